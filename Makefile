@@ -1,0 +1,64 @@
+# make figures   every notebook, figure and table        (PROFILE=smoke|quick|paper, CORES=n)
+# make test      lint, types, unit tests, notebooks
+# Both set up .venv themselves; all that has to be there is Python 3.11 or newer.
+
+PYTHON  ?= python3
+PROFILE ?= quick
+CORES   ?=
+
+VENV  := .venv
+PY    := $(VENV)/bin/python
+STAMP := $(VENV)/.complete
+
+# The user's shell must not leak into the environment: other packages, other kernels, other targets.
+unexport PYTHONPATH PYTHONHOME PIP_USER PIP_TARGET PIP_PREFIX MPLBACKEND
+export JUPYTER_PATH := $(CURDIR)/$(VENV)/share/jupyter
+
+# The stamp holds the folder that the environment was made in. A moved or copied checkout, or one
+# whose Python has gone, gets a new environment.
+ifneq ($(shell $(PY) -c "print(open('$(STAMP)').read())" 2>/dev/null),$(CURDIR))
+STALE := stale
+endif
+
+.PHONY: help figures test test-fast lint notebooks clean stale
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make figures     run every notebook into out/PROFILE (PROFILE=quick; smoke, paper)"
+	@echo "make test        lint, type check, tests, notebooks"
+	@echo "make test-fast   the same without slow tests and notebooks: under a minute"
+	@echo "make notebooks   write notebooks/*.ipynb, executed, from notebooks/*.py"
+	@echo "make clean       remove out/ and caches; .venv stays"
+
+figures: $(STAMP)
+	@$(PY) workflow/batch.py --profile "$(PROFILE)" $(if $(CORES),--cores "$(CORES)")
+
+test: lint
+	MPLBACKEND=Agg $(PY) -m pytest -n 2
+	$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=300 -n 2 --dist loadfile notebooks
+
+test-fast: lint
+	MPLBACKEND=Agg $(PY) -m pytest -n 2 -m "not slow"
+
+lint: $(STAMP)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+notebooks: $(STAMP)
+	$(PY) workflow/pair.py
+
+# The stamp is removed first and written last: whatever stops this rule, the next make starts afresh.
+# New pins go into an environment that was whole; anything else is made from nothing.
+$(STAMP): pyproject.toml constraints.txt $(STALE)
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || \
+	  { echo "error: '$(PYTHON)' is not Python 3.11 or newer; try: make PYTHON=python3.11" >&2; exit 1; }
+	@echo "Setting up $(VENV) (a few minutes, once)"
+	@if [ -n "$(STALE)" ]; then rm -f $@; $(PYTHON) -m venv --clear $(VENV); fi
+	@rm -f $@
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[notebooks,dev]"
+	@$(PY) -m pip check
+	@printf '%s' "$(CURDIR)" > $@
+
+clean:
+	rm -rf out build .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info

@@ -1,0 +1,65 @@
+"""Joint MDPs: exact and sampled moments of the joint returns of all actions, and their gaps.
+
+Model: `JMDP`, the environments, the policies. Operators: `apply_t2`, `sample_t2`. Solvers:
+`jipe2`, `jipe`, `incremental_jipe2`. Results: `Solution` and its `Moments`. To check any of them:
+`simulate_pairs`.
+"""
+
+from jmdp_lib.bounds import one_sided_bound
+from jmdp_lib.environments import (
+    base_stock_policy,
+    coupled_reward_chain,
+    example_1,
+    example_2_1,
+    example_2_2,
+    from_gymnasium,
+    goal_policy,
+    inventory,
+    windy_gridworld,
+)
+from jmdp_lib.model import JMDP
+from jmdp_lib.moments import Moments
+from jmdp_lib.montecarlo import horizon_for, simulate_pairs
+from jmdp_lib.norms import contraction_modulus, norm_weight
+from jmdp_lib.operators import apply_t2, sample_t2
+from jmdp_lib.policies import deterministic_policy, epsilon_mixture, uniform_policy
+from jmdp_lib.solvers import (
+    ConvergenceWarning,
+    IncrementalSolution,
+    Solution,
+    StepSize,
+    incremental_jipe2,
+    jipe,
+    jipe2,
+)
+
+__all__ = [
+    "JMDP",
+    "ConvergenceWarning",
+    "IncrementalSolution",
+    "Moments",
+    "Solution",
+    "StepSize",
+    "apply_t2",
+    "base_stock_policy",
+    "contraction_modulus",
+    "coupled_reward_chain",
+    "deterministic_policy",
+    "epsilon_mixture",
+    "example_1",
+    "example_2_1",
+    "example_2_2",
+    "from_gymnasium",
+    "goal_policy",
+    "horizon_for",
+    "incremental_jipe2",
+    "inventory",
+    "jipe",
+    "jipe2",
+    "norm_weight",
+    "one_sided_bound",
+    "sample_t2",
+    "simulate_pairs",
+    "uniform_policy",
+    "windy_gridworld",
+]

@@ -1,0 +1,171 @@
+"""Checks on what a user hands in: every message names the array, the state and the action."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+class Sized(Protocol):
+    """What has states and actions."""
+
+    @property
+    def num_states(self) -> int:
+        """|S|."""
+
+    @property
+    def num_actions(self) -> int:
+        """|A|."""
+
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# Probabilities are accepted when they sum to one within this, and are then scaled to do so exactly.
+SUM_TOLERANCE = 1e-9
+
+
+def floats(name: str, values: ArrayLike, *axes: str) -> Floats:
+    """A finite float64 copy of `values` with the named axes; a bad entry is named."""
+    array = _array(name, values, axes)
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"{name} must hold real numbers, got dtype {array.dtype}")
+    array = array.astype(np.float64)
+    refuse(name, array, ~np.isfinite(array), "is not finite", axes)
+    return array
+
+
+def integers(name: str, values: ArrayLike, *axes: str) -> Ints:
+    """An int64 copy of `values` with the named axes; floats are refused even where whole."""
+    array = _array(name, values, axes)
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"{name} must hold integers, got dtype {array.dtype}")
+    return array.astype(np.int64)
+
+
+def distributions(name: str, values: ArrayLike, *axes: str) -> Floats:
+    """A copy of `values` whose last axis holds probability vectors."""
+    array = floats(name, values, *axes)
+    refuse(name, array, array < 0, "is negative", axes)
+    totals = array.sum(-1)
+    sums_to_one(name, totals, axes[:-1])
+    return array / totals[..., None]
+
+
+def sums_to_one(name: str, totals: Floats, axes: Sequence[str]) -> None:
+    """Refuse totals of probabilities that are not one."""
+    off = np.abs(totals - 1.0) > SUM_TOLERANCE
+    refuse(f"sum of {name}", totals, off, "is not one", axes)
+
+
+def states(name: str, values: Ints, num_states: int, *axes: str) -> None:
+    """Refuse entries that are not in range(num_states)."""
+    outside = (values < 0) | (values >= num_states)
+    refuse(name, values, outside, f"is not one of the {num_states} states", axes)
+
+
+def refuse(name: str, array: NDArray[Any], bad: Any, why: str, axes: Sequence[str]) -> None:
+    """Name the first bad entry: `rewards[3, 0, 1] (state 3, table 0, action 1) = nan ...`."""
+    if not np.any(bad):
+        return
+    index = tuple(int(i) for i in np.argwhere(bad)[0]) if np.ndim(bad) else ()
+    label = f"[{', '.join(map(str, index))}]" if index else ""
+    meaning = ", ".join(f"{axis} {i}" for axis, i in zip(axes, index, strict=True))
+    raise ValueError(f"{name}{label}{f' ({meaning})' if meaning else ''} = {array[index]} {why}")
+
+
+def same_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...], meaning: str) -> None:
+    """Refuse an array whose shape is not the expected one."""
+    if shape != expected:
+        raise ValueError(f"{name} must have shape {meaning} = {expected}, got {shape}")
+
+
+def discount(gamma: float) -> float:
+    """gamma as a float in [0, 1)."""
+    if isinstance(gamma, bool | np.bool_) or not np.isscalar(gamma) or isinstance(gamma, str):
+        raise ValueError(f"gamma must be a real number in [0, 1), got {gamma!r}")
+    if isinstance(gamma, complex) or not 0.0 <= float(gamma) < 1.0:
+        raise ValueError(f"gamma must lie in [0, 1), got {gamma}")
+    return float(gamma)
+
+
+def probability(name: str, value: float) -> float:
+    """A float in [0, 1]."""
+    if not 0.0 <= float(value) <= 1.0:
+        raise ValueError(f"{name} must lie in [0, 1], got {value}")
+    return float(value)
+
+
+def at_least(name: str, value: int, least: int) -> int:
+    """An integer (numpy's too, but no bool and no float) that is not below `least`."""
+    if isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be an integer, got {value!r}")
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} must be an integer, got {value!r}") from None
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, got {number}")
+    return number
+
+
+def positive(name: str, value: float) -> float:
+    """A finite float above zero."""
+    if not (np.isfinite(value) and value > 0):
+        raise ValueError(f"{name} must be a positive finite number, got {value!r}")
+    return float(value)
+
+
+def index(name: str, value: int, size: int) -> int:
+    """An integer in range(size), or an IndexError; negative indices are refused."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise IndexError(f"{name} must be an integer, got {value!r}") from None
+    if not 0 <= number < size:
+        raise IndexError(f"{name} {number} is out of range: there are {size}")
+    return number
+
+
+def distinct_actions(actions: Sequence[int], num_actions: int) -> list[int]:
+    """The actions of a query (Definition 4.1): at least one, all known, no two alike."""
+    if isinstance(actions, int | np.integer):
+        raise ValueError(f"actions must be a sequence, got the single action {actions}")
+    checked = [index("action", a, num_actions) for a in actions]
+    if not checked:
+        raise ValueError("actions must hold at least one action, got none")
+    repeated = {a for a in checked if checked.count(a) > 1}
+    if repeated:
+        raise ValueError(f"actions must be distinct, got {checked}: {sorted(repeated)} repeated")
+    return checked
+
+
+def policy_matrix(model: Sized, policy: ArrayLike) -> Floats:
+    """The policy as an (S, A) matrix whose rows are distributions over actions."""
+    shape = (model.num_states, model.num_actions)
+    same_shape("policy", np.shape(policy), shape, "(num_states, num_actions)")
+    return distributions("policy", policy, "state", "action")
+
+
+def one_of(name: str, value: Any, known: Sequence[str]) -> str:
+    """One of the known words."""
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
+    return str(value)
+
+
+def _array(name: str, values: ArrayLike, axes: Sequence[str]) -> NDArray[Any]:
+    expected = f"{len(axes)} axes ({', '.join(axes)})"
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise ValueError(f"{name} must be an array with {expected}, got a ragged list") from None
+    if array.ndim != len(axes):
+        raise ValueError(f"{name} must have {expected}, got shape {array.shape}")
+    if array.size == 0:
+        raise ValueError(f"{name} must not be empty, got shape {array.shape}")
+    return array

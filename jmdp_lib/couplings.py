@@ -1,0 +1,71 @@
+"""Couplings: ways to make one joint outcome table out of the actions' marginal laws.
+
+A marginal MDP says what each action does, not what they do *together* (Section 4). A coupling
+fills that in. It is a function
+
+    coupling(laws) -> (table_probs, outcomes)
+
+where `laws[a]` holds the probabilities of action a's outcomes (in an order that means something:
+by next state, or as the simulator lists them), `table_probs` (K,) the probabilities of the joint
+tables and `outcomes` (K, A) which outcome each action gets in each table. Write your own in the
+same form and hand it to `JMDP.from_mdp`; its marginals are checked there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from jmdp_lib.checks import Floats, Ints
+
+Coupling = Callable[[Sequence[Floats]], tuple[Floats, Ints]]
+
+# Breakpoints of two cumulative laws that differ by rounding alone are one breakpoint.
+_SLIVER = 1e-14
+
+
+def quantile(laws: Sequence[Floats]) -> tuple[Floats, Ints]:
+    """Common random numbers: one uniform U through every action's inverse cdf."""
+    return _through_uniform(laws, flipped=())
+
+
+def antithetic(laws: Sequence[Floats]) -> tuple[Floats, Ints]:
+    """Two actions, one through the inverse cdf at U and the other at 1 - U."""
+    if len(laws) != 2:
+        raise ValueError(f'coupling="antithetic" is for two actions, this model has {len(laws)}')
+    return _through_uniform(laws, flipped=(1,))
+
+
+def _through_uniform(laws: Sequence[Floats], flipped: tuple[int, ...]) -> tuple[Floats, Ints]:
+    """The joint law of the inverse cdfs at one U (at 1 - U for the flipped actions)."""
+    cdfs = [np.cumsum(law)[:-1] for law in laws]  # the inner breakpoints; the last one is 1
+    cuts = np.sort(
+        np.concatenate([[0.0, 1.0], *(1.0 - c if a in flipped else c for a, c in enumerate(cdfs))])
+    )
+    left, right = cuts[:-1], cuts[1:]
+    keep = right - left > _SLIVER
+    middle = (left + right)[keep] / 2
+    outcomes = [
+        np.searchsorted(cdf, 1.0 - middle if a in flipped else middle, side="right")
+        for a, cdf in enumerate(cdfs)
+    ]
+    probs = (right - left)[keep]
+    return probs / probs.sum(), np.stack(outcomes, axis=1)
+
+
+NAMED: dict[str, Coupling] = {"quantile": quantile, "antithetic": antithetic}
+
+
+def named(coupling: str | Coupling) -> Coupling:
+    """A coupling by name, or a user's own function as it is."""
+    if callable(coupling):
+        return coupling
+    if coupling == "independent":
+        raise ValueError(
+            'the independent coupling needs no tables: pass coupling="independent" to jipe2, jipe '
+            "or simulate_pairs instead"
+        )
+    if coupling not in NAMED:
+        raise ValueError(f"coupling must be a function or one of {sorted(NAMED)}, got {coupling!r}")
+    return NAMED[coupling]

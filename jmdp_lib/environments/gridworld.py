@@ -1,0 +1,53 @@
+"""The windy gridworld (Section 6, Figure 1): a gust couples the four moves of a cell."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jmdp_lib import checks
+from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.model import JMDP
+
+ACTIONS = ("U", "R", "D", "L")
+_MOVES = np.array([(-1, 0), (0, 1), (1, 0), (0, -1)])  # (row, column), row 0 on top
+
+
+def windy_gridworld(
+    size: int | tuple[int, int] = 5,
+    gust_prob: float = 0.2,
+    gamma: float = 0.95,
+    gust: str = "L",
+) -> JMDP:
+    """A size x size (or rows x columns) grid; actions 0..3 are U, R, D, L.
+
+    States count row by row from the top left: cell (row, column) is state row * columns + column.
+    The goal, top right, is absorbing; every transition into or inside it earns 1, all others 0.
+    Each table is one gust draw *for all four actions*: with probability gust_prob the agent is
+    moved one more cell in direction `gust` (left in the paper) after its own move. Walls clip
+    both moves.
+    """
+    rows, columns = _shape(size)
+    gust_prob = checks.probability("gust_prob", gust_prob)
+    wind = _MOVES[ACTIONS.index(checks.one_of("gust", gust, ACTIONS))]
+    limit = np.array([rows - 1, columns - 1])
+    cells = np.stack(np.divmod(np.arange(rows * columns), columns), axis=-1)  # (S, 2)
+    moved = np.clip(cells[:, None] + _MOVES, 0, limit)  # (S, A, 2)
+    blown = np.clip(moved + wind, 0, limit)
+    landed = np.stack([moved, blown], axis=1) @ np.array([columns, 1])  # (S, K=2, A)
+    goal = columns - 1
+    landed[goal] = goal
+    probs = np.tile([1.0 - gust_prob, gust_prob], (rows * columns, 1))
+    return JMDP(probs, (landed == goal).astype(float), landed, gamma)
+
+
+def goal_policy(size: int | tuple[int, int] = 5) -> Floats:
+    """The policy of Figure 1, (S, 4): right until the last column, then up."""
+    rows, columns = _shape(size)
+    actions: Ints = np.full(rows * columns, ACTIONS.index("R"))
+    actions[columns - 1 :: columns] = ACTIONS.index("U")
+    return np.eye(len(ACTIONS))[actions]
+
+
+def _shape(size: int | tuple[int, int]) -> tuple[int, int]:
+    rows, columns = size if isinstance(size, tuple) else (size, size)
+    return checks.at_least("size", rows, 1), checks.at_least("size", columns, 1)

@@ -1,0 +1,50 @@
+"""Gymnasium's toy-text environments as JMDPs, through their transition lists `env.unwrapped.P`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+
+from jmdp_lib.couplings import Coupling
+from jmdp_lib.model import JMDP
+
+
+def from_gymnasium(
+    env: str | gymnasium.Env[Any, Any],
+    gamma: float = 0.95,
+    coupling: str | Coupling = "quantile",
+    **kwargs: Any,
+) -> JMDP:
+    """FrozenLake, CliffWalking, Taxi and whatever else lists its transitions in `P`.
+
+    `env` is an environment or the id of one (then `kwargs` go to `gymnasium.make`). The default
+    coupling sends one uniform number through each action's list in the order of `P`: exactly what
+    Gymnasium itself would draw for every action from the same `np_random`. A transition that ends
+    the episode goes to a state that pays nothing for ever: its own next state where `P` already
+    makes that one absorbing and free of rewards, else one extra state, the last.
+    """
+    made = gymnasium.make(env, **kwargs) if isinstance(env, str) else env
+    table = getattr(made.unwrapped, "P", None)
+    if not isinstance(table, dict):
+        raise ValueError(
+            f"{made.unwrapped!r} has no transition lists `P`; only toy-text environments have them"
+        )
+    num_states, num_actions = len(table), len(table[0])
+    ends = {
+        s for s, actions in table.items()
+        if all(t == s and r == 0 for law in actions.values() for _, t, r, _ in law)
+    }  # fmt: skip
+    heaven = num_states
+    outcomes = [
+        [
+            [(p, float(r), int(heaven if done and t not in ends else t)) for p, t, r, done in law]
+            for law in (table[s][a] for a in range(num_actions))
+        ]
+        for s in range(num_states)
+    ]
+    if any(t == heaven for actions in outcomes for law in actions for _, _, t in law):
+        outcomes.append([[(1.0, 0.0, heaven)]] * num_actions)
+    if isinstance(env, str):
+        made.close()
+    return JMDP.from_outcomes(outcomes, gamma, coupling)

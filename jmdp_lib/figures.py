@@ -1,0 +1,104 @@
+"""Figures: data in, axes out. Every function draws on the `ax` it is given and returns it.
+
+`style()` sets the one look; `save()` writes a figure as PDF and PNG with its data beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+from jmdp_lib.checks import Floats
+from jmdp_lib.model import JMDP
+from jmdp_lib.norms import contraction_modulus
+
+
+def style() -> None:
+    """The look of every figure of the project."""
+    plt.style.use(Path(__file__).with_name("jmdp.mplstyle"))
+
+
+def save(
+    fig: Figure, name: str, data: pd.DataFrame | Mapping[str, ArrayLike], out_dir: str
+) -> None:
+    """Write name.pdf, name.png and name.csv into out_dir; nothing where out_dir is empty.
+
+    The files hold no dates or versions: the same figure gives the same bytes.
+    """
+    if not out_dir:
+        return
+    folder = Path(out_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    nothing = {"CreationDate": None, "Creator": None, "Producer": None}
+    fig.savefig(folder / f"{name}.pdf", metadata=nothing)
+    fig.savefig(folder / f"{name}.png", metadata={"Software": None})
+    frame = data if isinstance(data, pd.DataFrame) else pd.DataFrame(dict(data))
+    frame.to_csv(folder / f"{name}.csv", index=False, float_format="%.12g")
+
+
+def joint_law(ax: Axes, jm: JMDP, state: int, actions: tuple[int, int], of: str) -> Axes:
+    """The joint law of the rewards (of="reward") or next states of two actions, as a square."""
+    rows = slice(jm.starts[state], jm.starts[state + 1])
+    values = jm.rewards if of == "reward" else jm.next_states
+    first, second = (values[rows, a] for a in actions)
+    support = np.unique(values[rows])
+    law = np.zeros((support.size, support.size))
+    np.add.at(law, (np.searchsorted(support, second), np.searchsorted(support, first)),
+              jm.probs[rows])  # fmt: skip
+    ax.imshow(law, cmap="Blues", vmin=0.0, vmax=1.0, origin="lower")
+    for i, j in np.ndindex(law.shape):
+        shade = "white" if law[i, j] > 0.5 else "black"
+        ax.text(j, i, f"{law[i, j]:.2f}", ha="center", va="center", color=shade, fontsize=8)
+    letter = "R" if of == "reward" else "S'"
+    ticks = np.arange(support.size)
+    ax.set_xticks(ticks, [f"{v:g}" for v in support])
+    ax.set_yticks(ticks, [f"{v:g}" for v in support])
+    ax.set_xlabel(f"${letter}^{{({actions[0] + 1})}}$")
+    ax.set_ylabel(f"${letter}^{{({actions[1] + 1})}}$")
+    ax.grid(visible=False)
+    return ax
+
+
+def convergence(ax: Axes, residuals: Floats, gamma: float, errors: Floats | None = None) -> Axes:
+    """Bellman residual on a log scale with the gamma^k line; the certificate where errors are."""
+    steps = np.arange(residuals.size)
+    ax.semilogy(steps, residuals[0] * gamma**steps, color="0.6", lw=3.0, label=r"$\gamma^k$")
+    ax.semilogy(steps, residuals, label=r"residual $\|M_k - T M_k\|_\lambda$")
+    if errors is not None:
+        certificate = residuals / (1.0 - gamma)
+        ax.semilogy(steps, certificate, "--", label=r"certificate, residual$/(1-\gamma)$")
+        ax.semilogy(
+            steps, errors, ":", color="black", label=r"true error $\|M_k - M^\pi\|_\lambda$"
+        )
+    ax.set_xlabel("iteration $k$")
+    return ax
+
+
+def moduli(ax: Axes, orders: Sequence[int], measured: Mapping[int, tuple[Floats, Floats]]) -> Axes:
+    """Exact contraction modulus of each order against gamma, with measured ones as dots."""
+    gamma = np.linspace(0.0, 0.999, 200)
+    for order in orders:
+        curve = [contraction_modulus(order, g) for g in gamma]
+        width = 3.0 if order == 1 else 1.2  # order 2 has the same modulus and lies on top
+        (line,) = ax.plot(gamma, curve, lw=width, label=f"order {order}")
+        if order in measured:
+            ax.plot(*measured[order], ".", ms=3, color=line.get_color(), alpha=0.6)
+    ax.plot(gamma, gamma, color="0.6", lw=0.8, ls="--", zorder=0)
+    ax.set_xlabel(r"$\gamma$")
+    ax.set_ylabel("contraction modulus")
+    return ax
+
+
+def band(ax: Axes, x: ArrayLike, runs: ArrayLike, label: str) -> Axes:
+    """Median and 10-90% band of runs (num_runs, len(x)), on log-log axes."""
+    low, middle, high = np.quantile(np.asarray(runs), [0.1, 0.5, 0.9], axis=0)
+    (line,) = ax.loglog(np.asarray(x), middle, label=label)
+    ax.fill_between(np.asarray(x), low, high, color=line.get_color(), alpha=0.2, lw=0)
+    return ax

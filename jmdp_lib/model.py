@@ -1,0 +1,325 @@
+"""The joint Markov decision process (Definition 4.3).
+
+A JMDP is (S, A, gamma, J) where J(. | s) is a law over *outcome tables*
+
+    ((R^(a), S'^(a)))_{a in A},
+
+what every action would have done under the same realised randomness. Here J(. | s) has finite
+support: state s owns the tables starts[s] .. starts[s+1] - 1, each with a probability, and each
+table holds reward and next state *together* for every action (the marginal kernels P_R and P_S
+alone would not fix how R and S' depend on each other). Tables of distinct states, and of the same
+state at different times, are independent: the one-step coupling regime of Section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import sparse
+
+from jmdp_lib import checks
+from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.couplings import Coupling, named
+
+_TABLES = ("state", "table", "action")
+
+
+@dataclass(frozen=True, init=False, eq=False, repr=False)
+class JMDP:
+    """A finite joint MDP, immutable. T tables in all, sorted by state.
+
+    `JMDP(table_probs, rewards, next_states, gamma)` takes arrays (S, K), (S, K, A) and (S, K, A):
+    state s draws table k with probability table_probs[s, k]; action a then earns
+    rewards[s, k, a] and moves to next_states[s, k, a]. Tables of probability zero are dropped, so
+    states may have different numbers of tables. `from_tables` takes them stacked instead.
+
+    Attributes (all arrays read-only):
+        gamma: discount factor in [0, 1).
+        starts: (S + 1,) table i belongs to state s when starts[s] <= i < starts[s + 1].
+        probs: (T,) probability of each table in its state.
+        rewards: (T, A) reward of each action in each table.
+        next_states: (T, A) next state of each action in each table.
+    """
+
+    gamma: float
+    starts: Ints
+    probs: Floats
+    rewards: Floats
+    next_states: Ints
+
+    def __init__(
+        self, table_probs: ArrayLike, rewards: ArrayLike, next_states: ArrayLike, gamma: float
+    ) -> None:
+        gamma = checks.discount(gamma)
+        probs = checks.distributions("table_probs", table_probs, "state", "table")
+        reward = checks.floats("rewards", rewards, *_TABLES)
+        successor = checks.integers("next_states", next_states, *_TABLES)
+        shape = (*probs.shape, reward.shape[2])
+        meaning = "(num_states, num_tables, num_actions)"
+        checks.same_shape("rewards", reward.shape, shape, meaning)
+        checks.same_shape("next_states", successor.shape, shape, meaning)
+        checks.states("next_states", successor, shape[0], *_TABLES)
+        states, tables = np.nonzero(probs)
+        self._store(gamma, shape[0], states, probs[states, tables], reward[states, tables],
+                    successor[states, tables])  # fmt: skip
+
+    @classmethod
+    def from_tables(
+        cls,
+        states: ArrayLike,
+        probs: ArrayLike,
+        rewards: ArrayLike,
+        next_states: ArrayLike,
+        num_states: int,
+        gamma: float,
+    ) -> JMDP:
+        """Tables stacked in any order: states (T,), probs (T,), rewards and next_states (T, A)."""
+        gamma = checks.discount(gamma)
+        num_states = checks.at_least("num_states", num_states, 1)
+        state = checks.integers("states", states, "table")
+        prob = checks.floats("probs", probs, "table")
+        reward = checks.floats("rewards", rewards, "table", "action")
+        successor = checks.integers("next_states", next_states, "table", "action")
+        shape = (state.size, reward.shape[1])
+        checks.same_shape("probs", prob.shape, shape[:1], "(num_tables,)")
+        checks.same_shape("rewards", reward.shape, shape, "(num_tables, num_actions)")
+        checks.same_shape("next_states", successor.shape, shape, "(num_tables, num_actions)")
+        checks.states("states", state, num_states, "table")
+        checks.states("next_states", successor, num_states, "table", "action")
+        checks.refuse("probs", prob, prob < 0, "is negative", ["table"])
+        totals: Floats = np.bincount(state, prob, minlength=num_states).astype(float)
+        checks.sums_to_one("probs", totals, ["state"])
+        order = np.argsort(state, kind="stable")
+        order = order[prob[order] > 0]
+        state, prob = state[order], prob[order] / totals[state[order]]
+        jm = cls.__new__(cls)
+        jm._store(gamma, num_states, state, prob, reward[order], successor[order])
+        return jm
+
+    @classmethod
+    def from_step(
+        cls,
+        num_states: int,
+        num_actions: int,
+        gamma: float,
+        noise_probs: ArrayLike,
+        step: Callable[[int, int, int], tuple[float, int]],
+    ) -> JMDP:
+        """Assumption 4.5: U ~ noise_probs (K,), and step(s, a, u) -> (reward, next_state).
+
+        The noise index u in range(K) is drawn once per table, *before* any action is looked at,
+        and afresh for every state and time (all states have the same noise law, not the same U).
+        """
+        num_states = checks.at_least("num_states", num_states, 1)
+        num_actions = checks.at_least("num_actions", num_actions, 1)
+        probs = checks.distributions("noise_probs", noise_probs, "noise")
+        shape = (num_states, probs.size, num_actions)
+        rewards, successors = np.empty(shape), np.empty(shape, dtype=np.int64)
+        for s, u, a in np.ndindex(shape):
+            try:
+                reward, successor = step(s, a, u)
+                rewards[s, u, a] = reward
+                successors[s, u, a] = checks.index("next state", successor, num_states)
+            except (TypeError, ValueError, IndexError) as error:
+                raise ValueError(
+                    f"step(state {s}, action {a}, noise {u}) must return "
+                    f"(reward, next_state): {error}"
+                ) from error
+        return cls(np.tile(probs, (num_states, 1)), rewards, successors, gamma)
+
+    @classmethod
+    def from_mdp(
+        cls,
+        transition_probs: ArrayLike,
+        rewards: ArrayLike,
+        gamma: float,
+        coupling: str | Coupling = "quantile",
+    ) -> JMDP:
+        """A marginal MDP and a coupling of its actions (`jmdp_lib.couplings`).
+
+        transition_probs (S, A, S), rewards (S, A) or (S, A, S). Each action's outcomes are ordered
+        by next state. For independent actions no tables are needed: `jipe2(coupling=
+        "independent")` evaluates any JMDP as if its actions were.
+        """
+        axes = ("state", "action", "next state")
+        probs = checks.distributions("transition_probs", transition_probs, *axes)
+        num_states, num_actions = probs.shape[:2]
+        checks.same_shape(
+            "transition_probs", probs.shape, (num_states, num_actions, num_states), "(S, A, S)"
+        )
+        reward = checks.floats("rewards", rewards, *axes[: 3 if np.ndim(rewards) == 3 else 2])
+        if reward.ndim == 2:
+            checks.same_shape("rewards", reward.shape, probs.shape[:2], "(S, A)")
+            reward = np.broadcast_to(reward[:, :, None], probs.shape)
+        checks.same_shape("rewards", reward.shape, probs.shape, "(S, A, S)")
+
+        def outcomes(s: int, a: int) -> list[tuple[float, float, int]]:
+            return [(probs[s, a, t], reward[s, a, t], int(t)) for t in np.flatnonzero(probs[s, a])]
+
+        laws = [[outcomes(s, a) for a in range(num_actions)] for s in range(num_states)]
+        return cls.from_outcomes(laws, gamma, coupling)
+
+    @classmethod
+    def from_outcomes(
+        cls,
+        outcomes: Sequence[Sequence[Sequence[tuple[float, float, int]]]],
+        gamma: float,
+        coupling: str | Coupling = "quantile",
+    ) -> JMDP:
+        """Marginal laws as lists: outcomes[s][a] = [(probability, reward, next_state), ...]."""
+        couple = named(coupling)
+        rows: list[tuple[int, float, list[float], list[int]]] = []
+        for s, actions in enumerate(outcomes):
+            laws = [
+                checks.distributions(
+                    f"outcomes[{s}][{a}] (state {s}, action {a})", [p for p, _, _ in law], "outcome"
+                )
+                for a, law in enumerate(actions)
+            ]
+            table_probs, picks = couple(laws)
+            _check_marginals(s, laws, np.asarray(table_probs), np.asarray(picks))
+            for prob, pick in zip(table_probs, picks, strict=True):
+                chosen = [actions[a][i] for a, i in enumerate(pick)]
+                rows.append((s, float(prob), [c[1] for c in chosen], [c[2] for c in chosen]))
+        states, probs, rewards, successors = zip(*rows, strict=True)
+        return cls.from_tables(states, probs, rewards, successors, len(outcomes), gamma)
+
+    def _store(
+        self, gamma: float, num_states: int, states: Ints, probs: Floats, rewards: Floats,
+        next_states: Ints,
+    ) -> None:  # fmt: skip
+        """Freeze checked arrays that are sorted by state."""
+        starts = np.searchsorted(states, np.arange(num_states + 1)).astype(np.int64)
+        object.__setattr__(self, "gamma", gamma)
+        for name, array in (
+            ("starts", starts), ("probs", probs), ("rewards", rewards), ("next_states", next_states)
+        ):  # fmt: skip
+            fixed = np.ascontiguousarray(array)
+            fixed.setflags(write=False)
+            object.__setattr__(self, name, fixed)
+
+    def __repr__(self) -> str:
+        return (
+            f"JMDP(num_states={self.num_states}, num_actions={self.num_actions}, "
+            f"num_tables={self.probs.size}, gamma={self.gamma})"
+        )
+
+    @property
+    def num_states(self) -> int:
+        """|S|."""
+        return self.starts.size - 1
+
+    @property
+    def num_actions(self) -> int:
+        """|A|."""
+        return int(self.rewards.shape[1])
+
+    @cached_property
+    def reward_bound(self) -> float:
+        """rho: every |R| <= rho. One for rewards in [0, 1], as in the paper, larger if need be."""
+        return max(1.0, float(np.abs(self.rewards).max()))
+
+    @cached_property
+    def table_states(self) -> Ints:
+        """(T,) the state that owns each table."""
+        return np.repeat(np.arange(self.num_states), np.diff(self.starts))
+
+    @cached_property
+    def averaging(self) -> sparse.csr_array:
+        """(S, T) sparse: row s holds its tables' probabilities, so averaging @ f is E[f | s]."""
+        tables = np.arange(self.probs.size)
+        shape = (self.num_states, self.probs.size)
+        return sparse.csr_array((self.probs, tables, self.starts), shape=shape)
+
+    @cached_property
+    def transitions(self) -> sparse.csr_array:
+        """(S * A, S) sparse: the marginal transition law of every state-action, row s * A + a."""
+        rows = self.table_states[:, None] * self.num_actions + np.arange(self.num_actions)
+        weights = np.broadcast_to(self.probs[:, None], rows.shape)
+        shape = (self.num_states * self.num_actions, self.num_states)
+        coo = (weights.ravel(), (rows.ravel(), self.next_states.ravel()))
+        return sparse.coo_array(coo, shape=shape).tocsr()
+
+    def query(
+        self, state: int, actions: Sequence[int], rng: np.random.Generator
+    ) -> tuple[Floats, Ints]:
+        """One draw from the induced m-JSTM J_m(. | state, actions), eq. (6).
+
+        ONE table is drawn, with one uniform number whatever the actions are; the queried
+        coordinates come back as rewards (m,) and next states (m,). Executing one of them, and
+        forgetting the others, is ordinary MDP interaction.
+        """
+        if not isinstance(rng, np.random.Generator):
+            raise TypeError(f"rng must be a numpy.random.Generator, got {rng!r}")
+        state = checks.index("state", state, self.num_states)
+        columns = checks.distinct_actions(actions, self.num_actions)
+        low, high = self.starts[state], self.starts[state + 1]
+        table = low + np.searchsorted(np.cumsum(self.probs[low : high - 1]), rng.random(), "right")
+        return self.rewards[table, columns], self.next_states[table, columns]
+
+    def marginal_mdp(self) -> tuple[Floats, Floats]:
+        """The MDP without the coupling, eq. (5): transitions (S, A, S) and mean rewards (S, A)."""
+        shape = (self.num_states, self.num_actions, self.num_states)
+        return self.transitions.toarray().reshape(shape), self.averaging @ self.rewards
+
+    @cached_property
+    def coupling_witness(self) -> tuple[int, tuple[int, ...]] | None:
+        """The first (state, actions) whose joint law is not the product law, if there is one."""
+        return next(self._non_product_queries(), None)
+
+    @property
+    def is_coupled(self) -> bool:
+        """Whether this is a coupled-dynamics environment (Definition 4.2)."""
+        return self.coupling_witness is not None
+
+    def _non_product_queries(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Smallest sets of actions first: pairs may be independent where triples are not."""
+        for s in range(self.num_states):
+            rows = slice(self.starts[s], self.starts[s + 1])
+            probs = self.probs[rows]
+            outcomes = np.stack([self.rewards[rows], self.next_states[rows]], axis=-1)
+            labels = np.stack(
+                [np.unique(outcomes[:, a], axis=0, return_inverse=True)[1].ravel()
+                 for a in range(self.num_actions)], axis=1,
+            )  # fmt: skip
+            if _is_product(probs, labels):
+                continue
+            for size in range(2, self.num_actions + 1):
+                for actions in combinations(range(self.num_actions), size):
+                    if not _is_product(probs, labels[:, actions]):
+                        yield s, actions
+
+
+def _is_product(probs: Floats, labels: Ints) -> bool:
+    """Whether the joint law of the outcome labels (K, m) is the product of its marginals."""
+    support, inverse = np.unique(labels, axis=0, return_inverse=True)
+    joint = np.bincount(inverse.ravel(), probs)
+    marginals = [np.bincount(column, probs) for column in labels.T]
+    if len(support) != np.prod([m.size for m in marginals], dtype=float):
+        return False
+    product = np.prod([m[column] for m, column in zip(marginals, support.T, strict=True)], axis=0)
+    return bool(np.allclose(joint, product, rtol=0.0, atol=1e-12))
+
+
+def _check_marginals(state: int, laws: Sequence[Floats], probs: Any, picks: Any) -> None:
+    """A coupling may only join what is there: every action's marginal law must come back."""
+    shape = (probs.size, len(laws))
+    if probs.ndim != 1 or picks.shape != shape or picks.dtype.kind not in "iu":
+        raise ValueError(
+            f"coupling, state {state}: must return probabilities (K,) and integer outcomes (K, A), "
+            f"got shapes {probs.shape} and {picks.shape}, dtype {picks.dtype}"
+        )
+    for a, law in enumerate(laws):
+        if picks[:, a].min() < 0 or picks[:, a].max() >= law.size:
+            raise ValueError(f"coupling, state {state}, action {a}: an outcome is out of range")
+        if (
+            np.any(probs < 0)
+            or np.abs(np.bincount(picks[:, a], probs, law.size) - law).max() > 1e-9
+        ):
+            raise ValueError(f"coupling, state {state}, action {a}: its marginal law is not kept")

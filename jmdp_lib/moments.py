@@ -1,0 +1,148 @@
+"""Moment collections, what every solver returns, and the gap statistics of Section 5.4."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Protocol
+
+import numpy as np
+
+from jmdp_lib import checks
+from jmdp_lib.bounds import one_sided_bound
+from jmdp_lib.checks import Floats
+from jmdp_lib.memory import require
+
+StateAction = tuple[int, int]
+
+
+class Source(Protocol):
+    """Where a collection gets coordinates from that it does not hold."""
+
+    def moment(self, coordinates: Sequence[StateAction]) -> float:
+        """E of the product of the returns."""
+
+    def full_second(self) -> Floats:
+        """(S, A, S, A)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Moments of the joint returns Z^pi up to `order`.
+
+    Attributes:
+        order: highest order held.
+        mean: (S, A), E Z(s, a).
+        blocks: (S, A, A), Cov(Z(s, a), Z(s, b)), or None at order 1.
+        source: gives any other coordinate.
+        mean_error: means are within this of the truth.
+        resolution: a standard deviation below this cannot be told from zero.
+    """
+
+    order: int
+    mean: Floats
+    blocks: Floats | None
+    source: Source
+    mean_error: float
+    resolution: float
+
+    def moment(self, coordinates: Sequence[StateAction]) -> float:
+        """E[Z(s_1, a_1) ... Z(s_k, a_k)] for coordinates [(s_1, a_1), ...], k up to the order."""
+        checked = [self._state_action(x) for x in coordinates]
+        if not 1 <= len(checked) <= self.order:
+            raise ValueError(
+                f"a moment of order {len(checked)} was asked for; "
+                f"this collection holds orders 1 to {self.order}"
+            )
+        return self.source.moment(checked)
+
+    def second(self, x: StateAction, y: StateAction) -> float:
+        """Sigma(s, a, t, b) = E[Z(s, a) Z(t, b)] for x = (s, a), y = (t, b)."""
+        return self.moment([x, y])
+
+    def full_second(self) -> Floats:
+        """All of Sigma, (S, A, S, A); a MemoryError that says the size where it cannot fit."""
+        self._need(2, "full_second")
+        require(2 * 8 * self.mean.size**2, f"the full Sigma of shape {self.mean.shape * 2}")
+        return self.source.full_second()
+
+    def same_state(self, order: int) -> Floats:
+        """All same-state mixed moments of one order k, (S, A, ..., A) with k action axes."""
+        self._need(checks.at_least("order", order, 1), "same_state")
+        num_states, num_actions = self.mean.shape
+        out = np.empty((num_states,) + (num_actions,) * order)
+        for s, *actions in product(range(num_states), *[range(num_actions)] * order):
+            first = tuple(sorted(actions))
+            known = tuple(actions) != first
+            out[s, *actions] = out[s, *first] if known else self.moment([(s, a) for a in actions])
+        return out
+
+    def gap_moment(self, gaps: Sequence[tuple[int, int, int]]) -> float:
+        """E[G_1 ... G_k] for gaps [(s, a, b), ...], G_i = Z(s, a) - Z(s, b).
+
+        Repeat a gap for its powers: [(s, a, b)] * 3 is the third moment of one gap.
+        """
+        if not 1 <= len(gaps) <= self.order:
+            raise ValueError(
+                f"a gap moment of order {len(gaps)} was asked for; "
+                f"this collection holds orders 1 to {self.order}"
+            )
+        total = 0.0
+        for picks in product((0, 1), repeat=len(gaps)):
+            chosen = [(s, b if pick else a) for (s, a, b), pick in zip(gaps, picks, strict=True)]
+            total += (-1.0) ** sum(picks) * self.moment(chosen)
+        return total
+
+    @property
+    def covariance(self) -> Floats:
+        """(S, A, A), Cov(Z(s, a), Z(s, b))."""
+        self._need(2, "covariance")
+        assert self.blocks is not None
+        return self.blocks
+
+    @property
+    def variance(self) -> Floats:
+        """(S, A), Var Z(s, a)."""
+        return np.maximum(np.einsum("saa->sa", self.covariance), 0.0)
+
+    @cached_property
+    def correlation(self) -> Floats:
+        """(S, A, A), Corr(Z(s, a), Z(s, b)); nan where one of the variances is zero."""
+        deviation = np.sqrt(self.variance)
+        deviation = np.where(deviation > self.resolution, deviation, np.nan)
+        ratio = self.covariance / (deviation[:, :, None] * deviation[:, None, :])
+        return np.clip(ratio, -1.0, 1.0)
+
+    @property
+    def gap_mean(self) -> Floats:
+        """(S, A, A), E[Z(s, a) - Z(s, b)] at [s, a, b]."""
+        return self.mean[:, :, None] - self.mean[:, None, :]
+
+    @cached_property
+    def gap_variance(self) -> Floats:
+        """(S, A, A), Var[Z(s, a) - Z(s, b)]: eq. (35) with the plus sign it needs."""
+        variance = np.einsum("saa->sa", self.covariance)
+        cross = self.covariance + self.covariance.transpose(0, 2, 1)
+        return np.maximum(variance[:, :, None] + variance[:, None, :] - cross, 0.0)
+
+    @property
+    def inferiority_bound(self) -> Floats:
+        """(S, A, A), the one-sided bound on P(Z(s, a) <= Z(s, b)); 1 unless the mean gap is > 0."""
+        mean = np.where(self.gap_mean > 2.0 * self.mean_error, self.gap_mean, 0.0)
+        return one_sided_bound(mean, self.gap_variance)
+
+    def _need(self, order: int, what: str) -> None:
+        if self.order < order:
+            raise ValueError(
+                f"{what} needs moments of order {order}; this collection stops at {self.order}"
+            )
+
+    def _state_action(self, x: StateAction) -> StateAction:
+        try:
+            s, a = x
+        except (TypeError, ValueError):
+            raise ValueError(f"a coordinate must be a pair (state, action), got {x!r}") from None
+        num_states, num_actions = self.mean.shape
+        return checks.index("state", s, num_states), checks.index("action", a, num_actions)

@@ -1,0 +1,156 @@
+"""Recursive-pair Monte Carlo: the process whose moments T_2 computes, played out.
+
+Two branches start at one state with two actions. While they are at the same state they read the
+same outcome table; at distinct states their tables are independent; and once they stand at the
+same state with the same action they are one branch for good (same reward, next state and next
+action ever after).
+"""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numba import get_num_threads, njit
+from numpy.typing import ArrayLike
+
+from jmdp_lib import checks
+from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.model import JMDP
+from jmdp_lib.operators.literal import COUPLINGS
+from jmdp_lib.sampling import alias_tables, cells, cumulative, pick, pick_cell, stream
+
+# Pairs per random stream: streams are spawned per chunk, so threads do not change the numbers.
+_CHUNK = 4096
+
+
+def horizon_for(jm: JMDP, truncation: float) -> int:
+    """Steps after which what is left of a return is at most `truncation`: rho g^H / (1 - g)."""
+    truncation = checks.positive("truncation", truncation)
+    bound = float(np.abs(jm.rewards).max())
+    if jm.gamma == 0.0 or bound == 0.0:
+        return 1
+    steps = math.log(truncation * (1.0 - jm.gamma) / bound) / math.log(jm.gamma)
+    return max(1, math.ceil(steps))
+
+
+def simulate_pairs(
+    jm: JMDP,
+    policy: ArrayLike,
+    state: int,
+    actions: tuple[int, int],
+    num_pairs: int,
+    seed: int | np.random.SeedSequence = 0,
+    horizon: int | None = None,
+    truncation: float = 1e-6,
+    coupling: str = "joint",
+) -> Floats:
+    """Returns (num_pairs, 2) of (Z(state, a), Z(state, b)) for actions = (a, b).
+
+    Returns are cut after `horizon` steps; unless given it is the shortest at which every return is
+    within `truncation` of its limit. The two actions may be the same: then so are the returns.
+    """
+    policy = checks.policy_matrix(jm, policy)
+    state = checks.index("state", state, jm.num_states)
+    try:
+        first, second = actions
+    except (TypeError, ValueError):
+        raise ValueError(f"actions must be a pair of actions, got {actions!r}") from None
+    first = checks.index("action", first, jm.num_actions)
+    second = checks.index("action", second, jm.num_actions)
+    num_pairs = checks.at_least("num_pairs", num_pairs, 1)
+    steps = (
+        horizon_for(jm, truncation) if horizon is None else checks.at_least("horizon", horizon, 1)
+    )
+    independent = checks.one_of("coupling", coupling, COUPLINGS) == "independent"
+    returns = np.empty((num_pairs, 2))
+    chunks = [returns[i : i + _CHUNK] for i in range(0, num_pairs, _CHUNK)]
+    tables = (jm.starts, cumulative(jm.starts, jm.probs), jm.rewards, jm.next_states)
+    fixed = (state, first, second, steps, independent, jm.gamma, np.cumsum(policy, 1).ravel())
+    alone = _alone(jm, policy)
+    streams = [stream(seed, i) for i in range(len(chunks))]
+    with ThreadPoolExecutor(get_num_threads()) as pool:  # the kernel releases the GIL
+        for _ in pool.map(
+            lambda rng, out: _simulate(rng, out, *fixed, *tables, *alone), streams, chunks
+        ):
+            pass
+    return returns
+
+
+def _alone(jm: JMDP, policy: Floats) -> tuple[Ints, Floats, Floats, Ints]:
+    """The law of (R, S') of a branch that shares its state with no other, as alias tables.
+
+    Such a branch needs neither its action nor its table by name: one draw gives reward and next
+    state. Returns starts (S + 1,), threshold (L,), and rewards and next states (2 L,) by cell (see
+    `sampling.pick_cell`).
+    """
+    weight = (jm.probs[:, None] * policy[jm.table_states]).ravel()
+    owners = np.repeat(jm.table_states, jm.num_actions)
+    outcome = np.stack([owners, jm.rewards.ravel(), jm.next_states.ravel()], axis=1)[weight > 0]
+    distinct, inverse = np.unique(outcome, axis=0, return_inverse=True)
+    probs = np.bincount(inverse.ravel(), weight[weight > 0])
+    starts = np.searchsorted(distinct[:, 0], np.arange(jm.num_states + 1)).astype(np.int64)
+    threshold, alias = alias_tables(starts, probs)
+    either = cells(alias)
+    return starts, threshold, distinct[either, 1], distinct[either, 2].astype(np.int64)
+
+
+@njit(nogil=True, cache=True)
+def _settled(x: int, alone_starts: Any, alone_next: Any) -> bool:
+    """Whether a branch at x stays for ever and earns the same: what is left is a geometric sum."""
+    low = alone_starts[x]
+    return alone_starts[x + 1] - low == 1 and alone_next[2 * low] == x
+
+
+@njit(nogil=True, cache=True)
+def _simulate(
+    rng: Any, out: Any, state: int, first: int, second: int, steps: int, independent: bool,
+    gamma: float, policy_cdf: Any, starts: Any, table_cdf: Any, rewards: Any, next_states: Any,
+    alone_starts: Any, threshold: Any, alone_rewards: Any, alone_next: Any,
+) -> None:  # fmt: skip
+    """Fill out (n, 2) with the returns of n pairs."""
+    num_actions = rewards.shape[1]
+    for pair in range(out.shape[0]):
+        x, y, a, b = state, state, first, second
+        left, right, weight = 0.0, 0.0, 1.0
+        step = 0
+        while step < steps:
+            if x == y:
+                if step > 0 and _settled(x, alone_starts, alone_next):
+                    break
+                if step > 0:  # both are here: who they are matters
+                    a = pick(rng, policy_cdf, x * num_actions, (x + 1) * num_actions)
+                    b = pick(rng, policy_cdf, x * num_actions, (x + 1) * num_actions)
+                    a, b = a - x * num_actions, b - x * num_actions
+                i = pick(rng, table_cdf, starts[x], starts[x + 1])
+                j = i
+                if independent and a != b:
+                    j = pick(rng, table_cdf, starts[x], starts[x + 1])
+                left += weight * rewards[i, a]
+                right += weight * rewards[j, b]
+                x, y = next_states[i, a], next_states[j, b]
+                if a == b:
+                    weight *= gamma
+                    step += 1
+                    break
+            else:
+                i = pick_cell(rng, alone_starts[x], alone_starts[x + 1], threshold)
+                j = pick_cell(rng, alone_starts[y], alone_starts[y + 1], threshold)
+                left += weight * alone_rewards[i]
+                right += weight * alone_rewards[j]
+                x, y = alone_next[i], alone_next[j]
+            weight *= gamma
+            step += 1
+        together = 0.0  # from here on there is one branch
+        while step < steps and not _settled(x, alone_starts, alone_next):
+            i = pick_cell(rng, alone_starts[x], alone_starts[x + 1], threshold)
+            together += weight * alone_rewards[i]
+            x = alone_next[i]
+            weight *= gamma
+            step += 1
+        if step < steps:
+            rest = (1.0 - gamma ** (steps - step)) / (1.0 - gamma)
+            together += weight * rest * alone_rewards[2 * alone_starts[x]]
+        out[pair, 0], out[pair, 1] = left + together, right + together

@@ -1,0 +1,58 @@
+"""T_2 as Definition 5.1 writes it: slow, short, and the reference for everything faster."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from jmdp_lib import checks
+from jmdp_lib.checks import Floats
+from jmdp_lib.model import JMDP
+
+COUPLINGS = ("joint", "independent")
+
+
+def apply_t2(
+    jm: JMDP, policy: ArrayLike, mean: ArrayLike, second: ArrayLike, coupling: str = "joint"
+) -> tuple[Floats, Floats]:
+    """(T_2 M)_mu (S, A) and (T_2 M)_Sigma (S, A, S, A) of M = (mean, second).
+
+    Same state, distinct actions: one shared table, eq. (18), or two independent ones with
+    coupling="independent". Distinct states: independent tables whatever the actions, eq. (17).
+    Same state and action: one branch with one reward, successor *and* next action, eq. (16).
+    """
+    policy = checks.policy_matrix(jm, policy)
+    independent = checks.one_of("coupling", coupling, COUPLINGS) == "independent"
+    shape = (jm.num_states, jm.num_actions)
+    mean = checks.floats("mean", mean, "state", "action")
+    checks.same_shape("mean", mean.shape, shape, "(S, A)")
+    second = checks.floats("second", second, "state", "action", "other state", "other action")
+    checks.same_shape("second", second.shape, shape + shape, "(S, A, S, A)")
+
+    gamma = jm.gamma
+    v = np.einsum("sa,sa->s", policy, mean)  # E M_mu(s, A')
+    w = np.einsum("sa,satb,tb->st", policy, second, policy)  # E M_Sigma(s, A', t, B')
+    d = np.einsum("sa,sasa->s", policy, second)  # E M_Sigma(s, A', s, A')
+
+    new_mean, new_second = np.zeros(shape), np.zeros(shape + shape)
+    tables = [range(jm.starts[s], jm.starts[s + 1]) for s in range(jm.num_states)]
+    for s in range(jm.num_states):
+        for i in tables[s]:
+            new_mean[s] += jm.probs[i] * (jm.rewards[i] + gamma * v[jm.next_states[i]])
+        for t in range(jm.num_states):
+            shared = s == t and not independent
+            draws = [(i, i, jm.probs[i]) for i in tables[s]] if shared else [
+                (i, j, jm.probs[i] * jm.probs[j]) for i in tables[s] for j in tables[t]
+            ]  # fmt: skip
+            for i, j, prob in draws:
+                r, r_ = jm.rewards[i][:, None], jm.rewards[j][None, :]
+                x, y = jm.next_states[i][:, None], jm.next_states[j][None, :]
+                new_second[s, :, t] += prob * (
+                    r * r_ + gamma * r * v[y] + gamma * r_ * v[x] + gamma**2 * w[x, y]
+                )
+        square = np.zeros(jm.num_actions)
+        for i in tables[s]:
+            r, x = jm.rewards[i], jm.next_states[i]
+            square += jm.probs[i] * (r**2 + 2 * gamma * r * v[x] + gamma**2 * d[x])
+        np.fill_diagonal(new_second[s, :, s], square)
+    return new_mean, new_second

@@ -1,0 +1,126 @@
+"""The one-sample backup of T_2 (Section 5.2), twin of `literal.apply_t2`, for any simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from jmdp_lib import checks
+from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.model import JMDP
+
+Coordinate = Sequence[tuple[int, int]]
+
+
+@runtime_checkable
+class Simulator(Protocol):
+    """All that is asked of a generative model: a JMDP is one, and so may be your own simulator."""
+
+    @property
+    def num_states(self) -> int:
+        """|S|."""
+
+    @property
+    def num_actions(self) -> int:
+        """|A|."""
+
+    @property
+    def gamma(self) -> float:
+        """Discount factor."""
+
+    def query(
+        self, state: int, actions: Sequence[int], rng: np.random.Generator
+    ) -> tuple[Floats, Ints]:
+        """Rewards (m,) and next states (m,) of distinct actions under one shared draw."""
+
+
+def draw(
+    simulator: Simulator, state: int, actions: Sequence[int], rng: np.random.Generator
+) -> list[tuple[float, int]]:
+    """[(reward, next_state)] of the actions, refused if the simulator returns anything else."""
+    rewards, states = simulator.query(state, actions, rng)
+    if not isinstance(simulator, JMDP):
+        try:
+            reward = checks.floats("rewards", rewards, "action")
+            successor = checks.integers("next states", states, "action")
+            checks.same_shape("rewards", reward.shape, (len(actions),), "(num_queried,)")
+            checks.same_shape("next states", successor.shape, (len(actions),), "(num_queried,)")
+            checks.states("next states", successor, simulator.num_states, "action")
+        except ValueError as error:
+            raise ValueError(
+                f"simulator.query(state {state}, actions {list(actions)}): {error}"
+            ) from error
+    return [(float(r), int(x)) for r, x in zip(rewards, states, strict=True)]
+
+
+def choose(policy: Floats, state: int, rng: np.random.Generator) -> int:
+    """An action from pi(. | state)."""
+    action = np.searchsorted(np.cumsum(policy[state]), rng.random(), "right")
+    return min(int(action), policy.shape[1] - 1)
+
+
+def sample_t2(
+    simulator: Simulator,
+    policy: Floats,
+    mean: Floats,
+    second: Floats,
+    coordinate: Coordinate,
+    rng: np.random.Generator,
+) -> float:
+    """A draw of hat T_2(M, i), whose expectation is (T_2 M)(i), for M = (mean, second).
+
+    `coordinate` is [(s, a)] for the mean, [(s, a), (t, b)] for the second moment:
+    (i) one draw from J_1, eq. (25); (ii) the same with itself: one branch, one next action,
+    eq. (26); (iii) J_2 at one state, or two independent J_1 at two, eq. (27).
+    """
+    gamma = simulator.gamma
+    (s, a), (t, b) = coordinate[0], coordinate[-1]
+    if (s, a) == (t, b):
+        ((r, u),) = draw(simulator, s, [a], rng)
+        x = (u, choose(policy, u, rng))
+        if len(coordinate) == 1:
+            return float(r + gamma * mean[x])
+        return float(r**2 + 2 * gamma * r * mean[x] + gamma**2 * second[x + x])
+    if s == t:
+        (r, u), (q, v) = draw(simulator, s, [a, b], rng)
+    else:
+        (r, u), (q, v) = draw(simulator, s, [a], rng) + draw(simulator, t, [b], rng)
+    x, y = (u, choose(policy, u, rng)), (v, choose(policy, v, rng))
+    crossed = r * q + gamma * (r * mean[y] + q * mean[x])
+    return float(crossed + gamma**2 * second[x + y])
+
+
+def sample_collapsed(
+    simulator: Simulator,
+    policy: Floats,
+    mean: Floats,
+    blocks: Floats,
+    cross: Floats,
+    coordinate: Coordinate,
+    rng: np.random.Generator,
+) -> float:
+    """The same backup with the next action averaged over, on mean (S, A), blocks (S, A, A) and
+    cross (S, S), the policy averages W(s, t) for s != t.
+
+    A cross coordinate [(s, a), (t, b)] stands for W(s, t): draw a and b from the policy first.
+    """
+    gamma = simulator.gamma
+    (s, a), (t, b) = coordinate[0], coordinate[-1]
+
+    def value(u: int) -> float:
+        return float(policy[u] @ mean[u])
+
+    if (s, a) == (t, b):
+        ((r, u),) = draw(simulator, s, [a], rng)
+        if len(coordinate) == 1:
+            return r + gamma * value(u)
+        single = float(policy[u] @ np.diagonal(blocks[u]))
+        return r**2 + 2 * gamma * r * value(u) + gamma**2 * single
+    if s == t:
+        (r, u), (q, v) = draw(simulator, s, [a, b], rng)
+    else:
+        (r, u), (q, v) = draw(simulator, s, [a], rng) + draw(simulator, t, [b], rng)
+    pair = policy[u] @ blocks[u] @ policy[u] if u == v else cross[u, v]
+    return float(r * q + gamma * (r * value(v) + q * value(u)) + gamma**2 * pair)

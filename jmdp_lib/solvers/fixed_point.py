@@ -1,0 +1,129 @@
+"""The one loop: M_{k+1} = T M_k until the certificate of Theorem 5.3 says it is accurate enough."""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+from tqdm import tqdm
+
+from jmdp_lib import checks
+from jmdp_lib.checks import Floats
+from jmdp_lib.moments import Moments
+
+State = TypeVar("State")
+
+
+class ConvergenceWarning(UserWarning):
+    """A solver stopped before it reached the accuracy that was asked for."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What every solver returns.
+
+    Attributes:
+        moments: the moment collection.
+        residuals: (iterations,), ||M_k - T M_k||_lambda for k = 0, 1, ...
+        converged: whether error_bound <= tol.
+        error_bound: residuals[-1] / (1 - gamma), and an allowance for rounding: a bound on
+            ||moments - M^pi||_lambda. Means are within it, moments of order k within lambda_k
+            times it.
+        iterations: how often T was applied.
+    """
+
+    moments: Moments
+    residuals: Floats
+    converged: bool
+    error_bound: float
+    iterations: int
+
+    def __repr__(self) -> str:
+        state = "converged" if self.converged else "NOT converged"
+        return (
+            f"Solution({state} after {self.iterations} iterations, "
+            f"error_bound={self.error_bound:.3g}, order={self.moments.order})"
+        )
+
+
+class Operator(Protocol[State]):
+    """What the loop needs of a Bellman operator."""
+
+    def zero(self) -> State:
+        """M = 0."""
+
+    def apply(self, state: State) -> State:
+        """T M."""
+
+    def distance(self, new: State, old: State) -> float:
+        """||new - old||_lambda."""
+
+
+@dataclass(frozen=True)
+class FixedPoint(Generic[State]):
+    """The last iterate of the loop and its certificate."""
+
+    state: State
+    residuals: Floats
+    converged: bool
+    error_bound: float
+
+
+def iterate(
+    operator: Operator[State],
+    start: State,
+    gamma: float,
+    tol: float,
+    max_iterations: int | None = None,
+    name: str = "JIPE",
+) -> FixedPoint[State]:
+    """Apply the operator until ||M_k - T M_k||_lambda / (1 - gamma) <= tol; return T M_k.
+
+    Without max_iterations the contraction itself says how many can be needed. Running out of
+    iterations is a ConvergenceWarning and converged=False. The bound holds for M_k, and a
+    fortiori for the T M_k that is returned. It counts the rounding of one application of T, which
+    no residual can show: an accuracy beyond that is never claimed.
+    """
+    tol = checks.positive("tol", tol)
+    limit = None if max_iterations is None else checks.at_least("max_iterations", max_iterations, 1)
+    target = tol * (1.0 - gamma)
+    residuals: list[float] = []
+    with tqdm(desc=name, unit="sweep", delay=2.0, disable=not watched(), leave=False) as bar:
+        while True:
+            new = operator.apply(start)
+            residuals.append(operator.distance(new, start))
+            start = new
+            if limit is None:
+                limit = _enough(residuals[0], target, gamma)
+            bar.total = limit
+            bar.update()
+            if residuals[-1] <= target or len(residuals) >= limit:
+                rounding = 2.0 * np.finfo(float).eps * operator.distance(start, operator.zero())
+                if residuals[-1] + rounding <= target or len(residuals) >= limit:
+                    break
+    error_bound = (residuals[-1] + rounding) / (1.0 - gamma)
+    converged = bool(residuals[-1] + rounding <= target)
+    if not converged:
+        warnings.warn(
+            f"{name} stopped after {len(residuals)} iterations with error bound "
+            f"{error_bound:.3g} > tol = {tol:.3g}",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+    return FixedPoint(start, np.array(residuals), converged, error_bound)
+
+
+def _enough(first: float, target: float, gamma: float) -> int:
+    """Iterations after which a gamma-contraction has met the target, and some for rounding."""
+    if first <= target or gamma == 0.0:
+        return 3
+    return 50 + math.ceil(1.05 * math.log(target / first) / math.log(gamma))
+
+
+def watched() -> bool:
+    """Whether somebody sees a progress bar: a terminal, or a notebook (where stderr is no tty)."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules

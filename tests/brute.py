@@ -1,0 +1,100 @@
+"""Independent references: everything here is written from the definitions, slowly, for tiny cases.
+
+Nothing is shared with `jmdp_lib` but the arrays of the model.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations_with_replacement, product
+
+import numpy as np
+
+
+def tables_of(jm, s):
+    """[(probability, rewards (A,), next_states (A,))] of state s."""
+    rows = range(jm.starts[s], jm.starts[s + 1])
+    return [(jm.probs[i], jm.rewards[i], jm.next_states[i]) for i in rows]
+
+
+def product_jmdp(jm):
+    """The JMDP with the same marginals whose tables are the product law, built in full."""
+    import jmdp_lib as jl
+
+    outcomes = [
+        [[(p, r[a], int(n[a])) for p, r, n in tables_of(jm, s)] for a in range(jm.num_actions)]
+        for s in range(jm.num_states)
+    ]
+
+    def independent(laws):
+        picks = list(product(*(range(len(law)) for law in laws)))
+        probs = [np.prod([law[i] for law, i in zip(laws, pick, strict=True)]) for pick in picks]
+        return np.array(probs), np.array(picks)
+
+    return jl.JMDP.from_outcomes(outcomes, jm.gamma, independent)
+
+
+def one_step(jm, policy, branches):
+    """Joint one-step outcomes of distinct branches [(s, a), ...]: [(prob, [(r, (s', a')), ...])].
+
+    Branches at one state share its table, states are independent, next actions are drawn once per
+    branch: branches with equal (s, a) are never passed twice.
+    """
+    states = sorted({s for s, _ in branches})
+    results = []
+    for draws in product(*(tables_of(jm, s) for s in states)):
+        table = dict(zip(states, draws, strict=True))
+        prob = np.prod([d[0] for d in draws])
+        moves = [(table[s][1][a], int(table[s][2][a])) for s, a in branches]
+        for actions in product(*(np.flatnonzero(policy[x]) for _, x in moves)):
+            weight = prob * np.prod(
+                [policy[x, a] for (_, x), a in zip(moves, actions, strict=True)]
+            )
+            after = [(r, (x, int(a))) for (r, x), a in zip(moves, actions, strict=True)]
+            results.append((weight, after))
+    return results
+
+
+def moments(jm, policy, order):
+    """{sorted tuple of (s, a): E prod Z} for all tuples of length 1..order, by linear solves."""
+    everything = list(product(range(jm.num_states), range(jm.num_actions)))
+    known = {(): 1.0}
+    for k in range(1, order + 1):
+        unknown = list(combinations_with_replacement(everything, k))
+        place = {x: i for i, x in enumerate(unknown)}
+        matrix, right = np.eye(len(unknown)), np.zeros(len(unknown))
+        for x, i in place.items():
+            branches = sorted(set(x))
+            for prob, after in one_step(jm, policy, branches):
+                to = dict(zip(branches, after, strict=True))
+                for picks in product((0, 1), repeat=k):  # reward or continuation, factor by factor
+                    rest = tuple(sorted(to[y][1] for y, pick in zip(x, picks, strict=True) if pick))
+                    coefficient = prob * jm.gamma ** len(rest)
+                    for y, pick in zip(x, picks, strict=True):
+                        coefficient *= 1.0 if pick else to[y][0]
+                    if len(rest) == k:
+                        matrix[i, place[rest]] -= coefficient
+                    else:
+                        right[i] += coefficient * known[rest]
+        known.update(zip(unknown, np.linalg.solve(matrix, right), strict=True))
+    return known
+
+
+def sobel_variance(jm, policy):
+    """(S, A) variance of Z(s, a) by Sobel's equation on the state-action chain."""
+    pairs = list(product(range(jm.num_states), range(jm.num_actions)))
+    size = len(pairs)
+    chain, reward = np.zeros((size, size)), np.zeros(size)
+    for i, (s, a) in enumerate(pairs):
+        for p, r, n in tables_of(jm, s):
+            reward[i] += p * r[a]
+            for b in range(jm.num_actions):
+                chain[i, pairs.index((int(n[a]), b))] += p * policy[n[a], b]
+    value = np.linalg.solve(np.eye(size) - jm.gamma * chain, reward)
+    source = np.zeros(size)
+    for i, (s, a) in enumerate(pairs):
+        for p, r, n in tables_of(jm, s):
+            for b in range(jm.num_actions):
+                target = r[a] + jm.gamma * value[pairs.index((int(n[a]), b))]
+                source[i] += p * policy[n[a], b] * (target - value[i]) ** 2
+    variance = np.linalg.solve(np.eye(size) - jm.gamma**2 * chain, source)
+    return variance.reshape(jm.num_states, jm.num_actions)

@@ -1,0 +1,41 @@
+"""Random problems for hypothesis: JMDPs with signed rewards, policies of every kind."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+import jmdp_lib as jl
+
+
+def random_jmdp(rng, num_states=3, num_actions=2, num_tables=3, gamma=0.8, scale=1.0):
+    """Dirichlet tables, some of probability zero, rewards in [-scale, scale], any successors."""
+    probs = rng.dirichlet(np.full(num_tables, 0.7), size=num_states)
+    if num_tables > 1:
+        probs[0, 0] = 0.0  # ragged: state 0 has a table less
+        probs[0] /= probs[0].sum()
+    rewards = rng.uniform(-scale, scale, (num_states, num_tables, num_actions))
+    successors = rng.integers(num_states, size=(num_states, num_tables, num_actions))
+    return jl.JMDP(probs, rewards, successors, gamma)
+
+
+def random_policy(rng, jm, deterministic=False):
+    """Dirichlet rows, or one action per state."""
+    if deterministic:
+        return jl.deterministic_policy(jm, rng.integers(jm.num_actions, size=jm.num_states))
+    return rng.dirichlet(np.ones(jm.num_actions), size=jm.num_states)
+
+
+@st.composite
+def problems(draw, max_states=4, max_actions=3, max_tables=3, max_gamma=0.9):
+    """(jm, policy, rng)."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1), label="seed"))
+    jm = random_jmdp(
+        rng,
+        draw(st.integers(1, max_states), label="num_states"),
+        draw(st.integers(1, max_actions), label="num_actions"),
+        draw(st.integers(1, max_tables), label="num_tables"),
+        draw(st.sampled_from([0.0, 0.3, 0.7, max_gamma]), label="gamma"),
+        draw(st.sampled_from([0.5, 1.0, 3.0]), label="scale"),
+    )
+    return jm, random_policy(rng, jm, draw(st.booleans(), label="deterministic")), rng

@@ -1,0 +1,206 @@
+"""Bad input: refused before any work, by a message that names the array, the state, the action."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import jmdp_lib as jl
+
+GRID = jl.windy_gridworld(3)
+GOAL = jl.goal_policy(3)
+
+
+def tables(probs=None, rewards=None, successors=None, gamma=0.9):
+    """A good two-state, two-table, two-action model with one array replaced."""
+    return jl.JMDP(
+        [[0.5, 0.5], [1.0, 0.0]] if probs is None else probs,
+        np.zeros((2, 2, 2)) if rewards is None else rewards,
+        np.zeros((2, 2, 2), dtype=int) if successors is None else successors,
+        gamma,
+    )
+
+
+def with_entry(value, index, dtype=float):
+    array = np.zeros((2, 2, 2), dtype=dtype)
+    array[index] = value
+    return array
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"probs": [[0.5, 0.5], [1.5, -0.5]]}, r"table_probs\[1, 1\] \(state 1, table 1\) = -0.5"),
+        ({"probs": [[0.5, 0.5], [0.5, 0.4]]}, r"sum of table_probs\[1\] \(state 1\) = 0.9"),
+        ({"probs": [[0.5, np.nan], [1, 0]]}, r"table_probs\[0, 1\].*not finite"),
+        ({"probs": [0.5, 0.5]}, "table_probs must have 2 axes"),
+        ({"probs": [["a", "b"], ["c", "d"]]}, "table_probs must hold real numbers"),
+        ({"probs": [[0.5, 0.5], [1.0]]}, "ragged"),
+        ({"rewards": with_entry(np.inf, (1, 0, 1))},
+         r"rewards\[1, 0, 1\] \(state 1, table 0, action 1\)"),
+        ({"rewards": np.zeros((2, 2, 2), dtype=complex)}, "rewards must hold real numbers"),
+        ({"rewards": np.zeros((2, 3, 2))}, r"rewards must have shape .* = \(2, 2, 2\)"),
+        ({"rewards": np.zeros((2, 2, 0))}, "rewards must not be empty"),
+        ({"successors": with_entry(2, (0, 1, 1), int)},
+         r"next_states\[0, 1, 1\] \(state 0, table 1, action 1\) = 2 is not one of the 2 states"),
+        ({"successors": with_entry(-1, (1, 1, 0), int)}, r"next_states\[1, 1, 0\].*= -1"),
+        ({"successors": np.zeros((2, 2, 2))}, "next_states must hold integers"),
+        ({"successors": np.zeros((2, 2, 3), dtype=int)}, "next_states must have shape"),
+        ({"gamma": 1.0}, "gamma must lie in"),
+        ({"gamma": -0.1}, "gamma must lie in"),
+        ({"gamma": float("nan")}, "gamma must lie in"),
+        ({"gamma": "0.9"}, "gamma must be a real number"),
+        ({"gamma": [0.9]}, "gamma must be a real number"),
+    ],
+)  # fmt: skip
+def test_model_arrays(change, message):
+    with pytest.raises(ValueError, match=message):
+        tables(**change)
+
+
+def test_good_model_is_accepted():
+    assert tables().num_states == 2
+
+
+def test_stacked_tables():
+    good = ([0, 1], [1.0, 1.0], [[0.0], [1.0]], [[1], [0]])
+    assert jl.JMDP.from_tables(*good, num_states=2, gamma=0.9).num_states == 2
+    with pytest.raises(ValueError, match=r"sum of probs\[2\] \(state 2\) = 0"):
+        jl.JMDP.from_tables(*good, num_states=3, gamma=0.9)
+    with pytest.raises(ValueError, match=r"states\[1\] \(table 1\) = 1 is not one of the 1"):
+        jl.JMDP.from_tables(*good, num_states=1, gamma=0.9)
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (lambda s, a, u: (0.0, 5), r"step\(state 0, action 0, noise 0\).*5 is out of range"),
+        (lambda s, a, u: (0.0, 0.5), "must be an integer"),
+        (lambda s, a, u: 0.0, r"step\(state 0, action 0, noise 0\)"),
+        (lambda s, a, u: ("x", 0), r"step\(state 0"),
+        (lambda s, a, u: (np.nan if a else 0.0, 0), r"rewards\[0, 0, 1\]"),
+    ],
+)
+def test_step_functions(step, message):
+    with pytest.raises(ValueError, match=message):
+        jl.JMDP.from_step(2, 2, 0.9, [0.5, 0.5], step)
+
+
+def test_marginal_models():
+    probs = np.full((2, 2, 2), 0.5)
+    with pytest.raises(ValueError, match=r"sum of transition_probs\[1, 0\] \(state 1, action 0\)"):
+        jl.JMDP.from_mdp(probs - [[[0], [0]], [[0.1], [0]]], np.zeros((2, 2)), 0.9)
+    with pytest.raises(ValueError, match=r"rewards must have shape \(S, A\)"):
+        jl.JMDP.from_mdp(probs, np.zeros((2, 3)), 0.9)
+    with pytest.raises(ValueError, match=r"transition_probs must have shape \(S, A, S\)"):
+        jl.JMDP.from_mdp(np.full((2, 2, 4), 0.25), np.zeros((2, 2)), 0.9)
+    with pytest.raises(ValueError, match="coupling must be a function or one of"):
+        jl.JMDP.from_mdp(probs, np.zeros((2, 2)), 0.9, coupling="copula")
+    with pytest.raises(ValueError, match="pass coupling"):
+        jl.JMDP.from_mdp(probs, np.zeros((2, 2)), 0.9, coupling="independent")
+    with pytest.raises(ValueError, match="two actions, this model has 3"):
+        jl.JMDP.from_mdp(np.full((2, 3, 2), 0.5), np.zeros((2, 3)), 0.9, coupling="antithetic")
+
+
+@pytest.mark.parametrize(
+    ("coupling", "message"),
+    [
+        (lambda laws: (np.array([1.0]), np.array([[0, 0]])), "state 0, action 0: its marginal law"),
+        (lambda laws: (np.array([1.0]), np.array([[0, 9]])), "state 0, action 0: its marginal law"),
+        (lambda laws: (np.array([0.5, 0.5]), np.array([[0, 9], [1, 1]])), "action 1: an outcome"),
+        (lambda laws: (np.array([1.0]), np.array([0, 0])), "state 0: must return"),
+    ],
+)
+def test_users_own_couplings(coupling, message):
+    with pytest.raises(ValueError, match=message):
+        jl.JMDP.from_mdp(np.full((2, 2, 2), 0.5), np.zeros((2, 2)), 0.9, coupling=coupling)
+
+
+@pytest.mark.parametrize(
+    ("state", "actions", "error", "message"),
+    [
+        (9, [0], IndexError, "state 9 is out of range: there are 9"),
+        (-1, [0], IndexError, "state -1 is out of range"),
+        (1.5, [0], IndexError, "state must be an integer"),
+        (0, [4], IndexError, "action 4 is out of range: there are 4"),
+        (0, [1, 2, 1], ValueError, r"distinct, got \[1, 2, 1\]: \[1\] repeated"),
+        (0, [], ValueError, "at least one action"),
+        (0, 2, ValueError, "must be a sequence"),
+    ],
+)
+def test_queries(state, actions, error, message):
+    rng = np.random.default_rng(0)
+    before = rng.bit_generator.state
+    with pytest.raises(error, match=message):
+        GRID.query(state, actions, rng)
+    assert rng.bit_generator.state == before  # nothing was drawn
+
+
+def bad_policies():
+    row = GOAL.copy()
+    row[4] = [0.5, 0.4, 0.0, 0.0]
+    yield row, r"sum of policy\[4\] \(state 4\) = 0.9 is not one"
+    row = GOAL.copy()
+    row[3] = [1.5, -0.5, 0.0, 0.0]
+    yield row, r"policy\[3, 1\] \(state 3, action 1\) = -0.5 is negative"
+    row = GOAL.copy()
+    row[8, 2] = np.nan
+    yield row, r"policy\[8, 2\] \(state 8, action 2\) = nan is not finite"
+    yield GOAL[:, :3], r"policy must have shape \(num_states, num_actions\) = \(9, 4\)"
+    yield GOAL.argmax(1), "policy must have shape"
+
+
+@pytest.mark.parametrize(("policy", "message"), bad_policies())
+@pytest.mark.parametrize(
+    "evaluate",
+    [
+        jl.jipe2,
+        jl.jipe,
+        lambda jm, policy: jl.simulate_pairs(jm, policy, 0, (0, 1), 10),
+        lambda jm, policy: jl.apply_t2(jm, policy, np.zeros((9, 4)), np.zeros((9, 4, 9, 4))),
+    ],
+    ids=["jipe2", "jipe", "simulate_pairs", "apply_t2"],
+)
+def test_policies(policy, message, evaluate):
+    with pytest.raises(ValueError, match=message):
+        evaluate(GRID, policy)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: jl.jipe(GRID, GOAL, order=0), "order must be at least 1, got 0"),
+        (lambda: jl.jipe(GRID, GOAL, order=2.5), "order must be an integer"),
+        (lambda: jl.jipe2(GRID, GOAL, tol=0.0), "tol must be a positive"),
+        (lambda: jl.jipe2(GRID, GOAL, tol=np.nan), "tol must be a positive"),
+        (lambda: jl.jipe2(GRID, GOAL, max_iterations=0), "max_iterations must be at least 1"),
+        (lambda: jl.jipe2(GRID, GOAL, coupling="both"), "coupling must be one of 'joint'"),
+        (lambda: jl.jipe2(GRID, GOAL, initial=(GOAL, GOAL)), "initial second must have 4 axes"),
+        (lambda: jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 0), "num_pairs must be at least 1"),
+        (lambda: jl.simulate_pairs(GRID, GOAL, 0, (0, 1, 2), 1), "pair of actions"),
+        (lambda: jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 1, horizon=0), "horizon must be"),
+        (lambda: jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 1, truncation=0), "truncation must be"),
+        (lambda: jl.windy_gridworld(0), "size must be at least 1"),
+        (lambda: jl.windy_gridworld(3, gust_prob=1.2), "gust_prob must lie in"),
+        (lambda: jl.windy_gridworld(3, gust="up"), "gust must be one of 'U'"),
+        (lambda: jl.coupled_reward_chain(3, rewards="big"), "rewards must be one of 'unit'"),
+        (lambda: jl.coupled_reward_chain(0), "num_states must be at least 1"),
+        (lambda: jl.epsilon_mixture(GOAL, 2.0), "epsilon must lie in"),
+        (lambda: jl.deterministic_policy(GRID, [0, 1]), "actions must have shape"),
+        (lambda: jl.inventory(demand_probs=[0.5, 0.6]), "sum of noise_probs"),
+        (lambda: jl.apply_t2(GRID, GOAL, GOAL, np.zeros((9, 4, 9, 3))), "second must have shape"),
+        (lambda: jl.contraction_modulus(0, 0.9), "order must be at least 1"),
+    ],
+)
+def test_arguments(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_unknown_states_and_actions():
+    with pytest.raises(IndexError, match="state 9"):
+        jl.simulate_pairs(GRID, GOAL, 9, (0, 1), 1)
+    with pytest.raises(IndexError, match="action 7"):
+        jl.simulate_pairs(GRID, GOAL, 0, (0, 7), 1)
+    with pytest.raises(IndexError, match=r"actions\[1\] = 4"):
+        jl.deterministic_policy(GRID, [0, 4, 0, 0, 0, 0, 0, 0, 0])

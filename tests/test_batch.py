@@ -1,0 +1,375 @@
+"""The batch runner, on small projects made for each test."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+
+BATCH = Path(__file__).resolve().parents[1] / "workflow" / "batch.py"
+PAIR = BATCH.with_name("pair.py")
+
+GOOD = """\
+# %% [markdown]
+# # A notebook
+
+# %% tags=["parameters"]
+level = 1.0
+num_points = 3
+out_dir = ""
+
+# %%
+from pathlib import Path
+
+if out_dir:
+    Path(out_dir, "{figure}").write_text(f"{{level}} {{num_points}}")
+
+# %% tags=["summary"]
+# NBVAL_CHECK_OUTPUT
+print("claim | value | verdict")
+print(f"|S| is large | {{level}} | holds")
+"""
+
+FAILING = """\
+# %% tags=["parameters"]
+out_dir = ""
+
+# %%
+from pathlib import Path
+
+if out_dir:
+    Path(out_dir, "half.txt").write_text("made before the failure")
+raise RuntimeError("this one is broken")
+"""
+
+# Waits for a file that the test makes, so that the test and not the clock decides when it ends.
+WAITING = """\
+# %% tags=["parameters"]
+gate = ""
+out_dir = ""
+
+# %%
+import time
+from pathlib import Path
+
+Path(gate + ".reached").touch()
+Path(out_dir, "wait.txt").write_text("half")
+while not Path(gate).exists():
+    time.sleep(0.05)
+Path(out_dir, "wait.txt").write_text("whole")
+
+# %% tags=["summary"]
+print("waited | yes | holds")
+"""
+
+
+class Project:
+    """A folder with notebooks and profiles, and the command run on it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "notebooks").mkdir(parents=True)
+        (root / "workflow" / "profiles").mkdir(parents=True)
+
+    def notebook(self, name: str, text: str) -> None:
+        (self.root / "notebooks" / f"{name}.py").write_text(text)
+
+    def profile(self, name: str, text: str) -> None:
+        (self.root / "workflow" / "profiles" / f"{name}.yaml").write_text(text)
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, str(BATCH), "--root", str(self.root), "--cores", "2", *arguments]
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(self.command(*arguments), capture_output=True, text=True, timeout=300)
+
+    def out(self, *parts: str) -> Path:
+        return self.root.joinpath("out", "quick", *parts)
+
+    def results(self) -> dict[str, tuple[int, bytes]]:
+        """Everything a user reads, with its time and content."""
+        folders = ("notebooks", "figures", "provenance", "failed")
+        files = [
+            p for folder in folders for p in sorted(self.out(folder).rglob("*")) if p.is_file()
+        ]
+        return {
+            str(p.relative_to(self.out())): (p.stat().st_mtime_ns, p.read_bytes()) for p in files
+        }
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    made = Project(tmp_path / "a project")  # the space is on purpose
+    made.notebook("01_first", GOOD.format(figure="first.txt"))
+    made.notebook("02_second", GOOD.format(figure="second.txt"))
+    made.profile("quick", "01_first:\n  level: 2.5\n")
+    made.profile("paper", "")
+    return made
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError("the awaited state did not come")
+        time.sleep(0.05)
+
+
+def alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.slow
+def test_good_run_then_nothing_to_do_then_only_what_changed(project: Project) -> None:
+    done = project.run("--profile", "quick")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(project.results()) == [
+        "figures/first.txt",
+        "figures/second.txt",
+        "notebooks/01_first.ipynb",
+        "notebooks/02_second.ipynb",
+        "provenance/01_first.json",
+        "provenance/02_second.json",
+    ]
+    # the profile's value in one, the defaults in the other
+    assert project.out("figures", "first.txt").read_text() == "2.5 3"
+    assert project.out("figures", "second.txt").read_text() == "1.0 3"
+    assert "01_first   |S| is large  2.5    holds" in done.stdout
+    assert "02_second  |S| is large  1.0    holds" in done.stdout
+
+    text = project.out("provenance", "01_first.json").read_text()
+    record = json.loads(text)
+    assert record["parameters"] == {"level": 2.5, "num_points": 3}
+    assert record["figures"] == ["first.txt"]
+    assert record["commit"] is None  # this folder is no repository
+    assert record["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert record["wall_seconds"] > 0
+    assert record["hardware"]["cores"] == os.cpu_count()
+    assert str(project.root) not in text
+
+    before = project.results()
+    again = project.run("--profile", "quick")
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert project.results() == before
+    assert "|S| is large" in again.stdout  # the table comes all the same
+
+    project.profile("quick", "01_first:\n  level: 3.5\n")
+    project.out("figures", "second.txt").unlink()  # a deleted figure comes back
+    after_change = project.run("--profile", "quick", "--only", "01_first")
+    assert after_change.returncode == 0, after_change.stdout + after_change.stderr
+    assert project.out("figures", "first.txt").read_text() == "3.5 3"
+    assert not project.out("figures", "second.txt").exists()
+    assert project.results()["notebooks/02_second.ipynb"] == before["notebooks/02_second.ipynb"]
+    assert project.run("--profile", "quick").returncode == 0
+    assert project.out("figures", "second.txt").read_text() == "1.0 3"
+
+
+@pytest.mark.parametrize(
+    ("profile", "text", "expected"),
+    [
+        ("quik", "", ["unknown profile 'quik'", "paper, quick"]),
+        (
+            "quick",
+            "01_first:\n  levle: 1.0",
+            ["quick.yaml", "01_first", "'levle'", "level, num_points"],
+        ),
+        ("quick", "03_third:\n  level: 1.0", ["quick.yaml", "notebooks/03_third.py", "02_second"]),
+        ("quick", "01_first:\n  num_points: ten", ["01_first", "'num_points'", "int", "'ten'"]),
+        ("quick", "01_first:\n  num_points: true", ["01_first", "'num_points'", "int", "True"]),
+        ("quick", "01_first:\n  level: 1e-8", ["01_first", "'level'", "float", "1.0e-8"]),
+        ("quick", "01_first:\n  out_dir: x", ["01_first", "'out_dir'", "set by the batch"]),
+        ("quick", "01_first: [1, 2]", ["quick.yaml", "01_first", "[1, 2]"]),
+        ("quick", "- 01_first", ["quick.yaml", "must map notebook names"]),
+        ("quick", "01_first: {", ["quick.yaml", "not valid YAML"]),
+    ],
+)
+def test_bad_profile_is_refused_before_any_work(
+    project: Project, profile: str, text: str, expected: list[str]
+) -> None:
+    project.profile("quick", text)
+    done = project.run("--profile", profile)
+    assert done.returncode == 2
+    for part in expected:
+        assert part in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (project.root / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ("# %%\nlevel = 1\n", ["03_bad.py", 'tags=["parameters"]', "found 0"]),
+        (
+            '# %% tags=["parameters"]\nlevel = 2 * 3\nout_dir = ""\n',
+            ["03_bad.py", "'level'", "2 * 3"],
+        ),
+        ('# %% tags=["parameters"]\nimport os\nout_dir = ""\n', ["03_bad.py", "import os"]),
+        ('# %% tags=["parameters"]\nlevel = 1\n', ["03_bad.py", 'out_dir = ""']),
+        ('# %% tags=["parameters"]\nlevel = (\n', ["03_bad.py", "parameters cell"]),
+    ],
+)
+def test_bad_parameters_cell_is_refused_before_any_work(
+    project: Project, cells: str, expected: list[str]
+) -> None:
+    project.notebook("03_bad", cells)
+    done = project.run("--profile", "quick")
+    assert done.returncode == 2
+    for part in expected:
+        assert part in done.stderr
+    assert not (project.root / "out").exists()
+
+
+def test_all_problems_are_named_at_once_and_bad_options_refused(project: Project) -> None:
+    project.profile("quick", "01_first:\n  a: 1\n  b: 2\n04_none: {}\n")
+    done = project.run("--profile", "quick")
+    assert "'a'" in done.stderr
+    assert "'b'" in done.stderr
+    assert "04_none" in done.stderr
+    project.profile("quick", "")
+    unknown = project.run("--only", "09_nine")
+    assert unknown.returncode == 2
+    assert "'09_nine'; known: 01_first, 02_second" in unknown.stderr
+    no_cores = project.run("--cores", "0")
+    assert no_cores.returncode == 2
+    assert "--cores must be at least 1" in no_cores.stderr
+    assert not (project.root / "out").exists()
+
+
+@pytest.mark.slow
+def test_failing_notebook_is_kept_and_the_others_go_on(project: Project) -> None:
+    # On one core Snakemake takes the largest first, so the others have not begun when it fails.
+    project.notebook("00_zero", GOOD.format(figure="zero.txt"))
+    project.notebook("01_first", FAILING + "# padding\n" * 500)
+    project.profile("quick", "")
+    done = project.run("--profile", "quick", "--cores", "1")
+    assert done.returncode == 1
+    assert "FAILED 01_first: read out/quick/failed/01_first.ipynb" in done.stdout
+    assert "this one is broken" in done.stdout
+    assert sorted(project.results()) == [
+        "failed/01_first.ipynb",
+        "figures/second.txt",
+        "figures/zero.txt",
+        "notebooks/00_zero.ipynb",
+        "notebooks/02_second.ipynb",
+        "provenance/00_zero.json",
+        "provenance/02_second.json",
+    ]
+    kept = nbformat.read(project.out("failed", "01_first.ipynb"), as_version=4)
+    errors = [o for c in kept.cells for o in c.get("outputs", []) if o.output_type == "error"]
+    assert errors[0].evalue == "this one is broken"
+
+    project.notebook("01_first", GOOD.format(figure="first.txt"))
+    repaired = project.run("--profile", "quick")
+    assert repaired.returncode == 0, repaired.stdout + repaired.stderr
+    assert "failed/01_first.ipynb" not in project.results()
+
+    # a rerun that fails must not leave the earlier success looking valid
+    project.notebook("01_first", FAILING)
+    assert project.run("--profile", "quick").returncode == 1
+    assert project.run("--profile", "quick").returncode == 1
+    assert "notebooks/01_first.ipynb" not in project.results()
+    assert "figures/first.txt" not in project.results()
+
+
+@pytest.mark.slow
+def test_a_claim_that_fails_and_a_figure_claimed_twice_fail_the_batch(project: Project) -> None:
+    project.notebook("01_first", GOOD.format(figure="first.txt").replace("| holds", "| FAILS"))
+    done = project.run("--profile", "quick")
+    assert done.returncode == 1
+    assert "1 of 2 claims FAIL" in done.stdout
+    project.notebook("01_first", GOOD.format(figure="second.txt"))
+    twice = project.run("--profile", "quick")
+    assert twice.returncode == 1
+    assert "['second.txt'], which 02_second has written too" in twice.stdout
+
+
+@pytest.fixture
+def family() -> Iterator[list[psutil.Process]]:
+    """Processes that a test leaves alone for a while; none survives it, even when it fails."""
+    processes: list[psutil.Process] = []
+    yield processes
+    for process in processes:
+        if alive(process):
+            process.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victims", ["all", "batch", "batch and snakemake"])
+def test_kill_in_the_middle_then_the_same_command_finishes(
+    project: Project, tmp_path: Path, family: list[psutil.Process], victims: str
+) -> None:
+    gate = tmp_path / "gate"
+    reached = tmp_path / "gate.reached"
+    project.notebook("02_second", WAITING)
+    project.profile("quick", f"02_second:\n  gate: '{gate}'\n")
+    running = subprocess.Popen(
+        project.command(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    family.append(psutil.Process(running.pid))
+    try:
+        wait_until(lambda: reached.exists() and project.out("notebooks", "01_first.ipynb").exists())
+        # Snakemake records a finished job a moment after its files are there.
+        wait_until(lambda: "1 of 3 steps" in project.out("snakemake.log").read_text())
+    finally:
+        # batch, Snakemake, job and kernel, from the top down as the out-of-memory killer might
+        family += family[0].children(recursive=True)
+        for process in family[: {"batch": 1, "batch and snakemake": 2, "all": None}[victims]]:
+            process.kill()
+        running.wait()
+    if victims != "batch":
+        # no job or kernel outlives Snakemake, though its gate is still shut
+        wait_until(lambda: not any(map(alive, family)))
+    first = project.results()
+    assert "notebooks/02_second.ipynb" not in first
+    assert "figures/wait.txt" not in first  # nothing half written where users look
+
+    gate.touch()
+    done = project.run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert project.out("figures", "wait.txt").read_text() == "whole"
+    second = project.results()
+    assert set(second) >= {"notebooks/02_second.ipynb", "provenance/02_second.json"}
+    # what was done before the kill was not done again
+    for name in ("notebooks/01_first.ipynb", "provenance/01_first.json", "figures/first.txt"):
+        assert second[name] == first[name]
+
+
+@pytest.mark.slow
+def test_paired_notebooks_are_reproduced_byte_for_byte(project: Project) -> None:
+    noisy = GOOD.format(figure="first.txt") + (
+        "\n# %%\nimport sys\n\n"
+        "print('one', flush=True)\nprint('progress', file=sys.stderr, flush=True)\nprint('two')\n"
+    )
+    project.notebook("01_first", noisy)
+    command = [sys.executable, str(PAIR), "--root", str(project.root), "01_first"]
+    path = project.root / "notebooks" / "01_first.ipynb"
+    contents = []
+    for _ in range(2):
+        subprocess.run(command, check=True, capture_output=True)
+        contents.append(path.read_bytes())
+        path.unlink()
+    assert contents[0] == contents[1]
+    cells = json.loads(contents[0])["cells"]
+    assert "".join(cells[3]["source"]).startswith("# NBVAL_CHECK_OUTPUT\n")
+    assert cells[3]["metadata"] == {"tags": ["summary"]}
+    streams = [(o["name"], "".join(o["text"])) for o in cells[4]["outputs"]]
+    assert streams == [("stdout", "one\ntwo\n")]
+
+    project.notebook(
+        "01_first", GOOD.format(figure="x") + f"\n# %%\nprint({str(project.root)!r})\n"
+    )
+    refused = subprocess.run(command, capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert "01_first.py: an output shows this machine's folder" in refused.stderr
+    assert not path.exists()

@@ -1,0 +1,151 @@
+"""Environments: what the paper says of them, by hand-computed cells and against Gymnasium."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+
+import jmdp_lib as jl
+
+U, R, D, L = range(4)
+
+
+def outcome(jm, state, action):
+    """{next state: probability}."""
+    law = jm.marginal_mdp()[0][state, action]
+    return {int(t): pytest.approx(law[t]) for t in np.flatnonzero(law)}
+
+
+def test_windy_gridworld_cells():
+    jm = jl.windy_gridworld(3, gust_prob=0.2)
+    assert (jm.num_states, jm.num_actions, jm.gamma) == (9, 4, 0.95)
+    centre = 4
+    assert outcome(jm, centre, U) == {1: 0.8, 0: 0.2}
+    assert outcome(jm, centre, R) == {5: 0.8, 4: 0.2}
+    assert outcome(jm, centre, D) == {7: 0.8, 6: 0.2}
+    assert outcome(jm, centre, L) == {3: 1.0}  # the gust is clipped by the wall
+    assert outcome(jm, 1, R) == {2: 0.8, 1: 0.2}  # blown back out of the goal
+    assert jm.marginal_mdp()[1][1, R] == pytest.approx(0.8)
+    assert all(outcome(jm, 2, a) == {2: 1.0} for a in range(4))  # the goal, top right
+    assert np.all(jm.marginal_mdp()[1][2] == 1.0)
+
+
+def test_one_gust_for_all_actions():
+    jm = jl.windy_gridworld(5, gust_prob=0.3)
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        _, states = jm.query(12, [U, R, D, L], rng)
+        calm, blown = [7, 13, 17, 11], [6, 12, 16, 10]
+        assert states.tolist() in (calm, blown)
+
+
+@pytest.mark.parametrize(("gust", "blown"), [("L", 3), ("R", 5), ("U", 1), ("D", 7)])
+def test_gust_direction(gust, blown):
+    jm = jl.windy_gridworld(5, gust_prob=1.0, gust=gust)
+    centre, shift = 12, {3: -1, 5: 1, 1: -5, 7: 5}[blown]
+    assert outcome(jm, centre, L) == {11 + shift: 1.0}
+
+
+def test_rectangular_gridworld_and_goal_policy():
+    jm, policy = jl.windy_gridworld((2, 4)), jl.goal_policy((2, 4))
+    assert jm.num_states == 8
+    assert policy.argmax(1).tolist() == [R, R, R, U, R, R, R, U]
+
+
+def test_goal_policy_reaches_the_goal():
+    calm = jl.windy_gridworld(5, gust_prob=0.0)
+    mean = jl.jipe2(calm, jl.goal_policy(5)).moments.mean
+    start, distance = 20, 8  # bottom left: the eighth move is the first to pay
+    assert mean[start, R] == pytest.approx(0.95 ** (distance - 1) / 0.05, abs=1e-7)
+
+
+@pytest.mark.parametrize("rewards", ["unit", "signed"])
+def test_chain_reference_values(rewards):
+    jm = jl.coupled_reward_chain(4, 0.9, rewards)
+    m = jl.jipe2(jm, jl.uniform_policy(jm), tol=1e-10).moments
+    scale = 1.0 if rewards == "unit" else 4.0
+    assert m.variance[0] == pytest.approx(0.616525 * scale, abs=1e-6)
+    assert m.correlation[0, 0, 1] == pytest.approx(-0.272475, abs=1e-6)
+    jm = jl.coupled_reward_chain(25, 0.99, rewards)
+    m = jl.jipe2(jm, jl.uniform_policy(jm), tol=1e-10).moments
+    assert m.correlation[0, 0, 1] == pytest.approx(0.796068, abs=1e-6)
+
+
+def test_example_1():
+    m = jl.jipe2(jl.example_1(0.0), [[0.5, 0.5]]).moments
+    assert m.mean.tolist() == [[0.5, 0.5]]
+    assert m.second((0, 0), (0, 1)) == 0.0
+    assert m.correlation[0, 0, 1] == pytest.approx(-1.0)
+
+
+def test_example_2_differs_only_in_the_coupling():
+    one, two = jl.example_2_1(), jl.example_2_2()
+    for left, right in zip(one.marginal_mdp(), two.marginal_mdp(), strict=True):
+        np.testing.assert_array_equal(left, right)
+    first, second = (jl.jipe2(jm, jl.uniform_policy(jm)).moments for jm in (one, two))
+    np.testing.assert_allclose(first.mean, second.mean, atol=1e-12)
+    np.testing.assert_allclose(first.variance, second.variance, atol=1e-12)
+    assert np.all(first.gap_variance[:, 0, 1] < second.gap_variance[:, 0, 1])
+
+
+def test_inventory_shares_demand():
+    jm = jl.inventory(capacity=4, max_order=2, demand_probs=[0.5, 0.0, 0.5])
+    rng = np.random.default_rng(0)
+    rewards, stocks = jm.query(1, [0, 1, 2], rng)
+    demand = 0 if stocks[0] == 1 else 2
+    sold = [min(1 + order, demand) for order in range(3)]
+    assert stocks.tolist() == [1 + order - s for order, s in enumerate(sold)]
+    expected = [
+        3.0 * s - 1.5 * order - 0.2 * (1 + order - s) - 0.5 * (demand - s)
+        for order, s in enumerate(sold)
+    ]
+    np.testing.assert_allclose(rewards, expected)
+    assert jl.base_stock_policy(jm, 3).argmax(1).tolist() == [2, 2, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("FrozenLake-v1", {"map_name": "4x4"}),
+        ("CliffWalking-v1", {"is_slippery": True}),
+        ("Taxi-v4", {"is_rainy": True}),
+    ],
+)
+def test_toy_text_is_what_gymnasium_plays(name, options):
+    """With the same uniform number, every queried action does what `env.step` would have done."""
+    env = gymnasium.make(name, **options).unwrapped
+    jm = jl.from_gymnasium(name, 0.95, **options)
+    seeds = np.random.default_rng(0).integers(2**32, size=300)
+    for seed in seeds:
+        state = int(seed % len(env.P))
+        rewards, states = jm.query(state, range(jm.num_actions), np.random.default_rng(seed))
+        for a in range(jm.num_actions):
+            env.reset(seed=0)
+            env.np_random = np.random.default_rng(seed)
+            env.s, env.lastaction = state, None
+            after, reward, terminated, *_ = env.step(a)
+            assert reward == rewards[a]
+            if terminated:
+                free = jm.query(int(states[a]), [0], np.random.default_rng(0))
+                assert (free[0][0], free[1][0]) == (0.0, states[a])
+            else:
+                assert after == states[a]
+    env.close()
+
+
+def test_toy_text_value_by_play():
+    """CliffWalking under its safe path: a return known by hand."""
+    jm = jl.from_gymnasium("CliffWalking-v1", 0.9)
+    actions = np.full(jm.num_states, 1)  # right
+    actions[36:48] = 0  # up from the bottom row
+    actions[[11, 23, 35]] = 2  # down the last column
+    policy = jl.deterministic_policy(jm, actions)
+    m = jl.jipe2(jm, policy).moments
+    steps = 1 + 11 + 1  # up, along, down into the goal
+    assert m.mean[36, 0] == pytest.approx(-sum(0.9**t for t in range(steps)), abs=1e-6)
+
+
+def test_environment_without_lists_is_refused():
+    with pytest.raises(ValueError, match="no transition lists"):
+        jl.from_gymnasium("CartPole-v1")

@@ -1,0 +1,156 @@
+"""The model: constructors agree, queries follow the tables, coupling is found where it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from brute import product_jmdp, tables_of
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import problems, random_jmdp
+
+import jmdp_lib as jl
+
+
+def same_tables(one, two):
+    for name in ("starts", "probs", "rewards", "next_states"):
+        np.testing.assert_allclose(getattr(one, name), getattr(two, name), atol=1e-12)
+
+
+def test_constructors_agree():
+    rng = np.random.default_rng(0)
+    probs = np.array([0.2, 0.5, 0.3])
+    rewards = rng.random((2, 3, 2))
+    successors = rng.integers(2, size=(2, 3, 2))
+    dense = jl.JMDP(np.tile(probs, (2, 1)), rewards, successors, 0.9)
+    step = jl.JMDP.from_step(
+        2, 2, 0.9, probs, lambda s, a, u: (rewards[s, u, a], successors[s, u, a])
+    )
+    shuffled = rng.permutation(6)
+    stacked = jl.JMDP.from_tables(
+        np.repeat([0, 1], 3)[shuffled], np.tile(probs, 2)[shuffled],
+        rewards.reshape(6, 2)[shuffled], successors.reshape(6, 2)[shuffled], 2, 0.9,
+    )  # fmt: skip
+    same_tables(dense, step)
+    assert sorted(stacked.probs) == sorted(dense.probs)
+    policy = jl.uniform_policy(dense)
+    one, two = jl.jipe2(dense, policy).moments, jl.jipe2(stacked, policy).moments
+    np.testing.assert_allclose(one.full_second(), two.full_second(), atol=1e-12)
+
+
+def test_is_immutable():
+    jm = jl.windy_gridworld(3)
+    with pytest.raises(ValueError, match="read-only"):
+        jm.rewards[0, 0] = 1.0
+    with pytest.raises(AttributeError):
+        jm.gamma = 0.5
+    source = np.array([[1.0]])
+    one = jl.JMDP(source, [[[0.5]]], [[[0]]], 0.9)
+    source[0, 0] = 7.0
+    assert one.probs[0] == 1.0
+
+
+@given(problems())
+def test_marginal_mdp(problem):
+    jm, _, _ = problem
+    transition_probs, mean_rewards = jm.marginal_mdp()
+    expected, rewards = np.zeros_like(transition_probs), np.zeros_like(mean_rewards)
+    for s in range(jm.num_states):
+        for p, r, n in tables_of(jm, s):
+            rewards[s] += p * r
+            expected[s, np.arange(jm.num_actions), n] += p
+    np.testing.assert_allclose(transition_probs, expected, atol=1e-15)
+    np.testing.assert_allclose(mean_rewards, rewards, atol=1e-15)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["quantile", "antithetic"]))
+def test_couplings_keep_the_marginals(seed, coupling):
+    rng = np.random.default_rng(seed)
+    probs = rng.dirichlet(np.ones(4), size=(4, 2))
+    rewards = rng.normal(size=(4, 2, 4))
+    jm = jl.JMDP.from_mdp(probs, rewards, 0.9, coupling=coupling)
+    back, mean = jm.marginal_mdp()
+    np.testing.assert_allclose(back, probs, atol=1e-12)
+    np.testing.assert_allclose(mean, (probs * rewards).sum(-1), atol=1e-12)
+
+
+def test_quantile_and_antithetic_are_the_extremes():
+    """Of all couplings of two rewards, E[R_1 R_2] is largest and smallest at these two."""
+    probs = np.zeros((4, 2, 4))
+    probs[:, 0] = [0.1, 0.2, 0.3, 0.4]
+    probs[:, 1] = [0.4, 0.3, 0.2, 0.1]
+    rewards = np.broadcast_to(np.arange(4.0), (4, 2, 4))  # increasing in the next state
+
+    def product_moment(coupling):
+        jm = jl.JMDP.from_mdp(probs, rewards, 0.0, coupling=coupling)
+        return jl.jipe2(jm, jl.uniform_policy(jm)).moments.second((0, 0), (0, 1))
+
+    def independent(laws):
+        outcomes = [(i, j) for i in range(4) for j in range(4)]
+        return np.outer(*laws).ravel(), np.array(outcomes)
+
+    low, middle, high = map(product_moment, ("antithetic", independent, "quantile"))
+    u = (np.arange(10) + 0.5) / 10  # every breakpoint is a tenth
+    first = np.searchsorted(np.cumsum(probs[0, 0])[:-1], u)
+    second = np.searchsorted(np.cumsum(probs[0, 1])[:-1], u)
+    assert high == pytest.approx(np.mean(first * second))
+    assert low == pytest.approx(np.mean(first * second[::-1]))
+    assert middle == pytest.approx(2.0 * 1.0)
+    assert low < middle < high
+
+
+def test_query_is_one_table_draw():
+    """The same seed gives coordinates of the same table, whichever actions are asked for."""
+    jm = random_jmdp(np.random.default_rng(1), num_states=3, num_actions=4, num_tables=5)
+    for seed in range(50):
+        everything = jm.query(1, [0, 1, 2, 3], np.random.default_rng(seed))
+        for actions in ([2], [3, 0], [1, 2, 0]):
+            rewards, states = jm.query(1, actions, np.random.default_rng(seed))
+            np.testing.assert_array_equal(rewards, everything[0][actions])
+            np.testing.assert_array_equal(states, everything[1][actions])
+
+
+def test_query_follows_the_table_law():
+    jm = random_jmdp(np.random.default_rng(2), num_actions=2, num_tables=4)
+    rng = np.random.default_rng(3)
+    draws = 20_000
+    seen = [tuple(jm.query(1, [0, 1], rng)[0]) for _ in range(draws)]
+    for p, r, _ in tables_of(jm, 1):
+        assert seen.count(tuple(r)) == pytest.approx(
+            draws * p, abs=5 * np.sqrt(draws * p * (1 - p))
+        )
+
+
+def test_executing_one_action_is_the_marginal_mdp():
+    jm = random_jmdp(np.random.default_rng(4), num_states=4)
+    law = jm.marginal_mdp()[0][2, 1]
+    rng = np.random.default_rng(5)
+    counts = np.bincount([jm.query(2, [1], rng)[1][0] for _ in range(20_000)], minlength=4)
+    np.testing.assert_allclose(counts / 20_000, law, atol=5 * np.sqrt(0.25 / 20_000))
+
+
+def test_coupling_witness():
+    assert jl.example_1().coupling_witness == (0, (0, 1))
+    assert jl.example_2_1().is_coupled
+    assert jl.example_2_2().is_coupled
+    assert jl.windy_gridworld(3, gust_prob=0.0).coupling_witness is None  # nothing is random
+    assert jl.windy_gridworld(3).is_coupled
+    jm = random_jmdp(np.random.default_rng(6), num_actions=3)
+    assert jm.is_coupled
+    assert product_jmdp(jm).coupling_witness is None
+
+
+def test_coupling_witness_beyond_pairs():
+    """Three fair coins, any two independent, the third their parity: only the triple shows it."""
+    coins = np.array([(x, y, (x + y) % 2) for x in (0, 1) for y in (0, 1)], dtype=float)
+    jm = jl.JMDP(np.full((1, 4), 0.25), coins[None], np.zeros((1, 4, 3), dtype=int), 0.9)
+    assert jm.coupling_witness == (0, (0, 1, 2))
+
+
+def test_repeated_tables_do_not_fool_the_predicate():
+    """The same law, one table split in two."""
+    probs = [[0.25, 0.25, 0.5]]
+    rewards = [[[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]]]
+    assert jl.JMDP(probs, rewards, np.zeros((1, 3, 2), dtype=int), 0.9).is_coupled
+    constant = [[[1.0, 1.0]] * 3]
+    assert not jl.JMDP(probs, constant, np.zeros((1, 3, 2), dtype=int), 0.9).is_coupled

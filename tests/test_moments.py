@@ -1,0 +1,138 @@
+"""Moments and gap statistics: signs, bounds, shapes, refusals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import problems
+
+import jmdp_lib as jl
+from jmdp_lib import memory
+
+
+@given(problems())
+@settings(max_examples=40)
+def test_shapes_and_identities(problem):
+    jm, policy, _ = problem
+    m = jl.jipe2(jm, policy, tol=1e-11).moments
+    s, a = jm.num_states, jm.num_actions
+    for name in ("covariance", "correlation", "gap_mean", "gap_variance", "inferiority_bound"):
+        assert getattr(m, name).shape == (s, a, a)
+    full = m.full_second()
+    np.testing.assert_allclose(full, full.transpose(2, 3, 0, 1), atol=1e-9)
+    second = np.einsum("sasb->sab", full)
+    np.testing.assert_allclose(
+        m.covariance, second - m.mean[:, :, None] * m.mean[:, None, :], atol=1e-8
+    )
+    # eq. (35) with a plus sign
+    square = np.einsum("sasa->sa", full)
+    gap = square[:, :, None] + square[:, None, :] - 2 * second - m.gap_mean**2
+    np.testing.assert_allclose(m.gap_variance, gap, atol=1e-7)
+    np.testing.assert_allclose(np.einsum("saa->sa", m.gap_variance), 0.0, atol=1e-12)
+    assert np.all((m.inferiority_bound >= 0) & (m.inferiority_bound <= 1))
+    defined = ~np.isnan(m.correlation)
+    assert np.all(np.abs(m.correlation[defined]) <= 1.0)
+    eigenvalues = np.linalg.eigvalsh(full.reshape(s * a, s * a))
+    assert eigenvalues.min() > -1e-7 * max(1.0, eigenvalues.max())
+
+
+@given(problems(max_states=2, max_actions=3, max_tables=2))
+@settings(max_examples=20)
+def test_gap_moments(problem):
+    jm, policy, _ = problem
+    m = jl.jipe(jm, policy, order=3, tol=1e-11).moments
+    last = jm.num_actions - 1
+    gap = (0, 0, last)
+    assert m.gap_moment([gap]) == pytest.approx(m.gap_mean[0, 0, last], abs=1e-9)
+    square = m.gap_variance[0, 0, last] + m.gap_mean[0, 0, last] ** 2
+    assert m.gap_moment([gap] * 2) == pytest.approx(square, abs=1e-6)
+    other = (jm.num_states - 1, last, 0)
+    expected = sum(
+        sign * m.second(x, y)
+        for sign, x, y in [
+            (1, (0, 0), (other[0], last)),
+            (-1, (0, 0), (other[0], 0)),
+            (-1, (0, last), (other[0], last)),
+            (1, (0, last), (other[0], 0)),
+        ]
+    )
+    assert m.gap_moment([gap, other]) == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_papers_sign_would_be_negative():
+    """Decision 1: with the printed minus sign the "variance" of a real gap is below zero."""
+    jm = jl.windy_gridworld(5)
+    m = jl.jipe2(jm, jl.goal_policy(5)).moments
+    s, a, b = 12, 1, 3
+    aa, bb, ab = (m.second((s, x), (s, y)) for x, y in ((a, a), (b, b), (a, b)))
+    printed = aa - bb - 2 * ab - m.gap_mean[s, a, b] ** 2
+    assert printed < 0 < m.gap_variance[s, a, b]
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_one_sided_bound_is_never_broken(seed):
+    """Cantelli on random finite laws, and equality on the two-point law that attains it."""
+    rng = np.random.default_rng(seed)
+    values, probs = rng.normal(0.5, 1.0, 6), rng.dirichlet(np.ones(6))
+    mean = probs @ values
+    variance = probs @ (values - mean) ** 2
+    bound = jl.one_sided_bound(mean, variance)
+    assert probs[values <= 0].sum() <= bound + 1e-12
+    if mean <= 0:
+        assert bound == 1.0
+
+
+def test_one_sided_bound_is_sharp():
+    mean, variance = 2.0, 3.0
+    low, high = 0.0, mean + variance / mean  # P(low) = var / (var + mean^2)
+    p = variance / (variance + mean**2)
+    assert p * low + (1 - p) * high == pytest.approx(mean)
+    assert p * (low - mean) ** 2 + (1 - p) * (high - mean) ** 2 == pytest.approx(variance)
+    assert jl.one_sided_bound(mean, variance) == pytest.approx(p)
+
+
+def test_order_1_holds_no_second_moments():
+    jm = jl.windy_gridworld(3)
+    m = jl.jipe(jm, jl.goal_policy(3), order=1).moments
+    np.testing.assert_allclose(m.mean, jl.jipe2(jm, jl.goal_policy(3)).moments.mean, atol=1e-7)
+    for ask in (lambda: m.covariance, lambda: m.gap_variance, m.full_second):
+        with pytest.raises(ValueError, match="order 2"):
+            ask()
+    with pytest.raises(ValueError, match="orders 1 to 1"):
+        m.second((0, 0), (0, 1))
+
+
+def test_bad_coordinates_are_named():
+    m = jl.jipe2(jl.windy_gridworld(3), jl.goal_policy(3)).moments
+    with pytest.raises(IndexError, match="state 9 is out of range"):
+        m.second((0, 0), (9, 0))
+    with pytest.raises(IndexError, match="action 4 is out of range"):
+        m.moment([(0, 4)])
+    with pytest.raises(ValueError, match="pair"):
+        m.moment([0, 1])
+    with pytest.raises(ValueError, match="order 3 was asked for"):
+        m.moment([(0, 0)] * 3)
+    with pytest.raises(ValueError, match="order 3 was asked for"):
+        m.gap_moment([(0, 0, 1)] * 3)
+
+
+def test_what_cannot_fit_is_refused_with_its_size(monkeypatch):
+    jm = jl.windy_gridworld(3)
+    m = jl.jipe2(jm, jl.goal_policy(3)).moments
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
+    with pytest.raises(MemoryError, match=r"\(9, 4, 9, 4\).*GiB"):
+        m.full_second()
+    from jmdp_lib.operators import multisets
+
+    monkeypatch.setattr(multisets, "available_bytes", lambda: 1000)
+    with pytest.raises(MemoryError, match="order 3 on 9 states needs more"):
+        jl.jipe(jm, jl.goal_policy(3), order=3)
+
+
+def test_results_are_read_only():
+    m = jl.jipe2(jl.windy_gridworld(3), jl.goal_policy(3)).moments
+    for array in (m.mean, m.covariance):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0.0

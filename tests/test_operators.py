@@ -1,0 +1,214 @@
+"""Operators: the fast T_2 is the literal T_2, T_n is the brute-force T_n, and both contract."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import brute
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import problems
+
+import jmdp_lib as jl
+from jmdp_lib.operators import MultisetOperator, PairOperator, pairs
+from jmdp_lib.operators.pairs import PairSource
+
+
+def lambda_norm(jm, mean, second):
+    weight = 2.0 * max(1.0, np.abs(jm.rewards).max()) / (1.0 - jm.gamma)
+    return max(np.abs(mean).max(), np.abs(second).max() / weight)
+
+
+def random_collection(rng, jm):
+    """Any M: neither symmetric nor a moment sequence."""
+    shape = (jm.num_states, jm.num_actions)
+    return rng.normal(size=shape), 5.0 * rng.normal(size=shape + shape)
+
+
+@pytest.mark.parametrize("coupling", ["joint", "independent"])
+@pytest.mark.parametrize("limit", [0, 10_000], ids=["collapsed", "full"])
+@given(problem=problems())
+@settings(max_examples=60)
+def test_fast_is_literal(problem, coupling, limit):
+    jm, policy, rng = problem
+    mean, second = random_collection(rng, jm)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pairs, "FULL_LIMIT", limit)
+        operator = PairOperator(jm, policy, coupling == "independent")
+        state = operator.centre(mean, second)
+        for _ in range(3):
+            mean, second = jl.apply_t2(jm, policy, mean, second, coupling)
+            state, previous = operator.apply(state), state
+            np.testing.assert_allclose(state.mean, mean, atol=1e-10)
+            # Off the same-state blocks a collapsed state holds averages, one step behind.
+            shown = PairSource(operator, state if limit else previous)
+            if limit:
+                np.testing.assert_allclose(shown.full_second(), second, atol=1e-10)
+            else:
+                averaged = np.einsum("sa,satb,tb->st", policy, second, policy)
+                m, pair, single = operator.collapse(state)
+                np.testing.assert_allclose(pair + np.outer(m, m), averaged, atol=1e-10)
+                diagonal = np.einsum("sa,sasa->s", policy, second)
+                np.testing.assert_allclose(single + m**2, diagonal, atol=1e-10)
+                same = np.einsum("sasb->sab", second)
+                raw = state.blocks + state.mean[:, :, None] * state.mean[:, None, :]
+                np.testing.assert_allclose(raw, same, atol=1e-10)
+
+
+@given(problems())
+def test_fast_distance_is_the_papers_norm(problem):
+    jm, policy, rng = problem
+    operator = PairOperator(jm, policy)
+    (mean, second), (other_mean, other_second) = (random_collection(rng, jm) for _ in range(2))
+    distance = operator.distance(
+        operator.centre(mean, second), operator.centre(other_mean, other_second)
+    )
+    assert distance == pytest.approx(lambda_norm(jm, mean - other_mean, second - other_second))
+
+
+@given(problems(max_gamma=0.95))
+def test_t2_contracts_in_the_papers_norm(problem):
+    """Lemma 5.2, with rho >= |R| in place of 1."""
+    jm, policy, rng = problem
+    one, two = random_collection(rng, jm), random_collection(rng, jm)
+    before = lambda_norm(jm, one[0] - two[0], one[1] - two[1])
+    one, two = jl.apply_t2(jm, policy, *one), jl.apply_t2(jm, policy, *two)
+    after = lambda_norm(jm, one[0] - two[0], one[1] - two[1])
+    assert after <= jm.gamma * before + 1e-12
+
+
+@given(problems(max_states=3, max_actions=2, max_gamma=0.95), st.integers(1, 4))
+@settings(max_examples=60)
+def test_t_n_contracts_order_by_order(problem, order):
+    jm, policy, rng = problem
+    operator = MultisetOperator(jm, policy, order)
+    lambdas = np.array([jl.norm_weight(k, jm.gamma, jm.reward_bound) for k in range(1, order + 1)])
+    one, two = (rng.uniform(-1, 1, len(operator.zero())) for _ in range(2))
+    one, two = one * lambdas[operator.orders - 1], two * lambdas[operator.orders - 1]
+    before = operator.distance(one, two)
+    change = np.abs(operator.apply(one) - operator.apply(two)) / lambdas[operator.orders - 1]
+    for k in range(1, order + 1):
+        measured = change[operator.orders == k].max() / before
+        assert measured <= jl.contraction_modulus(k, jm.gamma) + 1e-12 <= jm.gamma + 2e-12
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("reward", [1.0, -3.0])
+def test_modulus_is_attained(order, gamma, reward):
+    """One state that always pays rho (or -rho): no smaller modulus is right."""
+    jm = jl.JMDP([[1.0]], [[[reward]]], [[[0]]], gamma)
+    operator = MultisetOperator(jm, np.ones((1, 1)), order)
+    worst = np.array(
+        [jl.norm_weight(k, gamma, abs(reward)) * np.sign(reward) ** k for k in operator.orders]
+    )
+    zero = operator.zero()
+    change = np.abs(operator.apply(worst) - operator.apply(zero))
+    measured = change[operator.orders == order].max() / jl.norm_weight(order, gamma, abs(reward))
+    assert measured == pytest.approx(jl.contraction_modulus(order, gamma))
+
+
+def test_modulus_by_its_sum():
+    from math import comb
+
+    for order, gamma in product(range(1, 7), (0.1, 0.5, 0.99)):
+        total = sum(
+            comb(order, k) * gamma**k * jl.norm_weight(max(k, 1), gamma)
+            / jl.norm_weight(order, gamma)
+            for k in range(1, order + 1)
+        )  # fmt: skip
+        assert jl.contraction_modulus(order, gamma) == pytest.approx(total)
+        assert jl.contraction_modulus(order, gamma) <= gamma + 1e-15
+
+
+class Scripted:
+    """A simulator and random stream in one that plays a given script of tables and actions."""
+
+    def __init__(self, jm, tables, uniforms):
+        self.num_states, self.num_actions, self.gamma = jm.num_states, jm.num_actions, jm.gamma
+        self.jm, self.tables, self.uniforms = jm, list(tables), list(uniforms)
+
+    def query(self, state, actions, rng):
+        table = self.tables.pop(0)
+        assert self.jm.starts[state] <= table < self.jm.starts[state + 1]
+        return self.jm.rewards[table, actions], self.jm.next_states[table, actions]
+
+    def random(self):
+        return self.uniforms.pop(0)
+
+
+def expectation(jm, policy, mean, second, coordinate):
+    """E hat T_2(M, i) and E hat T_2(M, i)^2, by playing every script with its probability."""
+    (s, a), (t, b) = coordinate[0], coordinate[-1]
+    one = (s, a) == (t, b)
+    rows = [range(jm.starts[u], jm.starts[u + 1]) for u in ([s] if s == t else [s, t])]
+    middle = np.cumsum(policy, axis=1) - policy / 2
+    total = np.zeros(2)
+    for tables in product(*rows):
+        ends = [jm.next_states[tables[0], a]] + ([] if one else [jm.next_states[tables[-1], b]])
+        for actions in product(*(np.flatnonzero(policy[x]) for x in ends)):
+            weight = np.prod(jm.probs[list(tables)]) * np.prod(policy[ends, list(actions)])
+            script = Scripted(jm, tables, middle[ends, list(actions)])
+            value = jl.sample_t2(script, policy, mean, second, coordinate, script)
+            assert (script.tables, script.uniforms) == ([], [])  # all drawn, no more
+            total += weight * np.array([value, value**2])
+    return total
+
+
+def kinds(jm):
+    last = (jm.num_states - 1, jm.num_actions - 1)
+    return [
+        [(0, 0)],
+        [(0, 0), (0, 0)],
+        [(0, 0), (0, last[1])],
+        [(0, 0), last],
+        [last, (0, last[1])],
+    ]
+
+
+@given(problems(max_states=3, max_actions=3))
+@settings(max_examples=50)
+def test_sampled_backup_is_unbiased(problem):
+    """Exactly: the average over every table and next action is T_2, in all four blocks."""
+    jm, policy, rng = problem
+    mean, second = random_collection(rng, jm)
+    exact = jl.apply_t2(jm, policy, mean, second)
+    for coordinate in kinds(jm):
+        truth = exact[len(coordinate) - 1][tuple(i for x in coordinate for i in x)]
+        found = expectation(jm, policy, mean, second, coordinate)[0]
+        assert found == pytest.approx(truth, abs=1e-10)
+
+
+@given(problems(max_states=3, max_actions=3))
+@settings(max_examples=50)
+def test_noise_lemma_constants(problem):
+    """Lemma A.3: E[w^2] <= C_0 + C_1 ||M||^2 with the constants of eq. (59), rewards in [0, 1]."""
+    base, policy, rng = problem
+    rewards = np.abs(base.rewards) / np.abs(base.rewards).max()
+    jm = jl.JMDP.from_tables(
+        base.table_states, base.probs, rewards, base.next_states, base.num_states, base.gamma
+    )
+    mean, second = random_collection(rng, jm)
+    weight = 2 / (1 - jm.gamma)
+    c_0, c_1 = 8, 8 * max(jm.gamma**2, (2 * jm.gamma + jm.gamma**2 * weight) ** 2)
+    bound = c_0 + c_1 * lambda_norm(jm, mean, second) ** 2
+    for coordinate in kinds(jm):
+        first, square = expectation(jm, policy, mean, second, coordinate)
+        assert square - first**2 <= bound
+
+
+@given(problems(max_states=2, max_actions=2, max_tables=2), st.sampled_from([3, 4]))
+@settings(max_examples=25)
+def test_t_n_step_is_brute_force(problem, order):
+    """One application of T_n at the true moments of orders 1..n changes nothing."""
+    jm, policy, _ = problem
+    truth = brute.moments(jm, policy, order)
+    operator = MultisetOperator(jm, policy, order)
+    state = operator.average(lambda xs: truth[tuple(sorted(xs))])
+    scale = max(1.0, *map(abs, truth.values()))
+    np.testing.assert_allclose(operator.apply(state), state, atol=1e-10 * scale)
+    for coordinate, value in truth.items():
+        if coordinate:
+            assert operator.moment(state, coordinate) == pytest.approx(value, abs=1e-10 * scale)

@@ -1,0 +1,140 @@
+"""The project's own files agree with one another."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import jupytext
+import nbformat
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "workflow"))
+
+import batch  # noqa: E402
+import notebook_job  # noqa: E402
+
+SOURCES = sorted((ROOT / "notebooks").glob("*.py"))
+PROFILES = sorted(p.stem for p in (ROOT / "workflow" / "profiles").glob("*.yaml"))
+by_source = pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+
+
+def constraint_lines() -> list[str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def pins() -> dict[str, str]:
+    found = {}
+    for line in constraint_lines():
+        match = re.fullmatch(r"([A-Za-z0-9._-]+)==([A-Za-z0-9.]+)", line)
+        assert match, f"constraints.txt: {line!r} is not an exact public version"
+        found[canonicalize_name(match[1])] = match[2]
+    return found
+
+
+def requirements() -> list[Requirement]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    return [Requirement(line) for group in groups for line in group]
+
+
+def test_environment_yml_has_the_constraints() -> None:
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    pip = next(d["pip"] for d in environment["dependencies"] if isinstance(d, dict))
+    assert [line for line in pip if line != "-e ."] == constraint_lines()
+    assert "-e ." in pip
+    assert "pip" in environment["dependencies"]
+    assert environment["channels"] == ["conda-forge"]
+
+
+def test_constraints_are_sorted_and_named_once() -> None:
+    names = [line.split("==")[0].lower() for line in constraint_lines()]
+    assert names == sorted(set(names))
+
+
+@pytest.mark.parametrize("requirement", requirements(), ids=lambda r: r.name)
+def test_ranges_admit_the_pins(requirement: Requirement) -> None:
+    assert requirement.specifier, f"{requirement.name} has no range in pyproject.toml"
+    version = pins().get(canonicalize_name(requirement.name))
+    assert version is not None, f"{requirement.name} is not pinned in constraints.txt"
+    assert version in requirement.specifier
+
+
+def test_there_are_notebooks_and_names_are_in_order() -> None:
+    assert SOURCES
+    # a name the batch does not see would never be run
+    assert [p.stem for p in SOURCES] == batch.notebook_names(ROOT)
+    assert {p.stem for p in (ROOT / "notebooks").glob("*.ipynb")} == {p.stem for p in SOURCES}
+
+
+@by_source
+def test_notebook_is_paired_with_its_source(source: Path) -> None:
+    made = nbformat.read(source.with_suffix(".ipynb"), as_version=4)
+    wanted = jupytext.read(source, fmt="py:percent")
+
+    def inputs(nb: nbformat.NotebookNode) -> list[tuple[str, str, list[str]]]:
+        return [(c.cell_type, c.source, c.metadata.get("tags", [])) for c in nb.cells]
+
+    assert inputs(made) == inputs(wanted), f"{source.name} and its .ipynb differ: make notebooks"
+    assert made.metadata.kernelspec == notebook_job.KERNELSPEC
+
+
+@by_source
+def test_notebook_is_committed_executed_and_free_of_noise(source: Path) -> None:
+    made = nbformat.read(source.with_suffix(".ipynb"), as_version=4)
+    code = [cell for cell in made.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    assert all(set(cell.metadata) <= {"tags"} for cell in made.cells)
+    outputs = [output for cell in code for output in cell.outputs]
+    assert not [o for o in outputs if o.output_type == "error" or o.get("name") == "stderr"]
+
+
+@by_source
+def test_summary_cell_is_last_marked_and_has_output(source: Path) -> None:
+    made = nbformat.read(source.with_suffix(".ipynb"), as_version=4)
+    last = [cell for cell in made.cells if cell.cell_type == "code"][-1]
+    assert "summary" in last.metadata.get("tags", [])
+    assert last.source.startswith("# NBVAL_CHECK_OUTPUT\n")
+    text = "".join(output.text for output in last.outputs if output.get("name") == "stdout")
+    verdicts = [line.rsplit("|", 2)[-1].strip() for line in text.splitlines() if "|" in line]
+    assert "holds" in verdicts
+    assert "FAILS" not in verdicts
+
+
+@by_source
+def test_parameters_are_literals_and_out_dir_is_empty(source: Path) -> None:
+    assert notebook_job.parameter_defaults(source)["out_dir"] == ""
+
+
+def test_profiles_fit_the_notebooks() -> None:
+    assert PROFILES == ["paper", "quick", "smoke"]
+    for profile in PROFILES:
+        assert sorted(batch.make_plan(ROOT, profile)) == [p.stem for p in SOURCES]
+
+
+def test_workflow_lists_every_notebook(tmp_path: Path) -> None:
+    folder = tmp_path / "out" / "quick"  # the Snakefile finds the sources two folders up
+    folder.mkdir(parents=True)
+    (tmp_path / "notebooks").symlink_to(ROOT / "notebooks")
+    plan = {"profile": "quick", "notebooks": batch.make_plan(ROOT, "quick")}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    command = [sys.executable, "-m", "snakemake", "--dry-run", "--nocolor", "--directory", folder]
+    command += [
+        "--snakefile",
+        ROOT / "workflow" / "Snakefile",
+        "--configfile",
+        folder / "plan.json",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for source in SOURCES:
+        assert f"notebooks/{source.stem}.ipynb" in done.stdout + done.stderr

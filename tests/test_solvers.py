@@ -1,0 +1,280 @@
+"""Solvers: fixed points against independent solutions, certificates, starts, edge cases."""
+
+from __future__ import annotations
+
+import warnings
+from itertools import product
+
+import brute
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from quantecon.markov import DiscreteDP
+from strategies import problems, random_jmdp, random_policy
+
+import jmdp_lib as jl
+from jmdp_lib.operators import multisets, pairs
+
+
+def full_brute(jm, policy):
+    truth = brute.moments(jm, policy, 2)
+    shape = (jm.num_states, jm.num_actions)
+    second = np.empty(shape + shape)
+    for x, y in product(np.ndindex(shape), np.ndindex(shape)):
+        second[x + y] = truth[tuple(sorted((x, y)))]
+    mean = np.array([truth[(x,)] for x in np.ndindex(shape)]).reshape(shape)
+    return mean, second
+
+
+@given(problems())
+@settings(max_examples=60)
+def test_jipe2_is_the_linear_solution(problem):
+    jm, policy, _ = problem
+    sol = jl.jipe2(jm, policy, tol=1e-11)
+    mean, second = full_brute(jm, policy)
+    scale = max(1.0, np.abs(second).max())
+    assert sol.converged
+    np.testing.assert_allclose(sol.moments.mean, mean, atol=1e-9 * scale)
+    np.testing.assert_allclose(sol.moments.full_second(), second, atol=1e-9 * scale)
+
+
+@given(problems())
+@settings(max_examples=40)
+def test_collapsed_state_gives_every_coordinate(problem):
+    """Above FULL_LIMIT state-actions only policy averages are kept between states."""
+    jm, policy, _ = problem
+    with pytest.MonkeyPatch.context() as patch:
+        full = jl.jipe2(jm, policy, tol=1e-11).moments
+        patch.setattr(pairs, "FULL_LIMIT", 0)
+        thin = jl.jipe2(jm, policy, tol=1e-11).moments
+        np.testing.assert_allclose(thin.full_second(), full.full_second(), atol=1e-8)
+        x, y = (0, 0), (jm.num_states - 1, jm.num_actions - 1)
+        assert thin.second(x, y) == pytest.approx(full.second(x, y), abs=1e-8)
+
+
+@given(problems(max_states=3, max_actions=2, max_tables=2))
+@settings(max_examples=40)
+def test_independent_coupling_is_the_product_of_tables(problem):
+    """coupling="independent" never builds the product; here it is built, and agrees."""
+    jm, policy, _ = problem
+    joint = jl.jipe2(brute.product_jmdp(jm), policy, tol=1e-11).moments
+    option = jl.jipe2(jm, policy, tol=1e-11, coupling="independent").moments
+    np.testing.assert_allclose(option.full_second(), joint.full_second(), atol=1e-8)
+    higher = jl.jipe(jm, policy, order=3, tol=1e-10, coupling="independent").moments
+    built = jl.jipe(brute.product_jmdp(jm), policy, order=3, tol=1e-10).moments
+    np.testing.assert_allclose(higher.same_state(3), built.same_state(3), atol=1e-6)
+
+
+@given(problems())
+@settings(max_examples=40)
+def test_diagonal_is_sobels_variance(problem):
+    jm, policy, _ = problem
+    m = jl.jipe2(jm, policy, tol=1e-11).moments
+    expected = brute.sobel_variance(jm, policy)
+    np.testing.assert_allclose(m.variance, expected, atol=1e-8 * max(1.0, expected.max()))
+
+
+@given(problems(), st.integers(0, 2**32 - 1))
+@settings(max_examples=30)
+def test_means_are_quantecons(problem, seed):
+    jm, _, _ = problem
+    if jm.gamma == 0.0:
+        return  # QuantEcon wants a positive discount
+    policy = random_policy(np.random.default_rng(seed), jm, deterministic=True)
+    transition_probs, rewards = jm.marginal_mdp()
+    actions = policy.argmax(1)
+    value = DiscreteDP(rewards, transition_probs, jm.gamma).evaluate_policy(actions)
+    mean = jl.jipe2(jm, policy, tol=1e-11).moments.mean
+    np.testing.assert_allclose(mean[np.arange(jm.num_states), actions], value, atol=1e-9)
+
+
+@given(problems(max_states=2, max_actions=2, max_tables=2), st.sampled_from([1, 2, 3, 4]))
+@settings(max_examples=30)
+def test_jipe_is_brute_force(problem, order):
+    jm, policy, _ = problem
+    sol = jl.jipe(jm, policy, order=order, tol=1e-11)
+    truth = brute.moments(jm, policy, order)
+    scale = max(1.0, *map(abs, truth.values()))
+    assert sol.converged
+    for coordinate, value in truth.items():
+        if coordinate:
+            assert sol.moments.moment(coordinate) == pytest.approx(value, abs=1e-8 * scale)
+
+
+@given(problems(max_states=4, max_actions=3))
+@settings(max_examples=30)
+def test_jipe_of_order_2_is_jipe2(problem):
+    jm, policy, _ = problem
+    one, two = jl.jipe(jm, policy, order=2, tol=1e-11), jl.jipe2(jm, policy, tol=1e-11)
+    np.testing.assert_allclose(one.moments.mean, two.moments.mean, atol=1e-9)
+    np.testing.assert_allclose(one.moments.covariance, two.moments.covariance, atol=1e-7)
+    np.testing.assert_allclose(one.moments.full_second(), two.moments.full_second(), atol=1e-7)
+
+
+def test_reachable_multisets_are_enough():
+    """With many states only what same-state queries reach is solved, to the same values."""
+    jm, policy = jl.windy_gridworld(4), jl.goal_policy(4)
+    everything = jl.jipe(jm, policy, order=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(multisets, "ALL_LIMIT", 0)
+        reached = jl.jipe(jm, policy, order=3)
+        held = len(reached.moments.source.state)
+        assert held < len(everything.moments.source.state)
+        np.testing.assert_allclose(
+            reached.moments.same_state(3), everything.moments.same_state(3), atol=1e-6
+        )
+        with pytest.raises(KeyError, match="no same-state query reaches"):
+            reached.moments.moment([(0, 0), (3, 0), (15, 3)])
+
+
+@given(problems(), st.integers(1, 30))
+@settings(max_examples=60)
+def test_history_is_the_literal_iteration(problem, iterations):
+    """residuals[k] = ||M_k - T M_k||_lambda of M_{k+1} = T M_k from zero, over every coordinate."""
+    jm, policy, _ = problem
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", jl.ConvergenceWarning)
+        sol = jl.jipe2(jm, policy, tol=1e-300, max_iterations=iterations)
+    weight = 2.0 * jm.reward_bound / (1.0 - jm.gamma)
+    mean = np.zeros((jm.num_states, jm.num_actions))
+    second = np.zeros(mean.shape * 2)
+    for residual in sol.residuals:
+        new_mean, new_second = jl.apply_t2(jm, policy, mean, second)
+        expected = max(np.abs(new_mean - mean).max(), np.abs(new_second - second).max() / weight)
+        assert residual == pytest.approx(expected, rel=1e-9, abs=1e-13)
+        mean, second = new_mean, new_second
+    np.testing.assert_allclose(sol.moments.full_second(), second, atol=1e-9)
+
+
+@given(problems(max_gamma=0.95), st.integers(1, 25))
+@settings(max_examples=60)
+def test_certificate_and_geometric_rate(problem, iterations):
+    """Theorem 5.3: both inequalities, from a random start, stopped anywhere."""
+    jm, policy, rng = problem
+    shape = (jm.num_states, jm.num_actions)
+    start = rng.normal(size=shape), 10.0 * rng.normal(size=shape + shape)
+    mean, second = full_brute(jm, policy)
+    weight = 2.0 * jm.reward_bound / (1.0 - jm.gamma)
+
+    def error(m, s):
+        return max(np.abs(m - mean).max(), np.abs(s - second).max() / weight)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", jl.ConvergenceWarning)
+        sol = jl.jipe2(jm, policy, tol=1e-12, initial=start, max_iterations=iterations)
+    reached = error(sol.moments.mean, sol.moments.full_second())
+    assert reached <= sol.error_bound + 1e-10
+    assert reached <= jm.gamma**sol.iterations * error(*start) + 1e-10
+    rates = sol.residuals[1:] <= jm.gamma * sol.residuals[:-1] + 1e-10
+    assert rates.all()
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+def test_certificate_of_every_order(order):
+    rng = np.random.default_rng(order)
+    jm = random_jmdp(rng, num_states=2, num_actions=2, gamma=0.7)
+    policy = random_policy(rng, jm)
+    truth = brute.moments(jm, policy, order)
+    for iterations in (1, 3, 10):
+        with pytest.warns(jl.ConvergenceWarning):
+            sol = jl.jipe(jm, policy, order=order, tol=1e-14, max_iterations=iterations)
+        error = max(
+            abs(sol.moments.moment(x) - v) / jl.norm_weight(len(x), jm.gamma, jm.reward_bound)
+            for x, v in truth.items() if x
+        )  # fmt: skip
+        assert error <= sol.error_bound
+
+
+def test_not_converging_is_never_silent():
+    jm = jl.windy_gridworld(3)
+    with pytest.warns(jl.ConvergenceWarning, match="after 5 iterations"):
+        sol = jl.jipe2(jm, jl.goal_policy(3), max_iterations=5)
+    assert not sol.converged
+    assert sol.iterations == len(sol.residuals) == 5
+    assert "NOT converged" in repr(sol)
+    with pytest.warns(jl.ConvergenceWarning):  # an accuracy that rounding does not allow
+        assert not jl.jipe2(jm, jl.goal_policy(3), tol=1e-18).converged
+
+
+def test_stopping_rule():
+    jm = jl.windy_gridworld(3)
+    sol = jl.jipe2(jm, jl.goal_policy(3), tol=1e-5)
+    assert sol.converged
+    assert sol.error_bound <= 1e-5
+    assert sol.error_bound == pytest.approx(sol.residuals[-1] / (1 - jm.gamma), rel=1e-6)
+    assert np.all(sol.residuals[:-1] / (1 - jm.gamma) > 1e-5)
+
+
+def test_warm_start():
+    jm, policy = jl.windy_gridworld(4), jl.goal_policy(4)
+    cold = jl.jipe2(jm, policy, tol=1e-6)
+    warm = jl.jipe2(jm, policy, tol=1e-10, initial=cold.moments)
+    assert warm.converged
+    assert cold.iterations < jl.jipe2(jm, policy, tol=1e-10).iterations - warm.iterations + 10
+    third = jl.jipe(jm, policy, order=3, tol=1e-4)
+    assert jl.jipe(jm, policy, order=3, tol=1e-4, initial=third.moments).iterations == 1
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.9])
+def test_one_state_one_action(gamma):
+    jm = jl.JMDP([[0.25, 0.75]], [[[2.0], [-1.0]]], [[[0], [0]]], gamma)
+    for sol in (jl.jipe2(jm, [[1.0]]), jl.jipe(jm, [[1.0]], order=4)):
+        m = sol.moments
+        assert m.mean[0, 0] == pytest.approx(-0.25 / (1 - gamma), abs=1e-6)
+        assert m.variance[0, 0] == pytest.approx(27 / 16 / (1 - gamma**2), abs=1e-5)
+        assert m.gap_variance.tolist() == [[[0.0]]]
+        assert m.inferiority_bound.tolist() == [[[1.0]]]
+
+
+@pytest.mark.parametrize("order", [2, 3])
+def test_zero_variance_returns(order):
+    """Deterministic everywhere: covariances vanish, correlations are nan and nothing warns."""
+    jm = jl.windy_gridworld(3, gust_prob=0.0)
+    solve = jl.jipe2 if order == 2 else jl.jipe
+    options = {} if order == 2 else {"order": order}
+    m = solve(jm, jl.goal_policy(3), **options).moments
+    assert np.isnan(m.correlation).all()
+    np.testing.assert_allclose(m.gap_variance, 0.0, atol=1e-6)
+    gains = m.gap_mean > 1e-6
+    np.testing.assert_allclose(m.inferiority_bound[gains], 0.0, atol=1e-3)
+    assert np.all(m.inferiority_bound[m.gap_mean < 1e-9] == 1.0)
+
+
+def test_all_rewards_zero():
+    jm = jl.JMDP([[1.0], [1.0]], np.zeros((2, 1, 2)), [[[1, 0]], [[1, 1]]], 0.9)
+    sol = jl.jipe2(jm, jl.uniform_policy(jm))
+    assert sol.converged
+    assert not sol.moments.mean.any()
+
+
+def test_inventory_end_to_end():
+    """21 stocks, 11 orders: under one demand the gap of two orders is far less uncertain."""
+    jm = jl.inventory(capacity=20, max_order=10, gamma=0.3)
+    policy = jl.base_stock_policy(jm, 8)
+    joint = jl.jipe2(jm, policy).moments
+    apart = jl.jipe2(jm, policy, coupling="independent").moments
+    np.testing.assert_allclose(joint.mean, apart.mean, atol=1e-7)
+    np.testing.assert_allclose(joint.variance, apart.variance, atol=1e-6)
+    assert joint.gap_variance[4, 3, 4] < 0.5 * apart.gap_variance[4, 3, 4]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["goal", "uniform"])
+def test_order_4_on_the_5x5_gridworld(kind):
+    """All same-state mixed moments up to order 4, against Monte Carlo."""
+    jm = jl.windy_gridworld(5)
+    policy = jl.goal_policy(5) if kind == "goal" else jl.uniform_policy(jm)
+    m = jl.jipe(jm, policy, order=4).moments
+    fourth = m.same_state(4)
+    assert fourth.shape == (25, 4, 4, 4, 4)
+    state, a, b = 12, 1, 3
+    z = jl.simulate_pairs(jm, policy, state, (a, b), 200_000, seed=1)
+    for power in (1, 2, 3, 4):
+        for i in range(power + 1):
+            sample = z[:, 0] ** i * z[:, 1] ** (power - i)
+            exact = m.moment([(state, a)] * i + [(state, b)] * (power - i))
+            assert exact == pytest.approx(sample.mean(), abs=5 * sample.std() / np.sqrt(len(z)))
+    gap = z[:, 0] - z[:, 1]
+    cube = m.gap_moment([(state, a, b)] * 3)
+    assert cube == pytest.approx((gap**3).mean(), abs=5 * (gap**3).std() / np.sqrt(len(z)))

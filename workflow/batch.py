@@ -1,0 +1,249 @@
+"""Run every notebook of a profile and say which claims held: `make figures` calls this.
+
+Everything that can be wrong in profiles and parameters is refused before any work. Then Snakemake
+runs one job per notebook, in parallel, doing only what is not done yet. A failing notebook is kept
+in `failed/` and the others go on. Arguments after `--` go to Snakemake (`-- --executor slurm`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import nbformat
+import yaml
+from notebook_job import (
+    OUT_DIR,
+    Layout,
+    ProjectError,
+    clock,
+    has_tag,
+    parameter_defaults,
+    write_atomically,
+)
+
+WORKFLOW = Path(__file__).resolve().parent
+VERDICTS = ("holds", "FAILS")
+Plan = dict[str, dict[str, Any]]
+
+
+class Claim(NamedTuple):
+    notebook: str
+    claim: str
+    value: str
+    verdict: str
+
+
+def notebook_names(root: Path) -> list[str]:
+    return sorted(p.stem for p in (root / "notebooks").glob("[0-9][0-9]_*.py"))
+
+
+def load_profile(root: Path, profile: str) -> dict[str, Any]:
+    folder = root / "workflow" / "profiles"
+    known = sorted(p.stem for p in folder.glob("*.yaml"))
+    if profile not in known:
+        raise ProjectError(f"unknown profile {profile!r}; known profiles: {', '.join(known)}")
+    path = folder / f"{profile}.yaml"
+    try:
+        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ProjectError(f"{path.name}: not valid YAML: {error}") from error
+    entries = {} if entries is None else entries
+    if not isinstance(entries, dict):
+        raise ProjectError(f"{path.name}: must map notebook names to parameters")
+    return entries
+
+
+def wrong_type(default: Any, value: Any) -> bool:
+    """Whether a profile's value cannot stand for a parameter with this default."""
+    if default is None:
+        return False
+    if isinstance(default, float) and not isinstance(value, bool):
+        return not isinstance(value, int | float)
+    if isinstance(default, list | tuple):
+        return not isinstance(value, list)
+    return type(value) is not type(default)
+
+
+def entry_problems(defaults: dict[str, Any], given: Any) -> Iterator[str]:
+    if not isinstance(given, dict):
+        yield f"must map parameter names to values, found {given!r}"
+        return
+    for name, value in given.items():
+        if name == OUT_DIR:
+            yield f"parameter {OUT_DIR!r} is set by the batch itself"
+        elif name not in defaults:
+            known = ", ".join(k for k in defaults if k != OUT_DIR)
+            yield f"unknown parameter {name!r}; its parameters cell defines: {known}"
+        elif wrong_type(defaults[name], value):
+            kind = type(defaults[name]).__name__
+            hint = "; in YAML write 1.0e-8, not 1e-8" if kind == "float" else ""
+            yield f"parameter {name!r} must be of type {kind}, found {value!r}{hint}"
+
+
+def make_plan(root: Path, profile: str) -> Plan:
+    """Every notebook with the parameters that the profile gives it; raises on anything wrong."""
+    entries = load_profile(root, profile)
+    names = notebook_names(root)
+    if not names:
+        raise ProjectError("there are no notebooks named NN_name.py in notebooks/")
+    problems = [
+        f"{profile}.yaml: there is no notebook notebooks/{name}.py; known: {', '.join(names)}"
+        for name in entries
+        if name not in names
+    ]
+    plan: Plan = {}
+    for name in names:
+        given = entries.get(name) or {}
+        try:
+            defaults = parameter_defaults(root / "notebooks" / f"{name}.py")
+        except ProjectError as error:
+            problems.append(str(error))
+            continue
+        if defaults.get(OUT_DIR) != "":
+            problems.append(f'{name}.py: its parameters cell must have `{OUT_DIR} = ""`')
+        problems += [f"{profile}.yaml: {name}: {p}" for p in entry_problems(defaults, given)]
+        plan[name] = given
+    if problems:
+        raise ProjectError("\n".join(problems))
+    return plan
+
+
+@contextlib.contextmanager
+def only_run(layout: Layout) -> Iterator[int]:
+    """Hold the profile: the kernel frees this lock on any death, unlike Snakemake's own."""
+    layout.out.mkdir(parents=True, exist_ok=True)
+    with open(layout.out / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"Another run of profile {layout.profile} is going on; waiting for it.")
+            sys.stdout.flush()
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock.fileno()
+
+
+def run_snakemake(layout: Layout, plan: Plan, only: list[str], options: list[str]) -> int:
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(WORKFLOW / "Snakefile")]
+    command += ["--directory", str(layout.out), "--configfile", str(layout.out / "plan.json")]
+    with only_run(layout) as lock, open(layout.out / "snakemake.log", "wb") as log:
+        content = {"profile": layout.profile, "notebooks": plan}
+        write_atomically(layout.out / "plan.json", json.dumps(content, indent=2) + "\n")
+        for name in plan:
+            if not all((layout.figures / f).exists() for f in layout.manifest_files(name)):
+                # Snakemake knows the notebook, not its figures: make it see what was deleted.
+                layout.provenance(name).unlink(missing_ok=True)
+        if any((layout.out / ".snakemake" / "locks").glob("*")):
+            # Ours is the only run, so Snakemake's lock is left over from a killed one.
+            subprocess.run([*command, "--unlock"], stdout=log, stderr=log, check=False)
+        command += ["--keep-going", "--rerun-incomplete", "--scheduler", "greedy"]
+        command += ["--workflow-profile", "none", "--nocolor", *options]
+        targets = [f"notebooks/{name}.ipynb" for name in only]
+        # The lock travels to Snakemake: if only this process is killed, the profile stays held.
+        process = subprocess.Popen([*command, "--", *targets], stderr=log, pass_fds=[lock])
+        # Asked politely, Snakemake would wait for its jobs; killed, they end at once by themselves.
+        signal.signal(signal.SIGTERM, lambda *_: process.kill())
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                # Snakemake got the same signal and stops its jobs; leave after it, not before.
+                print("Interrupted: stopping the running notebooks.", flush=True)
+
+
+def read_claims(layout: Layout, name: str) -> list[Claim]:
+    """The lines `claim | value | verdict` that a notebook's summary cell printed."""
+    claims = []
+    nb = nbformat.read(layout.notebook(name), as_version=4)
+    outputs = [out for cell in nb.cells if has_tag(cell, "summary") for out in cell.outputs]
+    for line in "".join(out.text for out in outputs if out.get("name") == "stdout").splitlines():
+        parts = [part.strip() for part in line.rsplit("|", 2)]
+        if len(parts) == 3 and parts[2] in VERDICTS:
+            claims.append(Claim(name, *parts))
+    return claims
+
+
+def print_table(rows: list[Claim]) -> None:
+    rows = [Claim("notebook", "claim", "value", "verdict"), *rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for row in rows:
+        print(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        )
+
+
+def summarise(layout: Layout, plan: Plan, selected: list[str], returncode: int) -> int:
+    """Print what came out; the exit code of the batch."""
+    here = Path("out") / layout.profile
+    done = [name for name in selected if layout.notebook(name).exists()]
+    claims = [claim for name in done for claim in read_claims(layout, name)]
+    if claims:
+        print("\nClaims checked")
+        print_table(claims)
+    if "Nothing to be done" in (layout.out / "snakemake.log").read_text(errors="replace"):
+        print("\nNothing had to be run: all results are up to date.")
+    silent = sorted(set(done) - {claim.notebook for claim in claims})
+    figures = sum(len(layout.manifest_files(name)) for name in plan)
+    print(f"\n{len(done)} of {len(selected)} notebooks done, profile {layout.profile}")
+    print(f"  executed notebooks   {here / 'notebooks'}")
+    print(f"  figures and data     {here / 'figures'} ({figures} files)")
+    print(f"  how they were made   {here / 'provenance'}")
+    for name in silent:
+        print(f"  {name} states no claims: its summary cell printed no `claim | value | verdict`")
+    for name in sorted(set(selected) - set(done)):
+        if layout.failed(name).exists():
+            print(f"FAILED {name}: read {here / 'failed' / name}.ipynb")
+        else:
+            print(f"NOT DONE {name}: read {here / 'snakemake.log'}")
+    broken = [claim for claim in claims if claim.verdict == "FAILS"]
+    if broken:
+        print(f"{len(broken)} of {len(claims)} claims FAIL")
+    if returncode and len(done) == len(selected):
+        print(f"Snakemake stopped with code {returncode}: read {here / 'snakemake.log'}")
+    return 1 if returncode or broken or len(done) < len(selected) else 0
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--profile", default="quick", help="a file in workflow/profiles")
+    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1, metavar="N")
+    parser.add_argument("--only", action="append", default=[], metavar="NN_name")
+    parser.add_argument("--root", type=Path, default=WORKFLOW.parent, help="the project's folder")
+    parser.add_argument("snakemake", nargs="*", help="after --: options for Snakemake")
+    arguments = parser.parse_args(argv)
+    layout = Layout(arguments.root.resolve(), arguments.profile)
+    try:
+        if arguments.cores < 1:
+            raise ProjectError(f"--cores must be at least 1, found {arguments.cores}")
+        plan = make_plan(layout.root, layout.profile)
+        for name in arguments.only:
+            if name not in plan:
+                raise ProjectError(f"unknown notebook {name!r}; known: {', '.join(plan)}")
+    except ProjectError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    selected = list(dict.fromkeys(arguments.only)) or list(plan)
+    print(
+        f"Profile {layout.profile}: {len(selected)} notebooks on {arguments.cores} cores",
+        flush=True,
+    )
+    begin = time.monotonic()
+    options = ["--cores", str(arguments.cores), *arguments.snakemake]
+    returncode = run_snakemake(layout, plan, arguments.only, options)
+    code = summarise(layout, plan, selected, returncode)
+    print(f"Total time {clock(time.monotonic() - begin)}")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
