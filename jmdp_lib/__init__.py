@@ -1,8 +1,8 @@
 """Joint MDPs: exact and sampled moments of the joint returns of all actions, and their gaps.
 
 Model: `JMDP`, the environments, the policies. Operators: `apply_t2`, `sample_t2`. Solvers:
-`jipe2`, `jipe`, `incremental_jipe2`. Results: `Solution` and its `Moments`. To check any of them:
-`simulate_pairs`.
+`jipe2`, `jipe`, `incremental_jipe2`, `projected_jipe2`. Results: `Solution` and its `Moments`.
+To check any of them: `simulate_pairs`.
 """
 
 from jmdp_lib.bounds import one_sided_bound
@@ -17,6 +17,13 @@ from jmdp_lib.environments import (
     inventory,
     windy_gridworld,
 )
+from jmdp_lib.features import (
+    aggregation_features,
+    per_action,
+    random_features,
+    rbf_features,
+    tabular_features,
+)
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments
 from jmdp_lib.montecarlo import horizon_for, simulate_pairs
@@ -26,11 +33,14 @@ from jmdp_lib.policies import deterministic_policy, epsilon_mixture, uniform_pol
 from jmdp_lib.solvers import (
     ConvergenceWarning,
     IncrementalSolution,
+    ProjectedSolution,
     Solution,
     StepSize,
+    incremental_jipe,
     incremental_jipe2,
     jipe,
     jipe2,
+    projected_jipe2,
 )
 
 __all__ = [
@@ -38,8 +48,10 @@ __all__ = [
     "ConvergenceWarning",
     "IncrementalSolution",
     "Moments",
+    "ProjectedSolution",
     "Solution",
     "StepSize",
+    "aggregation_features",
     "apply_t2",
     "base_stock_policy",
     "contraction_modulus",
@@ -52,14 +64,20 @@ __all__ = [
     "from_gymnasium",
     "goal_policy",
     "horizon_for",
+    "incremental_jipe",
     "incremental_jipe2",
     "inventory",
     "jipe",
     "jipe2",
     "norm_weight",
     "one_sided_bound",
+    "per_action",
+    "projected_jipe2",
+    "random_features",
+    "rbf_features",
     "sample_t2",
     "simulate_pairs",
+    "tabular_features",
     "uniform_policy",
     "windy_gridworld",
 ]

@@ -9,9 +9,14 @@ from jmdp_lib.checks import Floats
 
 
 def one_sided_bound(mean: ArrayLike, variance: ArrayLike) -> Floats:
-    """Cantelli's bound on P(G <= 0): var / (var + mean^2) where mean > 0, else 1 (Section 5.4)."""
+    """Cantelli's bound on P(G <= 0): var / (var + mean^2) where mean > 0, else 1 (Section 5.4).
+
+    nan where the mean or the variance is nan.
+    """
     mean, variance = np.broadcast_arrays(np.asarray(mean, float), np.asarray(variance, float))
-    bound = np.ones(mean.shape)
+    if np.any(variance < 0):
+        raise ValueError(f"variance must not be negative, got {np.nanmin(variance)}")
+    bound = np.where(np.isnan(mean + variance), np.nan, 1.0)
     helps = mean > 0
     bound[helps] = variance[helps] / (variance[helps] + mean[helps] ** 2)
     return bound

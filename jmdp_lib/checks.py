@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -27,6 +28,7 @@ Ints = NDArray[np.int64]
 
 # Probabilities are accepted when they sum to one within this, and are then scaled to do so exactly.
 SUM_TOLERANCE = 1e-9
+SINGLE_TOLERANCE = 1e-5  # for arrays that come in single precision
 
 
 def floats(name: str, values: ArrayLike, *axes: str) -> Floats:
@@ -49,17 +51,38 @@ def integers(name: str, values: ArrayLike, *axes: str) -> Ints:
 
 def distributions(name: str, values: ArrayLike, *axes: str) -> Floats:
     """A copy of `values` whose last axis holds probability vectors."""
-    array = floats(name, values, *axes)
+    raw = _array(name, values, axes)
+    single = raw.dtype.kind == "f" and raw.dtype.itemsize < 8
+    array = floats(name, raw.astype(float) if raw.dtype.kind == "b" else raw, *axes)
     refuse(name, array, array < 0, "is negative", axes)
     totals = array.sum(-1)
-    sums_to_one(name, totals, axes[:-1])
+    sums_to_one(name, totals, axes[:-1], SINGLE_TOLERANCE if single else SUM_TOLERANCE)
     return array / totals[..., None]
 
 
-def sums_to_one(name: str, totals: Floats, axes: Sequence[str]) -> None:
+def sums_to_one(
+    name: str, totals: Floats, axes: Sequence[str], tolerance: float = SUM_TOLERANCE
+) -> None:
     """Refuse totals of probabilities that are not one."""
-    off = np.abs(totals - 1.0) > SUM_TOLERANCE
-    refuse(f"sum of {name}", totals, off, "is not one", axes)
+    refuse(f"sum of {name}", totals, np.abs(totals - 1.0) > tolerance, "is not one", axes)
+
+
+def collection(
+    name: str, mean: ArrayLike, second: ArrayLike, model: Sized
+) -> tuple[Floats, Floats]:
+    """A second-order moment collection as arrays (S, A) and (S, A, S, A)."""
+    shape = (model.num_states, model.num_actions)
+    first = floats(f"{name} mean", mean, "state", "action")
+    both = floats(f"{name} second", second, "state", "action", "other state", "other action")
+    same_shape(f"{name} mean", first.shape, shape, "(S, A)")
+    same_shape(f"{name} second", both.shape, shape + shape, "(S, A, S, A)")
+    return first, both
+
+
+def frozen(array: NDArray[Any]) -> Any:
+    """The array, read-only from now on."""
+    array.setflags(write=False)
+    return array
 
 
 def states(name: str, values: Ints, num_states: int, *axes: str) -> None:
@@ -86,16 +109,21 @@ def same_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...], mea
 
 def discount(gamma: float) -> float:
     """gamma as a float in [0, 1)."""
-    if isinstance(gamma, bool | np.bool_) or not np.isscalar(gamma) or isinstance(gamma, str):
-        raise ValueError(f"gamma must be a real number in [0, 1), got {gamma!r}")
-    if isinstance(gamma, complex) or not 0.0 <= float(gamma) < 1.0:
+    if not 0.0 <= real("gamma", gamma) < 1.0:
         raise ValueError(f"gamma must lie in [0, 1), got {gamma}")
     return float(gamma)
 
 
+def real(name: str, value: Any) -> float:
+    """A real number, as a float."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
+        raise ValueError(f"{name} must be a real number, got {value!r}")
+    return float(value)
+
+
 def probability(name: str, value: float) -> float:
     """A float in [0, 1]."""
-    if not 0.0 <= float(value) <= 1.0:
+    if not 0.0 <= real(name, value) <= 1.0:
         raise ValueError(f"{name} must lie in [0, 1], got {value}")
     return float(value)
 
@@ -115,7 +143,7 @@ def at_least(name: str, value: int, least: int) -> int:
 
 def positive(name: str, value: float) -> float:
     """A finite float above zero."""
-    if not (np.isfinite(value) and value > 0):
+    if not (np.isfinite(real(name, value)) and value > 0):
         raise ValueError(f"{name} must be a positive finite number, got {value!r}")
     return float(value)
 
@@ -133,8 +161,8 @@ def index(name: str, value: int, size: int) -> int:
 
 def distinct_actions(actions: Sequence[int], num_actions: int) -> list[int]:
     """The actions of a query (Definition 4.1): at least one, all known, no two alike."""
-    if isinstance(actions, int | np.integer):
-        raise ValueError(f"actions must be a sequence, got the single action {actions}")
+    if np.ndim(actions) != 1:
+        raise ValueError(f"actions must be a sequence of actions, got {actions!r}")
     checked = [index("action", a, num_actions) for a in actions]
     if not checked:
         raise ValueError("actions must hold at least one action, got none")
@@ -147,13 +175,14 @@ def distinct_actions(actions: Sequence[int], num_actions: int) -> list[int]:
 def policy_matrix(model: Sized, policy: ArrayLike) -> Floats:
     """The policy as an (S, A) matrix whose rows are distributions over actions."""
     shape = (model.num_states, model.num_actions)
-    same_shape("policy", np.shape(policy), shape, "(num_states, num_actions)")
-    return distributions("policy", policy, "state", "action")
+    array = _array("policy", policy, ("state", "action"))
+    same_shape("policy", array.shape, shape, "(num_states, num_actions)")
+    return distributions("policy", array, "state", "action")
 
 
 def one_of(name: str, value: Any, known: Sequence[str]) -> str:
     """One of the known words."""
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, got {value!r}")
     return str(value)
 

@@ -66,6 +66,6 @@ def named(coupling: str | Coupling) -> Coupling:
             'the independent coupling needs no tables: pass coupling="independent" to jipe2, jipe '
             "or simulate_pairs instead"
         )
-    if coupling not in NAMED:
+    if not isinstance(coupling, str) or coupling not in NAMED:
         raise ValueError(f"coupling must be a function or one of {sorted(NAMED)}, got {coupling!r}")
     return NAMED[coupling]

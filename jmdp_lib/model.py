@@ -13,6 +13,7 @@ state at different times, are independent: the one-step coupling regime of Secti
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +27,7 @@ from scipy import sparse
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.couplings import Coupling, named
+from jmdp_lib.memory import require
 
 _TABLES = ("state", "table", "action")
 
@@ -36,8 +38,9 @@ class JMDP:
 
     `JMDP(table_probs, rewards, next_states, gamma)` takes arrays (S, K), (S, K, A) and (S, K, A):
     state s draws table k with probability table_probs[s, k]; action a then earns
-    rewards[s, k, a] and moves to next_states[s, k, a]. Tables of probability zero are dropped, so
-    states may have different numbers of tables. `from_tables` takes them stacked instead.
+    rewards[s, k, a] and moves to next_states[s, k, a]. Tables of probability zero are dropped once
+    they are checked, so states may have different numbers of tables. `from_tables` takes them
+    stacked instead.
 
     Attributes (all arrays read-only):
         gamma: discount factor in [0, 1).
@@ -84,14 +87,18 @@ class JMDP:
         num_states = checks.at_least("num_states", num_states, 1)
         state = checks.integers("states", states, "table")
         prob = checks.floats("probs", probs, "table")
-        reward = checks.floats("rewards", rewards, "table", "action")
-        successor = checks.integers("next_states", next_states, "table", "action")
-        shape = (state.size, reward.shape[1])
+        axes = ("table", "action")
+        shape = (state.size, np.shape(rewards)[-1] if np.ndim(rewards) else 0)
         checks.same_shape("probs", prob.shape, shape[:1], "(num_tables,)")
-        checks.same_shape("rewards", reward.shape, shape, "(num_tables, num_actions)")
-        checks.same_shape("next_states", successor.shape, shape, "(num_tables, num_actions)")
+        checks.same_shape("rewards", np.shape(rewards), shape, "(num_tables, num_actions)")
+        checks.same_shape("next_states", np.shape(next_states), shape, "(num_tables, num_actions)")
         checks.states("states", state, num_states, "table")
-        checks.states("next_states", successor, num_states, "table", "action")
+        try:
+            reward = checks.floats("rewards", rewards, *axes)
+            successor = checks.integers("next_states", next_states, *axes)
+            checks.states("next_states", successor, num_states, *axes)
+        except ValueError as error:
+            raise ValueError(f"{error}{_owner(str(error), state)}") from None
         checks.refuse("probs", prob, prob < 0, "is negative", ["table"])
         totals: Floats = np.bincount(state, prob, minlength=num_states).astype(float)
         checks.sums_to_one("probs", totals, ["state"])
@@ -116,6 +123,7 @@ class JMDP:
         The noise index u in range(K) is drawn once per table, *before* any action is looked at,
         and afresh for every state and time (all states have the same noise law, not the same U).
         """
+        gamma = checks.discount(gamma)
         num_states = checks.at_least("num_states", num_states, 1)
         num_actions = checks.at_least("num_actions", num_actions, 1)
         probs = checks.distributions("noise_probs", noise_probs, "noise")
@@ -147,6 +155,7 @@ class JMDP:
         by next state. For independent actions no tables are needed: `jipe2(coupling=
         "independent")` evaluates any JMDP as if its actions were.
         """
+        gamma = checks.discount(gamma)
         axes = ("state", "action", "next state")
         probs = checks.distributions("transition_probs", transition_probs, *axes)
         num_states, num_actions = probs.shape[:2]
@@ -173,7 +182,10 @@ class JMDP:
         coupling: str | Coupling = "quantile",
     ) -> JMDP:
         """Marginal laws as lists: outcomes[s][a] = [(probability, reward, next_state), ...]."""
+        gamma = checks.discount(gamma)
         couple = named(coupling)
+        if not len(outcomes) or not len(outcomes[0]):
+            raise ValueError("outcomes must hold at least one state with at least one action")
         rows: list[tuple[int, float, list[float], list[int]]] = []
         for s, actions in enumerate(outcomes):
             laws = [
@@ -196,13 +208,19 @@ class JMDP:
     ) -> None:  # fmt: skip
         """Freeze checked arrays that are sorted by state."""
         starts = np.searchsorted(states, np.arange(num_states + 1)).astype(np.int64)
+        largest = float(np.abs(rewards).max())
+        if largest > 1e100:
+            raise ValueError(f"rewards of size {largest:.3g} leave no room for their moments")
         object.__setattr__(self, "gamma", gamma)
         for name, array in (
             ("starts", starts), ("probs", probs), ("rewards", rewards), ("next_states", next_states)
         ):  # fmt: skip
-            fixed = np.ascontiguousarray(array)
-            fixed.setflags(write=False)
-            object.__setattr__(self, name, fixed)
+            object.__setattr__(self, name, checks.frozen(np.ascontiguousarray(array)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles are made anew, and so are as immutable as the original."""
+        tables = (self.table_states, self.probs, self.rewards, self.next_states)
+        return JMDP.from_tables, (*tables, self.num_states, self.gamma)
 
     def __repr__(self) -> str:
         return (
@@ -244,7 +262,9 @@ class JMDP:
         weights = np.broadcast_to(self.probs[:, None], rows.shape)
         shape = (self.num_states * self.num_actions, self.num_states)
         coo = (weights.ravel(), (rows.ravel(), self.next_states.ravel()))
-        return sparse.coo_array(coo, shape=shape).tocsr()
+        kernel = sparse.coo_array(coo, shape=shape).tocsr()
+        checks.frozen(kernel.data)
+        return kernel
 
     def query(
         self, state: int, actions: Sequence[int], rng: np.random.Generator
@@ -258,7 +278,10 @@ class JMDP:
         if not isinstance(rng, np.random.Generator):
             raise TypeError(f"rng must be a numpy.random.Generator, got {rng!r}")
         state = checks.index("state", state, self.num_states)
-        columns = checks.distinct_actions(actions, self.num_actions)
+        try:
+            columns = checks.distinct_actions(actions, self.num_actions)
+        except (ValueError, IndexError) as error:
+            raise type(error)(f"query at state {state}: {error}") from None
         low, high = self.starts[state], self.starts[state + 1]
         table = low + np.searchsorted(np.cumsum(self.probs[low : high - 1]), rng.random(), "right")
         return self.rewards[table, columns], self.next_states[table, columns]
@@ -266,6 +289,7 @@ class JMDP:
     def marginal_mdp(self) -> tuple[Floats, Floats]:
         """The MDP without the coupling, eq. (5): transitions (S, A, S) and mean rewards (S, A)."""
         shape = (self.num_states, self.num_actions, self.num_states)
+        require(8 * np.prod(shape, dtype=float), f"the marginal MDP of shape {shape}")
         return self.transitions.toarray().reshape(shape), self.averaging @ self.rewards
 
     @cached_property
@@ -307,10 +331,16 @@ def _is_product(probs: Floats, labels: Ints) -> bool:
     return bool(np.allclose(joint, product, rtol=0.0, atol=1e-12))
 
 
+def _owner(message: str, states: Ints) -> str:
+    """`: a table of state s` for a message that names a table."""
+    found = re.search(r"table (\d+)", message)
+    return f": a table of state {states[int(found[1])]}" if found else ""
+
+
 def _check_marginals(state: int, laws: Sequence[Floats], probs: Any, picks: Any) -> None:
     """A coupling may only join what is there: every action's marginal law must come back."""
     shape = (probs.size, len(laws))
-    if probs.ndim != 1 or picks.shape != shape or picks.dtype.kind not in "iu":
+    if not probs.size or probs.ndim != 1 or picks.shape != shape or picks.dtype.kind not in "iu":
         raise ValueError(
             f"coupling, state {state}: must return probabilities (K,) and integer outcomes (K, A), "
             f"got shapes {probs.shape} and {picks.shape}, dtype {picks.dtype}"

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.bounds import one_sided_bound
-from jmdp_lib.checks import Floats
+from jmdp_lib.checks import Floats, frozen
 from jmdp_lib.memory import require
 
 StateAction = tuple[int, int]
@@ -50,13 +50,8 @@ class Moments:
 
     def moment(self, coordinates: Sequence[StateAction]) -> float:
         """E[Z(s_1, a_1) ... Z(s_k, a_k)] for coordinates [(s_1, a_1), ...], k up to the order."""
-        checked = [self._state_action(x) for x in coordinates]
-        if not 1 <= len(checked) <= self.order:
-            raise ValueError(
-                f"a moment of order {len(checked)} was asked for; "
-                f"this collection holds orders 1 to {self.order}"
-            )
-        return self.source.moment(checked)
+        self._holds(len(coordinates))
+        return self.source.moment([self._state_action(x) for x in coordinates])
 
     def second(self, x: StateAction, y: StateAction) -> float:
         """Sigma(s, a, t, b) = E[Z(s, a) Z(t, b)] for x = (s, a), y = (t, b)."""
@@ -84,11 +79,10 @@ class Moments:
 
         Repeat a gap for its powers: [(s, a, b)] * 3 is the third moment of one gap.
         """
-        if not 1 <= len(gaps) <= self.order:
-            raise ValueError(
-                f"a gap moment of order {len(gaps)} was asked for; "
-                f"this collection holds orders 1 to {self.order}"
-            )
+        self._holds(len(gaps))
+        for gap in gaps:
+            if np.shape(gap) != (3,):
+                raise ValueError(f"a gap must be (state, action, other action), got {gap!r}")
         total = 0.0
         for picks in product((0, 1), repeat=len(gaps)):
             chosen = [(s, b if pick else a) for (s, a, b), pick in zip(gaps, picks, strict=True)]
@@ -104,8 +98,8 @@ class Moments:
 
     @property
     def variance(self) -> Floats:
-        """(S, A), Var Z(s, a)."""
-        return np.maximum(np.einsum("saa->sa", self.covariance), 0.0)
+        """(S, A), Var Z(s, a); nan where a learned estimate is negative."""
+        return self._not_negative(np.einsum("saa->sa", self.covariance))
 
     @cached_property
     def correlation(self) -> Floats:
@@ -113,7 +107,7 @@ class Moments:
         deviation = np.sqrt(self.variance)
         deviation = np.where(deviation > self.resolution, deviation, np.nan)
         ratio = self.covariance / (deviation[:, :, None] * deviation[:, None, :])
-        return np.clip(ratio, -1.0, 1.0)
+        return frozen(np.clip(ratio, -1.0, 1.0))
 
     @property
     def gap_mean(self) -> Floats:
@@ -122,16 +116,39 @@ class Moments:
 
     @cached_property
     def gap_variance(self) -> Floats:
-        """(S, A, A), Var[Z(s, a) - Z(s, b)]: eq. (35) with the plus sign it needs."""
+        """(S, A, A), Var[Z(s, a) - Z(s, b)]: eq. (35) with the plus sign it needs.
+
+        nan where a learned estimate is negative: there is no telling yet.
+        """
         variance = np.einsum("saa->sa", self.covariance)
         cross = self.covariance + self.covariance.transpose(0, 2, 1)
-        return np.maximum(variance[:, :, None] + variance[:, None, :] - cross, 0.0)
+        gap = variance[:, :, None] + variance[:, None, :] - cross
+        return frozen(self._not_negative(gap))
 
     @property
     def inferiority_bound(self) -> Floats:
         """(S, A, A), the one-sided bound on P(Z(s, a) <= Z(s, b)); 1 unless the mean gap is > 0."""
         mean = np.where(self.gap_mean > 2.0 * self.mean_error, self.gap_mean, 0.0)
         return one_sided_bound(mean, self.gap_variance)
+
+    def _not_negative(self, variance: Floats) -> Floats:
+        """Variances, with what rounding put below zero at zero."""
+        allowed = 4.0 * self.resolution**2 + 1e-12 * (1.0 + np.abs(self.covariance).max())
+        return np.where(variance >= 0.0, variance, np.where(variance >= -allowed, 0.0, np.nan))
+
+    def _holds(self, order: int) -> None:
+        if not 1 <= order <= self.order:
+            raise ValueError(
+                f"a moment of order {order} was asked for; "
+                f"this collection holds orders 1 to {self.order}"
+            )
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Copies and pickles are read-only too."""
+        self.__dict__.update(state)
+        for value in state.values():
+            if isinstance(value, np.ndarray):
+                frozen(value)
 
     def _need(self, order: int, what: str) -> None:
         if self.order < order:

@@ -17,6 +17,7 @@ from jmdp_lib import checks
 def norm_weight(order: int, gamma: float, reward_bound: float = 1.0) -> float:
     """lambda_k for k = order; lambda = lambda_2 = 2 rho / (1 - gamma)."""
     order = checks.at_least("order", order, 1)
+    reward_bound = checks.positive("reward_bound", reward_bound)
     return float((2.0 * reward_bound / (1.0 - checks.discount(gamma))) ** (order - 1))
 
 

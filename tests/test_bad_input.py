@@ -147,7 +147,8 @@ def bad_policies():
     row[8, 2] = np.nan
     yield row, r"policy\[8, 2\] \(state 8, action 2\) = nan is not finite"
     yield GOAL[:, :3], r"policy must have shape \(num_states, num_actions\) = \(9, 4\)"
-    yield GOAL.argmax(1), "policy must have shape"
+    yield GOAL.argmax(1), r"policy must have 2 axes \(state, action\)"
+    yield [[1.0, 0.0, 0.0, 0.0], [1.0]], "policy must be an array with 2 axes"
 
 
 @pytest.mark.parametrize(("policy", "message"), bad_policies())

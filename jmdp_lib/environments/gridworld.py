@@ -49,5 +49,7 @@ def goal_policy(size: int | tuple[int, int] = 5) -> Floats:
 
 
 def _shape(size: int | tuple[int, int]) -> tuple[int, int]:
+    if isinstance(size, tuple) and len(size) != 2:
+        raise ValueError(f"size must be a number or (rows, columns), got {size}")
     rows, columns = size if isinstance(size, tuple) else (size, size)
     return checks.at_least("size", rows, 1), checks.at_least("size", columns, 1)

@@ -16,7 +16,7 @@ def from_gymnasium(
     coupling: str | Coupling = "quantile",
     **kwargs: Any,
 ) -> JMDP:
-    """FrozenLake, CliffWalking, Taxi and whatever else lists its transitions in `P`.
+    """FrozenLake-v1, CliffWalking-v1, Taxi-v4 and what else lists its transitions in `P`.
 
     `env` is an environment or the id of one (then `kwargs` go to `gymnasium.make`). The default
     coupling sends one uniform number through each action's list in the order of `P`: exactly what
@@ -24,6 +24,10 @@ def from_gymnasium(
     the episode goes to a state that pays nothing for ever: its own next state where `P` already
     makes that one absorbing and free of rewards, else one extra state, the last.
     """
+    if kwargs and not isinstance(env, str):
+        raise ValueError(
+            f"{sorted(kwargs)} only go with the id of an environment, not with one made"
+        )
     made = gymnasium.make(env, **kwargs) if isinstance(env, str) else env
     table = getattr(made.unwrapped, "P", None)
     if not isinstance(table, dict):
@@ -35,16 +39,16 @@ def from_gymnasium(
         s for s, actions in table.items()
         if all(t == s and r == 0 for law in actions.values() for _, t, r, _ in law)
     }  # fmt: skip
-    heaven = num_states
+    end = num_states
     outcomes = [
         [
-            [(p, float(r), int(heaven if done and t not in ends else t)) for p, t, r, done in law]
+            [(p, float(r), int(end if done and t not in ends else t)) for p, t, r, done in law]
             for law in (table[s][a] for a in range(num_actions))
         ]
         for s in range(num_states)
     ]
-    if any(t == heaven for actions in outcomes for law in actions for _, _, t in law):
-        outcomes.append([[(1.0, 0.0, heaven)]] * num_actions)
+    if any(t == end for actions in outcomes for law in actions for _, _, t in law):
+        outcomes.append([[(1.0, 0.0, end)]] * num_actions)
     if isinstance(env, str):
         made.close()
     return JMDP.from_outcomes(outcomes, gamma, coupling)

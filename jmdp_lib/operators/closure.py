@@ -27,14 +27,15 @@ def _grown(array: Any, size: int) -> Any:
 
 @njit(cache=True)
 def close_and_compile(
-    seeds: Any, law_starts: Any, coefficients: Any, law_codes: Any, signature_of: Any,
-    num_signatures: int, num_states: int, n: int, max_entries: int,
+    seeds: Any, law_starts: Any, coefficients: Any, law_codes: Any, signature_keys: Any,
+    signature_of: Any, num_states: int, n: int, max_entries: int,
 ) -> Any:  # fmt: skip
     """Close `seeds` (F, n) under one step and write the step as a sparse matrix.
 
     Multisets are sorted branch codes s * n + m - 1, padded with -1. Entry i of `law_codes` (L, n)
     and `coefficients` (L,) is one successor of the group of branches whose law it belongs to:
-    group (s, signature) owns law_starts[s * num_signatures + signature] onwards.
+    group (s, signature) owns law_starts[s * num_signatures + signature] onwards, where the
+    signature of multiplicities m_0 <= m_1 <= ... is found by its key sum_j m_j (n + 1)^j.
 
     Returns constant (N,), data, columns, starts (N + 1,) of the matrix, and the multisets (N, n);
     starts[-1] = -1 says that more than max_entries entries would be needed.
@@ -75,7 +76,8 @@ def close_and_compile(
                 signature += (found[row, j] % n + 1) * scale
                 scale *= n + 1
                 j += 1
-            group_law[groups] = state * num_signatures + signature_of[signature]
+            known = signature_of[np.searchsorted(signature_keys, signature)]
+            group_law[groups] = state * signature_keys.size + known
             choice[groups] = law_starts[group_law[groups]]
             groups += 1
 

@@ -113,14 +113,13 @@ class MultisetOperator:
                 coefficients.append(c)
                 codes.append(self._encode(branches))
             law_starts[i + 1] = len(codes)
-        signature_of = np.full((n + 1) ** n, -1, dtype=np.int64)
-        for i, powers in enumerate(signatures):
-            signature_of[sum(m * (n + 1) ** j for j, m in enumerate(powers))] = i
+        keys = [sum(m * (n + 1) ** j for j, m in enumerate(powers)) for powers in signatures]
+        by_key = np.argsort(keys)
         budget = available_bytes() // 2
         constant, data, columns, starts, found = close_and_compile(
             np.array([self._encode(seed) for seed in self._seeds()], dtype=np.int64),
             law_starts, np.array(coefficients), np.array(codes, dtype=np.int64),
-            signature_of, len(signatures), jm.num_states, n, budget // 12,
+            np.array(keys)[by_key], by_key, jm.num_states, n, budget // 12,
         )  # fmt: skip
         if starts[-1] < 0:
             raise MemoryError(
@@ -131,18 +130,18 @@ class MultisetOperator:
         return constant, matrix, found
 
     def _seeds(self) -> Iterator[Branches]:
-        """What is solved: all multisets, or those that same-state queries lead to."""
-        states = range(self.jm.num_states)
-        if num_multisets(self.jm.num_states, self.order) <= ALL_LIMIT:
-            for powers in (p for total in range(1, self.order + 1) for p in partitions(total)):
-                repeats = [(m, combinations_with_replacement(states, k))
-                           for m, k in Counter(powers).items()]  # fmt: skip
-                for chosen in product(*(picks for _, picks in repeats)):
-                    yield tuple(
-                        (s, m) for (m, _), picks in zip(repeats, chosen, strict=True) for s in picks
-                    )
-        else:
+        """What is solved: all multisets of the orders that have few, and what queries lead to."""
+        states, orders = range(self.jm.num_states), range(1, self.order + 1)
+        few = [k for k in orders if num_multisets(self.jm.num_states, k) <= ALL_LIMIT]
+        if self.order not in few:
             yield from self._same_state_successors()
+        for powers in (p for total in few for p in partitions(total)):
+            repeats = [(m, combinations_with_replacement(states, k))
+                       for m, k in Counter(powers).items()]  # fmt: skip
+            for chosen in product(*(picks for _, picks in repeats)):
+                yield tuple(
+                    (s, m) for (m, _), picks in zip(repeats, chosen, strict=True) for s in picks
+                )
 
     def _same_state_successors(self) -> Iterator[Branches]:
         seen: set[Branches] = set()
@@ -168,6 +167,11 @@ class MultisetOperator:
     @cached_property
     def _index(self) -> dict[bytes, int]:
         return {codes.tobytes(): i for i, codes in enumerate(self.system[2])}
+
+    @cached_property
+    def longest_sum(self) -> int:
+        """How many terms one coordinate of T_n M sums at most."""
+        return int(np.diff(self.system[1].indptr).max())
 
     def zero(self) -> Floats:
         """M_0 = 0."""
@@ -207,9 +211,9 @@ class MultisetOperator:
             return 1.0  # M^(0) = 1
         index = self._index.get(np.array(self._encode(branches), dtype=np.int64).tobytes())
         if index is None:
-            raise KeyError(
-                f"the moment needs the successors {branches} (state, multiplicity), which no "
-                "same-state query reaches; on this many states only those were solved"
+            raise ValueError(
+                f"this moment needs that of the successors {branches} (state, multiplicity), which "
+                "no same-state query reaches; at this order and size only those were solved"
             )
         return float(state[index])
 

@@ -83,6 +83,13 @@ class PairOperator:
         size = self.jm.num_actions if self.full else 1
         return np.kron(np.eye(self.jm.num_states), np.ones((size, size))).astype(bool)
 
+    @cached_property
+    def longest_sum(self) -> int:
+        """How many terms one coordinate of T_2 M sums at most."""
+        tables = int(np.diff(self.jm.starts).max())
+        kernel = sparse.csr_array(self.step)
+        return tables + int(np.diff(kernel.indptr).max())
+
     def zero(self) -> PairState:
         """M_0 = 0."""
         num_states, num_actions = self.policy.shape
@@ -135,13 +142,11 @@ class PairOperator:
 
     def _independent_blocks(self, pair: Floats) -> Floats:
         """E[c(S'_a, S'_b)] (S, A, A) when the actions of a state draw from tables of their own."""
-        num_states, num_actions = self.policy.shape
-        rows = (self.jm.transitions @ pair).reshape(num_states, num_actions, num_states)
-        law = self.jm.transitions.tocsr()
-        blocks = np.empty((num_states, num_actions, num_actions))
-        for s in range(num_states):
-            blocks[s] = (law[s * num_actions : (s + 1) * num_actions] @ rows[s].T).T
-        return blocks
+        jm, shape = self.jm, self.policy.shape
+        first = (jm.transitions @ pair).reshape(*shape, jm.num_states)  # E c(S'_a, t)
+        here, actions = jm.table_states[:, None, None], np.arange(shape[1])[:, None]
+        both = first[here, actions, jm.next_states[:, None, :]]  # (T, A, A)
+        return (jm.averaging @ both.reshape(len(both), -1)).reshape(*shape, shape[1])
 
     def distance(self, new: PairState, old: PairState) -> float:
         """||new - old||_lambda over the coordinates that are kept (all of them when `full`)."""
@@ -150,6 +155,19 @@ class PairOperator:
         cross = np.abs(np.where(self.same_state, 0.0, self._raw_cross(new) - self._raw_cross(old)))
         weight = norm_weight(2, self.jm.gamma, self.jm.reward_bound)
         return float(max(mean, max(blocks, cross.max()) / weight))
+
+    def second(self, state: PairState) -> Floats:
+        """Sigma (S, A, S, A); between states one step on where only averages are kept."""
+        mean, law = state.mean, self.jm.transitions
+        cross = state.cross
+        if not self.full:
+            moved = law @ (law @ self.collapse(state)[1]).T
+            cross = self.jm.gamma**2 * moved.T
+        full = cross.reshape(mean.shape + mean.shape).copy()
+        states = np.arange(self.jm.num_states)
+        full[states, :, states] = state.blocks
+        full += np.multiply.outer(mean, mean)
+        return full
 
     def _raw_blocks(self, state: PairState) -> Floats:
         return state.blocks + state.mean[:, :, None] * state.mean[:, None, :]
@@ -191,13 +209,4 @@ class PairSource:
 
     def full_second(self) -> Floats:
         """(S, A, S, A)."""
-        jm, mean = self.operator.jm, self.state.mean
-        cross = self.state.cross
-        if not self.operator.full:
-            moved = jm.transitions @ (jm.transitions @ self._pair).T
-            cross = jm.gamma**2 * moved.T
-        full = cross.reshape(mean.shape + mean.shape).copy()
-        states = np.arange(jm.num_states)
-        full[states, :, states] = self.state.blocks
-        full += np.multiply.outer(mean, mean)
-        return full
+        return self.operator.second(self.state)

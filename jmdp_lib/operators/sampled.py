@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from math import comb
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -124,3 +126,29 @@ def sample_collapsed(
         (r, u), (q, v) = draw(simulator, s, [a], rng) + draw(simulator, t, [b], rng)
     pair = policy[u] @ blocks[u] @ policy[u] if u == v else cross[u, v]
     return float(r * q + gamma * (r * value(v) + q * value(u)) + gamma**2 * pair)
+
+
+def sample_tn(
+    simulator: Simulator,
+    policy: Floats,
+    moment: Callable[[Sequence[tuple[int, int]]], float],
+    coordinate: Coordinate,
+    rng: np.random.Generator,
+) -> float:
+    """A draw of hat T_n(M, x_1 ... x_k), for M given as a function of sorted coordinates.
+
+    Equal state-actions are one branch; the branches of a state share one query; every branch draws
+    one next action; (R + gamma Z')^m is expanded branch by branch, eq. (33), with M^(0) = 1.
+    """
+    powers = Counter(coordinate)
+    terms: list[tuple[float, tuple[tuple[int, int], ...]]] = [(1.0, ())]
+    for state in sorted({s for s, _ in powers}):
+        actions = sorted(a for s, a in powers if s == state)
+        for a, (r, u) in zip(actions, draw(simulator, state, actions, rng), strict=True):
+            x, m = (u, choose(policy, u, rng)), powers[state, a]
+            terms = [
+                (c * comb(m, k) * r ** (m - k) * simulator.gamma**k, rest + (x,) * k)
+                for c, rest in terms
+                for k in range(m + 1)
+            ]
+    return sum(c * (moment(sorted(rest)) if rest else 1.0) for c, rest in terms if c != 0.0)

@@ -2,15 +2,20 @@
 
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution
 from jmdp_lib.solvers.incremental import IncrementalSolution, incremental_jipe2
+from jmdp_lib.solvers.incremental_n import incremental_jipe
 from jmdp_lib.solvers.jipe import jipe, jipe2
+from jmdp_lib.solvers.projected import ProjectedSolution, projected_jipe2
 from jmdp_lib.solvers.schedules import StepSize
 
 __all__ = [
     "ConvergenceWarning",
     "IncrementalSolution",
+    "ProjectedSolution",
     "Solution",
     "StepSize",
+    "incremental_jipe",
     "incremental_jipe2",
     "jipe",
     "jipe2",
+    "projected_jipe2",
 ]

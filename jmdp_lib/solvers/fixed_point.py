@@ -6,7 +6,7 @@ import math
 import sys
 import warnings
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from tqdm import tqdm
@@ -22,7 +22,7 @@ class ConvergenceWarning(UserWarning):
     """A solver stopped before it reached the accuracy that was asked for."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Solution:
     """What every solver returns.
 
@@ -52,6 +52,10 @@ class Solution:
 
 class Operator(Protocol[State]):
     """What the loop needs of a Bellman operator."""
+
+    @property
+    def longest_sum(self) -> int:
+        """How many terms a coordinate of T M sums at most: what its rounding grows with."""
 
     def zero(self) -> State:
         """M = 0."""
@@ -92,7 +96,8 @@ def iterate(
     limit = None if max_iterations is None else checks.at_least("max_iterations", max_iterations, 1)
     target = tol * (1.0 - gamma)
     residuals: list[float] = []
-    with tqdm(desc=name, unit="sweep", delay=2.0, disable=not watched(), leave=False) as bar:
+    ulps = (2.0 + math.sqrt(operator.longest_sum)) * float(np.finfo(float).eps)
+    with progress(None, name, "sweep") as bar:
         while True:
             new = operator.apply(start)
             residuals.append(operator.distance(new, start))
@@ -101,16 +106,18 @@ def iterate(
                 limit = _enough(residuals[0], target, gamma)
             bar.total = limit
             bar.update()
-            if residuals[-1] <= target or len(residuals) >= limit:
-                rounding = 2.0 * np.finfo(float).eps * operator.distance(start, operator.zero())
-                if residuals[-1] + rounding <= target or len(residuals) >= limit:
+            if residuals[-1] <= target or len(residuals) >= limit or len(residuals) % 100 == 0:
+                rounding = ulps * operator.distance(start, operator.zero())
+                settled = residuals[-1] <= min(rounding, target)  # T changes nothing any more
+                if residuals[-1] + rounding <= target or settled or len(residuals) >= limit:
                     break
     error_bound = (residuals[-1] + rounding) / (1.0 - gamma)
     converged = bool(residuals[-1] + rounding <= target)
     if not converged:
+        advice = "; tol is below double precision here" if residuals[-1] <= rounding else ""
         warnings.warn(
             f"{name} stopped after {len(residuals)} iterations with error bound "
-            f"{error_bound:.3g} > tol = {tol:.3g}",
+            f"{error_bound:.3g} > tol = {tol:.3g}{advice}",
             ConvergenceWarning,
             stacklevel=3,
         )
@@ -124,6 +131,13 @@ def _enough(first: float, target: float, gamma: float) -> int:
     return 50 + math.ceil(1.05 * math.log(target / first) / math.log(gamma))
 
 
-def watched() -> bool:
-    """Whether somebody sees a progress bar: a terminal, or a notebook (where stderr is no tty)."""
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
+def progress(total: int | None, name: str, unit: str = "update") -> Any:
+    """A progress bar once a run takes longer than two seconds and somebody is watching.
+
+    Watching is a terminal, or a notebook (where stderr is no terminal).
+    """
+    watched = sys.stderr.isatty() or "ipykernel" in sys.modules
+    return tqdm(
+        total=total, desc=name, unit=unit, unit_scale=unit == "update", delay=2.0,
+        disable=not watched, leave=False,
+    )  # fmt: skip

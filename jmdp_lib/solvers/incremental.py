@@ -11,16 +11,17 @@ The coordinates live in one vector, in one of two layouts:
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from tqdm import tqdm
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.memory import require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments
 from jmdp_lib.norms import norm_weight
@@ -28,7 +29,7 @@ from jmdp_lib.operators import sampled_kernels as kernels
 from jmdp_lib.operators.pairs import PairOperator, PairSource, PairState
 from jmdp_lib.operators.sampled import Simulator, choose, sample_collapsed, sample_t2
 from jmdp_lib.sampling import alias_tables, cells, cumulative, stream
-from jmdp_lib.solvers.fixed_point import Solution, watched
+from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution, progress
 from jmdp_lib.solvers.schedules import StepSize, selection_weights
 
 FORMS = ("full", "collapsed")
@@ -36,7 +37,7 @@ _BETWEEN_BARS = 1_000_000  # compiled updates between looks at the progress bar 
 _PROBED, _BACKUPS = 64, 32  # coordinates, and backups of each, that estimate a residual by sampling
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class IncrementalSolution(Solution):
     """A Solution by sampling. `residuals` and `errors` belong to `updates`.
 
@@ -77,7 +78,8 @@ def incremental_jipe2(
     """First and second moments from samples alone.
 
     simulator: a JMDP (compiled), or any object with num_states, num_actions, gamma and
-        query(state, actions, rng) -> (rewards, next_states).
+        query(state, actions, rng) -> (rewards, next_states); norms take |R| <= 1 unless it also
+        has a reward_bound.
     step_size: per visit of a coordinate; (scale, power) for scale / visits^power.
     initial: M_0; zero unless given. An earlier result is continued, random stream and all.
     selection: see `schedules.selection_weights`.
@@ -92,15 +94,12 @@ def incremental_jipe2(
     checks.one_of("on_interrupt", on_interrupt, ("raise", "return"))
     weights = selection_weights(selection, learner.blocks)
     values, visits, before, rng = learner.start(initial, seed)
-    stops = _stops(checkpoints, num_updates)
+    stops = spread_stops(checkpoints, num_updates)
     update = learner.updater(values, visits, step, weights, rng)
     truth = None if reference is None else learner.pack(reference.mean, reference.full_second())
     history: list[tuple[int, float, float]] = []
     done, bound = 0, np.nan
-    with tqdm(
-        total=num_updates, desc="incremental JIPE-2", unit="update", unit_scale=True, delay=2.0,
-        disable=not watched(), leave=False,
-    ) as bar:  # fmt: skip
+    with progress(num_updates, "incremental JIPE-2") as bar:
         try:
             for stop in stops:
                 while done < stop:
@@ -119,6 +118,11 @@ def incremental_jipe2(
             residual, bound = learner.residual(values, stream(seed, 1 + before + done))
             error = np.nan if truth is None else learner.norm(values - truth)
             history.append((int(visits.sum()), residual, error))
+    if tol > 0.0 and not bound <= tol:
+        warnings.warn(
+            f"incremental JIPE-2 stopped after {history[-1][0]} updates with error bound "
+            f"{bound:.3g} > tol = {tol:.3g}", ConvergenceWarning, stacklevel=2,
+        )  # fmt: skip
     updates, residuals, errors = (np.array(column) for column in zip(*history, strict=True))
     return IncrementalSolution(
         learner.moments(values, bound), residuals, bool(bound <= tol), float(bound),
@@ -135,21 +139,20 @@ class _Learner:
     policy: Floats
     form: str
     blocks: Ints
-    largest_reward: list[float]  # rho so far, for simulators that do not say
 
     @classmethod
     def of(cls, simulator: Simulator, policy: ArrayLike, form: str) -> _Learner:
-        for name in ("num_states", "num_actions", "gamma", "query"):
-            if not hasattr(simulator, name):
-                raise ValueError(f"simulator {simulator!r} has no `{name}`")
-        checks.at_least("simulator.num_states", simulator.num_states, 1)
-        checks.at_least("simulator.num_actions", simulator.num_actions, 1)
-        checks.discount(simulator.gamma)
-        matrix = checks.policy_matrix(simulator, policy)
+        matrix = check_simulator(simulator, policy)
+        size = (
+            matrix.size**2
+            if form == "full"
+            else matrix.shape[0] * (matrix.shape[1] ** 2 + len(matrix))
+        )
+        require(8 * 8 * size, f"incremental JIPE-2 in the form {form!r} with {size:,} coordinates")
         blocks = (kernels.full_blocks if form == "full" else kernels.collapsed_blocks)(
             *matrix.shape
         )
-        return cls(simulator, matrix, form, blocks, [1.0])
+        return cls(simulator, matrix, form, blocks)
 
     @property
     def chunk(self) -> int:
@@ -171,16 +174,13 @@ class _Learner:
         visits = np.zeros(self.blocks.size, dtype=np.int64)
         if initial is None:
             return np.zeros(self.blocks.size), visits, 0, rng
+        if isinstance(initial, Solution):
+            initial = initial.moments
         if isinstance(initial, Moments):
             initial = (initial.mean, initial.full_second())
-        shape = self.policy.shape
-        mean = checks.floats("initial mean", initial[0], "state", "action")
-        second = checks.floats(
-            "initial second", initial[1], "state", "action", "other state", "other action"
-        )
-        checks.same_shape("initial mean", mean.shape, shape, "(S, A)")
-        checks.same_shape("initial second", second.shape, shape + shape, "(S, A, S, A)")
-        return self.pack(mean, second), visits, 0, rng
+        mean, second = initial
+        start = checks.collection("initial", mean, second, self.simulator)
+        return self.pack(*start), visits, 0, rng
 
     def pack(self, mean: Floats, second: Floats) -> Floats:
         """The vector of coordinates of M = (mean, second)."""
@@ -250,7 +250,7 @@ class _Learner:
 
     def norm(self, difference: Floats) -> float:
         """||.||_lambda of a difference of coordinates."""
-        bound = getattr(self.simulator, "reward_bound", self.largest_reward[0])
+        bound = getattr(self.simulator, "reward_bound", 1.0)
         weight = norm_weight(2, self.simulator.gamma, bound)
         size = np.abs(difference)
         return float(max(size[: self.policy.size].max(), size[self.policy.size :].max() / weight))
@@ -282,8 +282,8 @@ class _Learner:
         )
 
     def moments(self, values: Floats, bound: float) -> Moments:
-        """What was learned; standard deviations within the error bound count as zero."""
-        spread = 0.0 if np.isnan(bound) else bound
+        """What was learned. Where an error bound is known, what it leaves open counts as zero;
+        from a plain simulator the statistics are plug-in estimates."""
         if isinstance(self.simulator, JMDP):
             operator, state = self.pair_state(values)
             source: Any = PairSource(operator, state)
@@ -296,7 +296,9 @@ class _Learner:
             source = LearnedSource(
                 mean, same.copy(), parts[1].copy() if self.form == "full" else None
             )
-        return Moments(2, mean, blocks, source, spread, 0.0)
+        known = float(np.nan_to_num(bound))
+        resolution = 2.0 * known / np.sqrt(1.0 - self.simulator.gamma**2)
+        return Moments(2, mean, blocks, source, known, float(resolution))
 
 
 @dataclass(frozen=True)
@@ -324,7 +326,19 @@ class LearnedSource:
         return self.second
 
 
-def _stops(checkpoints: int | Sequence[int], num_updates: int) -> list[int]:
+def check_simulator(simulator: Simulator, policy: ArrayLike) -> Floats:
+    """The policy as a matrix, once the simulator has all that is asked of it."""
+    for name in ("num_states", "num_actions", "gamma", "query"):
+        if not hasattr(simulator, name):
+            raise ValueError(f"simulator {simulator!r} has no `{name}`")
+    checks.at_least("simulator.num_states", simulator.num_states, 1)
+    checks.at_least("simulator.num_actions", simulator.num_actions, 1)
+    checks.discount(simulator.gamma)
+    return checks.policy_matrix(simulator, policy)
+
+
+def spread_stops(checkpoints: int | Sequence[int], num_updates: int) -> list[int]:
+    """Update counts to stop at: so many, evenly on a log scale, or as given; always the last."""
     if isinstance(checkpoints, int | np.integer):
         count = checks.at_least("checkpoints", int(checkpoints), 1)
         chosen = np.geomspace(min(100, num_updates), num_updates, count).round().astype(int)

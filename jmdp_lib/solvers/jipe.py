@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
+from jmdp_lib.memory import require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, Source
 from jmdp_lib.norms import norm_weight
@@ -15,15 +16,13 @@ from jmdp_lib.operators.multisets import MultisetOperator, MultisetSource
 from jmdp_lib.operators.pairs import PairOperator, PairSource, PairState
 from jmdp_lib.solvers.fixed_point import FixedPoint, Solution, State, iterate
 
-_SIGMA = ("state", "action", "other state", "other action")
-
 
 def jipe2(
     jm: JMDP,
     policy: ArrayLike,
     tol: float = 1e-8,
     coupling: str = "joint",
-    initial: Moments | tuple[ArrayLike, ArrayLike] | None = None,
+    initial: Solution | Moments | tuple[ArrayLike, ArrayLike] | None = None,
     max_iterations: int | None = None,
 ) -> Solution:
     """First and second moments of the joint returns, to accuracy `tol` in ||.||_lambda.
@@ -37,12 +36,12 @@ def jipe2(
     is the same contraction on those, and every other coordinate follows from them.
     """
     operator = PairOperator(jm, checks.policy_matrix(jm, policy), _independent(coupling))
+    side = operator.policy.size if operator.full else jm.num_states
+    require(6 * 8 * side**2, f"JIPE-2 on {jm.num_states:,} states")
     start = operator.zero() if initial is None else _pair_start(operator, initial)
     end = iterate(operator, start, jm.gamma, tol, max_iterations, "JIPE-2")
     source = PairSource(operator, end.state)
-    # Means wrong by up to the error bound e give a constant return one-step deviations up to 2 e.
-    resolution = 2.0 * end.error_bound / np.sqrt(1.0 - jm.gamma**2)
-    return _solution(jm, end, 2, end.state.mean, end.state.blocks, source, resolution)
+    return _solution(jm, end, 2, end.state.mean, end.state.blocks, source, initial is None)
 
 
 def jipe(
@@ -51,7 +50,7 @@ def jipe(
     order: int = 2,
     tol: float = 1e-8,
     coupling: str = "joint",
-    initial: Moments | None = None,
+    initial: Solution | Moments | None = None,
     max_iterations: int | None = None,
 ) -> Solution:
     """All moments of orders 1 to `order`, to accuracy `tol` in ||.||_lambda (eq. (34)).
@@ -68,10 +67,7 @@ def jipe(
     shape = (jm.num_states, jm.num_actions)
     mean = np.array([source.moment([x]) for x in np.ndindex(shape)]).reshape(shape)
     blocks = source.covariance(mean) if order >= 2 else None
-    # A variance is a difference here, of a second moment and a square.
-    weight = norm_weight(2, jm.gamma, jm.reward_bound)
-    resolution = np.sqrt(2.0 * weight * end.error_bound + 1e-14 * float((mean**2).max()))
-    return _solution(jm, end, order, mean, blocks, source, resolution)
+    return _solution(jm, end, order, mean, blocks, source, initial is None)
 
 
 def _independent(coupling: str) -> bool:
@@ -79,20 +75,26 @@ def _independent(coupling: str) -> bool:
 
 
 def _pair_start(
-    operator: PairOperator, initial: Moments | tuple[ArrayLike, ArrayLike]
+    operator: PairOperator, initial: Solution | Moments | tuple[ArrayLike, ArrayLike]
 ) -> PairState:
+    if isinstance(initial, Solution):
+        initial = initial.moments
+    mean: ArrayLike
+    second: ArrayLike
     if isinstance(initial, Moments):
         mean, second = initial.mean, initial.full_second()
+    elif not isinstance(initial, tuple) or len(initial) != 2:
+        raise ValueError(f"initial must be moments or (mean, second), got {initial!r}")
     else:
-        mean = checks.floats("initial mean", initial[0], *_SIGMA[:2])
-        second = checks.floats("initial second", initial[1], *_SIGMA)
-    shape = operator.policy.shape
-    checks.same_shape("initial mean", mean.shape, shape, "(S, A)")
-    checks.same_shape("initial second", second.shape, shape + shape, "(S, A, S, A)")
-    return operator.centre(mean, second)
+        mean, second = initial
+    return operator.centre(*checks.collection("initial", mean, second, operator.jm))
 
 
-def _multiset_start(operator: MultisetOperator, initial: Moments) -> Floats:
+def _multiset_start(operator: MultisetOperator, initial: Solution | Moments) -> Floats:
+    if isinstance(initial, Solution):
+        initial = initial.moments
+    if not isinstance(initial, Moments):
+        raise ValueError(f"initial must be moments, got {initial!r}")
     if initial.order < operator.order:
         raise ValueError(f"initial holds orders up to {initial.order}, needed are {operator.order}")
     checks.same_shape("initial mean", initial.mean.shape, operator.policy.shape, "(S, A)")
@@ -101,14 +103,22 @@ def _multiset_start(operator: MultisetOperator, initial: Moments) -> Floats:
 
 def _solution(
     jm: JMDP, end: FixedPoint[State], order: int, mean: Floats, blocks: Floats | None,
-    source: Source, resolution: float,
+    source: Source, from_zero: bool,
 ) -> Solution:  # fmt: skip
-    """Freeze what was solved."""
-    for array in (mean, blocks):
-        if array is not None:
-            array.setflags(write=False)
-    rounding = 1e-12 * (jm.reward_bound + float(np.abs(mean).max()))
+    """Freeze what was solved, with what can be told from zero.
+
+    Means wrong by up to the error bound e give a constant return one-step deviations of up to 2 e,
+    and so a standard deviation of up to 2 e / sqrt(1 - gamma^2). A start with variances of its own
+    leaves up to lambda e of them. From order 3 on a variance is a difference of large numbers.
+    """
+    largest = jm.reward_bound + float(np.abs(mean).max())
+    variance = (2.0 * end.error_bound) ** 2 / (1.0 - jm.gamma**2) + (1e-12 * largest) ** 2
+    if not from_zero:
+        variance += 2.0 * norm_weight(2, jm.gamma, jm.reward_bound) * end.error_bound
+    if isinstance(source, MultisetSource):
+        variance += 1e-14 * largest**2 / (1.0 - jm.gamma)
     moments = Moments(
-        order, mean, blocks, source, end.error_bound + rounding, resolution + rounding
-    )
+        order, checks.frozen(mean), None if blocks is None else checks.frozen(blocks), source,
+        end.error_bound + 1e-12 * largest, float(np.sqrt(variance)),
+    )  # fmt: skip
     return Solution(moments, end.residuals, end.converged, end.error_bound, len(end.residuals))

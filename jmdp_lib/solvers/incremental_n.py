@@ -1,0 +1,114 @@
+"""Incremental JIPE-n, for small problems: every multiset of state-actions is a coordinate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations_with_replacement, product
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from jmdp_lib import checks
+from jmdp_lib.checks import Floats
+from jmdp_lib.model import JMDP
+from jmdp_lib.moments import Moments, StateAction
+from jmdp_lib.norms import norm_weight
+from jmdp_lib.operators.multisets import MultisetOperator
+from jmdp_lib.operators.sampled import Simulator, sample_tn
+from jmdp_lib.sampling import stream
+from jmdp_lib.solvers.fixed_point import progress
+from jmdp_lib.solvers.incremental import IncrementalSolution, check_simulator, spread_stops
+from jmdp_lib.solvers.schedules import StepSize
+
+MAX_COORDINATES = 200_000
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """Moments in a table of sorted coordinates."""
+
+    place: dict[tuple[StateAction, ...], int]
+    values: Floats
+    shape: tuple[int, int]
+
+    def moment(self, coordinates: Sequence[StateAction]) -> float:
+        """E of the product of the returns."""
+        return float(self.values[self.place[tuple(sorted(coordinates))]])
+
+    def full_second(self) -> Floats:
+        """(S, A, S, A)."""
+        every = list(np.ndindex(self.shape))
+        full = np.array([self.moment([x, y]) for x, y in product(every, every)])
+        return full.reshape(self.shape + self.shape)
+
+
+def incremental_jipe(
+    simulator: Simulator,
+    policy: ArrayLike,
+    order: int,
+    num_updates: int,
+    step_size: StepSize | tuple[float, float] | float = StepSize(),  # noqa: B008 (immutable)
+    seed: int | np.random.SeedSequence = 0,
+    checkpoints: int | Sequence[int] = 20,
+    reference: Moments | None = None,
+) -> IncrementalSolution:
+    """All moments of orders 1 to `order` from samples, coordinates picked uniformly.
+
+    Arguments and result as of `incremental_jipe2`. `residuals` need the tables of a JMDP and are
+    nan for a plain simulator.
+    """
+    matrix = check_simulator(simulator, policy)
+    order = checks.at_least("order", order, 1)
+    num_updates = checks.at_least("num_updates", num_updates, 1)
+    step = StepSize.of(step_size)
+    every = list(product(range(matrix.shape[0]), range(matrix.shape[1])))
+    coordinates = [x for k in range(1, order + 1) for x in combinations_with_replacement(every, k)][
+        : MAX_COORDINATES + 1
+    ]
+    if len(coordinates) > MAX_COORDINATES:
+        raise ValueError(
+            f"order {order} on {len(every)} state-actions has more than {MAX_COORDINATES:,} "
+            "coordinates; use jipe, or incremental_jipe2"
+        )
+    source = TableSource(
+        {x: i for i, x in enumerate(coordinates)}, np.zeros(len(coordinates)), matrix.shape
+    )
+    values, visits = source.values, np.zeros(len(coordinates), dtype=np.int64)
+    orders = np.array([len(x) for x in coordinates])
+    bound = getattr(simulator, "reward_bound", 1.0)
+    weights = np.array([norm_weight(k, simulator.gamma, bound) for k in range(1, order + 1)])
+    exact = None if reference is None else np.array([reference.moment(x) for x in coordinates])
+    operator = MultisetOperator(simulator, matrix, order) if isinstance(simulator, JMDP) else None
+    rng = stream(seed, 0)
+    history: list[tuple[int, float, float]] = []
+    done = 0
+    with progress(num_updates, f"incremental JIPE-{order}") as bar:
+        for stop in spread_stops(checkpoints, num_updates):
+            for _ in range(stop - done):
+                i = int(rng.integers(len(coordinates)))
+                target = sample_tn(simulator, matrix, source.moment, coordinates[i], rng)
+                visits[i] += 1
+                values[i] += step.scale * float(visits[i]) ** -step.power * (target - values[i])
+            bar.update(stop - done)
+            done = stop
+            residual, error = np.nan, np.nan
+            if operator is not None:
+                average = operator.average(source.moment)
+                applied = np.array([operator.moment(average, x) for x in coordinates])  # T_n M
+                residual = float((np.abs(values - applied) / weights[orders - 1]).max())
+            if exact is not None:
+                error = float((np.abs(values - exact) / weights[orders - 1]).max())
+            history.append((done, residual, error))
+    updates, residuals, errors = (np.array(column) for column in zip(*history, strict=True))
+    error_bound = float(residuals[-1] / (1.0 - simulator.gamma))
+    mean = values[: len(every)].reshape(matrix.shape).copy()
+    blocks = None
+    if order >= 2:
+        second = np.einsum("sasb->sab", source.full_second())
+        blocks = second - mean[:, :, None] * mean[:, None, :]
+    moments = Moments(order, mean, blocks, source, float(np.nan_to_num(error_bound)), 0.0)
+    return IncrementalSolution(
+        moments, residuals, False, error_bound, done, updates.astype(np.int64), errors, values,
+        visits, f"order {order}", rng.bit_generator.state,
+    )  # fmt: skip

@@ -1,0 +1,354 @@
+"""Incremental JIPE: the right law, the right rate, any simulator, resumable, refusals."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from strategies import problems, random_jmdp, random_policy
+
+import jmdp_lib as jl
+from jmdp_lib.operators.sampled import sample_collapsed, sample_tn
+from jmdp_lib.solvers import incremental, schedules
+
+
+class Wrapped:
+    """A user's own simulator: a JMDP that shows nothing but the four names that are asked for."""
+
+    def __init__(self, jm):
+        self.num_states, self.num_actions, self.gamma = jm.num_states, jm.num_actions, jm.gamma
+        self._jm = jm
+
+    def query(self, state, actions, rng):
+        return self._jm.query(state, actions, rng)
+
+
+def small_problem(seed=0, gamma=0.5):
+    rng = np.random.default_rng(seed)
+    jm = random_jmdp(rng, num_states=2, num_actions=2, num_tables=2, gamma=gamma)
+    return jm, random_policy(rng, jm)
+
+
+@pytest.mark.parametrize("form", ["full", "collapsed"])
+def test_converges_at_the_rate_of_theory(form):
+    """alpha = n^-0.8: the error falls like n^-0.4, over 20 seeds."""
+    jm, policy = small_problem()
+    exact = jl.jipe2(jm, policy, tol=1e-12).moments
+    runs = [
+        jl.incremental_jipe2(
+            jm, policy, 2_000_000, (1.0, 0.8), seed=k, form=form, reference=exact, checkpoints=12
+        )
+        for k in range(20)
+    ]
+    late = runs[0].updates > 2_000_000 / 100
+    middle = np.median([run.errors for run in runs], axis=0)[late]
+    slope = np.polyfit(np.log(runs[0].updates[late]), np.log(middle), 1)[0]
+    assert -0.5 < slope < -0.3
+    assert middle[-1] < 0.02
+    for run in runs:  # the certificate covers the error at every checkpoint
+        assert np.all(run.errors <= run.residuals / (1 - jm.gamma) + 1e-12)
+
+
+def test_collapsed_needs_fewer_updates():
+    jm = jl.windy_gridworld(3, gamma=0.8)
+    policy = jl.uniform_policy(jm)
+    exact = jl.jipe2(jm, policy, tol=1e-10).moments
+    errors = {
+        form: np.mean([
+            jl.incremental_jipe2(jm, policy, 300_000, seed=k, form=form, reference=exact).errors[-1]
+            for k in range(5)
+        ])
+        for form in ("full", "collapsed")
+    }  # fmt: skip
+    assert errors["collapsed"] < 0.5 * errors["full"]
+
+
+@given(problems(max_states=3, max_actions=3))
+@settings(max_examples=40)
+def test_collapsed_backup_is_unbiased(problem):
+    """Exactly, by enumeration: tables (and for W the actions) are all that is drawn."""
+    jm, policy, rng = problem
+    shape = (jm.num_states, jm.num_actions)
+    mean, second = rng.normal(size=shape), rng.normal(size=shape + shape)
+    second = second + second.transpose(2, 3, 0, 1)
+    exact = jl.apply_t2(jm, policy, mean, second)
+    blocks = np.einsum("sasb->sab", second)
+    cross = np.einsum("sa,satb,tb->st", policy, second, policy)
+
+    class Script:
+        num_states, num_actions, gamma = jm.num_states, jm.num_actions, jm.gamma
+
+        def query(self, state, actions, tables):
+            i = tables.pop(0)
+            return jm.rewards[i, actions], jm.next_states[i, actions]
+
+    def average(coordinate):
+        (s, _), (t, _) = coordinate[0], coordinate[-1]
+        total = 0.0
+        for i in range(jm.starts[s], jm.starts[s + 1]):
+            if s == t:
+                drawn = [(jm.probs[i], [i])]
+            else:
+                others = range(jm.starts[t], jm.starts[t + 1])
+                drawn = [(jm.probs[i] * jm.probs[j], [i, j]) for j in others]
+            for weight, tables in drawn:
+                total += weight * sample_collapsed(
+                    Script(), policy, mean, blocks, cross, coordinate, tables
+                )
+        return total
+
+    last = (jm.num_states - 1, jm.num_actions - 1)
+    for coordinate in ([last], [last, last], [(last[0], 0), last]):
+        truth = exact[len(coordinate) - 1][tuple(i for x in coordinate for i in x)]
+        assert average(coordinate) == pytest.approx(truth, abs=1e-9)
+    if jm.num_states > 1:
+        found = sum(
+            policy[0, a] * policy[1, b] * average([(0, a), (1, b)])
+            for a in range(jm.num_actions)
+            for b in range(jm.num_actions)
+        )
+        truth = np.einsum("a,ab,b->", policy[0], exact[1][0, :, 1], policy[1])
+        assert found == pytest.approx(truth, abs=1e-9)
+
+
+@pytest.mark.parametrize("form", ["full", "collapsed"])
+def test_any_simulator_follows_the_same_law(form):
+    """One update per coordinate from the same M: compiled and wrapped backups agree in law."""
+    jm, policy = small_problem(3)
+    rng = np.random.default_rng(1)
+    shape = (2, 2)
+    start = rng.normal(size=shape), rng.normal(size=shape + shape)
+    learner = incremental._Learner.of(jm, policy, form)
+    wrapped = incremental._Learner.of(Wrapped(jm), policy, form)
+    values = learner.pack(*start)
+    used = np.flatnonzero(learner.blocks >= 0)
+    for i in used:
+        only = np.zeros(values.size)
+        only[i] = 1.0
+        draws = []
+        for one in (learner, wrapped):
+            sample = []
+            stream = np.random.default_rng(5)
+            for _ in range(1500):
+                moved = values.copy()
+                visits = np.zeros(values.size, dtype=np.int64)
+                update = one.updater(moved, visits, schedules.StepSize(1.0, 1.0), only, stream)
+                update(1)
+                sample.append(moved[i])  # the first step is 1: the coordinate becomes its target
+            draws.append(np.array(sample))
+        error = np.sqrt(draws[0].var() / 1500 + draws[1].var() / 1500)
+        assert abs(draws[0].mean() - draws[1].mean()) <= 5 * error + 1e-9
+        # common targets come up equally often
+        for target in np.unique(np.round(np.concatenate(draws), 9)):
+            first, second = (np.isclose(d, target, atol=1e-8).mean() for d in draws)
+            assert abs(first - second) <= 5 * np.sqrt(0.5 / 1500)
+
+
+def test_wrapped_simulator_learns():
+    jm, policy = small_problem(4)
+    exact = jl.jipe2(jm, policy, tol=1e-10).moments
+    learned = jl.incremental_jipe2(Wrapped(jm), policy, 40_000, (1.0, 0.8), form="collapsed")
+    assert np.abs(learned.moments.mean - exact.mean).max() < 0.1
+    assert np.abs(learned.moments.covariance - exact.covariance).max() < 0.2
+    assert learned.residuals[-1] < learned.residuals[0]
+    assert np.isnan(learned.error_bound)
+    assert not learned.converged
+    with pytest.raises(ValueError, match="only policy averages"):
+        learned.moments.second((0, 0), (1, 0))
+    full = jl.incremental_jipe2(Wrapped(jm), policy, 500, checkpoints=1).moments
+    assert full.full_second().shape == (2, 2, 2, 2)
+
+
+@pytest.mark.parametrize("simulator", [lambda jm: jm, Wrapped], ids=["compiled", "wrapped"])
+@pytest.mark.parametrize("form", ["full", "collapsed"])
+def test_resuming_is_not_stopping(simulator, form):
+    jm, policy = small_problem(5)
+    model = simulator(jm)
+    whole = jl.incremental_jipe2(model, policy, 3000, seed=7, form=form)
+    part = jl.incremental_jipe2(model, policy, 1200, seed=7, form=form)
+    rest = jl.incremental_jipe2(model, policy, 1800, seed=7, form=form, initial=part)
+    np.testing.assert_array_equal(whole.values, rest.values)
+    np.testing.assert_array_equal(whole.visits, rest.visits)
+    assert rest.iterations == 3000 == whole.iterations
+    assert part.iterations == 1200  # and the first result is untouched
+    assert part.visits.sum() == 1200
+
+
+def test_same_seed_same_numbers():
+    jm, policy = small_problem()
+    runs = [jl.incremental_jipe2(jm, policy, 1000, seed=s).values for s in (1, 1, 2)]
+    np.testing.assert_array_equal(runs[0], runs[1])
+    assert not np.array_equal(runs[0], runs[2])
+
+
+def test_starts():
+    jm, policy = small_problem()
+    exact = jl.jipe2(jm, policy, tol=1e-12).moments
+    near = jl.incremental_jipe2(
+        jm, policy, 200, (0.01, 1.0), initial=exact, reference=exact, checkpoints=1
+    )
+    assert near.errors[0] < 0.05
+    arrays = jl.incremental_jipe2(
+        jm, policy, 200, (0.01, 1.0), initial=(exact.mean, exact.full_second()), checkpoints=1
+    )
+    np.testing.assert_allclose(arrays.values, near.values)
+
+
+def test_selection():
+    jm, policy = small_problem()
+    blocks = incremental._Learner.of(jm, policy, "full").blocks
+    shares = {"mu": 0.4, "diag": 0.3, "same": 0.2, "cross": 0.1}
+    run = jl.incremental_jipe2(jm, policy, 100_000, selection=shares)
+    for i, name in enumerate(schedules.BLOCKS):
+        found = run.visits[blocks == i].sum() / 100_000
+        assert found == pytest.approx(shares[name], abs=0.01)
+    own = np.linspace(1, 2, blocks.size)
+    run = jl.incremental_jipe2(jm, policy, 100_000, selection=own / own.sum())
+    np.testing.assert_allclose(run.visits / 100_000, own / own.sum(), atol=0.01)
+    collapsed = jl.incremental_jipe2(jm, policy, 10_000, form="collapsed")
+    unused = incremental._Learner.of(jm, policy, "collapsed").blocks < 0
+    assert collapsed.visits[unused].sum() == 0
+
+
+def test_stops_at_the_accuracy_asked_for():
+    jm, policy = small_problem()
+    run = jl.incremental_jipe2(jm, policy, 5_000_000, (1.0, 0.8), tol=0.2, checkpoints=40)
+    assert run.converged
+    assert run.iterations < 5_000_000
+    assert run.error_bound <= 0.2
+
+
+@pytest.mark.parametrize("order", [1, 3])
+def test_order_n(order):
+    jm, policy = small_problem(6)
+    exact = jl.jipe(jm, policy, order=order, tol=1e-10).moments
+    run = jl.incremental_jipe(
+        jm, policy, order, 40_000, (1.0, 0.75), reference=exact, checkpoints=5
+    )
+    assert run.errors[-1] < 0.2 * run.errors[0]
+    assert np.all(run.errors <= run.residuals / (1 - jm.gamma) + 1e-9)
+    assert run.moments.moment([(0, 0)] * order) == pytest.approx(
+        exact.moment([(0, 0)] * order), abs=0.3
+    )
+    assert jl.incremental_jipe(Wrapped(jm), policy, order, 50).iterations == 50
+
+
+def test_order_n_backup_of_order_2_is_the_second_order_backup():
+    jm, policy = small_problem(7)
+    rng = np.random.default_rng(0)
+    mean, second = rng.normal(size=(2, 2)), rng.normal(size=(2, 2, 2, 2))
+    second = second + second.transpose(2, 3, 0, 1)
+
+    def moment(xs):
+        return mean[xs[0]] if len(xs) == 1 else second[xs[0] + xs[1]]
+
+    for coordinate in ([(0, 1)], [(0, 1), (0, 1)], [(0, 0), (0, 1)], [(0, 0), (1, 0)]):
+        for seed in range(30):
+            one = sample_tn(jm, policy, moment, coordinate, np.random.default_rng(seed))
+            two = jl.sample_t2(jm, policy, mean, second, coordinate, np.random.default_rng(seed))
+            if len(coordinate) == 1 or coordinate[0][0] == coordinate[1][0]:
+                assert one == pytest.approx(two)  # across states the draws come in another order
+            else:
+                assert np.isfinite(one)
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        ((1.0, 0.5), "sum of its squares diverges"),
+        ((1.0, 1.1), "its sum converges"),
+        ((0.0, 0.8), "first step"),
+        ((1.5, 0.8), "first step"),
+        (0.1, "sum of its squares diverges"),
+        ((1.0, float("nan")), "Robbins-Monro"),
+    ],
+)
+def test_schedules_that_break_robbins_monro(step, message):
+    jm, policy = small_problem()
+    with pytest.raises(ValueError, match=message):
+        jl.incremental_jipe2(jm, policy, 10, step_size=step)
+
+
+class Broken(Wrapped):
+    """A simulator whose answers are replaced by one that is wrong."""
+
+    def __init__(self, jm, answer):
+        super().__init__(jm)
+        self.answer = answer
+
+    def query(self, state, actions, rng):
+        return self.answer(len(actions))
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (
+            lambda m: ([0.0] * m, [2] * m),
+            r"query\(state \d, actions .*next states\[0\].* = 2",
+        ),
+        (lambda m: ([np.nan] * m, [0] * m), "rewards.*not finite"),
+        (lambda m: ([0.0] * (m + 1), [0] * m), "rewards must have shape"),
+        (lambda m: ([0.0] * m, [0.5] * m), "next states must hold integers"),
+        (lambda m: (["x"] * m, [0] * m), "rewards must hold real numbers"),
+    ],
+)
+def test_simulators_that_answer_nonsense(answer, message):
+    jm, policy = small_problem()
+    with pytest.raises(ValueError, match=message):
+        jl.incremental_jipe2(Broken(jm, answer), policy, 10)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_updates": 0}, "num_updates must be at least 1"),
+        ({"form": "half"}, "form must be one of"),
+        ({"selection": "random"}, "selection must be one of"),
+        ({"selection": {"mu": 1.0}}, "'diag'.*infinitely often"),
+        ({"selection": {"sigma": 1.0}}, "selection block must be one of"),
+        ({"selection": np.ones(20)}, "sum of selection"),
+        ({"selection": [1.0] + [0.0] * 19}, r"selection\[1\] \(coordinate 1\).*never"),
+        ({"checkpoints": [0, 5]}, "checkpoints must lie in"),
+        ({"checkpoints": 0}, "checkpoints must be at least 1"),
+        ({"on_interrupt": "ignore"}, "on_interrupt must be one of"),
+        ({"initial": (np.zeros((2, 2)), np.zeros((2, 2)))}, "initial second must have 4 axes"),
+    ],
+)
+def test_arguments(options, message):
+    jm, policy = small_problem()
+    arguments = {"num_updates": 10} | options
+    with pytest.raises(ValueError, match=message):
+        jl.incremental_jipe2(jm, policy, **arguments)
+
+
+def test_wrong_resume_and_wrong_simulator():
+    jm, policy = small_problem()
+    run = jl.incremental_jipe2(jm, policy, 10)
+    with pytest.raises(ValueError, match="learned in the form 'full'"):
+        jl.incremental_jipe2(jm, policy, 10, initial=run, form="collapsed")
+    with pytest.raises(ValueError, match="has no `num_states`"):
+        jl.incremental_jipe2(object(), policy, 10)
+    with pytest.raises(ValueError, match="more than 200,000 coordinates"):
+        jl.incremental_jipe(jl.windy_gridworld(5), jl.goal_policy(5), 4, 10)
+
+
+@pytest.mark.parametrize("choice", ["return", "raise"])
+def test_interrupt(choice):
+    """A real Ctrl-C in the middle of a long run."""
+    jm, policy = small_problem()
+    timer = threading.Timer(1.0, lambda: signal.raise_signal(signal.SIGINT))
+    simulator = Wrapped(jm)
+    timer.start()
+    if choice == "raise":
+        with pytest.raises(KeyboardInterrupt):
+            jl.incremental_jipe2(simulator, policy, 10**9)
+    else:
+        run = jl.incremental_jipe2(simulator, policy, 10**9, on_interrupt="return")
+        assert 0 < run.iterations < 10**9
+        assert run.visits.sum() == run.iterations
+        assert np.isfinite(run.moments.mean).all()
+    timer.join()

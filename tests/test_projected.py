@@ -1,0 +1,275 @@
+"""Projected JIPE-2: exact features, the bound, the cones, the weights, refusals, an oracle."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import problems, random_jmdp, random_policy
+
+import jmdp_lib as jl
+from jmdp_lib.operators.pair_law import mass_apart, pair_step
+from jmdp_lib.solvers import conic
+from jmdp_lib.solvers.pair_weights import occupancy, start_law, stationary_pairs
+from jmdp_lib.solvers.projected import ProjectedProblem
+
+
+def ergodic_problem(seed, num_states=3, gamma=0.7):
+    """Every table can lead anywhere with some probability: ergodic under a full policy."""
+    rng = np.random.default_rng(seed)
+    probs = rng.dirichlet(np.ones(num_states), size=(num_states, 2))
+    jm = jl.JMDP.from_mdp(probs, rng.uniform(-1, 1, (num_states, 2, num_states)), gamma)
+    return jm, random_policy(rng, jm), rng
+
+
+@given(problems(max_states=3, max_actions=3))
+@settings(max_examples=40)
+def test_pair_step_is_the_pair_chain(problem):
+    """<rho P_2, h> = <rho, P_2 h>, with P_2 h read off the literal operator."""
+    jm, policy, rng = problem
+    shape = (jm.num_states, jm.num_actions)
+    h = rng.normal(size=shape + shape)
+    zero = np.zeros(shape)
+    free = jl.apply_t2(jm, policy, zero, np.zeros_like(h))[1]
+    law = rng.random(shape + shape)
+    law /= law.sum()
+    after = pair_step(jm, policy, law)
+    assert after.sum() == pytest.approx(1.0)
+    if jm.gamma > 0:
+        moved = (jl.apply_t2(jm, policy, zero, h)[1] - free) / jm.gamma**2
+        assert np.sum(after * h) == pytest.approx(np.sum(law * moved), abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["uniform", "goal"])
+def test_exact_features_reproduce_the_exact_moments(kind):
+    jm = jl.windy_gridworld(2)
+    policy = jl.goal_policy(2) if kind == "goal" else jl.uniform_policy(jm)
+    exact = jl.jipe2(jm, policy, tol=1e-11).moments
+    sol = jl.projected_jipe2(jm, policy, jl.tabular_features(jm), tol=1e-6)
+    assert sol.converged
+    np.testing.assert_allclose(sol.moments.mean, exact.mean, atol=1e-6)
+    np.testing.assert_allclose(sol.moments.full_second(), exact.full_second(), atol=1e-4)
+    assert sol.approximation_error < 1e-5
+
+
+def test_stationary_weights_lose_the_gaps():
+    """Decision 10: exact features, yet everything off the diagonal is left open."""
+    jm, policy, _ = ergodic_problem(0)
+    law = stationary_pairs(jm, policy)
+    assert mass_apart(law) < 1e-12
+    np.testing.assert_allclose(pair_step(jm, policy, law), law, atol=1e-13)
+    exact = jl.jipe2(jm, policy, tol=1e-11).moments
+    sol = jl.projected_jipe2(jm, policy, jl.tabular_features(jm), weights="stationary")
+    assert sol.contraction == pytest.approx(jm.gamma, rel=1e-6)
+    np.testing.assert_allclose(sol.moments.mean, exact.mean, atol=1e-5)
+    np.testing.assert_allclose(sol.moments.variance, exact.variance, atol=1e-4)
+    wrong = np.abs(sol.moments.gap_variance - exact.gap_variance).max()
+    assert wrong > 0.05 * exact.gap_variance.max()
+    right = jl.projected_jipe2(jm, policy, jl.tabular_features(jm)).moments.gap_variance
+    np.testing.assert_allclose(right, exact.gap_variance, atol=1e-4)
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=15)
+def test_pair_stationary_law_is_on_the_diagonal(seed):
+    jm, policy, _ = ergodic_problem(seed)
+    assert mass_apart(stationary_pairs(jm, policy)) < 1e-10
+
+
+@given(problems(max_states=3, max_actions=2), st.floats(0.05, 0.95))
+@settings(max_examples=30)
+def test_occupancy(problem, share):
+    """d = (1 - eta) rho_0 + eta d P_2, so P_2 is bounded by eta^(-1/2) in L_2(d)."""
+    jm, policy, _ = problem
+    eta = jm.gamma**2 + share * (1 - jm.gamma**2)
+    d = occupancy(jm, policy, eta)
+    balance = (1 - eta) * start_law(jm) + eta * pair_step(jm, policy, d)
+    np.testing.assert_allclose(d, balance, atol=1e-12)
+    problem = ProjectedProblem.of(jm, policy, jl.tabular_features(jm), "occupancy", "none", eta)
+    kappa, beta = problem.modulus
+    assert kappa <= jm.gamma * eta**-0.5 + 1e-9
+    assert kappa < 1.0
+    assert beta > 0.0
+
+
+@pytest.mark.parametrize("cone", ["augmented", "psd", "none"])
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=12)
+def test_bound_of_the_theorem(cone, seed):
+    rng = np.random.default_rng(seed)
+    jm = random_jmdp(rng, num_states=4, num_actions=2, gamma=0.8)
+    policy = random_policy(rng, jm)
+    sol = jl.projected_jipe2(jm, policy, jl.random_features(jm, 3, seed), cone=cone)
+    assert sol.converged
+    assert sol.contraction < 1
+    assert sol.approximation_error <= sol.approximation_bound * (1 + 1e-6) + 1e-7
+
+
+@pytest.mark.parametrize("cone", ["augmented", "psd", "none"])
+def test_iteration_from_zero_reaches_the_solve(cone):
+    """The paper's iteration and the direct solve end in the same point, at the rate promised."""
+    rng = np.random.default_rng(3)
+    jm = random_jmdp(rng, num_states=4, num_actions=2, gamma=0.7)
+    policy = random_policy(rng, jm)
+    features = jl.random_features(jm, 3, 1)
+    swept = jl.projected_jipe2(jm, policy, features, cone=cone, initial="zero", tol=1e-7)
+    solved = jl.projected_jipe2(jm, policy, features, cone=cone, tol=1e-7)
+    np.testing.assert_allclose(swept.theta, solved.theta, atol=1e-5)
+    np.testing.assert_allclose(swept.Theta, solved.Theta, atol=1e-4)
+    assert solved.iterations < 5 < swept.iterations
+    given_start = jl.projected_jipe2(
+        jm, policy, features, cone=cone, initial=(solved.theta, solved.Theta), tol=1e-6
+    )
+    assert given_start.iterations <= 2
+    if cone == "none":  # with theta in the cone the projection moves with theta
+        rates = swept.residuals[1:] <= swept.contraction * swept.residuals[:-1] + 1e-9
+        assert rates.all()
+
+
+def test_cones():
+    """Variances stay valid under the augmented cone and not under Theta >= 0 (decision 11)."""
+    jm = jl.windy_gridworld(5)
+    policy = jl.goal_policy(5)
+    features = jl.per_action(jl.rbf_features(5, 5, 2), 4)
+    least = {}
+    for cone in ("augmented", "psd", "none"):
+        sol = jl.projected_jipe2(jm, policy, features, cone=cone)
+        second = sol.moments.full_second().reshape(100, 100)
+        least[cone] = np.einsum("saa->sa", sol.moments.covariance).min()
+        smallest = np.linalg.eigvalsh(second)[0] / np.abs(second).max()
+        assert (smallest > -1e-9) == (cone != "none")
+    assert least["augmented"] > -1e-6
+    assert least["psd"] < -0.1
+    assert least["none"] < -0.1
+
+
+def test_product_weights_are_closed_form():
+    jm, policy, _ = ergodic_problem(5)
+    features = jl.random_features(jm, 4)
+    sol = jl.projected_jipe2(jm, policy, features, weights="product")
+    normal = sol.problem.normal
+    np.testing.assert_allclose(normal, np.eye(len(normal)), atol=1e-9)
+    product = sol.pair_weights.reshape(6, 6)
+    np.testing.assert_allclose(product, np.outer(product.sum(1), product.sum(0)), atol=1e-12)
+    own = jl.projected_jipe2(jm, policy, features, weights=sol.pair_weights)
+    np.testing.assert_allclose(own.Theta, sol.Theta, atol=1e-4)
+
+
+def test_projection_against_an_oracle():
+    """The constrained least-squares step, against Clarabel."""
+    import cvxpy as cp
+
+    rng = np.random.default_rng(1)
+    jm = random_jmdp(rng, num_states=5, num_actions=2, gamma=0.8)
+    policy = random_policy(rng, jm)
+    features = jl.random_features(jm, 4, 2)
+    for cone in ("augmented", "psd"):
+        problem = ProjectedProblem.of(jm, policy, features, "occupancy", cone, None)
+        target = rng.normal(size=(10, 10))
+        target = target + target.T - 2.0 * np.eye(10)
+        theta = rng.normal(size=4)
+        found = problem.fit_second(target, theta)
+        matrix = cp.Variable((4, 4), symmetric=True)
+        base = np.outer(theta, theta) if cone == "augmented" else np.zeros((4, 4))
+        misfit = problem.psi @ matrix @ problem.psi.T - target
+        objective = cp.sum(cp.multiply(problem.d, cp.square(misfit)))
+        oracle = cp.Problem(cp.Minimize(objective), [matrix - base >> 0])
+        oracle.solve(solver=cp.CLARABEL)
+        np.testing.assert_allclose(found, matrix.value, atol=1e-4)
+        assert np.linalg.eigvalsh(found - base)[0] >= -1e-9
+        value = np.sum(problem.d * (problem.psi @ found @ problem.psi.T - target) ** 2)
+        assert value <= oracle.value + 1e-6
+
+
+def test_normal_and_slope_matrices_by_definition():
+    """Both (p, p) matrices against one application per basis matrix."""
+    from jmdp_lib.solvers.projected import _Step
+
+    jm, policy, rng = ergodic_problem(8)
+    problem = ProjectedProblem.of(jm, policy, jl.random_features(jm, 3), "occupancy", "psd", None)
+    step = _Step(problem, 1.0)
+    matrix = rng.normal(size=(3, 3))
+    matrix += matrix.T
+    values = problem.psi @ matrix @ problem.psi.T
+    normal = problem.normal @ conic.to_vector(matrix)
+    np.testing.assert_allclose(normal, problem.right_side(values), atol=1e-10)
+    zero = np.zeros(3), np.zeros((3, 3))
+    moved = step.targets((zero[0], matrix))[1] - step.targets(zero)[1]
+    slope = step.second_slope() @ conic.to_vector(matrix)
+    np.testing.assert_allclose(slope, problem.right_side(moved), atol=1e-10)
+    theta = rng.normal(size=3)
+    mean = step.targets((theta, zero[1]))[0] - step.targets(zero)[0]
+    np.testing.assert_allclose(
+        step.mean_slope() @ theta, problem.psi.T @ (problem.nu * mean), atol=1e-10
+    )
+
+
+def test_symmetric_vectors():
+    rng = np.random.default_rng(0)
+    one, two = (m + m.T for m in rng.normal(size=(2, 4, 4)))
+    assert conic.to_vector(one) @ conic.to_vector(two) == pytest.approx(np.sum(one * two))
+    np.testing.assert_allclose(conic.to_matrix(conic.to_vector(one)), one)
+
+
+def test_feature_maps():
+    jm = jl.windy_gridworld(4)
+    assert jl.tabular_features(jm).shape == (16, 4, 64)
+    groups = np.arange(16) // 8
+    phi = jl.aggregation_features(jm, groups)
+    assert phi.shape == (16, 4, 8)
+    np.testing.assert_array_equal(phi[0, 1], phi[7, 1])
+    assert not np.array_equal(phi[0, 1], phi[8, 1])
+    assert jl.per_action(jl.rbf_features(4, 4, 3), 4).shape == (16, 4, 40)
+    np.testing.assert_array_equal(jl.random_features(jm, 5, 1), jl.random_features(jm, 5, 1))
+    sol = jl.projected_jipe2(jm, jl.uniform_policy(jm), phi)
+    np.testing.assert_allclose(sol.moments.mean[0], sol.moments.mean[7])  # alike is alike
+
+
+def test_gamma_zero():
+    jm, policy, _ = ergodic_problem(2, gamma=0.0)
+    exact = jl.jipe2(jm, policy).moments
+    sol = jl.projected_jipe2(jm, policy, jl.tabular_features(jm))
+    np.testing.assert_allclose(sol.moments.covariance, exact.covariance, atol=1e-7)
+
+
+GRID = jl.windy_gridworld(2)
+UNIFORM = jl.uniform_policy(GRID)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"features": np.ones((4, 4, 2))}, "features have rank 1 < d = 2.*column"),
+        ({"features": np.zeros((4, 4, 1))}, "rank 0"),
+        ({"features": np.ones((4, 3, 1))}, "features must have shape"),
+        ({"features": np.ones((4, 4))}, "features must have 3 axes"),
+        ({"features": jl.random_features(GRID, 17)}, "rank 16 < d = 17"),
+        ({"weights": "stationary"}, "not ergodic.*from state 1 it never comes back to state 0"),
+        ({"weights": "even"}, "weights must be one of"),
+        ({"weights": -np.ones((4, 4, 4, 4))}, r"weights\[0, 0, 0, 0\].*negative"),
+        ({"weights": np.eye(16).reshape(4, 4, 4, 4)[:, :, :2]}, "weights must have shape"),
+        ({"cone": "round"}, "cone must be one of"),
+        ({"eta": 0.5}, r"eta must lie in \(gamma\^2, 1\)"),
+        ({"eta": 1.0}, "eta must lie in"),
+        ({"initial": "best"}, "initial must be one of"),
+        ({"initial": (np.zeros(2), np.zeros((3, 3)))}, "initial theta must have shape"),
+    ],
+)
+def test_arguments(options, message):
+    arguments = {"features": jl.random_features(GRID, 3)} | options
+    with pytest.raises(ValueError, match=message):
+        jl.projected_jipe2(GRID, UNIFORM, **arguments)
+
+
+def test_policy_without_support_under_stationary_weights():
+    jm, _, _ = ergodic_problem(0)
+    policy = jl.deterministic_policy(jm, [0, 1, 0])
+    with pytest.raises(ValueError, match=r"policy\[0, 1\] \(state 0, action 1\).*Assumption B.2"):
+        jl.projected_jipe2(jm, policy, jl.random_features(jm, 2), weights="stationary")
+
+
+def test_periodic_chain_under_stationary_weights():
+    jm = jl.JMDP([[1.0], [1.0]], np.ones((2, 1, 1)), [[[1]], [[0]]], 0.9)
+    with pytest.raises(ValueError, match="period 2"):
+        jl.projected_jipe2(jm, np.ones((2, 1)), np.ones((2, 1, 1)), weights="stationary")
