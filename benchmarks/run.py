@@ -1,4 +1,4 @@
-"""Speed as ratios, each taken within one run: `python benchmarks/run.py` (about a minute).
+"""Speed as ratios, each taken within one run: `python benchmarks/run.py` (about three minutes).
 
 Prints a table and writes it, with where it was measured, to benchmarks/results.md.
 """
@@ -17,6 +17,8 @@ from numpy_pairs import simulate_pairs_numpy
 
 import jmdp_lib as jl
 from jmdp_lib.operators import PairOperator
+from jmdp_lib.solvers import schedules
+from jmdp_lib.solvers.learner import Learner
 
 
 def seconds(work: Callable[[], object], repeats: int = 3) -> float:
@@ -86,8 +88,75 @@ def evaluation():
         )
 
 
+class Plain:
+    """The same model behind the four names of a simulator: the plain Python loop."""
+
+    def __init__(self, jm):
+        self.num_states, self.num_actions, self.gamma = jm.num_states, jm.num_actions, jm.gamma
+        self.query = jm.query
+
+
+def learning():
+    """Coordinate updates per second on one core, compiled against a plain Python loop."""
+    jm = jl.windy_gridworld(5)
+    for name, policy in (("goal", jl.goal_policy(5)), ("uniform", jl.uniform_policy(jm))):
+        for form in ("full", "collapsed"):
+            updates, few = 4_000_000, 3_000
+            fast = seconds(
+                lambda: jl.incremental_jipe2(jm, policy, updates, form=form, checkpoints=1)
+            )
+            learner = Learner.of(Plain(jm), policy, form)
+            values, visits = learner.start(None), np.zeros(learner.blocks.size, dtype=np.int64)
+            rng = np.random.default_rng(0)
+            weights = schedules.selection_weights("uniform", learner.blocks)
+            update = learner.updater(values, visits, schedules.StepSize(), weights, rng)
+            slow = seconds(lambda: update(few), 2)
+            yield (
+                f"incremental JIPE-2, {form}, 5x5 gridworld, {name} policy",
+                f"{updates / fast / 1e6:.1f} M updates/s",
+                f"{few / slow / 1e3:.1f} k (Python)",
+                (updates / fast) / (few / slow),
+            )
+
+
+def collapse():
+    """Updates until the error has fallen to a tenth of its start, full against collapsed."""
+    jm = jl.windy_gridworld(5, gamma=0.8)
+    policy = jl.uniform_policy(jm)
+    exact = jl.jipe2(jm, policy, tol=1e-10).moments
+    needed = {}
+    for form in ("full", "collapsed"):
+        run = jl.incremental_jipe2(
+            jm, policy, 20_000_000, form=form, reference=exact, checkpoints=120
+        )
+        reached = run.errors <= 0.1 * np.abs(exact.mean).max()
+        needed[form] = run.updates[reached.argmax()] if reached.any() else np.nan
+    yield (
+        "updates to a tenth of the error, 5x5 gridworld, gamma 0.8",
+        f"{needed['collapsed'] / 1e6:.2f} M (collapsed)",
+        f"{needed['full'] / 1e6:.2f} M (full)",
+        needed["full"] / needed["collapsed"],
+    )
+
+
+def projection():
+    """Projected JIPE-2, set-up included, against the exact solve of the same problem."""
+    jm = jl.windy_gridworld(5)
+    for name, policy in (("goal", jl.goal_policy(5)), ("uniform", jl.uniform_policy(jm))):
+        exact = seconds(lambda: jl.jipe2(jm, policy), 2)
+        for centres in (2, 3):
+            features = jl.per_action(jl.rbf_features(5, 5, centres), 4)
+            took = seconds(lambda: jl.projected_jipe2(jm, policy, features), 2)
+            yield (
+                f"projected JIPE-2, d = {features.shape[-1]}, {name} policy",
+                f"{took:.2f} s",
+                f"{exact * 1e3:.0f} ms (exact)",
+                took / exact,
+            )
+
+
 def main() -> None:
-    rows = [*simulation(), *evaluation()]
+    rows = [*simulation(), *evaluation(), *learning(), *collapse(), *projection()]
     lines = [
         f"Measured on {platform.machine()}, Python {platform.python_version()}, "
         f"NumPy {np.__version__}, Numba {numba.__version__}, {numba.get_num_threads()} threads.",

@@ -102,3 +102,26 @@ def band(ax: Axes, x: ArrayLike, runs: ArrayLike, label: str) -> Axes:
     (line,) = ax.loglog(np.asarray(x), middle, label=label)
     ax.fill_between(np.asarray(x), low, high, color=line.get_color(), alpha=0.2, lw=0)
     return ax
+
+
+def against_exact(ax: Axes, exact: ArrayLike, found: ArrayLike, label: str) -> Axes:
+    """Found against exact values, with the line where they agree."""
+    x, y = np.ravel(np.asarray(exact)), np.ravel(np.asarray(found))
+    ax.plot(x, y, ".", ms=4, alpha=0.6, label=label)
+    low, high = float(min(x.min(), np.nanmin(y))), float(max(x.max(), np.nanmax(y)))
+    ax.plot([low, high], [low, high], color="0.6", lw=0.8, zorder=0)
+    ax.set_xlabel("exact")
+    return ax
+
+
+def pair_weights(ax: Axes, weights: ArrayLike, low: float = -6.0, high: float = -1.0) -> Axes:
+    """Weights over pairs of state-actions (S, A, S, A), log10 between `low` and `high`."""
+    law = np.asarray(weights, dtype=float)
+    side = law.shape[0] * law.shape[1]
+    shown = np.log10(np.maximum(law.reshape(side, side), 10.0**low))
+    image = ax.imshow(shown, cmap="viridis", vmin=low, vmax=high)
+    ax.figure.colorbar(image, ax=ax, label=r"$\log_{10}$ weight", shrink=0.8)
+    ax.set_xlabel("$(s, a)$")
+    ax.set_ylabel(r"$(\tilde s, \tilde a)$")
+    ax.grid(visible=False)
+    return ax

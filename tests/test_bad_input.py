@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -62,6 +63,14 @@ def test_good_model_is_accepted():
     assert tables().num_states == 2
 
 
+def test_single_precision_and_one_hot_probabilities_are_accepted():
+    probs = np.array([[0.1, 0.2, 0.7]], dtype=np.float32)
+    jm = jl.JMDP(probs, np.zeros((1, 3, 2)), np.zeros((1, 3, 2), dtype=int), 0.9)
+    assert jm.probs.sum() == pytest.approx(1.0, abs=1e-15)
+    assert jl.jipe2(GRID, GOAL.astype(bool)).converged
+    assert jl.jipe2(GRID, GOAL.tolist()).converged
+
+
 def test_stacked_tables():
     good = ([0, 1], [1.0, 1.0], [[0.0], [1.0]], [[1], [0]])
     assert jl.JMDP.from_tables(*good, num_states=2, gamma=0.9).num_states == 2
@@ -69,6 +78,19 @@ def test_stacked_tables():
         jl.JMDP.from_tables(*good, num_states=3, gamma=0.9)
     with pytest.raises(ValueError, match=r"states\[1\] \(table 1\) = 1 is not one of the 1"):
         jl.JMDP.from_tables(*good, num_states=1, gamma=0.9)
+    with pytest.raises(ValueError, match=r"rewards\[1, 0\] .*action 0.*nan.*a table of state 1"):
+        jl.JMDP.from_tables([0, 1], [1.0, 1.0], [[0.0], [np.nan]], [[1], [0]], 2, 0.9)
+    with pytest.raises(ValueError, match=r"next_states\[0, 0\] .* = 7.*a table of state 0"):
+        jl.JMDP.from_outcomes([[[(1.0, 0.0, 7)]]], 0.9)
+    with pytest.raises(ValueError, match="at least one state"):
+        jl.JMDP.from_outcomes([], 0.9)
+
+
+def test_gamma_is_checked_before_any_work():
+    calls = []
+    with pytest.raises(ValueError, match="gamma"):
+        jl.JMDP.from_step(2, 2, 2.0, [1.0], lambda s, a, u: calls.append(s))
+    assert calls == []
 
 
 @pytest.mark.parametrize(
@@ -126,6 +148,7 @@ def test_users_own_couplings(coupling, message):
         (0, [1, 2, 1], ValueError, r"distinct, got \[1, 2, 1\]: \[1\] repeated"),
         (0, [], ValueError, "at least one action"),
         (0, 2, ValueError, "must be a sequence"),
+        (0, None, ValueError, "query at state 0: actions must be a sequence"),
     ],
 )
 def test_queries(state, actions, error, message):
@@ -191,6 +214,16 @@ def test_policies(policy, message, evaluate):
         (lambda: jl.inventory(demand_probs=[0.5, 0.6]), "sum of noise_probs"),
         (lambda: jl.apply_t2(GRID, GOAL, GOAL, np.zeros((9, 4, 9, 3))), "second must have shape"),
         (lambda: jl.contraction_modulus(0, 0.9), "order must be at least 1"),
+        (lambda: jl.norm_weight(2, 0.9, -1.0), "reward_bound must be a positive"),
+        (lambda: jl.one_sided_bound(1.0, -2.0), "variance must not be negative"),
+        (lambda: jl.jipe2(GRID, GOAL, tol="small"), "tol must be a real number"),
+        (lambda: jl.jipe2(GRID, GOAL, initial=3), "initial must be moments"),
+        (lambda: jl.jipe(GRID, GOAL, initial=(1, 2)), "initial must be moments"),
+        (lambda: jl.windy_gridworld((3,)), "size must be a number or"),
+        (lambda: jl.windy_gridworld(3, gust_prob=None), "gust_prob must be a real number"),
+        (lambda: jl.JMDP([[1.0]], [[[1e200]]], [[[0]]], 0.9), "no room for their moments"),
+        (lambda: jl.JMDP([[1.0]], [[[1.0]]], [[[0]]], np.complex64(0.5)), "gamma must be a real"),
+        (lambda: jl.from_gymnasium(gymnasium.make("FrozenLake-v1"), map_name="8x8"), "map_name"),
     ],
 )
 def test_arguments(call, message):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from brute import product_jmdp, tables_of
@@ -48,6 +51,17 @@ def test_is_immutable():
     one = jl.JMDP(source, [[[0.5]]], [[[0]]], 0.9)
     source[0, 0] = 7.0
     assert one.probs[0] == 1.0
+
+
+def test_copies_and_pickles_are_immutable_too():
+    jm = jl.windy_gridworld(3)
+    jm.transitions  # noqa: B018 (cached before the copy is made)
+    for other in (copy.deepcopy(jm), pickle.loads(pickle.dumps(jm))):
+        same_tables(jm, other)
+        with pytest.raises(ValueError, match="read-only"):
+            other.rewards[0] = 1.0
+    with pytest.raises(ValueError, match="read-only"):
+        jm.transitions.data[0] = 0.5
 
 
 @given(problems())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +13,7 @@ from strategies import problems
 
 import jmdp_lib as jl
 from jmdp_lib import memory
+from jmdp_lib.moments import Moments
 
 
 @given(problems())
@@ -116,6 +120,8 @@ def test_bad_coordinates_are_named():
         m.moment([(0, 0)] * 3)
     with pytest.raises(ValueError, match="order 3 was asked for"):
         m.gap_moment([(0, 0, 1)] * 3)
+    with pytest.raises(ValueError, match="a gap must be"):
+        m.gap_moment([(0, 1)])
 
 
 def test_what_cannot_fit_is_refused_with_its_size(monkeypatch):
@@ -126,13 +132,45 @@ def test_what_cannot_fit_is_refused_with_its_size(monkeypatch):
         m.full_second()
     from jmdp_lib.operators import multisets
 
+    with pytest.raises(MemoryError, match="JIPE-2 on 9 states needs"):
+        jl.jipe2(jm, jl.goal_policy(3))
+    with pytest.raises(MemoryError, match="marginal MDP"):
+        jm.marginal_mdp()
+    with pytest.raises(MemoryError, match="1,296 coordinates"):
+        jl.incremental_jipe2(jm, jl.goal_policy(3), 10)
     monkeypatch.setattr(multisets, "available_bytes", lambda: 1000)
     with pytest.raises(MemoryError, match="order 3 on 9 states needs more"):
         jl.jipe(jm, jl.goal_policy(3), order=3)
 
 
 def test_results_are_read_only():
-    m = jl.jipe2(jl.windy_gridworld(3), jl.goal_policy(3)).moments
-    for array in (m.mean, m.covariance):
-        with pytest.raises(ValueError, match="read-only"):
-            array[0] = 0.0
+    sol = jl.jipe2(jl.windy_gridworld(3), jl.goal_policy(3))
+    for m in (sol.moments, copy.deepcopy(sol.moments), pickle.loads(pickle.dumps(sol)).moments):
+        for array in (m.mean, m.covariance, m.correlation, m.gap_variance):
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 0.0
+    assert len({sol, sol}) == 1  # results can be kept in sets and as keys
+
+
+def test_small_but_real_variances_are_resolved_alike():
+    """A correlation is nan where the variance is zero, not where it is merely small."""
+    jm, policy = jl.windy_gridworld(3, gust_prob=1e-7), jl.goal_policy(3)
+    one, two = jl.jipe2(jm, policy).moments, jl.jipe(jm, policy, order=2).moments
+    assert one.variance[6, 1] == pytest.approx(2.94e-7, rel=1e-2)
+    np.testing.assert_allclose(one.correlation[6], two.correlation[6], atol=1e-4)
+    np.testing.assert_array_equal(np.isnan(one.correlation), np.isnan(two.correlation))
+
+
+def test_learned_variances_below_zero_are_nan():
+    """An estimate that cannot be right is not passed off as certainty."""
+    jm = jl.inventory(capacity=4, max_order=2)
+    learned = jl.incremental_jipe2(jm, jl.uniform_policy(jm), 5000).moments
+    blocks = learned.covariance
+    variance = np.einsum("saa->sa", blocks)
+    gap = variance[:, :, None] + variance[:, None, :] - blocks - blocks.transpose(0, 2, 1)
+    large = 10.0 * (4 * learned.resolution**2 + 1e-12 * (1 + np.abs(blocks).max()))
+    assert np.isnan(learned.gap_variance[gap < -large]).all()
+    assert not np.isnan(learned.gap_variance[gap >= 0]).any()
+    plain = Moments(2, np.zeros((1, 2)), np.array([[[1.0, 2.0], [2.0, 1.0]]]), None, 0.0, 0.0)
+    assert np.isnan(plain.gap_variance[0, 0, 1])
+    assert np.isnan(plain.inferiority_bound[0, 0, 1])

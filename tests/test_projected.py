@@ -12,7 +12,7 @@ import jmdp_lib as jl
 from jmdp_lib.operators.pair_law import mass_apart, pair_step
 from jmdp_lib.solvers import conic
 from jmdp_lib.solvers.pair_weights import occupancy, start_law, stationary_pairs
-from jmdp_lib.solvers.projected import ProjectedProblem
+from jmdp_lib.solvers.projection import ProjectedProblem, ProjectionStep
 
 
 def ergodic_problem(seed, num_states=3, gamma=0.7):
@@ -184,11 +184,9 @@ def test_projection_against_an_oracle():
 
 def test_normal_and_slope_matrices_by_definition():
     """Both (p, p) matrices against one application per basis matrix."""
-    from jmdp_lib.solvers.projected import _Step
-
     jm, policy, rng = ergodic_problem(8)
     problem = ProjectedProblem.of(jm, policy, jl.random_features(jm, 3), "occupancy", "psd", None)
-    step = _Step(problem, 1.0)
+    step = ProjectionStep(problem, 1.0)
     matrix = rng.normal(size=(3, 3))
     matrix += matrix.T
     values = problem.psi @ matrix @ problem.psi.T

@@ -197,6 +197,45 @@ def test_not_converging_is_never_silent():
         assert not jl.jipe2(jm, jl.goal_policy(3), tol=1e-18).converged
 
 
+@pytest.mark.parametrize("tables", [2, 400, 5000])
+def test_bounds_count_rounding(tables):
+    """Long sums round more. Every return here is exactly 1 / (1 - gamma)."""
+    for seed in range(5):
+        probs = np.random.default_rng(seed).dirichlet(np.ones(tables))
+        jm = jl.JMDP([probs], np.ones((1, tables, 1)), np.zeros((1, tables, 1), dtype=int), 0.99)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", jl.ConvergenceWarning)
+            sol = jl.jipe2(jm, [[1.0]], tol=5e-12)
+        assert abs(sol.moments.mean[0, 0] - 100.0) <= sol.error_bound
+
+
+def test_accuracy_beyond_rounding_stops_early():
+    jm = jl.coupled_reward_chain(2, 0.999)
+    with pytest.warns(jl.ConvergenceWarning, match="below double precision"):
+        sol = jl.jipe2(jm, jl.uniform_policy(jm), tol=1e-15)
+    assert not sol.converged
+    assert sol.iterations < 60_000
+
+
+@pytest.mark.parametrize("order", [9, 12])
+def test_high_orders(order):
+    """One state that flips a fair coin between +1 and -1, gamma 0: moments are 1 or 0."""
+    jm = jl.JMDP([[0.5, 0.5]], [[[1.0], [-1.0]]], [[[0], [0]]], 0.0)
+    m = jl.jipe(jm, [[1.0]], order=order).moments
+    assert m.moment([(0, 0)] * order) == pytest.approx(1.0 - order % 2)
+
+
+def test_low_orders_are_held_for_every_coordinate():
+    """Too many multisets of order 3, few of order 2: the latter are all there."""
+    jm, policy = jl.windy_gridworld(4), jl.goal_policy(4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(multisets, "ALL_LIMIT", 500)
+        m = jl.jipe(jm, policy, order=3).moments
+        expected = jl.jipe2(jm, policy).moments
+        assert m.second((0, 0), (15, 3)) == pytest.approx(expected.second((0, 0), (15, 3)))
+        np.testing.assert_allclose(m.full_second(), expected.full_second(), atol=1e-6)
+
+
 def test_stopping_rule():
     jm = jl.windy_gridworld(3)
     sol = jl.jipe2(jm, jl.goal_policy(3), tol=1e-5)
@@ -212,6 +251,7 @@ def test_warm_start():
     warm = jl.jipe2(jm, policy, tol=1e-10, initial=cold.moments)
     assert warm.converged
     assert cold.iterations < jl.jipe2(jm, policy, tol=1e-10).iterations - warm.iterations + 10
+    assert jl.jipe2(jm, policy, tol=1e-6, initial=cold).iterations == 1
     third = jl.jipe(jm, policy, order=3, tol=1e-4)
     assert jl.jipe(jm, policy, order=3, tol=1e-4, initial=third.moments).iterations == 1
 

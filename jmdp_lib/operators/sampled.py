@@ -102,30 +102,40 @@ def sample_collapsed(
     cross: Floats,
     coordinate: Coordinate,
     rng: np.random.Generator,
+    centred: bool = False,
 ) -> float:
     """The same backup with the next action averaged over, on mean (S, A), blocks (S, A, A) and
     cross (S, S), the policy averages W(s, t) for s != t.
 
     A cross coordinate [(s, a), (t, b)] stands for W(s, t): draw a and b from the policy first.
+
+    centred: blocks and cross hold covariances. With y = R + gamma m(S') the target of a block is
+    (y_a - mu_a)(y_b - mu_b) + gamma^2 c(S'_a, S'_b), and of a cross coordinate its second term
+    alone. Its bias is a product of two mean errors and so vanishes first; its noise is that of a
+    covariance, however large the means are.
     """
     gamma = simulator.gamma
     (s, a), (t, b) = coordinate[0], coordinate[-1]
-
-    def value(u: int) -> float:
-        return float(policy[u] @ mean[u])
-
     if (s, a) == (t, b):
         ((r, u),) = draw(simulator, s, [a], rng)
-        if len(coordinate) == 1:
-            return r + gamma * value(u)
-        single = float(policy[u] @ np.diagonal(blocks[u]))
-        return r**2 + 2 * gamma * r * value(u) + gamma**2 * single
-    if s == t:
+        q, v = r, u
+    elif s == t:
         (r, u), (q, v) = draw(simulator, s, [a, b], rng)
     else:
         (r, u), (q, v) = draw(simulator, s, [a], rng) + draw(simulator, t, [b], rng)
-    pair = policy[u] @ blocks[u] @ policy[u] if u == v else cross[u, v]
-    return float(r * q + gamma * (r * value(v) + q * value(u)) + gamma**2 * pair)
+    here, there = float(policy[u] @ mean[u]), float(policy[v] @ mean[v])
+    if len(coordinate) == 1:
+        return r + gamma * here
+    if (s, a) == (t, b):
+        later = float(policy[u] @ np.diagonal(blocks[u]))
+        if centred:
+            later += float(policy[u] @ (mean[u] - here) ** 2)
+    else:
+        later = float(policy[u] @ blocks[u] @ policy[u] if u == v else cross[u, v])
+    if not centred:
+        return r * q + gamma * (r * there + q * here) + gamma**2 * later
+    own = (r + gamma * here - mean[s, a]) * (q + gamma * there - mean[t, b]) if s == t else 0.0
+    return float(own + gamma**2 * later)
 
 
 def sample_tn(

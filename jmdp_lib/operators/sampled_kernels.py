@@ -82,14 +82,24 @@ def _single_at(values: Any, policy: Any, first_block: int, u: int) -> float:
 
 
 @njit(nogil=True, cache=True)
+def _spread_at(values: Any, policy: Any, u: int) -> float:
+    """The variance of mu(u, A) over the policy."""
+    mean, total, num_actions = _mean_at(values, policy, u), 0.0, policy.shape[1]
+    for a in range(num_actions):
+        total += policy[u, a] * (values[u * num_actions + a] - mean) ** 2
+    return total
+
+
+@njit(nogil=True, cache=True)
 def collapsed_updates(
     rng: Any, count: int, values: Any, visits: Any, scale: float, power: float,
-    threshold: Any, cell: Any, gamma: float, policy: Any, starts: Any, table_cdf: Any,
-    rewards: Any, next_states: Any, policy_cdf: Any,
+    threshold: Any, cell: Any, gamma: float, policy: Any, centred: bool, starts: Any,
+    table_cdf: Any, rewards: Any, next_states: Any, policy_cdf: Any,
 ) -> None:  # fmt: skip
     """values: mu (S, A), same-state Sigma (S, A, A), W (S, S) between states, one after another.
 
-    The next action is not drawn but averaged over, and between states neither is kept.
+    The next action is not drawn but averaged over, and between states neither is kept. `centred`:
+    covariances in the place of second moments (see `sampled.sample_collapsed`).
     """
     size, num_actions = policy.shape
     first_block = size * num_actions
@@ -113,15 +123,22 @@ def collapsed_updates(
                 k = pick(rng, table_cdf, starts[s], starts[s + 1])
                 j = pick(rng, table_cdf, starts[t], starts[t + 1])
             r, u = rewards[k, a], next_states[k, a]
+            q, v = rewards[j, b], next_states[j, b]
+            here, there = _mean_at(values, policy, u), _mean_at(values, policy, v)
             if s == t and a == b:
-                target = r * r + 2.0 * gamma * r * _mean_at(values, policy, u)
-                target += gamma * gamma * _single_at(values, policy, first_block, u)
+                later = _single_at(values, policy, first_block, u)
+                if centred:
+                    later += _spread_at(values, policy, u)
             else:
-                q, v = rewards[j, b], next_states[j, b]
-                target = r * q + gamma * r * _mean_at(values, policy, v)
-                target += gamma * q * _mean_at(values, policy, u)
-                w = _pair_at(values, policy, first_block, first_cross, u, v)
-                target += gamma * gamma * w
+                later = _pair_at(values, policy, first_block, first_cross, u, v)
+            if not centred:
+                target = r * q + gamma * (r * there + q * here)
+            elif s == t:
+                target = r + gamma * here - values[s * num_actions + a]
+                target *= q + gamma * there - values[t * num_actions + b]
+            else:
+                target = 0.0
+            target += gamma * gamma * later
         visits[i] += 1
         values[i] += scale * float(visits[i]) ** -power * (target - values[i])
 

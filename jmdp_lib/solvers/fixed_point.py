@@ -139,5 +139,5 @@ def progress(total: int | None, name: str, unit: str = "update") -> Any:
     watched = sys.stderr.isatty() or "ipykernel" in sys.modules
     return tqdm(
         total=total, desc=name, unit=unit, unit_scale=unit == "update", delay=2.0,
-        disable=not watched, leave=False,
+        disable=not watched, leave=False, mininterval=0.5,
     )  # fmt: skip

@@ -18,7 +18,8 @@ from jmdp_lib.operators.multisets import MultisetOperator
 from jmdp_lib.operators.sampled import Simulator, sample_tn
 from jmdp_lib.sampling import stream
 from jmdp_lib.solvers.fixed_point import progress
-from jmdp_lib.solvers.incremental import IncrementalSolution, check_simulator, spread_stops
+from jmdp_lib.solvers.incremental import IncrementalSolution, spread_stops
+from jmdp_lib.solvers.learner import check_simulator
 from jmdp_lib.solvers.schedules import StepSize
 
 MAX_COORDINATES = 200_000
