@@ -14,6 +14,8 @@ same form and hand it to `JMDP.from_mdp`; its marginals are checked there.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -69,3 +71,49 @@ def named(coupling: str | Coupling) -> Coupling:
     if not isinstance(coupling, str) or coupling not in NAMED:
         raise ValueError(f"coupling must be a function or one of {sorted(NAMED)}, got {coupling!r}")
     return NAMED[coupling]
+
+
+def check_marginals(state: int, laws: Sequence[Floats], probs: Any, picks: Any) -> None:
+    """A coupling may only join what is there: every action's marginal law must come back."""
+    shape = (probs.size, len(laws))
+    if not probs.size or probs.ndim != 1 or picks.shape != shape or picks.dtype.kind not in "iu":
+        raise ValueError(
+            f"coupling, state {state}: must return probabilities (K,) and integer outcomes (K, A), "
+            f"got shapes {probs.shape} and {picks.shape}, dtype {picks.dtype}"
+        )
+    for a, law in enumerate(laws):
+        if picks[:, a].min() < 0 or picks[:, a].max() >= law.size:
+            raise ValueError(f"coupling, state {state}, action {a}: an outcome is out of range")
+        marginal = np.bincount(picks[:, a], probs, law.size)
+        if np.any(probs < 0) or np.abs(marginal - law).max() > 1e-9:
+            raise ValueError(f"coupling, state {state}, action {a}: its marginal law is not kept")
+
+
+def dependent_actions(probs: Floats, outcomes: Floats) -> tuple[int, ...] | None:
+    """The smallest set of actions whose joint law is not the product of its marginals, if any.
+
+    probs (K,) of the tables, outcomes (K, A, ...). Pairs come first, but any two actions may be
+    independent where three are not.
+    """
+    num_actions = outcomes.shape[1]
+    columns = [
+        np.unique(outcomes[:, a], axis=0, return_inverse=True)[1].ravel()
+        for a in range(num_actions)
+    ]
+    labels = np.stack(columns, axis=1)
+    if _is_product(probs, labels):
+        return None
+    subsets = (c for size in range(2, num_actions) for c in combinations(range(num_actions), size))
+    found = (actions for actions in subsets if not _is_product(probs, labels[:, actions]))
+    return next(found, tuple(range(num_actions)))
+
+
+def _is_product(probs: Floats, labels: Ints) -> bool:
+    """Whether the joint law of the outcome labels (K, m) is the product of its marginals."""
+    support, inverse = np.unique(labels, axis=0, return_inverse=True)
+    joint = np.bincount(inverse.ravel(), probs)
+    marginals = [np.bincount(column, probs) for column in labels.T]
+    if len(support) != np.prod([m.size for m in marginals], dtype=float):
+        return False
+    product = np.prod([m[column] for m, column in zip(marginals, support.T, strict=True)], axis=0)
+    return bool(np.allclose(joint, product, rtol=0.0, atol=1e-12))

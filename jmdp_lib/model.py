@@ -14,10 +14,9 @@ state at different times, are independent: the one-step coupling regime of Secti
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from scipy import sparse
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.couplings import Coupling, named
+from jmdp_lib.couplings import Coupling, check_marginals, dependent_actions, named
 from jmdp_lib.memory import require
 
 _TABLES = ("state", "table", "action")
@@ -195,7 +194,7 @@ class JMDP:
                 for a, law in enumerate(actions)
             ]
             table_probs, picks = couple(laws)
-            _check_marginals(s, laws, np.asarray(table_probs), np.asarray(picks))
+            check_marginals(s, laws, np.asarray(table_probs), np.asarray(picks))
             for prob, pick in zip(table_probs, picks, strict=True):
                 chosen = [actions[a][i] for a, i in enumerate(pick)]
                 rows.append((s, float(prob), [c[1] for c in chosen], [c[2] for c in chosen]))
@@ -295,61 +294,21 @@ class JMDP:
     @cached_property
     def coupling_witness(self) -> tuple[int, tuple[int, ...]] | None:
         """The first (state, actions) whose joint law is not the product law, if there is one."""
-        return next(self._non_product_queries(), None)
+        for s in range(self.num_states):
+            rows = slice(self.starts[s], self.starts[s + 1])
+            outcomes = np.stack([self.rewards[rows], self.next_states[rows]], axis=-1)
+            actions = dependent_actions(self.probs[rows], outcomes)
+            if actions:
+                return s, actions
+        return None
 
     @property
     def is_coupled(self) -> bool:
         """Whether this is a coupled-dynamics environment (Definition 4.2)."""
         return self.coupling_witness is not None
 
-    def _non_product_queries(self) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Smallest sets of actions first: pairs may be independent where triples are not."""
-        for s in range(self.num_states):
-            rows = slice(self.starts[s], self.starts[s + 1])
-            probs = self.probs[rows]
-            outcomes = np.stack([self.rewards[rows], self.next_states[rows]], axis=-1)
-            labels = np.stack(
-                [np.unique(outcomes[:, a], axis=0, return_inverse=True)[1].ravel()
-                 for a in range(self.num_actions)], axis=1,
-            )  # fmt: skip
-            if _is_product(probs, labels):
-                continue
-            for size in range(2, self.num_actions + 1):
-                for actions in combinations(range(self.num_actions), size):
-                    if not _is_product(probs, labels[:, actions]):
-                        yield s, actions
-
-
-def _is_product(probs: Floats, labels: Ints) -> bool:
-    """Whether the joint law of the outcome labels (K, m) is the product of its marginals."""
-    support, inverse = np.unique(labels, axis=0, return_inverse=True)
-    joint = np.bincount(inverse.ravel(), probs)
-    marginals = [np.bincount(column, probs) for column in labels.T]
-    if len(support) != np.prod([m.size for m in marginals], dtype=float):
-        return False
-    product = np.prod([m[column] for m, column in zip(marginals, support.T, strict=True)], axis=0)
-    return bool(np.allclose(joint, product, rtol=0.0, atol=1e-12))
-
 
 def _owner(message: str, states: Ints) -> str:
     """`: a table of state s` for a message that names a table."""
     found = re.search(r"table (\d+)", message)
     return f": a table of state {states[int(found[1])]}" if found else ""
-
-
-def _check_marginals(state: int, laws: Sequence[Floats], probs: Any, picks: Any) -> None:
-    """A coupling may only join what is there: every action's marginal law must come back."""
-    shape = (probs.size, len(laws))
-    if not probs.size or probs.ndim != 1 or picks.shape != shape or picks.dtype.kind not in "iu":
-        raise ValueError(
-            f"coupling, state {state}: must return probabilities (K,) and integer outcomes (K, A), "
-            f"got shapes {probs.shape} and {picks.shape}, dtype {picks.dtype}"
-        )
-    for a, law in enumerate(laws):
-        if picks[:, a].min() < 0 or picks[:, a].max() >= law.size:
-            raise ValueError(f"coupling, state {state}, action {a}: an outcome is out of range")
-        if (
-            np.any(probs < 0)
-            or np.abs(np.bincount(picks[:, a], probs, law.size) - law).max() > 1e-9
-        ):
-            raise ValueError(f"coupling, state {state}, action {a}: its marginal law is not kept")

@@ -32,6 +32,7 @@ def small_problem(seed=0, gamma=0.5):
     return jm, random_policy(rng, jm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["full", "collapsed", "centred"])
 def test_converges_at_the_rate_of_theory(form):
     """alpha = n^-0.8: the error falls like n^-0.4, over 20 seeds."""
@@ -136,6 +137,7 @@ def test_collapsed_backup_is_unbiased(problem, centred):
         assert found == pytest.approx(truth, abs=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["full", "collapsed", "centred"])
 def test_any_simulator_follows_the_same_law(form):
     """One update per coordinate from the same M: compiled and wrapped backups agree in law."""
@@ -169,6 +171,7 @@ def test_any_simulator_follows_the_same_law(form):
             assert abs(first - second) <= 5 * np.sqrt(0.5 / 1500)
 
 
+@pytest.mark.slow
 def test_wrapped_simulator_learns():
     jm, policy = small_problem(4)
     exact = jl.jipe2(jm, policy, tol=1e-10).moments

@@ -197,6 +197,7 @@ def test_not_converging_is_never_silent():
         assert not jl.jipe2(jm, jl.goal_policy(3), tol=1e-18).converged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tables", [2, 400, 5000])
 def test_bounds_count_rounding(tables):
     """Long sums round more. Every return here is exactly 1 / (1 - gamma)."""
@@ -209,6 +210,7 @@ def test_bounds_count_rounding(tables):
         assert abs(sol.moments.mean[0, 0] - 100.0) <= sol.error_bound
 
 
+@pytest.mark.slow
 def test_accuracy_beyond_rounding_stops_early():
     jm = jl.coupled_reward_chain(2, 0.999)
     with pytest.warns(jl.ConvergenceWarning, match="below double precision"):

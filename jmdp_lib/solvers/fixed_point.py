@@ -108,13 +108,13 @@ def iterate(
             bar.update()
             if residuals[-1] <= target or len(residuals) >= limit or len(residuals) % 100 == 0:
                 rounding = ulps * operator.distance(start, operator.zero())
-                settled = residuals[-1] <= min(rounding, target)  # T changes nothing any more
-                if residuals[-1] + rounding <= target or settled or len(residuals) >= limit:
+                hopeless = residuals[-1] <= rounding >= target  # no residual could certify tol
+                if residuals[-1] + rounding <= target or hopeless or len(residuals) >= limit:
                     break
     error_bound = (residuals[-1] + rounding) / (1.0 - gamma)
     converged = bool(residuals[-1] + rounding <= target)
     if not converged:
-        advice = "; tol is below double precision here" if residuals[-1] <= rounding else ""
+        advice = "; tol is below double precision here" if rounding >= target else ""
         warnings.warn(
             f"{name} stopped after {len(residuals)} iterations with error bound "
             f"{error_bound:.3g} > tol = {tol:.3g}{advice}",

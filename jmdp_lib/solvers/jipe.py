@@ -109,7 +109,7 @@ def _solution(
 
     Means wrong by up to the error bound e give a constant return one-step deviations of up to 2 e,
     and so a standard deviation of up to 2 e / sqrt(1 - gamma^2). A start with variances of its own
-    leaves up to lambda e of them. From order 3 on a variance is a difference of large numbers.
+    leaves up to lambda e of them. Multisets give a variance as a difference of large numbers.
     """
     largest = jm.reward_bound + float(np.abs(mean).max())
     variance = (2.0 * end.error_bound) ** 2 / (1.0 - jm.gamma**2) + (1e-12 * largest) ** 2
