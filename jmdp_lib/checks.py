@@ -34,7 +34,7 @@ SINGLE_TOLERANCE = 1e-5  # for arrays that come in single precision
 def floats(name: str, values: ArrayLike, *axes: str) -> Floats:
     """A finite float64 copy of `values` with the named axes; a bad entry is named."""
     array = _array(name, values, axes)
-    if array.dtype.kind not in "fiu":
+    if array.dtype.kind not in "fiub":
         raise ValueError(f"{name} must hold real numbers, got dtype {array.dtype}")
     array = array.astype(np.float64)
     refuse(name, array, ~np.isfinite(array), "is not finite", axes)
@@ -53,7 +53,7 @@ def distributions(name: str, values: ArrayLike, *axes: str) -> Floats:
     """A copy of `values` whose last axis holds probability vectors."""
     raw = _array(name, values, axes)
     single = raw.dtype.kind == "f" and raw.dtype.itemsize < 8
-    array = floats(name, raw.astype(float) if raw.dtype.kind == "b" else raw, *axes)
+    array = floats(name, raw, *axes)
     refuse(name, array, array < 0, "is negative", axes)
     totals = array.sum(-1)
     sums_to_one(name, totals, axes[:-1], SINGLE_TOLERANCE if single else SUM_TOLERANCE)

@@ -60,12 +60,15 @@ updates = runs["full"][0].updates
 errors = {form: np.array([run.errors for run in each]) for form, each in runs.items()}
 ratio = np.median(errors["full"][:, -1]) / np.median(errors["collapsed"][:, -1])
 claims.check("final error, full / collapsed form", f"{ratio:.1f}", ratio > 1.5)
-covered = all(np.all(r.errors * 0.2 <= r.residuals + 1e-12) for each in runs.values() for r in each)
+slack = 1.0 - grid.gamma
+covered = all(
+    np.all(r.errors * slack <= r.residuals + 1e-12) for each in runs.values() for r in each
+)
 claims.check("error <= residual / (1 - gamma) at every checkpoint of every run", covered, covered)
 
 # %%
-tenth = 0.1 * np.abs(exact.mean).max()
-needed = {f: updates[(np.median(e, axis=0) <= tenth).argmax()] for f, e in errors.items()}
+tenth = 0.1 * errors["full"][:, 0].max()  # the start, M_0 = 0, has hardly moved by then
+needed = {f: updates[np.median(e, axis=0) <= tenth].min() for f, e in errors.items()}
 saving = needed["full"] / needed["collapsed"]
 claims.check("updates to a tenth of the first error, full / collapsed", f"{saving:.1f}", saving > 3)
 

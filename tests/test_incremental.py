@@ -181,7 +181,7 @@ def test_wrapped_simulator_learns():
     assert learned.residuals[-1] < learned.residuals[0]
     assert np.isnan(learned.error_bound)
     assert not learned.converged
-    with pytest.raises(ValueError, match="only policy averages"):
+    with pytest.raises(ValueError, match="learn their policy averages"):
         learned.moments.second((0, 0), (1, 0))
     full = jl.incremental_jipe2(Wrapped(jm), policy, 500, checkpoints=1).moments
     assert full.full_second().shape == (2, 2, 2, 2)
@@ -265,6 +265,8 @@ def test_order_n(order):
         exact.moment([(0, 0)] * order), abs=0.3
     )
     assert jl.incremental_jipe(Wrapped(jm), policy, order, 50).iterations == 50
+    with pytest.raises(ValueError, match="read-only"):
+        run.values[0] = 7.0
 
 
 def test_order_n_backup_of_order_2_is_the_second_order_backup():
@@ -325,6 +327,8 @@ class Broken(Wrapped):
         (lambda m: ([0.0] * (m + 1), [0] * m), "rewards must have shape"),
         (lambda m: ([0.0] * m, [0.5] * m), "next states must hold integers"),
         (lambda m: (["x"] * m, [0] * m), "rewards must hold real numbers"),
+        (lambda m: None, r"query\(state .*must return \(rewards, next states\)"),
+        (lambda m: [(0.0, 0)] * 3, "must return"),
     ],
 )
 def test_simulators_that_answer_nonsense(answer, message):
@@ -340,6 +344,11 @@ def test_simulators_that_answer_nonsense(answer, message):
         ({"form": "half"}, "form must be one of"),
         ({"selection": "random"}, "selection must be one of"),
         ({"selection": {"mu": 1.0}}, "'diag'.*infinitely often"),
+        ({"selection": {"mu": np.inf, "diag": 1, "same": 1, "cross": 1}}, "'mu'.*finite"),
+        ({"selection": np.full(16, 1 / 16), "form": "collapsed"}, "no coordinate of this form"),
+        ({"tol": -1.0}, "tol must be >= 0"),
+        ({"step_size": None}, "step size must be a real number"),
+        ({"initial": np.zeros((2, 2))}, "initial must be moments"),
         ({"selection": {"sigma": 1.0}}, "selection block must be one of"),
         ({"selection": np.ones(20)}, "sum of selection"),
         ({"selection": [1.0] + [0.0] * 19}, r"selection\[1\] \(coordinate 1\).*never"),

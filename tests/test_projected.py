@@ -147,12 +147,13 @@ def test_cones():
 def test_product_weights_are_closed_form():
     jm, policy, _ = ergodic_problem(5)
     features = jl.random_features(jm, 4)
-    sol = jl.projected_jipe2(jm, policy, features, weights="product")
+    sol = jl.projected_jipe2(jm, policy, features, weights="product", eta=0.95)
     normal = sol.problem.normal
     np.testing.assert_allclose(normal, np.eye(len(normal)), atol=1e-9)
     product = sol.pair_weights.reshape(6, 6)
     np.testing.assert_allclose(product, np.outer(product.sum(1), product.sum(0)), atol=1e-12)
     own = jl.projected_jipe2(jm, policy, features, weights=sol.pair_weights)
+    assert own.contraction == pytest.approx(sol.contraction)
     np.testing.assert_allclose(own.Theta, sol.Theta, atol=1e-4)
 
 
@@ -224,6 +225,41 @@ def test_feature_maps():
     np.testing.assert_allclose(sol.moments.mean[0], sol.moments.mean[7])  # alike is alike
 
 
+@pytest.mark.parametrize("weights", ["occupancy", "product"])
+def test_one_action(weights):
+    jm = jl.JMDP([[0.5, 0.5]], [[[0.0], [1.0]]], [[[0], [0]]], 0.5)
+    sol = jl.projected_jipe2(jm, [[1.0]], np.ones((1, 1, 1)), weights=weights)
+    assert sol.moments.mean[0, 0] == pytest.approx(1.0)
+    assert sol.moments.variance[0, 0] == pytest.approx(0.25 / 0.75)
+
+
+def test_weights_without_a_contraction_claim_nothing():
+    jm, policy, rng = ergodic_problem(4, gamma=0.95)
+    weights = rng.random((3, 2, 3, 2)) ** 4
+    with pytest.warns(jl.ConvergenceWarning, match="no contraction"):
+        sol = jl.projected_jipe2(jm, policy, jl.tabular_features(jm), weights=weights)
+    assert not sol.converged
+    assert sol.contraction >= 1
+    assert sol.beta > 0
+    assert sol.error_bound == sol.approximation_bound == np.inf
+
+
+def test_bound_counts_the_distance_to_the_fixed_point():
+    jm, policy, _ = ergodic_problem(6)
+    sol = jl.projected_jipe2(jm, policy, jl.tabular_features(jm), tol=1e-2, initial="zero")
+    assert sol.converged
+    assert 1e-6 < sol.approximation_error <= sol.approximation_bound
+
+
+def test_occupancy_close_to_one():
+    """The series would need a hundred thousand terms."""
+    jm, policy, _ = ergodic_problem(7)
+    eta = 0.9999
+    d = occupancy(jm, policy, eta)
+    balance = (1 - eta) * start_law(jm) + eta * pair_step(jm, policy, d)
+    np.testing.assert_allclose(d, balance, atol=1e-10)
+
+
 def test_gamma_zero():
     jm, policy, _ = ergodic_problem(2, gamma=0.0)
     exact = jl.jipe2(jm, policy).moments
@@ -239,7 +275,7 @@ UNIFORM = jl.uniform_policy(GRID)
     ("options", "message"),
     [
         ({"features": np.ones((4, 4, 2))}, "features have rank 1 < d = 2.*column"),
-        ({"features": np.zeros((4, 4, 1))}, "rank 0"),
+        ({"features": np.zeros((4, 4, 1))}, "column of zeros"),
         ({"features": np.ones((4, 3, 1))}, "features must have shape"),
         ({"features": np.ones((4, 4))}, "features must have 3 axes"),
         ({"features": jl.random_features(GRID, 17)}, "rank 16 < d = 17"),
@@ -247,6 +283,8 @@ UNIFORM = jl.uniform_policy(GRID)
         ({"weights": "even"}, "weights must be one of"),
         ({"weights": -np.ones((4, 4, 4, 4))}, r"weights\[0, 0, 0, 0\].*negative"),
         ({"weights": np.eye(16).reshape(4, 4, 4, 4)[:, :, :2]}, "weights must have shape"),
+        ({"weights": np.zeros((4, 4, 4, 4))}, "not all be zero"),
+        ({"initial": None}, "initial must be 'solve'"),
         ({"cone": "round"}, "cone must be one of"),
         ({"eta": 0.5}, r"eta must lie in \(gamma\^2, 1\)"),
         ({"eta": 1.0}, "eta must lie in"),

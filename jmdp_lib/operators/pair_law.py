@@ -15,10 +15,14 @@ from jmdp_lib.model import JMDP
 
 def pair_step(jm: JMDP, policy: ArrayLike, law: ArrayLike) -> Floats:
     """One step of the pair chain: law (S, A, S, A) of (X, Y) -> law of (X', Y'), rho P_2."""
-    policy = checks.policy_matrix(jm, policy)
-    num_states, num_actions = shape = policy.shape
-    weights = np.asarray(law, dtype=float)
-    checks.same_shape("law", weights.shape, shape + shape, "(S, A, S, A)")
+    matrix, weights = checks.policy_matrix(jm, policy), np.asarray(law, dtype=float)
+    checks.same_shape("law", weights.shape, matrix.shape * 2, "(S, A, S, A)")
+    return push(jm, matrix, weights)
+
+
+def push(jm: JMDP, policy: Floats, weights: Floats) -> Floats:
+    """`pair_step` on arrays that were checked."""
+    num_states, num_actions = policy.shape
     states = np.arange(num_states)
     same = weights[states, :, states].copy()  # (S, A, A)
     alone = np.einsum("saa->sa", same).copy()  # one branch

@@ -42,9 +42,12 @@ def draw(
     simulator: Simulator, state: int, actions: Sequence[int], rng: np.random.Generator
 ) -> list[tuple[float, int]]:
     """[(reward, next_state)] of the actions, refused if the simulator returns anything else."""
-    rewards, states = simulator.query(state, actions, rng)
+    answer = simulator.query(state, actions, rng)
     if not isinstance(simulator, JMDP):
         try:
+            if not isinstance(answer, tuple | list) or len(answer) != 2:
+                raise ValueError(f"must return (rewards, next states), got {answer!r}")
+            rewards, states = answer
             reward = checks.floats("rewards", rewards, "action")
             successor = checks.integers("next states", states, "action")
             checks.same_shape("rewards", reward.shape, (len(actions),), "(num_queried,)")
@@ -54,6 +57,7 @@ def draw(
             raise ValueError(
                 f"simulator.query(state {state}, actions {list(actions)}): {error}"
             ) from error
+    rewards, states = answer
     return [(float(r), int(x)) for r, x in zip(rewards, states, strict=True)]
 
 

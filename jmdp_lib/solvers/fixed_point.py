@@ -45,7 +45,7 @@ class Solution:
     def __repr__(self) -> str:
         state = "converged" if self.converged else "NOT converged"
         return (
-            f"Solution({state} after {self.iterations} iterations, "
+            f"{type(self).__name__}({state} after {self.iterations} iterations, "
             f"error_bound={self.error_bound:.3g}, order={self.moments.order})"
         )
 

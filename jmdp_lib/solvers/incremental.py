@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments
 from jmdp_lib.operators.sampled import Simulator
 from jmdp_lib.sampling import stream
@@ -75,7 +76,7 @@ def incremental_jipe2(
     selection: str | Mapping[str, float] | ArrayLike = "uniform",
     form: str = "full",
     checkpoints: int | Sequence[int] = 20,
-    reference: Moments | None = None,
+    reference: Solution | Moments | None = None,
     tol: float = 0.0,
     on_interrupt: str = "raise",
 ) -> IncrementalSolution:
@@ -87,7 +88,7 @@ def incremental_jipe2(
     step_size: per visit of a coordinate; (scale, power) for scale / visits^power.
     initial: M_0; zero unless given. An earlier result is continued, random stream and all.
     selection: see `schedules.selection_weights`.
-    checkpoints: how many, spread evenly on a log scale, or the update counts themselves.
+    checkpoints: how many, spread evenly on a log scale, or the update counts of this run.
     reference: the exact moments, if known, to record errors against.
     tol: stop at a checkpoint whose error bound is this small.
     on_interrupt: "return" gives back what was learned up to Ctrl-C instead of raising.
@@ -97,6 +98,8 @@ def incremental_jipe2(
     step = StepSize.of(step_size)
     checks.one_of("on_interrupt", on_interrupt, ("raise", "return"))
     weights = selection_weights(selection, learner.blocks)
+    if not checks.real("tol", tol) >= 0.0 or (tol > 0.0 and not isinstance(simulator, JMDP)):
+        raise ValueError(f"tol must be >= 0, and 0 for a simulator without tables, got {tol}")
     stops = spread_stops(checkpoints, num_updates)
     rng = stream(seed, 0)
     if isinstance(initial, IncrementalSolution):
@@ -104,7 +107,10 @@ def incremental_jipe2(
     else:
         values, visits = learner.start(initial), np.zeros(learner.blocks.size, dtype=np.int64)
     before, truth = int(visits.sum()), None
+    if isinstance(reference, Solution):
+        reference = reference.moments
     if reference is not None:
+        checks.same_shape("reference", reference.mean.shape, learner.policy.shape, "(S, A)")
         truth = learner.raw(learner.pack(reference.mean, reference.full_second()))
     update = learner.updater(values, visits, step, weights, rng)
     history: list[tuple[int, float, float, float]] = []
@@ -146,7 +152,8 @@ def spread_stops(checkpoints: int | Sequence[int], num_updates: int) -> list[int
     """Update counts to stop at: so many, evenly on a log scale, or as given; always the last."""
     if isinstance(checkpoints, int | np.integer):
         count = checks.at_least("checkpoints", int(checkpoints), 1)
-        chosen = np.geomspace(min(100, num_updates), num_updates, count).round().astype(int)
+        first = num_updates if count == 1 else min(100, num_updates)
+        chosen = np.geomspace(first, num_updates, count).round().astype(int)
     else:
         chosen = checks.integers("checkpoints", checkpoints, "checkpoint")
         if chosen.min() < 1 or chosen.max() > num_updates:

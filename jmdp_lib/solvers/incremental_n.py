@@ -56,8 +56,8 @@ def incremental_jipe(
 ) -> IncrementalSolution:
     """All moments of orders 1 to `order` from samples, coordinates picked uniformly.
 
-    Arguments and result as of `incremental_jipe2`. `residuals` need the tables of a JMDP and are
-    nan for a plain simulator.
+    Arguments and result as of `incremental_jipe2`, without resuming. `residuals` need the tables of
+    a JMDP and are nan for a plain simulator.
     """
     matrix = check_simulator(simulator, policy)
     order = checks.at_least("order", order, 1)
@@ -110,6 +110,6 @@ def incremental_jipe(
         blocks = second - mean[:, :, None] * mean[:, None, :]
     moments = Moments(order, mean, blocks, source, float(np.nan_to_num(error_bound)), 0.0)
     return IncrementalSolution(
-        moments, residuals, False, error_bound, done, updates.astype(np.int64), errors, values,
-        visits, f"order {order}", rng.bit_generator.state,
+        moments, residuals, False, error_bound, done, updates.astype(np.int64), errors,
+        checks.frozen(values), checks.frozen(visits), f"order {order}", rng.bit_generator.state,
     )  # fmt: skip

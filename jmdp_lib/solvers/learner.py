@@ -58,6 +58,8 @@ class Learner:
             initial = initial.moments
         if isinstance(initial, Moments):
             initial = (initial.mean, initial.full_second())
+        if not isinstance(initial, tuple) or len(initial) != 2:
+            raise ValueError(f"initial must be moments or (mean, second), got {initial!r}")
         mean, second = initial
         return self.pack(*checks.collection("initial", mean, second, self.simulator))
 
@@ -213,8 +215,8 @@ class LearnedSource:
         """(S, A, S, A)."""
         if self.second is None:
             raise ValueError(
-                'form="collapsed" on a simulator learns only policy averages between states; '
-                'use form="full"'
+                'only form="full" learns moments between states from a simulator; the others '
+                "learn their policy averages"
             )
         return self.second
 
@@ -222,7 +224,7 @@ class LearnedSource:
 def check_simulator(simulator: Simulator, policy: ArrayLike) -> Floats:
     """The policy as a matrix, once the simulator has all that is asked of it."""
     for name in ("num_states", "num_actions", "gamma", "query"):
-        if not hasattr(simulator, name):
+        if not hasattr(simulator, name) or (name == "query" and not callable(simulator.query)):
             raise ValueError(f"simulator {simulator!r} has no `{name}`")
     checks.at_least("simulator.num_states", simulator.num_states, 1)
     checks.at_least("simulator.num_actions", simulator.num_actions, 1)

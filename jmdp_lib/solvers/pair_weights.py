@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.sparse import csgraph, csr_array
+from scipy.sparse.linalg import LinearOperator, gmres
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP
-from jmdp_lib.operators.pair_law import pair_step
+from jmdp_lib.operators.pair_law import push
 
 
 def start_law(jm: JMDP) -> Floats:
@@ -26,12 +27,28 @@ def start_law(jm: JMDP) -> Floats:
     return law
 
 
-def occupancy(jm: JMDP, policy: Floats, eta: float, start: Floats | None = None) -> Floats:
-    """The discounted pair occupancy (S, A, S, A), to rounding."""
-    law = start_law(jm) if start is None else start
+def occupancy(jm: JMDP, policy: Floats, eta: float) -> Floats:
+    """The discounted pair occupancy (S, A, S, A), to rounding: d = (1 - eta) rho_0 + eta d P_2.
+
+    Summed where the series is short, else solved for.
+    """
+    law = start_law(jm)
+    if eta > 0.98:
+
+        def rest(d: Floats) -> Floats:
+            return d - eta * push(jm, policy, d.reshape(law.shape)).ravel()
+
+        operator = LinearOperator((law.size, law.size), matvec=rest, dtype=float)
+        right = (1.0 - eta) * law.ravel()
+        found, failed = gmres(operator, right, rtol=1e-11, restart=60, maxiter=200)
+        if failed:
+            raise ValueError(f"the pair occupancy at eta = {eta} could not be solved for")
+        last = push(jm, policy, np.maximum(found, 0.0).reshape(law.shape))
+        total = (1.0 - eta) * law + eta * last  # at least (1 - eta) rho_0, whatever was rounded
+        return total / total.sum()
     total, weight = (1.0 - eta) * law, 1.0 - eta
     while weight * eta > 1e-15 * (1.0 - eta) and eta > 0.0:
-        law = pair_step(jm, policy, law)
+        law = push(jm, policy, law)
         weight *= eta
         total += weight * law
     return total / total.sum()
@@ -45,7 +62,7 @@ def stationary_pairs(jm: JMDP, policy: Floats) -> Floats:
     _check_ergodic(jm, policy)
     law = start_law(jm)
     for _ in range(200_000):
-        new = pair_step(jm, policy, law)
+        new = push(jm, policy, law)
         if np.abs(new - law).max() <= 1e-15:
             return new
         law = new
@@ -54,13 +71,11 @@ def stationary_pairs(jm: JMDP, policy: Floats) -> Floats:
 
 def _check_ergodic(jm: JMDP, policy: Floats) -> None:
     num_states, num_actions = policy.shape
-    missing = np.argwhere(policy == 0.0)
     checks.refuse(
         "policy", policy, policy == 0.0,
         "leaves the state-action without stationary weight (Assumption B.2); "
         'use weights="occupancy"', ["state", "action"],
     )  # fmt: skip
-    assert not missing.size
     rows = np.repeat(np.arange(num_states), num_actions)
     averaging = csr_array((policy.ravel(), (rows, np.arange(rows.size))))
     chain = (averaging @ jm.transitions).tocsr()

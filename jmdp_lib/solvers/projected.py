@@ -11,14 +11,18 @@ For any weights, with c_1^2 = max (nu P) / nu, c_2^2 = max (d P_2) / d, c_3^2 = 
 
     kappa = max{gamma c_1, 2 beta gamma rho c_3 + gamma^2 c_2}
 
-is a modulus of Pi T_2 in max{||mu||_nu, beta ||Sigma||_d}. The occupancy with parameter eta has
-c_1, c_2, c_3 <= eta^(-1/2); the paper's stationary weights have all three equal to one.
+is a modulus of Pi T_2 in max{||mu||_nu, beta ||Sigma||_d} for a fixed cone. (The augmented cone
+moves with theta, which converges by itself, at rate gamma c_1; once it stands, so does the cone.)
+The occupancy with parameter eta has c_1, c_2, c_3 <= eta^(-1/2); the paper's stationary weights
+have all three equal to one. For weights with kappa >= 1 nothing is promised: the equation may be
+solved, but error_bound is infinite and `converged` false.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -28,7 +32,8 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments
-from jmdp_lib.solvers.fixed_point import Solution, iterate
+from jmdp_lib.norms import norm_weight
+from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution, iterate
 from jmdp_lib.solvers.jipe import jipe2
 from jmdp_lib.solvers.projection import ProjectedProblem, ProjectionStep
 
@@ -57,8 +62,12 @@ class ProjectedSolution(Solution):
 
     @cached_property
     def _exact(self) -> tuple[Floats, Floats]:
-        exact = jipe2(self.problem.jm, self.problem.policy, tol=1e-10).moments
+        exact = jipe2(self.problem.jm, self.problem.policy, tol=self._exact_tol).moments
         return exact.mean.ravel(), exact.full_second().reshape([exact.mean.size] * 2)
+
+    @property
+    def _exact_tol(self) -> float:
+        return max(1e-10, 1e-12 / (1.0 - self.problem.jm.gamma) ** 2)
 
     @cached_property
     def approximation_error(self) -> float:
@@ -71,14 +80,21 @@ class ProjectedSolution(Solution):
 
     @cached_property
     def approximation_bound(self) -> float:
-        """||Pi M^pi - M^pi|| / (1 - kappa): what the theorem allows the error to be."""
+        """||Pi M^pi - M^pi|| / (1 - kappa): what the theorem allows the error to be.
+
+        The distance to the fixed point that was reached, and the accuracy of M^pi, are counted in.
+        """
         problem, phi = self.problem, self.problem.phi
         mean, second = self._exact
         theta = problem.fit_mean(mean)
         whitened = problem.whiten @ self.theta  # the cone is the one at the fixed point
         best = problem.unwhiten(problem.fit_second(second, whitened))
         distance = problem.norm(phi @ theta - mean, phi @ best @ phi.T - second, self.beta)
-        return distance / (1.0 - self.contraction) if self.contraction < 1.0 else np.inf
+        if self.contraction >= 1.0:
+            return np.inf
+        weight = norm_weight(2, problem.jm.gamma, problem.jm.reward_bound)
+        accuracy = self._exact_tol * max(1.0, self.beta * weight)
+        return (distance + 2.0 * accuracy) / (1.0 - self.contraction) + self.error_bound
 
 
 def projected_jipe2(
@@ -101,6 +117,8 @@ def projected_jipe2(
     initial: "solve" works the fixed point out by one linear and one conic solve and leaves it to
         the iteration to certify it; "zero", or (theta, Theta), start the iteration there.
     """
+    if not isinstance(jm, JMDP):
+        raise ValueError(f"projected_jipe2 needs a JMDP, whose tables are known, got {jm!r}")
     checked = checks.policy_matrix(jm, policy)
     problem = ProjectedProblem.of(jm, checked, features, weights, cone, eta)
     kappa, beta = problem.modulus
@@ -108,6 +126,8 @@ def projected_jipe2(
     if isinstance(initial, str):
         checks.one_of("initial", initial, ("solve", "zero"))
         start = step.zero() if initial == "zero" else step.solve()
+    elif not isinstance(initial, tuple) or len(initial) != 2:
+        raise ValueError(f"initial must be 'solve', 'zero' or (theta, Theta), got {initial!r}")
     else:
         d = problem.phi.shape[1]
         theta = checks.floats("initial theta", initial[0], "feature")
@@ -115,8 +135,15 @@ def projected_jipe2(
         checks.same_shape("initial theta", theta.shape, (d,), "(d,)")
         checks.same_shape("initial Theta", matrix.shape, (d, d), "(d, d)")
         start = problem.whiten @ theta, problem.whiten @ matrix @ problem.whiten.T
-    limit = max_iterations if kappa < 1.0 or max_iterations else 10_000
-    end = iterate(step, start, min(kappa, 1.0 - 1e-6), tol, limit, "projected JIPE-2")
+    if kappa < 1.0:
+        end = iterate(step, start, kappa, tol, max_iterations, "projected JIPE-2")
+    else:  # no contraction is known: stop on the residual, claim nothing
+        end = iterate(step, start, 0.0, tol, max_iterations or 10_000, "projected JIPE-2")
+        end = replace(end, converged=False, error_bound=np.inf)
+        warnings.warn(
+            f"these weights give no contraction (kappa = {kappa:.3g}): nothing bounds the error",
+            ConvergenceWarning, stacklevel=2,
+        )  # fmt: skip
     theta, big = np.linalg.solve(problem.whiten, end.state[0]), problem.unwhiten(end.state[1])
     shape = checked.shape
     mean = (problem.phi @ theta).reshape(shape)

@@ -42,10 +42,10 @@ class ProjectedProblem:
         """Checked, with the weights worked out."""
         checks.one_of("cone", cone, CONES)
         phi = checks.floats("features", features, "state", "action", "feature")
-        checks.same_shape("features", phi.shape[:2], policy.shape, "(S, A, d): (S, A)")
+        checks.same_shape("features", phi.shape[:2], policy.shape, "(S, A, d), the first two")
         phi = phi.reshape(policy.size, -1)
         _check_rank(phi)
-        eta = jm.gamma if eta is None else float(eta)
+        eta = jm.gamma if eta is None else checks.real("eta", eta)
         if not (jm.gamma**2 < eta < 1.0 or (jm.gamma == eta == 0.0)):
             raise ValueError(f"eta must lie in (gamma^2, 1) = ({jm.gamma**2:.6g}, 1), got {eta}")
         if isinstance(weights, str):
@@ -60,6 +60,8 @@ class ProjectedProblem:
             law = checks.floats("weights", weights, *axes)
             checks.same_shape("weights", law.shape, policy.shape * 2, "(S, A, S, A)")
             checks.refuse("weights", law, law < 0, "is negative", axes)
+            if not law.any():
+                raise ValueError("weights must not all be zero")
             law = law / law.sum()
         pairs = law.reshape(policy.size, policy.size)
         pairs = (pairs + pairs.T) / 2.0
@@ -73,24 +75,28 @@ class ProjectedProblem:
 
     @cached_property
     def modulus(self) -> tuple[float, float]:
-        """kappa and the beta that makes it least (see the module's docstring)."""
+        """kappa and the beta that makes it least; kappa >= 1 says that nothing is known."""
         gamma, rho = self.jm.gamma, self.jm.reward_bound
         shape = self.policy.shape
         pushed = pair_step(self.jm, self.policy, self.d.reshape(shape + shape))
         pushed = pushed.reshape(self.d.shape)
-        seen = self.d > 0
+        seen, natural = self.d > 0, (1.0 - gamma) / (2.0 * rho)
         if np.any(pushed[~seen] > 1e-15):
-            return np.inf, 1.0
+            return np.inf, natural
         c_2 = np.sqrt((pushed[seen] / self.d[seen]).max())
         alone = self.jm.transitions.T @ self.nu  # law of the next state
         c_1 = np.sqrt(((self.policy * alone[:, None]).ravel() / self.nu).max())
         c_3 = np.sqrt((pushed.sum(0) / self.nu).max())
         if gamma == 0.0:
             return 0.0, 1.0
+        if gamma * c_1 >= 1.0:
+            return float(gamma * c_1), natural
         if c_1 > gamma * c_2:
             return float(gamma * c_1), float((c_1 - gamma * c_2) / (2.0 * rho * c_3))
+        if gamma**2 * c_2 >= 1.0:
+            return float(gamma**2 * c_2), natural
         kappa = (1.0 + gamma**2 * c_2) / 2.0
-        return float(kappa), float(max(kappa - gamma**2 * c_2, 0.0) / (2.0 * gamma * rho * c_3))
+        return float(kappa), float((kappa - gamma**2 * c_2) / (2.0 * gamma * rho * c_3))
 
     @cached_property
     def whiten(self) -> Floats:
@@ -240,21 +246,23 @@ class ProjectionStep:
         here = jm.table_states[table]
         left = shaped[here, a][:, :, None] * shaped[here, b][:, None, :]
         right = value[x[table, a]][:, :, None] * value[x[table, b]][:, None, :]
-        left = left.reshape(len(table), -1) * weight[table, a, b][:, None]
-        four += (left.T @ right.reshape(len(table), -1)).reshape([size] * 4)
+        left = left.reshape(len(table), size**2) * weight[table, a, b][:, None]
+        four += (left.T @ right.reshape(len(table), size**2)).reshape([size] * 4)
         table, a = np.nonzero(alone)
         phi = shaped[jm.table_states[table], a]
-        left = (phi[:, :, None] * phi[:, None, :]).reshape(len(table), -1)
+        left = (phi[:, :, None] * phi[:, None, :]).reshape(len(table), size**2)
         left *= alone[table, a][:, None]
-        four += (left.T @ square[x[table, a]].reshape(len(table), -1)).reshape([size] * 4)
+        four += (left.T @ square[x[table, a]].reshape(len(table), size**2)).reshape([size] * 4)
         return jm.gamma**2 * symmetric_matrix(four)
 
 
 def _check_rank(phi: Floats) -> None:
     """Assumption B.1, naming the column that adds nothing."""
-    _, triangle, order = linalg.qr(phi, mode="economic", pivoting=True)
-    sizes = np.abs(np.diag(triangle))
-    rank = int((sizes > 1e-10 * sizes[0]).sum()) if sizes[0] > 0 else 0
+    lengths = np.linalg.norm(phi, axis=0)
+    if not lengths.all():
+        raise ValueError(f"features have a column of zeros, {lengths.argmin()} (Assumption B.1)")
+    _, triangle, order = linalg.qr(phi / lengths, mode="economic", pivoting=True)
+    rank = int((np.abs(np.diag(triangle)) > 1e-10).sum())
     if rank < phi.shape[1]:
         raise ValueError(
             f"features have rank {rank} < d = {phi.shape[1]} (Assumption B.1): column "

@@ -45,9 +45,9 @@ class StepSize:
         """A schedule from itself, from (scale, power), or from a constant (which is refused)."""
         if isinstance(value, StepSize):
             return value
-        if isinstance(value, tuple):
-            return cls(*value)
-        return cls(float(value), 0.0)
+        if np.shape(value) == (2,):
+            return cls(*(checks.real("step size", part) for part in np.asarray(value)))
+        return cls(checks.real("step size", value), 0.0)
 
 
 def selection_weights(selection: str | Mapping[str, float] | ArrayLike, blocks: Ints) -> Floats:
@@ -68,10 +68,10 @@ def selection_weights(selection: str | Mapping[str, float] | ArrayLike, blocks: 
         present = [name for name in BLOCKS if sizes[name]]
         shares = np.array([float(selection.get(name, 0.0)) for name in present])
         for name, share in zip(present, shares, strict=True):
-            if not share > 0.0:
+            if not 0.0 < share < np.inf:
                 raise ValueError(
-                    f"selection gives block {name!r} probability {share}: its coordinates would "
-                    "not be updated infinitely often (Theorem 5.4)"
+                    f"selection gives block {name!r} the share {share}: every block needs a finite "
+                    "one above zero, to be updated infinitely often (Theorem 5.4)"
                 )
         shares /= shares.sum()
         weights = np.zeros(blocks.size)
@@ -82,4 +82,6 @@ def selection_weights(selection: str | Mapping[str, float] | ArrayLike, blocks: 
     checks.same_shape("selection", weights.shape, blocks.shape, "(num_coordinates,)")
     never = used & (weights == 0.0)
     checks.refuse("selection", weights, never, "never updates that coordinate", ["coordinate"])
+    idle = ~used & (weights > 0.0)
+    checks.refuse("selection", weights, idle, "is for no coordinate of this form", ["coordinate"])
     return weights
