@@ -33,6 +33,7 @@ from jmdp_lib.policies import deterministic_policy, epsilon_mixture, uniform_pol
 from jmdp_lib.solvers import (
     ConvergenceWarning,
     IncrementalSolution,
+    Plan,
     ProjectedSolution,
     Solution,
     StepSize,
@@ -40,6 +41,7 @@ from jmdp_lib.solvers import (
     incremental_jipe2,
     jipe,
     jipe2,
+    plan_jipe2,
     projected_jipe2,
 )
 
@@ -48,6 +50,7 @@ __all__ = [
     "ConvergenceWarning",
     "IncrementalSolution",
     "Moments",
+    "Plan",
     "ProjectedSolution",
     "Solution",
     "StepSize",
@@ -72,6 +75,7 @@ __all__ = [
     "norm_weight",
     "one_sided_bound",
     "per_action",
+    "plan_jipe2",
     "projected_jipe2",
     "random_features",
     "rbf_features",

@@ -133,7 +133,7 @@ class Moments:
 
     def _not_negative(self, variance: Floats) -> Floats:
         """Variances, with what rounding put below zero at zero."""
-        allowed = 4.0 * self.resolution**2 + 1e-12 * (1.0 + np.abs(self.covariance).max())
+        allowed = 4.0 * self.resolution**2 + 1e-12 * (1.0 + np.nanmax(np.abs(self.covariance)))
         return np.where(variance >= 0.0, variance, np.where(variance >= -allowed, 0.0, np.nan))
 
     def _holds(self, order: int) -> None:

@@ -132,7 +132,7 @@ def test_what_cannot_fit_is_refused_with_its_size(monkeypatch):
         m.full_second()
     from jmdp_lib.operators import multisets
 
-    with pytest.raises(MemoryError, match="JIPE-2 on 9 states needs"):
+    with pytest.raises(MemoryError, match="JIPE-2 by sweeps on 9 states needs"):
         jl.jipe2(jm, jl.goal_policy(3))
     with pytest.raises(MemoryError, match="marginal MDP"):
         jm.marginal_mdp()

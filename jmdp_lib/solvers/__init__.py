@@ -3,13 +3,15 @@
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution
 from jmdp_lib.solvers.incremental import IncrementalSolution, incremental_jipe2
 from jmdp_lib.solvers.incremental_n import incremental_jipe
-from jmdp_lib.solvers.jipe import jipe, jipe2
+from jmdp_lib.solvers.jipe import jipe, jipe2, plan_jipe2
 from jmdp_lib.solvers.projected import ProjectedSolution, projected_jipe2
+from jmdp_lib.solvers.routes import Plan
 from jmdp_lib.solvers.schedules import StepSize
 
 __all__ = [
     "ConvergenceWarning",
     "IncrementalSolution",
+    "Plan",
     "ProjectedSolution",
     "Solution",
     "StepSize",
@@ -17,5 +19,6 @@ __all__ = [
     "incremental_jipe2",
     "jipe",
     "jipe2",
+    "plan_jipe2",
     "projected_jipe2",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -34,6 +34,9 @@ class Solution:
             ||moments - M^pi||_lambda. Means are within it, moments of order k within lambda_k
             times it.
         iterations: how often T was applied.
+        plan: of `jipe2`, which route it took and what that needed; None of other solvers.
+
+    An accelerated solver has residuals where it looked, and the last one is exact.
     """
 
     moments: Moments
@@ -41,6 +44,7 @@ class Solution:
     converged: bool
     error_bound: float
     iterations: int
+    plan: Any = field(default=None, kw_only=True)
 
     def __repr__(self) -> str:
         state = "converged" if self.converged else "NOT converged"
@@ -96,14 +100,14 @@ def iterate(
     limit = None if max_iterations is None else checks.at_least("max_iterations", max_iterations, 1)
     target = tol * (1.0 - gamma)
     residuals: list[float] = []
-    ulps = (2.0 + math.sqrt(operator.longest_sum)) * float(np.finfo(float).eps)
+    ulps = rounding_of(operator.longest_sum)
     with progress(None, name, "sweep") as bar:
         while True:
             new = operator.apply(start)
             residuals.append(operator.distance(new, start))
             start = new
             if limit is None:
-                limit = _enough(residuals[0], target, gamma)
+                limit = enough_sweeps(residuals[0], target, gamma)
             bar.total = limit
             bar.update()
             if residuals[-1] <= target or len(residuals) >= limit or len(residuals) % 100 == 0:
@@ -111,20 +115,33 @@ def iterate(
                 hopeless = residuals[-1] <= rounding >= target  # no residual could certify tol
                 if residuals[-1] + rounding <= target or hopeless or len(residuals) >= limit:
                     break
-    error_bound = (residuals[-1] + rounding) / (1.0 - gamma)
-    converged = bool(residuals[-1] + rounding <= target)
-    if not converged:
-        advice = "; tol is below double precision here" if rounding >= target else ""
-        warnings.warn(
-            f"{name} stopped after {len(residuals)} iterations with error bound "
-            f"{error_bound:.3g} > tol = {tol:.3g}{advice}",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
+    error_bound, converged = certify(residuals[-1], rounding, gamma, tol, len(residuals), name)
     return FixedPoint(start, np.array(residuals), converged, error_bound)
 
 
-def _enough(first: float, target: float, gamma: float) -> int:
+def certify(
+    residual: float, rounding: float, gamma: float, tol: float, iterations: int, name: str
+) -> tuple[float, bool]:
+    """The error bound of eq. (23), and whether it is within tol: a ConvergenceWarning if not."""
+    error_bound = (residual + rounding) / (1.0 - gamma)
+    converged = error_bound <= tol
+    if not converged:
+        advice = "; tol is below double precision here" if rounding >= tol * (1.0 - gamma) else ""
+        warnings.warn(
+            f"{name} stopped after {iterations} iterations with error bound "
+            f"{error_bound:.3g} > tol = {tol:.3g}{advice}",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
+    return error_bound, bool(converged)
+
+
+def rounding_of(longest_sum: int) -> float:
+    """What rounding leaves of a sum of so many terms, relative to their size."""
+    return (2.0 + math.sqrt(longest_sum)) * float(np.finfo(float).eps)
+
+
+def enough_sweeps(first: float, target: float, gamma: float) -> int:
     """Iterations after which a gamma-contraction has met the target, and some for rounding."""
     if first <= target or gamma == 0.0:
         return 3

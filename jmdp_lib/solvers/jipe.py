@@ -11,10 +11,24 @@ from jmdp_lib.memory import require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, Source
 from jmdp_lib.norms import norm_weight
+from jmdp_lib.operators.collapsed import Collapsed, Queries
 from jmdp_lib.operators.literal import COUPLINGS
 from jmdp_lib.operators.multisets import MultisetOperator, MultisetSource
 from jmdp_lib.operators.pairs import PairOperator, PairSource, PairState
-from jmdp_lib.solvers.fixed_point import FixedPoint, Solution, State, iterate
+from jmdp_lib.solvers.fixed_point import (
+    FixedPoint,
+    Solution,
+    State,
+    certify,
+    enough_sweeps,
+    iterate,
+    rounding_of,
+)
+from jmdp_lib.solvers.routes import Plan, Request, evaluate
+
+ROUTES = ("auto", "sweeps", "reachable", "dense")
+# More sweeps than this are not worth the curve of their residuals: gamma above some 0.995.
+_MANY_SWEEPS = 5000
 
 
 def jipe2(
@@ -24,24 +38,101 @@ def jipe2(
     coupling: str = "joint",
     initial: Solution | Moments | tuple[ArrayLike, ArrayLike] | None = None,
     max_iterations: int | None = None,
+    queries: ArrayLike | None = None,
+    route: str = "auto",
+    device: str | None = None,
 ) -> Solution:
     """First and second moments of the joint returns, to accuracy `tol` in ||.||_lambda.
 
     coupling: "joint" uses the outcome tables; "independent" evaluates the JMDP with the same
         marginals in which the actions of a state draw from independent tables (never built).
     initial: M_0, a collection or arrays (S, A) and (S, A, S, A); zero unless given.
+    queries: whose covariances are wanted: states (N,), or rows (state, a, b), (N, 3); all unless
+        given. Those of other actions are nan in the moments' arrays.
+    route: "sweeps" repeats T_2 from `initial` and has the residuals of every sweep; "reachable"
+        solves one sparse system on the pairs of states that the queries reach, "dense" one on all
+        pairs. "auto" takes sweeps for few state-actions, and else what is faster and fits. What was
+        taken is in the solution's `plan`; it is logged before the work starts.
+    device: a torch device, such as "cuda", for the dense route.
 
-    Residuals are the paper's norm over all coordinates up to 512 state-actions, and beyond that
-    over all means, all same-state blocks and the policy averages of the cross-state moments: T_2
-    is the same contraction on those, and every other coordinate follows from them.
+    Residuals are the paper's norm on what is solved: with sweeps over all coordinates up to 512
+    state-actions, and else over all means and the policy averages that T_2 needs, on which it is
+    the same contraction. Every other coordinate follows from those in one step.
     """
-    operator = PairOperator(jm, checks.policy_matrix(jm, policy), _independent(coupling))
-    side = operator.policy.size if operator.full else jm.num_states
-    require(6 * 8 * side**2, f"JIPE-2 on {jm.num_states:,} states")
+    matrix = checks.policy_matrix(jm, policy)
+    system = Collapsed(jm, matrix, _independent(coupling))
+    tol = checks.positive("tol", tol)
+    if _takes_sweeps(system, tol, initial, max_iterations, queries, route, device):
+        return _sweeps(system, tol, initial, max_iterations)
+    request = Request(system, Queries.of(jm, queries), tol, route, device)
+    found = evaluate(request)
+    rounding = rounding_of(found.longest_sum) * found.largest
+    error_bound, converged = certify(
+        float(found.residuals[-1]), rounding, jm.gamma, tol, found.iterations, "JIPE-2"
+    )
+    mean, blocks = found.singles.backup.mean, found.blocks
+    moments = _moments(jm, 2, mean, blocks, found, error_bound, True)
+    return Solution(
+        moments, found.residuals, converged, error_bound, found.iterations, plan=found.plan
+    )
+
+
+def plan_jipe2(
+    jm: JMDP,
+    policy: ArrayLike,
+    coupling: str = "joint",
+    queries: ArrayLike | None = None,
+    route: str = "auto",
+    device: str | None = None,
+) -> Plan:
+    """What `jipe2` would do with the same arguments, without doing it."""
+    system = Collapsed(jm, checks.policy_matrix(jm, policy), _independent(coupling))
+    if _takes_sweeps(system, 1e-8, None, None, queries, route, device):
+        return _sweeps_plan(system)
+    return Request(system, Queries.of(jm, queries), 1e-8, route, device).plan()[0]
+
+
+def _takes_sweeps(
+    system: Collapsed, tol: float, initial: object, max_iterations: int | None,
+    queries: object, route: str, device: str | None,
+) -> bool:  # fmt: skip
+    """Whether T_2 is repeated; arguments that do not go together are refused."""
+    checks.one_of("route", route, ROUTES)
+    if device is not None and route not in ("auto", "dense"):
+        raise ValueError(f"device={device!r} belongs to route='dense', not to {route!r}")
+    iterate_only = {"initial": initial, "max_iterations": max_iterations}
+    for name, value in iterate_only.items():
+        if value is not None and (route not in ("auto", "sweeps") or device is not None):
+            raise ValueError(f"{name} belongs to route='sweeps', not to {route!r}")
+        if value is not None and queries is not None:
+            raise ValueError(f"{name} and queries do not go together: sweeps answer every query")
+    if route != "auto" or device is not None or queries is not None:
+        return route == "sweeps"
+    few = PairOperator(system.jm, system.policy).full
+    short = enough_sweeps(1.0, tol * (1.0 - system.jm.gamma), system.jm.gamma) <= _MANY_SWEEPS
+    return (few and short) or any(value is not None for value in iterate_only.values())
+
+
+def _sweeps_plan(system: Collapsed) -> Plan:
+    states = system.jm.num_states
+    side = system.policy.size if PairOperator(system.jm, system.policy).full else states
+    return Plan("sweeps", states, states * (states + 1) // 2, 6.0 * 8.0 * side**2)
+
+
+def _sweeps(
+    system: Collapsed, tol: float,
+    initial: Solution | Moments | tuple[ArrayLike, ArrayLike] | None, max_iterations: int | None,
+) -> Solution:  # fmt: skip
+    jm, plan = system.jm, _sweeps_plan(system)
+    operator = PairOperator(jm, system.policy, system.independent)
+    require(plan.memory, f"JIPE-2 by sweeps on {jm.num_states:,} states")
     start = operator.zero() if initial is None else _pair_start(operator, initial)
     end = iterate(operator, start, jm.gamma, tol, max_iterations, "JIPE-2")
     source = PairSource(operator, end.state)
-    return _solution(jm, end, 2, end.state.mean, end.state.blocks, source, initial is None)
+    moments = _moments(
+        jm, 2, end.state.mean, end.state.blocks, source, end.error_bound, initial is None
+    )
+    return _solution(moments, end, plan)
 
 
 def jipe(
@@ -67,7 +158,8 @@ def jipe(
     shape = (jm.num_states, jm.num_actions)
     mean = np.array([source.moment([x]) for x in np.ndindex(shape)]).reshape(shape)
     blocks = source.covariance(mean) if order >= 2 else None
-    return _solution(jm, end, order, mean, blocks, source, initial is None)
+    moments = _moments(jm, order, mean, blocks, source, end.error_bound, initial is None)
+    return _solution(moments, end)
 
 
 def _independent(coupling: str) -> bool:
@@ -101,10 +193,15 @@ def _multiset_start(operator: MultisetOperator, initial: Solution | Moments) -> 
     return operator.average(initial.moment)
 
 
-def _solution(
-    jm: JMDP, end: FixedPoint[State], order: int, mean: Floats, blocks: Floats | None,
-    source: Source, from_zero: bool,
-) -> Solution:  # fmt: skip
+def _solution(moments: Moments, end: FixedPoint[State], plan: Plan | None = None) -> Solution:
+    applied = len(end.residuals)
+    return Solution(moments, end.residuals, end.converged, end.error_bound, applied, plan=plan)
+
+
+def _moments(
+    jm: JMDP, order: int, mean: Floats, blocks: Floats | None, source: Source, error_bound: float,
+    from_zero: bool,
+) -> Moments:  # fmt: skip
     """Freeze what was solved, with what can be told from zero.
 
     Means wrong by up to the error bound e give a constant return one-step deviations of up to 2 e,
@@ -112,13 +209,12 @@ def _solution(
     leaves up to lambda e of them. Multisets give a variance as a difference of large numbers.
     """
     largest = jm.reward_bound + float(np.abs(mean).max())
-    variance = (2.0 * end.error_bound) ** 2 / (1.0 - jm.gamma**2) + (1e-12 * largest) ** 2
+    variance = (2.0 * error_bound) ** 2 / (1.0 - jm.gamma**2) + (1e-12 * largest) ** 2
     if not from_zero:
-        variance += 2.0 * norm_weight(2, jm.gamma, jm.reward_bound) * end.error_bound
+        variance += 2.0 * norm_weight(2, jm.gamma, jm.reward_bound) * error_bound
     if isinstance(source, MultisetSource):
         variance += 1e-14 * largest**2 / (1.0 - jm.gamma)
-    moments = Moments(
+    return Moments(
         order, checks.frozen(mean), None if blocks is None else checks.frozen(blocks), source,
-        end.error_bound + 1e-12 * largest, float(np.sqrt(variance)),
+        error_bound + 1e-12 * largest, float(np.sqrt(variance)),
     )  # fmt: skip
-    return Solution(moments, end.residuals, end.converged, end.error_bound, len(end.residuals))

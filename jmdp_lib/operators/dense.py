@@ -1,0 +1,173 @@
+"""The collapsed pair operator on the whole (S, S) matrix: c -> c_0 + gamma^2 P_2 c.
+
+Off the diagonal that is gamma^2 P c P'. Where the chain has few successors, one compiled pass does
+both products: a row of P c is made once and stays in the cache while its entries of (P c) P' are
+gathered, for one triangle only, and mirrored. Where it has many, the products are BLAS's.
+`TorchPairs` does the same on any torch device.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numba import njit, prange
+
+from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.operators.collapsed import Collapsed
+
+_BLOCK = 32
+# A gather costs some ten times what a term of a matrix product does.
+_SPARSE = 0.1
+# Smaller matrices are done before a second thread has started.
+_THREADS_FROM = 600
+
+
+@dataclass(frozen=True)
+class DensePairs:
+    """c over all pairs, (S, S) symmetric. source: (S,) c_0."""
+
+    system: Collapsed
+    source: Floats
+
+    @cached_property
+    def sparse(self) -> bool:
+        """Whether the chain's rows are worth gathering one by one."""
+        return self.system.kernel.nnz <= _SPARSE * self.source.size**2
+
+    @cached_property
+    def _rows(self) -> Any:
+        kernel = self.system.kernel
+        return kernel.indptr, kernel.indices, self.system.jm.gamma * kernel.data
+
+    @cached_property
+    def _matrix(self) -> Floats:
+        return self.system.jm.gamma * self.system.kernel.toarray()
+
+    @cached_property
+    def _diagonal(self) -> Any:
+        law = self.system.diagonal
+        return law.starts, law.first, law.second, self.system.jm.gamma**2 * law.weights
+
+    def zeros(self) -> Floats:
+        """c = 0."""
+        return np.zeros((self.source.size, self.source.size))
+
+    def apply(self, c: Floats, out: Floats, with_source: bool = True) -> None:
+        """out = c_0 + gamma^2 P_2 c, or without c_0."""
+        if self.sparse:
+            (_move if len(c) >= _THREADS_FROM else _move_alone)(c, out, *self._rows)
+        else:
+            np.matmul(self._matrix @ c, self._matrix.T, out=out)
+        _set_diagonal(c, out, self._diagonal, self.source * with_source)
+
+    def residual(self, c: Floats) -> float:
+        """max |c_0 + gamma^2 P_2 c - c|."""
+        out = np.empty_like(c)
+        self.apply(c, out)
+        out -= c
+        return float(max(out.max(), -out.min()))
+
+    def values(self, c: Floats, first: Ints, second: Ints) -> Floats:
+        """(N,) c at the given pairs."""
+        return c[first, second]
+
+
+@dataclass(frozen=True)
+class TorchPairs:
+    """DensePairs on a torch device; c is a tensor there."""
+
+    system: Collapsed
+    source: Floats
+    device: str
+
+    @cached_property
+    def _kernel(self) -> Any:
+        import torch
+
+        kernel, shape = self.system.kernel, (self.source.size, self.source.size)
+        if kernel.nnz > _SPARSE * self.source.size**2:
+            return self._tensor(self.system.jm.gamma * kernel.toarray())
+        parts = [self._tensor(x) for x in (kernel.indptr, kernel.indices)]
+        data = self._tensor(self.system.jm.gamma * kernel.data)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+            return torch.sparse_csr_tensor(*parts, data, shape, check_invariants=True)
+
+    @cached_property
+    def _diagonal(self) -> Any:
+        law = self.system.diagonal
+        states = np.repeat(np.arange(self.source.size), np.diff(law.starts))
+        weights = self.system.jm.gamma**2 * law.weights
+        return [self._tensor(x) for x in (states, law.first, law.second, weights)]
+
+    def _tensor(self, array: Any) -> Any:
+        import torch
+
+        return torch.tensor(array, device=self.device)
+
+    def zeros(self) -> Any:
+        """c = 0."""
+        return self._tensor(np.zeros(1)).new_zeros((self.source.size, self.source.size))
+
+    def apply(self, c: Any, out: Any, with_source: bool = True) -> None:
+        """out = c_0 + gamma^2 P_2 c, or without c_0."""
+        out.copy_(self._kernel @ (self._kernel @ c).T.contiguous())
+        states, first, second, weights = self._diagonal
+        diagonal = self._tensor(self.source * with_source)
+        diagonal.index_add_(0, states, weights * c[first, second])
+        out.diagonal().copy_(diagonal)
+
+    def residual(self, c: Any) -> float:
+        """max |c_0 + gamma^2 P_2 c - c|."""
+        out = self.zeros()
+        self.apply(c, out)
+        out -= c
+        return float(max(out.max(), -out.min()))
+
+    def values(self, c: Any, first: Ints, second: Ints) -> Floats:
+        """(N,) c at the given pairs."""
+        return np.asarray(c[self._tensor(first), self._tensor(second)].cpu().numpy())
+
+
+def _moved(c: Any, out: Any, indptr: Any, indices: Any, probs: Any) -> None:
+    """out = P c P' of a symmetric c, off the diagonal."""
+    size = len(c)
+    blocks = (size + _BLOCK - 1) // _BLOCK
+    for n in prange(blocks):
+        # Short and long rows of the triangle in turn, so that every thread gets as much.
+        block = n // 2 if n % 2 == 0 else blocks - 1 - n // 2
+        row = np.empty(size)
+        for s in range(block * _BLOCK, min(size, (block + 1) * _BLOCK)):
+            row[:] = 0.0
+            for k in range(indptr[s], indptr[s + 1]):
+                prob, moved = probs[k], c[indices[k]]
+                for t in range(size):
+                    row[t] += prob * moved[t]
+            for t in range(s):
+                total = 0.0
+                for k in range(indptr[t], indptr[t + 1]):
+                    total += probs[k] * row[indices[k]]
+                out[s, t] = total
+    for block in prange(blocks):
+        for other in range(block + 1):
+            for s in range(block * _BLOCK, min(size, (block + 1) * _BLOCK)):
+                for t in range(other * _BLOCK, min(s, (other + 1) * _BLOCK)):
+                    out[t, s] = out[s, t]
+
+
+_move = njit(cache=True, error_model="numpy", parallel=True)(_moved)
+_move_alone = njit(cache=True, error_model="numpy")(_moved)
+
+
+@njit(cache=True, error_model="numpy")
+def _set_diagonal(c: Any, out: Any, law: Any, source: Any) -> None:
+    starts, first, second, weights = law
+    for s in range(len(c)):
+        total = source[s]
+        for e in range(starts[s], starts[s + 1]):
+            total += weights[e] * c[first[e], second[e]]
+        out[s, s] = total

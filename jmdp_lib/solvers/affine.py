@@ -1,0 +1,183 @@
+"""Fixed points x = F(x) of affine contractions, faster than by repeating F.
+
+BiCGSTAB on (I - G) x = g, where F(x) = G x + g, needs some sqrt(1 / (1 - rate)) applications of F
+where plain iteration needs 1 / (1 - rate). It promises nothing for a G that is not symmetric, so
+it runs in cycles, each judged by the true residual F(x) - x: once a cycle does worse than plain
+iteration would have, plain iteration takes over, and that always converges. Works on NumPy arrays
+and on torch tensors alike.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from scipy import sparse
+from scipy.linalg import blas
+from scipy.sparse.linalg import splu
+
+from jmdp_lib.checks import Floats
+from jmdp_lib.operators.chains import sweep_chain, topological_order
+
+VECTORS = 7  # of the size of x, that BiCGSTAB holds at most
+_CYCLE = 100
+_DIRECT = 1000  # up to so many states a chain is solved by factorisation
+
+
+class Affine(Protocol):
+    """F, in place: its argument and result are arrays of one shape."""
+
+    def zeros(self) -> Any:
+        """x = 0."""
+
+    def apply(self, x: Any, out: Any, with_source: bool = True) -> None:
+        """out = F(x), or G x without the source."""
+
+
+def solve(
+    operator: Affine, target: float, rate: float, accelerate: bool = True, start: Any = None,
+    bar: Any = None,
+) -> tuple[Any, list[float], int]:  # fmt: skip
+    """x with max |F(x) - x| <= target, the residuals on the way, and how often F was applied.
+
+    rate: the contraction modulus of F in the maximum norm. A target below what rounding leaves is
+    given up when that is reached. start: where to begin, taken over; zero unless given.
+    """
+    x = operator.zeros() if start is None else start
+    r = operator.zeros()
+    history = [_residual(operator, x, r)]
+    applied, limit = 1, math.inf
+    while True:
+        goal = max(target, 8.0 * float(np.finfo(float).eps) * _size(x))
+        if bar is not None:
+            bar.set_postfix_str(f"residual {history[-1]:.1e}, target {goal:.1e}", refresh=False)
+            bar.update(applied - bar.n)
+        if history[-1] <= goal or applied >= limit:
+            x += r
+            return x, history, applied
+        # Two plain steps first: they end it where Gauss-Seidel goes with the chain.
+        if accelerate and len(history) > 2:
+            used = _cycle(operator, x, r, 0.5 * goal)
+            history.append(_residual(operator, x, r))
+            accelerate = history[-1] <= history[-2] * max(rate**used, 1e-3)
+            if not math.isfinite(history[-1]):
+                x = operator.zeros()
+                history[-1] = _residual(operator, x, r)
+        else:
+            used = 0
+            x += r
+            history.append(_residual(operator, x, r))
+        applied += used + 1
+        if not accelerate and limit == math.inf:
+            limit = applied + 10 + math.ceil(1.1 * _sweeps(history[-1] / goal, rate))
+
+
+def _sweeps(factor: float, rate: float) -> float:
+    """How often a contraction has to be applied to gain a factor."""
+    return math.log(max(factor, 1.0)) / -math.log(max(rate, 1e-3))
+
+
+def _residual(operator: Affine, x: Any, r: Any) -> float:
+    """r = F(x) - x, and its size."""
+    operator.apply(x, r)
+    r -= x
+    return _size(r)
+
+
+def _cycle(operator: Affine, x: Any, residual: Any, target: float) -> int:
+    """BiCGSTAB on x in place, from its residual r = F(x) - x; how often G was applied.
+
+    `residual` is used up.
+    """
+    r, shadow, p = residual, _copy(residual), _copy(residual)
+    v, t = operator.zeros(), operator.zeros()
+    rho = _dot(shadow, r)
+    worst = 1e4 * _size(r)
+    for used in range(2, 2 * _CYCLE + 1, 2):
+        _minus_moved(operator, p, v)
+        dot = _dot(shadow, v)
+        if dot == 0.0:
+            return used - 1
+        alpha = rho / dot
+        _axpy(-alpha, v, r)
+        _axpy(alpha, p, x)
+        _minus_moved(operator, r, t)
+        square = _dot(t, t)
+        omega = _dot(t, r) / square if square else 0.0
+        _axpy(omega, r, x)
+        _axpy(-omega, t, r)
+        size = _size(r)
+        before, rho = rho, _dot(shadow, r)
+        if not target < size < worst or omega == 0.0 or before == 0.0:
+            break
+        _axpy(-omega, v, p)
+        p *= rho / before * (alpha / omega)
+        p += r
+    return used
+
+
+def _minus_moved(operator: Affine, x: Any, out: Any) -> None:
+    """out = x - G x."""
+    operator.apply(x, out, with_source=False)
+    out *= -1.0
+    out += x
+
+
+def _axpy(scale: float, x: Any, y: Any) -> None:
+    """y += scale * x."""
+    if isinstance(y, np.ndarray):
+        blas.daxpy(x.ravel(), y.ravel(), a=scale)  # in place: both are contiguous
+    else:
+        y.add_(x, alpha=scale)
+
+
+def _dot(x: Any, y: Any) -> float:
+    return float(x.ravel() @ y.ravel())
+
+
+def _copy(x: Any) -> Any:
+    return x.copy() if isinstance(x, np.ndarray) else x.clone()
+
+
+def _size(x: Any) -> float:
+    """max |x|."""
+    return float(max(x.max(), -x.min())) if len(x) else 0.0
+
+
+@dataclass(frozen=True)
+class Chain:
+    """x = source + discount * P x, x (S,), P (S, S) sparse."""
+
+    kernel: sparse.csr_array
+    discount: float
+    source: Floats
+
+    @cached_property
+    def order(self) -> Any:
+        """The states, successors first."""
+        return topological_order(self.kernel.indptr, self.kernel.indices)
+
+    def zeros(self) -> Floats:
+        """x = 0."""
+        return np.zeros(self.source.size)
+
+    def apply(self, x: Floats, out: Floats, with_source: bool = True) -> None:
+        """A Gauss-Seidel sweep there and back."""
+        out[...] = x
+        weights = self.discount * self.kernel.data
+        for backward in (False, True):
+            sweep_chain(self.order, self.kernel.indptr, self.kernel.indices, weights,
+                        self.source * with_source, out, backward)  # fmt: skip
+
+    def solution(self, target: float) -> Floats:
+        """x with max |source + discount * P x - x| <= target, or as near as rounding lets it be."""
+        size = self.source.size
+        start = None
+        if size <= _DIRECT:
+            matrix = sparse.eye_array(size, format="csc") - self.discount * self.kernel.tocsc()
+            start = splu(matrix).solve(self.source)
+        # A sweep's step bounds the residual only up to this factor.
+        return solve(self, target * (1.0 - self.discount), self.discount, start=start)[0]

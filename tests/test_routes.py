@@ -1,0 +1,345 @@
+"""The routes of jipe2: each agrees with the literal operator, and says what it does."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+from strategies import problems, random_jmdp, random_policy
+
+import jmdp_lib as jl
+from jmdp_lib import memory
+from jmdp_lib.operators import reachable
+from jmdp_lib.operators.chains import topological_order
+from jmdp_lib.operators.collapsed import Collapsed, Queries
+from jmdp_lib.operators.pair_sets import PairSet, places
+from jmdp_lib.solvers import affine
+
+EVERY = [{"route": "reachable"}, {"route": "dense"}, {"device": "cpu"}]
+
+
+def literal(jm, policy, coupling="joint", accuracy=1e-12):
+    """The fixed point by the paper's own operator on (S, A) and (S, A, S, A)."""
+    shape = (jm.num_states, jm.num_actions)
+    mean, second = np.zeros(shape), np.zeros(shape + shape)
+    while True:
+        new = jl.apply_t2(jm, policy, mean, second, coupling)
+        step = max(np.abs(new[0] - mean).max(), np.abs(new[1] - second).max())
+        mean, second = new
+        if step <= accuracy * (1.0 + np.abs(second).max()):
+            return mean, second
+
+
+def local_and_random():
+    """Environments whose branches stay near each other, and some whose do not."""
+    rng = np.random.default_rng(7)
+    grid, chain = jl.windy_gridworld(3, gamma=0.8), jl.coupled_reward_chain(5, 0.9, "signed")
+    scattered, depot = random_jmdp(rng, 6, 3, 3, 0.9), jl.inventory(capacity=3, gamma=0.8)
+    yield "grid, goal", grid, jl.goal_policy(3)
+    yield "grid, mostly goal", grid, jl.epsilon_mixture(jl.goal_policy(3), 0.1)
+    yield "grid, uniform", grid, jl.uniform_policy(grid)
+    yield "chain, uniform", chain, jl.uniform_policy(chain)
+    yield "depot, uniform", depot, jl.uniform_policy(depot)
+    yield "random, stochastic", scattered, random_policy(rng, scattered)
+    yield "random, deterministic", scattered, random_policy(rng, scattered, deterministic=True)
+
+
+CASES = list(local_and_random())
+
+
+@pytest.mark.parametrize("coupling", ["joint", "independent"])
+@pytest.mark.parametrize(("jm", "policy"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+def test_every_route_is_the_literal_fixed_point(jm, policy, coupling):
+    mean, second = literal(jm, policy, coupling)
+    states = np.arange(jm.num_states)
+    blocks = second[states, :, states] - mean[:, :, None] * mean[:, None, :]
+    for how in [*EVERY, {"route": "sweeps"}, {}]:
+        sol = jl.jipe2(jm, policy, 1e-11, coupling, **how)
+        assert sol.converged
+        np.testing.assert_allclose(sol.moments.mean, mean, atol=1e-9)
+        np.testing.assert_allclose(sol.moments.covariance, blocks, atol=1e-9)
+        np.testing.assert_allclose(sol.moments.full_second(), second, atol=1e-9)
+        for x, y in [((0, 0), (jm.num_states - 1, 1)), ((1, 1), (1, 1)), ((1, 0), (1, 1))]:
+            assert sol.moments.second(x, y) == pytest.approx(second[x + y], abs=1e-9)
+
+
+@given(problems(max_states=7), st.sampled_from(["joint", "independent"]), st.booleans())
+@settings(max_examples=40)
+def test_random_problems(problem, coupling, whole):
+    """Both layouts of the set of pairs, every kind of policy, also one state and one action."""
+    jm, policy, rng = problem
+    exact = jl.jipe2(jm, policy, 1e-11, coupling, route="sweeps").moments
+    scale = 1.0 + np.abs(exact.covariance).max()
+    with pytest.MonkeyPatch.context() as patch:
+        empty = PairSet.empty
+        patch.setattr(reachable.PairSet, "empty", lambda size, _: empty(size, whole))
+        for how in EVERY:
+            found = jl.jipe2(jm, policy, 1e-11, coupling, **how).moments
+            np.testing.assert_allclose(found.mean, exact.mean, atol=1e-9 * scale)
+            np.testing.assert_allclose(found.covariance, exact.covariance, atol=1e-9 * scale)
+    x = int(rng.integers(jm.num_states)), int(rng.integers(jm.num_actions))
+    y = int(rng.integers(jm.num_states)), int(rng.integers(jm.num_actions))
+    assert found.second(x, y) == pytest.approx(exact.second(x, y), abs=1e-9 * scale)
+
+
+@given(problems(max_states=6), st.integers(1, 4))
+@settings(max_examples=30)
+def test_queries_are_answered_and_nothing_else(problem, count):
+    jm, policy, rng = problem
+    exact = jl.jipe2(jm, policy, 1e-11).moments
+    states = rng.integers(jm.num_states, size=count)
+    some = jl.jipe2(jm, policy, 1e-11, queries=states).moments
+    np.testing.assert_allclose(some.covariance[states], exact.covariance[states], atol=1e-8)
+    others = np.setdiff1d(np.arange(jm.num_states), states)
+    asked = np.eye(jm.num_actions, dtype=bool)
+    assert np.isnan(some.covariance[others][:, ~asked]).all()
+    np.testing.assert_allclose(some.variance, exact.variance, atol=1e-8)  # all of them, at once
+    if jm.num_actions > 1:
+        one = jl.jipe2(jm, policy, 1e-11, queries=[(states[0], 1, 0)]).moments
+        wanted = exact.gap_variance[states[0], 0, 1]
+        assert one.gap_variance[states[0], 0, 1] == pytest.approx(wanted, abs=1e-8)
+        assert one.gap_variance[states[0], 1, 0] == pytest.approx(wanted, abs=1e-8)
+        # What was not asked for is solved when it is.
+        s = int(others[0]) if others.size else 0
+        assert one.second((s, 0), (s, 1)) == pytest.approx(exact.second((s, 0), (s, 1)), abs=1e-8)
+
+
+def test_the_closure_is_what_branches_reach():
+    """Against a search in plain Python over the pair chain."""
+    for _, jm, policy in CASES:
+        system = Collapsed(jm, policy)
+        step = system.kernel.toarray() > 0
+        x, probs = jm.next_states, jm.probs
+        queries = Queries.of(jm, None)
+        law = system.law(queries.states, queries.first, queries.second)
+        waiting = set(zip(law.first.tolist(), law.second.tolist(), strict=True))
+        reached = set()
+        while waiting:
+            s, t = waiting.pop()
+            if (pair := (max(s, t), min(s, t))) in reached:
+                continue
+            reached.add(pair)
+            if s != t:
+                waiting |= {
+                    (i, j) for i in np.flatnonzero(step[s]) for j in np.flatnonzero(step[t])
+                }
+                continue
+            for table in range(jm.starts[s], jm.starts[s + 1]):
+                taken = np.flatnonzero(policy[s]) if probs[table] > 0 else []
+                waiting |= {(x[table, a], x[table, b]) for a in taken for b in taken if a != b}
+        numbering = reachable.Numbering.of(system)
+        for whole in (True, False):
+            pairs = reachable.closure(
+                numbering, [(law.first, law.second)], whole, lambda pairs: True
+            )
+            assert pairs.counts[1] == len(reached)
+            first, second = np.array(sorted(reached)).T
+            found = places(pairs.ranked(), numbering.number[first], numbering.number[second])
+            assert sorted(found) == list(range(len(reached)))
+    grid, goal = jl.windy_gridworld(50), jl.goal_policy(50)
+    assert jl.plan_jipe2(grid, goal).pairs == 419_050  # the figure of the design
+
+
+def test_a_large_set_of_pairs_grows_and_keeps_its_pairs():
+    rng = np.random.default_rng(0)
+    first, second = rng.integers(3000, size=(2, 20_000))
+    for whole in (True, False):
+        pairs = PairSet.empty(3000, whole)
+        pairs.add(first, second)
+        distinct = {(max(p), min(p)) for p in zip(first.tolist(), second.tolist(), strict=True)}
+        assert pairs.counts[1] == pairs.counts[2] == len(distinct)
+        index = pairs.ranked()
+        found = places(index, first, second)
+        assert (found >= 0).all()
+        assert len(set(found.tolist())) == len(distinct)
+        i, j = np.array(sorted(distinct)).T  # places go up with (i, j)
+        assert (np.diff(places(index, i, j)) == 1).all()
+        absent = [
+            (i, j)
+            for i, j in rng.integers(3000, size=(50, 2))
+            if (max(i, j), min(i, j)) not in distinct
+        ]
+        assert (places(index, *np.array(absent).T) == -1).all()
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 30))
+def test_successors_come_first(seed, size):
+    """Every edge leads to an earlier state or stays within a strong component."""
+    rng = np.random.default_rng(seed)
+    graph = sparse.csr_array(rng.random((size, size)) < rng.choice([0.02, 0.1, 0.3]))
+    order = topological_order(graph.indptr, graph.indices)
+    assert sorted(order) == list(range(size))
+    number = np.argsort(order)
+    component = sparse.csgraph.connected_components(graph, connection="strong")[1]
+    for s, t in zip(*graph.nonzero(), strict=True):
+        assert component[s] == component[t] or number[t] < number[s]
+
+
+@pytest.mark.parametrize("how", EVERY, ids=str)
+def test_the_error_bound_holds_after_acceleration(how):
+    """At every tol, also where the discount makes the residual small long before the error is."""
+    rng = np.random.default_rng(3)
+    for gamma in (0.9, 0.99, 0.999):
+        jm = random_jmdp(rng, 30, 3, 3, gamma)
+        policy = random_policy(rng, jm)
+        exact = jl.jipe2(jm, policy, 1e-9, route="dense").moments
+        weight = jl.norm_weight(2, gamma, jm.reward_bound)
+        for tol in (1.0, 1e-3, 1e-6):
+            sol = jl.jipe2(jm, policy, tol, **how)
+            assert sol.converged
+            assert sol.error_bound <= tol
+            assert sol.residuals[-1] <= sol.error_bound * (1.0 - gamma)
+            second = (
+                sol.moments.covariance + sol.moments.mean[:, :, None] * sol.moments.mean[:, None]
+            )
+            truth = exact.covariance + exact.mean[:, :, None] * exact.mean[:, None]
+            assert np.abs(sol.moments.mean - exact.mean).max() <= sol.error_bound + 1e-9
+            assert np.abs(second - truth).max() / weight <= sol.error_bound + 1e-9
+
+
+def test_a_high_discount_costs_little_more():
+    """Applications of T_2: gamma = 0.999 needs ten times those of 0.99 when it is repeated."""
+    rng = np.random.default_rng(0)
+    state = rng.bit_generator.state
+    for route in ("dense", "reachable"):
+        needed = {}
+        for gamma in (0.99, 0.999):
+            rng.bit_generator.state = state
+            scattered = random_jmdp(rng, 40, 3, 3, gamma)
+            grid = jl.windy_gridworld(7, gamma=gamma)
+            for name, jm in (("scattered", scattered), ("grid", grid)):
+                policy = jl.uniform_policy(jm)
+                needed[name, gamma] = jl.jipe2(jm, policy, route=route).iterations
+        assert needed["scattered", 0.999] < 4 * needed["scattered", 0.99]
+        assert needed["grid", 0.999] < 4 * needed["grid", 0.99]
+
+
+def test_one_sweep_solves_a_policy_that_never_returns():
+    jm, policy = jl.windy_gridworld(30), jl.goal_policy(30)
+    sol = jl.jipe2(jm, policy, 1e-10)
+    assert sol.plan.route == "reachable"
+    assert sol.iterations <= 3
+    assert (
+        jl.jipe2(
+            jl.coupled_reward_chain(600), jl.uniform_policy(jl.coupled_reward_chain(600))
+        ).iterations
+        <= 3
+    )
+
+
+class Shift:
+    """x_i = 1 + rate x_{i+1}: the worst case of every Krylov method, which sees one step each."""
+
+    def __init__(self, rate, size):
+        self.rate, self.size = rate, size
+
+    def zeros(self):
+        return np.zeros(self.size)
+
+    def apply(self, x, out, with_source=True):
+        out[:-1] = self.rate * x[1:]
+        out[-1] = 0.0
+        out += with_source
+
+
+def test_the_safeguard_takes_over():
+    """No acceleration is possible here: plain iteration ends it, at its own cost."""
+    operator = Shift(0.9, 5000)
+    x, history, applied = affine.solve(operator, 1e-10, 0.9)
+    exact = (1.0 - 0.9 ** (5000 - np.arange(5000))) / 0.1
+    np.testing.assert_allclose(x, exact, rtol=1e-8)
+    assert history[-1] <= 1e-10
+    assert applied < 3 * np.log(1e-10) / np.log(0.9) + 300
+
+
+def test_the_choice_and_what_it_says(caplog):
+    local, goal = jl.windy_gridworld(30), jl.goal_policy(30)
+    small, high = jl.windy_gridworld(5), jl.windy_gridworld(5, gamma=0.999)
+    uniform = jl.uniform_policy(local)
+    assert jl.jipe2(small, jl.goal_policy(5)).plan.route == "sweeps"
+    assert jl.jipe2(high, jl.uniform_policy(high)).plan.route == "dense"  # 28,000 sweeps
+    with caplog.at_level(logging.INFO, logger="jmdp_lib"):
+        sol = jl.jipe2(local, goal)
+    assert sol.plan == jl.plan_jipe2(local, goal)
+    assert sol.plan.route == "reachable"
+    assert str(sol.plan) in caplog.text
+    assert f"{sol.plan.pairs:,} pairs of 900 states" in caplog.text
+    assert jl.plan_jipe2(local, uniform).route == "dense"
+    assert jl.plan_jipe2(local, uniform, route="reachable").pairs == 900 * 901 // 2
+    assert jl.plan_jipe2(small, jl.goal_policy(5)).route == "sweeps"
+    assert jl.plan_jipe2(local, goal, queries=[0]).pairs < sol.plan.pairs
+    for route in ("reachable", "dense", "sweeps"):
+        assert jl.jipe2(small, jl.goal_policy(5), route=route).plan.route == route
+
+
+def test_what_cannot_fit_is_refused_beforehand(monkeypatch):
+    jm = jl.windy_gridworld(40)
+    goal, uniform = jl.goal_policy(40), jl.uniform_policy(jm)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 3 * 10**6)
+    with pytest.raises(MemoryError, match=r"dense: 1,280,800 pairs of 1,600 states.*GiB"):
+        jl.jipe2(jm, goal, route="dense")
+    with pytest.raises(MemoryError, match=r"reached [\d,]+ pairs .* still to follow.*GiB"):
+        jl.jipe2(jm, uniform)
+    assert jl.jipe2(jm, goal, queries=[3]).converged  # few queries still fit
+    # Room for the matrix, not for acceleration: slower, and as accurate.
+    monkeypatch.setattr(memory, "available_bytes", lambda: 85 * 10**6)
+    plain = jl.jipe2(jl.windy_gridworld(40, gamma=0.5), uniform, route="dense")
+    assert not plain.plan.accelerated
+    assert plain.converged
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"route": "fast"}, "route must be one of"),
+        ({"route": "reachable", "device": "cpu"}, "belongs to route='dense'"),
+        ({"route": "dense", "max_iterations": 3}, "max_iterations belongs to route='sweeps'"),
+        ({"device": "cpu", "max_iterations": 3}, "max_iterations belongs to route='sweeps'"),
+        ({"queries": [0], "max_iterations": 3}, "do not go together"),
+        ({"queries": [25]}, r"queries.*25.*query 0.*25 states|25"),
+        ({"queries": [[0, 1, 4]]}, r"query 0.*is not an action: there are 4"),
+        ({"queries": [[0, 1, 1]]}, "is the other action"),
+        ({"queries": [[0, 1]]}, r"\(num_queries, 3\)"),
+        ({"queries": [0.5]}, "must hold integers"),
+        ({"device": "abacus"}, "device 'abacus' cannot be used"),
+        ({"tol": 0.0}, "tol"),
+    ],
+    ids=str,
+)
+def test_bad_input(arguments, message):
+    with pytest.raises((ValueError, IndexError), match=message):
+        jl.jipe2(jl.windy_gridworld(5), jl.goal_policy(5), **arguments)
+
+
+def test_a_solution_survives_pickling():
+    jm = jl.windy_gridworld(6)
+    for how in EVERY:
+        sol = jl.jipe2(jm, jl.goal_policy(6), **how)
+        again = pickle.loads(pickle.dumps(sol))
+        assert again.moments.second((0, 0), (7, 1)) == sol.moments.second((0, 0), (7, 1))
+
+
+@pytest.mark.slow
+def test_large_models():
+    """10^6 states without a matrix: a chain of them, and a few queries on a large grid."""
+    chain = jl.coupled_reward_chain(10**6, 0.95)
+    sol = jl.jipe2(chain, jl.uniform_policy(chain))
+    assert sol.converged
+    small = jl.coupled_reward_chain(300, 0.95)
+    tail = jl.jipe2(small, jl.uniform_policy(small)).moments
+    np.testing.assert_allclose(sol.moments.covariance[-300:], tail.covariance, atol=1e-7)
+    size = 300
+    grid, goal = jl.windy_gridworld(size), jl.goal_policy(size)
+    near_goal = size - 1 + size * np.arange(1, 4)
+    found = jl.jipe2(grid, goal, queries=near_goal)
+    assert found.plan.pairs < 10**5
+    little = jl.windy_gridworld(30)
+    whole = jl.jipe2(little, jl.goal_policy(30)).moments
+    np.testing.assert_allclose(
+        found.moments.covariance[near_goal], whole.covariance[29 + 30 * np.arange(1, 4)], atol=1e-7
+    )
