@@ -159,7 +159,8 @@ class MultisetOperator:
         return np.where(codes >= 0, codes % self.order + 1, 0).sum(1)
 
     @cached_property
-    def _weights(self) -> Floats:
+    def weights(self) -> Floats:
+        """(N,) lambda_k of each multiset."""
         jm = self.jm
         lambdas = [norm_weight(k, jm.gamma, jm.reward_bound) for k in range(1, self.order + 1)]
         return np.array(lambdas)[self.orders - 1]
@@ -184,7 +185,7 @@ class MultisetOperator:
 
     def distance(self, new: Floats, old: Floats) -> float:
         """||new - old||_lambda over the multisets."""
-        return float((np.abs(new - old) / self._weights).max())
+        return float((np.abs(new - old) / self.weights).max())
 
     def moment(self, state: Floats, coordinates: Sequence[tuple[int, int]]) -> float:
         """E prod_i Z(s_i, a_i): one step of the law of the given state-actions."""

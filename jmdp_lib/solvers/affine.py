@@ -156,9 +156,10 @@ class Chain:
     source: Floats
 
     @cached_property
-    def order(self) -> Any:
-        """The states, successors first."""
-        return topological_order(self.kernel.indptr, self.kernel.indices)
+    def _rows(self) -> Any:
+        """The states, successors first, and the rows of discount * P."""
+        order = topological_order(self.kernel.indptr, self.kernel.indices)
+        return order, self.kernel.indptr, self.kernel.indices, self.discount * self.kernel.data
 
     def zeros(self) -> Floats:
         """x = 0."""
@@ -167,10 +168,8 @@ class Chain:
     def apply(self, x: Floats, out: Floats, with_source: bool = True) -> None:
         """A Gauss-Seidel sweep there and back."""
         out[...] = x
-        weights = self.discount * self.kernel.data
         for backward in (False, True):
-            sweep_chain(self.order, self.kernel.indptr, self.kernel.indices, weights,
-                        self.source * with_source, out, backward)  # fmt: skip
+            sweep_chain(*self._rows, self.source * with_source, out, backward)
 
     def solution(self, target: float) -> Floats:
         """x with max |source + discount * P x - x| <= target, or as near as rounding lets it be."""
