@@ -297,6 +297,7 @@ def test_other_games_can_be_queried():
         assert (seen == outcomes[-1].observation).all(), game
 
 
+@pytest.mark.slow
 def test_library_does_not_import_the_emulator():
     code = "import sys, jmdp_lib; sys.exit('ale_py' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

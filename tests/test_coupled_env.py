@@ -136,10 +136,10 @@ def test_frozen_lake_has_the_tables_of_from_gymnasium():
     low, high = jm.starts[9], jm.starts[10]
     tables = [tuple(row) for row in jm.next_states[low:high]]
     counts = dict.fromkeys(tables, 0)
-    for _ in range(300):
+    for _ in range(150):
         env.redraw()
         counts[tuple(int(outcome.observation) for outcome in env.query(range(4)))] += 1
-    expected = 300 * jm.probs[low:high]
+    expected = 150 * jm.probs[low:high]
     assert (abs(np.array(list(counts.values())) - expected) < 4.5 * np.sqrt(expected)).all()
 
 
