@@ -2,8 +2,11 @@
 
 One step is `frame_skip` frames. The raw emulator plays uniform random actions with the ALE's own
 frame skip and sticky actions; the wrapper queries m actions at every state of such a trajectory
-and executes the last. Blocks of both take turns, so that a busy machine slows both alike; the
-ratio is the median over blocks. About a minute.
+and executes the last. Seconds are those of the process, and blocks of both take turns, so that a
+busy machine slows both alike; the ratio is the median over blocks. About a minute.
+
+A restore costs as much as a tenth of a step, or more where steps are short (Pong); sticky actions
+give some of it back, because the repeated frames are played once for all queried actions.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from ale_py import ALEInterface, LoggerMode, roms
 from jmdp_lib.atari import CoupledAtari
 
 GAMES = ("Pong", "BattleZone", "Boxing", "Atlantis")
-FRAME_SKIP, OUTCOMES, BLOCKS = 4, 144, 15
+FRAME_SKIP, OUTCOMES, BLOCKS = 4, 72, 25
 
 
 def raw_emulator(rom: str, sticky_prob: float) -> ALEInterface:

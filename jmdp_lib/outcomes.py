@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, eq=False)
-class Outcome:
+class Outcome(NamedTuple):
     """One coordinate of a drawn outcome table: what this action did under the shared draw.
+
+    A tuple, since making a frozen dataclass for every outcome slows fast emulators down.
 
     Attributes:
         action: the queried action.

@@ -217,6 +217,7 @@ def test_previous_action_is_part_of_a_sticky_state_only():
 
 def test_pixels_are_those_of_the_branch():
     env = started("Boxing", 10, obs="pixels", steps=40)
+    env.redraw(Draw(2))  # two frames after the branches part
     here = env.snapshot()
     queried = env.query([2, 5, 3])
     assert (queried[0].observation != queried[1].observation).any()

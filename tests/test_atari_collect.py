@@ -20,7 +20,7 @@ from jmdp_lib.atari import (
 )
 from jmdp_lib.atari.processes import shared_env
 
-QUIET = {"progress": False, "processes": 1}
+HERE = {"processes": 1}
 
 
 def equal(left, right):
@@ -30,9 +30,7 @@ def equal(left, right):
 
 @pytest.mark.parametrize(("game", "sticky_prob"), [("Atlantis", 0.0), ("Pong", 0.25)])
 def test_tables_agree_with_themselves(game, sticky_prob):
-    tables = collect(
-        game, 60, 1, sticky_prob=sticky_prob, follow_share=0.5, start_steps=20, **QUIET
-    )
+    tables = collect(game, 60, 1, sticky_prob=sticky_prob, follow_share=0.5, start_steps=20, **HERE)
     n, a = tables.rewards.shape
     assert (n, a) == (60, {"Atlantis": 4, "Pong": 6}[game])
     assert tables.observations.shape == (60, 128)
@@ -62,12 +60,12 @@ def test_tables_agree_with_themselves(game, sticky_prob):
 
 
 def test_some_siblings_merge_in_atlantis():
-    tables = collect("Atlantis", 60, 2, sticky_prob=0.0, start_steps=200, **QUIET)
+    tables = collect("Atlantis", 60, 2, sticky_prob=0.0, start_steps=200, **HERE)
     assert 0.1 < (tables.same != np.arange(4)).mean() < 0.9
 
 
 def test_enumerated_tables_are_those_of_the_draws():
-    settings = {"sticky_prob": 0.25, "start_steps": 30, "follow": 0, **QUIET}
+    settings = {"sticky_prob": 0.25, "start_steps": 30, "follow": 0, **HERE}
     tables = collect("Pong", 4, 3, enumerated=True, **settings)
     assert len(tables) == 20
     weights = tables.weights.reshape(4, 5)
@@ -84,24 +82,24 @@ def test_enumerated_tables_are_those_of_the_draws():
 
 def test_spacing_and_seeds():
     near, far = (
-        collect("Pong", 6, 4, sticky_prob=0.0, spacing=k, follow=0, start_steps=1, **QUIET)
+        collect("Pong", 6, 4, sticky_prob=0.0, spacing=k, follow=0, start_steps=1, **HERE)
         for k in (1, 10)
     )
     assert near.state_ids[0] == far.state_ids[0]  # the start of the game
     assert len(np.unique(far.state_ids)) == 6
     assert near.state_ids[1] != far.state_ids[1]
-    other = collect("Pong", 6, np.random.SeedSequence(5), start_steps=50, **QUIET)
-    again = collect("Pong", 6, np.random.SeedSequence(5), start_steps=50, **QUIET)
+    other = collect("Pong", 6, np.random.SeedSequence(5), start_steps=50, **HERE)
+    again = collect("Pong", 6, np.random.SeedSequence(5), start_steps=50, **HERE)
     assert equal(other, again)
 
 
 @pytest.mark.slow
 def test_number_of_processes_changes_nothing(monkeypatch):
     monkeypatch.setattr(sys.modules[collect.__module__], "_CHUNK", 8)
-    states, _ = evaluation_states("Atlantis", 2, 7, start_steps=30, spacing=5, **QUIET)
+    states, _ = evaluation_states("Atlantis", 2, 7, start_steps=30, spacing=5, **HERE)
     runs = []
     for processes in (1, 2):
-        common = {"processes": processes, "progress": False}
+        common = {"processes": processes}
         tables = collect("Atlantis", 30, 6, start_steps=30, **common)
         runs.append((tables, record_pairs(states, 8, 8, pairs_per_state=2, repeats=2, **common)))
     assert all(equal(one, two) for one, two in zip(*runs, strict=True))
@@ -109,7 +107,7 @@ def test_number_of_processes_changes_nothing(monkeypatch):
 
 @pytest.mark.parametrize(("game", "sticky_prob"), [("Atlantis", 0.0), ("Pong", 0.25)])
 def test_records_agree_with_themselves(game, sticky_prob):
-    common = {"sticky_prob": sticky_prob, **QUIET}
+    common = {"sticky_prob": sticky_prob, **HERE}
     states, rows = evaluation_states(game, 3, 9, start_steps=60, spacing=10, **common)
     assert [s.identity for s in states] == rows.state_ids.tolist()
     records = record_pairs(states, 12, 10, pairs_per_state=4, repeats=3, **common)
@@ -140,9 +138,9 @@ def test_records_agree_with_themselves(game, sticky_prob):
 
 
 def test_shock_dominated_ratio_on_the_emulator():
-    states, _ = evaluation_states("Pong", 2, 11, sticky_prob=0.0, start_steps=60, **QUIET)
+    states, _ = evaluation_states("Pong", 2, 11, sticky_prob=0.0, start_steps=60, **HERE)
     records = record_pairs(
-        states, 6, 12, sticky_prob=0.0, repeats=4, actions=[[2, 3], [0, 2]], **QUIET
+        states, 6, 12, sticky_prob=0.0, repeats=4, actions=[[2, 3], [0, 2]], **HERE
     )
     assert len(records.actions) == 2 * 2 * 4
     found = gap_estimates(records, [0.1, 0.5], sigma=1.0).average()
@@ -153,8 +151,8 @@ def test_shock_dominated_ratio_on_the_emulator():
 
 
 def test_equal_first_actions_are_one_branch():
-    states, _ = evaluation_states("Pong", 1, 13, start_steps=5, **QUIET)
-    records = record_pairs(states, 5, 14, actions=[[1, 1]], repeats=3, **QUIET)
+    states, _ = evaluation_states("Pong", 1, 13, start_steps=5, **HERE)
+    records = record_pairs(states, 5, 14, actions=[[1, 1]], repeats=3, **HERE)
     assert records.merged.all()
     assert gap_estimates(records, [0.9], sigma=1.0).variance[0, 0] == 0.0
 
@@ -167,26 +165,26 @@ def test_branches_that_end_stay_ended():
     while not terminated:
         visited.append(env.snapshot())
         terminated = env.step(rng.integers(18))[2]
-    records = record_pairs(visited[-3:-2], 10, 15, sticky_prob=0.0, repeats=2, **QUIET)
+    records = record_pairs(visited[-3:-2], 10, 15, sticky_prob=0.0, repeats=2, **HERE)
     alive = records.alive
     assert not alive[..., -1].all()
     assert (alive[..., 1:] <= alive[..., :-1]).all()
     assert (records.rewards[~alive] == 0).all()
     assert not (records.same_state & ~alive.all(1)).any()
     with pytest.raises(ValueError, match=r"starts\[0\] has ended"):
-        record_pairs([env.snapshot()], 5, 0, sticky_prob=0.0, **QUIET)
+        record_pairs([env.snapshot()], 5, 0, sticky_prob=0.0, **HERE)
 
 
 @pytest.mark.parametrize("kind", ["tables", "records"])
 def test_files(tmp_path, kind):
     path, other = tmp_path / "data.npz", tmp_path / "other.npz"
     if kind == "tables":
-        made = collect("Pong", 3, 16, start_steps=5, **QUIET)
+        made = collect("Pong", 3, 16, start_steps=5, **HERE)
         made.save(path)
         assert equal(Tables.load(path), made)
     else:
-        states, _ = evaluation_states("Pong", 1, 17, start_steps=5, **QUIET)
-        made = record_pairs(states, 4, 18, pairs_per_state=1, repeats=3, **QUIET)
+        states, _ = evaluation_states("Pong", 1, 17, start_steps=5, **HERE)
+        made = record_pairs(states, 4, 18, pairs_per_state=1, repeats=3, **HERE)
         made.save(path)
         assert equal(PairRecords.load(path), made)
     assert [p.name for p in tmp_path.iterdir()] == ["data.npz"]
@@ -196,7 +194,7 @@ def test_files(tmp_path, kind):
 
 
 def test_concatenated_pairs_point_at_their_rows():
-    parts = [collect("Atlantis", 12, s, follow_share=1.0, start_steps=9, **QUIET) for s in (1, 2)]
+    parts = [collect("Atlantis", 12, s, follow_share=1.0, start_steps=9, **HERE) for s in (1, 2)]
     both = Tables.concatenate(parts)
     assert len(both) == 24
     assert (both.pairs[len(parts[0].pairs) :] - 12 == parts[1].pairs).all()
@@ -218,12 +216,12 @@ def test_concatenated_pairs_point_at_their_rows():
 )
 def test_bad_settings(change, message):
     with pytest.raises(ValueError, match=message):
-        collect(**{"game": "Pong", "num_states": 5, "seed": 0, "progress": False, **change})
+        collect(**{"game": "Pong", "num_states": 5, "seed": 0, **change})
 
 
 def test_bad_pairs():
-    states, _ = evaluation_states("Pong", 1, 19, start_steps=5, **QUIET)
-    other, _ = evaluation_states("Atlantis", 1, 19, start_steps=5, **QUIET)
+    states, _ = evaluation_states("Pong", 1, 19, start_steps=5, **HERE)
+    other, _ = evaluation_states("Atlantis", 1, 19, start_steps=5, **HERE)
     for change, message in (
         ({"starts": []}, "at least one snapshot"),
         ({"starts": [*states, *other]}, r"starts\[1\] is of atlantis, not of pong"),
@@ -232,4 +230,4 @@ def test_bad_pairs():
         ({"actions": [[0, 1, 2]]}, r"actions must have shape \(P, 2\)"),
     ):
         with pytest.raises(ValueError, match=message):
-            record_pairs(**{"starts": states, "horizon": 3, "seed": 0, "progress": False, **change})
+            record_pairs(**{"starts": states, "horizon": 3, "seed": 0, **change})

@@ -21,8 +21,9 @@ from jmdp_lib.atari.tables import Tables
 from jmdp_lib.memory import require
 from jmdp_lib.outcomes import Outcome
 
-_CHUNK = 256  # states per trajectory
-_EVALUATION_CHUNK = 4
+# States per trajectory: enough to make up for the way to its start; few where they should be
+# independent.
+_CHUNK, _EVALUATION_CHUNK = 256, 4
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class _Job:
     spacing: int
     start_steps: int
     enumerated: bool
+    keep: bool  # the snapshots
 
 
 def collect(
@@ -56,7 +58,6 @@ def collect(
     start_steps: int = 500,
     enumerated: bool = False,
     processes: int | None = None,
-    progress: bool = True,
 ) -> Tables:
     """All actions queried at `num_states` states, the followed ones among them.
 
@@ -66,13 +67,12 @@ def collect(
     enumerated: instead of one drawn table per state, all sticky patterns that differ, each with
         its probability as weight: expectations over the table are then exact.
     """
-    return Tables.concatenate(
-        [tables for _, tables in _run(
-            seed, _CHUNK, num_states, processes, progress, game=game, sticky_prob=sticky_prob,
-            frame_skip=frame_skip, obs=obs, follow=follow, follow_share=follow_share,
-            spacing=spacing, start_steps=start_steps, enumerated=enumerated,
-        )]
+    parts = _run(
+        seed, _CHUNK, num_states, processes, game=game, sticky_prob=sticky_prob,
+        frame_skip=frame_skip, obs=obs, follow=follow, follow_share=follow_share, spacing=spacing,
+        start_steps=start_steps, enumerated=enumerated, keep=False,
     )  # fmt: skip
+    return Tables.concatenate([tables for _, tables in parts])
 
 
 def evaluation_states(
@@ -86,13 +86,12 @@ def evaluation_states(
     spacing: int = 100,
     start_steps: int = 500,
     processes: int | None = None,
-    progress: bool = True,
 ) -> tuple[list[Snapshot], Tables]:
     """Nearly independent states: row i of the tables is one drawn table of snapshot i."""
     parts = _run(
-        seed, _EVALUATION_CHUNK, num_states, processes, progress, game=game,
+        seed, _EVALUATION_CHUNK, num_states, processes, game=game,
         sticky_prob=sticky_prob, frame_skip=frame_skip, obs=obs, follow=0, follow_share=0.0,
-        spacing=spacing, start_steps=start_steps, enumerated=False,
+        spacing=spacing, start_steps=start_steps, enumerated=False, keep=True,
     )  # fmt: skip
     snapshots = [snapshot for part, _ in parts for snapshot in part]
     return snapshots, Tables.concatenate([tables for _, tables in parts])
@@ -100,7 +99,7 @@ def evaluation_states(
 
 def _run(
     seed: int | np.random.SeedSequence, chunk: int, num_states: int, processes: int | None,
-    progress: bool, **settings: Any,
+    **settings: Any,
 ) -> list[tuple[list[Snapshot], Tables]]:  # fmt: skip
     """Check everything, then play the chunks."""
     num_states = checks.at_least("num_states", num_states, 1)
@@ -109,7 +108,7 @@ def _run(
     checks.at_least("spacing", settings["spacing"], 1)
     checks.at_least("start_steps", settings["start_steps"], 1)
     env = shared_env(*(settings[name] for name in ("game", "sticky_prob", "frame_skip", "obs")), 0)
-    row = env.observation_space.sample().size * (env.num_actions + 1)
+    row = env.reset()[0].size * (env.num_actions + 1)
     rows = num_states * (len(_patterns(env)) if settings["enumerated"] else 1)
     require(2.0 * row * rows, f"{rows:,} tables of {settings['game']}")  # parts, then the whole
     sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
@@ -119,7 +118,7 @@ def _run(
         _Job(np.random.SeedSequence(sequence.entropy, spawn_key=key), size, **settings)
         for key, size in zip(keys, sizes, strict=True)
     ]
-    return in_processes(_play_chunk, jobs, processes, f"{settings['game']} states", progress)
+    return in_processes(_play_chunk, jobs, processes, f"{settings['game']} states")
 
 
 def _patterns(env: CoupledAtari) -> list[tuple[Draw, float]]:
@@ -196,7 +195,7 @@ def _play_chunk(job: _Job) -> tuple[list[Snapshot], Tables]:
             _follow(record, outcomes[a].snapshot, outcomes[b].snapshot, job.follow, choices)
         env.restore(chosen)
         ended = chosen.over or _wander(env, choices, job.spacing - 1)
-    return record.snapshots, record.tables()
+    return record.snapshots if job.keep else [], record.tables()
 
 
 def _follow(

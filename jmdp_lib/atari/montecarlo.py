@@ -9,7 +9,7 @@ work is recorded once; discounts and shocks are added afterwards (`gap_estimates
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -48,7 +48,6 @@ def record_pairs(
     repeats: int = 16,
     actions: ArrayLike | None = None,
     processes: int | None = None,
-    progress: bool = True,
 ) -> PairRecords:
     """Play `repeats` pairs for each of `pairs_per_state` random action pairs of every start.
 
@@ -80,7 +79,7 @@ def record_pairs(
         )
         for row, start in enumerate(starts)
     ]  # fmt: skip
-    parts = in_processes(_play_state, jobs, processes, f"{env.game} pairs", progress)
+    parts = in_processes(_play_state, jobs, processes, f"{env.game} pairs")
     return PairRecords(
         *(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(PairRecords))
     )
@@ -109,7 +108,7 @@ def _play_state(job: _Job) -> PairRecords:
         merged=np.zeros((size, steps), bool),
         played=np.zeros((size, 2, steps), np.int8),
     )
-    start = replace(job.start, draw=None)  # every pair has tables of its own
+    start = job.start._replace(draw=None)  # every pair has tables of its own
     for pair in range(size):
         _play_pair(left, right, start, records, pair, choices)
     return records

@@ -9,10 +9,9 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from typing import TypeVar
 
-from tqdm.auto import tqdm
-
 from jmdp_lib import checks
 from jmdp_lib.atari.env import CoupledAtari
+from jmdp_lib.solvers.fixed_point import progress
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -23,16 +22,16 @@ def in_processes(
     jobs: Sequence[Job],
     processes: int | None,
     label: str,
-    progress: bool,
 ) -> list[Result]:
     """[work(job) for job in jobs] in `processes` processes, one per core unless given.
 
     Jobs carry their own seeds, so how many processes share them changes nothing. New processes
-    are spawned, not forked: the parent may run threads (numba, torch).
+    are spawned, not forked, since the parent may run threads (numba, torch): a script must start
+    its work under `if __name__ == "__main__"`.
     """
     workers = os.cpu_count() or 1 if processes is None else processes
     workers = min(checks.at_least("processes", workers, 1), len(jobs))
-    bar = tqdm(total=len(jobs), desc=label, disable=not progress)
+    bar = progress(len(jobs), label, unit="chunk")
     if workers == 1:
         results = []
         for job in jobs:
@@ -55,7 +54,7 @@ def in_processes(
 
 @lru_cache(maxsize=4)
 def shared_env(
-    game: str, sticky_prob: float, frame_skip: int, obs: str, number: int = 0
+    game: str, sticky_prob: float, frame_skip: int, obs: str, number: int
 ) -> CoupledAtari:
     """Emulator `number` of this process for these settings: loading a ROM takes half a second."""
     return CoupledAtari(game, sticky_prob, frame_skip, obs=obs)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,8 +14,7 @@ from jmdp_lib import checks
 SHOCK_LAWS = ("sign", "normal")
 
 
-@dataclass(frozen=True)
-class Draw:
+class Draw(NamedTuple):
     """All the randomness of one outcome table.
 
     repeats: leading frames on which the sticky lottery repeats the previous action, whatever the
@@ -58,8 +56,7 @@ class Shock:
         return rng.standard_normal() if self.law == "normal" else 2.0 * rng.integers(2) - 1.0
 
 
-@dataclass(frozen=True, eq=False)
-class Snapshot:
+class Snapshot(NamedTuple):
     """A JMDP state of one game, to be restored by any `CoupledAtari` of that game; it pickles.
 
     Attributes:
@@ -82,7 +79,7 @@ class Snapshot:
     over: bool
     draw: Draw | None
 
-    @cached_property
+    @property
     def identity(self) -> int:
         """64-bit digest of emulator state and previous action: equal iff the states are.
 
