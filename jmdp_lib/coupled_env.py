@@ -36,7 +36,7 @@ class EnvSnapshot:
     draw: int | None
 
 
-class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
     """Any Gymnasium environment that can be copied, with `query` as in `CoupledAtari`.
 
     A table is drawn when a state is entered: a seed for the environment's `np_random`, taken from
@@ -54,7 +54,8 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         if not isinstance(env, gymnasium.Env):
             raise TypeError(f"env must be a gymnasium.Env, got {env!r}")
         _try_out(_copied(env))
-        super().__init__(_copied(env))
+        gymnasium.utils.RecordConstructorArgs.__init__(self, seed=seed)
+        gymnasium.Wrapper.__init__(self, _copied(env))
         self._rng = np.random.default_rng(seed)
         self._started = False
 
@@ -160,7 +161,7 @@ def _seed_generator(env: gymnasium.Env[Any, Any], draw: int) -> None:
     fresh = np.random.PCG64(draw)
     held = env.unwrapped.np_random
     if type(held.bit_generator) is not np.random.PCG64:
-        raise TypeError(f"np_random of {_name(env)} is not a PCG64 generator: {held!r}")
+        raise ValueError(f"{_name(env)} cannot be coupled: its np_random is {held!r}, not PCG64")
     held.bit_generator.state = fresh.state
 
 

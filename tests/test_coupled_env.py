@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import warnings
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
-from gymnasium.utils.env_checker import data_equivalence
+from gymnasium.utils.env_checker import check_env, data_equivalence
 
 import jmdp_lib as jl
 
@@ -100,6 +101,12 @@ def test_querying_does_not_disturb_the_trajectory():
                 env.reset()
         runs.append(run)
     assert runs[0] == runs[1]
+
+
+def test_gymnasium_approves():
+    with warnings.catch_warnings():  # about wrappers and CartPole's own bounds
+        warnings.simplefilter("ignore", UserWarning)
+        check_env(jl.CoupledEnv(gymnasium.make("CartPole-v1")), skip_render_check=True)
 
 
 def test_tables_of_distinct_states_are_independent():
