@@ -158,12 +158,10 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         self._at = _HERE
 
     def _sample(self) -> Draw:
-        repeats = 0
-        if self.sticky_prob > 0.0:
-            lottery = self.np_random.random(self.frame_skip).tolist()
-            while repeats < self.frame_skip and lottery[repeats] < self.sticky_prob:
-                repeats += 1
-        return Draw(repeats, 0.0 if self.shock is None else self.shock.draw(self.np_random))
+        repeats, rng = 0, self.np_random
+        while repeats < self.frame_skip and rng.random() < self.sticky_prob:
+            repeats += 1
+        return Draw(repeats, 0.0 if self.shock is None else self.shock.draw(rng))
 
     def _outcome(self, action: int, clone: bool) -> Outcome:
         known = self._table.get(action)

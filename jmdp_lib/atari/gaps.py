@@ -89,21 +89,23 @@ class GapEstimates:
 
     @property
     def ratio(self) -> Floats:
-        """(C, K) independent / variance."""
-        return self.independent / self.variance
+        """(C, K) independent / variance; inf or nan where the gap is constant."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return self.independent / self.variance
 
     @property
     def ratio_error(self) -> Floats:
         """(C, K) standard error of the ratio, by the delta method."""
-        spread = (
-            self.independent_error**2
-            + (self.ratio * self.variance_error) ** 2
-            - 2.0 * self.ratio * self.covariance
-        )
-        return np.sqrt(np.maximum(spread, 0.0)) / self.variance
+        with np.errstate(divide="ignore", invalid="ignore"):
+            spread = (
+                self.independent_error**2
+                + (self.ratio * self.variance_error) ** 2
+                - 2.0 * self.ratio * self.covariance
+            )
+            return np.sqrt(np.maximum(spread, 0.0)) / self.variance
 
     def average(self, labels: ArrayLike | None = None) -> GapEstimates:
-        """Equal-weight averages of the groups with the same label (K,), in the labels' order.
+        """Equal-weight averages of the groups with the same label (K,), sorted by label.
 
         `average(estimates.state_rows)` is per state; without labels all groups are one.
         """
@@ -182,7 +184,7 @@ def shock_variances(
         if records.played.max() >= table.size:
             raise ValueError(f"loadings has {table.size} actions, {records.played.max()} is played")
         weights *= table[records.played]
-    weights *= sigma
+    weights *= checks.real("sigma", sigma)
     own = weights**2
     shared = (weights[:, 0] - weights[:, 1]) ** 2
     gap = np.where(records.same_state, shared, own.sum(1))  # (M, H)
