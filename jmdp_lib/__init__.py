@@ -2,10 +2,12 @@
 
 Model: `JMDP`, the environments, the policies. Operators: `apply_t2`, `sample_t2`. Solvers:
 `jipe2`, `jipe`, `incremental_jipe2`, `projected_jipe2`. Results: `Solution` and its `Moments`.
-To check any of them: `simulate_pairs`.
+To check any of them: `simulate_pairs`. Simulators: `CoupledEnv`, and `jmdp_lib.atari`, which is
+imported on its own.
 """
 
 from jmdp_lib.bounds import one_sided_bound
+from jmdp_lib.coupled_env import CoupledEnv
 from jmdp_lib.environments import (
     base_stock_policy,
     coupled_reward_chain,
@@ -29,6 +31,7 @@ from jmdp_lib.moments import Moments
 from jmdp_lib.montecarlo import horizon_for, simulate_pairs
 from jmdp_lib.norms import contraction_modulus, norm_weight
 from jmdp_lib.operators import apply_t2, sample_t2
+from jmdp_lib.outcomes import Outcome
 from jmdp_lib.policies import deterministic_policy, epsilon_mixture, uniform_policy
 from jmdp_lib.solvers import (
     ConvergenceWarning,
@@ -48,8 +51,10 @@ from jmdp_lib.solvers import (
 __all__ = [
     "JMDP",
     "ConvergenceWarning",
+    "CoupledEnv",
     "IncrementalSolution",
     "Moments",
+    "Outcome",
     "Plan",
     "ProjectedSolution",
     "Solution",

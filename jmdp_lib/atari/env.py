@@ -1,0 +1,227 @@
+"""The Arcade Learning Environment as a joint MDP: every action's outcome under one shared draw.
+
+The state is the emulator's state with the previous action. One draw decides, for all actions
+alike, on how many leading frames the previous action is repeated (sticky actions) and, where
+asked for, the sign or size of a reward shock. The draw is made when a state is entered, before any
+action is looked at; `query` reads coordinates of that table, `step` executes one of them, and the
+next state has a table of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.error import ResetNeeded
+from numpy.typing import NDArray
+
+from jmdp_lib import checks
+from jmdp_lib.atari.emulator import load, rom_id
+from jmdp_lib.atari.state import Draw, Shock, Snapshot
+from jmdp_lib.outcomes import Outcome
+
+Bytes = NDArray[np.uint8]
+OBSERVATIONS = ("ram", "pixels")
+_NOOP = 0
+# Where the emulator stands: at the visited state, where the branches part, or (an action >= 0) at
+# the end of that action's branch.
+_HERE, _FORK = -2, -1
+
+
+class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
+    """A game with `query`. Actions are indices into the game's minimal action set.
+
+    sticky_prob: probability that a frame repeats the previous action, as in the ALE.
+    frame_skip: frames per step.
+    shock: reward shock (`Shock`), which clips rewards to [-1, 1]; None: raw rewards.
+    obs: "ram", (128,) uint8, or "pixels", (210, 160, 3) or the game's own size, uint8.
+    seed: of the draws: an integer, SeedSequence or Generator; `reset(seed=...)` starts them anew.
+    max_frames: the episode is truncated after so many frames.
+
+    The game starts in the same state at every reset; play random actions for another one.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012, as Gymnasium declares it
+
+    def __init__(
+        self,
+        game: str,
+        sticky_prob: float = 0.25,
+        frame_skip: int = 4,
+        shock: Shock | None = None,
+        obs: str = "ram",
+        seed: int | np.random.SeedSequence | np.random.Generator | None = None,
+        max_frames: int = 108_000,
+    ) -> None:
+        self.game = rom_id(game)
+        self.sticky_prob = checks.probability("sticky_prob", sticky_prob)
+        self.frame_skip = checks.at_least("frame_skip", frame_skip, 1)
+        self.max_frames = checks.at_least("max_frames", max_frames, 1)
+        pixels = checks.one_of("obs", obs, OBSERVATIONS) == "pixels"
+        if shock is not None and not isinstance(shock, Shock):
+            raise ValueError(f"shock must be a Shock or None, got {shock!r}")
+        self.np_random = np.random.default_rng(seed)
+        self.ale = load(self.game)
+        self._observe = self.ale.getScreenRGB if pixels else self.ale.getRAM
+        actions = self.ale.getMinimalActionSet()
+        self.action_names = [action.name for action in actions]
+        self.num_actions = len(actions)
+        # The last code is what "no previous action" repeats: the ALE starts with a NOOP too.
+        self._codes = [action.value for action in actions] + [_NOOP]
+        self.shock = shock
+        self._scales = None if shock is None else shock.scales(self.num_actions)
+        self._none = self.num_actions
+        first = self._codes.index(_NOOP) if self.sticky_prob > 0 else self._none
+        state, seen = self.ale.cloneState(), checks.frozen(self._observe())
+        self._start = Snapshot(self.game, state, (), first, seen, False, None)
+        self._started = False
+        self.observation_space = gymnasium.spaces.Box(0, 255, seen.shape, np.uint8)
+        self.action_space = gymnasium.spaces.Discrete(self.num_actions)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Bytes, dict[str, Any]]:
+        """The start of the game. A seed starts the draws anew."""
+        super().reset(seed=seed)
+        return self.restore(self._start), {"lives": self.ale.lives()}
+
+    def query(self, actions: Sequence[int], clones: bool = False) -> tuple[Outcome, ...]:
+        """The outcomes of distinct actions, in their order, all under this state's one draw.
+
+        Asking again, for whichever actions, reads the same table. A `step` of the action queried
+        last costs nothing more. With `clones` every successor snapshot holds the successor itself,
+        so that it has an `identity`; without, it holds the way there.
+        """
+        self._running("query")
+        chosen = checks.distinct_actions(actions, self.num_actions)
+        return tuple(self._outcome(action, clones) for action in chosen)
+
+    def step(self, action: Any) -> tuple[Bytes, float, bool, bool, dict[str, Any]]:
+        """Execute one branch of this state's table and draw the table of the next state."""
+        self._running("step")
+        chosen = checks.index("action", action, self.num_actions)
+        known = self._table.get(chosen)
+        if self._at == _HERE:  # nothing was queried: no branch to come back to, so no clone
+            reward = self._play(self._repeated) + self._play(self._own(chosen))
+            done = self._finish(chosen, reward, None, ())
+        elif known is not None:
+            if self._at != chosen:
+                self._go_to_fork()
+                self._play(self._own(chosen))
+            done = known
+        else:
+            done = self._outcome(chosen, False)
+        over = done.terminated or done.truncated
+        self._enter(None, self._next_previous(chosen), done.observation, over, None)
+        seen, info = done.observation.copy(), dict(done.info)
+        return seen, done.reward, done.terminated, done.truncated, info
+
+    def snapshot(self) -> Snapshot:
+        """This state with its drawn table: restoring it gives the same outcomes again."""
+        self._begun("snapshot")
+        return Snapshot(
+            self.game, self._clone_here(), (), self.previous, self.observed, self._over, self.draw
+        )
+
+    def restore(self, snapshot: Snapshot) -> Bytes:
+        """Go to a state and return its observation; a table is drawn if the snapshot has none."""
+        if not isinstance(snapshot, Snapshot):
+            raise TypeError(f"snapshot must be a Snapshot, got {snapshot!r}")
+        if snapshot.game != self.game:
+            raise ValueError(f"a snapshot of {snapshot.game} cannot be restored in {self.game}")
+        shape = self._start.observation.shape
+        checks.same_shape("the snapshot's observation", snapshot.observation.shape, shape, "obs")
+        self.ale.restoreState(snapshot.state)
+        self._play(snapshot.moves)
+        state = None if snapshot.moves else snapshot.state
+        self._started = True
+        self._enter(state, snapshot.previous, snapshot.observation, snapshot.over, snapshot.draw)
+        return snapshot.observation.copy()
+
+    def redraw(self, draw: Draw | None = None) -> None:
+        """Replace this state's table by a fresh one, or by the one of a given draw."""
+        self._running("redraw")
+        if draw is not None and not 0 <= draw.repeats <= self.frame_skip:
+            raise ValueError(f"repeats must lie in 0..{self.frame_skip}, got {draw.repeats}")
+        if self._at != _HERE:
+            self.ale.restoreState(self._state)
+        self._enter(self._state, self.previous, self.observed, False, draw)
+
+    def _enter(self, state: Any, previous: int, seen: Bytes, over: bool, draw: Draw | None) -> None:
+        """Start the visit of the state that the emulator stands at."""
+        self._state, self.previous, self.observed, self._over = state, previous, seen, over
+        self.draw = self._sample() if draw is None else draw
+        self._repeated = [self._codes[previous]] * self.draw.repeats
+        self._table: dict[int, Outcome] = {}
+        self._at = _HERE
+
+    def _sample(self) -> Draw:
+        repeats, rng = 0, self.np_random
+        while repeats < self.frame_skip and rng.random() < self.sticky_prob:
+            repeats += 1
+        return Draw(repeats, 0.0 if self.shock is None else self.shock.draw(rng))
+
+    def _outcome(self, action: int, clone: bool) -> Outcome:
+        known = self._table.get(action)
+        if known is not None and not (clone and known.snapshot.moves):
+            return known
+        self._go_to_fork()
+        moves = self._own(action)
+        reward = self._fork_reward + self._play(moves)
+        self._at = action
+        state, moves = (self.ale.cloneState(), []) if clone else (self._fork, moves)
+        self._table[action] = self._finish(action, reward, state, tuple(moves))
+        return self._table[action]
+
+    def _go_to_fork(self) -> None:
+        """Bring the emulator to where the branches part: after the repeated frames."""
+        if self._at == _HERE:
+            self._fork = self._clone_here()
+            self._fork_reward = self._play(self._repeated)
+            if self._repeated:
+                self._fork = self.ale.cloneState()
+        elif self._at != _FORK and len(self._repeated) < self.frame_skip:
+            self.ale.restoreState(self._fork)
+        self._at = _FORK
+
+    def _finish(self, action: int, reward: int, state: Any, moves: tuple[int, ...]) -> Outcome:
+        """Read what the branch that the emulator stands at the end of came to."""
+        terminated = self.ale.game_over(with_truncation=False)
+        truncated = not terminated and self.ale.getEpisodeFrameNumber() >= self.max_frames
+        earned = float(reward)
+        if self._scales is not None:
+            earned = min(max(earned, -1.0), 1.0) + self._scales[action] * self.draw.shock
+        seen, over = checks.frozen(self._observe()), terminated or truncated
+        previous = self._next_previous(action)
+        after = Snapshot(self.game, state, moves, previous, seen, over, None)
+        info = {"lives": self.ale.lives()}
+        return Outcome(action, earned, seen, terminated, truncated, info, after)
+
+    def _play(self, moves: Sequence[int]) -> int:
+        act = self.ale.act
+        return sum([act(move) for move in moves])
+
+    def _own(self, action: int) -> list[int]:
+        """The frames that obey the queried action."""
+        return [self._codes[action]] * (self.frame_skip - len(self._repeated))
+
+    def _next_previous(self, action: int) -> int:
+        if self.sticky_prob == 0.0:
+            return self._none
+        return self.previous if len(self._repeated) == self.frame_skip else action
+
+    def _clone_here(self) -> Any:
+        if self._state is None:
+            self._state = self.ale.cloneState()
+        return self._state
+
+    def _begun(self, what: str) -> None:
+        if not self._started:
+            raise ResetNeeded(f"{what} before reset(): {self.game} has not started")
+
+    def _running(self, what: str) -> None:
+        self._begun(what)
+        if self._over:
+            raise ResetNeeded(f"{what} after the end of the episode: call reset() or restore()")

@@ -1,0 +1,86 @@
+"""Queried outcome tables: what the emulator hands to the learner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jmdp_lib import checks
+from jmdp_lib.atari.archive import Archive
+from jmdp_lib.checks import Floats, Ints
+
+Bytes = NDArray[np.uint8]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Tables(Archive):
+    """N outcome tables of queried JMDP states, each with all A actions.
+
+    Attributes:
+        observations: (N, D) uint8 raw observation of the queried state (RAM: D = 128).
+        previous: (N,) previous action, part of the state; A where it is not (sticky_prob = 0).
+        rewards: (N, A) raw emulator reward of each action, neither clipped nor shocked.
+        next_observations: (N, A, D) uint8.
+        next_previous: (N, A).
+        terminated: (N, A) bool: this branch ended, its continuation is worth 0.
+        same: (N, A) the smallest action whose successor is the same JMDP state: actions a and b
+            merge iff same[n, a] == same[n, b]. Terminated branches are worth 0 whatever it says.
+        state_ids: (N,) equal iff the queried JMDP states are.
+        weights: (N,) probability of this table among the rows of its state: 1 for a drawn table,
+            the probability of the sticky pattern where all patterns are enumerated.
+        pairs: (P, 2) rows (i, j) of distinct states: where the two branches of one query stood
+            after 1, 2, ... steps with independent actions, until they met or one ended. Of a
+            state with several rows, the first.
+    """
+
+    observations: Bytes
+    previous: Ints
+    rewards: Floats
+    next_observations: Bytes
+    next_previous: Ints
+    terminated: Flags
+    same: Ints
+    state_ids: Ints
+    weights: Floats
+    pairs: Ints
+
+    def __post_init__(self) -> None:
+        n, a = np.shape(self.rewards)
+        d = np.shape(self.observations)[-1]
+        for name, shape, meaning in (
+            ("observations", (n, d), "(N, D)"),
+            ("previous", (n,), "(N,)"),
+            ("next_observations", (n, a, d), "(N, A, D)"),
+            ("next_previous", (n, a), "(N, A)"),
+            ("terminated", (n, a), "(N, A)"),
+            ("same", (n, a), "(N, A)"),
+            ("state_ids", (n,), "(N,)"),
+            ("weights", (n,), "(N,)"),
+            ("pairs", (len(self.pairs), 2), "(P, 2)"),
+        ):
+            checks.same_shape(name, getattr(self, name).shape, shape, meaning)
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    @property
+    def num_actions(self) -> int:
+        """A."""
+        return int(self.rewards.shape[1])
+
+    @staticmethod
+    def concatenate(parts: Sequence[Tables]) -> Tables:
+        """One collection after the other; pairs keep pointing at their rows."""
+        joined: dict[str, Any] = {
+            f.name: np.concatenate([getattr(part, f.name) for part in parts])
+            for f in fields(Tables)
+            if f.name != "pairs"
+        }
+        offsets = np.cumsum([0, *(len(part) for part in parts[:-1])])
+        pairs = [part.pairs + start for part, start in zip(parts, offsets, strict=True)]
+        return Tables(**joined, pairs=np.concatenate(pairs))

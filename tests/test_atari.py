@@ -1,0 +1,360 @@
+"""The coupled emulator: one draw for all actions, on the games of the paper."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from ale_py import ALEInterface, LoggerMode, roms
+from gymnasium.error import ResetNeeded
+from gymnasium.utils.env_checker import check_env
+
+from jmdp_lib.atari import CoupledAtari, Draw, Shock, games
+
+GAMES = ("Pong", "BattleZone", "Boxing", "Atlantis")
+on_all_games = pytest.mark.parametrize("game", GAMES)
+
+
+@lru_cache
+def emulator(game, sticky_prob=0.25, obs="ram"):
+    return CoupledAtari(game, sticky_prob, obs=obs)
+
+
+def started(game, seed=0, steps=30, **settings):
+    """A fresh stream, some random steps into the game."""
+    env = emulator(game, **settings)
+    env.reset(seed=seed)
+    for action in np.random.default_rng(seed).integers(env.num_actions, size=steps):
+        env.step(action)
+    return env
+
+
+def facts(outcome):
+    """Everything an outcome says, comparable bit for bit."""
+    after = outcome.snapshot
+    return (
+        outcome.action, outcome.reward, outcome.observation.tobytes(), outcome.terminated,
+        outcome.truncated, outcome.lives, after.previous, after.identity,
+    )  # fmt: skip
+
+
+def trajectory(env, actions):
+    results = []
+    for action in actions:
+        seen, *rest = env.step(action)
+        results.append((seen.tobytes(), *rest, env.draw, env.snapshot().identity))
+    return results
+
+
+@on_all_games
+def test_outcomes_do_not_depend_on_what_else_is_queried(game):
+    env = started(game, 1)
+    for repeats in (0, 1, 4):
+        env.redraw(Draw(repeats))
+        here = env.snapshot()
+        together = [facts(o) for o in env.query(range(env.num_actions), clones=True)]
+        env.restore(here)
+        for action in np.random.default_rng(repeats).permutation(env.num_actions)[:5]:
+            (alone,) = env.query([action], clones=True)
+            assert facts(alone) == together[action]
+        env.step(0)
+
+
+@on_all_games
+@pytest.mark.parametrize("repeats", [0, 1, 4])
+def test_executed_branch_is_the_queried_one(game, repeats):
+    env = started(game, 2)
+    last = env.num_actions - 1
+    for action in (last, 0, 2):  # the last queried, another queried, one that was not
+        env.redraw(Draw(repeats))
+        here = env.snapshot()
+        queried = {o.action: o for o in env.query([0, 1, last], clones=True)}
+        seen, reward, terminated, truncated, info = env.step(action)
+        after = env.snapshot()
+        result = (action, reward, seen.tobytes(), terminated, truncated, info["lives"])
+        env.restore(here)
+        outcome = queried.get(action) or env.query([action], clones=True)[0]
+        assert (*result, after.previous, after.identity) == facts(outcome)
+        env.restore(outcome.snapshot)
+        assert env.snapshot().identity == after.identity
+
+
+@on_all_games
+def test_querying_does_not_disturb_the_trajectory(game):
+    actions = np.random.default_rng(3).integers(emulator(game).num_actions, size=12)
+    plain = trajectory(started(game, 3), actions)
+    env = started(game, 3)
+    results = []
+    for action in actions:
+        first = env.query([0, 1, 2])
+        assert env.query([2, 0])[1] is first[0]  # one table, however often it is read
+        env.snapshot()
+        results += trajectory(env, [action])
+    assert results == plain
+
+
+@on_all_games
+def test_successors_without_clones_lead_to_the_same_states(game):
+    env = started(game, 4)
+    env.redraw(Draw(1))
+    here = env.snapshot()
+    cloned = env.query([1, 0], clones=True)
+    env.restore(here)
+    for kept, way in zip(cloned, env.query([1, 0]), strict=True):
+        moved = pickle.loads(pickle.dumps(way.snapshot))
+        with pytest.raises(ValueError, match="was not cloned"):
+            _ = moved.identity
+        assert (env.restore(moved) == kept.observation).all()
+        assert env.snapshot().identity == kept.snapshot.identity
+        assert env.previous == kept.snapshot.previous
+
+
+@on_all_games
+def test_fresh_draws_are_independent(game):
+    env = started(game, 5)
+    here = env.snapshot()
+    repeats = []
+    for _ in range(4000):
+        env.redraw()
+        repeats.append(env.draw.repeats)
+    expected = 4000 * np.array([0.75 * 0.25**k for k in range(4)] + [0.25**4])
+    assert (abs(np.bincount(repeats, minlength=5) - expected) < 4.5 * np.sqrt(expected)).all()
+    assert abs(np.corrcoef(repeats[1:], repeats[:-1])[0, 1]) < 4.5 / np.sqrt(4000)
+    env.restore(here)
+    assert env.draw == here.draw  # the visit's own table, not a fresh one
+
+
+SCRIPT = """
+import hashlib, sys
+import numpy as np
+from jmdp_lib.atari import CoupledAtari
+digest = hashlib.sha256()
+for game in sys.argv[1:]:
+    env = CoupledAtari(game, seed=7)
+    env.reset()
+    for action in np.random.default_rng(7).integers(env.num_actions, size=25):
+        for outcome in env.query([0, 1], clones=True):
+            digest.update(repr((outcome.snapshot.identity, outcome.reward, env.draw)).encode())
+        digest.update(env.step(action)[0].tobytes())
+print(digest.hexdigest())
+"""
+
+
+@pytest.mark.slow
+def test_processes_with_the_same_seed_agree():
+    runs = [subprocess.Popen([sys.executable, "-c", SCRIPT, *GAMES], stdout=-1) for _ in range(2)]
+    first, second = (run.communicate()[0] for run in runs)
+    assert first == second
+    assert len(first) == 65
+
+
+@on_all_games
+@pytest.mark.parametrize(
+    "sticky_prob",
+    [0.25, pytest.param(0.0, marks=pytest.mark.slow), pytest.param(1.0, marks=pytest.mark.slow)],
+)
+def test_reproduces_native_play_with_its_own_lottery(game, sticky_prob):
+    """The ALE draws two numbers per frame, the first one for player A, from a seeded MT19937."""
+    env, seed = emulator(game), 1
+    ALEInterface.setLoggerMode(LoggerMode.Error)
+    native = ALEInterface()
+    native.setInt("random_seed", seed)
+    native.setInt("frame_skip", env.frame_skip)
+    native.setFloat("repeat_action_probability", sticky_prob)
+    native.loadROM(str(roms.get_rom_path(env.game)))
+    native.reset_game()
+    codes = [action.value for action in native.getMinimalActionSet()]
+    lottery = np.random.RandomState(seed)._bit_generator.random_raw(2 * 4 * 80)[::2] / 2.0**32
+    env.reset(seed=0)
+    assert env.snapshot().state == native.cloneState()
+    repeated = 0
+    for t, action in enumerate(np.random.default_rng(8).integers(env.num_actions, size=80)):
+        obeyed = lottery[4 * t : 4 * t + 4] >= sticky_prob
+        repeats = int(obeyed.argmax()) if obeyed.any() else 4
+        repeated += repeats
+        env.redraw(Draw(repeats))
+        _, reward, terminated, _, info = env.step(action)
+        assert reward == native.act(codes[action])
+        assert (terminated, info["lives"]) == (native.game_over(), native.lives())
+        assert env.snapshot().state == native.cloneState(), f"step {t}"
+    assert (repeated > 0) == (sticky_prob > 0)
+
+
+@on_all_games
+def test_identity_tells_states_apart_and_siblings_together(game):
+    env = started(game, 9, sticky_prob=0.0)
+    pairs = agree = 0
+    for _ in range(20):
+        outcomes = env.query(range(4), clones=True)
+        for a in outcomes:
+            for b in outcomes:
+                pairs += 1
+                same = a.snapshot.identity == b.snapshot.identity
+                agree += same == (a.snapshot.state == b.snapshot.state)
+        env.step(env.action_space.sample())
+    assert agree == pairs
+    here = env.snapshot()
+    assert pickle.loads(pickle.dumps(here)).identity == here.identity
+
+
+def test_previous_action_is_part_of_a_sticky_state_only():
+    for sticky_prob, previous in ((0.0, 6), (0.25, 0)):
+        env = emulator("Pong", sticky_prob=sticky_prob)
+        env.reset(seed=0)
+        assert env.previous == previous
+        env.redraw(Draw(0))
+        env.step(3)
+        assert env.previous == (6 if sticky_prob == 0 else 3)
+    env.redraw(Draw(4))  # every frame repeats: the queried action is never played
+    outcomes = env.query(range(6), clones=True)
+    assert {o.snapshot.previous for o in outcomes} == {3}
+    assert len({o.snapshot.identity for o in outcomes}) == 1
+
+
+def test_pixels_are_those_of_the_branch():
+    env = started("Boxing", 10, obs="pixels", steps=40)
+    env.redraw(Draw(2))  # two frames after the branches part
+    here = env.snapshot()
+    queried = env.query([2, 5, 3])
+    assert (queried[0].observation != queried[1].observation).any()
+    seen = env.restore(here)  # the emulator would show the last branch here
+    assert (seen == here.observation).all()
+    for outcome in queried:
+        env.restore(here)
+        assert (env.step(outcome.action)[0] == outcome.observation).all()
+
+
+@pytest.mark.parametrize("law", ["sign", "normal"])
+def test_shock_is_shared_by_the_actions(law):
+    loadings = [1.0, -1.0, 0.5, 0.0, 2.0, 1.0]
+    env = CoupledAtari("Pong", shock=Shock(0.3, loadings, law), seed=11)
+    env.reset()
+    shocks = []
+    for _ in range(50):
+        outcomes = env.query(range(6))
+        rewards = np.array([o.reward for o in outcomes]) - 0.3 * np.array(loadings) * env.draw.shock
+        assert np.allclose(rewards, np.clip(np.round(rewards), -1, 1))
+        shocks.append(env.draw.shock)
+        if env.step(0)[2]:
+            env.reset()
+    assert set(shocks) == {-1.0, 1.0} if law == "sign" else len(set(shocks)) == 50
+
+
+def test_end_of_the_game_and_of_the_time():
+    env = CoupledAtari("BattleZone", 0.0, max_frames=60)
+    env.reset()
+    for _ in range(15):
+        _, _, terminated, truncated, _ = env.step(0)
+    assert (terminated, truncated) == (False, True)
+    for call in (lambda: env.step(0), lambda: env.query([0]), env.redraw):
+        with pytest.raises(ResetNeeded, match="after the end of the episode"):
+            call()
+    ended = env.snapshot()
+    env.reset()
+    env.step(0)
+    env.restore(ended)
+    with pytest.raises(ResetNeeded, match="after the end"):
+        env.query([0])
+
+
+@pytest.mark.slow
+def test_game_over_belongs_to_the_branch():
+    env = started("BattleZone", 12, steps=0)
+    rng, visited = np.random.default_rng(12), []
+    terminated = False
+    while not terminated:
+        visited.append(env.snapshot())
+        _, _, terminated, _, info = env.step(rng.integers(18))
+    assert info["lives"] == 0
+    env.restore(visited[-1])
+    ends = [o for o in env.query(range(18)) if o.terminated]
+    assert ends
+    env.restore(ends[0].snapshot)
+    with pytest.raises(ResetNeeded, match="after the end"):
+        env.query([0])
+    env.restore(visited[-60])
+    assert not any(o.terminated for o in env.query(range(18)))
+    env.reset()
+    assert env.query([0])[0].lives == 5
+
+
+@pytest.mark.parametrize("obs", ["ram", "pixels"])
+def test_gymnasium_approves(obs):
+    check_env(CoupledAtari("Pong", obs=obs), skip_render_check=True)
+
+
+@pytest.mark.slow
+def test_other_games_can_be_queried():
+    assert len(games()) >= 100
+    for game in [*games()[::8], "Backgammon"]:  # the last has no NOOP in its action set
+        env = CoupledAtari(game, seed=0)
+        env.reset()
+        outcomes = env.query(range(env.num_actions))
+        seen = env.step(env.num_actions - 1)[0]
+        assert (seen == outcomes[-1].observation).all(), game
+
+
+@pytest.mark.slow
+def test_library_does_not_import_the_emulator():
+    code = "import sys, jmdp_lib; sys.exit('ale_py' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"game": "Pnog"}, "unknown game 'Pnog': did you mean Pong"),
+        ({"game": "Battlezoen"}, "did you mean BattleZone"),
+        ({"game": "Warlords"}, "unknown game 'Warlords'"),
+        ({"game": "#"}, r"games\(\) lists the names"),
+        ({"sticky_prob": 1.5}, r"sticky_prob must lie in \[0, 1\], got 1.5"),
+        ({"frame_skip": 0}, "frame_skip must be at least 1, got 0"),
+        ({"obs": "rgb"}, "obs must be one of 'ram', 'pixels', got 'rgb'"),
+        ({"max_frames": 0}, "max_frames must be at least 1"),
+        ({"shock": 0.5}, "shock must be a Shock or None, got 0.5"),
+        ({"shock": Shock(1.0, [1.0, 1.0])}, r"loadings must have shape \(num_actions,\) = \(6,\)"),
+    ],
+)
+def test_bad_settings(change, message):
+    with pytest.raises(ValueError, match=message):
+        CoupledAtari(**{"game": "Pong", **change})
+
+
+def test_bad_shocks():
+    for bad, message in (
+        ({"sigma": 0.0}, "sigma must be a positive"),
+        ({"sigma": 1.0, "law": "uniform"}, "law must be one of"),
+        ({"sigma": 1.0, "loadings": [np.nan]}, r"loadings\[0\] \(action 0\) = nan"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Shock(**bad)
+
+
+def test_bad_calls():
+    fresh = CoupledAtari("Pong")
+    for call in (lambda: fresh.step(0), lambda: fresh.query([0]), fresh.snapshot):
+        with pytest.raises(ResetNeeded, match=r"before reset\(\)"):
+            call()
+    env = started("Pong", 0)
+    with pytest.raises(IndexError, match="action 6 is out of range: there are 6"):
+        env.query([0, 6])
+    with pytest.raises(IndexError, match="action -1 is out of range"):
+        env.step(-1)
+    with pytest.raises(IndexError, match=r"action must be an integer, got 1\.0"):
+        env.step(1.0)
+    with pytest.raises(ValueError, match="actions must be distinct"):
+        env.query([1, 1])
+    with pytest.raises(ValueError, match="at least one action"):
+        env.query([])
+    with pytest.raises(ValueError, match=r"repeats must lie in 0..4, got 5"):
+        env.redraw(Draw(5))
+    with pytest.raises(TypeError, match="must be a Snapshot"):
+        env.restore(env.snapshot().state)
+    with pytest.raises(ValueError, match="a snapshot of pong cannot be restored in boxing"):
+        emulator("Boxing").restore(env.snapshot())
+    with pytest.raises(ValueError, match="the snapshot's observation must have shape"):
+        emulator("Boxing").restore(started("Boxing", obs="pixels").snapshot())

@@ -1,0 +1,235 @@
+"""Collected tables and recorded pairs on the emulator."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from jmdp_lib.atari import (
+    CoupledAtari,
+    PairRecords,
+    Tables,
+    collect,
+    evaluation_states,
+    gap_estimates,
+    record_pairs,
+    shock_ratio,
+)
+from jmdp_lib.atari.processes import shared_env
+
+HERE = {"processes": 1}
+
+
+def equal(left, right):
+    names = [f.name for f in fields(left)]
+    return all(np.array_equal(getattr(left, n), getattr(right, n)) for n in names)
+
+
+@pytest.mark.parametrize(("game", "sticky_prob"), [("Atlantis", 0.0), ("Pong", 0.25)])
+def test_tables_agree_with_themselves(game, sticky_prob):
+    tables = collect(game, 60, 1, sticky_prob=sticky_prob, follow_share=0.5, start_steps=20, **HERE)
+    n, a = tables.rewards.shape
+    assert (n, a) == (60, {"Atlantis": 4, "Pong": 6}[game])
+    assert tables.observations.shape == (60, 128)
+    assert (tables.weights == 1.0).all()
+    if sticky_prob == 0:
+        assert (tables.previous == a).all()
+        assert (tables.next_previous == a).all()
+    else:
+        assert (tables.previous < a).all()
+    for row in range(n):
+        for action, first in enumerate(tables.same[row]):
+            assert first <= action
+            assert tables.same[row, first] == first
+            if first != action:
+                seen, previous = tables.next_observations[row], tables.next_previous[row]
+                assert (seen[action] == seen[first]).all()
+                assert previous[action] == previous[first]
+    i, j = tables.pairs.T
+    assert len(i) > 5
+    assert (tables.state_ids[i] != tables.state_ids[j]).all()
+    # the first pair of a followed query stands at two successors of the row before it
+    for left, right in tables.pairs:
+        if left > 0 and left - 1 not in tables.pairs:
+            successors = tables.next_observations[left - 1]
+            for row in (left, right):
+                assert (successors == tables.observations[row]).all(1).any()
+
+
+def test_some_siblings_merge_in_atlantis():
+    tables = collect("Atlantis", 60, 2, sticky_prob=0.0, start_steps=200, **HERE)
+    assert 0.1 < (tables.same != np.arange(4)).mean() < 0.9
+
+
+def test_enumerated_tables_are_those_of_the_draws():
+    settings = {"sticky_prob": 0.25, "start_steps": 30, "follow": 0, **HERE}
+    tables = collect("Pong", 4, 3, enumerated=True, **settings)
+    assert len(tables) == 20
+    weights = tables.weights.reshape(4, 5)
+    assert weights.sum(1) == pytest.approx(1.0)
+    assert weights[0] == pytest.approx([0.75, 0.1875, 0.046875, 0.01171875, 0.00390625])
+    assert (np.unique(tables.state_ids, return_counts=True)[1] == 5).all()
+    drawn = collect("Pong", 4, 3, **settings)  # the same trajectory, its tables among these
+    assert (drawn.state_ids == tables.state_ids[::5]).all()
+    for row in range(4):
+        outcomes = tables.next_observations[5 * row : 5 * row + 5]
+        assert any((drawn.next_observations[row] == outcome).all() for outcome in outcomes)
+    assert len(collect("Pong", 4, 3, enumerated=True, **settings | {"sticky_prob": 0.0})) == 4
+
+
+def test_spacing_and_seeds():
+    near, far = (
+        collect("Pong", 6, 4, sticky_prob=0.0, spacing=k, follow=0, start_steps=1, **HERE)
+        for k in (1, 10)
+    )
+    assert near.state_ids[0] == far.state_ids[0]  # the start of the game
+    assert len(np.unique(far.state_ids)) == 6
+    assert near.state_ids[1] != far.state_ids[1]
+    other = collect("Pong", 6, np.random.SeedSequence(5), start_steps=50, **HERE)
+    again = collect("Pong", 6, np.random.SeedSequence(5), start_steps=50, **HERE)
+    assert equal(other, again)
+
+
+@pytest.mark.slow
+def test_number_of_processes_changes_nothing(monkeypatch):
+    monkeypatch.setattr(sys.modules[collect.__module__], "_CHUNK", 8)
+    states, _ = evaluation_states("Atlantis", 2, 7, start_steps=30, spacing=5, **HERE)
+    runs = []
+    for processes in (1, 2):
+        common = {"processes": processes}
+        tables = collect("Atlantis", 30, 6, start_steps=30, **common)
+        runs.append((tables, record_pairs(states, 8, 8, pairs_per_state=2, repeats=2, **common)))
+    assert all(equal(one, two) for one, two in zip(*runs, strict=True))
+
+
+@pytest.mark.parametrize(("game", "sticky_prob"), [("Atlantis", 0.0), ("Pong", 0.25)])
+def test_records_agree_with_themselves(game, sticky_prob):
+    common = {"sticky_prob": sticky_prob, **HERE}
+    states, rows = evaluation_states(game, 3, 9, start_steps=60, spacing=10, **common)
+    assert [s.identity for s in states] == rows.state_ids.tolist()
+    records = record_pairs(states, 12, 10, pairs_per_state=4, repeats=3, **common)
+    assert records.rewards.shape == (36, 2, 12)
+    assert (records.state_rows == np.repeat([0, 1, 2], 12)).all()
+    assert (records.actions[:, 0] != records.actions[:, 1]).all()
+    assert (records.played[:, :, 0] == records.actions).all()
+    assert records.same_state[:, 0].all()
+    assert not records.merged[:, 0].any()
+    one = records.merged
+    assert (one <= records.same_state).all()
+    assert (one[:, 1:] >= one[:, :-1]).all()  # for good
+    assert (records.played[:, 0] == records.played[:, 1])[one].all()
+    assert (records.rewards[:, 0] == records.rewards[:, 1])[one].all()
+    if sticky_prob == 0:  # nothing but the actions decides: play them again
+        assert one.any()
+        env = CoupledAtari(game, 0.0)
+        for m in range(0, 36, 7):
+            reached = []
+            for branch in (0, 1):
+                env.restore(states[records.state_rows[m]])
+                visited = []
+                for t, action in enumerate(records.played[m, branch]):
+                    visited.append(env.snapshot().identity)
+                    assert env.step(action)[1] == records.rewards[m, branch, t]
+                reached.append(visited)
+            assert (np.equal(*reached) == records.same_state[m]).all()
+
+
+def test_shock_dominated_ratio_on_the_emulator():
+    states, _ = evaluation_states("Pong", 2, 11, sticky_prob=0.0, start_steps=60, **HERE)
+    records = record_pairs(
+        states, 6, 12, sticky_prob=0.0, repeats=4, actions=[[2, 3], [0, 2]], **HERE
+    )
+    assert len(records.actions) == 2 * 2 * 4
+    found = gap_estimates(records, [0.1, 0.5], sigma=1.0).average()
+    met = records.same_state[:, 1:].any()  # a meeting cancels more shocks
+    line = shock_ratio([0.1, 0.5])
+    assert (found.ratio[:, 0] > 0.99 * line).all()
+    assert met or found.ratio[:, 0] == pytest.approx(line, rel=0.01)
+
+
+def test_equal_first_actions_are_one_branch():
+    states, _ = evaluation_states("Pong", 1, 13, start_steps=5, **HERE)
+    records = record_pairs(states, 5, 14, actions=[[1, 1]], repeats=3, **HERE)
+    assert records.merged.all()
+    found = gap_estimates(records, [0.9], sigma=1.0)
+    assert found.variance[0, 0] == 0.0
+    assert found.ratio[0, 0] == np.inf
+
+
+@pytest.mark.slow
+def test_branches_that_end_stay_ended():
+    env = shared_env("BattleZone", 0.0, 4, "ram", 0)
+    env.reset(seed=0)
+    rng, terminated, visited = np.random.default_rng(0), False, []
+    while not terminated:
+        visited.append(env.snapshot())
+        terminated = env.step(rng.integers(18))[2]
+    records = record_pairs(visited[-3:-2], 10, 15, sticky_prob=0.0, repeats=2, **HERE)
+    alive = records.alive
+    assert not alive[..., -1].all()
+    assert (alive[..., 1:] <= alive[..., :-1]).all()
+    assert (records.rewards[~alive] == 0).all()
+    assert not (records.same_state & ~alive.all(1)).any()
+    with pytest.raises(ValueError, match=r"starts\[0\] has ended"):
+        record_pairs([env.snapshot()], 5, 0, sticky_prob=0.0, **HERE)
+
+
+@pytest.mark.parametrize("kind", ["tables", "records"])
+def test_files(tmp_path, kind):
+    path, other = tmp_path / "data.npz", tmp_path / "other.npz"
+    if kind == "tables":
+        made = collect("Pong", 3, 16, start_steps=5, **HERE)
+        made.save(path)
+        assert equal(Tables.load(path), made)
+    else:
+        states, _ = evaluation_states("Pong", 1, 17, start_steps=5, **HERE)
+        made = record_pairs(states, 4, 18, pairs_per_state=1, repeats=3, **HERE)
+        made.save(path)
+        assert equal(PairRecords.load(path), made)
+    assert [p.name for p in tmp_path.iterdir()] == ["data.npz"]
+    np.savez(other, rewards=np.zeros(3))
+    with pytest.raises(ValueError, match=r"other.npz holds no .*: .* missing"):
+        type(made).load(other)
+
+
+def test_concatenated_pairs_point_at_their_rows():
+    parts = [collect("Atlantis", 12, s, follow_share=1.0, start_steps=9, **HERE) for s in (1, 2)]
+    both = Tables.concatenate(parts)
+    assert len(both) == 24
+    assert (both.pairs[len(parts[0].pairs) :] - 12 == parts[1].pairs).all()
+    assert len(parts[1].pairs) > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"game": "Pnog"}, "did you mean Pong"),
+        ({"num_states": 0}, "num_states must be at least 1"),
+        ({"follow": -1}, "follow must be at least 0"),
+        ({"follow_share": 2.0}, "follow_share must lie in"),
+        ({"spacing": 0}, "spacing must be at least 1"),
+        ({"start_steps": 0}, "start_steps must be at least 1"),
+        ({"processes": 0}, "processes must be at least 1"),
+        ({"obs": "rgb"}, "obs must be one of"),
+    ],
+)
+def test_bad_settings(change, message):
+    with pytest.raises(ValueError, match=message):
+        collect(**{"game": "Pong", "num_states": 5, "seed": 0, **change})
+
+
+def test_bad_pairs():
+    states, _ = evaluation_states("Pong", 1, 19, start_steps=5, **HERE)
+    other, _ = evaluation_states("Atlantis", 1, 19, start_steps=5, **HERE)
+    for change, message in (
+        ({"starts": []}, "at least one snapshot"),
+        ({"starts": [*states, *other]}, r"starts\[1\] is of atlantis, not of pong"),
+        ({"horizon": 0}, "horizon must be at least 1"),
+        ({"actions": [[0, 6]]}, r"actions\[0, 1\] \(pair 0, branch 1\) = 6 is not one of the 6"),
+        ({"actions": [[0, 1, 2]]}, r"actions must have shape \(P, 2\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            record_pairs(**{"starts": states, "horizon": 3, "seed": 0, **change})

@@ -1,0 +1,140 @@
+"""Gap statistics of recorded pairs, against the exact answers of a tabular JMDP with shocks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import jmdp_lib as jl
+from jmdp_lib.atari import PairRecords, gap_estimates, shock_ratio
+
+GRID = jl.windy_gridworld(3)
+SIGMA, LOADINGS = 0.7, np.array([1.0, -0.5, 2.0, 0.0])
+
+
+def shocked(jm, gamma):
+    """The same model with R(a) + sigma * w_a * U: every table twice, U = +1 and U = -1."""
+    shocks = SIGMA * LOADINGS * np.array([[1.0], [-1.0]])  # (2, A)
+    rewards = (jm.rewards[:, None] + shocks).reshape(-1, jm.num_actions)
+    return jl.JMDP.from_tables(
+        jm.table_states.repeat(2), jm.probs.repeat(2) / 2, rewards, jm.next_states.repeat(2, 0),
+        jm.num_states, gamma,
+    )  # fmt: skip
+
+
+def tabular_records(jm, rows, states, actions, horizon, rng):
+    """`record_pairs` on a tabular JMDP without shocks, uniform policy; rows label the groups."""
+    size = len(states)
+    record = PairRecords(
+        rows,
+        actions,
+        np.zeros((size, 2, horizon), np.float32),
+        np.ones((size, 2, horizon), bool),
+        np.zeros((size, horizon), bool),
+        np.zeros((size, horizon), bool),
+        np.zeros((size, 2, horizon), np.int8),
+    )
+    at, act, one = np.column_stack([states, states]), actions.copy(), np.zeros(size, bool)
+    cdf = np.cumsum(jm.probs.reshape(jm.num_states, -1), 1)  # all states have as many tables
+    for t in range(horizon):
+        together = at[:, 0] == at[:, 1]
+        one |= together & (act[:, 0] == act[:, 1])
+        uniform = rng.random((size, 2))
+        uniform[together, 1] = uniform[together, 0]
+        table = jm.starts[at] + (uniform[..., None] > cdf[at]).sum(-1)
+        record.rewards[..., t] = jm.rewards[table, act]
+        record.same_state[:, t], record.merged[:, t], record.played[..., t] = together, one, act
+        at = jm.next_states[table, act]
+        act = rng.integers(jm.num_actions, size=(size, 2))
+        act[one, 1] = act[one, 0]
+    return record
+
+
+def test_inside_error_bars_of_the_exact_solution():
+    groups = [(6, 0, 1), (4, 1, 3), (3, 2, 0), (0, 3, 1)]
+    state, *pair = np.repeat(groups, 4000, axis=0).T
+    records = tabular_records(
+        GRID, state, state, np.column_stack(pair), 100, np.random.default_rng(0)
+    )
+    gammas = [0.0, 0.5, 0.9]
+    found = gap_estimates(records, gammas, SIGMA, LOADINGS)
+    for c, gamma in enumerate(gammas):
+        jm = shocked(GRID, gamma)
+        m = jl.jipe2(jm, jl.uniform_policy(jm), tol=1e-10).moments
+        for k, (row, (a, b)) in enumerate(zip(found.state_rows, found.actions, strict=True)):
+            variances = np.diagonal(m.covariance[row])
+            for value, error, exact in (
+                (found.mean, found.mean_error, m.gap_mean[row, a, b]),
+                (found.variance, found.variance_error, m.gap_variance[row, a, b]),
+                (found.independent, found.independent_error, variances[a] + variances[b]),
+            ):
+                assert abs(value[c, k] - exact) < 4.5 * error[c, k] + 1e-4
+    assert (found.variance_error[1:] < 0.05 * found.variance[1:]).all()
+
+
+def test_errors_are_the_spread_of_repeated_experiments():
+    repeats, size = 400, 12
+    rows = np.repeat(np.arange(repeats), size)
+    actions = np.tile([0, 1], (repeats * size, 1))
+    states = np.full(repeats * size, 6)
+    records = tabular_records(GRID, rows, states, actions, 30, np.random.default_rng(1))
+    single = gap_estimates(records, [0.8], 0.1)
+    batched = single.average(np.arange(repeats) // 8)
+    for found in (single, batched):
+        for value, error in (
+            (found.mean, found.mean_error),
+            (found.variance, found.variance_error),
+            (found.independent, found.independent_error),
+        ):
+            assert np.sqrt(np.mean(error**2)) == pytest.approx(value.std(), rel=0.3)
+    assert np.sqrt(np.mean(batched.ratio_error**2)) == pytest.approx(batched.ratio.std(), rel=0.3)
+    everything = single.average()
+    assert everything.variance.shape == (1, 1)
+    assert everything.variance[0, 0] == pytest.approx(single.variance.mean())
+
+
+def test_plain_variance_without_shocks():
+    state = np.full(50, 6)
+    actions = np.tile([0, 1], (50, 1))
+    records = tabular_records(GRID, state, state, actions, 20, np.random.default_rng(2))
+    found = gap_estimates(records, [0.9])
+    gaps = (records.rewards[:, 0] - records.rewards[:, 1]) @ 0.9 ** np.arange(20)
+    assert found.variance[0, 0] == pytest.approx(gaps.var(ddof=1), rel=1e-5)
+    assert found.mean_error[0, 0] == pytest.approx(gaps.std(ddof=1) / np.sqrt(50), rel=1e-5)
+    assert found.variance.shape == found.ratio.shape == found.ratio_error.shape == (1, 1)
+
+
+def test_ended_branches_earn_and_shock_nothing():
+    base = tabular_records(
+        GRID, np.zeros(3, int), np.full(3, 6), np.tile([0, 1], (3, 1)), 2, np.random.default_rng(3)
+    )
+    base.alive[:] = base.same_state[:] = False
+    base.rewards[:] = 0.0
+    base.alive[:, 0, 0] = base.same_state[:, 0] = True
+    found = gap_estimates(base, [0.5], 2.0)
+    assert found.variance[0, 0] == found.independent[0, 0] == pytest.approx(4.0)
+
+
+def test_shock_ratio():
+    gammas = np.array([0.1, 0.5, 0.99])
+    assert shock_ratio(gammas) == pytest.approx(1 / gammas**2)
+    assert shock_ratio([0.5], [1.0, -1.0]) == pytest.approx((2 + 2 / 3) / (4 + 2 / 3))
+    assert shock_ratio([0.0])[0] == np.inf
+
+
+def test_bad_input():
+    state = np.full(4, 6)
+    actions = np.array([[0, 1], [0, 1], [0, 1], [3, 1]])
+    records = tabular_records(GRID, state, state, actions, 5, np.random.default_rng(4))
+    with pytest.raises(ValueError, match=r"state row 6, actions \(3, 1\) has 1"):
+        gap_estimates(records, [0.5])
+    records = tabular_records(GRID, state, state, actions[[0] * 4], 5, np.random.default_rng(4))
+    with pytest.raises(ValueError, match="gamma must lie in"):
+        gap_estimates(records, [0.5, 1.0])
+    with pytest.raises(ValueError, match="loadings has 1 actions"):
+        gap_estimates(records, [0.5], 1.0, [1.0])
+    with pytest.raises(ValueError, match=r"labels must have shape \(K,\) = \(1,\)"):
+        gap_estimates(records, [0.5]).average([0, 1])
+    fields = vars(records) | {"merged": records.merged[:, :2]}
+    with pytest.raises(ValueError, match=r"merged must have shape \(M, H\) = \(4, 5\)"):
+        PairRecords(**fields)
