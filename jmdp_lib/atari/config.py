@@ -29,7 +29,8 @@ class Config:
     actions: how many actions of each state a step looks at, drawn afresh; all where there are less.
     pair_share: share of a batch that is made of followed pairs (`Tables.pairs`).
     learning_rate, final_rate: of Adam; a cosine leads from the first to their product.
-    polyak: rate of the target network's moving average.
+    polyak: rate of the target network's moving average; steps * polyak is about the number of times
+        that T_2 is applied: several 1 / (1 - gamma) are needed. 1: no target network.
     block_weights: of the squared errors of BLOCKS in the loss.
     log_every, eval_every, save_every: in steps; the last two must be multiples of the first.
     """
@@ -51,7 +52,7 @@ class Config:
     pair_share: float = 0.5
     learning_rate: float = 1e-3
     final_rate: float = 1e-2
-    polyak: float = 0.02
+    polyak: float = 0.2
     block_weights: tuple[float, ...] = (1.0,) * len(BLOCKS)
     seed: int = 0
     log_every: int = 100

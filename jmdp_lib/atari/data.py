@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from jmdp_lib import checks
 from jmdp_lib.atari.config import Config
 from jmdp_lib.atari.networks import Network, num_features
 from jmdp_lib.atari.tables import Tables
-from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.checks import Floats
 
 
 class Batch(NamedTuple):
@@ -75,7 +76,7 @@ class Data:
         else:
             rows, weights, entry = np.arange(count)[:, None], np.ones((count, 1)), np.arange(count)
             draws = tables.weights
-        arrays = {
+        arrays: dict[str, NDArray[Any]] = {
             "observations": tables.observations,
             "previous": tables.previous,
             "rewards": np.clip(tables.rewards, -config.reward_clip, config.reward_clip),
@@ -91,14 +92,11 @@ class Data:
             "cumulative": np.cumsum(draws),
         }
         single = ("rewards", "alive", "weights")  # cumulative stays double: G may be large
-        return cls(
-            **{
-                name: torch.as_tensor(array.astype(np.float32) if name in single else array).to(
-                    device
-                )
-                for name, array in arrays.items()
-            }
-        )
+
+        def tensor(name: str, array: NDArray[Any]) -> Tensor:
+            return torch.tensor(array, dtype=torch.float32 if name in single else None).to(device)
+
+        return cls(**{name: tensor(name, array) for name, array in arrays.items()})
 
     def sample(self, config: Config, generator: torch.Generator) -> tuple[Batch, Tensor]:
         """A batch, and the places (p, 2) in it of followed pairs.
@@ -175,10 +173,11 @@ def check_tables(tables: Tables) -> None:
     if not count or tables.observations.ndim != 2:
         raise ValueError(f"observations must be (N, D), got {tables.observations.shape}")
     size = tables.observations.shape[1]
-    shapes: dict[str, tuple[int, ...]] = {
-        name: (count, actions)
-        for name in ("rewards", "next_previous", "terminated", "same")
-    } | {name: (count,) for name in ("previous", "state_ids", "weights")}
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(
+        ("previous", "state_ids", "weights"), (count,)
+    )
+    for name in ("rewards", "next_previous", "terminated", "same"):
+        shapes[name] = (count, actions)
     shapes |= {"next_observations": (count, actions, size), "pairs": (len(tables.pairs), 2)}
     for name, shape in shapes.items():
         checks.same_shape(f"tables.{name}", getattr(tables, name).shape, shape, "of the others")
@@ -193,10 +192,14 @@ def check_tables(tables: Tables) -> None:
         checks.refuse(f"tables.{name}", values, outside, f"is not in 0..{high}", axes)
     pairs = tables.pairs
     outside = (pairs < 0) | (pairs >= count)
-    checks.refuse("tables.pairs", pairs, outside, f"is not one of the {count} rows", ("pair", "end"))
+    checks.refuse(
+        "tables.pairs", pairs, outside, f"is not one of the {count} rows", ("pair", "end")
+    )
 
 
-def _grouped(tables: Tables, next_ids: Ints) -> tuple[Ints, Floats, Ints]:
+def _grouped(
+    tables: Tables, next_ids: NDArray[Any]
+) -> tuple[NDArray[np.intp], Floats, NDArray[np.intp]]:
     """Rows (G, K) and weights (G, K) of every state, and the group (N,) of every row.
 
     Equal tables of a state become one: a state that was met again, lotteries that do not matter.
@@ -214,13 +217,14 @@ def _grouped(tables: Tables, next_ids: Ints) -> tuple[Ints, Floats, Ints]:
     return rows, table, group[first]
 
 
-def _distinct(key: Floats, weights: Floats) -> tuple[Ints, Ints, Floats]:
+def _distinct(key: Floats, weights: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:
     """Of N keys: which distinct one each is (N,), where that stands first, its summed weight."""
     _, kept, which = np.unique(key, axis=0, return_index=True, return_inverse=True)
-    return which.reshape(-1), kept, np.bincount(which.reshape(-1), weights)
+    which = which.reshape(-1)
+    return which, kept, np.bincount(which, weights).astype(np.float64)
 
 
-def _successor_ids(tables: Tables) -> Ints:
+def _successor_ids(tables: Tables) -> NDArray[np.intp]:
     """(N, A): equal iff observation and previous action of the successors are."""
     count, actions, size = tables.next_observations.shape
     key = np.empty((count * actions, size + 8), dtype=np.uint8)

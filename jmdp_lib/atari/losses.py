@@ -21,9 +21,9 @@ magnitude above a gap's variance. An error e of the mean enters C as e^2, and Si
 
 **The centre c.** Where the rows of a state are its whole law, c = E y is known: a deterministic
 emulator has no reward covariance but W, however wrong the mean network is. From single draws,
-c = mu(s, .), the current mean: the product is then biased by (E y_a - mu_a)(E y_b - mu_b), of second
-order and gone with the mean's error. The unbiased alternative, two draws of each state, costs twice
-the queries.
+c = mu(s, .), the current mean: the product is then biased by (E y_a - mu_a)(E y_b - mu_b), which is
+of second order and goes with the mean's error. The unbiased alternative, two draws of each state,
+costs twice the queries.
 """
 
 from __future__ import annotations
@@ -54,15 +54,13 @@ def state_targets(
 
     merging = (batch.same[..., :, None] == batch.same[..., None, :]) * ahead.merged[..., None]
     shared = ahead.shared @ ahead.shared.transpose(-1, -2)
-    both = batch.alive[..., :, None] * batch.alive[..., None, :]
-    pair = both * (shared + merging)
+    pair = _outer(batch.alive, batch.alive) * (shared + merging)
     single = batch.alive * ahead.single
     off = 1.0 - torch.eye(y.shape[-1], device=y.device)
     carried = pair * off + torch.diag_embed(single)
-    drawn = deviation[..., :, None] * deviation[..., None, :] + (gamma**2)[..., None] * carried
+    drawn = _outer(deviation, deviation) + (gamma**2)[..., None] * carried
     loading = shock[batch.actions]
-    known = loading[:, :, None] * loading[:, None, :]
-    return mean, known + (weights[..., None] * drawn).sum(2)
+    return mean, _outer(loading, loading) + (weights[..., None] * drawn).sum(2)
 
 
 def cross_targets(batch: Batch, ahead: Collapsed, gamma: Tensor, pairs: Tensor) -> Tensor:
@@ -79,9 +77,14 @@ def cross_targets(batch: Batch, ahead: Collapsed, gamma: Tensor, pairs: Tensor) 
     return gamma[:, None, None, None] ** 2 * (shared + local)
 
 
-def state_errors(here: Estimate, mean: Tensor, covariance: Tensor) -> Errors:
-    """Errors of mu (E, B, m), sigma_diag (E, B, m), sigma_same and gap (E, B, m (m - 1))."""
+def state_errors(here: Estimate, mean: Tensor, covariance: Tensor, raw: bool) -> Errors:
+    """Errors of mu (E, B, m), sigma_diag (E, B, m), sigma_same and gap (E, B, m (m - 1)).
+
+    raw: of Sigma = C + mu mu' rather than of C.
+    """
     error = here.covariance - covariance
+    if raw:
+        error = error + _outer(here.mean, here.mean) - _outer(mean, mean)
     diagonal = error.diagonal(dim1=-2, dim2=-1)
     size = error.shape[-1]
     gap = diagonal[..., :, None] + diagonal[..., None, :] - 2 * error
@@ -94,10 +97,18 @@ def state_errors(here: Estimate, mean: Tensor, covariance: Tensor) -> Errors:
     }
 
 
-def cross_error(here: Estimate, target: Tensor, pairs: Tensor) -> Tensor:
-    """Errors (E, P, m, m) of <v(s, a), v(t, b)>."""
+def cross_error(here: Estimate, mean: Tensor, target: Tensor, pairs: Tensor, raw: bool) -> Tensor:
+    """Errors (E, P, m, m) of C(s, a; t, b) = <v(s, a), v(t, b)>, or of Sigma."""
     i, j = pairs.unbind(1)
-    return here.shared[:, i] @ here.shared[:, j].transpose(-1, -2) - target
+    error = here.shared[:, i] @ here.shared[:, j].transpose(-1, -2) - target
+    if raw:
+        error = error + _outer(here.mean[:, i], here.mean[:, j]) - _outer(mean[:, i], mean[:, j])
+    return error
+
+
+def _outer(left: Tensor, right: Tensor) -> Tensor:
+    """(..., m), (..., m) to (..., m, m)."""
+    return left[..., :, None] * right[..., None, :]
 
 
 def block_errors(
@@ -108,6 +119,7 @@ def block_errors(
     gamma: Tensor,
     shock: Tensor,
     complete: bool,
+    raw: bool = False,
 ) -> Tensor:
     """(len(BLOCKS), E) mean squared TD errors; targets carry no gradient. followed: (p, 2)."""
     with torch.no_grad():
@@ -117,9 +129,9 @@ def block_errors(
         pairs = torch.cat([neighbours, followed])
         distinct = (batch.state_ids[pairs[:, 0]] != batch.state_ids[pairs[:, 1]]).float()
         target = cross_targets(batch, ahead, gamma, pairs)
-    errors = state_errors(here, mean, covariance)
+    errors = state_errors(here, mean, covariance, raw)
     squares = {name: error.square().flatten(1) for name, error in errors.items()}
-    cross = cross_error(here, target, pairs).square().mean((-1, -2)) * distinct  # (E, P)
+    cross = cross_error(here, mean, target, pairs, raw).square().mean((-1, -2)) * distinct  # (E, P)
     split = len(every)
     for name, part in (("sigma_cross", slice(split)), ("sigma_pairs", slice(split, None))):
         squares[name] = cross[:, part] / distinct[part].mean().clamp(min=1e-9)

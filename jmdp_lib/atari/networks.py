@@ -104,14 +104,13 @@ class Network:
     scale: Tensor
 
     def initial(self, generator: torch.Generator) -> Params:
-        """Weights drawn on the CPU, the same for every member and device."""
+        """He-uniform weights, drawn on the CPU: the same for every member and device."""
         config, params = self.config, {}
 
-        def layer(name: str, *shape: int, fan_in: int) -> None:
-            bound = fan_in**-0.5
-            for part, size in ((name, shape), (f"{name}_bias", (1, shape[-1]))):
-                drawn = (2 * torch.rand(size, generator=generator) - 1) * bound
-                member = drawn.expand(len(self.scale), *size)
+        def layer(name: str, *shape: int, fan_in: int, gain: float = 6.0) -> None:
+            weight = (2 * torch.rand(shape, generator=generator) - 1) * (gain / fan_in) ** 0.5
+            for part, drawn in ((name, weight), (f"{name}_bias", torch.zeros(1, shape[-1]))):
+                member = drawn.expand(len(self.scale), *drawn.shape)
                 params[part] = member.contiguous().to(self.scale.device)
 
         outputs = self.num_actions * (config.shared_dim + config.local_dim + 1)
@@ -124,7 +123,7 @@ class Network:
                     channels = out
             layer(f"{trunk}_0", self.features, config.hidden, fan_in=self.features)
             layer(f"{trunk}_1", config.hidden, config.hidden, fan_in=config.hidden)
-            layer(f"{trunk}_2", config.hidden, width, fan_in=config.hidden)
+            layer(f"{trunk}_2", config.hidden, width, fan_in=config.hidden, gain=3.0)
         return params
 
     def __call__(self, params: Params, observations: Tensor, previous: Tensor) -> Estimate:

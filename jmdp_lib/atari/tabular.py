@@ -70,9 +70,7 @@ def tables_of(
     )
 
 
-def _followed(
-    jm: JMDP, states: Ints, num_pairs: int, steps: int, rng: np.random.Generator
-) -> Ints:
+def _followed(jm: JMDP, states: Ints, num_pairs: int, steps: int, rng: np.random.Generator) -> Ints:
     """(P, 2) rows of the states where two branches of one query stood before they met."""
     order = np.argsort(states, kind="stable")
     starts = np.searchsorted(states[order], np.arange(jm.num_states + 1))
@@ -96,7 +94,7 @@ def _followed(
             )
         if size == before:
             break  # no two branches ever part
-    return np.concatenate(found)[:num_pairs]
+    return rng.permutation(np.concatenate(found))[:num_pairs]
 
 
 def _draw(jm: JMDP, states: Ints, rng: np.random.Generator) -> Ints:
