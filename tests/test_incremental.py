@@ -376,6 +376,15 @@ def test_wrong_resume_and_wrong_simulator():
         jl.incremental_jipe(jl.windy_gridworld(5), jl.goal_policy(5), 4, 10)
 
 
+@pytest.fixture
+def ctrl_c():
+    """Interrupts reach Python even where the shell that started it ignores them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("choice", ["return", "raise"])
 def test_interrupt(choice):
     """A real Ctrl-C in the middle of a long run."""

@@ -93,16 +93,17 @@ def test_single_draws_average_to_the_operator_but_for_the_means_error_squared():
     new_mean, new_second = jl.apply_t2(jm, policy, mean, second)
     network = tabulated(jm, mean, shared, local, own)
     tables = tabular.tables_of(jm, observed(jm))
-    data = Data.of(tables, Config(reward_clip=np.inf, complete=False))
-    every = torch.arange(jm.num_actions).expand(len(tables.weights), -1)
-    batch = data.gather(torch.arange(len(every)), every)
+    data = Data.of(tables, CONFIG)
+    table = torch.as_tensor(np.arange(len(tables.state_ids)) - jm.starts[tables.state_ids])
+    every = torch.arange(jm.num_actions).expand(len(table), -1)
+    batch = data.gather(torch.as_tensor(tables.state_ids.copy()), every, table)
     here = network({}, batch.observations, batch.previous)
     ahead = look_ahead(network, {}, batch, as_policy(policy))
     gamma = torch.tensor([jm.gamma])
     target, covariance = state_targets(batch, here, ahead, gamma, network.shock, complete=False)
     for s in range(jm.num_states):
         rows = tables.state_ids == s
-        weight = tables.weights[rows]
+        weight = data.weights[s, : rows.sum()].numpy()
         np.testing.assert_allclose(weight @ target[0, rows].numpy(), new_mean[s], atol=1e-5)
         error = new_mean[s] - mean[s]
         drawn = np.einsum("k,kab->ab", weight, covariance[0, rows].numpy())

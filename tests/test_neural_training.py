@@ -208,8 +208,9 @@ def test_importing_the_library_does_not_import_torch():
 def test_a_windy_gridworld_is_learned_as_jipe2_solves_it(tmp_path, complete):
     """A reward shock, gusts, merging branches: local Gram is calibrated, plain Gram is not."""
     config = Config(
-        gammas=(0.5, 0.9), kinds=("gram", "local"), sigma=1.0, hidden=128, steps=800, batch=64,
-        learning_rate=3e-3, polyak=1.0, complete=complete, eval_every=800,
+        gammas=(0.9,), kinds=("gram", "local") if complete else ("local",), sigma=1.0,
+        hidden=256, shared_dim=32, steps=800, batch=64, learning_rate=3e-3, polyak=1.0,
+        complete=complete, eval_every=800,
     )  # fmt: skip
     jm = jl.windy_gridworld(4)
     tables = tabular.tables_of(jm, cells(4), num_pairs=5_000)
@@ -227,9 +228,9 @@ def test_a_windy_gridworld_is_learned_as_jipe2_solves_it(tmp_path, complete):
             assert spearmanr(learned.ravel(), truth.ravel()).statistic > 0.9
         else:
             assert abs(ratio - 1.0) > 0.1
-    with done.metrics.open() as file:
-        rows = [row for row in csv.DictReader(file) if row["curve"] == "expected_raw"]
-    for gamma in ("0.5", "0.9") if complete else ():  # single draws have a floor
-        first, last = (r for r in rows if (r["gamma"], r["kind"]) == (gamma, "local"))
+    if complete:  # single draws leave a floor
+        with done.metrics.open() as file:
+            rows = [row for row in csv.DictReader(file) if row["curve"] == "expected_raw"]
+        first, last = (row for row in rows if row["kind"] == "local")
         falls = {block: float(first[block]) / float(last[block]) for block in BLOCKS}
         assert min(falls.values()) > 100, falls

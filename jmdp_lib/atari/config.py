@@ -21,8 +21,8 @@ class Config:
     gammas, kinds: the members are their product. kinds: "gram" (the paper's) or "local".
     sigma, loadings: reward shock sigma * w_a * U, E U = 0, E U^2 = 1; loadings (A,), default ones.
     reward_clip: rewards are clipped to [-reward_clip, reward_clip], as Atari's usually are.
-    complete: the rows of a state are its whole law: one where the simulator is deterministic, all
-        of an enumerated lottery otherwise. False: every row is one draw of its state's law.
+    complete: the tables of a state are its whole law: one where the simulator is deterministic, all
+        of an enumerated lottery otherwise; a step averages over them. False: it draws one.
     hidden, shared_dim, local_dim: width of the two hidden layers, dimensions of v and u.
     image: (channels, height, width) of pixel observations; None for bytes of RAM.
     steps, batch: SGD steps, queried states in each.

@@ -44,8 +44,8 @@ class Batch(NamedTuple):
 class Data:
     """`Tables` on a device, N rows; an *entry* is a state with its K tables, G in all.
 
-    Where the config says `complete`, an entry has all rows of its state (padded with weight 0);
-    otherwise every row is an entry of its own, K = 1.
+    States with fewer tables are padded with weight 0. Entries are drawn as often as their states
+    were met.
 
     rows, weights: (G, K). state_ids: (G,). pairs: (P, 2) entries. cumulative: (G,) for sampling.
     next_ids: (N, A) equal iff the successors look the same: that is how merging branches of
@@ -69,13 +69,8 @@ class Data:
     @classmethod
     def of(cls, tables: Tables, config: Config, device: str | torch.device = "cpu") -> Data:
         check_tables(tables)
-        count, next_ids = len(tables.observations), _successor_ids(tables)
-        if config.complete:
-            rows, weights, entry = _grouped(tables, next_ids)
-            draws = np.ones(len(rows))
-        else:
-            rows, weights, entry = np.arange(count)[:, None], np.ones((count, 1)), np.arange(count)
-            draws = tables.weights
+        next_ids = _successor_ids(tables)
+        rows, weights, entry, visits = _grouped(tables, next_ids)
         arrays: dict[str, NDArray[Any]] = {
             "observations": tables.observations,
             "previous": tables.previous,
@@ -89,7 +84,7 @@ class Data:
             "weights": weights,
             "state_ids": tables.state_ids[rows[:, 0]],
             "pairs": entry[tables.pairs],
-            "cumulative": np.cumsum(draws),
+            "cumulative": np.cumsum(visits),
         }
         single = ("rewards", "alive", "weights")  # cumulative stays double: G may be large
 
@@ -115,17 +110,24 @@ class Data:
         entries = torch.cat([self.pairs[chosen].T.flatten(), drawn.clamp(max=len(self.rows) - 1)])
         num_actions = self.rewards.shape[1]
         actions = uniform(config.batch, num_actions).argsort(1)[:, : config.actions]
+        table = None
+        if not config.complete:
+            below = self.weights[entries].cumsum(1) < uniform(config.batch, 1)
+            table = below.sum(1).clamp(max=self.rows.shape[1] - 1)
         places = torch.arange(count, device=device)
-        return self.gather(entries, actions), torch.stack([places, places + count], 1)
+        return self.gather(entries, actions, table), torch.stack([places, places + count], 1)
 
-    def gather(self, entries: Tensor, actions: Tensor) -> Batch:
-        """The batch of entries (B,) and their actions (B, m)."""
-        rows = self.rows[entries]
+    def gather(self, entries: Tensor, actions: Tensor, table: Tensor | None = None) -> Batch:
+        """The batch of entries (B,) and their actions (B, m): all tables, or one of each (B,)."""
+        rows, weights = self.rows[entries], self.weights[entries]
         first = rows[:, 0]
+        if table is not None:
+            rows = rows.gather(1, table[:, None])
+            weights = torch.ones_like(weights[:, :1])
         at = (rows[:, :, None], actions[:, None, :])
         return Batch(
             self.observations[first], self.previous[first], self.state_ids[entries], actions,
-            self.weights[entries], self.rewards[at], self.next_observations[at],
+            weights, self.rewards[at], self.next_observations[at],
             self.next_previous[at], self.same[at], self.next_ids[at], self.alive[at],
         )  # fmt: skip
 
@@ -199,8 +201,8 @@ def check_tables(tables: Tables) -> None:
 
 def _grouped(
     tables: Tables, next_ids: NDArray[Any]
-) -> tuple[NDArray[np.intp], Floats, NDArray[np.intp]]:
-    """Rows (G, K) and weights (G, K) of every state, and the group (N,) of every row.
+) -> tuple[NDArray[np.intp], Floats, NDArray[np.intp], Floats]:
+    """Rows and weights (G, K) of every state, the group (N,) of every row, visits (G,).
 
     Equal tables of a state become one: a state that was met again, lotteries that do not matter.
     """
@@ -213,8 +215,9 @@ def _grouped(
     rows = np.repeat(kept[starts][:, None], sizes.max(), axis=1)
     table = np.zeros(rows.shape)
     rows[group, place] = kept
-    table[group, place] = weights / np.bincount(group, weights)[group]
-    return rows, table, group[first]
+    visits = np.bincount(group, weights).astype(np.float64)
+    table[group, place] = weights / visits[group]
+    return rows, table, group[first], visits
 
 
 def _distinct(key: Floats, weights: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:

@@ -10,7 +10,7 @@ nothing but their batches. Resumed from a checkpoint, a run on the CPU goes on b
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -81,7 +81,7 @@ def train(
             "held_out", (held_out.num_actions, held_out.observations.shape[1]), sizes,
             "(num_actions, observation size)",
         )  # fmt: skip
-        check = Data.of(held_out, replace(config, complete=True), place)
+        check = Data.of(held_out, config, place)
     policy = policy or uniform(tables.num_actions)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
