@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +52,6 @@ def check_fits(path: Path, state: dict[str, Any], config: Config, shape: dict[st
     different = config.differences(state["config"])
     if different:
         raise ValueError(f"{path} was written by another configuration: {'; '.join(different)}")
-
-
-def stored_config(config: Config) -> dict[str, Any]:
-    """The configuration as plain values."""
-    return asdict(config)
 
 
 class Metrics:

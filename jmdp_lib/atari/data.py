@@ -68,6 +68,7 @@ class Data:
 
     @classmethod
     def of(cls, tables: Tables, config: Config, device: str | torch.device = "cpu") -> Data:
+        """The tables, checked, on the device; rewards clipped as the config says."""
         check_tables(tables)
         next_ids = _successor_ids(tables)
         rows, weights, entry, visits = _grouped(tables, next_ids)
@@ -145,7 +146,7 @@ def network_for(tables: Tables, config: Config, device: str | torch.device = "cp
     rewards = np.clip(tables.rewards, -config.reward_clip, config.reward_clip)
     gamma = np.array([gamma for gamma, _ in config.members])
     local = np.array([kind == "local" for _, kind in config.members], dtype=float)
-    spread = float(rewards.var()) + 1e-12
+    spread = float(rewards.var()) + 1e-6  # rewards may all be equal
     shock = config.sigma**2 * float(np.mean(loadings**2)) * np.where(local > 0, gamma**2, 1.0)
 
     def tensor(values: object) -> Tensor:
@@ -206,25 +207,21 @@ def _grouped(
 
     Equal tables of a state become one: a state that was met again, lotteries that do not matter.
     """
-    columns = (tables.state_ids[:, None], next_ids, tables.terminated, tables.rewards)
-    first, kept, weights = _distinct(np.hstack(columns), tables.weights)
-    ids = tables.state_ids[kept]  # sorted, for the key starts with them
-    _, group, sizes = np.unique(ids, return_inverse=True, return_counts=True)
+    state = np.unique(tables.state_ids, return_inverse=True)[1]  # small numbers: exact as floats
+    key = np.hstack([state[:, None], next_ids, tables.same, tables.terminated, tables.rewards])
+    _, kept, which = np.unique(key, axis=0, return_index=True, return_inverse=True)
+    which = which.reshape(-1)  # the distinct table that each row is
+    weights = np.bincount(which, tables.weights)
+    group = state[kept]  # sorted, for the key starts with it
+    sizes = np.bincount(group)
     starts = np.cumsum(sizes) - sizes
-    place = np.arange(len(ids)) - starts[group]
+    place = np.arange(len(kept)) - starts[group]
     rows = np.repeat(kept[starts][:, None], sizes.max(), axis=1)
     table = np.zeros(rows.shape)
     rows[group, place] = kept
     visits = np.bincount(group, weights).astype(np.float64)
     table[group, place] = weights / visits[group]
-    return rows, table, group[first], visits
-
-
-def _distinct(key: Floats, weights: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp], Floats]:
-    """Of N keys: which distinct one each is (N,), where that stands first, its summed weight."""
-    _, kept, which = np.unique(key, axis=0, return_index=True, return_inverse=True)
-    which = which.reshape(-1)
-    return which, kept, np.bincount(which, weights).astype(np.float64)
+    return rows, table, group[which], visits
 
 
 def _successor_ids(tables: Tables) -> NDArray[np.intp]:

@@ -95,8 +95,9 @@ def member_gammas(network: Network) -> Tensor:
 class Gaps:
     """Predicted gaps Z(s, a) - Z(s, b) for S states and E members.
 
-    mean: (E, S, A). covariance: (E, S, A, A). gap_mean, coupled, independent: (E, S, A, A), the
-    last two being the variance under one table and under independent ones.
+    mean: (E, S, A). covariance: (E, S, A, A). Entry [e, s, a, b] of gap_mean, coupled and
+    independent is about Z(s, a) - Z(s, b): its mean, its variance where both actions share one
+    table, and its variance were their returns independent.
     """
 
     mean: Tensor
@@ -109,6 +110,7 @@ class Gaps:
 
     @property
     def gap_mean(self) -> Tensor:
+        """E Z(s, a) - E Z(s, b)."""
         return self.mean[..., :, None] - self.mean[..., None, :]
 
     @property

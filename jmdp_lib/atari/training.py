@@ -10,7 +10,7 @@ nothing but their batches. Resumed from a checkpoint, a run on the CPU goes on b
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -37,6 +37,7 @@ class Trained:
 
     @property
     def metrics(self) -> Path:
+        """The curves, as `checkpoints.Metrics` writes them."""
         return self.folder / "metrics.csv"
 
 
@@ -163,7 +164,7 @@ class _Run:
         checkpoints.save(
             self.path,
             {
-                "config": checkpoints.stored_config(self.network.config),
+                "config": asdict(self.network.config),
                 "shape": self.shape,
                 "step": self.step,
                 "params": {name: w.detach() for name, w in self.online.items()},
