@@ -85,7 +85,7 @@ def test_a_run_that_was_really_killed_resumes_bit_for_bit(tmp_path):
     code = (
         "import sys, torch; torch.set_num_threads(1); sys.path.insert(0, sys.argv[2])\n"
         "from test_neural_training import *\n"
-        "fit(sys.argv[1], replace(SMALL, steps=600))"
+        "fit(sys.argv[1], replace(SMALL, steps=300))"
     )
     folder, here = tmp_path / "parts", str(Path(__file__).parent)
     process = subprocess.Popen([sys.executable, "-c", code, folder, here])
@@ -93,7 +93,7 @@ def test_a_run_that_was_really_killed_resumes_bit_for_bit(tmp_path):
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    assert 0 < checkpoints.load(folder / "checkpoint.pt")["step"] < 600
+    assert 0 < checkpoints.load(folder / "checkpoint.pt")["step"] < 300
     subprocess.run([sys.executable, "-c", code, folder, here], check=True)
     subprocess.run([sys.executable, "-c", code, tmp_path / "whole", here], check=True)
     metrics = [path / "metrics.csv" for path in (folder, tmp_path / "whole")]

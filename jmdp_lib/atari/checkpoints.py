@@ -22,10 +22,10 @@ def save(path: Path, state: dict[str, Any]) -> None:
     os.replace(part, path)
 
 
-def load(path: str | Path, device: str | torch.device = "cpu") -> dict[str, Any]:
-    """A checkpoint; its tensors only, no code."""
+def load(path: str | Path) -> dict[str, Any]:
+    """A checkpoint, on the CPU; its tensors only, no code."""
     try:
-        state = torch.load(path, map_location=device, weights_only=True)
+        state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise ValueError(f"{path} is not a checkpoint: {error}") from error
     if not isinstance(state, dict) or not {"config", "shape", "step", "params"} <= state.keys():

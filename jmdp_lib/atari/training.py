@@ -143,20 +143,20 @@ class _Run:
         path = folder / "checkpoint.pt"
         state = None
         if path.exists():
-            state = checkpoints.load(path, device)
+            state = checkpoints.load(path)
             checkpoints.check_fits(path, state, config, shape)
         online = network.initial(torch.Generator().manual_seed(config.seed))
         if state:
-            online = {name: state["params"][name] for name in online}
+            online = {name: state["params"][name].to(device) for name in online}
         for weight in online.values():
             weight.requires_grad_(True)
         target = {name: weight.detach().clone() for name, weight in online.items()}
         optimiser = torch.optim.Adam(online.values(), lr=config.learning_rate)
         generator = torch.Generator(device).manual_seed(config.seed)
         if state:
-            target = {name: state["target"][name] for name in target}
+            target = {name: state["target"][name].to(device) for name in target}
             optimiser.load_state_dict(state["optimiser"])
-            generator.set_state(state["generator"].cpu())
+            generator.set_state(state["generator"])
         step = int(state["step"]) if state else 0
         return cls(network, shape, path, online, target, optimiser, generator, step, bool(state))
 
