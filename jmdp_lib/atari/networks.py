@@ -90,8 +90,8 @@ class Network:
 
     num_actions: A. features: width of the input.
     local: (E,) 1 for kind "local", 0 for "gram". shock: (A,) sigma w_a.
-    mean_offset, mean_scale, scale: (E,) units of mu and C (`data.network_for`): what the last layers
-    put out is near one in size at every discount.
+    mean_offset, mean_scale, scale: (E,) units of mu and C (see `data.network_for`): the outputs
+    of the last layers are near one in size at every discount.
     """
 
     config: Config
