@@ -1,0 +1,91 @@
+"""Checkpoints and metrics of a run: whole or not there, and refused where they do not fit."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from jmdp_lib.atari.config import BLOCKS, Config
+
+COLUMNS = ("step", "seed", "gamma", "kind", "curve", *BLOCKS)
+
+
+def save(path: Path, state: dict[str, Any]) -> None:
+    """Tensors, numbers and strings only: `torch.load(weights_only=True)` reads it."""
+    part = path.with_name(f"{path.name}.part")
+    torch.save(state, part)
+    os.replace(part, path)
+
+
+def load(path: str | Path) -> dict[str, Any]:
+    """A checkpoint, on the CPU; its tensors only, no code."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise ValueError(f"{path} is not a checkpoint: {error}") from error
+    if not isinstance(state, dict) or not {"config", "shape", "step", "params"} <= state.keys():
+        raise ValueError(f"{path} is not a checkpoint of this kind of run")
+    return state
+
+
+def config_of(state: dict[str, Any]) -> Config:
+    """The configuration a checkpoint was written with."""
+    return Config(**state["config"])
+
+
+def check_fits(path: Path, state: dict[str, Any], config: Config, shape: dict[str, int]) -> None:
+    """Refuse a checkpoint of another game, shape, collection of tables or configuration."""
+    there = state["config"].get("name")
+    if there != config.name:
+        raise ValueError(f"{path} is a checkpoint of {there!r}; this run is of {config.name!r}")
+    for name, value in shape.items():
+        if state["shape"].get(name) != value:
+            raise ValueError(
+                f"{path} is a checkpoint for {name} = {state['shape'].get(name)}; "
+                f"these tables have {value}"
+            )
+    different = config.differences(state["config"])
+    if different:
+        raise ValueError(f"{path} was written by another configuration: {'; '.join(different)}")
+
+
+class Metrics:
+    """A CSV with a row per member, curve and logged step, written as the run goes.
+
+    curve "td": mean squared sampled TD error, of covariances, over the last log_every steps;
+    "expected": mean squared error of the expected backup on held-out tables at this step;
+    "expected_raw": the same in the paper's coordinates, Sigma = C + mu mu'.
+    """
+
+    def __init__(self, path: Path, config: Config, up_to: int | None) -> None:
+        """Start afresh, or go on from a checkpoint: rows after its step are dropped."""
+        self.path, self.config = path, config
+        kept: list[list[str]] = []
+        if up_to is not None:
+            if not path.exists():
+                raise ValueError(f"{path} is missing: its checkpoint cannot be gone on from")
+            with path.open(newline="") as file:
+                rows = [row for row in list(csv.reader(file))[1:] if len(row) == len(COLUMNS)]
+            kept = [row for row in rows if int(row[0]) <= up_to]
+        part = path.with_name(f"{path.name}.part")
+        self._write(part, "w", [COLUMNS, *kept])
+        os.replace(part, path)
+
+    def append(self, step: int, curve: str, blocks: torch.Tensor) -> None:
+        """blocks: (len(BLOCKS), E)."""
+        members = zip(self.config.members, blocks.T.tolist(), strict=True)
+        seed = self.config.seed
+        self._write(
+            self.path, "a",
+            [(step, seed, gamma, kind, curve, *values) for (gamma, kind), values in members],
+        )  # fmt: skip
+
+    @staticmethod
+    def _write(path: Path, mode: str, rows: Iterable[Sequence[object]]) -> None:
+        with path.open(mode, newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)

@@ -1,0 +1,139 @@
+"""TD errors of incremental JIPE-2, block by block (Section 5.2, Appendix C).
+
+The centred, collapsed operator of `operators.pairs`, on a batch of queried tables. With
+y_a = R_a + gamma m(S'_a) of one table, E over the tables of a state, and W = sigma^2 w w' the
+covariance of the reward shock (in closed form: it is never sampled),
+
+    mu           mu(s,a)     <-  E y_a
+    sigma_diag   C(s,a; s,a) <-  W_aa + E[(y_a - c_a)^2]           + gamma^2 E single(S'_a)
+    sigma_same   C(s,a; s,b) <-  W_ab + E[(y_a - c_a)(y_b - c_b)]  + gamma^2 E pair(S'_a, S'_b)
+    sigma_cross  C(s,a; t,b) <-                                      gamma^2 E pair(S'_a, S'_b)
+    sigma_pairs  the same, for the two branches of one query, followed until they merge
+    gap          C_aa + C_bb - 2 C_ab, each with the target above (Appendix C, centred)
+
+where single(x) = Var Z(x, A), pair(x, y) = <vbar(x), vbar(y)> + 1{x = y} merged(x), and an ended
+branch is worth 0. The local term enters at queried coordinates of one state, and at successors
+only where they are one state: `same` says so inside a table; branches of different states may
+meet too, which `next_ids` says.
+
+**Why centred.** C = Sigma - mu mu' is fitted, not Sigma: at gamma = 0.99 mu mu' is orders of
+magnitude above a gap's variance. An error e of the mean enters C as e^2, and Sigma as 2 mu e.
+
+**The centre c.** Where the rows of a state are its whole law, c = E y is known: a deterministic
+emulator has no reward covariance but W, however wrong the mean network is. From single draws,
+c = mu(s, .), the current mean: the product is then biased by (E y_a - mu_a)(E y_b - mu_b), which is
+of second order and goes with the mean's error. The unbiased alternative, two draws of each state,
+costs twice the queries.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from jmdp_lib.atari.config import BLOCKS
+from jmdp_lib.atari.data import Batch
+from jmdp_lib.atari.networks import Collapsed, Estimate
+
+Errors = dict[str, Tensor]
+
+
+def state_targets(
+    batch: Batch, here: Estimate, ahead: Collapsed, gamma: Tensor, shock: Tensor, complete: bool
+) -> tuple[Tensor, Tensor]:
+    """Targets of mu (E, B, m) and of C at one state (E, B, m, m).
+
+    here: at the queried states, m actions each, (E, B, m); only its mean is used, as a centre.
+    ahead: at the successors, (E, B, K, m). gamma: (E,). shock: (A,) sigma w_a.
+    """
+    gamma = gamma[:, None, None, None]
+    weights = batch.weights[:, :, None]
+    y = batch.rewards + gamma * batch.alive * ahead.value  # (E, B, K, m)
+    mean = (weights * y).sum(2)
+    deviation = y - (mean if complete else here.mean).unsqueeze(2)
+
+    merging = (batch.same[..., :, None] == batch.same[..., None, :]) * ahead.merged[..., None]
+    shared = ahead.shared @ ahead.shared.transpose(-1, -2)
+    pair = _outer(batch.alive, batch.alive) * (shared + merging)
+    single = batch.alive * ahead.single
+    off = 1.0 - torch.eye(y.shape[-1], device=y.device)
+    carried = pair * off + torch.diag_embed(single)
+    drawn = _outer(deviation, deviation) + (gamma**2)[..., None] * carried
+    loading = shock[batch.actions]
+    return mean, _outer(loading, loading) + (weights[..., None] * drawn).sum(2)
+
+
+def cross_targets(batch: Batch, ahead: Collapsed, gamma: Tensor, pairs: Tensor) -> Tensor:
+    """Targets (E, P, m, m) of C between the states at the places `pairs` (P, 2) of the batch."""
+    i, j = pairs.unbind(1)
+    worth = batch.weights[:, :, None] * batch.alive  # (B, K, m)
+    moved = (worth[..., None] * ahead.shared).sum(2)  # (E, B, m, V): E vbar(S'_a)
+    shared = moved[:, i] @ moved[:, j].transpose(-1, -2)
+    left, right = batch.next_ids[i], batch.next_ids[j]
+    meet = left[:, :, :, None, None] == right[:, None, None, :, :]  # (P, K, m, K, m)
+    likely = (meet * worth[j][:, None, None]).sum(-2)  # (P, K, m, m)
+    merged = worth[i] * ahead.merged[:, i]  # (E, P, K, m)
+    local = (likely * merged[..., None]).sum(2)
+    return gamma[:, None, None, None] ** 2 * (shared + local)
+
+
+def state_errors(here: Estimate, mean: Tensor, covariance: Tensor, raw: bool) -> Errors:
+    """Errors of mu (E, B, m), sigma_diag (E, B, m), sigma_same and gap (E, B, m (m - 1)).
+
+    raw: of Sigma = C + mu mu' rather than of C.
+    """
+    error = here.covariance - covariance
+    if raw:
+        error = error + _outer(here.mean, here.mean) - _outer(mean, mean)
+    diagonal = error.diagonal(dim1=-2, dim2=-1)
+    size = error.shape[-1]
+    gap = diagonal[..., :, None] + diagonal[..., None, :] - 2 * error
+    off = ~torch.eye(size, dtype=torch.bool, device=error.device)
+    return {
+        "mu": here.mean - mean,
+        "sigma_diag": diagonal,
+        "sigma_same": error[..., off],
+        "gap": gap[..., off],
+    }
+
+
+def cross_error(here: Estimate, mean: Tensor, target: Tensor, pairs: Tensor, raw: bool) -> Tensor:
+    """Errors (E, P, m, m) of C(s, a; t, b) = <v(s, a), v(t, b)>, or of Sigma."""
+    i, j = pairs.unbind(1)
+    error = here.shared[:, i] @ here.shared[:, j].transpose(-1, -2) - target
+    if raw:
+        error = error + _outer(here.mean[:, i], here.mean[:, j]) - _outer(mean[:, i], mean[:, j])
+    return error
+
+
+def _outer(left: Tensor, right: Tensor) -> Tensor:
+    """(..., m), (..., m) to (..., m, m)."""
+    return left[..., :, None] * right[..., None, :]
+
+
+def block_errors(
+    batch: Batch,
+    here: Estimate,
+    ahead: Collapsed,
+    followed: Tensor,
+    gamma: Tensor,
+    shock: Tensor,
+    complete: bool,
+    raw: bool = False,
+) -> Tensor:
+    """(len(BLOCKS), E) mean squared TD errors; targets carry no gradient. followed: (p, 2)."""
+    with torch.no_grad():
+        mean, covariance = state_targets(batch, here, ahead, gamma, shock, complete)
+        every = torch.arange(len(batch.actions), device=followed.device)
+        neighbours = torch.stack([every, every.roll(-1)], 1)  # states drawn independently
+        pairs = torch.cat([neighbours, followed])
+        distinct = (batch.state_ids[pairs[:, 0]] != batch.state_ids[pairs[:, 1]]).float()
+        target = cross_targets(batch, ahead, gamma, pairs)
+    errors = state_errors(here, mean, covariance, raw)
+    squares = {name: error.square().flatten(1) for name, error in errors.items()}
+    cross = cross_error(here, mean, target, pairs, raw).square().mean((-1, -2)) * distinct  # (E, P)
+    split = len(every)
+    for name, part in (("sigma_cross", slice(split)), ("sigma_pairs", slice(split, None))):
+        squares[name] = cross[:, part] / distinct[part].mean().clamp(min=1e-9)
+    zero = torch.zeros(len(gamma), device=gamma.device)
+    return torch.stack([squares[b].mean(1) if squares[b].numel() else zero for b in BLOCKS])

@@ -1,0 +1,198 @@
+"""Incremental JIPE-2 by stochastic gradient descent on TD errors, an ensemble at a time.
+
+    target network  <-  (1 - tau) target + tau online          after every step
+    loss            =   sum over members and blocks of  weight * mean squared TD error / unit^2
+
+The units (of mu, of C) are a member's own, so no discount outweighs another; the members share
+nothing but their batches. Resumed from a checkpoint, a run on the CPU goes on bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from jmdp_lib import checks
+from jmdp_lib.atari import checkpoints
+from jmdp_lib.atari.config import Config
+from jmdp_lib.atari.data import Data, fingerprint, network_for
+from jmdp_lib.atari.evaluation import Policy, expected_errors, look_ahead, member_gammas, uniform
+from jmdp_lib.atari.losses import block_errors
+from jmdp_lib.atari.networks import Network, Params
+from jmdp_lib.atari.tables import Tables
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A finished run: the ensemble, its weights, and where its curves and checkpoint are."""
+
+    network: Network
+    params: Params
+    folder: Path
+
+    @property
+    def metrics(self) -> Path:
+        """The curves, as `checkpoints.Metrics` writes them."""
+        return self.folder / "metrics.csv"
+
+
+def require_device(name: str) -> torch.device:
+    """`cpu`, `cuda`, ...: refused where it is not there."""
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"device {name!r} is unknown: {error}") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError(f"device {name!r} was asked for, but there is no GPU; use device='cpu'")
+    return device
+
+
+def learning_rate(config: Config, step: int) -> float:
+    """A cosine from learning_rate down to learning_rate * final_rate."""
+    falling = 0.5 * (1.0 + math.cos(math.pi * step / config.steps))
+    return config.learning_rate * (config.final_rate + (1.0 - config.final_rate) * falling)
+
+
+def train(
+    tables: Tables,
+    config: Config,
+    folder: str | Path,
+    held_out: Tables | None = None,
+    policy: Policy | None = None,
+    device: str = "cpu",
+    progress: bool = True,
+) -> Trained:
+    """Learn the moments of all members; metrics.csv and checkpoint.pt grow in `folder`.
+
+    held_out: complete tables for the error of the expected backup. policy: uniform by default.
+    A checkpoint in the folder is gone on from, if it is of this very run, and refused otherwise.
+    """
+    place = require_device(device)
+    network = network_for(tables, config, place)
+    data = Data.of(tables, config, place)
+    check = None
+    if held_out is not None:
+        sizes = (tables.num_actions, tables.observations.shape[1])
+        checks.same_shape(
+            "held_out", (held_out.num_actions, held_out.observations.shape[1]), sizes,
+            "(num_actions, observation size)",
+        )  # fmt: skip
+        check = Data.of(held_out, config, place)
+    policy = policy or uniform(tables.num_actions)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    run = _Run.start(network, tables, folder)
+    metrics = checkpoints.Metrics(folder / "metrics.csv", config, run.step if run.resumed else None)
+
+    def log_expected(step: int) -> None:
+        if check is not None:
+            for curve, raw in (("expected", False), ("expected_raw", True)):
+                errors = expected_errors(network, run.online, check, policy, raw)
+                metrics.append(step, curve, errors)
+
+    if not run.resumed:
+        log_expected(0)
+    bar = tqdm(total=config.steps, initial=run.step, disable=not progress, desc=config.name)
+    window: list[Tensor] = []
+    while run.step < config.steps:
+        window.append(run.advance(data, policy))
+        bar.update()
+        last = run.step == config.steps
+        if run.step % config.log_every == 0 or last:
+            mean = torch.stack(window).mean(0)
+            window.clear()
+            if not bool(mean.isfinite().all()):
+                raise FloatingPointError(f"TD errors are no longer finite at step {run.step}")
+            metrics.append(run.step, "td", mean)
+            bar.set_postfix(mu=f"{float(mean[0].mean()):.2g}", gap=f"{float(mean[-1].mean()):.2g}")
+        if run.step % config.eval_every == 0 or last:
+            log_expected(run.step)
+        if run.step % config.save_every == 0 or last:
+            run.save()
+    bar.close()
+    return Trained(network, run.online, folder)
+
+
+@dataclass(eq=False)
+class _Run:
+    """All that changes during a run, and so all that a checkpoint holds."""
+
+    network: Network
+    shape: dict[str, int]
+    path: Path
+    online: Params
+    target: Params
+    optimiser: torch.optim.Adam
+    generator: torch.Generator
+    step: int
+    resumed: bool
+
+    @classmethod
+    def start(cls, network: Network, tables: Tables, folder: Path) -> _Run:
+        config, device = network.config, network.scale.device
+        shape = {
+            "num_actions": tables.num_actions,
+            "observation size": tables.observations.shape[1],
+            "checksum": fingerprint(tables),
+        }
+        path = folder / "checkpoint.pt"
+        state = None
+        if path.exists():
+            state = checkpoints.load(path)
+            checkpoints.check_fits(path, state, config, shape)
+        online = network.initial(torch.Generator().manual_seed(config.seed))
+        if state:
+            online = {name: state["params"][name].to(device) for name in online}
+        for weight in online.values():
+            weight.requires_grad_(True)
+        target = {name: weight.detach().clone() for name, weight in online.items()}
+        optimiser = torch.optim.Adam(online.values(), lr=config.learning_rate)
+        generator = torch.Generator(device).manual_seed(config.seed)
+        if state:
+            target = {name: state["target"][name].to(device) for name in target}
+            optimiser.load_state_dict(state["optimiser"])
+            generator.set_state(state["generator"])
+        step = int(state["step"]) if state else 0
+        return cls(network, shape, path, online, target, optimiser, generator, step, bool(state))
+
+    def save(self) -> None:
+        checkpoints.save(
+            self.path,
+            {
+                "config": asdict(self.network.config),
+                "shape": self.shape,
+                "step": self.step,
+                "params": {name: w.detach() for name, w in self.online.items()},
+                "target": self.target,
+                "optimiser": self.optimiser.state_dict(),
+                "generator": self.generator.get_state(),
+            },
+        )
+
+    def advance(self, data: Data, policy: Policy) -> Tensor:
+        """One SGD step; the (len(BLOCKS), E) mean squared TD errors before it."""
+        network, config = self.network, self.network.config
+        batch, followed = data.sample(config, self.generator)
+        with torch.no_grad():
+            ahead = look_ahead(network, self.target, batch, policy)
+        here = network(self.online, batch.observations, batch.previous).at(batch.actions)
+        blocks = block_errors(
+            batch, here, ahead, followed, member_gammas(network), network.shock, config.complete
+        )
+        units = torch.stack([network.mean_scale, *[network.scale] * (len(blocks) - 1)])
+        weights = torch.tensor(config.block_weights, device=blocks.device)[:, None]
+        for group in self.optimiser.param_groups:
+            group["lr"] = learning_rate(config, self.step)
+        self.optimiser.zero_grad()
+        (weights * blocks / units**2).sum().backward()
+        self.optimiser.step()
+        with torch.no_grad():
+            old, new = list(self.target.values()), [w.detach() for w in self.online.values()]
+            torch._foreach_lerp_(old, new, config.polyak)
+        self.step += 1
+        return blocks.detach()

@@ -1,0 +1,252 @@
+"""Networks and blocks of neural JIPE-2 against the exact operator."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import strategies
+import torch
+
+import jmdp_lib as jl
+from jmdp_lib.atari import tabular
+from jmdp_lib.atari.config import BLOCKS, Config
+from jmdp_lib.atari.data import Data, network_for
+from jmdp_lib.atari.evaluation import Gaps, expected_errors, look_ahead, predict_gaps
+from jmdp_lib.atari.losses import cross_targets, state_targets
+from jmdp_lib.atari.networks import Estimate, collapse
+
+CONFIG = Config(reward_clip=np.inf, hidden=16, shared_dim=5, local_dim=3)
+
+
+def tabulated(jm, mean, shared, local, own, sigma=0.0):
+    """What looks like a network of one member and returns given moments; the byte is the state."""
+    table = [torch.tensor(x, dtype=torch.float32) for x in (mean, shared, local, own)]
+
+    def network(params, observations, previous):
+        return Estimate(*(part[observations[..., 0].long()][None] for part in table))
+
+    network.config = Config(gammas=(jm.gamma,))
+    network.shock = torch.full((jm.num_actions,), sigma)
+    network.scale = torch.ones(1)
+    return network
+
+
+def observed(jm):
+    return np.arange(jm.num_states, dtype=np.uint8)[:, None]
+
+
+def as_policy(matrix):
+    table = torch.as_tensor(matrix, dtype=torch.float32)
+    return lambda observations, previous: table[observations[..., 0].long()]
+
+
+def random_moments(rng, jm):
+    """mean (S, A), v, u, d and the second moments (S, A, S, A) they stand for."""
+    shape = (jm.num_states, jm.num_actions)
+    mean, own = rng.normal(size=shape), rng.uniform(0, 2, size=shape)
+    shared, local = rng.normal(size=(*shape, 4)), rng.normal(size=(*shape, 3))
+    second = np.einsum("sav,tbv->satb", shared, shared) + np.multiply.outer(mean, mean)
+    for s in range(jm.num_states):
+        second[s, :, s] += local[s] @ local[s].T + np.diag(own[s])
+    return mean, shared, local, own, second
+
+
+def problem(seed, **kwargs):
+    rng = np.random.default_rng(seed)
+    jm = strategies.random_jmdp(rng, 4, 3, 3, **kwargs)
+    return rng, jm, strategies.random_policy(rng, jm)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_targets_are_the_operator_of_the_library(seed):
+    rng, jm, policy = problem(seed)
+    mean, shared, local, own, second = random_moments(rng, jm)
+    sigma = 0.7
+    exact = tabular.with_shock(jm, sigma)
+    new_mean, new_second = jl.apply_t2(exact, policy, mean, second)
+    centred = new_second - np.multiply.outer(new_mean, new_mean)
+
+    network = tabulated(jm, mean, shared, local, own, sigma)
+    data = Data.of(tabular.tables_of(jm, observed(jm)), CONFIG)
+    order = torch.tensor([[2, 0, 1], [0, 1, 2], [1, 2, 0], [2, 1, 0]])
+    batch = data.gather(torch.arange(4), order)
+    here = network({}, batch.observations, batch.previous).at(order)
+    ahead = look_ahead(network, {}, batch, as_policy(policy))
+    gamma = torch.tensor([jm.gamma])
+    target, covariance = state_targets(batch, here, ahead, gamma, network.shock, complete=True)
+    pairs = torch.tensor([(s, t) for s in range(4) for t in range(4) if s != t])
+    cross = cross_targets(batch, ahead, gamma, pairs)
+    for s in range(4):
+        a = order[s].numpy()
+        np.testing.assert_allclose(target[0, s], new_mean[s, a], atol=1e-5)
+        np.testing.assert_allclose(covariance[0, s], centred[s, a][:, s, a], atol=2e-5)
+    for k, (s, t) in enumerate(pairs.tolist()):
+        expected = centred[s, order[s].numpy()][:, t, order[t].numpy()]
+        np.testing.assert_allclose(cross[0, k], expected, atol=2e-5)
+
+
+def test_single_draws_average_to_the_operator_but_for_the_means_error_squared():
+    rng, jm, policy = problem(5)
+    mean, shared, local, own, second = random_moments(rng, jm)
+    new_mean, new_second = jl.apply_t2(jm, policy, mean, second)
+    network = tabulated(jm, mean, shared, local, own)
+    tables = tabular.tables_of(jm, observed(jm))
+    data = Data.of(tables, CONFIG)
+    table = torch.as_tensor(np.arange(len(tables.state_ids)) - jm.starts[tables.state_ids])
+    every = torch.arange(jm.num_actions).expand(len(table), -1)
+    batch = data.gather(torch.as_tensor(tables.state_ids.copy()), every, table)
+    here = network({}, batch.observations, batch.previous)
+    ahead = look_ahead(network, {}, batch, as_policy(policy))
+    gamma = torch.tensor([jm.gamma])
+    target, covariance = state_targets(batch, here, ahead, gamma, network.shock, complete=False)
+    for s in range(jm.num_states):
+        rows = tables.state_ids == s
+        weight = data.weights[s, : rows.sum()].numpy()
+        np.testing.assert_allclose(weight @ target[0, rows].numpy(), new_mean[s], atol=1e-5)
+        error = new_mean[s] - mean[s]
+        drawn = np.einsum("k,kab->ab", weight, covariance[0, rows].numpy())
+        exact = new_second[s, :, s] - np.outer(new_mean[s], new_mean[s]) + np.outer(error, error)
+        np.testing.assert_allclose(drawn, exact, atol=2e-5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_expected_errors_vanish_at_the_exact_solution(seed):
+    _, jm, policy = problem(seed)
+    sigma = 0.5
+    solution = jl.jipe2(tabular.with_shock(jm, sigma), policy, tol=1e-11).moments
+    mean = solution.mean
+    size = mean.size
+    covariance = solution.full_second().reshape(size, size) - np.outer(mean, mean)
+    values, vectors = np.linalg.eigh(covariance)
+    root = (vectors * np.sqrt(values.clip(0))).reshape(*mean.shape, size)
+    nothing = np.zeros((*mean.shape, 1))
+    network = tabulated(jm, mean, root, nothing, nothing[..., 0], sigma)
+    data = Data.of(tabular.tables_of(jm, observed(jm), num_pairs=50), CONFIG)
+    for raw in (False, True):
+        errors = expected_errors(network, {}, data, as_policy(policy), raw)
+        assert errors.shape == (len(BLOCKS), 1)
+        assert float(errors.max()) < 1e-9
+    wrong = tabulated(jm, mean + 0.1, 1.1 * root + 0.1, nothing, nothing[..., 0], sigma)
+    assert float(expected_errors(wrong, {}, data, as_policy(policy)).min()) > 1e-7
+
+
+def test_an_ended_branch_is_worth_what_a_state_without_reward_is():
+    rng, jm, policy = problem(7)
+    mean, shared, local, own, _ = random_moments(rng, jm)
+    for part in (mean, shared, local, own):
+        part[3] = 0.0
+    policy = np.full(policy.shape, 1 / 3)
+    tables = tabular.tables_of(jm, observed(jm))
+    ended = SimpleNamespace(**vars(tables))
+    ended.terminated = tables.next_observations[..., 0] == 3
+    ended.next_observations = np.where(ended.terminated[..., None], 1, tables.next_observations)
+    network = tabulated(jm, mean, shared, local, own)
+    results = []
+    for version in (tables, ended):
+        data = Data.of(version, CONFIG)
+        batch = data.gather(torch.arange(4), torch.arange(3).expand(4, -1))
+        here = network({}, batch.observations, batch.previous)
+        ahead = look_ahead(network, {}, batch, as_policy(policy))
+        gamma = torch.tensor([jm.gamma])
+        pairs = torch.tensor([(0, 1), (1, 2), (3, 0)])
+        results.append(
+            (
+                *state_targets(batch, here, ahead, gamma, network.shock, complete=True),
+                cross_targets(batch, ahead, gamma, pairs),
+            )
+        )
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("image", [None, (1, 36, 36)])
+def test_covariances_are_positive_semidefinite(image):
+    rng = np.random.default_rng(0)
+    size = 36 * 36 if image else 6
+    jm = strategies.random_jmdp(rng, 5, 4, 2)
+    seen = rng.integers(256, size=(5, size), dtype=np.uint8)
+    config = Config(
+        gammas=(0.1, 0.99), kinds=("gram", "local"), sigma=1.0, hidden=16, shared_dim=5,
+        local_dim=3, image=image,
+    )  # fmt: skip
+    tables = tabular.tables_of(jm, seen)
+    network = network_for(tables, config)
+    params = network.initial(torch.Generator().manual_seed(1))
+    states = np.array([0, 1, 2, 3, 4])
+    here = network(params, torch.as_tensor(seen[states]), torch.full((5,), 4))
+    assert here.mean.shape == (4, 5, 4)
+    for e, (_, kind) in enumerate(config.members):
+        v = here.shared[e].double().flatten(0, 1)
+        full = v @ v.T
+        full += torch.block_diag(*here.local[e].double() @ here.local[e].double().mT)
+        full += torch.diag(here.own[e].double().flatten())
+        assert float(torch.linalg.eigvalsh(full).min()) > -1e-6 * float(full.diagonal().max())
+        blocks = torch.stack([full[4 * s : 4 * s + 4, 4 * s : 4 * s + 4] for s in range(5)])
+        torch.testing.assert_close(blocks.float(), here.covariance[e], rtol=1e-4, atol=1e-4)
+        assert (kind == "gram") == (float(here.own[e].abs().max()) == 0.0)
+
+
+def test_collapse_averages_over_two_independent_actions():
+    rng, jm, policy = problem(3)
+    mean, shared, local, own, second = random_moments(rng, jm)
+    here = tabulated(jm, mean, shared, local, own)({}, torch.arange(4)[:, None].byte(), None)
+    done = collapse(here, torch.as_tensor(policy, dtype=torch.float32))
+    value = (policy * mean).sum(1)
+    pair = np.einsum("sa,satb,tb->st", policy, second, policy) - np.outer(value, value)
+    single = np.einsum("sa,sasa->s", policy, second) - value**2
+    np.testing.assert_allclose(done.value[0], value, atol=1e-5)
+    np.testing.assert_allclose(done.single[0], single, atol=1e-5)
+    inner = done.shared[0] @ done.shared[0].T + torch.diag(done.merged[0])
+    np.testing.assert_allclose(inner, pair, atol=1e-5)
+
+
+def test_gaps_are_those_of_the_covariance():
+    covariance = torch.tensor([[[[2.0, 0.5], [0.5, 3.0]]]])
+    gaps = Gaps(torch.tensor([[[1.0, 4.0]]]), covariance)
+    assert gaps.gap_mean[0, 0].tolist() == [[0, -3], [3, 0]]
+    assert gaps.coupled[0, 0].tolist() == [[0, 4], [4, 0]]
+    assert float(gaps.independent[0, 0, 0, 1]) == 5
+
+
+def test_gap_predictions_have_a_row_per_state():
+    rng = np.random.default_rng(0)
+    jm = strategies.random_jmdp(rng, 300, 2, 1)
+    seen = rng.integers(256, size=(300, 3), dtype=np.uint8)
+    tables = tabular.tables_of(jm, seen)
+    network = network_for(tables, CONFIG)
+    params = network.initial(torch.Generator().manual_seed(1))
+    gaps = predict_gaps(network, params, torch.as_tensor(seen), torch.full((300,), 2))
+    assert gaps.coupled.shape == (1, 300, 2, 2)
+    assert float(gaps.coupled.min()) > -1e-4
+
+
+def test_equal_tables_of_a_state_become_one():
+    jm = jl.windy_gridworld(3)
+    sampled = tabular.tables_of(jm, observed(jm), num_samples=400, num_pairs=30)
+    data = Data.of(sampled, Config())
+    assert data.rows.shape == (9, 2)
+    torch.testing.assert_close(data.weights.sum(1), torch.ones(9))
+    assert len(data.pairs) == 30
+    assert bool((data.state_ids[data.pairs[:, 0]] != data.state_ids[data.pairs[:, 1]]).all())
+
+
+def test_bad_tables_are_named():
+    jm = jl.windy_gridworld(2)
+    with pytest.raises(ValueError, match=r"observations must be uint8 of shape \(4, D\)"):
+        tabular.tables_of(jm, np.zeros((3, 1), dtype=np.uint8))
+    tables = SimpleNamespace(**vars(tabular.tables_of(jm, observed(jm))))
+    tables.rewards = tables.rewards.copy()
+    tables.rewards[2, 1] = np.nan
+    with pytest.raises(ValueError, match=r"tables\.rewards\[2, 1\] \(row 2, action 1\) = nan"):
+        Data.of(tables, CONFIG)
+    tables = SimpleNamespace(**vars(tabular.tables_of(jm, observed(jm))))
+    tables.same = tables.same[:, :2]
+    with pytest.raises(ValueError, match=r"tables\.same must have shape"):
+        Data.of(tables, CONFIG)
+    tables = tabular.tables_of(jm, observed(jm))
+    with pytest.raises(ValueError, match=r"loadings must have shape \(num_actions,\) = \(4,\)"):
+        network_for(tables, Config(loadings=(1.0, 2.0)))
+    with pytest.raises(ValueError, match="does not have 1 bytes"):
+        network_for(tables, Config(image=(1, 84, 84)))

@@ -1,0 +1,236 @@
+"""Training neural JIPE-2: resuming, refusing, and a known answer."""
+
+from __future__ import annotations
+
+import csv
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+
+import jmdp_lib as jl
+from jmdp_lib.atari import checkpoints, tabular
+from jmdp_lib.atari.config import BLOCKS, Config
+from jmdp_lib.atari.evaluation import predict_gaps, uniform
+from jmdp_lib.atari.training import learning_rate, require_device, train
+
+SMALL = Config(
+    name="grid", gammas=(0.5, 0.9), kinds=("gram", "local"), sigma=1.0, hidden=8, shared_dim=4,
+    local_dim=2, steps=24, batch=8, actions=3, log_every=3, eval_every=6, save_every=6,
+)  # fmt: skip
+
+
+def cells(size):
+    return np.stack(np.divmod(np.arange(size * size), size), 1).astype(np.uint8)
+
+
+def grid_tables(size=3, seed=0, **kwargs):
+    return tabular.tables_of(jl.windy_gridworld(size), cells(size), 40, seed=seed, **kwargs)
+
+
+def fit(folder, config=SMALL, **kwargs):
+    return train(grid_tables(), config, folder, progress=False, **kwargs)
+
+
+class Killed(Exception):
+    pass
+
+
+def dying(calls):
+    """The uniform policy, until it has been asked so often."""
+    policy, left = uniform(4), iter(range(calls))
+
+    def ask(observations, previous):
+        if next(left, None) is None:
+            raise Killed
+        return policy(observations, previous)
+
+    return ask
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_killed_run_resumes_bit_for_bit(tmp_path, complete):
+    config = replace(SMALL, complete=complete)
+    held_out = grid_tables(seed=1)
+    whole = fit(tmp_path / "whole", config, held_out=held_out)
+    with pytest.raises(Killed):
+        fit(tmp_path / "parts", config, held_out=held_out, policy=dying(20))
+    stored = checkpoints.load(tmp_path / "parts" / "checkpoint.pt")
+    assert 0 < stored["step"] < config.steps
+    with (tmp_path / "parts" / "metrics.csv").open("a") as file:
+        file.write("24,0,0.5,gr")  # as a kill may leave it
+    parts = fit(tmp_path / "parts", config, held_out=held_out)
+    assert parts.metrics.read_bytes() == whole.metrics.read_bytes()
+    for name, weight in whole.params.items():
+        assert torch.equal(weight, parts.params[name]), name
+
+
+@pytest.mark.slow
+def test_a_run_that_was_really_killed_resumes_bit_for_bit(tmp_path):
+    code = (
+        "import sys, torch; torch.set_num_threads(1); sys.path.insert(0, sys.argv[2])\n"
+        "from test_neural_training import *\n"
+        "fit(sys.argv[1], replace(SMALL, steps=300))"
+    )
+    folder, here = tmp_path / "parts", str(Path(__file__).parent)
+    process = subprocess.Popen([sys.executable, "-c", code, folder, here])
+    while not (folder / "checkpoint.pt").exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert 0 < checkpoints.load(folder / "checkpoint.pt")["step"] < 300
+    subprocess.run([sys.executable, "-c", code, folder, here], check=True)
+    subprocess.run([sys.executable, "-c", code, tmp_path / "whole", here], check=True)
+    metrics = [path / "metrics.csv" for path in (folder, tmp_path / "whole")]
+    assert metrics[0].read_bytes() == metrics[1].read_bytes()
+    weights = [checkpoints.load(path.with_name("checkpoint.pt"))["params"] for path in metrics]
+    assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
+
+
+def test_metrics_have_a_row_per_member_curve_and_step(tmp_path):
+    done = fit(tmp_path, held_out=grid_tables(seed=1))
+    with done.metrics.open() as file:
+        rows = list(csv.DictReader(file))
+    assert set(rows[0]) == set(checkpoints.COLUMNS)
+    td = [row for row in rows if row["curve"] == "td"]
+    assert len(td) == 4 * SMALL.steps // SMALL.log_every
+    expected = [row for row in rows if row["curve"] == "expected"]
+    assert sorted({int(row["step"]) for row in expected}) == [0, 6, 12, 18, 24]
+    assert all(float(row[block]) > 0 for row in rows for block in BLOCKS)
+
+
+def test_a_member_learns_the_same_alone(tmp_path):
+    together = fit(tmp_path / "together")
+    alone = fit(tmp_path / "alone", replace(SMALL, gammas=(0.9,), kinds=("local",)))
+    place = SMALL.members.index((0.9, "local"))
+    for name, weight in alone.params.items():
+        torch.testing.assert_close(weight[0], together.params[name][place], rtol=1e-3, atol=1e-4)
+
+
+def test_checkpoints_of_another_run_are_refused(tmp_path):
+    fit(tmp_path)
+    with pytest.raises(ValueError, match="is a checkpoint of 'grid'; this run is of 'Pong'"):
+        fit(tmp_path, replace(SMALL, name="Pong"))
+    with pytest.raises(ValueError, match="hidden: 8 there, 9 here; seed: 0 there, 2 here"):
+        fit(tmp_path, replace(SMALL, hidden=9, seed=2))
+    chain = tabular.tables_of(jl.coupled_reward_chain(5), cells(3)[:5])
+    with pytest.raises(ValueError, match="for num_actions = 4; these tables have 2"):
+        train(chain, SMALL, tmp_path, progress=False)
+    with pytest.raises(ValueError, match="checksum"):
+        train(grid_tables(seed=5), SMALL, tmp_path, progress=False)
+    (tmp_path / "metrics.csv").unlink()
+    with pytest.raises(ValueError, match=r"metrics\.csv is missing"):
+        fit(tmp_path)
+    (tmp_path / "checkpoint.pt").write_bytes(b"nothing of the kind")
+    with pytest.raises(ValueError, match="is not a checkpoint"):
+        fit(tmp_path)
+
+
+def test_a_checkpoint_is_enough_to_predict(tmp_path):
+    done = fit(tmp_path)
+    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert checkpoints.config_of(state) == SMALL
+    seen, last = torch.as_tensor(cells(3)), torch.full((9,), 4)
+    again = predict_gaps(done.network, state["params"], seen, last)
+    torch.testing.assert_close(
+        again.coupled, predict_gaps(done.network, done.params, seen, last).coupled
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"gammas": (1.0,)}, r"gamma must lie in \[0, 1\)"),
+        ({"gammas": ()}, "gammas and kinds must hold at least one"),
+        ({"gammas": (0.5, 0.5)}, "named once"),
+        ({"kinds": ("kernel",)}, "kinds must be one of 'gram', 'local'"),
+        ({"sigma": -1.0}, "sigma must not be negative"),
+        ({"hidden": 0}, "hidden must be at least 1"),
+        ({"batch": 2}, "batch must be at least 4"),
+        ({"polyak": 0.0}, r"polyak must lie in \(0, 1\]"),
+        ({"pair_share": 1.5}, r"pair_share must lie in \[0, 1\]"),
+        ({"learning_rate": -1.0}, "learning_rate must be a positive"),
+        ({"reward_clip": 0.0}, "reward_clip must be positive"),
+        ({"block_weights": (1.0,)}, "block_weights must be 6 numbers"),
+        ({"save_every": 150}, "save_every must be a multiple of log_every = 100"),
+    ],
+)
+def test_bad_configurations_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        Config(**wrong)
+
+
+def test_no_gpu_is_said_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(RuntimeError, match="'cuda' was asked for, but there is no GPU"):
+        fit(tmp_path / "run", device="cuda")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match="device 'toaster' is unknown"):
+        require_device("toaster")
+
+
+def test_tables_of_another_size_are_no_held_out_set(tmp_path):
+    chain = tabular.tables_of(jl.coupled_reward_chain(5), cells(3)[:5])
+    with pytest.raises(ValueError, match="held_out must have shape"):
+        fit(tmp_path, held_out=chain)
+
+
+def test_the_learning_rate_falls_along_a_cosine():
+    config = Config(steps=10, learning_rate=2.0, final_rate=0.1)
+    rates = [learning_rate(config, step) for step in range(11)]
+    assert rates[0] == 2.0
+    assert rates[5] == pytest.approx(1.1)
+    assert rates[10] == pytest.approx(0.2)
+
+
+def test_importing_the_library_does_not_import_torch():
+    code = "import sys, jmdp_lib; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_windy_gridworld_is_learned_as_jipe2_solves_it(tmp_path, complete):
+    """A reward shock, gusts, merging branches: local Gram is calibrated, plain Gram is not."""
+    config = Config(
+        gammas=(0.9,), kinds=("gram", "local") if complete else ("local",), sigma=1.0,
+        hidden=256, shared_dim=32, steps=800, batch=64, learning_rate=3e-3, polyak=1.0,
+        complete=complete, eval_every=800,
+    )  # fmt: skip
+    jm = jl.windy_gridworld(4)
+    tables = tabular.tables_of(jm, cells(4), num_pairs=5_000)
+    done = train(tables, config, tmp_path, held_out=tables, progress=False)
+    gaps = predict_gaps(done.network, done.params, torch.as_tensor(cells(4)), torch.full((16,), 4))
+    off = ~np.eye(4, dtype=bool)
+    for e, (gamma, kind) in enumerate(config.members):
+        shocked = tabular.with_shock(jl.windy_gridworld(4, gamma=gamma), config.sigma)
+        exact = jl.jipe2(shocked, jl.uniform_policy(jm)).moments
+        learned, truth = gaps.coupled[e].numpy()[:, off], exact.gap_variance[:, off]
+        ratio = learned.sum() / truth.sum()
+        if kind == "local":
+            np.testing.assert_allclose(gaps.mean[e], exact.mean, atol=0.05 / (1 - gamma))
+            assert ratio == pytest.approx(1.0, abs=0.05)
+            assert spearmanr(learned.ravel(), truth.ravel()).statistic > 0.9
+        else:
+            assert abs(ratio - 1.0) > 0.1
+    if complete:  # single draws leave a floor
+        with done.metrics.open() as file:
+            rows = [row for row in csv.DictReader(file) if row["curve"] == "expected_raw"]
+        first, last = (row for row in rows if row["kind"] == "local")
+        falls = {block: float(first[block]) / float(last[block]) for block in BLOCKS}
+        assert min(falls.values()) > 100, falls
