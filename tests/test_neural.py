@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -139,9 +139,9 @@ def test_an_ended_branch_is_worth_what_a_state_without_reward_is():
         part[3] = 0.0
     policy = np.full(policy.shape, 1 / 3)
     tables = tabular.tables_of(jm, observed(jm))
-    ended = SimpleNamespace(**vars(tables))
-    ended.terminated = tables.next_observations[..., 0] == 3
-    ended.next_observations = np.where(ended.terminated[..., None], 1, tables.next_observations)
+    terminated = tables.next_observations[..., 0] == 3
+    seen = np.where(terminated[..., None], 1, tables.next_observations).astype(np.uint8)
+    ended = replace(tables, terminated=terminated, next_observations=seen)
     network = tabulated(jm, mean, shared, local, own)
     results = []
     for version in (tables, ended):
@@ -236,16 +236,13 @@ def test_bad_tables_are_named():
     jm = jl.windy_gridworld(2)
     with pytest.raises(ValueError, match=r"observations must be uint8 of shape \(4, D\)"):
         tabular.tables_of(jm, np.zeros((3, 1), dtype=np.uint8))
-    tables = SimpleNamespace(**vars(tabular.tables_of(jm, observed(jm))))
-    tables.rewards = tables.rewards.copy()
-    tables.rewards[2, 1] = np.nan
-    with pytest.raises(ValueError, match=r"tables\.rewards\[2, 1\] \(row 2, action 1\) = nan"):
-        Data.of(tables, CONFIG)
-    tables = SimpleNamespace(**vars(tabular.tables_of(jm, observed(jm))))
-    tables.same = tables.same[:, :2]
-    with pytest.raises(ValueError, match=r"tables\.same must have shape"):
-        Data.of(tables, CONFIG)
     tables = tabular.tables_of(jm, observed(jm))
+    rewards = tables.rewards.copy()
+    rewards[2, 1] = np.nan
+    with pytest.raises(ValueError, match=r"tables\.rewards\[2, 1\] \(row 2, action 1\) = nan"):
+        Data.of(replace(tables, rewards=rewards), CONFIG)
+    with pytest.raises(ValueError, match="next_ids must have shape"):
+        replace(tables, next_ids=tables.next_ids[:, :2])
     with pytest.raises(ValueError, match=r"loadings must have shape \(num_actions,\) = \(4,\)"):
         network_for(tables, Config(loadings=(1.0, 2.0)))
     with pytest.raises(ValueError, match="does not have 1 bytes"):

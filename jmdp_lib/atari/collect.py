@@ -165,7 +165,6 @@ class _Recorder:
 def _row(here: Snapshot, outcomes: tuple[Outcome, ...], weight: float) -> dict[str, Any]:
     """One row of `Tables`; the clones are not kept, they are large."""
     after = [outcome.snapshot for outcome in outcomes]
-    identities = [snapshot.identity for snapshot in after]
     return {
         "observations": here.observation.ravel(),
         "previous": here.previous,
@@ -173,7 +172,7 @@ def _row(here: Snapshot, outcomes: tuple[Outcome, ...], weight: float) -> dict[s
         "next_observations": np.array([snapshot.observation.ravel() for snapshot in after]),
         "next_previous": [snapshot.previous for snapshot in after],
         "terminated": [outcome.terminated for outcome in outcomes],
-        "same": [identities.index(identity) for identity in identities],
+        "next_ids": [snapshot.identity for snapshot in after],
         "state_ids": here.identity,
         "weights": weight,
     }

@@ -23,7 +23,7 @@ class Batch(NamedTuple):
 
     observations: (B, D) uint8. previous: (B,). state_ids: (B,). actions: (B, m).
     weights: (B, K) probabilities of the tables. rewards: (B, K, m), clipped, without shock.
-    next_observations: (B, K, m, D) uint8. next_previous, same, next_ids: (B, K, m).
+    next_observations: (B, K, m, D) uint8. next_previous, next_ids: (B, K, m).
     alive: (B, K, m) 0 where the branch ended.
     """
 
@@ -35,7 +35,6 @@ class Batch(NamedTuple):
     rewards: Tensor
     next_observations: Tensor
     next_previous: Tensor
-    same: Tensor
     next_ids: Tensor
     alive: Tensor
 
@@ -48,8 +47,7 @@ class Data:
     were met.
 
     rows, weights: (G, K). state_ids: (G,). pairs: (P, 2) entries. cumulative: (G,) for sampling.
-    next_ids: (N, A) equal iff the successors look the same: that is how merging branches of
-    *different* rows are told; within a row `same` knows.
+    next_ids: (N, A) small numbers, equal iff the successors are the same state.
     """
 
     observations: Tensor
@@ -57,7 +55,6 @@ class Data:
     rewards: Tensor
     next_observations: Tensor
     next_previous: Tensor
-    same: Tensor
     next_ids: Tensor
     alive: Tensor
     rows: Tensor
@@ -70,7 +67,7 @@ class Data:
     def of(cls, tables: Tables, config: Config, device: str | torch.device = "cpu") -> Data:
         """The tables, checked, on the device; rewards clipped as the config says."""
         check_tables(tables)
-        next_ids = _successor_ids(tables)
+        next_ids = np.unique(tables.next_ids, return_inverse=True)[1].reshape(tables.rewards.shape)
         rows, weights, entry, visits = _grouped(tables, next_ids)
         arrays: dict[str, NDArray[Any]] = {
             "observations": tables.observations,
@@ -78,7 +75,6 @@ class Data:
             "rewards": np.clip(tables.rewards, -config.reward_clip, config.reward_clip),
             "next_observations": tables.next_observations,
             "next_previous": tables.next_previous,
-            "same": tables.same,
             "next_ids": next_ids,
             "alive": ~tables.terminated,
             "rows": rows,
@@ -129,7 +125,7 @@ class Data:
         return Batch(
             self.observations[first], self.previous[first], self.state_ids[entries], actions,
             weights, self.rewards[at], self.next_observations[at],
-            self.next_previous[at], self.same[at], self.next_ids[at], self.alive[at],
+            self.next_previous[at], self.next_ids[at], self.alive[at],
         )  # fmt: skip
 
 
@@ -171,24 +167,15 @@ def fingerprint(tables: Tables) -> int:
 
 
 def check_tables(tables: Tables) -> None:
-    """Refuse tables whose arrays do not fit together."""
-    count, actions = len(tables.observations), tables.num_actions
-    if not count or tables.observations.ndim != 2:
-        raise ValueError(f"observations must be (N, D), got {tables.observations.shape}")
-    size = tables.observations.shape[1]
-    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(
-        ("previous", "state_ids", "weights"), (count,)
-    )
-    for name in ("rewards", "next_previous", "terminated", "same"):
-        shapes[name] = (count, actions)
-    shapes |= {"next_observations": (count, actions, size), "pairs": (len(tables.pairs), 2)}
-    for name, shape in shapes.items():
-        checks.same_shape(f"tables.{name}", getattr(tables, name).shape, shape, "of the others")
+    """Refuse tables whose entries cannot be right; that their shapes fit, `Tables` itself sees."""
+    count, actions = len(tables), tables.num_actions
+    if not count:
+        raise ValueError("tables must hold at least one row, got none")
     for name in ("observations", "next_observations"):
         if getattr(tables, name).dtype != np.uint8:
             raise ValueError(f"tables.{name} must be uint8, got {getattr(tables, name).dtype}")
     checks.floats("tables.rewards", tables.rewards, "row", "action")
-    for name, high in (("previous", actions), ("next_previous", actions), ("same", actions - 1)):
+    for name, high in (("previous", actions), ("next_previous", actions)):
         values = getattr(tables, name)
         axes = ("row", "action")[: values.ndim]
         outside = (values < 0) | (values > high)
@@ -208,7 +195,7 @@ def _grouped(
     Equal tables of a state become one: a state that was met again, lotteries that do not matter.
     """
     state = np.unique(tables.state_ids, return_inverse=True)[1]  # small numbers: exact as floats
-    key = np.hstack([state[:, None], next_ids, tables.same, tables.terminated, tables.rewards])
+    key = np.hstack([state[:, None], next_ids, tables.terminated, tables.rewards])
     _, kept, which = np.unique(key, axis=0, return_index=True, return_inverse=True)
     which = which.reshape(-1)  # the distinct table that each row is
     weights = np.bincount(which, tables.weights)
@@ -222,13 +209,3 @@ def _grouped(
     visits = np.bincount(group, weights).astype(np.float64)
     table[group, place] = weights / visits[group]
     return rows, table, group[which], visits
-
-
-def _successor_ids(tables: Tables) -> NDArray[np.intp]:
-    """(N, A): equal iff observation and previous action of the successors are."""
-    count, actions, size = tables.next_observations.shape
-    key = np.empty((count * actions, size + 8), dtype=np.uint8)
-    key[:, :size] = tables.next_observations.reshape(-1, size)
-    key[:, size:] = tables.next_previous.reshape(-1, 1).view(np.uint8)
-    whole = np.ascontiguousarray(key).view(np.dtype((np.void, key.shape[1])))[:, 0]
-    return np.unique(whole, return_inverse=True)[1].reshape(count, actions)

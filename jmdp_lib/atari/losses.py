@@ -13,8 +13,7 @@ covariance of the reward shock (in closed form: it is never sampled),
 
 where single(x) = Var Z(x, A), pair(x, y) = <vbar(x), vbar(y)> + 1{x = y} merged(x), and an ended
 branch is worth 0. The local term enters at queried coordinates of one state, and at successors
-only where they are one state: `same` says so inside a table; branches of different states may
-meet too, which `next_ids` says.
+only where they are one state, which `next_ids` says: branches of one table, or of two states.
 
 **Why centred.** C = Sigma - mu mu' is fitted, not Sigma: at gamma = 0.99 mu mu' is orders of
 magnitude above a gap's variance. An error e of the mean enters C as e^2, and Sigma as 2 mu e.
@@ -52,7 +51,9 @@ def state_targets(
     mean = (weights * y).sum(2)
     deviation = y - (mean if complete else here.mean).unsqueeze(2)
 
-    merging = (batch.same[..., :, None] == batch.same[..., None, :]) * ahead.merged[..., None]
+    merging = (batch.next_ids[..., :, None] == batch.next_ids[..., None, :]) * ahead.merged[
+        ..., None
+    ]
     shared = ahead.shared @ ahead.shared.transpose(-1, -2)
     pair = _outer(batch.alive, batch.alive) * (shared + merging)
     single = batch.alive * ahead.single

@@ -28,9 +28,9 @@ class Tables(Archive):
         next_observations: (N, A, D) uint8.
         next_previous: (N, A).
         terminated: (N, A) bool: this branch ended, its continuation is worth 0.
-        same: (N, A) the smallest action whose successor is the same JMDP state: actions a and b
-            merge iff same[n, a] == same[n, b]. Terminated branches are worth 0 whatever it says.
-        state_ids: (N,) equal iff the queried JMDP states are.
+        next_ids: (N, A) equal iff the successors are the same JMDP state, in one row or in two:
+            that is where branches merge. Terminated branches are worth 0 whatever it says.
+        state_ids: (N,) equal iff the queried JMDP states are; numbered as `next_ids` are.
         weights: (N,) probability of this table among the rows of its state: 1 for a drawn table,
             the probability of the sticky pattern where all patterns are enumerated.
         pairs: (P, 2) rows (i, j) of distinct states: where the two branches of one query stood
@@ -44,7 +44,7 @@ class Tables(Archive):
     next_observations: Bytes
     next_previous: Ints
     terminated: Flags
-    same: Ints
+    next_ids: Ints
     state_ids: Ints
     weights: Floats
     pairs: Ints
@@ -58,7 +58,7 @@ class Tables(Archive):
             ("next_observations", (n, a, d), "(N, A, D)"),
             ("next_previous", (n, a), "(N, A)"),
             ("terminated", (n, a), "(N, A)"),
-            ("same", (n, a), "(N, A)"),
+            ("next_ids", (n, a), "(N, A)"),
             ("state_ids", (n,), "(N,)"),
             ("weights", (n,), "(N,)"),
             ("pairs", (len(self.pairs), 2), "(P, 2)"),

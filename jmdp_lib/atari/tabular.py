@@ -62,7 +62,7 @@ def tables_of(
         next_observations=seen[ahead],
         next_previous=np.full(ahead.shape, jm.num_actions),
         terminated=np.zeros(ahead.shape, dtype=bool),
-        same=(ahead[:, :, None] == ahead[:, None, :]).argmax(2),
+        next_ids=ahead,
         state_ids=states,
         weights=np.array(weights),
         pairs=_followed(jm, states, num_pairs, pair_steps, rng),
