@@ -36,7 +36,7 @@ def grid_tables(size=3, seed=0, **kwargs):
 
 
 def fit(folder, config=SMALL, **kwargs):
-    return train(grid_tables(), config, folder, progress=False, **kwargs)
+    return train(grid_tables(), config, folder, **kwargs)
 
 
 class Killed(Exception):
@@ -130,9 +130,9 @@ def test_checkpoints_of_another_run_are_refused(tmp_path):
         fit(tmp_path, replace(SMALL, hidden=9, seed=2))
     chain = tabular.tables_of(jl.coupled_reward_chain(5), cells(3)[:5])
     with pytest.raises(ValueError, match="for num_actions = 4; these tables have 2"):
-        train(chain, SMALL, tmp_path, progress=False)
+        train(chain, SMALL, tmp_path)
     with pytest.raises(ValueError, match="checksum"):
-        train(grid_tables(seed=5), SMALL, tmp_path, progress=False)
+        train(grid_tables(seed=5), SMALL, tmp_path)
     (tmp_path / "metrics.csv").unlink()
     with pytest.raises(ValueError, match=r"metrics\.csv is missing"):
         fit(tmp_path)
@@ -214,7 +214,7 @@ def test_a_windy_gridworld_is_learned_as_jipe2_solves_it(tmp_path, complete):
     )  # fmt: skip
     jm = jl.windy_gridworld(4)
     tables = tabular.tables_of(jm, cells(4), num_pairs=5_000)
-    done = train(tables, config, tmp_path, held_out=tables, progress=False)
+    done = train(tables, config, tmp_path, held_out=tables)
     gaps = predict_gaps(done.network, done.params, torch.as_tensor(cells(4)), torch.full((16,), 4))
     off = ~np.eye(4, dtype=bool)
     for e, (gamma, kind) in enumerate(config.members):

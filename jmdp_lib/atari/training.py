@@ -15,7 +15,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from jmdp_lib import checks
 from jmdp_lib.atari import checkpoints
@@ -25,6 +24,7 @@ from jmdp_lib.atari.evaluation import Policy, expected_errors, look_ahead, membe
 from jmdp_lib.atari.losses import block_errors
 from jmdp_lib.atari.networks import Network, Params
 from jmdp_lib.atari.tables import Tables
+from jmdp_lib.solvers.fixed_point import progress as show_progress
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,6 @@ def train(
     held_out: Tables | None = None,
     policy: Policy | None = None,
     device: str = "cpu",
-    progress: bool = True,
 ) -> Trained:
     """Learn the moments of all members; metrics.csv and checkpoint.pt grow in `folder`.
 
@@ -97,7 +96,8 @@ def train(
 
     if not run.resumed:
         log_expected(0)
-    bar = tqdm(total=config.steps, initial=run.step, disable=not progress, desc=config.name)
+    bar = show_progress(config.steps, config.name, "step")
+    bar.update(run.step)
     window: list[Tensor] = []
     while run.step < config.steps:
         window.append(run.advance(data, policy))

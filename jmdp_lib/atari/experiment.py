@@ -1,0 +1,218 @@
+"""The paper's Atari experiments: from the emulator to curves (Figure 7) and gap ratios (Table 1).
+
+One `Experiment` is a game under one coupling. Its parts, each a file that is written whole and not
+made twice, so that a run that was killed goes on where it stopped:
+
+    tables-SEED.npz, held_out.npz   queried states, to learn from and to test the backup on
+    evaluation.npz, records.npz     states for the gap diagnostic, recursive pairs from them
+    run-SEED/                       training: metrics, checkpoint
+    gaps-SEED.csv                   predicted and Monte Carlo gap moments, a row per state and pair
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pandas as pd
+import torch
+
+from jmdp_lib import checks
+from jmdp_lib.atari.archive import Archive
+from jmdp_lib.atari.collect import collect, evaluation_states
+from jmdp_lib.atari.config import Config
+from jmdp_lib.atari.evaluation import predict_gaps
+from jmdp_lib.atari.gaps import PairRecords, gap_estimates
+from jmdp_lib.atari.montecarlo import record_pairs
+from jmdp_lib.atari.tables import Tables
+from jmdp_lib.atari.training import Trained, train
+
+COUPLINGS = ("reward", "sticky")
+PAPER_GAMES = ("Pong", "BattleZone", "Boxing", "Atlantis")
+Kind = TypeVar("Kind", bound=Archive)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A game under one coupling, and how much of everything.
+
+    config: of training; its name is the game, its sigma the shock of the "reward" coupling.
+    coupling: "reward", a common reward shock on a deterministic emulator (Table 1); "sticky", the
+        shared lottery of sticky actions and no shock.
+    num_states, num_held_out, num_evaluation: queried states for each purpose.
+    pairs_per_state, repeats, horizon: of the recursive pairs: action pairs of each state, how
+        often each is played, and for how many steps.
+    """
+
+    config: Config
+    coupling: str = "reward"
+    num_states: int = 30_000
+    num_held_out: int = 1_000
+    num_evaluation: int = 64
+    pairs_per_state: int = 4
+    repeats: int = 12
+    horizon: int = 300
+
+    def __post_init__(self) -> None:
+        checks.one_of("coupling", self.coupling, COUPLINGS)
+        if (self.coupling == "sticky") != (self.config.sigma == 0.0):
+            raise ValueError(f"sigma = {self.config.sigma} does not go with {self.coupling!r}")
+        if self.config.complete != (self.coupling == "reward"):
+            raise ValueError(
+                "config.complete: a drawn sticky table is not the whole law of a state"
+            )
+
+    @property
+    def game(self) -> str:
+        """Its name."""
+        return self.config.name
+
+    @property
+    def sticky_prob(self) -> float:
+        """The emulator is deterministic unless the lottery is the coupling."""
+        return 0.25 if self.coupling == "sticky" else 0.0
+
+    def stream(self, purpose: int, seed: int = 0) -> np.random.SeedSequence:
+        """The random stream of a part; parts and seeds share nothing."""
+        return np.random.SeedSequence([purpose, seed, COUPLINGS.index(self.coupling)])
+
+
+def run(
+    experiment: Experiment, seed: int, folder: str | Path, device: str = "cpu",
+    processes: int | None = None,
+) -> pd.DataFrame:  # fmt: skip
+    """Everything of one seed; its gaps, as they are in gaps-SEED.csv."""
+    home = Path(folder)
+    trained = learn(experiment, seed, home, device, processes)
+    evaluation, records = monte_carlo(experiment, home, processes)
+    seen, previous = torch.tensor(evaluation.observations), torch.tensor(evaluation.previous)
+    gaps = predict_gaps(trained.network, trained.params, seen, previous)
+    frame = compare(experiment, seed, records, gaps.gap_mean, gaps.coupled, gaps.independent)
+    part = home / f"gaps-{seed}.csv.part"
+    frame.to_csv(part, index=False, float_format="%.8g")
+    os.replace(part, home / f"gaps-{seed}.csv")
+    return frame
+
+
+def learn(
+    experiment: Experiment, seed: int, home: Path, device: str = "cpu",
+    processes: int | None = None,
+) -> Trained:  # fmt: skip
+    """The trained ensemble of one seed; from its checkpoint where that is finished."""
+    tables, held_out = gather(experiment, seed, home, processes)
+    config = replace(experiment.config, seed=seed)
+    return train(tables, config, home / f"run-{seed}", held_out, device=device)
+
+
+def gather(
+    experiment: Experiment, seed: int, home: Path, processes: int | None = None
+) -> tuple[Tables, Tables]:
+    """What a seed learns from, and what every seed's backup is tested on."""
+    home.mkdir(parents=True, exist_ok=True)
+    sticky = experiment.sticky_prob
+    tables = _once(Tables, home / f"tables-{seed}.npz", lambda: collect(
+        experiment.game, experiment.num_states, experiment.stream(0, seed), sticky_prob=sticky,
+        processes=processes))  # fmt: skip
+    held_out = _once(Tables, home / "held_out.npz", lambda: collect(
+        experiment.game, experiment.num_held_out, experiment.stream(1), sticky_prob=sticky,
+        enumerated=True, processes=processes))  # fmt: skip
+    return tables, held_out
+
+
+def monte_carlo(
+    experiment: Experiment, home: Path, processes: int | None = None
+) -> tuple[Tables, PairRecords]:
+    """The evaluation states, as tables, and recursive pairs from them."""
+    states, pairs = home / "evaluation.npz", home / "records.npz"
+    if not (states.exists() and pairs.exists()):
+        sticky = experiment.sticky_prob
+        starts, tables = evaluation_states(
+            experiment.game, experiment.num_evaluation, experiment.stream(2), sticky_prob=sticky,
+            processes=processes,
+        )  # fmt: skip
+        records = record_pairs(
+            starts, experiment.horizon, experiment.stream(3), sticky_prob=sticky,
+            pairs_per_state=experiment.pairs_per_state, repeats=experiment.repeats,
+            processes=processes,
+        )  # fmt: skip
+        tables.save(states)
+        records.save(pairs)
+    return Tables.load(states), PairRecords.load(pairs)
+
+
+def compare(
+    experiment: Experiment, seed: int, records: PairRecords, gap_mean: torch.Tensor,
+    coupled: torch.Tensor, independent: torch.Tensor,
+) -> pd.DataFrame:  # fmt: skip
+    """Predictions (E, S, A, A) beside Monte Carlo: a row per member, state and action pair."""
+    config = experiment.config
+    found = gap_estimates(records, config.gammas, config.sigma, config.loadings)
+    assert found.state_rows is not None
+    assert found.actions is not None
+    state, (a, b) = found.state_rows, found.actions.T
+    frames = []
+    for member, (gamma, kind) in enumerate(config.members):
+        at = config.gammas.index(gamma)
+        columns: dict[str, object] = {
+            "game": experiment.game, "coupling": experiment.coupling, "seed": seed,
+            "gamma": gamma, "kind": kind, "state": state, "a": a, "b": b,
+            "mc_mean": found.mean[at], "mc_mean_error": found.mean_error[at],
+            "mc": found.variance[at], "mc_error": found.variance_error[at],
+            "mc_independent": found.independent[at],
+            "mc_independent_error": found.independent_error[at],
+            "mc_covariance": found.covariance[at],
+        }  # fmt: skip
+        predicted = {"gap_mean": gap_mean, "coupled": coupled, "independent": independent}
+        for name, values in predicted.items():
+            columns[name] = values[member].double().cpu().numpy()[state, a, b]
+        frames.append(pd.DataFrame(columns))
+    return pd.concat(frames, ignore_index=True)
+
+
+def gap_table(gaps: pd.DataFrame) -> pd.DataFrame:
+    """Table 1: a row per game, coupling, gamma and kind, from the gaps of all seeds.
+
+    coupled, independent: average prediction / average Monte Carlo gap variance, the mean over
+    seeds; *_interval: half a 95% interval, of the simulation and of the seeds. mc_ratio: Monte
+    Carlo's own independent / coupled. rank: Spearman correlation over states of predicted and
+    simulated gap variance, the mean over seeds.
+    """
+    rows = []
+    keys = ["game", "coupling", "gamma", "kind"]
+    for key, part in gaps.groupby(keys, sort=False):
+        one = part[part.seed == part.seed.iloc[0]]
+        mc, mc_independent, size = one.mc.mean(), one.mc_independent.mean(), len(one)
+        error = np.sqrt((one.mc_error**2).sum()) / size
+        own = np.sqrt((one.mc_independent_error**2).sum()) / size
+        shared = one.mc_covariance.sum() / size**2
+        ratio = mc_independent / mc
+        spread = own**2 + (ratio * error) ** 2 - 2.0 * ratio * shared
+        row = dict(zip(keys, key, strict=True))
+        by_seed = part.groupby("seed")
+        for name in ("coupled", "independent"):
+            each = by_seed[name].mean() / mc
+            seeds = each.var() / len(each) if len(each) > 1 else 0.0
+            row[name] = each.mean()
+            row[f"{name}_interval"] = 1.96 * np.sqrt(seeds + (each.mean() * error / mc) ** 2)
+        row |= {"mc_ratio": ratio, "mc_ratio_interval": 1.96 * np.sqrt(max(spread, 0.0)) / mc}
+        states = part.groupby(["seed", "state"])[["coupled", "mc"]].mean()
+        ranks = [s.rank().corr().loc["coupled", "mc"] for _, s in states.groupby("seed")]
+        rows.append({**row, "rank": np.mean(ranks), "mc": mc, "mc_error": error})
+    return pd.DataFrame(rows)
+
+
+def curves(home: Path) -> pd.DataFrame:
+    """The metrics of all seeds of an experiment, with its name."""
+    frames = [pd.read_csv(path) for path in sorted(home.glob("run-*/metrics.csv"))]
+    return pd.concat(frames, ignore_index=True)
+
+
+def _once(kind: type[Kind], path: Path, make: Callable[[], Kind]) -> Kind:
+    """What `path` holds, made if it is not there."""
+    if not path.exists():
+        make().save(path)
+    return kind.load(path)

@@ -1,0 +1,108 @@
+"""The Atari experiments at full size: `python workflow/atari_runs.py --device cuda --out figures`.
+
+The emulators are queried in processes while the device trains. Writes gaps (Table 1) and curves
+(Figure 7) of all games and seeds as small CSV files, and their provenance; work in progress is kept
+under --work, and a run that was killed goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from jmdp_lib.atari.config import Config
+from jmdp_lib.atari.experiment import (
+    COUPLINGS,
+    PAPER_GAMES,
+    Experiment,
+    curves,
+    gather,
+    learn,
+    monte_carlo,
+    run,
+)
+from jmdp_lib.atari.training import require_device
+
+REWARD = Config(gammas=(0.1, 0.5, 0.9, 0.99), kinds=("gram", "local"), sigma=1.0)
+STICKY = Config(gammas=(0.5, 0.9, 0.99), kinds=("local",), sigma=0.0, complete=False)
+
+
+def experiment_of(game: str, coupling: str) -> Experiment:
+    """The paper profile."""
+    config = REWARD if coupling == "reward" else STICKY
+    return Experiment(replace(config, name=game), coupling)
+
+
+def provenance(experiments: list[Experiment], seeds: list[int], device: str, took: float) -> str:
+    """Versions, settings, hardware and time of a run, as JSON."""
+    where = torch.cuda.get_device_name() if device.startswith("cuda") else platform.processor()
+    facts = {
+        "commit": os.environ.get("JMDP_COMMIT", "unknown"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "device": where,
+        "cores": os.cpu_count(),
+        "seeds": seeds,
+        "minutes": round(took / 60, 1),
+        "experiments": [asdict(e) for e in experiments],
+    }
+    return json.dumps(facts, indent=1) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--games", nargs="+", default=list(PAPER_GAMES))
+    parser.add_argument("--coupling", choices=COUPLINGS, default="reward")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--processes", type=int)
+    parser.add_argument("--work", type=Path, default=Path("out/atari"))
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    require_device(options.device)
+    started = time.time()
+    experiments = [experiment_of(game, options.coupling) for game in options.games]
+    homes = {e.game: options.work / f"{e.game}-{e.coupling}" for e in experiments}
+
+    def say(what: str) -> None:
+        print(f"{time.time() - started:6.0f} s  {what}", flush=True)
+
+    with ThreadPoolExecutor(1) as emulators:
+        jobs = [(e, seed) for seed in options.seeds for e in experiments]
+        ready = [
+            emulators.submit(gather, e, seed, homes[e.game], options.processes) for e, seed in jobs
+        ]
+        pairs = [
+            emulators.submit(monte_carlo, e, homes[e.game], options.processes) for e in experiments
+        ]
+        for (e, seed), tables in zip(jobs, ready, strict=True):
+            tables.result()
+            say(f"{e.game} {seed}: states queried")
+            learn(e, seed, homes[e.game], options.device)
+            say(f"{e.game} {seed}: trained")
+        for e, records in zip(experiments, pairs, strict=True):
+            records.result()
+            say(f"{e.game}: pairs played")
+    gaps = pd.concat([run(e, seed, homes[e.game], options.device) for e, seed in jobs])
+    curve = pd.concat([curves(homes[e.game]).assign(game=e.game) for e in experiments])
+    options.out.mkdir(parents=True, exist_ok=True)
+    gaps.to_csv(options.out / f"atari_{options.coupling}_gaps.csv", index=False)
+    curve.to_csv(options.out / f"atari_{options.coupling}_curves.csv", index=False)
+    text = provenance(experiments, options.seeds, options.device, time.time() - started)
+    (options.out / f"atari_{options.coupling}.json").write_text(text)
+    say("done")
+
+
+if __name__ == "__main__":
+    main()
