@@ -33,8 +33,10 @@ from jmdp_lib.atari.experiment import (
 )
 from jmdp_lib.atari.training import require_device
 
-REWARD = Config(gammas=(0.1, 0.5, 0.9, 0.99), kinds=("gram", "local"), sigma=1.0)
-STICKY = Config(gammas=(0.5, 0.9, 0.99), kinds=("local",), sigma=0.0, complete=False)
+REWARD = Config(
+    gammas=(0.1, 0.5, 0.9, 0.99), kinds=("gram", "local"), sigma=1.0, steps=6_000, actions=4
+)
+STICKY = replace(REWARD, gammas=(0.5, 0.9, 0.99), kinds=("local",), sigma=0.0, complete=False)
 
 
 def experiment_of(game: str, coupling: str) -> Experiment:
@@ -52,6 +54,7 @@ def provenance(experiments: list[Experiment], seeds: list[int], device: str, too
         "torch": torch.__version__,
         "numpy": np.__version__,
         "device": where,
+        "matrix products": torch.get_float32_matmul_precision(),
         "cores": os.cpu_count(),
         "seeds": seeds,
         "minutes": round(took / 60, 1),
@@ -66,11 +69,14 @@ def main() -> None:
     parser.add_argument("--coupling", choices=COUPLINGS, default="reward")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", choices=("highest", "high"), default="highest",
+                        help="of float32 matrix products on a GPU; high: TF32")  # fmt: skip
     parser.add_argument("--processes", type=int)
     parser.add_argument("--work", type=Path, default=Path("out/atari"))
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     require_device(options.device)
+    torch.set_float32_matmul_precision(options.precision)
     started = time.time()
     experiments = [experiment_of(game, options.coupling) for game in options.games]
     homes = {e.game: options.work / f"{e.game}-{e.coupling}" for e in experiments}

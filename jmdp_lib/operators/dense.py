@@ -18,12 +18,11 @@ from numba import njit, prange
 
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.operators.collapsed import Collapsed
+from jmdp_lib.operators.vectors import threaded
 
 _BLOCK = 32
 # A gather costs some ten times what a term of a matrix product does.
 _SPARSE = 0.1
-# Smaller matrices are done before a second thread has started.
-_THREADS_FROM = 600
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class DensePairs:
     def apply(self, c: Floats, out: Floats, with_source: bool = True) -> None:
         """out = c_0 + gamma^2 P_2 c, or without c_0."""
         if self.sparse:
-            (_move if len(c) >= _THREADS_FROM else _move_alone)(c, out, *self._rows)
+            _move(c, out, *self._rows)
         else:
             np.matmul(self._matrix @ c, self._matrix.T, out=out)
         _set_diagonal(c, out, self._diagonal, self.source * with_source)
@@ -94,7 +93,7 @@ class TorchPairs:
         parts = [self._tensor(x) for x in (kernel.indptr, kernel.indices)]
         data = self._tensor(self.system.jm.gamma * kernel.data)
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+            warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)")
             return torch.sparse_csr_tensor(*parts, data, shape, check_invariants=True)
 
     @cached_property
@@ -159,8 +158,7 @@ def _moved(c: Any, out: Any, indptr: Any, indices: Any, probs: Any) -> None:
                     out[t, s] = out[s, t]
 
 
-_move = njit(cache=True, error_model="numpy", parallel=True)(_moved)
-_move_alone = njit(cache=True, error_model="numpy")(_moved)
+_move = threaded(_moved, lambda c, *rest: len(c), 600)
 
 
 @njit(cache=True, error_model="numpy")

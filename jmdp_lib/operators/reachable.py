@@ -12,16 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.operators.chains import hot, inline, topological_order
 from jmdp_lib.operators.collapsed import Collapsed
 from jmdp_lib.operators.pair_sets import PairSet, lowest, place_of, places
+from jmdp_lib.operators.vectors import threaded
 
-# Fewer pairs are done before a second thread has started.
-_THREADS_FROM = 100_000
 _STEP = 1 << 22  # pairs that are expanded between two looks at the watch
 
 
@@ -119,8 +118,7 @@ class ReachablePairs:
             return 0.0
         numbering = self.numbering
         source = self._numbered(True)
-        found = _residual if self.size >= _THREADS_FROM else _residual_alone
-        return float(found(self.index, numbering.chain, numbering.diagonal, source, x))
+        return float(_residual(self.index, numbering.chain, numbering.diagonal, source, x))
 
     def values(self, x: Floats, first: Ints, second: Ints) -> Floats:
         """(N,) c at the given pairs of states; nan at a pair that was not reached."""
@@ -208,5 +206,4 @@ def _worst(index: Any, chain: Any, diagonal: Any, source: Any, x: Any) -> Any:
     return worst.max()
 
 
-_residual = njit(cache=True, error_model="numpy", parallel=True)(_worst)
-_residual_alone = njit(cache=True, error_model="numpy")(_worst)
+_residual = threaded(_worst, lambda *arguments: arguments[-1].size, 100_000)

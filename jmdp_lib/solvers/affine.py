@@ -16,11 +16,11 @@ from typing import Any, Protocol
 
 import numpy as np
 from scipy import sparse
-from scipy.linalg import blas
 from scipy.sparse.linalg import splu
 
 from jmdp_lib.checks import Floats
 from jmdp_lib.operators.chains import sweep_chain, topological_order
+from jmdp_lib.operators.vectors import add_scaled, inner_product
 
 VECTORS = 7  # of the size of x, that BiCGSTAB holds at most
 _CYCLE = 100
@@ -129,12 +129,14 @@ def _minus_moved(operator: Affine, x: Any, out: Any) -> None:
 def _axpy(scale: float, x: Any, y: Any) -> None:
     """y += scale * x."""
     if isinstance(y, np.ndarray):
-        blas.daxpy(x.ravel(), y.ravel(), a=scale)  # in place: both are contiguous
+        add_scaled(scale, x.ravel(), y.ravel())  # in place: both are contiguous
     else:
         y.add_(x, alpha=scale)
 
 
 def _dot(x: Any, y: Any) -> float:
+    if isinstance(y, np.ndarray):
+        return float(inner_product(x.ravel(), y.ravel()))
     return float(x.ravel() @ y.ravel())
 
 
