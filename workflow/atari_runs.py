@@ -1,18 +1,20 @@
 """The Atari experiments at full size: `python workflow/atari_runs.py --device cuda --out figures`.
 
-The emulators are queried in processes while the device trains. Writes gaps (Table 1) and curves
-(Figure 7) of all games and seeds as small CSV files, and their provenance; work in progress is kept
-under --work, and a run that was killed goes on from there.
+The emulators are queried in processes while the device trains, several games and seeds at a time:
+a training step is a few hundred small kernels, and one run alone leaves a GPU waiting for them.
+Writes gaps (Table 1) and curves (Figure 7) of all games and seeds as small CSV files, and their
+provenance; work in progress is kept under --work, and a run that was killed goes on from there.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import platform
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -63,6 +65,14 @@ def provenance(experiments: list[Experiment], seeds: list[int], device: str, too
     return json.dumps(facts, indent=1) + "\n"
 
 
+def train_one(experiment: Experiment, seed: int, home: Path, device: str, precision: str) -> str:
+    """One training run, in a process of its own."""
+    torch.set_float32_matmul_precision(precision)
+    torch.set_num_threads(1)
+    learn(experiment, seed, home, device)
+    return f"{experiment.game} {seed}: trained"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--games", nargs="+", default=list(PAPER_GAMES))
@@ -71,7 +81,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", choices=("highest", "high"), default="highest",
                         help="of float32 matrix products on a GPU; high: TF32")  # fmt: skip
-    parser.add_argument("--processes", type=int)
+    parser.add_argument("--processes", type=int, help="that play")
+    parser.add_argument("--trainers", type=int, default=1, help="that train, at a time")
     parser.add_argument("--work", type=Path, default=Path("out/atari"))
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
@@ -84,22 +95,28 @@ def main() -> None:
     def say(what: str) -> None:
         print(f"{time.time() - started:6.0f} s  {what}", flush=True)
 
-    with ThreadPoolExecutor(1) as emulators:
-        jobs = [(e, seed) for seed in options.seeds for e in experiments]
-        ready = [
-            emulators.submit(gather, e, seed, homes[e.game], options.processes) for e, seed in jobs
-        ]
-        pairs = [
-            emulators.submit(monte_carlo, e, homes[e.game], options.processes) for e in experiments
-        ]
-        for (e, seed), tables in zip(jobs, ready, strict=True):
-            tables.result()
-            say(f"{e.game} {seed}: states queried")
-            learn(e, seed, homes[e.game], options.device)
-            say(f"{e.game} {seed}: trained")
-        for e, records in zip(experiments, pairs, strict=True):
-            records.result()
-            say(f"{e.game}: pairs played")
+    jobs = [(e, seed) for seed in options.seeds for e in experiments]
+    context = multiprocessing.get_context("spawn")
+    with (
+        ProcessPoolExecutor(options.trainers, context) as trainers,
+        ThreadPoolExecutor(1) as player,
+    ):
+        training: list[Future[str]] = []
+
+        def play() -> None:
+            for e, seed in jobs:
+                home = homes[e.game]
+                gather(e, seed, home, options.processes)
+                say(f"{e.game} {seed}: states queried")
+                task = (e, seed, home, options.device, options.precision)
+                training.append(trainers.submit(train_one, *task))
+            for e in experiments:
+                monte_carlo(e, homes[e.game], options.processes)
+                say(f"{e.game}: pairs played")
+
+        player.submit(play).result()
+        for done in as_completed(training):
+            say(done.result())
     gaps = pd.concat([run(e, seed, homes[e.game], options.device) for e, seed in jobs])
     curve = pd.concat([curves(homes[e.game]).assign(game=e.game) for e in experiments])
     options.out.mkdir(parents=True, exist_ok=True)
