@@ -135,6 +135,9 @@ def _axpy(scale: float, x: Any, y: Any) -> None:
 
 
 def _dot(x: Any, y: Any) -> float:
+    if isinstance(x, np.ndarray):
+        # NumPy's product has a BLAS and threads of its own, and those would wait for SciPy's.
+        return float(blas.ddot(x.ravel(), y.ravel()))
     return float(x.ravel() @ y.ravel())
 
 
