@@ -5,31 +5,17 @@ Prints a table and writes it, with where it was measured, to benchmarks/results.
 
 from __future__ import annotations
 
-import platform
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
-import numba
 import numpy as np
 from numpy_pairs import simulate_pairs_numpy
+from timing import machine, seconds
 
 import jmdp_lib as jl
 from jmdp_lib.operators import PairOperator
 from jmdp_lib.solvers import schedules
 from jmdp_lib.solvers.learner import Learner
-
-
-def seconds(work: Callable[[], object], repeats: int = 3) -> float:
-    """Best of a few runs, after one that compiles and warms up."""
-    work()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 def simulation():
@@ -158,8 +144,7 @@ def projection():
 def main() -> None:
     rows = [*simulation(), *evaluation(), *learning(), *collapse(), *projection()]
     lines = [
-        f"Measured on {platform.machine()}, Python {platform.python_version()}, "
-        f"NumPy {np.__version__}, Numba {numba.__version__}, {numba.get_num_threads()} threads.",
+        machine("numpy", "numba"),
         "",
         "| what | here | beside it | ratio |",
         "|---|---|---|---|",

@@ -7,17 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from jmdp_lib.checks import Floats
+from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.model import JMDP
 from jmdp_lib.norms import contraction_modulus
+
+# How the methods of benchmarks/scaling.py are drawn: label, colour, marker, line.
+SCALING_STYLES = {
+    "literal": ("literal $T_2$", "#000000", "s", "-"),
+    "dense": ("dense pairs", "#0072B2", "o", "-"),
+    "reachable": ("reachable pairs", "#D55E00", "^", "-"),
+    "torch, cpu": ("dense, torch on CPU", "#56B4E9", "v", "-"),
+    "torch, cuda": ("dense, torch on GPU", "#009E73", "D", "-"),
+    "QuantEcon, mean only": ("mean only, QuantEcon", "#E69F00", "x", "--"),
+    "SciPy, mean only": ("mean only, SciPy", "0.5", "+", "--"),
+    "Monte Carlo, projected": ("Monte Carlo, projected", "#CC79A7", "", ":"),
+}
 
 
 def style() -> None:
@@ -125,3 +139,74 @@ def pair_weights(ax: Axes, weights: ArrayLike, low: float = -6.0, high: float = 
     ax.set_ylabel(r"$(\tilde s, \tilde a)$")
     ax.grid(visible=False)
     return ax
+
+
+def pair_closure(ax: Axes, steps: Ints, longest: int | None = None) -> Any:
+    """Which pairs of states are reached, and when: steps (S, S), 0 for never. Gives the image."""
+    shown = np.ma.masked_equal(steps, 0)
+    ax.set_facecolor("0.93")
+    image = ax.imshow(shown, cmap="viridis_r", vmin=1, vmax=longest or steps.max())
+    ax.set_xlabel("state of one branch")
+    ax.set_ylabel("state of the other")
+    ax.grid(visible=False)
+    return image
+
+
+def partners(ax: Axes, steps: Ints, state: int, columns: int, longest: int | None = None) -> Any:
+    """Where on a grid the other branch can stand while one is in `state` (dot): steps as above."""
+    image = pair_closure(ax, steps[state].reshape(-1, columns), longest or int(steps.max()))
+    dot = state % columns, state // columns
+    ax.plot(*dot, "o", color="#D55E00", mec="white", mew=0.8, ms=6)
+    ax.set_xticks([])
+    ax.set_yticks([])
+    ax.set_xlabel("")
+    ax.set_ylabel("")
+    return image
+
+
+def matrix(ax: Axes, values: Floats, title: str) -> Axes:
+    """A matrix of sizes on a log scale over four decades; grey is less, or zero."""
+    high = float(np.abs(values).max())
+    colors = plt.get_cmap("viridis_r").with_extremes(bad="0.93", under="0.93")
+    image = ax.imshow(np.abs(values), cmap=colors, norm=LogNorm(1e-4 * high, high))
+    ax.figure.colorbar(image, ax=ax, shrink=0.75, extend="min")
+    ax.set_title(title)
+    ax.grid(visible=False)
+    return ax
+
+
+def pattern(ax: Axes, kernel: Floats, title: str) -> Axes:
+    """The entries of a matrix that are not zero: below, on and above the diagonal."""
+    row, column = np.nonzero(kernel)
+    colors = np.array(["#0072B2", "0.6", "#D55E00"])[np.sign(column - row) + 1]
+    ax.scatter(column, row, s=5, c=colors, marker="s", lw=0)
+    ax.set_xlim(-1, len(kernel))
+    ax.set_ylim(len(kernel), -1)
+    ax.set_aspect("equal")
+    ax.set_title(title)
+    ax.set_xlabel("to state number")
+    return ax
+
+
+def scaling(axes: NDArray[Any], data: pd.DataFrame) -> NDArray[Any]:
+    """States against time (first row of axes) and memory (second), one column for each problem.
+
+    data: columns problem, method (see SCALING_STYLES), states, seconds and bytes. The legend goes
+    below the figure, which needs room for it.
+    """
+    shown = {}
+    for column, (problem, each) in zip(axes.T, data.groupby("problem", sort=False), strict=True):
+        for ax, value, unit in zip(column, ("seconds", "bytes"), (1.0, 1e6), strict=True):
+            for method, (label, color, marker, line) in SCALING_STYLES.items():
+                rows = each[(each["method"] == method) & each[value].notna()].sort_values("states")
+                if len(rows):
+                    (shown[label],) = ax.loglog(
+                        rows["states"], rows[value] / unit, line, color=color, marker=marker, ms=4,
+                        mfc="none" if marker in "ov" else color, label=label,
+                    )  # fmt: skip
+        column[0].set_title(problem)
+        column[-1].set_xlabel("states")
+    axes[0, 0].set_ylabel("time [s]")
+    axes[1, 0].set_ylabel("memory [MB]")
+    axes[0, 0].figure.legend(shown.values(), shown, loc="outside lower center", ncols=4)
+    return axes

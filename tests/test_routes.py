@@ -141,6 +141,9 @@ def test_the_closure_is_what_branches_reach():
             first, second = np.array(sorted(reached)).T
             found = places(pairs.ranked(), numbering.number[first], numbering.number[second])
             assert sorted(found) == list(range(len(reached)))
+        found = reachable.steps_to_reach(system, queries)
+        assert {(s, t) for s, t in zip(*found.nonzero(), strict=True) if s >= t} == reached
+        assert (found == found.T).all()
     grid, goal = jl.windy_gridworld(50), jl.goal_policy(50)
     assert jl.plan_jipe2(grid, goal).pairs == 419_050  # the figure of the design
 

@@ -17,7 +17,7 @@ from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.operators.chains import hot, inline, topological_order
-from jmdp_lib.operators.collapsed import Collapsed
+from jmdp_lib.operators.collapsed import Collapsed, Queries
 from jmdp_lib.operators.pair_sets import PairSet, lowest, place_of, places
 from jmdp_lib.operators.vectors import threaded
 
@@ -75,6 +75,26 @@ def closure(
             if not watch(pairs):
                 return None
     return pairs if watch(pairs) else None
+
+
+def steps_to_reach(system: Collapsed, queries: Queries) -> Ints:
+    """(S, S) steps after which two branches can first stand at each pair of states; 0 for never.
+
+    `closure` on the whole matrix, one step of all pairs at a time: for small models.
+    """
+    size, law = system.jm.num_states, system.diagonal
+    moves = (system.kernel.toarray() > 0.0).astype(float)
+    here = np.repeat(np.arange(size), np.diff(law.starts))
+    steps, new = np.zeros((size, size), np.int64), np.zeros((size, size), bool)
+    for part in queries.parts():
+        asked = system.law(*part)
+        new[asked.first, asked.second] = True
+    while (new := (new | new.T) & (steps == 0)).any():
+        steps[new] = steps.max() + 1
+        together = new.diagonal()[here]
+        new = moves.T @ (new & ~np.eye(size, dtype=bool)) @ moves > 0.0
+        new[law.first[together], law.second[together]] = True
+    return steps
 
 
 @dataclass(frozen=True)
