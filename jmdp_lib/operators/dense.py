@@ -1,8 +1,7 @@
 """The collapsed pair operator on the whole (S, S) matrix: c -> c_0 + gamma^2 P_2 c.
 
-Off the diagonal that is gamma^2 P c P'. Where the chain has few successors, one compiled pass does
-both products: a row of P c is made once and stays in the cache while its entries of (P c) P' are
-gathered, for one triangle only, and mirrored. Where it has many, the products are BLAS's.
+Off the diagonal that is gamma^2 P (P c)', c being symmetric. Where the chain has few successors, both
+products are sums of few rows, compiled and threaded; where it has many, they are BLAS's.
 `TorchPairs` does the same on any torch device.
 """
 
@@ -21,7 +20,7 @@ from jmdp_lib.operators.collapsed import Collapsed
 from jmdp_lib.operators.vectors import threaded
 
 _BLOCK = 32
-# A gather costs some ten times what a term of a matrix product does.
+# A term of a sum of rows costs some ten times what one of a matrix product does.
 _SPARSE = 0.1
 
 
@@ -34,7 +33,7 @@ class DensePairs:
 
     @cached_property
     def sparse(self) -> bool:
-        """Whether the chain's rows are worth gathering one by one."""
+        """Whether the chain has few successors."""
         return self.system.kernel.nnz <= _SPARSE * self.source.size**2
 
     @cached_property
@@ -51,6 +50,10 @@ class DensePairs:
         law = self.system.diagonal
         return law.starts, law.first, law.second, self.system.jm.gamma**2 * law.weights
 
+    @cached_property
+    def _scratch(self) -> Floats:
+        return self.zeros()
+
     def zeros(self) -> Floats:
         """c = 0."""
         return np.zeros((self.source.size, self.source.size))
@@ -58,9 +61,12 @@ class DensePairs:
     def apply(self, c: Floats, out: Floats, with_source: bool = True) -> None:
         """out = c_0 + gamma^2 P_2 c, or without c_0."""
         if self.sparse:
-            _move(c, out, *self._rows)
+            _multiply(*self._rows, c, self._scratch)
+            _transpose(self._scratch)
+            _multiply(*self._rows, self._scratch, out)
         else:
-            np.matmul(self._matrix @ c, self._matrix.T, out=out)
+            np.matmul(self._matrix, c, out=self._scratch)
+            np.matmul(self._scratch, self._matrix.T, out=out)
         _set_diagonal(c, out, self._diagonal, self.source * with_source)
 
     def residual(self, c: Floats) -> float:
@@ -132,33 +138,32 @@ class TorchPairs:
         return np.asarray(c[self._tensor(first), self._tensor(second)].cpu().numpy())
 
 
-def _moved(c: Any, out: Any, indptr: Any, indices: Any, probs: Any) -> None:
-    """out = P c P' of a symmetric c, off the diagonal."""
+def _product(indptr: Any, indices: Any, probs: Any, c: Any, out: Any) -> None:
+    """out = P c, row by row: a row of the result stays in the cache while it is summed."""
     size = len(c)
-    blocks = (size + _BLOCK - 1) // _BLOCK
-    for n in prange(blocks):
-        # Short and long rows of the triangle in turn, so that every thread gets as much.
-        block = n // 2 if n % 2 == 0 else blocks - 1 - n // 2
-        row = np.empty(size)
+    for block in prange((size + _BLOCK - 1) // _BLOCK):
         for s in range(block * _BLOCK, min(size, (block + 1) * _BLOCK)):
-            row[:] = 0.0
-            for k in range(indptr[s], indptr[s + 1]):
+            start, row, moved = indptr[s], out[s], c[indices[indptr[s]]]
+            for t in range(size):
+                row[t] = probs[start] * moved[t]
+            for k in range(start + 1, indptr[s + 1]):
                 prob, moved = probs[k], c[indices[k]]
                 for t in range(size):
                     row[t] += prob * moved[t]
-            for t in range(s):
-                total = 0.0
-                for k in range(indptr[t], indptr[t + 1]):
-                    total += probs[k] * row[indices[k]]
-                out[s, t] = total
-    for block in prange(blocks):
+
+
+def _transposed(c: Any) -> None:
+    """c = c', in place, tile by tile."""
+    size = len(c)
+    for block in prange((size + _BLOCK - 1) // _BLOCK):
         for other in range(block + 1):
             for s in range(block * _BLOCK, min(size, (block + 1) * _BLOCK)):
                 for t in range(other * _BLOCK, min(s, (other + 1) * _BLOCK)):
-                    out[t, s] = out[s, t]
+                    c[s, t], c[t, s] = c[t, s], c[s, t]
 
 
-_move = threaded(_moved, lambda c, *rest: len(c), 600)
+_multiply = threaded(_product, lambda *arguments: len(arguments[-1]), 400)
+_transpose = threaded(_transposed, len, 400)
 
 
 @njit(cache=True, error_model="numpy")

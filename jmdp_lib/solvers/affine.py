@@ -22,7 +22,7 @@ from jmdp_lib.checks import Floats
 from jmdp_lib.operators.chains import sweep_chain, topological_order
 from jmdp_lib.operators.vectors import add_scaled, inner_product
 
-VECTORS = 7  # of the size of x, that BiCGSTAB holds at most
+VECTORS = 6  # of the size of x, that BiCGSTAB holds
 _CYCLE = 100
 _DIRECT = 1000  # up to so many states a chain is solved by factorisation
 

@@ -78,8 +78,9 @@ class Request:
         states, device = self.system.jm.num_states, self.device
         whole = 8.0 * states**2
         free = 0.9 * (memory.available_bytes() if device is None else device_bytes(device))
-        accelerated = (VECTORS + 1) * whole <= free
-        needed = (VECTORS + 1 if accelerated else 3) * whole
+        products = 1 if device is None else 4  # matrices that an application holds meanwhile
+        accelerated = (VECTORS + products) * whole <= free
+        needed = (VECTORS + products if accelerated else 2 + products) * whole
         dense = Plan("dense", states, states * (states + 1) // 2, needed, accelerated, device)
         if self.route == "dense" or device is not None:
             if needed > free:
@@ -94,7 +95,7 @@ class Request:
         return Plan("reachable", states, int(pairs.counts[1]), size, True), pairs
 
     def _pair_bytes(self, pairs: PairSet) -> float:
-        vectors = 2 if self.numbering.acyclic else VECTORS + 1
+        vectors = 2 if self.numbering.acyclic else VECTORS
         held = pairs.words.nbytes + pairs.slots.nbytes + pairs.keys.nbytes + pairs.stack.nbytes
         return float(held + 8 * vectors * pairs.counts[1])
 
@@ -203,6 +204,7 @@ class Evaluation:
 
     def _covariance(self, s: int, a: int, t: int, b: int) -> float:
         system, actions = self.request.system, self.request.system.jm.num_actions
+        here = replace(self._as_accurate(), route="reachable", device=None)
         if s == t:
             at, i, j = np.array([s]), np.array([a]), np.array([b])
             law = system.law(at, i, j, self.singles.backup.deviations)
@@ -210,14 +212,19 @@ class Evaluation:
             law = system.product_law(np.array([s * actions + a]), np.array([t * actions + b]))
         found = self._expect(law)
         if np.isnan(found[0]):
-            here = replace(self.request, route="reachable", device=None)
             found = solve_pairs(here, *here.plan(law), self.singles)._expect(law)
         return float(found[0])
+
+    def _as_accurate(self) -> Request:
+        """The same request, to what was reached: the error bound holds for what is solved later."""
+        reached = float(self.residuals[-1]) / (1.0 - self.request.system.jm.gamma)
+        return replace(self.request, tol=min(self.request.tol, max(reached, 1e-15)))
 
     def full_second(self) -> Floats:
         """(S, A, S, A)."""
         jm, mean = self.request.system.jm, self.singles.backup.mean
-        here = replace(self.request, queries=Queries.of(jm, None), route="dense", device=None)
+        every = Queries.of(jm, None)
+        here = replace(self._as_accurate(), queries=every, route="dense", device=None)
         whole = solve_pairs(here, *here.plan(), self.singles)
         moved = jm.transitions @ (jm.transitions @ whole.c).T
         full = jm.gamma**2 * np.asarray(moved).reshape(mean.shape + mean.shape)
