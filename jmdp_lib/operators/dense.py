@@ -1,6 +1,6 @@
 """The collapsed pair operator on the whole (S, S) matrix: c -> c_0 + gamma^2 P_2 c.
 
-Off the diagonal that is gamma^2 P (P c)', c being symmetric. Where the chain has few successors, both
+Off the diagonal that is gamma^2 P c P', c being symmetric. Where the chain has few successors, both
 products are sums of few rows, compiled and threaded; where it has many, they are BLAS's.
 `TorchPairs` does the same on any torch device.
 """
@@ -19,7 +19,7 @@ from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.operators.collapsed import Collapsed
 from jmdp_lib.operators.vectors import threaded
 
-_BLOCK = 32
+_BLOCK, _WIDTH = 16, 2048
 # A term of a sum of rows costs some ten times what one of a matrix product does.
 _SPARSE = 0.1
 
@@ -61,9 +61,8 @@ class DensePairs:
     def apply(self, c: Floats, out: Floats, with_source: bool = True) -> None:
         """out = c_0 + gamma^2 P_2 c, or without c_0."""
         if self.sparse:
-            _multiply(*self._rows, c, self._scratch)
-            _transpose(self._scratch)
-            _multiply(*self._rows, self._scratch, out)
+            _move(*self._rows, c, self._scratch)
+            _move(*self._rows, self._scratch, out)  # (P (P c)')' = P c P'
         else:
             np.matmul(self._matrix, c, out=self._scratch)
             np.matmul(self._scratch, self._matrix.T, out=out)
@@ -138,32 +137,28 @@ class TorchPairs:
         return np.asarray(c[self._tensor(first), self._tensor(second)].cpu().numpy())
 
 
-def _product(indptr: Any, indices: Any, probs: Any, c: Any, out: Any) -> None:
-    """out = P c, row by row: a row of the result stays in the cache while it is summed."""
+def _moved(indptr: Any, indices: Any, probs: Any, c: Any, out: Any) -> None:
+    """out = (P c)', in tiles that stay in the cache while they are summed and turned."""
     size = len(c)
     for block in prange((size + _BLOCK - 1) // _BLOCK):
-        for s in range(block * _BLOCK, min(size, (block + 1) * _BLOCK)):
-            start, row, moved = indptr[s], out[s], c[indices[indptr[s]]]
-            for t in range(size):
-                row[t] = probs[start] * moved[t]
-            for k in range(start + 1, indptr[s + 1]):
-                prob, moved = probs[k], c[indices[k]]
-                for t in range(size):
-                    row[t] += prob * moved[t]
+        low, high = block * _BLOCK, min(size, (block + 1) * _BLOCK)
+        tile = np.empty((_BLOCK, _WIDTH))
+        for left in range(0, size, _WIDTH):
+            width = min(_WIDTH, size - left)
+            for s in range(low, high):
+                row = tile[s - low]
+                row[:] = 0.0
+                for k in range(indptr[s], indptr[s + 1]):
+                    prob, part = probs[k], c[indices[k], left : left + width]
+                    for t in range(width):  # part[t], not c[..., left + t]: this one is vectorised
+                        row[t] += prob * part[t]
+            for t in range(width):
+                column = out[left + t, low:high]
+                for s in range(high - low):
+                    column[s] = tile[s, t]
 
 
-def _transposed(c: Any) -> None:
-    """c = c', in place, tile by tile."""
-    size = len(c)
-    for block in prange((size + _BLOCK - 1) // _BLOCK):
-        for other in range(block + 1):
-            for s in range(block * _BLOCK, min(size, (block + 1) * _BLOCK)):
-                for t in range(other * _BLOCK, min(s, (other + 1) * _BLOCK)):
-                    c[s, t], c[t, s] = c[t, s], c[s, t]
-
-
-_multiply = threaded(_product, lambda *arguments: len(arguments[-1]), 400)
-_transpose = threaded(_transposed, len, 400)
+_move = threaded(_moved, lambda *arguments: len(arguments[-1]), 400)
 
 
 @njit(cache=True, error_model="numpy")

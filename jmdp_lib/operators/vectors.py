@@ -10,29 +10,47 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
+from numba import get_num_threads, njit, prange, set_num_threads
 
 _CHUNK = 1 << 16
 _THREADS_FROM = 8 * _CHUNK  # shorter vectors are done before a second thread has started
 
 
 def threaded(function: Callable[..., Any], size: Callable[..., int], least: int) -> Any:
-    """The function compiled with threads, and without them for arguments smaller than `least`."""
-    many = njit(cache=True, error_model="numpy", parallel=True)(function)
-    one = njit(cache=True, error_model="numpy")(function)
+    """The function compiled, on all threads, or on one for arguments smaller than `least`.
 
-    def chosen(*arguments: Any) -> Any:
-        return (many if size(*arguments) >= least else one)(*arguments)
+    (Not compiled twice: the cache on disk would take one version for the other.)
+    """
+    compiled = njit(cache=True, error_model="numpy", parallel=True)(function)
 
-    chosen.__doc__ = function.__doc__
-    return chosen
+    def run(*arguments: Any) -> Any:
+        if size(*arguments) >= least:
+            return compiled(*arguments)
+        threads = get_num_threads()
+        set_num_threads(1)
+        try:
+            return compiled(*arguments)
+        finally:
+            set_num_threads(threads)
+
+    run.__doc__ = function.__doc__
+    return run
 
 
-def _add_scaled(scale: Any, x: Any, y: Any) -> None:
-    """y += scale * x, both (N,)."""
+def _combine(a: Any, x: Any, b: Any, y: Any) -> None:
+    """y = a x + b y, both (N,)."""
     for chunk in prange((x.size + _CHUNK - 1) // _CHUNK):
         for i in range(chunk * _CHUNK, min(x.size, (chunk + 1) * _CHUNK)):
-            y[i] += scale * x[i]
+            y[i] = a * x[i] + b * y[i]
+
+
+def _largest(x: Any) -> Any:
+    """max |x|, x (N,); nan where there is one."""
+    parts = np.zeros((x.size + _CHUNK - 1) // _CHUNK)
+    for chunk in prange(parts.size):
+        part = x[chunk * _CHUNK : (chunk + 1) * _CHUNK]
+        parts[chunk] = max(part.max(), -part.min())
+    return parts.max()
 
 
 def _inner_product(x: Any, y: Any) -> Any:
@@ -51,5 +69,6 @@ def _inner_product(x: Any, y: Any) -> Any:
     return parts.sum()
 
 
-add_scaled = threaded(_add_scaled, lambda scale, x, y: x.size, _THREADS_FROM)
+combine = threaded(_combine, lambda a, x, b, y: x.size, _THREADS_FROM)
+largest = threaded(_largest, lambda x: x.size, _THREADS_FROM)
 inner_product = threaded(_inner_product, lambda x, y: x.size, _THREADS_FROM)

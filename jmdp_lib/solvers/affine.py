@@ -20,7 +20,7 @@ from scipy.sparse.linalg import splu
 
 from jmdp_lib.checks import Floats
 from jmdp_lib.operators.chains import sweep_chain, topological_order
-from jmdp_lib.operators.vectors import add_scaled, inner_product
+from jmdp_lib.operators.vectors import combine, inner_product, largest
 
 VECTORS = 6  # of the size of x, that BiCGSTAB holds
 _CYCLE = 100
@@ -56,7 +56,7 @@ def solve(
             bar.set_postfix_str(f"residual {history[-1]:.1e}, target {goal:.1e}", refresh=False)
             bar.update(applied - bar.n)
         if history[-1] <= goal or applied >= limit:
-            x += r
+            _combine(1.0, r, 1.0, x)
             return x, history, applied
         # Two plain steps first: they end it where Gauss-Seidel goes with the chain.
         if accelerate and len(history) > 2:
@@ -68,7 +68,7 @@ def solve(
                 history[-1] = _residual(operator, x, r)
         else:
             used = 0
-            x += r
+            _combine(1.0, r, 1.0, x)
             history.append(_residual(operator, x, r))
         applied += used + 1
         if not accelerate and limit == math.inf:
@@ -83,7 +83,7 @@ def _sweeps(factor: float, rate: float) -> float:
 def _residual(operator: Affine, x: Any, r: Any) -> float:
     """r = F(x) - x, and its size."""
     operator.apply(x, r)
-    r -= x
+    _combine(-1.0, x, 1.0, r)
     return _size(r)
 
 
@@ -102,36 +102,34 @@ def _cycle(operator: Affine, x: Any, residual: Any, target: float) -> int:
         if dot == 0.0:
             return used - 1
         alpha = rho / dot
-        _axpy(-alpha, v, r)
-        _axpy(alpha, p, x)
+        _combine(-alpha, v, 1.0, r)
+        _combine(alpha, p, 1.0, x)
         _minus_moved(operator, r, t)
         square = _dot(t, t)
         omega = _dot(t, r) / square if square else 0.0
-        _axpy(omega, r, x)
-        _axpy(-omega, t, r)
+        _combine(omega, r, 1.0, x)
+        _combine(-omega, t, 1.0, r)
         size = _size(r)
         before, rho = rho, _dot(shadow, r)
         if not target < size < worst or omega == 0.0 or before == 0.0:
             break
-        _axpy(-omega, v, p)
-        p *= rho / before * (alpha / omega)
-        p += r
+        _combine(-omega, v, 1.0, p)
+        _combine(1.0, r, rho / before * (alpha / omega), p)
     return used
 
 
 def _minus_moved(operator: Affine, x: Any, out: Any) -> None:
     """out = x - G x."""
     operator.apply(x, out, with_source=False)
-    out *= -1.0
-    out += x
+    _combine(1.0, x, -1.0, out)
 
 
-def _axpy(scale: float, x: Any, y: Any) -> None:
-    """y += scale * x."""
+def _combine(a: float, x: Any, b: float, y: Any) -> None:
+    """y = a x + b y."""
     if isinstance(y, np.ndarray):
-        add_scaled(scale, x.ravel(), y.ravel())  # in place: both are contiguous
+        combine(a, x.ravel(), b, y.ravel())  # in place: both are contiguous
     else:
-        y.add_(x, alpha=scale)
+        y.mul_(b).add_(x, alpha=a)
 
 
 def _dot(x: Any, y: Any) -> float:
@@ -146,7 +144,9 @@ def _copy(x: Any) -> Any:
 
 def _size(x: Any) -> float:
     """max |x|."""
-    return float(max(x.max(), -x.min())) if len(x) else 0.0
+    if not len(x):
+        return 0.0
+    return float(largest(x.ravel()) if isinstance(x, np.ndarray) else max(x.max(), -x.min()))
 
 
 @dataclass(frozen=True)

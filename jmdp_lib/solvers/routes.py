@@ -20,8 +20,9 @@ from jmdp_lib.operators.reachable import Numbering, ReachablePairs, closure
 from jmdp_lib.solvers.affine import VECTORS, Chain, solve
 from jmdp_lib.solvers.fixed_point import progress
 
-# Where the closure is more than this share of all pairs, the whole matrix is the faster way.
-_DENSE_SHARE = 0.25
+# Sweeps that a route takes: with the chain, Gauss-Seidel otherwise, over all pairs; and how
+# much longer it takes to find a pair than to stream over one.
+_ACYCLIC, _CYCLIC, _DENSE, _FIND = 3, 20, 40, 10
 _LOG = logging.getLogger("jmdp_lib")
 
 
@@ -86,13 +87,20 @@ class Request:
             if needed > free:
                 raise MemoryError(f"JIPE-2 needs {dense}; available are {gibibytes(free)}")
             return dense, None
-        enough = _DENSE_SHARE * dense.pairs if self.route == "auto" and needed <= free else np.inf
+        enough = self._worthwhile() if self.route == "auto" and needed <= free else np.inf
         laws = [law] if law else (self.system.law(*part) for part in self.queries.parts())
         pairs = self._closure(laws, enough, free)
         if pairs is None:
             return dense, None
         size = self._pair_bytes(pairs)
         return Plan("reachable", states, int(pairs.counts[1]), size, True), pairs
+
+    def _worthwhile(self) -> float:
+        """How many reached pairs cost as much as the whole matrix does."""
+        states = self.system.jm.num_states
+        successors = self.system.kernel.nnz / states
+        sweeps = _ACYCLIC if self.numbering.acyclic else _CYCLIC
+        return 2.0 * successors * states**2 * _DENSE / (successors**2 * sweeps * _FIND)
 
     def _pair_bytes(self, pairs: PairSet) -> float:
         vectors = 2 if self.numbering.acyclic else VECTORS
