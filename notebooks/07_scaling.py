@@ -344,12 +344,13 @@ claims.check("third moment of that gap: Monte Carlo within 4 standard errors", n
 # ## 7.9 What it costs
 #
 # `python benchmarks/scaling.py` measured the lines below, each point in a process of its own; machine, versions and method
-# are in `benchmarks/scaling.md`. Stars are this notebook, now and here. Monte Carlo is a *projection*: all gaps to 1% standard error of their
+# are in `benchmarks/scaling.md`. The GPU is one of another machine. Stars are this notebook, now and here. Monte Carlo is a *projection*: all gaps to 1% standard error of their
 # variances, at the speed measured next to the goal. Means alone are what an ordinary MDP solver gives.
 
 # %%
 root = Path(jl.__file__).parents[1]
-measured = pd.read_csv(root / "benchmarks" / "scaling.csv").query("table == 'scaling'")
+files = [root / "benchmarks" / name for name in ("scaling.csv", "gpu.csv")]
+measured = pd.concat([pd.read_csv(file) for file in files]).query("table == 'scaling'")
 live = []
 for size in live_sizes:
     jm = jl.windy_gridworld(size)
