@@ -90,14 +90,16 @@ class PairSet:
             self._grow()
 
     def expand(self, chain: Any, diagonal: Any, budget: int) -> bool:
-        """Add the successors of at most `budget` waiting pairs; whether any pair still waits.
+        """Add about `budget` successors of waiting pairs; whether any pair still waits.
 
         chain: the collapsed kernel (indptr, indices, ...), for two branches at distinct states.
         diagonal: (starts, x, y, ...), where two branches at one state go that drew two actions.
         """
         while budget > 0 and self.counts[2] > 0:
-            budget -= _expand(self._arrays(), chain, diagonal, budget)
-            self._grow()
+            waiting = self.counts[2]
+            added = _expand(self._arrays(), chain, diagonal, budget)
+            self._grow(stuck=self.counts[2] == waiting and added == 0)
+            budget -= added
         return bool(self.counts[2])
 
     def ranked(self) -> Any:
@@ -115,12 +117,12 @@ class PairSet:
     def _arrays(self) -> Any:
         return self.rows, self.slots, self.keys, self.words, self.stack, self.counts
 
-    def _grow(self) -> None:
-        """Room for as much again as there is, where more than half is taken."""
+    def _grow(self, stuck: bool = False) -> None:
+        """Room for as much again, where half is taken, or a pair has more successors than that."""
         words, _, waiting = self.counts
-        if 2 * waiting > self.stack.size:
+        if stuck or 2 * waiting > self.stack.size:
             self.stack = np.resize(self.stack, 2 * self.stack.size)
-        if 2 * words > self.keys.size > 0:
+        if self.keys.size and (stuck or 2 * words > self.keys.size):
             self.keys = np.resize(self.keys, 2 * self.keys.size)
             self.words = np.concatenate([self.words, np.zeros_like(self.words)])
             self.slots = np.full(2 * self.slots.size, -1, np.int32)
@@ -169,15 +171,15 @@ def _expand(pairs: Any, chain: Any, diagonal: Any, budget: Any) -> Any:
     rows, slots, keys, words, stack, counts = pairs
     indptr, indices = chain[0], chain[1]
     starts, left, right = diagonal[0], diagonal[1], diagonal[2]
-    for done in range(budget):
-        if counts[2] == 0:
-            return done
+    added = 0
+    while added < budget and counts[2] > 0:
         s, t = divmod(stack[counts[2] - 1], rows.size - 1)
         need = (indptr[s + 1] - indptr[s]) * (indptr[t + 1] - indptr[t])
         if s == t:
             need = starts[s + 1] - starts[s]
         if need > _room(keys, stack, counts):
-            return done
+            break
+        added += need
         counts[2] -= 1
         if s == t:
             for e in range(starts[s], starts[s + 1]):
@@ -188,7 +190,7 @@ def _expand(pairs: Any, chain: Any, diagonal: Any, budget: Any) -> Any:
             for b in range(indptr[t], indptr[t + 1]):
                 x, y = np.int64(indices[a]), np.int64(indices[b])
                 _add(rows, slots, keys, words, stack, counts, x, y)
-    return budget
+    return added
 
 
 @hot

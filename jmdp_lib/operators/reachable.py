@@ -21,7 +21,7 @@ from jmdp_lib.operators.collapsed import Collapsed, Queries
 from jmdp_lib.operators.pair_sets import PairSet, lowest, place_of, places
 from jmdp_lib.operators.vectors import threaded
 
-_STEP = 1 << 22  # pairs that are expanded between two looks at the watch
+_STEP = 1 << 24  # successors that are added between two looks at the watch
 
 
 @dataclass(frozen=True)
