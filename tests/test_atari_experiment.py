@@ -1,0 +1,86 @@
+"""The Atari experiments end to end, in miniature: files, resuming, the table."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from jmdp_lib.atari import experiment
+from jmdp_lib.atari.config import BLOCKS, Config
+from jmdp_lib.atari.experiment import Experiment, curves, gap_table, run
+
+TINY = Config(
+    name="Pong", gammas=(0.1, 0.9), kinds=("gram", "local"), sigma=1.0, hidden=16, shared_dim=4,
+    local_dim=4, steps=20, batch=16, actions=3, log_every=5, eval_every=10, save_every=10,
+)  # fmt: skip
+SMALL = Experiment(
+    TINY, num_states=60, num_held_out=12, num_evaluation=4, pairs_per_state=2, repeats=4, horizon=8
+)
+
+
+def test_settings_that_do_not_go_together():
+    with pytest.raises(ValueError, match="coupling must be one of"):
+        Experiment(TINY, coupling="both")
+    with pytest.raises(ValueError, match=r"sigma = 1\.0 does not go with 'sticky'"):
+        Experiment(TINY, coupling="sticky")
+    with pytest.raises(ValueError, match="not the whole law"):
+        Experiment(Config(name="Pong", sigma=0.0), coupling="sticky")
+
+
+def test_streams_share_nothing():
+    draws = {
+        tuple(Experiment(TINY).stream(purpose, seed).generate_state(2))
+        for purpose in range(4)
+        for seed in range(3)
+    }
+    assert len(draws) == 12
+
+
+@pytest.mark.slow
+def test_an_experiment_and_its_resumption(tmp_path, monkeypatch):
+    frames = [run(SMALL, seed, tmp_path, processes=1) for seed in (0, 1)]
+    assert (frames[0].mc == frames[1].mc).all()  # one simulation for all seeds
+    assert (frames[0].coupled != frames[1].coupled).any()
+    assert len(frames[0]) == 4 * 4 * 2  # members, states, pairs
+    stored = pd.read_csv(tmp_path / "gaps-0.csv")
+    np.testing.assert_allclose(stored.coupled, frames[0].coupled, rtol=1e-6)
+
+    def never(*_, **__):
+        raise AssertionError("made twice")
+
+    for name in ("collect", "evaluation_states", "record_pairs"):
+        monkeypatch.setattr(experiment, name, never)
+    again = run(SMALL, 0, tmp_path, processes=1)
+    pd.testing.assert_frame_equal(again, frames[0])
+    curve = curves(tmp_path)
+    assert set(curve.seed) == {0, 1}
+    assert set(curve.curve) == {"td", "expected", "expected_raw"}
+    assert np.isfinite(curve[list(BLOCKS)].to_numpy()).all()
+
+    table = gap_table(pd.concat(frames)).set_index(["gamma", "kind"])
+    assert table.mc_ratio[0.1, "gram"] == table.mc_ratio[0.1, "local"]
+    # Shocks are all there is in eight steps of Pong: 1 / gamma^2, whatever was learned.
+    assert table.mc_ratio[0.1, "local"] == pytest.approx(100, rel=0.1)
+    assert (table.coupled_interval >= 0).all()
+
+
+def test_the_table_of_known_numbers():
+    rows = []
+    for seed, factor in ((0, 0.9), (1, 1.1)):
+        for state, mc in ((0, 1.0), (1, 3.0)):
+            rows.append(
+                {
+                    "game": "G", "coupling": "reward", "seed": seed, "gamma": 0.5, "kind": "local",
+                    "state": state, "mc": mc, "mc_error": 0.1, "mc_independent": 4 * mc,
+                    "mc_independent_error": 0.0, "mc_covariance": 0.0, "coupled": factor * mc,
+                    "independent": 4 * mc,
+                }
+            )  # fmt: skip
+    (row,) = gap_table(pd.DataFrame(rows)).to_dict("records")
+    assert row["coupled"] == pytest.approx(1.0)
+    assert row["independent"] == row["mc_ratio"] == pytest.approx(4.0)
+    error = 0.1 * 2**0.5 / 2 / 2  # of the average Monte Carlo variance, relative
+    assert row["coupled_interval"] == pytest.approx(1.96 * (0.02 / 2 + error**2) ** 0.5)
+    assert row["mc_ratio_interval"] == pytest.approx(1.96 * 4 * error)
+    assert row["rank"] == pytest.approx(1.0)
