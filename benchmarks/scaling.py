@@ -131,7 +131,9 @@ def cell(row: pd.Series) -> str:
 
 
 def markdown(columns: list[str], rows: list[list[str]]) -> list[str]:
-    """A table, with an empty line after it."""
+    """A table without its empty columns, and with an empty line after it."""
+    kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
+    columns, rows = [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
     lines = [columns, ["---"] * len(columns), *rows]
     return ["| " + " | ".join(line) + " |" for line in lines] + [""]
 
@@ -178,7 +180,7 @@ def order_table(data: pd.DataFrame) -> list[str]:
     return markdown(heads, lines)
 
 
-def write(data: pd.DataFrame) -> str:
+def write(data: pd.DataFrame, command: str) -> str:
     """scaling.csv, scaling.png and scaling.md; the text of the last."""
     data.to_csv(HERE / "scaling.csv", index=False, float_format="%.4g")
     tables = dict(list(data.groupby("table", sort=False)))
@@ -197,7 +199,7 @@ def write(data: pd.DataFrame) -> str:
     lines = [
         "# Scaling",
         "",
-        f"{versions[:-1]}, {memory} `python benchmarks/scaling.py`",
+        f"{versions[:-1]}, {memory} `{command}`",
         "",
         about,
     ]
@@ -219,7 +221,8 @@ def main() -> None:
     parser.add_argument("--large", action="store_true", help="grids of up to 316x316 cells too")
     parser.add_argument("--device", help="a torch device to add, such as cuda")
     arguments = parser.parse_args()
-    print(write(measure(arguments.large, arguments.device)))
+    command = " ".join(["python benchmarks/scaling.py", *sys.argv[1:]])
+    print(write(measure(arguments.large, arguments.device), command))
 
 
 if __name__ == "__main__":
