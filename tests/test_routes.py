@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from jmdp_lib.operators import reachable
 from jmdp_lib.operators.chains import topological_order
 from jmdp_lib.operators.collapsed import Collapsed, Queries
 from jmdp_lib.operators.pair_sets import PairSet, places
+from jmdp_lib.operators.vectors import largest
 from jmdp_lib.solvers import affine
 
 EVERY = [{"route": "reachable"}, {"route": "dense"}, {"device": "cpu"}]
@@ -324,6 +326,8 @@ def test_what_cannot_fit_is_refused_beforehand(monkeypatch):
         ({"queries": [[0, 1, 1]]}, "is the other action"),
         ({"queries": [[0, 1]]}, r"\(num_queries, 3\)"),
         ({"queries": [0.5]}, "must hold integers"),
+        ({"queries": [[0, 1], [2]]}, "rows .* of one length"),
+        ({"queries": [0], "route": "sweeps"}, "do not go together"),
         ({"device": "abacus"}, "device 'abacus' cannot be used"),
         ({"tol": 0.0}, "tol"),
     ],
@@ -361,3 +365,65 @@ def test_large_models():
     np.testing.assert_allclose(
         found.moments.covariance[near_goal], whole.covariance[29 + 30 * np.arange(1, 4)], atol=1e-7
     )
+
+
+@pytest.mark.parametrize("how", EVERY, ids=str)
+def test_actions_that_are_alike_have_a_gap_of_zero(how):
+    """Not nan: a difference of solved numbers may be off to either side of zero."""
+    rng = np.random.default_rng(1)
+    for gamma, tol in ((0.99, 1e-8), (0.95, 1e-2)):
+        jm = random_jmdp(rng, 40, 3, 3, gamma)
+        alike = jl.JMDP.from_tables(
+            jm.table_states, jm.probs, jm.rewards[:, [0, 0, 0]], jm.next_states[:, [0, 0, 0]],
+            jm.num_states, gamma,
+        )  # fmt: skip
+        found = jl.jipe2(alike, random_policy(rng, jm), tol, **how).moments.gap_variance
+        assert (found >= 0).all()
+        assert found.max() <= 1e4 * tol
+
+
+def test_overflow_is_an_error_and_no_endless_loop():
+    jm = random_jmdp(np.random.default_rng(0), 6, 2, 3, 0.9, 1e80)
+    for route in ("dense", "reachable"):
+        sol = jl.jipe2(jm, jl.uniform_policy(jm), 1e72, route=route)  # its dot products overflow
+        assert np.isfinite(sol.moments.covariance).all()
+    with pytest.raises(FloatingPointError, match="overflows"):
+        affine.solve(Shift(np.nan, 5), 1e-8, 0.9)
+    for size in (3, 10**6):
+        values = np.zeros(size)
+        assert largest(values) == 0.0
+        values[size // 2] = -2.0
+        assert largest(values) == 2.0
+        values[-1] = np.nan
+        assert np.isnan(largest(values))
+
+
+def test_a_chain_that_hardly_mixes():
+    """BiCGSTAB does nothing for a cycle; repeating T_2 does, in the end."""
+    states = np.arange(30)
+    ahead = np.repeat(((states + 1) % 30)[:, None, None], 2, 1).repeat(2, 2)
+    ahead[0, :, 1] = 5
+    rewards = np.random.default_rng(0).uniform(-1, 1, ahead.shape)
+    jm = jl.JMDP(np.full((30, 2), 0.5), rewards, ahead, 0.99)
+    policy = jl.uniform_policy(jm)
+    exact = jl.jipe2(jm, policy, 1e-9, route="sweeps").moments.covariance
+    for how in EVERY:
+        found = jl.jipe2(jm, policy, 1e-9, **how)
+        np.testing.assert_allclose(found.moments.covariance, exact, atol=1e-6)
+
+
+def test_the_plan_is_the_one_that_is_followed():
+    for gamma, tol in ((0.994, 1e-12), (0.994, 1e-6), (0.997, 1e-2)):
+        jm = jl.windy_gridworld(5, gamma=gamma)
+        policy = jl.uniform_policy(jm)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", jl.ConvergenceWarning)
+            assert jl.plan_jipe2(jm, policy, tol) == jl.jipe2(jm, policy, tol).plan
+
+
+def test_a_warning_names_the_line_that_asked():
+    jm = jl.windy_gridworld(5)
+    for arguments in ({"route": "dense"}, {"route": "sweeps"}):
+        with pytest.warns(jl.ConvergenceWarning) as caught:
+            jl.jipe2(jm, jl.goal_policy(5), 1e-17, **arguments)
+        assert caught[0].filename == __file__

@@ -25,10 +25,11 @@ from scipy import sparse
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.memory import require
 from jmdp_lib.model import JMDP
 from jmdp_lib.norms import norm_weight
 
-_CHUNK = 1 << 20  # queries that are worked on at once
+_CHUNK = 1 << 22  # entries of laws that are worked on at once
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,7 @@ class Collapsed:
     def diagonal(self) -> PairLaw:
         """(S, S^2): two branches at one state that drew distinct actions, weighted by pi_a pi_b."""
         # The pair (a, b) stands for (b, a) too: the covariance is symmetric.
+        require(48.0 * self.diagonal_entries, f"the pair law of {self.jm.num_states:,} states")
         a, b = np.triu_indices(self.policy.shape[1], 1)
         states, pair = np.nonzero(self.policy[:, a] * self.policy[:, b])
         both = 2.0 * self.policy[states, a[pair]] * self.policy[states, b[pair]]
@@ -148,6 +150,20 @@ class Collapsed:
         first_query = np.searchsorted(states, np.arange(self.jm.num_states + 1))
         weights = law.weights * np.repeat(both, counts)
         return PairLaw(law.starts[first_query], law.first, law.second, weights, None)
+
+    @cached_property
+    def entries(self) -> Ints:
+        """(S,) how many successors two branches at a state may have together, at most."""
+        if not self.independent:
+            return np.diff(self.jm.starts)
+        widths = np.diff(self.jm.transitions.indptr).reshape(self.policy.shape).max(1)
+        return np.asarray(widths.astype(np.int64) ** 2)
+
+    @property
+    def diagonal_entries(self) -> int:
+        """How many entries `diagonal` has, at most."""
+        played = (self.policy > 0).sum(1)
+        return int((played * (played - 1) // 2 * self.entries).sum())
 
     def weight(self) -> float:
         """lambda_2."""
@@ -167,7 +183,13 @@ class Queries:
         """All pairs of actions, at all states or at states (N,); or rows (state, a, b), (N, 3)."""
         a, b = np.triu_indices(jm.num_actions, 1)
         states = np.arange(jm.num_states)
-        if queries is not None and np.ndim(queries) == 2:
+        try:
+            dimensions = np.ndim(queries)  # type: ignore[arg-type]
+        except ValueError:
+            raise ValueError(
+                "queries must be states, or rows (state, a, b) of one length"
+            ) from None
+        if queries is not None and dimensions == 2:
             rows = checks.integers("queries", queries, "query", "column")
             checks.same_shape("queries", rows.shape, (len(rows), 3), "(num_queries, 3)")
             checks.states("queries[:, 0]", rows[:, 0], jm.num_states, "query")
@@ -184,10 +206,11 @@ class Queries:
             checks.states("queries", states, jm.num_states, "query")
         return cls(np.repeat(states, a.size), np.tile(a, states.size), np.tile(b, states.size))
 
-    def parts(self) -> Iterator[tuple[Ints, Ints, Ints]]:
-        """The same, so many at a time as can be worked on at once."""
-        for start in range(0, self.states.size, _CHUNK):
-            part = slice(start, start + _CHUNK)
+    def parts(self, entries: Ints) -> Iterator[tuple[Ints, Ints, Ints]]:
+        """The same, so many at a time as can be worked on at once; entries: of each state's law."""
+        size = max(1, _CHUNK // int(entries.max()))
+        for start in range(0, self.states.size, size):
+            part = slice(start, start + size)
             yield self.states[part], self.first[part], self.second[part]
 
 

@@ -86,7 +86,7 @@ def steps_to_reach(system: Collapsed, queries: Queries) -> Ints:
     moves = (system.kernel.toarray() > 0.0).astype(float)
     here = np.repeat(np.arange(size), np.diff(law.starts))
     steps, new = np.zeros((size, size), np.int64), np.zeros((size, size), bool)
-    for part in queries.parts():
+    for part in queries.parts(system.entries):
         asked = system.law(*part)
         new[asked.first, asked.second] = True
     while (new := (new | new.T) & (steps == 0)).any():
@@ -221,9 +221,11 @@ def _worst(index: Any, chain: Any, diagonal: Any, source: Any, x: Any) -> Any:
                 j = ((key - rows[i]) << 6) + lowest(word)
                 word &= word - np.uint64(1)
                 total, loop = _backup(index, chain, diagonal, source, x, i, j, place)
-                worst[chunk] = max(worst[chunk], abs(total + loop * x[place] - x[place]))
+                error = abs(total + loop * x[place] - x[place])
+                if error > worst[chunk] or error != error:  # and nothing is greater than nan
+                    worst[chunk] = error
                 place += 1
-    return worst.max()
+    return worst.sum() if np.isnan(worst).any() else worst.max()
 
 
 _residual = threaded(_worst, lambda *arguments: arguments[-1].size, 100_000)

@@ -48,9 +48,11 @@ def _largest(x: Any) -> Any:
     """max |x|, x (N,); nan where there is one."""
     parts = np.zeros((x.size + _CHUNK - 1) // _CHUNK)
     for chunk in prange(parts.size):
-        part = x[chunk * _CHUNK : (chunk + 1) * _CHUNK]
-        parts[chunk] = max(part.max(), -part.min())
-    return parts.max()
+        for i in range(chunk * _CHUNK, min(x.size, (chunk + 1) * _CHUNK)):
+            value = abs(x[i])
+            if value > parts[chunk] or value != value:  # and nothing is greater than nan
+                parts[chunk] = value
+    return parts.sum() if np.isnan(parts).any() else parts.max()
 
 
 def _inner_product(x: Any, y: Any) -> Any:

@@ -23,7 +23,7 @@ from jmdp_lib.operators.chains import sweep_chain, topological_order
 from jmdp_lib.operators.vectors import combine, inner_product, largest
 
 VECTORS = 6  # of the size of x, that BiCGSTAB holds
-_CYCLE = 100
+_CYCLE, _CYCLES = 100, 100  # steps of a cycle, and cycles, at most
 _DIRECT = 1000  # up to so many states a chain is solved by factorisation
 
 
@@ -64,13 +64,18 @@ def solve(
             history.append(_residual(operator, x, r))
             accelerate = history[-1] <= history[-2] * max(rate**used, 1e-3)
             if not math.isfinite(history[-1]):
-                x = operator.zeros()
+                x, accelerate = operator.zeros(), False
                 history[-1] = _residual(operator, x, r)
         else:
             used = 0
             _combine(1.0, r, 1.0, x)
             history.append(_residual(operator, x, r))
         applied += used + 1
+        if not math.isfinite(history[-1]):
+            raise FloatingPointError(
+                "the iteration overflows: numbers of this size have no squares"
+            )
+        accelerate = accelerate and len(history) < _CYCLES
         if not accelerate and limit == math.inf:
             limit = applied + 10 + math.ceil(1.1 * _sweeps(history[-1] / goal, rate))
 

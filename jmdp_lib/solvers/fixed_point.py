@@ -36,7 +36,8 @@ class Solution:
         iterations: how often T was applied.
         plan: of `jipe2`, which route it took and what that needed; None of other solvers.
 
-    An accelerated solver has residuals where it looked, and the last one is exact.
+    Of an accelerated solver the residuals are the sizes of its steps where it looked, and the last
+    one is the residual of what it returns.
     """
 
     moments: Moments
@@ -79,6 +80,7 @@ class FixedPoint(Generic[State]):
     residuals: Floats
     converged: bool
     error_bound: float
+    iterations: int
 
 
 def iterate(
@@ -88,6 +90,7 @@ def iterate(
     tol: float,
     max_iterations: int | None = None,
     name: str = "JIPE",
+    depth: int = 4,
 ) -> FixedPoint[State]:
     """Apply the operator until ||M_k - T M_k||_lambda / (1 - gamma) <= tol; return T M_k.
 
@@ -115,14 +118,19 @@ def iterate(
                 hopeless = residuals[-1] <= rounding >= target  # no residual could certify tol
                 if residuals[-1] + rounding <= target or hopeless or len(residuals) >= limit:
                     break
-    error_bound, converged = certify(residuals[-1], rounding, gamma, tol, len(residuals), name)
-    return FixedPoint(start, np.array(residuals), converged, error_bound)
+    applied = len(residuals)
+    error_bound, converged = certify(residuals[-1], rounding, gamma, tol, applied, name, depth)
+    return FixedPoint(start, np.array(residuals), converged, error_bound, applied)
 
 
 def certify(
-    residual: float, rounding: float, gamma: float, tol: float, iterations: int, name: str
-) -> tuple[float, bool]:
-    """The error bound of eq. (23), and whether it is within tol: a ConvergenceWarning if not."""
+    residual: float, rounding: float, gamma: float, tol: float, iterations: int, name: str,
+    depth: int = 4,
+) -> tuple[float, bool]:  # fmt: skip
+    """The error bound of eq. (23), and whether it is within tol: a ConvergenceWarning if not.
+
+    depth: how many calls up the user is, whom the warning is for.
+    """
     error_bound = (residual + rounding) / (1.0 - gamma)
     converged = error_bound <= tol
     if not converged:
@@ -131,7 +139,7 @@ def certify(
             f"{name} stopped after {iterations} iterations with error bound "
             f"{error_bound:.3g} > tol = {tol:.3g}{advice}",
             ConvergenceWarning,
-            stacklevel=4,
+            stacklevel=depth,
         )
     return error_bound, bool(converged)
 

@@ -72,10 +72,10 @@ def jipe2(
     found = evaluate(request)
     rounding = rounding_of(found.longest_sum) * found.largest
     error_bound, converged = certify(
-        float(found.residuals[-1]), rounding, jm.gamma, tol, found.iterations, "JIPE-2"
+        float(found.residuals[-1]), rounding, jm.gamma, tol, found.iterations, "JIPE-2", depth=3
     )
     mean, blocks = found.singles.backup.mean, found.blocks
-    moments = _moments(jm, 2, mean, blocks, found, error_bound, True)
+    moments = _moments(jm, 2, mean, blocks, found, error_bound, 4.0 * found.covariance_error)
     return Solution(
         moments, found.residuals, converged, error_bound, found.iterations, plan=found.plan
     )
@@ -84,16 +84,18 @@ def jipe2(
 def plan_jipe2(
     jm: JMDP,
     policy: ArrayLike,
+    tol: float = 1e-8,
     coupling: str = "joint",
     queries: ArrayLike | None = None,
     route: str = "auto",
     device: str | None = None,
 ) -> Plan:
     """What `jipe2` would do with the same arguments, without doing it."""
+    tol = checks.positive("tol", tol)
     system = Collapsed(jm, checks.policy_matrix(jm, policy), _independent(coupling))
-    if _takes_sweeps(system, 1e-8, None, None, queries, route, device):
+    if _takes_sweeps(system, tol, None, None, queries, route, device):
         return _sweeps_plan(system)
-    return Request(system, Queries.of(jm, queries), 1e-8, route, device).plan()[0]
+    return Request(system, Queries.of(jm, queries), tol, route, device).plan()[0]
 
 
 def _takes_sweeps(
@@ -110,6 +112,8 @@ def _takes_sweeps(
             raise ValueError(f"{name} belongs to route='sweeps', not to {route!r}")
         if value is not None and queries is not None:
             raise ValueError(f"{name} and queries do not go together: sweeps answer every query")
+    if queries is not None and route == "sweeps":
+        raise ValueError("queries and route='sweeps' do not go together: sweeps answer every query")
     if route != "auto" or device is not None or queries is not None:
         return route == "sweeps"
     few = PairOperator(system.jm, system.policy).full
@@ -131,10 +135,16 @@ def _sweeps(
     operator = PairOperator(jm, system.policy, system.independent)
     require(plan.memory, f"JIPE-2 by sweeps on {jm.num_states:,} states")
     start = operator.zero() if initial is None else _pair_start(operator, initial)
-    end = iterate(operator, start, jm.gamma, tol, max_iterations, "JIPE-2")
+    end = iterate(operator, start, jm.gamma, tol, max_iterations, "JIPE-2", depth=5)
     source = PairSource(operator, end.state)
     moments = _moments(
-        jm, 2, end.state.mean, end.state.blocks, source, end.error_bound, initial is None
+        jm,
+        2,
+        end.state.mean,
+        end.state.blocks,
+        source,
+        end.error_bound,
+        _left_over(jm, end, initial),
     )
     return _solution(moments, end, plan)
 
@@ -158,10 +168,10 @@ def jipe(
     Where there are many, or gamma asks for many sweeps, T_n's sparse system is solved by
     accelerated Gauss-Seidel, and the residuals are those on its way.
     """
-    order = checks.at_least("order", order, 1)
+    order, tol = checks.at_least("order", order, 1), checks.positive("tol", tol)
     operator = MultisetOperator(jm, checks.policy_matrix(jm, policy), order, _independent(coupling))
     if initial is None and max_iterations is None and not _few_sweeps(jm, tol, operator):
-        end = _solve_multisets(operator, jm.gamma, checks.positive("tol", tol))
+        end = _solve_multisets(operator, jm.gamma, tol)
     else:
         start = operator.zero() if initial is None else _multiset_start(operator, initial)
         end = iterate(operator, start, jm.gamma, tol, max_iterations, f"JIPE-{order}")
@@ -169,7 +179,8 @@ def jipe(
     shape = (jm.num_states, jm.num_actions)
     mean = np.array([source.moment([x]) for x in np.ndindex(shape)]).reshape(shape)
     blocks = source.covariance(mean) if order >= 2 else None
-    moments = _moments(jm, order, mean, blocks, source, end.error_bound, initial is None)
+    left_over = _left_over(jm, end, initial)
+    moments = _moments(jm, order, mean, blocks, source, end.error_bound, left_over)
     return _solution(moments, end)
 
 
@@ -186,10 +197,11 @@ def _solve_multisets(operator: MultisetOperator, gamma: float, tol: float) -> Fi
     scaled = sparse.csr_array(sparse.diags_array(1.0 / operator.weights) @ matrix @ scale)
     chain = Chain(scaled, 1.0, constant / operator.weights)
     target, residuals, x = 0.5 * tol * (1.0 - gamma), list[float](), None
-    rounding = 0.0
+    rounding, iterations = 0.0, 0
     with progress(None, f"JIPE-{operator.order}", "sweep") as bar:
         for _ in range(4):
-            x, history, _ = solve(chain, target, gamma, True, x, bar)
+            x, history, applied = solve(chain, target, gamma, True, x, bar)
+            iterations += applied + 1
             state = x * operator.weights
             residuals += [*history, operator.distance(operator.apply(state), state)]
             rounding = rounding_of(operator.longest_sum) * float(np.abs(x).max())
@@ -197,8 +209,8 @@ def _solve_multisets(operator: MultisetOperator, gamma: float, tol: float) -> Fi
                 break
             target *= 0.1
     name = f"JIPE-{operator.order}"
-    bound, converged = certify(residuals[-1], rounding, gamma, tol, len(residuals), name)
-    return FixedPoint(state, np.array(residuals), converged, bound)
+    bound, converged = certify(residuals[-1], rounding, gamma, tol, iterations, name)
+    return FixedPoint(state, np.array(residuals), converged, bound, iterations)
 
 
 def _independent(coupling: str) -> bool:
@@ -233,24 +245,31 @@ def _multiset_start(operator: MultisetOperator, initial: Solution | Moments) -> 
 
 
 def _solution(moments: Moments, end: FixedPoint[State], plan: Plan | None = None) -> Solution:
-    applied = len(end.residuals)
-    return Solution(moments, end.residuals, end.converged, end.error_bound, applied, plan=plan)
+    how_often = end.iterations
+    return Solution(moments, end.residuals, end.converged, end.error_bound, how_often, plan=plan)
+
+
+def _left_over(jm: JMDP, end: FixedPoint[State], initial: object) -> float:
+    """What may be left of the variances that a start had."""
+    if initial is None:
+        return 0.0
+    return 2.0 * norm_weight(2, jm.gamma, jm.reward_bound) * end.error_bound
 
 
 def _moments(
     jm: JMDP, order: int, mean: Floats, blocks: Floats | None, source: Source, error_bound: float,
-    from_zero: bool,
+    variance_error: float,
 ) -> Moments:  # fmt: skip
     """Freeze what was solved, with what can be told from zero.
 
     Means wrong by up to the error bound e give a constant return one-step deviations of up to 2 e,
-    and so a standard deviation of up to 2 e / sqrt(1 - gamma^2). A start with variances of its own
-    leaves up to lambda e of them. Multisets give a variance as a difference of large numbers.
+    and so a standard deviation of up to 2 e / sqrt(1 - gamma^2). Sweeps from zero keep every gap
+    variance that of a shorter process; otherwise one may be off by `variance_error`. Multisets give
+    a variance as a difference of large numbers.
     """
     largest = jm.reward_bound + float(np.abs(mean).max())
     variance = (2.0 * error_bound) ** 2 / (1.0 - jm.gamma**2) + (1e-12 * largest) ** 2
-    if not from_zero:
-        variance += 2.0 * norm_weight(2, jm.gamma, jm.reward_bound) * error_bound
+    variance += variance_error
     if isinstance(source, MultisetSource):
         variance += 1e-14 * largest**2 / (1.0 - jm.gamma)
     return Moments(
