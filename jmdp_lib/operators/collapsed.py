@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,6 +29,7 @@ from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.memory import require
 from jmdp_lib.model import JMDP
 from jmdp_lib.norms import norm_weight
+from jmdp_lib.operators.chains import topological_order
 
 _CHUNK = 1 << 22  # entries of laws that are worked on at once
 
@@ -165,9 +167,48 @@ class Collapsed:
         played = (self.policy > 0).sum(1)
         return int((played * (played - 1) // 2 * self.entries).sum())
 
+    @cached_property
+    def numbering(self) -> Numbering:
+        """The states, successors first."""
+        return Numbering.of(self)
+
     def weight(self) -> float:
         """lambda_2."""
         return norm_weight(2, self.jm.gamma, self.jm.reward_bound)
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """The states numbered successors first, and the collapsed operator in those numbers.
+
+    number: (S,) of each state. acyclic: no chain returns to a state it left. chain: (indptr,
+    indices, gamma * P). diagonal: (starts, x, y, gamma^2 * weight), see `Collapsed.diagonal`.
+    """
+
+    number: Ints
+    acyclic: bool
+    chain: Any
+    diagonal: Any
+
+    @classmethod
+    def of(cls, system: Collapsed) -> Numbering:
+        """Number the states of a model under a policy."""
+        gamma, kernel = system.jm.gamma, system.kernel
+        order = topological_order(kernel.indptr, kernel.indices)
+        number = np.empty(order.size, np.int64)
+        number[order] = np.arange(order.size)
+        rows = kernel[order]
+        rows = sparse.csr_array((rows.data, number[rows.indices], rows.indptr), rows.shape)
+        rows.sort_indices()
+        here = np.repeat(np.arange(order.size), np.diff(rows.indptr))
+        chain = (rows.indptr.astype(np.int64), rows.indices.astype(np.int32), gamma * rows.data)
+        law = system.diagonal
+        counts = np.diff(law.starts)[order]
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        entries = np.repeat(law.starts[:-1][order] - starts[:-1], counts) + np.arange(starts[-1])
+        left, right = (number[x[entries]].astype(np.int32) for x in (law.first, law.second))
+        diagonal = (starts, left, right, gamma**2 * law.weights[entries])
+        return cls(number, bool((rows.indices <= here).all()), chain, diagonal)
 
 
 @dataclass(frozen=True)

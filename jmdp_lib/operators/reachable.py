@@ -13,49 +13,14 @@ from typing import Any
 
 import numpy as np
 from numba import prange
-from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.operators.chains import hot, inline, topological_order
-from jmdp_lib.operators.collapsed import Collapsed, Queries
+from jmdp_lib.operators.chains import hot, inline
+from jmdp_lib.operators.collapsed import Collapsed, Numbering, Queries
 from jmdp_lib.operators.pair_sets import PairSet, lowest, place_of, places
 from jmdp_lib.operators.vectors import threaded
 
 _STEP = 1 << 24  # successors that are added between two looks at the watch
-
-
-@dataclass(frozen=True)
-class Numbering:
-    """The states numbered successors first, and the collapsed operator in those numbers.
-
-    number: (S,) of each state. acyclic: no chain returns to a state it left. chain: (indptr,
-    indices, gamma * P). diagonal: (starts, x, y, gamma^2 * weight), see `Collapsed.diagonal`.
-    """
-
-    number: Ints
-    acyclic: bool
-    chain: Any
-    diagonal: Any
-
-    @classmethod
-    def of(cls, system: Collapsed) -> Numbering:
-        """Number the states of a model under a policy."""
-        gamma, kernel = system.jm.gamma, system.kernel
-        order = topological_order(kernel.indptr, kernel.indices)
-        number = np.empty(order.size, np.int64)
-        number[order] = np.arange(order.size)
-        rows = kernel[order]
-        rows = sparse.csr_array((rows.data, number[rows.indices], rows.indptr), rows.shape)
-        rows.sort_indices()
-        here = np.repeat(np.arange(order.size), np.diff(rows.indptr))
-        chain = (rows.indptr.astype(np.int64), rows.indices.astype(np.int32), gamma * rows.data)
-        law = system.diagonal
-        counts = np.diff(law.starts)[order]
-        starts = np.concatenate([[0], np.cumsum(counts)])
-        entries = np.repeat(law.starts[:-1][order] - starts[:-1], counts) + np.arange(starts[-1])
-        left, right = (number[x[entries]].astype(np.int32) for x in (law.first, law.second))
-        diagonal = (starts, left, right, gamma**2 * law.weights[entries])
-        return cls(number, bool((rows.indices <= here).all()), chain, diagonal)
 
 
 def closure(

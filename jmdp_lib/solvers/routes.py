@@ -16,7 +16,7 @@ from jmdp_lib.memory import gibibytes
 from jmdp_lib.operators.collapsed import Backup, Collapsed, PairLaw, Queries
 from jmdp_lib.operators.dense import DensePairs, TorchPairs
 from jmdp_lib.operators.pair_sets import PairSet
-from jmdp_lib.operators.reachable import Numbering, ReachablePairs, closure
+from jmdp_lib.operators.reachable import ReachablePairs, closure
 from jmdp_lib.solvers.affine import VECTORS, Chain, solve
 from jmdp_lib.solvers.fixed_point import progress
 
@@ -66,11 +66,6 @@ class Request:
     route: str = "auto"
     device: str | None = None
 
-    @cached_property
-    def numbering(self) -> Numbering:
-        """The states, successors first."""
-        return Numbering.of(self.system)
-
     def plan(self, law: PairLaw | None = None) -> tuple[Plan, PairSet | None]:
         """Choose a route; with the pairs, where only those are solved that are reached.
 
@@ -104,11 +99,11 @@ class Request:
         """How many reached pairs cost as much as the whole matrix does."""
         states = self.system.jm.num_states
         successors = self.system.kernel.nnz / states
-        sweeps = _ACYCLIC if self.numbering.acyclic else _CYCLIC
+        sweeps = _ACYCLIC if self.system.numbering.acyclic else _CYCLIC
         return 2.0 * successors * states**2 * _DENSE / (successors**2 * sweeps * _FIND)
 
     def _pair_bytes(self, pairs: PairSet) -> float:
-        vectors = 2 if self.numbering.acyclic else VECTORS
+        vectors = 2 if self.system.numbering.acyclic else VECTORS
         held = pairs.words.nbytes + pairs.slots.nbytes + pairs.keys.nbytes + pairs.stack.nbytes
         return float(held + 8 * vectors * pairs.counts[1] + 48 * self.system.diagonal_entries)
 
@@ -128,7 +123,7 @@ class Request:
                 return bool(pairs.counts[1] <= enough)
 
             seeds = ((law.first, law.second) for law in laws)
-            return closure(self.numbering, seeds, states**2 / 8 <= free / 4, watch)
+            return closure(self.system.numbering, seeds, states**2 / 8 <= free / 4, watch)
 
 
 def device_bytes(device: str) -> int:
@@ -218,7 +213,6 @@ class Evaluation:
     def _covariance(self, s: int, a: int, t: int, b: int) -> float:
         system, actions = self.request.system, self.request.system.jm.num_actions
         here = replace(self._as_accurate(), route="auto", device=None)
-        here.__dict__["numbering"] = self.request.numbering  # what is known of the states stays
         if s == t:
             at, i, j = np.array([s]), np.array([a]), np.array([b])
             law = system.law(at, i, j, self.singles.backup.deviations)
@@ -281,7 +275,7 @@ def solve_pairs(
     system, gamma, source = request.system, request.system.jm.gamma, singles.backup.source
     pairs: Any
     if closed is not None:
-        pairs = ReachablePairs.of(request.numbering, closed, source)
+        pairs = ReachablePairs.of(request.system.numbering, closed, source)
     elif plan.device is not None:
         pairs = TorchPairs(system, source, plan.device)
     else:
