@@ -1,60 +1,19 @@
-"""Figures: data in, axes out. Every function draws on the `ax` it is given and returns it.
-
-`style()` sets the one look; `save()` writes a figure as PDF and PNG with its data beside it.
-"""
+"""Pictures of the theory: laws, convergence, moduli, learning, and the shape of the pair chain."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.model import JMDP
 from jmdp_lib.norms import contraction_modulus
-
-# How the methods of benchmarks/scaling.py are drawn: label, colour, marker, line.
-SCALING_STYLES = {
-    "literal": ("literal $T_2$", "#000000", "s", "-"),
-    "dense": ("dense pairs", "#0072B2", "o", "-"),
-    "reachable": ("reachable pairs", "#D55E00", "^", "-"),
-    "torch, cpu": ("dense, torch on CPU", "#56B4E9", "v", "-"),
-    "torch, cuda": ("dense, torch on GPU", "#009E73", "D", "-"),
-    "QuantEcon, mean only": ("mean only, QuantEcon", "#E69F00", "x", "--"),
-    "SciPy, mean only": ("mean only, SciPy", "0.5", "+", "--"),
-    "Monte Carlo, projected": ("Monte Carlo, projected", "#CC79A7", "", ":"),
-}
-
-
-def style() -> None:
-    """The look of every figure of the project."""
-    plt.style.use(Path(__file__).with_name("jmdp.mplstyle"))
-
-
-def save(
-    fig: Figure, name: str, data: pd.DataFrame | Mapping[str, ArrayLike], out_dir: str
-) -> None:
-    """Write name.pdf, name.png and name.csv into out_dir; nothing where out_dir is empty.
-
-    The files hold no dates or versions: the same figure gives the same bytes.
-    """
-    if not out_dir:
-        return
-    folder = Path(out_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    nothing = {"CreationDate": None, "Creator": None, "Producer": None}
-    fig.savefig(folder / f"{name}.pdf", metadata=nothing)
-    fig.savefig(folder / f"{name}.png", metadata={"Software": None})
-    frame = data if isinstance(data, pd.DataFrame) else pd.DataFrame(dict(data))
-    frame.to_csv(folder / f"{name}.csv", index=False, float_format="%.12g")
 
 
 def joint_law(ax: Axes, jm: JMDP, state: int, actions: tuple[int, int], of: str) -> Axes:
@@ -186,27 +145,3 @@ def pattern(ax: Axes, kernel: Floats, title: str) -> Axes:
     ax.set_title(title)
     ax.set_xlabel("to state number")
     return ax
-
-
-def scaling(axes: NDArray[Any], data: pd.DataFrame) -> NDArray[Any]:
-    """States against time (first row of axes) and memory (second), one column for each problem.
-
-    data: columns problem, method (see SCALING_STYLES), states, seconds and bytes. The legend goes
-    below the figure, which needs room for it.
-    """
-    shown = {}
-    for column, (problem, each) in zip(axes.T, data.groupby("problem", sort=False), strict=True):
-        for ax, value, unit in zip(column, ("seconds", "bytes"), (1.0, 1e6), strict=True):
-            for method, (label, color, marker, line) in SCALING_STYLES.items():
-                rows = each[(each["method"] == method) & each[value].notna()].sort_values("states")
-                if len(rows):
-                    (shown[label],) = ax.loglog(
-                        rows["states"], rows[value] / unit, line, color=color, marker=marker, ms=4,
-                        mfc="none" if marker in "ov" else color, label=label,
-                    )  # fmt: skip
-        column[0].set_title(problem)
-        column[-1].set_xlabel("states")
-    axes[0, 0].set_ylabel("time [s]")
-    axes[1, 0].set_ylabel("memory [MB]")
-    axes[0, 0].figure.legend(shown.values(), shown, loc="outside lower center", ncols=4)
-    return axes

@@ -1,0 +1,36 @@
+"""Figures: data in, axes out. Every function draws on the `ax` it is given and returns it.
+
+`style()` sets the one look; `save()` writes a figure as PDF and PNG with its data beside it.
+"""
+
+from jmdp_lib.figures.files import save, style
+from jmdp_lib.figures.scaling import SCALING_STYLES, scaling
+from jmdp_lib.figures.theory import (
+    against_exact,
+    band,
+    convergence,
+    joint_law,
+    matrix,
+    moduli,
+    pair_closure,
+    pair_weights,
+    partners,
+    pattern,
+)
+
+__all__ = [
+    "SCALING_STYLES",
+    "against_exact",
+    "band",
+    "convergence",
+    "joint_law",
+    "matrix",
+    "moduli",
+    "pair_closure",
+    "pair_weights",
+    "partners",
+    "pattern",
+    "save",
+    "scaling",
+    "style",
+]
