@@ -14,22 +14,22 @@ from jmdp_lib.atari import tabular
 from jmdp_lib.atari.config import BLOCKS, Config
 from jmdp_lib.atari.data import Data, network_for
 from jmdp_lib.atari.evaluation import Gaps, expected_errors, look_ahead, predict_gaps
-from jmdp_lib.atari.losses import cross_targets, state_targets
-from jmdp_lib.atari.networks import Estimate, collapse
+from jmdp_lib.atari.losses import block_errors, cross_targets, state_targets
+from jmdp_lib.atari.networks import Estimate, collapse, inner, nearness
+from jmdp_lib.atari.sampled import sampled_errors
 
 CONFIG = Config(reward_clip=np.inf, hidden=16, shared_dim=5, local_dim=3)
 
 
-def tabulated(jm, mean, shared, local, own, sigma=0.0):
+def tabulated(jm, parts, sigma=0.0):
     """What looks like a network of one member and returns given moments; the byte is the state."""
-    table = [torch.tensor(x, dtype=torch.float32) for x in (mean, shared, local, own)]
+    table = Estimate(*(torch.tensor(x, dtype=torch.float32) for x in parts))
 
     def network(params, observations, previous):
         return Estimate(*(part[observations[..., 0].long()][None] for part in table))
 
-    network.config = Config(gammas=(jm.gamma,))
+    network.gammas = torch.tensor([jm.gamma])
     network.shock = torch.full((jm.num_actions,), sigma)
-    network.scale = torch.ones(1)
     return network
 
 
@@ -43,14 +43,20 @@ def as_policy(matrix):
 
 
 def random_moments(rng, jm):
-    """mean (S, A), v, u, d and the second moments (S, A, S, A) they stand for."""
+    """An Estimate for all states, and the second moments (S, A, S, A) that it stands for."""
     shape = (jm.num_states, jm.num_actions)
-    mean, own = rng.normal(size=shape), rng.uniform(0, 2, size=shape)
-    shared, local = rng.normal(size=(*shape, 4)), rng.normal(size=(*shape, 3))
-    second = np.einsum("sav,tbv->satb", shared, shared) + np.multiply.outer(mean, mean)
+    parts = Estimate(
+        mean=rng.normal(size=shape), shared=rng.normal(size=(*shape, 4)),
+        near=rng.normal(size=(*shape, 2)), local=rng.normal(size=(*shape, 3)),
+        own=rng.uniform(0, 2, size=shape), place=rng.normal(size=(jm.num_states, 2)),
+    )  # fmt: skip
+    second = np.einsum("sav,tbv->satb", parts.shared, parts.shared)
+    second += np.multiply.outer(parts.mean, parts.mean)
+    distance = ((parts.place[:, None] - parts.place[None]) ** 2).sum(-1)
+    second += np.einsum("st,saq,tbq->satb", np.exp(-distance), parts.near, parts.near)
     for s in range(jm.num_states):
-        second[s, :, s] += local[s] @ local[s].T + np.diag(own[s])
-    return mean, shared, local, own, second
+        second[s, :, s] += parts.local[s] @ parts.local[s].T + np.diag(parts.own[s])
+    return parts, second
 
 
 def problem(seed, **kwargs):
@@ -62,13 +68,13 @@ def problem(seed, **kwargs):
 @pytest.mark.parametrize("seed", range(4))
 def test_targets_are_the_operator_of_the_library(seed):
     rng, jm, policy = problem(seed)
-    mean, shared, local, own, second = random_moments(rng, jm)
+    parts, second = random_moments(rng, jm)
     sigma = 0.7
     exact = tabular.with_shock(jm, sigma)
-    new_mean, new_second = jl.apply_t2(exact, policy, mean, second)
+    new_mean, new_second = jl.apply_t2(exact, policy, parts.mean, second)
     centred = new_second - np.multiply.outer(new_mean, new_mean)
 
-    network = tabulated(jm, mean, shared, local, own, sigma)
+    network = tabulated(jm, parts, sigma)
     data = Data.of(tabular.tables_of(jm, observed(jm)), CONFIG)
     order = torch.tensor([[2, 0, 1], [0, 1, 2], [1, 2, 0], [2, 1, 0]])
     batch = data.gather(torch.arange(4), order)
@@ -89,9 +95,9 @@ def test_targets_are_the_operator_of_the_library(seed):
 
 def test_single_draws_average_to_the_operator_but_for_the_means_error_squared():
     rng, jm, policy = problem(5)
-    mean, shared, local, own, second = random_moments(rng, jm)
-    new_mean, new_second = jl.apply_t2(jm, policy, mean, second)
-    network = tabulated(jm, mean, shared, local, own)
+    parts, second = random_moments(rng, jm)
+    new_mean, new_second = jl.apply_t2(jm, policy, parts.mean, second)
+    network = tabulated(jm, parts)
     tables = tabular.tables_of(jm, observed(jm))
     data = Data.of(tables, CONFIG)
     table = torch.as_tensor(np.arange(len(tables.state_ids)) - jm.starts[tables.state_ids])
@@ -105,7 +111,7 @@ def test_single_draws_average_to_the_operator_but_for_the_means_error_squared():
         rows = tables.state_ids == s
         weight = data.weights[s, : rows.sum()].numpy()
         np.testing.assert_allclose(weight @ target[0, rows].numpy(), new_mean[s], atol=1e-5)
-        error = new_mean[s] - mean[s]
+        error = new_mean[s] - parts.mean[s]
         drawn = np.einsum("k,kab->ab", weight, covariance[0, rows].numpy())
         exact = new_second[s, :, s] - np.outer(new_mean[s], new_mean[s]) + np.outer(error, error)
         np.testing.assert_allclose(drawn, exact, atol=2e-5)
@@ -122,27 +128,66 @@ def test_expected_errors_vanish_at_the_exact_solution(seed):
     values, vectors = np.linalg.eigh(covariance)
     root = (vectors * np.sqrt(values.clip(0))).reshape(*mean.shape, size)
     nothing = np.zeros((*mean.shape, 1))
-    network = tabulated(jm, mean, root, nothing, nothing[..., 0], sigma)
+    rest = (nothing, nothing, nothing[..., 0], nothing[:, 0])
+    network = tabulated(jm, (mean, root, *rest), sigma)
     data = Data.of(tabular.tables_of(jm, observed(jm), num_pairs=50), CONFIG)
     for raw in (False, True):
         errors = expected_errors(network, {}, data, as_policy(policy), raw)
         assert errors.shape == (len(BLOCKS), 1)
         assert float(errors.max()) < 1e-9
-    wrong = tabulated(jm, mean + 0.1, 1.1 * root + 0.1, nothing, nothing[..., 0], sigma)
+    wrong = tabulated(jm, (mean + 0.1, 1.1 * root + 0.1, *rest), sigma)
     assert float(expected_errors(wrong, {}, data, as_policy(policy)).min()) > 1e-7
+
+
+def test_sampled_errors_are_those_of_the_backup_where_nothing_is_random():
+    rng = np.random.default_rng(3)
+    jm = strategies.random_jmdp(rng, 4, 3, 1)
+    parts, _ = random_moments(rng, jm)
+    network = tabulated(jm, parts)
+    policy = as_policy(np.eye(3)[rng.integers(3, size=4)])
+    data = Data.of(tabular.tables_of(jm, observed(jm), num_pairs=20), CONFIG)
+    pairs = data.pairs[:1]
+    entries = torch.cat([pairs.T.flatten(), torch.arange(4)])
+    batch = data.gather(entries, torch.arange(3).expand(len(entries), -1))
+    followed = torch.tensor([[0, 1]])
+    drawn = sampled_errors(network, {}, batch, followed, policy, torch.Generator())
+    here = network({}, batch.observations, batch.previous)
+    ahead = look_ahead(network, {}, batch, policy)
+    exact = block_errors(
+        batch, here, ahead, followed, network.gammas, network.shock, complete=True, raw=True
+    )
+    torch.testing.assert_close(drawn, exact, rtol=1e-4, atol=1e-4)
+
+
+def test_sampled_errors_have_the_floor_of_the_shock():
+    jm = jl.JMDP(np.ones((3, 1)), np.zeros((3, 1, 2)), np.zeros((3, 1, 2), int), 0.0)
+    shape = (3, 2)
+    local = np.ones((*shape, 1))  # C = 1 at one state: the exact moments under the shock U
+    none = np.zeros((*shape, 1))
+    parts = (np.zeros(shape), none, none, local, np.zeros(shape), np.zeros((3, 1)))
+    network = tabulated(jm, parts, sigma=1.0)
+    data = Data.of(tabular.tables_of(jm, observed(jm)), CONFIG)
+    batch = data.gather(torch.arange(3), torch.arange(2).expand(3, -1))
+    none_followed = torch.empty((0, 2), dtype=torch.long)
+    policy = as_policy(np.full(shape, 0.5))
+    errors = sampled_errors(network, {}, batch, none_followed, policy, torch.Generator())
+    found = dict(zip(BLOCKS, errors[:, 0].tolist(), strict=True))
+    assert found["mu"] == pytest.approx(1)  # U^2
+    assert found["sigma_cross"] == pytest.approx(1)  # (U U~)^2
+    assert found["sigma_diag"] == found["sigma_same"] == found["gap"] == 0
 
 
 def test_an_ended_branch_is_worth_what_a_state_without_reward_is():
     rng, jm, policy = problem(7)
-    mean, shared, local, own, _ = random_moments(rng, jm)
-    for part in (mean, shared, local, own):
+    parts, _ = random_moments(rng, jm)
+    for part in parts[:-1]:
         part[3] = 0.0
     policy = np.full(policy.shape, 1 / 3)
     tables = tabular.tables_of(jm, observed(jm))
     terminated = tables.next_observations[..., 0] == 3
     seen = np.where(terminated[..., None], 1, tables.next_observations).astype(np.uint8)
     ended = replace(tables, terminated=terminated, next_observations=seen)
-    network = tabulated(jm, mean, shared, local, own)
+    network = tabulated(jm, parts)
     results = []
     for version in (tables, ended):
         data = Data.of(version, CONFIG)
@@ -168,38 +213,44 @@ def test_covariances_are_positive_semidefinite(image):
     jm = strategies.random_jmdp(rng, 5, 4, 2)
     seen = rng.integers(256, size=(5, size), dtype=np.uint8)
     config = Config(
-        gammas=(0.1, 0.99), kinds=("gram", "local"), sigma=1.0, hidden=16, shared_dim=5,
-        local_dim=3, image=image,
+        gammas=(0.1, 0.99), kinds=("gram", "local", "near"), sigma=1.0, hidden=16, shared_dim=5,
+        near_dim=2, local_dim=3, place_dim=4, image=image,
     )  # fmt: skip
     tables = tabular.tables_of(jm, seen)
     network = network_for(tables, config)
     params = network.initial(torch.Generator().manual_seed(1))
     states = np.array([0, 1, 2, 3, 4])
     here = network(params, torch.as_tensor(seen[states]), torch.full((5,), 4))
-    assert here.mean.shape == (4, 5, 4)
+    assert here.mean.shape == (6, 5, 4)
     for e, (_, kind) in enumerate(config.members):
         v = here.shared[e].double().flatten(0, 1)
         full = v @ v.T
+        q, place = here.near[e].double().flatten(0, 1), here.place[e].double()
+        close = torch.cdist(place, place).square().neg().exp()
+        full += (q @ q.T) * close.repeat_interleave(4, 0).repeat_interleave(4, 1)
         full += torch.block_diag(*here.local[e].double() @ here.local[e].double().mT)
         full += torch.diag(here.own[e].double().flatten())
         assert float(torch.linalg.eigvalsh(full).min()) > -1e-6 * float(full.diagonal().max())
         blocks = torch.stack([full[4 * s : 4 * s + 4, 4 * s : 4 * s + 4] for s in range(5)])
         torch.testing.assert_close(blocks.float(), here.covariance[e], rtol=1e-4, atol=1e-4)
         assert (kind == "gram") == (float(here.own[e].abs().max()) == 0.0)
+        assert (kind == "near") == (float(q.abs().max()) > 0.0)
 
 
 def test_collapse_averages_over_two_independent_actions():
     rng, jm, policy = problem(3)
-    mean, shared, local, own, second = random_moments(rng, jm)
-    here = tabulated(jm, mean, shared, local, own)({}, torch.arange(4)[:, None].byte(), None)
+    parts, second = random_moments(rng, jm)
+    mean = parts.mean
+    here = tabulated(jm, parts)({}, torch.arange(4)[:, None].byte(), None)
     done = collapse(here, torch.as_tensor(policy, dtype=torch.float32))
     value = (policy * mean).sum(1)
     pair = np.einsum("sa,satb,tb->st", policy, second, policy) - np.outer(value, value)
     single = np.einsum("sa,sasa->s", policy, second) - value**2
     np.testing.assert_allclose(done.value[0], value, atol=1e-5)
     np.testing.assert_allclose(done.single[0], single, atol=1e-5)
-    inner = done.shared[0] @ done.shared[0].T + torch.diag(done.merged[0])
-    np.testing.assert_allclose(inner, pair, atol=1e-5)
+    near = inner(done.near[0]) * nearness(done.place[0], done.place[0])
+    found = inner(done.shared[0]) + near + torch.diag(done.merged[0])
+    np.testing.assert_allclose(found, pair, atol=1e-5)
 
 
 def test_gaps_are_those_of_the_covariance():

@@ -36,15 +36,24 @@ from jmdp_lib.atari.experiment import (
 from jmdp_lib.atari.training import require_device
 
 REWARD = Config(
-    gammas=(0.1, 0.5, 0.9, 0.99), kinds=("gram", "local"), sigma=1.0, steps=6_000, actions=4
-)
-STICKY = replace(REWARD, gammas=(0.5, 0.9, 0.99), kinds=("local",), sigma=0.0, complete=False)
+    gammas=(0.1, 0.5, 0.9, 0.99), kinds=("gram", "local", "near"), sigma=1.0, steps=4_000,
+    actions=3, near_dim=16, local_dim=16, weight_decay=1.0, eval_every=1_000, save_every=4_000,
+)  # fmt: skip
+STICKY = replace(REWARD, gammas=(0.5, 0.9, 0.99), kinds=("near",), sigma=0.0, complete=False)
+# Queried states, and the share of them from which branches are followed. Atlantis' meet again, time
+# after time: what there is to learn between states is learned from many such pairs.
+SIZES = {
+    "reward": {"Atlantis": (80_000, 0.5), "others": (20_000, 0.05)},
+    "sticky": {"Atlantis": (40_000, 0.5), "others": (15_000, 0.05)},
+}
 
 
 def experiment_of(game: str, coupling: str) -> Experiment:
     """The paper profile."""
     config = REWARD if coupling == "reward" else STICKY
-    return Experiment(replace(config, name=game), coupling)
+    states, share = SIZES[coupling].get(game) or SIZES[coupling]["others"]
+    return Experiment(replace(config, name=game), coupling, num_states=states, follow_share=share,
+                      pairs_per_state=3)  # fmt: skip
 
 
 def provenance(experiments: list[Experiment], seeds: list[int], device: str, took: float) -> str:
@@ -117,7 +126,8 @@ def main() -> None:
         player.submit(play).result()
         for done in as_completed(training):
             say(done.result())
-    gaps = pd.concat([run(e, seed, homes[e.game], options.device) for e, seed in jobs])
+        ends = [trainers.submit(run, e, seed, homes[e.game], options.device) for e, seed in jobs]
+        gaps = pd.concat([end.result() for end in ends])
     curve = pd.concat([curves(homes[e.game]).assign(game=e.game) for e in experiments])
     options.out.mkdir(parents=True, exist_ok=True)
     gaps.to_csv(options.out / f"atari_{options.coupling}_gaps.csv", index=False)

@@ -57,9 +57,10 @@ def check_fits(path: Path, state: dict[str, Any], config: Config, shape: dict[st
 class Metrics:
     """A CSV with a row per member, curve and logged step, written as the run goes.
 
-    curve "td": mean squared sampled TD error, of covariances, over the last log_every steps;
-    "expected": mean squared error of the expected backup on held-out tables at this step;
-    "expected_raw": the same in the paper's coordinates, Sigma = C + mu mu'.
+    curve "td": what is descended, of covariances C, the mean over the last log_every steps;
+    "sampled": the paper's TD errors (`sampled`) of a batch of held-out states at this step;
+    "expected": errors of the expected backup, of C, on held-out tables at this step;
+    "expected_raw": the same in the paper's coordinates, Sigma = C + mu mu'. All mean squares.
     """
 
     def __init__(self, path: Path, config: Config, up_to: int | None) -> None:

@@ -52,8 +52,8 @@ def collect(
     sticky_prob: float = 0.25,
     frame_skip: int = 4,
     obs: str = "ram",
-    follow: int = 4,
-    follow_share: float = 0.25,
+    follow: int = 64,
+    follow_share: float = 0.05,
     spacing: int = 4,
     start_steps: int = 500,
     enumerated: bool = False,
@@ -61,7 +61,7 @@ def collect(
 ) -> Tables:
     """All actions queried at `num_states` states, the followed ones among them.
 
-    follow, follow_share: up to so many steps, of this share of the queries.
+    follow, follow_share: up to so many steps, after this share of the queries.
     spacing: steps from one queried state of a trajectory to the next.
     start_steps: a trajectory starts after 0 to start_steps - 1 random actions.
     enumerated: instead of one drawn table per state, all sticky patterns that differ, each with
@@ -200,18 +200,31 @@ def _play_chunk(job: _Job) -> tuple[list[Snapshot], Tables]:
 def _follow(
     record: _Recorder, left: Snapshot, right: Snapshot, steps: int, choices: np.random.Generator
 ) -> None:
-    """Query where the branches stand, and move on with independent actions."""
-    for _ in range(steps):
+    """Move on with independent actions; query where the branches stand, ever less often."""
+    for age in range(1, steps + 1):
         if left.over or right.over or left.identity == right.identity or record.room < 2:
             return
-        rows, ends = [], []
+        queried = _queried(age)
+        first, ends = len(record.rows), []
         for branch in (left, right):
             record.env.restore(branch)
-            rows.append(len(record.rows))
-            outcomes = record.query()
-            ends.append(outcomes[choices.integers(len(outcomes))].snapshot)
-        record.pairs.append((rows[0], rows[1]))
+            action = choices.integers(record.env.num_actions)
+            if queried:
+                second = len(record.rows)
+                ends.append(record.query()[action].snapshot)
+            else:
+                record.env.step(action)
+                ends.append(record.env.snapshot())
+        if queried:
+            record.pairs.append((first, second))
         left, right = ends
+
+
+def _queried(age: int) -> bool:
+    """1, 2, 3, 4, 6, 8, 12, 16, 24, ...: pairs of every age, at the price of its logarithm."""
+    while age % 2 == 0:
+        age //= 2
+    return age in (1, 3)
 
 
 def _random_start(env: CoupledAtari, choices: np.random.Generator, start_steps: int) -> None:

@@ -7,7 +7,7 @@ from itertools import product
 
 from jmdp_lib import checks
 
-KINDS = ("gram", "local")
+KINDS = ("gram", "local", "near")
 BLOCKS = ("mu", "sigma_diag", "sigma_same", "sigma_cross", "sigma_pairs", "gap")
 
 
@@ -18,17 +18,19 @@ class Config:
     One run trains every (gamma, kind) at once, on the same batches: its *members*, E in all.
 
     name: of the game; a checkpoint of another one is refused.
-    gammas, kinds: the members are their product. kinds: "gram" (the paper's) or "local".
+    gammas, kinds: the members are their product. kinds: "gram" (the paper's), "local", "near".
     sigma, loadings: reward shock sigma * w_a * U, E U = 0, E U^2 = 1; loadings (A,), default ones.
     reward_clip: rewards are clipped to [-reward_clip, reward_clip], as Atari's usually are.
     complete: the tables of a state are its whole law: one where the simulator is deterministic, all
         of an enumerated lottery otherwise; a step averages over them. False: it draws one.
-    hidden, shared_dim, local_dim: width of the two hidden layers, dimensions of v and u.
+    hidden: width of the two hidden layers. shared_dim, near_dim, local_dim, place_dim: dimensions
+        of v, q, u and f (see `networks`).
     image: (channels, height, width) of pixel observations; None for bytes of RAM.
     steps, batch: SGD steps, queried states in each.
     actions: how many actions of each state a step looks at, drawn afresh; all where there are less.
     pair_share: share of a batch that is made of followed pairs (`Tables.pairs`).
     learning_rate, final_rate: of Adam; a cosine leads from the first to their product.
+    weight_decay: of AdamW, as a rate: weights shrink by learning_rate * weight_decay a step.
     polyak: rate of the target network's moving average; steps * polyak is about the number of times
         that T_2 is applied: several 1 / (1 - gamma) are needed. 1: no target network.
     block_weights: of the squared errors of BLOCKS in the loss. The covariances between states are
@@ -45,7 +47,9 @@ class Config:
     complete: bool = True
     hidden: int = 512
     shared_dim: int = 64
+    near_dim: int = 32
     local_dim: int = 32
+    place_dim: int = 32
     image: tuple[int, int, int] | None = None
     steps: int = 8_000
     batch: int = 1_024
@@ -53,6 +57,7 @@ class Config:
     pair_share: float = 0.5
     learning_rate: float = 1e-3
     final_rate: float = 1e-2
+    weight_decay: float = 0.0
     polyak: float = 0.2
     block_weights: tuple[float, ...] = (1.0, 1.0, 1.0, 10.0, 10.0, 1.0)
     seed: int = 0
@@ -71,7 +76,16 @@ class Config:
             raise ValueError(f"every member must be named once, got {self.members}")
         if checks.real("sigma", self.sigma) < 0:
             raise ValueError(f"sigma must not be negative, got {self.sigma}")
-        for name in ("hidden", "shared_dim", "local_dim", "steps", "actions", "log_every"):
+        for name in (
+            "hidden",
+            "shared_dim",
+            "near_dim",
+            "local_dim",
+            "place_dim",
+            "steps",
+            "actions",
+            "log_every",
+        ):
             checks.at_least(name, getattr(self, name), 1)
         checks.at_least("batch", self.batch, 4)
         checks.at_least("seed", self.seed, 0)
@@ -79,6 +93,8 @@ class Config:
             checks.positive(name, getattr(self, name))
         if not checks.real("reward_clip", self.reward_clip) > 0:
             raise ValueError(f"reward_clip must be positive, got {self.reward_clip}")
+        if not checks.real("weight_decay", self.weight_decay) >= 0:
+            raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
         checks.probability("pair_share", self.pair_share)
         if not 0 < checks.real("polyak", self.polyak) <= 1:
             raise ValueError(f"polyak must lie in (0, 1], got {self.polyak}")

@@ -141,7 +141,7 @@ def network_for(tables: Tables, config: Config, device: str | torch.device = "cp
     checks.same_shape("loadings", loadings.shape, (num_actions,), "(num_actions,)")
     rewards = np.clip(tables.rewards, -config.reward_clip, config.reward_clip)
     gamma = np.array([gamma for gamma, _ in config.members])
-    local = np.array([kind == "local" for _, kind in config.members], dtype=float)
+    local = np.array([kind != "gram" for _, kind in config.members], dtype=float)
     spread = float(rewards.var()) + 1e-6  # rewards may all be equal
     shock = config.sigma**2 * float(np.mean(loadings**2)) * np.where(local > 0, gamma**2, 1.0)
 
@@ -152,7 +152,9 @@ def network_for(tables: Tables, config: Config, device: str | torch.device = "cp
         config,
         num_actions,
         num_features(config, num_actions, tables.observations.shape[1]),
+        gammas=tensor(gamma),
         local=tensor(local),
+        near=tensor([float(kind == "near") for _, kind in config.members]),
         shock=tensor(config.sigma * loadings),
         mean_offset=tensor(rewards.mean() / (1 - gamma)),
         mean_scale=tensor(np.sqrt(spread / (1 - gamma**2))),

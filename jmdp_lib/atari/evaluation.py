@@ -48,7 +48,7 @@ def expected_errors(
     raw: of the second moments Sigma, the paper's coordinates, rather than of the covariances C.
     At most `max_entries` states and followed pairs; states are compared with their neighbours.
     """
-    gamma = member_gammas(network)
+    gamma = network.gammas
     total = torch.zeros((), device=gamma.device)
     parts = []
     for batch, followed, share in _chunks(data, max_entries):
@@ -83,12 +83,6 @@ def _chunks(
         share = torch.tensor([0.0, 0, 0, 0, 1, 0], device=device)[:, None] * len(pairs)
         places = torch.arange(2 * len(pairs), device=device).reshape(2, -1).T
         yield data.gather(pairs.T.flatten(), all_actions(2 * len(pairs))), places, share
-
-
-def member_gammas(network: Network) -> Tensor:
-    """(E,)."""
-    gammas = [gamma for gamma, _ in network.config.members]
-    return torch.tensor(gammas, device=network.scale.device)
 
 
 @dataclass(frozen=True, eq=False)

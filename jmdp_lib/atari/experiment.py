@@ -44,6 +44,7 @@ class Experiment:
     coupling: "reward", a common reward shock on a deterministic emulator (Table 1); "sticky", the
         shared lottery of sticky actions and no shock.
     num_states, num_held_out, num_evaluation: queried states for each purpose.
+    follow_share: of the queries whose branches are followed (see `collect`).
     pairs_per_state, repeats, horizon: of the recursive pairs: action pairs of each state, how
         often each is played, and for how many steps.
     """
@@ -53,6 +54,7 @@ class Experiment:
     num_states: int = 30_000
     num_held_out: int = 1_000
     num_evaluation: int = 64
+    follow_share: float = 0.05
     pairs_per_state: int = 4
     repeats: int = 12
     horizon: int = 300
@@ -116,10 +118,10 @@ def gather(
     sticky = experiment.sticky_prob
     tables = _once(Tables, home / f"tables-{seed}.npz", lambda: collect(
         experiment.game, experiment.num_states, experiment.stream(0, seed), sticky_prob=sticky,
-        processes=processes))  # fmt: skip
+        follow_share=experiment.follow_share, processes=processes))  # fmt: skip
     held_out = _once(Tables, home / "held_out.npz", lambda: collect(
         experiment.game, experiment.num_held_out, experiment.stream(1), sticky_prob=sticky,
-        enumerated=True, processes=processes))  # fmt: skip
+        follow_share=experiment.follow_share, enumerated=True, processes=processes))  # fmt: skip
     return tables, held_out
 
 

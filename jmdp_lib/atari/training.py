@@ -10,7 +10,7 @@ nothing but their batches. Resumed from a checkpoint, a run on the CPU goes on b
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -18,11 +18,12 @@ from torch import Tensor
 
 from jmdp_lib import checks
 from jmdp_lib.atari import checkpoints
-from jmdp_lib.atari.config import Config
+from jmdp_lib.atari.config import BLOCKS, Config
 from jmdp_lib.atari.data import Data, fingerprint, network_for
-from jmdp_lib.atari.evaluation import Policy, expected_errors, look_ahead, member_gammas, uniform
+from jmdp_lib.atari.evaluation import Policy, expected_errors, look_ahead, uniform
 from jmdp_lib.atari.losses import block_errors
 from jmdp_lib.atari.networks import Network, Params
+from jmdp_lib.atari.sampled import sampled_errors
 from jmdp_lib.atari.tables import Tables
 from jmdp_lib.solvers.fixed_point import progress as show_progress
 
@@ -88,6 +89,16 @@ def train(
     run = _Run.start(network, tables, folder)
     metrics = checkpoints.Metrics(folder / "metrics.csv", config, run.step if run.resumed else None)
 
+    watched = replace(config, complete=False, batch=min(config.batch, 256))
+
+    def log_sampled(step: int) -> None:
+        """A fresh batch each time, by the step's own stream: a resumed run draws the same."""
+        if check is not None:
+            stream = torch.Generator(place).manual_seed(config.seed * config.steps + step)
+            batch, followed = check.sample(watched, stream)
+            errors = sampled_errors(network, run.online, batch, followed, policy, stream)
+            metrics.append(step, "sampled", errors)
+
     def log_expected(step: int) -> None:
         if check is not None:
             for curve, raw in (("expected", False), ("expected_raw", True)):
@@ -95,12 +106,14 @@ def train(
                 metrics.append(step, curve, errors)
 
     if not run.resumed:
+        log_sampled(0)
         log_expected(0)
     bar = show_progress(config.steps, config.name, "step")
     bar.update(run.step)
+    advance = _Steps(run, data, policy)
     window: list[Tensor] = []
     while run.step < config.steps:
-        window.append(run.advance(data, policy))
+        window.append(advance())
         bar.update()
         last = run.step == config.steps
         if run.step % config.log_every == 0 or last:
@@ -109,6 +122,7 @@ def train(
             if not bool(mean.isfinite().all()):
                 raise FloatingPointError(f"TD errors are no longer finite at step {run.step}")
             metrics.append(run.step, "td", mean)
+            log_sampled(run.step)
             bar.set_postfix(mu=f"{float(mean[0].mean()):.2g}", gap=f"{float(mean[-1].mean()):.2g}")
         if run.step % config.eval_every == 0 or last:
             log_expected(run.step)
@@ -127,8 +141,9 @@ class _Run:
     path: Path
     online: Params
     target: Params
-    optimiser: torch.optim.Adam
+    optimiser: torch.optim.AdamW
     generator: torch.Generator
+    weights: Tensor  # (len(BLOCKS), E) of the mean squared errors in the loss
     step: int
     resumed: bool
 
@@ -151,14 +166,24 @@ class _Run:
         for weight in online.values():
             weight.requires_grad_(True)
         target = {name: weight.detach().clone() for name, weight in online.items()}
-        optimiser = torch.optim.Adam(online.values(), lr=config.learning_rate)
+        graph = device.type == "cuda"
+        optimiser = torch.optim.AdamW(
+            online.values(),
+            lr=torch.tensor(config.learning_rate, device=device) if graph else config.learning_rate,
+            weight_decay=config.weight_decay,
+            capturable=graph,
+        )
         generator = torch.Generator(device).manual_seed(config.seed)
         if state:
             target = {name: state["target"][name].to(device) for name in target}
             optimiser.load_state_dict(state["optimiser"])
             generator.set_state(state["generator"])
+        units = torch.stack([network.mean_scale, *[network.scale] * (len(BLOCKS) - 1)])
+        weights = torch.tensor(config.block_weights, device=device)[:, None] / units**2
         step = int(state["step"]) if state else 0
-        return cls(network, shape, path, online, target, optimiser, generator, step, bool(state))
+        return cls(
+            network, shape, path, online, target, optimiser, generator, weights, step, bool(state)
+        )
 
     def save(self) -> None:
         checkpoints.save(
@@ -182,17 +207,54 @@ class _Run:
             ahead = look_ahead(network, self.target, batch, policy)
         here = network(self.online, batch.observations, batch.previous).at(batch.actions)
         blocks = block_errors(
-            batch, here, ahead, followed, member_gammas(network), network.shock, config.complete
+            batch, here, ahead, followed, network.gammas, network.shock, config.complete
         )
-        units = torch.stack([network.mean_scale, *[network.scale] * (len(blocks) - 1)])
-        weights = torch.tensor(config.block_weights, device=blocks.device)[:, None]
-        for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate(config, self.step)
         self.optimiser.zero_grad()
-        (weights * blocks / units**2).sum().backward()
+        (self.weights * blocks).sum().backward()
         self.optimiser.step()
         with torch.no_grad():
             old, new = list(self.target.values()), [w.detach() for w in self.online.values()]
             torch._foreach_lerp_(old, new, config.polyak)
-        self.step += 1
         return blocks.detach()
+
+
+@dataclass(eq=False)
+class _Steps:
+    """The steps of a run, one a call.
+
+    A step is a few hundred small kernels. On a GPU they are recorded as one graph after a few
+    steps, and replayed: launching them one by one takes longer than running them.
+    """
+
+    run: _Run
+    data: Data
+    policy: Policy
+    warm: int = 3
+    graph: torch.cuda.CUDAGraph | None = None
+    blocks: Tensor | None = None
+
+    def __call__(self) -> Tensor:
+        run = self.run
+        for group in run.optimiser.param_groups:
+            rate = learning_rate(run.network.config, run.step)
+            group["lr"] = group["lr"].fill_(rate) if torch.is_tensor(group["lr"]) else rate
+        run.step += 1
+        if run.network.scale.device.type != "cuda":
+            return run.advance(self.data, self.policy)
+        if self.graph is None and self.warm > 0:
+            self.warm -= 1
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                blocks = run.advance(self.data, self.policy)
+            torch.cuda.current_stream().wait_stream(stream)
+            return blocks
+        if self.graph is None:
+            self.graph = torch.cuda.CUDAGraph()
+            self.graph.register_generator_state(run.generator)
+            run.optimiser.zero_grad()
+            with torch.cuda.graph(self.graph):
+                self.blocks = run.advance(self.data, self.policy)
+        self.graph.replay()
+        assert self.blocks is not None
+        return self.blocks.clone()
