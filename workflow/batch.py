@@ -1,8 +1,9 @@
 """Run every notebook of a profile and say which claims held: `make figures` calls this.
 
-Everything that can be wrong in profiles and parameters is refused before any work. Then Snakemake
-runs one job per notebook, in parallel, doing only what is not done yet. A failing notebook is kept
-in `failed/` and the others go on. With `--slurm` each notebook is a job of a Slurm cluster.
+Everything that can be wrong in profiles and parameters is refused before any work, and so is a
+missing result that a notebook reads (a parameter named *_files, paths from the project's folder).
+Then Snakemake runs one job per notebook, in parallel, doing only what is not done yet. A failing
+notebook is kept in `failed/` and the others go on. With `--slurm` each is a job of a Slurm cluster.
 Arguments after `--` go to Snakemake (`--slurm -- --default-resources slurm_account=me`).
 """
 
