@@ -1,10 +1,13 @@
-# make figures   every notebook, figure and table        (PROFILE=smoke|quick|paper, CORES=n)
+# make figures   every notebook, figure and table        (PROFILE=smoke|quick|paper, CORES=n, SLURM=1)
 # make test      lint, types, unit tests, notebooks
 # Both set up .venv themselves; all that has to be there is Python 3.11 or newer.
 
 PYTHON  ?= python3
 PROFILE ?= quick
 CORES   ?=
+# SLURM=1: every notebook as a job of a Slurm cluster. SNAKEMAKE: further options for Snakemake.
+SLURM     ?=
+SNAKEMAKE ?=
 
 VENV  := .venv
 PY    := $(VENV)/bin/python
@@ -31,7 +34,8 @@ help:
 	@echo "make clean       remove out/ and caches; .venv stays"
 
 figures: $(STAMP)
-	@$(PY) workflow/batch.py --profile "$(PROFILE)" $(if $(CORES),--cores "$(CORES)")
+	@$(PY) workflow/batch.py --profile "$(PROFILE)" $(if $(CORES),--cores "$(CORES)") \
+	  $(if $(SLURM),--slurm) $(if $(SNAKEMAKE),-- $(SNAKEMAKE))
 
 test: lint
 	MPLBACKEND=Agg $(PY) -m pytest -n 2

@@ -2,8 +2,8 @@
 
 Model: `JMDP`, the environments, the policies. Operators: `apply_t2`, `sample_t2`. Solvers:
 `jipe2`, `jipe`, `incremental_jipe2`, `projected_jipe2`. Results: `Solution` and its `Moments`.
-To check any of them: `simulate_pairs`. Simulators: `CoupledEnv`, and `jmdp_lib.atari`, which is
-imported on its own.
+To check any of them: `simulate_pairs`, `sample_gaps`. Simulators: `CoupledEnv`, and
+`jmdp_lib.atari`, which is imported on its own.
 """
 
 from jmdp_lib.bounds import one_sided_bound
@@ -28,7 +28,7 @@ from jmdp_lib.features import (
 )
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments
-from jmdp_lib.montecarlo import horizon_for, simulate_pairs
+from jmdp_lib.montecarlo import GapSample, horizon_for, sample_gaps, simulate_pairs
 from jmdp_lib.norms import contraction_modulus, norm_weight
 from jmdp_lib.operators import apply_t2, sample_t2
 from jmdp_lib.outcomes import Outcome
@@ -52,6 +52,7 @@ __all__ = [
     "JMDP",
     "ConvergenceWarning",
     "CoupledEnv",
+    "GapSample",
     "IncrementalSolution",
     "Moments",
     "Outcome",
@@ -84,6 +85,7 @@ __all__ = [
     "projected_jipe2",
     "random_features",
     "rbf_features",
+    "sample_gaps",
     "sample_t2",
     "simulate_pairs",
     "tabular_features",

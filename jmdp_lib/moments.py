@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from math import comb
 from typing import Any, Protocol
 
 import numpy as np
@@ -88,6 +89,12 @@ class Moments:
             chosen = [(s, b if pick else a) for (s, a, b), pick in zip(gaps, picks, strict=True)]
             total += (-1.0) ** sum(picks) * self.moment(chosen)
         return total
+
+    def gap_central_moment(self, gap: tuple[int, int, int], order: int) -> float:
+        """E[(G - E G)^k] of one gap (s, a, b), k = `order`."""
+        shift = -self.gap_moment([gap])
+        raw = [1.0] + [self.gap_moment([gap] * j) for j in range(1, order + 1)]
+        return sum(comb(order, j) * shift ** (order - j) * x for j, x in enumerate(raw))
 
     @property
     def covariance(self) -> Floats:

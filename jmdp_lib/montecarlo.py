@@ -9,7 +9,9 @@ action ever after).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.model import JMDP
 from jmdp_lib.operators.literal import COUPLINGS
 from jmdp_lib.sampling import alias_tables, cells, cumulative, pick, pick_cell, stream
+from jmdp_lib.statistics import mean_and_error, variance_and_error
 
 # Pairs per random stream: streams are spawned per chunk, so threads do not change the numbers.
 _CHUNK = 4096
@@ -77,6 +80,60 @@ def simulate_pairs(
         ):
             pass
     return returns
+
+
+@dataclass(frozen=True, eq=False)
+class GapSample:
+    """What recursive pairs say about K gaps G = Z(s, a) - Z(s, b), each with its own pairs.
+
+    Attributes:
+        num_pairs: pairs per gap.
+        gaps: (K, 3), rows (s, a, b).
+        mean, mean_error: (K,) estimates of E G and their standard errors.
+        variance, variance_error: (K,) unbiased estimates of Var G and their standard errors.
+        below, zero, above: (K,) shares of pairs with G < 0, G = 0 and G > 0.
+    """
+
+    num_pairs: int
+    gaps: Ints
+    mean: Floats
+    mean_error: Floats
+    variance: Floats
+    variance_error: Floats
+    below: Floats
+    zero: Floats
+    above: Floats
+
+
+def sample_gaps(
+    jm: JMDP,
+    policy: ArrayLike,
+    gaps: Sequence[tuple[int, int, int]],
+    num_pairs: int,
+    seed: int | np.random.SeedSequence = 0,
+    truncation: float = 1e-6,
+    coupling: str = "joint",
+) -> GapSample:
+    """Play `num_pairs` recursive pairs, three or more, for every gap (state, action, other action).
+
+    Every gap has a random stream of its own, whichever others are asked for with it. Where |G| is
+    at most twice the truncation it counts as 0: returns that were cut there show no sign.
+    """
+    num_pairs = checks.at_least("num_pairs", num_pairs, 3)
+    asked = checks.integers("gaps", gaps, "gap", "(state, action, other action)")
+    checks.same_shape("gaps", asked.shape, (len(asked), 3), "(K, 3)")
+    base = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+    rows = []
+    for s, a, b in asked.tolist():
+        own = np.random.SeedSequence(base.entropy, spawn_key=(*base.spawn_key, s, a, b))
+        z = simulate_pairs(
+            jm, policy, s, (a, b), num_pairs, own, truncation=truncation, coupling=coupling
+        )
+        gap = z[:, 0] - z[:, 1]
+        below, above = np.mean(gap < -2.0 * truncation), np.mean(gap > 2.0 * truncation)
+        zero = np.mean(np.abs(gap) <= 2.0 * truncation)
+        rows.append((*mean_and_error(gap), *variance_and_error(gap), below, zero, above))
+    return GapSample(num_pairs, asked, *np.array(rows).reshape(-1, 7).T)
 
 
 def _alone(jm: JMDP, policy: Floats) -> tuple[Ints, Floats, Floats, Ints]:

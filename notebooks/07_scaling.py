@@ -20,6 +20,7 @@ largest = 100
 num_pairs = 200000
 order_size = 10
 live_sizes = [5, 10, 20, 40]
+result_files = ["benchmarks/scaling.csv", "benchmarks/gpu.csv"]
 out_dir = ""
 
 # %%
@@ -349,8 +350,8 @@ claims.check("third moment of that gap: Monte Carlo within 4 standard errors", n
 
 # %%
 root = Path(jl.__file__).parents[1]
-files = [root / "benchmarks" / name for name in ("scaling.csv", "gpu.csv")]
-measured = pd.concat([pd.read_csv(file) for file in files]).query("table == 'scaling'")
+measured = pd.concat([pd.read_csv(root / file) for file in result_files])
+measured = measured.query("table == 'scaling'")
 live = []
 for size in live_sizes:
     jm = jl.windy_gridworld(size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -24,6 +25,7 @@ GOOD = """\
 # %% tags=["parameters"]
 level = 1.0
 num_points = 3
+seed = 7
 out_dir = ""
 
 # %%
@@ -132,8 +134,14 @@ def alive(process: psutil.Process) -> bool:
 
 @pytest.mark.slow
 def test_good_run_then_nothing_to_do_then_only_what_changed(project: Project) -> None:
+    committed = project.root / "figures" / "first.txt"
+    committed.parent.mkdir()
+    committed.write_text("of the paper profile")
     done = project.run("--profile", "quick")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert committed.read_text() == "of the paper profile"
+    assert not (project.root / "out" / "paper").exists()
+    assert "All 2 claims hold" in done.stdout
     assert sorted(project.results()) == [
         "figures/first.txt",
         "figures/second.txt",
@@ -150,7 +158,8 @@ def test_good_run_then_nothing_to_do_then_only_what_changed(project: Project) ->
 
     text = project.out("provenance", "01_first.json").read_text()
     record = json.loads(text)
-    assert record["parameters"] == {"level": 2.5, "num_points": 3}
+    assert record["parameters"] == {"level": 2.5, "num_points": 3, "seed": 7}
+    assert record["seeds"] == {"seed": 7}
     assert record["figures"] == ["first.txt"]
     assert record["commit"] is None  # this folder is no repository
     assert record["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
@@ -305,7 +314,7 @@ def family() -> Iterator[list[psutil.Process]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victims", ["all", "batch", "batch and snakemake"])
+@pytest.mark.parametrize("victims", ["all", "batch", "batch and snakemake", "job", "kernel"])
 def test_kill_in_the_middle_then_the_same_command_finishes(
     project: Project, tmp_path: Path, family: list[psutil.Process], victims: str
 ) -> None:
@@ -324,9 +333,12 @@ def test_kill_in_the_middle_then_the_same_command_finishes(
     finally:
         # batch, Snakemake, job and kernel, from the top down as the out-of-memory killer might
         family += family[0].children(recursive=True)
-        for process in family[: {"batch": 1, "batch and snakemake": 2, "all": None}[victims]]:
-            process.kill()
-        running.wait()
+        names = ("batch", "snakemake", "job", "kernel")
+        for name, process in zip(names, family, strict=True):
+            if name in victims or victims == "all":
+                process.kill()
+        code = running.wait()
+        assert code == (-signal.SIGKILL if "batch" in victims or victims == "all" else 1)
     if victims != "batch":
         # no job or kernel outlives Snakemake, though its gate is still shut
         wait_until(lambda: not any(map(alive, family)))
@@ -373,3 +385,201 @@ def test_paired_notebooks_are_reproduced_byte_for_byte(project: Project) -> None
     assert refused.returncode == 1
     assert "01_first.py: an output shows this machine's folder" in refused.stderr
     assert not path.exists()
+
+
+# What the Slurm executor calls, for one machine: sbatch starts the job and prints its number.
+SLURM = """\
+#!{python}
+import os, shlex, subprocess, sys
+from pathlib import Path
+
+command, *arguments = [Path(sys.argv[0]).name, *sys.argv[1:]]
+jobs = Path({jobs!r})
+if command == "sbatch":
+    number = str(len(list(jobs.glob("*.asked"))) + 1)
+    state = jobs / (number + ".state")
+    state.write_text("RUNNING")
+    (jobs / (number + ".asked")).write_text(" ".join(arguments))
+    log = arguments[arguments.index("--output") + 1].replace("%j", number)
+    wrapped = next(a for a in arguments if a.startswith("--wrap"))
+    wrapped = wrapped.partition("=")[2] or arguments[arguments.index(wrapped) + 1]
+    log, end = shlex.quote(log), shlex.quote(str(state))
+    job = f"( {{wrapped}} ) >{{log}} 2>&1 && printf COMPLETED >{{end}} || printf FAILED >{{end}}"
+    quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    subprocess.Popen(["sh", "-c", job], start_new_session=True, **quiet)
+    print(number)
+elif command == "srun":
+    while arguments[0].startswith("-"):
+        del arguments[: 2 if arguments[0] in ("-c", "-n") else 1]
+    os.execvp(arguments[0], arguments)
+elif command == "sacct" and "--name" in arguments:
+    for state in jobs.glob("*.state"):
+        print(state.stem, state.read_text(), sep="|")
+elif command == "sinfo":
+    print("PARTITION", "short*", sep=chr(10))
+elif command in ("sacctmgr", "sshare"):
+    print("me")
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder where each submitted job leaves what was asked for it."""
+    jobs, commands = tmp_path / "jobs", tmp_path / "bin"
+    jobs.mkdir()
+    commands.mkdir()
+    for name in ("sbatch", "srun", "sacct", "squeue", "sinfo", "scancel", "sacctmgr", "sshare"):
+        path = commands / name
+        path.write_text(SLURM.format(python=sys.executable, jobs=str(jobs)))
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
+    return jobs
+
+
+@pytest.mark.slow
+def test_on_slurm_each_notebook_is_a_job_with_its_resources(project: Project, slurm: Path) -> None:
+    project.notebook("02_second", FAILING)
+    often = ["--slurm-init-seconds-before-status-checks", "1"]
+    account = ["--default-resources", "slurm_account=me"]
+    done = project.run("--slurm", "--", *often, *account)
+    assert done.returncode == 1, done.stdout + done.stderr
+    asked = [path.read_text() for path in slurm.glob("*.asked")]
+    assert len(asked) == 2
+    for text in asked:
+        assert "--mem 4000" in text
+        assert "-t 120" in text
+        assert "me" in text.split("-A")[1].split()[0]
+    assert project.out("figures", "first.txt").read_text() == "2.5 3"
+    assert "has been submitted with SLURM jobid" in done.stdout  # progress is visible here too
+    assert "FAILED 02_second: read out/quick/failed/02_second.ipynb" in done.stdout
+
+
+def test_slurm_is_refused_where_there_is_none(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(project.root))
+    done = project.run("--slurm")
+    assert done.returncode == 2
+    assert "--slurm: there is no command sbatch" in done.stderr
+    assert not (project.root / "out").exists()
+
+
+READING = """\
+# %% tags=["parameters"]
+result_files = ["results/one.csv", "results/two.csv"]
+out_dir = ""
+
+# %%
+from pathlib import Path
+
+for file in result_files:
+    Path(out_dir, Path(file).name).write_text(Path("..", file).read_text())
+
+# %% tags=["summary"]
+print("read | yes | holds")
+"""
+
+
+@pytest.mark.slow
+def test_results_that_a_notebook_reads_are_there_or_named_and_followed(project: Project) -> None:
+    project.notebook("02_second", READING)
+    folder = project.root / "results"
+    folder.mkdir()
+    (folder / "one.csv").write_text("1")
+    done = project.run()
+    assert done.returncode == 2
+    assert "02_second.py: parameter 'result_files': there is no file results/two.csv" in done.stderr
+    assert "one.csv" not in done.stderr
+    project.profile("quick", "02_second:\n  result_files: [results/one.csv, 3]\n")
+    assert "must be a list of paths, found ['results/one.csv', 3]" in project.run().stderr
+    assert not (project.root / "out").exists()
+
+    project.profile("quick", "")
+    (folder / "two.csv").write_text("2")
+    assert project.run().returncode == 0
+    before = project.results()
+    (folder / "two.csv").write_text("3")
+    assert project.run().returncode == 0
+    after = project.results()
+    assert project.out("figures", "two.csv").read_text() == "3"
+    assert after["notebooks/01_first.ipynb"] == before["notebooks/01_first.ipynb"]
+
+
+# Runs one job again and again, each time killed at the next operation on files; `execute` is a
+# stand-in that writes what a kernel would have written.
+KILLED = """\
+import json, os, shutil, signal, sys
+from pathlib import Path
+
+root, workflow = Path(sys.argv[1]), sys.argv[2]
+sys.path.insert(0, workflow)
+import nbformat
+import notebook_job as jobs
+
+def execute(nb, parameters, cwd, scratch, output, on_cell):
+    for name in ("a.txt", "sub/b.txt"):
+        path = Path(parameters["out_dir"], name)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("whole " * 2000)
+    for number, cell in enumerate(nb.cells):
+        cell.id = str(number)  # they are random otherwise
+    nbformat.write(nb, output)
+
+jobs.execute, jobs.git_state = execute, lambda root: {}
+layout = jobs.Layout(root, "quick")
+
+def seen():
+    folders = (layout.out / name for name in ("notebooks", "figures", "provenance", "failed"))
+    files = [p for folder in folders for p in folder.rglob("*") if p.is_file()]
+    return {str(p.relative_to(layout.out)): p.read_bytes() for p in files}
+
+def run(stop):
+    child = os.fork()
+    if child == 0:
+        left = [stop]
+        def hook(event, arguments):
+            writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+            if writes or event in ("os.rename", "os.remove", "os.mkdir", "os.rmdir"):
+                if str(root) in str(arguments[0]) or event == "os.remove":
+                    left[0] -= 1
+                    if left[0] == 0:
+                        os.kill(os.getpid(), signal.SIGKILL)
+        sys.addaudithook(hook)
+        ok = jobs.run_job(layout, "01_first", {}, root)
+        os._exit(0 if ok else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+def content(files):
+    return {k: v for k, v in files.items() if not k.startswith("provenance")}
+
+assert run(-1) == 0
+whole = seen()
+old = {"figures/a.txt": b"old", "figures/gone.txt": b"old", "notebooks/01_first.ipynb": b"old"}
+kills, code = 0, -signal.SIGKILL
+while code == -signal.SIGKILL:
+    shutil.rmtree(layout.out)
+    for name, text in old.items():  # what an earlier version of the notebook had made
+        (layout.out / name).parent.mkdir(parents=True, exist_ok=True)
+        (layout.out / name).write_bytes(text)
+    jobs.write_atomically(layout.manifest("01_first"), json.dumps(["a.txt", "gone.txt"]))
+    code = run(kills + 1)
+    kills += code == -signal.SIGKILL
+    for name, text in content(seen()).items():
+        assert text in (content(whole).get(name), old.get(name)), (kills, name, text[:50])
+    for path in (layout.out / "provenance").glob("[!.]*"):
+        json.loads(path.read_text())
+    assert run(-1) == 0
+    assert content(seen()) == content(whole), (kills, sorted(seen()))
+    assert sorted(seen()) == sorted(whole), (kills, sorted(seen()))
+    assert not list(layout.work.glob(".*")) and not (layout.work / "01_first").exists(), kills
+assert code == 0
+print(kills)
+"""
+
+
+@pytest.mark.slow
+def test_a_job_killed_at_any_operation_on_files_leaves_them_old_or_new(project: Project) -> None:
+    command = [sys.executable, "-c", KILLED, str(project.root), str(BATCH.parent)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert int(done.stdout.split()[-1]) > 20

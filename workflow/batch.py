@@ -1,8 +1,10 @@
 """Run every notebook of a profile and say which claims held: `make figures` calls this.
 
-Everything that can be wrong in profiles and parameters is refused before any work. Then Snakemake
-runs one job per notebook, in parallel, doing only what is not done yet. A failing notebook is kept
-in `failed/` and the others go on. Arguments after `--` go to Snakemake (`-- --executor slurm`).
+Everything that can be wrong in profiles and parameters is refused before any work, and so is a
+missing result that a notebook reads (a parameter named *_files, paths from the project's folder).
+Then Snakemake runs one job per notebook, in parallel, doing only what is not done yet. A failing
+notebook is kept in `failed/` and the others go on. With `--slurm` each is a job of a Slurm cluster.
+Arguments after `--` go to Snakemake (`--slurm -- --default-resources slurm_account=me`).
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +38,8 @@ from notebook_job import (
 
 WORKFLOW = Path(__file__).resolve().parent
 VERDICTS = ("holds", "FAILS")
+FILES = "_files"  # parameters that end so are lists of files that must be there
+SLURM_JOBS = 100  # at most so many in the queue at a time
 Plan = dict[str, dict[str, Any]]
 
 
@@ -91,6 +97,28 @@ def entry_problems(defaults: dict[str, Any], given: Any) -> Iterator[str]:
             yield f"parameter {name!r} must be of type {kind}, found {value!r}{hint}"
 
 
+def file_problems(root: Path, parameters: dict[str, Any]) -> Iterator[str]:
+    """Parameters named *_files list results that a notebook reads, relative to the project."""
+    for name, value in parameters.items():
+        if not name.endswith(FILES):
+            continue
+        if not isinstance(value, list) or not all(isinstance(file, str) for file in value):
+            yield f"parameter {name!r} must be a list of paths, found {value!r}"
+            continue
+        for file in value:
+            if not (root / file).is_file():
+                yield f"parameter {name!r}: there is no file {file}"
+
+
+def result_files(root: Path, plan: Plan) -> dict[str, list[str]]:
+    """The results that each notebook reads: it is run again when they change."""
+    found = {}
+    for name, given in plan.items():
+        values = {**parameter_defaults(root / "notebooks" / f"{name}.py"), **given}
+        found[name] = [f for key in values if key.endswith(FILES) for f in values[key]]
+    return found
+
+
 def make_plan(root: Path, profile: str) -> Plan:
     """Every notebook with the parameters that the profile gives it; raises on anything wrong."""
     entries = load_profile(root, profile)
@@ -112,7 +140,10 @@ def make_plan(root: Path, profile: str) -> Plan:
             continue
         if defaults.get(OUT_DIR) != "":
             problems.append(f'{name}.py: its parameters cell must have `{OUT_DIR} = ""`')
-        problems += [f"{profile}.yaml: {name}: {p}" for p in entry_problems(defaults, given)]
+        wrong = [f"{profile}.yaml: {name}: {p}" for p in entry_problems(defaults, given)]
+        if not wrong:
+            wrong = [f"{name}.py: {p}" for p in file_problems(root, {**defaults, **given})]
+        problems += wrong
         plan[name] = given
     if problems:
         raise ProjectError("\n".join(problems))
@@ -133,11 +164,25 @@ def only_run(layout: Layout) -> Iterator[int]:
         yield lock.fileno()
 
 
-def run_snakemake(layout: Layout, plan: Plan, only: list[str], options: list[str]) -> int:
+def show(log: Path, done: threading.Event) -> None:
+    """Print what is appended to a log until it is done: the jobs themselves write elsewhere."""
+    with open(log, errors="replace") as lines:
+        last = False
+        while not last:
+            last = done.wait(1.0)
+            print(lines.read(), end="", flush=True)
+
+
+def run_snakemake(
+    layout: Layout, plan: Plan, only: list[str], options: list[str], visible: bool
+) -> int:
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(WORKFLOW / "Snakefile")]
     command += ["--directory", str(layout.out), "--configfile", str(layout.out / "plan.json")]
     with only_run(layout) as lock, open(layout.out / "snakemake.log", "wb") as log:
-        content = {"profile": layout.profile, "notebooks": plan}
+        for part in layout.out.glob(".*.part"):
+            part.unlink()  # of a run that was killed while it wrote
+        files = result_files(layout.root, plan)
+        content = {"profile": layout.profile, "notebooks": plan, "files": files}
         write_atomically(layout.out / "plan.json", json.dumps(content, indent=2) + "\n")
         for name in plan:
             if not all((layout.figures / f).exists() for f in layout.manifest_files(name)):
@@ -153,12 +198,21 @@ def run_snakemake(layout: Layout, plan: Plan, only: list[str], options: list[str
         process = subprocess.Popen([*command, "--", *targets], stderr=log, pass_fds=[lock])
         # Asked politely, Snakemake would wait for its jobs; killed, they end at once by themselves.
         signal.signal(signal.SIGTERM, lambda *_: process.kill())
-        while True:
-            try:
-                return process.wait()
-            except KeyboardInterrupt:
-                # Snakemake got the same signal and stops its jobs; leave after it, not before.
-                print("Interrupted: stopping the running notebooks.", flush=True)
+        ended = threading.Event()
+        printer = threading.Thread(target=show, args=(Path(log.name), ended))
+        if visible:
+            printer.start()
+        try:
+            while True:
+                try:
+                    return process.wait()
+                except KeyboardInterrupt:
+                    # Snakemake got the same signal and stops its jobs; leave after it, not before.
+                    print("Interrupted: stopping the running notebooks.", flush=True)
+        finally:
+            ended.set()
+            if visible:
+                printer.join()
 
 
 def read_claims(layout: Layout, name: str) -> list[Claim]:
@@ -208,6 +262,8 @@ def summarise(layout: Layout, plan: Plan, selected: list[str], returncode: int) 
     broken = [claim for claim in claims if claim.verdict == "FAILS"]
     if broken:
         print(f"{len(broken)} of {len(claims)} claims FAIL")
+    elif claims:
+        print(f"All {len(claims)} claims hold")
     if returncode and len(done) == len(selected):
         print(f"Snakemake stopped with code {returncode}: read {here / 'snakemake.log'}")
     return 1 if returncode or broken or len(done) < len(selected) else 0
@@ -217,6 +273,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", default="quick", help="a file in workflow/profiles")
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 1, metavar="N")
+    parser.add_argument("--slurm", action="store_true", help="a Slurm job for each notebook")
     parser.add_argument("--only", action="append", default=[], metavar="NN_name")
     parser.add_argument("--root", type=Path, default=WORKFLOW.parent, help="the project's folder")
     parser.add_argument("snakemake", nargs="*", help="after --: options for Snakemake")
@@ -225,6 +282,8 @@ def main(argv: list[str]) -> int:
     try:
         if arguments.cores < 1:
             raise ProjectError(f"--cores must be at least 1, found {arguments.cores}")
+        if arguments.slurm and not shutil.which("sbatch"):
+            raise ProjectError("--slurm: there is no command sbatch on this machine")
         plan = make_plan(layout.root, layout.profile)
         for name in arguments.only:
             if name not in plan:
@@ -233,13 +292,13 @@ def main(argv: list[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     selected = list(dict.fromkeys(arguments.only)) or list(plan)
-    print(
-        f"Profile {layout.profile}: {len(selected)} notebooks on {arguments.cores} cores",
-        flush=True,
-    )
+    where = "a Slurm cluster" if arguments.slurm else f"{arguments.cores} cores"
+    print(f"Profile {layout.profile}: {len(selected)} notebooks on {where}", flush=True)
     begin = time.monotonic()
-    options = ["--cores", str(arguments.cores), *arguments.snakemake]
-    returncode = run_snakemake(layout, plan, arguments.only, options)
+    slurm = ["--executor", "slurm", "--jobs", str(SLURM_JOBS)]
+    options = slurm if arguments.slurm else ["--cores", str(arguments.cores)]
+    options += arguments.snakemake
+    returncode = run_snakemake(layout, plan, arguments.only, options, visible=arguments.slurm)
     code = summarise(layout, plan, selected, returncode)
     print(f"Total time {clock(time.monotonic() - begin)}")
     return code

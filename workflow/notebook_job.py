@@ -36,7 +36,16 @@ OUT_DIR = "out_dir"  # the parameter that the batch sets in every notebook
 HEARTBEAT_SECONDS = 30.0
 RECORDED_PACKAGES = (
     *("jmdp_lib", "numpy", "scipy", "numba", "llvmlite", "pandas", "matplotlib", "seaborn"),
-    *("gymnasium", "papermill", "jupytext", "nbclient", "ipykernel", "snakemake"),
+    *(
+        "torch",
+        "gymnasium",
+        "ale_py",
+        "papermill",
+        "jupytext",
+        "nbclient",
+        "ipykernel",
+        "snakemake",
+    ),
 )
 
 
@@ -281,6 +290,9 @@ def run_job(layout: Layout, name: str, parameters: dict[str, Any], scratch: Path
         (layout.figures / file).unlink(missing_ok=True)
     layout.manifest(name).unlink(missing_ok=True)
     layout.failed(name).unlink(missing_ok=True)
+    for path in (layout.manifest(name), layout.provenance(name)):
+        for part in path.parent.glob(f".{path.name}.*.part"):
+            part.unlink()  # of a run that was killed while it wrote
 
     started = datetime.now(UTC)
     nb = read_source(source)
@@ -307,11 +319,13 @@ def run_job(layout: Layout, name: str, parameters: dict[str, Any], scratch: Path
         watch.done.set()
 
     seconds = watch.seconds()
+    values = {k: v for k, v in {**known, **parameters}.items() if k != OUT_DIR}
     record = {
         "notebook": name,
         "profile": layout.profile,
         **git_state(layout.root),
-        "parameters": {k: v for k, v in {**known, **parameters}.items() if k != OUT_DIR},
+        "parameters": values,
+        "seeds": {k: v for k, v in values.items() if "seed" in k and not k.startswith("num_")},
         "versions": versions(),
         "hardware": hardware(),
         "started": started.isoformat(timespec="seconds"),

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from jmdp_lib import checks
 from jmdp_lib.atari.archive import Archive
 from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.statistics import group_covariance, group_means, variance_values
 
 Flags = NDArray[np.bool_]
 
@@ -115,9 +116,9 @@ class GapEstimates:
         _, inverse, counts = np.unique(names, return_inverse=True, return_counts=True)
         estimates = (self.mean, self.variance, self.independent)
         errors = (self.mean_error, self.variance_error, self.independent_error)
-        means = [_group_means(x, inverse) for x in estimates]
-        pooled = [np.sqrt(_group_means(x**2, inverse) / counts) for x in errors]
-        covariance = _group_means(self.covariance, inverse) / counts
+        means = [group_means(x, inverse) for x in estimates]
+        pooled = [np.sqrt(group_means(x**2, inverse) / counts) for x in errors]
+        covariance = group_means(self.covariance, inverse) / counts
         return GapEstimates(
             self.gammas, None, None, means[0], means[1], means[2], pooled[0], pooled[1], pooled[2],
             covariance,
@@ -153,14 +154,14 @@ def gap_estimates(
     returns = discounted_returns(records, gammas, clip)  # (C, M, 2)
     gap_shock, own_shock = shock_variances(records, gammas, sigma, loadings)
     gap = returns[..., 0] - returns[..., 1]
-    coupled = _variance_values(gap, group) + gap_shock
+    coupled = variance_values(gap, group) + gap_shock
     independent = own_shock.sum(-1)
     for branch in (0, 1):
-        independent += _variance_values(returns[..., branch], group)
+        independent += variance_values(returns[..., branch], group)
     values = (gap, coupled, independent)
-    means = [_group_means(x, group) for x in values]
-    errors = [np.sqrt(_group_covariance(x, x, group)) for x in values]
-    covariance = _group_covariance(coupled, independent, group)
+    means = [group_means(x, group) for x in values]
+    errors = [np.sqrt(group_covariance(x, x, group)) for x in values]
+    covariance = group_covariance(coupled, independent, group)
     return GapEstimates(
         gammas, groups[:, 0], groups[:, 1:], means[0], means[1], means[2], errors[0], errors[1],
         errors[2], covariance,
@@ -204,22 +205,3 @@ def shock_ratio(gammas: ArrayLike, loadings: ArrayLike | None = None) -> Floats:
     shared = np.mean(np.subtract.outer(w, w)[apart] ** 2)
     with np.errstate(divide="ignore"):  # gamma = 0 with equal loadings: the gap is constant
         return (2.0 * np.mean(w**2) + later) / (shared + later)
-
-
-def _variance_values(x: Floats, group: Ints) -> Floats:
-    """(C, M) jackknife values: their mean over a group is its unbiased sample variance."""
-    n = np.bincount(group)[group]
-    squares = (x - _group_means(x, group)[:, group]) ** 2
-    sample = _group_means(squares, group)[:, group] * n / (n - 1)
-    return (n * squares - sample) / (n - 2)
-
-
-def _group_means(x: Floats, group: Ints) -> Floats:
-    """(C, K) means of x (C, M) over the members of each group."""
-    return np.array([np.bincount(group, row) for row in x]) / np.bincount(group)
-
-
-def _group_covariance(x: Floats, y: Floats, group: Ints) -> Floats:
-    """(C, K) covariance of the group means of x and y (C, M)."""
-    residuals = [z - _group_means(z, group)[:, group] for z in (x, y)]
-    return _group_means(residuals[0] * residuals[1], group) / (np.bincount(group) - 1)

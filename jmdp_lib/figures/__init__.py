@@ -4,6 +4,7 @@
 """
 
 from jmdp_lib.figures.files import save, style
+from jmdp_lib.figures.gaps import distribution, normal_quantiles, prediction, signs, sorted_ratios
 from jmdp_lib.figures.scaling import SCALING_STYLES, scaling
 from jmdp_lib.figures.theory import (
     against_exact,
@@ -23,14 +24,19 @@ __all__ = [
     "against_exact",
     "band",
     "convergence",
+    "distribution",
     "joint_law",
     "matrix",
     "moduli",
+    "normal_quantiles",
     "pair_closure",
     "pair_weights",
     "partners",
     "pattern",
+    "prediction",
     "save",
     "scaling",
+    "signs",
+    "sorted_ratios",
     "style",
 ]

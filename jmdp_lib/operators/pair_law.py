@@ -48,3 +48,29 @@ def push(jm: JMDP, policy: Floats, weights: Floats) -> Floats:
 def mass_apart(law: Floats) -> float:
     """The mass of a pair law (S, A, S, A) off the diagonal: pairs that are still two branches."""
     return float(law.sum() - np.einsum("sasa->", law))
+
+
+def first_to_arrive(jm: JMDP, policy: ArrayLike, target: int, tol: float = 1e-12) -> Floats:
+    """(S, A, A), the probability at [s, a, b] that branch a is in `target` strictly before b.
+
+    Iterates h = P_2 h from below, with h = 1 where only the first branch has arrived and 0 where
+    the second has or both have merged, until no entry moves by more than `tol`.
+    """
+    matrix = checks.policy_matrix(jm, policy)
+    target = checks.index("target", target, jm.num_states)
+    tol = checks.positive("tol", tol)
+    states, x = np.arange(jm.num_states), jm.next_states
+    chain = np.einsum("sa,sat->st", matrix, jm.marginal_mdp()[0])
+    ahead, change = np.zeros((jm.num_states, jm.num_states)), np.inf
+    while change > tol:
+        ahead[target], ahead[:, target] = 1.0, 0.0
+        first = np.zeros((jm.num_states, jm.num_actions, jm.num_actions))
+        reads_same = jm.probs[:, None, None] * ahead[x[:, :, None], x[:, None, :]]
+        np.add.at(first, jm.table_states, reads_same)
+        np.einsum("saa->sa", first)[...] = 0.0  # equal actions are one branch
+        after = chain @ ahead @ chain.T
+        after[states, states] = np.einsum("sa,sab,sb->s", matrix, first, matrix)
+        after[target], after[:, target] = 1.0, 0.0
+        change = float(np.abs(after - ahead).max())
+        ahead = after
+    return first

@@ -1,0 +1,75 @@
+"""Sample statistics with their standard errors, and empirical distribution functions."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+from jmdp_lib import checks
+from jmdp_lib.checks import Floats, Ints
+
+
+def ecdf(values: ArrayLike) -> tuple[Floats, Floats]:
+    """Empirical distribution function: sorted values (K,) and the share of values <= each.
+
+    The first point is (smallest value, 0): drawn as steps (`where="post"`), it starts at zero.
+    """
+    x = np.sort(np.ravel(np.asarray(values, dtype=float)))
+    if x.size == 0 or np.isnan(x[-1]):
+        raise ValueError(f"values must be numbers, at least one, got {values!r}")
+    return np.concatenate([x[:1], x]), np.arange(x.size + 1) / x.size
+
+
+def normal_p_values(scores: ArrayLike) -> tuple[float, float]:
+    """Are K scores independent draws of N(0, 1)? p-values of their largest size and their spread.
+
+    The first is P(max |z| is as large), which counts how many were looked at; the second is
+    two-sided, of sum z^2 against chi^2 with K degrees of freedom: errors too large *or* too small.
+    """
+    z = checks.floats("scores", scores, "score")
+    one = 2.0 * stats.norm.sf(np.abs(z).max())
+    tail = stats.chi2.cdf(np.sum(z**2), z.size)
+    return float(-np.expm1(z.size * np.log1p(-one))), float(2.0 * min(tail, 1.0 - tail))
+
+
+def mean_and_error(x: ArrayLike) -> tuple[float, float]:
+    """Mean of a sample (M,), two values or more, and its standard error."""
+    values, one = _one_group(x, 2)
+    return values.mean(), float(np.sqrt(group_covariance(values, values, one).item()))
+
+
+def variance_and_error(x: ArrayLike) -> tuple[float, float]:
+    """Unbiased variance of a sample (M,), three values or more, and its standard error.
+
+    The error is the jackknife's: no law is assumed, unlike in variance * sqrt(2 / (M - 1)).
+    """
+    values, one = _one_group(x, 3)
+    return mean_and_error(variance_values(values, one)[0])
+
+
+def variance_values(x: Floats, group: Ints) -> Floats:
+    """(C, M) jackknife values: their mean over a group is its unbiased sample variance."""
+    n = np.bincount(group)[group]
+    squares = (x - group_means(x, group)[:, group]) ** 2
+    sample = group_means(squares, group)[:, group] * n / (n - 1)
+    return (n * squares - sample) / (n - 2)
+
+
+def group_means(x: Floats, group: Ints) -> Floats:
+    """(C, K) means of x (C, M) over the members of each group."""
+    return np.array([np.bincount(group, row) for row in x]) / np.bincount(group)
+
+
+def group_covariance(x: Floats, y: Floats, group: Ints) -> Floats:
+    """(C, K) covariance of the group means of x and y (C, M)."""
+    residuals = [z - group_means(z, group)[:, group] for z in (x, y)]
+    return group_means(residuals[0] * residuals[1], group) / (np.bincount(group) - 1)
+
+
+def _one_group(x: ArrayLike, least: int) -> tuple[Floats, Ints]:
+    """A sample (M,) as one row (1, M) whose members are all in group 0."""
+    values = np.asarray(x, dtype=float)
+    if values.ndim != 1 or values.size < least:
+        raise ValueError(f"a sample of {least} values or more was needed, got {values.shape}")
+    return values[None], np.zeros(values.size, dtype=np.int64)

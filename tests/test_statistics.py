@@ -1,0 +1,129 @@
+"""Sample statistics, gaps played out, and who arrives first."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import jmdp_lib as jl
+from jmdp_lib.operators.pair_law import first_to_arrive
+from jmdp_lib.statistics import ecdf, mean_and_error, normal_p_values, variance_and_error
+
+GRID, GOAL = jl.windy_gridworld(3), jl.goal_policy(3)
+UNIFORM = jl.uniform_policy(GRID)
+
+
+def test_mean_and_variance_of_a_sample():
+    x = np.array([1.0, 2.0, 4.0, 9.0])
+    assert mean_and_error(x) == pytest.approx((4.0, np.sqrt(np.var(x, ddof=1) / 4)))
+    variance, error = variance_and_error(x)
+    assert variance == pytest.approx(np.var(x, ddof=1))
+    left_out = np.array([np.var(np.delete(x, i), ddof=1) for i in range(4)])
+    assert error == pytest.approx(np.sqrt(3 / 4 * np.sum((left_out - left_out.mean()) ** 2)))
+    assert variance_and_error([2.0, 2.0, 2.0]) == (0.0, 0.0)
+    with pytest.raises(ValueError, match="3 values or more"):
+        variance_and_error([1.0, 2.0])
+
+
+def test_the_error_of_a_variance_is_right_where_the_normal_formula_is_not():
+    """Coins with P = 0.1 have heavy tails: the error is three times that of a normal sample."""
+    rng = np.random.default_rng(0)
+    samples = rng.random((2000, 400)) < 0.1
+    found = np.array([variance_and_error(x) for x in samples])
+    spread = found[:, 0].std()
+    assert np.sqrt(np.mean(found[:, 1] ** 2)) == pytest.approx(spread, rel=0.08)
+    light = rng.random((2000, 400)) < 0.5
+    errors = np.array([variance_and_error(x)[1] for x in light])
+    assert np.mean(errors) < 0.1 * 0.25 * np.sqrt(2 / 399)
+
+
+def test_ecdf():
+    x, share = ecdf([3.0, 1.0, 1.0, 2.0])
+    np.testing.assert_array_equal(x, [1.0, 1.0, 1.0, 2.0, 3.0])
+    np.testing.assert_array_equal(share, [0.0, 0.25, 0.5, 0.75, 1.0])
+    for bad in ([], [1.0, np.nan]):
+        with pytest.raises(ValueError, match="values must be numbers"):
+            ecdf(bad)
+
+
+def test_p_values_are_uniform_and_notice_errors_of_the_wrong_size():
+    rng = np.random.default_rng(1)
+    p = np.array([normal_p_values(rng.normal(size=72)) for _ in range(2000)])
+    for column in p.T:
+        assert np.abs(np.quantile(column, [0.1, 0.5, 0.9]) - [0.1, 0.5, 0.9]).max() < 0.05
+    z = rng.normal(size=72)
+    assert normal_p_values(np.append(z, 6.0))[0] < 1e-6
+    assert normal_p_values(2.0 * z)[1] < 1e-6
+    assert normal_p_values(0.4 * z)[1] < 1e-6  # bars that are too long are wrong too
+    with pytest.raises(ValueError, match=r"scores\[1\].*not finite"):
+        normal_p_values([0.0, np.nan])
+
+
+def test_sampled_gaps_are_those_of_simulated_pairs():
+    gaps = [(6, 1, 0), (4, 1, 3)]
+    sample = jl.sample_gaps(GRID, GOAL, gaps, 5000, seed=3)
+    key = np.random.SeedSequence(3, spawn_key=(4, 1, 3))
+    z = jl.simulate_pairs(GRID, GOAL, 4, (1, 3), 5000, seed=key)
+    gap = z[:, 0] - z[:, 1]
+    assert sample.mean[1] == pytest.approx(gap.mean())
+    assert sample.variance[1] == pytest.approx(gap.var(ddof=1))
+    assert sample.below[1] == np.mean(gap < 0)
+    assert sample.zero[1] == np.mean(gap == 0)
+    np.testing.assert_allclose(sample.below + sample.zero + sample.above, 1.0)
+    alone = jl.sample_gaps(GRID, GOAL, gaps[1:], 5000, seed=3)
+    assert alone.mean[0] == sample.mean[1]  # whichever others are asked for
+    other = jl.sample_gaps(GRID, GOAL, gaps, 5000, seed=np.random.SeedSequence(3, spawn_key=(1,)))
+    assert not np.array_equal(other.mean, sample.mean)
+
+
+def test_gaps_below_the_truncation_have_no_sign():
+    """Twins that pay 1 and 1 + 1e-9: the gap is real, but not beyond what was cut off."""
+    jm = jl.JMDP([[1.0]], [[[1.0, 1.0 + 1e-9]]], [[[0, 0]]], 0.5)
+    sample = jl.sample_gaps(jm, [[1.0, 0.0]], [(0, 1, 0)], 3)
+    assert (sample.below[0], sample.zero[0], sample.above[0]) == (0.0, 1.0, 0.0)
+    finer = jl.sample_gaps(jm, [[1.0, 0.0]], [(0, 1, 0)], 3, truncation=1e-11)
+    assert finer.above[0] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("gaps", "num_pairs", "message"),
+    [
+        ([(0, 1, 4)], 10, "action 4"),
+        ([(9, 1, 0)], 10, "state 9"),
+        ([(0, 1)], 10, r"gaps must have shape \(K, 3\)"),
+        ([(0, 1, 0.5)], 10, "gaps must hold integers"),
+        ([(0, 1, 0)], 2, "num_pairs"),
+    ],
+)
+def test_bad_gaps_are_refused(gaps, num_pairs, message):
+    with pytest.raises((ValueError, IndexError), match=message):
+        jl.sample_gaps(GRID, GOAL, gaps, num_pairs)
+
+
+@pytest.mark.parametrize("policy", [GOAL, UNIFORM], ids=["goal", "uniform"])
+def test_first_to_arrive_is_the_sign_of_a_gap_on_the_grid(policy):
+    first = first_to_arrive(GRID, policy, target=2)
+    gaps = [(s, a, b) for s in (3, 4, 6, 8) for a, b in ((0, 1), (1, 3))]
+    sample = jl.sample_gaps(GRID, policy, gaps, 20_000, seed=4)
+    for (s, a, b), above, below in zip(gaps, sample.above, sample.below, strict=True):
+        for share, exact in ((above, first[s, a, b]), (below, first[s, b, a])):
+            assert abs(share - exact) <= 4.5 * np.sqrt(exact * (1 - exact) / 20_000) + 1e-9
+    assert not np.einsum("saa->sa", first).any()
+    assert not first[2].any()  # both are there already
+    with pytest.raises(IndexError, match="target 9"):
+        first_to_arrive(GRID, policy, target=9)
+
+
+def test_central_moments_of_a_gap():
+    m = jl.jipe(GRID, GOAL, order=4).moments
+    gap = (6, 1, 0)
+    assert m.gap_central_moment(gap, 1) == pytest.approx(0.0, abs=1e-9)
+    assert m.gap_central_moment(gap, 2) == pytest.approx(m.gap_variance[gap], abs=1e-6)
+    z = jl.simulate_pairs(GRID, GOAL, 6, (1, 0), 200_000, seed=5)
+    gaps = z[:, 0] - z[:, 1]
+    for order in (3, 4):
+        powers = (gaps - m.gap_mean[gap]) ** order
+        error = powers.std() / np.sqrt(powers.size)
+        assert abs(powers.mean() - m.gap_central_moment(gap, order)) < 4.5 * error
+    with pytest.raises(ValueError, match="orders 1 to 4"):
+        m.gap_central_moment(gap, 5)
