@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import re
 import shutil
 import sys
 import tempfile
@@ -47,8 +48,9 @@ def gather(root: Path, stage: Path, reference: list[Page]) -> None:
         shutil.copy(path, stage / "figures")
 
     notebooks = [Notebook.read(path) for path in sorted((root / "notebooks").glob("*.ipynb"))]
-    entries = [entry for page in reference for entry in page.entries()]
-    targets = link_targets(notebooks, [e.path for x in entries for e in (x, *x.members)])
+    entries = [e for page in reference for x in page.entries() for e in (x, *x.members)]
+    parameters = {name for entry in entries for name in re.findall(r"(\w+): ", entry.signature)}
+    targets = link_targets(notebooks, [entry.path for entry in entries], parameters)
     figures = [path.stem for path in files if path.suffix == ".png"]
     for nb in notebooks:
         (stage / "notebooks" / f"{nb.name}.ipynb").write_text(annotated(nb, figures, targets))

@@ -20,7 +20,10 @@ maximum_signature_line_length = 80
 
 # Nothing is fetched from another host: mathematics is one local file, buttons that launch are off.
 mathjax_path = "tex-svg.js"
-mathjax3_config = {"options": {"enableMenu": False}}
+mathjax3_config = {
+    "options": {"enableMenu": False},
+    "tex": {"packages": {"[-]": ["noundefined"]}},  # an unknown macro is an error
+}
 html_static_path = ["static"]
 html_css_files = ["book.css"]
 html_theme = "sphinx_book_theme"

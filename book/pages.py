@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import imagesize
+
 HEADING = re.compile(r"^#{1,4} +(.*)$", re.MULTILINE)
 DECISION = re.compile(r"[Dd]ecisions? (\d+)")
 EVIDENCE = re.compile(r"^<!-- evidence: (\d+)(?:, (.*?))? -->$", re.MULTILINE)
@@ -65,8 +67,13 @@ def linked(text: str, targets: Mapping[str, str]) -> str:
     return "".join(part if n % 2 else CODE.sub(link, part) for n, part in enumerate(parts))
 
 
-def link_targets(notebooks: Iterable[Notebook], objects: Iterable[str]) -> dict[str, str]:
-    """What inline code can link to: notebooks, `name`, `Class.member`, and unambiguous members."""
+def link_targets(
+    notebooks: Iterable[Notebook], objects: Iterable[str], parameters: set[str]
+) -> dict[str, str]:
+    """What inline code can link to: notebooks, `name`, `Class.member`.
+
+    And `member`, where it is one class's alone and no function has a parameter of that name.
+    """
     targets: dict[str, str] = {}
     members: dict[str, list[str]] = {}
     for path in objects:
@@ -76,7 +83,7 @@ def link_targets(notebooks: Iterable[Notebook], objects: Iterable[str]) -> dict[
         if start < len(parts) - 1:
             members.setdefault(parts[-1], []).append(path)
     for name, owners in members.items():
-        if len(owners) == 1:
+        if len(owners) == 1 and name not in parameters:
             targets.setdefault(name, owners[0])
     roles = {name: f"{{{{py:obj}}}}`{{}} <{path}>`" for name, path in targets.items()}
     return roles | {nb.name: f"{{{{doc}}}}`{{}} </notebooks/{nb.name}>`" for nb in notebooks}
@@ -117,7 +124,7 @@ def figure_cells(notebook: Notebook, names: Iterable[str]) -> dict[str, tuple[in
 
 
 def annotated(notebook: Notebook, figures: Iterable[str], targets: Mapping[str, str]) -> str:
-    """The notebook with a label at every decision and above every figure, and links in its prose."""
+    """The notebook with labels at its decisions and above its figures, and links in its prose."""
     content: dict[str, Any] = json.loads(json.dumps(notebook.content))
     labels: dict[tuple[int, int], list[str]] = {}
     for number, (c, p, _) in decisions(notebook).items():
@@ -175,7 +182,8 @@ def gallery(figures: Path, notebooks: list[Notebook]) -> str:
         files = [Path(file) for file in made["figures"]]
         cells = figure_cells(nb, [file.stem for file in files])
         lines += ["", f"## {nb.title}", "", _provenance(nb, made), "", "::::{container} gallery"]
-        for image in (file for file in files if file.suffix == ".png"):
+        images = [file for file in files if file.suffix == ".png"]
+        for image in sorted(images, key=lambda file: cells.get(file.stem, (0,))[0]):
             if not (figures / image).exists():
                 raise BookError(f"{record.name} lists {image}, which is not in figures/")
             shown.add(image.name)
@@ -183,8 +191,10 @@ def gallery(figures: Path, notebooks: list[Notebook]) -> str:
             anchor = f"#{image.stem}-{nb.name}" if image.stem in cells else f"notebooks/{nb.name}"
             others = [f for f in files if f.stem == image.stem and f != image]
             downloads = [f"{{download}}`{f.suffix[1:].upper()} <figures/{f}>`" for f in others]
+            width, height = imagesize.get(figures / image)
             lines += [
                 f":::{{figure}} figures/{image}",
+                f":figclass: {'wide' if width > 1.9 * height else 'square'}",
                 f":alt: {image.stem.removeprefix('fig_').replace('_', ' ')}, {heading}",
                 "",
                 f"[{heading}]({anchor}). {' · '.join(downloads)}",
