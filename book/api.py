@@ -65,9 +65,9 @@ def read(package: str) -> list[Page]:
             thing = getattr(module, name)
             if id(thing) not in seen:
                 seen.add(id(thing))
-                entry = _entry(module, name, thing)
+                home, entry = _entry(module, name, thing)
                 missing += [e.path for e in (entry, *entry.members) if not e.doc]
-                page.sections.setdefault(_section(module, thing), []).append(entry)
+                page.sections.setdefault(_section(module, home), []).append(entry)
         if page.sections:
             pages.append(page)
     if missing:
@@ -88,25 +88,26 @@ def _packages(package: str) -> Iterator[ModuleType]:
                 yield module
 
 
-def _section(module: ModuleType, thing: object) -> str:
+def _section(module: ModuleType, home: str) -> str:
     """The first line of what the file, or the subpackage, of an object says about itself."""
-    home = getattr(thing, "__module__", module.__name__)
-    parts = home.removeprefix(module.__name__ + ".").split(".")
-    place = f"{module.__name__}.{parts[0]}" if home != module.__name__ else home
-    doc = inspect.getdoc(sys.modules.get(place, module)) or ""
-    return doc.splitlines()[0].rstrip(".") if doc and place != module.__name__ else "Names"
+    inside = home.removeprefix(module.__name__ + ".").split(".")[0]
+    doc = inspect.getdoc(sys.modules.get(f"{module.__name__}.{inside}")) or "Names"
+    return doc.splitlines()[0].rstrip(".")
 
 
-def _entry(module: ModuleType, name: str, thing: Any) -> Entry:
+def _entry(module: ModuleType, name: str, thing: Any) -> tuple[str, Entry]:
+    """The module that defines an object, and the object."""
     path = f"{module.__name__}.{name}"
     if inspect.isclass(thing):
         doc = vars(thing).get("__doc__") or ""
         members = [_member(path, key, value) for key, value in vars(thing).items()]
         inner = tuple(member for member in members if member is not None)
-        return Entry(path, "class", _signature(thing), inspect.cleandoc(doc), (), inner)
+        signature = _signature(thing)
+        return thing.__module__, Entry(path, "class", signature, inspect.cleandoc(doc), (), inner)
     if inspect.isroutine(thing):
-        return Entry(path, "function", _signature(thing), inspect.getdoc(thing) or "")
-    return Entry(path, "data", "", _constant_doc(module.__name__, name, thing))
+        return thing.__module__, Entry(path, "function", _signature(thing), _own_doc(thing))
+    home, doc = _constant(module.__name__, name, thing)
+    return home, Entry(path, "data", "", doc)
 
 
 def _member(path: str, name: str, value: Any) -> Entry | None:
@@ -130,15 +131,15 @@ def _own_doc(function: Any) -> str:
     return inspect.cleandoc(getattr(function, "__doc__", None) or "")
 
 
-def _constant_doc(package: str, name: str, thing: object) -> str:
-    """The `#:` comment of a constant, in whichever module of the package assigns it."""
+def _constant(package: str, name: str, thing: object) -> tuple[str, str]:
+    """The module of the package that assigns a constant, and its `#:` comment there."""
     top = package.partition(".")[0]
     for home, module in list(sys.modules.items()):
         if home.split(".")[0] == top and vars(module).get(name) is thing:
             docs = ModuleAnalyzer.for_module(home).find_attr_docs()
             if ("", name) in docs:
-                return "\n".join(docs["", name]).strip()
-    return ""
+                return home, "\n".join(docs["", name]).strip()
+    return package, ""
 
 
 def _signature(thing: Any, skip: bool = False) -> str:

@@ -16,6 +16,7 @@ myst_enable_extensions = ["colon_fence", "dollarmath", "fieldlist", "deflist"]
 nitpicky = True
 nitpick_ignore_regex = [("py:class", ".*"), ("py:obj", "None")]
 add_module_names = False
+toc_object_entries_show_parents = "hide"
 maximum_signature_line_length = 80
 
 # Nothing is fetched from another host: mathematics is one local file, buttons that launch are off.

@@ -95,10 +95,10 @@ class Page:
         return answer[0]["result"]
 
     def _wait(self, done: Any, number: int = 0, answer: list[dict[str, Any]] | None = None) -> None:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 180
         while not done():
             ready, _, _ = select.select([self._events], [], [], max(0.0, end - time.monotonic()))
-            assert ready, "the browser has not answered for a minute"
+            assert ready, "the browser has not answered for three minutes"
             chunk = os.read(self._events, 1 << 20)
             assert chunk, "the browser has ended"
             *messages, self._buffer = (self._buffer + chunk).split(b"\0")
