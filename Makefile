@@ -1,6 +1,7 @@
 # make figures   every notebook, figure and table        (PROFILE=smoke|quick|paper, CORES=n, SLURM=1)
 # make test      lint, types, unit tests, notebooks
-# Both set up .venv themselves; all that has to be there is Python 3.11 or newer.
+# make book      the notebooks, figures and reference as a site, out/book
+# All set up .venv themselves; all that has to be there is Python 3.11 or newer.
 
 PYTHON  ?= python3
 PROFILE ?= quick
@@ -23,7 +24,7 @@ ifneq ($(shell $(PY) -c "print(open('$(STAMP)').read())" 2>/dev/null),$(CURDIR))
 STALE := stale
 endif
 
-.PHONY: help figures test test-fast lint notebooks clean stale
+.PHONY: help figures test test-fast lint notebooks book clean stale
 .DEFAULT_GOAL := help
 
 help:
@@ -31,6 +32,7 @@ help:
 	@echo "make test        lint, type check, tests, notebooks"
 	@echo "make test-fast   the same without slow tests and notebooks: under a minute"
 	@echo "make notebooks   write notebooks/*.ipynb, executed, from notebooks/*.py"
+	@echo "make book        the executed notebooks, figures and reference as a site, out/book"
 	@echo "make clean       remove out/ and caches; .venv stays"
 
 figures: $(STAMP)
@@ -52,6 +54,9 @@ lint: $(STAMP)
 notebooks: $(STAMP)
 	$(PY) workflow/pair.py
 
+book: $(STAMP)
+	@$(PY) book/build.py
+
 # The stamp is removed first and written last: whatever stops this rule, the next make starts afresh.
 # New pins go into an environment that was whole; anything else is made from nothing.
 $(STAMP): pyproject.toml constraints.txt $(STALE)
@@ -60,7 +65,7 @@ $(STAMP): pyproject.toml constraints.txt $(STALE)
 	@echo "Setting up $(VENV) (a few minutes, once)"
 	@if [ -n "$(STALE)" ]; then rm -f $@; $(PYTHON) -m venv --clear $(VENV); fi
 	@rm -f $@
-	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[notebooks,dev]"
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[notebooks,dev,book]"
 	@$(PY) -m pip check
 	@printf '%s' "$(CURDIR)" > $@
 

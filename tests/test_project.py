@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.metadata
 import json
 import re
 import subprocess
@@ -14,7 +16,9 @@ import nbformat
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "workflow"))
@@ -54,6 +58,48 @@ def test_environment_yml_has_the_constraints() -> None:
     assert "-e ." in pip
     assert "pip" in environment["dependencies"]
     assert environment["channels"] == ["conda-forge"]
+
+
+def test_binder_gets_jupyter_and_all_that_the_notebooks_import() -> None:
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    python = next(d for d in environment["dependencies"] if str(d).startswith("python="))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert Version(python.removeprefix("python=")) in SpecifierSet(project["requires-python"])
+    # A server, and ipykernel, whose kernel is the python3 that every notebook names.
+    assert {"jupyterlab", "ipykernel"} <= set(pins())
+    assert notebook_job.KERNELSPEC["name"] == "python3"
+    distributions = importlib.metadata.packages_distributions()
+    for source in SOURCES:
+        for module in imported_modules(source.read_text()) - sys.stdlib_module_names:
+            owners = {canonicalize_name(name) for name in distributions.get(module, [])}
+            known = owners & {*pins(), canonicalize_name(project["name"])}
+            assert known, f"{source.name} imports {module}, which environment.yml does not install"
+
+
+def imported_modules(code: str) -> set[str]:
+    """The top-level names of all absolute imports."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.append(node.module)
+    return {name.partition(".")[0] for name in names}
+
+
+def test_citation_names_the_paper_and_this_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert str(citation["cff-version"]) == "1.2.0"
+    assert {"message", "title", "authors"} <= set(citation)
+    assert str(citation["version"]) == project["version"]
+    assert citation["license"] == project["license"]
+    assert [a["name"] for a in citation["authors"]] == [a["name"] for a in project["authors"]]
+    paper = citation["preferred-citation"]
+    assert paper["title"] in " ".join((ROOT / "README.md").read_text().split())
+    assert [a["family-names"] for a in paper["authors"]] == ["Kaya", "Ghasemi", "Hashemi"]
+    assert (paper["type"], paper["year"]) == ("conference-paper", 2026)
+    assert "UAI" in paper["conference"]["name"]
 
 
 def test_constraints_are_sorted_and_named_once() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from numpy.typing import NDArray
 
-# How the methods of benchmarks/scaling.py are drawn: label, colour, marker, line.
+#: How the methods of benchmarks/scaling.py are drawn: label, colour, marker, line.
 SCALING_STYLES = {
     "literal": ("literal $T_2$", "#000000", "s", "-"),
     "dense": ("dense pairs", "#0072B2", "o", "-"),

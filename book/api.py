@@ -1,0 +1,199 @@
+"""Reference pages out of docstrings, which are Markdown. A public name without one is an error."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import importlib
+import inspect
+import pkgutil
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from sphinx.pycode import ModuleAnalyzer
+
+FIELD = re.compile(r"([A-Za-z_]\w*(?:, [A-Za-z_]\w*)*): (.*)")
+
+
+class UndocumentedError(Exception):
+    """Public names that have no docstring of their own."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One public object: where it is found, and what Sphinx calls its kind."""
+
+    path: str  # jmdp_lib.atari.CoupledAtari.query
+    kind: str  # function, class, data, method, property
+    signature: str
+    doc: str
+    options: tuple[str, ...] = ()
+    members: tuple[Entry, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition(".")[2]
+
+
+@dataclass
+class Page:
+    """The public names of one package, in sections that follow the files they are written in."""
+
+    module: str
+    doc: str
+    sections: dict[str, list[Entry]] = field(default_factory=dict)
+
+    def entries(self) -> Iterator[Entry]:
+        for section in self.sections.values():
+            yield from section
+
+
+def read(package: str) -> list[Page]:
+    """The pages of a package and its subpackages; every name where it is first met."""
+    seen: set[int] = set()
+    missing: list[str] = []
+    pages = []
+    for module in _packages(package):
+        page = Page(module.__name__, inspect.getdoc(module) or "")
+        if not page.doc:
+            missing.append(page.module)
+        for name in module.__all__:
+            thing = getattr(module, name)
+            if id(thing) not in seen:
+                seen.add(id(thing))
+                home, entry = _entry(module, name, thing)
+                missing += [e.path for e in (entry, *entry.members) if not e.doc]
+                page.sections.setdefault(_section(module, home), []).append(entry)
+        if page.sections:
+            pages.append(page)
+    if missing:
+        raise UndocumentedError(
+            f"public names without a docstring (a comment `#:` above, for a constant): "
+            f"{', '.join(missing)}"
+        )
+    return pages
+
+
+def _packages(package: str) -> Iterator[ModuleType]:
+    root = importlib.import_module(package)
+    yield root
+    for found in pkgutil.walk_packages(root.__path__, package + "."):
+        if found.ispkg:
+            module = importlib.import_module(found.name)
+            if hasattr(module, "__all__"):
+                yield module
+
+
+def _section(module: ModuleType, home: str) -> str:
+    """The first line of what the file, or the subpackage, of an object says about itself."""
+    inside = home.removeprefix(module.__name__ + ".").split(".")[0]
+    doc = inspect.getdoc(sys.modules.get(f"{module.__name__}.{inside}")) or "Names"
+    return doc.splitlines()[0].rstrip(".")
+
+
+def _entry(module: ModuleType, name: str, thing: Any) -> tuple[str, Entry]:
+    """The module that defines an object, and the object."""
+    path = f"{module.__name__}.{name}"
+    if inspect.isclass(thing):
+        doc = vars(thing).get("__doc__") or ""
+        members = [_member(path, key, value) for key, value in vars(thing).items()]
+        inner = tuple(member for member in members if member is not None)
+        signature = _signature(thing)
+        return thing.__module__, Entry(path, "class", signature, inspect.cleandoc(doc), (), inner)
+    if inspect.isroutine(thing):
+        return thing.__module__, Entry(path, "function", _signature(thing), _own_doc(thing))
+    home, doc = _constant(module.__name__, name, thing)
+    return home, Entry(path, "data", "", doc)
+
+
+def _member(path: str, name: str, value: Any) -> Entry | None:
+    if name.startswith("_"):
+        return None
+    where = f"{path}.{name}"
+    if isinstance(value, property | functools.cached_property):
+        function = value.fget if isinstance(value, property) else value.func
+        returns = str(inspect.signature(function).return_annotation) if function else ""
+        return Entry(where, "property", "", _own_doc(function), (f":type: {returns}",))
+    if isinstance(value, classmethod | staticmethod):
+        signature = _signature(value.__func__, skip=isinstance(value, classmethod))
+        flag = f":{type(value).__name__}:"
+        return Entry(where, "method", signature, _own_doc(value.__func__), (flag,))
+    if inspect.isfunction(value):
+        return Entry(where, "method", _signature(value, skip=True), _own_doc(value))
+    return None  # a field, described with the class
+
+
+def _own_doc(function: Any) -> str:
+    return inspect.cleandoc(getattr(function, "__doc__", None) or "")
+
+
+def _constant(package: str, name: str, thing: object) -> tuple[str, str]:
+    """The module of the package that assigns a constant, and its `#:` comment there."""
+    top = package.partition(".")[0]
+    for home, module in list(sys.modules.items()):
+        if home.split(".")[0] == top and vars(module).get(name) is thing:
+            docs = ModuleAnalyzer.for_module(home).find_attr_docs()
+            if ("", name) in docs:
+                return home, "\n".join(docs["", name]).strip()
+    return package, ""
+
+
+def _signature(thing: Any, skip: bool = False) -> str:
+    """As written in the source: annotations without quotes, without `self` or `cls`."""
+    if inspect.isclass(thing) and issubclass(thing, Exception | enum.Enum):
+        return ""
+    signature = inspect.signature(thing)
+    if skip:
+        signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+    if inspect.isclass(thing):
+        signature = signature.replace(return_annotation=inspect.Signature.empty)
+    return re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(signature))
+
+
+def markdown(doc: str) -> str:
+    """A docstring with its `name: meaning` lines as a list and its indented blocks as such."""
+    blocks = []
+    for number, block in enumerate(re.split(r"\n\s*\n", doc)):
+        head, _, rest = block.partition("\n")
+        if re.fullmatch(r"Attributes\b.*:", head):
+            blocks += [f"**{head}**", _fields(inspect.cleandoc("\n" + rest))]
+        elif number and FIELD.match(head):
+            blocks.append(_fields(block))
+        elif block.startswith("    "):
+            blocks.append(f"```text\n{inspect.cleandoc(block)}\n```")
+        else:
+            blocks.append(block)
+    return "\n\n".join(blocks)
+
+
+def _fields(block: str) -> str:
+    """A definition list; a line that names nothing goes on with the one before."""
+    lines = []
+    for line in block.splitlines():
+        found = FIELD.fullmatch(line)
+        lines.append(f"\n`{found[1]}`\n: {found[2]}" if found else f"  {line.strip()}")
+    return "\n".join(lines)
+
+
+def render(page: Page) -> str:
+    """A reference page: what the package says of itself, a table of names, and each in full."""
+    lines = [f"# `{page.module}`", "", page.doc, "", f"```{{py:module}} {page.module}", "```", ""]
+    lines += ["| name | |", "|---|---|"]
+    for entry in page.entries():
+        first = entry.doc.split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+        lines.append(f"| {{py:obj}}`{entry.name} <{entry.path}>` | {first} |")
+    for title, entries in page.sections.items():
+        lines += ["", f"## {title}", "", *(_directive(page.module, entry) for entry in entries)]
+    return "\n".join(lines) + "\n"
+
+
+def _directive(module: str, entry: Entry, fence: str = "::::") -> str:
+    name = entry.path.removeprefix(module + ".")
+    lines = [f"{fence}{{py:{entry.kind}}} {name}{entry.signature}", *entry.options]
+    lines += ["", markdown(entry.doc), ""]
+    lines += [_directive(module, member, ":::") for member in entry.members]
+    return "\n".join([*lines, fence, ""])

@@ -1,0 +1,42 @@
+"""Settings of the book. `build.py` gathers the pages beside this file and runs Sphinx on them."""
+
+from importlib.metadata import version as installed
+
+project = "The joint-MDP companion"
+author = "The joint-MDP companion authors"
+project_copyright = author
+version = release = installed("jmdp_lib")
+
+extensions = ["myst_nb", "sphinx.ext.mathjax"]
+exclude_patterns = ["_readme.md"]  # parts of it are included
+nb_execution_mode = "off"  # the notebooks are committed executed
+myst_enable_extensions = ["colon_fence", "dollarmath", "fieldlist", "deflist"]
+
+# Every reference to a function must lead somewhere. Types in signatures need not.
+nitpicky = True
+nitpick_ignore_regex = [("py:class", ".*"), ("py:obj", "None")]
+add_module_names = False
+toc_object_entries_show_parents = "hide"
+maximum_signature_line_length = 80
+
+# Nothing is fetched from another host: mathematics is one local file, buttons that launch are off.
+mathjax_path = "tex-svg.js"
+mathjax3_config = {
+    "options": {"enableMenu": False},
+    "tex": {"packages": {"[-]": ["noundefined"]}},  # an unknown macro is an error
+}
+html_static_path = ["static"]
+html_css_files = ["book.css"]
+html_theme = "sphinx_book_theme"
+html_title = project
+html_favicon = "static/favicon.svg"
+html_context = {"default_mode": "light"}
+html_last_updated_fmt = None
+html_show_sphinx = False
+html_theme_options = {
+    "show_toc_level": 2,
+    "use_download_button": True,
+    "use_fullscreen_button": False,
+    "home_page_in_toc": True,
+    "navbar_persistent": [],  # the search field is in the margin
+}

@@ -1,0 +1,215 @@
+"""What the book says about the notebooks: links, the gallery, the evidence for each decision."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import imagesize
+
+HEADING = re.compile(r"^#{1,4} +(.*)$", re.MULTILINE)
+DECISION = re.compile(r"[Dd]ecisions? (\d+)")
+EVIDENCE = re.compile(r"^<!-- evidence: (\d+)(?:, (.*?))? -->$", re.MULTILINE)
+CODE = re.compile(r"(\{[\w:]+\}|\[|`)?`([^`\n]+)`")  # and what would make it something else
+
+
+class BookError(Exception):
+    """Something that the book needs is not in the project; the message names it."""
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """An executed notebook, as JSON."""
+
+    name: str
+    content: dict[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> Notebook:
+        return cls(path.stem, json.loads(path.read_text(encoding="utf-8")))
+
+    @property
+    def cells(self) -> list[dict[str, Any]]:
+        return self.content["cells"]
+
+    @property
+    def title(self) -> str:
+        found = next(filter(None, (HEADING.search(source(cell)) for cell in self.cells)), None)
+        if found is None:
+            raise BookError(f"{self.name}.ipynb has no heading")
+        return found[1]
+
+    def claims(self) -> list[tuple[str, str]]:
+        """(claim, value) of every line `claim | value | holds` that its last cell prints."""
+        outputs = [output for cell in self.cells for output in cell.get("outputs", [])]
+        text = "".join("".join(output.get("text", "")) for output in outputs)
+        lines = (line.rsplit(" | ", 2) for line in text.splitlines())
+        return [(p[0], p[1]) for p in lines if len(p) == 3 and p[2] == "holds"]
+
+
+def source(cell: Mapping[str, Any]) -> str:
+    return "".join(cell["source"])
+
+
+def linked(text: str, targets: Mapping[str, str]) -> str:
+    """Inline code that names a notebook or a public object becomes a link to it."""
+
+    def link(match: re.Match[str]) -> str:
+        name = re.split(r"[(\[]", match[2])[0].removeprefix("jl.")
+        target = targets.get(name) or targets.get(name.partition(".")[0])
+        return target.format(match[2]) if target and not match[1] else match[0]
+
+    parts = re.split(r"(^```[\s\S]*?^```$|^#.*$)", text, flags=re.MULTILINE)
+    return "".join(part if n % 2 else CODE.sub(link, part) for n, part in enumerate(parts))
+
+
+def link_targets(
+    notebooks: Iterable[Notebook], objects: Iterable[str], parameters: set[str]
+) -> dict[str, str]:
+    """What inline code can link to: notebooks, `name`, `Class.member`.
+
+    And `member`, where it is one class's alone and no function has a parameter of that name.
+    """
+    targets: dict[str, str] = {}
+    members: dict[str, list[str]] = {}
+    for path in objects:
+        parts = path.split(".")
+        start = next((n for n, part in enumerate(parts) if part[:1].isupper()), len(parts) - 1)
+        targets.setdefault(".".join(parts[start:]), path)
+        if start < len(parts) - 1:
+            members.setdefault(parts[-1], []).append(path)
+    for name, owners in members.items():
+        if len(owners) == 1 and name not in parameters:
+            targets.setdefault(name, owners[0])
+    roles = {name: f"{{{{py:obj}}}}`{{}} <{path}>`" for name, path in targets.items()}
+    return roles | {nb.name: f"{{{{doc}}}}`{{}} </notebooks/{nb.name}>`" for nb in notebooks}
+
+
+def decisions(notebook: Notebook) -> dict[int, tuple[int, int, str]]:
+    """Where a decision is first marked, (cell, paragraph, heading above it); bold marks first."""
+    found: dict[int, tuple[int, int, str]] = {}
+    bold: set[int] = set()
+    heading = notebook.title
+    for c, cell in enumerate(notebook.cells):
+        if cell["cell_type"] != "markdown":
+            continue
+        for p, paragraph in enumerate(source(cell).split("\n\n")):
+            if titles := HEADING.findall(paragraph):
+                heading = titles[-1]
+            for match in DECISION.finditer(paragraph):
+                number, marked = int(match[1]), "**Decision" in paragraph
+                if number not in found or (marked and number not in bold):
+                    found[number] = c, p, heading
+                    bold |= {number} if marked else set()
+    return found
+
+
+def figure_cells(notebook: Notebook, names: Iterable[str]) -> dict[str, tuple[int, str]]:
+    """(cell of the text above it, heading above that) of each figure that the notebook saves."""
+    found: dict[str, tuple[int, str]] = {}
+    text, heading = 0, notebook.title
+    for c, cell in enumerate(notebook.cells):
+        if cell["cell_type"] == "markdown":
+            text = c
+            if titles := HEADING.findall(source(cell)):
+                heading = titles[-1]
+        for name in names:
+            if cell["cell_type"] == "code" and f'"{name}"' in source(cell):
+                found.setdefault(name, (text, heading))
+    return found
+
+
+def annotated(notebook: Notebook, figures: Iterable[str], targets: Mapping[str, str]) -> str:
+    """The notebook with labels at its decisions and above its figures, and links in its prose."""
+    content: dict[str, Any] = json.loads(json.dumps(notebook.content))
+    labels: dict[tuple[int, int], list[str]] = {}
+    for number, (c, p, _) in decisions(notebook).items():
+        labels.setdefault((c, p), []).append(f"decision-{number}-{notebook.name}")
+    for name, (c, _) in figure_cells(notebook, figures).items():
+        labels.setdefault((c, 0), []).append(f"{name}-{notebook.name}")
+    for c, cell in enumerate(content["cells"]):
+        if cell["cell_type"] == "markdown":
+            paragraphs = linked(source(cell), targets).split("\n\n")
+            for p, paragraph in enumerate(paragraphs):
+                here = "".join(f"({label})=\n" for label in labels.get((c, p), []))
+                paragraphs[p] = here + paragraph
+            cell["source"] = "\n\n".join(paragraphs)
+    return json.dumps(content)
+
+
+def with_evidence(text: str, notebooks: list[Notebook]) -> str:
+    """Each `<!-- evidence: N -->` replaced by where decision N is shown, and with which numbers.
+
+    `<!-- evidence: N, words -->` adds the claims that begin with these words.
+    """
+    marks = {nb.name: decisions(nb) for nb in notebooks}
+
+    def evidence(match: re.Match[str]) -> str:
+        number, words = int(match[1]), match[2]
+        starts = (f"decision {number}: ", *([words] if words else []))
+        places, numbers = [], []
+        for nb in notebooks:
+            if number in marks[nb.name]:
+                places.append(f"[{marks[nb.name][number][2]}](#decision-{number}-{nb.name})")
+            for claim, value in nb.claims():
+                if claim.startswith(starts):
+                    numbers.append(f"{claim.removeprefix(starts[0])}: **{value}**")
+        if not places or not numbers:
+            raise BookError(f"no notebook marks decision {number} and asserts a number for it")
+        return f":The number: {'; '.join(numbers)}\n:Shown in: {', '.join(places)}"
+
+    return EVIDENCE.sub(evidence, text)
+
+
+def gallery(figures: Path, notebooks: list[Notebook]) -> str:
+    """A page of the committed figures, by notebook, each with its section, data and PDF."""
+    lines = [
+        "# Gallery",
+        "",
+        "Every committed figure, as the paper profile drew it (`make figures PROFILE=paper`). Each",
+        "leads to the section that draws it, and to the numbers it was drawn from.",
+    ]
+    shown: set[str] = set()
+    for nb in notebooks:
+        record = figures / "provenance" / f"{nb.name}.json"
+        if not record.exists():
+            continue
+        made = json.loads(record.read_text())
+        files = [Path(file) for file in made["figures"]]
+        cells = figure_cells(nb, [file.stem for file in files])
+        lines += ["", f"## {nb.title}", "", _provenance(nb, made), "", "::::{container} gallery"]
+        images = [file for file in files if file.suffix == ".png"]
+        for image in sorted(images, key=lambda file: cells.get(file.stem, (0,))[0]):
+            if not (figures / image).exists():
+                raise BookError(f"{record.name} lists {image}, which is not in figures/")
+            shown.add(image.name)
+            heading = cells.get(image.stem, (0, nb.title))[1]
+            anchor = f"#{image.stem}-{nb.name}" if image.stem in cells else f"notebooks/{nb.name}"
+            others = [f for f in files if f.stem == image.stem and f != image]
+            downloads = [f"{{download}}`{f.suffix[1:].upper()} <figures/{f}>`" for f in others]
+            width, height = imagesize.get(figures / image)
+            lines += [
+                f":::{{figure}} figures/{image}",
+                f":figclass: {'wide' if width > 1.9 * height else 'square'}",
+                f":alt: {image.stem.removeprefix('fig_').replace('_', ' ')}, {heading}",
+                "",
+                f"[{heading}]({anchor}). {' · '.join(downloads)}",
+                ":::",
+            ]
+        lines += ["::::"]
+    orphans = sorted({path.name for path in figures.glob("*.png")} - shown)
+    if orphans:
+        raise BookError(f"figures/{orphans[0]} is in no figures/provenance/*.json")
+    return "\n".join(lines) + "\n"
+
+
+def _provenance(nb: Notebook, made: Mapping[str, Any]) -> str:
+    commit = f", commit `{made['commit'][:9]}`" if made.get("commit") else ""
+    return (
+        f"Drawn by {{doc}}`/notebooks/{nb.name}` in {made['wall_seconds']:.0f} s on "
+        f"{made['hardware']['cores']} cores{commit}."
+    )

@@ -1,0 +1,317 @@
+"""The book: it builds, every link leads somewhere, and a real browser reads every page offline."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import http.server
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
+
+import browser
+import pytest
+from bs4 import BeautifulSoup
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "book"))
+
+import api  # noqa: E402
+import build  # noqa: E402
+import pages  # noqa: E402
+
+NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+
+
+def make(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, ROOT / "book" / "build.py", *map(str, arguments)]
+    environment = {**os.environ, **environment}
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The book, built once, whichever process asks first."""
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with open(base / "book.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (base / "book").exists():
+            done = make("--out", base / "book")
+            assert done.returncode == 0, done.stdout + done.stderr
+    return base / "book"
+
+
+@functools.cache
+def parsed(path: Path) -> BeautifulSoup:
+    return BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+
+
+@functools.cache
+def anchors(path: Path) -> set[str]:
+    return {element["id"] for element in parsed(path).find_all(id=True)}
+
+
+def html_pages(site: Path) -> list[str]:
+    names = (path.relative_to(site).as_posix() for path in site.rglob("*.html"))
+    return sorted(name for name in names if not name.startswith("_static/"))  # the theme's own
+
+
+# ---- what goes in -------------------------------------------------------------------------------
+
+
+def write_package(folder: Path, body: str) -> None:
+    (folder / "halfdone").mkdir()
+    (folder / "halfdone" / "__init__.py").write_text(f'"""A package."""\n{body}')
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ("def mystery():\n    pass\n", "halfdone.mystery"),
+        ("class Mystery:\n    pass\nmystery = Mystery\n", "halfdone.mystery"),
+        ("#: Not documented by what a dict is.\nother = {}\nmystery = {}\n", "halfdone.mystery"),
+        (
+            'class Known:\n    """Known."""\n    def part(self):\n        pass\nmystery = Known\n',
+            "halfdone.mystery.part",
+        ),
+    ],
+    ids=["function", "class", "constant", "method"],
+)
+def test_an_undocumented_public_name_stops_the_build(tmp_path: Path, body: str, name: str) -> None:
+    write_package(tmp_path, body + '__all__ = ["mystery"]\n')
+    done = make("--package", "halfdone", "--out", tmp_path / "html", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: public names without a docstring")
+    assert done.stderr.strip().endswith(f": {name}")
+    assert not (tmp_path / "html").exists()
+
+
+def test_docstrings_become_markdown() -> None:
+    doc = "First line.\n\nname: what it\n    means\nother, more: too\n\n    x = y\n\nPlain: text."
+    assert api.markdown(doc) == (
+        "First line.\n\n\n`name`\n: what it\n  means\n\n`other, more`\n: too\n\n"
+        "```text\nx = y\n```\n\n\n`Plain`\n: text."
+    )
+
+
+def test_code_that_names_something_becomes_a_link() -> None:
+    notebook = pages.Notebook("01_one", {"cells": []})
+    objects = ["p.f", "p.C", "p.C.only", "p.C.both", "p.D", "p.D.both", "p.C.size"]
+    targets = pages.link_targets([notebook], objects, {"size"})
+
+    def link(text: str) -> str:
+        return pages.linked(text, targets)
+
+    assert link("`f(x)`") == "{py:obj}`f(x) <p.f>`"
+    assert link("`C.only`, `only`") == "{py:obj}`C.only <p.C.only>`, {py:obj}`only <p.C.only>`"
+    assert link("`C.field`") == "{py:obj}`C.field <p.C>`"
+    assert link("`01_one`") == "{doc}`01_one </notebooks/01_one>`"
+    for text in ("`both`", "`size`", "`unknown`", "[`f`](x)", "{py:obj}`f <p.f>` and x", "# `f`"):
+        assert link(text) == text
+    assert link("```python\nx = `f`\n```") == "```python\nx = `f`\n```"
+
+
+def test_a_decision_without_a_number_stops_the_build() -> None:
+    cells = [
+        {"cell_type": "markdown", "source": "# One\n\n**Decision 4: so.**"},
+        {"cell_type": "code", "source": "", "outputs": [{"text": "decision 4: x | 1.5 | holds\n"}]},
+    ]
+    notebook = pages.Notebook("01_one", {"cells": cells})
+    shown = pages.with_evidence("<!-- evidence: 4 -->", [notebook])
+    assert shown == ":The number: x: **1.5**\n:Shown in: [One](#decision-4-01_one)"
+    with pytest.raises(pages.BookError, match="decision 5"):
+        pages.with_evidence("<!-- evidence: 5 -->", [notebook])
+
+
+def test_a_figure_without_provenance_stops_the_build(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "figures" / "fig_examples.png", tmp_path / "fig_lost.png")
+    with pytest.raises(pages.BookError, match=r"fig_lost\.png"):
+        pages.gallery(tmp_path, [])
+
+
+def test_mathjax_is_the_expected_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(build.mathjax()) > 1_000_000
+    monkeypatch.setattr(build, "MATHJAX_SHA256", "0" * 64)
+    with pytest.raises(pages.BookError, match="MathJax"):
+        build.mathjax()
+
+
+# ---- what comes out -----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_every_notebook_and_figure_is_in_the_book(site: Path) -> None:
+    landing = parsed(site / "index.html")
+    links = [a["href"] for a in landing.select("article a[href^='notebooks/']")]
+    assert links == [f"notebooks/{name}.html" for name in NOTEBOOKS]
+    gallery = parsed(site / "gallery.html")
+    shown = {Path(image["src"]).name for image in gallery.select(".gallery img")}
+    assert shown == {path.name for path in (ROOT / "figures").glob("*.png")}
+    for name in NOTEBOOKS:  # the download is the notebook itself
+        copy = site / "_sources" / "notebooks" / f"{name}.ipynb"
+        assert copy.read_bytes() == (ROOT / "notebooks" / f"{name}.ipynb").read_bytes()
+
+
+@pytest.mark.slow
+def test_every_public_name_is_in_the_reference(site: Path) -> None:
+    for page in api.read("jmdp_lib"):
+        ids = {tag["id"] for tag in parsed(site / "api" / f"{page.module}.html").select("dt[id]")}
+        assert {entry.path for entry in page.entries()} <= ids
+
+
+@pytest.mark.slow
+def test_each_decision_has_its_number_and_place(site: Path) -> None:
+    paper = parsed(site / "paper.html")
+    sections = [heading.parent for heading in paper.select("article h3")]
+    assert [s.h3.get_text().split(".")[0] for s in sections] == [str(n) for n in range(1, 14)]
+    for section in sections:
+        assert section.select("dd strong"), section.h3.get_text()
+        assert section.select("dd a[href^='notebooks/']"), section.h3.get_text()
+
+
+@pytest.mark.slow
+def test_links_lead_to_pages_and_anchors_that_exist(site: Path) -> None:
+    broken = []
+    for name in html_pages(site):
+        for tag, attribute in (("a", "href"), ("img", "src"), ("link", "href"), ("script", "src")):
+            for element in parsed(site / name).find_all(tag, attrs={attribute: True}):
+                target, anchor = urldefrag(urljoin(f"file:///{name}", element[attribute]))
+                parts = urlsplit(target)
+                if parts.scheme != "file":
+                    if tag != "a":
+                        broken.append(f"{name}: {tag} from another host: {target}")
+                    continue
+                path = site / unquote(parts.path).lstrip("/")
+                path = path / "index.html" if path.is_dir() else path
+                if not path.is_file():
+                    broken.append(f"{name}: {element[attribute]}")
+                elif anchor and unquote(anchor) not in anchors(path):
+                    broken.append(f"{name}: no anchor {element[attribute]}")
+    assert not broken, "\n".join(broken)
+
+
+@pytest.mark.slow
+def test_no_page_names_the_folder_it_was_built_in(site: Path) -> None:
+    texts = [path.read_text("utf-8") for path in site.rglob("*") if path.suffix in {".html", ".js"}]
+    assert not [text for text in texts if str(ROOT) in text or str(site) in text]
+
+
+# ---- what a reader sees -------------------------------------------------------------------------
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[str]:
+    handler = functools.partial(Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    with served(site) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[browser.Page]:
+    executable = browser.find()
+    if executable is None:
+        message = (
+            "no browser to read the book with: install Chromium (Debian: apt install chromium)"
+        )
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(message)
+    with browser.page(executable) as page:
+        yield page
+
+
+PAGE_REPORT = """({
+    formulas: document.querySelectorAll('.math').length,
+    rendered: document.querySelectorAll('.math mjx-container').length,
+    errors: [...document.querySelectorAll('[data-mjx-error], mjx-merror, g[data-mml-node=merror]')]
+        .map(e => e.textContent || e.outerHTML),
+    broken: [...document.images].filter(i => !i.complete || !i.naturalWidth).map(i => i.src),
+    width: document.documentElement.scrollWidth,
+})"""
+
+
+@pytest.mark.slow
+def test_a_browser_reads_every_page_offline(site: Path, address: str, tab: browser.Page) -> None:
+    formulas = {}
+    for name in html_pages(site):
+        tab.open(address + name)
+        tab.evaluate(  # images below the window are loaded only when they are asked for
+            "Promise.all([...document.images].map(i => {i.loading = 'eager'; return i.decode()}))"
+            ".then(() => true, () => false)"
+        )
+        report = tab.evaluate(PAGE_REPORT)
+        assert not tab.problems, f"{name}: {tab.problems}"
+        assert not report["errors"], f"{name}: {report['errors']}"
+        assert not report["broken"], f"{name}: {report['broken']}"
+        assert report["rendered"] == report["formulas"], name
+        away = [u for u in tab.requests if not u.startswith((address, "data:", "blob:"))]
+        assert not away, f"{name} asks another host: {away}"
+        formulas[name] = report["formulas"]
+    assert all(formulas[f"notebooks/{name}.html"] for name in NOTEBOOKS)
+    assert formulas["paper.html"] > 20
+
+
+BAD_PAGE = r"""<link rel="icon" href="data:,">
+<script>window.MathJax = {tex: {packages: {"[-]": ["noundefined"]}}}</script>
+<script src="tex-svg.js"></script>
+<img src="missing.png"><img src="http://example.invalid/away.png">
+<span class="math">\(\unknown\)</span>
+<script>console.error("said so"); setTimeout(() => { throw Error("thrown") }, 0)</script>"""
+
+
+@pytest.mark.slow
+def test_the_browser_sees_what_is_wrong(tmp_path: Path, tab: browser.Page) -> None:
+    (tmp_path / "index.html").write_text(BAD_PAGE)
+    (tmp_path / "tex-svg.js").write_bytes(build.mathjax())
+    with served(tmp_path) as address:
+        tab.open(address)
+        report = tab.evaluate(PAGE_REPORT)
+        assert "http://example.invalid/away.png" in tab.requests
+    problems = "\n".join(tab.problems)
+    for problem in ("404", "missing.png", "ERR_NAME_NOT_RESOLVED", "said so", "thrown"):
+        assert problem in problems
+    assert len(report["broken"]) == 2
+    assert report["rendered"] == 1
+    assert "unknown" in report["errors"][0]
+
+
+@pytest.mark.slow
+def test_pages_fit_a_telephone(site: Path, address: str, tab: browser.Page) -> None:
+    tab.resize(390, 800, mobile=True)
+    for name in ("index.html", "gallery.html", "paper.html", f"notebooks/{NOTEBOOKS[0]}.html"):
+        tab.open(address + name)
+        assert tab.evaluate(PAGE_REPORT)["width"] <= 390, name
+    tab.resize(1280, 900)
+
+
+@pytest.mark.slow
+def test_search_finds_a_word(address: str, tab: browser.Page) -> None:
+    tab.open(address + "search.html")
+    tab.evaluate(
+        "(() => { const form = [...document.querySelectorAll('form')]"
+        ".find(f => f.querySelector('input[name=q]'));"
+        " form.querySelector('input[name=q]').value = 'contraction'; form.submit(); })()"
+    )
+    tab.until("location.search.includes('contraction') && document.readyState == 'complete'")
+    tab.until("document.querySelectorAll('ul.search li a').length > 0")
+    found = tab.evaluate("[...document.querySelectorAll('ul.search li a')].map(a => a.href)")
+    assert any("notebooks/01_theory_checks.html" in link for link in found), found
+    assert not tab.problems
