@@ -3,7 +3,16 @@
 `style()` sets the one look; `save()` writes a figure as PDF and PNG with its data beside it.
 """
 
+from jmdp_lib.figures.correlations import (
+    correlation_bar,
+    correlation_grid,
+    correlation_matrix,
+    correlation_table,
+)
 from jmdp_lib.figures.files import save, style
+from jmdp_lib.figures.interact import explore
+from jmdp_lib.figures.pictures import gridworld, transition
+from jmdp_lib.figures.residuals import block_decay, residual_decay, sweeps_by_gamma
 from jmdp_lib.figures.scaling import SCALING_STYLES, scaling
 from jmdp_lib.figures.theory import (
     against_exact,
@@ -22,7 +31,14 @@ __all__ = [
     "SCALING_STYLES",
     "against_exact",
     "band",
+    "block_decay",
     "convergence",
+    "correlation_bar",
+    "correlation_grid",
+    "correlation_matrix",
+    "correlation_table",
+    "explore",
+    "gridworld",
     "joint_law",
     "matrix",
     "moduli",
@@ -30,7 +46,10 @@ __all__ = [
     "pair_weights",
     "partners",
     "pattern",
+    "residual_decay",
     "save",
     "scaling",
     "style",
+    "sweeps_by_gamma",
+    "transition",
 ]
