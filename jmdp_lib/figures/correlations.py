@@ -88,7 +88,7 @@ def correlation_bar(fig: Any, axes: Any, **where: Any) -> Any:
 def correlation_table(reading: str, correlation: Floats, labels: Sequence[str]) -> pd.DataFrame:
     """Correlations (S, A, A) as rows: reading, state, action, other, correlation."""
     s, a, b = (i.ravel() for i in np.indices(correlation.shape))
-    names = np.asarray(labels)
+    names = np.array(list(labels))
     return pd.DataFrame({"reading": reading, "state": s, "action": names[a], "other": names[b],
                          "correlation": correlation.ravel()})  # fmt: skip
 

@@ -15,7 +15,7 @@ def explore(
     """Show draw(value), and below it a slider that draws it anew; returns the slider.
 
     The figure is an ordinary output, which a stored notebook keeps; the slider replaces it in
-    place. Where ipywidgets is not installed there is no slider, and None comes back.
+    place. Outside IPython, or where ipywidgets is not installed, there is no slider but None.
     """
     from IPython.display import display
 
@@ -23,6 +23,8 @@ def explore(
     try:
         import ipywidgets
     except ImportError:
+        return None
+    if handle is None:
         return None
     slider = ipywidgets.FloatSlider(
         value=value, min=low, max=high, step=step, description=name, continuous_update=False,

@@ -52,8 +52,9 @@ def block_decay(ax: Axes, trace: Trace, gamma: float) -> Axes:
         last = int(np.flatnonzero(np.isfinite(seen))[-1])
         if last + 1 < values.size and values[last] > 1e-6 * values.max():  # at once, not gradually
             ax.plot(last, values[last], "o", ms=3.5, color=color, zorder=3)
-            ax.annotate(f"exact after {last + 1} sweeps", (last, values[last]), (3, -9), color=color,
-                        textcoords="offset points", va="top", ha="center", fontsize=7)  # fmt: skip
+            note, place = f"exact after\n{last + 1} sweeps", (last, values[last])
+            ax.annotate(note, place, (0, -14), textcoords="offset points", color=color, va="top",
+                        ha="center", fontsize=7)  # fmt: skip
     ax.set_xlabel("iteration $k$")
     return ax
 
