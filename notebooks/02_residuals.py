@@ -191,7 +191,7 @@ for name, sol in loose.items():
 
 # %% [markdown]
 # But who wants second moments? We want **gaps**, and $\mathrm{Var}\,G$ is a small difference of large second moments. From a bound of 0.01 on $M$ alone, with
-# $\lambda = 40$, each $\Sigma$ could be off by 0.4, of the size of the gap variances themselves. What is the truth?
+# $\lambda = 40$, each $\Sigma$ could be off by 0.4 and a gap variance, which takes four of them, by 1.6: as much as there is. What is the truth?
 
 # %%
 name, case = "5x5 WGW, uniform policy", (grid, jl.uniform_policy(grid))
@@ -276,13 +276,13 @@ claims.check("WGW, goal policy: factor, in theory 0.19", f"{found:.2f}", 0.19 < 
 # - **Inventory:** noise for ever, $\tau = 1$, and differences of means are soon forgotten. The rate is $\gamma^2$. This is the case people have in mind.
 # - **Chain:** $\gamma^2$ while there are coins left, and then *nothing*: exact after 24 sweeps. Both actions lead to the same state, so the
 #   means cancel out of $c_0$ altogether.
-# - **Grid, goal policy:** a cell is left with probability 0.8 and never returned to, so $\sigma = \tau = 0.2$ and the rate is $0.2\,\gamma = 0.19$ in the end. Measured
+# - **Grid, goal policy:** a cell is left with probability 0.8 or more and never returned to, so $\sigma = \tau = 0.2$ and the rate is $0.2\,\gamma = 0.19$ in the end. Measured
 #   before rounding sets in it is a little higher, because several cells wait one after the other ($k^d\, 0.2^k$, not $0.2^k$).
 # - **Grid, uniform policy:** the agent wanders, $\sigma = 0.997$. Differences of means fade *slower* than $\gamma^{2k}$, and the covariances must wait for them:
 #   $0.9472$ against $\gamma^2 = 0.9025$.
 #
 # So "$\gamma$ for means, $\gamma^2$ for covariances" is half the truth. The rate is $\max(\gamma\sigma, \gamma^2\tau)$, anything from zero to $\gamma$. This is also why
-# `jipe2` works with $C$ and solves the means first: then (a) is gone, and only $\gamma^2\tau$ is left (chapter 7).
+# the other routes of `jipe2` solve the means first: then (a) is gone, and only $\gamma^2\tau$ is left (chapter 7).
 #
 # ## 2.6 The price of patience
 #
@@ -315,7 +315,7 @@ figures.save(fig, "fig_residual_gamma", data, out_dir)
 plt.show()
 
 # %% [markdown]
-# Twice the horizon, a little more than twice the sweeps. At $\gamma = 0.999$ it would be thousands, for numbers whose interesting part may have been
+# Twice the horizon, a little more than twice the sweeps. At $\gamma = 0.999$ the formula says 25,000, for numbers whose interesting part may have been
 # ready after a few dozen; `jipe2` then leaves sweeps for a linear solver by itself (`sol.plan` says so).
 #
 # ## What to take away

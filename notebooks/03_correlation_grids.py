@@ -58,7 +58,7 @@ def both_readings(gust_prob):
         figures.correlation_grid(ax, found, 3, "URDL", goal=2)
         ax.set_title(f"{reading}, gust probability {gust_prob:g}")
     axes[1].set_yticks([])
-    fig.get_layout_engine().set(wspace=0.06)
+    fig.get_layout_engine().set(wspace=0.12)
     figures.correlation_bar(fig, axes, label="correlation", shrink=0.85)
     return fig
 
@@ -262,7 +262,7 @@ claims.check("4 states: variance at s_0", f"{variance:.6f}", known)
 # $$V_n = \tfrac14 + \gamma^2 V_{n-1}, \qquad D_n = \tfrac12 + \tfrac{\gamma^2}{2}\, D_{n-1}, \qquad \rho_n = 1 - D_n / V_n .$$
 #
 # Disagreement is forgotten at rate $\gamma^2/2$, luck only at $\gamma^2$. With independent coins the first $\tfrac12$ becomes $\tfrac14$, and $D$ is halved. So on every chain the
-# **independent reading understates the gap variance by exactly two**, while on the grid it overstates it. There is no safe side.
+# **independent reading understates the gap variance by a factor of exactly two**, while on the grid it overstates it. There is no safe side.
 
 
 # %%
