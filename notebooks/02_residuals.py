@@ -241,7 +241,7 @@ rates = {name: covariance_rates(*case) for name, case in cases.items()}
 fig, axes = plt.subplots(2, 2, figsize=(6.75, 4.2), sharex=True, sharey=True)
 for ax, (name, trace) in zip(axes.flat, traces.items(), strict=True):
     figures.block_decay(ax, trace, gamma=0.95)
-    ax.set_title(name)
+    ax.set_title("5x5 WGW, goal policy" if name == "5x5 WGW" else name)
     ax.label_outer()
 axes[0, 0].set(xlim=(-4, 204), ylim=(1e-9, 5), ylabel="change in sweep $k$")
 axes[1, 0].set_ylabel("change in sweep $k$")

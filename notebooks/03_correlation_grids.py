@@ -195,7 +195,7 @@ for reading in READINGS:
 fig, axes = plt.subplots(1, 2, figsize=(6.75, 2.3), sharey=True)
 for ax, name in zip(axes, pairs, strict=True):
     for reading, look in zip(READINGS, ("-o", "--s"), strict=True):
-        ax.plot(gusts, curves[name, reading], look, ms=3, label=reading)
+        ax.plot(gusts, curves[name, reading], look, ms=3, markevery=4, label=reading)
     ax.set(title=name, xlabel="gust probability", xlim=(0, 1), ylim=(-0.05, 1.05))
 axes[0].set_ylabel("correlation")
 axes[0].legend()
