@@ -82,7 +82,7 @@ undefined = np.flatnonzero(np.isnan(joint.correlation).any((1, 2))).tolist()
 claims.check("cells without a correlation: the goal", undefined, undefined == constant == [2])
 
 # %% [markdown]
-# **"Invisible to an MDP marginal description."** Means and variances, all that the marginals fix, are the same in both readings. The correlations are not:
+# **"Invisible to an MDP marginal description."** Means and variances, all that the marginals fix of the first two moments, are the same in both readings. The correlations are not:
 
 # %%
 same = np.allclose(joint.mean, alone.mean) and np.allclose(joint.variance, alone.variance)
@@ -132,8 +132,9 @@ claims.check("top left, U and L: 1 in both readings", both, both)
 
 # %%
 off = ~np.eye(4, dtype=bool) & ~np.isnan(joint.correlation)
-claims.check("no correlation is negative", *[bool((joint.correlation[off] > -1e-9).all())] * 2)
-claims.check("joint >= independent, at gust 0.2", *[bool((difference[off] > -1e-9).all())] * 2)
+positive, above = (bool((x[off] > -1e-9).all()) for x in (joint.correlation, difference))
+claims.check("no correlation is negative", positive, positive)
+claims.check("joint >= independent, at gust 0.2", above, above)
 apart = alone.correlation[3, R, L]
 claims.check("independent draws, R and L in the middle of column one", f"{apart:.3f}", apart > 0.2)
 
@@ -152,7 +153,8 @@ for a, b in [(U, R), (U, D), (U, L), (R, D), (R, L), (D, L)]:
     off = products.mean() - joint.covariance[5, a, b]
     worst = max(worst, abs(off) / (products.std() / np.sqrt(num_pairs)))
 print(f"worst of six covariances: {worst:.1f} standard errors")
-claims.check("six covariances within 4.5 standard errors of Monte Carlo", *[worst < 4.5] * 2)
+near = bool(worst < 4.5)
+claims.check("six covariances within 4.5 standard errors of Monte Carlo", near, near)
 
 # %% [markdown]
 # ## 3.3 What it does to a gap

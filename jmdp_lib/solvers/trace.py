@@ -69,8 +69,8 @@ def covariance_rates(jm: JMDP, policy: ArrayLike) -> tuple[float, float]:
     C_{k+1} = c_0(mu_k) + gamma^2 P_2 C_k. The source c_0 sees *differences* of the means, which
     settle by gamma sigma: sigma is the second largest eigenvalue of the policy's chain P, in
     modulus (the largest belongs to constants). What is in C already fades by gamma^2 tau: tau is
-    the spectral radius of P among the states whose return varies. The larger one wins in the end;
-    where both are zero, covariances are exact after finitely many sweeps.
+    the spectral radius of P among the states whose return varies. The larger one bounds the rate
+    in the end; where both are zero, covariances are exact after finitely many sweeps.
     """
     matrix = checks.policy_matrix(jm, policy)
     chain = Collapsed(jm, matrix).kernel.toarray()
