@@ -24,13 +24,15 @@ from notebook_job import (
     write_atomically,
 )
 
+WIDGET = "application/vnd.jupyter.widget-view+json"
 MINIMAL_METADATA = {"kernelspec": KERNELSPEC, "language_info": {"name": "python"}}
 
 
 def stable_outputs(outputs: list[NotebookNode]) -> list[NotebookNode]:
     kept: list[NotebookNode] = []
     for output in outputs:
-        if output.get("name") == "stderr":
+        # A slider's id is new in every run, and without its kernel it is only an empty box.
+        if output.get("name") == "stderr" or WIDGET in output.get("data", {}):
             continue
         # How a kernel cuts its stdout into messages is a matter of timing.
         if kept and output.get("name") == "stdout" and kept[-1].get("name") == "stdout":

@@ -3,8 +3,17 @@
 `style()` sets the one look; `save()` writes a figure as PDF and PNG with its data beside it.
 """
 
+from jmdp_lib.figures.correlations import (
+    correlation_bar,
+    correlation_grid,
+    correlation_matrix,
+    correlation_table,
+)
 from jmdp_lib.figures.files import save, style
 from jmdp_lib.figures.gaps import distribution, normal_quantiles, prediction, signs, sorted_ratios
+from jmdp_lib.figures.interact import explore
+from jmdp_lib.figures.pictures import gridworld, transition
+from jmdp_lib.figures.residuals import block_decay, residual_decay, sweeps_by_gamma
 from jmdp_lib.figures.scaling import SCALING_STYLES, scaling
 from jmdp_lib.figures.theory import (
     against_exact,
@@ -23,8 +32,15 @@ __all__ = [
     "SCALING_STYLES",
     "against_exact",
     "band",
+    "block_decay",
     "convergence",
+    "correlation_bar",
+    "correlation_grid",
+    "correlation_matrix",
+    "correlation_table",
     "distribution",
+    "explore",
+    "gridworld",
     "joint_law",
     "matrix",
     "moduli",
@@ -34,9 +50,12 @@ __all__ = [
     "partners",
     "pattern",
     "prediction",
+    "residual_decay",
     "save",
     "scaling",
     "signs",
     "sorted_ratios",
     "style",
+    "sweeps_by_gamma",
+    "transition",
 ]

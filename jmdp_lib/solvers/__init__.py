@@ -7,6 +7,7 @@ from jmdp_lib.solvers.jipe import jipe, jipe2, plan_jipe2
 from jmdp_lib.solvers.projected import ProjectedSolution, projected_jipe2
 from jmdp_lib.solvers.routes import Plan
 from jmdp_lib.solvers.schedules import StepSize
+from jmdp_lib.solvers.trace import Trace, covariance_rates, decay_rate, trace_jipe2
 
 __all__ = [
     "ConvergenceWarning",
@@ -15,10 +16,14 @@ __all__ = [
     "ProjectedSolution",
     "Solution",
     "StepSize",
+    "Trace",
+    "covariance_rates",
+    "decay_rate",
     "incremental_jipe",
     "incremental_jipe2",
     "jipe",
     "jipe2",
     "plan_jipe2",
     "projected_jipe2",
+    "trace_jipe2",
 ]

@@ -1,0 +1,178 @@
+"""Figures: what they read from models, and that what they show is what they were given."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import nbformat
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
+
+import jmdp_lib as jl
+from jmdp_lib import figures
+from jmdp_lib.figures.correlations import short
+from jmdp_lib.figures.pictures import goal_states, gust_of
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "workflow"))
+
+import notebook_job
+
+
+@pytest.fixture
+def ax():
+    fig, axes = plt.subplots()
+    yield axes
+    plt.close(fig)
+
+
+def texts(ax: Axes) -> list[str]:
+    return [text.get_text() for text in ax.texts]
+
+
+def patches(ax: Axes, kind: type) -> list:
+    return [patch for patch in ax.patches if isinstance(patch, kind)]
+
+
+WAYS = [("L", (0, -1)), ("R", (0, 1)), ("U", (-1, 0)), ("D", (1, 0))]
+
+
+@pytest.mark.parametrize(("gust", "way"), WAYS)
+def test_gust_is_read_from_the_tables(gust: str, way: tuple[int, int]) -> None:
+    assert gust_of(jl.windy_gridworld((3, 4), 0.3, gust=gust), columns=4) == (0.3, way)
+
+
+def test_no_gust_and_no_gridworld() -> None:
+    assert gust_of(jl.windy_gridworld(3, gust_prob=0.0), columns=3) == (0.0, (0, 0))
+    with pytest.raises(ValueError, match="two tables in each state"):
+        gust_of(jl.inventory(), columns=11)
+
+
+def test_goal_states_pay_for_ever() -> None:
+    assert goal_states(jl.windy_gridworld((2, 4))).tolist() == [3]
+    assert goal_states(jl.coupled_reward_chain(5)).tolist() == [4]
+    assert goal_states(jl.example_2_1()).size == 0
+
+
+def test_gridworld_shows_the_policy_and_where_gusts_lead(ax: Axes) -> None:
+    figures.gridworld(ax, jl.windy_gridworld(3), jl.goal_policy(3), columns=3)
+    assert len(patches(ax, Rectangle)) == 9
+    # eight calm moves and the wind; two cells below the goal are blown away, six gusts keep
+    assert len(patches(ax, FancyArrowPatch)) == 8 + 2 + 1
+    assert len(patches(ax, Circle)) == 6
+    assert "Goal" in texts(ax)
+    assert any("leftward gust, probability 0.2" in text for text in texts(ax))
+
+
+def test_gridworld_without_wind_has_no_wind(ax: Axes) -> None:
+    figures.gridworld(ax, jl.windy_gridworld(2, gust_prob=0.0), jl.goal_policy(2), columns=2)
+    assert len(patches(ax, FancyArrowPatch)) == 3
+    assert texts(ax) == ["Goal"]
+
+
+def test_gridworld_refuses_a_width_that_does_not_fit(ax: Axes) -> None:
+    with pytest.raises(ValueError, match="9 states do not make rows of 4"):
+        figures.gridworld(ax, jl.windy_gridworld(3), jl.goal_policy(3), columns=4)
+
+
+def test_transition_says_what_each_action_earns(ax: Axes) -> None:
+    figures.transition(ax, jl.coupled_reward_chain(3, rewards="signed"), 0)
+    shown = " ".join(texts(ax))
+    assert "pays 1 or \u22121" in shown
+    assert "pays \u22121 or 1" in shown
+    assert "correlation \u22121" in shown
+
+
+def test_transition_refuses_a_state_that_is_not_a_link(ax: Axes) -> None:
+    with pytest.raises(ValueError, match="state 2 must have two actions"):
+        figures.transition(ax, jl.coupled_reward_chain(3), 2)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.531, ".53"), (-0.071, "\u2212.07"), (1.0, "1"), (-1.0, "\u22121"), (0.0, ".00"),
+     (-0.001, ".00"), (0.999, "1"), (0.994, ".99")],
+)  # fmt: skip
+def test_short_numbers(value: float, text: str) -> None:
+    assert short(value) == text
+
+
+def test_correlations_are_shown_and_nan_is_hatched(ax: Axes) -> None:
+    matrix = np.array([[1.0, -0.25, np.nan], [-0.25, 1.0, np.nan], [np.nan] * 3])
+    figures.correlation_matrix(ax, matrix, "abc")
+    cells = patches(ax, Rectangle)[:9]
+    assert [bool(cell.get_hatch()) for cell in cells] == np.isnan(matrix).ravel().tolist()
+    assert texts(ax) == ["1", "\u2212.25", "\u2212.25", "1"]
+    with pytest.raises(ValueError, match="no 2 actions"):
+        figures.correlation_matrix(ax, matrix, "ab")
+
+
+def test_correlation_grid_is_laid_out_as_the_grid(ax: Axes) -> None:
+    correlation = np.array([[[1.0, v], [v, 1.0]] for v in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)])
+    figures.correlation_grid(ax, correlation, 3, "ab", goal=2)
+    place = {t.get_text(): t.get_position() for t in ax.texts if t.get_position()[0] % 1 != 0.5}
+    assert place[".20"][0] > place[".10"][0]  # columns go right
+    assert place[".40"][1] > place[".10"][1]  # rows go down: the y axis is inverted
+    assert ax.yaxis_inverted()
+    assert "Goal" in texts(ax)
+    with pytest.raises(ValueError, match="6 states do not make rows of 4"):
+        figures.correlation_grid(ax, correlation, 4, "ab")
+
+
+def test_correlation_table_names_every_entry() -> None:
+    table = figures.correlation_table("joint", np.arange(8.0).reshape(2, 2, 2), "xy")
+    row = table[(table.state == 1) & (table.action == "x") & (table.other == "y")]
+    assert row.correlation.tolist() == [5.0]
+    assert len(table) == 8
+
+
+def test_residual_decay_states_the_slope(ax: Axes) -> None:
+    figures.residual_decay(ax, 3.0 * 0.9 ** np.arange(50), gamma=0.95)
+    labels = [line.get_label() for line in ax.lines]
+    assert any("0.9000" in str(label) for label in labels)
+    assert any("0.95" in str(label) for label in labels)
+
+
+def test_explore_without_a_kernel_or_widgets_gives_no_slider(monkeypatch, capsys) -> None:
+    def draw(value: float):
+        return plt.figure()
+
+    assert figures.explore(draw, 0.5, 0.0, 1.0, 0.1, "x") is None
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    assert figures.explore(draw, 0.5, 0.0, 1.0, 0.1, "x") is None
+    assert not plt.get_fignums()
+
+
+EXPLORE = """
+import matplotlib.pyplot as plt
+from jmdp_lib import figures
+
+def draw(value):
+    fig, ax = plt.subplots(figsize=(1, 1))
+    ax.bar([0], [value])
+    ax.set_ylim(0, 1)
+    return fig
+
+slider = figures.explore(draw, 0.2, 0.0, 1.0, 0.1, "height")
+"""
+
+
+@pytest.mark.slow
+def test_moving_the_slider_replaces_the_figure(monkeypatch, tmp_path) -> None:
+    monkeypatch.delenv("MPLBACKEND", raising=False)
+    monkeypatch.setenv("JUPYTER_PATH", str(Path(sys.prefix) / "share" / "jupyter"))
+
+    def images(*cells: str) -> list[str]:
+        nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+        nb.metadata = {"kernelspec": dict(notebook_job.KERNELSPEC)}
+        with notebook_job.scratch_folder() as scratch:
+            done = notebook_job.execute(nb, {}, tmp_path, scratch, None, lambda index: None)
+        outputs = done.cells[0].outputs
+        return [o.data["image/png"] for o in outputs if "image/png" in o.get("data", {})]
+
+    still, moved = images(EXPLORE), images(EXPLORE, "slider.value = 0.8")
+    assert len(still) == len(moved) == 1
+    assert still != moved
