@@ -27,6 +27,7 @@ from jmdp_lib.atari.experiment import (
     COUPLINGS,
     PAPER_GAMES,
     Experiment,
+    by_state,
     curves,
     gather,
     learn,
@@ -39,7 +40,11 @@ REWARD = Config(
     gammas=(0.1, 0.5, 0.9, 0.99), kinds=("gram", "local", "near"), sigma=1.0, steps=4_000,
     actions=3, near_dim=16, local_dim=16, weight_decay=1.0, eval_every=1_000, save_every=4_000,
 )  # fmt: skip
-STICKY = replace(REWARD, gammas=(0.5, 0.9, 0.99), kinds=("near",), sigma=0.0, complete=False)
+# Smaller: it was trained on a CPU.
+STICKY = replace(
+    REWARD, gammas=(0.5, 0.9, 0.99), kinds=("near",), sigma=0.0, complete=False, steps=1_000,
+    hidden=256, shared_dim=32, batch=256, polyak=0.5, eval_every=500, save_every=1_000,
+)  # fmt: skip
 # Queried states, and the share of them from which branches are followed. Atlantis' meet again, time
 # after time: what there is to learn between states is learned from many such pairs.
 SIZES = {
@@ -52,8 +57,9 @@ def experiment_of(game: str, coupling: str) -> Experiment:
     """The paper profile."""
     config = REWARD if coupling == "reward" else STICKY
     states, share = SIZES[coupling].get(game) or SIZES[coupling]["others"]
+    pairs = 3 if coupling == "reward" else 4
     return Experiment(replace(config, name=game), coupling, num_states=states, follow_share=share,
-                      pairs_per_state=3)  # fmt: skip
+                      pairs_per_state=pairs)  # fmt: skip
 
 
 def provenance(experiments: list[Experiment], seeds: list[int], device: str, took: float) -> str:
@@ -130,8 +136,9 @@ def main() -> None:
         gaps = pd.concat([end.result() for end in ends])
     curve = pd.concat([curves(homes[e.game]).assign(game=e.game) for e in experiments])
     options.out.mkdir(parents=True, exist_ok=True)
-    gaps.to_csv(options.out / f"atari_{options.coupling}_gaps.csv", index=False)
-    curve.to_csv(options.out / f"atari_{options.coupling}_curves.csv", index=False)
+    for name, frame in (("gaps", by_state(gaps)), ("curves", curve)):
+        path = options.out / f"atari_{options.coupling}_{name}.csv"
+        frame.to_csv(path, index=False, float_format="%.5g")
     text = provenance(experiments, options.seeds, options.device, time.time() - started)
     (options.out / f"atari_{options.coupling}.json").write_text(text)
     say("done")

@@ -20,11 +20,12 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 import torch
+from scipy import stats
 
 from jmdp_lib import checks
 from jmdp_lib.atari.archive import Archive
 from jmdp_lib.atari.collect import collect, evaluation_states
-from jmdp_lib.atari.config import Config
+from jmdp_lib.atari.config import BLOCKS, Config
 from jmdp_lib.atari.evaluation import predict_gaps
 from jmdp_lib.atari.gaps import PairRecords, gap_estimates
 from jmdp_lib.atari.montecarlo import record_pairs
@@ -32,6 +33,7 @@ from jmdp_lib.atari.tables import Tables
 from jmdp_lib.atari.training import Trained, train
 
 COUPLINGS = ("reward", "sticky")
+_PREDICTED = ("gap_mean", "coupled", "independent")
 PAPER_GAMES = ("Pong", "BattleZone", "Boxing", "Atlantis")
 Kind = TypeVar("Kind", bound=Archive)
 
@@ -168,22 +170,38 @@ def compare(
             "mc_independent_error": found.independent_error[at],
             "mc_covariance": found.covariance[at],
         }  # fmt: skip
-        predicted = {"gap_mean": gap_mean, "coupled": coupled, "independent": independent}
-        for name, values in predicted.items():
+        for name, values in zip(_PREDICTED, (gap_mean, coupled, independent), strict=True):
             columns[name] = values[member].double().cpu().numpy()[state, a, b]
         frames.append(pd.DataFrame(columns))
     return pd.concat(frames, ignore_index=True)
 
 
+def by_state(gaps: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `compare` averaged over the action pairs of a state: all that a table needs."""
+    keys = ["game", "coupling", "seed", "gamma", "kind", "state"]
+    groups = gaps.groupby(keys, sort=False)
+    states = groups[["mc_mean", "mc", "mc_independent", *_PREDICTED]].mean()
+    size = groups.size()
+    for name in ("mc_mean_error", "mc_error", "mc_independent_error"):
+        states[name] = np.sqrt((gaps[name] ** 2).groupby([gaps[k] for k in keys]).sum()) / size
+    states["mc_covariance"] = groups["mc_covariance"].sum() / size**2
+    return states.reset_index()
+
+
 def gap_table(gaps: pd.DataFrame) -> pd.DataFrame:
     """Table 1: a row per game, coupling, gamma and kind, from the gaps of all seeds.
 
+    gaps: the rows of `compare`, or of `by_state`: every state has the same weight.
+
     coupled, independent: average prediction / average Monte Carlo gap variance, the mean over
-    seeds; *_interval: half a 95% interval, of the simulation and of the seeds. mc_ratio: Monte
-    Carlo's own independent / coupled. rank: Spearman correlation over states of predicted and
-    simulated gap variance, the mean over seeds.
+    seeds; *_interval: half a 95% interval, of the simulation (normal) and of the seeds (Student's
+    t; none where there is one seed). mc_ratio: Monte Carlo's own independent / coupled.
+    rank: Spearman correlation over states of predicted and simulated gap variance, the mean over
+    seeds. reliability: share of the variance between the simulated gap variances of states that is
+    not simulation noise; a perfect prediction's correlation would be about its square root.
     """
     rows = []
+    gaps = by_state(gaps) if "a" in gaps else gaps
     keys = ["game", "coupling", "gamma", "kind"]
     for key, part in gaps.groupby(keys, sort=False):
         one = part[part.seed == part.seed.iloc[0]]
@@ -197,13 +215,16 @@ def gap_table(gaps: pd.DataFrame) -> pd.DataFrame:
         by_seed = part.groupby("seed")
         for name in ("coupled", "independent"):
             each = by_seed[name].mean() / mc
-            seeds = each.var() / len(each) if len(each) > 1 else 0.0
+            of_seeds, count = 0.0, len(each)
+            if count > 1:
+                of_seeds = stats.t.ppf(0.975, count - 1) * each.std() / np.sqrt(count)
             row[name] = each.mean()
-            row[f"{name}_interval"] = 1.96 * np.sqrt(seeds + (each.mean() * error / mc) ** 2)
+            row[f"{name}_interval"] = np.hypot(of_seeds, 1.96 * each.mean() * error / mc)
         row |= {"mc_ratio": ratio, "mc_ratio_interval": 1.96 * np.sqrt(max(spread, 0.0)) / mc}
-        states = part.groupby(["seed", "state"])[["coupled", "mc"]].mean()
-        ranks = [s.rank().corr().loc["coupled", "mc"] for _, s in states.groupby("seed")]
-        rows.append({**row, "rank": np.mean(ranks), "mc": mc, "mc_error": error})
+        ranks = [s[["coupled", "mc"]].rank().corr().iloc[0, 1] for _, s in by_seed]
+        noise = (one.mc_error**2).mean() / max(one.mc.var(), 1e-300)
+        row |= {"rank": np.mean(ranks), "reliability": max(0.0, 1.0 - noise)}
+        rows.append({**row, "mc": mc, "mc_error": error})
     return pd.DataFrame(rows)
 
 
@@ -211,6 +232,22 @@ def curves(home: Path) -> pd.DataFrame:
     """The metrics of all seeds of an experiment, with its name."""
     frames = [pd.read_csv(path) for path in sorted(home.glob("run-*/metrics.csv"))]
     return pd.concat(frames, ignore_index=True)
+
+
+def falls(curves: pd.DataFrame, curve: str) -> pd.Series:
+    """First / last error of every block, the mean over seeds of each: index game, gamma, block.
+
+    curves: rows of `curves` with a column game, of one kind of network.
+    """
+    part = curves[curves["curve"] == curve]
+    keys, blocks = ["game", "gamma"], list(BLOCKS)
+    first, last = (
+        part[part["step"] == step].groupby(keys, sort=False)[blocks].mean()
+        for step in (part["step"].min(), part["step"].max())
+    )
+    found = first / last
+    found.columns.name = "block"
+    return found.stack()
 
 
 def _once(kind: type[Kind], path: Path, make: Callable[[], Kind]) -> Kind:

@@ -3,6 +3,16 @@
 `style()` sets the one look; `save()` writes a figure as PDF and PNG with its data beside it.
 """
 
+from jmdp_lib.figures.atari import (
+    BLOCK_STYLES,
+    KIND_STYLES,
+    block_legend,
+    gap_ratios,
+    gap_scatter,
+    screen,
+    td_errors,
+    text_table,
+)
 from jmdp_lib.figures.correlations import (
     correlation_bar,
     correlation_grid,
@@ -29,10 +39,13 @@ from jmdp_lib.figures.theory import (
 )
 
 __all__ = [
+    "BLOCK_STYLES",
+    "KIND_STYLES",
     "SCALING_STYLES",
     "against_exact",
     "band",
     "block_decay",
+    "block_legend",
     "convergence",
     "correlation_bar",
     "correlation_grid",
@@ -40,6 +53,8 @@ __all__ = [
     "correlation_table",
     "distribution",
     "explore",
+    "gap_ratios",
+    "gap_scatter",
     "gridworld",
     "joint_law",
     "matrix",
@@ -53,9 +68,12 @@ __all__ = [
     "residual_decay",
     "save",
     "scaling",
+    "screen",
     "signs",
     "sorted_ratios",
     "style",
     "sweeps_by_gamma",
+    "td_errors",
+    "text_table",
     "transition",
 ]
