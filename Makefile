@@ -6,6 +6,8 @@
 PYTHON  ?= python3
 PROFILE ?= quick
 CORES   ?=
+# ATARI=cuda (or cpu): train the games of the profile anew, instead of drawing the committed results.
+ATARI   ?=
 # SLURM=1: every notebook as a job of a Slurm cluster. SNAKEMAKE: further options for Snakemake.
 SLURM     ?=
 SNAKEMAKE ?=
@@ -37,7 +39,7 @@ help:
 
 figures: $(STAMP)
 	@$(PY) workflow/batch.py --profile "$(PROFILE)" $(if $(CORES),--cores "$(CORES)") \
-	  $(if $(SLURM),--slurm) $(if $(SNAKEMAKE),-- $(SNAKEMAKE))
+	  $(if $(ATARI),--atari "$(ATARI)") $(if $(SLURM),--slurm) $(if $(SNAKEMAKE),-- $(SNAKEMAKE))
 
 test: lint
 	MPLBACKEND=Agg $(PY) -m pytest -n 2

@@ -8,7 +8,7 @@ import pytest
 
 from jmdp_lib.atari import experiment
 from jmdp_lib.atari.config import BLOCKS, Config
-from jmdp_lib.atari.experiment import Experiment, curves, gap_table, run
+from jmdp_lib.atari.experiment import Experiment, by_state, falls, gap_table, run
 
 TINY = Config(
     name="Pong", gammas=(0.1, 0.9), kinds=("gram", "local"), sigma=1.0, hidden=16, shared_dim=4,
@@ -53,12 +53,18 @@ def test_an_experiment_and_its_resumption(tmp_path, monkeypatch):
         monkeypatch.setattr(experiment, name, never)
     again = run(SMALL, 0, tmp_path, processes=1)
     pd.testing.assert_frame_equal(again, frames[0])
-    curve = curves(tmp_path)
+    files = sorted(tmp_path.glob("run-*/metrics.csv"))
+    curve = pd.concat([pd.read_csv(file) for file in files]).assign(game="Pong")
     assert set(curve.seed) == {0, 1}
-    assert set(curve.curve) == {"td", "expected", "expected_raw"}
+    assert set(curve.curve) == {"td", "sampled", "expected", "expected_raw"}
+    fell = falls(curve[curve.kind == "local"], "expected")
+    assert list(fell.index.names) == ["game", "gamma", "block"]
+    assert len(fell) == 2 * len(BLOCKS)
     assert np.isfinite(curve[list(BLOCKS)].to_numpy()).all()
 
-    table = gap_table(pd.concat(frames)).set_index(["gamma", "kind"])
+    both = pd.concat(frames)
+    pd.testing.assert_frame_equal(gap_table(by_state(both)), gap_table(both))
+    table = gap_table(both).set_index(["gamma", "kind"])
     assert table.mc_ratio[0.1, "gram"] == table.mc_ratio[0.1, "local"]
     # Shocks are all there is in eight steps of Pong: 1 / gamma^2, whatever was learned.
     assert table.mc_ratio[0.1, "local"] == pytest.approx(100, rel=0.1)
@@ -81,6 +87,7 @@ def test_the_table_of_known_numbers():
     assert row["coupled"] == pytest.approx(1.0)
     assert row["independent"] == row["mc_ratio"] == pytest.approx(4.0)
     error = 0.1 * 2**0.5 / 2 / 2  # of the average Monte Carlo variance, relative
-    assert row["coupled_interval"] == pytest.approx(1.96 * (0.02 / 2 + error**2) ** 0.5)
+    of_seeds = 12.7062 * 0.1  # Student's t of one degree of freedom, error of the mean of two seeds
+    assert row["coupled_interval"] == pytest.approx(np.hypot(of_seeds, 1.96 * error))
     assert row["mc_ratio_interval"] == pytest.approx(1.96 * 4 * error)
     assert row["rank"] == pytest.approx(1.0)

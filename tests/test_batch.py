@@ -583,3 +583,66 @@ def test_a_job_killed_at_any_operation_on_files_leaves_them_old_or_new(project: 
     done = subprocess.run(command, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert int(done.stdout.split()[-1]) > 20
+
+
+READING = """\
+# %% tags=["parameters"]
+result_files = ["figures/atari_reward_gaps.csv"]
+out_dir = ""
+
+# %%
+import csv
+from pathlib import Path
+
+rows = list(csv.DictReader((Path.cwd().parent / result_files[0]).open()))
+
+# %% tags=["summary"]
+print(f"games and seeds | {sorted({(row['game'], row['seed']) for row in rows})} | holds")
+"""
+
+
+@pytest.fixture
+def games(project: Project) -> Project:
+    project.notebook("03_reading", READING)
+    project.profile("quick", "atari:\n  games: [Pong]\n  seeds: [0, 1]\n  scale: 0.001\n")
+    (project.root / "figures").mkdir()
+    (project.root / "figures" / "atari_reward_gaps.csv").write_text("game,seed\ncommitted,9\n")
+    return project
+
+
+@pytest.mark.slow
+def test_games_are_trained_anew_only_where_asked_for(games: Project) -> None:
+    committed = games.run()
+    assert committed.returncode == 0, committed.stdout + committed.stderr
+    assert "[('committed', '9')]" in committed.stdout
+    anew = games.run("--atari", "cpu")
+    assert anew.returncode == 0, anew.stdout + anew.stderr
+    assert "[('Pong', '0'), ('Pong', '1')]" in anew.stdout
+    made = {path.name for path in games.out("atari").glob("atari_reward*")}
+    assert made == {"atari_reward_gaps.csv", "atari_reward_curves.csv", "atari_reward.json"}
+    (games.out("atari") / "Pong-reward" / "gaps-1.csv").unlink()  # as if that job had been killed
+    before = (games.out("atari") / "Pong-reward" / "gaps-0.csv").stat().st_mtime_ns
+    assert games.run("--atari", "cpu").returncode == 0
+    assert (games.out("atari") / "Pong-reward" / "gaps-0.csv").stat().st_mtime_ns == before
+    assert (
+        games.root / "figures" / "atari_reward_gaps.csv"
+    ).read_text() == "game,seed\ncommitted,9\n"
+
+
+@pytest.mark.parametrize(
+    ("entry", "device", "message"),
+    [
+        ("", "cpu", "needs an entry `atari:`"),
+        ("atari:\n  games: [Pnog]\n  seeds: [0]\n  scale: 0.1\n", "cpu", "Pnog"),
+        ("atari:\n  games: [Pong]\n  seeds: [-1]\n  scale: 0.1\n", "cpu", "seeds must be"),
+        ("atari:\n  games: [Pong]\n  seeds: [0]\n  scale: 0.1\n", "toaster", "is unknown"),
+    ],
+)
+def test_wrong_games_are_refused_before_any_work(
+    games: Project, entry: str, device: str, message: str
+) -> None:
+    games.profile("quick", entry)
+    refused = games.run("--atari", device)
+    assert refused.returncode == 2
+    assert message in refused.stderr
+    assert not games.out().exists()

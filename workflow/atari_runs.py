@@ -1,9 +1,10 @@
 """The Atari experiments at full size: `python workflow/atari_runs.py --device cuda --out figures`.
 
-The emulators are queried in processes while the device trains, several games and seeds at a time:
-a training step is a few hundred small kernels, and one run alone leaves a GPU waiting for them.
-Writes gaps (Table 1) and curves (Figure 7) of all games and seeds as small CSV files, and their
-provenance; work in progress is kept under --work, and a run that was killed goes on from there.
+`all` queries the emulators in processes while the device trains, several games and seeds at a time.
+The batch (`make figures PROFILE=paper ATARI=cuda`) calls the parts, a job each: `game` plays pairs,
+`seed` is one training run and its comparison with them, `results` collects small CSV files of all
+gaps (Table 1) and curves (Figure 7) with their provenance. Work in progress is kept under --work,
+and a run that was killed goes on from there.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from notebook_job import git_state, write_atomically
 
 from jmdp_lib.atari.config import Config
 from jmdp_lib.atari.experiment import (
@@ -28,7 +30,6 @@ from jmdp_lib.atari.experiment import (
     PAPER_GAMES,
     Experiment,
     by_state,
-    curves,
     gather,
     learn,
     monte_carlo,
@@ -36,6 +37,7 @@ from jmdp_lib.atari.experiment import (
 )
 from jmdp_lib.atari.training import require_device
 
+WORKFLOW = Path(__file__).resolve().parent
 REWARD = Config(
     gammas=(0.1, 0.5, 0.9, 0.99), kinds=("gram", "local", "near"), sigma=1.0, steps=4_000,
     actions=3, near_dim=16, local_dim=16, weight_decay=1.0, eval_every=1_000, save_every=4_000,
@@ -53,20 +55,38 @@ SIZES = {
 }
 
 
-def experiment_of(game: str, coupling: str) -> Experiment:
-    """The paper profile."""
+def experiment_of(game: str, coupling: str, scale: float = 1.0) -> Experiment:
+    """The paper profile; a scale below one shrinks everything, for trying the machinery."""
     config = REWARD if coupling == "reward" else STICKY
     states, share = SIZES[coupling].get(game) or SIZES[coupling]["others"]
     pairs = 3 if coupling == "reward" else 4
-    return Experiment(replace(config, name=game), coupling, num_states=states, follow_share=share,
+    full = Experiment(replace(config, name=game), coupling, num_states=states, follow_share=share,
                       pairs_per_state=pairs)  # fmt: skip
+    if scale >= 1.0:
+        return full
+
+    def shrunk(size: int, least: int) -> int:
+        return max(least, int(size * scale))
+
+    logged = shrunk(config.log_every, 2)
+    small = replace(
+        full.config, steps=shrunk(config.steps, 10 * logged) // logged * logged,
+        batch=shrunk(config.batch, 16), hidden=shrunk(config.hidden, 32), log_every=logged,
+        eval_every=5 * logged, save_every=5 * logged,
+    )  # fmt: skip
+    return replace(
+        full, config=small, num_states=shrunk(states, 60), num_held_out=shrunk(1_000, 10),
+        num_evaluation=shrunk(64, 3), repeats=4, horizon=shrunk(300, 10),
+    )  # fmt: skip
 
 
-def provenance(experiments: list[Experiment], seeds: list[int], device: str, took: float) -> str:
+def provenance(
+    experiments: list[Experiment], seeds: list[int], device: str, took: float | None
+) -> str:
     """Versions, settings, hardware and time of a run, as JSON."""
     where = torch.cuda.get_device_name() if device.startswith("cuda") else platform.processor()
     facts = {
-        "commit": os.environ.get("JMDP_COMMIT", "unknown"),
+        "commit": os.environ.get("JMDP_COMMIT") or git_state(WORKFLOW.parent)["commit"],
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
@@ -74,7 +94,7 @@ def provenance(experiments: list[Experiment], seeds: list[int], device: str, too
         "matrix products": torch.get_float32_matmul_precision(),
         "cores": os.cpu_count(),
         "seeds": seeds,
-        "minutes": round(took / 60, 1),
+        "minutes": None if took is None else round(took / 60, 1),
         "experiments": [asdict(e) for e in experiments],
     }
     return json.dumps(facts, indent=1) + "\n"
@@ -90,27 +110,52 @@ def train_one(experiment: Experiment, seed: int, home: Path, device: str, precis
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "part", nargs="?", choices=("all", "game", "seed", "results"), default="all"
+    )
     parser.add_argument("--games", nargs="+", default=list(PAPER_GAMES))
     parser.add_argument("--coupling", choices=COUPLINGS, default="reward")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", choices=("highest", "high"), default="highest",
                         help="of float32 matrix products on a GPU; high: TF32")  # fmt: skip
+    parser.add_argument("--scale", type=float, default=1.0, help="of all sizes, at most 1")
     parser.add_argument("--processes", type=int, help="that play")
-    parser.add_argument("--trainers", type=int, default=1, help="that train, at a time")
+    parser.add_argument("--trainers", type=int, default=1, help="that train, at a time (all)")
     parser.add_argument("--work", type=Path, default=Path("out/atari"))
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     require_device(options.device)
     torch.set_float32_matmul_precision(options.precision)
     started = time.time()
-    experiments = [experiment_of(game, options.coupling) for game in options.games]
+    experiments = [experiment_of(g, options.coupling, options.scale) for g in options.games]
     homes = {e.game: options.work / f"{e.game}-{e.coupling}" for e in experiments}
+    for home in homes.values():
+        home.mkdir(parents=True, exist_ok=True)
+    jobs = [(e, seed) for seed in options.seeds for e in experiments]
+    if options.part == "all":
+        run_all(jobs, homes, options)
+    elif options.part == "game":
+        for e in experiments:
+            monte_carlo(e, homes[e.game], options.processes)
+    elif options.part == "seed":
+        for e, seed in jobs:
+            run(e, seed, homes[e.game], options.device, options.processes)
+    if options.part in ("all", "results"):
+        took = time.time() - started if options.part == "all" else None
+        text = provenance(experiments, options.seeds, options.device, took)
+        write_results(jobs, homes, options.coupling, text, options.out)
+
+
+def run_all(
+    jobs: list[tuple[Experiment, int]], homes: dict[str, Path], options: argparse.Namespace
+) -> None:
+    """Play in this process's children while others train: the device never waits for states."""
+    started = time.time()
 
     def say(what: str) -> None:
         print(f"{time.time() - started:6.0f} s  {what}", flush=True)
 
-    jobs = [(e, seed) for seed in options.seeds for e in experiments]
     context = multiprocessing.get_context("spawn")
     with (
         ProcessPoolExecutor(options.trainers, context) as trainers,
@@ -120,12 +165,11 @@ def main() -> None:
 
         def play() -> None:
             for e, seed in jobs:
-                home = homes[e.game]
-                gather(e, seed, home, options.processes)
+                gather(e, seed, homes[e.game], options.processes)
                 say(f"{e.game} {seed}: states queried")
-                task = (e, seed, home, options.device, options.precision)
+                task = (e, seed, homes[e.game], options.device, options.precision)
                 training.append(trainers.submit(train_one, *task))
-            for e in experiments:
+            for e in {e.game: e for e, _ in jobs}.values():
                 monte_carlo(e, homes[e.game], options.processes)
                 say(f"{e.game}: pairs played")
 
@@ -133,15 +177,27 @@ def main() -> None:
         for done in as_completed(training):
             say(done.result())
         ends = [trainers.submit(run, e, seed, homes[e.game], options.device) for e, seed in jobs]
-        gaps = pd.concat([end.result() for end in ends])
-    curve = pd.concat([curves(homes[e.game]).assign(game=e.game) for e in experiments])
-    options.out.mkdir(parents=True, exist_ok=True)
-    for name, frame in (("gaps", by_state(gaps)), ("curves", curve)):
-        path = options.out / f"atari_{options.coupling}_{name}.csv"
-        frame.to_csv(path, index=False, float_format="%.5g")
-    text = provenance(experiments, options.seeds, options.device, time.time() - started)
-    (options.out / f"atari_{options.coupling}.json").write_text(text)
+        for end in ends:
+            end.result()
     say("done")
+
+
+def write_results(
+    jobs: list[tuple[Experiment, int]], homes: dict[str, Path], coupling: str, text: str, out: Path
+) -> None:
+    """Gaps and curves of all jobs as small files, each whole or not there."""
+    out.mkdir(parents=True, exist_ok=True)
+    places = [(e, seed, homes[e.game]) for e, seed in jobs]
+    gaps = pd.concat([pd.read_csv(home / f"gaps-{seed}.csv") for _, seed, home in places])
+    curves = pd.concat(
+        [pd.read_csv(home / f"run-{seed}" / "metrics.csv").assign(game=e.game)
+         for e, seed, home in places]
+    )  # fmt: skip
+    texts = {f"atari_{coupling}.json": text}
+    for name, frame in (("gaps", by_state(gaps)), ("curves", curves)):
+        texts[f"atari_{coupling}_{name}.csv"] = frame.to_csv(index=False, float_format="%.5g")
+    for name, content in texts.items():
+        write_atomically(out / name, content)
 
 
 if __name__ == "__main__":

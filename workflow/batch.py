@@ -4,6 +4,8 @@ Everything that can be wrong in profiles and parameters is refused before any wo
 missing result that a notebook reads (a parameter named *_files, paths from the project's folder).
 Then Snakemake runs one job per notebook, in parallel, doing only what is not done yet. A failing
 notebook is kept in `failed/` and the others go on. With `--slurm` each is a job of a Slurm cluster.
+With `--atari DEVICE` the Atari games are trained anew first, a job for each game and seed of the
+profile's `atari:` entry, and the notebooks read those results instead of the committed ones.
 Arguments after `--` go to Snakemake (`--slurm -- --default-resources slurm_account=me`).
 """
 
@@ -40,6 +42,7 @@ WORKFLOW = Path(__file__).resolve().parent
 VERDICTS = ("holds", "FAILS")
 FILES = "_files"  # parameters that end so are lists of files that must be there
 SLURM_JOBS = 100  # at most so many in the queue at a time
+ATARI = "atari"  # the entry of a profile that is not a notebook, and the folder of its results
 Plan = dict[str, dict[str, Any]]
 
 
@@ -119,9 +122,45 @@ def result_files(root: Path, plan: Plan) -> dict[str, list[str]]:
     return found
 
 
+def atari_jobs(root: Path, profile: str, device: str) -> dict[str, Any]:
+    """The games, seeds and scale of a profile's `atari:` entry; raises on anything wrong."""
+    from jmdp_lib.atari.emulator import rom_id
+    from jmdp_lib.atari.training import require_device
+
+    entry = load_profile(root, profile).get(ATARI)
+    if not isinstance(entry, dict) or set(entry) != {"games", "seeds", "scale"}:
+        raise ProjectError(f"{profile}.yaml: needs an entry `{ATARI}:` with games, seeds, scale")
+    try:
+        require_device(device)
+        for name in entry["games"]:
+            rom_id(name)
+    except (RuntimeError, ValueError) as error:
+        raise ProjectError(f"{profile}.yaml: {ATARI}: {error}") from error
+    if not all(isinstance(seed, int) and seed >= 0 for seed in entry["seeds"]):
+        raise ProjectError(f"{profile}.yaml: {ATARI}: seeds must be numbers >= 0")
+    return {**entry, "device": device}
+
+
+def with_own_results(layout: Layout, plan: Plan) -> Plan:
+    """The plan with the Atari results of this profile in place of the committed ones."""
+    changed = {}
+    for name, given in plan.items():
+        values = {**parameter_defaults(layout.root / "notebooks" / f"{name}.py"), **given}
+        own = {}
+        for key in (key for key in values if key.endswith(FILES)):
+            moved = [f"out/{layout.profile}/{ATARI}/{Path(file).name}"
+                     if Path(file).name.startswith("atari_reward_") else file
+                     for file in values[key]]  # fmt: skip
+            if moved != values[key]:
+                own[key] = moved
+        changed[name] = {**given, **own}
+    return changed
+
+
 def make_plan(root: Path, profile: str) -> Plan:
     """Every notebook with the parameters that the profile gives it; raises on anything wrong."""
     entries = load_profile(root, profile)
+    entries.pop(ATARI, None)
     names = notebook_names(root)
     if not names:
         raise ProjectError("there are no notebooks named NN_name.py in notebooks/")
@@ -174,15 +213,16 @@ def show(log: Path, done: threading.Event) -> None:
 
 
 def run_snakemake(
-    layout: Layout, plan: Plan, only: list[str], options: list[str], visible: bool
-) -> int:
+    layout: Layout, plan: Plan, atari: dict[str, Any] | None, only: list[str], options: list[str],
+    visible: bool,
+) -> int:  # fmt: skip
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(WORKFLOW / "Snakefile")]
     command += ["--directory", str(layout.out), "--configfile", str(layout.out / "plan.json")]
     with only_run(layout) as lock, open(layout.out / "snakemake.log", "wb") as log:
         for part in layout.out.glob(".*.part"):
             part.unlink()  # of a run that was killed while it wrote
         files = result_files(layout.root, plan)
-        content = {"profile": layout.profile, "notebooks": plan, "files": files}
+        content = {"profile": layout.profile, "notebooks": plan, "files": files, ATARI: atari}
         write_atomically(layout.out / "plan.json", json.dumps(content, indent=2) + "\n")
         for name in plan:
             if not all((layout.figures / f).exists() for f in layout.manifest_files(name)):
@@ -274,6 +314,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--profile", default="quick", help="a file in workflow/profiles")
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 1, metavar="N")
     parser.add_argument("--slurm", action="store_true", help="a Slurm job for each notebook")
+    parser.add_argument("--atari", metavar="DEVICE", help="train the games anew: cpu or cuda")
     parser.add_argument("--only", action="append", default=[], metavar="NN_name")
     parser.add_argument("--root", type=Path, default=WORKFLOW.parent, help="the project's folder")
     parser.add_argument("snakemake", nargs="*", help="after --: options for Snakemake")
@@ -285,6 +326,10 @@ def main(argv: list[str]) -> int:
         if arguments.slurm and not shutil.which("sbatch"):
             raise ProjectError("--slurm: there is no command sbatch on this machine")
         plan = make_plan(layout.root, layout.profile)
+        atari = None
+        if arguments.atari:
+            atari = atari_jobs(layout.root, layout.profile, arguments.atari)
+            plan = with_own_results(layout, plan)
         for name in arguments.only:
             if name not in plan:
                 raise ProjectError(f"unknown notebook {name!r}; known: {', '.join(plan)}")
@@ -298,7 +343,8 @@ def main(argv: list[str]) -> int:
     slurm = ["--executor", "slurm", "--jobs", str(SLURM_JOBS)]
     options = slurm if arguments.slurm else ["--cores", str(arguments.cores)]
     options += arguments.snakemake
-    returncode = run_snakemake(layout, plan, arguments.only, options, visible=arguments.slurm)
+    visible = arguments.slurm or atari is not None
+    returncode = run_snakemake(layout, plan, atari, arguments.only, options, visible)
     code = summarise(layout, plan, selected, returncode)
     print(f"Total time {clock(time.monotonic() - begin)}")
     return code

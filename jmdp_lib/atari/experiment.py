@@ -228,16 +228,10 @@ def gap_table(gaps: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def curves(home: Path) -> pd.DataFrame:
-    """The metrics of all seeds of an experiment, with its name."""
-    frames = [pd.read_csv(path) for path in sorted(home.glob("run-*/metrics.csv"))]
-    return pd.concat(frames, ignore_index=True)
-
-
 def falls(curves: pd.DataFrame, curve: str) -> pd.Series:
     """First / last error of every block, the mean over seeds of each: index game, gamma, block.
 
-    curves: rows of `curves` with a column game, of one kind of network.
+    curves: rows of `checkpoints.Metrics` with a column game, of one kind of network.
     """
     part = curves[curves["curve"] == curve]
     keys, blocks = ["game", "gamma"], list(BLOCKS)
