@@ -27,21 +27,26 @@ from jmdp_lib.figures.theory import (
     partners,
     pattern,
 )
+from jmdp_lib.figures.worlds import cells, counts, gap_law, joint_returns
 
 __all__ = [
     "SCALING_STYLES",
     "against_exact",
     "band",
     "block_decay",
+    "cells",
     "convergence",
     "correlation_bar",
     "correlation_grid",
     "correlation_matrix",
     "correlation_table",
+    "counts",
     "distribution",
     "explore",
+    "gap_law",
     "gridworld",
     "joint_law",
+    "joint_returns",
     "matrix",
     "moduli",
     "normal_quantiles",
