@@ -242,8 +242,8 @@ print(f"learned {found:.1f}, exact {table['gap variance']['umbrellas']:.1f}")
 # | The cost of $T_2$, large models | `07_scaling` | `plan_jipe2`, `jipe2` with `queries`, `route`, `device` |
 # | Theorem 5.4, learning from samples; Appendix B, features | `08_learning` | `incremental_jipe2`, `projected_jipe2` |
 #
-# The paper is silent or slips in thirteen places. Each is marked **Decision** where it matters, with the
-# smallest example that shows it; most are in chapter 1.
+# The paper is silent or slips in thirteen places. Chapter 1 marks each as a **Decision**, with the smallest
+# example that shows it.
 #
 # ## 0.6 How to run it
 #
