@@ -147,7 +147,7 @@ factor = table["gap variance"]["umbrellas"] / table["gap variance"]["lemonade"]
 claims.check("Var G, umbrellas / lemonade", f"{factor:.1f}", factor > 10)
 
 # %% [markdown]
-# (Why is the correlation of nuts not zero? Tomorrow both branches stand at the same stall, and if the coin
+# (Why is the correlation of nuts not zero? Tomorrow both branches are in the same state, and if the coin
 # makes them choose alike they *are* one branch. Chapter 1 shows why it has to be so.)
 #
 # ## 0.3 Four lines on the windy gridworld
@@ -159,7 +159,8 @@ claims.check("Var G, umbrellas / lemonade", f"{factor:.1f}", factor > 10)
 grid, goal = jl.windy_gridworld(size=5, gust_prob=0.2, gamma=0.95), jl.goal_policy(5)
 sol = jl.jipe2(grid, goal, tol=1e-8)
 m, right, left = sol.moments, 1, 3
-m.gap_mean[12, right, left], m.gap_variance[12, right, left], m.inferiority_bound[12, right, left]
+for answer in (m.gap_mean, m.gap_variance, m.inferiority_bound):
+    print(f"{answer[12, right, left]:.4f}")
 
 # %%
 empty = np.where(np.arange(25) == 4, np.nan, 0.0)  # no gaps at the goal
