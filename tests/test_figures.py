@@ -176,3 +176,38 @@ def test_moving_the_slider_replaces_the_figure(monkeypatch, tmp_path) -> None:
     still, moved = images(EXPLORE), images(EXPLORE, "slider.value = 0.8")
     assert len(still) == len(moved) == 1
     assert still != moved
+
+
+# ---- two actions together -----------------------------------------------------------------------
+
+
+def test_joint_returns_are_blue_where_the_first_wins_and_orange_where_it_does_not(ax: Axes) -> None:
+    pairs = np.array([[3.0, 1.0], [3.0, 1.0], [1.0, 2.0]])
+    figures.joint_returns(ax, pairs, (0.0, 4.0), bins=4)
+    wins, losses = (np.ma.filled(mesh.get_array(), 0.0) ** 2 for mesh in ax.collections)
+    assert np.argwhere(wins).tolist() == [[1, 3]]
+    assert wins[1, 3] == pytest.approx(2.0)
+    assert np.argwhere(losses).tolist() == [[2, 1]]
+    assert losses[2, 1] == pytest.approx(1.0)
+
+
+def test_gap_law_has_unit_mass_and_says_how_often_the_gap_is_negative(ax: Axes) -> None:
+    figures.gap_law(ax, np.array([-1.5, 0.5, 0.5, 3.5]), (-4.0, 4.0), bins=8)
+    assert sum(bar.get_width() * bar.get_height() for bar in patches(ax, Rectangle)) == 1.0
+    assert "0.25" in texts(ax)[0]
+    orange = {bar.get_x() for bar in patches(ax, Rectangle) if bar.get_facecolor()[0] > 0.5}
+    assert orange == {-4.0, -3.0, -2.0, -1.0}
+    with pytest.raises(ValueError, match="symmetric"):
+        figures.gap_law(ax, np.zeros(3), (-1.0, 4.0))
+
+
+def test_cells_show_every_number_but_nan(ax: Axes) -> None:
+    figures.cells(ax, [0.5, np.nan, 1.0, 2.0], 2, "title")
+    assert texts(ax) == ["0.50", "1.00", "2.00"]
+    with pytest.raises(ValueError, match="rows of 3 columns"):
+        figures.cells(ax, np.zeros(4), 3, "title")
+
+
+def test_counts_are_shares_of_cells() -> None:
+    found = figures.counts([[0.5, 1.5], [0.6, 1.6], [9.0, 9.0]], ["x", "y"], (0.0, 2.0), 2)
+    assert found.round(3).to_numpy().tolist() == [[0.5, 1.5, 0.667]]

@@ -37,6 +37,7 @@ from jmdp_lib.figures.theory import (
     partners,
     pattern,
 )
+from jmdp_lib.figures.worlds import cells, counts, gap_law, joint_returns
 
 __all__ = [
     "BLOCK_STYLES",
@@ -46,17 +47,21 @@ __all__ = [
     "band",
     "block_decay",
     "block_legend",
+    "cells",
     "convergence",
     "correlation_bar",
     "correlation_grid",
     "correlation_matrix",
     "correlation_table",
+    "counts",
     "distribution",
     "explore",
+    "gap_law",
     "gap_ratios",
     "gap_scatter",
     "gridworld",
     "joint_law",
+    "joint_returns",
     "matrix",
     "moduli",
     "normal_quantiles",
