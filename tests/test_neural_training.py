@@ -23,7 +23,8 @@ from jmdp_lib.atari.training import learning_rate, require_device, train
 
 SMALL = Config(
     name="grid", gammas=(0.5, 0.9), kinds=("gram", "local", "near"), sigma=1.0, hidden=8,
-    shared_dim=4, near_dim=2, local_dim=2, place_dim=3, steps=24, batch=8, actions=3, log_every=3, eval_every=6, save_every=6,
+    shared_dim=4, near_dim=2, local_dim=2, place_dim=3, steps=24, batch=8, actions=3, log_every=3,
+    eval_every=6, save_every=6,
 )  # fmt: skip
 
 
