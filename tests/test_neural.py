@@ -292,6 +292,10 @@ def test_bad_tables_are_named():
     rewards[2, 1] = np.nan
     with pytest.raises(ValueError, match=r"tables\.rewards\[2, 1\] \(row 2, action 1\) = nan"):
         Data.of(replace(tables, rewards=rewards), CONFIG)
+    weights = tables.weights.copy()
+    weights[1] = 0.0
+    with pytest.raises(ValueError, match=r"tables\.weights\[1\] \(row 1\) = 0\.0 is not positive"):
+        Data.of(replace(tables, weights=weights), CONFIG)
     with pytest.raises(ValueError, match="next_ids must have shape"):
         replace(tables, next_ids=tables.next_ids[:, :2])
     with pytest.raises(ValueError, match=r"loadings must have shape \(num_actions,\) = \(4,\)"):
