@@ -18,6 +18,7 @@ from jmdp_lib.atari import (
     record_pairs,
     shock_ratio,
 )
+from jmdp_lib.atari.collect import _queried
 from jmdp_lib.atari.processes import shared_env
 
 HERE = {"processes": 1}
@@ -54,6 +55,20 @@ def test_tables_agree_with_themselves(game, sticky_prob):
             successors = tables.next_observations[left - 1]
             for row in (left, right):
                 assert (successors == tables.observations[row]).all(1).any()
+
+
+def test_followed_pairs_have_every_age_at_the_price_of_its_logarithm():
+    ages = [age for age in range(1, 65) if _queried(age)]
+    assert ages == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
+    # One query, and its branches: in 40 steps of Pong they hardly ever meet.
+    tables = collect(
+        "Pong", 21, 5, sticky_prob=0.0, follow=40, follow_share=1.0, start_steps=5, **HERE
+    )
+    assert tables.pairs.tolist() == [[i, i + 1] for i in range(1, 21, 2)]
+    # Their first two ages are one step apart: each stands at a successor of itself before.
+    for before, after in ((1, 3), (2, 4)):
+        assert tables.state_ids[after] in tables.next_ids[before]
+    assert tables.state_ids[9] not in tables.next_ids[7]  # from age 4 to 6
 
 
 def test_some_siblings_merge_in_atlantis():

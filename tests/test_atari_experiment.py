@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -51,6 +53,8 @@ def test_an_experiment_and_its_resumption(tmp_path, monkeypatch):
 
     for name in ("collect", "evaluation_states", "record_pairs"):
         monkeypatch.setattr(experiment, name, never)
+    with pytest.raises(ValueError, match="holds another experiment: num_states: 60 there, 70 here"):
+        run(replace(SMALL, num_states=70), 0, tmp_path, processes=1)
     again = run(SMALL, 0, tmp_path, processes=1)
     pd.testing.assert_frame_equal(again, frames[0])
     files = sorted(tmp_path.glob("run-*/metrics.csv"))
@@ -69,6 +73,37 @@ def test_an_experiment_and_its_resumption(tmp_path, monkeypatch):
     # Shocks are all there is in eight steps of Pong: 1 / gamma^2, whatever was learned.
     assert table.mc_ratio[0.1, "local"] == pytest.approx(100, rel=0.1)
     assert (table.coupled_interval >= 0).all()
+
+
+def test_states_count_alike_however_many_action_pairs_they_have():
+    keys = {"game": "G", "coupling": "reward", "seed": 0, "gamma": 0.5, "kind": "near", "b": 1}
+    gaps = pd.DataFrame(
+        [
+            {**keys, "state": state, "a": a, "mc_mean": 0.0, "mc": mc, "mc_independent": 2.0,
+             "gap_mean": 0.0, "coupled": 1.0, "independent": 2.0, "mc_mean_error": 0.0,
+             "mc_error": error, "mc_independent_error": 0.0, "mc_covariance": error**2}
+            for state, a, mc, error in ((7, 0, 1.0, 0.3), (7, 2, 3.0, 0.4), (3, 0, 4.0, 0.1))
+        ]
+    )  # fmt: skip
+    states = by_state(gaps).set_index("state")
+    assert states.mc.to_dict() == {7: 2.0, 3: 4.0}
+    assert states.mc_error.to_dict() == pytest.approx({7: 0.25, 3: 0.1})
+    assert states.mc_covariance.to_dict() == pytest.approx({7: 0.0625, 3: 0.01})
+    (row,) = gap_table(gaps).to_dict("records")
+    assert row["mc"] == pytest.approx(3.0)
+    assert row["mc_error"] == pytest.approx(np.hypot(0.25, 0.1) / 2)
+    assert row["reliability"] == pytest.approx(1 - (0.0625 + 0.01) / 2 / 2.0)
+
+
+def test_falls_are_ratios_of_the_seeds_means():
+    rows = [
+        {"game": "G", "gamma": 0.5, "curve": curve, "seed": seed, "step": step,
+         **dict.fromkeys(BLOCKS, value)}
+        for curve, values in (("expected", (6.0, 9.0, 1.0, 2.0)), ("td", (1.0,) * 4))
+        for (step, seed), value in zip(((0, 0), (0, 1), (9, 0), (9, 1)), values, strict=True)
+    ]  # fmt: skip
+    fell = falls(pd.DataFrame(rows), "expected")
+    assert fell["G", 0.5].to_dict() == dict.fromkeys(BLOCKS, 5.0)
 
 
 def test_the_table_of_known_numbers():

@@ -635,6 +635,9 @@ def test_games_are_trained_anew_only_where_asked_for(games: Project) -> None:
         ("", "cpu", "needs an entry `atari:`"),
         ("atari:\n  games: [Pnog]\n  seeds: [0]\n  scale: 0.1\n", "cpu", "Pnog"),
         ("atari:\n  games: [Pong]\n  seeds: [-1]\n  scale: 0.1\n", "cpu", "seeds must be"),
+        ("atari:\n  games: [Pong]\n  seeds: 0\n  scale: 0.1\n", "cpu", "seeds must be a list"),
+        ("atari:\n  games: Pong\n  seeds: [0]\n  scale: 0.1\n", "cpu", "games must be a list"),
+        ("atari:\n  games: [Pong]\n  seeds: [0]\n  scale: 2\n", "cpu", "scale must be a number"),
         ("atari:\n  games: [Pong]\n  seeds: [0]\n  scale: 0.1\n", "toaster", "is unknown"),
     ],
 )

@@ -139,6 +139,19 @@ def test_expected_errors_vanish_at_the_exact_solution(seed):
     assert float(expected_errors(wrong, {}, data, as_policy(policy)).min()) > 1e-7
 
 
+def test_a_state_without_a_neighbour_does_not_count_in_the_cross_error():
+    rng = np.random.default_rng(0)
+    jm = strategies.random_jmdp(rng, 129, 2, 1)  # a chunk of 128, and one more
+    seen = np.arange(129, dtype=np.uint8)[:, None]
+    parts, _ = random_moments(rng, jm)
+    nothing = Estimate(*(0.0 * part for part in parts))
+    nothing.shared[..., 0] = 1.0  # C = 1 between any two states, and its target is gamma^2
+    network = tabulated(jm, nothing)
+    policy = as_policy(np.full((129, 2), 0.5))
+    errors = expected_errors(network, {}, Data.of(tabular.tables_of(jm, seen), CONFIG), policy)
+    assert float(errors[BLOCKS.index("sigma_cross")]) == pytest.approx((1 - jm.gamma**2) ** 2)
+
+
 def test_sampled_errors_are_those_of_the_backup_where_nothing_is_random():
     rng = np.random.default_rng(3)
     jm = strategies.random_jmdp(rng, 4, 3, 1)
@@ -292,6 +305,10 @@ def test_bad_tables_are_named():
     rewards[2, 1] = np.nan
     with pytest.raises(ValueError, match=r"tables\.rewards\[2, 1\] \(row 2, action 1\) = nan"):
         Data.of(replace(tables, rewards=rewards), CONFIG)
+    weights = tables.weights.copy()
+    weights[1] = 0.0
+    with pytest.raises(ValueError, match=r"tables\.weights\[1\] \(row 1\) = 0\.0 is not positive"):
+        Data.of(replace(tables, weights=weights), CONFIG)
     with pytest.raises(ValueError, match="next_ids must have shape"):
         replace(tables, next_ids=tables.next_ids[:, :2])
     with pytest.raises(ValueError, match=r"loadings must have shape \(num_actions,\) = \(4,\)"):

@@ -22,8 +22,9 @@ from jmdp_lib.atari.evaluation import predict_gaps, uniform
 from jmdp_lib.atari.training import learning_rate, require_device, train
 
 SMALL = Config(
-    name="grid", gammas=(0.5, 0.9), kinds=("gram", "local"), sigma=1.0, hidden=8, shared_dim=4,
-    local_dim=2, steps=24, batch=8, actions=3, log_every=3, eval_every=6, save_every=6,
+    name="grid", gammas=(0.5, 0.9), kinds=("gram", "local", "near"), sigma=1.0, hidden=8,
+    shared_dim=4, near_dim=2, local_dim=2, place_dim=3, steps=24, batch=8, actions=3, log_every=3,
+    eval_every=6, save_every=6,
 )  # fmt: skip
 
 
@@ -80,6 +81,41 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path, complete):
         assert torch.equal(weight, parts.params[name]), name
 
 
+def test_the_optimisers_settings_are_those_of_the_run_and_not_of_the_checkpoint(tmp_path):
+    """A GPU's checkpoint has its rate in a tensor, which would come back on the CPU."""
+    whole = fit(tmp_path / "whole")
+    with pytest.raises(Killed):
+        fit(tmp_path / "parts", policy=dying(10))
+    path = tmp_path / "parts" / "checkpoint.pt"
+    stored = checkpoints.load(path)
+    for group in stored["optimiser"]["param_groups"]:
+        group |= {"lr": torch.tensor(5.0), "capturable": True, "weight_decay": 3.0}
+    checkpoints.save(path, stored)
+    parts = fit(tmp_path / "parts")
+    assert all(torch.equal(w, parts.params[name]) for name, w in whole.params.items())
+
+
+def test_only_a_finished_run_moves_to_another_device(tmp_path):
+    with pytest.raises(Killed):
+        fit(tmp_path, policy=dying(10))
+    path = tmp_path / "checkpoint.pt"
+    stored = checkpoints.load(path) | {"device": "cuda", "generator": torch.zeros(16).byte()}
+    checkpoints.save(path, stored)
+    with pytest.raises(ValueError, match="was written on 'cuda': go on with device='cuda'"):
+        fit(tmp_path)
+    checkpoints.save(path, stored | {"step": SMALL.steps})
+    assert torch.equal(fit(tmp_path).params["mean_0"], stored["params"]["mean_0"])
+
+
+def test_weights_decay_towards_zero(tmp_path):
+    plain = fit(tmp_path / "plain").params
+    decayed = fit(tmp_path / "decayed", replace(SMALL, weight_decay=100.0)).params
+    sizes = [sum(float(w.detach().square().sum()) for w in p.values()) for p in (plain, decayed)]
+    assert sizes[1] < 0.5 * sizes[0]
+    with pytest.raises(ValueError, match="weight_decay must not be negative"):
+        Config(weight_decay=-1.0)
+
+
 @pytest.mark.slow
 def test_a_run_that_was_really_killed_resumes_bit_for_bit(tmp_path):
     code = (
@@ -108,7 +144,7 @@ def test_metrics_have_a_row_per_member_curve_and_step(tmp_path):
         rows = list(csv.DictReader(file))
     assert set(rows[0]) == set(checkpoints.COLUMNS)
     td = [row for row in rows if row["curve"] == "td"]
-    assert len(td) == 4 * SMALL.steps // SMALL.log_every
+    assert len(td) == len(SMALL.members) * SMALL.steps // SMALL.log_every
     expected = [row for row in rows if row["curve"] == "expected"]
     assert sorted({int(row["step"]) for row in expected}) == [0, 6, 12, 18, 24]
     assert all(float(row[block]) > 0 for row in rows for block in BLOCKS)
@@ -116,8 +152,8 @@ def test_metrics_have_a_row_per_member_curve_and_step(tmp_path):
 
 def test_a_member_learns_the_same_alone(tmp_path):
     together = fit(tmp_path / "together")
-    alone = fit(tmp_path / "alone", replace(SMALL, gammas=(0.9,), kinds=("local",)))
-    place = SMALL.members.index((0.9, "local"))
+    alone = fit(tmp_path / "alone", replace(SMALL, gammas=(0.9,), kinds=("near",)))
+    place = SMALL.members.index((0.9, "near"))
     for name, weight in alone.params.items():
         torch.testing.assert_close(weight[0], together.params[name][place], rtol=1e-3, atol=1e-4)
 

@@ -13,16 +13,14 @@ import argparse
 import json
 import multiprocessing
 import os
-import platform
 import time
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import torch
-from notebook_job import git_state, write_atomically
+from notebook_job import end_with_parent, git_state, hardware, versions, write_atomically
 
 from jmdp_lib.atari.config import Config
 from jmdp_lib.atari.experiment import (
@@ -84,12 +82,12 @@ def provenance(
     experiments: list[Experiment], seeds: list[int], device: str, took: float | None
 ) -> str:
     """Versions, settings, hardware and time of a run, as JSON."""
-    where = torch.cuda.get_device_name() if device.startswith("cuda") else platform.processor()
+    where = hardware()["cpu"]
+    if device.startswith("cuda"):  # results may be collected where there is none
+        where = torch.cuda.get_device_name() if torch.cuda.is_available() else device
     facts = {
         "commit": os.environ.get("JMDP_COMMIT") or git_state(WORKFLOW.parent)["commit"],
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
+        **versions(),
         "device": where,
         "matrix products": torch.get_float32_matmul_precision(),
         "cores": os.cpu_count(),
@@ -100,10 +98,22 @@ def provenance(
     return json.dumps(facts, indent=1) + "\n"
 
 
-def train_one(experiment: Experiment, seed: int, home: Path, device: str, precision: str) -> str:
-    """One training run, in a process of its own."""
+def fraction(text: str) -> float:
+    """A number in (0, 1]."""
+    value = float(text)
+    if not 0.0 < value <= 1.0:
+        raise argparse.ArgumentTypeError(f"must lie in (0, 1], found {text}")
+    return value
+
+
+def prepare(precision: str) -> None:
+    """What holds in every process that trains or predicts."""
     torch.set_float32_matmul_precision(precision)
     torch.set_num_threads(1)
+
+
+def train_one(experiment: Experiment, seed: int, home: Path, device: str) -> str:
+    """One training run, in a process of its own."""
     learn(experiment, seed, home, device)
     return f"{experiment.game} {seed}: trained"
 
@@ -119,13 +129,17 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", choices=("highest", "high"), default="highest",
                         help="of float32 matrix products on a GPU; high: TF32")  # fmt: skip
-    parser.add_argument("--scale", type=float, default=1.0, help="of all sizes, at most 1")
+    parser.add_argument("--scale", type=fraction, default=1.0, help="of all sizes, at most 1")
     parser.add_argument("--processes", type=int, help="that play")
     parser.add_argument("--trainers", type=int, default=1, help="that train, at a time (all)")
+    parser.add_argument("--with-parent", action="store_true", help="end when it has ended")
     parser.add_argument("--work", type=Path, default=Path("out/atari"))
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    require_device(options.device)
+    if options.part in ("all", "seed"):
+        require_device(options.device)
+    if options.with_parent:
+        end_with_parent()
     torch.set_float32_matmul_precision(options.precision)
     started = time.time()
     experiments = [experiment_of(g, options.coupling, options.scale) for g in options.games]
@@ -158,7 +172,7 @@ def run_all(
 
     context = multiprocessing.get_context("spawn")
     with (
-        ProcessPoolExecutor(options.trainers, context) as trainers,
+        ProcessPoolExecutor(options.trainers, context, prepare, (options.precision,)) as trainers,
         ThreadPoolExecutor(1) as player,
     ):
         training: list[Future[str]] = []
@@ -167,7 +181,7 @@ def run_all(
             for e, seed in jobs:
                 gather(e, seed, homes[e.game], options.processes)
                 say(f"{e.game} {seed}: states queried")
-                task = (e, seed, homes[e.game], options.device, options.precision)
+                task = (e, seed, homes[e.game], options.device)
                 training.append(trainers.submit(train_one, *task))
             for e in {e.game: e for e, _ in jobs}.values():
                 monte_carlo(e, homes[e.game], options.processes)

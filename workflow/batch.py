@@ -122,22 +122,35 @@ def result_files(root: Path, plan: Plan) -> dict[str, list[str]]:
     return found
 
 
-def atari_jobs(root: Path, profile: str, device: str) -> dict[str, Any]:
-    """The games, seeds and scale of a profile's `atari:` entry; raises on anything wrong."""
+def atari_jobs(root: Path, profile: str, device: str, elsewhere: bool) -> dict[str, Any]:
+    """The games, seeds and scale of a profile's `atari:` entry; raises on anything wrong.
+
+    elsewhere: the jobs run on other machines, which may have the device when this one has not.
+    """
     from jmdp_lib.atari.emulator import rom_id
     from jmdp_lib.atari.training import require_device
 
     entry = load_profile(root, profile).get(ATARI)
     if not isinstance(entry, dict) or set(entry) != {"games", "seeds", "scale"}:
         raise ProjectError(f"{profile}.yaml: needs an entry `{ATARI}:` with games, seeds, scale")
+    where = f"{profile}.yaml: {ATARI}"
+    for key, kind in (("games", str), ("seeds", int)):
+        values = entry[key]
+        listed = isinstance(values, list) and values and all(type(v) is kind for v in values)
+        if not listed or len(set(values)) < len(values):
+            raise ProjectError(f"{where}: {key} must be a list of distinct {kind.__name__}s")
+    if min(entry["seeds"]) < 0:
+        raise ProjectError(f"{where}: seeds must be numbers >= 0")
+    scale = entry["scale"]
+    if type(scale) not in (int, float) or not 0 < scale <= 1:
+        raise ProjectError(f"{where}: scale must be a number in (0, 1], found {scale!r}")
     try:
-        require_device(device)
+        if not (elsewhere and device.startswith("cuda")):
+            require_device(device)
         for name in entry["games"]:
             rom_id(name)
     except (RuntimeError, ValueError) as error:
-        raise ProjectError(f"{profile}.yaml: {ATARI}: {error}") from error
-    if not all(isinstance(seed, int) and seed >= 0 for seed in entry["seeds"]):
-        raise ProjectError(f"{profile}.yaml: {ATARI}: seeds must be numbers >= 0")
+        raise ProjectError(f"{where}: {error}") from error
     return {**entry, "device": device}
 
 
@@ -328,7 +341,7 @@ def main(argv: list[str]) -> int:
         plan = make_plan(layout.root, layout.profile)
         atari = None
         if arguments.atari:
-            atari = atari_jobs(layout.root, layout.profile, arguments.atari)
+            atari = atari_jobs(layout.root, layout.profile, arguments.atari, arguments.slurm)
             plan = with_own_results(layout, plan)
         for name in arguments.only:
             if name not in plan:

@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import importlib.metadata
 import json
+import multiprocessing
 import os
 import platform
 import shutil
@@ -233,6 +234,23 @@ def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
+def end_with_parent() -> None:
+    """From now on this process ends, its children first, when whoever started it has died.
+
+    An orphan of a Snakemake that was killed outright would race with its successor.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        for child in multiprocessing.active_children():
+            child.terminate()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 class Watch:
     """Progress lines of one notebook, and an end to it when whoever started it has died."""
 
@@ -240,6 +258,7 @@ class Watch:
         self.name, self.num_cells, self.cell = name, num_cells, 0
         self.begin, self.done = time.monotonic(), threading.Event()
         print(f"  start   {name}", flush=True)
+        end_with_parent()
         threading.Thread(target=self._beat, daemon=True).start()
 
     def seconds(self) -> float:
@@ -253,11 +272,8 @@ class Watch:
         print(line.rstrip(), flush=True)
 
     def _beat(self) -> None:
-        parent, due = os.getppid(), HEARTBEAT_SECONDS
+        due = HEARTBEAT_SECONDS
         while not self.done.wait(1.0):
-            if os.getppid() != parent:
-                # Snakemake was killed outright: an orphan would race with its successor.
-                os.kill(os.getpid(), signal.SIGTERM)
             if self.seconds() > due:
                 due += HEARTBEAT_SECONDS
                 self.say("...", f"cell {self.cell + 1} of {self.num_cells}")

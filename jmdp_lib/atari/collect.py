@@ -61,7 +61,8 @@ def collect(
 ) -> Tables:
     """All actions queried at `num_states` states, the followed ones among them.
 
-    follow, follow_share: up to so many steps, after this share of the queries.
+    follow, follow_share: up to so many steps, after this share of the queries. A pair is queried
+        1, 2, 3, 4, 6, 8, 12, ... steps after the query that tore it apart.
     spacing: steps from one queried state of a trajectory to the next.
     start_steps: a trajectory starts after 0 to start_steps - 1 random actions.
     enumerated: instead of one drawn table per state, all sticky patterns that differ, each with

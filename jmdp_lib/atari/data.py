@@ -177,6 +177,8 @@ def check_tables(tables: Tables) -> None:
         if getattr(tables, name).dtype != np.uint8:
             raise ValueError(f"tables.{name} must be uint8, got {getattr(tables, name).dtype}")
     checks.floats("tables.rewards", tables.rewards, "row", "action")
+    weights = checks.floats("tables.weights", tables.weights, "row")
+    checks.refuse("tables.weights", weights, weights <= 0, "is not positive", ("row",))
     for name, high in (("previous", actions), ("next_previous", actions)):
         values = getattr(tables, name)
         axes = ("row", "action")[: values.ndim]

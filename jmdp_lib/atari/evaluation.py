@@ -74,7 +74,8 @@ def _chunks(
     count = min(len(data.rows), max_entries)
     spread = torch.arange(count, device=device) * len(data.rows) // count  # over all of the data
     for entries in spread.split(size):
-        share = torch.tensor([1.0, 1, 1, 1, 0, 1], device=device)[:, None] * len(entries)
+        cross = float(len(entries) > 1)  # a state alone has no neighbour
+        share = torch.tensor([1.0, 1, 1, cross, 0, 1], device=device)[:, None] * len(entries)
         none = torch.empty((0, 2), dtype=torch.long, device=device)
         yield data.gather(entries, all_actions(len(entries))), none, share
     count = min(len(data.pairs), max_entries // 2)

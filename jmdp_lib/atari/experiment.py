@@ -3,6 +3,7 @@
 One `Experiment` is a game under one coupling. Its parts, each a file that is written whole and not
 made twice, so that a run that was killed goes on where it stopped:
 
+    settings.json                   what the files are of: another experiment is refused
     tables-SEED.npz, held_out.npz   queried states, to learn from and to test the backup on
     evaluation.npz, records.npz     states for the gap diagnostic, recursive pairs from them
     run-SEED/                       training: metrics, checkpoint
@@ -11,9 +12,10 @@ made twice, so that a run that was killed goes on where it stopped:
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -116,7 +118,7 @@ def gather(
     experiment: Experiment, seed: int, home: Path, processes: int | None = None
 ) -> tuple[Tables, Tables]:
     """What a seed learns from, and what every seed's backup is tested on."""
-    home.mkdir(parents=True, exist_ok=True)
+    _claim(experiment, home)
     sticky = experiment.sticky_prob
     tables = _once(Tables, home / f"tables-{seed}.npz", lambda: collect(
         experiment.game, experiment.num_states, experiment.stream(0, seed), sticky_prob=sticky,
@@ -131,6 +133,7 @@ def monte_carlo(
     experiment: Experiment, home: Path, processes: int | None = None
 ) -> tuple[Tables, PairRecords]:
     """The evaluation states, as tables, and recursive pairs from them."""
+    _claim(experiment, home)
     states, pairs = home / "evaluation.npz", home / "records.npz"
     if not (states.exists() and pairs.exists()):
         sticky = experiment.sticky_prob
@@ -195,7 +198,8 @@ def gap_table(gaps: pd.DataFrame) -> pd.DataFrame:
 
     coupled, independent: average prediction / average Monte Carlo gap variance, the mean over
     seeds; *_interval: half a 95% interval, of the simulation (normal) and of the seeds (Student's
-    t; none where there is one seed). mc_ratio: Monte Carlo's own independent / coupled.
+    t; none where there is one seed), at the given states: other states would give another average,
+    which it does not cover. mc_ratio: Monte Carlo's own independent / coupled.
     rank: Spearman correlation over states of predicted and simulated gap variance, the mean over
     seeds. reliability: share of the variance between the simulated gap variances of states that is
     not simulation noise; a perfect prediction's correlation would be about its square root.
@@ -231,7 +235,8 @@ def gap_table(gaps: pd.DataFrame) -> pd.DataFrame:
 def falls(curves: pd.DataFrame, curve: str) -> pd.Series:
     """First / last error of every block, the mean over seeds of each: index game, gamma, block.
 
-    curves: rows of `checkpoints.Metrics` with a column game, of one kind of network.
+    curves: rows of `checkpoints.Metrics` with a column game, of one kind of network; all games and
+    seeds of the same steps.
     """
     part = curves[curves["curve"] == curve]
     keys, blocks = ["game", "gamma"], list(BLOCKS)
@@ -242,6 +247,27 @@ def falls(curves: pd.DataFrame, curve: str) -> pd.Series:
     found = first / last
     found.columns.name = "block"
     return found.stack()
+
+
+def _claim(experiment: Experiment, home: Path) -> None:
+    """Make the folder this experiment's, or refuse it: its files are gone on from unseen.
+
+    What concerns training alone, the checkpoint itself compares.
+    """
+    here = {f.name: getattr(experiment, f.name) for f in fields(experiment) if f.name != "config"}
+    here["game"] = experiment.game
+    path = home / "settings.json"
+    if path.exists():
+        there = json.loads(path.read_text())
+        different = [f"{k}: {there.get(k)!r} there, {v!r} here" for k, v in here.items()
+                     if there.get(k) != v]  # fmt: skip
+        if different:
+            raise ValueError(f"{home} holds another experiment: {'; '.join(different)}")
+        return
+    home.mkdir(parents=True, exist_ok=True)
+    part = home / f".settings.{os.getpid()}.part"
+    part.write_text(json.dumps(here, indent=1) + "\n")
+    os.replace(part, path)
 
 
 def _once(kind: type[Kind], path: Path, make: Callable[[], Kind]) -> Kind:

@@ -14,8 +14,9 @@ covariance of the reward shock (in closed form: it is never sampled),
 where single(x) = Var Z(x, A), an ended branch is worth 0, and
 
     pair(x, y) = <vbar(x), vbar(y)> + k(x, y) <qbar(x), qbar(y)> + 1{x = y} merged(x).
- The local term enters at queried coordinates of one state, and at successors
-only where they are one state, which `next_ids` says: branches of one table, or of two states.
+
+The local term enters at queried coordinates of one state, and at successors only where they are
+one state, which `next_ids` says: branches of one table, or of two states.
 
 **Why centred.** C = Sigma - mu mu' is fitted, not Sigma: at gamma = 0.99 mu mu' is orders of
 magnitude above a gap's variance. An error e of the mean enters C as e^2, and Sigma as 2 mu e.

@@ -34,8 +34,8 @@ class Tables(Archive):
         weights: (N,) probability of this table among the rows of its state: 1 for a drawn table,
             the probability of the sticky pattern where all patterns are enumerated.
         pairs: (P, 2) rows (i, j) of distinct states: where the two branches of one query stood
-            after 1, 2, ... steps with independent actions, until they met or one ended. Of a
-            state with several rows, the first.
+            some steps later (`collect` says which), with independent actions, before they met or
+            one ended. Of a state with several rows, the first.
     """
 
     observations: Bytes

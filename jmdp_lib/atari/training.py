@@ -70,7 +70,8 @@ def train(
     """Learn the moments of all members; metrics.csv and checkpoint.pt grow in `folder`.
 
     held_out: complete tables for the error of the expected backup. policy: uniform by default.
-    A checkpoint in the folder is gone on from, if it is of this very run, and refused otherwise.
+    A checkpoint in the folder is gone on from, if it is of this very run, and refused otherwise; on
+    another kind of device only a finished one is taken.
     """
     place = require_device(device)
     network = network_for(tables, config, place)
@@ -174,13 +175,21 @@ class _Run:
             capturable=graph,
         )
         generator = torch.Generator(device).manual_seed(config.seed)
+        step = int(state["step"]) if state else 0
         if state:
             target = {name: state["target"][name].to(device) for name in target}
-            optimiser.load_state_dict(state["optimiser"])
+        if state and step < config.steps:
+            there = state.get("device", device.type)
+            if there != device.type:
+                raise ValueError(f"{path} was written on {there!r}: go on with device={there!r}")
+            # Rates and flags are this run's: a graph replays a rate that is not on its device as
+            # the number that it was when the graph was recorded.
+            optimiser.load_state_dict(
+                {**optimiser.state_dict(), "state": state["optimiser"]["state"]}
+            )
             generator.set_state(state["generator"])
         units = torch.stack([network.mean_scale, *[network.scale] * (len(BLOCKS) - 1)])
         weights = torch.tensor(config.block_weights, device=device)[:, None] / units**2
-        step = int(state["step"]) if state else 0
         return cls(
             network, shape, path, online, target, optimiser, generator, weights, step, bool(state)
         )
@@ -191,6 +200,7 @@ class _Run:
             {
                 "config": asdict(self.network.config),
                 "shape": self.shape,
+                "device": self.network.scale.device.type,
                 "step": self.step,
                 "params": {name: w.detach() for name, w in self.online.items()},
                 "target": self.target,

@@ -1,0 +1,64 @@
+"""The script of the full Atari runs: its sizes, its options, and that it leaves no orphans."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = ROOT / "workflow" / "atari_runs.py"
+sys.path.insert(0, str(SCRIPT.parent))
+
+import atari_runs  # noqa: E402
+
+
+@pytest.mark.parametrize("coupling", ["reward", "sticky"])
+@pytest.mark.parametrize("game", ["Pong", "Atlantis"])
+def test_a_scale_shrinks_every_size_and_nothing_else(game, coupling):
+    full = atari_runs.experiment_of(game, coupling)
+    small = atari_runs.experiment_of(game, coupling, 0.01)
+    for name in ("num_states", "num_held_out", "num_evaluation", "repeats", "horizon"):
+        assert getattr(small, name) < getattr(full, name), name
+    for name in ("steps", "batch", "hidden"):
+        assert getattr(small.config, name) < getattr(full.config, name), name
+    assert small.config.members == full.config.members
+    assert (small.game, small.coupling, small.follow_share) == (game, coupling, full.follow_share)
+    assert atari_runs.experiment_of(game, coupling, 1.0) == full
+
+
+@pytest.mark.parametrize("scale", ["0", "-1", "1.5", "nan"])
+def test_scales_that_are_none(scale):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"must lie in \(0, 1\]"):
+        atari_runs.fraction(scale)
+    assert atari_runs.fraction("0.5") == 0.5
+
+
+def test_results_are_collected_where_there_is_no_gpu(monkeypatch):
+    monkeypatch.setattr(atari_runs.torch.cuda, "is_available", lambda: False)
+    text = atari_runs.provenance([atari_runs.experiment_of("Pong", "reward")], [0], "cuda", None)
+    assert '"device": "cuda"' in text
+    assert '"ale_py"' in text
+
+
+@pytest.mark.slow
+def test_a_job_ends_with_whoever_started_it(tmp_path):
+    job = [sys.executable, str(SCRIPT), "game", "--with-parent", "--games", "Pong"]
+    job += ["--processes", "2", "--work", str(tmp_path), "--out", str(tmp_path)]
+    code = f"import subprocess; subprocess.run({job!r}, stderr=subprocess.DEVNULL)"
+    parent = psutil.Popen([sys.executable, "-c", code])
+    deadline, family = time.monotonic() + 60, []
+    while len(family) < 3 and time.monotonic() < deadline:  # the job, and those that play
+        time.sleep(0.5)
+        family = parent.children(recursive=True)
+    assert len(family) >= 3
+    parent.kill()
+    parent.wait()
+    _, alive = psutil.wait_procs(family, timeout=30)
+    for process in alive:
+        process.kill()
+    assert not alive
