@@ -213,8 +213,8 @@ for (above, below), name in zip(axes.T, games, strict=True):
     figures.td_errors(below, one[one.curve == "expected"], markers=True)
     above.set_title(name)
     below.set_xlabel("SGD steps")
-axes[0, 0].set_ylabel("sampled TD error$^2$")
-axes[1, 0].set_ylabel("expected backup error$^2$")
+axes[0, 0].set_ylabel(f"sampled TD error$^2$,\nmean of {window} batches")
+axes[1, 0].set_ylabel("expected error$^2$, lines:\ntraining; circles: held out")
 figures.block_legend(fig)
 figures.save(fig, "fig7_td_curves", ours, out_dir)
 plt.show()
@@ -222,8 +222,8 @@ plt.show()
 # %% [markdown]
 # ## 5.5 What fell, and what did not
 #
-# The factor by which the expected backup's error on held-out states falls, mean over seeds. The goal
-# was 100 everywhere.
+# The factor by which the expected backup's error on held-out states falls, mean over seeds. Our
+# goal was 100 everywhere.
 
 # %%
 fell = falls(curves[curves.kind == "near"], "expected")
