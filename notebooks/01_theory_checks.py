@@ -151,7 +151,8 @@ claims.check("decision 5: mean gap variance, noise per state / one U", f"{ratio:
 #   + \gamma \tilde R\, M_\mu(S', A') + \gamma^2 M_\Sigma(S', A', \tilde S', \tilde A')\big].$$
 #
 # `apply_t2` is that, line by line. `jipe2` iterates the same map collapsed over the policy and
-# centred, some hundred times faster; it must give the same numbers from any $M_0$.
+# centred, and is hundreds of times faster (`benchmarks/results.md`); it must give the same numbers from
+# any $M_0$.
 
 
 # %%
@@ -339,11 +340,12 @@ for name, (residuals, errors) in runs.items():
     claims.check(f"{name}: error / certificate at most", f"{slack:.4f}", slack <= 1 + 1e-9)
 
 # %%
-fig, axes = plt.subplots(1, 2, sharey=True)
+fig, axes = plt.subplots(1, 2, figsize=(6.75, 2.8), sharey=True)
 for ax, (name, (residuals, errors)) in zip(axes, runs.items(), strict=True):
     figures.convergence(ax, residuals, 0.95, errors)
     ax.set_title(name)
-axes[0].legend()
+axes[0].set_ylabel(r"$\|\cdot\|_\lambda$")
+fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
 residuals = pd.DataFrame({f"{name}, residual": pd.Series(r) for name, (r, _) in runs.items()})
 errors = pd.DataFrame({f"{name}, error": pd.Series(e) for name, (_, e) in runs.items()})
 figures.save(fig, "fig_certificate", residuals.join(errors), out_dir)
