@@ -104,8 +104,8 @@ plt.show()
 # %% [markdown]
 # ## 7.3 Reachability: pairs that no gap ever visits
 #
-# A gap starts two branches at *one* state. After one step they stand at two cells next to each other, after two
-# steps a little further apart, and when they meet and choose alike they are one for good. The pairs of states that can
+# A gap starts two branches at *one* state. After one step they stand at most two moves apart, after two
+# steps perhaps a little further, and when they meet and choose alike they are one for good. The pairs of states that can
 # come up at all are the closure of the same-state queries under $P_2$. Below, the 36 times 36 pairs of the 6x6 gridworld; the
 # colour says after how many steps a pair is first reached, grey is never.
 
