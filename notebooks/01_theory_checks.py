@@ -364,7 +364,7 @@ m = jl.jipe(grid, goal, order=4).moments
 state, a, b = 6, 1, 0  # bottom left: right against up
 mean, variance = m.gap_mean[state, a, b], m.gap_variance[state, a, b]
 third = m.gap_moment([(state, a, b)] * 3)
-skew = (third - 3 * mean * variance - mean**3) / variance**1.5
+skew = m.gap_central_moment((state, a, b), 3) / variance**1.5
 z = jl.simulate_pairs(grid, goal, state, (a, b), num_pairs, seed=seed)
 cubes = (z[:, 0] - z[:, 1]) ** 3
 inside = abs(cubes.mean() - third) < 5 * cubes.std() / np.sqrt(num_pairs)
