@@ -15,6 +15,8 @@ HEADING = re.compile(r"^#{1,4} +(.*)$", re.MULTILINE)
 DECISION = re.compile(r"[Dd]ecisions? (\d+)")
 EVIDENCE = re.compile(r"^<!-- evidence: (\d+)(?:, (.*?))? -->$", re.MULTILINE)
 CODE = re.compile(r"(\{[\w:]+\}|\[|`)?`([^`\n]+)`")  # and what would make it something else
+FULL_WIDTH = 1400  # pixels at 300 dpi: what is wider is no figure of one column
+PACKAGE = re.compile(r"^(jl|figures|jmdp_lib(\.[a-z_]+)*)\.")  # as prose writes it before a name
 
 
 class BookError(Exception):
@@ -59,7 +61,7 @@ def linked(text: str, targets: Mapping[str, str]) -> str:
     """Inline code that names a notebook or a public object becomes a link to it."""
 
     def link(match: re.Match[str]) -> str:
-        name = re.split(r"[(\[]", match[2])[0].removeprefix("jl.")
+        name = PACKAGE.sub("", re.split(r"[(\[]", match[2])[0])
         target = targets.get(name) or targets.get(name.partition(".")[0])
         return target.format(match[2]) if target and not match[1] else match[0]
 
@@ -191,10 +193,10 @@ def gallery(figures: Path, notebooks: list[Notebook]) -> str:
             anchor = f"#{image.stem}-{nb.name}" if image.stem in cells else f"notebooks/{nb.name}"
             others = [f for f in files if f.stem == image.stem and f != image]
             downloads = [f"{{download}}`{f.suffix[1:].upper()} <figures/{f}>`" for f in others]
-            width, height = imagesize.get(figures / image)
+            width, _ = imagesize.get(figures / image)
             lines += [
                 f":::{{figure}} figures/{image}",
-                f":figclass: {'wide' if width > 1.9 * height else 'square'}",
+                f":figclass: {'wide' if width > FULL_WIDTH else 'column'}",
                 f":alt: {image.stem.removeprefix('fig_').replace('_', ' ')}, {heading}",
                 "",
                 f"[{heading}]({anchor}). {' · '.join(downloads)}",

@@ -187,6 +187,14 @@ def one_of(name: str, value: Any, known: Sequence[str]) -> str:
     return str(value)
 
 
+def grid_rows(num_states: int, columns: int) -> int:
+    """How many rows the states of a grid make that is `columns` wide."""
+    rows, rest = divmod(num_states, columns)
+    if rest:
+        raise ValueError(f"{num_states} states do not make rows of {columns} columns")
+    return rows
+
+
 def _array(name: str, values: ArrayLike, axes: Sequence[str]) -> NDArray[Any]:
     expected = f"{len(axes)} axes ({', '.join(axes)})"
     try:

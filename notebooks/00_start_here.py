@@ -143,6 +143,8 @@ for name, row in table.iterrows():
 marginals = np.array([(m.mean, m.variance) for m in solved.values()])
 same = np.ptp(marginals, axis=0).max() < 1e-6
 claims.check("mean and variance of both returns are those of every world", same, same)
+often = bool(table["P(G < 0), played"]["umbrellas"] > 1 / 3)
+claims.check("umbrellas: ice cream is worse more than one time in three", often, often)
 factor = table["gap variance"]["umbrellas"] / table["gap variance"]["lemonade"]
 claims.check("Var G, umbrellas / lemonade", f"{factor:.1f}", factor > 10)
 
@@ -178,20 +180,25 @@ plt.show()
 # %% [markdown]
 # Right against left, in every cell: how much better on average, how sure, and how often at most it is no
 # better. Next to a side wall one of the two moves leads nowhere, and the mean is small. Further down the
-# prize is further away: the mean shrinks, the spread does not, and the bound grows.
-#
-# Now compare *up* with *right* below the top row and away from the walls. Both are on the way, and on
+# prize is further away: the mean shrinks faster than the spread, and the bound grows.
+
+# %%
+middle = f"{m.gap_mean[12, right, left]:.2f}"
+claims.check("in the middle, right against left: mean", middle, sol.converged)
+below = (m.inferiority_bound[:, right, left] + empty).reshape(5, 5)
+grows = np.nanmin(np.diff(below, axis=0)) > 0
+claims.check("down every column, the bound grows", grows, grows)
+
+# %% [markdown]
+# Now compare *up* with *right* below the top row and away from the side walls. Both are on the way, and on
 # average it does not matter at all which comes first. Yet the two returns are not the same:
 
 # %%
-up = 0
-mean, variance = m.gap_mean[12, up, right], m.gap_variance[12, up, right]
-claims.check(
-    "in the middle, right against left: mean", f"{m.gap_mean[12, right, left]:.2f}", sol.converged
-)
-claims.check(
-    "up against right, in the middle: mean 0, variance", f"{variance:.2f}", abs(mean) < 1e-7
-)
+up, inner = 0, np.arange(25).reshape(5, 5)[1:, 1:4]
+mean, variance = m.gap_mean[inner, up, right], m.gap_variance[12, up, right]
+level = np.abs(mean).max() < 1e-7
+claims.check("up against right: mean 0 in all twelve such cells", level, level)
+claims.check("and their gap variance, in the middle", f"{variance:.2f}", variance > 1)
 
 # %% [markdown]
 # ## 0.4 A simulator of your own

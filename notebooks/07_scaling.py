@@ -104,8 +104,8 @@ plt.show()
 # %% [markdown]
 # ## 7.3 Reachability: pairs that no gap ever visits
 #
-# A gap starts two branches at *one* state. After one step they stand at two cells next to each other, after two
-# steps a little further apart, and when they meet and choose alike they are one for good. The pairs of states that can
+# A gap starts two branches at *one* state. After one step they stand at most two moves apart, after two
+# steps perhaps a little further, and when they meet and choose alike they are one for good. The pairs of states that can
 # come up at all are the closure of the same-state queries under $P_2$. Below, the 36 times 36 pairs of the 6x6 gridworld; the
 # colour says after how many steps a pair is first reached, grey is never.
 
@@ -261,17 +261,12 @@ for name, (jm, policy) in cases.items():
 # And the bound holds: the true error of the same-state second moments, against a far more accurate solution, stays below what
 # each solution claims for itself.
 
-
 # %%
-def same_state(moments):
-    return moments.covariance + moments.mean[:, :, None] * moments.mean[:, None, :]
-
-
 hard = cases["random successors"]
 weight = jl.norm_weight(2, scattered.gamma, scattered.reward_bound)
-exact = same_state(jl.jipe2(*hard, tol=1e-12).moments)
+exact = jl.jipe2(*hard, tol=1e-12).moments.same_state(2)
 solutions = [jl.jipe2(*hard, tol, **how) for tol in (1e-2, 1e-5, 1e-8) for how in routes.values()]
-errors = [np.abs(same_state(sol.moments) - exact).max() / weight for sol in solutions]
+errors = [np.abs(sol.moments.same_state(2) - exact).max() / weight for sol in solutions]
 safe = all(e <= sol.error_bound for e, sol in zip(errors, solutions, strict=True))
 claims.check("true error <= error_bound, three routes and tols", safe, safe)
 
@@ -330,9 +325,9 @@ claims.check("its gap variances are those of order 2", same, same)
 
 # %%
 state = order_size * (order_size // 2) + order_size - 3  # three cells from the right edge
-mean, variance = second.gap_mean[state, 1, 3], second.gap_variance[state, 1, 3]
-cubed = third.gap_moment([(state, 1, 3)] * 3)
-skewness = (cubed - 3 * mean * variance - mean**3) / variance**1.5
+gap = state, 1, 3  # right against left
+cubed = third.gap_moment([gap] * 3)
+skewness = third.gap_central_moment(gap, 3) / second.gap_variance[gap] ** 1.5
 claims.check("skewness of one gap, right against left", f"{skewness:.2f}", skewness > 0)
 
 # %%

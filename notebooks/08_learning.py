@@ -108,8 +108,10 @@ right.set_xlabel("visits per coordinate")
 right.set_title("2x2 gridworld, $\\gamma = 0.3$")
 left.legend()
 right.legend()
-data = pd.DataFrame({f"{k}, seed {i}": e for k, each in errors.items() for i, e in enumerate(each)})
-figures.save(fig, "fig_incremental", data.assign(updates=updates), out_dir)
+both = {"updates": updates, "visits": visits}
+both |= {f"{k}, seed {i}": e for k, each in errors.items() for i, e in enumerate(each)}
+both |= {f"omega {w}, seed {i}": e for w, each in curves.items() for i, e in enumerate(each)}
+figures.save(fig, "fig_incremental", both, out_dir)
 plt.show()
 
 # %% [markdown]
@@ -143,7 +145,8 @@ by_form = {form: learn(form=form, checkpoints=2) for form in ("collapsed", "cent
 
 # %% [markdown]
 # We know this depot's demand, so we can also write its tables down (demand 0 to 30 with Poisson
-# probabilities), solve them exactly, and see how good the estimates are.
+# probabilities), solve them exactly, and see how good the estimates are. A learned gap variance can be
+# negative; the library gives `nan` for it, which counts as zero below and is not drawn.
 
 # %%
 demand = stats.poisson.pmf(np.arange(31), 2)
@@ -246,8 +249,10 @@ for ax, (name, sol) in zip(axes, by_weights.items(), strict=False):
 axes[2].set_ylabel("projected")
 axes[2].set_title("gap variance")
 axes[2].legend()
-data = {w: s.moments.gap_variance.ravel() for w, s in by_weights.items()}
-figures.save(fig, "fig_weights", data | {"exact": answer.gap_variance.ravel()}, out_dir)
+data = {"exact": answer.gap_variance} | {w: s.moments.gap_variance for w, s in by_weights.items()}
+data |= {f"{w} weights": s.pair_weights for w, s in by_weights.items()}
+columns = {name: pd.Series(np.ravel(values)) for name, values in data.items()}
+figures.save(fig, "fig_weights", pd.DataFrame(columns), out_dir)
 plt.show()
 
 # %% [markdown]
@@ -283,7 +288,10 @@ right.axvline(0.0, color="0.6", lw=0.8)
 right.set_xlabel(r"$\mathrm{Var}\, Z(s, a)$ claimed, $d = 20$")
 right.set_ylabel("share of state-actions below")
 right.legend()
-figures.save(fig, "fig_projected", {c: np.sort(v) for c, v in variances.items()}, out_dir)
+data = {c: np.sort(v) for c, v in variances.items()}
+data |= {"d": sizes, "error": found, "bound": allowed}
+columns = {name: pd.Series(values) for name, values in data.items()}
+figures.save(fig, "fig_projected", pd.DataFrame(columns), out_dir)
 plt.show()
 
 # %% [markdown]

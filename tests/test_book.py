@@ -111,9 +111,19 @@ def test_code_that_names_something_becomes_a_link() -> None:
 
     assert link("`f(x)`") == "{py:obj}`f(x) <p.f>`"
     assert link("`C.only`, `only`") == "{py:obj}`C.only <p.C.only>`, {py:obj}`only <p.C.only>`"
+    assert link("`jl.f`, `figures.f`") == "{py:obj}`jl.f <p.f>`, {py:obj}`figures.f <p.f>`"
+    assert link("`jmdp_lib.sub.C`") == "{py:obj}`jmdp_lib.sub.C <p.C>`"
     assert link("`C.field`") == "{py:obj}`C.field <p.C>`"
     assert link("`01_one`") == "{doc}`01_one </notebooks/01_one>`"
-    for text in ("`both`", "`size`", "`unknown`", "[`f`](x)", "{py:obj}`f <p.f>` and x", "# `f`"):
+    for text in (
+        "`both`",
+        "`size`",
+        "`unknown`",
+        "`np.f`",
+        "[`f`](x)",
+        "{py:obj}`f <p.f>` and x",
+        "# `f`",
+    ):
         assert link(text) == text
     assert link("```python\nx = `f`\n```") == "```python\nx = `f`\n```"
 

@@ -1,4 +1,4 @@
-"""Figures: data in, axes out. Every function draws on the `ax` it is given and returns it.
+"""Figures: data in, axes out. What draws takes an `ax` and returns it, or the image it drew there.
 
 `style()` sets the one look; `save()` writes a figure as PDF and PNG with its data beside it.
 """

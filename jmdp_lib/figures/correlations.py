@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 
+from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 
 COLORS = "RdBu_r"
@@ -61,9 +62,7 @@ def correlation_grid(
 ) -> Axes:  # fmt: skip
     """Figure 4: the correlation matrices (S, A, A) of a gridworld, each where its cell is."""
     num_states, size = correlation.shape[:2]
-    if num_states % columns:
-        raise ValueError(f"{num_states} states do not make rows of {columns} columns")
-    rows, pitch = num_states // columns, size + 0.8
+    rows, pitch = checks.grid_rows(num_states, columns), size + 0.8
     for s in range(num_states):
         row, column = divmod(s, columns)
         correlation_matrix(ax, correlation[s], labels, (pitch * column, pitch * row), fontsize)

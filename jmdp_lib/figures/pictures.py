@@ -46,9 +46,7 @@ def gridworld(ax: Axes, jm: JMDP, policy: ArrayLike, columns: int) -> Axes:
     gust takes the same actions instead; a ring where the agent stays. States count row by row.
     """
     matrix = checks.policy_matrix(jm, policy)
-    rows = jm.num_states // columns
-    if rows * columns != jm.num_states:
-        raise ValueError(f"{jm.num_states} states do not make rows of {columns} columns")
+    rows = checks.grid_rows(jm.num_states, columns)
     prob, wind = gust_of(jm, columns)
     goals = goal_states(jm)
     for s in range(jm.num_states):

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, LinearSegmentedColormap
 from numpy.typing import ArrayLike
 
+from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 
 _WIN, _LOSS = "#0072B2", "#D55E00"
@@ -91,9 +92,7 @@ def gap_law(ax: Axes, gaps: Floats, limits: tuple[float, float], bins: int = 60)
 def cells(ax: Axes, values: ArrayLike, columns: int, title: str, color: str = _WIN) -> Axes:
     """One number (S,) in every cell of a grid, and the larger the darker; nan stays empty."""
     table = np.asarray(values, dtype=float)
-    if table.size % columns:
-        raise ValueError(f"{table.size} states do not make rows of {columns} columns")
-    table = table.reshape(-1, columns)
+    table = table.reshape(checks.grid_rows(table.size, columns), columns)
     high = float(np.nanmax(table))
     ax.imshow(np.ma.masked_invalid(table), cmap=_fading(color), vmin=0.0, vmax=high)
     for (i, j), value in np.ndenumerate(table):
