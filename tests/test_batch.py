@@ -585,7 +585,7 @@ def test_a_job_killed_at_any_operation_on_files_leaves_them_old_or_new(project: 
     assert int(done.stdout.split()[-1]) > 20
 
 
-READING = """\
+PLAYED = """\
 # %% tags=["parameters"]
 result_files = ["figures/atari_reward_gaps.csv"]
 out_dir = ""
@@ -603,7 +603,7 @@ print(f"games and seeds | {sorted({(row['game'], row['seed']) for row in rows})}
 
 @pytest.fixture
 def games(project: Project) -> Project:
-    project.notebook("03_reading", READING)
+    project.notebook("03_played", PLAYED)
     project.profile("quick", "atari:\n  games: [Pong]\n  seeds: [0, 1]\n  scale: 0.001\n")
     (project.root / "figures").mkdir()
     (project.root / "figures" / "atari_reward_gaps.csv").write_text("game,seed\ncommitted,9\n")
