@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from notebook_job import end_with_parent, git_state, hardware, versions, write_atomically
+from job import end_with_parent, git_state, hardware, versions, write_atomically
 
 from jmdp_lib.atari.config import Config
 from jmdp_lib.atari.experiment import (

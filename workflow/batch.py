@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import nbformat
 import yaml
+from job import write_atomically
 from notebook_job import (
     OUT_DIR,
     Layout,
@@ -35,7 +36,6 @@ from notebook_job import (
     clock,
     has_tag,
     parameter_defaults,
-    write_atomically,
 )
 
 WORKFLOW = Path(__file__).resolve().parent

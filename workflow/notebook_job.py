@@ -10,14 +10,10 @@ import argparse
 import ast
 import contextlib
 import fcntl
-import importlib.metadata
 import json
-import multiprocessing
 import os
-import platform
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -30,24 +26,12 @@ from typing import Any
 
 import jupytext
 import nbformat
+from job import end_with_parent, git_state, hardware, versions, write_atomically
 from nbformat import NotebookNode
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 OUT_DIR = "out_dir"  # the parameter that the batch sets in every notebook
 HEARTBEAT_SECONDS = 30.0
-RECORDED_PACKAGES = (
-    *("jmdp_lib", "numpy", "scipy", "numba", "llvmlite", "pandas", "matplotlib", "seaborn"),
-    *(
-        "torch",
-        "gymnasium",
-        "ale_py",
-        "papermill",
-        "jupytext",
-        "nbclient",
-        "ipykernel",
-        "snakemake",
-    ),
-)
 
 
 class ProjectError(Exception):
@@ -92,13 +76,6 @@ class Layout:
     def manifest_files(self, name: str) -> list[str]:
         path = self.manifest(name)
         return list(json.loads(path.read_text())) if path.exists() else []
-
-
-def write_atomically(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
 
 
 def has_tag(cell: NotebookNode, tag: str) -> bool:
@@ -192,63 +169,8 @@ def execute(
     return executed
 
 
-def git_state(root: Path) -> dict[str, Any]:
-    def git(*arguments: str) -> str | None:
-        with contextlib.suppress(OSError):
-            done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True)
-            return done.stdout.strip() if done.returncode == 0 else None
-        return None
-
-    top = git("rev-parse", "--show-toplevel")
-    if top is None or Path(top).resolve() != root.resolve():
-        return {"commit": None, "dirty": None}
-    status = git("status", "--porcelain")
-    commit = git("rev-parse", "--verify", "HEAD")
-    return {"commit": commit, "dirty": None if status is None else bool(status)}
-
-
-def hardware() -> dict[str, Any]:
-    cpu = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        cpu = next(ln for ln in lines if ln.startswith("model name")).split(":", 1)[1].strip()
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    system = f"{platform.system()} {platform.machine()}"
-    return {
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "memory_gib": round(memory, 1),
-        "system": system,
-    }
-
-
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in RECORDED_PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
-
-
 def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
-
-
-def end_with_parent() -> None:
-    """From now on this process ends, its children first, when whoever started it has died.
-
-    An orphan of a Snakemake that was killed outright would race with its successor.
-    """
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1.0)
-        for child in multiprocessing.active_children():
-            child.terminate()
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 class Watch:

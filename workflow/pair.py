@@ -12,6 +12,7 @@ from pathlib import Path
 
 import nbformat
 from batch import notebook_names
+from job import write_atomically
 from nbformat import NotebookNode
 from notebook_job import (
     KERNELSPEC,
@@ -21,7 +22,6 @@ from notebook_job import (
     prepare_environment,
     read_source,
     scratch_folder,
-    write_atomically,
 )
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
