@@ -92,6 +92,23 @@ def test_enumerated_tables_are_those_of_the_draws():
     assert len(collect("Pong", 4, 3, enumerated=True, **settings | {"sticky_prob": 0.0})) == 4
 
 
+@pytest.mark.parametrize("enumerated", [False, True])
+def test_a_part_of_the_actions_is_a_part_of_the_table(enumerated):
+    settings = {"sticky_prob": 0.25, "start_steps": 9, "enumerated": enumerated, **HERE}
+    part = collect("Boxing", 30, 3, actions=4, follow_share=0.3, **settings)
+    assert part.num_actions == 18
+    assert part.next_ids.shape == part.actions.shape == (len(part), 4)
+    assert (np.diff(part.actions, axis=1) > 0).all()
+    assert len(np.unique(part.actions)) == 18
+    assert len(part.pairs) > 0
+    # A query changes neither the state nor its draw, so the start of a trajectory is the same.
+    whole = collect("Boxing", 1, 3, **settings)
+    assert (part.state_ids[: len(whole)] == whole.state_ids).all()
+    for row, asked in enumerate(part.actions[: len(whole)]):
+        assert (part.next_ids[row] == whole.next_ids[row, asked]).all()
+        assert (part.next_observations[row] == whole.next_observations[row, asked]).all()
+
+
 def test_spacing_and_seeds():
     near, far = (
         collect("Pong", 6, 4, sticky_prob=0.0, spacing=k, follow=0, start_steps=1, **HERE)
@@ -226,6 +243,8 @@ def test_concatenated_pairs_point_at_their_rows():
         ({"start_steps": 0}, "start_steps must be at least 1"),
         ({"processes": 0}, "processes must be at least 1"),
         ({"obs": "rgb"}, "obs must be one of"),
+        ({"actions": 1}, r"actions must lie in 2\.\.6, got 1"),
+        ({"actions": 7}, r"actions must lie in 2\.\.6, got 7"),
     ],
 )
 def test_bad_settings(change, message):

@@ -17,6 +17,7 @@ from jmdp_lib.atari.evaluation import Gaps, expected_errors, look_ahead, predict
 from jmdp_lib.atari.losses import block_errors, cross_targets, state_targets
 from jmdp_lib.atari.networks import Estimate, collapse, inner, nearness
 from jmdp_lib.atari.sampled import sampled_errors
+from jmdp_lib.atari.tables import Tables
 
 CONFIG = Config(reward_clip=np.inf, hidden=16, shared_dim=5, local_dim=3)
 
@@ -91,6 +92,40 @@ def test_targets_are_the_operator_of_the_library(seed):
     for k, (s, t) in enumerate(pairs.tolist()):
         expected = centred[s, order[s].numpy()][:, t, order[t].numpy()]
         np.testing.assert_allclose(cross[0, k], expected, atol=2e-5)
+
+
+def test_of_a_part_of_the_actions_the_targets_are_the_same():
+    rng, jm, policy = problem(4)
+    parts, _ = random_moments(rng, jm)
+    network = tabulated(jm, parts, sigma=0.7)
+    whole = tabular.tables_of(jm, observed(jm))
+    asked = [(0, 1), (0, 2), (1, 2)]  # every state is queried three times, two actions each
+    queries = []
+    for columns in asked:
+        cut = {
+            name: getattr(whole, name)[:, columns]
+            for name in ("rewards", "next_observations", "next_previous", "terminated", "next_ids")
+        }
+        queries.append(replace(whole, actions=whole.actions[:, columns], **cut))
+    data, part = Data.of(whole, CONFIG), Data.of(Tables.concatenate(queries), CONFIG)
+    assert len(part.rows) == 12
+    both = torch.arange(2).expand(12, -1)
+    seen = part.gather(torch.arange(12), both)
+    full = data.gather(seen.state_ids, seen.actions)
+    found = []
+    for batch in (full, seen):
+        here = network({}, batch.observations, batch.previous).at(batch.actions)
+        ahead = look_ahead(network, {}, batch, as_policy(policy))
+        gamma = torch.tensor([jm.gamma])
+        pairs = torch.tensor([(i, j) for i in range(12) for j in range(12)])
+        found.append(
+            (
+                *state_targets(batch, here, ahead, gamma, network.shock, complete=True),
+                cross_targets(batch, ahead, gamma, pairs),
+            )
+        )
+    assert sorted(map(tuple, seen.actions.tolist())) == sorted(asked * 4)
+    torch.testing.assert_close(found[0], found[1])
 
 
 def test_single_draws_average_to_the_operator_but_for_the_means_error_squared():
@@ -303,12 +338,17 @@ def test_bad_tables_are_named():
     tables = tabular.tables_of(jm, observed(jm))
     rewards = tables.rewards.copy()
     rewards[2, 1] = np.nan
-    with pytest.raises(ValueError, match=r"tables\.rewards\[2, 1\] \(row 2, action 1\) = nan"):
+    with pytest.raises(ValueError, match=r"tables\.rewards\[2, 1\] \(row 2, column 1\) = nan"):
         Data.of(replace(tables, rewards=rewards), CONFIG)
     weights = tables.weights.copy()
     weights[1] = 0.0
     with pytest.raises(ValueError, match=r"tables\.weights\[1\] \(row 1\) = 0\.0 is not positive"):
         Data.of(replace(tables, weights=weights), CONFIG)
+    actions = tables.actions.copy()
+    actions[3, 1] = 0
+    why = r"tables\.actions\[3, 1\] \(row 3, column 1\) = 0 is out of order or not one of the 4"
+    with pytest.raises(ValueError, match=why):
+        Data.of(replace(tables, actions=actions), CONFIG)
     with pytest.raises(ValueError, match="next_ids must have shape"):
         replace(tables, next_ids=tables.next_ids[:, :2])
     with pytest.raises(ValueError, match=r"loadings must have shape \(num_actions,\) = \(4,\)"):

@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Archive:
-    """`save` and `load` for a dataclass whose fields are all arrays."""
+    """`save` and `load` for a dataclass whose fields are all arrays or numbers."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a temporary name first: a run that is killed leaves no half of a file."""
@@ -20,7 +20,7 @@ class Archive:
         arrays: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
         try:
             with partial.open("wb") as file:
-                np.savez_compressed(file, **arrays)
+                np.savez(file, **arrays)
             os.replace(partial, target)
         finally:
             partial.unlink(missing_ok=True)

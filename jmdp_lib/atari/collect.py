@@ -36,6 +36,7 @@ class _Job:
     sticky_prob: float
     frame_skip: int
     obs: str
+    actions: int | None
     follow: int
     follow_share: float
     spacing: int
@@ -52,6 +53,7 @@ def collect(
     sticky_prob: float = 0.25,
     frame_skip: int = 4,
     obs: str = "ram",
+    actions: int | None = None,
     follow: int = 64,
     follow_share: float = 0.05,
     spacing: int = 4,
@@ -59,8 +61,10 @@ def collect(
     enumerated: bool = False,
     processes: int | None = None,
 ) -> Tables:
-    """All actions queried at `num_states` states, the followed ones among them.
+    """Actions queried at `num_states` states, the followed ones among them.
 
+    actions: so many of each state, drawn afresh; None: all. Few actions of many states teach more
+        than all actions of few, and cost the same.
     follow, follow_share: up to so many steps, after this share of the queries. A pair is queried
         1, 2, 3, 4, 6, 8, 12, ... steps after the query that tore it apart.
     spacing: steps from one queried state of a trajectory to the next.
@@ -70,8 +74,8 @@ def collect(
     """
     parts = _run(
         seed, _CHUNK, num_states, processes, game=game, sticky_prob=sticky_prob,
-        frame_skip=frame_skip, obs=obs, follow=follow, follow_share=follow_share, spacing=spacing,
-        start_steps=start_steps, enumerated=enumerated, keep=False,
+        frame_skip=frame_skip, obs=obs, actions=actions, follow=follow, follow_share=follow_share,
+        spacing=spacing, start_steps=start_steps, enumerated=enumerated, keep=False,
     )  # fmt: skip
     return Tables.concatenate([tables for _, tables in parts])
 
@@ -91,8 +95,8 @@ def evaluation_states(
     """Nearly independent states: row i of the tables is one drawn table of snapshot i."""
     parts = _run(
         seed, _EVALUATION_CHUNK, num_states, processes, game=game,
-        sticky_prob=sticky_prob, frame_skip=frame_skip, obs=obs, follow=0, follow_share=0.0,
-        spacing=spacing, start_steps=start_steps, enumerated=False, keep=True,
+        sticky_prob=sticky_prob, frame_skip=frame_skip, obs=obs, actions=None, follow=0,
+        follow_share=0.0, spacing=spacing, start_steps=start_steps, enumerated=False, keep=True,
     )  # fmt: skip
     snapshots = [snapshot for part, _ in parts for snapshot in part]
     return snapshots, Tables.concatenate([tables for _, tables in parts])
@@ -109,7 +113,10 @@ def _run(
     checks.at_least("spacing", settings["spacing"], 1)
     checks.at_least("start_steps", settings["start_steps"], 1)
     env = shared_env(*(settings[name] for name in ("game", "sticky_prob", "frame_skip", "obs")), 0)
-    row = env.reset()[0].size * (env.num_actions + 1)
+    actions = settings["actions"]
+    if actions is not None and not 2 <= actions <= env.num_actions:
+        raise ValueError(f"actions must lie in 2..{env.num_actions}, got {actions}")
+    row = env.reset()[0].size * ((actions or env.num_actions) + 1)
     rows = num_states * (len(_patterns(env)) if settings["enumerated"] else 1)
     require(2.0 * row * rows, f"{rows:,} tables of {settings['game']}")  # parts, then the whole
     sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
@@ -131,10 +138,12 @@ def _patterns(env: CoupledAtari) -> list[tuple[Draw, float]]:
 
 @dataclass
 class _Recorder:
-    """Queries states and keeps the rows, up to `size` states."""
+    """Queries states, `actions` of each, and keeps the rows, up to `size` states."""
 
     env: CoupledAtari
+    choices: np.random.Generator
     size: int
+    actions: int | None
     enumerated: bool
     snapshots: list[Snapshot] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -147,12 +156,14 @@ class _Recorder:
 
     def query(self) -> tuple[Outcome, ...]:
         """Record this state, and return the outcomes of the table drawn for the visit."""
-        here, drawn = self.env.snapshot(), self.env.draw
+        here, drawn, asked = self.env.snapshot(), self.env.draw, list(range(self.env.num_actions))
+        if self.actions is not None:
+            asked = sorted(self.choices.choice(asked, self.actions, replace=False).tolist())
         self.snapshots.append(here)
         found = {}
         for draw, weight in _patterns(self.env) if self.enumerated else [(drawn, 1.0)]:
             self.env.redraw(draw)
-            outcomes = self.env.query(range(self.env.num_actions), clones=True)
+            outcomes = self.env.query(asked, clones=True)
             self.rows.append(_row(here, outcomes, weight))
             found[draw.repeats] = outcomes
         return found[drawn.repeats]
@@ -160,13 +171,15 @@ class _Recorder:
     def tables(self) -> Tables:
         """Everything recorded."""
         columns = {name: np.array([row[name] for row in self.rows]) for name in self.rows[0]}
-        return Tables(**columns, pairs=np.array(self.pairs, dtype=np.int64).reshape(-1, 2))
+        pairs = np.array(self.pairs, dtype=np.int64).reshape(-1, 2)
+        return Tables(self.env.num_actions, **columns, pairs=pairs)
 
 
 def _row(here: Snapshot, outcomes: tuple[Outcome, ...], weight: float) -> dict[str, Any]:
     """One row of `Tables`; the clones are not kept, they are large."""
     after = [outcome.snapshot for outcome in outcomes]
     return {
+        "actions": [outcome.action for outcome in outcomes],
         "observations": here.observation.ravel(),
         "previous": here.previous,
         "rewards": [outcome.reward for outcome in outcomes],
@@ -183,15 +196,15 @@ def _play_chunk(job: _Job) -> tuple[list[Snapshot], Tables]:
     """One trajectory, started anew where the game ends."""
     env = shared_env(job.game, job.sticky_prob, job.frame_skip, job.obs, 0)
     env.np_random, choices = (np.random.default_rng(seed) for seed in job.seed.spawn(2))
-    record = _Recorder(env, job.size, job.enumerated)
+    record = _Recorder(env, choices, job.size, job.actions, job.enumerated)
     ended = True
     while record.room:
         if ended:
             _random_start(env, choices, job.start_steps)
         outcomes = record.query()
-        chosen = outcomes[choices.integers(env.num_actions)].snapshot
+        chosen = outcomes[choices.integers(len(outcomes))].snapshot
         if choices.random() < job.follow_share:
-            a, b = choices.choice(env.num_actions, 2, replace=False)
+            a, b = choices.choice(len(outcomes), 2, replace=False)
             _follow(record, outcomes[a].snapshot, outcomes[b].snapshot, job.follow, choices)
         env.restore(chosen)
         ended = chosen.over or _wander(env, choices, job.spacing - 1)
@@ -209,12 +222,12 @@ def _follow(
         first, ends = len(record.rows), []
         for branch in (left, right):
             record.env.restore(branch)
-            action = choices.integers(record.env.num_actions)
             if queried:
                 second = len(record.rows)
-                ends.append(record.query()[action].snapshot)
+                outcomes = record.query()
+                ends.append(outcomes[choices.integers(len(outcomes))].snapshot)
             else:
-                record.env.step(action)
+                record.env.step(choices.integers(record.env.num_actions))
                 ends.append(record.env.snapshot())
         if queried:
             record.pairs.append((first, second))

@@ -44,12 +44,14 @@ class Data:
     """`Tables` on a device, N rows; an *entry* is a state with its K tables, G in all.
 
     States with fewer tables are padded with weight 0. Entries are drawn as often as their states
-    were met.
+    were met. A state of which other actions were queried at another visit is another entry.
 
-    rows, weights: (G, K). state_ids: (G,). pairs: (P, 2) entries. cumulative: (G,) for sampling.
-    next_ids: (N, A) small numbers, equal iff the successors are the same state.
+    actions: (N, m). rows, weights: (G, K). state_ids: (G,). pairs: (P, 2) entries.
+    cumulative: (G,) for sampling. next_ids: (N, m) small numbers, equal iff the successors are the
+    same state.
     """
 
+    actions: Tensor
     observations: Tensor
     previous: Tensor
     rewards: Tensor
@@ -70,6 +72,7 @@ class Data:
         next_ids = np.unique(tables.next_ids, return_inverse=True)[1].reshape(tables.rewards.shape)
         rows, weights, entry, visits = _grouped(tables, next_ids)
         arrays: dict[str, NDArray[Any]] = {
+            "actions": tables.actions,
             "observations": tables.observations,
             "previous": tables.previous,
             "rewards": np.clip(tables.rewards, -config.reward_clip, config.reward_clip),
@@ -105,23 +108,24 @@ class Data:
         chosen = (uniform(count) * len(self.pairs)).long()
         drawn = torch.searchsorted(self.cumulative, uniform(config.batch - 2 * count) * total)
         entries = torch.cat([self.pairs[chosen].T.flatten(), drawn.clamp(max=len(self.rows) - 1)])
-        num_actions = self.rewards.shape[1]
-        actions = uniform(config.batch, num_actions).argsort(1)[:, : config.actions]
+        queried = self.actions.shape[1]
+        columns = uniform(config.batch, queried).argsort(1)[:, : config.actions]
         table = None
         if not config.complete:
             below = self.weights[entries].cumsum(1) < uniform(config.batch, 1)
             table = below.sum(1).clamp(max=self.rows.shape[1] - 1)
         places = torch.arange(count, device=device)
-        return self.gather(entries, actions, table), torch.stack([places, places + count], 1)
+        return self.gather(entries, columns, table), torch.stack([places, places + count], 1)
 
-    def gather(self, entries: Tensor, actions: Tensor, table: Tensor | None = None) -> Batch:
-        """The batch of entries (B,) and their actions (B, m): all tables, or one of each (B,)."""
+    def gather(self, entries: Tensor, columns: Tensor, table: Tensor | None = None) -> Batch:
+        """Entries (B,), of each these columns (B, m) of all its tables, or of one of them (B,)."""
         rows, weights = self.rows[entries], self.weights[entries]
         first = rows[:, 0]
         if table is not None:
             rows = rows.gather(1, table[:, None])
             weights = torch.ones_like(weights[:, :1])
-        at = (rows[:, :, None], actions[:, None, :])
+        at = (rows[:, :, None], columns[:, None, :])
+        actions = self.actions[first].gather(1, columns)
         return Batch(
             self.observations[first], self.previous[first], self.state_ids[entries], actions,
             weights, self.rewards[at], self.next_observations[at],
@@ -170,20 +174,24 @@ def fingerprint(tables: Tables) -> int:
 
 def check_tables(tables: Tables) -> None:
     """Refuse tables whose entries cannot be right; that their shapes fit, `Tables` itself sees."""
-    count, actions = len(tables), tables.num_actions
+    count, actions, queried = len(tables), tables.num_actions, tables.actions
     if not count:
         raise ValueError("tables must hold at least one row, got none")
     for name in ("observations", "next_observations"):
         if getattr(tables, name).dtype != np.uint8:
             raise ValueError(f"tables.{name} must be uint8, got {getattr(tables, name).dtype}")
-    checks.floats("tables.rewards", tables.rewards, "row", "action")
+    checks.floats("tables.rewards", tables.rewards, "row", "column")
     weights = checks.floats("tables.weights", tables.weights, "row")
     checks.refuse("tables.weights", weights, weights <= 0, "is not positive", ("row",))
     for name, high in (("previous", actions), ("next_previous", actions)):
         values = getattr(tables, name)
-        axes = ("row", "action")[: values.ndim]
+        axes = ("row", "column")[: values.ndim]
         outside = (values < 0) | (values > high)
         checks.refuse(f"tables.{name}", values, outside, f"is not in 0..{high}", axes)
+    outside = (queried < 0) | (queried >= actions)
+    outside[:, 1:] |= queried[:, 1:] <= queried[:, :-1]
+    why = f"is out of order or not one of the {actions} actions"
+    checks.refuse("tables.actions", queried, outside, why, ("row", "column"))
     pairs = tables.pairs
     outside = (pairs < 0) | (pairs >= count)
     checks.refuse(
@@ -198,7 +206,8 @@ def _grouped(
 
     Equal tables of a state become one: a state that was met again, lotteries that do not matter.
     """
-    state = np.unique(tables.state_ids, return_inverse=True)[1]  # small numbers: exact as floats
+    query = np.column_stack([tables.state_ids, tables.actions])
+    state = np.unique(query, axis=0, return_inverse=True)[1].reshape(-1)  # small: exact as floats
     key = np.hstack([state[:, None], next_ids, tables.terminated, tables.rewards])
     _, kept, which = np.unique(key, axis=0, return_index=True, return_inverse=True)
     which = which.reshape(-1)  # the distinct table that each row is

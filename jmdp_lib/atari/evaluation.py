@@ -65,11 +65,11 @@ def expected_errors(
 def _chunks(
     data: Data, max_entries: int, size: int = 128
 ) -> Iterator[tuple[Batch, Tensor, Tensor]]:
-    """Batches with all actions, their followed pairs, and the share (BLOCKS, 1) they count with."""
-    device, num_actions = data.rows.device, data.rewards.shape[1]
+    """Batches with all columns, their followed pairs, and the share (BLOCKS, 1) they count with."""
+    device, queried = data.rows.device, data.actions.shape[1]
 
-    def all_actions(count: int) -> Tensor:
-        return torch.arange(num_actions, device=device).expand(count, -1)
+    def all_columns(count: int) -> Tensor:
+        return torch.arange(queried, device=device).expand(count, -1)
 
     count = min(len(data.rows), max_entries)
     spread = torch.arange(count, device=device) * len(data.rows) // count  # over all of the data
@@ -77,13 +77,13 @@ def _chunks(
         cross = float(len(entries) > 1)  # a state alone has no neighbour
         share = torch.tensor([1.0, 1, 1, cross, 0, 1], device=device)[:, None] * len(entries)
         none = torch.empty((0, 2), dtype=torch.long, device=device)
-        yield data.gather(entries, all_actions(len(entries))), none, share
+        yield data.gather(entries, all_columns(len(entries))), none, share
     count = min(len(data.pairs), max_entries // 2)
     spread = torch.arange(count, device=device) * len(data.pairs) // max(count, 1)
     for pairs in data.pairs[spread].split(size // 2) if count else ():
         share = torch.tensor([0.0, 0, 0, 0, 1, 0], device=device)[:, None] * len(pairs)
         places = torch.arange(2 * len(pairs), device=device).reshape(2, -1).T
-        yield data.gather(pairs.T.flatten(), all_actions(2 * len(pairs))), places, share
+        yield data.gather(pairs.T.flatten(), all_columns(2 * len(pairs))), places, share
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,16 +19,18 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Tables(Archive):
-    """N outcome tables of queried JMDP states, each with all A actions.
+    """N outcome tables of queried JMDP states, m of the game's A actions in each.
 
     Attributes:
+        num_actions: A.
+        actions: (N, m) the queried actions, in increasing order.
         observations: (N, D) uint8 raw observation of the queried state (RAM: D = 128).
         previous: (N,) previous action, part of the state; A where it is not (sticky_prob = 0).
-        rewards: (N, A) raw emulator reward of each action, neither clipped nor shocked.
-        next_observations: (N, A, D) uint8.
-        next_previous: (N, A).
-        terminated: (N, A) bool: this branch ended, its continuation is worth 0.
-        next_ids: (N, A) equal iff the successors are the same JMDP state, in one row or in two:
+        rewards: (N, m) raw emulator reward of each action, neither clipped nor shocked.
+        next_observations: (N, m, D) uint8.
+        next_previous: (N, m).
+        terminated: (N, m) bool: this branch ended, its continuation is worth 0.
+        next_ids: (N, m) equal iff the successors are the same JMDP state, in one row or in two:
             that is where branches merge. Terminated branches are worth 0 whatever it says.
         state_ids: (N,) equal iff the queried JMDP states are; numbered as `next_ids` are.
         weights: (N,) probability of this table among the rows of its state: 1 for a drawn table,
@@ -38,6 +40,8 @@ class Tables(Archive):
             one ended. Of a state with several rows, the first.
     """
 
+    num_actions: int
+    actions: Ints
     observations: Bytes
     previous: Ints
     rewards: Floats
@@ -50,15 +54,17 @@ class Tables(Archive):
     pairs: Ints
 
     def __post_init__(self) -> None:
-        n, a = np.shape(self.rewards)
+        object.__setattr__(self, "num_actions", int(self.num_actions))  # an array in a file
+        n, m = np.shape(self.rewards)
         d = np.shape(self.observations)[-1]
         for name, shape, meaning in (
+            ("actions", (n, m), "(N, m)"),
             ("observations", (n, d), "(N, D)"),
             ("previous", (n,), "(N,)"),
-            ("next_observations", (n, a, d), "(N, A, D)"),
-            ("next_previous", (n, a), "(N, A)"),
-            ("terminated", (n, a), "(N, A)"),
-            ("next_ids", (n, a), "(N, A)"),
+            ("next_observations", (n, m, d), "(N, m, D)"),
+            ("next_previous", (n, m), "(N, m)"),
+            ("terminated", (n, m), "(N, m)"),
+            ("next_ids", (n, m), "(N, m)"),
             ("state_ids", (n,), "(N,)"),
             ("weights", (n,), "(N,)"),
             ("pairs", (len(self.pairs), 2), "(P, 2)"),
@@ -68,19 +74,14 @@ class Tables(Archive):
     def __len__(self) -> int:
         return len(self.rewards)
 
-    @property
-    def num_actions(self) -> int:
-        """A."""
-        return int(self.rewards.shape[1])
-
     @staticmethod
     def concatenate(parts: Sequence[Tables]) -> Tables:
         """One collection after the other; pairs keep pointing at their rows."""
         joined: dict[str, Any] = {
             f.name: np.concatenate([getattr(part, f.name) for part in parts])
             for f in fields(Tables)
-            if f.name != "pairs"
+            if f.name not in ("num_actions", "pairs")
         }
         offsets = np.cumsum([0, *(len(part) for part in parts[:-1])])
         pairs = [part.pairs + start for part, start in zip(parts, offsets, strict=True)]
-        return Tables(**joined, pairs=np.concatenate(pairs))
+        return Tables(parts[0].num_actions, **joined, pairs=np.concatenate(pairs))

@@ -56,6 +56,8 @@ def tables_of(
         chosen, weights = _draw(jm, drawn, rng), np.ones(num_samples)
     states, ahead = jm.table_states[chosen], jm.next_states[chosen]
     return Tables(
+        num_actions=jm.num_actions,
+        actions=np.tile(np.arange(jm.num_actions), (len(chosen), 1)),
         observations=seen[states],
         previous=np.full(len(chosen), jm.num_actions),
         rewards=jm.rewards[chosen],

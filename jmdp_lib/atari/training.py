@@ -13,6 +13,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -95,7 +96,8 @@ def train(
     def log_sampled(step: int) -> None:
         """A fresh batch each time, by the step's own stream: a resumed run draws the same."""
         if check is not None:
-            stream = torch.Generator(place).manual_seed(config.seed * config.steps + step)
+            own = np.random.SeedSequence([config.seed, step]).generate_state(1, np.uint64)
+            stream = torch.Generator(place).manual_seed(int(own[0]))
             batch, followed = check.sample(watched, stream)
             errors = sampled_errors(network, run.online, batch, followed, policy, stream)
             metrics.append(step, "sampled", errors)
