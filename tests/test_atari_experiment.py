@@ -44,7 +44,8 @@ def test_an_experiment_and_its_resumption(tmp_path, monkeypatch):
     frames = [run(SMALL, seed, tmp_path, processes=1) for seed in (0, 1)]
     assert (frames[0].mc == frames[1].mc).all()  # one simulation for all seeds
     assert (frames[0].coupled != frames[1].coupled).any()
-    assert len(frames[0]) == 4 * 4 * 2  # members, states, pairs
+    assert len(frames[0]) == 2 * 4 * 4 * 2  # told and backed up, members, states, pairs
+    assert set(frames[0].kind) == {"gram", "local", "gram+table", "local+table"}
     stored = pd.read_csv(tmp_path / "gaps-0.csv")
     np.testing.assert_allclose(stored.coupled, frames[0].coupled, rtol=1e-6)
 

@@ -13,7 +13,13 @@ import jmdp_lib as jl
 from jmdp_lib.atari import tabular
 from jmdp_lib.atari.config import BLOCKS, Config
 from jmdp_lib.atari.data import Data, network_for
-from jmdp_lib.atari.evaluation import Gaps, expected_errors, look_ahead, predict_gaps
+from jmdp_lib.atari.evaluation import (
+    Gaps,
+    backed_up_gaps,
+    expected_errors,
+    look_ahead,
+    predict_gaps,
+)
 from jmdp_lib.atari.losses import block_errors, cross_targets, state_targets
 from jmdp_lib.atari.networks import Estimate, collapse, inner, nearness
 from jmdp_lib.atari.sampled import sampled_errors
@@ -92,6 +98,19 @@ def test_targets_are_the_operator_of_the_library(seed):
     for k, (s, t) in enumerate(pairs.tolist()):
         expected = centred[s, order[s].numpy()][:, t, order[t].numpy()]
         np.testing.assert_allclose(cross[0, k], expected, atol=2e-5)
+
+
+def test_backed_up_gaps_are_those_of_one_backup():
+    rng, jm, policy = problem(6)
+    parts, second = random_moments(rng, jm)
+    sigma = 0.7
+    new_mean, new_second = jl.apply_t2(tabular.with_shock(jm, sigma), policy, parts.mean, second)
+    data = Data.of(tabular.tables_of(jm, observed(jm)), CONFIG)
+    gaps = backed_up_gaps(tabulated(jm, parts, sigma), {}, data, as_policy(policy), size=3)
+    every = np.arange(4)
+    centred = new_second - np.multiply.outer(new_mean, new_mean)
+    np.testing.assert_allclose(gaps.mean[0], new_mean, atol=1e-5)
+    np.testing.assert_allclose(gaps.covariance[0], centred[every, :, every], atol=2e-5)
 
 
 def test_of_a_part_of_the_actions_the_targets_are_the_same():

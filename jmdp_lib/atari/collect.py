@@ -92,11 +92,11 @@ def evaluation_states(
     start_steps: int = 500,
     processes: int | None = None,
 ) -> tuple[list[Snapshot], Tables]:
-    """Nearly independent states: row i of the tables is one drawn table of snapshot i."""
+    """Nearly independent states, and all tables of the first, all of the second, and so on."""
     parts = _run(
         seed, _EVALUATION_CHUNK, num_states, processes, game=game,
         sticky_prob=sticky_prob, frame_skip=frame_skip, obs=obs, actions=None, follow=0,
-        follow_share=0.0, spacing=spacing, start_steps=start_steps, enumerated=False, keep=True,
+        follow_share=0.0, spacing=spacing, start_steps=start_steps, enumerated=True, keep=True,
     )  # fmt: skip
     snapshots = [snapshot for part, _ in parts for snapshot in part]
     return snapshots, Tables.concatenate([tables for _, tables in parts])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from jmdp_lib.atari.data import Batch, Data
-from jmdp_lib.atari.losses import block_errors
+from jmdp_lib.atari.losses import block_errors, state_targets
 from jmdp_lib.atari.networks import Collapsed, Network, Params, collapse
 
 # pi(. | state) (..., A) of observations (..., D) uint8 and previous actions (...)
@@ -66,24 +66,26 @@ def _chunks(
     data: Data, max_entries: int, size: int = 128
 ) -> Iterator[tuple[Batch, Tensor, Tensor]]:
     """Batches with all columns, their followed pairs, and the share (BLOCKS, 1) they count with."""
-    device, queried = data.rows.device, data.actions.shape[1]
-
-    def all_columns(count: int) -> Tensor:
-        return torch.arange(queried, device=device).expand(count, -1)
-
+    device = data.rows.device
     count = min(len(data.rows), max_entries)
     spread = torch.arange(count, device=device) * len(data.rows) // count  # over all of the data
     for entries in spread.split(size):
         cross = float(len(entries) > 1)  # a state alone has no neighbour
         share = torch.tensor([1.0, 1, 1, cross, 0, 1], device=device)[:, None] * len(entries)
         none = torch.empty((0, 2), dtype=torch.long, device=device)
-        yield data.gather(entries, all_columns(len(entries))), none, share
+        yield _whole(data, entries), none, share
     count = min(len(data.pairs), max_entries // 2)
     spread = torch.arange(count, device=device) * len(data.pairs) // max(count, 1)
     for pairs in data.pairs[spread].split(size // 2) if count else ():
         share = torch.tensor([0.0, 0, 0, 0, 1, 0], device=device)[:, None] * len(pairs)
         places = torch.arange(2 * len(pairs), device=device).reshape(2, -1).T
-        yield data.gather(pairs.T.flatten(), all_columns(2 * len(pairs))), places, share
+        yield _whole(data, pairs.T.flatten()), places, share
+
+
+def _whole(data: Data, entries: Tensor) -> Batch:
+    """All tables and all queried actions of the entries (B,)."""
+    columns = torch.arange(data.actions.shape[1], device=data.rows.device)
+    return data.gather(entries, columns.expand(len(entries), -1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,3 +131,23 @@ def predict_gaps(network: Network, params: Params, observations: Tensor, previou
     ]
     mean = torch.cat([part.mean for part in parts], 1)
     return Gaps(mean, torch.cat([part.covariance for part in parts], 1))
+
+
+@torch.no_grad()
+def backed_up_gaps(
+    network: Network, params: Params, data: Data, policy: Policy, size: int = 64
+) -> Gaps:
+    """The gaps at the G entries of complete tables with all actions, by one exact backup.
+
+    T_2 of the network's moments: what the first step brings is read from the state's own tables,
+    and only what comes later is the network's.
+    """
+    parts = []
+    for entries in torch.arange(len(data.rows), device=data.rows.device).split(size):
+        batch = _whole(data, entries)
+        here = network(params, batch.observations, batch.previous)
+        ahead = look_ahead(network, params, batch, policy)
+        parts.append(
+            state_targets(batch, here, ahead, network.gammas, network.shock, complete=True)
+        )
+    return Gaps(*(torch.cat(part, 1) for part in zip(*parts, strict=True)))

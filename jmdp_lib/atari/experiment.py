@@ -7,7 +7,8 @@ made twice, so that a run that was killed goes on where it stopped:
     tables-SEED.npz, held_out.npz   queried states, to learn from and to test the backup on
     evaluation.npz, records.npz     states for the gap diagnostic, recursive pairs from them
     run-SEED/                       training: metrics, checkpoint
-    gaps-SEED.csv                   predicted and Monte Carlo gap moments, a row per state and pair
+    gaps-SEED.csv                   predicted and Monte Carlo gap moments, a row per state and pair;
+                                    KIND is a network's word, KIND+table its backup from the tables
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from jmdp_lib import checks
 from jmdp_lib.atari.archive import Archive
 from jmdp_lib.atari.collect import collect, evaluation_states
 from jmdp_lib.atari.config import BLOCKS, Config
-from jmdp_lib.atari.evaluation import predict_gaps
+from jmdp_lib.atari.data import Data
+from jmdp_lib.atari.evaluation import Gaps, backed_up_gaps, predict_gaps, uniform
 from jmdp_lib.atari.gaps import PairRecords, gap_estimates
 from jmdp_lib.atari.montecarlo import record_pairs
 from jmdp_lib.atari.tables import Tables
@@ -97,9 +99,18 @@ def run(
     home = Path(folder)
     trained = learn(experiment, seed, home, device, processes)
     evaluation, records = monte_carlo(experiment, home, processes)
-    seen, previous = torch.tensor(evaluation.observations), torch.tensor(evaluation.previous)
-    gaps = predict_gaps(trained.network, trained.params, seen, previous)
-    frame = compare(experiment, seed, records, gaps.gap_mean, gaps.coupled, gaps.independent)
+    network, params = trained.network, trained.params
+    first = slice(None, None, len(evaluation) // experiment.num_evaluation)  # a row of each state
+    seen, previous = evaluation.observations[first], evaluation.previous[first]
+    told = predict_gaps(network, params, torch.tensor(seen), torch.tensor(previous))
+    data = Data.of(evaluation, experiment.config, network.scale.device)
+    backed_up = backed_up_gaps(network, params, data, uniform(network.num_actions))
+    entry = torch.tensor(np.unique(evaluation.state_ids[first], return_inverse=True)[1])
+    looked = Gaps(*(part.cpu()[:, entry] for part in (backed_up.mean, backed_up.covariance)))
+    frame = pd.concat(
+        [compare(experiment, seed, records, told),
+         compare(experiment, seed, records, looked, "+table")], ignore_index=True,
+    )  # fmt: skip
     part = home / f"gaps-{seed}.csv.part"
     frame.to_csv(part, index=False, float_format="%.8g")
     os.replace(part, home / f"gaps-{seed}.csv")
@@ -155,10 +166,9 @@ def monte_carlo(
 
 
 def compare(
-    experiment: Experiment, seed: int, records: PairRecords, gap_mean: torch.Tensor,
-    coupled: torch.Tensor, independent: torch.Tensor,
-) -> pd.DataFrame:  # fmt: skip
-    """Predictions (E, S, A, A) beside Monte Carlo: a row per member, state and action pair."""
+    experiment: Experiment, seed: int, records: PairRecords, gaps: Gaps, how: str = ""
+) -> pd.DataFrame:
+    """Predictions of S states beside Monte Carlo: a row per member, state and action pair."""
     config = experiment.config
     found = gap_estimates(records, config.gammas, config.sigma, config.loadings)
     assert found.state_rows is not None
@@ -169,15 +179,15 @@ def compare(
         at = config.gammas.index(gamma)
         columns: dict[str, object] = {
             "game": experiment.game, "coupling": experiment.coupling, "seed": seed,
-            "gamma": gamma, "kind": kind, "state": state, "a": a, "b": b,
+            "gamma": gamma, "kind": kind + how, "state": state, "a": a, "b": b,
             "mc_mean": found.mean[at], "mc_mean_error": found.mean_error[at],
             "mc": found.variance[at], "mc_error": found.variance_error[at],
             "mc_independent": found.independent[at],
             "mc_independent_error": found.independent_error[at],
             "mc_covariance": found.covariance[at],
         }  # fmt: skip
-        for name, values in zip(_PREDICTED, (gap_mean, coupled, independent), strict=True):
-            columns[name] = values[member].double().cpu().numpy()[state, a, b]
+        for name in _PREDICTED:
+            columns[name] = getattr(gaps, name)[member].double().cpu().numpy()[state, a, b]
         frames.append(pd.DataFrame(columns))
     return pd.concat(frames, ignore_index=True)
 
