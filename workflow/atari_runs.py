@@ -50,7 +50,7 @@ STICKY = replace(
 # no more actions than a step looks at.
 SIZES = {
     "reward": {"Atlantis": (80_000, 0.5), "others": (20_000, 0.05)},
-    "sticky": {"Atlantis": (600_000, 0.1), "others": (400_000, 0.05)},
+    "sticky": {"Atlantis": (100_000, 0.1), "others": (100_000, 0.05)},
 }
 
 
@@ -58,9 +58,11 @@ def experiment_of(game: str, coupling: str, scale: float = 1.0) -> Experiment:
     """The paper profile; a scale below one shrinks everything, for trying the machinery."""
     config = REWARD if coupling == "reward" else STICKY
     states, share = SIZES[coupling].get(game) or SIZES[coupling]["others"]
-    pairs, actions = (3, None) if coupling == "reward" else (4, config.actions)
-    full = Experiment(replace(config, name=game), coupling, num_states=states, actions=actions,
-                      follow_share=share, pairs_per_state=pairs)  # fmt: skip
+    full = Experiment(replace(config, name=game), coupling, num_states=states, follow_share=share,
+                      pairs_per_state=3)  # fmt: skip
+    if coupling == "sticky":  # states differ more: more of them, each played less often
+        full = replace(full, actions=config.actions, num_evaluation=256, pairs_per_state=2,
+                       repeats=6)  # fmt: skip
     if scale >= 1.0:
         return full
 
@@ -75,7 +77,7 @@ def experiment_of(game: str, coupling: str, scale: float = 1.0) -> Experiment:
     )  # fmt: skip
     return replace(
         full, config=small, num_states=shrunk(states, 60), num_held_out=shrunk(1_000, 10),
-        num_evaluation=shrunk(64, 3), repeats=4, horizon=shrunk(300, 10),
+        num_evaluation=shrunk(full.num_evaluation, 3), repeats=4, horizon=shrunk(300, 10),
     )  # fmt: skip
 
 
