@@ -50,7 +50,7 @@ STICKY = replace(
 # no more actions than a step looks at.
 SIZES = {
     "reward": {"Atlantis": (80_000, 0.5), "others": (20_000, 0.05)},
-    "sticky": {"Atlantis": (100_000, 0.1), "others": (100_000, 0.05)},
+    "sticky": {"Atlantis": (80_000, 0.1), "others": (80_000, 0.05)},
 }
 
 
