@@ -201,8 +201,7 @@ claims.check("grid: the expected error of every block falls 100-fold", True, lea
 # circles are held-out states. Bold: mean of three seeds; faint: the seeds. All are mean squares.
 
 # %%
-root = Path.cwd().parent if Path.cwd().name == "notebooks" else Path.cwd()
-curves = pd.concat([pd.read_csv(root / file) for file in result_files])
+curves = figures.results(result_files)
 ours = curves[(curves.kind == "near") & (curves.gamma == shown_gamma)]
 games = list(ours.game.unique())
 fig, axes = plt.subplots(2, 4, figsize=(6.75, 3.9), sharex=True, sharey="row", layout="constrained")
@@ -215,6 +214,7 @@ for (above, below), name in zip(axes.T, games, strict=True):
     below.set_xlabel("SGD steps")
 axes[0, 0].set_ylabel(f"sampled TD error$^2$,\nmean of {window} batches")
 axes[1, 0].set_ylabel("expected error$^2$, lines:\ntraining; circles: held out")
+fig.suptitle(rf"$\gamma = {shown_gamma:g}$", fontsize="medium")
 figures.block_legend(fig)
 figures.save(fig, "fig7_td_curves", ours, out_dir)
 plt.show()

@@ -28,6 +28,7 @@ from jmdp_lib.atari.experiment import (
     PAPER_GAMES,
     Experiment,
     by_state,
+    gap_table,
     gather,
     learn,
     monte_carlo,
@@ -202,7 +203,7 @@ def run_all(
 def write_results(
     jobs: list[tuple[Experiment, int]], homes: dict[str, Path], coupling: str, text: str, out: Path
 ) -> None:
-    """Gaps and curves of all jobs as small files, each whole or not there."""
+    """Gaps by state, their table, and curves of all jobs as files, each whole or not there."""
     out.mkdir(parents=True, exist_ok=True)
     places = [(e, seed, homes[e.game]) for e, seed in jobs]
     gaps = pd.concat([pd.read_csv(home / f"gaps-{seed}.csv") for _, seed, home in places])
@@ -211,7 +212,7 @@ def write_results(
          for e, seed, home in places]
     )  # fmt: skip
     texts = {f"atari_{coupling}.json": text}
-    for name, frame in (("gaps", by_state(gaps)), ("curves", curves)):
+    for name, frame in (("gaps", by_state(gaps)), ("table", gap_table(gaps)), ("curves", curves)):
         texts[f"atari_{coupling}_{name}.csv"] = frame.to_csv(index=False, float_format="%.5g")
     for name, content in texts.items():
         write_atomically(out / name, content)

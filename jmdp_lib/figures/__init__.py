@@ -19,7 +19,7 @@ from jmdp_lib.figures.correlations import (
     correlation_matrix,
     correlation_table,
 )
-from jmdp_lib.figures.files import save, style
+from jmdp_lib.figures.files import results, save, style
 from jmdp_lib.figures.gaps import distribution, normal_quantiles, prediction, signs, sorted_ratios
 from jmdp_lib.figures.interact import explore
 from jmdp_lib.figures.pictures import gridworld, transition
@@ -71,6 +71,7 @@ __all__ = [
     "pattern",
     "prediction",
     "residual_decay",
+    "results",
     "save",
     "scaling",
     "screen",

@@ -19,11 +19,13 @@ BLOCK_STYLES = {
     "sigma_same": (r"$\sigma_{\mathrm{same}}$", "#D55E00"),
     "sigma_cross": (r"$\sigma_{\mathrm{cross}}$", "#009E73"),
 }
-#: The covariance networks of Table 1: label, colour, marker.
+#: The covariance networks of Table 1, and the last of them backed up from the state's own tables:
+#: label, colour, marker, place in a group.
 KIND_STYLES = {
-    "gram": ("Gram (the paper's)", "#CC79A7", "s"),
-    "local": ("local Gram", "#E69F00", "^"),
-    "near": ("local and near Gram", "#0072B2", "o"),
+    "gram": ("Gram (the paper's)", "#CC79A7", "s", -0.3),
+    "local": ("local Gram", "#E69F00", "^", -0.1),
+    "near": ("local and near Gram", "#0072B2", "o", 0.1),
+    "near+table": ("and the state's own tables", "#009E73", "D", 0.3),
 }
 
 
@@ -82,11 +84,10 @@ def gap_ratios(ax: Axes, table: pd.DataFrame, paper: Mapping[str, float] | None 
     width = len(gammas) + 1.5
     ax.axhspan(0.95, 1.05, color="0.88", lw=0, zorder=0)
     ax.axhline(1.0, color="0.6", lw=0.8, zorder=0)
-    for kind, (label, color, marker) in KIND_STYLES.items():
+    for kind, (label, color, marker, shift) in KIND_STYLES.items():
         rows = table[table["kind"] == kind]
         if rows.empty:
             continue
-        shift = {"gram": -0.2, "local": 0.0, "near": 0.2}[kind]
         x = [list(games).index(r.game) * width + np.searchsorted(gammas, r.gamma) + shift
              for r in rows.itertuples()]  # fmt: skip
         ax.errorbar(x, rows["coupled"], rows["coupled_interval"], fmt=marker, color=color, ms=3.5,

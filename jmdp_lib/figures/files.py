@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -14,6 +14,13 @@ from numpy.typing import ArrayLike
 def style() -> None:
     """The look of every figure of the project."""
     plt.style.use(Path(__file__).with_name("jmdp.mplstyle"))
+
+
+def results(files: Sequence[str]) -> pd.DataFrame:
+    """The rows of CSV files, named from the project's root, the folder that holds notebooks/."""
+    here = Path.cwd()
+    root = here.parent if here.name == "notebooks" else here
+    return pd.concat([pd.read_csv(root / file) for file in files], ignore_index=True)
 
 
 def save(
