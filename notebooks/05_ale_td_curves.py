@@ -137,12 +137,15 @@ def fall(data, curve):
     return part[blocks].iloc[0] / part[blocks].iloc[-1]
 
 
-expected, sampled = fall(live, "expected"), fall(live, "sampled")
+expected = fall(live, "expected")
+floor = live[live.curve == "sampled"].mu.iloc[-5:].mean()  # of the last five batches
 claims.check("live: expected error of sigma_diag falls tenfold", True, expected.sigma_diag > 10)
-claims.check("live: sampled TD error of mu stays within 20%", True, abs(sampled.mu - 1) < 0.2)
+claims.check(
+    "live: sampled TD error of mu ends within 10% of Var U = 1", True, abs(floor - 1) < 0.1
+)
 
 # %% [markdown]
-# The sampled TD error of $\mu$ does not move. It cannot: its target contains $U$ and a drawn next action,
+# The sampled TD error of $\mu$ hardly moves. It cannot: its target contains $U$ and a drawn next action,
 # so its mean square is at least $\operatorname{Var} U = 1$, plus what is left to learn. *A flat curve is not a failure, and a falling one
 # is not a proof.* The honest measure averages shock and policy out in closed form, on states that were
 # never trained on: $\|M - T_2 M\|$ block by block, the **expected backup**.
