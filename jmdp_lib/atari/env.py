@@ -18,7 +18,7 @@ from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
 from jmdp_lib import checks
-from jmdp_lib.atari.emulator import load, rom_id
+from jmdp_lib.atari.emulator import load, mute, rom_id, short
 from jmdp_lib.atari.state import Draw, Shock, Snapshot
 from jmdp_lib.outcomes import Outcome
 
@@ -74,8 +74,9 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         self._scales = None if shock is None else shock.scales(self.num_actions)
         self._none = self.num_actions
         first = self._codes.index(_NOOP) if self.sticky_prob > 0 else self._none
-        state, seen = self.ale.cloneState(), checks.frozen(self._observe())
-        self._start = Snapshot(self.game, state, (), first, seen, False, None)
+        saved, seen = self._clone(), checks.frozen(self._observe())
+        mute(self.ale)
+        self._start = Snapshot(self.game, saved, (), first, seen, False, None)
         self._started = False
         self.observation_space = gymnasium.spaces.Box(0, 255, seen.shape, np.uint8)
         self.action_space = gymnasium.spaces.Discrete(self.num_actions)
@@ -133,9 +134,9 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
             raise ValueError(f"a snapshot of {snapshot.game} cannot be restored in {self.game}")
         shape = self._start.observation.shape
         checks.same_shape("the snapshot's observation", snapshot.observation.shape, shape, "obs")
-        self.ale.restoreState(snapshot.state)
+        self.ale.restoreState(snapshot.saved)
         self._play(snapshot.moves)
-        state = None if snapshot.moves else snapshot.state
+        state = None if snapshot.moves else snapshot.saved
         self._started = True
         self._enter(state, snapshot.previous, snapshot.observation, snapshot.over, snapshot.draw)
         return snapshot.observation.copy()
@@ -171,7 +172,7 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         moves = self._own(action)
         reward = self._fork_reward + self._play(moves)
         self._at = action
-        state, moves = (self.ale.cloneState(), []) if clone else (self._fork, moves)
+        state, moves = (self._clone(), []) if clone else (self._fork, moves)
         self._table[action] = self._finish(action, reward, state, tuple(moves))
         return self._table[action]
 
@@ -181,7 +182,7 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
             self._fork = self._clone_here()
             self._fork_reward = self._play(self._repeated)
             if self._repeated:
-                self._fork = self.ale.cloneState()
+                self._fork = self._clone()
         elif self._at != _FORK and len(self._repeated) < self.frame_skip:
             self.ale.restoreState(self._fork)
         self._at = _FORK
@@ -214,8 +215,11 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
 
     def _clone_here(self) -> Any:
         if self._state is None:
-            self._state = self.ale.cloneState()
+            self._state = self._clone()
         return self._state
+
+    def _clone(self) -> Any:
+        return short(self.ale.cloneState())
 
     def _begun(self, what: str) -> None:
         if not self._started:
