@@ -151,6 +151,27 @@ def test_numbers_of_another_generator_change_nothing():
 
 
 @on_all_games
+@pytest.mark.parametrize("repeats", [0, 2, 4])
+def test_state_can_be_saved_after_its_branches_were_played(game, repeats):
+    env = started(game, 14)
+    env.query([0, 1])
+    env.step(1)  # known as the way from the state before
+    env.redraw(Draw(repeats))
+    here = short(env.ale.cloneState())
+    queried = env.query([2, 0])
+    assert env.snapshot().saved == here
+    seen, reward, *_ = env.step(2)
+    assert (seen.tobytes(), reward) == (queried[0].observation.tobytes(), queried[0].reward)
+    env.query([0, 1])
+    env.step(1)
+    env.redraw(Draw(repeats))
+    here = short(env.ale.cloneState())
+    env.query([0, 2])
+    env.redraw(Draw(1))
+    assert short(env.ale.cloneState()) == here
+
+
+@on_all_games
 def test_fresh_draws_are_independent(game):
     env = started(game, 5)
     here = env.snapshot()

@@ -186,7 +186,8 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
     def _go_to_fork(self) -> None:
         """Bring the emulator to where the branches part: after the repeated frames."""
         if self._at == _HERE:
-            self._save()
+            if self._saved is None or not self._repeated:
+                self._save()  # else the way here is known, and one clone will do: that of the fork
             self._fork_reward = self._play(self._repeated)
             self._fork = self._clone() if self._repeated else self._saved
         elif self._at != _FORK and self._free:
