@@ -29,6 +29,7 @@ Ints = NDArray[np.int64]
 # Probabilities are accepted when they sum to one within this, and are then scaled to do so exactly.
 SUM_TOLERANCE = 1e-9
 SINGLE_TOLERANCE = 1e-5  # for arrays that come in single precision
+_PLAIN, _INT = (list, tuple, range), {int}
 
 
 def floats(name: str, values: ArrayLike, *axes: str) -> Floats:
@@ -161,6 +162,10 @@ def index(name: str, value: int, size: int) -> int:
 
 def distinct_actions(actions: Sequence[int], num_actions: int) -> list[int]:
     """The actions of a query (Definition 4.1): at least one, all known, no two alike."""
+    if isinstance(actions, _PLAIN) and set(map(type, actions)) == _INT:  # most are: no array made
+        known = set(actions)
+        if len(known) == len(actions) and min(known) >= 0 and max(known) < num_actions:
+            return list(actions)
     if np.ndim(actions) != 1:
         raise ValueError(f"actions must be a sequence of actions, got {actions!r}")
     checked = [index("action", a, num_actions) for a in actions]

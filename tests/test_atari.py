@@ -14,6 +14,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
 from jmdp_lib.atari import CoupledAtari, Draw, Shock, games
+from jmdp_lib.atari.emulator import full, load, mute, rom_id, short
 
 GAMES = ("Pong", "BattleZone", "Boxing", "Atlantis")
 on_all_games = pytest.mark.parametrize("game", GAMES)
@@ -111,6 +112,63 @@ def test_successors_without_clones_lead_to_the_same_states(game):
         assert (env.restore(moved) == kept.observation).all()
         assert env.snapshot().identity == kept.snapshot.identity
         assert env.previous == kept.snapshot.previous
+
+
+def way_from(state, ale):
+    """Rewards and states of forty frames."""
+    ale.restoreState(state)
+    return [(ale.act(frame // 7 % 18), short(ale.cloneState())) for frame in range(40)]
+
+
+@pytest.mark.parametrize(
+    "names", [GAMES, pytest.param(games()[::4], marks=pytest.mark.slow)], ids=["paper", "others"]
+)
+def test_short_states_lead_where_full_ones_lead(names):
+    for rom in map(rom_id, names):
+        ale = load(rom)
+        for frame in range(100):
+            ale.act(frame // 7 % 18)
+        saved = ale.cloneState()
+        assert len(short(saved).serialize()) < len(saved.serialize()) / 5, rom
+        assert full(short(saved), rom) == full(saved, rom) == saved, rom
+        _, once, again = (way_from(state, ale) for state in (saved, saved, short(saved)))
+        mute(ale)
+        assert once == again == way_from(short(saved), ale), rom
+
+
+def test_numbers_of_another_generator_change_nothing():
+    native = ALEInterface()
+    native.setInt("system_random_seed", 5)
+    native.loadROM(str(roms.get_rom_path("pong")))
+    env = started("Pong", 0)
+    here = env.snapshot()
+    usual = [facts(o) for o in env.query([2, 5, 3], clones=True)]
+    env.ale.restoreState(native.cloneState())
+    env.restore(here)
+    assert [facts(o) for o in env.query([2, 5, 3], clones=True)] == usual
+    assert env.snapshot().state == here.state
+    mute(env.ale)
+
+
+@on_all_games
+@pytest.mark.parametrize("repeats", [0, 2, 4])
+def test_state_can_be_saved_after_its_branches_were_played(game, repeats):
+    env = started(game, 14)
+    env.query([0, 1])
+    env.step(1)  # known as the way from the state before
+    env.redraw(Draw(repeats))
+    here = short(env.ale.cloneState())
+    queried = env.query([2, 0])
+    assert env.snapshot().saved == here
+    seen, reward, *_ = env.step(2)
+    assert (seen.tobytes(), reward) == (queried[0].observation.tobytes(), queried[0].reward)
+    env.query([0, 1])
+    env.step(1)
+    env.redraw(Draw(repeats))
+    here = short(env.ale.cloneState())
+    env.query([0, 2])
+    env.redraw(Draw(1))
+    assert short(env.ale.cloneState()) == here
 
 
 @on_all_games

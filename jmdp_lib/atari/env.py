@@ -18,7 +18,7 @@ from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
 from jmdp_lib import checks
-from jmdp_lib.atari.emulator import load, rom_id
+from jmdp_lib.atari.emulator import load, mute, rom_id, short
 from jmdp_lib.atari.state import Draw, Shock, Snapshot
 from jmdp_lib.outcomes import Outcome
 
@@ -64,6 +64,7 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
             raise ValueError(f"shock must be a Shock or None, got {shock!r}")
         self.np_random = np.random.default_rng(seed)
         self.ale = load(self.game)
+        self._act = self.ale.act
         self._observe = self.ale.getScreenRGB if pixels else self.ale.getRAM
         actions = self.ale.getMinimalActionSet()
         self.action_names = [action.name for action in actions]
@@ -74,8 +75,9 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         self._scales = None if shock is None else shock.scales(self.num_actions)
         self._none = self.num_actions
         first = self._codes.index(_NOOP) if self.sticky_prob > 0 else self._none
-        state, seen = self.ale.cloneState(), checks.frozen(self._observe())
-        self._start = Snapshot(self.game, state, (), first, seen, False, None)
+        saved, seen = self._clone(), checks.frozen(self._observe())
+        mute(self.ale)
+        self._start = Snapshot(self.game, saved, (), first, seen, False, None)
         self._started = False
         self.observation_space = gymnasium.spaces.Box(0, 255, seen.shape, np.uint8)
         self.action_space = gymnasium.spaces.Discrete(self.num_actions)
@@ -96,34 +98,30 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         """
         self._running("query")
         chosen = checks.distinct_actions(actions, self.num_actions)
-        return tuple(self._outcome(action, clones) for action in chosen)
+        return tuple([self._outcome(action, clones) for action in chosen])
 
     def step(self, action: Any) -> tuple[Bytes, float, bool, bool, dict[str, Any]]:
         """Execute one branch of this state's table and draw the table of the next state."""
         self._running("step")
         chosen = checks.index("action", action, self.num_actions)
-        known = self._table.get(chosen)
-        if self._at == _HERE:  # nothing was queried: no branch to come back to, so no clone
-            reward = self._play(self._repeated) + self._play(self._own(chosen))
+        done = self._table.get(chosen)
+        if self._at == _HERE:  # no branch to come back to, so no clone
+            reward = self._play(self._repeated + self._own(chosen))
             done = self._finish(chosen, reward, None, ())
-        elif known is not None:
-            if self._at != chosen:
-                self._go_to_fork()
-                self._play(self._own(chosen))
-            done = known
-        else:
+        elif done is None:
             done = self._outcome(chosen, False)
-        over = done.terminated or done.truncated
-        self._enter(None, self._next_previous(chosen), done.observation, over, None)
+        elif self._at != chosen:
+            self._go_to_fork()
+            self._play(self._own(chosen))
+        self._enter(done.snapshot)
         seen, info = done.observation.copy(), dict(done.info)
         return seen, done.reward, done.terminated, done.truncated, info
 
     def snapshot(self) -> Snapshot:
         """This state with its drawn table: restoring it gives the same outcomes again."""
         self._begun("snapshot")
-        return Snapshot(
-            self.game, self._clone_here(), (), self.previous, self.observed, self._over, self.draw
-        )
+        self._save()
+        return self._here(self.draw)
 
     def restore(self, snapshot: Snapshot) -> Bytes:
         """Go to a state and return its observation; a table is drawn if the snapshot has none."""
@@ -133,11 +131,10 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
             raise ValueError(f"a snapshot of {snapshot.game} cannot be restored in {self.game}")
         shape = self._start.observation.shape
         checks.same_shape("the snapshot's observation", snapshot.observation.shape, shape, "obs")
-        self.ale.restoreState(snapshot.state)
+        self.ale.restoreState(snapshot.saved)
         self._play(snapshot.moves)
-        state = None if snapshot.moves else snapshot.state
         self._started = True
-        self._enter(state, snapshot.previous, snapshot.observation, snapshot.over, snapshot.draw)
+        self._enter(snapshot)
         return snapshot.observation.copy()
 
     def redraw(self, draw: Draw | None = None) -> None:
@@ -145,15 +142,19 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         self._running("redraw")
         if draw is not None and not 0 <= draw.repeats <= self.frame_skip:
             raise ValueError(f"repeats must lie in 0..{self.frame_skip}, got {draw.repeats}")
-        if self._at != _HERE:
-            self.ale.restoreState(self._state)
-        self._enter(self._state, self.previous, self.observed, False, draw)
+        self._go_here()
+        self._enter(self._here(draw))
 
-    def _enter(self, state: Any, previous: int, seen: Bytes, over: bool, draw: Draw | None) -> None:
-        """Start the visit of the state that the emulator stands at."""
-        self._state, self.previous, self.observed, self._over = state, previous, seen, over
-        self.draw = self._sample() if draw is None else draw
-        self._repeated = [self._codes[previous]] * self.draw.repeats
+    def _enter(self, here: Snapshot) -> None:
+        """Start the visit of the state that the emulator stands at, saved or not."""
+        self._saved, self._moves = here.saved, here.moves
+        self.previous, self.observed, self._over = here.previous, here.observation, here.over
+        self.draw = draw = self._sample() if here.draw is None else here.draw
+        self._repeated = (self._codes[self.previous],) * draw.repeats
+        self._free = self.frame_skip - draw.repeats  # frames that obey the action
+        self._next_previous = None if self._free else self.previous  # None: the action
+        if self.sticky_prob == 0.0:
+            self._next_previous = self._none
         self._table: dict[int, Outcome] = {}
         self._at = _HERE
 
@@ -171,51 +172,62 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         moves = self._own(action)
         reward = self._fork_reward + self._play(moves)
         self._at = action
-        state, moves = (self.ale.cloneState(), []) if clone else (self._fork, moves)
-        self._table[action] = self._finish(action, reward, state, tuple(moves))
-        return self._table[action]
+        saved, moves = (self._clone(), ()) if clone else (self._fork, moves)
+        self._table[action] = outcome = self._finish(action, reward, saved, moves)
+        return outcome
+
+    def _go_here(self) -> None:
+        """Bring the emulator back to the visited state."""
+        if self._at != _HERE:
+            self.ale.restoreState(self._saved)
+            self._play(self._moves)
+            self._at = _HERE
 
     def _go_to_fork(self) -> None:
         """Bring the emulator to where the branches part: after the repeated frames."""
         if self._at == _HERE:
-            self._fork = self._clone_here()
+            if self._saved is None or not self._repeated:
+                self._save()  # else the way here is known, and one clone will do: that of the fork
             self._fork_reward = self._play(self._repeated)
-            if self._repeated:
-                self._fork = self.ale.cloneState()
-        elif self._at != _FORK and len(self._repeated) < self.frame_skip:
+            self._fork = self._clone() if self._repeated else self._saved
+        elif self._at != _FORK and self._free:
             self.ale.restoreState(self._fork)
         self._at = _FORK
 
-    def _finish(self, action: int, reward: int, state: Any, moves: tuple[int, ...]) -> Outcome:
+    def _save(self) -> None:
+        """Clone the visited state, unless it is."""
+        if self._saved is None or self._moves:
+            self._go_here()
+            self._saved, self._moves = self._clone(), ()
+
+    def _clone(self) -> Any:
+        return short(self.ale.cloneState())
+
+    def _here(self, draw: Draw | None) -> Snapshot:
+        way = (self._saved, self._moves)
+        return Snapshot(self.game, *way, self.previous, self.observed, self._over, draw)
+
+    def _finish(self, action: int, reward: int, saved: Any, moves: tuple[int, ...]) -> Outcome:
         """Read what the branch that the emulator stands at the end of came to."""
-        terminated = self.ale.game_over(with_truncation=False)
-        truncated = not terminated and self.ale.getEpisodeFrameNumber() >= self.max_frames
+        ale = self.ale
+        terminated = ale.game_over(with_truncation=False)
+        truncated = not terminated and ale.getEpisodeFrameNumber() >= self.max_frames
+        over, info = terminated or truncated, {"lives": ale.lives()}
         earned = float(reward)
         if self._scales is not None:
             earned = min(max(earned, -1.0), 1.0) + self._scales[action] * self.draw.shock
-        seen, over = checks.frozen(self._observe()), terminated or truncated
-        previous = self._next_previous(action)
-        after = Snapshot(self.game, state, moves, previous, seen, over, None)
-        info = {"lives": self.ale.lives()}
+        seen = self._observe()
+        seen.setflags(write=False)
+        previous = action if self._next_previous is None else self._next_previous
+        after = Snapshot(self.game, saved, moves, previous, seen, over, None)
         return Outcome(action, earned, seen, terminated, truncated, info, after)
 
-    def _play(self, moves: Sequence[int]) -> int:
-        act = self.ale.act
-        return sum([act(move) for move in moves])
+    def _play(self, moves: tuple[int, ...]) -> int:
+        return sum(map(self._act, moves))
 
-    def _own(self, action: int) -> list[int]:
+    def _own(self, action: int) -> tuple[int, ...]:
         """The frames that obey the queried action."""
-        return [self._codes[action]] * (self.frame_skip - len(self._repeated))
-
-    def _next_previous(self, action: int) -> int:
-        if self.sticky_prob == 0.0:
-            return self._none
-        return self.previous if len(self._repeated) == self.frame_skip else action
-
-    def _clone_here(self) -> Any:
-        if self._state is None:
-            self._state = self.ale.cloneState()
-        return self._state
+        return (self._codes[action],) * self._free
 
     def _begun(self, what: str) -> None:
         if not self._started:

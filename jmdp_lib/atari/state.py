@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from jmdp_lib import checks
+from jmdp_lib.atari.emulator import full
 
 SHOCK_LAWS = ("sign", "normal")
 
@@ -61,7 +62,7 @@ class Snapshot(NamedTuple):
 
     Attributes:
         game: ROM id.
-        state: ALEState of the emulator.
+        saved: ALEState of the emulator, without the numbers of a generator that play never uses.
         moves: emulator actions to be played from there, one per frame: a queried successor is
             kept as the way to it, which costs nothing until someone wants to go there.
         previous: index of the previous action, which the lottery may repeat; A (one past the last
@@ -72,12 +73,17 @@ class Snapshot(NamedTuple):
     """
 
     game: str
-    state: Any
+    saved: Any
     moves: tuple[int, ...]
     previous: int
     observation: NDArray[np.uint8]
     over: bool
     draw: Draw | None
+
+    @property
+    def state(self) -> Any:
+        """ALEState of the emulator as it clones it, before the moves."""
+        return full(self.saved, self.game)
 
     @property
     def identity(self) -> int:
