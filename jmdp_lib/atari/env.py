@@ -74,11 +74,12 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         self.shock = shock
         self._scales = None if shock is None else shock.scales(self.num_actions)
         self._none = self.num_actions
+        self._draws = [Draw(repeats) for repeats in range(self.frame_skip + 1)]  # without a shock
         first = self._codes.index(_NOOP) if self.sticky_prob > 0 else self._none
         saved, seen = self._clone(), checks.frozen(self._observe())
         mute(self.ale)
         self._start = Snapshot(self.game, saved, (), first, seen, False, None)
-        self._started = False
+        self._started = self._over = False
         self.observation_space = gymnasium.spaces.Box(0, 255, seen.shape, np.uint8)
         self.action_space = gymnasium.spaces.Discrete(self.num_actions)
 
@@ -106,13 +107,13 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         chosen = checks.index("action", action, self.num_actions)
         done = self._table.get(chosen)
         if self._at == _HERE:  # no branch to come back to, so no clone
-            reward = self._play(self._repeated + self._own(chosen))
+            reward = self._play(self._repeated + (self._codes[chosen],) * self._free)
             done = self._finish(chosen, reward, None, ())
         elif done is None:
             done = self._outcome(chosen, False)
         elif self._at != chosen:
-            self._go_to_fork()
-            self._play(self._own(chosen))
+            self.ale.restoreState(done.snapshot.saved)
+            self._play(done.snapshot.moves)
         self._enter(done.snapshot)
         seen, info = done.observation.copy(), dict(done.info)
         return seen, done.reward, done.terminated, done.truncated, info
@@ -162,15 +163,15 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         repeats, rng = 0, self.np_random
         while repeats < self.frame_skip and rng.random() < self.sticky_prob:
             repeats += 1
-        return Draw(repeats, 0.0 if self.shock is None else self.shock.draw(rng))
+        return self._draws[repeats] if self.shock is None else Draw(repeats, self.shock.draw(rng))
 
     def _outcome(self, action: int, clone: bool) -> Outcome:
         known = self._table.get(action)
         if known is not None and not (clone and known.snapshot.moves):
             return known
         self._go_to_fork()
-        moves = self._own(action)
-        reward = self._fork_reward + self._play(moves)
+        moves = (self._codes[action],) * self._free
+        reward = self._fork_reward + sum(map(self._act, moves))
         self._at = action
         saved, moves = (self._clone(), ()) if clone else (self._fork, moves)
         self._table[action] = outcome = self._finish(action, reward, saved, moves)
@@ -225,15 +226,11 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
     def _play(self, moves: tuple[int, ...]) -> int:
         return sum(map(self._act, moves))
 
-    def _own(self, action: int) -> tuple[int, ...]:
-        """The frames that obey the queried action."""
-        return (self._codes[action],) * self._free
-
     def _begun(self, what: str) -> None:
         if not self._started:
             raise ResetNeeded(f"{what} before reset(): {self.game} has not started")
 
     def _running(self, what: str) -> None:
-        self._begun(what)
-        if self._over:
+        if self._over or not self._started:
+            self._begun(what)
             raise ResetNeeded(f"{what} after the end of the episode: call reset() or restore()")
