@@ -24,8 +24,8 @@ magnitude above a gap's variance. An error e of the mean enters C as e^2, and Si
 **The centre c.** Where the rows of a state are its whole law, c = E y is known: a deterministic
 emulator has no reward covariance but W, however wrong the mean network is. From single draws,
 c = mu(s, .), the current mean: the product is then biased by (E y_a - mu_a)(E y_b - mu_b), which is
-of second order and goes with the mean's error. The unbiased alternative, two draws of each state,
-costs twice the queries.
+of second order and goes with the mean's error. That bias is not all bad where rewards are the only
+variance: what the mean does not foresee is uncertain to it, and c = E y would leave it out.
 """
 
 from __future__ import annotations

@@ -93,5 +93,5 @@ class Snapshot(NamedTuple):
         """
         if self.moves:
             raise ValueError("this successor was not cloned: query(actions, clones=True)")
-        digest = blake2b(self.state.serialize(), digest_size=8, salt=bytes([self.previous]))
+        digest = blake2b(self.saved.serialize(), digest_size=8, salt=bytes([self.previous]))
         return int.from_bytes(digest.digest(), "little", signed=True)
