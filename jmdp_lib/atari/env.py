@@ -119,7 +119,10 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         return seen, done.reward, done.terminated, done.truncated, info
 
     def snapshot(self) -> Snapshot:
-        """This state with its drawn table: restoring it gives the same outcomes again."""
+        """This state with its drawn table: restoring it gives the same outcomes again.
+
+        Best taken before a query: after one, the emulator may have to play its way back here.
+        """
         self._begun("snapshot")
         self._save()
         return self._here(self.draw)
