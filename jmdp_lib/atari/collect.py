@@ -63,8 +63,8 @@ def collect(
 ) -> Tables:
     """Actions queried at `num_states` states, the followed ones among them.
 
-    actions: so many of each state, drawn afresh; None: all. Few actions of many states teach more
-        than all actions of few, and cost the same.
+    actions: so many of each state, drawn afresh; None: all. Few actions of many states cost what
+        all actions of few do.
     follow, follow_share: up to so many steps, after this share of the queries. A pair is queried
         1, 2, 3, 4, 6, 8, 12, ... steps after the query that tore it apart.
     spacing: steps from one queried state of a trajectory to the next.
