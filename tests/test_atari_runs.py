@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -62,3 +63,13 @@ def test_a_job_ends_with_whoever_started_it(tmp_path):
     for process in alive:
         process.kill()
     assert not alive
+
+
+def test_no_notebook_software_is_needed():
+    """A machine that only trains has none."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(SCRIPT.parent)!r}); import atari_runs; "
+        "print(*{'nbformat', 'jupytext', 'papermill', 'snakemake'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

@@ -2,9 +2,9 @@
 
 `all` queries the emulators in processes while the device trains, several games and seeds at a time.
 The batch (`make figures PROFILE=paper ATARI=cuda`) calls the parts, a job each: `game` plays pairs,
-`seed` is one training run and its comparison with them, `results` collects small CSV files of all
-gaps (Table 1) and curves (Figure 7) with their provenance. Work in progress is kept under --work,
-and a run that was killed goes on from there.
+`seed` is one training run and its comparison with them, `results` collects CSV files of all gaps,
+their table (Table 1) and curves (Figure 7) with their provenance. Work in progress is kept under
+--work, and a run that was killed goes on from there.
 """
 
 from __future__ import annotations

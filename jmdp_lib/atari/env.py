@@ -174,7 +174,7 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
             return known
         self._go_to_fork()
         moves = (self._codes[action],) * self._free
-        reward = self._fork_reward + sum(map(self._act, moves))
+        reward = self._fork_reward + self._play(moves)
         self._at = action
         saved, moves = (self._clone(), ()) if clone else (self._fork, moves)
         self._table[action] = outcome = self._finish(action, reward, saved, moves)
@@ -220,8 +220,7 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         earned = float(reward)
         if self._scales is not None:
             earned = min(max(earned, -1.0), 1.0) + self._scales[action] * self.draw.shock
-        seen = self._observe()
-        seen.setflags(write=False)
+        seen = checks.frozen(self._observe())
         previous = action if self._next_previous is None else self._next_previous
         after = Snapshot(self.game, saved, moves, previous, seen, over, None)
         return Outcome(action, earned, seen, terminated, truncated, info, after)

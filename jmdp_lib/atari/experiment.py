@@ -99,18 +99,9 @@ def run(
     home = Path(folder)
     trained = learn(experiment, seed, home, device, processes)
     evaluation, records = monte_carlo(experiment, home, processes)
-    network, params = trained.network, trained.params
-    first = slice(None, None, len(evaluation) // experiment.num_evaluation)  # a row of each state
-    seen, previous = evaluation.observations[first], evaluation.previous[first]
-    told = predict_gaps(network, params, torch.tensor(seen), torch.tensor(previous))
-    data = Data.of(evaluation, experiment.config, network.scale.device)
-    backed_up = backed_up_gaps(network, params, data, uniform(network.num_actions))
-    entry = torch.tensor(np.unique(evaluation.state_ids[first], return_inverse=True)[1])
-    looked = Gaps(*(part.cpu()[:, entry] for part in (backed_up.mean, backed_up.covariance)))
-    frame = pd.concat(
-        [compare(experiment, seed, records, told),
-         compare(experiment, seed, records, looked, "+table")], ignore_index=True,
-    )  # fmt: skip
+    predicted = _predictions(trained, evaluation, experiment.num_evaluation)
+    frames = [compare(experiment, seed, records, gaps, how) for how, gaps in predicted.items()]
+    frame = pd.concat(frames, ignore_index=True)
     part = home / f"gaps-{seed}.csv.part"
     frame.to_csv(part, index=False, float_format="%.8g")
     os.replace(part, home / f"gaps-{seed}.csv")
@@ -163,6 +154,19 @@ def monte_carlo(
         tables.save(states)
         records.save(pairs)
     return Tables.load(states), PairRecords.load(pairs)
+
+
+def _predictions(trained: Trained, evaluation: Tables, num_states: int) -> dict[str, Gaps]:
+    """What the network says of the evaluation states, in their order, and its "+table" backup."""
+    network, params = trained.network, trained.params
+    first = slice(None, None, len(evaluation) // num_states)  # a row of each state
+    seen, previous = evaluation.observations[first], evaluation.previous[first]
+    told = predict_gaps(network, params, torch.tensor(seen), torch.tensor(previous))
+    data = Data.of(evaluation, network.config, network.scale.device)
+    looked = backed_up_gaps(network, params, data, uniform(network.num_actions))
+    entry = torch.tensor(np.unique(evaluation.state_ids[first], return_inverse=True)[1])
+    in_order = (part.cpu()[:, entry] for part in (looked.mean, looked.covariance))
+    return {"": told, "+table": Gaps(*in_order)}
 
 
 def compare(
