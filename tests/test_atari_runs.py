@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import pandas as pd
 import psutil
 import pytest
 
@@ -41,9 +43,33 @@ def test_scales_that_are_none(scale):
 
 def test_results_are_collected_where_there_is_no_gpu(monkeypatch):
     monkeypatch.setattr(atari_runs.torch.cuda, "is_available", lambda: False)
-    text = atari_runs.provenance([atari_runs.experiment_of("Pong", "reward")], [0], "cuda", None)
+    experiments = [atari_runs.experiment_of("Pong", "reward")]
+    text = atari_runs.provenance(experiments, [0], "cuda", [], "")
     assert '"device": "cuda"' in text
     assert '"ale_py"' in text
+
+
+def test_a_killed_call_took_its_time_too(tmp_path, capsys):
+    for times in ([100.0, 130.0, 190.0], [500.0, 566.0]):
+        diary = atari_runs.Diary(tmp_path / "all.log", iter(times).__next__)
+        for _ in times[1:]:
+            diary("Pong 0: trained")
+    assert diary.minutes == [1.5, 1.1]
+    assert "66 s  Pong 0: trained" in capsys.readouterr().out
+    assert atari_runs.Diary(tmp_path / "none.log").minutes == []
+
+
+@pytest.mark.slow
+def test_the_mean_is_learned_from_more_and_more_states(tmp_path):
+    job = [sys.executable, str(SCRIPT), "foresight", "--games", "Pong", "--seeds", "0", "1"]
+    job += ["--scale", "0.001", "--processes", "1", "--work", str(tmp_path), "--out", str(tmp_path)]
+    subprocess.run(job, check=True, capture_output=True)
+    curves = pd.read_csv(tmp_path / "atari_foresight.csv")
+    total = 2 * atari_runs.experiment_of("Pong", "reward", 0.001).num_states
+    assert sorted(curves.states.unique()) == [total // 27, total // 9, total // 3, total]
+    held_out = curves[curves.curve == "expected"].pivot(index="states", columns="step", values="mu")
+    assert held_out.notna().all(axis=None)
+    assert json.loads((tmp_path / "atari_foresight.json").read_text())["seeds"] == [0, 1]
 
 
 @pytest.mark.slow

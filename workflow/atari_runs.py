@@ -3,8 +3,9 @@
 `all` queries the emulators in processes while the device trains, several games and seeds at a time.
 The batch (`make figures PROFILE=paper ATARI=cuda`) calls the parts, a job each: `game` plays pairs,
 `seed` is one training run and its comparison with them, `results` collects CSV files of all gaps,
-their table (Table 1) and curves (Figure 7) with their provenance. Work in progress is kept under
---work, and a run that was killed goes on from there.
+their table (Table 1) and curves (Figure 7) with their provenance. `foresight` learns the mean
+alone, from more and more of the states of all seeds. Work in progress is kept under --work, and a
+run that was killed goes on from there.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import multiprocessing
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -22,7 +24,7 @@ import pandas as pd
 import torch
 from job import end_with_parent, git_state, hardware, versions, write_atomically
 
-from jmdp_lib.atari.config import Config
+from jmdp_lib.atari.config import BLOCKS, Config
 from jmdp_lib.atari.experiment import (
     COUPLINGS,
     PAPER_GAMES,
@@ -34,24 +36,23 @@ from jmdp_lib.atari.experiment import (
     monte_carlo,
     run,
 )
-from jmdp_lib.atari.training import require_device
+from jmdp_lib.atari.tables import Tables
+from jmdp_lib.atari.training import require_device, train
 
 WORKFLOW = Path(__file__).resolve().parent
 REWARD = Config(
     gammas=(0.1, 0.5, 0.9, 0.99), kinds=("gram", "local", "near"), sigma=1.0, steps=4_000,
-    actions=3, near_dim=16, local_dim=16, weight_decay=1.0, eval_every=1_000, save_every=4_000,
+    actions=3, near_dim=16, local_dim=16, weight_decay=1.0, eval_every=1_000, save_every=2_000,
 )  # fmt: skip
 STICKY = replace(
-    REWARD, kinds=("gram", "near"), sigma=0.0, complete=False, steps=5_000, eval_every=1_000,
-    save_every=5_000,
+    REWARD, kinds=("gram", "near"), sigma=0.0, complete=False, steps=5_000,
 )  # fmt: skip
 # Queried states, and the share of them from which branches are followed. Atlantis' meet again, time
-# after time: what there is to learn between states is learned from many such pairs. Without a shock
-# all variance is that of rewards, which are rare and have to be foreseen: many states, and of each
-# no more actions than a step looks at.
+# after time: what there is to learn between states is learned from many such pairs. Rewards are
+# rare and have to be foreseen: many states, and of each no more actions than a step looks at.
 SIZES = {
-    "reward": {"Atlantis": (80_000, 0.5), "others": (20_000, 0.05)},
-    "sticky": {"Atlantis": (80_000, 0.1), "others": (80_000, 0.05)},
+    "reward": {"Atlantis": (100_000, 0.5), "others": (160_000, 0.05)},
+    "sticky": {"Atlantis": (100_000, 0.1), "others": (100_000, 0.05)},
 }
 
 
@@ -59,11 +60,11 @@ def experiment_of(game: str, coupling: str, scale: float = 1.0) -> Experiment:
     """The paper profile; a scale below one shrinks everything, for trying the machinery."""
     config = REWARD if coupling == "reward" else STICKY
     states, share = SIZES[coupling].get(game) or SIZES[coupling]["others"]
-    full = Experiment(replace(config, name=game), coupling, num_states=states, follow_share=share,
+    full = Experiment(replace(config, name=game), coupling, num_states=states,
+                      actions=config.actions, spacing=2, follow_share=share,
                       pairs_per_state=3)  # fmt: skip
     if coupling == "sticky":  # states differ more: more of them, each played less often
-        full = replace(full, actions=config.actions, num_evaluation=256, pairs_per_state=2,
-                       repeats=6)  # fmt: skip
+        full = replace(full, num_evaluation=256, pairs_per_state=2, repeats=6)
     if scale >= 1.0:
         return full
 
@@ -83,7 +84,7 @@ def experiment_of(game: str, coupling: str, scale: float = 1.0) -> Experiment:
 
 
 def provenance(
-    experiments: list[Experiment], seeds: list[int], device: str, took: float | None
+    experiments: list[Experiment], seeds: list[int], device: str, minutes: list[float], note: str
 ) -> str:
     """Versions, settings, hardware and time of a run, as JSON."""
     where = hardware()["cpu"]
@@ -96,7 +97,8 @@ def provenance(
         "matrix products": torch.get_float32_matmul_precision(),
         "cores": os.cpu_count(),
         "seeds": seeds,
-        "minutes": None if took is None else round(took / 60, 1),
+        "minutes": minutes,  # of each call, where it was killed or went on from another
+        "note": note,
         "experiments": [asdict(e) for e in experiments],
     }
     return json.dumps(facts, indent=1) + "\n"
@@ -122,10 +124,29 @@ def train_one(experiment: Experiment, seed: int, home: Path, device: str) -> str
     return f"{experiment.game} {seed}: trained"
 
 
+def foresee(
+    experiment: Experiment, seeds: list[int], part: int, home: Path, device: str
+) -> pd.DataFrame:
+    """Curves of a mean learned from a part of the states of all seeds, in a process of its own."""
+    gathered = [gather(experiment, seed, home) for seed in seeds]
+    tables, held_out = Tables.concatenate([t for t, _ in gathered]), gathered[0][1]
+    count, config = len(tables) // part, experiment.config
+    alone = replace(
+        config, gammas=config.gammas[:1], kinds=("gram",), shared_dim=1, pair_share=0.0,
+        block_weights=(1.0, *[0.0] * (len(BLOCKS) - 1)), batch=2 * config.batch,
+        steps=3 * config.steps, eval_every=3 * config.eval_every, save_every=3 * config.steps,
+    )  # fmt: skip
+    trained = train(tables.head(count), alone, home / f"mean-{count}", held_out, device=device)
+    curves = pd.read_csv(trained.metrics).assign(game=experiment.game, states=count)
+    return curves[curves.curve.isin(["td", "expected"])][
+        ["game", "states", "gamma", "step", "curve", "mu"]
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "part", nargs="?", choices=("all", "game", "seed", "results"), default="all"
+        "part", nargs="?", choices=("all", "game", "seed", "results", "foresight"), default="all"
     )
     parser.add_argument("--games", nargs="+", default=list(PAPER_GAMES))
     parser.add_argument("--coupling", choices=COUPLINGS, default="reward")
@@ -135,45 +156,72 @@ def main() -> None:
                         help="of float32 matrix products on a GPU; high: TF32")  # fmt: skip
     parser.add_argument("--scale", type=fraction, default=1.0, help="of all sizes, at most 1")
     parser.add_argument("--processes", type=int, help="that play")
-    parser.add_argument("--trainers", type=int, default=1, help="that train, at a time (all)")
+    parser.add_argument("--trainers", type=int, default=1, help="that train, at a time")
+    parser.add_argument("--note", default="", help="for the provenance")
     parser.add_argument("--with-parent", action="store_true", help="end when it has ended")
     parser.add_argument("--work", type=Path, default=Path("out/atari"))
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    if options.part in ("all", "seed"):
+    if options.part in ("all", "seed", "foresight"):
         require_device(options.device)
     if options.with_parent:
         end_with_parent()
     torch.set_float32_matmul_precision(options.precision)
-    started = time.time()
     experiments = [experiment_of(g, options.coupling, options.scale) for g in options.games]
     homes = {e.game: options.work / f"{e.game}-{e.coupling}" for e in experiments}
     for home in homes.values():
         home.mkdir(parents=True, exist_ok=True)
     jobs = [(e, seed) for seed in options.seeds for e in experiments]
+    diary = Diary(options.work / f"{options.coupling}-{options.part}.log")
     if options.part == "all":
-        run_all(jobs, homes, options)
+        run_all(jobs, homes, options, diary)
+    elif options.part == "foresight":
+        curves = foresight(jobs, homes, options, diary)
     elif options.part == "game":
         for e in experiments:
             monte_carlo(e, homes[e.game], options.processes)
     elif options.part == "seed":
         for e, seed in jobs:
             run(e, seed, homes[e.game], options.device, options.processes)
-    if options.part in ("all", "results"):
-        took = time.time() - started if options.part == "all" else None
-        text = provenance(experiments, options.seeds, options.device, took)
+    if options.part in ("game", "seed"):
+        return
+    text = provenance(experiments, options.seeds, options.device, diary.minutes, options.note)
+    if options.part == "foresight":
+        write_atomically(options.out / "atari_foresight.json", text)
+        write_csv(options.out / "atari_foresight.csv", curves)
+    else:
         write_results(jobs, homes, options.coupling, text, options.out)
 
 
+class Diary:
+    """Says what was done, and keeps it: a run that was killed took its time too."""
+
+    def __init__(self, path: Path, now: Callable[[], float] = time.time) -> None:
+        self.path, self.now, self.started = path, now, now()
+
+    def __call__(self, what: str) -> None:
+        took = self.now() - self.started
+        print(f"{took:6.0f} s  {what}", flush=True)
+        with self.path.open("a") as file:
+            file.write(f"{self.started:.0f} {took:.0f} {what}\n")
+
+    @property
+    def minutes(self) -> list[float]:
+        """Of every call, up to its last word."""
+        if not self.path.exists():
+            return []
+        took: dict[str, float] = {}
+        for line in self.path.read_text().splitlines():
+            started, seconds, _ = line.split(" ", 2)
+            took[started] = float(seconds)
+        return [round(seconds / 60, 1) for seconds in took.values()]
+
+
 def run_all(
-    jobs: list[tuple[Experiment, int]], homes: dict[str, Path], options: argparse.Namespace
-) -> None:
+    jobs: list[tuple[Experiment, int]], homes: dict[str, Path], options: argparse.Namespace,
+    say: Diary,
+) -> None:  # fmt: skip
     """Play in this process's children while others train: the device never waits for states."""
-    started = time.time()
-
-    def say(what: str) -> None:
-        print(f"{time.time() - started:6.0f} s  {what}", flush=True)
-
     context = multiprocessing.get_context("spawn")
     with (
         ProcessPoolExecutor(options.trainers, context, prepare, (options.precision,)) as trainers,
@@ -200,22 +248,42 @@ def run_all(
     say("done")
 
 
+def foresight(
+    jobs: list[tuple[Experiment, int]], homes: dict[str, Path], options: argparse.Namespace,
+    say: Diary,
+) -> pd.DataFrame:  # fmt: skip
+    """What more states bring to the mean: curves for 1/27, 1/9, 1/3 and all of them."""
+    for e, seed in jobs:
+        gather(e, seed, homes[e.game], options.processes)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.trainers, context, prepare, (options.precision,)) as trainers:
+        games = {e.game: e for e, _ in jobs}.values()
+        runs = [
+            trainers.submit(foresee, e, options.seeds, part, homes[e.game], options.device)
+            for part in (1, 3, 9, 27) for e in games
+        ]  # fmt: skip
+        for done in as_completed(runs):
+            say("{}: {} states".format(*done.result().iloc[0][["game", "states"]]))
+        return pd.concat([done.result() for done in runs])
+
+
+def write_csv(path: Path, frame: pd.DataFrame) -> None:
+    write_atomically(path, frame.to_csv(index=False, float_format="%.5g"))
+
+
 def write_results(
     jobs: list[tuple[Experiment, int]], homes: dict[str, Path], coupling: str, text: str, out: Path
 ) -> None:
     """Gaps by state, their table, and curves of all jobs as files, each whole or not there."""
-    out.mkdir(parents=True, exist_ok=True)
     places = [(e, seed, homes[e.game]) for e, seed in jobs]
     gaps = pd.concat([pd.read_csv(home / f"gaps-{seed}.csv") for _, seed, home in places])
     curves = pd.concat(
         [pd.read_csv(home / f"run-{seed}" / "metrics.csv").assign(game=e.game)
          for e, seed, home in places]
     )  # fmt: skip
-    texts = {f"atari_{coupling}.json": text}
     for name, frame in (("gaps", by_state(gaps)), ("table", gap_table(gaps)), ("curves", curves)):
-        texts[f"atari_{coupling}_{name}.csv"] = frame.to_csv(index=False, float_format="%.5g")
-    for name, content in texts.items():
-        write_atomically(out / name, content)
+        write_csv(out / f"atari_{coupling}_{name}.csv", frame)
+    write_atomically(out / f"atari_{coupling}.json", text)
 
 
 if __name__ == "__main__":

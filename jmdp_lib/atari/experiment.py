@@ -51,7 +51,8 @@ class Experiment:
         shared lottery of sticky actions and no shock.
     num_states, num_held_out, num_evaluation: queried states for each purpose.
     actions: queried at each of the num_states; None: all (see `collect`).
-    follow_share: of the queries whose branches are followed (see `collect`).
+    spacing, follow_share: steps from one of them to the next, and the share whose branches are
+        followed (see `collect`).
     pairs_per_state, repeats, horizon: of the recursive pairs: action pairs of each state, how
         often each is played, and for how many steps.
     """
@@ -62,6 +63,7 @@ class Experiment:
     num_held_out: int = 1_000
     num_evaluation: int = 64
     actions: int | None = None
+    spacing: int = 4
     follow_share: float = 0.05
     pairs_per_state: int = 4
     repeats: int = 12
@@ -126,8 +128,8 @@ def gather(
     sticky = experiment.sticky_prob
     tables = _once(Tables, home / f"tables-{seed}.npz", lambda: collect(
         experiment.game, experiment.num_states, experiment.stream(0, seed), sticky_prob=sticky,
-        actions=experiment.actions, follow_share=experiment.follow_share,
-        processes=processes))  # fmt: skip
+        actions=experiment.actions, spacing=experiment.spacing,
+        follow_share=experiment.follow_share, processes=processes))  # fmt: skip
     held_out = _once(Tables, home / "held_out.npz", lambda: collect(
         experiment.game, experiment.num_held_out, experiment.stream(1), sticky_prob=sticky,
         follow_share=experiment.follow_share, enumerated=True, processes=processes))  # fmt: skip
