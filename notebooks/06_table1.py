@@ -284,8 +284,8 @@ claims.check("gap means, gamma 0.9: largest correlation over states", largest, l
 # ## 6.7 The emulator's own coupling
 #
 # Without a reward shock, what do actions of one state share? The sticky lottery of chapter 5, and where they
-# meet again, their future. Four games, two seeds, 256 states, 12 pairs of games from each; the networks
-# learn from 80,000 states, three actions of each (`figures/atari_sticky.json`). All variance is now that of
+# meet again, their future. Four games, three seeds, 256 states, 12 pairs of games from each; the networks
+# learn from 100,000 states, three actions of each (`figures/atari_sticky.json`). All variance is now that of
 # rewards, which are rare: at $\gamma = 0.1$ three games have gap variances below $10^{-6}$, and ratios to them
 # say nothing.
 #
@@ -320,9 +320,9 @@ figures.save(fig, "fig_sticky_ratio", natural, out_dir)
 plt.show()
 
 # %% [markdown]
-# Intervals of two seeds are wide. **The natural coupling is weak.** Independent marginals overestimate the gap variance by a few percent, and
-# only in Atlantis at $\gamma = 0.99$ is that beyond doubt. There is no sign of it at $\gamma = 0.5$, where the first
-# steps count: not the lottery makes it, but branches that meet again.
+# **The natural coupling is weak.** Independent marginals overestimate the gap variance by a sixth in
+# Atlantis at $\gamma = 0.99$, and in no other game beyond doubt. There is no sign of it at $\gamma = 0.5$,
+# where the first steps count: not the lottery makes it, but branches that meet again.
 
 # %%
 tiny = list(simulated.index[simulated.mc < 1e-6].get_level_values("game"))
@@ -353,7 +353,7 @@ claims.check("sticky, gamma 0.99: learned / MC, largest", at.near.max(), at.near
 claims.check("sticky, gamma 0.99: plain Gram, largest", at.gram.max(), at.gram.max() < 0.1)
 at = learned.xs(0.9, level="gamma").round(2)
 claims.check("sticky, gamma 0.9: learned / MC, least", at.near.min(), at.near.min() > 1)
-claims.check("sticky, gamma 0.9: learned / MC, largest", at.near.max(), at.near.max() < 2)
+claims.check("sticky, gamma 0.9: learned / MC, largest", at.near.max(), at.near.max() < 2.5)
 off = np.log(learned).abs().drop(index=0.99, level="gamma")
 nearer = bool((off["near+table"] < off.near).all())
 claims.check("sticky, below 0.99: with its own tables a state is nearer", nearer, nearer)

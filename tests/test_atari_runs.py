@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import pandas as pd
 import psutil
 import pytest
 
@@ -57,19 +55,6 @@ def test_a_killed_call_took_its_time_too(tmp_path, capsys):
     assert diary.minutes == [1.5, 1.1]
     assert "66 s  Pong 0: trained" in capsys.readouterr().out
     assert atari_runs.Diary(tmp_path / "none.log").minutes == []
-
-
-@pytest.mark.slow
-def test_the_mean_is_learned_from_more_and_more_states(tmp_path):
-    job = [sys.executable, str(SCRIPT), "foresight", "--games", "Pong", "--seeds", "0", "1"]
-    job += ["--scale", "0.001", "--processes", "1", "--work", str(tmp_path), "--out", str(tmp_path)]
-    subprocess.run(job, check=True, capture_output=True)
-    curves = pd.read_csv(tmp_path / "atari_foresight.csv")
-    total = 2 * atari_runs.experiment_of("Pong", "reward", 0.001).num_states
-    assert sorted(curves.states.unique()) == [total // 27, total // 9, total // 3, total]
-    held_out = curves[curves.curve == "expected"].pivot(index="states", columns="step", values="mu")
-    assert held_out.notna().all(axis=None)
-    assert json.loads((tmp_path / "atari_foresight.json").read_text())["seeds"] == [0, 1]
 
 
 @pytest.mark.slow

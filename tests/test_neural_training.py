@@ -167,8 +167,10 @@ def test_checkpoints_of_another_run_are_refused(tmp_path):
     chain = tabular.tables_of(jl.coupled_reward_chain(5), cells(3)[:5])
     with pytest.raises(ValueError, match="for num_actions = 4; these tables have 2"):
         train(chain, SMALL, tmp_path)
-    with pytest.raises(ValueError, match="checksum"):
+    with pytest.raises(ValueError, match="for checksum = "):
         train(grid_tables(seed=5), SMALL, tmp_path)
+    with pytest.raises(ValueError, match="for held-out checksum = 0; these"):
+        fit(tmp_path, held_out=grid_tables(seed=5))
     (tmp_path / "metrics.csv").unlink()
     with pytest.raises(ValueError, match=r"metrics\.csv is missing"):
         fit(tmp_path)

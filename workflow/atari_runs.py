@@ -3,9 +3,8 @@
 `all` queries the emulators in processes while the device trains, several games and seeds at a time.
 The batch (`make figures PROFILE=paper ATARI=cuda`) calls the parts, a job each: `game` plays pairs,
 `seed` is one training run and its comparison with them, `results` collects CSV files of all gaps,
-their table (Table 1) and curves (Figure 7) with their provenance. `foresight` learns the mean
-alone, from more and more of the states of all seeds. Work in progress is kept under --work, and a
-run that was killed goes on from there.
+their table (Table 1) and curves (Figure 7) with their provenance. Work in progress is kept under
+--work, and a run that was killed goes on from there.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import pandas as pd
 import torch
 from job import end_with_parent, git_state, hardware, versions, write_atomically
 
-from jmdp_lib.atari.config import BLOCKS, Config
+from jmdp_lib.atari.config import Config
 from jmdp_lib.atari.experiment import (
     COUPLINGS,
     PAPER_GAMES,
@@ -36,22 +35,20 @@ from jmdp_lib.atari.experiment import (
     monte_carlo,
     run,
 )
-from jmdp_lib.atari.tables import Tables
-from jmdp_lib.atari.training import require_device, train
+from jmdp_lib.atari.training import require_device
 
 WORKFLOW = Path(__file__).resolve().parent
 REWARD = Config(
     gammas=(0.1, 0.5, 0.9, 0.99), kinds=("gram", "local", "near"), sigma=1.0, steps=4_000,
     actions=3, near_dim=16, local_dim=16, weight_decay=1.0, eval_every=1_000, save_every=2_000,
 )  # fmt: skip
-STICKY = replace(
-    REWARD, kinds=("gram", "near"), sigma=0.0, complete=False, steps=5_000,
-)  # fmt: skip
+STICKY = replace(REWARD, kinds=("gram", "near"), sigma=0.0, complete=False, steps=5_000)
 # Queried states, and the share of them from which branches are followed. Atlantis' meet again, time
-# after time: what there is to learn between states is learned from many such pairs. Rewards are
-# rare and have to be foreseen: many states, and of each no more actions than a step looks at.
+# after time: what there is to learn between states is learned from many such pairs. Without a shock
+# all variance is that of rewards, which are rare and have to be foreseen: many states, and of each
+# no more actions than a step looks at.
 SIZES = {
-    "reward": {"Atlantis": (100_000, 0.5), "others": (160_000, 0.05)},
+    "reward": {"Atlantis": (80_000, 0.5), "others": (20_000, 0.05)},
     "sticky": {"Atlantis": (100_000, 0.1), "others": (100_000, 0.05)},
 }
 
@@ -60,11 +57,11 @@ def experiment_of(game: str, coupling: str, scale: float = 1.0) -> Experiment:
     """The paper profile; a scale below one shrinks everything, for trying the machinery."""
     config = REWARD if coupling == "reward" else STICKY
     states, share = SIZES[coupling].get(game) or SIZES[coupling]["others"]
-    full = Experiment(replace(config, name=game), coupling, num_states=states,
-                      actions=config.actions, spacing=2, follow_share=share,
+    full = Experiment(replace(config, name=game), coupling, num_states=states, follow_share=share,
                       pairs_per_state=3)  # fmt: skip
     if coupling == "sticky":  # states differ more: more of them, each played less often
-        full = replace(full, num_evaluation=256, pairs_per_state=2, repeats=6)
+        full = replace(full, actions=config.actions, spacing=2, num_evaluation=256,
+                       pairs_per_state=2, repeats=6)  # fmt: skip
     if scale >= 1.0:
         return full
 
@@ -97,7 +94,7 @@ def provenance(
         "matrix products": torch.get_float32_matmul_precision(),
         "cores": os.cpu_count(),
         "seeds": seeds,
-        "minutes": minutes,  # of each call, where it was killed or went on from another
+        "minutes": minutes,  # of each call: the next one goes on where one was killed
         "note": note,
         "experiments": [asdict(e) for e in experiments],
     }
@@ -124,29 +121,10 @@ def train_one(experiment: Experiment, seed: int, home: Path, device: str) -> str
     return f"{experiment.game} {seed}: trained"
 
 
-def foresee(
-    experiment: Experiment, seeds: list[int], part: int, home: Path, device: str
-) -> pd.DataFrame:
-    """Curves of a mean learned from a part of the states of all seeds, in a process of its own."""
-    gathered = [gather(experiment, seed, home) for seed in seeds]
-    tables, held_out = Tables.concatenate([t for t, _ in gathered]), gathered[0][1]
-    count, config = len(tables) // part, experiment.config
-    alone = replace(
-        config, gammas=config.gammas[:1], kinds=("gram",), shared_dim=1, pair_share=0.0,
-        block_weights=(1.0, *[0.0] * (len(BLOCKS) - 1)), batch=2 * config.batch,
-        steps=3 * config.steps, eval_every=3 * config.eval_every, save_every=3 * config.steps,
-    )  # fmt: skip
-    trained = train(tables.head(count), alone, home / f"mean-{count}", held_out, device=device)
-    curves = pd.read_csv(trained.metrics).assign(game=experiment.game, states=count)
-    return curves[curves.curve.isin(["td", "expected"])][
-        ["game", "states", "gamma", "step", "curve", "mu"]
-    ]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "part", nargs="?", choices=("all", "game", "seed", "results", "foresight"), default="all"
+        "part", nargs="?", choices=("all", "game", "seed", "results"), default="all"
     )
     parser.add_argument("--games", nargs="+", default=list(PAPER_GAMES))
     parser.add_argument("--coupling", choices=COUPLINGS, default="reward")
@@ -162,7 +140,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("out/atari"))
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    if options.part in ("all", "seed", "foresight"):
+    if options.part in ("all", "seed"):
         require_device(options.device)
     if options.with_parent:
         end_with_parent()
@@ -175,21 +153,14 @@ def main() -> None:
     diary = Diary(options.work / f"{options.coupling}-{options.part}.log")
     if options.part == "all":
         run_all(jobs, homes, options, diary)
-    elif options.part == "foresight":
-        curves = foresight(jobs, homes, options, diary)
     elif options.part == "game":
         for e in experiments:
             monte_carlo(e, homes[e.game], options.processes)
     elif options.part == "seed":
         for e, seed in jobs:
             run(e, seed, homes[e.game], options.device, options.processes)
-    if options.part in ("game", "seed"):
-        return
-    text = provenance(experiments, options.seeds, options.device, diary.minutes, options.note)
-    if options.part == "foresight":
-        write_atomically(options.out / "atari_foresight.json", text)
-        write_csv(options.out / "atari_foresight.csv", curves)
-    else:
+    if options.part in ("all", "results"):
+        text = provenance(experiments, options.seeds, options.device, diary.minutes, options.note)
         write_results(jobs, homes, options.coupling, text, options.out)
 
 
@@ -248,29 +219,6 @@ def run_all(
     say("done")
 
 
-def foresight(
-    jobs: list[tuple[Experiment, int]], homes: dict[str, Path], options: argparse.Namespace,
-    say: Diary,
-) -> pd.DataFrame:  # fmt: skip
-    """What more states bring to the mean: curves for 1/27, 1/9, 1/3 and all of them."""
-    for e, seed in jobs:
-        gather(e, seed, homes[e.game], options.processes)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(options.trainers, context, prepare, (options.precision,)) as trainers:
-        games = {e.game: e for e, _ in jobs}.values()
-        runs = [
-            trainers.submit(foresee, e, options.seeds, part, homes[e.game], options.device)
-            for part in (1, 3, 9, 27) for e in games
-        ]  # fmt: skip
-        for done in as_completed(runs):
-            say("{}: {} states".format(*done.result().iloc[0][["game", "states"]]))
-        return pd.concat([done.result() for done in runs])
-
-
-def write_csv(path: Path, frame: pd.DataFrame) -> None:
-    write_atomically(path, frame.to_csv(index=False, float_format="%.5g"))
-
-
 def write_results(
     jobs: list[tuple[Experiment, int]], homes: dict[str, Path], coupling: str, text: str, out: Path
 ) -> None:
@@ -281,9 +229,11 @@ def write_results(
         [pd.read_csv(home / f"run-{seed}" / "metrics.csv").assign(game=e.game)
          for e, seed, home in places]
     )  # fmt: skip
+    texts = {f"atari_{coupling}.json": text}
     for name, frame in (("gaps", by_state(gaps)), ("table", gap_table(gaps)), ("curves", curves)):
-        write_csv(out / f"atari_{coupling}_{name}.csv", frame)
-    write_atomically(out / f"atari_{coupling}.json", text)
+        texts[f"atari_{coupling}_{name}.csv"] = frame.to_csv(index=False, float_format="%.5g")
+    for name, content in texts.items():
+        write_atomically(out / name, content)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -167,9 +167,11 @@ def network_for(tables: Tables, config: Config, device: str | torch.device = "cp
 
 
 def fingerprint(tables: Tables) -> int:
-    """A checksum that tells one collection of tables from another."""
-    arrays = (tables.observations, tables.rewards, tables.state_ids, tables.pairs)
-    return zlib.crc32(b"".join(np.ascontiguousarray(a).tobytes() for a in arrays))
+    """A checksum of everything, that tells one collection of tables from another."""
+    found = 0
+    for field in fields(tables):
+        found = zlib.crc32(np.ascontiguousarray(getattr(tables, field.name)).tobytes(), found)
+    return found
 
 
 def check_tables(tables: Tables) -> None:

@@ -74,20 +74,14 @@ class Tables(Archive):
     def __len__(self) -> int:
         return len(self.rewards)
 
-    def head(self, count: int) -> Tables:
-        """The first `count` rows, and the pairs among them."""
-        rows: dict[str, Any] = {name: getattr(self, name)[:count] for name in _BY_ROW}
-        return Tables(self.num_actions, **rows, pairs=self.pairs[(self.pairs < count).all(1)])
-
     @staticmethod
     def concatenate(parts: Sequence[Tables]) -> Tables:
         """One collection after the other; pairs keep pointing at their rows."""
         joined: dict[str, Any] = {
-            name: np.concatenate([getattr(part, name) for part in parts]) for name in _BY_ROW
+            f.name: np.concatenate([getattr(part, f.name) for part in parts])
+            for f in fields(Tables)
+            if f.name not in ("num_actions", "pairs")
         }
         offsets = np.cumsum([0, *(len(part) for part in parts[:-1])])
         pairs = [part.pairs + start for part, start in zip(parts, offsets, strict=True)]
         return Tables(parts[0].num_actions, **joined, pairs=np.concatenate(pairs))
-
-
-_BY_ROW = tuple(f.name for f in fields(Tables) if f.name not in ("num_actions", "pairs"))

@@ -88,7 +88,7 @@ def train(
     policy = policy or uniform(tables.num_actions)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    run = _Run.start(network, tables, folder)
+    run = _Run.start(network, tables, held_out, folder)
     metrics = checkpoints.Metrics(folder / "metrics.csv", config, run.step if run.resumed else None)
 
     watched = replace(config, complete=False, batch=min(config.batch, 256))
@@ -151,12 +151,13 @@ class _Run:
     resumed: bool
 
     @classmethod
-    def start(cls, network: Network, tables: Tables, folder: Path) -> _Run:
+    def start(cls, network: Network, tables: Tables, held_out: Tables | None, folder: Path) -> _Run:
         config, device = network.config, network.scale.device
         shape = {
             "num_actions": tables.num_actions,
             "observation size": tables.observations.shape[1],
             "checksum": fingerprint(tables),
+            "held-out checksum": 0 if held_out is None else fingerprint(held_out),
         }
         path = folder / "checkpoint.pt"
         state = None
