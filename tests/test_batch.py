@@ -587,17 +587,18 @@ def test_a_job_killed_at_any_operation_on_files_leaves_them_old_or_new(project: 
 
 PLAYED = """\
 # %% tags=["parameters"]
-result_files = ["figures/atari_reward_gaps.csv"]
+result_files = ["figures/atari_reward_gaps.csv", "figures/atari_sticky_gaps.csv"]
 out_dir = ""
 
 # %%
 import csv
 from pathlib import Path
 
-rows = list(csv.DictReader((Path.cwd().parent / result_files[0]).open()))
+rows = [row for file in result_files for row in csv.DictReader((Path.cwd().parent / file).open())]
 
 # %% tags=["summary"]
-print(f"games and seeds | {sorted({(row['game'], row['seed']) for row in rows})} | holds")
+found = sorted({" ".join((row["game"], row["coupling"], row["seed"])) for row in rows})
+print(f"games and seeds | {', '.join(found)} | holds")
 """
 
 
@@ -606,7 +607,9 @@ def games(project: Project) -> Project:
     project.notebook("03_played", PLAYED)
     project.profile("quick", "atari:\n  games: [Pong]\n  seeds: [0, 1]\n  scale: 0.001\n")
     (project.root / "figures").mkdir()
-    (project.root / "figures" / "atari_reward_gaps.csv").write_text("game,seed\ncommitted,9\n")
+    for coupling in ("reward", "sticky"):
+        path = project.root / "figures" / f"atari_{coupling}_gaps.csv"
+        path.write_text(f"game,coupling,seed\ncommitted,{coupling},9\n")
     return project
 
 
@@ -614,20 +617,20 @@ def games(project: Project) -> Project:
 def test_games_are_trained_anew_only_where_asked_for(games: Project) -> None:
     committed = games.run()
     assert committed.returncode == 0, committed.stdout + committed.stderr
-    assert "[('committed', '9')]" in committed.stdout
+    assert "committed reward 9, committed sticky 9 " in committed.stdout
     anew = games.run("--atari", "cpu")
     assert anew.returncode == 0, anew.stdout + anew.stderr
-    assert "[('Pong', '0'), ('Pong', '1')]" in anew.stdout
-    made = {path.name for path in games.out("atari").glob("atari_reward*")}
-    tables = {f"atari_reward_{name}.csv" for name in ("gaps", "table", "curves")}
-    assert made == {*tables, "atari_reward.json"}
+    assert "Pong reward 0, Pong reward 1, Pong sticky 0, Pong sticky 1 " in anew.stdout
+    for coupling in ("reward", "sticky"):
+        made = {path.name for path in games.out("atari").glob(f"atari_{coupling}*")}
+        tables = {f"atari_{coupling}_{name}.csv" for name in ("gaps", "table", "curves")}
+        assert made == {*tables, f"atari_{coupling}.json"}
     (games.out("atari") / "Pong-reward" / "gaps-1.csv").unlink()  # as if that job had been killed
     before = (games.out("atari") / "Pong-reward" / "gaps-0.csv").stat().st_mtime_ns
     assert games.run("--atari", "cpu").returncode == 0
     assert (games.out("atari") / "Pong-reward" / "gaps-0.csv").stat().st_mtime_ns == before
-    assert (
-        games.root / "figures" / "atari_reward_gaps.csv"
-    ).read_text() == "game,seed\ncommitted,9\n"
+    untouched = (games.root / "figures" / "atari_reward_gaps.csv").read_text()
+    assert untouched.endswith("committed,reward,9\n")
 
 
 @pytest.mark.parametrize(

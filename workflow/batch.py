@@ -162,7 +162,7 @@ def with_own_results(layout: Layout, plan: Plan) -> Plan:
         own = {}
         for key in (key for key in values if key.endswith(FILES)):
             moved = [f"out/{layout.profile}/{ATARI}/{Path(file).name}"
-                     if Path(file).name.startswith("atari_reward_") else file
+                     if Path(file).name.startswith("atari_") else file
                      for file in values[key]]  # fmt: skip
             if moved != values[key]:
                 own[key] = moved
