@@ -78,11 +78,11 @@ def band(ax: Axes, x: ArrayLike, runs: ArrayLike, label: str) -> Axes:
 
 
 def against_exact(ax: Axes, exact: ArrayLike, found: ArrayLike, label: str) -> Axes:
-    """Found against exact values, with the line where they agree."""
+    """Found against exact values, with the line where they agree; another marker each time."""
     x, y = np.ravel(np.asarray(exact)), np.ravel(np.asarray(found))
-    ax.plot(x, y, ".", ms=4, alpha=0.6, label=label)
+    ax.plot(x, y, "os^D"[len(ax.lines) // 2 % 4], ms=3, mfc="none", mew=0.7, label=label)
     low, high = float(min(x.min(), np.nanmin(y))), float(max(x.max(), np.nanmax(y)))
-    ax.plot([low, high], [low, high], color="0.6", lw=0.8, zorder=0)
+    ax.plot([low, high], [low, high], color="0.6", lw=0.8, zorder=1)
     ax.set_xlabel("exact")
     return ax
 
