@@ -58,12 +58,13 @@ class Seen(NamedTuple):
 def fitted(seen: Seen, count: int, seed: int = 0) -> nn.Module:
     """The network that has seen the first `count` states."""
     generator = torch.Generator().manual_seed(seed)
-    torch.manual_seed(seed)
     inputs = 9 * seen.observations.shape[1] + seen.num_actions + 1
-    network = nn.Sequential(
-        nn.Linear(inputs, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(),
-        nn.Linear(HIDDEN, seen.num_actions),
-    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):  # layers draw from the global stream
+        torch.manual_seed(seed)
+        network = nn.Sequential(
+            nn.Linear(inputs, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(),
+            nn.Linear(HIDDEN, seen.num_actions),
+        )  # fmt: skip
     optimiser = torch.optim.AdamW(network.parameters(), RATE, weight_decay=WEIGHT_DECAY)
     rate = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, STEPS, RATE / 100)
     for _ in range(STEPS):
