@@ -26,7 +26,6 @@ out_dir = ""
 # %%
 import time
 from functools import partial
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -344,9 +343,7 @@ claims.check("third moment of that gap: Monte Carlo within 4 standard errors", n
 # variances, at the speed measured next to the goal. Means alone are what an ordinary MDP solver gives.
 
 # %%
-root = Path(jl.__file__).parents[1]
-measured = pd.concat([pd.read_csv(root / file) for file in result_files])
-measured = measured.query("table == 'scaling'")
+measured = figures.results(result_files).query("table == 'scaling'")
 live = []
 for size in live_sizes:
     jm = jl.windy_gridworld(size)
