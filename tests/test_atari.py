@@ -340,7 +340,23 @@ def test_game_over_belongs_to_the_branch():
     assert env.query([0])[0].lives == 5
 
 
-@pytest.mark.parametrize("obs", ["ram", "pixels"])
+def test_memory_does_not_say_where_a_paddle_knob_stands_and_the_knob_decides():
+    """At an end of its range pressing on changes nothing: NOOP and RIGHT have one future."""
+    env = started("Pong", 12, sticky_prob=0.0, obs="ram+paddles")
+    assert env.observed.shape == env.observation_space.shape == (130,)
+    futures, choices = {}, np.random.default_rng(12)
+    for _ in range(400):
+        noop, _, right, left = (o.snapshot.identity for o in env.query(range(4), clones=True))
+        futures.setdefault(int(env.observed[128]), set()).add((noop == right, noop == left))
+        if any(env.step(choices.integers(6))[2:4]):
+            env.reset()
+    ends = min(futures), max(futures)
+    assert len(futures) > 10
+    assert sorted(futures[ends[0]] | futures[ends[1]]) == [(False, True), (True, False)]
+    assert all(futures[knob] == {(False, False)} for knob in futures if knob not in ends)
+
+
+@pytest.mark.parametrize("obs", ["ram", "ram+paddles", "pixels"])
 def test_gymnasium_approves(obs):
     check_env(CoupledAtari("Pong", obs=obs), skip_render_check=True)
 
@@ -371,7 +387,7 @@ def test_library_does_not_import_the_emulator():
         ({"game": "#"}, r"games\(\) lists the names"),
         ({"sticky_prob": 1.5}, r"sticky_prob must lie in \[0, 1\], got 1.5"),
         ({"frame_skip": 0}, "frame_skip must be at least 1, got 0"),
-        ({"obs": "rgb"}, "obs must be one of 'ram', 'pixels', got 'rgb'"),
+        ({"obs": "rgb"}, r"obs must be one of 'ram', 'ram\+paddles', 'pixels', got 'rgb'"),
         ({"max_frames": 0}, "max_frames must be at least 1"),
         ({"shock": 0.5}, "shock must be a Shock or None, got 0.5"),
         ({"shock": Shock(1.0, [1.0, 1.0])}, r"loadings must have shape \(num_actions,\) = \(6,\)"),

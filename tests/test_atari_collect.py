@@ -260,6 +260,7 @@ def test_bad_pairs():
     for change, message in (
         ({"starts": []}, "at least one snapshot"),
         ({"starts": [*states, *other]}, r"starts\[1\] is of atlantis, not of pong"),
+        ({"obs": "pixels"}, r"starts\[0\] was not taken with obs='pixels'"),
         ({"horizon": 0}, "horizon must be at least 1"),
         ({"actions": [[0, 6]]}, r"actions\[0, 1\] \(pair 0, branch 1\) = 6 is not one of the 6"),
         ({"actions": [[0, 1, 2]]}, r"actions must have shape \(P, 2\)"),

@@ -43,25 +43,34 @@ REWARD = Config(
     actions=3, near_dim=16, local_dim=16, weight_decay=1.0, eval_every=1_000, save_every=2_000,
 )  # fmt: skip
 STICKY = replace(REWARD, kinds=("gram", "near"), sigma=0.0, complete=False, steps=5_000)
-# Queried states, and the share of them from which branches are followed. Atlantis' meet again, time
-# after time: what there is to learn between states is learned from many such pairs. Without a shock
-# all variance is that of rewards, which are rare and have to be foreseen: many states, and of each
-# no more actions than a step looks at.
-SIZES = {
-    "reward": {"Atlantis": (80_000, 0.5), "others": (20_000, 0.05)},
-    "sticky": {"Atlantis": (100_000, 0.1), "others": (100_000, 0.05)},
+# Queried states, actions of each (None: all), and the share from which branches are followed.
+# Atlantis' meet again, time after time: what there is to learn between states is learned from many
+# such pairs. Pong's states differ most in what cannot be seen at once, how long the game will last:
+# many states. With 18 actions, half of them show nearly as often as all which ones have one future.
+# Without a shock all variance is that of rewards, which are rare and have to be foreseen: many
+# states, and of each no more actions than a step looks at.
+SIZES: dict[str, dict[str, tuple[int, int | None, float]]] = {
+    "reward": {
+        "Pong": (160_000, 3, 0.05),
+        "BattleZone": (60_000, 9, 0.05),
+        "Boxing": (80_000, 9, 0.05),
+        "Atlantis": (120_000, None, 0.5),
+        "others": (20_000, None, 0.05),
+    },
+    "sticky": {"Atlantis": (100_000, 3, 0.1), "others": (100_000, 3, 0.05)},
 }
 
 
 def experiment_of(game: str, coupling: str, scale: float = 1.0) -> Experiment:
     """The paper profile; a scale below one shrinks everything, for trying the machinery."""
     config = REWARD if coupling == "reward" else STICKY
-    states, share = SIZES[coupling].get(game) or SIZES[coupling]["others"]
-    full = Experiment(replace(config, name=game), coupling, num_states=states, follow_share=share,
-                      pairs_per_state=3)  # fmt: skip
-    if coupling == "sticky":  # states differ more: more of them, each played less often
-        full = replace(full, actions=config.actions, spacing=2, num_evaluation=256,
-                       pairs_per_state=2, repeats=6)  # fmt: skip
+    states, actions, share = SIZES[coupling].get(game) or SIZES[coupling]["others"]
+    full = Experiment(replace(config, name=game), coupling, num_states=states, actions=actions,
+                      follow_share=share)  # fmt: skip
+    if coupling == "reward":
+        full = replace(full, obs="ram+paddles", num_held_out=4_000, pairs_per_state=3)
+    else:  # states differ more: more of them, each played less often
+        full = replace(full, spacing=2, num_evaluation=256, pairs_per_state=2, repeats=6)
     if scale >= 1.0:
         return full
 
@@ -75,8 +84,9 @@ def experiment_of(game: str, coupling: str, scale: float = 1.0) -> Experiment:
         eval_every=5 * logged, save_every=5 * logged,
     )  # fmt: skip
     return replace(
-        full, config=small, num_states=shrunk(states, 60), num_held_out=shrunk(1_000, 10),
-        num_evaluation=shrunk(full.num_evaluation, 3), repeats=4, horizon=shrunk(300, 10),
+        full, config=small, num_states=shrunk(states, 60),
+        num_held_out=shrunk(full.num_held_out, 10), num_evaluation=shrunk(full.num_evaluation, 3),
+        repeats=4, horizon=shrunk(300, 10),
     )  # fmt: skip
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import difflib
 from functools import lru_cache
 
+import numpy as np
 from ale_py import ALEInterface, ALEState, LoggerMode, roms
+from numpy.typing import NDArray
 
-# An ALEState in bytes: seven integers, the saved console and two integers. The console begins with
-# a checksum, its name and its cycles; the numbers of a generator follow, as text after its length.
+# An ALEState in bytes: seven integers, the saved console and two integers. The first two are the
+# paddle knobs. The console begins with a checksum, its name and its cycles; the numbers of a
+# generator follow, as text after its length.
+_KNOBS = slice(0, 8)
 _CONSOLE, _NAME, _NUMBERS, _END = 28, slice(68, 74), 78, -8
-_NO_TEXT = bytes(4)
+_SYSTEM, _NO_TEXT = b"System", bytes(4)
 
 
 @lru_cache(maxsize=1)
@@ -52,6 +56,20 @@ def load(rom: str) -> ALEInterface:
     return ale
 
 
+def ram_and_paddles(ale: ALEInterface) -> NDArray[np.uint8]:
+    """(130,) the memory, and the two paddle knobs in steps of 4096.
+
+    The emulator turns a knob by 23,000 a frame while left or right is pressed, up to its ends,
+    27,450 and 790,196. At an end pressing on changes nothing: two actions have one future, and
+    nothing in memory tells, since the game reads the knob late and as a position of its own.
+    """
+    raw = ale.cloneState().serialize()
+    if raw[_NAME] != _SYSTEM:
+        raise RuntimeError("obs='ram+paddles': this ale-py saves its states in an unknown way")
+    knobs = np.frombuffer(raw[_KNOBS], "<i4") >> 12
+    return np.append(ale.getRAM(), knobs.astype(np.uint8))
+
+
 def short(state: ALEState) -> ALEState:
     """The state without the numbers of the console's generator, which are most of its bytes.
 
@@ -76,7 +94,7 @@ def mute(ale: ALEInterface) -> None:
 
 def _with_numbers(state: ALEState, numbers: bytes) -> ALEState:
     raw = state.serialize()
-    if raw[_NAME] != b"System":  # an ale-py that saves its states in another way
+    if raw[_NAME] != _SYSTEM:  # an ale-py that saves its states in another way
         return state
     return ALEState(state, raw[_CONSOLE:_NUMBERS] + numbers + raw[_after_numbers(raw) : _END])
 

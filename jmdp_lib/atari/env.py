@@ -9,7 +9,8 @@ next state has a table of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -18,12 +19,12 @@ from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
 from jmdp_lib import checks
-from jmdp_lib.atari.emulator import load, mute, rom_id, short
+from jmdp_lib.atari.emulator import load, mute, ram_and_paddles, rom_id, short
 from jmdp_lib.atari.state import Draw, Shock, Snapshot
 from jmdp_lib.outcomes import Outcome
 
 Bytes = NDArray[np.uint8]
-OBSERVATIONS = ("ram", "pixels")
+OBSERVATIONS = ("ram", "ram+paddles", "pixels")
 _NOOP = 0
 # Where the emulator stands: at the visited state, where the branches part, or (an action >= 0) at
 # the end of that action's branch.
@@ -36,7 +37,9 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
     sticky_prob: probability that a frame repeats the previous action, as in the ALE.
     frame_skip: frames per step.
     shock: reward shock (`Shock`), which clips rewards to [-1, 1]; None: raw rewards.
-    obs: "ram", (128,) uint8, or "pixels", (210, 160, 3) or the game's own size, uint8.
+    obs: "ram", (128,) uint8; "ram+paddles", (130,) uint8, also where the emulator's two paddle
+        knobs stand, which no memory of the game says (Pong); or "pixels", (210, 160, 3) or the
+        game's own size, uint8.
     seed: of the draws: an integer, SeedSequence or Generator; `reset(seed=...)` starts them anew.
     max_frames: the episode is truncated after so many frames.
 
@@ -59,13 +62,18 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         self.sticky_prob = checks.probability("sticky_prob", sticky_prob)
         self.frame_skip = checks.at_least("frame_skip", frame_skip, 1)
         self.max_frames = checks.at_least("max_frames", max_frames, 1)
-        pixels = checks.one_of("obs", obs, OBSERVATIONS) == "pixels"
+        checks.one_of("obs", obs, OBSERVATIONS)
         if shock is not None and not isinstance(shock, Shock):
             raise ValueError(f"shock must be a Shock or None, got {shock!r}")
         self.np_random = np.random.default_rng(seed)
         self.ale = load(self.game)
         self._act = self.ale.act
-        self._observe = self.ale.getScreenRGB if pixels else self.ale.getRAM
+        observe: dict[str, Callable[[], Bytes]] = {
+            "ram": self.ale.getRAM,
+            "ram+paddles": partial(ram_and_paddles, self.ale),
+            "pixels": self.ale.getScreenRGB,
+        }
+        self._observe = observe[obs]
         actions = self.ale.getMinimalActionSet()
         self.action_names = [action.name for action in actions]
         self.num_actions = len(actions)

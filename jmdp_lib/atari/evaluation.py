@@ -39,7 +39,7 @@ def expected_errors(
     data: Data,
     policy: Policy,
     raw: bool = False,
-    max_entries: int = 1_024,
+    max_entries: int = 4_096,
 ) -> Tensor:
     """(len(BLOCKS), E) mean squared error of the expected backup, M - T_2 M, on held-out tables.
 

@@ -49,6 +49,7 @@ class Experiment:
     config: of training; its name is the game, its sigma the shock of the "reward" coupling.
     coupling: "reward", a common reward shock on a deterministic emulator (Table 1); "sticky", the
         shared lottery of sticky actions and no shock.
+    obs: what the networks see (see `CoupledAtari`).
     num_states, num_held_out, num_evaluation: queried states for each purpose.
     actions: queried at each of the num_states; None: all (see `collect`).
     spacing, follow_share: steps from one of them to the next, and the share whose branches are
@@ -59,6 +60,7 @@ class Experiment:
 
     config: Config
     coupling: str = "reward"
+    obs: str = "ram"
     num_states: int = 30_000
     num_held_out: int = 1_000
     num_evaluation: int = 64
@@ -125,14 +127,15 @@ def gather(
 ) -> tuple[Tables, Tables]:
     """What a seed learns from, and what every seed's backup is tested on."""
     _claim(experiment, home)
-    sticky = experiment.sticky_prob
+    sticky, obs = experiment.sticky_prob, experiment.obs
     tables = _once(Tables, home / f"tables-{seed}.npz", lambda: collect(
         experiment.game, experiment.num_states, experiment.stream(0, seed), sticky_prob=sticky,
-        actions=experiment.actions, spacing=experiment.spacing,
+        obs=obs, actions=experiment.actions, spacing=experiment.spacing,
         follow_share=experiment.follow_share, processes=processes))  # fmt: skip
     held_out = _once(Tables, home / "held_out.npz", lambda: collect(
         experiment.game, experiment.num_held_out, experiment.stream(1), sticky_prob=sticky,
-        follow_share=experiment.follow_share, enumerated=True, processes=processes))  # fmt: skip
+        obs=obs, follow_share=experiment.follow_share, enumerated=True,
+        processes=processes))  # fmt: skip
     return tables, held_out
 
 
@@ -143,14 +146,14 @@ def monte_carlo(
     _claim(experiment, home)
     states, pairs = home / "evaluation.npz", home / "records.npz"
     if not (states.exists() and pairs.exists()):
-        sticky = experiment.sticky_prob
+        sticky, obs = experiment.sticky_prob, experiment.obs
         starts, tables = evaluation_states(
             experiment.game, experiment.num_evaluation, experiment.stream(2), sticky_prob=sticky,
-            processes=processes,
+            obs=obs, processes=processes,
         )  # fmt: skip
         records = record_pairs(
             starts, experiment.horizon, experiment.stream(3), sticky_prob=sticky,
-            pairs_per_state=experiment.pairs_per_state, repeats=experiment.repeats,
+            obs=obs, pairs_per_state=experiment.pairs_per_state, repeats=experiment.repeats,
             processes=processes,
         )  # fmt: skip
         tables.save(states)

@@ -31,6 +31,7 @@ class _Job:
     start: Snapshot
     sticky_prob: float
     frame_skip: int
+    obs: str
     horizon: int
     actions: Ints | None
     pairs_per_state: int
@@ -44,6 +45,7 @@ def record_pairs(
     *,
     sticky_prob: float = 0.25,
     frame_skip: int = 4,
+    obs: str = "ram",
     pairs_per_state: int = 8,
     repeats: int = 16,
     actions: ArrayLike | None = None,
@@ -51,19 +53,22 @@ def record_pairs(
 ) -> PairRecords:
     """Play `repeats` pairs for each of `pairs_per_state` random action pairs of every start.
 
-    starts: of `evaluation_states`, taken with the same sticky_prob and frame_skip; `state_rows`
-        counts them. actions: (P, 2) action pairs for every state, instead of random ones.
+    starts: of `evaluation_states`, taken with the same sticky_prob, frame_skip and obs;
+        `state_rows` counts them.
+    actions: (P, 2) action pairs for every state, instead of random ones.
     """
     if not starts:
         raise ValueError("starts must hold at least one snapshot, got none")
     horizon = checks.at_least("horizon", horizon, 1)
     pairs_per_state = checks.at_least("pairs_per_state", pairs_per_state, 1)
     repeats = checks.at_least("repeats", repeats, 1)
-    env = shared_env(starts[0].game, sticky_prob, frame_skip, "ram", 0)
+    env = shared_env(starts[0].game, sticky_prob, frame_skip, obs, 0)
     for row, start in enumerate(starts):
         if start.over or start.game != env.game:
             what = "has ended" if start.over else f"is of {start.game}, not of {env.game}"
             raise ValueError(f"starts[{row}] {what}")
+        if start.observation.shape != env.observation_space.shape:
+            raise ValueError(f"starts[{row}] was not taken with obs={obs!r}")
     fixed = None
     if actions is not None:
         fixed = checks.integers("actions", actions, "pair", "branch")
@@ -75,7 +80,7 @@ def record_pairs(
     jobs = [
         _Job(
             np.random.SeedSequence(sequence.entropy, spawn_key=(*sequence.spawn_key, row)), row,
-            start, sticky_prob, frame_skip, horizon, fixed, pairs_per_state, repeats,
+            start, sticky_prob, frame_skip, obs, horizon, fixed, pairs_per_state, repeats,
         )
         for row, start in enumerate(starts)
     ]  # fmt: skip
@@ -86,7 +91,7 @@ def record_pairs(
 
 
 def _play_state(job: _Job) -> PairRecords:
-    settings = (job.start.game, job.sticky_prob, job.frame_skip, "ram")
+    settings = (job.start.game, job.sticky_prob, job.frame_skip, job.obs)
     left, right = shared_env(*settings, 0), shared_env(*settings, 1)
     left.np_random, right.np_random, choices = (
         np.random.default_rng(seed) for seed in job.seed.spawn(3)
@@ -147,7 +152,7 @@ def _play_pair(
 
 
 def _same_state(left: CoupledAtari, right: CoupledAtari) -> bool:
-    """RAM first: it is no proof of equality, but a cheap one of difference."""
+    """What is seen first: it is no proof of equality, but a cheap one of difference."""
     if left.previous != right.previous or not np.array_equal(left.observed, right.observed):
         return False
     return left.snapshot().identity == right.snapshot().identity
