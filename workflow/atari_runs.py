@@ -210,8 +210,11 @@ def run_all(
     ):
         training: list[Future[str]] = []
 
+        def queried(job: tuple[Experiment, int]) -> bool:
+            return (homes[job[0].game] / f"tables-{job[1]}.npz").exists()
+
         def play() -> None:
-            for e, seed in jobs:
+            for e, seed in sorted(jobs, key=queried, reverse=True):  # training starts at once
                 gather(e, seed, homes[e.game], options.processes)
                 say(f"{e.game} {seed}: states queried")
                 task = (e, seed, homes[e.game], options.device)
