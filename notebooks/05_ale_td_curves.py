@@ -13,13 +13,14 @@
 # under the same luck, and those answers are what incremental JIPE-2 learns from (Section 6, Figure 7,
 # Appendix C). This chapter shows such a query, trains the networks on a small scale, checks the same
 # code where the answer is known, and then draws Figure 7 from twelve full runs: **on states never
-# trained on, the expected backup's error of variances and of covariances between states falls by two
-# to five orders of magnitude and that of the mean by less than two, while a sampled TD error stops at a
-# floor that has nothing to do with learning.**
+# trained on, the expected backup's error of variances and of covariances between states falls by about
+# two to five orders of magnitude, that of the mean by two at most, in Pong, and hardly by one elsewhere,
+# while a sampled TD error stops at a floor that has nothing to do with learning.**
 
 # %% tags=["parameters"]
 seed = 0
 film_steps = 163
+knob_steps = 1200
 game = "Pong"
 num_states = 600
 num_steps = 300
@@ -105,6 +106,45 @@ same = np.array_equal(seen, promised.observation) and reward == promised.reward
 claims.check("the executed branch is the queried one", same, same)
 
 # %% [markdown]
+# **What belongs to the state, and can it be seen?** The emulator turns a knob while left or right is
+# pressed. At the end of its range pressing on does nothing: two actions have one future. The memory of
+# the game holds the paddle on the screen, which follows late; the knob is the emulator's own. A network
+# that reads memory alone cannot know which actions part. `obs="ram+paddles"` shows it the knob too.
+
+# %%
+knobs = CoupledAtari("Pong", sticky_prob=0.0, obs="ram+paddles", seed=seed)
+knobs.reset()
+noop, right, left = (knobs.action_names.index(name) for name in ("NOOP", "RIGHT", "LEFT"))
+rows = []
+for _ in range(knob_steps):
+    futures = [o.snapshot.identity for o in knobs.query([noop, right, left], clones=True)]
+    on_screen, knob = knobs.observed[[51, 128]].tolist()
+    rows.append((on_screen, knob, futures[0] in futures[1:]))
+    if any(knobs.step(choices.integers(knobs.num_actions))[2:4]):
+        knobs.reset()
+knob_data = pd.DataFrame(rows, columns=["on screen", "knob", "one future"])
+
+# %%
+fig, ax = plt.subplots(figsize=(3.4, 2.4), layout="constrained")
+for one, label, marker, color in ((False, "apart", ".", "0.6"), (True, "one future", "x", "C3")):
+    part = knob_data[knob_data["one future"] == one]
+    ax.plot(part["on screen"], part["knob"], marker, color=color, ms=4, label=label)
+ax.set(xlabel="paddle on the screen (memory)", ylabel="knob (emulator)")
+ax.legend(title="NOOP and LEFT or RIGHT", loc="lower right")
+figures.save(fig, "fig_knob", knob_data, out_dir)
+plt.show()
+
+# %%
+at_end = knob_data["knob"].isin([knob_data["knob"].min(), knob_data["knob"].max()])
+exact = bool((at_end == knob_data["one future"]).all())
+claims.check("Pong: actions have one future exactly at the ends of the knob", True, exact)
+told = knob_data.groupby("on screen")["one future"].transform("mean")
+left_open = ((knob_data["one future"] - told) ** 2).mean() / knob_data["one future"].var(ddof=0)
+claims.check(
+    "share of it that the paddle on the screen leaves open", left_open.round(2), left_open > 0.2
+)
+
+# %% [markdown]
 # ## 5.2 Learning from queries
 #
 # Networks give a mean $\mu(s,a)$ and vectors whose inner products are covariances (Appendix C). With
@@ -125,7 +165,7 @@ config = Config(
     name=game, gammas=(0.9,), kinds=("near",), sigma=1.0, hidden=128, batch=64, steps=num_steps,
     seed=seed, log_every=10, eval_every=50, save_every=num_steps,
 )  # fmt: skip
-small = Experiment(config, num_states=num_states, num_held_out=100)
+small = Experiment(config, obs="ram+paddles", num_states=num_states, num_held_out=100)
 learned = learn(small, seed, Path(work.name) / game)
 live = pd.read_csv(learned.metrics)
 live.groupby("curve")[blocks].agg(["first", "last"]).T.unstack().round(4)
@@ -234,25 +274,25 @@ fell = falls(curves[curves.kind == "near"], "expected")
 fell.unstack("gamma").round(0).astype(int)
 
 # %%
-lowest = fell.groupby(level="block").min().round(1)
-claims.check("held out, sigma_diag falls at least", lowest.sigma_diag, lowest.sigma_diag > 90)
-claims.check("held out, sigma_cross falls at least", lowest.sigma_cross, lowest.sigma_cross > 500)
 share = (fell > 100).groupby(level="block").mean().round(2)
-claims.check(
-    "held out, sigma_same: share of games and gammas above 100",
-    share.sigma_same,
-    share.sigma_same < 1,
-)
-claims.check("held out, sigma_same: least fall", lowest.sigma_same, lowest.sigma_same < 100)
-claims.check("held out, mu: least fall", lowest.mu, lowest.mu < 100)
+lowest = fell.groupby(level="block").min().round(1)
+for block, least in (("sigma_cross", 1.0), ("sigma_diag", 0.9), ("sigma_same", 0.6), ("mu", 0.1)):
+    name = f"held out, {block}"
+    met = share[block] >= least
+    claims.check(f"{name}: share of games and gammas that fall 100-fold", share[block], met)
+    claims.check(f"{name}: least fall", lowest[block], lowest[block] > 1)
+claims.check("held out, mu: the goal is not met", True, share.mu < 0.5)
+pong = fell.xs("Pong", level="game")
+knob = pong.xs("sigma_same", level="block").min().round()
+claims.check("Pong, with the knob in sight: sigma_same falls at least", knob, knob > 500)
 
 # %% [markdown]
-# $\mu$ does not fall a hundredfold, and on the grid above it does. The difference is what a network can
-# know about a state it has never seen. A clipped reward hangs on a shot meeting a ship within four
-# frames, and at $\gamma=0.1$ the mean is hardly more than that reward. The training error of $\mu$ goes
-# on falling to the end; the held-out error loses less than half after a quarter of the steps, and at
-# $\gamma = 0.99$ it rises again: this is memory. $\sigma_{\mathrm{same}}$ starts small, for the shock is
-# built in; what it has to learn is which branches meet again.
+# Outside Pong $\mu$ does not fall a hundredfold, and on the grid above it does. The difference is what a
+# network can know about a state it has never seen. A clipped reward hangs on a shot meeting a ship within
+# four frames, and at $\gamma=0.1$ the mean is hardly more than that reward. The training error of $\mu$
+# goes on falling to the end; at $\gamma = 0.99$ the held-out error of three games rises again after a quarter
+# of the steps: this is memory. $\sigma_{\mathrm{same}}$ starts small, for the shock is built in; what it
+# has to learn is which branches meet again. In Pong the knob says so.
 #
 # Variances need little of $\mu$. The emulator is deterministic, so rewards enter only by the random actions
 # that come later, as $\operatorname{Var}_A \mu(S', A)$, and the shocks are far larger: rewards are 3% of the
@@ -265,12 +305,12 @@ late = near[near.step.isin([quarter, end])].groupby(["curve", "game", "step"]).m
 late = (late.xs(end, level="step") / late.xs(quarter, level="step")).unstack("curve").round(2)
 print(late[["td", "expected"]].to_string())
 claims.check("mu from a quarter to the end: training, largest", late.td.max(), late.td.max() < 1)
-rise = late.expected.min()
-claims.check("mu from a quarter to the end: held out, least", rise, rise > 1)
+rise = late.expected.drop("Pong").min()
+claims.check("mu from a quarter to the end: held out, least outside Pong", rise, rise > 1)
 
 # %% [markdown]
-# Would more states do? `benchmarks/foresight.py` asks for the least of it, in the two games where $\mu$ falls
-# least: the same network, every state on the way, no shock and no successor, only the next clipped reward.
+# Would more states do? `benchmarks/foresight.py` asks for the least of it, in two games where $\mu$ hardly falls:
+# the same network, every state on the way, no shock and no successor, only the next clipped reward.
 # How many times smaller is its squared error than that of a constant?
 
 # %%
@@ -317,8 +357,9 @@ plt.show()
 #   joint MDP. What has to be right is what belongs to the state.
 # - A sampled TD error mixes two things, how wrong the estimate is and how noisy the target is. Report
 #   the expected backup.
-# - Variances and covariances between states generalise. The mean of a sparse reward does not, and with
+# - Variances and covariances between states generalise. The mean of a sparse reward hardly does, and with
 #   it the mean of a gap; the variance of a gap hardly needs it.
+# - Before asking for more data, ask whether the network can see the state.
 #
 # **Exercises.** (1) Set `game = "Boxing"` and `num_states = 2000`. Which block gains most? (2) In 5.1,
 # draw `Draw(3)`. How many distinct successors do six actions have now, and why not six?

@@ -45,10 +45,10 @@ REWARD = Config(
 STICKY = replace(REWARD, kinds=("gram", "near"), sigma=0.0, complete=False, steps=5_000)
 # Queried states, actions of each (None: all), and the share from which branches are followed.
 # Atlantis' meet again, time after time: what there is to learn between states is learned from many
-# such pairs. Pong's states differ most in what cannot be seen at once, how long the game will last:
-# many states. With 18 actions, half of them show nearly as often as all which ones have one future.
-# Without a shock all variance is that of rewards, which are rare and have to be foreseen: many
-# states, and of each no more actions than a step looks at.
+# such pairs. In Pong games end, which only few states show: many states. Of 18 actions, half show
+# nearly as often as all which ones have one future. Without a shock all variance is that of
+# rewards, which are rare and have to be foreseen: many states, and of each no more actions than a
+# step looks at.
 SIZES: dict[str, dict[str, tuple[int, int | None, float]]] = {
     "reward": {
         "Pong": (160_000, 3, 0.05),
@@ -243,7 +243,8 @@ def write_results(
          for e, seed, home in places]
     )  # fmt: skip
     texts = {f"atari_{coupling}.json": text}
-    for name, frame in (("gaps", by_state(gaps)), ("table", gap_table(gaps)), ("curves", curves)):
+    own = gaps[~gaps.kind.str.endswith("+table")]  # the table has the backups too
+    for name, frame in (("gaps", by_state(own)), ("table", gap_table(gaps)), ("curves", curves)):
         texts[f"atari_{coupling}_{name}.csv"] = frame.to_csv(index=False, float_format="%.5g")
     for name, content in texts.items():
         write_atomically(out / name, content)
