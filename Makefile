@@ -41,6 +41,9 @@ figures: $(STAMP)
 	@$(PY) workflow/batch.py --profile "$(PROFILE)" $(if $(CORES),--cores "$(CORES)") \
 	  $(if $(ATARI),--atari "$(ATARI)") $(if $(SLURM),--slurm) $(if $(SNAKEMAKE),-- $(SNAKEMAKE))
 
+# A thread for each process: two that train with two threads each on two cores wait for each other,
+# and take minutes for what takes seconds.
+test test-fast: export OMP_NUM_THREADS = 1
 test: lint
 	MPLBACKEND=Agg $(PY) -m pytest -n 2
 	$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=300 -n 2 --dist loadfile notebooks

@@ -255,6 +255,7 @@ def test_all_problems_are_named_at_once_and_bad_options_refused(project: Project
         assert part in said
     project.profile("quick", "")
     assert "'09_nine'; known: 01_first, 02_second" in project.refusal("--only", "09_nine")
+    assert "'09_nine'; known" in project.refusal("--only", "01_first", "09_nine")
     assert "--cores must be at least 1" in project.refusal("--cores", "0")
 
 

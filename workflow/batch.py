@@ -328,7 +328,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 1, metavar="N")
     parser.add_argument("--slurm", action="store_true", help="a Slurm job for each notebook")
     parser.add_argument("--atari", metavar="DEVICE", help="train the games anew: cpu or cuda")
-    parser.add_argument("--only", action="append", default=[], metavar="NN_name")
+    parser.add_argument("--only", nargs="+", action="extend", default=[], metavar="NN_name")
     parser.add_argument("--root", type=Path, default=WORKFLOW.parent, help="the project's folder")
     parser.add_argument("snakemake", nargs="*", help="after --: options for Snakemake")
     arguments = parser.parse_args(argv)
