@@ -162,6 +162,14 @@ for name, ratio in ratios.items():
     claims.check(f"largest ratio, moments from {name}", f"{ratio.max():.2f}", ratio.max() <= 1)
 
 # %%
+table = pd.DataFrame(gaps, columns=["state", "action", "alternative"]).assign(
+    predicted_mean=mean, mc_mean=played.mean, mc_mean_se=played.mean_error,
+    predicted_variance=variance, mc_variance=played.variance, mc_variance_se=played.variance_error,
+    mc_inferior=inferior, bound_jipe2=bounds["JIPE-2"], bound_mc=bounds["Monte Carlo"],
+)  # fmt: skip
+table.describe().loc[["min", "mean", "max"], "predicted_mean":].T.round(3)
+
+# %%
 layout = [["mean", "variance", "ratio"], ["mean z", "variance z", "ratio"]]
 fig, axes = plt.subplot_mosaic(layout, figsize=(6.75, 2.6), height_ratios=[5, 2])
 found = (mean, played.mean, played.mean_error), (variance, played.variance, played.variance_error)
@@ -179,12 +187,6 @@ axes["ratio"].set(
 axes["ratio"].set_ylabel("share of gaps")
 axes["ratio"].axvline(1.0, color="0.6", lw=0.8)
 axes["ratio"].legend(title="moments from", loc="upper left")
-table = pd.DataFrame(gaps, columns=["state", "action", "alternative"]).assign(
-    predicted_mean=mean, mc_mean=played.mean, mc_mean_se=played.mean_error,
-    predicted_variance=variance, mc_variance=played.variance, mc_variance_se=played.variance_error,
-    mc_inferior=inferior, bound_jipe2=bounds["JIPE-2"],
-    bound_mc=bounds["Monte Carlo"],
-)  # fmt: skip
 figures.save(fig, "fig6_gap_validation", table, out_dir)
 plt.show()
 

@@ -1,8 +1,10 @@
-"""The script of the full Atari runs: its sizes, its options, and that it leaves no orphans."""
+"""The script of the full Atari runs: sizes, options, going on after a kill, no orphans."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import shutil
 import subprocess
 import sys
 import time
@@ -84,3 +86,24 @@ def test_no_notebook_software_is_needed():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+@pytest.mark.slow
+def test_all_goes_on_where_it_was_killed(tmp_path):
+    command = [sys.executable, str(SCRIPT), "all", "--games", "Pong", "--seeds", "0", "1"]
+    command += ["--scale", "0.001", "--processes", "1", "--trainers", "2"]
+    command += ["--work", str(tmp_path / "work"), "--out", str(tmp_path)]
+
+    def results() -> list[bytes]:
+        subprocess.run(command, check=True, capture_output=True)
+        names = [f"atari_reward_{name}.csv" for name in ("gaps", "table", "curves")]
+        return [(tmp_path / name).read_bytes() for name in names]
+
+    whole = results()
+    home = tmp_path / "work" / "Pong-reward"
+    shutil.rmtree(home / "run-1")
+    for name in ("tables-1.npz", "gaps-1.csv", "records.npz"):
+        (home / name).unlink()
+    assert results() == whole
+    minutes = json.loads((tmp_path / "atari_reward.json").read_text())["minutes"]
+    assert len(minutes) == 2

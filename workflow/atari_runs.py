@@ -128,10 +128,9 @@ def prepare(precision: str) -> None:
     torch.set_num_threads(1)
 
 
-def train_one(experiment: Experiment, seed: int, home: Path, device: str) -> str:
+def train_one(experiment: Experiment, seed: int, home: Path, device: str) -> None:
     """One training run, in a process of its own."""
     learn(experiment, seed, home, device)
-    return f"{experiment.game} {seed}: trained"
 
 
 def main() -> None:
@@ -211,7 +210,7 @@ def run_all(
         ProcessPoolExecutor(options.trainers, context, prepare, (options.precision,)) as trainers,
         ThreadPoolExecutor(1) as player,
     ):
-        training: list[Future[str]] = []
+        training: dict[Future[None], tuple[Experiment, int, Path, str]] = {}
 
         def queried(job: tuple[Experiment, int]) -> bool:
             return (homes[job[0].game] / f"tables-{job[1]}.npz").exists()
@@ -221,15 +220,18 @@ def run_all(
                 gather(e, seed, homes[e.game], options.processes)
                 say(f"{e.game} {seed}: states queried")
                 task = (e, seed, homes[e.game], options.device)
-                training.append(trainers.submit(train_one, *task))
+                training[trainers.submit(train_one, *task)] = task
             for e in {e.game: e for e, _ in jobs}.values():
                 monte_carlo(e, homes[e.game], options.processes)
                 say(f"{e.game}: pairs played")
 
         player.submit(play).result()
-        for done in as_completed(training):
-            say(done.result())
-        ends = [trainers.submit(run, e, seed, homes[e.game], options.device) for e, seed in jobs]
+        ends = []
+        for done in as_completed(training):  # its gaps are there even if the others are killed
+            done.result()
+            e, seed, *_ = training[done]
+            say(f"{e.game} {seed}: trained")
+            ends.append(trainers.submit(run, *training[done]))
         for end in ends:
             end.result()
     say("done")

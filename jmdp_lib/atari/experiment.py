@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -86,9 +86,9 @@ class Experiment:
         return self.config.name
 
     @property
-    def sticky_prob(self) -> float:
-        """The emulator is deterministic unless the lottery is the coupling."""
-        return 0.25 if self.coupling == "sticky" else 0.0
+    def play(self) -> dict[str, Any]:
+        """How all its states are played; the emulator is deterministic but for its own lottery."""
+        return {"sticky_prob": 0.25 if self.coupling == "sticky" else 0.0, "obs": self.obs}
 
     def stream(self, purpose: int, seed: int = 0) -> np.random.SeedSequence:
         """The random stream of a part; parts and seeds share nothing."""
@@ -127,15 +127,13 @@ def gather(
 ) -> tuple[Tables, Tables]:
     """What a seed learns from, and what every seed's backup is tested on."""
     _claim(experiment, home)
-    sticky, obs = experiment.sticky_prob, experiment.obs
+    play = experiment.play | {"follow_share": experiment.follow_share, "processes": processes}
     tables = _once(Tables, home / f"tables-{seed}.npz", lambda: collect(
-        experiment.game, experiment.num_states, experiment.stream(0, seed), sticky_prob=sticky,
-        obs=obs, actions=experiment.actions, spacing=experiment.spacing,
-        follow_share=experiment.follow_share, processes=processes))  # fmt: skip
+        experiment.game, experiment.num_states, experiment.stream(0, seed),
+        actions=experiment.actions, spacing=experiment.spacing, **play))  # fmt: skip
     held_out = _once(Tables, home / "held_out.npz", lambda: collect(
-        experiment.game, experiment.num_held_out, experiment.stream(1), sticky_prob=sticky,
-        obs=obs, follow_share=experiment.follow_share, enumerated=True,
-        processes=processes))  # fmt: skip
+        experiment.game, experiment.num_held_out, experiment.stream(1), enumerated=True,
+        **play))  # fmt: skip
     return tables, held_out
 
 
@@ -146,15 +144,13 @@ def monte_carlo(
     _claim(experiment, home)
     states, pairs = home / "evaluation.npz", home / "records.npz"
     if not (states.exists() and pairs.exists()):
-        sticky, obs = experiment.sticky_prob, experiment.obs
+        play = experiment.play | {"processes": processes}
         starts, tables = evaluation_states(
-            experiment.game, experiment.num_evaluation, experiment.stream(2), sticky_prob=sticky,
-            obs=obs, processes=processes,
-        )  # fmt: skip
+            experiment.game, experiment.num_evaluation, experiment.stream(2), **play
+        )
         records = record_pairs(
-            starts, experiment.horizon, experiment.stream(3), sticky_prob=sticky,
-            obs=obs, pairs_per_state=experiment.pairs_per_state, repeats=experiment.repeats,
-            processes=processes,
+            starts, experiment.horizon, experiment.stream(3),
+            pairs_per_state=experiment.pairs_per_state, repeats=experiment.repeats, **play,
         )  # fmt: skip
         tables.save(states)
         records.save(pairs)
