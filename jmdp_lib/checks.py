@@ -122,6 +122,13 @@ def real(name: str, value: Any) -> float:
     return float(value)
 
 
+def finite(name: str, value: Any) -> float:
+    """A finite real number, as a float."""
+    if not np.isfinite(real(name, value)):
+        raise ValueError(f"{name} must be finite, got {value}")
+    return float(value)
+
+
 def probability(name: str, value: float) -> float:
     """A float in [0, 1]."""
     if not 0.0 <= real(name, value) <= 1.0:

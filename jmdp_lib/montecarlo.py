@@ -22,7 +22,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.model import JMDP
 from jmdp_lib.operators.literal import COUPLINGS
-from jmdp_lib.sampling import alias_tables, cells, cumulative, pick, pick_cell, stream
+from jmdp_lib.sampling import alias_tables, cells, child, cumulative, pick, pick_cell, stream
 from jmdp_lib.statistics import mean_and_error, variance_and_error
 
 # Pairs per random stream: streams are spawned per chunk, so threads do not change the numbers.
@@ -122,10 +122,9 @@ def sample_gaps(
     num_pairs = checks.at_least("num_pairs", num_pairs, 3)
     asked = checks.integers("gaps", gaps, "gap", "(state, action, other action)")
     checks.same_shape("gaps", asked.shape, (len(asked), 3), "(K, 3)")
-    base = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
     rows = []
     for s, a, b in asked.tolist():
-        own = np.random.SeedSequence(base.entropy, spawn_key=(*base.spawn_key, s, a, b))
+        own = child(seed, s, a, b)
         z = simulate_pairs(
             jm, policy, s, (a, b), num_pairs, own, truncation=truncation, coupling=coupling
         )

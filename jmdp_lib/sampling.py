@@ -10,11 +10,15 @@ from numba import njit
 from jmdp_lib.checks import Floats, Ints
 
 
+def child(seed: int | np.random.SeedSequence, *key: int) -> np.random.SeedSequence:
+    """The seed of one part of a task; unlike `spawn`, asking twice gives the same one."""
+    base = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
+    return np.random.SeedSequence(base.entropy, spawn_key=(*base.spawn_key, *key))
+
+
 def stream(seed: int | np.random.SeedSequence, index: int) -> np.random.Generator:
-    """Random stream number `index` of a seed; unlike `spawn`, asking twice gives the same one."""
-    sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
-    key = (*sequence.spawn_key, index)
-    return np.random.default_rng(np.random.SeedSequence(sequence.entropy, spawn_key=key))
+    """Random stream number `index` of a seed."""
+    return np.random.default_rng(child(seed, index))
 
 
 def cumulative(starts: Ints, probs: Floats) -> Floats:

@@ -424,11 +424,26 @@ def test_bad_calls():
         env.query([1, 1])
     with pytest.raises(ValueError, match="at least one action"):
         env.query([])
-    with pytest.raises(ValueError, match=r"repeats must lie in 0..4, got 5"):
-        env.redraw(Draw(5))
+    for wrong, message in (
+        (Draw(5), r"repeats must lie in 0..4, got 5"),
+        (Draw(2.5), r"repeats must lie in 0..4, got 2.5"),
+        (Draw(1, 1.0), "does not fit: the shock is None"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            env.redraw(wrong)
+    with pytest.raises(TypeError, match="draw must be a Draw or None, got 3"):
+        env.redraw(3)
     with pytest.raises(TypeError, match="must be a Snapshot"):
         env.restore(env.snapshot().state)
     with pytest.raises(ValueError, match="a snapshot of pong cannot be restored in boxing"):
         emulator("Boxing").restore(env.snapshot())
+    drawn = env.snapshot()._replace(draw=Draw(4))
+    for settings, message in (
+        ({"frame_skip": 2}, "repeats must lie in 0..2, got 4"),
+        ({"sticky_prob": 0.0}, r"Draw\(repeats=4, shock=None\) has probability 0"),
+        ({"shock": Shock(1.0)}, r"does not fit: the shock is Shock\(sigma=1.0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            CoupledAtari("Pong", **settings).restore(drawn)
     with pytest.raises(ValueError, match="the snapshot's observation must have shape"):
         emulator("Boxing").restore(started("Boxing", obs="pixels").snapshot())

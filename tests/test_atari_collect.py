@@ -247,6 +247,7 @@ def test_concatenated_pairs_point_at_their_rows():
         ({"obs": "rgb"}, "obs must be one of"),
         ({"actions": 1}, r"actions must lie in 2\.\.6, got 1"),
         ({"actions": 7}, r"actions must lie in 2\.\.6, got 7"),
+        ({"actions": 2.5}, r"actions must be an integer, got 2\.5"),
     ],
 )
 def test_bad_settings(change, message):
@@ -267,3 +268,20 @@ def test_bad_pairs():
     ):
         with pytest.raises(ValueError, match=message):
             record_pairs(**{"starts": states, "horizon": 3, "seed": 0, **change})
+    with pytest.raises(TypeError, match=r"starts\[1\] must be a Snapshot, got 3"):
+        record_pairs([*states, 3], 3, 0)
+
+
+def test_damaged_files_are_named(tmp_path):
+    path = tmp_path / "tables.npz"
+    collect("Pong", 3, 0, start_steps=5, **HERE).save(path)
+    whole = path.read_bytes()
+    (tmp_path / "one.npy").write_bytes(b"")
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    middle = len(whole) // 2
+    spoilt = whole[:middle] + bytes(b ^ 255 for b in whole[middle : middle + 64])
+    for wrong in (b"", b"junk", whole[:-100], (tmp_path / "one.npy").read_bytes(),
+                  spoilt + whole[middle + 64 :]):  # fmt: skip
+        path.write_bytes(wrong)
+        with pytest.raises(ValueError, match=r"tables\.npz holds no Tables: "):
+            Tables.load(path)

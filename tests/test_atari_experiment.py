@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
-from jmdp_lib.atari import experiment
+from jmdp_lib.atari import PairRecords, experiment
 from jmdp_lib.atari.config import BLOCKS, Config
-from jmdp_lib.atari.experiment import Experiment, by_state, falls, gap_table, run
+from jmdp_lib.atari.evaluation import Gaps
+from jmdp_lib.atari.experiment import Experiment, by_state, compare, falls, gap_table, run
 
 TINY = Config(
     name="Pong", gammas=(0.1, 0.9), kinds=("gram", "local"), sigma=1.0, hidden=16, shared_dim=4,
@@ -28,6 +30,47 @@ def test_settings_that_do_not_go_together():
         Experiment(TINY, coupling="sticky")
     with pytest.raises(ValueError, match="not the whole law"):
         Experiment(Config(name="Pong", sigma=0.0), coupling="sticky")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"config": replace(TINY, name="Pnog")}, "did you mean Pong"),
+        ({"obs": "smell"}, "obs must be one of"),
+        ({"num_states": -5}, "num_states must be at least 1"),
+        ({"num_held_out": 0}, "num_held_out must be at least 1"),
+        ({"pairs_per_state": 0}, "pairs_per_state must be at least 1"),
+        ({"repeats": 2}, "repeats must be at least 3"),
+        ({"actions": 1}, "actions must be at least 2"),
+        ({"follow_share": 3.0}, "follow_share must lie in"),
+    ],
+)
+def test_what_cannot_finish_is_not_begun(change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(SMALL, **change)
+
+
+def test_without_the_device_nothing_is_played(tmp_path, monkeypatch):
+    monkeypatch.setattr(experiment.torch.cuda, "is_available", lambda: False)
+    with pytest.raises(RuntimeError, match="there is no GPU"):
+        run(SMALL, 0, tmp_path / "home", "cuda", processes=1)
+    assert not (tmp_path / "home").exists()
+
+
+def test_networks_and_simulation_clip_alike():
+    records = PairRecords(
+        state_rows=np.zeros(6, int), actions=np.tile([0, 1], (6, 1)),
+        rewards=np.arange(12.0, dtype=np.float32).reshape(6, 2, 1) ** 2,
+        alive=np.ones((6, 2, 1), bool), same_state=np.ones((6, 1), bool),
+        merged=np.zeros((6, 1), bool), played=np.zeros((6, 2, 1), np.int8),
+    )  # fmt: skip
+    gaps = Gaps(torch.zeros(4, 1, 6), torch.zeros(4, 1, 6, 6))
+    for clip in (1.0, 50.0):
+        config = replace(TINY, reward_clip=clip)
+        found = compare(replace(SMALL, config=config), 0, records, gaps)
+        clipped = np.clip(records.rewards[..., 0], -clip, clip)
+        expected = (clipped[:, 0] - clipped[:, 1]).var(ddof=1)
+        assert found.mc.to_numpy() == pytest.approx(expected, rel=1e-5)
 
 
 def test_streams_share_nothing():

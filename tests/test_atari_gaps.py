@@ -102,6 +102,10 @@ def test_plain_variance_without_shocks():
     assert found.variance[0, 0] == pytest.approx(gaps.var(ddof=1), rel=1e-5)
     assert found.mean_error[0, 0] == pytest.approx(gaps.std(ddof=1) / np.sqrt(50), rel=1e-5)
     assert found.variance.shape == found.ratio.shape == found.ratio_error.shape == (1, 1)
+    tenfold = PairRecords(**vars(records) | {"rewards": 10.0 * records.rewards})
+    assert gap_estimates(tenfold, [0.9]).variance == pytest.approx(found.variance)  # clipped
+    unclipped = gap_estimates(tenfold, [0.9], reward_clip=np.inf)
+    assert unclipped.variance == pytest.approx(100.0 * found.variance)
 
 
 def test_ended_branches_earn_and_shock_nothing():
@@ -131,6 +135,12 @@ def test_bad_input():
     records = tabular_records(GRID, state, state, actions[[0] * 4], 5, np.random.default_rng(4))
     with pytest.raises(ValueError, match="gamma must lie in"):
         gap_estimates(records, [0.5, 1.0])
+    with pytest.raises(ValueError, match="gamma must lie in"):
+        shock_ratio([0.5, -0.5])
+    with pytest.raises(ValueError, match="reward_clip must be positive, got 0"):
+        gap_estimates(records, [0.5], reward_clip=0)
+    with pytest.raises(ValueError, match="sigma must be finite, got nan"):
+        gap_estimates(records, [0.5], np.nan)
     with pytest.raises(ValueError, match="loadings has 1 actions"):
         gap_estimates(records, [0.5], 1.0, [1.0])
     with pytest.raises(ValueError, match=r"labels must have shape \(K,\) = \(1,\)"):

@@ -49,6 +49,28 @@ def test_results_are_collected_where_there_is_no_gpu(monkeypatch):
     assert '"ale_py"' in text
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--games", "Pong", "Foo"], "unknown game 'Foo'"),
+        (["--games", "Pong", "pong"], "--games: each once, found ['Pong', 'Pong']"),
+        (["--seeds", "0", "-1"], "--seeds"),
+        (["--seeds", "1", "1"], "--seeds: each once"),
+    ],
+)
+def test_bad_options_are_refused_before_any_work(tmp_path, monkeypatch, capsys, options, message):
+    where = ["--work", str(tmp_path / "work"), "--out", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", ["atari_runs.py", "game", *options, *where])
+    with pytest.raises(SystemExit):
+        atari_runs.main()
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_game_has_one_size_however_it_is_spelled():
+    assert atari_runs.game_name("battle_zone") == "BattleZone"
+
+
 def test_a_killed_call_took_its_time_too(tmp_path, capsys):
     for times in ([100.0, 130.0, 190.0], [500.0, 566.0]):
         diary = atari_runs.Diary(tmp_path / "all.log", iter(times).__next__)

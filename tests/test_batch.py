@@ -248,6 +248,17 @@ def test_bad_parameters_cell_is_refused_before_any_work(
         assert part in said
 
 
+def test_entries_of_lists_are_of_the_default_s_type() -> None:
+    defaults = {"gammas": [0.9], "sizes": (3, 4), "files": []}
+    good = {"gammas": [1, 0.5], "sizes": [5], "files": ["a", 1]}
+    assert not list(batch.entry_problems(defaults, good))
+    wrong = {"gammas": [0.9, "1e-8"], "sizes": [5, 0.5]}
+    floats, ints = batch.entry_problems(defaults, wrong)
+    assert "'gammas' must be of type list of float" in floats
+    assert "1.0e-8" in floats
+    assert "'sizes' must be of type list of int, found [5, 0.5]" in ints
+
+
 def test_all_problems_are_named_at_once_and_bad_options_refused(project: Project) -> None:
     project.profile("quick", "01_first:\n  a: 1\n  b: 2\n04_none: {}\n")
     said = project.refusal("--profile", "quick")
@@ -492,7 +503,7 @@ def test_results_that_a_notebook_reads_are_there_or_named_and_followed(project: 
     assert "02_second.py: parameter 'result_files': there is no file results/two.csv" in done.stderr
     assert "one.csv" not in done.stderr
     project.profile("quick", "02_second:\n  result_files: [results/one.csv, 3]\n")
-    assert "must be a list of paths, found ['results/one.csv', 3]" in project.run().stderr
+    assert "must be of type list of str, found ['results/one.csv', 3]" in project.run().stderr
     assert not (project.root / "out").exists()
 
     project.profile("quick", "")
@@ -630,8 +641,11 @@ def test_games_are_trained_anew_only_where_asked_for(games: Project) -> None:
     before = (games.out("atari") / "Pong-reward" / "gaps-0.csv").stat().st_mtime_ns
     assert games.run("--atari", "cpu").returncode == 0
     assert (games.out("atari") / "Pong-reward" / "gaps-0.csv").stat().st_mtime_ns == before
-    untouched = (games.root / "figures" / "atari_reward_gaps.csv").read_text()
-    assert untouched.endswith("committed,reward,9\n")
+    committed_file = games.root / "figures" / "atari_reward_gaps.csv"
+    assert committed_file.read_text().endswith("committed,reward,9\n")
+    committed_file.unlink()  # what is made anew need not be there
+    assert games.run("--atari", "cpu").returncode == 0
+    assert "there is no file figures/atari_reward_gaps.csv" in games.run().stderr
 
 
 @pytest.mark.parametrize(
@@ -639,6 +653,7 @@ def test_games_are_trained_anew_only_where_asked_for(games: Project) -> None:
     [
         ("", "cpu", "needs an entry `atari:`"),
         ("atari:\n  games: [Pnog]\n  seeds: [0]\n  scale: 0.1\n", "cpu", "Pnog"),
+        ("atari:\n  games: [Pong, pong]\n  seeds: [0]\n  scale: 1\n", "cpu", "distinct"),
         ("atari:\n  games: [Pong]\n  seeds: [-1]\n  scale: 0.1\n", "cpu", "seeds must be"),
         ("atari:\n  games: [Pong]\n  seeds: 0\n  scale: 0.1\n", "cpu", "seeds must be a list"),
         ("atari:\n  games: Pong\n  seeds: [0]\n  scale: 0.1\n", "cpu", "games must be a list"),

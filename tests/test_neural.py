@@ -368,6 +368,16 @@ def test_bad_tables_are_named():
     why = r"tables\.actions\[3, 1\] \(row 3, column 1\) = 0 is out of order or not one of the 4"
     with pytest.raises(ValueError, match=why):
         Data.of(replace(tables, actions=actions), CONFIG)
+    for name, kind, message in (
+        ("terminated", int, r"tables\.terminated must be of type bool, got int64"),
+        ("previous", float, r"tables\.previous must be of type integer, got float64"),
+        ("pairs", float, r"tables\.pairs must be of type integer, got float64"),
+        ("observations", int, r"tables\.observations must be of type uint8, got int64"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Data.of(replace(tables, **{name: getattr(tables, name).astype(kind)}), CONFIG)
+    with pytest.raises(ValueError, match=r"rewards must have shape \(N, m\), got \(\d+, 4, 1\)"):
+        replace(tables, rewards=tables.rewards[..., None])
     with pytest.raises(ValueError, match="next_ids must have shape"):
         replace(tables, next_ids=tables.next_ids[:, :2])
     with pytest.raises(ValueError, match=r"loadings must have shape \(num_actions,\) = \(4,\)"):

@@ -16,10 +16,10 @@ import torch
 from scipy.stats import spearmanr
 
 import jmdp_lib as jl
-from jmdp_lib.atari import checkpoints, tabular
+from jmdp_lib.atari import checkpoints, tabular, training
 from jmdp_lib.atari.config import BLOCKS, Config
 from jmdp_lib.atari.evaluation import predict_gaps, uniform
-from jmdp_lib.atari.training import learning_rate, require_device, train
+from jmdp_lib.atari.training import Trained, learning_rate, require_device, train
 
 SMALL = Config(
     name="grid", gammas=(0.5, 0.9), kinds=("gram", "local", "near"), sigma=1.0, hidden=8,
@@ -180,14 +180,28 @@ def test_checkpoints_of_another_run_are_refused(tmp_path):
 
 
 def test_a_checkpoint_is_enough_to_predict(tmp_path):
-    done = fit(tmp_path)
-    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
-    assert checkpoints.config_of(state) == SMALL
+    done, again = fit(tmp_path), Trained.load(tmp_path)
+    assert again.network.config == SMALL
     seen, last = torch.as_tensor(cells(3)), torch.full((9,), 4)
-    again = predict_gaps(done.network, state["params"], seen, last)
-    torch.testing.assert_close(
-        again.coupled, predict_gaps(done.network, done.params, seen, last).coupled
-    )
+    told, once = (predict_gaps(run.network, run.params, seen, last) for run in (again, done))
+    torch.testing.assert_close(told.coupled, once.coupled, rtol=0, atol=0)
+
+
+def test_a_checkpoint_under_another_policy_is_refused(tmp_path):
+    fit(tmp_path)
+
+    def always_first(observations, previous):
+        return torch.eye(4)[torch.zeros_like(previous)]
+
+    with pytest.raises(ValueError, match="written under another policy"):
+        train(grid_tables(), SMALL, tmp_path, policy=always_first)
+
+
+def test_weights_batches_and_watched_states_have_streams_of_their_own():
+    cpu = torch.device("cpu")
+    keys = [(0,), (1,), (2, 0), (2, 1), (2, 100)]
+    drawn = [float(torch.rand(1, generator=training._generator(cpu, 0, *key))) for key in keys]
+    assert len(set(drawn)) == len(keys)
 
 
 @pytest.mark.parametrize(
@@ -198,6 +212,11 @@ def test_a_checkpoint_is_enough_to_predict(tmp_path):
         ({"gammas": (0.5, 0.5)}, "named once"),
         ({"kinds": ("kernel",)}, "kinds must be one of 'gram', 'local'"),
         ({"sigma": -1.0}, "sigma must not be negative"),
+        ({"sigma": np.inf}, "sigma must be finite"),
+        ({"loadings": (1.0, np.nan)}, r"loadings\[1\] \(action 1\) = nan is not finite"),
+        ({"complete": "no"}, "complete must be True or False"),
+        ({"image": (3,)}, r"image must be \(channels, height, width\)"),
+        ({"weight_decay": np.inf}, "weight_decay must be finite"),
         ({"hidden": 0}, "hidden must be at least 1"),
         ({"batch": 2}, "batch must be at least 4"),
         ({"polyak": 0.0}, r"polyak must lie in \(0, 1\]"),
@@ -205,6 +224,7 @@ def test_a_checkpoint_is_enough_to_predict(tmp_path):
         ({"learning_rate": -1.0}, "learning_rate must be a positive"),
         ({"reward_clip": 0.0}, "reward_clip must be positive"),
         ({"block_weights": (1.0,)}, "block_weights must be 6 numbers"),
+        ({"block_weights": (np.nan,) * 6}, r"block_weights\[0\] \(block 0\) = nan"),
         ({"save_every": 150}, "save_every must be a multiple of log_every = 100"),
     ],
 )
@@ -220,6 +240,12 @@ def test_no_gpu_is_said_before_any_work(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
     with pytest.raises(ValueError, match="device 'toaster' is unknown"):
         require_device("toaster")
+    with pytest.raises(ValueError, match="device must be 'cpu' or 'cuda', got 'mps'"):
+        require_device("mps")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(RuntimeError, match="'cuda:3' was asked for; GPUs: 1"):
+        require_device("cuda:3")
 
 
 def test_tables_of_another_size_are_no_held_out_set(tmp_path):

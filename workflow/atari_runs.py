@@ -24,6 +24,7 @@ import torch
 from job import end_with_parent, git_state, hardware, versions, write_atomically
 
 from jmdp_lib.atari.config import Config
+from jmdp_lib.atari.emulator import rom_id, title
 from jmdp_lib.atari.experiment import (
     COUPLINGS,
     PAPER_GAMES,
@@ -97,8 +98,10 @@ def provenance(
     where = hardware()["cpu"]
     if device.startswith("cuda"):  # results may be collected where there is none
         where = torch.cuda.get_device_name() if torch.cuda.is_available() else device
+    source = git_state(WORKFLOW.parent)
     facts = {
-        "commit": os.environ.get("JMDP_COMMIT") or git_state(WORKFLOW.parent)["commit"],
+        **source,
+        "commit": os.environ.get("JMDP_COMMIT") or source["commit"],  # where there is no git
         **versions(),
         "device": where,
         "matrix products": torch.get_float32_matmul_precision(),
@@ -109,6 +112,21 @@ def provenance(
         "experiments": [asdict(e) for e in experiments],
     }
     return json.dumps(facts, indent=1) + "\n"
+
+
+def game_name(text: str) -> str:
+    """A game by its one name: BattleZone for battle_zone."""
+    try:
+        return title(rom_id(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def seed_number(text: str) -> int:
+    """A number from 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a number >= 0, found {text}")
+    return int(text)
 
 
 def fraction(text: str) -> float:
@@ -135,9 +153,9 @@ def main() -> None:
     parser.add_argument(
         "part", nargs="?", choices=("all", "game", "seed", "results"), default="all"
     )
-    parser.add_argument("--games", nargs="+", default=list(PAPER_GAMES))
+    parser.add_argument("--games", nargs="+", type=game_name, default=list(PAPER_GAMES))
     parser.add_argument("--coupling", choices=COUPLINGS, default="reward")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--seeds", nargs="+", type=seed_number, default=[0, 1, 2])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", choices=("highest", "high"), default="highest",
                         help="of float32 matrix products on a GPU; high: TF32")  # fmt: skip
@@ -149,25 +167,30 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("out/atari"))
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
+    for name in ("games", "seeds"):
+        if len(set(getattr(options, name))) < len(getattr(options, name)):
+            parser.error(f"--{name}: each once, found {getattr(options, name)}")
     if options.part in ("all", "seed"):
         require_device(options.device)
     if options.with_parent:
         end_with_parent()
-    torch.set_float32_matmul_precision(options.precision)
+    prepare(options.precision)
     experiments = [experiment_of(g, options.coupling, options.scale) for g in options.games]
     homes = {e.game: options.work / f"{e.game}-{e.coupling}" for e in experiments}
     for home in homes.values():
         home.mkdir(parents=True, exist_ok=True)
     jobs = [(e, seed) for seed in options.seeds for e in experiments]
-    diary = Diary(options.work / f"{options.coupling}-{options.part}.log")
+    diary = Diary(options.work / f"{options.coupling}.log")
     if options.part == "all":
         run_all(jobs, homes, options, diary)
     elif options.part == "game":
         for e in experiments:
             monte_carlo(e, homes[e.game], options.processes)
+            diary(f"{e.game}: pairs played")
     elif options.part == "seed":
         for e, seed in jobs:
             run(e, seed, homes[e.game], options.device, options.processes)
+            diary(f"{e.game} {seed}: trained")
     if options.part in ("all", "results"):
         text = provenance(experiments, options.seeds, options.device, diary.minutes, options.note)
         write_results(jobs, homes, options.coupling, text, options.out)
@@ -183,7 +206,7 @@ class Diary:
         took = self.now() - self.started
         print(f"{took:6.0f} s  {what}", flush=True)
         with self.path.open("a") as file:
-            file.write(f"{self.started:.0f} {took:.0f} {what}\n")
+            file.write(f"{self.started:.2f} {took:.0f} {what}\n")
 
     @property
     def minutes(self) -> list[float]:
@@ -222,7 +245,11 @@ def run_all(
                 monte_carlo(e, homes[e.game], options.processes)
                 say(f"{e.game}: pairs played")
 
-        player.submit(play).result()
+        try:
+            player.submit(play).result()
+        except BaseException:
+            trainers.shutdown(wait=False, cancel_futures=True)
+            raise
         ends = []
         for done in as_completed(training):  # its gaps are there even if the others are killed
             done.result()

@@ -80,7 +80,8 @@ def wrong_type(default: Any, value: Any) -> bool:
     if isinstance(default, float) and not isinstance(value, bool):
         return not isinstance(value, int | float)
     if isinstance(default, list | tuple):
-        return not isinstance(value, list)
+        first = next(iter(default), None)
+        return not isinstance(value, list) or any(wrong_type(first, entry) for entry in value)
     return type(value) is not type(default)
 
 
@@ -95,12 +96,20 @@ def entry_problems(defaults: dict[str, Any], given: Any) -> Iterator[str]:
             known = ", ".join(k for k in defaults if k != OUT_DIR)
             yield f"unknown parameter {name!r}; its parameters cell defines: {known}"
         elif wrong_type(defaults[name], value):
-            kind = type(defaults[name]).__name__
-            hint = "; in YAML write 1.0e-8, not 1e-8" if kind == "float" else ""
+            default = defaults[name]
+            kind = type(default).__name__
+            if isinstance(default, list | tuple) and default:
+                kind = f"list of {type(default[0]).__name__}"
+            hint = "; in YAML write 1.0e-8, not 1e-8" if kind.endswith("float") else ""
             yield f"parameter {name!r} must be of type {kind}, found {value!r}{hint}"
 
 
-def file_problems(root: Path, parameters: dict[str, Any]) -> Iterator[str]:
+def of_atari(file: str) -> bool:
+    """Whether a result is one that the Atari jobs make."""
+    return Path(file).name.startswith("atari_")
+
+
+def file_problems(root: Path, parameters: dict[str, Any], own_results: bool) -> Iterator[str]:
     """Parameters named *_files list results that a notebook reads, relative to the project."""
     for name, value in parameters.items():
         if not name.endswith(FILES):
@@ -109,7 +118,7 @@ def file_problems(root: Path, parameters: dict[str, Any]) -> Iterator[str]:
             yield f"parameter {name!r} must be a list of paths, found {value!r}"
             continue
         for file in value:
-            if not (root / file).is_file():
+            if not (root / file).is_file() and not (own_results and of_atari(file)):
                 yield f"parameter {name!r}: there is no file {file}"
 
 
@@ -127,15 +136,21 @@ def atari_jobs(root: Path, profile: str, device: str, elsewhere: bool) -> dict[s
 
     elsewhere: the jobs run on other machines, which may have the device when this one has not.
     """
-    from jmdp_lib.atari.emulator import rom_id
+    from jmdp_lib.atari.emulator import rom_id, title
     from jmdp_lib.atari.training import require_device
 
     entry = load_profile(root, profile).get(ATARI)
     if not isinstance(entry, dict) or set(entry) != {"games", "seeds", "scale"}:
         raise ProjectError(f"{profile}.yaml: needs an entry `{ATARI}:` with games, seeds, scale")
     where = f"{profile}.yaml: {ATARI}"
-    for key, kind in (("games", str), ("seeds", int)):
-        values = entry[key]
+    try:
+        if not (elsewhere and device.startswith("cuda")):
+            require_device(device)
+        named = isinstance(entry["games"], list)
+        games = [title(rom_id(name)) for name in entry["games"]] if named else []
+    except (RuntimeError, ValueError) as error:
+        raise ProjectError(f"{where}: {error}") from error
+    for key, values, kind in (("games", games, str), ("seeds", entry["seeds"], int)):
         listed = isinstance(values, list) and values and all(type(v) is kind for v in values)
         if not listed or len(set(values)) < len(values):
             raise ProjectError(f"{where}: {key} must be a list of distinct {kind.__name__}s")
@@ -144,14 +159,7 @@ def atari_jobs(root: Path, profile: str, device: str, elsewhere: bool) -> dict[s
     scale = entry["scale"]
     if type(scale) not in (int, float) or not 0 < scale <= 1:
         raise ProjectError(f"{where}: scale must be a number in (0, 1], found {scale!r}")
-    try:
-        if not (elsewhere and device.startswith("cuda")):
-            require_device(device)
-        for name in entry["games"]:
-            rom_id(name)
-    except (RuntimeError, ValueError) as error:
-        raise ProjectError(f"{where}: {error}") from error
-    return {**entry, "device": device}
+    return {**entry, "games": games, "device": device}
 
 
 def with_own_results(layout: Layout, plan: Plan) -> Plan:
@@ -162,7 +170,7 @@ def with_own_results(layout: Layout, plan: Plan) -> Plan:
         own = {}
         for key in (key for key in values if key.endswith(FILES)):
             moved = [f"out/{layout.profile}/{ATARI}/{Path(file).name}"
-                     if Path(file).name.startswith("atari_") else file
+                     if of_atari(file) else file
                      for file in values[key]]  # fmt: skip
             if moved != values[key]:
                 own[key] = moved
@@ -170,8 +178,11 @@ def with_own_results(layout: Layout, plan: Plan) -> Plan:
     return changed
 
 
-def make_plan(root: Path, profile: str) -> Plan:
-    """Every notebook with the parameters that the profile gives it; raises on anything wrong."""
+def make_plan(root: Path, profile: str, own_results: bool = False) -> Plan:
+    """Every notebook with the parameters that the profile gives it; raises on anything wrong.
+
+    own_results: the Atari results are still to be made.
+    """
     entries = load_profile(root, profile)
     entries.pop(ATARI, None)
     names = notebook_names(root)
@@ -194,7 +205,8 @@ def make_plan(root: Path, profile: str) -> Plan:
             problems.append(f'{name}.py: its parameters cell must have `{OUT_DIR} = ""`')
         wrong = [f"{profile}.yaml: {name}: {p}" for p in entry_problems(defaults, given)]
         if not wrong:
-            wrong = [f"{name}.py: {p}" for p in file_problems(root, {**defaults, **given})]
+            found = file_problems(root, {**defaults, **given}, own_results)
+            wrong = [f"{name}.py: {p}" for p in found]
         problems += wrong
         plan[name] = given
     if problems:
@@ -338,7 +350,7 @@ def main(argv: list[str]) -> int:
             raise ProjectError(f"--cores must be at least 1, found {arguments.cores}")
         if arguments.slurm and not shutil.which("sbatch"):
             raise ProjectError("--slurm: there is no command sbatch on this machine")
-        plan = make_plan(layout.root, layout.profile)
+        plan = make_plan(layout.root, layout.profile, own_results=bool(arguments.atari))
         atari = None
         if arguments.atari:
             atari = atari_jobs(layout.root, layout.profile, arguments.atari, arguments.slurm)

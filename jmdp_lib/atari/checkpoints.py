@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,15 +10,16 @@ from typing import Any
 import torch
 
 from jmdp_lib.atari.config import BLOCKS, Config
+from jmdp_lib.files import replacing
 
+_PARTS = {"config", "shape", "policy", "units", "step", "params"}
 COLUMNS = ("step", "seed", "gamma", "kind", "curve", *BLOCKS)
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
     """Tensors, numbers and strings only: `torch.load(weights_only=True)` reads it."""
-    part = path.with_name(f"{path.name}.part")
-    torch.save(state, part)
-    os.replace(part, path)
+    with replacing(path) as part:
+        torch.save(state, part)
 
 
 def load(path: str | Path) -> dict[str, Any]:
@@ -28,18 +28,18 @@ def load(path: str | Path) -> dict[str, Any]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise ValueError(f"{path} is not a checkpoint: {error}") from error
-    if not isinstance(state, dict) or not {"config", "shape", "step", "params"} <= state.keys():
+    if not isinstance(state, dict) or not state.keys() >= _PARTS:
         raise ValueError(f"{path} is not a checkpoint of this kind of run")
     return state
 
 
-def config_of(state: dict[str, Any]) -> Config:
-    """The configuration a checkpoint was written with."""
-    return Config(**state["config"])
+def check_fits(
+    path: Path, state: dict[str, Any], config: Config, shape: dict[str, int], policy: torch.Tensor
+) -> None:
+    """Refuse a checkpoint of another game, shape, collection of tables, configuration or policy.
 
-
-def check_fits(path: Path, state: dict[str, Any], config: Config, shape: dict[str, int]) -> None:
-    """Refuse a checkpoint of another game, shape, collection of tables or configuration."""
+    policy: (n, A) what it does at the first states; devices may round it differently.
+    """
     there = state["config"].get("name")
     if there != config.name:
         raise ValueError(f"{path} is a checkpoint of {there!r}; this run is of {config.name!r}")
@@ -52,6 +52,8 @@ def check_fits(path: Path, state: dict[str, Any], config: Config, shape: dict[st
     different = config.differences(state["config"])
     if different:
         raise ValueError(f"{path} was written by another configuration: {'; '.join(different)}")
+    if not torch.allclose(state["policy"], policy.cpu(), atol=1e-3):
+        raise ValueError(f"{path} was written under another policy")
 
 
 class Metrics:
@@ -73,9 +75,8 @@ class Metrics:
             with path.open(newline="") as file:
                 rows = [row for row in list(csv.reader(file))[1:] if len(row) == len(COLUMNS)]
             kept = [row for row in rows if int(row[0]) <= up_to]
-        part = path.with_name(f"{path.name}.part")
-        self._write(part, "w", [COLUMNS, *kept])
-        os.replace(part, path)
+        with replacing(path) as part:
+            self._write(part, "w", [COLUMNS, *kept])
 
     def append(self, step: int, curve: str, blocks: torch.Tensor) -> None:
         """blocks: (len(BLOCKS), E)."""

@@ -20,6 +20,7 @@ from jmdp_lib.atari.state import Draw, Snapshot
 from jmdp_lib.atari.tables import Tables
 from jmdp_lib.memory import require
 from jmdp_lib.outcomes import Outcome
+from jmdp_lib.sampling import child
 
 # States per trajectory: enough to make up for the way to its start; few where they should be
 # independent.
@@ -63,6 +64,8 @@ def collect(
 ) -> Tables:
     """Actions queried at `num_states` states, the followed ones among them.
 
+    seed: of the play. The same seed plays alike whatever is asked of the states on the way: states
+        to be held out, or to be evaluated, need another one.
     actions: so many of each state, drawn afresh; None: all. Few actions of many states cost what
         all actions of few do.
     follow, follow_share: up to so many steps, after this share of the queries. A pair is queried
@@ -114,18 +117,13 @@ def _run(
     checks.at_least("start_steps", settings["start_steps"], 1)
     env = shared_env(*(settings[name] for name in ("game", "sticky_prob", "frame_skip", "obs")), 0)
     actions = settings["actions"]
-    if actions is not None and not 2 <= actions <= env.num_actions:
+    if actions is not None and not 2 <= checks.at_least("actions", actions, 0) <= env.num_actions:
         raise ValueError(f"actions must lie in 2..{env.num_actions}, got {actions}")
     row = env.reset()[0].size * ((actions or env.num_actions) + 1)
     rows = num_states * (len(_patterns(env)) if settings["enumerated"] else 1)
     require(2.0 * row * rows, f"{rows:,} tables of {settings['game']}")  # parts, then the whole
-    sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
     sizes = [min(chunk, num_states - i) for i in range(0, num_states, chunk)]
-    keys = [(*sequence.spawn_key, i) for i in range(len(sizes))]  # unlike spawn: the same twice
-    jobs = [
-        _Job(np.random.SeedSequence(sequence.entropy, spawn_key=key), size, **settings)
-        for key, size in zip(keys, sizes, strict=True)
-    ]
+    jobs = [_Job(child(seed, i), size, **settings) for i, size in enumerate(sizes)]
     return in_processes(_play_chunk, jobs, processes, f"{settings['game']} states")
 
 

@@ -74,8 +74,14 @@ class Config:
             checks.one_of("kinds", kind, KINDS)
         if len(set(self.members)) < len(self.members):
             raise ValueError(f"every member must be named once, got {self.members}")
-        if checks.real("sigma", self.sigma) < 0:
+        if checks.finite("sigma", self.sigma) < 0:
             raise ValueError(f"sigma must not be negative, got {self.sigma}")
+        if self.loadings is not None:
+            checks.floats("loadings", self.loadings, "action")
+        if not isinstance(self.complete, bool):
+            raise ValueError(f"complete must be True or False, got {self.complete!r}")
+        if self.image is not None and len(self.image) != 3:
+            raise ValueError(f"image must be (channels, height, width), got {self.image}")
         for name in (
             "hidden",
             "shared_dim",
@@ -93,12 +99,13 @@ class Config:
             checks.positive(name, getattr(self, name))
         if not checks.real("reward_clip", self.reward_clip) > 0:
             raise ValueError(f"reward_clip must be positive, got {self.reward_clip}")
-        if not checks.real("weight_decay", self.weight_decay) >= 0:
+        if not checks.finite("weight_decay", self.weight_decay) >= 0:
             raise ValueError(f"weight_decay must not be negative, got {self.weight_decay}")
         checks.probability("pair_share", self.pair_share)
         if not 0 < checks.real("polyak", self.polyak) <= 1:
             raise ValueError(f"polyak must lie in (0, 1], got {self.polyak}")
-        if len(self.block_weights) != len(BLOCKS) or min(self.block_weights) < 0:
+        weights = checks.floats("block_weights", self.block_weights, "block")
+        if len(weights) != len(BLOCKS) or min(weights) < 0:
             raise ValueError(
                 f"block_weights must be {len(BLOCKS)} numbers >= 0, for {', '.join(BLOCKS)}; "
                 f"got {self.block_weights}"

@@ -17,6 +17,12 @@ from jmdp_lib.atari.networks import Network, num_features
 from jmdp_lib.atari.tables import Tables
 from jmdp_lib.checks import Floats
 
+_INTEGERS = ("actions", "previous", "next_previous", "next_ids", "state_ids", "pairs")
+_TYPES: dict[str, type] = {
+    "observations": np.uint8, "next_observations": np.uint8, "terminated": np.bool_,
+    **dict.fromkeys(_INTEGERS, np.integer),
+}  # fmt: skip
+
 
 class Batch(NamedTuple):
     """B queried states, K tables of each, m actions of each (the same in all its tables).
@@ -46,9 +52,10 @@ class Data:
     States with fewer tables are padded with weight 0. Entries are drawn as often as their states
     were met. A state of which other actions were queried at another visit is another entry.
 
-    actions: (N, m). rows, weights: (G, K). state_ids: (G,). pairs: (P, 2) entries.
-    cumulative: (G,) for sampling. next_ids: (N, m) small numbers, equal iff the successors are the
-    same state.
+    actions: (N, m). observations: (N, D) uint8. previous: (N,). rewards, alive: (N, m), as in
+    `Batch`. next_observations: (N, m, D) uint8. next_previous: (N, m). next_ids: (N, m) small
+    numbers, equal iff the successors are the same state. rows, weights: (G, K). state_ids: (G,).
+    pairs: (P, 2) entries. cumulative: (G,) for sampling.
     """
 
     actions: Tensor
@@ -179,9 +186,10 @@ def check_tables(tables: Tables) -> None:
     count, actions, queried = len(tables), tables.num_actions, tables.actions
     if not count:
         raise ValueError("tables must hold at least one row, got none")
-    for name in ("observations", "next_observations"):
-        if getattr(tables, name).dtype != np.uint8:
-            raise ValueError(f"tables.{name} must be uint8, got {getattr(tables, name).dtype}")
+    for name, kind in _TYPES.items():
+        found = getattr(tables, name).dtype
+        if not np.issubdtype(found, kind):
+            raise ValueError(f"tables.{name} must be of type {kind.__name__}, got {found}")
     checks.floats("tables.rewards", tables.rewards, "row", "column")
     weights = checks.floats("tables.weights", tables.weights, "row")
     checks.refuse("tables.weights", weights, weights <= 0, "is not positive", ("row",))

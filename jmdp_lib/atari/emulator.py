@@ -26,16 +26,21 @@ def _roms() -> dict[str, str]:
 
 def games() -> list[str]:
     """The names that `CoupledAtari` takes: Adventure, AirRaid, ..., Zaxxon."""
-    return sorted(rom.title().replace("_", "") for rom in _roms().values())
+    return sorted(title(rom) for rom in _roms().values())
+
+
+def title(rom: str) -> str:
+    """`BattleZone` for battle_zone."""
+    return rom.title().replace("_", "")
 
 
 def rom_id(game: str) -> str:
     """`battle_zone` for BattleZone, battle_zone or battlezone; the closest names for a typo."""
-    key = game.lower().replace("_", "") if isinstance(game, str) else game
+    key = game.lower().replace("_", "") if isinstance(game, str) else ""
     if key in _roms():
         return _roms()[key]
     names = {name.lower(): name for name in games()}
-    close = [names[k] for k in difflib.get_close_matches(str(key), names, n=3, cutoff=0.5)]
+    close = [names[k] for k in difflib.get_close_matches(key, names, n=3, cutoff=0.5)]
     hint = f"did you mean {' or '.join(close)}?" if close else "games() lists the names"
     raise ValueError(f"unknown game {game!r}: {hint}")
 

@@ -143,6 +143,7 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
             raise ValueError(f"a snapshot of {snapshot.game} cannot be restored in {self.game}")
         shape = self._start.observation.shape
         checks.same_shape("the snapshot's observation", snapshot.observation.shape, shape, "obs")
+        self._check(snapshot.draw)
         self.ale.restoreState(snapshot.saved)
         self._play(snapshot.moves)
         self._started = True
@@ -152,16 +153,31 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
     def redraw(self, draw: Draw | None = None) -> None:
         """Replace this state's table by a fresh one, or by the one of a given draw."""
         self._running("redraw")
-        if draw is not None and not 0 <= draw.repeats <= self.frame_skip:
-            raise ValueError(f"repeats must lie in 0..{self.frame_skip}, got {draw.repeats}")
+        self._check(draw)
         self._go_here()
         self._enter(self._here(draw))
+
+    def _check(self, draw: Draw | None) -> None:
+        """Refuse a draw that is not one of this environment's."""
+        if draw is None:
+            return
+        if not isinstance(draw, Draw):
+            raise TypeError(f"draw must be a Draw or None, got {draw!r}")
+        if type(draw.repeats) is not int or not 0 <= draw.repeats <= self.frame_skip:
+            raise ValueError(f"repeats must lie in 0..{self.frame_skip}, got {draw.repeats!r}")
+        low = self.frame_skip if self.sticky_prob == 1.0 else 0
+        high = self.frame_skip if self.sticky_prob > 0.0 else 0
+        if not low <= draw.repeats <= high:
+            raise ValueError(f"{draw} has probability 0: sticky_prob is {self.sticky_prob}")
+        if (draw.shock is None) != (self.shock is None):
+            raise ValueError(f"{draw} does not fit: the shock is {self.shock}")
 
     def _enter(self, here: Snapshot) -> None:
         """Start the visit of the state that the emulator stands at, saved or not."""
         self._saved, self._moves = here.saved, here.moves
         self.previous, self.observed, self._over = here.previous, here.observation, here.over
         self.draw = draw = self._sample() if here.draw is None else here.draw
+        self._u = draw.shock or 0.0
         self._repeated = (self._codes[self.previous],) * draw.repeats
         self._free = self.frame_skip - draw.repeats  # frames that obey the action
         self._next_previous = None if self._free else self.previous  # None: the action
@@ -227,7 +243,7 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         over, info = terminated or truncated, {"lives": ale.lives()}
         earned = float(reward)
         if self._scales is not None:
-            earned = min(max(earned, -1.0), 1.0) + self._scales[action] * self.draw.shock
+            earned = min(max(earned, -1.0), 1.0) + self._scales[action] * self._u
         seen = checks.frozen(self._observe())
         previous = action if self._next_previous is None else self._next_previous
         after = Snapshot(self.game, saved, moves, previous, seen, over, None)

@@ -14,7 +14,6 @@ made twice, so that a run that was killed goes on where it stopped:
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -30,11 +29,14 @@ from jmdp_lib.atari.archive import Archive
 from jmdp_lib.atari.collect import collect, evaluation_states
 from jmdp_lib.atari.config import BLOCKS, Config
 from jmdp_lib.atari.data import Data
+from jmdp_lib.atari.emulator import rom_id
+from jmdp_lib.atari.env import OBSERVATIONS
 from jmdp_lib.atari.evaluation import Gaps, backed_up_gaps, predict_gaps, uniform
 from jmdp_lib.atari.gaps import PairRecords, gap_estimates
 from jmdp_lib.atari.montecarlo import record_pairs
 from jmdp_lib.atari.tables import Tables
-from jmdp_lib.atari.training import Trained, train
+from jmdp_lib.atari.training import Trained, require_device, train
+from jmdp_lib.files import replacing
 
 COUPLINGS = ("reward", "sticky")
 _PREDICTED = ("gap_mean", "coupled", "independent")
@@ -72,7 +74,16 @@ class Experiment:
     horizon: int = 300
 
     def __post_init__(self) -> None:
+        rom_id(self.game)
         checks.one_of("coupling", self.coupling, COUPLINGS)
+        checks.one_of("obs", self.obs, OBSERVATIONS)
+        for name in ("num_states", "num_held_out", "num_evaluation", "spacing", "horizon"):
+            checks.at_least(name, getattr(self, name), 1)
+        checks.at_least("pairs_per_state", self.pairs_per_state, 1)
+        checks.at_least("repeats", self.repeats, 3)  # for a variance with its error
+        if self.actions is not None:
+            checks.at_least("actions", self.actions, 2)
+        checks.probability("follow_share", self.follow_share)
         if (self.coupling == "sticky") != (self.config.sigma == 0.0):
             raise ValueError(f"sigma = {self.config.sigma} does not go with {self.coupling!r}")
         if self.config.complete != (self.coupling == "reward"):
@@ -106,9 +117,8 @@ def run(
     predicted = _predictions(trained, evaluation, experiment.num_evaluation)
     frames = [compare(experiment, seed, records, gaps, how) for how, gaps in predicted.items()]
     frame = pd.concat(frames, ignore_index=True)
-    part = home / f"gaps-{seed}.csv.part"
-    frame.to_csv(part, index=False, float_format="%.8g")
-    os.replace(part, home / f"gaps-{seed}.csv")
+    with replacing(home / f"gaps-{seed}.csv") as part:
+        frame.to_csv(part, index=False, float_format="%.8g")
     return frame
 
 
@@ -117,6 +127,7 @@ def learn(
     processes: int | None = None,
 ) -> Trained:  # fmt: skip
     """The trained ensemble of one seed; from its checkpoint where that is finished."""
+    require_device(device)
     tables, held_out = gather(experiment, seed, home, processes)
     config = replace(experiment.config, seed=seed)
     return train(tables, config, home / f"run-{seed}", held_out, device=device)
@@ -175,7 +186,7 @@ def compare(
 ) -> pd.DataFrame:
     """Predictions of S states beside Monte Carlo: a row per member, state and action pair."""
     config = experiment.config
-    found = gap_estimates(records, config.gammas, config.sigma, config.loadings)
+    found = gap_estimates(records, config.gammas, config.sigma, config.loadings, config.reward_clip)
     assert found.state_rows is not None
     assert found.actions is not None
     state, (a, b) = found.state_rows, found.actions.T
@@ -283,9 +294,8 @@ def _claim(experiment: Experiment, home: Path) -> None:
             raise ValueError(f"{home} holds another experiment: {'; '.join(different)}")
         return
     home.mkdir(parents=True, exist_ok=True)
-    part = home / f".settings.{os.getpid()}.part"
-    part.write_text(json.dumps(here, indent=1) + "\n")
-    os.replace(part, path)
+    with replacing(path) as part:
+        part.write_text(json.dumps(here, indent=1) + "\n")
 
 
 def _once(kind: type[Kind], path: Path, make: Callable[[], Kind]) -> Kind:

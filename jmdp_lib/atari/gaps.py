@@ -130,18 +130,18 @@ def gap_estimates(
     gammas: ArrayLike,
     sigma: float = 0.0,
     loadings: ArrayLike | None = None,
-    clip: bool = True,
+    reward_clip: float = 1.0,
 ) -> GapEstimates:
     """Gap mean and variance of every (state, actions), each with three pairs or more.
 
     Returns are cut at the records' horizon H: what is missing is of size gamma^H.
 
-    gammas: (C,). sigma, loadings (A,): the reward shock; None: all ones. clip: rewards to
-    [-1, 1], as the diagnostic has them.
+    gammas: (C,). sigma, loadings (A,): the reward shock; None: all ones. Rewards are clipped to
+    [-reward_clip, reward_clip], by default as the diagnostic has them.
     """
-    gammas = checks.floats("gammas", gammas, "gamma")
-    for gamma in gammas:
-        checks.discount(gamma)
+    gammas = _discounts(gammas)
+    if not checks.real("reward_clip", reward_clip) > 0:
+        raise ValueError(f"reward_clip must be positive, got {reward_clip}")
     key = np.column_stack([records.state_rows, records.actions])
     groups, inverse, counts = np.unique(key, axis=0, return_inverse=True, return_counts=True)
     if counts.min() < 3:
@@ -151,7 +151,7 @@ def gap_estimates(
             f"({a}, {b}) has {counts.min()}"
         )
     group = inverse.ravel()  # (M,) in range(K)
-    returns = discounted_returns(records, gammas, clip)  # (C, M, 2)
+    returns = discounted_returns(records, gammas, reward_clip)  # (C, M, 2)
     gap_shock, own_shock = shock_variances(records, gammas, sigma, loadings)
     gap = returns[..., 0] - returns[..., 1]
     coupled = variance_values(gap, group) + gap_shock
@@ -168,9 +168,9 @@ def gap_estimates(
     )  # fmt: skip
 
 
-def discounted_returns(records: PairRecords, gammas: Floats, clip: bool = True) -> Floats:
+def discounted_returns(records: PairRecords, gammas: Floats, reward_clip: float) -> Floats:
     """(C, M, 2) returns of both branches without shocks, cut at the horizon."""
-    rewards = np.clip(records.rewards, -1.0, 1.0) if clip else records.rewards
+    rewards = np.clip(records.rewards, -reward_clip, reward_clip)
     powers = np.asarray(gammas)[:, None] ** np.arange(rewards.shape[2])
     return np.moveaxis(rewards.astype(np.float64) @ powers.T, 2, 0)
 
@@ -185,7 +185,7 @@ def shock_variances(
         if records.played.max() >= table.size:
             raise ValueError(f"loadings has {table.size} actions, {records.played.max()} is played")
         weights *= table[records.played]
-    weights *= checks.real("sigma", sigma)
+    weights *= checks.finite("sigma", sigma)
     own = weights**2
     shared = (weights[:, 0] - weights[:, 1]) ** 2
     gap = np.where(records.same_state, shared, own.sum(1))  # (M, H)
@@ -198,10 +198,15 @@ def shock_ratio(gammas: ArrayLike, loadings: ArrayLike | None = None) -> Floats:
 
     Averaged over the first actions a != b; 1 / gamma^2 where all loadings are one.
     """
-    gamma = checks.floats("gammas", gammas, "gamma")
+    gamma = _discounts(gammas)
     w = np.ones(2) if loadings is None else checks.floats("loadings", loadings, "action")
     later = 2.0 * gamma**2 / (1.0 - gamma**2) * np.mean(w**2)
     apart = ~np.eye(w.size, dtype=bool)
     shared = np.mean(np.subtract.outer(w, w)[apart] ** 2)
     with np.errstate(divide="ignore"):  # gamma = 0 with equal loadings: the gap is constant
         return (2.0 * np.mean(w**2) + later) / (shared + later)
+
+
+def _discounts(gammas: ArrayLike) -> Floats:
+    """(C,) in [0, 1)."""
+    return np.array([checks.discount(gamma) for gamma in checks.floats("gammas", gammas, "gamma")])

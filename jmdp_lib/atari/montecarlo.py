@@ -20,6 +20,7 @@ from jmdp_lib.atari.gaps import PairRecords
 from jmdp_lib.atari.processes import in_processes, shared_env
 from jmdp_lib.atari.state import Snapshot
 from jmdp_lib.checks import Ints
+from jmdp_lib.sampling import child
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,9 @@ def record_pairs(
     horizon = checks.at_least("horizon", horizon, 1)
     pairs_per_state = checks.at_least("pairs_per_state", pairs_per_state, 1)
     repeats = checks.at_least("repeats", repeats, 1)
+    for row, start in enumerate(starts):
+        if not isinstance(start, Snapshot):
+            raise TypeError(f"starts[{row}] must be a Snapshot, got {start!r}")
     env = shared_env(starts[0].game, sticky_prob, frame_skip, obs, 0)
     for row, start in enumerate(starts):
         if start.over or start.game != env.game:
@@ -76,14 +80,8 @@ def record_pairs(
         outside = (fixed < 0) | (fixed >= env.num_actions)
         why = f"is not one of the {env.num_actions} actions"
         checks.refuse("actions", fixed, outside, why, ("pair", "branch"))
-    sequence = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
-    jobs = [
-        _Job(
-            np.random.SeedSequence(sequence.entropy, spawn_key=(*sequence.spawn_key, row)), row,
-            start, sticky_prob, frame_skip, obs, horizon, fixed, pairs_per_state, repeats,
-        )
-        for row, start in enumerate(starts)
-    ]  # fmt: skip
+    settings = (sticky_prob, frame_skip, obs, horizon, fixed, pairs_per_state, repeats)
+    jobs = [_Job(child(seed, row), row, start, *settings) for row, start in enumerate(starts)]
     parts = in_processes(_play_state, jobs, processes, f"{env.game} pairs")
     return PairRecords(
         *(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(PairRecords))

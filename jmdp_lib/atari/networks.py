@@ -23,7 +23,7 @@ steer the features of the other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import torch
@@ -33,6 +33,7 @@ from torch.nn import functional
 from jmdp_lib.atari.config import Config
 
 Params = dict[str, Tensor]
+_SIZES = ("config", "num_actions", "features")
 _CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # (channels, kernel, stride)
 _BITS = 20.0  # features in which siblings typically differ: how near is near, at the start
 
@@ -132,6 +133,11 @@ class Network:
     mean_offset: Tensor
     mean_scale: Tensor
     scale: Tensor
+
+    @property
+    def units(self) -> Params:
+        """Its tensors, by name: with config and sizes, all of it."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _SIZES}
 
     def initial(self, generator: torch.Generator) -> Params:
         """He-uniform weights, drawn on the CPU: the same for every member and device."""

@@ -21,11 +21,11 @@ class Draw(NamedTuple):
     repeats: leading frames on which the sticky lottery repeats the previous action, whatever the
         queried action is. A repeat after the first frame that obeys repeats the queried action
         itself, so of the 2^frame_skip patterns only frame_skip + 1 differ.
-    shock: U of the reward shock.
+    shock: U of the reward shock; None where there is none.
     """
 
     repeats: int
-    shock: float = 0.0
+    shock: float | None = None
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -58,7 +58,9 @@ class Shock:
 
 
 class Snapshot(NamedTuple):
-    """A JMDP state of one game, to be restored by any `CoupledAtari` of that game; it pickles.
+    """A JMDP state of one game; it pickles.
+
+    To be restored by any `CoupledAtari` of that game; with its draw, by one of the same lottery.
 
     Attributes:
         game: ROM id.

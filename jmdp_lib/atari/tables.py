@@ -55,8 +55,11 @@ class Tables(Archive):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "num_actions", int(self.num_actions))  # an array in a file
-        n, m = np.shape(self.rewards)
-        d = np.shape(self.observations)[-1]
+        for name, axes in (("rewards", "(N, m)"), ("observations", "(N, D)")):
+            if np.ndim(getattr(self, name)) != 2:
+                found = np.shape(getattr(self, name))
+                raise ValueError(f"{name} must have shape {axes}, got {found}")
+        (n, m), d = np.shape(self.rewards), np.shape(self.observations)[1]
         for name, shape, meaning in (
             ("actions", (n, m), "(N, m)"),
             ("observations", (n, d), "(N, D)"),

@@ -24,9 +24,10 @@ from jmdp_lib.atari.config import BLOCKS, Config
 from jmdp_lib.atari.data import Data, fingerprint, network_for
 from jmdp_lib.atari.evaluation import Policy, expected_errors, look_ahead, uniform
 from jmdp_lib.atari.losses import block_errors
-from jmdp_lib.atari.networks import Network, Params
+from jmdp_lib.atari.networks import Network, Params, num_features
 from jmdp_lib.atari.sampled import sampled_errors
 from jmdp_lib.atari.tables import Tables
+from jmdp_lib.sampling import child
 from jmdp_lib.solvers.fixed_point import progress as show_progress
 
 
@@ -43,16 +44,37 @@ class Trained:
         """The curves, as `checkpoints.Metrics` writes them."""
         return self.folder / "metrics.csv"
 
+    @staticmethod
+    def load(folder: str | Path, device: str = "cpu") -> Trained:
+        """The run in a folder as its last checkpoint has it: no tables are needed to predict."""
+        place, folder = require_device(device), Path(folder)
+        state = checkpoints.load(folder / "checkpoint.pt")
+        config, actions = Config(**state["config"]), state["shape"]["num_actions"]
+        size = num_features(config, actions, state["shape"]["observation size"])
+        units = {name: unit.to(place) for name, unit in state["units"].items()}
+        params = {name: weight.to(place) for name, weight in state["params"].items()}
+        return Trained(Network(config, actions, size, **units), params, folder)
+
 
 def require_device(name: str) -> torch.device:
-    """`cpu`, `cuda`, ...: refused where it is not there."""
+    """`cpu`, `cuda` or `cuda:1`, refused where it is not there."""
     try:
         device = torch.device(name)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise ValueError(f"device {name!r} is unknown: {error}") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device must be 'cpu' or 'cuda', got {name!r}")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise RuntimeError(f"device {name!r} was asked for, but there is no GPU; use device='cpu'")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise RuntimeError(f"device {name!r} was asked for; GPUs: {torch.cuda.device_count()}")
     return device
+
+
+def _generator(device: torch.device, seed: int, *key: int) -> torch.Generator:
+    """A stream of a run: 0 its first weights, 1 its batches, (2, step) the batch watched then."""
+    own = child(seed, *key).generate_state(1, np.uint64)
+    return torch.Generator(device).manual_seed(int(own[0]))
 
 
 def learning_rate(config: Config, step: int) -> float:
@@ -89,7 +111,15 @@ def train(
     policy = policy or uniform(tables.num_actions)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    run = _Run.start(network, tables, held_out, folder)
+    shape = {
+        "num_actions": tables.num_actions,
+        "observation size": tables.observations.shape[1],
+        "checksum": fingerprint(tables),
+        "held-out checksum": 0 if held_out is None else fingerprint(held_out),
+    }
+    with torch.no_grad():
+        acts = policy(data.observations[:64], data.previous[:64])
+    run = _Run.start(network, shape, acts, folder)
     metrics = checkpoints.Metrics(folder / "metrics.csv", config, run.step if run.resumed else None)
 
     watched = replace(config, complete=False, batch=min(config.batch, 256))
@@ -97,8 +127,7 @@ def train(
     def log_sampled(step: int) -> None:
         """A fresh batch each time, by the step's own stream: a resumed run draws the same."""
         if check is not None:
-            own = np.random.SeedSequence([config.seed, step]).generate_state(1, np.uint64)
-            stream = torch.Generator(place).manual_seed(int(own[0]))
+            stream = _generator(place, config.seed, 2, step)
             batch, followed = check.sample(watched, stream)
             errors = sampled_errors(network, run.online, batch, followed, policy, stream)
             metrics.append(step, "sampled", errors)
@@ -142,6 +171,7 @@ class _Run:
 
     network: Network
     shape: dict[str, int]
+    policy: Tensor  # (n, A) what it does at the first states
     path: Path
     online: Params
     target: Params
@@ -152,20 +182,14 @@ class _Run:
     resumed: bool
 
     @classmethod
-    def start(cls, network: Network, tables: Tables, held_out: Tables | None, folder: Path) -> _Run:
+    def start(cls, network: Network, shape: dict[str, int], policy: Tensor, folder: Path) -> _Run:
         config, device = network.config, network.scale.device
-        shape = {
-            "num_actions": tables.num_actions,
-            "observation size": tables.observations.shape[1],
-            "checksum": fingerprint(tables),
-            "held-out checksum": 0 if held_out is None else fingerprint(held_out),
-        }
         path = folder / "checkpoint.pt"
         state = None
         if path.exists():
             state = checkpoints.load(path)
-            checkpoints.check_fits(path, state, config, shape)
-        online = network.initial(torch.Generator().manual_seed(config.seed))
+            checkpoints.check_fits(path, state, config, shape, policy)
+        online = network.initial(_generator(torch.device("cpu"), config.seed, 0))
         if state:
             online = {name: state["params"][name].to(device) for name in online}
         for weight in online.values():
@@ -178,7 +202,7 @@ class _Run:
             weight_decay=config.weight_decay,
             capturable=graph,
         )
-        generator = torch.Generator(device).manual_seed(config.seed)
+        generator = _generator(device, config.seed, 1)
         step = int(state["step"]) if state else 0
         if state:
             target = {name: state["target"][name].to(device) for name in target}
@@ -195,7 +219,17 @@ class _Run:
         units = torch.stack([network.mean_scale, *[network.scale] * (len(BLOCKS) - 1)])
         weights = torch.tensor(config.block_weights, device=device)[:, None] / units**2
         return cls(
-            network, shape, path, online, target, optimiser, generator, weights, step, bool(state)
+            network,
+            shape,
+            policy,
+            path,
+            online,
+            target,
+            optimiser,
+            generator,
+            weights,
+            step,
+            bool(state),
         )
 
     def save(self) -> None:
@@ -204,6 +238,8 @@ class _Run:
             {
                 "config": asdict(self.network.config),
                 "shape": self.shape,
+                "policy": self.policy,
+                "units": self.network.units,
                 "device": self.network.scale.device.type,
                 "step": self.step,
                 "params": {name: w.detach() for name, w in self.online.items()},
