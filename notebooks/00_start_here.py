@@ -180,7 +180,7 @@ plt.show()
 # %% [markdown]
 # Right against left, in every cell: how much better on average, how sure, and how often at most it is no
 # better. Next to a side wall one of the two moves leads nowhere, and the mean is small. Further down the
-# prize is further away: the mean shrinks faster than the spread, and the bound grows.
+# prize is further away: the mean shrinks, the spread does not, and the bound grows.
 
 # %%
 middle = f"{m.gap_mean[12, right, left]:.2f}"
@@ -210,7 +210,7 @@ claims.check("and their gap variance, in the middle", f"{variance:.2f}", varianc
 
 # %%
 class Fair:
-    num_states, num_actions, gamma, reward_bound = 1, 2, 0.5, 30.0
+    num_states, num_actions, gamma = 1, 2, 0.5
 
     def query(self, state, actions, rng):
         sun = rng.normal()  # one sky for all asked actions

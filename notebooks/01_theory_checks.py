@@ -468,8 +468,8 @@ for power in (0.5, 1.1):
         raise AssertionError(f"power {power} was accepted")
 
 # %% [markdown]
-# With $\alpha = n^{-\omega}$ over visits $n$, stochastic approximation theory predicts an error that falls
-# like $n^{-\omega/2}$ once the start is forgotten.
+# With $\alpha = n^{-p}$ over visits $n$, here $p = 0.8$, stochastic approximation theory predicts an error that
+# falls like $n^{-p/2}$ once the start is forgotten.
 
 # %%
 small = jl.windy_gridworld(2, gamma=0.3)
@@ -491,7 +491,7 @@ claims.check("Theorem 5.4: slope of log error, theory -0.40", f"{slope:.2f}", ag
 fig, ax = plt.subplots(figsize=(3.4, 2.6))
 figures.band(ax, visits, errors, f"median and 10-90% of {num_seeds} seeds")
 theory = middle[0] * (visits[late] / visits[late][0]) ** -0.4
-ax.loglog(visits[late], theory, "k--", label=r"$n^{-\omega/2}$")
+ax.loglog(visits[late], theory, "k--", label=r"$n^{-p/2}$")
 ax.set_xlabel("visits per coordinate")
 ax.set_ylabel(r"$\|M_k - M^\pi\|_\lambda$")
 ax.legend()

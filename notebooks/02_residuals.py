@@ -290,7 +290,7 @@ claims.check("WGW, goal policy: factor, still above its limit 0.19", f"{found:.2
 # - **Chain:** $\gamma^2$ while there are coins left, and then *nothing*: exact after 24 sweeps. Both actions lead to the same state, so the
 #   means cancel out of $c_0$ altogether.
 # - **Grid, goal policy:** a cell is left with probability 0.8 or more and never returned to, so $\sigma = \tau = 0.2$ and the rate is $0.2\,\gamma = 0.19$ in the end. Measured
-#   before rounding sets in it is a little higher, because several cells wait one after the other ($k^d\, 0.2^k$, not $0.2^k$).
+#   before rounding sets in it is still 0.29, because several cells wait one after the other ($k^d\, 0.2^k$, not $0.2^k$).
 # - **Grid, uniform policy:** the agent wanders, $\sigma = 0.997$. Differences of means fade *slower* than $\gamma^{2k}$, and the covariances must wait for them:
 #   $0.9472$ against $\gamma^2 = 0.9025$.
 #
@@ -316,8 +316,9 @@ claims.check("their slopes are gamma to 1e-6", near, near)
 
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(6.75, 2.4))
-for gamma, curve in curves.items():
-    (line,) = axes[0].semilogy(curve, label=f"{gamma:g}")
+lines = ("-", "--", "-.", ":")
+for k, (gamma, curve) in enumerate(curves.items()):
+    (line,) = axes[0].semilogy(curve, lines[k % 4], label=f"{gamma:g}")
     axes[0].plot(curve.size - 1, curve[-1], "o", ms=3, color=line.get_color())
 axes[0].set(xlabel="iteration $k$", ylabel="Bellman residual")
 axes[0].legend(title=r"$\gamma$", loc="upper right")

@@ -333,7 +333,7 @@ plt.show()
 # One gust in common at the start, and paths that merge, are all the coupling there is here. Without the first,
 # variances come out a quarter too large on average; without both, more than two fifths. The same factors are
 # what common random numbers save: to see a gap with a given error, independent runs need that many times
-# more pairs. In the paper's Atari table the factors are 83 to 135.
+# as many pairs. In the paper's Atari table the factors are 83 to 135.
 #
 # ## What to take away
 #

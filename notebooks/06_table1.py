@@ -127,7 +127,7 @@ def cell(game, gamma, kind):
 
 
 # %%
-head = ["", "γ", "Gram", "local", "local + near", "indep. / MC", "of MC itself", "1/γ²", "paper"]
+head = ["", "γ", "Gram", "local", "local + near", "indep. / MC", "simulated", "1/γ²", "paper"]
 cells = [head]
 for game in paper.index:
     for gamma in gammas:
@@ -135,7 +135,7 @@ for game in paper.index:
         first = gamma == gammas[0]
         cells.append([
             game if first else "", f"{gamma:g}", *(cell(game, gamma, k) for k in ("gram", "local", "near")),
-            f"{row.independent:.3g}", f"{row.mc_ratio:.4g}", f"{gamma**-2:.3g}",
+            f"{row.independent:#.4g}", f"{row.mc_ratio:#.4g}", f"{gamma**-2:.3g}",
             f"{paper.coupled[game]:.2f}; {paper.independent[game]:.0f}" if first else "",
         ])  # fmt: skip
 fig, ax = plt.subplots(figsize=(6.75, 3.6), layout="constrained")
@@ -145,7 +145,8 @@ plt.show()
 
 # %% [markdown]
 # Columns 3 to 5 are coupled / MC, the learned gap variance over the simulated one, for three networks.
-# The paper's pair is its coupled / MC and independent / MC, at a discount it does not name.
+# Then independent / MC, as the last of them has it and as simulated: the variance that a gap of independent
+# returns would have, over the simulated variance of the gap. The paper's pair is its coupled / MC and independent / MC, at a discount it does not name.
 
 # %%
 ours = table[table.kind == "near"]
@@ -173,6 +174,10 @@ name = "Boxing, gamma 0.99: variance / that of shocks alone"
 claims.check(f"{name}, simulated", played.round(3), played > 1.02)
 claims.check(f"{name}, learned", learned.round(3), learned < 1.01)
 
+# %% [markdown]
+# The same as a picture; grey is one, give or take 5%. The paper's crosses stand amid their group: it names no
+# $\gamma$.
+
 # %%
 fig, ax = plt.subplots(figsize=(6.75, 2.9), layout="constrained")
 figures.gap_ratios(ax, table, paper.coupled)
@@ -191,11 +196,11 @@ plt.show()
 # everything correlated and the gap variance collapses.
 #
 # - The **local** term, $1\{s=t\}\langle u(x), u(y)\rangle$, is a block-diagonal Gram kernel, still positive
-#   semidefinite. It fixes three games.
+#   semidefinite. One coordinate of $u$ is the shock, which is known and not learned; the plain Gram network is
+#   not told. With both, three games are right.
 # - In **Atlantis** half of all sibling states are the same again after one step, and many others meet later.
-#   Covariances between *distinct* states matter there. Inner products fit them poorly, on training pairs
-#   ($\sigma_{\mathrm{pairs}}$ in the curves of chapter 5) as elsewhere. The **near** term,
-#   $k(s,t)\langle q(x), q(y)\rangle$ with $k = e^{-|f(s)-f(t)|^2}$ and a learned linear $f$, says what is true
+#   Covariances between *distinct* states matter there, and beside the local term inner products alone miss
+#   them. The **near** term, $k(s,t)\langle q(x), q(y)\rangle$ with $k = e^{-|f(s)-f(t)|^2}$ and a learned linear $f$, says what is true
 #   of them: near states are likely to meet.
 
 # %%
@@ -285,7 +290,8 @@ claims.check("gap means, gamma 0.9: largest correlation over states", largest, l
 #
 # Without a reward shock, what do actions of one state share? The sticky lottery of chapter 5, and where they
 # meet again, their future. Four games, three seeds, 256 states, 12 pairs of games from each; the networks
-# learn from 100,000 states, three actions of each (`figures/atari_sticky.json`). All variance is now that of
+# learn from 100,000 states, three actions of each (`figures/atari_sticky.json`), and see memory and the previous
+# action, not Pong's knob. All variance is now that of
 # rewards, which are rare: at $\gamma = 0.1$ three games have gap variances below $10^{-6}$, and ratios to them
 # say nothing.
 #
@@ -376,8 +382,8 @@ claims.check(
 # %% [markdown]
 # ## What to take away
 #
-# - The covariance of a joint MDP is local. A representation that knows this is right within 5% here; one
-#   that does not, trained alike, is wrong by up to two orders of magnitude.
+# - The covariance of a joint MDP is local. A representation that knows this, and the shock, is right within 5%
+#   here; one that knows neither, on the same batches, is wrong by up to two orders of magnitude.
 # - How much coupling matters under a common shock is set by $\gamma$ and by how often branches meet. The
 #   lottery of sticky actions alone couples little.
 # - Compare with games that were played, with their standard errors, state by state.

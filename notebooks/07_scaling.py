@@ -80,7 +80,8 @@ claims.check("Sigma changed by up to more than 10, T_2 Sigma not by 1e-9", unmov
 #
 # branches at distinct states draw independent tables, so they become correlated only by meeting later. $P_2$
 # moves two branches, each by the policy's chain $P$ while they are apart. Only the diagonal has a source, the rate is $\gamma^2$
-# rather than $\gamma$, and nothing large is subtracted from anything large.
+# rather than $\gamma$, and nothing large is subtracted from anything large. (Below, grey is zero or less than a
+# ten-thousandth of the largest.)
 
 # %%
 W = np.einsum("sa,satb,tb->st", uniform, sigma, uniform)
@@ -141,21 +142,24 @@ plt.show()
 
 # %% [markdown]
 # Why the goal policy leaves so much out: branches stay within two rows of each other until one of
-# them turns up in the last column. On a 16x16 grid, seen from one branch (the dot), the *other* one can only be in a strip, unless the
-# first is at the goal already and waits. Under the uniform policy it can be anywhere, soon.
+# them turns up in the last column. On a 16x16 grid, seen from one branch (the dot), the *other* one is within two
+# rows, or has gone on up the last column; only when the first waits at the goal can it be anywhere. Under the
+# uniform policy it can be anywhere, soon.
 
 # %%
 wide = jl.windy_gridworld(16)
 policies = {"goal policy": jl.goal_policy(16), "uniform policy": jl.uniform_policy(wide)}
 everything = Queries.of(wide, None)
 around = {k: steps_to_reach(Collapsed(wide, pi), everything) for k, pi in policies.items()}
-views = [("goal policy", s) for s in (130, 223, 15)] + [("uniform policy", 130)]
+places = {"middle": 130, "last column": 223, "at the goal": 15}
+views = [("goal policy", f"goal policy,\n{where}", s) for where, s in places.items()]
+views.append(("uniform policy", "uniform policy,\nmiddle", 130))
 
 # %%
 fig, axes = plt.subplots(1, 4, figsize=(7.2, 1.9))
-for ax, (name, state) in zip(axes, views, strict=True):
+for ax, (name, title, state) in zip(axes, views, strict=True):
     image = figures.partners(ax, around[name], state, 16, 20)
-    ax.set_title(name)
+    ax.set_title(title)
 fig.colorbar(image, ax=axes, label="first reached\nafter steps", extend="max", shrink=0.9)
 figures.save(fig, "fig_partners", {p: s.ravel() for p, s in around.items()}, out_dir)
 plt.show()
@@ -198,7 +202,8 @@ plt.show()
 # A Gauss-Seidel sweep uses new values as soon as they are there. If the states are numbered such that successors come
 # first (Tarjan's strong components give that order), and no chain returns to a state it left, *one* sweep solves the
 # means; and pairs in the order of their larger number solve the covariances the same way. The goal policy is such a
-# case: gusts blow left, but right-then-up never goes back to a cell that it left.
+# case: gusts blow left, but right-then-up never goes back to a cell that it left. Below, orange entries lead to a
+# later number, blue ones to an earlier, grey ones stay. With successors first no orange is left.
 
 # %%
 kernel = Collapsed(grid, goal).kernel.toarray()

@@ -41,10 +41,10 @@ seeds = [np.random.SeedSequence([seed, k]) for k in range(num_seeds)]
 # %% [markdown]
 # ## 8.1 One coordinate at a time
 #
-# $$M(i) \leftarrow \big(1-\alpha\big) M(i) + \alpha\, \hat T_2(M, i), \qquad \alpha = n_i^{-\omega},$$
+# $$M(i) \leftarrow \big(1-\alpha\big) M(i) + \alpha\, \hat T_2(M, i), \qquad \alpha = n_i^{-p},$$
 #
 # for a coordinate $i$ picked at random and visited for the $n_i$-th time. The paper's coordinates are all
-# $|\mathcal X| + |\mathcal X|^2$ entries of $(\mu, \Sigma)$. The operator sees $\Sigma$ between *different* states only
+# $|\mathcal X| + |\mathcal X|^2$ entries of $(\mu, \Sigma)$, $\mathcal X = \mathcal S \times \mathcal A$. The operator sees $\Sigma$ between *different* states only
 # through its policy average $W(s, t)$, so it is enough to learn that: the **collapsed** form has
 # $|\mathcal S||\mathcal A| + |\mathcal S||\mathcal A|^2 + |\mathcal S|^2$ coordinates and averages over the next action instead of drawing it.
 
@@ -75,8 +75,8 @@ claims.check("updates to a tenth of the first error, full / collapsed", f"{savin
 # %% [markdown]
 # ### The rate
 #
-# Once the start is forgotten, stochastic approximation theory gives an error of order $n^{-\omega/2}$ in the
-# visits $n$ of a coordinate. At high $\gamma$ forgetting takes long, and most so for $\omega$ near 1: the steps
+# Once the start is forgotten, stochastic approximation theory gives an error of order $n^{-p/2}$ in the
+# visits $n$ of a coordinate. At high $\gamma$ forgetting takes long, and most so for $p$ near 1: the steps
 # shrink before the news from the goal has come through.
 
 # %%
@@ -84,8 +84,9 @@ powers = (0.6, 0.8, 1.0)
 quick = jl.windy_gridworld(2, gamma=0.3)
 truth = jl.jipe2(quick, jl.uniform_policy(quick), tol=1e-12).moments
 study = partial(jl.incremental_jipe2, quick, jl.uniform_policy(quick), num_updates, reference=truth)
-curves = {w: np.array([study((1.0, w), seed=s).errors for s in seeds]) for w in powers}
-visits = study((1.0, 0.8)).updates / study((1.0, 0.8)).values.size
+studies = {p: [study((1.0, p), seed=s) for s in seeds] for p in powers}
+curves = {p: np.array([run.errors for run in each]) for p, each in studies.items()}
+visits = studies[0.8][0].updates / studies[0.8][0].values.size
 
 # %%
 late = visits > visits[-1] / 30
@@ -93,24 +94,24 @@ for power, each in curves.items():
     middle = np.log(np.median(each, axis=0)[late])
     slope = np.polyfit(np.log(visits[late]), middle, 1)[0]
     near = abs(slope + power / 2) < 0.12
-    claims.check(f"slope for omega = {power}, theory {-power / 2:.2f}", f"{slope:.2f}", near)
+    claims.check(f"slope for p = {power}, theory {-power / 2:.2f}", f"{slope:.2f}", near)
 
 # %%
 fig, (left, right) = plt.subplots(1, 2)
-for form, each in errors.items():
-    figures.band(left, updates, each, form)
+for (form, each), line in zip(errors.items(), ("-", "--"), strict=True):
+    figures.band(left, updates, each, form, line)
 left.set_xlabel("updates")
 left.set_ylabel(r"$\|M_k - M^\pi\|_\lambda$")
 left.set_title("3x3 gridworld, $\\gamma = 0.8$")
-for power, each in curves.items():
-    figures.band(right, visits, each, rf"$\omega = {power}$")
+for (power, each), line in zip(curves.items(), ("-", "--", "-."), strict=True):
+    figures.band(right, visits, each, f"$p = {power}$", line)
 right.set_xlabel("visits per coordinate")
 right.set_title("2x2 gridworld, $\\gamma = 0.3$")
 left.legend()
 right.legend()
 both = {"updates": updates, "visits": visits}
 both |= {f"{k}, seed {i}": e for k, each in errors.items() for i, e in enumerate(each)}
-both |= {f"omega {w}, seed {i}": e for w, each in curves.items() for i, e in enumerate(each)}
+both |= {f"p {w}, seed {i}": e for w, each in curves.items() for i, e in enumerate(each)}
 figures.save(fig, "fig_incremental", both, out_dir)
 plt.show()
 
@@ -123,7 +124,7 @@ plt.show()
 
 # %%
 class Depot:
-    num_states, num_actions, gamma, reward_bound = 6, 3, 0.5, 15.0
+    num_states, num_actions, gamma = 6, 3, 0.5
 
     def query(self, state, actions, rng):
         demand = rng.poisson(2)
@@ -189,8 +190,10 @@ plt.show()
 # $\mu(x) = \phi(x)^\top\theta$ and $\Sigma(x, y) = \phi(x)^\top\Theta\,\phi(y)$. Projected JIPE-2 alternates $T_2$ with weighted
 # least squares and has a fixed point $\hat M$ with
 #
-# $$\|\hat M - M^\pi\| \le \frac{1}{1-\kappa}\,\|\Pi M^\pi - M^\pi\| .$$
+# $$\|\hat M - M^\pi\| \le \frac{1}{1-\kappa}\,\|\Pi M^\pi - M^\pi\| , \tag{78}$$
 #
+# $\Pi$ the projection of (69) and (70), $\kappa$ the modulus of $\Pi\, T_2$ in the norm
+# $\max\{\|\mu\|_\nu, \beta\,\|\Sigma\|_d\}$ with weights $\nu$ over state-actions and $d$ over their pairs.
 # With features that can express the answer, the answer comes out. With fewer, radial bumps on the
 # 5x5 grid say, the error falls as the number of bumps grows and stays below the bound.
 
@@ -214,8 +217,9 @@ assert found[-1] < 0.2 * found[0]
 # %% [markdown]
 # **The weights decide what is learned** (decision 10). In the paper's weights, a stationary law of the
 # pair chain, all mass is on the diagonal $x = y$: variances are pinned down, covariances are not, and
-# neither are gaps. The discounted pair occupancy keeps weight on every pair. Below, a random ergodic
-# model with exact features, so that nothing but the weights can go wrong.
+# neither are gaps. The discounted pair occupancy $d = (1-\eta)\sum_t \eta^t \rho_0 P_2^t$ with
+# $\gamma^2 < \eta < 1$ (by default $\eta = \gamma$) keeps weight on every pair; $P_2$ moves two branches. Below, a
+# random ergodic model with exact features, so that nothing but the weights can go wrong.
 
 # %%
 rng = np.random.default_rng(seed)
@@ -282,8 +286,8 @@ left.minorticks_off()
 left.set_xlabel("number of features $d$")
 left.set_ylabel("weighted norm")
 left.legend()
-for cone, values in variances.items():
-    right.plot(np.sort(values), np.linspace(0, 1, values.size), label=cone)
+for (cone, values), line in zip(variances.items(), ("-", "--", ":"), strict=True):
+    right.plot(np.sort(values), np.linspace(0, 1, values.size), line, label=cone)
 right.axvline(0.0, color="0.6", lw=0.8)
 right.set_xlabel(r"$\mathrm{Var}\, Z(s, a)$ claimed, $d = 20$")
 right.set_ylabel("share of state-actions below")

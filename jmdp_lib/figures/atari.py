@@ -12,12 +12,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-#: The four blocks of Figure 7: label and colour.
+#: The four blocks of Figure 7: label, colour, line, marker.
 BLOCK_STYLES = {
-    "mu": (r"$\mu$", "#000000"),
-    "sigma_diag": (r"$\sigma_{\mathrm{diag}}$", "#0072B2"),
-    "sigma_same": (r"$\sigma_{\mathrm{same}}$", "#D55E00"),
-    "sigma_cross": (r"$\sigma_{\mathrm{cross}}$", "#009E73"),
+    "mu": (r"$\mu$", "#000000", "-", "o"),
+    "sigma_diag": (r"$\sigma_{\mathrm{diag}}$", "#0072B2", "--", "s"),
+    "sigma_same": (r"$\sigma_{\mathrm{same}}$", "#D55E00", "-.", "^"),
+    "sigma_cross": (r"$\sigma_{\mathrm{cross}}$", "#009E73", ":", "D"),
 }
 #: The covariance networks of Table 1, and the last of them backed up from the state's own tables:
 #: label, colour, marker, place in a group.
@@ -56,22 +56,25 @@ def td_errors(ax: Axes, curves: pd.DataFrame, window: int = 1, markers: bool = F
     """Mean squared errors of the BLOCK_STYLES against SGD steps: bold mean, faint seeds.
 
     curves: columns step, seed and the blocks. window: logged steps of the moving average, centred,
-    shorter at the ends. markers: circles instead of lines, for what is measured rarely.
+    shorter at the ends. markers: instead of lines, for what is measured rarely.
     """
-    for block, (_, color) in BLOCK_STYLES.items():
+    for block, (_, color, line, marker) in BLOCK_STYLES.items():
         each = curves.pivot_table(index="step", columns="seed", values=block)
         each = each.rolling(window, center=True, min_periods=1).mean()
-        look = {"color": color, "ls": "" if markers else "-", "mfc": "none"}
-        marker = "o" if markers else ""
-        ax.semilogy(each.index, each, alpha=0.3, lw=0.6, marker=marker, ms=2, mew=0.4, **look)
-        ax.semilogy(each.index, each.mean(axis=1), lw=1.4, marker=marker, ms=4, **look)
+        drawn = {"ls": "", "marker": marker, "mfc": "none"} if markers else {"ls": line}
+        faint = {"ls": "" if markers else "-", "alpha": 0.3, "lw": 0.6, "ms": 2, "mew": 0.4}
+        ax.semilogy(each.index, each, color=color, **drawn | faint)
+        ax.semilogy(each.index, each.mean(axis=1), color=color, lw=1.4, ms=3.5, **drawn)
     return ax
 
 
 def block_legend(fig: Figure) -> None:
     """The legend of `td_errors`, below the figure."""
-    handles = [Line2D([], [], color=color, lw=1.4) for _, color in BLOCK_STYLES.values()]
-    labels = [label for label, _ in BLOCK_STYLES.values()]
+    handles = [
+        Line2D([], [], color=color, ls=line, marker=marker, mfc="none", lw=1.4, ms=3.5)
+        for _, color, line, marker in BLOCK_STYLES.values()
+    ]
+    labels = [label for label, *_ in BLOCK_STYLES.values()]
     fig.legend(handles, labels, loc="outside lower center", ncols=len(labels))
 
 

@@ -60,20 +60,21 @@ def moduli(ax: Axes, orders: Sequence[int], measured: Mapping[int, tuple[Floats,
     for order in orders:
         curve = [contraction_modulus(order, g) for g in gamma]
         width = 3.0 if order == 1 else 1.2  # order 2 has the same modulus and lies on top
-        (line,) = ax.plot(gamma, curve, lw=width, label=f"order {order}")
+        style = ("-", "-", "--", "-.")[min(order, 4) - 1]
+        (line,) = ax.plot(gamma, curve, style, lw=width, label=f"order {order}")
         if order in measured:
             ax.plot(*measured[order], ".", ms=3, color=line.get_color(), alpha=0.6)
-    ax.plot(gamma, gamma, color="0.6", lw=0.8, ls="--", zorder=0)
+    ax.plot(gamma, gamma, color="0.6", lw=0.8, ls=":", zorder=0)
     ax.set_xlabel(r"$\gamma$")
     ax.set_ylabel("contraction modulus")
     return ax
 
 
-def band(ax: Axes, x: ArrayLike, runs: ArrayLike, label: str) -> Axes:
+def band(ax: Axes, x: ArrayLike, runs: ArrayLike, label: str, line: str = "-") -> Axes:
     """Median and 10-90% band of runs (num_runs, len(x)), on log-log axes."""
     low, middle, high = np.quantile(np.asarray(runs), [0.1, 0.5, 0.9], axis=0)
-    (line,) = ax.loglog(np.asarray(x), middle, label=label)
-    ax.fill_between(np.asarray(x), low, high, color=line.get_color(), alpha=0.2, lw=0)
+    (drawn,) = ax.loglog(np.asarray(x), middle, line, label=label)
+    ax.fill_between(np.asarray(x), low, high, color=drawn.get_color(), alpha=0.2, lw=0)
     return ax
 
 
@@ -130,6 +131,7 @@ def matrix(ax: Axes, values: Floats, title: str) -> Axes:
     image = ax.imshow(np.abs(values), cmap=colors, norm=LogNorm(1e-4 * high, high))
     ax.figure.colorbar(image, ax=ax, shrink=0.75, extend="min")
     ax.set_title(title)
+    ax.set_xlabel("state")
     ax.grid(visible=False)
     return ax
 
@@ -137,8 +139,9 @@ def matrix(ax: Axes, values: Floats, title: str) -> Axes:
 def pattern(ax: Axes, kernel: Floats, title: str) -> Axes:
     """The entries of a matrix that are not zero: below, on and above the diagonal."""
     row, column = np.nonzero(kernel)
-    colors = np.array(["#0072B2", "0.6", "#D55E00"])[np.sign(column - row) + 1]
-    ax.scatter(column, row, s=5, c=colors, marker="s", lw=0)
+    for side, color, marker in ((-1, "#0072B2", "<"), (0, "0.6", "s"), (1, "#D55E00", ">")):
+        these = np.sign(column - row) == side
+        ax.scatter(column[these], row[these], s=6, color=color, marker=marker, lw=0)
     ax.set_xlim(-1, len(kernel))
     ax.set_ylim(len(kernel), -1)
     ax.set_aspect("equal")
