@@ -241,6 +241,8 @@ def run_all(
                 say(f"{e.game} {seed}: states queried")
                 task = (e, seed, homes[e.game], options.device)
                 training[trainers.submit(train_one, *task)] = task
+                for failed in [f for f in training if f.done() and f.exception()]:
+                    failed.result()  # now, not after all has been played
             for e in {e.game: e for e, _ in jobs}.values():
                 monte_carlo(e, homes[e.game], options.processes)
                 say(f"{e.game}: pairs played")

@@ -98,7 +98,7 @@ class Experiment:
 
     @property
     def play(self) -> dict[str, Any]:
-        """How all its states are played; the emulator is deterministic but for its own lottery."""
+        """How all its states are played: sticky where their lottery is the coupling."""
         return {"sticky_prob": 0.25 if self.coupling == "sticky" else 0.0, "obs": self.obs}
 
     def stream(self, purpose: int, seed: int = 0) -> np.random.SeedSequence:

@@ -219,18 +219,9 @@ class _Run:
         units = torch.stack([network.mean_scale, *[network.scale] * (len(BLOCKS) - 1)])
         weights = torch.tensor(config.block_weights, device=device)[:, None] / units**2
         return cls(
-            network,
-            shape,
-            policy,
-            path,
-            online,
-            target,
-            optimiser,
-            generator,
-            weights,
-            step,
+            network, shape, policy, path, online, target, optimiser, generator, weights, step,
             bool(state),
-        )
+        )  # fmt: skip
 
     def save(self) -> None:
         checkpoints.save(

@@ -61,9 +61,9 @@ def moduli(ax: Axes, orders: Sequence[int], measured: Mapping[int, tuple[Floats,
         curve = [contraction_modulus(order, g) for g in gamma]
         width = 3.0 if order == 1 else 1.2  # order 2 has the same modulus and lies on top
         style = ("-", "-", "--", "-.")[min(order, 4) - 1]
-        (line,) = ax.plot(gamma, curve, style, lw=width, label=f"order {order}")
+        (line,) = ax.plot(gamma, curve, style, lw=width, zorder=3, label=f"order {order}")
         if order in measured:
-            ax.plot(*measured[order], ".", ms=3, color=line.get_color(), alpha=0.6)
+            ax.plot(*measured[order], ".", ms=3, color=line.get_color(), alpha=0.4)
     ax.plot(gamma, gamma, color="0.6", lw=0.8, ls=":", zorder=0)
     ax.set_xlabel(r"$\gamma$")
     ax.set_ylabel("contraction modulus")
