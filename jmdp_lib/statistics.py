@@ -10,17 +10,6 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 
 
-def ecdf(values: ArrayLike) -> tuple[Floats, Floats]:
-    """Empirical distribution function: sorted values (K,) and the share of values <= each.
-
-    The first point is (smallest value, 0): drawn as steps (`where="post"`), it starts at zero.
-    """
-    x = np.sort(np.ravel(np.asarray(values, dtype=float)))
-    if x.size == 0 or np.isnan(x[-1]):
-        raise ValueError(f"values must be numbers, at least one, got {values!r}")
-    return np.concatenate([x[:1], x]), np.arange(x.size + 1) / x.size
-
-
 def normal_p_values(scores: ArrayLike) -> tuple[float, float]:
     """Are K scores independent draws of N(0, 1)? p-values of their largest size and their spread.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import shutil
 import subprocess
@@ -87,17 +88,20 @@ def test_a_job_ends_with_whoever_started_it(tmp_path):
     job += ["--processes", "2", "--work", str(tmp_path), "--out", str(tmp_path)]
     code = f"import subprocess; subprocess.run({job!r}, stderr=subprocess.DEVNULL)"
     parent = psutil.Popen([sys.executable, "-c", code])
-    deadline, family = time.monotonic() + 60, []
-    while len(family) < 3 and time.monotonic() < deadline:  # the job, and those that play
-        time.sleep(0.5)
-        family = parent.children(recursive=True)
-    assert len(family) >= 3
-    parent.kill()
-    parent.wait()
-    _, alive = psutil.wait_procs(family, timeout=30)
-    for process in alive:
-        process.kill()
-    assert not alive
+    deadline, family = time.monotonic() + 120, []
+    try:
+        while len(family) < 3 and time.monotonic() < deadline:  # the job, and those that play
+            time.sleep(0.5)
+            family = parent.children(recursive=True)
+        assert len(family) >= 3
+        parent.kill()
+        parent.wait()
+        _, alive = psutil.wait_procs(family, timeout=30)
+        assert not alive
+    finally:
+        for process in (parent, *family):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def test_no_notebook_software_is_needed():

@@ -76,6 +76,23 @@ def test_binder_gets_jupyter_and_all_that_the_notebooks_import() -> None:
             assert known, f"{source.name} imports {module}, which environment.yml does not install"
 
 
+def test_what_is_imported_is_declared_and_what_a_user_must_install_is_imported() -> None:
+    distributions = importlib.metadata.packages_distributions()
+    folders = ("jmdp_lib", "workflow", "book", "tests", "benchmarks")
+    files = [path for name in folders for path in sorted((ROOT / name).rglob("*.py"))]
+    own = {path.stem for path in files} | {"jmdp_lib"} | set(sys.stdlib_module_names)
+    declared, used = {canonicalize_name(r.name) for r in requirements()}, set()
+    for path in files:
+        for module in imported_modules(path.read_text()) - own:
+            owners = {canonicalize_name(name) for name in distributions.get(module, [])}
+            assert owners & declared, f"{path.name} imports {module}, which pyproject does not name"
+            if path.is_relative_to(ROOT / "jmdp_lib"):
+                used |= owners
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = {canonicalize_name(Requirement(line).name) for line in project["dependencies"]}
+    assert needed <= used, f"jmdp_lib never imports {sorted(needed - used)}"
+
+
 def imported_modules(code: str) -> set[str]:
     """The top-level names of all absolute imports."""
     names: list[str] = []

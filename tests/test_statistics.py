@@ -7,7 +7,7 @@ import pytest
 
 import jmdp_lib as jl
 from jmdp_lib.operators.pair_law import first_to_arrive
-from jmdp_lib.statistics import ecdf, mean_and_error, normal_p_values, variance_and_error
+from jmdp_lib.statistics import mean_and_error, normal_p_values, variance_and_error
 
 GRID, GOAL = jl.windy_gridworld(3), jl.goal_policy(3)
 UNIFORM = jl.uniform_policy(GRID)
@@ -35,15 +35,6 @@ def test_the_error_of_a_variance_is_right_where_the_normal_formula_is_not():
     light = rng.random((2000, 400)) < 0.5
     errors = np.array([variance_and_error(x)[1] for x in light])
     assert np.mean(errors) < 0.1 * 0.25 * np.sqrt(2 / 399)
-
-
-def test_ecdf():
-    x, share = ecdf([3.0, 1.0, 1.0, 2.0])
-    np.testing.assert_array_equal(x, [1.0, 1.0, 1.0, 2.0, 3.0])
-    np.testing.assert_array_equal(share, [0.0, 0.25, 0.5, 0.75, 1.0])
-    for bad in ([], [1.0, np.nan]):
-        with pytest.raises(ValueError, match="values must be numbers"):
-            ecdf(bad)
 
 
 def test_p_values_are_uniform_and_notice_errors_of_the_wrong_size():

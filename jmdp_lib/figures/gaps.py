@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import seaborn
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 from scipy import stats
 
+from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.statistics import ecdf
 
 # One colour and marker for each group of gaps.
 _GROUPS = (("#0072B2", "o"), ("#D55E00", "^"), ("#009E73", "s"), ("#CC79A7", "D"))
@@ -55,9 +56,8 @@ def distribution(
 ) -> Axes:
     """Empirical distribution functions, the first one thick so that the next show on top of it."""
     for number, (name, sample) in enumerate(values.items()):
-        x, share = ecdf(sample)
-        width = 2.6 if number == 0 else 1.2
-        ax.step(x, share, styles[number % len(styles)], where="post", lw=width, label=name)
+        look = {"ls": styles[number % len(styles)], "lw": 2.6 if number == 0 else 1.2}
+        seaborn.ecdfplot(x=checks.floats(name, sample, "value"), ax=ax, label=name, **look)
     ax.set_ylim(0.0, 1.02)
     return ax
 

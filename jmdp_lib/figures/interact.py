@@ -17,8 +17,10 @@ def explore(
     The figure is an ordinary output, which a stored notebook keeps; the slider replaces it in
     place. Outside IPython, or where ipywidgets is not installed, there is no slider but None.
     """
-    from IPython.display import display
-
+    try:
+        from IPython.display import display
+    except ImportError:
+        return None
     handle = display(_drawn(draw, value), display_id=True)
     try:
         import ipywidgets
