@@ -34,7 +34,7 @@ _PLAIN, _INT = (list, tuple, range), {int}
 
 def floats(name: str, values: ArrayLike, *axes: str) -> Floats:
     """A finite float64 copy of `values` with the named axes; a bad entry is named."""
-    array = _array(name, values, axes)
+    array = with_axes(name, values, axes)
     if array.dtype.kind not in "fiub":
         raise ValueError(f"{name} must hold real numbers, got dtype {array.dtype}")
     array = array.astype(np.float64)
@@ -44,7 +44,7 @@ def floats(name: str, values: ArrayLike, *axes: str) -> Floats:
 
 def integers(name: str, values: ArrayLike, *axes: str) -> Ints:
     """An int64 copy of `values` with the named axes; floats are refused even where whole."""
-    array = _array(name, values, axes)
+    array = with_axes(name, values, axes)
     if array.dtype.kind not in "iu":
         raise ValueError(f"{name} must hold integers, got dtype {array.dtype}")
     return array.astype(np.int64)
@@ -52,13 +52,18 @@ def integers(name: str, values: ArrayLike, *axes: str) -> Ints:
 
 def distributions(name: str, values: ArrayLike, *axes: str) -> Floats:
     """A copy of `values` whose last axis holds probability vectors."""
-    raw = _array(name, values, axes)
-    single = raw.dtype.kind == "f" and raw.dtype.itemsize < 8
+    raw = with_axes(name, values, axes)
     array = floats(name, raw, *axes)
     refuse(name, array, array < 0, "is negative", axes)
     totals = array.sum(-1)
-    sums_to_one(name, totals, axes[:-1], SINGLE_TOLERANCE if single else SUM_TOLERANCE)
+    sums_to_one(name, totals, axes[:-1], sum_tolerance(raw))
     return array / totals[..., None]
+
+
+def sum_tolerance(raw: NDArray[Any]) -> float:
+    """How far probabilities of this type may be from summing to one."""
+    single = raw.dtype.kind == "f" and raw.dtype.itemsize < 8
+    return SINGLE_TOLERANCE if single else SUM_TOLERANCE
 
 
 def sums_to_one(
@@ -157,7 +162,9 @@ def positive(name: str, value: float) -> float:
 
 
 def index(name: str, value: int, size: int) -> int:
-    """An integer in range(size), or an IndexError; negative indices are refused."""
+    """An integer in range(size), or an IndexError; negative indices and bools are refused."""
+    if isinstance(value, bool | np.bool_):
+        raise IndexError(f"{name} must be an integer, got {value!r}")
     try:
         number = operator.index(value)
     except TypeError:
@@ -187,7 +194,7 @@ def distinct_actions(actions: Sequence[int], num_actions: int) -> list[int]:
 def policy_matrix(model: Sized, policy: ArrayLike) -> Floats:
     """The policy as an (S, A) matrix whose rows are distributions over actions."""
     shape = (model.num_states, model.num_actions)
-    array = _array("policy", policy, ("state", "action"))
+    array = with_axes("policy", policy, ("state", "action"))
     same_shape("policy", array.shape, shape, "(num_states, num_actions)")
     return distributions("policy", array, "state", "action")
 
@@ -207,7 +214,8 @@ def grid_rows(num_states: int, columns: int) -> int:
     return rows
 
 
-def _array(name: str, values: ArrayLike, axes: Sequence[str]) -> NDArray[Any]:
+def with_axes(name: str, values: ArrayLike, axes: Sequence[str]) -> NDArray[Any]:
+    """`values` as an array with the named axes, not empty."""
     expected = f"{len(axes)} axes ({', '.join(axes)})"
     try:
         array = np.asarray(values)

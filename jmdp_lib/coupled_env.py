@@ -82,7 +82,7 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
         queried = self._table.get(_key(action))
         _seed_generator(self.env, self.draw)
         observation, reward, terminated, truncated, info = self.env.step(action)
-        result = (observation, float(reward), terminated, truncated)
+        result = (observation, _paid(self.env, action, reward), terminated, truncated)
         if queried is not None and not _same(queried, result):
             raise RuntimeError(
                 f"{_name(self.env)} did not repeat the queried outcome of action {action}: "
@@ -153,7 +153,8 @@ def _branch(env: gymnasium.Env[Any, Any], draw: int, action: Any) -> Outcome:
     _seed_generator(branch, draw)
     observation, reward, terminated, truncated, info = branch.step(action)
     after = EnvSnapshot(branch, bool(terminated or truncated), None)
-    return Outcome(action, float(reward), observation, terminated, truncated, info, after)
+    earned = _paid(env, action, reward)
+    return Outcome(action, earned, observation, terminated, truncated, info, after)
 
 
 def _seed_generator(env: gymnasium.Env[Any, Any], draw: int) -> None:
@@ -224,7 +225,19 @@ def _same(queried: Outcome, result: Sequence[Any]) -> bool:
 
 
 def _key(action: Any) -> Any:
+    """What tells actions apart: composite ones are tuples and dicts of arrays."""
+    if isinstance(action, tuple | list):
+        return tuple(map(_key, action))
+    if isinstance(action, dict):
+        return tuple((name, _key(part)) for name, part in sorted(action.items()))
     return action.tobytes() if isinstance(action, np.ndarray) else action
+
+
+def _paid(env: gymnasium.Env[Any, Any], action: Any, reward: Any) -> float:
+    """The reward of an action, if it is a number."""
+    if not np.isfinite(float(reward)):
+        raise ValueError(f"{_name(env)} paid {reward} for action {action!r}")
+    return float(reward)
 
 
 def _name(env: gymnasium.Env[Any, Any]) -> str:

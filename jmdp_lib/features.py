@@ -25,6 +25,9 @@ def aggregation_features(model: Sized, groups: ArrayLike) -> Floats:
 
 def rbf_features(rows: int, columns: int, centres: int, width: float = 1.0) -> Floats:
     """(rows * columns, centres^2 + 1): Gaussian bumps on a grid of centres, and a constant."""
+    for name, value in (("rows", rows), ("columns", columns), ("centres", centres)):
+        checks.at_least(name, value, 1)
+    checks.positive("width", width)
     cells = np.stack(np.divmod(np.arange(rows * columns), columns), axis=1)
     marks = [np.linspace(0, size - 1, centres) for size in (rows, columns)]
     middles = np.stack(np.meshgrid(*marks, indexing="ij"), axis=-1).reshape(-1, 2)
@@ -44,5 +47,6 @@ def random_features(model: Sized, dimension: int, seed: int | np.random.SeedSequ
 def per_action(state_features: ArrayLike, num_actions: int) -> Floats:
     """State features (S, c), a copy for every action: (S, A, c * A)."""
     phi = checks.floats("state_features", state_features, "state", "feature")
+    checks.at_least("num_actions", num_actions, 1)
     both = np.einsum("sc,ab->sabc", phi, np.eye(num_actions))
     return both.reshape(len(phi), num_actions, -1)

@@ -87,10 +87,12 @@ class JMDP:
         state = checks.integers("states", states, "table")
         prob = checks.floats("probs", probs, "table")
         axes = ("table", "action")
-        shape = (state.size, np.shape(rewards)[-1] if np.ndim(rewards) else 0)
+        rewards = checks.with_axes("rewards", rewards, axes)
+        next_states = checks.with_axes("next_states", next_states, axes)
+        shape = (state.size, rewards.shape[1])
         checks.same_shape("probs", prob.shape, shape[:1], "(num_tables,)")
-        checks.same_shape("rewards", np.shape(rewards), shape, "(num_tables, num_actions)")
-        checks.same_shape("next_states", np.shape(next_states), shape, "(num_tables, num_actions)")
+        checks.same_shape("rewards", rewards.shape, shape, "(num_tables, num_actions)")
+        checks.same_shape("next_states", next_states.shape, shape, "(num_tables, num_actions)")
         checks.states("states", state, num_states, "table")
         try:
             reward = checks.floats("rewards", rewards, *axes)
@@ -100,7 +102,7 @@ class JMDP:
             raise ValueError(f"{error}{_owner(str(error), state)}") from None
         checks.refuse("probs", prob, prob < 0, "is negative", ["table"])
         totals: Floats = np.bincount(state, prob, minlength=num_states).astype(float)
-        checks.sums_to_one("probs", totals, ["state"])
+        checks.sums_to_one("probs", totals, ["state"], checks.sum_tolerance(np.asarray(probs)))
         order = np.argsort(state, kind="stable")
         order = order[prob[order] > 0]
         state, prob = state[order], prob[order] / totals[state[order]]
@@ -131,7 +133,7 @@ class JMDP:
         for s, u, a in np.ndindex(shape):
             try:
                 reward, successor = step(s, a, u)
-                rewards[s, u, a] = reward
+                rewards[s, u, a] = checks.real("reward", reward)
                 successors[s, u, a] = checks.index("next state", successor, num_states)
             except (TypeError, ValueError, IndexError) as error:
                 raise ValueError(
@@ -187,6 +189,17 @@ class JMDP:
             raise ValueError("outcomes must hold at least one state with at least one action")
         rows: list[tuple[int, float, list[float], list[int]]] = []
         for s, actions in enumerate(outcomes):
+            if len(actions) != len(outcomes[0]):
+                raise ValueError(
+                    f"outcomes[{s}] (state {s}) must have {len(outcomes[0])} actions, as state 0 "
+                    f"has, got {len(actions)}"
+                )
+            for a, law in enumerate(actions):
+                if any(np.ndim(one) != 1 or len(one) != 3 for one in law):
+                    raise ValueError(
+                        f"outcomes[{s}][{a}] (state {s}, action {a}) must hold triples "
+                        f"(probability, reward, next_state), got {law!r}"
+                    )
             laws = [
                 checks.distributions(
                     f"outcomes[{s}][{a}] (state {s}, action {a})", [p for p, _, _ in law], "outcome"

@@ -122,6 +122,10 @@ def sample_gaps(
     num_pairs = checks.at_least("num_pairs", num_pairs, 3)
     asked = checks.integers("gaps", gaps, "gap", "(state, action, other action)")
     checks.same_shape("gaps", asked.shape, (len(asked), 3), "(K, 3)")
+    for s, *pair in asked.tolist():
+        checks.index("state", s, jm.num_states)
+        for action in pair:
+            checks.index("action", action, jm.num_actions)
     rows = []
     for s, a, b in asked.tolist():
         own = child(seed, s, a, b)

@@ -67,6 +67,8 @@ def test_single_precision_and_one_hot_probabilities_are_accepted():
     probs = np.array([[0.1, 0.2, 0.7]], dtype=np.float32)
     jm = jl.JMDP(probs, np.zeros((1, 3, 2)), np.zeros((1, 3, 2), dtype=int), 0.9)
     assert jm.probs.sum() == pytest.approx(1.0, abs=1e-15)
+    rest = (np.zeros((3, 2)), np.zeros((3, 2), dtype=int), 1, 0.9)
+    assert jl.JMDP.from_tables([0, 0, 0], probs[0], *rest).probs.sum() == pytest.approx(1.0)
     assert jl.jipe2(GRID, GOAL.astype(bool)).converged
     assert jl.jipe2(GRID, GOAL.tolist()).converged
 
@@ -84,6 +86,16 @@ def test_stacked_tables():
         jl.JMDP.from_outcomes([[[(1.0, 0.0, 7)]]], 0.9)
     with pytest.raises(ValueError, match="at least one state"):
         jl.JMDP.from_outcomes([], 0.9)
+    one = [(1.0, 0.0, 0)]
+    for second, message in (
+        ([one], r"outcomes\[1\] \(state 1\) must have 2 actions, as state 0 has, got 1"),
+        ([], r"outcomes\[1\] \(state 1\) must have 2 actions.*got 0"),
+        ([one, [(1.0, 0.0)]], r"outcomes\[1\]\[1\] \(state 1, action 1\) must hold triples"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            jl.JMDP.from_outcomes([[one, one], second], 0.9)
+    with pytest.raises(ValueError, match=r"rewards must be an array with 2 axes.*ragged"):
+        jl.JMDP.from_tables([0, 1], [1.0, 1.0], [[0.0], [1.0, 2.0]], [[1], [0]], 2, 0.9)
 
 
 def test_gamma_is_checked_before_any_work():
@@ -100,6 +112,7 @@ def test_gamma_is_checked_before_any_work():
         (lambda s, a, u: (0.0, 0.5), "must be an integer"),
         (lambda s, a, u: 0.0, r"step\(state 0, action 0, noise 0\)"),
         (lambda s, a, u: ("x", 0), r"step\(state 0"),
+        (lambda s, a, u: ("1.5", 0), "reward must be a real number, got '1.5'"),
         (lambda s, a, u: (np.nan if a else 0.0, 0), r"rewards\[0, 0, 1\]"),
     ],
 )
@@ -145,6 +158,8 @@ def test_users_own_couplings(coupling, message):
         (-1, [0], IndexError, "state -1 is out of range"),
         (1.5, [0], IndexError, "state must be an integer"),
         (0, [4], IndexError, "action 4 is out of range: there are 4"),
+        (True, [0], IndexError, "state must be an integer, got True"),
+        (0, [False], IndexError, "action must be an integer, got False"),
         (0, [1, 2, 1], ValueError, r"distinct, got \[1, 2, 1\]: \[1\] repeated"),
         (0, [], ValueError, "at least one action"),
         (0, 2, ValueError, "must be a sequence"),
@@ -195,6 +210,18 @@ def test_policies(policy, message, evaluate):
     [
         (lambda: jl.jipe(GRID, GOAL, order=0), "order must be at least 1, got 0"),
         (lambda: jl.jipe(GRID, GOAL, order=2.5), "order must be an integer"),
+        (lambda: jl.jipe(GRID, GOAL, order=3, max_iterations=-1), "max_iterations must be"),
+        (
+            lambda: jl.projected_jipe2(GRID, GOAL, jl.tabular_features(GRID), tol=-1.0),
+            "tol must be",
+        ),
+        (
+            lambda: jl.projected_jipe2(GRID, GOAL, jl.tabular_features(GRID), max_iterations=0),
+            "max_iterations must be at least 1",
+        ),
+        (lambda: jl.rbf_features(3, 3, 2, width=0.0), "width must be a positive"),
+        (lambda: jl.rbf_features(3, 0, 2), "columns must be at least 1"),
+        (lambda: jl.per_action(np.ones((3, 2)), 0), "num_actions must be at least 1"),
         (lambda: jl.jipe2(GRID, GOAL, tol=0.0), "tol must be a positive"),
         (lambda: jl.jipe2(GRID, GOAL, tol=np.nan), "tol must be a positive"),
         (lambda: jl.jipe2(GRID, GOAL, max_iterations=0), "max_iterations must be at least 1"),
@@ -232,6 +259,8 @@ def test_arguments(call, message):
 
 
 def test_unknown_states_and_actions():
+    with pytest.raises(IndexError, match="state 99 is out of range: there are 9"):
+        jl.sample_gaps(GRID, GOAL, [(0, 0, 1), (99, 0, 1)], 10**12)  # before any is played
     with pytest.raises(IndexError, match="state 9"):
         jl.simulate_pairs(GRID, GOAL, 9, (0, 1), 1)
     with pytest.raises(IndexError, match="action 7"):

@@ -216,3 +216,34 @@ def test_bad_calls():
     env.step(0)
     with pytest.raises(ResetNeeded, match="query after the end of the episode"):
         env.query([0])
+
+
+class Composite(Walk):
+    """Actions of two parts, one of them an array."""
+
+    action_space = spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (2,))])
+
+    def step(self, action):
+        return super().step(action[0])
+
+
+class Unpaid(Walk):
+    def step(self, action):
+        observation, _, *rest = super().step(action)
+        return observation, float("nan"), *rest
+
+
+def test_composite_actions():
+    env = jl.CoupledEnv(Composite(), seed=0)
+    env.reset()
+    one, other = (0, np.zeros(2, np.float32)), (1, np.zeros(2, np.float32))
+    first, second = env.query([one, other])
+    assert first.reward != second.reward
+    with pytest.raises(ValueError, match="distinct"):
+        env.query([one, (0, np.zeros(2, np.float32))])
+    assert env.step(other)[1] == second.reward
+
+
+def test_rewards_are_numbers():
+    with pytest.raises(ValueError, match=r"Unpaid.* paid nan for action"):
+        jl.CoupledEnv(Unpaid(), seed=0)

@@ -74,6 +74,12 @@ def test_gridworld_without_wind_has_no_wind(ax: Axes) -> None:
     assert texts(ax) == ["Goal"]
 
 
+def test_a_gust_that_moves_nobody_is_not_drawn(ax: Axes) -> None:
+    column = jl.windy_gridworld((5, 1))
+    figures.gridworld(ax, column, jl.uniform_policy(column), 1)
+    assert not any("gust" in text.get_text() for text in ax.texts)
+
+
 def test_gridworld_refuses_a_width_that_does_not_fit(ax: Axes) -> None:
     with pytest.raises(ValueError, match="9 states do not make rows of 4"):
         figures.gridworld(ax, jl.windy_gridworld(3), jl.goal_policy(3), columns=4)

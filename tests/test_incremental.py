@@ -373,7 +373,7 @@ def test_wrong_resume_and_wrong_simulator():
         jl.incremental_jipe2(jm, policy, 10, initial=run, form="collapsed")
     with pytest.raises(ValueError, match="has no `num_states`"):
         jl.incremental_jipe2(object(), policy, 10)
-    with pytest.raises(ValueError, match="more than 200,000 coordinates"):
+    with pytest.raises(ValueError, match="more than 200,000"):
         jl.incremental_jipe(jl.windy_gridworld(5), jl.goal_policy(5), 4, 10)
 
 
@@ -402,3 +402,52 @@ def test_interrupt(choice):
         assert run.visits.sum() == run.iterations
         assert np.isfinite(run.moments.mean).all()
     timer.join()
+
+
+def test_too_many_coordinates_are_counted_not_built():
+    grid = jl.windy_gridworld(30)
+    with pytest.raises(ValueError, match=r"has \d+,\d+,\d+,[\d,]+ coordinates, more than 200,000"):
+        jl.incremental_jipe(grid, jl.goal_policy(30), 4, 10)
+
+
+def test_a_reference_of_another_model_or_order_is_refused():
+    jm, policy = small_problem()
+    other = jl.jipe2(jl.windy_gridworld(2), jl.goal_policy(2))
+    for learn in (
+        jl.incremental_jipe2,
+        lambda *args, **kw: jl.incremental_jipe(args[0], args[1], 2, 10, **kw),
+    ):
+        with pytest.raises(ValueError, match=r"reference must have shape \(S, A\) = \(2, 2\)"):
+            learn(jm, policy, 10, reference=other)
+        with pytest.raises(ValueError, match="reference must be a Solution or Moments, got 3"):
+            learn(jm, policy, 10, reference=3)
+    with pytest.raises(ValueError, match="reference holds orders up to 2, needed are 3"):
+        jl.incremental_jipe(jm, policy, 3, 10, reference=jl.jipe2(jm, policy))
+    known = jl.jipe2(jm, policy)
+    assert np.isfinite(jl.incremental_jipe(jm, policy, 2, 10, reference=known).errors).all()
+
+
+def test_a_wrong_reward_bound_is_refused_before_any_query():
+    jm, policy = small_problem()
+    simulator = Broken(jm, lambda m: pytest.fail("queried"))
+    simulator.reward_bound = -1.0
+    with pytest.raises(ValueError, match=r"simulator\.reward_bound must be a positive"):
+        jl.incremental_jipe2(simulator, policy, 10)
+
+
+@pytest.mark.parametrize(
+    ("coordinate", "message"),
+    [
+        ([], "coordinate must be"),
+        ([(0, 0)] * 3, "coordinate must be"),
+        ([(0, 5)], "action 5 is out of range"),
+        ([(0, 0), (7, 0)], "state 7 is out of range"),
+    ],
+)
+def test_bad_coordinates(coordinate, message):
+    jm, policy = small_problem()
+    mean, second = np.zeros((2, 2)), np.zeros((2, 2, 2, 2))
+    with pytest.raises((ValueError, IndexError), match=message):
+        jl.sample_t2(jm, policy, mean, second, coordinate, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="policy"):
+        jl.sample_t2(jm, 5 * policy, mean, second, [(0, 0)], np.random.default_rng(0))

@@ -320,3 +320,24 @@ def test_order_4_on_the_5x5_gridworld(kind):
     gap = z[:, 0] - z[:, 1]
     cube = m.gap_moment([(state, a, b)] * 3)
     assert cube == pytest.approx((gap**3).mean(), abs=5 * (gap**3).std() / np.sqrt(len(z)))
+
+
+@pytest.mark.parametrize("gamma", [0.9, 0.999])  # sweeps, and the accelerated solver
+def test_constant_returns_have_no_correlation_however_they_are_solved(gamma):
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        successors = rng.integers(0, 6, (6, 1, 2))
+        jm = jl.JMDP(np.ones((6, 1)), rng.uniform(-1, 1, (6, 1, 2)), successors, gamma)
+        policy = np.eye(2)[rng.integers(0, 2, 6)]
+        solution = jl.jipe(jm, policy, order=2, tol=1e-4)
+        assert solution.converged
+        moments = solution.moments
+        assert np.isnan(moments.correlation).all()
+        assert np.isfinite(moments.variance).all()
+        assert np.isfinite(moments.gap_variance).all()
+
+
+def test_nothing_to_solve():
+    """gamma = 0 and no rewards: every law is empty."""
+    jm = jl.JMDP(np.ones((2, 1)), np.zeros((2, 1, 2)), np.zeros((2, 1, 2), dtype=int), 0.0)
+    assert not jl.jipe(jm, jl.uniform_policy(jm), order=3).moments.mean.any()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,7 @@ def normal_quantiles(ax: Axes, scores: Mapping[str, Floats], level: float = 0.95
                  for p in (0.5 - level / 2, 0.5 + level / 2))  # fmt: skip
     ax.fill_between(normal, low, high, color="0.9", lw=0)
     ax.plot(normal, normal, color="0.6", lw=0.8)
-    for (name, z), (color, marker) in zip(scores.items(), _GROUPS, strict=False):
+    for (name, z), (color, marker) in zip(scores.items(), cycle(_GROUPS), strict=False):
         at = stats.norm.ppf(np.arange(1, len(z) + 1) / (len(z) + 1))
         ax.plot(at, np.sort(z), marker, color=color, ms=3.0, mfc="none", mew=0.7, label=name)
     ax.set_xlabel("quantile of $N(0, 1)$")
@@ -108,6 +109,6 @@ def sorted_ratios(ax: Axes, ratios: Mapping[str, Floats], errors: Floats | None 
     at = np.arange(order.size)
     if errors is not None:
         ax.fill_between(at, 1.0 - errors[order], 1.0 + errors[order], color="0.85", lw=0)
-    for (name, ratio), (color, marker) in zip(ratios.items(), _GROUPS, strict=False):
+    for (name, ratio), (color, marker) in zip(ratios.items(), cycle(_GROUPS), strict=False):
         ax.plot(at, ratio[order], marker, color=color, ms=2.5, mfc="none", mew=0.7, label=name)
     return ax

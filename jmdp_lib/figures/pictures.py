@@ -48,6 +48,7 @@ def gridworld(ax: Axes, jm: JMDP, policy: ArrayLike, columns: int) -> Axes:
     matrix = checks.policy_matrix(jm, policy)
     rows = checks.grid_rows(jm.num_states, columns)
     prob, wind = gust_of(jm, columns)
+    prob = prob if any(wind) else 0.0  # one that moves nobody: in a single column
     goals = goal_states(jm)
     for s in range(jm.num_states):
         row, column = divmod(s, columns)

@@ -11,13 +11,15 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from numpy.typing import ArrayLike
 
+from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.model import JMDP
 from jmdp_lib.norms import contraction_modulus
 
 
 def joint_law(ax: Axes, jm: JMDP, state: int, actions: tuple[int, int], of: str) -> Axes:
-    """The joint law of the rewards (of="reward") or next states of two actions, as a square."""
+    """The joint law of the rewards or next states of two actions (of: "reward", "next state")."""
+    checks.one_of("of", of, ("reward", "next state"))
     rows = slice(jm.starts[state], jm.starts[state + 1])
     values = jm.rewards if of == "reward" else jm.next_states
     first, second = (values[rows, a] for a in actions)

@@ -24,10 +24,7 @@ def apply_t2(
     policy = checks.policy_matrix(jm, policy)
     independent = checks.one_of("coupling", coupling, COUPLINGS) == "independent"
     shape = (jm.num_states, jm.num_actions)
-    mean = checks.floats("mean", mean, "state", "action")
-    checks.same_shape("mean", mean.shape, shape, "(S, A)")
-    second = checks.floats("second", second, "state", "action", "other state", "other action")
-    checks.same_shape("second", second.shape, shape + shape, "(S, A, S, A)")
+    mean, second = checks.collection("M", mean, second, jm)
 
     gamma = jm.gamma
     v = np.einsum("sa,sa->s", policy, mean)  # E M_mu(s, A')

@@ -118,7 +118,7 @@ class MultisetOperator:
         budget = available_bytes() // 2
         constant, data, columns, starts, found = close_and_compile(
             np.array([self._encode(seed) for seed in self._seeds()], dtype=np.int64),
-            law_starts, np.array(coefficients), np.array(codes, dtype=np.int64),
+            law_starts, np.array(coefficients), np.array(codes, dtype=np.int64).reshape(-1, n),
             np.array(keys)[by_key], by_key, jm.num_states, n, budget // 12,
         )  # fmt: skip
         if starts[-1] < 0:

@@ -8,6 +8,7 @@ from math import comb
 from typing import Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
@@ -68,6 +69,26 @@ def choose(policy: Floats, state: int, rng: np.random.Generator) -> int:
 
 
 def sample_t2(
+    simulator: Simulator,
+    policy: ArrayLike,
+    mean: ArrayLike,
+    second: ArrayLike,
+    coordinate: Coordinate,
+    rng: np.random.Generator,
+) -> float:
+    """`draw_t2` of arguments that are checked first."""
+    matrix = checks.policy_matrix(simulator, policy)
+    first, both = checks.collection("M", mean, second, simulator)
+    if len(coordinate) not in (1, 2):
+        raise ValueError(f"coordinate must be [(s, a)] or [(s, a), (t, b)], got {coordinate!r}")
+    asked = [
+        (checks.index("state", s, matrix.shape[0]), checks.index("action", a, matrix.shape[1]))
+        for s, a in coordinate
+    ]
+    return draw_t2(simulator, matrix, first, both, asked, rng)
+
+
+def draw_t2(
     simulator: Simulator,
     policy: Floats,
     mean: Floats,

@@ -28,7 +28,7 @@ class Solution:
 
     Attributes:
         moments: the moment collection.
-        residuals: (iterations,), ||M_k - T M_k||_lambda for k = 0, 1, ...
+        residuals: ||M_k - T M_k||_lambda for k = 0, 1, ...
         converged: whether error_bound <= tol.
         error_bound: residuals[-1] / (1 - gamma), and an allowance for rounding: a bound on
             ||moments - M^pi||_lambda. Means are within it, moments of order k within lambda_k

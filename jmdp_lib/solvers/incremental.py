@@ -28,7 +28,7 @@ from jmdp_lib.moments import Moments
 from jmdp_lib.operators.sampled import Simulator
 from jmdp_lib.sampling import stream
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution, progress
-from jmdp_lib.solvers.learner import Learner
+from jmdp_lib.solvers.learner import Learner, known_moments
 from jmdp_lib.solvers.schedules import StepSize, selection_weights
 
 
@@ -107,11 +107,9 @@ def incremental_jipe2(
     else:
         values, visits = learner.start(initial), np.zeros(learner.blocks.size, dtype=np.int64)
     before, truth = int(visits.sum()), None
-    if isinstance(reference, Solution):
-        reference = reference.moments
-    if reference is not None:
-        checks.same_shape("reference", reference.mean.shape, learner.policy.shape, "(S, A)")
-        truth = learner.raw(learner.pack(reference.mean, reference.full_second()))
+    known = known_moments(reference, learner.policy.shape, 2)
+    if known is not None:
+        truth = learner.raw(learner.pack(known.mean, known.full_second()))
     update = learner.updater(values, visits, step, weights, rng)
     history: list[tuple[int, float, float, float]] = []
 

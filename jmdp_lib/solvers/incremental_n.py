@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement, product
+from math import comb
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,9 +18,9 @@ from jmdp_lib.norms import norm_weight
 from jmdp_lib.operators.multisets import MultisetOperator
 from jmdp_lib.operators.sampled import Simulator, sample_tn
 from jmdp_lib.sampling import stream
-from jmdp_lib.solvers.fixed_point import progress
+from jmdp_lib.solvers.fixed_point import Solution, progress
 from jmdp_lib.solvers.incremental import IncrementalSolution, spread_stops
-from jmdp_lib.solvers.learner import check_simulator
+from jmdp_lib.solvers.learner import check_simulator, known_moments, plug_in_resolution
 from jmdp_lib.solvers.schedules import StepSize
 
 MAX_COORDINATES = 200_000
@@ -52,7 +53,7 @@ def incremental_jipe(
     step_size: StepSize | tuple[float, float] | float = StepSize(),  # noqa: B008 (immutable)
     seed: int | np.random.SeedSequence = 0,
     checkpoints: int | Sequence[int] = 20,
-    reference: Moments | None = None,
+    reference: Solution | Moments | None = None,
 ) -> IncrementalSolution:
     """All moments of orders 1 to `order` from samples, coordinates picked uniformly.
 
@@ -63,15 +64,16 @@ def incremental_jipe(
     order = checks.at_least("order", order, 1)
     num_updates = checks.at_least("num_updates", num_updates, 1)
     step = StepSize.of(step_size)
+    stops = spread_stops(checkpoints, num_updates)
     every = list(product(range(matrix.shape[0]), range(matrix.shape[1])))
-    coordinates = [x for k in range(1, order + 1) for x in combinations_with_replacement(every, k)][
-        : MAX_COORDINATES + 1
-    ]
-    if len(coordinates) > MAX_COORDINATES:
+    count = sum(comb(matrix.size + k - 1, k) for k in range(1, order + 1))
+    if count > MAX_COORDINATES:
         raise ValueError(
-            f"order {order} on {len(every)} state-actions has more than {MAX_COORDINATES:,} "
-            "coordinates; use jipe, or incremental_jipe2"
+            f"order {order} on {len(every)} state-actions has {count:,} coordinates, more than "
+            f"{MAX_COORDINATES:,}; use jipe, or incremental_jipe2"
         )
+    known = known_moments(reference, matrix.shape, order)
+    coordinates = [x for k in range(1, order + 1) for x in combinations_with_replacement(every, k)]
     source = TableSource(
         {x: i for i, x in enumerate(coordinates)}, np.zeros(len(coordinates)), matrix.shape
     )
@@ -79,13 +81,13 @@ def incremental_jipe(
     orders = np.array([len(x) for x in coordinates])
     bound = getattr(simulator, "reward_bound", 1.0)
     weights = np.array([norm_weight(k, simulator.gamma, bound) for k in range(1, order + 1)])
-    exact = None if reference is None else np.array([reference.moment(x) for x in coordinates])
+    exact = None if known is None else np.array([known.moment(x) for x in coordinates])
     operator = MultisetOperator(simulator, matrix, order) if isinstance(simulator, JMDP) else None
     rng = stream(seed, 0)
     history: list[tuple[int, float, float]] = []
     done = 0
     with progress(num_updates, f"incremental JIPE-{order}") as bar:
-        for stop in spread_stops(checkpoints, num_updates):
+        for stop in stops:
             for _ in range(stop - done):
                 i = int(rng.integers(len(coordinates)))
                 target = sample_tn(simulator, matrix, source.moment, coordinates[i], rng)
@@ -108,7 +110,8 @@ def incremental_jipe(
     if order >= 2:
         second = np.einsum("sasb->sab", source.full_second())
         blocks = second - mean[:, :, None] * mean[:, None, :]
-    moments = Moments(order, mean, blocks, source, float(np.nan_to_num(error_bound)), 0.0)
+    resolution = plug_in_resolution(error_bound, simulator.gamma)
+    moments = Moments(order, mean, blocks, source, float(np.nan_to_num(error_bound)), resolution)
     return IncrementalSolution(
         moments, residuals, False, error_bound, done, updates.astype(np.int64), errors,
         checks.frozen(values), checks.frozen(visits), f"order {order}", rng.bit_generator.state,

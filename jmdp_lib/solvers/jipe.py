@@ -117,8 +117,8 @@ def _takes_sweeps(
     if route != "auto" or device is not None or queries is not None:
         return route == "sweeps"
     few = PairOperator(system.jm, system.policy).full
-    short = enough_sweeps(1.0, tol * (1.0 - system.jm.gamma), system.jm.gamma) <= _MANY_SWEEPS
-    return (few and short) or any(value is not None for value in iterate_only.values())
+    asked = any(value is not None for value in iterate_only.values())
+    return (few and _short(system.jm, tol)) or asked
 
 
 def _sweeps_plan(system: Collapsed) -> Plan:
@@ -144,7 +144,7 @@ def _sweeps(
         end.state.blocks,
         source,
         end.error_bound,
-        _left_over(jm, end, initial),
+        0.0 if initial is None else _left_over(jm, end),
     )
     return _solution(moments, end, plan)
 
@@ -169,8 +169,11 @@ def jipe(
     accelerated Gauss-Seidel, and the residuals are those on its way.
     """
     order, tol = checks.at_least("order", order, 1), checks.positive("tol", tol)
+    if max_iterations is not None:
+        checks.at_least("max_iterations", max_iterations, 1)
     operator = MultisetOperator(jm, checks.policy_matrix(jm, policy), order, _independent(coupling))
-    if initial is None and max_iterations is None and not _few_sweeps(jm, tol, operator):
+    solved = initial is None and max_iterations is None and not _few_sweeps(jm, tol, operator)
+    if solved:
         end = _solve_multisets(operator, jm.gamma, tol)
     else:
         start = operator.zero() if initial is None else _multiset_start(operator, initial)
@@ -179,15 +182,18 @@ def jipe(
     shape = (jm.num_states, jm.num_actions)
     mean = np.array([source.moment([x]) for x in np.ndindex(shape)]).reshape(shape)
     blocks = source.covariance(mean) if order >= 2 else None
-    left_over = _left_over(jm, end, initial)
+    left_over = _left_over(jm, end) if solved or initial is not None else 0.0
     moments = _moments(jm, order, mean, blocks, source, end.error_bound, left_over)
     return _solution(moments, end)
 
 
-def _few_sweeps(jm: JMDP, tol: float, operator: MultisetOperator | None = None) -> bool:
+def _few_sweeps(jm: JMDP, tol: float, operator: MultisetOperator) -> bool:
     """Whether repeating T is cheap enough to have its curve of residuals."""
-    sweeps = enough_sweeps(1.0, tol * (1.0 - jm.gamma), jm.gamma)
-    return sweeps <= _MANY_SWEEPS and (operator is None or len(operator.zero()) <= _MANY_MULTISETS)
+    return _short(jm, tol) and len(operator.zero()) <= _MANY_MULTISETS
+
+
+def _short(jm: JMDP, tol: float) -> bool:
+    return enough_sweeps(1.0, tol * (1.0 - jm.gamma), jm.gamma) <= _MANY_SWEEPS
 
 
 def _solve_multisets(operator: MultisetOperator, gamma: float, tol: float) -> FixedPoint[Floats]:
@@ -249,10 +255,8 @@ def _solution(moments: Moments, end: FixedPoint[State], plan: Plan | None = None
     return Solution(moments, end.residuals, end.converged, end.error_bound, how_often, plan=plan)
 
 
-def _left_over(jm: JMDP, end: FixedPoint[State], initial: object) -> float:
-    """What may be left of the variances that a start had."""
-    if initial is None:
-        return 0.0
+def _left_over(jm: JMDP, end: FixedPoint[State]) -> float:
+    """How far a variance may be off that no sweeps from zero have made."""
     return 2.0 * norm_weight(2, jm.gamma, jm.reward_bound) * end.error_bound
 
 

@@ -17,7 +17,7 @@ from jmdp_lib.moments import Moments
 from jmdp_lib.norms import norm_weight
 from jmdp_lib.operators import sampled_kernels as kernels
 from jmdp_lib.operators.pairs import PairOperator, PairSource, PairState
-from jmdp_lib.operators.sampled import Simulator, choose, sample_collapsed, sample_t2
+from jmdp_lib.operators.sampled import Simulator, choose, draw_t2, sample_collapsed
 from jmdp_lib.sampling import alias_tables, cells, cumulative
 from jmdp_lib.solvers.fixed_point import Solution
 from jmdp_lib.solvers.schedules import StepSize
@@ -142,7 +142,7 @@ class Learner:
             coordinate = [(s, choose(self.policy, s, rng)), (t, choose(self.policy, t, rng))]
         if self.form == "full":
             mean, second = self.unpack(values)
-            return sample_t2(self.simulator, self.policy, mean, second, coordinate, rng)
+            return draw_t2(self.simulator, self.policy, mean, second, coordinate, rng)
         mean, blocks, cross = self.unpack(values)
         parts = (self.simulator, self.policy, mean, blocks, cross, coordinate, rng)
         return sample_collapsed(*parts, centred=self.form == "centred")
@@ -177,8 +177,7 @@ class Learner:
         return operator, PairState(mean, blocks, cross)
 
     def moments(self, values: Floats, bound: float) -> Moments:
-        """What was learned. Where an error bound is known, what it leaves open counts as zero;
-        from a plain simulator the statistics are plug-in estimates."""
+        """What was learned: plug-in estimates; see `plug_in_resolution` for what counts as zero."""
         if isinstance(self.simulator, JMDP):
             operator, state = self.pair_state(values)
             source: Any = PairSource(operator, state)
@@ -191,9 +190,8 @@ class Learner:
             source = LearnedSource(
                 mean, same.copy(), parts[1].copy() if self.form == "full" else None
             )
-        known = float(np.nan_to_num(bound))
-        resolution = 2.0 * known / np.sqrt(1.0 - self.simulator.gamma**2)
-        return Moments(2, mean, blocks, source, known, float(resolution))
+        resolution = plug_in_resolution(bound, self.simulator.gamma)
+        return Moments(2, mean, blocks, source, float(np.nan_to_num(bound)), resolution)
 
 
 @dataclass(frozen=True)
@@ -221,6 +219,29 @@ class LearnedSource:
         return self.second
 
 
+def plug_in_resolution(bound: float, gamma: float) -> float:
+    """Standard deviations that means within `bound` (nan: unknown) may give a constant return.
+
+    Smaller ones count as zero. Learned second moments are as they are: they may be off by more.
+    """
+    return float(2.0 * np.nan_to_num(bound) / np.sqrt(1.0 - gamma**2))
+
+
+def known_moments(
+    reference: Solution | Moments | None, shape: tuple[int, ...], order: int
+) -> Moments | None:
+    """The moments to record errors against, if they are of this model and order."""
+    found = reference.moments if isinstance(reference, Solution) else reference
+    if found is None:
+        return None
+    if not isinstance(found, Moments):
+        raise ValueError(f"reference must be a Solution or Moments, got {reference!r}")
+    checks.same_shape("reference", found.mean.shape, shape, "(S, A)")
+    if found.order < order:
+        raise ValueError(f"reference holds orders up to {found.order}, needed are {order}")
+    return found
+
+
 def check_simulator(simulator: Simulator, policy: ArrayLike) -> Floats:
     """The policy as a matrix, once the simulator has all that is asked of it."""
     for name in ("num_states", "num_actions", "gamma", "query"):
@@ -229,4 +250,5 @@ def check_simulator(simulator: Simulator, policy: ArrayLike) -> Floats:
     checks.at_least("simulator.num_states", simulator.num_states, 1)
     checks.at_least("simulator.num_actions", simulator.num_actions, 1)
     checks.discount(simulator.gamma)
+    checks.positive("simulator.reward_bound", getattr(simulator, "reward_bound", 1.0))
     return checks.policy_matrix(simulator, policy)

@@ -119,7 +119,9 @@ def projected_jipe2(
     """
     if not isinstance(jm, JMDP):
         raise ValueError(f"projected_jipe2 needs a JMDP, whose tables are known, got {jm!r}")
-    checked = checks.policy_matrix(jm, policy)
+    checked, tol = checks.policy_matrix(jm, policy), checks.positive("tol", tol)
+    if max_iterations is not None:
+        checks.at_least("max_iterations", max_iterations, 1)
     problem = ProjectedProblem.of(jm, checked, features, weights, cone, eta)
     kappa, beta = problem.modulus
     step = ProjectionStep(problem, beta)
@@ -138,7 +140,8 @@ def projected_jipe2(
     if kappa < 1.0:
         end = iterate(step, start, kappa, tol, max_iterations, "projected JIPE-2")
     else:  # no contraction is known: stop on the residual, claim nothing
-        end = iterate(step, start, 0.0, tol, max_iterations or 10_000, "projected JIPE-2")
+        limit = 10_000 if max_iterations is None else max_iterations
+        end = iterate(step, start, 0.0, tol, limit, "projected JIPE-2")
         end = replace(end, converged=False, error_bound=np.inf)
         warnings.warn(
             f"these weights give no contraction (kappa = {kappa:.3g}): nothing bounds the error",
