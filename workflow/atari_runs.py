@@ -275,8 +275,13 @@ def write_results(
     )  # fmt: skip
     texts = {f"atari_{coupling}.json": text}
     own = gaps[~gaps.kind.str.endswith("+table")]  # the table has the backups too
-    for name, frame in (("gaps", by_state(own)), ("table", gap_table(gaps)), ("curves", curves)):
-        texts[f"atari_{coupling}_{name}.csv"] = frame.to_csv(index=False, float_format="%.5g")
+    for name, frame, digits in (
+        ("gaps", by_state(own), 8),  # ranks are taken of them: no ties by rounding
+        ("table", gap_table(gaps), 5),
+        ("curves", curves, 5),
+    ):
+        text = frame.to_csv(index=False, float_format=f"%.{digits}g")
+        texts[f"atari_{coupling}_{name}.csv"] = text
     for name, content in texts.items():
         write_atomically(out / name, content)
 
