@@ -24,7 +24,7 @@ from jmdp_lib.atari.config import Config
 from jmdp_lib.atari.networks import num_features, ram_features
 
 HERE = Path(__file__).resolve().parent
-GAMES = ("Boxing", "Atlantis")  # two where the mean of chapter 5 hardly falls
+GAMES = ("BattleZone", "Boxing", "Atlantis")  # where the mean of chapter 5 hardly falls
 STATES, HELD_OUT = (8_000, 40_000, 200_000), 20_000
 HIDDEN, BATCH, STEPS, RATE, WEIGHT_DECAY = 512, 512, 6_000, 1e-3, 0.1
 
@@ -88,7 +88,7 @@ def measured(game: str) -> pd.DataFrame:
         row = {"game": game, "states": count}
         with torch.no_grad():
             for name, part in (("training", seen), ("held_out", new)):
-                some = torch.arange(min(count, HELD_OUT))
+                some = torch.arange(min(count, HELD_OUT) if part is seen else HELD_OUT)
                 constant = part.rewards[some].var() / seen.unit**2
                 row[name] = float(constant / part.errors(network, some).square().mean())
         rows.append(row)
