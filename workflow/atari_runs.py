@@ -15,7 +15,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -24,7 +24,7 @@ import torch
 from job import end_with_parent, git_state, hardware, versions, write_atomically
 
 from jmdp_lib.atari.config import Config
-from jmdp_lib.atari.emulator import rom_id, title
+from jmdp_lib.atari.emulator import title
 from jmdp_lib.atari.experiment import (
     COUPLINGS,
     PAPER_GAMES,
@@ -117,7 +117,7 @@ def provenance(
 def game_name(text: str) -> str:
     """A game by its one name: BattleZone for battle_zone."""
     try:
-        return title(rom_id(text))
+        return title(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -226,10 +226,8 @@ def run_all(
 ) -> None:  # fmt: skip
     """Play in this process's children while others train: the device never waits for states."""
     context = multiprocessing.get_context("spawn")
-    with (
-        ProcessPoolExecutor(options.trainers, context, prepare, (options.precision,)) as trainers,
-        ThreadPoolExecutor(1) as player,
-    ):
+    pool = ProcessPoolExecutor(options.trainers, context, prepare, (options.precision,))
+    with pool as trainers:
         training: dict[Future[None], tuple[Experiment, int, Path, str]] = {}
 
         def queried(job: tuple[Experiment, int]) -> bool:
@@ -241,14 +239,14 @@ def run_all(
                 say(f"{e.game} {seed}: states queried")
                 task = (e, seed, homes[e.game], options.device)
                 training[trainers.submit(train_one, *task)] = task
-                for failed in [f for f in training if f.done() and f.exception()]:
-                    failed.result()  # now, not after all has been played
+                for ended in filter(Future.done, training):
+                    ended.result()  # an error is told now, not after all has been played
             for e in {e.game: e for e, _ in jobs}.values():
                 monte_carlo(e, homes[e.game], options.processes)
                 say(f"{e.game}: pairs played")
 
         try:
-            player.submit(play).result()
+            play()
         except BaseException:
             trainers.shutdown(wait=False, cancel_futures=True)
             raise

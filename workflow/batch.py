@@ -136,7 +136,7 @@ def atari_jobs(root: Path, profile: str, device: str, elsewhere: bool) -> dict[s
 
     elsewhere: the jobs run on other machines, which may have the device when this one has not.
     """
-    from jmdp_lib.atari.emulator import rom_id, title
+    from jmdp_lib.atari.emulator import title
     from jmdp_lib.atari.training import require_device
 
     entry = load_profile(root, profile).get(ATARI)
@@ -147,7 +147,7 @@ def atari_jobs(root: Path, profile: str, device: str, elsewhere: bool) -> dict[s
         if not (elsewhere and device.startswith("cuda")):
             require_device(device)
         named = isinstance(entry["games"], list)
-        games = [title(rom_id(name)) for name in entry["games"]] if named else []
+        games = [title(name) for name in entry["games"]] if named else []
     except (RuntimeError, ValueError) as error:
         raise ProjectError(f"{where}: {error}") from error
     for key, values, kind in (("games", games, str), ("seeds", entry["seeds"], int)):

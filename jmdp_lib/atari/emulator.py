@@ -26,12 +26,12 @@ def _roms() -> dict[str, str]:
 
 def games() -> list[str]:
     """The names that `CoupledAtari` takes: Adventure, AirRaid, ..., Zaxxon."""
-    return sorted(title(rom) for rom in _roms().values())
+    return sorted(map(title, _roms().values()))
 
 
-def title(rom: str) -> str:
-    """`BattleZone` for battle_zone."""
-    return rom.title().replace("_", "")
+def title(game: str) -> str:
+    """`BattleZone` for whatever `rom_id` takes."""
+    return rom_id(game).title().replace("_", "")
 
 
 def rom_id(game: str) -> str:
