@@ -40,10 +40,13 @@ from jmdp_lib.atari.training import require_device
 
 WORKFLOW = Path(__file__).resolve().parent
 REWARD = Config(
-    gammas=(0.1, 0.5, 0.9, 0.99), kinds=("gram", "local", "near"), sigma=1.0, steps=4_000,
-    actions=3, near_dim=16, local_dim=16, weight_decay=1.0, eval_every=1_000, save_every=2_000,
+    gammas=(0.1, 0.5, 0.9, 0.99), kinds=("gram", "local", "near"), sigma=1.0, steps=10_000,
+    actions=3, near_dim=16, local_dim=16, weight_decay=0.1, log_every=200, eval_every=2_000,
 )  # fmt: skip
-STICKY = replace(REWARD, kinds=("gram", "near"), sigma=0.0, complete=False, steps=5_000)
+STICKY = replace(
+    REWARD, kinds=("gram", "near"), sigma=0.0, complete=False, steps=5_000, weight_decay=1.0,
+    log_every=100, eval_every=1_000, save_every=2_000,
+)  # fmt: skip
 # Queried states, actions of each (None: all), and the share from which branches are followed.
 # Atlantis' meet again, time after time: what there is to learn between states is learned from many
 # such pairs. In Pong games end, which only few states show: many states. Of 18 actions, half show
