@@ -15,7 +15,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -101,10 +101,9 @@ def provenance(
     where = hardware()["cpu"]
     if device.startswith("cuda"):  # results may be collected where there is none
         where = torch.cuda.get_device_name() if torch.cuda.is_available() else device
-    source = git_state(WORKFLOW.parent)
+    given = os.environ.get("JMDP_COMMIT")  # where there is no git, or another tree's
     facts = {
-        **source,
-        "commit": os.environ.get("JMDP_COMMIT") or source["commit"],  # where there is no git
+        **({"commit": given, "dirty": None} if given else git_state(WORKFLOW.parent)),
         **versions(),
         "device": where,
         "matrix products": torch.get_float32_matmul_precision(),
@@ -253,12 +252,16 @@ def run_all(
         except BaseException:
             trainers.shutdown(wait=False, cancel_futures=True)
             raise
-        ends = []
-        for done in as_completed(training):  # its gaps are there even if the others are killed
-            done.result()
-            e, seed, *_ = training[done]
-            say(f"{e.game} {seed}: trained")
-            ends.append(trainers.submit(run, *training[done]))
+        ends, left = [], set(training)
+        while left:  # its gaps are there even if the others are killed
+            ended, left = wait(left, timeout=60.0, return_when=FIRST_COMPLETED)
+            if not ended:
+                say(f"{len(left)} in training")  # a run that is killed now took this long
+            for done in ended:
+                done.result()
+                e, seed, *_ = training[done]
+                say(f"{e.game} {seed}: trained")
+                ends.append(trainers.submit(run, *training[done]))
         for end in ends:
             end.result()
     say("done")
