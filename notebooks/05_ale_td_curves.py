@@ -13,9 +13,9 @@
 # under the same luck, and those answers are what incremental JIPE-2 learns from (Section 6, Figure 7,
 # Appendix C). This chapter shows such a query, trains the networks on a small scale, checks the same
 # code where the answer is known, and then draws Figure 7 from twelve full runs: **on states never
-# trained on, the expected backup's error falls at least 70-fold for variances, 1,300-fold for covariances
-# between states and 20-fold for those of one state's actions. For the mean it falls 37- to 122-fold in Pong and
-# at most 15-fold elsewhere. A sampled TD error soon stops falling, at the noise of its own target.**
+# trained on, the expected backup's error falls at least 700-fold for variances, 2,000-fold for covariances
+# between states and 29-fold for those of one state's actions. For the mean it falls 87- to 448-fold in Pong and
+# at most 9-fold elsewhere. A sampled TD error soon stops falling, at the noise of its own target.**
 
 # %% tags=["parameters"]
 seed = 0
@@ -244,8 +244,8 @@ claims.check("grid: the expected error of every block falls 100-fold", True, lea
 #
 # Twelve full runs (`workflow/atari_runs.py`; commit, versions, hardware and time are in
 # `figures/atari_reward.json`). **Top:** the paper's TD errors, one table, one shock and one next action
-# each, of 256 held-out states every 100 steps; moving average over five such batches, centred. **Bottom:**
-# the expected backup. Lines are what the training descends (on its own batches, mean of 100 steps),
+# each, of 256 held-out states every 200 steps; moving average over five such batches, centred. **Bottom:**
+# the expected backup. Lines are what the training descends (on its own batches, mean of 200 steps),
 # marks are held-out states. Bold: mean of three seeds; faint: the seeds. All are mean squares.
 
 # %%
@@ -281,22 +281,23 @@ fell.unstack("gamma").round(0).astype(int)
 # %%
 share = (fell > 100).groupby(level="block").mean().round(2)
 lowest = fell.groupby(level="block").min().round(1)
-for block, least in (("sigma_cross", 1.0), ("sigma_diag", 0.9), ("sigma_same", 0.6), ("mu", 0.1)):
+for block, least in (("sigma_cross", 1.0), ("sigma_diag", 1.0), ("sigma_same", 0.8), ("mu", 0.15)):
     name = f"held out, {block}"
     met = share[block] >= least
     claims.check(f"{name}: share of games and gammas that fall 100-fold", share[block], met)
     claims.check(f"{name}: least fall", lowest[block], lowest[block] > 1)
 claims.check("held out, mu: the goal is not met", True, share.mu < 0.5)
 pong = fell.xs("Pong", level="game")
-knob = pong.xs("sigma_same", level="block").min().round()
+knob, mean = (pong.xs(block, level="block").min().round() for block in ("sigma_same", "mu"))
 claims.check("Pong, with the knob in sight: sigma_same falls at least", knob, knob > 500)
+claims.check("Pong: mu falls at least", mean, mean > 80)
 
 # %% [markdown]
 # Outside Pong $\mu$ does not fall a hundredfold, and on the grid above it does. The difference is what a
 # network can know about a state it has never seen. A clipped reward hangs on a shot or a punch that lands within
-# four frames, and at $\gamma=0.1$ the mean is hardly more than that reward. The training error of $\mu$
-# goes on falling to the end; at $\gamma = 0.99$ the held-out error of three games rises again after a quarter
-# of the steps: this is memory. In $\sigma_{\mathrm{same}}$ the shock is built in; what has to be learned is
+# four frames, and at $\gamma=0.1$ the mean is hardly more than that reward. At $\gamma = 0.99$ the training error of
+# $\mu$ falls or stays from a fifth of the steps on, and the held-out error of three games rises: this is memory.
+# Stopping each game at its best moment would bring 22-fold at most. In $\sigma_{\mathrm{same}}$ the shock is built in; what has to be learned is
 # which branches meet again. In Pong the knob says so.
 #
 # Variances need little of $\mu$. The emulator is deterministic, so rewards enter only by the random actions
@@ -305,24 +306,32 @@ claims.check("Pong, with the knob in sight: sigma_same falls at least", knob, kn
 
 # %%
 near = curves[(curves.kind == "near") & (curves.gamma == shown_gamma)]
-_, quarter, *_, end = sorted(near[near.curve == "expected"].step.unique())
-late = near[near.step.isin([quarter, end])].groupby(["curve", "game", "step"]).mu.mean()
-late = (late.xs(end, level="step") / late.xs(quarter, level="step")).unstack("curve").round(2)
+_, fifth, *_, end = sorted(near[near.curve == "expected"].step.unique())
+late = near[near.step.isin([fifth, end])].groupby(["curve", "game", "step"]).mu.mean()
+late = (late.xs(end, level="step") / late.xs(fifth, level="step")).unstack("curve").round(2)
 print(late[["td", "expected"]].to_string())
-claims.check("mu from a quarter to the end: training, largest", late.td.max(), late.td.max() < 1)
+claims.check("mu from a fifth to the end: training, largest", late.td.max(), late.td.max() < 1.1)
 rise = late.expected.drop("Pong").min()
-claims.check("mu from a quarter to the end: held out, least outside Pong", rise, rise > 1)
+claims.check("mu from a fifth to the end: held out, least outside Pong", rise, rise > 1.1)
+held_out = curves[(curves.kind == "near") & (curves.curve == "expected") & (curves.game != "Pong")]
+each = held_out.groupby(["game", "gamma", "step"]).mu.mean().unstack("step")
+best = (each[0] / each.min(axis=1)).max().round(1)
+claims.check("mu outside Pong: largest fall if stopped at its best", best, best < 30)
 
 # %% [markdown]
 # And a small residual is not a small error. What is left of $M - T_2 M$ may add up along the way, by
-# $1/(1-\gamma)$ at worst. At $\gamma = 0.99$ the plain Gram network has the *smaller* residual of the gap in all four
-# games; its gap variances are 17 to 100 times too small (chapter 6).
+# $1/(1-\gamma)$ at worst. At $\gamma = 0.99$ the plain Gram network has the *smaller* residual of the gap in Pong and
+# Atlantis; its gap variances there are 11 and 7 times too small (chapter 6).
 
 # %%
 last = curves[(curves.curve == "expected") & (curves.gamma == shown_gamma) & (curves.step == end)]
 residual = last.groupby(["game", "kind"], sort=False).gap.mean().unstack()
-times = (residual.gram / residual.near).max().round(2)
-claims.check("gap, held-out residual: plain Gram / ours, largest over games", times, times < 1)
+smaller = list(residual.index[residual.gram < residual.near])
+claims.check(
+    "gap, held-out residual: plain Gram has the smaller one in",
+    ", ".join(smaller),
+    smaller == ["Pong", "Atlantis"],
+)
 
 # %% [markdown]
 # Would more states do? `benchmarks/foresight.py` asks for the least of it, in the three games where $\mu$ hardly falls:
@@ -336,8 +345,8 @@ by_states.round(1)
 
 # %%
 few, *_, most = by_states.held_out.columns
-best = by_states.held_out[most].max().round(1)
-claims.check(f"rewards foreseen, {most:,} states: largest fall on new games", best, best < 10)
+largest = by_states.held_out[most].max().round(1)
+claims.check(f"rewards foreseen, {most:,} states: largest fall on new games", largest, largest < 10)
 gained = (by_states.held_out[most] / by_states.held_out[few]).max().round(1)
 claims.check(
     f"rewards foreseen: largest gain from {most // few} times the states", gained, gained < 10
@@ -377,8 +386,8 @@ plt.show()
 #   joint MDP. What has to be right is what belongs to the state.
 # - A sampled TD error mixes two things, how wrong the estimate is and how noisy the target is. Report
 #   the expected backup. It is a residual, not an error: play games too.
-# - Variances and covariances between states generalise. The mean of a sparse reward hardly does, and with
-#   it the mean of a gap; the variance of a gap hardly needs it.
+# - Variances and covariances between states generalise. The mean does where a reward can be seen coming, as in
+#   Pong; the variance of a gap hardly needs it.
 # - Before asking for more data, ask whether the network can see the state.
 #
 # **Exercises.** (1) Set `game = "Boxing"` and `num_states = 2000`. Which block gains most? (2) In 5.1,

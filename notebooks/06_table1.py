@@ -12,8 +12,8 @@
 # Appendix C asks the networks for the variance of a gap, $Z(s,a) - Z(s,b)$, and compares it with games
 # that were really played. The paper reports a learned variance 1.03 to 3.97 times the simulated one, and
 # an independent-marginals prediction about 100 times too large. This chapter repeats the diagnostic with
-# standard errors, at four discounts and with three networks: **a Gram network alone is up to nine times too
-# large at small discounts and a hundred times too small at large ones; with a term for one state and a
+# standard errors, at four discounts and with three networks: **a Gram network alone is off by up to 2.5
+# times either way at $\gamma = 0.1$ and 7 to 12 times too small at $\gamma = 0.99$; with a term for one state and a
 # term for near states it stays within 5% in every game at every discount. And a factor of 100 is what
 # $1/\gamma^2$ gives at $\gamma = 0.1$.**
 
@@ -157,22 +157,28 @@ worst = (ours.independent / ours.mc_ratio - 1).abs().max().round(3)
 claims.check(
     "independent / MC: largest relative difference to Monte Carlo's own", worst, worst < 0.05
 )
-plain = table[table.kind == "gram"].coupled
-claims.check("plain Gram: coupled / MC, least", plain.min().round(3), plain.min() < 0.02)
-claims.check("plain Gram: coupled / MC, largest", plain.max().round(1), plain.max() > 5)
+plain = table[table.kind == "gram"].set_index("gamma").coupled.round(2)
+name = "plain Gram: coupled / MC"
+claims.check(f"{name}, gamma 0.1, least", plain[0.1].min(), plain[0.1].min() < 0.5)
+claims.check(f"{name}, gamma 0.1, largest", plain[0.1].max(), plain[0.1].max() > 2)
+claims.check(f"{name}, gamma 0.99, largest", plain[0.99].max(), plain[0.99].max() < 0.2)
 
 # %% [markdown]
-# Within 5% is not exact: many intervals exclude one. The largest error is in Boxing at $\gamma = 0.99$, and
-# it has a cause. Rewards add to the variance, for the random actions decide who gets hit. The network
-# has the shocks' variance, and nothing of the rewards': its mean does not foresee the hits (chapter 5).
+# Within 5% is not exact: many intervals exclude one. The largest errors are at $\gamma = 0.99$. In Atlantis the
+# learned covariance of branches that may meet is a little too large. In Boxing rewards add to the variance, for the
+# random actions decide who gets hit. The network has the shocks' variance and a tenth of the rewards': its mean does
+# not foresee the hits (chapter 5).
 
 # %%
+off = ours.set_index(["game", "gamma"]).coupled.sub(1).abs().nlargest(2).index.to_list()
+two = [("Atlantis", 0.99), ("Boxing", 0.99)]
+claims.check("local + near: largest errors in", ", ".join(f"{g} {y}" for g, y in off), off == two)
 boxing = gaps[(gaps.game == "Boxing") & (gaps.gamma == 0.99) & (gaps.kind == "near")]
 alone = 2 / (1 - 0.99**2)  # two returns that are shocks and nothing else
 played, learned = boxing.mc_independent.mean() / alone, boxing.independent.mean() / alone
 name = "Boxing, gamma 0.99: variance / that of shocks alone"
 claims.check(f"{name}, simulated", played.round(3), played > 1.02)
-claims.check(f"{name}, learned", learned.round(3), learned < 1.01)
+claims.check(f"{name}, learned", learned.round(3), 0 < learned - 1 < 0.2 * (played - 1))
 
 # %% [markdown]
 # The same as a picture; grey is one, give or take 5%. The paper's crosses stand amid their group: it names no
@@ -270,9 +276,9 @@ claims.check(
 # a few percent, and most of that is reward variance again: gap variance goes with the variance of the
 # returns themselves, which the network does not foresee.
 #
-# Last, what Table 1 does not test: the *mean* of a gap. Most of the variance of the simulated means is
-# not noise here, and what the networks say about new states hardly correlates with it. A variance
-# within 5% does not say which action is better.
+# Last, what Table 1 does not test: the *mean* of a gap. Most of the variance of the simulated means is not noise
+# here. In Pong, whose mean the networks learn (chapter 5), what they say about new states goes with it; in the other
+# games it hardly does. A variance within 5% does not say which action is better.
 
 # %%
 apart = chosen[chosen.game == "Boxing"][["mc", "mc_independent"]].corr("spearman").iloc[0, 1]
@@ -282,8 +288,9 @@ noise = (chosen.mc_mean_error**2).groupby(chosen.game).mean() / by_game.mc_mean.
 together = by_game[["gap_mean", "mc_mean"]].corr().gap_mean.xs("mc_mean", level=1)
 means = pd.DataFrame({"correlation": together, "reliability": 1 - noise}).round(2)
 print(means.to_string())
-largest = means.correlation.max()
-claims.check("gap means, gamma 0.9: largest correlation over states", largest, largest < 0.5)
+learned, largest = means.correlation.Pong, means.correlation.drop("Pong").max()
+claims.check("gap means, gamma 0.9, Pong: correlation over states", learned, learned > 0.6)
+claims.check("gap means, gamma 0.9, other games: largest", largest, largest < 0.5)
 
 # %% [markdown]
 # ## 6.7 The emulator's own coupling
@@ -383,7 +390,7 @@ claims.check(
 # ## What to take away
 #
 # - The covariance of a joint MDP is local. A representation that knows this, and the shock, is right within 5%
-#   here; one that knows neither, on the same batches, is wrong by up to two orders of magnitude.
+#   here; one that knows neither, on the same batches, is wrong by up to an order of magnitude.
 # - How much coupling matters under a common shock is set by $\gamma$ and by how often branches meet. The
 #   lottery of sticky actions alone couples little.
 # - Compare with games that were played, with their standard errors, state by state.
