@@ -253,7 +253,7 @@ def run_all(
             trainers.shutdown(wait=False, cancel_futures=True)
             raise
         ends, left = [], set(training)
-        while left:  # its gaps are there even if the others are killed
+        while left:
             ended, left = wait(left, timeout=60.0, return_when=FIRST_COMPLETED)
             if not ended:
                 say(f"{len(left)} in training")  # a run that is killed now took this long
@@ -261,7 +261,7 @@ def run_all(
                 done.result()
                 e, seed, *_ = training[done]
                 say(f"{e.game} {seed}: trained")
-                ends.append(trainers.submit(run, *training[done]))
+                ends.append(trainers.submit(run, *training[done]))  # its gaps, whatever comes
         for end in ends:
             end.result()
     say("done")
