@@ -284,8 +284,8 @@ def write_results(
         ("table", gap_table(gaps), 5),
         ("curves", curves, 5),
     ):
-        text = frame.to_csv(index=False, float_format=f"%.{digits}g")
-        texts[f"atari_{coupling}_{name}.csv"] = text
+        made = frame.to_csv(index=False, float_format=f"%.{digits}g")
+        texts[f"atari_{coupling}_{name}.csv"] = made
     for name, content in texts.items():
         write_atomically(out / name, content)
 

@@ -77,9 +77,9 @@ class Experiment:
         rom_id(self.game)
         checks.one_of("coupling", self.coupling, COUPLINGS)
         checks.one_of("obs", self.obs, OBSERVATIONS)
-        for name in ("num_states", "num_held_out", "num_evaluation", "spacing", "horizon"):
+        sizes = ("num_states", "num_held_out", "num_evaluation", "spacing", "pairs_per_state")
+        for name in (*sizes, "horizon"):
             checks.at_least(name, getattr(self, name), 1)
-        checks.at_least("pairs_per_state", self.pairs_per_state, 1)
         checks.at_least("repeats", self.repeats, 3)  # for a variance with its error
         if self.actions is not None:
             checks.at_least("actions", self.actions, 2)
