@@ -26,7 +26,7 @@ from scipy import sparse
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.couplings import Coupling, check_marginals, dependent_actions, named
-from jmdp_lib.memory import require
+from jmdp_lib.machine import require
 
 _TABLES = ("state", "table", "action")
 

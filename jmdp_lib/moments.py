@@ -14,7 +14,7 @@ import numpy as np
 from jmdp_lib import checks
 from jmdp_lib.bounds import one_sided_bound
 from jmdp_lib.checks import Floats, frozen
-from jmdp_lib.memory import require
+from jmdp_lib.machine import require
 
 StateAction = tuple[int, int]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import problems
 
 import jmdp_lib as jl
-from jmdp_lib import memory
+from jmdp_lib import machine
 from jmdp_lib.moments import Moments
 
 
@@ -127,7 +127,7 @@ def test_bad_coordinates_are_named():
 def test_what_cannot_fit_is_refused_with_its_size(monkeypatch):
     jm = jl.windy_gridworld(3)
     m = jl.jipe2(jm, jl.goal_policy(3)).moments
-    monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(machine, "available_bytes", lambda: 1000)
     with pytest.raises(MemoryError, match=r"\(9, 4, 9, 4\).*GiB"):
         m.full_second()
     from jmdp_lib.operators import multisets

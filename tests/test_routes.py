@@ -14,7 +14,7 @@ from scipy import sparse
 from strategies import problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
-from jmdp_lib import memory
+from jmdp_lib import machine
 from jmdp_lib.operators import reachable
 from jmdp_lib.operators.chains import topological_order
 from jmdp_lib.operators.collapsed import Collapsed, Queries
@@ -300,14 +300,14 @@ def test_the_choice_and_what_it_says(caplog):
 def test_what_cannot_fit_is_refused_beforehand(monkeypatch):
     jm = jl.windy_gridworld(40)
     goal, uniform = jl.goal_policy(40), jl.uniform_policy(jm)
-    monkeypatch.setattr(memory, "available_bytes", lambda: 3 * 10**6)
+    monkeypatch.setattr(machine, "available_bytes", lambda: 3 * 10**6)
     with pytest.raises(MemoryError, match=r"dense: 1,280,800 pairs of 1,600 states.*GiB"):
         jl.jipe2(jm, goal, route="dense")
     with pytest.raises(MemoryError, match=r"reached [\d,]+ pairs .* still to follow.*GiB"):
         jl.jipe2(jm, uniform)
     assert jl.jipe2(jm, goal, queries=[3]).converged  # few queries still fit
     # Room for the matrix, not for acceleration: slower, and as accurate.
-    monkeypatch.setattr(memory, "available_bytes", lambda: 85 * 10**6)
+    monkeypatch.setattr(machine, "available_bytes", lambda: 85 * 10**6)
     plain = jl.jipe2(jl.windy_gridworld(40, gamma=0.5), uniform, route="dense")
     assert not plain.plan.accelerated
     assert plain.converged

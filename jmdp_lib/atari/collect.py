@@ -18,7 +18,7 @@ from jmdp_lib.atari.env import CoupledAtari
 from jmdp_lib.atari.processes import in_processes, shared_env
 from jmdp_lib.atari.state import Draw, Snapshot
 from jmdp_lib.atari.tables import Tables
-from jmdp_lib.memory import require
+from jmdp_lib.machine import require
 from jmdp_lib.outcomes import Outcome
 from jmdp_lib.sampling import child
 

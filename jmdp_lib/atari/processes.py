@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from jmdp_lib import checks
 from jmdp_lib.atari.env import CoupledAtari
-from jmdp_lib.solvers.fixed_point import progress
+from jmdp_lib.machine import progress
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")

@@ -27,8 +27,8 @@ from jmdp_lib.atari.losses import block_errors
 from jmdp_lib.atari.networks import Network, Params, num_features
 from jmdp_lib.atari.sampled import sampled_errors
 from jmdp_lib.atari.tables import Tables
+from jmdp_lib.machine import progress as show_progress
 from jmdp_lib.sampling import child
-from jmdp_lib.solvers.fixed_point import progress as show_progress
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ from scipy import sparse
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.memory import require
+from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP
 from jmdp_lib.norms import norm_weight
 from jmdp_lib.operators.chains import topological_order

@@ -12,6 +12,11 @@ from jmdp_lib.model import JMDP
 COUPLINGS = ("joint", "independent")
 
 
+def is_independent(coupling: str) -> bool:
+    """Whether the actions of a state draw from tables of their own; refuses unknown couplings."""
+    return checks.one_of("coupling", coupling, COUPLINGS) == "independent"
+
+
 def apply_t2(
     jm: JMDP, policy: ArrayLike, mean: ArrayLike, second: ArrayLike, coupling: str = "joint"
 ) -> tuple[Floats, Floats]:
@@ -22,7 +27,7 @@ def apply_t2(
     Same state and action: one branch with one reward, successor *and* next action, eq. (16).
     """
     policy = checks.policy_matrix(jm, policy)
-    independent = checks.one_of("coupling", coupling, COUPLINGS) == "independent"
+    independent = is_independent(coupling)
     shape = (jm.num_states, jm.num_actions)
     mean, second = checks.collection("M", mean, second, jm)
 

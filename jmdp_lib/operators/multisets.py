@@ -29,7 +29,7 @@ import numpy as np
 from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.memory import available_bytes, gibibytes
+from jmdp_lib.machine import available_bytes, gibibytes
 from jmdp_lib.model import JMDP
 from jmdp_lib.norms import norm_weight
 from jmdp_lib.operators.closure import close_and_compile

@@ -3,7 +3,8 @@
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution
 from jmdp_lib.solvers.incremental import IncrementalSolution, incremental_jipe2
 from jmdp_lib.solvers.incremental_n import incremental_jipe
-from jmdp_lib.solvers.jipe import jipe, jipe2, plan_jipe2
+from jmdp_lib.solvers.jipe2 import jipe2, plan_jipe2
+from jmdp_lib.solvers.jipe_n import jipe
 from jmdp_lib.solvers.projected import ProjectedSolution, projected_jipe2
 from jmdp_lib.solvers.routes import Plan
 from jmdp_lib.solvers.schedules import StepSize

@@ -23,11 +23,12 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.machine import progress
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments
 from jmdp_lib.operators.sampled import Simulator
 from jmdp_lib.sampling import stream
-from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution, progress
+from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution
 from jmdp_lib.solvers.learner import Learner, known_moments
 from jmdp_lib.solvers.schedules import StepSize, selection_weights
 

@@ -12,13 +12,14 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
+from jmdp_lib.machine import progress
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, StateAction
 from jmdp_lib.norms import norm_weight
 from jmdp_lib.operators.multisets import MultisetOperator
 from jmdp_lib.operators.sampled import Simulator, sample_tn
 from jmdp_lib.sampling import stream
-from jmdp_lib.solvers.fixed_point import Solution, progress
+from jmdp_lib.solvers.fixed_point import Solution
 from jmdp_lib.solvers.incremental import IncrementalSolution, spread_stops
 from jmdp_lib.solvers.learner import check_simulator, known_moments, plug_in_resolution
 from jmdp_lib.solvers.schedules import StepSize

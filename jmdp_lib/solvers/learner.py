@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.memory import require
+from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments
 from jmdp_lib.norms import norm_weight

@@ -34,7 +34,7 @@ from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments
 from jmdp_lib.norms import norm_weight
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution, iterate
-from jmdp_lib.solvers.jipe import jipe2
+from jmdp_lib.solvers.jipe2 import jipe2
 from jmdp_lib.solvers.projection import ProjectedProblem, ProjectionStep
 
 

@@ -10,15 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from jmdp_lib import memory
+from jmdp_lib import machine
 from jmdp_lib.checks import Floats
-from jmdp_lib.memory import gibibytes
+from jmdp_lib.machine import gibibytes, progress
 from jmdp_lib.operators.collapsed import Backup, Collapsed, PairLaw, Queries
 from jmdp_lib.operators.dense import DensePairs, TorchPairs
 from jmdp_lib.operators.pair_sets import PairSet
 from jmdp_lib.operators.reachable import ReachablePairs, closure
 from jmdp_lib.solvers.affine import VECTORS, Chain, solve
-from jmdp_lib.solvers.fixed_point import progress
 
 # Sweeps that a route takes: with the chain, Gauss-Seidel otherwise, over all pairs; and how
 # much longer it takes to find a pair than to stream over one.
@@ -73,7 +72,7 @@ class Request:
         """
         states, device = self.system.jm.num_states, self.device
         whole = 8.0 * states**2
-        free = 0.9 * (memory.available_bytes() if device is None else device_bytes(device))
+        free = 0.9 * (machine.available_bytes() if device is None else device_bytes(device))
         products = 1 if device is None else 4  # matrices that an application holds meanwhile
         accelerated = (VECTORS + products) * whole <= free
         needed = (VECTORS + products if accelerated else 2 + products) * whole
@@ -137,7 +136,7 @@ def device_bytes(device: str) -> int:
         raise ValueError(f"device {device!r} cannot be used: {error}") from None
     if kind.type == "cuda":
         return int(torch.cuda.mem_get_info(kind)[0])
-    return memory.available_bytes()
+    return machine.available_bytes()
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP
 from jmdp_lib.norms import norm_weight
 from jmdp_lib.operators.collapsed import Collapsed
-from jmdp_lib.operators.literal import COUPLINGS
+from jmdp_lib.operators.literal import is_independent
 from jmdp_lib.operators.pairs import PairOperator
-from jmdp_lib.solvers.jipe import jipe2
+from jmdp_lib.solvers.jipe2 import jipe2
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ def trace_jipe2(jm: JMDP, policy: ArrayLike, sweeps: int, coupling: str = "joint
 
     Compares all of Sigma, (S, A, S, A), after every sweep: for small models.
     """
-    independent = checks.one_of("coupling", coupling, COUPLINGS) == "independent"
+    independent = is_independent(coupling)
     matrix = checks.policy_matrix(jm, policy)
     operator = PairOperator(jm, matrix, independent, keep_actions=True)
     state, rows = operator.zero(), []
