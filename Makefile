@@ -70,7 +70,7 @@ $(STAMP): pyproject.toml constraints.txt $(STALE)
 	@echo "Setting up $(VENV) (a few minutes, once)"
 	@if [ -n "$(STALE)" ]; then rm -f $@; $(PYTHON) -m venv --clear $(VENV); fi
 	@rm -f $@
-	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[notebooks,dev,book]"
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all]"
 	@$(PY) -m pip check
 	@printf '%s' "$(CURDIR)" > $@
 

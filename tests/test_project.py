@@ -45,10 +45,27 @@ def pins() -> dict[str, str]:
     return found
 
 
-def requirements() -> list[Requirement]:
+def extras() -> dict[str, list[Requirement]]:
+    """What every extra of pyproject.toml asks for; "" is what a plain install brings."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    groups = [project["dependencies"], *project["optional-dependencies"].values()]
-    return [Requirement(line) for group in groups for line in group]
+    groups = {"": project["dependencies"], **project["optional-dependencies"]}
+    return {name: [Requirement(line) for line in group] for name, group in groups.items()}
+
+
+def requirements() -> list[Requirement]:
+    """Those of all extras, less the extras that one extra brings along."""
+    return [r for group in extras().values() for r in group if r.name != "jmdp_lib"]
+
+
+def brought(extra: str) -> set[str]:
+    """All packages that an extra brings beside those of a plain install."""
+    found: set[str] = set()
+    for requirement in extras()[extra]:
+        if requirement.name == "jmdp_lib":
+            found |= {name for inner in requirement.extras for name in brought(inner)}
+        else:
+            found.add(canonicalize_name(requirement.name))
+    return found
 
 
 def test_environment_yml_has_the_constraints() -> None:
@@ -88,9 +105,29 @@ def test_what_is_imported_is_declared_and_what_a_user_must_install_is_imported()
             assert owners & declared, f"{path.name} imports {module}, which pyproject does not name"
             if path.is_relative_to(ROOT / "jmdp_lib"):
                 used |= owners
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = {canonicalize_name(Requirement(line).name) for line in project["dependencies"]}
+    needed = brought("") | brought("atari") | brought("figures") | brought("torch")
     assert needed <= used, f"jmdp_lib never imports {sorted(needed - used)}"
+
+
+def test_a_plain_install_is_light_and_all_installs_all() -> None:
+    heavy = {"ale-py", "gymnasium", "matplotlib", "pandas", "seaborn", "torch"}
+    assert not brought("") & heavy
+    assert heavy <= brought("notebooks")
+    assert brought("all") | brought("") == {canonicalize_name(r.name) for r in requirements()}
+    assert '-c constraints.txt -e ".[all]"' in (ROOT / "Makefile").read_text()
+
+
+def test_every_extra_that_the_library_names_exists_and_brings_what_is_imported() -> None:
+    distributions = importlib.metadata.packages_distributions()
+    for path in sorted((ROOT / "jmdp_lib").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.With(items=[ast.withitem(ast.Call(ast.Name("extra"), args))]):
+                    names = [ast.literal_eval(name) for name in args]
+                    have = {package for name in names for package in brought(name)}
+                    for module in imported_modules(ast.unparse(node)) - {"jmdp_lib"}:
+                        owners = {canonicalize_name(name) for name in distributions[module]}
+                        assert owners & have, f"{path.name}: {names} do not bring {module}"
 
 
 def imported_modules(code: str) -> set[str]:
