@@ -167,7 +167,7 @@ claims.check(
 # %%
 config = Config(
     name=game, gammas=(0.9,), kinds=("near",), sigma=1.0, hidden=128, batch=64, steps=num_steps,
-    seed=seed, log_every=10, eval_every=50, save_every=num_steps,
+    seed=seed, log_every=10, eval_every=50,
 )  # fmt: skip
 small = Experiment(config, obs="ram+paddles", num_states=num_states, num_held_out=100)
 learned = learn(small, seed, Path(work.name) / game)
@@ -207,7 +207,6 @@ tables = tabular.tables_of(grid, cells, num_pairs=5_000, seed=seed)
 known = Config(
     gammas=(0.9,), kinds=("gram", "near"), sigma=1.0, hidden=256, shared_dim=32, batch=64,
     steps=grid_steps, learning_rate=3e-3, polyak=1.0, seed=seed, eval_every=100,
-    save_every=grid_steps,
 )  # fmt: skip
 fitted = train(tables, known, Path(work.name) / "grid", held_out=tables)
 gaps = predict_gaps(fitted.network, fitted.params, torch.tensor(cells), torch.full((16,), 4))

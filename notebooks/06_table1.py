@@ -87,7 +87,7 @@ claims.check(
 # %%
 config = Config(
     gammas=(0.5, 0.9), kinds=("gram", "near"), sigma=1.0, hidden=128, batch=64, actions=3,
-    steps=num_steps, save_every=num_steps,
+    steps=num_steps,
 )  # fmt: skip
 live = []
 for game in live_games:
