@@ -31,8 +31,8 @@ from jmdp_lib.moments import Moments
 from jmdp_lib.montecarlo import GapSample, horizon_for, sample_gaps, simulate_pairs
 from jmdp_lib.norms import contraction_modulus, norm_weight
 from jmdp_lib.operators import apply_t2, sample_t2
-from jmdp_lib.outcomes import Outcome
 from jmdp_lib.policies import deterministic_policy, epsilon_mixture, uniform_policy
+from jmdp_lib.simulators import Outcome, Simulator
 from jmdp_lib.solvers import (
     ConvergenceWarning,
     IncrementalSolution,
@@ -58,6 +58,7 @@ __all__ = [
     "Outcome",
     "Plan",
     "ProjectedSolution",
+    "Simulator",
     "Solution",
     "StepSize",
     "aggregation_features",

@@ -25,6 +25,7 @@ class Sized(Protocol):
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Seed = int | Sequence[int] | np.random.SeedSequence
 
 # Probabilities are accepted when they sum to one within this, and are then scaled to do so exactly.
 SUM_TOLERANCE = 1e-9
@@ -172,6 +173,31 @@ def index(name: str, value: int, size: int) -> int:
     if not 0 <= number < size:
         raise IndexError(f"{name} {number} is out of range: there are {size}")
     return number
+
+
+def seed_sequence(seed: Any, *key: int) -> np.random.SeedSequence:
+    """The seed of part `key` of a task; unlike `spawn`, asking twice gives the same one.
+
+    seed: integers that are not negative, one or a list, or a SeedSequence; None: a new one.
+    """
+    if isinstance(seed, np.random.SeedSequence):
+        return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, *key))
+    try:
+        for part in seed if isinstance(seed, list | tuple) else [] if seed is None else [seed]:
+            at_least("seed", part, 0)
+    except ValueError:
+        raise ValueError(
+            "seed must be an integer that is not negative, a list of such, or a SeedSequence, "
+            f"got {seed!r}"
+        ) from None
+    return np.random.SeedSequence(seed, spawn_key=key)
+
+
+def generator(seed: Seed | np.random.Generator | None, *key: int) -> np.random.Generator:
+    """The random stream of part `key` of a task; a numpy Generator is used as it is."""
+    if isinstance(seed, np.random.Generator) and not key:
+        return seed
+    return np.random.default_rng(seed_sequence(seed, *key))
 
 
 def distinct_actions(actions: Sequence[int], num_actions: int) -> list[int]:

@@ -18,7 +18,8 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import data_equivalence
 
-from jmdp_lib.outcomes import Outcome
+from jmdp_lib import checks
+from jmdp_lib.simulators import Outcome
 
 _TRIAL_STEPS = 10
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
@@ -56,7 +57,7 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
         _try_out(_copied(env))
         gymnasium.utils.RecordConstructorArgs.__init__(self, seed=seed)
         gymnasium.Wrapper.__init__(self, _copied(env))
-        self._rng = np.random.default_rng(seed)
+        self._rng = checks.generator(seed)
         self._started = False
 
     def reset(
@@ -64,7 +65,7 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
     ) -> tuple[Any, dict[str, Any]]:
         """A new episode; its start is drawn like everything else."""
         if seed is not None:
-            self._rng = np.random.default_rng(seed)
+            self._rng = checks.generator(seed)
         start = self.env.reset(seed=self._seed(), options=options)
         self._started = True
         self._enter(False, None)

@@ -40,7 +40,7 @@ def rbf_features(rows: int, columns: int, centres: int, width: float = 1.0) -> F
 def random_features(model: Sized, dimension: int, seed: int | np.random.SeedSequence = 0) -> Floats:
     """Independent standard normal features, (S, A, dimension)."""
     dimension = checks.at_least("dimension", dimension, 1)
-    rng = np.random.default_rng(seed)
+    rng = checks.generator(seed)
     return rng.normal(size=(model.num_states, model.num_actions, dimension))
 
 

@@ -22,7 +22,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.model import JMDP
 from jmdp_lib.operators.literal import COUPLINGS
-from jmdp_lib.sampling import alias_tables, cells, child, cumulative, pick, pick_cell, stream
+from jmdp_lib.sampling import alias_tables, cells, cumulative, pick, pick_cell
 from jmdp_lib.statistics import mean_and_error, variance_and_error
 
 # Pairs per random stream: streams are spawned per chunk, so threads do not change the numbers.
@@ -73,7 +73,7 @@ def simulate_pairs(
     tables = (jm.starts, cumulative(jm.starts, jm.probs), jm.rewards, jm.next_states)
     fixed = (state, first, second, steps, independent, jm.gamma, np.cumsum(policy, 1).ravel())
     alone = _alone(jm, policy)
-    streams = [stream(seed, i) for i in range(len(chunks))]
+    streams = [checks.generator(seed, i) for i in range(len(chunks))]
     with ThreadPoolExecutor(get_num_threads()) as pool:  # the kernel releases the GIL
         for _ in pool.map(
             lambda rng, out: _simulate(rng, out, *fixed, *tables, *alone), streams, chunks
@@ -128,7 +128,7 @@ def sample_gaps(
             checks.index("action", action, jm.num_actions)
     rows = []
     for s, a, b in asked.tolist():
-        own = child(seed, s, a, b)
+        own = checks.seed_sequence(seed, s, a, b)
         z = simulate_pairs(
             jm, policy, s, (a, b), num_pairs, own, truncation=truncation, coupling=coupling
         )

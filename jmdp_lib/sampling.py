@@ -1,4 +1,4 @@
-"""Compiled draws from finite laws, and the random streams they use."""
+"""Compiled draws from finite laws."""
 
 from __future__ import annotations
 
@@ -8,17 +8,6 @@ import numpy as np
 from numba import njit
 
 from jmdp_lib.checks import Floats, Ints
-
-
-def child(seed: int | np.random.SeedSequence, *key: int) -> np.random.SeedSequence:
-    """The seed of one part of a task; unlike `spawn`, asking twice gives the same one."""
-    base = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
-    return np.random.SeedSequence(base.entropy, spawn_key=(*base.spawn_key, *key))
-
-
-def stream(seed: int | np.random.SeedSequence, index: int) -> np.random.Generator:
-    """Random stream number `index` of a seed."""
-    return np.random.default_rng(child(seed, index))
 
 
 def cumulative(starts: Ints, probs: Floats) -> Floats:

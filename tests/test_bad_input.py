@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
 import jmdp_lib as jl
+from jmdp_lib.atari import CoupledAtari
 
 GRID = jl.windy_gridworld(3)
 GOAL = jl.goal_policy(3)
@@ -267,3 +271,66 @@ def test_unknown_states_and_actions():
         jl.simulate_pairs(GRID, GOAL, 0, (0, 7), 1)
     with pytest.raises(IndexError, match=r"actions\[1\] = 4"):
         jl.deterministic_policy(GRID, [0, 4, 0, 0, 0, 0, 0, 0, 0])
+
+
+class Depot:
+    """A user's simulator, of lists; `answer` replaces what it returns."""
+
+    num_states, num_actions, gamma = 6, 3, 0.9
+
+    def __init__(self, answer=None, **declared):
+        self.answer, self.calls = answer, 0
+        self.__dict__.update(declared)
+
+    def query(self, state, actions, rng):
+        self.calls += 1
+        demand = int(rng.poisson(2))
+        if self.answer:
+            return self.answer(self, state, actions)
+        return [3.0 * min(state + a, demand) for a in actions], [max(state - demand, 0)] * 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda sim, s, actions: 1 / 0, r"query\(state 0, actions \[0, 1, 2\]\) raised ZeroDiv"),
+        (lambda sim, s, actions: ([np.random.rand()] * 3, [0] * 3), "a global generator"),  # noqa: NPY002
+        (lambda sim, s, actions: ([random.random()] * 3, [0] * 3), "a global generator"),
+        (lambda sim, s, actions: ([sim.calls] * 3, [0] * 3), "generators with the same seed"),
+        (lambda sim, s, actions: ([5.0] * 3, [0] * 3), r"rewards\[0\].*above reward_bound = 4"),
+        (lambda sim, s, actions: ([0, 1, 2], [0.5] * 3), "are rewards and next states swapped"),
+    ],
+    ids=["raises", "numpy", "random", "impure", "bound", "swapped"],
+)
+def test_simulators_are_tried_out_first(answer, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        jl.incremental_jipe2(Depot(answer, reward_bound=4.0), np.full((6, 3), 1 / 3), 10)
+    if "ZeroDiv" in message:
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+BAD_SEEDS = ["7", 1.5, -1, True, [1, -2], ["a"], np.nan, {}, torch.Generator()]
+
+
+@pytest.mark.parametrize("seed", BAD_SEEDS, ids=repr)
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda seed: jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 10, seed=seed),
+        lambda seed: jl.sample_gaps(GRID, GOAL, [(0, 0, 1)], 10, seed=seed),
+        lambda seed: jl.incremental_jipe2(GRID, GOAL, 10, seed=seed),
+        lambda seed: jl.random_features(GRID, 2, seed=seed),
+        lambda seed: jl.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=seed),
+        lambda seed: CoupledAtari("Pong", seed=seed),
+    ],
+    ids=["pairs", "gaps", "incremental", "features", "env", "atari"],
+)
+def test_seeds(call, seed):
+    with pytest.raises(ValueError, match="seed must be an integer that is not negative, a list"):
+        call(seed)
+
+
+def test_seeds_of_every_good_kind():
+    for seed in (3, np.int64(3), [1, 2], np.random.SeedSequence(4)):
+        one, two = (jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 10, seed=seed) for _ in range(2))
+        np.testing.assert_array_equal(one, two)

@@ -19,8 +19,7 @@ from jmdp_lib.atari.processes import in_processes, shared_env
 from jmdp_lib.atari.state import Draw, Snapshot
 from jmdp_lib.atari.tables import Tables
 from jmdp_lib.machine import require
-from jmdp_lib.outcomes import Outcome
-from jmdp_lib.sampling import child
+from jmdp_lib.simulators import Outcome
 
 # States per trajectory: enough to make up for the way to its start; few where they should be
 # independent.
@@ -123,7 +122,7 @@ def _run(
     rows = num_states * (len(_patterns(env)) if settings["enumerated"] else 1)
     require(2.0 * row * rows, f"{rows:,} tables of {settings['game']}")  # parts, then the whole
     sizes = [min(chunk, num_states - i) for i in range(0, num_states, chunk)]
-    jobs = [_Job(child(seed, i), size, **settings) for i, size in enumerate(sizes)]
+    jobs = [_Job(checks.seed_sequence(seed, i), size, **settings) for i, size in enumerate(sizes)]
     return in_processes(_play_chunk, jobs, processes, f"{settings['game']} states")
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from jmdp_lib import checks
 from jmdp_lib.atari.emulator import load, mute, ram_and_paddles, rom_id, short
 from jmdp_lib.atari.state import Draw, Shock, Snapshot
-from jmdp_lib.outcomes import Outcome
+from jmdp_lib.simulators import Outcome
 
 Bytes = NDArray[np.uint8]
 OBSERVATIONS = ("ram", "ram+paddles", "pixels")
@@ -65,7 +65,7 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         checks.one_of("obs", obs, OBSERVATIONS)
         if shock is not None and not isinstance(shock, Shock):
             raise ValueError(f"shock must be a Shock or None, got {shock!r}")
-        self.np_random = np.random.default_rng(seed)
+        self.np_random = checks.generator(seed)
         self.ale = load(self.game)
         self._act = self.ale.act
         observe: dict[str, Callable[[], Bytes]] = {

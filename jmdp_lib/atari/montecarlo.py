@@ -20,7 +20,6 @@ from jmdp_lib.atari.gaps import PairRecords
 from jmdp_lib.atari.processes import in_processes, shared_env
 from jmdp_lib.atari.state import Snapshot
 from jmdp_lib.checks import Ints
-from jmdp_lib.sampling import child
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,10 @@ def record_pairs(
         why = f"is not one of the {env.num_actions} actions"
         checks.refuse("actions", fixed, outside, why, ("pair", "branch"))
     settings = (sticky_prob, frame_skip, obs, horizon, fixed, pairs_per_state, repeats)
-    jobs = [_Job(child(seed, row), row, start, *settings) for row, start in enumerate(starts)]
+    jobs = [
+        _Job(checks.seed_sequence(seed, row), row, start, *settings)
+        for row, start in enumerate(starts)
+    ]
     parts = in_processes(_play_state, jobs, processes, f"{env.game} pairs")
     return PairRecords(
         *(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(PairRecords))

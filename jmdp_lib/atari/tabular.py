@@ -46,7 +46,7 @@ def tables_of(
             f"observations must be uint8 of shape ({jm.num_states}, D), got {seen.dtype} "
             f"of shape {seen.shape}"
         )
-    rng = np.random.default_rng(seed)
+    rng = checks.generator(seed)
     if num_samples is None:
         chosen, weights = np.arange(jm.probs.size), jm.probs
     else:

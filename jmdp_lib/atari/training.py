@@ -28,7 +28,6 @@ from jmdp_lib.atari.networks import Network, Params, num_features
 from jmdp_lib.atari.sampled import sampled_errors
 from jmdp_lib.atari.tables import Tables
 from jmdp_lib.machine import progress as show_progress
-from jmdp_lib.sampling import child
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +72,7 @@ def require_device(name: str) -> torch.device:
 
 def _generator(device: torch.device, seed: int, *key: int) -> torch.Generator:
     """A stream of a run: 0 its first weights, 1 its batches, (2, step) the batch watched then."""
-    own = child(seed, *key).generate_state(1, np.uint64)
+    own = checks.seed_sequence(seed, *key).generate_state(1, np.uint64)
     return torch.Generator(device).manual_seed(int(own[0]))
 
 

@@ -5,61 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from math import comb
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.model import JMDP
+from jmdp_lib.checks import Floats
+from jmdp_lib.simulators import Simulator, checked_query
 
 Coordinate = Sequence[tuple[int, int]]
-
-
-@runtime_checkable
-class Simulator(Protocol):
-    """All that is asked of a generative model: a JMDP is one, and so may be your own simulator."""
-
-    @property
-    def num_states(self) -> int:
-        """|S|."""
-
-    @property
-    def num_actions(self) -> int:
-        """|A|."""
-
-    @property
-    def gamma(self) -> float:
-        """Discount factor."""
-
-    def query(
-        self, state: int, actions: Sequence[int], rng: np.random.Generator
-    ) -> tuple[Floats, Ints]:
-        """Rewards (m,) and next states (m,) of distinct actions under one shared draw."""
-
-
-def draw(
-    simulator: Simulator, state: int, actions: Sequence[int], rng: np.random.Generator
-) -> list[tuple[float, int]]:
-    """[(reward, next_state)] of the actions, refused if the simulator returns anything else."""
-    answer = simulator.query(state, actions, rng)
-    if not isinstance(simulator, JMDP):
-        try:
-            if not isinstance(answer, tuple | list) or len(answer) != 2:
-                raise ValueError(f"must return (rewards, next states), got {answer!r}")
-            rewards, states = answer
-            reward = checks.floats("rewards", rewards, "action")
-            successor = checks.integers("next states", states, "action")
-            checks.same_shape("rewards", reward.shape, (len(actions),), "(num_queried,)")
-            checks.same_shape("next states", successor.shape, (len(actions),), "(num_queried,)")
-            checks.states("next states", successor, simulator.num_states, "action")
-        except ValueError as error:
-            raise ValueError(
-                f"simulator.query(state {state}, actions {list(actions)}): {error}"
-            ) from error
-    rewards, states = answer
-    return [(float(r), int(x)) for r, x in zip(rewards, states, strict=True)]
 
 
 def choose(policy: Floats, state: int, rng: np.random.Generator) -> int:
@@ -105,15 +59,17 @@ def draw_t2(
     gamma = simulator.gamma
     (s, a), (t, b) = coordinate[0], coordinate[-1]
     if (s, a) == (t, b):
-        ((r, u),) = draw(simulator, s, [a], rng)
+        ((r, u),) = checked_query(simulator, s, [a], rng)
         x = (u, choose(policy, u, rng))
         if len(coordinate) == 1:
             return float(r + gamma * mean[x])
         return float(r**2 + 2 * gamma * r * mean[x] + gamma**2 * second[x + x])
     if s == t:
-        (r, u), (q, v) = draw(simulator, s, [a, b], rng)
+        (r, u), (q, v) = checked_query(simulator, s, [a, b], rng)
     else:
-        (r, u), (q, v) = draw(simulator, s, [a], rng) + draw(simulator, t, [b], rng)
+        (r, u), (q, v) = checked_query(simulator, s, [a], rng) + checked_query(
+            simulator, t, [b], rng
+        )
     x, y = (u, choose(policy, u, rng)), (v, choose(policy, v, rng))
     crossed = r * q + gamma * (r * mean[y] + q * mean[x])
     return float(crossed + gamma**2 * second[x + y])
@@ -142,12 +98,14 @@ def sample_collapsed(
     gamma = simulator.gamma
     (s, a), (t, b) = coordinate[0], coordinate[-1]
     if (s, a) == (t, b):
-        ((r, u),) = draw(simulator, s, [a], rng)
+        ((r, u),) = checked_query(simulator, s, [a], rng)
         q, v = r, u
     elif s == t:
-        (r, u), (q, v) = draw(simulator, s, [a, b], rng)
+        (r, u), (q, v) = checked_query(simulator, s, [a, b], rng)
     else:
-        (r, u), (q, v) = draw(simulator, s, [a], rng) + draw(simulator, t, [b], rng)
+        (r, u), (q, v) = checked_query(simulator, s, [a], rng) + checked_query(
+            simulator, t, [b], rng
+        )
     here, there = float(policy[u] @ mean[u]), float(policy[v] @ mean[v])
     if len(coordinate) == 1:
         return r + gamma * here
@@ -179,7 +137,7 @@ def sample_tn(
     terms: list[tuple[float, tuple[tuple[int, int], ...]]] = [(1.0, ())]
     for state in sorted({s for s, _ in powers}):
         actions = sorted(a for s, a in powers if s == state)
-        for a, (r, u) in zip(actions, draw(simulator, state, actions, rng), strict=True):
+        for a, (r, u) in zip(actions, checked_query(simulator, state, actions, rng), strict=True):
             x, m = (u, choose(policy, u, rng)), powers[state, a]
             terms = [
                 (c * comb(m, k) * r ** (m - k) * simulator.gamma**k, rest + (x,) * k)

@@ -22,12 +22,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.machine import progress
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments
-from jmdp_lib.operators.sampled import Simulator
-from jmdp_lib.sampling import stream
+from jmdp_lib.simulators import Simulator
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution
 from jmdp_lib.solvers.learner import Learner, known_moments
 from jmdp_lib.solvers.schedules import StepSize, selection_weights
@@ -72,7 +71,7 @@ def incremental_jipe2(
     policy: ArrayLike,
     num_updates: int,
     step_size: StepSize | tuple[float, float] | float = StepSize(),  # noqa: B008 (immutable)
-    seed: int | np.random.SeedSequence = 0,
+    seed: Seed = 0,
     initial: IncrementalSolution | Moments | tuple[ArrayLike, ArrayLike] | None = None,
     selection: str | Mapping[str, float] | ArrayLike = "uniform",
     form: str = "full",
@@ -102,7 +101,7 @@ def incremental_jipe2(
     if not checks.real("tol", tol) >= 0.0 or (tol > 0.0 and not isinstance(simulator, JMDP)):
         raise ValueError(f"tol must be >= 0, and 0 for a simulator without tables, got {tol}")
     stops = spread_stops(checkpoints, num_updates)
-    rng = stream(seed, 0)
+    rng = checks.generator(seed, 0)
     if isinstance(initial, IncrementalSolution):
         values, visits = initial.continued(learner, rng)
     else:
@@ -117,7 +116,7 @@ def incremental_jipe2(
     def record() -> float:
         """Write a line of the history; the error bound."""
         made = int(visits.sum())
-        residual, bound = learner.residual(values, stream(seed, 1 + made))
+        residual, bound = learner.residual(values, checks.generator(seed, 1 + made))
         error = np.nan if truth is None else learner.norm(learner.raw(values) - truth)
         history.append((made, residual, bound, error))
         return bound

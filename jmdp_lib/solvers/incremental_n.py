@@ -11,17 +11,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats
+from jmdp_lib.checks import Floats, Seed
 from jmdp_lib.machine import progress
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, StateAction
 from jmdp_lib.norms import norm_weight
 from jmdp_lib.operators.multisets import MultisetOperator
-from jmdp_lib.operators.sampled import Simulator, sample_tn
-from jmdp_lib.sampling import stream
+from jmdp_lib.operators.sampled import sample_tn
+from jmdp_lib.simulators import Simulator, check_simulator
 from jmdp_lib.solvers.fixed_point import Solution
 from jmdp_lib.solvers.incremental import IncrementalSolution, spread_stops
-from jmdp_lib.solvers.learner import check_simulator, known_moments, plug_in_resolution
+from jmdp_lib.solvers.learner import known_moments, plug_in_resolution
 from jmdp_lib.solvers.schedules import StepSize
 
 MAX_COORDINATES = 200_000
@@ -52,7 +52,7 @@ def incremental_jipe(
     order: int,
     num_updates: int,
     step_size: StepSize | tuple[float, float] | float = StepSize(),  # noqa: B008 (immutable)
-    seed: int | np.random.SeedSequence = 0,
+    seed: Seed = 0,
     checkpoints: int | Sequence[int] = 20,
     reference: Solution | Moments | None = None,
 ) -> IncrementalSolution:
@@ -84,7 +84,7 @@ def incremental_jipe(
     weights = np.array([norm_weight(k, simulator.gamma, bound) for k in range(1, order + 1)])
     exact = None if known is None else np.array([known.moment(x) for x in coordinates])
     operator = MultisetOperator(simulator, matrix, order) if isinstance(simulator, JMDP) else None
-    rng = stream(seed, 0)
+    rng = checks.generator(seed, 0)
     history: list[tuple[int, float, float]] = []
     done = 0
     with progress(num_updates, f"incremental JIPE-{order}") as bar:

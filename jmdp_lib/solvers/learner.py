@@ -17,8 +17,9 @@ from jmdp_lib.moments import Moments
 from jmdp_lib.norms import norm_weight
 from jmdp_lib.operators import sampled_kernels as kernels
 from jmdp_lib.operators.pairs import PairOperator, PairSource, PairState
-from jmdp_lib.operators.sampled import Simulator, choose, draw_t2, sample_collapsed
+from jmdp_lib.operators.sampled import choose, draw_t2, sample_collapsed
 from jmdp_lib.sampling import alias_tables, cells, cumulative
+from jmdp_lib.simulators import Simulator, check_simulator
 from jmdp_lib.solvers.fixed_point import Solution
 from jmdp_lib.solvers.schedules import StepSize
 
@@ -240,15 +241,3 @@ def known_moments(
     if found.order < order:
         raise ValueError(f"reference holds orders up to {found.order}, needed are {order}")
     return found
-
-
-def check_simulator(simulator: Simulator, policy: ArrayLike) -> Floats:
-    """The policy as a matrix, once the simulator has all that is asked of it."""
-    for name in ("num_states", "num_actions", "gamma", "query"):
-        if not hasattr(simulator, name) or (name == "query" and not callable(simulator.query)):
-            raise ValueError(f"simulator {simulator!r} has no `{name}`")
-    checks.at_least("simulator.num_states", simulator.num_states, 1)
-    checks.at_least("simulator.num_actions", simulator.num_actions, 1)
-    checks.discount(simulator.gamma)
-    checks.positive("simulator.reward_bound", getattr(simulator, "reward_bound", 1.0))
-    return checks.policy_matrix(simulator, policy)
