@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy import special
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
@@ -17,8 +17,8 @@ def normal_p_values(scores: ArrayLike) -> tuple[float, float]:
     two-sided, of sum z^2 against chi^2 with K degrees of freedom: errors too large *or* too small.
     """
     z = checks.floats("scores", scores, "score")
-    one = 2.0 * stats.norm.sf(np.abs(z).max())
-    tail = stats.chi2.cdf(np.sum(z**2), z.size)
+    one = 2.0 * special.ndtr(-np.abs(z).max())
+    tail = special.chdtr(z.size, np.sum(z**2))
     return float(-np.expm1(z.size * np.log1p(-one))), float(2.0 * min(tail, 1.0 - tail))
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import time
 from dataclasses import fields
 
 import numpy as np
+import psutil
 import pytest
 
 from jmdp_lib.atari import (
@@ -132,6 +135,31 @@ def test_number_of_processes_changes_nothing(monkeypatch):
         tables = collect("Atlantis", 30, 6, start_steps=30, **common)
         runs.append((tables, record_pairs(states, 8, 8, pairs_per_state=2, repeats=2, **common)))
     assert all(equal(one, two) for one, two in zip(*runs, strict=True))
+
+
+@pytest.mark.slow
+def test_workers_end_with_a_parent_that_was_killed_outright():
+    code = (
+        "from jmdp_lib.atari import collect\n"
+        "if __name__ == '__main__':\n"
+        "    collect('Pong', 100_000, 0, processes=2)\n"
+    )
+    parent = psutil.Popen([sys.executable, "-c", code])
+    deadline, family = time.monotonic() + 120, []
+    try:
+        while len(family) < 3 and time.monotonic() < deadline:  # two that play, and a tracker
+            time.sleep(0.2)
+            family = parent.children(recursive=True)
+        time.sleep(2.0)  # they have begun to play
+        assert len(family) == 3
+        parent.kill()
+        parent.wait()
+        _, alive = psutil.wait_procs(family, timeout=30)
+        assert not alive
+    finally:
+        for process in (parent, *family):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 @pytest.mark.parametrize(("game", "sticky_prob"), [("Atlantis", 0.0), ("Pong", 0.25)])

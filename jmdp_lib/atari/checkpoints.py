@@ -12,7 +12,7 @@ import torch
 from jmdp_lib.atari.config import BLOCKS, Config
 from jmdp_lib.files import replacing
 
-_PARTS = {"config", "shape", "policy", "units", "step", "params"}
+_PARTS = {"config", "shape", "policy", "units", "step", "params", "window"}
 COLUMNS = ("step", "seed", "gamma", "kind", "curve", *BLOCKS)
 
 

@@ -35,7 +35,7 @@ class Config:
         that T_2 is applied: several 1 / (1 - gamma) are needed. 1: no target network.
     block_weights: of the squared errors of BLOCKS in the loss. The covariances between states are
         small on average and peak where branches merge: at weight 1 the peaks are not learned.
-    log_every, eval_every, save_every: in steps; the last two must be multiples of the first.
+    log_every, eval_every, save_every: in steps. The last step is always logged and saved.
     """
 
     name: str = ""
@@ -91,6 +91,8 @@ class Config:
             "steps",
             "actions",
             "log_every",
+            "eval_every",
+            "save_every",
         ):
             checks.at_least(name, getattr(self, name), 1)
         checks.at_least("batch", self.batch, 4)
@@ -110,12 +112,6 @@ class Config:
                 f"block_weights must be {len(BLOCKS)} numbers >= 0, for {', '.join(BLOCKS)}; "
                 f"got {self.block_weights}"
             )
-        for name in ("eval_every", "save_every"):
-            if checks.at_least(name, getattr(self, name), 1) % self.log_every:
-                raise ValueError(
-                    f"{name} must be a multiple of log_every = {self.log_every}, "
-                    f"got {getattr(self, name)}"
-                )
 
     @property
     def members(self) -> tuple[tuple[float, str], ...]:

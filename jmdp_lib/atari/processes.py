@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
@@ -27,7 +28,7 @@ def in_processes(
 
     Jobs carry their own seeds, so how many processes share them changes nothing. New processes
     are spawned, not forked, since the parent may run threads (numba, torch): a script must start
-    its work under `if __name__ == "__main__"`.
+    its work under `if __name__ == "__main__"`. They end with this process, however it ends.
     """
     workers = os.cpu_count() or 1 if processes is None else processes
     workers = min(checks.at_least("processes", workers, 1), len(jobs))
@@ -39,7 +40,7 @@ def in_processes(
             bar.update()
     else:
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(workers, context) as pool:
+        with ProcessPoolExecutor(workers, context, _end_with_parent) as pool:
             futures = [pool.submit(work, job) for job in jobs]
             for future in futures:
                 future.add_done_callback(lambda _: bar.update())
@@ -50,6 +51,18 @@ def in_processes(
                 raise
     bar.close()
     return results
+
+
+def _end_with_parent() -> None:
+    """Let a worker end when its parent has: after a `kill -9` nobody else would tell it to."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @lru_cache(maxsize=4)

@@ -143,14 +143,13 @@ def train(
     bar = show_progress(config.steps, config.name, "step")
     bar.update(run.step)
     advance = _Steps(run, data, policy)
-    window: list[Tensor] = []
     while run.step < config.steps:
-        window.append(advance())
+        run.window.append(advance())
         bar.update()
         last = run.step == config.steps
         if run.step % config.log_every == 0 or last:
-            mean = torch.stack(window).mean(0)
-            window.clear()
+            mean = torch.stack(run.window).mean(0)
+            run.window.clear()
             if not bool(mean.isfinite().all()):
                 raise FloatingPointError(f"TD errors are no longer finite at step {run.step}")
             metrics.append(run.step, "td", mean)
@@ -179,6 +178,7 @@ class _Run:
     weights: Tensor  # (len(BLOCKS), E) of the mean squared errors in the loss
     step: int
     resumed: bool
+    window: list[Tensor]  # errors (len(BLOCKS), E) of the steps since the last logged one
 
     @classmethod
     def start(cls, network: Network, shape: dict[str, int], policy: Tensor, folder: Path) -> _Run:
@@ -219,7 +219,7 @@ class _Run:
         weights = torch.tensor(config.block_weights, device=device)[:, None] / units**2
         return cls(
             network, shape, policy, path, online, target, optimiser, generator, weights, step,
-            bool(state),
+            bool(state), [blocks.to(device) for blocks in state["window"]] if state else [],
         )  # fmt: skip
 
     def save(self) -> None:
@@ -236,6 +236,7 @@ class _Run:
                 "target": self.target,
                 "optimiser": self.optimiser.state_dict(),
                 "generator": self.generator.get_state(),
+                "window": self.window,
             },
         )
 
