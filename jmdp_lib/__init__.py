@@ -27,9 +27,8 @@ from jmdp_lib.features import (
     tabular_features,
 )
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Moments
+from jmdp_lib.moments import Moments, contraction_modulus, norm_weight
 from jmdp_lib.montecarlo import GapSample, horizon_for, sample_gaps, simulate_pairs
-from jmdp_lib.norms import contraction_modulus, norm_weight
 from jmdp_lib.operators import apply_t2, sample_t2
 from jmdp_lib.policies import deterministic_policy, epsilon_mixture, uniform_policy
 from jmdp_lib.simulators import Outcome, Simulator

@@ -1,13 +1,24 @@
-"""Moment collections, what every solver returns, and the gap statistics of Section 5.4."""
+"""Moment collections: their norm, correlations and the gap statistics of Section 5.4.
+
+The paper's norm on a collection M = (M^(1), ..., M^(n)) is, with |R| <= rho (the paper: rho = 1),
+
+    ||M||_lambda = max_k ||M^(k)||_inf / lambda_k,     lambda_k = (2 rho / (1 - gamma))^(k-1)
+
+(eqs. (20) and (34)). T_n is a gamma-contraction in it, so
+
+    ||M - M^pi||_lambda <= ||M - T_n M||_lambda / (1 - gamma)                     (eq. (23))
+
+certifies the accuracy of any candidate M.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import product
 from math import comb
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -18,9 +29,53 @@ from jmdp_lib.machine import require
 
 StateAction = tuple[int, int]
 
+# Up to this many state-actions a collection that is kept without its model holds all of Sigma.
+KEPT_LIMIT = 512
+
+
+def norm_weight(order: int, gamma: float, reward_bound: float = 1.0) -> float:
+    """lambda_k for k = order; lambda = lambda_2 = 2 rho / (1 - gamma)."""
+    order = checks.at_least("order", order, 1)
+    reward_bound = checks.positive("reward_bound", reward_bound)
+    return float((2.0 * reward_bound / (1.0 - checks.discount(gamma))) ** (order - 1))
+
+
+def contraction_modulus(order: int, gamma: float) -> float:
+    """The exact modulus of the order-k block, ((1+gamma)/2)^k - ((1-gamma)/2)^k <= gamma.
+
+    sum_{l=1..k} C(k,l) gamma^l rho^(k-l) lambda_l / lambda_k, by the binomial theorem; it does not
+    depend on rho, and equals gamma for k = 1 and k = 2.
+    """
+    order = checks.at_least("order", order, 1)
+    gamma = checks.discount(gamma)
+    return float(((1.0 + gamma) / 2.0) ** order - ((1.0 - gamma) / 2.0) ** order)
+
+
+class ReadOnly:
+    """A frozen dataclass whose arrays cannot be written to, in copies and pickles either."""
+
+    def __post_init__(self) -> None:
+        for value in vars(self).values():
+            if isinstance(value, np.ndarray):
+                frozen(value)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone: what was cached can be worked out again."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()
+
 
 class Source(Protocol):
-    """Where a collection gets coordinates from that it does not hold."""
+    """Where a collection gets coordinates from that its mean and same-state blocks do not give."""
 
     def moment(self, coordinates: Sequence[StateAction]) -> float:
         """E of the product of the returns."""
@@ -29,14 +84,49 @@ class Source(Protocol):
         """(S, A, S, A)."""
 
 
-@dataclass(frozen=True, eq=False)
-class Moments:
+@dataclass(frozen=True, eq=False, repr=False)
+class Held(ReadOnly):
+    """A source that holds arrays and no model: what was learned, projected or loaded from a file.
+
+    Attributes:
+        second: (S, A, S, A), all of Sigma, or None.
+        higher: same-state moments of orders 3, 4, ...: (S, A, A, A), (S, A, A, A, A), ...
+        absent: what to say when something else is asked for.
+    """
+
+    second: Floats | None
+    higher: tuple[Floats, ...] = ()
+    absent: str = (
+        "a saved or pickled collection holds same-state moments, and other second moments of up to "
+        f"{KEPT_LIMIT} state-actions; this one is not among them: solve again"
+    )
+
+    def moment(self, coordinates: Sequence[StateAction]) -> float:
+        """E of the product of the returns."""
+        if len(coordinates) == 2:
+            return float(self.full_second()[coordinates[0] + coordinates[1]])
+        states, actions = zip(*coordinates, strict=True)
+        if len(set(states)) > 1:
+            raise ValueError(self.absent)
+        return float(self.higher[len(coordinates) - 3][states[0], *actions])
+
+    def full_second(self) -> Floats:
+        """(S, A, S, A)."""
+        if self.second is None:
+            raise ValueError(self.absent)
+        return self.second
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Moments(ReadOnly):
     """Moments of the joint returns Z^pi up to `order`.
+
+    Every array of it is read-only. A pickle holds what `kept` says.
 
     Attributes:
         order: highest order held.
         mean: (S, A), E Z(s, a).
-        blocks: (S, A, A), Cov(Z(s, a), Z(s, b)), or None at order 1.
+        blocks: (S, A, A), Cov(Z(s, a), Z(s, b)), or None at order 1; nan where not asked for.
         source: gives any other coordinate.
         mean_error: means are within this of the truth.
         resolution: a standard deviation below this cannot be told from zero.
@@ -49,20 +139,45 @@ class Moments:
     mean_error: float
     resolution: float
 
+    def __repr__(self) -> str:
+        states, actions = self.mean.shape
+        return f"Moments({states} states, {actions} actions, order {self.order})"
+
+    def kept(self) -> Moments:
+        """The same collection in arrays alone, without the model it was solved on.
+
+        It has all means and same-state moments, and all of Sigma for up to 512 state-actions;
+        asking it for anything else is an error.
+        """
+        if isinstance(self.source, Held):
+            return self
+        small = self.order >= 2 and self.mean.size <= KEPT_LIMIT
+        higher = tuple(self.same_state(k) for k in range(3, self.order + 1))
+        return replace(self, source=Held(self.full_second() if small else None, higher))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return ReadOnly.__getstate__(self.kept())
+
     def moment(self, coordinates: Sequence[StateAction]) -> float:
         """E[Z(s_1, a_1) ... Z(s_k, a_k)] for coordinates [(s_1, a_1), ...], k up to the order."""
         self._holds(len(coordinates))
-        return self.source.moment([self._state_action(x) for x in coordinates])
+        known = [self._state_action(x) for x in coordinates]
+        if len(known) == 1:
+            return float(self.mean[known[0]])
+        (s, a), (t, b) = known[0], known[-1]
+        if len(known) == 2 and s == t and not np.isnan(self.covariance[s, a, b]):
+            return float(self.covariance[s, a, b] + self.mean[s, a] * self.mean[s, b])
+        return self.source.moment(known)
 
     def second(self, x: StateAction, y: StateAction) -> float:
         """Sigma(s, a, t, b) = E[Z(s, a) Z(t, b)] for x = (s, a), y = (t, b)."""
         return self.moment([x, y])
 
     def full_second(self) -> Floats:
-        """All of Sigma, (S, A, S, A); a MemoryError that says the size where it cannot fit."""
+        """All of Sigma, (S, A, S, A); a MemoryError says its size if it does not fit."""
         self._need(2, "full_second")
         require(2 * 8 * self.mean.size**2, f"the full Sigma of shape {self.mean.shape * 2}")
-        return self.source.full_second()
+        return frozen(self.source.full_second())
 
     def same_state(self, order: int) -> Floats:
         """All same-state mixed moments of one order k, (S, A, ..., A) with k action axes."""
@@ -73,7 +188,7 @@ class Moments:
             first = tuple(sorted(actions))
             known = tuple(actions) != first
             out[s, *actions] = out[s, *first] if known else self.moment([(s, a) for a in actions])
-        return out
+        return frozen(out)
 
     def gap_moment(self, gaps: Sequence[tuple[int, int, int]]) -> float:
         """E[G_1 ... G_k] for gaps [(s, a, b), ...], G_i = Z(s, a) - Z(s, b).
@@ -92,6 +207,7 @@ class Moments:
 
     def gap_central_moment(self, gap: tuple[int, int, int], order: int) -> float:
         """E[(G - E G)^k] of one gap (s, a, b), k = `order`."""
+        order = checks.at_least("order", order, 0)
         shift = -self.gap_moment([gap])
         raw = [1.0] + [self.gap_moment([gap] * j) for j in range(1, order + 1)]
         return sum(comb(order, j) * shift ** (order - j) * x for j, x in enumerate(raw))
@@ -106,7 +222,7 @@ class Moments:
     @property
     def variance(self) -> Floats:
         """(S, A), Var Z(s, a); nan where a learned estimate is negative."""
-        return self._not_negative(np.einsum("saa->sa", self.covariance))
+        return frozen(self._not_negative(np.einsum("saa->sa", self.covariance)))
 
     @cached_property
     def correlation(self) -> Floats:
@@ -119,7 +235,7 @@ class Moments:
     @property
     def gap_mean(self) -> Floats:
         """(S, A, A), E[Z(s, a) - Z(s, b)] at [s, a, b]."""
-        return self.mean[:, :, None] - self.mean[:, None, :]
+        return frozen(self.mean[:, :, None] - self.mean[:, None, :])
 
     @cached_property
     def gap_variance(self) -> Floats:
@@ -136,7 +252,7 @@ class Moments:
     def inferiority_bound(self) -> Floats:
         """(S, A, A), the one-sided bound on P(Z(s, a) <= Z(s, b)); 1 unless the mean gap is > 0."""
         mean = np.where(self.gap_mean > 2.0 * self.mean_error, self.gap_mean, 0.0)
-        return one_sided_bound(mean, self.gap_variance)
+        return frozen(one_sided_bound(mean, self.gap_variance))
 
     def _not_negative(self, variance: Floats) -> Floats:
         """Variances, with what rounding put below zero at zero."""
@@ -149,13 +265,6 @@ class Moments:
                 f"a moment of order {order} was asked for; "
                 f"this collection holds orders 1 to {self.order}"
             )
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Copies and pickles are read-only too."""
-        self.__dict__.update(state)
-        for value in state.values():
-            if isinstance(value, np.ndarray):
-                frozen(value)
 
     def _need(self, order: int, what: str) -> None:
         if self.order < order:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
@@ -143,13 +144,114 @@ def test_what_cannot_fit_is_refused_with_its_size(monkeypatch):
         jl.jipe(jm, jl.goal_policy(3), order=3)
 
 
-def test_results_are_read_only():
-    sol = jl.jipe2(jl.windy_gridworld(3), jl.goal_policy(3))
-    for m in (sol.moments, copy.deepcopy(sol.moments), pickle.loads(pickle.dumps(sol)).moments):
-        for array in (m.mean, m.covariance, m.correlation, m.gap_variance):
+GRID, GOAL = jl.windy_gridworld(3), jl.goal_policy(3)
+SOLVERS = {
+    "sweeps": lambda: jl.jipe2(GRID, GOAL),
+    "reachable": lambda: jl.jipe2(GRID, GOAL, route="reachable"),
+    "dense": lambda: jl.jipe2(GRID, GOAL, route="dense"),
+    "order 1": lambda: jl.jipe(GRID, GOAL, order=1),
+    "order 3": lambda: jl.jipe(GRID, GOAL, order=3),
+    "incremental, full": lambda: jl.incremental_jipe2(GRID, GOAL, 500),
+    "incremental, centred": lambda: jl.incremental_jipe2(GRID, GOAL, 500, form="centred"),
+    "incremental, order 3": lambda: jl.incremental_jipe(LINE, jl.uniform_policy(LINE), 3, 100),
+    "projected": lambda: jl.projected_jipe2(GRID, GOAL, jl.tabular_features(GRID)),
+}
+LINE = jl.coupled_reward_chain(2, 0.5)
+every_solver = pytest.mark.parametrize("solver", SOLVERS)
+
+
+def arrays_of(result):
+    """Every array that the attributes of a solution and of its moments hand out."""
+    for thing in (result, result.moments, result.moments.kept()):
+        names = [name for name in dir(thing) if not name.startswith("_")]
+        if getattr(thing, "order", 2) < 2:
+            names = ["mean", "gap_mean"]
+        for name in names:
+            if isinstance(value := getattr(thing, name), np.ndarray):
+                yield name, value
+    yield "same_state", result.moments.same_state(1)
+
+
+@every_solver
+def test_every_array_is_read_only(solver):
+    sol = SOLVERS[solver]()
+    names = set()
+    for result in (sol, copy.deepcopy(sol), pickle.loads(pickle.dumps(sol))):
+        for name, array in arrays_of(result):
+            names.add(name)
             with pytest.raises(ValueError, match="read-only"):
-                array[0] = 0.0
+                array[...] = 0
+    assert {"mean", "gap_mean", "residuals"} <= names
+    if sol.moments.order > 1:
+        assert {"covariance", "variance", "gap_variance", "inferiority_bound"} <= names
     assert len({sol, sol}) == 1  # results can be kept in sets and as keys
+
+
+@every_solver
+def test_representations_are_short(solver):
+    sol = SOLVERS[solver]()
+    states, actions = sol.moments.mean.shape
+    shown = f"Moments({states} states, {actions} actions, order {sol.moments.order})"
+    assert repr(sol.moments) == shown
+    assert repr(sol).endswith(f"error_bound={sol.error_bound:.3g}, {shown})")
+    assert "onverged after" in repr(sol)
+
+
+def test_pickles_hold_numbers_and_no_model():
+    """What was solved for is there; what would need the model is named as absent."""
+    jm = jl.windy_gridworld(12)  # 576 state-actions: too many for all of Sigma
+    sol = jl.jipe2(jm, jl.goal_policy(12))
+    pickled = pickle.dumps(sol)
+    assert len(pickled) < 2 * (sol.moments.mean.nbytes + sol.moments.covariance.nbytes) + 10_000
+    again = pickle.loads(pickled).moments
+    np.testing.assert_array_equal(again.gap_variance, sol.moments.gap_variance)
+    assert again.second((3, 0), (3, 1)) == sol.moments.second((3, 0), (3, 1))
+    with pytest.raises(ValueError, match=r"holds same-state moments.*solve again"):
+        again.second((0, 0), (3, 1))
+    third = jl.jipe(GRID, GOAL, order=3).moments
+    again = pickle.loads(pickle.dumps(third))
+    np.testing.assert_array_equal(again.same_state(3), third.same_state(3))
+    np.testing.assert_array_equal(again.full_second(), third.full_second())
+    with pytest.raises(ValueError, match="solve again"):
+        again.moment([(0, 0), (1, 1), (2, 2)])
+
+
+@pytest.mark.parametrize("solve", [
+    jl.jipe2,
+    partial(jl.jipe2, route="reachable"),
+    partial(jl.jipe2, route="dense"),
+    partial(jl.jipe, order=3),
+    partial(jl.projected_jipe2, features=np.eye(6).reshape(3, 2, 6)),
+])  # fmt: skip
+def test_tolerance_fits_the_model(solve):
+    """Rewards of 10^5 at gamma 0.99: as many iterations as for rewards of one, the same digits."""
+    rng = np.random.default_rng(1)
+    probs, successors = rng.dirichlet(np.ones(2), 3), rng.integers(0, 3, (3, 2, 2))
+    rewards = rng.choice([-1.0, 0.25, 1.0], (3, 2, 2))
+    scale = 2.0**17
+    unit, large = (jl.JMDP(probs, rewards * x, successors, 0.99) for x in (1.0, scale))
+    one, many = (solve(jm, jl.uniform_policy(jm)) for jm in (unit, large))  # warnings are errors
+    assert one.converged
+    assert many.converged
+    assert many.iterations == one.iterations
+    assert many.error_bound == pytest.approx(scale * one.error_bound, rel=1e-3)
+    np.testing.assert_allclose(many.moments.mean, scale * one.moments.mean, rtol=1e-13)
+    np.testing.assert_allclose(
+        many.moments.gap_variance, scale**2 * one.moments.gap_variance, rtol=1e-9
+    )
+
+
+def test_orders_of_central_moments():
+    m = jl.jipe(GRID, GOAL, order=3).moments
+    assert m.gap_central_moment((6, 0, 1), 0) == 1.0
+    assert m.gap_central_moment((6, 0, 1), 1) == pytest.approx(0.0, abs=1e-12)
+    assert m.gap_central_moment((6, 0, 1), 2) == pytest.approx(m.gap_variance[6, 0, 1], abs=1e-6)
+    with pytest.raises(ValueError, match="order must be at least 0, got -1"):
+        m.gap_central_moment((6, 0, 1), -1)
+    with pytest.raises(ValueError, match=r"order must be an integer, got 1\.5"):
+        m.gap_central_moment((6, 0, 1), 1.5)
+    with pytest.raises(ValueError, match="order 4 was asked for"):
+        m.gap_central_moment((6, 0, 1), 4)
 
 
 def test_small_but_real_variances_are_resolved_alike():

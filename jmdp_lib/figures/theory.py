@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.model import JMDP
-from jmdp_lib.norms import contraction_modulus
+from jmdp_lib.moments import contraction_modulus
 
 
 def joint_law(ax: Axes, jm: JMDP, state: int, actions: tuple[int, int], of: str) -> Axes:

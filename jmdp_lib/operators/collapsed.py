@@ -28,7 +28,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP
-from jmdp_lib.norms import norm_weight
+from jmdp_lib.moments import norm_weight
 from jmdp_lib.operators.chains import topological_order
 
 _CHUNK = 1 << 22  # entries of laws that are worked on at once

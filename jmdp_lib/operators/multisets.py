@@ -31,7 +31,7 @@ from scipy import sparse
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import available_bytes, gibibytes
 from jmdp_lib.model import JMDP
-from jmdp_lib.norms import norm_weight
+from jmdp_lib.moments import norm_weight
 from jmdp_lib.operators.closure import close_and_compile
 
 Branches = tuple[tuple[int, int], ...]  # sorted (state, multiplicity)

@@ -24,7 +24,7 @@ from scipy import sparse
 
 from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP
-from jmdp_lib.norms import norm_weight
+from jmdp_lib.moments import norm_weight
 
 # Up to this many state-actions the cross-state covariances are kept for every pair of actions, and
 # residuals are the paper's norm over all of Sigma; beyond it they are kept collapsed.

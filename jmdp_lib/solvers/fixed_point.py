@@ -13,8 +13,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.machine import progress
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Moments, Source
-from jmdp_lib.norms import norm_weight
+from jmdp_lib.moments import Moments, ReadOnly, Source, norm_weight
 
 State = TypeVar("State")
 
@@ -26,14 +25,14 @@ class ConvergenceWarning(UserWarning):
     """A solver stopped before it reached the accuracy that was asked for."""
 
 
-@dataclass(frozen=True, eq=False)
-class Solution:
-    """What every solver returns.
+@dataclass(frozen=True, eq=False, repr=False)
+class Solution(ReadOnly):
+    """What every solver returns. Its arrays are read-only.
 
     Attributes:
         moments: the moment collection.
         residuals: ||M_k - T M_k||_lambda for k = 0, 1, ...
-        converged: whether error_bound <= tol.
+        converged: whether error_bound <= tol * reward_bound.
         error_bound: residuals[-1] / (1 - gamma), and an allowance for rounding: a bound on
             ||moments - M^pi||_lambda. Means are within it, moments of order k within lambda_k
             times it.
@@ -55,7 +54,7 @@ class Solution:
         state = "converged" if self.converged else "NOT converged"
         return (
             f"{type(self).__name__}({state} after {self.iterations} iterations, "
-            f"error_bound={self.error_bound:.3g}, order={self.moments.order})"
+            f"error_bound={self.error_bound:.3g}, {self.moments})"
         )
 
 
@@ -91,21 +90,20 @@ def iterate(
     operator: Operator[State],
     start: State,
     gamma: float,
-    tol: float,
+    allowed: float,
     max_iterations: int | None = None,
     name: str = "JIPE",
     depth: int = 4,
 ) -> FixedPoint[State]:
-    """Apply the operator until ||M_k - T M_k||_lambda / (1 - gamma) <= tol; return T M_k.
+    """Apply the operator until ||M_k - T M_k||_lambda / (1 - gamma) <= allowed; return T M_k.
 
     Without max_iterations the contraction itself says how many can be needed. Running out of
     iterations is a ConvergenceWarning and converged=False. The bound holds for M_k, and a
     fortiori for the T M_k that is returned. It counts the rounding of one application of T, which
     no residual can show: an accuracy beyond that is never claimed.
     """
-    tol = checks.positive("tol", tol)
     limit = None if max_iterations is None else checks.at_least("max_iterations", max_iterations, 1)
-    target = tol * (1.0 - gamma)
+    target = allowed * (1.0 - gamma)
     residuals: list[float] = []
     ulps = rounding_of(operator.longest_sum)
     with progress(None, name, "sweep") as bar:
@@ -119,29 +117,31 @@ def iterate(
             bar.update()
             if residuals[-1] <= target or len(residuals) >= limit or len(residuals) % 100 == 0:
                 rounding = ulps * operator.distance(start, operator.zero())
-                hopeless = residuals[-1] <= rounding >= target  # no residual could certify tol
+                hopeless = residuals[-1] <= rounding >= target  # no residual could certify it
                 if residuals[-1] + rounding <= target or hopeless or len(residuals) >= limit:
                     break
     applied = len(residuals)
-    error_bound, converged = certify(residuals[-1], rounding, gamma, tol, applied, name, depth)
+    error_bound, converged = certify(residuals[-1], rounding, gamma, allowed, applied, name, depth)
     return FixedPoint(start, np.array(residuals), converged, error_bound, applied)
 
 
 def certify(
-    residual: float, rounding: float, gamma: float, tol: float, iterations: int, name: str,
+    residual: float, rounding: float, gamma: float, allowed: float, iterations: int, name: str,
     depth: int = 4,
 ) -> tuple[float, bool]:  # fmt: skip
-    """The error bound of eq. (23), and whether it is within tol: a ConvergenceWarning if not.
+    """The error bound of eq. (23), and whether it is allowed: a ConvergenceWarning if not.
 
+    allowed: tol * reward_bound, since ||.||_lambda grows with the rewards.
     depth: how many calls up the user is, whom the warning is for.
     """
     error_bound = (residual + rounding) / (1.0 - gamma)
-    converged = error_bound <= tol
+    converged = error_bound <= allowed
     if not converged:
-        advice = "; tol is below double precision here" if rounding >= tol * (1.0 - gamma) else ""
+        beyond = rounding >= allowed * (1.0 - gamma)
+        advice = "; tol is below double precision here" if beyond else ""
         warnings.warn(
             f"{name} stopped after {iterations} iterations with error bound "
-            f"{error_bound:.3g} > tol = {tol:.3g}{advice}",
+            f"{error_bound:.3g} > tol * reward_bound = {allowed:.3g}{advice}",
             ConvergenceWarning,
             stacklevel=depth,
         )
@@ -174,7 +174,7 @@ def collect_moments(
     jm: JMDP, order: int, mean: Floats, blocks: Floats | None, source: Source, error_bound: float,
     variance_error: float,
 ) -> Moments:  # fmt: skip
-    """Freeze what was solved, with what can be told from zero.
+    """What was solved, with what can be told from zero.
 
     Means wrong by up to the error bound e give a constant return one-step deviations of up to 2 e,
     and so a standard deviation of up to 2 e / sqrt(1 - gamma^2). Sweeps from zero keep every gap
@@ -182,8 +182,5 @@ def collect_moments(
     """
     largest = jm.reward_bound + float(np.abs(mean).max())
     variance = (2.0 * error_bound) ** 2 / (1.0 - jm.gamma**2) + (1e-12 * largest) ** 2
-    variance += variance_error
-    return Moments(
-        order, checks.frozen(mean), None if blocks is None else checks.frozen(blocks), source,
-        error_bound + 1e-12 * largest, float(np.sqrt(variance)),
-    )  # fmt: skip
+    resolution = float(np.sqrt(variance + variance_error))
+    return Moments(order, mean, blocks, source, error_bound + 1e-12 * largest, resolution)

@@ -90,7 +90,7 @@ def incremental_jipe2(
     selection: see `schedules.selection_weights`.
     checkpoints: how many, spread evenly on a log scale, or the update counts of this run.
     reference: the exact moments, if known, to record errors against.
-    tol: stop at a checkpoint whose error bound is this small.
+    tol: stop at a checkpoint whose error bound is at most tol * reward_bound.
     on_interrupt: "return" gives back what was learned up to Ctrl-C instead of raising.
     """
     learner = Learner.of(simulator, policy, form)
@@ -100,6 +100,7 @@ def incremental_jipe2(
     weights = selection_weights(selection, learner.blocks)
     if not checks.real("tol", tol) >= 0.0 or (tol > 0.0 and not isinstance(simulator, JMDP)):
         raise ValueError(f"tol must be >= 0, and 0 for a simulator without tables, got {tol}")
+    allowed = tol * getattr(simulator, "reward_bound", 1.0)
     stops = spread_stops(checkpoints, num_updates)
     rng = checks.generator(seed, 0)
     if isinstance(initial, IncrementalSolution):
@@ -127,21 +128,23 @@ def incremental_jipe2(
                 while (left := before + stop - int(visits.sum())) > 0:
                     update(min(left, learner.chunk))
                     bar.update(min(left, learner.chunk))
-                if record() <= tol:
+                if record() <= allowed:
                     break
         except KeyboardInterrupt:
             if on_interrupt == "raise":
                 raise
             record()
     updates, residuals, bounds, errors = (np.array(column) for column in zip(*history, strict=True))
-    if tol > 0.0 and not bounds[-1] <= tol:
+    if tol > 0.0 and not bounds[-1] <= allowed:
         warnings.warn(
             f"incremental JIPE-2 stopped after {updates[-1]} updates with error bound "
-            f"{bounds[-1]:.3g} > tol = {tol:.3g}", ConvergenceWarning, stacklevel=2,
-        )  # fmt: skip
+            f"{bounds[-1]:.3g} > tol * reward_bound = {allowed:.3g}",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
     return IncrementalSolution(
-        learner.moments(values, bounds[-1]), residuals, bool(bounds[-1] <= tol), float(bounds[-1]),
-        int(updates[-1]), updates, errors, checks.frozen(values), checks.frozen(visits), form,
+        learner.moments(values, bounds[-1]), residuals, bool(bounds[-1] <= allowed),
+        float(bounds[-1]), int(updates[-1]), updates, errors, values, visits, form,
         rng.bit_generator.state,
     )  # fmt: skip
 

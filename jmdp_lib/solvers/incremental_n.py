@@ -14,8 +14,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Seed
 from jmdp_lib.machine import progress
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Moments, StateAction
-from jmdp_lib.norms import norm_weight
+from jmdp_lib.moments import Moments, StateAction, norm_weight
 from jmdp_lib.operators.multisets import MultisetOperator
 from jmdp_lib.operators.sampled import sample_tn
 from jmdp_lib.simulators import Simulator, check_simulator
@@ -115,5 +114,5 @@ def incremental_jipe(
     moments = Moments(order, mean, blocks, source, float(np.nan_to_num(error_bound)), resolution)
     return IncrementalSolution(
         moments, residuals, False, error_bound, done, updates.astype(np.int64), errors,
-        checks.frozen(values), checks.frozen(visits), f"order {order}", rng.bit_generator.state,
+        values, visits, f"order {order}", rng.bit_generator.state,
     )  # fmt: skip

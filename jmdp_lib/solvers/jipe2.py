@@ -38,8 +38,13 @@ def jipe2(
     route: str = "auto",
     device: str | None = None,
 ) -> Solution:
-    """First and second moments of the joint returns, to accuracy `tol` in ||.||_lambda.
+    """First and second moments of the joint returns: the fast solver for order 2.
 
+    Take `jipe2` for means, covariances, correlations and gap variances, and for models of any
+    size; take `jipe(order=n)` for skewness, kurtosis and other moments above the second.
+
+    tol: accuracy in ||.||_lambda, relative to the largest reward: the result has converged once
+        error_bound <= tol * jm.reward_bound. (reward_bound is one for rewards in [-1, 1].)
     coupling: "joint" uses the outcome tables; "independent" evaluates the JMDP with the same
         marginals in which the actions of a state draw from independent tables (never built).
     initial: M_0, a collection or arrays (S, A) and (S, A, S, A); zero unless given.
@@ -57,14 +62,14 @@ def jipe2(
     """
     matrix = checks.policy_matrix(jm, policy)
     system = Collapsed(jm, matrix, is_independent(coupling))
-    tol = checks.positive("tol", tol)
+    allowed = checks.positive("tol", tol) * jm.reward_bound
     if _takes_sweeps(system, tol, initial, max_iterations, queries, route, device):
-        return _sweeps(system, tol, initial, max_iterations)
-    request = Request(system, Queries.of(jm, queries), tol, route, device)
+        return _sweeps(system, allowed, initial, max_iterations)
+    request = Request(system, Queries.of(jm, queries), allowed, route, device)
     found = evaluate(request)
     rounding = rounding_of(found.longest_sum) * found.largest
     error_bound, converged = certify(
-        float(found.residuals[-1]), rounding, jm.gamma, tol, found.iterations, "JIPE-2", depth=3
+        float(found.residuals[-1]), rounding, jm.gamma, allowed, found.iterations, "JIPE-2", depth=3
     )
     mean, blocks = found.singles.backup.mean, found.blocks
     moments = collect_moments(jm, 2, mean, blocks, found, error_bound, 4.0 * found.covariance_error)
@@ -83,11 +88,11 @@ def plan_jipe2(
     device: str | None = None,
 ) -> Plan:
     """What `jipe2` would do with the same arguments, without doing it."""
-    tol = checks.positive("tol", tol)
+    allowed = checks.positive("tol", tol) * jm.reward_bound
     system = Collapsed(jm, checks.policy_matrix(jm, policy), is_independent(coupling))
     if _takes_sweeps(system, tol, None, None, queries, route, device):
         return _sweeps_plan(system)
-    return Request(system, Queries.of(jm, queries), tol, route, device).plan()[0]
+    return Request(system, Queries.of(jm, queries), allowed, route, device).plan()[0]
 
 
 def _takes_sweeps(
@@ -120,14 +125,14 @@ def _sweeps_plan(system: Collapsed) -> Plan:
 
 
 def _sweeps(
-    system: Collapsed, tol: float,
+    system: Collapsed, allowed: float,
     initial: Solution | Moments | tuple[ArrayLike, ArrayLike] | None, max_iterations: int | None,
 ) -> Solution:  # fmt: skip
     jm, plan = system.jm, _sweeps_plan(system)
     operator = PairOperator(jm, system.policy, system.independent)
     require(plan.memory, f"JIPE-2 by sweeps on {jm.num_states:,} states")
     start = operator.zero() if initial is None else _pair_start(operator, initial)
-    end = iterate(operator, start, jm.gamma, tol, max_iterations, "JIPE-2", depth=5)
+    end = iterate(operator, start, jm.gamma, allowed, max_iterations, "JIPE-2", depth=5)
     source = PairSource(operator, end.state)
     moments = collect_moments(
         jm,

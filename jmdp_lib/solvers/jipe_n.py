@@ -37,7 +37,13 @@ def jipe(
     initial: Solution | Moments | None = None,
     max_iterations: int | None = None,
 ) -> Solution:
-    """All moments of orders 1 to `order`, to accuracy `tol` in ||.||_lambda (eq. (34)).
+    """All moments of orders 1 to `order`, in the norm of eq. (34).
+
+    For means and covariances alone take `jipe2`: it is much faster, needs far less memory and
+    loses no digits to cancellation. `jipe(order=2)` gives the same numbers, and is there to
+    check one by the other.
+
+    tol: accuracy in ||.||_lambda, relative to the largest reward, as of `jipe2`.
 
     State-actions that occur more than once in a coordinate are one random variable. Residuals are
     the paper's norm over the multisets of Section 5.3 averaged over the policy, from which every
@@ -47,7 +53,8 @@ def jipe(
     Where there are many, or gamma asks for many sweeps, T_n's sparse system is solved by
     accelerated Gauss-Seidel, and the residuals are those on its way.
     """
-    order, tol = checks.at_least("order", order, 1), checks.positive("tol", tol)
+    order = checks.at_least("order", order, 1)
+    allowed = checks.positive("tol", tol) * jm.reward_bound
     if max_iterations is not None:
         checks.at_least("max_iterations", max_iterations, 1)
     operator = MultisetOperator(
@@ -55,10 +62,10 @@ def jipe(
     )
     solved = initial is None and max_iterations is None and not _few_sweeps(jm, tol, operator)
     if solved:
-        end = _solve_multisets(operator, jm.gamma, tol)
+        end = _solve_multisets(operator, jm.gamma, allowed)
     else:
         start = operator.zero() if initial is None else _multiset_start(operator, initial)
-        end = iterate(operator, start, jm.gamma, tol, max_iterations, f"JIPE-{order}")
+        end = iterate(operator, start, jm.gamma, allowed, max_iterations, f"JIPE-{order}")
     source = MultisetSource(operator, end.state)
     shape = (jm.num_states, jm.num_actions)
     mean = np.array([source.moment([x]) for x in np.ndindex(shape)]).reshape(shape)
@@ -75,13 +82,15 @@ def _few_sweeps(jm: JMDP, tol: float, operator: MultisetOperator) -> bool:
     return is_short(jm.gamma, tol) and len(operator.zero()) <= _MANY_MULTISETS
 
 
-def _solve_multisets(operator: MultisetOperator, gamma: float, tol: float) -> FixedPoint[Floats]:
+def _solve_multisets(
+    operator: MultisetOperator, gamma: float, allowed: float
+) -> FixedPoint[Floats]:
     """T_n x = x as one sparse system, in units of lambda, where T_n contracts by gamma."""
     constant, matrix, _ = operator.system
     scale = sparse.diags_array(operator.weights)
     scaled = sparse.csr_array(sparse.diags_array(1.0 / operator.weights) @ matrix @ scale)
     chain = Chain(scaled, 1.0, constant / operator.weights)
-    target, residuals, x = 0.5 * tol * (1.0 - gamma), list[float](), None
+    target, residuals, x = 0.5 * allowed * (1.0 - gamma), list[float](), None
     rounding, iterations = 0.0, 0
     with progress(None, f"JIPE-{operator.order}", "sweep") as bar:
         for _ in range(4):
@@ -90,11 +99,11 @@ def _solve_multisets(operator: MultisetOperator, gamma: float, tol: float) -> Fi
             state = x * operator.weights
             residuals += [*history, operator.distance(operator.apply(state), state)]
             rounding = rounding_of(operator.longest_sum) * float(np.abs(x).max())
-            if residuals[-1] + rounding <= tol * (1.0 - gamma):
+            if residuals[-1] + rounding <= allowed * (1.0 - gamma):
                 break
             target *= 0.1
     name = f"JIPE-{operator.order}"
-    bound, converged = certify(residuals[-1], rounding, gamma, tol, iterations, name)
+    bound, converged = certify(residuals[-1], rounding, gamma, allowed, iterations, name)
     return FixedPoint(state, np.array(residuals), converged, bound, iterations)
 
 

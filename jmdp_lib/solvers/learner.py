@@ -13,8 +13,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Moments
-from jmdp_lib.norms import norm_weight
+from jmdp_lib.moments import Moments, norm_weight
 from jmdp_lib.operators import sampled_kernels as kernels
 from jmdp_lib.operators.pairs import PairOperator, PairSource, PairState
 from jmdp_lib.operators.sampled import choose, draw_t2, sample_collapsed

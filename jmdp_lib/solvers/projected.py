@@ -31,8 +31,7 @@ from numpy.typing import ArrayLike
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Moments
-from jmdp_lib.norms import norm_weight
+from jmdp_lib.moments import Moments, norm_weight
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution, iterate
 from jmdp_lib.solvers.jipe2 import jipe2
 from jmdp_lib.solvers.projection import ProjectedProblem, ProjectionStep
@@ -93,7 +92,7 @@ class ProjectedSolution(Solution):
         if self.contraction >= 1.0:
             return np.inf
         weight = norm_weight(2, problem.jm.gamma, problem.jm.reward_bound)
-        accuracy = self._exact_tol * max(1.0, self.beta * weight)
+        accuracy = self._exact_tol * problem.jm.reward_bound * max(1.0, self.beta * weight)
         return (distance + 2.0 * accuracy) / (1.0 - self.contraction) + self.error_bound
 
 
@@ -114,12 +113,16 @@ def projected_jipe2(
         "stationary" (the paper's; the chain must be ergodic), "product" (the occupancy's
         state-action weights, pairs independent: closed-form projection), or an array (S, A, S, A).
     cone: "augmented", "psd" (Theta >= 0) or "none".
+    tol: accuracy in the weighted norm, relative to jm.reward_bound, as of `jipe2`.
     initial: "solve" works the fixed point out by one linear and one conic solve and leaves it to
         the iteration to certify it; "zero", or (theta, Theta), start the iteration there.
     """
     if not isinstance(jm, JMDP):
         raise ValueError(f"projected_jipe2 needs a JMDP, whose tables are known, got {jm!r}")
-    checked, tol = checks.policy_matrix(jm, policy), checks.positive("tol", tol)
+    checked, allowed = (
+        checks.policy_matrix(jm, policy),
+        checks.positive("tol", tol) * jm.reward_bound,
+    )
     if max_iterations is not None:
         checks.at_least("max_iterations", max_iterations, 1)
     problem = ProjectedProblem.of(jm, checked, features, weights, cone, eta)
@@ -138,10 +141,10 @@ def projected_jipe2(
         checks.same_shape("initial Theta", matrix.shape, (d, d), "(d, d)")
         start = problem.whiten @ theta, problem.whiten @ matrix @ problem.whiten.T
     if kappa < 1.0:
-        end = iterate(step, start, kappa, tol, max_iterations, "projected JIPE-2")
+        end = iterate(step, start, kappa, allowed, max_iterations, "projected JIPE-2")
     else:  # no contraction is known: stop on the residual, claim nothing
         limit = 10_000 if max_iterations is None else max_iterations
-        end = iterate(step, start, 0.0, tol, limit, "projected JIPE-2")
+        end = iterate(step, start, 0.0, allowed, limit, "projected JIPE-2")
         end = replace(end, converged=False, error_bound=np.inf)
         warnings.warn(
             f"these weights give no contraction (kappa = {kappa:.3g}): nothing bounds the error",

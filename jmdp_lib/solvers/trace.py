@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP
-from jmdp_lib.norms import norm_weight
+from jmdp_lib.moments import norm_weight
 from jmdp_lib.operators.collapsed import Collapsed
 from jmdp_lib.operators.literal import is_independent
 from jmdp_lib.operators.pairs import PairOperator
