@@ -32,11 +32,15 @@ _CHUNK = 4096
 def horizon_for(jm: JMDP, truncation: float) -> int:
     """Steps after which what is left of a return is at most `truncation`: rho g^H / (1 - g)."""
     truncation = checks.positive("truncation", truncation)
-    bound = float(np.abs(jm.rewards).max())
-    if jm.gamma == 0.0 or bound == 0.0:
+    largest = float(np.abs(jm.rewards).max()) / (1.0 - jm.gamma)
+    if 0.0 < largest <= truncation:
+        raise ValueError(
+            f"truncation must be smaller than the largest possible return, {largest:.3g}, "
+            f"got {truncation:.3g}: nothing would be left to simulate"
+        )
+    if jm.gamma == 0.0 or largest == 0.0:
         return 1
-    steps = math.log(truncation * (1.0 - jm.gamma) / bound) / math.log(jm.gamma)
-    return max(1, math.ceil(steps))
+    return max(1, math.ceil(math.log(truncation / largest) / math.log(jm.gamma)))
 
 
 def simulate_pairs(

@@ -106,6 +106,17 @@ def test_horizon():
     assert jl.horizon_for(jl.example_1(0.0), 1e-9) == 1
 
 
+def test_a_truncation_that_leaves_nothing_is_refused():
+    jm = jl.windy_gridworld(3, gamma=0.9)
+    for call in (
+        lambda: jl.horizon_for(jm, 1e9),
+        lambda: jl.simulate_pairs(jm, jl.uniform_policy(jm), 0, (0, 1), 10, truncation=11.0),
+        lambda: jl.sample_gaps(jm, jl.uniform_policy(jm), [(0, 0, 1)], 10, truncation=1e9),
+    ):
+        with pytest.raises(ValueError, match="smaller than the largest possible return, 10"):
+            call()
+
+
 def test_many_tables():
     """More than eight outcomes take the other branch of the search."""
     jm = random_jmdp(np.random.default_rng(1), num_states=2, num_actions=2, num_tables=40)
