@@ -1,13 +1,16 @@
-"""What the library asks of the machine and says while it works: memory, extras, progress."""
+"""What the library asks of the machine and says meanwhile: memory, extras, progress, compiling."""
 
 from __future__ import annotations
 
+import logging
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import psutil
+from numba.core import event
 from tqdm import tqdm
 
 
@@ -54,13 +57,41 @@ def extra(*names: str) -> Iterator[None]:
         ) from error
 
 
-def progress(total: int | None, name: str, unit: str = "update") -> Any:
-    """A progress bar once a run takes longer than two seconds and somebody is watching.
+def watched() -> bool:
+    """Whether somebody sees what goes to stderr: in a terminal, or in a notebook."""
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
 
-    Watching is a terminal, or a notebook (where stderr is no terminal).
-    """
-    watched = sys.stderr.isatty() or "ipykernel" in sys.modules
+
+def progress(total: int | None, name: str, unit: str = "update") -> Any:
+    """A progress bar once a run takes longer than two seconds and somebody is watching."""
     return tqdm(
         total=total, desc=name, unit=unit, unit_scale=unit == "update", delay=2.0,
-        disable=not watched, leave=False, mininterval=0.5,
+        disable=not watched(), leave=False, mininterval=0.5,
     )  # fmt: skip
+
+
+class _CompileNotice(event.Listener):
+    """Says that a call compiles, which takes seconds; functions that it compiles next are silent.
+
+    Numba sends its events only for what it really compiles, not for what it finds on disk.
+    """
+
+    depth = 0  # functions compile the functions they call
+    ended = float("-inf")
+
+    def on_start(self, event: Any) -> None:
+        ours = event.data["dispatcher"].__module__.startswith("jmdp_lib")
+        if ours and not self.depth and time.monotonic() > self.ended + 1.0:
+            text = "jmdp_lib is compiling this call, only this once: the result is kept on disk"
+            if watched():
+                print(text, file=sys.stderr, flush=True)
+            else:
+                logging.getLogger("jmdp_lib").info(text)
+        self.depth += 1
+
+    def on_end(self, event: Any) -> None:
+        self.depth -= 1
+        self.ended = time.monotonic()
+
+
+event.register("numba:compile", _CompileNotice())

@@ -1,12 +1,23 @@
-"""What the library says of the machine: missing extras."""
+"""What the library says of the machine: missing extras, and that it compiles."""
 
 from __future__ import annotations
 
+import logging
+import os
+import subprocess
+import sys
+import time
 from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 import pytest
+from numba import njit
 
+from jmdp_lib import machine
 from jmdp_lib.machine import extra
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it() -> None:
@@ -26,3 +37,91 @@ def test_the_inner_extra_is_named() -> None:
 def test_a_mistake_of_our_own_is_not_blamed_on_an_extra() -> None:
     with pytest.raises(ModuleNotFoundError, match="no_such_module"), extra("figures"):
         import_module("jmdp_lib.no_such_module")
+
+
+def compile_two(module: str) -> None:
+    """Compile a function of a module, and with it another one that it calls."""
+
+    def half(x: Any) -> Any:
+        return x / 2
+
+    def third(x: Any) -> Any:
+        return inner(x) / 1.5
+
+    half.__module__ = third.__module__ = module
+    inner = njit(half)
+    assert njit(third)(3.0) == 1.0
+
+
+def test_compiling_is_said_once_a_call(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = time.monotonic() + 1e3
+    monkeypatch.setattr(machine.time, "monotonic", lambda: clock)
+    monkeypatch.setattr(machine, "watched", lambda: True)
+    compile_two("somebody_elses")
+    assert capsys.readouterr().err == ""
+    clock += 5.0
+    compile_two("jmdp_lib.example")
+    compile_two("jmdp_lib.example")  # at once after the first: the same call
+    assert capsys.readouterr().err.count("is compiling") == 1
+    clock += 5.0
+    compile_two("jmdp_lib.example")
+    assert capsys.readouterr().err.count("is compiling") == 1
+    clock += 5.0
+    monkeypatch.setattr(machine, "watched", lambda: False)
+    with caplog.at_level(logging.INFO, "jmdp_lib"):
+        compile_two("jmdp_lib.example")
+    assert capsys.readouterr().err == ""
+    assert [record.name for record in caplog.records] == ["jmdp_lib"]
+
+
+# What a second process does after the first: `compiles` counts what Numba really compiled.
+PRELUDE = """
+import sys
+sys.stderr.isatty = lambda: True
+from numba.core import event
+compiles = event.RecordingListener()
+event.register("numba:compile", compiles)
+import numpy as np
+import jmdp_lib as jl
+jm, policy = jl.windy_gridworld(3), jl.goal_policy(3)
+"""
+SIMULATE = "jl.simulate_pairs(jm, policy, 4, (0, 1), 10)\n"
+SOLVE = """
+uniform = jl.uniform_policy(jm)
+for coupling in ("joint", "independent"):
+    jl.jipe2(jm, uniform, coupling=coupling).moments.gap_variance
+jl.jipe2(jm, policy, queries=[4]).moments.second((4, 1), (4, 2))
+jl.jipe(jl.coupled_reward_chain(4), uniform[:4, :2] * 2, order=3).moments.gap_variance
+jl.incremental_jipe2(jm, uniform, 1000)
+jl.incremental_jipe2(jm, uniform, 1000, form="centred")
+jl.sample_gaps(jm, uniform, [(4, 0, 1)], 10)
+jl.projected_jipe2(jm, uniform, jl.per_action(jl.rbf_features(3, 3, 1), 4))
+"""
+
+
+def run_python(code: str, **environment: str) -> tuple[int, int]:
+    """(functions compiled, how often that was said) in a process of its own."""
+    code = PRELUDE + code + "print(sum(record.is_start for _, record in compiles.buffer))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, cwd=ROOT, env={**os.environ, **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout), done.stderr.count("is compiling")
+
+
+def test_what_was_compiled_is_on_disk_and_then_nothing_is_said(tmp_path: Path) -> None:
+    count, said = run_python(SIMULATE, NUMBA_CACHE_DIR=str(tmp_path))
+    assert count > 0
+    assert said == 1
+    assert run_python(SIMULATE, NUMBA_CACHE_DIR=str(tmp_path)) == (0, 0)
+
+
+@pytest.mark.slow
+def test_no_solver_compiles_in_a_second_process() -> None:
+    run_python(SIMULATE + SOLVE)
+    assert run_python(SIMULATE + SOLVE) == (0, 0)
