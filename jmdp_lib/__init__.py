@@ -6,8 +6,9 @@ To check any of them: `simulate_pairs`, `sample_gaps`. Simulators: `CoupledEnv`,
 `jmdp_lib.atari`, which is imported on its own.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from jmdp_lib.bounds import one_sided_bound
-from jmdp_lib.coupled_env import CoupledEnv
 from jmdp_lib.environments import (
     base_stock_policy,
     coupled_reward_chain,
@@ -26,6 +27,7 @@ from jmdp_lib.features import (
     rbf_features,
     tabular_features,
 )
+from jmdp_lib.machine import extra
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, contraction_modulus, norm_weight
 from jmdp_lib.montecarlo import GapSample, horizon_for, sample_gaps, simulate_pairs
@@ -46,6 +48,11 @@ from jmdp_lib.solvers import (
     plan_jipe2,
     projected_jipe2,
 )
+
+if TYPE_CHECKING:
+    from jmdp_lib.coupled_env import CoupledEnv
+
+__version__ = "0.1.0"
 
 __all__ = [
     "JMDP",
@@ -92,3 +99,12 @@ __all__ = [
     "uniform_policy",
     "windy_gridworld",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`CoupledEnv`, imported when it is first used: it alone needs Gymnasium."""
+    if name != "CoupledEnv":
+        raise AttributeError(f"module 'jmdp_lib' has no attribute {name!r}")
+    with extra("atari"):
+        from jmdp_lib.coupled_env import CoupledEnv
+    return CoupledEnv

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
@@ -16,6 +15,8 @@ def normal_p_values(scores: ArrayLike) -> tuple[float, float]:
     The first is P(max |z| is as large), which counts how many were looked at; the second is
     two-sided, of sum z^2 against chi^2 with K degrees of freedom: errors too large *or* too small.
     """
+    from scipy import special  # for this alone: it would be a tenth of `import jmdp_lib`
+
     z = checks.floats("scores", scores, "score")
     one = 2.0 * special.ndtr(-np.abs(z).max())
     tail = special.chdtr(z.size, np.sum(z**2))

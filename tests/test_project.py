@@ -20,6 +20,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+import jmdp_lib
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "workflow"))
 
@@ -117,6 +119,18 @@ def test_a_plain_install_is_light_and_all_installs_all() -> None:
     assert '-c constraints.txt -e ".[all]"' in (ROOT / "Makefile").read_text()
 
 
+def test_importing_the_library_imports_nothing_that_a_plain_install_lacks() -> None:
+    code = "import sys, jmdp_lib; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    distributions = importlib.metadata.packages_distributions()
+    optional = brought("atari") | brought("figures") | brought("torch")
+    assert not [
+        name for name in loaded
+        if optional & {canonicalize_name(owner) for owner in distributions.get(name, [])}
+    ]  # fmt: skip
+
+
 def test_every_extra_that_the_library_names_exists_and_brings_what_is_imported() -> None:
     distributions = importlib.metadata.packages_distributions()
     for path in sorted((ROOT / "jmdp_lib").rglob("*.py")):
@@ -146,7 +160,8 @@ def test_citation_names_the_paper_and_this_version() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert str(citation["cff-version"]) == "1.2.0"
     assert {"message", "title", "authors"} <= set(citation)
-    assert str(citation["version"]) == project["version"]
+    assert str(citation["version"]) == jmdp_lib.__version__
+    assert jmdp_lib.__version__ == importlib.metadata.version("jmdp_lib")
     assert citation["license"] == project["license"]
     assert [a["name"] for a in citation["authors"]] == [a["name"] for a in project["authors"]]
     paper = citation["preferred-citation"]

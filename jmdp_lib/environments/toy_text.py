@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import gymnasium
+from typing import TYPE_CHECKING, Any
 
 from jmdp_lib.couplings import Coupling
+from jmdp_lib.machine import extra
 from jmdp_lib.model import JMDP
+
+if TYPE_CHECKING:
+    import gymnasium
 
 
 def from_gymnasium(
@@ -28,6 +30,8 @@ def from_gymnasium(
         raise ValueError(
             f"{sorted(kwargs)} only go with the id of an environment, not with one made"
         )
+    with extra("atari"):
+        import gymnasium
     made = gymnasium.make(env, **kwargs) if isinstance(env, str) else env
     table = getattr(made.unwrapped, "P", None)
     if not isinstance(table, dict):
