@@ -28,10 +28,9 @@ from scipy import stats
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from jmdp_lib.claims import Claims
 
 figures.style()
-claims = Claims()
+claims = figures.Claims()
 
 # %% [markdown]
 # ## 0.1 Two stalls, one sky
@@ -95,7 +94,7 @@ for name, (jm, coupling) in worlds.items():
 fig, axes = plt.subplots(2, 3, figsize=(6.75, 4.1), height_ratios=[2.6, 1])
 for (above, below), (name, z) in zip(axes.T, played.items(), strict=True):
     figures.joint_returns(above, z, (10, 36))
-    figures.gap_law(below, z[:, 0] - z[:, 1], (-16, 16))
+    figures.gap_law(below, z[:, 0] - z[:, 1], 16)
     above.set_title(f"ice cream or {name}")
     above.set_xlabel("return, ice cream first")
     above.set_ylabel(f"return, {name} first")
@@ -170,9 +169,11 @@ shown = {"mean of the gap": m.gap_mean, "standard deviation": np.sqrt(m.gap_vari
 shown["bound on $P(G \\leq 0)$"] = m.inferiority_bound
 fig, axes = plt.subplots(1, 3, figsize=(6.75, 2.4))
 for ax, (title, values) in zip(axes, shown.items(), strict=True):
+    cells = (values[:, right, left] + empty).reshape(5, 5)
     color = "#D55E00" if "bound" in title else "#0072B2"
-    figures.cells(ax, values[:, right, left] + empty, 5, title, color)
+    figures.heatmap(ax, cells, color, fontsize=6.5, vmin=0)
     ax.text(4, 0, "Goal", ha="center", va="center", weight="bold")
+    ax.set(title=title, xticks=[], yticks=[])
 data = {title: values[:, right, left] for title, values in shown.items()}
 figures.save(fig, "fig_right_or_left", data, out_dir)
 plt.show()

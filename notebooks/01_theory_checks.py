@@ -36,12 +36,11 @@ import pandas as pd
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from jmdp_lib.claims import Claims
 from jmdp_lib.operators import MultisetOperator
 from jmdp_lib.operators.pair_law import mass_apart, pair_step
 
 figures.style()
-claims = Claims()
+claims = figures.Claims()
 rng = np.random.default_rng(seed)
 
 # %% [markdown]
@@ -74,12 +73,16 @@ print("one table of Example 1: rewards", rewards, "next states", next_states)
 assert rewards.sum() == 1.0
 
 # %%
-fig, axes = plt.subplots(1, 3, figsize=(6.4, 2.3))
-for ax, (name, jm) in zip(axes, examples.items(), strict=True):
-    figures.joint_law(ax, jm, 0, (0, 1), of="reward" if name == "Example 1" else "next state")
-    ax.set_title(name)
 rows = [(name, *jm.rewards[k], *jm.next_states[k]) for name, jm in examples.items() for k in (0, 1)]
 data = pd.DataFrame(rows, columns=["example", "R1", "R2", "next1", "next2"])
+drawn = {"Example 1": "R", "Example 2.1": "S'", "Example 2.2": "S'"}
+fig, axes = plt.subplots(1, 3, figsize=(6.4, 2.3))
+for ax, (name, letter) in zip(axes, drawn.items(), strict=True):
+    pairs = data.loc[data.example == name, ["R2", "R1"] if letter == "R" else ["next2", "next1"]]
+    law = np.histogram2d(*pairs.to_numpy().T, bins=2, range=[(0, 1), (0, 1)])[0] / 2
+    figures.heatmap(ax, law, "Blues", fontsize=8, vmin=0, vmax=1, origin="lower")
+    ax.set(title=name, xticks=[0, 1], yticks=[0, 1])
+    ax.set(xlabel=f"${letter}^{{(1)}}$", ylabel=f"${letter}^{{(2)}}$")
 figures.save(fig, "fig_examples", data, out_dir)
 plt.show()
 
@@ -267,11 +270,20 @@ for order in (1, 2, 3, 4):
     )
 
 # %%
-fig, ax = plt.subplots(figsize=(3.4, 2.6))
-figures.moduli(ax, (1, 2, 3, 4), measured)
-ax.legend(title="lines exact, dots measured")
 gammas, values = np.concatenate(list(measured.values()), axis=1)
 data = {"order": np.repeat(list(measured), num_models), "gamma": gammas, "measured": values}
+fine = np.linspace(0, 0.999, 200)
+exact = {order: [jl.contraction_modulus(order, g) for g in fine] for order in measured}
+
+# %%
+fig, ax = plt.subplots(figsize=(3.4, 2.6))
+for (order, curve), line in zip(exact.items(), ("-", "-", "--", "-."), strict=True):
+    width = 3 if order == 1 else 1.2  # order 2 has the same modulus and lies on top
+    (drawn,) = ax.plot(fine, curve, line, lw=width, zorder=3, label=f"order {order}")
+    ax.plot(*measured[order], ".", ms=3, color=drawn.get_color(), alpha=0.4)
+ax.plot(fine, fine, color="0.6", lw=0.8, ls=":", zorder=0)
+ax.set(xlabel=r"$\gamma$", ylabel="contraction modulus")
+ax.legend(title="lines exact, dots measured")
 figures.save(fig, "fig_moduli", data, out_dir)
 plt.show()
 
@@ -339,17 +351,21 @@ for name, (residuals, errors) in runs.items():
     excess, slack = (residuals / line).max(), (errors * 0.05 / residuals).max()
     claims.check(f"{name}: residual / gamma^k at most", f"{excess:.4f}", excess <= 1 + 1e-9)
     claims.check(f"{name}: error / certificate at most", f"{slack:.4f}", slack <= 1 + 1e-9)
+data = {f"{name}, residual": pd.Series(r) for name, (r, _) in runs.items()}
+data |= {f"{name}, error": pd.Series(e) for name, (_, e) in runs.items()}
 
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(6.75, 2.8), sharey=True)
 for ax, (name, (residuals, errors)) in zip(axes, runs.items(), strict=True):
-    figures.convergence(ax, residuals, 0.95, errors)
-    ax.set_title(name)
+    line = residuals[0] * 0.95 ** np.arange(residuals.size)
+    ax.semilogy(line, color="0.6", lw=3, label=r"$\gamma^k$")
+    ax.semilogy(residuals, label=r"residual $\|M_k - T M_k\|_\lambda$")
+    ax.semilogy(residuals / 0.05, "--", label=r"certificate, residual$/(1-\gamma)$")
+    ax.semilogy(errors, ":", color="black", label=r"true error $\|M_k - M^\pi\|_\lambda$")
+    ax.set(title=name, xlabel="iteration $k$")
 axes[0].set_ylabel(r"$\|\cdot\|_\lambda$")
 fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-residuals = pd.DataFrame({f"{name}, residual": pd.Series(r) for name, (r, _) in runs.items()})
-errors = pd.DataFrame({f"{name}, error": pd.Series(e) for name, (_, e) in runs.items()})
-figures.save(fig, "fig_certificate", residuals.join(errors), out_dir)
+figures.save(fig, "fig_certificate", data, out_dir)
 plt.show()
 
 # %% [markdown]

@@ -29,12 +29,10 @@ import pandas as pd
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from jmdp_lib.claims import Claims
-from jmdp_lib.figures.pictures import goal_states, gust_of
 from jmdp_lib.solvers import covariance_rates, decay_rate, trace_jipe2
 
 figures.style()
-claims = Claims()
+claims = figures.Claims()
 
 # %% [markdown]
 # ## 2.1 The windy gridworld
@@ -45,9 +43,9 @@ claims = Claims()
 
 # %%
 small, small_goal = jl.windy_gridworld(3), jl.goal_policy(3)
-prob, wind = gust_of(small, columns=3)
-print("goal:", goal_states(small), " gust:", prob, "moves (rows, columns) by", wind)
-found = goal_states(small).tolist() == [2] and wind == (0, -1)
+ends, (prob, wind) = figures.goal_states(small), figures.gust_of(small, columns=3)
+print("goal:", ends, " gust:", prob, "moves (rows, columns) by", wind)
+found = ends.tolist() == [2] and wind == (0, -1)
 claims.check("3x3 WGW: goal top right, wind to the left (Figure 1)", found, found)
 
 # %%
@@ -315,17 +313,25 @@ near = np.allclose(slopes, gammas, atol=1e-6)
 claims.check("their slopes are gamma to 1e-6", near, near)
 
 # %%
-fig, axes = plt.subplots(1, 2, figsize=(6.75, 2.4))
-lines = ("-", "--", "-.", ":")
-for k, (gamma, curve) in enumerate(curves.items()):
-    (line,) = axes[0].semilogy(curve, lines[k % 4], label=f"{gamma:g}")
-    axes[0].plot(curve.size - 1, curve[-1], "o", ms=3, color=line.get_color())
-axes[0].set(xlabel="iteration $k$", ylabel="Bellman residual")
-axes[0].legend(title=r"$\gamma$", loc="upper right")
-figures.sweeps_by_gamma(axes[1], taken, tol)
-axes[1].set_ylabel(rf"sweeps to a bound of $10^{{{np.log10(tol):g}}}$")
-axes[1].legend()
+horizons = 1 / (1 - np.array(gammas))
+fine = np.geomspace(horizons.min(), horizons.max(), 200)
+needed = np.log(tol / fine) / np.log(1 - 1 / fine)
 data = pd.DataFrame({f"gamma {g}": pd.Series(curve) for g, curve in curves.items()})
+
+# %%
+fig, (left, right) = plt.subplots(1, 2, figsize=(6.75, 2.4))
+for (gamma, curve), line in zip(curves.items(), 2 * ["-", "--", "-.", ":"], strict=False):
+    left.semilogy(curve, line, marker="o", ms=3, markevery=[-1], label=f"{gamma:g}")
+left.set(xlabel="iteration $k$", ylabel="Bellman residual")
+left.legend(title=r"$\gamma$", loc="upper right")
+formula = r"$\log(\mathrm{tol}\,(1-\gamma)) / \log\gamma$"
+right.loglog(fine, needed, color="0.6", lw=1, zorder=1, label=formula)
+right.loglog(horizons, list(taken.values()), "o", ms=4, label="measured")
+right.set_xticks(horizons, [f"{horizon:.3g}" for horizon in horizons])
+right.set_xticks([], minor=True)
+ylabel = rf"sweeps to a bound of $10^{{{np.log10(tol):g}}}$"
+right.set(xlabel=r"horizon $1/(1-\gamma)$", ylabel=ylabel)
+right.legend()
 figures.save(fig, "fig_residual_gamma", data, out_dir)
 plt.show()
 

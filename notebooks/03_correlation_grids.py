@@ -32,10 +32,9 @@ import pandas as pd
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from jmdp_lib.claims import Claims
 
 figures.style()
-claims = Claims()
+claims = figures.Claims()
 U, R, D, L = range(4)
 READINGS = ("joint", "independent")
 
@@ -65,9 +64,11 @@ def both_readings(gust_prob):
 
 # %%
 fig = both_readings(0.2)
-tables = zip(READINGS, (joint, alone), strict=True)
-rows = [figures.correlation_table(name, m.correlation, "URDL") for name, m in tables]
-figures.save(fig, "fig4_wgw_correlations", pd.concat(rows), out_dir)
+axes = {"reading": READINGS, "state": range(9), "action": list("URDL"), "other": list("URDL")}
+entries = pd.MultiIndex.from_product(axes.values(), names=axes.keys())
+both = np.ravel([joint.correlation, alone.correlation])
+data = pd.Series(both, entries, name="correlation").reset_index()
+figures.save(fig, "fig4_wgw_correlations", data, out_dir)
 plt.show()
 
 # %% [markdown]

@@ -28,16 +28,17 @@ out_dir = ""
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import seaborn
+from scipy import stats
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from jmdp_lib.claims import Claims
 from jmdp_lib.environments.gridworld import ACTIONS
 from jmdp_lib.operators.pair_law import first_to_arrive
 from jmdp_lib.statistics import normal_p_values
 
 figures.style()
-claims = Claims()
+claims = figures.Claims()
 
 # %% [markdown]
 # ## 4.1 The gaps
@@ -133,10 +134,22 @@ independent = jl.jipe2(grid, policy, tol=1e-10, coupling="independent").moments.
 wrong = (played.variance - independent) / variance_se
 claims.check("variances without the coupling: p", "< 1e-9", normal_p_values(wrong)[1] < 1e-9)
 
+# %% [markdown]
+# The scores in order, against the quantiles of $N(0, 1)$. Of $n$ normal draws the $k$-th smallest has rank probabilities
+# that follow a Beta law with parameters $k$ and $n + 1 - k$; grey is where it lies with probability 0.95.
+
+# %%
+rank = np.arange(1, len(gaps) + 1)
+normal = stats.norm.ppf(rank / (len(gaps) + 1))
+grey = stats.norm.ppf([stats.beta.ppf(p, rank, rank[::-1]) for p in (0.025, 0.975)])
+
 # %%
 fig, ax = plt.subplots(figsize=(3.25, 2.6))
-figures.normal_quantiles(ax, {f"gap {name}": z for name, z in scores.items()})
-ax.set_ylabel("(Monte Carlo $-$ predicted) / s.e.")
+ax.fill_between(normal, *grey, color="0.9", lw=0)
+ax.plot(normal, normal, color="0.6", lw=0.8)
+for (name, z), marker in zip(scores.items(), "o^", strict=True):
+    ax.plot(normal, np.sort(z), marker, ms=3, mfc="none", mew=0.7, label=f"gap {name}")
+ax.set(xlabel="quantile of $N(0, 1)$", ylabel="(Monte Carlo $-$ predicted) / s.e.")
 ax.legend()
 figures.save(fig, "fig_gap_calibration", scores, out_dir)
 plt.show()
@@ -180,11 +193,10 @@ for name, values in zip(scores, found, strict=True):
 axes["mean"].set_ylabel("Monte Carlo")
 axes["mean z"].set_ylabel("error / s.e.")
 axes["mean"].legend(title="alternative", loc="upper left", handletextpad=0.1)
-figures.distribution(axes["ratio"], ratios)
-axes["ratio"].set(
-    xlim=(0, 1.02), xlabel=r"$\hat P(G \leq 0)$ / bound", title="tightness of the bound"
-)
-axes["ratio"].set_ylabel("share of gaps")
+for (name, ratio), line, width in zip(ratios.items(), ("-", "--"), (2.6, 1.2), strict=True):
+    seaborn.ecdfplot(x=ratio, ax=axes["ratio"], label=name, ls=line, lw=width)
+axes["ratio"].set(xlim=(0, 1.02), ylim=(0, 1.02), title="tightness of the bound")
+axes["ratio"].set(xlabel=r"$\hat P(G \leq 0)$ / bound", ylabel="share of gaps")
 axes["ratio"].axvline(1.0, color="0.6", lw=0.8)
 axes["ratio"].legend(title="moments from", loc="upper left")
 figures.save(fig, "fig6_gap_validation", table, out_dir)
@@ -282,18 +294,26 @@ told = rank["ratio"] > 0.9 and abs(rank["slack"]) < 0.5
 claims.check("rank correlation with P(G = 0): ratio, slack", text, told)
 
 # %%
-fig, axes = plt.subplots(1, 2, figsize=(6.75, 2.5), width_ratios=[2, 1])
-figures.signs(axes[0], losses, ties, exact_bound)
-axes[0].set(xlabel="gaps, by size of the bound", ylabel="probability")
-axes[0].legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
-shares = {r"$P(G \leq 0)$ / bound": tight, "$P(G < 0)$ / bound": losses / exact_bound}
-figures.distribution(axes[1], shares, styles=["-"])
-axes[1].set(xlim=(0, 1.02), xlabel="ratio", ylabel="share of gaps")
-axes[1].legend()
 data = table[["state", "action", "alternative"]].assign(
     losses=losses, ties=ties, wins=wins, bound=exact_bound,
     mc_losses=played.below, mc_ties=played.zero, mc_wins=played.above,
 )  # fmt: skip
+ordered = data.iloc[np.lexsort((losses + ties, exact_bound))]
+
+# %%
+fig, (left, right) = plt.subplots(1, 2, figsize=(6.75, 2.5), width_ratios=[2, 1])
+colors = {"losses": "#D55E00", "ties": "#F0C75E", "wins": "#D6E6F2"}
+ordered[list(colors)].plot.bar(stacked=True, color=colors, width=1, lw=0, ax=left)
+left.step(range(len(gaps)), ordered.bound, where="mid", color="black")
+left.set(xlabel="gaps, by size of the bound", ylabel="probability", ylim=(0, 1.02))
+left.set_xticks(range(0, len(gaps), 10), range(0, len(gaps), 10), rotation=0)
+labels = [r"bound on $P(G \leq 0)$", "$P(G<0)$", "$P(G=0)$", "$P(G>0)$"]
+left.legend(labels, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
+shares = {r"$P(G \leq 0)$ / bound": tight, "$P(G < 0)$ / bound": losses / exact_bound}
+for (name, share), width in zip(shares.items(), (2.6, 1.2), strict=True):
+    seaborn.ecdfplot(x=share, ax=right, label=name, lw=width)
+right.set(xlim=(0, 1.02), ylim=(0, 1.02), xlabel="ratio", ylabel="share of gaps")
+right.legend()
 figures.save(fig, "fig_gap_signs", data, out_dir)
 plt.show()
 
@@ -323,7 +343,11 @@ assert np.all(apart > variance)
 
 # %%
 fig, ax = plt.subplots(figsize=(3.25, 2.5))
-figures.sorted_ratios(ax, factors, 2 * played.variance_error / played.variance)
+order, bars = np.argsort(apart / played.variance), 2 * played.variance_error / played.variance
+low, high = 1 - bars[order], 1 + bars[order]
+ax.fill_between(np.arange(len(gaps)), low, high, color="0.85", lw=0)
+for (name, factor), marker in zip(factors.items(), "o^s", strict=True):
+    ax.plot(factor[order], marker, ms=2.5, mfc="none", mew=0.7, label=name)
 ax.set(xlabel="gaps, by independent returns", ylabel="gap variance,\npredicted / Monte Carlo")
 ax.legend(loc="upper left", handletextpad=0.1)
 figures.save(fig, "fig_gap_independent", pd.DataFrame(factors), out_dir)

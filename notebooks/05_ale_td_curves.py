@@ -47,10 +47,9 @@ from jmdp_lib.atari.config import Config
 from jmdp_lib.atari.evaluation import predict_gaps
 from jmdp_lib.atari.experiment import Experiment, falls, learn
 from jmdp_lib.atari.training import train
-from jmdp_lib.claims import Claims
 
 figures.style()
-claims = Claims()
+claims = figures.Claims()
 blocks = list(figures.BLOCK_STYLES)
 work = tempfile.TemporaryDirectory()
 
@@ -220,8 +219,8 @@ found = {
 }
 fig, axes = plt.subplots(1, 2, figsize=(5.2, 2.5), sharey=True, layout="constrained")
 for ax, (kind, values) in zip(axes, found.items(), strict=True):
-    figures.against_exact(ax, truth, values, kind)
-    ax.set_title(figures.KIND_STYLES[kind][0])
+    figures.agreement(ax, truth, values)
+    ax.set(xlabel="exact", title=figures.KIND_STYLES[kind][0])
 axes[0].set_ylabel("learned gap variance")
 figures.save(fig, "fig_grid_gaps", {"exact": truth, **found}, out_dir)
 plt.show()

@@ -41,10 +41,9 @@ from jmdp_lib import figures
 from jmdp_lib.atari import shock_ratio
 from jmdp_lib.atari.config import Config
 from jmdp_lib.atari.experiment import Experiment, gap_table, run
-from jmdp_lib.claims import Claims
 
 figures.style()
-claims = Claims()
+claims = figures.Claims()
 work = tempfile.TemporaryDirectory()
 paper = pd.DataFrame(
     {"coupled": [1.30, 3.87, 3.97, 1.03], "independent": [135.4, 115.7, 111.1, 83.3]},
@@ -260,7 +259,8 @@ claims.check("Atlantis, gamma 0.1: independent / coupled", tenth.Atlantis, tenth
 fig, axes = plt.subplots(1, 4, figsize=(6.75, 2.1), layout="constrained")
 chosen = gaps[(gaps.gamma == 0.9) & (gaps.kind == "near") & (gaps.seed == 0)]
 for ax, game in zip(axes, paper.index, strict=True):
-    figures.gap_scatter(ax, chosen[chosen.game == game])
+    each = chosen[chosen.game == game]
+    figures.agreement(ax, each.coupled, each.mc, bars=1.96 * each.mc_error)
     ax.set_title(f"{game}\nrank {wide.loc[(game, 0.9, 'near')]['rank']:.2f}")
 axes[0].set_ylabel("Monte Carlo")
 fig.supxlabel("predicted gap variance", fontsize="medium")

@@ -30,16 +30,16 @@ from functools import partial
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.colors import LogNorm
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from jmdp_lib.claims import Claims
 from jmdp_lib.operators.collapsed import Collapsed, Queries
 from jmdp_lib.operators.dense import DensePairs
 from jmdp_lib.operators.reachable import Numbering, steps_to_reach
 
 figures.style()
-claims = Claims()
+claims = figures.Claims()
 rng = np.random.default_rng(seed)
 
 # %% [markdown]
@@ -94,9 +94,12 @@ claims.check("c_0 between distinct states is zero to 1e-9", apart < 1e-9, apart 
 
 # %%
 fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.2))
-figures.matrix(axes[0], W, "$W$: second moments")
-figures.matrix(axes[1], c, "$c = W - m m^\\top$: covariances")
-figures.matrix(axes[2], source, "$c_0$: their source")
+titles = "$W$: second moments", "$c = W - m m^\\top$: covariances", "$c_0$: their source"
+for ax, title, values in zip(axes, titles, np.abs([W, c, source]), strict=True):
+    seen = np.ma.masked_less(values, 1e-4 * values.max())
+    image = figures.heatmap(ax, seen, norm=LogNorm(1e-4 * values.max(), values.max()))
+    fig.colorbar(image, ax=ax, shrink=0.75, extend="min")
+    ax.set(title=title, xlabel="state")
 axes[0].set_ylabel("state")
 figures.save(fig, "fig_centring", {"W": W.ravel(), "c": c.ravel(), "c0": source.ravel()}, out_dir)
 plt.show()
@@ -130,10 +133,9 @@ claims.check("6x6: pairs reached, of 666", list(count.values()), planned == list
 longest = max(s.max() for s in steps.values())
 fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.5), sharey=True)
 for ax, (name, reached) in zip(axes, steps.items(), strict=True):
-    image = figures.pair_closure(ax, reached, longest)
-    ax.set_title(f"{name}: {count[name]} pairs")
-    ax.set_xticks(range(0, 36, 6))
-    ax.set_yticks(range(0, 36, 6))
+    image = figures.heatmap(ax, np.ma.masked_equal(reached, 0), vmin=1, vmax=longest)
+    ax.set(title=f"{name}: {count[name]} pairs", xticks=range(0, 36, 6), yticks=range(0, 36, 6))
+    ax.set(xlabel="state of one branch", ylabel="state of the other")
     ax.label_outer()
 fig.colorbar(image, ax=axes, label="first reached after steps", shrink=0.8)
 data = {name: reached.ravel() for name, reached in steps.items()}
@@ -158,8 +160,10 @@ views.append(("uniform policy", "uniform policy,\nmiddle", 130))
 # %%
 fig, axes = plt.subplots(1, 4, figsize=(7.2, 1.9))
 for ax, (name, title, state) in zip(axes, views, strict=True):
-    image = figures.partners(ax, around[name], state, 16, 20)
-    ax.set_title(title)
+    reached = around[name][state].reshape(16, 16)
+    image = figures.heatmap(ax, np.ma.masked_equal(reached, 0), vmin=1, vmax=20)
+    ax.plot(state % 16, state // 16, "o", color="#D55E00", mec="white", mew=0.8, ms=6)
+    ax.set(title=title, xticks=[], yticks=[])
 fig.colorbar(image, ax=axes, label="first reached\nafter steps", extend="max", shrink=0.9)
 figures.save(fig, "fig_partners", {p: s.ravel() for p, s in around.items()}, out_dir)
 plt.show()
@@ -210,8 +214,13 @@ kernel = Collapsed(grid, goal).kernel.toarray()
 number = Numbering.of(Collapsed(grid, goal)).number
 order = np.argsort(number)
 fig, axes = plt.subplots(1, 2, figsize=(5.2, 2.6), sharey=True)
-figures.pattern(axes[0], kernel, "$P$, cells row by row")
-figures.pattern(axes[1], kernel[np.ix_(order, order)], "$P$, successors first")
+shown = {"$P$, cells row by row": kernel, "$P$, successors first": kernel[np.ix_(order, order)]}
+for ax, (title, P) in zip(axes, shown.items(), strict=True):
+    for part, marker, color in ((np.tril(P, -1), "<", "C0"), (np.triu(P, 1), ">", "C1")):
+        ax.spy(part, marker=marker, ms=2.5, mew=0, color=color)
+    ax.spy(np.diag(P.diagonal()), marker="s", ms=2.5, mew=0, color="0.6")
+    ax.set(title=title, xlabel="to state number")
+    ax.xaxis.tick_bottom()
 axes[0].set_ylabel("from state number")
 figures.save(fig, "fig_order", {"number": number}, out_dir)
 plt.show()

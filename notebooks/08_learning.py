@@ -31,11 +31,10 @@ from scipy import stats
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from jmdp_lib.claims import Claims
 from jmdp_lib.operators.pair_law import mass_apart
 
 figures.style()
-claims = Claims()
+claims = figures.Claims()
 seeds = [np.random.SeedSequence([seed, k]) for k in range(num_seeds)]
 
 # %% [markdown]
@@ -175,8 +174,8 @@ claims.check("depot: relative error of gap variances, collapsed, centred", value
 # %%
 fig, ax = plt.subplots(figsize=(3.4, 2.6))
 for form, found in gaps.items():
-    figures.against_exact(ax, target, found, form)
-ax.set_ylabel("learned")
+    figures.agreement(ax, target, found, form)
+ax.set(xlabel="exact", ylabel="learned")
 ax.set_title(f"gap variances of the depot, {simulator_updates:,} updates")
 ax.legend()
 figures.save(
@@ -246,12 +245,14 @@ claims.check("gap variance error: occupancy, stationary", f"{one:.6f}, {other:.2
 # %%
 fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.3), width_ratios=[1, 1, 1])
 for ax, (name, sol) in zip(axes, by_weights.items(), strict=False):
-    figures.pair_weights(ax, sol.pair_weights)
-    ax.set_title(f"{name} weights")
-    shown = sol.moments.gap_variance[:, *np.triu_indices(3, 1)]
-    figures.against_exact(axes[2], answer.gap_variance[:, *np.triu_indices(3, 1)], shown, name)
-axes[2].set_ylabel("projected")
-axes[2].set_title("gap variance")
+    weights = np.log10(np.maximum(sol.pair_weights, 1e-6)).reshape(18, 18)
+    image = figures.heatmap(ax, weights, "viridis", vmin=-6, vmax=-1)
+    fig.colorbar(image, ax=ax, label=r"$\log_{10}$ weight", shrink=0.8)
+    ax.set(title=f"{name} weights", xlabel="$(s, a)$", ylabel=r"$(\tilde s, \tilde a)$")
+    figures.agreement(
+        axes[2], answer.gap_variance[:, *pairs], sol.moments.gap_variance[:, *pairs], name
+    )
+axes[2].set(title="gap variance", xlabel="exact", ylabel="projected")
 axes[2].legend()
 data = {"exact": answer.gap_variance} | {w: s.moments.gap_variance for w, s in by_weights.items()}
 data |= {f"{w} weights": s.pair_weights for w, s in by_weights.items()}

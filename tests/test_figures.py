@@ -15,8 +15,8 @@ from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from jmdp_lib.figures.correlations import short
-from jmdp_lib.figures.pictures import goal_states, gust_of
+from jmdp_lib.figures import goal_states, gust_of
+from jmdp_lib.figures.heatmaps import short
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "workflow"))
 
@@ -113,8 +113,6 @@ def test_correlations_are_shown_and_nan_is_hatched(ax: Axes) -> None:
     cells = patches(ax, Rectangle)[:9]
     assert [bool(cell.get_hatch()) for cell in cells] == np.isnan(matrix).ravel().tolist()
     assert texts(ax) == ["1", "\u2212.25", "\u2212.25", "1"]
-    with pytest.raises(ValueError, match="no 2 actions"):
-        figures.correlation_matrix(ax, matrix, "ab")
 
 
 def test_correlation_grid_is_laid_out_as_the_grid(ax: Axes) -> None:
@@ -127,13 +125,6 @@ def test_correlation_grid_is_laid_out_as_the_grid(ax: Axes) -> None:
     assert "Goal" in texts(ax)
     with pytest.raises(ValueError, match="6 states do not make rows of 4"):
         figures.correlation_grid(ax, correlation, 4, "ab")
-
-
-def test_correlation_table_names_every_entry() -> None:
-    table = figures.correlation_table("joint", np.arange(8.0).reshape(2, 2, 2), "xy")
-    row = table[(table.state == 1) & (table.action == "x") & (table.other == "y")]
-    assert row.correlation.tolist() == [5.0]
-    assert len(table) == 8
 
 
 def test_residual_decay_states_the_slope(ax: Axes) -> None:
@@ -191,28 +182,58 @@ def test_moving_the_slider_replaces_the_figure(monkeypatch, tmp_path) -> None:
 def test_joint_returns_are_blue_where_the_first_wins_and_orange_where_it_does_not(ax: Axes) -> None:
     pairs = np.array([[3.0, 1.0], [3.0, 1.0], [1.0, 2.0]])
     figures.joint_returns(ax, pairs, (0.0, 4.0), bins=4)
-    wins, losses = (np.ma.filled(mesh.get_array(), 0.0) ** 2 for mesh in ax.collections)
-    assert np.argwhere(wins).tolist() == [[1, 3]]
-    assert wins[1, 3] == pytest.approx(2.0)
-    assert np.argwhere(losses).tolist() == [[2, 1]]
-    assert losses[2, 1] == pytest.approx(1.0)
+    (mesh,) = ax.collections
+    root = np.ma.filled(mesh.get_array(), 0.0)
+    assert np.argwhere(root).tolist() == [[1, 3], [2, 1]]
+    assert root[1, 3] == pytest.approx(np.sqrt(2.0))
+    assert root[2, 1] == pytest.approx(-1.0)
+    for value, way in ((1.0, 1), (-1.0, -1)):
+        red, _, blue, _ = mesh.cmap(mesh.norm(value))
+        assert np.sign(blue - red) == way
 
 
 def test_gap_law_has_unit_mass_and_says_how_often_the_gap_is_negative(ax: Axes) -> None:
-    figures.gap_law(ax, np.array([-1.5, 0.5, 0.5, 3.5]), (-4.0, 4.0), bins=8)
+    figures.gap_law(ax, np.array([-1.5, 0.0, 0.5, 3.5]), 4.0, bins=8)
     assert sum(bar.get_width() * bar.get_height() for bar in patches(ax, Rectangle)) == 1.0
     assert "0.25" in texts(ax)[0]
-    orange = {bar.get_x() for bar in patches(ax, Rectangle) if bar.get_facecolor()[0] > 0.5}
-    assert orange == {-4.0, -3.0, -2.0, -1.0}
-    with pytest.raises(ValueError, match="symmetric"):
-        figures.gap_law(ax, np.zeros(3), (-1.0, 4.0))
+    bars = [bar for bar in patches(ax, Rectangle) if bar.get_height() > 0]
+    assert {bar.get_x(): bar.get_facecolor()[0] > 0.5 for bar in bars} == {
+        -2.0: True,  # orange
+        0.0: False,
+        3.0: False,
+    }
 
 
-def test_cells_show_every_number_but_nan(ax: Axes) -> None:
-    figures.cells(ax, [0.5, np.nan, 1.0, 2.0], 2, "title")
+def test_a_heatmap_shows_every_number_but_nan(ax: Axes) -> None:
+    image = figures.heatmap(ax, np.array([[0.5, np.nan], [1.0, 2.0]]), "#0072B2", fontsize=7)
     assert texts(ax) == ["0.50", "1.00", "2.00"]
-    with pytest.raises(ValueError, match="rows of 3 columns"):
-        figures.cells(ax, np.zeros(4), 3, "title")
+    assert [text.get_color() for text in ax.texts] == ["black", "black", "white"]
+    assert image.cmap(1.0)[:3] == pytest.approx((0.0, 0x72 / 255, 0xB2 / 255))
+    figures.heatmap(ax, np.ones((2, 2)))
+    assert len(ax.texts) == 3
+
+
+def test_agreement_has_another_marker_each_time_and_ignores_nan(ax: Axes) -> None:
+    figures.agreement(ax, [1.0, 2.0], [1.0, np.nan], "one")
+    figures.agreement(ax, [1.0, 2.0], [3.0, 0.0], "two", bars=[0.1, 0.2])
+    points, diagonals = ax.lines[0::2], ax.lines[1::2]
+    assert [line.get_marker() for line in points] == ["o", "s"]
+    assert [list(line.get_xdata()) for line in diagonals] == [[1.0, 2.0], [0.0, 3.0]]
+    (bars,) = ax.collections
+    np.testing.assert_allclose(np.ptp([s[:, 1] for s in bars.get_segments()], axis=1), [0.2, 0.4])
+
+
+def test_prediction_counts_misses_in_standard_errors() -> None:
+    fig, (above, below) = plt.subplots(2)
+    predicted, errors = np.array([1.0, 2.0, 3.0]), np.array([0.1, 0.2, 0.5])
+    found, group = np.array([1.1, 2.0, 5.0]), np.array([0, 2, 0])
+    figures.prediction(above, below, predicted, found, errors, group, "xyz")
+    assert above.get_legend_handles_labels()[1] == ["x", "z"]
+    first, second = below.lines[1:]
+    np.testing.assert_allclose(first.get_ydata(), [1.0, 4.0])
+    np.testing.assert_allclose(second.get_ydata(), [0.0], atol=1e-12)
+    assert below.get_ylim()[1] > 4.0
+    plt.close(fig)
 
 
 def test_counts_are_shares_of_cells() -> None:

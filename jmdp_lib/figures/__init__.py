@@ -8,78 +8,27 @@ from jmdp_lib.figures.atari import (
     KIND_STYLES,
     block_legend,
     gap_ratios,
-    gap_scatter,
     screen,
     td_errors,
     text_table,
 )
-from jmdp_lib.figures.correlations import (
-    correlation_bar,
-    correlation_grid,
-    correlation_matrix,
-    correlation_table,
-)
-from jmdp_lib.figures.files import results, save, style
-from jmdp_lib.figures.gaps import distribution, normal_quantiles, prediction, signs, sorted_ratios
-from jmdp_lib.figures.interact import explore
-from jmdp_lib.figures.pictures import gridworld, transition
-from jmdp_lib.figures.residuals import block_decay, residual_decay, sweeps_by_gamma
-from jmdp_lib.figures.scaling import SCALING_STYLES, scaling
-from jmdp_lib.figures.theory import (
-    against_exact,
+from jmdp_lib.figures.curves import (
+    SCALING_STYLES,
+    agreement,
     band,
-    convergence,
-    joint_law,
-    matrix,
-    moduli,
-    pair_closure,
-    pair_weights,
-    partners,
-    pattern,
+    block_decay,
+    residual_decay,
+    scaling,
 )
-from jmdp_lib.figures.worlds import cells, counts, gap_law, joint_returns
+from jmdp_lib.figures.diagrams import goal_states, gridworld, gust_of, transition
+from jmdp_lib.figures.gap_laws import counts, gap_law, joint_returns, prediction
+from jmdp_lib.figures.heatmaps import correlation_bar, correlation_grid, correlation_matrix, heatmap
+from jmdp_lib.figures.notebook import Claims, explore, results, save, style
 
-__all__ = [
-    "BLOCK_STYLES",
-    "KIND_STYLES",
-    "SCALING_STYLES",
-    "against_exact",
-    "band",
-    "block_decay",
-    "block_legend",
-    "cells",
-    "convergence",
-    "correlation_bar",
-    "correlation_grid",
-    "correlation_matrix",
-    "correlation_table",
-    "counts",
-    "distribution",
-    "explore",
-    "gap_law",
-    "gap_ratios",
-    "gap_scatter",
-    "gridworld",
-    "joint_law",
-    "joint_returns",
-    "matrix",
-    "moduli",
-    "normal_quantiles",
-    "pair_closure",
-    "pair_weights",
-    "partners",
-    "pattern",
-    "prediction",
-    "residual_decay",
-    "results",
-    "save",
-    "scaling",
-    "screen",
-    "signs",
-    "sorted_ratios",
-    "style",
-    "sweeps_by_gamma",
-    "td_errors",
-    "text_table",
-    "transition",
-]
+__all__ = ["Claims", "explore", "results", "save", "style"]
+__all__ += ["goal_states", "gridworld", "gust_of", "transition"]
+__all__ += ["SCALING_STYLES", "agreement", "band", "block_decay", "residual_decay", "scaling"]
+__all__ += ["correlation_bar", "correlation_grid", "correlation_matrix", "heatmap"]
+__all__ += ["counts", "gap_law", "joint_returns", "prediction"]
+__all__ += ["BLOCK_STYLES", "KIND_STYLES", "block_legend", "gap_ratios", "screen", "td_errors"]
+__all__ += ["text_table"]

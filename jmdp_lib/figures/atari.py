@@ -34,21 +34,16 @@ def screen(
 ) -> Axes:
     """A screen (H, W, 3); boxes around what differs from the screen `other`."""
     ax.imshow(picture, interpolation="nearest", aspect="auto")
-    ax.set_title(title)
-    ax.set_xticks([])
-    ax.set_yticks([])
+    ax.set(title=title, xticks=[], yticks=[])
     ax.grid(visible=False)
-    if other is not None:
-        different = (picture != other).any(-1)
-        columns = np.flatnonzero(different.any(0))
-        for part in np.split(columns, np.flatnonzero(np.diff(columns) > 8) + 1):
-            if part.size:  # things that are more than eight columns apart are two
-                rows = np.flatnonzero(different[:, part].any(1))
-                box = Rectangle(
-                    (part[0] - 3, rows[0] - 3), int(np.ptp(part)) + 6, int(np.ptp(rows)) + 6,
-                    fill=False, color="#E69F00", lw=1.2,
-                )  # fmt: skip
-                ax.add_patch(box)
+    different = (picture != (picture if other is None else other)).any(-1)
+    columns = np.flatnonzero(different.any(0))
+    # things that are more than eight columns apart are two
+    for part in np.split(columns, np.flatnonzero(np.diff(columns) > 8) + 1) if columns.size else ():
+        rows = np.flatnonzero(different[:, part].any(1))
+        width, height = int(np.ptp(part)) + 6, int(np.ptp(rows)) + 6
+        corner = part[0] - 3, rows[0] - 3
+        ax.add_patch(Rectangle(corner, width, height, fill=False, color="#E69F00", lw=1.2))
     return ax
 
 
@@ -83,57 +78,38 @@ def gap_ratios(ax: Axes, table: pd.DataFrame, paper: Mapping[str, float] | None 
 
     table: rows of `gap_table`. paper: the paper's ratio of each game, a cross at its group.
     """
-    games, gammas = table["game"].unique(), np.sort(table["gamma"].unique())
-    width = len(gammas) + 1.5
+    games, gammas = list(table["game"].unique()), sorted(table["gamma"].unique())
+    left = (len(gammas) + 1.5) * np.arange(len(games))  # where a group begins
+    middle = left + (len(gammas) - 1) / 2
     ax.axhspan(0.95, 1.05, color="0.88", lw=0, zorder=0)
     ax.axhline(1.0, color="0.6", lw=0.8, zorder=0)
     for kind, (label, color, marker, shift) in KIND_STYLES.items():
         rows = table[table["kind"] == kind]
-        if rows.empty:
-            continue
-        x = [list(games).index(r.game) * width + np.searchsorted(gammas, r.gamma) + shift
-             for r in rows.itertuples()]  # fmt: skip
-        ax.errorbar(x, rows["coupled"], rows["coupled_interval"], fmt=marker, color=color, ms=3.5,
-                    mfc="none", elinewidth=0.8, label=label)  # fmt: skip
+        if len(rows):
+            x = left[rows["game"].map(games.index)] + rows["gamma"].map(gammas.index) + shift
+            ax.errorbar(x, rows["coupled"], rows["coupled_interval"], fmt=marker, color=color,
+                        ms=3.5, mfc="none", elinewidth=0.8, label=label)  # fmt: skip
     if paper is not None:
-        middle = [i * width + (len(gammas) - 1) / 2 for i in range(len(games))]
         ax.plot(middle, [paper[g] for g in games], "x", color="black", ms=6, label="the paper")
-    ticks = [i * width + k for i in range(len(games)) for k in range(len(gammas))]
-    ax.set_xticks(ticks, [f"{gamma:g}" for _ in games for gamma in gammas], fontsize="small")
-    for i, game in enumerate(games):
-        ax.text(i * width + (len(gammas) - 1) / 2, 1.02, game, ha="center", va="bottom",
-                transform=ax.get_xaxis_transform())  # fmt: skip
-    ax.set_yscale("log")
-    ax.set_xlabel(r"$\gamma$")
+    ticks = np.add.outer(left, np.arange(len(gammas))).ravel()
+    ax.set_xticks(ticks, [f"{gamma:g}" for gamma in gammas] * len(games), fontsize="small")
+    for x, game in zip(middle, games, strict=True):
+        ax.text(x, 1.02, game, ha="center", va="bottom", transform=ax.get_xaxis_transform())
+    ax.set(yscale="log", xlabel=r"$\gamma$")
     ax.grid(visible=False, axis="x")
-    return ax
-
-
-def gap_scatter(ax: Axes, gaps: pd.DataFrame) -> Axes:
-    """Predicted against Monte Carlo gap variance: a point per state (`by_state` rows, one seed)."""
-    low = 0.97 * min(gaps["mc"].min(), gaps["coupled"].min())
-    high = 1.03 * max(gaps["mc"].max(), gaps["coupled"].max())
-    ax.plot([low, high], [low, high], color="0.6", lw=0.8, zorder=0)
-    ax.errorbar(gaps["coupled"], gaps["mc"], 1.96 * gaps["mc_error"], fmt="o", ms=2.5, mfc="none",
-                mew=0.6, elinewidth=0.5, color=KIND_STYLES["near"][1])  # fmt: skip
-    ax.set_xlim(low, high)
-    ax.set_ylim(low, high)
     return ax
 
 
 def text_table(ax: Axes, cells: Sequence[Sequence[str]], rules: Sequence[int] = ()) -> Axes:
     """A typeset table, the first row its head; a thin rule above each of the rows `rules`."""
-    ax.axis("off")
-    count, columns = len(cells), len(cells[0])
-    widths = np.array([max(len(row[c]) for row in cells) + 2.0 for c in range(columns)])
-    left = np.concatenate([[0.0], np.cumsum(widths)]) / widths.sum()
+    widths = [max(map(len, column)) + 2.0 for column in zip(*cells, strict=True)]
+    left = np.concatenate([[0.0], np.cumsum(widths)]) / sum(widths)
     for i, row in enumerate(cells):
-        y = 1.0 - (i + 0.5) / count
         for c, text in enumerate(row):
-            at, side = (left[c] + 0.005, "left") if c == 0 else (left[c + 1] - 0.01, "right")
-            ax.text(at, y, text, ha=side, va="center", transform=ax.transAxes)
-    for i, width in ((0, 1.0), (1, 0.6), (count, 1.0), *((r, 0.3) for r in rules)):
-        ax.axhline(1.0 - i / count, color="black", lw=width, clip_on=False)
-    ax.set_xlim(0, 1)
-    ax.set_ylim(0, 1)
+            at, side = (0.005, "left") if c == 0 else (left[c + 1] - 0.01, "right")
+            ax.text(at, i + 0.5, text, ha=side, va="center")
+    for i, width in ((0, 1.0), (1, 0.6), (len(cells), 1.0), *((r, 0.3) for r in rules)):
+        ax.axhline(i, color="black", lw=width, clip_on=False)
+    ax.set(xlim=(0, 1), ylim=(len(cells), 0))
+    ax.axis("off")
     return ax

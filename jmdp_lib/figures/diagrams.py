@@ -1,0 +1,127 @@
+"""Figures 1 and 3: diagrams of environments, drawn from their outcome tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
+from numpy.typing import ArrayLike
+
+from jmdp_lib import checks
+from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.model import JMDP
+
+_GOAL, _BLUE, _ORANGE = "#cdebdd", "#0072B2", "#D55E00"
+_WAYS = {(0, -1): "leftward", (0, 1): "rightward", (-1, 0): "upward", (1, 0): "downward"}
+
+
+def goal_states(jm: JMDP) -> Ints:
+    """States that no action ever leaves and that pay whatever happens."""
+    stays = (jm.next_states == jm.table_states[:, None]).all(1) & (jm.rewards > 0).all(1)
+    return np.flatnonzero([stays[jm.table_states == s].all() for s in range(jm.num_states)])
+
+
+def gust_of(jm: JMDP, columns: int) -> tuple[float, tuple[int, int]]:
+    """Probability of the second table, and how it moves cells against the first: (rows, columns).
+
+    The tables of a windy gridworld are calm and gust; where walls clip, a gust may do nothing, so
+    the largest shift is the wind's. A gust that moves nobody, as in a single column, is none.
+    """
+    tables = np.diff(jm.starts)
+    if (tables == 1).all():
+        return 0.0, (0, 0)
+    if not (tables == 2).all():
+        raise ValueError(
+            f"a gridworld has two tables in each state, calm and gust; got {np.unique(tables)}"
+        )
+    calm, gust = (np.stack(np.divmod(jm.next_states[k::2], columns), -1) for k in (0, 1))
+    shift = (gust - calm).reshape(-1, 2)
+    row, column = shift[np.abs(shift).sum(1).argmax()].tolist()
+    return float(jm.probs[1]) if row or column else 0.0, (row, column)
+
+
+def gridworld(ax: Axes, jm: JMDP, policy: ArrayLike, columns: int) -> Axes:
+    """Figure 1: cells, goal, wind and policy, read from the tables of a grid `columns` wide.
+
+    Black: where the policy's actions lead in calm air, the more likely the darker. Orange: where a
+    gust takes the same actions instead; a ring where the agent stays. States count row by row.
+    """
+    matrix = checks.policy_matrix(jm, policy)
+    rows = checks.grid_rows(jm.num_states, columns)
+    prob, wind = gust_of(jm, columns)
+    goals, looks = goal_states(jm), (("black", 0.0), (_ORANGE, 0.16))[: 1 + (prob > 0)]
+    places = np.stack(np.divmod(np.arange(jm.num_states), columns)[::-1], -1)  # (S, 2): x, y
+    for s in range(jm.num_states):
+        x, y = places[s]
+        face = _GOAL if s in goals else "white"
+        ax.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fc=face, ec="black", lw=0.8))
+        if s in goals:
+            ax.text(x, y, "Goal", ha="center", va="center", weight="bold")
+            continue
+        for a in np.flatnonzero(matrix[s]):
+            for k, (color, aside) in enumerate(looks):
+                way = places[jm.next_states[jm.starts[s] + k, a]] - places[s]
+                _move(ax, x, y + aside, 0.62 * way, color=color, alpha=matrix[s, a])
+    middle = (columns - 1) / 2
+    if prob > 0:
+        right, down = np.array(wind[::-1]) * (0.7 * columns if wind[1] else 0.24)
+        start = middle - right / 2, -0.68 - down / 2
+        _arrow(ax, *start, (right, down), 9, color=_ORANGE, lw=1.4)
+        note = f"{_WAYS[wind]} gust, probability {prob:g}"
+        ax.text(middle, -0.77, note, ha="center", va="bottom", color=_ORANGE, fontsize=7)
+        look: dict[str, Any] = {"ha": "center", "va": "top", "fontsize": 6.5, "linespacing": 1.4}
+        ax.text(middle, rows - 0.4, "black: in calm air\n", **look)
+        note = "\norange: in a gust (ring: stays)"
+        ax.text(middle, rows - 0.4, note, color=_ORANGE, **look)
+    ax.set(xlim=(-0.52, columns - 0.48), aspect="equal")
+    ax.set_ylim(rows - 0.48 + 0.5 * (prob > 0), -0.52 - 0.45 * (prob > 0))
+    ax.axis("off")
+    return ax
+
+
+def _move(ax: Axes, x: float, y: float, way: Floats, **look: Any) -> None:
+    """An arrow that stops short of the next centre; a ring for staying."""
+    if way.any():
+        _arrow(ax, x, y, way, 8, lw=1.1, zorder=3, **look)
+    else:
+        ax.add_patch(Circle((x, y), 0.06, fill=False, lw=1.0, **look))
+
+
+def _arrow(ax: Axes, x: float, y: float, way: ArrayLike, head: float, **look: Any) -> None:
+    """From (x, y) to (x, y) + way."""
+    right, down = np.asarray(way)
+    look |= {"arrowstyle": "-|>", "mutation_scale": head, "shrinkA": 0, "shrinkB": 0}
+    ax.add_patch(FancyArrowPatch((x, y), (x + right, y + down), **look))
+
+
+def transition(ax: Axes, jm: JMDP, state: int, names: tuple[str, str] = ("s_i", "s_{i+1}")) -> Axes:
+    """Figure 3: one transition of a chain with two actions that lead to the same next state.
+
+    Each arrow says what its action earns in the first and in the second table.
+    """
+    here = slice(jm.starts[state], jm.starts[state + 1])
+    probs, rewards, after = jm.probs[here], jm.rewards[here], jm.next_states[here]
+    if jm.num_actions != 2 or np.unique(after).size != 1 or after[0, 0] == state:
+        raise ValueError(
+            f"state {state} must have two actions that lead to one other state, "
+            f"found {jm.num_actions} that lead to {np.unique(after).tolist()}"
+        )
+    middle: dict[str, Any] = {"ha": "center", "va": "center"}
+    for x, name in zip((0.0, 3.2), names, strict=True):
+        ax.add_patch(Circle((x, 0.0), 0.42, fc="white", ec="black", lw=0.9, zorder=3))
+        ax.text(x, 0.0, f"${name}$", zorder=4, **middle)
+    for a, (color, side) in enumerate(((_BLUE, 1), (_ORANGE, -1))):
+        bend = f"arc3,rad={-0.28 * side}"
+        _arrow(ax, 0.3, 0.3 * side, (2.6, 0.0), 10, color=color, lw=1.6, connectionstyle=bend)
+        pays = f"$a_{a + 1}$ pays {' or '.join(f'{r:g}' for r in rewards[:, a])}"
+        ax.text(1.6, side, pays.replace("-", "\u2212"), color=color, fontsize=8, **middle)
+    covariance = np.cov(rewards.T, aweights=probs)
+    correlation = covariance[0, 1] / np.sqrt(covariance[0, 0] * covariance[1, 1])
+    note = f"one draw for both\n(odds {', '.join(f'{p:g}' for p in probs)})\n"
+    note += f"correlation {round(correlation, 12):g}".replace("-", "\u2212")
+    ax.text(1.6, 0.0, note, fontsize=6.5, color="0.3", linespacing=1.4, **middle)
+    ax.set(xlim=(-0.6, 3.8), ylim=(-1.3, 1.3), aspect="equal")
+    ax.axis("off")
+    return ax
