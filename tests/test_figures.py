@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -21,6 +22,14 @@ from jmdp_lib.figures.heatmaps import short
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "workflow"))
 
 import notebook_job
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("jmdp_lib.figures")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match=r'pip install "jmdp_lib\[figures\]"'):
+        importlib.import_module("jmdp_lib.figures")
 
 
 @pytest.fixture

@@ -3,27 +3,35 @@
 `style()` sets the one look; `save()` writes a figure as PDF and PNG with its data beside it.
 """
 
-from jmdp_lib.figures.atari import (
-    BLOCK_STYLES,
-    KIND_STYLES,
-    block_legend,
-    gap_ratios,
-    screen,
-    td_errors,
-    text_table,
-)
-from jmdp_lib.figures.curves import (
-    SCALING_STYLES,
-    agreement,
-    band,
-    block_decay,
-    residual_decay,
-    scaling,
-)
-from jmdp_lib.figures.diagrams import goal_states, gridworld, gust_of, transition
-from jmdp_lib.figures.gap_laws import counts, gap_law, joint_returns, prediction
-from jmdp_lib.figures.heatmaps import correlation_bar, correlation_grid, correlation_matrix, heatmap
-from jmdp_lib.figures.notebook import Claims, explore, results, save, style
+from jmdp_lib.machine import extra
+
+with extra("figures"):
+    from jmdp_lib.figures.atari import (
+        BLOCK_STYLES,
+        KIND_STYLES,
+        block_legend,
+        gap_ratios,
+        screen,
+        td_errors,
+        text_table,
+    )
+    from jmdp_lib.figures.curves import (
+        SCALING_STYLES,
+        agreement,
+        band,
+        block_decay,
+        residual_decay,
+        scaling,
+    )
+    from jmdp_lib.figures.diagrams import goal_states, gridworld, gust_of, transition
+    from jmdp_lib.figures.gap_laws import counts, gap_law, joint_returns, prediction
+    from jmdp_lib.figures.heatmaps import (
+        correlation_bar,
+        correlation_grid,
+        correlation_matrix,
+        heatmap,
+    )
+    from jmdp_lib.figures.notebook import Claims, explore, results, save, style
 
 __all__ = ["Claims", "explore", "results", "save", "style"]
 __all__ += ["goal_states", "gridworld", "gust_of", "transition"]
