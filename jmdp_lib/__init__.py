@@ -32,7 +32,7 @@ from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, contraction_modulus, norm_weight
 from jmdp_lib.montecarlo import GapSample, horizon_for, sample_gaps, simulate_pairs
 from jmdp_lib.operators import apply_t2, sample_t2
-from jmdp_lib.policies import deterministic_policy, epsilon_mixture, uniform_policy
+from jmdp_lib.policies import epsilon_mixture, uniform_policy
 from jmdp_lib.simulators import Outcome, Simulator
 from jmdp_lib.solvers import (
     ConvergenceWarning,
@@ -72,7 +72,6 @@ __all__ = [
     "base_stock_policy",
     "contraction_modulus",
     "coupled_reward_chain",
-    "deterministic_policy",
     "epsilon_mixture",
     "example_1",
     "example_2_1",

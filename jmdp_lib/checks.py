@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numbers
 import operator
-from collections.abc import Sequence
-from typing import Any, Protocol
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,50 +28,44 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Seed = int | Sequence[int] | np.random.SeedSequence
 
-# Probabilities are accepted when they sum to one within this, and are then scaled to do so exactly.
-SUM_TOLERANCE = 1e-9
-SINGLE_TOLERANCE = 1e-5  # for arrays that come in single precision
 _PLAIN, _INT = (list, tuple, range), {int}
 
 
-def floats(name: str, values: ArrayLike, *axes: str) -> Floats:
-    """A finite float64 copy of `values` with the named axes; a bad entry is named."""
-    array = with_axes(name, values, axes)
-    if array.dtype.kind not in "fiub":
-        raise ValueError(f"{name} must hold real numbers, got dtype {array.dtype}")
-    array = array.astype(np.float64)
-    refuse(name, array, ~np.isfinite(array), "is not finite", axes)
+def floats(name: str, values: ArrayLike, *axes: str, **sizes: int | None) -> Floats:
+    """A finite float64 copy of `values`; a bad entry is named.
+
+    Axes are named in order, those whose size is known as keywords: `state=num_states`.
+    """
+    array = _array(name, values, "fiub", axes, sizes).astype(np.float64)
+    refuse(name, array, ~np.isfinite(array), "is not finite", (*axes, *sizes))
     return array
 
 
-def integers(name: str, values: ArrayLike, *axes: str) -> Ints:
-    """An int64 copy of `values` with the named axes; floats are refused even where whole."""
-    array = with_axes(name, values, axes)
-    if array.dtype.kind not in "iu":
-        raise ValueError(f"{name} must hold integers, got dtype {array.dtype}")
-    return array.astype(np.int64)
+def integers(
+    name: str, values: ArrayLike, *axes: str, below: int | None = None, **sizes: int | None
+) -> Ints:
+    """An int64 copy of `values`, in range(below) if given; floats are refused even where whole."""
+    array = _array(name, values, "iu", axes, sizes).astype(np.int64)
+    if below is not None:
+        outside = (array < 0) | (array >= below)
+        refuse(name, array, outside, f"is not in range({below})", (*axes, *sizes))
+    return array
 
 
-def distributions(name: str, values: ArrayLike, *axes: str) -> Floats:
+def distributions(name: str, values: ArrayLike, *axes: str, **sizes: int | None) -> Floats:
     """A copy of `values` whose last axis holds probability vectors."""
-    raw = with_axes(name, values, axes)
-    array = floats(name, raw, *axes)
-    refuse(name, array, array < 0, "is negative", axes)
-    totals = array.sum(-1)
-    sums_to_one(name, totals, axes[:-1], sum_tolerance(raw))
+    array = floats(name, values, *axes, **sizes)
+    names = (*axes, *sizes)
+    refuse(name, array, array < 0, "is negative", names)
+    totals: Floats = array.sum(-1)
+    sums_to_one(name, values, totals, names[:-1])
     return array / totals[..., None]
 
 
-def sum_tolerance(raw: NDArray[Any]) -> float:
-    """How far probabilities of this type may be from summing to one."""
-    single = raw.dtype.kind == "f" and raw.dtype.itemsize < 8
-    return SINGLE_TOLERANCE if single else SUM_TOLERANCE
-
-
-def sums_to_one(
-    name: str, totals: Floats, axes: Sequence[str], tolerance: float = SUM_TOLERANCE
-) -> None:
-    """Refuse totals of probabilities that are not one."""
+def sums_to_one(name: str, probs: ArrayLike, totals: Floats, axes: Sequence[str]) -> None:
+    """Refuse totals of probabilities that are not one, as exactly as their type can say it."""
+    kind = np.asarray(probs).dtype
+    tolerance = 1e-5 if kind.kind == "f" and kind.itemsize < 8 else 1e-9
     refuse(f"sum of {name}", totals, np.abs(totals - 1.0) > tolerance, "is not one", axes)
 
 
@@ -78,12 +73,10 @@ def collection(
     name: str, mean: ArrayLike, second: ArrayLike, model: Sized
 ) -> tuple[Floats, Floats]:
     """A second-order moment collection as arrays (S, A) and (S, A, S, A)."""
-    shape = (model.num_states, model.num_actions)
-    first = floats(f"{name} mean", mean, "state", "action")
-    both = floats(f"{name} second", second, "state", "action", "other state", "other action")
-    same_shape(f"{name} mean", first.shape, shape, "(S, A)")
-    same_shape(f"{name} second", both.shape, shape + shape, "(S, A, S, A)")
-    return first, both
+    num_states, num_actions = sizes_of(model)
+    here = {"state": num_states, "action": num_actions}
+    there = {"other state": num_states, "other action": num_actions}
+    return floats(f"{name} mean", mean, **here), floats(f"{name} second", second, **here, **there)
 
 
 def frozen(array: NDArray[Any]) -> Any:
@@ -116,16 +109,26 @@ def same_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...], mea
 
 def discount(gamma: float) -> float:
     """gamma as a float in [0, 1)."""
-    if not 0.0 <= real("gamma", gamma) < 1.0:
-        raise ValueError(f"gamma must lie in [0, 1), got {gamma}")
-    return float(gamma)
+    return real("gamma", gamma, "[0, 1)")
 
 
-def real(name: str, value: Any) -> float:
-    """A real number, as a float."""
+def probability(name: str, value: float) -> float:
+    """A float in [0, 1]."""
+    return real(name, value, "[0, 1]")
+
+
+def real(name: str, value: Any, within: str = "") -> float:
+    """A real number as a float; `within` is an interval such as "(0, inf]"."""
+    value = _scalar(value)
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         raise ValueError(f"{name} must be a real number, got {value!r}")
-    return float(value)
+    number = float(value)
+    if within:
+        low, high = (float(end) for end in within[1:-1].split(","))
+        above = number >= low if within[0] == "[" else number > low
+        if not (above and (number <= high if within[-1] == "]" else number < high)):
+            raise ValueError(f"{name} must lie in {within}, got {value}")
+    return number
 
 
 def finite(name: str, value: Any) -> float:
@@ -135,26 +138,6 @@ def finite(name: str, value: Any) -> float:
     return float(value)
 
 
-def probability(name: str, value: float) -> float:
-    """A float in [0, 1]."""
-    if not 0.0 <= real(name, value) <= 1.0:
-        raise ValueError(f"{name} must lie in [0, 1], got {value}")
-    return float(value)
-
-
-def at_least(name: str, value: int, least: int) -> int:
-    """An integer (numpy's too, but no bool and no float) that is not below `least`."""
-    if isinstance(value, bool | np.bool_):
-        raise ValueError(f"{name} must be an integer, got {value!r}")
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ValueError(f"{name} must be an integer, got {value!r}") from None
-    if number < least:
-        raise ValueError(f"{name} must be at least {least}, got {number}")
-    return number
-
-
 def positive(name: str, value: float) -> float:
     """A finite float above zero."""
     if not (np.isfinite(real(name, value)) and value > 0):
@@ -162,17 +145,34 @@ def positive(name: str, value: float) -> float:
     return float(value)
 
 
+def at_least(name: str, value: int, least: int) -> int:
+    """An integer (numpy's too, but no bool and no float) that is not below `least`."""
+    number = _integer(name, value, ValueError)
+    if number < least:
+        raise ValueError(f"{name} must be at least {least}, got {number}")
+    return number
+
+
 def index(name: str, value: int, size: int) -> int:
     """An integer in range(size), or an IndexError; negative indices and bools are refused."""
-    if isinstance(value, bool | np.bool_):
-        raise IndexError(f"{name} must be an integer, got {value!r}")
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise IndexError(f"{name} must be an integer, got {value!r}") from None
+    number = _integer(name, value, IndexError)
     if not 0 <= number < size:
         raise IndexError(f"{name} {number} is out of range: there are {size}")
     return number
+
+
+def _integer(name: str, value: Any, error: type[Exception]) -> int:
+    try:
+        if isinstance(value, bool | np.bool_):
+            raise TypeError
+        return operator.index(_scalar(value))
+    except TypeError:
+        raise error(f"{name} must be an integer, got {value!r}") from None
+
+
+def _scalar(value: Any) -> Any:
+    """The number in an array without axes, of numpy's or another library's."""
+    return value.item() if getattr(value, "shape", None) == () else value
 
 
 def seed_sequence(seed: Any, *key: int) -> np.random.SeedSequence:
@@ -200,6 +200,24 @@ def generator(seed: Seed | np.random.Generator | None, *key: int) -> np.random.G
     return np.random.default_rng(seed_sequence(seed, *key))
 
 
+def pure(what: str, function: Callable[..., Any], *args: Any) -> None:
+    """Refuse a user's function that answers one call in two ways, or draws from elsewhere."""
+    before = _global_generators()
+    first, again = function(*args), function(*args)
+    if _global_generators() != before:
+        raise ValueError(f"{what} draws from a global generator, whose draws are not shared")
+    if repr(first) != repr(again):
+        raise ValueError(
+            f"{what} gave {first!r} and then {again!r}: it must depend on its arguments alone"
+        )
+
+
+def _global_generators() -> tuple[Any, ...]:
+    """The states of numpy's and Python's global generators."""
+    name, keys, *position = cast(Any, np.random.get_state())  # noqa: NPY002
+    return name, keys.tobytes(), position, random.getstate()
+
+
 def distinct_actions(actions: Sequence[int], num_actions: int) -> list[int]:
     """The actions of a query (Definition 4.1): at least one, all known, no two alike."""
     if isinstance(actions, _PLAIN) and set(map(type, actions)) == _INT:  # most are: no array made
@@ -209,20 +227,28 @@ def distinct_actions(actions: Sequence[int], num_actions: int) -> list[int]:
     if np.ndim(actions) != 1:
         raise ValueError(f"actions must be a sequence of actions, got {actions!r}")
     checked = [index("action", a, num_actions) for a in actions]
-    if not checked:
-        raise ValueError("actions must hold at least one action, got none")
-    repeated = {a for a in checked if checked.count(a) > 1}
-    if repeated:
-        raise ValueError(f"actions must be distinct, got {checked}: {sorted(repeated)} repeated")
+    if not checked or len(set(checked)) < len(checked):
+        raise ValueError(f"actions must be at least one action, all distinct, got {checked}")
     return checked
 
 
 def policy_matrix(model: Sized, policy: ArrayLike) -> Floats:
-    """The policy as an (S, A) matrix whose rows are distributions over actions."""
-    shape = (model.num_states, model.num_actions)
-    array = with_axes("policy", policy, ("state", "action"))
-    same_shape("policy", array.shape, shape, "(num_states, num_actions)")
-    return distributions("policy", array, "state", "action")
+    """The policy as an (S, A) matrix; integers (S,) are the actions of a deterministic policy."""
+    num_states, num_actions = sizes_of(model)
+    if as_array("policy", policy).ndim == 1 and np.asarray(policy).dtype.kind in "iu":
+        chosen = integers("policy", policy, below=num_actions, state=num_states)
+        return np.eye(num_actions)[chosen]
+    return distributions("policy", policy, state=num_states, action=num_actions)
+
+
+def sizes_of(model: Sized) -> tuple[int, int]:
+    """|S| and |A| of a JMDP or a simulator."""
+    try:
+        return model.num_states, model.num_actions
+    except AttributeError:
+        raise ValueError(
+            f"a JMDP or a simulator with num_states and num_actions is needed, got {model!r}"
+        ) from None
 
 
 def one_of(name: str, value: Any, known: Sequence[str]) -> str:
@@ -240,15 +266,29 @@ def grid_rows(num_states: int, columns: int) -> int:
     return rows
 
 
-def with_axes(name: str, values: ArrayLike, axes: Sequence[str]) -> NDArray[Any]:
-    """`values` as an array with the named axes, not empty."""
-    expected = f"{len(axes)} axes ({', '.join(axes)})"
+def as_array(name: str, values: ArrayLike) -> NDArray[Any]:
+    """`values` as an array, if its rows are of one length."""
     try:
-        array = np.asarray(values)
+        return np.asarray(values)
     except ValueError:
-        raise ValueError(f"{name} must be an array with {expected}, got a ragged list") from None
-    if array.ndim != len(axes):
+        raise ValueError(f"{name} must be an array, got a ragged list") from None
+
+
+def _array(
+    name: str, values: ArrayLike, kinds: str, axes: tuple[str, ...], sizes: dict[str, int | None]
+) -> NDArray[Any]:
+    """`values` as an array of these dtype kinds, with these axes, not empty."""
+    array, names = as_array(name, values), [*axes, *sizes]
+    if array.ndim != len(names):
+        expected = f"{len(names)} axes ({', '.join(names)})"
         raise ValueError(f"{name} must have {expected}, got shape {array.shape}")
     if array.size == 0:
         raise ValueError(f"{name} must not be empty, got shape {array.shape}")
+    wanted = array.shape[: len(axes)] + tuple(
+        size or found for size, found in zip(sizes.values(), array.shape[len(axes) :], strict=True)
+    )
+    same_shape(name, array.shape, wanted, f"({', '.join(names)})")
+    if array.dtype.kind not in kinds:
+        holding = "real numbers" if "f" in kinds else "integers"
+        raise ValueError(f"{name} must hold {holding}, got dtype {array.dtype}")
     return array

@@ -5,8 +5,9 @@ fills that in. It is a function
 
     coupling(laws) -> (table_probs, outcomes)
 
-where `laws[a]` holds the probabilities of action a's outcomes (in an order that means something:
-by next state, or as the simulator lists them), `table_probs` (K,) the probabilities of the joint
+where `laws[a]` holds the probabilities of action a's outcomes, in an order that means something:
+from the worst outcome to the best (`JMDP.from_mdp`), or as you list them (`JMDP.from_outcomes`);
+`table_probs` (K,) the probabilities of the joint
 tables and `outcomes` (K, A) which outcome each action gets in each table. Write your own in the
 same form and hand it to `JMDP.from_mdp`; its marginals are checked there.
 """
@@ -15,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 
+from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 
 Coupling = Callable[[Sequence[Floats]], tuple[Floats, Ints]]
@@ -73,20 +74,27 @@ def named(coupling: str | Coupling) -> Coupling:
     return NAMED[coupling]
 
 
-def check_marginals(state: int, laws: Sequence[Floats], probs: Any, picks: Any) -> None:
-    """A coupling may only join what is there: every action's marginal law must come back."""
-    shape = (probs.size, len(laws))
-    if not probs.size or probs.ndim != 1 or picks.shape != shape or picks.dtype.kind not in "iu":
+def couple(coupling: str | Coupling, state: int, laws: Sequence[Floats]) -> tuple[Floats, Ints]:
+    """The tables of a state: probabilities (K,) and outcomes (K, A).
+
+    A coupling may only join what is there, so every action's marginal law must come back.
+    """
+    function = named(coupling)
+    try:
+        probs, picks = function(laws)
+        probs = checks.floats("probabilities", probs, "table")
+        picks = checks.integers("outcomes", picks, table=probs.size, action=len(laws))
+        for a, law in enumerate(laws):
+            if picks[:, a].min() < 0 or picks[:, a].max() >= law.size:
+                raise ValueError(f"an outcome of action {a} is not in range({law.size})")
+            marginal = np.bincount(picks[:, a], probs, law.size)
+            if np.any(probs < 0) or np.abs(marginal - law).max() > 1e-9:
+                raise ValueError(f"the marginal law of action {a} is not kept")
+    except Exception as error:
         raise ValueError(
-            f"coupling, state {state}: must return probabilities (K,) and integer outcomes (K, A), "
-            f"got shapes {probs.shape} and {picks.shape}, dtype {picks.dtype}"
-        )
-    for a, law in enumerate(laws):
-        if picks[:, a].min() < 0 or picks[:, a].max() >= law.size:
-            raise ValueError(f"coupling, state {state}, action {a}: an outcome is out of range")
-        marginal = np.bincount(picks[:, a], probs, law.size)
-        if np.any(probs < 0) or np.abs(marginal - law).max() > 1e-9:
-            raise ValueError(f"coupling, state {state}, action {a}: its marginal law is not kept")
+            f"coupling, state {state}: must return (probabilities (K,), outcomes (K, A)): {error!r}"
+        ) from error
+    return probs, picks
 
 
 def dependent_actions(probs: Floats, outcomes: Floats) -> tuple[int, ...] | None:

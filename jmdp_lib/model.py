@@ -25,10 +25,10 @@ from scipy import sparse
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.couplings import Coupling, check_marginals, dependent_actions, named
+from jmdp_lib.couplings import Coupling, couple, dependent_actions
 from jmdp_lib.machine import require
 
-_TABLES = ("state", "table", "action")
+_TRIALS = 8  # calls of a step function that are made twice
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -60,15 +60,14 @@ class JMDP:
     ) -> None:
         gamma = checks.discount(gamma)
         probs = checks.distributions("table_probs", table_probs, "state", "table")
-        reward = checks.floats("rewards", rewards, *_TABLES)
-        successor = checks.integers("next_states", next_states, *_TABLES)
-        shape = (*probs.shape, reward.shape[2])
-        meaning = "(num_states, num_tables, num_actions)"
-        checks.same_shape("rewards", reward.shape, shape, meaning)
-        checks.same_shape("next_states", successor.shape, shape, meaning)
-        checks.states("next_states", successor, shape[0], *_TABLES)
+        num_states, num_tables = probs.shape
+        reward = checks.floats("rewards", rewards, state=num_states, table=num_tables, action=None)
+        successor = checks.integers(
+            "next_states", next_states, below=num_states,
+            state=num_states, table=num_tables, action=reward.shape[2],
+        )  # fmt: skip
         states, tables = np.nonzero(probs)
-        self._store(gamma, shape[0], states, probs[states, tables], reward[states, tables],
+        self._store(gamma, num_states, states, probs[states, tables], reward[states, tables],
                     successor[states, tables])  # fmt: skip
 
     @classmethod
@@ -84,25 +83,21 @@ class JMDP:
         """Tables stacked in any order: states (T,), probs (T,), rewards and next_states (T, A)."""
         gamma = checks.discount(gamma)
         num_states = checks.at_least("num_states", num_states, 1)
-        state = checks.integers("states", states, "table")
-        prob = checks.floats("probs", probs, "table")
-        axes = ("table", "action")
-        rewards = checks.with_axes("rewards", rewards, axes)
-        next_states = checks.with_axes("next_states", next_states, axes)
-        shape = (state.size, rewards.shape[1])
-        checks.same_shape("probs", prob.shape, shape[:1], "(num_tables,)")
-        checks.same_shape("rewards", rewards.shape, shape, "(num_tables, num_actions)")
-        checks.same_shape("next_states", next_states.shape, shape, "(num_tables, num_actions)")
-        checks.states("states", state, num_states, "table")
+        state = checks.integers("states", states, "table", below=num_states)
+        size = state.size
+        prob = checks.floats("probs", probs, table=size)
         try:
-            reward = checks.floats("rewards", rewards, *axes)
-            successor = checks.integers("next_states", next_states, *axes)
-            checks.states("next_states", successor, num_states, *axes)
+            reward = checks.floats("rewards", rewards, table=size, action=None)
+            successor = checks.integers(
+                "next_states", next_states, below=num_states, table=size, action=reward.shape[1]
+            )
         except ValueError as error:
-            raise ValueError(f"{error}{_owner(str(error), state)}") from None
+            table = re.search(r"\(table (\d+)", str(error))
+            owner = f": a table of state {state[int(table[1])]}" if table else ""
+            raise ValueError(f"{error}{owner}") from None
         checks.refuse("probs", prob, prob < 0, "is negative", ["table"])
         totals: Floats = np.bincount(state, prob, minlength=num_states).astype(float)
-        checks.sums_to_one("probs", totals, ["state"], checks.sum_tolerance(np.asarray(probs)))
+        checks.sums_to_one("probs", probs, totals, ["state"])
         order = np.argsort(state, kind="stable")
         order = order[prob[order] > 0]
         state, prob = state[order], prob[order] / totals[state[order]]
@@ -123,24 +118,31 @@ class JMDP:
 
         The noise index u in range(K) is drawn once per table, *before* any action is looked at,
         and afresh for every state and time (all states have the same noise law, not the same U).
+        `step` must be pure: all of its randomness is in u. It is called once for every (s, a, u),
+        and twice for a few of them to see whether it is.
         """
         gamma = checks.discount(gamma)
         num_states = checks.at_least("num_states", num_states, 1)
         num_actions = checks.at_least("num_actions", num_actions, 1)
         probs = checks.distributions("noise_probs", noise_probs, "noise")
         shape = (num_states, probs.size, num_actions)
-        rewards, successors = np.empty(shape), np.empty(shape, dtype=np.int64)
-        for s, u, a in np.ndindex(shape):
+
+        def called(s: int, u: int, a: int) -> tuple[float, int]:
             try:
                 reward, successor = step(s, a, u)
-                rewards[s, u, a] = checks.real("reward", reward)
-                successors[s, u, a] = checks.index("next state", successor, num_states)
-            except (TypeError, ValueError, IndexError) as error:
+                return checks.real("reward", reward), checks.index("state", successor, num_states)
+            except Exception as error:
                 raise ValueError(
-                    f"step(state {s}, action {a}, noise {u}) must return "
-                    f"(reward, next_state): {error}"
+                    f"step(state {s}, action {a}, noise {u}) must return (reward, next_state), in "
+                    f"this order: {error!r}"
                 ) from error
-        return cls(np.tile(probs, (num_states, 1)), rewards, successors, gamma)
+
+        entries = list(np.ndindex(shape))
+        for s, u, a in entries[:: max(1, len(entries) // _TRIALS)]:
+            checks.pure(f"step(state {s}, action {a}, noise {u})", called, s, u, a)
+        rewards, successors = zip(*(called(*entry) for entry in entries), strict=True)
+        tiled = np.tile(probs, (num_states, 1))
+        return cls(tiled, np.reshape(rewards, shape), np.reshape(successors, shape), gamma)
 
     @classmethod
     def from_mdp(
@@ -149,31 +151,42 @@ class JMDP:
         rewards: ArrayLike,
         gamma: float,
         coupling: str | Coupling = "quantile",
+        values: ArrayLike | None = None,
     ) -> JMDP:
         """A marginal MDP and a coupling of its actions (`jmdp_lib.couplings`).
 
         transition_probs (S, A, S), rewards (S, A) or (S, A, S). Each action's outcomes are ordered
-        by next state. For independent actions no tables are needed: `jipe2(coupling=
-        "independent")` evaluates any JMDP as if its actions were.
+        from worst to best, by reward + gamma * values[next state], so that "quantile" lets good
+        luck for one action be good luck for all. values (S,): of the uniform policy unless you
+        give your own. How states are numbered matters for outcomes that tie, and for nothing else.
+
+        For independent actions no tables are needed: `jipe2(coupling="independent")` evaluates any
+        JMDP as if its actions were.
         """
         gamma = checks.discount(gamma)
         axes = ("state", "action", "next state")
         probs = checks.distributions("transition_probs", transition_probs, *axes)
         num_states, num_actions = probs.shape[:2]
-        checks.same_shape(
-            "transition_probs", probs.shape, (num_states, num_actions, num_states), "(S, A, S)"
-        )
-        reward = checks.floats("rewards", rewards, *axes[: 3 if np.ndim(rewards) == 3 else 2])
-        if reward.ndim == 2:
-            checks.same_shape("rewards", reward.shape, probs.shape[:2], "(S, A)")
-            reward = np.broadcast_to(reward[:, :, None], probs.shape)
-        checks.same_shape("rewards", reward.shape, probs.shape, "(S, A, S)")
+        shape = (num_states, num_actions, num_states)
+        checks.same_shape("transition_probs", probs.shape, shape, f"({', '.join(axes)})")
+        given = 3 if checks.as_array("rewards", rewards).ndim == 3 else 2
+        reward = checks.floats("rewards", rewards, **dict(zip(axes[:given], shape, strict=False)))
+        reward = np.broadcast_to(reward.reshape(num_states, num_actions, -1), shape)
+        if values is None:
+            mean = (probs * reward).sum((1, 2)) / num_actions
+            value = np.linalg.solve(np.eye(num_states) - gamma * probs.mean(1), mean)
+        else:
+            value = checks.floats("values", values, state=num_states)
+        worth = reward + gamma * value
+        # Rounded, so that outcomes of equal worth are not ordered by rounding errors.
+        worth = np.round(worth / max(np.abs(worth).max(), np.finfo(float).tiny), 12)
 
-        def outcomes(s: int, a: int) -> list[tuple[float, float, int]]:
-            return [(probs[s, a, t], reward[s, a, t], int(t)) for t in np.flatnonzero(probs[s, a])]
+        def law(s: int, a: int) -> tuple[Floats, Floats, Ints]:
+            outcomes = np.flatnonzero(probs[s, a])
+            outcomes = outcomes[np.argsort(worth[s, a, outcomes], kind="stable")]
+            return probs[s, a, outcomes], reward[s, a, outcomes], outcomes
 
-        laws = [[outcomes(s, a) for a in range(num_actions)] for s in range(num_states)]
-        return cls.from_outcomes(laws, gamma, coupling)
+        return cls._coupled(law, num_states, num_actions, gamma, coupling)
 
     @classmethod
     def from_outcomes(
@@ -182,37 +195,64 @@ class JMDP:
         gamma: float,
         coupling: str | Coupling = "quantile",
     ) -> JMDP:
-        """Marginal laws as lists: outcomes[s][a] = [(probability, reward, next_state), ...]."""
+        """Marginal laws as lists: outcomes[s][a] = [(probability, reward, next_state), ...].
+
+        The coupling sees each action's outcomes in the order in which they are listed.
+        """
         gamma = checks.discount(gamma)
-        couple = named(coupling)
-        if not len(outcomes) or not len(outcomes[0]):
-            raise ValueError("outcomes must hold at least one state with at least one action")
-        rows: list[tuple[int, float, list[float], list[int]]] = []
-        for s, actions in enumerate(outcomes):
-            if len(actions) != len(outcomes[0]):
+        laws = outcomes if isinstance(outcomes, list | tuple) else []
+        counts = np.array([len(row) if isinstance(row, list | tuple) else 0 for row in laws])
+        if not counts.size or not counts.all():
+            raise ValueError(
+                "outcomes must be lists of at least one state with at least one action, "
+                f"outcomes[s][a] = [(probability, reward, next_state), ...], got {outcomes!r}"
+            )
+        differs = counts != counts[0]
+        checks.refuse("number of actions", counts, differs, "is not that of state 0", ["state"])
+
+        def law(s: int, a: int) -> tuple[Floats, Floats, Ints]:
+            where = f"outcomes[{s}][{a}] (state {s}, action {a})"
+            try:
+                probs, rewards, successors = zip(*outcomes[s][a], strict=True)
+            except (TypeError, ValueError):
                 raise ValueError(
-                    f"outcomes[{s}] (state {s}) must have {len(outcomes[0])} actions, as state 0 "
-                    f"has, got {len(actions)}"
+                    f"{where} must be a list of triples (probability, reward, next_state), "
+                    f"got {outcomes[s][a]!r}"
+                ) from None
+            return (
+                checks.distributions(f"{where}: probability", probs, "outcome"),
+                checks.floats(f"{where}: reward", rewards, "outcome"),
+                checks.integers(f"{where}: next state", successors, "outcome", below=counts.size),
+            )
+
+        return cls._coupled(law, counts.size, int(counts[0]), gamma, coupling)
+
+    @classmethod
+    def _coupled(
+        cls,
+        law: Callable[[int, int], tuple[Floats, Floats, Ints]],
+        num_states: int,
+        num_actions: int,
+        gamma: float,
+        coupling: str | Coupling,
+    ) -> JMDP:
+        """Tables from law(s, a) = (probabilities, rewards, next states), each (n,)."""
+        parts: list[tuple[ArrayLike, ...]] = []
+        for s in range(num_states):
+            laws, rewards, successors = zip(*(law(s, a) for a in range(num_actions)), strict=True)
+            probs, picks = couple(coupling, s, laws)
+            parts.append(
+                (
+                    np.full(probs.size, s),
+                    probs,
+                    np.stack([r[pick] for r, pick in zip(rewards, picks.T, strict=True)], axis=1),
+                    np.stack(
+                        [n[pick] for n, pick in zip(successors, picks.T, strict=True)], axis=1
+                    ),
                 )
-            for a, law in enumerate(actions):
-                if any(np.ndim(one) != 1 or len(one) != 3 for one in law):
-                    raise ValueError(
-                        f"outcomes[{s}][{a}] (state {s}, action {a}) must hold triples "
-                        f"(probability, reward, next_state), got {law!r}"
-                    )
-            laws = [
-                checks.distributions(
-                    f"outcomes[{s}][{a}] (state {s}, action {a})", [p for p, _, _ in law], "outcome"
-                )
-                for a, law in enumerate(actions)
-            ]
-            table_probs, picks = couple(laws)
-            check_marginals(s, laws, np.asarray(table_probs), np.asarray(picks))
-            for prob, pick in zip(table_probs, picks, strict=True):
-                chosen = [actions[a][i] for a, i in enumerate(pick)]
-                rows.append((s, float(prob), [c[1] for c in chosen], [c[2] for c in chosen]))
-        states, probs, rewards, successors = zip(*rows, strict=True)
-        return cls.from_tables(states, probs, rewards, successors, len(outcomes), gamma)
+            )
+        states, table_probs, reward, successor = map(np.concatenate, zip(*parts, strict=True))
+        return cls.from_tables(states, table_probs, reward, successor, num_states, gamma)
 
     def _store(
         self, gamma: float, num_states: int, states: Ints, probs: Floats, rewards: Floats,
@@ -319,9 +359,3 @@ class JMDP:
     def is_coupled(self) -> bool:
         """Whether this is a coupled-dynamics environment (Definition 4.2)."""
         return self.coupling_witness is not None
-
-
-def _owner(message: str, states: Ints) -> str:
-    """`: a table of state s` for a message that names a table."""
-    found = re.search(r"table (\d+)", message)
-    return f": a table of state {states[int(found[1])]}" if found else ""

@@ -1,4 +1,8 @@
-"""Stationary policies pi(a | s) as (S, A) matrices."""
+"""Stationary policies pi(a | s) as (S, A) matrices.
+
+Wherever a policy is asked for, integers (S,) will do too: actions[s] is what a deterministic
+policy plays in state s.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats
-from jmdp_lib.model import JMDP
+from jmdp_lib.checks import Floats, Sized
 
 
-def uniform_policy(jm: JMDP) -> Floats:
-    """Every action equally likely, (S, A)."""
-    return np.full((jm.num_states, jm.num_actions), 1.0 / jm.num_actions)
-
-
-def deterministic_policy(jm: JMDP, actions: ArrayLike) -> Floats:
-    """The policy that plays actions[s] (S,) in state s, as (S, A)."""
-    chosen = checks.integers("actions", actions, "state")
-    checks.same_shape("actions", chosen.shape, (jm.num_states,), "(num_states,)")
-    for s, a in enumerate(chosen):
-        if not 0 <= a < jm.num_actions:
-            raise IndexError(f"actions[{s}] = {a} is not an action: there are {jm.num_actions}")
-    return np.eye(jm.num_actions)[chosen]
+def uniform_policy(jm: Sized) -> Floats:
+    """Every action equally likely, (S, A), in a JMDP or a simulator."""
+    shape = checks.sizes_of(jm)
+    return np.full(shape, 1.0 / shape[1])
 
 
 def epsilon_mixture(policy: ArrayLike, epsilon: float) -> Floats:

@@ -6,10 +6,9 @@ environment with its own state, `CoupledEnv` or `jmdp_lib.atari.CoupledAtari`, r
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,7 +17,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP
 
-_NUMBERS = (float, int)
+_NUMBERS, _INT = {float, int}, {int}
 _TRIALS = 8  # queries of a simulator that is tried out before it is used
 
 
@@ -66,82 +65,43 @@ def check_simulator(simulator: Simulator, policy: ArrayLike) -> Floats:
     checks.positive("simulator.reward_bound", getattr(simulator, "reward_bound", 1.0))
     matrix = checks.policy_matrix(simulator, policy)
     if not isinstance(simulator, JMDP):
-        _try_out(simulator, num_states, list(range(num_actions)))
+        actions = list(range(num_actions))
+        for state in np.linspace(0, num_states - 1, _TRIALS, dtype=int).tolist():
+            what = f"simulator.query(state {state}, actions {actions}, rng)"
+            checks.pure(what, _first_query, simulator, state, actions)
     return matrix
 
 
-def _try_out(simulator: Simulator, num_states: int, actions: list[int]) -> None:
-    before = _global_state()
-    for state in np.linspace(0, num_states - 1, min(_TRIALS, num_states), dtype=int).tolist():
-        first, again = (
-            checked_query(simulator, state, actions, np.random.default_rng(0)) for _ in range(2)
-        )
-        what = f"simulator.query(state {state}, actions {actions})"
-        if _global_state() != before:
-            raise ValueError(f"{what} draws from a global generator; draw from `rng` instead")
-        if first != again:
-            raise ValueError(
-                f"{what} gave {first} and then {again} from generators with the same seed: "
-                "all randomness must come from `rng`, and a query must not change the simulator"
-            )
-
-
-def _global_state() -> tuple[Any, ...]:
-    """The states of the global generators of numpy and Python, to see whether they move."""
-    name, keys, *position = cast(Any, np.random.get_state())  # noqa: NPY002
-    return name, keys.tobytes(), position, random.getstate()
+def _first_query(simulator: Simulator, state: int, actions: list[int]) -> Any:
+    return checked_query(simulator, state, actions, np.random.default_rng(0))
 
 
 def checked_query(
     simulator: Simulator, state: int, actions: Sequence[int], rng: np.random.Generator
 ) -> list[tuple[float, int]]:
     """[(reward, next_state)] of the actions, refused if the simulator returns anything else."""
+    size, count = len(actions), simulator.num_states
+    bound = getattr(simulator, "reward_bound", sys.float_info.max)
     try:
-        answer: Any = simulator.query(state, actions, rng)
+        rewards, states = map(_listed, simulator.query(state, actions, rng))
+        plain = {*map(type, rewards)} <= _NUMBERS and {*map(type, states)} == _INT
+        if not (plain and len(rewards) == len(states) == size):  # most are, and need no arrays
+            rewards = checks.floats("rewards", rewards, action=size).tolist()
+            states = checks.integers("next states", states, action=size).tolist()
+        if not all(-bound <= r <= bound for r in rewards):
+            raise ValueError(f"rewards {rewards} must lie in [-{bound}, {bound}]")
+        if not all(0 <= x < count for x in states):
+            raise ValueError(f"next states {states} must lie in range({count})")
+        return list(zip(rewards, states, strict=True))
     except Exception as error:
         raise ValueError(
-            f"simulator.query(state {state}, actions {list(actions)}) raised {error!r}"
-        ) from error
-    bound = getattr(simulator, "reward_bound", sys.float_info.max)
-    try:  # plain numbers, as nearly all are, need no arrays
-        rewards, states = (x.tolist() if isinstance(x, np.ndarray) else x for x in answer)
-        pairs = [
-            (float(r), x)
-            for r, x in zip(rewards, states, strict=True)
-            if type(r) in _NUMBERS and type(x) is int
-            if -bound <= r <= bound and 0 <= x < simulator.num_states
-        ]
-        if len(pairs) == len(actions) == len(rewards):
-            return pairs
-    except (TypeError, ValueError):
-        pass
-    try:
-        return _converted(simulator, answer, len(actions), bound)
-    except ValueError as error:
-        raise ValueError(
-            f"simulator.query(state {state}, actions {list(actions)}): {error}"
+            f"simulator.query(state {state}, actions {list(actions)}) must return rewards and next "
+            f"states, in this order: {error!r}"
         ) from error
 
 
-def _converted(
-    simulator: Simulator, answer: Any, size: int, bound: float
-) -> list[tuple[float, int]]:
-    """An answer of other types than plain numbers as pairs, or what is wrong with it."""
-    if not isinstance(answer, tuple | list) or len(answer) != 2:
-        raise ValueError(f"must return (rewards, next states), got {answer!r}")
-    rewards = checks.floats("rewards", answer[0], "action")
-    if np.asarray(answer[0]).dtype.kind in "iu" and np.asarray(answer[1]).dtype.kind == "f":
-        raise ValueError(
-            f"must return (rewards, next states), got {answer!r}: are rewards and next states "
-            "swapped?"
-        )
-    states = checks.integers("next states", answer[1], "action")
-    checks.same_shape("rewards", rewards.shape, (size,), "(num_queried,)")
-    checks.same_shape("next states", states.shape, (size,), "(num_queried,)")
-    checks.states("next states", states, simulator.num_states, "action")
-    above = np.abs(rewards) > bound
-    checks.refuse("rewards", rewards, above, f"is above reward_bound = {bound}", ["action"])
-    return list(zip(rewards.tolist(), states.tolist(), strict=True))
+def _listed(values: Any) -> Any:
+    return values.tolist() if isinstance(values, np.ndarray) else values
 
 
 class Outcome(NamedTuple):

@@ -22,7 +22,7 @@ def random_jmdp(rng, num_states=3, num_actions=2, num_tables=3, gamma=0.8, scale
 def random_policy(rng, jm, deterministic=False):
     """Dirichlet rows, or one action per state."""
     if deterministic:
-        return jl.deterministic_policy(jm, rng.integers(jm.num_actions, size=jm.num_states))
+        return np.eye(jm.num_actions)[rng.integers(jm.num_actions, size=jm.num_states)]
     return rng.dirichlet(np.ones(jm.num_actions), size=jm.num_states)
 
 

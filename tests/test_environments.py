@@ -140,8 +140,7 @@ def test_toy_text_value_by_play():
     actions = np.full(jm.num_states, 1)  # right
     actions[36:48] = 0  # up from the bottom row
     actions[[11, 23, 35]] = 2  # down the last column
-    policy = jl.deterministic_policy(jm, actions)
-    m = jl.jipe2(jm, policy).moments
+    m = jl.jipe2(jm, actions).moments
     steps = 1 + 11 + 1  # up, along, down into the goal
     assert m.mean[36, 0] == pytest.approx(-sum(0.9**t for t in range(steps)), abs=1e-6)
 

@@ -300,7 +300,7 @@ def test_arguments(options, message):
 
 def test_policy_without_support_under_stationary_weights():
     jm, _, _ = ergodic_problem(0)
-    policy = jl.deterministic_policy(jm, [0, 1, 0])
+    policy = [0, 1, 0]
     with pytest.raises(ValueError, match=r"policy\[0, 1\] \(state 0, action 1\).*Assumption B.2"):
         jl.projected_jipe2(jm, policy, jl.random_features(jm, 2), weights="stationary")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy import special
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
@@ -31,9 +31,9 @@ def inventory(
     capacity = checks.at_least("capacity", capacity, 1)
     max_order = checks.at_least("max_order", max_order, 0)
     if demand_probs is None:
-        demand_probs = np.append(
-            stats.poisson.pmf(np.arange(capacity), 3.0), stats.poisson.sf(capacity - 1, 3.0)
-        )
+        below = np.arange(capacity)
+        probs = np.exp(special.xlogy(below, 3.0) - special.gammaln(below + 1) - 3.0)
+        demand_probs = np.append(probs, special.pdtrc(capacity - 1, 3.0))
 
     def step(stock: int, order: int, demand: int) -> tuple[float, int]:
         ordered = min(order, capacity - stock)
