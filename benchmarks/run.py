@@ -14,8 +14,8 @@ from timing import machine, seconds
 
 import jmdp_lib as jl
 from jmdp_lib.operators import PairOperator
-from jmdp_lib.solvers import schedules
-from jmdp_lib.solvers.learner import Learner
+from jmdp_lib.operators.backups import LAYOUTS
+from jmdp_lib.solvers.incremental import updater
 
 
 def simulation():
@@ -91,11 +91,11 @@ def learning():
             fast = seconds(
                 lambda: jl.incremental_jipe2(jm, policy, updates, form=form, checkpoints=1)
             )
-            learner = Learner.of(Plain(jm), policy, form)
-            values, visits = learner.start(None), np.zeros(learner.blocks.size, dtype=np.int64)
-            rng = np.random.default_rng(0)
-            weights = schedules.selection_weights("uniform", learner.blocks)
-            update = learner.updater(values, visits, schedules.StepSize(), weights, rng)
+            layout = LAYOUTS[form](policy)
+            used = layout.kinds >= 0
+            values, visits = np.zeros(used.size), np.zeros(used.size, dtype=np.int64)
+            rng, weights = np.random.default_rng(0), used / used.sum()
+            update = updater(Plain(jm), layout, values, visits, jl.StepSize(), weights, rng)
             slow = seconds(lambda: update(few), 2)
             yield (
                 f"incremental JIPE-2, {form}, 5x5 gridworld, {name} policy",

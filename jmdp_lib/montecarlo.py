@@ -21,8 +21,8 @@ from numpy.typing import ArrayLike
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.model import JMDP
+from jmdp_lib.operators.backups import alias_tables, cells, cumulative, pick, pick_cell
 from jmdp_lib.operators.literal import COUPLINGS
-from jmdp_lib.sampling import alias_tables, cells, cumulative, pick, pick_cell
 from jmdp_lib.statistics import mean_and_error, variance_and_error
 
 # Pairs per random stream: streams are spawned per chunk, so threads do not change the numbers.
@@ -148,7 +148,7 @@ def _alone(jm: JMDP, policy: Floats) -> tuple[Ints, Floats, Floats, Ints]:
 
     Such a branch needs neither its action nor its table by name: one draw gives reward and next
     state. Returns starts (S + 1,), threshold (L,), and rewards and next states (2 L,) by cell (see
-    `sampling.pick_cell`).
+    `backups.pick_cell`).
     """
     weight = (jm.probs[:, None] * policy[jm.table_states]).ravel()
     owners = np.repeat(jm.table_states, jm.num_actions)

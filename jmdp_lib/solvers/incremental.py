@@ -2,19 +2,12 @@
 
     M(i) <- (1 - alpha) M(i) + alpha hat T_2(M, i)        for the coordinate i = I_k, eq. (28)
 
-The coordinates live in one vector, in one of three layouts:
-
-    full        mu(x), Sigma(x, y) for all state-actions x, y: the paper's, X + X^2 coordinates
-    collapsed   mu(s, a), Sigma(s, a, s, b) and, between states, only the policy average W(s, t);
-                the next action is averaged over instead of drawn
-    centred     the same with covariances in the place of second moments: the form for gaps, since
-                nothing large is subtracted at the end
+`jmdp_lib.operators.backups` has the coordinates, in three layouts, and their sampled backups.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,22 +16,71 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Seed
-from jmdp_lib.machine import progress
+from jmdp_lib.machine import progress, require
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Moments
-from jmdp_lib.simulators import Simulator
-from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution
-from jmdp_lib.solvers.learner import Learner, known_moments
-from jmdp_lib.solvers.schedules import StepSize, selection_weights
+from jmdp_lib.moments import Held, Moments, norm_weight
+from jmdp_lib.operators.backups import (
+    KINDS,
+    LAYOUTS,
+    Collapsed,
+    Full,
+    alias_tables,
+    cells,
+    cumulative,
+)
+from jmdp_lib.operators.pairs import PairOperator, PairState
+from jmdp_lib.simulators import Simulator, check_simulator
+from jmdp_lib.solvers.fixed_point import Solution
+
+# A residual is estimated from this many coordinates and backups of each, and only once so many
+# times as many updates have been made since the last estimate, or at the end.
+_PROBED, _BACKUPS, _PROBES_PAY = 64, 32, 10
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """alpha = scale / visits^power, counted over the visits of *each coordinate*.
+
+    Robbins and Monro ask for sum alpha = infinity and sum alpha^2 < infinity over those visits:
+    1/2 < power <= 1, and a step in (0, 1] for 0 < scale <= 1. Anything else is refused.
+    """
+
+    scale: float = 1.0
+    power: float = 0.6
+
+    def __post_init__(self) -> None:
+        name = f"step size {self.scale} / visits^{self.power}"
+        if not 0.0 < self.scale <= 1.0:
+            raise ValueError(f"{name}: the first step must lie in (0, 1]")
+        if not self.power > 0.5:
+            raise ValueError(
+                f"{name} breaks Robbins-Monro: the sum of its squares diverges (power <= 1/2), "
+                "so the noise never dies out"
+            )
+        if not self.power <= 1.0:
+            raise ValueError(
+                f"{name} breaks Robbins-Monro: its sum converges (power > 1), so a wrong start is "
+                "never forgotten"
+            )
+
+    @classmethod
+    def of(cls, value: StepSize | tuple[float, float] | float) -> StepSize:
+        """A schedule from itself, from (scale, power), or from a constant (which is refused)."""
+        if isinstance(value, StepSize):
+            return value
+        if np.shape(value) == (2,):
+            return cls(*(checks.real("step size", part) for part in np.asarray(value)))
+        return cls(checks.real("step size", value), 0.0)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class IncrementalSolution(Solution):
     """A Solution by sampling. `residuals` and `errors` belong to `updates`.
 
-    residuals: ||M - T_2 M||_lambda at each checkpoint: exact where the tables are known. For a
-        simulator, an estimate: the largest mean TD error over 64 random coordinates, 32 backups
-        each; it is noisy, and error_bound is then nan.
+    residuals: ||M - T_2 M||_lambda at each checkpoint, exact where the tables are known. For a
+        simulator it is an estimate, the largest mean TD error over 64 random coordinates with 32
+        backups each, and nan at checkpoints too close to the last estimate to be worth that many
+        queries; error_bound is then nan.
     iterations: updates made in all, resumed runs included.
 
     Attributes:
@@ -55,16 +97,6 @@ class IncrementalSolution(Solution):
     form: str
     rng_state: Mapping[str, Any]
 
-    def continued(self, learner: Learner, rng: np.random.Generator) -> tuple[Floats, Ints]:
-        """Coordinates and visits to go on from, with the random stream put where it stood."""
-        if self.form != learner.form or self.values.size != learner.blocks.size:
-            raise ValueError(
-                f"initial was learned in the form {self.form!r} with {self.values.size} "
-                f"coordinates; this run is {learner.form!r} with {learner.blocks.size}"
-            )
-        rng.bit_generator.state = self.rng_state
-        return self.values.copy(), self.visits.copy()
-
 
 def incremental_jipe2(
     simulator: Simulator,
@@ -72,12 +104,11 @@ def incremental_jipe2(
     num_updates: int,
     step_size: StepSize | tuple[float, float] | float = StepSize(),  # noqa: B008 (immutable)
     seed: Seed = 0,
-    initial: IncrementalSolution | Moments | tuple[ArrayLike, ArrayLike] | None = None,
+    initial: Solution | Moments | None = None,
     selection: str | Mapping[str, float] | ArrayLike = "uniform",
     form: str = "full",
     checkpoints: int | Sequence[int] = 20,
     reference: Solution | Moments | None = None,
-    tol: float = 0.0,
     on_interrupt: str = "raise",
 ) -> IncrementalSolution:
     """First and second moments from samples alone.
@@ -87,66 +118,186 @@ def incremental_jipe2(
         has a reward_bound.
     step_size: per visit of a coordinate; (scale, power) for scale / visits^power.
     initial: M_0; zero unless given. An earlier result is continued, random stream and all.
-    selection: see `schedules.selection_weights`.
+    selection: see `selection_weights`.
+    form: "full", "collapsed" or "centred", the layouts of `jmdp_lib.operators.backups`.
     checkpoints: how many, spread evenly on a log scale, or the update counts of this run.
     reference: the exact moments, if known, to record errors against.
-    tol: stop at a checkpoint whose error bound is at most tol * reward_bound.
     on_interrupt: "return" gives back what was learned up to Ctrl-C instead of raising.
     """
-    learner = Learner.of(simulator, policy, form)
+    matrix = check_simulator(simulator, policy)
+    num_states, num_actions = matrix.shape
+    kind = LAYOUTS[checks.one_of("form", form, tuple(LAYOUTS))]
+    size = matrix.size**2 if form == "full" else num_states * (num_actions**2 + num_states)
+    require(8 * 8 * size, f"incremental JIPE-2 in the form {form!r} with {size:,} coordinates")
+    layout: Full | Collapsed = kind(matrix)
+    weights = selection_weights(selection, layout.kinds)
+
+    def packed(name: str, given: Solution | Moments | None) -> Floats | None:
+        known = known_moments(name, given, matrix.shape, 2)
+        return None if known is None else layout.pack(known.mean, known.full_second())
+
+    resumed = initial if isinstance(initial, IncrementalSolution) else None
+    start = resumed or packed("initial", initial)
+    residual = None
+    if isinstance(simulator, JMDP):
+        operator = PairOperator(simulator, matrix, keep_actions=form == "full")
+
+        def residual(values: Floats) -> float:
+            state = PairState(*layout.split(layout.covariances(values)))
+            return operator.distance(operator.apply(state), state)
+
+    def read(values: Floats) -> tuple[Floats, Floats, Held]:
+        mean, blocks, _ = (part.copy() for part in layout.split(layout.covariances(values)))
+        second = values[mean.size :].reshape(matrix.shape * 2).copy() if form == "full" else None
+        absent = 'only form="full" learns moments between states; the others learn their averages'
+        return mean, blocks, Held(second, absent=absent)
+
+    return learn(
+        simulator, layout, np.where(layout.kinds == 0, 1, 2), weights, residual, read,
+        num_updates, step_size, seed, checkpoints, packed("reference", reference), start,
+        on_interrupt,
+    )  # fmt: skip
+
+
+def learn(
+    simulator: Simulator, layout: Any, orders: Ints, weights: Floats,
+    residual: Callable[[Floats], float] | None, read: Callable[[Floats], Any], num_updates: int,
+    step_size: StepSize | tuple[float, float] | float, seed: Seed,
+    checkpoints: int | Sequence[int], truth: Floats | None = None,
+    start: IncrementalSolution | Floats | None = None, on_interrupt: str = "raise",
+) -> IncrementalSolution:  # fmt: skip
+    """The recursion of eq. (28) in any layout, with its history.
+
+    orders: (size,) of which order the moment at each coordinate is; weights: (size,) how likely it
+    is picked. residual: ||M - T M||_lambda of `values`, None to estimate it. read: mean (S, A),
+    covariance blocks and source of the moments in `values`. truth: the right `values`.
+    """
     num_updates = checks.at_least("num_updates", num_updates, 1)
     step = StepSize.of(step_size)
     checks.one_of("on_interrupt", on_interrupt, ("raise", "return"))
-    weights = selection_weights(selection, learner.blocks)
-    if not checks.real("tol", tol) >= 0.0 or (tol > 0.0 and not isinstance(simulator, JMDP)):
-        raise ValueError(f"tol must be >= 0, and 0 for a simulator without tables, got {tol}")
-    allowed = tol * getattr(simulator, "reward_bound", 1.0)
     stops = spread_stops(checkpoints, num_updates)
     rng = checks.generator(seed, 0)
-    if isinstance(initial, IncrementalSolution):
-        values, visits = initial.continued(learner, rng)
-    else:
-        values, visits = learner.start(initial), np.zeros(learner.blocks.size, dtype=np.int64)
-    before, truth = int(visits.sum()), None
-    known = known_moments(reference, learner.policy.shape, 2)
-    if known is not None:
-        truth = learner.raw(learner.pack(known.mean, known.full_second()))
-    update = learner.updater(values, visits, step, weights, rng)
-    history: list[tuple[int, float, float, float]] = []
+    values, visits = np.zeros(orders.size), np.zeros(orders.size, dtype=np.int64)
+    if isinstance(start, IncrementalSolution):
+        if start.form != layout.name or start.values.size != values.size:
+            raise ValueError(
+                f"initial was learned in the form {start.form!r} with {start.values.size} "
+                f"coordinates; this run is {layout.name!r} with {values.size}"
+            )
+        values, visits = start.values.copy(), start.visits.copy()
+        rng.bit_generator.state = start.rng_state
+    elif start is not None:
+        values = start
+    bound = getattr(simulator, "reward_bound", 1.0)
+    scale = np.array([norm_weight(k, simulator.gamma, bound) for k in range(1, orders.max() + 1)])
+    update = updater(simulator, layout, values, visits, step, weights, rng)
+    chunk = 1_000_000 if isinstance(simulator, JMDP) else 1_000  # between looks at Ctrl-C
+    before, history, probed = int(visits.sum()), [], 0
 
-    def record() -> float:
-        """Write a line of the history; the error bound."""
-        made = int(visits.sum())
-        residual, bound = learner.residual(values, checks.generator(seed, 1 + made))
-        error = np.nan if truth is None else learner.norm(learner.raw(values) - truth)
-        history.append((made, residual, bound, error))
-        return bound
+    def norm(difference: Floats) -> float:
+        return float((np.abs(difference) / scale[orders - 1]).max())
 
-    with progress(num_updates, "incremental JIPE-2") as bar:
+    def probe(rng: np.random.Generator) -> float:
+        errors = np.zeros(values.size)
+        used = np.flatnonzero(weights)
+        for i in rng.choice(used, min(_PROBED, used.size), replace=False).tolist():
+            targets = [layout.backup(simulator, values, i, rng) for _ in range(_BACKUPS)]
+            errors[i] = np.mean(targets) - values[i]
+        return norm(errors)
+
+    def record(last: bool) -> None:
+        """Write a line of the history."""
+        nonlocal probed
+        made, size = int(visits.sum()), np.nan
+        if residual is not None:
+            size = residual(values)
+        elif last or made - probed >= _PROBES_PAY * _PROBED * _BACKUPS:
+            size, probed = probe(checks.generator(seed, 1 + made)), made
+        error = np.nan
+        if truth is not None:
+            error = norm(layout.second_moments(values) - layout.second_moments(truth))
+        history.append((made, size, error))
+
+    with progress(num_updates, "incremental JIPE") as bar:
         try:
             for stop in stops:
                 while (left := before + stop - int(visits.sum())) > 0:
-                    update(min(left, learner.chunk))
-                    bar.update(min(left, learner.chunk))
-                if record() <= allowed:
-                    break
+                    update(min(left, chunk))
+                    bar.update(min(left, chunk))
+                record(stop == stops[-1])
         except KeyboardInterrupt:
             if on_interrupt == "raise":
                 raise
-            record()
-    updates, residuals, bounds, errors = (np.array(column) for column in zip(*history, strict=True))
-    if tol > 0.0 and not bounds[-1] <= allowed:
-        warnings.warn(
-            f"incremental JIPE-2 stopped after {updates[-1]} updates with error bound "
-            f"{bounds[-1]:.3g} > tol * reward_bound = {allowed:.3g}",
-            ConvergenceWarning,
-            stacklevel=2,
-        )
+            record(True)
+    updates, residuals, errors = (np.array(column) for column in zip(*history, strict=True))
+    error_bound = residuals[-1] / (1.0 - simulator.gamma) if residual is not None else np.nan
+    mean, blocks, source = read(values)
+    # Means within the error bound may give a constant return this standard deviation.
+    known = float(np.nan_to_num(error_bound))
+    resolution = float(2.0 * known / np.sqrt(1.0 - simulator.gamma**2))
     return IncrementalSolution(
-        learner.moments(values, bounds[-1]), residuals, bool(bounds[-1] <= allowed),
-        float(bounds[-1]), int(updates[-1]), updates, errors, values, visits, form,
+        Moments(int(orders.max()), mean, blocks, source, known, resolution), residuals, False,
+        float(error_bound), int(updates[-1]), updates, errors, values, visits, layout.name,
         rng.bit_generator.state,
     )  # fmt: skip
+
+
+def updater(
+    simulator: Simulator, layout: Any, values: Floats, visits: Ints, step: StepSize,
+    weights: Floats, rng: np.random.Generator,
+) -> Callable[[int], None]:  # fmt: skip
+    """A function that makes `count` updates in place."""
+    threshold, alias = alias_tables(np.array([0, weights.size]), weights)
+    cell = cells(alias)
+    if isinstance(simulator, JMDP) and hasattr(layout, "updates"):
+        jm, cdf = simulator, np.cumsum(layout.policy, axis=1).ravel()
+        tables = (jm.starts, cumulative(jm.starts, jm.probs), jm.rewards, jm.next_states)
+        fixed = (step.scale, step.power, threshold, cell, jm.gamma, layout.policy, cdf, *tables)
+        return lambda count: layout.updates(rng, count, values, visits, *fixed)
+
+    def update(count: int) -> None:
+        for _ in range(count):
+            u = rng.random() * weights.size
+            i = int(u)
+            i = int(cell[2 * i + int(u - i >= threshold[i])])
+            target = layout.backup(simulator, values, i, rng)
+            visits[i] += 1
+            values[i] += step.scale * float(visits[i]) ** -step.power * (target - values[i])
+
+    return update
+
+
+def selection_weights(selection: str | Mapping[str, float] | ArrayLike, kinds: Ints) -> Floats:
+    """The probability of every coordinate, given the kind (index into KINDS, or -1) of each.
+
+    selection: "uniform"; a mapping of kinds to probabilities, uniform within each kind; or one
+    probability per coordinate. Every coordinate must keep coming up (Theorem 5.4), so none may have
+    probability zero.
+    """
+    used = kinds >= 0
+    if isinstance(selection, str):
+        checks.one_of("selection", selection, ["uniform"])
+        return used / used.sum()
+    if isinstance(selection, Mapping):
+        for name in selection:
+            checks.one_of("selection kind", name, KINDS)
+        sizes = np.bincount(kinds[used], minlength=len(KINDS))
+        shares = np.array([float(selection.get(name, 0.0)) for name in KINDS])
+        for name, size, share in zip(KINDS, sizes, shares, strict=True):
+            if size and not 0.0 < share < np.inf:
+                raise ValueError(
+                    f"selection gives {name!r} the share {share}: every kind needs a finite "
+                    "one above zero, to be updated infinitely often (Theorem 5.4)"
+                )
+        each = np.where(sizes > 0, shares / shares[sizes > 0].sum() / np.maximum(sizes, 1), 0.0)
+        return np.where(used, each[kinds], 0.0)
+    weights = checks.distributions("selection", selection, "coordinate")
+    checks.same_shape("selection", weights.shape, kinds.shape, "(num_coordinates,)")
+    never = used & (weights == 0.0)
+    checks.refuse("selection", weights, never, "never updates that coordinate", ["coordinate"])
+    idle = ~used & (weights > 0.0)
+    checks.refuse("selection", weights, idle, "is for no coordinate of this form", ["coordinate"])
+    return weights
 
 
 def spread_stops(checkpoints: int | Sequence[int], num_updates: int) -> list[int]:
@@ -160,3 +311,18 @@ def spread_stops(checkpoints: int | Sequence[int], num_updates: int) -> list[int
         if chosen.min() < 1 or chosen.max() > num_updates:
             raise ValueError(f"checkpoints must lie in 1..{num_updates}, got {list(chosen)}")
     return sorted({int(stop) for stop in chosen} | {num_updates})
+
+
+def known_moments(
+    name: str, given: Solution | Moments | None, shape: tuple[int, ...], order: int
+) -> Moments | None:
+    """The moments to start from or to record errors against, if of this model and order."""
+    found = given.moments if isinstance(given, Solution) else given
+    if found is None:
+        return None
+    if not isinstance(found, Moments):
+        raise ValueError(f"{name} must be a Solution or Moments, got {given!r}")
+    checks.same_shape(name, found.mean.shape, shape, "(S, A)")
+    if found.order < order:
+        raise ValueError(f"{name} holds orders up to {found.order}, needed are {order}")
+    return found
