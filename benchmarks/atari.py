@@ -5,7 +5,7 @@ frame skip and sticky actions; the wrapper queries m actions at every state of s
 and executes the last. The bare loop is the least that a query could do with the ALE's own means,
 on the same trajectory: it plays the repeated frames once, clones, restores between the actions
 and reads nothing. Its ratio says what clones and restores cost. The wrapper's are cheaper
-(`jmdp_lib.atari.emulator.short`), so that it can be the faster one although it reads.
+(`jmdp_lib.atari.emulator.compact`), so that it can be the faster one although it reads.
 
 The three take turns with blocks that start at the same states. All blocks are played several times,
 and of each the least seconds of the process count, since a busy machine only adds to them. About
@@ -24,7 +24,7 @@ from jmdp_lib.atari import CoupledAtari, Snapshot
 from jmdp_lib.atari.emulator import load
 
 GAMES = ("Pong", "BattleZone", "Boxing", "Atlantis")
-FRAME_SKIP, OUTCOMES, BLOCKS, REPEATS = 4, 36, 24, 4
+FRAME_SKIP, OUTCOMES, STRETCHES, REPEATS = 4, 36, 24, 4
 Queries = list[list[int]]  # (Q, m)
 
 
@@ -89,7 +89,7 @@ def row(game: str, sticky_prob: float, m: int | None) -> str:
     names = [action.value for action in raw.getMinimalActionSet()] + [0]
     m, begin, over = m or env.num_actions, bare.cloneState(), True
     blocks = []
-    while len(blocks) < BLOCKS:
+    while len(blocks) < STRETCHES:
         if over:
             env.reset()
             here, state = env.snapshot(), begin
@@ -103,7 +103,7 @@ def row(game: str, sticky_prob: float, m: int | None) -> str:
             blocks.append((state, codes, here, queries, repeats))
         here, state = after, bare.cloneState()
     assert state == env.snapshot().state
-    times = np.empty((REPEATS, BLOCKS, 3))
+    times = np.empty((REPEATS, STRETCHES, 3))
     for repeat in range(REPEATS):
         for i, (state, codes, here, queries, repeats) in enumerate(blocks):
             times[repeat, i] = (

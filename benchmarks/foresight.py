@@ -19,9 +19,8 @@ import torch
 from timing import machine
 from torch import Tensor, nn
 
-from jmdp_lib.atari.collect import collect
-from jmdp_lib.atari.config import Config
-from jmdp_lib.atari.networks import num_features, ram_features
+from jmdp_lib.atari import Game, collect
+from jmdp_lib.atari.networks import ram_features
 
 HERE = Path(__file__).resolve().parent
 GAMES = ("BattleZone", "Boxing", "Atlantis")  # where the mean of chapter 5 hardly falls
@@ -43,24 +42,27 @@ class Seen(NamedTuple):
 
     @classmethod
     def of(cls, game: str, states: int, seed: int) -> Seen:
-        tables = collect(
-            game, states, seed, sticky_prob=0.0, actions=2, follow_share=0.0, spacing=1
-        )
+        played = Game(game, sticky_prob=0.0)
+        tables = collect(played, states, seed, actions=2, follow_share=0.0, spacing=1)
         rewards = np.clip(tables.rewards, -1.0, 1.0).astype(np.float32)
         arrays = (tables.observations, tables.actions, rewards)
         return cls(*map(torch.tensor, arrays), float(rewards.std()), tables.num_actions)
 
+    def features(self, rows: Tensor) -> Tensor:
+        """(len(rows), F) what the network sees of these states."""
+        none = torch.full((len(rows),), self.num_actions)  # no previous action
+        return ram_features(self.observations[rows], none, self.num_actions)
+
     def errors(self, network: nn.Module, rows: Tensor) -> Tensor:
         """(len(rows), 2) foreseen - received, in units."""
-        none = torch.full((len(rows),), self.num_actions)  # no previous action
-        features = ram_features(self.observations[rows], none, self.num_actions)
-        return network(features).gather(1, self.actions[rows]) - self.rewards[rows] / self.unit
+        foreseen = network(self.features(rows)).gather(1, self.actions[rows])
+        return foreseen - self.rewards[rows] / self.unit
 
 
 def fitted(seen: Seen, count: int, seed: int = 0) -> nn.Module:
     """The network that has seen the first `count` states."""
     generator = torch.Generator().manual_seed(seed)
-    inputs = num_features(Config(), seen.num_actions, seen.observations.shape[1])
+    inputs = seen.features(torch.tensor([0])).shape[1]
     with torch.random.fork_rng(devices=[]):  # layers draw from the global stream
         torch.manual_seed(seed)
         network = nn.Sequential(

@@ -42,10 +42,10 @@ import torch
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from jmdp_lib.atari import CoupledAtari, Draw, tabular
-from jmdp_lib.atari.config import Config
-from jmdp_lib.atari.evaluation import predict_gaps
+from jmdp_lib.atari import CoupledAtari, Draw
 from jmdp_lib.atari.experiment import Experiment, falls, learn
+from jmdp_lib.atari.networks import Config, predict_gaps
+from jmdp_lib.atari.tables import tables_of, with_shock
 from jmdp_lib.atari.training import train
 
 figures.style()
@@ -159,7 +159,7 @@ claims.check(
 # $\sigma_{\mathrm{same}}$ (one state, two actions, one table); $\sigma_{\mathrm{cross}}$ (two states). Two more are
 # descended: $\sigma_{\mathrm{pairs}}$, two states where branches of one query stood, and the *gap*,
 # $C_{aa} + C_{bb} - 2 C_{ab}$.
-# `jmdp_lib.atari.losses` has them beside their equations. Here is a run of a few hundred steps on the
+# `jmdp_lib.atari.td_errors` has them beside their equations. Here is a run of a few hundred steps on the
 # real emulator, uniform random policy, with the reward shock of Appendix C: $R(a) + U$, one fair
 # $U=\pm1$ per table.
 
@@ -202,14 +202,14 @@ claims.check(
 # %%
 grid = jl.windy_gridworld(4, gamma=0.9)
 cells = np.eye(16, dtype=np.uint8) * 255
-tables = tabular.tables_of(grid, cells, num_pairs=5_000, seed=seed)
+tables = tables_of(grid, cells, num_pairs=5_000, seed=seed)
 known = Config(
     gammas=(0.9,), kinds=("gram", "near"), sigma=1.0, hidden=256, shared_dim=32, batch=64,
     steps=grid_steps, learning_rate=3e-3, polyak=1.0, seed=seed, eval_every=100,
 )  # fmt: skip
 fitted = train(tables, known, Path(work.name) / "grid", held_out=tables)
 gaps = predict_gaps(fitted.network, fitted.params, torch.tensor(cells), torch.full((16,), 4))
-exact = jl.jipe2(tabular.with_shock(grid, 1.0), jl.uniform_policy(grid)).moments
+exact = jl.jipe2(with_shock(grid, 1.0), jl.uniform_policy(grid)).moments
 
 # %%
 pairs = ~np.eye(4, dtype=bool)

@@ -39,8 +39,8 @@ import pandas as pd
 
 from jmdp_lib import figures
 from jmdp_lib.atari import shock_ratio
-from jmdp_lib.atari.config import Config
 from jmdp_lib.atari.experiment import Experiment, gap_table, run
+from jmdp_lib.atari.networks import Config
 
 figures.style()
 claims = figures.Claims()

@@ -14,7 +14,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
 from jmdp_lib.atari import CoupledAtari, Draw, Shock, games
-from jmdp_lib.atari.emulator import full, load, mute, rom_id, short
+from jmdp_lib.atari.emulator import compact, expanded, load, mute, rom_id
 
 GAMES = ("Pong", "BattleZone", "Boxing", "Atlantis")
 on_all_games = pytest.mark.parametrize("game", GAMES)
@@ -117,23 +117,23 @@ def test_successors_without_clones_lead_to_the_same_states(game):
 def way_from(state, ale):
     """Rewards and states of forty frames."""
     ale.restoreState(state)
-    return [(ale.act(frame // 7 % 18), short(ale.cloneState())) for frame in range(40)]
+    return [(ale.act(frame // 7 % 18), compact(ale.cloneState())) for frame in range(40)]
 
 
 @pytest.mark.parametrize(
     "names", [GAMES, pytest.param(games()[::4], marks=pytest.mark.slow)], ids=["paper", "others"]
 )
-def test_short_states_lead_where_full_ones_lead(names):
+def test_compact_states_lead_where_whole_ones_lead(names):
     for rom in map(rom_id, names):
         ale = load(rom)
         for frame in range(100):
             ale.act(frame // 7 % 18)
         saved = ale.cloneState()
-        assert len(short(saved).serialize()) < len(saved.serialize()) / 5, rom
-        assert full(short(saved), rom) == full(saved, rom) == saved, rom
-        _, once, again = (way_from(state, ale) for state in (saved, saved, short(saved)))
+        assert len(compact(saved).serialize()) < len(saved.serialize()) / 5, rom
+        assert expanded(compact(saved), rom) == expanded(saved, rom) == saved, rom
+        _, once, again = (way_from(state, ale) for state in (saved, saved, compact(saved)))
         mute(ale)
-        assert once == again == way_from(short(saved), ale), rom
+        assert once == again == way_from(compact(saved), ale), rom
 
 
 def test_numbers_of_another_generator_change_nothing():
@@ -157,7 +157,7 @@ def test_state_can_be_saved_after_its_branches_were_played(game, repeats):
     env.query([0, 1])
     env.step(1)  # known as the way from the state before
     env.redraw(Draw(repeats))
-    here = short(env.ale.cloneState())
+    here = compact(env.ale.cloneState())
     queried = env.query([2, 0])
     assert env.snapshot().saved == here
     seen, reward, *_ = env.step(2)
@@ -165,10 +165,10 @@ def test_state_can_be_saved_after_its_branches_were_played(game, repeats):
     env.query([0, 1])
     env.step(1)
     env.redraw(Draw(repeats))
-    here = short(env.ale.cloneState())
+    here = compact(env.ale.cloneState())
     env.query([0, 2])
     env.redraw(Draw(1))
-    assert short(env.ale.cloneState()) == here
+    assert compact(env.ale.cloneState()) == here
 
 
 @on_all_games
@@ -389,6 +389,8 @@ def test_library_does_not_import_the_emulator():
         ({"frame_skip": 0}, "frame_skip must be at least 1, got 0"),
         ({"obs": "rgb"}, r"obs must be one of 'ram', 'ram\+paddles', 'pixels', got 'rgb'"),
         ({"max_frames": 0}, "max_frames must be at least 1"),
+        ({"seed": -1}, "seed must be an integer that is not negative"),
+        ({"seed": "seven"}, "seed must be an integer that is not negative"),
         ({"shock": 0.5}, "shock must be a Shock or None, got 0.5"),
         ({"shock": Shock(1.0, [1.0, 1.0])}, r"loadings must have shape \(num_actions,\) = \(6,\)"),
     ],

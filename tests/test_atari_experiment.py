@@ -9,10 +9,9 @@ import pandas as pd
 import pytest
 import torch
 
-from jmdp_lib.atari import PairRecords, experiment
-from jmdp_lib.atari.config import BLOCKS, Config
-from jmdp_lib.atari.evaluation import Gaps
+from jmdp_lib.atari import Game, PairRecords, experiment
 from jmdp_lib.atari.experiment import Experiment, by_state, compare, falls, gap_table, run
+from jmdp_lib.atari.networks import TD_BLOCKS, Config, Gaps
 
 TINY = Config(
     name="Pong", gammas=(0.1, 0.9), kinds=("gram", "local"), sigma=1.0, hidden=16, shared_dim=4,
@@ -23,13 +22,14 @@ SMALL = Experiment(
 )
 
 
-def test_settings_that_do_not_go_together():
-    with pytest.raises(ValueError, match="coupling must be one of"):
-        Experiment(TINY, coupling="both")
-    with pytest.raises(ValueError, match=r"sigma = 1\.0 does not go with 'sticky'"):
-        Experiment(TINY, coupling="sticky")
-    with pytest.raises(ValueError, match="not the whole law"):
-        Experiment(Config(name="Pong", sigma=0.0), coupling="sticky")
+def test_the_noise_follows_from_the_shock():
+    sticky = Experiment(Config(name="Pong", sigma=0.0, complete=False), obs="ram+paddles")
+    assert (SMALL.noise, sticky.noise) == ("reward", "sticky")
+    assert SMALL.game == Game("Pong", 0.0)
+    assert sticky.game == Game("Pong", 0.25, obs="ram+paddles")
+    for config in (Config(name="Pong", sigma=0.0), replace(TINY, complete=False)):
+        with pytest.raises(ValueError, match="not the whole law"):
+            Experiment(config)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_an_experiment_and_its_resumption(tmp_path, monkeypatch):
 
     for name in ("collect", "evaluation_states", "record_pairs"):
         monkeypatch.setattr(experiment, name, never)
-    with pytest.raises(ValueError, match="holds another experiment: num_states: 60 there, 70 here"):
+    with pytest.raises(ValueError, match="is of another run: num_states: 60 there, 70 here"):
         run(replace(SMALL, num_states=70), 0, tmp_path, processes=1)
     again = run(SMALL, 0, tmp_path, processes=1)
     pd.testing.assert_frame_equal(again, frames[0])
@@ -107,8 +107,8 @@ def test_an_experiment_and_its_resumption(tmp_path, monkeypatch):
     assert set(curve.curve) == {"td", "sampled", "expected", "expected_raw"}
     fell = falls(curve[curve.kind == "local"], "expected")
     assert list(fell.index.names) == ["game", "gamma", "block"]
-    assert len(fell) == 2 * len(BLOCKS)
-    assert np.isfinite(curve[list(BLOCKS)].to_numpy()).all()
+    assert len(fell) == 2 * len(TD_BLOCKS)
+    assert np.isfinite(curve[list(TD_BLOCKS)].to_numpy()).all()
 
     both = pd.concat(frames)
     pd.testing.assert_frame_equal(gap_table(by_state(both)), gap_table(both))
@@ -142,12 +142,12 @@ def test_states_count_alike_however_many_action_pairs_they_have():
 def test_falls_are_ratios_of_the_seeds_means():
     rows = [
         {"game": "G", "gamma": 0.5, "curve": curve, "seed": seed, "step": step,
-         **dict.fromkeys(BLOCKS, value)}
+         **dict.fromkeys(TD_BLOCKS, value)}
         for curve, values in (("expected", (6.0, 9.0, 1.0, 2.0)), ("td", (1.0,) * 4))
         for (step, seed), value in zip(((0, 0), (0, 1), (9, 0), (9, 1)), values, strict=True)
     ]  # fmt: skip
     fell = falls(pd.DataFrame(rows), "expected")
-    assert fell["G", 0.5].to_dict() == dict.fromkeys(BLOCKS, 5.0)
+    assert fell["G", 0.5].to_dict() == dict.fromkeys(TD_BLOCKS, 5.0)
 
 
 def test_the_table_of_known_numbers():
@@ -159,7 +159,7 @@ def test_the_table_of_known_numbers():
                     "game": "G", "coupling": "reward", "seed": seed, "gamma": 0.5, "kind": "local",
                     "state": state, "mc": mc, "mc_error": 0.1, "mc_independent": 4 * mc,
                     "mc_independent_error": 0.0, "mc_covariance": 0.0, "coupled": factor * mc,
-                    "independent": 4 * mc,
+                    "independent": 4 * mc, "mc_mean": 0.0, "mc_mean_error": 0.0, "gap_mean": 0.0,
                 }
             )  # fmt: skip
     (row,) = gap_table(pd.DataFrame(rows)).to_dict("records")

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import jmdp_lib as jl
 from jmdp_lib.atari import PairRecords, gap_estimates, shock_ratio
+from jmdp_lib.atari.experiment import by_state, gap_table
+from jmdp_lib.atari.tables import with_shock
 
 GRID = jl.windy_gridworld(3)
 SIGMA, LOADINGS = 0.7, np.array([1.0, -0.5, 2.0, 0.0])
-
-
-def shocked(jm, gamma):
-    """The same model with R(a) + sigma * w_a * U: every table twice, U = +1 and U = -1."""
-    shocks = SIGMA * LOADINGS * np.array([[1.0], [-1.0]])  # (2, A)
-    rewards = (jm.rewards[:, None] + shocks).reshape(-1, jm.num_actions)
-    return jl.JMDP.from_tables(
-        jm.table_states.repeat(2), jm.probs.repeat(2) / 2, rewards, jm.next_states.repeat(2, 0),
-        jm.num_states, gamma,
-    )  # fmt: skip
 
 
 def tabular_records(jm, rows, states, actions, horizon, rng):
@@ -59,7 +52,7 @@ def test_inside_error_bars_of_the_exact_solution():
     gammas = [0.0, 0.5, 0.9]
     found = gap_estimates(records, gammas, SIGMA, LOADINGS)
     for c, gamma in enumerate(gammas):
-        jm = shocked(GRID, gamma)
+        jm = with_shock(jl.windy_gridworld(3, gamma=gamma), SIGMA, LOADINGS)
         m = jl.jipe2(jm, jl.uniform_policy(jm), tol=1e-10).moments
         for k, (row, (a, b)) in enumerate(zip(found.state_rows, found.actions, strict=True)):
             variances = np.diagonal(m.covariance[row])
@@ -78,19 +71,29 @@ def test_errors_are_the_spread_of_repeated_experiments():
     actions = np.tile([0, 1], (repeats * size, 1))
     states = np.full(repeats * size, 6)
     records = tabular_records(GRID, rows, states, actions, 30, np.random.default_rng(1))
-    single = gap_estimates(records, [0.8], 0.1)
-    batched = single.average(np.arange(repeats) // 8)
-    for found in (single, batched):
-        for value, error in (
-            (found.mean, found.mean_error),
-            (found.variance, found.variance_error),
-            (found.independent, found.independent_error),
-        ):
-            assert np.sqrt(np.mean(error**2)) == pytest.approx(value.std(), rel=0.3)
-    assert np.sqrt(np.mean(batched.ratio_error**2)) == pytest.approx(batched.ratio.std(), rel=0.3)
-    everything = single.average()
-    assert everything.variance.shape == (1, 1)
-    assert everything.variance[0, 0] == pytest.approx(single.variance.mean())
+    found = gap_estimates(records, [0.8], 0.1)
+    single = pd.DataFrame(
+        {
+            "game": np.arange(repeats) // 8, "coupling": "reward", "seed": 0, "gamma": 0.8,
+            "kind": "near", "state": np.arange(repeats), "a": 0, "b": 1,
+            "mc_mean": found.mean[0], "mc_mean_error": found.mean_error[0],
+            "mc": found.variance[0], "mc_error": found.variance_error[0],
+            "mc_independent": found.independent[0],
+            "mc_independent_error": found.independent_error[0],
+            "mc_covariance": found.covariance[0],
+            "gap_mean": 0.0, "coupled": 1.0, "independent": 1.0,
+        }
+    )  # fmt: skip
+    eight = by_state(single.assign(state=0))  # of each game
+    for data in (single, eight):
+        for name in ("mc_mean", "mc", "mc_independent"):
+            error = np.sqrt((data[f"{name}_error"] ** 2).mean())
+            assert error == pytest.approx(data[name].std(), rel=0.3)
+    table = gap_table(single)
+    assert len(table) == len(eight) == repeats / 8
+    assert table.mc.to_numpy() == pytest.approx(eight.mc.to_numpy())
+    error = np.sqrt(((table.mc_ratio_interval / 1.96) ** 2).mean())
+    assert error == pytest.approx(table.mc_ratio.std(), rel=0.3)
 
 
 def test_plain_variance_without_shocks():
@@ -101,7 +104,7 @@ def test_plain_variance_without_shocks():
     gaps = (records.rewards[:, 0] - records.rewards[:, 1]) @ 0.9 ** np.arange(20)
     assert found.variance[0, 0] == pytest.approx(gaps.var(ddof=1), rel=1e-5)
     assert found.mean_error[0, 0] == pytest.approx(gaps.std(ddof=1) / np.sqrt(50), rel=1e-5)
-    assert found.variance.shape == found.ratio.shape == found.ratio_error.shape == (1, 1)
+    assert found.variance.shape == (1, 1)
     tenfold = PairRecords(**vars(records) | {"rewards": 10.0 * records.rewards})
     assert gap_estimates(tenfold, [0.9]).variance == pytest.approx(found.variance)  # clipped
     unclipped = gap_estimates(tenfold, [0.9], reward_clip=np.inf)
@@ -143,8 +146,6 @@ def test_bad_input():
         gap_estimates(records, [0.5], np.nan)
     with pytest.raises(ValueError, match="loadings has 1 actions"):
         gap_estimates(records, [0.5], 1.0, [1.0])
-    with pytest.raises(ValueError, match=r"labels must have shape \(K,\) = \(1,\)"):
-        gap_estimates(records, [0.5]).average([0, 1])
     fields = vars(records) | {"merged": records.merged[:, :2]}
     with pytest.raises(ValueError, match=r"merged must have shape \(M, H\) = \(4, 5\)"):
         PairRecords(**fields)

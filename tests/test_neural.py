@@ -10,26 +10,37 @@ import strategies
 import torch
 
 import jmdp_lib as jl
-from jmdp_lib.atari import tabular
-from jmdp_lib.atari.config import BLOCKS, Config
-from jmdp_lib.atari.data import Data, network_for
-from jmdp_lib.atari.evaluation import (
+from jmdp_lib.atari.networks import (
+    TD_BLOCKS,
+    Config,
+    Estimate,
     Gaps,
-    backed_up_gaps,
-    expected_errors,
-    look_ahead,
+    Network,
+    inner,
+    nearness,
+    policy_moments,
     predict_gaps,
 )
-from jmdp_lib.atari.losses import block_errors, cross_targets, state_targets
-from jmdp_lib.atari.networks import Estimate, collapse, inner, nearness
-from jmdp_lib.atari.sampled import sampled_errors
-from jmdp_lib.atari.tables import Tables
+from jmdp_lib.atari.replay import Replay
+from jmdp_lib.atari.tables import Tables, tables_of, with_shock
+from jmdp_lib.atari.td_errors import (
+    backed_up_gaps,
+    block_errors,
+    cross_targets,
+    expected_errors,
+    look_ahead,
+    sampled_errors,
+    state_targets,
+)
 
-CONFIG = Config(reward_clip=np.inf, hidden=16, shared_dim=5, local_dim=3)
+CONFIG = Config(reward_clip=1e9, hidden=16, shared_dim=5, local_dim=3)
 
 
-def tabulated(jm, parts, sigma=0.0):
-    """What looks like a network of one member and returns given moments; the byte is the state."""
+def tabulated(jm, parts, sigma=0.0, policy=None):
+    """What looks like a network of one member and returns given moments; the byte is the state.
+
+    policy: (A,) what is played at every state; None: uniform.
+    """
     table = Estimate(*(torch.tensor(x, dtype=torch.float32) for x in parts))
 
     def network(params, observations, previous):
@@ -37,16 +48,13 @@ def tabulated(jm, parts, sigma=0.0):
 
     network.gammas = torch.tensor([jm.gamma])
     network.shock = torch.full((jm.num_actions,), sigma)
+    law = np.full(jm.num_actions, 1 / jm.num_actions) if policy is None else policy
+    network.policy = torch.as_tensor(law, dtype=torch.float32)
     return network
 
 
 def observed(jm):
     return np.arange(jm.num_states, dtype=np.uint8)[:, None]
-
-
-def as_policy(matrix):
-    table = torch.as_tensor(matrix, dtype=torch.float32)
-    return lambda observations, previous: table[observations[..., 0].long()]
 
 
 def random_moments(rng, jm):
@@ -66,31 +74,31 @@ def random_moments(rng, jm):
     return parts, second
 
 
-def problem(seed, **kwargs):
+def problem(seed):
+    """A model, and what is played at every state: a law (A,), and as a policy (S, A)."""
     rng = np.random.default_rng(seed)
-    jm = strategies.random_jmdp(rng, 4, 3, 3, **kwargs)
-    return rng, jm, strategies.random_policy(rng, jm)
+    jm = strategies.random_jmdp(rng, 4, 3, 3)
+    law = rng.dirichlet(np.ones(3))
+    return rng, jm, law, np.tile(law, (4, 1))
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_targets_are_the_operator_of_the_library(seed):
-    rng, jm, policy = problem(seed)
+    rng, jm, law, policy = problem(seed)
     parts, second = random_moments(rng, jm)
     sigma = 0.7
-    exact = tabular.with_shock(jm, sigma)
+    exact = with_shock(jm, sigma)
     new_mean, new_second = jl.apply_t2(exact, policy, parts.mean, second)
     centred = new_second - np.multiply.outer(new_mean, new_mean)
 
-    network = tabulated(jm, parts, sigma)
-    data = Data.of(tabular.tables_of(jm, observed(jm)), CONFIG)
+    network = tabulated(jm, parts, sigma, law)
+    data = Replay.of(tables_of(jm, observed(jm)), CONFIG)
     order = torch.tensor([[2, 0, 1], [0, 1, 2], [1, 2, 0], [2, 1, 0]])
     batch = data.gather(torch.arange(4), order)
-    here = network({}, batch.observations, batch.previous).at(order)
-    ahead = look_ahead(network, {}, batch, as_policy(policy))
-    gamma = torch.tensor([jm.gamma])
-    target, covariance = state_targets(batch, here, ahead, gamma, network.shock, complete=True)
+    ahead = look_ahead(network, {}, batch)
+    target, covariance = state_targets(network, batch, ahead)
     pairs = torch.tensor([(s, t) for s in range(4) for t in range(4) if s != t])
-    cross = cross_targets(batch, ahead, gamma, pairs)
+    cross = cross_targets(network, batch, ahead, pairs)
     for s in range(4):
         a = order[s].numpy()
         np.testing.assert_allclose(target[0, s], new_mean[s, a], atol=1e-5)
@@ -101,12 +109,12 @@ def test_targets_are_the_operator_of_the_library(seed):
 
 
 def test_backed_up_gaps_are_those_of_one_backup():
-    rng, jm, policy = problem(6)
+    rng, jm, law, policy = problem(6)
     parts, second = random_moments(rng, jm)
     sigma = 0.7
-    new_mean, new_second = jl.apply_t2(tabular.with_shock(jm, sigma), policy, parts.mean, second)
-    data = Data.of(tabular.tables_of(jm, observed(jm)), CONFIG)
-    gaps = backed_up_gaps(tabulated(jm, parts, sigma), {}, data, as_policy(policy), size=3)
+    new_mean, new_second = jl.apply_t2(with_shock(jm, sigma), policy, parts.mean, second)
+    data = Replay.of(tables_of(jm, observed(jm)), CONFIG)
+    gaps = backed_up_gaps(tabulated(jm, parts, sigma, law), {}, data, size=3)
     every = np.arange(4)
     centred = new_second - np.multiply.outer(new_mean, new_mean)
     np.testing.assert_allclose(gaps.mean[0], new_mean, atol=1e-5)
@@ -114,10 +122,10 @@ def test_backed_up_gaps_are_those_of_one_backup():
 
 
 def test_of_a_part_of_the_actions_the_targets_are_the_same():
-    rng, jm, policy = problem(4)
+    rng, jm, law, _ = problem(4)
     parts, _ = random_moments(rng, jm)
-    network = tabulated(jm, parts, sigma=0.7)
-    whole = tabular.tables_of(jm, observed(jm))
+    network = tabulated(jm, parts, 0.7, law)
+    whole = tables_of(jm, observed(jm))
     asked = [(0, 1), (0, 2), (1, 2)]  # every state is queried three times, two actions each
     queries = []
     for columns in asked:
@@ -126,41 +134,33 @@ def test_of_a_part_of_the_actions_the_targets_are_the_same():
             for name in ("rewards", "next_observations", "next_previous", "terminated", "next_ids")
         }
         queries.append(replace(whole, actions=whole.actions[:, columns], **cut))
-    data, part = Data.of(whole, CONFIG), Data.of(Tables.concatenate(queries), CONFIG)
+    data, part = Replay.of(whole, CONFIG), Replay.of(Tables.concatenate(queries), CONFIG)
     assert len(part.rows) == 12
     both = torch.arange(2).expand(12, -1)
     seen = part.gather(torch.arange(12), both)
     full = data.gather(seen.state_ids, seen.actions)
     found = []
     for batch in (full, seen):
-        here = network({}, batch.observations, batch.previous).at(batch.actions)
-        ahead = look_ahead(network, {}, batch, as_policy(policy))
-        gamma = torch.tensor([jm.gamma])
+        ahead = look_ahead(network, {}, batch)
         pairs = torch.tensor([(i, j) for i in range(12) for j in range(12)])
-        found.append(
-            (
-                *state_targets(batch, here, ahead, gamma, network.shock, complete=True),
-                cross_targets(batch, ahead, gamma, pairs),
-            )
-        )
+        cross = cross_targets(network, batch, ahead, pairs)
+        found.append((*state_targets(network, batch, ahead), cross))
     assert sorted(map(tuple, seen.actions.tolist())) == sorted(asked * 4)
     torch.testing.assert_close(found[0], found[1])
 
 
 def test_single_draws_average_to_the_operator_but_for_the_means_error_squared():
-    rng, jm, policy = problem(5)
+    rng, jm, law, policy = problem(5)
     parts, second = random_moments(rng, jm)
     new_mean, new_second = jl.apply_t2(jm, policy, parts.mean, second)
-    network = tabulated(jm, parts)
-    tables = tabular.tables_of(jm, observed(jm))
-    data = Data.of(tables, CONFIG)
+    network = tabulated(jm, parts, policy=law)
+    tables = tables_of(jm, observed(jm))
+    data = Replay.of(tables, CONFIG)
     table = torch.as_tensor(np.arange(len(tables.state_ids)) - jm.starts[tables.state_ids])
-    every = torch.arange(jm.num_actions).expand(len(table), -1)
-    batch = data.gather(torch.as_tensor(tables.state_ids.copy()), every, table)
+    batch = data.gather(torch.as_tensor(tables.state_ids.copy()), table=table)
     here = network({}, batch.observations, batch.previous)
-    ahead = look_ahead(network, {}, batch, as_policy(policy))
-    gamma = torch.tensor([jm.gamma])
-    target, covariance = state_targets(batch, here, ahead, gamma, network.shock, complete=False)
+    ahead = look_ahead(network, {}, batch)
+    target, covariance = state_targets(network, batch, ahead, centre=here.mean)
     for s in range(jm.num_states):
         rows = tables.state_ids == s
         weight = data.weights[s, : rows.sum()].numpy()
@@ -173,9 +173,9 @@ def test_single_draws_average_to_the_operator_but_for_the_means_error_squared():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_expected_errors_vanish_at_the_exact_solution(seed):
-    _, jm, policy = problem(seed)
+    _, jm, law, policy = problem(seed)
     sigma = 0.5
-    solution = jl.jipe2(tabular.with_shock(jm, sigma), policy, tol=1e-11).moments
+    solution = jl.jipe2(with_shock(jm, sigma), policy, tol=1e-11).moments
     mean = solution.mean
     size = mean.size
     covariance = solution.full_second().reshape(size, size) - np.outer(mean, mean)
@@ -183,14 +183,14 @@ def test_expected_errors_vanish_at_the_exact_solution(seed):
     root = (vectors * np.sqrt(values.clip(0))).reshape(*mean.shape, size)
     nothing = np.zeros((*mean.shape, 1))
     rest = (nothing, nothing, nothing[..., 0], nothing[:, 0])
-    network = tabulated(jm, (mean, root, *rest), sigma)
-    data = Data.of(tabular.tables_of(jm, observed(jm), num_pairs=50), CONFIG)
+    network = tabulated(jm, (mean, root, *rest), sigma, law)
+    data = Replay.of(tables_of(jm, observed(jm), num_pairs=50), CONFIG)
     for raw in (False, True):
-        errors = expected_errors(network, {}, data, as_policy(policy), raw)
-        assert errors.shape == (len(BLOCKS), 1)
+        errors = expected_errors(network, {}, data, raw)
+        assert errors.shape == (len(TD_BLOCKS), 1)
         assert float(errors.max()) < 1e-9
-    wrong = tabulated(jm, (mean + 0.1, 1.1 * root + 0.1, *rest), sigma)
-    assert float(expected_errors(wrong, {}, data, as_policy(policy)).min()) > 1e-7
+    wrong = tabulated(jm, (mean + 0.1, 1.1 * root + 0.1, *rest), sigma, law)
+    assert float(expected_errors(wrong, {}, data).min()) > 1e-7
 
 
 def test_a_state_without_a_neighbour_does_not_count_in_the_cross_error():
@@ -201,28 +201,21 @@ def test_a_state_without_a_neighbour_does_not_count_in_the_cross_error():
     nothing = Estimate(*(0.0 * part for part in parts))
     nothing.shared[..., 0] = 1.0  # C = 1 between any two states, and its target is gamma^2
     network = tabulated(jm, nothing)
-    policy = as_policy(np.full((129, 2), 0.5))
-    errors = expected_errors(network, {}, Data.of(tabular.tables_of(jm, seen), CONFIG), policy)
-    assert float(errors[BLOCKS.index("sigma_cross")]) == pytest.approx((1 - jm.gamma**2) ** 2)
+    errors = expected_errors(network, {}, Replay.of(tables_of(jm, seen), CONFIG))
+    assert float(errors[TD_BLOCKS.index("sigma_cross")]) == pytest.approx((1 - jm.gamma**2) ** 2)
 
 
 def test_sampled_errors_are_those_of_the_backup_where_nothing_is_random():
     rng = np.random.default_rng(3)
     jm = strategies.random_jmdp(rng, 4, 3, 1)
     parts, _ = random_moments(rng, jm)
-    network = tabulated(jm, parts)
-    policy = as_policy(np.eye(3)[rng.integers(3, size=4)])
-    data = Data.of(tabular.tables_of(jm, observed(jm), num_pairs=20), CONFIG)
+    network = tabulated(jm, parts, policy=np.eye(3)[1])
+    data = Replay.of(tables_of(jm, observed(jm), num_pairs=20), CONFIG)
     pairs = data.pairs[:1]
     entries = torch.cat([pairs.T.flatten(), torch.arange(4)])
-    batch = data.gather(entries, torch.arange(3).expand(len(entries), -1))
-    followed = torch.tensor([[0, 1]])
-    drawn = sampled_errors(network, {}, batch, followed, policy, torch.Generator())
-    here = network({}, batch.observations, batch.previous)
-    ahead = look_ahead(network, {}, batch, policy)
-    exact = block_errors(
-        batch, here, ahead, followed, network.gammas, network.shock, complete=True, raw=True
-    )
+    batch, followed = data.gather(entries), torch.tensor([[0, 1]])
+    drawn = sampled_errors(network, {}, batch, followed, torch.Generator())
+    exact = block_errors(network, {}, {}, batch, followed, raw=True)
     torch.testing.assert_close(drawn, exact, rtol=1e-4, atol=1e-4)
 
 
@@ -233,58 +226,48 @@ def test_sampled_errors_have_the_floor_of_the_shock():
     none = np.zeros((*shape, 1))
     parts = (np.zeros(shape), none, none, local, np.zeros(shape), np.zeros((3, 1)))
     network = tabulated(jm, parts, sigma=1.0)
-    data = Data.of(tabular.tables_of(jm, observed(jm)), CONFIG)
-    batch = data.gather(torch.arange(3), torch.arange(2).expand(3, -1))
+    data = Replay.of(tables_of(jm, observed(jm)), CONFIG)
+    batch = data.gather(torch.arange(3))
     none_followed = torch.empty((0, 2), dtype=torch.long)
-    policy = as_policy(np.full(shape, 0.5))
-    errors = sampled_errors(network, {}, batch, none_followed, policy, torch.Generator())
-    found = dict(zip(BLOCKS, errors[:, 0].tolist(), strict=True))
+    errors = sampled_errors(network, {}, batch, none_followed, torch.Generator())
+    found = dict(zip(TD_BLOCKS, errors[:, 0].tolist(), strict=True))
     assert found["mu"] == pytest.approx(1)  # U^2
     assert found["sigma_cross"] == pytest.approx(1)  # (U U~)^2
     assert found["sigma_diag"] == found["sigma_same"] == found["gap"] == 0
 
 
 def test_an_ended_branch_is_worth_what_a_state_without_reward_is():
-    rng, jm, policy = problem(7)
+    rng, jm, _, _ = problem(7)
     parts, _ = random_moments(rng, jm)
     for part in parts[:-1]:
         part[3] = 0.0
-    policy = np.full(policy.shape, 1 / 3)
-    tables = tabular.tables_of(jm, observed(jm))
+    tables = tables_of(jm, observed(jm))
     terminated = tables.next_observations[..., 0] == 3
     seen = np.where(terminated[..., None], 1, tables.next_observations).astype(np.uint8)
     ended = replace(tables, terminated=terminated, next_observations=seen)
     network = tabulated(jm, parts)
     results = []
     for version in (tables, ended):
-        data = Data.of(version, CONFIG)
-        batch = data.gather(torch.arange(4), torch.arange(3).expand(4, -1))
-        here = network({}, batch.observations, batch.previous)
-        ahead = look_ahead(network, {}, batch, as_policy(policy))
-        gamma = torch.tensor([jm.gamma])
+        data = Replay.of(version, CONFIG)
+        batch = data.gather(torch.arange(4))
+        ahead = look_ahead(network, {}, batch)
         pairs = torch.tensor([(0, 1), (1, 2), (3, 0)])
-        results.append(
-            (
-                *state_targets(batch, here, ahead, gamma, network.shock, complete=True),
-                cross_targets(batch, ahead, gamma, pairs),
-            )
-        )
+        cross = cross_targets(network, batch, ahead, pairs)
+        results.append((*state_targets(network, batch, ahead), cross))
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other)
 
 
-@pytest.mark.parametrize("image", [None, (1, 36, 36)])
-def test_covariances_are_positive_semidefinite(image):
+def test_covariances_are_positive_semidefinite():
     rng = np.random.default_rng(0)
-    size = 36 * 36 if image else 6
     jm = strategies.random_jmdp(rng, 5, 4, 2)
-    seen = rng.integers(256, size=(5, size), dtype=np.uint8)
+    seen = rng.integers(256, size=(5, 6), dtype=np.uint8)
     config = Config(
         gammas=(0.1, 0.99), kinds=("gram", "local", "near"), sigma=1.0, hidden=16, shared_dim=5,
-        near_dim=2, local_dim=3, place_dim=4, image=image,
+        near_dim=2, local_dim=3, place_dim=4,
     )  # fmt: skip
-    tables = tabular.tables_of(jm, seen)
-    network = network_for(tables, config)
+    tables = tables_of(jm, seen)
+    network = Network.of(tables, config)
     params = network.initial(torch.Generator().manual_seed(1))
     states = np.array([0, 1, 2, 3, 4])
     here = network(params, torch.as_tensor(seen[states]), torch.full((5,), 4))
@@ -304,12 +287,13 @@ def test_covariances_are_positive_semidefinite(image):
         assert (kind == "near") == (float(q.abs().max()) > 0.0)
 
 
-def test_collapse_averages_over_two_independent_actions():
-    rng, jm, policy = problem(3)
+def test_policy_moments_average_over_two_independent_actions():
+    rng, jm, *_ = problem(3)
+    policy = strategies.random_policy(rng, jm)
     parts, second = random_moments(rng, jm)
     mean = parts.mean
     here = tabulated(jm, parts)({}, torch.arange(4)[:, None].byte(), None)
-    done = collapse(here, torch.as_tensor(policy, dtype=torch.float32))
+    done = policy_moments(here, torch.as_tensor(policy, dtype=torch.float32))
     value = (policy * mean).sum(1)
     pair = np.einsum("sa,satb,tb->st", policy, second, policy) - np.outer(value, value)
     single = np.einsum("sa,sasa->s", policy, second) - value**2
@@ -332,8 +316,8 @@ def test_gap_predictions_have_a_row_per_state():
     rng = np.random.default_rng(0)
     jm = strategies.random_jmdp(rng, 300, 2, 1)
     seen = rng.integers(256, size=(300, 3), dtype=np.uint8)
-    tables = tabular.tables_of(jm, seen)
-    network = network_for(tables, CONFIG)
+    tables = tables_of(jm, seen)
+    network = Network.of(tables, CONFIG)
     params = network.initial(torch.Generator().manual_seed(1))
     gaps = predict_gaps(network, params, torch.as_tensor(seen), torch.full((300,), 2))
     assert gaps.coupled.shape == (1, 300, 2, 2)
@@ -342,45 +326,43 @@ def test_gap_predictions_have_a_row_per_state():
 
 def test_equal_tables_of_a_state_become_one():
     jm = jl.windy_gridworld(3)
-    sampled = tabular.tables_of(jm, observed(jm), num_samples=400, num_pairs=30)
-    data = Data.of(sampled, Config())
+    once = tables_of(jm, observed(jm), num_pairs=30)
+    data = Replay.of(Tables.concatenate([once, once]), Config())
     assert data.rows.shape == (9, 2)
     torch.testing.assert_close(data.weights.sum(1), torch.ones(9))
-    assert len(data.pairs) == 30
-    assert bool((data.state_ids[data.pairs[:, 0]] != data.state_ids[data.pairs[:, 1]]).all())
+    assert len(data.pairs) == 60
+    assert bool((data.pairs[:, 0] != data.pairs[:, 1]).all())
 
 
 def test_bad_tables_are_named():
     jm = jl.windy_gridworld(2)
     with pytest.raises(ValueError, match=r"observations must be uint8 of shape \(4, D\)"):
-        tabular.tables_of(jm, np.zeros((3, 1), dtype=np.uint8))
-    tables = tabular.tables_of(jm, observed(jm))
-    rewards = tables.rewards.copy()
-    rewards[2, 1] = np.nan
-    with pytest.raises(ValueError, match=r"tables\.rewards\[2, 1\] \(row 2, column 1\) = nan"):
-        Data.of(replace(tables, rewards=rewards), CONFIG)
-    weights = tables.weights.copy()
-    weights[1] = 0.0
-    with pytest.raises(ValueError, match=r"tables\.weights\[1\] \(row 1\) = 0\.0 is not positive"):
-        Data.of(replace(tables, weights=weights), CONFIG)
-    actions = tables.actions.copy()
-    actions[3, 1] = 0
-    why = r"tables\.actions\[3, 1\] \(row 3, column 1\) = 0 is out of order or not one of the 4"
-    with pytest.raises(ValueError, match=why):
-        Data.of(replace(tables, actions=actions), CONFIG)
+        tables_of(jm, np.zeros((3, 1), dtype=np.uint8))
+    tables = tables_of(jm, observed(jm), num_pairs=3)
+    for name, place, value, message in (
+        ("rewards", (2, 1), np.nan, r"rewards\[2, 1\] \(row 2, column 1\) = nan is not finite"),
+        ("weights", 1, 0.0, r"weights\[1\] \(row 1\) = 0\.0 is not positive"),
+        ("actions", (3, 1), 0, r"actions\[3, 1\] .* = 0 is out of order or not one of the 4"),
+        ("previous", 0, 5, r"previous\[0\] \(row 0\) = 5 is not in 0\.\.4"),
+        ("pairs", (0, 1), 99, r"pairs\[0, 1\] .* = 99 is not one of the"),
+    ):
+        changed = getattr(tables, name).copy()
+        changed[place] = value
+        with pytest.raises(ValueError, match=message):
+            replace(tables, **{name: changed})
     for name, kind, message in (
-        ("terminated", int, r"tables\.terminated must be of type bool, got int64"),
-        ("previous", float, r"tables\.previous must be of type integer, got float64"),
-        ("pairs", float, r"tables\.pairs must be of type integer, got float64"),
-        ("observations", int, r"tables\.observations must be of type uint8, got int64"),
+        ("terminated", int, r"terminated must be of type bool, got int64"),
+        ("previous", float, r"previous must be of type int64, got float64"),
+        ("pairs", float, r"pairs must be of type int64, got float64"),
+        ("observations", int, r"observations must be of type uint8, got int64"),
     ):
         with pytest.raises(ValueError, match=message):
-            Data.of(replace(tables, **{name: getattr(tables, name).astype(kind)}), CONFIG)
-    with pytest.raises(ValueError, match=r"rewards must have shape \(N, m\), got \(\d+, 4, 1\)"):
+            replace(tables, **{name: getattr(tables, name).astype(kind)})
+    with pytest.raises(
+        ValueError, match=r"rewards must have shape \(N, m\) = .*, got \(\d+, 4, 1\)"
+    ):
         replace(tables, rewards=tables.rewards[..., None])
     with pytest.raises(ValueError, match="next_ids must have shape"):
         replace(tables, next_ids=tables.next_ids[:, :2])
     with pytest.raises(ValueError, match=r"loadings must have shape \(num_actions,\) = \(4,\)"):
-        network_for(tables, Config(loadings=(1.0, 2.0)))
-    with pytest.raises(ValueError, match="does not have 1 bytes"):
-        network_for(tables, Config(image=(1, 84, 84)))
+        Network.of(tables, Config(loadings=(1.0, 2.0)))

@@ -1,21 +1,17 @@
 """The Atari experiments at full size: `python workflow/atari_runs.py --device cuda --out figures`.
 
-`all` queries the emulators in processes while the device trains, several games and seeds at a time.
-The batch (`make figures PROFILE=paper ATARI=cuda`) calls the parts, a job each: `game` plays pairs,
-`seed` is one training run and its comparison with them, `results` collects CSV files of all gaps,
-their table (Table 1) and curves (Figure 7) with their provenance. Work in progress is kept under
---work, and a run that was killed goes on from there.
+Its parts, which the batch (`make figures PROFILE=paper ATARI=cuda`) calls as one job each: `game`
+plays pairs, `seed` is one training run and its comparison with them, `results` collects CSV files
+of all gaps, their table (Table 1) and curves (Figure 7) with their provenance; `all` is one after
+the other. Work in progress is kept under --work, and a run that was killed goes on from there.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import time
-from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -23,19 +19,17 @@ import pandas as pd
 import torch
 from job import end_with_parent, git_state, hardware, versions, write_atomically
 
-from jmdp_lib.atari.config import Config
 from jmdp_lib.atari.emulator import title
 from jmdp_lib.atari.experiment import (
-    COUPLINGS,
+    NOISES,
     PAPER_GAMES,
     Experiment,
     by_state,
     gap_table,
-    gather,
-    learn,
     monte_carlo,
     run,
 )
+from jmdp_lib.atari.networks import Config
 from jmdp_lib.atari.training import require_device
 
 WORKFLOW = Path(__file__).resolve().parent
@@ -65,13 +59,14 @@ SIZES: dict[str, dict[str, tuple[int, int | None, float]]] = {
 }
 
 
-def experiment_of(game: str, coupling: str, scale: float = 1.0) -> Experiment:
+def experiment_of(game: str, noise: str, scale: float = 1.0) -> Experiment:
     """The paper profile; a scale below one shrinks everything, for trying the machinery."""
-    config = REWARD if coupling == "reward" else STICKY
-    states, actions, share = SIZES[coupling].get(game) or SIZES[coupling]["others"]
-    full = Experiment(replace(config, name=game), coupling, num_states=states, actions=actions,
-                      follow_share=share)  # fmt: skip
-    if coupling == "reward":
+    config = REWARD if noise == "reward" else STICKY
+    states, actions, share = SIZES[noise].get(game) or SIZES[noise]["others"]
+    full = Experiment(
+        replace(config, name=game), num_states=states, actions=actions, follow_share=share
+    )
+    if noise == "reward":
         full = replace(full, obs="ram+paddles", num_held_out=4_000, pairs_per_state=3)
     else:  # states differ more: more of them, each played less often
         full = replace(full, spacing=2, num_evaluation=256, pairs_per_state=2, repeats=6)
@@ -106,10 +101,9 @@ def provenance(
         **({"commit": given, "dirty": None} if given else git_state(WORKFLOW.parent)),
         **versions(),
         "device": where,
-        "matrix products": torch.get_float32_matmul_precision(),
         "cores": os.cpu_count(),
         "seeds": seeds,
-        "minutes": minutes,  # of each call: the next one goes on where one was killed
+        "minutes": minutes,  # of each job that ended; what a killed one took is not known
         "note": note,
         "experiments": [asdict(e) for e in experiments],
     }
@@ -139,31 +133,17 @@ def fraction(text: str) -> float:
     return value
 
 
-def prepare(precision: str) -> None:
-    """What holds in every process that trains or predicts."""
-    torch.set_float32_matmul_precision(precision)
-    torch.set_num_threads(1)
-
-
-def train_one(experiment: Experiment, seed: int, home: Path, device: str) -> None:
-    """One training run, in a process of its own."""
-    learn(experiment, seed, home, device)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "part", nargs="?", choices=("all", "game", "seed", "results"), default="all"
     )
     parser.add_argument("--games", nargs="+", type=game_name, default=list(PAPER_GAMES))
-    parser.add_argument("--coupling", choices=COUPLINGS, default="reward")
+    parser.add_argument("--noise", choices=NOISES, default="reward")
     parser.add_argument("--seeds", nargs="+", type=seed_number, default=[0, 1, 2])
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--precision", choices=("highest", "high"), default="highest",
-                        help="of float32 matrix products on a GPU; high: TF32")  # fmt: skip
     parser.add_argument("--scale", type=fraction, default=1.0, help="of all sizes, at most 1")
     parser.add_argument("--processes", type=int, help="that play")
-    parser.add_argument("--trainers", type=int, default=1, help="that train, at a time")
     parser.add_argument("--note", default="", help="for the provenance")
     parser.add_argument("--with-parent", action="store_true", help="end when it has ended")
     parser.add_argument("--work", type=Path, default=Path("out/atari"))
@@ -176,108 +156,41 @@ def main() -> None:
         require_device(options.device)
     if options.with_parent:
         end_with_parent()
-    prepare(options.precision)
-    experiments = [experiment_of(g, options.coupling, options.scale) for g in options.games]
-    homes = {e.game: options.work / f"{e.game}-{e.coupling}" for e in experiments}
-    for home in homes.values():
-        home.mkdir(parents=True, exist_ok=True)
-    jobs = [(e, seed) for seed in options.seeds for e in experiments]
-    diary = Diary(options.work / f"{options.coupling}.log")
-    if options.part == "all":
-        run_all(jobs, homes, options, diary)
-    elif options.part == "game":
-        for e in experiments:
-            monte_carlo(e, homes[e.game], options.processes)
-            diary(f"{e.game}: pairs played")
-    elif options.part == "seed":
-        for e, seed in jobs:
-            run(e, seed, homes[e.game], options.device, options.processes)
-            diary(f"{e.game} {seed}: trained")
-    if options.part in ("all", "results"):
-        text = provenance(experiments, options.seeds, options.device, diary.minutes, options.note)
-        write_results(jobs, homes, options.coupling, text, options.out)
+    torch.set_num_threads(1)
+    experiments = [experiment_of(g, options.noise, options.scale) for g in options.games]
+    homes = [options.work / f"{e.config.name}-{e.noise}" for e in experiments]
+    times = options.work / f"{options.noise}.log"
+    started = time.monotonic()
 
-
-class Diary:
-    """Says what was done, and keeps it: a run that was killed took its time too."""
-
-    def __init__(self, path: Path, now: Callable[[], float] = time.time) -> None:
-        self.path, self.now, self.started = path, now, now()
-
-    def __call__(self, what: str) -> None:
-        took = self.now() - self.started
+    def done(what: str) -> None:
+        took = time.monotonic() - started
         print(f"{took:6.0f} s  {what}", flush=True)
-        with self.path.open("a") as file:
-            file.write(f"{self.started:.2f} {took:.0f} {what}\n")
 
-    @property
-    def minutes(self) -> list[float]:
-        """Of every call, up to its last word."""
-        if not self.path.exists():
-            return []
-        took: dict[str, float] = {}
-        for line in self.path.read_text().splitlines():
-            started, seconds, _ = line.split(" ", 2)
-            took[started] = float(seconds)
-        return [round(seconds / 60, 1) for seconds in took.values()]
-
-
-def run_all(
-    jobs: list[tuple[Experiment, int]], homes: dict[str, Path], options: argparse.Namespace,
-    say: Diary,
-) -> None:  # fmt: skip
-    """Play in this process's children while others train: the device never waits for states."""
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(options.trainers, context, prepare, (options.precision,))
-    with pool as trainers:
-        training: dict[Future[None], tuple[Experiment, int, Path, str]] = {}
-
-        def queried(job: tuple[Experiment, int]) -> bool:
-            return (homes[job[0].game] / f"tables-{job[1]}.npz").exists()
-
-        def play() -> None:
-            for e, seed in sorted(jobs, key=queried, reverse=True):  # training starts at once
-                gather(e, seed, homes[e.game], options.processes)
-                say(f"{e.game} {seed}: states queried")
-                task = (e, seed, homes[e.game], options.device)
-                training[trainers.submit(train_one, *task)] = task
-                for ended in filter(Future.done, training):
-                    ended.result()  # an error is told now, not after all has been played
-            for e in {e.game: e for e, _ in jobs}.values():
-                monte_carlo(e, homes[e.game], options.processes)
-                say(f"{e.game}: pairs played")
-
-        try:
-            play()
-        except BaseException:
-            trainers.shutdown(wait=False, cancel_futures=True)
-            raise
-        ends, left = [], set(training)
-        while left:
-            ended, left = wait(left, timeout=60.0, return_when=FIRST_COMPLETED)
-            if not ended:
-                say(f"{len(left)} in training")  # a run that is killed now took this long
-            for done in ended:
-                done.result()
-                e, seed, *_ = training[done]
-                say(f"{e.game} {seed}: trained")
-                ends.append(trainers.submit(run, *training[done]))  # its gaps, whatever comes
-        for end in ends:
-            end.result()
-    say("done")
+    for experiment, home in zip(experiments, homes, strict=True):
+        if options.part in ("all", "game"):
+            monte_carlo(experiment, home, options.processes)
+            done(f"{home.name}: pairs played")
+        for seed in options.seeds if options.part in ("all", "seed") else ():
+            run(experiment, seed, home, options.device, options.processes)
+            done(f"{home.name} {seed}: trained")
+    if options.part != "results":
+        with times.open("a") as file:
+            file.write(f"{(time.monotonic() - started) / 60:.1f}\n")
+    if options.part in ("all", "results"):
+        minutes = [float(line) for line in times.read_text().split()] if times.exists() else []
+        text = provenance(experiments, options.seeds, options.device, minutes, options.note)
+        write_results(homes, options.seeds, options.noise, text, options.out)
 
 
-def write_results(
-    jobs: list[tuple[Experiment, int]], homes: dict[str, Path], coupling: str, text: str, out: Path
-) -> None:
-    """Gaps by state, their table, and curves of all jobs as files, each whole or not there."""
-    places = [(e, seed, homes[e.game]) for e, seed in jobs]
-    gaps = pd.concat([pd.read_csv(home / f"gaps-{seed}.csv") for _, seed, home in places])
+def write_results(homes: list[Path], seeds: list[int], noise: str, text: str, out: Path) -> None:
+    """Gaps by state, their table, and curves of all runs as files, each whole or not there."""
+    runs = [(home, seed) for seed in seeds for home in homes]
+    gaps = pd.concat([pd.read_csv(home / f"gaps-{seed}.csv") for home, seed in runs])
     curves = pd.concat(
-        [pd.read_csv(home / f"run-{seed}" / "metrics.csv").assign(game=e.game)
-         for e, seed, home in places]
+        [pd.read_csv(home / f"run-{seed}" / "metrics.csv").assign(game=home.name.split("-")[0])
+         for home, seed in runs]
     )  # fmt: skip
-    texts = {f"atari_{coupling}.json": text}
+    write_atomically(out / f"atari_{noise}.json", text)
     own = gaps[~gaps.kind.str.endswith("+table")]  # the table has the backups too
     for name, frame, digits in (
         ("gaps", by_state(own), 8),  # ranks are taken of them: no ties by rounding
@@ -285,9 +198,7 @@ def write_results(
         ("curves", curves, 5),
     ):
         made = frame.to_csv(index=False, float_format=f"%.{digits}g")
-        texts[f"atari_{coupling}_{name}.csv"] = made
-    for name, content in texts.items():
-        write_atomically(out / name, content)
+        write_atomically(out / f"atari_{noise}_{name}.csv", made)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,30 @@
 """Atari games as joint MDPs. Importing this, and nothing else in `jmdp_lib`, imports ale_py.
 
 `CoupledAtari` queries all actions under one shared draw; `collect` and `evaluation_states` gather
-outcome tables; `record_pairs` and `gap_estimates` are the Monte Carlo answer for the gap.
+outcome tables of a `Game`; `record_pairs` and `gap_estimates` are the Monte Carlo answer for the
+gap. Networks, training and the paper's experiments are in the modules `training` and `experiment`,
+which need torch and are imported on their own.
 """
 
-from jmdp_lib.atari.collect import collect, evaluation_states
-from jmdp_lib.atari.emulator import games
-from jmdp_lib.atari.env import CoupledAtari
-from jmdp_lib.atari.gaps import GapEstimates, PairRecords, gap_estimates, shock_ratio
-from jmdp_lib.atari.montecarlo import record_pairs
-from jmdp_lib.atari.state import Draw, Shock, Snapshot
-from jmdp_lib.atari.tables import Tables
+from jmdp_lib.machine import extra
+
+with extra("atari"):
+    from jmdp_lib.atari.collect import collect, evaluation_states
+    from jmdp_lib.atari.emulator import games
+    from jmdp_lib.atari.env import CoupledAtari, Draw, Game, Shock, Snapshot
+    from jmdp_lib.atari.recursive_pairs import (
+        GapEstimates,
+        PairRecords,
+        gap_estimates,
+        record_pairs,
+        shock_ratio,
+    )
+    from jmdp_lib.atari.tables import Tables
 
 __all__ = [
     "CoupledAtari",
     "Draw",
+    "Game",
     "GapEstimates",
     "PairRecords",
     "Shock",

@@ -8,51 +8,77 @@ they may meet again, and states drawn at random from a buffer never show it.
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, TypeVar
 
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.atari.env import CoupledAtari
-from jmdp_lib.atari.processes import in_processes, shared_env
-from jmdp_lib.atari.state import Draw, Snapshot
+from jmdp_lib.atari.env import CoupledAtari, Draw, Game, Snapshot
 from jmdp_lib.atari.tables import Tables
-from jmdp_lib.machine import require
+from jmdp_lib.checks import Seed
+from jmdp_lib.machine import progress, require
 from jmdp_lib.simulators import Outcome
 
+Result = TypeVar("Result")
 # States per trajectory: enough to make up for the way to its start; few where they should be
 # independent.
 _CHUNK, _EVALUATION_CHUNK = 256, 4
 
 
-@dataclass(frozen=True)
-class _Job:
-    """One chunk: `size` states; the rest are the arguments of `collect`."""
+def in_processes(
+    work: Callable[..., Result],
+    jobs: Sequence[tuple[Any, ...]],
+    processes: int | None,
+    label: str,
+) -> list[Result]:
+    """[work(*job) for job in jobs] in `processes` processes, one per core unless given.
 
-    seed: np.random.SeedSequence
-    size: int
-    game: str
-    sticky_prob: float
-    frame_skip: int
-    obs: str
-    actions: int | None
-    follow: int
-    follow_share: float
-    spacing: int
-    start_steps: int
-    enumerated: bool
-    keep: bool  # the snapshots
+    The emulator holds the GIL, so threads would give nothing. Jobs carry their own seeds, so how
+    many processes share them changes nothing. New processes are spawned, not forked, since the
+    parent may run threads (numba, torch): a script must start its work under
+    `if __name__ == "__main__"`. They end with this process, however it ends.
+    """
+    workers = os.cpu_count() or 1 if processes is None else processes
+    workers = min(checks.at_least("processes", workers, 1), len(jobs))
+    context, columns, results = multiprocessing.get_context("spawn"), zip(*jobs, strict=True), []
+    pool = ProcessPoolExecutor(workers, context, _end_with_parent)  # starts none by itself
+    with pool, progress(len(jobs), label, unit="chunk") as bar:
+        for result in map(work, *columns) if workers == 1 else pool.map(work, *columns):
+            results.append(result)
+            bar.update()
+    return results
+
+
+def _end_with_parent() -> None:
+    """Let a worker end when its parent has: after a `kill -9` nobody else would tell it to."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@lru_cache(maxsize=4)
+def emulator_of(game: Game, number: int = 0) -> CoupledAtari:
+    """Emulator `number` of this process for a game: loading a ROM takes half a second."""
+    return CoupledAtari(game.name, game.sticky_prob, game.frame_skip, obs=game.obs)
 
 
 def collect(
-    game: str,
+    game: Game,
     num_states: int,
-    seed: int | np.random.SeedSequence,
+    seed: Seed,
     *,
-    sticky_prob: float = 0.25,
-    frame_skip: int = 4,
-    obs: str = "ram",
     actions: int | None = None,
     follow: int = 64,
     follow_share: float = 0.05,
@@ -74,63 +100,48 @@ def collect(
     enumerated: instead of one drawn table per state, all sticky patterns that differ, each with
         its probability as weight: expectations over the table are then exact.
     """
-    parts = _run(
-        seed, _CHUNK, num_states, processes, game=game, sticky_prob=sticky_prob,
-        frame_skip=frame_skip, obs=obs, actions=actions, follow=follow, follow_share=follow_share,
-        spacing=spacing, start_steps=start_steps, enumerated=enumerated, keep=False,
-    )  # fmt: skip
-    return Tables.concatenate([tables for _, tables in parts])
+    checks.at_least("follow", follow, 0)
+    checks.probability("follow_share", follow_share)
+    known = emulator_of(game).num_actions
+    if actions is not None and not 2 <= checks.at_least("actions", actions, 0) <= known:
+        raise ValueError(f"actions must lie in 2..{known}, got {actions}")
+    play = partial(_play_chunk, game, actions=actions, follow=follow, follow_share=follow_share,
+                   spacing=spacing, start_steps=start_steps, enumerated=enumerated)  # fmt: skip
+    return _in_chunks(play, _CHUNK, num_states, seed, processes)[1]
 
 
 def evaluation_states(
-    game: str,
+    game: Game,
     num_states: int,
-    seed: int | np.random.SeedSequence,
+    seed: Seed,
     *,
-    sticky_prob: float = 0.25,
-    frame_skip: int = 4,
-    obs: str = "ram",
     spacing: int = 100,
     start_steps: int = 500,
     processes: int | None = None,
 ) -> tuple[list[Snapshot], Tables]:
     """Nearly independent states, and all tables of the first, all of the second, and so on."""
-    parts = _run(
-        seed, _EVALUATION_CHUNK, num_states, processes, game=game,
-        sticky_prob=sticky_prob, frame_skip=frame_skip, obs=obs, actions=None, follow=0,
-        follow_share=0.0, spacing=spacing, start_steps=start_steps, enumerated=True, keep=True,
-    )  # fmt: skip
+    play = partial(_play_chunk, game, spacing=spacing, start_steps=start_steps, keep=True)
+    return _in_chunks(play, _EVALUATION_CHUNK, num_states, seed, processes)
+
+
+def _in_chunks(
+    play: partial[tuple[list[Snapshot], Tables]], chunk: int, num_states: int, seed: Seed,
+    processes: int | None,
+) -> tuple[list[Snapshot], Tables]:  # fmt: skip
+    """Check what both kinds of collection share, then play the chunks."""
+    (game,), how = play.args, play.keywords
+    num_states = checks.at_least("num_states", num_states, 1)
+    for name in ("spacing", "start_steps"):
+        checks.at_least(name, how[name], 1)
+    env = emulator_of(game)
+    width = env.reset()[0].size * ((how.get("actions") or env.num_actions) + 1)
+    rows = num_states * (len(game.draws) if how.get("enumerated", True) else 1)
+    require(2.0 * width * rows, f"{rows:,} tables of {game.name}")  # parts, then the whole
+    sizes = [min(chunk, num_states - i) for i in range(0, num_states, chunk)]
+    jobs = [(checks.seed_sequence(seed, i), size) for i, size in enumerate(sizes)]
+    parts = in_processes(play, jobs, processes, f"{game.name} states")
     snapshots = [snapshot for part, _ in parts for snapshot in part]
     return snapshots, Tables.concatenate([tables for _, tables in parts])
-
-
-def _run(
-    seed: int | np.random.SeedSequence, chunk: int, num_states: int, processes: int | None,
-    **settings: Any,
-) -> list[tuple[list[Snapshot], Tables]]:  # fmt: skip
-    """Check everything, then play the chunks."""
-    num_states = checks.at_least("num_states", num_states, 1)
-    checks.at_least("follow", settings["follow"], 0)
-    checks.probability("follow_share", settings["follow_share"])
-    checks.at_least("spacing", settings["spacing"], 1)
-    checks.at_least("start_steps", settings["start_steps"], 1)
-    env = shared_env(*(settings[name] for name in ("game", "sticky_prob", "frame_skip", "obs")), 0)
-    actions = settings["actions"]
-    if actions is not None and not 2 <= checks.at_least("actions", actions, 0) <= env.num_actions:
-        raise ValueError(f"actions must lie in 2..{env.num_actions}, got {actions}")
-    row = env.reset()[0].size * ((actions or env.num_actions) + 1)
-    rows = num_states * (len(_patterns(env)) if settings["enumerated"] else 1)
-    require(2.0 * row * rows, f"{rows:,} tables of {settings['game']}")  # parts, then the whole
-    sizes = [min(chunk, num_states - i) for i in range(0, num_states, chunk)]
-    jobs = [_Job(checks.seed_sequence(seed, i), size, **settings) for i, size in enumerate(sizes)]
-    return in_processes(_play_chunk, jobs, processes, f"{settings['game']} states")
-
-
-def _patterns(env: CoupledAtari) -> list[tuple[Draw, float]]:
-    """The sticky draws that differ, with their probabilities: k repeats, then the action."""
-    p, n = env.sticky_prob, env.frame_skip
-    law = [(Draw(k), p**k * (1.0 - p if k < n else 1.0)) for k in range(n + 1)]
-    return [(draw, weight) for draw, weight in law if weight > 0]
 
 
 @dataclass
@@ -141,7 +152,7 @@ class _Recorder:
     choices: np.random.Generator
     size: int
     actions: int | None
-    enumerated: bool
+    draws: list[tuple[Draw, float]] | None  # to be enumerated; None: the visit's own
     snapshots: list[Snapshot] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
     pairs: list[tuple[int, int]] = field(default_factory=list)
@@ -158,7 +169,7 @@ class _Recorder:
             asked = sorted(self.choices.choice(asked, self.actions, replace=False).tolist())
         self.snapshots.append(here)
         found = {}
-        for draw, weight in _patterns(self.env) if self.enumerated else [(drawn, 1.0)]:
+        for draw, weight in self.draws or [(drawn, 1.0)]:
             self.env.redraw(draw)
             outcomes = self.env.query(asked, clones=True)
             self.rows.append(_row(here, outcomes, weight))
@@ -189,23 +200,39 @@ def _row(here: Snapshot, outcomes: tuple[Outcome, ...], weight: float) -> dict[s
     }
 
 
-def _play_chunk(job: _Job) -> tuple[list[Snapshot], Tables]:
-    """One trajectory, started anew where the game ends."""
-    env = shared_env(job.game, job.sticky_prob, job.frame_skip, job.obs, 0)
-    env.np_random, choices = (np.random.default_rng(seed) for seed in job.seed.spawn(2))
-    record = _Recorder(env, choices, job.size, job.actions, job.enumerated)
+def _play_chunk(
+    game: Game,
+    seed: np.random.SeedSequence,
+    size: int,
+    *,
+    spacing: int,
+    start_steps: int,
+    actions: int | None = None,
+    follow: int = 0,
+    follow_share: float = 0.0,
+    enumerated: bool = True,
+    keep: bool = False,
+) -> tuple[list[Snapshot], Tables]:
+    """One trajectory of `size` states, started anew where the game ends.
+
+    keep: return the snapshots too, which are large. The rest are the arguments of `collect`.
+    """
+    env = emulator_of(game)
+    env.np_random, choices = (np.random.default_rng(stream) for stream in seed.spawn(2))
+    draws = game.draws if enumerated else None
+    record = _Recorder(env, choices, size, actions, draws)
     ended = True
     while record.room:
         if ended:
-            _random_start(env, choices, job.start_steps)
+            _random_start(env, choices, start_steps)
         outcomes = record.query()
         chosen = outcomes[choices.integers(len(outcomes))].snapshot
-        if choices.random() < job.follow_share:
+        if choices.random() < follow_share:
             a, b = choices.choice(len(outcomes), 2, replace=False)
-            _follow(record, outcomes[a].snapshot, outcomes[b].snapshot, job.follow, choices)
+            _follow(record, outcomes[a].snapshot, outcomes[b].snapshot, follow, choices)
         env.restore(chosen)
-        ended = chosen.over or _wander(env, choices, job.spacing - 1)
-    return record.snapshots if job.keep else [], record.tables()
+        ended = chosen.over or _wander(env, choices, spacing - 1)
+    return record.snapshots if keep else [], record.tables()
 
 
 def _follow(

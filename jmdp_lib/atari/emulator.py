@@ -1,4 +1,4 @@
-"""The games of ale-py, an emulator without randomness of its own, a short form of its states."""
+"""The games of ale-py, an emulator without randomness of its own, a compact form of its states."""
 
 from __future__ import annotations
 
@@ -75,23 +75,23 @@ def ram_and_paddles(ale: ALEInterface) -> NDArray[np.uint8]:
     return np.append(ale.getRAM(), knobs.astype(np.uint8))
 
 
-def short(state: ALEState) -> ALEState:
+def compact(state: ALEState) -> ALEState:
     """The state without the numbers of the console's generator, which are most of its bytes.
 
-    The emulator spells out 624 of them in every clone and reads them in every restore, and takes
-    longer for that than for all the rest; but only switching the console on uses them, never play.
-    Where a state without them is restored, they stay as they are there.
+    The emulator writes 624 of them out as text in every clone and reads them in every restore,
+    which takes longer than all the rest. Only switching the console on uses them; play never does.
+    Restoring a compact state leaves the emulator's own numbers as they are.
     """
     return _with_numbers(state, _NO_TEXT)
 
 
-def full(state: ALEState, rom: str) -> ALEState:
-    """A short state with the numbers that switching on leaves: what the emulator had cloned."""
+def expanded(state: ALEState, rom: str) -> ALEState:
+    """A compact state with the numbers that switching on leaves: what the emulator had cloned."""
     return _with_numbers(state, _numbers(rom))
 
 
 def mute(ale: ALEInterface) -> None:
-    """Set the generator's numbers to zeros, which are sooner spelled out."""
+    """Set the generator's numbers to zeros, whose text is shorter and faster to write."""
     zeros = b" ".join([b"0"] * 625)
     size = len(zeros).to_bytes(4, "little")
     ale.restoreState(_with_numbers(ale.cloneState(), size + zeros))

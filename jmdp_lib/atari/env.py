@@ -10,8 +10,10 @@ next state has a table of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from hashlib import blake2b
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -19,27 +21,139 @@ from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
 from jmdp_lib import checks
-from jmdp_lib.atari.emulator import load, mute, ram_and_paddles, rom_id, short
-from jmdp_lib.atari.state import Draw, Shock, Snapshot
+from jmdp_lib.atari.emulator import compact, expanded, load, mute, ram_and_paddles, rom_id
 from jmdp_lib.simulators import Outcome
 
 Bytes = NDArray[np.uint8]
 OBSERVATIONS = ("ram", "ram+paddles", "pixels")
+SHOCK_LAWS = ("sign", "normal")
 _NOOP = 0
 # Where the emulator stands: at the visited state, where the branches part, or (an action >= 0) at
 # the end of that action's branch.
 _HERE, _FORK = -2, -1
 
 
-class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
-    """A game with `query`. Actions are indices into the game's minimal action set.
+class Draw(NamedTuple):
+    """All the randomness of one outcome table.
 
+    repeats: leading frames on which the sticky lottery repeats the previous action, whatever the
+        queried action is. A repeat after the first frame that obeys repeats the queried action
+        itself, so of the 2^frame_skip patterns only frame_skip + 1 differ.
+    shock: U of the reward shock; None where there is none.
+    """
+
+    repeats: int
+    shock: float | None = None
+
+
+@dataclass(frozen=True)
+class Shock:
+    """R(a) = clip(r, -1, 1) + sigma * w_a * U with one U per table (Section 6's diagnostic).
+
+    loadings: (A,) w_a, one per *action*, never per position in a query; None: all ones.
+    law: "sign" (U = +1 or -1, fair) or "normal" (standard).
+    """
+
+    sigma: float
+    loadings: Sequence[float] | None = None
+    law: str = "sign"
+
+    def __post_init__(self) -> None:
+        checks.positive("sigma", self.sigma)
+        checks.one_of("law", self.law, SHOCK_LAWS)
+        if self.loadings is not None:
+            weights = checks.floats("loadings", self.loadings, "action")
+            object.__setattr__(self, "loadings", tuple(weights.tolist()))
+
+    def scales(self, num_actions: int) -> tuple[float, ...]:
+        """(A,) sigma * w_a."""
+        weights = self.loadings or (1.0,) * num_actions
+        checks.same_shape("loadings", (len(weights),), (num_actions,), "(num_actions,)")
+        return tuple(self.sigma * w for w in weights)
+
+    def draw(self, rng: np.random.Generator) -> float:
+        """U."""
+        return rng.standard_normal() if self.law == "normal" else 2.0 * rng.integers(2) - 1.0
+
+
+@dataclass(frozen=True)
+class Game:
+    """A game and how it is played; everything that plays takes one of these.
+
+    name: such as BattleZone; `games()` lists the names.
     sticky_prob: probability that a frame repeats the previous action, as in the ALE.
     frame_skip: frames per step.
-    shock: reward shock (`Shock`), which clips rewards to [-1, 1]; None: raw rewards.
     obs: "ram", (128,) uint8; "ram+paddles", (130,) uint8, also where the emulator's two paddle
         knobs stand, which no memory of the game says (Pong); or "pixels", (210, 160, 3) or the
         game's own size, uint8.
+    """
+
+    name: str
+    sticky_prob: float = 0.25
+    frame_skip: int = 4
+    obs: str = "ram"
+
+    def __post_init__(self) -> None:
+        rom_id(self.name)
+        checks.probability("sticky_prob", self.sticky_prob)
+        checks.at_least("frame_skip", self.frame_skip, 1)
+        checks.one_of("obs", self.obs, OBSERVATIONS)
+
+    @property
+    def draws(self) -> list[tuple[Draw, float]]:
+        """The sticky draws that differ, with their probabilities: k repeats, then the action."""
+        p, n = self.sticky_prob, self.frame_skip
+        law = [(Draw(k), p**k * (1.0 - p if k < n else 1.0)) for k in range(n + 1)]
+        return [(draw, weight) for draw, weight in law if weight > 0]
+
+
+class Snapshot(NamedTuple):
+    """A JMDP state of one game; it pickles.
+
+    Any `CoupledAtari` of that game can restore it; with its draw, one of the same settings.
+
+    Attributes:
+        game: ROM id.
+        saved: ALEState of the emulator, without the numbers of a generator that play never uses.
+        moves: emulator actions to be played from there, one per frame: a queried successor is
+            kept as the way to it, which costs nothing until someone wants to go there.
+        previous: index of the previous action, which the lottery may repeat; A (one past the last
+            action) where none is part of the state: sticky_prob = 0.
+        observation: what is seen here (the emulator restores its memory, but not its screen).
+        over: whether the episode has ended here.
+        draw: the table drawn for this visit; None: `restore` draws one.
+    """
+
+    game: str
+    saved: Any
+    moves: tuple[int, ...]
+    previous: int
+    observation: NDArray[np.uint8]
+    over: bool
+    draw: Draw | None
+
+    @property
+    def state(self) -> Any:
+        """ALEState of the emulator as it clones it, before the moves."""
+        return expanded(self.saved, self.game)
+
+    @property
+    def identity(self) -> int:
+        """64-bit digest of emulator state and previous action: equal iff the states are.
+
+        RAM alone is not the state (Pong), and `hash(ALEState)` is by object.
+        """
+        if self.moves:
+            raise ValueError("this successor was not cloned: query(actions, clones=True)")
+        digest = blake2b(self.saved.serialize(), digest_size=8, salt=bytes([self.previous]))
+        return int.from_bytes(digest.digest(), "little", signed=True)
+
+
+class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
+    """A game with `query`. Actions are indices into the game's minimal action set.
+
+    game, sticky_prob, frame_skip, obs: see `Game`.
+    shock: reward shock (`Shock`), which clips rewards to [-1, 1]; None: raw rewards.
     seed: of the draws: an integer, SeedSequence or Generator; `reset(seed=...)` starts them anew.
     max_frames: the episode is truncated after so many frames.
 
@@ -58,22 +172,17 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         seed: int | np.random.SeedSequence | np.random.Generator | None = None,
         max_frames: int = 108_000,
     ) -> None:
-        self.game = rom_id(game)
-        self.sticky_prob = checks.probability("sticky_prob", sticky_prob)
-        self.frame_skip = checks.at_least("frame_skip", frame_skip, 1)
+        played = Game(game, sticky_prob, frame_skip, obs)
+        self._possible = {draw.repeats for draw, _ in played.draws}
+        self.game, self.sticky_prob, self.frame_skip = rom_id(game), sticky_prob, frame_skip
         self.max_frames = checks.at_least("max_frames", max_frames, 1)
-        checks.one_of("obs", obs, OBSERVATIONS)
         if shock is not None and not isinstance(shock, Shock):
             raise ValueError(f"shock must be a Shock or None, got {shock!r}")
         self.np_random = checks.generator(seed)
         self.ale = load(self.game)
         self._act = self.ale.act
-        observe: dict[str, Callable[[], Bytes]] = {
-            "ram": self.ale.getRAM,
-            "ram+paddles": partial(ram_and_paddles, self.ale),
-            "pixels": self.ale.getScreenRGB,
-        }
-        self._observe = observe[obs]
+        seeing = (self.ale.getRAM, partial(ram_and_paddles, self.ale), self.ale.getScreenRGB)
+        self._observe: Callable[[], Bytes] = seeing[OBSERVATIONS.index(obs)]
         actions = self.ale.getMinimalActionSet()
         self.action_names = [action.name for action in actions]
         self.num_actions = len(actions)
@@ -165,9 +274,7 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
             raise TypeError(f"draw must be a Draw or None, got {draw!r}")
         if type(draw.repeats) is not int or not 0 <= draw.repeats <= self.frame_skip:
             raise ValueError(f"repeats must lie in 0..{self.frame_skip}, got {draw.repeats!r}")
-        low = self.frame_skip if self.sticky_prob == 1.0 else 0
-        high = self.frame_skip if self.sticky_prob > 0.0 else 0
-        if not low <= draw.repeats <= high:
+        if draw.repeats not in self._possible:
             raise ValueError(f"{draw} has probability 0: sticky_prob is {self.sticky_prob}")
         if (draw.shock is None) != (self.shock is None):
             raise ValueError(f"{draw} does not fit: the shock is {self.shock}")
@@ -229,7 +336,7 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
             self._saved, self._moves = self._clone(), ()
 
     def _clone(self) -> Any:
-        return short(self.ale.cloneState())
+        return compact(self.ale.cloneState())
 
     def _here(self, draw: Draw | None) -> Snapshot:
         way = (self._saved, self._moves)

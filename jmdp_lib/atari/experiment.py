@@ -1,7 +1,7 @@
 """The paper's Atari experiments: from the emulator to curves (Figure 7) and gap ratios (Table 1).
 
-One `Experiment` is a game under one coupling. Its parts, each a file that is written whole and not
-made twice, so that a run that was killed goes on where it stopped:
+One `Experiment` is a game with one kind of noise that its actions share. Its parts, each a file
+that is written whole and not made twice, so that a run that was killed goes on where it stopped:
 
     settings.json                   what the files are of: another experiment is refused
     tables-SEED.npz, held_out.npz   queried states, to learn from and to test the backup on
@@ -15,43 +15,42 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-import pandas as pd
-import torch
-from scipy import stats
+from scipy import special
 
 from jmdp_lib import checks
-from jmdp_lib.atari.archive import Archive
 from jmdp_lib.atari.collect import collect, evaluation_states
-from jmdp_lib.atari.config import BLOCKS, Config
-from jmdp_lib.atari.data import Data
-from jmdp_lib.atari.emulator import rom_id
-from jmdp_lib.atari.env import OBSERVATIONS
-from jmdp_lib.atari.evaluation import Gaps, backed_up_gaps, predict_gaps, uniform
-from jmdp_lib.atari.gaps import PairRecords, gap_estimates
-from jmdp_lib.atari.montecarlo import record_pairs
-from jmdp_lib.atari.tables import Tables
-from jmdp_lib.atari.training import Trained, require_device, train
+from jmdp_lib.atari.env import Game
+from jmdp_lib.atari.networks import TD_BLOCKS, Config, Gaps, predict_gaps
+from jmdp_lib.atari.recursive_pairs import PairRecords, gap_estimates, record_pairs
+from jmdp_lib.atari.replay import Replay
+from jmdp_lib.atari.tables import Arrays, Tables
+from jmdp_lib.atari.td_errors import backed_up_gaps
+from jmdp_lib.atari.training import Trained, refuse_other, require_device, train
 from jmdp_lib.files import replacing
+from jmdp_lib.machine import extra
 
-COUPLINGS = ("reward", "sticky")
-_PREDICTED = ("gap_mean", "coupled", "independent")
+with extra("figures", "torch"):
+    import pandas as pd
+    import torch
+
+NOISES = ("reward", "sticky")
 PAPER_GAMES = ("Pong", "BattleZone", "Boxing", "Atlantis")
-Kind = TypeVar("Kind", bound=Archive)
+_PREDICTED = ["gap_mean", "coupled", "independent"]
+_SIMULATED = ["mc_mean", "mc", "mc_independent"]
+Kind = TypeVar("Kind", bound=Arrays)
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A game under one coupling, and how much of everything.
+    """A game with one kind of noise that its actions share, and how much of everything.
 
-    config: of training; its name is the game, its sigma the shock of the "reward" coupling.
-    coupling: "reward", a common reward shock on a deterministic emulator (Table 1); "sticky", the
-        shared lottery of sticky actions and no shock.
-    obs: what the networks see (see `CoupledAtari`).
+    config: of training; its name is the game, its sigma the reward shock.
+    obs: what the networks see (see `Game`).
     num_states, num_held_out, num_evaluation: queried states for each purpose.
     actions: queried at each of the num_states; None: all (see `collect`).
     spacing, follow_share: steps from one of them to the next, and the share whose branches are
@@ -61,7 +60,6 @@ class Experiment:
     """
 
     config: Config
-    coupling: str = "reward"
     obs: str = "ram"
     num_states: int = 30_000
     num_held_out: int = 1_000
@@ -74,9 +72,7 @@ class Experiment:
     horizon: int = 300
 
     def __post_init__(self) -> None:
-        rom_id(self.game)
-        checks.one_of("coupling", self.coupling, COUPLINGS)
-        checks.one_of("obs", self.obs, OBSERVATIONS)
+        _ = self.game  # refuses an unknown one
         sizes = ("num_states", "num_held_out", "num_evaluation", "spacing", "pairs_per_state")
         for name in (*sizes, "horizon"):
             checks.at_least(name, getattr(self, name), 1)
@@ -84,26 +80,29 @@ class Experiment:
         if self.actions is not None:
             checks.at_least("actions", self.actions, 2)
         checks.probability("follow_share", self.follow_share)
-        if (self.coupling == "sticky") != (self.config.sigma == 0.0):
-            raise ValueError(f"sigma = {self.config.sigma} does not go with {self.coupling!r}")
-        if self.config.complete != (self.coupling == "reward"):
+        if self.config.complete != (self.noise == "reward"):
             raise ValueError(
-                "config.complete: a drawn sticky table is not the whole law of a state"
+                f"config.complete must be {not self.config.complete} where sigma is "
+                f"{self.config.sigma}: a drawn sticky table is not the whole law of a state"
             )
 
     @property
-    def game(self) -> str:
-        """Its name."""
-        return self.config.name
+    def noise(self) -> str:
+        """What the actions of a state share.
+
+        "reward", a common reward shock on a deterministic emulator (Table 1); "sticky", where sigma
+        is 0: the lottery of sticky actions and no shock.
+        """
+        return "reward" if self.config.sigma > 0 else "sticky"
 
     @property
-    def play(self) -> dict[str, Any]:
-        """How all its states are played: sticky where their lottery is the coupling."""
-        return {"sticky_prob": 0.25 if self.coupling == "sticky" else 0.0, "obs": self.obs}
+    def game(self) -> Game:
+        """How all its states are played: sticky where the lottery is the noise."""
+        return Game(self.config.name, 0.25 if self.noise == "sticky" else 0.0, obs=self.obs)
 
     def stream(self, purpose: int, seed: int = 0) -> np.random.SeedSequence:
         """The random stream of a part; parts and seeds share nothing."""
-        return np.random.SeedSequence([purpose, seed, COUPLINGS.index(self.coupling)])
+        return np.random.SeedSequence([purpose, seed, NOISES.index(self.noise)])
 
 
 def run(
@@ -128,24 +127,16 @@ def learn(
 ) -> Trained:  # fmt: skip
     """The trained ensemble of one seed; from its checkpoint where that is finished."""
     require_device(device)
-    tables, held_out = gather(experiment, seed, home, processes)
-    config = replace(experiment.config, seed=seed)
-    return train(tables, config, home / f"run-{seed}", held_out, device=device)
-
-
-def gather(
-    experiment: Experiment, seed: int, home: Path, processes: int | None = None
-) -> tuple[Tables, Tables]:
-    """What a seed learns from, and what every seed's backup is tested on."""
     _claim(experiment, home)
-    play = experiment.play | {"follow_share": experiment.follow_share, "processes": processes}
+    game, share = experiment.game, experiment.follow_share
     tables = _once(Tables, home / f"tables-{seed}.npz", lambda: collect(
-        experiment.game, experiment.num_states, experiment.stream(0, seed),
-        actions=experiment.actions, spacing=experiment.spacing, **play))  # fmt: skip
+        game, experiment.num_states, experiment.stream(0, seed), actions=experiment.actions,
+        spacing=experiment.spacing, follow_share=share, processes=processes))  # fmt: skip
     held_out = _once(Tables, home / "held_out.npz", lambda: collect(
-        experiment.game, experiment.num_held_out, experiment.stream(1), enumerated=True,
-        **play))  # fmt: skip
-    return tables, held_out
+        game, experiment.num_held_out, experiment.stream(1), enumerated=True, follow_share=share,
+        processes=processes))  # fmt: skip
+    config = replace(experiment.config, seed=seed)
+    return train(tables, config, home / f"run-{seed}", held_out, device)
 
 
 def monte_carlo(
@@ -155,17 +146,39 @@ def monte_carlo(
     _claim(experiment, home)
     states, pairs = home / "evaluation.npz", home / "records.npz"
     if not (states.exists() and pairs.exists()):
-        play = experiment.play | {"processes": processes}
         starts, tables = evaluation_states(
-            experiment.game, experiment.num_evaluation, experiment.stream(2), **play
+            experiment.game, experiment.num_evaluation, experiment.stream(2), processes=processes
         )
         records = record_pairs(
-            starts, experiment.horizon, experiment.stream(3),
-            pairs_per_state=experiment.pairs_per_state, repeats=experiment.repeats, **play,
+            experiment.game, starts, experiment.horizon, experiment.stream(3),
+            pairs_per_state=experiment.pairs_per_state, repeats=experiment.repeats,
+            processes=processes,
         )  # fmt: skip
         tables.save(states)
         records.save(pairs)
     return Tables.load(states), PairRecords.load(pairs)
+
+
+def _claim(experiment: Experiment, home: Path) -> None:
+    """Make the folder this experiment's, or refuse it: its files are gone on from unseen.
+
+    What concerns training alone, the checkpoint itself compares.
+    """
+    here = asdict(experiment) | {"config": None, "game": asdict(experiment.game)}
+    path = home / "settings.json"
+    if path.exists():
+        refuse_other(home, json.loads(path.read_text()), here)
+        return
+    home.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as part:
+        part.write_text(json.dumps(here, indent=1) + "\n")
+
+
+def _once(kind: type[Kind], path: Path, make: Callable[[], Kind]) -> Kind:
+    """What `path` holds, made if it is not there."""
+    if not path.exists():
+        make().save(path)
+    return kind.load(path)
 
 
 def _predictions(trained: Trained, evaluation: Tables, num_states: int) -> dict[str, Gaps]:
@@ -174,8 +187,8 @@ def _predictions(trained: Trained, evaluation: Tables, num_states: int) -> dict[
     first = slice(None, None, len(evaluation) // num_states)  # a row of each state
     seen, previous = evaluation.observations[first], evaluation.previous[first]
     told = predict_gaps(network, params, torch.tensor(seen), torch.tensor(previous))
-    data = Data.of(evaluation, network.config, network.scale.device)
-    looked = backed_up_gaps(network, params, data, uniform(network.num_actions))
+    data = Replay.of(evaluation, network.config, network.scale.device)
+    looked = backed_up_gaps(network, params, data)
     entry = torch.tensor(np.unique(evaluation.state_ids[first], return_inverse=True)[1])
     in_order = (part.cpu()[:, entry] for part in (looked.mean, looked.covariance))
     return {"": told, "+table": Gaps(*in_order)}
@@ -187,14 +200,12 @@ def compare(
     """Predictions of S states beside Monte Carlo: a row per member, state and action pair."""
     config = experiment.config
     found = gap_estimates(records, config.gammas, config.sigma, config.loadings, config.reward_clip)
-    assert found.state_rows is not None
-    assert found.actions is not None
     state, (a, b) = found.state_rows, found.actions.T
     frames = []
     for member, (gamma, kind) in enumerate(config.members):
         at = config.gammas.index(gamma)
         columns: dict[str, object] = {
-            "game": experiment.game, "coupling": experiment.coupling, "seed": seed,
+            "game": config.name, "coupling": experiment.noise, "seed": seed,
             "gamma": gamma, "kind": kind + how, "state": state, "a": a, "b": b,
             "mc_mean": found.mean[at], "mc_mean_error": found.mean_error[at],
             "mc": found.variance[at], "mc_error": found.variance_error[at],
@@ -208,27 +219,33 @@ def compare(
     return pd.concat(frames, ignore_index=True)
 
 
+def _average(gaps: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Equal-weight averages of the rows with the same keys; their simulations are independent."""
+    groups = gaps.groupby(keys, sort=False)
+    size, means = groups.size(), groups[[*_SIMULATED, *_PREDICTED]].mean()
+    for name in _SIMULATED:
+        squares = gaps[f"{name}_error"] ** 2
+        means[f"{name}_error"] = np.sqrt(squares.groupby([gaps[k] for k in keys]).sum()) / size
+    means["mc_covariance"] = groups["mc_covariance"].sum() / size**2
+    return means.reset_index()
+
+
 def by_state(gaps: pd.DataFrame) -> pd.DataFrame:
     """The rows of `compare` averaged over the action pairs of a state: all that a table needs."""
-    keys = ["game", "coupling", "seed", "gamma", "kind", "state"]
-    groups = gaps.groupby(keys, sort=False)
-    states = groups[["mc_mean", "mc", "mc_independent", *_PREDICTED]].mean()
-    size = groups.size()
-    for name in ("mc_mean_error", "mc_error", "mc_independent_error"):
-        states[name] = np.sqrt((gaps[name] ** 2).groupby([gaps[k] for k in keys]).sum()) / size
-    states["mc_covariance"] = groups["mc_covariance"].sum() / size**2
-    return states.reset_index()
+    return _average(gaps, ["game", "coupling", "seed", "gamma", "kind", "state"])
 
 
 def gap_table(gaps: pd.DataFrame) -> pd.DataFrame:
     """Table 1: a row per game, coupling, gamma and kind, from the gaps of all seeds.
 
-    gaps: the rows of `compare`, or of `by_state`: every state has the same weight.
+    gaps: the rows of `compare`, or of `by_state`: every state has the same weight. Its column
+    coupling says which noise the actions share.
 
     coupled, independent: average prediction / average Monte Carlo gap variance, the mean over
     seeds; *_interval: half a 95% interval, of the simulation (normal) and of the seeds (Student's
     t; none where there is one seed), at the given states: other states would give another average,
-    which it does not cover. mc_ratio: Monte Carlo's own independent / coupled.
+    which it does not cover. mc_ratio: Monte Carlo's own independent / coupled, with an interval by
+    the delta method.
     rank: Spearman correlation over states of predicted and simulated gap variance, the mean over
     seeds. reliability: share of the variance between the simulated gap variances of states that is
     not simulation noise; a perfect prediction's correlation would be about its square root.
@@ -237,38 +254,36 @@ def gap_table(gaps: pd.DataFrame) -> pd.DataFrame:
     gaps = by_state(gaps) if "a" in gaps else gaps
     keys = ["game", "coupling", "gamma", "kind"]
     for key, part in gaps.groupby(keys, sort=False):
-        one = part[part.seed == part.seed.iloc[0]]
-        mc, mc_independent, size = one.mc.mean(), one.mc_independent.mean(), len(one)
-        error = np.sqrt((one.mc_error**2).sum()) / size
-        own = np.sqrt((one.mc_independent_error**2).sum()) / size
-        shared = one.mc_covariance.sum() / size**2
-        ratio = mc_independent / mc
-        spread = own**2 + (ratio * error) ** 2 - 2.0 * ratio * shared
+        one = part[part.seed == part.seed.iloc[0]]  # all seeds have the same simulation
+        mc = _average(one, keys).iloc[0]
+        ratio = mc.mc_independent / mc.mc
+        spread = mc.mc_independent_error**2 + (ratio * mc.mc_error) ** 2
+        spread -= 2.0 * ratio * mc.mc_covariance
         row = dict(zip(keys, key, strict=True))
         by_seed = part.groupby("seed")
         for name in ("coupled", "independent"):
-            each = by_seed[name].mean() / mc
+            each = by_seed[name].mean() / mc.mc
             of_seeds, count = 0.0, len(each)
             if count > 1:
-                of_seeds = stats.t.ppf(0.975, count - 1) * each.std() / np.sqrt(count)
+                of_seeds = special.stdtrit(count - 1, 0.975) * each.std() / np.sqrt(count)
             row[name] = each.mean()
-            row[f"{name}_interval"] = np.hypot(of_seeds, 1.96 * each.mean() * error / mc)
-        row |= {"mc_ratio": ratio, "mc_ratio_interval": 1.96 * np.sqrt(max(spread, 0.0)) / mc}
+            row[f"{name}_interval"] = np.hypot(of_seeds, 1.96 * each.mean() * mc.mc_error / mc.mc)
+        row |= {"mc_ratio": ratio, "mc_ratio_interval": 1.96 * np.sqrt(max(spread, 0.0)) / mc.mc}
         ranks = [s[["coupled", "mc"]].rank().corr().iloc[0, 1] for _, s in by_seed]
         noise = (one.mc_error**2).mean() / max(one.mc.var(), 1e-300)
         row |= {"rank": np.mean(ranks), "reliability": max(0.0, 1.0 - noise)}
-        rows.append({**row, "mc": mc, "mc_error": error})
+        rows.append({**row, "mc": mc.mc, "mc_error": mc.mc_error})
     return pd.DataFrame(rows)
 
 
 def falls(curves: pd.DataFrame, curve: str) -> pd.Series:
     """First / last error of every block, the mean over seeds of each: index game, gamma, block.
 
-    curves: rows of `checkpoints.Metrics` with a column game, of one kind of network; all games and
+    curves: rows of `Trained.metrics` with a column game, of one kind of network; all games and
     seeds of the same steps.
     """
     part = curves[curves["curve"] == curve]
-    keys, blocks = ["game", "gamma"], list(BLOCKS)
+    keys, blocks = ["game", "gamma"], list(TD_BLOCKS)
     first, last = (
         part[part["step"] == step].groupby(keys, sort=False)[blocks].mean()
         for step in (part["step"].min(), part["step"].max())
@@ -276,32 +291,3 @@ def falls(curves: pd.DataFrame, curve: str) -> pd.Series:
     found = first / last
     found.columns.name = "block"
     return found.stack()
-
-
-def _claim(experiment: Experiment, home: Path) -> None:
-    """Make the folder this experiment's, or refuse it: its files are gone on from unseen.
-
-    What concerns training alone, the checkpoint itself compares.
-    """
-    here = {f.name: getattr(experiment, f.name) for f in fields(experiment) if f.name != "config"}
-    here["game"] = experiment.game
-    path = home / "settings.json"
-    if path.exists():
-        there = json.loads(path.read_text())
-        different = [f"{k}: {there.get(k)!r} there, {v!r} here" for k, v in here.items()
-                     if there.get(k) != v]  # fmt: skip
-        if different:
-            raise ValueError(f"{home} holds another experiment: {'; '.join(different)}")
-        return
-    home.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as part:
-        part.write_text(json.dumps(here, indent=1) + "\n")
-
-
-def _once(kind: type[Kind], path: Path, make: Callable[[], Kind]) -> Kind:
-    """What `path` holds, made if it is not there."""
-    if path.exists():
-        return kind.load(path)
-    made = make()
-    made.save(path)
-    return made

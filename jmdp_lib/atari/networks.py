@@ -24,18 +24,115 @@ steer the features of the other.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from itertools import product
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-from torch.nn import functional
+import numpy as np
 
-from jmdp_lib.atari.config import Config
+from jmdp_lib import checks
+from jmdp_lib.atari.tables import Tables
+from jmdp_lib.machine import extra
+
+with extra("torch"):
+    import torch
+    from torch import Tensor
+    from torch.nn import functional
 
 Params = dict[str, Tensor]
-_SIZES = ("config", "num_actions", "features")
-_CONVOLUTIONS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # (channels, kernel, stride)
+KINDS = ("gram", "local", "near")
+TD_BLOCKS = ("mu", "sigma_diag", "sigma_same", "sigma_cross", "sigma_pairs", "gap")
+_DIMENSIONS = ("hidden", "shared_dim", "near_dim", "local_dim", "place_dim")
+_TIMES = ("steps", "actions", "log_every", "eval_every", "save_every")
+_LEAST = dict.fromkeys((*_DIMENSIONS, *_TIMES), 1) | {"batch": 4, "seed": 0}
+_SIZES = ("config", "num_actions", "observation_size")
 _BITS = 20.0  # features in which siblings typically differ: how near is near, at the start
+
+
+@dataclass(frozen=True)
+class Config:
+    """What is learned, by which network, and how.
+
+    One run trains every (gamma, kind) at once, on the same batches: its *members*, E in all.
+
+    name: of the game; a checkpoint of another one is refused.
+    gammas, kinds: the members are their product. kinds: "gram" (the paper's), "local", "near".
+    sigma, loadings: reward shock sigma * w_a * U, E U = 0, E U^2 = 1; loadings (A,), default ones.
+    reward_clip: rewards are clipped to [-reward_clip, reward_clip], as Atari's usually are.
+    complete: the tables of a state are its whole law: one where the simulator is deterministic, all
+        of an enumerated lottery otherwise; a step averages over them. False: it draws one.
+    hidden: width of the two hidden layers. shared_dim, near_dim, local_dim, place_dim: dimensions
+        of v, q, u and f (see above).
+    steps, batch: SGD steps, queried states in each.
+    actions: how many actions of each state a step looks at, drawn afresh; all where there are less.
+    pair_share: share of a batch that is made of followed pairs (`Tables.pairs`).
+    learning_rate, final_rate: of Adam; a cosine leads from the first to their product.
+    weight_decay: of AdamW, as a rate: weights shrink by learning_rate * weight_decay a step.
+    polyak: rate of the target network's moving average; steps * polyak is about the number of times
+        that T_2 is applied: several 1 / (1 - gamma) are needed. 1: no target network.
+    block_weights: of the squared errors of TD_BLOCKS in the loss. The covariances between states
+        are small on average and peak where branches merge: at weight 1 the peaks are not learned.
+    log_every, eval_every, save_every: in steps. The last step is always logged and saved.
+    """
+
+    name: str = ""
+    gammas: tuple[float, ...] = (0.9,)
+    kinds: tuple[str, ...] = ("local",)
+    sigma: float = 0.0
+    loadings: tuple[float, ...] | None = None
+    reward_clip: float = 1.0
+    complete: bool = True
+    hidden: int = 512
+    shared_dim: int = 64
+    near_dim: int = 32
+    local_dim: int = 32
+    place_dim: int = 32
+    steps: int = 8_000
+    batch: int = 1_024
+    actions: int = 6
+    pair_share: float = 0.5
+    learning_rate: float = 1e-3
+    final_rate: float = 1e-2
+    weight_decay: float = 0.0
+    polyak: float = 0.2
+    block_weights: tuple[float, ...] = (1.0, 1.0, 1.0, 10.0, 10.0, 1.0)
+    seed: int = 0
+    log_every: int = 100
+    eval_every: int = 500
+    save_every: int = 1_000
+
+    def __post_init__(self) -> None:
+        if not self.gammas or not self.kinds:
+            raise ValueError("gammas and kinds must hold at least one entry each")
+        for gamma in self.gammas:
+            checks.discount(gamma)
+        for kind in self.kinds:
+            checks.one_of("kinds", kind, KINDS)
+        if len(set(self.members)) < len(self.members):
+            raise ValueError(f"every member must be named once, got {self.members}")
+        if self.loadings is not None:
+            checks.floats("loadings", self.loadings, "action")
+        if not isinstance(self.complete, bool):
+            raise ValueError(f"complete must be True or False, got {self.complete!r}")
+        for name, least in _LEAST.items():
+            checks.at_least(name, getattr(self, name), least)
+        for name in ("learning_rate", "final_rate", "polyak", "reward_clip"):
+            checks.positive(name, getattr(self, name))
+        for name in ("sigma", "weight_decay"):
+            if checks.finite(name, getattr(self, name)) < 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+        for name in ("pair_share", "polyak"):
+            checks.probability(name, getattr(self, name))
+        weights = checks.floats("block_weights", self.block_weights, "block")
+        if len(weights) != len(TD_BLOCKS) or min(weights) < 0:
+            raise ValueError(
+                f"block_weights must be {len(TD_BLOCKS)} numbers >= 0, for {', '.join(TD_BLOCKS)}; "
+                f"got {self.block_weights}"
+            )
+
+    @property
+    def members(self) -> tuple[tuple[float, str], ...]:
+        """(gamma, kind) of each member."""
+        return tuple(product(self.gammas, self.kinds))
 
 
 class Estimate(NamedTuple):
@@ -70,8 +167,8 @@ class Estimate(NamedTuple):
         )
 
 
-class Collapsed(NamedTuple):
-    """All that T_2 asks of a successor x, policy averaged out, each (E, ...).
+class PolicyMoments(NamedTuple):
+    """All that T_2 asks of a successor x: moments with the policy averaged out, each (E, ...).
 
     value: m(x) = E mu(x, A). single: Var Z(x, A) of one branch. merged: what C(x, A; x, B) of two
     branches in this one state has beyond <shared, shared> + <near, near>. shared, near:
@@ -97,7 +194,7 @@ def nearness(left: Tensor, right: Tensor) -> Tensor:
     return (2 * inner(left, right) - squares).clamp(max=0.0).exp()
 
 
-def collapse(estimate: Estimate, policy: Tensor) -> Collapsed:
+def policy_moments(estimate: Estimate, policy: Tensor) -> PolicyMoments:
     """m, Var_A mu + E C(x, A; x, A), |ubar|^2 + sum_a pi_a^2 d_a, vbar; policy (..., A).
 
     A and B are independent but may be the same action, and are then one branch: hence pi_a^2 d_a.
@@ -109,23 +206,23 @@ def collapse(estimate: Estimate, policy: Tensor) -> Collapsed:
     merged = (policy[..., None] * local).sum(-2).square().sum(-1) + (policy**2 * own).sum(-1)
     single = spread + (policy * variance).sum(-1)
     vbar, qbar = ((policy[..., None] * part).sum(-2) for part in (shared, near))
-    return Collapsed(value, single, merged, vbar, qbar, place)
+    return PolicyMoments(value, single, merged, vbar, qbar, place)
 
 
 @dataclass(frozen=True, eq=False)
 class Network:
     """Everything of the ensemble that is not learned.
 
-    num_actions: A. features: width of the input.
+    num_actions: A. observation_size: D.
     gammas: (E,). local: (E,) 0 for kind "gram", 1 for others. near: (E,) 1 for kind "near".
     shock: (A,) sigma w_a.
-    mean_offset, mean_scale, scale: (E,) units of mu and C (see `data.network_for`): the outputs
-    of the last layers are near one in size at every discount.
+    mean_offset, mean_scale, scale: (E,) units of mu and C, so that the outputs of the last layers
+    are near one in size at every discount.
     """
 
     config: Config
     num_actions: int
-    features: int
+    observation_size: int
     gammas: Tensor
     local: Tensor
     near: Tensor
@@ -133,6 +230,44 @@ class Network:
     mean_offset: Tensor
     mean_scale: Tensor
     scale: Tensor
+
+    @classmethod
+    def of(cls, tables: Tables, config: Config, device: str | torch.device = "cpu") -> Network:
+        """The ensemble that fits the tables, in units taken from their rewards.
+
+        Rewards of mean r and variance s^2 in every step give returns of mean r / (1 - gamma) and
+        variance (s^2 + shock) / (1 - gamma^2); of the shock, what "local" has to learn comes a step
+        later. Only a unit: it need not be right.
+        """
+        num_actions = tables.num_actions
+        loadings = np.ones(num_actions) if config.loadings is None else np.array(config.loadings)
+        checks.same_shape("loadings", loadings.shape, (num_actions,), "(num_actions,)")
+        rewards = np.clip(tables.rewards, -config.reward_clip, config.reward_clip)
+        gamma = np.array([gamma for gamma, _ in config.members])
+        local = np.array([kind != "gram" for _, kind in config.members], dtype=float)
+        spread = float(rewards.var()) + 1e-6  # rewards may all be equal
+        shock = config.sigma**2 * float(np.mean(loadings**2)) * np.where(local > 0, gamma**2, 1.0)
+
+        def tensor(values: object) -> Tensor:
+            return torch.as_tensor(values, dtype=torch.float32, device=device)
+
+        return cls(
+            config,
+            num_actions,
+            tables.observations.shape[1],
+            gammas=tensor(gamma),
+            local=tensor(local),
+            near=tensor([float(kind == "near") for _, kind in config.members]),
+            shock=tensor(config.sigma * loadings),
+            mean_offset=tensor(rewards.mean() / (1 - gamma)),
+            mean_scale=tensor(np.sqrt(spread / (1 - gamma**2))),
+            scale=tensor((spread + shock) / (1 - gamma**2)),
+        )
+
+    @property
+    def policy(self) -> Tensor:
+        """(A,) what every branch plays: uniform random actions."""
+        return torch.full((self.num_actions,), 1.0 / self.num_actions, device=self.scale.device)
 
     @property
     def units(self) -> Params:
@@ -142,6 +277,7 @@ class Network:
     def initial(self, generator: torch.Generator) -> Params:
         """He-uniform weights, drawn on the CPU: the same for every member and device."""
         config, params = self.config, {}
+        width = 9 * self.observation_size + self.num_actions + 1  # of `ram_features`
 
         def layer(name: str, *shape: int, fan_in: float, gain: float = 6.0) -> None:
             weight = (2 * torch.rand(shape, generator=generator) - 1) * (gain / fan_in) ** 0.5
@@ -150,18 +286,12 @@ class Network:
                 params[part] = member.contiguous().to(self.scale.device)
 
         outputs = self.num_actions * sum(self._sizes)
-        for trunk, width in (("mean", self.num_actions), ("sigma", outputs)):
-            if config.image:
-                channels = config.image[0]
-                for i, (out, kernel, _) in enumerate(_CONVOLUTIONS):
-                    fan_in = channels * kernel**2
-                    layer(f"{trunk}_conv{i}", channels, kernel, kernel, out, fan_in=fan_in)
-                    channels = out
-            layer(f"{trunk}_0", self.features, config.hidden, fan_in=self.features)
+        for trunk, size in (("mean", self.num_actions), ("sigma", outputs)):
+            layer(f"{trunk}_0", width, config.hidden, fan_in=width)
             layer(f"{trunk}_1", config.hidden, config.hidden, fan_in=config.hidden)
-            layer(f"{trunk}_2", config.hidden, width, fan_in=config.hidden, gain=3.0)
+            layer(f"{trunk}_2", config.hidden, size, fan_in=config.hidden, gain=3.0)
         # Two states that differ in _BITS features are at distance one.
-        layer("place", self.features, config.place_dim, fan_in=_BITS * config.place_dim, gain=3.0)
+        layer("place", width, config.place_dim, fan_in=_BITS * config.place_dim, gain=3.0)
         return params
 
     @property
@@ -174,10 +304,10 @@ class Network:
         """Observations (..., D) uint8 and previous actions (...)."""
         batch = observations.shape[:-1]
         flat, last = observations.reshape(-1, observations.shape[-1]), previous.reshape(-1)
-        seen = self._seen(params, flat, last)
-        mean = self._dense(params, "mean", seen["mean"])
-        out = self._dense(params, "sigma", seen["sigma"])
-        place = torch.baddbmm(params["place_bias"], seen["sigma"], params["place"])
+        seen = ram_features(flat, last, self.num_actions)
+        seen = seen.expand(len(self.scale), *seen.shape)
+        mean, out = (_dense(params, trunk, seen) for trunk in ("mean", "sigma"))
+        place = torch.baddbmm(params["place_bias"], seen, params["place"])
         mean = self.mean_offset[:, None, None] + self.mean_scale[:, None, None] * mean
         members, shape = len(out), (*batch, self.num_actions)
         shared, near, local, own = out.reshape(members, *shape, -1).split(self._sizes, -1)
@@ -199,37 +329,13 @@ class Network:
             place.reshape(members, *batch, -1),
         )
 
-    def _seen(self, params: Params, observations: Tensor, previous: Tensor) -> dict[str, Tensor]:
-        """What each trunk's dense layers see of B observations, (E, B, features)."""
-        if not self.config.image:
-            x = ram_features(observations, previous, self.num_actions)
-            x = x.expand(len(self.scale), *x.shape)
-            return {"mean": x, "sigma": x}
-        hot = functional.one_hot(previous, self.num_actions + 1).float()
-        hot = hot.expand(len(self.scale), *hot.shape)
-        return {
-            trunk: torch.cat([self._convolved(params, trunk, observations), hot], -1)
-            for trunk in ("mean", "sigma")
-        }
 
-    def _dense(self, params: Params, trunk: str, x: Tensor) -> Tensor:
-        """(E, B, outputs)."""
-        for i in range(3):
-            x = torch.baddbmm(params[f"{trunk}_{i}_bias"], x, params[f"{trunk}_{i}"])
-            x = functional.relu(x) if i < 2 else x
-        return x
-
-    def _convolved(self, params: Params, name: str, observations: Tensor) -> Tensor:
-        """(E, B, features) of frames; one group of channels per member."""
-        assert self.config.image is not None
-        members, count = len(self.scale), len(observations)
-        x = observations.reshape(count, *self.config.image).float() / 255
-        x = x.repeat(1, members, 1, 1)
-        for i, (_, _, stride) in enumerate(_CONVOLUTIONS):
-            weight = params[f"{name}_conv{i}"].permute(0, 4, 1, 2, 3).flatten(0, 1)
-            bias = params[f"{name}_conv{i}_bias"].flatten()
-            x = functional.relu(functional.conv2d(x, weight, bias, stride, groups=members))
-        return x.reshape(count, members, -1).transpose(0, 1)
+def _dense(params: Params, trunk: str, x: Tensor) -> Tensor:
+    """(E, B, outputs) of one trunk, for inputs (E, B, features)."""
+    for i in range(3):
+        x = torch.baddbmm(params[f"{trunk}_{i}_bias"], x, params[f"{trunk}_{i}"])
+        x = functional.relu(x) if i < 2 else x
+    return x
 
 
 def ram_features(observations: Tensor, previous: Tensor, num_actions: int) -> Tensor:
@@ -241,16 +347,42 @@ def ram_features(observations: Tensor, previous: Tensor, num_actions: int) -> Te
     return torch.cat(parts, -1)
 
 
-def num_features(config: Config, num_actions: int, observation_size: int) -> int:
-    """Width of the first dense layer's input."""
-    if config.image is None:
-        return 9 * observation_size + num_actions + 1
-    channels, height, width = config.image
-    if channels * height * width != observation_size:
-        raise ValueError(f"image {config.image} does not have {observation_size} bytes")
-    for out, kernel, stride in _CONVOLUTIONS:
-        channels = out
-        height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
-    if min(height, width) < 1:
-        raise ValueError(f"image {config.image} is too small for the convolutions")
-    return channels * height * width + num_actions + 1
+@dataclass(frozen=True, eq=False)
+class Gaps:
+    """Predicted gaps Z(s, a) - Z(s, b) for S states and E members.
+
+    mean: (E, S, A). covariance: (E, S, A, A). Entry [e, s, a, b] of gap_mean, coupled and
+    independent is about Z(s, a) - Z(s, b): its mean, its variance where both actions share one
+    table, and its variance were their returns independent.
+    """
+
+    mean: Tensor
+    covariance: Tensor
+
+    @property
+    def gap_mean(self) -> Tensor:
+        """E Z(s, a) - E Z(s, b)."""
+        return self.mean[..., :, None] - self.mean[..., None, :]
+
+    @property
+    def independent(self) -> Tensor:
+        """Var Z(s, a) + Var Z(s, b)."""
+        variance = self.covariance.diagonal(dim1=-2, dim2=-1)
+        return variance[..., :, None] + variance[..., None, :]
+
+    @property
+    def coupled(self) -> Tensor:
+        """Var Z(s, a) + Var Z(s, b) - 2 Cov."""
+        return self.independent - 2 * self.covariance
+
+
+@torch.no_grad()
+def predict_gaps(network: Network, params: Params, observations: Tensor, previous: Tensor) -> Gaps:
+    """The gaps at states seen as observations (S, D) uint8 with previous actions (S,)."""
+    device = network.scale.device
+    parts = [
+        network(params, seen.to(device), last.to(device))
+        for seen, last in zip(observations.split(256), previous.split(256), strict=True)
+    ]
+    mean = torch.cat([part.mean for part in parts], 1)
+    return Gaps(mean, torch.cat([part.covariance for part in parts], 1))

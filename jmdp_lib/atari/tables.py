@@ -1,24 +1,76 @@
-"""Queried outcome tables: what the emulator hands to the learner."""
+"""Queried outcome tables, what the emulator hands to the learner; those of a tabular JMDP too."""
 
 from __future__ import annotations
 
+import os
+import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any, Self, get_type_hints
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from jmdp_lib import checks
-from jmdp_lib.atari.archive import Archive
 from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.files import replacing
+from jmdp_lib.model import JMDP
 
 Bytes = NDArray[np.uint8]
 Flags = NDArray[np.bool_]
+_PAIR_STEPS = 4  # for which `tables_of` follows two branches
+
+
+class Arrays:
+    """A frozen dataclass of arrays whose types and axes are checked; an .npz file holds it."""
+
+    @classmethod
+    def layout(cls) -> dict[str, tuple[type, list[str]]]:
+        """Type and axes of each array, as its annotation says."""
+        hints = get_type_hints(cls, include_extras=True).items()
+        notes = {name: hint.__metadata__ for name, hint in hints if hasattr(hint, "__metadata__")}
+        return {name: (kind, axes.split(", ")) for name, (kind, axes) in notes.items()}
+
+    def __post_init__(self) -> None:
+        sizes = {"2": 2}  # of each axis, as the first array that has it says
+        for name, (kind, axes) in self.layout().items():
+            found = np.asarray(getattr(self, name))
+            if not np.can_cast(found.dtype, kind, "same_kind"):
+                raise ValueError(f"{name} must be of type {kind.__name__}, got {found.dtype}")
+            shape = zip(axes, (*found.shape, *[0] * len(axes)), strict=False)
+            expected = tuple(sizes.setdefault(axis, size) for axis, size in shape)
+            checks.same_shape(name, found.shape, expected, f"({', '.join(axes)})")
+
+    @classmethod
+    def zeros(cls, **sizes: int) -> Self:
+        """To be filled: all arrays with the given sizes of their axes."""
+        known, layout = sizes | {"2": 2}, cls.layout().items()
+        return cls(**{name: np.zeros([known[a] for a in axes], k) for name, (k, axes) in layout})
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self], **given: Any) -> Self:
+        """One collection after the other; what is given is not joined."""
+        names = cls.layout().keys() - given.keys()
+        return cls(**{n: np.concatenate([getattr(p, n) for p in parts]) for n in names}, **given)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all fields; a run that is killed leaves no half of a file."""
+        with replacing(path) as part, part.open("wb") as file:
+            np.savez(file, **vars(self))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what `save` wrote; no code in the file is executed."""
+        try:
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+                return cls(**{f.name: arrays[f.name] for f in fields(cls)})  # type: ignore[arg-type]
+        except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{path} holds no {cls.__name__}: {error}") from error
 
 
 @dataclass(frozen=True, eq=False)
-class Tables(Archive):
+class Tables(Arrays):
     """N outcome tables of queried JMDP states, m of the game's A actions in each.
 
     Attributes:
@@ -41,38 +93,35 @@ class Tables(Archive):
     """
 
     num_actions: int
-    actions: Ints
-    observations: Bytes
-    previous: Ints
-    rewards: Floats
-    next_observations: Bytes
-    next_previous: Ints
-    terminated: Flags
-    next_ids: Ints
-    state_ids: Ints
-    weights: Floats
-    pairs: Ints
+    actions: Annotated[Ints, np.int64, "N, m"]
+    observations: Annotated[Bytes, np.uint8, "N, D"]
+    previous: Annotated[Ints, np.int64, "N"]
+    rewards: Annotated[Floats, np.float64, "N, m"]
+    next_observations: Annotated[Bytes, np.uint8, "N, m, D"]
+    next_previous: Annotated[Ints, np.int64, "N, m"]
+    terminated: Annotated[Flags, np.bool_, "N, m"]
+    next_ids: Annotated[Ints, np.int64, "N, m"]
+    state_ids: Annotated[Ints, np.int64, "N"]
+    weights: Annotated[Floats, np.float64, "N"]
+    pairs: Annotated[Ints, np.int64, "P, 2"]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "num_actions", int(self.num_actions))  # an array in a file
-        for name, axes in (("rewards", "(N, m)"), ("observations", "(N, D)")):
-            if np.ndim(getattr(self, name)) != 2:
-                found = np.shape(getattr(self, name))
-                raise ValueError(f"{name} must have shape {axes}, got {found}")
-        (n, m), d = np.shape(self.rewards), np.shape(self.observations)[1]
-        for name, shape, meaning in (
-            ("actions", (n, m), "(N, m)"),
-            ("observations", (n, d), "(N, D)"),
-            ("previous", (n,), "(N,)"),
-            ("next_observations", (n, m, d), "(N, m, D)"),
-            ("next_previous", (n, m), "(N, m)"),
-            ("terminated", (n, m), "(N, m)"),
-            ("next_ids", (n, m), "(N, m)"),
-            ("state_ids", (n,), "(N,)"),
-            ("weights", (n,), "(N,)"),
-            ("pairs", (len(self.pairs), 2), "(P, 2)"),
+        super().__post_init__()
+        actions, last = self.actions, self.num_actions
+        if not len(self):
+            raise ValueError("tables must hold at least one row, got none")
+        unordered = (actions < 0) | (actions >= last)
+        unordered[:, 1:] |= actions[:, 1:] <= actions[:, :-1]
+        for name, wrong, why in (
+            ("rewards", ~np.isfinite(self.rewards), "is not finite"),
+            ("weights", ~(np.isfinite(self.weights) & (self.weights > 0)), "is not positive"),
+            ("actions", unordered, f"is out of order or not one of the {last} actions"),
+            ("previous", _outside(self.previous, last + 1), f"is not in 0..{last}"),
+            ("next_previous", _outside(self.next_previous, last + 1), f"is not in 0..{last}"),
+            ("pairs", _outside(self.pairs, len(self)), f"is not one of the {len(self)} rows"),
         ):
-            checks.same_shape(name, getattr(self, name).shape, shape, meaning)
+            checks.refuse(name, getattr(self, name), wrong, why, ("row", "column")[: wrong.ndim])
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -80,11 +129,95 @@ class Tables(Archive):
     @staticmethod
     def concatenate(parts: Sequence[Tables]) -> Tables:
         """One collection after the other; pairs keep pointing at their rows."""
-        joined: dict[str, Any] = {
-            f.name: np.concatenate([getattr(part, f.name) for part in parts])
-            for f in fields(Tables)
-            if f.name not in ("num_actions", "pairs")
-        }
-        offsets = np.cumsum([0, *(len(part) for part in parts[:-1])])
-        pairs = [part.pairs + start for part, start in zip(parts, offsets, strict=True)]
-        return Tables(parts[0].num_actions, **joined, pairs=np.concatenate(pairs))
+        starts = np.cumsum([0, *(len(part) for part in parts[:-1])])
+        pairs = [part.pairs + start for part, start in zip(parts, starts, strict=True)]
+        actions = parts[0].num_actions
+        return Tables.joined(parts, num_actions=actions, pairs=np.concatenate(pairs))
+
+    @property
+    def checksum(self) -> int:
+        """Of everything: it tells one collection of tables from another."""
+        found = 0
+        for array in vars(self).values():
+            found = zlib.crc32(np.ascontiguousarray(array).tobytes(), found)
+        return found
+
+
+def _outside(values: Ints, size: int) -> Flags:
+    return (values < 0) | (values >= size)
+
+
+def with_shock(jm: JMDP, sigma: float, loadings: Sequence[float] | None = None) -> JMDP:
+    """R(a) + sigma w_a U with U = +-1 fair, one per table: the tables twice, at half the weight."""
+    weights = np.ones(jm.num_actions) if loadings is None else np.asarray(loadings, dtype=float)
+    checks.same_shape("loadings", weights.shape, (jm.num_actions,), "(num_actions,)")
+    shock = checks.real("sigma", sigma) * weights
+    return JMDP.from_tables(
+        np.tile(jm.table_states, 2), np.tile(jm.probs / 2, 2),
+        np.concatenate([jm.rewards + shock, jm.rewards - shock]),
+        np.tile(jm.next_states, (2, 1)), jm.num_states, jm.gamma,
+    )  # fmt: skip
+
+
+def tables_of(jm: JMDP, observations: ArrayLike, num_pairs: int = 0, seed: int = 0) -> Tables:
+    """All tables of a JMDP whose states are seen as observations (S, D) uint8.
+
+    So training meets a model with a known answer. Pairs: from a uniform state, two distinct actions
+    of one table, then up to four steps with uniform independent actions until the branches meet;
+    about `num_pairs` of them. No state ends: absorbing ones go on.
+    """
+    seen: Bytes = np.asarray(observations)
+    if seen.dtype != np.uint8 or seen.ndim != 2 or len(seen) != jm.num_states:
+        raise ValueError(
+            f"observations must be uint8 of shape ({jm.num_states}, D), got {seen.dtype} "
+            f"of shape {seen.shape}"
+        )
+    count = jm.probs.size
+    return Tables(
+        num_actions=jm.num_actions,
+        actions=np.tile(np.arange(jm.num_actions), (count, 1)),
+        observations=seen[jm.table_states],
+        previous=np.full(count, jm.num_actions),
+        rewards=jm.rewards,
+        next_observations=seen[jm.next_states],
+        next_previous=np.full(jm.next_states.shape, jm.num_actions),
+        terminated=np.zeros(jm.next_states.shape, dtype=bool),
+        next_ids=jm.next_states,
+        state_ids=jm.table_states,
+        weights=jm.probs,
+        pairs=_followed(jm, num_pairs, checks.generator(seed)),
+    )
+
+
+def _followed(jm: JMDP, num_pairs: int, rng: np.random.Generator) -> Ints:
+    """(P, 2) rows of the states where two branches of one query stood before they met."""
+    found, size = [np.empty((0, 2), dtype=np.int64)], 0
+    while size < num_pairs and jm.num_actions > 1:
+        table = _draw(jm, rng.integers(jm.num_states, size=num_pairs), rng)
+        first = rng.integers(jm.num_actions, size=num_pairs)
+        other = (first + rng.integers(1, jm.num_actions, size=num_pairs)) % jm.num_actions
+        left, right = jm.next_states[table, first], jm.next_states[table, other]
+        before = size
+        for _ in range(_PAIR_STEPS):
+            apart = left != right
+            left, right = left[apart], right[apart]
+            ends = np.stack([left, right], 1)
+            width = jm.starts[ends + 1] - jm.starts[ends]
+            found.append(jm.starts[ends] + (rng.random(ends.shape) * width).astype(int))
+            size += len(ends)
+            left, right = (
+                jm.next_states[_draw(jm, x, rng), rng.integers(jm.num_actions, size=len(x))]
+                for x in (left, right)
+            )
+        if size == before:
+            break  # no two branches ever part
+    return rng.permutation(np.concatenate(found))[:num_pairs]
+
+
+def _draw(jm: JMDP, states: Ints, rng: np.random.Generator) -> Ints:
+    """A table of each state."""
+    cumulative: Floats = np.cumsum(jm.probs)
+    before = np.concatenate([[0.0], cumulative])[jm.starts[states]]
+    point = before + rng.random(len(states)) * (cumulative[jm.starts[states + 1] - 1] - before)
+    table = np.searchsorted(cumulative, point, side="right")
+    return np.clip(table, jm.starts[states], jm.starts[states + 1] - 1)

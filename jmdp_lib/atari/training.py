@@ -10,24 +10,28 @@ one on an H200.
 
 from __future__ import annotations
 
+import csv
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from jmdp_lib import checks
-from jmdp_lib.atari import checkpoints
-from jmdp_lib.atari.config import BLOCKS, Config
-from jmdp_lib.atari.data import Data, fingerprint, network_for
-from jmdp_lib.atari.evaluation import Policy, expected_errors, look_ahead, uniform
-from jmdp_lib.atari.losses import block_errors
-from jmdp_lib.atari.networks import Network, Params, num_features
-from jmdp_lib.atari.sampled import sampled_errors
+from jmdp_lib.atari.networks import TD_BLOCKS, Config, Network, Params
+from jmdp_lib.atari.replay import Replay
 from jmdp_lib.atari.tables import Tables
-from jmdp_lib.machine import progress as show_progress
+from jmdp_lib.atari.td_errors import block_errors, expected_errors, sampled_errors
+from jmdp_lib.files import replacing
+from jmdp_lib.machine import extra, progress
+
+with extra("torch"):
+    import torch
+    from torch import Tensor
+
+COLUMNS = ("step", "seed", "gamma", "kind", "curve", *TD_BLOCKS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,19 +44,25 @@ class Trained:
 
     @property
     def metrics(self) -> Path:
-        """The curves, as `checkpoints.Metrics` writes them."""
+        """The curves: a CSV with a row per member, curve and logged step, mean squared errors.
+
+        curve "td": what is descended, of covariances C, the mean over the last log_every steps;
+        "sampled": the paper's TD errors of a batch of held-out states at this step; "expected":
+        errors of the expected backup, of C, on held-out tables at this step; "expected_raw": the
+        same in the paper's coordinates, Sigma = C + mu mu'.
+        """
         return self.folder / "metrics.csv"
 
     @staticmethod
     def load(folder: str | Path, device: str = "cpu") -> Trained:
         """The run in a folder as its last checkpoint has it: no tables are needed to predict."""
         place, folder = require_device(device), Path(folder)
-        state = checkpoints.load(folder / "checkpoint.pt")
-        config, actions = Config(**state["config"]), state["shape"]["num_actions"]
-        size = num_features(config, actions, state["shape"]["observation size"])
+        state = load_checkpoint(folder / "checkpoint.pt")
+        of_config = {name: state["of"][name] for name in asdict(Config())}
+        sizes = (state["of"]["num_actions"], state["of"]["observation size"])
         units = {name: unit.to(place) for name, unit in state["units"].items()}
         params = {name: weight.to(place) for name, weight in state["params"].items()}
-        return Trained(Network(config, actions, size, **units), params, folder)
+        return Trained(Network(Config(**of_config), *sizes, **units), params, folder)
 
 
 def require_device(name: str) -> torch.device:
@@ -87,64 +97,51 @@ def train(
     config: Config,
     folder: str | Path,
     held_out: Tables | None = None,
-    policy: Policy | None = None,
     device: str = "cpu",
 ) -> Trained:
     """Learn the moments of all members; metrics.csv and checkpoint.pt grow in `folder`.
 
-    held_out: complete tables for the error of the expected backup. policy: uniform by default.
-    A checkpoint in the folder is gone on from, if it is of this very run, and refused otherwise; on
-    another kind of device only a finished one is taken.
+    held_out: complete tables with all actions, for the errors on states never trained on. The
+    policy is uniform. A checkpoint in the folder is gone on from if it is of this very run, and
+    refused otherwise; on another kind of device only a finished one is taken.
     """
-    place = require_device(device)
-    network = network_for(tables, config, place)
-    data = Data.of(tables, config, place)
+    place, folder = require_device(device), Path(folder)
+    network = Network.of(tables, config, place)
     check = None
     if held_out is not None:
         sizes = (tables.num_actions, tables.observations.shape[1])
-        checks.same_shape(
-            "held_out", (held_out.num_actions, held_out.observations.shape[1]), sizes,
-            "(num_actions, observation size)",
-        )  # fmt: skip
-        check = Data.of(held_out, config, place)
-    policy = policy or uniform(tables.num_actions)
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    shape = {
+        there = (held_out.num_actions, held_out.observations.shape[1])
+        checks.same_shape("held_out", there, sizes, "(num_actions, observation size)")
+        check = Replay.of(held_out, config, place)
+    of_run = {
+        **asdict(config),
         "num_actions": tables.num_actions,
         "observation size": tables.observations.shape[1],
-        "checksum": fingerprint(tables),
-        "held-out checksum": 0 if held_out is None else fingerprint(held_out),
+        "checksum of the tables": tables.checksum,
+        "checksum of the held-out tables": None if held_out is None else held_out.checksum,
     }
-    with torch.no_grad():
-        acts = policy(data.observations[:64], data.previous[:64])
-    run = _Run.start(network, shape, acts, folder)
-    metrics = checkpoints.Metrics(folder / "metrics.csv", config, run.step if run.resumed else None)
-
+    run = _Run(network, Replay.of(tables, config, place), folder, of_run)
     watched = replace(config, complete=False, batch=min(config.batch, 256))
 
-    def log_sampled(step: int) -> None:
+    def log_sampled() -> None:
         """A fresh batch each time, by the step's own stream: a resumed run draws the same."""
         if check is not None:
-            stream = _generator(place, config.seed, 2, step)
+            stream = _generator(place, config.seed, 2, run.step)
             batch, followed = check.sample(watched, stream)
-            errors = sampled_errors(network, run.online, batch, followed, policy, stream)
-            metrics.append(step, "sampled", errors)
+            run.log("sampled", sampled_errors(network, run.online, batch, followed, stream))
 
-    def log_expected(step: int) -> None:
+    def log_expected() -> None:
         if check is not None:
             for curve, raw in (("expected", False), ("expected_raw", True)):
-                errors = expected_errors(network, run.online, check, policy, raw)
-                metrics.append(step, curve, errors)
+                run.log(curve, expected_errors(network, run.online, check, raw))
 
-    if not run.resumed:
-        log_sampled(0)
-        log_expected(0)
-    bar = show_progress(config.steps, config.name, "step")
+    if not run.rows and not run.step:
+        log_sampled()
+        log_expected()
+    bar = progress(config.steps, config.name, "step")
     bar.update(run.step)
-    advance = _Steps(run, data, policy)
     while run.step < config.steps:
-        run.window.append(advance())
+        run.advance()
         bar.update()
         last = run.step == config.steps
         if run.step % config.log_every == 0 or last:
@@ -152,103 +149,122 @@ def train(
             run.window.clear()
             if not bool(mean.isfinite().all()):
                 raise FloatingPointError(f"TD errors are no longer finite at step {run.step}")
-            metrics.append(run.step, "td", mean)
-            log_sampled(run.step)
+            run.log("td", mean)
+            log_sampled()
             bar.set_postfix(mu=f"{float(mean[0].mean()):.2g}", gap=f"{float(mean[-1].mean()):.2g}")
         if run.step % config.eval_every == 0 or last:
-            log_expected(run.step)
+            log_expected()
         if run.step % config.save_every == 0 or last:
             run.save()
     bar.close()
+    run.write_metrics()
     return Trained(network, run.online, folder)
 
 
-@dataclass(eq=False)
 class _Run:
-    """All that changes during a run, and so all that a checkpoint holds."""
+    """All that changes during a run, and so all that a checkpoint holds.
 
-    network: Network
-    shape: dict[str, int]
-    policy: Tensor  # (n, A) what it does at the first states
-    path: Path
-    online: Params
-    target: Params
-    optimiser: torch.optim.AdamW
-    generator: torch.Generator
-    weights: Tensor  # (len(BLOCKS), E) of the mean squared errors in the loss
-    step: int
-    resumed: bool
-    window: list[Tensor]  # errors (len(BLOCKS), E) of the steps since the last logged one
+    A step is a few hundred small kernels. On a GPU they are recorded as one graph after a few
+    steps, and replayed: launching them one by one takes longer than running them.
 
-    @classmethod
-    def start(cls, network: Network, shape: dict[str, int], policy: Tensor, folder: Path) -> _Run:
+    step: steps done. window: errors (len(TD_BLOCKS), E) of the steps since the last logged one.
+    rows: of metrics.csv. weights: (len(TD_BLOCKS), E) of the mean squared errors in the loss.
+    """
+
+    def __init__(
+        self, network: Network, data: Replay, folder: Path, of_run: Mapping[str, object]
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         config, device = network.config, network.scale.device
-        path = folder / "checkpoint.pt"
-        state = None
-        if path.exists():
-            state = checkpoints.load(path)
-            checkpoints.check_fits(path, state, config, shape, policy)
-        online = network.initial(_generator(torch.device("cpu"), config.seed, 0))
+        self.network, self.data, self.folder, self.of_run = network, data, folder, of_run
+        self.path = folder / "checkpoint.pt"
+        self.step, self.window, self.rows = 0, list[Tensor](), list[tuple[Any, ...]]()
+        self.online = network.initial(_generator(torch.device("cpu"), config.seed, 0))
+        self.generator = _generator(device, config.seed, 1)
+        state = load_checkpoint(self.path) if self.path.exists() else {}
         if state:
-            online = {name: state["params"][name].to(device) for name in online}
-        for weight in online.values():
+            refuse_other(self.path, state["of"], of_run)
+            self.online = {name: state["params"][name].to(device) for name in self.online}
+        self.target = {name: weight.clone() for name, weight in self.online.items()}
+        for weight in self.online.values():
             weight.requires_grad_(True)
-        target = {name: weight.detach().clone() for name, weight in online.items()}
-        graph = device.type == "cuda"
-        optimiser = torch.optim.AdamW(
-            online.values(),
-            lr=torch.tensor(config.learning_rate, device=device) if graph else config.learning_rate,
+        self.on_gpu = device.type == "cuda"
+        rate = config.learning_rate
+        self.optimiser = torch.optim.AdamW(
+            self.online.values(),
+            lr=torch.tensor(rate, device=device) if self.on_gpu else rate,
             weight_decay=config.weight_decay,
-            capturable=graph,
+            capturable=self.on_gpu,
         )
-        generator = _generator(device, config.seed, 1)
-        step = int(state["step"]) if state else 0
+        units = torch.stack([network.mean_scale, *[network.scale] * (len(TD_BLOCKS) - 1)])
+        self.weights = torch.tensor(config.block_weights, device=device)[:, None] / units**2
+        self.warm_up = 3  # steps before the graph is recorded
+        self.graph: torch.cuda.CUDAGraph | None = None
         if state:
-            target = {name: state["target"][name].to(device) for name in target}
-        if state and step < config.steps:
-            there = state.get("device", device.type)
-            if there != device.type:
-                raise ValueError(f"{path} was written on {there!r}: go on with device={there!r}")
-            # Rates and flags are this run's: a graph replays a rate that is not on its device as
-            # the number that it was when the graph was recorded.
-            optimiser.load_state_dict(
-                {**optimiser.state_dict(), "state": state["optimiser"]["state"]}
-            )
-            generator.set_state(state["generator"])
-        units = torch.stack([network.mean_scale, *[network.scale] * (len(BLOCKS) - 1)])
-        weights = torch.tensor(config.block_weights, device=device)[:, None] / units**2
-        return cls(
-            network, shape, policy, path, online, target, optimiser, generator, weights, step,
-            bool(state), [blocks.to(device) for blocks in state["window"]] if state else [],
-        )  # fmt: skip
+            self._go_on(state)
+
+    def _go_on(self, state: dict[str, Any]) -> None:
+        """Take over everything else from a checkpoint of this run."""
+        device = self.network.scale.device
+        self.step, self.rows = state["step"], state["rows"]
+        self.window = [blocks.to(device) for blocks in state["window"]]
+        self.target = {name: state["target"][name].to(device) for name in self.target}
+        if self.step == self.network.config.steps:
+            return
+        there = state["device"]
+        if there != device.type:
+            raise ValueError(f"{self.path} was written on {there!r}: go on with device={there!r}")
+        # Rates and flags are this run's: a graph replays a rate that is not on its device as the
+        # number that it was when the graph was recorded.
+        own = self.optimiser.state_dict()
+        self.optimiser.load_state_dict({**own, "state": state["optimiser"]["state"]})
+        self.generator.set_state(state["generator"])
+
+    def log(self, curve: str, blocks: Tensor) -> None:
+        """A row of metrics.csv for each member; blocks: (len(TD_BLOCKS), E)."""
+        config = self.network.config
+        for member, values in zip(config.members, blocks.T.tolist(), strict=True):
+            self.rows.append((self.step, config.seed, *member, curve, *values))
+
+    def write_metrics(self) -> None:
+        """metrics.csv as the rows are now."""
+        with replacing(self.folder / "metrics.csv") as part, part.open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([COLUMNS, *self.rows])
 
     def save(self) -> None:
-        checkpoints.save(
-            self.path,
-            {
-                "config": asdict(self.network.config),
-                "shape": self.shape,
-                "policy": self.policy,
-                "units": self.network.units,
-                "device": self.network.scale.device.type,
-                "step": self.step,
-                "params": {name: w.detach() for name, w in self.online.items()},
-                "target": self.target,
-                "optimiser": self.optimiser.state_dict(),
-                "generator": self.generator.get_state(),
-                "window": self.window,
-            },
-        )
+        """The metrics, then the checkpoint: tensors, numbers and strings only."""
+        self.write_metrics()
+        with replacing(self.path) as part:
+            torch.save(
+                {
+                    "of": dict(self.of_run),
+                    "units": self.network.units,
+                    "device": self.network.scale.device.type,
+                    "step": self.step,
+                    "rows": self.rows,
+                    "window": self.window,
+                    "params": {name: w.detach() for name, w in self.online.items()},
+                    "target": self.target,
+                    "optimiser": self.optimiser.state_dict(),
+                    "generator": self.generator.get_state(),
+                },
+                part,
+            )
 
-    def advance(self, data: Data, policy: Policy) -> Tensor:
-        """One SGD step; the (len(BLOCKS), E) mean squared TD errors before it."""
-        network, config = self.network, self.network.config
-        batch, followed = data.sample(config, self.generator)
-        with torch.no_grad():
-            ahead = look_ahead(network, self.target, batch, policy)
-        here = network(self.online, batch.observations, batch.previous).at(batch.actions)
+    def advance(self) -> None:
+        """One SGD step; its errors go into the window."""
+        for group in self.optimiser.param_groups:
+            rate = learning_rate(self.network.config, self.step)
+            group["lr"] = group["lr"].fill_(rate) if self.on_gpu else rate
+        self.step += 1
+        self.window.append(self._replayed() if self.on_gpu else self._descend())
+
+    def _descend(self) -> Tensor:
+        """The (len(TD_BLOCKS), E) mean squared TD errors before the step."""
+        config = self.network.config
+        batch, followed = self.data.sample(config, self.generator)
         blocks = block_errors(
-            batch, here, ahead, followed, network.gammas, network.shock, config.complete
+            self.network, self.online, self.target, batch, followed, config.complete
         )
         self.optimiser.zero_grad()
         (self.weights * blocks).sum().backward()
@@ -258,44 +274,43 @@ class _Run:
             torch._foreach_lerp_(old, new, config.polyak)
         return blocks.detach()
 
-
-@dataclass(eq=False)
-class _Steps:
-    """The steps of a run, one a call.
-
-    A step is a few hundred small kernels. On a GPU they are recorded as one graph after a few
-    steps, and replayed: launching them one by one takes longer than running them.
-    """
-
-    run: _Run
-    data: Data
-    policy: Policy
-    warm: int = 3
-    graph: torch.cuda.CUDAGraph | None = None
-    blocks: Tensor | None = None
-
-    def __call__(self) -> Tensor:
-        run = self.run
-        for group in run.optimiser.param_groups:
-            rate = learning_rate(run.network.config, run.step)
-            group["lr"] = group["lr"].fill_(rate) if torch.is_tensor(group["lr"]) else rate
-        run.step += 1
-        if run.network.scale.device.type != "cuda":
-            return run.advance(self.data, self.policy)
-        if self.graph is None and self.warm > 0:
-            self.warm -= 1
+    def _replayed(self) -> Tensor:
+        """`_descend` on a GPU."""
+        if self.warm_up > 0:
+            self.warm_up -= 1
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                blocks = run.advance(self.data, self.policy)
+                blocks = self._descend()
             torch.cuda.current_stream().wait_stream(stream)
             return blocks
         if self.graph is None:
             self.graph = torch.cuda.CUDAGraph()
-            self.graph.register_generator_state(run.generator)
-            run.optimiser.zero_grad()
+            self.graph.register_generator_state(self.generator)
+            self.optimiser.zero_grad()
             with torch.cuda.graph(self.graph):
-                self.blocks = run.advance(self.data, self.policy)
+                self.blocks = self._descend()
         self.graph.replay()
-        assert self.blocks is not None
         return self.blocks.clone()
+
+
+def load_checkpoint(path: str | Path) -> dict[str, Any]:
+    """A checkpoint, on the CPU; its tensors only, no code."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise ValueError(f"{path} is not a checkpoint: {error}") from error
+    if not isinstance(state, dict) or not state.keys() >= {"of", "units", "step", "rows"}:
+        raise ValueError(f"{path} is not a checkpoint of this kind of run")
+    return state
+
+
+def refuse_other(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """Refuse to go on from a file that was made with other settings, and name those."""
+    different = [
+        f"{name}: {there.get(name)!r} there, {here.get(name)!r} here"
+        for name in sorted(there.keys() | here.keys())
+        if there.get(name) != here.get(name)
+    ]
+    if different:
+        raise ValueError(f"{path} is of another run: {'; '.join(different)}")

@@ -1,0 +1,248 @@
+"""Recursive-pair Monte Carlo on the emulator: what gaps really are, for any discount and shock.
+
+Two branches start at one state with two actions and play uniform random actions, independently.
+While they stand at the same JMDP state they read the same table; at distinct states their tables
+are independent; at the same state with the same action they are one branch for good. Emulator
+work is recorded once; discounts and shocks are added afterwards. Given a record (both branches'
+rewards, actions and meetings) the return gap is
+
+    G = sum_t gamma^t (r_t - r~_t) + S,    E[S | record] = 0,
+
+where S collects the shocks sigma * w_a * U, one U per table: shared while the branches stand at
+the same state, independent elsewhere. Its variance given the record is a finite sum, so
+Var G = Var(first part) + E[Var(S | record)] needs no simulated shock (Rao-Blackwell).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from jmdp_lib import checks
+from jmdp_lib.atari.collect import emulator_of, in_processes
+from jmdp_lib.atari.env import CoupledAtari, Game, Snapshot
+from jmdp_lib.atari.tables import Arrays, Flags
+from jmdp_lib.checks import Floats, Ints, Seed
+from jmdp_lib.statistics import group_covariance, group_means, variance_values
+
+
+@dataclass(frozen=True, eq=False)
+class PairRecords(Arrays):
+    """M pairs of branches over H steps. Two branches, b = 0 and 1, start at one state.
+
+    Attributes:
+        state_rows: (M,) which evaluation state a pair starts at.
+        actions: (M, 2) first actions.
+        rewards: (M, 2, H) float32 raw emulator rewards, 0 after an end.
+        alive: (M, 2, H) bool: the branch made a transition at time t.
+        same_state: (M, H) bool: both branches stand at the same JMDP state, and share a table.
+        merged: (M, H) bool: and play the same action: one and the same transition from here on.
+        played: (M, 2, H) int8 the action of each branch, 0 after an end.
+    """
+
+    state_rows: Annotated[Ints, np.int64, "M"]
+    actions: Annotated[Ints, np.int64, "M, 2"]
+    rewards: Annotated[NDArray[np.float32], np.float32, "M, 2, H"]
+    alive: Annotated[Flags, np.bool_, "M, 2, H"]
+    same_state: Annotated[Flags, np.bool_, "M, H"]
+    merged: Annotated[Flags, np.bool_, "M, H"]
+    played: Annotated[NDArray[np.int8], np.int8, "M, 2, H"]
+
+
+def record_pairs(
+    game: Game,
+    starts: Sequence[Snapshot],
+    horizon: int,
+    seed: Seed,
+    *,
+    pairs_per_state: int = 8,
+    repeats: int = 16,
+    processes: int | None = None,
+) -> PairRecords:
+    """Play `repeats` pairs for each of `pairs_per_state` random action pairs of every start.
+
+    starts: of `evaluation_states`, taken in the same game; `state_rows` counts them.
+    """
+    if not starts:
+        raise ValueError("starts must hold at least one snapshot, got none")
+    checks.at_least("horizon", horizon, 1)
+    checks.at_least("pairs_per_state", pairs_per_state, 1)
+    checks.at_least("repeats", repeats, 1)
+    for row, start in enumerate(starts):
+        try:
+            emulator_of(game).restore(start)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"starts[{row}]: {error}") from None
+        if start.over:
+            raise ValueError(f"starts[{row}]: this episode has ended")
+    play = partial(_play_state, game, horizon, pairs_per_state, repeats)
+    jobs = [(checks.seed_sequence(seed, row), row, start) for row, start in enumerate(starts)]
+    return PairRecords.joined(in_processes(play, jobs, processes, f"{game.name} pairs"))
+
+
+def _play_state(
+    game: Game, steps: int, pairs_per_state: int, repeats: int, seed: np.random.SeedSequence,
+    row: int, start: Snapshot,
+) -> PairRecords:  # fmt: skip
+    """All pairs of one state."""
+    left, right = emulator_of(game, 0), emulator_of(game, 1)
+    left.np_random, right.np_random, choices = map(np.random.default_rng, seed.spawn(3))
+    chosen = [choices.choice(left.num_actions, 2, replace=False) for _ in range(pairs_per_state)]
+    actions = np.repeat(chosen, repeats, axis=0)
+    records = PairRecords.zeros(M=len(actions), H=steps)
+    records.state_rows[:], records.actions[:] = row, actions
+    for pair in range(len(actions)):  # each has tables of its own
+        _play_pair(left, right, start._replace(draw=None), records, pair, choices)
+    return records
+
+
+def _play_pair(
+    left: CoupledAtari, right: CoupledAtari, start: Snapshot, records: PairRecords, pair: int,
+    choices: np.random.Generator,
+) -> None:  # fmt: skip
+    """Fill row `pair` of the records; each branch has an emulator, and so no state to restore."""
+    steps = records.rewards.shape[2]
+    plays = choices.integers(left.num_actions, size=(steps, 2))
+    plays[0] = records.actions[pair]
+    left.restore(start)
+    alive, together, one = [True, True], True, False
+    for t in range(steps):
+        if together and alive[0]:
+            records.same_state[pair, t] = True
+            one = one or bool(plays[t, 0] == plays[t, 1])
+            records.merged[pair, t] = one
+            if not one:
+                right.restore(left.snapshot())  # the drawn table included
+        for branch, env in enumerate((left, right)):
+            if not alive[branch] or (one and branch == 1):
+                continue
+            action = plays[t, branch]
+            _, reward, terminated, truncated, _ = env.step(action)
+            columns = slice(None) if one else branch
+            records.alive[pair, columns, t] = True
+            records.rewards[pair, columns, t] = reward
+            records.played[pair, columns, t] = action
+            alive[branch] = not (terminated or truncated)
+        if not (alive[0] or (alive[1] and not one)):
+            return
+        together = one or (all(alive) and _same_state(left, right))
+
+
+def _same_state(left: CoupledAtari, right: CoupledAtari) -> bool:
+    """What is seen first: it is no proof of equality, but a cheap one of difference."""
+    if left.previous != right.previous or not np.array_equal(left.observed, right.observed):
+        return False
+    return left.snapshot().identity == right.snapshot().identity
+
+
+@dataclass(frozen=True, eq=False)
+class GapEstimates:
+    """Unbiased estimates for C discounts and K groups of pairs, with their standard errors.
+
+    A group is a state and two actions. Errors are those of the simulation at the given states and
+    actions; they say nothing about other states. `experiment.gap_table` averages over states.
+
+    Attributes:
+        gammas: (C,).
+        state_rows, actions: (K,) and (K, 2).
+        covariance: (C, K) of the estimates `variance` and `independent`: same simulations.
+        mean: (C, K) E G.
+        variance: (C, K) Var G = Var(Z(s, a) - Z(s, b)).
+        independent: (C, K) Var Z(s, a) + Var Z(s, b), what independent marginals would have.
+        mean_error, variance_error, independent_error: (C, K) standard errors.
+    """
+
+    gammas: Floats
+    state_rows: Ints
+    actions: Ints
+    covariance: Floats
+    mean: Floats
+    variance: Floats
+    independent: Floats
+    mean_error: Floats
+    variance_error: Floats
+    independent_error: Floats
+
+
+def gap_estimates(
+    records: PairRecords,
+    gammas: ArrayLike,
+    sigma: float = 0.0,
+    loadings: ArrayLike | None = None,
+    reward_clip: float = 1.0,
+) -> GapEstimates:
+    """Gap mean and variance of every (state, actions), each with three pairs or more.
+
+    Returns are cut at the records' horizon H: what is missing is of size gamma^H.
+
+    gammas: (C,). sigma, loadings (A,): the reward shock; None: all ones. Rewards are clipped to
+    [-reward_clip, reward_clip], by default as the diagnostic has them.
+    """
+    gammas = _discounts(gammas)
+    if not checks.real("reward_clip", reward_clip) > 0:
+        raise ValueError(f"reward_clip must be positive, got {reward_clip}")
+    key = np.column_stack([records.state_rows, records.actions])
+    groups, inverse, counts = np.unique(key, axis=0, return_inverse=True, return_counts=True)
+    if counts.min() < 3:
+        s, a, b = groups[counts.argmin()]
+        raise ValueError(
+            f"a variance with its error needs three pairs or more: state row {s}, actions "
+            f"({a}, {b}) has {counts.min()}"
+        )
+    group = inverse.ravel()  # (M,) in range(K)
+    rewards = np.clip(records.rewards, -reward_clip, reward_clip).astype(np.float64)
+    powers = gammas[:, None] ** np.arange(rewards.shape[2])
+    returns = np.moveaxis(rewards @ powers.T, 2, 0)  # (C, M, 2), cut at the horizon
+    gap_shock, own_shock = _shock_variances(records, gammas, sigma, loadings)
+    gap = returns[..., 0] - returns[..., 1]
+    coupled = variance_values(gap, group) + gap_shock
+    independent = own_shock.sum(-1)
+    for branch in (0, 1):
+        independent += variance_values(returns[..., branch], group)
+    values = (gap, coupled, independent)
+    means = [group_means(x, group) for x in values]
+    errors = [np.sqrt(group_covariance(x, x, group)) for x in values]
+    covariance = group_covariance(coupled, independent, group)
+    return GapEstimates(gammas, groups[:, 0], groups[:, 1:], covariance, *means, *errors)
+
+
+def _shock_variances(
+    records: PairRecords, gammas: Floats, sigma: float, loadings: ArrayLike | None
+) -> tuple[Floats, Floats]:
+    """Variance of the shocks given each record: of the gap (C, M), of each branch (C, M, 2)."""
+    weights = records.alive.astype(np.float64)  # (M, 2, H), sigma * w of the action played
+    if loadings is not None:
+        table = checks.floats("loadings", loadings, "action")
+        if records.played.max() >= table.size:
+            raise ValueError(f"loadings has {table.size} actions, {records.played.max()} is played")
+        weights *= table[records.played]
+    weights *= checks.finite("sigma", sigma)
+    own = weights**2
+    shared = (weights[:, 0] - weights[:, 1]) ** 2
+    gap = np.where(records.same_state, shared, own.sum(1))  # (M, H)
+    powers = gammas[:, None] ** (2 * np.arange(gap.shape[1]))
+    return powers @ gap.T, np.moveaxis(own @ powers.T, 2, 0)
+
+
+def shock_ratio(gammas: ArrayLike, loadings: ArrayLike | None = None) -> Floats:
+    """(C,) independent / coupled where shocks are all there is and branches never meet again.
+
+    Averaged over the first actions a != b; 1 / gamma^2 where all loadings are one.
+    """
+    gamma = _discounts(gammas)
+    w = np.ones(2) if loadings is None else checks.floats("loadings", loadings, "action")
+    later = 2.0 * gamma**2 / (1.0 - gamma**2) * np.mean(w**2)
+    apart = ~np.eye(w.size, dtype=bool)
+    shared = np.mean(np.subtract.outer(w, w)[apart] ** 2)
+    with np.errstate(divide="ignore"):  # gamma = 0 with equal loadings: the gap is constant
+        return (2.0 * np.mean(w**2) + later) / (shared + later)
+
+
+def _discounts(gammas: ArrayLike) -> Floats:
+    """(C,) in [0, 1)."""
+    return np.array([checks.discount(gamma) for gamma in checks.floats("gammas", gammas, "gamma")])

@@ -1,0 +1,171 @@
+"""Queried tables as tensors on one device, and batches of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from jmdp_lib.atari.networks import Config
+from jmdp_lib.atari.tables import Tables
+from jmdp_lib.checks import Floats, Ints
+
+_OF_STATE = ("observations", "previous", "state_ids")
+_OF_BRANCH = ("rewards", "next_observations", "next_previous", "next_ids", "alive")
+
+
+class Batch(NamedTuple):
+    """B queried states, K tables of each, m actions of each (the same in all its tables).
+
+    observations: (B, D) uint8. previous: (B,). state_ids: (B,). actions: (B, m).
+    weights: (B, K) probabilities of the tables. rewards: (B, K, m), clipped, without shock.
+    next_observations: (B, K, m, D) uint8. next_previous, next_ids: (B, K, m).
+    alive: (B, K, m) 0 where the branch ended.
+    """
+
+    observations: Tensor
+    previous: Tensor
+    state_ids: Tensor
+    actions: Tensor
+    weights: Tensor
+    rewards: Tensor
+    next_observations: Tensor
+    next_previous: Tensor
+    next_ids: Tensor
+    alive: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """`Tables` on a device, N rows; an *entry* is a state with its K tables, G in all.
+
+    States with fewer tables are padded with weight 0. Entries are drawn as often as their states
+    were met. A state of which other actions were queried at another visit is another entry.
+
+    columns: of the tables by name, (N, ...), as in `Batch`; next_ids are small numbers here.
+    rows, weights: (G, K). pairs: (P, 2) entries. cumulative: (G,) visits, for sampling.
+    """
+
+    columns: dict[str, Tensor]
+    rows: Tensor
+    weights: Tensor
+    pairs: Tensor
+    cumulative: Tensor
+
+    @classmethod
+    def of(cls, tables: Tables, config: Config, device: str | torch.device = "cpu") -> Replay:
+        """The tables on the device; rewards clipped as the config says."""
+
+        def tensor(array: NDArray[np.generic], dtype: torch.dtype | None = None) -> Tensor:
+            return torch.tensor(array, dtype=dtype).to(device)
+
+        next_ids = np.unique(tables.next_ids, return_inverse=True)[1].reshape(tables.rewards.shape)
+        rows, weights, entry, visits = _grouped(tables, next_ids)
+        rewards = np.clip(tables.rewards, -config.reward_clip, config.reward_clip)
+        same = ("actions", *_OF_STATE, "next_observations", "next_previous")
+        columns = {name: tensor(getattr(tables, name)) for name in same}
+        columns["rewards"] = tensor(rewards, torch.float32)
+        columns["alive"] = tensor(~tables.terminated, torch.float32)
+        columns["next_ids"] = tensor(next_ids)
+        return cls(
+            columns, tensor(rows), tensor(weights, torch.float32), tensor(entry[tables.pairs]),
+            tensor(np.cumsum(visits)),  # in double precision: G may be large
+        )  # fmt: skip
+
+    def sample(self, config: Config, generator: torch.Generator) -> tuple[Batch, Tensor]:
+        """A batch, and the places (p, 2) in it of followed pairs.
+
+        The pairs stand first: p left ends, p right ends, then states drawn on their own. So one
+        pass through the network serves every block.
+        """
+        device, total = self.rows.device, self.cumulative[-1]
+        count = int(config.batch * config.pair_share / 2) if len(self.pairs) else 0
+
+        def uniform(*size: int) -> Tensor:
+            return torch.rand(size, generator=generator, device=device, dtype=torch.float64)
+
+        chosen = (uniform(count) * len(self.pairs)).long()
+        drawn = torch.searchsorted(self.cumulative, uniform(config.batch - 2 * count) * total)
+        entries = torch.cat([self.pairs[chosen].T.flatten(), drawn.clamp(max=len(self.rows) - 1)])
+        queried = self.columns["actions"].shape[1]
+        columns = uniform(config.batch, queried).argsort(1)[:, : config.actions]
+        table = None
+        if not config.complete:
+            below = self.weights[entries].cumsum(1) < uniform(config.batch, 1)
+            table = below.sum(1).clamp(max=self.rows.shape[1] - 1)
+        places = torch.arange(count, device=device)
+        return self.gather(entries, columns, table), torch.stack([places, places + count], 1)
+
+    def gather(
+        self, entries: Tensor, columns: Tensor | None = None, table: Tensor | None = None
+    ) -> Batch:
+        """Entries (B,), of each these columns (B, m), or all, of all its tables or of one (B,)."""
+        actions = self.columns["actions"]
+        if columns is None:
+            every = torch.arange(actions.shape[1], device=actions.device)
+            columns = every.expand(len(entries), -1)
+        rows, weights = self.rows[entries], self.weights[entries]
+        first = rows[:, 0]
+        if table is not None:
+            rows = rows.gather(1, table[:, None])
+            weights = torch.ones_like(weights[:, :1])
+        at = (rows[:, :, None], columns[:, None, :])
+        return Batch(
+            **{name: self.columns[name][first] for name in _OF_STATE},
+            **{name: self.columns[name][at] for name in _OF_BRANCH},
+            actions=actions[first].gather(1, columns),
+            weights=weights,
+        )
+
+    def chunks(self, limit: int, size: int = 128) -> Iterator[tuple[Batch, Tensor, Tensor]]:
+        """At most `limit` states, then as many ends of followed pairs, spread over all of them.
+
+        Batches with all tables and columns, the places of their followed pairs, and the share
+        (len(TD_BLOCKS), 1) that each block of a batch counts with.
+        """
+        device = self.rows.device
+
+        def spread(total: int, count: int) -> Tensor:
+            return torch.arange(count, device=device) * total // max(count, 1)
+
+        total = len(self.rows)
+        for entries in spread(total, min(total, limit)).split(size):
+            cross = float(len(entries) > 1)  # a state alone has no neighbour
+            share = torch.tensor([1.0, 1, 1, cross, 0, 1], device=device)[:, None] * len(entries)
+            none = torch.empty((0, 2), dtype=torch.long, device=device)
+            yield self.gather(entries), none, share
+        chosen = self.pairs[spread(len(self.pairs), min(len(self.pairs), limit // 2))]
+        for pairs in chosen.split(size // 2) if len(chosen) else ():
+            share = torch.tensor([0.0, 0, 0, 0, 1, 0], device=device)[:, None] * len(pairs)
+            places = torch.arange(2 * len(pairs), device=device).reshape(2, -1).T
+            yield self.gather(pairs.T.flatten()), places, share
+
+
+def _grouped(
+    tables: Tables, next_ids: Ints
+) -> tuple[NDArray[np.intp], Floats, NDArray[np.intp], Floats]:
+    """Rows and weights (G, K) of every state, the group (N,) of every row, visits (G,).
+
+    Equal tables of a state become one: a state that was met again, lotteries that do not matter.
+    """
+    query = np.column_stack([tables.state_ids, tables.actions])
+    state = np.unique(query, axis=0, return_inverse=True)[1].reshape(-1)  # small: exact as floats
+    key = np.hstack([state[:, None], next_ids, tables.terminated, tables.rewards])
+    _, kept, which = np.unique(key, axis=0, return_index=True, return_inverse=True)
+    which = which.reshape(-1)  # the distinct table that each row is
+    weights = np.bincount(which, tables.weights)
+    group = state[kept]  # sorted, for the key starts with it
+    sizes = np.bincount(group)
+    starts = np.cumsum(sizes) - sizes
+    place = np.arange(len(kept)) - starts[group]
+    rows = np.repeat(kept[starts][:, None], sizes.max(), axis=1)
+    table = np.zeros(rows.shape)
+    rows[group, place] = kept
+    visits = np.bincount(group, weights).astype(np.float64)
+    table[group, place] = weights / visits[group]
+    return rows, table, group[which], visits

@@ -1,0 +1,273 @@
+"""TD errors of incremental JIPE-2, block by block (Section 5.2, Appendix C).
+
+The centred operator T_2 with the policy averaged out, on a batch of queried tables. With
+y_a = R_a + gamma m(S'_a) of one table, E over the tables of a state, and W = sigma^2 w w' the
+covariance of the reward shock (in closed form: it is never sampled),
+
+    mu           mu(s,a)     <-  E y_a
+    sigma_diag   C(s,a; s,a) <-  W_aa + E[(y_a - c_a)^2]           + gamma^2 E single(S'_a)
+    sigma_same   C(s,a; s,b) <-  W_ab + E[(y_a - c_a)(y_b - c_b)]  + gamma^2 E pair(S'_a, S'_b)
+    sigma_cross  C(s,a; t,b) <-                                      gamma^2 E pair(S'_a, S'_b)
+    sigma_pairs  the same, for the two branches of one query, followed until they merge
+    gap          C_aa + C_bb - 2 C_ab, each with the target above (Appendix C, centred)
+
+where single(x) = Var Z(x, A), an ended branch is worth 0, and
+
+    pair(x, y) = <vbar(x), vbar(y)> + k(x, y) <qbar(x), qbar(y)> + 1{x = y} merged(x).
+
+The local term enters at queried coordinates of one state, and at successors only where they are
+one state, which `next_ids` says: branches of one table, or of two states.
+
+**Why centred.** C = Sigma - mu mu' is fitted, not Sigma: at gamma = 0.99 mu mu' is orders of
+magnitude above a gap's variance. An error e of the mean enters C as e^2, and Sigma as 2 mu e.
+
+**The centre c.** Where the rows of a state are its whole law, c = E y is known: a deterministic
+emulator has no reward covariance but W, however wrong the mean network is. From single draws,
+c = mu(s, .), the current mean: the product is then biased by (E y_a - mu_a)(E y_b - mu_b), which is
+of second order and goes with the mean's error. That bias is not all bad where rewards are the only
+variance: what the mean does not foresee is uncertain to it, and c = E y would leave it out.
+
+**Sampled errors** are the paper's own: one table, one shock, one next action of a branch, with
+X' = (S'_a, A') and Y' = (S'_b, B'),
+
+    mu        R_a + gamma mu(X') - mu(x)
+    sigma     R_a R_b + gamma (R_a mu(Y') + R_b mu(X')) + gamma^2 Sigma(X', Y') - Sigma(x, y)
+
+Branches in one state read one shock; with the same next action there they are one branch. The mean
+square of such an error has a floor, the variance of its target, that no learning removes. So
+sampled errors are watched and not descended.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from jmdp_lib.atari.networks import (
+    TD_BLOCKS,
+    Estimate,
+    Gaps,
+    Network,
+    Params,
+    PolicyMoments,
+    inner,
+    nearness,
+    policy_moments,
+)
+from jmdp_lib.atari.replay import Batch, Replay
+
+Errors = dict[str, Tensor]
+
+
+def look_ahead(network: Network, params: Params, batch: Batch) -> PolicyMoments:
+    """The moments of every successor of a batch, (E, B, K, m), policy averaged out."""
+    ahead = network(params, batch.next_observations, batch.next_previous)
+    return policy_moments(ahead, network.policy)
+
+
+def state_targets(
+    network: Network, batch: Batch, ahead: PolicyMoments, centre: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Targets of mu (E, B, m) and of C at one state (E, B, m, m).
+
+    ahead: at the successors, (E, B, K, m). centre: c (E, B, m); None: E y, of a whole law.
+    """
+    gamma = network.gammas[:, None, None, None]
+    weights = batch.weights[:, :, None]
+    y = batch.rewards + gamma * batch.alive * ahead.value  # (E, B, K, m)
+    mean = (weights * y).sum(2)
+    deviation = y - (mean if centre is None else centre).unsqueeze(2)
+
+    merging = (batch.next_ids[..., :, None] == batch.next_ids[..., None, :]) * ahead.merged[
+        ..., None
+    ]
+    near = inner(ahead.near) * nearness(ahead.place, ahead.place)
+    pair = outer(batch.alive, batch.alive) * (inner(ahead.shared) + near + merging)
+    single = batch.alive * ahead.single
+    off = 1.0 - torch.eye(y.shape[-1], device=y.device)
+    carried = pair * off + torch.diag_embed(single)
+    drawn = outer(deviation, deviation) + (gamma**2)[..., None] * carried
+    loading = network.shock[batch.actions]
+    return mean, outer(loading, loading) + (weights[..., None] * drawn).sum(2)
+
+
+def cross_targets(network: Network, batch: Batch, ahead: PolicyMoments, pairs: Tensor) -> Tensor:
+    """Targets (E, P, m, m) of C between the states at the places `pairs` (P, 2) of the batch."""
+    i, j = pairs.unbind(1)
+    worth = batch.weights[:, :, None] * batch.alive  # (B, K, m)
+    moved = (worth[..., None] * ahead.shared).sum(2)  # (E, B, m, V): E vbar(S'_a)
+    apart = inner(moved[:, i], moved[:, j]) + _expected_near(ahead, worth, i, j)
+    left, right = batch.next_ids[i], batch.next_ids[j]
+    meet = left[:, :, :, None, None] == right[:, None, None, :, :]  # (P, K, m, K, m)
+    likely = (meet * worth[j][:, None, None]).sum(-2)  # (P, K, m, m)
+    merged = worth[i] * ahead.merged[:, i]  # (E, P, K, m)
+    local = (likely * merged[..., None]).sum(2)
+    return network.gammas[:, None, None, None] ** 2 * (apart + local)
+
+
+def _expected_near(ahead: PolicyMoments, worth: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    """E[k <qbar, qbar>] (E, P, m, m) between the successors of the states i and j (P,)."""
+    near = worth[..., None] * ahead.near  # (E, B, K, m, Q)
+    flat, place = near.flatten(2, 3), ahead.place.flatten(2, 3)  # (E, B, K m, .)
+    each = inner(flat[:, i], flat[:, j]) * nearness(place[:, i], place[:, j])
+    tables = near.shape[2:4]
+    return each.unflatten(3, tables).unflatten(2, tables).sum((2, 4))
+
+
+def state_errors(here: Estimate, mean: Tensor, covariance: Tensor, raw: bool) -> Errors:
+    """Errors of mu (E, B, m), sigma_diag (E, B, m), sigma_same and gap (E, B, m (m - 1)).
+
+    raw: of Sigma = C + mu mu' rather than of C.
+    """
+    error = here.covariance - covariance
+    if raw:
+        error = error + outer(here.mean, here.mean) - outer(mean, mean)
+    diagonal = error.diagonal(dim1=-2, dim2=-1)
+    gap = diagonal[..., :, None] + diagonal[..., None, :] - 2 * error
+    return {
+        "mu": here.mean - mean,
+        "sigma_diag": diagonal,
+        "sigma_same": _off_diagonal(error),
+        "gap": _off_diagonal(gap),
+    }
+
+
+def cross_error(here: Estimate, mean: Tensor, target: Tensor, pairs: Tensor, raw: bool) -> Tensor:
+    """Errors (E, P, m, m) of C(s, a; t, b) between distinct states, or of Sigma."""
+    i, j = pairs.unbind(1)
+    close = (here.place[:, i] - here.place[:, j]).square().sum(-1).neg().exp()  # (E, P)
+    near = close[..., None, None] * inner(here.near[:, i], here.near[:, j])
+    error = inner(here.shared[:, i], here.shared[:, j]) + near - target
+    if raw:
+        error = error + outer(here.mean[:, i], here.mean[:, j]) - outer(mean[:, i], mean[:, j])
+    return error
+
+
+def _off_diagonal(square: Tensor) -> Tensor:
+    """(..., m, m) to (..., m (m - 1)); by strides, for a mask would make a GPU wait."""
+    size = square.shape[-1]
+    behind = square.flatten(-2)[..., 1:].unflatten(-1, (size - 1, size + 1))
+    return behind[..., :-1].flatten(-2)
+
+
+def outer(left: Tensor, right: Tensor) -> Tensor:
+    """(..., m), (..., m) to (..., m, m)."""
+    return left[..., :, None] * right[..., None, :]
+
+
+def block_errors(
+    network: Network,
+    online: Params,
+    target: Params,
+    batch: Batch,
+    followed: Tensor,
+    complete: bool = True,
+    raw: bool = False,
+) -> Tensor:
+    """(len(TD_BLOCKS), E) mean squared TD errors of one batch, which training descends.
+
+    target: the weights that targets are made from; they carry no gradient. followed: (p, 2) places
+    of followed pairs. complete: the tables of a state are its whole law. raw: of the second moments
+    Sigma = C + mu mu', the paper's coordinates, rather than of the covariances C.
+    """
+    with torch.no_grad():
+        ahead = look_ahead(network, target, batch)
+    here = network(online, batch.observations, batch.previous).at(batch.actions)
+    with torch.no_grad():
+        centre = None if complete else here.mean
+        mean, covariance = state_targets(network, batch, ahead, centre)
+        pairs = compared_pairs(batch, followed)
+        cross = cross_targets(network, batch, ahead, pairs)
+    errors = state_errors(here, mean, covariance, raw)
+    return mean_squares(batch, errors, cross_error(here, mean, cross, pairs, raw), pairs)
+
+
+def compared_pairs(batch: Batch, followed: Tensor) -> Tensor:
+    """(B + p, 2) places: neighbours in the batch, which were drawn independently; then followed."""
+    every = torch.arange(len(batch.actions), device=followed.device)
+    return torch.cat([torch.stack([every, every.roll(-1)], 1), followed])
+
+
+def mean_squares(batch: Batch, errors: Errors, cross: Tensor, pairs: Tensor) -> Tensor:
+    """(len(TD_BLOCKS), E); cross (E, B + p, m, m) are the errors of the `compared_pairs`."""
+    squares = {name: error.square().flatten(1) for name, error in errors.items()}
+    distinct = (batch.state_ids[pairs[:, 0]] != batch.state_ids[pairs[:, 1]]).float()
+    each = cross.square().mean((-1, -2)) * distinct  # (E, B + p)
+    split = len(batch.actions)
+    for name, part in (("sigma_cross", slice(split)), ("sigma_pairs", slice(split, None))):
+        squares[name] = each[:, part] / distinct[part].mean().clamp(min=1e-9)
+    zero = torch.zeros(len(cross), device=cross.device)
+    return torch.stack([squares[b].mean(1) if squares[b].numel() else zero for b in TD_BLOCKS])
+
+
+@torch.no_grad()
+def expected_errors(
+    network: Network, params: Params, data: Replay, raw: bool = False, max_entries: int = 4_096
+) -> Tensor:
+    """(len(TD_BLOCKS), E) mean squared error of the expected backup, M - T_2 M, on held-out tables.
+
+    Shock and policy are averaged out in closed form, tables by their probabilities: `data` must be
+    complete. Unlike a sampled TD error it has no floor but what the network cannot represent.
+    At most `max_entries` states and followed pairs; states are compared with their neighbours.
+    """
+    parts, shares = [], []
+    for batch, followed, share in data.chunks(max_entries):
+        parts.append(share * block_errors(network, params, params, batch, followed, raw=raw))
+        shares.append(share)
+    return torch.stack(parts).sum(0) / torch.stack(shares).sum(0).clamp(min=1e-12)
+
+
+@torch.no_grad()
+def sampled_errors(
+    network: Network, params: Params, batch: Batch, followed: Tensor, generator: torch.Generator
+) -> Tensor:
+    """(len(TD_BLOCKS), E) mean squares, of a batch with one drawn table of each state (K = 1)."""
+    gamma = network.gammas[:, None, None, None]
+    here = network(params, batch.observations, batch.previous).at(batch.actions)
+    seen, last = batch.next_observations[:, 0], batch.next_previous[:, 0]  # (B, m, D), (B, m)
+    law = network.policy.expand(last.numel(), -1)
+    drawn = torch.multinomial(law, 1, generator=generator)
+    ahead = network(params, seen.flatten(0, 1), last.flatten()).at(drawn)  # (E, B m, 1, .)
+    parts = [*(part.squeeze(2) for part in ahead[:-1]), ahead.place]
+    after = Estimate(*(part.unflatten(1, last.shape) for part in parts))  # (E, B, m, .)
+    coin = torch.rand(len(last), 1, generator=generator, device=last.device) < 0.5
+    rewards = batch.rewards[:, 0] + network.shock[batch.actions] * (2.0 * coin - 1.0)
+    branch = (batch.next_ids[:, 0], drawn.reshape(last.shape), batch.alive[:, 0], rewards)
+
+    def target(i: Tensor, j: Tensor) -> Tensor:
+        """Of Sigma (E, P, m, m) between the branches of the states i and j (P,)."""
+        left, right = (Estimate(*(part[:, at] for part in after)) for at in (i, j))
+        (ids, action, alive, reward), (other_ids, other_action, other_alive, other_reward) = (
+            tuple(part[at] for part in branch) for at in (i, j)
+        )
+        same = ids[..., :, None] == other_ids[..., None, :]
+        one = same & (action[..., :, None] == other_action[..., None, :])
+        covariance = inner(left.shared, right.shared) + same * inner(left.local, right.local)
+        covariance += nearness(left.place, right.place) * inner(left.near, right.near)
+        covariance += one * left.own[..., :, None]
+        mean, other_mean = alive * left.mean, other_alive * right.mean
+        second = outer(alive, other_alive) * covariance + outer(mean, other_mean)
+        mixed = outer(reward, other_mean) + outer(mean, other_reward)
+        return outer(reward, other_reward) + gamma * mixed + gamma**2 * second
+
+    every = torch.arange(len(last), device=last.device)
+    pairs = compared_pairs(batch, followed)
+    nothing = torch.zeros_like(here.mean)
+    errors = state_errors(here, nothing, target(every, every), raw=True)
+    errors["mu"] = here.mean - rewards - gamma[..., 0] * branch[2] * after.mean
+    cross = cross_error(here, nothing, target(*pairs.unbind(1)), pairs, raw=True)
+    return mean_squares(batch, errors, cross, pairs)
+
+
+@torch.no_grad()
+def backed_up_gaps(network: Network, params: Params, data: Replay, size: int = 64) -> Gaps:
+    """The gaps at the G entries of complete tables with all actions, by one exact backup.
+
+    T_2 of the network's moments: what the first step brings is read from the state's own tables,
+    and only what comes later is the network's.
+    """
+    parts = []
+    for entries in torch.arange(len(data.rows), device=data.rows.device).split(size):
+        batch = data.gather(entries)
+        parts.append(state_targets(network, batch, look_ahead(network, params, batch)))
+    return Gaps(*(torch.cat(part, 1) for part in zip(*parts, strict=True)))
