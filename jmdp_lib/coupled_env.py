@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import data_equivalence
 
 from jmdp_lib import checks
+from jmdp_lib.checks import Seed
 from jmdp_lib.simulators import Outcome
 
 _TRIAL_STEPS = 10
@@ -48,16 +50,14 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
     """
 
     def __init__(
-        self,
-        env: gymnasium.Env[Any, Any],
-        seed: int | np.random.SeedSequence | np.random.Generator | None = None,
+        self, env: gymnasium.Env[Any, Any], seed: Seed | np.random.Generator | None = None
     ) -> None:
         if not isinstance(env, gymnasium.Env):
             raise TypeError(f"env must be a gymnasium.Env, got {env!r}")
+        self._rng = checks.generator(seed)
         _try_out(_copied(env))
         gymnasium.utils.RecordConstructorArgs.__init__(self, seed=seed)
         gymnasium.Wrapper.__init__(self, _copied(env))
-        self._rng = checks.generator(seed)
         self._started = False
 
     def reset(
@@ -73,28 +73,29 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
 
     def query(self, actions: Sequence[Any]) -> tuple[Outcome, ...]:
         """The outcomes of distinct actions, in their order, all under this state's one draw."""
-        self._running("query")
-        return tuple(self._outcome(action) for action in self._distinct(actions))
+        self._ready("query")
+        asked = self._distinct(actions)
+        for key, action in asked.items():
+            if key not in self._table:
+                self._table[key] = _branch(self.env, self.draw, action)
+        return tuple(self._table[key] for key in asked)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Execute one branch of this state's table and draw the table of the next state."""
-        self._running("step")
-        (action,) = self._distinct([action])
-        queried = self._table.get(_key(action))
-        _seed_generator(self.env, self.draw)
-        observation, reward, terminated, truncated, info = self.env.step(action)
-        result = (observation, _paid(self.env, action, reward), terminated, truncated)
-        if queried is not None and not _same(queried, result):
+        self._ready("step")
+        (key,) = self._distinct([action])
+        result = _play(self.env, self.draw, action)
+        if key in self._table and not _same(self._table[key], result):
             raise RuntimeError(
                 f"{_name(self.env)} did not repeat the queried outcome of action {action}: "
                 "not all of its randomness or state is in what was copied"
             )
-        self._enter(bool(terminated or truncated), None)
-        return *result, info
+        self._enter(bool(result[2] or result[3]), None)
+        return result
 
     def snapshot(self) -> EnvSnapshot:
         """This state with its drawn table: restoring it gives the same outcomes again."""
-        self._begun("snapshot")
+        self._ready("snapshot", over=True)
         return EnvSnapshot(_copied(self.env), self._over, self.draw)
 
     def restore(self, snapshot: EnvSnapshot) -> None:
@@ -111,7 +112,7 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
 
     def redraw(self) -> None:
         """Replace this state's table by a fresh one."""
-        self._running("redraw")
+        self._ready("redraw")
         self._enter(False, None)
 
     def _enter(self, over: bool, draw: int | None) -> None:
@@ -122,49 +123,48 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
     def _seed(self) -> int:
         return int(self._rng.integers(2**63))
 
-    def _outcome(self, action: Any) -> Outcome:
-        if _key(action) not in self._table:
-            self._table[_key(action)] = _branch(self.env, self.draw, action)
-        return self._table[_key(action)]
-
-    def _distinct(self, actions: Sequence[Any]) -> list[Any]:
-        chosen = list(actions)
+    def _distinct(self, actions: Sequence[Any]) -> dict[Any, Any]:
+        """The actions by their keys, in their order."""
+        if not isinstance(actions, Iterable) or not (chosen := list(actions)):
+            raise ValueError(f"actions must hold at least one action, got {actions!r}")
         for action in chosen:
             if not self.action_space.contains(action):
                 raise IndexError(f"action {action!r} is not in {self.action_space}")
-        if not chosen:
-            raise ValueError("actions must hold at least one action, got none")
-        if len({_key(action) for action in chosen}) < len(chosen):
+        keys = {_key(action): action for action in chosen}
+        if len(keys) < len(chosen):
             raise ValueError(f"actions must be distinct, got {chosen}")
-        return chosen
+        return keys
 
-    def _begun(self, what: str) -> None:
+    def _ready(self, what: str, over: bool = False) -> None:
         if not self._started:
             raise ResetNeeded(f"{what} before reset(): {_name(self.env)} has not started")
-
-    def _running(self, what: str) -> None:
-        self._begun(what)
-        if self._over:
+        if self._over and not over:
             raise ResetNeeded(f"{what} after the end of the episode: call reset() or restore()")
 
 
 def _branch(env: gymnasium.Env[Any, Any], draw: int, action: Any) -> Outcome:
-    """Play one action on a copy whose generator is in the state that `draw` stands for."""
+    """Play one action on a copy."""
     branch = _copied(env)
-    _seed_generator(branch, draw)
-    observation, reward, terminated, truncated, info = branch.step(action)
+    observation, reward, terminated, truncated, info = _play(branch, draw, action)
     after = EnvSnapshot(branch, bool(terminated or truncated), None)
-    earned = _paid(env, action, reward)
-    return Outcome(action, earned, observation, terminated, truncated, info, after)
+    return Outcome(action, reward, observation, terminated, truncated, info, after)
 
 
-def _seed_generator(env: gymnasium.Env[Any, Any], draw: int) -> None:
-    """In place, since an environment may hold its generator under other names too."""
-    fresh = np.random.PCG64(draw)
+def _play(
+    env: gymnasium.Env[Any, Any], draw: int, action: Any
+) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    """Step with the generator in the state that `draw` stands for.
+
+    It is set in place, since an environment may hold its generator under other names too.
+    """
     held = env.unwrapped.np_random
     if type(held.bit_generator) is not np.random.PCG64:
         raise ValueError(f"{_name(env)} cannot be coupled: its np_random is {held!r}, not PCG64")
-    held.bit_generator.state = fresh.state
+    held.bit_generator.state = np.random.PCG64(draw).state
+    observation, reward, *rest = env.step(action)
+    if not np.isfinite(float(reward)):
+        raise ValueError(f"{_name(env)} paid {reward} for action {action!r}")
+    return observation, float(reward), *rest
 
 
 def _try_out(env: gymnasium.Env[Any, Any]) -> None:
@@ -182,8 +182,7 @@ def _try_out(env: gymnasium.Env[Any, Any]) -> None:
             raise ValueError(
                 f"{_name(env)} cannot be coupled: its copies do not play on ({error!r})"
             ) from error
-        _seed_generator(env, draw)
-        executed = env.step(second)
+        executed = _play(env, draw, second)
         repeated = (again.observation, again.reward, again.terminated, again.truncated)
         if not (_same(a, repeated) and _same(b, executed)):
             raise ValueError(
@@ -201,8 +200,10 @@ def _refuse_other_generators(env: gymnasium.Env[Any, Any]) -> None:
     held = list(memo.values())
     spaces = [x for x in held if isinstance(x, gymnasium.Space)]
     known = [made.unwrapped.np_random, *(space._np_random for space in spaces)]
+    torch = sys.modules.get("torch")  # an environment that holds a generator of it has imported it
+    kinds = _GENERATORS if torch is None else (*_GENERATORS, torch.Generator)
     for other in held:
-        if isinstance(other, _GENERATORS) and not any(other is x for x in known):
+        if isinstance(other, kinds) and not any(other is x for x in known):
             raise ValueError(
                 f"{_name(env)} cannot be coupled: it holds a generator besides np_random, {other!r}"
             )
@@ -216,13 +217,9 @@ def _copied(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
 
 
 def _same(queried: Outcome, result: Sequence[Any]) -> bool:
-    """Bit for bit, as far as the outcome says; nan equals nan."""
-    observation, reward, terminated, truncated = result[:4]
-    return (
-        data_equivalence(queried.observation, observation, exact=True)
-        and np.array_equal(queried.reward, float(reward), equal_nan=True)
-        and (queried.terminated, queried.truncated) == (terminated, truncated)
-    )
+    """Bit for bit, as far as the outcome says."""
+    facts = (queried.observation, queried.reward, queried.terminated, queried.truncated)
+    return bool(data_equivalence(facts, tuple(result[:4]), exact=True))
 
 
 def _key(action: Any) -> Any:
@@ -232,13 +229,6 @@ def _key(action: Any) -> Any:
     if isinstance(action, dict):
         return tuple((name, _key(part)) for name, part in sorted(action.items()))
     return action.tobytes() if isinstance(action, np.ndarray) else action
-
-
-def _paid(env: gymnasium.Env[Any, Any], action: Any, reward: Any) -> float:
-    """The reward of an action, if it is a number."""
-    if not np.isfinite(float(reward)):
-        raise ValueError(f"{_name(env)} paid {reward} for action {action!r}")
-    return float(reward)
 
 
 def _name(env: gymnasium.Env[Any, Any]) -> str:

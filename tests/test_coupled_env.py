@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import warnings
 
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env, data_equivalence
@@ -170,8 +172,9 @@ def test_env_is_left_alone():
         (SharedState(), "SharedState cannot be coupled: the same action"),
         (Forgetful(), r"Forgetful cannot be coupled: its copies do not play on \(AttributeError"),
         (Walk(rng=np.random.default_rng(0)), "it holds a generator besides np_random"),
+        (Walk(rng=torch.Generator()), "it holds a generator besides np_random, <torch"),
     ],
-    ids=["lock", "global", "shared", "forgetful", "generator"],
+    ids=["lock", "global", "shared", "forgetful", "generator", "torch"],
 )
 def test_refused_by_name_and_reason(env, message):
     with pytest.raises(ValueError, match=message):
@@ -204,8 +207,11 @@ def test_bad_calls():
         env.query([0, 3])
     with pytest.raises(ValueError, match="actions must be distinct"):
         env.query([1, 1])
-    with pytest.raises(ValueError, match="at least one action"):
-        env.query([])
+    for actions in ([], 0, None):
+        with pytest.raises(
+            ValueError, match=f"at least one action, got {re.escape(repr(actions))}"
+        ):
+            env.query(actions)
     with pytest.raises(TypeError, match="must be an EnvSnapshot"):
         env.restore(0)
     lake = jl.CoupledEnv(gymnasium.make("FrozenLake-v1"))

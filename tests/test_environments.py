@@ -145,6 +145,7 @@ def test_toy_text_value_by_play():
     assert m.mean[36, 0] == pytest.approx(-sum(0.9**t for t in range(steps)), abs=1e-6)
 
 
-def test_environment_without_lists_is_refused():
-    with pytest.raises(ValueError, match="no transition lists"):
-        jl.from_gymnasium("CartPole-v1")
+@pytest.mark.parametrize("env", ["CartPole-v1", None, 3])
+def test_environment_without_lists_is_refused(env):
+    with pytest.raises(ValueError, match=r"must be a toy-text environment.* no transition lists P"):
+        jl.from_gymnasium(env)

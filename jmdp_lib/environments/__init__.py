@@ -1,7 +1,11 @@
 """Environments of the paper, and some that practitioners know, as JMDPs."""
 
-from jmdp_lib.environments.chain import coupled_reward_chain
-from jmdp_lib.environments.examples import example_1, example_2_1, example_2_2
+from jmdp_lib.environments.chain import (
+    coupled_reward_chain,
+    example_1,
+    example_2_1,
+    example_2_2,
+)
 from jmdp_lib.environments.gridworld import goal_policy, windy_gridworld
 from jmdp_lib.environments.inventory import base_stock_policy, inventory
 from jmdp_lib.environments.toy_text import from_gymnasium

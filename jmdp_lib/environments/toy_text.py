@@ -30,13 +30,15 @@ def from_gymnasium(
         raise ValueError(
             f"{sorted(kwargs)} only go with the id of an environment, not with one made"
         )
-    with extra("atari"):
-        import gymnasium
-    made = gymnasium.make(env, **kwargs) if isinstance(env, str) else env
-    table = getattr(made.unwrapped, "P", None)
+    made: Any = env
+    if isinstance(env, str):
+        with extra("atari"):
+            import gymnasium
+        made = gymnasium.make(env, **kwargs)
+    table = getattr(getattr(made, "unwrapped", None), "P", None)
     if not isinstance(table, dict):
         raise ValueError(
-            f"{made.unwrapped!r} has no transition lists `P`; only toy-text environments have them"
+            f"env must be a toy-text environment or the id of one, {made} has no transition lists P"
         )
     num_states, num_actions = len(table), len(table[0])
     ends = {
@@ -53,6 +55,6 @@ def from_gymnasium(
     ]
     if any(t == end for actions in outcomes for law in actions for _, _, t in law):
         outcomes.append([[(1.0, 0.0, end)]] * num_actions)
-    if isinstance(env, str):
+    if made is not env:
         made.close()
     return JMDP.from_outcomes(outcomes, gamma, coupling)
