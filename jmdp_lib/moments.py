@@ -13,7 +13,7 @@ certifies the accuracy of any candidate M.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import product
@@ -182,13 +182,7 @@ class Moments(ReadOnly):
     def same_state(self, order: int) -> Floats:
         """All same-state mixed moments of one order k, (S, A, ..., A) with k action axes."""
         self._need(checks.at_least("order", order, 1), "same_state")
-        num_states, num_actions = self.mean.shape
-        out = np.empty((num_states,) + (num_actions,) * order)
-        for s, *actions in product(range(num_states), *[range(num_actions)] * order):
-            first = tuple(sorted(actions))
-            known = tuple(actions) != first
-            out[s, *actions] = out[s, *first] if known else self.moment([(s, a) for a in actions])
-        return frozen(out)
+        return frozen(same_state_moments(self.moment, self.mean.shape, order))
 
     def gap_moment(self, gaps: Sequence[tuple[int, int, int]]) -> float:
         """E[G_1 ... G_k] for gaps [(s, a, b), ...], G_i = Z(s, a) - Z(s, b).
@@ -279,3 +273,24 @@ class Moments(ReadOnly):
             raise ValueError(f"a coordinate must be a pair (state, action), got {x!r}") from None
         num_states, num_actions = self.mean.shape
         return checks.index("state", s, num_states), checks.index("action", a, num_actions)
+
+
+def same_state_moments(
+    moment: Callable[[list[StateAction]], float], shape: tuple[int, ...], order: int
+) -> Floats:
+    """(S, A, ..., A) of a function that gives one coordinate at a time; shape is (S, A)."""
+    out = np.empty(shape[:1] + shape[1:] * order)
+    for s, *actions in np.ndindex(out.shape):
+        first = sorted(actions)
+        known = actions != first
+        out[s, *actions] = out[s, *first] if known else moment([(s, a) for a in actions])
+    return out
+
+
+def second_moments(moment: Callable[[list[StateAction]], float], shape: tuple[int, ...]) -> Floats:
+    """(S, A, S, A) of a function that gives one coordinate at a time; shape is (S, A)."""
+    full = np.empty(shape + shape)
+    for (s, a), (t, b) in product(np.ndindex(shape), repeat=2):
+        known = (s, a) > (t, b)
+        full[s, a, t, b] = full[t, b, s, a] if known else moment([(s, a), (t, b)])
+    return full

@@ -11,9 +11,10 @@ state share the table; each then turns into a sum over how many of its factors p
 
     (R + gamma Z')^m = sum_l C(m, l) R^(m-l) gamma^l Z'^l          (eq. (33), M^(0) = 1).
 
-States are independent of each other, so the step of a multiset is the product of the steps of its
-states: the `law` of (state, multiplicities) is worked out once and reused. On all multisets that
-can be reached, T_n is then one sparse affine map x -> b + A x.
+States are independent of each other, so a multiset steps one state at a time: the law of what the
+branches at a state turn into is worked out once per state and multiplicities, and the steps of all
+multisets at one of their states form a sparse matrix. The product of n such matrices lets every
+state step. On all multisets that can be reached, T_n is then one affine map x -> b + A x.
 """
 
 from __future__ import annotations
@@ -31,19 +32,24 @@ from scipy import sparse
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import available_bytes, gibibytes
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import norm_weight
-from jmdp_lib.operators.closure import close_and_compile
+from jmdp_lib.moments import StateAction, norm_weight, second_moments
 
 Branches = tuple[tuple[int, int], ...]  # sorted (state, multiplicity)
 Law = dict[Branches, float]  # a polynomial: coefficient of each product of successor branches
 
 # Up to this many multisets all of them are kept; beyond it only what same-state queries reach.
 ALL_LIMIT = 250_000
+_ROWS = 50_000  # multisets that step at a time
 
 
 @dataclass(frozen=True)
 class MultisetOperator:
-    """T_n for one JMDP and one policy (S, A), acting on the vector of multiset moments (N,)."""
+    """T_n for one JMDP and one policy (S, A), acting on the vector of multiset moments (N,).
+
+    A multiset is a row (n,) of sorted branch codes s * n + m - 1, with -1 in front where it has
+    fewer than n branches. While a multiset steps, the codes of branches that have not stepped yet
+    are raised by S * n, so that they stand last.
+    """
 
     jm: JMDP
     policy: Floats
@@ -52,111 +58,182 @@ class MultisetOperator:
 
     def action_law(self, state: int, counts: Sequence[tuple[int, int]]) -> Law:
         """One step of prod_a Z(state, a)^(m_a), counts = ((a, m_a), ...) with distinct actions."""
-        jm, law = self.jm, defaultdict[Branches, float](float)
-        tables = range(jm.starts[state], jm.starts[state + 1])
-
-        def factor(table: int, action: int, power: int) -> Law:
-            reward, after = jm.rewards[table, action], int(jm.next_states[table, action])
-            terms: Law = {
-                ((after, left),) if left else (): comb(power, left)
-                * reward ** (power - left) * jm.gamma**left
-                for left in range(power + 1)
-            }  # fmt: skip
-            return {branches: c for branches, c in terms.items() if c != 0.0}
-
+        tables = range(self.jm.starts[state], self.jm.starts[state + 1])
+        probs = self.jm.probs[tables]
         if self.independent:
-            averages = []
-            for action, power in counts:
-                average = defaultdict[Branches, float](float)
-                for table in tables:
-                    for branches, c in factor(table, action, power).items():
-                        average[branches] += jm.probs[table] * c
-                averages.append(average)
-            return multiply(averages)
-        for table in tables:
-            joint = multiply(factor(table, action, power) for action, power in counts)
-            for branches, c in joint.items():
-                law[branches] += jm.probs[table] * c
-        return law
+            return multiply(
+                mix(zip(probs, (self._power(table, *count) for table in tables), strict=True))
+                for count in counts
+            )
+        joint = (multiply(self._power(table, *count) for count in counts) for table in tables)
+        return mix(zip(probs, joint, strict=True))
+
+    def _power(self, table: int, action: int, power: int) -> Law:
+        """(R + gamma Z')^m of one action in one table."""
+        reward, after = self.jm.rewards[table, action], int(self.jm.next_states[table, action])
+        terms: Law = {
+            ((after, left),) if left else (): comb(power, left)
+            * reward ** (power - left) * self.jm.gamma**left
+            for left in range(power + 1)
+        }  # fmt: skip
+        return {branches: c for branches, c in terms.items() if c != 0.0}
 
     def collapsed_law(self, state: int, powers: Sequence[int]) -> Law:
         """One step of E prod_i Z(state, A_i)^(m_i): the actions are drawn first, then coalesced."""
-        assignments: dict[tuple[int, ...], float] = {(0,) * self.jm.num_actions: 1.0}
+        drawn = {(0,) * self.jm.num_actions: 1.0}  # multiplicity of each action: probability
         for power in powers:
-            drawn = defaultdict[tuple[int, ...], float](float)
-            for counts, weight in assignments.items():
+            more = defaultdict[tuple[int, ...], float](float)
+            for counts, weight in drawn.items():
                 for a in np.flatnonzero(self.policy[state]):
-                    more = (*counts[:a], counts[a] + power, *counts[a + 1 :])
-                    drawn[more] += weight * self.policy[state, a]
-            assignments = drawn
-        law = defaultdict[Branches, float](float)
-        for counts, weight in assignments.items():
-            taken = [(a, m) for a, m in enumerate(counts) if m]
-            for branches, c in self.action_law(state, taken).items():
-                law[branches] += weight * c
-        return law
+                    taken = (*counts[:a], counts[a] + power, *counts[a + 1 :])
+                    more[taken] += weight * self.policy[state, a]
+            drawn = more
+        return mix(
+            (weight, self.action_law(state, [(a, m) for a, m in enumerate(counts) if m]))
+            for counts, weight in drawn.items()
+        )
+
+    @cached_property
+    def _digits(self) -> Ints:
+        """(n,) the places of multiplicities m_1 <= m_2 <= ... when they are read as one number."""
+        return (self.order + 1) ** np.arange(self.order)[::-1]
+
+    @cached_property
+    def _signatures(self) -> dict[int, tuple[int, ...]]:
+        """The multiplicities that branches at one state can have, by their number, sorted."""
+        orders = range(1, self.order + 1)
+        powers = [(), *(p for total in orders for p in partitions(total))]
+        return dict(sorted((int(self._digits[self.order - len(p) :] @ p), p) for p in powers))
+
+    @cached_property
+    def _laws(self) -> tuple[Ints, Floats, Ints]:
+        """The laws of all (state, signature), one after the other.
+
+        starts (groups + 1,), coefficients (L,) and successors (L, n).
+        """
+        starts, coefficients, rows = [0], list[float](), list[list[int]]()
+        for state, powers in product(range(self.jm.num_states), self._signatures.values()):
+            law = self.collapsed_law(state, powers)
+            coefficients += law.values()
+            rows += map(self._row, law)
+            starts.append(len(rows))
+        return np.array(starts), np.array(coefficients), np.array(rows).reshape(-1, self.order)
+
+    def _row(self, branches: Branches) -> list[int]:
+        codes = sorted(s * self.order + m - 1 for s, m in branches)
+        return [-1] * (self.order - len(codes)) + codes
+
+    @cached_property
+    def _places(self) -> Ints:
+        """(n,) places of the number that tells rows apart, raised codes and all."""
+        base = 2 * self.jm.num_states * self.order + 1
+        if base**self.order >= 2**63:
+            raise ValueError(
+                f"order {self.order} on {self.jm.num_states} states has too many coordinates to "
+                "index"
+            )
+        return base ** np.arange(self.order)[::-1]
+
+    def _step_one_state(self, rows: Ints) -> tuple[sparse.csr_array, Ints]:
+        """Step the last waiting state of every row (q, n): a matrix (q, p), and the rows (p, n)."""
+        n, num_states = self.order, self.jm.num_states
+        states = rows // n
+        steps = (states == states[:, -1:]) & (states >= num_states)
+        number = np.where(steps, rows % n + 1, 0) @ self._digits
+        signature = np.searchsorted(list(self._signatures), number)
+        group = states[:, -1] % num_states * len(self._signatures) + signature
+        starts, coefficients, successors = self._laws
+        counts = starts[group + 1] - starts[group]
+        source = np.repeat(np.arange(len(rows), dtype=np.int32), counts)
+        entry = np.arange(len(source)) + (starts[group] - counts.cumsum() + counts)[source]
+        moved = np.concatenate([np.where(steps, -1, rows)[source], successors[entry]], axis=1)
+        moved = np.sort(moved, axis=1)[:, n:]
+        _, first, target = np.unique(
+            (moved + 1) @ self._places, return_index=True, return_inverse=True
+        )
+        at, shape = (source, target.astype(np.int32)), (len(rows), len(first))
+        return sparse.csr_array((coefficients[entry], at), shape=shape), moved[first]
+
+    def _step(self, rows: Ints) -> tuple[sparse.csr_array, Ints]:
+        """Step every state of every row (q, n): a matrix (q, p), and the rows (p, n) reached."""
+        rows = np.where(rows >= 0, rows + self.jm.num_states * self.order, -1)
+        matrix, rows = self._step_one_state(rows)
+        while rows.max(initial=-1) >= self.jm.num_states * self.order:
+            step, rows = self._step_one_state(rows)
+            matrix = matrix @ step
+        return matrix, rows
 
     @cached_property
     def system(self) -> tuple[Floats, sparse.csr_array, Ints]:
-        """b (N,), A (N, N) sparse, and the multisets as sorted branch codes (N, n), -1 for none."""
-        n, jm = self.order, self.jm
-        if (jm.num_states * n + 1) ** n >= 2**63:
-            raise ValueError(
-                f"order {n} on {jm.num_states} states has too many coordinates to index"
-            )
-        signatures = [p for total in range(1, n + 1) for p in partitions(total)]
-        law_starts = np.zeros(jm.num_states * len(signatures) + 1, dtype=np.int64)
-        coefficients: list[float] = []
-        codes: list[list[int]] = []
-        for i, (state, powers) in enumerate(product(range(jm.num_states), signatures)):
-            for branches, c in self.collapsed_law(state, powers).items():
-                coefficients.append(c)
-                codes.append(self._encode(branches))
-            law_starts[i + 1] = len(codes)
-        keys = [sum(m * (n + 1) ** j for j, m in enumerate(powers)) for powers in signatures]
-        by_key = np.argsort(keys)
-        budget = available_bytes() // 2
-        constant, data, columns, starts, found = close_and_compile(
-            np.array([self._encode(seed) for seed in self._seeds()], dtype=np.int64),
-            law_starts, np.array(coefficients), np.array(codes, dtype=np.int64).reshape(-1, n),
-            np.array(keys)[by_key], by_key, jm.num_states, n, budget // 12,
-        )  # fmt: skip
-        if starts[-1] < 0:
-            raise MemoryError(
-                f"order {n} on {jm.num_states} states needs more than the {gibibytes(budget)} that "
-                f"are free: {len(found):,} coordinates were reached with more to come"
-            )
-        matrix = sparse.csr_array((data, columns, starts), shape=(len(found), len(found)))
-        return constant, matrix, found
+        """b (N,), A (N, N) sparse and the multisets as rows (N, n): the seeds, closed under T_n."""
+        rows = self._seeds()
+        found, steps = [rows], list[tuple[sparse.csr_array, Ints]]()
+        known = np.append(0, np.sort(self._numbers(rows)))
+        budget, entries = available_bytes() // 3, 0
+        while len(rows):
+            new = []
+            for part in np.array_split(rows, 1 + len(rows) // _ROWS):
+                matrix, reached = self._step(part)
+                numbers = self._numbers(reached)
+                steps.append((matrix, numbers))
+                place = np.searchsorted(known, numbers)
+                unknown = known.take(place, mode="clip") != numbers
+                new.append(reached[unknown])
+                known = np.insert(known, place[unknown], numbers[unknown])
+                entries += matrix.nnz
+                if 12 * entries > budget:
+                    raise MemoryError(
+                        f"order {self.order} on {self.jm.num_states} states needs more than the "
+                        f"{gibibytes(budget)} that are free: {len(known):,} coordinates were "
+                        "reached with more to come"
+                    )
+            rows = np.concatenate(new)
+            found.append(rows)
+        rows = np.concatenate(found)
+        # The empty multiset, whose moment is one, is the last column: b.
+        place = np.argsort(np.append(self._numbers(rows), 0)).astype(np.int32)
+        for i, (matrix, numbers) in enumerate(steps):
+            columns = place[np.searchsorted(known, numbers)][matrix.indices]
+            shape = (matrix.shape[0], len(place))
+            steps[i] = sparse.csr_array((matrix.data, columns, matrix.indptr), shape=shape), numbers
+        whole = sparse.vstack([matrix for matrix, _ in steps], format="csr")
+        return whole[:, [-1]].toarray()[:, 0], whole[:, :-1], rows
 
-    def _seeds(self) -> Iterator[Branches]:
+    def _numbers(self, rows: Ints) -> Ints:
+        """(q,) a number for each row (q, n); zero for the empty multiset."""
+        return np.asarray((rows + 1) @ self._places)
+
+    def _seeds(self) -> Ints:
         """What is solved: all multisets of the orders that have few, and what queries lead to."""
-        states, orders = range(self.jm.num_states), range(1, self.order + 1)
-        few = [k for k in orders if num_multisets(self.jm.num_states, k) <= ALL_LIMIT]
-        if self.order not in few:
-            yield from self._same_state_successors()
+        n, states = self.order, range(self.jm.num_states)
+        few = [k for k in range(1, n + 1) if num_multisets(len(states), k) <= ALL_LIMIT]
+        seeds = [np.empty((0, n), dtype=np.int64)]
+        if n not in few:
+            seeds.append(np.array(list(map(self._row, self._same_state_successors()))))
         for powers in (p for total in few for p in partitions(total)):
-            repeats = [(m, combinations_with_replacement(states, k))
-                       for m, k in Counter(powers).items()]  # fmt: skip
-            for chosen in product(*(picks for _, picks in repeats)):
-                yield tuple(
-                    (s, m) for (m, _), picks in zip(repeats, chosen, strict=True) for s in picks
-                )
+            codes = np.empty((1, 0), dtype=np.int64)
+            for m, repeats in Counter(powers).items():
+                picks = np.array(list(combinations_with_replacement(states, repeats))) * n + m - 1
+                left, right = np.indices((len(codes), len(picks))).reshape(2, -1)
+                codes = np.concatenate([codes[left], picks[right]], axis=1)
+            seeds.append(np.pad(np.sort(codes, axis=1), ((0, 0), (n - len(powers), 0)),
+                                constant_values=-1))  # fmt: skip
+        rows = np.concatenate(seeds)
+        return rows[np.unique(self._numbers(rows), return_index=True)[1]]
 
-    def _same_state_successors(self) -> Iterator[Branches]:
-        seen: set[Branches] = set()
-        for state, k in product(range(self.jm.num_states), range(1, self.order + 1)):
-            for actions in combinations_with_replacement(range(self.jm.num_actions), k):
-                for branches in self.action_law(state, list(Counter(actions).items())):
-                    if branches and branches not in seen:
-                        seen.add(branches)
-                        yield branches
+    def _same_state_successors(self) -> set[Branches]:
+        laws = (
+            self.action_law(state, list(Counter(actions).items()))
+            for state, k in product(range(self.jm.num_states), range(1, self.order + 1))
+            for actions in combinations_with_replacement(range(self.jm.num_actions), k)
+        )
+        return {branches for law in laws for branches in law if branches}
 
     @cached_property
     def orders(self) -> Ints:
         """(N,) the order of each multiset."""
-        codes = self.system[2]
-        return np.where(codes >= 0, codes % self.order + 1, 0).sum(1)
+        rows = self.system[2]
+        return np.where(rows >= 0, rows % self.order + 1, 0).sum(1)
 
     @cached_property
     def weights(self) -> Floats:
@@ -166,8 +243,8 @@ class MultisetOperator:
         return np.array(lambdas)[self.orders - 1]
 
     @cached_property
-    def _index(self) -> dict[bytes, int]:
-        return {codes.tobytes(): i for i, codes in enumerate(self.system[2])}
+    def _index(self) -> dict[int, int]:
+        return {number: i for i, number in enumerate(self._numbers(self.system[2]).tolist())}
 
     @cached_property
     def longest_sum(self) -> int:
@@ -187,7 +264,7 @@ class MultisetOperator:
         """||new - old||_lambda over the multisets."""
         return float((np.abs(new - old) / self.weights).max())
 
-    def moment(self, state: Floats, coordinates: Sequence[tuple[int, int]]) -> float:
+    def moment(self, state: Floats, coordinates: Sequence[StateAction]) -> float:
         """E prod_i Z(s_i, a_i): one step of the law of the given state-actions."""
         actions = defaultdict[int, Counter[int]](Counter)
         for s, a in coordinates:
@@ -195,7 +272,7 @@ class MultisetOperator:
         law = multiply(self.action_law(s, list(counts.items())) for s, counts in actions.items())
         return float(sum(c * self._value(state, branches) for branches, c in law.items()))
 
-    def average(self, moment: Callable[[list[tuple[int, int]]], float]) -> Floats:
+    def average(self, moment: Callable[[list[StateAction]], float]) -> Floats:
         """(N,) any collection, given coordinate by coordinate, averaged over the policy."""
         allowed = [np.flatnonzero(row) for row in self.policy]
         values = np.zeros(len(self.system[2]))
@@ -210,17 +287,13 @@ class MultisetOperator:
     def _value(self, state: Floats, branches: Branches) -> float:
         if not branches:
             return 1.0  # M^(0) = 1
-        index = self._index.get(np.array(self._encode(branches), dtype=np.int64).tobytes())
+        index = self._index.get(int(self._numbers(np.array(self._row(branches)))))
         if index is None:
             raise ValueError(
                 f"this moment needs that of the successors {branches} (state, multiplicity), which "
                 "no same-state query reaches; at this order and size only those were solved"
             )
         return float(state[index])
-
-    def _encode(self, branches: Branches) -> list[int]:
-        codes = sorted(s * self.order + m - 1 for s, m in branches)
-        return codes + [-1] * (self.order - len(codes))
 
 
 @dataclass(frozen=True)
@@ -230,28 +303,22 @@ class MultisetSource:
     operator: MultisetOperator
     state: Floats
 
-    def moment(self, coordinates: Sequence[tuple[int, int]]) -> float:
+    def moment(self, coordinates: Sequence[StateAction]) -> float:
         """E of the product of the returns."""
         return self.operator.moment(self.state, coordinates)
 
-    def covariance(self, mean: Floats) -> Floats:
-        """(S, A, A) same-state covariances."""
-        num_states, num_actions = mean.shape
-        blocks = np.empty((num_states, num_actions, num_actions))
-        for s, a in np.ndindex(mean.shape):
-            for b in range(a, num_actions):
-                value = self.moment([(s, a), (s, b)]) - mean[s, a] * mean[s, b]
-                blocks[s, a, b] = blocks[s, b, a] = value
-        return blocks
-
     def full_second(self) -> Floats:
         """(S, A, S, A)."""
-        shape = self.operator.policy.shape
-        full = np.empty(shape + shape)
-        for x in np.ndindex(shape):
-            for y in np.ndindex(shape):
-                full[x + y] = self.moment([x, y]) if x <= y else full[y + x]
-        return full
+        return second_moments(self.moment, self.operator.policy.shape)
+
+
+def mix(laws: Iterable[tuple[float, Law]]) -> Law:
+    """The weighted sum of polynomials in branches."""
+    total = defaultdict[Branches, float](float)
+    for weight, law in laws:
+        for branches, c in law.items():
+            total[branches] += weight * c
+    return total
 
 
 def multiply(laws: Iterable[Law]) -> Law:

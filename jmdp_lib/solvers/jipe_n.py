@@ -10,7 +10,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.machine import progress
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Moments
+from jmdp_lib.moments import Moments, same_state_moments
 from jmdp_lib.operators.literal import is_independent
 from jmdp_lib.operators.multisets import MultisetOperator, MultisetSource
 from jmdp_lib.solvers.affine import Chain, solve
@@ -68,8 +68,10 @@ def jipe(
         end = iterate(operator, start, jm.gamma, allowed, max_iterations, f"JIPE-{order}")
     source = MultisetSource(operator, end.state)
     shape = (jm.num_states, jm.num_actions)
-    mean = np.array([source.moment([x]) for x in np.ndindex(shape)]).reshape(shape)
-    blocks = source.covariance(mean) if order >= 2 else None
+    mean, blocks = same_state_moments(source.moment, shape, 1), None
+    if order >= 2:
+        blocks = same_state_moments(source.moment, shape, 2)
+        blocks -= mean[:, :, None] * mean[:, None, :]
     off = left_over(jm, end.error_bound) if solved or initial is not None else 0.0
     # Multisets give a variance as a difference of large numbers.
     off += 1e-14 * (jm.reward_bound + float(np.abs(mean).max())) ** 2 / (1.0 - jm.gamma)
