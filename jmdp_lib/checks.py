@@ -182,14 +182,12 @@ def seed_sequence(seed: Any, *key: int) -> np.random.SeedSequence:
     """
     if isinstance(seed, np.random.SeedSequence):
         return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, *key))
-    try:
-        for part in seed if isinstance(seed, list | tuple) else [] if seed is None else [seed]:
-            at_least("seed", part, 0)
-    except ValueError:
-        raise ValueError(
-            "seed must be an integer that is not negative, a list of such, or a SeedSequence, "
-            f"got {seed!r}"
-        ) from None
+    for part in seed if isinstance(seed, list | tuple) else () if seed is None else (seed,):
+        if isinstance(part, bool) or not isinstance(part, numbers.Integral) or int(part) < 0:
+            raise ValueError(
+                "seed must be an integer that is not negative, a list of such, or a SeedSequence, "
+                f"got {seed!r}"
+            )
     return np.random.SeedSequence(seed, spawn_key=key)
 
 
@@ -278,16 +276,15 @@ def _array(
     name: str, values: ArrayLike, kinds: str, axes: tuple[str, ...], sizes: dict[str, int | None]
 ) -> NDArray[Any]:
     """`values` as an array of these dtype kinds, with these axes, not empty."""
-    array, names = as_array(name, values), [*axes, *sizes]
-    if array.ndim != len(names):
-        expected = f"{len(names)} axes ({', '.join(names)})"
+    array, axes = as_array(name, values), (*axes, *sizes)
+    if array.ndim != len(axes):
+        expected = f"{len(axes)} axes ({', '.join(axes)})"
         raise ValueError(f"{name} must have {expected}, got shape {array.shape}")
     if array.size == 0:
         raise ValueError(f"{name} must not be empty, got shape {array.shape}")
-    wanted = array.shape[: len(axes)] + tuple(
-        size or found for size, found in zip(sizes.values(), array.shape[len(axes) :], strict=True)
-    )
-    same_shape(name, array.shape, wanted, f"({', '.join(names)})")
+    known = zip(map(sizes.get, axes), array.shape, strict=True)
+    wanted = tuple(found if size is None else size for size, found in known)
+    same_shape(name, array.shape, wanted, f"({', '.join(axes)})")
     if array.dtype.kind not in kinds:
         holding = "real numbers" if "f" in kinds else "integers"
         raise ValueError(f"{name} must hold {holding}, got dtype {array.dtype}")

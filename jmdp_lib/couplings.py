@@ -28,24 +28,14 @@ Coupling = Callable[[Sequence[Floats]], tuple[Floats, Ints]]
 _SLIVER = 1e-14
 
 
-def quantile(laws: Sequence[Floats]) -> tuple[Floats, Ints]:
-    """Common random numbers: one uniform U through every action's inverse cdf."""
-    return _through_uniform(laws, flipped=())
+def quantile(laws: Sequence[Floats], flipped: Sequence[int] = ()) -> tuple[Floats, Ints]:
+    """Common random numbers: one uniform U through every action's inverse cdf.
 
-
-def antithetic(laws: Sequence[Floats]) -> tuple[Floats, Ints]:
-    """Two actions, one through the inverse cdf at U and the other at 1 - U."""
-    if len(laws) != 2:
-        raise ValueError(f'coupling="antithetic" is for two actions, this model has {len(laws)}')
-    return _through_uniform(laws, flipped=(1,))
-
-
-def _through_uniform(laws: Sequence[Floats], flipped: tuple[int, ...]) -> tuple[Floats, Ints]:
-    """The joint law of the inverse cdfs at one U (at 1 - U for the flipped actions)."""
+    The flipped actions get 1 - U.
+    """
     cdfs = [np.cumsum(law)[:-1] for law in laws]  # the inner breakpoints; the last one is 1
-    cuts = np.sort(
-        np.concatenate([[0.0, 1.0], *(1.0 - c if a in flipped else c for a, c in enumerate(cdfs))])
-    )
+    inner = [1.0 - cdf if a in flipped else cdf for a, cdf in enumerate(cdfs)]
+    cuts = np.sort(np.concatenate([[0.0, 1.0], *inner]))
     left, right = cuts[:-1], cuts[1:]
     keep = right - left > _SLIVER
     middle = (left + right)[keep] / 2
@@ -57,21 +47,24 @@ def _through_uniform(laws: Sequence[Floats], flipped: tuple[int, ...]) -> tuple[
     return probs / probs.sum(), np.stack(outcomes, axis=1)
 
 
+def antithetic(laws: Sequence[Floats]) -> tuple[Floats, Ints]:
+    """Two actions, one through the inverse cdf at U and the other at 1 - U."""
+    if len(laws) != 2:
+        raise ValueError(f'coupling="antithetic" is for two actions, this model has {len(laws)}')
+    return quantile(laws, flipped=[1])
+
+
 NAMED: dict[str, Coupling] = {"quantile": quantile, "antithetic": antithetic}
 
 
 def named(coupling: str | Coupling) -> Coupling:
     """A coupling by name, or a user's own function as it is."""
-    if callable(coupling):
-        return coupling
-    if coupling == "independent":
+    if not callable(coupling) and coupling not in NAMED:
         raise ValueError(
-            'the independent coupling needs no tables: pass coupling="independent" to jipe2, jipe '
-            "or simulate_pairs instead"
+            f"coupling must be a function or one of {sorted(NAMED)}, got {coupling!r}; independent "
+            'actions need no tables: pass coupling="independent" to jipe2, jipe or simulate_pairs'
         )
-    if not isinstance(coupling, str) or coupling not in NAMED:
-        raise ValueError(f"coupling must be a function or one of {sorted(NAMED)}, got {coupling!r}")
-    return NAMED[coupling]
+    return coupling if callable(coupling) else NAMED[coupling]
 
 
 def couple(coupling: str | Coupling, state: int, laws: Sequence[Floats]) -> tuple[Floats, Ints]:

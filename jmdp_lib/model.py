@@ -61,11 +61,8 @@ class JMDP:
         gamma = checks.discount(gamma)
         probs = checks.distributions("table_probs", table_probs, "state", "table")
         num_states, num_tables = probs.shape
-        reward = checks.floats("rewards", rewards, state=num_states, table=num_tables, action=None)
-        successor = checks.integers(
-            "next_states", next_states, below=num_states,
-            state=num_states, table=num_tables, action=reward.shape[2],
-        )  # fmt: skip
+        sizes = {"state": num_states, "table": num_tables}
+        reward, successor = _checked_tables(rewards, next_states, num_states, **sizes)
         states, tables = np.nonzero(probs)
         self._store(gamma, num_states, states, probs[states, tables], reward[states, tables],
                     successor[states, tables])  # fmt: skip
@@ -84,13 +81,9 @@ class JMDP:
         gamma = checks.discount(gamma)
         num_states = checks.at_least("num_states", num_states, 1)
         state = checks.integers("states", states, "table", below=num_states)
-        size = state.size
-        prob = checks.floats("probs", probs, table=size)
+        prob = checks.floats("probs", probs, table=state.size)
         try:
-            reward = checks.floats("rewards", rewards, table=size, action=None)
-            successor = checks.integers(
-                "next_states", next_states, below=num_states, table=size, action=reward.shape[1]
-            )
+            reward, successor = _checked_tables(rewards, next_states, num_states, table=state.size)
         except ValueError as error:
             table = re.search(r"\(table (\d+)", str(error))
             owner = f": a table of state {state[int(table[1])]}" if table else ""
@@ -359,3 +352,11 @@ class JMDP:
     def is_coupled(self) -> bool:
         """Whether this is a coupled-dynamics environment (Definition 4.2)."""
         return self.coupling_witness is not None
+
+
+def _checked_tables(
+    rewards: ArrayLike, next_states: ArrayLike, num_states: int, **sizes: int
+) -> tuple[Floats, Ints]:
+    reward = checks.floats("rewards", rewards, **sizes, action=None)
+    sizes["action"] = reward.shape[-1]
+    return reward, checks.integers("next_states", next_states, below=num_states, **sizes)

@@ -126,8 +126,3 @@ class Outcome(NamedTuple):
     truncated: bool
     info: dict[str, Any]
     snapshot: Any
-
-    @property
-    def lives(self) -> int | None:
-        """Lives left, where the simulator counts them."""
-        return self.info.get("lives")

@@ -39,7 +39,7 @@ def facts(outcome):
     after = outcome.snapshot
     return (
         outcome.action, outcome.reward, outcome.observation.tobytes(), outcome.terminated,
-        outcome.truncated, outcome.lives, after.previous, after.identity,
+        outcome.truncated, outcome.info["lives"], after.previous, after.identity,
     )  # fmt: skip
 
 
@@ -337,7 +337,7 @@ def test_game_over_belongs_to_the_branch():
     env.restore(visited[-60])
     assert not any(o.terminated for o in env.query(range(18)))
     env.reset()
-    assert env.query([0])[0].lives == 5
+    assert env.query([0])[0].info["lives"] == 5
 
 
 def test_memory_does_not_say_where_a_paddle_knob_stands_and_the_knob_decides():
