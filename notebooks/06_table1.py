@@ -261,7 +261,8 @@ chosen = gaps[(gaps.gamma == 0.9) & (gaps.kind == "near") & (gaps.seed == 0)]
 for ax, game in zip(axes, paper.index, strict=True):
     each = chosen[chosen.game == game]
     figures.agreement(ax, each.coupled, each.mc, bars=1.96 * each.mc_error)
-    ax.set_title(f"{game}\nrank {wide.loc[(game, 0.9, 'near')]['rank']:.2f}")
+    rank = wide.loc[(game, 0.9, "near")]["rank"]
+    ax.set(ylim=ax.get_xlim(), title=f"{game}\nrank {rank:.2f}")
 axes[0].set_ylabel("Monte Carlo")
 fig.supxlabel("predicted gap variance", fontsize="medium")
 figures.save(fig, "fig_gap_scatter", chosen, out_dir)
