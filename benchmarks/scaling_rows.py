@@ -23,7 +23,7 @@ from scipy.sparse.linalg import spsolve
 from timing import once
 
 import jmdp_lib as jl
-from jmdp_lib.operators.collapsed import Collapsed
+from jmdp_lib.operators.collapsed import CollapsedT2
 
 GAMMA, TOL, STANDARD_ERROR = 0.95, 1e-8, 0.01
 GOAL, UNIFORM, RANDOM = "gridworld, goal policy", "gridworld, uniform policy", "random successors"
@@ -65,7 +65,7 @@ def quantecon_mean(jm: jl.JMDP, policy: np.ndarray) -> Callable[[], object]:
     """`DiscreteDP.evaluate_policy`; it takes pure policies, so ours becomes the only action."""
     from quantecon.markov import DiscreteDP
 
-    system, states = Collapsed(jm, policy), np.arange(jm.num_states)
+    system, states = CollapsedT2(jm, policy), np.arange(jm.num_states)
     only = np.zeros_like(states)
     ddp = DiscreteDP(system.mean_rewards, sparse.csr_matrix(system.kernel), jm.gamma, states, only)
     return partial(ddp.evaluate_policy, only)
@@ -73,7 +73,7 @@ def quantecon_mean(jm: jl.JMDP, policy: np.ndarray) -> Callable[[], object]:
 
 def scipy_mean(jm: jl.JMDP, policy: np.ndarray) -> Callable[[], object]:
     """The sparse solve of (I - gamma P) m = r."""
-    system = Collapsed(jm, policy)
+    system = CollapsedT2(jm, policy)
     matrix = sparse.eye_array(jm.num_states, format="csc") - jm.gamma * system.kernel.tocsc()
     return partial(spsolve, matrix, system.mean_rewards)
 

@@ -14,6 +14,7 @@ certifies the accuracy of any candidate M.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import product
@@ -146,14 +147,17 @@ class Moments(ReadOnly):
     def kept(self) -> Moments:
         """The same collection in arrays alone, without the model it was solved on.
 
-        It has all means and same-state moments, and all of Sigma for up to 512 state-actions;
-        asking it for anything else is an error.
+        It has all means and same-state moments, and all of Sigma for up to 512 state-actions if it
+        was solved; asking it for anything else is an error.
         """
         if isinstance(self.source, Held):
             return self
-        small = self.order >= 2 and self.mean.size <= KEPT_LIMIT
+        second = None
+        if self.order >= 2 and self.mean.size <= KEPT_LIMIT:
+            with suppress(ValueError):  # not all of Sigma was solved
+                second = self.full_second()
         higher = tuple(self.same_state(k) for k in range(3, self.order + 1))
-        return replace(self, source=Held(self.full_second() if small else None, higher))
+        return replace(self, source=Held(second, higher))
 
     def __getstate__(self) -> dict[str, Any]:
         return ReadOnly.__getstate__(self.kept())

@@ -34,9 +34,9 @@ from matplotlib.colors import LogNorm
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from jmdp_lib.operators.collapsed import Collapsed, Queries
+from jmdp_lib.operators.collapsed import CollapsedT2, Queries
 from jmdp_lib.operators.dense import DensePairs
-from jmdp_lib.operators.reachable import Numbering, steps_to_reach
+from jmdp_lib.operators.reachable import steps_to_reach, successors_first
 
 figures.style()
 claims = figures.Claims()
@@ -87,7 +87,7 @@ claims.check("Sigma changed by up to more than 10, T_2 Sigma not by 1e-9", unmov
 W = np.einsum("sa,satb,tb->st", uniform, sigma, uniform)
 m = (uniform * solved.mean).sum(1)
 c, later = W - np.outer(m, m), np.empty_like(W)
-DensePairs(Collapsed(grid, uniform), np.zeros(n)).apply(c, later)  # gamma^2 P_2 c
+DensePairs(CollapsedT2(grid, uniform), np.zeros(n)).apply(c, later)  # gamma^2 P_2 c
 source = c - later
 apart = np.abs(source - np.diag(source.diagonal())).max()
 claims.check("c_0 between distinct states is zero to 1e-9", apart < 1e-9, apart < 1e-9)
@@ -119,7 +119,7 @@ asked = {
     "goal, one state": (goal, [11]),  # the cell below the goal
 }
 steps = {
-    name: steps_to_reach(Collapsed(grid, policy), Queries.of(grid, queries))
+    name: steps_to_reach(CollapsedT2(grid, policy), Queries.of(grid, queries))
     for name, (policy, queries) in asked.items()
 }
 
@@ -152,7 +152,7 @@ plt.show()
 wide = jl.windy_gridworld(16)
 policies = {"goal policy": jl.goal_policy(16), "uniform policy": jl.uniform_policy(wide)}
 everything = Queries.of(wide, None)
-around = {k: steps_to_reach(Collapsed(wide, pi), everything) for k, pi in policies.items()}
+around = {k: steps_to_reach(CollapsedT2(wide, pi), everything) for k, pi in policies.items()}
 places = {"middle": 130, "last column": 223, "at the goal": 15}
 views = [("goal policy", f"goal policy,\n{where}", s) for where, s in places.items()]
 views.append(("uniform policy", "uniform policy,\nmiddle", 130))
@@ -210,9 +210,9 @@ plt.show()
 # later number, blue ones to an earlier, grey ones stay. With successors first no orange is left.
 
 # %%
-kernel = Collapsed(grid, goal).kernel.toarray()
-number = Numbering.of(Collapsed(grid, goal)).number
-order = np.argsort(number)
+chain = CollapsedT2(grid, goal).kernel  # P, sparse
+kernel, order = chain.toarray(), successors_first(chain)
+number = np.argsort(order)
 fig, axes = plt.subplots(1, 2, figsize=(5.2, 2.6), sharey=True)
 shown = {"$P$, cells row by row": kernel, "$P$, successors first": kernel[np.ix_(order, order)]}
 for ax, (title, P) in zip(axes, shown.items(), strict=True):
@@ -241,8 +241,9 @@ claims.check("900 states, uniform policy: fewer than 100", krylov < 100, krylov 
 # ## 7.6 The same answer, certified
 #
 # Whatever the route, the stopping rule is the paper's: $\|M - T M\|_\lambda / (1 - \gamma)$ on what was solved bounds the error
-# (eq. (23)), also after acceleration. Here the literal operator judges: what every route gives must be its
-# fixed point, all $|\mathcal S|^2|\mathcal A|^2$ coordinates of it.
+# (eq. (23)), also after acceleration. Here the literal operator judges. Applied to what the dense route found, it must
+# change none of the $|\mathcal S|^2|\mathcal A|^2$ coordinates; and every route must give its moments within a state, from which
+# gaps are made. (The reachable route knows no others: `full_second` says so if asked.)
 
 # %%
 scattered = jl.JMDP(rng.dirichlet(np.ones(3), 20), rng.uniform(-1, 1, (20, 3, 3)),
@@ -261,12 +262,13 @@ routes = {
 
 # %%
 for name, (jm, policy) in cases.items():
-    off = []
+    whole = jl.jipe2(jm, policy, tol=1e-11, route="dense").moments
+    mean, second = jl.apply_t2(jm, policy, whole.mean, whole.full_second())
+    off = [np.abs(second - whole.full_second()).max()]
     for how in routes.values():
         found = jl.jipe2(jm, policy, tol=1e-11, **how).moments
-        full = found.full_second()
-        mean, second = jl.apply_t2(jm, policy, found.mean, full)
-        off.append(max(np.abs(mean - found.mean).max(), np.abs(second - full).max()))
+        apart = found.same_state(2) - np.einsum("sasb->sab", second)
+        off.append(max(np.abs(mean - found.mean).max(), np.abs(apart).max()))
     agree = max(off) < 1e-9
     claims.check(f"{name}: all routes are fixed points of the literal T_2 to 1e-9", agree, agree)
 

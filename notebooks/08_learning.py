@@ -31,7 +31,7 @@ from scipy import stats
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from jmdp_lib.operators.pair_law import mass_apart
+from jmdp_lib.operators.pairs import mass_apart
 
 figures.style()
 claims = figures.Claims()

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from strategies import problems
 
 import jmdp_lib as jl
-from jmdp_lib.operators import MultisetOperator, PairOperator, pairs
-from jmdp_lib.operators.pairs import PairSource
+from jmdp_lib.operators import MultisetOperator, PairOperator
+from jmdp_lib.operators.collapsed import CollapsedT2
 
 
 def lambda_norm(jm, mean, second):
@@ -28,33 +28,39 @@ def random_collection(rng, jm):
 
 
 @pytest.mark.parametrize("coupling", ["joint", "independent"])
-@pytest.mark.parametrize("limit", [0, 10_000], ids=["collapsed", "full"])
 @given(problem=problems())
 @settings(max_examples=60)
-def test_fast_is_literal(problem, coupling, limit):
+def test_fast_is_literal(problem, coupling):
     jm, policy, rng = problem
     mean, second = random_collection(rng, jm)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pairs, "FULL_LIMIT", limit)
-        operator = PairOperator(jm, policy, coupling == "independent")
-        state = operator.centre(mean, second)
-        for _ in range(3):
-            mean, second = jl.apply_t2(jm, policy, mean, second, coupling)
-            state, previous = operator.apply(state), state
-            np.testing.assert_allclose(state.mean, mean, atol=1e-10)
-            # Off the same-state blocks a collapsed state holds averages, one step behind.
-            shown = PairSource(operator, state if limit else previous)
-            if limit:
-                np.testing.assert_allclose(shown.full_second(), second, atol=1e-10)
-            else:
-                averaged = np.einsum("sa,satb,tb->st", policy, second, policy)
-                m, pair, single = operator.collapse(state)
-                np.testing.assert_allclose(pair + np.outer(m, m), averaged, atol=1e-10)
-                diagonal = np.einsum("sa,sasa->s", policy, second)
-                np.testing.assert_allclose(single + m**2, diagonal, atol=1e-10)
-                same = np.einsum("sasb->sab", second)
-                raw = state.blocks + state.mean[:, :, None] * state.mean[:, None, :]
-                np.testing.assert_allclose(raw, same, atol=1e-10)
+    operator = PairOperator(jm, policy, coupling == "independent")
+    state = operator.centre(mean, second)
+    for _ in range(3):
+        mean, second = jl.apply_t2(jm, policy, mean, second, coupling)
+        state = operator.apply(state)
+        np.testing.assert_allclose(state.mean, mean, atol=1e-10)
+        np.testing.assert_allclose(state.second, second, atol=1e-10)
+
+
+@pytest.mark.parametrize("coupling", ["joint", "independent"])
+@given(problem=problems())
+@settings(max_examples=60)
+def test_collapsed_residual_is_literal(problem, coupling):
+    """Over means, same-state blocks and what the policy averages between states."""
+    jm, policy, rng = problem
+    mean, second = random_collection(rng, jm)
+    new_mean, new = jl.apply_t2(jm, policy, mean, second, coupling)
+    change = new - second
+    same = np.einsum("sasb->sab", change)
+    between = np.einsum("sa,satb,tb->st", policy, change, policy)
+    np.fill_diagonal(between, 0.0)
+    weight = 2.0 * jm.reward_bound / (1.0 - jm.gamma)
+    largest = max(np.abs(same).max(), np.abs(between).max()) / weight
+    covariance = second - np.multiply.outer(mean, mean)
+    blocks = np.einsum("sasb->sab", covariance)
+    cross = np.einsum("sa,satb,tb->st", policy, covariance, policy)
+    found = CollapsedT2(jm, policy, coupling == "independent").residual(mean, blocks, cross)
+    assert found == pytest.approx(max(np.abs(new_mean - mean).max(), largest))
 
 
 @given(problems())

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from strategies import problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
-from jmdp_lib.operators.pair_law import mass_apart, pair_step
+from jmdp_lib.operators.pairs import mass_apart, pair_step
 from jmdp_lib.solvers import conic
 from jmdp_lib.solvers.pair_weights import occupancy, start_law, stationary_pairs
 from jmdp_lib.solvers.projection import ProjectedProblem, ProjectionStep

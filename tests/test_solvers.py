@@ -14,7 +14,7 @@ from quantecon.markov import DiscreteDP
 from strategies import problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
-from jmdp_lib.operators import multisets, pairs
+from jmdp_lib.operators import multisets
 
 
 def full_brute(jm, policy):
@@ -37,20 +37,6 @@ def test_jipe2_is_the_linear_solution(problem):
     assert sol.converged
     np.testing.assert_allclose(sol.moments.mean, mean, atol=1e-9 * scale)
     np.testing.assert_allclose(sol.moments.full_second(), second, atol=1e-9 * scale)
-
-
-@given(problems())
-@settings(max_examples=40)
-def test_collapsed_state_gives_every_coordinate(problem):
-    """Above FULL_LIMIT state-actions only policy averages are kept between states."""
-    jm, policy, _ = problem
-    with pytest.MonkeyPatch.context() as patch:
-        full = jl.jipe2(jm, policy, tol=1e-11).moments
-        patch.setattr(pairs, "FULL_LIMIT", 0)
-        thin = jl.jipe2(jm, policy, tol=1e-11, route="sweeps").moments
-        np.testing.assert_allclose(thin.full_second(), full.full_second(), atol=1e-8)
-        x, y = (0, 0), (jm.num_states - 1, jm.num_actions - 1)
-        assert thin.second(x, y) == pytest.approx(full.second(x, y), abs=1e-8)
 
 
 @given(problems(max_states=3, max_actions=2, max_tables=2))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jmdp_lib as jl
-from jmdp_lib.operators.pair_law import first_to_arrive
+from jmdp_lib.operators.pairs import first_to_arrive
 from jmdp_lib.statistics import mean_and_error, normal_p_values, variance_and_error
 
 GRID, GOAL = jl.windy_gridworld(3), jl.goal_policy(3)

@@ -15,10 +15,9 @@ one local expectation away, C(s,a; s,b) = E[(y_a - mu_a)(y_b - mu_b)] + gamma^2 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,7 +28,7 @@ from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import norm_weight
-from jmdp_lib.operators.chains import topological_order
+from jmdp_lib.operators.pairs import policy_average
 
 _CHUNK = 1 << 22  # entries of laws that are worked on at once
 
@@ -39,15 +38,15 @@ class PairLaw:
     """Where two branches go in one step, for Q queries (s, a, b): a sparse (Q, S^2) matrix.
 
     starts: (Q + 1,) query q owns the entries starts[q] to starts[q + 1] - 1. first, second: (N,)
-    successors. weights: (N,) probabilities. noise: (N,) what the query adds there, (y_a - mu_a)
-    (y_b - mu_b); None for independent actions, where it averages to zero.
+    successors. weights: (N,) probabilities. tables: (N,) the table that both branches draw; None
+    for branches that draw independently.
     """
 
     starts: Ints
     first: Ints
     second: Ints
     weights: Floats
-    noise: Floats | None
+    tables: Ints | None = None
 
     def expect(self, values: Floats) -> Floats:
         """(Q,) expectations of values (N,)."""
@@ -73,8 +72,11 @@ class Backup:
 
 
 @dataclass(frozen=True)
-class Collapsed:
-    """The collapsed operator of one JMDP and one policy (S, A)."""
+class CollapsedT2:
+    """The collapsed operator of one JMDP and one policy (S, A).
+
+    independent: distinct actions of a state draw from tables of their own.
+    """
 
     jm: JMDP
     policy: Floats
@@ -83,11 +85,7 @@ class Collapsed:
     @cached_property
     def kernel(self) -> sparse.csr_array:
         """(S, S) sparse: P, the chain of states under the policy."""
-        num_states, num_actions = self.policy.shape
-        states, actions = np.nonzero(self.policy)
-        entries = self.policy[states, actions], (states, states * num_actions + actions)
-        average = sparse.csr_array(entries, shape=(num_states, self.policy.size))
-        kernel = (average @ self.jm.transitions).tocsr()
+        kernel = (policy_average(self.policy) @ self.jm.transitions).tocsr()
         kernel.sort_indices()
         return kernel
 
@@ -95,6 +93,17 @@ class Collapsed:
     def mean_rewards(self) -> Floats:
         """(S,) r."""
         return np.einsum("sa,sa->s", self.policy, self.jm.averaging @ self.jm.rewards)
+
+    @cached_property
+    def weight(self) -> float:
+        """lambda_2."""
+        return norm_weight(2, self.jm.gamma, self.jm.reward_bound)
+
+    @cached_property
+    def longest_sum(self) -> int:
+        """How many terms one coordinate of T_2 M sums at most."""
+        widest = int(np.diff(self.kernel.indptr).max())
+        return int(np.diff(self.jm.starts).max()) + 4 * widest  # a sum of sums
 
     def backup(self, value: Floats, single: Floats) -> Backup:
         """T_2 on m and v; their fixed points give every mean and every variance."""
@@ -114,30 +123,25 @@ class Collapsed:
         alone = np.einsum("sa,sa->s", policy, variance) + spread
         return Backup(mean, targets, variance, new, alone, source)
 
-    def law(self, states: Ints, a: Ints, b: Ints, deviations: Floats | None = None) -> PairLaw:
+    def law(self, states: Ints, a: Ints, b: Ints) -> PairLaw:
         """The law of the queries (states[q], a[q], b[q]), a != b, all (Q,)."""
         jm = self.jm
         if self.independent:
             return self.product_law(states * jm.num_actions + a, states * jm.num_actions + b)
-        counts = np.diff(jm.starts)[states]
-        query, within = _ragged(counts)
+        starts, query, within = _ragged(np.diff(jm.starts)[states])
         table = jm.starts[states][query] + within
-        noise = None
-        if deviations is not None:
-            noise = deviations[table, a[query]] * deviations[table, b[query]]
         first, second = jm.next_states[table, a[query]], jm.next_states[table, b[query]]
-        return PairLaw(_starts(counts), first, second, jm.probs[table], noise)
+        return PairLaw(starts, first, second, jm.probs[table], table)
 
     def product_law(self, left: Ints, right: Ints) -> PairLaw:
         """The law of pairs of state-actions, numbered s * A + a, (Q,), that move independently."""
         rows = self.jm.transitions
         widths = np.diff(rows.indptr)[right]
-        counts = np.diff(rows.indptr)[left] * widths
-        query, within = _ragged(counts)
+        starts, query, within = _ragged(np.diff(rows.indptr)[left] * widths)
         i = rows.indptr[left][query] + within // widths[query]
         j = rows.indptr[right][query] + within % widths[query]
         first, second = rows.indices[i].astype(np.int64), rows.indices[j].astype(np.int64)
-        return PairLaw(_starts(counts), first, second, rows.data[i] * rows.data[j], None)
+        return PairLaw(starts, first, second, rows.data[i] * rows.data[j])
 
     @cached_property
     def diagonal(self) -> PairLaw:
@@ -148,10 +152,9 @@ class Collapsed:
         states, pair = np.nonzero(self.policy[:, a] * self.policy[:, b])
         both = 2.0 * self.policy[states, a[pair]] * self.policy[states, b[pair]]
         law = self.law(states, a[pair], b[pair])
-        counts = np.diff(law.starts)
         first_query = np.searchsorted(states, np.arange(self.jm.num_states + 1))
-        weights = law.weights * np.repeat(both, counts)
-        return PairLaw(law.starts[first_query], law.first, law.second, weights, None)
+        weights = law.weights * np.repeat(both, np.diff(law.starts))
+        return PairLaw(law.starts[first_query], law.first, law.second, weights)
 
     @cached_property
     def entries(self) -> Ints:
@@ -167,48 +170,91 @@ class Collapsed:
         played = (self.policy > 0).sum(1)
         return int((played * (played - 1) // 2 * self.entries).sum())
 
-    @cached_property
-    def numbering(self) -> Numbering:
-        """The states, successors first."""
-        return Numbering.of(self)
+    def blocks(self, backup: Backup, pairs: PairValues, queries: Queries) -> Floats:
+        """(S, A, A), C(s,a; s,b) one step before c; nan for two actions that were not asked."""
+        blocks = np.full((*self.policy.shape, self.policy.shape[1]), np.nan)
+        np.einsum("saa->sa", blocks)[...] = backup.variance
+        for states, a, b in queries.parts(self.entries):
+            law = self.law(states, a, b)
+            values = self.jm.gamma**2 * pairs(law.first, law.second)
+            if law.tables is not None:
+                query = np.repeat(np.arange(states.size), np.diff(law.starts))
+                drawn = backup.deviations[law.tables, a[query]]
+                values += drawn * backup.deviations[law.tables, b[query]]
+            blocks[states, a, b] = blocks[states, b, a] = law.expect(values)
+        return blocks
 
-    def weight(self) -> float:
-        """lambda_2."""
-        return norm_weight(2, self.jm.gamma, self.jm.reward_bound)
+    def residual(self, mean: Floats, blocks: Floats, cross: Floats) -> float:
+        """||M - T_2 M||_lambda of a collection that holds policy averages between states.
+
+        mean: (S, A). blocks: (S, A, A), C(s, a; s, b). cross: (S, S), c; its diagonal is not used.
+        """
+        policy, outer = self.policy, np.multiply.outer
+        value = (policy * mean).sum(1)
+        own = np.einsum("saa->sa", blocks) + (mean - value[:, None]) ** 2
+        new = self.backup(value, np.einsum("sa,sa->s", policy, own))
+        pair = cross.copy()
+        np.fill_diagonal(pair, np.einsum("sa,sab,sb->s", policy, blocks, policy))
+        every = Queries.of(self.jm, None)
+        upper = self.blocks(new, lambda s, t: pair[s, t], every)
+        lower = self.blocks(new, lambda s, t: pair[t, s], every)  # what is learned may differ
+        later = np.triu(upper) + np.tril(lower, -1)
+        later += new.mean[:, :, None] * new.mean[:, None, :]
+        moved = self.jm.gamma**2 * (self.kernel @ (self.kernel @ pair).T).T
+        moved += outer(new.value, new.value) - outer(value, value) - pair
+        np.fill_diagonal(moved, 0.0)
+        same = np.abs(later - blocks - mean[:, :, None] * mean[:, None, :]).max()
+        second = max(same, np.abs(moved).max()) / self.weight
+        return float(max(np.abs(new.mean - mean).max(), second))
+
+
+PairValues = Callable[[Ints, Ints], Floats]
+"""c as a function of two arrays of states, of one shape; nan where c was not solved."""
 
 
 @dataclass(frozen=True)
-class Numbering:
-    """The states numbered successors first, and the collapsed operator in those numbers.
+class OneStepAway:
+    """Second moments between states, each one local expectation away from c.
 
-    number: (S,) of each state. acyclic: no chain returns to a state it left. chain: (indptr,
-    indices, gamma * P). diagonal: (starts, x, y, gamma^2 * weight), see `Collapsed.diagonal`.
+    mean, blocks: (S, A) and (S, A, A). pairs: c.
     """
 
-    number: Ints
-    acyclic: bool
-    chain: Any
-    diagonal: Any
+    system: CollapsedT2
+    mean: Floats
+    blocks: Floats
+    pairs: PairValues
 
-    @classmethod
-    def of(cls, system: Collapsed) -> Numbering:
-        """Number the states of a model under a policy."""
-        gamma, kernel = system.jm.gamma, system.kernel
-        order = topological_order(kernel.indptr, kernel.indices)
-        number = np.empty(order.size, np.int64)
-        number[order] = np.arange(order.size)
-        rows = kernel[order]
-        rows = sparse.csr_array((rows.data, number[rows.indices], rows.indptr), rows.shape)
-        rows.sort_indices()
-        here = np.repeat(np.arange(order.size), np.diff(rows.indptr))
-        chain = (rows.indptr.astype(np.int64), rows.indices.astype(np.int32), gamma * rows.data)
-        law = system.diagonal
-        counts = np.diff(law.starts)[order]
-        starts = np.concatenate([[0], np.cumsum(counts)])
-        entries = np.repeat(law.starts[:-1][order] - starts[:-1], counts) + np.arange(starts[-1])
-        left, right = (number[x[entries]].astype(np.int32) for x in (law.first, law.second))
-        diagonal = (starts, left, right, gamma**2 * law.weights[entries])
-        return cls(number, bool((rows.indices <= here).all()), chain, diagonal)
+    def moment(self, coordinates: Sequence[tuple[int, int]]) -> float:
+        """Sigma(s, a, t, b), of two states, or of actions of one state that were not asked for."""
+        (s, a), (t, b) = coordinates
+        if s == t:
+            raise ValueError(
+                f"the covariance of actions {a} and {b} of state {s} was not asked for: solve with "
+                f"queries=[({s}, {a}, {b})], or without queries for all of them"
+            )
+        actions = self.system.jm.num_actions
+        law = self.system.product_law(np.array([s * actions + a]), np.array([t * actions + b]))
+        later = law.expect(self.pairs(law.first, law.second))[0]
+        return float(
+            self._known(self.system.jm.gamma**2 * later) + self.mean[s, a] * self.mean[t, b]
+        )
+
+    def full_second(self) -> Floats:
+        """(S, A, S, A)."""
+        jm, states = self.system.jm, np.arange(self.system.jm.num_states)
+        c = self.pairs(*np.broadcast_arrays(states[:, None], states))
+        moved = jm.transitions @ (jm.transitions @ c).T
+        full = jm.gamma**2 * np.asarray(moved).reshape(self.mean.shape * 2)
+        full[states, :, states] = self.blocks
+        return self._known(full) + np.multiply.outer(self.mean, self.mean)
+
+    def _known(self, covariance: Floats) -> Floats:
+        if np.isnan(covariance).any():
+            raise ValueError(
+                "no gap that was asked for reaches these pairs of states, so that their moments "
+                'were not solved: solve with route="dense" for those of all pairs'
+            )
+        return covariance
 
 
 @dataclass(frozen=True)
@@ -255,12 +301,9 @@ class Queries:
             yield self.states[part], self.first[part], self.second[part]
 
 
-def _starts(counts: Ints) -> Ints:
-    """Where rows of the given lengths (Q,) start, and the end, (Q + 1,)."""
-    return np.concatenate([[0], np.cumsum(counts)])
-
-
-def _ragged(counts: Ints) -> tuple[Ints, Ints]:
-    """For rows of the given lengths (Q,): the row of every entry, and its number in its row."""
+def _ragged(counts: Ints) -> tuple[Ints, Ints, Ints]:
+    """For rows of the given lengths (Q,): where they start, (Q + 1,), and for every entry its row
+    and its number in its row."""
+    starts = np.concatenate([[0], np.cumsum(counts)])
     row = np.repeat(np.arange(counts.size), counts)
-    return row, np.arange(row.size) - _starts(counts)[row]
+    return starts, row, np.arange(row.size) - starts[row]

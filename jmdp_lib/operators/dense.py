@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 
+from jmdp_lib import machine
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.operators.collapsed import Collapsed
-from jmdp_lib.operators.vectors import threaded
+from jmdp_lib.machine import threaded
+from jmdp_lib.operators.collapsed import CollapsedT2
 
 _BLOCK, _WIDTH = 16, 2048
 # A term of a sum of rows costs some ten times what one of a matrix product does.
@@ -28,22 +29,19 @@ _SPARSE = 0.1
 class DensePairs:
     """c over all pairs, (S, S) symmetric. source: (S,) c_0."""
 
-    system: Collapsed
+    system: CollapsedT2
     source: Floats
 
     @cached_property
-    def sparse(self) -> bool:
-        """Whether the chain has few successors."""
-        return self.system.kernel.nnz <= _SPARSE * self.source.size**2
+    def _few_successors(self) -> bool:
+        return bool(self.system.kernel.nnz <= _SPARSE * self.source.size**2)
 
     @cached_property
-    def _rows(self) -> Any:
-        kernel = self.system.kernel
-        return kernel.indptr, kernel.indices, self.system.jm.gamma * kernel.data
-
-    @cached_property
-    def _matrix(self) -> Floats:
-        return self.system.jm.gamma * self.system.kernel.toarray()
+    def _kernel(self) -> Any:
+        """gamma P: its sparse rows, or a matrix."""
+        kernel = self.system.jm.gamma * self.system.kernel
+        few = self._few_successors
+        return (kernel.indptr, kernel.indices, kernel.data) if few else kernel.toarray()
 
     @cached_property
     def _diagonal(self) -> Any:
@@ -51,67 +49,59 @@ class DensePairs:
         return law.starts, law.first, law.second, self.system.jm.gamma**2 * law.weights
 
     @cached_property
-    def _scratch(self) -> Floats:
+    def _scratch(self) -> Any:
         return self.zeros()
 
-    def zeros(self) -> Floats:
+    def zeros(self) -> Any:
         """c = 0."""
         return np.zeros((self.source.size, self.source.size))
 
-    def apply(self, c: Floats, out: Floats, with_source: bool = True) -> None:
+    def apply(self, c: Any, out: Any, with_source: bool = True) -> None:
         """out = c_0 + gamma^2 P_2 c, or without c_0."""
-        if self.sparse:
-            _move(*self._rows, c, self._scratch)
-            _move(*self._rows, self._scratch, out)  # (P (P c)')' = P c P'
+        if self._few_successors:
+            _move(*self._kernel, c, self._scratch)
+            _move(*self._kernel, self._scratch, out)  # (P (P c)')' = P c P'
         else:
-            np.matmul(self._matrix, c, out=self._scratch)
-            np.matmul(self._scratch, self._matrix.T, out=out)
+            np.matmul(self._kernel, c, out=self._scratch)
+            np.matmul(self._scratch, self._kernel.T, out=out)
         _set_diagonal(c, out, self._diagonal, self.source * with_source)
 
-    def residual(self, c: Floats) -> float:
+    def residual(self, c: Any) -> float:
         """max |c_0 + gamma^2 P_2 c - c|."""
-        out = np.empty_like(c)
+        out = self.zeros()
         self.apply(c, out)
         out -= c
         return float(max(out.max(), -out.min()))
 
-    def values(self, c: Floats, first: Ints, second: Ints) -> Floats:
-        """(N,) c at the given pairs."""
-        return c[first, second]
+    def values(self, c: Any, first: Ints, second: Ints) -> Floats:
+        """c at pairs of states, first and second of any one shape."""
+        return np.asarray(c[first, second])
 
 
 @dataclass(frozen=True)
-class TorchPairs:
+class TorchPairs(DensePairs):
     """DensePairs on a torch device; c is a tensor there."""
 
-    system: Collapsed
-    source: Floats
     device: str
 
     @cached_property
     def _kernel(self) -> Any:
-        import torch
-
-        kernel, shape = self.system.kernel, (self.source.size, self.source.size)
-        if kernel.nnz > _SPARSE * self.source.size**2:
-            return self._tensor(self.system.jm.gamma * kernel.toarray())
-        parts = [self._tensor(x) for x in (kernel.indptr, kernel.indices)]
-        data = self._tensor(self.system.jm.gamma * kernel.data)
+        kernel = self.system.jm.gamma * self.system.kernel
+        if not self._few_successors:
+            return self._tensor(kernel.toarray())
+        parts = [self._tensor(x) for x in (kernel.indptr, kernel.indices, kernel.data)]
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)")
-            return torch.sparse_csr_tensor(*parts, data, shape, check_invariants=True)
+            return _torch().sparse_csr_tensor(*parts, kernel.shape, check_invariants=True)
 
     @cached_property
     def _diagonal(self) -> Any:
-        law = self.system.diagonal
-        states = np.repeat(np.arange(self.source.size), np.diff(law.starts))
-        weights = self.system.jm.gamma**2 * law.weights
-        return [self._tensor(x) for x in (states, law.first, law.second, weights)]
+        starts, *law = super()._diagonal
+        states = np.repeat(np.arange(self.source.size), np.diff(starts))
+        return [self._tensor(x) for x in (states, *law)]
 
     def _tensor(self, array: Any) -> Any:
-        import torch
-
-        return torch.tensor(array, device=self.device)
+        return _torch().tensor(array, device=self.device)
 
     def zeros(self) -> Any:
         """c = 0."""
@@ -125,16 +115,32 @@ class TorchPairs:
         diagonal.index_add_(0, states, weights * c[first, second])
         out.diagonal().copy_(diagonal)
 
-    def residual(self, c: Any) -> float:
-        """max |c_0 + gamma^2 P_2 c - c|."""
-        out = self.zeros()
-        self.apply(c, out)
-        out -= c
-        return float(max(out.max(), -out.min()))
-
     def values(self, c: Any, first: Ints, second: Ints) -> Floats:
-        """(N,) c at the given pairs."""
-        return np.asarray(c[self._tensor(first), self._tensor(second)].cpu().numpy())
+        """c at pairs of states, first and second of any one shape."""
+        return np.asarray(c[self._tensor(first), self._tensor(second)].cpu())
+
+
+def device_bytes(device: str) -> int:
+    """Bytes that can be had on a torch device; a device that is not there is refused.
+
+    What torch keeps of arrays that are gone can be had again, though the device calls it taken.
+    """
+    torch = _torch()
+    try:
+        kind = torch.device(device)
+        torch.empty(1, device=kind)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {device!r} cannot be used: {error}") from None
+    if kind.type != "cuda":
+        return machine.available_bytes()
+    kept = torch.cuda.memory_reserved(kind) - torch.cuda.memory_allocated(kind)
+    return int(torch.cuda.mem_get_info(kind)[0] + kept)
+
+
+def _torch() -> Any:
+    with machine.extra("torch"):
+        import torch
+    return torch
 
 
 def _moved(indptr: Any, indices: Any, probs: Any, c: Any, out: Any) -> None:

@@ -1,4 +1,4 @@
-"""T_2 made fast: collapsed over the policy and centred.
+"""T_2 made fast on all pairs of state-actions, and the pair chain P_2 beneath it.
 
 **Collapse.** T_2 sees M only through m(s) = E mu(s, A), W(s, t) = E Sigma(s, A, t, B) with A and B
 independent, and D(s) = E Sigma(s, A, s, A).
@@ -7,41 +7,46 @@ independent, and D(s) = E Sigma(s, A, s, A).
 
     C(s,a; s,b)  <-  E[(y_a - mu_a)(y_b - mu_b)] + gamma^2 E[c(S'_a, S'_b)]     same state, a != b
     C(s,a; s,a)  <-  E[(y_a - mu_a)^2]           + gamma^2 E[v(S'_a)]           one branch
-    C(s,a; t,b)  <-                                gamma^2 E[c(S'_a) (x) S'_b]   s != t, independent
+    C(s,a; t,b)  <-                                gamma^2 E[c(S'_a, S'_b)]     s != t, independent
 
 with c = W - m m' and v = D - m^2 = Var Z(s, A). Nothing large is subtracted from anything large,
 and off the same-state blocks there is no source at all.
+
+**The pair chain** P_2 of Appendix B moves two branches, coupled while they share a state. Its
+diagonal is absorbing: two branches at the same state-action are one branch and stay so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import sparse
 
+from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import norm_weight
 
-# Up to this many state-actions the cross-state covariances are kept for every pair of actions, and
-# residuals are the paper's norm over all of Sigma; beyond it they are kept collapsed.
-FULL_LIMIT = 512
-
 
 @dataclass(frozen=True)
 class PairState:
-    """A second-order moment collection in centred coordinates.
-
-    mean: (S, A). blocks: (S, A, A), C(s, a; s, b). cross: C between distinct states, either every
-    action, (S*A, S*A), or averaged over the policy, (S, S); its same-state entries are not used.
-    """
+    """All first and second moments. mean: (S, A). covariance: C = Sigma - mu mu', (S, A, S, A)."""
 
     mean: Floats
-    blocks: Floats
-    cross: Floats
+    covariance: Floats
+
+    @property
+    def blocks(self) -> Floats:
+        """(S, A, A), C(s, a; s, b)."""
+        return np.einsum("sasb->sab", self.covariance)
+
+    @property
+    def second(self) -> Floats:
+        """(S, A, S, A), Sigma."""
+        return self.covariance + np.multiply.outer(self.mean, self.mean)
 
 
 @dataclass(frozen=True)
@@ -49,164 +54,132 @@ class PairOperator:
     """T_2 for one JMDP and one policy (S, A), acting on PairState.
 
     independent: distinct actions of a state draw from tables of their own.
-    keep_actions: whether `cross` keeps the actions; by default where they are few.
     """
 
     jm: JMDP
     policy: Floats
     independent: bool = False
-    keep_actions: bool | None = None
 
     @cached_property
-    def full(self) -> bool:
-        """Whether `cross` keeps the actions."""
-        return self.policy.size <= FULL_LIMIT if self.keep_actions is None else self.keep_actions
+    def _policy_average(self) -> sparse.csr_array:
+        return policy_average(self.policy)
 
     @cached_property
-    def averaging(self) -> sparse.csr_array:
-        """(S, S*A) sparse: the policy as an average over actions."""
-        num_states, num_actions = self.policy.shape
-        starts = np.arange(num_states + 1) * num_actions
-        columns = np.arange(self.policy.size)
-        shape = (num_states, self.policy.size)
-        return sparse.csr_array((self.policy.ravel(), columns, starts), shape=shape)
-
-    @cached_property
-    def step(self) -> Floats | sparse.csr_array:
-        """One marginal step that `cross` moves by: (S*A, S), or (S, S) when collapsed."""
-        kernel = self.jm.transitions if self.full else self.averaging @ self.jm.transitions
-        return kernel.toarray() if kernel.nnz > 0.1 * np.prod(kernel.shape) else kernel.tocsr()
-
-    @cached_property
-    def same_state(self) -> Floats:
-        """(S*A, S*A) or (S, S) mask of the entries of `cross` that belong to the blocks."""
-        size = self.jm.num_actions if self.full else 1
-        return np.kron(np.eye(self.jm.num_states), np.ones((size, size))).astype(bool)
+    def _transitions(self) -> Floats | sparse.csr_array:
+        """(S*A, S), dense where that is faster."""
+        kernel = self.jm.transitions
+        return kernel.toarray() if kernel.nnz > 0.1 * np.prod(kernel.shape) else kernel
 
     @cached_property
     def longest_sum(self) -> int:
         """How many terms one coordinate of T_2 M sums at most."""
-        tables = int(np.diff(self.jm.starts).max())
-        kernel = sparse.csr_array(self.step)
-        return tables + int(np.diff(kernel.indptr).max())
+        widest = np.diff(self.jm.transitions.indptr).max()
+        return int(np.diff(self.jm.starts).max() + widest)
 
     def zero(self) -> PairState:
         """M_0 = 0."""
-        num_states, num_actions = self.policy.shape
-        side = self.policy.size if self.full else num_states
-        blocks = np.zeros((num_states, num_actions, num_actions))
-        return PairState(np.zeros(self.policy.shape), blocks, np.zeros((side, side)))
+        return PairState(np.zeros(self.policy.shape), np.zeros(self.policy.shape * 2))
 
     def centre(self, mean: Floats, second: Floats) -> PairState:
         """Any M_0 given as (S, A) and (S, A, S, A)."""
-        covariance = second - np.multiply.outer(mean, mean)
-        blocks = np.einsum("satb,st->sab", covariance, np.eye(self.jm.num_states))
-        if self.full:
-            cross = covariance.reshape(mean.size, mean.size)
-        else:
-            cross = np.einsum("sa,satb,tb->st", self.policy, covariance, self.policy)
-        return PairState(mean, blocks, np.where(self.same_state, 0.0, cross))
-
-    def collapse(self, state: PairState) -> tuple[Floats, Floats, Floats]:
-        """m (S,), c = W - m m' (S, S) and v = D - m^2 (S,)."""
-        mean = (self.policy * state.mean).sum(1)
-        spread = np.einsum("sa,sa->s", self.policy, (state.mean - mean[:, None]) ** 2)
-        single = np.einsum("sa,saa->s", self.policy, state.blocks) + spread
-        pair = state.cross.copy()
-        if self.full:
-            pair = (self.averaging @ (self.averaging @ pair).T).T
-        same = np.einsum("sa,sab,sb->s", self.policy, state.blocks, self.policy)
-        np.fill_diagonal(pair, same)
-        return mean, pair, single
+        return PairState(mean, second - np.multiply.outer(mean, mean))
 
     def apply(self, state: PairState) -> PairState:
         """T_2."""
-        jm, gamma = self.jm, self.jm.gamma
-        value, pair, single = self.collapse(state)
-        targets = jm.rewards + gamma * value[jm.next_states]  # (T, A)
+        jm, gamma, average = self.jm, self.jm.gamma, self._policy_average
+        value = (self.policy * state.mean).sum(1)  # m
+        spread = (state.mean - value[:, None]) ** 2
+        own = np.einsum("sasa->sa", state.covariance)
+        single = np.einsum("sa,sa->s", self.policy, own + spread)  # v
+        side = self.policy.size
+        pair = (average @ (average @ state.covariance.reshape(side, side)).T).T  # c
+
+        targets = jm.rewards + gamma * value[jm.next_states]  # (T, A), y
         mean = jm.averaging @ targets
-        deviation = targets - mean[jm.table_states]
-        moved = self.step @ (self.step @ pair).T
-        cross = np.where(self.same_state, 0.0, gamma**2 * moved.T)
-
-        if self.independent:
-            blocks = gamma**2 * self._independent_blocks(pair)
-        else:
+        deviations = targets - mean[jm.table_states]
+        moved = self._transitions @ (self._transitions @ pair).T
+        covariance = gamma**2 * moved.T.reshape(state.covariance.shape)
+        if not self.independent:
             x = jm.next_states
-            joint = deviation[:, :, None] * deviation[:, None, :]
+            joint = deviations[:, :, None] * deviations[:, None, :]
             joint += gamma**2 * pair[x[:, :, None], x[:, None, :]]
-            blocks = (jm.averaging @ joint.reshape(len(x), -1)).reshape(state.blocks.shape)
-        variance = jm.averaging @ (deviation**2 + gamma**2 * single[jm.next_states])
-        np.einsum("saa->sa", blocks)[...] = variance
-        return PairState(mean, blocks, cross)
-
-    def _independent_blocks(self, pair: Floats) -> Floats:
-        """E[c(S'_a, S'_b)] (S, A, A) when the actions of a state draw from tables of their own."""
-        jm, shape = self.jm, self.policy.shape
-        first = (jm.transitions @ pair).reshape(*shape, jm.num_states)  # E c(S'_a, t)
-        here, actions = jm.table_states[:, None, None], np.arange(shape[1])[:, None]
-        both = first[here, actions, jm.next_states[:, None, :]]  # (T, A, A)
-        return (jm.averaging @ both.reshape(len(both), -1)).reshape(*shape, shape[1])
+            blocks = np.einsum("sasb->sab", covariance)
+            blocks[...] = (jm.averaging @ joint.reshape(len(x), -1)).reshape(blocks.shape)
+        variance = jm.averaging @ (deviations**2 + gamma**2 * single[jm.next_states])
+        np.einsum("sasa->sa", covariance)[...] = variance
+        return PairState(mean, covariance)
 
     def distance(self, new: PairState, old: PairState) -> float:
-        """||new - old||_lambda over the coordinates that are kept (all of them when `full`)."""
+        """||new - old||_lambda over all coordinates."""
         mean = np.abs(new.mean - old.mean).max()
-        blocks = np.abs(self._raw_blocks(new) - self._raw_blocks(old)).max()
-        cross = np.abs(np.where(self.same_state, 0.0, self._raw_cross(new) - self._raw_cross(old)))
-        weight = norm_weight(2, self.jm.gamma, self.jm.reward_bound)
-        return float(max(mean, max(blocks, cross.max()) / weight))
-
-    def second(self, state: PairState) -> Floats:
-        """Sigma (S, A, S, A); between states one step on where only averages are kept."""
-        mean, law = state.mean, self.jm.transitions
-        cross = state.cross
-        if not self.full:
-            moved = law @ (law @ self.collapse(state)[1]).T
-            cross = self.jm.gamma**2 * moved.T
-        full = cross.reshape(mean.shape + mean.shape).copy()
-        states = np.arange(self.jm.num_states)
-        full[states, :, states] = state.blocks
-        full += np.multiply.outer(mean, mean)
-        return full
-
-    def _raw_blocks(self, state: PairState) -> Floats:
-        return state.blocks + state.mean[:, :, None] * state.mean[:, None, :]
-
-    def _raw_cross(self, state: PairState) -> Floats:
-        mean = state.mean.ravel() if self.full else (self.policy * state.mean).sum(1)
-        return state.cross + np.multiply.outer(mean, mean)
+        second = np.abs(new.second - old.second).max()
+        return float(max(mean, second / norm_weight(2, self.jm.gamma, self.jm.reward_bound)))
 
 
-@dataclass(frozen=True)
-class PairSource:
-    """Coordinates of Sigma that a PairState does not hold, one local expectation away."""
+def policy_average(policy: Floats) -> sparse.csr_array:
+    """(S, S*A) sparse: times a function of state-actions, its average over a policy (S, A)."""
+    states, actions = np.nonzero(policy)
+    entries = policy[states, actions], (states, states * policy.shape[1] + actions)
+    return sparse.csr_array(entries, shape=(len(policy), policy.size))
 
-    operator: PairOperator
-    state: PairState
 
-    @cached_property
-    def _pair(self) -> Floats:
-        return self.operator.collapse(self.state)[1]
+def pair_step(jm: JMDP, policy: ArrayLike, law: ArrayLike) -> Floats:
+    """One step of the pair chain: law (S, A, S, A) of (X, Y) -> law of (X', Y'), rho P_2."""
+    matrix, weights = checks.policy_matrix(jm, policy), np.asarray(law, dtype=float)
+    checks.same_shape("law", weights.shape, matrix.shape * 2, "(S, A, S, A)")
+    return push(jm, matrix, weights)
 
-    def moment(self, coordinates: Sequence[tuple[int, int]]) -> float:
-        """mu(s, a), or Sigma(s, a, t, b)."""
-        mean = self.state.mean
-        if len(coordinates) == 1:
-            return float(mean[coordinates[0]])
-        x, y = coordinates
-        return self._covariance(x, y) + float(mean[x] * mean[y])
 
-    def _covariance(self, x: tuple[int, int], y: tuple[int, int]) -> float:
-        (s, a), (t, b), jm = x, y, self.operator.jm
-        if s == t:
-            return float(self.state.blocks[s, a, b])
-        i, j = s * jm.num_actions + a, t * jm.num_actions + b
-        if self.operator.full:
-            return float(self.state.cross[i, j])
-        left, right = jm.transitions[[i]].tocoo(), jm.transitions[[j]].tocoo()
-        corner = self._pair[np.ix_(left.coords[1], right.coords[1])]
-        return float(jm.gamma**2 * left.data @ corner @ right.data)
+def push(jm: JMDP, policy: Floats, weights: Floats) -> Floats:
+    """`pair_step` on arrays that were checked."""
+    num_states, num_actions = policy.shape
+    states = np.arange(num_states)
+    same = weights[states, :, states].copy()  # (S, A, A)
+    alone = np.einsum("saa->sa", same).copy()  # one branch
+    np.einsum("saa->sa", same)[...] = 0.0
 
-    def full_second(self) -> Floats:
-        """(S, A, S, A)."""
-        return self.operator.second(self.state)
+    apart = weights.copy()
+    apart[states, :, states] = 0.0
+    side = num_states * num_actions
+    moved = jm.transitions.T @ (jm.transitions.T @ apart.reshape(side, side)).T
+    pairs = np.asarray(moved.T)  # (S, S), law of (S', T') of two branches
+    x = jm.next_states
+    shared = jm.probs[:, None, None] * same[jm.table_states]
+    np.add.at(pairs, (x[:, :, None], x[:, None, :]), shared)
+    singles = np.zeros(num_states)
+    np.add.at(singles, x, jm.probs[:, None] * alone[jm.table_states])
+
+    after = np.einsum("sa,st,tb->satb", policy, pairs, policy)
+    actions = np.arange(num_actions)
+    after[states[:, None], actions, states[:, None], actions] += policy * singles[:, None]
+    return after
+
+
+def mass_apart(law: Floats) -> float:
+    """The mass of a pair law (S, A, S, A) off the diagonal: pairs that are still two branches."""
+    return float(law.sum() - np.einsum("sasa->", law))
+
+
+def first_to_arrive(jm: JMDP, policy: ArrayLike, target: int, tol: float = 1e-12) -> Floats:
+    """(S, A, A), the probability at [s, a, b] that branch a is in `target` strictly before b.
+
+    Iterates h = P_2 h from below, with h = 1 where only the first branch has arrived and 0 where
+    the second has or both have merged, until no entry moves by more than `tol`.
+    """
+    matrix = checks.policy_matrix(jm, policy)
+    target = checks.index("target", target, jm.num_states)
+    tol = checks.positive("tol", tol)
+    states, x = np.arange(jm.num_states), jm.next_states
+    chain = policy_average(matrix) @ jm.transitions
+    ahead, change = np.zeros((jm.num_states, jm.num_states)), np.inf
+    while change > tol:
+        ahead[target], ahead[:, target] = 1.0, 0.0
+        joint = ahead[x[:, :, None], x[:, None, :]].reshape(len(x), -1)
+        first = (jm.averaging @ joint).reshape(-1, jm.num_actions, jm.num_actions)
+        np.einsum("saa->sa", first)[...] = 0.0  # equal actions are one branch
+        after = (chain @ (chain @ ahead).T).T
+        after[states, states] = np.einsum("sa,sab,sb->s", matrix, first, matrix)
+        after[target], after[:, target] = 1.0, 0.0
+        change = float(np.abs(after - ahead).max())
+        ahead = after
+    return first

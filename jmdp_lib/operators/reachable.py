@@ -1,51 +1,178 @@
 """The collapsed pair operator on the pairs that the queries reach, and on no others.
 
-Gauss-Seidel visits the pairs (i, j), j <= i, in that order. With states numbered so that the
-successors of a state come first (`topological_order`), a policy that never returns to a state it
-left is solved by one sweep.
+The states that a query leads to are numbered, successors first. A set of pairs (i, j), j <= i, of
+their numbers is a bitmap of 64-bit words: (i, j) is a bit of word rows[i] + j // 64. The place of
+a pair in the set is the number of bits before it, so that c is one plain vector.
+
+Gauss-Seidel visits the pairs in that order. A policy that never returns to a state it left is
+solved by one sweep.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import prange
+from numba import njit, prange
+from scipy import sparse
+from scipy.sparse import csgraph
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.operators.chains import hot, inline
-from jmdp_lib.operators.collapsed import Collapsed, Numbering, Queries
-from jmdp_lib.operators.pair_sets import PairSet, lowest, place_of, places
-from jmdp_lib.operators.vectors import threaded
+from jmdp_lib.machine import hot, inline, threaded
+from jmdp_lib.operators.collapsed import CollapsedT2, Queries
 
 _STEP = 1 << 24  # successors that are added between two looks at the watch
 
 
-def closure(
-    numbering: Numbering,
-    seeds: Iterable[tuple[Ints, Ints]],
-    whole: bool,
-    watch: Callable[[PairSet], bool],
-) -> PairSet | None:
-    """All pairs reachable from the seeds, pairs of states (first (N,), second (N,)).
+def successors_first(graph: sparse.csr_array) -> Ints:
+    """(S,) the states of a graph (S, S): strong components, successors first, by number within."""
+    # SciPy labels a component when all that it leads to have their labels.
+    labels = csgraph.connected_components(graph, connection="strong")[1]
+    return np.argsort(labels, kind="stable")
 
-    watch: is shown the set now and then, and says whether to go on; None when it says no.
+
+def reached_states(system: CollapsedT2, queries: Queries) -> Ints:
+    """The states that branches of the queries come to, in the order of a search."""
+    jm, kernel = system.jm, system.kernel
+    asked = [queries.states * jm.num_actions + a for a in (queries.first, queries.second)]
+    after = jm.transitions[np.unique(asked)].indices
+    # One state more, from which the search starts, leads to all of these.
+    size, ends = jm.num_states + 1, [kernel.nnz + after.size]
+    graph = sparse.csr_array(
+        (np.ones(ends[0]), np.append(kernel.indices, after), np.append(kernel.indptr, ends)),
+        shape=(size, size),
+    )
+    found = csgraph.breadth_first_order(graph, size - 1, return_predecessors=False)
+    return np.asarray(found[1:], np.int64)
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """N states, successors first, and the collapsed operator in their numbers.
+
+    order: (N,) the state of each number. number: (S,) the number of each state; -1 for none.
+    acyclic: no chain returns to a state it left. chain: (indptr, indices, gamma * P). diagonal:
+    (starts, x, y, gamma^2 * weight), see `CollapsedT2.diagonal`.
     """
-    pairs = PairSet.empty(numbering.number.size, whole)
-    for first, second in seeds:
-        pairs.add(numbering.number[first], numbering.number[second])
-        while pairs.expand(numbering.chain, numbering.diagonal, _STEP):
-            if not watch(pairs):
-                return None
-    return pairs if watch(pairs) else None
+
+    order: Ints
+    number: Ints
+    acyclic: bool
+    chain: Any
+    diagonal: Any
+
+    @classmethod
+    def of(cls, system: CollapsedT2, states: Ints) -> Numbering:
+        """Number the given states, which the policy does not lead out of."""
+        gamma, law = system.jm.gamma, system.diagonal
+        number = np.full(system.jm.num_states, -1)
+        number[states] = 0
+        order = successors_first(system.kernel)
+        order = order[number[order] >= 0]
+        number[order] = np.arange(order.size)
+        rows = system.kernel[order]
+        shape = (order.size, order.size)
+        rows = sparse.csr_array((rows.data, number[rows.indices], rows.indptr), shape)
+        rows.sort_indices()
+        here = np.repeat(np.arange(order.size), np.diff(rows.indptr))
+        chain = (rows.indptr.astype(np.int64), rows.indices.astype(np.int32), gamma * rows.data)
+        counts = np.diff(law.starts)[order]
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        entries = np.repeat(law.starts[:-1][order] - starts[:-1], counts) + np.arange(starts[-1])
+        left, right = (number[x[entries]].astype(np.int32) for x in (law.first, law.second))
+        diagonal = (starts, left, right, gamma**2 * law.weights[entries])
+        return cls(order, number, bool((rows.indices <= here).all()), chain, diagonal)
 
 
-def steps_to_reach(system: Collapsed, queries: Queries) -> Ints:
+@dataclass(frozen=True)
+class PairSet:
+    """The unordered pairs of states that queries reach: closed under the pair chain.
+
+    rows: (N + 1,) where the words of each row start. words: (W, 2) the bits of each word, and how
+    many bits are before it. size: how many pairs.
+    """
+
+    numbering: Numbering
+    rows: Ints
+    words: Any
+    size: int
+
+    @classmethod
+    def of(
+        cls, system: CollapsedT2, queries: Queries, watch: Callable[[Numbering, float, int], bool]
+    ) -> PairSet | None:
+        """Follow the queries until nothing new is reached.
+
+        watch: is shown now and then the states, the bytes that the set takes and how many pairs are
+        in it so far, and says whether to go on; the set is None when it says no.
+        """
+        numbering = Numbering.of(system, reached_states(system, queries))
+        rows = np.concatenate([[0], np.cumsum((np.arange(numbering.order.size) >> 6) + 1)])
+        if not watch(numbering, 16.0 * rows[-1], 0):
+            return None
+        words = np.zeros((rows[-1], 2), np.uint64)  # takes memory only where it is written to
+        counts = np.zeros(2, np.int64)  # pairs in the set, and pairs followed
+        for part in queries.parts(system.entries):
+            law = system.law(*part)
+            first, second = numbering.number[law.first], numbering.number[law.second]
+            _add_all(rows, words, counts, first, second)
+        backward = False
+        while counts[1] < counts[0]:
+            done, backward = 0, not backward  # from the top first: successors have lower numbers
+            while done < len(words):
+                done = _follow(
+                    rows, words, counts, numbering.chain, numbering.diagonal, backward, done, _STEP
+                )
+                if not watch(numbering, words.nbytes, int(counts[0])):
+                    return None
+        _rank(words)
+        return cls(numbering, rows, words, int(counts[0]))
+
+
+@dataclass(frozen=True)
+class ReachablePairs:
+    """c over the pairs of a set, (size,). source: (S,) c_0, by state."""
+
+    pairs: PairSet
+    source: Floats
+
+    def _system(self, with_source: bool = True) -> Any:
+        pairs, numbering = self.pairs, self.pairs.numbering
+        source = self.source[numbering.order] * with_source
+        return pairs.rows, pairs.words, numbering.chain, numbering.diagonal, source
+
+    def zeros(self) -> Floats:
+        """c = 0."""
+        return np.zeros(self.pairs.size)
+
+    def apply(self, x: Floats, out: Floats, with_source: bool = True) -> None:
+        """A Gauss-Seidel sweep of c = c_0 + gamma^2 P_2 c there and back, or of it without c_0.
+
+        It has the fixed point of the operator itself and contracts at least as fast.
+        """
+        out[...] = x
+        for backward in (False,) if self.pairs.numbering.acyclic else (False, True):
+            _sweep(*self._system(with_source), out, backward, np.empty(64, np.int64))
+
+    def residual(self, x: Floats) -> float:
+        """max |c_0 + gamma^2 P_2 c - c|."""
+        return float(_residual(*self._system(), x)) if x.size else 0.0
+
+    def values(self, x: Floats, first: Ints, second: Ints) -> Floats:
+        """c at pairs of states, first and second of any one shape; nan at one not reached."""
+        number, found = self.pairs.numbering.number, np.full(first.shape, np.nan)
+        numbers = number[first].ravel(), number[second].ravel()
+        place = places(self.pairs.rows, self.pairs.words, *numbers).reshape(first.shape)
+        found[place >= 0] = x[place[place >= 0]]
+        return found
+
+
+def steps_to_reach(system: CollapsedT2, queries: Queries) -> Ints:
     """(S, S) steps after which two branches can first stand at each pair of states; 0 for never.
 
-    `closure` on the whole matrix, one step of all pairs at a time: for small models.
+    `PairSet` on the whole matrix, one step of all pairs at a time: for small models.
     """
     size, law = system.jm.num_states, system.diagonal
     moves = (system.kernel.toarray() > 0.0).astype(float)
@@ -62,62 +189,112 @@ def steps_to_reach(system: Collapsed, queries: Queries) -> Ints:
     return steps
 
 
-@dataclass(frozen=True)
-class ReachablePairs:
-    """c over the pairs of a closed set, (N,). source: (S,) c_0, by state."""
+@inline
+def _bits(word: Any) -> Any:
+    """How many bits of a 64-bit word are set."""
+    word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
+    word = (word & np.uint64(0x3333333333333333)) + (
+        (word >> np.uint64(2)) & np.uint64(0x3333333333333333)
+    )
+    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
 
-    numbering: Numbering
-    index: Any
-    size: int
-    source: Floats
 
-    @classmethod
-    def of(cls, numbering: Numbering, pairs: PairSet, source: Floats) -> ReachablePairs:
-        """The operator on a closed set."""
-        return cls(numbering, pairs.ranked(), int(pairs.counts[1]), source)
+@inline
+def _lowest(word: Any) -> Any:
+    """The position of the lowest bit that is set."""
+    return _bits((word & -word) - np.uint64(1))
 
-    def _numbered(self, with_source: bool) -> Floats:
-        source = np.zeros(self.source.size)
-        if with_source:
-            source[self.numbering.number] = self.source
-        return source
 
-    def zeros(self) -> Floats:
-        """c = 0."""
-        return np.zeros(self.size)
+@inline
+def _add(rows: Any, words: Any, counts: Any, i: Any, j: Any) -> None:
+    if i < j:
+        i, j = j, i
+    k, bit = rows[i] + (j >> 6), np.uint64(1) << np.uint64(j & 63)
+    if not words[k, 0] & bit:
+        words[k, 0] |= bit
+        counts[0] += 1
 
-    def apply(self, x: Floats, out: Floats, with_source: bool = True) -> None:
-        """A Gauss-Seidel sweep of c = c_0 + gamma^2 P_2 c there and back, or of it without c_0.
 
-        It has the fixed point of the operator itself and contracts at least as fast.
-        """
-        source, low = self._numbered(with_source), np.empty(64, np.int64)
-        out[...] = x
-        for backward in (False,) if self.numbering.acyclic else (False, True):
-            _sweep(self.index, self.numbering.chain, self.numbering.diagonal, source, out,
-                   backward, low)  # fmt: skip
+@hot
+def _add_all(rows: Any, words: Any, counts: Any, first: Any, second: Any) -> None:
+    for n in range(first.size):
+        _add(rows, words, counts, first[n], second[n])
 
-    def residual(self, x: Floats) -> float:
-        """max |c_0 + gamma^2 P_2 c - c|."""
-        if not self.size:
-            return 0.0
-        numbering = self.numbering
-        source = self._numbered(True)
-        return float(_residual(self.index, numbering.chain, numbering.diagonal, source, x))
 
-    def values(self, x: Floats, first: Ints, second: Ints) -> Floats:
-        """(N,) c at the given pairs of states; nan at a pair that was not reached."""
-        number = self.numbering.number
-        place = places(self.index, number[first], number[second])
-        if not x.size:
-            return np.full(place.shape, np.nan)
-        return np.where(place >= 0, x[place], np.nan)
+@hot
+def _follow(
+    rows: Any, words: Any, counts: Any, chain: Any, diagonal: Any, backward: Any, done: Any,
+    budget: Any,
+) -> Any:  # fmt: skip
+    """Add the successors of pairs that were not followed yet, about `budget` of them.
+
+    `done` words were looked at before, from the top with `backward`; returns how many are now.
+    """
+    indptr, indices = chain[0], chain[1]
+    starts, left, right = diagonal[0], diagonal[1], diagonal[2]
+    i = np.int64(rows.size - 2 if backward else 0)
+    while done < len(words) and budget > 0:
+        k = np.int64(len(words) - 1 - done if backward else done)
+        done += 1
+        new = words[k, 0] & ~words[k, 1]
+        while new:  # a pair may lead to others of its own word
+            words[k, 1] |= new
+            while k < rows[i]:
+                i -= 1
+            while k >= rows[i + 1]:
+                i += 1
+            while new:
+                j = ((k - rows[i]) << 6) + _lowest(new)
+                new &= new - np.uint64(1)
+                counts[1] += 1
+                if i == j:
+                    budget -= starts[i + 1] - starts[i]
+                    for e in range(starts[i], starts[i + 1]):
+                        _add(rows, words, counts, np.int64(left[e]), np.int64(right[e]))
+                    continue
+                budget -= (indptr[i + 1] - indptr[i]) * (indptr[j + 1] - indptr[j])
+                for a in range(indptr[i], indptr[i + 1]):
+                    for b in range(indptr[j], indptr[j + 1]):
+                        _add(rows, words, counts, np.int64(indices[a]), np.int64(indices[b]))
+            new = words[k, 0] & ~words[k, 1]
+    return done
+
+
+@hot
+def _rank(words: Any) -> None:
+    before = np.uint64(0)
+    for k in range(len(words)):
+        if words[k, 0]:  # what was never written takes up no memory
+            words[k, 1] = before
+            before += np.uint64(_bits(words[k, 0]))
+
+
+@inline
+def _place(rows: Any, words: Any, i: Any, j: Any) -> Any:
+    """The place of the pair (i, j) in the set, which holds it."""
+    if i < j:
+        i, j = j, i
+    k, before = rows[i] + (j >> 6), (np.uint64(1) << np.uint64(j & 63)) - np.uint64(1)
+    return np.int64(words[k, 1]) + _bits(words[k, 0] & before)
+
+
+@njit(cache=True)
+def places(rows: Any, words: Any, first: Any, second: Any) -> Any:
+    """(N,) the places of the pairs (first[n], second[n]); -1 for a pair that is not in the set."""
+    out = np.full(first.size, -1, np.int64)
+    for n in range(first.size):
+        i, j = max(first[n], second[n]), min(first[n], second[n])
+        if j >= 0 and words[rows[i] + (j >> 6), 0] >> np.uint64(j & 63) & np.uint64(1):
+            out[n] = _place(rows, words, i, j)
+    return out
 
 
 @inline
 def _backup(
-    index: Any, chain: Any, diagonal: Any, source: Any, x: Any, i: Any, j: Any, place: Any
-) -> Any:
+    rows: Any, words: Any, chain: Any, diagonal: Any, source: Any, x: Any, i: Any, j: Any,
+    place: Any,
+) -> Any:  # fmt: skip
     """c_0 + gamma^2 P_2 c at the pair (i, j): its part without the pair itself, and that weight."""
     indptr, indices, probs = chain
     total = loop = 0.0
@@ -125,7 +302,7 @@ def _backup(
         starts, left, right, weights = diagonal
         total = source[i]
         for e in range(starts[i], starts[i + 1]):
-            at = place_of(index, np.int64(left[e]), np.int64(right[e]))
+            at = _place(rows, words, np.int64(left[e]), np.int64(right[e]))
             if at == place:
                 loop += weights[e]
             else:
@@ -134,7 +311,7 @@ def _backup(
         for a in range(indptr[i], indptr[i + 1]):
             inner = 0.0
             for b in range(indptr[j], indptr[j + 1]):
-                at = place_of(index, np.int64(indices[a]), np.int64(indices[b]))
+                at = _place(rows, words, np.int64(indices[a]), np.int64(indices[b]))
                 if at == place:
                     loop += probs[a] * probs[b]
                 else:
@@ -145,34 +322,34 @@ def _backup(
 
 @hot
 def _sweep(
-    index: Any, chain: Any, diagonal: Any, source: Any, x: Any, backward: Any, low: Any
+    rows: Any, words: Any, chain: Any, diagonal: Any, source: Any, x: Any, backward: Any, low: Any
 ) -> None:
-    """One Gauss-Seidel sweep of x (N,) in place; a pair that returns to itself is solved for."""
-    rows, keys, words = index[0], index[2], index[3]
+    """One Gauss-Seidel sweep of x (size,) in place; a pair that returns to itself is solved for.
+
+    low: room for the second numbers of the pairs of one word, (64,).
+    """
     i = np.int64(rows.size - 2 if backward else 0)
     for n in range(len(words)):
         k = np.int64(len(words) - 1 - n if backward else n)
         word, place, held = words[k, 0], np.int64(words[k, 1]), 0
         if not word:
             continue
-        key = keys[k] if keys.size else k
-        while key < rows[i]:
+        while k < rows[i]:
             i -= 1
-        while key >= rows[i + 1]:
+        while k >= rows[i + 1]:
             i += 1
         while word:
-            low[held] = ((key - rows[i]) << 6) + lowest(word)
+            low[held] = ((k - rows[i]) << 6) + _lowest(word)
             word &= word - np.uint64(1)
             held += 1
         for m in range(held):
             p = held - 1 - m if backward else m
-            total, loop = _backup(index, chain, diagonal, source, x, i, low[p], place + p)
+            total, loop = _backup(rows, words, chain, diagonal, source, x, i, low[p], place + p)
             x[place + p] = total / (1.0 - loop)
 
 
-def _worst(index: Any, chain: Any, diagonal: Any, source: Any, x: Any) -> Any:
+def _worst(rows: Any, words: Any, chain: Any, diagonal: Any, source: Any, x: Any) -> Any:
     """max |c_0 + gamma^2 P_2 x - x| over the pairs."""
-    rows, keys, words = index[0], index[2], index[3]
     chunks = min(1024, len(words))
     worst = np.zeros(chunks)
     for chunk in prange(chunks):
@@ -180,12 +357,11 @@ def _worst(index: Any, chain: Any, diagonal: Any, source: Any, x: Any) -> Any:
             word, place = words[k, 0], np.int64(words[k, 1])
             if not word:
                 continue
-            key = keys[k] if keys.size else k
-            i = np.searchsorted(rows, key, side="right") - 1
+            i = np.searchsorted(rows, k, side="right") - 1
             while word:
-                j = ((key - rows[i]) << 6) + lowest(word)
+                j = ((k - rows[i]) << 6) + _lowest(word)
                 word &= word - np.uint64(1)
-                total, loop = _backup(index, chain, diagonal, source, x, i, j, place)
+                total, loop = _backup(rows, words, chain, diagonal, source, x, i, j, place)
                 error = abs(total + loop * x[place] - x[place])
                 if error > worst[chunk] or error != error:  # and nothing is greater than nan
                     worst[chunk] = error

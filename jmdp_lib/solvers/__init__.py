@@ -3,10 +3,9 @@
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution
 from jmdp_lib.solvers.incremental import IncrementalSolution, StepSize, incremental_jipe2
 from jmdp_lib.solvers.incremental_n import incremental_jipe
-from jmdp_lib.solvers.jipe2 import jipe2, plan_jipe2
 from jmdp_lib.solvers.jipe_n import jipe
+from jmdp_lib.solvers.order2 import Plan, jipe2, plan_jipe2
 from jmdp_lib.solvers.projected import ProjectedSolution, projected_jipe2
-from jmdp_lib.solvers.routes import Plan
 from jmdp_lib.solvers.trace import Trace, covariance_rates, decay_rate, trace_jipe2
 
 __all__ = [

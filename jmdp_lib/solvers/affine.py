@@ -15,12 +15,13 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
+from numba import prange
 from scipy import sparse
 from scipy.sparse.linalg import splu
 
 from jmdp_lib.checks import Floats
-from jmdp_lib.operators.chains import sweep_chain, topological_order
-from jmdp_lib.operators.vectors import combine, inner_product, largest
+from jmdp_lib.machine import hot, threaded
+from jmdp_lib.operators.reachable import successors_first
 
 VECTORS = 6  # of the size of x, that BiCGSTAB holds
 _CYCLE, _CYCLES = 100, 100  # steps of a cycle, and cycles, at most
@@ -97,8 +98,10 @@ def _cycle(operator: Affine, x: Any, residual: Any, target: float) -> int:
 
     `residual` is used up.
     """
-    r, shadow, p = residual, _copy(residual), _copy(residual)
-    v, t = operator.zeros(), operator.zeros()
+    r = residual
+    shadow, p, v, t = (operator.zeros() for _ in range(4))
+    shadow += r
+    p += r
     rho = _dot(shadow, r)
     worst = 1e4 * _size(r)
     for used in range(2, 2 * _CYCLE + 1, 2):
@@ -130,33 +133,47 @@ def _minus_moved(operator: Affine, x: Any, out: Any) -> None:
 
 
 def _combine(a: float, x: Any, b: float, y: Any) -> None:
-    """y = a x + b y."""
+    """y = a x + b y, in place."""
     if isinstance(y, np.ndarray):
-        combine(a, x.ravel(), b, y.ravel())  # in place: both are contiguous
+        _add_scaled(a, x.ravel(), b, y.ravel())
     else:
         y.mul_(b).add_(x, alpha=a)
 
 
 def _dot(x: Any, y: Any) -> float:
-    if isinstance(y, np.ndarray):
-        return float(inner_product(x.ravel(), y.ravel()))
-    return float(x.ravel() @ y.ravel())
-
-
-def _copy(x: Any) -> Any:
-    return x.copy() if isinstance(x, np.ndarray) else x.clone()
+    """sum x y."""
+    x, y = x.ravel(), y.ravel()
+    return float(_inner_product(x, y) if isinstance(y, np.ndarray) else x @ y)
 
 
 def _size(x: Any) -> float:
-    """max |x|."""
-    if not len(x):
-        return 0.0
-    return float(largest(x.ravel()) if isinstance(x, np.ndarray) else max(x.max(), -x.min()))
+    """max |x|; nan where there is one."""
+    return float(max(x.max(), -x.min())) if len(x) else 0.0
+
+
+# BLAS is as fast on an idle machine, but its threads wait for each other by spinning.
+def _scaled_sum(a: Any, x: Any, b: Any, y: Any) -> None:
+    y[:] = a * x + b * y
+
+
+def _product_sum(x: Any, y: Any) -> Any:
+    total = 0.0
+    for i in prange(x.size):
+        total += x[i] * y[i]
+    return total
+
+
+_LONG = 1 << 19  # shorter vectors are done before a second thread has started
+_add_scaled = threaded(_scaled_sum, lambda a, x, b, y: x.size, _LONG)
+_inner_product = threaded(_product_sum, lambda x, y: x.size, _LONG)
 
 
 @dataclass(frozen=True)
 class Chain:
-    """x = source + discount * P x, x (S,), P (S, S) sparse."""
+    """x = source + discount * P x, x (S,), P (S, S) sparse: by Gauss-Seidel, successors first.
+
+    A chain that never returns to a state it left is solved by one sweep.
+    """
 
     kernel: sparse.csr_array
     discount: float
@@ -165,7 +182,7 @@ class Chain:
     @cached_property
     def _rows(self) -> Any:
         """The states, successors first, and the rows of discount * P."""
-        order = topological_order(self.kernel.indptr, self.kernel.indices)
+        order = successors_first(self.kernel)
         return order, self.kernel.indptr, self.kernel.indices, self.discount * self.kernel.data
 
     def zeros(self) -> Floats:
@@ -176,7 +193,7 @@ class Chain:
         """A Gauss-Seidel sweep there and back."""
         out[...] = x
         for backward in (False, True):
-            sweep_chain(*self._rows, self.source * with_source, out, backward)
+            _sweep(*self._rows, self.source * with_source, out, backward)
 
     def solution(self, target: float) -> Floats:
         """x with max |source + discount * P x - x| <= target, or as near as rounding lets it be."""
@@ -187,3 +204,19 @@ class Chain:
             start = splu(matrix).solve(self.source)
         # A sweep's step bounds the residual only up to this factor.
         return solve(self, target * (1.0 - self.discount), self.discount, start=start)[0]
+
+
+@hot
+def _sweep(
+    order: Any, indptr: Any, indices: Any, weights: Any, source: Any, x: Any, backward: Any
+) -> None:
+    """One Gauss-Seidel sweep of x = source + W x in place, W (S, S) sparse rows, x (S,)."""
+    for n in range(order.size):
+        s = order[order.size - 1 - n if backward else n]
+        total, loop = source[s], 0.0
+        for k in range(indptr[s], indptr[s + 1]):
+            if indices[k] == s:
+                loop += weights[k]
+            else:
+                total += weights[k] * x[indices[k]]
+        x[s] = total / (1.0 - loop)

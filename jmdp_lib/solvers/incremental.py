@@ -28,6 +28,7 @@ from jmdp_lib.operators.backups import (
     cells,
     cumulative,
 )
+from jmdp_lib.operators.collapsed import CollapsedT2
 from jmdp_lib.operators.pairs import PairOperator, PairState
 from jmdp_lib.simulators import Simulator, check_simulator
 from jmdp_lib.solvers.fixed_point import Solution
@@ -140,10 +141,13 @@ def incremental_jipe2(
     start = resumed or packed("initial", initial)
     residual = None
     if isinstance(simulator, JMDP):
-        operator = PairOperator(simulator, matrix, keep_actions=form == "full")
+        averaged, operator = CollapsedT2(simulator, matrix), PairOperator(simulator, matrix)
 
         def residual(values: Floats) -> float:
-            state = PairState(*layout.split(layout.covariances(values)))
+            mean, blocks, cross = layout.split(layout.covariances(values))
+            if form != "full":
+                return averaged.residual(mean, blocks, cross)
+            state = PairState(mean, cross.reshape(matrix.shape * 2))
             return operator.distance(operator.apply(state), state)
 
     def read(values: Floats) -> tuple[Floats, Floats, Held]:

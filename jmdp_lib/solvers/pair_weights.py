@@ -15,7 +15,7 @@ from scipy.sparse.linalg import LinearOperator, gmres
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP
-from jmdp_lib.operators.pair_law import push
+from jmdp_lib.operators.pairs import push
 
 
 def start_law(jm: JMDP) -> Floats:

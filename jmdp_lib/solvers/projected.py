@@ -33,7 +33,7 @@ from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, norm_weight
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution, iterate
-from jmdp_lib.solvers.jipe2 import jipe2
+from jmdp_lib.solvers.order2 import jipe2
 from jmdp_lib.solvers.projection import ProjectedProblem, ProjectionStep
 
 

@@ -12,8 +12,7 @@ from scipy import linalg
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP
-from jmdp_lib.operators.pair_law import pair_step
-from jmdp_lib.operators.pairs import PairOperator
+from jmdp_lib.operators.pairs import PairOperator, pair_step, policy_average
 from jmdp_lib.solvers.conic import psd_part, solve_in_cone, symmetric_matrix, to_matrix, to_vector
 from jmdp_lib.solvers.pair_weights import occupancy, stationary_pairs
 
@@ -172,7 +171,7 @@ class ProjectionStep:
 
     @cached_property
     def operator(self) -> PairOperator:
-        return PairOperator(self.problem.jm, self.problem.policy, keep_actions=True)
+        return PairOperator(self.problem.jm, self.problem.policy)
 
     @property
     def longest_sum(self) -> int:
@@ -188,7 +187,7 @@ class ProjectionStep:
         mean = (psi @ state[0]).reshape(shape)
         second = (psi @ state[1] @ psi.T).reshape(shape + shape)
         new = self.operator.apply(self.operator.centre(mean, second))
-        return new.mean.ravel(), self.operator.second(new).reshape(self.problem.d.shape)
+        return new.mean.ravel(), new.second.reshape(self.problem.d.shape)
 
     def apply(self, state: Parameters) -> Parameters:
         """Pi T_2 M."""
@@ -220,7 +219,7 @@ class ProjectionStep:
     def mean_slope(self) -> Floats:
         """(d, d) psi' diag(nu) gamma P psi."""
         problem = self.problem
-        after = problem.jm.transitions @ (self.operator.averaging @ problem.psi)
+        after = problem.jm.transitions @ (policy_average(problem.policy) @ problem.psi)
         return problem.jm.gamma * problem.psi.T @ (problem.nu[:, None] * after)
 
     def second_slope(self) -> Floats:
@@ -234,7 +233,8 @@ class ProjectionStep:
         square = np.einsum("sa,sai,saj->sij", policy, shaped, shaped, optimize=True)
         after = jm.transitions @ value  # (X, d)
         mixed = (psi[:, :, None] * after[:, None, :]).reshape(len(psi), -1)
-        apart = np.where(self.operator.same_state, 0.0, problem.d)
+        apart = problem.d.copy()
+        np.einsum("sasb->sab", apart.reshape(policy.shape * 2))[...] = 0.0
         four = (mixed.T @ (apart @ mixed)).reshape([size] * 4).transpose(0, 2, 1, 3)
 
         states, x = np.arange(num_states), jm.next_states

@@ -11,10 +11,10 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import norm_weight
-from jmdp_lib.operators.collapsed import Collapsed
+from jmdp_lib.operators.collapsed import CollapsedT2
 from jmdp_lib.operators.literal import is_independent
 from jmdp_lib.operators.pairs import PairOperator
-from jmdp_lib.solvers.jipe2 import jipe2
+from jmdp_lib.solvers.order2 import jipe2
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,21 +46,16 @@ def trace_jipe2(jm: JMDP, policy: ArrayLike, sweeps: int, coupling: str = "joint
     """
     independent = is_independent(coupling)
     matrix = checks.policy_matrix(jm, policy)
-    operator = PairOperator(jm, matrix, independent, keep_actions=True)
+    operator = PairOperator(jm, matrix, independent)
     state, rows = operator.zero(), []
-    second = operator.second(state)
     for _ in range(checks.at_least("sweeps", sweeps, 1)):
-        new = operator.apply(state)
-        raw = operator.second(new)
-        centred = (new.blocks - state.blocks, new.cross - state.cross)
-        changes = (new.mean - state.mean, raw - second)
-        rows.append(
-            [np.abs(change).max() for change in changes]
-            + [max(np.abs(change).max() for change in centred)]
-        )
-        state, second = new, raw
-    mean, whole, covariance = np.transpose(rows)
-    return Trace(mean, whole, covariance, norm_weight(2, jm.gamma, jm.reward_bound))
+        old, state = state, operator.apply(state)
+        changes = (
+            state.mean - old.mean, state.second - old.second, state.covariance - old.covariance
+        )  # fmt: skip
+        rows.append([np.abs(change).max() for change in changes])
+    mean, second, covariance = np.transpose(rows)
+    return Trace(mean, second, covariance, norm_weight(2, jm.gamma, jm.reward_bound))
 
 
 def covariance_rates(jm: JMDP, policy: ArrayLike) -> tuple[float, float]:
@@ -73,7 +68,7 @@ def covariance_rates(jm: JMDP, policy: ArrayLike) -> tuple[float, float]:
     in the end; where both are zero, covariances are exact after finitely many sweeps.
     """
     matrix = checks.policy_matrix(jm, policy)
-    chain = Collapsed(jm, matrix).kernel.toarray()
+    chain = CollapsedT2(jm, matrix).kernel.toarray()
     sizes = np.sort(np.abs(np.linalg.eigvals(chain)))
     moments = jipe2(jm, matrix).moments
     value = (matrix * moments.mean).sum(1, keepdims=True)

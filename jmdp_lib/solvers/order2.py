@@ -1,0 +1,297 @@
+"""Joint iterative policy evaluation, JIPE-2 (Theorem 5.3): T_2 repeated, or its fixed point solved.
+
+The collapsed fixed point is three linear systems, one after the other: m, v and c of
+`operators.collapsed`. The third has a coordinate for every pair of states. It is solved on the
+pairs that the queries reach where these are few, and on all pairs otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from jmdp_lib import checks, machine
+from jmdp_lib.machine import gibibytes, progress
+from jmdp_lib.model import JMDP
+from jmdp_lib.moments import Held, Moments
+from jmdp_lib.operators.collapsed import Backup, CollapsedT2, OneStepAway, Queries
+from jmdp_lib.operators.dense import DensePairs, TorchPairs, device_bytes
+from jmdp_lib.operators.literal import is_independent
+from jmdp_lib.operators.pairs import PairOperator, PairState
+from jmdp_lib.operators.reachable import Numbering, PairSet, ReachablePairs
+from jmdp_lib.solvers.affine import VECTORS, Chain, solve
+from jmdp_lib.solvers.fixed_point import (
+    Solution,
+    certify,
+    collect_moments,
+    is_short,
+    iterate,
+    left_over,
+    rounding_of,
+)
+
+ROUTES = ("auto", "sweeps", "reachable", "dense")
+FEW = 512  # state-actions up to which T_2 is repeated, for the curve of its residuals
+# Sweeps that a route takes: with the chain, Gauss-Seidel otherwise, over all pairs; and how
+# much longer it takes to find a pair than to stream over one.
+_ACYCLIC, _CYCLIC, _DENSE, _FIND = 3, 20, 40, 10
+_LOG = logging.getLogger("jmdp_lib")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How an evaluation goes about it, known before it starts.
+
+    Attributes:
+        route: "sweeps", T_2 repeated from zero, its residuals the paper's curve; "reachable", one
+            linear system on the pairs of states that the queries reach; "dense", on all pairs.
+        states: |S|.
+        pairs: unordered pairs of states that are solved for.
+        memory: bytes it takes at most.
+        accelerated: whether there is room for BiCGSTAB.
+        device: the torch device of the dense route, or None.
+    """
+
+    route: str
+    states: int
+    pairs: int
+    memory: float
+    accelerated: bool = False
+    device: str | None = None
+
+    def __str__(self) -> str:
+        share = self.pairs / (self.states * (self.states + 1) / 2)
+        where = f" on {self.device}" if self.device else ""
+        return (
+            f"{self.route}{where}: {self.pairs:,} pairs of {self.states:,} states "
+            f"({share:.2%} of all), {gibibytes(self.memory)}"
+        )
+
+
+def jipe2(
+    jm: JMDP,
+    policy: ArrayLike,
+    tol: float = 1e-8,
+    coupling: str = "joint",
+    initial: Solution | Moments | tuple[ArrayLike, ArrayLike] | None = None,
+    max_iterations: int | None = None,
+    queries: ArrayLike | None = None,
+    route: str = "auto",
+    device: str | None = None,
+) -> Solution:
+    """First and second moments of the joint returns: the fast solver for order 2.
+
+    Take `jipe2` for means, covariances, correlations and gap variances, and for models of any
+    size; take `jipe(order=n)` for skewness, kurtosis and other moments above the second.
+
+    tol: accuracy in ||.||_lambda, relative to the largest reward: the result has converged once
+        error_bound <= tol * jm.reward_bound. (reward_bound is one for rewards in [-1, 1].)
+    coupling: "joint" uses the outcome tables; "independent" evaluates the JMDP with the same
+        marginals in which the actions of a state draw from independent tables (never built).
+    initial: M_0, a collection or arrays (S, A) and (S, A, S, A); zero unless given.
+    queries: whose covariances are wanted: states (N,), or rows (state, a, b), (N, 3); all unless
+        given. Those of other actions are nan in the moments' arrays.
+    route: "sweeps" repeats T_2 from `initial` and has the residuals of every sweep; "reachable"
+        solves one sparse system on the pairs of states that the queries reach, "dense" one on all
+        pairs. "auto" takes sweeps for few state-actions, and else what is faster and fits. What was
+        taken is in the solution's `plan`; it is logged before the work starts.
+    device: a torch device, such as "cuda", for the dense route.
+
+    Residuals are the paper's norm on what is solved: with sweeps over all coordinates, and else
+    over all means and the policy averages that T_2 needs, on which it is the same contraction.
+    Every other coordinate follows from those in one step: all that the queries ask for, and with
+    sweeps or the dense route also `moments.second` and `moments.full_second` of any two states.
+    After the reachable route these know only the pairs that were reached, and refuse others.
+    """
+    system, allowed = _system(jm, policy, coupling), checks.positive("tol", tol) * jm.reward_bound
+    if _takes_sweeps(system, tol, initial, max_iterations, queries, route, device):
+        return _sweeps(system, allowed, initial, max_iterations)
+    asked = Queries.of(jm, queries)
+    plan, reached = _choose(system, asked, route, device)
+    _LOG.info("JIPE-2, %s", plan)
+    backup, moved, alone, products = _solve_chains(system, allowed)
+    pairs: Any
+    if reached is not None:
+        pairs = ReachablePairs(reached, backup.source)
+    elif device is not None:
+        pairs = TorchPairs(system, backup.source, device)
+    else:
+        pairs = DensePairs(system, backup.source)
+
+    gamma, weight = jm.gamma, system.weight
+    target = 0.05 * allowed * (1.0 - gamma) * weight  # gaps are differences of what is solved
+    residuals, iterations, c = list[float](), 0, None
+    with progress(None, f"JIPE-2, {plan}", "sweep") as bar:
+        # A small Gauss-Seidel step may hide a larger residual: then the target is lowered.
+        for _ in range(4):
+            c, history, applied = solve(pairs, target, gamma**2, plan.accelerated, c, bar)
+            second = max(pairs.residual(c), alone) + products
+            residuals += [r / weight for r in history] + [max(moved, second / weight)]
+            iterations += applied + 1
+            if residuals[-1] <= allowed * (1.0 - gamma):
+                break
+            target *= 0.1
+
+    mean = float(np.abs(backup.mean).max())
+    largest = max(mean, (float(backup.single.max()) + mean**2) / weight)  # ||M||_lambda
+    rounding = rounding_of(system.longest_sum) * largest
+    error_bound, converged = certify(
+        residuals[-1], rounding, gamma, allowed, iterations, "JIPE-2", depth=3
+    )
+    if isinstance(c, np.ndarray):
+        checks.frozen(c)
+    values = partial(replace(pairs).values, c)  # without what only the solver needs
+    blocks = system.blocks(backup, values, asked)
+    source = OneStepAway(system, backup.mean, blocks, values)
+    off = 4.0 * residuals[-1] * weight / (1.0 - gamma**2)  # c contracts by gamma^2
+    moments = collect_moments(jm, 2, backup.mean, blocks, source, error_bound, off)
+    return Solution(moments, np.array(residuals), converged, error_bound, iterations, plan=plan)
+
+
+def plan_jipe2(
+    jm: JMDP,
+    policy: ArrayLike,
+    tol: float = 1e-8,
+    coupling: str = "joint",
+    queries: ArrayLike | None = None,
+    route: str = "auto",
+    device: str | None = None,
+) -> Plan:
+    """What `jipe2` would do with the same arguments, without doing it."""
+    system, tol = _system(jm, policy, coupling), checks.positive("tol", tol)
+    if _takes_sweeps(system, tol, None, None, queries, route, device):
+        return _sweeps_plan(system)
+    return _choose(system, Queries.of(jm, queries), route, device)[0]
+
+
+def _system(jm: JMDP, policy: ArrayLike, coupling: str) -> CollapsedT2:
+    if not isinstance(jm, JMDP):
+        raise TypeError(
+            f"jipe2 needs a JMDP, whose outcome tables are known, got {jm!r}. From a simulator or "
+            "an environment `incremental_jipe2` learns the moments; `JMDP.from_step`, "
+            "`JMDP.from_mdp` and `from_gymnasium` make a JMDP of a known model"
+        )
+    return CollapsedT2(jm, checks.policy_matrix(jm, policy), is_independent(coupling))
+
+
+def _takes_sweeps(
+    system: CollapsedT2, tol: float, initial: object, max_iterations: int | None,
+    queries: object, route: str, device: str | None,
+) -> bool:  # fmt: skip
+    """Whether T_2 is repeated; arguments that do not go together are refused."""
+    checks.one_of("route", route, ROUTES)
+    if device is not None and route not in ("auto", "dense"):
+        raise ValueError(f"device={device!r} belongs to route='dense', not to {route!r}")
+    if queries is not None and route == "sweeps":
+        raise ValueError("queries and route='sweeps' do not go together: sweeps answer every query")
+    solved = route in ("reachable", "dense") or device is not None or queries is not None
+    for name, value in (("initial", initial), ("max_iterations", max_iterations)):
+        if value is not None and solved:
+            raise ValueError(
+                f"{name} belongs to route='sweeps'; it and a device, queries or another route do "
+                "not go together"
+            )
+    if initial is not None or max_iterations is not None or solved:
+        return not solved
+    few = system.policy.size <= FEW and is_short(system.jm.gamma, tol)
+    return few or route == "sweeps"
+
+
+def _sweeps_plan(system: CollapsedT2) -> Plan:
+    states = system.jm.num_states
+    return Plan("sweeps", states, states * (states + 1) // 2, 6.0 * 8.0 * system.policy.size**2)
+
+
+def _sweeps(
+    system: CollapsedT2, allowed: float,
+    initial: Solution | Moments | tuple[ArrayLike, ArrayLike] | None, max_iterations: int | None,
+) -> Solution:  # fmt: skip
+    jm, plan = system.jm, _sweeps_plan(system)
+    machine.require(plan.memory, f"JIPE-2 by sweeps on {jm.num_states:,} states")
+    operator = PairOperator(jm, system.policy, system.independent)
+    start = operator.zero() if initial is None else _start(operator, initial)
+    end = iterate(operator, start, jm.gamma, allowed, max_iterations, "JIPE-2", depth=5)
+    bound, state = end.error_bound, end.state
+    off = 0.0 if initial is None else left_over(jm, bound)
+    moments = collect_moments(jm, 2, state.mean, state.blocks, Held(state.second), bound, off)
+    return Solution(moments, end.residuals, end.converged, bound, end.iterations, plan=plan)
+
+
+def _start(
+    operator: PairOperator, initial: Solution | Moments | tuple[ArrayLike, ArrayLike]
+) -> PairState:
+    found: Any = initial.moments if isinstance(initial, Solution) else initial
+    if isinstance(found, Moments):
+        found = found.mean, found.full_second()
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise ValueError(f"initial must be moments or (mean, second), got {initial!r}")
+    return operator.centre(*checks.collection("initial", *found, operator.jm))
+
+
+def _choose(
+    system: CollapsedT2, queries: Queries, route: str, device: str | None
+) -> tuple[Plan, PairSet | None]:
+    """The route, with the pairs where only those are solved that are reached."""
+    states = system.jm.num_states
+    law, whole = 48.0 * system.diagonal_entries, 8.0 * states**2
+    free = 0.9 * (machine.available_bytes() if device is None else device_bytes(device))
+    products = 1 if device is None else 4  # matrices that an application holds meanwhile
+    accelerated = (VECTORS + products) * whole <= free
+    needed = (VECTORS + products if accelerated else 2 + products) * whole + law
+    dense = Plan("dense", states, states * (states + 1) // 2, needed, accelerated, device)
+    if route == "dense" or device is not None:
+        if needed > free:
+            raise MemoryError(f"JIPE-2 needs {dense}; available are {gibibytes(free)}")
+        return dense, None
+
+    def memory(numbering: Numbering, size: float, pairs: int) -> float:
+        return size + 8.0 * (2 if numbering.acyclic else VECTORS) * pairs + law
+
+    with progress(None, "JIPE-2, pairs reached", "pair") as bar:
+
+        def watch(numbering: Numbering, size: float, pairs: int) -> bool:
+            bar.update(pairs - bar.n)
+            if route == "auto" and needed <= free and pairs > _as_many(system, numbering):
+                return False
+            if (taken := memory(numbering, size, pairs)) <= free:
+                return True
+            raise MemoryError(
+                f"JIPE-2 on {states:,} states reached {numbering.order.size:,} of them and "
+                f"{pairs:,} pairs so far; these need {gibibytes(taken)}, available are "
+                f"{gibibytes(free)}; ask for fewer queries"
+            )
+
+        reached = PairSet.of(system, queries, watch)
+    if reached is None:
+        return dense, None
+    needed = memory(reached.numbering, reached.words.nbytes, reached.size)
+    return Plan("reachable", states, reached.size, needed, True), reached
+
+
+def _as_many(system: CollapsedT2, numbering: Numbering) -> float:
+    """How many reached pairs cost as much as the whole matrix does."""
+    states = system.jm.num_states
+    successors = system.kernel.nnz / states
+    sweeps = _ACYCLIC if numbering.acyclic else _CYCLIC
+    return 2.0 * successors * states**2 * _DENSE / (successors**2 * sweeps * _FIND)
+
+
+def _solve_chains(system: CollapsedT2, allowed: float) -> tuple[Backup, float, float, float]:
+    """m and v, far more accurate than the certificate needs, since their errors enter c.
+
+    Returns T_2's backup of them; max |T m - m|; max |T v - v|; and what an error of m makes of a
+    product of two means.
+    """
+    gamma, small = system.jm.gamma, 0.01 * allowed * (1.0 - system.jm.gamma)
+    value = Chain(system.kernel, gamma, system.mean_rewards).solution(small)
+    alone = system.backup(value, np.zeros_like(value)).single
+    single = Chain(system.kernel, gamma**2, alone).solution(small * system.weight)
+    backup = system.backup(value, single)
+    moved = float(np.abs(backup.value - value).max())
+    scale = float(np.abs(value).max() + np.abs(backup.value).max())
+    return backup, moved, float(np.abs(backup.single - single).max()), moved * scale
