@@ -2,15 +2,14 @@
 
 Model: `JMDP`, the environments, the policies. Operators: `apply_t2`, `sample_t2`. Solvers:
 `jipe2`, `jipe`, `incremental_jipe2`, `projected_jipe2`. Results: `Solution` and its `Moments`.
-To check any of them: `simulate_pairs`, `sample_gaps`. Simulators: `CoupledEnv`, and
-`jmdp_lib.atari`, which is imported on its own.
+To check any of them: `simulate_pairs`, `sample_gaps`. Simulators: your own `Simulator`,
+`CoupledEnv`, and `jmdp_lib.atari`, which, like `jmdp_lib.figures`, is imported on its own.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from jmdp_lib.bounds import one_sided_bound
 from jmdp_lib.environments import (
-    base_stock_policy,
     coupled_reward_chain,
     example_1,
     example_2_1,
@@ -30,7 +29,7 @@ from jmdp_lib.features import (
 from jmdp_lib.machine import extra
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, contraction_modulus, norm_weight
-from jmdp_lib.montecarlo import GapSample, horizon_for, sample_gaps, simulate_pairs
+from jmdp_lib.montecarlo import GapSample, sample_gaps, simulate_pairs
 from jmdp_lib.operators import apply_t2, sample_t2
 from jmdp_lib.policies import epsilon_mixture, uniform_policy
 from jmdp_lib.simulators import Outcome, Simulator
@@ -69,7 +68,6 @@ __all__ = [
     "StepSize",
     "aggregation_features",
     "apply_t2",
-    "base_stock_policy",
     "contraction_modulus",
     "coupled_reward_chain",
     "epsilon_mixture",
@@ -78,7 +76,6 @@ __all__ = [
     "example_2_2",
     "from_gymnasium",
     "goal_policy",
-    "horizon_for",
     "incremental_jipe",
     "incremental_jipe2",
     "inventory",

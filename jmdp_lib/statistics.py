@@ -15,7 +15,7 @@ def normal_p_values(scores: ArrayLike) -> tuple[float, float]:
     The first is P(max |z| is as large), which counts how many were looked at; the second is
     two-sided, of sum z^2 against chi^2 with K degrees of freedom: errors too large *or* too small.
     """
-    from scipy import special  # for this alone: it would be a tenth of `import jmdp_lib`
+    from scipy import special  # slow to import, and needed for this alone
 
     z = checks.floats("scores", scores, "score")
     one = 2.0 * special.ndtr(-np.abs(z).max())

@@ -96,20 +96,20 @@ def test_coalescence():
 def test_horizon():
     jm = jl.windy_gridworld(3, gamma=0.9)
     for truncation in (1e-2, 1e-6):
-        steps = jl.horizon_for(jm, truncation)
+        steps = montecarlo.horizon_for(jm, truncation)
         assert 0.9**steps / 0.1 <= truncation < 0.9 ** (steps - 1) / 0.1
     always = jl.JMDP([[1.0]], [[[1.0]]], [[[0]]], 0.9)
     z = jl.simulate_pairs(always, [[1.0]], 0, (0, 0), 1, truncation=1e-3)
     assert 0 < 10.0 - z[0, 0] <= 1e-3
     z = jl.simulate_pairs(always, [[1.0]], 0, (0, 0), 1, horizon=2)
     assert z[0, 0] == pytest.approx(1.9)
-    assert jl.horizon_for(jl.example_1(0.0), 1e-9) == 1
+    assert montecarlo.horizon_for(jl.example_1(0.0), 1e-9) == 1
 
 
 def test_a_truncation_that_leaves_nothing_is_refused():
     jm = jl.windy_gridworld(3, gamma=0.9)
     for call in (
-        lambda: jl.horizon_for(jm, 1e9),
+        lambda: montecarlo.horizon_for(jm, 1e9),
         lambda: jl.simulate_pairs(jm, jl.uniform_policy(jm), 0, (0, 1), 10, truncation=11.0),
         lambda: jl.sample_gaps(jm, jl.uniform_policy(jm), [(0, 0, 1)], 10, truncation=1e9),
     ):

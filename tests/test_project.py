@@ -129,6 +129,18 @@ def test_importing_the_library_imports_nothing_that_a_plain_install_lacks() -> N
         name for name in loaded
         if optional & {canonicalize_name(owner) for owner in distributions.get(name, [])}
     ]  # fmt: skip
+    # A second of imports that a solver does not need.
+    assert not loaded & {"scipy.special", "scipy.stats", "scipy.optimize"}
+
+
+def test_public_names_are_shown_somewhere_or_are_types_of_those_that_are() -> None:
+    places = [ROOT / "README.md", *SOURCES, *(ROOT / "benchmarks").glob("*.py")]
+    shown = set(re.findall(r"\w+", " ".join(path.read_text() for path in places)))
+    typed = [getattr(jmdp_lib, name) for name in shown & set(jmdp_lib.__all__)]
+    typed += [getattr(thing, "query", None) for thing in typed]  # returns outcomes
+    signatures = [str(getattr(thing, "__annotations__", "")) for thing in typed]
+    needed = set(re.findall(r"\w+", " ".join(signatures)))
+    assert not set(jmdp_lib.__all__) - shown - needed
 
 
 def test_every_extra_that_the_library_names_exists_and_brings_what_is_imported() -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP
 
 
@@ -31,6 +29,8 @@ def inventory(
     capacity = checks.at_least("capacity", capacity, 1)
     max_order = checks.at_least("max_order", max_order, 0)
     if demand_probs is None:
+        from scipy import special  # slow to import, and needed for this alone
+
         below = np.arange(capacity)
         probs = np.exp(special.xlogy(below, 3.0) - special.gammaln(below + 1) - 3.0)
         demand_probs = np.append(probs, special.pdtrc(capacity - 1, 3.0))
@@ -43,10 +43,3 @@ def inventory(
         return income - holding_cost * left - lost_sale_cost * lost, left
 
     return JMDP.from_step(capacity + 1, max_order + 1, gamma, demand_probs, step)
-
-
-def base_stock_policy(jm: JMDP, level: int) -> Floats:
-    """Order up to `level` if one order can, else as much as one order may, (S, A)."""
-    level = checks.at_least("level", level, 0)
-    orders = np.clip(level - np.arange(jm.num_states), 0, jm.num_actions - 1)
-    return np.eye(jm.num_actions)[orders]
