@@ -207,8 +207,8 @@ reference = jl.jipe2(wide, goal, tol=1e-10).moments
 bumps = {c: jl.per_action(jl.rbf_features(5, 5, c), 4) for c in (1, 2, 3)}
 fits = {phi.shape[-1]: jl.projected_jipe2(wide, goal, phi) for phi in bumps.values()}
 sizes = list(fits)
-found = [fits[d].approximation_error for d in sizes]
-allowed = [fits[d].approximation_bound for d in sizes]
+found = [fits[d].approximation_error(reference) for d in sizes]
+allowed = [fits[d].approximation_bound(reference) for d in sizes]
 below = np.all(np.array(found) <= allowed)
 claims.check("approximation error, d = 8 to 40", [float(f"{e:.2g}") for e in found], below)
 assert found[-1] < 0.2 * found[0]
@@ -217,7 +217,7 @@ assert found[-1] < 0.2 * found[0]
 # **The weights decide what is learned** (decision 10). In the paper's weights, a stationary law of the
 # pair chain, all mass is on the diagonal $x = y$: variances are pinned down, covariances are not, and
 # neither are gaps. The discounted pair occupancy $d = (1-\eta)\sum_t \eta^t \rho_0 P_2^t$ with
-# $\gamma^2 < \eta < 1$ (by default $\eta = \gamma$) keeps weight on every pair; $P_2$ moves two branches. Below, a
+# $\gamma^2 < \eta < 1$ (here $\eta = \gamma$) keeps weight on every pair; $P_2$ moves two branches. Below, a
 # random ergodic model with exact features, so that nothing but the weights can go wrong.
 
 # %%
@@ -309,7 +309,7 @@ plt.show()
 #   mean; then exact features give exact gaps.
 #
 # **Exercises.** (1) Learn the depot at $\gamma = 0.95$: how many updates does the same accuracy take, and
-# why? (2) Give `projected_jipe2` an `eta` close to 1. What happens to the weights, and to the gaps?
+# why? (2) Give `projected_jipe2` the weights `"product"`. What happens to the contraction, and to the gaps?
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT

@@ -248,10 +248,6 @@ def test_policies(policy, message, evaluate):
             lambda: jl.projected_jipe2(GRID, GOAL, jl.tabular_features(GRID), tol=-1.0),
             "tol must be",
         ),
-        (
-            lambda: jl.projected_jipe2(GRID, GOAL, jl.tabular_features(GRID), max_iterations=0),
-            "max_iterations must be at least 1",
-        ),
         (lambda: jl.rbf_features(3, 3, 2, width=0.0), "width must be a positive"),
         (lambda: jl.rbf_features(3, 0, 2), "columns must be at least 1"),
         (lambda: jl.per_action(np.ones((3, 2)), 0), "num_actions must be at least 1"),

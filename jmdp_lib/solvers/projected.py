@@ -4,8 +4,7 @@
 
 theta is a least-squares step in the weights nu, Theta a least-squares step in the pair weights d
 over a cone: Theta >= 0 (the paper's), or [[1, theta'], [theta, Theta]] >= 0, which is the same as
-Theta - theta theta' >= 0 and keeps variances from being negative. Features are whitened in nu
-first: cones do not change under that, and the normal matrix becomes well scaled.
+Theta - theta theta' >= 0 and keeps variances from being negative.
 
 For any weights, with c_1^2 = max (nu P) / nu, c_2^2 = max (d P_2) / d, c_3^2 = max (d P_2)_2 / nu,
 
@@ -13,28 +12,46 @@ For any weights, with c_1^2 = max (nu P) / nu, c_2^2 = max (d P_2) / d, c_3^2 = 
 
 is a modulus of Pi T_2 in max{||mu||_nu, beta ||Sigma||_d} for a fixed cone. (The augmented cone
 moves with theta, which converges by itself, at rate gamma c_1; once it stands, so does the cone.)
-The occupancy with parameter eta has c_1, c_2, c_3 <= eta^(-1/2); the paper's stationary weights
-have all three equal to one. For weights with kappa >= 1 nothing is promised: the equation may be
-solved, but error_bound is infinite and `converged` false.
+The paper's weights are a stationary law of the pair chain P_2, for which all three are one. The
+diagonal is absorbing for that chain, so wherever branches meet at all the law sits on it and says
+nothing about gaps. The discounted occupancy d = (1 - eta) sum_t eta^t rho_0 P_2^t with eta = gamma
+keeps every pair that rho_0 gives weight to, and d P_2 <= d / eta bounds all three by eta^(-1/2).
+For weights with kappa >= 1 nothing is promised: the equation may be solved, but error_bound is
+infinite and `converged` false.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import linalg
+from scipy.sparse import csgraph
+from scipy.sparse.linalg import LinearOperator, gmres
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
+from jmdp_lib.machine import gibibytes, require
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Moments, norm_weight
+from jmdp_lib.moments import Held, Moments
+from jmdp_lib.operators.pairs import PairOperator, policy_average, push
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution, iterate
-from jmdp_lib.solvers.order2 import jipe2
-from jmdp_lib.solvers.projection import ProjectedProblem, ProjectionStep
+from jmdp_lib.solvers.projection import (
+    CONES,
+    Projection,
+    checked_features,
+    solve_in_cone,
+    symmetric_matrix,
+    to_matrix,
+    to_vector,
+)
+
+WEIGHTS = ("occupancy", "stationary", "product")
+_LARGE = 2**29  # bytes from which on the size is said before the work begins
+Parameters = tuple[Floats, Floats]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -46,143 +63,283 @@ class ProjectedSolution(Solution):
 
     Attributes:
         theta, Theta: (d,) and (d, d).
-        mean_weights, pair_weights: nu (S, A) and d (S, A, S, A).
         contraction, beta: kappa and the beta of the norm max{||mu||_nu, beta ||Sigma||_d}.
-        problem: features, weights and cone, for the two properties below.
+        projection: features, weights and cone.
     """
 
     theta: Floats
     Theta: Floats
-    mean_weights: Floats
-    pair_weights: Floats
     contraction: float
     beta: float
-    problem: ProjectedProblem
-
-    @cached_property
-    def _exact(self) -> tuple[Floats, Floats]:
-        exact = jipe2(self.problem.jm, self.problem.policy, tol=self._exact_tol).moments
-        return exact.mean.ravel(), exact.full_second().reshape([exact.mean.size] * 2)
+    projection: Projection
 
     @property
-    def _exact_tol(self) -> float:
-        return max(1e-10, 1e-12 / (1.0 - self.problem.jm.gamma) ** 2)
+    def mean_weights(self) -> Floats:
+        """nu (S, A)."""
+        return self.projection.nu.reshape(self.moments.mean.shape)
 
-    @cached_property
-    def approximation_error(self) -> float:
-        """||M_hat - M^pi|| in the weighted norm; solves the problem exactly to know."""
-        phi = self.problem.phi
-        mean, second = self._exact
-        return self.problem.norm(
-            phi @ self.theta - mean, phi @ self.Theta @ phi.T - second, self.beta
-        )
+    @property
+    def pair_weights(self) -> Floats:
+        """d (S, A, S, A)."""
+        return self.projection.pairs.reshape(self.moments.mean.shape * 2)
 
-    @cached_property
-    def approximation_bound(self) -> float:
-        """||Pi M^pi - M^pi|| / (1 - kappa): what the theorem allows the error to be.
+    def approximation_error(self, exact: Moments) -> float:
+        """||M_hat - M^pi|| in the weighted norm, for M^pi = `exact`, of `jipe2` say."""
+        return self._distance(exact, self.theta, self.Theta)
 
-        The distance to the fixed point that was reached, and the accuracy of M^pi, are counted in.
+    def approximation_bound(self, exact: Moments) -> float:
+        """||Pi M^pi - M^pi|| / (1 - kappa): what the theorem, eq. (78), allows the error to be.
+
+        The distance to the fixed point that was reached is counted in.
         """
-        problem, phi = self.problem, self.problem.phi
-        mean, second = self._exact
-        theta = problem.fit_mean(mean)
-        whitened = problem.whiten @ self.theta  # the cone is the one at the fixed point
-        best = problem.unwhiten(problem.fit_second(second, whitened))
-        distance = problem.norm(phi @ theta - mean, phi @ best @ phi.T - second, self.beta)
         if self.contraction >= 1.0:
             return np.inf
-        weight = norm_weight(2, problem.jm.gamma, problem.jm.reward_bound)
-        accuracy = self._exact_tol * problem.jm.reward_bound * max(1.0, self.beta * weight)
-        return (distance + 2.0 * accuracy) / (1.0 - self.contraction) + self.error_bound
+        pi = self.projection
+        right = pi.second_side(exact.full_second().reshape(pi.pairs.shape))
+        best = pi.project(right, pi.whiten @ self.theta)  # in the cone at the fixed point
+        distance = self._distance(exact, *pi.unwhiten(pi.mean_side(exact.mean.ravel()), best))
+        return distance / (1.0 - self.contraction) + self.error_bound
+
+    def _distance(self, exact: Moments, theta: Floats, matrix: Floats) -> float:
+        phi = self.projection.phi
+        second = exact.full_second().reshape(len(phi), -1)
+        apart = phi @ theta - exact.mean.ravel(), phi @ matrix @ phi.T - second
+        return self.projection.norm(*apart, self.beta)
 
 
 def projected_jipe2(
     jm: JMDP,
     policy: ArrayLike,
     features: ArrayLike,
-    weights: str | ArrayLike = "occupancy",
+    weights: str = "occupancy",
     cone: str = "augmented",
-    eta: float | None = None,
     tol: float = 1e-6,
-    initial: str | tuple[ArrayLike, ArrayLike] = "solve",
-    max_iterations: int | None = None,
 ) -> ProjectedSolution:
     """The projected fixed point in span(features), features (S, A, d) of full column rank.
 
-    weights: "occupancy" (discounted pair occupancy, gamma^2 < eta < 1, default eta = gamma),
-        "stationary" (the paper's; the chain must be ergodic), "product" (the occupancy's
-        state-action weights, pairs independent: closed-form projection), or an array (S, A, S, A).
+    It is worked out by one linear and one conic solve; the iteration then certifies it.
+
+    weights: "occupancy" (discounted pair occupancy), "stationary" (the paper's; the chain must be
+        ergodic), or "product" (the occupancy's state-action weights, pairs independent:
+        closed-form projection).
     cone: "augmented", "psd" (Theta >= 0) or "none".
     tol: accuracy in the weighted norm, relative to jm.reward_bound, as of `jipe2`.
-    initial: "solve" works the fixed point out by one linear and one conic solve and leaves it to
-        the iteration to certify it; "zero", or (theta, Theta), start the iteration there.
     """
     if not isinstance(jm, JMDP):
         raise ValueError(f"projected_jipe2 needs a JMDP, whose tables are known, got {jm!r}")
-    checked, allowed = (
-        checks.policy_matrix(jm, policy),
-        checks.positive("tol", tol) * jm.reward_bound,
-    )
-    if max_iterations is not None:
-        checks.at_least("max_iterations", max_iterations, 1)
-    problem = ProjectedProblem.of(jm, checked, features, weights, cone, eta)
-    kappa, beta = problem.modulus
-    step = ProjectionStep(problem, beta)
-    if isinstance(initial, str):
-        checks.one_of("initial", initial, ("solve", "zero"))
-        start = step.zero() if initial == "zero" else step.solve()
-    elif not isinstance(initial, tuple) or len(initial) != 2:
-        raise ValueError(f"initial must be 'solve', 'zero' or (theta, Theta), got {initial!r}")
-    else:
-        d = problem.phi.shape[1]
-        theta = checks.floats("initial theta", initial[0], "feature")
-        matrix = checks.floats("initial Theta", initial[1], "feature", "feature")
-        checks.same_shape("initial theta", theta.shape, (d,), "(d,)")
-        checks.same_shape("initial Theta", matrix.shape, (d, d), "(d, d)")
-        start = problem.whiten @ theta, problem.whiten @ matrix @ problem.whiten.T
+    matrix = checks.policy_matrix(jm, policy)
+    allowed = checks.positive("tol", tol) * jm.reward_bound
+    checks.one_of("weights", weights, WEIGHTS)
+    checks.one_of("cone", cone, CONES)
+    phi = checked_features(features, matrix.shape)
+    _say_size(jm, *phi.shape)
+    law = (stationary_pairs if weights == "stationary" else occupancy)(jm, matrix)
+    pairs = law.reshape(matrix.size, matrix.size)
+    pairs = (pairs + pairs.T) / 2.0
+    nu = pairs.sum(1)
+    pi = Projection(phi, nu, np.outer(nu, nu) if weights == "product" else pairs, cone)
+    kappa, beta = modulus(jm, matrix, pi)
+    step = ProjectionStep(jm, matrix, pi, beta)
     if kappa < 1.0:
-        end = iterate(step, start, kappa, allowed, max_iterations, "projected JIPE-2")
+        end = iterate(step, step.solve(), kappa, allowed, name="projected JIPE-2")
     else:  # no contraction is known: stop on the residual, claim nothing
-        limit = 10_000 if max_iterations is None else max_iterations
-        end = iterate(step, start, 0.0, allowed, limit, "projected JIPE-2")
+        end = iterate(step, step.solve(), 0.0, allowed, 10_000, "projected JIPE-2")
         end = replace(end, converged=False, error_bound=np.inf)
         warnings.warn(
             f"these weights give no contraction (kappa = {kappa:.3g}): nothing bounds the error",
             ConvergenceWarning, stacklevel=2,
         )  # fmt: skip
-    theta, big = np.linalg.solve(problem.whiten, end.state[0]), problem.unwhiten(end.state[1])
-    shape = checked.shape
-    mean = (problem.phi @ theta).reshape(shape)
-    source = FeatureSource(problem.phi.reshape(*shape, -1), theta, big)
-    blocks = source.same_state() - mean[:, :, None] * mean[:, None, :]
-    moments = Moments(2, mean, blocks, source, 0.0, 1e-9 * (1.0 + float(np.abs(mean).max())))
+    theta, big = pi.unwhiten(*end.state)
+    mean = (phi @ theta).reshape(matrix.shape)
+    second = (phi @ big @ phi.T).reshape(matrix.shape * 2)
+    blocks = np.einsum("sasb->sab", second) - mean[:, :, None] * mean[:, None, :]
+    resolution = 1e-9 * (1.0 + float(np.abs(mean).max()))
     return ProjectedSolution(
-        moments, end.residuals, end.converged, end.error_bound, len(end.residuals),
-        theta, big, problem.nu.reshape(shape), problem.d.reshape(shape + shape), kappa, beta,
-        problem,
+        Moments(2, mean, blocks, Held(second), 0.0, resolution), end.residuals, end.converged,
+        end.error_bound, len(end.residuals), theta, big, kappa, beta, pi,
     )  # fmt: skip
 
 
+def _say_size(jm: JMDP, num: int, d: int) -> None:
+    """Refuse what does not fit, and warn of what is large: `num` state-actions, d features."""
+    tables = jm.rewards.size * jm.num_actions
+    size = 8 * (8 * num**2 + 3 * d**2 * (num + tables) + 3 * d**4)
+    what = f"projected_jipe2 with {d:,} features on {num:,} state-actions"
+    require(size, f"{what} (jipe2 is exact and holds far less)")
+    if size > _LARGE:
+        warnings.warn(
+            f"{what} takes about {gibibytes(size)} and the time that such matrices need; jipe2 "
+            "solves this model exactly, with far less",
+            stacklevel=3,
+        )
+
+
+def modulus(jm: JMDP, policy: Floats, pi: Projection) -> tuple[float, float]:
+    """kappa and the beta that makes it least; kappa >= 1 says that nothing is known."""
+    gamma, rho = jm.gamma, jm.reward_bound
+    pushed = push(jm, policy, pi.pairs.reshape(policy.shape * 2)).reshape(pi.pairs.shape)
+    seen, natural = pi.pairs > 0, (1.0 - gamma) / (2.0 * rho)
+    if np.any(pushed[~seen] > 1e-15):
+        return np.inf, natural
+    c_2 = np.sqrt((pushed[seen] / pi.pairs[seen]).max())
+    alone = jm.transitions.T @ pi.nu  # law of the next state
+    c_1 = np.sqrt(((policy * alone[:, None]).ravel() / pi.nu).max())
+    c_3 = np.sqrt((pushed.sum(0) / pi.nu).max())
+    if gamma == 0.0:
+        return 0.0, 1.0
+    if gamma * c_1 >= 1.0:
+        return float(gamma * c_1), natural
+    if c_1 > gamma * c_2:
+        return float(gamma * c_1), float((c_1 - gamma * c_2) / (2.0 * rho * c_3))
+    if gamma**2 * c_2 >= 1.0:
+        return float(gamma**2 * c_2), natural
+    kappa = (1.0 + gamma**2 * c_2) / 2.0
+    return float(kappa), float((kappa - gamma**2 * c_2) / (2.0 * gamma * rho * c_3))
+
+
 @dataclass(frozen=True)
-class FeatureSource:
-    """Moments that are linear in features (S, A, d)."""
+class ProjectionStep:
+    """Pi T_2 on whitened (theta, Theta), for the one fixed-point loop."""
 
-    features: Floats
-    theta: Floats
-    Theta: Floats
+    jm: JMDP
+    policy: Floats
+    pi: Projection
+    beta: float
 
-    def moment(self, coordinates: Sequence[tuple[int, int]]) -> float:
-        """phi' theta, or phi' Theta phi."""
-        phi = [self.features[x] for x in coordinates]
-        value = phi[0] @ self.theta if len(phi) == 1 else phi[0] @ self.Theta @ phi[1]
-        return float(value)
+    @cached_property
+    def operator(self) -> PairOperator:
+        """T_2."""
+        return PairOperator(self.jm, self.policy)
 
-    def same_state(self) -> Floats:
-        """(S, A, A)."""
-        return np.einsum("sai,ij,sbj->sab", self.features, self.Theta, self.features, optimize=True)
+    @property
+    def longest_sum(self) -> int:
+        """How many terms a coordinate sums at most."""
+        return self.policy.size
 
-    def full_second(self) -> Floats:
-        """(S, A, S, A)."""
-        shape = self.features.shape[:2]
-        phi = self.features.reshape(-1, self.features.shape[2])
-        return (phi @ self.Theta @ phi.T).reshape(shape + shape)
+    def zero(self) -> Parameters:
+        """M = 0."""
+        size = self.pi.phi.shape[1]
+        return np.zeros(size), np.zeros((size, size))
+
+    def targets(self, state: Parameters) -> Parameters:
+        """T_2 M of M = (psi theta, psi Theta psi'), (X,) and (X, X)."""
+        psi, shape = self.pi.psi, self.policy.shape
+        mean = (psi @ state[0]).reshape(shape)
+        second = (psi @ state[1] @ psi.T).reshape(shape + shape)
+        new = self.operator.apply(self.operator.centre(mean, second))
+        return new.mean.ravel(), new.second.reshape(self.pi.pairs.shape)
+
+    def apply(self, state: Parameters) -> Parameters:
+        """Pi T_2 M."""
+        mean, second = self.targets(state)
+        theta = self.pi.mean_side(mean)
+        return theta, self.pi.project(self.pi.second_side(second), theta)
+
+    def distance(self, new: Parameters, old: Parameters) -> float:
+        """The weighted norm of a difference of parameters."""
+        change = to_vector(new[1] - old[1])
+        second = np.sqrt(max(float(change @ self.pi.normal @ change), 0.0))
+        return float(max(np.linalg.norm(new[0] - old[0]), self.beta * second))
+
+    def solve(self) -> Parameters:
+        """The projected fixed point: theta by a linear solve, then Theta by one conic solve."""
+        pi, (zero, nothing) = self.pi, self.zero()
+        constant, _ = self.targets((zero, nothing))
+        slope = np.eye(zero.size) - self.mean_slope()
+        theta: Floats = linalg.solve(slope, pi.mean_side(constant))
+        right = pi.second_side(self.targets((theta, nothing))[1])
+        linear = pi.normal - self.second_slope()
+        free = to_matrix(linalg.lstsq(linear, right, cond=1e-12)[0])
+        floor = pi.floor(theta)
+        if pi.cone == "none" or linalg.eigvalsh(free - floor)[0] >= 0.0:
+            return theta, free
+        return theta, solve_in_cone(linear, right, floor, free)
+
+    def mean_slope(self) -> Floats:
+        """(d, d) psi' diag(nu) gamma P psi."""
+        after = self.jm.transitions @ (policy_average(self.policy) @ self.pi.psi)
+        return self.jm.gamma * self.pi.psi.T @ (self.pi.nu[:, None] * after)
+
+    def second_slope(self) -> Floats:
+        """(p, p) Theta -> psi' (d o gamma^2 P_2 (psi Theta psi')) psi, by matrix products."""
+        jm, psi, policy = self.jm, self.pi.psi, self.policy
+        size, x = psi.shape[1], jm.next_states
+        shaped = psi.reshape(*policy.shape, size)
+        value = np.einsum("sa,sai->si", policy, shaped)  # E psi(s, A)
+        square = np.einsum("sa,sai,saj->sij", policy, shaped, shaped, optimize=True)
+        apart = self.pi.pairs.copy()
+        same = np.einsum("sasb->sab", apart.reshape(policy.shape * 2))
+        weight = jm.probs[:, None, None] * same[jm.table_states]  # (T, A, A)
+        same[...] = 0.0
+        mixed = (psi[:, :, None] * (jm.transitions @ value)[:, None, :]).reshape(len(psi), -1)
+        four = (mixed.T @ (apart @ mixed)).reshape([size] * 4).transpose(0, 2, 1, 3)
+
+        table, a, b = np.nonzero(weight)
+        here = jm.table_states[table]
+        left = shaped[here, a][:, :, None] * shaped[here, b][:, None, :]
+        left *= weight[table, a, b][:, None, None]
+        right = value[x[table, a]][:, :, None] * value[x[table, b]][:, None, :]
+        right[a == b] = square[x[table, a][a == b]]  # one branch
+        four += np.tensordot(left, right, (0, 0))
+        return jm.gamma**2 * symmetric_matrix(four)
+
+
+def start_law(jm: JMDP) -> Floats:
+    """rho_0 (S, A, S, A): half uniform over all pairs, half over the pairs of one state."""
+    num_states, num_actions = jm.num_states, jm.num_actions
+    law = np.full((num_states, num_actions) * 2, 0.5 / (num_states * num_actions) ** 2)
+    states = np.arange(num_states)
+    law[states, :, states] += 0.5 / (num_states * num_actions**2)
+    return law
+
+
+def occupancy(jm: JMDP, policy: Floats) -> Floats:
+    """The discounted pair occupancy (S, A, S, A), to rounding: d = (1 - eta) rho_0 + eta d P_2.
+
+    eta = gamma. Summed where the series is short, else solved for.
+    """
+    law, eta = start_law(jm), jm.gamma
+    if eta > 0.98:
+
+        def rest(d: Floats) -> Floats:
+            return d - eta * push(jm, policy, d.reshape(law.shape)).ravel()
+
+        operator = LinearOperator((law.size, law.size), matvec=rest, dtype=float)
+        right = (1.0 - eta) * law.ravel()
+        found, failed = gmres(operator, right, rtol=1e-11, restart=60, maxiter=200)
+        if failed:
+            raise ValueError(f"the pair occupancy at discount {eta} could not be solved for")
+        last = push(jm, policy, np.maximum(found, 0.0).reshape(law.shape))
+        total = (1.0 - eta) * law + eta * last  # at least (1 - eta) rho_0, whatever was rounded
+        return total / total.sum()
+    total, weight = (1.0 - eta) * law, 1.0 - eta
+    while weight * eta > 1e-15 * (1.0 - eta) and eta > 0.0:
+        law = push(jm, policy, law)
+        weight *= eta
+        total += weight * law
+    return total / total.sum()
+
+
+def stationary_pairs(jm: JMDP, policy: Floats) -> Floats:
+    """The paper's weights: the stationary law that the pair chain reaches from rho_0.
+
+    Refused where the chain over state-actions is not ergodic with full support (Assumption B.2).
+    """
+    why = '(Assumption B.2); use weights="occupancy"'
+    idle = f"leaves the state-action without stationary weight {why}"
+    checks.refuse("policy", policy, policy == 0.0, idle, ["state", "action"])
+    chain = policy_average(policy) @ jm.transitions
+    _, label = csgraph.connected_components(chain, connection="strong")
+    if label.any():
+        other = np.flatnonzero(label != label[0])[0]
+        raise ValueError(f"the chain does not lead from state 0 to {other} and back {why}")
+    period = int((np.abs(np.linalg.eigvals(chain.toarray())) > 1.0 - 1e-9).sum())
+    if period > 1:
+        raise ValueError(f"the chain is not ergodic: it has period {period} {why}")
+    law = start_law(jm)
+    for _ in range(200_000):
+        new = push(jm, policy, law)
+        if np.abs(new - law).max() <= 1e-15:
+            return new
+        law = new
+    raise ValueError(f"the pair chain did not settle within 200,000 steps {why}")

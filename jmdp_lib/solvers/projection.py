@@ -1,7 +1,12 @@
-"""The projection of projected JIPE-2: features, weights, cone, and one step Pi T_2."""
+"""Weighted least squares for moments that are linear in features, over a cone (Appendix B).
+
+Symmetric matrices Theta (d, d) are handled as vectors (p,), p = d (d + 1) / 2, whose inner products
+are those of the matrices.
+"""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,253 +16,101 @@ from scipy import linalg
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
-from jmdp_lib.model import JMDP
-from jmdp_lib.operators.pairs import PairOperator, pair_step, policy_average
-from jmdp_lib.solvers.conic import psd_part, solve_in_cone, symmetric_matrix, to_matrix, to_vector
-from jmdp_lib.solvers.pair_weights import occupancy, stationary_pairs
+from jmdp_lib.moments import ReadOnly
+from jmdp_lib.solvers.fixed_point import ConvergenceWarning
 
-WEIGHTS = ("occupancy", "stationary", "product")
 CONES = ("augmented", "psd", "none")
-Parameters = tuple[Floats, Floats]
 
 
-@dataclass(frozen=True)
-class ProjectedProblem:
-    """Features phi (X, d), weights nu (X,) and d (X, X), cone; x = s * A + a."""
+@dataclass(frozen=True, eq=False, repr=False)
+class Projection(ReadOnly):
+    """The projection Pi of eqs. (69) and (70).
 
-    jm: JMDP
-    policy: Floats
+    Features are whitened: psi = phi whiten^-1 has psi' diag(nu) psi = 1. Cones do not change under
+    that, and the normal matrix becomes well scaled.
+
+    Attributes:
+        phi: (X, d) features of the state-actions x = s * A + a.
+        nu: (X,) weights of state-actions.
+        pairs: (X, X) weights of pairs of state-actions, called d in the paper.
+        cone: one of CONES.
+    """
+
     phi: Floats
     nu: Floats
-    d: Floats
+    pairs: Floats
     cone: str
-    product: bool
-
-    @classmethod
-    def of(
-        cls, jm: JMDP, policy: Floats, features: ArrayLike, weights: str | ArrayLike, cone: str,
-        eta: float | None,
-    ) -> ProjectedProblem:  # fmt: skip
-        """Checked, with the weights worked out."""
-        checks.one_of("cone", cone, CONES)
-        phi = checks.floats("features", features, "state", "action", "feature")
-        checks.same_shape("features", phi.shape[:2], policy.shape, "(S, A, d), the first two")
-        phi = phi.reshape(policy.size, -1)
-        _check_rank(phi)
-        eta = jm.gamma if eta is None else checks.real("eta", eta)
-        if not (jm.gamma**2 < eta < 1.0 or (jm.gamma == eta == 0.0)):
-            raise ValueError(f"eta must lie in (gamma^2, 1) = ({jm.gamma**2:.6g}, 1), got {eta}")
-        if isinstance(weights, str):
-            checks.one_of("weights", weights, WEIGHTS)
-            law = (
-                stationary_pairs(jm, policy)
-                if weights == "stationary"
-                else occupancy(jm, policy, eta)
-            )
-        else:
-            axes = ("state", "action", "other state", "other action")
-            law = checks.floats("weights", weights, *axes)
-            checks.same_shape("weights", law.shape, policy.shape * 2, "(S, A, S, A)")
-            checks.refuse("weights", law, law < 0, "is negative", axes)
-            if not law.any():
-                raise ValueError("weights must not all be zero")
-            law = law / law.sum()
-        pairs = law.reshape(policy.size, policy.size)
-        pairs = (pairs + pairs.T) / 2.0
-        nu = pairs.sum(1)
-        checks.refuse(
-            "state-action weights", nu.reshape(policy.shape), nu.reshape(policy.shape) <= 0,
-            "is not positive", ["state", "action"],
-        )  # fmt: skip
-        product = isinstance(weights, str) and weights == "product"
-        return cls(jm, policy, phi, nu, np.outer(nu, nu) if product else pairs, cone, product)
-
-    @cached_property
-    def modulus(self) -> tuple[float, float]:
-        """kappa and the beta that makes it least; kappa >= 1 says that nothing is known."""
-        gamma, rho = self.jm.gamma, self.jm.reward_bound
-        shape = self.policy.shape
-        pushed = pair_step(self.jm, self.policy, self.d.reshape(shape + shape))
-        pushed = pushed.reshape(self.d.shape)
-        seen, natural = self.d > 0, (1.0 - gamma) / (2.0 * rho)
-        if np.any(pushed[~seen] > 1e-15):
-            return np.inf, natural
-        c_2 = np.sqrt((pushed[seen] / self.d[seen]).max())
-        alone = self.jm.transitions.T @ self.nu  # law of the next state
-        c_1 = np.sqrt(((self.policy * alone[:, None]).ravel() / self.nu).max())
-        c_3 = np.sqrt((pushed.sum(0) / self.nu).max())
-        if gamma == 0.0:
-            return 0.0, 1.0
-        if gamma * c_1 >= 1.0:
-            return float(gamma * c_1), natural
-        if c_1 > gamma * c_2:
-            return float(gamma * c_1), float((c_1 - gamma * c_2) / (2.0 * rho * c_3))
-        if gamma**2 * c_2 >= 1.0:
-            return float(gamma**2 * c_2), natural
-        kappa = (1.0 + gamma**2 * c_2) / 2.0
-        return float(kappa), float((kappa - gamma**2 * c_2) / (2.0 * gamma * rho * c_3))
 
     @cached_property
     def whiten(self) -> Floats:
         """(d, d) upper triangular: whitened parameters are whiten @ theta."""
         return np.asarray(np.linalg.qr(np.sqrt(self.nu)[:, None] * self.phi, mode="r"))
 
-    def unwhiten(self, matrix: Floats) -> Floats:
-        """Theta of a whitened one."""
+    def unwhiten(self, theta: Floats, matrix: Floats) -> tuple[Floats, Floats]:
+        """theta (d,) and Theta (d, d) of whitened ones."""
         half = np.linalg.solve(self.whiten, matrix)
-        return np.linalg.solve(self.whiten, half.T).T
+        return linalg.solve(self.whiten, theta), np.linalg.solve(self.whiten, half.T).T
 
     @cached_property
     def psi(self) -> Floats:
-        """(X, d) whitened features: psi' diag(nu) psi = 1."""
+        """(X, d) whitened features."""
         return linalg.solve_triangular(self.whiten, self.phi.T, trans="T").T
 
     @cached_property
     def normal(self) -> Floats:
-        """(p, p) the map Theta -> psi' (d o psi Theta psi') psi on symmetric matrices."""
-        psi = self.psi
-        size = psi.shape[1]
-        square = (psi[:, :, None] * psi[:, None, :]).reshape(len(psi), -1)  # (X, d*d)
-        four = (square.T @ (self.d @ square)).reshape([size] * 4)  # [i, k, j, l]
+        """(p, p) N: the map Theta -> psi' (pairs o psi Theta psi') psi."""
+        size = self.psi.shape[1]
+        square = (self.psi[:, :, None] * self.psi[:, None, :]).reshape(len(self.psi), -1)
+        four = (square.T @ (self.pairs @ square)).reshape([size] * 4)  # [i, k, j, l]
         return symmetric_matrix(four.transpose(0, 2, 1, 3))
 
-    def fit_mean(self, target: Floats) -> Floats:
-        """theta of the nu-projection of target (X,)."""
-        return np.asarray(linalg.solve(self.whiten, self.psi.T @ (self.nu * target)))
-
-    def right_side(self, target: Floats) -> Floats:
-        """(p,) psi' (d o target) psi for a target (X, X)."""
-        return to_vector(self.psi.T @ (self.d * target) @ self.psi)
-
-    def fit_second(self, target: Floats, theta: Floats) -> Floats:
-        """Whitened Theta of the d-projection of target (X, X) onto the cone at whitened theta."""
-        return self.project(self.right_side(target), theta)
-
     @cached_property
-    def inverse(self) -> Floats:
+    def _inverse(self) -> Floats:
         """(p, p) pseudo-inverse of the normal matrix: weights may leave directions unseen."""
         return np.asarray(linalg.pinvh(self.normal, rtol=1e-12))
 
-    def base(self, theta: Floats) -> Floats:
+    @cached_property
+    def _is_identity(self) -> bool:
+        """Whether N = 1, as for product weights."""
+        return bool(np.abs(self.normal - np.eye(len(self.normal))).max() <= 1e-9)
+
+    def mean_side(self, target: Floats) -> Floats:
+        """(d,) psi' diag(nu) target for a target (X,): its projection, whitened."""
+        return self.psi.T @ (self.nu * target)
+
+    def second_side(self, target: Floats) -> Floats:
+        """(p,) psi' (pairs o target) psi for a target (X, X)."""
+        return to_vector(self.psi.T @ (self.pairs * target) @ self.psi)
+
+    def floor(self, theta: Floats) -> Floats:
         """What Theta must not fall below: theta theta' in the augmented cone, else zero."""
         return np.outer(theta, theta) * (self.cone == "augmented")
 
     def project(self, right: Floats, theta: Floats) -> Floats:
         """argmin <Theta, N Theta> / 2 - <right, Theta> over the cone at whitened theta.
 
-        Closed form where the constraint does not bind or N is the identity (product weights).
+        Closed form where the constraint does not bind or N is the identity.
         """
-        free = to_matrix(self.inverse @ right)
+        free = to_matrix(self._inverse @ right)
         if self.cone == "none":
             return free
-        base = self.base(theta)
-        inside = base + psd_part(free - base)
-        if self.product or np.abs(inside - free).max() <= 1e-12 * (1.0 + np.abs(free).max()):
+        floor = self.floor(theta)
+        inside = floor + psd_part(free - floor)
+        if self._is_identity or np.abs(inside - free).max() <= 1e-12 * (1.0 + np.abs(free).max()):
             return inside
-        return solve_in_cone(self.normal, right, base, inside)
+        return solve_in_cone(self.normal, right, floor, inside)
 
     def norm(self, mean: Floats, second: Floats, beta: float) -> float:
-        """max{||mean||_nu, beta ||second||_d} of (X,) and (X, X)."""
+        """max{||mean||_nu, beta ||second||_pairs} of (X,) and (X, X)."""
         first = np.sqrt(np.sum(self.nu * mean**2))
-        return float(max(first, beta * np.sqrt(np.sum(self.d * second**2))))
+        return float(max(first, beta * np.sqrt(np.sum(self.pairs * second**2))))
 
 
-@dataclass(frozen=True)
-class ProjectionStep:
-    """Pi T_2 on whitened (theta, Theta), for the one fixed-point loop."""
-
-    problem: ProjectedProblem
-    beta: float
-
-    @cached_property
-    def operator(self) -> PairOperator:
-        return PairOperator(self.problem.jm, self.problem.policy)
-
-    @property
-    def longest_sum(self) -> int:
-        return self.problem.nu.size
-
-    def zero(self) -> Parameters:
-        size = self.problem.phi.shape[1]
-        return np.zeros(size), np.zeros((size, size))
-
-    def targets(self, state: Parameters) -> Parameters:
-        """T_2 M of M = (psi theta, psi Theta psi'), (X,) and (X, X)."""
-        psi, shape = self.problem.psi, self.problem.policy.shape
-        mean = (psi @ state[0]).reshape(shape)
-        second = (psi @ state[1] @ psi.T).reshape(shape + shape)
-        new = self.operator.apply(self.operator.centre(mean, second))
-        return new.mean.ravel(), new.second.reshape(self.problem.d.shape)
-
-    def apply(self, state: Parameters) -> Parameters:
-        """Pi T_2 M."""
-        mean, second = self.targets(state)
-        theta = self.problem.psi.T @ (self.problem.nu * mean)
-        return theta, self.problem.fit_second(second, theta)
-
-    def distance(self, new: Parameters, old: Parameters) -> float:
-        """The weighted norm of a difference of parameters."""
-        change = to_vector(new[1] - old[1])
-        second = np.sqrt(max(float(change @ self.problem.normal @ change), 0.0))
-        return float(max(np.linalg.norm(new[0] - old[0]), self.beta * second))
-
-    def solve(self) -> Parameters:
-        """The projected fixed point: theta by a linear solve, then Theta by one conic solve."""
-        problem, (zero, nothing) = self.problem, self.zero()
-        constant, _ = self.targets((zero, nothing))
-        slope = np.eye(zero.size) - self.mean_slope()
-        theta: Floats = linalg.solve(slope, problem.psi.T @ (problem.nu * constant))
-        _, source = self.targets((theta, nothing))
-        right = problem.right_side(source)
-        linear = problem.normal - self.second_slope()
-        free = to_matrix(linalg.lstsq(linear, right, cond=1e-12)[0])
-        base = problem.base(theta)
-        if problem.cone == "none" or linalg.eigvalsh(free - base)[0] >= 0.0:
-            return theta, free
-        return theta, solve_in_cone(linear, right, base, free)
-
-    def mean_slope(self) -> Floats:
-        """(d, d) psi' diag(nu) gamma P psi."""
-        problem = self.problem
-        after = problem.jm.transitions @ (policy_average(problem.policy) @ problem.psi)
-        return problem.jm.gamma * problem.psi.T @ (problem.nu[:, None] * after)
-
-    def second_slope(self) -> Floats:
-        """(p, p) Theta -> psi' (d o gamma^2 P_2 (psi Theta psi')) psi, by matrix products."""
-        problem, jm = self.problem, self.problem.jm
-        psi, policy = problem.psi, problem.policy
-        num_states, num_actions = policy.shape
-        size = psi.shape[1]
-        shaped = psi.reshape(num_states, num_actions, size)
-        value = np.einsum("sa,sai->si", policy, shaped)  # E psi(s, A)
-        square = np.einsum("sa,sai,saj->sij", policy, shaped, shaped, optimize=True)
-        after = jm.transitions @ value  # (X, d)
-        mixed = (psi[:, :, None] * after[:, None, :]).reshape(len(psi), -1)
-        apart = problem.d.copy()
-        np.einsum("sasb->sab", apart.reshape(policy.shape * 2))[...] = 0.0
-        four = (mixed.T @ (apart @ mixed)).reshape([size] * 4).transpose(0, 2, 1, 3)
-
-        states, x = np.arange(num_states), jm.next_states
-        same = problem.d.reshape(policy.shape * 2)[states, :, states]  # (S, A, A)
-        weight = jm.probs[:, None, None] * same[jm.table_states]  # (T, A, A)
-        alone = np.einsum("taa->ta", weight).copy()
-        np.einsum("taa->ta", weight)[...] = 0.0
-        table, a, b = np.nonzero(weight)
-        here = jm.table_states[table]
-        left = shaped[here, a][:, :, None] * shaped[here, b][:, None, :]
-        right = value[x[table, a]][:, :, None] * value[x[table, b]][:, None, :]
-        left = left.reshape(len(table), size**2) * weight[table, a, b][:, None]
-        four += (left.T @ right.reshape(len(table), size**2)).reshape([size] * 4)
-        table, a = np.nonzero(alone)
-        phi = shaped[jm.table_states[table], a]
-        left = (phi[:, :, None] * phi[:, None, :]).reshape(len(table), size**2)
-        left *= alone[table, a][:, None]
-        four += (left.T @ square[x[table, a]].reshape(len(table), size**2)).reshape([size] * 4)
-        return jm.gamma**2 * symmetric_matrix(four)
-
-
-def _check_rank(phi: Floats) -> None:
-    """Assumption B.1, naming the column that adds nothing."""
+def checked_features(features: ArrayLike, shape: tuple[int, ...]) -> Floats:
+    """Features (S, A, d) as (X, d), of full column rank (Assumption B.1); names a bad column."""
+    phi = checks.floats("features", features, "state", "action", "feature")
+    checks.same_shape("features", phi.shape[:2], shape, "(S, A, d), the first two")
+    phi = phi.reshape(-1, phi.shape[2])
     lengths = np.linalg.norm(phi, axis=0)
     if not lengths.all():
         raise ValueError(f"features have a column of zeros, {lengths.argmin()} (Assumption B.1)")
@@ -268,3 +121,76 @@ def _check_rank(phi: Floats) -> None:
             f"features have rank {rank} < d = {phi.shape[1]} (Assumption B.1): column "
             f"{order[rank]} is a combination of the others"
         )
+    return phi
+
+
+def solve_in_cone(
+    matrix: Floats, right: Floats, floor: Floats, start: Floats, tol: float = 1e-11
+) -> Floats:
+    """X with X - floor >= 0 and <matrix X - right, Y - X> >= 0 for all Y with Y - floor >= 0.
+
+    `matrix` (p, p) acts on `to_vector(X)`. Symmetric positive semidefinite, this is the constrained
+    least-squares problem; with a positive definite symmetric part alone, the fixed point of a
+    projected contraction. ADMM: a factored linear solve and an eigenvalue decomposition a turn.
+    """
+    shift = right - matrix @ to_vector(floor)
+    identity = np.eye(len(right))
+    spread = np.abs(linalg.eigvalsh((matrix + matrix.T) / 2.0))
+    rho = float(np.sqrt(max(spread.min(), 1e-4 * spread.max()) * spread.max())) or 1.0
+    factors = linalg.lu_factor(matrix + rho * identity)
+    inside = to_vector(psd_part(start - floor))
+    dual = (shift - matrix @ inside) / rho
+    for turn in range(1, 20_001):
+        free = linalg.lu_solve(factors, shift + rho * (inside - dual))
+        relaxed = 1.6 * free - 0.6 * inside
+        new = to_vector(psd_part(to_matrix(relaxed + dual)))
+        dual += relaxed - new
+        apart = np.linalg.norm(free - new) / (1.0 + np.linalg.norm(new))
+        moved = rho * np.linalg.norm(new - inside) / (1.0 + np.linalg.norm(shift))
+        inside = new
+        if max(apart, moved) <= tol:
+            return floor + to_matrix(inside)
+        if turn % 20 == 0 and turn <= 500 and not 0.2 <= apart / (moved + 1e-300) <= 5.0:
+            factor = float(np.clip(np.sqrt(apart / (moved + 1e-300)), 0.1, 10.0))
+            rho, dual = rho * factor, dual / factor
+            factors = linalg.lu_factor(matrix + rho * identity)
+    warnings.warn(
+        f"the projection onto the cone stopped {apart:.1e} away from it", ConvergenceWarning,
+        stacklevel=2,
+    )  # fmt: skip
+    return floor + to_matrix(inside)
+
+
+def psd_part(matrix: Floats) -> Floats:
+    """The nearest positive semidefinite matrix."""
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2.0)
+    if values[0] >= 0.0:
+        return (matrix + matrix.T) / 2.0
+    keep = values > 0.0
+    half = vectors[:, keep] * np.sqrt(values[keep])
+    return half @ half.T
+
+
+def to_vector(matrix: Floats) -> Floats:
+    """(p,) upper triangle of the symmetric part, scaled so that inner products stay the same."""
+    rows, columns = np.triu_indices(len(matrix))
+    both = (matrix + matrix.T)[rows, columns] / 2.0
+    return np.where(rows == columns, 1.0, np.sqrt(2.0)) * both
+
+
+def to_matrix(vector: Floats) -> Floats:
+    """The inverse of `to_vector`."""
+    size = int((np.sqrt(8 * len(vector) + 1) - 1) / 2)
+    rows, columns = np.triu_indices(size)
+    matrix = np.zeros((size, size))
+    matrix[rows, columns] = vector / np.where(rows == columns, 1.0, np.sqrt(2.0))
+    return matrix + np.triu(matrix, 1).T
+
+
+def symmetric_matrix(four: Floats) -> Floats:
+    """(p, p), in the coordinates of `to_vector`: the map Theta -> sum four[i,j,k,l] Theta[k,l]."""
+    rows, columns = np.triu_indices(four.shape[0])
+    scale = np.where(rows == columns, 0.5, np.sqrt(0.5))
+    one = four[rows, columns] + four[columns, rows]  # (p, d, d)
+    both = one[:, rows, columns] + one[:, columns, rows]
+    return scale[:, None] * both * scale[None, :]
