@@ -8,6 +8,7 @@ they may meet again, and states drawn at random from a buffer never show it.
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import threading
@@ -66,6 +67,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+    atexit.register(emulator_of.cache_clear)  # else the thread keeps them: ale-py complains
 
 
 @lru_cache(maxsize=4)
