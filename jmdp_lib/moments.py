@@ -19,14 +19,17 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import product
 from math import comb
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.bounds import one_sided_bound
 from jmdp_lib.checks import Floats, frozen
-from jmdp_lib.machine import require
+from jmdp_lib.machine import extra, require
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 StateAction = tuple[int, int]
 
@@ -172,6 +175,25 @@ class Moments(ReadOnly):
         if len(known) == 2 and s == t and not np.isnan(self.covariance[s, a, b]):
             return float(self.covariance[s, a, b] + self.mean[s, a] * self.mean[s, b])
         return self.source.moment(known)
+
+    def to_frame(self) -> pd.DataFrame:
+        """A pandas table with a row per state and ordered pair of different actions.
+
+        Columns: state, action, other; mean and variance of Z(state, action); and, of the pair or
+        of its gap Z(state, action) - Z(state, other), covariance, correlation, gap_mean,
+        gap_variance and inferiority_bound. Entries are nan where the arrays of those names are.
+        """
+        self._need(2, "to_frame")
+        with extra("figures"):
+            import pandas as pd
+        pairs = ~np.eye(self.mean.shape[1], dtype=bool)[None] & np.ones(self.gap_mean.shape, bool)
+        states, actions, others = np.nonzero(pairs)
+        columns = {"state": states, "action": actions, "other": others}
+        for name in ("mean", "variance"):
+            columns[name] = getattr(self, name)[states, actions]
+        for name in ("covariance", "correlation", "gap_mean", "gap_variance", "inferiority_bound"):
+            columns[name] = getattr(self, name)[pairs]
+        return pd.DataFrame(columns)
 
     def second(self, x: StateAction, y: StateAction) -> float:
         """Sigma(s, a, t, b) = E[Z(s, a) Z(t, b)] for x = (s, a), y = (t, b)."""

@@ -163,7 +163,7 @@ every_solver = pytest.mark.parametrize("solver", SOLVERS)
 def arrays_of(result):
     """Every array that the attributes of a solution and of its moments hand out."""
     for thing in (result, result.moments, result.moments.kept()):
-        names = [name for name in dir(thing) if not name.startswith("_")]
+        names = [name for name in dir(thing) if not name.startswith(("_", "approximation"))]
         if getattr(thing, "order", 2) < 2:
             names = ["mean", "gap_mean"]
         for name in names:
@@ -214,6 +214,85 @@ def test_pickles_hold_numbers_and_no_model():
     np.testing.assert_array_equal(again.full_second(), third.full_second())
     with pytest.raises(ValueError, match="solve again"):
         again.moment([(0, 0), (1, 1), (2, 2)])
+
+
+@every_solver
+def test_saved_solutions_are_loaded_again(solver, tmp_path):
+    sol = SOLVERS[solver]()
+    sol.save(tmp_path / "one.npz")
+    assert [file.name for file in tmp_path.iterdir()] == ["one.npz"]
+    again = jl.Solution.load(tmp_path / "one.npz")
+    assert type(again) is type(sol)
+    assert repr(again) == repr(sol)
+    here, there = dict(arrays_of(sol)), dict(arrays_of(again))
+    assert here.keys() == there.keys()
+    for name, array in here.items():
+        np.testing.assert_array_equal(there[name], array, name)
+        assert not there[name].flags.writeable
+    for k in range(1, sol.moments.order + 1):
+        np.testing.assert_array_equal(again.moments.same_state(k), sol.moments.same_state(k))
+    if sol.moments.order > 1 and solver != "incremental, centred":
+        np.testing.assert_array_equal(again.moments.full_second(), sol.moments.full_second())
+    elif sol.moments.order > 1:
+        with pytest.raises(ValueError, match="learns moments between states"):
+            again.moments.full_second()
+    assert str(again.plan) == str(sol.plan)
+    again.save(str(tmp_path / "two.npz"))
+    assert (tmp_path / "two.npz").read_bytes() == (tmp_path / "one.npz").read_bytes()
+
+
+def test_a_learned_solution_goes_on_from_its_file(tmp_path):
+    first = jl.incremental_jipe2(GRID, GOAL, 300)
+    first.save(tmp_path / "half.npz")
+    loaded = jl.Solution.load(tmp_path / "half.npz")
+    one, two = (jl.incremental_jipe2(GRID, GOAL, 300, initial=x) for x in (first, loaded))
+    np.testing.assert_array_equal(one.values, two.values)
+
+
+def test_files_that_are_no_solutions_are_refused_by_name(tmp_path):
+    (tmp_path / "text.npz").write_text("no archive")
+    (tmp_path / "empty.npz").write_bytes(b"")
+    np.savez(tmp_path / "other.npz", mean=np.zeros(3))
+    np.savez(tmp_path / "header.npz", header="{}")
+    np.save(tmp_path / "array.npz", np.zeros(3))
+    SOLVERS["sweeps"]().save(tmp_path / "cut.npz")
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "cut.npz").read_bytes()[:-100])
+    files = list(tmp_path.iterdir())
+    assert len(files) == 6
+    for path in files:
+        with pytest.raises(ValueError, match=f"{path.name} is no file that Solution.save has"):
+            jl.Solution.load(path)
+    with pytest.raises(FileNotFoundError):
+        jl.Solution.load(tmp_path / "absent.npz")
+
+
+def test_a_save_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "one.npz"
+    SOLVERS["sweeps"]().save(path)
+    before = path.read_bytes()
+    monkeypatch.setattr(np, "savez_compressed", lambda file, **_: file.write(b"half") / 0)
+    with pytest.raises(ZeroDivisionError):
+        SOLVERS["order 3"]().save(path)
+    assert path.read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_frames():
+    m = SOLVERS["sweeps"]().moments
+    frame = m.to_frame()
+    assert list(frame.columns) == [
+        "state", "action", "other", "mean", "variance", "covariance", "correlation", "gap_mean",
+        "gap_variance", "inferiority_bound",
+    ]  # fmt: skip
+    assert len(frame) == 9 * 4 * 3
+    assert (frame.action != frame.other).all()
+    for name in frame.columns[5:]:
+        expected = getattr(m, name)[frame.state, frame.action, frame.other]
+        np.testing.assert_array_equal(frame[name], expected)
+    np.testing.assert_array_equal(frame["mean"], m.mean[frame.state, frame.action])
+    np.testing.assert_array_equal(frame["variance"], m.variance[frame.state, frame.action])
+    with pytest.raises(ValueError, match="to_frame needs moments of order 2"):
+        SOLVERS["order 1"]().moments.to_frame()
 
 
 @pytest.mark.parametrize("solve", [

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import warnings
-from dataclasses import dataclass, field
+import zipfile
+import zlib
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
+from jmdp_lib.files import replacing
 from jmdp_lib.machine import progress
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Moments, ReadOnly, Source, norm_weight
+from jmdp_lib.moments import Held, Moments, ReadOnly, Source, norm_weight
 
 State = TypeVar("State")
 
 # More sweeps than this are not worth the curve of their residuals: gamma above some 0.995.
 _MANY_SWEEPS = 5000
+_FILE = "a solution of jmdp_lib, format 1"
 
 
 class ConvergenceWarning(UserWarning):
@@ -56,6 +62,63 @@ class Solution(ReadOnly):
             f"{type(self).__name__}({state} after {self.iterations} iterations, "
             f"error_bound={self.error_bound:.3g}, {self.moments})"
         )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write this solution to one .npz file, which appears whole or not at all.
+
+        The file holds numbers and no model: of the moments it has what `Moments.kept` says.
+        """
+        moments = self.moments.kept()
+        assert isinstance(moments.source, Held)
+        parts = {**_parts("", self), **_parts("moments.", moments)}
+        parts |= {f"higher.{k}": x for k, x in enumerate(moments.source.higher)}
+        parts |= {"second": moments.source.second, "absent": moments.source.absent}
+        parts["plan"] = self.plan and asdict(self.plan)
+        arrays = {name: x for name, x in parts.items() if isinstance(x, np.ndarray)}
+        plain = {name: x for name, x in parts.items() if name not in arrays}
+        header = {"file": _FILE, "kind": type(self).__name__, **plain}
+        arrays["header"] = np.array(json.dumps(header, default=_plain))
+        with replacing(path) as part, part.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Solution:
+        """What `save` wrote, read-only: the same kind of solution, without its model.
+
+        A coordinate that the file does not hold is an error when it is asked for.
+        """
+        try:
+            with open(path, "rb") as file:
+                parts = dict(np.load(file, allow_pickle=False))
+            parts |= json.loads(str(parts.pop("header")))
+            if parts.pop("file") != _FILE:
+                raise ValueError
+        except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, TypeError, ValueError):
+            raise ValueError(f"{path} is no file that Solution.save has written") from None
+        kind, plan, orders = parts.pop("kind"), parts.pop("plan"), parts["moments.order"]
+        higher = tuple(parts.pop(f"higher.{k}") for k in range(orders - 2))
+        source = Held(parts.pop("second"), higher, parts.pop("absent"))
+        moments = {n.removeprefix("moments."): x for n, x in parts.items() if "." in n}
+        own = {name: x for name, x in parts.items() if "." not in name}
+        import jmdp_lib  # the public names say which class a file is of
+
+        return getattr(jmdp_lib, kind)(
+            moments=Moments(source=source, **moments),
+            plan=plan and jmdp_lib.Plan(**plan),
+            **own,
+        )
+
+
+def _parts(prefix: str, result: Any) -> dict[str, Any]:
+    """The fields of a solution or a collection, but for those that are stored by themselves."""
+    apart = ("moments", "source", "plan")
+    names = (field.name for field in fields(result) if field.name not in apart)
+    return {prefix + name: getattr(result, name) for name in names}
+
+
+def _plain(value: Any) -> Any:
+    """What JSON makes of NumPy's numbers; of anything else that it does not know, nothing."""
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else None
 
 
 class Operator(Protocol[State]):
