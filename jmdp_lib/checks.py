@@ -131,13 +131,6 @@ def real(name: str, value: Any, within: str = "") -> float:
     return number
 
 
-def finite(name: str, value: Any) -> float:
-    """A finite real number, as a float."""
-    if not np.isfinite(real(name, value)):
-        raise ValueError(f"{name} must be finite, got {value}")
-    return float(value)
-
-
 def positive(name: str, value: float) -> float:
     """A finite float above zero."""
     if not (np.isfinite(real(name, value)) and value > 0):

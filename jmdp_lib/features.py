@@ -17,8 +17,7 @@ def tabular_features(model: Sized) -> Floats:
 
 def aggregation_features(model: Sized, groups: ArrayLike) -> Floats:
     """One feature per (group, action): the states of a group, groups[s] (S,), look alike."""
-    group = checks.integers("groups", groups, "state")
-    checks.same_shape("groups", group.shape, (model.num_states,), "(num_states,)")
+    group = checks.integers("groups", groups, state=model.num_states)
     _, compact = np.unique(group, return_inverse=True)
     return per_action(np.eye(compact.max() + 1)[compact], model.num_actions)
 

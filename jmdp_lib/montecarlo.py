@@ -124,8 +124,7 @@ def sample_gaps(
     at most twice the truncation it counts as 0: returns that were cut there show no sign.
     """
     num_pairs = checks.at_least("num_pairs", num_pairs, 3)
-    asked = checks.integers("gaps", gaps, "gap", "(state, action, other action)")
-    checks.same_shape("gaps", asked.shape, (len(asked), 3), "(K, 3)")
+    asked = checks.integers("gaps", gaps, "gap", **{"(state, action, other action)": 3})
     for s, *pair in asked.tolist():
         checks.index("state", s, jm.num_states)
         for action in pair:

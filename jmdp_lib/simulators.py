@@ -89,9 +89,9 @@ def checked_query(
             rewards = checks.floats("rewards", rewards, action=size).tolist()
             states = checks.integers("next states", states, action=size).tolist()
         if not all(-bound <= r <= bound for r in rewards):
-            raise ValueError(f"rewards {rewards} must lie in [-{bound}, {bound}]")
+            raise ValueError(f"rewards {rewards}: one is not finite or above reward_bound")
         if not all(0 <= x < count for x in states):
-            raise ValueError(f"next states {states} must lie in range({count})")
+            raise ValueError(f"next states {states}: one is not in range({count})")
         return list(zip(rewards, states, strict=True))
     except Exception as error:
         raise ValueError(

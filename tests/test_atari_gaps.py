@@ -142,7 +142,7 @@ def test_bad_input():
         shock_ratio([0.5, -0.5])
     with pytest.raises(ValueError, match="reward_clip must be positive, got 0"):
         gap_estimates(records, [0.5], reward_clip=0)
-    with pytest.raises(ValueError, match="sigma must be finite, got nan"):
+    with pytest.raises(ValueError, match=r"sigma must lie in \(-inf, inf\), got nan"):
         gap_estimates(records, [0.5], np.nan)
     with pytest.raises(ValueError, match="loadings has 1 actions"):
         gap_estimates(records, [0.5], 1.0, [1.0])

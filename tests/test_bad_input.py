@@ -323,7 +323,7 @@ class Depot:
         (lambda sim, s, actions: ([sim.calls] * 3, [0] * 3), r"gave \[.* and then \["),
         (
             lambda sim, s, actions: ([5.0] * 3, [0] * 3),
-            r"rewards \[5.0.* in \[-4.0, 4.0\]",
+            r"rewards \[5.0.* above reward_bound",
         ),
         (
             lambda sim, s, actions: ([0, 1, 2], [0.5] * 3),

@@ -118,8 +118,7 @@ class Config:
         for name in ("learning_rate", "final_rate", "polyak", "reward_clip"):
             checks.positive(name, getattr(self, name))
         for name in ("sigma", "weight_decay"):
-            if checks.finite(name, getattr(self, name)) < 0:
-                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+            checks.real(name, getattr(self, name), "[0, inf)")
         for name in ("pair_share", "polyak"):
             checks.probability(name, getattr(self, name))
         weights = checks.floats("block_weights", self.block_weights, "block")

@@ -221,7 +221,7 @@ def _shock_variances(
         if records.played.max() >= table.size:
             raise ValueError(f"loadings has {table.size} actions, {records.played.max()} is played")
         weights *= table[records.played]
-    weights *= checks.finite("sigma", sigma)
+    weights *= checks.real("sigma", sigma, "(-inf, inf)")
     own = weights**2
     shared = (weights[:, 0] - weights[:, 1]) ** 2
     gap = np.where(records.same_state, shared, own.sum(1))  # (M, H)

@@ -29,11 +29,9 @@ def inventory(
     capacity = checks.at_least("capacity", capacity, 1)
     max_order = checks.at_least("max_order", max_order, 0)
     if demand_probs is None:
-        from scipy import special  # slow to import, and needed for this alone
-
-        below = np.arange(capacity)
-        probs = np.exp(special.xlogy(below, 3.0) - special.gammaln(below + 1) - 3.0)
-        demand_probs = np.append(probs, special.pdtrc(capacity - 1, 3.0))
+        ratios = 3.0 / np.arange(1, capacity + 100)
+        poisson = np.exp(-3.0) * np.cumprod(np.append(1.0, ratios))
+        demand_probs = np.append(poisson[:capacity], poisson[capacity:].sum())
 
     def step(stock: int, order: int, demand: int) -> tuple[float, int]:
         ordered = min(order, capacity - stock)
