@@ -148,7 +148,13 @@ def test_every_extra_that_the_library_names_exists_and_brings_what_is_imported()
     for path in sorted((ROOT / "jmdp_lib").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
-                case ast.With(items=[ast.withitem(ast.Call(ast.Name("extra"), args))]):
+                case ast.With(
+                    items=[
+                        ast.withitem(
+                            ast.Call(ast.Name("extra") | ast.Attribute(attr="extra"), args)
+                        )
+                    ]
+                ):
                     names = [ast.literal_eval(name) for name in args]
                     have = {package for name in names for package in brought(name)}
                     for module in imported_modules(ast.unparse(node)) - {"jmdp_lib"}:

@@ -109,15 +109,25 @@ def test_a_plain_wheel_runs_the_tabular_examples(clean_python: Path, tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("call", "extra"),
-    [
-        ("jl.CoupledEnv", "atari"),
-        ("jl.from_gymnasium('FrozenLake-v1')", "atari"),
-    ],
-)
-def test_what_a_plain_wheel_lacks_is_named(
-    clean_python: Path, tmp_path: Path, call: str, extra: str
-) -> None:
-    code = f"import jmdp_lib as jl\ntry: {call}\nexcept ImportError as error: print(error)"
-    assert f'pip install "jmdp_lib[{extra}]"' in run(clean_python, "-I", "-c", code, cwd=tmp_path)
+def test_what_a_plain_wheel_lacks_is_named(clean_python: Path, tmp_path: Path) -> None:
+    code = """
+import importlib
+
+import jmdp_lib as jl
+
+jm = jl.windy_gridworld(3)
+for extra, call in [
+    ("atari", lambda: jl.CoupledEnv),
+    ("atari", lambda: jl.from_gymnasium("FrozenLake-v1")),
+    ("atari", lambda: importlib.import_module("jmdp_lib.atari")),
+    ("figures", lambda: importlib.import_module("jmdp_lib.figures")),
+    ("torch", lambda: jl.jipe2(jm, jl.goal_policy(3), device="cuda")),
+]:
+    try:
+        call()
+    except ImportError as error:
+        assert f'pip install "jmdp_lib[{extra}]"' in str(error), error
+    else:
+        raise AssertionError(f"{extra} was not missed")
+"""
+    run(clean_python, "-I", "-c", code, cwd=tmp_path)
