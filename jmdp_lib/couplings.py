@@ -78,8 +78,7 @@ def couple(coupling: str | Coupling, state: int, laws: Sequence[Floats]) -> tupl
         probs = checks.floats("probabilities", probs, "table")
         picks = checks.integers("outcomes", picks, table=probs.size, action=len(laws))
         for a, law in enumerate(laws):
-            if picks[:, a].min() < 0 or picks[:, a].max() >= law.size:
-                raise ValueError(f"an outcome of action {a} is not in range({law.size})")
+            checks.integers(f"outcomes of action {a}", picks[:, a], "table", below=law.size)
             marginal = np.bincount(picks[:, a], probs, law.size)
             if np.any(probs < 0) or np.abs(marginal - law).max() > 1e-9:
                 raise ValueError(f"the marginal law of action {a} is not kept")

@@ -234,16 +234,8 @@ class JMDP:
         for s in range(num_states):
             laws, rewards, successors = zip(*(law(s, a) for a in range(num_actions)), strict=True)
             probs, picks = couple(coupling, s, laws)
-            parts.append(
-                (
-                    np.full(probs.size, s),
-                    probs,
-                    np.stack([r[pick] for r, pick in zip(rewards, picks.T, strict=True)], axis=1),
-                    np.stack(
-                        [n[pick] for n, pick in zip(successors, picks.T, strict=True)], axis=1
-                    ),
-                )
-            )
+            chosen = _chosen(rewards, picks), _chosen(successors, picks)
+            parts.append((np.full(probs.size, s), probs, *chosen))
         states, table_probs, reward, successor = map(np.concatenate, zip(*parts, strict=True))
         return cls.from_tables(states, table_probs, reward, successor, num_states, gamma)
 
@@ -253,14 +245,9 @@ class JMDP:
     ) -> None:  # fmt: skip
         """Freeze checked arrays that are sorted by state."""
         starts = np.searchsorted(states, np.arange(num_states + 1)).astype(np.int64)
-        largest = float(np.abs(rewards).max())
-        if largest > 1e100:
-            raise ValueError(f"rewards of size {largest:.3g} leave no room for their moments")
-        object.__setattr__(self, "gamma", gamma)
-        for name, array in (
-            ("starts", starts), ("probs", probs), ("rewards", rewards), ("next_states", next_states)
-        ):  # fmt: skip
-            object.__setattr__(self, name, checks.frozen(np.ascontiguousarray(array)))
+        arrays = {"starts": starts, "probs": probs, "rewards": rewards, "next_states": next_states}
+        vars(self).update({n: checks.frozen(np.ascontiguousarray(x)) for n, x in arrays.items()})
+        vars(self)["gamma"] = gamma
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are made anew, and so are as immutable as the original."""
@@ -358,5 +345,13 @@ def _checked_tables(
     rewards: ArrayLike, next_states: ArrayLike, num_states: int, **sizes: int
 ) -> tuple[Floats, Ints]:
     reward = checks.floats("rewards", rewards, **sizes, action=None)
+    checks.refuse(
+        "rewards", reward, np.abs(reward) > 1e100, "leaves no room for moments", [*sizes, "action"]
+    )
     sizes["action"] = reward.shape[-1]
     return reward, checks.integers("next_states", next_states, below=num_states, **sizes)
+
+
+def _chosen(columns: Sequence[Any], picks: Ints) -> Any:
+    """(K, A): entry picks[k, a] of column a."""
+    return np.stack([column[pick] for column, pick in zip(columns, picks.T, strict=True)], axis=1)

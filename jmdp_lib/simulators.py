@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats
+from jmdp_lib.checks import Floats, Sized
 from jmdp_lib.model import JMDP
 
 _NUMBERS, _INT = {float, int}, {int}
@@ -22,20 +22,12 @@ _TRIALS = 8  # queries of a simulator that is tried out before it is used
 
 
 @runtime_checkable
-class Simulator(Protocol):
+class Simulator(Sized, Protocol):
     """All that is asked of a generative model: a JMDP is one, and so may be your own simulator.
 
     It must be pure: the same state, actions and generator give the same answer. A simulator may
     declare a `reward_bound`; answers above it are then refused.
     """
-
-    @property
-    def num_states(self) -> int:
-        """|S|."""
-
-    @property
-    def num_actions(self) -> int:
-        """|A|."""
 
     @property
     def gamma(self) -> float:
