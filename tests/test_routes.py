@@ -18,7 +18,7 @@ from jmdp_lib import machine
 from jmdp_lib.operators.collapsed import CollapsedT2, Queries
 from jmdp_lib.operators.dense import device_bytes
 from jmdp_lib.operators.reachable import PairSet, places, steps_to_reach, successors_first
-from jmdp_lib.solvers import affine
+from jmdp_lib.solvers.affine import solve
 
 EVERY = [{"route": "reachable"}, {"route": "dense"}, {"device": "cpu"}]
 
@@ -274,7 +274,7 @@ class Shift:
 def test_the_safeguard_takes_over():
     """No acceleration is possible here: plain iteration ends it, at its own cost."""
     operator = Shift(0.9, 5000)
-    x, history, applied = affine.solve(operator, 1e-10, 0.9)
+    x, history, applied = solve(operator, 1e-10, 0.9)
     exact = (1.0 - 0.9 ** (5000 - np.arange(5000))) / 0.1
     np.testing.assert_allclose(x, exact, rtol=1e-8)
     assert history[-1] <= 1e-10
@@ -325,12 +325,12 @@ def test_what_cannot_fit_is_refused_beforehand(monkeypatch):
         ({"route": "dense", "max_iterations": 3}, "max_iterations belongs to route='sweeps'"),
         ({"device": "cpu", "initial": ([[0.0]], 0.0)}, "initial belongs to route='sweeps'"),
         ({"queries": [0], "max_iterations": 3}, "do not go together"),
-        ({"queries": [25]}, r"queries.*25.*query 0.*25 states|25"),
-        ({"queries": [[0, 1, 4]]}, r"query 0.*is not an action: there are 4"),
+        ({"queries": [25]}, r"query 0.* = 25 is not in range\(25\)"),
+        ({"queries": [[0, 1, 4]]}, r"query 0, action 1.*is not in range\(4\)"),
         ({"queries": [[0, 1, 1]]}, "is the other action"),
-        ({"queries": [[0, 1]]}, r"\(num_queries, 3\)"),
+        ({"queries": [[0, 1]]}, r"\(1, 3\)"),
         ({"queries": [0.5]}, "must hold integers"),
-        ({"queries": [[0, 1], [2]]}, "rows .* of one length"),
+        ({"queries": [[0, 1], [2]]}, "queries must be an array, got a ragged list"),
         ({"queries": [0], "route": "sweeps"}, "do not go together"),
         ({"device": "abacus"}, "device 'abacus' cannot be used"),
         ({"tol": 0.0}, "tol"),
@@ -344,9 +344,9 @@ def test_bad_input(arguments, message):
 
 @pytest.mark.parametrize("thing", [jl.CoupledEnv, None, "grid"], ids=str)
 def test_what_is_no_jmdp_is_told_what_to_use(thing):
-    for solve in (jl.jipe2, jl.plan_jipe2):
+    for call in (jl.jipe2, jl.plan_jipe2):
         with pytest.raises(TypeError, match=r"`incremental_jipe2` learns .* `JMDP.from_step`"):
-            solve(thing, [[1.0]])
+            call(thing, [[1.0]])
 
 
 def test_memory_that_torch_keeps_can_be_had_again(monkeypatch):
@@ -411,7 +411,7 @@ def test_overflow_is_an_error_and_no_endless_loop():
         sol = jl.jipe2(jm, jl.uniform_policy(jm), 1e72, route=route)  # its dot products overflow
         assert np.isfinite(sol.moments.covariance).all()
     with pytest.raises(FloatingPointError, match="overflows"):
-        affine.solve(Shift(np.nan, 5), 1e-8, 0.9)
+        solve(Shift(np.nan, 5), 1e-8, 0.9)
 
 
 def test_a_chain_that_hardly_mixes():

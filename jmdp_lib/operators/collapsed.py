@@ -268,29 +268,17 @@ class Queries:
     @classmethod
     def of(cls, jm: JMDP, queries: ArrayLike | None) -> Queries:
         """All pairs of actions, at all states or at states (N,); or rows (state, a, b), (N, 3)."""
+        given = np.arange(jm.num_states) if queries is None else checks.as_array("queries", queries)
+        if given.ndim == 2:
+            rows = checks.integers("queries", given, "query", column=3)
+            checks.integers("queries[:, 0]", rows[:, 0], "query", below=jm.num_states)
+            checks.integers("queries[:, 1:]", rows[:, 1:], "query", "action", below=jm.num_actions)
+            rows[:, 1:].sort()
+            alike = rows[:, 1] == rows[:, 2]
+            checks.refuse("queries[:, 2]", rows[:, 2], alike, "is the other action", ["query"])
+            return cls(*np.ascontiguousarray(np.unique(rows, axis=0).T))
+        states = np.unique(checks.integers("queries", given, "query", below=jm.num_states))
         a, b = np.triu_indices(jm.num_actions, 1)
-        states = np.arange(jm.num_states)
-        try:
-            dimensions = np.ndim(queries)  # type: ignore[arg-type]
-        except ValueError:
-            raise ValueError(
-                "queries must be states, or rows (state, a, b) of one length"
-            ) from None
-        if queries is not None and dimensions == 2:
-            rows = checks.integers("queries", queries, "query", "column")
-            checks.same_shape("queries", rows.shape, (len(rows), 3), "(num_queries, 3)")
-            checks.states("queries[:, 0]", rows[:, 0], jm.num_states, "query")
-            actions = rows[:, 1:]
-            unknown = (actions < 0) | (actions >= jm.num_actions)
-            said = f"is not an action: there are {jm.num_actions}"
-            checks.refuse("queries[:, 1:]", actions, unknown, said, ["query", "column"])
-            alike = actions[:, 0] == actions[:, 1]
-            checks.refuse("queries[:, 2]", actions[:, 1], alike, "is the other action", ["query"])
-            rows = np.unique(np.column_stack([rows[:, 0], np.sort(actions)]), axis=0)
-            return cls(*np.ascontiguousarray(rows.T))
-        if queries is not None:
-            states = np.unique(checks.integers("queries", queries, "query"))
-            checks.states("queries", states, jm.num_states, "query")
         return cls(np.repeat(states, a.size), np.tile(a, states.size), np.tile(b, states.size))
 
     def parts(self, entries: Ints) -> Iterator[tuple[Ints, Ints, Ints]]:

@@ -125,13 +125,9 @@ def policy_average(policy: Floats) -> sparse.csr_array:
 
 def pair_step(jm: JMDP, policy: ArrayLike, law: ArrayLike) -> Floats:
     """One step of the pair chain: law (S, A, S, A) of (X, Y) -> law of (X', Y'), rho P_2."""
-    matrix, weights = checks.policy_matrix(jm, policy), np.asarray(law, dtype=float)
-    checks.same_shape("law", weights.shape, matrix.shape * 2, "(S, A, S, A)")
-    return push(jm, matrix, weights)
-
-
-def push(jm: JMDP, policy: Floats, weights: Floats) -> Floats:
-    """`pair_step` on arrays that were checked."""
+    policy = checks.policy_matrix(jm, policy)
+    weights = checks.as_array("law", law)
+    checks.same_shape("law", weights.shape, policy.shape * 2, "(S, A, S, A)")
     num_states, num_actions = policy.shape
     states = np.arange(num_states)
     same = weights[states, :, states].copy()  # (S, A, A)

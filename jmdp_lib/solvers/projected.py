@@ -37,7 +37,7 @@ from jmdp_lib.checks import Floats
 from jmdp_lib.machine import gibibytes, require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Held, Moments
-from jmdp_lib.operators.pairs import PairOperator, policy_average, push
+from jmdp_lib.operators.pairs import PairOperator, pair_step, policy_average
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution, iterate
 from jmdp_lib.solvers.projection import (
     CONES,
@@ -177,7 +177,7 @@ def _say_size(jm: JMDP, num: int, d: int) -> None:
 def modulus(jm: JMDP, policy: Floats, pi: Projection) -> tuple[float, float]:
     """kappa and the beta that makes it least; kappa >= 1 says that nothing is known."""
     gamma, rho = jm.gamma, jm.reward_bound
-    pushed = push(jm, policy, pi.pairs.reshape(policy.shape * 2)).reshape(pi.pairs.shape)
+    pushed = pair_step(jm, policy, pi.pairs.reshape(policy.shape * 2)).reshape(pi.pairs.shape)
     seen, natural = pi.pairs > 0, (1.0 - gamma) / (2.0 * rho)
     if np.any(pushed[~seen] > 1e-15):
         return np.inf, natural
@@ -302,19 +302,19 @@ def occupancy(jm: JMDP, policy: Floats) -> Floats:
     if eta > 0.98:
 
         def rest(d: Floats) -> Floats:
-            return d - eta * push(jm, policy, d.reshape(law.shape)).ravel()
+            return d - eta * pair_step(jm, policy, d.reshape(law.shape)).ravel()
 
         operator = LinearOperator((law.size, law.size), matvec=rest, dtype=float)
         right = (1.0 - eta) * law.ravel()
         found, failed = gmres(operator, right, rtol=1e-11, restart=60, maxiter=200)
         if failed:
             raise ValueError(f"the pair occupancy at discount {eta} could not be solved for")
-        last = push(jm, policy, np.maximum(found, 0.0).reshape(law.shape))
+        last = pair_step(jm, policy, np.maximum(found, 0.0).reshape(law.shape))
         total = (1.0 - eta) * law + eta * last  # at least (1 - eta) rho_0, whatever was rounded
         return total / total.sum()
     total, weight = (1.0 - eta) * law, 1.0 - eta
     while weight * eta > 1e-15 * (1.0 - eta) and eta > 0.0:
-        law = push(jm, policy, law)
+        law = pair_step(jm, policy, law)
         weight *= eta
         total += weight * law
     return total / total.sum()
@@ -338,7 +338,7 @@ def stationary_pairs(jm: JMDP, policy: Floats) -> Floats:
         raise ValueError(f"the chain is not ergodic: it has period {period} {why}")
     law = start_law(jm)
     for _ in range(200_000):
-        new = push(jm, policy, law)
+        new = pair_step(jm, policy, law)
         if np.abs(new - law).max() <= 1e-15:
             return new
         law = new
