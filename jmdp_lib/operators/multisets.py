@@ -23,10 +23,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations_with_replacement, product
-from math import comb
+from itertools import combinations_with_replacement as combinations
+from itertools import product
+from math import comb, prod
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
@@ -93,72 +95,59 @@ class MultisetOperator:
             for counts, weight in drawn.items()
         )
 
-    @cached_property
-    def _digits(self) -> Ints:
-        """(n,) the places of multiplicities m_1 <= m_2 <= ... when they are read as one number."""
-        return (self.order + 1) ** np.arange(self.order)[::-1]
-
-    @cached_property
-    def _signatures(self) -> dict[int, tuple[int, ...]]:
-        """The multiplicities that branches at one state can have, by their number, sorted."""
-        orders = range(1, self.order + 1)
-        powers = [(), *(p for total in orders for p in partitions(total))]
-        return dict(sorted((int(self._digits[self.order - len(p) :] @ p), p) for p in powers))
-
-    @cached_property
-    def _laws(self) -> tuple[Ints, Floats, Ints]:
-        """The laws of all (state, signature), one after the other.
-
-        starts (groups + 1,), coefficients (L,) and successors (L, n).
-        """
-        starts, coefficients, rows = [0], list[float](), list[list[int]]()
-        for state, powers in product(range(self.jm.num_states), self._signatures.values()):
-            law = self.collapsed_law(state, powers)
-            coefficients += law.values()
-            rows += map(self._row, law)
-            starts.append(len(rows))
-        return np.array(starts), np.array(coefficients), np.array(rows).reshape(-1, self.order)
-
     def _row(self, branches: Branches) -> list[int]:
         codes = sorted(s * self.order + m - 1 for s, m in branches)
         return [-1] * (self.order - len(codes)) + codes
 
-    @cached_property
-    def _places(self) -> Ints:
-        """(n,) places of the number that tells rows apart, raised codes and all."""
+    def _numbers(self, rows: ArrayLike) -> Ints:
+        """(q,) one number for each row (q, n); zero for the empty multiset."""
         base = 2 * self.jm.num_states * self.order + 1
         if base**self.order >= 2**63:
             raise ValueError(
                 f"order {self.order} on {self.jm.num_states} states has too many coordinates to "
-                "index"
+                "number"
             )
-        return base ** np.arange(self.order)[::-1]
+        return np.asarray((np.asarray(rows) + 1) @ base ** np.arange(self.order)[::-1])
+
+    @cached_property
+    def _laws(self) -> tuple[Ints, Ints, Floats, Ints]:
+        """The laws of all branches that can be at one state, one law after the other.
+
+        Branches as numbers (G,), sorted, and where their laws start (G + 1,); coefficients (L,)
+        and successors, as rows (L, n). What has no branches stays as it is.
+        """
+        laws: list[tuple[Branches, Law]] = [((), {(): 1.0})]
+        for state, total in product(range(self.jm.num_states), range(1, self.order + 1)):
+            for powers in partitions(total):
+                branches = tuple((state, m) for m in powers)
+                laws.append((branches, self.collapsed_law(state, powers)))
+        numbers = self._numbers([self._row(branches) for branches, _ in laws])
+        ordered = [laws[i][1] for i in np.argsort(numbers)]
+        starts = np.cumsum([0, *map(len, ordered)])
+        coefficients = np.array([c for law in ordered for c in law.values()])
+        successors = np.array([self._row(branches) for law in ordered for branches in law])
+        return np.sort(numbers), starts, coefficients, successors
 
     def _step_one_state(self, rows: Ints) -> tuple[sparse.csr_array, Ints]:
         """Step the last waiting state of every row (q, n): a matrix (q, p), and the rows (p, n)."""
-        n, num_states = self.order, self.jm.num_states
-        states = rows // n
-        steps = (states == states[:, -1:]) & (states >= num_states)
-        number = np.where(steps, rows % n + 1, 0) @ self._digits
-        signature = np.searchsorted(list(self._signatures), number)
-        group = states[:, -1] % num_states * len(self._signatures) + signature
-        starts, coefficients, successors = self._laws
-        counts = starts[group + 1] - starts[group]
+        n, raised = self.order, self.jm.num_states * self.order
+        steps = (rows // n == rows[:, -1:] // n) & (rows >= raised)
+        numbers, starts, coefficients, successors = self._laws
+        law = np.searchsorted(numbers, self._numbers(np.where(steps, rows - raised, -1)))
+        counts = np.diff(starts)[law]
         source = np.repeat(np.arange(len(rows), dtype=np.int32), counts)
-        entry = np.arange(len(source)) + (starts[group] - counts.cumsum() + counts)[source]
+        entry = np.arange(len(source)) + (starts[law] - counts.cumsum() + counts)[source]
         moved = np.concatenate([np.where(steps, -1, rows)[source], successors[entry]], axis=1)
         moved = np.sort(moved, axis=1)[:, n:]
-        _, first, target = np.unique(
-            (moved + 1) @ self._places, return_index=True, return_inverse=True
-        )
+        _, first, target = np.unique(self._numbers(moved), return_index=True, return_inverse=True)
         at, shape = (source, target.astype(np.int32)), (len(rows), len(first))
         return sparse.csr_array((coefficients[entry], at), shape=shape), moved[first]
 
     def _step(self, rows: Ints) -> tuple[sparse.csr_array, Ints]:
         """Step every state of every row (q, n): a matrix (q, p), and the rows (p, n) reached."""
-        rows = np.where(rows >= 0, rows + self.jm.num_states * self.order, -1)
-        matrix, rows = self._step_one_state(rows)
-        while rows.max(initial=-1) >= self.jm.num_states * self.order:
+        raised = self.jm.num_states * self.order
+        matrix, rows = self._step_one_state(np.where(rows >= 0, rows + raised, -1))
+        while rows.max(initial=-1) >= raised:
             step, rows = self._step_one_state(rows)
             matrix = matrix @ step
         return matrix, rows
@@ -166,20 +155,19 @@ class MultisetOperator:
     @cached_property
     def system(self) -> tuple[Floats, sparse.csr_array, Ints]:
         """b (N,), A (N, N) sparse and the multisets as rows (N, n): the seeds, closed under T_n."""
-        rows = self._seeds()
-        found, steps = [rows], list[tuple[sparse.csr_array, Ints]]()
-        known = np.append(0, np.sort(self._numbers(rows)))
-        budget, entries = available_bytes() // 3, 0
-        while len(rows):
-            new = []
+        new = self._seeds()
+        found, steps, entries, budget = [new], [], 0, available_bytes() // 3
+        known = np.append(0, np.sort(self._numbers(new)))
+        while len(new):
+            rows, new = new, new[:0]
             for part in np.array_split(rows, 1 + len(rows) // _ROWS):
                 matrix, reached = self._step(part)
                 numbers = self._numbers(reached)
-                steps.append((matrix, numbers))
                 place = np.searchsorted(known, numbers)
                 unknown = known.take(place, mode="clip") != numbers
-                new.append(reached[unknown])
+                new = np.concatenate([new, reached[unknown]])
                 known = np.insert(known, place[unknown], numbers[unknown])
+                steps.append((matrix, numbers))
                 entries += matrix.nnz
                 if 12 * entries > budget:
                     raise MemoryError(
@@ -187,47 +175,41 @@ class MultisetOperator:
                         f"{gibibytes(budget)} that are free: {len(known):,} coordinates were "
                         "reached with more to come"
                     )
-            rows = np.concatenate(new)
-            found.append(rows)
+            found.append(new)
         rows = np.concatenate(found)
         # The empty multiset, whose moment is one, is the last column: b.
-        place = np.argsort(np.append(self._numbers(rows), 0)).astype(np.int32)
-        for i, (matrix, numbers) in enumerate(steps):
-            columns = place[np.searchsorted(known, numbers)][matrix.indices]
-            shape = (matrix.shape[0], len(place))
-            steps[i] = sparse.csr_array((matrix.data, columns, matrix.indptr), shape=shape), numbers
-        whole = sparse.vstack([matrix for matrix, _ in steps], format="csr")
+        column = np.argsort(np.append(self._numbers(rows), 0)).astype(np.int32)
+        whole = sparse.vstack([
+            sparse.csr_array(
+                (matrix.data, column[np.searchsorted(known, numbers)][matrix.indices],
+                 matrix.indptr), shape=(matrix.shape[0], len(column)),
+            )
+            for matrix, numbers in steps
+        ], format="csr")  # fmt: skip
         return whole[:, [-1]].toarray()[:, 0], whole[:, :-1], rows
-
-    def _numbers(self, rows: Ints) -> Ints:
-        """(q,) a number for each row (q, n); zero for the empty multiset."""
-        return np.asarray((rows + 1) @ self._places)
 
     def _seeds(self) -> Ints:
         """What is solved: all multisets of the orders that have few, and what queries lead to."""
-        n, states = self.order, range(self.jm.num_states)
-        few = [k for k in range(1, n + 1) if num_multisets(len(states), k) <= ALL_LIMIT]
+        n, states, actions = self.order, range(self.jm.num_states), range(self.jm.num_actions)
+        orders = range(1, n + 1)
+        few = [k for k in orders if num_multisets(len(states), k) <= ALL_LIMIT]
         seeds = [np.empty((0, n), dtype=np.int64)]
         if n not in few:
-            seeds.append(np.array(list(map(self._row, self._same_state_successors()))))
+            queries = product(states, (x for k in orders for x in combinations(actions, k)))
+            laws = (self.action_law(s, list(Counter(chosen).items())) for s, chosen in queries)
+            reached = {branches for law in laws for branches in law if branches}
+            seeds.append(np.array([self._row(branches) for branches in reached]))
         for powers in (p for total in few for p in partitions(total)):
             codes = np.empty((1, 0), dtype=np.int64)
             for m, repeats in Counter(powers).items():
-                picks = np.array(list(combinations_with_replacement(states, repeats))) * n + m - 1
+                picks = np.array(list(combinations(states, repeats))) * n + m - 1
                 left, right = np.indices((len(codes), len(picks))).reshape(2, -1)
                 codes = np.concatenate([codes[left], picks[right]], axis=1)
-            seeds.append(np.pad(np.sort(codes, axis=1), ((0, 0), (n - len(powers), 0)),
-                                constant_values=-1))  # fmt: skip
+            rows = np.full((len(codes), n), -1)
+            rows[:, n - len(powers) :] = np.sort(codes, axis=1)
+            seeds.append(rows)
         rows = np.concatenate(seeds)
         return rows[np.unique(self._numbers(rows), return_index=True)[1]]
-
-    def _same_state_successors(self) -> set[Branches]:
-        laws = (
-            self.action_law(state, list(Counter(actions).items()))
-            for state, k in product(range(self.jm.num_states), range(1, self.order + 1))
-            for actions in combinations_with_replacement(range(self.jm.num_actions), k)
-        )
-        return {branches for law in laws for branches in law if branches}
 
     @cached_property
     def orders(self) -> Ints:
@@ -287,7 +269,7 @@ class MultisetOperator:
     def _value(self, state: Floats, branches: Branches) -> float:
         if not branches:
             return 1.0  # M^(0) = 1
-        index = self._index.get(int(self._numbers(np.array(self._row(branches)))))
+        index = self._index.get(int(self._numbers(self._row(branches))))
         if index is None:
             raise ValueError(
                 f"this moment needs that of the successors {branches} (state, multiplicity), which "
@@ -342,11 +324,8 @@ def partitions(total: int, least: int = 1) -> Iterator[tuple[int, ...]]:
 
 def num_multisets(num_states: int, order: int) -> int:
     """How many multisets of (state, multiplicity) have order 1 to `order`."""
-    count = 0
-    for total in range(1, order + 1):
-        for powers in partitions(total):
-            ways = 1
-            for repeats in Counter(powers).values():
-                ways *= comb(num_states + repeats - 1, repeats)
-            count += ways
-    return count
+    return sum(
+        prod(comb(num_states + repeats - 1, repeats) for repeats in Counter(powers).values())
+        for total in range(1, order + 1)
+        for powers in partitions(total)
+    )
