@@ -85,12 +85,6 @@ def frozen(array: NDArray[Any]) -> Any:
     return array
 
 
-def states(name: str, values: Ints, num_states: int, *axes: str) -> None:
-    """Refuse entries that are not in range(num_states)."""
-    outside = (values < 0) | (values >= num_states)
-    refuse(name, values, outside, f"is not one of the {num_states} states", axes)
-
-
 def refuse(name: str, array: NDArray[Any], bad: Any, why: str, axes: Sequence[str]) -> None:
     """Name the first bad entry: `rewards[3, 0, 1] (state 3, table 0, action 1) = nan ...`."""
     if not np.any(bad):
