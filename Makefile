@@ -55,6 +55,7 @@ lint: $(STAMP)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	@$(PY) benchmarks/lines_of_code.py
 
 notebooks: $(STAMP)
 	$(PY) workflow/pair.py

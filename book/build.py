@@ -15,6 +15,7 @@ import tempfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
+import layout
 from api import Page, UndocumentedError, read, render
 from pages import BookError, Notebook, annotated, gallery, link_targets, linked, with_evidence
 from sphinx.cmd.build import build_main
@@ -41,6 +42,7 @@ def gather(root: Path, stage: Path, reference: list[Page]) -> None:
     """Everything that Sphinx reads, under `stage`."""
     shutil.copytree(root / "book", stage, ignore=shutil.ignore_patterns("*.md", "__pycache__"))
     (stage / "static" / "tex-svg.js").write_bytes(mathjax())
+    layout.draw(root / "jmdp_lib", stage / "static" / "layout.png")
     files = [p for p in (root / "figures").iterdir() if p.suffix in {".png", ".pdf", ".csv"}]
     for folder in ("figures", "notebooks", "api"):
         (stage / folder).mkdir()

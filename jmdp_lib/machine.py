@@ -1,12 +1,14 @@
-"""What the library asks of the machine and says meanwhile: memory, extras, progress, compiling."""
+"""What concerns the machine: memory, extras, whole files, progress, the notice of compiling."""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -56,6 +58,18 @@ def extra(*names: str) -> Iterator[None]:
             f'pip install "jmdp_lib[{",".join(names)}]"',
             name=error.name,
         ) from error
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary name beside `path`, which takes its place at the end, or goes if that fails."""
+    target = Path(path)
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        yield part
+        os.replace(part, target)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def watched() -> bool:

@@ -31,8 +31,7 @@ from jmdp_lib.atari.replay import Replay
 from jmdp_lib.atari.tables import Arrays, Tables
 from jmdp_lib.atari.td_errors import backed_up_gaps
 from jmdp_lib.atari.training import Trained, refuse_other, require_device, train
-from jmdp_lib.files import replacing
-from jmdp_lib.machine import extra
+from jmdp_lib.machine import extra, replacing
 
 with extra("figures", "torch"):
     import pandas as pd

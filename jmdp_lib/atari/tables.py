@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.files import replacing
+from jmdp_lib.machine import replacing
 from jmdp_lib.model import JMDP
 
 Bytes = NDArray[np.uint8]

@@ -15,8 +15,7 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
-from jmdp_lib.files import replacing
-from jmdp_lib.machine import progress
+from jmdp_lib.machine import progress, replacing
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Held, Moments, ReadOnly, Source, norm_weight
 
