@@ -341,6 +341,16 @@ class JMDP:
         return self.coupling_witness is not None
 
 
+def require_tables(solver: str, model: object) -> None:
+    """Refuse a model without outcome tables, and say what to use instead of `solver`."""
+    if not isinstance(model, JMDP):
+        raise TypeError(
+            f"{solver} needs a JMDP, whose outcome tables are known, got {model!r}. From a "
+            "simulator `incremental_jipe2` learns the moments; `JMDP.from_step`, `JMDP.from_mdp` "
+            "and `from_gymnasium` make a JMDP of a model that is known"
+        )
+
+
 def _checked_tables(
     rewards: ArrayLike, next_states: ArrayLike, num_states: int, **sizes: int
 ) -> tuple[Floats, Ints]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import pickle
 import warnings
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -342,9 +344,10 @@ def test_bad_input(arguments, message):
         jl.jipe2(jl.windy_gridworld(5), jl.goal_policy(5), **arguments)
 
 
-@pytest.mark.parametrize("thing", [jl.CoupledEnv, None, "grid"], ids=str)
+@pytest.mark.parametrize("thing", [SimpleNamespace(num_states=1, num_actions=1), None], ids=str)
 def test_what_is_no_jmdp_is_told_what_to_use(thing):
-    for call in (jl.jipe2, jl.plan_jipe2):
+    projected = partial(jl.projected_jipe2, features=[[[1.0]]])
+    for call in (jl.jipe2, jl.plan_jipe2, jl.jipe, projected):
         with pytest.raises(TypeError, match=r"`incremental_jipe2` learns .* `JMDP.from_step`"):
             call(thing, [[1.0]])
 

@@ -25,6 +25,7 @@ from jmdp_lib.operators.reachable import successors_first
 
 VECTORS = 6  # of the size of x, that BiCGSTAB holds
 _CYCLE, _CYCLES = 100, 100  # steps of a cycle, and cycles, at most
+_CHUNK = 1 << 14  # terms that one thread sums
 _DIRECT = 1000  # up to so many states a chain is solved by factorisation
 
 
@@ -157,10 +158,13 @@ def _scaled_sum(a: Any, x: Any, b: Any, y: Any) -> None:
 
 
 def _product_sum(x: Any, y: Any) -> Any:
-    total = 0.0
-    for i in prange(x.size):
-        total += x[i] * y[i]
-    return total
+    parts = np.zeros((x.size + _CHUNK - 1) // _CHUNK)  # the same ones on any number of threads
+    for k in prange(parts.size):
+        total = 0.0
+        for i in range(k * _CHUNK, min(x.size, (k + 1) * _CHUNK)):
+            total += x[i] * y[i]
+        parts[k] = total
+    return parts.sum()
 
 
 _LONG = 1 << 19  # shorter vectors are done before a second thread has started

@@ -9,7 +9,7 @@ from scipy import sparse
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.machine import progress
-from jmdp_lib.model import JMDP
+from jmdp_lib.model import JMDP, require_tables
 from jmdp_lib.moments import Moments, same_state_moments
 from jmdp_lib.operators.literal import is_independent
 from jmdp_lib.operators.multisets import MultisetOperator, MultisetSource
@@ -53,6 +53,7 @@ def jipe(
     Where there are many, or gamma asks for many sweeps, T_n's sparse system is solved by
     accelerated Gauss-Seidel, and the residuals are those on its way.
     """
+    require_tables("jipe", jm)
     order = checks.at_least("order", order, 1)
     allowed = checks.positive("tol", tol) * jm.reward_bound
     if max_iterations is not None:

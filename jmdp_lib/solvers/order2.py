@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks, machine
 from jmdp_lib.machine import gibibytes, progress
-from jmdp_lib.model import JMDP
+from jmdp_lib.model import JMDP, require_tables
 from jmdp_lib.moments import Held, Moments
 from jmdp_lib.operators.collapsed import Backup, CollapsedT2, OneStepAway, Queries
 from jmdp_lib.operators.dense import DensePairs, TorchPairs, device_bytes
@@ -170,12 +170,7 @@ def plan_jipe2(
 
 
 def _system(jm: JMDP, policy: ArrayLike, coupling: str) -> CollapsedT2:
-    if not isinstance(jm, JMDP):
-        raise TypeError(
-            f"jipe2 needs a JMDP, whose outcome tables are known, got {jm!r}. From a simulator or "
-            "an environment `incremental_jipe2` learns the moments; `JMDP.from_step`, "
-            "`JMDP.from_mdp` and `from_gymnasium` make a JMDP of a known model"
-        )
+    require_tables("jipe2", jm)
     return CollapsedT2(jm, checks.policy_matrix(jm, policy), is_independent(coupling))
 
 

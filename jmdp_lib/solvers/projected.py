@@ -35,7 +35,7 @@ from scipy.sparse.linalg import LinearOperator, gmres
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.machine import gibibytes, require
-from jmdp_lib.model import JMDP
+from jmdp_lib.model import JMDP, require_tables
 from jmdp_lib.moments import Held, Moments
 from jmdp_lib.operators.pairs import PairOperator, pair_step, policy_average
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution, iterate
@@ -125,8 +125,7 @@ def projected_jipe2(
     cone: "augmented", "psd" (Theta >= 0) or "none".
     tol: accuracy in the weighted norm, relative to jm.reward_bound, as of `jipe2`.
     """
-    if not isinstance(jm, JMDP):
-        raise ValueError(f"projected_jipe2 needs a JMDP, whose tables are known, got {jm!r}")
+    require_tables("projected_jipe2", jm)
     matrix = checks.policy_matrix(jm, policy)
     allowed = checks.positive("tol", tol) * jm.reward_bound
     checks.one_of("weights", weights, WEIGHTS)
