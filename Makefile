@@ -37,16 +37,21 @@ help:
 	@echo "make book        the executed notebooks, figures and reference as a site, out/book"
 	@echo "make clean       remove out/ and caches; .venv stays"
 
+# exec and --parent: whatever ends make ends the batch, and the batch all that it has started.
 figures: $(STAMP)
-	@$(PY) workflow/batch.py --profile "$(PROFILE)" $(if $(CORES),--cores "$(CORES)") \
+	@exec $(PY) workflow/batch.py --parent $$PPID --profile "$(PROFILE)" $(if $(CORES),--cores "$(CORES)") \
 	  $(if $(ATARI),--atari "$(ATARI)") $(if $(SLURM),--slurm) $(if $(SNAKEMAKE),-- $(SNAKEMAKE))
 
 # A thread for each process: two that train with two threads each on two cores wait for each other,
 # and take minutes for what takes seconds.
 test test-fast: export OMP_NUM_THREADS = 1
+# The batch runs every notebook, and a test compares its claims with the committed ones. nbval runs
+# those again that the smoke profile gives other parameters than the committed ones have.
 test: lint
+	$(PY) workflow/batch.py --profile smoke
 	MPLBACKEND=Agg $(PY) -m pytest -n 2
-	$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=300 -n 2 --dist loadfile notebooks
+	$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=300 -n 2 --dist loadfile \
+	  $$(sed -n 's|^\([0-9].*\):$$|notebooks/\1.ipynb|p' workflow/profiles/smoke.yaml)
 
 test-fast: lint
 	MPLBACKEND=Agg $(PY) -m pytest -n 2 -m "not slow"

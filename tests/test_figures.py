@@ -175,8 +175,7 @@ def test_moving_the_slider_replaces_the_figure(monkeypatch, tmp_path) -> None:
     def images(*cells: str) -> list[str]:
         nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
         nb.metadata = {"kernelspec": dict(notebook_job.KERNELSPEC)}
-        with notebook_job.scratch_folder() as scratch:
-            done = notebook_job.execute(nb, {}, tmp_path, scratch, None, lambda index: None)
+        done = notebook_job.execute(nb, {}, tmp_path)
         outputs = done.cells[0].outputs
         return [o.data["image/png"] for o in outputs if "image/png" in o.get("data", {})]
 

@@ -32,18 +32,17 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def git_state(root: Path) -> dict[str, Any]:
-    def git(*arguments: str) -> str | None:
-        with contextlib.suppress(OSError):
-            done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True)
-            return done.stdout.strip() if done.returncode == 0 else None
-        return None
-
-    top = git("rev-parse", "--show-toplevel")
-    if top is None or Path(top).resolve() != root.resolve():
-        return {"commit": None, "dirty": None}
-    status = git("status", "--porcelain")
-    commit = git("rev-parse", "--verify", "HEAD")
-    return {"commit": commit, "dirty": None if status is None else bool(status)}
+    """The commit that a repository in `root` is at, and whether files differ from it."""
+    # Not the state of a repository around it.
+    here = {**os.environ, "GIT_CEILING_DIRECTORIES": str(root.resolve().parent)}
+    command = ["git", "-C", str(root), "status", "--porcelain=v2", "--branch"]
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        first, *lines = subprocess.check_output(
+            command, env=here, text=True, stderr=subprocess.DEVNULL
+        ).splitlines()
+        commit = first.removeprefix("# branch.oid ")
+        return {"commit": commit, "dirty": any(not line.startswith("#") for line in lines)}
+    return {"commit": None, "dirty": None}
 
 
 def hardware() -> dict[str, Any]:
@@ -53,12 +52,7 @@ def hardware() -> dict[str, Any]:
         cpu = next(ln for ln in lines if ln.startswith("model name")).split(":", 1)[1].strip()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     system = f"{platform.system()} {platform.machine()}"
-    return {
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "memory_gib": round(memory, 1),
-        "system": system,
-    }
+    return {"cpu": cpu, "cores": os.cpu_count(), "memory_gib": round(memory, 1), "system": system}
 
 
 def versions() -> dict[str, str]:
@@ -69,18 +63,29 @@ def versions() -> dict[str, str]:
     return found
 
 
-def end_with_parent() -> None:
-    """From now on this process ends, its children first, when whoever started it has died.
+def end_with_parent(parent: int | None = None, signum: int = signal.SIGTERM) -> None:
+    """From now on this process ends, its children first, when its parent has died.
 
-    An orphan of a Snakemake that was killed outright would race with its successor.
+    Without this, the orphan of a run that was killed outright would race with the next run. A
+    process that may be orphaned before it gets here needs the parent's number from its caller.
     """
-    parent = os.getppid()
+    parent = os.getppid() if parent is None else parent
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1.0)
         for child in multiprocessing.active_children():
             child.terminate()
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signum)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+if __name__ == "__main__":
+    # Snakemake, which ends with the batch that started it: `job.py PARENT OPTIONS...`
+    import sys
+
+    from snakemake.cli import main
+
+    end_with_parent(int(sys.argv.pop(1)), signal.SIGKILL)
+    main()

@@ -14,15 +14,7 @@ import nbformat
 from batch import notebook_names
 from job import write_atomically
 from nbformat import NotebookNode
-from notebook_job import (
-    KERNELSPEC,
-    ProjectError,
-    Watch,
-    execute,
-    prepare_environment,
-    read_source,
-    scratch_folder,
-)
+from notebook_job import KERNELSPEC, ProjectError, Watch, execute, read_source
 
 WIDGET = "application/vnd.jupyter.widget-view+json"
 MINIMAL_METADATA = {"kernelspec": KERNELSPEC, "language_info": {"name": "python"}}
@@ -61,23 +53,17 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NN_name", help="default: all")
     arguments = parser.parse_args()
     root = arguments.root.resolve()
-    known = notebook_names(root)
     try:
-        for name in arguments.names or known:
-            if name not in known:
-                raise ProjectError(f"unknown notebook {name!r}; known: {', '.join(known)}")
+        for name in arguments.names or notebook_names(root):
             source = root / "notebooks" / f"{name}.py"
             nb = read_source(source)
             watch = Watch(name, len(nb.cells))
-            with scratch_folder() as scratch:
-                prepare_environment(scratch)
-                nb = execute(nb, {}, source.parent, scratch, None, watch.at_cell)
+            nb = execute(nb, {}, source.parent, on_cell=watch.at_cell)
             text = nbformat.writes(stable_notebook(nb)) + "\n"
             if str(root) in text:
                 raise ProjectError(f"{name}.py: an output shows this machine's folder {root}")
             write_atomically(source.with_suffix(".ipynb"), text)
-            watch.done.set()
-            watch.say("done")
+            watch.end("done")
     except Exception as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
