@@ -372,10 +372,32 @@ def test_other_games_can_be_queried():
         assert (seen == outcomes[-1].observation).all(), game
 
 
+def test_the_library_imports_neither_the_emulator_nor_torch():
+    code = (
+        "import sys, jmdp_lib; print(*{'ale_py', 'torch', 'jmdp_lib.atari'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
 @pytest.mark.slow
-def test_library_does_not_import_the_emulator():
-    code = "import sys, jmdp_lib; sys.exit('ale_py' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+@pytest.mark.parametrize(
+    ("missing", "module", "extras"),
+    [
+        ("ale_py", "jmdp_lib.atari", "atari"),
+        ("torch", "jmdp_lib.atari.training", "torch"),
+        ("pandas", "jmdp_lib.atari.experiment", "figures,torch"),
+    ],
+)
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(missing, module, extras):
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None\n"
+        f"try: import {module}\n"
+        "except ImportError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"{missing} is not installed")
+    assert f'pip install "jmdp_lib[{extras}]"' in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import shutil
@@ -36,13 +35,6 @@ def test_a_scale_shrinks_every_size_and_nothing_else(game, noise):
     assert atari_runs.experiment_of(game, noise, 1.0) == full
 
 
-@pytest.mark.parametrize("scale", ["0", "-1", "1.5", "nan"])
-def test_scales_that_are_none(scale):
-    with pytest.raises(argparse.ArgumentTypeError, match=r"must lie in \(0, 1\]"):
-        atari_runs.fraction(scale)
-    assert atari_runs.fraction("0.5") == 0.5
-
-
 def test_results_are_collected_where_there_is_no_gpu(monkeypatch):
     monkeypatch.setattr(atari_runs.torch.cuda, "is_available", lambda: False)
     experiments = [atari_runs.experiment_of("Pong", "reward")]
@@ -56,8 +48,11 @@ def test_results_are_collected_where_there_is_no_gpu(monkeypatch):
     [
         (["--games", "Pong", "Foo"], "unknown game 'Foo'"),
         (["--games", "Pong", "pong"], "--games: each once, found ['Pong', 'Pong']"),
-        (["--seeds", "0", "-1"], "--seeds"),
+        (["--seeds", "0", "-1"], "--seeds: must not be negative"),
         (["--seeds", "1", "1"], "--seeds: each once"),
+        (["--scale", "0"], "--scale: must lie in (0, 1], found 0.0"),
+        (["--scale", "1.5"], "--scale: must lie in (0, 1], found 1.5"),
+        (["--scale", "nan"], "--scale: must lie in (0, 1], found nan"),
     ],
 )
 def test_bad_options_are_refused_before_any_work(tmp_path, monkeypatch, capsys, options, message):

@@ -272,11 +272,6 @@ def test_the_learning_rate_falls_along_a_cosine():
     assert rates[10] == pytest.approx(0.2)
 
 
-def test_importing_the_library_does_not_import_torch():
-    code = "import sys, jmdp_lib; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("complete", [True, False])
 def test_a_windy_gridworld_is_learned_as_jipe2_solves_it(tmp_path, complete):

@@ -118,31 +118,16 @@ def game_name(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def seed_number(text: str) -> int:
-    """A number from 0."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a number >= 0, found {text}")
-    return int(text)
-
-
-def fraction(text: str) -> float:
-    """A number in (0, 1]."""
-    value = float(text)
-    if not 0.0 < value <= 1.0:
-        raise argparse.ArgumentTypeError(f"must lie in (0, 1], found {text}")
-    return value
-
-
-def main() -> None:
+def parsed() -> argparse.Namespace:
+    """The options, or an end with what is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "part", nargs="?", choices=("all", "game", "seed", "results"), default="all"
-    )
+    parts = ("all", "game", "seed", "results")
+    parser.add_argument("part", nargs="?", choices=parts, default="all")
     parser.add_argument("--games", nargs="+", type=game_name, default=list(PAPER_GAMES))
     parser.add_argument("--noise", choices=NOISES, default="reward")
-    parser.add_argument("--seeds", nargs="+", type=seed_number, default=[0, 1, 2])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--scale", type=fraction, default=1.0, help="of all sizes, at most 1")
+    parser.add_argument("--scale", type=float, default=1.0, help="of all sizes, at most 1")
     parser.add_argument("--processes", type=int, help="that play")
     parser.add_argument("--note", default="", help="for the provenance")
     parser.add_argument("--with-parent", action="store_true", help="end when it has ended")
@@ -152,28 +137,32 @@ def main() -> None:
     for name in ("games", "seeds"):
         if len(set(getattr(options, name))) < len(getattr(options, name)):
             parser.error(f"--{name}: each once, found {getattr(options, name)}")
-    if options.part in ("all", "seed"):
+    if min(options.seeds) < 0:
+        parser.error(f"--seeds: must not be negative, found {options.seeds}")
+    if not 0.0 < options.scale <= 1.0:
+        parser.error(f"--scale: must lie in (0, 1], found {options.scale}")
+    return options
+
+
+def main() -> None:
+    options = parsed()
+    plays, trains = options.part in ("all", "game"), options.part in ("all", "seed")
+    if trains:
         require_device(options.device)
     if options.with_parent:
         end_with_parent()
     torch.set_num_threads(1)
     experiments = [experiment_of(g, options.noise, options.scale) for g in options.games]
     homes = [options.work / f"{e.config.name}-{e.noise}" for e in experiments]
-    times = options.work / f"{options.noise}.log"
-    started = time.monotonic()
-
-    def done(what: str) -> None:
-        took = time.monotonic() - started
-        print(f"{took:6.0f} s  {what}", flush=True)
-
+    times, started = options.work / f"{options.noise}.log", time.monotonic()
     for experiment, home in zip(experiments, homes, strict=True):
-        if options.part in ("all", "game"):
+        if plays:
             monte_carlo(experiment, home, options.processes)
-            done(f"{home.name}: pairs played")
-        for seed in options.seeds if options.part in ("all", "seed") else ():
+            print(f"{home.name}: pairs played", flush=True)
+        for seed in options.seeds if trains else ():
             run(experiment, seed, home, options.device, options.processes)
-            done(f"{home.name} {seed}: trained")
-    if options.part != "results":
+            print(f"{home.name} {seed}: trained", flush=True)
+    if plays or trains:
         with times.open("a") as file:
             file.write(f"{(time.monotonic() - started) / 60:.1f}\n")
     if options.part in ("all", "results"):

@@ -14,14 +14,14 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.atari.env import CoupledAtari, Draw, Game, Snapshot
+from jmdp_lib.atari.env import CoupledAtari, Game, Snapshot
 from jmdp_lib.atari.tables import Tables
 from jmdp_lib.checks import Seed
 from jmdp_lib.machine import progress, require
@@ -107,9 +107,8 @@ def collect(
     known = emulator_of(game).num_actions
     if actions is not None and not 2 <= checks.at_least("actions", actions, 0) <= known:
         raise ValueError(f"actions must lie in 2..{known}, got {actions}")
-    play = partial(_play_chunk, game, actions=actions, follow=follow, follow_share=follow_share,
-                   spacing=spacing, start_steps=start_steps, enumerated=enumerated)  # fmt: skip
-    return _in_chunks(play, _CHUNK, num_states, seed, processes)[1]
+    how = _Plan(game, spacing, start_steps, actions, follow, follow_share, enumerated)
+    return _in_chunks(how, _CHUNK, num_states, seed, processes)[1]
 
 
 def evaluation_states(
@@ -122,67 +121,126 @@ def evaluation_states(
     processes: int | None = None,
 ) -> tuple[list[Snapshot], Tables]:
     """Nearly independent states, and all tables of the first, all of the second, and so on."""
-    play = partial(_play_chunk, game, spacing=spacing, start_steps=start_steps, keep=True)
-    return _in_chunks(play, _EVALUATION_CHUNK, num_states, seed, processes)
+    how = _Plan(game, spacing, start_steps, keep=True)
+    return _in_chunks(how, _EVALUATION_CHUNK, num_states, seed, processes)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How states are collected, as in `collect`; keep: their snapshots too, which are large."""
+
+    game: Game
+    spacing: int
+    start_steps: int
+    actions: int | None = None
+    follow: int = 0
+    follow_share: float = 0.0
+    enumerated: bool = True
+    keep: bool = False
 
 
 def _in_chunks(
-    play: partial[tuple[list[Snapshot], Tables]], chunk: int, num_states: int, seed: Seed,
-    processes: int | None,
-) -> tuple[list[Snapshot], Tables]:  # fmt: skip
+    how: _Plan, chunk: int, num_states: int, seed: Seed, processes: int | None
+) -> tuple[list[Snapshot], Tables]:
     """Check what both kinds of collection share, then play the chunks."""
-    (game,), how = play.args, play.keywords
-    num_states = checks.at_least("num_states", num_states, 1)
-    for name in ("spacing", "start_steps"):
-        checks.at_least(name, how[name], 1)
-    env = emulator_of(game)
-    width = env.reset()[0].size * ((how.get("actions") or env.num_actions) + 1)
-    rows = num_states * (len(game.draws) if how.get("enumerated", True) else 1)
-    require(2.0 * width * rows, f"{rows:,} tables of {game.name}")  # parts, then the whole
+    checks.at_least("num_states", num_states, 1)
+    checks.at_least("spacing", how.spacing, 1)
+    checks.at_least("start_steps", how.start_steps, 1)
+    env, name = emulator_of(how.game), how.game.name
+    width = env.reset()[0].size * ((how.actions or env.num_actions) + 1)
+    rows = num_states * (len(how.game.draws) if how.enumerated else 1)
+    require(2.0 * width * rows, f"{rows:,} tables of {name}")  # parts, then the whole
     sizes = [min(chunk, num_states - i) for i in range(0, num_states, chunk)]
-    jobs = [(checks.seed_sequence(seed, i), size) for i, size in enumerate(sizes)]
-    parts = in_processes(play, jobs, processes, f"{game.name} states")
+    jobs = [(how, size, checks.seed_sequence(seed, i)) for i, size in enumerate(sizes)]
+    parts = in_processes(_play_chunk, jobs, processes, f"{name} states")
     snapshots = [snapshot for part, _ in parts for snapshot in part]
     return snapshots, Tables.concatenate([tables for _, tables in parts])
 
 
-@dataclass
-class _Recorder:
-    """Queries states, `actions` of each, and keeps the rows, up to `size` states."""
+def _play_chunk(
+    how: _Plan, size: int, seed: np.random.SeedSequence
+) -> tuple[list[Snapshot], Tables]:
+    """One trajectory of `size` queried states."""
+    record = _Trajectory(how, size, seed)
+    record.play()
+    columns = {name: np.array([row[name] for row in record.rows]) for name in record.rows[0]}
+    pairs = np.array(record.pairs, dtype=np.int64).reshape(-1, 2)
+    tables = Tables(record.env.num_actions, **columns, pairs=pairs)
+    return record.snapshots if how.keep else [], tables
 
-    env: CoupledAtari
-    choices: np.random.Generator
-    size: int
-    actions: int | None
-    draws: list[tuple[Draw, float]] | None  # to be enumerated; None: the visit's own
-    snapshots: list[Snapshot] = field(default_factory=list)
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    pairs: list[tuple[int, int]] = field(default_factory=list)
+
+class _Trajectory:
+    """Plays, queries states on the way, and keeps the rows and pairs of their `Tables`."""
+
+    def __init__(self, how: _Plan, size: int, seed: np.random.SeedSequence) -> None:
+        self.how, self.size, self.env = how, size, emulator_of(how.game)
+        self.env.np_random, self.choices = map(np.random.default_rng, seed.spawn(2))
+        self.snapshots: list[Snapshot] = []
+        self.rows: list[dict[str, Any]] = []
+        self.pairs: list[tuple[int, int]] = []
 
     @property
     def room(self) -> int:
         """States still to be recorded."""
         return self.size - len(self.snapshots)
 
+    def play(self) -> None:
+        """Record states until there is no room; start anew where the game ends."""
+        env, choices, ended = self.env, self.choices, True
+        while self.room:
+            while ended:  # every reset is the same state: random actions make the start
+                env.reset()
+                ended = self.wander(int(choices.integers(self.how.start_steps)))
+            outcomes = self.query()
+            chosen = outcomes[choices.integers(len(outcomes))].snapshot
+            if choices.random() < self.how.follow_share:
+                a, b = choices.choice(len(outcomes), 2, replace=False)
+                self.follow(outcomes[a].snapshot, outcomes[b].snapshot)
+            env.restore(chosen)
+            ended = chosen.over or self.wander(self.how.spacing - 1)
+
+    def wander(self, steps: int) -> bool:
+        """Uniform random actions; whether the game ended."""
+        for _ in range(steps):
+            _, _, terminated, truncated, _ = self.env.step(
+                self.choices.integers(self.env.num_actions)
+            )
+            if terminated or truncated:
+                return True
+        return False
+
     def query(self) -> tuple[Outcome, ...]:
         """Record this state, and return the outcomes of the table drawn for the visit."""
         here, drawn, asked = self.env.snapshot(), self.env.draw, list(range(self.env.num_actions))
-        if self.actions is not None:
-            asked = sorted(self.choices.choice(asked, self.actions, replace=False).tolist())
+        if self.how.actions is not None:
+            asked = sorted(self.choices.choice(asked, self.how.actions, replace=False).tolist())
         self.snapshots.append(here)
         found = {}
-        for draw, weight in self.draws or [(drawn, 1.0)]:
+        for draw, weight in self.how.game.draws if self.how.enumerated else [(drawn, 1.0)]:
             self.env.redraw(draw)
             outcomes = self.env.query(asked, clones=True)
             self.rows.append(_row(here, outcomes, weight))
             found[draw.repeats] = outcomes
         return found[drawn.repeats]
 
-    def tables(self) -> Tables:
-        """Everything recorded."""
-        columns = {name: np.array([row[name] for row in self.rows]) for name in self.rows[0]}
-        pairs = np.array(self.pairs, dtype=np.int64).reshape(-1, 2)
-        return Tables(self.env.num_actions, **columns, pairs=pairs)
+    def follow(self, left: Snapshot, right: Snapshot) -> None:
+        """Move on with independent actions; query where the branches stand, ever less often."""
+        for age in range(1, self.how.follow + 1):
+            if left.over or right.over or left.identity == right.identity or self.room < 2:
+                return
+            first, ends = len(self.rows), []
+            for branch in (left, right):
+                self.env.restore(branch)
+                if _queried(age):
+                    second = len(self.rows)
+                    outcomes = self.query()
+                    ends.append(outcomes[self.choices.integers(len(outcomes))].snapshot)
+                else:
+                    self.env.step(self.choices.integers(self.env.num_actions))
+                    ends.append(self.env.snapshot())
+            if _queried(age):
+                self.pairs.append((first, second))
+            left, right = ends
 
 
 def _row(here: Snapshot, outcomes: tuple[Outcome, ...], weight: float) -> dict[str, Any]:
@@ -202,82 +260,8 @@ def _row(here: Snapshot, outcomes: tuple[Outcome, ...], weight: float) -> dict[s
     }
 
 
-def _play_chunk(
-    game: Game,
-    seed: np.random.SeedSequence,
-    size: int,
-    *,
-    spacing: int,
-    start_steps: int,
-    actions: int | None = None,
-    follow: int = 0,
-    follow_share: float = 0.0,
-    enumerated: bool = True,
-    keep: bool = False,
-) -> tuple[list[Snapshot], Tables]:
-    """One trajectory of `size` states, started anew where the game ends.
-
-    keep: return the snapshots too, which are large. The rest are the arguments of `collect`.
-    """
-    env = emulator_of(game)
-    env.np_random, choices = (np.random.default_rng(stream) for stream in seed.spawn(2))
-    draws = game.draws if enumerated else None
-    record = _Recorder(env, choices, size, actions, draws)
-    ended = True
-    while record.room:
-        if ended:
-            _random_start(env, choices, start_steps)
-        outcomes = record.query()
-        chosen = outcomes[choices.integers(len(outcomes))].snapshot
-        if choices.random() < follow_share:
-            a, b = choices.choice(len(outcomes), 2, replace=False)
-            _follow(record, outcomes[a].snapshot, outcomes[b].snapshot, follow, choices)
-        env.restore(chosen)
-        ended = chosen.over or _wander(env, choices, spacing - 1)
-    return record.snapshots if keep else [], record.tables()
-
-
-def _follow(
-    record: _Recorder, left: Snapshot, right: Snapshot, steps: int, choices: np.random.Generator
-) -> None:
-    """Move on with independent actions; query where the branches stand, ever less often."""
-    for age in range(1, steps + 1):
-        if left.over or right.over or left.identity == right.identity or record.room < 2:
-            return
-        queried = _queried(age)
-        first, ends = len(record.rows), []
-        for branch in (left, right):
-            record.env.restore(branch)
-            if queried:
-                second = len(record.rows)
-                outcomes = record.query()
-                ends.append(outcomes[choices.integers(len(outcomes))].snapshot)
-            else:
-                record.env.step(choices.integers(record.env.num_actions))
-                ends.append(record.env.snapshot())
-        if queried:
-            record.pairs.append((first, second))
-        left, right = ends
-
-
 def _queried(age: int) -> bool:
     """1, 2, 3, 4, 6, 8, 12, 16, 24, ...: pairs of every age, at the price of its logarithm."""
     while age % 2 == 0:
         age //= 2
     return age in (1, 3)
-
-
-def _random_start(env: CoupledAtari, choices: np.random.Generator, start_steps: int) -> None:
-    """Every reset is the same state: a random number of random actions makes the start."""
-    env.reset()
-    while _wander(env, choices, int(choices.integers(start_steps))):
-        env.reset()
-
-
-def _wander(env: CoupledAtari, choices: np.random.Generator, steps: int) -> bool:
-    """Uniform random actions; whether the game ended."""
-    for _ in range(steps):
-        _, _, terminated, truncated, _ = env.step(choices.integers(env.num_actions))
-        if terminated or truncated:
-            return True
-    return False
