@@ -83,6 +83,20 @@ def test_collapsed_needs_fewer_updates():
     assert errors["collapsed"] < 0.5 * errors["full"]
 
 
+@pytest.mark.parametrize("form", ["full", "collapsed", "centred"])
+@given(problem=problems())
+@settings(max_examples=60)
+def test_exact_operator_of_a_layout_is_literal(problem, form):
+    """What residuals are taken from: T_2 M in the coordinates that the layout keeps."""
+    jm, policy, rng = problem
+    shape = (jm.num_states, jm.num_actions)
+    mean, second = rng.normal(size=shape), rng.normal(size=shape + shape)
+    layout = LAYOUTS[form](policy)
+    found = layout.applied(jm, layout.pack(mean, second))
+    expected = layout.second_moments(layout.pack(*jl.apply_t2(jm, policy, mean, second)))
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
 class Scripted(Wrapped):
     """A simulator and random stream in one that plays given tables and uniform numbers."""
 
@@ -309,7 +323,7 @@ class Broken(Wrapped):
             lambda m: ([0.0] * m, [2] * m),
             r"query\(state \d, actions .*next states \[2.*not in range\(2\)",
         ),
-        (lambda m: ([np.nan] * m, [0] * m), "rewards.*not finite"),
+        (lambda m: ([np.nan] * m, [0] * m), "rewards.*finite"),
         (lambda m: ([0.0] * (m + 1), [0] * m), "rewards must have shape"),
         (lambda m: ([0.0] * m, [0.5] * m), "next states must hold integers"),
         (lambda m: (["x"] * m, [0] * m), "rewards must hold real numbers"),

@@ -13,7 +13,6 @@ from strategies import problems
 
 import jmdp_lib as jl
 from jmdp_lib.operators import MultisetOperator, PairOperator
-from jmdp_lib.operators.collapsed import CollapsedT2
 
 
 def lambda_norm(jm, mean, second):
@@ -40,27 +39,6 @@ def test_fast_is_literal(problem, coupling):
         state = operator.apply(state)
         np.testing.assert_allclose(state.mean, mean, atol=1e-10)
         np.testing.assert_allclose(state.second, second, atol=1e-10)
-
-
-@pytest.mark.parametrize("coupling", ["joint", "independent"])
-@given(problem=problems())
-@settings(max_examples=60)
-def test_collapsed_residual_is_literal(problem, coupling):
-    """Over means, same-state blocks and what the policy averages between states."""
-    jm, policy, rng = problem
-    mean, second = random_collection(rng, jm)
-    new_mean, new = jl.apply_t2(jm, policy, mean, second, coupling)
-    change = new - second
-    same = np.einsum("sasb->sab", change)
-    between = np.einsum("sa,satb,tb->st", policy, change, policy)
-    np.fill_diagonal(between, 0.0)
-    weight = 2.0 * jm.reward_bound / (1.0 - jm.gamma)
-    largest = max(np.abs(same).max(), np.abs(between).max()) / weight
-    covariance = second - np.multiply.outer(mean, mean)
-    blocks = np.einsum("sasb->sab", covariance)
-    cross = np.einsum("sa,satb,tb->st", policy, covariance, policy)
-    found = CollapsedT2(jm, policy, coupling == "independent").residual(mean, blocks, cross)
-    assert found == pytest.approx(max(np.abs(new_mean - mean).max(), largest))
 
 
 @given(problems())

@@ -262,7 +262,7 @@ def test_occupancy_close_to_one():
     np.testing.assert_allclose(d, balance, atol=1e-10)
 
 
-def test_a_pickle_is_small_and_works():
+def test_a_pickle_is_small_and_works(tmp_path):
     """Features and weights are kept, not the matrices that were worked out of them."""
     jm = jl.windy_gridworld(4)
     policy = jl.uniform_policy(jm)
@@ -272,11 +272,14 @@ def test_a_pickle_is_small_and_works():
     kept = pickle.dumps(sol)
     assert len(kept) < 4 * sol.pair_weights.nbytes
     again = pickle.loads(kept)
-    assert again.approximation_bound(exact) == bound
-    np.testing.assert_array_equal(again.moments.gap_variance, sol.moments.gap_variance)
-    for one in (sol, again):
+    sol.save(tmp_path / "projected.npz")
+    loaded = jl.Solution.load(tmp_path / "projected.npz")
+    for one in (again, loaded):
+        assert one.approximation_bound(exact) == bound
+        np.testing.assert_array_equal(one.moments.gap_variance, sol.moments.gap_variance)
+    for one in (sol, again, loaded):
         arrays = (one.theta, one.Theta, one.mean_weights, one.pair_weights, one.residuals)
-        for array in (*arrays, one.projection.phi, one.moments.mean, one.moments.full_second()):
+        for array in (*arrays, one.features, one.moments.mean, one.moments.full_second()):
             with pytest.raises(ValueError, match="read-only"):
                 array[0] = 0.0
 

@@ -27,6 +27,8 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.model import JMDP
+from jmdp_lib.moments import Held
 from jmdp_lib.simulators import Simulator, checked_query
 
 Coordinate = Sequence[tuple[int, int]]
@@ -112,10 +114,26 @@ class Full(Coordinates):
         """A draw of hat T_2(M, i) through the simulator."""
         num, num_actions = self.policy.size, self.policy.shape[1]
         x, y = divmod(i - num, num) if i >= num else (i, i)
-        (r, u), (q, v) = _draw(simulator, divmod(x, num_actions), divmod(y, num_actions), rng)
+        r, u, q, v = _draw(simulator, divmod(x, num_actions), divmod(y, num_actions), rng)
         one = u * num_actions + self.choose(u, rng)
         two = one if x == y else v * num_actions + self.choose(v, rng)
         return float(_full_target(values, num, simulator.gamma, i, r, one, q, two))
+
+    def applied(self, jm: JMDP, values: Floats) -> Floats:
+        """T_2 M, exactly, in coordinates with second moments."""
+        mean, blocks, pairs = self.split(self.covariances(values))
+        second = pairs.reshape(mean.shape * 2)
+        pair = np.einsum("sa,satb,tb->st", self.policy, second, self.policy, optimize=True)
+        new, same = _same_state_t2(jm, self.policy, mean, blocks, pair)
+        moved = jm.gamma**2 * (jm.transitions @ (jm.transitions @ pair).T).T.reshape(second.shape)
+        np.einsum("sasb->sab", moved)[...] = same
+        return self.pack(new, moved + np.multiply.outer(new, new))
+
+    def read(self, values: Floats) -> tuple[Floats, Floats, Held]:
+        """Mean (S, A), covariance blocks (S, A, A), and all of Sigma."""
+        mean, blocks, _ = self.split(self.covariances(values))
+        second = values[mean.size :].reshape(mean.shape * 2)
+        return mean.copy(), blocks.copy(), Held(second.copy())
 
     @property
     def updates(self) -> Callable[..., None]:
@@ -175,9 +193,32 @@ class Collapsed(Coordinates):
         s, a, t, b = _collapsed_place(i, *self.policy.shape)
         if a < 0:
             a, b = self.choose(s, rng), self.choose(t, rng)
-        (r, u), (q, v) = _draw(simulator, (s, a), (t, b), rng)
+        r, u, q, v = _draw(simulator, (s, a), (t, b), rng)
         drawn: Any = (i, s, a, t, b, r, u, q, v)
         return float(_collapsed_target(values, self.policy, simulator.gamma, self.centred, *drawn))
+
+    def applied(self, jm: JMDP, values: Floats) -> Floats:
+        """T_2 M, exactly, in coordinates with second moments."""
+        mean, blocks, cross = self.split(self.covariances(values))
+        pair = cross.copy()
+        np.fill_diagonal(pair, np.einsum("sa,sab,sb->s", self.policy, blocks, self.policy))
+        new, same = _same_state_t2(jm, self.policy, mean, blocks, pair)
+
+        def step(laws: Floats) -> Floats:
+            """P laws, for the chain P of the policy."""
+            after = (jm.transitions @ laws).reshape(*mean.shape, -1)
+            return np.einsum("sa,sat->st", self.policy, after)
+
+        moved = jm.gamma**2 * step(step(pair).T).T
+        np.fill_diagonal(moved, 0.0)
+        flat = np.concatenate([new.ravel(), same.ravel(), moved.ravel()])
+        return flat + self._products(new)
+
+    def read(self, values: Floats) -> tuple[Floats, Floats, Held]:
+        """Mean (S, A) and covariance blocks (S, A, A); there is no more."""
+        absent = 'only form="full" learns moments between states; the others learn their averages'
+        mean, blocks, _ = self.split(self.covariances(values))
+        return mean.copy(), blocks.copy(), Held(None, absent=absent)
 
     @property
     def updates(self) -> Callable[..., None]:
@@ -195,16 +236,39 @@ class Centred(Collapsed):
 LAYOUTS: dict[str, Any] = {"full": Full, "collapsed": Collapsed, "centred": Centred}
 
 
+def _same_state_t2(
+    jm: JMDP, policy: Floats, mean: Floats, blocks: Floats, pair: Floats
+) -> tuple[Floats, Floats]:
+    """T_2 on means (S, A) and on covariances of one state (S, A, A), as `pairs` centres it.
+
+    pair: (S, S), the policy averages of all covariances.
+    """
+    gamma, x = jm.gamma, jm.next_states
+    value = (policy * mean).sum(1)
+    own = np.einsum("saa->sa", blocks) + (mean - value[:, None]) ** 2
+    single = (policy * own).sum(1)
+    targets = jm.rewards + gamma * value[x]
+    new = jm.averaging @ targets
+    targets -= new[jm.table_states]
+    joint = targets[:, :, None] * targets[:, None, :]
+    joint += gamma**2 * pair[x[:, :, None], x[:, None, :]]
+    same = (jm.averaging @ joint.reshape(len(x), -1)).reshape(blocks.shape)
+    np.einsum("saa->sa", same)[...] = jm.averaging @ (targets**2 + gamma**2 * single[x])
+    return new, same
+
+
 def _draw(
     simulator: Simulator, x: tuple[int, int], y: tuple[int, int], rng: np.random.Generator
-) -> list[tuple[float, int]]:
-    """(reward, next state) of two state-actions: one branch, one shared query, or two queries."""
+) -> tuple[float, int, float, int]:
+    """Reward and next state of two state-actions: one branch, one shared query, or two queries."""
     if x == y:
-        return checked_query(simulator, x[0], [x[1]], rng) * 2
-    if x[0] == y[0]:
-        return checked_query(simulator, x[0], [x[1], y[1]], rng)
-    first = checked_query(simulator, x[0], [x[1]], rng)
-    return first + checked_query(simulator, y[0], [y[1]], rng)
+        first = second = checked_query(simulator, x[0], [x[1]], rng)[0]
+    elif x[0] == y[0]:
+        first, second = checked_query(simulator, x[0], [x[1], y[1]], rng)
+    else:
+        first = checked_query(simulator, x[0], [x[1]], rng)[0]
+        second = checked_query(simulator, y[0], [y[1]], rng)[0]
+    return float(first[0]), first[1], float(second[0]), second[1]  # the compiled targets' types
 
 
 @njit(nogil=True, cache=True)

@@ -184,29 +184,6 @@ class CollapsedT2:
             blocks[states, a, b] = blocks[states, b, a] = law.expect(values)
         return blocks
 
-    def residual(self, mean: Floats, blocks: Floats, cross: Floats) -> float:
-        """||M - T_2 M||_lambda of a collection that holds policy averages between states.
-
-        mean: (S, A). blocks: (S, A, A), C(s, a; s, b). cross: (S, S), c; its diagonal is not used.
-        """
-        policy, outer = self.policy, np.multiply.outer
-        value = (policy * mean).sum(1)
-        own = np.einsum("saa->sa", blocks) + (mean - value[:, None]) ** 2
-        new = self.backup(value, np.einsum("sa,sa->s", policy, own))
-        pair = cross.copy()
-        np.fill_diagonal(pair, np.einsum("sa,sab,sb->s", policy, blocks, policy))
-        every = Queries.of(self.jm, None)
-        upper = self.blocks(new, lambda s, t: pair[s, t], every)
-        lower = self.blocks(new, lambda s, t: pair[t, s], every)  # what is learned may differ
-        later = np.triu(upper) + np.tril(lower, -1)
-        later += new.mean[:, :, None] * new.mean[:, None, :]
-        moved = self.jm.gamma**2 * (self.kernel @ (self.kernel @ pair).T).T
-        moved += outer(new.value, new.value) - outer(value, value) - pair
-        np.fill_diagonal(moved, 0.0)
-        same = np.abs(later - blocks - mean[:, :, None] * mean[:, None, :]).max()
-        second = max(same, np.abs(moved).max()) / self.weight
-        return float(max(np.abs(new.mean - mean).max(), second))
-
 
 PairValues = Callable[[Ints, Ints], Floats]
 """c as a function of two arrays of states, of one shape; nan where c was not solved."""

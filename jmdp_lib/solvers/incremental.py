@@ -18,7 +18,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Held, Moments, norm_weight
+from jmdp_lib.moments import Moments, norm_weight
 from jmdp_lib.operators.backups import (
     KINDS,
     LAYOUTS,
@@ -28,8 +28,6 @@ from jmdp_lib.operators.backups import (
     cells,
     cumulative,
 )
-from jmdp_lib.operators.collapsed import CollapsedT2
-from jmdp_lib.operators.pairs import PairOperator, PairState
 from jmdp_lib.simulators import Simulator, check_simulator
 from jmdp_lib.solvers.fixed_point import Solution
 
@@ -139,33 +137,14 @@ def incremental_jipe2(
 
     resumed = initial if isinstance(initial, IncrementalSolution) else None
     start = resumed or packed("initial", initial)
-    residual = None
-    if isinstance(simulator, JMDP):
-        averaged, operator = CollapsedT2(simulator, matrix), PairOperator(simulator, matrix)
-
-        def residual(values: Floats) -> float:
-            mean, blocks, cross = layout.split(layout.covariances(values))
-            if form != "full":
-                return averaged.residual(mean, blocks, cross)
-            state = PairState(mean, cross.reshape(matrix.shape * 2))
-            return operator.distance(operator.apply(state), state)
-
-    def read(values: Floats) -> tuple[Floats, Floats, Held]:
-        mean, blocks, _ = (part.copy() for part in layout.split(layout.covariances(values)))
-        second = values[mean.size :].reshape(matrix.shape * 2).copy() if form == "full" else None
-        absent = 'only form="full" learns moments between states; the others learn their averages'
-        return mean, blocks, Held(second, absent=absent)
-
     return learn(
-        simulator, layout, np.where(layout.kinds == 0, 1, 2), weights, residual, read,
-        num_updates, step_size, seed, checkpoints, packed("reference", reference), start,
-        on_interrupt,
+        simulator, layout, np.where(layout.kinds == 0, 1, 2), weights, num_updates, step_size,
+        seed, checkpoints, packed("reference", reference), start, on_interrupt,
     )  # fmt: skip
 
 
 def learn(
-    simulator: Simulator, layout: Any, orders: Ints, weights: Floats,
-    residual: Callable[[Floats], float] | None, read: Callable[[Floats], Any], num_updates: int,
+    simulator: Simulator, layout: Any, orders: Ints, weights: Floats, num_updates: int,
     step_size: StepSize | tuple[float, float] | float, seed: Seed,
     checkpoints: int | Sequence[int], truth: Floats | None = None,
     start: IncrementalSolution | Floats | None = None, on_interrupt: str = "raise",
@@ -173,8 +152,7 @@ def learn(
     """The recursion of eq. (28) in any layout, with its history.
 
     orders: (size,) of which order the moment at each coordinate is; weights: (size,) how likely it
-    is picked. residual: ||M - T M||_lambda of `values`, None to estimate it. read: mean (S, A),
-    covariance blocks and source of the moments in `values`. truth: the right `values`.
+    is picked. truth: the right `values`. start: where to begin, or a run to go on with.
     """
     num_updates = checks.at_least("num_updates", num_updates, 1)
     step = StepSize.of(step_size)
@@ -213,8 +191,8 @@ def learn(
         """Write a line of the history."""
         nonlocal probed
         made, size = int(visits.sum()), np.nan
-        if residual is not None:
-            size = residual(values)
+        if isinstance(simulator, JMDP):
+            size = norm(layout.applied(simulator, values) - layout.second_moments(values))
         elif last or made - probed >= _PROBES_PAY * _PROBED * _BACKUPS:
             size, probed = probe(checks.generator(seed, 1 + made)), made
         error = np.nan
@@ -234,14 +212,15 @@ def learn(
                 raise
             record(True)
     updates, residuals, errors = (np.array(column) for column in zip(*history, strict=True))
-    error_bound = residuals[-1] / (1.0 - simulator.gamma) if residual is not None else np.nan
-    mean, blocks, source = read(values)
+    exact = isinstance(simulator, JMDP)
+    error_bound = float(residuals[-1] / (1.0 - simulator.gamma)) if exact else np.nan
     # Means within the error bound may give a constant return this standard deviation.
-    known = float(np.nan_to_num(error_bound))
+    known = np.nan_to_num(error_bound)
     resolution = float(2.0 * known / np.sqrt(1.0 - simulator.gamma**2))
+    mean, blocks, source = layout.read(values)
     return IncrementalSolution(
         Moments(int(orders.max()), mean, blocks, source, known, resolution), residuals, False,
-        float(error_bound), int(updates[-1]), updates, errors, values, visits, layout.name,
+        error_bound, int(updates[-1]), updates, errors, values, visits, layout.name,
         rng.bit_generator.state,
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Moments, StateAction, norm_weight
+from jmdp_lib.moments import Moments, StateAction
 from jmdp_lib.operators.backups import Coordinates
 from jmdp_lib.operators.multisets import MultisetOperator
 from jmdp_lib.simulators import Simulator, check_simulator, checked_query
@@ -50,30 +50,10 @@ def incremental_jipe(
     layout = Multisets(matrix, order)
     known = known_moments("reference", reference, matrix.shape, order)
     truth = None if known is None else np.array([known.moment(x) for x in layout.every])
-    residual = None
-    if isinstance(simulator, JMDP):
-        operator = MultisetOperator(simulator, matrix, order)
-        bound = simulator.reward_bound
-        scale = np.array([norm_weight(len(x), simulator.gamma, bound) for x in layout.every])
-
-        def residual(values: Floats) -> float:
-            average = operator.average(TableSource(layout, values).moment)
-            applied = np.array([operator.moment(average, x) for x in layout.every])  # T_n M
-            return float((np.abs(values - applied) / scale).max())
-
-    def read(values: Floats) -> tuple[Floats, Floats | None, TableSource]:
-        source, blocks = TableSource(layout, values.copy()), None
-        mean = source.values[: matrix.size].reshape(matrix.shape)
-        if order >= 2:
-            second = np.einsum("sasb->sab", source.full_second())
-            blocks = second - mean[:, :, None] * mean[:, None, :]
-        return mean, blocks, source
-
     weights = np.full(count, 1.0 / count)
     return learn(
-        simulator, layout, layout.orders, weights, residual, read, num_updates, step_size, seed,
-        checkpoints, truth,
-    )  # fmt: skip
+        simulator, layout, layout.orders, weights, num_updates, step_size, seed, checkpoints, truth
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +87,21 @@ class Multisets(Coordinates):
     def second_moments(self, values: Floats) -> Floats:
         """The coordinates as raw moments: as they are."""
         return values
+
+    def applied(self, jm: JMDP, values: Floats) -> Floats:
+        """T_n M, exactly."""
+        operator = MultisetOperator(jm, self.policy, self.order)
+        average = operator.average(TableSource(self, values).moment)
+        return np.array([operator.moment(average, x) for x in self.every])
+
+    def read(self, values: Floats) -> tuple[Floats, Floats | None, TableSource]:
+        """Mean (S, A), covariance blocks (S, A, A) from order 2 on, and all coordinates."""
+        source, blocks = TableSource(self, values.copy()), None
+        mean = source.values[: self.policy.size].reshape(self.policy.shape)
+        if self.order >= 2:
+            second = np.einsum("sasb->sab", source.full_second())
+            blocks = second - mean[:, :, None] * mean[:, None, :]
+        return mean, blocks, source
 
     def backup(
         self, simulator: Simulator, values: Floats, i: int, rng: np.random.Generator

@@ -63,25 +63,27 @@ class ProjectedSolution(Solution):
 
     Attributes:
         theta, Theta: (d,) and (d, d).
+        features: (S, A, d).
+        mean_weights, pair_weights: nu (S, A) and d (S, A, S, A).
+        cone: "augmented", "psd" or "none".
         contraction, beta: kappa and the beta of the norm max{||mu||_nu, beta ||Sigma||_d}.
-        projection: features, weights and cone.
     """
 
     theta: Floats
     Theta: Floats
+    features: Floats
+    mean_weights: Floats
+    pair_weights: Floats
+    cone: str
     contraction: float
     beta: float
-    projection: Projection
 
-    @property
-    def mean_weights(self) -> Floats:
-        """nu (S, A)."""
-        return self.projection.nu.reshape(self.moments.mean.shape)
-
-    @property
-    def pair_weights(self) -> Floats:
-        """d (S, A, S, A)."""
-        return self.projection.pairs.reshape(self.moments.mean.shape * 2)
+    @cached_property
+    def projection(self) -> Projection:
+        """Pi."""
+        num = self.mean_weights.size
+        weights = self.mean_weights.ravel(), self.pair_weights.reshape(num, num)
+        return Projection(self.features.reshape(num, -1), *weights, self.cone)
 
     def approximation_error(self, exact: Moments) -> float:
         """||M_hat - M^pi|| in the weighted norm, for M^pi = `exact`, of `jipe2` say."""
@@ -155,7 +157,8 @@ def projected_jipe2(
     resolution = 1e-9 * (1.0 + float(np.abs(mean).max()))
     return ProjectedSolution(
         Moments(2, mean, blocks, Held(second), 0.0, resolution), end.residuals, end.converged,
-        end.error_bound, len(end.residuals), theta, big, kappa, beta, pi,
+        end.error_bound, len(end.residuals), theta, big, phi.reshape(*matrix.shape, -1),
+        pi.nu.reshape(matrix.shape), pi.pairs.reshape(matrix.shape * 2), cone, kappa, beta,
     )  # fmt: skip
 
 
