@@ -87,7 +87,7 @@ def frozen(array: NDArray[Any]) -> Any:
 
 def refuse(name: str, array: NDArray[Any], bad: Any, why: str, axes: Sequence[str]) -> None:
     """Name the first bad entry: `rewards[3, 0, 1] (state 3, table 0, action 1) = nan ...`."""
-    if not np.any(bad):
+    if not bad.any():
         return
     index = tuple(int(i) for i in np.argwhere(bad)[0]) if np.ndim(bad) else ()
     label = f"[{', '.join(map(str, index))}]" if index else ""

@@ -77,8 +77,9 @@ def couple(coupling: str | Coupling, state: int, laws: Sequence[Floats]) -> tupl
         probs, picks = function(laws)
         probs = checks.floats("probabilities", probs, "table")
         picks = checks.integers("outcomes", picks, table=probs.size, action=len(laws))
+        outside = (picks < 0) | (picks >= [law.size for law in laws])
+        checks.refuse("outcomes", picks, outside, "does not exist", ["table", "action"])
         for a, law in enumerate(laws):
-            checks.integers(f"outcomes of action {a}", picks[:, a], "table", below=law.size)
             marginal = np.bincount(picks[:, a], probs, law.size)
             if np.any(probs < 0) or np.abs(marginal - law).max() > 1e-9:
                 raise ValueError(f"the marginal law of action {a} is not kept")
