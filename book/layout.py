@@ -8,6 +8,7 @@ from pathlib import Path
 from textwrap import wrap
 
 import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
 from jmdp_lib import figures
@@ -69,8 +70,8 @@ def places(rows: list[list[str]], arrows: dict[str, set[str]]) -> dict[str, tupl
     return {room: (x[room], float(y)) for y, row in enumerate(rows) for room in row}
 
 
-def draw(package: Path, target: Path) -> None:
-    """Write the PNG `target`: a box a room, folders with their files, arrows to what it imports.
+def draw(package: Path) -> Figure:
+    """A box a room, folders with their files, and arrows to what a room imports.
 
     What imports nothing is a floor that all others stand on, and has no arrows.
     """
@@ -99,5 +100,5 @@ def draw(package: Path, target: Path) -> None:
         ends = [(text.get_position()[0], y) for text, y in (start, end)]
         ax.add_patch(FancyArrowPatch(*ends, arrowstyle="-|>", mutation_scale=8, color="0.5", lw=0.9,
                                      zorder=0, shrinkA=0, shrinkB=0))  # fmt: skip
-    fig.savefig(target, dpi="figure", metadata={"Software": None})
     plt.close(fig)
+    return fig
