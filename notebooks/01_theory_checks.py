@@ -321,8 +321,8 @@ claims.check("decision 8: order 1 solves Bellman's equation to 1e-8", solves, so
 #
 # $$\|M - M^\pi\|_\lambda \le \frac{1}{1-\gamma}\,\|M - T_2 M\|_\lambda .$$
 #
-# The right-hand side can be computed without knowing $M^\pi$: it is `sol.error_bound`, and reaching a
-# requested `tol` is the only way for `sol.converged` to be true.
+# The right-hand side can be computed without knowing $M^\pi$: it is `sol.error_bound`, and `sol.converged` says that
+# it is at most `tol` times the largest reward $\rho$ (`jm.reward_bound`; one for rewards between -1 and 1).
 
 
 # %%

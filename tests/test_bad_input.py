@@ -277,7 +277,6 @@ def test_policies(policy, message, evaluate):
         (lambda: jl.one_sided_bound(1.0, -2.0), "variance must not be negative"),
         (lambda: jl.jipe2(GRID, GOAL, tol="small"), "tol must be a real number"),
         (lambda: jl.jipe2(GRID, GOAL, initial=3), "initial must be moments"),
-        (lambda: jl.jipe(GRID, GOAL, initial=(1, 2)), "initial must be moments"),
         (lambda: jl.windy_gridworld((3,)), "size must be a number or"),
         (lambda: jl.windy_gridworld(3, gust_prob=None), "gust_prob must be a real number"),
         (

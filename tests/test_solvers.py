@@ -240,8 +240,6 @@ def test_warm_start():
     assert warm.converged
     assert cold.iterations < jl.jipe2(jm, policy, tol=1e-10).iterations - warm.iterations + 10
     assert jl.jipe2(jm, policy, tol=1e-6, initial=cold).iterations == 1
-    third = jl.jipe(jm, policy, order=3, tol=1e-4)
-    assert jl.jipe(jm, policy, order=3, tol=1e-4, initial=third.moments).iterations == 1
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.9])

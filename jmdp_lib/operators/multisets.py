@@ -209,7 +209,7 @@ class MultisetOperator:
             rows[:, n - len(powers) :] = np.sort(codes, axis=1)
             seeds.append(rows)
         rows = np.concatenate(seeds)
-        return rows[np.unique(self._numbers(rows), return_index=True)[1]]
+        return rows[np.sort(np.unique(self._numbers(rows), return_index=True)[1])]
 
     @cached_property
     def orders(self) -> Ints:

@@ -222,27 +222,27 @@ def enough_sweeps(first: float, target: float, gamma: float) -> int:
     return 50 + math.ceil(1.05 * math.log(target / first) / math.log(gamma))
 
 
-def is_short(gamma: float, tol: float) -> bool:
+def takes_few_sweeps(gamma: float, tol: float) -> bool:
     """Whether repeating T to `tol` takes few enough sweeps to be worth its curve of residuals."""
     return enough_sweeps(1.0, tol * (1.0 - gamma), gamma) <= _MANY_SWEEPS
 
 
-def left_over(jm: JMDP, error_bound: float) -> float:
-    """How far a variance may be off that no sweeps from zero have made."""
+def variance_error(jm: JMDP, error_bound: float) -> float:
+    """How far a variance may be off, unless sweeps from zero have made it."""
     return 2.0 * norm_weight(2, jm.gamma, jm.reward_bound) * error_bound
 
 
 def collect_moments(
     jm: JMDP, order: int, mean: Floats, blocks: Floats | None, source: Source, error_bound: float,
-    variance_error: float,
+    variance_off: float,
 ) -> Moments:  # fmt: skip
     """What was solved, with what can be told from zero.
 
     Means wrong by up to the error bound e give a constant return one-step deviations of up to 2 e,
     and so a standard deviation of up to 2 e / sqrt(1 - gamma^2). Sweeps from zero keep every gap
-    variance that of a shorter process; otherwise one may be off by `variance_error`.
+    variance that of a shorter process; otherwise one may be off by `variance_off`.
     """
     largest = jm.reward_bound + float(np.abs(mean).max())
     variance = (2.0 * error_bound) ** 2 / (1.0 - jm.gamma**2) + (1e-12 * largest) ** 2
-    resolution = float(np.sqrt(variance + variance_error))
+    resolution = float(np.sqrt(variance + variance_off))
     return Moments(order, mean, blocks, source, error_bound + 1e-12 * largest, resolution)

@@ -10,7 +10,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.machine import progress
 from jmdp_lib.model import JMDP, require_tables
-from jmdp_lib.moments import Moments, same_state_moments
+from jmdp_lib.moments import same_state_moments
 from jmdp_lib.operators.literal import is_independent
 from jmdp_lib.operators.multisets import MultisetOperator, MultisetSource
 from jmdp_lib.solvers.affine import Chain, solve
@@ -19,10 +19,10 @@ from jmdp_lib.solvers.fixed_point import (
     Solution,
     certify,
     collect_moments,
-    is_short,
     iterate,
-    left_over,
     rounding_of,
+    takes_few_sweeps,
+    variance_error,
 )
 
 _MANY_MULTISETS = 50_000
@@ -34,7 +34,6 @@ def jipe(
     order: int = 2,
     tol: float = 1e-8,
     coupling: str = "joint",
-    initial: Solution | Moments | None = None,
     max_iterations: int | None = None,
 ) -> Solution:
     """All moments of orders 1 to `order`, in the norm of eq. (34).
@@ -47,7 +46,7 @@ def jipe(
 
     State-actions that occur more than once in a coordinate are one random variable. Residuals are
     the paper's norm over the multisets of Section 5.3 averaged over the policy, from which every
-    coordinate follows by one step. `initial`: M_0, any collection of at least this order.
+    coordinate follows by one step.
 
     Up to 250,000 multisets all of them are solved; of more, those that same-state queries reach.
     Where there are many, or gamma asks for many sweeps, T_n's sparse system is solved by
@@ -56,33 +55,25 @@ def jipe(
     require_tables("jipe", jm)
     order = checks.at_least("order", order, 1)
     allowed = checks.positive("tol", tol) * jm.reward_bound
-    if max_iterations is not None:
-        checks.at_least("max_iterations", max_iterations, 1)
     operator = MultisetOperator(
         jm, checks.policy_matrix(jm, policy), order, is_independent(coupling)
     )
-    solved = initial is None and max_iterations is None and not _few_sweeps(jm, tol, operator)
-    if solved:
-        end = _solve_multisets(operator, jm.gamma, allowed)
-    else:
-        start = operator.zero() if initial is None else _multiset_start(operator, initial)
+    few, start = takes_few_sweeps(jm.gamma, tol), operator.zero()
+    if (few and start.size <= _MANY_MULTISETS) or max_iterations is not None:
         end = iterate(operator, start, jm.gamma, allowed, max_iterations, f"JIPE-{order}")
-    source = MultisetSource(operator, end.state)
-    shape = (jm.num_states, jm.num_actions)
+        off = 0.0
+    else:
+        end = _solve_multisets(operator, jm.gamma, allowed)
+        off = variance_error(jm, end.error_bound)
+    source, shape = MultisetSource(operator, end.state), operator.policy.shape
     mean, blocks = same_state_moments(source.moment, shape, 1), None
     if order >= 2:
         blocks = same_state_moments(source.moment, shape, 2)
         blocks -= mean[:, :, None] * mean[:, None, :]
-    off = left_over(jm, end.error_bound) if solved or initial is not None else 0.0
     # Multisets give a variance as a difference of large numbers.
     off += 1e-14 * (jm.reward_bound + float(np.abs(mean).max())) ** 2 / (1.0 - jm.gamma)
     moments = collect_moments(jm, order, mean, blocks, source, end.error_bound, off)
     return Solution(moments, end.residuals, end.converged, end.error_bound, end.iterations)
-
-
-def _few_sweeps(jm: JMDP, tol: float, operator: MultisetOperator) -> bool:
-    """Whether repeating T is cheap enough to have its curve of residuals."""
-    return is_short(jm.gamma, tol) and len(operator.zero()) <= _MANY_MULTISETS
 
 
 def _solve_multisets(
@@ -108,14 +99,3 @@ def _solve_multisets(
     name = f"JIPE-{operator.order}"
     bound, converged = certify(residuals[-1], rounding, gamma, allowed, iterations, name)
     return FixedPoint(state, np.array(residuals), converged, bound, iterations)
-
-
-def _multiset_start(operator: MultisetOperator, initial: Solution | Moments) -> Floats:
-    if isinstance(initial, Solution):
-        initial = initial.moments
-    if not isinstance(initial, Moments):
-        raise ValueError(f"initial must be moments, got {initial!r}")
-    if initial.order < operator.order:
-        raise ValueError(f"initial holds orders up to {initial.order}, needed are {operator.order}")
-    checks.same_shape("initial mean", initial.mean.shape, operator.policy.shape, "(S, A)")
-    return operator.average(initial.moment)

@@ -29,10 +29,10 @@ from jmdp_lib.solvers.fixed_point import (
     Solution,
     certify,
     collect_moments,
-    is_short,
     iterate,
-    left_over,
     rounding_of,
+    takes_few_sweeps,
+    variance_error,
 )
 
 ROUTES = ("auto", "sweeps", "reachable", "dense")
@@ -193,7 +193,7 @@ def _takes_sweeps(
             )
     if initial is not None or max_iterations is not None or solved:
         return not solved
-    few = system.policy.size <= FEW and is_short(system.jm.gamma, tol)
+    few = system.policy.size <= FEW and takes_few_sweeps(system.jm.gamma, tol)
     return few or route == "sweeps"
 
 
@@ -212,7 +212,7 @@ def _sweeps(
     start = operator.zero() if initial is None else _start(operator, initial)
     end = iterate(operator, start, jm.gamma, allowed, max_iterations, "JIPE-2", depth=5)
     bound, state = end.error_bound, end.state
-    off = 0.0 if initial is None else left_over(jm, bound)
+    off = 0.0 if initial is None else variance_error(jm, bound)
     moments = collect_moments(jm, 2, state.mean, state.blocks, Held(state.second), bound, off)
     return Solution(moments, end.residuals, end.converged, bound, end.iterations, plan=plan)
 
