@@ -8,7 +8,8 @@ that is written whole and not made twice, so that a run that was killed goes on 
     evaluation.npz, records.npz     states for the gap diagnostic, recursive pairs from them
     run-SEED/                       training: metrics, checkpoint
     gaps-SEED.csv                   predicted and Monte Carlo gap moments, a row per state and pair;
-                                    KIND is a network's word, KIND+table its backup from the tables
+                                    KIND is the network's prediction, KIND+table one exact backup of
+                                    it from the state's own tables
 """
 
 from __future__ import annotations
@@ -159,9 +160,9 @@ def monte_carlo(
 
 
 def _claim(experiment: Experiment, home: Path) -> None:
-    """Make the folder this experiment's, or refuse it: its files are gone on from unseen.
+    """Make the folder this experiment's, or refuse it: its files are reused without a check.
 
-    What concerns training alone, the checkpoint itself compares.
+    Settings that concern training alone are compared with the checkpoint's.
     """
     here = asdict(experiment) | {"config": None, "game": asdict(experiment.game)}
     path = home / "settings.json"

@@ -134,7 +134,7 @@ def _play_pair(
 
 
 def _same_state(left: CoupledAtari, right: CoupledAtari) -> bool:
-    """What is seen first: it is no proof of equality, but a cheap one of difference."""
+    """Whether both stand at one state; observations that differ settle it cheaply."""
     if left.previous != right.previous or not np.array_equal(left.observed, right.observed):
         return False
     return left.snapshot().identity == right.snapshot().identity

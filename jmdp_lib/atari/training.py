@@ -101,8 +101,8 @@ def train(
     """Learn the moments of all members; metrics.csv and checkpoint.pt grow in `folder`.
 
     held_out: complete tables with all actions, for the errors on states never trained on. The
-    policy is uniform. A checkpoint in the folder is gone on from if it is of this very run, and
-    refused otherwise; on another kind of device only a finished one is taken.
+    policy is uniform. A checkpoint in the folder is continued if it is of this very run, and
+    refused otherwise. On another kind of device only a finished one is accepted.
     """
     place, folder = require_device(device), Path(folder)
     network = Network.of(tables, config, place)
@@ -203,7 +203,7 @@ class _Run:
             self._go_on(state)
 
     def _go_on(self, state: dict[str, Any]) -> None:
-        """Take over everything else from a checkpoint of this run."""
+        """Take everything else from a checkpoint of this run."""
         device = self.network.scale.device
         self.step, self.rows = state["step"], state["rows"]
         self.window = [blocks.to(device) for blocks in state["window"]]
@@ -305,7 +305,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def refuse_other(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Refuse to go on from a file that was made with other settings, and name those."""
+    """Refuse to continue from files that were made with other settings, and name those."""
     different = [
         f"{name}: {there.get(name)!r} there, {here.get(name)!r} here"
         for name in sorted(there.keys() | here.keys())
