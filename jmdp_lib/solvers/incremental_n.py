@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Moments, StateAction
+from jmdp_lib.moments import Moments, StateAction, second_moments
 from jmdp_lib.operators.backups import Coordinates
 from jmdp_lib.operators.multisets import MultisetOperator
 from jmdp_lib.simulators import Simulator, check_simulator, checked_query
@@ -141,7 +141,4 @@ class TableSource:
 
     def full_second(self) -> Floats:
         """(S, A, S, A)."""
-        shape = self.layout.policy.shape
-        every = list(np.ndindex(shape))
-        full = np.array([self.moment([x, y]) for x, y in product(every, every)])
-        return full.reshape(shape + shape)
+        return second_moments(self.moment, self.layout.policy.shape)
