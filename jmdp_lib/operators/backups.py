@@ -354,8 +354,9 @@ def _single_at(values: Any, policy: Any, centred: bool, u: int, mean: float) -> 
     for a in range(num_actions):
         x = u * num_actions + a
         total += policy[u, a] * values[policy.size + x * num_actions + a]
-        spread += policy[u, a] * (values[x] - mean) ** 2
-    return total + spread if centred else total
+        if centred:
+            spread += policy[u, a] * (values[x] - mean) ** 2
+    return total + spread
 
 
 @njit(nogil=True, cache=True)
