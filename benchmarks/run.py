@@ -13,8 +13,8 @@ from numpy_pairs import simulate_pairs_numpy
 from timing import machine, seconds
 
 import jmdp_lib as jl
-from jmdp_lib.operators import PairOperator
 from jmdp_lib.operators.backups import LAYOUTS
+from jmdp_lib.operators.pairs import PairOperator
 from jmdp_lib.solvers.incremental import updater
 
 

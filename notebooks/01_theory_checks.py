@@ -36,7 +36,7 @@ import pandas as pd
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from jmdp_lib.operators import MultisetOperator
+from jmdp_lib.operators.multisets import MultisetOperator
 from jmdp_lib.operators.pairs import mass_apart, pair_step
 
 figures.style()

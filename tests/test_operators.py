@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from strategies import problems
 
 import jmdp_lib as jl
-from jmdp_lib.operators import MultisetOperator, PairOperator
+from jmdp_lib.operators.multisets import MultisetOperator
+from jmdp_lib.operators.pairs import PairOperator
 
 
 def lambda_norm(jm, mean, second):
