@@ -167,10 +167,10 @@ def test_env_is_left_alone():
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        (Walk(lock=threading.Lock()), r"Walk cannot be coupled: no copy of it \(cannot pickle"),
-        (GlobalNoise(), "GlobalNoise cannot be coupled: the same action from the same state"),
-        (SharedState(), "SharedState cannot be coupled: the same action"),
-        (Forgetful(), r"Forgetful cannot be coupled: its copies do not play on \(AttributeError"),
+        (Walk(lock=threading.Lock()), r"Walk cannot be coupled \(TypeError: cannot pickle"),
+        (GlobalNoise(), "GlobalNoise cannot be coupled .* did not repeat the queried outcome"),
+        (SharedState(), "SharedState cannot be coupled .* did not repeat the queried outcome"),
+        (Forgetful(), r"Forgetful cannot be coupled \(AttributeError"),
         (Walk(rng=np.random.default_rng(0)), "it holds a generator besides np_random"),
         (Walk(rng=torch.Generator()), "it holds a generator besides np_random, <torch"),
     ],
@@ -186,11 +186,11 @@ def test_what_the_trial_missed_is_found_when_it_matters():
         """Behaves for as long as it is tried out."""
 
         def noise(self):
-            return super().noise() if self.x[0] < 3 else np.random.normal()  # noqa: NPY002
+            return super().noise() if self.x[0] < 1000 else np.random.normal()  # noqa: NPY002
 
     env = jl.CoupledEnv(Late(), seed=11)
     env.reset()
-    env.unwrapped.x = np.full(1, 4, np.float32)
+    env.unwrapped.x = np.full(1, 2000, np.float32)
     env.query([0, 1])
     with pytest.raises(RuntimeError, match="Late did not repeat the queried outcome of action 1"):
         env.step(1)
@@ -200,27 +200,27 @@ def test_bad_calls():
     with pytest.raises(TypeError, match=r"env must be a gymnasium.Env, got 'CartPole-v1'"):
         jl.CoupledEnv("CartPole-v1")
     env = jl.CoupledEnv(Walk(), seed=12)
-    with pytest.raises(ResetNeeded, match=r"query before reset\(\): Walk has not started"):
+    with pytest.raises(ResetNeeded, match=r"query outside of an episode: call reset"):
         env.query([0])
     env.reset()
     with pytest.raises(IndexError, match=r"action 3 is not in Discrete\(3\)"):
         env.query([0, 3])
-    with pytest.raises(ValueError, match="actions must be distinct"):
+    with pytest.raises(ValueError, match="all distinct"):
         env.query([1, 1])
     for actions in ([], 0, None):
         with pytest.raises(
-            ValueError, match=f"at least one action, got {re.escape(repr(actions))}"
+            ValueError, match=f"at least one action, .* got {re.escape(repr(actions))}"
         ):
             env.query(actions)
     with pytest.raises(TypeError, match="must be an EnvSnapshot"):
         env.restore(0)
     lake = jl.CoupledEnv(gymnasium.make("FrozenLake-v1"))
     lake.reset()
-    with pytest.raises(ValueError, match="a snapshot of FrozenLakeEnv cannot be restored in Walk"):
+    with pytest.raises(TypeError, match=r"must be an EnvSnapshot of Walk, got .*FrozenLakeEnv"):
         env.restore(lake.snapshot())
     env.unwrapped.x = np.full(1, 100, np.float32)
     env.step(0)
-    with pytest.raises(ResetNeeded, match="query after the end of the episode"):
+    with pytest.raises(ResetNeeded, match="query outside of an episode"):
         env.query([0])
 
 
