@@ -24,7 +24,6 @@ def tabular_records(jm, rows, states, actions, horizon, rng):
         np.zeros((size, 2, horizon), np.float32),
         np.ones((size, 2, horizon), bool),
         np.zeros((size, horizon), bool),
-        np.zeros((size, horizon), bool),
         np.zeros((size, 2, horizon), np.int8),
     )
     at, act, one = np.column_stack([states, states]), actions.copy(), np.zeros(size, bool)
@@ -36,7 +35,7 @@ def tabular_records(jm, rows, states, actions, horizon, rng):
         uniform[together, 1] = uniform[together, 0]
         table = jm.starts[at] + (uniform[..., None] > cdf[at]).sum(-1)
         record.rewards[..., t] = jm.rewards[table, act]
-        record.same_state[:, t], record.merged[:, t], record.played[..., t] = together, one, act
+        record.same_state[:, t], record.played[..., t] = together, act
         at = jm.next_states[table, act]
         act = rng.integers(jm.num_actions, size=(size, 2))
         act[one, 1] = act[one, 0]
@@ -146,6 +145,6 @@ def test_bad_input():
         gap_estimates(records, [0.5], np.nan)
     with pytest.raises(ValueError, match="loadings has 1 actions"):
         gap_estimates(records, [0.5], 1.0, [1.0])
-    fields = vars(records) | {"merged": records.merged[:, :2]}
-    with pytest.raises(ValueError, match=r"merged must have shape \(M, H\) = \(4, 5\)"):
+    fields = vars(records) | {"same_state": records.same_state[:, :2]}
+    with pytest.raises(ValueError, match=r"same_state must have shape \(M, H\) = \(4, 5\)"):
         PairRecords(**fields)

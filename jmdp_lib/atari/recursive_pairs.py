@@ -41,7 +41,6 @@ class PairRecords(Arrays):
         rewards: (M, 2, H) float32 raw emulator rewards, 0 after an end.
         alive: (M, 2, H) bool: the branch made a transition at time t.
         same_state: (M, H) bool: both branches stand at the same JMDP state, and share a table.
-        merged: (M, H) bool: and play the same action: one and the same transition from here on.
         played: (M, 2, H) int8 the action of each branch, 0 after an end.
     """
 
@@ -50,7 +49,6 @@ class PairRecords(Arrays):
     rewards: Annotated[NDArray[np.float32], np.float32, "M, 2, H"]
     alive: Annotated[Flags, np.bool_, "M, 2, H"]
     same_state: Annotated[Flags, np.bool_, "M, H"]
-    merged: Annotated[Flags, np.bool_, "M, H"]
     played: Annotated[NDArray[np.int8], np.int8, "M, 2, H"]
 
 
@@ -73,13 +71,6 @@ def record_pairs(
     checks.at_least("horizon", horizon, 1)
     checks.at_least("pairs_per_state", pairs_per_state, 1)
     checks.at_least("repeats", repeats, 1)
-    for row, start in enumerate(starts):
-        try:
-            emulator_of(game).restore(start)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"starts[{row}]: {error}") from None
-        if start.over:
-            raise ValueError(f"starts[{row}]: this episode has ended")
     play = partial(_play_state, game, horizon, pairs_per_state, repeats)
     jobs = [(checks.seed_sequence(seed, row), row, start) for row, start in enumerate(starts)]
     return PairRecords.joined(in_processes(play, jobs, processes, f"{game.name} pairs"))
@@ -115,7 +106,6 @@ def _play_pair(
         if together and alive[0]:
             records.same_state[pair, t] = True
             one = one or bool(plays[t, 0] == plays[t, 1])
-            records.merged[pair, t] = one
             if not one:
                 right.restore(left.snapshot())  # the drawn table included
         for branch, env in enumerate((left, right)):
@@ -148,7 +138,6 @@ class GapEstimates:
     actions; they say nothing about other states. `experiment.gap_table` averages over states.
 
     Attributes:
-        gammas: (C,).
         state_rows, actions: (K,) and (K, 2).
         covariance: (C, K) of the estimates `variance` and `independent`: same simulations.
         mean: (C, K) E G.
@@ -157,7 +146,6 @@ class GapEstimates:
         mean_error, variance_error, independent_error: (C, K) standard errors.
     """
 
-    gammas: Floats
     state_rows: Ints
     actions: Ints
     covariance: Floats
@@ -208,7 +196,7 @@ def gap_estimates(
     means = [group_means(x, group) for x in values]
     errors = [np.sqrt(group_covariance(x, x, group)) for x in values]
     covariance = group_covariance(coupled, independent, group)
-    return GapEstimates(gammas, groups[:, 0], groups[:, 1:], covariance, *means, *errors)
+    return GapEstimates(groups[:, 0], groups[:, 1:], covariance, *means, *errors)
 
 
 def _shock_variances(
