@@ -51,7 +51,7 @@ def test_what_cannot_finish_is_not_begun(change, message):
 
 
 def test_without_the_device_nothing_is_played(tmp_path, monkeypatch):
-    monkeypatch.setattr(experiment.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(experiment.torch.cuda, "device_count", lambda: 0)
     with pytest.raises(RuntimeError, match="there is no GPU"):
         run(SMALL, 0, tmp_path / "home", "cuda", processes=1)
     assert not (tmp_path / "home").exists()

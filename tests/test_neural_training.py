@@ -188,10 +188,9 @@ def test_checkpoints_of_another_run_are_refused(tmp_path):
         with pytest.raises(ValueError, match=message):
             fit(tmp_path, replace(SMALL, **change))
     chain = tables_of(jl.coupled_reward_chain(5), cells(3)[:5])
-    with pytest.raises(ValueError, match="num_actions: 4 there, 2 here"):
-        train(chain, SMALL, tmp_path)
-    with pytest.raises(ValueError, match=r"checksum of the tables: \d+ there, \d+ here"):
-        train(grid_tables(seed=5), SMALL, tmp_path)
+    for tables in (chain, grid_tables(seed=5)):
+        with pytest.raises(ValueError, match=r"checksum of the tables: \d+ there, \d+ here"):
+            train(tables, SMALL, tmp_path)
     with pytest.raises(ValueError, match="checksum of the held-out tables: None there"):
         fit(tmp_path, held_out=grid_tables(seed=5))
     (tmp_path / "checkpoint.pt").write_bytes(b"nothing of the kind")
@@ -224,15 +223,14 @@ def test_weights_batches_and_watched_states_have_streams_of_their_own():
         ({"sigma": -1.0}, r"sigma must lie in \[0, inf\)"),
         ({"sigma": np.inf}, r"sigma must lie in \[0, inf\)"),
         ({"loadings": (1.0, np.nan)}, r"loadings\[1\] \(action 1\) = nan is not finite"),
-        ({"complete": "no"}, "complete must be True or False"),
         ({"weight_decay": np.inf}, r"weight_decay must lie in \[0, inf\)"),
         ({"hidden": 0}, "hidden must be at least 1"),
         ({"batch": 2}, "batch must be at least 4"),
-        ({"polyak": 0.0}, "polyak must be a positive finite number"),
-        ({"polyak": 1.5}, r"polyak must lie in \[0, 1\]"),
+        ({"polyak": 0.0}, r"polyak must lie in \(0, 1\]"),
+        ({"polyak": 1.5}, r"polyak must lie in \(0, 1\]"),
         ({"pair_share": 1.5}, r"pair_share must lie in \[0, 1\]"),
-        ({"learning_rate": -1.0}, "learning_rate must be a positive"),
-        ({"reward_clip": 0.0}, "reward_clip must be a positive finite number"),
+        ({"learning_rate": -1.0}, r"learning_rate must lie in \(0, inf\)"),
+        ({"reward_clip": 0.0}, r"reward_clip must lie in \(0, inf\)"),
         ({"block_weights": (1.0,)}, "block_weights must be 6 numbers"),
         ({"block_weights": (np.nan,) * 6}, r"block_weights\[0\] \(block 0\) = nan"),
         ({"save_every": 0}, "save_every must be at least 1"),
@@ -244,17 +242,15 @@ def test_bad_configurations_are_refused(wrong, message):
 
 
 def test_no_gpu_is_said_before_any_work(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(RuntimeError, match="'cuda' was asked for, but there is no GPU"):
         fit(tmp_path / "run", device="cuda")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(ValueError, match="device 'toaster' is unknown"):
-        require_device("toaster")
-    with pytest.raises(ValueError, match="device must be 'cpu' or 'cuda', got 'mps'"):
-        require_device("mps")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for unknown in ("toaster", "mps", "cuda:first", None):
+        with pytest.raises(ValueError, match=f"device {unknown!r} is unknown"):
+            require_device(unknown)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(RuntimeError, match="'cuda:3' was asked for; GPUs: 1"):
+    with pytest.raises(RuntimeError, match="'cuda:3' was asked for, but there is 1 GPU"):
         require_device("cuda:3")
 
 

@@ -23,7 +23,7 @@ steer the features of the other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
@@ -44,7 +44,10 @@ TD_BLOCKS = ("mu", "sigma_diag", "sigma_same", "sigma_cross", "sigma_pairs", "ga
 _DIMENSIONS = ("hidden", "shared_dim", "near_dim", "local_dim", "place_dim")
 _TIMES = ("steps", "actions", "log_every", "eval_every", "save_every")
 _LEAST = dict.fromkeys((*_DIMENSIONS, *_TIMES), 1) | {"batch": 4, "seed": 0}
-_SIZES = ("config", "num_actions", "observation_size")
+_WITHIN = {
+    **dict.fromkeys(("learning_rate", "final_rate", "reward_clip"), "(0, inf)"),
+    **{"polyak": "(0, 1]", "pair_share": "[0, 1]", "sigma": "[0, inf)", "weight_decay": "[0, inf)"},
+}
 _BITS = 20.0  # features in which siblings typically differ: how near is near, at the start
 
 
@@ -111,22 +114,13 @@ class Config:
             raise ValueError(f"every member must be named once, got {self.members}")
         if self.loadings is not None:
             checks.floats("loadings", self.loadings, "action")
-        if not isinstance(self.complete, bool):
-            raise ValueError(f"complete must be True or False, got {self.complete!r}")
         for name, least in _LEAST.items():
             checks.at_least(name, getattr(self, name), least)
-        for name in ("learning_rate", "final_rate", "polyak", "reward_clip"):
-            checks.positive(name, getattr(self, name))
-        for name in ("sigma", "weight_decay"):
-            checks.real(name, getattr(self, name), "[0, inf)")
-        for name in ("pair_share", "polyak"):
-            checks.probability(name, getattr(self, name))
+        for name, interval in _WITHIN.items():
+            checks.real(name, getattr(self, name), interval)
         weights = checks.floats("block_weights", self.block_weights, "block")
         if len(weights) != len(TD_BLOCKS) or min(weights) < 0:
-            raise ValueError(
-                f"block_weights must be {len(TD_BLOCKS)} numbers >= 0, for {', '.join(TD_BLOCKS)}; "
-                f"got {self.block_weights}"
-            )
+            raise ValueError(f"block_weights must be 6 numbers >= 0, for {', '.join(TD_BLOCKS)}")
 
     @property
     def members(self) -> tuple[tuple[float, str], ...]:
@@ -208,75 +202,58 @@ def policy_moments(estimate: Estimate, policy: Tensor) -> PolicyMoments:
     return PolicyMoments(value, single, merged, vbar, qbar, place)
 
 
-@dataclass(frozen=True, eq=False)
 class Network:
     """Everything of the ensemble that is not learned.
 
-    num_actions: A. observation_size: D.
+    sizes: A and D, of the actions and of an observation. rewards: mean r and variance s^2 of the
+    clipped rewards of all tables.
     gammas: (E,). local: (E,) 0 for kind "gram", 1 for others. near: (E,) 1 for kind "near".
     shock: (A,) sigma w_a.
     mean_offset, mean_scale, scale: (E,) units of mu and C, so that the outputs of the last layers
-    are near one in size at every discount.
+    are near one in size at every discount. Rewards of mean r and variance s^2 in every step give
+    returns of mean r / (1 - gamma) and variance (s^2 + shock) / (1 - gamma^2); of the shock, what
+    "local" has to learn comes a step later. Only a unit: it need not be right.
     """
 
-    config: Config
-    num_actions: int
-    observation_size: int
-    gammas: Tensor
-    local: Tensor
-    near: Tensor
-    shock: Tensor
-    mean_offset: Tensor
-    mean_scale: Tensor
-    scale: Tensor
-
-    @classmethod
-    def of(cls, tables: Tables, config: Config, device: str | torch.device = "cpu") -> Network:
-        """The ensemble that fits the tables, in units taken from their rewards.
-
-        Rewards of mean r and variance s^2 in every step give returns of mean r / (1 - gamma) and
-        variance (s^2 + shock) / (1 - gamma^2); of the shock, what "local" has to learn comes a step
-        later. Only a unit: it need not be right.
-        """
-        num_actions = tables.num_actions
-        loadings = np.ones(num_actions) if config.loadings is None else np.array(config.loadings)
-        checks.same_shape("loadings", loadings.shape, (num_actions,), "(num_actions,)")
-        rewards = np.clip(tables.rewards, -config.reward_clip, config.reward_clip)
+    def __init__(
+        self, config: Config, sizes: tuple[int, int], rewards: tuple[float, float],
+        device: str | torch.device = "cpu",
+    ) -> None:  # fmt: skip
+        self.config, self.sizes, self.rewards = config, sizes, rewards
+        self.num_actions, (mean, variance) = sizes[0], rewards
+        loadings = np.array(config.loadings or (1.0,) * self.num_actions)
+        checks.same_shape("loadings", loadings.shape, sizes[:1], "(num_actions,)")
         gamma = np.array([gamma for gamma, _ in config.members])
         local = np.array([kind != "gram" for _, kind in config.members], dtype=float)
-        spread = float(rewards.var()) + 1e-6  # rewards may all be equal
+        spread = variance + 1e-6  # rewards may all be equal
         shock = config.sigma**2 * float(np.mean(loadings**2)) * np.where(local > 0, gamma**2, 1.0)
 
         def tensor(values: object) -> Tensor:
             return torch.as_tensor(values, dtype=torch.float32, device=device)
 
-        return cls(
-            config,
-            num_actions,
-            tables.observations.shape[1],
-            gammas=tensor(gamma),
-            local=tensor(local),
-            near=tensor([float(kind == "near") for _, kind in config.members]),
-            shock=tensor(config.sigma * loadings),
-            mean_offset=tensor(rewards.mean() / (1 - gamma)),
-            mean_scale=tensor(np.sqrt(spread / (1 - gamma**2))),
-            scale=tensor((spread + shock) / (1 - gamma**2)),
-        )
+        self.gammas, self.local = tensor(gamma), tensor(local)
+        self.near = tensor([float(kind == "near") for _, kind in config.members])
+        self.shock = tensor(config.sigma * loadings)
+        self.mean_offset = tensor(mean / (1 - gamma))
+        self.mean_scale = tensor(np.sqrt(spread / (1 - gamma**2)))
+        self.scale = tensor((spread + shock) / (1 - gamma**2))
+
+    @classmethod
+    def of(cls, tables: Tables, config: Config, device: str | torch.device = "cpu") -> Network:
+        """The ensemble that fits the tables."""
+        rewards = np.clip(tables.rewards, -config.reward_clip, config.reward_clip)
+        sizes = (tables.num_actions, tables.observations.shape[1])
+        return cls(config, sizes, (float(rewards.mean()), float(rewards.var())), device)
 
     @property
     def policy(self) -> Tensor:
         """(A,) what every branch plays: uniform random actions."""
         return torch.full((self.num_actions,), 1.0 / self.num_actions, device=self.scale.device)
 
-    @property
-    def units(self) -> Params:
-        """Its tensors, by name: with config and sizes, all of it."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _SIZES}
-
     def initial(self, generator: torch.Generator) -> Params:
         """He-uniform weights, drawn on the CPU: the same for every member and device."""
         config, params = self.config, {}
-        width = 9 * self.observation_size + self.num_actions + 1  # of `ram_features`
+        width = 9 * self.sizes[1] + self.num_actions + 1  # of `ram_features`
 
         def layer(name: str, *shape: int, fan_in: float, gain: float = 6.0) -> None:
             weight = (2 * torch.rand(shape, generator=generator) - 1) * (gain / fan_in) ** 0.5
@@ -284,7 +261,7 @@ class Network:
                 member = drawn.expand(len(self.scale), *drawn.shape)
                 params[part] = member.contiguous().to(self.scale.device)
 
-        outputs = self.num_actions * sum(self._sizes)
+        outputs = self.num_actions * sum(self._outputs)
         for trunk, size in (("mean", self.num_actions), ("sigma", outputs)):
             layer(f"{trunk}_0", width, config.hidden, fan_in=width)
             layer(f"{trunk}_1", config.hidden, config.hidden, fan_in=config.hidden)
@@ -294,7 +271,7 @@ class Network:
         return params
 
     @property
-    def _sizes(self) -> tuple[int, int, int, int]:
+    def _outputs(self) -> tuple[int, int, int, int]:
         """Outputs of an action: v, q, u, d."""
         near = self.config.near_dim if "near" in self.config.kinds else 0
         return self.config.shared_dim, near, self.config.local_dim, 1
@@ -309,7 +286,7 @@ class Network:
         place = torch.baddbmm(params["place_bias"], seen, params["place"])
         mean = self.mean_offset[:, None, None] + self.mean_scale[:, None, None] * mean
         members, shape = len(out), (*batch, self.num_actions)
-        shared, near, local, own = out.reshape(members, *shape, -1).split(self._sizes, -1)
+        shared, near, local, own = out.reshape(members, *shape, -1).split(self._outputs, -1)
 
         def by_member(values: Tensor) -> Tensor:
             return values.reshape(-1, *[1] * (len(shape) + 1))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -57,25 +58,20 @@ class Trained:
         """The run in a folder as its last checkpoint has it: no tables are needed to predict."""
         place, folder = require_device(device), Path(folder)
         state = load_checkpoint(folder / "checkpoint.pt")
-        of_config = {name: state["of"][name] for name in asdict(Config())}
-        sizes = (state["of"]["num_actions"], state["of"]["observation size"])
-        units = {name: unit.to(place) for name, unit in state["units"].items()}
+        config = Config(**{name: state["of"][name] for name in asdict(Config())})
         params = {name: weight.to(place) for name, weight in state["params"].items()}
-        return Trained(Network(Config(**of_config), *sizes, **units), params, folder)
+        sizes, rewards = state["network"]
+        return Trained(Network(config, sizes, rewards, place), params, folder)
 
 
 def require_device(name: str) -> torch.device:
     """`cpu`, `cuda` or `cuda:1`, refused where it is not there."""
-    try:
-        device = torch.device(name)
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(f"device {name!r} is unknown: {error}") from None
-    if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"device must be 'cpu' or 'cuda', got {name!r}")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise RuntimeError(f"device {name!r} was asked for, but there is no GPU; use device='cpu'")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", str(name)):
+        raise ValueError(f"device {name!r} is unknown: give 'cpu', 'cuda' or, say, 'cuda:1'")
+    device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise RuntimeError(f"device {name!r} was asked for; GPUs: {torch.cuda.device_count()}")
+        count = torch.cuda.device_count() or "no"
+        raise RuntimeError(f"device {name!r} was asked for, but there is {count} GPU")
     return device
 
 
@@ -108,52 +104,45 @@ def train(
     network = Network.of(tables, config, place)
     check = None
     if held_out is not None:
-        sizes = (tables.num_actions, tables.observations.shape[1])
-        there = (held_out.num_actions, held_out.observations.shape[1])
-        checks.same_shape("held_out", there, sizes, "(num_actions, observation size)")
+        sizes = (held_out.num_actions, held_out.observations.shape[1])
+        checks.same_shape("held_out", sizes, network.sizes, "(num_actions, observation size)")
         check = Replay.of(held_out, config, place)
-    of_run = {
-        **asdict(config),
-        "num_actions": tables.num_actions,
-        "observation size": tables.observations.shape[1],
+    of_run = asdict(config) | {
         "checksum of the tables": tables.checksum,
         "checksum of the held-out tables": None if held_out is None else held_out.checksum,
     }
     run = _Run(network, Replay.of(tables, config, place), folder, of_run)
     watched = replace(config, complete=False, batch=min(config.batch, 256))
 
-    def log_sampled() -> None:
-        """A fresh batch each time, by the step's own stream: a resumed run draws the same."""
-        if check is not None:
+    def log_held_out(sampled: bool, expected: bool) -> None:
+        if check is not None and sampled:  # a resumed run draws the same batches
             stream = _generator(place, config.seed, 2, run.step)
             batch, followed = check.sample(watched, stream)
             run.log("sampled", sampled_errors(network, run.online, batch, followed, stream))
-
-    def log_expected() -> None:
-        if check is not None:
+        if check is not None and expected:
             for curve, raw in (("expected", False), ("expected_raw", True)):
                 run.log(curve, expected_errors(network, run.online, check, raw))
 
-    if not run.rows and not run.step:
-        log_sampled()
-        log_expected()
+    if not run.step:
+        log_held_out(True, True)
     bar = progress(config.steps, config.name, "step")
     bar.update(run.step)
     while run.step < config.steps:
         run.advance()
         bar.update()
-        last = run.step == config.steps
-        if run.step % config.log_every == 0 or last:
+        logged, evaluated, saved = (
+            run.step == config.steps or run.step % every == 0
+            for every in (config.log_every, config.eval_every, config.save_every)
+        )
+        if logged:
             mean = torch.stack(run.window).mean(0)
             run.window.clear()
             if not bool(mean.isfinite().all()):
                 raise FloatingPointError(f"TD errors are no longer finite at step {run.step}")
             run.log("td", mean)
-            log_sampled()
             bar.set_postfix(mu=f"{float(mean[0].mean()):.2g}", gap=f"{float(mean[-1].mean()):.2g}")
-        if run.step % config.eval_every == 0 or last:
-            log_expected()
-        if run.step % config.save_every == 0 or last:
+        log_held_out(logged, evaluated)
+        if saved:
             run.save()
     bar.close()
     run.write_metrics()
@@ -180,10 +169,6 @@ class _Run:
         self.step, self.window, self.rows = 0, list[Tensor](), list[tuple[Any, ...]]()
         self.online = network.initial(_generator(torch.device("cpu"), config.seed, 0))
         self.generator = _generator(device, config.seed, 1)
-        state = load_checkpoint(self.path) if self.path.exists() else {}
-        if state:
-            refuse_other(self.path, state["of"], of_run)
-            self.online = {name: state["params"][name].to(device) for name in self.online}
         self.target = {name: weight.clone() for name, weight in self.online.items()}
         for weight in self.online.values():
             weight.requires_grad_(True)
@@ -199,15 +184,19 @@ class _Run:
         self.weights = torch.tensor(config.block_weights, device=device)[:, None] / units**2
         self.warm_up = 3  # steps before the graph is recorded
         self.graph: torch.cuda.CUDAGraph | None = None
-        if state:
-            self._go_on(state)
+        if self.path.exists():
+            self._go_on(load_checkpoint(self.path))
 
+    @torch.no_grad()
     def _go_on(self, state: dict[str, Any]) -> None:
-        """Take everything else from a checkpoint of this run."""
+        """Take everything from a checkpoint, if it is of this run."""
+        refuse_other(self.path, state["of"], self.of_run)
         device = self.network.scale.device
         self.step, self.rows = state["step"], state["rows"]
         self.window = [blocks.to(device) for blocks in state["window"]]
-        self.target = {name: state["target"][name].to(device) for name in self.target}
+        for own, stored in ((self.online, "params"), (self.target, "target")):
+            for name, weight in own.items():
+                weight.copy_(state[stored][name])
         if self.step == self.network.config.steps:
             return
         there = state["device"]
@@ -237,7 +226,7 @@ class _Run:
             torch.save(
                 {
                     "of": dict(self.of_run),
-                    "units": self.network.units,
+                    "network": (self.network.sizes, self.network.rewards),
                     "device": self.network.scale.device.type,
                     "step": self.step,
                     "rows": self.rows,
@@ -299,7 +288,7 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise ValueError(f"{path} is not a checkpoint: {error}") from error
-    if not isinstance(state, dict) or not state.keys() >= {"of", "units", "step", "rows"}:
+    if not isinstance(state, dict) or not state.keys() >= {"of", "network", "step", "rows"}:
         raise ValueError(f"{path} is not a checkpoint of this kind of run")
     return state
 
