@@ -9,16 +9,16 @@ A layout says which coordinates i of M = (mu, Sigma) are kept, one after another
     Centred     the same with covariances in the place of second moments: the form for gaps, since
                 nothing large is subtracted at the end
 
-Each backup is written once, as a compiled target. Where the tables of a JMDP are known, `updates`
+The backup is written once, as a compiled target. Where the tables of a JMDP are known, `updates`
 runs whole stretches of eq. (28) compiled; any other simulator is queried by `backup`.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,8 +27,10 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.machine import inline
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Held
+from jmdp_lib.operators.pairs import PairOperator, policy_average
 from jmdp_lib.simulators import Simulator, checked_query
 
 Coordinate = Sequence[tuple[int, int]]
@@ -63,9 +65,13 @@ def sample_t2(
 
 @dataclass(frozen=True, eq=False)
 class Coordinates:
-    """Coordinates of the moments under a policy (S, A)."""
+    """Coordinates of the moments under a policy (S, A); the first are the means mu(s, a).
+
+    full: next actions are drawn, not averaged over. centred: they hold covariances.
+    """
 
     policy: Floats
+    full = centred = False
 
     @cached_property
     def _policy_cdf(self) -> list[list[float]]:
@@ -75,11 +81,40 @@ class Coordinates:
         """An action from pi(. | state)."""
         return bisect_right(self._policy_cdf[state], rng.random())
 
+    def second_moments(self, values: Floats) -> Floats:
+        """The coordinates with second moments, centred or not."""
+        return values + self._products(values) if self.centred else values
+
+    def covariances(self, values: Floats) -> Floats:
+        """The coordinates with covariances, centred or not."""
+        return values if self.centred else values - self._products(values)
+
+    def _products(self, values: Floats) -> Floats:
+        """What second moments exceed the covariances by, given the means in `values`."""
+        raise NotImplementedError
+
+    def backup(
+        self, simulator: Simulator, values: Floats, i: int, rng: np.random.Generator
+    ) -> float:
+        """A draw of hat T_2(M, i) through the simulator."""
+        num_actions = self.policy.shape[1]
+        s, a, t, b = _place(i, *self.policy.shape, self.full)
+        if a < 0:
+            a, b = self.choose(s, rng), self.choose(t, rng)
+        r, u, q, v = _draw(simulator, (s, a), (t, b), rng)
+        one = two = -1
+        if self.full:
+            one = two = u * num_actions + self.choose(u, rng)
+            if (s, a) != (t, b):
+                two = v * num_actions + self.choose(v, rng)
+        drawn = (i, s, a, t, b, r, u, one, q, v, two)
+        return float(_target(values, self.policy, simulator.gamma, self.centred, *drawn))
+
 
 class Full(Coordinates):
     """values (X + X * X,): mu(x) at x, Sigma(x, y) at X + x * X + y, for x = s * A + a."""
 
-    name = "full"
+    name, full = "full", True
 
     @cached_property
     def kinds(self) -> Ints:
@@ -93,59 +128,32 @@ class Full(Coordinates):
         """The coordinates of M = (mean (S, A), second (S, A, S, A))."""
         return np.concatenate([mean.ravel(), second.ravel()])
 
-    def split(self, values: Floats) -> tuple[Floats, Floats, Floats]:
-        """Views: mean (S, A), same-state entries (S, A, A), all entries (X, X)."""
+    def split(self, values: Floats) -> tuple[Floats, Floats]:
+        """Views: mean (S, A), second moments or covariances (S, A, S, A)."""
         shape, num = self.policy.shape, self.policy.size
-        second = values[num:].reshape(shape + shape)
-        return values[:num].reshape(shape), np.einsum("sasb->sab", second), second.reshape(num, num)
+        return values[:num].reshape(shape), values[num:].reshape(shape + shape)
 
-    def second_moments(self, values: Floats) -> Floats:
-        """The coordinates with second moments: as they are."""
-        return values
-
-    def covariances(self, values: Floats) -> Floats:
-        """The coordinates with covariances in the place of second moments."""
+    def _products(self, values: Floats) -> Floats:
         mean = self.split(values)[0]
-        return values - self.pack(np.zeros(mean.size), np.multiply.outer(mean, mean))
-
-    def backup(
-        self, simulator: Simulator, values: Floats, i: int, rng: np.random.Generator
-    ) -> float:
-        """A draw of hat T_2(M, i) through the simulator."""
-        num, num_actions = self.policy.size, self.policy.shape[1]
-        x, y = divmod(i - num, num) if i >= num else (i, i)
-        r, u, q, v = _draw(simulator, divmod(x, num_actions), divmod(y, num_actions), rng)
-        one = u * num_actions + self.choose(u, rng)
-        two = one if x == y else v * num_actions + self.choose(v, rng)
-        return float(_full_target(values, num, simulator.gamma, i, r, one, q, two))
+        return self.pack(np.zeros(mean.size), np.multiply.outer(mean, mean))
 
     def applied(self, jm: JMDP, values: Floats) -> Floats:
         """T_2 M, exactly, in coordinates with second moments."""
-        mean, blocks, pairs = self.split(self.covariances(values))
-        second = pairs.reshape(mean.shape * 2)
-        pair = np.einsum("sa,satb,tb->st", self.policy, second, self.policy, optimize=True)
-        new, same = _same_state_t2(jm, self.policy, mean, blocks, pair)
-        moved = jm.gamma**2 * (jm.transitions @ (jm.transitions @ pair).T).T.reshape(second.shape)
-        np.einsum("sasb->sab", moved)[...] = same
-        return self.pack(new, moved + np.multiply.outer(new, new))
+        operator = PairOperator(jm, self.policy)
+        new = operator.apply(operator.centre(*self.split(values)))
+        return self.pack(new.mean, new.second)
 
     def read(self, values: Floats) -> tuple[Floats, Floats, Held]:
         """Mean (S, A), covariance blocks (S, A, A), and all of Sigma."""
-        mean, blocks, _ = self.split(self.covariances(values))
-        second = values[mean.size :].reshape(mean.shape * 2)
-        return mean.copy(), blocks.copy(), Held(second.copy())
-
-    @property
-    def updates(self) -> Callable[..., None]:
-        """The compiled recursion, for known tables."""
-        return _full_updates
+        mean, covariance = self.split(self.covariances(values))
+        second = self.split(values)[1].copy()
+        return mean.copy(), np.einsum("sasb->sab", covariance).copy(), Held(second)
 
 
 class Collapsed(Coordinates):
     """values: mu (S, A), Sigma of one state (S, A, A), W (S, S) between states."""
 
     name = "collapsed"
-    centred = False
 
     @cached_property
     def kinds(self) -> Ints:
@@ -159,10 +167,12 @@ class Collapsed(Coordinates):
     def pack(self, mean: Floats, second: Floats) -> Floats:
         """The coordinates of M = (mean (S, A), second (S, A, S, A))."""
         cross = np.einsum("sa,satb,tb->st", self.policy, second, self.policy)
+        flat = self._join(mean, np.einsum("sasb->sab", second), cross)
+        return flat - self._products(flat) if self.centred else flat
+
+    def _join(self, mean: Floats, same: Floats, cross: Floats) -> Floats:
         np.fill_diagonal(cross, 0.0)
-        same = np.einsum("sasb->sab", second)
-        flat = np.concatenate([mean.ravel(), same.ravel(), cross.ravel()])
-        return flat - self._products(mean) if self.centred else flat
+        return np.concatenate([mean.ravel(), same.ravel(), cross.ravel()])
 
     def split(self, values: Floats) -> tuple[Floats, Floats, Floats]:
         """Views: mean (S, A), same-state entries (S, A, A), entries between states (S, S)."""
@@ -171,48 +181,21 @@ class Collapsed(Coordinates):
         blocks = same.reshape(num_states, num_actions, num_actions)
         return mean.reshape(self.policy.shape), blocks, cross.reshape(num_states, num_states)
 
-    def second_moments(self, values: Floats) -> Floats:
-        """The coordinates with second moments, centred or not."""
-        return values + self._products(self.split(values)[0]) if self.centred else values
-
-    def covariances(self, values: Floats) -> Floats:
-        """The coordinates with covariances, centred or not."""
-        return values if self.centred else values - self._products(self.split(values)[0])
-
-    def _products(self, mean: Floats) -> Floats:
-        """What second moments exceed the covariances by."""
+    def _products(self, values: Floats) -> Floats:
+        mean = self.split(values)[0]
         value = (self.policy * mean).sum(1)
-        between = np.outer(value, value) * ~np.eye(len(value), dtype=bool)
         same = mean[:, :, None] * mean[:, None, :]
-        return np.concatenate([np.zeros(mean.size), same.ravel(), between.ravel()])
-
-    def backup(
-        self, simulator: Simulator, values: Floats, i: int, rng: np.random.Generator
-    ) -> float:
-        """A draw of hat T_2(M, i) through the simulator."""
-        s, a, t, b = _collapsed_place(i, *self.policy.shape)
-        if a < 0:
-            a, b = self.choose(s, rng), self.choose(t, rng)
-        r, u, q, v = _draw(simulator, (s, a), (t, b), rng)
-        drawn: Any = (i, s, a, t, b, r, u, q, v)
-        return float(_collapsed_target(values, self.policy, simulator.gamma, self.centred, *drawn))
+        return self._join(np.zeros(mean.size), same, np.outer(value, value))
 
     def applied(self, jm: JMDP, values: Floats) -> Floats:
         """T_2 M, exactly, in coordinates with second moments."""
         mean, blocks, cross = self.split(self.covariances(values))
         pair = cross.copy()
         np.fill_diagonal(pair, np.einsum("sa,sab,sb->s", self.policy, blocks, self.policy))
-        new, same = _same_state_t2(jm, self.policy, mean, blocks, pair)
-
-        def step(laws: Floats) -> Floats:
-            """P laws, for the chain P of the policy."""
-            after = (jm.transitions @ laws).reshape(*mean.shape, -1)
-            return np.einsum("sa,sat->st", self.policy, after)
-
-        moved = jm.gamma**2 * step(step(pair).T).T
-        np.fill_diagonal(moved, 0.0)
-        flat = np.concatenate([new.ravel(), same.ravel(), moved.ravel()])
-        return flat + self._products(new)
+        chain = policy_average(self.policy) @ jm.transitions
+        moved = jm.gamma**2 * (chain @ (chain @ pair).T).T
+        flat = self._join(*PairOperator(jm, self.policy).same_state(mean, blocks, pair), moved)
+        return flat + self._products(flat)
 
     def read(self, values: Floats) -> tuple[Floats, Floats, Held]:
         """Mean (S, A) and covariance blocks (S, A, A); there is no more."""
@@ -220,41 +203,14 @@ class Collapsed(Coordinates):
         mean, blocks, _ = self.split(self.covariances(values))
         return mean.copy(), blocks.copy(), Held(None, absent=absent)
 
-    @property
-    def updates(self) -> Callable[..., None]:
-        """The compiled recursion, for known tables."""
-        return partial(_collapsed_updates, self.centred)
-
 
 class Centred(Collapsed):
     """`Collapsed` with covariances."""
 
-    name = "centred"
-    centred = True
+    name, centred = "centred", True
 
 
 LAYOUTS: dict[str, Any] = {"full": Full, "collapsed": Collapsed, "centred": Centred}
-
-
-def _same_state_t2(
-    jm: JMDP, policy: Floats, mean: Floats, blocks: Floats, pair: Floats
-) -> tuple[Floats, Floats]:
-    """T_2 on means (S, A) and on covariances of one state (S, A, A), as `pairs` centres it.
-
-    pair: (S, S), the policy averages of all covariances.
-    """
-    gamma, x = jm.gamma, jm.next_states
-    value = (policy * mean).sum(1)
-    own = np.einsum("saa->sa", blocks) + (mean - value[:, None]) ** 2
-    single = (policy * own).sum(1)
-    targets = jm.rewards + gamma * value[x]
-    new = jm.averaging @ targets
-    targets -= new[jm.table_states]
-    joint = targets[:, :, None] * targets[:, None, :]
-    joint += gamma**2 * pair[x[:, :, None], x[:, None, :]]
-    same = (jm.averaging @ joint.reshape(len(x), -1)).reshape(blocks.shape)
-    np.einsum("saa->sa", same)[...] = jm.averaging @ (targets**2 + gamma**2 * single[x])
-    return new, same
 
 
 def _draw(
@@ -271,59 +227,23 @@ def _draw(
     return float(first[0]), first[1], float(second[0]), second[1]  # the compiled targets' types
 
 
-@njit(nogil=True, cache=True)
-def _full_target(
-    values: Any, num: int, gamma: float, i: int, r: float, one: int, q: float, two: int
-) -> float:
-    """hat T_2(M, i) from rewards r, q and next state-actions one, two; equal in one branch."""
-    if i < num:
-        return r + gamma * values[one]
-    target = r * q + gamma * (r * values[two] + q * values[one])
-    return target + gamma * gamma * values[num + one * num + two]
-
-
-@njit(nogil=True, cache=True)
-def _full_updates(
-    rng: Any, count: int, values: Any, visits: Any, scale: float, power: float, threshold: Any,
-    cell: Any, gamma: float, policy: Any, policy_cdf: Any, starts: Any, table_cdf: Any,
-    rewards: Any, next_states: Any,
-) -> None:  # fmt: skip
-    """`count` updates of eq. (28) in the layout `Full`, in place."""
-    num_actions = policy.shape[1]
-    num = policy.size
-    for _ in range(count):
-        i = cell[pick_cell(rng, 0, threshold.size, threshold)]
-        x = (i - num) // num if i >= num else i
-        y = (i - num) % num if i >= num else i
-        s, t = x // num_actions, y // num_actions
-        k = pick(rng, table_cdf, starts[s], starts[s + 1])
-        r, u = rewards[k, x % num_actions], next_states[k, x % num_actions]
-        one = pick(rng, policy_cdf, u * num_actions, (u + 1) * num_actions)
-        q, two = r, one
-        if x != y:
-            if s != t:
-                k = pick(rng, table_cdf, starts[t], starts[t + 1])
-            q, v = rewards[k, y % num_actions], next_states[k, y % num_actions]
-            two = pick(rng, policy_cdf, v * num_actions, (v + 1) * num_actions)
-        target = _full_target(values, num, gamma, i, r, one, q, two)
-        visits[i] += 1
-        values[i] += scale * float(visits[i]) ** -power * (target - values[i])
-
-
-@njit(nogil=True, cache=True)
-def _collapsed_place(i: int, size: int, num_actions: int) -> tuple[int, int, int, int]:
+@inline
+def _place(i: int, size: int, num_actions: int, full: bool) -> tuple[int, int, int, int]:
     """(s, a, t, b) of a coordinate; a and b are -1 where the policy draws them, for W(s, t)."""
-    pair = i - size * num_actions
-    if pair < 0:
-        return i // num_actions, i % num_actions, i // num_actions, i % num_actions
-    cross = pair - size * num_actions * num_actions
-    if cross >= 0:
+    num = size * num_actions
+    x = y = i
+    if i >= num and full:
+        x, y = (i - num) // num, (i - num) % num
+    elif i >= num + num * num_actions:
+        cross = i - num - num * num_actions
         return cross // size, -1, cross % size, -1
-    s = pair // (num_actions * num_actions)
-    return s, pair // num_actions % num_actions, s, pair % num_actions
+    elif i >= num:
+        x = (i - num) // num_actions
+        y = x - x % num_actions + (i - num) % num_actions
+    return x // num_actions, x % num_actions, y // num_actions, y % num_actions
 
 
-@njit(nogil=True, cache=True)
+@inline
 def _mean_at(values: Any, policy: Any, u: int) -> float:
     """m(u) = E mu(u, A)."""
     total, num_actions = 0.0, policy.shape[1]
@@ -332,7 +252,7 @@ def _mean_at(values: Any, policy: Any, u: int) -> float:
     return total
 
 
-@njit(nogil=True, cache=True)
+@inline
 def _pair_at(values: Any, policy: Any, u: int, v: int) -> float:
     """W(u, v): kept between states, an average of the block at one."""
     size, num_actions = policy.shape
@@ -347,7 +267,7 @@ def _pair_at(values: Any, policy: Any, u: int, v: int) -> float:
     return total
 
 
-@njit(nogil=True, cache=True)
+@inline
 def _single_at(values: Any, policy: Any, centred: bool, u: int, mean: float) -> float:
     """D(u) = E Sigma(u, A, u, A), or from covariances Var Z(u, A); mean: m(u)."""
     total, spread, num_actions = 0.0, 0.0, policy.shape[1]
@@ -359,23 +279,28 @@ def _single_at(values: Any, policy: Any, centred: bool, u: int, mean: float) -> 
     return total + spread
 
 
-@njit(nogil=True, cache=True)
-def _collapsed_target(
+@inline
+def _target(
     values: Any, policy: Any, gamma: float, centred: bool, i: int, s: int, a: int, t: int, b: int,
-    r: float, u: int, q: float, v: int,
+    r: float, u: int, one: int, q: float, v: int, two: int,
 ) -> float:  # fmt: skip
-    """hat T_2(M, i), next actions averaged over; (s, a) earned r and moved to u, (t, b) q and v.
+    """hat T_2(M, i): (s, a) earned r and moved to u, (t, b) earned q and moved to v.
+
+    one, two: the next state-actions of the layout `Full`; -1 where they are averaged over.
 
     centred: with y = R + gamma m(S') the target of a block is (y_a - mu_a)(y_b - mu_b) +
     gamma^2 c(S'_a, S'_b), and of a cross coordinate its second term alone. Its bias is a product of
     two mean errors and so vanishes first; its noise is that of a covariance, however large the
     means are.
     """
-    here = _mean_at(values, policy, u)
-    if i < policy.size:
+    num = policy.size
+    here = values[one] if one >= 0 else _mean_at(values, policy, u)
+    if i < num:
         return r + gamma * here
-    there = _mean_at(values, policy, v)
-    if s == t and a == b:
+    there = values[two] if two >= 0 else _mean_at(values, policy, v)
+    if one >= 0:
+        later = values[num + one * num + two]
+    elif s == t and a == b:
         later = _single_at(values, policy, centred, u, here)
     else:
         later = _pair_at(values, policy, u, v)
@@ -388,26 +313,31 @@ def _collapsed_target(
     return target + gamma * gamma * later
 
 
-@njit(nogil=True, cache=True)
-def _collapsed_updates(
-    centred: bool, rng: Any, count: int, values: Any, visits: Any, scale: float, power: float,
-    threshold: Any, cell: Any, gamma: float, policy: Any, policy_cdf: Any, starts: Any,
-    table_cdf: Any, rewards: Any, next_states: Any,
+@njit(nogil=True, cache=True, error_model="numpy")
+def updates(
+    rng: Any, count: int, values: Any, visits: Any, full: bool, centred: bool, scale: float,
+    power: float, threshold: Any, cell: Any, gamma: float, policy: Any, policy_cdf: Any,
+    starts: Any, table_cdf: Any, rewards: Any, next_states: Any,
 ) -> None:  # fmt: skip
-    """`count` updates of eq. (28) in the layout `Collapsed` or `Centred`, in place."""
+    """`count` updates of eq. (28) in place, for known tables."""
     size, num_actions = policy.shape
     for _ in range(count):
         i = cell[pick_cell(rng, 0, threshold.size, threshold)]
-        s, a, t, b = _collapsed_place(i, size, num_actions)
+        s, a, t, b = _place(i, size, num_actions, full)
         if a < 0:
             a = pick(rng, policy_cdf, s * num_actions, (s + 1) * num_actions) - s * num_actions
             b = pick(rng, policy_cdf, t * num_actions, (t + 1) * num_actions) - t * num_actions
         k = j = pick(rng, table_cdf, starts[s], starts[s + 1])
+        u, one, two = next_states[k, a], -1, -1
+        if full:
+            one = two = pick(rng, policy_cdf, u * num_actions, (u + 1) * num_actions)
         if s != t:
             j = pick(rng, table_cdf, starts[t], starts[t + 1])
-        r, u = rewards[k, a], next_states[k, a]
-        q, v = rewards[j, b], next_states[j, b]
-        target = _collapsed_target(values, policy, gamma, centred, i, s, a, t, b, r, u, q, v)
+        v = next_states[j, b]
+        if full and (s != t or a != b):
+            two = pick(rng, policy_cdf, v * num_actions, (v + 1) * num_actions)
+        r, q = rewards[k, a], rewards[j, b]
+        target = _target(values, policy, gamma, centred, i, s, a, t, b, r, u, one, q, v, two)
         visits[i] += 1
         values[i] += scale * float(visits[i]) ** -power * (target - values[i])
 

@@ -86,28 +86,35 @@ class PairOperator:
 
     def apply(self, state: PairState) -> PairState:
         """T_2."""
-        jm, gamma, average = self.jm, self.jm.gamma, self._policy_average
-        value = (self.policy * state.mean).sum(1)  # m
-        spread = (state.mean - value[:, None]) ** 2
-        own = np.einsum("sasa->sa", state.covariance)
-        single = np.einsum("sa,sa->s", self.policy, own + spread)  # v
-        side = self.policy.size
+        average, side = self._policy_average, self.policy.size
         pair = (average @ (average @ state.covariance.reshape(side, side)).T).T  # c
-
-        targets = jm.rewards + gamma * value[jm.next_states]  # (T, A), y
-        mean = jm.averaging @ targets
-        deviations = targets - mean[jm.table_states]
+        mean, blocks = self.same_state(state.mean, state.blocks, pair)
         moved = self._transitions @ (self._transitions @ pair).T
-        covariance = gamma**2 * moved.T.reshape(state.covariance.shape)
-        if not self.independent:
-            x = jm.next_states
-            joint = deviations[:, :, None] * deviations[:, None, :]
-            joint += gamma**2 * pair[x[:, :, None], x[:, None, :]]
-            blocks = np.einsum("sasb->sab", covariance)
-            blocks[...] = (jm.averaging @ joint.reshape(len(x), -1)).reshape(blocks.shape)
-        variance = jm.averaging @ (deviations**2 + gamma**2 * single[jm.next_states])
-        np.einsum("sasa->sa", covariance)[...] = variance
+        covariance = self.jm.gamma**2 * moved.T.reshape(state.covariance.shape)
+        if self.independent:
+            np.einsum("sasa->sa", covariance)[...] = np.einsum("saa->sa", blocks)
+        else:
+            np.einsum("sasb->sab", covariance)[...] = blocks
         return PairState(mean, covariance)
+
+    def same_state(self, mean: Floats, blocks: Floats, pair: Floats) -> tuple[Floats, Floats]:
+        """T_2 on means (S, A) and on the covariances (S, A, A) of actions that share their table.
+
+        pair: (S, S), c.
+        """
+        jm, gamma, x = self.jm, self.jm.gamma, self.jm.next_states
+        value = (self.policy * mean).sum(1)  # m
+        own = np.einsum("saa->sa", blocks) + (mean - value[:, None]) ** 2
+        single = np.einsum("sa,sa->s", self.policy, own)  # v
+        targets = jm.rewards + gamma * value[x]  # (T, A), y
+        new = jm.averaging @ targets
+        deviations = targets - new[jm.table_states]
+        joint = deviations[:, :, None] * deviations[:, None, :]
+        joint += gamma**2 * pair[x[:, :, None], x[:, None, :]]
+        same = (jm.averaging @ joint.reshape(len(x), -1)).reshape(blocks.shape)
+        variance = jm.averaging @ (deviations**2 + gamma**2 * single[x])
+        np.einsum("saa->sa", same)[...] = variance
+        return new, same
 
     def distance(self, new: PairState, old: PairState) -> float:
         """||new - old||_lambda over all coordinates."""

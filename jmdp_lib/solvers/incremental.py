@@ -27,6 +27,7 @@ from jmdp_lib.operators.backups import (
     alias_tables,
     cells,
     cumulative,
+    updates,
 )
 from jmdp_lib.simulators import Simulator, check_simulator
 from jmdp_lib.solvers.fixed_point import Solution
@@ -232,11 +233,12 @@ def updater(
     """A function that makes `count` updates in place."""
     threshold, alias = alias_tables(np.array([0, weights.size]), weights)
     cell = cells(alias)
-    if isinstance(simulator, JMDP) and hasattr(layout, "updates"):
+    if isinstance(simulator, JMDP) and layout.name in LAYOUTS:
         jm, cdf = simulator, np.cumsum(layout.policy, axis=1).ravel()
+        steps = (layout.full, layout.centred, step.scale, step.power, threshold, cell, jm.gamma)
         tables = (jm.starts, cumulative(jm.starts, jm.probs), jm.rewards, jm.next_states)
-        fixed = (step.scale, step.power, threshold, cell, jm.gamma, layout.policy, cdf, *tables)
-        return lambda count: layout.updates(rng, count, values, visits, *fixed)
+        known: Any = (*steps, layout.policy, cdf, *tables)
+        return lambda count: updates(rng, count, values, visits, *known)
 
     def update(count: int) -> None:
         for _ in range(count):
