@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numbers
-import operator
 import random
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
@@ -28,16 +27,14 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Seed = int | Sequence[int] | np.random.SeedSequence
 
-_PLAIN, _INT = (list, tuple, range), {int}
-
 
 def floats(name: str, values: ArrayLike, *axes: str, **sizes: int | None) -> Floats:
     """A finite float64 copy of `values`; a bad entry is named.
 
     Axes are named in order, those whose size is known as keywords: `state=num_states`.
     """
-    array = _array(name, values, "fiub", axes, sizes).astype(np.float64)
-    refuse(name, array, ~np.isfinite(array), "is not finite", (*axes, *sizes))
+    array = _array(name, values, "fiub", dict.fromkeys(axes) | sizes).astype(np.float64)
+    refuse(name, array, ~np.isfinite(array), "is not finite", [*axes, *sizes])
     return array
 
 
@@ -45,27 +42,25 @@ def integers(
     name: str, values: ArrayLike, *axes: str, below: int | None = None, **sizes: int | None
 ) -> Ints:
     """An int64 copy of `values`, in range(below) if given; floats are refused even where whole."""
-    array = _array(name, values, "iu", axes, sizes).astype(np.int64)
+    array = _array(name, values, "iu", dict.fromkeys(axes) | sizes).astype(np.int64)
     if below is not None:
         outside = (array < 0) | (array >= below)
-        refuse(name, array, outside, f"is not in range({below})", (*axes, *sizes))
+        refuse(name, array, outside, f"is not in range({below})", [*axes, *sizes])
     return array
 
 
 def distributions(name: str, values: ArrayLike, *axes: str, **sizes: int | None) -> Floats:
     """A copy of `values` whose last axis holds probability vectors."""
     array = floats(name, values, *axes, **sizes)
-    names = (*axes, *sizes)
-    refuse(name, array, array < 0, "is negative", names)
+    refuse(name, array, array < 0, "is negative", [*axes, *sizes])
     totals: Floats = array.sum(-1)
-    sums_to_one(name, values, totals, names[:-1])
+    sums_to_one(name, values, totals, [*axes, *sizes][:-1])
     return array / totals[..., None]
 
 
 def sums_to_one(name: str, probs: ArrayLike, totals: Floats, axes: Sequence[str]) -> None:
     """Refuse totals of probabilities that are not one, as exactly as their type can say it."""
-    kind = np.asarray(probs).dtype
-    tolerance = 1e-5 if kind.kind == "f" and kind.itemsize < 8 else 1e-9
+    tolerance = 1e-5 if np.asarray(probs).dtype in (np.float16, np.float32) else 1e-9
     refuse(f"sum of {name}", totals, np.abs(totals - 1.0) > tolerance, "is not one", axes)
 
 
@@ -87,12 +82,11 @@ def frozen(array: NDArray[Any]) -> Any:
 
 def refuse(name: str, array: NDArray[Any], bad: Any, why: str, axes: Sequence[str]) -> None:
     """Name the first bad entry: `rewards[3, 0, 1] (state 3, table 0, action 1) = nan ...`."""
-    if not bad.any():
-        return
-    index = tuple(int(i) for i in np.argwhere(bad)[0]) if np.ndim(bad) else ()
-    label = f"[{', '.join(map(str, index))}]" if index else ""
-    meaning = ", ".join(f"{axis} {i}" for axis, i in zip(axes, index, strict=True))
-    raise ValueError(f"{name}{label}{f' ({meaning})' if meaning else ''} = {array[index]} {why}")
+    if bad.any():
+        first = np.argwhere(bad)[0].tolist()
+        meaning = ", ".join(f"{axis} {i}" for axis, i in zip(axes, first, strict=True))
+        label = f"{first} ({meaning})" if first else ""
+        raise ValueError(f"{name}{label} = {array[tuple(first)]} {why}")
 
 
 def same_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...], meaning: str) -> None:
@@ -113,10 +107,7 @@ def probability(name: str, value: float) -> float:
 
 def real(name: str, value: Any, within: str = "") -> float:
     """A real number as a float; `within` is an interval such as "(0, inf]"."""
-    value = _scalar(value)
-    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
-        raise ValueError(f"{name} must be a real number, got {value!r}")
-    number = float(value)
+    number = float(_number(name, value, numbers.Real, "a real number", ValueError))
     if within:
         low, high = (float(end) for end in within[1:-1].split(","))
         above = number >= low if within[0] == "[" else number > low
@@ -127,14 +118,12 @@ def real(name: str, value: Any, within: str = "") -> float:
 
 def positive(name: str, value: float) -> float:
     """A finite float above zero."""
-    if not (np.isfinite(real(name, value)) and value > 0):
-        raise ValueError(f"{name} must be a positive finite number, got {value!r}")
-    return float(value)
+    return real(name, value, "(0, inf)")
 
 
 def at_least(name: str, value: int, least: int) -> int:
     """An integer (numpy's too, but no bool and no float) that is not below `least`."""
-    number = _integer(name, value, ValueError)
+    number = int(_number(name, value, numbers.Integral, "an integer", ValueError))
     if number < least:
         raise ValueError(f"{name} must be at least {least}, got {number}")
     return number
@@ -142,24 +131,20 @@ def at_least(name: str, value: int, least: int) -> int:
 
 def index(name: str, value: int, size: int) -> int:
     """An integer in range(size), or an IndexError; negative indices and bools are refused."""
-    number = _integer(name, value, IndexError)
+    if type(value) is int and 0 <= value < size:  # most are, and cost next to nothing
+        return value
+    number = int(_number(name, value, numbers.Integral, "an integer", IndexError))
     if not 0 <= number < size:
         raise IndexError(f"{name} {number} is out of range: there are {size}")
     return number
 
 
-def _integer(name: str, value: Any, error: type[Exception]) -> int:
-    try:
-        if isinstance(value, bool | np.bool_):
-            raise TypeError
-        return operator.index(_scalar(value))
-    except TypeError:
-        raise error(f"{name} must be an integer, got {value!r}") from None
-
-
-def _scalar(value: Any) -> Any:
-    """The number in an array without axes, of numpy's or another library's."""
-    return value.item() if getattr(value, "shape", None) == () else value
+def _number(name: str, value: Any, kind: type, what: str, error: type[Exception]) -> Any:
+    """A number of this kind, no bool; an array without axes (numpy's, torch's) will do."""
+    number = value.item() if getattr(value, "shape", None) == () else value
+    if isinstance(number, bool) or not isinstance(number, kind):
+        raise error(f"{name} must be {what}, got {value!r}")
+    return number
 
 
 def seed_sequence(seed: Any, *key: int) -> np.random.SeedSequence:
@@ -205,13 +190,10 @@ def _global_generators() -> tuple[Any, ...]:
 
 def distinct_actions(actions: Sequence[int], num_actions: int) -> list[int]:
     """The actions of a query (Definition 4.1): at least one, all known, no two alike."""
-    if isinstance(actions, _PLAIN) and set(map(type, actions)) == _INT:  # most are: no array made
-        known = set(actions)
-        if len(known) == len(actions) and min(known) >= 0 and max(known) < num_actions:
-            return list(actions)
-    if np.ndim(actions) != 1:
-        raise ValueError(f"actions must be a sequence of actions, got {actions!r}")
-    checked = [index("action", a, num_actions) for a in actions]
+    try:
+        checked = [index("action", a, num_actions) for a in actions]
+    except TypeError:
+        raise ValueError(f"actions must be a sequence of actions, got {actions!r}") from None
     if not checked or len(set(checked)) < len(checked):
         raise ValueError(f"actions must be at least one action, all distinct, got {checked}")
     return checked
@@ -259,19 +241,13 @@ def as_array(name: str, values: ArrayLike) -> NDArray[Any]:
         raise ValueError(f"{name} must be an array, got a ragged list") from None
 
 
-def _array(
-    name: str, values: ArrayLike, kinds: str, axes: tuple[str, ...], sizes: dict[str, int | None]
-) -> NDArray[Any]:
-    """`values` as an array of these dtype kinds, with these axes, not empty."""
-    array, axes = as_array(name, values), (*axes, *sizes)
-    if array.ndim != len(axes):
-        expected = f"{len(axes)} axes ({', '.join(axes)})"
-        raise ValueError(f"{name} must have {expected}, got shape {array.shape}")
-    if array.size == 0:
-        raise ValueError(f"{name} must not be empty, got shape {array.shape}")
-    known = zip(map(sizes.get, axes), array.shape, strict=True)
-    wanted = tuple(found if size is None else size for size, found in known)
-    same_shape(name, array.shape, wanted, f"({', '.join(axes)})")
+def _array(name: str, values: ArrayLike, kinds: str, sizes: dict[str, int | None]) -> NDArray[Any]:
+    """`values` as an array of these dtype kinds, with these axes (None: of any size), not empty."""
+    array = as_array(name, values)
+    wanted = [m if n is None else n for n, m in zip(sizes.values(), array.shape, strict=False)]
+    if array.ndim != len(sizes) or array.shape != tuple(wanted) or array.size == 0:
+        axes = ", ".join(axis if n is None else f"{axis} = {n}" for axis, n in sizes.items())
+        raise ValueError(f"{name} must have shape ({axes}) and not be empty, got {array.shape}")
     if array.dtype.kind not in kinds:
         holding = "real numbers" if "f" in kinds else "integers"
         raise ValueError(f"{name} must hold {holding}, got dtype {array.dtype}")

@@ -428,7 +428,7 @@ def test_a_wrong_reward_bound_is_refused_before_any_query():
     jm, policy = small_problem()
     simulator = Broken(jm, lambda m: pytest.fail("queried"))
     simulator.reward_bound = -1.0
-    with pytest.raises(ValueError, match=r"simulator\.reward_bound must be a positive"):
+    with pytest.raises(ValueError, match=r"simulator\.reward_bound must lie in"):
         jl.incremental_jipe2(simulator, policy, 10)
 
 

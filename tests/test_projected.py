@@ -312,7 +312,7 @@ UNIFORM = jl.uniform_policy(GRID)
         ({"features": np.ones((4, 4, 2))}, "features have rank 1 < d = 2.*column"),
         ({"features": np.zeros((4, 4, 1))}, "column of zeros"),
         ({"features": np.ones((4, 3, 1))}, "features must have shape"),
-        ({"features": np.ones((4, 4))}, "features must have 3 axes"),
+        ({"features": np.ones((4, 4))}, "features must have shape"),
         ({"features": jl.random_features(GRID, 17)}, "rank 16 < d = 17"),
         ({"weights": "stationary"}, "not lead from state 0 to 1 and back .Assumption B.2"),
         ({"weights": "even"}, "weights must be one of"),

@@ -81,7 +81,7 @@ def test_gaps_below_the_truncation_have_no_sign():
     [
         ([(0, 1, 4)], 10, "action 4"),
         ([(9, 1, 0)], 10, "state 9"),
-        ([(0, 1)], 10, r"gaps must have shape \(gap, .* = \(1, 3\)"),
+        ([(0, 1)], 10, r"gaps must have shape \(gap, .* = 3\)"),
         ([(0, 1, 0.5)], 10, "gaps must hold integers"),
         ([(0, 1, 0)], 2, "num_pairs"),
     ],
