@@ -7,17 +7,19 @@ fills that in. It is a function
 
 where `laws[a]` holds the probabilities of action a's outcomes, in an order that means something:
 from the worst outcome to the best (`JMDP.from_mdp`), or as you list them (`JMDP.from_outcomes`);
-`table_probs` (K,) the probabilities of the joint
-tables and `outcomes` (K, A) which outcome each action gets in each table. Write your own in the
-same form and hand it to `JMDP.from_mdp`; its marginals are checked there.
+`table_probs` (K,) are the probabilities of the joint tables, and `outcomes` (K, A) says which
+outcome each action gets in each table. Write your own in the same form and hand it to
+`JMDP.from_mdp`; its marginals are checked there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
@@ -36,15 +38,14 @@ def quantile(laws: Sequence[Floats], flipped: Sequence[int] = ()) -> tuple[Float
     cdfs = [np.cumsum(law)[:-1] for law in laws]  # the inner breakpoints; the last one is 1
     inner = [1.0 - cdf if a in flipped else cdf for a, cdf in enumerate(cdfs)]
     cuts = np.sort(np.concatenate([[0.0, 1.0], *inner]))
-    left, right = cuts[:-1], cuts[1:]
-    keep = right - left > _SLIVER
-    middle = (left + right)[keep] / 2
+    widths = np.diff(cuts)
+    keep = widths > _SLIVER
+    middle = (cuts[:-1] + cuts[1:])[keep] / 2
     outcomes = [
         np.searchsorted(cdf, 1.0 - middle if a in flipped else middle, side="right")
         for a, cdf in enumerate(cdfs)
     ]
-    probs = (right - left)[keep]
-    return probs / probs.sum(), np.stack(outcomes, axis=1)
+    return widths[keep] / widths[keep].sum(), np.stack(outcomes, axis=1)
 
 
 def antithetic(laws: Sequence[Floats]) -> tuple[Floats, Ints]:
@@ -57,22 +58,17 @@ def antithetic(laws: Sequence[Floats]) -> tuple[Floats, Ints]:
 NAMED: dict[str, Coupling] = {"quantile": quantile, "antithetic": antithetic}
 
 
-def named(coupling: str | Coupling) -> Coupling:
-    """A coupling by name, or a user's own function as it is."""
-    if not callable(coupling) and coupling not in NAMED:
-        raise ValueError(
-            f"coupling must be a function or one of {sorted(NAMED)}, got {coupling!r}; independent "
-            'actions need no tables: pass coupling="independent" to jipe2, jipe or simulate_pairs'
-        )
-    return coupling if callable(coupling) else NAMED[coupling]
-
-
 def couple(coupling: str | Coupling, state: int, laws: Sequence[Floats]) -> tuple[Floats, Ints]:
     """The tables of a state: probabilities (K,) and outcomes (K, A).
 
     A coupling may only join what is there, so every action's marginal law must come back.
     """
-    function = named(coupling)
+    function = coupling if callable(coupling) else NAMED.get(coupling)
+    if function is None:
+        raise ValueError(
+            f"coupling must be a function or one of {sorted(NAMED)}, got {coupling!r}; independent "
+            'actions need no tables: pass coupling="independent" to jipe2, jipe or simulate_pairs'
+        )
     try:
         probs, picks = function(laws)
         probs = checks.floats("probabilities", probs, "table")
@@ -80,8 +76,7 @@ def couple(coupling: str | Coupling, state: int, laws: Sequence[Floats]) -> tupl
         outside = (picks < 0) | (picks >= [law.size for law in laws])
         checks.refuse("outcomes", picks, outside, "does not exist", ["table", "action"])
         for a, law in enumerate(laws):
-            marginal = np.bincount(picks[:, a], probs, law.size)
-            if np.any(probs < 0) or np.abs(marginal - law).max() > 1e-9:
+            if np.abs(np.bincount(picks[:, a], probs, law.size) - law).max() > 1e-9:
                 raise ValueError(f"the marginal law of action {a} is not kept")
     except Exception as error:
         raise ValueError(
@@ -97,24 +92,24 @@ def dependent_actions(probs: Floats, outcomes: Floats) -> tuple[int, ...] | None
     independent where three are not.
     """
     num_actions = outcomes.shape[1]
-    columns = [
-        np.unique(outcomes[:, a], axis=0, return_inverse=True)[1].ravel()
-        for a in range(num_actions)
-    ]
-    labels = np.stack(columns, axis=1)
+    labels = np.stack([_labels(outcomes[:, a]) for a in range(num_actions)], axis=1)
     if _is_product(probs, labels):
         return None
-    subsets = (c for size in range(2, num_actions) for c in combinations(range(num_actions), size))
-    found = (actions for actions in subsets if not _is_product(probs, labels[:, actions]))
-    return next(found, tuple(range(num_actions)))
+    sizes = range(2, num_actions + 1)
+    subsets = (actions for m in sizes for actions in combinations(range(num_actions), m))
+    return next(actions for actions in subsets if not _is_product(probs, labels[:, actions]))
 
 
 def _is_product(probs: Floats, labels: Ints) -> bool:
-    """Whether the joint law of the outcome labels (K, m) is the product of its marginals."""
-    support, inverse = np.unique(labels, axis=0, return_inverse=True)
-    joint = np.bincount(inverse.ravel(), probs)
-    marginals = [np.bincount(column, probs) for column in labels.T]
-    if len(support) != np.prod([m.size for m in marginals], dtype=float):
-        return False
-    product = np.prod([m[column] for m, column in zip(marginals, support.T, strict=True)], axis=0)
-    return bool(np.allclose(joint, product, rtol=0.0, atol=1e-12))
+    """Whether the joint law of the outcome labels (K, m) is the product of its marginals.
+
+    It is enough to compare the two at the tables: the joint law has no mass elsewhere, so that the
+    product law, if it is the same there, has none either.
+    """
+    joint, *marginals = (np.bincount(x, probs)[x] for x in (_labels(labels), *labels.T))
+    return bool(np.allclose(joint, np.prod(marginals, axis=0), rtol=0.0, atol=1e-12))
+
+
+def _labels(rows: NDArray[Any]) -> Ints:
+    """(K,) numbers that are equal where rows (K, ...) are."""
+    return np.unique(rows, axis=0, return_inverse=True)[1].ravel()

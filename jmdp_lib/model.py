@@ -14,7 +14,7 @@ state at different times, are independent: the one-step coupling regime of Secti
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -162,8 +162,8 @@ class JMDP:
         num_states, num_actions = probs.shape[:2]
         shape = (num_states, num_actions, num_states)
         checks.same_shape("transition_probs", probs.shape, shape, f"({', '.join(axes)})")
-        given = 3 if checks.as_array("rewards", rewards).ndim == 3 else 2
-        reward = checks.floats("rewards", rewards, **dict(zip(axes[:given], shape, strict=False)))
+        given = axes if checks.as_array("rewards", rewards).ndim == 3 else axes[:2]
+        reward = checks.floats("rewards", rewards, **dict(zip(given, shape, strict=False)))
         reward = np.broadcast_to(reward.reshape(num_states, num_actions, -1), shape)
         if values is None:
             mean = (probs * reward).sum((1, 2)) / num_actions
@@ -174,12 +174,13 @@ class JMDP:
         # Rounded, so that outcomes of equal worth are not ordered by rounding errors.
         worth = np.round(worth / max(np.abs(worth).max(), np.finfo(float).tiny), 12)
 
-        def law(s: int, a: int) -> tuple[Floats, Floats, Ints]:
-            outcomes = np.flatnonzero(probs[s, a])
-            outcomes = outcomes[np.argsort(worth[s, a, outcomes], kind="stable")]
-            return probs[s, a, outcomes], reward[s, a, outcomes], outcomes
+        def law(s: int, a: int) -> Floats:
+            order = np.argsort(worth[s, a], kind="stable")
+            found = order[probs[s, a, order] > 0]
+            return np.stack([probs[s, a, found], reward[s, a, found], found], axis=1)
 
-        return cls._coupled(law, num_states, num_actions, gamma, coupling)
+        laws = ([law(s, a) for a in range(num_actions)] for s in range(num_states))
+        return cls._coupled(laws, num_states, gamma, coupling)
 
     @classmethod
     def from_outcomes(
@@ -193,17 +194,13 @@ class JMDP:
         The coupling sees each action's outcomes in the order in which they are listed.
         """
         gamma = checks.discount(gamma)
-        laws = outcomes if isinstance(outcomes, list | tuple) else []
-        counts = np.array([len(row) if isinstance(row, list | tuple) else 0 for row in laws])
-        if not counts.size or not counts.all():
-            raise ValueError(
-                "outcomes must be lists of at least one state with at least one action, "
-                f"outcomes[s][a] = [(probability, reward, next_state), ...], got {outcomes!r}"
-            )
-        differs = counts != counts[0]
-        checks.refuse("number of actions", counts, differs, "is not that of state 0", ["state"])
+        counts = np.array([len(row) if isinstance(row, list | tuple) else 0 for row in outcomes])
+        num_states = checks.at_least("number of states", counts.size, 1)
+        wrong = (counts == 0) | (counts != counts[0])
+        why = "is 0, or not that of state 0; outcomes is a list of states, each a list of actions"
+        checks.refuse("number of actions", counts, wrong, why, ["state"])
 
-        def law(s: int, a: int) -> tuple[Floats, Floats, Ints]:
+        def law(s: int, a: int) -> Floats:
             where = f"outcomes[{s}][{a}] (state {s}, action {a})"
             try:
                 probs, rewards, successors = zip(*outcomes[s][a], strict=True)
@@ -212,32 +209,29 @@ class JMDP:
                     f"{where} must be a list of triples (probability, reward, next_state), "
                     f"got {outcomes[s][a]!r}"
                 ) from None
-            return (
+            columns = (
                 checks.distributions(f"{where}: probability", probs, "outcome"),
                 checks.floats(f"{where}: reward", rewards, "outcome"),
-                checks.integers(f"{where}: next state", successors, "outcome", below=counts.size),
+                checks.integers(f"{where}: next state", successors, "outcome", below=num_states),
             )
+            return np.stack(columns, axis=1)
 
-        return cls._coupled(law, counts.size, int(counts[0]), gamma, coupling)
+        laws = ([law(s, a) for a in range(counts[0])] for s in range(num_states))
+        return cls._coupled(laws, num_states, gamma, coupling)
 
     @classmethod
     def _coupled(
-        cls,
-        law: Callable[[int, int], tuple[Floats, Floats, Ints]],
-        num_states: int,
-        num_actions: int,
-        gamma: float,
-        coupling: str | Coupling,
+        cls, laws: Iterable[list[Floats]], num_states: int, gamma: float, coupling: str | Coupling
     ) -> JMDP:
-        """Tables from law(s, a) = (probabilities, rewards, next states), each (n,)."""
+        """Tables from the laws of every state's actions, rows (probability, reward, next state)."""
         parts: list[tuple[ArrayLike, ...]] = []
-        for s in range(num_states):
-            laws, rewards, successors = zip(*(law(s, a) for a in range(num_actions)), strict=True)
-            probs, picks = couple(coupling, s, laws)
-            chosen = _chosen(rewards, picks), _chosen(successors, picks)
-            parts.append((np.full(probs.size, s), probs, *chosen))
-        states, table_probs, reward, successor = map(np.concatenate, zip(*parts, strict=True))
-        return cls.from_tables(states, table_probs, reward, successor, num_states, gamma)
+        for s, actions in enumerate(laws):
+            probs, picks = couple(coupling, s, [law[:, 0] for law in actions])
+            chosen = [law[pick, 1:] for law, pick in zip(actions, picks.T, strict=True)]
+            parts.append((np.full(probs.size, s), probs, np.stack(chosen, axis=1)))  # (K, A, 2)
+        states, table_probs, tables = map(np.concatenate, zip(*parts, strict=True))
+        rewards, successors = tables[..., 0], tables[..., 1].astype(np.int64)
+        return cls.from_tables(states, table_probs, rewards, successors, num_states, gamma)
 
     def _store(
         self, gamma: float, num_states: int, states: Ints, probs: Floats, rewards: Floats,
@@ -291,9 +285,9 @@ class JMDP:
     def transitions(self) -> sparse.csr_array:
         """(S * A, S) sparse: the marginal transition law of every state-action, row s * A + a."""
         rows = self.table_states[:, None] * self.num_actions + np.arange(self.num_actions)
-        weights = np.broadcast_to(self.probs[:, None], rows.shape)
         shape = (self.num_states * self.num_actions, self.num_states)
-        coo = (weights.ravel(), (rows.ravel(), self.next_states.ravel()))
+        weights = np.repeat(self.probs, self.num_actions)
+        coo = (weights, (rows.ravel(), self.next_states.ravel()))
         kernel = sparse.coo_array(coo, shape=shape).tocsr()
         checks.frozen(kernel.data)
         return kernel
@@ -310,10 +304,7 @@ class JMDP:
         if not isinstance(rng, np.random.Generator):
             raise TypeError(f"rng must be a numpy.random.Generator, got {rng!r}")
         state = checks.index("state", state, self.num_states)
-        try:
-            columns = checks.distinct_actions(actions, self.num_actions)
-        except (ValueError, IndexError) as error:
-            raise type(error)(f"query at state {state}: {error}") from None
+        columns = checks.distinct_actions(actions, self.num_actions)
         low, high = self.starts[state], self.starts[state + 1]
         table = low + np.searchsorted(np.cumsum(self.probs[low : high - 1]), rng.random(), "right")
         return self.rewards[table, columns], self.next_states[table, columns]
@@ -360,8 +351,3 @@ def _checked_tables(
     )
     sizes["action"] = reward.shape[-1]
     return reward, checks.integers("next_states", next_states, below=num_states, **sizes)
-
-
-def _chosen(columns: Sequence[Any], picks: Ints) -> Any:
-    """(K, A): entry picks[k, a] of column a."""
-    return np.stack([column[pick] for column, pick in zip(columns, picks.T, strict=True)], axis=1)
