@@ -155,11 +155,7 @@ def seed_sequence(seed: Any, *key: int) -> np.random.SeedSequence:
     if isinstance(seed, np.random.SeedSequence):
         return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, *key))
     for part in seed if isinstance(seed, list | tuple) else () if seed is None else (seed,):
-        if isinstance(part, bool) or not isinstance(part, numbers.Integral) or int(part) < 0:
-            raise ValueError(
-                "seed must be an integer that is not negative, a list of such, or a SeedSequence, "
-                f"got {seed!r}"
-            )
+        at_least("seed", part, 0)
     return np.random.SeedSequence(seed, spawn_key=key)
 
 
@@ -177,9 +173,7 @@ def pure(what: str, function: Callable[..., Any], *args: Any) -> None:
     if _global_generators() != before:
         raise ValueError(f"{what} draws from a global generator, whose draws are not shared")
     if repr(first) != repr(again):
-        raise ValueError(
-            f"{what} gave {first!r} and then {again!r}: it must depend on its arguments alone"
-        )
+        raise ValueError(f"{what} must be pure, but gave {first!r} and then {again!r}")
 
 
 def _global_generators() -> tuple[Any, ...]:

@@ -200,21 +200,15 @@ class JMDP:
         why = "is 0, or not that of state 0; outcomes is a list of states, each a list of actions"
         checks.refuse("number of actions", counts, wrong, why, ["state"])
 
+        columns = {"(probability, reward, next_state)": 3}
+
         def law(s: int, a: int) -> Floats:
             where = f"outcomes[{s}][{a}] (state {s}, action {a})"
-            try:
-                probs, rewards, successors = zip(*outcomes[s][a], strict=True)
-            except (TypeError, ValueError):
-                raise ValueError(
-                    f"{where} must be a list of triples (probability, reward, next_state), "
-                    f"got {outcomes[s][a]!r}"
-                ) from None
-            columns = (
-                checks.distributions(f"{where}: probability", probs, "outcome"),
-                checks.floats(f"{where}: reward", rewards, "outcome"),
-                checks.integers(f"{where}: next state", successors, "outcome", below=num_states),
-            )
-            return np.stack(columns, axis=1)
+            triples = checks.floats(where, outcomes[s][a], "outcome", **columns)
+            successors = [successor for _, _, successor in outcomes[s][a]]
+            checks.integers(f"{where}: next state", successors, "outcome", below=num_states)
+            probs = checks.distributions(f"{where}: probability", triples[:, 0], "outcome")
+            return np.column_stack([probs, triples[:, 1:]])
 
         laws = ([law(s, a) for a in range(counts[0])] for s in range(num_states))
         return cls._coupled(laws, num_states, gamma, coupling)

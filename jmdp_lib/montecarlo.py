@@ -22,7 +22,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.model import JMDP
 from jmdp_lib.operators.backups import alias_tables, cells, cumulative, pick, pick_cell
-from jmdp_lib.operators.literal import COUPLINGS
+from jmdp_lib.operators.literal import is_independent
 from jmdp_lib.statistics import mean_and_error, variance_and_error
 
 # Pairs per random stream: streams are spawned per chunk, so threads do not change the numbers.
@@ -35,8 +35,7 @@ def horizon_for(jm: JMDP, truncation: float) -> int:
     largest = float(np.abs(jm.rewards).max()) / (1.0 - jm.gamma)
     if 0.0 < largest <= truncation:
         raise ValueError(
-            f"truncation must be smaller than the largest possible return, {largest:.3g}, "
-            f"got {truncation:.3g}: nothing would be left to simulate"
+            f"truncation {truncation:.3g} must be smaller than the largest return, {largest:.3g}"
         )
     if jm.gamma == 0.0 or largest == 0.0:
         return 1
@@ -61,28 +60,20 @@ def simulate_pairs(
     """
     policy = checks.policy_matrix(jm, policy)
     state = checks.index("state", state, jm.num_states)
-    try:
-        first, second = actions
-    except (TypeError, ValueError):
-        raise ValueError(f"actions must be a pair of actions, got {actions!r}") from None
-    first = checks.index("action", first, jm.num_actions)
-    second = checks.index("action", second, jm.num_actions)
+    pair = [checks.index("action", action, jm.num_actions) for action in actions]
+    if len(pair) != 2:
+        raise ValueError(f"actions must be a pair of actions, got {actions!r}")
     num_pairs = checks.at_least("num_pairs", num_pairs, 1)
-    steps = (
-        horizon_for(jm, truncation) if horizon is None else checks.at_least("horizon", horizon, 1)
-    )
-    independent = checks.one_of("coupling", coupling, COUPLINGS) == "independent"
+    steps = horizon_for(jm, truncation) if horizon is None else horizon
+    steps = checks.at_least("horizon", steps, 1)
     returns = np.empty((num_pairs, 2))
     chunks = [returns[i : i + _CHUNK] for i in range(0, num_pairs, _CHUNK)]
     tables = (jm.starts, cumulative(jm.starts, jm.probs), jm.rewards, jm.next_states)
-    fixed = (state, first, second, steps, independent, jm.gamma, np.cumsum(policy, 1).ravel())
-    alone = _alone(jm, policy)
+    fixed = (state, *pair, steps, is_independent(coupling), jm.gamma, np.cumsum(policy, 1).ravel())
+    known: Any = (*fixed, *tables, *_alone(jm, policy))
     streams = [checks.generator(seed, i) for i in range(len(chunks))]
     with ThreadPoolExecutor(get_num_threads()) as pool:  # the kernel releases the GIL
-        for _ in pool.map(
-            lambda rng, out: _simulate(rng, out, *fixed, *tables, *alone), streams, chunks
-        ):
-            pass
+        list(pool.map(lambda rng, out: _simulate(rng, out, *known), streams, chunks))
     return returns
 
 

@@ -42,15 +42,14 @@ class Simulator(Sized, Protocol):
         """
 
 
-def check_simulator(simulator: Simulator, policy: ArrayLike) -> Floats:
+def check_simulator(simulator: object, policy: ArrayLike) -> Floats:
     """The policy (S, A), once the simulator has all that is asked of it.
 
     A few queries are made twice: a simulator that answers the same query in two ways, or draws
     from a global generator, is refused.
     """
-    for name in ("num_states", "num_actions", "gamma", "query"):
-        if not hasattr(simulator, name) or (name == "query" and not callable(simulator.query)):
-            raise ValueError(f"simulator {simulator!r} has no `{name}`")
+    if not isinstance(simulator, Simulator):
+        raise ValueError(f"{simulator!r} lacks one of num_states, num_actions, gamma, query")
     num_states = checks.at_least("simulator.num_states", simulator.num_states, 1)
     num_actions = checks.at_least("simulator.num_actions", simulator.num_actions, 1)
     checks.discount(simulator.gamma)
@@ -58,14 +57,13 @@ def check_simulator(simulator: Simulator, policy: ArrayLike) -> Floats:
     matrix = checks.policy_matrix(simulator, policy)
     if not isinstance(simulator, JMDP):
         actions = list(range(num_actions))
+
+        def ask(state: int) -> list[tuple[float, int]]:
+            return checked_query(simulator, state, actions, np.random.default_rng(0))
+
         for state in np.linspace(0, num_states - 1, _TRIALS, dtype=int).tolist():
-            what = f"simulator.query(state {state}, actions {actions}, rng)"
-            checks.pure(what, _first_query, simulator, state, actions)
+            checks.pure(f"simulator.query(state {state}, actions {actions}, rng)", ask, state)
     return matrix
-
-
-def _first_query(simulator: Simulator, state: int, actions: list[int]) -> Any:
-    return checked_query(simulator, state, actions, np.random.default_rng(0))
 
 
 def checked_query(
@@ -75,7 +73,8 @@ def checked_query(
     size, count = len(actions), simulator.num_states
     bound = getattr(simulator, "reward_bound", sys.float_info.max)
     try:
-        rewards, states = map(_listed, simulator.query(state, actions, rng))
+        answer: Any = simulator.query(state, actions, rng)
+        rewards, states = (x.tolist() if isinstance(x, np.ndarray) else x for x in answer)
         plain = {*map(type, rewards)} <= _NUMBERS and {*map(type, states)} == _INT
         if not (plain and len(rewards) == len(states) == size):  # most are, and need no arrays
             rewards = checks.floats("rewards", rewards, action=size).tolist()
@@ -90,10 +89,6 @@ def checked_query(
             f"simulator.query(state {state}, actions {list(actions)}) must return rewards and next "
             f"states, in this order: {error!r}"
         ) from error
-
-
-def _listed(values: Any) -> Any:
-    return values.tolist() if isinstance(values, np.ndarray) else values
 
 
 class Outcome(NamedTuple):

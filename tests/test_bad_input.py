@@ -97,11 +97,8 @@ def test_stacked_tables():
         ([one], r"number of actions\[1\] \(state 1\) = 1 is 0, or not that of state 0"),
         ([], r"number of actions\[1\] \(state 1\) = 0 is 0, or not"),
         ({0: one, 1: one}, r"\(state 1\) = 0 .* outcomes is a list of states"),
-        (
-            [one, [(1.0, 0.0)]],
-            r"outcomes\[1\]\[1\] \(state 1, action 1\) must be a list",
-        ),
-        ([one, {0: 1.0}], r"outcomes\[1\]\[1\] \(state 1, action 1\) must be a list"),
+        ([one, [(1.0, 0.0)]], r"outcomes\[1\]\[1\] \(state 1, action 1\) must have shape .*, got"),
+        ([one, {0: 1.0}], r"outcomes\[1\]\[1\] \(state 1, action 1\) must have shape \(outcome, "),
         ([one, [(1.0, 0, 0.5)]], r"action 1\): next state must hold integers"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -360,7 +357,7 @@ BAD_SEEDS = ["7", 1.5, -1, True, [1, -2], ["a"], np.nan, {}, torch.Generator()]
     ids=["pairs", "gaps", "incremental", "features", "env", "atari"],
 )
 def test_seeds(call, seed):
-    with pytest.raises(ValueError, match="seed must be an integer that is not negative, a list"):
+    with pytest.raises(ValueError, match=r"seed must be (an integer|at least 0), got"):
         call(seed)
 
 

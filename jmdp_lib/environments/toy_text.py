@@ -27,9 +27,7 @@ def from_gymnasium(
     makes that one absorbing and free of rewards, else one extra state, the last.
     """
     if kwargs and not isinstance(env, str):
-        raise ValueError(
-            f"{sorted(kwargs)} only go with the id of an environment, not with one made"
-        )
+        raise ValueError(f"{sorted(kwargs)} only go with the id of an environment, got {env}")
     made: Any = env
     if isinstance(env, str):
         with extra("atari"):
@@ -37,9 +35,7 @@ def from_gymnasium(
         made = gymnasium.make(env, **kwargs)
     table = getattr(getattr(made, "unwrapped", None), "P", None)
     if not isinstance(table, dict):
-        raise ValueError(
-            f"env must be a toy-text environment or the id of one, {made} has no transition lists P"
-        )
+        raise ValueError(f"env must be a toy-text environment, {made} has no transition lists P")
     num_states, num_actions = len(table), len(table[0])
     ends = {
         s for s, actions in table.items()
@@ -55,6 +51,4 @@ def from_gymnasium(
     ]
     if any(t == end for actions in outcomes for law in actions for _, _, t in law):
         outcomes.append([[(1.0, 0.0, end)]] * num_actions)
-    if made is not env:
-        made.close()
     return JMDP.from_outcomes(outcomes, gamma, coupling)
