@@ -28,9 +28,7 @@ Bytes = NDArray[np.uint8]
 OBSERVATIONS = ("ram", "ram+paddles", "pixels")
 SHOCK_LAWS = ("sign", "normal")
 _NOOP = 0
-# Where the emulator stands: at the visited state, where the branches part, or (an action >= 0) at
-# the end of that action's branch.
-_HERE, _FORK = -2, -1
+_HERE = -1  # where the emulator stands: at the visited state, or at the end of an action's branch
 
 
 class Draw(NamedTuple):
@@ -190,9 +188,7 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         self._codes = [action.value for action in actions] + [_NOOP]
         self.shock = shock
         self._scales = None if shock is None else shock.scales(self.num_actions)
-        self._none = self.num_actions
-        self._draws = [Draw(repeats) for repeats in range(self.frame_skip + 1)]  # without a shock
-        first = self._codes.index(_NOOP) if self.sticky_prob > 0 else self._none
+        first = self._codes.index(_NOOP) if self.sticky_prob > 0 else self.num_actions
         saved, seen = self._clone(), checks.frozen(self._observe())
         mute(self.ale)
         self._start = Snapshot(self.game, saved, (), first, seen, False, None)
@@ -214,23 +210,22 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         last costs nothing more. With `clones` every successor snapshot holds the successor itself,
         so that it has an `identity`; without, it holds the way there.
         """
-        self._running("query")
+        self._ready_to("query")
         chosen = checks.distinct_actions(actions, self.num_actions)
         return tuple([self._outcome(action, clones) for action in chosen])
 
     def step(self, action: Any) -> tuple[Bytes, float, bool, bool, dict[str, Any]]:
         """Execute one branch of this state's table and draw the table of the next state."""
-        self._running("step")
+        self._ready_to("step")
         chosen = checks.index("action", action, self.num_actions)
-        done = self._table.get(chosen)
         if self._at == _HERE:  # no branch to come back to, so no clone
             reward = self._play(self._repeated + (self._codes[chosen],) * self._free)
             done = self._finish(chosen, reward, None, ())
-        elif done is None:
-            done = self._outcome(chosen, False)
-        elif self._at != chosen:
-            self.ale.restoreState(done.snapshot.saved)
-            self._play(done.snapshot.moves)
+        else:
+            done = self._outcome(chosen, clone=False)
+            if self._at != chosen:  # another branch was queried after this one
+                self.ale.restoreState(done.snapshot.saved)
+                self._play(done.snapshot.moves)
         self._enter(done.snapshot)
         seen, info = done.observation.copy(), dict(done.info)
         return seen, done.reward, done.terminated, done.truncated, info
@@ -240,7 +235,7 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
 
         Best taken before a query: after one, the emulator may have to play its way back here.
         """
-        self._begun("snapshot")
+        self._ready_to("snapshot")
         self._save()
         return self._here(self.draw)
 
@@ -261,35 +256,30 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
 
     def redraw(self, draw: Draw | None = None) -> None:
         """Replace this state's table by a fresh one, or by the one of a given draw."""
-        self._running("redraw")
+        self._ready_to("redraw")
         self._check(draw)
         self._go_here()
         self._enter(self._here(draw))
 
     def _check(self, draw: Draw | None) -> None:
         """Refuse a draw that is not one of this environment's."""
-        if draw is None:
-            return
-        if not isinstance(draw, Draw):
-            raise TypeError(f"draw must be a Draw or None, got {draw!r}")
-        if type(draw.repeats) is not int or not 0 <= draw.repeats <= self.frame_skip:
-            raise ValueError(f"repeats must lie in 0..{self.frame_skip}, got {draw.repeats!r}")
-        if draw.repeats not in self._possible:
-            raise ValueError(f"{draw} has probability 0: sticky_prob is {self.sticky_prob}")
-        if (draw.shock is None) != (self.shock is None):
-            raise ValueError(f"{draw} does not fit: the shock is {self.shock}")
+        fits = draw is None or (
+            isinstance(draw, Draw)
+            and type(draw.repeats) is int
+            and draw.repeats in self._possible
+            and (draw.shock is None) == (self.shock is None)
+        )
+        if not fits:
+            possible = f"repeats {sorted(self._possible)} have probability above 0"
+            raise ValueError(f"{draw!r} is no draw here: {possible}, the shock is {self.shock}")
 
     def _enter(self, here: Snapshot) -> None:
         """Start the visit of the state that the emulator stands at, saved or not."""
         self._saved, self._moves = here.saved, here.moves
         self.previous, self.observed, self._over = here.previous, here.observation, here.over
-        self.draw = draw = self._sample() if here.draw is None else here.draw
-        self._u = draw.shock or 0.0
-        self._repeated = (self._codes[self.previous],) * draw.repeats
-        self._free = self.frame_skip - draw.repeats  # frames that obey the action
-        self._next_previous = None if self._free else self.previous  # None: the action
-        if self.sticky_prob == 0.0:
-            self._next_previous = self._none
+        self.draw = self._sample() if here.draw is None else here.draw
+        self._repeated = (self._codes[self.previous],) * self.draw.repeats
+        self._free = self.frame_skip - self.draw.repeats  # frames that obey the action
         self._table: dict[int, Outcome] = {}
         self._at = _HERE
 
@@ -297,13 +287,19 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         repeats, rng = 0, self.np_random
         while repeats < self.frame_skip and rng.random() < self.sticky_prob:
             repeats += 1
-        return self._draws[repeats] if self.shock is None else Draw(repeats, self.shock.draw(rng))
+        return Draw(repeats, None if self.shock is None else self.shock.draw(rng))
 
     def _outcome(self, action: int, clone: bool) -> Outcome:
         known = self._table.get(action)
         if known is not None and not (clone and known.snapshot.moves):
             return known
-        self._go_to_fork()
+        if self._at == _HERE:  # go to where the branches part: after the repeated frames
+            if self._saved is None or not self._repeated:
+                self._save()  # else the way here is known, and one clone will do: that of the fork
+            self._fork_reward = self._play(self._repeated)
+            self._fork = self._clone() if self._repeated else self._saved
+        elif self._free:
+            self.ale.restoreState(self._fork)
         moves = (self._codes[action],) * self._free
         reward = self._fork_reward + self._play(moves)
         self._at = action
@@ -317,17 +313,6 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
             self.ale.restoreState(self._saved)
             self._play(self._moves)
             self._at = _HERE
-
-    def _go_to_fork(self) -> None:
-        """Bring the emulator to where the branches part: after the repeated frames."""
-        if self._at == _HERE:
-            if self._saved is None or not self._repeated:
-                self._save()  # else the way here is known, and one clone will do: that of the fork
-            self._fork_reward = self._play(self._repeated)
-            self._fork = self._clone() if self._repeated else self._saved
-        elif self._at != _FORK and self._free:
-            self.ale.restoreState(self._fork)
-        self._at = _FORK
 
     def _save(self) -> None:
         """Clone the visited state, unless it is."""
@@ -350,20 +335,19 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         over, info = terminated or truncated, {"lives": ale.lives()}
         earned = float(reward)
         if self._scales is not None:
-            earned = min(max(earned, -1.0), 1.0) + self._scales[action] * self._u
+            earned = min(max(earned, -1.0), 1.0) + self._scales[action] * (self.draw.shock or 0.0)
         seen = checks.frozen(self._observe())
-        previous = action if self._next_previous is None else self._next_previous
+        previous = action if self._free else self.previous
+        if self.sticky_prob == 0.0:
+            previous = self.num_actions  # none is part of the state
         after = Snapshot(self.game, saved, moves, previous, seen, over, None)
         return Outcome(action, earned, seen, terminated, truncated, info, after)
 
     def _play(self, moves: tuple[int, ...]) -> int:
         return sum(map(self._act, moves))
 
-    def _begun(self, what: str) -> None:
+    def _ready_to(self, do: str) -> None:
         if not self._started:
-            raise ResetNeeded(f"{what} before reset(): {self.game} has not started")
-
-    def _running(self, what: str) -> None:
-        if self._over or not self._started:
-            self._begun(what)
-            raise ResetNeeded(f"{what} after the end of the episode: call reset() or restore()")
+            raise ResetNeeded(f"{do} before reset(): {self.game} has not started")
+        if self._over and do != "snapshot":
+            raise ResetNeeded(f"{do} after the end of the episode: call reset() or restore()")

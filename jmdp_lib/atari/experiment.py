@@ -207,12 +207,11 @@ def compare(
         columns: dict[str, object] = {
             "game": config.name, "coupling": experiment.noise, "seed": seed,
             "gamma": gamma, "kind": kind + how, "state": state, "a": a, "b": b,
-            "mc_mean": found.mean[at], "mc_mean_error": found.mean_error[at],
-            "mc": found.variance[at], "mc_error": found.variance_error[at],
-            "mc_independent": found.independent[at],
-            "mc_independent_error": found.independent_error[at],
-            "mc_covariance": found.covariance[at],
         }  # fmt: skip
+        for name, part in zip(_SIMULATED, ("mean", "variance", "independent"), strict=True):
+            columns[name] = getattr(found, part)[at]
+            columns[f"{name}_error"] = getattr(found, f"{part}_error")[at]
+        columns["mc_covariance"] = found.covariance[at]
         for name in _PREDICTED:
             columns[name] = getattr(gaps, name)[member].double().cpu().numpy()[state, a, b]
         frames.append(pd.DataFrame(columns))

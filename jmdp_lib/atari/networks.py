@@ -160,46 +160,9 @@ class Estimate(NamedTuple):
         )
 
 
-class PolicyMoments(NamedTuple):
-    """All that T_2 asks of a successor x: moments with the policy averaged out, each (E, ...).
-
-    value: m(x) = E mu(x, A). single: Var Z(x, A) of one branch. merged: what C(x, A; x, B) of two
-    branches in this one state has beyond <shared, shared> + <near, near>. shared, near:
-    E v(x, A), E q(x, A) (E, ..., dimension). place: f(x) (E, ..., F).
-    """
-
-    value: Tensor
-    single: Tensor
-    merged: Tensor
-    shared: Tensor
-    near: Tensor
-    place: Tensor
-
-
 def inner(left: Tensor, right: Tensor | None = None) -> Tensor:
     """Inner products (..., m, n) of vectors (..., m, V) and (..., n, V)."""
     return left @ (left if right is None else right).transpose(-1, -2)
-
-
-def nearness(left: Tensor, right: Tensor) -> Tensor:
-    """k (..., m, n) between places (..., m, F) and (..., n, F)."""
-    squares = left.square().sum(-1)[..., :, None] + right.square().sum(-1)[..., None, :]
-    return (2 * inner(left, right) - squares).clamp(max=0.0).exp()
-
-
-def policy_moments(estimate: Estimate, policy: Tensor) -> PolicyMoments:
-    """m, Var_A mu + E C(x, A; x, A), |ubar|^2 + sum_a pi_a^2 d_a, vbar; policy (..., A).
-
-    A and B are independent but may be the same action, and are then one branch: hence pi_a^2 d_a.
-    """
-    mean, shared, near, local, own, place = estimate
-    value = (policy * mean).sum(-1)
-    spread = (policy * (mean - value[..., None]) ** 2).sum(-1)
-    variance = sum(part.square().sum(-1) for part in (shared, near, local)) + own
-    merged = (policy[..., None] * local).sum(-2).square().sum(-1) + (policy**2 * own).sum(-1)
-    single = spread + (policy * variance).sum(-1)
-    vbar, qbar = ((policy[..., None] * part).sum(-2) for part in (shared, near))
-    return PolicyMoments(value, single, merged, vbar, qbar, place)
 
 
 class Network:
@@ -278,32 +241,30 @@ class Network:
 
     def __call__(self, params: Params, observations: Tensor, previous: Tensor) -> Estimate:
         """Observations (..., D) uint8 and previous actions (...)."""
-        batch = observations.shape[:-1]
-        flat, last = observations.reshape(-1, observations.shape[-1]), previous.reshape(-1)
-        seen = ram_features(flat, last, self.num_actions)
-        seen = seen.expand(len(self.scale), *seen.shape)
+        seen = ram_features(observations.flatten(0, -2), previous.flatten(), self.num_actions)
+        seen = seen.expand(len(self.scale), *seen.shape)  # (E, N, features), all N states in a row
         mean, out = (_dense(params, trunk, seen) for trunk in ("mean", "sigma"))
         place = torch.baddbmm(params["place_bias"], seen, params["place"])
         mean = self.mean_offset[:, None, None] + self.mean_scale[:, None, None] * mean
-        members, shape = len(out), (*batch, self.num_actions)
-        shared, near, local, own = out.reshape(members, *shape, -1).split(self._outputs, -1)
-
-        def by_member(values: Tensor) -> Tensor:
-            return values.reshape(-1, *[1] * (len(shape) + 1))
+        split = out.unflatten(-1, (self.num_actions, -1)).split(self._outputs, -1)
+        shared, near, local, own = split  # (E, N, A, .)
+        unit, is_local, is_near = (
+            x[:, None, None, None] for x in (self.scale, self.local, self.near)
+        )
 
         def vector(part: Tensor) -> Tensor:
-            return part * (by_member(self.scale) / max(part.shape[-1], 1)).sqrt()
+            return part * (unit / max(part.shape[-1], 1)).sqrt()
 
-        shock = self.shock[:, None].expand(members, *shape, 1)
-        here = by_member(self.local)
-        return Estimate(
-            mean.reshape(members, *shape),
+        shock = self.shock[:, None].expand(own.shape)
+        here = Estimate(
+            mean,
             vector(shared),
-            vector(near) * by_member(self.near),
-            torch.cat([shock, vector(local)], -1) * here,
-            (functional.softplus(own) * by_member(self.scale) * here)[..., 0],
-            place.reshape(members, *batch, -1),
+            vector(near) * is_near,
+            torch.cat([shock, vector(local)], -1) * is_local,
+            (functional.softplus(own) * unit * is_local)[..., 0],
+            place,
         )
+        return Estimate(*(part.unflatten(1, previous.shape) for part in here))
 
 
 def _dense(params: Params, trunk: str, x: Tensor) -> Tensor:
@@ -356,9 +317,5 @@ class Gaps:
 def predict_gaps(network: Network, params: Params, observations: Tensor, previous: Tensor) -> Gaps:
     """The gaps at states seen as observations (S, D) uint8 with previous actions (S,)."""
     device = network.scale.device
-    parts = [
-        network(params, seen.to(device), last.to(device))
-        for seen, last in zip(observations.split(256), previous.split(256), strict=True)
-    ]
-    mean = torch.cat([part.mean for part in parts], 1)
-    return Gaps(mean, torch.cat([part.covariance for part in parts], 1))
+    here = network(params, observations.to(device), previous.to(device))
+    return Gaps(here.mean, here.covariance)

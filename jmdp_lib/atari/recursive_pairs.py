@@ -101,26 +101,24 @@ def _play_pair(
     plays = choices.integers(left.num_actions, size=(steps, 2))
     plays[0] = records.actions[pair]
     left.restore(start)
-    alive, together, one = [True, True], True, False
+    alive, together, one = np.ones(2, bool), True, False
     for t in range(steps):
         if together and alive[0]:
             records.same_state[pair, t] = True
             one = one or bool(plays[t, 0] == plays[t, 1])
             if not one:
                 right.restore(left.snapshot())  # the drawn table included
-        for branch, env in enumerate((left, right)):
-            if not alive[branch] or (one and branch == 1):
-                continue
-            action = plays[t, branch]
-            _, reward, terminated, truncated, _ = env.step(action)
-            columns = slice(None) if one else branch
-            records.alive[pair, columns, t] = True
-            records.rewards[pair, columns, t] = reward
-            records.played[pair, columns, t] = action
-            alive[branch] = not (terminated or truncated)
-        if not (alive[0] or (alive[1] and not one)):
+        for branch, env in enumerate((left,) if one else (left, right)):
+            if alive[branch]:
+                branches = slice(None) if one else branch
+                _, reward, terminated, truncated, _ = env.step(plays[t, branch])
+                records.alive[pair, branches, t] = True
+                records.rewards[pair, branches, t] = reward
+                records.played[pair, branches, t] = plays[t, branch]
+                alive[branches] = not (terminated or truncated)
+        if not alive.any():
             return
-        together = one or (all(alive) and _same_state(left, right))
+        together = one or (bool(alive.all()) and _same_state(left, right))
 
 
 def _same_state(left: CoupledAtari, right: CoupledAtari) -> bool:
@@ -172,8 +170,7 @@ def gap_estimates(
     [-reward_clip, reward_clip], by default as the diagnostic has them.
     """
     gammas = _discounts(gammas)
-    if not checks.real("reward_clip", reward_clip) > 0:
-        raise ValueError(f"reward_clip must be positive, got {reward_clip}")
+    checks.real("reward_clip", reward_clip, "(0, inf]")
     key = np.column_stack([records.state_rows, records.actions])
     groups, inverse, counts = np.unique(key, axis=0, return_inverse=True, return_counts=True)
     if counts.min() < 3:
@@ -205,10 +202,7 @@ def _shock_variances(
     """Variance of the shocks given each record: of the gap (C, M), of each branch (C, M, 2)."""
     weights = records.alive.astype(np.float64)  # (M, 2, H), sigma * w of the action played
     if loadings is not None:
-        table = checks.floats("loadings", loadings, "action")
-        if records.played.max() >= table.size:
-            raise ValueError(f"loadings has {table.size} actions, {records.played.max()} is played")
-        weights *= table[records.played]
+        weights *= checks.floats("loadings", loadings, "action")[records.played]
     weights *= checks.real("sigma", sigma, "(-inf, inf)")
     own = weights**2
     shared = (weights[:, 0] - weights[:, 1]) ** 2

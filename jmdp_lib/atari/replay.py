@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from jmdp_lib.atari.networks import Config
 from jmdp_lib.atari.tables import Tables
 from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.machine import extra
+
+with extra("torch"):
+    import torch
+    from torch import Tensor
 
 _OF_STATE = ("observations", "previous", "state_ids")
 _OF_BRANCH = ("rewards", "next_observations", "next_previous", "next_ids", "alive")
@@ -61,21 +64,20 @@ class Replay:
     def of(cls, tables: Tables, config: Config, device: str | torch.device = "cpu") -> Replay:
         """The tables on the device; rewards clipped as the config says."""
 
-        def tensor(array: NDArray[np.generic], dtype: torch.dtype | None = None) -> Tensor:
-            return torch.tensor(array, dtype=dtype).to(device)
-
         next_ids = np.unique(tables.next_ids, return_inverse=True)[1].reshape(tables.rewards.shape)
         rows, weights, entry, visits = _grouped(tables, next_ids)
         rewards = np.clip(tables.rewards, -config.reward_clip, config.reward_clip)
         same = ("actions", *_OF_STATE, "next_observations", "next_previous")
-        columns = {name: tensor(getattr(tables, name)) for name in same}
-        columns["rewards"] = tensor(rewards, torch.float32)
-        columns["alive"] = tensor(~tables.terminated, torch.float32)
-        columns["next_ids"] = tensor(next_ids)
+        columns = {name: getattr(tables, name) for name in same} | {
+            "rewards": rewards.astype(np.float32),
+            "alive": (~tables.terminated).astype(np.float32),
+            "next_ids": next_ids,
+        }
+        others = (rows, weights.astype(np.float32), entry[tables.pairs], np.cumsum(visits))
         return cls(
-            columns, tensor(rows), tensor(weights, torch.float32), tensor(entry[tables.pairs]),
-            tensor(np.cumsum(visits)),  # in double precision: G may be large
-        )  # fmt: skip
+            {name: torch.tensor(array).to(device) for name, array in columns.items()},
+            *(torch.tensor(array).to(device) for array in others),
+        )
 
     def sample(self, config: Config, generator: torch.Generator) -> tuple[Batch, Tensor]:
         """A batch, and the places (p, 2) in it of followed pairs.

@@ -40,23 +40,54 @@ sampled errors are watched and not descended.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import NamedTuple
 
-from jmdp_lib.atari.networks import (
-    TD_BLOCKS,
-    Estimate,
-    Gaps,
-    Network,
-    Params,
-    PolicyMoments,
-    inner,
-    nearness,
-    policy_moments,
-)
+from jmdp_lib.atari.networks import TD_BLOCKS, Estimate, Gaps, Network, Params, inner
 from jmdp_lib.atari.replay import Batch, Replay
+from jmdp_lib.machine import extra
+
+with extra("torch"):
+    import torch
+    from torch import Tensor
 
 Errors = dict[str, Tensor]
+
+
+class PolicyMoments(NamedTuple):
+    """All that T_2 asks of a successor x: moments with the policy averaged out, each (E, ...).
+
+    value: m(x) = E mu(x, A). single: Var Z(x, A) of one branch. merged: what C(x, A; x, B) of two
+    branches in this one state has beyond <shared, shared> + <near, near>. shared, near:
+    E v(x, A), E q(x, A) (E, ..., dimension). place: f(x) (E, ..., F).
+    """
+
+    value: Tensor
+    single: Tensor
+    merged: Tensor
+    shared: Tensor
+    near: Tensor
+    place: Tensor
+
+
+def nearness(left: Tensor, right: Tensor) -> Tensor:
+    """k (..., m, n) between places (..., m, F) and (..., n, F)."""
+    squares = left.square().sum(-1)[..., :, None] + right.square().sum(-1)[..., None, :]
+    return (2 * inner(left, right) - squares).clamp(max=0.0).exp()
+
+
+def policy_moments(estimate: Estimate, policy: Tensor) -> PolicyMoments:
+    """m, Var_A mu + E C(x, A; x, A), |ubar|^2 + sum_a pi_a^2 d_a, vbar; policy (..., A).
+
+    A and B are independent but may be the same action, and are then one branch: hence pi_a^2 d_a.
+    """
+    mean, shared, near, local, own, place = estimate
+    value = (policy * mean).sum(-1)
+    spread = (policy * (mean - value[..., None]) ** 2).sum(-1)
+    variance = sum(part.square().sum(-1) for part in (shared, near, local)) + own
+    merged = (policy[..., None] * local).sum(-2).square().sum(-1) + (policy**2 * own).sum(-1)
+    single = spread + (policy * variance).sum(-1)
+    vbar, qbar = ((policy[..., None] * part).sum(-2) for part in (shared, near))
+    return PolicyMoments(value, single, merged, vbar, qbar, place)
 
 
 def look_ahead(network: Network, params: Params, batch: Batch) -> PolicyMoments:
