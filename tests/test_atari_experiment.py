@@ -41,8 +41,6 @@ def test_the_noise_follows_from_the_shock():
         ({"num_held_out": 0}, "num_held_out must be at least 1"),
         ({"pairs_per_state": 0}, "pairs_per_state must be at least 1"),
         ({"repeats": 2}, "repeats must be at least 3"),
-        ({"actions": 1}, "actions must be at least 2"),
-        ({"follow_share": 3.0}, "follow_share must lie in"),
     ],
 )
 def test_what_cannot_finish_is_not_begun(change, message):

@@ -336,7 +336,9 @@ def test_equal_tables_of_a_state_become_one():
 
 def test_bad_tables_are_named():
     jm = jl.windy_gridworld(2)
-    with pytest.raises(ValueError, match=r"observations must be uint8 of shape \(4, D\)"):
+    with pytest.raises(
+        ValueError, match=r"observations must have shape \(num_states, D\) = \(4,\)"
+    ):
         tables_of(jm, np.zeros((3, 1), dtype=np.uint8))
     tables = tables_of(jm, observed(jm), num_pairs=3)
     for name, place, value, message in (

@@ -44,8 +44,8 @@ def grid_tables(size=3, seed=0):
     return tables_of(jl.windy_gridworld(size), cells(size), 40, seed=seed)
 
 
-def fit(folder, config=SMALL, **kwargs):
-    return train(grid_tables(), config, folder, **kwargs)
+def fit(folder, config=SMALL, device="cpu", held_out=None):
+    return train(grid_tables(), config, folder, held_out or grid_tables(seed=1), device)
 
 
 class Killed(Exception):
@@ -190,8 +190,8 @@ def test_checkpoints_of_another_run_are_refused(tmp_path):
     chain = tables_of(jl.coupled_reward_chain(5), cells(3)[:5])
     for tables in (chain, grid_tables(seed=5)):
         with pytest.raises(ValueError, match=r"checksum of the tables: \d+ there, \d+ here"):
-            train(tables, SMALL, tmp_path)
-    with pytest.raises(ValueError, match="checksum of the held-out tables: None there"):
+            train(tables, SMALL, tmp_path, tables)
+    with pytest.raises(ValueError, match=r"checksum of the held-out tables: \d+ there"):
         fit(tmp_path, held_out=grid_tables(seed=5))
     (tmp_path / "checkpoint.pt").write_bytes(b"nothing of the kind")
     with pytest.raises(ValueError, match="is not a checkpoint"):

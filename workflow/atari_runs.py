@@ -14,62 +14,54 @@ import os
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
 from job import end_with_parent, git_state, hardware, versions, write_atomically
 
-from jmdp_lib.atari.emulator import title
-from jmdp_lib.atari.experiment import (
-    NOISES,
-    PAPER_GAMES,
-    Experiment,
-    by_state,
-    gap_table,
-    monte_carlo,
-    run,
-)
+from jmdp_lib.atari import games
+from jmdp_lib.atari.experiment import Experiment, by_state, gap_table, monte_carlo, run
 from jmdp_lib.atari.networks import Config
 from jmdp_lib.atari.training import require_device
 
-WORKFLOW = Path(__file__).resolve().parent
-REWARD = Config(
-    gammas=(0.1, 0.5, 0.9, 0.99), kinds=("gram", "local", "near"), sigma=1.0, steps=10_000,
-    actions=3, near_dim=16, local_dim=16, weight_decay=0.1, log_every=200, eval_every=2_000,
+PROJECT = Path(__file__).resolve().parents[1]
+PAPER_GAMES = ["Pong", "BattleZone", "Boxing", "Atlantis"]
+REWARD = Experiment(
+    Config(
+        name="Pong", gammas=(0.1, 0.5, 0.9, 0.99), kinds=("gram", "local", "near"), sigma=1.0,
+        steps=10_000, actions=3, near_dim=16, local_dim=16, weight_decay=0.1, log_every=200,
+        eval_every=2_000,
+    ), obs="ram+paddles", num_states=20_000, num_held_out=4_000, pairs_per_state=3,
 )  # fmt: skip
-STICKY = replace(
-    REWARD, kinds=("gram", "near"), sigma=0.0, complete=False, steps=5_000, weight_decay=1.0,
+STICKY_CONFIG = replace(
+    REWARD.config, kinds=("gram", "near"), sigma=0.0, complete=False, steps=5_000, weight_decay=1.0,
     log_every=100, eval_every=1_000, save_every=2_000,
 )  # fmt: skip
-# Queried states, actions of each (None: all), and the share from which branches are followed.
-# Atlantis' meet again, time after time: what there is to learn between states is learned from many
-# such pairs. In Pong games end, which only few states show: many states. Of 18 actions, half show
-# nearly as often as all which ones have one future. Without a shock all variance is that of
-# rewards, which are rare and have to be foreseen: many states, and of each no more actions than a
-# step looks at.
-SIZES: dict[str, dict[str, tuple[int, int | None, float]]] = {
-    "reward": {
-        "Pong": (160_000, 3, 0.05),
-        "BattleZone": (60_000, 9, 0.05),
-        "Boxing": (80_000, 9, 0.05),
-        "Atlantis": (120_000, None, 0.5),
-        "others": (20_000, None, 0.05),
-    },
-    "sticky": {"Atlantis": (100_000, 3, 0.1), "others": (100_000, 3, 0.05)},
+# States differ more: more of them, each played less often.
+STICKY = Experiment(
+    STICKY_CONFIG, num_states=100_000, actions=3, spacing=2, num_evaluation=256,
+    pairs_per_state=2, repeats=6,
+)  # fmt: skip
+# Atlantis' branches meet again, time after time: what there is to learn between states is learned
+# from many such pairs. In Pong games end, which only few states show: many states. Of 18 actions,
+# half show nearly as often as all which ones have one future. Without a shock all variance is that
+# of rewards, which are rare and have to be foreseen: many states, and of each no more actions than
+# a step looks at.
+SIZES: dict[tuple[str, str], dict[str, Any]] = {
+    ("reward", "Pong"): {"num_states": 160_000, "actions": 3},
+    ("reward", "BattleZone"): {"num_states": 60_000, "actions": 9},
+    ("reward", "Boxing"): {"num_states": 80_000, "actions": 9},
+    ("reward", "Atlantis"): {"num_states": 120_000, "follow_share": 0.5},
+    ("sticky", "Atlantis"): {"follow_share": 0.1},
 }
 
 
 def experiment_of(game: str, noise: str, scale: float = 1.0) -> Experiment:
     """The paper profile; a scale below one shrinks everything, for trying the machinery."""
-    config = REWARD if noise == "reward" else STICKY
-    states, actions, share = SIZES[noise].get(game) or SIZES[noise]["others"]
-    full = Experiment(
-        replace(config, name=game), num_states=states, actions=actions, follow_share=share
-    )
-    if noise == "reward":
-        full = replace(full, obs="ram+paddles", num_held_out=4_000, pairs_per_state=3)
-    else:  # states differ more: more of them, each played less often
-        full = replace(full, spacing=2, num_evaluation=256, pairs_per_state=2, repeats=6)
+    full = REWARD if noise == "reward" else STICKY
+    config = replace(full.config, name=game)
+    full = replace(full, config=config, **SIZES.get((noise, game), {}))
     if scale >= 1.0:
         return full
 
@@ -78,14 +70,14 @@ def experiment_of(game: str, noise: str, scale: float = 1.0) -> Experiment:
 
     logged = shrunk(config.log_every, 2)
     small = replace(
-        full.config, steps=shrunk(config.steps, 10 * logged) // logged * logged,
+        config, steps=shrunk(config.steps, 10 * logged) // logged * logged,
         batch=shrunk(config.batch, 16), hidden=shrunk(config.hidden, 32), log_every=logged,
         eval_every=5 * logged, save_every=5 * logged,
     )  # fmt: skip
     return replace(
-        full, config=small, num_states=shrunk(states, 60),
+        full, config=small, num_states=shrunk(full.num_states, 60),
         num_held_out=shrunk(full.num_held_out, 10), num_evaluation=shrunk(full.num_evaluation, 3),
-        repeats=4, horizon=shrunk(300, 10),
+        repeats=4, horizon=shrunk(full.horizon, 10),
     )  # fmt: skip
 
 
@@ -98,7 +90,7 @@ def provenance(
         where = torch.cuda.get_device_name() if torch.cuda.is_available() else device
     given = os.environ.get("JMDP_COMMIT")  # where there is no git, or another tree's
     facts = {
-        **({"commit": given, "dirty": None} if given else git_state(WORKFLOW.parent)),
+        **({"commit": given, "dirty": None} if given else git_state(PROJECT)),
         **versions(),
         "device": where,
         "cores": os.cpu_count(),
@@ -110,21 +102,13 @@ def provenance(
     return json.dumps(facts, indent=1) + "\n"
 
 
-def game_name(text: str) -> str:
-    """A game by its one name: BattleZone for battle_zone."""
-    try:
-        return title(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def parsed() -> argparse.Namespace:
     """The options, or an end with what is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parts = ("all", "game", "seed", "results")
     parser.add_argument("part", nargs="?", choices=parts, default="all")
-    parser.add_argument("--games", nargs="+", type=game_name, default=list(PAPER_GAMES))
-    parser.add_argument("--noise", choices=NOISES, default="reward")
+    parser.add_argument("--games", nargs="+", choices=games(), metavar="GAME", default=PAPER_GAMES)
+    parser.add_argument("--noise", choices=("reward", "sticky"), default="reward")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--scale", type=float, default=1.0, help="of all sizes, at most 1")
@@ -134,13 +118,11 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, default=Path("out/atari"))
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    for name in ("games", "seeds"):
-        if len(set(getattr(options, name))) < len(getattr(options, name)):
-            parser.error(f"--{name}: each once, found {getattr(options, name)}")
-    if min(options.seeds) < 0:
-        parser.error(f"--seeds: must not be negative, found {options.seeds}")
-    if not 0.0 < options.scale <= 1.0:
-        parser.error(f"--scale: must lie in (0, 1], found {options.scale}")
+    for name, given in (("games", options.games), ("seeds", options.seeds)):
+        if len(set(given)) < len(given):
+            parser.error(f"--{name}: each once, found {given}")
+    if min(options.seeds) < 0 or not 0.0 < options.scale <= 1.0:
+        parser.error("--seeds must not be negative, and --scale must lie in (0, 1]")
     return options
 
 
@@ -181,11 +163,8 @@ def write_results(homes: list[Path], seeds: list[int], noise: str, text: str, ou
     )  # fmt: skip
     write_atomically(out / f"atari_{noise}.json", text)
     own = gaps[~gaps.kind.str.endswith("+table")]  # the table has the backups too
-    for name, frame, digits in (
-        ("gaps", by_state(own), 8),  # ranks are taken of them: no ties by rounding
-        ("table", gap_table(gaps), 5),
-        ("curves", curves, 5),
-    ):
+    for name, frame in (("gaps", by_state(own)), ("table", gap_table(gaps)), ("curves", curves)):
+        digits = 8 if name == "gaps" else 5  # ranks are taken of gaps: no ties by rounding
         made = frame.to_csv(index=False, float_format=f"%.{digits}g")
         write_atomically(out / f"atari_{noise}_{name}.csv", made)
 

@@ -13,7 +13,6 @@ with extra("atari"):
     from jmdp_lib.atari.emulator import games
     from jmdp_lib.atari.env import CoupledAtari, Draw, Game, Shock, Snapshot
     from jmdp_lib.atari.recursive_pairs import (
-        GapEstimates,
         PairRecords,
         gap_estimates,
         record_pairs,
@@ -25,7 +24,6 @@ __all__ = [
     "CoupledAtari",
     "Draw",
     "Game",
-    "GapEstimates",
     "PairRecords",
     "Shock",
     "Snapshot",

@@ -237,7 +237,7 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         """
         self._ready_to("snapshot")
         self._save()
-        return self._here(self.draw)
+        return self._visited._replace(draw=self.draw)
 
     def restore(self, snapshot: Snapshot) -> Bytes:
         """Go to a state and return its observation; a table is drawn if the snapshot has none."""
@@ -259,7 +259,7 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         self._ready_to("redraw")
         self._check(draw)
         self._go_here()
-        self._enter(self._here(draw))
+        self._enter(self._visited._replace(draw=draw))
 
     def _check(self, draw: Draw | None) -> None:
         """Refuse a draw that is not one of this environment's."""
@@ -275,8 +275,8 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
 
     def _enter(self, here: Snapshot) -> None:
         """Start the visit of the state that the emulator stands at, saved or not."""
-        self._saved, self._moves = here.saved, here.moves
-        self.previous, self.observed, self._over = here.previous, here.observation, here.over
+        self._visited, self._over = here, here.over
+        self.previous, self.observed = here.previous, here.observation
         self.draw = self._sample() if here.draw is None else here.draw
         self._repeated = (self._codes[self.previous],) * self.draw.repeats
         self._free = self.frame_skip - self.draw.repeats  # frames that obey the action
@@ -294,10 +294,10 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         if known is not None and not (clone and known.snapshot.moves):
             return known
         if self._at == _HERE:  # go to where the branches part: after the repeated frames
-            if self._saved is None or not self._repeated:
+            if self._visited.saved is None or not self._repeated:
                 self._save()  # else the way here is known, and one clone will do: that of the fork
             self._fork_reward = self._play(self._repeated)
-            self._fork = self._clone() if self._repeated else self._saved
+            self._fork = self._clone() if self._repeated else self._visited.saved
         elif self._free:
             self.ale.restoreState(self._fork)
         moves = (self._codes[action],) * self._free
@@ -310,22 +310,18 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
     def _go_here(self) -> None:
         """Bring the emulator back to the visited state."""
         if self._at != _HERE:
-            self.ale.restoreState(self._saved)
-            self._play(self._moves)
+            self.ale.restoreState(self._visited.saved)
+            self._play(self._visited.moves)
             self._at = _HERE
 
     def _save(self) -> None:
         """Clone the visited state, unless it is."""
-        if self._saved is None or self._moves:
+        if self._visited.saved is None or self._visited.moves:
             self._go_here()
-            self._saved, self._moves = self._clone(), ()
+            self._visited = self._visited._replace(saved=self._clone(), moves=())
 
     def _clone(self) -> Any:
         return compact(self.ale.cloneState())
-
-    def _here(self, draw: Draw | None) -> Snapshot:
-        way = (self._saved, self._moves)
-        return Snapshot(self.game, *way, self.previous, self.observed, self._over, draw)
 
     def _finish(self, action: int, reward: int, saved: Any, moves: tuple[int, ...]) -> Outcome:
         """Read what the branch that the emulator stands at the end of came to."""

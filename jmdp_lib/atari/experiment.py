@@ -15,10 +15,9 @@ that is written whole and not made twice, so that a run that was killed goes on 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -29,7 +28,7 @@ from jmdp_lib.atari.env import Game
 from jmdp_lib.atari.networks import TD_BLOCKS, Config, Gaps, predict_gaps
 from jmdp_lib.atari.recursive_pairs import PairRecords, gap_estimates, record_pairs
 from jmdp_lib.atari.replay import Replay
-from jmdp_lib.atari.tables import Arrays, Tables
+from jmdp_lib.atari.tables import Tables
 from jmdp_lib.atari.td_errors import backed_up_gaps
 from jmdp_lib.atari.training import Trained, refuse_other, require_device, train
 from jmdp_lib.machine import extra, replacing
@@ -39,10 +38,8 @@ with extra("figures", "torch"):
     import torch
 
 NOISES = ("reward", "sticky")
-PAPER_GAMES = ("Pong", "BattleZone", "Boxing", "Atlantis")
 _PREDICTED = ["gap_mean", "coupled", "independent"]
 _SIMULATED = ["mc_mean", "mc", "mc_independent"]
-Kind = TypeVar("Kind", bound=Arrays)
 
 
 @dataclass(frozen=True)
@@ -77,9 +74,6 @@ class Experiment:
         for name in (*sizes, "horizon"):
             checks.at_least(name, getattr(self, name), 1)
         checks.at_least("repeats", self.repeats, 3)  # for a variance with its error
-        if self.actions is not None:
-            checks.at_least("actions", self.actions, 2)
-        checks.probability("follow_share", self.follow_share)
         if self.config.complete != (self.noise == "reward"):
             raise ValueError(
                 f"config.complete must be {not self.config.complete} where sigma is "
@@ -128,13 +122,18 @@ def learn(
     """The trained ensemble of one seed; from its checkpoint where that is finished."""
     require_device(device)
     _claim(experiment, home)
-    game, share = experiment.game, experiment.follow_share
-    tables = _once(Tables, home / f"tables-{seed}.npz", lambda: collect(
-        game, experiment.num_states, experiment.stream(0, seed), actions=experiment.actions,
-        spacing=experiment.spacing, follow_share=share, processes=processes))  # fmt: skip
-    held_out = _once(Tables, home / "held_out.npz", lambda: collect(
-        game, experiment.num_held_out, experiment.stream(1), enumerated=True, follow_share=share,
-        processes=processes))  # fmt: skip
+
+    def collected(name: str, num_states: int, purpose: tuple[int, ...], **how: Any) -> Tables:
+        path, stream = home / f"{name}.npz", experiment.stream(*purpose)
+        if not path.exists():
+            share = experiment.follow_share
+            options = {"follow_share": share, "processes": processes, **how}
+            collect(experiment.game, num_states, stream, **options).save(path)
+        return Tables.load(path)
+
+    how = {"actions": experiment.actions, "spacing": experiment.spacing}
+    tables = collected(f"tables-{seed}", experiment.num_states, (0, seed), **how)
+    held_out = collected("held_out", experiment.num_held_out, (1,), enumerated=True)
     config = replace(experiment.config, seed=seed)
     return train(tables, config, home / f"run-{seed}", held_out, device)
 
@@ -172,13 +171,6 @@ def _claim(experiment: Experiment, home: Path) -> None:
     home.mkdir(parents=True, exist_ok=True)
     with replacing(path) as part:
         part.write_text(json.dumps(here, indent=1) + "\n")
-
-
-def _once(kind: type[Kind], path: Path, make: Callable[[], Kind]) -> Kind:
-    """What `path` holds, made if it is not there."""
-    if not path.exists():
-        make().save(path)
-    return kind.load(path)
 
 
 def _predictions(trained: Trained, evaluation: Tables, num_states: int) -> dict[str, Gaps]:
@@ -262,9 +254,7 @@ def gap_table(gaps: pd.DataFrame) -> pd.DataFrame:
         by_seed = part.groupby("seed")
         for name in ("coupled", "independent"):
             each = by_seed[name].mean() / mc.mc
-            of_seeds, count = 0.0, len(each)
-            if count > 1:
-                of_seeds = special.stdtrit(count - 1, 0.975) * each.std() / np.sqrt(count)
+            of_seeds = np.nan_to_num(special.stdtrit(len(each) - 1, 0.975) * each.sem())
             row[name] = each.mean()
             row[f"{name}_interval"] = np.hypot(of_seeds, 1.96 * each.mean() * mc.mc_error / mc.mc)
         row |= {"mc_ratio": ratio, "mc_ratio_interval": 1.96 * np.sqrt(max(spread, 0.0)) / mc.mc}

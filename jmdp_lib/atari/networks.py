@@ -144,20 +144,17 @@ class Estimate(NamedTuple):
 
     def at(self, actions: Tensor) -> Estimate:
         """The m actions (B, m) of each of B states."""
-
-        def chosen(part: Tensor) -> Tensor:
-            index = actions.reshape(1, *actions.shape, *[1] * (part.ndim - 3))
-            return part.take_along_dim(index, 2)
-
-        parts = {name: chosen(part) for name, part in self._asdict().items() if name != "place"}
-        return self._replace(**parts)
+        batch = (1, *actions.shape)
+        parts = [
+            p.take_along_dim(actions.reshape(*batch, *[1] * (p.ndim - 3)), 2) for p in self[:-1]
+        ]
+        return Estimate._make([*parts, self.place])
 
     @property
     def covariance(self) -> Tensor:
         """C(s, a; s, b) (E, ..., A, A)."""
-        return (
-            inner(self.shared) + inner(self.near) + inner(self.local) + torch.diag_embed(self.own)
-        )
+        gram = inner(self.shared) + inner(self.near) + inner(self.local)
+        return gram + torch.diag_embed(self.own)
 
 
 def inner(left: Tensor, right: Tensor | None = None) -> Tensor:

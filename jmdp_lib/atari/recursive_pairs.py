@@ -69,8 +69,6 @@ def record_pairs(
     if not starts:
         raise ValueError("starts must hold at least one snapshot, got none")
     checks.at_least("horizon", horizon, 1)
-    checks.at_least("pairs_per_state", pairs_per_state, 1)
-    checks.at_least("repeats", repeats, 1)
     play = partial(_play_state, game, horizon, pairs_per_state, repeats)
     jobs = [(checks.seed_sequence(seed, row), row, start) for row, start in enumerate(starts)]
     return PairRecords.joined(in_processes(play, jobs, processes, f"{game.name} pairs"))

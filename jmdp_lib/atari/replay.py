@@ -130,22 +130,23 @@ class Replay:
         Batches with all tables and columns, the places of their followed pairs, and the share
         (len(TD_BLOCKS), 1) that each block of a batch counts with.
         """
-        device = self.rows.device
 
-        def spread(total: int, count: int) -> Tensor:
-            return torch.arange(count, device=device) * total // max(count, 1)
+        def spread(values: Tensor, most: int) -> Tensor:
+            count = min(len(values), most)
+            return values[torch.arange(count, device=values.device) * len(values) // max(count, 1)]
 
-        total = len(self.rows)
-        for entries in spread(total, min(total, limit)).split(size):
-            cross = float(len(entries) > 1)  # a state alone has no neighbour
-            share = torch.tensor([1.0, 1, 1, cross, 0, 1], device=device)[:, None] * len(entries)
-            none = torch.empty((0, 2), dtype=torch.long, device=device)
-            yield self.gather(entries), none, share
-        chosen = self.pairs[spread(len(self.pairs), min(len(self.pairs), limit // 2))]
-        for pairs in chosen.split(size // 2) if len(chosen) else ():
-            share = torch.tensor([0.0, 0, 0, 0, 1, 0], device=device)[:, None] * len(pairs)
-            places = torch.arange(2 * len(pairs), device=device).reshape(2, -1).T
-            yield self.gather(pairs.T.flatten()), places, share
+        alone = torch.arange(len(self.rows), device=self.rows.device)[:, None]
+        pairs = spread(self.pairs, limit // 2).split(size // 2)
+        for entries in (*spread(alone, limit).split(size), *pairs):  # (n, 1), then (n, 2)
+            n, width = entries.shape
+            places = torch.arange(n * width, device=entries.device).reshape(width, n).T
+            followed = places if width == 2 else places[:0].expand(0, 2)
+            counted = (
+                [1, 1, 1, n > 1, 0, 1] if width == 1 else [0, 0, 0, 0, 1, 0]
+            )  # n = 1: no cross
+            share = n * torch.tensor(counted, dtype=torch.float32, device=entries.device)[:, None]
+            if n:
+                yield self.gather(entries.T.flatten()), followed, share
 
 
 def _grouped(

@@ -108,11 +108,9 @@ class Tables(Arrays):
     def __post_init__(self) -> None:
         object.__setattr__(self, "num_actions", int(self.num_actions))  # an array in a file
         super().__post_init__()
-        for name, wrong, why in (
-            ("rewards", ~np.isfinite(self.rewards), "is not finite"),
-            ("weights", ~((self.weights > 0) & (self.weights < np.inf)), "is not positive"),
-        ):
-            checks.refuse(name, getattr(self, name), wrong, why, ("row", "column")[: wrong.ndim])
+        bad = ~np.isfinite(self.rewards)
+        checks.refuse("rewards", self.rewards, bad, "is not finite", ("row", "column"))
+        checks.refuse("weights", self.weights, ~(self.weights > 0), "is not positive", ("row",))
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -154,11 +152,7 @@ def tables_of(jm: JMDP, observations: ArrayLike, num_pairs: int = 0, seed: int =
     about `num_pairs` of them. No state ends: absorbing ones go on.
     """
     seen: Bytes = np.asarray(observations)
-    if seen.dtype != np.uint8 or seen.ndim != 2 or len(seen) != jm.num_states:
-        raise ValueError(
-            f"observations must be uint8 of shape ({jm.num_states}, D), got {seen.dtype} "
-            f"of shape {seen.shape}"
-        )
+    checks.same_shape("observations", seen.shape[:1], (jm.num_states,), "(num_states, D)")
     count = jm.probs.size
     return Tables(
         num_actions=jm.num_actions,

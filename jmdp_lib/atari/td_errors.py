@@ -109,11 +109,11 @@ def state_targets(
     mean = (weights * y).sum(2)
     deviation = y - (mean if centre is None else centre).unsqueeze(2)
 
-    merging = (batch.next_ids[..., :, None] == batch.next_ids[..., None, :]) * ahead.merged[
-        ..., None
-    ]
+    same = batch.next_ids[..., :, None] == batch.next_ids[..., None, :]
     near = inner(ahead.near) * nearness(ahead.place, ahead.place)
-    pair = outer(batch.alive, batch.alive) * (inner(ahead.shared) + near + merging)
+    pair = outer(batch.alive, batch.alive) * (
+        inner(ahead.shared) + near + same * ahead.merged[..., None]
+    )
     single = batch.alive * ahead.single
     off = 1.0 - torch.eye(y.shape[-1], device=y.device)
     carried = pair * off + torch.diag_embed(single)
@@ -263,30 +263,28 @@ def sampled_errors(
     after = Estimate(*(part.unflatten(1, last.shape) for part in parts))  # (E, B, m, .)
     coin = torch.rand(len(last), 1, generator=generator, device=last.device) < 0.5
     rewards = batch.rewards[:, 0] + network.shock[batch.actions] * (2.0 * coin - 1.0)
-    branch = (batch.next_ids[:, 0], drawn.reshape(last.shape), batch.alive[:, 0], rewards)
+    ids, action, alive = batch.next_ids[:, 0], drawn.reshape(last.shape), batch.alive[:, 0]
+    mean = alive * after.mean  # (E, B, m)
 
-    def target(i: Tensor, j: Tensor) -> Tensor:
-        """Of Sigma (E, P, m, m) between the branches of the states i and j (P,)."""
-        left, right = (Estimate(*(part[:, at] for part in after)) for at in (i, j))
-        (ids, action, alive, reward), (other_ids, other_action, other_alive, other_reward) = (
-            tuple(part[at] for part in branch) for at in (i, j)
-        )
-        same = ids[..., :, None] == other_ids[..., None, :]
-        one = same & (action[..., :, None] == other_action[..., None, :])
-        covariance = inner(left.shared, right.shared) + same * inner(left.local, right.local)
-        covariance += nearness(left.place, right.place) * inner(left.near, right.near)
-        covariance += one * left.own[..., :, None]
-        mean, other_mean = alive * left.mean, other_alive * right.mean
-        second = outer(alive, other_alive) * covariance + outer(mean, other_mean)
-        mixed = outer(reward, other_mean) + outer(mean, other_reward)
-        return outer(reward, other_reward) + gamma * mixed + gamma**2 * second
-
+    # Targets of Sigma (E, B + P, m, m) between the branches of the states i and j.
     every = torch.arange(len(last), device=last.device)
     pairs = compared_pairs(batch, followed)
+    i, j = torch.cat([torch.stack([every, every], 1), pairs]).unbind(1)
+    left, right = (Estimate(*(part[:, at] for part in after)) for at in (i, j))
+    same = ids[i][..., :, None] == ids[j][..., None, :]
+    one = same & (action[i][..., :, None] == action[j][..., None, :])
+    covariance = inner(left.shared, right.shared) + same * inner(left.local, right.local)
+    covariance += nearness(left.place, right.place) * inner(left.near, right.near)
+    covariance += one * left.own[..., :, None]
+    second = outer(alive[i], alive[j]) * covariance + outer(mean[:, i], mean[:, j])
+    mixed = outer(rewards[i], mean[:, j]) + outer(mean[:, i], rewards[j])
+    target = outer(rewards[i], rewards[j]) + gamma * mixed + gamma**2 * second
+    own, between = target.split([len(every), len(pairs)], 1)
+
     nothing = torch.zeros_like(here.mean)
-    errors = state_errors(here, nothing, target(every, every), raw=True)
-    errors["mu"] = here.mean - rewards - gamma[..., 0] * branch[2] * after.mean
-    cross = cross_error(here, nothing, target(*pairs.unbind(1)), pairs, raw=True)
+    errors = state_errors(here, nothing, own, raw=True)
+    errors["mu"] = here.mean - rewards - gamma[..., 0] * mean
+    cross = cross_error(here, nothing, between, pairs, raw=True)
     return mean_squares(batch, errors, cross, pairs)
 
 

@@ -88,11 +88,7 @@ def learning_rate(config: Config, step: int) -> float:
 
 
 def train(
-    tables: Tables,
-    config: Config,
-    folder: str | Path,
-    held_out: Tables | None = None,
-    device: str = "cpu",
+    tables: Tables, config: Config, folder: str | Path, held_out: Tables, device: str = "cpu"
 ) -> Trained:
     """Learn the moments of all members; metrics.csv and checkpoint.pt grow in `folder`.
 
@@ -102,24 +98,22 @@ def train(
     """
     place, folder = require_device(device), Path(folder)
     network = Network.of(tables, config, place)
-    check = None
-    if held_out is not None:
-        sizes = (held_out.num_actions, held_out.observations.shape[1])
-        checks.same_shape("held_out", sizes, network.sizes, "(num_actions, observation size)")
-        check = Replay.of(held_out, config, place)
+    sizes = (held_out.num_actions, held_out.observations.shape[1])
+    checks.same_shape("held_out", sizes, network.sizes, "(num_actions, observation size)")
+    check = Replay.of(held_out, config, place)
     of_run = asdict(config) | {
         "checksum of the tables": tables.checksum,
-        "checksum of the held-out tables": None if held_out is None else held_out.checksum,
+        "checksum of the held-out tables": held_out.checksum,
     }
     run = _Run(network, Replay.of(tables, config, place), folder, of_run)
     watched = replace(config, complete=False, batch=min(config.batch, 256))
 
     def log_held_out(sampled: bool, expected: bool) -> None:
-        if check is not None and sampled:  # a resumed run draws the same batches
+        if sampled:  # a resumed run draws the same batches
             stream = _generator(place, config.seed, 2, run.step)
             batch, followed = check.sample(watched, stream)
             run.log("sampled", sampled_errors(network, run.online, batch, followed, stream))
-        if check is not None and expected:
+        if expected:
             for curve, raw in (("expected", False), ("expected_raw", True)):
                 run.log(curve, expected_errors(network, run.online, check, raw))
 
