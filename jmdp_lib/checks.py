@@ -207,9 +207,7 @@ def sizes_of(model: Sized) -> tuple[int, int]:
     try:
         return model.num_states, model.num_actions
     except AttributeError:
-        raise ValueError(
-            f"a JMDP or a simulator with num_states and num_actions is needed, got {model!r}"
-        ) from None
+        raise ValueError(f"a JMDP or a simulator with states is needed, got {model!r}") from None
 
 
 def one_of(name: str, value: Any, known: Sequence[str]) -> str:

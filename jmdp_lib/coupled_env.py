@@ -58,8 +58,7 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
             gymnasium.Wrapper.__init__(self, copy.deepcopy(env))
             self._try_out()
         except Exception as error:  # whatever a foreign __deepcopy__, reset or step raises
-            reason = f"{type(error).__name__}: {error}"
-            raise ValueError(f"{_name(env)} cannot be coupled ({reason})") from error
+            raise ValueError(f"{_name(env)} cannot be coupled: {error!r}") from error
         self.env, self._rng = copy.deepcopy(env), rng
         self._enter(over=True, draw=0)  # there is no episode before the first reset
 

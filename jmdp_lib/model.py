@@ -63,9 +63,8 @@ class JMDP:
         num_states, num_tables = probs.shape
         sizes = {"state": num_states, "table": num_tables}
         reward, successor = _checked_tables(rewards, next_states, num_states, **sizes)
-        states, tables = np.nonzero(probs)
-        self._store(gamma, num_states, states, probs[states, tables], reward[states, tables],
-                    successor[states, tables])  # fmt: skip
+        kept = np.nonzero(probs)
+        self._store(gamma, num_states, kept[0], probs[kept], reward[kept], successor[kept])
 
     @classmethod
     def from_tables(
@@ -340,8 +339,6 @@ def _checked_tables(
     rewards: ArrayLike, next_states: ArrayLike, num_states: int, **sizes: int
 ) -> tuple[Floats, Ints]:
     reward = checks.floats("rewards", rewards, **sizes, action=None)
-    checks.refuse(
-        "rewards", reward, np.abs(reward) > 1e100, "leaves no room for moments", [*sizes, "action"]
-    )
     sizes["action"] = reward.shape[-1]
+    checks.refuse("rewards", reward, np.abs(reward) > 1e100, "leaves no room for moments", [*sizes])
     return reward, checks.integers("next_states", next_states, below=num_states, **sizes)

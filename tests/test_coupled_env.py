@@ -167,10 +167,10 @@ def test_env_is_left_alone():
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        (Walk(lock=threading.Lock()), r"Walk cannot be coupled \(TypeError: cannot pickle"),
-        (GlobalNoise(), "GlobalNoise cannot be coupled .* did not repeat the queried outcome"),
-        (SharedState(), "SharedState cannot be coupled .* did not repeat the queried outcome"),
-        (Forgetful(), r"Forgetful cannot be coupled \(AttributeError"),
+        (Walk(lock=threading.Lock()), r"Walk cannot be coupled: TypeError\(.cannot pickle"),
+        (GlobalNoise(), "GlobalNoise cannot be coupled: .* did not repeat the queried outcome"),
+        (SharedState(), "SharedState cannot be coupled: .* did not repeat the queried outcome"),
+        (Forgetful(), "Forgetful cannot be coupled: AttributeError"),
         (Walk(rng=np.random.default_rng(0)), "it holds a generator besides np_random"),
         (Walk(rng=torch.Generator()), "it holds a generator besides np_random, <torch"),
     ],

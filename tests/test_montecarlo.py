@@ -113,7 +113,7 @@ def test_a_truncation_that_leaves_nothing_is_refused():
         lambda: jl.simulate_pairs(jm, jl.uniform_policy(jm), 0, (0, 1), 10, truncation=11.0),
         lambda: jl.sample_gaps(jm, jl.uniform_policy(jm), [(0, 0, 1)], 10, truncation=1e9),
     ):
-        with pytest.raises(ValueError, match="must be smaller than the largest return, 10"):
+        with pytest.raises(ValueError, match="is not below the largest return, 10"):
             call()
 
 

@@ -36,19 +36,20 @@ def from_gymnasium(
     table = getattr(getattr(made, "unwrapped", None), "P", None)
     if not isinstance(table, dict):
         raise ValueError(f"env must be a toy-text environment, {made} has no transition lists P")
-    num_states, num_actions = len(table), len(table[0])
+    num_states, actions = len(table), range(len(table[0]))
     ends = {
-        s for s, actions in table.items()
-        if all(t == s and r == 0 for law in actions.values() for _, t, r, _ in law)
+        s for s, laws in table.items()
+        if all(t == s and r == 0 for law in laws.values() for _, t, r, _ in law)
     }  # fmt: skip
     end = num_states
+
+    def after(t: int, done: bool) -> int:
+        return end if done and t not in ends else int(t)
+
     outcomes = [
-        [
-            [(p, float(r), int(end if done and t not in ends else t)) for p, t, r, done in law]
-            for law in (table[s][a] for a in range(num_actions))
-        ]
+        [[(p, float(r), after(t, done)) for p, t, r, done in table[s][a]] for a in actions]
         for s in range(num_states)
     ]
-    if any(t == end for actions in outcomes for law in actions for _, _, t in law):
-        outcomes.append([[(1.0, 0.0, end)]] * num_actions)
+    if any(t == end for laws in outcomes for law in laws for _, _, t in law):
+        outcomes.append([[(1.0, 0.0, end)]] * len(actions))
     return JMDP.from_outcomes(outcomes, gamma, coupling)
