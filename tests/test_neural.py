@@ -213,9 +213,9 @@ def test_sampled_errors_are_those_of_the_backup_where_nothing_is_random():
     data = Replay.of(tables_of(jm, observed(jm), num_pairs=20), CONFIG)
     pairs = data.pairs[:1]
     entries = torch.cat([pairs.T.flatten(), torch.arange(4)])
-    batch, followed = data.gather(entries), torch.tensor([[0, 1]])
-    drawn = sampled_errors(network, {}, batch, followed, torch.Generator())
-    exact = block_errors(network, {}, {}, batch, followed, raw=True)
+    batch = data.gather(entries, pairs=1)
+    drawn = sampled_errors(network, {}, batch, torch.Generator())
+    exact = block_errors(network, {}, {}, batch, complete=True, raw=True)
     torch.testing.assert_close(drawn, exact, rtol=1e-4, atol=1e-4)
 
 
@@ -228,8 +228,7 @@ def test_sampled_errors_have_the_floor_of_the_shock():
     network = tabulated(jm, parts, sigma=1.0)
     data = Replay.of(tables_of(jm, observed(jm)), CONFIG)
     batch = data.gather(torch.arange(3))
-    none_followed = torch.empty((0, 2), dtype=torch.long)
-    errors = sampled_errors(network, {}, batch, none_followed, torch.Generator())
+    errors = sampled_errors(network, {}, batch, torch.Generator())
     found = dict(zip(TD_BLOCKS, errors[:, 0].tolist(), strict=True))
     assert found["mu"] == pytest.approx(1)  # U^2
     assert found["sigma_cross"] == pytest.approx(1)  # (U U~)^2

@@ -272,11 +272,7 @@ def falls(curves: pd.DataFrame, curve: str) -> pd.Series:
     seeds of the same steps.
     """
     part = curves[curves["curve"] == curve]
-    keys, blocks = ["game", "gamma"], list(TD_BLOCKS)
-    first, last = (
-        part[part["step"] == step].groupby(keys, sort=False)[blocks].mean()
-        for step in (part["step"].min(), part["step"].max())
-    )
-    found = first / last
-    found.columns.name = "block"
-    return found.stack()
+    means = part.groupby(["game", "gamma", "step"], sort=False)[list(TD_BLOCKS)].mean()
+    steps = (part["step"].min(), part["step"].max())
+    first, last = (means.xs(step, level="step") for step in steps)
+    return (first / last).rename_axis(columns="block").stack()

@@ -104,23 +104,19 @@ class Config:
     save_every: int = 1_000
 
     def __post_init__(self) -> None:
-        if not self.gammas or not self.kinds:
-            raise ValueError("gammas and kinds must hold at least one entry each")
-        for gamma in self.gammas:
+        if not self.members or len(set(self.members)) < len(self.members):
+            raise ValueError(f"gammas and kinds must name members, each once, got {self.members}")
+        for gamma, kind in self.members:
             checks.discount(gamma)
-        for kind in self.kinds:
             checks.one_of("kinds", kind, KINDS)
-        if len(set(self.members)) < len(self.members):
-            raise ValueError(f"every member must be named once, got {self.members}")
         if self.loadings is not None:
             checks.floats("loadings", self.loadings, "action")
         for name, least in _LEAST.items():
             checks.at_least(name, getattr(self, name), least)
         for name, interval in _WITHIN.items():
             checks.real(name, getattr(self, name), interval)
-        weights = checks.floats("block_weights", self.block_weights, "block")
-        if len(weights) != len(TD_BLOCKS) or min(weights) < 0:
-            raise ValueError(f"block_weights must be 6 numbers >= 0, for {', '.join(TD_BLOCKS)}")
+        weights = checks.floats("block_weights", self.block_weights, block=len(TD_BLOCKS))
+        checks.refuse("block_weights", weights, weights < 0, "is negative", ("block",))
 
     @property
     def members(self) -> tuple[tuple[float, str], ...]:

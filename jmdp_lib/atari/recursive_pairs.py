@@ -85,38 +85,29 @@ def _play_state(
     actions = np.repeat(chosen, repeats, axis=0)
     records = PairRecords.zeros(M=len(actions), H=steps)
     records.state_rows[:], records.actions[:] = row, actions
-    for pair in range(len(actions)):  # each has tables of its own
-        _play_pair(left, right, start._replace(draw=None), records, pair, choices)
+    for pair, first in enumerate(actions):  # each branch has an emulator, and so no way back to go
+        plays = choices.integers(left.num_actions, size=(steps, 2))
+        plays[0] = first
+        left.restore(start._replace(draw=None))  # each pair has tables of its own
+        alive, together, one = np.ones(2, bool), True, False
+        for t in range(steps):
+            if together and alive[0]:
+                records.same_state[pair, t] = True
+                one = one or bool(plays[t, 0] == plays[t, 1])
+                if not one:
+                    right.restore(left.snapshot())  # the drawn table included
+            for branch, env in enumerate((left,) if one else (left, right)):
+                if alive[branch]:
+                    branches = slice(None) if one else branch
+                    _, reward, terminated, truncated, _ = env.step(plays[t, branch])
+                    records.alive[pair, branches, t] = True
+                    records.rewards[pair, branches, t] = reward
+                    records.played[pair, branches, t] = plays[t, branch]
+                    alive[branches] = not (terminated or truncated)
+            if not alive.any():
+                break
+            together = one or (bool(alive.all()) and _same_state(left, right))
     return records
-
-
-def _play_pair(
-    left: CoupledAtari, right: CoupledAtari, start: Snapshot, records: PairRecords, pair: int,
-    choices: np.random.Generator,
-) -> None:  # fmt: skip
-    """Fill row `pair` of the records; each branch has an emulator, and so no state to restore."""
-    steps = records.rewards.shape[2]
-    plays = choices.integers(left.num_actions, size=(steps, 2))
-    plays[0] = records.actions[pair]
-    left.restore(start)
-    alive, together, one = np.ones(2, bool), True, False
-    for t in range(steps):
-        if together and alive[0]:
-            records.same_state[pair, t] = True
-            one = one or bool(plays[t, 0] == plays[t, 1])
-            if not one:
-                right.restore(left.snapshot())  # the drawn table included
-        for branch, env in enumerate((left,) if one else (left, right)):
-            if alive[branch]:
-                branches = slice(None) if one else branch
-                _, reward, terminated, truncated, _ = env.step(plays[t, branch])
-                records.alive[pair, branches, t] = True
-                records.rewards[pair, branches, t] = reward
-                records.played[pair, branches, t] = plays[t, branch]
-                alive[branches] = not (terminated or truncated)
-        if not alive.any():
-            return
-        together = one or (bool(alive.all()) and _same_state(left, right))
 
 
 def _same_state(left: CoupledAtari, right: CoupledAtari) -> bool:

@@ -29,6 +29,7 @@ class Batch(NamedTuple):
     weights: (B, K) probabilities of the tables. rewards: (B, K, m), clipped, without shock.
     next_observations: (B, K, m, D) uint8. next_previous, next_ids: (B, K, m).
     alive: (B, K, m) 0 where the branch ended.
+    pairs: p followed pairs stand first: p left ends, p right ends, then states drawn on their own.
     """
 
     observations: Tensor
@@ -41,6 +42,7 @@ class Batch(NamedTuple):
     next_previous: Tensor
     next_ids: Tensor
     alive: Tensor
+    pairs: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,12 +81,8 @@ class Replay:
             *(torch.tensor(array).to(device) for array in others),
         )
 
-    def sample(self, config: Config, generator: torch.Generator) -> tuple[Batch, Tensor]:
-        """A batch, and the places (p, 2) in it of followed pairs.
-
-        The pairs stand first: p left ends, p right ends, then states drawn on their own. So one
-        pass through the network serves every block.
-        """
+    def sample(self, config: Config, generator: torch.Generator) -> Batch:
+        """Followed pairs and states drawn on their own: one pass through the network serves all."""
         device, total = self.rows.device, self.cumulative[-1]
         count = int(config.batch * config.pair_share / 2) if len(self.pairs) else 0
 
@@ -100,12 +98,12 @@ class Replay:
         if not config.complete:
             below = self.weights[entries].cumsum(1) < uniform(config.batch, 1)
             table = below.sum(1).clamp(max=self.rows.shape[1] - 1)
-        places = torch.arange(count, device=device)
-        return self.gather(entries, columns, table), torch.stack([places, places + count], 1)
+        return self.gather(entries, columns, table, count)
 
     def gather(
-        self, entries: Tensor, columns: Tensor | None = None, table: Tensor | None = None
-    ) -> Batch:
+        self, entries: Tensor, columns: Tensor | None = None, table: Tensor | None = None,
+        pairs: int = 0,
+    ) -> Batch:  # fmt: skip
         """Entries (B,), of each these columns (B, m), or all, of all its tables or of one (B,)."""
         actions = self.columns["actions"]
         if columns is None:
@@ -122,13 +120,14 @@ class Replay:
             **{name: self.columns[name][at] for name in _OF_BRANCH},
             actions=actions[first].gather(1, columns),
             weights=weights,
+            pairs=pairs,
         )
 
-    def chunks(self, limit: int, size: int = 128) -> Iterator[tuple[Batch, Tensor, Tensor]]:
+    def chunks(self, limit: int, size: int = 128) -> Iterator[tuple[Batch, Tensor]]:
         """At most `limit` states, then as many ends of followed pairs, spread over all of them.
 
-        Batches with all tables and columns, the places of their followed pairs, and the share
-        (len(TD_BLOCKS), 1) that each block of a batch counts with.
+        Batches with all tables and columns, and the share (len(TD_BLOCKS), 1) that each block of a
+        batch counts with.
         """
 
         def spread(values: Tensor, most: int) -> Tensor:
@@ -139,14 +138,12 @@ class Replay:
         pairs = spread(self.pairs, limit // 2).split(size // 2)
         for entries in (*spread(alone, limit).split(size), *pairs):  # (n, 1), then (n, 2)
             n, width = entries.shape
-            places = torch.arange(n * width, device=entries.device).reshape(width, n).T
-            followed = places if width == 2 else places[:0].expand(0, 2)
             counted = (
                 [1, 1, 1, n > 1, 0, 1] if width == 1 else [0, 0, 0, 0, 1, 0]
             )  # n = 1: no cross
             share = n * torch.tensor(counted, dtype=torch.float32, device=entries.device)[:, None]
             if n:
-                yield self.gather(entries.T.flatten()), followed, share
+                yield self.gather(entries.T.flatten(), pairs=n * (width - 1)), share
 
 
 def _grouped(

@@ -187,19 +187,13 @@ def outer(left: Tensor, right: Tensor) -> Tensor:
 
 
 def block_errors(
-    network: Network,
-    online: Params,
-    target: Params,
-    batch: Batch,
-    followed: Tensor,
-    complete: bool = True,
-    raw: bool = False,
+    network: Network, online: Params, target: Params, batch: Batch, complete: bool, raw: bool
 ) -> Tensor:
     """(len(TD_BLOCKS), E) mean squared TD errors of one batch, which training descends.
 
-    target: the weights that targets are made from; they carry no gradient. followed: (p, 2) places
-    of followed pairs. complete: the tables of a state are its whole law. raw: of the second moments
-    Sigma = C + mu mu', the paper's coordinates, rather than of the covariances C.
+    target: the weights that targets are made from; they carry no gradient. complete: the tables of
+    a state are its whole law. raw: of the second moments Sigma = C + mu mu', the paper's
+    coordinates, rather than of the covariances C.
     """
     with torch.no_grad():
         ahead = look_ahead(network, target, batch)
@@ -207,15 +201,17 @@ def block_errors(
     with torch.no_grad():
         centre = None if complete else here.mean
         mean, covariance = state_targets(network, batch, ahead, centre)
-        pairs = compared_pairs(batch, followed)
+        pairs = compared_pairs(batch)
         cross = cross_targets(network, batch, ahead, pairs)
     errors = state_errors(here, mean, covariance, raw)
     return mean_squares(batch, errors, cross_error(here, mean, cross, pairs, raw), pairs)
 
 
-def compared_pairs(batch: Batch, followed: Tensor) -> Tensor:
+def compared_pairs(batch: Batch) -> Tensor:
     """(B + p, 2) places: neighbours in the batch, which were drawn independently; then followed."""
-    every = torch.arange(len(batch.actions), device=followed.device)
+    every = torch.arange(len(batch.actions), device=batch.actions.device)
+    left = every[: batch.pairs]
+    followed = torch.stack([left, left + batch.pairs], 1)
     return torch.cat([torch.stack([every, every.roll(-1)], 1), followed])
 
 
@@ -242,15 +238,15 @@ def expected_errors(
     At most `max_entries` states and followed pairs; states are compared with their neighbours.
     """
     parts, shares = [], []
-    for batch, followed, share in data.chunks(max_entries):
-        parts.append(share * block_errors(network, params, params, batch, followed, raw=raw))
+    for batch, share in data.chunks(max_entries):
+        parts.append(share * block_errors(network, params, params, batch, True, raw))
         shares.append(share)
     return torch.stack(parts).sum(0) / torch.stack(shares).sum(0).clamp(min=1e-12)
 
 
 @torch.no_grad()
 def sampled_errors(
-    network: Network, params: Params, batch: Batch, followed: Tensor, generator: torch.Generator
+    network: Network, params: Params, batch: Batch, generator: torch.Generator
 ) -> Tensor:
     """(len(TD_BLOCKS), E) mean squares, of a batch with one drawn table of each state (K = 1)."""
     gamma = network.gammas[:, None, None, None]
@@ -268,7 +264,7 @@ def sampled_errors(
 
     # Targets of Sigma (E, B + P, m, m) between the branches of the states i and j.
     every = torch.arange(len(last), device=last.device)
-    pairs = compared_pairs(batch, followed)
+    pairs = compared_pairs(batch)
     i, j = torch.cat([torch.stack([every, every], 1), pairs]).unbind(1)
     left, right = (Estimate(*(part[:, at] for part in after)) for at in (i, j))
     same = ids[i][..., :, None] == ids[j][..., None, :]

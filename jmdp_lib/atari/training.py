@@ -111,8 +111,8 @@ def train(
     def log_held_out(sampled: bool, expected: bool) -> None:
         if sampled:  # a resumed run draws the same batches
             stream = _generator(place, config.seed, 2, run.step)
-            batch, followed = check.sample(watched, stream)
-            run.log("sampled", sampled_errors(network, run.online, batch, followed, stream))
+            batch = check.sample(watched, stream)
+            run.log("sampled", sampled_errors(network, run.online, batch, stream))
         if expected:
             for curve, raw in (("expected", False), ("expected_raw", True)):
                 run.log(curve, expected_errors(network, run.online, check, raw))
@@ -188,8 +188,8 @@ class _Run:
         device = self.network.scale.device
         self.step, self.rows = state["step"], state["rows"]
         self.window = [blocks.to(device) for blocks in state["window"]]
-        for own, stored in ((self.online, "params"), (self.target, "target")):
-            for name, weight in own.items():
+        for weights, stored in ((self.online, "params"), (self.target, "target")):
+            for name, weight in weights.items():
                 weight.copy_(state[stored][name])
         if self.step == self.network.config.steps:
             return
@@ -244,10 +244,8 @@ class _Run:
     def _descend(self) -> Tensor:
         """The (len(TD_BLOCKS), E) mean squared TD errors before the step."""
         config = self.network.config
-        batch, followed = self.data.sample(config, self.generator)
-        blocks = block_errors(
-            self.network, self.online, self.target, batch, followed, config.complete
-        )
+        batch, weights = self.data.sample(config, self.generator), (self.online, self.target)
+        blocks = block_errors(self.network, *weights, batch, config.complete, raw=False)
         self.optimiser.zero_grad()
         (self.weights * blocks).sum().backward()
         self.optimiser.step()
