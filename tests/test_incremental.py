@@ -93,7 +93,7 @@ def test_exact_operator_of_a_layout_is_literal(problem, form):
     mean, second = rng.normal(size=shape), rng.normal(size=shape + shape)
     layout = LAYOUTS[form](policy)
     found = layout.applied(jm, layout.pack(mean, second))
-    expected = layout.second_moments(layout.pack(*jl.apply_t2(jm, policy, mean, second)))
+    expected = layout.raw(layout.pack(*jl.apply_t2(jm, policy, mean, second)))
     np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
@@ -276,7 +276,7 @@ def test_order_n_backup_of_order_2_is_the_second_order_backup():
     values = np.array(list(pairs.values()))
 
     def sample_tn(coordinate, rng):
-        return layout.backup(jm, values, layout.place[tuple(coordinate)], rng)
+        return layout.backup(jm, values, layout.every.index(tuple(coordinate)), rng)
 
     for coordinate in ([(0, 1)], [(0, 1), (0, 1)], [(0, 0), (0, 1)]):
         for seed in range(30):

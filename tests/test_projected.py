@@ -28,7 +28,7 @@ from jmdp_lib.solvers.projection import Projection
 def projection_of(jm, policy, features, cone="none"):
     """The projection in the occupancy's weights."""
     pairs = occupancy(jm, policy).reshape(policy.size, policy.size)
-    return Projection(features.reshape(policy.size, -1), pairs.sum(1), pairs, cone)
+    return Projection(features.reshape(policy.size, -1), pairs, cone)
 
 
 def ergodic_problem(seed, num_states=3, gamma=0.7):

@@ -65,13 +65,9 @@ def sample_t2(
 
 @dataclass(frozen=True, eq=False)
 class Coordinates:
-    """Coordinates of the moments under a policy (S, A); the first are the means mu(s, a).
-
-    full: next actions are drawn, not averaged over. centred: they hold covariances.
-    """
+    """Coordinates of the moments under a policy (S, A)."""
 
     policy: Floats
-    full = centred = False
 
     @cached_property
     def _policy_cdf(self) -> list[list[float]]:
@@ -81,17 +77,38 @@ class Coordinates:
         """An action from pi(. | state)."""
         return bisect_right(self._policy_cdf[state], rng.random())
 
-    def second_moments(self, values: Floats) -> Floats:
-        """The coordinates with second moments, centred or not."""
-        return values + self._products(values) if self.centred else values
+    def raw(self, values: Floats) -> Floats:
+        """The coordinates as raw moments."""
+        return values
 
-    def covariances(self, values: Floats) -> Floats:
-        """The coordinates with covariances, centred or not."""
-        return values if self.centred else values - self._products(values)
 
-    def _products(self, values: Floats) -> Floats:
-        """What second moments exceed the covariances by, given the means in `values`."""
-        raise NotImplementedError
+class Full(Coordinates):
+    """values (X + X * X,): mu(x) at x, Sigma(x, y) at X + x * X + y, for x = s * A + a."""
+
+    name, full, centred = "full", True, False
+
+    @cached_property
+    def kinds(self) -> Ints:
+        """(X + X * X,) the kind of every coordinate, an index into KINDS."""
+        state = np.arange(self.policy.size) // self.policy.shape[1]
+        second = np.where(state[:, None] == state[None, :], 2, 3)
+        np.fill_diagonal(second, 1)
+        return np.concatenate([np.zeros_like(state), second.ravel()])
+
+    @property
+    def orders(self) -> Ints:
+        """(size,) of which order the moment at each coordinate is."""
+        return np.where(self.kinds == 0, 1, 2)
+
+    def pack(self, mean: Floats, second: Floats) -> Floats:
+        """The coordinates of M = (mean (S, A), second (S, A, S, A))."""
+        return np.concatenate([mean.ravel(), second.ravel()])
+
+    def split(self, values: Floats) -> tuple[Floats, Floats, Floats]:
+        """Views: mean (S, A), same-state entries (S, A, A), all entries (S, A, S, A)."""
+        mean, second = np.split(values, [self.policy.size])
+        second = second.reshape(self.policy.shape * 2)
+        return mean.reshape(self.policy.shape), np.einsum("sasb->sab", second), second
 
     def backup(
         self, simulator: Simulator, values: Floats, i: int, rng: np.random.Generator
@@ -110,50 +127,22 @@ class Coordinates:
         drawn = (i, s, a, t, b, r, u, one, q, v, two)
         return float(_target(values, self.policy, simulator.gamma, self.centred, *drawn))
 
-
-class Full(Coordinates):
-    """values (X + X * X,): mu(x) at x, Sigma(x, y) at X + x * X + y, for x = s * A + a."""
-
-    name, full = "full", True
-
-    @cached_property
-    def kinds(self) -> Ints:
-        """(X + X * X,) the kind of every coordinate, an index into KINDS."""
-        state = np.arange(self.policy.size) // self.policy.shape[1]
-        second = np.where(state[:, None] == state[None, :], 2, 3)
-        np.fill_diagonal(second, 1)
-        return np.concatenate([np.zeros_like(state), second.ravel()])
-
-    def pack(self, mean: Floats, second: Floats) -> Floats:
-        """The coordinates of M = (mean (S, A), second (S, A, S, A))."""
-        return np.concatenate([mean.ravel(), second.ravel()])
-
-    def split(self, values: Floats) -> tuple[Floats, Floats]:
-        """Views: mean (S, A), second moments or covariances (S, A, S, A)."""
-        shape, num = self.policy.shape, self.policy.size
-        return values[:num].reshape(shape), values[num:].reshape(shape + shape)
-
-    def _products(self, values: Floats) -> Floats:
-        mean = self.split(values)[0]
-        return self.pack(np.zeros(mean.size), np.multiply.outer(mean, mean))
-
     def applied(self, jm: JMDP, values: Floats) -> Floats:
-        """T_2 M, exactly, in coordinates with second moments."""
-        operator = PairOperator(jm, self.policy)
-        new = operator.apply(operator.centre(*self.split(values)))
+        """T_2 M, exactly, as raw moments."""
+        operator, (mean, _, second) = PairOperator(jm, self.policy), self.split(values)
+        new = operator.apply(operator.centre(mean, second))
         return self.pack(new.mean, new.second)
 
     def read(self, values: Floats) -> tuple[Floats, Floats, Held]:
         """Mean (S, A), covariance blocks (S, A, A), and all of Sigma."""
-        mean, covariance = self.split(self.covariances(values))
-        second = self.split(values)[1].copy()
-        return mean.copy(), np.einsum("sasb->sab", covariance).copy(), Held(second)
+        mean, same, second = self.split(values)
+        return mean.copy(), same - mean[:, :, None] * mean[:, None, :], Held(second.copy())
 
 
-class Collapsed(Coordinates):
+class Collapsed(Full):
     """values: mu (S, A), Sigma of one state (S, A, A), W (S, S) between states."""
 
-    name = "collapsed"
+    name, full = "collapsed", False
 
     @cached_property
     def kinds(self) -> Ints:
@@ -167,8 +156,7 @@ class Collapsed(Coordinates):
     def pack(self, mean: Floats, second: Floats) -> Floats:
         """The coordinates of M = (mean (S, A), second (S, A, S, A))."""
         cross = np.einsum("sa,satb,tb->st", self.policy, second, self.policy)
-        flat = self._join(mean, np.einsum("sasb->sab", second), cross)
-        return flat - self._products(flat) if self.centred else flat
+        return self._join(mean, np.einsum("sasb->sab", second), cross)
 
     def _join(self, mean: Floats, same: Floats, cross: Floats) -> Floats:
         np.fill_diagonal(cross, 0.0)
@@ -181,21 +169,26 @@ class Collapsed(Coordinates):
         blocks = same.reshape(num_states, num_actions, num_actions)
         return mean.reshape(self.policy.shape), blocks, cross.reshape(num_states, num_states)
 
-    def _products(self, values: Floats) -> Floats:
+    def products(self, values: Floats) -> Floats:
+        """What second moments exceed the covariances by, given the means in `values`."""
         mean = self.split(values)[0]
         value = (self.policy * mean).sum(1)
         same = mean[:, :, None] * mean[:, None, :]
         return self._join(np.zeros(mean.size), same, np.outer(value, value))
 
+    def covariances(self, values: Floats) -> Floats:
+        """The coordinates with covariances in the place of second moments."""
+        return values - self.products(values)
+
     def applied(self, jm: JMDP, values: Floats) -> Floats:
-        """T_2 M, exactly, in coordinates with second moments."""
+        """T_2 M, exactly, as raw moments."""
         mean, blocks, cross = self.split(self.covariances(values))
         pair = cross.copy()
         np.fill_diagonal(pair, np.einsum("sa,sab,sb->s", self.policy, blocks, self.policy))
         chain = policy_average(self.policy) @ jm.transitions
         moved = jm.gamma**2 * (chain @ (chain @ pair).T).T
-        flat = self._join(*PairOperator(jm, self.policy).same_state(mean, blocks, pair), moved)
-        return flat + self._products(flat)
+        new = self._join(*PairOperator(jm, self.policy).same_state(mean, blocks, pair), moved)
+        return new + self.products(new)
 
     def read(self, values: Floats) -> tuple[Floats, Floats, Held]:
         """Mean (S, A) and covariance blocks (S, A, A); there is no more."""
@@ -208,6 +201,18 @@ class Centred(Collapsed):
     """`Collapsed` with covariances."""
 
     name, centred = "centred", True
+
+    def pack(self, mean: Floats, second: Floats) -> Floats:
+        """The coordinates of M = (mean (S, A), second (S, A, S, A))."""
+        return Collapsed.covariances(self, Collapsed.pack(self, mean, second))
+
+    def raw(self, values: Floats) -> Floats:
+        """The coordinates as raw moments."""
+        return values + self.products(values)
+
+    def covariances(self, values: Floats) -> Floats:
+        """The coordinates with covariances: as they are."""
+        return values
 
 
 LAYOUTS: dict[str, Any] = {"full": Full, "collapsed": Collapsed, "centred": Centred}

@@ -26,6 +26,7 @@ from functools import cached_property
 from itertools import combinations_with_replacement as combinations
 from itertools import product
 from math import comb, prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,7 +35,7 @@ from scipy import sparse
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import available_bytes, gibibytes
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import StateAction, norm_weight, second_moments
+from jmdp_lib.moments import StateAction, norm_weight, same_state_moments, second_moments
 
 Branches = tuple[tuple[int, int], ...]  # sorted (state, multiplicity)
 Law = dict[Branches, float]  # a polynomial: coefficient of each product of successor branches
@@ -280,14 +281,26 @@ class MultisetOperator:
 
 @dataclass(frozen=True)
 class MultisetSource:
-    """Coordinates of a collection that is held as multisets."""
+    """Coordinates of a collection that is held as multisets.
 
-    operator: MultisetOperator
+    operator: a `MultisetOperator`, or whatever else gives a `moment` of a `state` (N,), up to an
+    `order` and under a `policy`.
+    """
+
+    operator: Any
     state: Floats
 
     def moment(self, coordinates: Sequence[StateAction]) -> float:
         """E of the product of the returns."""
-        return self.operator.moment(self.state, coordinates)
+        return float(self.operator.moment(self.state, coordinates))
+
+    def same_state(self) -> tuple[Floats, Floats | None]:
+        """Mean (S, A), and covariance blocks (S, A, A) from order 2 on."""
+        mean = same_state_moments(self.moment, self.operator.policy.shape, 1)
+        if self.operator.order < 2:
+            return mean, None
+        second = same_state_moments(self.moment, self.operator.policy.shape, 2)
+        return mean, second - mean[:, :, None] * mean[:, None, :]
 
     def full_second(self) -> Floats:
         """(S, A, S, A)."""

@@ -139,28 +139,28 @@ def incremental_jipe2(
     resumed = initial if isinstance(initial, IncrementalSolution) else None
     start = resumed or packed("initial", initial)
     return learn(
-        simulator, layout, np.where(layout.kinds == 0, 1, 2), weights, num_updates, step_size,
-        seed, checkpoints, packed("reference", reference), start, on_interrupt,
+        simulator, layout, weights, num_updates, step_size, seed, checkpoints,
+        packed("reference", reference), start, on_interrupt,
     )  # fmt: skip
 
 
 def learn(
-    simulator: Simulator, layout: Any, orders: Ints, weights: Floats, num_updates: int,
+    simulator: Simulator, layout: Any, weights: Floats, num_updates: int,
     step_size: StepSize | tuple[float, float] | float, seed: Seed,
     checkpoints: int | Sequence[int], truth: Floats | None = None,
     start: IncrementalSolution | Floats | None = None, on_interrupt: str = "raise",
 ) -> IncrementalSolution:  # fmt: skip
     """The recursion of eq. (28) in any layout, with its history.
 
-    orders: (size,) of which order the moment at each coordinate is; weights: (size,) how likely it
-    is picked. truth: the right `values`. start: where to begin, or a run to go on with.
+    weights: (size,) how likely each coordinate is picked. truth: the right `values`. start: where
+    to begin, or a run to go on with.
     """
     num_updates = checks.at_least("num_updates", num_updates, 1)
     step = StepSize.of(step_size)
     checks.one_of("on_interrupt", on_interrupt, ("raise", "return"))
     stops = spread_stops(checkpoints, num_updates)
     rng = checks.generator(seed, 0)
-    values, visits = np.zeros(orders.size), np.zeros(orders.size, dtype=np.int64)
+    values, visits = np.zeros(weights.size), np.zeros(weights.size, dtype=np.int64)
     if isinstance(start, IncrementalSolution):
         if start.form != layout.name or start.values.size != values.size:
             raise ValueError(
@@ -172,13 +172,15 @@ def learn(
     elif start is not None:
         values = start
     bound = getattr(simulator, "reward_bound", 1.0)
-    scale = np.array([norm_weight(k, simulator.gamma, bound) for k in range(1, orders.max() + 1)])
+    order = int(layout.orders.max())
+    lambdas = np.array([norm_weight(k, simulator.gamma, bound) for k in range(1, order + 1)])
+    scale = lambdas[layout.orders - 1]
     update = updater(simulator, layout, values, visits, step, weights, rng)
     chunk = 1_000_000 if isinstance(simulator, JMDP) else 1_000  # between looks at Ctrl-C
     before, history, probed = int(visits.sum()), [], 0
 
     def norm(difference: Floats) -> float:
-        return float((np.abs(difference) / scale[orders - 1]).max())
+        return float((np.abs(difference) / scale).max())
 
     def probe(rng: np.random.Generator) -> float:
         errors = np.zeros(values.size)
@@ -193,12 +195,12 @@ def learn(
         nonlocal probed
         made, size = int(visits.sum()), np.nan
         if isinstance(simulator, JMDP):
-            size = norm(layout.applied(simulator, values) - layout.second_moments(values))
+            size = norm(layout.applied(simulator, values) - layout.raw(values))
         elif last or made - probed >= _PROBES_PAY * _PROBED * _BACKUPS:
             size, probed = probe(checks.generator(seed, 1 + made)), made
         error = np.nan
         if truth is not None:
-            error = norm(layout.second_moments(values) - layout.second_moments(truth))
+            error = norm(layout.raw(values) - layout.raw(truth))
         history.append((made, size, error))
 
     with progress(num_updates, "incremental JIPE") as bar:
@@ -220,7 +222,7 @@ def learn(
     resolution = float(2.0 * known / np.sqrt(1.0 - simulator.gamma**2))
     mean, blocks, source = layout.read(values)
     return IncrementalSolution(
-        Moments(int(orders.max()), mean, blocks, source, known, resolution), residuals, False,
+        Moments(order, mean, blocks, source, known, resolution), residuals, False,
         error_bound, int(updates[-1]), updates, errors, values, visits, layout.name,
         rng.bit_generator.state,
     )  # fmt: skip

@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Moments, StateAction, second_moments
+from jmdp_lib.moments import Moments, StateAction
 from jmdp_lib.operators.backups import Coordinates
-from jmdp_lib.operators.multisets import MultisetOperator
+from jmdp_lib.operators.multisets import MultisetOperator, MultisetSource
 from jmdp_lib.simulators import Simulator, check_simulator, checked_query
 from jmdp_lib.solvers.fixed_point import Solution
 from jmdp_lib.solvers.incremental import IncrementalSolution, StepSize, known_moments, learn
@@ -51,9 +51,7 @@ def incremental_jipe(
     known = known_moments("reference", reference, matrix.shape, order)
     truth = None if known is None else np.array([known.moment(x) for x in layout.every])
     weights = np.full(count, 1.0 / count)
-    return learn(
-        simulator, layout, layout.orders, weights, num_updates, step_size, seed, checkpoints, truth
-    )
+    return learn(simulator, layout, weights, num_updates, step_size, seed, checkpoints, truth)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +73,7 @@ class Multisets(Coordinates):
         return [x for k in orders for x in combinations_with_replacement(single, k)]
 
     @cached_property
-    def place(self) -> dict[tuple[StateAction, ...], int]:
-        """Where in `values` a multiset is."""
+    def _place(self) -> dict[tuple[StateAction, ...], int]:
         return {x: i for i, x in enumerate(self.every)}
 
     @cached_property
@@ -84,24 +81,20 @@ class Multisets(Coordinates):
         """(size,) how many state-actions each multiset has."""
         return np.array([len(x) for x in self.every])
 
-    def second_moments(self, values: Floats) -> Floats:
-        """The coordinates as raw moments: as they are."""
-        return values
+    def moment(self, values: Floats, coordinates: Sequence[StateAction]) -> float:
+        """E of the product of the returns; M^(0) = 1."""
+        return float(values[self._place[tuple(sorted(coordinates))]]) if coordinates else 1.0
 
     def applied(self, jm: JMDP, values: Floats) -> Floats:
         """T_n M, exactly."""
         operator = MultisetOperator(jm, self.policy, self.order)
-        average = operator.average(TableSource(self, values).moment)
+        average = operator.average(MultisetSource(self, values).moment)
         return np.array([operator.moment(average, x) for x in self.every])
 
-    def read(self, values: Floats) -> tuple[Floats, Floats | None, TableSource]:
+    def read(self, values: Floats) -> tuple[Floats, Floats | None, MultisetSource]:
         """Mean (S, A), covariance blocks (S, A, A) from order 2 on, and all coordinates."""
-        source, blocks = TableSource(self, values.copy()), None
-        mean = source.values[: self.policy.size].reshape(self.policy.shape)
-        if self.order >= 2:
-            second = np.einsum("sasb->sab", source.full_second())
-            blocks = second - mean[:, :, None] * mean[:, None, :]
-        return mean, blocks, source
+        source = MultisetSource(self, values.copy())
+        return *source.same_state(), source
 
     def backup(
         self, simulator: Simulator, values: Floats, i: int, rng: np.random.Generator
@@ -109,8 +102,7 @@ class Multisets(Coordinates):
         """A draw of hat T_n(M, x_1 ... x_k).
 
         Equal state-actions are one branch; the branches of a state share one query; every branch
-        draws one next action; (R + gamma Z')^m is expanded branch by branch, eq. (33), with
-        M^(0) = 1.
+        draws one next action; (R + gamma Z')^m is expanded branch by branch, eq. (33).
         """
         powers = Counter(self.every[i])
         terms: list[tuple[float, tuple[StateAction, ...]]] = [(1.0, ())]
@@ -124,21 +116,4 @@ class Multisets(Coordinates):
                     for c, rest in terms
                     for k in range(m + 1)
                 ]
-        moment = TableSource(self, values).moment
-        return sum(c * (moment(rest) if rest else 1.0) for c, rest in terms if c != 0.0)
-
-
-@dataclass(frozen=True)
-class TableSource:
-    """Moments in the coordinates of a layout."""
-
-    layout: Multisets
-    values: Floats
-
-    def moment(self, coordinates: Sequence[StateAction]) -> float:
-        """E of the product of the returns."""
-        return float(self.values[self.layout.place[tuple(sorted(coordinates))]])
-
-    def full_second(self) -> Floats:
-        """(S, A, S, A)."""
-        return second_moments(self.moment, self.layout.policy.shape)
+        return sum(c * self.moment(values, rest) for c, rest in terms if c != 0.0)

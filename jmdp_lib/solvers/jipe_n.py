@@ -10,7 +10,6 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.machine import progress
 from jmdp_lib.model import JMDP, require_tables
-from jmdp_lib.moments import same_state_moments
 from jmdp_lib.operators.literal import is_independent
 from jmdp_lib.operators.multisets import MultisetOperator, MultisetSource
 from jmdp_lib.solvers.affine import Chain, solve
@@ -65,11 +64,8 @@ def jipe(
     else:
         end = _solve_multisets(operator, jm.gamma, allowed)
         off = variance_error(jm, end.error_bound)
-    source, shape = MultisetSource(operator, end.state), operator.policy.shape
-    mean, blocks = same_state_moments(source.moment, shape, 1), None
-    if order >= 2:
-        blocks = same_state_moments(source.moment, shape, 2)
-        blocks -= mean[:, :, None] * mean[:, None, :]
+    source = MultisetSource(operator, end.state)
+    mean, blocks = source.same_state()
     # Multisets give a variance as a difference of large numbers.
     off += 1e-14 * (jm.reward_bound + float(np.abs(mean).max())) ** 2 / (1.0 - jm.gamma)
     moments = collect_moments(jm, order, mean, blocks, source, end.error_bound, off)

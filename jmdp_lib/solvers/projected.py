@@ -64,7 +64,7 @@ class ProjectedSolution(Solution):
     Attributes:
         theta, Theta: (d,) and (d, d).
         features: (S, A, d).
-        mean_weights, pair_weights: nu (S, A) and d (S, A, S, A).
+        pair_weights: d (S, A, S, A).
         cone: "augmented", "psd" or "none".
         contraction, beta: kappa and the beta of the norm max{||mu||_nu, beta ||Sigma||_d}.
     """
@@ -72,7 +72,6 @@ class ProjectedSolution(Solution):
     theta: Floats
     Theta: Floats
     features: Floats
-    mean_weights: Floats
     pair_weights: Floats
     cone: str
     contraction: float
@@ -81,9 +80,14 @@ class ProjectedSolution(Solution):
     @cached_property
     def projection(self) -> Projection:
         """Pi."""
-        num = self.mean_weights.size
-        weights = self.mean_weights.ravel(), self.pair_weights.reshape(num, num)
-        return Projection(self.features.reshape(num, -1), *weights, self.cone)
+        num = self.moments.mean.size
+        pairs = self.pair_weights.reshape(num, num)
+        return Projection(self.features.reshape(num, -1), pairs, self.cone)
+
+    @property
+    def mean_weights(self) -> Floats:
+        """nu (S, A), the weights of single state-actions."""
+        return self.projection.nu.reshape(self.moments.mean.shape)
 
     def approximation_error(self, exact: Moments) -> float:
         """||M_hat - M^pi|| in the weighted norm, for M^pi = `exact`, of `jipe2` say."""
@@ -137,8 +141,9 @@ def projected_jipe2(
     law = (stationary_pairs if weights == "stationary" else occupancy)(jm, matrix)
     pairs = law.reshape(matrix.size, matrix.size)
     pairs = (pairs + pairs.T) / 2.0
-    nu = pairs.sum(1)
-    pi = Projection(phi, nu, np.outer(nu, nu) if weights == "product" else pairs, cone)
+    if weights == "product":
+        pairs = np.outer(pairs.sum(1), pairs.sum(1))
+    pi = Projection(phi, pairs, cone)
     kappa, beta = modulus(jm, matrix, pi)
     step = ProjectionStep(jm, matrix, pi, beta)
     if kappa < 1.0:
@@ -158,7 +163,7 @@ def projected_jipe2(
     return ProjectedSolution(
         Moments(2, mean, blocks, Held(second), 0.0, resolution), end.residuals, end.converged,
         end.error_bound, len(end.residuals), theta, big, phi.reshape(*matrix.shape, -1),
-        pi.nu.reshape(matrix.shape), pi.pairs.reshape(matrix.shape * 2), cone, kappa, beta,
+        pairs.reshape(matrix.shape * 2), cone, kappa, beta,
     )  # fmt: skip
 
 
@@ -296,29 +301,19 @@ def start_law(jm: JMDP) -> Floats:
 
 
 def occupancy(jm: JMDP, policy: Floats) -> Floats:
-    """The discounted pair occupancy (S, A, S, A), to rounding: d = (1 - eta) rho_0 + eta d P_2.
-
-    eta = gamma. Summed where the series is short, else solved for.
-    """
+    """The discounted pair occupancy (S, A, S, A): d = (1 - eta) rho_0 + eta d P_2, eta = gamma."""
     law, eta = start_law(jm), jm.gamma
-    if eta > 0.98:
 
-        def rest(d: Floats) -> Floats:
-            return d - eta * pair_step(jm, policy, d.reshape(law.shape)).ravel()
+    def rest(d: Floats) -> Floats:
+        return d - eta * pair_step(jm, policy, d.reshape(law.shape)).ravel()
 
-        operator = LinearOperator((law.size, law.size), matvec=rest, dtype=float)
-        right = (1.0 - eta) * law.ravel()
-        found, failed = gmres(operator, right, rtol=1e-11, restart=60, maxiter=200)
-        if failed:
-            raise ValueError(f"the pair occupancy at discount {eta} could not be solved for")
-        last = pair_step(jm, policy, np.maximum(found, 0.0).reshape(law.shape))
-        total = (1.0 - eta) * law + eta * last  # at least (1 - eta) rho_0, whatever was rounded
-        return total / total.sum()
-    total, weight = (1.0 - eta) * law, 1.0 - eta
-    while weight * eta > 1e-15 * (1.0 - eta) and eta > 0.0:
-        law = pair_step(jm, policy, law)
-        weight *= eta
-        total += weight * law
+    operator = LinearOperator((law.size, law.size), matvec=rest, dtype=float)
+    rounding = max(1e-13, 1e-14 / (1.0 - eta))
+    found, failed = gmres(operator, (1.0 - eta) * law.ravel(), rtol=rounding, restart=60)
+    if failed:
+        raise ValueError(f"the pair occupancy at discount {eta} could not be solved for")
+    last = pair_step(jm, policy, np.maximum(found, 0.0).reshape(law.shape))
+    total = (1.0 - eta) * law + eta * last  # at least (1 - eta) rho_0, whatever was rounded
     return total / total.sum()
 
 

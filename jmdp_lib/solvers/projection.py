@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from scipy import linalg
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats
+from jmdp_lib.checks import Floats, frozen
 from jmdp_lib.moments import ReadOnly
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning
 
@@ -31,15 +31,18 @@ class Projection(ReadOnly):
 
     Attributes:
         phi: (X, d) features of the state-actions x = s * A + a.
-        nu: (X,) weights of state-actions.
         pairs: (X, X) weights of pairs of state-actions, called d in the paper.
         cone: one of CONES.
     """
 
     phi: Floats
-    nu: Floats
     pairs: Floats
     cone: str
+
+    @cached_property
+    def nu(self) -> Floats:
+        """(X,) weights of state-actions: both marginals of `pairs`, which are symmetric."""
+        return frozen(self.pairs.sum(1))
 
     @cached_property
     def whiten(self) -> Floats:
