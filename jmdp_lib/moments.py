@@ -167,7 +167,7 @@ class Moments(ReadOnly):
 
     def moment(self, coordinates: Sequence[StateAction]) -> float:
         """E[Z(s_1, a_1) ... Z(s_k, a_k)] for coordinates [(s_1, a_1), ...], k up to the order."""
-        self._holds(len(coordinates))
+        self._need(len(coordinates), "moment")
         known = [self._state_action(x) for x in coordinates]
         if len(known) == 1:
             return float(self.mean[known[0]])
@@ -215,7 +215,7 @@ class Moments(ReadOnly):
 
         Repeat a gap for its powers: [(s, a, b)] * 3 is the third moment of one gap.
         """
-        self._holds(len(gaps))
+        self._need(len(gaps), "gap_moment")
         for gap in gaps:
             if np.shape(gap) != (3,):
                 raise ValueError(f"a gap must be (state, action, other action), got {gap!r}")
@@ -279,17 +279,11 @@ class Moments(ReadOnly):
         allowed = 4.0 * self.resolution**2 + 1e-12 * (1.0 + np.nanmax(np.abs(self.covariance)))
         return np.where(variance >= 0.0, variance, np.where(variance >= -allowed, 0.0, np.nan))
 
-    def _holds(self, order: int) -> None:
+    def _need(self, order: int, what: str) -> None:
         if not 1 <= order <= self.order:
             raise ValueError(
-                f"a moment of order {order} was asked for; "
-                f"this collection holds orders 1 to {self.order}"
-            )
-
-    def _need(self, order: int, what: str) -> None:
-        if self.order < order:
-            raise ValueError(
-                f"{what} needs moments of order {order}; this collection stops at {self.order}"
+                f"{what} needs moments of order {order}; this collection holds orders 1 to "
+                f"{self.order}"
             )
 
     def _state_action(self, x: StateAction) -> StateAction:

@@ -10,6 +10,7 @@ and on torch tensors alike.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -20,7 +21,7 @@ from scipy import sparse
 from scipy.sparse.linalg import splu
 
 from jmdp_lib.checks import Floats
-from jmdp_lib.machine import hot, threaded
+from jmdp_lib.machine import hot, progress, threaded
 from jmdp_lib.operators.reachable import successors_first
 
 VECTORS = 6  # of the size of x, that BiCGSTAB holds
@@ -80,6 +81,27 @@ def solve(
         accelerate = accelerate and len(history) < _CYCLES
         if not accelerate and limit == math.inf:
             limit = applied + 10 + math.ceil(1.1 * _sweeps(history[-1] / goal, rate))
+
+
+def solve_surely(
+    operator: Affine, residual: Callable[[Any], float], share: float, goal: float, rate: float,
+    accelerate: bool, name: str,
+) -> tuple[Any, Floats, int]:  # fmt: skip
+    """x with residual(x) <= goal, the residuals on the way, and how often F was applied.
+
+    `solve` ends on the size of a Gauss-Seidel step, which may hide a larger `residual`. It starts
+    with a `share` of the goal as its target, and the target is lowered until the residual fits.
+    """
+    x, residuals, iterations, target = None, list[float](), 0, share * goal
+    with progress(None, name, "sweep") as bar:
+        for _ in range(4):
+            x, history, applied = solve(operator, target, rate, accelerate, x, bar)
+            residuals += [*history, residual(x)]
+            iterations += applied + 1
+            if residuals[-1] <= goal:
+                break
+            target *= 0.1
+    return x, np.array(residuals), iterations
 
 
 def _sweeps(factor: float, rate: float) -> float:

@@ -8,7 +8,8 @@ import os
 import warnings
 import zipfile
 import zlib
-from dataclasses import asdict, dataclass, field, fields
+from collections import defaultdict
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -68,11 +69,9 @@ class Solution(ReadOnly):
         The file holds numbers and no model: of the moments it has what `Moments.kept` says.
         """
         moments = self.moments.kept()
-        assert isinstance(moments.source, Held)
-        parts = {**_parts("", self), **_parts("moments.", moments)}
-        parts |= {f"higher.{k}": x for k, x in enumerate(moments.source.higher)}
-        parts |= {"second": moments.source.second, "absent": moments.source.absent}
-        parts["plan"] = self.plan and asdict(self.plan)
+        nested = {"": self, "moments.": moments, "source.": moments.source}
+        parts = {k: x for prefix, part in nested.items() for k, x in _parts(prefix, part).items()}
+        parts |= {f"higher.{k}": x for k, x in enumerate(parts.pop("source.higher"))}
         arrays = {name: x for name, x in parts.items() if isinstance(x, np.ndarray)}
         plain = {name: x for name, x in parts.items() if name not in arrays}
         header = {"file": _FILE, "kind": type(self).__name__, **plain}
@@ -94,29 +93,28 @@ class Solution(ReadOnly):
                 raise ValueError
         except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, TypeError, ValueError):
             raise ValueError(f"{path} is no file that Solution.save has written") from None
-        kind, plan, orders = parts.pop("kind"), parts.pop("plan"), parts["moments.order"]
-        higher = tuple(parts.pop(f"higher.{k}") for k in range(orders - 2))
-        source = Held(parts.pop("second"), higher, parts.pop("absent"))
-        moments = {n.removeprefix("moments."): x for n, x in parts.items() if "." in n}
-        own = {name: x for name, x in parts.items() if "." not in name}
         import jmdp_lib  # the public names say which class a file is of
 
-        return getattr(jmdp_lib, kind)(
-            moments=Moments(source=source, **moments),
-            plan=plan and jmdp_lib.Plan(**plan),
-            **own,
-        )
+        kind, plan = getattr(jmdp_lib, parts.pop("kind")), parts.pop("plan")
+        nested = defaultdict[str, dict[str, Any]](dict)
+        for name, x in parts.items():
+            prefix, _, own = name.rpartition(".")
+            nested[prefix][own] = x
+        source = Held(**nested["source"], higher=tuple(nested["higher"].values()))
+        moments = Moments(**nested["moments"], source=source)
+        return kind(**nested[""], moments=moments, plan=plan and jmdp_lib.Plan(**plan))
 
 
 def _parts(prefix: str, result: Any) -> dict[str, Any]:
-    """The fields of a solution or a collection, but for those that are stored by themselves."""
-    apart = ("moments", "source", "plan")
-    names = (field.name for field in fields(result) if field.name not in apart)
+    """The fields of a solution or a part of it, but for the parts that have fields themselves."""
+    names = (field.name for field in fields(result) if field.name not in ("moments", "source"))
     return {prefix + name: getattr(result, name) for name in names}
 
 
 def _plain(value: Any) -> Any:
-    """What JSON makes of NumPy's numbers; of anything else that it does not know, nothing."""
+    """What JSON makes of a plan and of NumPy's numbers; of what else it does not know, nothing."""
+    if is_dataclass(value):
+        return asdict(value)  # type: ignore[arg-type]
     return value.tolist() if isinstance(value, np.generic | np.ndarray) else None
 
 

@@ -52,16 +52,11 @@ class StepSize:
         name = f"step size {self.scale} / visits^{self.power}"
         if not 0.0 < self.scale <= 1.0:
             raise ValueError(f"{name}: the first step must lie in (0, 1]")
-        if not self.power > 0.5:
-            raise ValueError(
-                f"{name} breaks Robbins-Monro: the sum of its squares diverges (power <= 1/2), "
-                "so the noise never dies out"
-            )
-        if not self.power <= 1.0:
-            raise ValueError(
-                f"{name} breaks Robbins-Monro: its sum converges (power > 1), so a wrong start is "
-                "never forgotten"
-            )
+        if not 0.5 < self.power <= 1.0:
+            why = "the sum of its squares diverges (power <= 1/2), so the noise never dies out"
+            if self.power > 1.0:
+                why = "its sum converges (power > 1), so a wrong start is never forgotten"
+            raise ValueError(f"{name} breaks Robbins-Monro: {why}")
 
     @classmethod
     def of(cls, value: StepSize | tuple[float, float] | float) -> StepSize:

@@ -8,11 +8,10 @@ from scipy import sparse
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
-from jmdp_lib.machine import progress
 from jmdp_lib.model import JMDP, require_tables
 from jmdp_lib.operators.literal import is_independent
 from jmdp_lib.operators.multisets import MultisetOperator, MultisetSource
-from jmdp_lib.solvers.affine import Chain, solve
+from jmdp_lib.solvers.affine import Chain, solve_surely
 from jmdp_lib.solvers.fixed_point import (
     FixedPoint,
     Solution,
@@ -80,18 +79,14 @@ def _solve_multisets(
     scale = sparse.diags_array(operator.weights)
     scaled = sparse.csr_array(sparse.diags_array(1.0 / operator.weights) @ matrix @ scale)
     chain = Chain(scaled, 1.0, constant / operator.weights)
-    target, residuals, x = 0.5 * allowed * (1.0 - gamma), list[float](), None
-    rounding, iterations = 0.0, 0
-    with progress(None, f"JIPE-{operator.order}", "sweep") as bar:
-        for _ in range(4):
-            x, history, applied = solve(chain, target, gamma, True, x, bar)
-            iterations += applied + 1
-            state = x * operator.weights
-            residuals += [*history, operator.distance(operator.apply(state), state)]
-            rounding = rounding_of(operator.longest_sum) * float(np.abs(x).max())
-            if residuals[-1] + rounding <= allowed * (1.0 - gamma):
-                break
-            target *= 0.1
     name = f"JIPE-{operator.order}"
+
+    def residual(x: Floats) -> float:
+        state = x * operator.weights
+        return operator.distance(operator.apply(state), state)
+
+    goal = allowed * (1.0 - gamma)
+    x, residuals, iterations = solve_surely(chain, residual, 0.5, goal, gamma, True, name)
+    rounding = rounding_of(operator.longest_sum) * float(np.abs(x).max())
     bound, converged = certify(residuals[-1], rounding, gamma, allowed, iterations, name)
-    return FixedPoint(state, np.array(residuals), converged, bound, iterations)
+    return FixedPoint(x * operator.weights, residuals, converged, bound, iterations)

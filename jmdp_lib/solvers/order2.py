@@ -24,7 +24,7 @@ from jmdp_lib.operators.dense import DensePairs, TorchPairs, device_bytes
 from jmdp_lib.operators.literal import is_independent
 from jmdp_lib.operators.pairs import PairOperator, PairState
 from jmdp_lib.operators.reachable import Numbering, PairSet, ReachablePairs
-from jmdp_lib.solvers.affine import VECTORS, Chain, solve
+from jmdp_lib.solvers.affine import VECTORS, Chain, solve_surely
 from jmdp_lib.solvers.fixed_point import (
     Solution,
     certify,
@@ -124,18 +124,13 @@ def jipe2(
         pairs = DensePairs(system, backup.source)
 
     gamma, weight = jm.gamma, system.weight
-    target = 0.05 * allowed * (1.0 - gamma) * weight  # gaps are differences of what is solved
-    residuals, iterations, c = list[float](), 0, None
-    with progress(None, f"JIPE-2, {plan}", "sweep") as bar:
-        # A small Gauss-Seidel step may hide a larger residual: then the target is lowered.
-        for _ in range(4):
-            c, history, applied = solve(pairs, target, gamma**2, plan.accelerated, c, bar)
-            second = max(pairs.residual(c), alone) + products
-            residuals += [r / weight for r in history] + [max(moved, second / weight)]
-            iterations += applied + 1
-            if residuals[-1] <= allowed * (1.0 - gamma):
-                break
-            target *= 0.1
+    goal = allowed * (1.0 - gamma) * weight
+    c, history, iterations = solve_surely(
+        pairs, lambda c: max(moved * weight, max(pairs.residual(c), alone) + products),
+        0.05,  # gaps are differences of what is solved
+        goal, gamma**2, plan.accelerated, f"JIPE-2, {plan}",
+    )  # fmt: skip
+    residuals = history / weight
 
     mean = float(np.abs(backup.mean).max())
     largest = max(mean, (float(backup.single.max()) + mean**2) / weight)  # ||M||_lambda
@@ -150,7 +145,7 @@ def jipe2(
     source = OneStepAway(system, backup.mean, blocks, values)
     off = 4.0 * residuals[-1] * weight / (1.0 - gamma**2)  # c contracts by gamma^2
     moments = collect_moments(jm, 2, backup.mean, blocks, source, error_bound, off)
-    return Solution(moments, np.array(residuals), converged, error_bound, iterations, plan=plan)
+    return Solution(moments, residuals, converged, error_bound, iterations, plan=plan)
 
 
 def plan_jipe2(
