@@ -9,8 +9,8 @@ A layout says which coordinates i of M = (mu, Sigma) are kept, one after another
     Centred     the same with covariances in the place of second moments: the form for gaps, since
                 nothing large is subtracted at the end
 
-The backup is written once, as a compiled target. Where the tables of a JMDP are known, `updates`
-runs whole stretches of eq. (28) compiled; any other simulator is queried by `backup`.
+The backup is written once, as a compiled target. Where the tables of a JMDP are known,
+`compiled_updates` runs whole stretches of eq. (28); any other simulator is queried by `backup`.
 """
 
 from __future__ import annotations
@@ -222,14 +222,13 @@ def _draw(
     simulator: Simulator, x: tuple[int, int], y: tuple[int, int], rng: np.random.Generator
 ) -> tuple[float, int, float, int]:
     """Reward and next state of two state-actions: one branch, one shared query, or two queries."""
-    if x == y:
-        first = second = checked_query(simulator, x[0], [x[1]], rng)[0]
-    elif x[0] == y[0]:
-        first, second = checked_query(simulator, x[0], [x[1], y[1]], rng)
+    if x[0] == y[0]:
+        outcomes = checked_query(simulator, x[0], [x[1]] if x == y else [x[1], y[1]], rng)
     else:
-        first = checked_query(simulator, x[0], [x[1]], rng)[0]
-        second = checked_query(simulator, y[0], [y[1]], rng)[0]
-    return float(first[0]), first[1], float(second[0]), second[1]  # the compiled targets' types
+        outcomes = checked_query(simulator, x[0], [x[1]], rng)
+        outcomes += checked_query(simulator, y[0], [y[1]], rng)
+    (r, u), (q, v) = outcomes[0], outcomes[-1]
+    return float(r), u, float(q), v  # the compiled target's types
 
 
 @inline
@@ -319,7 +318,7 @@ def _target(
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def updates(
+def compiled_updates(
     rng: Any, count: int, values: Any, visits: Any, full: bool, centred: bool, scale: float,
     power: float, threshold: Any, cell: Any, gamma: float, policy: Any, policy_cdf: Any,
     starts: Any, table_cdf: Any, rewards: Any, next_states: Any,

@@ -26,8 +26,8 @@ from jmdp_lib.operators.backups import (
     Full,
     alias_tables,
     cells,
+    compiled_updates,
     cumulative,
-    updates,
 )
 from jmdp_lib.simulators import Simulator, check_simulator
 from jmdp_lib.solvers.fixed_point import Solution
@@ -235,7 +235,7 @@ def updater(
         steps = (layout.full, layout.centred, step.scale, step.power, threshold, cell, jm.gamma)
         tables = (jm.starts, cumulative(jm.starts, jm.probs), jm.rewards, jm.next_states)
         known: Any = (*steps, layout.policy, cdf, *tables)
-        return lambda count: updates(rng, count, values, visits, *known)
+        return lambda count: compiled_updates(rng, count, values, visits, *known)
 
     def update(count: int) -> None:
         for _ in range(count):

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import linalg
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, frozen
+from jmdp_lib.checks import Floats, Ints, frozen
 from jmdp_lib.moments import ReadOnly
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning
 
@@ -174,26 +174,31 @@ def psd_part(matrix: Floats) -> Floats:
     return half @ half.T
 
 
+@lru_cache(maxsize=8)
+def _triangle(size: int) -> tuple[Ints, Ints, Floats]:
+    """Rows, columns and scales of the entries of `to_vector`."""
+    rows, columns = np.triu_indices(size)
+    return rows, columns, np.where(rows == columns, 1.0, np.sqrt(2.0))
+
+
 def to_vector(matrix: Floats) -> Floats:
     """(p,) upper triangle of the symmetric part, scaled so that inner products stay the same."""
-    rows, columns = np.triu_indices(len(matrix))
-    both = (matrix + matrix.T)[rows, columns] / 2.0
-    return np.where(rows == columns, 1.0, np.sqrt(2.0)) * both
+    rows, columns, scale = _triangle(len(matrix))
+    return scale * (matrix[rows, columns] + matrix[columns, rows]) / 2.0
 
 
 def to_matrix(vector: Floats) -> Floats:
     """The inverse of `to_vector`."""
     size = int((np.sqrt(8 * len(vector) + 1) - 1) / 2)
-    rows, columns = np.triu_indices(size)
-    matrix = np.zeros((size, size))
-    matrix[rows, columns] = vector / np.where(rows == columns, 1.0, np.sqrt(2.0))
-    return matrix + np.triu(matrix, 1).T
+    rows, columns, scale = _triangle(size)
+    matrix = np.empty((size, size))
+    matrix[rows, columns] = matrix[columns, rows] = vector / scale
+    return matrix
 
 
 def symmetric_matrix(four: Floats) -> Floats:
     """(p, p), in the coordinates of `to_vector`: the map Theta -> sum four[i,j,k,l] Theta[k,l]."""
-    rows, columns = np.triu_indices(four.shape[0])
-    scale = np.where(rows == columns, 0.5, np.sqrt(0.5))
+    rows, columns, scale = _triangle(len(four))
     one = four[rows, columns] + four[columns, rows]  # (p, d, d)
     both = one[:, rows, columns] + one[:, columns, rows]
-    return scale[:, None] * both * scale[None, :]
+    return scale[:, None] * both * scale / 4.0
