@@ -193,9 +193,7 @@ def learn(
             size = norm(layout.applied(simulator, values) - layout.raw(values))
         elif last or made - probed >= _PROBES_PAY * _PROBED * _BACKUPS:
             size, probed = probe(checks.generator(seed, 1 + made)), made
-        error = np.nan
-        if truth is not None:
-            error = norm(layout.raw(values) - layout.raw(truth))
+        error = np.nan if truth is None else norm(layout.raw(values) - layout.raw(truth))
         history.append((made, size, error))
 
     with progress(num_updates, "incremental JIPE") as bar:

@@ -177,19 +177,18 @@ def _takes_sweeps(
     checks.one_of("route", route, ROUTES)
     if device is not None and route not in ("auto", "dense"):
         raise ValueError(f"device={device!r} belongs to route='dense', not to {route!r}")
-    if queries is not None and route == "sweeps":
-        raise ValueError("queries and route='sweeps' do not go together: sweeps answer every query")
     solved = route in ("reachable", "dense") or device is not None or queries is not None
-    for name, value in (("initial", initial), ("max_iterations", max_iterations)):
-        if value is not None and solved:
-            raise ValueError(
-                f"{name} belongs to route='sweeps'; it and a device, queries or another route do "
-                "not go together"
-            )
-    if initial is not None or max_iterations is not None or solved:
-        return not solved
+    given = {"initial": initial, "max_iterations": max_iterations}
+    swept = [name for name, value in given.items() if value is not None]
+    if route == "sweeps":
+        swept.append("route='sweeps'")
+    if swept and solved:
+        raise ValueError(
+            f"{swept[0]} belongs to sweeps, which answer every query on all pairs: it and a "
+            "device, queries or another route do not go together"
+        )
     few = system.policy.size <= FEW and takes_few_sweeps(system.jm.gamma, tol)
-    return few or route == "sweeps"
+    return bool(swept) or (few and not solved)
 
 
 def _sweeps_plan(system: CollapsedT2) -> Plan:

@@ -107,10 +107,12 @@ class ProjectedSolution(Solution):
         return distance / (1.0 - self.contraction) + self.error_bound
 
     def _distance(self, exact: Moments, theta: Floats, matrix: Floats) -> float:
-        phi = self.projection.phi
-        second = exact.full_second().reshape(len(phi), -1)
-        apart = phi @ theta - exact.mean.ravel(), phi @ matrix @ phi.T - second
-        return self.projection.norm(*apart, self.beta)
+        """||(phi theta, phi Theta phi') - exact|| in the weighted norm."""
+        pi, phi = self.projection, self.projection.phi
+        mean = phi @ theta - exact.mean.ravel()
+        second = phi @ matrix @ phi.T - exact.full_second().reshape(pi.pairs.shape)
+        squares = np.sum(pi.nu * mean**2), self.beta**2 * np.sum(pi.pairs * second**2)
+        return float(np.sqrt(max(squares)))
 
 
 def projected_jipe2(
@@ -146,10 +148,10 @@ def projected_jipe2(
     pi = Projection(phi, pairs, cone)
     kappa, beta = modulus(jm, matrix, pi)
     step = ProjectionStep(jm, matrix, pi, beta)
-    if kappa < 1.0:
-        end = iterate(step, step.solve(), kappa, allowed, name="projected JIPE-2")
-    else:  # no contraction is known: stop on the residual, claim nothing
-        end = iterate(step, step.solve(), 0.0, allowed, 10_000, "projected JIPE-2")
+    # Where no contraction is known: stop on the residual, claim nothing.
+    rate, limit = (kappa, None) if kappa < 1.0 else (0.0, 10_000)
+    end = iterate(step, step.solve(), rate, allowed, limit, "projected JIPE-2")
+    if kappa >= 1.0:
         end = replace(end, converged=False, error_bound=np.inf)
         warnings.warn(
             f"these weights give no contraction (kappa = {kappa:.3g}): nothing bounds the error",
@@ -194,14 +196,11 @@ def modulus(jm: JMDP, policy: Floats, pi: Projection) -> tuple[float, float]:
     c_3 = np.sqrt((pushed.sum(0) / pi.nu).max())
     if gamma == 0.0:
         return 0.0, 1.0
-    if gamma * c_1 >= 1.0:
-        return float(gamma * c_1), natural
-    if c_1 > gamma * c_2:
-        return float(gamma * c_1), float((c_1 - gamma * c_2) / (2.0 * rho * c_3))
-    if gamma**2 * c_2 >= 1.0:
-        return float(gamma**2 * c_2), natural
-    kappa = (1.0 + gamma**2 * c_2) / 2.0
-    return float(kappa), float((kappa - gamma**2 * c_2) / (2.0 * gamma * rho * c_3))
+    least = float(max(gamma * c_1, gamma**2 * c_2))
+    if least >= 1.0:
+        return least, natural
+    kappa = float(gamma * c_1 if c_1 > gamma * c_2 else (1.0 + gamma**2 * c_2) / 2.0)
+    return kappa, float((kappa / gamma - gamma * c_2) / (2.0 * rho * c_3))
 
 
 @dataclass(frozen=True)

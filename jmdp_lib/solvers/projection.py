@@ -103,11 +103,6 @@ class Projection(ReadOnly):
             return inside
         return solve_in_cone(self.normal, right, floor, inside)
 
-    def norm(self, mean: Floats, second: Floats, beta: float) -> float:
-        """max{||mean||_nu, beta ||second||_pairs} of (X,) and (X, X)."""
-        first = np.sqrt(np.sum(self.nu * mean**2))
-        return float(max(first, beta * np.sqrt(np.sum(self.pairs * second**2))))
-
 
 def checked_features(features: ArrayLike, shape: tuple[int, ...]) -> Floats:
     """Features (S, A, d) as (X, d), of full column rank (Assumption B.1); names a bad column."""
