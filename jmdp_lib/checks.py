@@ -154,8 +154,10 @@ def seed_sequence(seed: Any, *key: int) -> np.random.SeedSequence:
     """
     if isinstance(seed, np.random.SeedSequence):
         return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, *key))
-    for part in seed if isinstance(seed, list | tuple) else () if seed is None else (seed,):
-        at_least("seed", part, 0)
+    if isinstance(seed, list | tuple):
+        seed = [at_least("seed", part, 0) for part in seed]
+    elif seed is not None:
+        seed = at_least("seed", seed, 0)
     return np.random.SeedSequence(seed, spawn_key=key)
 
 
@@ -189,7 +191,7 @@ def distinct_actions(actions: Sequence[int], num_actions: int) -> list[int]:
     except TypeError:
         raise ValueError(f"actions must be a sequence of actions, got {actions!r}") from None
     if not checked or len(set(checked)) < len(checked):
-        raise ValueError(f"actions must be at least one action, all distinct, got {checked}")
+        raise ValueError(f"actions must hold at least one action, all distinct, got {checked}")
     return checked
 
 

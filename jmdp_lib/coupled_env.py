@@ -132,7 +132,7 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
                 raise IndexError(f"action {action!r} is not in {self.action_space}")
         keys = {repr(self.action_space.to_jsonable([action])): action for action in chosen}
         if not keys or len(keys) < len(chosen):
-            raise ValueError(f"actions must be at least one action, all distinct, got {actions!r}")
+            raise ValueError(f"query at least one action, all distinct, got {actions!r}")
         return keys
 
     def _try_out(self) -> None:

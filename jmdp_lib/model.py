@@ -270,9 +270,7 @@ class JMDP:
     @cached_property
     def averaging(self) -> sparse.csr_array:
         """(S, T) sparse: row s holds its tables' probabilities, so averaging @ f is E[f | s]."""
-        tables = np.arange(self.probs.size)
-        shape = (self.num_states, self.probs.size)
-        return sparse.csr_array((self.probs, tables, self.starts), shape=shape)
+        return sparse.csr_array((self.probs, np.arange(self.probs.size), self.starts))
 
     @cached_property
     def transitions(self) -> sparse.csr_array:

@@ -362,6 +362,6 @@ def test_seeds(call, seed):
 
 
 def test_seeds_of_every_good_kind():
-    for seed in (3, np.int64(3), [1, 2], np.random.SeedSequence(4)):
+    for seed in (3, np.int64(3), np.array(3), [1, 2], np.random.SeedSequence(4)):
         one, two = (jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 10, seed=seed) for _ in range(2))
         np.testing.assert_array_equal(one, two)
