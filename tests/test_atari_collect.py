@@ -261,7 +261,7 @@ def test_concatenated_pairs_point_at_their_rows():
         ({"follow_share": 2.0}, "follow_share must lie in"),
         ({"spacing": 0}, "spacing must be at least 1"),
         ({"processes": 0}, "processes must be at least 1"),
-        ({"seed": 1.5}, "seed must be an integer that is not negative"),
+        ({"seed": 1.5}, "seed must be an integer, got"),
         ({"actions": 1}, r"actions must lie in 2\.\.6, got 1"),
         ({"actions": 7}, r"actions must lie in 2\.\.6, got 7"),
         ({"actions": 2.5}, r"actions must be an integer, got 2\.5"),
