@@ -175,7 +175,7 @@ def test_moving_the_slider_replaces_the_figure(monkeypatch, tmp_path) -> None:
     def images(*cells: str) -> list[str]:
         nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
         nb.metadata = {"kernelspec": dict(notebook_job.KERNELSPEC)}
-        done = notebook_job.execute(nb, {}, tmp_path)
+        done = notebook_job.execute(nb, {}, tmp_path / "slider.py")
         outputs = done.cells[0].outputs
         return [o.data["image/png"] for o in outputs if "image/png" in o.get("data", {})]
 

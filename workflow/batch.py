@@ -16,6 +16,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -25,25 +26,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import yaml
 from job import end_with_parent, write_atomically
 from jsonschema import Draft202012Validator, ValidationError, validators
-from notebook_job import OUT_DIR, ProjectError, clock, finished, parameter_defaults, publish, tagged
+from notebook_job import OUT_DIR, ProjectError, clock, parameter_defaults, publish, record_of
 
 WORKFLOW = Path(__file__).resolve().parent
 FILES = "_files"  # parameters that end so are lists of files that must be there
 ATARI = "atari"  # the entry of a profile that is not a notebook, and the folder of its results
 TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
-ATARI_SCHEMA = yaml.safe_load("""
-type: object
-properties:
-  games: {type: array, minItems: 1, items: {type: string}}
-  seeds: {type: array, minItems: 1, uniqueItems: true, items: {type: integer, minimum: 0}}
-  scale: {type: number, exclusiveMinimum: 0, maximum: 1}
-required: [games, seeds, scale]
-additionalProperties: false
-""")
 # In JSON 3.0 is an integer; range() refuses it.
 INTEGERS = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, v: type(v) is int)
 Validator = validators.extend(Draft202012Validator, type_checker=INTEGERS)
@@ -84,7 +75,7 @@ def load_profile(root: Path, profile: str, defaults: dict[str, dict[str, Any]]) 
     except yaml.YAMLError as error:
         raise ProjectError(f"{profile}.yaml: not valid YAML: {error}") from error
     schema = schema_of(defaults)
-    schema["properties"][ATARI] = ATARI_SCHEMA
+    schema["properties"][ATARI] = yaml.safe_load((WORKFLOW / "schemas/atari.yaml").read_bytes())
     problems = [explain(error) for error in Validator(schema).iter_errors(entries)]
     if problems:
         raise ProjectError("\n".join(f"{profile}.yaml: {problem}" for problem in problems))
@@ -120,10 +111,8 @@ def make_plan(
     notebooks: the parameters that each is given; atari: the games to be trained on `device`, if
     there is one.
     """
-    names = notebook_names(root)
-    if not names:
-        raise ProjectError("there are no notebooks named NN_name.py in notebooks/")
-    defaults = {name: parameter_defaults(root / "notebooks" / f"{name}.py") for name in names}
+    paths = [root / "notebooks" / f"{name}.py" for name in notebook_names(root)]
+    defaults = {path.stem: parameter_defaults(path) for path in paths}
     entries = load_profile(root, profile, defaults)
     atari = atari_jobs(entries.get(ATARI), device, elsewhere) if device else None
 
@@ -134,11 +123,11 @@ def make_plan(
             raise ProjectError(f"{name}.py: there is no file {file}")
         return file
 
-    for name in names:
-        values = {**defaults[name], **(entries.get(name) or {})}
-        results = {k: [found(name, f) for f in values[k]] for k in values if k.endswith(FILES)}
-        entries[name] = {**(entries.get(name) or {}), **results}
-    return {"profile": profile, "notebooks": {n: entries[n] for n in names}, ATARI: atari}
+    notebooks = {name: entries.get(name) or {} for name in defaults}
+    for name, given in notebooks.items():
+        values = {**defaults[name], **given}
+        given |= {k: [found(name, f) for f in values[k]] for k in values if k.endswith(FILES)}
+    return {"profile": profile, "notebooks": notebooks, ATARI: atari}
 
 
 def job_prefix(out: Path) -> str:
@@ -156,15 +145,14 @@ def slurm_options(out: Path) -> list[str]:
 
 def cancel_jobs(out: Path) -> None:
     """Cancel the Slurm jobs of this profile, and wait until they have ended."""
-    command = ["squeue", "--me", "--noheader", "--format=%j %i"]
     while True:
+        command = ["squeue", "--me", "--noheader", "--format=%j %i"]
         listed = subprocess.run(command, capture_output=True, text=True)
         if listed.returncode:
             raise ProjectError(f"Slurm does not answer: {listed.stderr.strip()}")
-        lines = [line for line in listed.stdout.splitlines() if line.startswith(job_prefix(out))]
-        if not lines:
+        numbers = re.findall(rf"^{job_prefix(out)}.* (\d+)$", listed.stdout, re.MULTILINE)
+        if not numbers:
             return
-        numbers = [line.split()[1] for line in lines]
         print(f"Cancelling Slurm jobs of an interrupted run: {' '.join(numbers)}", flush=True)
         subprocess.run(["scancel", *numbers], check=False)
         time.sleep(2.0)
@@ -202,21 +190,11 @@ def run_snakemake(out: Path, plan: dict[str, Any], options: list[str], visible: 
     return code
 
 
-def read_claims(out: Path, name: str) -> list[tuple[str, ...]]:
-    """The lines `claim | value | verdict` that a notebook's summary cell printed."""
-    nb = nbformat.read(out / "notebooks" / f"{name}.ipynb", as_version=4)
-    outputs = [output for cell in tagged(nb, "summary") for output in cell.outputs]
-    text = "".join(output.text for output in outputs if output.get("name") == "stdout")
-    lines = [[part.strip() for part in line.rsplit("|", 2)] for line in text.splitlines()]
-    return [(name, *line) for line in lines if line[-1] in ("holds", "FAILS")]
-
-
-def summarise(out: Path, selected: list[str], code: int, visible: bool) -> int:
-    """Print what came out; the exit code of the batch."""
-    here = Path("out") / out.name
-    log = "the messages above" if visible else here / "snakemake.log"
-    done = [name for name in selected if finished(out, name)]
-    claims = [claim for name in done for claim in read_claims(out, name)]
+def summarise(out: Path, selected: list[str], code: int, log: str) -> int:
+    """Print what came out; the exit code of the batch. log: where Snakemake's messages are."""
+    paths = {name: record_of(out, name) for name in selected}
+    records = {n: json.loads(path.read_text()) for n, path in paths.items() if path.exists()}
+    claims = [(name, *claim) for name, record in records.items() for claim in record["claims"]]
     if claims:
         print("\nClaims checked")
         rows = [("notebook", "claim", "value", "verdict"), *claims]
@@ -225,16 +203,16 @@ def summarise(out: Path, selected: list[str], code: int, visible: bool) -> int:
             print("  ".join(map(str.ljust, row, widths)).rstrip())
     if "Nothing to be done" in (out / "snakemake.log").read_text(errors="replace"):
         print("\nNothing had to be run: all results are up to date.")
-    records = [json.loads((out / "provenance" / f"{name}.json").read_text()) for name in done]
-    written = Counter(file for record in records for file in record["figures"])
-    print(f"\n{len(done)} of {len(selected)} notebooks done, profile {out.name}")
+    written = Counter(file for record in records.values() for file in record["figures"])
+    here = Path("out", out.name)
+    print(f"\n{len(records)} of {len(selected)} notebooks done, profile {out.name}")
     print(f"  executed notebooks   {here / 'notebooks'}")
     print(f"  figures and data     {here / 'figures'} ({len(written)} files)")
     print(f"  how they were made   {here / 'provenance'}")
     problems = [f"{file} is written by two notebooks" for file in written if written[file] > 1]
-    for name in [name for name in selected if name not in done]:
-        failed = f"failed/{name}.ipynb"
-        problems.append(f"{name}: read {here / failed if (out / failed).exists() else log}")
+    for name in [name for name in selected if name not in records]:
+        kept = Path("failed", f"{name}.ipynb")
+        problems.append(f"{name}: read {here / kept if (out / kept).exists() else log}")
     broken = sum(claim[-1] == "FAILS" for claim in claims)
     if broken:
         problems.append(f"{broken} of {len(claims)} claims")
@@ -269,17 +247,16 @@ def main(argv: list[str]) -> int:
             raise ProjectError("--slurm: there is no command sbatch on this machine")
         plan = make_plan(root, given.profile, given.atari, given.slurm)
         selected = list(dict.fromkeys(given.only or plan["notebooks"]))
-        for name in selected:
-            if name not in plan["notebooks"]:
-                known = ", ".join(plan["notebooks"])
-                raise ProjectError(f"unknown notebook {name!r}; known: {known}")
+        for name in set(selected) - set(plan["notebooks"]):
+            raise ProjectError(f"unknown notebook {name!r}; known: {', '.join(plan['notebooks'])}")
         where = "a Slurm cluster" if given.slurm else f"{given.cores} cores"
         print(f"Profile {given.profile}: {len(selected)} notebooks on {where}", flush=True)
         options = slurm_options(out) if given.slurm else ["--cores", str(given.cores)]
-        targets = [f".runs/{name}/provenance/{name}.json" for name in selected]
-        options += [*given.snakemake, "--", *targets]
+        targets = [str(record_of(Path(), name)) for name in selected]
         visible = given.slurm or bool(given.atari)
-        code = summarise(out, selected, run_snakemake(out, plan, options, visible), visible)
+        code = run_snakemake(out, plan, [*options, *given.snakemake, "--", *targets], visible)
+        log = "the messages above" if visible else f"out/{given.profile}/snakemake.log"
+        code = summarise(out, selected, code, log)
     except (ProjectError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

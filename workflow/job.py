@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import multiprocessing
 import os
 import platform
 import signal
@@ -35,14 +34,13 @@ def git_state(root: Path) -> dict[str, Any]:
     """The commit that a repository in `root` is at, and whether files differ from it."""
     # Not the state of a repository around it.
     here = {**os.environ, "GIT_CEILING_DIRECTORIES": str(root.resolve().parent)}
-    command = ["git", "-C", str(root), "status", "--porcelain=v2", "--branch"]
-    with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        first, *lines = subprocess.check_output(
-            command, env=here, text=True, stderr=subprocess.DEVNULL
-        ).splitlines()
-        commit = first.removeprefix("# branch.oid ")
-        return {"commit": commit, "dirty": any(not line.startswith("#") for line in lines)}
-    return {"commit": None, "dirty": None}
+    command = "git status --porcelain=v2 --branch"
+    told = subprocess.run(command, shell=True, cwd=root, env=here, capture_output=True, text=True)
+    if told.returncode:
+        return {"commit": None, "dirty": None}
+    first, *lines = told.stdout.splitlines()
+    commit = first.removeprefix("# branch.oid ")
+    return {"commit": commit, "dirty": any(not line.startswith("#") for line in lines)}
 
 
 def hardware() -> dict[str, Any]:
@@ -64,7 +62,7 @@ def versions() -> dict[str, str]:
 
 
 def end_with_parent(parent: int | None = None, signum: int = signal.SIGTERM) -> None:
-    """From now on this process ends, its children first, when its parent has died.
+    """From now on this process ends when its parent has died.
 
     Without this, the orphan of a run that was killed outright would race with the next run. A
     process that may be orphaned before it gets here needs the parent's number from its caller.
@@ -74,8 +72,6 @@ def end_with_parent(parent: int | None = None, signum: int = signal.SIGTERM) -> 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1.0)
-        for child in multiprocessing.active_children():
-            child.terminate()
         os.kill(os.getpid(), signum)
 
     threading.Thread(target=watch, daemon=True).start()

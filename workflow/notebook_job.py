@@ -9,6 +9,7 @@ is kept in `failed/`.
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -67,14 +68,50 @@ def parameter_defaults(path: Path) -> dict[str, Any]:
     return defaults
 
 
+def claims_of(nb: NotebookNode) -> list[list[str]]:
+    """The lines `claim | value | verdict` that the summary cell of an executed notebook printed."""
+    outputs = [output for cell in tagged(nb, "summary") for output in cell.outputs]
+    text = "".join(output.text for output in outputs if output.get("name") == "stdout")
+    lines = [[part.strip() for part in line.rsplit("|", 2)] for line in text.splitlines()]
+    return [line for line in lines if line[-1] in ("holds", "FAILS")]
+
+
+def clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+@contextlib.contextmanager
+def progress(name: str, num_cells: int) -> Iterator[Callable[..., None]]:
+    """Print that a notebook starts, now and then that it is alive, and how it ends.
+
+    Yields a function that is to be called with each cell and its index.
+    """
+    begin, ended, reached = time.monotonic(), threading.Event(), [0]
+
+    def say(word: str, detail: str = "") -> None:
+        took = clock(time.monotonic() - begin)
+        print(f"  {word:<6}  {name}  {took}  {detail}".rstrip(), flush=True)
+
+    def beat() -> None:
+        while not ended.wait(HEARTBEAT_SECONDS):
+            say("...", f"cell {reached[-1] + 1} of {num_cells}")
+
+    say("start")
+    threading.Thread(target=beat, daemon=True).start()
+    try:
+        yield lambda cell, cell_index: reached.append(cell_index)
+        say("done")
+    except Exception as error:
+        say("FAILED", (str(error).strip().splitlines() or [type(error).__name__])[-1])
+        raise
+    finally:
+        ended.set()
+
+
 def execute(
-    nb: NotebookNode,
-    parameters: dict[str, Any],
-    cwd: Path,
-    output: Path | None = None,
-    on_cell: Callable[[int], None] = lambda index: None,
+    nb: NotebookNode, parameters: dict[str, Any], source: Path, output: Path | None = None
 ) -> NotebookNode:
-    """Run a notebook with papermill; raises on the first failing cell.
+    """Run the notebook of a source, in its folder, with papermill; raises when a cell fails.
 
     The kernel is independent of the user's shell and dot-files.
     """
@@ -85,7 +122,10 @@ def execute(
         os.environ.pop(variable, None)
     # Paths of sockets may have about 100 characters, so they do not go into a deep TMPDIR.
     base = None if len(tempfile.gettempdir()) < 60 else "/tmp"
-    with tempfile.TemporaryDirectory(prefix="nb", dir=base, ignore_cleanup_errors=True) as scratch:
+    with (
+        tempfile.TemporaryDirectory(prefix="nb", dir=base, ignore_cleanup_errors=True) as scratch,
+        progress(source.stem, len(nb.cells) + bool(parameters)) as on_cell_start,
+    ):
         os.environ["JUPYTER_PATH"] = str(Path(sys.prefix) / "share" / "jupyter")
         os.environ["JUPYTER_RUNTIME_DIR"] = f"{scratch}/runtime"
         os.environ["IPYTHONDIR"] = f"{scratch}/ipython"
@@ -94,50 +134,21 @@ def execute(
         # inside BLAS must not depend on the machine's number of cores.
         for library in ("OMP", "OPENBLAS", "MKL", "NUMBA"):
             os.environ[f"{library}_NUM_THREADS"] = "1"
-        executed: NotebookNode = papermill.execute_notebook(
+        return papermill.execute_notebook(
             nb,
             output,
             parameters=parameters,
-            cwd=cwd,
+            cwd=source.parent,
             progress_bar=False,
             # Kernels on TCP race for ports when several start at once.
             config=Config({"KernelManager": {"transport": "ipc", "ip": f"{scratch}/k"}}),
-            on_cell_start=lambda cell, cell_index: on_cell(cell_index),
+            on_cell_start=on_cell_start,
         )
-    return executed
 
 
-def clock(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
-
-
-class Watch:
-    """Progress lines of one notebook: its start, a sign of life now and then, its end."""
-
-    def __init__(self, name: str, num_cells: int) -> None:
-        self.name, self.num_cells, self.cell = name, num_cells, 0
-        self.begin, self.ended = time.monotonic(), threading.Event()
-        print(f"  start   {name}", flush=True)
-        threading.Thread(target=self._beat, daemon=True).start()
-
-    def at_cell(self, index: int) -> None:
-        self.cell = index
-
-    def say(self, word: str, detail: str = "") -> None:
-        took = clock(time.monotonic() - self.begin)
-        print(f"  {word:<6}  {self.name}  {took}  {detail}".rstrip(), flush=True)
-
-    def end(self, word: str, detail: str = "") -> None:
-        self.ended.set()
-        self.say(word, detail)
-
-    def _beat(self) -> None:
-        while not self.ended.wait(HEARTBEAT_SECONDS):
-            self.say("...", f"cell {self.cell + 1} of {self.num_cells}")
-
-
-def finished(out: Path, name: str) -> bool:
-    return (out / ".runs" / name / "provenance" / f"{name}.json").exists()
+def record_of(out: Path, name: str) -> Path:
+    """The provenance of a run, which is there when the run is finished."""
+    return out / ".runs" / name / "provenance" / f"{name}.json"
 
 
 def link(source: str, target: str) -> None:
@@ -148,7 +159,7 @@ def link(source: str, target: str) -> None:
 
 def publish(out: Path, name: str) -> None:
     """Show a finished run in notebooks/, figures/ and provenance/, as links: whole or not there."""
-    if finished(out, name):
+    if record_of(out, name).exists():
         shutil.copytree(out / ".runs" / name, out, copy_function=link, dirs_exist_ok=True)
 
 
@@ -165,25 +176,19 @@ def retract(out: Path, name: str) -> None:
 def run_job(out: Path, name: str, given: dict[str, Any]) -> bool:
     """Run one notebook of the profile whose results are in `out`; False when it failed."""
     retract(out, name)
-    root, run, failed = out.parents[1], out / ".runs" / name, out / "failed" / f"{name}.ipynb"
-    source, notebook = root / "notebooks" / f"{name}.py", run / "notebooks" / f"{name}.ipynb"
-    figures = run / "figures"
+    root, figures = out.parents[1], out / ".runs" / name / "figures"
+    source, failed = root / "notebooks" / f"{name}.py", out / "failed" / f"{name}.ipynb"
+    notebook = out / ".runs" / name / "notebooks" / f"{name}.ipynb"
     for folder in (notebook.parent, figures, failed.parent):
         folder.mkdir(parents=True, exist_ok=True)
-    started, nb = datetime.now(UTC), read_source(source)
-    values = {**parameter_defaults(source), **given}
-    watch = Watch(name, len(nb.cells) + 1)  # papermill adds a cell with the parameters
+    started, values = datetime.now(UTC), {**parameter_defaults(source), **given}
     try:
-        execute(nb, {**given, OUT_DIR: str(figures)}, source.parent, notebook, watch.at_cell)
+        nb = execute(read_source(source), {**given, OUT_DIR: str(figures)}, source, notebook)
     except Exception as error:
-        if not notebook.exists():
-            nbformat.write(nb, notebook)
         os.replace(notebook, failed)
-        watch.end("FAILED", (str(error).strip().splitlines() or [type(error).__name__])[-1])
         print(error, file=sys.stderr)
         return False
     del values[OUT_DIR]
-    made = sorted(p.relative_to(figures).as_posix() for p in figures.rglob("*") if p.is_file())
     record = {
         "notebook": name,
         "profile": out.name,
@@ -193,12 +198,12 @@ def run_job(out: Path, name: str, given: dict[str, Any]) -> bool:
         "versions": versions(),
         "hardware": hardware(),
         "started": started.isoformat(timespec="seconds"),
-        "wall_seconds": round(time.monotonic() - watch.begin, 1),
-        "figures": made,
+        "wall_seconds": round((datetime.now(UTC) - started).total_seconds(), 1),
+        "claims": claims_of(nb),
+        "figures": sorted(str(p.relative_to(figures)) for p in figures.rglob("*") if p.is_file()),
     }
-    write_atomically(run / "provenance" / f"{name}.json", json.dumps(record, indent=2) + "\n")
+    write_atomically(record_of(out, name), json.dumps(record, indent=2) + "\n")
     publish(out, name)
-    watch.end("done")
     return True
 
 

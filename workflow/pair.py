@@ -1,12 +1,12 @@
-"""Write `notebooks/NN_name.ipynb` from `NN_name.py`, executed at the default parameters.
+"""`pair.py NN_name...`: write `notebooks/NN_name.ipynb` from `NN_name.py`, executed.
 
+The parameters are the defaults; without names, all notebooks are written.
 What differs from run to run (times, ids, progress bars, versions) is left out, so that the files
 change only when the notebooks do.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -14,10 +14,10 @@ import nbformat
 from batch import notebook_names
 from job import write_atomically
 from nbformat import NotebookNode
-from notebook_job import KERNELSPEC, ProjectError, Watch, execute, read_source
+from notebook_job import KERNELSPEC, ProjectError, execute, read_source
 
+ROOT = Path(__file__).resolve().parents[1]
 WIDGET = "application/vnd.jupyter.widget-view+json"
-MINIMAL_METADATA = {"kernelspec": KERNELSPEC, "language_info": {"name": "python"}}
 
 
 def stable_outputs(outputs: list[NotebookNode]) -> list[NotebookNode]:
@@ -34,41 +34,31 @@ def stable_outputs(outputs: list[NotebookNode]) -> list[NotebookNode]:
     return kept
 
 
-def stable_notebook(nb: NotebookNode) -> NotebookNode:
+def stable(nb: NotebookNode) -> NotebookNode:
     for number, cell in enumerate(nb.cells):
         tags = cell.metadata.get("tags", [])
         cell.metadata = nbformat.from_dict({"tags": tags} if tags else {})
         cell.id = f"cell-{number:03d}"
         if cell.cell_type == "code":
             cell.outputs = stable_outputs(cell.outputs)
-    nb.metadata = nbformat.from_dict(MINIMAL_METADATA)
+    language = {"name": "python"}
+    nb.metadata = nbformat.from_dict({"kernelspec": KERNELSPEC, "language_info": language})
     nb.nbformat, nb.nbformat_minor = 4, 5
     nbformat.validate(nb)
     return nb
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1])
-    parser.add_argument("names", nargs="*", metavar="NN_name", help="default: all")
-    arguments = parser.parse_args()
-    root = arguments.root.resolve()
-    try:
-        for name in arguments.names or notebook_names(root):
-            source = root / "notebooks" / f"{name}.py"
-            nb = read_source(source)
-            watch = Watch(name, len(nb.cells))
-            nb = execute(nb, {}, source.parent, on_cell=watch.at_cell)
-            text = nbformat.writes(stable_notebook(nb)) + "\n"
-            if str(root) in text:
-                raise ProjectError(f"{name}.py: an output shows this machine's folder {root}")
-            write_atomically(source.with_suffix(".ipynb"), text)
-            watch.end("done")
-    except Exception as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+def main(names: list[str]) -> None:
+    for name in names or notebook_names(ROOT):
+        source = ROOT / "notebooks" / f"{name}.py"
+        text = nbformat.writes(stable(execute(read_source(source), {}, source))) + "\n"
+        if str(ROOT) in text:
+            raise ProjectError(f"{name}.py: an output shows this machine's folder {ROOT}")
+        write_atomically(source.with_suffix(".ipynb"), text)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        main(sys.argv[1:])
+    except Exception as error:
+        sys.exit(f"error: {error}")
