@@ -193,11 +193,14 @@ class JMDP:
         The coupling sees each action's outcomes in the order in which they are listed.
         """
         gamma = checks.discount(gamma)
-        counts = np.array([len(row) if isinstance(row, list | tuple) else 0 for row in outcomes])
-        num_states = checks.at_least("number of states", counts.size, 1)
-        wrong = (counts == 0) | (counts != counts[0])
-        why = "is 0, or not that of state 0; outcomes is a list of states, each a list of actions"
-        checks.refuse("number of actions", counts, wrong, why, ["state"])
+        if not (outcomes and all(isinstance(x, list | tuple) for x in (outcomes, *outcomes))):
+            raise ValueError(
+                "outcomes must be a list of states, each a list of actions, each a list of triples "
+                f"(probability, reward, next_state), got {outcomes!r}"
+            )
+        counts = np.array([len(actions) for actions in outcomes])
+        num_states, wrong = counts.size, (counts == 0) | (counts != counts[0])
+        checks.refuse("number of actions", counts, wrong, "is 0, or not that of state 0", ["state"])
 
         columns = {"(probability, reward, next_state)": 3}
 

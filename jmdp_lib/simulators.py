@@ -49,7 +49,9 @@ def check_simulator(simulator: object, policy: ArrayLike) -> Floats:
     from a global generator, is refused.
     """
     if not isinstance(simulator, Simulator):
-        raise ValueError(f"{simulator!r} lacks one of num_states, num_actions, gamma, query")
+        parts = ("num_states", "num_actions", "gamma", "query")
+        missing = ", ".join(part for part in parts if not hasattr(simulator, part))
+        raise ValueError(f"{simulator!r} is no simulator: it has no {missing}")
     num_states = checks.at_least("simulator.num_states", simulator.num_states, 1)
     num_actions = checks.at_least("simulator.num_actions", simulator.num_actions, 1)
     checks.discount(simulator.gamma)

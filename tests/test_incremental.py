@@ -368,7 +368,10 @@ def test_wrong_resume_and_wrong_simulator():
     run = jl.incremental_jipe2(jm, policy, 10)
     with pytest.raises(ValueError, match="learned in the form 'full'"):
         jl.incremental_jipe2(jm, policy, 10, initial=run, form="collapsed")
-    with pytest.raises(ValueError, match=r"<object .* lacks one of num_states"):
+    with pytest.raises(
+        ValueError,
+        match=r"<object .* is no simulator: it has no num_states, num_actions, gamma, query",
+    ):
         jl.incremental_jipe2(object(), policy, 10)
     with pytest.raises(ValueError, match="more than 200,000"):
         jl.incremental_jipe(jl.windy_gridworld(5), jl.goal_policy(5), 4, 10)
