@@ -34,6 +34,8 @@ def from_gymnasium(
             import gymnasium
         made = gymnasium.make(env, **kwargs)
     table = getattr(getattr(made, "unwrapped", None), "P", None)
+    if made is not env:
+        made.close()
     if not isinstance(table, dict):
         raise ValueError(f"env must be a toy-text environment, {made} has no transition lists P")
     num_states, actions = len(table), range(len(table[0]))
