@@ -18,20 +18,12 @@ from jmdp_lib.environments.chain import (
 from jmdp_lib.environments.gridworld import goal_policy, windy_gridworld
 from jmdp_lib.environments.inventory import inventory
 from jmdp_lib.environments.toy_text import from_gymnasium
-from jmdp_lib.features import (
-    aggregation_features,
-    per_action,
-    random_features,
-    rbf_features,
-    tabular_features,
-)
 from jmdp_lib.machine import extra
-from jmdp_lib.model import JMDP
+from jmdp_lib.model import JMDP, epsilon_mixture, uniform_policy
 from jmdp_lib.moments import Moments, contraction_modulus, norm_weight
 from jmdp_lib.montecarlo import GapSample, sample_gaps, simulate_pairs
 from jmdp_lib.operators.backups import sample_t2
 from jmdp_lib.operators.literal import apply_t2
-from jmdp_lib.policies import epsilon_mixture, uniform_policy
 from jmdp_lib.simulators import Outcome, Simulator
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution
 from jmdp_lib.solvers.incremental import IncrementalSolution, StepSize, incremental_jipe2
@@ -39,6 +31,13 @@ from jmdp_lib.solvers.incremental_n import incremental_jipe
 from jmdp_lib.solvers.jipe_n import jipe
 from jmdp_lib.solvers.order2 import Plan, jipe2, plan_jipe2
 from jmdp_lib.solvers.projected import ProjectedSolution, projected_jipe2
+from jmdp_lib.solvers.projection import (
+    aggregation_features,
+    per_action,
+    random_features,
+    rbf_features,
+    tabular_features,
+)
 
 if TYPE_CHECKING:
     from jmdp_lib.coupled_env import CoupledEnv

@@ -219,14 +219,6 @@ def one_of(name: str, value: Any, known: Sequence[str]) -> str:
     return str(value)
 
 
-def grid_rows(num_states: int, columns: int) -> int:
-    """How many rows the states of a grid make that is `columns` wide."""
-    rows, rest = divmod(num_states, columns)
-    if rest:
-        raise ValueError(f"{num_states} states do not make rows of {columns} columns")
-    return rows
-
-
 def as_array(name: str, values: ArrayLike) -> NDArray[Any]:
     """`values` as an array, if its rows are of one length."""
     try:

@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.checks import Floats, Ints, Sized
 from jmdp_lib.couplings import Coupling, couple, dependent_actions
 from jmdp_lib.machine import require
 
@@ -324,6 +324,23 @@ class JMDP:
     def is_coupled(self) -> bool:
         """Whether this is a coupled-dynamics environment (Definition 4.2)."""
         return self.coupling_witness is not None
+
+
+def uniform_policy(jm: Sized) -> Floats:
+    """Every action equally likely, (S, A), in a JMDP or a simulator.
+
+    Wherever a policy (S, A) is asked for, integers (S,) will do too: actions[s] is what a
+    deterministic policy plays in state s.
+    """
+    shape = checks.sizes_of(jm)
+    return np.full(shape, 1.0 / shape[1])
+
+
+def epsilon_mixture(policy: ArrayLike, epsilon: float) -> Floats:
+    """With probability epsilon a uniformly random action, else the policy's own, (S, A)."""
+    base = checks.distributions("policy", policy, "state", "action")
+    epsilon = checks.probability("epsilon", epsilon)
+    return (1.0 - epsilon) * base + epsilon / base.shape[1]
 
 
 def require_tables(solver: str, model: object) -> None:

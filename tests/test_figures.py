@@ -19,7 +19,7 @@ from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 import jmdp_lib as jl
 from jmdp_lib import figures
 from jmdp_lib.figures import goal_states, gust_of
-from jmdp_lib.figures.heatmaps import short
+from jmdp_lib.figures.diagrams import short
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "workflow"))
 

@@ -20,16 +20,22 @@ with extra("figures"):
         agreement,
         band,
         block_decay,
+        counts,
+        gap_law,
+        joint_returns,
+        prediction,
         residual_decay,
         scaling,
     )
-    from jmdp_lib.figures.diagrams import goal_states, gridworld, gust_of, transition
-    from jmdp_lib.figures.gap_laws import counts, gap_law, joint_returns, prediction
-    from jmdp_lib.figures.heatmaps import (
+    from jmdp_lib.figures.diagrams import (
         correlation_bar,
         correlation_grid,
         correlation_matrix,
+        goal_states,
+        gridworld,
+        gust_of,
         heatmap,
+        transition,
     )
     from jmdp_lib.figures.notebook import Claims, explore, results, save, style
 

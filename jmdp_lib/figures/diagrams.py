@@ -1,11 +1,15 @@
-"""Figures 1 and 3: diagrams of environments, drawn from their outcome tables."""
+"""Environments (Figures 1 and 3), their correlations (4 and 5), and any table as colours."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.image import AxesImage
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 from numpy.typing import ArrayLike
 
@@ -14,6 +18,7 @@ from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.model import JMDP
 
 _GOAL, _BLUE, _ORANGE = "#cdebdd", "#0072B2", "#D55E00"
+_COLORS = "RdBu_r"
 _WAYS = {(0, -1): "leftward", (0, 1): "rightward", (-1, 0): "upward", (1, 0): "downward"}
 
 
@@ -21,6 +26,14 @@ def goal_states(jm: JMDP) -> Ints:
     """States that no action ever leaves and that pay whatever happens."""
     stays = (jm.next_states == jm.table_states[:, None]).all(1) & (jm.rewards > 0).all(1)
     return np.flatnonzero([stays[jm.table_states == s].all() for s in range(jm.num_states)])
+
+
+def grid_rows(num_states: int, columns: int) -> int:
+    """How many rows the states of a grid make that is `columns` wide."""
+    rows, rest = divmod(num_states, columns)
+    if rest:
+        raise ValueError(f"{num_states} states do not make rows of {columns} columns")
+    return rows
 
 
 def gust_of(jm: JMDP, columns: int) -> tuple[float, tuple[int, int]]:
@@ -49,7 +62,7 @@ def gridworld(ax: Axes, jm: JMDP, policy: ArrayLike, columns: int) -> Axes:
     gust takes the same actions instead; a ring where the agent stays. States count row by row.
     """
     matrix = checks.policy_matrix(jm, policy)
-    rows = checks.grid_rows(jm.num_states, columns)
+    rows = grid_rows(jm.num_states, columns)
     prob, wind = gust_of(jm, columns)
     goals, looks = goal_states(jm), (("black", 0.0), (_ORANGE, 0.16))[: 1 + (prob > 0)]
     places = np.stack(np.divmod(np.arange(jm.num_states), columns)[::-1], -1)  # (S, 2): x, y
@@ -125,3 +138,85 @@ def transition(ax: Axes, jm: JMDP, state: int, names: tuple[str, str] = ("s_i", 
     ax.set(xlim=(-0.6, 3.8), ylim=(-1.3, 1.3), aspect="equal")
     ax.axis("off")
     return ax
+
+
+def heatmap(
+    ax: Axes, values: Any, cmap: str = "viridis_r", fontsize: float = 0.0, **options: Any
+) -> AxesImage:
+    """Values (rows, columns) as colours, what is masked or nan in grey. Returns the image.
+
+    cmap: the name of a colormap, or a colour "#RRGGBB" that the largest value has and the smallest
+    has not. fontsize: above zero, of the numbers in the cells. options: of `imshow`.
+    """
+    colors = LinearSegmentedColormap.from_list("", ["white", cmap]) if "#" in cmap else cmap
+    image: Any = ax.imshow(values, cmap=colors, **options)
+    ax.set_facecolor("0.93")
+    ax.grid(visible=False)
+    if fontsize:
+        ax.spines[:].set_visible(False)
+    for (i, j), value in np.ndenumerate(values) if fontsize else ():
+        ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, ec="0.6", lw=0.5))
+        if not np.isnan(value):
+            shade = "white" if image.norm(value) > 0.7 else "black"
+            ax.text(j, i, f"{value:.2f}", ha="center", va="center", color=shade, fontsize=fontsize)
+    return image
+
+
+def correlation_matrix(
+    ax: Axes, matrix: Floats, labels: Sequence[str], corner: tuple[float, float] = (0.0, 0.0),
+    fontsize: float = 7.0,
+) -> Axes:  # fmt: skip
+    """One correlation matrix (A, A) with its numbers, its first entry centred at `corner`.
+
+    A return that does not vary has no correlation with anything: nan, hatched and not coloured.
+    """
+    size, (x0, y0), colors = len(matrix), corner, plt.get_cmap(_COLORS)
+    for (i, j), value in np.ndenumerate(matrix):
+        look: dict[str, Any] = {"fc": "0.93", "ec": "0.7", "hatch": "//////"}
+        if not np.isnan(value):
+            look = {"fc": colors((value + 1) / 2)}
+            shade = "white" if abs(value) > 0.6 else "black"
+            ax.text(x0 + j, y0 + i, short(value), ha="center", va="center", color=shade,
+                    fontsize=fontsize)  # fmt: skip
+        ax.add_patch(Rectangle((x0 + j - 0.5, y0 + i - 0.5), 1, 1, lw=0.0, **look))
+    outline = (x0 - 0.5, y0 - 0.5)
+    ax.add_patch(Rectangle(outline, size, size, fc="none", ec="black", lw=0.6, zorder=3))
+    ax.set(xlim=(x0 - 0.55, x0 + size - 0.45), ylim=(y0 + size - 0.45, y0 - 0.55), aspect="equal")
+    ax.set_xticks(x0 + np.arange(size), labels)
+    ax.set_yticks(y0 + np.arange(size), labels)
+    ax.tick_params(length=0)
+    ax.grid(visible=False)
+    ax.spines[:].set_visible(False)
+    return ax
+
+
+def correlation_grid(
+    ax: Axes, correlation: Floats, columns: int, labels: Sequence[str], goal: int | None = None,
+    fontsize: float = 5.0,
+) -> Axes:  # fmt: skip
+    """Figure 4: the correlation matrices (S, A, A) of a gridworld, each where its cell is."""
+    num_states, size = correlation.shape[:2]
+    rows, pitch = grid_rows(num_states, columns), size + 0.8
+    for s, matrix in enumerate(correlation):
+        x, y = pitch * (s % columns), pitch * (s // columns)
+        correlation_matrix(ax, matrix, labels, (x, y), fontsize)
+        if s == goal:
+            ax.text(x + (size - 1) / 2, y + (size - 1) / 2, "Goal", ha="center", va="center",
+                    weight="bold", bbox={"fc": "white", "ec": "none", "pad": 1.5})  # fmt: skip
+    ticks = np.add.outer(pitch * np.arange(max(rows, columns)), np.arange(size))
+    ax.set_xticks(ticks[:columns].ravel(), list(labels) * columns)
+    ax.set_yticks(ticks[:rows].ravel(), list(labels) * rows)
+    ax.set(xlim=(-0.6, pitch * columns - 1.2), ylim=(pitch * rows - 1.2, -0.6))
+    return ax
+
+
+def correlation_bar(fig: Any, axes: Any, **where: Any) -> Any:
+    """The colour bar of the correlations."""
+    scale = plt.cm.ScalarMappable(Normalize(-1.0, 1.0), _COLORS)
+    return fig.colorbar(scale, ax=axes, ticks=[-1, -0.5, 0, 0.5, 1], **where)
+
+
+def short(value: float) -> str:
+    """Two digits without the leading zero: .53, \u2212.07, 1."""
+    text = f"{value:.2f}".replace("-0.00", "0.00").replace("-", "\u2212")
+    return text.replace("1.00", "1").replace("0.", ".")
