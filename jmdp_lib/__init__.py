@@ -8,7 +8,13 @@ To check any of them: `simulate_pairs`, `sample_gaps`. Simulators: your own `Sim
 
 from typing import TYPE_CHECKING, Any
 
-from jmdp_lib.bounds import one_sided_bound
+from jmdp_lib.bounds import (
+    MomentBounds,
+    cvar_bounds,
+    one_sided_bound,
+    quantile_bounds,
+    tail_bounds,
+)
 from jmdp_lib.environments.chain import (
     coupled_reward_chain,
     example_1,
@@ -50,6 +56,7 @@ __all__ = [
     "CoupledEnv",
     "GapSample",
     "IncrementalSolution",
+    "MomentBounds",
     "Moments",
     "Outcome",
     "Plan",
@@ -61,6 +68,7 @@ __all__ = [
     "apply_t2",
     "contraction_modulus",
     "coupled_reward_chain",
+    "cvar_bounds",
     "epsilon_mixture",
     "example_1",
     "example_2_1",
@@ -77,12 +85,14 @@ __all__ = [
     "per_action",
     "plan_jipe2",
     "projected_jipe2",
+    "quantile_bounds",
     "random_features",
     "rbf_features",
     "sample_gaps",
     "sample_t2",
     "simulate_pairs",
     "tabular_features",
+    "tail_bounds",
     "uniform_policy",
     "windy_gridworld",
 ]
