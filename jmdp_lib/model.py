@@ -8,7 +8,8 @@ what every action would have done under the same realised randomness. Here J(. |
 support: state s owns the tables starts[s] .. starts[s+1] - 1, each with a probability, and each
 table holds reward and next state *together* for every action (the marginal kernels P_R and P_S
 alone would not fix how R and S' depend on each other). Tables of distinct states, and of the same
-state at different times, are independent: the one-step coupling regime of Section 4.
+state at different times, are independent: the one-step coupling regime of Section 4. Where all
+states have one law of tables, `coupling="common"` lets them share the draw of a time step instead.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ class JMDP:
         """Assumption 4.5: U ~ noise_probs (K,), and step(s, a, u) -> (reward, next_state).
 
         The noise index u in range(K) is drawn once per table, *before* any action is looked at,
-        and afresh for every state and time (all states have the same noise law, not the same U).
+        and afresh for every state and time: all states have the same noise law, not the same U,
+        unless a solver is told `coupling="common"`, one U per time for all states.
         `step` must be pure: all of its randomness is in u. It is called once for every (s, a, u),
         and twice for a few of them to see whether it is.
         """
@@ -269,6 +271,36 @@ class JMDP:
     def table_states(self) -> Ints:
         """(T,) the state that owns each table."""
         return np.repeat(np.arange(self.num_states), np.diff(self.starts))
+
+    @cached_property
+    def noise_probs(self) -> Floats:
+        """(K,) the law of the noise, where all states share it: noise k is table k of every state.
+
+        So it is for `from_step`, and for arrays in which every state lists the same probabilities
+        in the same order; tables of probability zero do not count. Other models are refused, since
+        nothing says which tables of two states belong together.
+        """
+        counts, first = np.diff(self.starts), self.probs[: self.starts[1]]
+        within = np.arange(self.probs.size) - self.starts[self.table_states]
+        wrong = np.abs(self.probs - first[np.minimum(within, first.size - 1)]) > 1e-12
+        differs = (counts != first.size) | np.logical_or.reduceat(wrong, self.starts[:-1])
+        if differs.any():
+            s = int(differs.argmax())
+            own = self.probs[self.starts[s] : self.starts[s + 1]]
+            raise ValueError(
+                'coupling="common" needs one law of tables for all states, as from_step gives: '
+                f"state {s} has the probabilities {np.round(own, 6)}, state 0 {np.round(first, 6)}"
+            )
+        return first
+
+    @cached_property
+    def given_noise(self) -> list[JMDP]:
+        """For every noise of `noise_probs` the model in which it is certain: one table a state."""
+        size, certain = self.noise_probs.size, np.ones((self.num_states, 1))
+        arrays = [
+            (self.rewards[k::size, None], self.next_states[k::size, None]) for k in range(size)
+        ]
+        return [JMDP(certain, *tables, self.gamma) for tables in arrays]
 
     @cached_property
     def averaging(self) -> sparse.csr_array:

@@ -1,9 +1,9 @@
 """Recursive-pair Monte Carlo: the process whose moments T_2 computes, played out.
 
 Two branches start at one state with two actions. While they are at the same state they read the
-same outcome table; at distinct states their tables are independent; and once they stand at the
-same state with the same action they are one branch for good (same reward, next state and next
-action ever after).
+same outcome table; at distinct states their tables are independent, or with coupling="common" those
+of the same noise; and once they stand at the same state with the same action they are one branch
+for good (same reward, next state and next action ever after).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.model import JMDP
 from jmdp_lib.operators.backups import alias_tables, cells, cumulative, pick, pick_cell
-from jmdp_lib.operators.literal import is_independent
+from jmdp_lib.operators.literal import checked_coupling
 from jmdp_lib.statistics import mean_and_error, variance_and_error
 
 # Pairs per random stream: streams are spawned per chunk, so threads do not change the numbers.
@@ -55,6 +55,7 @@ def simulate_pairs(
 
     Returns are cut after `horizon` steps; unless given it is the shortest at which every return is
     within `truncation` of its limit. The two actions may be the same: then so are the returns.
+    coupling: which branches share a draw, as of `jipe2`.
     """
     policy = checks.policy_matrix(jm, policy)
     state = checks.index("state", state, jm.num_states)
@@ -67,7 +68,8 @@ def simulate_pairs(
     returns = np.empty((num_pairs, 2))
     chunks = [returns[i : i + _CHUNK] for i in range(0, num_pairs, _CHUNK)]
     tables = (jm.starts, cumulative(jm.starts, jm.probs), jm.rewards, jm.next_states)
-    fixed = (state, *pair, steps, is_independent(coupling), jm.gamma, np.cumsum(policy, 1).ravel())
+    shared = [checked_coupling(jm, coupling) == name for name in ("independent", "common")]
+    fixed = (state, *pair, steps, *shared, jm.gamma, np.cumsum(policy, 1).ravel())
     known: Any = (*fixed, *tables, *_alone(jm, policy))
     streams = [checks.generator(seed, i) for i in range(len(chunks))]
     with ThreadPoolExecutor(get_num_threads()) as pool:  # the kernel releases the GIL
@@ -157,8 +159,8 @@ def _settled(x: int, alone_starts: Any, alone_next: Any) -> bool:
 @njit(nogil=True, cache=True)
 def _simulate(
     rng: Any, out: Any, state: int, first: int, second: int, steps: int, independent: bool,
-    gamma: float, policy_cdf: Any, starts: Any, table_cdf: Any, rewards: Any, next_states: Any,
-    alone_starts: Any, threshold: Any, alone_rewards: Any, alone_next: Any,
+    common: bool, gamma: float, policy_cdf: Any, starts: Any, table_cdf: Any, rewards: Any,
+    next_states: Any, alone_starts: Any, threshold: Any, alone_rewards: Any, alone_next: Any,
 ) -> None:  # fmt: skip
     """Fill out (n, 2) with the returns of n pairs."""
     num_actions = rewards.shape[1]
@@ -167,21 +169,22 @@ def _simulate(
         left, right, weight = 0.0, 0.0, 1.0
         step = 0
         while step < steps:
-            if x == y:
-                if step > 0 and _settled(x, alone_starts, alone_next):
-                    break
-                if step > 0:  # both are here: who they are matters
+            if x == y and step > 0 and _settled(x, alone_starts, alone_next):
+                break
+            if x == y or common:
+                if step > 0:  # they share a draw: who they are matters
                     a = pick(rng, policy_cdf, x * num_actions, (x + 1) * num_actions)
-                    b = pick(rng, policy_cdf, x * num_actions, (x + 1) * num_actions)
-                    a, b = a - x * num_actions, b - x * num_actions
+                    b = pick(rng, policy_cdf, y * num_actions, (y + 1) * num_actions)
+                    a, b = a - x * num_actions, b - y * num_actions
+                one = x == y and a == b
                 i = pick(rng, table_cdf, starts[x], starts[x + 1])
-                j = i
+                j = i + starts[y] - starts[x]
                 if independent and a != b:
                     j = pick(rng, table_cdf, starts[x], starts[x + 1])
                 left += weight * rewards[i, a]
                 right += weight * rewards[j, b]
                 x, y = next_states[i, a], next_states[j, b]
-                if a == b:
+                if one:
                     weight *= gamma
                     step += 1
                     break

@@ -33,17 +33,19 @@ def product_jmdp(jm):
     return jl.JMDP.from_outcomes(outcomes, jm.gamma, independent)
 
 
-def one_step(jm, policy, branches):
+def one_step(jm, policy, branches, common=False):
     """Joint one-step outcomes of distinct branches [(s, a), ...]: [(prob, [(r, (s', a')), ...])].
 
-    Branches at one state share its table, states are independent, next actions are drawn once per
-    branch: branches with equal (s, a) are never passed twice.
+    Branches at one state share its table; states are independent, or with `common` share the number
+    of the table; next actions are drawn once per branch: branches with equal (s, a) are never
+    passed twice.
     """
     states = sorted({s for s, _ in branches})
     results = []
-    for draws in product(*(tables_of(jm, s) for s in states)):
+    draw = zip if common else product
+    for draws in draw(*(tables_of(jm, s) for s in states)):
         table = dict(zip(states, draws, strict=True))
-        prob = np.prod([d[0] for d in draws])
+        prob = draws[0][0] if common else np.prod([d[0] for d in draws])
         moves = [(table[s][1][a], int(table[s][2][a])) for s, a in branches]
         for actions in product(*(np.flatnonzero(policy[x]) for _, x in moves)):
             weight = prob * np.prod(
@@ -54,7 +56,7 @@ def one_step(jm, policy, branches):
     return results
 
 
-def moments(jm, policy, order):
+def moments(jm, policy, order, common=False):
     """{sorted tuple of (s, a): E prod Z} for all tuples of length 1..order, by linear solves."""
     everything = list(product(range(jm.num_states), range(jm.num_actions)))
     known = {(): 1.0}
@@ -64,7 +66,7 @@ def moments(jm, policy, order):
         matrix, right = np.eye(len(unknown)), np.zeros(len(unknown))
         for x, i in place.items():
             branches = sorted(set(x))
-            for prob, after in one_step(jm, policy, branches):
+            for prob, after in one_step(jm, policy, branches, common):
                 to = dict(zip(branches, after, strict=True))
                 for picks in product((0, 1), repeat=k):  # reward or continuation, factor by factor
                     rest = tuple(sorted(to[y][1] for y, pick in zip(x, picks, strict=True) if pick))

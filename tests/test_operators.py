@@ -33,7 +33,7 @@ def random_collection(rng, jm):
 def test_fast_is_literal(problem, coupling):
     jm, policy, rng = problem
     mean, second = random_collection(rng, jm)
-    operator = PairOperator(jm, policy, coupling == "independent")
+    operator = PairOperator(jm, policy, coupling)
     state = operator.centre(mean, second)
     for _ in range(3):
         mean, second = jl.apply_t2(jm, policy, mean, second, coupling)

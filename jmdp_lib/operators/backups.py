@@ -30,7 +30,7 @@ from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import inline
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Held
-from jmdp_lib.operators.pairs import PairOperator, policy_average
+from jmdp_lib.operators.pairs import PairOperator, distinct_states, moves, policy_average, shocks
 from jmdp_lib.simulators import Simulator, checked_query
 
 Coordinate = Sequence[tuple[int, int]]
@@ -82,9 +82,11 @@ class Coordinates:
         return values
 
 
+@dataclass(frozen=True, eq=False)
 class Full(Coordinates):
     """values (X + X * X,): mu(x) at x, Sigma(x, y) at X + x * X + y, for x = s * A + a."""
 
+    coupling: str = "joint"
     name, full, centred = "full", True, False
 
     @cached_property
@@ -125,11 +127,12 @@ class Full(Coordinates):
             if (s, a) != (t, b):
                 two = v * num_actions + self.choose(v, rng)
         drawn = (i, s, a, t, b, r, u, one, q, v, two)
-        return float(_target(values, self.policy, simulator.gamma, self.centred, *drawn))
+        return float(_target(values, self.policy, simulator.gamma, self.centred, False, *drawn))
 
     def applied(self, jm: JMDP, values: Floats) -> Floats:
         """T_2 M, exactly, as raw moments."""
-        operator, (mean, _, second) = PairOperator(jm, self.policy), self.split(values)
+        operator = PairOperator(jm, self.policy, self.coupling)
+        mean, _, second = self.split(values)
         new = operator.apply(operator.centre(mean, second))
         return self.pack(new.mean, new.second)
 
@@ -185,9 +188,11 @@ class Collapsed(Full):
         mean, blocks, cross = self.split(self.covariances(values))
         pair = cross.copy()
         np.fill_diagonal(pair, np.einsum("sa,sab,sb->s", self.policy, blocks, self.policy))
-        chain = policy_average(self.policy) @ jm.transitions
-        moved = jm.gamma**2 * (chain @ (chain @ pair).T).T
-        new = self._join(*PairOperator(jm, self.policy).same_state(mean, blocks, pair), moved)
+        average = policy_average(self.policy)
+        mean, blocks, deviations = PairOperator(jm, self.policy).same_state(mean, blocks, pair)
+        source = average @ shocks(jm, self.coupling, deviations)
+        chains = [average @ move for move in moves(jm, self.coupling)]
+        new = self._join(mean, blocks, distinct_states(jm.gamma, chains, pair, source))
         return new + self.products(new)
 
     def read(self, values: Floats) -> tuple[Floats, Floats, Held]:
@@ -285,15 +290,16 @@ def _single_at(values: Any, policy: Any, centred: bool, u: int, mean: float) -> 
 
 @inline
 def _target(
-    values: Any, policy: Any, gamma: float, centred: bool, i: int, s: int, a: int, t: int, b: int,
-    r: float, u: int, one: int, q: float, v: int, two: int,
+    values: Any, policy: Any, gamma: float, centred: bool, common: bool, i: int, s: int, a: int,
+    t: int, b: int, r: float, u: int, one: int, q: float, v: int, two: int,
 ) -> float:  # fmt: skip
     """hat T_2(M, i): (s, a) earned r and moved to u, (t, b) earned q and moved to v.
 
     one, two: the next state-actions of the layout `Full`; -1 where they are averaged over.
 
     centred: with y = R + gamma m(S') the target of a block is (y_a - mu_a)(y_b - mu_b) +
-    gamma^2 c(S'_a, S'_b), and of a cross coordinate its second term alone. Its bias is a product of
+    gamma^2 c(S'_a, S'_b), and of a cross coordinate its second term alone, unless the two states
+    share their noise (`common`). Its bias is a product of
     two mean errors and so vanishes first; its noise is that of a covariance, however large the
     means are.
     """
@@ -311,7 +317,7 @@ def _target(
     target = 0.0
     if not centred:
         target = r * q + gamma * (r * there + q * here)
-    elif s == t:
+    elif s == t or common:
         target = r + gamma * here - values[s * policy.shape[1] + a]
         target *= q + gamma * there - values[t * policy.shape[1] + b]
     return target + gamma * gamma * later
@@ -319,9 +325,9 @@ def _target(
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def compiled_updates(
-    rng: Any, count: int, values: Any, visits: Any, full: bool, centred: bool, scale: float,
-    power: float, threshold: Any, cell: Any, gamma: float, policy: Any, policy_cdf: Any,
-    starts: Any, table_cdf: Any, rewards: Any, next_states: Any,
+    rng: Any, count: int, values: Any, visits: Any, full: bool, centred: bool, common: bool,
+    scale: float, power: float, threshold: Any, cell: Any, gamma: float, policy: Any,
+    policy_cdf: Any, starts: Any, table_cdf: Any, rewards: Any, next_states: Any,
 ) -> None:  # fmt: skip
     """`count` updates of eq. (28) in place, for known tables."""
     size, num_actions = policy.shape
@@ -331,17 +337,20 @@ def compiled_updates(
         if a < 0:
             a = pick(rng, policy_cdf, s * num_actions, (s + 1) * num_actions) - s * num_actions
             b = pick(rng, policy_cdf, t * num_actions, (t + 1) * num_actions) - t * num_actions
-        k = j = pick(rng, table_cdf, starts[s], starts[s + 1])
+        k = pick(rng, table_cdf, starts[s], starts[s + 1])
+        j = k + starts[t] - starts[s]
         u, one, two = next_states[k, a], -1, -1
         if full:
             one = two = pick(rng, policy_cdf, u * num_actions, (u + 1) * num_actions)
-        if s != t:
+        if s != t and not common:
             j = pick(rng, table_cdf, starts[t], starts[t + 1])
         v = next_states[j, b]
         if full and (s != t or a != b):
             two = pick(rng, policy_cdf, v * num_actions, (v + 1) * num_actions)
         r, q = rewards[k, a], rewards[j, b]
-        target = _target(values, policy, gamma, centred, i, s, a, t, b, r, u, one, q, v, two)
+        target = _target(
+            values, policy, gamma, centred, common, i, s, a, t, b, r, u, one, q, v, two
+        )
         visits[i] += 1
         values[i] += scale * float(visits[i]) ** -power * (target - values[i])
 

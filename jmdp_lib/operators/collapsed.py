@@ -11,6 +11,12 @@ where P is the policy's chain and P_2 moves two branches: independently from dis
 one table from the same state. Two branches at one state that draw the same action are one branch,
 whose covariance is v: that part of the diagonal is in c_0. Every coordinate of T_2's fixed point is
 one local expectation away, C(s,a; s,b) = E[(y_a - mu_a)(y_b - mu_b)] + gamma^2 E c(S'_a, S'_b).
+
+With common noise k, of probability p_k, distinct states share it, and only the third line changes:
+
+    c(s, t) = sum_k p_k d_k(s) d_k(t) + gamma^2 sum_k p_k (P_k c P_k')(s, t)      for s != t,
+
+where P_k is the policy's chain given k, and d_k(s) = E[y_A | k] - m(s).
 """
 
 from __future__ import annotations
@@ -28,25 +34,25 @@ from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import norm_weight
-from jmdp_lib.operators.pairs import policy_average
+from jmdp_lib.operators.pairs import distinct_states, moves, policy_average, shocks
 
 _CHUNK = 1 << 22  # entries of laws that are worked on at once
 
 
 @dataclass(frozen=True)
 class PairLaw:
-    """Where two branches go in one step, for Q queries (s, a, b): a sparse (Q, S^2) matrix.
+    """Where two branches go in one step, for Q pairs of state-actions: a sparse (Q, S^2) matrix.
 
-    starts: (Q + 1,) query q owns the entries starts[q] to starts[q + 1] - 1. first, second: (N,)
-    successors. weights: (N,) probabilities. tables: (N,) the table that both branches draw; None
-    for branches that draw independently.
+    starts: (Q + 1,) pair q owns the entries starts[q] to starts[q + 1] - 1. first, second: (N,)
+    successors. weights: (N,) probabilities. tables: the table (N,) of each branch, one and the same
+    at one state; None for branches that draw independently.
     """
 
     starts: Ints
     first: Ints
     second: Ints
     weights: Floats
-    tables: Ints | None = None
+    tables: tuple[Ints, Ints] | None = None
 
     def expect(self, values: Floats) -> Floats:
         """(Q,) expectations of values (N,)."""
@@ -60,7 +66,8 @@ class Backup:
     """What one application of T_2 makes of m (S,) and v (S,).
 
     mean: (S, A). deviations: (T, A), y - mu. variance: (S, A), Var Z(s, a). value, single: (S,),
-    the new m and v. source: (S,), c_0 on the diagonal.
+    the new m and v. source: (S,), c_0 on the diagonal. shocks: (S, K), between states s != t c_0 is
+    shocks[s] @ shocks[t]; K = 0 where that is zero.
     """
 
     mean: Floats
@@ -69,23 +76,30 @@ class Backup:
     value: Floats
     single: Floats
     source: Floats
+    shocks: Floats
 
 
 @dataclass(frozen=True)
 class CollapsedT2:
-    """The collapsed operator of one JMDP and one policy (S, A).
-
-    independent: distinct actions of a state draw from tables of their own.
-    """
+    """The collapsed operator of one JMDP, one policy (S, A) and one coupling (`literal`)."""
 
     jm: JMDP
     policy: Floats
-    independent: bool = False
+    coupling: str = "joint"
 
     @cached_property
     def kernel(self) -> sparse.csr_array:
         """(S, S) sparse: P, the chain of states under the policy."""
-        kernel = (policy_average(self.policy) @ self.jm.transitions).tocsr()
+        return self._averaged(self.jm.transitions)
+
+    @cached_property
+    def kernels(self) -> list[sparse.csr_array]:
+        """(S, S) sparse: from distinct states P_2 c is the sum of K c K' over these."""
+        return [self._averaged(move) for move in moves(self.jm, self.coupling)]
+
+    def _averaged(self, move: sparse.csr_array) -> sparse.csr_array:
+        """(S, S) sparse: what the policy makes of the moves of state-actions (S*A, S)."""
+        kernel = (policy_average(self.policy) @ move).tocsr()
         kernel.sort_indices()
         return kernel
 
@@ -103,7 +117,7 @@ class CollapsedT2:
     def longest_sum(self) -> int:
         """How many terms one coordinate of T_2 M sums at most."""
         widest = int(np.diff(self.kernel.indptr).max())
-        return int(np.diff(self.jm.starts).max()) + 4 * widest  # a sum of sums
+        return int(np.diff(self.jm.starts).max()) + 4 * widest + len(self.kernels)  # a sum of sums
 
     def backup(self, value: Floats, single: Floats) -> Backup:
         """T_2 on m and v; their fixed points give every mean and every variance."""
@@ -115,27 +129,30 @@ class CollapsedT2:
         variance = jm.averaging @ targets**2 + later
         new = np.einsum("sa,sa->s", policy, mean)
         spread = np.einsum("sa,sa->s", policy, (mean - new[:, None]) ** 2)
-        if self.independent:
+        if self.coupling == "independent":
             source = np.einsum("sa,sa->s", policy**2, variance)
         else:
             together = np.einsum("ta,ta->t", policy[jm.table_states], targets)
             source = jm.averaging @ together**2 + np.einsum("sa,sa->s", policy**2, later)
         alone = np.einsum("sa,sa->s", policy, variance) + spread
-        return Backup(mean, targets, variance, new, alone, source)
+        apart = policy_average(policy) @ shocks(jm, self.coupling, targets)
+        return Backup(mean, targets, variance, new, alone, source, apart)
 
-    def law(self, states: Ints, a: Ints, b: Ints) -> PairLaw:
-        """The law of the queries (states[q], a[q], b[q]), a != b, all (Q,)."""
-        jm = self.jm
-        if self.independent:
-            return self.product_law(states * jm.num_actions + a, states * jm.num_actions + b)
-        starts, query, within = _ragged(np.diff(jm.starts)[states])
-        table = jm.starts[states][query] + within
-        first, second = jm.next_states[table, a[query]], jm.next_states[table, b[query]]
-        return PairLaw(starts, first, second, jm.probs[table], table)
+    def law(self, states: Ints, a: Ints, b: Ints, others: Ints | None = None) -> PairLaw:
+        """The law of the pairs (states[q], a[q]), (others[q], b[q]), all (Q,), under the coupling.
 
-    def product_law(self, left: Ints, right: Ints) -> PairLaw:
-        """The law of pairs of state-actions, numbered s * A + a, (Q,), that move independently."""
-        rows = self.jm.transitions
+        others: states that differ from `states`; without them both branches are at one state, with
+        distinct actions.
+        """
+        jm, rows = self.jm, self.jm.transitions
+        shared = self.coupling == "common" or (self.coupling == "joint" and others is None)
+        others = states if others is None else others
+        if shared:
+            starts, query, within = _ragged(np.diff(jm.starts)[states])
+            here, there = (jm.starts[s][query] + within for s in (states, others))
+            first, second = jm.next_states[here, a[query]], jm.next_states[there, b[query]]
+            return PairLaw(starts, first, second, jm.probs[here], (here, there))
+        left, right = states * jm.num_actions + a, others * jm.num_actions + b
         widths = np.diff(rows.indptr)[right]
         starts, query, within = _ragged(np.diff(rows.indptr)[left] * widths)
         i = rows.indptr[left][query] + within // widths[query]
@@ -159,7 +176,7 @@ class CollapsedT2:
     @cached_property
     def entries(self) -> Ints:
         """(S,) how many successors two branches at a state may have together, at most."""
-        if not self.independent:
+        if self.coupling != "independent":
             return np.diff(self.jm.starts)
         widths = np.diff(self.jm.transitions.indptr).reshape(self.policy.shape).max(1)
         return np.asarray(widths.astype(np.int64) ** 2)
@@ -175,14 +192,22 @@ class CollapsedT2:
         blocks = np.full((*self.policy.shape, self.policy.shape[1]), np.nan)
         np.einsum("saa->sa", blocks)[...] = backup.variance
         for states, a, b in queries.parts(self.entries):
-            law = self.law(states, a, b)
-            values = self.jm.gamma**2 * pairs(law.first, law.second)
-            if law.tables is not None:
-                query = np.repeat(np.arange(states.size), np.diff(law.starts))
-                drawn = backup.deviations[law.tables, a[query]]
-                values += drawn * backup.deviations[law.tables, b[query]]
-            blocks[states, a, b] = blocks[states, b, a] = law.expect(values)
+            found = self.covariances(backup, pairs, states, a, b)
+            blocks[states, a, b] = blocks[states, b, a] = found
         return blocks
+
+    def covariances(
+        self, backup: Backup, pairs: PairValues, states: Ints, a: Ints, b: Ints,
+        others: Ints | None = None,
+    ) -> Floats:  # fmt: skip
+        """(Q,), C(s,a; t,b) one step before c, for the arguments of `law`."""
+        law = self.law(states, a, b, others)
+        values = self.jm.gamma**2 * pairs(law.first, law.second)
+        if law.tables is not None:
+            query = np.repeat(np.arange(states.size), np.diff(law.starts))
+            drawn = backup.deviations[law.tables[0], a[query]]
+            values += drawn * backup.deviations[law.tables[1], b[query]]
+        return law.expect(values)
 
 
 PairValues = Callable[[Ints, Ints], Floats]
@@ -193,11 +218,11 @@ PairValues = Callable[[Ints, Ints], Floats]
 class OneStepAway:
     """Second moments between states, each one local expectation away from c.
 
-    mean, blocks: (S, A) and (S, A, A). pairs: c.
+    backup: T_2 on m and v. blocks: (S, A, A). pairs: c.
     """
 
     system: CollapsedT2
-    mean: Floats
+    backup: Backup
     blocks: Floats
     pairs: PairValues
 
@@ -209,21 +234,19 @@ class OneStepAway:
                 f"the covariance of actions {a} and {b} of state {s} was not asked for: solve with "
                 f"queries=[({s}, {a}, {b})], or without queries for all of them"
             )
-        actions = self.system.jm.num_actions
-        law = self.system.product_law(np.array([s * actions + a]), np.array([t * actions + b]))
-        later = law.expect(self.pairs(law.first, law.second))[0]
-        return float(
-            self._known(self.system.jm.gamma**2 * later) + self.mean[s, a] * self.mean[t, b]
-        )
+        asked = (np.array([x]) for x in (s, a, b, t))
+        found = self._known(self.system.covariances(self.backup, self.pairs, *asked))
+        return float(found[0] + self.backup.mean[s, a] * self.backup.mean[t, b])
 
     def full_second(self) -> Floats:
         """(S, A, S, A)."""
-        jm, states = self.system.jm, np.arange(self.system.jm.num_states)
+        system, mean, states = self.system, self.backup.mean, np.arange(len(self.blocks))
+        source = shocks(system.jm, system.coupling, self.backup.deviations)
         c = self.pairs(*np.broadcast_arrays(states[:, None], states))
-        moved = jm.transitions @ (jm.transitions @ c).T
-        full = jm.gamma**2 * np.asarray(moved).reshape(self.mean.shape * 2)
+        full = distinct_states(system.jm.gamma, moves(system.jm, system.coupling), c, source)
+        full = full.reshape(mean.shape * 2)
         full[states, :, states] = self.blocks
-        return self._known(full) + np.multiply.outer(self.mean, self.mean)
+        return self._known(full) + np.multiply.outer(mean, mean)
 
     def _known(self, covariance: Floats) -> Floats:
         if np.isnan(covariance).any():

@@ -1,7 +1,8 @@
 """The collapsed pair operator on the whole (S, S) matrix: c -> c_0 + gamma^2 P_2 c.
 
-Off the diagonal that is gamma^2 P c P', c being symmetric. Where the chain has few successors, both
-products are sums of few rows, compiled and threaded; where it has many, they are BLAS's.
+Off the diagonal that is gamma^2 P c P', c being symmetric, or with common noise a sum of such terms
+and a source. Where the chain has few successors, both products are sums of few rows, compiled and
+threaded; where it has many, they are BLAS's.
 `TorchPairs` does the same on any torch device.
 """
 
@@ -18,7 +19,7 @@ from numba import njit, prange
 from jmdp_lib import machine
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import threaded
-from jmdp_lib.operators.collapsed import CollapsedT2
+from jmdp_lib.operators.collapsed import Backup, CollapsedT2
 
 _BLOCK, _WIDTH = 16, 2048
 # A term of a sum of rows costs some ten times what one of a matrix product does.
@@ -27,21 +28,29 @@ _SPARSE = 0.1
 
 @dataclass(frozen=True)
 class DensePairs:
-    """c over all pairs, (S, S) symmetric. source: (S,) c_0."""
+    """c over all pairs, (S, S) symmetric. backup: has c_0."""
 
     system: CollapsedT2
-    source: Floats
+    backup: Backup
+
+    @property
+    def size(self) -> int:
+        """|S|."""
+        return self.system.jm.num_states
 
     @cached_property
     def _few_successors(self) -> bool:
-        return bool(self.system.kernel.nnz <= _SPARSE * self.source.size**2)
+        most = max(kernel.nnz for kernel in self.system.kernels)
+        return bool(most <= _SPARSE * self.size**2)
 
     @cached_property
-    def _kernel(self) -> Any:
-        """gamma P: its sparse rows, or a matrix."""
-        kernel = self.system.jm.gamma * self.system.kernel
-        few = self._few_successors
-        return (kernel.indptr, kernel.indices, kernel.data) if few else kernel.toarray()
+    def _kernels(self) -> list[Any]:
+        """gamma times each kernel of the system: its sparse rows, or a matrix."""
+        gamma, few = self.system.jm.gamma, self._few_successors
+        return [
+            (k.indptr, k.indices, gamma * k.data) if few else gamma * k.toarray()
+            for k in self.system.kernels
+        ]
 
     @cached_property
     def _diagonal(self) -> Any:
@@ -54,17 +63,26 @@ class DensePairs:
 
     def zeros(self) -> Any:
         """c = 0."""
-        return np.zeros((self.source.size, self.source.size))
+        return np.zeros((self.size, self.size))
 
     def apply(self, c: Any, out: Any, with_source: bool = True) -> None:
         """out = c_0 + gamma^2 P_2 c, or without c_0."""
-        if self._few_successors:
-            _move(*self._kernel, c, self._scratch)
-            _move(*self._kernel, self._scratch, out)  # (P (P c)')' = P c P'
-        else:
-            np.matmul(self._kernel, c, out=self._scratch)
-            np.matmul(self._scratch, self._kernel.T, out=out)
-        _set_diagonal(c, out, self._diagonal, self.source * with_source)
+        shocks = self.backup.shocks
+        add = with_source and shocks.size > 0
+        if add:
+            np.matmul(shocks, shocks.T, out=out)
+        for kernel in self._kernels:
+            if self._few_successors:
+                _move(*kernel, c, self._scratch, False)
+                _move(*kernel, self._scratch, out, add)  # (P (P c)')' = P c P'
+            else:
+                np.matmul(kernel, c, out=self._scratch)
+                if add:
+                    out += self._scratch @ kernel.T
+                else:
+                    np.matmul(self._scratch, kernel.T, out=out)
+            add = True
+        _set_diagonal(c, out, self._diagonal, self.backup.source * with_source)
 
     def residual(self, c: Any) -> float:
         """max |c_0 + gamma^2 P_2 c - c|."""
@@ -85,19 +103,23 @@ class TorchPairs(DensePairs):
     device: str
 
     @cached_property
-    def _kernel(self) -> Any:
-        kernel = self.system.jm.gamma * self.system.kernel
+    def _kernels(self) -> list[Any]:
+        return [self._on_device(kernel) for kernel in super()._kernels]
+
+    def _on_device(self, kernel: Any) -> Any:
+        """A matrix, or sparse rows, as a tensor."""
         if not self._few_successors:
-            return self._tensor(kernel.toarray())
-        parts = [self._tensor(x) for x in (kernel.indptr, kernel.indices, kernel.data)]
+            return self._tensor(kernel)
+        shape = (self.size, self.size)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)")
-            return _torch().sparse_csr_tensor(*parts, kernel.shape, check_invariants=True)
+            parts = map(self._tensor, kernel)
+            return _torch().sparse_csr_tensor(*parts, shape, check_invariants=True)
 
     @cached_property
     def _diagonal(self) -> Any:
         starts, *law = super()._diagonal
-        states = np.repeat(np.arange(self.source.size), np.diff(starts))
+        states = np.repeat(np.arange(self.size), np.diff(starts))
         return [self._tensor(x) for x in (states, *law)]
 
     def _tensor(self, array: Any) -> Any:
@@ -105,13 +127,16 @@ class TorchPairs(DensePairs):
 
     def zeros(self) -> Any:
         """c = 0."""
-        return self._tensor(np.zeros(1)).new_zeros((self.source.size, self.source.size))
+        return self._tensor(np.zeros(1)).new_zeros((self.size, self.size))
 
     def apply(self, c: Any, out: Any, with_source: bool = True) -> None:
         """out = c_0 + gamma^2 P_2 c, or without c_0."""
-        out.copy_(self._kernel @ (self._kernel @ c).T.contiguous())
+        shocks = self._tensor(self.backup.shocks * with_source)
+        _torch().matmul(shocks, shocks.T, out=out)
+        for kernel in self._kernels:
+            out += kernel @ (kernel @ c).T.contiguous()
         states, first, second, weights = self._diagonal
-        diagonal = self._tensor(self.source * with_source)
+        diagonal = self._tensor(self.backup.source * with_source)
         diagonal.index_add_(0, states, weights * c[first, second])
         out.diagonal().copy_(diagonal)
 
@@ -143,8 +168,8 @@ def _torch() -> Any:
     return torch
 
 
-def _moved(indptr: Any, indices: Any, probs: Any, c: Any, out: Any) -> None:
-    """out = (P c)', in tiles that stay in the cache while they are summed and turned."""
+def _moved(indptr: Any, indices: Any, probs: Any, c: Any, out: Any, add: Any) -> None:
+    """out = (P c)', or out += (P c)', in tiles that stay in the cache while summed and turned."""
     size = len(c)
     for block in prange((size + _BLOCK - 1) // _BLOCK):
         low, high = block * _BLOCK, min(size, (block + 1) * _BLOCK)
@@ -161,10 +186,10 @@ def _moved(indptr: Any, indices: Any, probs: Any, c: Any, out: Any) -> None:
             for t in range(width):
                 column = out[left + t, low:high]
                 for s in range(high - low):
-                    column[s] = tile[s, t]
+                    column[s] = column[s] + tile[s, t] if add else tile[s, t]
 
 
-_move = threaded(_moved, lambda *arguments: len(arguments[-1]), 400)
+_move = threaded(_moved, lambda *arguments: len(arguments[-2]), 400)
 
 
 @njit(cache=True, error_model="numpy")

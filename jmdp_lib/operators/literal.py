@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -9,12 +11,24 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP
 
-COUPLINGS = ("joint", "independent")
+COUPLINGS = ("joint", "independent", "common")
 
 
-def is_independent(coupling: str) -> bool:
-    """Whether the actions of a state draw from tables of their own; refuses unknown couplings."""
-    return checks.one_of("coupling", coupling, COUPLINGS) == "independent"
+def checked_coupling(jm: object, coupling: str) -> str:
+    """Which state-actions share a draw in one time step; refuses what is unknown or has no meaning.
+
+    "joint": those of one state, by its table (the paper's). "independent": none. "common": all of
+    them, by one noise index, for a model that knows its noise (`JMDP.noise_probs`). Whatever the
+    coupling, equal state-actions are one branch, and next actions are drawn independently.
+    """
+    if checks.one_of("coupling", coupling, COUPLINGS) == "common":
+        if not isinstance(jm, JMDP):
+            raise ValueError(
+                'coupling="common" needs a JMDP, as JMDP.from_step makes of a step with its noise: '
+                f"a query of {jm!r} draws the noise of one state, not of two at once"
+            )
+        _ = jm.noise_probs  # refuses a model that has none
+    return coupling
 
 
 def apply_t2(
@@ -23,11 +37,12 @@ def apply_t2(
     """(T_2 M)_mu (S, A) and (T_2 M)_Sigma (S, A, S, A) of M = (mean, second).
 
     Same state, distinct actions: one shared table, eq. (18), or two independent ones with
-    coupling="independent". Distinct states: independent tables whatever the actions, eq. (17).
+    coupling="independent". Distinct states: independent tables whatever the actions, eq. (17), or
+    the tables of one shared noise with coupling="common".
     Same state and action: one branch with one reward, successor *and* next action, eq. (16).
     """
     policy = checks.policy_matrix(jm, policy)
-    independent = is_independent(coupling)
+    coupling = checked_coupling(jm, coupling)
     shape = (jm.num_states, jm.num_actions)
     mean, second = checks.collection("M", mean, second, jm)
 
@@ -42,11 +57,10 @@ def apply_t2(
         for i in tables[s]:
             new_mean[s] += jm.probs[i] * (jm.rewards[i] + gamma * v[jm.next_states[i]])
         for t in range(jm.num_states):
-            shared = s == t and not independent
-            draws = [(i, i, jm.probs[i]) for i in tables[s]] if shared else [
-                (i, j, jm.probs[i] * jm.probs[j]) for i in tables[s] for j in tables[t]
-            ]  # fmt: skip
-            for i, j, prob in draws:
+            shared = coupling == "common" or (coupling == "joint" and s == t)
+            draws = zip if shared else product
+            for i, j in draws(tables[s], tables[t]):
+                prob = jm.probs[i] if shared else jm.probs[i] * jm.probs[j]
                 r, r_ = jm.rewards[i][:, None], jm.rewards[j][None, :]
                 x, y = jm.next_states[i][:, None], jm.next_states[j][None, :]
                 new_second[s, :, t] += prob * (

@@ -14,14 +14,15 @@ state share the table; each then turns into a sum over how many of its factors p
 States are independent of each other, so a multiset steps one state at a time: the law of what the
 branches at a state turn into is worked out once per state and multiplicities, and the steps of all
 multisets at one of their states form a sparse matrix. The product of n such matrices lets every
-state step. On all multisets that can be reached, T_n is then one affine map x -> b + A x.
+state step. With common noise that holds given the noise, and T_n is the mixture over it. On all
+multisets that can be reached, T_n is then one affine map x -> b + A x.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations_with_replacement as combinations
 from itertools import product
@@ -47,7 +48,7 @@ _ROWS = 50_000  # multisets that step at a time
 
 @dataclass(frozen=True)
 class MultisetOperator:
-    """T_n for one JMDP and one policy (S, A), acting on the vector of multiset moments (N,).
+    """T_n for one JMDP, policy (S, A) and coupling, acting on the vector of multiset moments (N,).
 
     A multiset is a row (n,) of sorted branch codes s * n + m - 1, with -1 in front where it has
     fewer than n branches. While a multiset steps, the codes of branches that have not stepped yet
@@ -57,13 +58,21 @@ class MultisetOperator:
     jm: JMDP
     policy: Floats
     order: int
-    independent: bool = False
+    coupling: str = "joint"
+
+    @cached_property
+    def _given(self) -> list[tuple[float, MultisetOperator]]:
+        """The operators given what all states share, with probabilities: one for each noise."""
+        if self.coupling != "common":
+            return [(1.0, self)]
+        operators = [replace(self, jm=jm, coupling="joint") for jm in self.jm.given_noise]
+        return list(zip(self.jm.noise_probs.tolist(), operators, strict=True))
 
     def action_law(self, state: int, counts: Sequence[tuple[int, int]]) -> Law:
         """One step of prod_a Z(state, a)^(m_a), counts = ((a, m_a), ...) with distinct actions."""
         tables = range(self.jm.starts[state], self.jm.starts[state + 1])
         probs = self.jm.probs[tables]
-        if self.independent:
+        if self.coupling == "independent":
             return multiply(
                 mix(zip(probs, (self._power(table, *count) for table in tables), strict=True))
                 for count in counts
@@ -146,6 +155,14 @@ class MultisetOperator:
 
     def _step(self, rows: Ints) -> tuple[sparse.csr_array, Ints]:
         """Step every state of every row (q, n): a matrix (q, p), and the rows (p, n) reached."""
+        if self.coupling == "common":
+            steps = [(prob, *given._step(rows)) for prob, given in self._given]
+            reached = np.concatenate([after for *_, after in steps])
+            number = self._numbers(reached)
+            _, first, target = np.unique(number, return_index=True, return_inverse=True)
+            merge = sparse.csr_array((np.ones(len(target)), target, np.arange(len(target) + 1)))
+            matrix = sparse.hstack([prob * step for prob, step, _ in steps], format="csr")
+            return matrix @ merge, reached[first]
         raised = self.jm.num_states * self.order
         matrix, rows = self._step_one_state(np.where(rows >= 0, rows + raised, -1))
         while rows.max(initial=-1) >= raised:
@@ -252,7 +269,10 @@ class MultisetOperator:
         actions = defaultdict[int, Counter[int]](Counter)
         for s, a in coordinates:
             actions[s][a] += 1
-        law = multiply(self.action_law(s, list(counts.items())) for s, counts in actions.items())
+        law = mix(
+            (prob, multiply(given.action_law(s, list(n.items())) for s, n in actions.items()))
+            for prob, given in self._given
+        )
         return float(sum(c * self._value(state, branches) for branches, c in law.items()))
 
     def average(self, moment: Callable[[list[StateAction]], float]) -> Floats:

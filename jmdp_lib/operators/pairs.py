@@ -10,7 +10,8 @@ independent, and D(s) = E Sigma(s, A, s, A).
     C(s,a; t,b)  <-                                gamma^2 E[c(S'_a, S'_b)]     s != t, independent
 
 with c = W - m m' and v = D - m^2 = Var Z(s, A). Nothing large is subtracted from anything large,
-and off the same-state blocks there is no source at all.
+and off the same-state blocks there is no source at all. With common noise the first line holds for
+distinct states too: as a mixture over the noise, T_2 is the same contraction as before.
 
 **The pair chain** P_2 of Appendix B moves two branches, coupled while they share a state. Its
 diagonal is absorbing: two branches at the same state-action are one branch and stay so.
@@ -18,8 +19,10 @@ diagonal is absorbing: two branches at the same state-action are one branch and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -51,30 +54,27 @@ class PairState:
 
 @dataclass(frozen=True)
 class PairOperator:
-    """T_2 for one JMDP and one policy (S, A), acting on PairState.
-
-    independent: distinct actions of a state draw from tables of their own.
-    """
+    """T_2 for one JMDP, one policy (S, A) and one coupling (`literal`), acting on PairState."""
 
     jm: JMDP
     policy: Floats
-    independent: bool = False
+    coupling: str = "joint"
 
     @cached_property
     def _policy_average(self) -> sparse.csr_array:
         return policy_average(self.policy)
 
     @cached_property
-    def _transitions(self) -> Floats | sparse.csr_array:
-        """(S*A, S), dense where that is faster."""
-        kernel = self.jm.transitions
-        return kernel.toarray() if kernel.nnz > 0.1 * np.prod(kernel.shape) else kernel
+    def _moves(self) -> list[Any]:
+        """`moves`, dense where that is faster."""
+        found = moves(self.jm, self.coupling)
+        return [m.toarray() if m.nnz > 0.1 * np.prod(m.shape) else m for m in found]
 
     @cached_property
     def longest_sum(self) -> int:
         """How many terms one coordinate of T_2 M sums at most."""
         widest = np.diff(self.jm.transitions.indptr).max()
-        return int(np.diff(self.jm.starts).max() + widest)
+        return int(np.diff(self.jm.starts).max() + widest + len(self._moves))
 
     def zero(self) -> PairState:
         """M_0 = 0."""
@@ -88,19 +88,22 @@ class PairOperator:
         """T_2."""
         average, side = self._policy_average, self.policy.size
         pair = (average @ (average @ state.covariance.reshape(side, side)).T).T  # c
-        mean, blocks = self.same_state(state.mean, state.blocks, pair)
-        moved = self._transitions @ (self._transitions @ pair).T
-        covariance = self.jm.gamma**2 * moved.T.reshape(state.covariance.shape)
-        if self.independent:
+        mean, blocks, deviations = self.same_state(state.mean, state.blocks, pair)
+        source = shocks(self.jm, self.coupling, deviations)
+        covariance = distinct_states(self.jm.gamma, self._moves, pair, source)
+        covariance = covariance.reshape(state.covariance.shape)
+        if self.coupling == "independent":
             np.einsum("sasa->sa", covariance)[...] = np.einsum("saa->sa", blocks)
         else:
             np.einsum("sasb->sab", covariance)[...] = blocks
         return PairState(mean, covariance)
 
-    def same_state(self, mean: Floats, blocks: Floats, pair: Floats) -> tuple[Floats, Floats]:
+    def same_state(
+        self, mean: Floats, blocks: Floats, pair: Floats
+    ) -> tuple[Floats, Floats, Floats]:
         """T_2 on means (S, A) and on the covariances (S, A, A) of actions that share their table.
 
-        pair: (S, S), c.
+        pair: (S, S), c. Returns both, and the deviations y - mu (T, A).
         """
         jm, gamma, x = self.jm, self.jm.gamma, self.jm.next_states
         value = (self.policy * mean).sum(1)  # m
@@ -114,13 +117,42 @@ class PairOperator:
         same = (jm.averaging @ joint.reshape(len(x), -1)).reshape(blocks.shape)
         variance = jm.averaging @ (deviations**2 + gamma**2 * single[x])
         np.einsum("saa->sa", same)[...] = variance
-        return new, same
+        return new, same, deviations
 
     def distance(self, new: PairState, old: PairState) -> float:
         """||new - old||_lambda over all coordinates."""
         mean = np.abs(new.mean - old.mean).max()
         second = np.abs(new.second - old.second).max()
         return float(max(mean, second / norm_weight(2, self.jm.gamma, self.jm.reward_bound)))
+
+
+def moves(jm: JMDP, coupling: str) -> list[sparse.csr_array]:
+    """Matrices M_d (S*A, S): two branches at distinct states move by c -> sum_d M_d c M_d'.
+
+    That is the one matrix of transitions where the branches draw independently. With common noise
+    there is one for each noise d, sqrt(p_d) at the state that d leads to.
+    """
+    if coupling != "common":
+        return [jm.transitions]
+    given = zip(jm.noise_probs, jm.given_noise, strict=True)
+    return [np.sqrt(prob) * certain.transitions for prob, certain in given]
+
+
+def shocks(jm: JMDP, coupling: str, deviations: Floats) -> Floats:
+    """F (S*A, K): F F' is the source of T_2 between distinct states; K = 0 where it has none.
+
+    deviations: (T, A), y - mu.
+    """
+    if coupling != "common":
+        return np.zeros((jm.num_states * jm.num_actions, 0))
+    by_noise = deviations.reshape(-1, jm.noise_probs.size, jm.num_actions).swapaxes(1, 2)
+    return (by_noise * np.sqrt(jm.noise_probs)).reshape(-1, jm.noise_probs.size)
+
+
+def distinct_states(gamma: float, moves: Sequence[Any], pair: Floats, shocks: Floats) -> Floats:
+    """(N, N), gamma^2 sum_d M_d c M_d' + F F', for M_d (N, S), c (S, S) and F (N, K)."""
+    moved = reduce(np.add, ((move @ (move @ pair).T).T for move in moves))
+    return gamma**2 * moved + (shocks @ shocks.T if shocks.size else 0.0)
 
 
 def policy_average(policy: Floats) -> sparse.csr_array:

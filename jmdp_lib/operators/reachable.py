@@ -21,7 +21,7 @@ from scipy.sparse import csgraph
 
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import hot, inline, threaded
-from jmdp_lib.operators.collapsed import CollapsedT2, Queries
+from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries
 
 _STEP = 1 << 24  # successors that are added between two looks at the watch
 
@@ -53,8 +53,9 @@ class Numbering:
     """N states, successors first, and the collapsed operator in their numbers.
 
     order: (N,) the state of each number. number: (S,) the number of each state; -1 for none.
-    acyclic: no chain returns to a state it left. chain: (indptr, indices, gamma * P). diagonal:
-    (starts, x, y, gamma^2 * weight), see `CollapsedT2.diagonal`.
+    acyclic: no chain returns to a state it left. chain: (indptr, indices, gamma * kernel), the rows
+    of a state's D kernels one after the other, see `CollapsedT2.kernels`. diagonal: (starts, x, y,
+    gamma^2 * weight), see `CollapsedT2.diagonal`.
     """
 
     order: Ints
@@ -72,11 +73,13 @@ class Numbering:
         order = successors_first(system.kernel)
         order = order[number[order] >= 0]
         number[order] = np.arange(order.size)
-        rows = system.kernel[order]
-        shape = (order.size, order.size)
+        draws = len(system.kernels)
+        stacked = (order[:, None] + system.jm.num_states * np.arange(draws)).ravel()
+        rows = sparse.vstack(system.kernels, format="csr")[stacked]
+        shape = (stacked.size, order.size)
         rows = sparse.csr_array((rows.data, number[rows.indices], rows.indptr), shape)
         rows.sort_indices()
-        here = np.repeat(np.arange(order.size), np.diff(rows.indptr))
+        here = np.repeat(np.arange(stacked.size) // draws, np.diff(rows.indptr))
         chain = (rows.indptr.astype(np.int64), rows.indices.astype(np.int32), gamma * rows.data)
         counts = np.diff(law.starts)[order]
         starts = np.concatenate([[0], np.cumsum(counts)])
@@ -133,14 +136,15 @@ class PairSet:
 
 @dataclass(frozen=True)
 class ReachablePairs:
-    """c over the pairs of a set, (size,). source: (S,) c_0, by state."""
+    """c over the pairs of a set, (size,). backup: has c_0."""
 
     pairs: PairSet
-    source: Floats
+    backup: Backup
 
     def _system(self, with_source: bool = True) -> Any:
         pairs, numbering = self.pairs, self.pairs.numbering
-        source = self.source[numbering.order] * with_source
+        c_0 = (self.backup.source, self.backup.shocks)
+        source = tuple(part[numbering.order] * with_source for part in c_0)
         return pairs.rows, pairs.words, numbering.chain, numbering.diagonal, source
 
     def zeros(self) -> Floats:
@@ -175,7 +179,7 @@ def steps_to_reach(system: CollapsedT2, queries: Queries) -> Ints:
     `PairSet` on the whole matrix, one step of all pairs at a time: for small models.
     """
     size, law = system.jm.num_states, system.diagonal
-    moves = (system.kernel.toarray() > 0.0).astype(float)
+    moves = [(kernel.toarray() > 0.0).astype(float) for kernel in system.kernels]
     here = np.repeat(np.arange(size), np.diff(law.starts))
     steps, new = np.zeros((size, size), np.int64), np.zeros((size, size), bool)
     for part in queries.parts(system.entries):
@@ -184,7 +188,8 @@ def steps_to_reach(system: CollapsedT2, queries: Queries) -> Ints:
     while (new := (new | new.T) & (steps == 0)).any():
         steps[new] = steps.max() + 1
         together = new.diagonal()[here]
-        new = moves.T @ (new & ~np.eye(size, dtype=bool)) @ moves > 0.0
+        apart = new & ~np.eye(size, dtype=bool)
+        new = sum(move.T @ apart @ move for move in moves) > 0.0
         new[law.first[together], law.second[together]] = True
     return steps
 
@@ -232,6 +237,7 @@ def _follow(
     `done` words were looked at before, from the top with `backward`; returns how many are now.
     """
     indptr, indices = chain[0], chain[1]
+    draws = (indptr.size - 1) // (rows.size - 1)
     starts, left, right = diagonal[0], diagonal[1], diagonal[2]
     i = np.int64(rows.size - 2 if backward else 0)
     while done < len(words) and budget > 0:
@@ -253,10 +259,12 @@ def _follow(
                     for e in range(starts[i], starts[i + 1]):
                         _add(rows, words, counts, np.int64(left[e]), np.int64(right[e]))
                     continue
-                budget -= (indptr[i + 1] - indptr[i]) * (indptr[j + 1] - indptr[j])
-                for a in range(indptr[i], indptr[i + 1]):
-                    for b in range(indptr[j], indptr[j + 1]):
-                        _add(rows, words, counts, np.int64(indices[a]), np.int64(indices[b]))
+                for d in range(draws):
+                    p, q = i * draws + d, j * draws + d
+                    budget -= (indptr[p + 1] - indptr[p]) * (indptr[q + 1] - indptr[q])
+                    for a in range(indptr[p], indptr[p + 1]):
+                        for b in range(indptr[q], indptr[q + 1]):
+                            _add(rows, words, counts, np.int64(indices[a]), np.int64(indices[b]))
             new = words[k, 0] & ~words[k, 1]
     return done
 
@@ -300,7 +308,7 @@ def _backup(
     total = loop = 0.0
     if i == j:
         starts, left, right, weights = diagonal
-        total = source[i]
+        total = source[0][i]
         for e in range(starts[i], starts[i + 1]):
             at = _place(rows, words, np.int64(left[e]), np.int64(right[e]))
             if at == place:
@@ -308,15 +316,20 @@ def _backup(
             else:
                 total += weights[e] * x[at]
     else:
-        for a in range(indptr[i], indptr[i + 1]):
-            inner = 0.0
-            for b in range(indptr[j], indptr[j + 1]):
-                at = _place(rows, words, np.int64(indices[a]), np.int64(indices[b]))
-                if at == place:
-                    loop += probs[a] * probs[b]
-                else:
-                    inner += probs[b] * x[at]
-            total += probs[a] * inner
+        for k in range(source[1].shape[1]):
+            total += source[1][i, k] * source[1][j, k]
+        draws = (indptr.size - 1) // (rows.size - 1)
+        for d in range(draws):
+            p, q = i * draws + d, j * draws + d
+            for a in range(indptr[p], indptr[p + 1]):
+                inner = 0.0
+                for b in range(indptr[q], indptr[q + 1]):
+                    at = _place(rows, words, np.int64(indices[a]), np.int64(indices[b]))
+                    if at == place:
+                        loop += probs[a] * probs[b]
+                    else:
+                        inner += probs[b] * x[at]
+                total += probs[a] * inner
     return total, loop
 
 

@@ -29,6 +29,7 @@ from jmdp_lib.operators.backups import (
     compiled_updates,
     cumulative,
 )
+from jmdp_lib.operators.literal import checked_coupling
 from jmdp_lib.simulators import Simulator, check_simulator
 from jmdp_lib.solvers.fixed_point import Solution
 
@@ -105,6 +106,7 @@ def incremental_jipe2(
     checkpoints: int | Sequence[int] = 20,
     reference: Solution | Moments | None = None,
     on_interrupt: str = "raise",
+    coupling: str = "joint",
 ) -> IncrementalSolution:
     """First and second moments from samples alone.
 
@@ -118,13 +120,15 @@ def incremental_jipe2(
     checkpoints: how many, spread evenly on a log scale, or the update counts of this run.
     reference: the exact moments, if known, to record errors against.
     on_interrupt: "return" gives back what was learned up to Ctrl-C instead of raising.
+    coupling: "joint", or "common" for a JMDP that knows its noise, as of `jipe2`.
     """
     matrix = check_simulator(simulator, policy)
+    checked_coupling(simulator, checks.one_of("coupling", coupling, ("joint", "common")))
     num_states, num_actions = matrix.shape
     kind = LAYOUTS[checks.one_of("form", form, tuple(LAYOUTS))]
     size = matrix.size**2 if form == "full" else num_states * (num_actions**2 + num_states)
     require(8 * 8 * size, f"incremental JIPE-2 in the form {form!r} with {size:,} coordinates")
-    layout: Full | Collapsed = kind(matrix)
+    layout: Full | Collapsed = kind(matrix, coupling)
     weights = selection_weights(selection, layout.kinds)
 
     def packed(name: str, given: Solution | Moments | None) -> Floats | None:
@@ -230,9 +234,9 @@ def updater(
     cell = cells(alias)
     if isinstance(simulator, JMDP) and layout.name in LAYOUTS:
         jm, cdf = simulator, np.cumsum(layout.policy, axis=1).ravel()
-        steps = (layout.full, layout.centred, step.scale, step.power, threshold, cell, jm.gamma)
+        steps = (layout.full, layout.centred, layout.coupling == "common", step.scale, step.power)
         tables = (jm.starts, cumulative(jm.starts, jm.probs), jm.rewards, jm.next_states)
-        known: Any = (*steps, layout.policy, cdf, *tables)
+        known: Any = (*steps, threshold, cell, jm.gamma, layout.policy, cdf, *tables)
         return lambda count: compiled_updates(rng, count, values, visits, *known)
 
     def update(count: int) -> None:

@@ -9,7 +9,7 @@ from scipy import sparse
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP, require_tables
-from jmdp_lib.operators.literal import is_independent
+from jmdp_lib.operators.literal import checked_coupling
 from jmdp_lib.operators.multisets import MultisetOperator, MultisetSource
 from jmdp_lib.solvers.affine import Chain, solve_surely
 from jmdp_lib.solvers.fixed_point import (
@@ -40,7 +40,7 @@ def jipe(
     loses no digits to cancellation. `jipe(order=2)` gives the same numbers, and is there to
     check one by the other.
 
-    tol: accuracy in ||.||_lambda, relative to the largest reward, as of `jipe2`.
+    tol, coupling: as of `jipe2`; the accuracy is in ||.||_lambda, relative to the largest reward.
 
     State-actions that occur more than once in a coordinate are one random variable. Residuals are
     the paper's norm over the multisets of Section 5.3 averaged over the policy, from which every
@@ -53,9 +53,8 @@ def jipe(
     require_tables("jipe", jm)
     order = checks.at_least("order", order, 1)
     allowed = checks.positive("tol", tol) * jm.reward_bound
-    operator = MultisetOperator(
-        jm, checks.policy_matrix(jm, policy), order, is_independent(coupling)
-    )
+    matrix = checks.policy_matrix(jm, policy)
+    operator = MultisetOperator(jm, matrix, order, checked_coupling(jm, coupling))
     few, start = takes_few_sweeps(jm.gamma, tol), operator.zero()
     if (few and start.size <= _MANY_MULTISETS) or max_iterations is not None:
         end = iterate(operator, start, jm.gamma, allowed, max_iterations, f"JIPE-{order}")

@@ -21,7 +21,7 @@ from jmdp_lib.model import JMDP, require_tables
 from jmdp_lib.moments import Held, Moments
 from jmdp_lib.operators.collapsed import Backup, CollapsedT2, OneStepAway, Queries
 from jmdp_lib.operators.dense import DensePairs, TorchPairs, device_bytes
-from jmdp_lib.operators.literal import is_independent
+from jmdp_lib.operators.literal import checked_coupling
 from jmdp_lib.operators.pairs import PairOperator, PairState
 from jmdp_lib.operators.reachable import Numbering, PairSet, ReachablePairs
 from jmdp_lib.solvers.affine import VECTORS, Chain, solve_surely
@@ -91,8 +91,10 @@ def jipe2(
 
     tol: accuracy in ||.||_lambda, relative to the largest reward: the result has converged once
         error_bound <= tol * jm.reward_bound. (reward_bound is one for rewards in [-1, 1].)
-    coupling: "joint" uses the outcome tables; "independent" evaluates the JMDP with the same
-        marginals in which the actions of a state draw from independent tables (never built).
+    coupling: "joint" uses the outcome tables: what is at one state at one time shares its shock.
+        "independent" evaluates the JMDP with the same marginals in which the actions of a state
+        draw from independent tables (never built). "common" shares one noise per time step between
+        all branches, wherever they are: for a model that knows its noise (`JMDP.noise_probs`).
     initial: M_0, a collection or arrays (S, A) and (S, A, S, A); zero unless given.
     queries: whose covariances are wanted: states (N,), or rows (state, a, b), (N, 3); all unless
         given. Those of other actions are nan in the moments' arrays.
@@ -117,11 +119,11 @@ def jipe2(
     backup, moved, alone, products = _solve_chains(system, allowed)
     pairs: Any
     if reached is not None:
-        pairs = ReachablePairs(reached, backup.source)
+        pairs = ReachablePairs(reached, backup)
     elif device is not None:
-        pairs = TorchPairs(system, backup.source, device)
+        pairs = TorchPairs(system, backup, device)
     else:
-        pairs = DensePairs(system, backup.source)
+        pairs = DensePairs(system, backup)
 
     gamma, weight = jm.gamma, system.weight
     goal = allowed * (1.0 - gamma) * weight
@@ -142,7 +144,7 @@ def jipe2(
         checks.frozen(c)
     values = partial(replace(pairs).values, c)  # without what only the solver needs
     blocks = system.blocks(backup, values, asked)
-    source = OneStepAway(system, backup.mean, blocks, values)
+    source = OneStepAway(system, backup, blocks, values)
     off = 4.0 * residuals[-1] * weight / (1.0 - gamma**2)  # c contracts by gamma^2
     moments = collect_moments(jm, 2, backup.mean, blocks, source, error_bound, off)
     return Solution(moments, residuals, converged, error_bound, iterations, plan=plan)
@@ -166,7 +168,7 @@ def plan_jipe2(
 
 def _system(jm: JMDP, policy: ArrayLike, coupling: str) -> CollapsedT2:
     require_tables("jipe2", jm)
-    return CollapsedT2(jm, checks.policy_matrix(jm, policy), is_independent(coupling))
+    return CollapsedT2(jm, checks.policy_matrix(jm, policy), checked_coupling(jm, coupling))
 
 
 def _takes_sweeps(
@@ -202,7 +204,7 @@ def _sweeps(
 ) -> Solution:  # fmt: skip
     jm, plan = system.jm, _sweeps_plan(system)
     machine.require(plan.memory, f"JIPE-2 by sweeps on {jm.num_states:,} states")
-    operator = PairOperator(jm, system.policy, system.independent)
+    operator = PairOperator(jm, system.policy, system.coupling)
     start = operator.zero() if initial is None else _start(operator, initial)
     end = iterate(operator, start, jm.gamma, allowed, max_iterations, "JIPE-2", depth=5)
     bound, state = end.error_bound, end.state
@@ -265,7 +267,7 @@ def _choose(
 def _as_many(system: CollapsedT2, numbering: Numbering) -> float:
     """How many reached pairs cost as much as the whole matrix does."""
     states = system.jm.num_states
-    successors = system.kernel.nnz / states
+    successors = sum(kernel.nnz for kernel in system.kernels) / len(system.kernels) / states
     sweeps = _ACYCLIC if numbering.acyclic else _CYCLIC
     return 2.0 * successors * states**2 * _DENSE / (successors**2 * sweeps * _FIND)
 

@@ -12,7 +12,7 @@ from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import norm_weight
 from jmdp_lib.operators.collapsed import CollapsedT2
-from jmdp_lib.operators.literal import is_independent
+from jmdp_lib.operators.literal import checked_coupling
 from jmdp_lib.operators.pairs import PairOperator
 from jmdp_lib.solvers.order2 import jipe2
 
@@ -44,9 +44,8 @@ def trace_jipe2(jm: JMDP, policy: ArrayLike, sweeps: int, coupling: str = "joint
 
     Compares all of Sigma, (S, A, S, A), after every sweep: for small models.
     """
-    independent = is_independent(coupling)
     matrix = checks.policy_matrix(jm, policy)
-    operator = PairOperator(jm, matrix, independent)
+    operator = PairOperator(jm, matrix, checked_coupling(jm, coupling))
     state, rows = operator.zero(), []
     for _ in range(checks.at_least("sweeps", sweeps, 1)):
         old, state = state, operator.apply(state)
