@@ -44,6 +44,8 @@ from jmdp_lib.solvers.projection import (
     rbf_features,
     tabular_features,
 )
+from jmdp_lib.solvers.resampling import resample_gaps
+from jmdp_lib.statistics import GapErrors
 
 if TYPE_CHECKING:
     from jmdp_lib.coupled_env import CoupledEnv
@@ -54,6 +56,7 @@ __all__ = [
     "JMDP",
     "ConvergenceWarning",
     "CoupledEnv",
+    "GapErrors",
     "GapSample",
     "IncrementalSolution",
     "MomentBounds",
@@ -88,6 +91,7 @@ __all__ = [
     "quantile_bounds",
     "random_features",
     "rbf_features",
+    "resample_gaps",
     "sample_gaps",
     "sample_t2",
     "simulate_pairs",

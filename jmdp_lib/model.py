@@ -27,7 +27,8 @@ from scipy import sparse
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Sized
 from jmdp_lib.couplings import Coupling, couple, dependent_actions
-from jmdp_lib.machine import require
+from jmdp_lib.machine import progress, require
+from jmdp_lib.simulators import Simulator, check_simulator, checked_query
 
 _TRIALS = 8  # calls of a step function that are made twice
 
@@ -48,6 +49,8 @@ class JMDP:
         probs: (T,) probability of each table in its state.
         rewards: (T, A) reward of each action in each table.
         next_states: (T, A) next state of each action in each table.
+        queries_per_state: how many queries the tables of each state were counted from; None for
+            tables that are known.
     """
 
     gamma: float
@@ -55,6 +58,7 @@ class JMDP:
     probs: Floats
     rewards: Floats
     next_states: Ints
+    queries_per_state: int | None = None
 
     def __init__(
         self, table_probs: ArrayLike, rewards: ArrayLike, next_states: ArrayLike, gamma: float
@@ -137,6 +141,31 @@ class JMDP:
         rewards, successors = zip(*(called(*entry) for entry in entries), strict=True)
         tiled = np.tile(probs, (num_states, 1))
         return cls(tiled, np.reshape(rewards, shape), np.reshape(successors, shape), gamma)
+
+    @classmethod
+    def from_simulator(
+        cls, simulator: Simulator, queries_per_state: int, seed: checks.Seed = 0
+    ) -> JMDP:
+        """The empirical model: all actions of every state, queried `queries_per_state` times.
+
+        Equal answers are one table, whose probability is its share of the queries. Statistics of
+        this model are estimates; `resample_gaps` says how far off its gaps may be. Every state
+        has a random stream of its own.
+        """
+        check_simulator(simulator)
+        count = checks.at_least("queries_per_state", queries_per_state, 2)
+        num_states, actions = simulator.num_states, list(range(simulator.num_actions))
+        parts: list[tuple[ArrayLike, ...]] = []
+        with progress(num_states * count, "from_simulator", unit="query") as bar:
+            for s in range(num_states):
+                rng = checks.generator(seed, s)
+                drawn = [checked_query(simulator, s, actions, rng) for _ in range(count)]
+                tables, times = np.unique(drawn, axis=0, return_counts=True)  # (K, A, 2), (K,)
+                parts.append((np.full(times.size, s), times / count, tables))
+                bar.update(count)
+        jm = cls._stacked(parts, num_states, simulator.gamma)
+        vars(jm)["queries_per_state"] = count
+        return jm
 
     @classmethod
     def from_mdp(
@@ -227,6 +256,11 @@ class JMDP:
             probs, picks = couple(coupling, s, [law[:, 0] for law in actions])
             chosen = [law[pick, 1:] for law, pick in zip(actions, picks.T, strict=True)]
             parts.append((np.full(probs.size, s), probs, np.stack(chosen, axis=1)))  # (K, A, 2)
+        return cls._stacked(parts, num_states, gamma)
+
+    @classmethod
+    def _stacked(cls, parts: list[tuple[ArrayLike, ...]], num_states: int, gamma: float) -> JMDP:
+        """From the states (K,), probabilities (K,) and tables (K, A, 2) of every state."""
         states, table_probs, tables = map(np.concatenate, zip(*parts, strict=True))
         rewards, successors = tables[..., 0], tables[..., 1].astype(np.int64)
         return cls.from_tables(states, table_probs, rewards, successors, num_states, gamma)
@@ -244,7 +278,8 @@ class JMDP:
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are made anew, and so are as immutable as the original."""
         tables = (self.table_states, self.probs, self.rewards, self.next_states)
-        return JMDP.from_tables, (*tables, self.num_states, self.gamma)
+        counted = {"queries_per_state": self.queries_per_state}
+        return JMDP.from_tables, (*tables, self.num_states, self.gamma), counted
 
     def __repr__(self) -> str:
         return (
@@ -379,9 +414,9 @@ def require_tables(solver: str, model: object) -> None:
     """Refuse a model without outcome tables, and say what to use instead of `solver`."""
     if not isinstance(model, JMDP):
         raise TypeError(
-            f"{solver} needs a JMDP, whose outcome tables are known, got {model!r}. From a "
-            "simulator `incremental_jipe2` learns the moments; `JMDP.from_step`, `JMDP.from_mdp` "
-            "and `from_gymnasium` make a JMDP of a model that is known"
+            f"{solver} needs a JMDP, whose outcome tables are known, got {model!r}. "
+            "`JMDP.from_simulator` counts the tables of a simulator; `JMDP.from_step`, "
+            "`JMDP.from_mdp` and `from_gymnasium` make a JMDP of a model that is known"
         )
 
 

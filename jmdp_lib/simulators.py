@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Sized
-from jmdp_lib.model import JMDP
 
 _NUMBERS, _INT = {float, int}, {int}
 _TRIALS = 8  # queries of a simulator that is tried out before it is used
@@ -42,8 +41,13 @@ class Simulator(Sized, Protocol):
         """
 
 
-def check_simulator(simulator: object, policy: ArrayLike) -> Floats:
-    """The policy (S, A), once the simulator has all that is asked of it.
+def check_policy(simulator: object, policy: ArrayLike) -> Floats:
+    """The policy (S, A), once the simulator has all that is asked of it."""
+    return checks.policy_matrix(check_simulator(simulator), policy)
+
+
+def check_simulator(simulator: object) -> Simulator:
+    """The simulator, once it has all that is asked of it.
 
     A few queries are made twice: a simulator that answers the same query in two ways, or draws
     from a global generator, is refused.
@@ -56,16 +60,14 @@ def check_simulator(simulator: object, policy: ArrayLike) -> Floats:
     num_actions = checks.at_least("simulator.num_actions", simulator.num_actions, 1)
     checks.discount(simulator.gamma)
     checks.positive("simulator.reward_bound", getattr(simulator, "reward_bound", 1.0))
-    matrix = checks.policy_matrix(simulator, policy)
-    if not isinstance(simulator, JMDP):
-        actions = list(range(num_actions))
+    actions = list(range(num_actions))
 
-        def ask(state: int) -> list[tuple[float, int]]:
-            return checked_query(simulator, state, actions, np.random.default_rng(0))
+    def ask(state: int) -> list[tuple[float, int]]:
+        return checked_query(simulator, state, actions, np.random.default_rng(0))
 
-        for state in np.linspace(0, num_states - 1, _TRIALS, dtype=int).tolist():
-            checks.pure(f"simulator.query(state {state}, actions {actions}, rng)", ask, state)
-    return matrix
+    for state in np.linspace(0, num_states - 1, _TRIALS, dtype=int).tolist():
+        checks.pure(f"simulator.query(state {state}, actions {actions}, rng)", ask, state)
+    return simulator
 
 
 def checked_query(

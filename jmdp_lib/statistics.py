@@ -2,11 +2,47 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
+
+
+@dataclass(frozen=True, eq=False)
+class GapErrors:
+    """Estimates of gaps, G = Z(s, a) - Z(s, b), with their standard errors, all of one shape.
+
+    Attributes:
+        mean, mean_error: of E G.
+        variance, variance_error: of Var G.
+    """
+
+    mean: Floats
+    mean_error: Floats
+    variance: Floats
+    variance_error: Floats
+
+    def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
+        """Lower and upper ends of confidence intervals of "mean" or "variance", entry by entry.
+
+        Normal, a variance's on the scale of its logarithm: its estimates are skewed, and positive.
+        """
+        value = getattr(self, checks.one_of("name", name, ("mean", "variance")))
+        reach = normal_quantile(level) * getattr(self, f"{name}_error")
+        if name == "mean":
+            return value - reach, value + reach
+        factor = np.exp(np.divide(reach, value, out=np.zeros_like(value), where=value > 0.0))
+        return value / factor, value * factor
+
+
+def normal_quantile(level: float) -> float:
+    """z with P(|N(0, 1)| <= z) = level."""
+    from scipy import special  # slow to import, and needed for intervals alone
+
+    return float(special.ndtri((1.0 + checks.real("level", level, "(0, 1)")) / 2.0))
 
 
 def normal_p_values(scores: ArrayLike) -> tuple[float, float]:

@@ -348,7 +348,7 @@ def test_bad_input(arguments, message):
 def test_what_is_no_jmdp_is_told_what_to_use(thing):
     projected = partial(jl.projected_jipe2, features=[[[1.0]]])
     for call in (jl.jipe2, jl.plan_jipe2, jl.jipe, projected):
-        with pytest.raises(TypeError, match=r"`incremental_jipe2` learns .* `JMDP.from_step`"):
+        with pytest.raises(TypeError, match=r"`JMDP.from_simulator` counts .* `JMDP.from_step`"):
             call(thing, [[1.0]])
 
 

@@ -30,7 +30,7 @@ from jmdp_lib.operators.backups import (
     cumulative,
 )
 from jmdp_lib.operators.literal import checked_coupling
-from jmdp_lib.simulators import Simulator, check_simulator
+from jmdp_lib.simulators import Simulator, check_policy
 from jmdp_lib.solvers.fixed_point import Solution
 
 # A residual is estimated from this many coordinates and backups of each, and only once so many
@@ -122,7 +122,7 @@ def incremental_jipe2(
     on_interrupt: "return" gives back what was learned up to Ctrl-C instead of raising.
     coupling: "joint", or "common" for a JMDP that knows its noise, as of `jipe2`.
     """
-    matrix = check_simulator(simulator, policy)
+    matrix = check_policy(simulator, policy)
     checked_coupling(simulator, checks.one_of("coupling", coupling, ("joint", "common")))
     num_states, num_actions = matrix.shape
     kind = LAYOUTS[checks.one_of("form", form, tuple(LAYOUTS))]

@@ -1,0 +1,158 @@
+"""Models from queries: counted tables, and the sampling error of their gaps."""
+
+from __future__ import annotations
+
+import pickle
+from bisect import bisect
+
+import numpy as np
+import pytest
+
+import jmdp_lib as jl
+
+RNG = np.random.default_rng(0)
+SMALL = jl.JMDP(
+    RNG.dirichlet(np.full(3, 3.0), size=2),
+    RNG.normal(size=(2, 3, 2)).round(2),
+    RNG.integers(2, size=(2, 3, 2)),
+    gamma=0.6,
+)
+MIXED = [[0.3, 0.7], [0.5, 0.5]]
+
+
+def test_tables_are_counted_and_equal_ones_are_merged() -> None:
+    jm = jl.JMDP.from_simulator(SMALL, 5_000, seed=1)
+    assert jm.queries_per_state == 5_000
+    assert jm.gamma == SMALL.gamma
+    known = {
+        (s, *r, *n): p
+        for s, p, r, n in zip(
+            SMALL.table_states, SMALL.probs, SMALL.rewards, SMALL.next_states, strict=True
+        )
+    }
+    assert jm.probs.size == len(known)
+    counted = zip(jm.table_states, jm.probs, jm.rewards, jm.next_states, strict=True)
+    for s, p, r, n in counted:
+        exact = known[s, *r, *n]
+        assert abs(p - exact) < 4.5 * np.sqrt(exact * (1 - exact) / 5_000)
+        assert np.isclose(p * 5_000, round(p * 5_000))
+
+
+def test_every_state_has_its_own_stream() -> None:
+    """The first state's tables do not depend on how many numbers the others draw."""
+
+    class Other:
+        num_states, num_actions, gamma = 2, 2, 0.6
+
+        def query(self, state, actions, rng):
+            rng.random(3 * state)
+            return SMALL.query(state, actions, rng)
+
+    ours, others = (jl.JMDP.from_simulator(sim, 50, seed=2) for sim in (SMALL, Other()))
+    first = slice(0, ours.starts[1])
+    assert (ours.probs[first] == others.probs[first]).all()
+    assert jl.JMDP.from_simulator(SMALL, 50, seed=3).probs.tolist() != ours.probs.tolist()
+
+
+def test_a_copy_knows_how_often_was_asked() -> None:
+    jm = jl.JMDP.from_simulator(SMALL, 50)
+    assert pickle.loads(pickle.dumps(jm)).queries_per_state == 50
+    assert SMALL.queries_per_state is None
+
+
+def test_estimates_are_those_of_jipe2() -> None:
+    jm = jl.JMDP.from_simulator(SMALL, 100)
+    gaps, exact = jl.resample_gaps(jm, MIXED, num_resamples=2), jl.jipe2(jm, MIXED).moments
+    assert np.allclose(gaps.mean, exact.gap_mean, atol=1e-7)
+    assert np.allclose(gaps.variance, exact.gap_variance, atol=1e-7)
+    again = jl.resample_gaps(jm, MIXED, num_resamples=2)
+    assert (gaps.variance_error == again.variance_error).all()
+    other = jl.resample_gaps(jm, MIXED, num_resamples=2, seed=1)
+    assert (gaps.variance_error != other.variance_error).any()
+
+
+def test_models_are_solved_side_by_side_or_one_by_one(monkeypatch) -> None:
+    jm = jl.JMDP.from_simulator(SMALL, 100)
+    together = jl.resample_gaps(jm, MIXED, num_resamples=5)
+    monkeypatch.setattr("jmdp_lib.solvers.resampling._STATES", 4)
+    apart = jl.resample_gaps(jm, MIXED, num_resamples=5)
+    for name in ("mean", "mean_error", "variance", "variance_error"):
+        assert np.allclose(getattr(together, name), getattr(apart, name), atol=1e-7)
+
+
+class Quick:
+    """SMALL in plain lists: its queries take a tenth of the time."""
+
+    num_states, num_actions, gamma = 2, 2, 0.6
+
+    def __init__(self):
+        self.ends = np.cumsum(SMALL.probs.reshape(2, 3), axis=1).tolist()
+        self.rewards = SMALL.rewards.reshape(2, 3, 2).tolist()
+        self.next_states = SMALL.next_states.reshape(2, 3, 2).tolist()
+
+    def query(self, state, actions, rng):
+        table = bisect(self.ends[state][:2], rng.random())
+        rewards, states = self.rewards[state][table], self.next_states[state][table]
+        return [rewards[a] for a in actions], [states[a] for a in actions]
+
+
+def test_intervals_cover_as_often_as_they_say() -> None:
+    """200 models of 300 queries: 95% intervals, and errors that are the spread of the estimates."""
+    truth = jl.jipe2(SMALL, MIXED).moments
+    exact = {"mean": truth.gap_mean[:, 0, 1], "variance": truth.gap_variance[:, 0, 1]}
+    found = [
+        jl.resample_gaps(jl.JMDP.from_simulator(Quick(), 300, seed), MIXED, 60, seed)
+        for seed in range(200)
+    ]
+    for name, value in exact.items():
+        ends = np.array([gaps.interval(name) for gaps in found])[..., 0, 1]  # (200, 2, S)
+        covered = ((ends[:, 0] <= value) & (value <= ends[:, 1])).sum(0)
+        assert (abs(covered - 190) <= 4 * np.sqrt(200 * 0.95 * 0.05)).all()
+        estimates = np.array([getattr(gaps, name) for gaps in found])[..., 0, 1]
+        errors = np.array([getattr(gaps, f"{name}_error") for gaps in found])[..., 0, 1]
+        # The standard deviation of 200 values is known to 5%, four of which make 20%.
+        assert np.allclose(errors.mean(0), estimates.std(0, ddof=1), rtol=0.2)
+
+
+def test_levels() -> None:
+    gaps = jl.GapErrors(*map(np.array, ([1.0], [0.5], [0.1], [0.2])))
+    assert np.allclose(gaps.interval("mean"), [[1 - 0.5 * 1.959964], [1 + 0.5 * 1.959964]])
+    low, high = gaps.interval("variance", level=0.5)
+    assert np.allclose([low, high], 0.1 * np.exp([[-2 * 0.6744898], [2 * 0.6744898]]))
+    certain = jl.GapErrors(*np.zeros((4, 1)))
+    assert certain.interval("variance") == ([0.0], [0.0])
+    with pytest.raises(ValueError, match=r"level must lie in \(0, 1\), got 1"):
+        gaps.interval("mean", level=1)
+    with pytest.raises(ValueError, match="name must be one of 'mean', 'variance', got 'median'"):
+        gaps.interval("median")
+
+
+class Broken:
+    """Fails at state 1, and only when it is asked for the tenth time."""
+
+    num_states, num_actions, gamma = 3, 2, 0.5
+    asked = 0
+
+    def query(self, state, actions, rng):
+        if state == 1:
+            self.asked += 1
+            if self.asked > 20:
+                raise OSError("the licence server is gone")
+        return [0.0, 1.0][: len(actions)], [state] * len(actions)
+
+
+def test_bad_calls() -> None:
+    for count in (1, 0, -3, 2.5, True, "many"):
+        with pytest.raises(ValueError, match="queries_per_state must be"):
+            jl.JMDP.from_simulator(SMALL, count)
+    with pytest.raises(ValueError, match="is no simulator: it has no num_states"):
+        jl.JMDP.from_simulator(object(), 10)
+    failed = r"query\(state 1, actions \[0, 1\]\) must return .*licence server is gone"
+    with pytest.raises(ValueError, match=failed):
+        jl.JMDP.from_simulator(Broken(), 100)
+    with pytest.raises(ValueError, match="were not counted from queries"):
+        jl.resample_gaps(SMALL, MIXED)
+    with pytest.raises(TypeError, match=r"resample_gaps needs a JMDP.*from_simulator"):
+        jl.resample_gaps(Broken(), MIXED)
+    with pytest.raises(ValueError, match="num_resamples must be at least 2, got 1"):
+        jl.resample_gaps(jl.JMDP.from_simulator(SMALL, 10), MIXED, num_resamples=1)
