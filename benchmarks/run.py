@@ -170,8 +170,24 @@ def bounds():
         )
 
 
+def couplings():
+    """The range over all couplings against the evaluation of one of them."""
+    for gamma in (0.95, 0.99):
+        jm = jl.windy_gridworld(25, gamma=gamma)
+        policy = jl.uniform_policy(jm)
+        took = seconds(lambda: jl.coupling_range(jm, policy), 1)
+        one = seconds(lambda: jl.jipe2(jm, policy), 1)
+        yield (
+            f"coupling_range, 25x25 gridworld, 4 actions, gamma {gamma}",
+            f"{took:.1f} s",
+            f"{one:.1f} s (jipe2, one coupling)",
+            took / one,
+        )
+
+
 def main() -> None:
-    rows = [*simulation(), *evaluation(), *learning(), *collapse(), *projection(), *bounds()]
+    exact = [*evaluation(), *projection(), *bounds(), *couplings()]
+    rows = [*simulation(), *exact, *learning(), *collapse()]
     lines = [
         machine("numpy", "numba"),
         "",

@@ -31,6 +31,7 @@ from jmdp_lib.montecarlo import GapSample, sample_gaps, simulate_pairs
 from jmdp_lib.operators.backups import sample_t2
 from jmdp_lib.operators.literal import apply_t2
 from jmdp_lib.simulators import Outcome, Simulator
+from jmdp_lib.solvers.coupling_range import CouplingRange, coupling_range
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution
 from jmdp_lib.solvers.incremental import IncrementalSolution, StepSize, incremental_jipe2
 from jmdp_lib.solvers.incremental_n import incremental_jipe
@@ -56,6 +57,7 @@ __all__ = [
     "JMDP",
     "ConvergenceWarning",
     "CoupledEnv",
+    "CouplingRange",
     "GapErrors",
     "GapSample",
     "IncrementalSolution",
@@ -71,6 +73,7 @@ __all__ = [
     "apply_t2",
     "contraction_modulus",
     "coupled_reward_chain",
+    "coupling_range",
     "cvar_bounds",
     "epsilon_mixture",
     "example_1",

@@ -1,0 +1,183 @@
+"""The range over all couplings: linear programs over whole tables, and couplings inside it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from brute import sobel_variance, tables_of
+from scipy.optimize import linprog
+from strategies import random_jmdp, random_policy
+
+import jmdp_lib as jl
+
+
+def random_mdp(rng, num_states, num_actions):
+    """Transitions (S, A, S) with some zeros, and rewards (S, A, S)."""
+    probs = rng.dirichlet(np.full(num_states, 0.7), size=(num_states, num_actions))
+    return probs, rng.normal(size=(num_states, num_actions, num_states))
+
+
+def extreme_by_program(jm, policy, state, sign):
+    """The least (sign 1) or largest Cov(Z(state, 0), Z(state, 1)) by one linear program.
+
+    Its unknowns are the discounted occupancies y of all pairs of states, how often each pair of
+    outcomes (i, j) of the two actions comes up at each state, and the first such table.
+    """
+    size, gamma = jm.num_states, jm.gamma
+    transitions, means = jm.marginal_mdp()
+    kernel = np.einsum("sa,sax->sx", policy, transitions)
+    value = np.linalg.solve(np.eye(size) - gamma * kernel, (policy * means).sum(1))
+    variance = sobel_variance(jm, policy)
+
+    def outcome(s, a):
+        mean = means[s, a] + gamma * transitions[s, a] @ value
+        rows = tables_of(jm, s)
+        return [(p, r[a] + gamma * value[x[a]] - mean, x[a]) for p, r, x in rows]
+
+    columns, costs = [], []  # of each unknown: its entries in the equations, and its cost
+    rows = {("y", s, t): k for k, (s, t) in enumerate(np.ndindex(size, size))}
+    for s in (*range(size), "first"):
+        for a in (0, 1):
+            for i in range(len(tables_of(jm, state if s == "first" else s))):
+                rows["marginal", s, a, i] = len(rows)
+    right = np.zeros(len(rows))
+    for s, t in np.ndindex(size, size):
+        entries = {("y", s, t): 1.0}
+        cost = 0.0
+        if s == t:
+            cost = float(policy[s] ** 2 @ variance[s])
+            for a in (0, 1):
+                for i, (p, *_) in enumerate(outcome(s, a)):
+                    entries["marginal", s, a, i] = -2.0 * policy[s, 0] * policy[s, 1] * p
+        else:
+            for x, z in np.ndindex(size, size):
+                entries["y", x, z] = entries.get(("y", x, z), 0.0) - gamma**2 * (
+                    kernel[s, x] * kernel[t, z]
+                )
+        columns.append(entries)
+        costs.append(cost)
+    for s in (*range(size), "first"):
+        here = state if s == "first" else s
+        for i, (p, left, x) in enumerate(outcome(here, 0)):
+            if s == "first":
+                right[rows["marginal", s, 0, i]] = p
+            for j, (q, other, z) in enumerate(outcome(here, 1)):
+                if s == "first":
+                    right[rows["marginal", s, 1, j]] = q
+                entries = {("marginal", s, 0, i): 1.0, ("marginal", s, 1, j): 1.0}
+                entries["y", x, z] = -(gamma**2)
+                columns.append(entries)
+                costs.append(left * other)
+    matrix = np.zeros((len(rows), len(columns)))
+    for k, entries in enumerate(columns):
+        for name, x in entries.items():
+            matrix[rows[name], k] += x
+    found = linprog(sign * np.array(costs), A_eq=matrix, b_eq=right)
+    assert found.status == 0
+    return sign * found.fun
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_two_actions_equal_linear_programs_over_whole_tables(seed):
+    rng = np.random.default_rng(seed)
+    jm = random_jmdp(rng, 3, 2, 3, gamma=0.8)
+    policy = random_policy(rng, jm, deterministic=seed == 0)
+    found = jl.coupling_range(jm, policy, tol=1e-11)
+    variance = sobel_variance(jm, policy)
+    for s in range(jm.num_states):
+        for sign, array in ((-1.0, found.gap_variance_low), (1.0, found.gap_variance_high)):
+            expected = variance[s].sum() - 2.0 * extreme_by_program(jm, policy, s, sign)
+            assert array[s, 0, 1] == pytest.approx(expected, abs=1e-7)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_coupling_lies_in_the_range_and_the_ends_are_attained(seed):
+    rng = np.random.default_rng([1, seed])
+    mdp = random_mdp(rng, 3, 2)
+    joint = jl.JMDP.from_mdp(*mdp, 0.85)
+    policy = random_policy(rng, joint, deterministic=seed < 2)
+    found = jl.coupling_range(joint, policy, tol=1e-10)
+    models = [jl.JMDP.from_mdp(*mdp, 0.85, coupling=x) for x in ("quantile", "antithetic")]
+    moments = [jl.jipe2(model, policy).moments for model in models]
+    moments.append(jl.jipe2(joint, policy, coupling="independent").moments)
+    for m in moments:
+        assert np.all(m.gap_variance >= found.gap_variance_low - 1e-6)
+        assert np.all(m.gap_variance <= found.gap_variance_high + 1e-6)
+        assert np.all(m.correlation >= found.correlation_low - 1e-6)
+        assert np.all(m.correlation <= found.correlation_high + 1e-6)
+    for model, array in (
+        (found.low, found.gap_variance_low),
+        (found.high, found.gap_variance_high),
+    ):
+        np.testing.assert_allclose(model.marginal_mdp()[0], mdp[0], atol=1e-9)
+        np.testing.assert_allclose(jl.jipe2(model, policy).moments.gap_variance, array, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_more_actions_give_an_outer_range(seed):
+    rng = np.random.default_rng([2, seed])
+    jm = random_jmdp(rng, 4, 3, 4, gamma=0.9)
+    policy = random_policy(rng, jm)
+    found = jl.coupling_range(jm, policy)
+    for coupling in ("joint", "independent"):
+        gap = jl.jipe2(jm, policy, coupling=coupling).moments.gap_variance
+        assert np.all(gap >= found.gap_variance_low - 1e-6)
+        assert np.all(gap <= found.gap_variance_high + 1e-6)
+    assert found.low is None
+    assert "outer" in repr(found)
+
+
+def test_one_step_is_a_transport_problem():
+    """Without a future, rewards of many outcomes: the quantile coupling and the opposite one."""
+    rng = np.random.default_rng(0)
+    size = 40
+    rewards = np.stack([rng.normal(size=size), rng.exponential(size=size)], axis=1)
+    probs, stay = rng.dirichlet(np.ones(size)), np.zeros((1, size, 2), int)
+    found = jl.coupling_range(jl.JMDP([probs], [rewards], stay, 0.0), [[0.5, 0.5]])
+    outcomes = [sorted(zip(probs, rewards[:, a], stay[0, :, a], strict=True), key=lambda x: x[1])
+                for a in (0, 1)]  # fmt: skip
+    for coupling, array in (
+        ("quantile", found.gap_variance_low),
+        ("antithetic", found.gap_variance_high),
+    ):
+        jm = jl.JMDP.from_outcomes([outcomes], 0.0, coupling)
+        assert array[0, 0, 1] == pytest.approx(
+            jl.jipe2(jm, [[0.5, 0.5]]).moments.gap_variance[0, 0, 1]
+        )
+
+
+def test_the_papers_two_worlds_stand_at_the_two_ends():
+    chain = jl.coupled_reward_chain(4, gamma=0.9)
+    policy = jl.uniform_policy(chain)
+    found = jl.coupling_range(chain, policy)
+    joint = jl.jipe2(chain, policy).moments.gap_variance
+    assert found.gap_variance_low[0, 0, 1] == pytest.approx(0.0, abs=1e-9)
+    np.testing.assert_allclose(joint, found.gap_variance_high, atol=1e-7)
+    grid = jl.windy_gridworld(3, gamma=0.9)
+    policy = jl.uniform_policy(grid)
+    found = jl.coupling_range(grid, policy)
+    independent = jl.jipe2(grid, policy, coupling="independent").moments.gap_variance
+    joint = jl.jipe2(grid, policy).moments.gap_variance
+    arrays = found.gap_variance_low, joint, independent, found.gap_variance_high
+    expected = [16.6895, 16.6897, 16.7164, 16.7233]  # state 0, up against down
+    assert [x[0, 0, 1] for x in arrays] == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_error_bound_holds():
+    rng = np.random.default_rng(9)
+    jm = random_jmdp(rng, 4, 2, 3, gamma=0.95)
+    policy = random_policy(rng, jm)
+    rough, fine = (jl.coupling_range(jm, policy, tol=tol) for tol in (1e-2, 1e-12))
+    off = np.abs(rough.gap_variance_low - fine.gap_variance_low).max()
+    assert 1e-6 < off <= rough.error_bound
+    scale = jl.jipe2(jm, policy).moments.variance.max()
+    assert rough.error_bound <= 1e-2 * scale
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(TypeError, match="coupling_range needs a JMDP"):
+        jl.coupling_range("model", [[1.0]])
+    with pytest.raises(ValueError, match="tol"):
+        jl.coupling_range(
+            jl.coupled_reward_chain(4), jl.uniform_policy(jl.coupled_reward_chain(4)), 0.0
+        )
