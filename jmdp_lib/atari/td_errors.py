@@ -40,6 +40,7 @@ sampled errors are watched and not descended.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from jmdp_lib.atari.networks import TD_BLOCKS, Estimate, Gaps, Network, Params, inner
@@ -187,13 +188,14 @@ def outer(left: Tensor, right: Tensor) -> Tensor:
 
 
 def block_errors(
-    network: Network, online: Params, target: Params, batch: Batch, complete: bool, raw: bool
-) -> Tensor:
-    """(len(TD_BLOCKS), E) mean squared TD errors of one batch, which training descends.
+    network: Network, online: Params, target: Params, batch: Batch, complete: bool,
+    raw: Sequence[bool] = (False,),
+) -> Tensor:  # fmt: skip
+    """(len(raw), len(TD_BLOCKS), E) mean squared TD errors of one batch.
 
     target: the weights that targets are made from; they carry no gradient. complete: the tables of
-    a state are its whole law. raw: of the second moments Sigma = C + mu mu', the paper's
-    coordinates, rather than of the covariances C.
+    a state are its whole law. raw: of the covariances C, which training descends (False), or of the
+    second moments Sigma = C + mu mu', the paper's coordinates (True).
     """
     with torch.no_grad():
         ahead = look_ahead(network, target, batch)
@@ -203,8 +205,12 @@ def block_errors(
         mean, covariance = state_targets(network, batch, ahead, centre)
         pairs = compared_pairs(batch)
         cross = cross_targets(network, batch, ahead, pairs)
-    errors = state_errors(here, mean, covariance, raw)
-    return mean_squares(batch, errors, cross_error(here, mean, cross, pairs, raw), pairs)
+
+    def blocks(raw: bool) -> Tensor:
+        errors = state_errors(here, mean, covariance, raw)
+        return mean_squares(batch, errors, cross_error(here, mean, cross, pairs, raw), pairs)
+
+    return torch.stack([blocks(one) for one in raw])
 
 
 def compared_pairs(batch: Batch) -> Tensor:
@@ -228,18 +234,16 @@ def mean_squares(batch: Batch, errors: Errors, cross: Tensor, pairs: Tensor) -> 
 
 
 @torch.no_grad()
-def expected_errors(
-    network: Network, params: Params, data: Replay, raw: bool = False, max_entries: int = 4_096
-) -> Tensor:
-    """(len(TD_BLOCKS), E) mean squared error of the expected backup, M - T_2 M, on held-out tables.
+def expected_errors(network: Network, params: Params, data: Replay) -> Tensor:
+    """(2, len(TD_BLOCKS), E) mean squared error of the expected backup, M - T_2 M, of C and Sigma.
 
     Shock and policy are averaged out in closed form, tables by their probabilities: `data` must be
     complete. Unlike a sampled TD error it has no floor but what the network cannot represent.
-    At most `max_entries` states and followed pairs; states are compared with their neighbours.
+    At most 4,096 states and ends of followed pairs; states are compared with their neighbours.
     """
     parts, shares = [], []
-    for batch, share in data.chunks(max_entries):
-        parts.append(share * block_errors(network, params, params, batch, True, raw))
+    for batch, share in data.chunks(4_096):
+        parts.append(share * block_errors(network, params, params, batch, True, (False, True)))
         shares.append(share)
     return torch.stack(parts).sum(0) / torch.stack(shares).sum(0).clamp(min=1e-12)
 

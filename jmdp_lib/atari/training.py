@@ -114,8 +114,9 @@ def train(
             batch = check.sample(watched, stream)
             run.log("sampled", sampled_errors(network, run.online, batch, stream))
         if expected:
-            for curve, raw in (("expected", False), ("expected_raw", True)):
-                run.log(curve, expected_errors(network, run.online, check, raw))
+            both = expected_errors(network, run.online, check)
+            for curve, blocks in zip(("expected", "expected_raw"), both, strict=True):
+                run.log(curve, blocks)
 
     if not run.step:
         log_held_out(True, True)
@@ -173,6 +174,7 @@ class _Run:
             lr=torch.tensor(rate, device=device) if self.on_gpu else rate,
             weight_decay=config.weight_decay,
             capturable=self.on_gpu,
+            fused=True,
         )
         units = torch.stack([network.mean_scale, *[network.scale] * (len(TD_BLOCKS) - 1)])
         self.weights = torch.tensor(config.block_weights, device=device)[:, None] / units**2
@@ -245,7 +247,7 @@ class _Run:
         """The (len(TD_BLOCKS), E) mean squared TD errors before the step."""
         config = self.network.config
         batch, weights = self.data.sample(config, self.generator), (self.online, self.target)
-        blocks = block_errors(self.network, *weights, batch, config.complete, raw=False)
+        blocks = block_errors(self.network, *weights, batch, config.complete)[0]
         self.optimiser.zero_grad()
         (self.weights * blocks).sum().backward()
         self.optimiser.step()
