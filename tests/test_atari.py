@@ -416,7 +416,7 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(missing, mod
         ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"seed": "seven"}, "seed must be an integer, got"),
         ({"shock": 0.5}, "shock must be a Shock or None, got 0.5"),
-        ({"shock": Shock(1.0, [1.0, 1.0])}, r"loadings must have shape \(num_actions,\) = \(6,\)"),
+        ({"shock": Shock(1.0, [1.0, 1.0])}, r"loadings must have shape \(action = 6\)"),
     ],
 )
 def test_bad_settings(change, message):

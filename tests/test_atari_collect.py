@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import time
 from dataclasses import fields
 
 import numpy as np
-import psutil
 import pytest
 from gymnasium.error import ResetNeeded
 
@@ -138,28 +135,13 @@ def test_number_of_processes_changes_nothing(monkeypatch):
 
 
 @pytest.mark.slow
-def test_workers_end_with_a_parent_that_was_killed_outright():
+def test_workers_end_with_a_parent_that_was_killed_outright(ends_when_killed):
     code = (
         "from jmdp_lib.atari import Game, collect\n"
         "if __name__ == '__main__':\n"
         "    collect(Game('Pong'), 100_000, 0, processes=2)\n"
     )
-    parent = psutil.Popen([sys.executable, "-c", code])
-    deadline, family = time.monotonic() + 120, []
-    try:
-        while len(family) < 3 and time.monotonic() < deadline:  # two that play, and a tracker
-            time.sleep(0.2)
-            family = parent.children(recursive=True)
-        time.sleep(2.0)  # they have begun to play
-        assert len(family) == 3
-        parent.kill()
-        parent.wait()
-        _, alive = psutil.wait_procs(family, timeout=30)
-        assert not alive
-    finally:
-        for process in (parent, *family):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+    ends_when_killed(code)
 
 
 @pytest.mark.parametrize(("game", "sticky_prob"), [("Atlantis", 0.0), ("Pong", 0.25)])

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -65,25 +62,11 @@ def test_bad_options_are_refused_before_any_work(tmp_path, monkeypatch, capsys, 
 
 
 @pytest.mark.slow
-def test_a_job_ends_with_whoever_started_it(tmp_path):
+def test_a_job_ends_with_whoever_started_it(tmp_path, ends_when_killed):
     job = [sys.executable, str(SCRIPT), "game", "--with-parent", "--games", "Pong"]
     job += ["--processes", "2", "--work", str(tmp_path), "--out", str(tmp_path)]
     code = f"import subprocess; subprocess.run({job!r}, stderr=subprocess.DEVNULL)"
-    parent = psutil.Popen([sys.executable, "-c", code])
-    deadline, family = time.monotonic() + 120, []
-    try:
-        while len(family) < 3 and time.monotonic() < deadline:  # the job, and those that play
-            time.sleep(0.5)
-            family = parent.children(recursive=True)
-        assert len(family) >= 3
-        parent.kill()
-        parent.wait()
-        _, alive = psutil.wait_procs(family, timeout=30)
-        assert not alive
-    finally:
-        for process in (parent, *family):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+    ends_when_killed(code)
 
 
 def test_no_notebook_software_is_needed():

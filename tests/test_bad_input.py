@@ -243,7 +243,6 @@ def test_policies(policy, message, evaluate):
     [
         (lambda: jl.jipe(GRID, GOAL, order=0), "order must be at least 1, got 0"),
         (lambda: jl.jipe(GRID, GOAL, order=2.5), "order must be an integer"),
-        (lambda: jl.jipe(GRID, GOAL, order=3, max_iterations=-1), "max_iterations must be"),
         (
             lambda: jl.projected_jipe2(GRID, GOAL, jl.tabular_features(GRID), tol=-1.0),
             "tol must lie in",

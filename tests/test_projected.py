@@ -278,7 +278,7 @@ def test_a_pickle_is_small_and_works(tmp_path):
         assert one.approximation_bound(exact) == bound
         np.testing.assert_array_equal(one.moments.gap_variance, sol.moments.gap_variance)
     for one in (sol, again, loaded):
-        arrays = (one.theta, one.Theta, one.mean_weights, one.pair_weights, one.residuals)
+        arrays = (one.theta, one.Theta, one.pair_weights, one.residuals)
         for array in (*arrays, one.features, one.moments.mean, one.moments.full_second()):
             with pytest.raises(ValueError, match="read-only"):
                 array[0] = 0.0

@@ -65,9 +65,9 @@ class Shock:
 
     def scales(self, num_actions: int) -> tuple[float, ...]:
         """(A,) sigma * w_a."""
-        weights = self.loadings or (1.0,) * num_actions
-        checks.same_shape("loadings", (len(weights),), (num_actions,), "(num_actions,)")
-        return tuple(self.sigma * w for w in weights)
+        given = self.loadings or (1.0,) * num_actions
+        weights = checks.floats("loadings", given, action=num_actions)
+        return tuple((self.sigma * weights).tolist())
 
     def draw(self, rng: np.random.Generator) -> float:
         """U."""

@@ -124,11 +124,10 @@ def learn(
     _claim(experiment, home)
 
     def collected(name: str, num_states: int, purpose: tuple[int, ...], **how: Any) -> Tables:
-        path, stream = home / f"{name}.npz", experiment.stream(*purpose)
+        path = home / f"{name}.npz"
         if not path.exists():
-            share = experiment.follow_share
-            options = {"follow_share": share, "processes": processes, **how}
-            collect(experiment.game, num_states, stream, **options).save(path)
+            how |= {"follow_share": experiment.follow_share, "processes": processes}
+            collect(experiment.game, num_states, experiment.stream(*purpose), **how).save(path)
         return Tables.load(path)
 
     how = {"actions": experiment.actions, "spacing": experiment.spacing}

@@ -134,9 +134,8 @@ class Tables(Arrays):
 
 def with_shock(jm: JMDP, sigma: float, loadings: Sequence[float] | None = None) -> JMDP:
     """R(a) + sigma w_a U with U = +-1 fair, one per table: the tables twice, at half the weight."""
-    weights = np.ones(jm.num_actions) if loadings is None else np.asarray(loadings, dtype=float)
-    checks.same_shape("loadings", weights.shape, (jm.num_actions,), "(num_actions,)")
-    shock = checks.real("sigma", sigma) * weights
+    given = [1.0] * jm.num_actions if loadings is None else loadings
+    shock = checks.real("sigma", sigma) * checks.floats("loadings", given, action=jm.num_actions)
     return JMDP.from_tables(
         np.tile(jm.table_states, 2), np.tile(jm.probs / 2, 2),
         np.concatenate([jm.rewards + shock, jm.rewards - shock]),

@@ -8,8 +8,7 @@ import os
 import warnings
 import zipfile
 import zlib
-from collections import defaultdict
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -24,7 +23,7 @@ State = TypeVar("State")
 
 # More sweeps than this are not worth the curve of their residuals: gamma above some 0.995.
 _MANY_SWEEPS = 5000
-_FILE = "a solution of jmdp_lib, format 1"
+_FILE = "a solution of jmdp_lib, format 2"
 
 
 class ConvergenceWarning(UserWarning):
@@ -68,14 +67,18 @@ class Solution(ReadOnly):
 
         The file holds numbers and no model: of the moments it has what `Moments.kept` says.
         """
-        moments = self.moments.kept()
-        nested = {"": self, "moments.": moments, "source.": moments.source}
-        parts = {k: x for prefix, part in nested.items() for k, x in _parts(prefix, part).items()}
-        parts |= {f"higher.{k}": x for k, x in enumerate(parts.pop("source.higher"))}
-        arrays = {name: x for name, x in parts.items() if isinstance(x, np.ndarray)}
-        plain = {name: x for name, x in parts.items() if name not in arrays}
-        header = {"file": _FILE, "kind": type(self).__name__, **plain}
-        arrays["header"] = np.array(json.dumps(header, default=_plain))
+        arrays = dict[str, Any]()
+
+        def stored(value: Any) -> Any:
+            """What JSON knows: the name of an array, a plain number for one of NumPy's."""
+            if not isinstance(value, np.ndarray):
+                return value.item()
+            arrays[str(len(arrays))] = value
+            return {"array": str(len(arrays) - 1)}
+
+        parts = asdict(replace(self, moments=self.moments.kept()))
+        header = {"file": _FILE, "kind": type(self).__name__, **parts}
+        arrays["header"] = np.array(json.dumps(header, default=stored))
         with replacing(path) as part, part.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
 
@@ -87,8 +90,12 @@ class Solution(ReadOnly):
         """
         try:
             with open(path, "rb") as file:
-                parts = dict(np.load(file, allow_pickle=False))
-            parts |= json.loads(str(parts.pop("header")))
+                arrays = dict(np.load(file, allow_pickle=False))
+
+            def read(part: dict[str, Any]) -> Any:
+                return arrays[part["array"]] if part.keys() == {"array"} else part
+
+            parts = json.loads(str(arrays["header"]), object_hook=read)
             if parts.pop("file") != _FILE:
                 raise ValueError
         except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, TypeError, ValueError):
@@ -96,26 +103,11 @@ class Solution(ReadOnly):
         import jmdp_lib  # the public names say which class a file is of
 
         kind, plan = getattr(jmdp_lib, parts.pop("kind")), parts.pop("plan")
-        nested = defaultdict[str, dict[str, Any]](dict)
-        for name, x in parts.items():
-            prefix, _, own = name.rpartition(".")
-            nested[prefix][own] = x
-        source = Held(**nested["source"], higher=tuple(nested["higher"].values()))
-        moments = Moments(**nested["moments"], source=source)
-        return kind(**nested[""], moments=moments, plan=plan and jmdp_lib.Plan(**plan))
-
-
-def _parts(prefix: str, result: Any) -> dict[str, Any]:
-    """The fields of a solution or a part of it, but for the parts that have fields themselves."""
-    names = (field.name for field in fields(result) if field.name not in ("moments", "source"))
-    return {prefix + name: getattr(result, name) for name in names}
-
-
-def _plain(value: Any) -> Any:
-    """What JSON makes of a plan and of NumPy's numbers; of what else it does not know, nothing."""
-    if is_dataclass(value):
-        return asdict(value)  # type: ignore[arg-type]
-    return value.tolist() if isinstance(value, np.generic | np.ndarray) else None
+        moments = parts.pop("moments")
+        source = moments.pop("source")
+        source["higher"] = tuple(source["higher"])
+        known = Moments(**moments, source=Held(**source))
+        return kind(**parts, moments=known, plan=plan and jmdp_lib.Plan(**plan))
 
 
 class Operator(Protocol[State]):
@@ -181,20 +173,19 @@ def iterate(
                 if residuals[-1] + rounding <= target or hopeless or len(residuals) >= limit:
                     break
     applied = len(residuals)
-    error_bound, converged = certify(residuals[-1], rounding, gamma, allowed, applied, name, depth)
-    return FixedPoint(start, np.array(residuals), converged, error_bound, applied)
+    return certify(start, np.array(residuals), rounding, gamma, allowed, applied, name, depth)
 
 
 def certify(
-    residual: float, rounding: float, gamma: float, allowed: float, iterations: int, name: str,
-    depth: int = 4,
-) -> tuple[float, bool]:  # fmt: skip
-    """The error bound of eq. (23), and whether it is allowed: a ConvergenceWarning if not.
+    state: State, residuals: Floats, rounding: float, gamma: float, allowed: float,
+    iterations: int, name: str, depth: int = 4,
+) -> FixedPoint[State]:  # fmt: skip
+    """The state with the error bound of eq. (23); a ConvergenceWarning if that is not allowed.
 
     allowed: tol * reward_bound, since ||.||_lambda grows with the rewards.
     depth: how many calls up the user is, whom the warning is for.
     """
-    error_bound = (residual + rounding) / (1.0 - gamma)
+    error_bound = float(residuals[-1] + rounding) / (1.0 - gamma)
     converged = error_bound <= allowed
     if not converged:
         beyond = rounding >= allowed * (1.0 - gamma)
@@ -205,7 +196,7 @@ def certify(
             ConvergenceWarning,
             stacklevel=depth,
         )
-    return error_bound, bool(converged)
+    return FixedPoint(state, residuals, converged, error_bound, iterations)
 
 
 def rounding_of(longest_sum: int) -> float:
@@ -230,10 +221,10 @@ def variance_error(jm: JMDP, error_bound: float) -> float:
     return 2.0 * norm_weight(2, jm.gamma, jm.reward_bound) * error_bound
 
 
-def collect_moments(
-    jm: JMDP, order: int, mean: Floats, blocks: Floats | None, source: Source, error_bound: float,
-    variance_off: float,
-) -> Moments:  # fmt: skip
+def solution(
+    jm: JMDP, order: int, mean: Floats, blocks: Floats | None, source: Source,
+    end: FixedPoint[Any], variance_off: float, plan: Any = None,
+) -> Solution:  # fmt: skip
     """What was solved, with what can be told from zero.
 
     Means wrong by up to the error bound e give a constant return one-step deviations of up to 2 e,
@@ -241,6 +232,8 @@ def collect_moments(
     variance that of a shorter process; otherwise one may be off by `variance_off`.
     """
     largest = jm.reward_bound + float(np.abs(mean).max())
-    variance = (2.0 * error_bound) ** 2 / (1.0 - jm.gamma**2) + (1e-12 * largest) ** 2
+    bound, rounding = end.error_bound, 1e-12 * largest
+    variance = (2.0 * bound) ** 2 / (1.0 - jm.gamma**2) + rounding**2
     resolution = float(np.sqrt(variance + variance_off))
-    return Moments(order, mean, blocks, source, error_bound + 1e-12 * largest, resolution)
+    moments = Moments(order, mean, blocks, source, bound + rounding, resolution)
+    return Solution(moments, end.residuals, end.converged, bound, end.iterations, plan=plan)

@@ -11,17 +11,9 @@ from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP, require_tables
 from jmdp_lib.operators.literal import checked_coupling
 from jmdp_lib.operators.multisets import MultisetOperator, MultisetSource
+from jmdp_lib.solvers import fixed_point
 from jmdp_lib.solvers.affine import Chain, solve_surely
-from jmdp_lib.solvers.fixed_point import (
-    FixedPoint,
-    Solution,
-    certify,
-    collect_moments,
-    iterate,
-    rounding_of,
-    takes_few_sweeps,
-    variance_error,
-)
+from jmdp_lib.solvers.fixed_point import FixedPoint, Solution
 
 _MANY_MULTISETS = 50_000
 
@@ -32,7 +24,6 @@ def jipe(
     order: int = 2,
     tol: float = 1e-8,
     coupling: str = "joint",
-    max_iterations: int | None = None,
 ) -> Solution:
     """All moments of orders 1 to `order`, in the norm of eq. (34).
 
@@ -55,19 +46,18 @@ def jipe(
     allowed = checks.positive("tol", tol) * jm.reward_bound
     matrix = checks.policy_matrix(jm, policy)
     operator = MultisetOperator(jm, matrix, order, checked_coupling(jm, coupling))
-    few, start = takes_few_sweeps(jm.gamma, tol), operator.zero()
-    if (few and start.size <= _MANY_MULTISETS) or max_iterations is not None:
-        end = iterate(operator, start, jm.gamma, allowed, max_iterations, f"JIPE-{order}")
+    few, start = fixed_point.takes_few_sweeps(jm.gamma, tol), operator.zero()
+    if few and start.size <= _MANY_MULTISETS:
+        end = fixed_point.iterate(operator, start, jm.gamma, allowed, name=f"JIPE-{order}")
         off = 0.0
     else:
         end = _solve_multisets(operator, jm.gamma, allowed)
-        off = variance_error(jm, end.error_bound)
+        off = fixed_point.variance_error(jm, end.error_bound)
     source = MultisetSource(operator, end.state)
     mean, blocks = source.same_state()
     # Multisets give a variance as a difference of large numbers.
     off += 1e-14 * (jm.reward_bound + float(np.abs(mean).max())) ** 2 / (1.0 - jm.gamma)
-    moments = collect_moments(jm, order, mean, blocks, source, end.error_bound, off)
-    return Solution(moments, end.residuals, end.converged, end.error_bound, end.iterations)
+    return fixed_point.solution(jm, order, mean, blocks, source, end, off)
 
 
 def _solve_multisets(
@@ -86,6 +76,6 @@ def _solve_multisets(
 
     goal = allowed * (1.0 - gamma)
     x, residuals, iterations = solve_surely(chain, residual, 0.5, goal, gamma, True, name)
-    rounding = rounding_of(operator.longest_sum) * float(np.abs(x).max())
-    bound, converged = certify(residuals[-1], rounding, gamma, allowed, iterations, name)
-    return FixedPoint(x * operator.weights, residuals, converged, bound, iterations)
+    rounding = fixed_point.rounding_of(operator.longest_sum) * float(np.abs(x).max())
+    state = x * operator.weights
+    return fixed_point.certify(state, residuals, rounding, gamma, allowed, iterations, name)

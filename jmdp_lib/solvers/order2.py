@@ -24,16 +24,9 @@ from jmdp_lib.operators.dense import DensePairs, TorchPairs, device_bytes
 from jmdp_lib.operators.literal import checked_coupling
 from jmdp_lib.operators.pairs import PairOperator, PairState
 from jmdp_lib.operators.reachable import Numbering, PairSet, ReachablePairs
+from jmdp_lib.solvers import fixed_point
 from jmdp_lib.solvers.affine import VECTORS, Chain, solve_surely
-from jmdp_lib.solvers.fixed_point import (
-    Solution,
-    certify,
-    collect_moments,
-    iterate,
-    rounding_of,
-    takes_few_sweeps,
-    variance_error,
-)
+from jmdp_lib.solvers.fixed_point import Solution
 
 ROUTES = ("auto", "sweeps", "reachable", "dense")
 FEW = 512  # state-actions up to which T_2 is repeated, for the curve of its residuals
@@ -136,18 +129,15 @@ def jipe2(
 
     mean = float(np.abs(backup.mean).max())
     largest = max(mean, (float(backup.single.max()) + mean**2) / weight)  # ||M||_lambda
-    rounding = rounding_of(system.longest_sum) * largest
-    error_bound, converged = certify(
-        residuals[-1], rounding, gamma, allowed, iterations, "JIPE-2", depth=3
-    )
+    rounding = fixed_point.rounding_of(system.longest_sum) * largest
+    end = fixed_point.certify(c, residuals, rounding, gamma, allowed, iterations, "JIPE-2", 3)
     if isinstance(c, np.ndarray):
         checks.frozen(c)
     values = partial(replace(pairs).values, c)  # without what only the solver needs
     blocks = system.blocks(backup, values, asked)
     source = OneStepAway(system, backup, blocks, values)
     off = 4.0 * residuals[-1] * weight / (1.0 - gamma**2)  # c contracts by gamma^2
-    moments = collect_moments(jm, 2, backup.mean, blocks, source, error_bound, off)
-    return Solution(moments, residuals, converged, error_bound, iterations, plan=plan)
+    return fixed_point.solution(jm, 2, backup.mean, blocks, source, end, off, plan)
 
 
 def plan_jipe2(
@@ -189,7 +179,7 @@ def _takes_sweeps(
             f"{swept[0]} belongs to sweeps, which answer every query on all pairs: it and a "
             "device, queries or another route do not go together"
         )
-    few = system.policy.size <= FEW and takes_few_sweeps(system.jm.gamma, tol)
+    few = system.policy.size <= FEW and fixed_point.takes_few_sweeps(system.jm.gamma, tol)
     return bool(swept) or (few and not solved)
 
 
@@ -206,11 +196,10 @@ def _sweeps(
     machine.require(plan.memory, f"JIPE-2 by sweeps on {jm.num_states:,} states")
     operator = PairOperator(jm, system.policy, system.coupling)
     start = operator.zero() if initial is None else _start(operator, initial)
-    end = iterate(operator, start, jm.gamma, allowed, max_iterations, "JIPE-2", depth=5)
-    bound, state = end.error_bound, end.state
-    off = 0.0 if initial is None else variance_error(jm, bound)
-    moments = collect_moments(jm, 2, state.mean, state.blocks, Held(state.second), bound, off)
-    return Solution(moments, end.residuals, end.converged, bound, end.iterations, plan=plan)
+    end = fixed_point.iterate(operator, start, jm.gamma, allowed, max_iterations, "JIPE-2", 5)
+    off = 0.0 if initial is None else fixed_point.variance_error(jm, end.error_bound)
+    mean, blocks, source = end.state.mean, end.state.blocks, Held(end.state.second)
+    return fixed_point.solution(jm, 2, mean, blocks, source, end, off, plan)
 
 
 def _start(

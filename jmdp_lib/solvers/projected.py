@@ -84,11 +84,6 @@ class ProjectedSolution(Solution):
         pairs = self.pair_weights.reshape(num, num)
         return Projection(self.features.reshape(num, -1), pairs, self.cone)
 
-    @property
-    def mean_weights(self) -> Floats:
-        """nu (S, A), the weights of single state-actions."""
-        return self.projection.nu.reshape(self.moments.mean.shape)
-
     def approximation_error(self, exact: Moments) -> float:
         """||M_hat - M^pi|| in the weighted norm, for M^pi = `exact`, of `jipe2` say."""
         return self._distance(exact, self.theta, self.Theta)
