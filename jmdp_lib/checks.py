@@ -59,7 +59,7 @@ def distributions(name: str, values: ArrayLike, *axes: str, **sizes: int | None)
 
 
 def sums_to_one(name: str, probs: ArrayLike, totals: Floats, axes: Sequence[str]) -> None:
-    """Refuse totals of probabilities that are not one, as exactly as their type can say it."""
+    """Refuse totals of probabilities that are not one, to the precision of their type."""
     tolerance = 1e-5 if np.asarray(probs).dtype in (np.float16, np.float32) else 1e-9
     refuse(f"sum of {name}", totals, np.abs(totals - 1.0) > tolerance, "is not one", axes)
 
@@ -131,7 +131,7 @@ def at_least(name: str, value: int, least: int) -> int:
 
 def index(name: str, value: int, size: int) -> int:
     """An integer in range(size), or an IndexError; negative indices and bools are refused."""
-    if type(value) is int and 0 <= value < size:  # most are, and cost next to nothing
+    if type(value) is int and 0 <= value < size:  # the usual case, kept fast
         return value
     number = int(_number(name, value, numbers.Integral, "an integer", IndexError))
     if not 0 <= number < size:

@@ -62,7 +62,7 @@ def extra(*names: str) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary name beside `path`, which takes its place at the end, or goes if that fails."""
+    """A temporary path beside `path`: it replaces `path` at the end, or is removed on failure."""
     target = Path(path)
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:

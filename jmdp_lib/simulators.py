@@ -80,7 +80,7 @@ def checked_query(
         answer: Any = simulator.query(state, actions, rng)
         rewards, states = (x.tolist() if isinstance(x, np.ndarray) else x for x in answer)
         plain = {*map(type, rewards)} <= _NUMBERS and {*map(type, states)} == _INT
-        if not (plain and len(rewards) == len(states) == size):  # most are, and need no arrays
+        if not (plain and len(rewards) == len(states) == size):  # the usual case needs no arrays
             rewards = checks.floats("rewards", rewards, action=size).tolist()
             states = checks.integers("next states", states, action=size).tolist()
         if not all(-bound <= r <= bound for r in rewards):

@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 # independent.
 _CHUNK, _EVALUATION_CHUNK, _EVALUATION_SPACING = 256, 4, 100
 _START_STEPS = 500  # a trajectory starts after fewer random actions than this
-# Steps after the query that tore a pair apart: every age, at the price of its logarithm.
+# Steps after the query that tore a pair apart at which it is queried again: few, but of every age.
 _AGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
@@ -70,7 +70,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-    atexit.register(emulator_of.cache_clear)  # else the thread keeps them: ale-py complains
+    atexit.register(emulator_of.cache_clear)  # the thread would keep them alive
 
 
 @lru_cache(maxsize=4)
@@ -94,8 +94,8 @@ def collect(
 
     seed: of the play. The same seed plays alike whatever is asked of the states on the way: states
         to be held out, or to be evaluated, need another one.
-    actions: so many of each state, drawn afresh; None: all. Few actions of many states cost what
-        all actions of few do.
+    actions: how many of each state's, drawn afresh; None: all. A few actions of many states cost
+        as much as all actions of few states.
     follow_share: share of the queries whose branches are followed. Such a pair is queried 1, 2, 3,
         4, 6, 8, 12, ..., 64 steps after the query that tore it apart.
     spacing: steps from one queried state of a trajectory to the next.
@@ -113,7 +113,7 @@ def collect(
 def evaluation_states(
     game: Game, num_states: int, seed: Seed, *, processes: int | None = None
 ) -> tuple[list[Snapshot], Tables]:
-    """Nearly independent states, and all tables of the first, all of the second, and so on."""
+    """Nearly independent states, and their tables: all of the first, all of the second, ..."""
     how = _Trajectory(game, _EVALUATION_SPACING, enumerated=True, keep=True)
     return _in_chunks(how, _EVALUATION_CHUNK, num_states, seed, processes)
 

@@ -295,7 +295,7 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
             return known
         if self._at == _HERE:  # go to where the branches part: after the repeated frames
             if self._visited.saved is None or not self._repeated:
-                self._save()  # else the way here is known, and one clone will do: that of the fork
+                self._save()  # else its moves lead here again, and only the fork is cloned
             self._fork_reward = self._play(self._repeated)
             self._fork = self._clone() if self._repeated else self._visited.saved
         elif self._free:
@@ -324,7 +324,7 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         return compact(self.ale.cloneState())
 
     def _finish(self, action: int, reward: int, saved: Any, moves: tuple[int, ...]) -> Outcome:
-        """Read what the branch that the emulator stands at the end of came to."""
+        """The outcome of the branch at whose end the emulator stands."""
         ale = self.ale
         terminated = ale.game_over(with_truncation=False)
         truncated = not terminated and ale.getEpisodeFrameNumber() >= self.max_frames

@@ -3,7 +3,7 @@
 One `Experiment` is a game with one kind of noise that its actions share. Its parts, each a file
 that is written whole and not made twice, so that a run that was killed goes on where it stopped:
 
-    settings.json                   what the files are of: another experiment is refused
+    settings.json                   whose files these are: another experiment is refused
     tables-SEED.npz, held_out.npz   queried states, to learn from and to test the backup on
     evaluation.npz, records.npz     states for the gap diagnostic, recursive pairs from them
     run-SEED/                       training: metrics, checkpoint

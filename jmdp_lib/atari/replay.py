@@ -49,8 +49,8 @@ class Batch(NamedTuple):
 class Replay:
     """`Tables` on a device, N rows; an *entry* is a state with its K tables, G in all.
 
-    States with fewer tables are padded with weight 0. Entries are drawn as often as their states
-    were met. A state of which other actions were queried at another visit is another entry.
+    States with fewer tables are padded with weight 0. An entry is drawn in proportion to how often
+    its state was met. If another visit queried other actions of a state, that is another entry.
 
     columns: of the tables by name, (N, ...), as in `Batch`; next_ids are small numbers here.
     rows, weights: (G, K). pairs: (P, 2) entries. cumulative: (G,) visits, for sampling.
@@ -104,7 +104,7 @@ class Replay:
         self, entries: Tensor, columns: Tensor | None = None, table: Tensor | None = None,
         pairs: int = 0,
     ) -> Batch:  # fmt: skip
-        """Entries (B,), of each these columns (B, m), or all, of all its tables or of one (B,)."""
+        """A batch of entries (B,): all columns or these (B, m), all tables or this one (B,)."""
         actions = self.columns["actions"]
         if columns is None:
             every = torch.arange(actions.shape[1], device=actions.device)

@@ -145,8 +145,8 @@ def heatmap(
 ) -> AxesImage:
     """Values (rows, columns) as colours, what is masked or nan in grey. Returns the image.
 
-    cmap: the name of a colormap, or a colour "#RRGGBB" that the largest value has and the smallest
-    has not. fontsize: above zero, of the numbers in the cells. options: of `imshow`.
+    cmap: the name of a colormap, or a colour "#RRGGBB" for the largest value, with white for the
+    smallest. fontsize: of the numbers in the cells; 0: none are written. options: of `imshow`.
     """
     colors = LinearSegmentedColormap.from_list("", ["white", cmap]) if "#" in cmap else cmap
     image: Any = ax.imshow(values, cmap=colors, **options)

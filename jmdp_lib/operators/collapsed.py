@@ -282,7 +282,7 @@ class Queries:
         return cls(np.repeat(states, a.size), np.tile(a, states.size), np.tile(b, states.size))
 
     def parts(self, entries: Ints) -> Iterator[tuple[Ints, Ints, Ints]]:
-        """The same, so many at a time as can be worked on at once; entries: of each state's law."""
+        """The queries in parts that fit into memory; entries (S,): of the law of each state."""
         size = max(1, _CHUNK // int(entries.max()))
         for start in range(0, self.states.size, size):
             part = slice(start, start + size)

@@ -148,7 +148,8 @@ class TorchPairs(DensePairs):
 def device_bytes(device: str) -> int:
     """Bytes that can be had on a torch device; a device that is not there is refused.
 
-    What torch keeps of arrays that are gone can be had again, though the device calls it taken.
+    Memory that torch keeps from arrays that were freed counts as available, though the device
+    reports it as taken.
     """
     torch = _torch()
     try:

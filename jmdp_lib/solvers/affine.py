@@ -46,8 +46,9 @@ def solve(
 ) -> tuple[Any, list[float], int]:  # fmt: skip
     """x with max |F(x) - x| <= target, the residuals on the way, and how often F was applied.
 
-    rate: the contraction modulus of F in the maximum norm. A target below what rounding leaves is
-    given up when that is reached. start: where to begin, taken over; zero unless given.
+    rate: the contraction modulus of F in the maximum norm. Where rounding does not allow the
+    target, the iteration stops at the size of rounding. start: where to begin, changed in place;
+    zero unless given.
     """
     x = operator.zeros() if start is None else start
     r = operator.zeros()
@@ -61,7 +62,7 @@ def solve(
         if history[-1] <= goal or applied >= limit:
             _combine(1.0, r, 1.0, x)
             return x, history, applied
-        # Two plain steps first: they end it where Gauss-Seidel goes with the chain.
+        # Two plain steps first: for a chain without cycles one Gauss-Seidel sweep is exact.
         if accelerate and len(history) > 2:
             used = _cycle(operator, x, r, 0.5 * goal)
             history.append(_residual(operator, x, r))

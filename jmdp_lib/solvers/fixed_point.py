@@ -44,8 +44,8 @@ class Solution(ReadOnly):
         iterations: how often T was applied.
         plan: of `jipe2`, which route it took and what that needed; None of other solvers.
 
-    Of an accelerated solver the residuals are the sizes of its steps where it looked, and the last
-    one is the residual of what it returns.
+    An accelerated solver records the sizes of some of its steps; its last residual is that of the
+    moments it returns.
     """
 
     moments: Moments
@@ -217,7 +217,7 @@ def takes_few_sweeps(gamma: float, tol: float) -> bool:
 
 
 def variance_error(jm: JMDP, error_bound: float) -> float:
-    """How far a variance may be off, unless sweeps from zero have made it."""
+    """How far a variance may be off, if it does not come from sweeps that start at zero."""
     return 2.0 * norm_weight(2, jm.gamma, jm.reward_bound) * error_bound
 
 
@@ -225,7 +225,7 @@ def solution(
     jm: JMDP, order: int, mean: Floats, blocks: Floats | None, source: Source,
     end: FixedPoint[Any], variance_off: float, plan: Any = None,
 ) -> Solution:  # fmt: skip
-    """What was solved, with what can be told from zero.
+    """The Solution of a finished evaluation; it knows which variances cannot be told from zero.
 
     Means wrong by up to the error bound e give a constant return one-step deviations of up to 2 e,
     and so a standard deviation of up to 2 e / sqrt(1 - gamma^2). Sweeps from zero keep every gap

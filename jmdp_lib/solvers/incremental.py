@@ -33,8 +33,8 @@ from jmdp_lib.operators.literal import checked_coupling
 from jmdp_lib.simulators import Simulator, check_policy
 from jmdp_lib.solvers.fixed_point import Solution
 
-# A residual is estimated from this many coordinates and backups of each, and only once so many
-# times as many updates have been made since the last estimate, or at the end.
+# A residual is estimated from so many coordinates with so many backups each. Between two estimates
+# there are so many times as many updates, so that estimating stays cheap; the last is always made.
 _PROBED, _BACKUPS, _PROBES_PAY = 64, 32, 10
 
 

@@ -37,9 +37,9 @@ def jipe(
     the paper's norm over the multisets of Section 5.3 averaged over the policy, from which every
     coordinate follows by one step.
 
-    Up to 250,000 multisets all of them are solved; of more, those that same-state queries reach.
-    Where there are many, or gamma asks for many sweeps, T_n's sparse system is solved by
-    accelerated Gauss-Seidel, and the residuals are those on its way.
+    Up to 250,000 multisets, all of them are solved; beyond that, only those that same-state queries
+    reach. If there are many, or if gamma is so large that many sweeps are needed, T_n's sparse
+    system is solved by accelerated Gauss-Seidel, and the residuals are those of its steps.
     """
     require_tables("jipe", jm)
     order = checks.at_least("order", order, 1)

@@ -30,15 +30,15 @@ from jmdp_lib.solvers.fixed_point import Solution
 
 ROUTES = ("auto", "sweeps", "reachable", "dense")
 FEW = 512  # state-actions up to which T_2 is repeated, for the curve of its residuals
-# Sweeps that a route takes: with the chain, Gauss-Seidel otherwise, over all pairs; and how
-# much longer it takes to find a pair than to stream over one.
+# Typical numbers of sweeps: on reachable pairs of a chain without cycles, of one with cycles, and
+# on all pairs; and how many times longer it takes to find a reachable pair than to read the next.
 _ACYCLIC, _CYCLIC, _DENSE, _FIND = 3, 20, 40, 10
 _LOG = logging.getLogger("jmdp_lib")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How an evaluation goes about it, known before it starts.
+    """How `jipe2` solves a problem, known before it starts.
 
     Attributes:
         route: "sweeps", T_2 repeated from zero, its residuals the paper's curve; "reachable", one
@@ -89,12 +89,12 @@ def jipe2(
         draw from independent tables (never built). "common" shares one noise per time step between
         all branches, wherever they are: for a model that knows its noise (`JMDP.noise_probs`).
     initial: M_0, a collection or arrays (S, A) and (S, A, S, A); zero unless given.
-    queries: whose covariances are wanted: states (N,), or rows (state, a, b), (N, 3); all unless
-        given. Those of other actions are nan in the moments' arrays.
+    queries: which covariances are wanted: those of all actions at states (N,), or of rows
+        (state, a, b), (N, 3); all unless given. Others are nan in the moments' arrays.
     route: "sweeps" repeats T_2 from `initial` and has the residuals of every sweep; "reachable"
         solves one sparse system on the pairs of states that the queries reach, "dense" one on all
-        pairs. "auto" takes sweeps for few state-actions, and else what is faster and fits. What was
-        taken is in the solution's `plan`; it is logged before the work starts.
+        pairs. "auto" takes sweeps for few state-actions, and otherwise the faster route that fits
+        into memory. The solution's `plan` says which it was; it is logged before the work starts.
     device: a torch device, such as "cuda", for the dense route.
 
     Residuals are the paper's norm on what is solved: with sweeps over all coordinates, and else
@@ -176,8 +176,8 @@ def _takes_sweeps(
         swept.append("route='sweeps'")
     if swept and solved:
         raise ValueError(
-            f"{swept[0]} belongs to sweeps, which answer every query on all pairs: it and a "
-            "device, queries or another route do not go together"
+            f"{swept[0]} belongs to sweeps, which always solve all pairs: it and a device, queries "
+            "or another route do not go together"
         )
     few = system.policy.size <= FEW and fixed_point.takes_few_sweeps(system.jm.gamma, tol)
     return bool(swept) or (few and not solved)
@@ -216,7 +216,7 @@ def _start(
 def _choose(
     system: CollapsedT2, queries: Queries, route: str, device: str | None
 ) -> tuple[Plan, PairSet | None]:
-    """The route, with the pairs where only those are solved that are reached."""
+    """The plan, and for the route "reachable" its pairs."""
     states = system.jm.num_states
     law, whole = 48.0 * system.diagonal_entries, 8.0 * states**2
     free = 0.9 * (machine.available_bytes() if device is None else device_bytes(device))

@@ -50,7 +50,7 @@ from jmdp_lib.solvers.projection import (
 )
 
 WEIGHTS = ("occupancy", "stationary", "product")
-_LARGE = 2**29  # bytes from which on the size is said before the work begins
+_LARGE = 2**29  # a problem of more bytes is announced by a warning
 Parameters = tuple[Floats, Floats]
 
 
