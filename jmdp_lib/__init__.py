@@ -15,12 +15,7 @@ from jmdp_lib.bounds import (
     quantile_bounds,
     tail_bounds,
 )
-from jmdp_lib.environments.chain import (
-    coupled_reward_chain,
-    example_1,
-    example_2_1,
-    example_2_2,
-)
+from jmdp_lib.environments.chain import coupled_reward_chain, example_1, example_2_1, example_2_2
 from jmdp_lib.environments.gridworld import goal_policy, windy_gridworld
 from jmdp_lib.environments.inventory import inventory
 from jmdp_lib.environments.toy_text import from_gymnasium

@@ -19,11 +19,7 @@ _MANY_MULTISETS = 50_000
 
 
 def jipe(
-    jm: JMDP,
-    policy: ArrayLike,
-    order: int = 2,
-    tol: float = 1e-8,
-    coupling: str = "joint",
+    jm: JMDP, policy: ArrayLike, order: int = 2, tol: float = 1e-8, coupling: str = "joint"
 ) -> Solution:
     """All moments of orders 1 to `order`, in the norm of eq. (34).
 
