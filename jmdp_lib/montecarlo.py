@@ -23,7 +23,7 @@ from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.model import JMDP
 from jmdp_lib.operators.backups import alias_tables, cells, cumulative, pick, pick_cell
 from jmdp_lib.operators.literal import checked_coupling
-from jmdp_lib.statistics import mean_and_error, variance_and_error
+from jmdp_lib.statistics import GapErrors, mean_and_error, variance_and_error
 
 # Pairs per random stream: streams are spawned per chunk, so threads do not change the numbers.
 _CHUNK = 4096
@@ -70,31 +70,26 @@ def simulate_pairs(
     tables = (jm.starts, cumulative(jm.starts, jm.probs), jm.rewards, jm.next_states)
     shared = [checked_coupling(jm, coupling) == name for name in ("independent", "common")]
     fixed = (state, *pair, steps, *shared, jm.gamma, np.cumsum(policy, 1).ravel())
-    known: Any = (*fixed, *tables, *_alone(jm, policy))
+    known: Any = (*fixed, *tables, *_lone_branch_law(jm, policy))
     streams = [checks.generator(seed, i) for i in range(len(chunks))]
     with ThreadPoolExecutor(get_num_threads()) as pool:  # the kernel releases the GIL
         list(pool.map(lambda rng, out: _simulate(rng, out, *known), streams, chunks))
     return returns
 
 
-@dataclass(frozen=True, eq=False)
-class GapSample:
-    """What recursive pairs say about K gaps G = Z(s, a) - Z(s, b), each with its own pairs.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GapSample(GapErrors):
+    """What recursive pairs say about K gaps, each with its own pairs: unbiased estimates (K,).
 
     Attributes:
+        mean, mean_error, variance, variance_error: as of `GapErrors`.
         num_pairs: pairs per gap.
         gaps: (K, 3), rows (s, a, b).
-        mean, mean_error: (K,) estimates of E G and their standard errors.
-        variance, variance_error: (K,) unbiased estimates of Var G and their standard errors.
         below, zero, above: (K,) shares of pairs with G < 0, G = 0 and G > 0.
     """
 
     num_pairs: int
     gaps: Ints
-    mean: Floats
-    mean_error: Floats
-    variance: Floats
-    variance_error: Floats
     below: Floats
     zero: Floats
     above: Floats
@@ -125,13 +120,14 @@ def sample_gaps(
         own = checks.seed_sequence(seed, s, a, b)
         x, y = simulate_pairs(jm, policy, s, (a, b), num_pairs, own, None, truncation, coupling).T
         gap = x - y
-        below, above = np.mean(gap < -2.0 * truncation), np.mean(gap > 2.0 * truncation)
-        zero = np.mean(np.abs(gap) <= 2.0 * truncation)
-        rows.append((*mean_and_error(gap), *variance_and_error(gap), below, zero, above))
-    return GapSample(num_pairs, asked, *np.array(rows).reshape(-1, 7).T)
+        lost, won = np.mean(gap < -2.0 * truncation), np.mean(gap > 2.0 * truncation)
+        tied = np.mean(np.abs(gap) <= 2.0 * truncation)
+        rows.append((*mean_and_error(gap), *variance_and_error(gap), lost, tied, won))
+    *found, below, zero, above = np.array(rows).reshape(-1, 7).T
+    return GapSample(*found, num_pairs=num_pairs, gaps=asked, below=below, zero=zero, above=above)
 
 
-def _alone(jm: JMDP, policy: Floats) -> tuple[Ints, Floats, Floats, Ints]:
+def _lone_branch_law(jm: JMDP, policy: Floats) -> tuple[Ints, Floats, Floats, Ints]:
     """The law of (R, S') of a branch that shares its state with no other, as alias tables.
 
     Such a branch needs neither its action nor its table by name: one draw gives reward and next
