@@ -89,6 +89,9 @@ solved, played = {}, {}
 for name, (jm, coupling) in worlds.items():
     solved[name] = jl.jipe2(jm, policy, coupling=coupling).moments
     played[name] = jl.simulate_pairs(jm, policy, 0, (0, 1), num_pairs, seed, coupling=coupling)
+joint = {n: figures.counts(z, ["Z(a)", "Z(b)"], (10, 36), 80) for n, z in played.items()}
+gaps = {n: figures.counts(z @ [1, -1], ["G"], (-16, 16), 60) for n, z in played.items()}
+data = pd.concat([pd.concat(part, names=["world"]) for part in (joint, gaps)]).reset_index(0)
 
 # %%
 fig, axes = plt.subplots(2, 3, figsize=(6.75, 4.1), height_ratios=[2.6, 1])
@@ -99,9 +102,6 @@ for (above, below), (name, z) in zip(axes.T, played.items(), strict=True):
     above.set_xlabel("return, ice cream first")
     above.set_ylabel(f"return, {name} first")
     below.set_xlabel("gap $G$")
-joint = {n: figures.counts(z, ["Z(a)", "Z(b)"], (10, 36), 80) for n, z in played.items()}
-gaps = {n: figures.counts(z @ [1, -1], ["G"], (-16, 16), 60) for n, z in played.items()}
-data = pd.concat([pd.concat(part, names=["world"]) for part in (joint, gaps)]).reset_index(0)
 figures.save(fig, "fig_three_worlds", data, out_dir)
 plt.show()
 
@@ -167,14 +167,15 @@ for answer in (m.gap_mean, m.gap_variance, m.inferiority_bound):
 empty = np.where(np.arange(25) == 4, np.nan, 0.0)  # no gaps at the goal
 shown = {"mean of the gap": m.gap_mean, "standard deviation": np.sqrt(m.gap_variance)}
 shown["bound on $P(G \\leq 0)$"] = m.inferiority_bound
+data = {title: values[:, right, left] for title, values in shown.items()}
+
+# %%
 fig, axes = plt.subplots(1, 3, figsize=(6.75, 2.4))
-for ax, (title, values) in zip(axes, shown.items(), strict=True):
-    cells = (values[:, right, left] + empty).reshape(5, 5)
+for ax, (title, values) in zip(axes, data.items(), strict=True):
     color = "#D55E00" if "bound" in title else "#0072B2"
-    figures.heatmap(ax, cells, color, fontsize=6.5, vmin=0)
+    figures.heatmap(ax, (values + empty).reshape(5, 5), color, fontsize=6.5, vmin=0)
     ax.text(4, 0, "Goal", ha="center", va="center", weight="bold")
     ax.set(title=title, xticks=[], yticks=[])
-data = {title: values[:, right, left] for title, values in shown.items()}
 figures.save(fig, "fig_right_or_left", data, out_dir)
 plt.show()
 

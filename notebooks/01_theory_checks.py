@@ -76,6 +76,8 @@ assert rewards.sum() == 1.0
 rows = [(name, *jm.rewards[k], *jm.next_states[k]) for name, jm in examples.items() for k in (0, 1)]
 data = pd.DataFrame(rows, columns=["example", "R1", "R2", "next1", "next2"])
 drawn = {"Example 1": "R", "Example 2.1": "S'", "Example 2.2": "S'"}
+
+# %%
 fig, axes = plt.subplots(1, 3, figsize=(6.4, 2.3))
 for ax, (name, letter) in zip(axes, drawn.items(), strict=True):
     pairs = data.loc[data.example == name, ["R2", "R1"] if letter == "R" else ["next2", "next1"]]

@@ -244,6 +244,8 @@ cases["inventory, uniform policy"] = stock, jl.uniform_policy(stock)
 for name, case in cases.items():
     traces.setdefault(name, trace_jipe2(*case, sweeps))
 rates = {name: covariance_rates(*case) for name, case in cases.items()}
+columns = [(n, p) for n in traces for p in ("mean", "second", "covariance")]
+data = {f"{n}, {p}": getattr(traces[n], p) for n, p in columns}
 
 # %%
 fig, axes = plt.subplots(2, 2, figsize=(6.75, 4.2), sharex=True, sharey=True)
@@ -254,8 +256,6 @@ for ax, (name, trace) in zip(axes.flat, traces.items(), strict=True):
 axes[0, 0].set(xlim=(-4, 204), ylim=(1e-9, 5), ylabel="change in sweep $k$, scaled")
 axes[1, 0].set_ylabel("change in sweep $k$, scaled")
 fig.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
-columns = [(n, p) for n in traces for p in ("mean", "second", "covariance")]
-data = {f"{n}, {p}": getattr(traces[n], p) for n, p in columns}
 figures.save(fig, "fig_residual_parts", data, out_dir)
 plt.show()
 

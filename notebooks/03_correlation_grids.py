@@ -49,6 +49,7 @@ grid, goal = jl.windy_gridworld(3, gust_prob=0.2), jl.goal_policy(3)
 joint, alone = (jl.jipe2(grid, goal, coupling=reading).moments for reading in READINGS)
 
 
+# %%
 def both_readings(gust_prob):
     fig, axes = plt.subplots(1, 2, figsize=(6.75, 3.3))
     jm = jl.windy_gridworld(3, gust_prob=gust_prob)
