@@ -221,19 +221,27 @@ def variance_error(jm: JMDP, error_bound: float) -> float:
     return 2.0 * norm_weight(2, jm.gamma, jm.reward_bound) * error_bound
 
 
-def solution(
-    jm: JMDP, order: int, mean: Floats, blocks: Floats | None, source: Source,
-    end: FixedPoint[Any], variance_off: float, plan: Any = None,
-) -> Solution:  # fmt: skip
-    """The Solution of a finished evaluation; it knows which variances cannot be told from zero.
+def collect_moments(
+    jm: JMDP, order: int, mean: Floats, blocks: Floats | None, source: Source, error_bound: float,
+    variance_off: float,
+) -> Moments:  # fmt: skip
+    """What was solved, and below which size a standard deviation cannot be told from zero.
 
     Means wrong by up to the error bound e give a constant return one-step deviations of up to 2 e,
     and so a standard deviation of up to 2 e / sqrt(1 - gamma^2). Sweeps from zero keep every gap
     variance that of a shorter process; otherwise one may be off by `variance_off`.
     """
     largest = jm.reward_bound + float(np.abs(mean).max())
-    bound, rounding = end.error_bound, 1e-12 * largest
-    variance = (2.0 * bound) ** 2 / (1.0 - jm.gamma**2) + rounding**2
+    variance = (2.0 * error_bound) ** 2 / (1.0 - jm.gamma**2) + (1e-12 * largest) ** 2
     resolution = float(np.sqrt(variance + variance_off))
-    moments = Moments(order, mean, blocks, source, bound + rounding, resolution)
+    return Moments(order, mean, blocks, source, error_bound + 1e-12 * largest, resolution)
+
+
+def solution(
+    jm: JMDP, order: int, mean: Floats, blocks: Floats | None, source: Source,
+    end: FixedPoint[Any], variance_off: float, plan: Any = None,
+) -> Solution:  # fmt: skip
+    """What a certified fixed point came to."""
+    bound = end.error_bound
+    moments = collect_moments(jm, order, mean, blocks, source, bound, variance_off)
     return Solution(moments, end.residuals, end.converged, bound, end.iterations, plan=plan)
