@@ -186,8 +186,10 @@ def _moved(indptr: Any, indices: Any, probs: Any, c: Any, out: Any, add: Any) ->
                         row[t] += prob * part[t]
             for t in range(width):
                 column = out[left + t, low:high]
+                if not add:
+                    column[:] = 0.0
                 for s in range(high - low):
-                    column[s] = column[s] + tile[s, t] if add else tile[s, t]
+                    column[s] += tile[s, t]
 
 
 _move = threaded(_moved, lambda *arguments: len(arguments[-2]), 400)
