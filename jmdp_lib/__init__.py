@@ -18,6 +18,7 @@ from jmdp_lib.bounds import (
 from jmdp_lib.environments.chain import coupled_reward_chain, example_1, example_2_1, example_2_2
 from jmdp_lib.environments.gridworld import goal_policy, windy_gridworld
 from jmdp_lib.environments.inventory import inventory
+from jmdp_lib.environments.queues import two_queues
 from jmdp_lib.environments.toy_text import from_gymnasium
 from jmdp_lib.machine import extra
 from jmdp_lib.model import JMDP, epsilon_mixture, uniform_policy
@@ -95,6 +96,7 @@ __all__ = [
     "simulate_pairs",
     "tabular_features",
     "tail_bounds",
+    "two_queues",
     "uniform_policy",
     "windy_gridworld",
 ]

@@ -315,17 +315,13 @@ class JMDP:
         in the same order; tables of probability zero do not count. Other models are refused, since
         nothing says which tables of two states belong together.
         """
-        counts, first = np.diff(self.starts), self.probs[: self.starts[1]]
-        within = np.arange(self.probs.size) - self.starts[self.table_states]
-        wrong = np.abs(self.probs - first[np.minimum(within, first.size - 1)]) > 1e-12
-        differs = (counts != first.size) | np.logical_or.reduceat(wrong, self.starts[:-1])
-        if differs.any():
-            s = int(differs.argmax())
-            own = self.probs[self.starts[s] : self.starts[s + 1]]
-            raise ValueError(
-                'coupling="common" needs one law of tables for all states, as from_step gives: '
-                f"state {s} has the probabilities {np.round(own, 6)}, state 0 {np.round(first, 6)}"
-            )
+        first, *others = np.split(self.probs, self.starts[1:-1])
+        for s, own in enumerate(others, 1):
+            if own.size != first.size or np.abs(own - first).max() > 1e-12:
+                raise ValueError(
+                    'coupling="common" needs one law of tables for all states, as from_step gives: '
+                    f"state {s} has the probabilities {own.round(6)}, state 0 {first.round(6)}"
+                )
         return first
 
     @cached_property

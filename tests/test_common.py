@@ -237,7 +237,7 @@ def test_a_bare_simulator_is_refused():
         def query(self, state, actions, rng):
             return [float(rng.random()) for _ in actions], [0 for _ in actions]
 
-    with pytest.raises(ValueError, match="draws the noise of one state, not of two at once"):
+    with pytest.raises(ValueError, match="draws the noise of one state, not of two"):
         jl.incremental_jipe2(Coin(), [[0.5, 0.5]] * 2, 9, coupling="common")
     with pytest.raises(ValueError, match="coupling must be one of 'joint', 'common'"):
         jl.incremental_jipe2(Coin(), [[0.5, 0.5]] * 2, 9, coupling="independent")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import gymnasium
 import numpy as np
 import pytest
@@ -101,6 +103,38 @@ def test_inventory_shares_demand():
         for order, s in enumerate(sold)
     ]
     np.testing.assert_allclose(rewards, expected)
+
+
+def test_two_queues_share_arrivals_and_services():
+    """Against the same world as a plain simulator that flips three coins, and one without luck."""
+    jm, rng, coins = jl.two_queues(capacity=2), np.random.default_rng(0), np.random.default_rng(0)
+    seen = np.zeros((jm.num_states, jm.num_actions, jm.num_states))
+    paid = np.zeros((jm.num_states, jm.num_actions))
+    plays = 3000
+    for state, _ in product(range(jm.num_states), range(plays)):
+        arrives, *served = coins.random(3) < [0.6, 0.5, 0.3]
+        for action in range(2):
+            jobs = [state // 3, state % 3]
+            full = arrives and jobs[action] == 2
+            if arrives and not full:
+                jobs[action] += 1
+            jobs = [n - 1 if n > 0 and done else n for n, done in zip(jobs, served, strict=True)]
+            seen[state, action, 3 * jobs[0] + jobs[1]] += 1 / plays
+            paid[state, action] += (-sum(jobs) - 5.0 * full) / plays
+    transitions, rewards = jm.marginal_mdp()
+    assert np.abs(seen - transitions).max() < 5 * 0.5 / plays**0.5
+    assert np.abs(paid - rewards).max() < 5 * 3.0 / plays**0.5
+    for _ in range(20):  # in the middle of a larger world no job is lost and no server is idle
+        rewards, _ = jl.two_queues().query(6 * 2 + 2, [0, 1], rng)
+        assert rewards[0] == rewards[1]
+
+    certain = jl.two_queues(capacity=1, arrival_prob=1.0, service_probs=(0.0, 0.0), gamma=0.5)
+    returns = jl.jipe2(certain, [0, 0, 0, 0]).moments
+    np.testing.assert_allclose(
+        returns.mean[0], [-1.0 - 0.5 * 6 / 0.5, -1.0 - 0.5 * (2 + 0.5 * 7 / 0.5)]
+    )
+    with pytest.raises(ValueError, match=r"service_probs\[1\]"):
+        jl.two_queues(service_probs=(0.5, 1.5))
 
 
 @pytest.mark.parametrize(

@@ -196,12 +196,9 @@ class CollapsedT2:
             blocks[states, a, b] = blocks[states, b, a] = found
         return blocks
 
-    def covariances(
-        self, backup: Backup, pairs: PairValues, states: Ints, a: Ints, b: Ints,
-        others: Ints | None = None,
-    ) -> Floats:  # fmt: skip
-        """(Q,), C(s,a; t,b) one step before c, for the arguments of `law`."""
-        law = self.law(states, a, b, others)
+    def covariances(self, backup: Backup, pairs: PairValues, *asked: Ints) -> Floats:
+        """(Q,), C(s,a; t,b) one step before c. asked: the arguments of `law`."""
+        (states, a, b), law = asked[:3], self.law(*asked)
         values = self.jm.gamma**2 * pairs(law.first, law.second)
         if law.tables is not None:
             query = np.repeat(np.arange(states.size), np.diff(law.starts))

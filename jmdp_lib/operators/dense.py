@@ -33,15 +33,10 @@ class DensePairs:
     system: CollapsedT2
     backup: Backup
 
-    @property
-    def size(self) -> int:
-        """|S|."""
-        return self.system.jm.num_states
-
     @cached_property
     def _few_successors(self) -> bool:
-        most = max(kernel.nnz for kernel in self.system.kernels)
-        return bool(most <= _SPARSE * self.size**2)
+        few = self.system.kernel.nnz <= _SPARSE * self.backup.source.size**2
+        return bool(few or len(self.system.kernels) > 1)  # a noise leads to few
 
     @cached_property
     def _kernels(self) -> list[Any]:
@@ -63,7 +58,7 @@ class DensePairs:
 
     def zeros(self) -> Any:
         """c = 0."""
-        return np.zeros((self.size, self.size))
+        return np.zeros(self.system.kernel.shape)
 
     def apply(self, c: Any, out: Any, with_source: bool = True) -> None:
         """out = c_0 + gamma^2 P_2 c, or without c_0."""
@@ -77,10 +72,7 @@ class DensePairs:
                 _move(*kernel, self._scratch, out, add)  # (P (P c)')' = P c P'
             else:
                 np.matmul(kernel, c, out=self._scratch)
-                if add:
-                    out += self._scratch @ kernel.T
-                else:
-                    np.matmul(self._scratch, kernel.T, out=out)
+                np.matmul(self._scratch, kernel.T, out=out)  # the only kernel, and no source
             add = True
         _set_diagonal(c, out, self._diagonal, self.backup.source * with_source)
 
@@ -110,16 +102,15 @@ class TorchPairs(DensePairs):
         """A matrix, or sparse rows, as a tensor."""
         if not self._few_successors:
             return self._tensor(kernel)
-        shape = (self.size, self.size)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)")
-            parts = map(self._tensor, kernel)
-            return _torch().sparse_csr_tensor(*parts, shape, check_invariants=True)
+            parts = (*map(self._tensor, kernel), self.system.kernel.shape)
+            return _torch().sparse_csr_tensor(*parts, check_invariants=True)
 
     @cached_property
     def _diagonal(self) -> Any:
         starts, *law = super()._diagonal
-        states = np.repeat(np.arange(self.size), np.diff(starts))
+        states = np.repeat(np.arange(self.backup.source.size), np.diff(starts))
         return [self._tensor(x) for x in (states, *law)]
 
     def _tensor(self, array: Any) -> Any:
@@ -127,7 +118,7 @@ class TorchPairs(DensePairs):
 
     def zeros(self) -> Any:
         """c = 0."""
-        return self._tensor(np.zeros(1)).new_zeros((self.size, self.size))
+        return self._tensor(np.zeros(1)).new_zeros(self.system.kernel.shape)
 
     def apply(self, c: Any, out: Any, with_source: bool = True) -> None:
         """out = c_0 + gamma^2 P_2 c, or without c_0."""

@@ -24,8 +24,7 @@ def checked_coupling(jm: object, coupling: str) -> str:
     if checks.one_of("coupling", coupling, COUPLINGS) == "common":
         if not isinstance(jm, JMDP):
             raise ValueError(
-                'coupling="common" needs a JMDP, as JMDP.from_step makes of a step with its noise: '
-                f"a query of {jm!r} draws the noise of one state, not of two at once"
+                'coupling="common" needs a JMDP: a query draws the noise of one state, not of two'
             )
         _ = jm.noise_probs  # refuses a model that has none
     return coupling
