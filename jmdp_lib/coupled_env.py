@@ -3,14 +3,18 @@
 Every queried action is played by a copy of the environment whose generator is in one and the same
 state. That is right if copies are complete and all randomness comes from `np_random`; both are
 tried out before any use, and again whenever a queried branch is executed.
+
+There are three ways to a copy. An environment that has `get_state` and `set_state` is set to a
+state by them. Most others are saved as bytes, MuJoCo's with their physics. What can be saved in
+neither way (Box2D) is made anew, and plays again all that was played since its last reset.
 """
 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -19,48 +23,100 @@ from gymnasium.utils.env_checker import data_equivalence
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Seed
+from jmdp_lib.env_copies import (
+    Copies,
+    Env,
+    Hooks,
+    Moves,
+    OtherGenerator,
+    Replays,
+    SharingCopies,
+    name_of,
+)
 from jmdp_lib.simulators import Outcome
 
 _TRIAL_STEPS = 20
-_GENERATORS = ("Generator", "RandomState", "Random")  # numpy's and torch's, numpy's, Python's
 
 
-@dataclass(frozen=True, eq=False)
-class EnvSnapshot:
-    """A state of a `CoupledEnv`: a copy of the environment that is never played.
+class EnvSnapshot(NamedTuple):
+    """A state of a `CoupledEnv`: a state that was saved, and the way from there.
 
-    draw: seed of the table drawn for this visit; None: `restore` draws one.
+    Attributes:
+        kind: the type of the innermost environment.
+        origin: what was saved.
+        moves: (draw, action) of the steps from there: a queried successor is kept as the way to
+            it, which costs nothing until someone wants to go there.
+        observation: what is seen here.
+        over: whether the episode has ended here.
+        draw: seed of the table drawn for this visit; None: `restore` draws one.
     """
 
-    env: gymnasium.Env[Any, Any]
+    kind: type[Env]
+    origin: Any
+    moves: Moves
+    observation: Any
     over: bool
     draw: int | None = None
 
 
 class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
-    """Any Gymnasium environment that can be copied, with `query` as in `CoupledAtari`.
+    """A Gymnasium environment with `query` as in `CoupledAtari`, which is for Atari games.
 
     A table is drawn when a state is entered: a seed for the environment's `np_random`, taken from
     a generator that belongs to this wrapper. So the tables of distinct states are independent,
     however they were reached. A copy is taken of `env`, which itself is left alone.
 
+    If your own environment has `get_state()`, which returns a copy of all that its future depends
+    on except `np_random`, and `set_state(state)`, these are used. What cannot be copied is made
+    anew and replayed, which takes longer the longer an episode is; a warning says so.
+
     seed: of the draws: an integer, SeedSequence or Generator; `reset(seed=...)` starts them anew.
     """
 
-    def __init__(
-        self, env: gymnasium.Env[Any, Any], seed: Seed | np.random.Generator | None = None
-    ) -> None:
+    _here: EnvSnapshot
+    draw: int
+
+    def __init__(self, env: Env, seed: Seed | np.random.Generator | None = None) -> None:
         if not isinstance(env, gymnasium.Env):
             raise TypeError(f"env must be a gymnasium.Env, got {env!r}")
-        rng = checks.generator(seed)
+        if type(env.unwrapped).__module__.startswith("ale_py"):
+            raise ValueError(f"{env} is an Atari game: use jmdp_lib.atari.CoupledAtari for it")
+        self._rng = checks.generator(seed)
         gymnasium.utils.RecordConstructorArgs.__init__(self, seed=seed)
-        try:
-            gymnasium.Wrapper.__init__(self, copy.deepcopy(env))
-            self._try_out()
-        except Exception as error:  # whatever a foreign __deepcopy__, reset or step raises
-            raise ValueError(f"{_name(env)} cannot be coupled: {error!r}") from error
-        self.env, self._rng = copy.deepcopy(env), rng
-        self._enter(over=True, draw=0)  # there is no episode before the first reset
+        own = hasattr(env.unwrapped, "get_state") and hasattr(env.unwrapped, "set_state")
+        ways: list[Any] = [Hooks] if own else [SharingCopies, Copies, Replays]
+        reasons: list[Exception] = []
+        for way in ways:
+            try:
+                self._way = way(env)
+                gymnasium.Wrapper.__init__(self, self._way.load(self._way.pristine))
+                self._try_out()
+                break
+            except OtherGenerator as error:
+                raise ValueError(f"{name_of(env)} cannot be coupled: {error}") from error
+            except Exception as error:  # whatever a foreign __reduce__, reset or step raises
+                reasons.append(error)
+        else:
+            told = "; ".join(dict.fromkeys(map(repr, reasons)))
+            raise ValueError(f"{name_of(env)} cannot be coupled: {told}") from reasons[-1]
+        if isinstance(self._way, Replays):
+            warnings.warn(
+                f"{name_of(env)} cannot be copied ({reasons[-1]}), so that it is replayed: a query "
+                "at step t of an episode plays t + 1 steps for every action",
+                stacklevel=2,
+            )
+        self.env, self._rng = self._way.load(self._way.pristine), checks.generator(seed)
+        nowhere = EnvSnapshot(type(env.unwrapped), None, (), None, over=True)
+        self._enter(nowhere._replace(draw=0))  # there is no episode before the first reset
+
+    @property
+    def np_random(self) -> np.random.Generator:
+        """The generator that seeds of tables are drawn from."""
+        return self._rng
+
+    @np_random.setter
+    def np_random(self, value: np.random.Generator) -> None:
+        self._rng = value
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -68,56 +124,97 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
         """A new episode; its start is drawn like everything else."""
         if seed is not None:
             self._rng = checks.generator(seed)
-        start = self.env.reset(seed=self._seed(), options=options)
-        self._enter(over=False)
-        return start
+        start = (self._seed(), options)
+        seen, info = self.env.reset(seed=start[0], options=options)
+        self._arrive(start, (), seen, over=False)
+        return seen, info
 
     def query(self, actions: Sequence[Any]) -> tuple[Outcome, ...]:
         """The outcomes of distinct actions, in their order, all under this state's one draw."""
         asked = self._asked("query", actions)
+        here = self.snapshot()
         for key, action in asked.items():
             if key not in self._table:
-                branch = copy.deepcopy(self.env)
-                seen, reward, terminated, truncated, info = _play(branch, self.draw, action)
-                after = EnvSnapshot(branch, over=bool(terminated or truncated))
-                self._table[key] = Outcome(action, reward, seen, terminated, truncated, info, after)
+                moves = (*here.moves, (self.draw, action))
+                _, (seen, reward, *ends, info) = self._go(here.origin, moves, briefly=True)
+                after = here._replace(moves=moves, observation=seen, over=any(ends), draw=None)
+                self._table[key] = Outcome(action, reward, seen, ends[0], ends[1], info, after)
+        if self._way.in_place:
+            self._go(here.origin, here.moves)
         return tuple(self._table[key] for key in asked)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Execute one branch of this state's table and draw the table of the next state."""
         (key,) = self._asked("step", [action])
+        if self._way.in_place:
+            self.env, _ = self._go(self._here.origin, self._here.moves)
         result = _play(self.env, self.draw, action)
         queried = self._table.get(key)
         if queried is not None:
             facts = (queried.observation, queried.reward, queried.terminated, queried.truncated)
             if not data_equivalence(facts, result[:4], exact=True):
                 raise RuntimeError(
-                    f"{_name(self.env)} did not repeat the queried outcome of action {action}: "
+                    f"{name_of(self.env)} did not repeat the queried outcome of action {action}: "
                     "not all of its randomness or state is in what was copied"
                 )
-        self._enter(over=any(result[2:4]))
+        moves = (*self._here.moves, (self.draw, action))
+        self._arrive(self._here.origin, moves, result[0], over=any(result[2:4]))
         return result
 
     def snapshot(self) -> EnvSnapshot:
         """This state with its drawn table: restoring it gives the same outcomes again."""
-        return EnvSnapshot(copy.deepcopy(self.env), self._over, self.draw)
+        if self._here.origin is None:
+            self._here = self._here._replace(origin=self._way.save(self.env))
+        return self._here._replace(draw=self.draw)
 
-    def restore(self, snapshot: EnvSnapshot) -> None:
-        """Go to a state; a table is drawn if the snapshot has none."""
+    def restore(self, snapshot: EnvSnapshot) -> Any:
+        """Go to a state and return its observation; a table is drawn if the snapshot has none."""
         own = type(self.unwrapped)
-        if not isinstance(snapshot, EnvSnapshot) or type(snapshot.env.unwrapped) is not own:
+        if not isinstance(snapshot, EnvSnapshot) or snapshot.kind is not own:
             raise TypeError(f"snapshot must be an EnvSnapshot of {own.__name__}, got {snapshot!r}")
-        self.env = copy.deepcopy(snapshot.env)
-        self._enter(snapshot.over, snapshot.draw)
+        self.env, _ = self._go(snapshot.origin, snapshot.moves)
+        if snapshot.moves:
+            self._arrive(*snapshot[1:])
+        else:
+            self._enter(snapshot)
+        return snapshot.observation
 
-    def redraw(self) -> None:
-        """Replace this state's table by a fresh one."""
-        self._enter(self._over)
+    def redraw(self, draw: int | None = None) -> None:
+        """Replace this state's table by a fresh one, or by the one of a given draw."""
+        self._enter(self._here._replace(draw=draw))
 
-    def _enter(self, over: bool, draw: int | None = None) -> None:
-        self._over = over
-        self.draw = self._seed() if draw is None else draw
+    def twin(self) -> CoupledEnv:
+        """Another one of the same environment, here and with the same table."""
+        other = copy.copy(self)
+        other.restore(self.snapshot())
+        return other
+
+    def same_state(self, other: CoupledEnv) -> bool:
+        """Whether both stand at one state, as far as can be told: in doubt they do not."""
+        if not data_equivalence(self._here.observation, other._here.observation, exact=True):
+            return False
+        mine, its = (x._way.identity(x.env, x._here.origin, x._here.moves) for x in (self, other))
+        return mine is not None and mine == its
+
+    def _arrive(
+        self, origin: Any, moves: Moves, seen: Any, over: bool, draw: int | None = None
+    ) -> None:
+        """Enter the state that the environment has come to."""
+        origin, moves = self._way.after(self.env, origin, moves)
+        self._enter(EnvSnapshot(type(self.unwrapped), origin, moves, seen, over, draw))
+
+    def _enter(self, here: EnvSnapshot) -> None:
+        """Start a visit."""
+        self._here, self._over, self.observed = here, here.over, here.observation
+        self.draw = self._seed() if here.draw is None else here.draw
         self._table: dict[str, Outcome] = {}
+
+    def _go(self, origin: Any, moves: Moves, briefly: bool = False) -> tuple[Env, Any]:
+        """An environment that has made these moves, and the result of the last one."""
+        env, result = self._way.load(origin, briefly), None
+        for draw, action in moves:
+            result = _play(env, draw, action)
+        return env, result
 
     def _seed(self) -> int:
         return int(self._rng.integers(2**63))
@@ -138,7 +235,6 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
     def _try_out(self) -> None:
         """Play a few steps: a queried branch must be repeated when it is executed."""
         self.reset(seed=0)
-        _refuse_other_generators(self.env)
         self.action_space.seed(0)
         for _ in range(_TRIAL_STEPS):
             actions = [self.action_space.sample() for _ in range(2)]
@@ -149,9 +245,7 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
                 self.reset()
 
 
-def _play(
-    env: gymnasium.Env[Any, Any], draw: int, action: Any
-) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+def _play(env: Env, draw: int, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
     """Step with the generator in the state that `draw` stands for.
 
     It is set in place, since an environment may hold its generator under other names too.
@@ -159,20 +253,5 @@ def _play(
     env.unwrapped.np_random.bit_generator.state = np.random.PCG64(draw).state
     observation, reward, *rest = env.step(action)
     if not np.isfinite(float(reward)):
-        raise ValueError(f"{_name(env)} paid {reward} for action {action!r}")
+        raise ValueError(f"{name_of(env)} paid {reward} for action {action!r}")
     return observation, float(reward), *rest
-
-
-def _refuse_other_generators(env: gymnasium.Env[Any, Any]) -> None:
-    """A second generator would be copied, but never drawn afresh."""
-    copies: dict[int, Any] = {}  # deepcopy's memo of all that it copied
-    made = copy.deepcopy(env, copies)
-    spaces = [x for x in copies.values() if isinstance(x, gymnasium.Space)]
-    known = {id(made.unwrapped.np_random), *(id(space._np_random) for space in spaces)}
-    for other in copies.values():
-        if type(other).__name__ in _GENERATORS and id(other) not in known:
-            raise ValueError(f"it holds a generator besides np_random, {other!r}")
-
-
-def _name(env: gymnasium.Env[Any, Any]) -> str:
-    return type(env.unwrapped).__name__

@@ -6,6 +6,7 @@ import re
 import threading
 import warnings
 
+import ale_py
 import gymnasium
 import numpy as np
 import pytest
@@ -57,35 +58,215 @@ class SharedState(Walk):
 
 
 class Forgetful(gymnasium.utils.EzPickle, Walk):
-    """Like the Box2D environments: a copy is a new environment, not one in the same state."""
+    """Like MuJoCo's environments: what it says of pickling makes a new one, in no state at all."""
+
+    def __init__(self, **held):
+        gymnasium.utils.EzPickle.__init__(self)
+        Walk.__init__(self, **held)
+
+
+class Locked(Forgetful):
+    """Like the Box2D environments: what is in it cannot be copied."""
 
     def __init__(self):
-        gymnasium.utils.EzPickle.__init__(self)
+        super().__init__(lock=threading.Lock())
+
+
+class Hooked(Walk):
+    """Cannot be copied, but says what its state is."""
+
+    def __init__(self):
+        super().__init__(lock=threading.Lock(), steps=0)
+
+    def get_state(self):
+        return self.x.copy()
+
+    def set_state(self, state):
+        self.x = state.copy()
+
+
+class Careless(Hooked):
+    """Hands out its state itself instead of a copy."""
+
+    def get_state(self):
+        return self.x
+
+    def set_state(self, state):
+        self.x = state
+
+    def step(self, action):
+        self.x += np.float32(1 + action)
+        return self.x.copy(), float(self.x[0]), False, False, {}
+
+
+class Counting(Walk):
+    """Writes to a large table when it plays."""
+
+    def __init__(self):
+        super().__init__(visits=dict.fromkeys(range(1000), 0))
+
+    def step(self, action):
+        self.visits[int(action)] += 1
+        return super().step(action)
+
+
+class Reading(Walk):
+    """Only reads its large table."""
+
+    def __init__(self):
+        super().__init__(moves={i: [(0.5, i)] for i in range(1000)})
+
+    def noise(self):
+        [(share, _)] = self.moves[3]
+        return share * super().noise()
 
 
 def facts(outcome):
     return outcome.observation, outcome.reward, outcome.terminated, outcome.truncated
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "FrozenLake-v1", "Pendulum-v1", "Blackjack-v1"])
-def test_queried_branches_are_executed(name):
-    env = jl.CoupledEnv(gymnasium.make(name), seed=1)
+def play_and_compare(env, steps, every=1):
+    """Steps whose outcomes were queried before, in either order, and again after a restore."""
     env.reset(seed=2)
     env.action_space.seed(3)
-    for _ in range(15):
-        space = env.action_space
-        actions = list(range(space.n)) if isinstance(space, spaces.Discrete) else [space.sample()]
-        here = env.snapshot()
-        outcomes = env.query(actions)
-        assert env.query(actions[:1])[0] is outcomes[0]
-        env.restore(here)
-        for action, outcome in zip(actions[::-1], outcomes[::-1], strict=True):
-            (alone,) = env.query([action])
-            assert data_equivalence(facts(alone), facts(outcome), exact=True)
+    space = env.action_space
+    for t in range(steps):
+        few = isinstance(space, spaces.Discrete)
+        actions = list(range(min(space.n, 3))) if few else [space.sample(), space.sample()]
+        if t % every == 0:
+            here = env.snapshot()
+            outcomes = env.query(actions)
+            assert env.query(actions[:1])[0] is outcomes[0]
+            env.restore(here)
+            for action, outcome in zip(actions[::-1], outcomes[::-1], strict=True):
+                (alone,) = env.query([action])
+                assert data_equivalence(facts(alone), facts(outcome), exact=True)
         *result, _ = env.step(actions[0])
-        assert data_equivalence(tuple(result), facts(outcomes[0]), exact=True)
-        if outcomes[0].terminated or outcomes[0].truncated:
+        if t % every == 0:
+            assert data_equivalence(tuple(result), facts(outcomes[0]), exact=True)
+        if result[2] or result[3]:
             env.reset()
+
+
+def futures(env, start, steps):
+    """What the same moves under the same draws lead to."""
+    env.restore(start)
+    env.action_space.seed(4)
+    found = []
+    for draw in range(steps):
+        env.redraw(draw)
+        found.append(env.step(env.action_space.sample())[:4])
+        if found[-1][2]:
+            break
+    return found
+
+
+NAMES = ["CartPole-v1", "FrozenLake-v1", "Pendulum-v1", "Blackjack-v1", "Taxi-v4"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_queried_branches_are_executed(name):
+    play_and_compare(jl.CoupledEnv(gymnasium.make(name), seed=1), 15)
+
+
+@pytest.mark.parametrize("name", ["InvertedPendulum-v5", "Ant-v5"])
+def test_mujoco_is_copied_with_its_physics(name):
+    pytest.importorskip("mujoco")
+    env = jl.CoupledEnv(gymnasium.make(name), seed=1)
+    play_and_compare(env, 200, every=1 if name == "InvertedPendulum-v5" else 10)
+    start = env.snapshot()
+    once, again = futures(env, start, 30), futures(env, start, 30)
+    assert data_equivalence(once, again, exact=True)
+    twin = env.twin()
+    assert data_equivalence(futures(twin, start, 30), once, exact=True)
+
+
+def test_a_mujoco_model_that_changes_is_replayed():
+    pytest.importorskip("mujoco")
+
+    class Heavier(gymnasium.Wrapper):
+        def reset(self, **how):
+            start = self.env.reset(**how)
+            self.unwrapped.model.body_mass[1:] = self.unwrapped.np_random.uniform(1.0, 2.0)
+            return start
+
+    with pytest.warns(UserWarning, match="reset changes the MuJoCo model, which copies share"):
+        env = jl.CoupledEnv(Heavier(gymnasium.make("InvertedPendulum-v5")), seed=1)
+    play_and_compare(env, 20)
+
+
+@pytest.mark.parametrize(("name", "every"), [("LunarLander-v3", 5), ("BipedalWalker-v3", 40)])
+def test_box2d_is_replayed(name, every):
+    pytest.importorskip("Box2D")
+    with pytest.warns(
+        UserWarning, match=r"cannot be copied .* plays t \+ 1 steps for every action"
+    ):
+        env = jl.CoupledEnv(gymnasium.make(name), seed=1)
+    play_and_compare(env, 200, every)
+    start = env.snapshot()
+    once, again = futures(env, start, 30), futures(env.twin(), start, 30)
+    assert data_equivalence(once, again, exact=True)
+    assert len(once) > 5
+
+
+def test_what_cannot_be_copied_is_replayed_or_set_by_its_own_hooks():
+    with pytest.raises(ValueError, match=r"Walk cannot be coupled: TypeError\(.cannot pickle"):
+        jl.CoupledEnv(Walk(lock=threading.Lock()))
+    with pytest.warns(UserWarning, match=r"Locked cannot be copied \(cannot pickle"):
+        replayed = jl.CoupledEnv(Locked(), seed=5)
+    hooked, plain = jl.CoupledEnv(Hooked(), seed=5), jl.CoupledEnv(Walk(), seed=5)
+    forgetful = jl.CoupledEnv(Forgetful(), seed=5)
+    runs = []
+    for env in (plain, hooked, replayed, forgetful):
+        env.reset(seed=6)
+        twin = env.twin()
+        runs.append([])
+        for _ in range(4):
+            runs[-1] += [facts(outcome) for outcome in env.query([0, 1, 2])]
+            runs[-1].append(env.step(0)[:4])
+            twin.step(1)  # a twin goes its own way
+        play_and_compare(env, 10)
+    for run in runs[1:]:
+        assert data_equivalence(runs[0], run, exact=True)
+
+
+def test_large_tables_are_shared_unless_they_change():
+    reading, counting = jl.CoupledEnv(Reading(), seed=5), jl.CoupledEnv(Counting(), seed=5)
+    for env, name in ((reading, "moves"), (counting, "visits")):
+        play_and_compare(env, 10)
+        env.reset()
+        tables = [vars(e.unwrapped)[name] for e in (env, env.twin())]
+        assert (tables[0] is tables[1]) == (env is reading)
+    with pytest.raises(TypeError, match="changes a table that its copies share"):
+        reading.unwrapped.moves[3] = 0
+    counting.step(2)
+    assert counting.unwrapped.visits[2] == 1
+    assert counting.twin().unwrapped.visits[2] == 1
+
+
+def test_states_are_told_apart():
+    lake = jl.CoupledEnv(gymnasium.make("FrozenLake-v1", is_slippery=False), seed=5)
+    lake.reset()
+    other = lake.twin()
+    assert lake.same_state(other)
+    lake.step(3)
+    other.step(0)
+    assert lake.same_state(other)  # two ways into a wall: their last actions are for pictures only
+    other.step(0)
+    assert not lake.same_state(other)  # at the same place, but later: the time limit is nearer
+    lake.step(2)
+    assert not lake.same_state(other)
+    for env in (Hooked(), Walk()):
+        one = jl.CoupledEnv(env, seed=5)
+        one.reset()
+        two = one.twin()
+        assert one.same_state(two)
+        one.redraw(1)
+        two.redraw(2)
+        assert one.same_state(two)  # draws are no part of a state
+        one.step(0)
+        two.step(0)
+        assert not one.same_state(two)
 
 
 def test_querying_does_not_disturb_the_trajectory():
@@ -119,7 +300,7 @@ def test_tables_of_distinct_states_are_independent():
     for _ in range(400):
         for branch in (left, right):
             env.restore(branch)
-            before = branch.env.unwrapped.x[0]
+            before = branch.observation[0]
             moves.append(env.query([0])[0].observation[0] - before)
     x, y = np.reshape(moves, (-1, 2)).T
     assert abs(np.corrcoef(x, y)[0, 1]) < 4.5 / np.sqrt(400)
@@ -167,14 +348,13 @@ def test_env_is_left_alone():
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        (Walk(lock=threading.Lock()), r"Walk cannot be coupled: TypeError\(.cannot pickle"),
         (GlobalNoise(), "GlobalNoise cannot be coupled: .* did not repeat the queried outcome"),
         (SharedState(), "SharedState cannot be coupled: .* did not repeat the queried outcome"),
-        (Forgetful(), "Forgetful cannot be coupled: AttributeError"),
+        (Careless(), "Careless cannot be coupled: .* did not repeat the queried outcome"),
         (Walk(rng=np.random.default_rng(0)), "it holds a generator besides np_random"),
         (Walk(rng=torch.Generator()), "it holds a generator besides np_random, <torch"),
     ],
-    ids=["lock", "global", "shared", "forgetful", "generator", "torch"],
+    ids=["global", "shared", "careless", "generator", "torch"],
 )
 def test_refused_by_name_and_reason(env, message):
     with pytest.raises(ValueError, match=message):
@@ -197,6 +377,11 @@ def test_what_the_trial_missed_is_found_when_it_matters():
 
 
 def test_bad_calls():
+    gymnasium.register_envs(ale_py)
+    with pytest.raises(
+        ValueError, match=r"Pong.* is an Atari game: use jmdp_lib.atari.CoupledAtari"
+    ):
+        jl.CoupledEnv(gymnasium.make("ALE/Pong-v5"))
     with pytest.raises(TypeError, match=r"env must be a gymnasium.Env, got 'CartPole-v1'"):
         jl.CoupledEnv("CartPole-v1")
     env = jl.CoupledEnv(Walk(), seed=12)

@@ -1,0 +1,223 @@
+"""Ways to copy an environment: saved as bytes, set by its own hooks, or made anew and replayed.
+
+Each way has the same four methods: `save` a state, `load` it again, say how to come back to a
+state that was entered (`after`), and tell states apart (`identity`).
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.error import ResetNeeded
+from gymnasium.utils import EzPickle
+
+Env = gymnasium.Env[Any, Any]
+Moves = tuple[tuple[int, Any], ...]
+"""Draws and actions of consecutive steps."""
+_GENERATORS = ("Generator", "RandomState", "Random")  # numpy's and torch's, numpy's, Python's
+_MANY = 10  # entries from which on a dictionary is shared by all copies, if it can be
+_ONLY_DRAWN = "lastaction"  # of toy-text environments: for pictures, no part of the state
+
+
+class OtherGenerator(ValueError):
+    """A second generator would be copied, but never drawn afresh."""
+
+
+class _Table(dict[Any, Any]):
+    """A dictionary that all copies of an environment share, and so must not change."""
+
+    def _refuse(self, *_: Any, **__: Any) -> None:
+        raise TypeError("CoupledEnv: the environment changes a table that its copies share")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
+    clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+
+    @classmethod
+    def of(cls, value: Any) -> Any:
+        """Dictionaries, lists and tuples of numbers and strings, all made unchangeable."""
+        if isinstance(value, dict):
+            return cls({key: cls.of(part) for key, part in value.items()})
+        if isinstance(value, list | tuple):
+            return tuple(map(cls.of, value))
+        if isinstance(value, int | float | str | np.generic | None):
+            return value
+        raise TypeError(f"{value!r} may change")
+
+
+_CONSTANT = (_Table, type, types.FunctionType, types.ModuleType, gymnasium.Space, EnvSpec)
+
+
+class _Pickler(pickle.Pickler):
+    """Writes environments attribute by attribute, whatever they say of pickling.
+
+    compared: by value alone, so that equal states are equal bytes.
+    """
+
+    def __init__(self, file: io.BytesIO, way: Copies, env: Env, compared: bool = False) -> None:
+        super().__init__(file, protocol=5)
+        self.way, self.known = way, env.unwrapped.np_random
+        self.physics: list[Any] = []
+        self.compared = self.fast = compared
+
+    def persistent_id(self, x: Any) -> int | None:
+        numbers, parts = self.way.numbers, self.way.parts
+        if isinstance(x, _CONSTANT) or type(x).__name__ == "MjModel":
+            if id(x) not in numbers:
+                numbers[id(x)] = len(parts)
+                parts.append(x)
+        elif type(x).__name__ == "MjData":
+            self.physics += [] if any(x is data for data in self.physics) else [x]
+            return ~next(i for i, data in enumerate(self.physics) if data is x)
+        elif x is self.known:
+            return 0
+        return numbers.get(id(x))
+
+    def reducer_override(self, x: Any) -> Any:
+        if type(x).__name__ in _GENERATORS and x is not self.known:
+            raise OtherGenerator(f"it holds a generator besides np_random, {x!r}")
+        plain = (object.__getstate__, EzPickle.__getstate__)
+        if not isinstance(x, gymnasium.Env) or type(x).__getstate__ not in plain:
+            return NotImplemented
+        if self.compared:
+            return _fill, (type(x), {n: value for n, value in vars(x).items() if n != _ONLY_DRAWN})
+        return object.__new__, (type(x),), vars(x), None, None, _fill
+
+
+def _fill(env: Env, state: dict[str, Any]) -> None:
+    vars(env).update(state)
+
+
+class Copies:
+    """Environments as bytes, MuJoCo's data beside them.
+
+    pristine: the environment as it was handed in. parts: what all copies share, tables, spaces,
+    classes, MuJoCo's model, and the generator, which every step sets before it draws; numbers: of
+    the parts, by their ids. spare: MuJoCo's data of a copy that is played for one step only.
+    """
+
+    in_place = False
+
+    def __init__(self, env: Env) -> None:
+        self.parts: list[Any] = [np.random.default_rng(0)]
+        self.numbers: dict[int, int] = {}
+        self.spare: list[Any] = []
+        self.pristine = self.save(env)
+        self.models = [(x, pickle.dumps(x)) for x in self.parts if type(x).__name__ == "MjModel"]
+
+    def after(self, env: Env, origin: Any, moves: Moves) -> tuple[Any, Moves]:
+        """How to come to the state that was entered: by a copy, once one is needed."""
+        if not moves and any(pickle.dumps(model) != known for model, known in self.models):
+            raise RuntimeError("its reset changes the MuJoCo model, which copies share")
+        return None, ()
+
+    def save(self, env: Env) -> Any:
+        """A state to be given to `load`."""
+        pickler = _Pickler(file := io.BytesIO(), self, env)
+        pickler.dump(env)
+        return file.getvalue(), [*map(copy.copy, pickler.physics)]
+
+    def load(self, saved: Any, briefly: bool = False) -> Env:
+        """An environment in that state; briefly: until the next one that is loaded so."""
+        content, physics = saved
+        if not (briefly and self.spare):
+            physics = [*map(copy.copy, physics)]  # takes as long as several steps
+            self.spare = physics if briefly else self.spare
+        else:
+            for data, known in zip(self.spare, physics, strict=True):
+                sys.modules["mujoco"].mj_copyData(data, known.model, known)
+            physics = self.spare
+        reader = _Reader(io.BytesIO(content))
+        reader.find = lambda i: self.parts[i] if i >= 0 else physics[~i]
+        return reader.load()
+
+    def identity(self, env: Env, origin: Any, moves: Moves) -> Any:
+        """Equal for equal states; None: there is no telling."""
+        pickler = _Pickler(file := io.BytesIO(), self, env, compared=True)
+        try:
+            pickler.dump(env)
+        except RecursionError:  # it holds itself
+            return None
+        return None if pickler.physics else file.getvalue()
+
+
+class _Reader(pickle.Unpickler):
+    find: Callable[[int], Any]
+
+    def persistent_load(self, number: int) -> Any:
+        return self.find(number)
+
+
+class SharingCopies(Copies):
+    """Copies that share large tables. An environment that writes to one is refused."""
+
+    def __init__(self, env: Env) -> None:
+        super().__init__(env)
+        copied = self.load(self.pristine)
+        for name, value in vars(copied.unwrapped).items():
+            if isinstance(value, dict) and len(value) >= _MANY:
+                vars(copied.unwrapped)[name] = _Table.of(value)
+        self.pristine = self.save(copied)
+
+
+class Hooks(Copies):
+    """The environment itself, which `set_state` sets to states, in copies of its wrappers."""
+
+    in_place = True
+
+    def __init__(self, env: Env) -> None:
+        self.parts, self.numbers = [None, env.unwrapped], {id(env.unwrapped): 1}
+        self.pristine, self.env, self.spare = None, env, []
+
+    def after(self, env: Env, origin: Any, moves: Moves) -> tuple[Any, Moves]:
+        return self.save(env), ()
+
+    def save(self, env: Env) -> Any:
+        return super().save(env), self.parts[1].get_state()
+
+    def load(self, saved: Any, briefly: bool = False) -> Env:
+        if saved is None:
+            return self.env
+        self.parts[1].set_state(saved[1])
+        return super().load(saved[0])
+
+    def identity(self, env: Env, origin: Any, moves: Moves) -> Any:
+        wrappers = super().identity(env, origin, moves)
+        return wrappers and wrappers + pickle.dumps(origin[1])
+
+
+class Replays:
+    """New environments, reset as the first one was; its moves are made again."""
+
+    in_place, pristine = False, None
+
+    def __init__(self, env: Env) -> None:
+        self.env = copy.deepcopy(env)
+
+    def after(self, env: Env, origin: Any, moves: Moves) -> tuple[Any, Moves]:
+        return origin, moves
+
+    def save(self, env: Env) -> Any:
+        raise ResetNeeded("snapshot before reset()")
+
+    def load(self, saved: Any, briefly: bool = False) -> Env:
+        env = copy.deepcopy(self.env)
+        if saved is not None:
+            env.reset(seed=saved[0], options=saved[1])
+        return env
+
+    def identity(self, env: Env, origin: Any, moves: Moves) -> Any:
+        return pickle.dumps((origin, moves))
+
+
+def name_of(env: Env) -> str:
+    """What an error calls an environment."""
+    return type(env.unwrapped).__name__
