@@ -185,8 +185,23 @@ def couplings():
         )
 
 
+def decisions():
+    """Queries until it is known which action is better, and what independent runs would need."""
+    for name, jm, policy, state, pair in (
+        ("5x5 gridworld, goal policy", jl.windy_gridworld(5), jl.goal_policy(5), 12, (0, 2)),
+        ("inventory, order up to 6", jl.inventory(), np.clip(6 - np.arange(11), 0, 3), 5, (1, 2)),
+    ):
+        found = jl.compare_actions(jm, state, pair, policy, budget=1_000_000)
+        yield (
+            f"compare_actions, {name}: {found.verdict}",
+            f"{found.num_runs} runs",
+            f"{found.saving * found.num_runs:.0f} runs (independent, estimated)",
+            found.saving,
+        )
+
+
 def main() -> None:
-    exact = [*evaluation(), *projection(), *bounds(), *couplings()]
+    exact = [*evaluation(), *projection(), *bounds(), *couplings(), *decisions()]
     rows = [*simulation(), *exact, *learning(), *collapse()]
     lines = [
         machine("numpy", "numba"),

@@ -15,6 +15,7 @@ from jmdp_lib.bounds import (
     quantile_bounds,
     tail_bounds,
 )
+from jmdp_lib.decisions import Decision, compare_actions
 from jmdp_lib.environments.chain import coupled_reward_chain, example_1, example_2_1, example_2_2
 from jmdp_lib.environments.gridworld import goal_policy, windy_gridworld
 from jmdp_lib.environments.inventory import inventory
@@ -54,6 +55,7 @@ __all__ = [
     "ConvergenceWarning",
     "CoupledEnv",
     "CouplingRange",
+    "Decision",
     "GapErrors",
     "GapSample",
     "IncrementalSolution",
@@ -67,6 +69,7 @@ __all__ = [
     "StepSize",
     "aggregation_features",
     "apply_t2",
+    "compare_actions",
     "contraction_modulus",
     "coupled_reward_chain",
     "coupling_range",

@@ -10,6 +10,10 @@ from numpy.typing import ArrayLike
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 
+_SPREAD = 1e-3  # of values in [0, 1]: their variance before any is known
+_TIGHT = 1000.0  # the sample size at which an asymptotic confidence sequence is tightest
+_SKEW = 0.2  # weight of its allowance for skewed laws
+
 
 @dataclass(frozen=True, eq=False)
 class GapErrors:
@@ -72,6 +76,48 @@ def variance_and_error(x: ArrayLike) -> tuple[float, float]:
     """
     values, one = _one_group(x, 3)
     return mean_and_error(variance_values(values, one)[0])
+
+
+def bernstein_sequence(x: Floats, low: float, high: float, alpha: float) -> tuple[Floats, Floats]:
+    """Ends of a confidence sequence for the mean of values x (T, ...) in [low, high], (T, ...).
+
+    Whatever the law, all T intervals hold at once with probability 1 - alpha: the empirical
+    Bernstein sequence with predictable bets of Waudby-Smith and Ramdas (2024), Theorem 2.
+    """
+    z = (x - low) / (high - low)
+    t = np.arange(1.0, len(z) + 1.0).reshape(-1, *(1,) * (z.ndim - 1))
+    mean = (0.5 + np.cumsum(z, 0)) / (t + 1.0)
+    spread = (_SPREAD + np.cumsum((z - mean) ** 2, 0)) / (t + 1.0)
+    mean, spread = (
+        np.concatenate([np.full_like(z[:1], start), known[:-1]])  # of the values before
+        for start, known in ((0.5, mean), (_SPREAD, spread))
+    )
+    sure = np.log(2.0 / alpha)
+    bets = np.minimum(np.sqrt(2.0 * sure / (spread * t * np.log1p(t))), 0.5)
+    total = np.cumsum(bets, 0)
+    centre = np.cumsum(bets * z, 0) / total
+    radius = (sure + np.cumsum((z - mean) ** 2 * (-np.log1p(-bets) - bets), 0)) / total
+    return low + (high - low) * (centre - radius), low + (high - low) * (centre + radius)
+
+
+def asymptotic_sequence(x: Floats, alpha: float, first: int) -> tuple[Floats, Floats]:
+    """Ends of an asymptotic confidence sequence for the mean of values x (T, ...), (T, ...).
+
+    All intervals from the sample size `first` on hold at once with a probability that tends to
+    1 - alpha as `first` grows (Waudby-Smith et al. 2024, Theorem 2.2); earlier ones are infinite.
+    A term of order 1 / T, as in Bernstein's inequality, makes up for skewed laws in small samples.
+    """
+    t = np.arange(1.0, len(x) + 1.0).reshape(-1, *(1,) * (x.ndim - 1))
+    shifted = x - x[:1]
+    mean = np.cumsum(shifted, 0) / t
+    variance = np.maximum(np.cumsum(shifted**2, 0) / t - mean**2, 0.0)
+    level = -2.0 * np.log(alpha)
+    rate = (level + np.log(level) + 1.0) / _TIGHT * t
+    radius = np.sqrt(variance * (rate + 1.0) / rate * (np.log(rate + 1.0) + level) / t)
+    seen = np.maximum.accumulate(x, 0) - np.minimum.accumulate(x, 0)
+    radius += _SKEW * seen * level / t
+    radius[: first - 1] = np.inf
+    return x[:1] + mean - radius, x[:1] + mean + radius
 
 
 def variance_values(x: Floats, group: Ints) -> Floats:

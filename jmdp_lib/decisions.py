@@ -1,0 +1,232 @@
+"""Which action is best, decided with as few queries as certainty needs.
+
+Branches that start at one state with different actions share a table while they share a state, and
+become one once they share state and action. So the differences of their returns vary little, and
+are known as soon as the branches are one. A confidence sequence around their mean holds at all
+sample sizes at once: one may look after every run and stop when it says enough.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from jmdp_lib import checks
+from jmdp_lib.branches import World, environment_world, play_branches, simulator_world
+from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.machine import progress
+from jmdp_lib.moments import ReadOnly
+from jmdp_lib.statistics import asymptotic_sequence, bernstein_sequence
+
+_TAIL = 1e-3  # share of the largest return that is cut off
+_FIRST = 128  # runs before an asymptotic confidence sequence says anything
+_EARLY = 8  # runs before the first look at one that always holds
+_GROWTH = 1.1  # of the number of runs between two looks
+# Runs that go on after their branches became one, to estimate the saving: how many at most, and
+# which share of the budget they may take.
+_PLAYED_ON, _SHARE = 64, 0.2
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Decision(ReadOnly):
+    """What `compare_actions` found.
+
+    Attributes:
+        actions: the m actions that were asked for.
+        verdict: "better", one action is best by more than the margin; "equivalent", those that
+            remain differ by at most the margin; or "undecided" when the budget ended.
+        best: the best action if the verdict is "better", else None.
+        remaining: the actions that no other was found to be better than.
+        intervals: (m, m, 2), lower and upper end for E[Z(s, actions[i]) - Z(s, actions[j])], what
+            returns lose by being cut off included. All hold at once with probability 1 - alpha.
+        margin: as it was given.
+        num_queries: queries that were made: calls at one state, for one or more actions.
+        num_runs: runs of all branches.
+        saving: how many times as many independent runs would be needed for the same certainty,
+            estimated: (Var Z_a + Var Z_b) / Var(Z_a - Z_b), summed over the pairs of actions.
+        method: which confidence sequence it is, and whether it holds at every sample size.
+        history: (L, 1 + 2 m^2), the number of queries and the intervals at each of L looks.
+    """
+
+    actions: tuple[Any, ...]
+    verdict: str
+    best: Any
+    remaining: tuple[Any, ...]
+    intervals: Floats
+    margin: float
+    num_queries: int
+    num_runs: int
+    saving: float
+    method: str
+    history: Floats
+
+    def __repr__(self) -> str:
+        best = "" if self.best is None else f"best={self.best}, "
+        return (
+            f"Decision({self.verdict!r}, {best}num_queries={self.num_queries:,}, "
+            f"saving={self.saving:.3g}, {self.method})"
+        )
+
+    def plot(self, ax: Any) -> Any:
+        """The intervals of the first action that remains against the others, by queries."""
+        size = len(self.actions)
+        first = self.actions.index(self.remaining[0])
+        queries, bands = self.history[:, 0], self.history[:, 1:].reshape(-1, size, size, 2)
+        for other in (i for i in range(size) if i != first):
+            low, high = bands[:, first, other].T
+            label = f"action {self.actions[first]} minus {self.actions[other]}"
+            ax.fill_between(queries, low, high, alpha=0.4, step="post", label=label)
+        for edge in {self.margin, -self.margin}:
+            ax.axhline(edge, color="0.3", lw=0.8, ls=":")
+        ax.set(xlabel="queries", ylabel="mean gap")
+        ax.legend()
+        return ax
+
+
+def compare_actions(
+    env: Any,
+    state: Any,
+    actions: Sequence[Any],
+    policy: Any,
+    alpha: float = 0.05,
+    margin: float = 0.0,
+    budget: int = 100_000,
+    seed: int | np.random.SeedSequence = 0,
+    reward_range: tuple[float, float] | None = None,
+    gamma: float | None = None,
+    horizon: int | None = None,
+) -> Decision:
+    """Find the best of two or more actions of a state, all followed by one policy.
+
+    env: a JMDP or another simulator with `query(state, actions, rng)`; or a `CoupledEnv` or
+        `CoupledAtari`.
+    state: of a simulator its number; of an environment a snapshot, or None for where it stands.
+    policy: (S, A) for a simulator; policy(observation) -> (A,) for an environment.
+    alpha: probability with which any of the intervals may fail.
+    margin: differences up to it do not matter. Without one no actions are ever equivalent.
+    budget: queries that may be made.
+    reward_range: (lo, hi) that holds all rewards. The intervals then hold at every sample size
+        (Waudby-Smith and Ramdas 2024, empirical Bernstein). Without it, they hold for large samples
+        only (Waudby-Smith et al. 2024, asymptotic), and nothing is decided before 128 runs.
+    gamma: for an environment; a simulator has its own.
+    horizon: steps of a run; unless given, so many that a thousandth of a return can be missing.
+
+    An action that another one beats is not played any further. If the simulator fails on the way,
+    the error carries what is known so far as its attribute `result`.
+    """
+    alpha, margin = checks.real("alpha", alpha, "(0, 1)"), checks.real("margin", margin, "[0, inf)")
+    budget, rng = checks.at_least("budget", budget, 1), checks.generator(seed)
+    if (
+        reward_range is not None
+        and np.diff(checks.floats("reward_range", reward_range, end=2)) <= 0
+    ):
+        raise ValueError(f"reward_range must be (lo, hi) with lo < hi, got {reward_range}")
+    if hasattr(env, "restore"):
+        gamma = checks.discount(math.nan if gamma is None else gamma)
+        world = environment_world(env, state, actions, policy, gamma, rng)
+    else:
+        world = simulator_world(env, state, actions, policy, rng)
+    if horizon is None:
+        horizon = math.ceil(math.log(_TAIL) / math.log(world.gamma)) if world.gamma > 0.0 else 1
+    horizon = checks.at_least("horizon", horizon, 1)
+    runs = _Runs(world, tuple(actions), horizon, reward_range, alpha, margin)
+    if len(actions) < 2 or budget < runs.longest:
+        raise ValueError(
+            f"two actions or more, and a budget of {runs.longest} queries, which one run may take, "
+            f"are needed; got actions {list(actions)} and budget {budget}"
+        )
+    look = _FIRST if reward_range is None else _EARLY
+    with progress(budget, "compare_actions", "query") as bar:
+        try:
+            while runs.verdict == "undecided" and runs.queries + runs.longest <= budget:
+                runs.play(len(runs.returns) < _PLAYED_ON and runs.queries < _SHARE * budget)
+                bar.update(runs.queries - bar.n)
+                if len(runs.returns) >= look or runs.queries + runs.longest > budget:
+                    runs.look()
+                    look = math.ceil(_GROWTH * look)
+        except Exception as error:
+            error.result = runs.decision()  # type: ignore[attr-defined]
+            raise
+    return runs.decision()
+
+
+class _Runs:
+    """The runs so far, and what they say."""
+
+    def __init__(
+        self, world: World, actions: tuple[Any, ...], horizon: int,
+        reward_range: tuple[float, float] | None, alpha: float, margin: float,
+    ) -> None:  # fmt: skip
+        self.world, self.actions, self.horizon = world, actions, horizon
+        self.reward_range, self.alpha, self.margin = reward_range, alpha, margin
+        self.active, self.verdict, self.queries = list(range(len(actions))), "undecided", 0
+        self.returns, self.labels = list[Floats](), list[Ints]()  # of the active actions
+        self.complete, self.history = list[Floats](), list[Floats]()
+        self.rewards = [*(reward_range or ()), *([0.0] if world.ends else [])]
+        self.intervals = np.full((len(actions), len(actions), 2), [-math.inf, math.inf])
+        self.intervals[self.active, self.active] = 0.0
+
+    @property
+    def longest(self) -> int:
+        """Queries that a run may need."""
+        return 1 + (self.horizon - 1) * len(self.active)
+
+    def play(self, play_on: bool) -> None:
+        """One run of all active actions."""
+        limits = self.reward_range or (-math.inf, math.inf)
+        chosen = [self.actions[i] for i in self.active]
+        run = play_branches(self.world, chosen, self.horizon, limits, play_on)
+        self.queries += run.queries
+        self.returns.append(run.returns)
+        self.labels.append(run.labels)
+        if play_on and len(chosen) == len(self.actions):
+            self.complete.append(run.returns)
+        self.rewards = [min(*self.rewards, *run.extremes), max(*self.rewards, *run.extremes)]
+
+    def look(self) -> None:
+        """Work out the intervals, drop the actions that are beaten, and give a verdict."""
+        returns, labels = np.array(self.returns), np.array(self.labels)
+        reach = (self.rewards[1] - self.rewards[0]) / (1.0 - self.world.gamma)
+        rest = reach * self.world.gamma**self.horizon
+        alpha = self.alpha / math.comb(len(self.actions), 2)
+        for i, j in combinations(range(len(self.active)), 2):
+            gap, cut = returns[:, i] - returns[:, j], rest * (labels[:, i] != labels[:, j])
+            both = np.stack([gap - cut, gap + cut], axis=1)
+            if self.reward_range is None:
+                below, above = asymptotic_sequence(both, alpha, _FIRST)
+            else:
+                below, above = bernstein_sequence(both, -reach, reach, alpha)
+            ends, a, b = (below[:, 0].max(), above[:, 1].min()), self.active[i], self.active[j]
+            self.intervals[a, b], self.intervals[b, a] = ends, (-ends[1], -ends[0])
+        self.history.append(np.append(self.queries, self.intervals))
+        lows = self.intervals[np.ix_(self.active, self.active)][..., 0]
+        kept = np.flatnonzero(lows.max(0) <= self.margin)
+        if 0 < kept.size < len(self.active):
+            self.active = [self.active[k] for k in kept]
+            self.returns, self.labels = list(returns[:, kept]), list(labels[:, kept])
+        if len(self.active) == 1:
+            self.verdict = "better"
+        elif self.margin > 0.0 and lows[np.ix_(kept, kept)].min(initial=0.0) >= -self.margin:
+            self.verdict = "equivalent"
+
+    def decision(self) -> Decision:
+        """What is known so far."""
+        remaining, size = tuple(self.actions[i] for i in self.active), len(self.actions)
+        best = remaining[0] if self.verdict == "better" else None
+        known = np.array(self.complete or [np.full(size, np.nan)])
+        alone = known.var(0).sum()
+        gaps = max(size * alone - known.sum(1).var(), 0.0)  # Var(Z_a - Z_b) over all pairs
+        with np.errstate(divide="ignore", invalid="ignore"):
+            saving = float(np.divide((size - 1) * alone, gaps))
+        bounded = "empirical Bernstein confidence sequence, valid at every sample size"
+        method = bounded if self.reward_range else "asymptotic confidence sequence"
+        looks = np.array(self.history).reshape(-1, 1 + 2 * size**2)
+        return Decision(
+            self.actions, self.verdict, best, remaining, self.intervals, self.margin, self.queries,
+            len(self.returns), saving, method, looks,
+        )  # fmt: skip

@@ -1,0 +1,229 @@
+"""Which action is best: right decisions, honest intervals, few false ones, clear errors."""
+
+from __future__ import annotations
+
+import gymnasium
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+import jmdp_lib as jl
+from jmdp_lib.atari import CoupledAtari
+from jmdp_lib.statistics import asymptotic_sequence, bernstein_sequence
+
+
+class Plain:
+    """A JMDP behind the four names that a simulator has."""
+
+    def __init__(self, jm):
+        self.num_states, self.num_actions, self.gamma = jm.num_states, jm.num_actions, jm.gamma
+        self.query = jm.query
+
+
+def bandit(means, gamma=0.0):
+    """One state; every action pays 1 with its probability, under one shared uniform draw."""
+    cuts = np.sort(np.unique([0.0, 1.0, *means]))
+    middle = (cuts[1:] + cuts[:-1]) / 2
+    rewards = (middle[:, None] < np.array(means)).astype(float)
+    return jl.JMDP([np.diff(cuts)], [rewards], np.zeros((1, *rewards.shape), int), gamma)
+
+
+@pytest.mark.parametrize("reward_range", [None, (0.0, 1.0)])
+def test_the_better_action_is_found_and_the_interval_holds(reward_range):
+    jm, policy = jl.windy_gridworld(3, gamma=0.8), jl.goal_policy(3)
+    exact = jl.jipe2(jm, policy).moments
+    found = jl.compare_actions(jm, 3, [1, 2], policy, reward_range=reward_range, budget=40_000)
+    assert (found.verdict, found.best, found.remaining) == ("better", 1, (1,))
+    low, high = found.intervals[0, 1]
+    assert 0.0 < low <= exact.gap_mean[3, 1, 2] <= high
+    np.testing.assert_allclose(found.intervals[1, 0], [-high, -low])
+    assert found.num_queries <= 40_000
+    assert ("asymptotic" in found.method) == (reward_range is None)
+    own = exact.variance[3, 1] + exact.variance[3, 2]
+    assert found.saving == pytest.approx(own / exact.gap_variance[3, 1, 2], rel=0.5)
+    assert found.plot(plt.figure().add_subplot()).get_xlabel() == "queries"
+    plt.close("all")
+
+
+def test_a_simulator_of_ones_own_and_the_jmdp_decide_alike():
+    jm = jl.inventory()
+    policy = jl.uniform_policy(jm)
+    first, second = (
+        jl.compare_actions(env, 3, [0, 1], policy, budget=5_000, seed=4, horizon=30)
+        for env in (jm, Plain(jm))
+    )
+    np.testing.assert_array_equal(first.history, second.history)
+    assert first.num_queries == second.num_queries
+    assert repr(first) == repr(second)
+
+
+def test_several_actions_are_eliminated():
+    jm = bandit([0.2, 0.8, 0.5, 0.75])
+    found = jl.compare_actions(jm, 0, [0, 1, 2, 3], [0], budget=20_000, reward_range=(0, 1))
+    assert (found.verdict, found.best) == ("better", 1)
+    gaps = np.subtract.outer([0.2, 0.8, 0.5, 0.75], [0.2, 0.8, 0.5, 0.75])
+    assert np.all((found.intervals[..., 0] <= gaps) & (gaps <= found.intervals[..., 1]))
+    widths = np.diff(found.intervals)[..., 0]
+    assert widths[0, 2] > 2.0 * widths[1, 3]  # those that were beaten were not played on
+    assert found.saving > 1.5
+
+
+def test_equivalent_within_a_margin_and_undecided_without():
+    jm = bandit([0.5, 0.51])
+    asked = {"policy": [0], "budget": 8_000, "reward_range": (0.0, 1.0)}
+    near = jl.compare_actions(jm, 0, [0, 1], margin=0.1, **asked)
+    assert (near.verdict, near.best, near.remaining) == ("equivalent", None, (0, 1))
+    assert near.num_queries < 8_000
+    never = jl.compare_actions(bandit([0.5, 0.5]), 0, [0, 1], **asked)
+    assert (never.verdict, never.best, never.num_queries) == ("undecided", None, 8_000)
+
+
+def test_what_is_cut_off_is_in_the_interval():
+    """Action 1 earns nothing at once and 1 for ever after: one step shows the wrong sign."""
+    jm = jl.JMDP(np.ones((2, 1)), [[[0.5, 0.0]], [[1.0, 1.0]]], [[[0, 1]], [[1, 1]]], 0.9)
+    short = jl.compare_actions(jm, 0, [0, 1], [0, 0], horizon=1, budget=2_000, reward_range=(0, 1))
+    gap = jl.jipe2(jm, [0, 0]).moments.gap_mean[0, 0, 1]
+    assert short.verdict == "undecided"
+    assert short.intervals[0, 1, 0] <= gap <= short.intervals[0, 1, 1]
+    long = jl.compare_actions(jm, 0, [0, 1], [0, 0], budget=20_000, reward_range=(0, 1))
+    assert (long.best, long.verdict) == (1, "better")
+
+
+def test_branches_that_became_one_cost_no_more_queries():
+    jm = bandit([0.5, 0.7], gamma=0.9)  # both return to the only state and play alike from there
+    found = jl.compare_actions(jm, 0, [0, 1], [0], budget=4_000)
+    assert found.best == 1
+    horizon = np.ceil(np.log(1e-3) / np.log(0.9))
+    played_on = np.ceil(800 / horizon)
+    assert found.num_queries == played_on * horizon + (found.num_runs - played_on)
+
+
+@pytest.mark.parametrize("reward_range", [None, (0.0, 1.0)])
+def test_false_decisions_over_two_thousand_runs(reward_range):
+    """Equal means, alpha 0.05; the actions win under opposite draws, where gaps vary most."""
+    rewards, stay = np.array([[[1.0, 0.0], [0.0, 1.0]]]), np.zeros((1, 2, 2), int)
+    jm = jl.JMDP([[0.5, 0.5]], rewards, stay, 0.0)
+    rng = np.random.default_rng(0)
+    gaps = rng.choice([-1.0, 1.0], size=(600, 2_000))  # what the runs of this model return
+    if reward_range is None:
+        low, high = asymptotic_sequence(gaps, 0.05, first=128)
+    else:
+        low, high = bernstein_sequence(gaps, -1.0, 1.0, 0.05)
+    false = np.any((low > 0.0) | (high < 0.0), axis=0)
+    assert false.mean() <= 0.05
+    few = [
+        jl.compare_actions(jm, 0, [0, 1], [0], budget=250, seed=seed, reward_range=reward_range)
+        for seed in range(30)
+    ]
+    assert sum(x.verdict == "better" for x in few) <= 5  # P(more of 30 | 5 %) = 0.3 %
+
+
+@pytest.mark.parametrize("law", ["skewed", "rare", "wide"])
+def test_confidence_sequences_hold_at_all_sample_sizes(law):
+    rng = np.random.default_rng(1)
+    shape = (600, 2_000)
+    x, mean = {
+        "skewed": (rng.exponential(size=shape).clip(max=8.0), 1.0 - np.exp(-8.0)),
+        "rare": ((rng.random(shape) < 0.1) * 8.0, 0.8),
+        "wide": (rng.choice([0.0, 8.0], size=shape), 4.0),
+    }[law]
+    for low, high in (bernstein_sequence(x, 0.0, 8.0, 0.05), asymptotic_sequence(x, 0.05, 128)):
+        assert np.any((low > mean) | (high < mean), axis=0).mean() <= 0.05
+        assert np.mean(high[-1] - low[-1]) < 1.5
+
+
+class Walk(gymnasium.Env):
+    """Ten cells, shared wind; action 1 walks right, where the reward is."""
+
+    observation_space = gymnasium.spaces.Discrete(10)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.cell = 6
+        return self.cell, {}
+
+    def step(self, action):
+        wind = self.np_random.integers(-1, 2)
+        self.cell = int(np.clip(self.cell + (2 * action - 1) + wind, 0, 9))
+        return self.cell, self.cell / 9.0, self.cell == 0, False, {}
+
+
+def test_an_environment_that_can_be_copied():
+    env = jl.CoupledEnv(Walk(), seed=0)
+    env.reset(seed=0)
+
+    def policy(observation):
+        return [0.5, 0.5]
+
+    asked = {"gamma": 0.5, "budget": 2_000, "horizon": 4, "margin": 0.02}
+    env.step(1)
+    here = env.snapshot()
+    found = jl.compare_actions(env, None, [0, 1], policy, **asked)
+    assert (found.verdict, found.best) == ("better", 1)
+    again = jl.compare_actions(env, here, [0, 1], policy, **asked)
+    np.testing.assert_array_equal(found.history, again.history)
+    with pytest.raises(ValueError, match="gamma"):
+        jl.compare_actions(env, None, [0, 1], policy)
+    with pytest.raises(ValueError, match=r"policy\(observation\)"):
+        jl.compare_actions(env, None, [0, 1], lambda seen: [0.5, 0.6], **asked)
+
+
+def test_a_game():
+    env = CoupledAtari("Breakout", seed=0)
+    env.reset(seed=0)
+    asked = {"gamma": 0.5, "budget": 60, "horizon": 4, "reward_range": (-1.0, 1.0)}
+    found = jl.compare_actions(env, None, [0, 2], lambda seen: np.full(4, 0.25), **asked)
+    assert found.verdict == "undecided"
+    assert 60 - 7 < found.num_queries <= 60
+    assert np.isfinite(found.intervals).all()
+
+
+def test_a_failure_keeps_the_results_so_far():
+    jm = bandit([0.5, 0.5])
+
+    class Failing(Plain):
+        calls = 0
+
+        def query(self, state, actions, rng):
+            self.calls += 1
+            rewards, states = jm.query(state, actions, rng)
+            if self.calls > 600:
+                return (rewards * 7.0, states) if self.kind == "reward" else (rewards[:1], states)
+            return rewards, states
+
+        def __init__(self, kind):
+            super().__init__(jm)
+            del self.query
+            self.kind = kind
+
+    for kind, message in (("reward", "reward 7.0 of action 0 in state 0"), ("length", "state 0")):
+        with pytest.raises(ValueError, match=message) as caught:
+            jl.compare_actions(Failing(kind), 0, [0, 1], [0], reward_range=(0, 1))
+        result = caught.value.result
+        assert result.verdict == "undecided"
+        assert 500 < result.num_runs < 600
+        assert np.isfinite(result.intervals).all()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"budget": 0}, "budget must be at least 1"),
+        ({"budget": 2, "horizon": 2}, "a budget of 3 queries"),
+        ({"alpha": 0.0}, r"alpha must lie in \(0, 1\)"),
+        ({"alpha": 1.0}, r"alpha must lie in \(0, 1\)"),
+        ({"margin": -1.0}, "margin"),
+        ({"actions": [0]}, "two actions or more"),
+        ({"actions": [0, 0]}, "all distinct"),
+        ({"actions": [0, 5]}, "action 5 is out of range"),
+        ({"state": 3}, "state 3 is out of range"),
+        ({"reward_range": (1, 0)}, "lo < hi"),
+        ({"reward_range": (2, 3)}, "is not in reward_range"),
+        ({"env": "a game"}, "is no simulator"),
+    ],
+)
+def test_bad_input_is_named(changed, message):
+    asked = {"env": bandit([0.2, 0.5]), "state": 0, "actions": [0, 1], "policy": [0]} | changed
+    with pytest.raises((ValueError, IndexError), match=message):
+        jl.compare_actions(**asked)
