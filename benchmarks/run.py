@@ -189,7 +189,7 @@ def decisions():
     """Queries until it is known which action is better, and what independent runs would need."""
     for name, jm, policy, state, pair in (
         ("5x5 gridworld, goal policy", jl.windy_gridworld(5), jl.goal_policy(5), 12, (0, 2)),
-        ("inventory, order up to 6", jl.inventory(), np.clip(6 - np.arange(11), 0, 3), 5, (1, 2)),
+        ("inventory, order up to 6", jl.inventory(), np.clip(6 - np.arange(11), 0, 5), 5, (0, 4)),
     ):
         found = jl.compare_actions(jm, state, pair, policy, budget=1_000_000)
         yield (

@@ -20,7 +20,7 @@ from jmdp_lib.simulators import check_policy, checked_query
 
 
 class World(NamedTuple):
-    """Where branches move. A place is a state's number, or a snapshot with its observation.
+    """Where branches move. A place is a state's number, or a snapshot.
 
     ask(place, actions): [(reward, next place, whether the episode ended)] under one fresh table.
     choose(place): an action of the policy. key(place): equal for equal states. ends: whether
@@ -81,19 +81,18 @@ def environment_world(
     clones = {"clones": True} if hasattr(start, "identity") else {}
 
     def ask(place: Any, asked: list[int]) -> list[tuple[float, Any, bool]]:
-        env.restore(place[0])
+        env.restore(place)
         env.redraw()
-        found = env.query(asked, **clones)
-        return [(x.reward, (x.snapshot, x.observation), x.terminated or x.truncated) for x in found]
+        return [(x.reward, x.snapshot, x.snapshot.over) for x in env.query(asked, **clones)]
 
     def choose(place: Any) -> int:
-        probs = checks.distributions("policy(observation)", policy(place[1]), action=size)
+        probs = checks.distributions("policy(observation)", policy(place.observation), action=size)
         return int(rng.choice(size, p=probs))
 
     def key(place: Any) -> Hashable:
-        return place[0].identity if clones else id(place[0])
+        return place.identity if clones else id(place)
 
-    return World((start, None), checks.discount(gamma), ask, choose, key, True)
+    return World(start, checks.discount(gamma), ask, choose, key, True)
 
 
 def play_branches(
