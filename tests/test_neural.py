@@ -334,9 +334,7 @@ def test_equal_tables_of_a_state_become_one():
 
 def test_bad_tables_are_named():
     jm = jl.windy_gridworld(2)
-    with pytest.raises(
-        ValueError, match=r"observations must have shape \(num_states, D\) = \(4,\)"
-    ):
+    with pytest.raises(ValueError, match=r"observations must have shape \(state = 4, byte\)"):
         tables_of(jm, np.zeros((3, 1), dtype=np.uint8))
     tables = tables_of(jm, observed(jm), num_pairs=3)
     for name, place, value, message in (
@@ -361,5 +359,5 @@ def test_bad_tables_are_named():
         replace(tables, rewards=tables.rewards[..., None])
     with pytest.raises(ValueError, match="next_ids must have shape"):
         replace(tables, next_ids=tables.next_ids[:, :2])
-    with pytest.raises(ValueError, match=r"loadings must have shape \(num_actions,\) = \(4,\)"):
+    with pytest.raises(ValueError, match=r"loadings must have shape \(action = 4\)"):
         Network.of(tables, Config(loadings=(1.0, 2.0)))

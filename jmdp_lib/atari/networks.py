@@ -177,8 +177,8 @@ class Network:
     ) -> None:  # fmt: skip
         self.config, self.sizes, self.rewards = config, sizes, rewards
         self.num_actions, (mean, variance) = sizes[0], rewards
-        loadings = np.array(config.loadings or (1.0,) * self.num_actions)
-        checks.same_shape("loadings", loadings.shape, sizes[:1], "(num_actions,)")
+        given = config.loadings or (1.0,) * self.num_actions
+        loadings = checks.floats("loadings", given, action=self.num_actions)
         gamma = np.array([gamma for gamma, _ in config.members])
         local = np.array([kind != "gram" for _, kind in config.members], dtype=float)
         spread = variance + 1e-6  # rewards may all be equal

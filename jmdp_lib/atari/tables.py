@@ -150,8 +150,8 @@ def tables_of(jm: JMDP, observations: ArrayLike, num_pairs: int = 0, seed: int =
     of one table, then up to four steps with uniform independent actions until the branches meet;
     about `num_pairs` of them. No state ends: absorbing ones go on.
     """
-    seen: Bytes = np.asarray(observations)
-    checks.same_shape("observations", seen.shape[:1], (jm.num_states,), "(num_states, D)")
+    sizes: dict[str, int | None] = {"state": jm.num_states, "byte": None}
+    seen = checks.integers("observations", observations, below=256, **sizes).astype(np.uint8)
     count = jm.probs.size
     return Tables(
         num_actions=jm.num_actions,

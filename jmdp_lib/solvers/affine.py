@@ -18,7 +18,6 @@ from typing import Any, Protocol
 import numpy as np
 from numba import prange
 from scipy import sparse
-from scipy.sparse.linalg import splu
 
 from jmdp_lib.checks import Floats
 from jmdp_lib.machine import hot, progress, threaded
@@ -27,7 +26,6 @@ from jmdp_lib.operators.reachable import successors_first
 VECTORS = 6  # of the size of x, that BiCGSTAB holds
 _CYCLE, _CYCLES = 100, 100  # steps of a cycle, and cycles, at most
 _CHUNK = 1 << 14  # terms that one thread sums
-_DIRECT = 1000  # up to so many states a chain is solved by factorisation
 
 
 class Affine(Protocol):
@@ -224,13 +222,8 @@ class Chain:
 
     def solution(self, target: float) -> Floats:
         """x with max |source + discount * P x - x| <= target, or as near as rounding lets it be."""
-        size = self.source.size
-        start = None
-        if size <= _DIRECT:
-            matrix = sparse.eye_array(size, format="csc") - self.discount * self.kernel.tocsc()
-            start = splu(matrix).solve(self.source)
         # A sweep's step bounds the residual only up to this factor.
-        return solve(self, target * (1.0 - self.discount), self.discount, start=start)[0]
+        return solve(self, target * (1.0 - self.discount), self.discount)[0]
 
 
 @hot

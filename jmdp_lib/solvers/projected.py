@@ -38,16 +38,9 @@ from jmdp_lib.machine import gibibytes, require
 from jmdp_lib.model import JMDP, require_tables
 from jmdp_lib.moments import Held, Moments
 from jmdp_lib.operators.pairs import PairOperator, pair_step, policy_average
+from jmdp_lib.solvers import projection
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution, iterate
-from jmdp_lib.solvers.projection import (
-    CONES,
-    Projection,
-    checked_features,
-    solve_in_cone,
-    symmetric_matrix,
-    to_matrix,
-    to_vector,
-)
+from jmdp_lib.solvers.projection import CONES, Projection
 
 WEIGHTS = ("occupancy", "stationary", "product")
 _LARGE = 2**29  # a problem of more bytes is announced by a warning
@@ -133,7 +126,7 @@ def projected_jipe2(
     allowed = checks.positive("tol", tol) * jm.reward_bound
     checks.one_of("weights", weights, WEIGHTS)
     checks.one_of("cone", cone, CONES)
-    phi = checked_features(features, matrix.shape)
+    phi = projection.checked_features(features, matrix.shape)
     _say_size(jm, *phi.shape)
     law = (stationary_pairs if weights == "stationary" else occupancy)(jm, matrix)
     pairs = law.reshape(matrix.size, matrix.size)
@@ -238,7 +231,7 @@ class ProjectionStep:
 
     def distance(self, new: Parameters, old: Parameters) -> float:
         """The weighted norm of a difference of parameters."""
-        change = to_vector(new[1] - old[1])
+        change = projection.to_vector(new[1] - old[1])
         second = np.sqrt(max(float(change @ self.pi.normal @ change), 0.0))
         return float(max(np.linalg.norm(new[0] - old[0]), self.beta * second))
 
@@ -250,11 +243,11 @@ class ProjectionStep:
         theta: Floats = linalg.solve(slope, pi.mean_side(constant))
         right = pi.second_side(self.targets((theta, nothing))[1])
         linear = pi.normal - self.second_slope()
-        free = to_matrix(linalg.lstsq(linear, right, cond=1e-12)[0])
+        free = projection.to_matrix(linalg.lstsq(linear, right, cond=1e-12)[0])
         floor = pi.floor(theta)
         if pi.cone == "none" or linalg.eigvalsh(free - floor)[0] >= 0.0:
             return theta, free
-        return theta, solve_in_cone(linear, right, floor, free)
+        return theta, projection.solve_in_cone(linear, right, floor, free)
 
     def mean_slope(self) -> Floats:
         """(d, d) psi' diag(nu) gamma P psi."""
@@ -282,7 +275,7 @@ class ProjectionStep:
         right = value[x[table, a]][:, :, None] * value[x[table, b]][:, None, :]
         right[a == b] = square[x[table, a][a == b]]  # one branch
         four += np.tensordot(left, right, (0, 0))
-        return jm.gamma**2 * symmetric_matrix(four)
+        return jm.gamma**2 * projection.symmetric_matrix(four)
 
 
 def start_law(jm: JMDP) -> Floats:
