@@ -79,12 +79,12 @@ def draw(package: Path) -> Figure:
     floor, *rows = layers(rooms)
     arrows = direct({room: used - set(floor) for room, used in rooms.items() if room not in floor})
     figures.style()
-    fig, ax = plt.subplots(figsize=(7.5, 0.85 * len(rows) + 0.5), dpi=200)
+    fig, ax = plt.subplots(figsize=(7.5, 1.05 * len(rows) + 0.5), dpi=200)
     box = {"boxstyle": "round,pad=0.4", "fc": "white", "ec": "0.4"}
     drawn = {}
     for room, place in places(rows, arrows).items():
         files = sorted(path.stem for path in (package / room).glob("[a-z]*.py"))
-        text = "\n".join([rf"$\bf{{{room}}}$".replace("_", r"\_"), *wrap(", ".join(files), 36)])
+        text = "\n".join([rf"$\bf{{{room}}}$".replace("_", r"\_"), *wrap(", ".join(files), 26)])
         look = {**box, "fc": "#D6E6F2"} if files else box
         drawn[room] = ax.text(*place, text, ha="center", va="center", fontsize=7, bbox=look)
     ax.text(0.5, -0.8, "  ".join(floor), ha="center", va="center", fontsize=7, bbox=box)

@@ -2,8 +2,9 @@
 
 Model: `JMDP`, the environments, the policies. Operators: `apply_t2`, `sample_t2`. Solvers:
 `jipe2`, `jipe`, `incremental_jipe2`, `projected_jipe2`. Results: `Solution` and its `Moments`.
-To check any of them: `simulate_pairs`, `sample_gaps`. Simulators: your own `Simulator`,
-`CoupledEnv`, and `jmdp_lib.atari`, which, like `jmdp_lib.figures`, is imported on its own.
+The whole law of a gap: `gap_law`. To check any of them: `simulate_pairs`, `sample_gaps`,
+`simulate_gap_law`. Simulators: your own `Simulator`, `CoupledEnv`, and `jmdp_lib.atari`, which,
+like `jmdp_lib.figures`, is imported on its own.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -21,15 +22,17 @@ from jmdp_lib.environments.gridworld import goal_policy, windy_gridworld
 from jmdp_lib.environments.inventory import inventory
 from jmdp_lib.environments.queues import two_queues
 from jmdp_lib.environments.toy_text import from_gymnasium
+from jmdp_lib.laws import GapLaw
 from jmdp_lib.machine import extra
 from jmdp_lib.model import JMDP, epsilon_mixture, uniform_policy
 from jmdp_lib.moments import Moments, contraction_modulus, norm_weight
-from jmdp_lib.montecarlo import GapSample, sample_gaps, simulate_pairs
+from jmdp_lib.montecarlo import GapSample, sample_gaps, simulate_gap_law, simulate_pairs
 from jmdp_lib.operators.backups import sample_t2
 from jmdp_lib.operators.literal import apply_t2
 from jmdp_lib.simulators import Outcome, Simulator
 from jmdp_lib.solvers.coupling_range import CouplingRange, coupling_range
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution
+from jmdp_lib.solvers.gap_law import gap_law
 from jmdp_lib.solvers.incremental import IncrementalSolution, StepSize, incremental_jipe2
 from jmdp_lib.solvers.incremental_n import incremental_jipe
 from jmdp_lib.solvers.jipe_n import jipe
@@ -57,6 +60,7 @@ __all__ = [
     "CouplingRange",
     "Decision",
     "GapErrors",
+    "GapLaw",
     "GapSample",
     "IncrementalSolution",
     "MomentBounds",
@@ -79,6 +83,7 @@ __all__ = [
     "example_2_1",
     "example_2_2",
     "from_gymnasium",
+    "gap_law",
     "goal_policy",
     "incremental_jipe",
     "incremental_jipe2",
@@ -96,6 +101,7 @@ __all__ = [
     "resample_gaps",
     "sample_gaps",
     "sample_t2",
+    "simulate_gap_law",
     "simulate_pairs",
     "tabular_features",
     "tail_bounds",

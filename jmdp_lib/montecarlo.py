@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.laws import GapLaw
 from jmdp_lib.model import JMDP
 from jmdp_lib.operators.backups import alias_tables, cells, cumulative, pick, pick_cell
 from jmdp_lib.operators.literal import checked_coupling
@@ -125,6 +126,32 @@ def sample_gaps(
         rows.append((*mean_and_error(gap), *variance_and_error(gap), lost, tied, won))
     *found, below, zero, above = np.array(rows).reshape(-1, 7).T
     return GapSample(*found, num_pairs=num_pairs, gaps=asked, below=below, zero=zero, above=above)
+
+
+def simulate_gap_law(
+    jm: JMDP,
+    policy: ArrayLike,
+    queries: ArrayLike,
+    num_pairs: int,
+    seed: int | np.random.SeedSequence = 0,
+    alpha: float = 0.05,
+    truncation: float = 1e-6,
+    coupling: str = "joint",
+) -> list[GapLaw]:
+    """`gap_law` from `num_pairs` recursive pairs for each query, for models too large for it.
+
+    Each law is a band of Dvoretzky, Kiefer, Wolfowitz and Massart: with probability 1 - alpha all
+    its brackets hold at once. A gap of at most 2 * truncation counts as a tie. `GapLaw.from_sample`
+    makes the same from gaps that you have played in a simulator of your own.
+    """
+    columns = {"(state, action, other action)": 3}
+    limit = float(np.ptp(jm.rewards)) / (1.0 - jm.gamma)
+    laws = []
+    for s, a, b in checks.integers("queries", queries, "query", **columns).tolist():
+        own = checks.seed_sequence(seed, s, a, b)
+        x, y = simulate_pairs(jm, policy, s, (a, b), num_pairs, own, None, truncation, coupling).T
+        laws.append(GapLaw.from_sample((s, a, b), x - y, alpha, 2.0 * truncation, limit))
+    return laws
 
 
 def _lone_branch_law(jm: JMDP, policy: Floats) -> tuple[Ints, Floats, Floats, Ints]:

@@ -100,3 +100,33 @@ def sobel_variance(jm, policy):
                 source[i] += p * policy[n[a], b] * (target - value[i]) ** 2
     variance = np.linalg.solve(np.eye(size) - jm.gamma**2 * chain, source)
     return variance.reshape(jm.num_states, jm.num_actions)
+
+
+def gap_paths(jm, policy, query, coupling, depth, digits=3):
+    """All paths of two branches from query (s, a, b): their gaps (N,), the probabilities (N,), and
+    how far each gap is from its limit at most, (N,). Gaps are rounded, so that fewer differ."""
+    s, a, b = query
+    left = jm.gamma**depth * np.ptp(jm.rewards) / (1 - jm.gamma)
+    nodes, merged = {(s, s): (np.zeros(1), np.ones(1))}, []
+    for step in range(depth):
+        new = {}
+        for (x, y), (gaps, probs) in nodes.items():
+            for c, e in product(range(jm.num_actions), repeat=2):
+                weight = policy[x, c] * policy[y, e] if step else float((c, e) == (a, b))
+                if weight and step and x == y and c == e:
+                    merged.append((gaps, weight * probs))
+                    continue
+                one = coupling == "common" or (coupling == "joint" and x == y)
+                pairs = (zip if one else product)(tables_of(jm, x), tables_of(jm, y))
+                for (p, r, n), (q, r_, n_) in pairs if weight else ():
+                    gap = gaps + jm.gamma**step * (r[c] - r_[e])
+                    chance = weight * p * (1 if one else q) * probs
+                    new.setdefault((int(n[c]), int(n_[e])), []).append((gap, chance))
+        nodes = {}
+        for pair, parts in new.items():
+            gaps, probs = (np.concatenate(part) for part in zip(*parts, strict=True))
+            gaps, where = np.unique(np.round(gaps, digits), return_inverse=True)
+            nodes[pair] = gaps, np.bincount(where, probs)
+    ends = [*((g, p, 0.0) for g, p in merged), *((g, p, left) for g, p in nodes.values())]
+    parts = [(g, p, np.full(g.size, rest + depth * 0.1**digits)) for g, p, rest in ends]
+    return tuple(np.concatenate(part) for part in zip(*parts, strict=True))

@@ -148,13 +148,13 @@ class CollapsedT2:
         shared = self.coupling == "common" or (self.coupling == "joint" and others is None)
         others = states if others is None else others
         if shared:
-            starts, query, within = _ragged(np.diff(jm.starts)[states])
+            starts, query, within = ragged(np.diff(jm.starts)[states])
             here, there = (jm.starts[s][query] + within for s in (states, others))
             first, second = jm.next_states[here, a[query]], jm.next_states[there, b[query]]
             return PairLaw(starts, first, second, jm.probs[here], (here, there))
         left, right = states * jm.num_actions + a, others * jm.num_actions + b
         widths = np.diff(rows.indptr)[right]
-        starts, query, within = _ragged(np.diff(rows.indptr)[left] * widths)
+        starts, query, within = ragged(np.diff(rows.indptr)[left] * widths)
         i = rows.indptr[left][query] + within // widths[query]
         j = rows.indptr[right][query] + within % widths[query]
         first, second = rows.indices[i].astype(np.int64), rows.indices[j].astype(np.int64)
@@ -286,7 +286,7 @@ class Queries:
             yield self.states[part], self.first[part], self.second[part]
 
 
-def _ragged(counts: Ints) -> tuple[Ints, Ints, Ints]:
+def ragged(counts: Ints) -> tuple[Ints, Ints, Ints]:
     """For rows of the given lengths (Q,): where they start, (Q + 1,), and for every entry its row
     and its number in its row."""
     starts = np.concatenate([[0], np.cumsum(counts)])

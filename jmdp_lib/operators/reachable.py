@@ -133,6 +133,15 @@ class PairSet:
         _rank(words)
         return cls(numbering, rows, words, int(counts[0]))
 
+    @property
+    def members(self) -> tuple[Ints, Ints]:
+        """The two states (size,) of every pair, by its place; that of the higher number first."""
+        bits = np.unpackbits(self.words[:, 0].copy().view(np.uint8), bitorder="little")
+        word, bit = np.divmod(np.flatnonzero(bits), 64)
+        row = np.searchsorted(self.rows, word, "right") - 1
+        order = self.numbering.order
+        return order[row], order[(word - self.rows[row]) * 64 + bit]
+
 
 @dataclass(frozen=True)
 class ReachablePairs:

@@ -1,0 +1,122 @@
+"""The law of gaps: brackets of their distribution functions, narrowed as far as is asked for.
+
+Every bound that `operators.gap_laws` gives is valid, after any number of sweeps and on any grid. So
+coarse grids come first, and each hands its bounds to the next one, whose spacing is half of it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from jmdp_lib import checks
+from jmdp_lib.checks import Floats
+from jmdp_lib.laws import GapLaw
+from jmdp_lib.machine import available_bytes, progress, require
+from jmdp_lib.model import JMDP, require_tables
+from jmdp_lib.operators.collapsed import CollapsedT2, Queries
+from jmdp_lib.operators.gap_laws import Steps, first_cut, sweep
+from jmdp_lib.operators.literal import checked_coupling
+from jmdp_lib.operators.reachable import PairSet
+from jmdp_lib.solvers.affine import Chain
+from jmdp_lib.solvers.fixed_point import ConvergenceWarning, rounding_of
+
+_COARSE = 64  # spacings on either side of zero in the first grid
+_NEARBY = 512  # points that are read for the queries at zero, at most
+_TAIL = 0.02  # probability beyond which the grid gets coarser
+_EPS = float(np.finfo(float).eps)
+
+
+def gap_law(
+    jm: JMDP,
+    policy: ArrayLike,
+    queries: ArrayLike | None = None,
+    width: float = 1e-3,
+    coupling: str = "joint",
+    points: int = 512,
+    max_points: int = 4096,
+) -> list[GapLaw]:
+    """Brackets of the law of gaps G = Z(s, a) - Z(s, b), a certificate: the truth is in each.
+
+    queries: rows (state, a, b), (N, 3), a law for each; unless given, for all pairs a < b of all
+        states.
+    width: of the brackets of P(G < 0) and P(G <= 0), at most.
+    coupling: as in `jipe2`.
+    points: of the grid, at least, where gaps are likely to be. More of them narrow the brackets
+        away from zero, `quantile` and `cvar`. Along x a bound is at most the distance between two
+        points / (1 - gamma) away from the truth.
+    max_points: of the whole grid, at most. If `width` is not reached with so many, or not in the
+        memory that is available, a `ConvergenceWarning` says so; what was reached is in each law's
+        `width`.
+
+    Bounds are rounded outwards. Differences of rewards are rounded to the twelfth digit of the
+    largest reward, so that 0.1 + 0.2 - 0.3 is zero: the brackets are for the model rounded so.
+    """
+    require_tables("gap_law", jm)
+    policy, width = checks.policy_matrix(jm, policy), checks.positive("width", width)
+    points = checks.at_least("points", points, 1)
+    max_points = checks.at_least("max_points", max_points, max(points, 16))
+    system = CollapsedT2(jm, policy, checked_coupling(jm, coupling))
+    asked = Queries.of(jm, queries)
+    rows = np.stack([asked.states, asked.first, asked.second], axis=1)
+    if queries is not None and np.ndim(queries) == 2:
+        rows = np.array(queries)  # in the order and with the signs that were asked for
+    pairs: Any = PairSet.of(system, asked, lambda *_: True)
+    require(64.0 * _COARSE * pairs.size, f"the law of gaps that reach {pairs.size:,} pairs")
+    steps = Steps.of(jm, policy, coupling, pairs, rows)
+    grid, high, low = _narrowed(steps, width, points, max_points)
+
+    value = Chain(system.kernel, jm.gamma, system.mean_rewards).solution(1e-12 * jm.reward_bound)
+    backup = system.backup(value, np.zeros_like(value))
+    off = np.abs(backup.value - value).max() + rounding_of(system.longest_sum) * np.abs(value).max()
+    s, a, b = rows.T
+    gap, off = backup.mean[s, a] - backup.mean[s, b], 2.0 * off / (1.0 - jm.gamma)
+    found = zip(rows.tolist(), gap - off, gap + off, low, high, strict=True)
+    laws = [GapLaw(tuple(query), (float(m), float(n)), grid, *cdf) for query, m, n, *cdf in found]
+    if (worst := max(law.width for law in laws)) > width:
+        warnings.warn(
+            f"gap_law: brackets at zero are up to {worst:.2g} wide, not {width:g}, on a grid of "
+            f"{len(grid):,} points, the finest that max_points={max_points:,} and memory allow",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
+    return laws
+
+
+def _narrowed(
+    steps: Steps, width: float, points: int, max_points: int
+) -> tuple[Floats, Floats, Floats]:
+    """A grid (n, 2), and for the queries upper and lower bounds (Q, 2n) at its cuts."""
+    others, top = steps.nearby(min(_NEARBY, max_points // 8)), float(steps.largest.max())
+    spacing = 2.0 ** np.floor(np.log2((top or 1.0) / min(_COARSE, max_points // 8)))
+    pairs = np.arange(steps.asked.min()).reshape(2, -1)
+    order = np.append(pairs.T, steps.asked)  # successors first
+    grid = steps.grid(spacing, top, others)
+    bounds, sweeps, bulk = steps.trivial(grid), 0, top
+    with progress(None, "gap law", "sweep") as bar:
+        while True:
+            moved, fallen = np.full(steps.largest.size, sweeps), np.zeros(steps.largest.size)
+            step = (steps.starts, steps.gaps, steps.ends, steps.after, steps.weights)
+            rest = (steps.reads(grid), moved, fallen, width / 100.0, steps.rounding)
+            room = np.empty((2, grid.size + 1))
+            while sweep(bounds, order, sweeps := sweeps + 1, *step, *rest, *room):
+                order = order[::-1].copy()
+                bar.update()
+            high, other = np.minimum.accumulate(bounds[steps.asked, -2::-1], axis=2)
+            high, low = high[:, ::-1], np.maximum(0.0, 1.0 - other - _EPS)
+            zero = 2 * np.searchsorted(grid[:, 0], 0.0)
+            reached = (high - low)[:, zero : zero + 2].max() <= width
+            likely = (bounds[:, :zero:2] > _TAIL).any(0)
+            bulk = min(bulk, -grid[: zero // 2, 0][likely].min(initial=-spacing))
+            enough = reached and (spacing * points <= 2.0 * bulk or top == 0.0)
+            finer = steps.grid(spacing := spacing / 2.0, bulk, others)
+            memory = 4.0 * finer.size * (4 * steps.largest.size + steps.differences.size)
+            if enough or len(finer) > max_points or memory > available_bytes():
+                return grid, high, low
+            start, same = steps.trivial(finer), first_cut(grid, finer.ravel())
+            for new, old in zip(start, bounds, strict=True):
+                np.minimum(new[:-1], old[same], out=new[:-1])
+            grid, bounds = finer, start

@@ -1,0 +1,210 @@
+"""The law of a gap: brackets against all paths of small models, atoms, grids, samples."""
+
+from __future__ import annotations
+
+import itertools
+
+import brute
+import numpy as np
+import pytest
+from strategies import random_policy
+
+import jmdp_lib as jl
+
+COUPLINGS = ("joint", "independent", "common")
+
+
+def small_models(rng, gamma, grain=None, count=1, num_states=2, num_actions=2):
+    """A JMDP of `count` parts that never meet. Its states share one law of tables; rewards are
+    multiples of 1 / grain if given."""
+    shape = (count, num_states, 2, num_actions)
+    rewards = rng.uniform(-1, 1, shape) if grain is None else rng.integers(-2, 3, shape) / grain
+    after = rng.integers(num_states, size=shape)
+    after += num_states * np.arange(count)[:, None, None, None]
+    rewards, after = (x.reshape(-1, 2, num_actions) for x in (rewards, after))
+    probs = np.tile(rng.dirichlet(np.ones(2)), (len(after), 1))
+    return jl.JMDP(probs, rewards, after, gamma)
+
+
+def paths_bounds(paths, points):
+    """Bounds (2n,) of the law's cuts at points (n, 2), from paths of `brute.gap_paths`."""
+    gaps, probs, off = paths
+    bounds = []
+    for shift in (off, -off):
+        order = np.argsort(gaps + shift)
+        ends, total = (gaps + shift)[order], np.append(0.0, np.cumsum(probs[order]))
+        sides = [np.searchsorted(ends, points[:, i], s) for i, s in enumerate(("left", "right"))]
+        bounds.append(total[np.stack(sides, axis=1)].ravel())
+    return bounds
+
+
+@pytest.mark.filterwarnings("ignore:gap_law. brackets at zero")  # true all the same
+@pytest.mark.parametrize("coupling", COUPLINGS)
+def test_brackets_contain_the_law_of_all_paths(coupling) -> None:
+    rng = np.random.default_rng(1)
+    for (gamma, depth), grain, deterministic in itertools.product(
+        {0.0: 1, 0.3: 4, 0.5: 6}.items(), (None, 1, 10), (False, True)
+    ):
+        jm = small_models(rng, gamma, grain, count=6)
+        policy = random_policy(rng, jm, deterministic)
+        queries = [(s, a, 1 - a) for s in range(1, 12, 2) for a in (0, 1)]
+        laws = jl.gap_law(jm, policy, queries, 0.02, coupling, points=32, max_points=128)
+        for law, mirrored in zip(laws[::2], laws[1::2], strict=True):
+            paths = brute.gap_paths(jm, policy, law.query, coupling, depth)
+            low, high = paths_bounds(paths, law.points)
+            assert (law.low <= high + 1e-10).all()
+            assert (law.high >= low - 1e-10).all()
+            # As claimed, a bound is that of a point nearby.
+            near = np.diff(law.points[:, 0]).max(initial=0.0) / (1 - gamma)
+            assert (law.high <= paths_bounds(paths, law.points + near)[1] + 0.01).all()
+            assert (law.low >= paths_bounds(paths, law.points - near)[0] - 0.01).all()
+            assert mirrored.prob_worse == pytest.approx(law.prob_better, abs=1e-12)
+            mean = paths[0] @ paths[1]
+            assert law.mean[0] - paths[2].max() <= mean <= law.mean[1] + paths[2].max()
+
+
+@pytest.mark.parametrize("coupling", COUPLINGS)
+def test_atoms_are_whole_at_every_point_of_the_grid(coupling) -> None:
+    # Eighths are floats, and so are points of the grid; the last state pays nothing and stays.
+    rng = np.random.default_rng(2)
+    for _ in range(10):
+        rewards = rng.integers(-1, 2, (4, 2, 2)).astype(float)
+        rewards[3] = 0.0
+        after = np.minimum(rng.integers(1, 3, (4, 2, 2)) + np.arange(4)[:, None, None], 3)
+        jm = jl.JMDP(np.tile([0.25, 0.75], (4, 1)), rewards, after, 0.5)
+        policy = random_policy(rng, jm)
+        (law,) = jl.gap_law(jm, policy, [(0, 0, 1)], coupling=coupling, points=64)
+        paths = brute.gap_paths(jm, policy, (0, 0, 1), coupling, 4, digits=12)
+        gaps, probs = paths[0], paths[1]
+        cuts = law.points[:, 0, None]
+        exact = np.stack([(gaps < cuts) @ probs, (gaps <= cuts) @ probs], axis=1).ravel()
+        assert law.low == pytest.approx(exact, abs=1e-12)
+        assert law.high == pytest.approx(exact, abs=1e-12)
+        assert law.width < 1e-12
+        assert law.prob_tie == pytest.approx([probs[gaps == 0].sum()] * 2, abs=1e-12)
+
+
+def test_a_law_that_needs_no_computer() -> None:
+    # Rain with probability 0.3; leaving the umbrella at home gains 0.25 and loses 1 in the rain.
+    def step(state, action, rain):
+        return (-0.25 if action == 0 else -float(rain)), 0
+
+    jm = jl.JMDP.from_step(1, 2, 0.9, [0.7, 0.3], step)
+    (law,) = jl.gap_law(jm, [[1.0, 0.0]], [(0, 1, 0)])
+    assert law.prob_worse == pytest.approx((0.3, 0.3))
+    assert law.prob_better == pytest.approx((0.7, 0.7))
+    assert law.mean == pytest.approx((0.25 - 0.3, 0.25 - 0.3))
+    assert law.quantile(0.2) == (-0.75, -0.75)
+    assert law.quantile(0.4) == (0.25, 0.25)
+    assert law.cvar(0.2) == pytest.approx((-0.75, -0.75))
+    assert law.cvar(0.6) == pytest.approx((0.0 - 0.25, -0.25))  # half of it rain, half sun
+    assert law.cdf(-0.75) == pytest.approx((0.3, 0.3))
+    low, high = law.cdf([-2.0, 0.0, 2.0])
+    assert low == pytest.approx([0.0, 0.3, 1.0])
+    assert high == pytest.approx([0.0, 0.3, 1.0])
+    assert "worse 0.3 to 0.3" in repr(law)
+
+
+def test_actions_that_are_alike_tie() -> None:
+    jm = jl.JMDP(np.ones((3, 1)), np.ones((3, 1, 2)), [[[1, 2]], [[1, 1]], [[2, 2]]], 0.9)
+    (law,) = jl.gap_law(jm, jl.uniform_policy(jm), [(0, 0, 1)])  # two ends that never meet
+    assert law.prob_tie == pytest.approx((1.0, 1.0))
+    assert law.quantile(0.5) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("goal", [True, False])
+def test_gridworld_as_played(goal) -> None:
+    jm = jl.windy_gridworld(4)
+    policy = jl.goal_policy(4) if goal else jl.uniform_policy(jm)
+    queries = [(5, 3, 2), (0, 1, 0), (14, 0, 3)]
+    laws = jl.gap_law(jm, policy, queries, points=256)
+    assert [law.query for law in laws] == queries
+    played = jl.simulate_gap_law(jm, policy, queries, 50_000, alpha=1e-6)
+    mean = jl.jipe2(jm, policy).moments.gap_mean
+    for law, sample in zip(laws, played, strict=True):
+        assert law.width <= 1e-3
+        assert law.mean == pytest.approx([mean[law.query]] * 2, abs=1e-6)
+        assert law.confidence == 1.0
+        assert sample.confidence == 1.0 - 1e-6
+        questions = [lambda x: x.prob_worse, lambda x: x.prob_tie, lambda x: x.prob_better]
+        questions += [lambda x: x.quantile(0.3), lambda x: x.cvar(0.2), lambda x: x.mean]
+        questions += [lambda x, y=y: x.cdf(y) for y in (-3.0, 0.0, 1.7)]
+        for ask in questions:
+            (low, high), (least, most) = ask(law), ask(sample)
+            assert low <= high
+            assert least <= high
+            assert low <= most
+        assert sample.prob_tie == pytest.approx(law.prob_tie, abs=0.03)
+
+
+def test_more_points_narrow_quantiles_and_every_state_is_asked() -> None:
+    rng = np.random.default_rng(3)
+    jm = small_models(rng, 0.8, num_states=3, num_actions=3)
+    policy, spread = random_policy(rng, jm), []
+    for points in (32, 512):
+        laws = jl.gap_law(jm, policy, width=0.2, points=points, max_points=2048)
+        assert [law.query for law in laws] == [
+            (s, a, b) for s in range(3) for a, b in ((0, 1), (0, 2), (1, 2))
+        ]
+        spread.append(np.mean([np.ptp(law.quantile(p)) for law in laws for p in (0.1, 0.5, 0.9)]))
+        spacing = np.diff(laws[0].points[:, 0]).max()
+        assert all(np.ptp(law.quantile(0.5)) <= 2 * spacing / (1 - 0.8) for law in laws)
+    assert spread[1] < spread[0] / 2
+
+
+def test_a_width_that_is_not_reached_is_said() -> None:
+    rng = np.random.default_rng(4)
+    jm = small_models(rng, 0.9, num_states=3)
+    with pytest.warns(jl.ConvergenceWarning, match=r"not 1e-06, on a grid of \d+ points"):
+        (law,) = jl.gap_law(
+            jm, jl.uniform_policy(jm), [(0, 0, 1)], width=1e-6, points=16, max_points=64
+        )
+    assert law.width > 1e-6
+    assert len(law.points) <= 64
+
+
+def test_the_plot_shows_the_band_and_its_atoms() -> None:
+    from matplotlib.figure import Figure
+
+    ax = Figure().add_subplot()
+    (law,) = jl.gap_law(jl.windy_gridworld(3), jl.goal_policy(3), [(4, 0, 3)])
+    assert law.plot(ax) is ax
+    assert len(ax.collections) == 1
+    assert any(0.0 in line.get_xdata() for line in ax.lines) == (law.prob_tie[0] > 0.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"width": 0.0}, "width must lie in"),
+        ({"width": -1.0}, "width must lie in"),
+        ({"max_points": 0}, "max_points must be at least 512"),
+        ({"points": 0}, "points must be at least 1"),
+        ({"coupling": "strong"}, "coupling must be one of"),
+        ({"queries": [(9, 0, 1)]}, r"\(query 0\) = 9 is not in range\(9\)"),
+        ({"queries": [(0, 0, 7)]}, "is not in range"),
+        ({"queries": [(0, 1, 1)]}, "is the other action"),
+    ],
+)
+def test_bad_input_is_named(arguments, message) -> None:
+    jm = jl.windy_gridworld(3)
+    with pytest.raises(ValueError, match=message):
+        jl.gap_law(jm, jl.goal_policy(3), **arguments)
+
+
+def test_bad_levels_and_samples_are_named() -> None:
+    law = jl.GapLaw.from_sample((0, 0, 1), [1.0, 2.0, -1.0])
+    for level in (0.0, 1.0, -0.1, np.nan):
+        with pytest.raises(ValueError, match="p must lie in"):
+            law.quantile(level)
+        with pytest.raises(ValueError, match="p must lie in"):
+            law.cvar(level)
+    with pytest.raises(ValueError, match="alpha must lie in"):
+        jl.GapLaw.from_sample((0, 0, 1), [1.0], alpha=1.0)
+    with pytest.raises(ValueError, match=r"gaps.*nan.*not finite"):
+        jl.GapLaw.from_sample((0, 0, 1), [1.0, np.nan])
+    jm = jl.windy_gridworld(3)
+    with pytest.raises(IndexError, match="state 11 is out of range"):
+        jl.simulate_gap_law(jm, jl.goal_policy(3), [(11, 0, 1)], 10)
+    with pytest.raises(ValueError, match="num_pairs must be at least 1"):
+        jl.simulate_gap_law(jm, jl.goal_policy(3), [(1, 0, 1)], 0)
