@@ -121,10 +121,10 @@ def compare_actions(
     """
     alpha, margin = checks.real("alpha", alpha, "(0, 1)"), checks.real("margin", margin, "[0, inf)")
     budget, rng = checks.at_least("budget", budget, 1), checks.generator(seed)
-    if (
-        reward_range is not None
-        and np.diff(checks.floats("reward_range", reward_range, end=2)) <= 0
-    ):
+    ends = checks.floats(
+        "reward_range", (0.0, 1.0) if reward_range is None else reward_range, end=2
+    )
+    if not ends[0] < ends[1]:
         raise ValueError(f"reward_range must be (lo, hi) with lo < hi, got {reward_range}")
     if hasattr(env, "restore"):
         gamma = checks.discount(math.nan if gamma is None else gamma)
