@@ -1,4 +1,4 @@
-"""Sample statistics with their standard errors, and empirical distribution functions."""
+"""Sample statistics with standard errors and confidence intervals, and a test of many scores."""
 
 from __future__ import annotations
 
