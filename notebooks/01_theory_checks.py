@@ -123,8 +123,9 @@ claims.check("decision 6: Var Z with one coin, with two", values, found)
 # %% [markdown]
 # **Decision 5: noise is per state.** Assumption 4.5 reads as if one $U_t$ served every state. The
 # one-step regime means something else: *distinct states are independent*, and two branches are
-# coupled only while they stand at the same state. The other reading can be built too, as a JMDP
-# whose states are pairs of cells blown by the same gust. The two readings are far apart:
+# coupled only while they stand at the same state. The other reading is `coupling="common"`, for noise
+# that is one process for the whole world; chapter 3.6 says when to take which. It can also be built by
+# hand, as a JMDP whose states are pairs of cells blown by the same gust. The two readings are far apart:
 
 # %%
 grid, goal = jl.windy_gridworld(3), jl.goal_policy(3)
@@ -146,6 +147,9 @@ one_gust_for_all = (
 per_state = jl.jipe2(grid, goal).moments.gap_variance.mean()
 ratio = per_state / one_gust_for_all
 claims.check("decision 5: mean gap variance, noise per state / one U", f"{ratio:.2f}", ratio > 1.5)
+common = jl.jipe2(grid, goal, coupling="common").moments.gap_variance.mean()
+same = np.isclose(common, one_gust_for_all, rtol=1e-4)
+claims.check("decision 5: coupling='common' is the model built by hand", same, same)
 
 # %% [markdown]
 # ## 1.2 The operator

@@ -173,10 +173,15 @@ def depot():
 def test_the_depot_with_demand_shared_through_time():
     """31.7 against 0.14, and 0.454 against 0.063, were counted from 200,000 other pairs each."""
     jm, policy = depot()
+    again = jl.inventory(
+        11, 4, gamma=0.9, holding_cost=0.0, lost_sale_cost=0.0
+    )  # as the guide does
     for coupling, variance, worse in [("joint", 31.7, 0.454), ("common", 0.14, 0.063)]:
         exact = jl.jipe2(jm, policy, coupling=coupling).moments
         played = jl.sample_gaps(jm, policy, [(5, 1, 2)], 50_000, coupling=coupling)
         assert exact.gap_variance[5, 1, 2] == pytest.approx(variance, rel=0.015)
+        guide = jl.jipe2(again, policy, coupling=coupling).moments
+        assert guide.gap_variance[5, 1, 2] == pytest.approx(exact.gap_variance[5, 1, 2], abs=1e-6)
         assert abs(played.variance[0] - exact.gap_variance[5, 1, 2]) < 4 * played.variance_error[0]
         error = math.sqrt(worse * (1 - worse) / 50_000)
         assert (played.below + played.zero)[0] == pytest.approx(worse, abs=4 * error)
