@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -30,7 +31,6 @@ from jmdp_lib.env_copies import (
     Moves,
     OtherGenerator,
     Replays,
-    SharingCopies,
     name_of,
 )
 from jmdp_lib.simulators import Outcome
@@ -84,7 +84,7 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
         self._rng = checks.generator(seed)
         gymnasium.utils.RecordConstructorArgs.__init__(self, seed=seed)
         own = hasattr(env.unwrapped, "get_state") and hasattr(env.unwrapped, "set_state")
-        ways: list[Any] = [Hooks] if own else [SharingCopies, Copies, Replays]
+        ways: list[Any] = [Hooks] if own else [Copies, partial(Copies, sharing=False), Replays]
         reasons: list[Exception] = []
         for way in ways:
             try:
@@ -243,6 +243,7 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
             self.step(actions[1])
             if self._over:
                 self.reset()
+        self.reset()
 
 
 def _play(env: Env, draw: int, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:

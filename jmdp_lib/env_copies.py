@@ -24,36 +24,13 @@ Env = gymnasium.Env[Any, Any]
 Moves = tuple[tuple[int, Any], ...]
 """Draws and actions of consecutive steps."""
 _GENERATORS = ("Generator", "RandomState", "Random")  # numpy's and torch's, numpy's, Python's
-_MANY = 10  # entries from which on a dictionary is shared by all copies, if it can be
+_CONSTANT = (type, types.FunctionType, types.ModuleType, gymnasium.Space, EnvSpec)
+_MANY = 10  # entries from which on a dictionary is shared by all copies, unless it changes
 _ONLY_DRAWN = "lastaction"  # of toy-text environments: for pictures, no part of the state
 
 
 class OtherGenerator(ValueError):
     """A second generator would be copied, but never drawn afresh."""
-
-
-class _Table(dict[Any, Any]):
-    """A dictionary that all copies of an environment share, and so must not change."""
-
-    def _refuse(self, *_: Any, **__: Any) -> None:
-        raise TypeError("CoupledEnv: the environment changes a table that its copies share")
-
-    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
-    clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
-
-    @classmethod
-    def of(cls, value: Any) -> Any:
-        """Dictionaries, lists and tuples of numbers and strings, all made unchangeable."""
-        if isinstance(value, dict):
-            return cls({key: cls.of(part) for key, part in value.items()})
-        if isinstance(value, list | tuple):
-            return tuple(map(cls.of, value))
-        if isinstance(value, int | float | str | np.generic | None):
-            return value
-        raise TypeError(f"{value!r} may change")
-
-
-_CONSTANT = (_Table, type, types.FunctionType, types.ModuleType, gymnasium.Space, EnvSpec)
 
 
 class _Pickler(pickle.Pickler):
@@ -65,21 +42,16 @@ class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, way: Copies, env: Env, compared: bool = False) -> None:
         super().__init__(file, protocol=5)
         self.way, self.known = way, env.unwrapped.np_random
-        self.physics: list[Any] = []
+        self.physics: dict[int, Any] = {}
         self.compared = self.fast = compared
 
     def persistent_id(self, x: Any) -> int | None:
-        numbers, parts = self.way.numbers, self.way.parts
-        if isinstance(x, _CONSTANT) or type(x).__name__ == "MjModel":
-            if id(x) not in numbers:
-                numbers[id(x)] = len(parts)
-                parts.append(x)
-        elif type(x).__name__ == "MjData":
-            self.physics += [] if any(x is data for data in self.physics) else [x]
-            return ~next(i for i, data in enumerate(self.physics) if data is x)
-        elif x is self.known:
-            return 0
-        return numbers.get(id(x))
+        if type(x).__name__ == "MjData":
+            self.physics[id(x)] = x
+            return ~[*self.physics].index(id(x))
+        if isinstance(x, _CONSTANT):
+            self.way.share(x)
+        return 0 if x is self.known else self.way.numbers.get(id(x))
 
     def reducer_override(self, x: Any) -> Any:
         if type(x).__name__ in _GENERATORS and x is not self.known:
@@ -99,31 +71,43 @@ def _fill(env: Env, state: dict[str, Any]) -> None:
 class Copies:
     """Environments as bytes, MuJoCo's data beside them.
 
-    pristine: the environment as it was handed in. parts: what all copies share, tables, spaces,
-    classes, MuJoCo's model, and the generator, which every step sets before it draws; numbers: of
-    the parts, by their ids. spare: MuJoCo's data of a copy that is played for one step only.
+    pristine: the environment as it was handed in. parts: what all copies share, which is spaces,
+    classes, MuJoCo's model, large tables if `sharing`, and the generator, which every step sets
+    before it draws; numbers: of the parts, by their ids. unchanged: parts that an environment
+    could change, with their bytes. spare: data of a copy that is played for one step only.
     """
 
     in_place = False
 
-    def __init__(self, env: Env) -> None:
+    def __init__(self, env: Env, sharing: bool = True) -> None:
         self.parts: list[Any] = [np.random.default_rng(0)]
         self.numbers: dict[int, int] = {}
         self.spare: list[Any] = []
-        self.pristine = self.save(env)
-        self.models = [(x, pickle.dumps(x)) for x in self.parts if type(x).__name__ == "MjModel"]
+        copied = self.load(self.save(env))  # the user's own tables are not shared
+        held = vars(copied.unwrapped).values()
+        large = [x for x in held if isinstance(x, dict) and len(x) >= _MANY and sharing]
+        large += [x for x in held if type(x).__name__ == "MjModel"]
+        self.unchanged = [(x, pickle.dumps(x)) for x in large]
+        for x in large:
+            self.share(x)
+        self.pristine = self.save(copied)
+
+    def share(self, x: Any) -> None:
+        """Let all copies have this one."""
+        if self.numbers.setdefault(id(x), len(self.parts)) == len(self.parts):
+            self.parts.append(x)
 
     def after(self, env: Env, origin: Any, moves: Moves) -> tuple[Any, Moves]:
         """How to come to the state that was entered: by a copy, once one is needed."""
-        if not moves and any(pickle.dumps(model) != known for model, known in self.models):
-            raise RuntimeError("its reset changes the MuJoCo model, which copies share")
+        if not moves and any(pickle.dumps(x) != known for x, known in self.unchanged):
+            raise RuntimeError("it changes a table or a MuJoCo model, which copies share")
         return None, ()
 
     def save(self, env: Env) -> Any:
         """A state to be given to `load`."""
         pickler = _Pickler(file := io.BytesIO(), self, env)
         pickler.dump(env)
-        return file.getvalue(), [*map(copy.copy, pickler.physics)]
+        return file.getvalue(), [*map(copy.copy, pickler.physics.values())]
 
     def load(self, saved: Any, briefly: bool = False) -> Env:
         """An environment in that state; briefly: until the next one that is loaded so."""
@@ -154,18 +138,6 @@ class _Reader(pickle.Unpickler):
 
     def persistent_load(self, number: int) -> Any:
         return self.find(number)
-
-
-class SharingCopies(Copies):
-    """Copies that share large tables. An environment that writes to one is refused."""
-
-    def __init__(self, env: Env) -> None:
-        super().__init__(env)
-        copied = self.load(self.pristine)
-        for name, value in vars(copied.unwrapped).items():
-            if isinstance(value, dict) and len(value) >= _MANY:
-                vars(copied.unwrapped)[name] = _Table.of(value)
-        self.pristine = self.save(copied)
 
 
 class Hooks(Copies):
