@@ -16,6 +16,7 @@ from jmdp_lib.bounds import (
     quantile_bounds,
     tail_bounds,
 )
+from jmdp_lib.branches import GapEstimate, SimulatorError, estimate_gaps
 from jmdp_lib.decisions import Decision, compare_actions
 from jmdp_lib.environments.chain import coupled_reward_chain, example_1, example_2_1, example_2_2
 from jmdp_lib.environments.gridworld import goal_policy, windy_gridworld
@@ -60,6 +61,7 @@ __all__ = [
     "CouplingRange",
     "Decision",
     "GapErrors",
+    "GapEstimate",
     "GapLaw",
     "GapSample",
     "IncrementalSolution",
@@ -69,6 +71,7 @@ __all__ = [
     "Plan",
     "ProjectedSolution",
     "Simulator",
+    "SimulatorError",
     "Solution",
     "StepSize",
     "aggregation_features",
@@ -79,6 +82,7 @@ __all__ = [
     "coupling_range",
     "cvar_bounds",
     "epsilon_mixture",
+    "estimate_gaps",
     "example_1",
     "example_2_1",
     "example_2_2",

@@ -1,45 +1,164 @@
-"""Branches of one state in any simulator: recursive pairs, triples and so on, played out.
+"""Recursive branches on any simulator, and what they say about gaps.
 
-Branches start at one state with different actions. Those at the same state share a table, those
-at distinct states do not, and those with the same state and action are one branch from then on.
-`montecarlo` plays pairs faster where all tables are known.
+Several branches start at one state, each with an action of its own, and follow the policy from
+then on. While branches are at one state they read one outcome table; at distinct states their
+tables are independent; branches at one state with one action are one branch for good. With
+coupling="independent" distinct actions of a state have tables of their own; with "common" there is
+one draw per time step for all branches, wherever they are. Next actions are always drawn
+independently. A branch whose episode has ended earns nothing more.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.simulators import check_policy, checked_query
+from jmdp_lib.checks import Floats, Ints, Seed
+from jmdp_lib.machine import in_processes, progress
+from jmdp_lib.model import JMDP
+from jmdp_lib.operators.literal import COUPLINGS, checked_coupling
+from jmdp_lib.simulators import Simulator, check_simulator, checked_query
+from jmdp_lib.statistics import GapErrors, mean_and_error, normal_quantile, variance_and_error
 
 
-class World(NamedTuple):
-    """Where branches move. A place is a state's number, or a snapshot.
+class SimulatorError(ValueError):
+    """A simulator failed while it played; `result` is what was known by then, if anything."""
 
-    ask(place, actions): [(reward, next place, whether the episode ended)] under one fresh table.
-    choose(place): an action of the policy. key(place): equal for equal states. ends: whether
-    episodes can end; rewards are zero from then on.
+    result: Any = None
+
+
+class Queried:
+    """The world of a JMDP, or of a simulator with `query(state, actions, rng)`; states are numbers.
+
+    A world is an adapter for a kind of simulator. `seed` sets its generators. `start` gives the
+    state where all branches start. `play` plays distinct actions at distinct states, which are
+    pairs [(state, actions)], for one time step: (reward, over, next state) for each action.
     """
 
-    start: Any
-    gamma: float
-    ask: Callable[[Any, list[Any]], list[tuple[float, Any, bool]]]
-    choose: Callable[[Any], int]
-    key: Callable[[Any], Hashable]
-    ends: bool
+    def __init__(self, simulator: Simulator, state: int) -> None:
+        self.simulator, self.state = simulator, state
+
+    def seed(self, seed: np.random.SeedSequence) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def start(self) -> int:
+        return self.state
+
+    def play(self, places: list[Any], coupling: str) -> Iterator[list[Any]]:
+        draw = int(self.rng.integers(2**63)) if coupling == "common" else None
+        for x, actions in places:
+            found = []
+            for asked in [[a] for a in actions] if coupling == "independent" else [actions]:
+                rng = self.rng if draw is None else np.random.default_rng(draw)
+                try:
+                    found += checked_query(self.simulator, x, asked, rng)
+                except ValueError as error:
+                    raise SimulatorError(str(error)) from error
+            yield [(reward, False, y) for reward, y in found]
+
+
+class Played:
+    """The world of environments that are alike: a branch is where an environment of its own is."""
+
+    def __init__(self, envs: Sequence[Any], start: Any) -> None:
+        self.envs, self.state = envs, start._replace(draw=None)  # each play has its own tables
+
+    def seed(self, seed: np.random.SeedSequence) -> None:
+        for env, own in zip(self.envs, seed.spawn(len(self.envs)), strict=True):
+            env.np_random = np.random.default_rng(own)
+
+    def start(self) -> Any:
+        self.envs[0].restore(self.state)
+        return self.envs[0]
+
+    def play(self, places: list[Any], coupling: str) -> Iterator[list[Any]]:
+        idle = [env for env in self.envs if not any(env is x for x, _ in places)]
+        players = [[x, *(idle.pop() for _ in actions[1:])] for x, actions in places]
+        for x, *others in players:
+            for env in others:
+                here = x.snapshot()  # the drawn table included
+                env.restore(here._replace(draw=None) if coupling == "independent" else here)
+        if coupling == "common":
+            for env in [env for envs in players for env in envs][1:]:
+                env.redraw(players[0][0].draw)
+        for envs, (_, actions) in zip(players, places, strict=True):
+            yield [self._step(env, action) for env, action in zip(envs, actions, strict=True)]
+
+    def _step(self, env: Any, action: Any) -> tuple[float, bool, Any]:
+        try:
+            _, reward, terminated, truncated, _ = env.step(action)
+        except Exception as error:
+            where = f"state {env.observed}, action {action}"
+            raise SimulatorError(f"the environment failed at {where}: {error!r}") from error
+        return reward, bool(terminated or truncated), env
+
+
+class Move(NamedTuple):
+    """What branches that are one did in a time step. members: their numbers. seen: before it."""
+
+    members: tuple[int, ...]
+    action: Any
+    reward: float
+    over: bool
+    seen: Any
+
+
+def play_branches(
+    world: Any, actions: Sequence[Any], choose: Callable[[int, int, Any], Any], horizon: int,
+    coupling: str = "joint", until_one: bool = False,
+) -> Iterator[list[list[Move]]]:  # fmt: skip
+    """Branches from a world's start, one for each of `actions`: the moves of every time step.
+
+    Moves at one state are in one list. choose(t, i, seen): the action at time t > 0 of branch i.
+    until_one: stop before a step that all branches would make as one.
+    """
+    here: list[Any] = [(world.start(), [(i,) for i in range(len(actions))])]
+    for t in range(horizon):
+        plays, told = [], list[list[Move]]()
+        for x, groups in here:
+            merged: dict[Any, Any] = {}  # who chooses the same action is one branch from now on
+            seen = getattr(x, "observed", x)
+            for members in groups:
+                action = choose(t, members[0], seen) if t else actions[members[0]]
+                key = action if type(action) is int else np.asarray(action).tobytes()
+                merged.setdefault(key, [action, ()])[1] += members
+            plays.append((x, seen, [*merged.values()]))
+        if until_one and t and len(plays[0][2][0][1]) == len(actions):
+            return
+        asked = [(x, [action for action, _ in moves]) for x, _, moves in plays]
+        here = []
+        for (_, seen, moves), place in zip(plays, world.play(asked, coupling), strict=True):
+            told.append([])
+            for (action, members), (reward, over, y) in zip(moves, place, strict=True):
+                told[-1].append(Move(members, action, reward, over, seen))
+                met = [groups for z, groups in here if not over and _same(z, y)]
+                if met:
+                    met[0].append(members)
+                elif not over:
+                    here.append((y, [members]))
+        yield told
+        if not here:
+            return
+
+
+def _same(x: Any, y: Any) -> bool:
+    return bool(x.same_state(y) if hasattr(x, "same_state") else x == y)
 
 
 class Run(NamedTuple):
     """One run of m branches.
 
-    returns: (m,) discounted, up to the horizon. labels: (m,) equal where branches have the same
-    future. extremes: the lowest and the highest reward. queries: calls of `ask`.
+    returns: (m,) up to the horizon. labels: (m,) equal where branches have the same future: where
+    they are one, or have ended (-1). extremes: the lowest and the highest reward, and 0 once an
+    episode ended. queries: of several actions at one state, or of one.
     """
 
     returns: Floats
@@ -48,88 +167,226 @@ class Run(NamedTuple):
     queries: int
 
 
-def simulator_world(
-    simulator: Any, state: int, actions: Sequence[int], policy: Any, rng: np.random.Generator
-) -> World:
-    """A JMDP or a simulator of one's own, with a policy (S, A)."""
-    cumulative = np.cumsum(check_policy(simulator, policy), axis=1)
-    cumulative[:, -1] = 1.0
-    rows = cumulative.tolist()
-    checks.distinct_actions(actions, simulator.num_actions)
+@dataclass(frozen=True)
+class Branches:
+    """What all plays of a comparison of actions have in common; it pickles if its parts do.
 
-    def ask(place: int, asked: list[int]) -> list[tuple[float, Any, bool]]:
-        return [(r, x, False) for r, x in checked_query(simulator, place, asked, rng)]
-
-    start = checks.index("state", state, simulator.num_states)
-    return World(
-        start, simulator.gamma, ask, lambda place: bisect(rows[place], rng.random()), int, False
-    )
-
-
-def environment_world(
-    env: Any, state: Any, actions: Sequence[int], policy: Any, gamma: float,
-    rng: np.random.Generator,
-) -> World:  # fmt: skip
-    """A `CoupledEnv` or `CoupledAtari` with policy(observation) -> (A,).
-
-    state: a snapshot; None: where the environment stands. Branches of a `CoupledEnv` that parted
-    never meet again: nothing says whether two of its snapshots are the same state.
+    start: the state, as the world has it. policy: a function of what is seen, or the cumulative
+    probabilities of every state. num_actions: A, or None where the policy returns the action
+    itself; first: number of the first action.
     """
-    start, size = env.snapshot() if state is None else state, int(env.action_space.n)
-    checks.distinct_actions(actions, size)
-    env.reset(seed=int(rng.integers(2**31)))
-    clones = {"clones": True} if hasattr(start, "identity") else {}
 
-    def ask(place: Any, asked: list[int]) -> list[tuple[float, Any, bool]]:
-        env.restore(place)
-        env.redraw()
-        return [(x.reward, x.snapshot, x.snapshot.over) for x in env.query(asked, **clones)]
+    env: Any
+    start: Any
+    policy: Callable[[Any], Any] | list[list[float]]
+    num_actions: int | None
+    first: int
+    actions: list[Any]
+    gamma: float
+    horizon: int
+    coupling: str
+    seed: np.random.SeedSequence
 
-    def choose(place: Any) -> int:
-        probs = checks.distributions("policy(observation)", policy(place.observation), action=size)
-        return int(rng.choice(size, p=probs))
+    @classmethod
+    def of(
+        cls, env: Any, policy: Any, actions: Sequence[Any], gamma: float | None, seed: Seed,
+        state: Any, coupling: str, truncation: float, horizon: int | None,
+    ) -> Branches:  # fmt: skip
+        """Arguments as of `estimate_gaps`, checked; the policy is tried out once."""
+        checks.one_of("coupling", coupling, COUPLINGS)
+        gamma = checks.discount(getattr(env, "gamma", 0.99) if gamma is None else gamma)
+        if horizon is None:
+            share = checks.real("truncation", truncation, "(0, 1)")
+            horizon = math.ceil(math.log(share) / math.log(gamma)) if gamma > 0.0 else 1
+        horizon, count, first = checks.at_least("horizon", horizon, 1), None, 0
+        if isinstance(env, Simulator):
+            seen = start = checks.index("state", state, check_simulator(env).num_states)
+            count, chosen = env.num_actions, checks.distinct_actions(actions, env.num_actions)
+            if not callable(policy):
+                policy = np.cumsum(checks.policy_matrix(env, policy), axis=1).tolist()
+            if isinstance(env, JMDP):
+                checked_coupling(env, coupling)
+        elif hasattr(env, "twin"):
+            start = env.snapshot() if state is None else state
+            if not hasattr(start, "observation") or start.over:
+                raise ValueError(f"state must be a snapshot inside an episode, got {start!r}")
+            space, chosen, seen = env.action_space, list(actions), start.observation
+            for action in chosen:
+                if not space.contains(action):
+                    raise IndexError(f"action {action!r} is not in {space}")
+            if not chosen or len({np.asarray(a).tobytes() for a in chosen}) < len(chosen):
+                raise ValueError(f"actions must be at least one, all distinct, got {actions!r}")
+            if type(space).__name__ == "Discrete":
+                count, first = int(space.n), int(space.start)
+        else:
+            raise ValueError(
+                f"{env!r} is no simulator: it must be a CoupledEnv, a CoupledAtari, a JMDP, or "
+                "have num_states, num_actions, gamma and query"
+            )
+        root = checks.seed_sequence(seed)
+        made = cls(env, start, policy, count, first, chosen, gamma, horizon, coupling, root)
+        made.act(np.random.default_rng(0), seen)
+        return made
 
-    def key(place: Any) -> Hashable:
-        return place.identity if clones else id(place)
+    def world(self) -> Queried | Played:
+        """A new adapter for the simulator."""
+        if isinstance(self.env, Simulator):
+            return Queried(self.env, self.start)
+        return Played([self.env.twin() for _ in self.actions], self.start)
 
-    return World(start, checks.discount(gamma), ask, choose, key, True)
+    def act(self, rng: np.random.Generator, seen: Any) -> Any:
+        """An action of the policy."""
+        if isinstance(self.policy, list):
+            return min(bisect(self.policy[seen], rng.random()), len(self.policy[seen]) - 1)
+        answer = self.policy(seen)
+        if self.num_actions is None:
+            return answer
+        probs = checks.distributions(f"policy({seen!r})", answer, action=self.num_actions)
+        return self.first + int(np.searchsorted(np.cumsum(probs)[:-1], rng.random(), "right"))
 
-
-def play_branches(
-    world: World, actions: Sequence[int], horizon: int, reward_range: tuple[float, float],
-    play_on: bool,
-) -> Run:  # fmt: skip
-    """Play a branch for each action; `play_on`: even after all have become one.
-
-    A reward outside of the range is an error.
-    """
-    size, queries, weight = len(actions), 0, 1.0
-    returns, labels, seen = [0.0] * size, np.full(size, -1), list[float]()
-    live = [(world.start, action, [i]) for i, action in enumerate(actions)]
-    for _ in range(horizon):
-        if not live or (len(live[0][2]) == size and not play_on):
-            break
-        tables, moved = defaultdict[Hashable, list[Any]](list), dict[Hashable, Any]()
-        for branch in live:
-            tables[world.key(branch[0])].append(branch)
-        for places, asked, members in (zip(*table, strict=True) for table in tables.values()):
-            outcomes = world.ask(places[0], list(asked))
-            queries += 1
-            if len(outcomes) != len(asked):
-                raise ValueError(f"a query of actions {list(asked)} gave {len(outcomes)} outcomes")
-            for action, who, (reward, after, over) in zip(asked, members, outcomes, strict=True):
-                if not reward_range[0] <= reward <= reward_range[1]:
-                    raise ValueError(
-                        f"reward {reward} of action {action} in state {world.key(places[0])} is "
-                        f"not in reward_range {reward_range}"
+    def play(
+        self, world: Queried | Played, rng: np.random.Generator, until_one: bool = False,
+        limits: tuple[float, float] = (-math.inf, math.inf),
+    ) -> Run:  # fmt: skip
+        """One run; a reward outside of the limits is refused."""
+        returns, labels = [0.0] * len(self.actions), np.arange(len(self.actions))
+        weight, rewards, queries, steps = 1.0, list[float](), 0, 0
+        for moves in play_branches(
+            world, self.actions, lambda t, i, seen: self.act(rng, seen), self.horizon,
+            self.coupling, until_one,
+        ):  # fmt: skip
+            for members, action, reward, over, seen in (move for place in moves for move in place):
+                if not limits[0] <= reward <= limits[1]:
+                    raise SimulatorError(
+                        f"reward {reward} of action {action} in state {seen} is not in "
+                        f"reward_range {limits}"
                     )
-                seen.append(reward)
-                for i in who:
+                for i in members:
                     returns[i] += weight * reward
-                if not over:
-                    then = world.choose(after)
-                    moved.setdefault((world.key(after), then), (after, then, []))[2].extend(who)
-        live, weight = list(moved.values()), weight * world.gamma
-    for number, (_, _, who) in enumerate(live):
-        labels[who] = number
-    return Run(np.array(returns), labels, (min(seen), max(seen)), queries)
+                    labels[i] = -1 if over else members[0]
+                rewards += [reward, 0.0] if over else [reward]
+            weight, queries, steps = weight * self.gamma, queries + len(moves), steps + 1
+        if steps < self.horizon:  # all have ended, or are one
+            labels[:] = labels.max()
+        return Run(np.array(returns), labels, (min(rewards), max(rewards)), queries)
+
+    def several(self, first: int, last: int, watched: bool) -> tuple[list[Run], str | None]:
+        """Plays first to last - 1, or those before the simulator failed and why it did."""
+        world, played = self.world(), []
+        with progress(last - first if watched else 0, "estimate_gaps", unit="pair") as bar:
+            for number in range(first, last):
+                seed = checks.seed_sequence(self.seed, number)
+                rng = np.random.default_rng(seed.spawn(1)[0])
+                world.seed(seed)
+                try:
+                    played.append(self.play(world, rng))
+                except SimulatorError as error:
+                    return played, f"play {number}: {error}"
+                bar.update()
+        return played, None
+
+
+@dataclass(frozen=True, eq=False)
+class GapEstimate(GapErrors):
+    """What recursive branches say about the gaps G = Z(x, a) - Z(x, b) of m actions at a state x.
+
+    Arrays are (m, m), entry [i, j] about actions[i] against actions[j].
+
+    Attributes:
+        prob_worse, prob_tie, prob_better: shares of pairs with G < 0, G = 0 and G > 0; a G that
+            the cut at the horizon may have turned counts as 0.
+        truncation_error: how far that cut may have moved E G, if later rewards are like those seen.
+        actions: the m actions.
+        horizon: steps after which returns were cut.
+        returns: (num_pairs, m) of the branches.
+    """
+
+    prob_worse: Floats
+    prob_tie: Floats
+    prob_better: Floats
+    truncation_error: Floats
+    actions: list[Any]
+    horizon: int
+    returns: Floats
+
+    @classmethod
+    def of(cls, branches: Branches, played: list[Run]) -> GapEstimate:
+        """From three plays or more."""
+        returns, labels, ends, _ = map(np.array, zip(*played, strict=True))
+        gamma, horizon = branches.gamma, branches.horizon
+        cut = gamma**horizon * np.ptp(ends) / (1.0 - gamma)
+        gaps = returns[:, :, None] - returns[:, None]  # (num_pairs, m, m)
+        apart = labels[:, :, None] != labels[:, None]
+        unsure = np.where(apart, cut, 0.0) + 1e-12 * np.abs(returns).max()
+        columns = [gaps[:, i, j] for i, j in np.ndindex(gaps.shape[1:])]
+        rows = [(*mean_and_error(x), *variance_and_error(x)) for x in columns]
+        errors = np.reshape(rows, (*gaps.shape[1:], 4)).transpose(2, 0, 1)
+        signs = gaps < -unsure, np.abs(gaps) <= unsure, gaps > unsure
+        shares = [sign.mean(0) for sign in (*signs, apart)]
+        shares[3] *= cut
+        values: Any = (*errors, *shares, branches.actions, horizon, returns)
+        return cls(*values)
+
+    def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
+        """Ends of confidence intervals, entry by entry.
+
+        Of "mean", with the truncation error, and "variance" as of `GapErrors`; of "prob_worse",
+        "prob_tie" and "prob_better" Wilson's.
+        """
+        if name in ("mean", "variance"):
+            low, high = super().interval(name, level)
+            slack = self.truncation_error if name == "mean" else 0.0
+            return low - slack, high + slack
+        share = getattr(
+            self, checks.one_of("name", name, ("prob_worse", "prob_tie", "prob_better"))
+        )
+        z, n = normal_quantile(level), len(self.returns)
+        centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+        reach = z * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z**2 / n)
+        return centre - reach, centre + reach
+
+
+def estimate_gaps(
+    env: Any,
+    policy: Callable[[Any], ArrayLike] | ArrayLike,
+    actions: Sequence[Any],
+    gamma: float | None = None,
+    num_pairs: int = 1000,
+    seed: Seed = 0,
+    *,
+    state: Any = None,
+    coupling: str = "joint",
+    truncation: float = 1e-3,
+    horizon: int | None = None,
+    processes: int = 1,
+) -> GapEstimate:
+    """Gaps of actions at one state of a simulator, from recursive branches.
+
+    env: a `CoupledEnv`, a `CoupledAtari`, a JMDP, or a simulator with `query`. It is left alone.
+    policy: policy(observation) -> (A,) probabilities. For a JMDP or a simulator the observation is
+        the state, and an array (S, A) will do. In a space that is not Discrete the policy returns
+        an action.
+    actions: m of them. Each play has a branch for each of them, so that all gaps share the plays.
+    gamma: unless given, that of the simulator, or 0.99.
+    state: where to start: a snapshot, or the number of a state. None: where the environment is.
+    coupling: which branches share a draw: "joint", "independent" or "common", as above.
+    truncation: which share of the largest possible return may be cut off; it sets the horizon.
+    processes: with more than one, `env` and `policy` must pickle. The numbers stay the same.
+
+    If the simulator fails, the `SimulatorError` names state and action, and holds the result of
+    all plays before.
+    """
+    given = (gamma, seed, state, coupling, truncation, horizon)
+    branches = Branches.of(env, policy, actions, *given)
+    num_pairs = checks.at_least("num_pairs", num_pairs, 3)
+    one = checks.at_least("processes", processes, 1) == 1
+    ends = np.linspace(0, num_pairs, 2 if one else 4 * processes + 1, dtype=int).tolist()
+    jobs = [(first, last, one) for first, last in pairwise(ends)]
+    parts = in_processes(branches.several, jobs, processes, "estimate_gaps")
+    played = [play for part, _ in parts for play in part]
+    failed = next((error for _, error in parts if error), None)
+    if failed is None:
+        return GapEstimate.of(branches, played)
+    failure = SimulatorError(f"{failed} ({len(played)} plays went well)")
+    failure.result = GapEstimate.of(branches, played) if len(played) >= 3 else None
+    raise failure

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.branches import World, environment_world, play_branches, simulator_world
+from jmdp_lib.branches import Branches
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import progress
 from jmdp_lib.moments import ReadOnly
@@ -128,13 +128,8 @@ def compare_actions(
         raise ValueError(f"reward_range must be (lo, hi) with lo < hi, got {reward_range}")
     if hasattr(env, "restore"):
         gamma = checks.discount(math.nan if gamma is None else gamma)
-        world = environment_world(env, state, actions, policy, gamma, rng)
-    else:
-        world = simulator_world(env, state, actions, policy, rng)
-    if horizon is None:
-        horizon = math.ceil(math.log(_TAIL) / math.log(world.gamma)) if world.gamma > 0.0 else 1
-    horizon = checks.at_least("horizon", horizon, 1)
-    runs = _Runs(world, tuple(actions), horizon, reward_range, alpha, margin)
+    branches = Branches.of(env, policy, actions, gamma, 0, state, "joint", _TAIL, horizon)
+    runs = _Runs(branches, rng, reward_range, alpha, margin)
     if len(actions) < 2 or budget < runs.longest:
         raise ValueError(
             f"two actions or more, and a budget of {runs.longest} queries, which one run may take, "
@@ -159,28 +154,31 @@ class _Runs:
     """The runs so far, and what they say."""
 
     def __init__(
-        self, world: World, actions: tuple[Any, ...], horizon: int,
+        self, branches: Branches, rng: np.random.Generator,
         reward_range: tuple[float, float] | None, alpha: float, margin: float,
     ) -> None:  # fmt: skip
-        self.world, self.actions, self.horizon = world, actions, horizon
+        self.branches, self.rng, self.world = branches, rng, branches.world()
+        self.world.seed(np.random.SeedSequence(int(rng.integers(2**63))))
+        self.actions = actions = tuple(branches.actions)
         self.reward_range, self.alpha, self.margin = reward_range, alpha, margin
         self.active, self.verdict, self.queries = list(range(len(actions))), "undecided", 0
         self.returns, self.labels = list[Floats](), list[Ints]()  # of the active actions
         self.complete, self.history = list[Floats](), list[Floats]()
-        self.rewards = [*(reward_range or ()), *([0.0] if world.ends else [])]
+        self.rewards = [*(reward_range or ())]
         self.intervals = np.full((len(actions), len(actions), 2), [-math.inf, math.inf])
         self.intervals[self.active, self.active] = 0.0
 
     @property
     def longest(self) -> int:
         """Queries that a run may need."""
-        return 1 + (self.horizon - 1) * len(self.active)
+        return 1 + (self.branches.horizon - 1) * len(self.active)
 
     def play(self, play_on: bool) -> None:
         """One run of all active actions."""
         limits = self.reward_range or (-math.inf, math.inf)
         chosen = [self.actions[i] for i in self.active]
-        run = play_branches(self.world, chosen, self.horizon, limits, play_on)
+        played = replace(self.branches, actions=chosen)
+        run = played.play(self.world, self.rng, not play_on, limits)
         self.queries += run.queries
         self.returns.append(run.returns)
         self.labels.append(run.labels)
@@ -191,8 +189,8 @@ class _Runs:
     def look(self) -> None:
         """Work out the intervals, drop the actions that are beaten, and give a verdict."""
         returns, labels = np.array(self.returns), np.array(self.labels)
-        reach = (self.rewards[1] - self.rewards[0]) / (1.0 - self.world.gamma)
-        rest = reach * self.world.gamma**self.horizon
+        reach = (self.rewards[1] - self.rewards[0]) / (1.0 - self.branches.gamma)
+        rest = reach * self.branches.gamma**self.branches.horizon
         alpha = self.alpha / math.comb(len(self.actions), 2)
         for i, j in combinations(range(len(self.active)), 2):
             gap, cut = returns[:, i] - returns[:, j], rest * (labels[:, i] != labels[:, j])

@@ -92,6 +92,10 @@ class Copies:
             self.share(x)
         self.pristine = self.save(copied)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.numbers = {id(x): i for i, x in enumerate(self.parts)}  # ids are of this process
+
     def share(self, x: Any) -> None:
         """Let all copies have this one."""
         if self.numbers.setdefault(id(x), len(self.parts)) == len(self.parts):

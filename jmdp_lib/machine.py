@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 from numba import get_num_threads, njit, set_num_threads
 from numba.core import event
 from tqdm import tqdm
+
+from jmdp_lib import checks
+
+Result = TypeVar("Result")
 
 
 def available_bytes() -> int:
@@ -83,6 +90,42 @@ def progress(total: int | None, name: str, unit: str = "update") -> Any:
         total=total, desc=name, unit=unit, unit_scale=unit == "update", delay=2.0,
         disable=not watched(), leave=False, mininterval=0.5,
     )  # fmt: skip
+
+
+def in_processes(
+    work: Callable[..., Result],
+    jobs: Sequence[tuple[Any, ...]],
+    processes: int | None,
+    label: str,
+) -> list[Result]:
+    """[work(*job) for job in jobs] in `processes` processes, one per core unless given.
+
+    For what holds the GIL, so that threads would give nothing. Jobs carry their own seeds, so how
+    many processes share them changes nothing. New processes are spawned, not forked, since the
+    parent may run threads (numba, torch): a script must start its work under
+    `if __name__ == "__main__"`. They end with this process, however it ends.
+    """
+    workers = os.cpu_count() or 1 if processes is None else processes
+    workers = min(checks.at_least("processes", workers, 1), len(jobs))
+    context, columns, results = multiprocessing.get_context("spawn"), zip(*jobs, strict=True), []
+    pool = ProcessPoolExecutor(workers, context, _end_with_parent)  # starts none by itself
+    with pool, progress(len(jobs), label, unit="chunk") as bar:
+        for result in map(work, *columns) if workers == 1 else pool.map(work, *columns):
+            results.append(result)
+            bar.update()
+    return results
+
+
+def _end_with_parent() -> None:
+    """Let a worker end when its parent has: after a `kill -9` nobody else would tell it to."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 class _CompileNotice(event.Listener):

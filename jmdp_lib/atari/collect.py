@@ -9,14 +9,9 @@ they may meet again, and states drawn at random from a buffer never show it.
 from __future__ import annotations
 
 import atexit
-import multiprocessing
-import os
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -24,10 +19,9 @@ from jmdp_lib import checks
 from jmdp_lib.atari.env import CoupledAtari, Game, Snapshot
 from jmdp_lib.atari.tables import Tables
 from jmdp_lib.checks import Seed
-from jmdp_lib.machine import progress, require
+from jmdp_lib.machine import in_processes, require
 from jmdp_lib.simulators import Outcome
 
-Result = TypeVar("Result")
 # States per trajectory: enough to make up for the way to its start; few where they should be
 # independent.
 _CHUNK, _EVALUATION_CHUNK, _EVALUATION_SPACING = 256, 4, 100
@@ -36,47 +30,13 @@ _START_STEPS = 500  # a trajectory starts after fewer random actions than this
 _AGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
-def in_processes(
-    work: Callable[..., Result],
-    jobs: Sequence[tuple[Any, ...]],
-    processes: int | None,
-    label: str,
-) -> list[Result]:
-    """[work(*job) for job in jobs] in `processes` processes, one per core unless given.
-
-    The emulator holds the GIL, so threads would give nothing. Jobs carry their own seeds, so how
-    many processes share them changes nothing. New processes are spawned, not forked, since the
-    parent may run threads (numba, torch): a script must start its work under
-    `if __name__ == "__main__"`. They end with this process, however it ends.
-    """
-    workers = os.cpu_count() or 1 if processes is None else processes
-    workers = min(checks.at_least("processes", workers, 1), len(jobs))
-    context, columns, results = multiprocessing.get_context("spawn"), zip(*jobs, strict=True), []
-    pool = ProcessPoolExecutor(workers, context, _end_with_parent)  # starts none by itself
-    with pool, progress(len(jobs), label, unit="chunk") as bar:
-        for result in map(work, *columns) if workers == 1 else pool.map(work, *columns):
-            results.append(result)
-            bar.update()
-    return results
-
-
-def _end_with_parent() -> None:
-    """Let a worker end when its parent has: after a `kill -9` nobody else would tell it to."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-    atexit.register(emulator_of.cache_clear)  # the thread would keep them alive
-
-
 @lru_cache(maxsize=4)
 def emulator_of(game: Game, number: int = 0) -> CoupledAtari:
     """Emulator `number` of this process for a game: loading a ROM takes half a second."""
     return CoupledAtari(game.name, game.sticky_prob, game.frame_skip, obs=game.obs)
+
+
+atexit.register(emulator_of.cache_clear)  # else threads keep them, and ale-py complains
 
 
 def collect(

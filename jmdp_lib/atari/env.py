@@ -173,7 +173,7 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         played = Game(game, sticky_prob, frame_skip, obs)
         self._possible = {draw.repeats for draw, _ in played.draws}
         self.game, self.sticky_prob, self.frame_skip = rom_id(game), sticky_prob, frame_skip
-        self.max_frames = checks.at_least("max_frames", max_frames, 1)
+        self.max_frames, self.obs = checks.at_least("max_frames", max_frames, 1), obs
         if shock is not None and not isinstance(shock, Shock):
             raise ValueError(f"shock must be a Shock or None, got {shock!r}")
         self.np_random = checks.generator(seed)
@@ -260,6 +260,22 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         self._check(draw)
         self._go_here()
         self._enter(self._visited._replace(draw=draw))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle holds the game and its settings alone; snapshots pickle by themselves."""
+        settings = (self.game, self.sticky_prob, self.frame_skip, self.shock, self.obs)
+        return CoupledAtari, (*settings, None, self.max_frames)
+
+    def twin(self) -> CoupledAtari:
+        """Another one of the same game and settings, not started yet."""
+        kind, settings = self.__reduce__()
+        return kind(*settings)
+
+    def same_state(self, other: CoupledAtari) -> bool:
+        """Whether both stand at one state; observations that differ settle it cheaply."""
+        if self.previous != other.previous or not np.array_equal(self.observed, other.observed):
+            return False
+        return self.snapshot().identity == other.snapshot().identity
 
     def _check(self, draw: Draw | None) -> None:
         """Refuse a draw that is not one of this environment's."""

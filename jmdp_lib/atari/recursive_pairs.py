@@ -24,10 +24,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from jmdp_lib import checks
-from jmdp_lib.atari.collect import emulator_of, in_processes
-from jmdp_lib.atari.env import CoupledAtari, Game, Snapshot
+from jmdp_lib.atari.collect import emulator_of
+from jmdp_lib.atari.env import Game, Snapshot
 from jmdp_lib.atari.tables import Arrays, Flags
+from jmdp_lib.branches import Played, play_branches
 from jmdp_lib.checks import Floats, Ints, Seed
+from jmdp_lib.machine import in_processes
 from jmdp_lib.statistics import group_covariance, group_means, variance_values
 
 
@@ -85,36 +87,24 @@ def _play_state(
     actions = np.repeat(chosen, repeats, axis=0)
     records = PairRecords.zeros(M=len(actions), H=steps)
     records.state_rows[:], records.actions[:] = row, actions
-    for pair, first in enumerate(actions):  # each branch has an emulator, and so no way back to go
+    world = Played([left, right], start)
+    for pair in range(len(actions)):
         plays = choices.integers(left.num_actions, size=(steps, 2))
-        plays[0] = first
-        left.restore(start._replace(draw=None))  # each pair has tables of its own
-        alive, together, one = np.ones(2, bool), True, False
-        for t in range(steps):
-            if together and alive[0]:
-                records.same_state[pair, t] = True
-                one = one or bool(plays[t, 0] == plays[t, 1])
-                if not one:
-                    right.restore(left.snapshot())  # the drawn table included
-            for branch, env in enumerate((left,) if one else (left, right)):
-                if alive[branch]:
-                    branches = slice(None) if one else branch
-                    _, reward, terminated, truncated, _ = env.step(plays[t, branch])
-                    records.alive[pair, branches, t] = True
-                    records.rewards[pair, branches, t] = reward
-                    records.played[pair, branches, t] = plays[t, branch]
-                    alive[branches] = not (terminated or truncated)
-            if not alive.any():
-                break
-            together = one or (bool(alive.all()) and _same_state(left, right))
+        choose = partial(_planned, plays)
+        moves = play_branches(world, actions[pair].tolist(), choose, steps)
+        for t, places in enumerate(moves):
+            for at_one_state in places:
+                present = [i for members, *_ in at_one_state for i in members]
+                records.same_state[pair, t] |= 0 in present and 1 in present
+                for members, action, reward, *_ in at_one_state:
+                    records.alive[pair, members, t] = True
+                    records.rewards[pair, members, t] = reward
+                    records.played[pair, members, t] = action
     return records
 
 
-def _same_state(left: CoupledAtari, right: CoupledAtari) -> bool:
-    """Whether both stand at one state; observations that differ settle it cheaply."""
-    if left.previous != right.previous or not np.array_equal(left.observed, right.observed):
-        return False
-    return left.snapshot().identity == right.snapshot().identity
+def _planned(plays: Ints, t: int, branch: int, _: object) -> int:
+    return int(plays[t, branch])
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,289 @@
+"""Recursive branches on any simulator, against exact moments, and what may go wrong."""
+
+from __future__ import annotations
+
+import pickle
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import jmdp_lib as jl
+from jmdp_lib import branches
+from jmdp_lib.atari import CoupledAtari
+
+RNG = np.random.default_rng(0)
+PROBS = np.tile(RNG.dirichlet(np.full(3, 3.0)), (3, 1))  # one law of tables for all states
+SMALL = jl.JMDP(PROBS, RNG.normal(size=(3, 3, 3)), RNG.integers(3, size=(3, 3, 3)), gamma=0.5)
+MIXED = RNG.dirichlet(np.ones(3), size=3)
+
+
+class Plain:
+    """SMALL as a simulator: one uniform number, whatever the state and the actions."""
+
+    num_states, num_actions, gamma = 3, 3, 0.5
+
+    def query(self, state, actions, rng):
+        return SMALL.query(state, list(actions), rng)
+
+
+def close(found, exact, state, actions):
+    chosen = np.ix_(actions, actions)
+    for name in ("mean", "variance"):
+        truth = getattr(exact, f"gap_{name}")[state][chosen]
+        error = getattr(found, f"{name}_error") + 1e-9
+        assert (abs(getattr(found, name) - truth) <= 4.5 * error).all(), name
+
+
+@pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
+@pytest.mark.parametrize("simulator", [SMALL, Plain()], ids=["JMDP", "simulator"])
+def test_gaps_are_those_of_jipe2(simulator, coupling):
+    found = jl.estimate_gaps(
+        simulator, MIXED, [2, 0, 1], num_pairs=250, state=1, coupling=coupling, truncation=1e-3
+    )
+    close(found, jl.jipe2(SMALL, MIXED, coupling=coupling).moments, 1, [2, 0, 1])
+    assert found.horizon == 10
+    assert found.returns.shape == (250, 3)
+    shares = found.prob_worse + found.prob_tie + found.prob_better
+    assert np.allclose(shares, 1.0)
+    assert (found.prob_worse == found.prob_better.T).all()
+    assert np.allclose(found.mean, -found.mean.T)
+
+
+def test_couplings_differ_and_seeds_matter():
+    def run(coupling, seed):
+        return jl.estimate_gaps(
+            SMALL, MIXED.__getitem__, [0, 1], 0.5, 50, seed, state=1, coupling=coupling
+        ).returns
+
+    runs = [run("joint", 0), run("independent", 0), run("common", 0), run("joint", 1)]
+    assert len({each.tobytes() for each in runs}) == 4
+    assert (run("joint", 0) == runs[0]).all()
+
+
+def test_processes_do_not_change_the_numbers(monkeypatch):
+    """Each process gets a pickle, and some of the plays."""
+    cart = jl.CoupledEnv(gymnasium.make("CartPole-v1"), seed=1)
+    cart.reset()
+    for env, policy, state in ((SMALL, MIXED, 1), (cart, even, None)):
+        run = partial(jl.estimate_gaps, env, policy, [0, 1], num_pairs=4, state=state, horizon=5)
+        alone = run().returns
+        with monkeypatch.context() as patch:
+            patch.setattr(branches, "in_processes", one_after_another)
+            assert (run(processes=2).returns == alone).all()
+
+
+def even(seen):
+    return np.full(2, 1 / 2)
+
+
+def one_after_another(work, jobs, processes, label):
+    assert len(jobs) == 8
+    return [pickle.loads(pickle.dumps(work))(*job) for job in jobs]
+
+
+def test_branches_of_an_environment_meet():
+    """On the frozen lake: with episodes that end, and states that are told apart by their bytes."""
+    lake = jl.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=1)
+    lake.reset()
+    jm = jl.from_gymnasium("FrozenLake-v1", gamma=0.7)
+    lake.unwrapped.s = 9
+    before = lake.snapshot()
+    found = jl.estimate_gaps(
+        lake, lambda seen: [0.25] * 4, [0, 1, 2], gamma=0.7, num_pairs=150, truncation=1e-2
+    )
+    close(found, jl.jipe2(jm, jl.uniform_policy(jm)).moments, 9, [0, 1, 2])
+    assert lake.snapshot() == before
+    assert found.truncation_error.max() < 0.02
+
+
+class Ending(gymnasium.Env):
+    """Pays its action, then 1 a step, and ends after three steps; actions 0 and 1 are alike."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (1,))
+    action_space = spaces.Discrete(3)
+    fails_at = np.inf
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t, self.played = 0, 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        self.played = max(int(action), 1) if self.t == 1 else self.played
+        if self.t == 2 and self.np_random.random() > self.fails_at:
+            raise OSError("the cable is out")
+        seen = np.array([self.t + 10 * self.played], np.float32)
+        return seen, float(self.played if self.t == 1 else 1.0), self.t == 3, False, {}
+
+
+def first_action(seen):
+    return [1.0, 0.0, 0.0]
+
+
+def test_an_episode_that_ends_keeps_its_return():
+    env = jl.CoupledEnv(Ending(), seed=1)
+    env.reset()
+    found = jl.estimate_gaps(env, first_action, [0, 1, 2], gamma=0.5, num_pairs=3)
+    assert (found.returns == [1.75, 1.75, 2.75]).all()
+    assert (found.mean == [[0, 0, -1], [0, 0, -1], [1, 1, 0]]).all()
+    assert not found.variance.any()
+    assert not found.truncation_error.any()
+    assert found.prob_tie[0, 1] == 1.0
+    assert found.prob_better[2, 0] == 1.0
+    env.step(2)
+    later = jl.estimate_gaps(env, first_action, [0, 1], gamma=0.5, num_pairs=3)
+    assert (later.returns == 1.5).all()
+    short = jl.estimate_gaps(env, first_action, [0, 1], gamma=0.5, num_pairs=3, horizon=1)
+    assert (short.returns == 1.0).all()
+
+
+def test_what_is_cut_off_is_stated():
+    found = jl.estimate_gaps(SMALL, MIXED, [0, 1], num_pairs=200, state=1, horizon=2)
+    exact = jl.jipe2(SMALL, MIXED).moments.gap_mean[1, 0, 1]
+    low, high = found.interval("mean")
+    assert low[0, 1] <= exact <= high[0, 1]
+    largest = 0.5**2 * np.ptp([*SMALL.rewards.ravel(), 0.0]) / 0.5
+    assert 0.0 < found.truncation_error[0, 1] <= largest
+    assert np.allclose(high - low, 2 * (1.959964 * found.mean_error + found.truncation_error))
+    low, high = found.interval("variance")
+    assert (low <= found.variance).all()
+    half = jl.GapEstimate(*np.zeros((4, 1)), *np.full((4, 1), 0.5), [0], 1, np.zeros((100, 1)))
+    assert np.allclose(half.interval("prob_worse"), [[0.4038315], [0.5961685]])  # Wilson's
+    with pytest.raises(ValueError, match="name must be one of 'prob_worse'"):
+        half.interval("median")
+
+
+def steady(seen):
+    return np.clip(-seen[2:], -2.0, 2.0)
+
+
+def test_continuous_actions_come_from_the_policy():
+    env = jl.CoupledEnv(gymnasium.make("Pendulum-v1"), seed=1)
+    env.reset()
+    pushes = [np.array([x], np.float32) for x in (-1.0, 1.0)]
+    found = jl.estimate_gaps(env, steady, pushes, gamma=0.5, num_pairs=3)
+    assert found.mean[0, 1] != 0.0
+    assert found.variance[0, 1] == pytest.approx(0.0, abs=1e-9)  # nothing is random here
+    with pytest.raises(IndexError, match="is not in Box"):
+        jl.estimate_gaps(env, steady, [np.full(1, 5.0, np.float32)], num_pairs=3)
+
+
+def test_atari():
+    env = CoupledAtari("Pong", sticky_prob=0.5, seed=1)
+    env.reset()
+    here = env.snapshot()
+    found = jl.estimate_gaps(
+        env, lambda seen: np.full(6, 1 / 6), [0, 2, 3], gamma=0.9, num_pairs=3, horizon=4
+    )
+    assert found.returns.shape == (3, 3)
+    assert env.snapshot().identity == here.identity
+    assert env.draw == here.draw
+    again = pickle.loads(pickle.dumps(env))
+    again.restore(here)
+    assert again.query([1])[0].reward == env.query([1])[0].reward
+    assert (again.sticky_prob, again.max_frames) == (env.sticky_prob, env.max_frames)
+
+
+class Failing(Plain):
+    asked = 0
+
+    def query(self, state, actions, rng):
+        self.asked += 1
+        if self.asked > 200:
+            raise OSError("the licence server is gone")
+        return super().query(state, actions, rng)
+
+
+def test_a_simulator_that_fails_keeps_the_results_so_far():
+    with pytest.raises(
+        jl.SimulatorError, match=r"play \d+: simulator.query\(state \d, actions \["
+    ) as caught:
+        jl.estimate_gaps(Failing(), MIXED, [0, 1], num_pairs=1000, state=1)
+    assert "licence server is gone" in str(caught.value)
+    kept = caught.value.result.returns
+    assert 3 <= len(kept) < 1000
+    whole = jl.estimate_gaps(Plain(), MIXED, [0, 1], num_pairs=len(kept), state=1).returns
+    assert (kept == whole).all()
+    env = jl.CoupledEnv(Ending(), seed=1)
+    env.reset()
+    env.unwrapped.fails_at = 0.9
+    with pytest.raises(
+        jl.SimulatorError, match=r"failed at state \[\d+\.\], action 0: OSError"
+    ) as caught:
+        jl.estimate_gaps(env, first_action, [0, 2], num_pairs=1000)
+    assert len(caught.value.result.returns) >= 3
+    env.reset()
+    env.unwrapped.fails_at = -1.0
+    with pytest.raises(jl.SimulatorError, match="0 plays went well") as caught:
+        jl.estimate_gaps(env, first_action, [0, 2], num_pairs=1000)
+    assert caught.value.result is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ([0.5, 0.5], r"policy\(1\) must have shape \(action = 3\)"),
+        ([0.5, 0.5, 0.5], r"sum of policy\(1\) = 1.5 is not one"),
+        ([-0.5, 1.0, 0.5], r"policy\(1\)\[0\] \(action 0\) = -0.5 is negative"),
+        ([np.nan, 1.0, 0.0], r"policy\(1\)\[0\] \(action 0\) = nan is not finite"),
+        (2, r"policy\(1\) must have shape"),
+        (None, r"policy\(1\) must"),
+        ("left", r"policy\(1\) must"),
+    ],
+)
+def test_a_policy_that_returns_no_distribution_is_refused(answer, message):
+    asked = []
+    with pytest.raises(ValueError, match=message):
+        jl.estimate_gaps(Plain(), lambda x: asked.append(x) or answer, [0, 1], state=1)
+    assert asked == [1]  # before any work
+    with pytest.raises(ValueError, match=r"policy\([02]\)"):  # or at the first offence
+        jl.estimate_gaps(Plain(), lambda x: MIXED[1] if x == 1 else answer, [0, 1, 2], state=1)
+
+
+def test_bad_calls():
+    env = jl.CoupledEnv(Ending(), seed=1)
+    env.reset()
+    ends = env.query([0])[0].snapshot
+    for _ in range(3):
+        env.step(0)
+    for call, message in [
+        (
+            lambda: jl.estimate_gaps(object(), MIXED, [0, 1]),
+            "it must be a CoupledEnv",
+        ),
+        (
+            lambda: jl.estimate_gaps(Ending(), MIXED, [0, 1]),
+            "it must be a CoupledEnv",
+        ),
+        (lambda: jl.estimate_gaps(env, first_action, [0, 1]), "a snapshot inside an episode"),
+        (
+            lambda: jl.estimate_gaps(env, first_action, [0, 1], state=3),
+            "snapshot inside an episode",
+        ),
+        (lambda: jl.estimate_gaps(SMALL, MIXED, [0, 0], state=1), "all distinct"),
+        (lambda: jl.estimate_gaps(env, first_action, [1, 1], state=ends), "all distinct"),
+        (lambda: jl.estimate_gaps(SMALL, MIXED[:2], [0, 1], state=1), "policy must have shape"),
+        (
+            lambda: jl.estimate_gaps(SMALL, MIXED, [0, 1], 1.0, state=1),
+            r"gamma must lie in \[0, 1\)",
+        ),
+        (lambda: jl.estimate_gaps(SMALL, MIXED, [0, 1], num_pairs=2, state=1), "num_pairs must be"),
+        (lambda: jl.estimate_gaps(SMALL, MIXED, [0, 1], state=1, truncation=0), "truncation must"),
+        (lambda: jl.estimate_gaps(SMALL, MIXED, [0, 1], state=1, horizon=0), "horizon must"),
+        (lambda: jl.estimate_gaps(SMALL, MIXED, [0, 1], state=1, processes=0), "processes must"),
+        (lambda: jl.estimate_gaps(SMALL, MIXED, [0, 1], state=1, coupling="x"), "coupling must"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            call()
+    for state in (None, 3, -1, "1"):
+        with pytest.raises(IndexError, match="state"):
+            jl.estimate_gaps(SMALL, MIXED, [0, 1], state=state)
+    with pytest.raises(IndexError, match=r"action 3 is out of range|action 3"):
+        jl.estimate_gaps(SMALL, MIXED, [0, 3], state=1)
+    loose = jl.JMDP([[0.5, 0.5], [0.3, 0.7]], np.zeros((2, 2, 2)), np.zeros((2, 2, 2), int), 0.5)
+    with pytest.raises(ValueError, match="one law of tables"):
+        jl.estimate_gaps(loose, [[0.5, 0.5]] * 2, [0, 1], state=1, coupling="common")
