@@ -8,23 +8,15 @@ from jmdp_lib import checks
 from jmdp_lib.model import JMDP
 
 
-def two_queues(
-    capacity: int = 5,
-    arrival_prob: float = 0.6,
-    service_probs: tuple[float, float] = (0.5, 0.3),
-    gamma: float = 0.95,
-    lost_cost: float = 5.0,
-) -> JMDP:
+def two_queues(capacity: int = 5, arrival_prob: float = 0.6, gamma: float = 0.95) -> JMDP:
     """State: jobs in both queues, first * (capacity + 1) + second. Action: the queue a job joins.
 
-    Each table is one event of eight: does a job arrive, does the first server finish one, does the
-    second? A job that finds its queue full is lost. The reward is minus the jobs that are left at
-    the end of the step, minus lost_cost for a job that was lost.
+    Each table is one event of eight: does a job arrive (`arrival_prob`), does the first server
+    finish one (1/2), does the second (3/10)? A job that finds its queue full is lost. The reward is
+    minus the jobs that are left at the end of the step, and minus 5 for one that was lost.
     """
     side = checks.at_least("capacity", capacity, 1) + 1
-    names = ("arrival_prob", "service_probs[0]", "service_probs[1]")
-    given = zip(names, (arrival_prob, *service_probs), strict=True)
-    chances = np.array([checks.probability(name, prob) for name, prob in given])
+    chances = np.array([checks.probability("arrival_prob", arrival_prob), 0.5, 0.3])
     events = np.indices((2, 2, 2)).reshape(3, 8).T  # arrival, first service, second service
 
     def step(state: int, action: int, noise: int) -> tuple[float, int]:
@@ -33,7 +25,7 @@ def two_queues(
         lost = arrival * (jobs[action] == capacity)
         jobs[action] += arrival - lost
         first, second = (max(n - done, 0) for n, done in zip(jobs, served, strict=True))
-        return -first - second - lost_cost * lost, first * side + second
+        return -first - second - 5.0 * lost, first * side + second
 
     probs = np.where(events, chances, 1.0 - chances).prod(1)
     return JMDP.from_step(side**2, 2, gamma, probs, step)

@@ -96,16 +96,12 @@ class TorchPairs(DensePairs):
 
     @cached_property
     def _kernels(self) -> list[Any]:
-        return [self._on_device(kernel) for kernel in super()._kernels]
-
-    def _on_device(self, kernel: Any) -> Any:
-        """A matrix, or sparse rows, as a tensor."""
         if not self._few_successors:
-            return self._tensor(kernel)
+            return [self._tensor(kernel) for kernel in super()._kernels]
+        parts = [(*map(self._tensor, rows), self.system.kernel.shape) for rows in super()._kernels]
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)")
-            parts = (*map(self._tensor, kernel), self.system.kernel.shape)
-            return _torch().sparse_csr_tensor(*parts, check_invariants=True)
+            return [_torch().sparse_csr_tensor(*rows, check_invariants=True) for rows in parts]
 
     @cached_property
     def _diagonal(self) -> Any:
