@@ -312,9 +312,11 @@ class JMDP:
         """(K,) the law of the noise, where all states share it: noise k is table k of every state.
 
         So it is for `from_step`, and for arrays in which every state lists the same probabilities
-        in the same order; tables of probability zero do not count. Other models are refused, since
-        nothing says which tables of two states belong together.
+        in the same order; tables of probability zero do not count. Other models are refused, and
+        those of `from_simulator`: nothing says which tables of two states belong together.
         """
+        if self.queries_per_state is not None:
+            raise ValueError('coupling="common": counted tables do not say which noise made them')
         first, *others = np.split(self.probs, self.starts[1:-1])
         for s, own in enumerate(others, 1):
             if own.size != first.size or np.abs(own - first).max() > 1e-12:
@@ -328,10 +330,10 @@ class JMDP:
     def given_noise(self) -> list[JMDP]:
         """For every noise of `noise_probs` the model in which it is certain: one table a state."""
         size, certain = self.noise_probs.size, np.ones((self.num_states, 1))
-        arrays = [
-            (self.rewards[k::size, None], self.next_states[k::size, None]) for k in range(size)
+        return [
+            JMDP(certain, self.rewards[k::size, None], self.next_states[k::size, None], self.gamma)
+            for k in range(size)
         ]
-        return [JMDP(certain, *tables, self.gamma) for tables in arrays]
 
     @cached_property
     def averaging(self) -> sparse.csr_array:

@@ -235,13 +235,16 @@ def test_a_model_knows_its_noise_or_says_which_state_has_another():
                 function(other, policy, *arguments, coupling="common")
 
 
-def test_a_bare_simulator_is_refused():
+def test_a_simulator_does_not_say_which_noise_it_drew():
     class Coin:
         num_states, num_actions, gamma = 2, 2, 0.5
 
         def query(self, state, actions, rng):
             return [float(rng.random()) for _ in actions], [0 for _ in actions]
 
+    counted = jl.JMDP.from_simulator(Coin(), queries_per_state=4)  # at every state 4 times 1/4
+    with pytest.raises(ValueError, match="counted tables do not say which noise"):
+        jl.jipe2(counted, [[0.5, 0.5]] * 2, coupling="common")
     with pytest.raises(ValueError, match="draws the noise of one state, not of two"):
         jl.incremental_jipe2(Coin(), [[0.5, 0.5]] * 2, 9, coupling="common")
     with pytest.raises(ValueError, match="coupling must be one of 'joint', 'common'"):
