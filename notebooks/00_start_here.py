@@ -251,6 +251,7 @@ print(f"learned {found:.1f}, exact {table['gap variance']['umbrellas']:.1f}")
 # | Table 1, gap variances on Atari | `06_table1` | `jmdp_lib.atari.experiment` |
 # | The cost of $T_2$, large models | `07_scaling` | `plan_jipe2`, `jipe2` with `queries`, `route`, `device` |
 # | Theorem 5.4, learning from samples; Appendix B, features | `08_learning` | `incremental_jipe2`, `projected_jipe2` |
+# | Beyond the bound of Section 5.4: the law of a gap | `09_gap_law` | `gap_law`, `tail_bounds`, `coupling_range` |
 #
 # The paper is silent or slips in thirteen places. Chapter 1 marks each as a **Decision**, with the smallest
 # example that shows it.
