@@ -115,34 +115,38 @@ plt.show()
 rows = {}
 for name, m in solved.items():
     gap = played[name][:, 0] - played[name][:, 1]
+    jm, coupling = worlds[name]
+    (law,) = jl.gap_law(jm, policy, [(0, 0, 1)], width=0.01, coupling=coupling)
     rows[name] = {
         "correlation": m.correlation[0, 0, 1],
         "gap mean": m.gap_mean[0, 0, 1],
         "gap variance": m.gap_variance[0, 0, 1],
         "the same, played": gap.var(),
-        "P(G < 0), played": np.mean(gap < 0),
+        "P(G < 0), from": law.prob_worse[0],
+        "to": law.prob_worse[1],
+        "played": np.mean(gap < 0),
         "bound": m.inferiority_bound[0, 0, 1],
     }
 table = pd.DataFrame(rows).T
 table.round(3)
 
 # %% [markdown]
-# The first three columns are exact. The last is a bound on $P(G \le 0)$ from the gap's mean and variance
-# alone, $\sigma_G^2/(\sigma_G^2 + \mu_G^2)$: it knows nothing else about the law, and so it is cautious.
+# The first three columns are exact. `gap_law` brackets the whole law of a gap: the probability that ice cream
+# turns out worse is certainly between `from` and `to` (chapter 9). The last column is the paper's bound on
+# $P(G \le 0)$, $\sigma_G^2/(\sigma_G^2 + \mu_G^2)$: mean and variance alone cannot say more.
 
 # %%
 for name, row in table.iterrows():
     spread = (played[name] @ [1, -1] - row["gap mean"]) ** 2
     z = (spread.mean() - row["gap variance"]) / (spread.std() / np.sqrt(num_pairs))
     claims.check(f"{name}: Var G, as played", f"{row['gap variance']:.2f}", abs(z) < 5)
-    covered = row["P(G < 0), played"] <= row["bound"]
-    claims.check(
-        f"{name}: bound on P(G <= 0), above what is played", f"{row['bound']:.2f}", covered
-    )
+    error = 5 * np.sqrt(row["to"] / num_pairs)
+    told = row["P(G < 0), from"] - error <= row["played"] <= row["to"] + error <= row["bound"]
+    claims.check(f"{name}: P(G < 0), as played, below the bound", f"{row['to']:.2f}", told)
 marginals = np.array([(m.mean, m.variance) for m in solved.values()])
 same = np.ptp(marginals, axis=0).max() < 1e-6
 claims.check("mean and variance of both returns are those of every world", same, same)
-often = bool(table["P(G < 0), played"]["umbrellas"] > 1 / 3)
+often = bool(table["P(G < 0), from"]["umbrellas"] > 1 / 3)
 claims.check("umbrellas: ice cream is worse more than one time in three", often, often)
 factor = table["gap variance"]["umbrellas"] / table["gap variance"]["lemonade"]
 claims.check("Var G, umbrellas / lemonade", f"{factor:.1f}", factor > 10)
@@ -162,6 +166,7 @@ sol = jl.jipe2(grid, goal, tol=1e-8)
 m, right, left = sol.moments, 1, 3
 for answer in (m.gap_mean, m.gap_variance, m.inferiority_bound):
     print(f"{answer[12, right, left]:.4f}")
+jl.gap_law(grid, goal, [(12, right, left)])[0]
 
 # %%
 empty = np.where(np.arange(25) == 4, np.nan, 0.0)  # no gaps at the goal
@@ -274,8 +279,8 @@ print(f"learned {found:.1f}, exact {table['gap variance']['umbrellas']:.1f}")
 #
 # - The same MDP can hold very different gaps. The coupling is a fact about the environment, and ordinary
 #   experience, one action at a time, never shows it.
-# - `jipe2` gives the mean and variance of every gap, exactly and certified; `inferiority_bound` turns them
-#   into a probability that one can act on.
+# - `jipe2` gives the mean and variance of every gap, exactly and certified. `gap_law` gives the probability
+#   that the better choice turns out worse, which one can act on.
 # - A simulator that answers "and what would the others have done?" is all that is needed to learn them.
 #
 # **Exercises.** (1) Among all other things of mean 10 and standard deviation 2, is there one with a

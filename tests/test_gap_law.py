@@ -105,6 +105,19 @@ def test_a_law_that_needs_no_computer() -> None:
     assert "worse 0.3 to 0.3" in repr(law)
 
 
+def test_more_rewards_than_are_told_apart() -> None:
+    # The policy's branches merge after one step, so that the gap is one reward's difference.
+    rewards = np.random.default_rng(5).normal(size=(1, 3000, 2))
+    jm = jl.JMDP(np.full((1, 3000), 1 / 3000), rewards, np.zeros((1, 3000, 2), int), 0.5)
+    (law,) = jl.gap_law(jm, [[1.0, 0.0]], [(0, 0, 1)], width=0.01)
+    gaps, cuts = np.sort(rewards[0, :, 0] - rewards[0, :, 1]), law.points
+    exact = [np.searchsorted(gaps, cuts[:, i], s) for i, s in enumerate(("left", "right"))]
+    exact = np.stack(exact, axis=1).ravel() / 3000
+    assert (law.low <= exact + 1e-12).all()
+    assert (law.high >= exact - 1e-12).all()
+    assert np.abs(law.high - law.low).max() < 0.02
+
+
 def test_actions_that_are_alike_tie() -> None:
     jm = jl.JMDP(np.ones((3, 1)), np.ones((3, 1, 2)), [[[1, 2]], [[1, 1]], [[2, 2]]], 0.9)
     (law,) = jl.gap_law(jm, jl.uniform_policy(jm), [(0, 0, 1)])  # two ends that never meet

@@ -32,6 +32,7 @@ from jmdp_lib.operators.reachable import PairSet, places
 
 _EPS = float(np.finfo(float).eps)
 _ROUNDS = 64  # steps that bound |D|, at least
+_GAPS = 1024  # reward differences that are told apart, about
 _ALIKE = 1e-10  # points that differ by less, relative to the largest gap, are taken for one
 
 
@@ -87,8 +88,10 @@ class Steps:
             )
         row, d, after, weight = map(np.concatenate, zip(*parts, strict=True))
 
-        digits = 12 - int(np.ceil(np.log10(jm.reward_bound)))
-        differences, gap = np.unique(np.round(d, digits) + 0.0, return_inverse=True)
+        d = np.round(d, 12 - int(np.ceil(np.log10(jm.reward_bound)))) + 0.0
+        if np.unique(d).size > _GAPS:  # rounded down, which raises P(D <= x)
+            d = np.floor(d * (_GAPS / np.ptp(d))) * (np.ptp(d) / _GAPS)
+        differences, gap = np.unique(d, return_inverse=True)
         keys = (row * differences.size + gap) * (zero + 1) + after
         keys, entry = np.unique(keys, return_inverse=True)
         groups, ends = np.unique(keys // (zero + 1), return_index=True)
@@ -129,9 +132,11 @@ class Steps:
         found: dict[Any, Any] = {None: (0.0, 0.0)}
         todo = [(0.0, 0.0, gap) for gap in np.unique(has[self.asked.ravel()].indices)]
         for low, high, gap in todo:
+            if len(found) >= limit:
+                break
             (low, high), off = _shifted(np.array([low, high]), self.differences[gap], self.gamma)
             node = round(low / (_ALIKE * top)), gap
-            if len(found) < limit and node not in found and max(-low, high) < top:
+            if node not in found and max(-low, high) < top:
                 found[node] = low - off[0], high + off[1]
                 then = follow.indices[follow.indptr[gap] : follow.indptr[gap + 1]]
                 todo += [(*found[node], other) for other in then]
