@@ -2,7 +2,8 @@
 
 Model: `JMDP`, the environments, the policies. Operators: `apply_t2`, `sample_t2`. Solvers:
 `jipe2`, `jipe`, `incremental_jipe2`, `projected_jipe2`. Results: `Solution` and its `Moments`.
-The whole law of a gap: `gap_law`. To check any of them: `simulate_pairs`, `sample_gaps`,
+The whole law of a gap: `gap_law`. One state of a model too large to enumerate: `ImplicitJMDP` and
+`local_jipe2`. To check any of them: `simulate_pairs`, `sample_gaps`,
 `simulate_gap_law`. Simulators: your own `Simulator`, `CoupledEnv`, and `jmdp_lib.atari`, which,
 like `jmdp_lib.figures`, is imported on its own.
 """
@@ -23,6 +24,7 @@ from jmdp_lib.environments.gridworld import goal_policy, windy_gridworld
 from jmdp_lib.environments.inventory import inventory
 from jmdp_lib.environments.queues import two_queues
 from jmdp_lib.environments.toy_text import from_gymnasium
+from jmdp_lib.implicit import ImplicitJMDP
 from jmdp_lib.laws import GapLaw
 from jmdp_lib.machine import extra
 from jmdp_lib.model import JMDP, epsilon_mixture, uniform_policy
@@ -37,6 +39,7 @@ from jmdp_lib.solvers.gap_law import gap_law
 from jmdp_lib.solvers.incremental import IncrementalSolution, StepSize, incremental_jipe2
 from jmdp_lib.solvers.incremental_n import incremental_jipe
 from jmdp_lib.solvers.jipe_n import jipe
+from jmdp_lib.solvers.local import LocalSolution, local_jipe2
 from jmdp_lib.solvers.order2 import Plan, jipe2, plan_jipe2
 from jmdp_lib.solvers.projected import ProjectedSolution, projected_jipe2
 from jmdp_lib.solvers.projection import (
@@ -64,7 +67,9 @@ __all__ = [
     "GapEstimate",
     "GapLaw",
     "GapSample",
+    "ImplicitJMDP",
     "IncrementalSolution",
+    "LocalSolution",
     "MomentBounds",
     "Moments",
     "Outcome",
@@ -94,6 +99,7 @@ __all__ = [
     "inventory",
     "jipe",
     "jipe2",
+    "local_jipe2",
     "norm_weight",
     "one_sided_bound",
     "per_action",

@@ -1,0 +1,122 @@
+"""Joint MDPs that nobody enumerates: the outcome tables of a state come from a function.
+
+States are anything hashable: tuples, strings, integers. `local_jipe2` asks for the tables of the
+states that a query looks at, and of no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from jmdp_lib import checks
+from jmdp_lib.checks import Floats
+from jmdp_lib.model import JMDP
+
+Tables = Callable[[Any], tuple[ArrayLike, ArrayLike, Sequence[Sequence[Hashable]]]]
+Policy = Callable[[Any], ArrayLike] | ArrayLike
+
+
+@dataclass(frozen=True)
+class ImplicitJMDP:
+    """A joint MDP given by a function of a state.
+
+    Attributes:
+        tables: tables(s) -> probabilities (K,), rewards (K, A), and next states, K lists of A
+            hashable states. Table k has probability probs[k]; action a then earns rewards[k, a]
+            and moves to next_states[k][a]. It must be pure: all randomness is in the tables.
+        num_actions: |A|.
+        gamma: discount factor in [0, 1).
+        reward_range: (low, high), all rewards lie between these. The narrower, the sooner an
+            answer is certified.
+
+    A state is checked when its tables are asked for; every message shows the state.
+    """
+
+    tables: Tables
+    num_actions: int
+    gamma: float
+    reward_range: tuple[float, float]
+
+    def __post_init__(self) -> None:
+        if not callable(self.tables):
+            raise ValueError(f"tables must be a function of a state, got {self.tables!r}")
+        low, high = checks.floats("reward_range", self.reward_range, **{"(low, high)": 2}).tolist()
+        if low > high:
+            raise ValueError(f"reward_range must be (low, high), got {self.reward_range}")
+        checked = {
+            "num_actions": checks.at_least("num_actions", self.num_actions, 1),
+            "gamma": checks.discount(self.gamma),
+            "reward_range": (low, high),
+        }
+        vars(self).update(checked)
+
+    @classmethod
+    def from_step(
+        cls,
+        num_actions: int,
+        gamma: float,
+        noise_probs: ArrayLike,
+        step: Callable[[Any, int, int], tuple[float, Hashable]],
+        reward_range: tuple[float, float],
+    ) -> ImplicitJMDP:
+        """U ~ noise_probs (K,), and step(s, a, u) -> (reward, next_state), as `JMDP.from_step`."""
+        probs = checks.distributions("noise_probs", noise_probs, "noise")
+        actions = range(checks.at_least("num_actions", num_actions, 1))
+
+        def tables(state: Any) -> tuple[Floats, Floats, list[list[Hashable]]]:
+            outcomes = [[step(state, a, u) for a in actions] for u in range(probs.size)]
+            rewards = np.array([[reward for reward, _ in row] for row in outcomes])
+            return probs, rewards, [[successor for _, successor in row] for row in outcomes]
+
+        return cls(tables, num_actions, gamma, reward_range)
+
+    @classmethod
+    def from_jmdp(cls, jm: JMDP) -> ImplicitJMDP:
+        """A model that was enumerated, with states 0 to |S| - 1."""
+
+        def tables(state: int) -> tuple[Floats, Floats, list[list[int]]]:
+            s = checks.index("state", state, jm.num_states)
+            rows = slice(jm.starts[s], jm.starts[s + 1])
+            return jm.probs[rows], jm.rewards[rows], jm.next_states[rows].tolist()
+
+        return cls(tables, jm.num_actions, jm.gamma, (jm.rewards.min(), jm.rewards.max()))
+
+    def at(self, state: Hashable) -> tuple[Floats, Floats, list[Hashable]]:
+        """The checked tables of a state: probabilities (K,), rewards (K, A), K * A next states."""
+        try:
+            probs, rewards, rows = self.tables(state)
+            prob = checks.distributions("probabilities", probs, "table")
+            sizes = {"table": prob.size, "action": self.num_actions}
+            reward = checks.floats("rewards", rewards, **sizes)
+            low, high = self.reward_range
+            outside = (reward < low) | (reward > high)
+            checks.refuse("rewards", reward, outside, f"is not in [{low}, {high}]", [*sizes])
+            lists: Any = getattr(rows, "tolist", lambda: rows)()  # of an array
+            if [len(row) for row in lists] != [self.num_actions] * prob.size:
+                raise ValueError(f"next states must be {prob.size} lists of {self.num_actions}")
+            successors = [successor for row in lists for successor in row]
+            sum(map(hash, successors))  # refuses what is unhashable
+        except Exception as error:
+            raise ValueError(f"tables of state {state!r}: {error}") from error
+        return prob, reward, successors
+
+
+def policy_row(policy: Policy, state: Hashable, num_actions: int) -> Floats:
+    """(A,) what a policy does in a state.
+
+    policy: a function of the state, or an array whose entry `policy[state]` is a row: (S, A) for
+    states 0 to |S| - 1, (rows, columns, A) for states (row, column). A row is probabilities (A,) or
+    one action.
+    """
+    try:
+        row: Any = policy(state) if callable(policy) else np.asarray(policy)[state]  # type: ignore
+        if np.ndim(row) == 0:
+            return np.eye(num_actions)[checks.index("action", row, num_actions)]
+        return checks.distributions("policy", row, action=num_actions)
+    except Exception as error:
+        raise ValueError(f"policy of state {state!r}: {error}") from error
