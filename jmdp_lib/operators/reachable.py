@@ -20,7 +20,7 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import hot, inline, threaded
+from jmdp_lib.machine import hot, threaded
 from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries
 
 _STEP = 1 << 24  # successors that are added between two looks at the watch
@@ -203,7 +203,7 @@ def steps_to_reach(system: CollapsedT2, queries: Queries) -> Ints:
     return steps
 
 
-@inline
+@hot
 def _bits(word: Any) -> Any:
     """How many bits of a 64-bit word are set."""
     word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
@@ -214,13 +214,13 @@ def _bits(word: Any) -> Any:
     return np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
 
 
-@inline
+@hot
 def _lowest(word: Any) -> Any:
     """The position of the lowest bit that is set."""
     return _bits((word & -word) - np.uint64(1))
 
 
-@inline
+@hot
 def _add(rows: Any, words: Any, counts: Any, i: Any, j: Any) -> None:
     if i < j:
         i, j = j, i
@@ -287,7 +287,7 @@ def _rank(words: Any) -> None:
             before += np.uint64(_bits(words[k, 0]))
 
 
-@inline
+@hot
 def _place(rows: Any, words: Any, i: Any, j: Any) -> Any:
     """The place of the pair (i, j) in the set, which holds it."""
     if i < j:
@@ -307,7 +307,7 @@ def places(rows: Any, words: Any, first: Any, second: Any) -> Any:
     return out
 
 
-@inline
+@hot
 def _backup(
     rows: Any, words: Any, chain: Any, diagonal: Any, source: Any, x: Any, i: Any, j: Any,
     place: Any,
