@@ -257,6 +257,7 @@ print(f"learned {found:.1f}, exact {table['gap variance']['umbrellas']:.1f}")
 # | The cost of $T_2$, large models | `07_scaling` | `plan_jipe2`, `jipe2` with `queries`, `route`, `device` |
 # | Theorem 5.4, learning from samples; Appendix B, features | `08_learning` | `incremental_jipe2`, `projected_jipe2` |
 # | Beyond the bound of Section 5.4: the law of a gap | `09_gap_law` | `gap_law`, `tail_bounds`, `coupling_range` |
+# | Beyond the paper: which action, with how many queries? | `10_which_action` | `compare_actions` |
 #
 # The paper is silent or slips in thirteen places. Chapter 1 marks each as a **Decision**, with the smallest
 # example that shows it.
