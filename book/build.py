@@ -62,6 +62,7 @@ def gather(root: Path, stage: Path, reference: list[Page]) -> None:
     texts = {path.name: path for path in (root / "book").glob("*.md")}
     for name, path in {**texts, "_readme.md": root / "README.md"}.items():
         text = with_evidence(path.read_text(encoding="utf-8"), notebooks)
+        text = text.replace("](book/static/", "](static/")  # the README's own pictures
         (stage / name).write_text(linked(text, targets))
 
 

@@ -71,6 +71,10 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
     anew and replayed, which takes longer the longer an episode is; a warning says so.
 
     seed: of the draws: an integer, SeedSequence or Generator; `reset(seed=...)` starts them anew.
+
+    Attributes:
+        copying: how states are copied: "saved", "set_state" or "replayed".
+        draw: seed of this state's table.
     """
 
     _here: EnvSnapshot
@@ -99,7 +103,8 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
         else:
             told = "; ".join(dict.fromkeys(map(repr, reasons)))
             raise ValueError(f"{name_of(env)} cannot be coupled: {told}") from reasons[-1]
-        if isinstance(self._way, Replays):
+        self.copying = self._way.name
+        if self.copying == "replayed":
             warnings.warn(
                 f"{name_of(env)} cannot be copied ({reasons[-1]}), so that it is replayed: a query "
                 "at step t of an episode plays t + 1 steps for every action",

@@ -77,7 +77,7 @@ class Copies:
     could change, with their bytes. spare: data of a copy that is played for one step only.
     """
 
-    in_place = False
+    name, in_place = "saved", False
 
     def __init__(self, env: Env, sharing: bool = True) -> None:
         self.parts: list[Any] = [np.random.default_rng(0)]
@@ -147,7 +147,7 @@ class _Reader(pickle.Unpickler):
 class Hooks(Copies):
     """The environment itself, which `set_state` sets to states, in copies of its wrappers."""
 
-    in_place = True
+    name, in_place = "set_state", True
 
     def __init__(self, env: Env) -> None:
         self.parts, self.numbers = [None, env.unwrapped], {id(env.unwrapped): 1}
@@ -173,7 +173,7 @@ class Hooks(Copies):
 class Replays:
     """New environments, reset as the first one was; its moves are made again."""
 
-    in_place, pristine = False, None
+    name, in_place, pristine = "replayed", False, None
 
     def __init__(self, env: Env) -> None:
         self.env = copy.deepcopy(env)

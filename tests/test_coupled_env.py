@@ -202,6 +202,7 @@ def test_box2d_is_replayed(name, every):
         UserWarning, match=r"cannot be copied .* plays t \+ 1 steps for every action"
     ):
         env = jl.CoupledEnv(gymnasium.make(name), seed=1)
+    assert env.copying == "replayed"
     play_and_compare(env, 200, every)
     start = env.snapshot()
     once, again = futures(env, start, 30), futures(env.twin(), start, 30)
@@ -216,6 +217,7 @@ def test_what_cannot_be_copied_is_replayed_or_set_by_its_own_hooks():
         replayed = jl.CoupledEnv(Locked(), seed=5)
     hooked, plain = jl.CoupledEnv(Hooked(), seed=5), jl.CoupledEnv(Walk(), seed=5)
     forgetful = jl.CoupledEnv(Forgetful(), seed=5)
+    assert [hooked.copying, forgetful.copying] == ["set_state", "saved"]
     runs = []
     for env in (plain, hooked, replayed, forgetful):
         env.reset(seed=6)

@@ -11,6 +11,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 from packaging.requirements import Requirement
@@ -83,6 +84,23 @@ def test_the_depot_comes_as_close_as_the_readme_says() -> None:
     assert (np.abs(gaps.variance - truth.gap_variance) <= 4.5 * gaps.variance_error + 1e-6).all()
     assert (low <= gaps.mean).all()
     assert (gaps.mean <= high).all()
+
+
+def test_the_gymnasium_example_runs() -> None:
+    [block] = [block for block in BLOCKS if "CoupledEnv" in block]
+    scope: dict = {"jl": jl, "np": np}
+    exec(block.replace("num_pairs=50", "num_pairs=4"), scope)
+    assert block.count("num_pairs=50") == 1
+    assert scope["found"].mean[1, 0] == -scope["found"].mean[0, 1]
+    assert len(scope["outcomes"]) == 6
+
+
+@pytest.mark.filterwarnings("ignore:LunarLander cannot be copied")
+def test_the_table_says_how_environments_are_copied() -> None:
+    rows = dict(re.findall(r"^\| (\w+-v\d) \| (\w+) \| \d+ µs", README, re.MULTILINE))
+    assert len(rows) == 11
+    for name in ("Taxi-v4", "InvertedPendulum-v5", "LunarLander-v3"):
+        assert jl.CoupledEnv(gymnasium.make(name)).copying == rows[name]
 
 
 @pytest.mark.slow

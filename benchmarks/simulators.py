@@ -1,0 +1,109 @@
+"""What the guide shows of simulators: the cost of queries of environments, and the depot's gaps.
+
+Writes the table between the marks of README.md, and book/static/depot.png.
+
+    python benchmarks/simulators.py
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+
+import gymnasium
+import matplotlib.pyplot as plt
+import numpy as np
+from timing import once
+
+import jmdp_lib as jl
+from jmdp_lib import figures
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+NAMES = [
+    "CartPole-v1", "Pendulum-v1", "Blackjack-v1", "FrozenLake-v1", "Taxi-v4",
+    "InvertedPendulum-v5", "Hopper-v5", "Ant-v5", "Humanoid-v5", "LunarLander-v3",
+    "BipedalWalker-v3",
+]  # fmt: skip
+_STEPS, _REPEATS = 10, 40
+
+
+def coupled(name: str) -> jl.CoupledEnv:
+    with warnings.catch_warnings():  # that Box2D is replayed is said in the table
+        warnings.simplefilter("ignore")
+        return jl.CoupledEnv(gymnasium.make(name), seed=0)
+
+
+def costs(name: str) -> tuple[float, float]:
+    """Seconds of a step, and of a queried action, in a query of two at step 10 or before; best of many."""
+    env, plain = coupled(name), gymnasium.make(name)
+    space, steps, queries = plain.action_space, [], []
+    space.seed(0)
+    while len(queries) < _REPEATS:
+        plain.reset(seed=len(queries))
+        env.reset()
+        for _ in range(_STEPS):
+            here, action = env.snapshot(), space.sample()
+            result = []
+            steps.append(once(lambda: result.extend(plain.step(action))))
+            if any(result[2:4]):
+                plain.reset()
+            if any(env.step(action)[2:4]):  # some games are over sooner: then before their end
+                env.restore(here)
+                break
+        listed = isinstance(space, gymnasium.spaces.Discrete)
+        asked = [0, 1] if listed else [space.sample(), space.sample()]
+        env.twin().query(asked)  # warm
+        env.redraw()
+        queries.append(once(lambda: env.query(asked)) / 2)
+    return min(steps), min(queries)
+
+
+def table() -> str:
+    lines = ["| environment | how it is copied | a step | a queried action | in steps |"]
+    lines += ["|---|---|---|---|---|"]
+    for name in NAMES:
+        step, query = (1e6 * cost for cost in costs(name))
+        copying = coupled(name).copying
+        lines.append(
+            f"| {name} | {copying} | {step:.0f} µs | {query:.0f} µs | {query / step:.0f} |"
+        )
+        print(lines[-1])
+    return "\n".join(lines)
+
+
+def picture() -> None:
+    """Gap means and variances of the README's depot, with intervals and exact values."""
+    [block] = re.findall(r"^```python\n([^`]*class Depot.*?)^```$", README.read_text(), re.M | re.S)
+    scope: dict = {"jl": jl}
+    exec(block, scope)
+    gaps, poisson = scope["gaps"], np.exp(-3.0) * np.cumprod(np.append(1.0, 3.0 / np.arange(1, 60)))
+    model = jl.JMDP.from_step(12, 5, 0.9, poisson / poisson.sum(), scope["day"])
+    exact = jl.jipe2(model, scope["policy"]).moments
+    figures.style()
+    fig, axes = plt.subplots(1, 2, figsize=(6.4, 2.5), layout="constrained")
+    orders = np.array([0, 1, 3, 4])
+    for ax, name, truth in zip(
+        axes, ("mean", "variance"), (exact.gap_mean, exact.gap_variance), strict=True
+    ):
+        found, (low, high) = getattr(gaps, name), gaps.interval(name)
+        found, low, high = (x[5, orders, 2] for x in (found, low, high))
+        ax.errorbar(orders, found, [found - low, high - found], fmt="o", capsize=4, ms=3)
+        ax.plot(orders, truth[5, orders, 2], "x", color="0.2", ms=7, label="exact")
+        ax.set(xlabel="units ordered", ylabel=f"{name} of the gap", xticks=orders)
+    axes[0].axhline(0.0, color="0.6", lw=0.8)
+    axes[0].legend()
+    fig.savefig(ROOT / "book" / "static" / "depot.png", dpi=150, metadata={"Software": None})
+
+
+def main() -> None:
+    picture()
+    marks = "<!-- begin copies -->", "<!-- end copies -->"
+    text = README.read_text()
+    before, _, rest = text.partition(marks[0])
+    README.write_text(f"{before}{marks[0]}\n{table()}\n{marks[1]}{rest.partition(marks[1])[2]}")
+
+
+if __name__ == "__main__":
+    main()
