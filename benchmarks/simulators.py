@@ -36,7 +36,7 @@ def coupled(name: str) -> jl.CoupledEnv:
 
 
 def costs(name: str) -> tuple[float, float]:
-    """Seconds of a step, and of a queried action, in a query of two at step 10 or before; best of many."""
+    """Seconds of a step, and of an action in a query of two, at step 10 or before; best of many."""
     env, plain = coupled(name), gymnasium.make(name)
     space, steps, queries = plain.action_space, [], []
     space.seed(0)
