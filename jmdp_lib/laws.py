@@ -39,12 +39,9 @@ class GapLaw:
 
     def __repr__(self) -> str:
         s, a, b = self.query
-        worse, tie, better = (
-            f"{x:.4g} to {y:.4g}" for x, y in (self.prob_worse, self.prob_tie, self.prob_better)
-        )
-        return (
-            f"GapLaw(state {s}, action {a} against {b}: worse {worse}, tie {tie}, better {better})"
-        )
+        names = ("worse", "tie", "better")
+        found = (f"{n} {x:.4g} to {y:.4g}" for n in names for x, y in [getattr(self, f"prob_{n}")])
+        return f"GapLaw(state {s}, action {a} against {b}: {', '.join(found)})"
 
     @classmethod
     def from_sample(
@@ -60,20 +57,13 @@ class GapLaw:
         found[np.abs(found) <= off] = 0.0
         band = np.sqrt(np.log(2.0 / checks.real("alpha", alpha, "(0, 1)")) / (2.0 * found.size))
         x = np.unique(np.concatenate([[-limit, 0.0, limit], found]))
-        shift = np.where(x == 0.0, 0.0, off)
-        low, high = (
-            np.stack([np.searchsorted(found, y, side) for side in ("left", "right")], axis=1)
-            for y in (x - shift, x + shift)
-        )
-        low, high = (
-            np.maximum(low.ravel() / found.size - band, 0.0),
-            np.minimum(high.ravel() / found.size + band, 1.0),
-        )
+        ends = (x - off * (x != 0.0), x + off * (x != 0.0))
+        counts = [[np.searchsorted(found, y), np.searchsorted(found, y, "right")] for y in ends]
+        low, high = np.swapaxes(counts, 1, 2).reshape(2, -1) / found.size
+        low, high = np.maximum(low - band, 0.0), np.minimum(high + band, 1.0)
         low[-1], high[0] = 1.0, 0.0
-        points = np.stack([x, x], axis=1)
-        return cls(
-            query, _worst_mean(points.ravel(), low, high, 1.0), points, low, high, 1.0 - alpha
-        )
+        mean = _worst_mean(np.repeat(x, 2), low, high, 1.0)
+        return cls(query, mean, np.stack([x, x], axis=1), low, high, 1.0 - alpha)
 
     @property
     def prob_worse(self) -> Bracket:

@@ -118,6 +118,12 @@ def test_more_rewards_than_are_told_apart() -> None:
     assert np.abs(law.high - law.low).max() < 0.02
 
 
+def test_rewards_that_differ_by_rounding_tie() -> None:
+    jm = jl.JMDP(np.ones((1, 1)), [[[0.1 + 0.2, 0.3]]], [[[0, 0]]], 0.9)
+    (law,) = jl.gap_law(jm, [[0.3, 0.7]], [(0, 0, 1)])
+    assert law.prob_tie == pytest.approx((1.0, 1.0))
+
+
 def test_actions_that_are_alike_tie() -> None:
     jm = jl.JMDP(np.ones((3, 1)), np.ones((3, 1, 2)), [[[1, 2]], [[1, 1]], [[2, 2]]], 0.9)
     (law,) = jl.gap_law(jm, jl.uniform_policy(jm), [(0, 0, 1)])  # two ends that never meet

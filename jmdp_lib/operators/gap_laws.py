@@ -40,19 +40,16 @@ _ALIKE = 1e-10  # points that differ by less, relative to the largest gap, are t
 class Steps:
     """One step of R differences: P pairs of states with both signs, Q queries with both, and zero.
 
-    Row r < P is the pair at place r of a set, and P + r the same with the other sign. Row r owns
-    the groups starts[r] to starts[r + 1] - 1. A group holds the outcomes of one reward difference,
-    differences[gaps[g]], and owns the entries ends[g] to ends[g + 1] - 1: each a successor's row,
-    after (N,), and its probability, weights (N,). largest: (R,) bounds of |D|, zero where D is
-    nothing but zero. asked: (2, Q) the rows of the queries, with either sign.
+    Row r < P is the pair at place r of a set, and P + r the same with the other sign. outcomes:
+    (starts, gaps, ends, after, weights). Row r owns the groups starts[r] to starts[r + 1] - 1. A
+    group holds the outcomes of one reward difference, differences[gaps[g]], and owns the entries
+    ends[g] to ends[g + 1] - 1: each a successor's row, after (N,), and its probability, weights
+    (N,). largest: (R,) bounds of |D|, zero where D is nothing but zero. asked: (2, Q) the rows of
+    the queries, with either sign.
     """
 
     gamma: float
-    starts: Ints
-    gaps: Ints
-    ends: Ints
-    after: Ints
-    weights: Floats
+    outcomes: Any
     differences: Floats
     largest: Floats
     asked: Ints
@@ -82,10 +79,9 @@ class Steps:
             n = n[draw]
             x, y = (pairs.numbering.number[jm.next_states[k]] for k in ((i, a[n]), (j, b[n])))
             after = places(pairs.rows, pairs.words, x, y) + pairs.size * (x < y)
+            after = after if jm.gamma else np.full_like(after, zero)
             d = jm.rewards[i, a[n]] - jm.rewards[j, b[n]]
-            parts.append(
-                (row[n], d, after if jm.gamma else np.full_like(after, zero), chance[n] * weight)
-            )
+            parts.append((row[n], d, after, chance[n] * weight))
         row, d, after, weight = map(np.concatenate, zip(*parts, strict=True))
 
         d = np.round(d, 12 - int(np.ceil(np.log10(jm.reward_bound)))) + 0.0
@@ -99,23 +95,14 @@ class Steps:
         starts, ends = np.searchsorted(row, np.arange(zero + 2)), np.append(ends, keys.size)
         after, size = keys % (zero + 1), np.abs(differences[np.repeat(gaps, np.diff(ends))])
         largest = _largest(jm.gamma, ends[starts[:-1]], size, after)
-        weights = np.bincount(entry, weight)
-        known: Any = (
-            starts,
-            gaps,
-            ends,
-            after,
-            weights,
-            differences,
-            largest,
-            asked.reshape(2, -1),
-        )
-        return cls(jm.gamma or 1.0, *known)
+        outcomes = (starts, gaps, ends, after, np.bincount(entry, weight))
+        return cls(jm.gamma or 1.0, outcomes, differences, largest, asked.reshape(2, -1))
 
     @property
     def rounding(self) -> float:
         """How much too small a sum of probabilities can be, relative to it."""
-        return _EPS * (16.0 + float(np.diff(self.ends[self.starts]).max()))
+        starts, _, ends, *_ = self.outcomes
+        return _EPS * (16.0 + float(np.diff(ends[starts]).max()))
 
     def nearby(self, limit: int) -> Floats:
         """(n, 2) zero, and the points that are read, step by step, to know the queries at zero.
@@ -123,21 +110,23 @@ class Steps:
         There are few of them where few rewards differ, as in a world whose only reward is its goal.
         Where there are more than `limit`, those of the first steps.
         """
-        top, lasting = float(self.largest.max()), self.largest[self.after] > 0.0
-        gaps = np.repeat(self.gaps, np.diff(self.ends))[lasting]
-        rows = np.repeat(np.arange(self.largest.size), np.diff(self.ends[self.starts]))[lasting]
-        shape, ones = (self.largest.size, self.differences.size), np.ones(gaps.size)
-        has = sparse.csr_array((ones, (rows, gaps)), shape)
-        follow = sparse.csr_array((ones, (gaps, self.after[lasting])), shape[::-1]) @ has
+        starts, gaps, ends, after, _ = self.outcomes
+        shape, lasting = (self.largest.size, self.differences.size), self.largest[after] > 0.0
+        gaps = np.repeat(gaps, np.diff(ends))[lasting]
+        rows = np.repeat(np.arange(shape[0]), np.diff(ends[starts]))[lasting]
+        has = sparse.csr_array((np.ones(gaps.size), (rows, gaps)), shape)
+        follow = (
+            sparse.csr_array((np.ones(gaps.size), (after[lasting], gaps)), shape).T.tocsr() @ has
+        )
         found: dict[Any, Any] = {None: (0.0, 0.0)}
         todo = [(0.0, 0.0, gap) for gap in np.unique(has[self.asked.ravel()].indices)]
         for low, high, gap in todo:
             if len(found) >= limit:
                 break
             (low, high), off = _shifted(np.array([low, high]), self.differences[gap], self.gamma)
-            node = round(low / (_ALIKE * top)), gap
-            if node not in found and max(-low, high) < top:
-                found[node] = low - off[0], high + off[1]
+            node = round(low / (_ALIKE * self.largest.max())), gap
+            if node not in found and max(-low, high) < self.largest.max():
+                found[node] = (low - off[0], high + off[1]) if node[0] else (0.0, 0.0)
                 then = follow.indices[follow.indptr[gap] : follow.indptr[gap + 1]]
                 todo += [(*found[node], other) for other in then]
         points = np.array(list(found.values()))

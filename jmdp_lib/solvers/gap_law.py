@@ -99,10 +99,9 @@ def _narrowed(
     with progress(None, "gap law", "sweep") as bar:
         while True:
             moved, fallen = np.full(steps.largest.size, sweeps), np.zeros(steps.largest.size)
-            step = (steps.starts, steps.gaps, steps.ends, steps.after, steps.weights)
-            rest = (steps.reads(grid), moved, fallen, width / 100.0, steps.rounding)
             room = np.empty((2, grid.size + 1))
-            while sweep(bounds, order, sweeps := sweeps + 1, *step, *rest, *room):
+            rest = (steps.reads(grid), moved, fallen, width / 100.0, steps.rounding, *room)
+            while sweep(bounds, order, sweeps := sweeps + 1, *steps.outcomes, *rest):
                 order = order[::-1].copy()
                 bar.update()
             high, other = np.minimum.accumulate(bounds[steps.asked, -2::-1], axis=2)
