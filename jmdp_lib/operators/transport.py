@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.checks import Floats
 from jmdp_lib.machine import hot
-from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries
+from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries, ragged
 
 _LOOPS = 100  # that are cancelled per outcome of a problem, at most
 
@@ -43,34 +43,29 @@ class TransportedPairs:
         return Queries.of(self.system.jm, None)
 
     @cached_property
-    def outcomes(self) -> Any:
-        """The distinct outcomes of every state-action x = s * A + a.
+    def cells(self) -> Any:
+        """The N pairs of outcomes of all queries, row by row: a plan gives each a probability.
 
-        starts (S * A + 1,): x owns the rows starts[x] to starts[x + 1] - 1 of the others:
-        probabilities, deviations y - mu, rewards and next states, (N,).
+        Query q owns the cells starts[q] to starts[q + 1] - 1, in rows of widths[q]. Returns starts
+        (Q + 1,), widths (Q,), states (N,), products of deviations y - mu (N,), rewards and next
+        states (N, 2), and a first plan (N,): independent outcomes.
         """
         jm = self.system.jm
         owners = jm.table_states[:, None] * jm.num_actions + np.arange(jm.num_actions)
         columns = owners, self.backup.deviations, jm.rewards, jm.next_states
-        rows, place = np.unique(
-            np.stack([x.ravel() for x in columns], axis=1), axis=0, return_inverse=True
-        )
+        rows = np.stack([x.ravel() for x in columns], axis=1)
+        rows, place = np.unique(rows, axis=0, return_inverse=True)
         probs = np.bincount(place.ravel(), np.repeat(jm.probs, jm.num_actions))
-        starts = np.searchsorted(rows[:, 0], np.arange(self.backup.mean.size + 1))
-        _, deviations, rewards, next_states = (np.ascontiguousarray(x) for x in rows.T)
-        return starts, probs, deviations, rewards, next_states.astype(np.int64)
-
-    @cached_property
-    def plans(self) -> tuple[Ints, Ints, Ints, Floats]:
-        """The two state-actions (Q,) of each query, and its plan: joint probabilities by rows.
-
-        Query q owns the entries cells[q] to cells[q + 1] - 1 of the last array.
-        """
-        states, first, second = vars(self.queries).values()
-        first, second = (states * self.system.jm.num_actions + x for x in (first, second))
-        sizes = np.diff(self.outcomes[0])
-        cells = np.concatenate([[0], np.cumsum(sizes[first] * sizes[second])])
-        return first, second, cells, np.zeros(cells[-1])
+        first_row = np.searchsorted(rows[:, 0], np.arange(self.backup.mean.size + 1))
+        states, *actions = vars(self.queries).values()
+        pair = [states * jm.num_actions + action for action in actions]
+        heights, widths = (np.diff(first_row)[x] for x in pair)
+        starts, query, within = ragged(heights * widths)
+        both = np.stack(np.divmod(within, widths[query]), axis=1)
+        both += np.stack([first_row[x][query] for x in pair], axis=1)
+        deviations, rewards, next_states = rows[both, 1], rows[both, 2], rows[both, 3].astype(int)
+        products = deviations.prod(1), rewards, next_states, probs[both].prod(1)
+        return starts, widths, states[query], *products
 
     def zeros(self) -> Floats:
         """c = 0."""
@@ -78,11 +73,12 @@ class TransportedPairs:
 
     def covariances(self, c: Floats) -> tuple[Floats, float]:
         """(Q,) the extremes of C(s,a; s,b), and how far off they may be. Improves the plans."""
-        starts, probs, deviations, _, next_states = self.outcomes
-        values, width = np.zeros(self.queries.states.size), int(np.diff(starts).max())
-        laws, rate = (starts, probs, deviations, next_states), self.system.jm.gamma**2
-        room = np.empty((width, width)), np.empty(2 * width), np.empty(2 * width, np.int64)
-        return values, _transport(laws, c, rate, self.sign, *self.plans, *room, values)
+        starts, widths, _, products, _, next_states, plan = self.cells
+        values = products + self.system.jm.gamma**2 * c[next_states[:, 0], next_states[:, 1]]
+        nodes = int((widths + np.diff(starts) // widths).max())
+        room = np.empty(nodes), np.empty(nodes, np.int64)
+        slack = _transport(self.sign * values, plan, starts, widths, *room)
+        return np.add.reduceat(plan * values, starts[:-1]), slack
 
     def apply(self, c: Floats, out: Floats, with_source: bool = True) -> None:
         """out = the operator on c."""
@@ -92,60 +88,26 @@ class TransportedPairs:
         both = 2.0 * policy[states, first] * policy[states, second] * self.covariances(c)[0]
         np.fill_diagonal(out, self.backup.source + np.bincount(states, both, len(c)))
 
-    def tables(self) -> tuple[Ints, Floats, Floats, Ints]:
+    def tables(self) -> tuple[Any, Any, Any, Any]:
         """The coupling of two actions: states, probs (T,), rewards and next_states (T, 2)."""
-        first, second, cells, plan = self.plans
-        starts, _, _, rewards, next_states = self.outcomes
-        used = np.flatnonzero(plan)
-        query = np.searchsorted(cells, used, side="right") - 1
-        row, column = np.divmod(used - cells[query], np.diff(starts)[second[query]])
-        pair = np.stack([starts[first[query]] + row, starts[second[query]] + column], axis=1)
-        return self.queries.states[query], plan[used], rewards[pair], next_states[pair]
+        _, _, states, _, rewards, next_states, plan = self.cells
+        return states, plan, rewards, next_states
 
 
 @hot
-def _transport(
-    laws: Any, c: Any, rate: Any, sign: Any, first: Any, second: Any, cells: Any, plans: Any,
-    cost: Any, reach: Any, via: Any, values: Any,
-) -> Any:  # fmt: skip
-    """Make all plans optimal and fill in values (Q,); how far off one of them may be.
+def _transport(costs: Any, plans: Any, starts: Any, widths: Any, reach: Any, via: Any) -> Any:
+    """Make the plans of all queries optimal; how far off one of them may be.
 
-    cost, reach, via: room for the costs (w, w) and the nodes (2 w,) of a problem, w outcomes wide.
+    reach, via: room for the rows and columns of a problem.
     """
-    starts, probs, deviations, next_states = laws
     worst = 0.0
-    for q in range(first.size):
-        x, y = starts[first[q]], starts[second[q]]
-        m, n = starts[first[q] + 1] - x, starts[second[q] + 1] - y
-        plan, started = plans[cells[q] : cells[q + 1]].reshape(m, n), False
-        for i in range(m):
-            for j in range(n):
-                later = rate * c[next_states[x + i], next_states[y + j]]
-                cost[i, j] = sign * (deviations[x + i] * deviations[y + j] + later)
-                started |= plan[i, j] > 0.0
-        if not started:
-            _pair_quantiles(probs[x : x + m], probs[y : y + n], plan)
+    for q in range(widths.size):
+        n = widths[q]
+        m = (starts[q + 1] - starts[q]) // n
+        cost = costs[starts[q] : starts[q + 1]].reshape(m, n)
+        plan = plans[starts[q] : starts[q + 1]].reshape(m, n)
         worst = max(worst, _cancel_loops(cost, plan, reach, via))
-        values[q] = 0.0
-        for i in range(m):
-            for j in range(n):
-                values[q] += sign * plan[i, j] * cost[i, j]
     return worst
-
-
-@hot
-def _pair_quantiles(p: Any, q: Any, plan: Any) -> None:
-    """A first plan: the joint law of the quantiles of p (m,) and q (n,)."""
-    i, j, left, right = 0, 0, p[0], q[0]
-    while i < p.size:
-        plan[i, j] = min(left, right)
-        left, right = left - plan[i, j], right - plan[i, j]
-        if j == q.size - 1 or (left <= right and i < p.size - 1):
-            i += 1
-            left = p[min(i, p.size - 1)]
-        else:
-            j += 1
-            right = q[j]
 
 
 @hot
