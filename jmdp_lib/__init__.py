@@ -17,13 +17,13 @@ from jmdp_lib.bounds import (
     quantile_bounds,
     tail_bounds,
 )
-from jmdp_lib.branches import GapEstimate, SimulatorError, estimate_gaps
 from jmdp_lib.decisions import Decision, compare_actions
 from jmdp_lib.environments.chain import coupled_reward_chain, example_1, example_2_1, example_2_2
 from jmdp_lib.environments.gridworld import goal_policy, windy_gridworld
 from jmdp_lib.environments.inventory import inventory
 from jmdp_lib.environments.queues import two_queues
 from jmdp_lib.environments.toy_text import from_gymnasium
+from jmdp_lib.estimates import GapEstimate, estimate_gaps
 from jmdp_lib.implicit import ImplicitJMDP
 from jmdp_lib.laws import GapLaw
 from jmdp_lib.machine import extra
@@ -32,7 +32,7 @@ from jmdp_lib.moments import Moments, contraction_modulus, norm_weight
 from jmdp_lib.montecarlo import GapSample, sample_gaps, simulate_gap_law, simulate_pairs
 from jmdp_lib.operators.backups import sample_t2
 from jmdp_lib.operators.literal import apply_t2
-from jmdp_lib.simulators import Outcome, Simulator
+from jmdp_lib.simulators import Outcome, Simulator, SimulatorError
 from jmdp_lib.solvers.coupling_range import CouplingRange, coupling_range
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution
 from jmdp_lib.solvers.gap_law import gap_law

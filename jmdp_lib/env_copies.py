@@ -11,7 +11,6 @@ import io
 import pickle
 import sys
 import types
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -123,8 +122,8 @@ class Copies:
             for data, known in zip(self.spare, physics, strict=True):
                 sys.modules["mujoco"].mj_copyData(data, known.model, known)
             physics = self.spare
-        reader = _Reader(io.BytesIO(content))
-        reader.find = lambda i: self.parts[i] if i >= 0 else physics[~i]
+        reader: Any = pickle.Unpickler(io.BytesIO(content))
+        reader.persistent_load = lambda i: self.parts[i] if i >= 0 else physics[~i]
         return reader.load()
 
     def identity(self, env: Env, origin: Any, moves: Moves) -> Any:
@@ -135,13 +134,6 @@ class Copies:
         except RecursionError:  # it holds itself
             return None
         return None if pickler.physics else file.getvalue()
-
-
-class _Reader(pickle.Unpickler):
-    find: Callable[[int], Any]
-
-    def persistent_load(self, number: int) -> Any:
-        return self.find(number)
 
 
 class Hooks(Copies):

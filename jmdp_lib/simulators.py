@@ -20,6 +20,12 @@ _NUMBERS, _INT = {float, int}, {int}
 _TRIALS = 8  # queries of a simulator that is tried out before it is used
 
 
+class SimulatorError(ValueError):
+    """A simulator failed, or gave no proper answer; `result` is what was known by then, if set."""
+
+    result: Any = None
+
+
 @runtime_checkable
 class Simulator(Sized, Protocol):
     """All that is asked of a generative model: a JMDP is one, and so may be your own simulator.
@@ -89,7 +95,7 @@ def checked_query(
             raise ValueError(f"next states {states}: one is not in range({count})")
         return list(zip(rewards, states, strict=True))
     except Exception as error:
-        raise ValueError(
+        raise SimulatorError(
             f"simulator.query(state {state}, actions {list(actions)}) must return rewards and next "
             f"states, in this order: {error!r}"
         ) from error
