@@ -56,7 +56,8 @@ class GapLaw:
         found = np.sort(checks.floats("gaps", gaps, "gap"))
         found[np.abs(found) <= off] = 0.0
         band = np.sqrt(np.log(2.0 / checks.real("alpha", alpha, "(0, 1)")) / (2.0 * found.size))
-        x = np.unique(np.concatenate([[-limit, 0.0, limit], found]))
+        nearby = found + 2.0 * off * np.array([[-1.0], [0.0], [1.0]])  # where the band steps
+        x = np.unique(np.append([-limit, 0.0, limit], nearby))
         ends = (x - off * (x != 0.0), x + off * (x != 0.0))
         counts = [[np.searchsorted(found, y), np.searchsorted(found, y, "right")] for y in ends]
         low, high = np.swapaxes(counts, 1, 2).reshape(2, -1) / found.size
