@@ -181,3 +181,8 @@ def test_bad_input_is_refused():
         jl.coupling_range(
             jl.coupled_reward_chain(4), jl.uniform_policy(jl.coupled_reward_chain(4)), 0.0
         )
+
+
+def test_one_action_has_nothing_to_couple():
+    jm = random_jmdp(np.random.default_rng(0), 3, 1, 2)
+    assert not jl.coupling_range(jm, np.ones((3, 1))).gap_variance_high.any()

@@ -75,7 +75,7 @@ class TransportedPairs:
         """(Q,) the extremes of C(s,a; s,b), and how far off they may be. Improves the plans."""
         starts, widths, _, products, _, next_states, plan = self.cells
         values = products + self.system.jm.gamma**2 * c[next_states[:, 0], next_states[:, 1]]
-        nodes = int((widths + np.diff(starts) // widths).max())
+        nodes = int((widths + np.diff(starts) // widths).max(initial=0))
         room = np.empty(nodes), np.empty(nodes, np.int64)
         slack = _transport(self.sign * values, plan, starts, widths, *room)
         return np.add.reduceat(plan * values, starts[:-1]), slack
