@@ -130,6 +130,8 @@ def compare_actions(
         gamma = checks.discount(math.nan if gamma is None else gamma)
     branches = Branches.of(env, policy, actions, gamma, 0, state, "joint", _TAIL, horizon)
     runs = _Runs(branches, rng, reward_range, alpha, margin)
+    if hasattr(env, "restore"):
+        runs.rewards.append(0.0)  # episodes may end, and rewards are zero from then on
     if len(actions) < 2 or budget < runs.longest:
         raise ValueError(
             f"two actions or more, and a budget of {runs.longest} queries, which one run may take, "

@@ -70,12 +70,12 @@ def test_several_actions_are_eliminated():
 
 def test_equivalent_within_a_margin_and_undecided_without():
     jm = bandit([0.5, 0.51])
-    asked = {"policy": [0], "budget": 8_000, "reward_range": (0.0, 1.0)}
-    near = jl.compare_actions(jm, 0, [0, 1], margin=0.1, **asked)
+    asked = {"policy": [0], "budget": 4_000, "reward_range": (0.0, 1.0)}
+    near = jl.compare_actions(jm, 0, [0, 1], margin=0.15, **asked)
     assert (near.verdict, near.best, near.remaining) == ("equivalent", None, (0, 1))
-    assert near.num_queries < 8_000
+    assert near.num_queries < 4_000
     never = jl.compare_actions(bandit([0.5, 0.5]), 0, [0, 1], **asked)
-    assert (never.verdict, never.best, never.num_queries) == ("undecided", None, 8_000)
+    assert (never.verdict, never.best, never.num_queries) == ("undecided", None, 4_000)
 
 
 def test_what_is_cut_off_is_in_the_interval():
@@ -104,7 +104,7 @@ def test_false_decisions_over_two_thousand_runs(reward_range):
     rewards, stay = np.array([[[1.0, 0.0], [0.0, 1.0]]]), np.zeros((1, 2, 2), int)
     jm = jl.JMDP([[0.5, 0.5]], rewards, stay, 0.0)
     rng = np.random.default_rng(0)
-    gaps = rng.choice([-1.0, 1.0], size=(600, 2_000))  # what the runs of this model return
+    gaps = rng.choice([-1.0, 1.0], size=(400, 2_000))  # what the runs of this model return
     if reward_range is None:
         low, high = asymptotic_sequence(gaps, 0.05, first=128)
     else:
@@ -112,16 +112,16 @@ def test_false_decisions_over_two_thousand_runs(reward_range):
     false = np.any((low > 0.0) | (high < 0.0), axis=0)
     assert false.mean() <= 0.05
     few = [
-        jl.compare_actions(jm, 0, [0, 1], [0], budget=250, seed=seed, reward_range=reward_range)
-        for seed in range(30)
+        jl.compare_actions(jm, 0, [0, 1], [0], budget=200, seed=seed, reward_range=reward_range)
+        for seed in range(12)
     ]
-    assert sum(x.verdict == "better" for x in few) <= 5  # P(more of 30 | 5 %) = 0.3 %
+    assert sum(x.verdict == "better" for x in few) <= 3  # P(more of 12 | 5 %) = 0.2 %
 
 
 @pytest.mark.parametrize("law", ["skewed", "rare", "wide"])
 def test_confidence_sequences_hold_at_all_sample_sizes(law):
     rng = np.random.default_rng(1)
-    shape = (600, 2_000)
+    shape = (400, 2_000)
     x, mean = {
         "skewed": (rng.exponential(size=shape).clip(max=8.0), 1.0 - np.exp(-8.0)),
         "rare": ((rng.random(shape) < 0.1) * 8.0, 0.8),
@@ -129,7 +129,7 @@ def test_confidence_sequences_hold_at_all_sample_sizes(law):
     }[law]
     for low, high in (bernstein_sequence(x, 0.0, 8.0, 0.05), asymptotic_sequence(x, 0.05, 128)):
         assert np.any((low > mean) | (high < mean), axis=0).mean() <= 0.05
-        assert np.mean(high[-1] - low[-1]) < 1.5
+        assert np.mean(high[-1] - low[-1]) < 1.8
 
 
 class Walk(gymnasium.Env):
