@@ -158,8 +158,8 @@ plt.show()
 
 # %% [markdown]
 # Left: intervals for the mean gap between the best order and each of the others, against the number of
-# queries. A band stops shrinking when an order is beaten. (Order 1 was beaten by order 2, before its band
-# against 3 had left zero.) Right: how many runs it takes to decide between two orders, over many repetitions.
+# queries. A band stops shrinking when its order is beaten, by whichever other. Right: how many runs it takes to
+# decide between two orders, over many repetitions.
 #
 # ## 10.4 Looking all the time, and still honest
 #
