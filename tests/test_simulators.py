@@ -97,11 +97,11 @@ class Quick:
 
 
 def test_intervals_cover_as_often_as_they_say() -> None:
-    """200 models of 300 queries: 95% intervals, and errors that are the spread of the estimates."""
+    """200 models of 200 queries: 95% intervals, and errors that are the spread of the estimates."""
     truth = jl.jipe2(SMALL, MIXED).moments
     exact = {"mean": truth.gap_mean[:, 0, 1], "variance": truth.gap_variance[:, 0, 1]}
     found = [
-        jl.resample_gaps(jl.JMDP.from_simulator(Quick(), 300, seed), MIXED, 60, seed)
+        jl.resample_gaps(jl.JMDP.from_simulator(Quick(), 200, seed), MIXED, 40, seed)
         for seed in range(200)
     ]
     for name, value in exact.items():
