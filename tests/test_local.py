@@ -8,7 +8,7 @@ from strategies import random_policy
 
 import jmdp_lib as jl
 
-MODELS, STATES = 170, 14  # random models in one, which never lead into each other
+MODELS, STATES = 170, 10  # random models in one, which never lead into each other
 
 
 def many_models(seed, gamma, num_actions=2, num_tables=2):
@@ -52,7 +52,7 @@ def test_the_certificate_holds_on_many_models(gamma, coupling):
     states = np.arange(0, jm.num_states, STATES)
     whole = jl.jipe2(jm, policy, tol=1e-11, coupling=coupling, queries=states).moments
     bounds = []
-    for share in (2, 7):
+    for share in (2, 5):
         budget = share * MODELS
         local = jl.local_jipe2(jm, policy, states.tolist(), 1e-6, coupling, max_states=budget)
         assert local.num_explored <= budget
@@ -180,7 +180,7 @@ def test_a_small_memory_means_a_smaller_model(monkeypatch):
     ("tables", "message"),
     [
         (([0.5, 0.4], [[0.0]] * 2, [[0]] * 2), "sum of probabilities"),
-        (([1.0], [[2.0]], [[0]]), r"rewards\[0, 0\] .* = 2.0 is not in \[0.0, 1.0\]"),
+        (([1.0], [[2.0]], [[0]]), r"rewards\[0, 0\] .* = 2.0 is not in \[0, 1\]"),
         (([1.0], [[0.0]], [[[1, 2]]]), "unhashable"),
         (([1.0], [[0.0, 1.0]], [[0, 0]]), "rewards must have shape"),
         (([1.0], [[0.0]], [[0, 0]]), "next states must be 1 lists of 1"),
@@ -206,19 +206,14 @@ def test_a_bad_policy_row_shows_its_state(row):
 
 
 def test_other_bad_input_is_refused():
-    uniform = np.full((2, 2), 0.5)
     with pytest.raises(ValueError, match="policy of state 3"):
         jl.local_jipe2(jl.windy_gridworld(3), np.full((2, 4), 0.25), [0])
-    with pytest.raises(ValueError, match="tables must be a function"):
-        jl.ImplicitJMDP(uniform, 2, 0.9, (0, 1))
     with pytest.raises(ValueError, match="reward_range must be"):
         jl.ImplicitJMDP(lambda s: s, 2, 0.9, (1, 0))
-    with pytest.raises(ValueError, match="states must hold at least one state"):
+    with pytest.raises(ValueError, match="states must hold at least one"):
         jl.local_jipe2(walk(), lambda s: 0, [])
     with pytest.raises(ValueError, match="states must be hashable"):
         jl.local_jipe2(walk(), lambda s: 0, [[0]])
-    with pytest.raises(ValueError, match="an ImplicitJMDP or a JMDP is needed"):
-        jl.local_jipe2("model", lambda s: 0, [0])
     for name, value in (("tol", 0.0), ("coupling", "both"), ("max_states", 0)):
         with pytest.raises(ValueError, match=name):
             jl.local_jipe2(walk(), lambda s: 0, [("at", 0)], **{name: value})
