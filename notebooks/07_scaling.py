@@ -441,7 +441,9 @@ seen[cells[:, 0], cells[:, 1] - cells[:, 1].min()] = local_answer.visits
 fig, (ax, right) = plt.subplots(1, 2, figsize=(7.2, 2.5))
 image = figures.heatmap(ax, np.ma.masked_invalid(seen), norm=LogNorm())
 fig.colorbar(image, ax=ax, label="discounted visits", shrink=0.8)
-ax.set(title="what was explored", xlabel="last columns", ylabel="first rows", xticks=[])
+ax.set(
+    title="what was explored", xlabel="last columns", ylabel="row", xticks=[], yticks=[0, 5, 10, 15]
+)
 right.loglog(grown.explored, grown[["certified", "true"]], "o-", label=["certified", "true"])
 right.set(xlabel="states explored", ylabel="error of a gap's sd")
 right.legend()
