@@ -30,14 +30,13 @@ HERE = Path(__file__).parent
 MOVES = (-1, 0), (0, 1), (1, 0), (0, -1)
 ROWS = [
     *(("grid", 10**n, 0.95, 1e-3) for n in (2, 3, 6)),
-    ("goal", 100, 0.95, 1e-3), ("whole", 100, 0.95, 1e-3),
-    ("inventory", 32, 0.95, 0.04), ("network", 10, 0.9, 0.015),
-    ("grid", 10**6, 0.99, 1e-3),
+    ("goal", 100, 0.95, 1e-3), ("inventory", 32, 0.95, 0.04), ("network", 10, 0.9, 0.015),
+    ("whole", 100, 0.95, 1e-3), ("grid", 10**6, 0.99, 1e-3),
 ]  # fmt: skip
 TITLES = {
     "grid": "windy gridworld, uniform policy, one cell 4 from the goal",
-    "goal": "windy gridworld, goal policy with epsilon 0.1, 20 cells",
-    "whole": "the same, `jipe2` on all states",
+    "goal": "windy gridworld, goal policy with epsilon 0.1, 20 cells near the goal",
+    "whole": "the same 20 cells, `jipe2` on all states",
     "inventory": "inventory, six products, shared demand: order now or not",
     "network": "six queues, join the shortest: first queue or second",
 }
@@ -108,7 +107,7 @@ def problem(name, size, gamma):
     if name == "grid":
         return grid(size, gamma), lambda cell: [0.25] * 4, [(2, size - 3)], (0, 1), "joint"
     if name in ("goal", "whole"):
-        states = [(r, c) for r in (1, 10, 30, 60) for c in (20, 50, 80, 95, 98)]
+        states = [(r, c) for r in (1, 3, 6, 10) for c in (86, 89, 92, 95, 98)]
         goal = jl.epsilon_mixture(jl.goal_policy(size), 0.1)
         return grid(size, gamma), goal.reshape(size, size, 4), states, (0, 1), "joint"
     if name == "inventory":

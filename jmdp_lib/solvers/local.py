@@ -202,7 +202,7 @@ class _Region:
         limit = min(limit, 2 * before + 16)
         while True:
             new, room = len(self.explored) - before, machine.available_bytes() / _BYTES / widest
-            wanted = max(int(np.sum(scores >= least)), before // 8 - new)
+            wanted = max(int(np.sum(scores >= least)), before // 32 - new)
             wanted = max(min(wanted, limit - new - before, int(room)), 0)
             batch = np.argsort(-scores)[:wanted]
             batch = batch[scores[batch] > 0.0]
@@ -304,7 +304,8 @@ def _solved(region: _Region, view: _View, asked: Ints, tol: float) -> LocalSolut
         deviation = off / np.sqrt(np.maximum(variance, off) + 1e-300)
         return half * np.sqrt(u) + unit * np.maximum(deviation, 2.0 * sol.error_bound)
 
-    for accuracy in (1e-3 * tol / (unit * weight), 1e-11):  # the second for very small variances
+    rough = 0.03 * tol / (unit * weight)
+    for accuracy in (rough, 0.03 * rough, 1e-11):  # the last for very small variances
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # what was reached is counted
             sol = jipe2(jm, view.system.policy, accuracy, region.coupling, queries=asked)
