@@ -79,8 +79,10 @@ class Decision(ReadOnly):
         queries, bands = self.history[:, 0], self.history[:, 1:].reshape(-1, size, size, 2)
         for other in (i for i in range(size) if i != first):
             low, high = bands[:, first, other].T
+            shown = slice(np.flatnonzero(np.diff(high - low)).max(initial=0) + 2)  # until beaten
             label = f"action {self.actions[first]} minus {self.actions[other]}"
-            ax.fill_between(queries, low, high, alpha=0.4, step="post", label=label)
+            ends = queries[shown], low[shown], high[shown]
+            ax.fill_between(*ends, alpha=0.4, step="post", label=label)
         for edge in {self.margin, -self.margin}:
             ax.axhline(edge, color="0.3", lw=0.8, ls=":")
         ax.set(xlabel="queries", ylabel="mean gap")
