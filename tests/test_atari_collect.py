@@ -7,7 +7,6 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from gymnasium.error import ResetNeeded
 
 from jmdp_lib.atari import (
     CoupledAtari,
@@ -21,6 +20,7 @@ from jmdp_lib.atari import (
     shock_ratio,
 )
 from jmdp_lib.atari.collect import emulator_of
+from jmdp_lib.simulators import SimulatorError
 
 HERE = {"processes": 1}
 PONG = Game("Pong")
@@ -206,7 +206,7 @@ def test_branches_that_end_stay_ended():
     assert (alive[..., 1:] <= alive[..., :-1]).all()
     assert (records.rewards[~alive] == 0).all()
     assert not (records.same_state & ~alive.all(1)).any()
-    with pytest.raises(ResetNeeded, match="after the end of the episode"):
+    with pytest.raises(SimulatorError, match="after the end of the episode"):
         record_pairs(game, [ended], 5, 0, **HERE)
 
 

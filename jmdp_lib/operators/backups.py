@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import hot
+from jmdp_lib.machine import inline
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Held
 from jmdp_lib.operators.pairs import PairOperator, distinct_states, moves, policy_average, shocks
@@ -236,7 +236,7 @@ def _draw(
     return float(r), u, float(q), v  # the compiled target's types
 
 
-@hot
+@inline
 def _place(i: int, size: int, num_actions: int, full: bool) -> tuple[int, int, int, int]:
     """(s, a, t, b) of a coordinate; a and b are -1 where the policy draws them, for W(s, t)."""
     num = size * num_actions
@@ -252,7 +252,7 @@ def _place(i: int, size: int, num_actions: int, full: bool) -> tuple[int, int, i
     return x // num_actions, x % num_actions, y // num_actions, y % num_actions
 
 
-@hot
+@inline
 def _mean_at(values: Any, policy: Any, u: int) -> float:
     """m(u) = E mu(u, A)."""
     total, num_actions = 0.0, policy.shape[1]
@@ -261,7 +261,7 @@ def _mean_at(values: Any, policy: Any, u: int) -> float:
     return total
 
 
-@hot
+@inline
 def _pair_at(values: Any, policy: Any, u: int, v: int) -> float:
     """W(u, v): kept between states, an average of the block at one."""
     size, num_actions = policy.shape
@@ -276,7 +276,7 @@ def _pair_at(values: Any, policy: Any, u: int, v: int) -> float:
     return total
 
 
-@hot
+@inline
 def _single_at(values: Any, policy: Any, centred: bool, u: int, mean: float) -> float:
     """D(u) = E Sigma(u, A, u, A), or from covariances Var Z(u, A); mean: m(u)."""
     total, spread, num_actions = 0.0, 0.0, policy.shape[1]
@@ -288,7 +288,7 @@ def _single_at(values: Any, policy: Any, centred: bool, u: int, mean: float) -> 
     return total + spread
 
 
-@hot
+@inline
 def _target(
     values: Any, policy: Any, gamma: float, centred: bool, common: bool, i: int, s: int, a: int,
     t: int, b: int, r: float, u: int, one: int, q: float, v: int, two: int,

@@ -20,7 +20,7 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import hot, threaded
+from jmdp_lib.machine import hot, inline, threaded
 from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries
 
 _STEP = 1 << 24  # successors that are added between two looks at the watch
@@ -53,9 +53,9 @@ class Numbering:
     """N states, successors first, and the collapsed operator in their numbers.
 
     order: (N,) the state of each number. number: (S,) the number of each state; -1 for none.
-    acyclic: no chain returns to a state it left. chain: (indptr, indices, gamma * kernel), the rows
-    of a state's D kernels one after the other, see `CollapsedT2.kernels`. diagonal: (starts, x, y,
-    gamma^2 * weight), see `CollapsedT2.diagonal`.
+    acyclic: no chain returns to a state it left. chain: (indptr, indices, gamma * kernel, D), the
+    rows of a state's D kernels one after the other, see `CollapsedT2.kernels`. diagonal: (starts,
+    x, y, gamma^2 * weight), see `CollapsedT2.diagonal`.
     """
 
     order: Ints
@@ -80,12 +80,13 @@ class Numbering:
         rows = sparse.csr_array((rows.data, number[rows.indices], rows.indptr), shape)
         rows.sort_indices()
         here = np.repeat(np.arange(stacked.size) // draws, np.diff(rows.indptr))
-        chain = (rows.indptr.astype(np.int64), rows.indices.astype(np.int32), gamma * rows.data)
+        indptr, indices = rows.indptr.astype(np.int64), rows.indices.astype(np.int32)
         counts = np.diff(law.starts)[order]
         starts = np.concatenate([[0], np.cumsum(counts)])
         entries = np.repeat(law.starts[:-1][order] - starts[:-1], counts) + np.arange(starts[-1])
         left, right = (number[x[entries]].astype(np.int32) for x in (law.first, law.second))
         diagonal = (starts, left, right, gamma**2 * law.weights[entries])
+        chain = (indptr, indices, gamma * rows.data, draws)
         return cls(order, number, bool((rows.indices <= here).all()), chain, diagonal)
 
 
@@ -203,7 +204,7 @@ def steps_to_reach(system: CollapsedT2, queries: Queries) -> Ints:
     return steps
 
 
-@hot
+@inline
 def _bits(word: Any) -> Any:
     """How many bits of a 64-bit word are set."""
     word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
@@ -214,13 +215,13 @@ def _bits(word: Any) -> Any:
     return np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
 
 
-@hot
+@inline
 def _lowest(word: Any) -> Any:
     """The position of the lowest bit that is set."""
     return _bits((word & -word) - np.uint64(1))
 
 
-@hot
+@inline
 def _add(rows: Any, words: Any, counts: Any, i: Any, j: Any) -> None:
     if i < j:
         i, j = j, i
@@ -245,8 +246,7 @@ def _follow(
 
     `done` words were looked at before, from the top with `backward`; returns how many are now.
     """
-    indptr, indices = chain[0], chain[1]
-    draws = (indptr.size - 1) // (rows.size - 1)
+    indptr, indices, draws = chain[0], chain[1], chain[3]
     starts, left, right = diagonal[0], diagonal[1], diagonal[2]
     i = np.int64(rows.size - 2 if backward else 0)
     while done < len(words) and budget > 0:
@@ -287,7 +287,7 @@ def _rank(words: Any) -> None:
             before += np.uint64(_bits(words[k, 0]))
 
 
-@hot
+@inline
 def _place(rows: Any, words: Any, i: Any, j: Any) -> Any:
     """The place of the pair (i, j) in the set, which holds it."""
     if i < j:
@@ -307,13 +307,13 @@ def places(rows: Any, words: Any, first: Any, second: Any) -> Any:
     return out
 
 
-@hot
+@inline
 def _backup(
     rows: Any, words: Any, chain: Any, diagonal: Any, source: Any, x: Any, i: Any, j: Any,
     place: Any,
 ) -> Any:  # fmt: skip
     """c_0 + gamma^2 P_2 c at the pair (i, j): its part without the pair itself, and that weight."""
-    indptr, indices, probs = chain
+    indptr, indices, probs, draws = chain
     total = loop = 0.0
     if i == j:
         starts, left, right, weights = diagonal
@@ -327,7 +327,6 @@ def _backup(
     else:
         for k in range(source[1].shape[1]):
             total += source[1][i, k] * source[1][j, k]
-        draws = (indptr.size - 1) // (rows.size - 1)
         for d in range(draws):
             p, q = i * draws + d, j * draws + d
             for a in range(indptr[p], indptr[p + 1]):
