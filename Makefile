@@ -49,12 +49,12 @@ test test-fast: export OMP_NUM_THREADS = 1
 # those again that the smoke profile gives other parameters than the committed ones have.
 test: lint
 	$(PY) workflow/batch.py --profile smoke
-	MPLBACKEND=Agg $(PY) -m pytest -n 2
+	MPLBACKEND=Agg $(PY) -m pytest -n 3 --dist worksteal
 	$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=300 -n 2 --dist loadfile \
 	  $$(sed -n 's|^\([0-9].*\):$$|notebooks/\1.ipynb|p' workflow/profiles/smoke.yaml)
 
 test-fast: lint
-	MPLBACKEND=Agg $(PY) -m pytest -n 2 -m "not slow"
+	MPLBACKEND=Agg $(PY) -m pytest -n 3 --dist worksteal -m "not slow"
 
 lint: $(STAMP)
 	$(PY) -m ruff check .

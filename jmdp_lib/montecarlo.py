@@ -22,7 +22,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.laws import GapLaw
 from jmdp_lib.model import JMDP
-from jmdp_lib.operators.backups import alias_tables, cells, cumulative, pick, pick_cell
+from jmdp_lib.operators.draws import alias_tables, cells, cumulative, pick, pick_cell
 from jmdp_lib.operators.literal import checked_coupling
 from jmdp_lib.statistics import GapErrors, mean_and_error, variance_and_error
 
@@ -159,7 +159,7 @@ def _lone_branch_law(jm: JMDP, policy: Floats) -> tuple[Ints, Floats, Floats, In
 
     Such a branch needs neither its action nor its table by name: one draw gives reward and next
     state. Returns starts (S + 1,), threshold (L,), and rewards and next states (2 L,) by cell (see
-    `backups.pick_cell`).
+    `draws.pick_cell`).
     """
     weight = (jm.probs[:, None] * policy[jm.table_states]).ravel()
     owners = np.repeat(jm.table_states, jm.num_actions)

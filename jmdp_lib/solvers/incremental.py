@@ -19,8 +19,8 @@ from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, norm_weight
-from jmdp_lib.operators import backups
-from jmdp_lib.operators.backups import KINDS, LAYOUTS, Collapsed, Full
+from jmdp_lib.operators import draws
+from jmdp_lib.operators.backups import KINDS, LAYOUTS, Collapsed, Full, compiled_updates
 from jmdp_lib.operators.literal import checked_coupling
 from jmdp_lib.simulators import Simulator, check_policy
 from jmdp_lib.solvers.fixed_point import Solution
@@ -222,14 +222,14 @@ def updater(
     weights: Floats, rng: np.random.Generator,
 ) -> Callable[[int], None]:  # fmt: skip
     """A function that makes `count` updates in place."""
-    threshold, alias = backups.alias_tables(np.array([0, weights.size]), weights)
-    cell = backups.cells(alias)
+    threshold, alias = draws.alias_tables(np.array([0, weights.size]), weights)
+    cell = draws.cells(alias)
     if isinstance(simulator, JMDP) and layout.name in LAYOUTS:
         jm, cdf = simulator, np.cumsum(layout.policy, axis=1).ravel()
         steps = (layout.full, layout.centred, layout.coupling == "common", step.scale, step.power)
-        tables = (jm.starts, backups.cumulative(jm.starts, jm.probs), jm.rewards, jm.next_states)
+        tables = (jm.starts, draws.cumulative(jm.starts, jm.probs), jm.rewards, jm.next_states)
         known: Any = (*steps, threshold, cell, jm.gamma, layout.policy, cdf, *tables)
-        return lambda count: backups.compiled_updates(rng, count, values, visits, *known)
+        return lambda count: compiled_updates(rng, count, values, visits, *known)
 
     def update(count: int) -> None:
         for _ in range(count):

@@ -1,0 +1,83 @@
+"""Draws from many finite laws at once, in compiled loops.
+
+The entries of all laws stand one after another; law s owns entries starts[s] to starts[s + 1] - 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from jmdp_lib.checks import Floats, Ints
+
+
+def cumulative(starts: Ints, probs: Floats) -> Floats:
+    """Cumulative probabilities within each group: entries starts[i] .. starts[i+1] - 1 end at 1."""
+    total = np.concatenate([[0.0], np.cumsum(probs)])
+    return total[1:] - np.repeat(total[starts[:-1]], np.diff(starts))
+
+
+@njit(nogil=True, cache=True)
+def pick(rng: Any, cdf: Any, low: int, high: int) -> int:
+    """Index in low..high-1 by its cumulative probability; no draw where there is no choice."""
+    if high - low == 1:
+        return low
+    u = rng.random()
+    while high - low > 8:
+        middle = (low + high) // 2
+        if cdf[middle - 1] <= u:
+            low = middle
+        else:
+            high = middle
+    while low < high - 1 and cdf[low] <= u:
+        low += 1
+    return low
+
+
+@njit(cache=True)
+def alias_tables(starts: Any, probs: Any) -> Any:
+    """Walker's method for many laws at once: threshold (L,) and alias (L,) for probs (L,).
+
+    Entry i of a law with n entries is drawn by a uniform number in its cell: itself below
+    threshold[i], else alias[i]; one comparison whatever n is.
+    """
+    threshold, alias = np.ones(probs.size), np.arange(probs.size)
+    stack = np.empty(probs.size, np.int64)
+    for s in range(starts.size - 1):
+        low, size = starts[s], starts[s + 1] - starts[s]
+        scaled = probs[low : low + size] * size
+        small, large = 0, size  # light entries from the left of the stack, heavy from the right
+        for i in range(size):
+            if scaled[i] < 1.0:
+                stack[small] = i
+                small += 1
+            else:
+                large -= 1
+                stack[large] = i
+        while small > 0 and large < size:
+            light, heavy = stack[small - 1], stack[large]
+            threshold[low + light], alias[low + light] = scaled[light], low + heavy
+            scaled[heavy] -= 1.0 - scaled[light]
+            if scaled[heavy] < 1.0:
+                stack[small - 1] = heavy
+                large += 1
+            else:
+                small -= 1
+    return threshold, alias
+
+
+@njit(nogil=True, cache=True)
+def pick_cell(rng: Any, low: int, high: int, threshold: Any) -> int:
+    """2 * i, or 2 * i + 1 for the alias of i: no branch, since none could be predicted."""
+    if high - low == 1:
+        return 2 * low
+    u = rng.random() * (high - low)
+    i = low + int(u)
+    return 2 * i + int(u - int(u) >= threshold[i])
+
+
+def cells(alias: Ints) -> Ints:
+    """(2 L,) what each result of `pick_cell` stands for."""
+    return np.stack([np.arange(alias.size), alias], axis=1).ravel()
