@@ -15,7 +15,7 @@ from jmdp_lib.branches import Branches, Run
 from jmdp_lib.checks import Floats, Seed
 from jmdp_lib.machine import in_processes
 from jmdp_lib.simulators import SimulatorError
-from jmdp_lib.statistics import GapErrors, mean_and_error, normal_quantile, variance_and_error
+from jmdp_lib.statistics import GapErrors, gap_statistics, normal_quantile
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,14 +50,8 @@ class GapEstimate(GapErrors):
         gaps = returns[:, :, None] - returns[:, None]  # (num_pairs, m, m)
         apart = labels[:, :, None] != labels[:, None]
         unsure = np.where(apart, cut, 0.0) + 1e-12 * np.abs(returns).max()
-        columns = [gaps[:, i, j] for i, j in np.ndindex(gaps.shape[1:])]
-        rows = [(*mean_and_error(x), *variance_and_error(x)) for x in columns]
-        errors = np.reshape(rows, (*gaps.shape[1:], 4)).transpose(2, 0, 1)
-        signs = gaps < -unsure, np.abs(gaps) <= unsure, gaps > unsure
-        shares = [sign.mean(0) for sign in (*signs, apart)]
-        shares[3] *= cut
-        values: Any = (*errors, *shares, branches.actions, horizon, returns)
-        return cls(*values)
+        found: Any = (*gap_statistics(gaps, unsure), cut * apart.mean(0))
+        return cls(*found, branches.actions, horizon, returns)
 
     def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
         """Ends of confidence intervals, entry by entry.

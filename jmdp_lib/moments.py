@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from math import comb
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -299,18 +299,14 @@ def same_state_moments(
     moment: Callable[[list[StateAction]], float], shape: tuple[int, ...], order: int
 ) -> Floats:
     """(S, A, ..., A) of a function that gives one coordinate at a time; shape is (S, A)."""
-    out = np.empty(shape[:1] + shape[1:] * order)
-    for s, *actions in np.ndindex(out.shape):
-        first = sorted(actions)
-        known = actions != first
-        out[s, *actions] = out[s, *first] if known else moment([(s, a) for a in actions])
-    return out
+    once = cache(lambda *x: moment(list(x)))
+    axes = shape[:1] + shape[1:] * order
+    found = [once(*((s, a) for a in sorted(actions))) for s, *actions in np.ndindex(axes)]
+    return np.reshape(found, axes)
 
 
 def second_moments(moment: Callable[[list[StateAction]], float], shape: tuple[int, ...]) -> Floats:
     """(S, A, S, A) of a function that gives one coordinate at a time; shape is (S, A)."""
-    full = np.empty(shape + shape)
-    for (s, a), (t, b) in product(np.ndindex(shape), repeat=2):
-        known = (s, a) > (t, b)
-        full[s, a, t, b] = full[t, b, s, a] if known else moment([(s, a), (t, b)])
-    return full
+    once = cache(lambda *x: moment(list(x)))
+    found = [once(*sorted(pair)) for pair in product(np.ndindex(shape), repeat=2)]
+    return np.reshape(found, shape + shape)

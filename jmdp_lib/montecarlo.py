@@ -9,7 +9,7 @@ for good (same reward, next state and next action ever after).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -19,12 +19,12 @@ from numba import get_num_threads, njit
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.laws import GapLaw
 from jmdp_lib.model import JMDP
 from jmdp_lib.operators.draws import alias_tables, cells, cumulative, pick, pick_cell
 from jmdp_lib.operators.literal import checked_coupling
-from jmdp_lib.statistics import GapErrors, mean_and_error, variance_and_error
+from jmdp_lib.statistics import GapErrors, gap_statistics
 
 # Pairs per random stream: streams are spawned per chunk, so threads do not change the numbers.
 _CHUNK = 4096
@@ -111,21 +111,12 @@ def sample_gaps(
     at most twice the truncation it counts as 0: returns that were cut there show no sign.
     """
     num_pairs = checks.at_least("num_pairs", num_pairs, 3)
-    asked = checks.integers("gaps", gaps, "gap", **{"(state, action, other action)": 3})
-    for s, *pair in asked.tolist():
-        checks.index("state", s, jm.num_states)
-        for action in pair:
-            checks.index("action", action, jm.num_actions)
-    rows = []
-    for s, a, b in asked.tolist():
-        own = checks.seed_sequence(seed, s, a, b)
-        x, y = simulate_pairs(jm, policy, s, (a, b), num_pairs, own, None, truncation, coupling).T
-        gap = x - y
-        lost, won = np.mean(gap < -2.0 * truncation), np.mean(gap > 2.0 * truncation)
-        tied = np.mean(np.abs(gap) <= 2.0 * truncation)
-        rows.append((*mean_and_error(gap), *variance_and_error(gap), lost, tied, won))
-    *found, below, zero, above = np.array(rows).reshape(-1, 7).T
-    return GapSample(*found, num_pairs=num_pairs, gaps=asked, below=below, zero=zero, above=above)
+    sample = _played("gaps", jm, policy, gaps, num_pairs, seed, truncation, coupling)
+    made = [(row, gap_statistics(gap, 2.0 * truncation)) for row, gap in sample]
+    rows, found = zip(*made, strict=True)
+    *errors, below, zero, above = np.transpose(found)
+    known = {"num_pairs": num_pairs, "gaps": np.array(rows)}
+    return GapSample(*errors, below=below, zero=zero, above=above, **known)
 
 
 def simulate_gap_law(
@@ -144,14 +135,25 @@ def simulate_gap_law(
     its brackets hold at once. A gap of at most 2 * truncation counts as a tie. `GapLaw.from_sample`
     makes the same from gaps that you have played in a simulator of your own.
     """
-    columns = {"(state, action, other action)": 3}
     limit = float(np.ptp(jm.rewards)) / (1.0 - jm.gamma)
-    laws = []
-    for s, a, b in checks.integers("queries", queries, "query", **columns).tolist():
+    sample = _played("queries", jm, policy, queries, num_pairs, seed, truncation, coupling)
+    return [GapLaw.from_sample(row, gap, alpha, 2.0 * truncation, limit) for row, gap in sample]
+
+
+def _played(
+    name: str, jm: JMDP, policy: ArrayLike, gaps: ArrayLike, num_pairs: int, seed: Seed,
+    truncation: float, coupling: str,
+) -> Iterator[tuple[tuple[int, int, int], Floats]]:  # fmt: skip
+    """Each gap (state, action, other action), all of them checked first, and its sample (N,)."""
+    asked = checks.integers(name, gaps, "gap", **{"(state, action, other action)": 3}).tolist()
+    for s, *pair in asked:
+        checks.index("state", s, jm.num_states)
+        for action in pair:
+            checks.index("action", action, jm.num_actions)
+    for s, a, b in asked:
         own = checks.seed_sequence(seed, s, a, b)
         x, y = simulate_pairs(jm, policy, s, (a, b), num_pairs, own, None, truncation, coupling).T
-        laws.append(GapLaw.from_sample((s, a, b), x - y, alpha, 2.0 * truncation, limit))
-    return laws
+        yield (s, a, b), x - y
 
 
 def _lone_branch_law(jm: JMDP, policy: Floats) -> tuple[Ints, Floats, Floats, Ints]:

@@ -78,6 +78,18 @@ def variance_and_error(x: ArrayLike) -> tuple[float, float]:
     return mean_and_error(variance_values(values, one)[0])
 
 
+def gap_statistics(gaps: Floats, unsure: ArrayLike) -> Floats:
+    """(7, ...) of gaps (N, ...): mean and variance with their errors, shares below, at, above zero.
+
+    unsure: gaps of this size count as zero.
+    """
+    columns = gaps.reshape(len(gaps), -1).T
+    errors = [(*mean_and_error(x), *variance_and_error(x)) for x in columns]
+    signs = gaps < -unsure, np.abs(gaps) <= unsure, gaps > unsure
+    shares = [sign.mean(0) for sign in signs]
+    return np.stack([*np.transpose(errors).reshape(4, *gaps.shape[1:]), *shares])
+
+
 def bernstein_sequence(x: Floats, low: float, high: float, alpha: float) -> tuple[Floats, Floats]:
     """Ends of a confidence sequence for the mean of values x (T, ...) in [low, high], (T, ...).
 
