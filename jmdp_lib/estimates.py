@@ -50,8 +50,8 @@ class GapEstimate(GapErrors):
         gaps = returns[:, :, None] - returns[:, None]  # (num_pairs, m, m)
         apart = labels[:, :, None] != labels[:, None]
         unsure = np.where(apart, cut, 0.0) + 1e-12 * np.abs(returns).max()
-        found: Any = (*gap_statistics(gaps, unsure), cut * apart.mean(0))
-        return cls(*found, branches.actions, horizon, returns)
+        rest: Any = cut * apart.mean(0), branches.actions, horizon, returns
+        return cls(*gap_statistics(gaps, unsure), *rest)
 
     def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
         """Ends of confidence intervals, entry by entry.

@@ -78,22 +78,22 @@ def simulate_pairs(
     return returns
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class GapSample(GapErrors):
     """What recursive pairs say about K gaps, each with its own pairs: unbiased estimates (K,).
 
     Attributes:
         mean, mean_error, variance, variance_error: as of `GapErrors`.
+        below, zero, above: (K,) shares of pairs with G < 0, G = 0 and G > 0.
         num_pairs: pairs per gap.
         gaps: (K, 3), rows (s, a, b).
-        below, zero, above: (K,) shares of pairs with G < 0, G = 0 and G > 0.
     """
 
-    num_pairs: int
-    gaps: Ints
     below: Floats
     zero: Floats
     above: Floats
+    num_pairs: int
+    gaps: Ints
 
 
 def sample_gaps(
@@ -114,9 +114,8 @@ def sample_gaps(
     sample = _played("gaps", jm, policy, gaps, num_pairs, seed, truncation, coupling)
     made = [(row, gap_statistics(gap, 2.0 * truncation)) for row, gap in sample]
     rows, found = zip(*made, strict=True)
-    *errors, below, zero, above = np.transpose(found)
-    known = {"num_pairs": num_pairs, "gaps": np.array(rows)}
-    return GapSample(*errors, below=below, zero=zero, above=above, **known)
+    columns: Any = *np.transpose(found), num_pairs, np.array(rows)
+    return GapSample(*columns)
 
 
 def simulate_gap_law(

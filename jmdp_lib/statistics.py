@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -78,7 +79,7 @@ def variance_and_error(x: ArrayLike) -> tuple[float, float]:
     return mean_and_error(variance_values(values, one)[0])
 
 
-def gap_statistics(gaps: Floats, unsure: ArrayLike) -> Floats:
+def gap_statistics(gaps: Floats, unsure: Floats | float) -> Any:
     """(7, ...) of gaps (N, ...): mean and variance with their errors, shares below, at, above zero.
 
     unsure: gaps of this size count as zero.

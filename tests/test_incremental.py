@@ -43,11 +43,11 @@ def test_converges_at_the_rate_of_theory(form):
     exact = jl.jipe2(jm, policy, tol=1e-12).moments
     runs = [
         jl.incremental_jipe2(
-            jm, policy, 2_000_000, (1.0, 0.8), seed=k, form=form, reference=exact, checkpoints=12
+            jm, policy, 500_000, (1.0, 0.8), seed=k, form=form, reference=exact, checkpoints=12
         )
         for k in range(20)
     ]
-    late = runs[0].updates > 2_000_000 / 100
+    late = runs[0].updates > 500_000 / 100
     middle = np.median([run.errors for run in runs], axis=0)[late]
     slope = np.polyfit(np.log(runs[0].updates[late]), np.log(middle), 1)[0]
     assert -0.55 < slope < -0.3
@@ -165,13 +165,12 @@ def test_any_simulator_follows_the_same_law(form):
         only[i] = 1.0
         draws = []
         for one in (jm, Wrapped(jm)):
-            sample = []
-            stream = np.random.default_rng(5)
+            sample, moved, visits = [], values.copy(), np.zeros(values.size, dtype=np.int64)
+            step, stream = jl.StepSize(1.0, 1.0), np.random.default_rng(5)
+            update = incremental.updater(one, layout, moved, visits, step, only, stream)
             for _ in range(1500):
-                moved = values.copy()
-                visits = np.zeros(values.size, dtype=np.int64)
-                step = jl.StepSize(1.0, 1.0)
-                incremental.updater(one, layout, moved, visits, step, only, stream)(1)
+                moved[i], visits[i] = values[i], 0
+                update(1)
                 sample.append(moved[i])  # the first step is 1: the coordinate becomes its target
             draws.append(np.array(sample))
         error = np.sqrt(draws[0].var() / 1500 + draws[1].var() / 1500)
@@ -186,7 +185,7 @@ def test_any_simulator_follows_the_same_law(form):
 def test_wrapped_simulator_learns():
     jm, policy = small_problem(4)
     exact = jl.jipe2(jm, policy, tol=1e-10).moments
-    learned = jl.incremental_jipe2(Wrapped(jm), policy, 80_000, (1.0, 0.8), form="collapsed")
+    learned = jl.incremental_jipe2(Wrapped(jm), policy, 45_000, (1.0, 0.8), form="collapsed")
     assert np.abs(learned.moments.mean - exact.mean).max() < 0.1
     assert np.abs(learned.moments.covariance - exact.covariance).max() < 0.2
     estimated = learned.updates[~np.isnan(learned.residuals)]  # each pays: ten updates a backup
@@ -343,8 +342,11 @@ def test_simulators_that_answer_nonsense(answer, message):
         ({"num_updates": 0}, "num_updates must be at least 1"),
         ({"form": "half"}, "form must be one of"),
         ({"selection": "random"}, "selection must be one of"),
-        ({"selection": {"mu": 1.0}}, "'diag'.*infinitely often"),
-        ({"selection": {"mu": np.inf, "diag": 1, "same": 1, "cross": 1}}, "'mu'.*finite"),
+        ({"selection": {"mu": 1.0}}, r"selection\['diag'\] must lie in \(0, inf\)"),
+        (
+            {"selection": {"mu": np.inf, "diag": 1, "same": 1, "cross": 1}},
+            r"selection\['mu'\] must lie in",
+        ),
         ({"selection": np.full(16, 1 / 16), "form": "collapsed"}, "no coordinate of this form"),
         ({"step_size": None}, "step size must be a real number"),
         ({"initial": np.zeros((2, 2))}, "initial must be a Solution or Moments"),

@@ -116,18 +116,22 @@ class Full(Coordinates):
     def backup(
         self, simulator: Simulator, values: Floats, i: int, rng: np.random.Generator
     ) -> float:
-        """A draw of hat T_2(M, i) through the simulator."""
+        """A draw of hat T_2(M, i) by one query of the simulator, or one at each of two states."""
         num_actions = self.policy.shape[1]
         s, a, t, b = _place(i, *self.policy.shape, self.full)
         if a < 0:
             a, b = self.choose(s, rng), self.choose(t, rng)
-        r, u, q, v = _draw(simulator, (s, a), (t, b), rng)
+        alone = s != t or a == b
+        outcomes = checked_query(simulator, s, [a] if alone else [a, b], rng)
+        if s != t:
+            outcomes += checked_query(simulator, t, [b], rng)
+        (r, u), (q, v) = outcomes[0], outcomes[-1]
         one = two = -1
         if self.full:
             one = two = u * num_actions + self.choose(u, rng)
             if (s, a) != (t, b):
                 two = v * num_actions + self.choose(v, rng)
-        drawn = (i, s, a, t, b, r, u, one, q, v, two)
+        drawn = (i, s, a, t, b, float(r), u, one, float(q), v, two)
         return float(_target(values, self.policy, simulator.gamma, self.centred, False, *drawn))
 
     def applied(self, jm: JMDP, values: Floats) -> Floats:
@@ -160,7 +164,8 @@ class Collapsed(Full):
     def pack(self, mean: Floats, second: Floats) -> Floats:
         """The coordinates of M = (mean (S, A), second (S, A, S, A))."""
         cross = np.einsum("sa,satb,tb->st", self.policy, second, self.policy)
-        return self._join(mean, np.einsum("sasb->sab", second), cross)
+        raw = self._join(mean, np.einsum("sasb->sab", second), cross)
+        return raw - self.products(raw) * self.centred
 
     def _join(self, mean: Floats, same: Floats, cross: Floats) -> Floats:
         np.fill_diagonal(cross, 0.0)
@@ -180,9 +185,13 @@ class Collapsed(Full):
         same = mean[:, :, None] * mean[:, None, :]
         return self._join(np.zeros(mean.size), same, np.outer(value, value))
 
+    def raw(self, values: Floats) -> Floats:
+        """The coordinates as raw moments."""
+        return values + self.products(values) * self.centred
+
     def covariances(self, values: Floats) -> Floats:
         """The coordinates with covariances in the place of second moments."""
-        return values - self.products(values)
+        return values - self.products(values) * (not self.centred)
 
     def applied(self, jm: JMDP, values: Floats) -> Floats:
         """T_2 M, exactly, as raw moments."""
@@ -208,33 +217,8 @@ class Centred(Collapsed):
 
     name, centred = "centred", True
 
-    def pack(self, mean: Floats, second: Floats) -> Floats:
-        """The coordinates of M = (mean (S, A), second (S, A, S, A))."""
-        return Collapsed.covariances(self, Collapsed.pack(self, mean, second))
-
-    def raw(self, values: Floats) -> Floats:
-        """The coordinates as raw moments."""
-        return values + self.products(values)
-
-    def covariances(self, values: Floats) -> Floats:
-        """The coordinates with covariances: as they are."""
-        return values
-
 
 LAYOUTS: dict[str, Any] = {"full": Full, "collapsed": Collapsed, "centred": Centred}
-
-
-def _draw(
-    simulator: Simulator, x: tuple[int, int], y: tuple[int, int], rng: np.random.Generator
-) -> tuple[float, int, float, int]:
-    """Reward and next state of two state-actions: one branch, one shared query, or two queries."""
-    if x[0] == y[0]:
-        outcomes = checked_query(simulator, x[0], [x[1]] if x == y else [x[1], y[1]], rng)
-    else:
-        outcomes = checked_query(simulator, x[0], [x[1]], rng)
-        outcomes += checked_query(simulator, y[0], [y[1]], rng)
-    (r, u), (q, v) = outcomes[0], outcomes[-1]
-    return float(r), u, float(q), v  # the compiled target's types
 
 
 @inline

@@ -238,9 +238,8 @@ class MultisetOperator:
     @cached_property
     def weights(self) -> Floats:
         """(N,) lambda_k of each multiset."""
-        jm = self.jm
-        lambdas = [norm_weight(k, jm.gamma, jm.reward_bound) for k in range(1, self.order + 1)]
-        return np.array(lambdas)[self.orders - 1]
+        base = norm_weight(2, self.jm.gamma, self.jm.reward_bound)
+        return np.power(base, self.orders - 1.0)
 
     @cached_property
     def _index(self) -> dict[int, int]:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,9 +57,8 @@ class StepSize:
         """A schedule from itself, from (scale, power), or from a constant (which is refused)."""
         if isinstance(value, StepSize):
             return value
-        if np.shape(value) == (2,):
-            return cls(*(checks.real("step size", part) for part in np.asarray(value)))
-        return cls(checks.real("step size", value), 0.0)
+        parts: Any = value if np.shape(value) == (2,) else (value, 0.0)
+        return cls(*(checks.real("step size", part) for part in parts))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -163,9 +163,7 @@ def learn(
     elif start is not None:
         values = start
     bound = getattr(simulator, "reward_bound", 1.0)
-    order = int(layout.orders.max())
-    lambdas = np.array([norm_weight(k, simulator.gamma, bound) for k in range(1, order + 1)])
-    scale = lambdas[layout.orders - 1]
+    scale = norm_weight(2, simulator.gamma, bound) ** (layout.orders - 1.0)
     update = updater(simulator, layout, values, visits, step, weights, rng)
     chunk = 1_000_000 if isinstance(simulator, JMDP) else 1_000  # between looks at Ctrl-C
     before, history, probed = int(visits.sum()), [], 0
@@ -209,9 +207,10 @@ def learn(
     # Means within the error bound may give a constant return this standard deviation.
     known = np.nan_to_num(error_bound)
     resolution = float(2.0 * known / np.sqrt(1.0 - simulator.gamma**2))
-    mean, blocks, source = layout.read(values)
+    found = (int(layout.orders.max()), *layout.read(values), known, resolution)
+    moments = Moments(*found)
     return IncrementalSolution(
-        Moments(order, mean, blocks, source, known, resolution), residuals, False,
+        moments, residuals, False,
         error_bound, int(updates[-1]), updates, errors, values, visits, layout.name,
         rng.bit_generator.state,
     )  # fmt: skip
@@ -233,9 +232,7 @@ def updater(
 
     def update(count: int) -> None:
         for _ in range(count):
-            u = rng.random() * weights.size
-            i = int(u)
-            i = int(cell[2 * i + int(u - i >= threshold[i])])
+            i = int(cell[draws.pick_cell.py_func(rng, 0, weights.size, threshold)])
             target = layout.backup(simulator, values, i, rng)
             visits[i] += 1
             values[i] += step.scale * float(visits[i]) ** -step.power * (target - values[i])
@@ -257,16 +254,12 @@ def selection_weights(selection: str | Mapping[str, float] | ArrayLike, kinds: I
     if isinstance(selection, Mapping):
         for name in selection:
             checks.one_of("selection kind", name, KINDS)
-        sizes = np.bincount(kinds[used], minlength=len(KINDS))
-        shares = np.array([float(selection.get(name, 0.0)) for name in KINDS])
-        for name, size, share in zip(KINDS, sizes, shares, strict=True):
-            if size and not 0.0 < share < np.inf:
-                raise ValueError(
-                    f"selection gives {name!r} the share {share}: every kind needs a finite "
-                    "one above zero, to be updated infinitely often (Theorem 5.4)"
-                )
-        each = np.where(sizes > 0, shares / shares[sizes > 0].sum() / np.maximum(sizes, 1), 0.0)
-        return np.where(used, each[kinds], 0.0)
+        each = np.zeros(len(KINDS))
+        for kind, count in Counter(kinds[used].tolist()).items():
+            share = selection.get(KINDS[kind], 0.0)
+            each[kind] = checks.positive(f"selection[{KINDS[kind]!r}]", share) / count
+        selection = np.where(used, each[kinds], 0.0)
+        return selection / selection.sum()
     weights = checks.distributions("selection", selection, coordinate=kinds.size)
     never = used & (weights == 0.0)
     checks.refuse("selection", weights, never, "never updates that coordinate", ["coordinate"])
