@@ -12,10 +12,12 @@ from typing import Any
 import imagesize
 
 HEADING = re.compile(r"^#{1,4} +(.*)$", re.MULTILINE)
+SECTION = re.compile(r"\s*## (\d+\.\d+) ")
 DECISION = re.compile(r"[Dd]ecisions? (\d+)")
 EVIDENCE = re.compile(r"^<!-- evidence: (\d+)(?:, (.*?))? -->$", re.MULTILINE)
 CODE = re.compile(r"(\{[\w:]+\}|\[|`)?`([^`\n]+)`")  # and what would make it something else
 FULL_WIDTH = 1400  # pixels at 300 dpi: what is wider is no figure of one column
+ALT = re.compile(r"\s*<!-- alt: (.*?) -->", re.DOTALL)
 PACKAGE = re.compile(r"^(jl|figures|jmdp_lib(\.[a-z_]+)*)\.")  # as prose writes it before a name
 
 
@@ -55,6 +57,31 @@ class Notebook:
 
 def source(cell: Mapping[str, Any]) -> str:
     return "".join(cell["source"])
+
+
+def tags(cell: Mapping[str, Any]) -> list[str]:
+    return cell.get("metadata", {}).get("tags", [])
+
+
+def captions(notebook: Notebook) -> dict[int, tuple[str, str]]:
+    """(caption, alt text) of each code cell whose figure is followed by a cell of its caption."""
+    found: dict[int, tuple[str, str]] = {}
+    for c, cell in enumerate(notebook.cells):
+        if "caption" in tags(cell):
+            text = source(cell)
+            if not (alt := ALT.search(text)):
+                raise BookError(
+                    f"{notebook.name}.ipynb: a caption without <!-- alt: ... -->: {text}"
+                )
+            found[c - 1] = ALT.sub("", text).strip(), " ".join(alt[1].split())
+    return found
+
+
+def is_folded(cell: Mapping[str, Any]) -> bool:
+    """Whether a code cell only draws, or only checks claims: the book shows it on a click."""
+    code = source(cell)
+    checks = "claims.check(" in code and not re.search(r"\bjl\.(?!norm_weight|contraction_)", code)
+    return "figures.save(" in code or checks
 
 
 def linked(text: str, targets: Mapping[str, str]) -> str:
@@ -115,7 +142,7 @@ def figure_cells(notebook: Notebook, names: Iterable[str]) -> dict[str, tuple[in
     found: dict[str, tuple[int, str]] = {}
     text, heading = 0, notebook.title
     for c, cell in enumerate(notebook.cells):
-        if cell["cell_type"] == "markdown":
+        if cell["cell_type"] == "markdown" and "caption" not in tags(cell):
             text = c
             if titles := HEADING.findall(source(cell)):
                 heading = titles[-1]
@@ -126,20 +153,38 @@ def figure_cells(notebook: Notebook, names: Iterable[str]) -> dict[str, tuple[in
 
 
 def annotated(notebook: Notebook, figures: Iterable[str], targets: Mapping[str, str]) -> str:
-    """The notebook with labels at its decisions and above its figures, and links in its prose."""
+    """The notebook as the book shows it.
+
+    It has labels at its decisions and above its figures, links in its prose, captions and alt texts
+    at its figures, and folds the cells that only draw or check.
+    """
     content: dict[str, Any] = json.loads(json.dumps(notebook.content))
     labels: dict[tuple[int, int], list[str]] = {}
     for number, (c, p, _) in decisions(notebook).items():
         labels.setdefault((c, p), []).append(f"decision-{number}-{notebook.name}")
     for name, (c, _) in figure_cells(notebook, figures).items():
         labels.setdefault((c, 0), []).append(f"{name}-{notebook.name}")
+    for c, cell in enumerate(notebook.cells):
+        for p, paragraph in enumerate(source(cell).split("\n\n")):
+            if cell["cell_type"] == "markdown" and (number := SECTION.match(paragraph)):
+                labels.setdefault((c, p), []).append(f"sec-{number[1]}")
+    described, heading = captions(notebook), notebook.title
     for c, cell in enumerate(content["cells"]):
         if cell["cell_type"] == "markdown":
+            heading = (HEADING.findall(source(cell)) or [heading])[-1]
             paragraphs = linked(source(cell), targets).split("\n\n")
             for p, paragraph in enumerate(paragraphs):
                 here = "".join(f"({label})=\n" for label in labels.get((c, p), []))
                 paragraphs[p] = here + paragraph
-            cell["source"] = "\n\n".join(paragraphs)
+            cell["source"] = "\n\n".join(paragraphs).replace("](../book/", "](../")
+            continue
+        caption, alt = described.get(c, ("", f"A figure of the section {heading}"))
+        cell["metadata"]["mystnb"] = {"image": {"alt": alt}}
+        if caption:
+            cell["metadata"]["mystnb"]["figure"] = {"caption": linked(caption, targets)}
+        if is_folded(cell):
+            cell["metadata"]["tags"] = [*tags(cell), "hide-input"]
+    content["cells"] = [cell for cell in content["cells"] if "caption" not in tags(cell)]
     return json.dumps(content)
 
 
@@ -183,6 +228,12 @@ def gallery(figures: Path, notebooks: list[Notebook]) -> str:
         made = json.loads(record.read_text())
         files = [Path(file) for file in made["figures"]]
         cells = figure_cells(nb, [file.stem for file in files])
+        alts = {
+            file.stem: alt
+            for c, (_, alt) in captions(nb).items()
+            for file in files
+            if f'"{file.stem}"' in source(nb.cells[c])
+        }
         lines += ["", f"## {nb.title}", "", _provenance(nb, made), "", "::::{container} gallery"]
         images = [file for file in files if file.suffix == ".png"]
         for image in sorted(images, key=lambda file: cells.get(file.stem, (0,))[0]):
@@ -197,7 +248,7 @@ def gallery(figures: Path, notebooks: list[Notebook]) -> str:
             lines += [
                 f":::{{figure}} figures/{image}",
                 f":figclass: {'wide' if width > FULL_WIDTH else 'column'}",
-                f":alt: {image.stem.removeprefix('fig_').replace('_', ' ')}, {heading}",
+                f":alt: {alts.get(image.stem, f'A figure of the section {heading}')}",
                 "",
                 f"[{heading}]({anchor}). {' · '.join(downloads)}",
                 ":::",

@@ -7,12 +7,19 @@
 # ---
 
 # %% [markdown]
-# # 0. Start here: joint MDPs in five minutes
+# # 0. Start here: joint MDPs in a quarter of an hour
 #
 # You know Markov decision processes. An MDP says what *each* action does. It does not say what two
 # actions would have done **under the same shock**: the same weather, the same customer, the same gust of
-# wind. A **joint MDP** says that too. This page shows what difference it makes, what the library answers,
-# how to ask it about a simulator of your own, and where everything is.
+# wind. A **joint MDP** says that too.
+#
+# **What you will learn.** What difference the shared shock makes; what the library answers, and how to ask it; why
+# branches that meet make gaps small; how to use a simulator of your own; and where everything is.
+#
+# **What it needs.** Markov decision processes, means and variances, and some Python.
+# [Notation and background](../book/background.md) has a table of symbols, a glossary, and where to learn more.
+#
+# **How long it takes.** About 15 minutes to read. Every cell runs within seconds, the first call of a solver a little longer.
 
 # %% tags=["parameters"]
 seed = 0
@@ -28,6 +35,7 @@ from scipy import stats
 
 import jmdp_lib as jl
 from jmdp_lib import figures
+from jmdp_lib.operators.pairs import mass_apart, pair_step
 
 figures.style()
 claims = figures.Claims()
@@ -105,11 +113,23 @@ for (above, below), (name, z) in zip(axes.T, played.items(), strict=True):
 figures.save(fig, "fig_three_worlds", data, out_dir)
 plt.show()
 
+# %% [markdown] tags=["caption"]
+# **Figure 0.1.** Top: the two returns of one game, under the same skies; each point of the cloud is one pair of branches, and the grey hills are the law of each return alone. Bottom: the gap
+# $G$, ice cream minus the other thing. Orange marks games in which ice cream earned less. $\gamma = 1/2$, from tomorrow on a coin decides.
+#
+# <!-- alt: Three columns, for lemonade, nuts and umbrellas. The clouds of paired returns rise along the diagonal for lemonade, are round for nuts and fall for umbrellas, between the same grey marginal laws. The gap laws below grow wider from left to right, and their orange part below zero grows with them. -->
+
 # %% [markdown]
 # The grey hills along the sides, the laws of the two returns, are the same in all three columns. What lies
 # between them is not. Orange is regret: skies under which the other stall would have earned more. Against
 # lemonade, ice cream is a safe choice. Against umbrellas the *same* choice, with the *same* mean
 # advantage, goes wrong more than one time in three.
+#
+# This world is simple enough for a formula. Let $v$ be the variance of the *first day's* difference: $(3 - 2)^2$, $3^2 + 2^2$ or $(3 + 2)^2$ times the
+# variance of the sky. Its mean is 2. From tomorrow on both branches are in the same state; with probability one half the coins agree and nothing differs any more, otherwise it all
+# starts again with the roles as they fall. So $\mathbb E[G^2] = v + 2^2 + \tfrac{\gamma^2}{2}\,\mathbb E[G^2]$, and
+#
+# $$\mathrm{Var}\,G = \frac{v + 4}{1 - \gamma^2/2} - 4 .$$
 
 # %%
 rows = {}
@@ -148,12 +168,14 @@ same = np.ptp(marginals, axis=0).max() < 1e-6
 claims.check("mean and variance of both returns are those of every world", same, same)
 often = bool(table["P(G < 0), from"]["umbrellas"] > 1 / 3)
 claims.check("umbrellas: ice cream is worse more than one time in three", often, often)
-factor = table["gap variance"]["umbrellas"] / table["gap variance"]["lemonade"]
-claims.check("Var G, umbrellas / lemonade", f"{factor:.1f}", factor > 10)
+first_day = np.array([1, 13, 25]) * np.mean(sky**2)
+formula = (first_day + 4) / (1 - 0.5**2 / 2) - 4
+exact = np.allclose(table["gap variance"], formula, rtol=1e-6)
+claims.check("Var G of the three worlds is the formula's", formula.round(2).tolist(), exact)
 
 # %% [markdown]
-# (Why is the correlation of nuts not zero? Tomorrow both branches are in the same state, and if the coin
-# makes them choose alike they *are* one branch. Chapter 1 shows why it has to be so.)
+# Why is the correlation of nuts not zero, although nothing is shared on the first day? Because tomorrow both branches are in the same
+# state, and if the coins make them choose alike they *are* one branch. Section 0.4 has a picture of it.
 #
 # ## 0.3 Four lines on the windy gridworld
 #
@@ -184,9 +206,14 @@ for ax, (title, values) in zip(axes, data.items(), strict=True):
 figures.save(fig, "fig_right_or_left", data, out_dir)
 plt.show()
 
+# %% [markdown] tags=["caption"]
+# **Figure 0.2.** *Right* against *left* in every cell of the 5x5 windy gridworld ($\gamma = 0.95$, gust probability 0.2, the policy goes right and then up): how much better on average, how sure, and an
+# upper bound on the probability that it is no better.
+#
+# <!-- alt: Three heat maps of the five by five grid with numbers in every cell and the goal top right. Means are largest in the middle columns near the top; standard deviations are similar everywhere; the bound grows from the top row down. -->
+
 # %% [markdown]
-# Right against left, in every cell: how much better on average, how sure, and how often at most it is no
-# better. Next to a side wall one of the two moves leads nowhere, and the mean is small. Further down the
+# Next to a side wall one of the two moves leads nowhere, and the mean is small. Further down the
 # prize is further away: the mean shrinks, the spread does not, and the bound grows.
 
 # %%
@@ -205,10 +232,109 @@ up, inner = 0, np.arange(25).reshape(5, 5)[1:, 1:4]
 mean, variance = m.gap_mean[inner, up, right], m.gap_variance[12, up, right]
 level = np.abs(mean).max() < 1e-7
 claims.check("up against right: mean 0 in all twelve such cells", level, level)
-claims.check("and their gap variance, in the middle", f"{variance:.2f}", variance > 1)
+claims.check("and a gap variance, in the middle", f"{variance:.2f}", variance > 0)
 
 # %% [markdown]
-# ## 0.4 A simulator of your own
+# ## 0.4 Branches that meet
+#
+# Almost every number of this book has the same mechanism behind it. Play both actions side by side. While the two **branches** are at different cells, each has
+# gusts of its own. When they come to the same cell **and** choose the same action, they are one and the same branch: the same gusts, the same rewards, for
+# ever. They have **merged**. Here is one such game, from the bottom of the grid, right against up, played with `query`, which draws one gust for all actions that it is asked about:
+
+
+# %%
+def play(jm, actions_of, state, actions, rng, steps=12):
+    """The cells that two branches visit, (steps + 1, 2)."""
+    cells, chosen = [[state, state]], list(actions)
+    for _ in range(steps):
+        s, t = cells[-1]
+        if s == t:  # one gust for both; from the second step on both do the same here
+            cells.append(jm.query(s, list(dict.fromkeys(chosen)), rng)[1].tolist())
+            cells[-1] = [cells[-1][0], cells[-1][-1]]
+        else:
+            pair = zip((s, t), chosen, strict=True)
+            cells.append([int(jm.query(here, [a], rng)[1][0]) for here, a in pair])
+        chosen = [int(actions_of[here]) for here in cells[-1]]
+    return np.array(cells)
+
+
+start, actions_of = 22, goal.argmax(1)
+paths = play(grid, actions_of, start, (right, up), np.random.default_rng(31))
+met = int(np.argmax((paths[1:] == paths[1:, :1]).all(1))) + 1
+print("right first:", paths[:, 0], " up first:", paths[:, 1], " one branch from step", met)
+
+# %% [markdown]
+# How often are two branches still apart after $t$ steps? `pair_step` moves the law of a pair by one step. And what does merging do to the gap? Compare three ways to
+# play the two actions: in two separate runs, whose variances add; with branches that merge, but draw the first gust separately; and as the paper does, with one first gust
+# for both.
+
+# %%
+law, apart = np.zeros((25, 4, 25, 4)), [1.0]
+law[start, right, start, up] = 1.0
+for _ in range(14):
+    law = pair_step(grid, goal, law)
+    apart.append(mass_apart(law))
+alone = jl.jipe2(grid, goal, coupling="independent").moments
+variances = {
+    "two separate\nruns": m.variance[start, right] + m.variance[start, up],
+    "... that merge": alone.gap_variance[start, right, up],
+    "... and share\nthe first gust": m.gap_variance[start, right, up],
+}
+data = {name: pd.Series(values) for name, values in {"apart": apart, "right": paths[:, 0],
+        "up": paths[:, 1], "variance": list(variances.values())}.items()}  # fmt: skip
+
+# %% tags=["hide-input"]
+rows, columns = np.divmod(paths, 5)
+looks = {"right first": ("#0072B2", 0), "up first": ("#D55E00", 1)}
+
+
+def draw_paths(ax):
+    """Both branches in the grid, until they meet and as one thick line after that."""
+    ax.hlines(np.arange(6) - 0.5, -0.5, 4.5, color="0.8", lw=0.8)
+    ax.vlines(np.arange(6) - 0.5, -0.5, 4.5, color="0.8", lw=0.8)
+    for name, (color, k) in looks.items():
+        x, y = columns[: met + 1, k], rows[: met + 1, k]
+        ax.plot(x, y, "o-", ms=4, lw=1.8, color=color, label=name)
+    ax.plot(columns[met:, 0], rows[met:, 0], "o-", ms=4, lw=3.2, color="black", label="merged")
+    ax.text(4, -0.3, "Goal", ha="center", va="center", weight="bold", fontsize=7)
+    ax.set(xlim=(-0.55, 4.55), ylim=(4.55, -0.55), aspect="equal", title="one game")
+    ax.axis("off")
+
+
+# %%
+fig, (game, share, bars) = plt.subplots(1, 3, figsize=(6.75, 2.6), width_ratios=[1.5, 1, 0.8])
+draw_paths(game)
+game.legend(loc="upper left", facecolor="white", framealpha=1, frameon=True, edgecolor="none")
+share.plot(apart, "o-", ms=3, color="black")
+share.set(xlabel="steps", ylabel="pairs still apart", ylim=(0, 1.03), title="share of games")
+bars.barh(list(variances), list(variances.values()), color=["0.75", "#9CC7E4", "#0072B2"])
+bars.bar_label(bars.containers[0], fmt="%.2f", padding=2, fontsize=7)
+bars.set(xlim=(0, 2.6), title="variance of the gap", yticks=range(3), ylim=(2.6, -0.6))
+figures.save(fig, "fig_merging", data, out_dir)
+plt.show()
+
+# %% [markdown] tags=["caption"]
+# **Figure 0.3.** Merging. Left: one pair of branches in the windy gridworld, right first and up first, from the middle of the bottom row. The first gust hits both: one is held back, the other drifts to the left. They go separate ways, meet after four steps, and are one branch from there on (black), in the next gust too.
+# Middle: the exact share of pairs that have not merged after so many steps. Right: the variance of the gap if the two actions are played in separate runs, if branches merge, and if they also
+# share the first gust.
+#
+# <!-- alt: Left, a five by five grid with a blue and an orange path that start in the same cell of the bottom row, separate, meet in the last column and continue as one black path to the goal. Middle, a falling curve of the share of pairs still apart, from one at the start to nearly zero after fourteen steps. Right, three bars of gap variance that get shorter: separate runs, with merging, with merging and a shared first gust. -->
+
+# %% [markdown]
+# After merging the difference of the two returns does not change any more. Whatever luck comes later, it comes to both, and $G$ only remembers what happened
+# *before*. Two separate runs, in contrast, add up all the luck of both branches to the end of time. The earlier branches meet, and the more luck lies
+# after that, the smaller is $\mathrm{Var}\,G$ against $\mathrm{Var}\,Z_a + \mathrm{Var}\,Z_b$. Here the shared first gust helps nearly as much again. In the paper's Atari games, where branches that differ by one action are
+# soon the same again, the factor is about a hundred (chapter 6).
+
+# %%
+falls = bool(np.all(np.diff(apart) <= 1e-12))
+claims.check("share of pairs still apart: it never grows", f"{apart[-1]:.3f}", falls)
+gains = list(variances.values())
+text = ", ".join(f"{value:.2f}" for value in gains)
+claims.check("Var G: separate runs, merging, one first gust", text, gains == sorted(gains)[::-1])
+
+# %% [markdown]
+# ## 0.5 A simulator of your own
 #
 # No tables? Anything with `num_states`, `num_actions`, `gamma` and `query(state, actions, rng)` will do:
 # rewards and next states of the asked actions, under **one** shared draw. Draw the shock before you look
@@ -241,11 +367,11 @@ print(f"learned {found:.1f}, exact {table['gap variance']['umbrellas']:.1f}")
 # Chapter 8 does this for a depot with an unknown demand. A Gymnasium environment that can be copied becomes
 # such a simulator as it is (`jl.CoupledEnv`), and so does an Atari game (`jmdp_lib.atari.CoupledAtari`).
 #
-# ## 0.5 Where everything is
+# ## 0.6 Where everything is
 #
 # | in the paper | notebook | functions |
 # |---|---|---|
-# | Definitions 4.1 to 4.3, Examples 1 and 2 | `01_theory_checks` | `JMDP`, `JMDP.query`, `JMDP.coupling_witness` |
+# | Definitions 3.1 to 4.6, Examples 1 and 2 | `01_theory_checks` | `JMDP`, `JMDP.query`, `JMDP.coupling_witness` |
 # | Definition 5.1, Lemma 5.2, Theorem 5.3: $T_2$, contraction, certificate | `01_theory_checks` | `apply_t2`, `jipe2`, `Solution.error_bound` |
 # | Section 5.3, moments of any order | `01_theory_checks` | `jipe`, `Moments.gap_moment` |
 # | Section 5.4, gaps and the bound | `01_theory_checks` | `Moments.gap_variance`, `one_sided_bound` |
@@ -259,10 +385,10 @@ print(f"learned {found:.1f}, exact {table['gap variance']['umbrellas']:.1f}")
 # | Beyond the bound of Section 5.4: the law of a gap | `09_gap_law` | `gap_law`, `tail_bounds`, `coupling_range` |
 # | Beyond the paper: which action, with how many queries? | `10_which_action` | `compare_actions` |
 #
-# The paper is silent or slips in thirteen places. Chapter 1 marks each as a **Decision**, with the smallest
-# example that shows it.
+# The paper is silent or slips in thirteen places. Section 1.10 lists them as **Decisions**, each with the smallest
+# example that shows it. [Reading the paper](../book/paper.md) finds the place of every definition, theorem, equation and figure.
 #
-# ## 0.6 How to run it
+# ## 0.7 How to run it
 #
 #     make figures                 # every notebook, quick profile, into out/quick
 #     make figures PROFILE=paper   # the sizes of the committed figures; smoke is the smallest
@@ -280,13 +406,57 @@ print(f"learned {found:.1f}, exact {table['gap variance']['umbrellas']:.1f}")
 #
 # - The same MDP can hold very different gaps. The coupling is a fact about the environment, and ordinary
 #   experience, one action at a time, never shows it.
-# - `jipe2` gives the mean and variance of every gap, exactly and certified. `gap_law` gives the probability
-#   that the better choice turns out worse, which one can act on.
+# - `jipe2` gives the mean and variance of every gap, exactly and certified; `inferiority_bound` is an upper bound on the probability
+#   that the first action is no better. `gap_law` brackets the probability itself.
+# - Branches that meet and choose alike are one branch. That is why gaps vary so much less than returns.
 # - A simulator that answers "and what would the others have done?" is all that is needed to learn them.
 #
-# **Exercises.** (1) Among all other things of mean 10 and standard deviation 2, is there one with a
-# smaller gap variance than lemonade? (2) Set the discount of the fair to 0.95. The returns of ice cream and
-# umbrellas are now *positively* correlated, and still their gap variance has grown. Why both?
+# ## Exercises
+#
+# **Exercise 1.** Among all other things of mean 10 and standard deviation 2, is there one with a
+# smaller gap variance than lemonade?
+#
+# <details><summary>Solution</summary>
+#
+# No. By the formula of section 0.2 the gap variance grows with the variance $v$ of the first day's difference, and
+# $v = 3^2 + 2^2 - 2 \cdot 3 \cdot 2 \cdot \mathrm{corr} \ge (3 - 2)^2$, with equality only for correlation 1: takings that are a rising linear function of the sun.
+# With mean 10 and standard deviation 2 that *is* lemonade. Below, a stall that does best on extreme days, in sun and in rain, for comparison.
+#
+# </details>
+
+# %% tags=["hide-cell"]
+extreme = (sky**2 - np.mean(sky**2)) / np.std(sky**2)
+stall = jl.JMDP.from_step(
+    1, 2, 0.5, odds, lambda s, a, u: (12 + 3 * sky[u] if a == 0 else 10 + 2 * extreme[u], 0)
+)
+wider = jl.jipe2(stall, policy).moments.gap_variance[0, 0, 1]
+smallest = table["gap variance"]["lemonade"]
+claims.check("exercise 1: Var G of a stall for extreme days", f"{wider:.2f}", wider > smallest)
+
+# %% [markdown]
+# **Exercise 2.** Set the discount of the fair to 0.95. The returns of ice cream and umbrellas are now *positively* correlated, and still their gap
+# variance has grown. Why both?
+#
+# <details><summary>Solution</summary>
+#
+# With more weight on the future, more luck is shared *after* merging: it raises the variance of each return and their covariance by the same amount, so the correlation rises
+# towards 1. The gap does not see that luck. But branches that do not merge at once have more at stake too: in $(v + 4)/(1 - \gamma^2/2) - 4$ the denominator falls, and the gap variance grows.
+#
+# </details>
+
+# %% tags=["hide-cell"]
+patient = jl.JMDP.from_step(
+    1, 2, 0.95, odds, lambda s, a, u: (12 + 3 * sky[u] if a == 0 else 10 - 2 * sky[u], 0)
+)
+later = jl.jipe2(patient, policy).moments
+found = later.correlation[0, 0, 1], later.gap_variance[0, 0, 1]
+assert np.isclose(found[1], (first_day[2] + 4) / (1 - 0.95**2 / 2) - 4, rtol=1e-6)
+both = found[0] > 0 and found[1] > table["gap variance"]["umbrellas"]
+claims.check("exercise 2: correlation, Var G", f"{found[0]:.2f}, {found[1]:.1f}", both)
+
+# %% [markdown]
+# **What to read next.** Chapter 1 builds all of this up from the definitions, with proofs. If you would rather see the paper's figures first, go to
+# chapters 2 to 4; if you have a simulator, to [Using it](../book/guide.md) and chapters 8 and 10.
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT

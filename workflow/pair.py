@@ -7,7 +7,9 @@ change only when the notebooks do.
 
 from __future__ import annotations
 
+import re
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import nbformat
@@ -17,6 +19,7 @@ from nbformat import NotebookNode
 from notebook_job import KERNELSPEC, ProjectError, execute, read_source
 
 ROOT = Path(__file__).resolve().parents[1]
+ALT = re.compile(r"<!-- alt: (.*?) -->", re.DOTALL)
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
@@ -41,6 +44,11 @@ def stable(nb: NotebookNode) -> NotebookNode:
         cell.id = f"cell-{number:03d}"
         if cell.cell_type == "code":
             cell.outputs = stable_outputs(cell.outputs)
+    for cell, below in pairwise(nb.cells):  # the alt text of a figure stands in its caption
+        if found := ALT.search(below.source if "caption" in below.metadata.get("tags", []) else ""):
+            for output in cell.outputs:
+                if "image/png" in output.get("data", {}):
+                    output.metadata = {"image/png": {"alt": " ".join(found[1].split())}}
     language = {"name": "python"}
     nb.metadata = nbformat.from_dict({"kernelspec": KERNELSPEC, "language_info": language})
     nb.nbformat, nb.nbformat_minor = 4, 5
