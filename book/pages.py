@@ -166,8 +166,8 @@ def annotated(notebook: Notebook, figures: Iterable[str], targets: Mapping[str, 
         labels.setdefault((c, 0), []).append(f"{name}-{notebook.name}")
     for c, cell in enumerate(notebook.cells):
         for p, paragraph in enumerate(source(cell).split("\n\n")):
-            if cell["cell_type"] == "markdown" and (number := SECTION.match(paragraph)):
-                labels.setdefault((c, p), []).append(f"sec-{number[1]}")
+            if cell["cell_type"] == "markdown" and (mark := SECTION.match(paragraph)):
+                labels.setdefault((c, p), []).append(f"sec-{mark[1]}")
     described, heading = captions(notebook), notebook.title
     for c, cell in enumerate(content["cells"]):
         if cell["cell_type"] == "markdown":
