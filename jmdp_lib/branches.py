@@ -90,13 +90,17 @@ class Played:
 
 
 class Move(NamedTuple):
-    """What branches that are one did in a time step. members: their numbers. seen: before it."""
+    """What branches that are one did in a time step. members: their numbers.
+
+    seen, previous: before it; previous is the last action where an environment says which.
+    """
 
     members: tuple[int, ...]
     action: Any
     reward: float
     over: bool
     seen: Any
+    previous: Any
 
 
 def play_branches(
@@ -118,15 +122,16 @@ def play_branches(
                 action = choose(t, members[0], seen) if t else actions[members[0]]
                 key = action if type(action) is int else np.asarray(action).tobytes()
                 merged.setdefault(key, [action, ()])[1] += members
-            plays.append((x, seen, [*merged.values()]))
+            before = (seen, getattr(x, "previous", None))
+            plays.append((x, before, [*merged.values()]))
         if until_one and t and len(plays[0][2][0][1]) == len(actions):
             return
         asked = [(x, [action for action, _ in moves]) for x, _, moves in plays]
         here = []
-        for (_, seen, moves), place in zip(plays, world.play(asked, coupling), strict=True):
+        for (_, before, moves), place in zip(plays, world.play(asked, coupling), strict=True):
             told.append([])
             for (action, members), (reward, over, y) in zip(moves, place, strict=True):
-                told[-1].append(Move(members, action, reward, over, seen))
+                told[-1].append(Move(members, action, reward, over, *before))
                 met = [groups for z, groups in here if not over and _same(z, y)]
                 if met:
                     met[0].append(members)
@@ -243,7 +248,7 @@ class Branches:
             world, self.actions, lambda t, i, seen: self.act(rng, seen), self.horizon,
             self.coupling, until_one,
         ):  # fmt: skip
-            for members, action, reward, over, seen in (move for place in moves for move in place):
+            for members, action, reward, over, seen, _ in (m for place in moves for m in place):
                 if not limits[0] <= reward <= limits[1]:
                     raise SimulatorError(
                         f"reward {reward} of action {action} in state {seen} is not in "

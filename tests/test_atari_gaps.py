@@ -5,30 +5,39 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import jmdp_lib as jl
-from jmdp_lib.atari import PairRecords, gap_estimates, shock_ratio
+from jmdp_lib.atari import gap_estimates, shock_ratio
 from jmdp_lib.atari.experiment import by_state, gap_table
+from jmdp_lib.atari.networks import Estimate
+from jmdp_lib.atari.recursive_pairs import DeepRecords
 from jmdp_lib.atari.tables import with_shock
+from jmdp_lib.atari.td_errors import tail
 
 GRID = jl.windy_gridworld(3)
 SIGMA, LOADINGS = 0.7, np.array([1.0, -0.5, 2.0, 0.0])
 
 
-def tabular_records(jm, rows, states, actions, horizon, rng):
+def tabular_records(jm, rows, states, actions, horizon, rng, depths=()):
     """`record_pairs` on a tabular JMDP without shocks, uniform policy; rows label the groups."""
     size = len(states)
-    record = PairRecords(
+    record = DeepRecords(
         rows,
         actions,
         np.zeros((size, 2, horizon), np.float32),
         np.ones((size, 2, horizon), bool),
         np.zeros((size, horizon), bool),
         np.zeros((size, 2, horizon), np.int8),
+        np.array(depths, dtype=int),
+        np.zeros((size, 2, len(depths), 1), np.uint8),
+        np.zeros((size, 2, len(depths)), int),
     )
     at, act, one = np.column_stack([states, states]), actions.copy(), np.zeros(size, bool)
     cdf = np.cumsum(jm.probs.reshape(jm.num_states, -1), 1)  # all states have as many tables
     for t in range(horizon):
+        if t in depths:
+            record.seen[:, :, depths.index(t), 0] = at
         together = at[:, 0] == at[:, 1]
         one |= together & (act[:, 0] == act[:, 1])
         uniform = rng.random((size, 2))
@@ -62,6 +71,66 @@ def test_inside_error_bars_of_the_exact_solution():
             ):
                 assert abs(value[c, k] - exact) < 4.5 * error[c, k] + 1e-4
     assert (found.variance_error[1:] < 0.05 * found.variance[1:]).all()
+
+
+def exact_network(jm):
+    """What looks like a network and returns the exact moments of the state that a byte names."""
+    m = jl.jipe2(jm, jl.uniform_policy(jm), tol=1e-10).moments
+    shape, mean = m.mean.shape, m.mean.ravel()
+    covariance = m.full_second().reshape(mean.size, -1) - np.outer(mean, mean)
+    values, vectors = np.linalg.eigh(covariance)
+    shared = (vectors * np.sqrt(values.clip(0.0))).reshape(*shape, -1)
+    none = np.zeros((*shape, 1))
+    parts = (m.mean, shared, none, none, none[..., 0], np.zeros((shape[0], 1)))
+    table = [torch.tensor(part)[None] for part in parts]
+
+    def network(params, observations, previous):
+        return Estimate(*(part[:, observations[..., 0].long()] for part in table))
+
+    one = torch.ones(1, dtype=torch.float64)
+    network.scale, network.earned, network.gammas = one, one, one * jm.gamma
+    network.policy = one.expand(shape[1]) / shape[1]
+    return network, m
+
+
+def test_the_exact_moments_go_on_where_a_record_ends():
+    groups, depths = [(6, 0, 1), (4, 1, 3), (3, 2, 0), (0, 3, 1)], [1, 3, 20]
+    state, *pair = np.repeat(groups, 3000, axis=0).T
+    network, m = exact_network(with_shock(jl.windy_gridworld(3, gamma=0.9), SIGMA, LOADINGS))
+    records = tabular_records(
+        GRID, state, state, np.column_stack(pair), 21, np.random.default_rng(3), depths
+    )
+    errors = []
+    for place, depth in enumerate(depths):
+        later = tail(network, {}, records, place)
+        found = gap_estimates(records.until(depth), [0.9], SIGMA, LOADINGS, tail=later)
+        row, (a, b) = found.state_rows, found.actions.T
+        variances = np.diagonal(m.covariance, axis1=1, axis2=2)
+        independent = variances[row, a] + variances[row, b]
+        for value, error, exact in (
+            (found.mean, found.mean_error, m.gap_mean[row, a, b]),
+            (found.variance, found.variance_error, m.gap_variance[row, a, b]),
+            (found.independent, found.independent_error, independent),
+        ):
+            assert (np.abs(value[0] - exact) < 4.5 * error[0] + 1e-4).all()
+        errors.append(found.variance_error.mean())
+    assert errors[0] < 0.7 * errors[-1]  # what the network knows is not simulated
+
+
+def test_skill_is_against_the_constant_and_without_the_noise():
+    rng = np.random.default_rng(0)
+    constant, spread, noise = 2 * 0.9**2 / (1 - 0.9**2), 0.3, 0.1
+    truth = constant + spread * rng.normal(size=4000)
+    data = {"game": "Pong", "coupling": "reward", "seed": 0, "gamma": 0.9, "state": range(4000)}
+    data |= dict.fromkeys(("mc_mean", "mc_mean_error", "mc_covariance", "gap_mean"), 0.0)
+    data |= {"mc_independent": 1.0, "mc_independent_error": 0.0, "independent": 1.0}
+    data |= {"mc": truth + noise * rng.normal(size=4000), "mc_error": noise}
+    told = {"known": truth, "constant": constant, "half": (truth + constant) / 2}
+    frames = [pd.DataFrame(data | {"kind": kind, "coupled": said}) for kind, said in told.items()]
+    table = gap_table(pd.concat(frames)).set_index("kind")
+    assert table.skill.to_numpy() == pytest.approx([1.0, 0.0, 0.75], abs=0.02)
+    assert table.error["known"] == pytest.approx(noise / constant, rel=0.1)
+    assert table.constant["half"] == pytest.approx(1.0, rel=0.01)
 
 
 def test_errors_are_the_spread_of_repeated_experiments():
@@ -104,7 +173,7 @@ def test_plain_variance_without_shocks():
     assert found.variance[0, 0] == pytest.approx(gaps.var(ddof=1), rel=1e-5)
     assert found.mean_error[0, 0] == pytest.approx(gaps.std(ddof=1) / np.sqrt(50), rel=1e-5)
     assert found.variance.shape == (1, 1)
-    tenfold = PairRecords(**vars(records) | {"rewards": 10.0 * records.rewards})
+    tenfold = DeepRecords(**vars(records) | {"rewards": 10.0 * records.rewards})
     assert gap_estimates(tenfold, [0.9]).variance == pytest.approx(found.variance)  # clipped
     unclipped = gap_estimates(tenfold, [0.9], reward_clip=np.inf)
     assert unclipped.variance == pytest.approx(100.0 * found.variance)
@@ -147,4 +216,4 @@ def test_bad_input():
         gap_estimates(records, [0.5], 1.0, [1.0])
     fields = vars(records) | {"same_state": records.same_state[:, :2]}
     with pytest.raises(ValueError, match=r"same_state must have shape \(M, H\) = \(4, 5\)"):
-        PairRecords(**fields)
+        DeepRecords(**fields)

@@ -6,14 +6,17 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "workflow" / "atari_runs.py"
 sys.path.insert(0, str(SCRIPT.parent))
 
+import atari_protocol  # noqa: E402
 import atari_runs  # noqa: E402
 
 
@@ -98,3 +101,50 @@ def test_all_goes_on_where_it_was_killed(tmp_path):
     assert results() == whole
     minutes = json.loads((tmp_path / "atari_reward.json").read_text())["minutes"]
     assert len(minutes) == 2
+
+
+def test_the_protocol_gives_every_network_the_same_search_and_keeps_games_and_seeds_back():
+    protocol = atari_protocol.PROTOCOL
+    assert not set(protocol["new_games"]) & {*protocol["tuning_games"], *atari_runs.PAPER_GAMES}
+    assert protocol["tuning_seed"] not in protocol["seeds"]
+    assert protocol["tuning_fresh"] != protocol["fresh"]
+    for game in atari_protocol.GAMES:
+        final = atari_protocol.experiment_of("final", game)
+        for trial in protocol["trials"]:
+            tuned = atari_protocol.experiment_of("tune", game, trial)
+            assert tuned.config.kinds == ("gram", "local", "near")
+            assert (tuned.num_evaluation, tuned.obs) == (final.num_evaluation, final.obs)
+        for scale in ("natural", "divided"):
+            paper = atari_protocol.experiment_of("paper", game, scale)
+            assert (paper.config.descend, paper.config.scale) == ("sampled", scale)
+            assert replace(paper, config=final.config) == final  # the same states
+    assert atari_protocol.experiment_of("sticky", "Pong").noise == "sticky"
+
+
+def test_the_protocol_from_states_to_a_kept_network(tmp_path, monkeypatch, capsys):
+    short = {"tuning_games": ["Pong"], "new_games": [], "trials": {"base": {}}, "depths": [2]}
+    monkeypatch.setattr(atari_protocol, "PROTOCOL", atari_protocol.PROTOCOL | short)
+    monkeypatch.setattr(atari_protocol, "GAMES", ["Pong"])
+    where = ["--work", str(tmp_path), "--out", str(tmp_path / "out"), "--scale", "0.0001"]
+
+    def do(*what):
+        monkeypatch.setattr(sys, "argv", ["atari_protocol.py", *what, *where, "--processes", "1"])
+        atari_protocol.main()
+
+    do("train", "tune", "Pong", "0")
+    do("compare", "tune", "Pong")
+    do("choose")
+    do("play", "final", "Pong", "10")
+    do("train", "final", "Pong", "10")
+    do("train", "paper", "Pong", "10", "divided")
+    do("compare", "final", "Pong")
+    do("results")
+    table = pd.read_csv(tmp_path / "out" / "atari_fresh_table.csv")
+    assert {"gram", "near", "near+table", "near+2", "paper, divided"} <= set(table.kind)
+    curves = pd.read_csv(tmp_path / "out" / "atari_paper_curves.csv")
+    assert set(curves.curve) == {"td", "floor"}
+    capsys.readouterr()
+    do("evaluate", "Pong", "--states", "3")
+    assert "0.99" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        do("train", "Pong")

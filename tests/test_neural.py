@@ -30,6 +30,7 @@ from jmdp_lib.atari.td_errors import (
     nearness,
     policy_moments,
     sampled_errors,
+    sampling_floor,
     state_targets,
 )
 
@@ -47,7 +48,8 @@ def tabulated(jm, parts, sigma=0.0, policy=None):
         return Estimate(*(part[observations[..., 0].long()][None] for part in table))
 
     network.gammas = torch.tensor([jm.gamma])
-    network.shock = torch.full((jm.num_actions,), sigma)
+    network.earned, network.shock = torch.ones(1), torch.full((1, jm.num_actions), sigma)
+    network.gaps = Gaps
     law = np.full(jm.num_actions, 1 / jm.num_actions) if policy is None else policy
     network.policy = torch.as_tensor(law, dtype=torch.float32)
     return network
@@ -213,7 +215,7 @@ def test_sampled_errors_are_those_of_the_backup_where_nothing_is_random():
     pairs = data.pairs[:1]
     entries = torch.cat([pairs.T.flatten(), torch.arange(4)])
     batch = data.gather(entries, pairs=1)
-    drawn = sampled_errors(network, {}, batch, torch.Generator())
+    drawn = sampled_errors(network, {}, {}, batch, torch.Generator())
     exact = block_errors(network, {}, {}, batch, complete=True, raw=[True])[0]
     torch.testing.assert_close(drawn, exact, rtol=1e-4, atol=1e-4)
 
@@ -227,11 +229,54 @@ def test_sampled_errors_have_the_floor_of_the_shock():
     network = tabulated(jm, parts, sigma=1.0)
     data = Replay.of(tables_of(jm, observed(jm)), CONFIG)
     batch = data.gather(torch.arange(3))
-    errors = sampled_errors(network, {}, batch, torch.Generator())
+    errors = sampled_errors(network, {}, {}, batch, torch.Generator())
     found = dict(zip(TD_BLOCKS, errors[:, 0].tolist(), strict=True))
     assert found["mu"] == pytest.approx(1)  # U^2
     assert found["sigma_cross"] == pytest.approx(1)  # (U U~)^2
     assert found["sigma_diag"] == found["sigma_same"] == found["gap"] == 0
+
+
+def test_the_floor_is_the_variance_of_the_sampled_target():
+    jm = jl.JMDP(np.ones((3, 1)), np.zeros((3, 1, 2)), np.zeros((3, 1, 2), int), 0.5)
+    shape = (3, 2)
+    none = np.zeros((*shape, 1))
+    mean = np.tile([0.0, 2.0], (3, 1))
+    parts = (mean, none, none, none, np.zeros(shape), np.zeros((3, 1)))
+    network = tabulated(jm, parts, sigma=1.0)
+    batch = Replay.of(tables_of(jm, observed(jm)), CONFIG).gather(torch.arange(3).repeat(2000))
+    floor = sampling_floor(network, {}, batch, torch.Generator().manual_seed(0))[:, 0]
+    found = dict(zip(TD_BLOCKS, floor.tolist(), strict=True))
+    # y = U + Y, U = +-1, Y = 0 or 1: E y^2 = 3/2; y^2 is 0, 1, 1 or 4
+    assert found["mu"] == pytest.approx(1.25, rel=0.05)
+    assert found["sigma_diag"] == pytest.approx(4.5 - 1.5**2, rel=0.08)
+    # the branches part: (U + Y)(U + Y~), and their difference is Y - Y~
+    assert found["sigma_same"] == pytest.approx(3.25 - 1.25**2, rel=0.08)
+    assert found["gap"] == pytest.approx(0.25, rel=0.1)
+
+
+def test_constant_features_are_left_out():
+    seen = np.zeros((3, 2), np.uint8)
+    seen[:, 1] = (4, 5, 12)  # bits 0 and 3 vary, bit 2 does not
+    jm = strategies.random_jmdp(np.random.default_rng(0), 3, 2, 1)
+    network = Network.of(tables_of(jm, seen), CONFIG)
+    assert network.varied == [1, 2 + 8, 2 + 8 + 3]
+
+
+def test_returns_may_be_divided_by_the_horizon():
+    rng = np.random.default_rng(0)
+    jm = strategies.random_jmdp(rng, 3, 2, 1)
+    tables = tables_of(jm, observed(jm))
+    said = {}
+    for scale in ("natural", "divided"):
+        network = Network.of(tables, replace(CONFIG, sigma=1.0, kinds=("gram",), scale=scale))
+        batch = Replay.of(tables, CONFIG).gather(torch.arange(3))
+        zero = {name: 0 * w for name, w in network.initial(torch.Generator()).items()}
+        ahead = look_ahead(network, zero, batch)
+        said[scale] = state_targets(network, batch, ahead)
+        gaps = network.gaps(*said[scale])
+        said[scale] += (gaps.mean, gaps.coupled)
+    for power, (a, b) in zip((1, 2, 0, 0), zip(*said.values(), strict=True), strict=True):
+        torch.testing.assert_close(b, 0.1**power * a, rtol=1e-3, atol=1e-6)
 
 
 def test_an_ended_branch_is_worth_what_a_state_without_reward_is():

@@ -58,10 +58,15 @@ SIZES: dict[tuple[str, str], dict[str, Any]] = {
 
 
 def experiment_of(game: str, noise: str, scale: float = 1.0) -> Experiment:
-    """The paper profile; a scale below one shrinks everything, for trying the machinery."""
+    """The paper profile, at a scale."""
     full = REWARD if noise == "reward" else STICKY
     config = replace(full.config, name=game)
-    full = replace(full, config=config, **SIZES.get((noise, game), {}))
+    return scaled(replace(full, config=config, **SIZES.get((noise, game), {})), scale)
+
+
+def scaled(full: Experiment, scale: float) -> Experiment:
+    """A scale below one shrinks everything, for trying the machinery."""
+    config = full.config
     if scale >= 1.0:
         return full
 

@@ -5,17 +5,22 @@ that is written whole and not made twice, so that a run that was killed goes on 
 
     settings.json                   whose files these are: another experiment is refused
     tables-SEED.npz, held_out.npz   queried states, to learn from and to test the backup on
-    evaluation.npz, records.npz     states for the gap diagnostic, recursive pairs from them
-    run-SEED/                       training: metrics, checkpoint
+    evaluation.npz, records.npz     states for the gap diagnostic, recursive pairs from them;
+                                    -FRESH is appended where fresh states were asked for
+    deep.npz                        other plays of the same pairs, with what is seen on the way
+    run-SEED/                       training: metrics, checkpoint; -TRIAL is appended where one
+                                    experiment has several
     gaps-SEED.csv                   predicted and Monte Carlo gap moments, a row per state and pair;
                                     KIND is the network's prediction, KIND+table one exact backup of
-                                    it from the state's own tables
+                                    it from the state's own tables, KIND+DEPTH the mean of plays of
+                                    so many steps and of its word on what follows
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +31,16 @@ from jmdp_lib import checks
 from jmdp_lib.atari.collect import collect, evaluation_states
 from jmdp_lib.atari.env import Game
 from jmdp_lib.atari.networks import TD_BLOCKS, Config, Gaps, predict_gaps
-from jmdp_lib.atari.recursive_pairs import PairRecords, gap_estimates, record_pairs
+from jmdp_lib.atari.recursive_pairs import (
+    DeepRecords,
+    GapEstimates,
+    PairRecords,
+    gap_estimates,
+    record_pairs,
+)
 from jmdp_lib.atari.replay import Replay
 from jmdp_lib.atari.tables import Tables
-from jmdp_lib.atari.td_errors import backed_up_gaps
+from jmdp_lib.atari.td_errors import backed_up_gaps, tail
 from jmdp_lib.atari.training import Trained, refuse_other, require_device, train
 from jmdp_lib.machine import extra, replacing
 
@@ -40,6 +51,7 @@ with extra("figures", "torch"):
 NOISES = ("reward", "sticky")
 _PREDICTED = ["gap_mean", "coupled", "independent"]
 _SIMULATED = ["mc_mean", "mc", "mc_independent"]
+_PARTS = ["mean", "variance", "independent"]  # of `GapEstimates`
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,7 @@ class Experiment:
         followed (see `collect`).
     pairs_per_state, repeats, horizon: of the recursive pairs: action pairs of each state, how
         often each is played, and for how many steps.
+    depths: in steps, how far other plays of these pairs go before a network's word is taken.
     """
 
     config: Config
@@ -67,6 +80,7 @@ class Experiment:
     pairs_per_state: int = 4
     repeats: int = 12
     horizon: int = 300
+    depths: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         _ = self.game  # refuses an unknown one
@@ -106,21 +120,44 @@ def run(
     """Everything of one seed; its gaps, as they are in gaps-SEED.csv."""
     home = Path(folder)
     trained = learn(experiment, seed, home, device, processes)
-    evaluation, records = monte_carlo(experiment, home, processes)
-    predicted = _predictions(trained, evaluation, experiment.num_evaluation)
-    frames = [compare(experiment, seed, records, gaps, how) for how, gaps in predicted.items()]
-    frame = pd.concat(frames, ignore_index=True)
+    frame = evaluate(experiment, seed, trained, *monte_carlo(experiment, home, processes))
     with replacing(home / f"gaps-{seed}.csv") as part:
         frame.to_csv(part, index=False, float_format="%.8g")
     return frame
 
 
+def evaluate(
+    experiment: Experiment, seed: int, trained: Trained, evaluation: Tables, records: PairRecords,
+    deep: DeepRecords | None = None,
+) -> pd.DataFrame:  # fmt: skip
+    """What a trained ensemble says of evaluation states, in every way, beside Monte Carlo."""
+    predicted = _predictions(trained, evaluation, experiment.num_evaluation)
+    frames = [compare(experiment, seed, records, gaps, how) for how, gaps in predicted.items()]
+    config = experiment.config
+    gammas, shock = [gamma for gamma, _ in config.members], (config.sigma, config.loadings)
+    if deep is not None:
+        for place, depth in enumerate(deep.depths.tolist()):
+            later = tail(trained.network, trained.params, deep, place)
+            played = gap_estimates(deep.until(depth), gammas, *shock, config.reward_clip, later)
+            frames.append(compare(experiment, seed, records, played, f"+{depth}"))
+    return pd.concat(frames, ignore_index=True)
+
+
 def learn(
     experiment: Experiment, seed: int, home: Path, device: str = "cpu",
-    processes: int | None = None,
+    processes: int | None = None, trial: str = "",
 ) -> Trained:  # fmt: skip
     """The trained ensemble of one seed; from its checkpoint where that is finished."""
     require_device(device)
+    tables, held_out = queried(experiment, seed, home, processes)
+    config = replace(experiment.config, seed=seed)
+    return train(tables, config, home / f"run-{seed}{trial and '-'}{trial}", held_out, device)
+
+
+def queried(
+    experiment: Experiment, seed: int, home: Path, processes: int | None = None
+) -> tuple[Tables, Tables]:
+    """The states that one seed learns from, and the held-out ones."""
     _claim(experiment, home)
 
     def collected(name: str, num_states: int, purpose: tuple[int, ...], **how: Any) -> Tables:
@@ -132,29 +169,38 @@ def learn(
 
     how = {"actions": experiment.actions, "spacing": experiment.spacing}
     tables = collected(f"tables-{seed}", experiment.num_states, (0, seed), **how)
-    held_out = collected("held_out", experiment.num_held_out, (1,), enumerated=True)
-    config = replace(experiment.config, seed=seed)
-    return train(tables, config, home / f"run-{seed}", held_out, device)
+    return tables, collected("held_out", experiment.num_held_out, (1,), enumerated=True)
 
 
 def monte_carlo(
-    experiment: Experiment, home: Path, processes: int | None = None
-) -> tuple[Tables, PairRecords]:
-    """The evaluation states, as tables, and recursive pairs from them."""
+    experiment: Experiment, home: Path, processes: int | None = None, fresh: int = 0
+) -> tuple[Tables, PairRecords, DeepRecords | None]:
+    """The evaluation states, as tables, recursive pairs from them, and others to be gone on from.
+
+    fresh: another number gives other states and other pairs.
+    """
     _claim(experiment, home)
-    states, pairs = home / "evaluation.npz", home / "records.npz"
-    if not (states.exists() and pairs.exists()):
+    names, suffix = ("evaluation", "records", "deep"), f"-{fresh}" if fresh else ""
+    states, pairs, deep = (home / f"{name}{suffix}.npz" for name in names)
+    needed = [states, pairs, deep] if experiment.depths else [states, pairs]
+    if not all(path.exists() for path in needed):
         starts, tables = evaluation_states(
-            experiment.game, experiment.num_evaluation, experiment.stream(2), processes=processes
-        )
-        records = record_pairs(
-            experiment.game, starts, experiment.horizon, experiment.stream(3),
+            experiment.game, experiment.num_evaluation, experiment.stream(2, fresh),
+            processes=processes,
+        )  # fmt: skip
+        play = partial(
+            record_pairs, experiment.game, starts, seed=experiment.stream(3, fresh),
             pairs_per_state=experiment.pairs_per_state, repeats=experiment.repeats,
             processes=processes,
         )  # fmt: skip
         tables.save(states)
-        records.save(pairs)
-    return Tables.load(states), PairRecords.load(pairs)
+        if not pairs.exists():
+            play(horizon=experiment.horizon).save(pairs)
+        if experiment.depths:
+            steps = max(experiment.depths) + 1
+            play(horizon=steps, depths=experiment.depths, again=1).save(deep)
+    kept = DeepRecords.load(deep) if experiment.depths else None
+    return Tables.load(states), PairRecords.load(pairs), kept
 
 
 def _claim(experiment: Experiment, home: Path) -> None:
@@ -163,6 +209,7 @@ def _claim(experiment: Experiment, home: Path) -> None:
     Settings that concern training alone are compared with the checkpoint's.
     """
     here = asdict(experiment) | {"config": None, "game": asdict(experiment.game)}
+    here["depths"] = list(experiment.depths)  # as a file has it
     path = home / "settings.json"
     if path.exists():
         refuse_other(home, json.loads(path.read_text()), here)
@@ -186,9 +233,13 @@ def _predictions(trained: Trained, evaluation: Tables, num_states: int) -> dict[
 
 
 def compare(
-    experiment: Experiment, seed: int, records: PairRecords, gaps: Gaps, how: str = ""
-) -> pd.DataFrame:
-    """Predictions of S states beside Monte Carlo: a row per member, state and action pair."""
+    experiment: Experiment, seed: int, records: PairRecords, gaps: Gaps | GapEstimates,
+    how: str = "",
+) -> pd.DataFrame:  # fmt: skip
+    """Predictions of S states beside Monte Carlo: a row per member, state and action pair.
+
+    gaps: for all actions of the states, or for each member and the pairs of the records.
+    """
     config = experiment.config
     found = gap_estimates(records, config.gammas, config.sigma, config.loadings, config.reward_clip)
     state, (a, b) = found.state_rows, found.actions.T
@@ -199,12 +250,15 @@ def compare(
             "game": config.name, "coupling": experiment.noise, "seed": seed,
             "gamma": gamma, "kind": kind + how, "state": state, "a": a, "b": b,
         }  # fmt: skip
-        for name, part in zip(_SIMULATED, ("mean", "variance", "independent"), strict=True):
+        for name, part in zip(_SIMULATED, _PARTS, strict=True):
             columns[name] = getattr(found, part)[at]
             columns[f"{name}_error"] = getattr(found, f"{part}_error")[at]
         columns["mc_covariance"] = found.covariance[at]
-        for name in _PREDICTED:
-            columns[name] = getattr(gaps, name)[member].double().cpu().numpy()[state, a, b]
+        for name, part in zip(_PREDICTED, _PARTS, strict=True):
+            if isinstance(gaps, Gaps):
+                columns[name] = getattr(gaps, name)[member].double().cpu().numpy()[state, a, b]
+            else:
+                columns[name] = getattr(gaps, part)[member]
         frames.append(pd.DataFrame(columns))
     return pd.concat(frames, ignore_index=True)
 
@@ -225,7 +279,7 @@ def by_state(gaps: pd.DataFrame) -> pd.DataFrame:
     return _average(gaps, ["game", "coupling", "seed", "gamma", "kind", "state"])
 
 
-def gap_table(gaps: pd.DataFrame) -> pd.DataFrame:
+def gap_table(gaps: pd.DataFrame, sigma: float = 1.0) -> pd.DataFrame:
     """Table 1: a row per game, coupling, gamma and kind, from the gaps of all seeds.
 
     gaps: the rows of `compare`, or of `by_state`: every state has the same weight. Its column
@@ -239,6 +293,11 @@ def gap_table(gaps: pd.DataFrame) -> pd.DataFrame:
     rank: Spearman correlation over states of predicted and simulated gap variance, the mean over
     seeds. reliability: share of the variance between the simulated gap variances of states that is
     not simulation noise; a perfect prediction's correlation would be about its square root.
+    constant: what needs no learning, over the average Monte Carlo gap variance. Under a shock of
+    size `sigma` with loadings one it is 2 sigma^2 gamma^2 / (1 - gamma^2), the gap variance where
+    branches never meet and rewards have none; otherwise the average itself. skill: 1 - MSE / MSE of
+    the constant over states, the simulation's noise subtracted from both, the mean over seeds.
+    error: root mean squared error over states / the average, noise included.
     """
     rows = []
     gaps = by_state(gaps) if "a" in gaps else gaps
@@ -260,6 +319,17 @@ def gap_table(gaps: pd.DataFrame) -> pd.DataFrame:
         ranks = [s[["coupled", "mc"]].rank().corr().iloc[0, 1] for _, s in by_seed]
         noise = (one.mc_error**2).mean() / max(one.mc.var(), 1e-300)
         row |= {"rank": np.mean(ranks), "reliability": max(0.0, 1.0 - noise)}
+        gamma = row["gamma"]
+        shocks = 2 * sigma**2 * gamma**2 / (1 - gamma**2)
+        constant = shocks if row["coupling"] == "reward" else mc.mc
+        noise = (one.mc_error**2).mean()
+        left = ((constant - one.mc) ** 2).mean() - noise
+        squares = ((part.coupled - part.mc) ** 2).mean()
+        row |= {
+            "constant": constant / mc.mc,
+            "skill": 1.0 - (squares - noise) / left if left > 0 else np.nan,
+        }
+        row |= {"error": np.sqrt(squares) / mc.mc}
         rows.append({**row, "mc": mc.mc, "mc_error": mc.mc_error})
     return pd.DataFrame(rows)
 

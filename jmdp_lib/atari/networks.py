@@ -23,6 +23,7 @@ steer the features of the other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
@@ -40,9 +41,11 @@ with extra("torch"):
 
 Params = dict[str, Tensor]
 KINDS = ("gram", "local", "near")
+SCALES = ("own", "natural", "divided")
+ERRORS = ("expected", "sampled")
 TD_BLOCKS = ("mu", "sigma_diag", "sigma_same", "sigma_cross", "sigma_pairs", "gap")
 _DIMENSIONS = ("hidden", "shared_dim", "near_dim", "local_dim", "place_dim")
-_TIMES = ("steps", "actions", "log_every", "eval_every", "save_every")
+_TIMES = ("steps", "actions", "copy_every", "log_every", "eval_every", "save_every")
 _LEAST = dict.fromkeys((*_DIMENSIONS, *_TIMES), 1) | {"batch": 4, "seed": 0}
 _WITHIN = {
     **dict.fromkeys(("learning_rate", "final_rate", "reward_clip"), "(0, inf)"),
@@ -63,6 +66,11 @@ class Config:
     reward_clip: rewards are clipped to [-reward_clip, reward_clip], as Atari's usually are.
     complete: the tables of a state are its whole law: one where the simulator is deterministic, all
         of an enumerated lottery otherwise; a step averages over them. False: it draws one.
+    descend: the TD errors in the loss: "expected", with shock and next actions averaged out, or
+        "sampled", the paper's own (see `td_errors`).
+    scale: of returns and outputs. "own": outputs are in units of the member's own (see `Network`);
+        "natural": they have no unit; "divided": nor do they, and rewards are multiplied by
+        1 - gamma, so that returns are divided by 1 / (1 - gamma).
     hidden: width of the two hidden layers. shared_dim, near_dim, local_dim, place_dim: dimensions
         of v, q, u and f (see above).
     steps, batch: SGD steps, queried states in each.
@@ -71,7 +79,9 @@ class Config:
     learning_rate, final_rate: of Adam; a cosine leads from the first to their product.
     weight_decay: of AdamW, as a rate: weights shrink by learning_rate * weight_decay a step.
     polyak: rate of the target network's moving average; steps * polyak is about the number of times
-        that T_2 is applied: several 1 / (1 - gamma) are needed. 1: no target network.
+        that T_2 is applied: several 1 / (1 - gamma) are needed. 1: a copy.
+    copy_every: steps from one move of the target network to the next. With polyak = 1 it is copied
+        then; with 1 as well there is none.
     block_weights: of the squared errors of TD_BLOCKS in the loss. The covariances between states
         are small on average and peak where branches merge: at weight 1 the peaks are not learned.
     log_every, eval_every, save_every: in steps. The last step is always logged and saved.
@@ -84,6 +94,8 @@ class Config:
     loadings: tuple[float, ...] | None = None
     reward_clip: float = 1.0
     complete: bool = True
+    descend: str = "expected"
+    scale: str = "own"
     hidden: int = 512
     shared_dim: int = 64
     near_dim: int = 32
@@ -97,6 +109,7 @@ class Config:
     final_rate: float = 1e-2
     weight_decay: float = 0.0
     polyak: float = 0.2
+    copy_every: int = 1
     block_weights: tuple[float, ...] = (1.0, 1.0, 1.0, 10.0, 10.0, 1.0)
     seed: int = 0
     log_every: int = 100
@@ -109,6 +122,8 @@ class Config:
         for gamma, kind in self.members:
             checks.discount(gamma)
             checks.one_of("kinds", kind, KINDS)
+        checks.one_of("descend", self.descend, ERRORS)
+        checks.one_of("scale", self.scale, SCALES)
         if self.loadings is not None:
             checks.floats("loadings", self.loadings, "action")
         for name, least in _LEAST.items():
@@ -162,9 +177,11 @@ class Network:
     """Everything of the ensemble that is not learned.
 
     sizes: A and D, of the actions and of an observation. rewards: mean r and variance s^2 of the
-    clipped rewards of all tables.
+    clipped rewards of all tables. varied: numbers of the `ram_features` that vary in the tables;
+    the others say nothing, and are left out.
     gammas: (E,). local: (E,) 0 for kind "gram", 1 for others. near: (E,) 1 for kind "near".
-    shock: (A,) sigma w_a.
+    earned: (E,) what a reward is multiplied by (see `Config.scale`). shock: (E, A) sigma w_a, so
+    multiplied.
     mean_offset, mean_scale, scale: (E,) units of mu and C, so that the outputs of the last layers
     are near one in size at every discount. Rewards of mean r and variance s^2 in every step give
     returns of mean r / (1 - gamma) and variance (s^2 + shock) / (1 - gamma^2); of the shock, what
@@ -173,9 +190,9 @@ class Network:
 
     def __init__(
         self, config: Config, sizes: tuple[int, int], rewards: tuple[float, float],
-        device: str | torch.device = "cpu",
+        varied: Sequence[int], device: str | torch.device = "cpu",
     ) -> None:  # fmt: skip
-        self.config, self.sizes, self.rewards = config, sizes, rewards
+        self.config, self.sizes, self.rewards, self.varied = config, sizes, rewards, varied
         self.num_actions, (mean, variance) = sizes[0], rewards
         given = config.loadings or (1.0,) * self.num_actions
         loadings = checks.floats("loadings", given, action=self.num_actions)
@@ -189,17 +206,32 @@ class Network:
 
         self.gammas, self.local = tensor(gamma), tensor(local)
         self.near = tensor([float(kind == "near") for _, kind in config.members])
-        self.shock = tensor(config.sigma * loadings)
-        self.mean_offset = tensor(mean / (1 - gamma))
-        self.mean_scale = tensor(np.sqrt(spread / (1 - gamma**2)))
-        self.scale = tensor((spread + shock) / (1 - gamma**2))
+        self.columns = torch.tensor(varied, dtype=torch.long, device=device)
+        earned = 1 - gamma if config.scale == "divided" else np.ones_like(gamma)
+        self.earned, self.shock = tensor(earned), tensor(np.outer(earned, config.sigma * loadings))
+        own = float(config.scale == "own")  # units to the power 0 are ones
+        self.mean_offset = tensor(own * mean / (1 - gamma))
+        self.mean_scale = tensor((spread / (1 - gamma**2)) ** (own / 2))
+        self.scale = tensor(((spread + shock) / (1 - gamma**2)) ** own)
 
     @classmethod
     def of(cls, tables: Tables, config: Config, device: str | torch.device = "cpu") -> Network:
         """The ensemble that fits the tables."""
         rewards = np.clip(tables.rewards, -config.reward_clip, config.reward_clip)
         sizes = (tables.num_actions, tables.observations.shape[1])
-        return cls(config, sizes, (float(rewards.mean()), float(rewards.var())), device)
+        seen, after = tables.observations, tables.next_observations.reshape(-1, sizes[1])
+        bits = np.bitwise_or.reduce(seen ^ seen[0]) | np.bitwise_or.reduce(after ^ seen[0])
+        same = (tables.previous[0] == tables.next_previous).all() and len({*tables.previous}) == 1
+        last = np.full(sizes[0] + 1, not same)
+        each = np.unpackbits(bits, bitorder="little")
+        varies = np.concatenate([bits > 0, each, last])
+        moments = float(rewards.mean()), float(rewards.var())
+        return cls(config, sizes, moments, np.flatnonzero(varies).tolist(), device)
+
+    def gaps(self, mean: Tensor, covariance: Tensor) -> Gaps:
+        """What means (E, S, A) and covariances (E, S, A, A) say of gaps, in the rewards' scale."""
+        unit = self.earned[:, None, None]
+        return Gaps(mean / unit, covariance / unit[..., None] ** 2)
 
     @property
     def policy(self) -> Tensor:
@@ -209,10 +241,11 @@ class Network:
     def initial(self, generator: torch.Generator) -> Params:
         """He-uniform weights, drawn on the CPU: the same for every member and device."""
         config, params = self.config, {}
-        width = 9 * self.sizes[1] + self.num_actions + 1  # of `ram_features`
+        width = len(self.varied)
 
         def layer(name: str, *shape: int, fan_in: float, gain: float = 6.0) -> None:
-            weight = (2 * torch.rand(shape, generator=generator) - 1) * (gain / fan_in) ** 0.5
+            size = (gain / max(fan_in, 1)) ** 0.5
+            weight = (2 * torch.rand(shape, generator=generator) - 1) * size
             for part, drawn in ((name, weight), (f"{name}_bias", torch.zeros(1, shape[-1]))):
                 member = drawn.expand(len(self.scale), *drawn.shape)
                 params[part] = member.contiguous().to(self.scale.device)
@@ -235,6 +268,7 @@ class Network:
     def __call__(self, params: Params, observations: Tensor, previous: Tensor) -> Estimate:
         """Observations (..., D) uint8 and previous actions (...)."""
         seen = ram_features(observations.flatten(0, -2), previous.flatten(), self.num_actions)
+        seen = seen.index_select(1, self.columns)
         seen = seen.expand(len(self.scale), *seen.shape)  # (E, N, features), all N states in a row
         mean, out = (_dense(params, trunk, seen) for trunk in ("mean", "sigma"))
         place = torch.baddbmm(params["place_bias"], seen, params["place"])
@@ -248,7 +282,7 @@ class Network:
         def vector(part: Tensor) -> Tensor:
             return part * (unit / max(part.shape[-1], 1)).sqrt()
 
-        shock = self.shock[:, None].expand(own.shape)
+        shock = self.shock[:, None, :, None].expand(own.shape)
         here = Estimate(
             mean,
             vector(shared),
@@ -311,4 +345,4 @@ def predict_gaps(network: Network, params: Params, observations: Tensor, previou
     """The gaps at states seen as observations (S, D) uint8 with previous actions (S,)."""
     device = network.scale.device
     here = network(params, observations.to(device), previous.to(device))
-    return Gaps(here.mean, here.covariance)
+    return network.gaps(here.mean, here.covariance)

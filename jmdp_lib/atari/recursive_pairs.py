@@ -16,9 +16,9 @@ Var G = Var(first part) + E[Var(S | record)] needs no simulated shock (Rao-Black
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated
+from typing import Annotated, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -53,6 +53,25 @@ class PairRecords(Arrays):
     same_state: Annotated[Flags, np.bool_, "M, H"]
     played: Annotated[NDArray[np.int8], np.int8, "M, 2, H"]
 
+    def until(self, horizon: int) -> Self:
+        """The first steps alone."""
+        names = ("rewards", "alive", "same_state", "played")
+        return replace(self, **{name: getattr(self, name)[..., :horizon] for name in names})
+
+
+@dataclass(frozen=True, eq=False)
+class DeepRecords(PairRecords):
+    """Pairs of which a network may say how they go on: what was seen on the way is kept.
+
+    Attributes:
+        depths: (L,) when it was kept.
+        seen, previous: (M, 2, L, D) and (M, 2, L) observation and previous action then.
+    """
+
+    depths: Annotated[Ints, np.int64, "L"]
+    seen: Annotated[NDArray[np.uint8], np.uint8, "M, 2, L, D"]
+    previous: Annotated[Ints, np.int64, "M, 2, L"]
+
 
 def record_pairs(
     game: Game,
@@ -62,30 +81,38 @@ def record_pairs(
     *,
     pairs_per_state: int = 8,
     repeats: int = 16,
+    depths: Sequence[int] = (),
+    again: int = 0,
     processes: int | None = None,
-) -> PairRecords:
+) -> DeepRecords:
     """Play `repeats` pairs for each of `pairs_per_state` random action pairs of every start.
 
     starts: of `evaluation_states`, taken in the same game; `state_rows` counts them.
+    depths: times, before the horizon, at which observations are kept. again: number of another,
+        independent play of the same action pairs.
     """
     if not starts:
         raise ValueError("starts must hold at least one snapshot, got none")
     checks.at_least("horizon", horizon, 1)
-    play = partial(_play_state, game, horizon, pairs_per_state, repeats)
+    kept = [checks.index("depths", depth, horizon) for depth in depths]
+    play = partial(_play_state, game, horizon, pairs_per_state, repeats, kept, again)
     jobs = [(checks.seed_sequence(seed, row), row, start) for row, start in enumerate(starts)]
-    return PairRecords.joined(in_processes(play, jobs, processes, f"{game.name} pairs"))
+    parts = in_processes(play, jobs, processes, f"{game.name} pairs")
+    return DeepRecords.joined(parts, depths=np.array(kept, dtype=np.int64))
 
 
 def _play_state(
-    game: Game, steps: int, pairs_per_state: int, repeats: int, seed: np.random.SeedSequence,
-    row: int, start: Snapshot,
-) -> PairRecords:  # fmt: skip
+    game: Game, steps: int, pairs_per_state: int, repeats: int, depths: list[int], again: int,
+    seed: np.random.SeedSequence, row: int, start: Snapshot,
+) -> DeepRecords:  # fmt: skip
     """All pairs of one state."""
     left, right = emulator_of(game, 0), emulator_of(game, 1)
     left.np_random, right.np_random, choices = map(np.random.default_rng, seed.spawn(3))
     chosen = [choices.choice(left.num_actions, 2, replace=False) for _ in range(pairs_per_state)]
-    actions = np.repeat(chosen, repeats, axis=0)
-    records = PairRecords.zeros(M=len(actions), H=steps)
+    for _ in range(again):
+        left.np_random, right.np_random, choices = map(np.random.default_rng, seed.spawn(3))
+    actions, size = np.repeat(chosen, repeats, axis=0), start.observation.size
+    records = DeepRecords.zeros(M=len(actions), H=steps, L=len(depths), D=size)
     records.state_rows[:], records.actions[:] = row, actions
     world = Played([left, right], start)
     for pair in range(len(actions)):
@@ -96,15 +123,30 @@ def _play_state(
             for at_one_state in places:
                 present = [i for members, *_ in at_one_state for i in members]
                 records.same_state[pair, t] |= 0 in present and 1 in present
-                for members, action, reward, *_ in at_one_state:
+                for members, action, reward, _, seen, previous in at_one_state:
                     records.alive[pair, members, t] = True
                     records.rewards[pair, members, t] = reward
                     records.played[pair, members, t] = action
+                    if t in depths:
+                        records.seen[pair, members, depths.index(t)] = seen.ravel()
+                        records.previous[pair, members, depths.index(t)] = previous
     return records
 
 
 def _planned(plays: Ints, t: int, branch: int, _: object) -> int:
     return int(plays[t, branch])
+
+
+class Tail(NamedTuple):
+    """What C estimates say of M pairs from some time on, discounted to the start of the pair.
+
+    value, single: (C, M, 2) mean and variance of each branch's return. gap: (C, M) variance of
+    their difference.
+    """
+
+    value: Floats
+    single: Floats
+    gap: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,10 +182,12 @@ def gap_estimates(
     sigma: float = 0.0,
     loadings: ArrayLike | None = None,
     reward_clip: float = 1.0,
+    tail: Tail | None = None,
 ) -> GapEstimates:
     """Gap mean and variance of every (state, actions), each with three pairs or more.
 
-    Returns are cut at the records' horizon H: what is missing is of size gamma^H.
+    Returns are cut at the records' horizon H: what is missing is of size gamma^H; or it is the
+    `tail`, by Var G = Var E[G | record] + E Var[G | record].
 
     gammas: (C,). sigma, loadings (A,): the reward shock; None: all ones. Rewards are clipped to
     [-reward_clip, reward_clip], by default as the diagnostic has them.
@@ -163,6 +207,9 @@ def gap_estimates(
     powers = gammas[:, None] ** np.arange(rewards.shape[2])
     returns = np.moveaxis(rewards @ powers.T, 2, 0)  # (C, M, 2), cut at the horizon
     gap_shock, own_shock = _shock_variances(records, gammas, sigma, loadings)
+    if tail is not None:
+        returns = returns + tail.value
+        gap_shock, own_shock = gap_shock + tail.gap, own_shock + tail.single
     gap = returns[..., 0] - returns[..., 1]
     coupled = variance_values(gap, group) + gap_shock
     independent = own_shock.sum(-1)

@@ -95,7 +95,7 @@ class Replay:
         queried = self.columns["actions"].shape[1]
         columns = uniform(config.batch, queried).argsort(1)[:, : config.actions]
         table = None
-        if not config.complete:
+        if not config.complete or config.descend == "sampled":
             below = self.weights[entries].cumsum(1) < uniform(config.batch, 1)
             table = below.sum(1).clamp(max=self.rows.shape[1] - 1)
         return self.gather(entries, columns, table, count)

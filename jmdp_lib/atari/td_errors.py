@@ -34,16 +34,20 @@ X' = (S'_a, A') and Y' = (S'_b, B'),
     sigma     R_a R_b + gamma (R_a mu(Y') + R_b mu(X')) + gamma^2 Sigma(X', Y') - Sigma(x, y)
 
 Branches in one state read one shock; with the same next action there they are one branch. The mean
-square of such an error has a floor, the variance of its target, that no learning removes. So
-sampled errors are watched and not descended.
+square of such an error has a floor, the variance of its target, that no learning removes
+(`sampling_floor`). So our own training watches sampled errors and does not descend them; with
+`Config.descend` = "sampled" it does, as the paper's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
 
 from jmdp_lib.atari.networks import TD_BLOCKS, Estimate, Gaps, Network, Params, inner
+from jmdp_lib.atari.recursive_pairs import DeepRecords, Tail
 from jmdp_lib.atari.replay import Batch, Replay
 from jmdp_lib.machine import extra
 
@@ -106,7 +110,8 @@ def state_targets(
     """
     gamma = network.gammas[:, None, None, None]
     weights = batch.weights[:, :, None]
-    y = batch.rewards + gamma * batch.alive * ahead.value  # (E, B, K, m)
+    earned = network.earned[:, None, None, None] * batch.rewards
+    y = earned + gamma * batch.alive * ahead.value  # (E, B, K, m)
     mean = (weights * y).sum(2)
     deviation = y - (mean if centre is None else centre).unsqueeze(2)
 
@@ -119,7 +124,7 @@ def state_targets(
     off = 1.0 - torch.eye(y.shape[-1], device=y.device)
     carried = pair * off + torch.diag_embed(single)
     drawn = outer(deviation, deviation) + (gamma**2)[..., None] * carried
-    loading = network.shock[batch.actions]
+    loading = network.shock[:, batch.actions]
     return mean, outer(loading, loading) + (weights[..., None] * drawn).sum(2)
 
 
@@ -154,10 +159,15 @@ def state_errors(here: Estimate, mean: Tensor, covariance: Tensor, raw: bool) ->
     error = here.covariance - covariance
     if raw:
         error = error + outer(here.mean, here.mean) - outer(mean, mean)
+    return by_block(here.mean - mean, error)
+
+
+def by_block(mean: Tensor, error: Tensor) -> Errors:
+    """Errors of the mean (E, B, m) and of one state's moments (E, B, m, m), block by block."""
     diagonal = error.diagonal(dim1=-2, dim2=-1)
     gap = diagonal[..., :, None] + diagonal[..., None, :] - 2 * error
     return {
-        "mu": here.mean - mean,
+        "mu": mean,
         "sigma_diag": diagonal,
         "sigma_same": _off_diagonal(error),
         "gap": _off_diagonal(gap),
@@ -248,27 +258,36 @@ def expected_errors(network: Network, params: Params, data: Replay) -> Tensor:
     return torch.stack(parts).sum(0) / torch.stack(shares).sum(0).clamp(min=1e-12)
 
 
+Targets = tuple[Tensor, Tensor, Tensor]
+
+
 @torch.no_grad()
-def sampled_errors(
-    network: Network, params: Params, batch: Batch, generator: torch.Generator
-) -> Tensor:
-    """(len(TD_BLOCKS), E) mean squares, of a batch with one drawn table of each state (K = 1)."""
-    gamma = network.gammas[:, None, None, None]
-    here = network(params, batch.observations, batch.previous).at(batch.actions)
+def sampled_targets(
+    network: Network, params: Params, batch: Batch, pairs: Tensor, generator: torch.Generator
+) -> Targets:
+    """Targets of mu (E, B, m), of Sigma at one state (E, B, m, m) and between the `pairs`.
+
+    Of a batch with one drawn table of each state (K = 1); the shock and the next action of each
+    branch are drawn here.
+    """
+    gamma, earned = network.gammas[:, None, None, None], network.earned[:, None, None]
     seen, last = batch.next_observations[:, 0], batch.next_previous[:, 0]  # (B, m, D), (B, m)
-    law = network.policy.expand(last.numel(), -1)
-    drawn = torch.multinomial(law, 1, generator=generator)
+
+    def uniform(*size: int) -> Tensor:
+        return torch.rand(size, generator=generator, device=last.device)
+
+    below = network.policy.cumsum(0)[:-1] <= uniform(last.numel(), 1)
+    drawn = below.sum(1, keepdim=True)  # not torch.multinomial, which makes a GPU wait
     ahead = network(params, seen.flatten(0, 1), last.flatten()).at(drawn)  # (E, B m, 1, .)
     parts = [*(part.squeeze(2) for part in ahead[:-1]), ahead.place]
     after = Estimate(*(part.unflatten(1, last.shape) for part in parts))  # (E, B, m, .)
-    coin = torch.rand(len(last), 1, generator=generator, device=last.device) < 0.5
-    rewards = batch.rewards[:, 0] + network.shock[batch.actions] * (2.0 * coin - 1.0)
+    coin = 2.0 * (uniform(len(last), 1) < 0.5) - 1.0
+    rewards = earned * batch.rewards[:, 0] + network.shock[:, batch.actions] * coin  # (E, B, m)
     ids, action, alive = batch.next_ids[:, 0], drawn.reshape(last.shape), batch.alive[:, 0]
     mean = alive * after.mean  # (E, B, m)
 
     # Targets of Sigma (E, B + P, m, m) between the branches of the states i and j.
     every = torch.arange(len(last), device=last.device)
-    pairs = compared_pairs(batch)
     i, j = torch.cat([torch.stack([every, every], 1), pairs]).unbind(1)
     left, right = (Estimate(*(part[:, at] for part in after)) for at in (i, j))
     same = ids[i][..., :, None] == ids[j][..., None, :]
@@ -277,15 +296,38 @@ def sampled_errors(
     covariance += nearness(left.place, right.place) * inner(left.near, right.near)
     covariance += one * left.own[..., :, None]
     second = outer(alive[i], alive[j]) * covariance + outer(mean[:, i], mean[:, j])
-    mixed = outer(rewards[i], mean[:, j]) + outer(mean[:, i], rewards[j])
-    target = outer(rewards[i], rewards[j]) + gamma * mixed + gamma**2 * second
+    mixed = outer(rewards[:, i], mean[:, j]) + outer(mean[:, i], rewards[:, j])
+    target = outer(rewards[:, i], rewards[:, j]) + gamma * mixed + gamma**2 * second
     own, between = target.split([len(every), len(pairs)], 1)
+    return rewards + gamma[..., 0] * mean, own, between
 
+
+def sampled_errors(
+    network: Network, online: Params, target: Params, batch: Batch, generator: torch.Generator
+) -> Tensor:
+    """(len(TD_BLOCKS), E) mean squares, of a batch with one drawn table of each state (K = 1)."""
+    pairs = compared_pairs(batch)
+    mean, own, between = sampled_targets(network, target, batch, pairs, generator)
+    here = network(online, batch.observations, batch.previous).at(batch.actions)
     nothing = torch.zeros_like(here.mean)
-    errors = state_errors(here, nothing, own, raw=True)
-    errors["mu"] = here.mean - rewards - gamma[..., 0] * mean
+    errors = state_errors(here, nothing, own, raw=True) | {"mu": here.mean - mean}
     cross = cross_error(here, nothing, between, pairs, raw=True)
     return mean_squares(batch, errors, cross, pairs)
+
+
+@torch.no_grad()
+def sampling_floor(
+    network: Network, params: Params, batch: Batch, generator: torch.Generator
+) -> Tensor:
+    """(len(TD_BLOCKS), E) below which no estimate brings the sampled errors of these targets.
+
+    The variance of a target given the state and the table, in the mean: half the mean squared
+    difference of two targets that are drawn independently.
+    """
+    pairs = compared_pairs(batch)
+    one, other = (sampled_targets(network, params, batch, pairs, generator) for _ in range(2))
+    mean, own, between = (a - b for a, b in zip(one, other, strict=True))
+    return mean_squares(batch, by_block(mean, own), between, pairs) / 2
 
 
 @torch.no_grad()
@@ -299,4 +341,27 @@ def backed_up_gaps(network: Network, params: Params, data: Replay, size: int = 6
     for entries in torch.arange(len(data.rows), device=data.rows.device).split(size):
         batch = data.gather(entries)
         parts.append(state_targets(network, batch, look_ahead(network, params, batch)))
-    return Gaps(*(torch.cat(part, 1) for part in zip(*parts, strict=True)))
+    return network.gaps(*(torch.cat(part, 1) for part in zip(*parts, strict=True)))
+
+
+@torch.no_grad()
+def tail(network: Network, params: Params, records: DeepRecords, place: int) -> Tail:
+    """What the E members say of recorded pairs from the time `records.depths[place]` on."""
+    depth, device = int(records.depths[place]), network.scale.device
+
+    def tensor(array: NDArray[Any]) -> Tensor:
+        return torch.tensor(array, device=device)
+
+    seen, last = tensor(records.seen[:, :, place]), tensor(records.previous[:, :, place])
+    ahead = policy_moments(network(params, seen, last), network.policy)  # (E, M, 2, .)
+    met = records.same_state & (records.played[:, 0] == records.played[:, 1])
+    one, same = tensor(met[:, :depth].any(1)), tensor(records.same_state[:, depth])
+    alive = tensor(records.alive[:, :, depth])
+    gamma = (network.gammas**depth / network.earned)[:, None, None]
+    apart = [(part[:, :, 0] * part[:, :, 1]).sum(-1) for part in (ahead.shared, ahead.near)]
+    close = (ahead.place[:, :, 0] - ahead.place[:, :, 1]).square().sum(-1).neg().exp()
+    pair = apart[0] + close * apart[1] + same * ahead.merged[..., 0]
+    pair = alive.all(1) * torch.where(one, ahead.single[..., 0], pair)  # (E, M)
+    value, single = alive * gamma * ahead.value, alive * gamma**2 * ahead.single
+    gap = single.sum(-1) - 2 * gamma[..., 0] ** 2 * pair
+    return Tail(*(part.double().cpu().numpy() for part in (value, single, gap)))

@@ -1,6 +1,6 @@
 """Incremental JIPE-2 by stochastic gradient descent on TD errors, an ensemble at a time.
 
-    target network  <-  (1 - tau) target + tau online          after every step
+    target network  <-  (1 - tau) target + tau online          after every step, or every so many
     loss            =   sum over members and blocks of  weight * mean squared TD error / unit^2
 
 The units (of mu, of C) are a member's own, so no discount outweighs another; the members share
@@ -24,7 +24,12 @@ from jmdp_lib import checks
 from jmdp_lib.atari.networks import TD_BLOCKS, Config, Network, Params
 from jmdp_lib.atari.replay import Replay
 from jmdp_lib.atari.tables import Tables
-from jmdp_lib.atari.td_errors import block_errors, expected_errors, sampled_errors
+from jmdp_lib.atari.td_errors import (
+    block_errors,
+    expected_errors,
+    sampled_errors,
+    sampling_floor,
+)
 from jmdp_lib.machine import extra, progress, replacing
 
 with extra("torch"):
@@ -46,8 +51,10 @@ class Trained:
     def metrics(self) -> Path:
         """The curves: a CSV with a row per member, curve and logged step, mean squared errors.
 
-        curve "td": what is descended, of covariances C, the mean over the last log_every steps;
-        "sampled": the paper's TD errors of a batch of held-out states at this step; "expected":
+        curve "td": what is descended, of covariances C where that is the expected error, the mean
+        over the last log_every steps; "sampled": the paper's TD errors of a batch of held-out
+        states at this step, and where they are descended "floor", below which none of the target
+        network's targets lets them fall (`td_errors.sampling_floor`); "expected":
         errors of the expected backup, of C, on held-out tables at this step; "expected_raw": the
         same in the paper's coordinates, Sigma = C + mu mu'.
         """
@@ -59,9 +66,9 @@ class Trained:
         place, folder = require_device(device), Path(folder)
         state = load_checkpoint(folder / "checkpoint.pt")
         config = Config(**{name: state["of"][name] for name in asdict(Config())})
-        params = {name: weight.to(place) for name, weight in state["params"].items()}
-        sizes, rewards = state["network"]
-        return Trained(Network(config, sizes, rewards, place), params, folder)
+        params = {name: weight.to(place).float() for name, weight in state["params"].items()}
+        sizes, rewards, varied = state["network"]
+        return Trained(Network(config, sizes, rewards, varied, place), params, folder)
 
 
 def require_device(name: str) -> torch.device:
@@ -112,7 +119,11 @@ def train(
         if sampled:  # a resumed run draws the same batches
             stream = _generator(place, config.seed, 2, run.step)
             batch = check.sample(watched, stream)
-            run.log("sampled", sampled_errors(network, run.online, batch, stream))
+            with torch.no_grad():
+                errors = sampled_errors(network, run.online, run.online, batch, stream)
+            run.log("sampled", errors)
+            if config.descend == "sampled":
+                run.log("floor", sampling_floor(network, run.target, batch, stream))
         if expected:
             both = expected_errors(network, run.online, check)
             for curve, blocks in zip(("expected", "expected_raw"), both, strict=True):
@@ -222,7 +233,7 @@ class _Run:
             torch.save(
                 {
                     "of": dict(self.of_run),
-                    "network": (self.network.sizes, self.network.rewards),
+                    "network": (self.network.sizes, self.network.rewards, self.network.varied),
                     "device": self.network.scale.device.type,
                     "step": self.step,
                     "rows": self.rows,
@@ -242,18 +253,22 @@ class _Run:
             group["lr"] = group["lr"].fill_(rate) if self.on_gpu else rate
         self.step += 1
         self.window.append(self._replayed() if self.on_gpu else self._descend())
+        if self.step % self.network.config.copy_every == 0:
+            with torch.no_grad():
+                old, new = list(self.target.values()), [w.detach() for w in self.online.values()]
+                torch._foreach_lerp_(old, new, self.network.config.polyak)
 
     def _descend(self) -> Tensor:
         """The (len(TD_BLOCKS), E) mean squared TD errors before the step."""
         config = self.network.config
         batch, weights = self.data.sample(config, self.generator), (self.online, self.target)
-        blocks = block_errors(self.network, *weights, batch, config.complete)[0]
+        if config.descend == "sampled":
+            blocks = sampled_errors(self.network, *weights, batch, self.generator)
+        else:
+            blocks = block_errors(self.network, *weights, batch, config.complete)[0]
         self.optimiser.zero_grad()
         (self.weights * blocks).sum().backward()
         self.optimiser.step()
-        with torch.no_grad():
-            old, new = list(self.target.values()), [w.detach() for w in self.online.values()]
-            torch._foreach_lerp_(old, new, config.polyak)
         return blocks.detach()
 
     def _replayed(self) -> Tensor:

@@ -1,0 +1,216 @@
+"""Networks compared with equal effort, and the paper's own training, as atari_protocol.toml says.
+
+    python workflow/atari_protocol.py play PART GAME [SEED]       pairs, or a seed's states
+    python workflow/atari_protocol.py train PART GAME SEED [TRIAL]
+    python workflow/atari_protocol.py compare PART GAME           what is trained, with the pairs
+    python workflow/atari_protocol.py choose                      each kind's trial
+    python workflow/atari_protocol.py results                     tables, curves, kept networks
+    python workflow/atari_protocol.py evaluate GAME --fresh 7     a kept network, states of your own
+
+PART: `tune`, `final`, `paper` (TRIAL `natural` or `divided`) or `sticky`. Work in progress is kept
+under --work, and what is there is not made twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tomllib
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from atari_runs import REWARD, STICKY, provenance, scaled
+from job import write_atomically
+
+from jmdp_lib.atari import experiment as experiments
+from jmdp_lib.atari.experiment import Experiment, by_state, gap_table, monte_carlo
+from jmdp_lib.atari.networks import Config
+from jmdp_lib.atari.training import Trained, load_checkpoint
+from jmdp_lib.machine import replacing
+
+PROJECT = Path(__file__).resolve().parents[1]
+PROTOCOL: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+GAMES = [*PROTOCOL["tuning_games"], *PROTOCOL["new_games"]]
+
+
+def experiment_of(part: str, game: str, trial: str = "base", scale: float = 1.0) -> Experiment:
+    """The experiment of a part; `paper` has the states of `final`."""
+
+    def with_changes(config: Config, *changes: dict[str, Any]) -> Config:
+        each = {name: value for change in changes for name, value in change.items()}
+        lists = {name: tuple(value) for name, value in each.items() if isinstance(value, list)}
+        return replace(config, name=game, **each | lists)
+
+    depths = tuple(PROTOCOL["depths"])
+    if part == "sticky":
+        config = with_changes(STICKY.config, PROTOCOL["sticky"])
+        return scaled(replace(STICKY, config=config, depths=depths), scale)
+    own = PROTOCOL["paper"] | {"scale": trial} if part == "paper" else PROTOCOL["trials"][trial]
+    full = replace(REWARD, depths=depths, **PROTOCOL["experiment"] | PROTOCOL["games"][game])
+    config = with_changes(REWARD.config, PROTOCOL["config"], own)
+    if part == "tune":
+        share, gammas = PROTOCOL["tuning_share"], tuple(PROTOCOL["tuning_gammas"])
+        config = replace(config, steps=int(config.steps * share), gammas=gammas)
+        states = int(full.num_states * share)
+        full = replace(full, num_states=states, repeats=PROTOCOL["tuning_repeats"], depths=())
+    return scaled(replace(full, config=config), scale)
+
+
+def home_of(part: str, game: str, work: Path) -> Path:
+    return work / ("final" if part == "paper" else part) / game
+
+
+def fresh_of(part: str) -> int:
+    return int(PROTOCOL["tuning_fresh" if part == "tune" else "fresh"])
+
+
+def train(part: str, game: str, seed: int, trial: str, options: argparse.Namespace) -> None:
+    """A training; `final` trains each kind with the trial that was chosen for it."""
+    jobs: dict[str, tuple[str, ...]] = {trial: ()}
+    if part == "final":
+        chosen = json.loads((options.work / "chosen.json").read_text())
+        jobs = {name: tuple(k for k in chosen if chosen[k] == name) for name in chosen.values()}
+    for name, kinds in jobs.items():
+        made = experiment_of(part, game, name, options.scale)
+        made = replace(made, config=replace(made.config, kinds=kinds or made.config.kinds))
+        home = home_of(part, game, options.work)
+        experiments.learn(made, seed, home, options.device, options.processes, name)
+
+
+def compare(part: str, game: str, options: argparse.Namespace) -> None:
+    """gaps-SEED-TRIAL.csv, by state, of every training of a game that is finished."""
+    home, fresh = home_of(part, game, options.work), fresh_of(part)
+    for path in sorted(home.glob("run-*/checkpoint.pt")):
+        _, seed, trial = path.parent.name.split("-")
+        out = home / f"gaps-{seed}-{trial}.csv"
+        state = {} if out.exists() else load_checkpoint(path)
+        if not state or state["step"] < state["of"]["steps"]:
+            continue
+        trained = Trained.load(path.parent, options.device)
+        sizes = experiment_of(part, game, scale=options.scale)
+        made = replace(sizes, config=trained.network.config)
+        simulated = monte_carlo(made, home, options.processes, fresh)
+        gaps = by_state(experiments.evaluate(made, int(seed), trained, *simulated))
+        write_atomically(out, gaps.to_csv(index=False, float_format="%.8g"))
+
+
+def read(work: Path, part: str) -> pd.DataFrame:
+    """All gaps of a part, with a column trial."""
+    paths = sorted((work / part).glob("*/gaps-*.csv"))
+    frames = [pd.read_csv(path).assign(trial=path.stem.split("-")[2]) for path in paths]
+    return pd.concat(frames, ignore_index=True)
+
+
+def choose(work: Path) -> pd.DataFrame:
+    """Each kind's trial of least error on tuning states; chosen.json."""
+    parts = [gap_table(gaps).assign(trial=t) for t, gaps in read(work, "tune").groupby("trial")]
+    table = pd.concat(parts)[["kind", "trial", "game", "gamma", "coupled", "error", "skill"]]
+    table = table[~table.kind.str.contains("+", regex=False)]
+    errors = table.groupby(["kind", "trial"]).error.mean().unstack("trial")
+    print(errors.round(4).to_string())
+    write_atomically(work / "chosen.json", json.dumps(errors.idxmin(axis=1).to_dict()) + "\n")
+    return table
+
+
+def keep(work: Path, out: Path) -> None:
+    """The near networks of the first seed, in half precision, as `Trained.load` takes them."""
+    trial, gammas = json.loads((work / "chosen.json").read_text())["near"], PROTOCOL["kept_gammas"]
+    for game in GAMES:
+        path = work / "final" / game / f"run-{PROTOCOL['seeds'][0]}-{trial}" / "checkpoint.pt"
+        if path.exists():
+            state, config = load_checkpoint(path), Trained.load(path.parent).network.config
+            at = [config.members.index((gamma, "near")) for gamma in gammas]
+            of = asdict(replace(config, gammas=tuple(gammas), kinds=("near",)))
+            params = {name: weight[at].half() for name, weight in state["params"].items()}
+            rest = {"of": of, "network": state["network"], "step": state["step"], "rows": []}
+            (out / game).mkdir(parents=True, exist_ok=True)
+            with replacing(out / game / "checkpoint.pt") as part:
+                torch.save(rest | {"params": params}, part)
+
+
+def results(options: argparse.Namespace) -> None:
+    """Everything that chapters 5 and 6 draw."""
+    work, scales = options.work, ("natural", "divided")
+    gaps = read(work, "final")
+    paper = gaps.trial.isin(scales)
+    gaps.loc[paper, "kind"] = "paper, " + gaps.trial + gaps.kind.str.removeprefix("gram")
+    gaps = gaps.drop(columns="trial")
+    plain = gaps[~gaps.kind.str.contains("+", regex=False)]
+    files = {"fresh_table": gap_table(gaps), "fresh_gaps": plain, "trials": choose(work)}
+    curves = []
+    for path in sorted((work / "final").glob("*/run-*/metrics.csv")):
+        scale = path.parent.name.split("-")[2]
+        if scale in scales:
+            found = pd.read_csv(path).assign(game=path.parents[1].name, scale=scale)
+            curves.append(found[found["curve"].isin(["td", "floor"])].drop(columns="sigma_pairs"))
+    files["paper_curves"] = pd.concat(curves)
+    if any((work / "sticky").glob("*/gaps-*.csv")):
+        files["sticky_fresh_table"] = gap_table(read(work, "sticky"))
+    for name, frame in files.items():
+        digits = 8 if name == "fresh_gaps" else 5  # ranks are taken of gaps: no ties by rounding
+        made = frame.to_csv(index=False, float_format=f"%.{digits}g")
+        write_atomically(options.out / f"atari_{name}.csv", made)
+    keep(work, options.out / "networks")
+    each = [experiment_of("final", game, scale=options.scale) for game in GAMES]
+    text = provenance(each, PROTOCOL["seeds"], options.device, [], options.note)
+    write_atomically(options.out / "atari_fresh.json", text)
+
+
+def evaluate(game: str, options: argparse.Namespace) -> None:
+    """A kept network at states that nobody has looked at."""
+    trained = Trained.load(options.out / "networks" / game)
+    made = experiment_of("final", game, scale=options.scale)
+    config = trained.network.config
+    made = replace(made, config=config, num_evaluation=options.states, depths=())
+    simulated = monte_carlo(made, options.work / "own" / game, options.processes, options.fresh)
+    table = gap_table(experiments.evaluate(made, config.seed, trained, *simulated))
+    print(table.round(3).T.to_string())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    verbs = ("play", "train", "compare", "choose", "results", "evaluate")
+    parser.add_argument("verb", choices=verbs)
+    parser.add_argument("what", nargs="*", metavar="PART GAME SEED TRIAL")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--scale", type=float, default=1.0, help="of all sizes, at most 1")
+    parser.add_argument("--processes", type=int, help="that play")
+    parser.add_argument("--fresh", type=int, default=2, help="of the states; 0 and 1 are taken")
+    parser.add_argument("--states", type=int, default=16, help="to be evaluated")
+    parser.add_argument("--note", default="", help="for the provenance")
+    parser.add_argument("--work", type=Path, default=Path("out/atari_protocol"))
+    parser.add_argument("--out", type=Path, default=PROJECT / "figures")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    match options.verb, *options.what:
+        case "play", part, game:
+            made = experiment_of(part, game, scale=options.scale)
+            home = home_of(part, game, options.work)
+            monte_carlo(made, home, options.processes, fresh_of(part))
+        case "play", part, game, seed:
+            made = experiment_of(part, game, scale=options.scale)
+            home = home_of(part, game, options.work)
+            experiments.queried(made, int(seed), home, options.processes)
+        case "train", part, game, seed:
+            train(part, game, int(seed), "base", options)
+        case "train", part, game, seed, trial:
+            train(part, game, int(seed), trial, options)
+        case "compare", part, game:
+            compare(part, game, options)
+        case ("choose",):
+            choose(options.work)
+        case ("results",):
+            results(options)
+        case "evaluate", game:
+            evaluate(game, options)
+        case _:
+            parser.error(f"{options.verb} does not take {options.what}")
+
+
+if __name__ == "__main__":
+    main()
