@@ -48,7 +48,7 @@ test test-fast: export OMP_NUM_THREADS = 1
 # The batch runs every notebook, and a test compares its claims with the committed ones. nbval runs
 # those again that the smoke profile gives other parameters than the committed ones have.
 test: lint
-	$(PY) workflow/batch.py --profile smoke
+	$(PY) workflow/batch.py --profile smoke --cores 3
 	MPLBACKEND=Agg $(PY) -m pytest -n 3 --dist worksteal
 	$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=300 -n 2 --dist loadfile \
 	  $$(sed -n 's|^\([0-9].*\):$$|notebooks/\1.ipynb|p' workflow/profiles/smoke.yaml)
