@@ -57,68 +57,21 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "JMDP",
-    "ConvergenceWarning",
-    "CoupledEnv",
-    "CouplingRange",
-    "Decision",
-    "GapErrors",
-    "GapEstimate",
-    "GapLaw",
-    "GapSample",
-    "ImplicitJMDP",
-    "IncrementalSolution",
-    "LocalSolution",
-    "MomentBounds",
-    "Moments",
-    "Outcome",
-    "Plan",
-    "ProjectedSolution",
-    "Simulator",
-    "SimulatorError",
-    "Solution",
-    "StepSize",
-    "aggregation_features",
-    "apply_t2",
-    "compare_actions",
-    "contraction_modulus",
-    "coupled_reward_chain",
-    "coupling_range",
-    "cvar_bounds",
-    "epsilon_mixture",
-    "estimate_gaps",
-    "example_1",
-    "example_2_1",
-    "example_2_2",
-    "from_gymnasium",
-    "gap_law",
-    "goal_policy",
-    "incremental_jipe",
-    "incremental_jipe2",
-    "inventory",
-    "jipe",
-    "jipe2",
-    "local_jipe2",
-    "norm_weight",
-    "one_sided_bound",
-    "per_action",
-    "plan_jipe2",
-    "projected_jipe2",
-    "quantile_bounds",
-    "random_features",
-    "rbf_features",
-    "resample_gaps",
-    "sample_gaps",
-    "sample_t2",
-    "simulate_gap_law",
-    "simulate_pairs",
-    "tabular_features",
-    "tail_bounds",
-    "two_queues",
-    "uniform_policy",
-    "windy_gridworld",
-]
+__all__ = ["JMDP", "ImplicitJMDP", "epsilon_mixture", "uniform_policy"]
+__all__ += ["coupled_reward_chain", "example_1", "example_2_1", "example_2_2", "from_gymnasium"]
+__all__ += ["goal_policy", "inventory", "two_queues", "windy_gridworld"]
+__all__ += ["apply_t2", "contraction_modulus", "norm_weight", "sample_t2"]
+__all__ += ["coupling_range", "gap_law", "jipe", "jipe2", "local_jipe2", "plan_jipe2"]
+__all__ += ["incremental_jipe", "incremental_jipe2", "projected_jipe2", "resample_gaps"]
+__all__ += ["aggregation_features", "per_action", "random_features"]
+__all__ += ["rbf_features", "tabular_features"]
+__all__ += ["cvar_bounds", "one_sided_bound", "quantile_bounds", "tail_bounds"]
+__all__ += ["compare_actions", "estimate_gaps"]
+__all__ += ["sample_gaps", "simulate_gap_law", "simulate_pairs"]
+__all__ += ["CoupledEnv", "Outcome", "Simulator", "SimulatorError"]
+__all__ += ["ConvergenceWarning", "IncrementalSolution", "LocalSolution", "ProjectedSolution"]
+__all__ += ["CouplingRange", "MomentBounds", "Moments", "Plan", "Solution", "StepSize"]
+__all__ += ["Decision", "GapErrors", "GapEstimate", "GapLaw", "GapSample"]
 
 
 def __getattr__(name: str) -> Any:

@@ -140,6 +140,7 @@ def execute(
             parameters=parameters,
             cwd=source.parent,
             progress_bar=False,
+            coalesce_streams=True,  # how a kernel cuts its output into messages is timing
             # Kernels on TCP race for ports when several start at once.
             config=Config({"KernelManager": {"transport": "ipc", "ip": f"{scratch}/k"}}),
             on_cell_start=on_cell_start,

@@ -23,18 +23,9 @@ ALT = re.compile(r"<!-- alt: (.*?) -->", re.DOTALL)
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
-def stable_outputs(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    kept: list[NotebookNode] = []
-    for output in outputs:
-        # A slider's id is new in every run, and without its kernel it is only an empty box.
-        if output.get("name") == "stderr" or WIDGET in output.get("data", {}):
-            continue
-        # How a kernel cuts its stdout into messages is a matter of timing.
-        if kept and output.get("name") == "stdout" and kept[-1].get("name") == "stdout":
-            kept[-1].text += output.text
-        else:
-            kept.append(output)
-    return kept
+def is_stable(output: NotebookNode) -> bool:
+    # A slider's id is new in every run, and without its kernel it is only an empty box.
+    return output.get("name") != "stderr" and WIDGET not in output.get("data", {})
 
 
 def stable(nb: NotebookNode) -> NotebookNode:
@@ -43,7 +34,7 @@ def stable(nb: NotebookNode) -> NotebookNode:
         cell.metadata = nbformat.from_dict({"tags": tags} if tags else {})
         cell.id = f"cell-{number:03d}"
         if cell.cell_type == "code":
-            cell.outputs = stable_outputs(cell.outputs)
+            cell.outputs = list(filter(is_stable, cell.outputs))
     for cell, below in pairwise(nb.cells):  # the alt text of a figure stands in its caption
         if found := ALT.search(below.source if "caption" in below.metadata.get("tags", []) else ""):
             for output in cell.outputs:
