@@ -75,17 +75,19 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
     Attributes:
         copying: how states are copied: "saved", "set_state" or "replayed".
         draw: seed of this state's table.
+        np_random: the generator that seeds of tables are drawn from.
     """
 
     _here: EnvSnapshot
     draw: int
+    np_random: np.random.Generator = np.random.default_rng(0)  # not the property of a wrapper
 
     def __init__(self, env: Env, seed: Seed | np.random.Generator | None = None) -> None:
         if not isinstance(env, gymnasium.Env):
             raise TypeError(f"env must be a gymnasium.Env, got {env!r}")
         if type(env.unwrapped).__module__.startswith("ale_py"):
             raise ValueError(f"{env} is an Atari game: use jmdp_lib.atari.CoupledAtari for it")
-        self._rng = checks.generator(seed)
+        self.np_random = checks.generator(seed)
         gymnasium.utils.RecordConstructorArgs.__init__(self, seed=seed)
         own = hasattr(env.unwrapped, "get_state") and hasattr(env.unwrapped, "set_state")
         ways: list[Any] = [Hooks] if own else [Copies, partial(Copies, sharing=False), Replays]
@@ -110,25 +112,16 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
                 "at step t of an episode plays t + 1 steps for every action",
                 stacklevel=2,
             )
-        self.env, self._rng = self._way.load(self._way.pristine), checks.generator(seed)
+        self.env, self.np_random = self._way.load(self._way.pristine), checks.generator(seed)
         nowhere = EnvSnapshot(type(env.unwrapped), None, (), None, over=True)
         self._enter(nowhere._replace(draw=0))  # there is no episode before the first reset
-
-    @property
-    def np_random(self) -> np.random.Generator:
-        """The generator that seeds of tables are drawn from."""
-        return self._rng
-
-    @np_random.setter
-    def np_random(self, value: np.random.Generator) -> None:
-        self._rng = value
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """A new episode; its start is drawn like everything else."""
         if seed is not None:
-            self._rng = checks.generator(seed)
+            self.np_random = checks.generator(seed)
         start = (self._seed(), options)
         seen, info = self.env.reset(seed=start[0], options=options)
         self._arrive(start, (), seen, over=False)
@@ -222,7 +215,7 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
         return env, result
 
     def _seed(self) -> int:
-        return int(self._rng.integers(2**63))
+        return int(self.np_random.integers(2**63))
 
     def _asked(self, what: str, actions: Sequence[Any]) -> dict[str, Any]:
         """The actions of a call in their order, by keys that tell different actions apart."""

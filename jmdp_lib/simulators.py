@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Sized
+from jmdp_lib.checks import Sized
 
 _NUMBERS, _INT = {float, int}, {int}
 _TRIALS = 8  # queries of a simulator that is tried out before it is used
@@ -45,11 +45,6 @@ class Simulator(Sized, Protocol):
 
         Lists and arrays are both welcome; all randomness comes from `rng`.
         """
-
-
-def check_policy(simulator: object, policy: ArrayLike) -> Floats:
-    """The policy (S, A), once the simulator has all that is asked of it."""
-    return checks.policy_matrix(check_simulator(simulator), policy)
 
 
 def check_simulator(simulator: object) -> Simulator:

@@ -57,10 +57,8 @@ def test_gust_is_read_from_the_tables(gust: str, way: tuple[int, int]) -> None:
     assert gust_of(jl.windy_gridworld((3, 4), 0.3, gust=gust), columns=4) == (0.3, way)
 
 
-def test_no_gust_and_no_gridworld() -> None:
+def test_no_gust() -> None:
     assert gust_of(jl.windy_gridworld(3, gust_prob=0.0), columns=3) == (0.0, (0, 0))
-    with pytest.raises(ValueError, match="two tables in each state"):
-        gust_of(jl.inventory(), columns=11)
 
 
 def test_goal_states_pay_for_ever() -> None:
@@ -91,22 +89,12 @@ def test_a_gust_that_moves_nobody_is_not_drawn(ax: Axes) -> None:
     assert not any("gust" in text.get_text() for text in ax.texts)
 
 
-def test_gridworld_refuses_a_width_that_does_not_fit(ax: Axes) -> None:
-    with pytest.raises(ValueError, match="9 states do not make rows of 4"):
-        figures.gridworld(ax, jl.windy_gridworld(3), jl.goal_policy(3), columns=4)
-
-
 def test_transition_says_what_each_action_earns(ax: Axes) -> None:
     figures.transition(ax, jl.coupled_reward_chain(3, rewards="signed"), 0)
     shown = " ".join(texts(ax))
     assert "pays 1 or \u22121" in shown
     assert "pays \u22121 or 1" in shown
     assert "correlation \u22121" in shown
-
-
-def test_transition_refuses_a_state_that_is_not_a_link(ax: Axes) -> None:
-    with pytest.raises(ValueError, match="state 2 must have two actions"):
-        figures.transition(ax, jl.coupled_reward_chain(3), 2)
 
 
 @pytest.mark.parametrize(
@@ -134,8 +122,6 @@ def test_correlation_grid_is_laid_out_as_the_grid(ax: Axes) -> None:
     assert place[".40"][1] > place[".10"][1]  # rows go down: the y axis is inverted
     assert ax.yaxis_inverted()
     assert "Goal" in texts(ax)
-    with pytest.raises(ValueError, match="6 states do not make rows of 4"):
-        figures.correlation_grid(ax, correlation, 4, "ab")
 
 
 def test_residual_decay_states_the_slope(ax: Axes) -> None:

@@ -28,31 +28,18 @@ def goal_states(jm: JMDP) -> Ints:
     return np.flatnonzero([stays[jm.table_states == s].all() for s in range(jm.num_states)])
 
 
-def grid_rows(num_states: int, columns: int) -> int:
-    """How many rows the states of a grid make that is `columns` wide."""
-    rows, rest = divmod(num_states, columns)
-    if rest:
-        raise ValueError(f"{num_states} states do not make rows of {columns} columns")
-    return rows
-
-
 def gust_of(jm: JMDP, columns: int) -> tuple[float, tuple[int, int]]:
-    """Probability of the second table, and how it moves cells against the first: (rows, columns).
+    """Probability of the last table, and how it moves cells against the first: (rows, columns).
 
     The tables of a windy gridworld are calm and gust; where walls clip, a gust may do nothing, so
     the largest shift is the wind's. A gust that moves nobody, as in a single column, is none.
     """
-    tables = np.diff(jm.starts)
-    if (tables == 1).all():
-        return 0.0, (0, 0)
-    if not (tables == 2).all():
-        raise ValueError(
-            f"a gridworld has two tables in each state, calm and gust; got {np.unique(tables)}"
-        )
-    calm, gust = (np.stack(np.divmod(jm.next_states[k::2], columns), -1) for k in (0, 1))
+    last = jm.probs.size // jm.num_states - 1  # 0 where there is no wind
+    ends = [jm.next_states[k :: last + 1] for k in (0, last)]
+    calm, gust = (np.stack(np.divmod(states, columns), -1) for states in ends)
     shift = (gust - calm).reshape(-1, 2)
     row, column = shift[np.abs(shift).sum(1).argmax()].tolist()
-    return float(jm.probs[1]) if row or column else 0.0, (row, column)
+    return float(jm.probs[last]) if row or column else 0.0, (row, column)
 
 
 def gridworld(ax: Axes, jm: JMDP, policy: ArrayLike, columns: int) -> Axes:
@@ -62,8 +49,7 @@ def gridworld(ax: Axes, jm: JMDP, policy: ArrayLike, columns: int) -> Axes:
     gust takes the same actions instead; a ring where the agent stays. States count row by row.
     """
     matrix = checks.policy_matrix(jm, policy)
-    rows = grid_rows(jm.num_states, columns)
-    prob, wind = gust_of(jm, columns)
+    rows, (prob, wind) = jm.num_states // columns, gust_of(jm, columns)
     goals, looks = goal_states(jm), (("black", 0.0), (_ORANGE, 0.16))[: 1 + (prob > 0)]
     places = np.stack(np.divmod(np.arange(jm.num_states), columns)[::-1], -1)  # (S, 2): x, y
     for s in range(jm.num_states):
@@ -115,12 +101,7 @@ def transition(ax: Axes, jm: JMDP, state: int, names: tuple[str, str] = ("s_i", 
     Each arrow says what its action earns in the first and in the second table.
     """
     here = slice(jm.starts[state], jm.starts[state + 1])
-    probs, rewards, after = jm.probs[here], jm.rewards[here], jm.next_states[here]
-    if jm.num_actions != 2 or np.unique(after).size != 1 or after[0, 0] == state:
-        raise ValueError(
-            f"state {state} must have two actions that lead to one other state, "
-            f"found {jm.num_actions} that lead to {np.unique(after).tolist()}"
-        )
+    probs, rewards = jm.probs[here], jm.rewards[here]
     middle: dict[str, Any] = {"ha": "center", "va": "center"}
     for x, name in zip((0.0, 3.2), names, strict=True):
         ax.add_patch(Circle((x, 0.0), 0.42, fc="white", ec="black", lw=0.9, zorder=3))
@@ -196,7 +177,7 @@ def correlation_grid(
 ) -> Axes:  # fmt: skip
     """Figure 4: the correlation matrices (S, A, A) of a gridworld, each where its cell is."""
     num_states, size = correlation.shape[:2]
-    rows, pitch = grid_rows(num_states, columns), size + 0.8
+    rows, pitch = num_states // columns, size + 0.8
     for s, matrix in enumerate(correlation):
         x, y = pitch * (s % columns), pitch * (s // columns)
         correlation_matrix(ax, matrix, labels, (x, y), fontsize)

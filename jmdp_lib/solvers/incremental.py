@@ -23,7 +23,7 @@ from jmdp_lib.moments import Moments, norm_weight
 from jmdp_lib.operators import draws
 from jmdp_lib.operators.backups import KINDS, LAYOUTS, Collapsed, Full, compiled_updates
 from jmdp_lib.operators.literal import checked_coupling
-from jmdp_lib.simulators import Simulator, check_policy
+from jmdp_lib.simulators import Simulator, check_simulator
 from jmdp_lib.solvers.fixed_point import Solution
 
 # A residual is estimated from so many coordinates with so many backups each. Between two estimates
@@ -114,7 +114,7 @@ def incremental_jipe2(
     on_interrupt: "return" gives back what was learned up to Ctrl-C instead of raising.
     coupling: "joint", or "common" for a JMDP that knows its noise, as of `jipe2`.
     """
-    matrix = check_policy(simulator, policy)
+    matrix = checks.policy_matrix(check_simulator(simulator), policy)
     checked_coupling(simulator, checks.one_of("coupling", coupling, ("joint", "common")))
     num_states, num_actions = matrix.shape
     kind = LAYOUTS[checks.one_of("form", form, tuple(LAYOUTS))]

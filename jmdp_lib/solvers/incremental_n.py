@@ -18,7 +18,7 @@ from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, StateAction
 from jmdp_lib.operators.backups import Coordinates
 from jmdp_lib.operators.multisets import MultisetOperator, MultisetSource
-from jmdp_lib.simulators import Simulator, check_policy, checked_query
+from jmdp_lib.simulators import Simulator, check_simulator, checked_query
 from jmdp_lib.solvers.fixed_point import Solution
 from jmdp_lib.solvers.incremental import IncrementalSolution, StepSize, known_moments, learn
 
@@ -39,7 +39,7 @@ def incremental_jipe(
 
     Arguments and result as of `incremental_jipe2`, without resuming.
     """
-    matrix = check_policy(simulator, policy)
+    matrix = checks.policy_matrix(check_simulator(simulator), policy)
     order = checks.at_least("order", order, 1)
     count = sum(comb(matrix.size + k - 1, k) for k in range(1, order + 1))
     if count > MAX_COORDINATES:
