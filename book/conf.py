@@ -10,6 +10,7 @@ version = release = installed("jmdp_lib")
 extensions = ["myst_nb", "sphinx.ext.mathjax"]
 exclude_patterns = ["_readme.md"]  # parts of it are included
 nb_execution_mode = "off"  # the notebooks are committed executed
+nb_render_markdown_format = "gfm"  # tables in outputs
 myst_enable_extensions = ["colon_fence", "dollarmath", "fieldlist", "deflist"]
 
 # Every reference to a function must lead somewhere. Types in signatures need not.

@@ -16,6 +16,8 @@ SECTION = re.compile(r"\s*## (\d+\.\d+) ")
 DECISION = re.compile(r"[Dd]ecisions? (\d+)")
 EVIDENCE = re.compile(r"^<!-- evidence: (\d+)(?:, (.*?))? -->$", re.MULTILINE)
 CODE = re.compile(r"(\{[\w:]+\}|\[|`)?`([^`\n]+)`")  # and what would make it something else
+VERDICTS = {"holds": "supported", "not reproduced": "**not reproduced**",
+            "differs from the paper": "*differs from the paper*"}  # fmt: skip
 FULL_WIDTH = 1400  # pixels at 300 dpi: what is wider is no figure of one column
 ALT = re.compile(r"\s*<!-- alt: (.*?) -->", re.DOTALL)
 PACKAGE = re.compile(r"^(jl|figures|jmdp_lib(\.[a-z_]+)*)\.")  # as prose writes it before a name
@@ -47,12 +49,12 @@ class Notebook:
             raise BookError(f"{self.name}.ipynb has no heading")
         return found[1]
 
-    def claims(self) -> list[tuple[str, str]]:
-        """(claim, value) of every line `claim | value | holds` that its last cell prints."""
+    def claims(self) -> list[tuple[str, str, str]]:
+        """(claim, value, verdict) of every such line, `|` between them, that its cells print."""
         outputs = [output for cell in self.cells for output in cell.get("outputs", [])]
         text = "".join("".join(output.get("text", "")) for output in outputs)
-        lines = (line.rsplit(" | ", 2) for line in text.splitlines())
-        return [(p[0], p[1]) for p in lines if len(p) == 3 and p[2] == "holds"]
+        lines = (tuple(line.rsplit(" | ", 2)) for line in text.splitlines())
+        return [line for line in lines if len(line) == 3 and line[2] in VERDICTS]
 
 
 def source(cell: Mapping[str, Any]) -> str:
@@ -82,6 +84,13 @@ def is_folded(cell: Mapping[str, Any]) -> bool:
     code = source(cell)
     checks = "claims.check(" in code and not re.search(r"\bjl\.(?!norm_weight|contraction_)", code)
     return "figures.save(" in code or checks
+
+
+def prompt(cell: Mapping[str, Any]) -> str:
+    """What one clicks to see a folded cell."""
+    if "hide-cell" in tags(cell):
+        return "Show the code of the solution"
+    return "Show the check" if "claims." in source(cell) else "Show how it is drawn"
 
 
 def linked(text: str, targets: Mapping[str, str]) -> str:
@@ -152,6 +161,15 @@ def figure_cells(notebook: Notebook, names: Iterable[str]) -> dict[str, tuple[in
     return found
 
 
+def claims_table(notebook: Notebook) -> dict[str, Any]:
+    """What the notebook found, as an output that shows a table."""
+    rows = [("claim", "value", "verdict"), ("---", "---", "---")]
+    rows += [(claim, value, VERDICTS[verdict]) for claim, value, verdict in notebook.claims()]
+    cells = [[cell.replace("|", r"\|").replace("$", r"\$") for cell in row] for row in rows]
+    text = "\n".join(f"| {' | '.join(row)} |" for row in cells)
+    return {"output_type": "display_data", "data": {"text/markdown": text}, "metadata": {}}
+
+
 def annotated(notebook: Notebook, figures: Iterable[str], targets: Mapping[str, str]) -> str:
     """The notebook as the book shows it.
 
@@ -179,10 +197,12 @@ def annotated(notebook: Notebook, figures: Iterable[str], targets: Mapping[str, 
             cell["source"] = "\n\n".join(paragraphs).replace("](../book/", "](../")
             continue
         caption, alt = described.get(c, ("", f"A figure of the section {heading}"))
-        cell["metadata"]["mystnb"] = {"image": {"alt": alt}}
+        cell["metadata"]["mystnb"] = {"image": {"alt": alt}, "code_prompt_show": prompt(cell)}
         if caption:
             cell["metadata"]["mystnb"]["figure"] = {"caption": linked(caption, targets)}
-        if is_folded(cell):
+        if "summary" in tags(cell):
+            cell["outputs"] = [claims_table(notebook)]
+        if is_folded(cell) or "summary" in tags(cell):
             cell["metadata"]["tags"] = [*tags(cell), "hide-input"]
     content["cells"] = [cell for cell in content["cells"] if "caption" not in tags(cell)]
     return json.dumps(content)
@@ -202,7 +222,7 @@ def with_evidence(text: str, notebooks: list[Notebook]) -> str:
         for nb in notebooks:
             if number in marks[nb.name]:
                 places.append(f"[{marks[nb.name][number][2]}](#decision-{number}-{nb.name})")
-            for claim, value in nb.claims():
+            for claim, value, _ in nb.claims():
                 if claim.startswith(starts):
                     numbers.append(f"{claim.removeprefix(starts[0])}: **{value}**")
         if not places or not numbers:

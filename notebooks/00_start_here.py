@@ -323,8 +323,7 @@ plt.show()
 # %% [markdown]
 # After merging the difference of the two returns does not change any more. Whatever luck comes later, it comes to both, and $G$ only remembers what happened
 # *before*. Two separate runs, in contrast, add up all the luck of both branches to the end of time. The earlier branches meet, and the more luck lies
-# after that, the smaller is $\mathrm{Var}\,G$ against $\mathrm{Var}\,Z_a + \mathrm{Var}\,Z_b$. Here the shared first gust helps nearly as much again. In the paper's Atari games, where branches that differ by one action are
-# soon the same again, the factor is about a hundred (chapter 6).
+# after that, the smaller is $\mathrm{Var}\,G$ against $\mathrm{Var}\,Z_a + \mathrm{Var}\,Z_b$. Here the shared first gust helps nearly as much again.
 
 # %%
 falls = bool(np.all(np.diff(apart) <= 1e-12))
@@ -401,6 +400,9 @@ print(f"learned {found:.1f}, exact {table['gap variance']['umbrellas']:.1f}")
 #
 # Every notebook has one cell of parameters, near the top. Change them there and run all cells; the
 # profiles in `workflow/profiles/` do just that. Figures are written to `out_dir`, if it is not empty.
+#
+# If you downloaded a single notebook from the book, install the library first, in the project's folder: `pip install ".[notebooks]"`. Chapters 5 and 6 also
+# read results of long runs from the project's `figures/` folder, so they have to stay in `notebooks/`.
 #
 # ## What to take away
 #

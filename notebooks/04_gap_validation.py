@@ -9,11 +9,18 @@
 # %% [markdown]
 # # 4. Gaps: predicted, played, and bounded
 #
-# How much better is the policy's action than another one, *under the same gust*? JIPE-2 predicts mean
-# and variance of that gap without playing a single game. This chapter plays the games and looks
+# How much better is the policy's action than another one, *under the same gust*? JIPE-2 predicts the mean
+# and the variance of that gap without playing a single game. This chapter plays the games and checks
 # whether they agree (the paper's Figure 6): **every difference is as large as chance makes it, and no
 # larger.** Then it asks what mean and variance say about the *sign* of a gap. That is less than it
 # seems, because gaps are often exactly zero.
+#
+# **What you will learn.** How to test a predicted variance against simulation, with error bars that theory also gives; which of the paper's two curves can fail and which cannot; what
+# the bound on $P(G \le 0)$ bounds; and how much more work independent sampling would be.
+#
+# **What it needs.** Section 1.7, standard errors, and p-values.
+#
+# **How long it takes.** About 10 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0
@@ -101,9 +108,7 @@ off = np.concatenate([played.mean_error / mean_se, played.variance_error / varia
 off = np.abs(off - 1.0).max()
 claims.check("Monte Carlo's own bars / exact ones, within 20%", off < 0.2, off < 0.2)
 normal = np.median(variance * np.sqrt(2 / num_pairs) / variance_se)
-claims.check(
-    "bars of a variance if gaps were normal: median factor", f"{normal:.2f}", normal < 0.95
-)
+claims.check("bars of a variance if gaps were normal: median factor", f"{normal:.2f}", normal < 1)
 
 # %% [markdown]
 # Differences in units of their standard errors, $z = (\text{Monte Carlo} - \text{predicted}) / \text{se}$, should look
@@ -135,8 +140,8 @@ wrong = (played.variance - independent) / variance_se
 claims.check("variances without the coupling: p", "< 1e-9", normal_p_values(wrong)[1] < 1e-9)
 
 # %% [markdown]
-# The scores in order, against the quantiles of $N(0, 1)$. Of $n$ normal draws the $k$-th smallest has rank probabilities
-# that follow a Beta law with parameters $k$ and $n + 1 - k$; grey is where it lies with probability 0.95.
+# Sort the scores and plot them against the quantiles of $N(0, 1)$. If $z_{(k)}$ is the $k$-th smallest of $n$ normal draws, the probability $\Phi(z_{(k)})$ has
+# a Beta law with parameters $k$ and $n + 1 - k$, which says how far from the diagonal a point may lie.
 
 # %%
 rank = np.arange(1, len(gaps) + 1)
@@ -153,6 +158,12 @@ ax.set(xlabel="quantile of $N(0, 1)$", ylabel="(Monte Carlo $-$ predicted) / s.e
 ax.legend()
 figures.save(fig, "fig_gap_calibration", scores, out_dir)
 plt.show()
+
+# %% [markdown] tags=["caption"]
+# **Figure 4.1.** Differences between Monte Carlo and prediction, in standard errors and sorted, against the quantiles of $N(0, 1)$: 72 gap means (circles) and 72 gap variances (triangles) of the 5x5 grid. Grey: where each point
+# lies with probability 0.95 if the prediction is right.
+#
+# <!-- alt: A normal quantile plot. Circles for gap means and triangles for gap variances follow the diagonal from about minus 2.5 to 2.5 and stay within or close to the grey band around it. -->
 
 # %% [markdown]
 # ## 4.3 The bound, with two denominators
@@ -202,6 +213,12 @@ axes["ratio"].legend(title="moments from", loc="upper left")
 figures.save(fig, "fig6_gap_validation", table, out_dir)
 plt.show()
 
+# %% [markdown] tags=["caption"]
+# **Figure 4.2.** The paper's Figure 6. Left and middle: predicted gap means and variances against Monte Carlo, one mark for each gap, shaped by the alternative action; below, the errors in units of their standard errors. Right: the share of gaps whose
+# ratio of $\hat P(G \le 0)$ to the bound is at most $x$, with moments from JIPE-2 (blue) and from the sample itself (orange, dashed).
+#
+# <!-- alt: Three panels. In the first two, marks lie on the diagonal and their errors below scatter within three standard errors. In the third, two nearly identical distribution functions of the ratio rise from about 0.2 to 1 and stay left of the line at one. -->
+
 # %% [markdown]
 # All ratios are below one. But the orange curve *could not* be elsewhere. A sample is a law too, with
 # its own mean, variance and share of $G \le 0$, and Cantelli's inequality holds for every law. So
@@ -229,7 +246,8 @@ claims.check(f"gaps with mean <= 0, of {len(gaps)}", no_better.sum(), no_better.
 formula = variance / (variance + mean**2)
 violated = played.above + played.zero > formula
 text = f"{violated.sum()} of {(~no_better).sum()}"
-claims.check("gaps turned round, mean < 0: formula violated", text, np.all(violated[~no_better]))
+wrong, verdict = np.all(violated[~no_better]), "differs from the paper"
+claims.check("gaps turned round, mean < 0: formula violated", text, wrong, verdict)
 
 # %% [markdown]
 # ## 4.4 Wins, ties, losses
@@ -266,8 +284,8 @@ claims.check(f"{never.sum()} gaps are never negative; largest bound, its ties", 
 #
 # $$(\mathbb E G)^2 \le \big(\mathbb E[G; G > 0]\big)^2 \le P(G > 0)\;\mathbb E[G^2] \quad\Longrightarrow\quad P(G > 0) \ge \frac{\mu_G^2}{\mu_G^2 + \sigma_G^2},$$
 #
-# and what is left over for ties and losses together it cannot divide. Who knows how often branches
-# tie may subtract: $P(G < 0) \le \text{bound} - P(G = 0)$.
+# and it cannot say how the remainder is divided between ties and losses. If you know how often branches
+# tie, you may subtract: $P(G < 0) \le \text{bound} - P(G = 0)$.
 
 # %%
 strict = exact_bound - ties
@@ -277,17 +295,18 @@ claims.check("average bound on losses, before and after subtracting ties", befor
 
 # %% [markdown]
 # Ties also decide what the right panel of Figure 6 looks like. Over the gaps that have a bound below one, the ratio
-# $P(G \le 0)$ / bound is nearly a function of $P(G = 0)$: large where branches tie often, and small where they seldom do. The
-# *slack*, bound $- P(G \le 0)$, is not. It stays within a narrow range and hardly depends on ties. A small ratio says that the
+# $P(G \le 0)$ / bound is nearly a function of $P(G = 0)$ (by which we mean a rank correlation above 0.9): large where branches tie often, and small where they seldom do. The
+# *slack*, bound $- P(G \le 0)$, is not. It stays within a narrow range and hardly depends on ties (a rank correlation below 0.5). A small ratio says that the
 # action nearly always wins, not that the bound is poor.
 
 # %%
 tight = (losses + ties) / exact_bound
 slack, helps = exact_bound - losses - ties, ~no_better
 text = f"{tight[helps].min():.2f} to {tight[helps].max():.2f}"
-claims.check("ratio, gaps with mean > 0", text, np.ptp(tight[helps]) > 0.5)
+narrow = np.ptp(slack[helps]) < np.ptp(tight[helps]) / 2
+claims.check("ratio, gaps with mean > 0", text, tight[helps].max() <= 1)
 text = f"{slack[helps].min():.2f} to {slack[helps].max():.2f}"
-claims.check("slack, gaps with mean > 0", text, np.ptp(slack[helps]) < 0.2)
+claims.check("slack, gaps with mean > 0: half the range of the ratio", text, narrow)
 rank = pd.DataFrame({"ties": ties, "ratio": tight, "slack": slack})[helps].corr("spearman")["ties"]
 text = f"{rank['ratio']:.2f}, {rank['slack']:.2f}"
 told = rank["ratio"] > 0.9 and abs(rank["slack"]) < 0.5
@@ -317,6 +336,12 @@ right.legend()
 figures.save(fig, "fig_gap_signs", data, out_dir)
 plt.show()
 
+# %% [markdown] tags=["caption"]
+# **Figure 4.3.** Left: losses, ties and wins of every gap, exactly, ordered by the bound on $P(G \le 0)$ (black line). The bound lies above losses and ties together. Right: the distribution over all gaps of
+# $P(G \le 0)$ and of $P(G < 0)$, each divided by the bound.
+#
+# <!-- alt: Left, 72 stacked bars of losses in orange, ties in yellow and wins in pale blue, with a rising black line of the bound that stays above the orange and yellow part; for the last gaps it is one. Right, two distribution functions; the one for losses alone lies far to the left of the one that includes ties. -->
+
 # %% [markdown]
 # ## 4.5 What independent sampling would say
 #
@@ -336,10 +361,10 @@ factors = {
 for name, exact in {"independent tables": independent, "independent returns": apart}.items():
     factor = exact / variance
     text = f"{np.mean(factor):.2f}, {factor.max():.2f}"
-    claims.check(f"{name}: gap variance too large by, average and most", text, factor.max() > 1.5)
-assert np.mean(independent / variance) > 1.2
-assert np.mean(apart / variance) > 1.4
+    claims.check(f"{name}: gap variance too large by, average and most", text, np.mean(factor) > 1)
 assert np.all(apart > variance)
+near = abs(np.mean(independent / variance) - 1.25) < 0.05 and np.mean(apart / variance) > 1.4
+claims.check("about a quarter, more than two fifths too large on average", near, near)
 
 # %%
 fig, ax = plt.subplots(figsize=(3.25, 2.5))
@@ -353,9 +378,14 @@ ax.legend(loc="upper left", handletextpad=0.1)
 figures.save(fig, "fig_gap_independent", pd.DataFrame(factors), out_dir)
 plt.show()
 
+# %% [markdown] tags=["caption"]
+# **Figure 4.4.** Gap variances over Monte Carlo, for JIPE-2 and for the two ways to do without the coupling, one mark for each gap, ordered by the last. Grey: two standard errors of the simulation.
+#
+# <!-- alt: Three rows of marks over 72 gaps. JIPE-2 stays at one within the grey band; independent tables lie between one and 2.25; independent returns rise from one to 2.45 and lie above all others. -->
+
 # %% [markdown]
 # One gust in common at the start, and paths that merge, are all the coupling there is here. Without the first,
-# variances come out a quarter too large on average; without both, more than two fifths. The same factors are
+# variances come out about a quarter too large on average (within 5 percentage points); without both, more than two fifths. The same factors are
 # what common random numbers save: to see a gap with a given error, independent runs need that many times
 # as many pairs. In the paper's Atari table the factors are 83 to 135.
 #
@@ -366,10 +396,46 @@ plt.show()
 # - "The ratio never exceeds one" is evidence only if the denominator does not come from the sample.
 # - The bound is about *not winning*. Gaps have atoms at zero, which fill half of it on average, so keep $P(G < 0)$, $P(G = 0)$ and $P(G > 0)$ apart.
 #
-# **Exercises.** (1) Evaluate the grid without wind, `jl.windy_gridworld(5, gust_prob=0.0)`. What are the gap variances, and
+# ## Exercises
+#
+# **Exercise 1.** Evaluate the grid without wind, `jl.windy_gridworld(5, gust_prob=0.0)`. What are the gap variances, and
 # what does `inferiority_bound` say where up and right are equally good?
-# (2) Use the third moment (`jipe(order=3)`) to tell gaps with rare large losses from gaps with rare large wins. Does
+#
+# <details><summary>Solution</summary>
+#
+# Nothing is random, so all gap variances are zero. Where the mean is positive the bound is $0/(0 + \mu_G^2) = 0$: certainly better. Where up and right are equally good the gap is
+# exactly zero, $P(G \le 0) = 1$, and the bound says 1, as it should.
+#
+# </details>
+
+# %% tags=["hide-cell"]
+calm = jl.jipe2(jl.windy_gridworld(5, gust_prob=0.0), jl.goal_policy(5)).moments
+up, right, left = 0, 1, 3
+assert calm.gap_variance.max() < 1e-9
+bounds_seen = calm.inferiority_bound[12, [up, right], [right, left]].tolist()
+claims.check("exercise 1: bounds, up-right and right-left", bounds_seen, bounds_seen == [1.0, 0.0])
+
+# %% [markdown]
+# **Exercise 2.** Use the third moment (`jipe(order=3)`) to tell gaps with rare large losses from gaps with rare large wins. Does
 # it explain which of the bounds are loose?
+#
+# <details><summary>Solution</summary>
+#
+# The sign of the third central moment tells: negative for rare large losses, positive for rare large wins. On this grid nearly all gaps are skewed towards wins. It does explain the looseness, in part: the slack falls as
+# skewness grows (a rank correlation of about -0.65). The law that attains Cantelli's bound has all its
+# mass at 0 and at one larger value: it ties or wins, and never loses. A gap with little below zero and a long tail of wins comes closest to it.
+#
+# </details>
+
+# %% tags=["hide-cell"]
+thirds = jl.jipe(grid, policy, order=3, tol=1e-10).moments
+skewness = [thirds.gap_central_moment(gap, 3) for gap in gaps] / variance**1.5
+shape = pd.DataFrame({"skewness": skewness, "slack": slack})[helps].corr("spearman")
+text = f"{(skewness < 0).sum()} of {len(gaps)}, {shape.iloc[0, 1]:.2f}"
+claims.check("exercise 2: skewed to losses, rank correlation", text, shape.iloc[0, 1] < 0)
+
+# %% [markdown]
+# **What to read next.** Chapter 9 computes the whole law of a gap, so that no bound is needed. Chapters 5 and 6 do for Atari games what this chapter did for a grid.
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT

@@ -277,3 +277,15 @@ def test_a_text_table_shows_every_cell(ax: Axes) -> None:
     figures.text_table(ax, [["name", "value"], ["x", "1"], ["y", "2"]], rules=(2,))
     assert texts(ax) == ["name", "value", "x", "1", "y", "2"]
     assert len(ax.lines) == 4
+
+
+def test_claims_keep_what_was_found_apart_from_what_holds(capsys: pytest.CaptureFixture) -> None:
+    claims = figures.Claims()
+    claims.check("a", 1, True)
+    claims.check("b", 2, True, "not reproduced")
+    claims.print()
+    assert capsys.readouterr().out == "a | 1 | holds\nb | 2 | not reproduced\n"
+    with pytest.raises(AssertionError, match=r"c \| 3 \| FAILS"):
+        claims.check("c", 3, False, "differs from the paper")
+    with pytest.raises(ValueError, match="verdict must be one of"):
+        claims.check("d", 4, True, "nearly")

@@ -29,6 +29,7 @@ from job import end_with_parent, git_state, hardware, versions, write_atomically
 from nbformat import NotebookNode
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+VERDICTS = ("holds", "not reproduced", "differs from the paper", "FAILS")
 OUT_DIR = "out_dir"  # the parameter that the batch sets in every notebook
 HEARTBEAT_SECONDS = 30.0
 
@@ -73,7 +74,7 @@ def claims_of(nb: NotebookNode) -> list[list[str]]:
     outputs = [output for cell in tagged(nb, "summary") for output in cell.outputs]
     text = "".join(output.text for output in outputs if output.get("name") == "stdout")
     lines = [[part.strip() for part in line.rsplit("|", 2)] for line in text.splitlines()]
-    return [line for line in lines if line[-1] in ("holds", "FAILS")]
+    return [line for line in lines if line[-1] in VERDICTS]
 
 
 def clock(seconds: float) -> str:

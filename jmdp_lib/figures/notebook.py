@@ -73,15 +73,22 @@ def explore(
 
 
 class Claims:
-    """`check` asserts a claim and remembers it; `print` lists `claim | value | verdict`."""
+    """`check` asserts a claim and remembers it; `print` lists `claim | value | verdict`.
+
+    The verdict "holds" is for what was claimed and found. What was found instead of something that
+    the paper prints "differs from the paper"; a goal that was missed was "not reproduced".
+    """
+
+    VERDICTS = ("holds", "not reproduced", "differs from the paper")
 
     def __init__(self) -> None:
         self._lines: list[str] = []
 
-    def check(self, claim: str, value: object, holds: object) -> None:
-        """Record the claim with its value, and fail if it does not hold."""
-        verdict = "holds" if bool(holds) else "FAILS"
-        self._lines.append(f"{claim} | {value} | {verdict}")
+    def check(self, claim: str, value: object, holds: object, verdict: str = "holds") -> None:
+        """Record what was found with its value and verdict, and fail if it was not found."""
+        if verdict not in self.VERDICTS:
+            raise ValueError(f"the verdict must be one of {self.VERDICTS}, got {verdict!r}")
+        self._lines.append(f"{claim} | {value} | {verdict if bool(holds) else 'FAILS'}")
         assert bool(holds), self._lines[-1]
 
     def print(self) -> None:

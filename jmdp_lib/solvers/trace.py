@@ -58,12 +58,12 @@ def trace_jipe2(jm: JMDP, policy: ArrayLike, sweeps: int, coupling: str = "joint
 
 
 def covariance_rates(jm: JMDP, policy: ArrayLike) -> tuple[float, float]:
-    """The two factors per sweep that covariances settle by: gamma sigma and gamma^2 tau.
+    """The two factors per sweep that covariances settle by: gamma zeta_mu and gamma^2 zeta_C.
 
     C_{k+1} = c_0(mu_k) + gamma^2 P_2 C_k. The source c_0 sees *differences* of the means, which
-    settle by gamma sigma: sigma is the second largest eigenvalue of the policy's chain P, in
-    modulus (the largest belongs to constants). What is in C already fades by gamma^2 tau: tau is
-    the spectral radius of P among the states whose return varies. The larger one bounds the rate
+    settle by gamma zeta_mu: zeta_mu is the second largest eigenvalue of the policy's chain P, in
+    modulus (the largest belongs to constants). What is in C already fades by gamma^2 zeta_C: zeta_C
+    is the spectral radius of P among the states whose return varies. The larger one bounds the rate
     in the end; where both are zero, covariances are exact after finitely many sweeps.
     """
     matrix = checks.policy_matrix(jm, policy)
@@ -73,8 +73,8 @@ def covariance_rates(jm: JMDP, policy: ArrayLike) -> tuple[float, float]:
     value = (matrix * moments.mean).sum(1, keepdims=True)
     varies = (matrix * (moments.variance + (moments.mean - value) ** 2)).sum(1) > 1e-9
     among = np.abs(np.linalg.eigvals(chain[np.ix_(varies, varies)]))
-    sigma = sizes[-2] if sizes.size > 1 else 0.0
-    return jm.gamma * float(sigma), jm.gamma**2 * float(among.max(initial=0.0))
+    second = sizes[-2] if sizes.size > 1 else 0.0
+    return jm.gamma * float(second), jm.gamma**2 * float(among.max(initial=0.0))
 
 
 def decay_rate(values: ArrayLike, first: int = 0, floor: float = 1e-10) -> float:
