@@ -121,6 +121,7 @@ def test_the_protocol_gives_every_network_the_same_search_and_keeps_games_and_se
     assert atari_protocol.experiment_of("sticky", "Pong").noise == "sticky"
 
 
+@pytest.mark.slow
 def test_the_protocol_from_states_to_a_kept_network(tmp_path, monkeypatch, capsys):
     short = {"tuning_games": ["Pong"], "new_games": [], "trials": {"base": {}}, "depths": [2]}
     monkeypatch.setattr(atari_protocol, "PROTOCOL", atari_protocol.PROTOCOL | short)

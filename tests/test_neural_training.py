@@ -286,3 +286,18 @@ def test_a_windy_gridworld_is_learned_as_jipe2_solves_it_from_single_draws(tmp_p
     np.testing.assert_allclose(gaps.mean[0], exact.mean, atol=0.5)
     assert learned.sum() / truth.sum() == pytest.approx(1.0, abs=0.05)
     assert spearmanr(learned.ravel(), truth.ravel()).statistic > 0.9
+
+
+@pytest.mark.parametrize(("copy_every", "copied"), [(12, True), (5, False)])
+def test_sampled_errors_are_descended_towards_a_copied_target(tmp_path, copy_every, copied):
+    paper = replace(
+        SMALL, kinds=("gram",), descend="sampled", scale="divided", polyak=1.0, steps=12,
+        copy_every=copy_every,
+    )  # fmt: skip
+    run = fit(tmp_path, paper)
+    state = load_checkpoint(tmp_path / "checkpoint.pt")
+    same = [torch.equal(state["params"][name], state["target"][name]) for name in state["params"]]
+    assert all(same) if copied else not any(same[:2])
+    with run.metrics.open() as file:
+        curves = {row["curve"] for row in csv.DictReader(file)}
+    assert curves == {"td", "sampled", "floor", "expected", "expected_raw"}

@@ -1,7 +1,7 @@
 """Networks compared with equal effort, and the paper's own training, as atari_protocol.toml says.
 
-    python workflow/atari_protocol.py play PART GAME [SEED]       pairs, or a seed's states
-    python workflow/atari_protocol.py train PART GAME SEED [TRIAL]
+    python workflow/atari_protocol.py play PART GAME [SEED ...]   pairs, or the states of seeds
+    python workflow/atari_protocol.py train PART GAME SEED [TRIAL ...]
     python workflow/atari_protocol.py compare PART GAME           what is trained, with the pairs
     python workflow/atari_protocol.py choose                      each kind's trial
     python workflow/atari_protocol.py results                     tables, curves, kept networks
@@ -59,12 +59,10 @@ def experiment_of(part: str, game: str, trial: str = "base", scale: float = 1.0)
     return scaled(replace(full, config=config), scale)
 
 
-def home_of(part: str, game: str, work: Path) -> Path:
-    return work / ("final" if part == "paper" else part) / game
-
-
-def fresh_of(part: str) -> int:
-    return int(PROTOCOL["tuning_fresh" if part == "tune" else "fresh"])
+def place_of(part: str, game: str, work: Path) -> tuple[Path, int]:
+    """The folder of a part, and the number of its evaluation states."""
+    number = PROTOCOL["tuning_fresh" if part == "tune" else "fresh"]
+    return work / ("final" if part == "paper" else part) / game, number
 
 
 def train(part: str, game: str, seed: int, trial: str, options: argparse.Namespace) -> None:
@@ -76,13 +74,13 @@ def train(part: str, game: str, seed: int, trial: str, options: argparse.Namespa
     for name, kinds in jobs.items():
         made = experiment_of(part, game, name, options.scale)
         made = replace(made, config=replace(made.config, kinds=kinds or made.config.kinds))
-        home = home_of(part, game, options.work)
+        home, _ = place_of(part, game, options.work)
         experiments.learn(made, seed, home, options.device, options.processes, name)
 
 
 def compare(part: str, game: str, options: argparse.Namespace) -> None:
     """gaps-SEED-TRIAL.csv, by state, of every training of a game that is finished."""
-    home, fresh = home_of(part, game, options.work), fresh_of(part)
+    home, fresh = place_of(part, game, options.work)
     for path in sorted(home.glob("run-*/checkpoint.pt")):
         _, seed, trial = path.parent.name.split("-")
         out = home / f"gaps-{seed}-{trial}.csv"
@@ -174,9 +172,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    verbs = ("play", "train", "compare", "choose", "results", "evaluate")
-    parser.add_argument("verb", choices=verbs)
-    parser.add_argument("what", nargs="*", metavar="PART GAME SEED TRIAL")
+    parser.add_argument("what", nargs="+", metavar="VERB PART GAME SEED TRIAL")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--scale", type=float, default=1.0, help="of all sizes, at most 1")
     parser.add_argument("--processes", type=int, help="that play")
@@ -187,29 +183,27 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=PROJECT / "figures")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    match options.verb, *options.what:
-        case "play", part, game:
+    match options.what:
+        case "play", part, game, *seeds:
             made = experiment_of(part, game, scale=options.scale)
-            home = home_of(part, game, options.work)
-            monte_carlo(made, home, options.processes, fresh_of(part))
-        case "play", part, game, seed:
-            made = experiment_of(part, game, scale=options.scale)
-            home = home_of(part, game, options.work)
-            experiments.queried(made, int(seed), home, options.processes)
-        case "train", part, game, seed:
-            train(part, game, int(seed), "base", options)
-        case "train", part, game, seed, trial:
-            train(part, game, int(seed), trial, options)
+            home, fresh = place_of(part, game, options.work)
+            for seed in seeds:
+                experiments.queried(made, int(seed), home, options.processes)
+            if not seeds:
+                monte_carlo(made, home, options.processes, fresh)
+        case "train", part, game, seed, *trials:
+            for trial in trials or ["base"]:
+                train(part, game, int(seed), trial, options)
         case "compare", part, game:
             compare(part, game, options)
-        case ("choose",):
+        case ["choose"]:
             choose(options.work)
-        case ("results",):
+        case ["results"]:
             results(options)
         case "evaluate", game:
             evaluate(game, options)
         case _:
-            parser.error(f"{options.verb} does not take {options.what}")
+            parser.error(f"unknown: {' '.join(options.what)}")
 
 
 if __name__ == "__main__":
