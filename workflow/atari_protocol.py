@@ -103,11 +103,12 @@ def read(work: Path, part: str) -> pd.DataFrame:
 
 
 def choose(work: Path) -> pd.DataFrame:
-    """Each kind's trial of least error on tuning states; chosen.json."""
+    """Each kind's trial of least error on tuning states, of those that finished in every game."""
     parts = [gap_table(gaps).assign(trial=t) for t, gaps in read(work, "tune").groupby("trial")]
     table = pd.concat(parts)[["kind", "trial", "game", "gamma", "coupled", "error", "skill"]]
     table = table[~table.kind.str.contains("+", regex=False)]
-    errors = table.groupby(["kind", "trial"]).error.mean().unstack("trial")
+    each = table.groupby(["kind", "trial"]).error
+    errors = each.mean().where(each.size() == each.size().max()).unstack("trial")
     print(errors.round(4).to_string())
     write_atomically(work / "chosen.json", json.dumps(errors.idxmin(axis=1).to_dict()) + "\n")
     return table
