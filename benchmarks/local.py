@@ -107,7 +107,7 @@ def problem(name, size, gamma):
     if name == "grid":
         return grid(size, gamma), lambda cell: [0.25] * 4, [(2, size - 3)], (0, 1), "joint"
     if name in ("goal", "whole"):
-        states = [(r, c) for r in (1, 3, 6, 10) for c in (86, 89, 92, 95, 98)]
+        states = [(r, c) for r in (5, 30, 55, 80) for c in (10, 30, 50, 70, 90)]
         goal = jl.epsilon_mixture(jl.goal_policy(size), 0.1)
         return grid(size, gamma), goal.reshape(size, size, 4), states, (0, 1), "joint"
     if name == "inventory":

@@ -1,18 +1,32 @@
 """Gaps at a few states of a model that nobody enumerates, with a certificate.
 
-States are explored from the queries outwards. Whatever leaves the n explored states goes to one
-absorbing "outside", whose return is the middle of all possible returns, and `jipe2` solves this
-small model. Let tau be the time at which a branch leaves, and h half the width of the range of
-returns: then |Z - Z~| <= gamma^tau h for the return Z~ of the small model, on every path. Two
-branches that have merged before they leave are one, and their errors cancel in a gap. Hence
+Two nested sets of states grow from the queries outwards. In the *explored* ones single branches are
+followed, by sparse systems of that size. What leaves them, at time tau, earns the middle of all
+possible returns from there on. With h half the width of the range of returns, for every state
 
-    |E G - E G~| and |sd G - sd G~|  <=  ||G - G~||_2  <=  h sqrt(u),
+    |m - m~| <= h f,    sd Z <= d := sd Z~ + h u^(1/2),    f = E gamma^tau,  u = E gamma^(2 tau),
 
-    u = E[(gamma^tau_a + gamma^tau_b)^2; not merged] <= 2 E[gamma^(2 tau_a) + gamma^(2 tau_b); ...].
+where m and Z are the true value and return, m~ and Z~ those of the explored model. In a *core* of
+these states `jipe2` solves for pairs: there a branch that leaves, at time sigma, gets m~ at once.
+If delta are the temporal-difference errors of a branch, then until the branches merge
+
+    Var G = E sum_t gamma^(2t) (delta_a - delta_b)^2.
+
+The core's answer G~ has its own errors delta~ in place of delta, and none after a branch has left.
+By Minkowski's inequality the former costs E_1 = h (2 E[gamma^(2 sigma) f^2])^(1/2). The latter
+costs D = 3 E[gamma^(2 sigma) d^2]: once for the squares, and twice for the products, since states
+that draw independently are correlated only by meeting later, so that their covariance is at most
+the variance of any of the two. (With common noise it is at most d(x) d(y).) All of these sum over
+both branches, which leave to states with these f and d, and have not merged before. So
+
+    |E G - E G~| <= E_1,    |sd G - sd G~| <= E_1 + D / (sd G~ - E_1).
+
+Both are also at most (2 E[gamma^(2 sigma) (h^2 f^2 + d^2)])^(1/2), the L_2 distance of G and G~; at
+a state that was not explored, (m - m~)^2 and the variance add up to h^2 at most.
 
 Pairs of branches are followed step by step, with those that merge dropped, as long as they are few;
 after that each branch is followed on its own, as if it never merged. The same numbers say which
-unexplored state contributes how much to u: the largest are explored next.
+state contributes how much: the largest are explored next, and the least are left out of the core.
 """
 
 from __future__ import annotations
@@ -20,6 +34,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -32,11 +47,12 @@ from jmdp_lib.moments import Held, Moments, ReadOnly, norm_weight
 from jmdp_lib.operators.collapsed import CollapsedT2, Queries, ragged
 from jmdp_lib.operators.literal import COUPLINGS
 from jmdp_lib.solvers.affine import Chain
-from jmdp_lib.solvers.fixed_point import ConvergenceWarning
-from jmdp_lib.solvers.order2 import jipe2
+from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution
+from jmdp_lib.solvers.order2 import jipe2, solve_chains
 
 _PAIRS = 30  # pairs of branches, for each explored state, that are followed for one step
-_BYTES = 2000  # of free memory that must be left for each next state of a batch
+_TRIALS = 10  # cores and explored sets that are solved, at most
+_BYTES = 2000  # of free memory for each next state of an explored one
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -121,36 +137,60 @@ def local_jipe2(
         checks.pure(f"tables of state {state!r}", model.at, state)
     region = _Region(model, policy, checks.one_of("coupling", coupling, COUPLINGS), numbers)
     region.explore(range(len(numbers)))
-    goal = (0.9 * checks.positive("tol", tol) / region.half_width) ** 2  # the solver has the rest
+    goal = (0.5 * checks.positive("tol", tol) / region.half_width) ** 2  # of (E_1 / h)^2
+    best, tried, theta = None, 0, 0.3 * tol / region.unit
+    view = _look(region, limit, asked, goal)
     with machine.progress(None, "local_jipe2, exploring", "state") as bar:
-        while True:
-            view = _look(region, limit, asked, goal)
-            bar.update(len(region.explored) - bar.n)
-            if view.bounds.max(initial=0.0) <= goal or not region.grow(view, goal, limit):
-                break
-    while True:
-        try:
-            return _solved(region, view, asked, tol)
-        except MemoryError:
-            limit = len(view.visits) // 2
-            if limit <= asked.max():
-                raise
-            view = _look(region, limit, asked, goal)
+        for _ in range(_TRIALS):
+            grown = True
+            while grown and view.bounds[0].max(initial=0.0) > goal:
+                if grown := region.grow(view, goal, limit):
+                    bar.update(len(region.explored) - bar.n)
+                    view = _look(region, limit, asked, goal, view, theta)
+            try:
+                found, rest = _solved(region, view, asked, tol)
+            except MemoryError:
+                if best is not None or view.core.sum() == len(numbers):
+                    break
+                theta *= 1e3
+            else:
+                best = found if best is None or found.error_bound < best.error_bound else best
+                enough = view.core.sum() == tried or rest < 0.3 * found.error_bound
+                tried = view.core.sum()
+                if best.converged or (enough and not grown):
+                    break
+                closer = min(0.1, max(1e-4, (0.5 * tol / found.error_bound) ** 2))
+                goal, theta = (0.1 * goal, theta) if enough else (goal, closer * theta)
+            view = _look(region, limit, asked, goal, view, theta)
+    if best is None:
+        raise MemoryError(f"local_jipe2 cannot solve for the pairs of {len(numbers)} states")
+    if not best.converged:
+        warnings.warn(
+            f"local_jipe2 stopped after {best.num_explored:,} states with error bound "
+            f"{best.error_bound:.3g} > tol = {tol:.3g}: out of states or memory",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
+    return best
 
 
 @dataclass(frozen=True)
 class _View:
     """A model of n explored states and of the outside, state n, and what could change its answer.
 
-    system: rewards are in [-1, 1]. queries: Q pairs of actions. bounds: (Q,) of u. alone: (n + 1,)
-    E gamma^(2 tau) of one branch. visits: (n, A) discounted visits of branches that have not
-    merged, all queries together. scores: what each state outside adds to the sum of all bounds.
+    system: rewards are in [-1, 1]. queries: Q pairs of actions. value: (n + 1,) m~. core: (n + 1,)
+    whether a state is in the core. alone: (3, n + 1) of one branch, the expectations in E_1^2, in
+    the L_2 distance, and D. bounds: (3, Q) the same of both branches. visits: (n,) discounted
+    visits of branches that have not merged, all queries together. scores: what each state outside
+    adds to bounds[0].sum().
     """
 
     system: CollapsedT2
     queries: Queries
-    bounds: Floats
+    value: Floats
+    core: Any
     alone: Floats
+    bounds: Floats
     visits: Floats
     scores: Floats
 
@@ -196,14 +236,14 @@ class _Region:
         """
         before, scores = len(self.explored), view.scores
         ranked = np.sort(scores)
-        allowed = 0.5 * goal * view.bounds.sum() / view.bounds.max()
+        allowed = 0.5 * goal * view.bounds[0].sum() / view.bounds[0].max()
         least = ranked[min(np.searchsorted(np.cumsum(ranked), allowed), ranked.size - 1)]
         widest = max(targets.size for _, _, targets, _ in self.tables)
-        limit = min(limit, 2 * before + 16)
+        limit = min(limit, 2 * before + 16, machine.available_bytes() // (_BYTES * widest))
         while True:
-            new, room = len(self.explored) - before, machine.available_bytes() / _BYTES / widest
+            new = len(self.explored) - before
             wanted = max(int(np.sum(scores >= least)), before // 32 - new)
-            wanted = max(min(wanted, limit - new - before, int(room)), 0)
+            wanted = max(min(wanted, limit - new - before), 0)
             batch = np.argsort(-scores)[:wanted]
             batch = batch[scores[batch] > 0.0]
             if not batch.size:
@@ -214,57 +254,118 @@ class _Region:
             targets = np.concatenate([to.ravel() for _, _, to, _ in self.tables[-batch.size :]])
             scores = np.append(scores, np.zeros(len(self.numbers) - scores.size))
             pushed = np.bincount(targets, np.concatenate(flows), scores.size)
-            scores += self.model.gamma**2 * pushed
+            scores += 2.0 * pushed  # a half steps back inside, and comes out again
             scores[self.explored] = 0.0
 
 
-def _look(region: _Region, limit: int, asked: Ints, goal: float) -> _View:
+def _look(
+    region: _Region, limit: int, asked: Ints, goal: float, before: _View | None = None,
+    theta: float = 0.0,
+) -> _View:  # fmt: skip
     """Follow the pairs of branches that start at the queried states until they leave or merge.
 
-    `limit` of the explored states are inside, at most.
+    `limit` of the explored states are inside, at most. States stay out of the core as long as what
+    they add to D, by the visits seen `before`, sums up to `theta` standard deviations.
     """
     probs, rewards, targets, rows = zip(*region.tables[:limit], strict=True)
     n, gamma, actions = len(rows), region.model.gamma, region.model.num_actions
-    place, to = np.full(len(region.numbers), n), np.concatenate(targets)
+    place, to, rate = np.full(len(region.numbers), n), np.concatenate(targets), gamma**2
     place[region.explored[:n]] = np.arange(n)
-    owners = np.repeat(np.arange(n), [p.size for p in probs])
-    stay = np.full((probs[0].size, actions), n)  # the outside has tables like other states
-    jm = JMDP.from_tables(
-        np.append(owners, stay[:, 0]), np.concatenate([*probs, probs[0]]),
-        np.concatenate([*rewards, 0.0 * stay]), np.append(place[to], stay, 0), n + 1, gamma,
-    )  # fmt: skip
-    policy, rate = np.array([*rows, np.eye(actions)[0]]), gamma**2
+    owners, prob = np.repeat(np.arange(n), [p.size for p in probs]), np.concatenate(probs)
+    jm = _with_outside(owners, prob, np.concatenate(rewards), place[to], n, gamma)
+    policy = np.array([*rows, np.eye(actions)[0]])
     system, queries = CollapsedT2(jm, policy, region.coupling), Queries.of(jm, asked)
 
-    inside, leaves = system.kernel[:n, :n], system.kernel[:n, [n]].toarray().ravel()
-    alone = Chain(inside, rate, rate * leaves).solution(1e-3 * goal * (1.0 - rate))
-    off = np.abs(rate * (inside @ alone + leaves) - alone).max() / (1.0 - rate)
-    alone = np.append(np.minimum(alone + off, 1.0), 1.0)
+    accuracy, kernel = 0.01 * goal, system.kernel
+    backup, moved, off, _ = solve_chains(system, 1e-3 * np.sqrt(goal))
+    explored, one = np.arange(n + 1) < n, np.ones(n + 1)
+    f = _leaving(kernel, explored, gamma, one, 0.01 * np.sqrt(goal) * (1.0 - gamma)) + moved
+    deviation = np.sqrt(backup.single + (off + 4.0 * moved) / (1.0 - rate))
+    deviation += np.sqrt(_leaving(kernel, explored, rate, one, accuracy)) / (1.0 - gamma)
+    start, inside = 2.0 * np.bincount(queries.states, minlength=n), kernel[:n, :n].T.tocsr()
+    visited = Chain(inside, rate, start).solution(accuracy)
+    if before is not None:
+        visited[: before.visits.size] = before.visits[:n]
+    square = deviation**2
+
+    def later(top: float) -> Floats:
+        """In D; top: the largest d of the core."""
+        return 2.0 * (square + deviation * top) if region.coupling == "common" else 3.0 * square
+
+    weights = visited * later(deviation[asked].max())[:n]
+    weights[asked] = np.inf
+    least, core = np.argsort(weights), explored.copy()
+    shares = queries.states.size or 1
+    allowed = theta * shares * np.sqrt(backup.single[asked].max())
+    core[least[np.cumsum(weights[least]) <= allowed]] = False
+    both = np.append((f[:n] / (1.0 - gamma)) ** 2 + square[:n], square[n])
+    phis = f**2, both, later(deviation[core].max())
+    alone = np.array([_leaving(kernel, core, rate, phi, accuracy) for phi in phis])
 
     law = system.law(queries.states, queries.first, queries.second)
-    bounds, pending, visits = np.zeros(queries.states.size), np.zeros(n + 1), np.zeros(policy.shape)
+    pending, visits = np.zeros(n + 1), np.zeros(policy.shape)
     for first in (queries.first, queries.second):
         np.add.at(visits, (queries.states, first), 1.0)
-    query = np.repeat(np.arange(bounds.size), np.diff(law.starts))
+    query = np.repeat(np.arange(queries.states.size), np.diff(law.starts))
     pairs, room = np.array([query, law.first, law.second]), _PAIRS * (n + 100)
-    mass = rate * law.weights
+    bounds, mass = np.zeros((3, queries.states.size)), rate * law.weights
+    unlike = np.append(1.0 - (policy[:n] ** 2).sum(1), 1.0)  # two branches at a state do not merge
     while mass.size:
         room -= mass.size
-        ended = (pairs[1:] == n).any(0) | (room < 0) | (4.0 * mass.sum() <= 0.01 * goal)
-        for branch in pairs[1:, ended]:
-            bounds += 2.0 * np.bincount(pairs[0, ended], mass[ended] * alone[branch], bounds.size)
-            pending += np.bincount(branch, mass[ended], n + 1)
+        ended = ~core[pairs[1:]].all(0) | (room < 0) | (4.0 * mass.sum() <= 0.01 * goal)
+        query, *branches = pairs[:, ended]
+        left = mass[ended] * np.where(branches[0] == branches[1], unlike[branches[0]], 1.0)
+        for branch in branches:
+            for bound, phi in zip(bounds, alone, strict=True):
+                bound += np.bincount(query, left * phi[branch], bound.size)
+            pending += np.bincount(branch, left, n + 1)
         pairs, mass = pairs[:, ~ended], mass[~ended]
         for branch in pairs[1:]:  # at one state, branches that draw the same action merge
             together = np.bincount(branch, mass * (pairs[1] == pairs[2]), n + 1)
             visits += np.bincount(branch, mass, n + 1)[:, None] * policy
             visits -= together[:, None] * policy**2
         pairs, mass = _step(system, pairs, mass)
-    onwards = Chain(inside.T.tocsr(), rate, pending[:n]).solution(1e-6 * goal)
-    visits = visits[:n] + onwards[:, None] * policy[:n]
-    flows = 2.0 * rate * np.concatenate(probs)[:, None] * visits[owners] * (place[to] == n)
-    scores = np.bincount(to.ravel(), flows.ravel(), place.size).astype(float)
-    return _View(system, queries, bounds, alone, visits, scores)
+    bounds[:2] *= 2.0
+
+    onwards = Chain(inside, rate, pending[:n]).solution(accuracy)
+    within = _restricted(kernel, core).T.tocsr()
+    visits += Chain(within, rate, pending * core).solution(accuracy)[:, None] * policy
+    flows = rate * prob[:, None] * visits[owners]  # of branches in the core
+    exits = np.bincount(place[to].ravel(), flows.ravel(), n + 1)[:n] * ~core[:n]
+    further = Chain(inside, gamma, exits * f[:n]).solution(accuracy)
+    flows += gamma * prob[:, None] * (further[:, None] * policy[:n])[owners]
+    scores = np.bincount(to.ravel(), (flows * (place[to] == n)).ravel(), place.size).astype(float)
+    visited = np.where(core[:n], visits[:n].sum(1), onwards)
+    return _View(system, queries, backup.value, core, alone, bounds, visited, scores)
+
+
+def _with_outside(
+    owners: Ints, probs: Floats, rewards: Floats, next_states: Ints, size: int, gamma: float
+) -> JMDP:
+    """Stacked tables of states 0 to size - 1, and an outside, state `size`, that pays nothing."""
+    first = probs[owners == 0]  # with common noise, all states have one law of tables
+    stay = np.full((first.size, rewards.shape[1]), size)
+    return JMDP.from_tables(
+        np.append(owners, stay[:, 0]), np.append(probs, first), np.append(rewards, 0.0 * stay, 0),
+        np.append(next_states, stay, 0), size + 1, gamma,
+    )  # fmt: skip
+
+
+def _restricted(kernel: sparse.csr_array, core: Any) -> sparse.csr_array:
+    """(S, S) the moves from a state of the core to another."""
+    keep = sparse.diags_array(core.astype(float))
+    return (keep @ kernel @ keep).tocsr()
+
+
+def _leaving(
+    kernel: sparse.csr_array, core: Any, rate: float, phi: Floats, accuracy: float
+) -> Floats:
+    """(S,) no less than E[rate^sigma phi(x)], x the state to which a branch leaves the core."""
+    within = _restricted(kernel, core)
+    source = np.where(core, rate * (kernel @ (phi * ~core)), phi)
+    found = Chain(within, rate, source).solution(accuracy)
+    off = np.abs(source + rate * (within @ found) - found).max() / (1.0 - rate)
+    return np.asarray(np.minimum(found + off, phi.max()))
 
 
 def _step(system: CollapsedT2, pairs: Ints, mass: Floats) -> tuple[Ints, Floats]:
@@ -289,42 +390,53 @@ def _step(system: CollapsedT2, pairs: Ints, mass: Floats) -> tuple[Ints, Floats]
     return np.array([found.row // size, *both], np.int64), system.jm.gamma**2 * found.data
 
 
-def _solved(region: _Region, view: _View, asked: Ints, tol: float) -> LocalSolution:
-    """The small model's answer and how far it may be off."""
-    jm, unit, half = view.system.jm, region.unit, region.half_width
-    n, actions, weight = jm.num_states - 1, range(jm.num_actions), norm_weight(2, jm.gamma)
-    leaving = np.zeros((n, len(actions), len(actions)))  # u
+def _solved(region: _Region, view: _View, asked: Ints, tol: float) -> tuple[LocalSolution, float]:
+    """The core's answer with its error, and how much of that a larger core could mend.
+
+    The rewards of the core's model are temporal-difference errors of m~: its returns are smaller by
+    m~(s), and its gaps are the same.
+    """
+    whole, core, unit = view.system.jm, view.core, region.unit
+    size, gamma, actions = int(core.sum()), whole.gamma, range(whole.num_actions)
+    number, rows = np.where(core, np.cumsum(core) - 1, size), core[whole.table_states]
+    owners, to = whole.table_states[rows], whole.next_states[rows]
+    errors = whole.rewards[rows] + gamma * view.value[to] - view.value[owners, None]
+    jm = _with_outside(number[owners], whole.probs[rows], errors, number[to], size, gamma)
+    policy = np.append(view.system.policy[core], view.system.policy[-1:], 0)
+
+    both = np.zeros((3, len(core), len(actions), len(actions)))
     s, a, b = view.queries.states, view.queries.first, view.queries.second
-    leaving[s, a, b] = leaving[s, b, a] = view.bounds
-    cut = half * float(np.sqrt(leaving.max()))
+    both[:, s, a, b] = both[:, s, b, a] = view.bounds
+    values, total, after = both[:, asked]
+    values, total = np.sqrt(values) / (1.0 - gamma), np.sqrt(total)
+    alone = np.sqrt(gamma**2 * (whole.averaging @ view.alone[1][whole.next_states])[asked])
 
-    def error(u: Floats, variance: Floats) -> Floats:
-        """Of the cut, and of the solver: its second moments are within weight * error_bound."""
-        off = 8.0 * weight * sol.error_bound + 4.0 * sol.error_bound**2  # of a variance
-        deviation = off / np.sqrt(np.maximum(variance, off) + 1e-300)
-        return half * np.sqrt(u) + unit * np.maximum(deviation, 2.0 * sol.error_bound)
-
-    rough = 0.03 * tol / (unit * weight)
+    weight, found = norm_weight(2, gamma, jm.reward_bound), number[asked]
+    rough = 0.005 * tol / (unit * weight * jm.reward_bound)
     for accuracy in (rough, 0.03 * rough, 1e-11):  # the last for very small variances
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # what was reached is counted
-            sol = jipe2(jm, view.system.policy, accuracy, region.coupling, queries=asked)
-        gap_error = error(leaving[asked], sol.moments.gap_variance[asked])
+            sol = jipe2(jm, policy, accuracy, region.coupling, queries=found)
+        off = 8.0 * weight * sol.error_bound + 4.0 * sol.error_bound**2  # of a variance
+
+        def solver(variance: Floats, off: float = off, sol: Solution = sol) -> Floats:
+            deviation = off / np.sqrt(np.maximum(variance, off) + 1e-300)
+            return np.maximum(deviation, 2.0 * sol.error_bound)
+
+        variance = sol.moments.gap_variance[found]
+        apart = np.maximum(np.sqrt(variance) - values, 1e-300)
+        cut = np.minimum(total, values + after / apart)
+        gap_error = unit * (cut + solver(variance))
         gap_error[:, actions, actions] = 0.0
-        bound, found = float(gap_error.max()), sol.moments
-        if bound <= tol or cut > 0.95 * tol:
+        bound = float(gap_error.max())
+        if bound <= tol or unit * float(cut.max()) > 0.95 * tol:
             break
-    alone = jm.gamma**2 * (jm.averaging @ view.alone[jm.next_states])
-    return_error = error(alone[asked], found.variance[asked])
-    mean = unit * found.mean[asked] + 0.5 * sum(region.model.reward_range) / (1.0 - jm.gamma)
-    worst = float(return_error.max())
-    moments = Moments(2, mean, unit**2 * found.covariance[asked], Held(None), worst, worst)
-    if bound > tol:
-        reason = "out of states or memory" if cut > 0.95 * tol else "tol is too fine for jipe2"
-        said = (
-            f"stopped after {n:,} states with error bound {bound:.3g} > tol = {tol:.3g}: {reason}"
-        )
-        warnings.warn(f"local_jipe2 {said}", ConvergenceWarning, stacklevel=3)
-    explored = tuple(np.fromiter(region.numbers, object)[region.explored[:n]])
-    visits = view.visits.sum(1)
-    return LocalSolution(moments, gap_error, return_error, bound, bound <= tol, explored, visits)
+    covariance = sol.moments.covariance[found]
+    alone += solver(sol.moments.variance[found])
+    middle = 0.5 * sum(region.model.reward_range) / (1.0 - gamma)
+    mean = unit * (sol.moments.mean[found] + view.value[asked, None]) + middle
+    worst = unit * float(alone.max())
+    moments = Moments(2, mean, unit**2 * covariance, Held(None), worst, worst)
+    names = tuple(np.fromiter(region.numbers, object)[region.explored[: len(core) - 1]])
+    done = LocalSolution(moments, gap_error, unit * alone, bound, bound <= tol, names, view.visits)
+    return done, unit * float((cut - values).max())

@@ -109,7 +109,7 @@ def jipe2(
     asked = Queries.of(jm, queries)
     plan, reached = _choose(system, asked, route, device)
     _LOG.info("JIPE-2, %s", plan)
-    backup, moved, alone, products = _solve_chains(system, allowed)
+    backup, moved, alone, products = solve_chains(system, allowed)
     pairs: Any
     if reached is not None:
         pairs = ReachablePairs(reached, backup)
@@ -261,7 +261,7 @@ def _as_many(system: CollapsedT2, numbering: Numbering) -> float:
     return 2.0 * successors * states**2 * _DENSE / (successors**2 * sweeps * _FIND)
 
 
-def _solve_chains(system: CollapsedT2, allowed: float) -> tuple[Backup, float, float, float]:
+def solve_chains(system: CollapsedT2, allowed: float) -> tuple[Backup, float, float, float]:
     """m and v, far more accurate than the certificate needs, since their errors enter c.
 
     Returns T_2's backup of them; max |T m - m|; max |T v - v|; and what an error of m makes of a
