@@ -138,7 +138,7 @@ def local_jipe2(
     region = _Region(model, policy, checks.one_of("coupling", coupling, COUPLINGS), numbers)
     region.explore(range(len(numbers)))
     goal = (0.5 * checks.positive("tol", tol) / region.half_width) ** 2  # of (E_1 / h)^2
-    best, tried, theta = None, 0, 0.3 * tol / region.unit
+    best, tried, theta = None, 0, tol / region.unit
     view = _look(region, limit, asked, goal)
     with machine.progress(None, "local_jipe2, exploring", "state") as bar:
         for _ in range(_TRIALS):
@@ -282,7 +282,8 @@ def _look(
     f = _leaving(kernel, explored, gamma, one, 0.01 * np.sqrt(goal) * (1.0 - gamma)) + moved
     deviation = np.sqrt(backup.single + (off + 4.0 * moved) / (1.0 - rate))
     deviation += np.sqrt(_leaving(kernel, explored, rate, one, accuracy)) / (1.0 - gamma)
-    start, inside = 2.0 * np.bincount(queries.states, minlength=n), kernel[:n, :n].T.tocsr()
+    start = 2.0 * np.bincount(queries.states, minlength=n).astype(float)
+    inside = kernel[:n, :n].T.tocsr()
     visited = Chain(inside, rate, start).solution(accuracy)
     if before is not None:
         visited[: before.visits.size] = before.visits[:n]
