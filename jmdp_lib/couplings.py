@@ -14,12 +14,12 @@ outcome each action gets in each table. Write your own in the same form and hand
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
@@ -83,6 +83,76 @@ def couple(coupling: str | Coupling, state: int, laws: Sequence[Floats]) -> tupl
             f"coupling, state {state}: must return (probabilities (K,), outcomes (K, A)): {error!r}"
         ) from error
     return probs, picks
+
+
+Outcomes = Sequence[Sequence[Sequence[tuple[float, float, int]]]]
+Tables = tuple[Ints, Floats, Floats, Ints, int]
+"""States (T,), probabilities (T,), rewards and next states (T, A) of stacked tables, and |S|."""
+
+
+def coupled_tables(laws: Iterable[list[Floats]], coupling: str | Coupling) -> Tables:
+    """From the laws of every state's actions, each with rows (probability, reward, next state)."""
+    parts = []
+    for s, actions in enumerate(laws):
+        probs, picks = couple(coupling, s, [law[:, 0] for law in actions])
+        chosen = [law[pick, 1:] for law, pick in zip(actions, picks.T, strict=True)]
+        parts.append((probs, np.stack(chosen, axis=1)))
+    return stacked(parts)
+
+
+def stacked(parts: Sequence[tuple[Floats, Floats]]) -> Tables:
+    """From the probabilities (K,) and tables (K, A, 2), (reward, next state), of every state."""
+    probs, tables = map(np.concatenate, zip(*parts, strict=True))
+    states = np.repeat(np.arange(len(parts)), [own.size for own, _ in parts])
+    return states, probs, tables[..., 0], tables[..., 1].astype(np.int64), len(parts)
+
+
+def laws_of_mdp(
+    transition_probs: ArrayLike, rewards: ArrayLike, gamma: float, values: ArrayLike | None
+) -> Iterator[list[Floats]]:
+    """The laws of a state's actions, outcomes from worst to best; arguments of `JMDP.from_mdp`."""
+    axes = ("state", "action", "next state")
+    probs = checks.distributions("transition_probs", transition_probs, *axes)
+    num_states, num_actions = probs.shape[:2]
+    shape = (num_states, num_actions, num_states)
+    checks.same_shape("transition_probs", probs.shape, shape, f"({', '.join(axes)})")
+    given = axes if checks.as_array("rewards", rewards).ndim == 3 else axes[:2]
+    reward = checks.floats("rewards", rewards, **dict(zip(given, shape, strict=False)))
+    reward = np.broadcast_to(reward.reshape(num_states, num_actions, -1), shape)
+    if values is None:
+        mean = (probs * reward).sum((1, 2)) / num_actions
+        value = np.linalg.solve(np.eye(num_states) - gamma * probs.mean(1), mean)
+    else:
+        value = checks.floats("values", values, state=num_states)
+    worth = reward + gamma * value
+    # Rounded, so that outcomes of equal worth are not ordered by rounding errors.
+    worth = np.round(worth / max(np.abs(worth).max(), np.finfo(float).tiny), 12)
+    for prob, paid, order in zip(probs, reward, np.argsort(worth, kind="stable"), strict=True):
+        found = [best[prob[a, best] > 0] for a, best in enumerate(order)]
+        yield [np.stack([prob[a, x], paid[a, x], x], axis=1) for a, x in enumerate(found)]
+
+
+def laws_of_lists(outcomes: Outcomes) -> Iterator[list[Floats]]:
+    """The laws of a state's actions, outcomes as they are listed; see `JMDP.from_outcomes`."""
+    if not (outcomes and all(isinstance(x, list | tuple) for x in (outcomes, *outcomes))):
+        raise ValueError(
+            "outcomes must be a list of states, each a list of actions, each a list of triples "
+            f"(probability, reward, next_state), got {outcomes!r}"
+        )
+    counts = np.array([len(actions) for actions in outcomes])
+    wrong = (counts == 0) | (counts != counts[0])
+    checks.refuse("number of actions", counts, wrong, "is 0, or not that of state 0", ["state"])
+    columns = {"(probability, reward, next_state)": 3}
+    for s, actions in enumerate(outcomes):
+        laws = []
+        for a, listed in enumerate(actions):
+            where = f"outcomes[{s}][{a}] (state {s}, action {a})"
+            triples = checks.floats(where, listed, "outcome", **columns)
+            successors = [successor for _, _, successor in listed]
+            checks.integers(f"{where}: next state", successors, "outcome", below=counts.size)
+            probs = checks.distributions(f"{where}: probability", triples[:, 0], "outcome")
+            laws.append(np.column_stack([probs, triples[:, 1:]]))
+        yield laws
 
 
 def dependent_actions(probs: Floats, outcomes: Floats) -> tuple[int, ...] | None:

@@ -15,7 +15,7 @@ states have one law of tables, `coupling="common"` lets them share the draw of a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from jmdp_lib import checks
+from jmdp_lib import checks, couplings
 from jmdp_lib.checks import Floats, Ints, Sized
-from jmdp_lib.couplings import Coupling, couple, dependent_actions
+from jmdp_lib.couplings import Coupling, Outcomes
 from jmdp_lib.machine import progress, require
 from jmdp_lib.simulators import Simulator, check_simulator, checked_query
 
@@ -155,15 +155,15 @@ class JMDP:
         check_simulator(simulator)
         count = checks.at_least("queries_per_state", queries_per_state, 2)
         num_states, actions = simulator.num_states, list(range(simulator.num_actions))
-        parts: list[tuple[ArrayLike, ...]] = []
+        parts = []
         with progress(num_states * count, "from_simulator", unit="query") as bar:
             for s in range(num_states):
                 rng = checks.generator(seed, s)
                 drawn = [checked_query(simulator, s, actions, rng) for _ in range(count)]
                 tables, times = np.unique(drawn, axis=0, return_counts=True)  # (K, A, 2), (K,)
-                parts.append((np.full(times.size, s), times / count, tables))
+                parts.append((times / count, tables))
                 bar.update(count)
-        jm = cls._stacked(parts, num_states, simulator.gamma)
+        jm = cls.from_tables(*couplings.stacked(parts), simulator.gamma)
         vars(jm)["queries_per_state"] = count
         return jm
 
@@ -187,35 +187,13 @@ class JMDP:
         JMDP as if its actions were.
         """
         gamma = checks.discount(gamma)
-        axes = ("state", "action", "next state")
-        probs = checks.distributions("transition_probs", transition_probs, *axes)
-        num_states, num_actions = probs.shape[:2]
-        shape = (num_states, num_actions, num_states)
-        checks.same_shape("transition_probs", probs.shape, shape, f"({', '.join(axes)})")
-        given = axes if checks.as_array("rewards", rewards).ndim == 3 else axes[:2]
-        reward = checks.floats("rewards", rewards, **dict(zip(given, shape, strict=False)))
-        reward = np.broadcast_to(reward.reshape(num_states, num_actions, -1), shape)
-        if values is None:
-            mean = (probs * reward).sum((1, 2)) / num_actions
-            value = np.linalg.solve(np.eye(num_states) - gamma * probs.mean(1), mean)
-        else:
-            value = checks.floats("values", values, state=num_states)
-        worth = reward + gamma * value
-        # Rounded, so that outcomes of equal worth are not ordered by rounding errors.
-        worth = np.round(worth / max(np.abs(worth).max(), np.finfo(float).tiny), 12)
-
-        def law(s: int, a: int) -> Floats:
-            order = np.argsort(worth[s, a], kind="stable")
-            found = order[probs[s, a, order] > 0]
-            return np.stack([probs[s, a, found], reward[s, a, found], found], axis=1)
-
-        laws = ([law(s, a) for a in range(num_actions)] for s in range(num_states))
-        return cls._coupled(laws, num_states, gamma, coupling)
+        laws = couplings.laws_of_mdp(transition_probs, rewards, gamma, values)
+        return cls.from_tables(*couplings.coupled_tables(laws, coupling), gamma)
 
     @classmethod
     def from_outcomes(
         cls,
-        outcomes: Sequence[Sequence[Sequence[tuple[float, float, int]]]],
+        outcomes: Outcomes,
         gamma: float,
         coupling: str | Coupling = "quantile",
     ) -> JMDP:
@@ -224,46 +202,8 @@ class JMDP:
         The coupling sees each action's outcomes in the order in which they are listed.
         """
         gamma = checks.discount(gamma)
-        if not (outcomes and all(isinstance(x, list | tuple) for x in (outcomes, *outcomes))):
-            raise ValueError(
-                "outcomes must be a list of states, each a list of actions, each a list of triples "
-                f"(probability, reward, next_state), got {outcomes!r}"
-            )
-        counts = np.array([len(actions) for actions in outcomes])
-        num_states, wrong = counts.size, (counts == 0) | (counts != counts[0])
-        checks.refuse("number of actions", counts, wrong, "is 0, or not that of state 0", ["state"])
-
-        columns = {"(probability, reward, next_state)": 3}
-
-        def law(s: int, a: int) -> Floats:
-            where = f"outcomes[{s}][{a}] (state {s}, action {a})"
-            triples = checks.floats(where, outcomes[s][a], "outcome", **columns)
-            successors = [successor for _, _, successor in outcomes[s][a]]
-            checks.integers(f"{where}: next state", successors, "outcome", below=num_states)
-            probs = checks.distributions(f"{where}: probability", triples[:, 0], "outcome")
-            return np.column_stack([probs, triples[:, 1:]])
-
-        laws = ([law(s, a) for a in range(counts[0])] for s in range(num_states))
-        return cls._coupled(laws, num_states, gamma, coupling)
-
-    @classmethod
-    def _coupled(
-        cls, laws: Iterable[list[Floats]], num_states: int, gamma: float, coupling: str | Coupling
-    ) -> JMDP:
-        """Tables from the laws of every state's actions, rows (probability, reward, next state)."""
-        parts: list[tuple[ArrayLike, ...]] = []
-        for s, actions in enumerate(laws):
-            probs, picks = couple(coupling, s, [law[:, 0] for law in actions])
-            chosen = [law[pick, 1:] for law, pick in zip(actions, picks.T, strict=True)]
-            parts.append((np.full(probs.size, s), probs, np.stack(chosen, axis=1)))  # (K, A, 2)
-        return cls._stacked(parts, num_states, gamma)
-
-    @classmethod
-    def _stacked(cls, parts: list[tuple[ArrayLike, ...]], num_states: int, gamma: float) -> JMDP:
-        """From the states (K,), probabilities (K,) and tables (K, A, 2) of every state."""
-        states, table_probs, tables = map(np.concatenate, zip(*parts, strict=True))
-        rewards, successors = tables[..., 0], tables[..., 1].astype(np.int64)
-        return cls.from_tables(states, table_probs, rewards, successors, num_states, gamma)
+        laws = couplings.laws_of_lists(outcomes)
+        return cls.from_tables(*couplings.coupled_tables(laws, coupling), gamma)
 
     def _store(
         self, gamma: float, num_states: int, states: Ints, probs: Floats, rewards: Floats,
@@ -380,7 +320,7 @@ class JMDP:
         for s in range(self.num_states):
             rows = slice(self.starts[s], self.starts[s + 1])
             outcomes = np.stack([self.rewards[rows], self.next_states[rows]], axis=-1)
-            actions = dependent_actions(self.probs[rows], outcomes)
+            actions = couplings.dependent_actions(self.probs[rows], outcomes)
             if actions:
                 return s, actions
         return None

@@ -252,7 +252,7 @@ def test_order_n(order):
     jm, policy = small_problem(6)
     exact = jl.jipe(jm, policy, order=order, tol=1e-10).moments
     run = jl.incremental_jipe(
-        jm, policy, order, 40_000, (1.0, 0.75), reference=exact, checkpoints=5
+        jm, policy, order, 20_000, (1.0, 0.75), reference=exact, checkpoints=5
     )
     assert run.errors[-1] < 0.2 * run.errors[0]
     assert np.all(run.errors <= run.residuals / (1 - jm.gamma) + 1e-9)

@@ -186,7 +186,7 @@ def test_not_converging_is_never_silent():
 @pytest.mark.parametrize("tables", [2, 400, 5000])
 def test_bounds_count_rounding(tables):
     """Long sums round more. Every return here is exactly 1 / (1 - gamma)."""
-    for seed in range(5):
+    for seed in range(2):
         probs = np.random.default_rng(seed).dirichlet(np.ones(tables))
         jm = jl.JMDP([probs], np.ones((1, tables, 1)), np.zeros((1, tables, 1), dtype=int), 0.99)
         with warnings.catch_warnings():
