@@ -4,8 +4,8 @@ Model: `JMDP`, the environments, the policies. Operators: `apply_t2`, `sample_t2
 `jipe2`, `jipe`, `incremental_jipe2`, `projected_jipe2`. Results: `Solution` and its `Moments`.
 The whole law of a gap: `gap_law`. One state of a model too large to enumerate: `ImplicitJMDP` and
 `local_jipe2`. To check any of them: `simulate_pairs`, `sample_gaps`,
-`simulate_gap_law`. Simulators: your own `Simulator`, `CoupledEnv`, and `jmdp_lib.atari`, which,
-like `jmdp_lib.figures`, is imported on its own.
+`simulate_gap_law`. Simulators: your own `Simulator`, a `StepSimulator`, `CoupledEnv`, and
+`jmdp_lib.atari`, which, like `jmdp_lib.figures`, is imported on its own.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,8 @@ from jmdp_lib.bounds import (
 from jmdp_lib.decisions import Decision, compare_actions
 from jmdp_lib.environments.chain import coupled_reward_chain, example_1, example_2_1, example_2_2
 from jmdp_lib.environments.gridworld import goal_policy, windy_gridworld
-from jmdp_lib.environments.inventory import inventory
-from jmdp_lib.environments.queues import two_queues
+from jmdp_lib.environments.inventory import inventory, inventory_simulator
+from jmdp_lib.environments.queues import queue_simulator, two_queues
 from jmdp_lib.environments.toy_text import from_gymnasium
 from jmdp_lib.estimates import GapEstimate, estimate_gaps
 from jmdp_lib.implicit import ImplicitJMDP
@@ -32,7 +32,7 @@ from jmdp_lib.moments import Moments, contraction_modulus, norm_weight
 from jmdp_lib.montecarlo import GapSample, sample_gaps, simulate_gap_law, simulate_pairs
 from jmdp_lib.operators.backups import sample_t2
 from jmdp_lib.operators.literal import apply_t2
-from jmdp_lib.simulators import Outcome, Simulator, SimulatorError
+from jmdp_lib.simulators import Outcome, Simulator, SimulatorError, StepSimulator
 from jmdp_lib.solvers.coupling_range import CouplingRange, coupling_range
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution
 from jmdp_lib.solvers.gap_law import gap_law
@@ -59,7 +59,8 @@ __version__ = "0.1.0"
 
 __all__ = ["JMDP", "ImplicitJMDP", "epsilon_mixture", "uniform_policy"]
 __all__ += ["coupled_reward_chain", "example_1", "example_2_1", "example_2_2", "from_gymnasium"]
-__all__ += ["goal_policy", "inventory", "two_queues", "windy_gridworld"]
+__all__ += ["goal_policy", "inventory", "inventory_simulator", "queue_simulator", "two_queues"]
+__all__ += ["windy_gridworld"]
 __all__ += ["apply_t2", "contraction_modulus", "norm_weight", "sample_t2"]
 __all__ += ["coupling_range", "gap_law", "jipe", "jipe2", "local_jipe2", "plan_jipe2"]
 __all__ += ["incremental_jipe", "incremental_jipe2", "projected_jipe2", "resample_gaps"]
@@ -68,7 +69,7 @@ __all__ += ["rbf_features", "tabular_features"]
 __all__ += ["cvar_bounds", "one_sided_bound", "quantile_bounds", "tail_bounds"]
 __all__ += ["compare_actions", "estimate_gaps"]
 __all__ += ["sample_gaps", "simulate_gap_law", "simulate_pairs"]
-__all__ += ["CoupledEnv", "Outcome", "Simulator", "SimulatorError"]
+__all__ += ["CoupledEnv", "Outcome", "Simulator", "SimulatorError", "StepSimulator"]
 __all__ += ["ConvergenceWarning", "IncrementalSolution", "LocalSolution", "ProjectedSolution"]
 __all__ += ["CouplingRange", "MomentBounds", "Moments", "Plan", "Solution", "StepSize"]
 __all__ += ["Decision", "GapErrors", "GapEstimate", "GapLaw", "GapSample"]

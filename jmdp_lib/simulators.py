@@ -1,13 +1,15 @@
 """Simulators: what can be asked for the outcomes of several actions under one shared draw.
 
-`Simulator` is what the learning solvers ask for, a JMDP without its tables. `Outcome` is what an
-environment with its own state, `CoupledEnv` or `jmdp_lib.atari.CoupledAtari`, returns instead.
+`Simulator` is what the learning solvers ask for, a JMDP without its tables; a step function makes
+one, a `StepSimulator`. `Outcome` is what an environment with its own state, `CoupledEnv` or
+`jmdp_lib.atari.CoupledAtari`, returns instead.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -45,6 +47,32 @@ class Simulator(Sized, Protocol):
 
         Lists and arrays are both welcome; all randomness comes from `rng`.
         """
+
+
+@dataclass(frozen=True, eq=False)
+class StepSimulator:
+    """A world as it is played, without tables: a query draws one noise, and every action meets it.
+
+    Its attributes are the arguments of `JMDP.from_step`, which makes the outcome tables of the same
+    world: `JMDP.from_step(*vars(simulator).values())`. From one generator, both draw the same.
+    """
+
+    num_states: int
+    num_actions: int
+    gamma: float
+    noise_probs: ArrayLike
+    step: Callable[[int, int, int], tuple[float, int]]
+
+    def __post_init__(self) -> None:
+        checks.distributions("noise_probs", self.noise_probs, "noise")
+
+    def query(
+        self, state: int, actions: Sequence[int], rng: np.random.Generator
+    ) -> tuple[list[float], list[int]]:
+        """Rewards (m,) and next states (m,) of the actions under one draw of the noise."""
+        noise = int(np.searchsorted(np.cumsum(self.noise_probs)[:-1], rng.random(), "right"))
+        rewards, states = zip(*(self.step(state, a, noise) for a in actions), strict=True)
+        return list(rewards), list(states)
 
 
 def check_simulator(simulator: object) -> Simulator:

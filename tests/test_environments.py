@@ -105,6 +105,61 @@ def test_inventory_shares_demand():
     np.testing.assert_allclose(rewards, expected)
 
 
+def test_inventory_with_a_lead_time():
+    """Against a depot that is written down anew: yesterday's order arrives, then customers come."""
+    jm = jl.inventory(capacity=4, max_order=2, demand_probs=[0.2, 0.3, 0.5], lead_time=1)
+    assert (jm.num_states, jm.num_actions) == (15, 3)
+    for stock, on_order, order in product(range(5), range(3), range(3)):
+        arrived = min(on_order, 4 - stock)
+        for demand in range(3):
+            sold = min(stock + arrived, demand)
+            left = stock + arrived - sold
+            pay = 3.0 * sold - 1.5 * arrived - 0.2 * left - 0.5 * (demand - sold)
+            table = 3 * (3 * stock + on_order) + demand
+            assert jm.rewards[table, order] == pytest.approx(pay)
+            assert jm.next_states[table, order] == 3 * left + order
+    long = jl.inventory(capacity=2, max_order=1, demand_probs=[1.0], lead_time=2)  # no demand
+    assert long.next_states[:, 1].tolist() == [2, 6, 3, 7, 6, 10, 7, 11, 10, 10, 11, 11]
+
+
+@pytest.mark.parametrize(
+    ("simulator", "jm", "policy"),
+    [
+        (jl.queue_simulator(2), jl.two_queues(2), [0, 1, 1, 0, 1, 1, 0, 0, 1]),
+        (jl.inventory_simulator(5, 2, lead_time=1), jl.inventory(5, 2, lead_time=1), [1] * 18),
+    ],
+    ids=["queues", "inventory"],
+)
+def test_the_simulator_and_the_tables_agree(simulator, jm, policy):
+    """One step of every state and all actions: means and covariances; then a gap; then draws."""
+    plays, actions = 2000, range(jm.num_actions)
+    for s in range(0, jm.num_states, 4):
+        rng = np.random.default_rng(s)
+        found = np.array([simulator.query(s, actions, rng) for _ in range(plays)])  # (N, 2, A)
+        rows = slice(jm.starts[s], jm.starts[s + 1])
+        tables = np.stack([jm.rewards[rows], jm.next_states[rows]], axis=1)
+        for power in (lambda x: x, lambda x: np.einsum("kia,kjb->kijab", x, x)):
+            exact = np.tensordot(jm.probs[rows], power(tables), 1)
+            spread = np.tensordot(jm.probs[rows], power(tables) ** 2, 1) - exact**2
+            assert np.all(
+                np.abs(power(found).mean(0) - exact) <= 5.0 * np.sqrt(spread / plays) + 1e-9
+            )
+    g = jl.estimate_gaps(simulator, policy, [0, 1], state=4, num_pairs=300, horizon=60)
+    exact = jl.jipe2(jm, policy).moments
+    assert abs(g.mean[0, 1] - exact.gap_mean[4, 0, 1]) < 5.0 * g.mean_error[0, 1] + 1e-9
+    assert abs(g.variance[0, 1] - exact.gap_variance[4, 0, 1]) < 5.0 * g.variance_error[0, 1] + 1e-9
+    counted = [jl.JMDP.from_simulator(world, 30, seed=1) for world in (simulator, jm)]
+    np.testing.assert_array_equal(counted[0].probs, counted[1].probs)
+    np.testing.assert_array_equal(counted[0].rewards, counted[1].rewards)
+
+
+def test_a_step_simulator_refuses_bad_noise():
+    with pytest.raises(ValueError, match="sum of noise_probs"):
+        jl.StepSimulator(1, 2, 0.9, [0.5, 0.6], lambda s, a, u: (0.0, 0))
+    with pytest.raises(ValueError, match="lead_time must be at least 0"):
+        jl.inventory(lead_time=-1)
+
+
 def test_two_queues_share_arrivals_and_services():
     """Against the same world as a plain simulator that flips three coins."""
     jm, rng, coins = jl.two_queues(capacity=2), np.random.default_rng(0), np.random.default_rng(0)
