@@ -7,7 +7,7 @@ import itertools
 import brute
 import numpy as np
 import pytest
-from strategies import random_policy
+from strategies import random_jmdp, random_policy
 
 import jmdp_lib as jl
 
@@ -116,6 +116,20 @@ def test_more_rewards_than_are_told_apart() -> None:
     assert (law.low <= exact + 1e-12).all()
     assert (law.high >= exact - 1e-12).all()
     assert np.abs(law.high - law.low).max() < 0.02
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_zero_stays_a_point_where_rounding_errors_grow(seed) -> None:
+    """With gamma = 0.5 each step doubles a rounding error, and 50 steps make it large."""
+    rng = np.random.default_rng(seed)
+    jm = random_jmdp(rng, 3, 3, 2, gamma=0.5)
+    policy = random_policy(rng, jm, deterministic=True).argmax(1)
+    for s in range(3):
+        query = (s, int(policy[s] + 1) % 3, int(policy[s]))
+        (law,) = jl.gap_law(jm, policy, [query], width=0.1, points=1)
+        assert 0.0 in law.points[:, 0]
+        gap = np.subtract(*jl.simulate_pairs(jm, policy, s, query[1:], 4000, seed=1).T)
+        assert law.prob_better[0] - 0.04 <= np.mean(gap > 0.0) <= law.prob_better[1] + 0.04
 
 
 def test_rewards_that_differ_by_rounding_tie() -> None:

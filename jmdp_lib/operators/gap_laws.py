@@ -108,7 +108,9 @@ class Steps:
         """(n, 2) zero, and the points that are read, step by step, to know the queries at zero.
 
         There are few of them where few rewards differ, as in a world whose only reward is its goal.
-        Where there are more than `limit`, those of the first steps.
+        Where there are more than `limit`, those of the first steps. A step widens an interval by
+        1 / gamma; one that is no longer much narrower than points that are taken for one is left
+        out, so that none reaches zero.
         """
         starts, gaps, ends, after, _ = self.outcomes
         shape, lasting = (self.largest.size, self.differences.size), self.largest[after] > 0.0
@@ -119,14 +121,16 @@ class Steps:
             sparse.csr_array((np.ones(gaps.size), (after[lasting], gaps)), shape).T.tocsr() @ has
         )
         found: dict[Any, Any] = {None: (0.0, 0.0)}
+        top, alike = self.largest.max(), _ALIKE * self.largest.max()
         todo = [(0.0, 0.0, gap) for gap in np.unique(has[self.asked.ravel()].indices)]
         for low, high, gap in todo:
             if len(found) >= limit:
                 break
             (low, high), off = _shifted(np.array([low, high]), self.differences[gap], self.gamma)
-            node = round(low / (_ALIKE * self.largest.max())), gap
-            if node not in found and max(-low, high) < self.largest.max():
-                found[node] = (low - off[0], high + off[1]) if node[0] else (0.0, 0.0)
+            low, high = low - off[0], high + off[1]
+            node = round(low / alike), gap
+            if node not in found and max(-low, high) < top and high - low < alike / 4.0:
+                found[node] = (low, high) if node[0] else (0.0, 0.0)
                 then = follow.indices[follow.indptr[gap] : follow.indptr[gap + 1]]
                 todo += [(*found[node], other) for other in then]
         points = np.array(list(found.values()))
