@@ -36,6 +36,7 @@ from jmdp_lib.simulators import Outcome, Simulator, SimulatorError, StepSimulato
 from jmdp_lib.solvers.coupling_range import CouplingRange, coupling_range
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution
 from jmdp_lib.solvers.gap_law import gap_law
+from jmdp_lib.solvers.improvement import Improvement, cautious_improvement
 from jmdp_lib.solvers.incremental import IncrementalSolution, StepSize, incremental_jipe2
 from jmdp_lib.solvers.incremental_n import incremental_jipe
 from jmdp_lib.solvers.jipe_n import jipe
@@ -67,12 +68,12 @@ __all__ += ["incremental_jipe", "incremental_jipe2", "projected_jipe2", "resampl
 __all__ += ["aggregation_features", "per_action", "random_features"]
 __all__ += ["rbf_features", "tabular_features"]
 __all__ += ["cvar_bounds", "one_sided_bound", "quantile_bounds", "tail_bounds"]
-__all__ += ["compare_actions", "estimate_gaps"]
+__all__ += ["cautious_improvement", "compare_actions", "estimate_gaps"]
 __all__ += ["sample_gaps", "simulate_gap_law", "simulate_pairs"]
 __all__ += ["CoupledEnv", "Outcome", "Simulator", "SimulatorError", "StepSimulator"]
 __all__ += ["ConvergenceWarning", "IncrementalSolution", "LocalSolution", "ProjectedSolution"]
 __all__ += ["CouplingRange", "MomentBounds", "Moments", "Plan", "Solution", "StepSize"]
-__all__ += ["Decision", "GapErrors", "GapEstimate", "GapLaw", "GapSample"]
+__all__ += ["Decision", "GapErrors", "GapEstimate", "GapLaw", "GapSample", "Improvement"]
 
 
 def __getattr__(name: str) -> Any:
