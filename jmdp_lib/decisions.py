@@ -114,7 +114,10 @@ def compare_actions(
     budget: queries that may be made.
     reward_range: (lo, hi) that holds all rewards. The intervals then hold at every sample size
         (Waudby-Smith and Ramdas 2024, empirical Bernstein). Without it, they hold for large samples
-        only (Waudby-Smith et al. 2024, asymptotic), and nothing is decided before 128 runs.
+        only (Waudby-Smith et al. 2024, asymptotic), and nothing is decided before 128 runs. They
+        then suppose that no event that the runs did not show would change the mean. An event of
+        probability p stays unseen in n runs with probability (1 - p)^n: `method` says how rare it
+        has to be. Give the range if such events can matter.
     gamma: for an environment; a simulator has its own.
     horizon: steps of a run; unless given, so many that a thousandth of a return can be missing.
 
@@ -181,8 +184,7 @@ class _Runs:
         """One run of all active actions."""
         limits = self.reward_range or (-math.inf, math.inf)
         chosen = [self.actions[i] for i in self.active]
-        played = replace(self.branches, actions=chosen)
-        run = played.play(self.world, self.rng, not play_on, limits)
+        run = replace(self.branches, actions=chosen).play(self.world, self.rng, not play_on, limits)
         self.queries += run.queries
         self.returns.append(run.returns)
         self.labels.append(run.labels)
@@ -226,7 +228,9 @@ class _Runs:
         with np.errstate(divide="ignore", invalid="ignore"):
             saving = float(np.divide((size - 1) * alone, gaps))
         bounded = "empirical Bernstein confidence sequence, valid at every sample size"
-        method = bounded if self.reward_range else "asymptotic confidence sequence"
+        unseen = -math.expm1(math.log(self.alpha) / max(len(self.returns), 1))
+        large = "asymptotic confidence sequence, blind to events rarer than"
+        method = bounded if self.reward_range else f"{large} {unseen:.2g} per run"
         looks = np.array(self.history).reshape(-1, 1 + 2 * size**2)
         return Decision(
             self.actions, self.verdict, best, remaining, self.intervals, self.margin, self.queries,

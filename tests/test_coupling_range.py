@@ -77,14 +77,15 @@ def extreme_by_program(jm, policy, state, sign):
     return sign * found.fun
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_two_actions_equal_linear_programs_over_whole_tables(seed):
-    rng = np.random.default_rng(seed)
-    jm = random_jmdp(rng, 3, 2, 3, gamma=0.8)
-    policy = random_policy(rng, jm, deterministic=seed == 0)
-    found = jl.coupling_range(jm, policy, tol=1e-11)
-    variance = sobel_variance(jm, policy)
-    for s in range(jm.num_states):
+@pytest.mark.parametrize(("num_states", "num_tables"), [(1, 3), (2, 2), (2, 4), (3, 3)])
+def test_two_actions_equal_linear_programs_over_whole_tables(num_states, num_tables):
+    """Fifteen models of each size: discounts from 0.1 to 0.9, some policies deterministic."""
+    rng = np.random.default_rng([num_states, num_tables])
+    for gamma in np.linspace(0.1, 0.9, 15):
+        jm = random_jmdp(rng, num_states, 2, num_tables, gamma)
+        policy = random_policy(rng, jm, deterministic=rng.random() < 0.3)
+        found = jl.coupling_range(jm, policy, tol=1e-11)
+        variance, s = sobel_variance(jm, policy), int(rng.integers(num_states))
         for sign, array in ((-1.0, found.gap_variance_low), (1.0, found.gap_variance_high)):
             expected = variance[s].sum() - 2.0 * extreme_by_program(jm, policy, s, sign)
             assert array[s, 0, 1] == pytest.approx(expected, abs=1e-7)

@@ -30,6 +30,7 @@ class Improvement(ReadOnly):
     """What `cautious_improvement` found.
 
     Attributes:
+        value: (S,), V, the value of the old policy.
         policy: (S, A), the new policy.
         switched: (S,), where it differs from the old one.
         advantage: (S, A), Q(s, a) - V(s) under the old policy.
@@ -38,6 +39,7 @@ class Improvement(ReadOnly):
             nan where they were not needed.
     """
 
+    value: Floats
     policy: Floats
     switched: Floats
     advantage: Floats
@@ -86,7 +88,7 @@ def cautious_improvement(
         allowed &= chances >= level
     best, switched = np.where(allowed, advantage, -np.inf).argmax(1), allowed.any(1)
     new = np.where(switched[:, None], np.eye(jm.num_actions)[best], old)
-    return Improvement(new, switched, advantage, low, chances)
+    return Improvement(value, new, switched, advantage, low, chances)
 
 
 def _variance(jm: JMDP, system: CollapsedT2, backed: Floats, usual: Floats) -> Floats:
