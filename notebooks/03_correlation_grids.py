@@ -196,14 +196,15 @@ claims.check("R and D bottom right, Var G: joint, independent", values, sure)
 # %% [markdown]
 # ## 3.4 Turn the wind up and down
 #
-# If you run this notebook, there is a slider below the figure. Move it from rare gusts to constant ones and watch three things: the right-hand panel fills up, the left-hand one
+# Move the slider above the figure from rare gusts to constant ones and watch three things: the right-hand panel fills up, the left-hand one
 # fades below the goal, and at the windy end the two come close.
 
 # %%
-slider = figures.explore(both_readings, 0.05, 0.01, 0.99, 0.02, "gust probability")
+steps = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.99]
+figures.explore(both_readings, steps, "gust probability")
 
 # %% [markdown] tags=["caption"]
-# **Figure 3.2.** As Figure 3.1, with a gust only once in twenty steps.
+# **Figure 3.2.** As Figure 3.1, for the gust probability of the slider; at first a gust comes once in twenty steps.
 #
 # <!-- alt: The grid of correlation matrices twice, for a gust probability of 0.05. Joint draws on the left keep large correlations below and beside the goal; with independent draws on the right most of them are near zero. -->
 

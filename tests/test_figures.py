@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
-from pathlib import Path
-from unittest import mock
 
 import matplotlib.pyplot as plt
-import nbformat
 import numpy as np
 import pandas as pd
 import pytest
+from bs4 import BeautifulSoup
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
@@ -20,10 +17,6 @@ import jmdp_lib as jl
 from jmdp_lib import figures
 from jmdp_lib.figures import goal_states, gust_of
 from jmdp_lib.figures.diagrams import short
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "workflow"))
-
-import notebook_job
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,43 +124,19 @@ def test_residual_decay_states_the_slope(ax: Axes) -> None:
     assert any("0.95" in str(label) for label in labels)
 
 
-def test_explore_without_a_kernel_or_widgets_gives_no_slider(monkeypatch, capsys) -> None:
-    def draw(value: float):
-        return plt.figure()
-
-    assert figures.explore(draw, 0.5, 0.0, 1.0, 0.1, "x") is None
-    monkeypatch.setitem(sys.modules, "ipywidgets", None)
-    assert figures.explore(draw, 0.5, 0.0, 1.0, 0.1, "x") is None
+def test_explore_shows_all_frames_and_a_slider_that_needs_no_kernel(monkeypatch) -> None:
+    shown = []
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
+    figures.explore(lambda value: plt.figure(figsize=(1, value)), [0.5, 1.0, 1.5], "height")
     assert not plt.get_fignums()
-
-
-EXPLORE = """
-import matplotlib.pyplot as plt
-from jmdp_lib import figures
-
-def draw(value):
-    fig, ax = plt.subplots(figsize=(1, 1))
-    ax.bar([0], [value])
-    ax.set_ylim(0, 1)
-    return fig
-
-slider = figures.explore(draw, 0.2, 0.0, 1.0, 0.1, "height")
-"""
-
-
-@pytest.mark.slow
-def test_moving_the_slider_replaces_the_figure(tmp_path: Path) -> None:
-    def images(*cells: str) -> list[str]:
-        nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-        nb.metadata = {"kernelspec": dict(notebook_job.KERNELSPEC)}
-        with mock.patch.dict(os.environ):  # which `execute` sets for its kernel, and for good
-            done = notebook_job.execute(nb, {}, tmp_path / "slider.py")
-        outputs = done.cells[0].outputs
-        return [o.data["image/png"] for o in outputs if "image/png" in o.get("data", {})]
-
-    still, moved = images(EXPLORE), images(EXPLORE, "slider.value = 0.8")
-    assert len(still) == len(moved) == 1
-    assert still != moved
+    assert set(shown[0]) == {"text/html", "image/png"}
+    html = BeautifulSoup(shown[0]["text/html"], "html.parser")
+    assert [image["alt"] for image in html.find_all("img")] == [
+        f"height {h:g}" for h in (0.5, 1, 1.5)
+    ]
+    assert ["style" in image.attrs for image in html.find_all("img")] == [False, True, True]
+    assert len({image["src"] for image in html.find_all("img")}) == 3
+    assert (html.input["max"], html.output.get_text()) == ("2", "0.5")
 
 
 # ---- two actions together -----------------------------------------------------------------------

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
+
+_SLIDER = """<div class="explore"><label>{name} <input type="range" min="0" max="{last}" value="0"
+oninput="const frames = this.closest('.explore').querySelectorAll('img');
+frames.forEach((f, k) => f.style.display = k == this.value ? '' : 'none');
+this.nextElementSibling.value = frames[this.value].alt.split(' ').pop()">
+<output>{first}</output></label><br>{images}</div>"""
 
 
 def style() -> None:
@@ -41,35 +48,28 @@ def save(
     pd.DataFrame(data).to_csv(f"{path}.csv", index=False, float_format="%.12g")
 
 
-def explore(
-    draw: Callable[[float], Figure], value: float, low: float, high: float, step: float, name: str
-) -> Any:
-    """Show draw(value), and below it a slider that draws it anew; returns the slider.
+def explore(draw: Callable[[float], Figure], values: Sequence[float], name: str) -> None:
+    """Show draw(value), with a slider over all values; the first is shown at the start.
 
-    The figure is an ordinary output, which a stored notebook keeps; the slider replaces it in
-    place. Without a live kernel, or where ipywidgets is not installed, the result is None.
+    All frames are drawn now and are part of the output, so that the slider needs no kernel: it
+    works in a stored notebook and in the book. Where no HTML is shown, the first frame is.
     """
     from IPython.display import display
 
-    def drawn(value: float) -> Figure:
-        fig = draw(value)
-        plt.close(fig)  # otherwise pyplot would show it a second time
-        return fig
+    def frame(value: float, kind: str) -> str:
+        fig, file = draw(value), BytesIO()
+        fig.savefig(file, format=kind, dpi=130)
+        plt.close(fig)  # otherwise pyplot would show it, too
+        return b64encode(file.getvalue()).decode()
 
-    handle = display(drawn(value), display_id=True)
-    try:
-        import ipywidgets
-    except ImportError:
-        return None
-    if handle is None:
-        return None
-    slider = ipywidgets.FloatSlider(
-        value=value, min=low, max=high, step=step, description=name, continuous_update=False,
-        style={"description_width": "initial"},
-    )  # fmt: skip
-    slider.observe(lambda change: handle.update(drawn(change["new"])), "value")
-    display(slider)
-    return slider
+    hidden = " style='display:none'"
+    images = "".join(
+        f"<img src='data:image/webp;base64,{frame(value, 'webp')}' alt='{name} {value:g}'"
+        f"{hidden if k else ''}>"
+        for k, value in enumerate(values)
+    )
+    html = _SLIDER.format(name=name, last=len(values) - 1, first=f"{values[0]:g}", images=images)
+    display({"text/html": html, "image/png": frame(values[0], "png")}, raw=True)
 
 
 class Claims:
