@@ -10,13 +10,7 @@ The whole law of a gap: `gap_law`. One state of a model too large to enumerate: 
 
 from typing import TYPE_CHECKING, Any
 
-from jmdp_lib.bounds import (
-    MomentBounds,
-    cvar_bounds,
-    one_sided_bound,
-    quantile_bounds,
-    tail_bounds,
-)
+from jmdp_lib.bounds import MomentBounds, cvar_bounds, one_sided_bound, quantile_bounds, tail_bounds
 from jmdp_lib.decisions import Decision, compare_actions
 from jmdp_lib.environments.chain import coupled_reward_chain, example_1, example_2_1, example_2_2
 from jmdp_lib.environments.gridworld import goal_policy, windy_gridworld

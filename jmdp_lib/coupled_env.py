@@ -24,15 +24,7 @@ from gymnasium.utils.env_checker import data_equivalence
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Seed
-from jmdp_lib.env_copies import (
-    Copies,
-    Env,
-    Hooks,
-    Moves,
-    OtherGenerator,
-    Replays,
-    name_of,
-)
+from jmdp_lib.env_copies import Copies, Env, Hooks, Moves, OtherGenerator, Replays, name_of
 from jmdp_lib.simulators import Outcome
 
 _TRIAL_STEPS = 20

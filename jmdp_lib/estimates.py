@@ -63,9 +63,8 @@ class GapEstimate(GapErrors):
             low, high = super().interval(name, level)
             slack = self.truncation_error if name == "mean" else 0.0
             return low - slack, high + slack
-        share = getattr(
-            self, checks.one_of("name", name, ("prob_worse", "prob_tie", "prob_better"))
-        )
+        names = ("prob_worse", "prob_tie", "prob_better")
+        share = getattr(self, checks.one_of("name", name, names))
         z, n = normal_quantile(level), len(self.returns)
         centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
         reach = z * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z**2 / n)
