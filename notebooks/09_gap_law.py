@@ -13,6 +13,13 @@
 # and the bound is cautious: chapter 4 found 0.27 where the truth is 0.10. This chapter computes the
 # probability itself, and quantiles and tail means with it, **as brackets that certainly contain the truth**.
 # Then it asks what moments of higher order would have told us, and what *any* coupling could have done.
+#
+# **What you will learn.** How to bracket a distribution function so that the truth is certainly inside; why ties need
+# care; how much moments know about a law; and how much a coupling can matter at most.
+#
+# **What it needs.** Chapter 4, distribution functions and quantiles.
+#
+# **How long it takes.** About 8 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0
@@ -22,6 +29,8 @@ num_pairs = 20000
 out_dir = ""
 
 # %%
+import warnings
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -99,9 +108,14 @@ axes[1].set(xlim=(-1.5, 2.5), ylim=(0, 0.2))
 figures.save(fig, "fig_gap_law", {"x": cuts, "low": bands[0][0], "high": bands[0][1]}, out_dir)
 plt.show()
 
+# %% [markdown] tags=["caption"]
+# **Figure 9.1.** The distribution function of the gap, right against left, in the middle of the grid; the right panel
+# magnifies the neighbourhood of zero. Blue: the bracket. Grey: the band of what was played.
+#
+# <!-- alt: A rising staircase in blue, so narrow that it looks like a line, inside a wider grey band. Near zero the blue line has a vertical step with dots at its ends. -->
+
 # %% [markdown]
-# Blue is the bracket, grey the band of what was played. The step at zero is an **atom**: branches that tie do so exactly.
-# It stays whole because reads at zero are exact. Other steps lie between the points of the grid, and there
+# The step at zero is an **atom**: branches that tie do so exactly. It stays whole because reads at zero are exact. Other steps lie between the points of the grid, and there
 # the blue band has a width, at most the distance of two points divided by $1 - \gamma$.
 
 # %%
@@ -157,9 +171,15 @@ figures.save(
 )
 plt.show()
 
+# %% [markdown] tags=["caption"]
+# **Figure 9.2.** The share of gaps of the 3x3 grid whose true $P(G \le 0)$ is at most a given multiple of its bound, for
+# bounds from 2, 4, 6 and 8 moments. The law itself would be the grey line at one.
+#
+# <!-- alt: Four rising curves over truth divided by bound, from 0 to 1. Curves of higher order lie further to the right, nearer to the grey line at one, but none reaches it. -->
+
 # %% [markdown]
 # Each two more moments help, and even eight of them leave a distance: for half of the gaps the bound is still
-# larger than the truth by a half. The law itself is the grey line at one.
+# larger than the truth by a half.
 #
 # ## 9.3 Quantiles, tail means, and three couplings
 #
@@ -193,6 +213,12 @@ ax.set_ylabel(r"$P(G \leq x)$")
 ax.legend(title="coupling", loc="upper left")
 figures.save(fig, "fig_law_couplings", data, out_dir)
 plt.show()
+
+# %% [markdown] tags=["caption"]
+# **Figure 9.3.** The distribution function of the gap, up against right, under three couplings that give each action the
+# same returns. Bands are brackets.
+#
+# <!-- alt: Three distribution functions around zero. The one of independent actions is the flattest, the joint one steeper with a jump at zero, and with one common gust the whole mass is in a single jump at zero. -->
 
 # %% [markdown]
 # With a gust of its own for every action the worst tenth is worse. With *one* gust for the whole grid the two
@@ -254,8 +280,14 @@ axes[1].legend(loc="upper left")
 figures.save(fig, "fig_coupling_range", data, out_dir)
 plt.show()
 
+# %% [markdown] tags=["caption"]
+# **Figure 9.4.** The range of gap variances over all couplings (grey), the paper's coupling (dots) and independent
+# actions (dashes), for every gap whose range is not a point.
+#
+# <!-- alt: Grey vertical bars, one for each gap. In the reward chain the dots are at the upper ends of the bars, in the gridworld at the lower ends; the dashes of independent actions lie in between. -->
+
 # %% [markdown]
-# Grey is what couplings can do. The chain's opposite coins are the worst of all couplings, in every state. The gust
+# The chain's opposite coins are the worst of all couplings, in every state. The gust
 # that pushes all moves alike is the best of all, in every cell. The paper's two worlds stand at the two ends.
 #
 # ## What to take away
@@ -265,9 +297,45 @@ plt.show()
 # - `P(G < 0)` and `P(G = 0)` are different things. Only the law tells them apart.
 # - If you do not know the coupling, `coupling_range` says how much depends on it.
 #
-# **Exercises.** (1) Ask for `width=1e-9` on `jl.inventory()` with `max_points=512`. What does the warning say, and
-# why is this model harder than the gridworld? (2) Which action of the inventory at stock 5 has the best worst
-# tenth against ordering nothing?
+# ## Exercises
+#
+# **Exercise 1.** Ask for `width=1e-9` on `jl.inventory(gamma=0.9)`, which orders up to six units, with `max_points=512`. What does
+# the warning say, and why is this model harder than the gridworld?
+#
+# <details><summary>Solution</summary>
+#
+# It says how wide the brackets still are, and on how many points. In the gridworld all rewards are 0 or 1, and few points
+# are read to know a gap at zero: they are all in the grid. In the inventory rewards take dozens of values, the
+# points that are read multiply with every step, and most of them fall between the points of any grid.
+#
+# </details>
+
+# %% tags=["hide-cell"]
+stock, up_to_six = jl.inventory(gamma=0.9), np.clip(6 - np.arange(11), 0, 5)
+orders = [(5, order, 0) for order in range(1, 6)]
+with warnings.catch_warnings(record=True) as said:
+    coarse = jl.gap_law(stock, up_to_six, orders, width=1e-9, max_points=512)
+warned, widest = "not 1e-09" in str(said[0].message), max(x.width for x in coarse)
+claims.check("exercise 1: width that was reached", f"{widest:.3f}", warned)
+
+# %% [markdown]
+# **Exercise 2.** At stock 5, which order has the best worst tenth against ordering nothing?
+#
+# <details><summary>Solution</summary>
+#
+# The smallest one, a single unit. Every further unit is one more that may lie on the shelf when demand is low. The
+# brackets of the five orders do not overlap, so the answer is certain.
+#
+# </details>
+
+# %% tags=["hide-cell"]
+finer = jl.gap_law(stock, up_to_six, orders, width=0.05)
+tails = [x.cvar(0.1) for x in finer]
+certain = tails[0][0] > max(high for _, high in tails[1:])
+claims.check("exercise 2: the order with the best worst tenth", 1, certain)
+
+# %% [markdown]
+# **What to read next.** Chapter 10 decides between actions in a simulator, and uses the law of a gap to improve a policy.
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT

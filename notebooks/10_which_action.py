@@ -12,6 +12,14 @@
 # You have a simulator and a choice to make. Nobody wrote down outcome tables, and every query costs time.
 # `compare_actions` plays the candidates side by side, under the same shocks, and stops as soon as it
 # knows which one is best. This chapter follows one decision from the simulator to its price in queries.
+# Then decisions change the policy itself.
+#
+# **What you will learn.** How to ask for a decision, and what its intervals promise; what shared shocks save; why the
+# usual interval must not be looked at twice; and when it is safe to improve a policy.
+#
+# **What it needs.** Chapter 0 and confidence intervals. The last section uses the law of a gap (chapter 9).
+#
+# **How long it takes.** About 13 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0
@@ -163,11 +171,14 @@ right.legend()
 figures.save(fig, "fig_decision", runs, out_dir)
 plt.show()
 
-# %% [markdown]
-# Left: intervals for the mean gap between the best order and each of the others, against the number of
-# queries. A band stops shrinking when its order is beaten, by whichever other. Right: how many runs it takes to
-# decide between two orders, over many repetitions.
+# %% [markdown] tags=["caption"]
+# **Figure 10.1.** Left: intervals for the mean gap between the best order and each of the others, against the number
+# of queries. A band stops shrinking when its order is beaten, by whichever other. Right: the share of repetitions in
+# which order 3 is told from order 2, against the number of runs.
 #
+# <!-- alt: Left, three bands that narrow as queries are added and leave zero one after the other. Right, two rising curves: with shared demand decisions come after less than half the runs that separate demands need. -->
+
+# %% [markdown]
 # ## 10.4 Looking all the time, and still honest
 #
 # The usual 95% interval is for one look. Those who look after every run, and stop when it excludes zero, will
@@ -207,6 +218,12 @@ ax.set(xlabel="runs", ylabel="share that was ever wrong", title="looking after e
 ax.legend()
 figures.save(fig, "fig_always_valid", ever, out_dir)
 plt.show()
+
+# %% [markdown] tags=["caption"]
+# **Figure 10.2.** The share of repetitions in which an interval has ever excluded the true mean gap of zero, against
+# the number of runs. The grey line is the level of 5%.
+#
+# <!-- alt: Three curves over the number of runs. The usual interval rises far above the grey line at 0.05; the asymptotic sequence stays below it and the one with a known reward range stays near zero. -->
 
 # %% [markdown]
 # Those were confidence sequences on their own. Does `compare_actions` keep its promise as a whole, with its looks
@@ -413,10 +430,15 @@ left.legend()
 figures.save(fig, "fig_cautious", data, out_dir)
 plt.show()
 
+# %% [markdown] tags=["caption"]
+# **Figure 10.3.** Left: the law of the new return minus the old one at the depot, under the same demand, after one
+# step of improvement on known tables. Right: what one step does to the true value, against the number of queries of
+# each state that it is based on; bands hold 90% of the runs.
+#
+# <!-- alt: Left, two distribution functions that are almost entirely above zero; the cautious one lies to the right of the greedy one below its upper end. Right, the gain of greedy improvement starts well below zero and rises with the number of queries; that of cautious improvement never falls below zero. -->
+
 # %% [markdown]
-# Left: the law of the new return minus the old one, under the same demand, after one step. Right: what one step of
-# improvement does to the true value, against the number of queries that it is based on; bands hold 90% of the
-# runs. Greedy improvement on few queries makes a good policy worse. The cautious one waits until it knows.
+# Greedy improvement on few queries makes a good policy worse. The cautious one waits until it knows.
 #
 # ## What to take away
 #
@@ -426,9 +448,65 @@ plt.show()
 # - An asymptotic interval knows nothing of events that it never saw. A range of rewards does.
 # - Improving a policy is safe where the gain is certain, and nowhere else.
 #
-# **Exercises.** (1) Let the depot's customers pay 2 instead of 3. Which order is best now, and how many queries
-# does it take? (2) Give `compare_actions` a budget of 2,000 queries. What does it say, and is it wrong? (3) Which job
-# should join the slower queue? Improve "always the faster one" on `two_queues`, and look at where it switches.
+# ## Exercises
+#
+# **Exercise 1.** Let the depot's customers pay 2 instead of 3. Which order is best now?
+#
+# <details><summary>Solution</summary>
+#
+# `inventory_simulator` is the same depot with a price that can be chosen. A unit that may not be sold for some days
+# is worth less now, so the best order falls to two.
+#
+# </details>
+
+# %% tags=["hide-cell"]
+cheap = {"price": 2.0, "holding_cost": 0.1, "lost_sale_cost": 0.0}
+cheap |= {"demand_probs": stats.poisson.pmf(np.arange(31), 2) / stats.poisson.cdf(30, 2)}
+found = jl.compare_actions(jl.inventory_simulator(8, 3, 0.8, **cheap), **asked).best
+truth = jl.jipe2(jl.inventory(8, 3, 0.8, **cheap), order_up_to_four).moments.mean[0].argmax()
+claims.check("exercise 1: best order at a price of 2", found, found == truth)
+
+# %% [markdown]
+# **Exercise 2.** Give `compare_actions` a budget of 2,000 queries. What does it say, and is it wrong?
+#
+# <details><summary>Solution</summary>
+#
+# It says "undecided", and names the orders that remain. The best one is among them, and the intervals still contain
+# the exact mean gaps. A budget that is too small costs certainty, not truth.
+#
+# </details>
+
+# %% tags=["hide-cell"]
+hasty = jl.compare_actions(Depot(), **asked, budget=2_000)
+low, high = np.moveaxis(hasty.intervals, -1, 0)
+kept = exact.mean[0].argmax() in hasty.remaining
+inside = bool(np.all((low <= exact.gap_mean[0]) & (exact.gap_mean[0] <= high)))
+text = f"{hasty.verdict}, {hasty.remaining}"
+claims.check("exercise 2: verdict, remaining", text, kept and inside)
+
+# %% [markdown]
+# **Exercise 3.** Improve "always join the faster queue", the first one, on `two_queues`, until no state switches. Where
+# does the best policy send a job to a full queue although the other one has room, and why?
+#
+# <details><summary>Solution</summary>
+#
+# Where the second queue is full and the first one holds one to four jobs. The job is lost, which costs 5 once. Had it
+# been let in, it would have cost 1 in every step until it was served, and would have kept others waiting.
+#
+# </details>
+
+# %% tags=["hide-cell"]
+queues = jl.two_queues()
+found = jl.cautious_improvement(queues, np.zeros(36, int), level=0.0)
+while found.switched.any():
+    found = jl.cautious_improvement(queues, found.policy, level=0.0)
+joins = found.policy.argmax(1).reshape(6, 6)  # [jobs in the first, jobs in the second]
+turned_away = np.flatnonzero(joins[:5, 5] == 1).tolist()
+claims.check("exercise 3: first queue when a job is lost", turned_away, turned_away == [1, 2, 3, 4])
+
+# %% [markdown]
+# **What to read next.** Chapter 8 learns gaps of all states at once from a simulator. The
+# [reference](../book/reference.md) lists all options of `compare_actions` and `cautious_improvement`.
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT
