@@ -60,10 +60,8 @@ def one_sided_bound(mean: ArrayLike, variance: ArrayLike) -> Floats:
     mean, variance = np.broadcast_arrays(np.asarray(mean, float), np.asarray(variance, float))
     if np.any(variance < 0):
         raise ValueError(f"variance must not be negative, got {np.nanmin(variance)}")
-    bound = np.where(np.isnan(mean + variance), np.nan, 1.0)
-    helps = mean > 0
-    bound[helps] = variance[helps] / (variance[helps] + mean[helps] ** 2)
-    return bound
+    total = variance + np.maximum(mean, 0.0) ** 2
+    return np.divide(variance, total, out=np.ones_like(total), where=total != 0.0)
 
 
 def tail_bounds(

@@ -39,6 +39,8 @@ def test_the_better_action_is_found_and_the_interval_holds(reward_range):
     np.testing.assert_allclose(found.intervals[1, 0], [-high, -low])
     assert found.num_queries <= 40_000
     assert ("asymptotic" in found.method) == (reward_range is None)
+    unseen = 1.0 - 0.05 ** (1.0 / found.num_runs)  # events this rare are unseen in 5% of cases
+    assert (f"rarer than {unseen:.2g} per run" in found.method) == (reward_range is None)
     own = exact.variance[3, 1] + exact.variance[3, 2]
     assert found.saving == pytest.approx(own / exact.gap_variance[3, 1, 2], rel=0.5)
     assert found.plot(plt.figure().add_subplot()).get_xlabel() == "queries"
