@@ -54,12 +54,6 @@ class PairLaw:
     weights: Floats
     tables: tuple[Ints, Ints] | None = None
 
-    def expect(self, values: Floats) -> Floats:
-        """(Q,) expectations of values (N,)."""
-        shape = (self.starts.size - 1, self.weights.size)
-        columns = np.arange(self.weights.size)
-        return np.asarray(sparse.csr_array((self.weights, columns, self.starts), shape) @ values)
-
 
 @dataclass(frozen=True)
 class Backup:
@@ -200,11 +194,11 @@ class CollapsedT2:
         """(Q,), C(s,a; t,b) one step before c. asked: the arguments of `law`."""
         (states, a, b), law = asked[:3], self.law(*asked)
         values = self.jm.gamma**2 * pairs(law.first, law.second)
+        query = np.repeat(np.arange(states.size), np.diff(law.starts))
         if law.tables is not None:
-            query = np.repeat(np.arange(states.size), np.diff(law.starts))
             drawn = backup.deviations[law.tables[0], a[query]]
             values += drawn * backup.deviations[law.tables[1], b[query]]
-        return law.expect(values)
+        return np.bincount(query, law.weights * values, states.size).astype(float)
 
 
 PairValues = Callable[[Ints, Ints], Floats]
