@@ -217,7 +217,7 @@ plt.show()
 # **Figure 4.2.** The paper's Figure 6. Left and middle: predicted gap means and variances against Monte Carlo, one mark for each gap, shaped by the alternative action; below, the errors in units of their standard errors. Right: the share of gaps whose
 # ratio of $\hat P(G \le 0)$ to the bound is at most $x$, with moments from JIPE-2 (blue) and from the sample itself (orange, dashed).
 #
-# <!-- alt: Three panels. In the first two, marks lie on the diagonal and their errors below scatter within three standard errors. In the third, two nearly identical distribution functions of the ratio rise from about 0.2 to 1 and stay left of the line at one. -->
+# <!-- alt: Three panels. In the first two, marks lie on the diagonal and their errors below scatter within three standard errors. In the third, two nearly identical distribution functions of the ratio rise between 0.05 and 0.87 and stay left of the line at one. -->
 
 # %% [markdown]
 # All ratios are below one. But the orange curve *could not* be elsewhere. A sample is a law too, with

@@ -218,7 +218,7 @@ def summarise(out: Path, selected: list[str], code: int, log: str) -> int:
         problems.append(f"{broken} of {len(claims)} claims")
     elif claims:
         others = Counter(claim[-1] for claim in claims if claim[-1] != "holds")
-        rest = "".join(f"; {count} {verdict}" for verdict, count in others.items())
+        rest = "".join(f"; {verdict}: {count}" for verdict, count in others.items())
         print(f"{'' if others else 'All '}{len(claims) - others.total()} claims hold{rest}")
     if code and not problems:
         problems.append(f"Snakemake stopped with code {code}: read {log}")
