@@ -239,7 +239,7 @@ class JMDP:
 
     @cached_property
     def reward_bound(self) -> float:
-        """rho: every |R| <= rho. One for rewards in [0, 1], as in the paper, larger if need be."""
+        """r_max: every |R| <= r_max. One for rewards in [0, 1], as in the paper; else larger."""
         return max(1.0, float(np.abs(self.rewards).max()))
 
     @cached_property

@@ -1,8 +1,8 @@
 """Moment collections: their norm, correlations and the gap statistics of Section 5.4.
 
-The paper's norm on a collection M = (M^(1), ..., M^(n)) is, with |R| <= rho (the paper: rho = 1),
+The paper's norm on a collection M = (M^(1), ..., M^(n)) is, with |R| <= r_max (there: 1),
 
-    ||M||_lambda = max_k ||M^(k)||_inf / lambda_k,     lambda_k = (2 rho / (1 - gamma))^(k-1)
+    ||M||_lambda = max_k ||M^(k)||_inf / lambda_k,     lambda_k = (2 r_max / (1 - gamma))^(k-1)
 
 (eqs. (20) and (34)). T_n is a gamma-contraction in it, so
 
@@ -38,7 +38,7 @@ KEPT_LIMIT = 512
 
 
 def norm_weight(order: int, gamma: float, reward_bound: float = 1.0) -> float:
-    """lambda_k for k = order; lambda = lambda_2 = 2 rho / (1 - gamma)."""
+    """lambda_k for k = order; lambda = lambda_2 = 2 r_max / (1 - gamma)."""
     order = checks.at_least("order", order, 1)
     reward_bound = checks.positive("reward_bound", reward_bound)
     return float((2.0 * reward_bound / (1.0 - checks.discount(gamma))) ** (order - 1))
@@ -47,8 +47,8 @@ def norm_weight(order: int, gamma: float, reward_bound: float = 1.0) -> float:
 def contraction_modulus(order: int, gamma: float) -> float:
     """The exact modulus of the order-k block, ((1+gamma)/2)^k - ((1-gamma)/2)^k <= gamma.
 
-    sum_{l=1..k} C(k,l) gamma^l rho^(k-l) lambda_l / lambda_k, by the binomial theorem; it does not
-    depend on rho, and equals gamma for k = 1 and k = 2.
+    sum_{l=1..k} C(k,l) gamma^l r_max^(k-l) lambda_l / lambda_k, by the binomial theorem; it does
+    not depend on r_max, and equals gamma for k = 1 and k = 2.
     """
     order = checks.at_least("order", order, 1)
     gamma = checks.discount(gamma)

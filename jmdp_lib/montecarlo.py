@@ -31,7 +31,7 @@ _CHUNK = 4096
 
 
 def horizon_for(jm: JMDP, truncation: float) -> int:
-    """Steps after which what is left of a return is at most `truncation`: rho g^H / (1 - g)."""
+    """Steps after which what is left of a return is at most `truncation`: r_max g^H / (1 - g)."""
     truncation = checks.positive("truncation", truncation)
     largest = float(np.abs(jm.rewards).max()) / (1.0 - jm.gamma)
     if 0.0 < largest <= truncation:

@@ -163,7 +163,7 @@ def policy_average(policy: Floats) -> sparse.csr_array:
 
 
 def pair_step(jm: JMDP, policy: ArrayLike, law: ArrayLike) -> Floats:
-    """One step of the pair chain: law (S, A, S, A) of (X, Y) -> law of (X', Y'), rho P_2."""
+    """One step of the pair chain: law (S, A, S, A) of (X, Y) -> law of (X', Y'), law P_2."""
     policy = checks.policy_matrix(jm, policy)
     weights = checks.as_array("law", law)
     checks.same_shape("law", weights.shape, policy.shape * 2, "(S, A, S, A)")

@@ -8,14 +8,14 @@ Theta - theta theta' >= 0 and keeps variances from being negative.
 
 For any weights, with c_1^2 = max (nu P) / nu, c_2^2 = max (d P_2) / d, c_3^2 = max (d P_2)_2 / nu,
 
-    kappa = max{gamma c_1, 2 beta gamma rho c_3 + gamma^2 c_2}
+    kappa = max{gamma c_1, 2 beta gamma r_max c_3 + gamma^2 c_2}
 
 is a modulus of Pi T_2 in max{||mu||_nu, beta ||Sigma||_d} for a fixed cone. (The augmented cone
 moves with theta, which converges by itself, at rate gamma c_1; once it stands, so does the cone.)
 The paper's weights are a stationary law of the pair chain P_2, for which all three are one. The
 diagonal is absorbing for that chain, so wherever branches meet at all the law sits on it and says
-nothing about gaps. The discounted occupancy d = (1 - eta) sum_t eta^t rho_0 P_2^t with eta = gamma
-keeps every pair that rho_0 gives weight to, and d P_2 <= d / eta bounds all three by eta^(-1/2).
+nothing about gaps. The discounted occupancy d = (1 - eta) sum_t eta^t xi_0 P_2^t with eta = gamma
+keeps every pair that xi_0 gives weight to, and d P_2 <= d / eta bounds all three by eta^(-1/2).
 For weights with kappa >= 1 nothing is promised: the equation may be solved, but error_bound is
 infinite and `converged` false.
 """
@@ -173,9 +173,9 @@ def _say_size(jm: JMDP, num: int, d: int) -> None:
 
 def modulus(jm: JMDP, policy: Floats, pi: Projection) -> tuple[float, float]:
     """kappa and the beta that makes it least; kappa >= 1 says that nothing is known."""
-    gamma, rho = jm.gamma, jm.reward_bound
+    gamma, r_max = jm.gamma, jm.reward_bound
     pushed = pair_step(jm, policy, pi.pairs.reshape(policy.shape * 2)).reshape(pi.pairs.shape)
-    seen, natural = pi.pairs > 0, (1.0 - gamma) / (2.0 * rho)
+    seen, natural = pi.pairs > 0, (1.0 - gamma) / (2.0 * r_max)
     if np.any(pushed[~seen] > 1e-15):
         return np.inf, natural
     c_2 = np.sqrt((pushed[seen] / pi.pairs[seen]).max())
@@ -188,7 +188,7 @@ def modulus(jm: JMDP, policy: Floats, pi: Projection) -> tuple[float, float]:
     if least >= 1.0:
         return least, natural
     kappa = float(gamma * c_1 if c_1 > gamma * c_2 else (1.0 + gamma**2 * c_2) / 2.0)
-    return kappa, float((kappa / gamma - gamma * c_2) / (2.0 * rho * c_3))
+    return kappa, float((kappa / gamma - gamma * c_2) / (2.0 * r_max * c_3))
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ class ProjectionStep:
 
 
 def start_law(jm: JMDP) -> Floats:
-    """rho_0 (S, A, S, A): half uniform over all pairs, half over the pairs of one state."""
+    """xi_0 (S, A, S, A): half uniform over all pairs, half over the pairs of one state."""
     num_states, num_actions = jm.num_states, jm.num_actions
     law = np.full((num_states, num_actions) * 2, 0.5 / (num_states * num_actions) ** 2)
     states = np.arange(num_states)
@@ -288,7 +288,7 @@ def start_law(jm: JMDP) -> Floats:
 
 
 def occupancy(jm: JMDP, policy: Floats) -> Floats:
-    """The discounted pair occupancy (S, A, S, A): d = (1 - eta) rho_0 + eta d P_2, eta = gamma."""
+    """The discounted pair occupancy (S, A, S, A): d = (1 - eta) xi_0 + eta d P_2, eta = gamma."""
     law, eta = start_law(jm), jm.gamma
 
     def rest(d: Floats) -> Floats:
@@ -300,12 +300,12 @@ def occupancy(jm: JMDP, policy: Floats) -> Floats:
     if failed:
         raise ValueError(f"the pair occupancy at discount {eta} could not be solved for")
     last = pair_step(jm, policy, np.maximum(found, 0.0).reshape(law.shape))
-    total = (1.0 - eta) * law + eta * last  # at least (1 - eta) rho_0, whatever was rounded
+    total = (1.0 - eta) * law + eta * last  # at least (1 - eta) xi_0, whatever was rounded
     return total / total.sum()
 
 
 def stationary_pairs(jm: JMDP, policy: Floats) -> Floats:
-    """The paper's weights: the stationary law that the pair chain reaches from rho_0.
+    """The paper's weights: the stationary law that the pair chain reaches from xi_0.
 
     Refused where the chain over state-actions is not ergodic with full support (Assumption B.2).
     """
