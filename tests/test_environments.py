@@ -132,7 +132,7 @@ def test_inventory_with_a_lead_time():
 )
 def test_the_simulator_and_the_tables_agree(simulator, jm, policy):
     """One step of every state and all actions: means and covariances; then a gap; then draws."""
-    plays, actions = 2000, range(jm.num_actions)
+    plays, actions = 800, range(jm.num_actions)
     for s in range(0, jm.num_states, 4):
         rng = np.random.default_rng(s)
         found = np.array([simulator.query(s, actions, rng) for _ in range(plays)])  # (N, 2, A)
