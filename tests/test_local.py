@@ -205,6 +205,37 @@ def test_a_bad_policy_row_shows_its_state(row):
         jl.local_jipe2(walk(), lambda s: [0.5, 0.5] if s[1] >= 0 else row, [("at", 0)])
 
 
+def test_jipe2_explores_where_that_is_enough(monkeypatch):
+    monkeypatch.setattr("jmdp_lib.solvers.order2._MANY", 300)
+    jm = jl.windy_gridworld(40, gamma=0.5)
+    uniform, cell = jl.uniform_policy(jm), 40 * 2 + 37
+    local = jl.jipe2(jm, uniform, 1e-3, queries=[cell])
+    assert local.plan.route == "local"
+    assert local.converged
+    assert local.error_bound <= 1e-3
+    assert "local: " in str(local.plan)
+    whole = jl.jipe2(jm, uniform, 1e-3, queries=[cell], route="dense").moments
+    for name in ("mean", "covariance", "gap_variance"):
+        found, true = getattr(local.moments, name)[cell], getattr(whole, name)[cell]
+        np.testing.assert_allclose(found, true, atol=2e-3)
+    assert np.isnan(local.moments.gap_variance[0]).all()
+    assert np.isnan(local.moments.mean[0]).all()
+    everywhere = jl.jipe2(jm, uniform, 1e-3, queries=np.arange(1600))
+    assert everywhere.plan.route != "local"
+
+
+def test_jipe2_explores_where_the_whole_does_not_fit(monkeypatch):
+    monkeypatch.setattr("jmdp_lib.solvers.order2._MANY", 300)
+    jm = jl.windy_gridworld(30, gamma=0.5)
+    uniform = jl.uniform_policy(jm)
+    monkeypatch.setattr("jmdp_lib.machine.available_bytes", lambda: 3_000_000)
+    with pytest.raises(MemoryError):
+        jl.jipe2(jm, uniform, 1e-3, queries=[87], route="reachable")
+    assert jl.jipe2(jm, uniform, 1e-3, queries=[87]).plan.route == "local"
+    with pytest.raises(MemoryError):
+        jl.jipe2(jm, uniform, 1e-3)
+
+
 def test_other_bad_input_is_refused():
     with pytest.raises(ValueError, match="policy of state 3"):
         jl.local_jipe2(jl.windy_gridworld(3), np.full((2, 4), 0.25), [0])
@@ -225,3 +256,41 @@ def test_other_bad_input_is_refused():
     mixed = jl.ImplicitJMDP(lambda s: (laws[s], np.eye(2), [[0, 1]] * 2), 2, 0.9, (0, 1))
     with pytest.raises(ValueError, match=r"one law of tables.* state 1 has"):
         jl.local_jipe2(mixed, lambda s: 0, [0], coupling="common")
+
+
+@pytest.mark.filterwarnings("ignore::jmdp_lib.ConvergenceWarning")
+@pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
+def test_brackets_of_a_local_law_hold_the_whole_law(coupling, monkeypatch):
+    monkeypatch.setattr("test_local.MODELS", 6)
+    jm, policy = many_models(7, 0.5)
+    if coupling == "common":
+        probs = np.full((jm.num_states, 2), 0.5)
+        shape = (jm.num_states, 2, 2)
+        jm = jl.JMDP(probs, jm.rewards.reshape(shape), jm.next_states.reshape(shape), 0.5)
+    rows = [(state, 0, 1) for state in range(0, jm.num_states, STATES)]
+    whole = jl.gap_law(jm, policy, rows, 0.05, coupling, points=64, max_points=256)
+    x, widest = np.linspace(-3.0, 3.0, 61), []
+    for budget in (12, 30, jm.num_states):
+        local = jl.local_gap_law(jm, policy, rows, 0.05, coupling, max_states=budget)
+        widest.append(max(law.width for law in local))
+        assert [law.query for law in local] == rows
+        for ours, theirs in zip(local, whole, strict=True):
+            for name in ("mean", "prob_worse", "prob_tie", "prob_better"):
+                (low, high), (least, most) = getattr(ours, name), getattr(theirs, name)
+                assert max(low, least) <= min(high, most) + 1e-12
+            (low, high), (least, most) = ours.cdf(x), theirs.cdf(x)
+            assert np.all(np.maximum(low, least) <= np.minimum(high, most) + 1e-12)
+    assert widest[0] > widest[1] > widest[2]
+    assert widest[2] <= max(0.05, 1.1 * max(law.width for law in whole))
+
+
+def test_a_local_law_of_infinitely_many_states():
+    local = jl.local_gap_law(walk(), lambda s: [0.5, 0.5], [(("at", 0), 1, 0)], 0.1)[0]
+    whole = jl.gap_law(window(20), np.full((41, 2), 0.5), [(20, 1, 0)], 0.1)[0]
+    assert local.query == (("at", 0), 1, 0)
+    assert local.width <= 0.1
+    for name in ("prob_worse", "prob_tie", "mean"):
+        (low, high), (least, most) = getattr(local, name), getattr(whole, name)
+        assert max(low, least) <= min(high, most) + 1e-9
+    with pytest.warns(jl.ConvergenceWarning, match="local_gap_law: .* with 5 states"):
+        jl.local_gap_law(walk(), lambda s: 0, [(("at", 0), 1, 0)], 1e-4, max_states=5)

@@ -55,8 +55,15 @@ class Steps:
     asked: Ints
 
     @classmethod
-    def of(cls, jm: JMDP, policy: Floats, coupling: str, pairs: PairSet, queries: Ints) -> Steps:
-        """queries: (Q, 3), rows (s, a, b), whose successors are in the set of pairs."""
+    def of(
+        cls, jm: JMDP, policy: Floats, coupling: str, pairs: PairSet, queries: Ints,
+        beyond: float = 0.0,
+    ) -> Steps:  # fmt: skip
+        """queries: (Q, 3), rows (s, a, b), whose successors are in the set of pairs.
+
+        beyond: how far rewards can differ where the model is not known, which its last state
+        stands for; zero for a model that is known.
+        """
         first, second = pairs.members
         first, second = np.append(first, second), np.append(second, first)
         both = policy[first, :, None] * policy[second, None, :]
@@ -83,6 +90,10 @@ class Steps:
             d = jm.rewards[i, a[n]] - jm.rewards[j, b[n]]
             parts.append((row[n], d, after, chance[n] * weight))
         row, d, after, weight = map(np.concatenate, zip(*parts, strict=True))
+        if beyond:  # the least difference that is possible, with either sign
+            lost = np.append(first, np.zeros(asked.size + 1)) == jm.num_states - 1
+            lost[: first.size] |= second == jm.num_states - 1
+            d[lost[row]], after[lost[row]] = -beyond, row[lost[row]]
 
         d = np.round(d, 12 - int(np.ceil(np.log10(jm.reward_bound)))) + 0.0
         if np.unique(d).size > _GAPS:  # rounded down, which raises P(D <= x)

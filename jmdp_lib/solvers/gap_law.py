@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats
+from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.laws import GapLaw
 from jmdp_lib.machine import available_bytes, progress, require
 from jmdp_lib.model import JMDP, require_tables
@@ -64,9 +64,30 @@ def gap_law(
     rows = np.stack([asked.states, asked.first, asked.second], axis=1)
     if queries is not None and np.ndim(queries) == 2:
         rows = np.array(queries)  # in the order and with the signs that were asked for
+    laws = laws_of(system, asked, rows, width, points, max_points)
+    if (worst := max(law.width for law in laws)) > width:
+        warnings.warn(
+            f"gap_law: brackets at zero are up to {worst:.2g} wide, not {width:g}, on a grid of "
+            f"{len(laws[0].points):,} points, the finest that max_points={max_points:,} and memory "
+            "allow",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
+    return laws
+
+
+def laws_of(
+    system: CollapsedT2, asked: Queries, rows: Ints, width: float, points: int, max_points: int,
+    beyond: float = 0.0,
+) -> list[GapLaw]:  # fmt: skip
+    """The laws of rows (state, a, b), (N, 3), that are `asked` for.
+
+    beyond: as in `Steps.of`, where the model's last state stands for what is not known.
+    """
+    jm = system.jm
     pairs: Any = PairSet.of(system, asked, lambda *_: True)
     require(64.0 * _COARSE * pairs.size, f"the law of gaps that reach {pairs.size:,} pairs")
-    steps = Steps.of(jm, policy, coupling, pairs, rows)
+    steps = Steps.of(jm, system.policy, system.coupling, pairs, rows, beyond)
     grid, high, low = _narrowed(steps, width, points, max_points)
 
     value = Chain(system.kernel, jm.gamma, system.mean_rewards).solution(1e-12 * jm.reward_bound)
@@ -74,16 +95,12 @@ def gap_law(
     off = np.abs(backup.value - value).max() + rounding_of(system.longest_sum) * np.abs(value).max()
     s, a, b = rows.T
     gap, off = backup.mean[s, a] - backup.mean[s, b], 2.0 * off / (1.0 - jm.gamma)
+    if beyond:  # half of it either way, from the time on at which a branch is there
+        there = (1.0 - jm.gamma) * (np.arange(value.size) == value.size - 1)
+        lost = jm.averaging @ Chain(system.kernel, jm.gamma, there).solution(1e-12)[jm.next_states]
+        off = off + beyond * (lost[s, a] + lost[s, b] + 1e-9) / (2.0 - 2.0 * jm.gamma)
     found = zip(rows.tolist(), gap - off, gap + off, low, high, strict=True)
-    laws = [GapLaw(tuple(query), (float(m), float(n)), grid, *cdf) for query, m, n, *cdf in found]
-    if (worst := max(law.width for law in laws)) > width:
-        warnings.warn(
-            f"gap_law: brackets at zero are up to {worst:.2g} wide, not {width:g}, on a grid of "
-            f"{len(grid):,} points, the finest that max_points={max_points:,} and memory allow",
-            ConvergenceWarning,
-            stacklevel=2,
-        )
-    return laws
+    return [GapLaw(tuple(query), (float(m), float(n)), grid, *cdf) for query, m, n, *cdf in found]
 
 
 def _narrowed(

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -42,12 +42,14 @@ from scipy import sparse
 from jmdp_lib import checks, machine
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.implicit import ImplicitJMDP, Policy, policy_row
+from jmdp_lib.laws import GapLaw
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Held, Moments, ReadOnly, norm_weight
 from jmdp_lib.operators.collapsed import CollapsedT2, Queries, ragged
 from jmdp_lib.operators.literal import COUPLINGS
 from jmdp_lib.solvers.affine import Chain
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution
+from jmdp_lib.solvers.gap_law import laws_of
 from jmdp_lib.solvers.order2 import jipe2, solve_chains
 
 _PAIRS = 30  # pairs of branches, for each explored state, that are followed for one step
@@ -123,47 +125,30 @@ def local_jipe2(
 
         local_jipe2(model, policy, states=[s]).gap_variance[0]    # (A, A)
     """
-    if isinstance(model, JMDP):
-        model = ImplicitJMDP.from_jmdp(model)
-    if not states:
-        raise ValueError("states must hold at least one state")
-    try:
-        numbers = {state: number for number, state in enumerate(dict.fromkeys(states))}
-        asked = np.array([numbers[state] for state in states])
-    except TypeError:
-        raise ValueError(f"states must be hashable, such as tuples, got {states!r}") from None
-    limit = checks.at_least("max_states", max_states, len(numbers))
-    for state in numbers:
-        checks.pure(f"tables of state {state!r}", model.at, state)
-    region = _Region(model, policy, checks.one_of("coupling", coupling, COUPLINGS), numbers)
-    region.explore(range(len(numbers)))
+    region, asked = _Region.of(model, policy, coupling, states)
+    limit = checks.at_least("max_states", max_states, len(region.tables))
     goal = (0.5 * checks.positive("tol", tol) / region.half_width) ** 2  # of (E_1 / h)^2
     best, tried, theta = None, 0, tol / region.unit
     view = _look(region, limit, asked, goal)
-    with machine.progress(None, "local_jipe2, exploring", "state") as bar:
-        for _ in range(_TRIALS):
-            grown = True
-            while grown and view.bounds[0].max(initial=0.0) > goal:
-                if grown := region.grow(view, goal, limit):
-                    bar.update(len(region.explored) - bar.n)
-                    view = _look(region, limit, asked, goal, view, theta)
-            try:
-                found, rest = _solved(region, view, asked, tol)
-            except MemoryError:
-                if best is not None or view.core.sum() == len(numbers):
-                    break
-                theta *= 1e3
-            else:
-                best = found if best is None or found.error_bound < best.error_bound else best
-                enough = view.core.sum() == tried or rest < 0.3 * found.error_bound
-                tried = view.core.sum()
-                if best.converged or (enough and not grown):
-                    break
-                closer = min(0.1, max(1e-4, (0.5 * tol / found.error_bound) ** 2))
-                goal, theta = (0.1 * goal, theta) if enough else (goal, closer * theta)
-            view = _look(region, limit, asked, goal, view, theta)
+    for _ in range(_TRIALS):
+        view, grown = _grown(region, view, goal, limit, asked, theta)
+        try:
+            found, rest = _solved(region, view, asked, tol)
+        except MemoryError:
+            if best is not None or view.core.sum() == asked.max() + 1:
+                break
+            theta *= 1e3
+        else:
+            best = found if best is None or found.error_bound < best.error_bound else best
+            enough = view.core.sum() == tried or rest < 0.3 * found.error_bound
+            tried = view.core.sum()
+            if best.converged or (enough and not grown):
+                break
+            closer = min(0.1, max(1e-4, (0.5 * tol / found.error_bound) ** 2))
+            goal, theta = (0.1 * goal, theta) if enough else (goal, closer * theta)
+        view = _look(region, limit, asked, goal, view, theta)
     if best is None:
-        raise MemoryError(f"local_jipe2 cannot solve for the pairs of {len(numbers)} states")
+        raise MemoryError(f"local_jipe2 cannot solve for the pairs of {asked.max() + 1} states")
     if not best.converged:
         warnings.warn(
             f"local_jipe2 stopped after {best.num_explored:,} states with error bound "
@@ -172,6 +157,68 @@ def local_jipe2(
             stacklevel=2,
         )
     return best
+
+
+def local_gap_law(
+    model: ImplicitJMDP | JMDP,
+    policy: Policy,
+    queries: Sequence[tuple[Hashable, int, int]],
+    width: float = 1e-2,
+    coupling: str = "joint",
+    max_states: int = 1000,
+) -> list[GapLaw]:
+    """Brackets of the law of gaps, as `gap_law`, exploring only what matters to them.
+
+    queries: rows (state, a, b), a law for each.
+    width: of the brackets of P(G < 0) and P(G <= 0), at most. Away from zero the grid is coarse.
+    policy, coupling, max_states: as in `local_jipe2`.
+
+    What leaves the explored states may earn any rewards in the model's range from then on, and
+    every bracket holds for all of these.
+    """
+    region, asked = _Region.of(model, policy, coupling, [state for state, _, _ in queries])
+    limit = checks.at_least("max_states", max_states, len(region.tables))
+    width, goal, known, laws = checks.positive("width", width), 0.01, 0, list[GapLaw]()
+    view, (low, high) = _look(region, limit, asked, goal), region.model.reward_range
+    for _ in range(_TRIALS):
+        view, grown = _grown(region, view, goal, limit, asked, 0.0)
+        if view.system.jm.num_states == known:
+            break
+        jm, goal, known = view.system.jm, 0.1 * goal, view.system.jm.num_states
+        rewards = region.unit * jm.rewards + 0.5 * (low + high)
+        parts = jm.table_states, jm.probs, rewards, jm.next_states, jm.num_states, jm.gamma
+        system = CollapsedT2(JMDP.from_tables(*parts), view.system.policy, coupling)
+        rows = np.array([(s, a, b) for s, (_, a, b) in zip(asked, queries, strict=True)])
+        try:
+            laws = laws_of(system, Queries.of(jm, rows), rows, width, 64, 4096, high - low)
+        except MemoryError:
+            if not laws:
+                raise
+            break
+        if not grown or max(law.width for law in laws) <= width:
+            break
+    if (worst := max(law.width for law in laws)) > width:
+        warnings.warn(
+            f"local_gap_law: brackets at zero are up to {worst:.2g} wide, not {width:g}, with "
+            f"{len(region.tables):,} states explored",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
+    named: Any = zip(laws, queries, strict=True)
+    return [replace(law, query=tuple(query)) for law, query in named]
+
+
+def _grown(
+    region: _Region, view: _View, goal: float, limit: int, asked: Ints, theta: float
+) -> tuple[_View, bool]:
+    """Explore until (E_1 / h)^2 <= goal; False if states or memory end before."""
+    with machine.progress(None, "exploring", "state") as bar:
+        while view.bounds[0].max(initial=0.0) > goal:
+            if not region.grow(view, goal, limit):
+                return view, False
+            bar.update(len(region.explored) - bar.n)
+            view = _look(region, limit, asked, goal, view, theta)
+    return view, True
 
 
 @dataclass(frozen=True)
@@ -205,6 +252,25 @@ class _Region:
     numbers: dict[Hashable, int]
     explored: list[int] = field(default_factory=list)  # numbers, the first explored first
     tables: list[tuple[Floats, Floats, Ints, Floats]] = field(default_factory=list)  # of these
+
+    @classmethod
+    def of(
+        cls, model: ImplicitJMDP | JMDP, policy: Policy, coupling: str, states: Sequence[Hashable]
+    ) -> tuple[_Region, Ints]:
+        """The queried states, explored, and the number of each of them."""
+        implicit = ImplicitJMDP.from_jmdp(model) if isinstance(model, JMDP) else model
+        if not states:
+            raise ValueError("states must hold at least one state")
+        try:
+            numbers = {state: number for number, state in enumerate(dict.fromkeys(states))}
+            asked = np.array([numbers[state] for state in states])
+        except TypeError:
+            raise ValueError(f"states must be hashable, such as tuples, got {states!r}") from None
+        for state in numbers:
+            checks.pure(f"tables of state {state!r}", implicit.at, state)
+        region = cls(implicit, policy, checks.one_of("coupling", coupling, COUPLINGS), numbers)
+        region.explore(range(len(numbers)))
+        return region, asked
 
     @property
     def unit(self) -> float:
@@ -297,7 +363,7 @@ def _look(
     weights[asked] = np.inf
     least, core = np.argsort(weights), explored.copy()
     shares = queries.states.size or 1
-    allowed = theta * shares * np.sqrt(backup.single[asked].max())
+    allowed = theta * shares * max(theta, np.sqrt(backup.single[asked].max()))
     core[least[np.cumsum(weights[least]) <= allowed]] = False
     both = np.append((f[:n] / (1.0 - gamma)) ** 2 + square[:n], square[n])
     phis = f**2, both, later(deviation[core].max())

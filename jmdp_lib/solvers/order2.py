@@ -8,6 +8,7 @@ pairs that the queries reach where these are few, and on all pairs otherwise.
 from __future__ import annotations
 
 import logging
+import warnings
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -33,6 +34,7 @@ FEW = 512  # state-actions up to which T_2 is repeated, for the curve of its res
 # Typical numbers of sweeps: on reachable pairs of a chain without cycles, of one with cycles, and
 # on all pairs; and how many times longer it takes to find a reachable pair than to read the next.
 _ACYCLIC, _CYCLIC, _DENSE, _FIND = 3, 20, 40, 10
+_MANY = 4000  # states from which on a part of the model may be enough for a few queries
 _LOG = logging.getLogger("jmdp_lib")
 
 
@@ -42,7 +44,8 @@ class Plan:
 
     Attributes:
         route: "sweeps", T_2 repeated from zero, its residuals the paper's curve; "reachable", one
-            linear system on the pairs of states that the queries reach; "dense", on all pairs.
+            linear system on the pairs of states that the queries reach; "dense", on all pairs;
+            "local", on those of a part of the states, the explored ones.
         states: |S|.
         pairs: unordered pairs of states that are solved for.
         memory: bytes it takes at most.
@@ -94,7 +97,10 @@ def jipe2(
     route: "sweeps" repeats T_2 from `initial` and has the residuals of every sweep; "reachable"
         solves one sparse system on the pairs of states that the queries reach, "dense" one on all
         pairs. "auto" takes sweeps for few state-actions, and otherwise the faster route that fits
-        into memory. The solution's `plan` says which it was; it is logged before the work starts.
+        into memory. If these would be all pairs of thousands of states, but the queries are few, it
+        first tries to explore a quarter of the states (`local_jipe2`): its answer is taken if it is
+        certified to the same `tol`. The larger `tol`, the sooner that is so. Means of other states
+        are then nan, too. The solution's `plan` says which route it was; it is logged.
     device: a torch device, such as "cuda", for the dense route.
 
     Residuals are the paper's norm on what is solved: with sweeps over all coordinates, and else
@@ -107,7 +113,15 @@ def jipe2(
     if _takes_sweeps(system, tol, initial, max_iterations, queries, route, device):
         return _sweeps(system, allowed, initial, max_iterations)
     asked = Queries.of(jm, queries)
-    plan, reached = _choose(system, asked, route, device)
+    few = route == "auto" and device is None and asked.states.size < jm.num_states >= _MANY
+    try:
+        plan, reached = _choose(system, asked, route, device)
+    except MemoryError:
+        if not few or (local := _local(system, asked, allowed)) is None:
+            raise
+        return local
+    if few and reached is None and (local := _local(system, asked, allowed)) is not None:
+        return local
     _LOG.info("JIPE-2, %s", plan)
     backup, moved, alone, products = solve_chains(system, allowed)
     pairs: Any
@@ -159,6 +173,40 @@ def plan_jipe2(
 def _system(jm: JMDP, policy: ArrayLike, coupling: str) -> CollapsedT2:
     require_tables("jipe2", jm)
     return CollapsedT2(jm, checks.policy_matrix(jm, policy), checked_coupling(jm, coupling))
+
+
+def _local(system: CollapsedT2, asked: Queries, allowed: float) -> Solution | None:
+    """The answer by `local_jipe2`, if a part of the model is enough for it.
+
+    With r the L_2 distance of a return from the truth, its mean is off by r at most, and a second
+    moment by lambda_2 r + r^2.
+    """
+    from jmdp_lib.solvers.local import local_jipe2  # which solves small models by `jipe2`
+
+    jm, states = system.jm, np.unique(asked.states)
+    tol, limit = 0.5 * allowed, max(jm.num_states // 4, states.size)
+    for _ in range(3):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", fixed_point.ConvergenceWarning)
+            found = local_jipe2(jm, system.policy, states.tolist(), tol, system.coupling, limit)
+        off = float(found.return_error.max())
+        bound = off + off**2 / system.weight
+        if bound <= allowed:
+            break
+        if not found.converged:
+            return None
+        tol *= 0.5 * allowed / bound
+    else:
+        return None
+    size = found.num_explored
+    plan = Plan("local", jm.num_states, size * (size + 1) // 2, 8.0 * (VECTORS + 1) * size**2)
+    _LOG.info("JIPE-2, %s", plan)
+    mean = np.full(system.policy.shape, np.nan)
+    blocks = np.full((*mean.shape, jm.num_actions), np.nan)
+    mean[states], blocks[states] = found.moments.mean, found.moments.covariance
+    moments = Moments(2, mean, blocks, Held(None), bound, off)
+    residuals = np.array([bound * (1.0 - jm.gamma)])
+    return Solution(moments, residuals, True, bound, 1, plan=plan)
 
 
 def _takes_sweeps(
