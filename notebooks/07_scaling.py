@@ -10,9 +10,10 @@
 # # 7. Large models: exact where the literal operator cannot start
 #
 # $T_2$ as Definition 5.1 writes it moves $|\mathcal S|^2|\mathcal A|^2$ numbers, and the paper calls that the obstacle to
-# scale. For gaps it is none. Three observations, **collapse**, **centring** and **reachability**, leave a
-# sparse linear system that is small enough for a grid of $10^5$ cells on an ordinary machine. This chapter shows each
-# of them in a picture, and at the end what they cost.
+# scale. Gaps need far fewer. Three observations, **collapse**, **centring** and **reachability**, leave one linear
+# system over pairs of states. At worst it has all $|\mathcal S|^2$ pairs; for a policy that keeps its branches together it is
+# sparse, and small enough for a grid of $10^5$ cells on an ordinary machine. This chapter shows each
+# observation in a picture, then what they cost, and last how to ask about one state of a model that is too large to enumerate.
 
 # %% tags=["parameters"]
 seed = 0
@@ -290,8 +291,8 @@ claims.check("true error <= error_bound, three routes and tols", safe, safe)
 # %% [markdown]
 # ## 7.7 Ask for less
 #
-# Who needs the gaps of a few states only says so: `queries=` closes the pairs from there. On a large grid under the
-# goal policy, three cells of the last column reach a tiny part of it, and the answer is that of the whole evaluation.
+# If you need gaps at only a few states, pass them as `queries=`; only pairs reachable from them are solved. On a large grid
+# under the goal policy, three cells of the last column reach a tiny part of all pairs, and the answer is that of the whole evaluation.
 
 # %%
 large, large_goal = jl.windy_gridworld(largest), jl.goal_policy(largest)
@@ -381,13 +382,22 @@ plt.show()
 # %% [markdown]
 # ## 7.10 One state of a trillion
 #
-# Under a stochastic policy every pair is reached, and the whole of a large model is out of reach. But whoever asks about one
-# state does not ask about the whole: what happens after $t$ steps counts $\gamma^t$. `local_jipe2` explores the states that matter to
-# the query, sends everything else to one absorbing "outside", and solves that small model. If $\tau$ is the time at which a branch leaves it, the
-# true return differs from that of the small model by at most $h\gamma^\tau$ on every path, $2h$ being the width of the range of returns. Errors
-# of branches that merged before leaving cancel. Mean and standard deviation of a gap are therefore certified by
+# Under a stochastic policy every pair is reached, and a large model cannot be solved as a whole. But a question about one
+# state does not need the whole model: what happens after $t$ steps counts only $\gamma^t$. `local_jipe2` works with two nested sets
+# of states that grow from the query outwards.
 #
-# $$|\mathrm{sd}\, G - \mathrm{sd}\, \tilde G| \le \|G - \tilde G\|_2 \le h \sqrt{\mathbb E\big[(\gamma^{\tau_a} + \gamma^{\tau_b})^2;\ \text{not merged}\big]}.$$
+# - In the *explored* states it follows single branches, which takes sparse systems of that size. If a branch leaves them at time $\tau$, and $2h$ is
+#   the width of the range of returns, then the value of a state is off by at most $h f$ with $f = \mathbb E \gamma^\tau$. A bound $d$ of the standard
+#   deviation of its return follows in the same way.
+# - In a small *core* it solves for pairs of branches. A branch that leaves the core, at time $\sigma$, gets the value of the state that
+#   it enters. All that is lost is the variance after $\sigma$.
+#
+# The mean and the standard deviation of a gap are therefore certified by
+#
+# $$|\mathrm{sd}\, G - \mathrm{sd}\, \tilde G| \le E_1 + \frac{D}{\mathrm{sd}\, \tilde G - E_1}, \qquad
+# E_1^2 = 2 h^2\, \mathbb E \sum \gamma^{2\sigma} f^2, \qquad D = 3\, \mathbb E \sum \gamma^{2\sigma} d^2,$$
+#
+# where the sums are over the two branches, at the states that they enter when they leave the core, on paths on which they have not merged before.
 #
 # Here is the gridworld with a million times a million cells. Nobody enumerates them: a function gives the outcome tables of a cell.
 
@@ -454,6 +464,10 @@ plt.show()
 # *Left: the corner of the grid that was explored, with the goal at its top right; the colour says how often branches that have not merged visit a
 # cell, discounted by $\gamma^2$ per step. Right: what is certified, and what is true.*
 #
+# For a model that was enumerated, `jipe2(jm, policy, tol, queries=...)` does the same by itself, where the queries reach all pairs of thousands of
+# states: it takes the local answer if that is certified to the `tol` you gave, and its `plan` then says "local". `benchmarks/local.md` has
+# what it costs.
+#
 # The practitioner's case: six products with 32 stock levels each, a billion states. One market mood a day moves all demands, and is the same
 # whether we ordered or not (`coupling="common"`). Stocks are filled up to 12 once one of them is down to 5. Should we order today?
 
@@ -477,12 +491,25 @@ print(f"ordering today: {mean:+.2f}, standard deviation {deviation:.2f}, of {tod
 claims.check("10^9 stocks: explored, for a gap to 0.01", today.num_explored, today.converged)
 
 # %% [markdown]
+# The law of a gap can be asked for in the same way. `local_gap_law` lets what leaves the explored states earn anything in the range of
+# rewards, so that its brackets stay brackets. Here is a walk on *all* integers, in which only the origin pays: how likely is it that staying is worse than
+# going right?
+
+# %%
+walk = jl.ImplicitJMDP.from_step(
+    2, 0.8, [0.5, 0.5], lambda x, right, push: (float(x == 0 and right), x + right - push), (0, 1)
+)
+law = jl.local_gap_law(walk, lambda x: [0.5, 0.5], [(0, 0, 1)], width=0.1)[0]
+print(law)
+claims.check("a walk on all integers: bracket of P(G < 0) is", "0.1 wide at most", law.width <= 0.1)
+
+# %% [markdown]
 # ## What to take away
 #
 # - The operator sees averages over the policy, its noise enters on the diagonal, and gaps reach few pairs. None of this
 #   is an approximation: every route has the fixed point of the literal operator.
-# - Where successors scatter or the policy wanders, all pairs are reached, and the dense route is
-#   the right one; $|\mathcal S|^2$ is then the price, and a GPU pays it faster.
+# - Where successors scatter or the policy wanders, all $|\mathcal S|^2$ pairs are reached. The dense route then solves for all of them,
+#   and a GPU does so faster.
 # - Ask for the states you care about, and look at the plan first. If the model is too large to enumerate, `local_jipe2`
 #   explores what the question needs, and says how far off the answer may be.
 #
