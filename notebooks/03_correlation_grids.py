@@ -339,17 +339,18 @@ claims.check("rewards +r, -r: the same correlation", f"{signed:.6f}", np.isclose
 
 # %%
 fine = np.linspace(0.02, 0.995, 300)
-fig, ax = plt.subplots(figsize=(3.4, 2.6))
 colors = ("#56B4E9", "#E69F00", "#0072B2", "#D55E00")
+data = {"gamma": gammas} | {f"{n} states, {r}": v for (n, r), v in solved.items()}
+
+# %%
+fig, ax = plt.subplots(figsize=(3.4, 2.6))
 for (n, reading), color in zip(solved, colors, strict=True):
     line, mark = "-" if reading == "joint" else "--", "o" if n == 4 else "s"
     ax.plot(fine, chain_correlation(n - 1, fine, coin[reading]), line, color=color)
-    ax.plot(gammas, solved[n, reading], mark, ms=3, color=color)
-    ax.plot([], [], line + mark, ms=3, color=color, label=f"{n}, {reading}")
+    ax.plot(gammas, solved[n, reading], mark, ms=3, color=color, label=f"{n}, {reading}")
 ax.axhline(0, color="0.6", lw=0.8, zorder=0)
 ax.set(xlabel=r"$\gamma$", ylabel="correlation at $s_0$", ylim=(-1.05, 1.05))
 ax.legend(title="states, reading", loc="upper left")
-data = {"gamma": gammas} | {f"{n} states, {r}": v for (n, r), v in solved.items()}
 figures.save(fig, "fig_crc_gamma", data, out_dir)
 plt.show()
 

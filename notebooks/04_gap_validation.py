@@ -193,23 +193,36 @@ table = pd.DataFrame(gaps, columns=["state", "action", "alternative"]).assign(
 )  # fmt: skip
 table.describe().loc[["min", "mean", "max"], "predicted_mean":].T.round(3)
 
-# %%
+# %% tags=["hide-input"]
 layout = [["mean", "variance", "ratio"], ["mean z", "variance z", "ratio"]]
-fig, axes = plt.subplot_mosaic(layout, figsize=(6.75, 2.6), height_ratios=[5, 2])
 found = (mean, played.mean, played.mean_error), (variance, played.variance, played.variance_error)
-for name, values in zip(scores, found, strict=True):
-    figures.prediction(axes[name], axes[f"{name} z"], *values, at[2], ACTIONS)
-    axes[name].set_title(f"gap {name}")
-    axes[f"{name} z"].set_xlabel("predicted (JIPE-2)")
-axes["mean"].set_ylabel("Monte Carlo")
-axes["mean z"].set_ylabel("error / s.e.")
-axes["mean"].legend(title="alternative", loc="upper left", handletextpad=0.1)
-for (name, ratio), line, width in zip(ratios.items(), ("-", "--"), (2.6, 1.2), strict=True):
-    seaborn.ecdfplot(x=ratio, ax=axes["ratio"], label=name, ls=line, lw=width)
-axes["ratio"].set(xlim=(0, 1.02), ylim=(0, 1.02), title="tightness of the bound")
-axes["ratio"].set(xlabel=r"$\hat P(G \leq 0)$ / bound", ylabel="share of gaps")
-axes["ratio"].axvline(1.0, color="0.6", lw=0.8)
-axes["ratio"].legend(title="moments from", loc="upper left")
+
+
+def draw_moments(axes):
+    """Predicted against played means and variances, and the errors below them."""
+    for name, values in zip(scores, found, strict=True):
+        figures.prediction(axes[name], axes[f"{name} z"], *values, at[2], ACTIONS)
+        axes[name].set_title(f"gap {name}")
+        axes[f"{name} z"].set_xlabel("predicted (JIPE-2)")
+    axes["mean"].set_ylabel("Monte Carlo")
+    axes["mean z"].set_ylabel("error / s.e.")
+    axes["mean"].legend(title="alternative", loc="upper left", handletextpad=0.1)
+
+
+def draw_ratios(ax, shares, **legend):
+    """How many of the gaps have a share of at most x; one thick and one thin curve."""
+    for (name, share), line, width in zip(shares.items(), ("-", "--"), (2.6, 1.2), strict=True):
+        seaborn.ecdfplot(x=share, ax=ax, label=name, ls=line, lw=width)
+    ax.axvline(1.0, color="0.6", lw=0.8)
+    ax.set(xlim=(0, 1.02), ylim=(0, 1.02), ylabel="share of gaps")
+    ax.legend(**legend)
+
+
+# %%
+fig, axes = plt.subplot_mosaic(layout, figsize=(6.75, 2.6), height_ratios=[5, 2])
+draw_moments(axes)
+draw_ratios(axes["ratio"], ratios, title="moments from", loc="upper left")
+axes["ratio"].set(xlabel=r"$\hat P(G \leq 0)$ / bound", title="tightness of the bound")
 figures.save(fig, "fig6_gap_validation", table, out_dir)
 plt.show()
 
@@ -312,27 +325,30 @@ text = f"{rank['ratio']:.2f}, {rank['slack']:.2f}"
 told = rank["ratio"] > 0.9 and abs(rank["slack"]) < 0.5
 claims.check("rank correlation with P(G = 0): ratio, slack", text, told)
 
-# %%
+# %% tags=["hide-input"]
 data = table[["state", "action", "alternative"]].assign(
     losses=losses, ties=ties, wins=wins, bound=exact_bound,
     mc_losses=played.below, mc_ties=played.zero, mc_wins=played.above,
 )  # fmt: skip
 ordered = data.iloc[np.lexsort((losses + ties, exact_bound))]
+shares = {r"$P(G \leq 0)$ / bound": tight, "$P(G < 0)$ / bound": losses / exact_bound}
+
+
+def draw_signs(ax, colors):
+    """Losses, ties and wins of every gap as stacked bars, and the bound as a line over them."""
+    ordered[list(colors)].plot.bar(stacked=True, color=colors, width=1, lw=0, ax=ax)
+    ax.step(range(len(gaps)), ordered.bound, where="mid", color="black")
+    ax.set(xlabel="gaps, by size of the bound", ylabel="probability", ylim=(0, 1.02))
+    ax.set_xticks(range(0, len(gaps), 10), range(0, len(gaps), 10), rotation=0)
+    labels = [r"bound on $P(G \leq 0)$", "$P(G<0)$", "$P(G=0)$", "$P(G>0)$"]
+    ax.legend(labels, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
+
 
 # %%
 fig, (left, right) = plt.subplots(1, 2, figsize=(6.75, 2.5), width_ratios=[2, 1])
-colors = {"losses": "#D55E00", "ties": "#F0C75E", "wins": "#D6E6F2"}
-ordered[list(colors)].plot.bar(stacked=True, color=colors, width=1, lw=0, ax=left)
-left.step(range(len(gaps)), ordered.bound, where="mid", color="black")
-left.set(xlabel="gaps, by size of the bound", ylabel="probability", ylim=(0, 1.02))
-left.set_xticks(range(0, len(gaps), 10), range(0, len(gaps), 10), rotation=0)
-labels = [r"bound on $P(G \leq 0)$", "$P(G<0)$", "$P(G=0)$", "$P(G>0)$"]
-left.legend(labels, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
-shares = {r"$P(G \leq 0)$ / bound": tight, "$P(G < 0)$ / bound": losses / exact_bound}
-for (name, share), width in zip(shares.items(), (2.6, 1.2), strict=True):
-    seaborn.ecdfplot(x=share, ax=right, label=name, lw=width)
-right.set(xlim=(0, 1.02), ylim=(0, 1.02), xlabel="ratio", ylabel="share of gaps")
-right.legend()
+draw_signs(left, {"losses": "#D55E00", "ties": "#F0C75E", "wins": "#D6E6F2"})
+draw_ratios(right, shares)
+right.set_xlabel("ratio")
 figures.save(fig, "fig_gap_signs", data, out_dir)
 plt.show()
 
