@@ -34,7 +34,13 @@ from jmdp_lib.solvers.improvement import Improvement, cautious_improvement
 from jmdp_lib.solvers.incremental import IncrementalSolution, StepSize, incremental_jipe2
 from jmdp_lib.solvers.incremental_n import incremental_jipe
 from jmdp_lib.solvers.jipe_n import jipe
-from jmdp_lib.solvers.local import LocalSolution, local_gap_law, local_jipe2
+from jmdp_lib.solvers.local import (
+    LocalRange,
+    LocalSolution,
+    local_coupling_range,
+    local_gap_law,
+    local_jipe2,
+)
 from jmdp_lib.solvers.order2 import Plan, jipe2, plan_jipe2
 from jmdp_lib.solvers.projected import ProjectedSolution, projected_jipe2
 from jmdp_lib.solvers.projection import (
@@ -62,6 +68,7 @@ __all__ += [
     "gap_law",
     "jipe",
     "jipe2",
+    "local_coupling_range",
     "local_gap_law",
     "local_jipe2",
     "plan_jipe2",
@@ -73,8 +80,9 @@ __all__ += ["cvar_bounds", "one_sided_bound", "quantile_bounds", "tail_bounds"]
 __all__ += ["cautious_improvement", "compare_actions", "estimate_gaps"]
 __all__ += ["sample_gaps", "simulate_gap_law", "simulate_pairs"]
 __all__ += ["CoupledEnv", "Outcome", "Simulator", "SimulatorError", "StepSimulator"]
-__all__ += ["ConvergenceWarning", "IncrementalSolution", "LocalSolution", "ProjectedSolution"]
+__all__ += ["ConvergenceWarning", "IncrementalSolution", "ProjectedSolution"]
 __all__ += ["CouplingRange", "MomentBounds", "Moments", "Plan", "Solution", "StepSize"]
+__all__ += ["LocalRange", "LocalSolution"]
 __all__ += ["Decision", "GapErrors", "GapEstimate", "GapLaw", "GapSample", "Improvement"]
 
 

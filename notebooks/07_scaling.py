@@ -14,6 +14,13 @@
 # system over pairs of states. At worst it has all $|\mathcal S|^2$ pairs; for a policy that keeps its branches together it is
 # sparse, and small enough for a grid of $10^5$ cells on an ordinary machine. This chapter shows each
 # observation in a picture, then what they cost, and last how to ask about one state of a model that is too large to enumerate.
+#
+# **What you will learn.** Why $|\mathcal S|^2$ numbers suffice, and often far fewer; how to read the plan of an evaluation before it runs; how every route certifies
+# its answer; and how to get a certified answer about one state of a model given by code.
+#
+# **What it needs.** Sections 1.3 to 1.5, and sparse linear systems for sections 7.2 to 7.5.
+#
+# **How long it takes.** About 16 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0
@@ -107,6 +114,12 @@ axes[0].set_ylabel("state")
 figures.save(fig, "fig_centring", {"W": W.ravel(), "c": c.ravel(), "c0": source.ravel()}, out_dir)
 plt.show()
 
+# %% [markdown] tags=["caption"]
+# **Figure 7.1.** The 6x6 gridworld under the uniform policy, absolute values for all pairs of states, on a logarithmic scale: second moments,
+# covariances, and the source of the covariances. Grey is zero, or less than a ten-thousandth of the largest.
+#
+# <!-- alt: Three square heat maps over pairs of states. Second moments fill the whole square, covariances fill it with a bright diagonal, and their source is on the diagonal alone. -->
+
 # %% [markdown]
 # ## 7.3 Reachability: pairs that no gap ever visits
 #
@@ -145,6 +158,11 @@ data = {name: reached.ravel() for name, reached in steps.items()}
 figures.save(fig, "fig_pair_closure", data, out_dir)
 plt.show()
 
+# %% [markdown] tags=["caption"]
+# **Figure 7.2.** The pairs of states that two branches of a gap can visit on the 6x6 gridworld, and after how many steps they first can. Grey pairs are never reached.
+#
+# <!-- alt: Three square maps of 36 by 36 pairs. Under the goal policy most pairs near the diagonal are reached and many others are grey; under the uniform policy the whole square is filled; for one queried state only a few pairs in a corner are. -->
+
 # %% [markdown]
 # Why the goal policy leaves so much out: branches stay within two rows of each other until one of
 # them turns up in the last column. On a 16x16 grid, seen from one branch (the dot), the *other* one is within two
@@ -170,6 +188,11 @@ for ax, (name, title, state) in zip(axes, views, strict=True):
 fig.colorbar(image, ax=axes, label="first reached\nafter steps", extend="max", shrink=0.9)
 figures.save(fig, "fig_partners", {p: s.ravel() for p, s in around.items()}, out_dir)
 plt.show()
+
+# %% [markdown] tags=["caption"]
+# **Figure 7.3.** Where the other branch can be on a 16x16 grid, seen from a branch at the dot, and after how many steps it can first be there.
+#
+# <!-- alt: Four maps of a grid. Under the goal policy a band of five rows around the dot in the middle is coloured, for a dot in the last column also the cells above it, and for a dot at the goal the whole grid; under the uniform policy the whole grid is. -->
 
 # %% [markdown]
 # ## 7.4 What is left
@@ -203,6 +226,12 @@ ax.legend()
 figures.save(fig, "fig_coordinates", table, out_dir)
 plt.show()
 
+# %% [markdown] tags=["caption"]
+# **Figure 7.4.** Unknowns of the literal operator, after collapse, and after leaving out what is not reached, for the goal policy on grids of growing size. The legend has
+# the fitted powers of the number of states.
+#
+# <!-- alt: Three straight lines on logarithmic axes over the number of states. The literal and the collapsed lines have slope two; the reachable one is lower and less steep. -->
+
 # %% [markdown]
 # ## 7.5 One sweep
 #
@@ -227,6 +256,11 @@ for ax, (title, P) in zip(axes, shown.items(), strict=True):
 axes[0].set_ylabel("from state number")
 figures.save(fig, "fig_order", {"number": number}, out_dir)
 plt.show()
+
+# %% [markdown] tags=["caption"]
+# **Figure 7.5.** The policy's transition matrix with cells numbered row by row, and with successors first. Triangles point the way that a move goes: orange to a later number, blue to an earlier one; grey squares stay.
+#
+# <!-- alt: Two sparse matrices. On the left entries lie on both sides of the diagonal; on the right all of them are on or below it. -->
 
 # %%
 above = np.triu(kernel[np.ix_(order, order)], 1).sum()
@@ -379,6 +413,11 @@ axes[0, 0].plot(*np.transpose(live), "*", color="black", ms=5, zorder=3)
 figures.save(fig, "fig_scaling", measured, out_dir)
 plt.show()
 
+# %% [markdown] tags=["caption"]
+# **Figure 7.6.** Time (top) and memory (bottom) of all gaps against the number of states, for three policies and models; methods as in the legend. Stars: this notebook.
+#
+# <!-- alt: Six panels on logarithmic axes. Time and memory of the exact routes grow with the number of states, the reachable route least under the goal policy; the literal operator stops early, and projected Monte Carlo lies orders of magnitude above. -->
+
 # %% [markdown]
 # ## 7.10 One state of a trillion
 #
@@ -460,10 +499,13 @@ right.legend()
 figures.save(fig, "fig_trillion", grown, out_dir)
 plt.show()
 
-# %% [markdown]
-# *Left: the corner of the grid that was explored, with the goal at its top right; the colour says how often branches that have not merged visit a
-# cell, discounted by $\gamma^2$ per step. Right: what is certified, and what is true.*
+# %% [markdown] tags=["caption"]
+# **Figure 7.7.** Left: the corner of the grid that was explored, with the goal at its top right; the colour says how often branches that have not merged visit a
+# cell, discounted by $\gamma^2$ per step. Right: the error that is certified, and the true one, as the exploration grows.
 #
+# <!-- alt: Left, a heat map of a corner of the grid, brightest around the queried cell near the goal and fading outwards. Right, two falling lines on logarithmic axes; the certified error stays above the true one throughout. -->
+
+# %% [markdown]
 # For a model that was enumerated, `jipe2(jm, policy, tol, queries=...)` does the same by itself, where the queries reach all pairs of thousands of
 # states: it takes the local answer if that is certified to the `tol` you gave, and its `plan` then says "local". `benchmarks/local.md` has
 # what it costs.
@@ -504,6 +546,17 @@ print(law)
 claims.check("a walk on all integers: bracket of P(G < 0) is", "0.1 wide at most", law.width <= 0.1)
 
 # %% [markdown]
+# And the range over all couplings: how much could the standard deviation of that gap change, if staying and going right shared their pushes in another way?
+
+# %%
+over_all = jl.local_coupling_range(walk, lambda x: [0.5, 0.5], [0], tol=1e-2)
+least, most = over_all.gap_deviation_low[0, 0, 1], over_all.gap_deviation_high[0, 0, 1]
+print(
+    f"between {least:.3f} and {most:.3f}, each within {over_all.error_bound:.1g}: {over_all.num_explored} states"
+)
+claims.check("its deviation under every coupling", f"{least:.2f} to {most:.2f}", over_all.converged)
+
+# %% [markdown]
 # ## What to take away
 #
 # - The operator sees averages over the policy, its noise enters on the diagonal, and gaps reach few pairs. None of this
@@ -513,9 +566,47 @@ claims.check("a walk on all integers: bracket of P(G < 0) is", "0.1 wide at most
 # - Ask for the states you care about, and look at the plan first. If the model is too large to enumerate, `local_jipe2`
 #   explores what the question needs, and says how far off the answer may be.
 #
-# **Exercises.** (1) Mix the goal policy with a little noise, `jl.epsilon_mixture(goal, 0.05)`. How many pairs does it reach, and
-# does one sweep still do? (2) Turn the wind to blow down (`gust="D"`). Which pairs of the 6x6 grid are reached now,
-# and why are they fewer or more?
+# ## Exercises
+#
+# **Exercise 1.** Mix the goal policy with a little noise, `jl.epsilon_mixture(goal, 0.05)`. How many pairs of the 6x6 grid does it reach, and
+# does one sweep still do?
+#
+# <details><summary>Solution</summary>
+#
+# All 666: what may happen with small probability may happen. Chains now return to cells that they left, so no numbering puts successors first, and
+# one sweep does not do. The sweeps are accelerated instead.
+#
+# </details>
+
+# %% tags=["hide-cell"]
+noisy = jl.jipe2(grid, jl.epsilon_mixture(goal, 0.05), route="reachable")
+text = f"{noisy.plan.pairs}, {noisy.iterations}"
+claims.check(
+    "exercise 1: pairs, iterations", text, noisy.plan.pairs == 666 and noisy.iterations > 3
+)
+
+# %% [markdown]
+# **Exercise 2.** Let the wind blow down (`gust="D"`). Are fewer or more pairs of the 6x6 grid reached under the goal policy, and why?
+#
+# <details><summary>Solution</summary>
+#
+# Fewer: 325 instead of 522. A gust to the left holds a branch back, again and again, so that the other one may be any number of columns ahead. A gust
+# down changes the row alone: both branches go one column to the right in every step, and the first actions have put them at most two columns apart.
+#
+# </details>
+
+# %% tags=["hide-cell"]
+down = jl.windy_gridworld(6, gust="D")
+reached = np.argwhere(steps_to_reach(CollapsedT2(down, goal), Queries.of(down, None)) > 0)
+columns_apart = np.abs(np.diff(reached % 6, axis=1)).max()
+fewer = jl.plan_jipe2(down, goal, route="reachable").pairs
+claims.check(
+    "exercise 2: pairs, columns apart", f"{fewer}, {columns_apart}", fewer < count["goal policy"]
+)
+assert columns_apart == 2
+
+# %% [markdown]
+# **What to read next.** Chapter 8 learns from samples, where no tables are known. Chapter 9 computes the whole law of a gap on the same pairs.
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT

@@ -177,7 +177,7 @@ def test_the_map_has_every_item_and_equation_of_the_paper() -> None:
     assert all("](" in place or "`0" in place for place in places)
 
 
-READABLE = [name for name in NOTEBOOKS if name < "05" or name > "08"]
+READABLE = [name for name in NOTEBOOKS if name < "05" or name > "07"]
 
 
 @pytest.mark.parametrize("name", READABLE)

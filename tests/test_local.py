@@ -292,3 +292,40 @@ def test_a_local_law_of_infinitely_many_states():
         assert max(low, least) <= min(high, most) + 1e-9
     with pytest.warns(jl.ConvergenceWarning, match="local_gap_law: .* with 5 states"):
         jl.local_gap_law(walk(), lambda s: 0, [(("at", 0), 1, 0)], 0.05, max_states=5)
+
+
+@pytest.mark.filterwarnings("ignore::jmdp_lib.ConvergenceWarning")
+@pytest.mark.parametrize("num_actions", [2, 3])
+def test_local_ranges_hold_those_over_all_couplings(num_actions, monkeypatch):
+    monkeypatch.setattr("test_local.MODELS", 20)
+    jm, policy = many_models(num_actions, 0.8, "joint", num_actions, 3)
+    states = np.arange(0, jm.num_states, STATES)
+    whole = jl.coupling_range(jm, policy)
+    low, high = (np.sqrt(x[states]) for x in (whole.gap_variance_low, whole.gap_variance_high))
+    slack, bounds = 2.0 * np.sqrt(whole.error_bound), []
+    for budget in (4 * 20, 7 * 20, jm.num_states):
+        local = jl.local_coupling_range(jm, policy, states.tolist(), 0.05, max_states=budget)
+        assert local.num_explored <= budget
+        for outwards in (low - local.gap_deviation_low, local.gap_deviation_high - high):
+            assert np.all(outwards >= -slack)
+            assert np.all(outwards <= local.error_bound + slack)
+        bounds.append(local.error_bound)
+    assert bounds[0] > bounds[1] > bounds[2]
+    assert local.converged
+    # in units of the reward: the same model with rewards ten times as large
+    scaled = jl.JMDP.from_tables(
+        jm.table_states, jm.probs, 10.0 * jm.rewards, jm.next_states, jm.num_states, jm.gamma
+    )
+    again = jl.local_coupling_range(scaled, policy, states.tolist(), 0.5)
+    np.testing.assert_allclose(again.gap_deviation_high, 10 * local.gap_deviation_high, rtol=1e-9)
+
+
+def test_a_local_range_of_infinitely_many_states():
+    found = jl.local_coupling_range(walk(), lambda s: [0.5, 0.5], [("at", 0)], 0.05)
+    joint = jl.local_jipe2(walk(), lambda s: [0.5, 0.5], [("at", 0)], 1e-3)
+    assert found.converged
+    deviation = np.sqrt(joint.gap_variance)
+    assert np.all(found.gap_deviation_low <= deviation + 1e-3)
+    assert np.all(deviation <= found.gap_deviation_high + 1e-3)
+    with pytest.warns(jl.ConvergenceWarning, match="local_coupling_range stopped after 5 states"):
+        jl.local_coupling_range(walk(), lambda s: 0, [("at", 0)], 0.05, max_states=5)

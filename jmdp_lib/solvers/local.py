@@ -20,6 +20,7 @@ from jmdp_lib.laws import GapLaw
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Held, Moments, ReadOnly, norm_weight
 from jmdp_lib.operators.collapsed import CollapsedT2, Queries
+from jmdp_lib.solvers.coupling_range import coupling_range
 from jmdp_lib.solvers.exploration import Region, View, grown, look, with_outside
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution
 from jmdp_lib.solvers.gap_law import laws_of
@@ -177,6 +178,70 @@ def local_gap_law(
         )
     named: Any = zip(laws, queries, strict=True)
     return [replace(law, query=tuple(query)) for law, query in named]
+
+
+@dataclass(frozen=True, eq=False)
+class LocalRange(ReadOnly):
+    """Standard deviations of gaps at N queried states, over all couplings.
+
+    Attributes:
+        gap_deviation_low, gap_deviation_high: (N, A, A), no coupling leads beyond them.
+        error_bound: how far outside the exact ends they are, at most.
+        converged: whether error_bound <= tol.
+        num_explored: how many states were explored.
+    """
+
+    gap_deviation_low: Floats
+    gap_deviation_high: Floats
+    error_bound: float
+    converged: bool
+    num_explored: int
+
+
+def local_coupling_range(
+    model: ImplicitJMDP | JMDP,
+    policy: Policy,
+    states: Sequence[Hashable],
+    tol: float = 1e-2,
+    max_states: int = 2000,
+) -> LocalRange:
+    """The range of `coupling_range` at a few states, exploring only what matters to them.
+
+    tol: in units of the reward, how far the ends may be outside the exact ones.
+    policy, states, max_states: as in `local_jipe2`.
+
+    Z~ is the return that earns the middle of all possible returns once it leaves the explored
+    states, at time tau. Whatever the coupling, Z is no further from Z~ in L_2 than h times
+    E[gamma^(2 tau)]^(1/2), and every coupling of the model is one of the explored part, too.
+    """
+    region, asked = Region.of(model, policy, "independent", states)
+    limit = checks.at_least("max_states", max_states, len(region.tables))
+    allowed = 0.4 * checks.positive("tol", tol) / region.unit  # for each end: once in, once out
+    goal, more, off = 1.0, True, np.full(1, np.inf)
+    view = look(region, limit, asked, goal)
+    while more and off.max() > allowed:
+        goal *= 0.25
+        view, more = grown(region, view, goal, limit, asked, 0.0)
+        jm = view.system.jm
+        left = jm.averaging @ view.alone[0][jm.next_states]  # (n + 1, A)
+        alone = jm.gamma * np.sqrt(left[asked]) / (1.0 - jm.gamma)
+        off = alone[:, :, None] + alone[:, None, :]
+    found = coupling_range(jm, view.system.policy)
+    ends = np.array([found.gap_variance_low[asked], found.gap_variance_high[asked]])
+    least = np.sqrt(np.maximum(ends - found.error_bound, 0.0))
+    most = np.sqrt(ends + found.error_bound)
+    low, high = np.maximum(least[0] - off, 0.0), most[1] + off
+    high[:, range(jm.num_actions), range(jm.num_actions)] = 0.0
+    bound = region.unit * float(2.0 * off.max() + (most - least).max())
+    if bound > tol:
+        warnings.warn(
+            f"local_coupling_range stopped after {len(region.tables):,} states with error bound "
+            f"{bound:.3g} > tol = {tol:.3g}: out of states or memory",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
+    low, high = region.unit * low, region.unit * high
+    return LocalRange(low, high, bound, bound <= tol, len(region.tables))
 
 
 def _solved(region: Region, view: View, asked: Ints, tol: float) -> tuple[LocalSolution, float]:
