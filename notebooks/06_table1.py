@@ -12,10 +12,19 @@
 # Appendix C asks the networks for the variance of a gap, $Z(s,a) - Z(s,b)$, and compares it with games
 # that were really played. The paper reports a learned variance 1.03 to 3.97 times the simulated one, and
 # an independent-marginals prediction about 100 times too large. This chapter repeats the diagnostic with
-# standard errors, at four discounts and with three networks: **a Gram network alone is off by up to 2.5
-# times either way at $\gamma = 0.1$ and 7 to 12 times too small at $\gamma = 0.99$; with a term for one state and a
-# term for near states it stays within 5% in every game at every discount. And a factor of 100 is what
-# $1/\gamma^2$ gives at $\gamma = 0.1$.**
+# an equal search for every network, on states, seeds and two games that no choice was made on. **With a term
+# for one state and a term for near states the learned gap variance is within 5% of the simulated one in six games at
+# four discounts. The paper's Gram network, with the same search, is 13 to 130 times too small at $\gamma = 0.99$;
+# trained as the paper trains it, it is 4.7 to 40 times too large or 8 to 22 times too small, depending on the scale
+# of the returns.** A ratio near one is not enough, though: in three games a constant has one too. State by state, 19
+# of the 24 cases reach our goal for skill, and five do not.
+#
+# **What you will learn.** How to compare networks fairly; why a baseline that needs no learning belongs in every such table; which structure a network of covariances
+# needs; where the factor 100 may come from; and how a few steps of the emulator help a network that does not foresee rewards.
+#
+# **What it needs.** Chapter 5, and standard errors.
+#
+# **How long it takes.** About 18 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0
@@ -24,7 +33,10 @@ num_states = 400
 num_steps = 200
 num_evaluation = 6
 horizon = 60
-result_files = ["figures/atari_reward_gaps.csv"]
+shown_gamma = 0.99
+result_files = ["figures/atari_fresh_table.csv"]
+gap_files = ["figures/atari_fresh_gaps.csv"]
+trial_files = ["figures/atari_trials.csv"]
 sticky_table_files = ["figures/atari_sticky_table.csv"]
 sticky_curve_files = ["figures/atari_sticky_curves.csv"]
 out_dir = ""
@@ -106,97 +118,153 @@ independent = (near.independent / near.mc_ratio - 1).abs().max()
 claims.check("live: independent / MC within 10% of Monte Carlo's own", True, independent < 0.1)
 
 # %% [markdown]
-# ## 6.3 The full table
+# ## 6.3 Table 1
 #
-# Four games, three seeds, 64 states each, 36 pairs of games per state, horizon 300 (`workflow/atari_runs.py`;
-# versions, hardware and time in `figures/atari_reward.json`). `±` is half a 95% interval, of the simulation
-# and of the seeds, for these 64 states. The horizon cuts off $\gamma^{600}$ of the shocks' variance, 0.24% at
-# $\gamma = 0.99$ and nothing elsewhere; the networks have no horizon.
+# **The protocol** stands in `workflow/atari_protocol.toml` and was written down before its runs were made. Three
+# networks, the paper's Gram network, the local one and the local + near one, get the same six trials: a base, and one
+# changed knob each. They are judged on the same tuning states of four games (seed 0, half of the states and steps), by
+# the root mean squared error over states. Each network's best trial is then trained in full with other seeds, and
+# reported at states that were not looked at before, also in Space Invaders and Asterix, where nothing was tuned.
 #
-# **How these numbers were chosen.** This is the third full run. The near term and the settings were chosen for the
-# last of the three networks, while looking at these same 64 states and at the held-out states of chapter 5; none
-# were kept back for the end. In the two earlier runs (`figures/` at commits 1aea31e and 4ce1685: 4,000 steps, ten
-# times the weight decay, other numbers of states) that network had 0.965 to 1.019 and 0.967 to 1.021. The plain
-# Gram network, for which nothing was tuned, had 5.1 to 8.8 at $\gamma = 0.1$ and 0.007 to 0.065 at $\gamma = 0.99$:
-# how wrong it is depends much on the settings.
+# Three reservations. The base is near the settings of our own earlier runs, which may favour our networks. The two new games were
+# picked among six after a look at their rates of rewards and of merging branches (1,536 states each). And
+# the time on the device ran out: the four tuned games have seeds 10, 11 and 12, the two new ones seed 10 only, so that their intervals
+# do not cover the spread between seeds.
 
 # %%
-gaps = figures.results(result_files)
-table = gap_table(gaps[gaps.coupling == "reward"])
-wide = table.set_index(["game", "gamma", "kind"])
-
-
-def cell(game, gamma, kind):
-    """Ratio and interval, as the table shows them."""
-    row = wide.loc[(game, gamma, kind)]
-    return f"{row.coupled:.3f} ± {row.coupled_interval:.3f}"
-
+trials = figures.results(trial_files)
+errors = trials.groupby(["kind", "trial"], sort=False).error.mean().unstack()
+errors.round(3)
 
 # %%
-head = ["", "γ", "Gram", "local", "local + near", "indep. / MC", "simulated", "1/γ²", "paper"]
-cells = [head]
-for game in paper.index:
-    for gamma in gammas:
-        row = wide.loc[(game, gamma, "near")]
-        first = gamma == gammas[0]
-        cells.append([
-            game if first else "", f"{gamma:g}", *(cell(game, gamma, k) for k in ("gram", "local", "near")),
-            f"{row.independent:#.4g}", f"{row.mc_ratio:#.4g}", f"{gamma**-2:.3g}",
-            f"{paper.coupled[game]:.2f}; {paper.independent[game]:.0f}" if first else "",
-        ])  # fmt: skip
-fig, ax = plt.subplots(figsize=(6.75, 3.6), layout="constrained")
-figures.text_table(ax, cells, rules=(5, 9, 13))
-figures.save(fig, "table1", table, out_dir)
-plt.show()
+best = errors.idxmin(axis=1).to_dict()
+claims.check("trial chosen for each network", best, len(errors.columns) == 6)
+even = trials.groupby(["kind", "trial"]).size().nunique() == 1
+claims.check("every network has every trial in the same games and discounts", even, even)
+span = errors.max(axis=1) / errors.min(axis=1)
+claims.check(
+    "worst / best trial: Gram, local, near", span.round(2).to_list(), span.gram > span.near
+)
 
 # %% [markdown]
-# Columns 3 to 5 are coupled / MC, the learned gap variance over the simulated one, for three networks.
-# Then independent / MC, as the last of them has it and as simulated: the variance that a gap of independent
-# returns would have, over the simulated variance of the gap. The paper's pair is its coupled / MC and independent / MC, at a discount it does not name.
+# The table shows the mean error over games and discounts, one row for each network and one column for each trial. The search helps the Gram
+# network most: ten times the weight on the gap (trial *gap*) divides its error by more than three against the worst.
+# Ours hardly depend on the trial.
+#
+# **The paper's own training** was not tuned. It is the plain Gram network with sampled TD errors, sampled shocks, a
+# copied target network and the gap's residual at a tenth (chapter 5), once with returns in their natural scale and once
+# divided by $1/(1-\gamma)$, as in the authors' release.
+#
+# **The constant** needs no learning: $2\sigma^2\gamma^2/(1-\gamma^2)$ is the gap variance where branches never meet and
+# rewards have no variance. Where it is near one, a ratio near one shows nothing.
+
+# %%
+games = [*paper.index, "SpaceInvaders", "Asterix"]
+table = figures.results(result_files)
+table["game"] = pd.Categorical(table.game, games)  # in this order
+table = table.sort_values(["game", "gamma"]).astype({"game": str})
+wide = table.set_index(["kind", "gamma", "game"])
+names = {"near": "local + near", "gram": "Gram", "paper, natural": "as the paper", "paper, divided": "and divided"}  # fmt: skip
+
+
+def ratio(kind, column):
+    """Ratio and interval of the paper's four games, as the table shows them."""
+    rows = wide.loc[kind, shown_gamma].loc[paper.index]
+    pairs = zip(rows[column], rows[column + "_interval"], strict=True)
+    return [f"{v:.1f} ± {e:.1f}" if v > 2 else f"{v:.3f} ± {e:.3f}" for v, e in pairs]
+
+
+# %%
+shown = {("coupled / MC", label): ratio(kind, "coupled") for kind, label in names.items()}
+shown["coupled / MC", "constant"] = [f"{v:.2f}" for v in wide.constant["near", shown_gamma][paper.index]]  # fmt: skip
+shown["coupled / MC", "the paper has"] = [f"{v:.2f}" for v in paper.coupled]
+shown["independent / MC", "local + near"] = ratio("near", "independent")
+shown["independent / MC", "simulated"] = ratio("near", "mc_ratio")
+shown["independent / MC", "the paper has"] = [f"{v:.1f}" for v in paper.independent]
+shown = pd.DataFrame(shown, index=paper.index)
+shown
+
+# %% [markdown]
+# **Table 1** in the paper's layout, at $\gamma = 0.99$. *Coupled / MC* is the learned gap variance over the simulated
+# one, for the local + near network, the Gram network with its best trial, and the Gram network trained as the paper
+# describes, with returns in their own scale and divided by $1/(1-\gamma)$. *Independent / MC* is the variance that
+# a gap of independent returns would have, over the simulated variance of the gap. Each is the mean of three seeds over 64 states, 36 pairs of
+# games per state, horizon 300; ± is half a 95% interval, of the simulation and of the seeds, for these states. The
+# horizon cuts off $\gamma^{600}$ of the shocks' variance, 0.24%. The paper does not name its $\gamma$.
+
+# %%
+cells = [["", *(name for _, name in shown)], *([g, *row] for g, row in zip(shown.index, shown.values, strict=True))]  # fmt: skip
+fig, ax = plt.subplots(figsize=(6.75, 1.2), layout="constrained")
+figures.text_table(ax, cells)
+ax.set_title(rf"coupled / MC (six columns), independent / MC (three), $\gamma$ = {shown_gamma:g}")
+figures.save(fig, "table1", table[~table.kind.str.contains(r"\+")], out_dir)
+plt.close(fig)  # for the gallery; the notebook has the table itself
+
+# %% [markdown]
+# And the whole grid for the local + near network. *skill* is $1 - \mathrm{MSE}/\mathrm{MSE}$ of the constant
+# over states, with the simulation's noise subtracted from both: one is perfect, zero is as good as the constant. *rank* is Spearman's
+# correlation over states, and its *ceiling* is what a perfect prediction would reach against this simulation, the square root of the
+# reliability.
 
 # %%
 ours = table[table.kind == "near"]
-low, high = ours.coupled.min().round(3), ours.coupled.max().round(3)
-claims.check("local + near: coupled / MC, least", low, low >= 0.95)
-claims.check("local + near: coupled / MC, largest", high, high <= 1.05)
-worst = (ours.independent / ours.mc_ratio - 1).abs().max().round(3)
-claims.check(
-    "independent / MC: largest relative difference to Monte Carlo's own", worst, worst < 0.05
-)
-plain = table[table.kind == "gram"].set_index("gamma").coupled.round(2)
-name = "plain Gram: coupled / MC"
-claims.check(f"{name}, gamma 0.1, least", plain[0.1].min(), plain[0.1].min() < 0.5)
-claims.check(f"{name}, gamma 0.1, largest", plain[0.1].max(), plain[0.1].max() > 2)
-claims.check(f"{name}, gamma 0.99, largest", plain[0.99].max(), plain[0.99].max() < 0.2)
-
-# %% [markdown]
-# Within 5% is not exact: many intervals exclude one. The largest errors are at $\gamma = 0.99$. In Atlantis the
-# learned covariance of branches that may meet is a little too large. In Boxing rewards add to the variance, for the
-# random actions decide who gets hit. The network has the shocks' variance and a tenth of the rewards': its mean does
-# not foresee the hits (chapter 5).
+grid = ours.assign(ceiling=np.sqrt(ours.reliability)).set_index(["game", "gamma"])
+grid[["coupled", "coupled_interval", "constant", "skill", "rank", "ceiling"]].round(3)
 
 # %%
-off = ours.set_index(["game", "gamma"]).coupled.sub(1).abs().nlargest(2).index.to_list()
-two = [("Atlantis", 0.99), ("Boxing", 0.99)]
-claims.check("local + near: largest errors in", ", ".join(f"{g} {y}" for g, y in off), off == two)
-boxing = gaps[(gaps.game == "Boxing") & (gaps.gamma == 0.99) & (gaps.kind == "near")]
-alone = 2 / (1 - 0.99**2)  # two returns that are shocks and nothing else
-played, learned = boxing.mc_independent.mean() / alone, boxing.independent.mean() / alone
-name = "Boxing, gamma 0.99: variance / that of shocks alone"
-claims.check(f"{name}, simulated", played.round(3), played > 1.02)
-claims.check(f"{name}, learned", learned.round(3), 0 < learned - 1 < 0.2 * (played - 1))
+low, high = ours.coupled.min().round(3), ours.coupled.max().round(3)
+claims.check("local + near: coupled / MC, least of 24 within 5%", low, low >= 0.95)
+claims.check("local + near: coupled / MC, largest of 24 within 5%", high, high <= 1.05)
+new = ours[ours.game.isin(["SpaceInvaders", "Asterix"])]
+off = (new.coupled - 1).abs().max().round(3)
+claims.check("new games alone: largest relative error within 5%", off, off <= 0.05)
+worst = (ours.independent / ours.mc_ratio - 1).abs().max().round(3)
+claims.check("independent / MC: largest difference to the simulated within 5%", worst, worst < 0.05)
+near_one = [g for g, c in ours.groupby("game", sort=False).constant if (c - 1).abs().max() < 0.1]
+claims.check("games where a constant is within 10%, too", ", ".join(near_one), len(near_one) > 0)
+
+# %%
+at = {kind: wide.loc[kind, 0.99].coupled for kind in ("gram", "paper, natural", "paper, divided")}
+text = {kind: f"{v.min():.2g} to {v.max():.2g}" for kind, v in at.items()}
+other = "differs from the paper"  # which has 1.03 to 3.97
+claims.check("Gram, tuned, gamma 0.99: coupled / MC", text["gram"], at["gram"].max() < 0.5, other)
+small, large = at["paper, natural"], at["paper, divided"]
+claims.check(
+    "Gram, trained as in the paper, gamma 0.99", text["paper, natural"], small.max() < 0.5, other
+)
+claims.check("the same with divided returns", text["paper, divided"], large.min() > 2, other)
 
 # %% [markdown]
-# The same as a picture; grey is one, give or take 5%. The paper's crosses stand amid their group: it names no
-# $\gamma$.
+# Our goal for the skill was 0.9 in every case where states differ by more than the simulation's noise. That is
+# **not reached** in five of 24: in Boxing at every discount, and in BattleZone at $\gamma = 0.99$. In both the
+# states differ by a few percent only, and what differs is the variance of rewards, which the network would have to foresee: who gets hit.
+# Section 6.6 shows what helps.
+
+# %%
+missed = ours[(ours.reliability > 0.5) & (ours.skill < 0.9)]
+where = ", ".join(f"{g} {y:g}" for g, y in zip(missed.game, missed.gamma, strict=True))
+claims.check("goal: skill of at least 0.9; missed in", where, len(missed) > 0, "not reproduced")
+claims.check("cases that reach it, of 24", 24 - len(missed), len(missed) < 12)
+boxing = grid.loc[("Boxing", 0.99)]
+played = boxing.mc * boxing.mc_ratio * (1 - 0.99**2) / 2  # / that of shocks and nothing else
+learned = boxing.mc * boxing.independent * (1 - 0.99**2) / 2
+name = "Boxing, gamma 0.99: variance of returns / that of shocks alone"
+claims.check(f"{name}, simulated, learned", f"{played:.3f}, {learned:.3f}", learned < played)
 
 # %%
 fig, ax = plt.subplots(figsize=(6.75, 2.9), layout="constrained")
-figures.gap_ratios(ax, table, paper.coupled)
-ax.set_ylabel("gap variance, learned / Monte Carlo")
+searched = table[table.kind.isin(["gram", "local", "near"])]
+figures.gap_ratios(ax, searched, paper.coupled.reindex(games))
+ax.set_ylabel("gap variance, learned / simulated")
 fig.legend(loc="outside lower center", ncols=4)
-figures.save(fig, "fig_gap_ratios", table, out_dir)
+figures.save(fig, "fig_gap_ratios", searched, out_dir)
 plt.show()
+
+# %% [markdown] tags=["caption"]
+# **Figure 6.1.** Learned over simulated gap variance of the three networks that got the same search, for six games and four discounts, with 95% intervals. Grey: one, give or take 5%. The paper's crosses
+# stand in the middle of their groups, because it names no $\gamma$.
+#
+# <!-- alt: Six groups of four discounts. Circles of the local and near network lie on one everywhere, triangles of the local network close to it; squares of the plain Gram network start between 1.2 and 1.9 at gamma 0.1 and fall to between 0.008 and 0.07 at gamma 0.99. -->
 
 # %% [markdown]
 # ## 6.4 Why three terms
@@ -209,7 +277,7 @@ plt.show()
 #
 # - The **local** term, $1\{s=t\}\langle u(x), u(y)\rangle$, is a block-diagonal Gram kernel, still positive
 #   semidefinite. One coordinate of $u$ is the shock, which is known and not learned; the plain Gram network is
-#   not told. With both, three games are right.
+#   not told. With both, most games are right.
 # - In **Atlantis** half of all sibling states are the same again after one step, and many others meet later.
 #   Covariances between *distinct* states matter there, and beside the local term inner products alone miss
 #   them. The **near** term, $k(s,t)\langle q(x), q(y)\rangle$ with $k = e^{-|f(s)-f(t)|^2}$ and a learned linear $f$, says what is true
@@ -218,23 +286,21 @@ plt.show()
 # %%
 atlantis = table[(table.game == "Atlantis") & (table.gamma == 0.99)].set_index("kind")
 local, near = atlantis.coupled.local, atlantis.coupled.near
-claims.check("Atlantis, gamma 0.99: local Gram alone, coupled / MC", round(local, 2), local < 0.95)
-claims.check("Atlantis, gamma 0.99: with the near term", round(near, 2), abs(near - 1) < 0.05)
+off = abs(near - 1) < abs(local - 1)
+claims.check("Atlantis, gamma 0.99: coupled / MC, local alone, with the near term", f"{local:.2f}, {near:.2f}", off)  # fmt: skip
 
 # %% [markdown]
 # ## 6.5 The factor 100
 #
-# What independent marginals overestimate, against $\gamma$: simulated (points) and learned (lines), with
-# $1/\gamma^2$. Three games lie near the line at small $\gamma$. In Atlantis branches merge, so the coupled
-# variance is half as large and the factor twice as big; at $\gamma$ near one the factor tends to what merging
-# alone explains. The paper's 83 to 135 are of the size that $\gamma = 0.1$ gives. That is no proof of its
-# setting: for Atlantis it has the smallest factor, 83, and here Atlantis has the largest.
+# By how much do independent marginals overestimate the gap variance? With one shock per state the factor is about
+# $1/\gamma^2$ where branches rarely meet. In Atlantis and Space Invaders they merge often, so that the coupled variance is half as large
+# and the factor twice as big.
 
 # %%
-fig, ax = plt.subplots(figsize=(3.4, 2.6), layout="constrained")
+fig, ax = plt.subplots(figsize=(3.4, 2.8), layout="constrained")
 fine = np.geomspace(0.09, 0.995, 100)
 ax.loglog(fine, fine**-2, color="0.6", lw=3, label=r"$1/\gamma^2$")
-for (game, each), marker in zip(ours.groupby("game", sort=False), "os^D", strict=True):
+for (game, each), marker in zip(ours.groupby("game", sort=False), "os^Dvp", strict=True):
     (drawn,) = ax.loglog(each.gamma, each.mc_ratio, marker, ms=4, mfc="none", label=game)
     ax.loglog(each.gamma, each.independent, lw=0.8, color=drawn.get_color())
 ax.set(xlabel=r"$\gamma$", ylabel="independent / coupled")
@@ -242,63 +308,141 @@ ax.legend()
 figures.save(fig, "fig_independent_ratio", ours, out_dir)
 plt.show()
 
-# %%
-tenth = ours[ours.gamma == 0.1].set_index("game").mc_ratio.round(1)
-for game in ("Pong", "BattleZone", "Boxing"):
-    claims.check(f"{game}, gamma 0.1: independent / coupled", tenth[game], 100 <= tenth[game] < 110)
-claims.check("Atlantis, gamma 0.1: independent / coupled", tenth.Atlantis, tenth.Atlantis > 200)
+# %% [markdown] tags=["caption"]
+# **Figure 6.2.** Independent over coupled gap variance against $\gamma$: simulated (marks) and learned by the local + near network (lines). Grey: $1/\gamma^2$.
+#
+# <!-- alt: Marks and thin lines of six games fall together along the grey line from 100 at gamma 0.1 to one at gamma 0.99; Atlantis and Space Invaders lie at about twice its height. -->
 
 # %% [markdown]
-# ## 6.6 State by state
+# The paper has 135, 116, 111 and 83 and names neither $\gamma$ nor the shock. Three things give numbers of this size. None
+# is stated there; they are **hypotheses**.
 #
-# An average can be right for the wrong reasons. Each point is a state at $\gamma = 0.9$, one seed; bars are 95%
-# of the simulation. *Rank* is Spearman's correlation over the 64 states, mean of the seeds. Where almost no
-# branches meet, all states have almost the same gap variance and there is little to rank.
+# - *Small discount*: one shock per state, as here, and $\gamma$ near 0.1.
+# - *Shocks shared through time*: $\gamma = 0.99$, both branches see the same shocks at all times, and only the first two actions have
+#   different loadings, 1 and 0. Then the gap has variance $\sigma^2$, and the returns together have
+#   $\sigma^2(1 + 2\gamma^2/(1-\gamma^2)) = 99.5\,\sigma^2$. To both we add the rewards' own variances, as they were simulated in
+#   Section 6.7.
+# - *An uncalibrated network*: the paper's training with divided returns at $\gamma = 0.99$ learns variances that are far too
+#   large, coupled or not.
 
 # %%
-fig, axes = plt.subplots(1, 4, figsize=(6.75, 2.1), layout="constrained")
-chosen = gaps[(gaps.gamma == 0.9) & (gaps.kind == "near") & (gaps.seed == 0)]
-for ax, game in zip(axes, paper.index, strict=True):
-    each = chosen[chosen.game == game]
-    figures.agreement(ax, each.coupled, each.mc, bars=1.96 * each.mc_error)
-    rank = wide.loc[(game, 0.9, "near")]["rank"]
-    ax.set(ylim=ax.get_xlim(), title=f"{game}\nrank {rank:.2f}")
-axes[0].set_ylabel("Monte Carlo")
-fig.supxlabel("predicted gap variance", fontsize="medium")
-figures.save(fig, "fig_gap_scatter", chosen, out_dir)
-plt.show()
+sticky = figures.results(sticky_table_files).query("kind == 'near' and gamma == 0.99")
+rewards = sticky.set_index("game").loc[paper.index]  # the variances of rewards alone
+through_time = 1 + 2 * 0.99**2 / (1 - 0.99**2)
+readings = pd.DataFrame({
+    "the paper": paper.independent, "gamma 0.1, simulated": wide.mc_ratio["near", 0.1],
+    "shared through time, formula": through_time,
+    "with the games' rewards": (through_time + rewards.mc * rewards.mc_ratio) / (1 + rewards.mc),
+    "the paper's training, divided": wide.independent["paper, divided", 0.99],
+}).loc[paper.index]  # fmt: skip
+readings.round(1)
 
 # %%
-spread = chosen.groupby("game").mc.agg(lambda v: v.std() / v.mean()).round(2)
-ranks = ours[ours.gamma == 0.9].set_index("game")[["rank", "reliability"]].round(2)
-print(ranks.assign(spread=spread).to_string())
+of = readings.div(readings["the paper"], axis=0).drop(columns="the paper")
+factor = np.exp(np.log(of).abs().max()).round(1)
+text = ", ".join(f"{v:g}" for v in factor)
+claims.check("readings: largest factor from the paper's numbers", text, factor.min() < 3)
+least = readings["gamma 0.1, simulated"].drop("Atlantis")
+text = f"{least.min():.1f} to {least.max():.1f}"
+claims.check("gamma 0.1, without Atlantis", text, (least - 100).abs().max() < 10)
+ranked = readings.drop(columns="shared through time, formula").corr("spearman")
+order = ranked["the paper"].drop("the paper").round(1).to_list()
 claims.check(
-    "Atlantis, gamma 0.9: rank correlation per state",
-    ranks["rank"].Atlantis,
-    ranks["rank"].Atlantis > 0.9,
+    "rank correlation of the readings with the paper's four",
+    order,
+    max(order) < 1,
+    "not reproduced",
 )
 
 # %% [markdown]
-# *spread* is the coefficient of variation between states, *reliability* the share of their variance that is
-# not simulation noise. Atlantis, where states differ, is ranked almost perfectly. In Boxing states differ by
-# a few percent, and most of that is reward variance again: gap variance goes with the variance of the
-# returns themselves, which the network does not foresee.
+# No reading fits all four. With one shock per state and $\gamma = 0.1$ the factor cannot fall below 100, and Atlantis has the largest
+# one here and the smallest in the paper. Shocks that are shared through time cannot give more than 99.5, and rewards pull
+# it down.
 #
-# Last, what Table 1 does not test: the *mean* of a gap. Most of the variance of the simulated means is not noise
-# here. In Pong, whose mean the networks learn (chapter 5), what they say about new states goes with it; in the other
-# games it hardly does. A variance within 5% does not say which action is better.
+# ## 6.6 State by state
+#
+# An average can be right for the wrong reasons. So here is every state.
 
 # %%
-apart = chosen[chosen.game == "Boxing"][["mc", "mc_independent"]].corr("spearman").iloc[0, 1]
-claims.check("Boxing: rank correlation of gap and return variance", apart.round(2), apart > 0.5)
+gaps = figures.results(gap_files)
+chosen = gaps[(gaps.gamma == 0.9) & (gaps.kind == "near") & (gaps.seed == 10)]
+
+# %%
+fig, axes = plt.subplots(2, 3, figsize=(6.75, 4.4), layout="constrained")
+for ax, game in zip(axes.flat, games, strict=True):
+    each, row = chosen[chosen.game == game], grid.loc[(game, 0.9)]
+    figures.agreement(ax, each.coupled, each.mc, bars=1.96 * each.mc_error)
+    ax.axvline(2 * 0.81 / 0.19, color="0.6", ls=":")
+    ax.set_title(f"{game}\nskill {row.skill:.2f}, rank {row['rank']:.2f} of {row.ceiling:.2f}")
+fig.supxlabel("predicted gap variance", fontsize="medium")
+fig.supylabel("simulated gap variance", fontsize="medium")
+figures.save(fig, "fig_gap_scatter", chosen, out_dir)
+plt.show()
+
+# %% [markdown] tags=["caption"]
+# **Figure 6.3.** Gap variance at $\gamma = 0.9$, predicted by the local + near network (seed 10) against simulated, one dot for each of 64 states that were never looked at before; bars are 95% intervals of the simulation, the line is where both agree, and the dotted
+# line marks the constant. Titles give skill and rank of all seeds, the rank beside its ceiling. Axes differ: Boxing spans a few percent.
+#
+# <!-- alt: Six scatter plots. In Atlantis, Space Invaders, Asterix and Pong the dots follow the diagonal over a wide range; in BattleZone nearly all dots sit at one place with some on the diagonal below; in Boxing they form a cloud near the constant with a few far below. -->
+
+# %% [markdown]
+# **Ask the emulator.** It is at hand, so that a user can play the first $h$ steps from the asked state and trust the network only
+# beyond. This costs $72h$ emulator steps per state here, 36 pairs of two branches; the simulation itself costs 21,600.
+
+# %%
+table["h"] = pd.to_numeric(table.kind.str.extract(r"^near\+(\d+)$")[0])
+deep = pd.concat([ours.assign(h=0.5), table[table.h.notna()]])
+skill = deep[deep.gamma >= 0.9].pivot_table(index="h", columns=["gamma", "game"], values="skill")
+
+# %%
+fig, axes = plt.subplots(1, 2, figsize=(6.75, 2.9), sharey=True, layout="constrained")
+for ax, gamma in zip(axes, (0.9, 0.99), strict=True):
+    for game, marker in zip(games, "os^Dvp", strict=True):
+        ax.semilogx(skill.index, skill[gamma, game], marker=marker, ms=4, mfc="none", label=game)
+    ax.axhline(0.9, color="0.6", ls="--", lw=0.8)
+    ax.set_xticks(skill.index, ["0\n0", *(f"{h:g}\n{72 * h:g}" for h in skill.index[1:])])
+    ax.set(title=rf"$\gamma = {gamma:g}$", xlabel="$h$ and emulator steps per state")
+    ax.minorticks_off()
+axes[0].set_ylabel("skill against the constant")
+fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=6)
+figures.save(fig, "fig_skill_depth", skill.stack([0, 1]).rename("skill").reset_index(), out_dir)
+plt.show()
+
+# %% [markdown] tags=["caption"]
+# **Figure 6.4.** Skill of the local + near network when the first $h$ steps are played in the emulator and the network speaks only of what comes after; $h = 0$ is the network alone. Dashed: our goal, 0.9.
+#
+# <!-- alt: Two panels over h from 0 to 64. At gamma 0.9 Boxing rises from 0.3 to one, and Pong falls from 0.97 to 0.84. At gamma 0.99 Boxing rises from minus 0.1 to 0.89 and BattleZone from 0.5 to 0.9, Pong falls to 0.78; the other three games stay near one. -->
+
+# %%
+deepest = table[table.h == 64].set_index(["game", "gamma"]).skill
+at = ", ".join(f"{deepest['Boxing', gamma]:.2f}" for gamma in gammas)
+gain = (deepest - grid.skill)["Boxing"].min()
+claims.check("Boxing, h = 64: skill at the four discounts, each larger", at, gain > 0)
+zone, goal = deepest["BattleZone", 0.99], "not reproduced"
+claims.check("BattleZone, gamma 0.99, h = 64: skill", f"{zone:.3f}", zone > grid.skill["BattleZone", 0.99])  # fmt: skip
+fell = deepest["Pong", 0.99] - grid.skill["Pong", 0.99]
+claims.check("Pong, gamma 0.99: change of skill from h = 0 to 64", fell.round(2), fell < 0)
+missed = ", ".join(f"{g} {y:g}" for g, y in deepest.index[deepest < 0.9])
+claims.check("goal: skill of at least 0.9 with h = 64; missed in", missed, missed != "", goal)
+
+# %% [markdown]
+# Depth repairs Boxing at three discounts, and brings the two cases at $\gamma = 0.99$ to 0.89 and 0.90, just below the goal: rewards of the next $h$ steps need not be foreseen when they are played. In Pong the network is
+# better alone. Its states differ little, and 36 sampled pairs of $h$ steps are noisier than what it has learned. So
+# depth is a trade: it replaces the network's error by the noise of a simulation, and pays for it in emulator steps. A user would play more pairs,
+# or stop where the noise exceeds the gain.
+#
+# Last, what Table 1 does not test: the *mean* of a gap. A variance within 5% does not say which action is better.
+
+# %%
 by_game = chosen.groupby("game", sort=False)
 noise = (chosen.mc_mean_error**2).groupby(chosen.game).mean() / by_game.mc_mean.var()
 together = by_game[["gap_mean", "mc_mean"]].corr().gap_mean.xs("mc_mean", level=1)
-means = pd.DataFrame({"correlation": together, "reliability": 1 - noise}).round(2)
-print(means.to_string())
-learned, largest = means.correlation.Pong, means.correlation.drop("Pong").max()
-claims.check("gap means, gamma 0.9, Pong: correlation over states", learned, learned > 0.6)
-claims.check("gap means, gamma 0.9, other games: largest", largest, largest < 0.5)
+means = pd.DataFrame({"correlation": together, "ceiling": np.sqrt(1 - noise)}).loc[games].round(2)
+means
+
+# %%
+good = list(means.index[means.correlation > 0.5])
+claims.check("gap means, gamma 0.9: games with a correlation above 0.5", ", ".join(good), len(good) < 6)  # fmt: skip
 
 # %% [markdown]
 # ## 6.7 The emulator's own coupling
@@ -321,24 +465,25 @@ learned = natural.pivot_table(index=["game", "gamma"], columns="kind", values="c
 shown.join(learned[["gram", "near", "near+table"]]).map("{:.3g}".format)
 
 # %%
-fig, (left, right) = plt.subplots(
-    1, 2, figsize=(6.75, 2.8), width_ratios=(2, 3), layout="constrained"
-)
-left.axhline(1, color="0.6", lw=0.8)
+fig, (left, right) = plt.subplots(1, 2, figsize=(6.75, 2.8), width_ratios=(2, 3))
 for place, (game, marker) in enumerate(zip(paper.index, "os^D", strict=True)):
-    each = simulated.loc[game].drop(0.1)
-    at = np.arange(len(each)) + 0.15 * (place - 1.5)
-    left.errorbar(
-        at, each.mc_ratio, each.mc_ratio_interval, fmt=marker, ms=4, mfc="none", label=game
-    )
-left.set_xticks(np.arange(len(each)), [f"{gamma:g}" for gamma in each.index])
+    each, style = simulated.loc[game].drop(0.1), {"fmt": marker, "ms": 4, "mfc": "none"}
+    at = np.arange(3) + 0.15 * (place - 1.5)
+    left.errorbar(at, each.mc_ratio, each.mc_ratio_interval, label=game, **style)
+left.set_xticks(np.arange(3), [f"{gamma:g}" for gamma in each.index])
+left.axhline(1, color="0.6", lw=0.8)
 left.set(xlabel=r"$\gamma$", ylabel="independent / coupled")
 left.legend()
 figures.gap_ratios(right, natural[natural.gamma >= 0.9])
-right.set(ylabel="learned / Monte Carlo", ylim=(4e-3, 6))
+right.set(ylabel="learned / simulated", ylim=(4e-3, 6))
 fig.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=3)
 figures.save(fig, "fig_sticky_ratio", natural, out_dir)
 plt.show()
+
+# %% [markdown] tags=["caption"]
+# **Figure 6.5.** Sticky actions and no shock. Left: simulated independent over coupled gap variance of four games. Right: learned over simulated gap variance, with 95% intervals; grey is one, give or take 5%.
+#
+# <!-- alt: Left, marks of four games near one, Atlantis at 1.17 for gamma 0.99. Right, circles of the local and near network between 1.1 and 2.1 at gamma 0.9 and between 0.6 and 0.9 at gamma 0.99; squares of the plain Gram network far below. -->
 
 # %% [markdown]
 # **The natural coupling is weak.** Independent marginals overestimate the gap variance by a sixth in
@@ -361,20 +506,22 @@ early = simulated.mc_ratio["Atlantis", 0.5].round(2)
 claims.check("sticky, Atlantis, gamma 0.5: independent / coupled", early, early < 1.05)
 
 # %% [markdown]
-# **The learned variances are of the right size at large $\gamma$, and not calibrated.** There is no shock in
+# **The learned variances are of the right size at large $\gamma$, and not calibrated.** Our goal was 0.9 to 1.1 of the
+# simulated variance at $\gamma = 0.9$ and 0.99. It is **not reached**: the ratios are 1.13 to 2.13 and 0.60 to 0.91. The
+# protocol of Section 6.3 has a part for sticky actions, for which the time on the device did not suffice, so that these are
+# the earlier runs. There is no shock in
 # closed form any more, and two errors pull apart. Where the mean does not foresee a reward, its error enters as
 # a square and counts as variance: too much, and all there is where the true variance is almost zero. And what
 # the mean has memorised of the states it learned from looks like foresight there: too little, at
 # $\gamma = 0.99$. A state's own tables help against the first. The plain Gram network collapses as before.
 
 # %%
-at = learned.xs(0.99, level="gamma").round(2)
-claims.check("sticky, gamma 0.99: learned / MC, least", at.near.min(), at.near.min() > 0.5)
-claims.check("sticky, gamma 0.99: learned / MC, largest", at.near.max(), at.near.max() < 1)
-claims.check("sticky, gamma 0.99: plain Gram, largest", at.gram.max(), at.gram.max() < 0.1)
-at = learned.xs(0.9, level="gamma").round(2)
-claims.check("sticky, gamma 0.9: learned / MC, least", at.near.min(), at.near.min() > 1)
-claims.check("sticky, gamma 0.9: learned / MC, largest", at.near.max(), at.near.max() < 2.5)
+for gamma in (0.9, 0.99):
+    at = learned.xs(gamma, level="gamma")
+    text, right = f"{at.near.min():.2f} to {at.near.max():.2f}", at.near.between(0.9, 1.1)
+    name = f"goal: sticky, gamma {gamma:g}, learned / simulated within 0.9 and 1.1"
+    claims.check(name, text, not right.all(), "not reproduced")
+claims.check("sticky, gamma 0.99: plain Gram, largest", at.gram.max().round(2), at.gram.max() < 0.5)
 off = np.log(learned).abs().drop(index=0.99, level="gamma")
 nearer = bool((off["near+table"] < off.near).all())
 claims.check("sticky, below 0.99: with its own tables a state is nearer", nearer, nearer)
@@ -397,15 +544,57 @@ claims.check(
 # %% [markdown]
 # ## What to take away
 #
-# - The covariance of a joint MDP is local. A representation that knows this, and the shock, is right within 5%
-#   here; one that knows neither, on the same batches, is wrong by up to an order of magnitude.
+# - The covariance of a joint MDP is local. A representation that knows this, and the shock, is right within 5% on average,
+#   also in games it was not tuned for; one that knows neither is wrong by an order of magnitude, after the same search.
+# - An average near one can be had without learning. Show what a constant gives, and the skill over states.
+# - Where rewards cannot be foreseen, play a few steps and let the network do the rest.
 # - How much coupling matters under a common shock is set by $\gamma$ and by how often branches meet. The
 #   lottery of sticky actions alone couples little.
 # - Compare with games that were played, with their standard errors, state by state.
 #
-# **Exercises.** (1) Give the shock opposite loadings for two actions (`Shock(1.0, loadings=...)`,
-# `Config(loadings=...)`). What happens to the ratio at $\gamma = 0.1$? (2) Run 6.2 with `live_games = ["Atlantis"]`
-# and kinds `("local", "near")`, and look at $\gamma = 0.99$.
+# ## Exercises
+#
+# **Exercise 1.** Give the shock opposite loadings, 1 and $-1$, for two actions. What is independent / coupled at
+# $\gamma = 0.1$ if shocks are all there is?
+#
+# <details><summary>Solution</summary>
+#
+# The shared shock now adds up in the gap: its first step has variance $4\sigma^2$ instead of zero. Independent marginals
+# underestimate the gap's variance almost by half.
+#
+# </details>
+
+# %% tags=["hide-cell"]
+opposite = shock_ratio([0.1], [1.0, -1.0])[0]
+claims.check("exercise 1: independent / coupled", opposite.round(3), 0.5 < opposite < 0.51)
+
+# %% [markdown]
+# **Exercise 2.** How much skill does a better constant have, the simulated average of each game? It knows the level and nothing about
+# states. Where does the level alone explain most?
+#
+# <details><summary>Solution</summary>
+#
+# The better constant leaves the variance between states, less its noise. In Atlantis at $\gamma = 0.9$ the level explains the largest part
+# of what separates the constant from the simulation, and in Boxing almost nothing. The network's skill has to be read
+# against this.
+#
+# </details>
+
+# %% tags=["hide-cell"]
+one = chosen.groupby("game")
+noise = (chosen.mc_error**2).groupby(chosen.game).mean()
+apart = ((chosen.mc - 2 * 0.81 / 0.19) ** 2).groupby(chosen.game).mean() - noise
+level = (1 - (one.mc.var(ddof=0) - noise) / apart)[games].round(2)
+text = f"{level.idxmax()} {level.max()}, {level.idxmin()} {level.min()}"
+claims.check(
+    "exercise 2: skill of the level, most and least",
+    text,
+    level.idxmin() == "Boxing" and level.max() < 0.9,
+)
+
+# %% [markdown]
+# **What to read next.** Chapter 7 asks how far exact solutions reach before networks are needed, and chapter 8 learns the same
+# moments where they can be checked exactly.
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT

@@ -117,7 +117,7 @@ def make_plan(
     atari = atari_jobs(entries.get(ATARI), device, elsewhere) if device else None
 
     def found(name: str, file: str) -> str:
-        if atari and Path(file).name.startswith("atari_"):
+        if atari and Path(file).name.startswith(("atari_reward_", "atari_sticky_")):
             return f"out/{profile}/{ATARI}/{Path(file).name}"
         if not (root / file).is_file():
             raise ProjectError(f"{name}.py: there is no file {file}")

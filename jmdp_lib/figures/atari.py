@@ -22,7 +22,7 @@ BLOCK_STYLES = {
 #: The covariance networks of Table 1, and the last of them backed up from the state's own tables:
 #: label, colour, marker, place in a group.
 KIND_STYLES = {
-    "gram": ("Gram (the paper's)", "#CC79A7", "s", -0.3),
+    "gram": ("Gram (the paper's head)", "#CC79A7", "s", -0.3),
     "local": ("local Gram", "#E69F00", "^", -0.1),
     "near": ("local and near Gram", "#0072B2", "o", 0.1),
     "near+table": ("and the state's own tables", "#009E73", "D", 0.3),
@@ -92,7 +92,8 @@ def gap_ratios(ax: Axes, table: pd.DataFrame, paper: Mapping[str, float] | None 
     if paper is not None:
         ax.plot(middle, [paper[g] for g in games], "x", color="black", ms=6, label="the paper")
     ticks = np.add.outer(left, np.arange(len(gammas))).ravel()
-    ax.set_xticks(ticks, [f"{gamma:g}" for gamma in gammas] * len(games), fontsize="small")
+    labels = [f"{gamma:g}".replace("0.", ".") for gamma in gammas]  # six groups need the room
+    ax.set_xticks(ticks, labels * len(games), fontsize="small")
     for x, game in zip(middle, games, strict=True):
         ax.text(x, 1.02, game, ha="center", va="bottom", transform=ax.get_xaxis_transform())
     ax.set(yscale="log", xlabel=r"$\gamma$")
