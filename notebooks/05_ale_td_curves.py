@@ -12,10 +12,18 @@
 # An emulator can be copied. So it can be asked what *every* action would have done at the same moment,
 # under the same luck, and those answers are what incremental JIPE-2 learns from (Section 6, Figure 7,
 # Appendix C). This chapter shows such a query, trains the networks on a small scale, checks the same
-# code where the answer is known, and then draws Figure 7 from twelve full runs: **on states never
-# trained on, the expected backup's error falls at least 700-fold for variances, 2,000-fold for covariances
-# between states and 29-fold for those of one state's actions. For the mean it falls 87- to 448-fold in Pong and
-# at most 9-fold elsewhere. A sampled TD error soon stops falling, at the noise of its own target.**
+# code where the answer is known, and then draws Figure 7 with the network and the training that the paper describes. **If returns are divided by
+# $1/(1-\gamma)$, all TD errors fall by two to three orders of magnitude in all four games, as the paper
+# says. With returns in their natural scale the same training brings the error of the mean down by a factor of at most 1.4, and the errors of
+# covariances end higher than they began. In both scales the errors begin and end within a factor of seven of the noise of their own targets.** Errors from which
+# that noise is averaged out say more; the second part of the chapter has them for our network.
+#
+# **What you will learn.** How one draw per state turns an emulator into a joint MDP; why a sampled TD error has a floor, and why its fall says little; and which
+# parts of the moments a network can foresee at states it has never seen.
+#
+# **What it needs.** Sections 1.3 and 1.8, and what a neural network is.
+#
+# **How long it takes.** About 16 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0
@@ -26,7 +34,8 @@ num_states = 600
 num_steps = 300
 grid_steps = 800
 shown_gamma = 0.99
-window = 5
+window = 9
+paper_files = ["figures/atari_paper_curves.csv"]
 result_files = ["figures/atari_reward_curves.csv"]
 foresight_files = ["benchmarks/foresight.csv"]
 out_dir = ""
@@ -88,8 +97,13 @@ for row, repeats in zip(axes, draws, strict=True):
 figures.save(fig, "fig_filmstrip", {"repeats": draws, "distinct": distinct}, out_dir)
 plt.show()
 
+# %% [markdown] tags=["caption"]
+# **Figure 5.1.** One state of Pong and what four of its actions lead to. A row is one draw of the lottery; boxes mark what differs from NOOP.
+#
+# <!-- alt: Three rows of five screens, the right part of Pong's court: the screen now, and after NOOP, FIRE, RIGHT and LEFT. With no or two repeated frames boxes mark a paddle that has moved; with four repeated frames all screens are the same. -->
+
 # %% [markdown]
-# A row is one draw of the lottery, and boxes mark what differs from NOOP. The fewer frames obey, the
+# The fewer frames obey, the
 # less the actions differ; when all four repeat, *all actions have the same future*. Nothing of this
 # is visible in the marginal law of any single action.
 
@@ -132,6 +146,11 @@ ax.set(xlabel="paddle on the screen (memory)", ylabel="knob (emulator)")
 ax.legend(title="NOOP and LEFT or RIGHT", loc="lower right")
 figures.save(fig, "fig_knob", knob_data, out_dir)
 plt.show()
+
+# %% [markdown] tags=["caption"]
+# **Figure 5.2.** Pong's paddle on the screen and the emulator's knob, along random play. Crosses: states where NOOP and LEFT or RIGHT have one future.
+#
+# <!-- alt: A scatter plot of knob against paddle position. Grey dots form short horizontal rows that rise like stairs; crosses are on the lowest and on the highest row only. -->
 
 # %%
 at_end = knob_data["knob"].isin([knob_data["knob"].min(), knob_data["knob"].max()])
@@ -225,6 +244,11 @@ axes[0].set_ylabel("learned gap variance")
 figures.save(fig, "fig_grid_gaps", {"exact": truth, **found}, out_dir)
 plt.show()
 
+# %% [markdown] tags=["caption"]
+# **Figure 5.3.** Learned against exact gap variances on the 4x4 windy gridworld, one mark for each cell and pair of actions, for the paper's Gram network and for ours. The line is where they agree.
+#
+# <!-- alt: Two scatter plots. The Gram network's marks lie below the diagonal nearly everywhere; those of the local and near network lie on it. -->
+
 # %%
 ratios = {kind: values.sum() / truth.sum() for kind, values in found.items()}
 metrics = pd.read_csv(fitted.metrics)
@@ -238,40 +262,132 @@ claims.check(
 claims.check("grid: the expected error of every block falls 100-fold", True, least > 100)
 
 # %% [markdown]
-# ## 5.4 Figure 7: four games, three seeds
+# ## 5.4 Figure 7: the paper's experiment
 #
-# Twelve full runs (`workflow/atari_runs.py`; commit, versions, hardware and time are in
-# `figures/atari_reward.json`). **Top:** the paper's TD errors, one table, one shock and one next action
-# each, of 256 held-out states every 200 steps; moving average over five such batches, centred. **Bottom:**
-# the expected backup. Lines are what the training descends (on its own batches, mean of 200 steps),
-# marks are held-out states. Bold: mean of three seeds; faint: the seeds. All are mean squares.
+# Here is the training that the paper describes (`[paper]` in `workflow/atari_protocol.toml`): its plain Gram network, sampled TD errors with sampled shocks and sampled next actions, a target
+# network that is copied now and then, and the residual of the gap at a tenth. Three seeds, 25,000 steps, $\gamma = 0.99$. What the paper leaves open is taken from the authors' release, which also **divides
+# returns by $1/(1-\gamma)$**. We train with that division and without it.
+#
+# A sampled target is noisy, and no estimate brings its squared error below the variance of the target given the state. This
+# floor can be measured: half the mean squared difference of two targets that are drawn independently.
+
+# %%
+told = figures.results(paper_files)
+
+
+def figure_7(scale, title, name):
+    """TD errors with their floors, a panel for each game."""
+    fig, axes = plt.subplots(2, 2, figsize=(6.75, 4.6), sharex=True, sharey=True)
+    for ax, game in zip(axes.flat, ("Pong", "BattleZone", "Boxing", "Atlantis"), strict=True):
+        one = told[(told.scale == scale) & (told.game == game)]
+        figures.td_errors(ax, one[one.curve == "td"], window)
+        floor = one[one.curve == "floor"].groupby("step")[blocks].mean()
+        for block, (_, color, *_) in figures.BLOCK_STYLES.items():
+            ax.semilogy(floor[block].rolling(window, center=True).mean(), ":", color=color, lw=1)
+        ax.set_title(game)
+    fig.suptitle(rf"plain Gram network, $\gamma = 0.99$, {title}", fontsize="medium")
+    fig.supylabel("squared TD error", fontsize="medium")
+    axes[1, 0].set_xlabel("SGD steps")
+    axes[1, 1].set_xlabel("SGD steps")
+    figures.block_legend(fig)
+    figures.save(fig, name, told[told.scale == scale], out_dir)
+
+
+# %%
+figure_7("divided", r"returns divided by $1/(1-\gamma)$", "fig7_td_curves")
+plt.show()
+
+# %% [markdown] tags=["caption"]
+# **Figure 5.4.** The paper's Figure 7: squared TD errors during training of the paper's network, in blocks, with returns divided by $1/(1-\gamma)$. Bold: mean of three seeds, moving average; faint: the seeds; dotted: the floor of each block, the variance of its
+# sampled target.
+#
+# <!-- alt: Four panels, one for each game, on a logarithmic axis. All curves start between 0.05 and 0.5, drop by a factor of ten or more within the first 2,000 steps and fall on to between 0.0001 and 0.002; dotted floors of the same colours run below them, close for the mean and for pairs of one state, up to a factor of seven lower for the others. -->
+
+# %%
+figure_7("natural", "returns in their natural scale", "fig7_natural")
+plt.show()
+
+# %% [markdown] tags=["caption"]
+# **Figure 5.5.** The same training without the division: network, states, shocks and seeds are those of Figure 5.4.
+#
+# <!-- alt: Four panels on a logarithmic axis of two decades. The curve of the mean falls slightly to about one. The curves of the covariances start between 0.8 and 2.5, dip within the first 2,000 steps and then rise to between 2.5 and 6. Dotted floors run close below all of them. -->
+
+
+# %%
+def at_end(curve, first):
+    """Mean over seeds of five logged errors, the first or the last: [scale, game, block]."""
+    steps = np.sort(told.step.unique())
+    part = told[(told.curve == curve) & told.step.isin(steps[1:6] if first else steps[-5:])]
+    return part.groupby(["scale", "game"])[blocks].mean()
+
+
+start, end = at_end("td", first=True), at_end("td", first=False)
+(start / end).round(2)
+
+# %%
+fell, above = start / end, end / at_end("floor", first=False)
+text = f"{fell.loc['divided'].min().min():.0f} to {fell.loc['divided'].max().max():.0f}"
+claims.check("divided: start / end of any block, at least 100", text, fell.loc["divided"].min().min() >= 100)  # fmt: skip
+text = f"{fell.mu['natural'].min():.2f} to {fell.mu['natural'].max():.2f}"
+claims.check(
+    "natural scale, mu: start / end", text, fell.mu["natural"].max() < 10, "not reproduced"
+)
+rest = fell.loc["natural"].drop(columns="mu")
+text = f"{rest.min().min():.2f} to {rest.max().max():.2f}"
+claims.check("natural scale, sigma: start / end", text, rest.max().max() < 1, "not reproduced")
+before = (start / at_end("floor", first=True)).loc["divided"]
+text = f"{before.min().min():.2f} to {before.max().max():.2f}"
+claims.check("divided, start: error / floor within a factor of 2", text, before.max().max() < 2)
+for scale, each in above.groupby(level="scale"):
+    text = f"{each.min().min():.1f} to {each.max().max():.1f}"
+    claims.check(f"{scale}, end: error / floor within a factor of 10", text, each.max().max() < 10)
+
+# %% [markdown]
+# The paper says that TD errors "decrease by several orders of magnitude" in all cases. **With divided returns this is seen:** 110- to 3,700-fold. **In
+# the natural scale it is not:** the mean's error falls 1.15- to 1.4-fold, and the errors of the covariances fall at first, by less than a factor of ten, and then grow beyond where they began, because the learned variances themselves
+# grow.
+#
+# The scale explains both. A fresh network answers with numbers of size 0.1 that differ from action to action. In divided units a true
+# return is of size one and the shock is $(1-\gamma)\sigma = 0.01$, so that at the start almost all of the error is the noise that the fresh network itself puts into its targets: it is at its floor
+# *already at the start* (a factor of 0.9 to 1.3). Learning to answer smoothly lowers that floor by orders of magnitude, down to the shock's own
+# $(1-\gamma)^2\sigma^2 = 10^{-4}$. In natural units the shock's variance is one from the beginning, and nothing can fall below it.
+#
+# So a falling curve does not show that the moments are right. Chapter 6 asks these networks for gap
+# variances: they are 4.7 to 40 times too large with the division, and 8 to 22 times too small without it.
+#
+# ## 5.5 Expected errors, and our network
+#
+# A better measure averages the noise out (Section 5.2). This is another experiment than the paper's: the local + near network, which descends expected errors, in twelve earlier runs
+# (`workflow/atari_runs.py`; commit, versions, hardware and time are in `figures/atari_reward.json`). Steps and weight decay were chosen on Pong's held-out
+# states.
 
 # %%
 curves = figures.results(result_files)
 ours = curves[(curves.kind == "near") & (curves.gamma == shown_gamma)]
-games = list(ours.game.unique())
 fig, axes = plt.subplots(2, 4, figsize=(6.75, 3.9), sharex=True, sharey="row", layout="constrained")
-for (above, below), name in zip(axes.T, games, strict=True):
+for (above, below), name in zip(axes.T, ours.game.unique(), strict=True):
     one = ours[ours.game == name]
-    figures.td_errors(above, one[one.curve == "sampled"], window)
+    figures.td_errors(above, one[one.curve == "sampled"], 5)
     figures.td_errors(below, one[one.curve == "td"])
     figures.td_errors(below, one[one.curve == "expected"], markers=True)
     above.set_title(name)
     below.set_xlabel("SGD steps")
-axes[0, 0].set_ylabel(f"sampled TD error$^2$,\nmean of {window} batches")
-axes[1, 0].set_ylabel("expected error$^2$, lines:\ntraining; marks: held out")
-fig.suptitle(rf"$\gamma = {shown_gamma:g}$", fontsize="medium")
+axes[0, 0].set_ylabel("sampled TD error$^2$")
+axes[1, 0].set_ylabel("expected error$^2$")
+title = rf"local + near network (ours), $\gamma = {shown_gamma:g}$, natural scale"
+fig.suptitle(title, fontsize="medium")
 figures.block_legend(fig)
-figures.save(fig, "fig7_td_curves", ours, out_dir)
+figures.save(fig, "fig_expected_errors", ours, out_dir)
 plt.show()
 
-# %% [markdown]
-# ## 5.5 What fell, and what did not
+# %% [markdown] tags=["caption"]
+# **Figure 5.6.** Our network, not the paper's, and expected errors, not sampled ones, below. Top: sampled TD errors of 256 held-out states every 200 steps, moving average of five. Bottom: the expected backup's error; lines are what the training descends (mean of 200 steps), marks are held-out states. Bold: mean of three seeds; faint: the seeds.
 #
+# <!-- alt: Eight panels. In the upper four the curves drop within the first few hundred steps, by up to two orders of magnitude for covariances and hardly for the mean, and are flat from then on. In the lower four the lines fall further; the marks of held-out states follow them, except for the mean outside Pong, which stays above. -->
+
+# %% [markdown]
 # The factor by which the expected backup's error on held-out states falls, mean over seeds. Our
-# goal was 100 everywhere. Steps and weight decay were chosen on Pong's held-out states, by these falls. At
-# $\gamma = 0.99$ the shorter run before (`figures/` at commit 4ce1685) had the larger falls of $\mu$ in the other games,
-# 8 to 15.
+# goal was 100 everywhere. It is reached for the variances and for covariances between states, and **not reached** for the mean and for some covariances within a state.
 
 # %%
 fell = falls(curves[curves.kind == "near"], "expected")
@@ -281,58 +397,42 @@ fell.unstack("gamma").round(0).astype(int)
 # %%
 share = (fell > 100).groupby(level="block").mean().round(2)
 lowest = fell.groupby(level="block").min().round(1)
-goals = {
-    "sigma_cross": (1.0, 2000),
-    "sigma_diag": (1.0, 700),
-    "sigma_same": (0.8, 25),
-    "mu": (0.15, 1),
-}
-for block, (least, fold) in goals.items():
-    name = f"held out, {block}"
-    met = share[block] >= least
-    claims.check(f"{name}: share of games and gammas that fall 100-fold", share[block], met)
-    claims.check(f"{name}: least fall", lowest[block], lowest[block] > fold)
-claims.check("held out, mu: the goal is not met", True, share.mu < 0.5)
-pong = fell.xs("Pong", level="game")
-knob, mean = (pong.xs(block, level="block").min().round() for block in ("sigma_same", "mu"))
-claims.check("Pong, with the knob in sight: sigma_same falls at least", knob, knob > 500)
-claims.check("Pong: mu falls at least", mean, mean > 80)
+for block in blocks:
+    reached = "holds" if share[block] == 1 else "not reproduced"
+    name, text = f"held out, {block}: falls 100-fold, share of cases", f"{share[block]:g}"
+    claims.check(f"{name}; least fall", f"{text}; {lowest[block]:g}", share[block] > 0, reached)
 elsewhere = fell.xs("mu", level="block").drop("Pong", level="game").max().round(1)
-claims.check("mu outside Pong: largest fall", elsewhere, elsewhere < 10)
+goal = "not reproduced"
+claims.check("mu outside Pong: largest fall, goal 100", elsewhere, elsewhere < 100, goal)
 
 # %% [markdown]
 # Outside Pong $\mu$ does not fall a hundredfold, and on the grid above it does. The difference is what a
 # network can know about a state it has never seen. A clipped reward hangs on a shot or a punch that lands within
 # four frames, and at $\gamma=0.1$ the mean is hardly more than that reward. At $\gamma = 0.99$ the training error of
-# $\mu$ falls or stays from a fifth of the steps on, and the held-out error of three games rises: this is memory.
-# Stopping each game at its best moment would bring 22-fold at most. In $\sigma_{\mathrm{same}}$ the shock is built in;
+# $\mu$ falls or stays from a fifth of the steps on, and the held-out error of three games rises: overfitting.
+# In $\sigma_{\mathrm{same}}$ the shock is built in;
 # what has to be learned is which branches meet again. In Pong the knob says so.
 #
 # Variances need little of $\mu$. The emulator is deterministic, so rewards enter only by the random actions
-# that come later, as $\operatorname{Var}_A \mu(S', A)$, and the shocks are far larger: rewards are 3% of the
+# that come later, as $\operatorname{Var}_A \mu(S', A)$, and the shocks are far larger: rewards are 4% of the
 # variance in Boxing at $\gamma = 0.99$ and less in all other cases (chapter 6).
 
 # %%
-near = curves[(curves.kind == "near") & (curves.gamma == shown_gamma)]
-_, fifth, *_, end = sorted(near[near.curve == "expected"].step.unique())
-late = near[near.step.isin([fifth, end])].groupby(["curve", "game", "step"]).mu.mean()
-late = (late.xs(end, level="step") / late.xs(fifth, level="step")).unstack("curve").round(2)
+_, fifth, *_, last_step = sorted(ours[ours.curve == "expected"].step.unique())
+late = ours[ours.step.isin([fifth, last_step])].groupby(["curve", "game", "step"]).mu.mean()
+late = (late.xs(last_step, level="step") / late.xs(fifth, level="step")).unstack("curve").round(2)
 print(late[["td", "expected"]].to_string())
-claims.check("mu from a fifth to the end: training, largest", late.td.max(), late.td.max() < 1.1)
 rise = late.expected.drop("Pong").min()
-claims.check("mu from a fifth to the end: held out, least outside Pong", rise, rise > 1.1)
-held_out = curves[(curves.kind == "near") & (curves.curve == "expected") & (curves.game != "Pong")]
-each = held_out.groupby(["game", "gamma", "step"]).mu.mean().unstack("step")
-best = (each[0] / each.min(axis=1)).max().round(1)
-claims.check("mu outside Pong: largest fall if stopped at its best", best, best < 30)
+claims.check("mu from a fifth to the end: held out, least outside Pong", rise, rise > 1)
 
 # %% [markdown]
 # And a small residual is not a small error. What is left of $M - T_2 M$ may add up along the way, by
 # $1/(1-\gamma)$ at worst. At $\gamma = 0.99$ the plain Gram network has the *smaller* residual of the gap in Pong and
-# Atlantis; its gap variances there are 11 and 7 times too small (chapter 6).
+# Atlantis, and gap variances that are several times too small (chapter 6).
 
 # %%
-last = curves[(curves.curve == "expected") & (curves.gamma == shown_gamma) & (curves.step == end)]
+last = curves[(curves.curve == "expected") & (curves.gamma == shown_gamma)]
+last = last[last.step == last_step]
 residual = last.groupby(["game", "kind"], sort=False).gap.mean().unstack()
 smaller = list(residual.index[residual.gram < residual.near])
 claims.check(
@@ -379,7 +479,7 @@ claims.check(f"rewards foreseen, {few:,} states: known by heart", True, learned_
 fig, ax = plt.subplots(figsize=(4.2, 2.4), layout="constrained")
 for block, (_, color, line, marker) in figures.BLOCK_STYLES.items():
     each = fell.xs(block, level="block").unstack("game")
-    ax.semilogy(each.index, each.mean(axis=1), line, marker=marker, color=color, ms=3.5, mfc="none")
+    ax.semilogy(each.mean(axis=1), ls=line, marker=marker, color=color, ms=3.5, mfc="none")
     ax.fill_between(each.index, each.min(axis=1), each.max(axis=1), color=color, alpha=0.12, lw=0)
 ax.axhline(100, color="0.6", lw=0.8, ls="--")
 ax.set(xlabel=r"$\gamma$", ylabel="error at start / at end")
@@ -387,19 +487,60 @@ figures.block_legend(fig)
 figures.save(fig, "fig_td_falls", fell.rename("fall").reset_index(), out_dir)
 plt.show()
 
+# %% [markdown] tags=["caption"]
+# **Figure 5.7.** The factor by which the expected error of our network falls on held-out states: mean over games (lines) and their range (shaded). Dashed: our goal, 100.
+#
+# <!-- alt: Four curves over gamma on a logarithmic axis. Variances and covariances between states lie far above the dashed line at 100, covariances within a state above it on average with a range that reaches below, and the mean at or below it. -->
+
 # %% [markdown]
 # ## What to take away
 #
 # - One draw per state, made before any action is looked at, is all it takes to turn an emulator into a
 #   joint MDP. What has to be right is what belongs to the state.
-# - A sampled TD error mixes two things, how wrong the estimate is and how noisy the target is. Report
-#   the expected backup. It is a residual, not an error: play games too.
+# - A sampled TD error mixes two things, how wrong the estimate is and how noisy the target is. Draw its floor, name the
+#   scale of the returns, and report the expected backup. It is a residual, not an error: play games too.
 # - Variances and covariances between states generalise. The mean does where a reward can be seen coming, as in
 #   Pong; the variance of a gap hardly needs it.
 # - Before asking for more data, ask whether the network can see the state.
 #
-# **Exercises.** (1) Set `game = "Boxing"` and `num_states = 2000`. Which block gains most? (2) In 5.1,
-# draw `Draw(3)`. How many distinct successors do six actions have now, and why not six?
+# ## Exercises
+#
+# **Exercise 1.** In 5.1, let three of four frames repeat: `Draw(3)`. How many distinct successors do the six actions
+# have? With which probability does the lottery give all actions one future?
+#
+# <details><summary>Solution</summary>
+#
+# Six: one frame that obeys is enough to tell the actions apart. Only if all four frames repeat do they have one future, which has probability
+# $(1/4)^4 = 0.4\%$. This is why sticky actions couple so little (chapter 6).
+#
+# </details>
+
+# %% tags=["hide-cell"]
+pong.redraw(Draw(3))
+successors = len({o.snapshot.identity for o in pong.query(range(6), clones=True)})
+text = f"{successors}, {0.25**4:.4f}"
+claims.check("exercise 1: successors, probability of one future", text, successors == 6)
+
+# %% [markdown]
+# **Exercise 2.** What is the floor of $\mu$'s squared TD error in each of the two scales if the shock is the only noise? Compare with
+# the end of the dotted lines.
+#
+# <details><summary>Solution</summary>
+#
+# The target is $R + U + \gamma\mu$, so the floor is $\operatorname{Var} U = \sigma^2 = 1$. Divided by $1/(1-\gamma)$ it becomes
+# $(1-\gamma)^2\sigma^2 = 10^{-4}$. What was measured agrees within 20%; at the end the drawn next action adds little.
+#
+# </details>
+
+# %% tags=["hide-cell"]
+floors = at_end("floor", first=False).mu.groupby(level="scale").mean()
+off = abs(floors / pd.Series({"divided": 1e-4, "natural": 1.0}) - 1).max()
+claims.check(
+    "exercise 2: floors of mu, divided and natural", [f"{f:.2g}" for f in floors], off < 0.2
+)
+
+# %% [markdown]
+# **What to read next.** Chapter 6 asks the networks for the variance of a gap, and plays games to check the answer.
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,12 +13,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-#: The four blocks of Figure 7: label, colour, line, marker.
-BLOCK_STYLES = {
+#: The four blocks of Figure 7: label, colour, line, marker. Dotted lines are left to their floors.
+BLOCK_STYLES: dict[str, tuple[str, str, Any, str]] = {
     "mu": (r"$\mu$", "#000000", "-", "o"),
     "sigma_diag": (r"$\sigma_{\mathrm{diag}}$", "#0072B2", "--", "s"),
     "sigma_same": (r"$\sigma_{\mathrm{same}}$", "#D55E00", "-.", "^"),
-    "sigma_cross": (r"$\sigma_{\mathrm{cross}}$", "#009E73", ":", "D"),
+    "sigma_cross": (r"$\sigma_{\mathrm{cross}}$", "#009E73", (0, (4, 1, 1, 1, 1, 1)), "D"),
 }
 #: The covariance networks of Table 1, and the last of them backed up from the state's own tables:
 #: label, colour, marker, place in a group.
