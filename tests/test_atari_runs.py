@@ -149,3 +149,12 @@ def test_the_protocol_from_states_to_a_kept_network(tmp_path, monkeypatch, capsy
     assert "0.99" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         do("train", "Pong")
+
+
+def test_a_committed_network_is_there_for_every_game() -> None:
+    kept = {path.name: path for path in (ROOT / "figures" / "networks").iterdir()}
+    assert set(kept) == set(atari_protocol.GAMES)
+    for game, folder in kept.items():
+        network = atari_protocol.Trained.load(folder).network
+        assert network.config.name == game
+        assert network.config.members == ((0.99, "near"),)
