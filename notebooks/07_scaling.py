@@ -192,7 +192,7 @@ plt.show()
 # %% [markdown] tags=["caption"]
 # **Figure 7.3.** Where the other branch can be on a 16x16 grid, seen from a branch at the dot, and after how many steps it can first be there.
 #
-# <!-- alt: Four maps of a grid. Under the goal policy a band of five rows around the dot in the middle is coloured, for a dot in the last column also the cells above it, and for a dot at the goal the whole grid; under the uniform policy the whole grid is. -->
+# <!-- alt: Four maps of a grid. Under the goal policy a band of five rows around the dot and the last column above it are coloured, for a dot in the middle as for one in the last column; for a dot at the goal the whole grid is, and under the uniform policy as well. -->
 
 # %% [markdown]
 # ## 7.4 What is left
@@ -503,7 +503,7 @@ plt.show()
 # **Figure 7.7.** Left: the corner of the grid that was explored, with the goal at its top right; the colour says how often branches that have not merged visit a
 # cell, discounted by $\gamma^2$ per step. Right: the error that is certified, and the true one, as the exploration grows.
 #
-# <!-- alt: Left, a heat map of a corner of the grid, brightest around the queried cell near the goal and fading outwards. Right, two falling lines on logarithmic axes; the certified error stays above the true one throughout. -->
+# <!-- alt: Left, a heat map of a corner of the grid, with most visits around the queried cell near the goal and fewer outwards. Right, two falling lines on logarithmic axes; the certified error stays above the true one throughout. -->
 
 # %% [markdown]
 # For a model that was enumerated, `jipe2(jm, policy, tol, queries=...)` does the same by itself, where the queries reach all pairs of thousands of

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
+import axe_core_python
 import browser
 import pytest
 from bs4 import BeautifulSoup
@@ -359,6 +360,13 @@ PAGE_REPORT = """({
     broken: [...document.images].filter(i => !i.complete || !i.naturalWidth).map(i => i.src),
     width: document.documentElement.scrollWidth,
 })"""
+# axe-core takes seconds for a page: one of each sort, and the chapter with the slider.
+LOOKED_AT = ("gallery.html", "guide.html", "index.html", "layout.html", "paper.html")
+LOOKED_AT += ("notebooks/03_correlation_grids.html", "notebooks/09_gap_law.html")
+AXE = Path(axe_core_python.__file__).with_name("axe.min.js").read_text("utf-8")
+OBSTACLES = """axe.run({resultTypes: ['violations']}).then(found => found.violations
+    .filter(v => ['serious', 'critical'].includes(v.impact))
+    .map(v => v.id + ': ' + v.nodes.map(n => n.html.slice(0, 150)).slice(0, 3)))"""
 
 
 @pytest.mark.slow
@@ -376,6 +384,10 @@ def test_a_browser_reads_every_page_offline(site: Path, address: str, tab: brows
         assert not report["broken"], f"{name}: {report['broken']}"
         for what in ("unnamed", "nameless", "keyless"):
             assert not report[what], f"{name}: {what}: {report[what]}"
+        if name in LOOKED_AT:
+            tab.evaluate(AXE)
+            obstacles = tab.evaluate(OBSTACLES)
+            assert not obstacles, f"{name}: {obstacles}"
         assert report["rendered"] == report["formulas"], name
         away = [u for u in tab.requests if not u.startswith((address, "data:", "blob:"))]
         assert not away, f"{name} asks another host: {away}"
