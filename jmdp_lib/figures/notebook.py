@@ -56,20 +56,20 @@ def explore(draw: Callable[[float], Figure], values: Sequence[float], name: str)
     """
     from IPython.display import display
 
-    def frame(value: float, kind: str) -> str:
-        fig, file = draw(value), BytesIO()
+    def encoded(fig: Figure, kind: str) -> str:
+        file = BytesIO()
         fig.savefig(file, format=kind, dpi=130)
         plt.close(fig)  # otherwise pyplot would show it, too
         return b64encode(file.getvalue()).decode()
 
-    hidden = " style='display:none'"
+    frames, hidden = [draw(value) for value in values], " style='display:none'"
     images = "".join(
-        f"<img src='data:image/webp;base64,{frame(value, 'webp')}' alt='{name} {value:g}'"
+        f"<img src='data:image/webp;base64,{encoded(fig, 'webp')}' alt='{name} {value:g}'"
         f"{hidden if k else ''}>"
-        for k, value in enumerate(values)
+        for k, (value, fig) in enumerate(zip(values, frames, strict=True))
     )
     html = _SLIDER.format(name=name, last=len(values) - 1, first=f"{values[0]:g}", images=images)
-    display({"text/html": html, "image/png": frame(values[0], "png")}, raw=True)
+    display({"text/html": html, "image/png": encoded(frames[0], "png")}, raw=True)
 
 
 class Claims:
