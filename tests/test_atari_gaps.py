@@ -11,9 +11,9 @@ import jmdp_lib as jl
 from jmdp_lib.atari import gap_estimates, shock_ratio
 from jmdp_lib.atari.experiment import by_state, gap_table
 from jmdp_lib.atari.networks import Estimate
+from jmdp_lib.atari.predictions import tail
 from jmdp_lib.atari.recursive_pairs import DeepRecords
 from jmdp_lib.atari.tables import with_shock
-from jmdp_lib.atari.td_errors import tail
 
 GRID = jl.windy_gridworld(3)
 SIGMA, LOADINGS = 0.7, np.array([1.0, -0.5, 2.0, 0.0])

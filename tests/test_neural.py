@@ -19,10 +19,10 @@ from jmdp_lib.atari.networks import (
     inner,
     predict_gaps,
 )
+from jmdp_lib.atari.predictions import backed_up_gaps
 from jmdp_lib.atari.replay import Replay
 from jmdp_lib.atari.tables import Tables, tables_of, with_shock
 from jmdp_lib.atari.td_errors import (
-    backed_up_gaps,
     block_errors,
     cross_targets,
     expected_errors,

@@ -31,6 +31,7 @@ from jmdp_lib import checks
 from jmdp_lib.atari.collect import collect, evaluation_states
 from jmdp_lib.atari.env import Game
 from jmdp_lib.atari.networks import TD_BLOCKS, Config, Gaps, predict_gaps
+from jmdp_lib.atari.predictions import backed_up_gaps, tail
 from jmdp_lib.atari.recursive_pairs import (
     DeepRecords,
     GapEstimates,
@@ -40,7 +41,6 @@ from jmdp_lib.atari.recursive_pairs import (
 )
 from jmdp_lib.atari.replay import Replay
 from jmdp_lib.atari.tables import Tables
-from jmdp_lib.atari.td_errors import backed_up_gaps, tail
 from jmdp_lib.atari.training import Trained, refuse_other, require_device, train
 from jmdp_lib.machine import extra, replacing
 
@@ -317,19 +317,18 @@ def gap_table(gaps: pd.DataFrame, sigma: float = 1.0) -> pd.DataFrame:
             row[f"{name}_interval"] = np.hypot(of_seeds, 1.96 * each.mean() * mc.mc_error / mc.mc)
         row |= {"mc_ratio": ratio, "mc_ratio_interval": 1.96 * np.sqrt(max(spread, 0.0)) / mc.mc}
         ranks = [s[["coupled", "mc"]].rank().corr().iloc[0, 1] for _, s in by_seed]
-        noise = (one.mc_error**2).mean() / max(one.mc.var(), 1e-300)
-        row |= {"rank": np.mean(ranks), "reliability": max(0.0, 1.0 - noise)}
-        gamma = row["gamma"]
+        noise, gamma = (one.mc_error**2).mean(), row["gamma"]
         shocks = 2 * sigma**2 * gamma**2 / (1 - gamma**2)
         constant = shocks if row["coupling"] == "reward" else mc.mc
-        noise = (one.mc_error**2).mean()
         left = ((constant - one.mc) ** 2).mean() - noise
         squares = ((part.coupled - part.mc) ** 2).mean()
         row |= {
+            "rank": np.mean(ranks),
+            "reliability": max(0.0, 1.0 - noise / max(one.mc.var(), 1e-300)),
             "constant": constant / mc.mc,
             "skill": 1.0 - (squares - noise) / left if left > 0 else np.nan,
+            "error": np.sqrt(squares) / mc.mc,
         }
-        row |= {"error": np.sqrt(squares) / mc.mc}
         rows.append({**row, "mc": mc.mc, "mc_error": mc.mc_error})
     return pd.DataFrame(rows)
 

@@ -42,12 +42,9 @@ square of such an error has a floor, the variance of its target, that no learnin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from numpy.typing import NDArray
-
-from jmdp_lib.atari.networks import TD_BLOCKS, Estimate, Gaps, Network, Params, inner
-from jmdp_lib.atari.recursive_pairs import DeepRecords, Tail
+from jmdp_lib.atari.networks import TD_BLOCKS, Estimate, Network, Params, inner
 from jmdp_lib.atari.replay import Batch, Replay
 from jmdp_lib.machine import extra
 
@@ -328,40 +325,3 @@ def sampling_floor(
     one, other = (sampled_targets(network, params, batch, pairs, generator) for _ in range(2))
     mean, own, between = (a - b for a, b in zip(one, other, strict=True))
     return mean_squares(batch, by_block(mean, own), between, pairs) / 2
-
-
-@torch.no_grad()
-def backed_up_gaps(network: Network, params: Params, data: Replay, size: int = 64) -> Gaps:
-    """The gaps at the G entries of complete tables with all actions, by one exact backup.
-
-    T_2 of the network's moments: what the first step brings is read from the state's own tables,
-    and only what comes later is the network's.
-    """
-    parts = []
-    for entries in torch.arange(len(data.rows), device=data.rows.device).split(size):
-        batch = data.gather(entries)
-        parts.append(state_targets(network, batch, look_ahead(network, params, batch)))
-    return network.gaps(*(torch.cat(part, 1) for part in zip(*parts, strict=True)))
-
-
-@torch.no_grad()
-def tail(network: Network, params: Params, records: DeepRecords, place: int) -> Tail:
-    """What the E members say of recorded pairs from the time `records.depths[place]` on."""
-    depth, device = int(records.depths[place]), network.scale.device
-
-    def tensor(array: NDArray[Any]) -> Tensor:
-        return torch.tensor(array, device=device)
-
-    seen, last = tensor(records.seen[:, :, place]), tensor(records.previous[:, :, place])
-    ahead = policy_moments(network(params, seen, last), network.policy)  # (E, M, 2, .)
-    met = records.same_state & (records.played[:, 0] == records.played[:, 1])
-    one, same = tensor(met[:, :depth].any(1)), tensor(records.same_state[:, depth])
-    alive = tensor(records.alive[:, :, depth])
-    gamma = (network.gammas**depth / network.earned)[:, None, None]
-    apart = [(part[:, :, 0] * part[:, :, 1]).sum(-1) for part in (ahead.shared, ahead.near)]
-    close = (ahead.place[:, :, 0] - ahead.place[:, :, 1]).square().sum(-1).neg().exp()
-    pair = apart[0] + close * apart[1] + same * ahead.merged[..., 0]
-    pair = alive.all(1) * torch.where(one, ahead.single[..., 0], pair)  # (E, M)
-    value, single = alive * gamma * ahead.value, alive * gamma**2 * ahead.single
-    gap = single.sum(-1) - 2 * gamma[..., 0] ** 2 * pair
-    return Tail(*(part.double().cpu().numpy() for part in (value, single, gap)))

@@ -122,12 +122,7 @@ def local_jipe2(
     if best is None:
         raise MemoryError(f"local_jipe2 cannot solve for the pairs of {asked.max() + 1} states")
     if not best.converged:
-        warnings.warn(
-            f"local_jipe2 stopped after {best.num_explored:,} states with error bound "
-            f"{best.error_bound:.3g} > tol = {tol:.3g}: out of states or memory",
-            ConvergenceWarning,
-            stacklevel=2,
-        )
+        _stopped("local_jipe2", best.num_explored, best.error_bound, tol)
     return best
 
 
@@ -234,14 +229,19 @@ def local_coupling_range(
     high[:, range(jm.num_actions), range(jm.num_actions)] = 0.0
     bound = region.unit * float(2.0 * off.max() + (most - least).max())
     if bound > tol:
-        warnings.warn(
-            f"local_coupling_range stopped after {len(region.tables):,} states with error bound "
-            f"{bound:.3g} > tol = {tol:.3g}: out of states or memory",
-            ConvergenceWarning,
-            stacklevel=2,
-        )
+        _stopped("local_coupling_range", len(region.tables), bound, tol)
     low, high = region.unit * low, region.unit * high
     return LocalRange(low, high, bound, bound <= tol, len(region.tables))
+
+
+def _stopped(name: str, num_explored: int, bound: float, tol: float) -> None:
+    """Warn that the exploration ended before its goal."""
+    warnings.warn(
+        f"{name} stopped after {num_explored:,} states with error bound {bound:.3g} > tol = "
+        f"{tol:.3g}: out of states or memory",
+        ConvergenceWarning,
+        stacklevel=3,
+    )
 
 
 def _solved(region: Region, view: View, asked: Ints, tol: float) -> tuple[LocalSolution, float]:
