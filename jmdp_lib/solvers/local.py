@@ -24,7 +24,7 @@ from jmdp_lib.solvers.coupling_range import coupling_range
 from jmdp_lib.solvers.exploration import Region, View, grown, look, with_outside
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution
 from jmdp_lib.solvers.gap_law import laws_of
-from jmdp_lib.solvers.order2 import jipe2
+from jmdp_lib.solvers.order2 import choose, solve_pairs
 
 _TRIALS = 10  # cores and explored sets that are solved, at most
 
@@ -266,11 +266,13 @@ def _solved(region: Region, view: View, asked: Ints, tol: float) -> tuple[LocalS
     alone = np.sqrt(gamma**2 * (whole.averaging @ view.alone[1][whole.next_states])[asked])
 
     weight, found = norm_weight(2, gamma, jm.reward_bound), number[asked]
+    system, wanted = CollapsedT2(jm, policy, region.coupling), Queries.of(jm, found)
+    chosen = choose(system, wanted)
     rough = 0.005 * tol / (unit * weight * jm.reward_bound)
     for accuracy in (rough, 0.03 * rough, 1e-11):  # the last for very small variances
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # what was reached is counted
-            sol = jipe2(jm, policy, accuracy, region.coupling, queries=found)
+            sol = solve_pairs(system, wanted, accuracy * jm.reward_bound, *chosen)
         off = 8.0 * weight * sol.error_bound + 4.0 * sol.error_bound**2  # of a variance
 
         def solver(variance: Floats, off: float = off, sol: Solution = sol) -> Floats:

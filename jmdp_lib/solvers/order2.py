@@ -115,13 +115,21 @@ def jipe2(
     asked = Queries.of(jm, queries)
     few = route == "auto" and device is None and asked.states.size < jm.num_states >= _MANY
     try:
-        plan, reached = _choose(system, asked, route, device)
+        plan, reached = choose(system, asked, route, device)
     except MemoryError:
         if not few or (local := _local(system, asked, allowed)) is None:
             raise
         return local
     if few and reached is None and (local := _local(system, asked, allowed)) is not None:
         return local
+    return solve_pairs(system, asked, allowed, plan, reached, device)
+
+
+def solve_pairs(
+    system: CollapsedT2, asked: Queries, allowed: float, plan: Plan, reached: PairSet | None,
+    device: str | None = None,
+) -> Solution:  # fmt: skip
+    """The moments by a linear system on pairs of states, as planned by `choose`."""
     _LOG.info("JIPE-2, %s", plan)
     backup, moved, alone, products = solve_chains(system, allowed)
     pairs: Any
@@ -132,7 +140,7 @@ def jipe2(
     else:
         pairs = DensePairs(system, backup)
 
-    gamma, weight = jm.gamma, system.weight
+    jm, gamma, weight = system.jm, system.jm.gamma, system.weight
     goal = allowed * (1.0 - gamma) * weight
     c, history, iterations = solve_surely(
         pairs, lambda c: max(moved * weight, max(pairs.residual(c), alone) + products),
@@ -144,7 +152,7 @@ def jipe2(
     mean = float(np.abs(backup.mean).max())
     largest = max(mean, (float(backup.single.max()) + mean**2) / weight)  # ||M||_lambda
     rounding = fixed_point.rounding_of(system.longest_sum) * largest
-    end = fixed_point.certify(c, residuals, rounding, gamma, allowed, iterations, "JIPE-2", 3)
+    end = fixed_point.certify(c, residuals, rounding, gamma, allowed, iterations, "JIPE-2", 4)
     if isinstance(c, np.ndarray):
         checks.frozen(c)
     values = partial(replace(pairs).values, c)  # without what only the solver needs
@@ -167,7 +175,7 @@ def plan_jipe2(
     system, tol = _system(jm, policy, coupling), checks.positive("tol", tol)
     if _takes_sweeps(system, tol, None, None, queries, route, device):
         return _sweeps_plan(system)
-    return _choose(system, Queries.of(jm, queries), route, device)[0]
+    return choose(system, Queries.of(jm, queries), route, device)[0]
 
 
 def _system(jm: JMDP, policy: ArrayLike, coupling: str) -> CollapsedT2:
@@ -181,7 +189,7 @@ def _local(system: CollapsedT2, asked: Queries, allowed: float) -> Solution | No
     With r the L_2 distance of a return from the truth, its mean is off by r at most, and a second
     moment by lambda_2 r + r^2.
     """
-    from jmdp_lib.solvers.local import local_jipe2  # which solves small models by `jipe2`
+    from jmdp_lib.solvers.local import local_jipe2  # which solves its core by `solve_pairs`
 
     jm, states = system.jm, np.unique(asked.states)
     tol, limit = 0.5 * allowed, max(jm.num_states // 4, states.size)
@@ -261,8 +269,8 @@ def _start(
     return operator.centre(*checks.collection("initial", *found, operator.jm))
 
 
-def _choose(
-    system: CollapsedT2, queries: Queries, route: str, device: str | None
+def choose(
+    system: CollapsedT2, queries: Queries, route: str = "auto", device: str | None = None
 ) -> tuple[Plan, PairSet | None]:
     """The plan, and for the route "reachable" its pairs."""
     states = system.jm.num_states
