@@ -9,21 +9,26 @@
 # %% [markdown]
 # # 5. Atari: one shock, many futures, and what can be learned of them
 #
-# An emulator can be copied. So it can be asked what *every* action would have done at the same moment,
-# under the same luck, and those answers are what incremental JIPE-2 learns from (Section 6, Figure 7,
-# Appendix C). This chapter shows such a query, trains the networks on a small scale, checks the same
-# code where the answer is known, and then draws Figure 7 with the network and the training that the paper describes. **If returns are divided by
-# $1/(1-\gamma)$, all TD errors fall by two to three orders of magnitude in all four games, as the paper
-# says. With returns in their natural scale the same training brings the error of the mean down by a factor of at most 1.4, and the errors of
-# covariances end higher than they began. In both scales the errors begin and end within a factor of seven of the noise of their own targets.** Errors from which
-# that noise is averaged out say more; the second part of the chapter has them for our network.
+# An emulator can be copied. We can therefore ask it what *every* action would have done at the same moment,
+# under the same luck. Incremental JIPE-2 learns from such answers (Section 6, Figure 7 and Appendix C of the paper).
+# This chapter shows one such query, trains networks on a small scale, and tests the same code on a gridworld whose
+# answer is known. Then it draws Figure 7 with the network and the training that the paper describes.
 #
-# **What you will learn.** How one draw per state turns an emulator into a joint MDP; why a sampled TD error has a floor, and why its fall says little; and which
-# parts of the moments a network can foresee at states it has never seen.
+# **If returns are divided by $1/(1-\gamma)$, all TD errors fall by two to three orders of magnitude in all four games,
+# as the paper says. In the natural scale of the returns, the same training lowers the error of the mean by a factor of
+# at most 1.4, and the errors of the covariances end higher than they began. In both scales, the errors end within a
+# factor of seven of the noise of their own targets.** Averaging that noise out gives a better measure. The second part
+# of the chapter does so for a network of our own.
 #
-# **What it needs.** Sections 1.3 and 1.8, and what a neural network is.
+# **What you will learn.** How one draw per state turns an emulator into a joint MDP; why a sampled TD error has a floor,
+# and why its fall says little; and which moments a network can predict at states it has never seen.
 #
-# **How long it takes.** About 16 minutes to read.
+# **What it needs.** Sections 1.3 and 1.8, and what a neural network is. To run it, install the project with
+# `pip install ".[notebooks]"` in its folder, and keep this notebook in `notebooks/`. Long trainings are not repeated
+# here: the chapter reads their results from `figures/atari_paper_curves.csv`, `figures/atari_reward_curves.csv` and
+# `benchmarks/foresight.csv`.
+#
+# **How long it takes.** About 17 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0
@@ -65,11 +70,12 @@ work = tempfile.TemporaryDirectory()
 # %% [markdown]
 # ## 5.1 One state of Pong and its counterfactual successors
 #
-# With *sticky actions*, every frame repeats the previous action with probability 1/4. That lottery is
-# the emulator's natural exogenous noise. `CoupledAtari` draws it **once per state**, before any action
-# is looked at, and the previous action is part of the state. `query` then reads coordinates of that one
-# table. (The emulator's own lottery cannot do this: after a restore it repeats the action that was
-# queried *before*, so outcomes depend on the order of the questions.)
+# With *sticky actions*, the emulator repeats the previous action in each frame with probability 1/4. This lottery is
+# the emulator's natural exogenous noise. `CoupledAtari` draws it **once per state**, before any action is looked at,
+# and counts the previous action as part of the state. `query` then reads several rows of that one table.
+#
+# The emulator's own lottery cannot be used for this. After a restore, it repeats the action that was queried *before*,
+# so the outcomes would depend on the order of the questions.
 
 # %%
 pong = CoupledAtari("Pong", obs="pixels", seed=seed)
@@ -103,9 +109,8 @@ plt.show()
 # <!-- alt: Three rows of five screens, the right part of Pong's court: the screen now, and after NOOP, FIRE, RIGHT and LEFT. With no or two repeated frames boxes mark a paddle that has moved; with four repeated frames all screens are the same. -->
 
 # %% [markdown]
-# The fewer frames obey, the
-# less the actions differ; when all four repeat, *all actions have the same future*. Nothing of this
-# is visible in the marginal law of any single action.
+# The fewer frames obey the chosen action, the less the actions differ. When all four frames repeat the previous action,
+# *all actions have the same future*. The marginal law of a single action shows nothing of this.
 
 # %%
 claims.check("all frames repeated: one successor for all actions", distinct[-1], distinct[-1] == 1)
@@ -119,10 +124,11 @@ same = np.array_equal(seen, promised.observation) and reward == promised.reward
 claims.check("the executed branch is the queried one", same, same)
 
 # %% [markdown]
-# **What belongs to the state, and can it be seen?** The emulator turns a knob while left or right is
-# pressed. At the end of its range pressing on does nothing: two actions have one future. The memory of
-# the game holds the paddle on the screen, which follows late; the knob is the emulator's own. A network
-# that reads memory alone cannot know which actions part. `obs="ram+paddles"` shows it the knob too.
+# **What belongs to the state, and can a network see it?** Pong is played with a knob. The emulator turns it while left
+# or right is pressed, and at the end of its range pressing on does nothing: then two actions have one future. The game's
+# memory holds the paddle on the screen, which follows the knob with a delay. The knob itself is a variable of the
+# emulator, outside the game's memory. A network that reads the memory alone cannot know whether two actions have one
+# future. With `obs="ram+paddles"` it sees the knob as well.
 
 # %%
 knobs = CoupledAtari("Pong", sticky_prob=0.0, obs="ram+paddles", seed=seed)
@@ -159,28 +165,29 @@ claims.check("Pong: actions have one future exactly at the ends of the knob", Tr
 told = knob_data.groupby("on screen")["one future"].transform("mean")
 left_open = ((knob_data["one future"] - told) ** 2).mean() / knob_data["one future"].var(ddof=0)
 claims.check(
-    "share of it that the paddle on the screen leaves open", left_open.round(2), left_open > 0.2
+    "variance of 'one future' that the screen leaves open", left_open.round(2), left_open > 0.2
 )
 
 # %% [markdown]
 # ## 5.2 Learning from queries
 #
-# Networks give a mean $\mu(s,a)$ and vectors whose inner products are covariances (Appendix C). With
-# $x=(s,a)$, $y=(t,b)$,
+# The networks give a mean $\mu(s,a)$ and vectors whose inner products are covariances (Appendix C). With
+# $x=(s,a)$ and $y=(t,b)$,
 #
 # $$C(x,y) = \langle v(x), v(y)\rangle + k(s,t)\,\langle q(x), q(y)\rangle
-#   + 1\{s=t\}\,\langle u(x), u(y)\rangle + 1\{x=y\}\,d(x), \qquad \Sigma = \mu\mu^\top + C .$$
+#   + 1\{s=t\}\,\langle u(x), u(y)\rangle + 1\{x=y\}\operatorname{own}(x), \qquad \Sigma = \mu\mu^\top + C .$$
 #
-# The first term is the paper's Gram network. The others are ours: $k$ is near one for states that look alike,
-# one coordinate of $u$ is the shock itself, which is known and not learned, and $d \ge 0$ is the variance that
-# a branch shares with no other. Chapter 6 shows what they are for.
-# Each TD error belongs to a **block**: $\mu$; $\sigma_{\mathrm{diag}}$ ($x=y$);
-# $\sigma_{\mathrm{same}}$ (one state, two actions, one table); $\sigma_{\mathrm{cross}}$ (two states). Two more are
-# descended: $\sigma_{\mathrm{pairs}}$, two states where branches of one query stood, and the *gap*,
-# $C_{aa} + C_{bb} - 2 C_{ab}$.
-# `jmdp_lib.atari.td_errors` has them beside their equations. Here is a run of a few hundred steps on the
-# real emulator, uniform random policy, with the reward shock of Appendix C: $R(a) + U$, one fair
-# $U=\pm1$ per table.
+# The first term is the paper's Gram network. The other three are ours. The weight $k(s,t)$ is near one if the two
+# states look alike. One coordinate of $u$ is the shock, which is known and need not be learned. And
+# $\operatorname{own}(x) \ge 0$ is the variance that a branch shares with no other. Chapter 6 shows what these terms are for.
+#
+# Each TD error belongs to a **block**: $\mu$; $\sigma_{\mathrm{diag}}$ ($x=y$); $\sigma_{\mathrm{same}}$ (one state, two
+# actions, one table); or $\sigma_{\mathrm{cross}}$ (two states). Our training also descends two more errors:
+# $\sigma_{\mathrm{pairs}}$, for two states that the branches of one query have reached, and the *gap*,
+# $C_{aa} + C_{bb} - 2 C_{ab}$. The equations are in the module `jmdp_lib.atari.td_errors`.
+#
+# Here is a run of a few hundred steps on the real emulator, with the uniform random policy and the reward shock of
+# Appendix C: the reward of $a$ is $R(a) + \sigma U$, where $U = \pm1$ is fair and drawn once per table, and $\sigma = 1$.
 
 # %%
 config = Config(
@@ -208,15 +215,16 @@ claims.check(
 )
 
 # %% [markdown]
-# The sampled TD error of $\mu$ hardly moves. It cannot: its target contains $U$ and a drawn next action,
-# so its mean square is at least $\operatorname{Var} U = 1$, plus what is left to learn. *A flat curve is not a failure, and a falling one
-# is not a proof.* The honest measure averages shock and policy out in closed form, on states that were
-# never trained on: $\|M - T_2 M\|$ block by block, the **expected backup**.
+# The sampled TD error of $\mu$ hardly moves. It cannot: its target contains the shock and a drawn next action, so its
+# mean square is at least $\sigma^2 \operatorname{Var} U = 1$, whatever the network has learned. *A flat curve is not a
+# failure, and a falling one is not a proof.* A better measure averages the shock and the policy in closed form, on states
+# that the network was not trained on: $\|M - T_2 M\|$, block by block. We call it the error of the **expected backup**, or
+# *expected error* for short.
 #
 # ## 5.3 The same code where the answer is known
 #
-# A $4\times4$ windy gridworld, shown to the networks as one-hot bytes, with the same shock. `jipe2` has
-# the exact moments.
+# The networks now learn a $4\times4$ windy gridworld with the same shock. They see each cell as one-hot bytes, and
+# `jipe2` gives the exact moments.
 
 # %%
 grid = jl.windy_gridworld(4, gamma=0.9)
@@ -264,12 +272,14 @@ claims.check("grid: the expected error of every block falls 100-fold", True, lea
 # %% [markdown]
 # ## 5.4 Figure 7: the paper's experiment
 #
-# Here is the training that the paper describes (`[paper]` in `workflow/atari_protocol.toml`): its plain Gram network, sampled TD errors with sampled shocks and sampled next actions, a target
-# network that is copied now and then, and the residual of the gap at a tenth. Three seeds, 25,000 steps, $\gamma = 0.99$. What the paper leaves open is taken from the authors' release, which also **divides
-# returns by $1/(1-\gamma)$**. We train with that division and without it.
+# This section repeats the training that the paper describes (`[paper]` in `workflow/atari_protocol.toml`): the plain Gram
+# network, sampled TD errors with sampled shocks and sampled next actions, a target network that is copied at fixed
+# intervals, and a weight of a tenth on the residual of the gap. We use three seeds, 25,000 steps and $\gamma = 0.99$. What
+# the paper leaves open we take from the authors' public code. That code also **divides returns by $1/(1-\gamma)$**. We train
+# with that division and without it.
 #
-# A sampled target is noisy, and no estimate brings its squared error below the variance of the target given the state. This
-# floor can be measured: half the mean squared difference of two targets that are drawn independently.
+# A sampled target is noisy, and no estimate can bring its squared error below the variance of the target given the
+# state. This floor can be measured: it is half the mean squared difference of two independent draws of the target.
 
 # %%
 told = figures.results(paper_files)
@@ -343,22 +353,25 @@ for scale, each in above.groupby(level="scale"):
     claims.check(f"{scale}, end: error / floor within a factor of 10", text, each.max().max() < 10)
 
 # %% [markdown]
-# The paper says that TD errors "decrease by several orders of magnitude" in all cases. **With divided returns this is seen:** 110- to 3,700-fold. **In
-# the natural scale it is not:** the mean's error falls 1.15- to 1.4-fold, and the errors of the covariances fall at first, by less than a factor of ten, and then grow beyond where they began, because the learned variances themselves
-# grow.
+# The paper says that TD errors "decrease by several orders of magnitude" in all cases. **With divided returns they do**,
+# by factors of 110 to 3,700. **In the natural scale they do not.** The error of the mean falls by a factor of 1.15 to 1.4.
+# The errors of the covariances fall at first, and then rise to between 1.7 and 4.3 times their first value.
 #
-# The scale explains both. A fresh network answers with numbers of size 0.1 that differ from action to action. In divided units a true
-# return is of size one and the shock is $(1-\gamma)\sigma = 0.01$, so that at the start almost all of the error is the noise that the fresh network itself puts into its targets: it is at its floor
-# *already at the start* (a factor of 0.9 to 1.3). Learning to answer smoothly lowers that floor by orders of magnitude, down to the shock's own
-# $(1-\gamma)^2\sigma^2 = 10^{-4}$. In natural units the shock's variance is one from the beginning, and nothing can fall below it.
+# The scale explains both results. A fresh network gives a random answer for every state and action, and these answers
+# enter its own targets. In divided units they are far larger than the shock, whose standard deviation is only
+# $(1-\gamma)\sigma = 0.01$. The error therefore *starts at its floor* (0.9 to 1.3 times), and almost all of that floor is
+# noise that the fresh network makes itself. As its answers become smooth, the floors fall by orders of magnitude; that of
+# $\mu$ falls to the shock's own $(1-\gamma)^2\sigma^2 = 10^{-4}$. In natural units the shock's variance is one from the
+# beginning, and the error of $\mu$ cannot fall below it.
 #
-# So a falling curve does not show that the moments are right. Chapter 6 asks these networks for gap
-# variances: they are 4.7 to 40 times too large with the division, and 8 to 22 times too small without it.
+# So a falling curve does not show that the moments are right. Chapter 6 asks these networks for gap variances: with the
+# division they are 4.7 to 40 times too large, and without it 8 to 22 times too small.
 #
 # ## 5.5 Expected errors, and our network
 #
-# A better measure averages the noise out (Section 5.2). This is another experiment than the paper's: the local + near network, which descends expected errors, in twelve earlier runs
-# (`workflow/atari_runs.py`; commit, versions, hardware and time are in `figures/atari_reward.json`). Steps and weight decay were chosen on Pong's held-out
+# The expected error of Section 5.2 averages the noise out. What follows is not the paper's experiment: it is the local +
+# near network, which descends expected errors, in twelve earlier runs (`workflow/atari_runs.py`; `figures/atari_reward.json`
+# has the commit, versions, hardware and time). The number of steps and the weight decay were chosen on Pong's held-out
 # states.
 
 # %%
@@ -381,13 +394,14 @@ figures.save(fig, "fig_expected_errors", ours, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 5.6.** Our network, not the paper's, and expected errors, not sampled ones, below. Top: sampled TD errors of 256 held-out states every 200 steps, moving average of five. Bottom: the expected backup's error; lines are what the training descends (mean of 200 steps), marks are held-out states. Bold: mean of three seeds; faint: the seeds.
+# **Figure 5.6.** Errors of our network during training. Top: sampled TD errors on 256 held-out states every 200 steps, moving average of five. Bottom: expected errors; lines show what the training descends (mean of 200 steps), marks show held-out states. Bold: mean of three seeds; faint: the seeds.
 #
 # <!-- alt: Eight panels. In the upper four the curves drop within the first few hundred steps, by up to two orders of magnitude for covariances and hardly for the mean, and are flat from then on. In the lower four the lines fall further; the marks of held-out states follow them, except for the mean outside Pong, which stays above. -->
 
 # %% [markdown]
-# The factor by which the expected backup's error on held-out states falls, mean over seeds. Our
-# goal was 100 everywhere. It is reached for the variances and for covariances between states, and **not reached** for the mean and for some covariances within a state.
+# The table shows by which factor the expected error on held-out states falls, averaged over seeds. Our goal was 100
+# everywhere. It is reached for variances and for covariances between states. It is **not reached** for the mean, nor for
+# some covariances within a state.
 
 # %%
 fell = falls(curves[curves.kind == "near"], "expected")
@@ -406,16 +420,16 @@ goal = "not reproduced"
 claims.check("mu outside Pong: largest fall, goal 100", elsewhere, elsewhere < 100, goal)
 
 # %% [markdown]
-# Outside Pong $\mu$ does not fall a hundredfold, and on the grid above it does. The difference is what a
-# network can know about a state it has never seen. A clipped reward hangs on a shot or a punch that lands within
-# four frames, and at $\gamma=0.1$ the mean is hardly more than that reward. At $\gamma = 0.99$ the training error of
-# $\mu$ falls or stays from a fifth of the steps on, and the held-out error of three games rises: overfitting.
-# In $\sigma_{\mathrm{same}}$ the shock is built in;
-# what has to be learned is which branches meet again. In Pong the knob says so.
+# Outside Pong, the error of $\mu$ does not fall a hundredfold, although it does on the grid above. The difference is what a
+# network can know about a state it has never seen. A reward depends on a shot or a punch that lands within the next four
+# frames, and at $\gamma=0.1$ the mean is hardly more than that reward. At $\gamma = 0.99$ the networks overfit: after the
+# first fifth of the steps, the training error of $\mu$ falls or stays, while the held-out error of three games rises.
+# In $\sigma_{\mathrm{same}}$ the shock is built in, and the network has to learn which branches will meet again. In Pong it
+# can read this from the knob.
 #
-# Variances need little of $\mu$. The emulator is deterministic, so rewards enter only by the random actions
-# that come later, as $\operatorname{Var}_A \mu(S', A)$, and the shocks are far larger: rewards are 4% of the
-# variance in Boxing at $\gamma = 0.99$ and less in all other cases (chapter 6).
+# Variances need little of $\mu$. The emulator is deterministic, so rewards contribute to a variance only through the random
+# actions that come later, as $\operatorname{Var}_A \mu(S', A)$, and the shocks are far larger. In Boxing at $\gamma = 0.99$,
+# rewards are 4% of the variance of a return (chapter 6).
 
 # %%
 _, fifth, *_, last_step = sorted(ours[ours.curve == "expected"].step.unique())
@@ -423,12 +437,12 @@ late = ours[ours.step.isin([fifth, last_step])].groupby(["curve", "game", "step"
 late = (late.xs(last_step, level="step") / late.xs(fifth, level="step")).unstack("curve").round(2)
 print(late[["td", "expected"]].to_string())
 rise = late.expected.drop("Pong").min()
-claims.check("mu from a fifth to the end: held out, least outside Pong", rise, rise > 1)
+claims.check("held-out error of mu, end / a fifth: least outside Pong", rise, rise > 1)
 
 # %% [markdown]
-# And a small residual is not a small error. What is left of $M - T_2 M$ may add up along the way, by
-# $1/(1-\gamma)$ at worst. At $\gamma = 0.99$ the plain Gram network has the *smaller* residual of the gap in Pong and
-# Atlantis, and gap variances that are several times too small (chapter 6).
+# A small residual is not a small error. The remaining residual $M - T_2 M$ may add up over time, by a factor of
+# $1/(1-\gamma)$ at worst. At $\gamma = 0.99$ the plain Gram network has the *smaller* gap residual in Pong and Atlantis.
+# Yet the Gram networks that chapter 6 tests at this discount give gap variances that are 13 to 130 times too small.
 
 # %%
 last = curves[(curves.curve == "expected") & (curves.gamma == shown_gamma)]
@@ -442,9 +456,9 @@ claims.check(
 )
 
 # %% [markdown]
-# Would more states do? `benchmarks/foresight.py` asks for the least of it, in the three games where $\mu$ hardly falls:
-# the same network, every state on the way, no shock and no successor, only the next clipped reward.
-# How many times smaller is its squared error than that of a constant?
+# Would more states help? `benchmarks/foresight.py` sets an easier task in the three games where the error of $\mu$ hardly
+# falls: the same network predicts only the next clipped reward, without shocks and without successors, from every state
+# along the way. The table shows how many times smaller its squared error is than the error of a constant prediction.
 
 # %%
 foreseen = figures.results(foresight_files)
@@ -463,17 +477,17 @@ least = (by_states.held_out[most] / by_states.held_out[few]).min().round(1)
 claims.check(
     f"rewards foreseen: least gain from {most // few} times the states", least, least < 1.5
 )
-learned_by_heart = by_states.training[few].min()
-claims.check(f"rewards foreseen, {few:,} states: known by heart", True, learned_by_heart > 100)
+trained = by_states.training[few].min()
+claims.check(f"rewards foreseen, {few:,} states: training fall is 100-fold", True, trained > 100)
 
 # %% [markdown]
-# A hundredfold is $R^2 = 0.99$ for rare events. A few thousand states are learned by heart. 25 times as many bring
-# a factor of two on new ones in Boxing and Atlantis and nothing in BattleZone, in the same number of SGD steps: by
-# then the training error is hardly lower, so that more steps might bring more. How far it goes is not measured
-# here.
+# A hundredfold fall would mean $R^2 = 0.99$ for rare events. The network learns 8,000 states by heart and predicts
+# almost nothing about new ones. With 25 times as many states, the factor on new states roughly doubles in Boxing and Atlantis and
+# stays at one in BattleZone. All sizes were given the same number of SGD steps, and with most states the training error
+# is hardly lower than the held-out one. So more steps might help; we did not measure how much.
 
 # %% [markdown]
-# The whole picture, block by block: mean over games, and their range.
+# Figure 5.7 shows all blocks and discounts.
 
 # %%
 fig, ax = plt.subplots(figsize=(4.2, 2.4), layout="constrained")
@@ -495,23 +509,23 @@ plt.show()
 # %% [markdown]
 # ## What to take away
 #
-# - One draw per state, made before any action is looked at, is all it takes to turn an emulator into a
-#   joint MDP. What has to be right is what belongs to the state.
-# - A sampled TD error mixes two things, how wrong the estimate is and how noisy the target is. Draw its floor, name the
-#   scale of the returns, and report the expected backup. It is a residual, not an error: play games too.
-# - Variances and covariances between states generalise. The mean does where a reward can be seen coming, as in
-#   Pong; the variance of a gap hardly needs it.
-# - Before asking for more data, ask whether the network can see the state.
+# - To turn an emulator into a joint MDP, make one draw per state before any action is looked at. The delicate part is to
+#   count everything that matters as part of the state.
+# - A sampled TD error mixes the error of the estimate with the noise of its target. Draw the floor, name the scale of the
+#   returns, and report the expected error. That is still a residual, so compare with played games as well.
+# - Variances and covariances between states generalise to new states. The mean does so where a reward can be seen coming,
+#   as in Pong. The variance of a gap hardly needs it.
+# - Before you ask for more data, ask whether the network can see the state.
 #
 # ## Exercises
 #
-# **Exercise 1.** In 5.1, let three of four frames repeat: `Draw(3)`. How many distinct successors do the six actions
-# have? With which probability does the lottery give all actions one future?
+# **Exercise 1.** In Section 5.1, let three of four frames repeat: `Draw(3)`. How many distinct successors do the six actions
+# have? With what probability does the lottery give all actions one future?
 #
 # <details><summary>Solution</summary>
 #
-# Six: one frame that obeys is enough to tell the actions apart. Only if all four frames repeat do they have one future, which has probability
-# $(1/4)^4 = 0.4\%$. This is why sticky actions couple so little (chapter 6).
+# Six: one frame that obeys is enough to tell the actions apart. They have one future only if all four frames repeat, which has
+# probability $(1/4)^4 = 0.4\%$. This is one reason why sticky actions couple so little (chapter 6).
 #
 # </details>
 
@@ -522,13 +536,13 @@ text = f"{successors}, {0.25**4:.4f}"
 claims.check("exercise 1: successors, probability of one future", text, successors == 6)
 
 # %% [markdown]
-# **Exercise 2.** What is the floor of $\mu$'s squared TD error in each of the two scales if the shock is the only noise? Compare with
-# the end of the dotted lines.
+# **Exercise 2.** Suppose the shock is the only noise. What is the floor of $\mu$'s squared TD error in each of the two scales?
+# Compare it with the right ends of the dotted lines.
 #
 # <details><summary>Solution</summary>
 #
-# The target is $R + U + \gamma\mu$, so the floor is $\operatorname{Var} U = \sigma^2 = 1$. Divided by $1/(1-\gamma)$ it becomes
-# $(1-\gamma)^2\sigma^2 = 10^{-4}$. What was measured agrees within 20%; at the end the drawn next action adds little.
+# The target is $R + \sigma U + \gamma\mu$, so the floor is $\sigma^2\operatorname{Var} U = 1$. If returns are divided by $1/(1-\gamma)$, it is
+# $(1-\gamma)^2\sigma^2 = 10^{-4}$. The measured floors agree within 20%, so at the end the drawn next action adds little.
 #
 # </details>
 
@@ -540,7 +554,7 @@ claims.check(
 )
 
 # %% [markdown]
-# **What to read next.** Chapter 6 asks the networks for the variance of a gap, and plays games to check the answer.
+# **What to read next.** Chapter 6 asks the networks for the variance of a gap, and checks the answer by playing games.
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT

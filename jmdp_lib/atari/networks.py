@@ -7,12 +7,12 @@ kind of its own, go through one batched product. For a state s and all its actio
     v(s, a)       shared Gram vector       C(x, y) = <v(x), v(y)>
     q(s, a)       near Gram vector                 + k(s, t) <q(x), q(y)>         x = (s, a)
     u(s, a)       local Gram vector                + 1{s = t} <u(x), u(y)>        y = (t, b)
-    d(s, a) >= 0  own variance                     + 1{x = y} d(x)
+    own(s, a) >= 0  own variance                   + 1{x = y} own(x)
 
 and M_Sigma = mu mu' + C. Kind "gram" is the paper's, the first term alone; "local" has all but
 q; "near" has all, with k(s, t) = exp(-|f(s) - f(t)|^2) of a learned linear map f of the features.
 Each term is a Gram kernel: k is one, and so are its products with <q, q>, the vectors 1_s (x) u,
-and sqrt(d) 1_x. So C is positive semidefinite whatever the weights. The terms are the ways in
+and sqrt(own) 1_x. So C is positive semidefinite whatever the weights. The terms are the ways in
 which two branches are related: distinct states, which may merge later, and the likelier the nearer
 they are; one state and so one table; and one branch. The reward shock sigma w_a U of one table is
 known, and is a coordinate of u that is not learned.
@@ -142,7 +142,7 @@ class Config:
 class Estimate(NamedTuple):
     """Moments of all actions at a batch of states; E members, any batch axes.
 
-    mean: (E, ..., A). shared, near, local: v, q, u (E, ..., A, dimension). own: d (E, ..., A).
+    mean: (E, ..., A). shared, near, local: v, q, u (E, ..., A, dimension). own: (E, ..., A).
     place: f (E, ..., F), of the state alone.
     """
 
