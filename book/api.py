@@ -17,6 +17,12 @@ from typing import Any
 from sphinx.pycode import ModuleAnalyzer
 
 FIELD = re.compile(r"([A-Za-z_]\w*(?:, [A-Za-z_]\w*)*): (.*)")
+# What formulas of docstrings, $gamma^2 <= 1$, write without a backslash; conf.py has the macros.
+SIGNS = {"<=": r"\le ", ">=": r"\ge ", "!=": r"\ne ", "->": r"\to ",
+         "~": r"\sim ", "...": r"\dots "}  # fmt: skip
+GREEK = "alpha|beta|eta|gamma|kappa|lambda|mu|nu|phi|pi|rho|sigma|tau|theta|Pi|Sigma|Theta"
+NAMES = rf"(?<![a-zA-Z\\])(?:{GREEK}|sum|max|inf|infty|hat|Var|Cov|Corr|CVaR|clip)(?![a-zA-Z])"
+WORDS = re.compile("|".join([*map(re.escape, SIGNS), NAMES]))
 
 
 class UndocumentedError(Exception):
@@ -151,20 +157,27 @@ def _signature(thing: Any, skip: bool = False) -> str:
         signature = signature.replace(parameters=list(signature.parameters.values())[1:])
     if inspect.isclass(thing):
         signature = signature.replace(return_annotation=inspect.Signature.empty)
-    return re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(signature))
+    text = re.sub(r"ForwardRef\(('[^']*')\)", r"\1", str(signature))
+    return re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)
+
+
+def tex(text: str) -> str:
+    """The text with its formulas as MathJax reads them."""
+    formula = re.compile(r"\$[^$]+\$")
+    return formula.sub(lambda f: WORDS.sub(lambda w: SIGNS.get(w[0], "\\" + w[0]), f[0]), text)
 
 
 def markdown(doc: str) -> str:
-    """A docstring with its `name: meaning` lines as a list and its indented blocks as such."""
+    """A docstring with its `name: meaning` lines as a list and its example as code."""
     blocks = []
     for number, block in enumerate(re.split(r"\n\s*\n", doc)):
         head, _, rest = block.partition("\n")
         if re.fullmatch(r"Attributes\b.*:", head):
             blocks += [f"**{head}**", _fields(inspect.cleandoc("\n" + rest))]
+        elif head == "Example:":
+            blocks += [f"**{head}**", f"```pycon\n{inspect.cleandoc(rest)}\n```"]
         elif number and FIELD.match(head):
             blocks.append(_fields(block))
-        elif block.startswith("    "):
-            blocks.append(f"```text\n{inspect.cleandoc(block)}\n```")
         else:
             blocks.append(block)
     return "\n\n".join(blocks)
@@ -188,7 +201,7 @@ def render(page: Page) -> str:
         lines.append(f"| {{py:obj}}`{entry.name} <{entry.path}>` | {first} |")
     for title, entries in page.sections.items():
         lines += ["", f"## {title}", "", *(_directive(page.module, entry) for entry in entries)]
-    return "\n".join(lines) + "\n"
+    return tex("\n".join(lines)) + "\n"
 
 
 def _directive(module: str, entry: Entry, fence: str = "::::") -> str:

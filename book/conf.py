@@ -1,13 +1,15 @@
 """Settings of the book. `build.py` gathers the pages beside this file and runs Sphinx on them."""
 
+import sys
 from importlib.metadata import version as installed
+from typing import Any
 
 project = "The joint-MDP companion"
 author = "The joint-MDP companion authors"
 project_copyright = author
 version = release = installed("jmdp_lib")
 
-extensions = ["myst_nb", "sphinx.ext.mathjax"]
+extensions = ["myst_nb", "sphinx.ext.mathjax", "sphinx.ext.viewcode"]
 exclude_patterns = ["_readme.md"]  # parts of it are included
 nb_execution_mode = "off"  # the notebooks are committed executed
 nb_render_markdown_format = "gfm"  # tables in outputs
@@ -24,7 +26,10 @@ maximum_signature_line_length = 80
 mathjax_path = "tex-svg.js"
 mathjax3_config = {
     "options": {"enableMenu": False},
-    "tex": {"packages": {"[-]": ["noundefined"]}},  # an unknown macro is an error
+    "tex": {
+        "packages": {"[-]": ["noundefined"]},  # an unknown macro is an error
+        "macros": {x: rf"\operatorname{{{x}}}" for x in ("Var", "Cov", "Corr", "CVaR", "clip")},
+    },
 }
 html_static_path = ["static"]
 html_css_files = ["book.css"]
@@ -42,3 +47,12 @@ html_theme_options = {
     "home_page_in_toc": True,
     "navbar_persistent": [],  # the search field is in the margin
 }
+
+
+def setup(app: Any) -> None:
+    """Source links lead to the file that defines a name: that of its class, for a property."""
+
+    def home(_: Any, module: str, name: str) -> str | None:
+        return getattr(getattr(sys.modules[module], name.split(".")[0]), "__module__", None)
+
+    app.connect("viewcode-follow-imported", home)

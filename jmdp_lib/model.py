@@ -35,7 +35,7 @@ _TRIALS = 8  # calls of a step function that are made twice
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
 class JMDP:
-    """A finite joint MDP, immutable. T tables in all, sorted by state.
+    """A finite joint MDP (Definition 4.3), immutable, with T outcome tables sorted by state.
 
     `JMDP(table_probs, rewards, next_states, gamma)` takes arrays (S, K), (S, K, A) and (S, K, A):
     state s draws table k with probability table_probs[s, k]; action a then earns
@@ -51,6 +51,19 @@ class JMDP:
         next_states: (T, A) next state of each action in each table.
         queries_per_state: how many queries the tables of each state were counted from; None for
             tables that are known.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> import numpy as np
+        >>> jm = jl.JMDP([[0.5, 0.5]], [[[1, 0], [0, 1]]], [[[0, 0], [0, 0]]], gamma=0.9)
+        >>> jm
+        JMDP(num_states=1, num_actions=2, num_tables=2, gamma=0.9)
+        >>> rewards, next_states = jm.query(0, [0, 1], np.random.default_rng(0))
+        >>> rewards.tolist(), next_states.tolist()
+        ([0.0, 1.0], [0, 0])
+        >>> transition_probs, mean_rewards = jm.marginal_mdp()
+        >>> mean_rewards.tolist(), jm.is_coupled
+        ([[0.5, 0.5]], True)
     """
 
     gamma: float
@@ -81,7 +94,16 @@ class JMDP:
         num_states: int,
         gamma: float,
     ) -> JMDP:
-        """Tables stacked in any order: states (T,), probs (T,), rewards and next_states (T, A)."""
+        """Tables stacked in any order: states (T,), probs (T,), rewards and next_states (T, A).
+
+        Example:
+            >>> import jmdp_lib as jl
+            >>> jm = jl.JMDP.from_tables(
+            ...     states=[0, 0, 1], probs=[0.5, 0.5, 1.0], rewards=[[1, 0], [0, 1], [0, 0]],
+            ...     next_states=[[1, 1], [1, 1], [1, 1]], num_states=2, gamma=0.9)
+            >>> jm.num_states, jm.num_actions, jm.table_states.tolist(), jm.coupling_witness
+            (2, 2, [0, 0, 1], (0, (0, 1)))
+        """
         gamma = checks.discount(gamma)
         num_states = checks.at_least("num_states", num_states, 1)
         state = checks.integers("states", states, "table", below=num_states)
@@ -111,13 +133,26 @@ class JMDP:
         noise_probs: ArrayLike,
         step: Callable[[int, int, int], tuple[float, int]],
     ) -> JMDP:
-        """Assumption 4.5: U ~ noise_probs (K,), and step(s, a, u) -> (reward, next_state).
+        """A world given by a step function and a law of its noise (Assumption 4.5).
 
-        The noise index u in range(K) is drawn once per table, *before* any action is looked at,
-        and afresh for every state and time: all states have the same noise law, not the same U,
-        unless a solver is told `coupling="common"`, one U per time for all states.
-        `step` must be pure: all of its randomness is in u. It is called once for every (s, a, u),
-        and twice for a few of them to see whether it is.
+        noise_probs: (K,) probability of each noise $u$ in 0, ..., K - 1. It is drawn once per
+            table, *before* any action is looked at, and afresh for every state and time: all states
+            have the same law of the noise, but not the same noise, unless a solver is told
+            `coupling="common"`.
+        step: step(s, a, u) -> (reward, next_state), $r = g(s, a, u)$ and $s' = h(s, a, u)$. It must
+            be pure: all of its randomness is in u. It is called once for every (s, a, u), and twice
+            for a few of them to see whether it is pure.
+
+        Example:
+            >>> import jmdp_lib as jl
+            >>> def step(state, action, rain):
+            ...     return (-0.2 if action == 0 else -float(rain)), state
+            ...
+            >>> jm = jl.JMDP.from_step(1, 2, 0.9, [0.7, 0.3], step)
+            >>> jm.noise_probs.tolist(), len(jm.given_noise)
+            ([0.7, 0.3], 2)
+            >>> print(f"{jl.jipe2(jm, [0]).moments.gap_mean[0, 0, 1]:.2f} for the umbrella")
+            0.10 for the umbrella
         """
         gamma = checks.discount(gamma)
         num_states = checks.at_least("num_states", num_states, 1)
@@ -151,6 +186,15 @@ class JMDP:
         Equal answers are one table, whose probability is its share of the queries. Statistics of
         this model are estimates; `resample_gaps` says how far off its gaps may be. Every state
         has a random stream of its own.
+
+        Example:
+            >>> import jmdp_lib as jl
+            >>> shop = jl.inventory_simulator(capacity=2, max_order=1, gamma=0.9)
+            >>> found = jl.JMDP.from_simulator(shop, queries_per_state=500, seed=0)
+            >>> known = jl.inventory(capacity=2, max_order=1, gamma=0.9)
+            >>> gaps = [jl.jipe2(jm, [1, 0, 0]).moments.gap_mean[0, 1, 0] for jm in (known, found)]
+            >>> print(f"exact {gaps[0]:.2f}, counted {gaps[1]:.2f}")
+            exact 1.88, counted 1.87
         """
         check_simulator(simulator)
         count = checks.at_least("queries_per_state", queries_per_state, 2)
@@ -178,13 +222,26 @@ class JMDP:
     ) -> JMDP:
         """A marginal MDP and a coupling of its actions (`jmdp_lib.couplings`).
 
-        transition_probs (S, A, S), rewards (S, A) or (S, A, S). Each action's outcomes are ordered
-        from worst to best, by reward + gamma * values[next state], so that "quantile" lets good
-        luck for one action be good luck for all. values (S,): of the uniform policy unless you
-        give your own. How states are numbered matters for outcomes that tie, and for nothing else.
+        transition_probs: (S, A, S).
+        rewards: (S, A) or (S, A, S).
+        coupling: "quantile" lets good luck for one action be good luck for all: each action's
+            outcomes are ordered from worst to best, by reward + gamma * values[next state]. How
+            states are numbered matters only for outcomes that tie. "antithetic", for two actions,
+            reverses the order of the second one; a function of yours makes tables of its own.
+        values: (S,) for that order; those of the uniform policy unless given.
 
         For independent actions no tables are needed: `jipe2(coupling="independent")` evaluates any
-        JMDP as if its actions were.
+        JMDP as if its actions were independent.
+
+        Example:
+            >>> import jmdp_lib as jl
+            >>> moves = [[[0.5, 0.5], [0.5, 0.5]], [[0.0, 1.0], [0.0, 1.0]]]
+            >>> for coupling in ("quantile", "antithetic"):
+            ...     jm = jl.JMDP.from_mdp(moves, [[0, 0], [1, 1]], gamma=0.5, coupling=coupling)
+            ...     print(coupling, jl.jipe2(jm, [0, 0]).moments.correlation[0, 0, 1].round(3))
+            ...
+            quantile 1.0
+            antithetic -0.875
         """
         gamma = checks.discount(gamma)
         laws = couplings.laws_of_mdp(transition_probs, rewards, gamma, values)
@@ -199,7 +256,14 @@ class JMDP:
     ) -> JMDP:
         """Marginal laws as lists: outcomes[s][a] = [(probability, reward, next_state), ...].
 
-        The coupling sees each action's outcomes in the order in which they are listed.
+        `coupling` is as in `from_mdp`, but takes each action's outcomes in the order of its list.
+
+        Example:
+            >>> import jmdp_lib as jl
+            >>> coin = [(0.5, 0.0, 0), (0.5, 1.0, 0)]
+            >>> jm = jl.JMDP.from_outcomes([[coin, [(1.0, 0.4, 0)]]], gamma=0.9)
+            >>> print(jm.rewards.tolist(), jm.probs.tolist())
+            [[0.0, 0.4], [1.0, 0.4]] [0.5, 0.5]
         """
         gamma = checks.discount(gamma)
         laws = couplings.laws_of_lists(outcomes)
@@ -229,17 +293,17 @@ class JMDP:
 
     @property
     def num_states(self) -> int:
-        """|S|."""
+        """The number of states, $|S|$."""
         return self.starts.size - 1
 
     @property
     def num_actions(self) -> int:
-        """|A|."""
+        """The number of actions, $|A|$."""
         return int(self.rewards.shape[1])
 
     @cached_property
     def reward_bound(self) -> float:
-        """r_max: every |R| <= r_max. One for rewards in [0, 1], as in the paper; else larger."""
+        """A bound $r_{max}$ of all $|R|$: 1 for rewards in [0, 1], as in the paper, else larger."""
         return max(1.0, float(np.abs(self.rewards).max()))
 
     @cached_property
@@ -249,11 +313,11 @@ class JMDP:
 
     @cached_property
     def noise_probs(self) -> Floats:
-        """(K,) the law of the noise, where all states share it: noise k is table k of every state.
+        """(K,) the law of the noise that all states share: noise k is table k of every state.
 
-        So it is for `from_step`, and for arrays in which every state lists the same probabilities
-        in the same order; tables of probability zero do not count. Other models are refused, and
-        those of `from_simulator`: nothing says which tables of two states belong together.
+        Models of `from_step` have one, and arrays in which every state lists the same probabilities
+        in the same order; tables of probability zero do not count. All other models are refused,
+        also those of `from_simulator`: nothing says which tables of two states belong together.
         """
         if self.queries_per_state is not None:
             raise ValueError('coupling="common": counted tables do not say which noise made them')
@@ -268,7 +332,7 @@ class JMDP:
 
     @cached_property
     def given_noise(self) -> list[JMDP]:
-        """For every noise of `noise_probs` the model in which it is certain: one table a state."""
+        """K models, one for each noise of `noise_probs`: in it this noise is certain."""
         size, certain = self.noise_probs.size, np.ones((self.num_states, 1))
         return [
             JMDP(certain, self.rewards[k::size, None], self.next_states[k::size, None], self.gamma)
@@ -277,7 +341,7 @@ class JMDP:
 
     @cached_property
     def averaging(self) -> sparse.csr_array:
-        """(S, T) sparse: row s holds its tables' probabilities, so averaging @ f is E[f | s]."""
+        """(S, T) sparse: row s has the probabilities of its tables; averaging @ f is $E[f | s]$."""
         return sparse.csr_array((self.probs, np.arange(self.probs.size), self.starts))
 
     @cached_property
@@ -294,11 +358,11 @@ class JMDP:
     def query(
         self, state: int, actions: Sequence[int], rng: np.random.Generator
     ) -> tuple[Floats, Ints]:
-        """One draw from the induced m-JSTM J_m(. | state, actions), eq. (6).
+        """One draw of the joint sample-transition model $J_m$, eq. (6): all m actions, one table.
 
-        ONE table is drawn, with one uniform number whatever the actions are; the queried
-        coordinates come back as rewards (m,) and next states (m,). Executing one of them, and
-        forgetting the others, is ordinary MDP interaction.
+        One uniform number draws the table, whatever the actions are. The queried coordinates come
+        back as rewards (m,) and next states (m,). To execute one of them and to forget the others
+        is ordinary interaction with an MDP.
         """
         if not isinstance(rng, np.random.Generator):
             raise TypeError(f"rng must be a numpy.random.Generator, got {rng!r}")
@@ -332,17 +396,28 @@ class JMDP:
 
 
 def uniform_policy(jm: Sized) -> Floats:
-    """Every action equally likely, (S, A), in a JMDP or a simulator.
+    """The policy (S, A) of a JMDP or a simulator that plays every action equally often.
 
     Wherever a policy (S, A) is asked for, integers (S,) will do too: actions[s] is what a
     deterministic policy plays in state s.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jl.uniform_policy(jl.two_queues(capacity=1)).tolist()
+        [[0.5, 0.5], [0.5, 0.5], [0.5, 0.5], [0.5, 0.5]]
     """
     shape = checks.sizes_of(jm)
     return np.full(shape, 1.0 / shape[1])
 
 
 def epsilon_mixture(policy: ArrayLike, epsilon: float) -> Floats:
-    """With probability epsilon a uniformly random action, else the policy's own, (S, A)."""
+    """The policy (S, A) that plays a uniformly random action with probability epsilon.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jl.epsilon_mixture(jl.goal_policy(2), epsilon=0.2).round(2).tolist()[0]
+        [0.05, 0.85, 0.05, 0.05]
+    """
     base = checks.distributions("policy", policy, "state", "action")
     epsilon = checks.probability("epsilon", epsilon)
     return (1.0 - epsilon) * base + epsilon / base.shape[1]

@@ -59,12 +59,13 @@ def parsed(path: Path) -> BeautifulSoup:
 
 @functools.cache
 def anchors(path: Path) -> set[str]:
-    return {element["id"] for element in parsed(path).find_all(id=True)}
+    return set(re.findall(r' id="([^"]+)"', path.read_text(encoding="utf-8")))
 
 
 def html_pages(site: Path) -> list[str]:
     names = (path.relative_to(site).as_posix() for path in site.rglob("*.html"))
-    return sorted(name for name in names if not name.startswith("_static/"))  # the theme's own
+    others = ("_static/", "_modules/")  # the theme's own, and the source of the library
+    return sorted(name for name in names if not name.startswith(others))
 
 
 # ---- what goes in -------------------------------------------------------------------------------
@@ -105,11 +106,19 @@ def test_undocumented_public_names_stop_the_build(tmp_path: Path) -> None:
 
 
 def test_docstrings_become_markdown() -> None:
-    doc = "First line.\n\nname: what it\n    means\nother, more: too\n\n    x = y\n\nPlain: text."
+    doc = "First line.\n\nname: what it\n    means\nother, more: too\n\n"
+    doc += "Plain: text.\n\nExample:\n    >>> for x in y:\n    ...     x\n    1"
     assert api.markdown(doc) == (
         "First line.\n\n\n`name`\n: what it\n  means\n\n`other, more`\n: too\n\n"
-        "```text\nx = y\n```\n\n\n`Plain`\n: text."
+        "\n`Plain`\n: text.\n\n**Example:**\n\n```pycon\n>>> for x in y:\n...     x\n1\n```"
     )
+
+
+def test_formulas_need_no_backslash() -> None:
+    assert api.tex("gamma <= $gamma^2 <= 1$, $Var G_pi$") == (
+        r"gamma <= $\gamma^2 \le  1$, $\Var G_\pi$"
+    )
+    assert api.tex("$(alphabet) \\mu -> theta_1$") == r"$(alphabet) \mu \to  \theta_1$"
 
 
 def test_code_that_names_something_becomes_a_link() -> None:
@@ -267,8 +276,16 @@ def test_every_notebook_and_figure_is_in_the_book(site: Path) -> None:
 @pytest.mark.slow
 def test_every_public_name_is_in_the_reference(site: Path) -> None:
     for page in api.read("jmdp_lib"):
-        ids = {tag["id"] for tag in parsed(site / "api" / f"{page.module}.html").select("dt[id]")}
-        assert {entry.path for entry in page.entries()} <= ids
+        shown = parsed(site / "api" / f"{page.module}.html")
+        sources = {
+            tag["id"]: tag.select_one("a:has(.viewcode-link)") for tag in shown.select("dt[id]")
+        }
+        for entry in page.entries():
+            for path in [entry.path] + [member.path for member in entry.members]:
+                assert entry.kind == "data" or sources[path]["href"].startswith("../_modules/")
+        examples = sum("Example:" in e.doc for x in page.entries() for e in (x, *x.members))
+        assert len(shown.select(".highlight-pycon .gp")) >= examples
+        assert not re.search(r"[a-z]\^|_\{|\|\||<=", shown.select_one("article").get_text())
 
 
 @pytest.mark.slow

@@ -13,11 +13,19 @@ from jmdp_lib.model import JMDP
 
 
 def coupled_reward_chain(num_states: int = 25, gamma: float = 0.95, rewards: str = "unit") -> JMDP:
-    """s_0 -> s_1 -> ... -> s_{n-1}; U ~ Bernoulli(1/2) afresh at every state.
+    """The coupled reward chain $s_0 -> s_1 -> ... -> s_{n-1}$ with two actions (Figure 3).
 
-    The two actions earn (U, 1 - U) with rewards="unit", or (2U - 1, 1 - 2U) with "signed" (the
-    paper's picture: +r_i and -r_i). The last state is absorbing and pays 1 to both. Correlations
-    of the returns are the same for both scales.
+    Every state draws its own fair coin $U$, 0 or 1. With rewards="unit" the two actions earn $U$
+    and $1 - U$; with "signed" they earn $2U - 1$ and $1 - 2U$, as in the paper's picture. Both move
+    to the next state. The last state is absorbing and pays 1 to both. The correlations of the
+    returns are the same for both scales.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jm = jl.coupled_reward_chain(4, gamma=0.9)
+        >>> moments = jl.jipe2(jm, jl.uniform_policy(jm)).moments
+        >>> print(f"{moments.variance[0, 0]:.6f} {moments.correlation[0, 0, 1]:.6f}")
+        0.616525 -0.272475
     """
     num_states = checks.at_least("num_states", num_states, 1)
     scale = checks.one_of("rewards", rewards, ("unit", "signed"))
@@ -30,19 +38,40 @@ def coupled_reward_chain(num_states: int = 25, gamma: float = 0.95, rewards: str
 
 
 def example_1(gamma: float = 0.9) -> JMDP:
-    """One state, two actions, U ~ Bernoulli(1/2), rewards R^(1) = U and R^(2) = 1 - U."""
+    """Example 1: one state and a fair coin $U$; the rewards are $R^{(1)} = U$, $R^{(2)} = 1 - U$.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> import numpy as np
+        >>> rewards, _ = jl.example_1().query(0, [0, 1], np.random.default_rng(0))
+        >>> print(rewards, "add up to one, whatever the coin")
+        [0. 1.] add up to one, whatever the coin
+    """
     return JMDP.from_step(1, 2, gamma, [0.5, 0.5], lambda s, a, u: (float(u == a), 0))
 
 
 def example_2_1(gamma: float = 0.9) -> JMDP:
-    """Two states, U ~ Bernoulli(1/2), both actions move to U: S'^(1) = S'^(2).
+    """Example 2.1: two states and a fair coin $U$; both actions move to state $U$.
 
     The paper leaves the rewards open; here state 1 pays 1 and state 0 pays nothing, whatever the
     action, so that every dependence of the returns comes from the transitions.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> moments = jl.jipe2(jl.example_2_1(), [0, 0]).moments
+        >>> print(f"{moments.gap_mean[0, 0, 1]:.3f} {moments.gap_variance[0, 0, 1]:.3f}")
+        0.000 0.000
     """
     return JMDP.from_step(2, 2, gamma, [0.5, 0.5], lambda s, a, u: (float(s), u))
 
 
 def example_2_2(gamma: float = 0.9) -> JMDP:
-    """As example_2_1, but the actions move apart: S'^(1) = U and S'^(2) = 1 - U."""
+    """Example 2.2: as `example_2_1`, but the actions move apart, to $U$ and to $1 - U$.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> moments = jl.jipe2(jl.example_2_2(), [0, 0]).moments
+        >>> print(f"{moments.gap_mean[0, 0, 1]:.3f} {moments.gap_variance[0, 0, 1]:.3f}")
+        0.000 1.361
+    """
     return JMDP.from_step(2, 2, gamma, [0.5, 0.5], lambda s, a, u: (float(s), 1 - u if a else u))

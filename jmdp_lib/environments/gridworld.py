@@ -18,13 +18,23 @@ def windy_gridworld(
     gamma: float = 0.95,
     gust: str = "L",
 ) -> JMDP:
-    """A size x size (or rows x columns) grid; actions 0..3 are U, R, D, L.
+    """The windy gridworld (Figure 1) with actions 0 to 3: up, right, down, left.
 
+    `size` is the side of a square grid, or (rows, columns).
     States count row by row from the top left: cell (row, column) is state row * columns + column.
     The goal, top right, is absorbing; every transition into or inside it earns 1, all others 0.
     Each table is one gust draw *for all four actions*: with probability gust_prob the agent is
     moved one more cell in direction `gust` (left in the paper) after its own move. Walls clip
     both moves.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jm = jl.windy_gridworld(size=3, gust_prob=0.2)
+        >>> jm
+        JMDP(num_states=9, num_actions=4, num_tables=18, gamma=0.95)
+        >>> calm, gust = jm.next_states[jm.table_states == 4]
+        >>> print("from the centre, U R D L lead to", calm, "and in a gust to", gust)
+        from the centre, U R D L lead to [1 5 7 3] and in a gust to [0 4 6 3]
     """
     rows, columns = _shape(size)
     gust_prob = checks.probability("gust_prob", gust_prob)
@@ -41,7 +51,18 @@ def windy_gridworld(
 
 
 def goal_policy(size: int | tuple[int, int] = 5) -> Floats:
-    """The policy of Figure 1, (S, 4): right until the last column, then up."""
+    """The policy of Figure 1, (S, 4): right until the last column, then up.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> policy = jl.goal_policy(3)
+        >>> policy.shape
+        (9, 4)
+        >>> print(policy.argmax(axis=1).reshape(3, 3))
+        [[1 1 0]
+         [1 1 0]
+         [1 1 0]]
+    """
     rows, columns = _shape(size)
     actions: Ints = np.full(rows * columns, ACTIONS.index("R"))
     actions[columns - 1 :: columns] = ACTIONS.index("U")

@@ -18,13 +18,20 @@ def from_gymnasium(
     coupling: str | Coupling = "quantile",
     **kwargs: Any,
 ) -> JMDP:
-    """FrozenLake-v1, CliffWalking-v1, Taxi-v4 and what else lists its transitions in `P`.
+    """A toy-text environment of Gymnasium: FrozenLake-v1, CliffWalking-v1 or Taxi-v4.
 
+    Any other environment that lists its transitions in `P` will do, too.
     `env` is an environment or the id of one (then `kwargs` go to `gymnasium.make`). The default
     coupling sends one uniform number through each action's list in the order of `P`: exactly what
     Gymnasium itself would draw for every action from the same `np_random`. A transition that ends
-    the episode goes to a state that pays nothing for ever: its own next state where `P` already
-    makes that one absorbing and free of rewards, else one extra state, the last.
+    the episode leads to an absorbing state without rewards: its own next state if `P` makes that
+    one absorbing and free of rewards, and otherwise one extra state, the last.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jm = jl.from_gymnasium("FrozenLake-v1", gamma=0.9)
+        >>> jm.num_states, jm.num_actions, jm.is_coupled
+        (16, 4, True)
     """
     if kwargs and not isinstance(env, str):
         raise ValueError(f"{sorted(kwargs)} only go with the id of an environment, got {env}")
