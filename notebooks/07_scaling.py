@@ -9,18 +9,21 @@
 # %% [markdown]
 # # 7. Large models: exact where the literal operator cannot start
 #
-# $T_2$ as Definition 5.1 writes it moves $|\mathcal S|^2|\mathcal A|^2$ numbers, and the paper calls that the obstacle to
+# As Definition 5.1 writes it, $T_2$ updates $|\mathcal S|^2|\mathcal A|^2$ numbers, and the paper calls this the obstacle to
 # scale. Gaps need far fewer. Three observations, **collapse**, **centring** and **reachability**, leave one linear
-# system over pairs of states. At worst it has all $|\mathcal S|^2$ pairs; for a policy that keeps its branches together it is
-# sparse, and small enough for a grid of $10^5$ cells on an ordinary machine. This chapter shows each
-# observation in a picture, then what they cost, and last how to ask about one state of a model that is too large to enumerate.
+# system over pairs of states. At worst it has all $|\mathcal S|^2$ pairs. For a policy that keeps its branches together it
+# has few of them, and a grid of $10^5$ cells fits on an ordinary machine. This chapter shows each observation in a picture and then
+# what the solutions cost. Its last section asks about one state of a model that is too large to enumerate.
 #
-# **What you will learn.** Why $|\mathcal S|^2$ numbers suffice, and often far fewer; how to read the plan of an evaluation before it runs; how every route certifies
-# its answer; and how to get a certified answer about one state of a model given by code.
+# **What you will learn.** Why $|\mathcal S|^2$ numbers suffice, and often far fewer; how to read the plan of an evaluation
+# before it runs; how every method certifies its answer; and how to get a certified answer about one state of a model that
+# is given by code.
 #
-# **What it needs.** Sections 1.3 to 1.5, and sparse linear systems for sections 7.2 to 7.5.
+# **What it needs.** Sections 1.3 to 1.5, and sparse linear systems for sections 7.2 to 7.5. To run it, install the project
+# with `pip install ".[notebooks]"` in its folder, and keep this notebook in `notebooks/`: Section 7.9 reads measured times
+# from `benchmarks/scaling.csv` and `benchmarks/gpu.csv`.
 #
-# **How long it takes.** About 16 minutes to read.
+# **How long it takes.** About 17 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0
@@ -54,12 +57,12 @@ rng = np.random.default_rng(seed)
 # %% [markdown]
 # ## 7.1 Collapse: what the operator does not see
 #
-# $T_2$ looks at $M_\Sigma$ between two states only through its average over the policy,
+# Between two different states, $T_2$ uses $M_\Sigma$ only through its average over the policy,
 #
 # $$W(s, t) = \mathbb E\, M_\Sigma(s, A, t, B), \qquad A \sim \pi(\cdot \mid s),\; B \sim \pi(\cdot \mid t) \text{ independent.}$$
 #
-# To see that it is so, change every cross-state coordinate of a second-moment table at random, but such
-# that the averages stay. The operator gives the same answer.
+# To see this, change all coordinates between different states at random, but leave their averages as they are. The operator
+# gives the same answer.
 
 # %%
 grid = jl.windy_gridworld(6)
@@ -78,19 +81,20 @@ unmoved = np.abs(after - before).max() < 1e-9
 claims.check("Sigma changed by up to more than 10, T_2 Sigma not by 1e-9", unmoved, unmoved)
 
 # %% [markdown]
-# So $W$, $|\mathcal S|^2$ numbers, is all that has to be solved; every coordinate of $\Sigma$ follows from it by one local
-# expectation. ($A$ and $B$ at the *same* state and equal are one branch, whose $\mathbb E Z^2$ is a plain Markov chain of its own.)
+# So it is enough to solve for $W$, which has $|\mathcal S|^2$ numbers. Every coordinate of $\Sigma$ follows from it by one
+# local expectation. (If two branches are at the *same* state and choose the same action, they are one branch. Its
+# $\mathbb E Z^2$ follows from the policy's Markov chain alone.)
 #
 # ## 7.2 Centre: where the randomness comes from
 #
-# With the means known (a sparse system in $|\mathcal S|$ unknowns), the covariance $c = W - m m^\top$ obeys
+# The mean $m$ of each state's return is found first, from a sparse system with $|\mathcal S|$ unknowns. The covariance
+# $c = W - m m^\top$ then satisfies
 #
-# $$c = c_0 + \gamma^2 P_2\, c, \qquad c_0(s, t) = 0 \text{ for } s \ne t:$$
+# $$c = c_0 + \gamma^2 P_2\, c, \qquad c_0(s, t) = 0 \text{ for } s \ne t.$$
 #
-# branches at distinct states draw independent tables, so they become correlated only by meeting later. $P_2$
-# moves two branches, each by the policy's chain $P$ while they are apart. Only the diagonal has a source, the rate is $\gamma^2$
-# rather than $\gamma$, and nothing large is subtracted from anything large. (Below, grey is zero or less than a
-# ten-thousandth of the largest.)
+# $P_2$ moves two branches, and while they are apart each follows the policy's chain $P$. Branches at distinct states draw
+# independent tables, so they become correlated only by meeting later. That is why the source $c_0$ is zero off the diagonal. Centring has two more
+# advantages: the rate is $\gamma^2$ rather than $\gamma$, and no large numbers are subtracted from each other.
 
 # %%
 W = np.einsum("sa,satb,tb->st", uniform, sigma, uniform)
@@ -123,10 +127,9 @@ plt.show()
 # %% [markdown]
 # ## 7.3 Reachability: pairs that no gap ever visits
 #
-# A gap starts two branches at *one* state. After one step they stand at most two moves apart, after two
-# steps perhaps a little further, and when they meet and choose alike they are one for good. The pairs of states that can
-# come up at all are the closure of the same-state queries under $P_2$. Below, the 36 times 36 pairs of the 6x6 gridworld; the
-# colour says after how many steps a pair is first reached, grey is never.
+# A gap starts two branches at *one* state. After one step they are at most two moves apart, and after two steps perhaps a
+# little further. When they meet and choose the same action, they stay together for good. The pairs of states that can occur
+# are the closure of the same-state queries under $P_2$. Below are the 36 by 36 pairs of the 6x6 gridworld.
 
 # %%
 asked = {
@@ -164,10 +167,10 @@ plt.show()
 # <!-- alt: Three square maps of 36 by 36 pairs. Under the goal policy most pairs near the diagonal are reached and many others are grey; under the uniform policy the whole square is filled; for one queried state only a few pairs in a corner are. -->
 
 # %% [markdown]
-# Why the goal policy leaves so much out: branches stay within two rows of each other until one of
-# them turns up in the last column. On a 16x16 grid, seen from one branch (the dot), the *other* one is within two
-# rows, or has gone on up the last column; only when the first waits at the goal can it be anywhere. Under the
-# uniform policy it can be anywhere, soon.
+# Why does the goal policy leave out so many pairs? Its branches stay within two rows of each other until one of them turns
+# up in the last column. Figure 7.3 shows this on a 16x16 grid. Seen from one branch (the dot), the *other* branch is within
+# two rows or has moved further up the last column. Only if the first branch waits at the goal can the other be anywhere.
+# Under the uniform policy the other branch can soon be anywhere.
 
 # %%
 wide = jl.windy_gridworld(16)
@@ -197,7 +200,7 @@ plt.show()
 # %% [markdown]
 # ## 7.4 What is left
 #
-# `plan_jipe2` says what an evaluation will solve and hold, without solving it.
+# `plan_jipe2` says what an evaluation will solve and how much memory it needs, without solving it.
 
 # %%
 rows = []
@@ -235,11 +238,10 @@ plt.show()
 # %% [markdown]
 # ## 7.5 One sweep
 #
-# A Gauss-Seidel sweep uses new values as soon as they are there. If the states are numbered such that successors come
-# first (Tarjan's strong components give that order), and no chain returns to a state it left, *one* sweep solves the
-# means; and pairs in the order of their larger number solve the covariances the same way. The goal policy is such a
-# case: gusts blow left, but right-then-up never goes back to a cell that it left. Below, orange entries lead to a
-# later number, blue ones to an earlier, grey ones stay. With successors first no orange is left.
+# A Gauss-Seidel sweep uses new values as soon as they are computed. Suppose that no chain returns to a state it has left, and number
+# the states so that successors come first (Tarjan's strong components give this order). Then *one* sweep solves for the
+# means. One sweep over the pairs, ordered by their larger number, solves for the covariances in the same way. The goal policy is
+# such a case: gusts blow to the left, but right-then-up never goes back to a cell it has left.
 
 # %%
 chain = CollapsedT2(grid, goal).kernel  # P, sparse
@@ -272,15 +274,17 @@ krylov = jl.jipe2(middle, jl.uniform_policy(middle), route="dense").iterations
 claims.check("900 states, uniform policy: fewer than 100", krylov < 100, krylov < 100)
 
 # %% [markdown]
-# A solution by one sweep takes three applications: the sweep, the one that finds nothing to change, and the
-# certificate's own. Where chains do return, BiCGSTAB accelerates the sweeps, and falls back on them when it does not help.
+# A solution by one sweep counts three applications of the operator: the sweep itself, a second one that finds nothing to change, and one
+# for the certificate. If chains do return, the solver accelerates the sweeps with BiCGSTAB, and goes back to plain sweeps if
+# that does not help.
 #
 # ## 7.6 The same answer, certified
 #
-# Whatever the route, the stopping rule is the paper's: $\|M - T M\|_\lambda / (1 - \gamma)$ on what was solved bounds the error
-# (eq. (23)), also after acceleration. Here the literal operator judges. Applied to what the dense route found, it must
-# change none of the $|\mathcal S|^2|\mathcal A|^2$ coordinates; and every route must give its moments within a state, from which
-# gaps are made. (The reachable route knows no others: `full_second` says so if asked.)
+# Whatever the method, the stopping rule is the paper's. The residual $\|M - T M\|_\lambda / (1 - \gamma)$ of what was solved bounds
+# the error (eq. (23)), also after acceleration. The library has several methods, called *routes*: `reachable` solves for the
+# reachable pairs, `dense` for all pairs, and the `dense` route can run in torch. Here the literal operator judges them. Applied to the result of the dense
+# route, it must change none of the $|\mathcal S|^2|\mathcal A|^2$ coordinates. And every route must give the same moments
+# within a state, from which gaps are made. (The reachable route knows no other moments. If you ask it for `full_second`, it says so.)
 
 # %%
 scattered = jl.JMDP(rng.dirichlet(np.ones(3), 20), rng.uniform(-1, 1, (20, 3, 3)),
@@ -310,8 +314,8 @@ for name, (jm, policy) in cases.items():
     claims.check(f"{name}: all routes are fixed points of the literal T_2 to 1e-9", agree, agree)
 
 # %% [markdown]
-# And the bound holds: the true error of the same-state second moments, against a far more accurate solution, stays below what
-# each solution claims for itself.
+# The bound also holds. We compare each solution with a far more accurate one: the true error of the same-state second moments
+# stays below the bound that the solution claims for itself.
 
 # %%
 hard = cases["random successors"]
@@ -326,7 +330,8 @@ claims.check("true error <= error_bound, three routes and tols", safe, safe)
 # ## 7.7 Ask for less
 #
 # If you need gaps at only a few states, pass them as `queries=`; only pairs reachable from them are solved. On a large grid
-# under the goal policy, three cells of the last column reach a tiny part of all pairs, and the answer is that of the whole evaluation.
+# under the goal policy, three cells of the last column reach a tiny part of all pairs. Their gaps are the same as in the
+# evaluation of all states.
 
 # %%
 large, large_goal = jl.windy_gridworld(largest), jl.goal_policy(largest)
@@ -345,7 +350,7 @@ not_asked = np.isnan(few.moments.gap_variance[0, 0, 1])
 claims.check("what was not asked for is nan, not a guess", not_asked, not_asked)
 
 # %% [markdown]
-# What cannot fit is refused before any work, with the figure that says why.
+# An evaluation that cannot fit into memory is refused before any work starts. The message says how much it would need.
 
 # %%
 million = jl.windy_gridworld(1000)
@@ -360,8 +365,9 @@ claims.check("a million states, all pairs: refused", "GiB" in refusal, "GiB" in 
 # %% [markdown]
 # ## 7.8 Order 3
 #
-# An order-$k$ coordinate is $k$ branches, and branches coalesce, so on a local environment the reachable multisets of states are few as
-# well. That gives the skewness of every gap, here on a grid where the definition has $(|\mathcal S||\mathcal A|)^3$ coordinates.
+# An order-$k$ coordinate follows $k$ branches. Branches merge, so in a local environment the reachable multisets of states
+# are few as well. This gives the skewness of every gap, here on a grid where the definition has
+# $(|\mathcal S||\mathcal A|)^3$ coordinates.
 
 # %%
 local, local_goal = jl.windy_gridworld(order_size), jl.goal_policy(order_size)
@@ -391,9 +397,10 @@ claims.check("third moment of that gap: Monte Carlo within 4 standard errors", n
 # %% [markdown]
 # ## 7.9 What it costs
 #
-# `python benchmarks/scaling.py` measured the lines below, each point in a process of its own; machine, versions and method
-# are in `benchmarks/scaling.md`. The GPU is one of another machine. Stars are this notebook, now and here. Monte Carlo is a *projection*: all gaps to 1% standard error of their
-# variances, at the speed measured next to the goal. Means alone are what an ordinary MDP solver gives.
+# `python benchmarks/scaling.py` measured the lines below, each point in a process of its own. `benchmarks/scaling.md` names
+# the machine, the versions and the method. The GPU belongs to another machine. Stars are measured by this notebook while it
+# runs. Monte Carlo is a *projection*: the time to estimate all gap variances with a standard error of 1%, at the speed
+# measured next to the goal. "Mean only" is what an ordinary MDP solver gives.
 
 # %%
 measured = figures.results(result_files).query("table == 'scaling'")
@@ -421,24 +428,27 @@ plt.show()
 # %% [markdown]
 # ## 7.10 One state of a trillion
 #
-# Under a stochastic policy every pair is reached, and a large model cannot be solved as a whole. But a question about one
-# state does not need the whole model: what happens after $t$ steps counts only $\gamma^t$. `local_jipe2` works with two nested sets
-# of states that grow from the query outwards.
+# If the policy can take every action, every pair is reached, and a large model cannot be solved as a whole. But a question
+# about one state does not need the whole model, because what happens after $t$ steps counts only $\gamma^t$. `local_jipe2`
+# works with two nested sets of states that grow outwards from the query.
 #
-# - In the *explored* states it follows single branches, which takes sparse systems of that size. If a branch leaves them at time $\tau$, and $2h$ is
-#   the width of the range of returns, then the value of a state is off by at most $h f$ with $f = \mathbb E \gamma^\tau$. A bound $d$ of the standard
-#   deviation of its return follows in the same way.
-# - In a small *core* it solves for pairs of branches. A branch that leaves the core, at time $\sigma$, gets the value of the state that
-#   it enters. All that is lost is the variance after $\sigma$.
+# - In the *explored* states it follows single branches, which takes sparse systems of that size. Let $\tau$ be the time at
+#   which a branch leaves them, and $2w$ the width of the range of returns. Then the value of a state is off by at most
+#   $e = w\,\mathbb E \gamma^{\tau}$. A bound $\bar\sigma$ on the standard deviation of its return follows in the same way.
+# - In a small *core* it solves for pairs of branches. A branch that leaves the core, at time $\tau_{\mathrm{core}}$, gets the value of the
+#   state that it enters. Only the variance after that time is lost.
 #
-# The mean and the standard deviation of a gap are therefore certified by
+# With $G$ the true gap and $\tilde G$ the gap in the core, this gives the certificate
 #
-# $$|\mathrm{sd}\, G - \mathrm{sd}\, \tilde G| \le E_1 + \frac{D}{\mathrm{sd}\, \tilde G - E_1}, \qquad
-# E_1^2 = 2 h^2\, \mathbb E \sum \gamma^{2\sigma} f^2, \qquad D = 3\, \mathbb E \sum \gamma^{2\sigma} d^2,$$
+# $$|\mathrm{sd}\, G - \mathrm{sd}\, \tilde G| \le E + \frac{D}{\mathrm{sd}\, \tilde G - E}, \qquad
+# E^2 = 2\, \mathbb E \sum \gamma^{2\tau_{\mathrm{core}}} e^2, \qquad D = 3\, \mathbb E \sum \gamma^{2\tau_{\mathrm{core}}} \bar\sigma^2.$$
 #
-# where the sums are over the two branches, at the states that they enter when they leave the core, on paths on which they have not merged before.
+# The mean of the gap is off by at most $E$. The sums are over the two branches; $e$ and $\bar\sigma$ are those of the states that
+# they enter when they leave the core, and only paths on which the branches have not merged count. The module
+# `jmdp_lib.solvers.exploration` has the derivation.
 #
-# Here is the gridworld with a million times a million cells. Nobody enumerates them: a function gives the outcome tables of a cell.
+# Here is the gridworld with a million times a million cells. Nobody enumerates them: a function gives the outcome tables of
+# a cell.
 
 # %%
 side, moves = 10**6, ((-1, 0), (0, 1), (1, 0), (0, -1))
@@ -465,8 +475,8 @@ name = "10^12 states: explored, for gaps certified to 0.01"
 claims.check(name, local_answer.num_explored, local_answer.converged)
 
 # %% [markdown]
-# How good is the certificate? A grid of 40 by 40 cells can be solved whole, and at this discount its far edges are too far away to be
-# noticed. We stop the exploration at several budgets, and compare the error that is certified with the true one.
+# How good is the certificate? A grid of 40 by 40 cells can be solved as a whole, and at this discount its far edges do not
+# matter. We stop the exploration at several budgets and compare the certified error with the true one.
 
 # %%
 window = jl.windy_gridworld(40, gamma=0.9)
@@ -506,12 +516,13 @@ plt.show()
 # <!-- alt: Left, a heat map of a corner of the grid, with most visits around the queried cell near the goal and fewer outwards. Right, two falling lines on logarithmic axes; the certified error stays above the true one throughout. -->
 
 # %% [markdown]
-# For a model that was enumerated, `jipe2(jm, policy, tol, queries=...)` does the same by itself, where the queries reach all pairs of thousands of
-# states: it takes the local answer if that is certified to the `tol` you gave, and its `plan` then says "local". `benchmarks/local.md` has
-# what it costs.
+# If the model has been enumerated, `jipe2(jm, policy, tol, queries=...)` uses the same method when the queries would reach
+# all pairs of thousands of states. It takes the local answer if that is certified to the `tol` you gave, and its `plan` then
+# says "local". `benchmarks/local.md` shows what it costs.
 #
-# The practitioner's case: six products with 32 stock levels each, a billion states. One market mood a day moves all demands, and is the same
-# whether we ordered or not (`coupling="common"`). Stocks are filled up to 12 once one of them is down to 5. Should we order today?
+# **A practitioner's example.** A shop has six products with 32 stock levels each, about a billion states. One market mood per
+# day moves all demands, and it is the same whether we ordered or not (`coupling="common"`). The policy fills all stocks up to
+# 12 as soon as one of them is down to 5. Should we order today?
 
 # %%
 demands = [(0,) * 6, (1,) * 6, (2, 1, 0, 0, 1, 2), (0, 2, 2, 1, 0, 1)]
@@ -533,9 +544,9 @@ print(f"ordering today: {mean:+.2f}, standard deviation {deviation:.2f}, of {tod
 claims.check("10^9 stocks: explored, for a gap to 0.01", today.num_explored, today.converged)
 
 # %% [markdown]
-# The law of a gap can be asked for in the same way. `local_gap_law` lets what leaves the explored states earn anything in the range of
-# rewards, so that its brackets stay brackets. Here is a walk on *all* integers, in which only the origin pays: how likely is it that staying is worse than
-# going right?
+# You can ask for the law of a gap in the same way. `local_gap_law` assumes that a branch which leaves the explored states may earn
+# anything in the range of rewards, so its brackets still contain the truth. The next example is a walk on *all* integers in
+# which only the origin pays. How likely is it that staying is worse than going right?
 
 # %%
 walk = jl.ImplicitJMDP.from_step(
@@ -546,7 +557,8 @@ print(law)
 claims.check("a walk on all integers: bracket of P(G < 0) is", "0.1 wide at most", law.width <= 0.1)
 
 # %% [markdown]
-# And the range over all couplings: how much could the standard deviation of that gap change, if staying and going right shared their pushes in another way?
+# And how much could the standard deviation of that gap change if staying and going right shared their pushes in another
+# way? `local_coupling_range` gives the range over all couplings.
 
 # %%
 over_all = jl.local_coupling_range(walk, lambda x: [0.5, 0.5], [0], tol=1e-2)
@@ -559,22 +571,22 @@ claims.check("its deviation under every coupling", f"{least:.2f} to {most:.2f}",
 # %% [markdown]
 # ## What to take away
 #
-# - The operator sees averages over the policy, its noise enters on the diagonal, and gaps reach few pairs. None of this
+# - The operator sees only averages over the policy, its noise enters only on the diagonal, and gaps reach few pairs. None of this
 #   is an approximation: every route has the fixed point of the literal operator.
-# - Where successors scatter or the policy wanders, all $|\mathcal S|^2$ pairs are reached. The dense route then solves for all of them,
-#   and a GPU does so faster.
+# - If successors scatter or the policy wanders, all $|\mathcal S|^2$ pairs are reached. The dense route solves for all of
+#   them, faster with a GPU.
 # - Ask for the states you care about, and look at the plan first. If the model is too large to enumerate, `local_jipe2`
-#   explores what the question needs, and says how far off the answer may be.
+#   explores what the question needs and says how far off the answer may be.
 #
 # ## Exercises
 #
-# **Exercise 1.** Mix the goal policy with a little noise, `jl.epsilon_mixture(goal, 0.05)`. How many pairs of the 6x6 grid does it reach, and
-# does one sweep still do?
+# **Exercise 1.** Mix the goal policy with a little noise, `jl.epsilon_mixture(goal, 0.05)`. How many pairs of the 6x6 grid
+# does it reach, and is one sweep still enough?
 #
 # <details><summary>Solution</summary>
 #
-# All 666: what may happen with small probability may happen. Chains now return to cells that they left, so no numbering puts successors first, and
-# one sweep does not do. The sweeps are accelerated instead.
+# It reaches all 666 pairs: reachability asks what may happen, however small its probability. Chains now return to cells that they left, so no numbering
+# puts successors first and one sweep is not enough. The solver accelerates the sweeps instead.
 #
 # </details>
 
@@ -586,12 +598,14 @@ claims.check(
 )
 
 # %% [markdown]
-# **Exercise 2.** Let the wind blow down (`gust="D"`). Are fewer or more pairs of the 6x6 grid reached under the goal policy, and why?
+# **Exercise 2.** Let the wind blow down (`gust="D"`). Are fewer or more pairs of the 6x6 grid reached under the goal policy,
+# and why?
 #
 # <details><summary>Solution</summary>
 #
-# Fewer: 325 instead of 522. A gust to the left holds a branch back, again and again, so that the other one may be any number of columns ahead. A gust
-# down changes the row alone: both branches go one column to the right in every step, and the first actions have put them at most two columns apart.
+# Fewer: 325 instead of 522. A gust to the left holds a branch back again and again, so the other branch can get any number
+# of columns ahead. A gust down changes only the row. Both branches then move one column to the right in every step, and the first
+# actions have put them at most two columns apart.
 #
 # </details>
 
@@ -606,7 +620,8 @@ claims.check(
 assert columns_apart == 2
 
 # %% [markdown]
-# **What to read next.** Chapter 8 learns from samples, where no tables are known. Chapter 9 computes the whole law of a gap on the same pairs.
+# **What to read next.** Chapter 8 learns from samples, without known tables. Chapter 9 computes the whole law of a gap on
+# the same pairs.
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT
