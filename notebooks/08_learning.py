@@ -9,16 +9,16 @@
 # %% [markdown]
 # # 8. Learning from samples, and with features
 #
-# When the outcome tables are not known, or too many to hold, two algorithms of the paper take over:
-# **incremental JIPE-2** (Section 5.2), which needs nothing but queries, and **projected JIPE-2**
-# (Section 5.1, Appendix B), which looks for the moments in the span of features. Both can be checked
-# here against the exact answer.
+# If the outcome tables are not known, or there are too many to hold, two algorithms of the paper take over.
+# **Incremental JIPE-2** (Section 5.2) needs nothing but queries. **Projected JIPE-2** (Section 5.1, Appendix B) looks for the
+# moments in the span of features. On the models of this chapter both can be checked against the exact answer.
 #
 # **What you will learn.** How fast sampled updates converge, and how a better choice of coordinates saves most of them; how to
 # learn gaps from a simulator of your own; and what can go wrong with features: weights that do not see gaps, a cone
-# that allows negative variances, and a small error in the theorem's norm that is a large one for gaps.
+# that allows negative variances, and an error that is small in the theorem's norm but large for gaps.
 #
-# **What it needs.** Sections 1.3 to 1.9, least squares, and the idea of stochastic approximation.
+# **What it needs.** Sections 1.3 to 1.9, least squares, and the idea of stochastic approximation. To run it, install the
+# project with `pip install ".[notebooks]"` in its folder.
 #
 # **How long it takes.** About 13 minutes to read.
 
@@ -49,12 +49,15 @@ seeds = [np.random.SeedSequence([seed, k]) for k in range(num_seeds)]
 # %% [markdown]
 # ## 8.1 One coordinate at a time
 #
-# $$M(i) \leftarrow \big(1-\alpha\big) M(i) + \alpha\, \hat T_2(M, i), \qquad \alpha = n_i^{-p},$$
+# One update changes one coordinate $i$, picked at random, at its $n_i$-th visit:
 #
-# for a coordinate $i$ picked at random and visited for the $n_i$-th time. The paper's coordinates are all
-# $|\mathcal X| + |\mathcal X|^2$ entries of $(\mu, \Sigma)$, $\mathcal X = \mathcal S \times \mathcal A$. The operator sees $\Sigma$ between *different* states only
-# through its policy average $W(s, t)$, so it is enough to learn that: the **collapsed** form has
-# $|\mathcal S||\mathcal A| + |\mathcal S||\mathcal A|^2 + |\mathcal S|^2$ coordinates and averages over the next action instead of drawing it.
+# $$M(i) \leftarrow \big(1-\alpha\big) M(i) + \alpha\, \hat T_2(M, i), \qquad \alpha = n_i^{-p}.$$
+#
+# The paper's coordinates are all $|\mathcal X| + |\mathcal X|^2$ entries of $(\mu, \Sigma)$, where
+# $\mathcal X = \mathcal S \times \mathcal A$. Between *different* states, however, the operator uses $\Sigma$ only through its policy average
+# $W(s, t)$ (Section 7.1), so it is enough to learn that. This **collapsed** form has
+# $|\mathcal S||\mathcal A| + |\mathcal S||\mathcal A|^2 + |\mathcal S|^2$ coordinates, and it averages over the next action
+# instead of drawing it.
 
 # %%
 grid = jl.windy_gridworld(3, gamma=0.8)
@@ -83,9 +86,9 @@ claims.check("updates to a tenth of the first error, full / collapsed", f"{savin
 # %% [markdown]
 # ### The rate
 #
-# Once the start is forgotten, stochastic approximation theory gives an error of order $n^{-p/2}$ in the
-# visits $n$ of a coordinate. At high $\gamma$ forgetting takes long, and most so for $p$ near 1: the steps
-# shrink before the news from the goal has come through.
+# Once the starting values are forgotten, the theory of stochastic approximation gives an error of order $n^{-p/2}$ after $n$ visits
+# of a coordinate. At high $\gamma$ forgetting takes long, especially for $p$ near 1: the steps shrink before the news from
+# the goal has arrived. The study of the rate therefore uses a small $\gamma$.
 
 # %%
 powers = (0.6, 0.8, 1.0)
@@ -130,8 +133,8 @@ plt.show()
 # %% [markdown]
 # ## 8.2 A simulator of your own
 #
-# All that is asked for is `num_states`, `num_actions`, `gamma` and `query`. Here a depot compares order
-# quantities under one demand. Draw the noise *before* looking at the actions, and the coupling is right.
+# A simulator needs only `num_states`, `num_actions`, `gamma` and `query`. Here a depot compares order quantities under one
+# demand. Draw the noise *before* you look at the actions, and the coupling is right.
 
 
 # %%
@@ -147,9 +150,9 @@ class Depot:
 
 
 # %% [markdown]
-# A gap variance is a small difference of large second moments, so their noise drowns it. The **centred**
-# form learns covariances as such: with $y = R + \gamma\, m(S')$ the target of a same-state coordinate is
-# $(y_a - \mu_a)(y_b - \mu_b) + \gamma^2 c(S'_a, S'_b)$.
+# A gap variance is a small difference of large second moments, so their noise drowns it. The **centred** form learns
+# covariances directly. Let $m$ be the learned mean of each state's return, $c$ the learned covariance between two states, and
+# $y = R + \gamma\, m(S')$. The target of a same-state coordinate is then $(y_a - \mu_a)(y_b - \mu_b) + \gamma^2 c(S'_a, S'_b)$.
 
 # %%
 policy = np.full((6, 3), 1 / 3)
@@ -157,9 +160,9 @@ learn = partial(jl.incremental_jipe2, Depot(), policy, simulator_updates, (1.0, 
 by_form = {form: learn(form=form, checkpoints=2) for form in ("collapsed", "centred")}
 
 # %% [markdown]
-# We know this depot's demand, so we can also write its tables down (demand 0 to 30 with Poisson
-# probabilities), solve them exactly, and see how good the estimates are. A learned gap variance can be
-# negative; the library gives `nan` for it, which counts as zero below and is not drawn.
+# We know this depot's demand. So we can also write down its tables (demand 0 to 30 with Poisson probabilities), solve them
+# exactly, and see how good the estimates are. A learned gap variance can be negative. The library then returns `nan`, which
+# counts as zero below and is not drawn.
 
 # %%
 demand = stats.poisson.pmf(np.arange(31), 2)
@@ -205,19 +208,22 @@ plt.show()
 # %% [markdown]
 # ## 8.3 With features
 #
-# $\mu(x) = \phi(x)^\top\theta$ and $\Sigma(x, y) = \phi(x)^\top\Theta\,\phi(y)$. Projected JIPE-2 alternates $T_2$ with weighted
-# least squares and has a fixed point $\hat M$ with
+# With features $\phi(x)$, the moments are $\mu(x) = \phi(x)^\top\theta$ and $\Sigma(x, y) = \phi(x)^\top\Theta\,\phi(y)$.
+# Projected JIPE-2 alternates $T_2$ with weighted least squares. It has a fixed point $\hat M$ with
 #
-# $$\|\hat M - M^\pi\| \le \frac{1}{1-\kappa}\,\|\Pi M^\pi - M^\pi\| , \tag{78}$$
+# $$\|\hat M - M^\pi\| \le \frac{1}{1-\kappa}\,\|\Pi M^\pi - M^\pi\| . \tag{78}$$
 #
-# $\Pi$ the projection of (69) and (70), $\kappa$ the modulus of $\Pi\, T_2$ in the norm
-# $\max\{\|\mu\|_\nu, \beta\,\|\Sigma\|_d\}$ with weights $\nu$ over state-actions and $d$ over their pairs.
-# With features that can express the answer, the answer comes out. With fewer, radial bumps on the
-# 5x5 grid say, the error falls as the number of bumps grows and stays below the bound. **That is no
-# promise about gaps.** A gap variance is a small difference of entries of $\Sigma$, and with the same bumps
-# it is 40, 6 and 3.5 times too large. Is 40 too small a number? No: the *leading directions* of a rough answer,
-# the covariance after twelve sweeps of $T_2$ from zero, serve far better. They are the constant, the mean
-# and the first $d-2$ eigenvectors of that covariance.
+# Here $\Pi$ is the projection of (69) and (70), and $\kappa$ is the modulus of $\Pi\, T_2$ in the norm
+# $\max\{\|\mu\|_\nu, \beta\,\|\Sigma\|_{\nu_2}\}$, with weights $\nu$ over state-actions and $\nu_2$ over their pairs.
+#
+# If the features can express the answer, the method finds it. With fewer features, here radial bumps on the 5x5 grid, the
+# error falls as the number of bumps grows and stays below the bound. **This is no promise about gaps.** A gap variance is a
+# small difference of entries of $\Sigma$. With 8, 20 and 40 features made of bumps, the average gap variance is 40, 6 and 3.5 times too
+# large.
+#
+# Are 40 features too few? No. The *leading directions* of a rough answer serve far better. For these we take the covariance
+# after twelve sweeps of $T_2$ from zero. The features are the constant, the mean and the first $d-2$ eigenvectors of that
+# covariance.
 
 # %%
 exact_features = jl.projected_jipe2(grid, uniform, jl.tabular_features(grid))
@@ -245,7 +251,8 @@ leading = np.column_stack([np.ones(100), mean.ravel(), np.linalg.eigh(rough)[1][
 best = {d: jl.projected_jipe2(wide, goal, leading[:, :d].reshape(25, 4, d)) for d in sizes}
 
 # %% [markdown]
-# The average error of a gap variance over the average gap variance, beside the norm that the theorem bounds.
+# The column *gap error* is the average error of a gap variance divided by the average gap variance. The column *norm* is the
+# error that the theorem bounds.
 
 # %%
 true_gaps = reference.gap_variance[:, *np.triu_indices(4, 1)]
@@ -269,11 +276,11 @@ last = gap_errors["leading directions", 40]
 claims.check("leading directions: gap error, d = 40", round(last, 3), last < 0.1)
 
 # %% [markdown]
-# **The weights decide what is learned** (decision 10). In the paper's weights, a stationary law of the
-# pair chain, all mass is on the diagonal $x = y$: variances are pinned down, covariances are not, and
-# neither are gaps. The discounted pair occupancy $d = (1-\eta)\sum_t \eta^t \rho_0 P_2^t$ with
-# $\gamma^2 < \eta < 1$ (here $\eta = \gamma$) keeps weight on every pair; $P_2$ moves two branches. Below, a
-# random ergodic model with exact features, so that nothing but the weights can go wrong.
+# **The weights decide what is learned** (decision 10). The paper's weights are a stationary law of the pair chain, and all
+# its mass is on the diagonal $x = y$. These weights determine variances, but not covariances and therefore not gaps. The
+# discounted pair occupancy $\nu_2 = (1-\eta)\sum_t \eta^t \xi_0 P_2^t$ starts from a law $\xi_0$ of pairs with distinct
+# actions and moves two branches by $P_2$. With $\gamma^2 < \eta < 1$ (here $\eta = \gamma$) it keeps weight on pairs off the
+# diagonal. Below, both are used on a random ergodic model with exact features, so that nothing but the weights can go wrong.
 
 # %%
 rng = np.random.default_rng(seed)
@@ -320,8 +327,8 @@ plt.show()
 # <!-- alt: Two square heat maps and a scatter. Occupancy weights fill the whole square; stationary weights lie on the diagonal alone. In the scatter the occupancy's gap variances lie on the diagonal, and those of the stationary weights are far from it. -->
 
 # %% [markdown]
-# **The cone decides what stays possible** (decision 11). $\Theta \succeq 0$ keeps Gram matrices positive
-# semidefinite but lets $\mathrm{Var} = \Sigma - \mu^2$ go below zero. The augmented cone
+# **The cone decides what remains possible** (decision 11). The constraint $\Theta \succeq 0$ keeps Gram matrices positive
+# semidefinite, but it allows $\mathrm{Var} = \Sigma - \mu^2$ to be negative. The augmented cone
 # $\begin{pmatrix}1&\theta^\top\\\theta&\Theta\end{pmatrix} \succeq 0$ does not, and $T_2$ never leaves it.
 
 # %%
@@ -371,7 +378,7 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 8.4.** Projected JIPE-2 on the 5x5 gridworld. Left: errors against the number of features, in the theorem's norm (circles) and of gap
-# variances relative to their average (triangles), for bumps and for leading directions. Right: the variances that three cones allow with 20 bumps, as distribution
+# variances relative to their average (triangles), for bumps and for leading directions. Right: the variances that three cones allow with 20 features of bumps, as distribution
 # functions.
 #
 # <!-- alt: Left, on logarithmic axes, the errors of bumps fall slowly below the dashed bound while their gap errors stay above one; the errors of leading directions fall to a few percent and less. Right, four distribution functions of variances: those of the cone psd and of no cone begin below zero, those of the augmented cone and of the exact answer do not. -->
@@ -379,22 +386,23 @@ plt.show()
 # %% [markdown]
 # ## What to take away
 #
-# - Sampling one coordinate at a time converges at the rate theory gives; learning only what the operator
-#   sees takes far fewer updates.
+# - Sampling one coordinate at a time converges at the rate that theory gives. Learning only what the operator sees takes far
+#   fewer updates.
 # - A simulator needs four names. Draw the shock once per query.
-# - In a feature space the *weights* must see pairs of different actions, and the *cone* must include the
-#   mean; then exact features give exact gaps. A small error in the theorem's norm does not: look at the gaps,
-#   and choose features by the covariances that make them.
+# - In a feature space, the *weights* must see pairs of different actions and the *cone* must include the mean. Then exact
+#   features give exact gaps.
+# - A small error in the theorem's norm does not mean that gaps are right. Look at the gaps, and choose features by the
+#   covariances that make them.
 #
 # ## Exercises
 #
-# **Exercise 1.** Learn the depot's gap variances with 16 times as many updates. How much smaller should the error be, and how much
-# smaller is it? (The tables are known, so `incremental_jipe2` can query `depot` itself, which is compiled and fast.)
+# **Exercise 1.** Learn the depot's gap variances with 16 times as many updates. How much smaller should the error be, and how
+# much smaller is it? (The tables are known, so `incremental_jipe2` can query `depot` itself, which is compiled and fast.)
 #
 # <details><summary>Solution</summary>
 #
-# The steps are $n^{-0.75}$, so the error should fall like $n^{-0.375}$: by $16^{0.375} \approx 2.8$. That is a statement about the late
-# phase, and the error of a few runs is random, so we ask for no more than the right size: within a factor of two.
+# The steps are $n^{-0.75}$, so the error should fall like $n^{-0.375}$: by $16^{0.375} \approx 2.8$. This is a statement
+# about the late phase, and the error of a few runs is random. So we ask only for the right size: within a factor of two.
 #
 # </details>
 
@@ -411,14 +419,14 @@ expected = 16**0.375
 claims.check("exercise 1: error falls by", f"{falls:.1f}", expected / 2 < falls < expected * 2)
 
 # %% [markdown]
-# **Exercise 2.** Give `projected_jipe2` the weights `"product"`, which have the closed-form projection. What happens to the
-# contraction, and to gaps, with exact features and with bumps?
+# **Exercise 2.** Give `projected_jipe2` the weights `"product"`, for which the projection has a closed form. What happens to
+# the contraction, and to gaps, with exact features and with bumps?
 #
 # <details><summary>Solution</summary>
 #
-# Exact features give the exact gaps, as before: weights matter only where something has to be given up. With 20 bumps the
-# modulus $\kappa$ rises above one, because pairs that two branches visit together no longer weigh as much as the pairs that they go to. Nothing bounds the error then,
-# and the library warns and does not call the answer converged.
+# Exact features give the exact gaps, as before: positive weights matter only where the features cannot express the answer. With 20 features of bumps the
+# modulus $\kappa$ rises above one, because pairs that two branches visit together no longer weigh as much as the pairs that
+# they go to. Then nothing bounds the error. The library warns and does not call the answer converged.
 #
 # </details>
 
@@ -434,8 +442,8 @@ assert fits[20].contraction < 1
 assert not product.converged
 
 # %% [markdown]
-# **What to read next.** Chapter 5 learns the same moments with networks, from an Atari emulator. Chapter 7 says when none of this is needed, because the exact
-# answer is fast.
+# **What to read next.** Chapter 5 learns the same moments with networks, from an Atari emulator. Chapter 7 shows when none of
+# this is needed because the exact answer is fast.
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT
