@@ -41,7 +41,8 @@ from jmdp_lib.solvers.local import (
     local_gap_law,
     local_jipe2,
 )
-from jmdp_lib.solvers.order2 import Plan, jipe2, plan_jipe2
+from jmdp_lib.solvers.order2 import jipe2, plan_jipe2
+from jmdp_lib.solvers.pair_systems import Plan
 from jmdp_lib.solvers.projected import ProjectedSolution, projected_jipe2
 from jmdp_lib.solvers.projection import (
     aggregation_features,

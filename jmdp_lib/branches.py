@@ -21,8 +21,7 @@ import numpy as np
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.machine import progress
-from jmdp_lib.model import JMDP
-from jmdp_lib.operators.literal import COUPLINGS, checked_coupling
+from jmdp_lib.model import COUPLINGS, JMDP, checked_coupling
 from jmdp_lib.simulators import Simulator, SimulatorError, check_simulator, checked_query
 
 

@@ -30,6 +30,7 @@ from jmdp_lib.couplings import Coupling, Outcomes
 from jmdp_lib.machine import progress, require
 from jmdp_lib.simulators import Simulator, check_simulator, checked_query
 
+COUPLINGS = ("joint", "independent", "common")
 _TRIALS = 8  # calls of a step function that are made twice
 
 
@@ -431,6 +432,22 @@ def require_tables(solver: str, model: object) -> None:
             "`JMDP.from_simulator` counts the tables of a simulator; `JMDP.from_step`, "
             "`JMDP.from_mdp` and `from_gymnasium` make a JMDP of a model that is known"
         )
+
+
+def checked_coupling(jm: object, coupling: str) -> str:
+    """Which state-actions share a draw in one time step; refuses what is unknown or has no meaning.
+
+    "joint": those of one state, by its table (the paper's). "independent": none. "common": all of
+    them, by one noise index, for a model that knows its noise (`JMDP.noise_probs`). Whatever the
+    coupling, equal state-actions are one branch, and next actions are drawn independently.
+    """
+    if checks.one_of("coupling", coupling, COUPLINGS) == "common":
+        if not isinstance(jm, JMDP):
+            raise ValueError(
+                'coupling="common" needs a JMDP: a query draws the noise of one state, not of two'
+            )
+        _ = jm.noise_probs  # refuses a model that has none
+    return coupling
 
 
 def _checked_tables(

@@ -32,7 +32,7 @@ from scipy import sparse
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import require
-from jmdp_lib.model import JMDP
+from jmdp_lib.model import JMDP, checked_coupling, require_tables
 from jmdp_lib.moments import norm_weight
 from jmdp_lib.operators.pairs import distinct_states, moves, policy_average, shocks
 
@@ -75,11 +75,17 @@ class Backup:
 
 @dataclass(frozen=True)
 class CollapsedT2:
-    """The collapsed operator of one JMDP, one policy (S, A) and one coupling (`literal`)."""
+    """The collapsed operator of one JMDP, one policy (S, A) and one coupling."""
 
     jm: JMDP
     policy: Floats
     coupling: str = "joint"
+
+    @classmethod
+    def of(cls, solver: str, jm: JMDP, policy: ArrayLike, coupling: str = "joint") -> CollapsedT2:
+        """The operator for what a user hands to a solver, checked."""
+        require_tables(solver, jm)
+        return cls(jm, checks.policy_matrix(jm, policy), checked_coupling(jm, coupling))
 
     @cached_property
     def kernel(self) -> sparse.csr_array:

@@ -9,25 +9,7 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
-from jmdp_lib.model import JMDP
-
-COUPLINGS = ("joint", "independent", "common")
-
-
-def checked_coupling(jm: object, coupling: str) -> str:
-    """Which state-actions share a draw in one time step; refuses what is unknown or has no meaning.
-
-    "joint": those of one state, by its table (the paper's). "independent": none. "common": all of
-    them, by one noise index, for a model that knows its noise (`JMDP.noise_probs`). Whatever the
-    coupling, equal state-actions are one branch, and next actions are drawn independently.
-    """
-    if checks.one_of("coupling", coupling, COUPLINGS) == "common":
-        if not isinstance(jm, JMDP):
-            raise ValueError(
-                'coupling="common" needs a JMDP: a query draws the noise of one state, not of two'
-            )
-        _ = jm.noise_probs  # refuses a model that has none
-    return coupling
+from jmdp_lib.model import JMDP, checked_coupling
 
 
 def apply_t2(

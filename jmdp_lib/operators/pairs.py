@@ -54,7 +54,7 @@ class PairState:
 
 @dataclass(frozen=True)
 class PairOperator:
-    """T_2 for one JMDP, one policy (S, A) and one coupling (`literal`), acting on PairState."""
+    """T_2 for one JMDP, one policy (S, A) and one coupling, acting on PairState."""
 
     jm: JMDP
     policy: Floats

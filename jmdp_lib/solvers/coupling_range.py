@@ -15,12 +15,13 @@ from numpy.typing import ArrayLike
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.machine import progress, require
-from jmdp_lib.model import JMDP, require_tables
+from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Held, ReadOnly
 from jmdp_lib.operators.collapsed import CollapsedT2
 from jmdp_lib.operators.transport import TransportedPairs
-from jmdp_lib.solvers.affine import Chain, solve
+from jmdp_lib.solvers.affine import solve
 from jmdp_lib.solvers.fixed_point import collect_moments
+from jmdp_lib.solvers.pair_systems import solve_chains
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -61,14 +62,11 @@ def coupling_range(jm: JMDP, policy: ArrayLike, tol: float = 1e-8) -> CouplingRa
 
         coupling_range(jm, policy).gap_variance_low    # (S, A, A)
     """
-    require_tables("coupling_range", jm)
-    system = CollapsedT2(jm, checks.policy_matrix(jm, policy), "independent")
-    rate, exact = jm.gamma**2, 1e-3 * checks.positive("tol", tol) * (1.0 - jm.gamma)
+    system = CollapsedT2.of("coupling_range", jm, policy, "independent")
+    rate, tol = jm.gamma**2, checks.positive("tol", tol)
     require(6 * 8.0 * jm.num_states**2, f"coupling_range on {jm.num_states:,} states")
-    value = Chain(system.kernel, jm.gamma, system.mean_rewards).solution(exact * jm.reward_bound)
-    single = system.backup(value, np.zeros_like(value)).single
-    single = Chain(system.kernel, rate, single).solution(exact * float(single.max()))
-    backup, ends, models, errors = system.backup(value, single), [], [], []
+    backup = solve_chains(system, 1e-14)[0]  # to rounding, whatever the scale
+    ends, models, errors = [], [], []
     for sign in (-1.0, 1.0):  # the largest covariances make the least gap variances
         pairs = TransportedPairs(system, backup, sign)
         goal = 0.1 * tol * (1.0 - rate) * float(backup.variance.max())

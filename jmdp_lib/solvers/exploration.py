@@ -41,11 +41,10 @@ from scipy import sparse
 from jmdp_lib import checks, machine
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.implicit import ImplicitJMDP, Policy, policy_row
-from jmdp_lib.model import JMDP
+from jmdp_lib.model import COUPLINGS, JMDP
 from jmdp_lib.operators.collapsed import CollapsedT2, Queries, ragged
-from jmdp_lib.operators.literal import COUPLINGS
 from jmdp_lib.solvers.affine import Chain
-from jmdp_lib.solvers.order2 import solve_chains
+from jmdp_lib.solvers.pair_systems import solve_chains
 
 _PAIRS = 30  # pairs of branches, for each explored state, that are followed for one step
 _BYTES = 2000  # of free memory for each next state of an explored one

@@ -16,10 +16,9 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.laws import GapLaw
 from jmdp_lib.machine import available_bytes, progress, require
-from jmdp_lib.model import JMDP, require_tables
+from jmdp_lib.model import JMDP
 from jmdp_lib.operators.collapsed import CollapsedT2, Queries
 from jmdp_lib.operators.gap_laws import Steps, first_cut, sweep
-from jmdp_lib.operators.literal import checked_coupling
 from jmdp_lib.operators.reachable import PairSet
 from jmdp_lib.solvers.affine import Chain
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, rounding_of
@@ -55,11 +54,10 @@ def gap_law(
     Bounds are rounded outwards. Differences of rewards are rounded to the twelfth digit of the
     largest reward, so that 0.1 + 0.2 - 0.3 is zero: the brackets are for the model rounded so.
     """
-    require_tables("gap_law", jm)
-    policy, width = checks.policy_matrix(jm, policy), checks.positive("width", width)
+    system = CollapsedT2.of("gap_law", jm, policy, coupling)
+    width = checks.positive("width", width)
     points = checks.at_least("points", points, 1)
     max_points = checks.at_least("max_points", max_points, max(points, 16))
-    system = CollapsedT2(jm, policy, checked_coupling(jm, coupling))
     asked = Queries.of(jm, queries)
     rows = np.stack([asked.states, asked.first, asked.second], axis=1)
     if queries is not None and np.ndim(queries) == 2:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
-from jmdp_lib.model import JMDP, require_tables
+from jmdp_lib.model import JMDP
 from jmdp_lib.moments import ReadOnly
 from jmdp_lib.operators.collapsed import CollapsedT2
 from jmdp_lib.solvers.affine import Chain
@@ -66,10 +66,9 @@ def cautious_improvement(
 
         cautious_improvement(jm, policy, level=0.9).policy    # (S, A)
     """
-    require_tables("cautious_improvement", jm)
-    old = checks.policy_matrix(jm, policy)
+    system = CollapsedT2.of("cautious_improvement", jm, policy)
     level, alpha = checks.probability("level", level), checks.real("alpha", alpha, "(0, 1)")
-    system = CollapsedT2(jm, old, "joint")
+    old = system.policy
     value = Chain(system.kernel, jm.gamma, system.mean_rewards).solution(1e-12 * jm.reward_bound)
     backed = jm.rewards + jm.gamma * value[jm.next_states]  # (T, A)
     usual = (backed * old[jm.table_states]).sum(1, keepdims=True)  # (T, 1)

@@ -18,11 +18,10 @@ from numpy.typing import ArrayLike
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.machine import progress, require
-from jmdp_lib.model import JMDP
+from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.moments import Moments, norm_weight
 from jmdp_lib.operators import draws
 from jmdp_lib.operators.backups import KINDS, LAYOUTS, Collapsed, Full, compiled_updates
-from jmdp_lib.operators.literal import checked_coupling
 from jmdp_lib.simulators import Simulator, check_simulator
 from jmdp_lib.solvers.fixed_point import Solution
 

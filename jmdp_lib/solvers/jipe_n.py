@@ -8,8 +8,7 @@ from scipy import sparse
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
-from jmdp_lib.model import JMDP, require_tables
-from jmdp_lib.operators.literal import checked_coupling
+from jmdp_lib.model import JMDP, checked_coupling, require_tables
 from jmdp_lib.operators.multisets import MultisetOperator, MultisetSource
 from jmdp_lib.solvers import fixed_point
 from jmdp_lib.solvers.affine import Chain, solve_surely

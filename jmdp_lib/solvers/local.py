@@ -24,7 +24,7 @@ from jmdp_lib.solvers.coupling_range import coupling_range
 from jmdp_lib.solvers.exploration import Region, View, grown, look, with_outside
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution
 from jmdp_lib.solvers.gap_law import laws_of
-from jmdp_lib.solvers.order2 import choose, solve_pairs
+from jmdp_lib.solvers.pair_systems import choose, solve_pairs
 
 _TRIALS = 10  # cores and explored sets that are solved, at most
 

@@ -1,72 +1,31 @@
 """Joint iterative policy evaluation, JIPE-2 (Theorem 5.3): T_2 repeated, or its fixed point solved.
 
-The collapsed fixed point is three linear systems, one after the other: m, v and c of
-`operators.collapsed`. The third has a coordinate for every pair of states. It is solved on the
-pairs that the queries reach where these are few, and on all pairs otherwise.
+For few state-actions T_2 is repeated. Otherwise `pair_systems` solves for the fixed point, or
+`local` does so in a part of the model where that is enough for the queries.
 """
 
 from __future__ import annotations
 
-import logging
 import warnings
-from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks, machine
-from jmdp_lib.machine import gibibytes, progress
-from jmdp_lib.model import JMDP, require_tables
+from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Held, Moments
-from jmdp_lib.operators.collapsed import Backup, CollapsedT2, OneStepAway, Queries
-from jmdp_lib.operators.dense import DensePairs, TorchPairs, device_bytes
-from jmdp_lib.operators.literal import checked_coupling
+from jmdp_lib.operators.collapsed import CollapsedT2, Queries
 from jmdp_lib.operators.pairs import PairOperator, PairState
-from jmdp_lib.operators.reachable import Numbering, PairSet, ReachablePairs
 from jmdp_lib.solvers import fixed_point
-from jmdp_lib.solvers.affine import VECTORS, Chain, solve_surely
+from jmdp_lib.solvers.affine import VECTORS
 from jmdp_lib.solvers.fixed_point import Solution
+from jmdp_lib.solvers.local import local_jipe2
+from jmdp_lib.solvers.pair_systems import LOG, Plan, choose, solve_pairs
 
 ROUTES = ("auto", "sweeps", "reachable", "dense")
 FEW = 512  # state-actions up to which T_2 is repeated, for the curve of its residuals
-# Typical numbers of sweeps: on reachable pairs of a chain without cycles, of one with cycles, and
-# on all pairs; and how many times longer it takes to find a reachable pair than to read the next.
-_ACYCLIC, _CYCLIC, _DENSE, _FIND = 3, 20, 40, 10
 _MANY = 4000  # states from which on a part of the model may be enough for a few queries
-_LOG = logging.getLogger("jmdp_lib")
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How `jipe2` solves a problem, known before it starts.
-
-    Attributes:
-        route: "sweeps", T_2 repeated from zero, its residuals the paper's curve; "reachable", one
-            linear system on the pairs of states that the queries reach; "dense", on all pairs;
-            "local", on those of a part of the states, the explored ones.
-        states: |S|.
-        pairs: unordered pairs of states that are solved for.
-        memory: bytes it takes at most.
-        accelerated: whether there is room for BiCGSTAB.
-        device: the torch device of the dense route, or None.
-    """
-
-    route: str
-    states: int
-    pairs: int
-    memory: float
-    accelerated: bool = False
-    device: str | None = None
-
-    def __str__(self) -> str:
-        share = self.pairs / (self.states * (self.states + 1) / 2)
-        where = f" on {self.device}" if self.device else ""
-        return (
-            f"{self.route}{where}: {self.pairs:,} pairs of {self.states:,} states "
-            f"({share:.2%} of all), {gibibytes(self.memory)}"
-        )
 
 
 def jipe2(
@@ -109,7 +68,8 @@ def jipe2(
     sweeps or the dense route also `moments.second` and `moments.full_second` of any two states.
     After the reachable route these know only the pairs that were reached, and refuse others.
     """
-    system, allowed = _system(jm, policy, coupling), checks.positive("tol", tol) * jm.reward_bound
+    system = CollapsedT2.of("jipe2", jm, policy, coupling)
+    allowed = checks.positive("tol", tol) * jm.reward_bound
     if _takes_sweeps(system, tol, initial, max_iterations, queries, route, device):
         return _sweeps(system, allowed, initial, max_iterations)
     asked = Queries.of(jm, queries)
@@ -125,43 +85,6 @@ def jipe2(
     return solve_pairs(system, asked, allowed, plan, reached, device)
 
 
-def solve_pairs(
-    system: CollapsedT2, asked: Queries, allowed: float, plan: Plan, reached: PairSet | None,
-    device: str | None = None,
-) -> Solution:  # fmt: skip
-    """The moments by a linear system on pairs of states, as planned by `choose`."""
-    _LOG.info("JIPE-2, %s", plan)
-    backup, moved, alone, products = solve_chains(system, allowed)
-    pairs: Any
-    if reached is not None:
-        pairs = ReachablePairs(reached, backup)
-    elif device is not None:
-        pairs = TorchPairs(system, backup, device)
-    else:
-        pairs = DensePairs(system, backup)
-
-    jm, gamma, weight = system.jm, system.jm.gamma, system.weight
-    goal = allowed * (1.0 - gamma) * weight
-    c, history, iterations = solve_surely(
-        pairs, lambda c: max(moved * weight, max(pairs.residual(c), alone) + products),
-        0.05,  # gaps are differences of what is solved
-        goal, gamma**2, plan.accelerated, f"JIPE-2, {plan}",
-    )  # fmt: skip
-    residuals = history / weight
-
-    mean = float(np.abs(backup.mean).max())
-    largest = max(mean, (float(backup.single.max()) + mean**2) / weight)  # ||M||_lambda
-    rounding = fixed_point.rounding_of(system.longest_sum) * largest
-    end = fixed_point.certify(c, residuals, rounding, gamma, allowed, iterations, "JIPE-2", 4)
-    if isinstance(c, np.ndarray):
-        checks.frozen(c)
-    values = partial(replace(pairs).values, c)  # without what only the solver needs
-    blocks = system.blocks(backup, values, asked)
-    source = OneStepAway(system, backup, blocks, values)
-    off = 4.0 * residuals[-1] * weight / (1.0 - gamma**2)  # c contracts by gamma^2
-    return fixed_point.solution(jm, 2, backup.mean, blocks, source, end, off, plan)
-
-
 def plan_jipe2(
     jm: JMDP,
     policy: ArrayLike,
@@ -172,15 +95,10 @@ def plan_jipe2(
     device: str | None = None,
 ) -> Plan:
     """What `jipe2` would do with the same arguments, without doing it."""
-    system, tol = _system(jm, policy, coupling), checks.positive("tol", tol)
-    if _takes_sweeps(system, tol, None, None, queries, route, device):
+    system = CollapsedT2.of("jipe2", jm, policy, coupling)
+    if _takes_sweeps(system, checks.positive("tol", tol), None, None, queries, route, device):
         return _sweeps_plan(system)
     return choose(system, Queries.of(jm, queries), route, device)[0]
-
-
-def _system(jm: JMDP, policy: ArrayLike, coupling: str) -> CollapsedT2:
-    require_tables("jipe2", jm)
-    return CollapsedT2(jm, checks.policy_matrix(jm, policy), checked_coupling(jm, coupling))
 
 
 def _local(system: CollapsedT2, asked: Queries, allowed: float) -> Solution | None:
@@ -189,8 +107,6 @@ def _local(system: CollapsedT2, asked: Queries, allowed: float) -> Solution | No
     With r the L_2 distance of a return from the truth, its mean is off by r at most, and a second
     moment by lambda_2 r + r^2.
     """
-    from jmdp_lib.solvers.local import local_jipe2  # which solves its core by `solve_pairs`
-
     jm, states = system.jm, np.unique(asked.states)
     tol, limit = 0.5 * allowed, max(jm.num_states // 4, states.size)
     for _ in range(3):
@@ -208,7 +124,7 @@ def _local(system: CollapsedT2, asked: Queries, allowed: float) -> Solution | No
         return None
     size = found.num_explored
     plan = Plan("local", jm.num_states, size * (size + 1) // 2, 8.0 * (VECTORS + 1) * size**2)
-    _LOG.info("JIPE-2, %s", plan)
+    LOG.info("JIPE-2, %s", plan)
     mean = np.full(system.policy.shape, np.nan)
     blocks = np.full((*mean.shape, jm.num_actions), np.nan)
     mean[states], blocks[states] = found.moments.mean, found.moments.covariance
@@ -267,67 +183,3 @@ def _start(
     if not isinstance(found, tuple) or len(found) != 2:
         raise ValueError(f"initial must be moments or (mean, second), got {initial!r}")
     return operator.centre(*checks.collection("initial", *found, operator.jm))
-
-
-def choose(
-    system: CollapsedT2, queries: Queries, route: str = "auto", device: str | None = None
-) -> tuple[Plan, PairSet | None]:
-    """The plan, and for the route "reachable" its pairs."""
-    states = system.jm.num_states
-    law, whole = 48.0 * system.diagonal_entries, 8.0 * states**2
-    free = 0.9 * (machine.available_bytes() if device is None else device_bytes(device))
-    products = 1 if device is None else 4  # matrices that an application holds meanwhile
-    accelerated = (VECTORS + products) * whole <= free
-    needed = (VECTORS + products if accelerated else 2 + products) * whole + law
-    dense = Plan("dense", states, states * (states + 1) // 2, needed, accelerated, device)
-    if route == "dense" or device is not None:
-        if needed > free:
-            raise MemoryError(f"JIPE-2 needs {dense}; available are {gibibytes(free)}")
-        return dense, None
-
-    def memory(numbering: Numbering, size: float, pairs: int) -> float:
-        return size + 8.0 * (2 if numbering.acyclic else VECTORS) * pairs + law
-
-    with progress(None, "JIPE-2, pairs reached", "pair") as bar:
-
-        def watch(numbering: Numbering, size: float, pairs: int) -> bool:
-            bar.update(pairs - bar.n)
-            if route == "auto" and needed <= free and pairs > _as_many(system, numbering):
-                return False
-            if (taken := memory(numbering, size, pairs)) <= free:
-                return True
-            raise MemoryError(
-                f"JIPE-2 on {states:,} states reached {numbering.order.size:,} of them and "
-                f"{pairs:,} pairs so far; these need {gibibytes(taken)}, available are "
-                f"{gibibytes(free)}; ask for fewer queries"
-            )
-
-        reached = PairSet.of(system, queries, watch)
-    if reached is None:
-        return dense, None
-    needed = memory(reached.numbering, reached.words.nbytes, reached.size)
-    return Plan("reachable", states, reached.size, needed, True), reached
-
-
-def _as_many(system: CollapsedT2, numbering: Numbering) -> float:
-    """How many reached pairs cost as much as the whole matrix does."""
-    states = system.jm.num_states
-    successors = sum(kernel.nnz for kernel in system.kernels) / len(system.kernels) / states
-    sweeps = _ACYCLIC if numbering.acyclic else _CYCLIC
-    return 2.0 * successors * states**2 * _DENSE / (successors**2 * sweeps * _FIND)
-
-
-def solve_chains(system: CollapsedT2, allowed: float) -> tuple[Backup, float, float, float]:
-    """m and v, far more accurate than the certificate needs, since their errors enter c.
-
-    Returns T_2's backup of them; max |T m - m|; max |T v - v|; and what an error of m makes of a
-    product of two means.
-    """
-    gamma, small = system.jm.gamma, 0.01 * allowed * (1.0 - system.jm.gamma)
-    value = Chain(system.kernel, gamma, system.mean_rewards).solution(small)
-    alone = system.backup(value, np.zeros_like(value)).single
-    single = Chain(system.kernel, gamma**2, alone).solution(small * system.weight)
-    backup = system.backup(value, single)
-    moved = float(np.abs(backup.value - value).max())
-    scale = float(np.abs(value).max() + np.abs(backup.value).max())
-    return backup, moved, float(np.abs(backup.single - single).max()), moved * scale

@@ -9,10 +9,9 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
-from jmdp_lib.model import JMDP
+from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.moments import norm_weight
 from jmdp_lib.operators.collapsed import CollapsedT2
-from jmdp_lib.operators.literal import checked_coupling
 from jmdp_lib.operators.pairs import PairOperator
 from jmdp_lib.solvers.order2 import jipe2
 

@@ -1,0 +1,160 @@
+"""JIPE-2 as linear systems: m, v and c of `operators.collapsed`, one after the other.
+
+The third has a coordinate for every pair of states. It is solved on the pairs that the queries
+reach where these are few, and on all pairs otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from jmdp_lib import checks, machine
+from jmdp_lib.machine import gibibytes, progress
+from jmdp_lib.operators.collapsed import Backup, CollapsedT2, OneStepAway, Queries
+from jmdp_lib.operators.dense import DensePairs, TorchPairs, device_bytes
+from jmdp_lib.operators.reachable import Numbering, PairSet, ReachablePairs
+from jmdp_lib.solvers import fixed_point
+from jmdp_lib.solvers.affine import VECTORS, Chain, solve_surely
+from jmdp_lib.solvers.fixed_point import Solution
+
+# Typical numbers of sweeps: on reachable pairs of a chain without cycles, of one with cycles, and
+# on all pairs; and how many times longer it takes to find a reachable pair than to read the next.
+_ACYCLIC, _CYCLIC, _DENSE, _FIND = 3, 20, 40, 10
+LOG = logging.getLogger("jmdp_lib")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How `jipe2` solves a problem, known before it starts.
+
+    Attributes:
+        route: "sweeps", T_2 repeated from zero, its residuals the paper's curve; "reachable", one
+            linear system on the pairs of states that the queries reach; "dense", on all pairs;
+            "local", on those of a part of the states, the explored ones.
+        states: |S|.
+        pairs: unordered pairs of states that are solved for.
+        memory: bytes it takes at most.
+        accelerated: whether there is room for BiCGSTAB.
+        device: the torch device of the dense route, or None.
+    """
+
+    route: str
+    states: int
+    pairs: int
+    memory: float
+    accelerated: bool = False
+    device: str | None = None
+
+    def __str__(self) -> str:
+        share = self.pairs / (self.states * (self.states + 1) / 2)
+        where = f" on {self.device}" if self.device else ""
+        return (
+            f"{self.route}{where}: {self.pairs:,} pairs of {self.states:,} states "
+            f"({share:.2%} of all), {gibibytes(self.memory)}"
+        )
+
+
+def solve_pairs(
+    system: CollapsedT2, asked: Queries, allowed: float, plan: Plan, reached: PairSet | None,
+    device: str | None = None,
+) -> Solution:  # fmt: skip
+    """The moments by a linear system on pairs of states, as planned by `choose`."""
+    LOG.info("JIPE-2, %s", plan)
+    backup, moved, alone, products = solve_chains(system, allowed)
+    pairs: Any
+    if reached is not None:
+        pairs = ReachablePairs(reached, backup)
+    elif device is not None:
+        pairs = TorchPairs(system, backup, device)
+    else:
+        pairs = DensePairs(system, backup)
+
+    jm, gamma, weight = system.jm, system.jm.gamma, system.weight
+    goal = allowed * (1.0 - gamma) * weight
+    c, history, iterations = solve_surely(
+        pairs, lambda c: max(moved * weight, max(pairs.residual(c), alone) + products),
+        0.05,  # gaps are differences of what is solved
+        goal, gamma**2, plan.accelerated, f"JIPE-2, {plan}",
+    )  # fmt: skip
+    residuals = history / weight
+
+    mean = float(np.abs(backup.mean).max())
+    largest = max(mean, (float(backup.single.max()) + mean**2) / weight)  # ||M||_lambda
+    rounding = fixed_point.rounding_of(system.longest_sum) * largest
+    end = fixed_point.certify(c, residuals, rounding, gamma, allowed, iterations, "JIPE-2", 4)
+    if isinstance(c, np.ndarray):
+        checks.frozen(c)
+    values = partial(replace(pairs).values, c)  # without what only the solver needs
+    blocks = system.blocks(backup, values, asked)
+    source = OneStepAway(system, backup, blocks, values)
+    off = 4.0 * residuals[-1] * weight / (1.0 - gamma**2)  # c contracts by gamma^2
+    return fixed_point.solution(jm, 2, backup.mean, blocks, source, end, off, plan)
+
+
+def choose(
+    system: CollapsedT2, queries: Queries, route: str = "auto", device: str | None = None
+) -> tuple[Plan, PairSet | None]:
+    """The plan, and for the route "reachable" its pairs."""
+    states = system.jm.num_states
+    law, whole = 48.0 * system.diagonal_entries, 8.0 * states**2
+    free = 0.9 * (machine.available_bytes() if device is None else device_bytes(device))
+    products = 1 if device is None else 4  # matrices that an application holds meanwhile
+    accelerated = (VECTORS + products) * whole <= free
+    needed = (VECTORS + products if accelerated else 2 + products) * whole + law
+    dense = Plan("dense", states, states * (states + 1) // 2, needed, accelerated, device)
+    if route == "dense" or device is not None:
+        if needed > free:
+            raise MemoryError(f"JIPE-2 needs {dense}; available are {gibibytes(free)}")
+        return dense, None
+
+    def memory(numbering: Numbering, size: float, pairs: int) -> float:
+        return size + 8.0 * (2 if numbering.acyclic else VECTORS) * pairs + law
+
+    with progress(None, "JIPE-2, pairs reached", "pair") as bar:
+
+        def watch(numbering: Numbering, size: float, pairs: int) -> bool:
+            bar.update(pairs - bar.n)
+            if route == "auto" and needed <= free and pairs > _as_many(system, numbering):
+                return False
+            if (taken := memory(numbering, size, pairs)) <= free:
+                return True
+            raise MemoryError(
+                f"JIPE-2 on {states:,} states reached {numbering.order.size:,} of them and "
+                f"{pairs:,} pairs so far; these need {gibibytes(taken)}, available are "
+                f"{gibibytes(free)}; ask for fewer queries"
+            )
+
+        reached = PairSet.of(system, queries, watch)
+    if reached is None:
+        return dense, None
+    needed = memory(reached.numbering, reached.words.nbytes, reached.size)
+    return Plan("reachable", states, reached.size, needed, True), reached
+
+
+def _as_many(system: CollapsedT2, numbering: Numbering) -> float:
+    """How many reached pairs cost as much as the whole matrix does."""
+    states = system.jm.num_states
+    successors = sum(kernel.nnz for kernel in system.kernels) / len(system.kernels) / states
+    sweeps = _ACYCLIC if numbering.acyclic else _CYCLIC
+    return 2.0 * successors * states**2 * _DENSE / (successors**2 * sweeps * _FIND)
+
+
+def solve_chains(system: CollapsedT2, allowed: float) -> tuple[Backup, float, float, float]:
+    """m and v, far more accurate than the certificate needs, since their errors enter c.
+
+    Returns T_2's backup of them; max |T m - m|; max |T v - v|; and what an error of m makes of a
+    product of two means.
+    """
+    gamma, small = system.jm.gamma, 0.01 * allowed * (1.0 - system.jm.gamma)
+    value = Chain(system.kernel, gamma, system.mean_rewards).solution(small)
+    alone = system.backup(value, np.zeros_like(value)).single
+    single = Chain(system.kernel, gamma**2, alone).solution(small * system.weight)
+    backup = system.backup(value, single)
+    moved = float(np.abs(backup.value - value).max())
+    scale = float(np.abs(value).max() + np.abs(backup.value).max())
+    return backup, moved, float(np.abs(backup.single - single).max()), moved * scale
