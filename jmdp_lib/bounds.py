@@ -1,4 +1,4 @@
-"""What moments say about the law of a gap G = Z(s, a) - Z(s, b).
+"""What moments say about the law of a gap $G = Z(s, a) - Z(s, b)$.
 
 Moments of order 0 to n give sharp bounds on P(G <= t) (Chebyshev, Markov, Stieltjes). Among the
 laws with few atoms that have these moments, one has an atom at t. The mass of its atoms up to t is
@@ -44,18 +44,20 @@ class _Interval(NamedTuple):
 class MomentBounds(_Interval):
     """A pair (low, high) of numbers or arrays: `low, high = tail_bounds(...)`.
 
-    order: the highest order of moments that was used. If you gave more, they gain nothing: on the
-    whole line an odd order never does, and no order does beyond those that determine the law to
-    within the errors of the moments.
+    Attributes:
+        order: the highest order of moments that was used. Higher orders that you gave do not narrow
+            the bounds: on the whole line an odd order never does, and no order does beyond those
+            that determine the law to within the errors of the moments.
     """
 
     order: int = 0
 
 
 def one_sided_bound(mean: ArrayLike, variance: ArrayLike) -> Floats:
-    """Cantelli's bound on P(G <= 0): var / (var + mean^2) where mean > 0, else 1 (Section 5.4).
+    """Cantelli's bound on $P(G <= 0)$ from mean and variance of the gap (Section 5.4).
 
-    nan where the mean or the variance is nan.
+    It is $Var G / (Var G + (E G)^2)$ where $E G > 0$, and 1 elsewhere; nan where the mean or the
+    variance is nan. `mean` and `variance` may have any shape, and so has the result.
     """
     mean, variance = np.broadcast_arrays(np.asarray(mean, float), np.asarray(variance, float))
     if np.any(variance < 0):
@@ -67,14 +69,12 @@ def one_sided_bound(mean: ArrayLike, variance: ArrayLike) -> Floats:
 def tail_bounds(
     raw_moments: ArrayLike, t: ArrayLike, support: Support = None, errors: ArrayLike | None = None
 ) -> MomentBounds:
-    """The least and the largest P(G <= t) that laws with the given moments have.
+    """The least and the largest $P(G <= t)$ that laws with the given moments have.
 
-    raw_moments: (n + 1,), [1, E G, E G^2, ...], which `Moments.gap_moment` gives for a gap.
+    raw_moments: (n + 1,), $1, E G, E G^2, ...$, which `Moments.gap_moment` gives for a gap.
     t: a number or an array; the bounds have its shape.
-    support: (a, b) if G is known to lie in [a, b].
+    support: (a, b) if $G$ is known to lie in [a, b].
     errors: (n + 1,) how far off each moment may be; rounding errors unless given.
-
-        low, high = tail_bounds([1.0, 1.0, 2.0], 0.0)    # 0 and 1/2: Cantelli's bound
     """
     return _bounds(_Laws.tails, raw_moments, "t", t, support, errors)
 
@@ -82,18 +82,25 @@ def tail_bounds(
 def quantile_bounds(
     raw_moments: ArrayLike, p: ArrayLike, support: Support = None, errors: ArrayLike | None = None
 ) -> MomentBounds:
-    """Sharp bounds on the quantile inf {x: P(G <= x) >= p}; arguments as in `tail_bounds`."""
+    """Sharp bounds on the quantile, the least x with $P(G <= x) >= p$.
+
+    p: a number or an array in (0, 1); the bounds have its shape.
+    raw_moments, support, errors: as in `tail_bounds`.
+    """
     return _bounds(_Laws.quantiles, raw_moments, "p", p, support, errors)
 
 
 def cvar_bounds(
     raw_moments: ArrayLike, p: ArrayLike, support: Support = None, errors: ArrayLike | None = None
 ) -> MomentBounds:
-    """Bounds on CVaR_p, the mean of the lowest share p of outcomes; arguments as in `tail_bounds`.
+    """Bounds on $CVaR_p$, the mean of the lowest share $p$ of outcomes.
 
-    CVaR_p = max_c {c - E (c - G)_+ / p}. The law with an atom at c has the least E (c - G)_+, and
-    one with an atom elsewhere has the largest. Both c and that atom are sought on grids; the bounds
-    are sharp to within about 1e-4 standard deviations.
+    p: a number or an array in (0, 1); the bounds have its shape.
+    raw_moments, support, errors: as in `tail_bounds`.
+
+    $CVaR_p = max_c (c - E (c - G)_+ / p)$. The law with an atom at $c$ has the least $E (c - G)_+$,
+    and one with an atom elsewhere has the largest. Both $c$ and that atom are sought on grids; the
+    bounds are sharp to within about 1e-4 standard deviations.
     """
     return _bounds(_Laws.cvars, raw_moments, "p", p, support, errors)
 

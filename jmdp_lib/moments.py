@@ -38,17 +38,31 @@ KEPT_LIMIT = 512
 
 
 def norm_weight(order: int, gamma: float, reward_bound: float = 1.0) -> float:
-    """lambda_k for k = order; lambda = lambda_2 = 2 r_max / (1 - gamma)."""
+    """The weight $lambda_k = (2 r_{max} / (1 - gamma))^{k-1}$ of the norm, eq. (34), k = `order`.
+
+    The paper's $lambda$ of eq. (20) is $lambda_2$; there $r_{max} = 1$ (`reward_bound`).
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> print([round(jl.norm_weight(order, gamma=0.9)) for order in (1, 2, 3)])
+        [1, 20, 400]
+    """
     order = checks.at_least("order", order, 1)
     reward_bound = checks.positive("reward_bound", reward_bound)
     return float((2.0 * reward_bound / (1.0 - checks.discount(gamma))) ** (order - 1))
 
 
 def contraction_modulus(order: int, gamma: float) -> float:
-    """The exact modulus of the order-k block, ((1+gamma)/2)^k - ((1-gamma)/2)^k <= gamma.
+    """The exact contraction modulus of the moments of order $k$, at most $gamma$.
 
-    sum_{l=1..k} C(k,l) gamma^l r_max^(k-l) lambda_l / lambda_k, by the binomial theorem; it does
-    not depend on r_max, and equals gamma for k = 1 and k = 2.
+    It is $sum_{l=1}^k {k choose l} gamma^l r_{max}^{k-l} lambda_l / lambda_k$, which the binomial
+    theorem makes $((1 + gamma) / 2)^k - ((1 - gamma) / 2)^k$. It does not depend on $r_{max}$, and
+    equals $gamma$ for $k = 1$ and $k = 2$.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> print([round(jl.contraction_modulus(order, gamma=0.9), 3) for order in (1, 2, 3, 4)])
+        [0.9, 0.9, 0.857, 0.814]
     """
     order = checks.at_least("order", order, 1)
     gamma = checks.discount(gamma)
@@ -123,14 +137,14 @@ class Held(ReadOnly):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Moments(ReadOnly):
-    """Moments of the joint returns Z^pi up to `order`.
+    """Moments of the joint returns $Z^pi$ up to `order`: what every solver finds.
 
-    Every array of it is read-only. A pickle holds what `kept` says.
+    All arrays are read-only. A pickle holds what `kept` says.
 
     Attributes:
         order: highest order held.
-        mean: (S, A), E Z(s, a).
-        blocks: (S, A, A), Cov(Z(s, a), Z(s, b)), or None at order 1; nan where not asked for.
+        mean: (S, A), $E Z(s, a)$.
+        blocks: (S, A, A), $Cov(Z(s, a), Z(s, b))$, or None at order 1; nan where not asked for.
         source: gives any other coordinate.
         mean_error: means are within this of the truth.
         resolution: a standard deviation below this cannot be told from zero.
@@ -150,8 +164,8 @@ class Moments(ReadOnly):
     def kept(self) -> Moments:
         """The same collection in arrays alone, without the model it was solved on.
 
-        It has all means and same-state moments, and all of Sigma for up to 512 state-actions if it
-        was solved; asking it for anything else is an error.
+        It has all means and same-state moments, and all of $Sigma$ for up to 512 state-actions if
+        it was solved; asking it for anything else is an error.
         """
         if isinstance(self.source, Held):
             return self
@@ -166,7 +180,7 @@ class Moments(ReadOnly):
         return ReadOnly.__getstate__(self.kept())
 
     def moment(self, coordinates: Sequence[StateAction]) -> float:
-        """E[Z(s_1, a_1) ... Z(s_k, a_k)] for coordinates [(s_1, a_1), ...], k up to the order."""
+        """$E[Z(s_1, a_1) ... Z(s_k, a_k)]$ for coordinates [(s_1, a_1), ...], k up to `order`."""
         self._need(len(coordinates), "moment")
         known = [self._state_action(x) for x in coordinates]
         if len(known) == 1:
@@ -179,8 +193,8 @@ class Moments(ReadOnly):
     def to_frame(self) -> pd.DataFrame:
         """A pandas table with a row per state and ordered pair of different actions.
 
-        Columns: state, action, other; mean and variance of Z(state, action); and, of the pair or
-        of its gap Z(state, action) - Z(state, other), covariance, correlation, gap_mean,
+        Its columns are state, action and other; mean and variance of Z(state, action); and, of the
+        pair or of its gap Z(state, action) - Z(state, other), covariance, correlation, gap_mean,
         gap_variance and inferiority_bound. Entries are nan where the arrays of those names are.
         """
         self._need(2, "to_frame")
@@ -196,11 +210,11 @@ class Moments(ReadOnly):
         return pd.DataFrame(columns)
 
     def second(self, x: StateAction, y: StateAction) -> float:
-        """Sigma(s, a, t, b) = E[Z(s, a) Z(t, b)] for x = (s, a), y = (t, b)."""
+        """$Sigma(s, a, t, b) = E[Z(s, a) Z(t, b)]$ for x = (s, a) and y = (t, b)."""
         return self.moment([x, y])
 
     def full_second(self) -> Floats:
-        """All of Sigma, (S, A, S, A); a MemoryError says its size if it does not fit."""
+        """All of $Sigma$, (S, A, S, A); a MemoryError says its size if it does not fit."""
         self._need(2, "full_second")
         require(2 * 8 * self.mean.size**2, f"the full Sigma of shape {self.mean.shape * 2}")
         return frozen(self.source.full_second())
@@ -211,7 +225,7 @@ class Moments(ReadOnly):
         return frozen(same_state_moments(self.moment, self.mean.shape, order))
 
     def gap_moment(self, gaps: Sequence[tuple[int, int, int]]) -> float:
-        """E[G_1 ... G_k] for gaps [(s, a, b), ...], G_i = Z(s, a) - Z(s, b).
+        """$E[G_1 ... G_k]$ for gaps [(s, a, b), ...], $G_i = Z(s_i, a_i) - Z(s_i, b_i)$.
 
         Repeat a gap for its powers: [(s, a, b)] * 3 is the third moment of one gap.
         """
@@ -226,7 +240,7 @@ class Moments(ReadOnly):
         return total
 
     def gap_central_moment(self, gap: tuple[int, int, int], order: int) -> float:
-        """E[(G - E G)^k] of one gap (s, a, b), k = `order`."""
+        """$E[(G - E G)^k]$ of one gap (s, a, b), k = `order`."""
         order = checks.at_least("order", order, 0)
         shift = -self.gap_moment([gap])
         raw = [1.0] + [self.gap_moment([gap] * j) for j in range(1, order + 1)]
@@ -234,19 +248,19 @@ class Moments(ReadOnly):
 
     @property
     def covariance(self) -> Floats:
-        """(S, A, A), Cov(Z(s, a), Z(s, b))."""
+        """(S, A, A), $Cov(Z(s, a), Z(s, b))$."""
         self._need(2, "covariance")
         assert self.blocks is not None
         return self.blocks
 
     @property
     def variance(self) -> Floats:
-        """(S, A), Var Z(s, a); nan where a learned estimate is negative."""
+        """(S, A), $Var Z(s, a)$; nan where a learned estimate is negative."""
         return frozen(self._not_negative(np.einsum("saa->sa", self.covariance)))
 
     @cached_property
     def correlation(self) -> Floats:
-        """(S, A, A), Corr(Z(s, a), Z(s, b)); nan where one of the variances is zero."""
+        """(S, A, A), $Corr(Z(s, a), Z(s, b))$; nan where one of the variances is zero."""
         deviation = np.sqrt(self.variance)
         deviation = np.where(deviation > self.resolution, deviation, np.nan)
         ratio = self.covariance / (deviation[:, :, None] * deviation[:, None, :])
@@ -254,14 +268,14 @@ class Moments(ReadOnly):
 
     @property
     def gap_mean(self) -> Floats:
-        """(S, A, A), E[Z(s, a) - Z(s, b)] at [s, a, b]."""
+        """(S, A, A), $E[Z(s, a) - Z(s, b)]$ at [s, a, b]."""
         return frozen(self.mean[:, :, None] - self.mean[:, None, :])
 
     @cached_property
     def gap_variance(self) -> Floats:
-        """(S, A, A), Var[Z(s, a) - Z(s, b)]: eq. (35) with the plus sign it needs.
+        """(S, A, A), $Var[Z(s, a) - Z(s, b)]$: eq. (35) with the plus sign it needs.
 
-        nan where a learned estimate is negative: there is no telling yet.
+        nan where a learned estimate is negative: too few updates to tell.
         """
         variance = np.einsum("saa->sa", self.covariance)
         cross = self.covariance + self.covariance.transpose(0, 2, 1)
@@ -270,7 +284,7 @@ class Moments(ReadOnly):
 
     @property
     def inferiority_bound(self) -> Floats:
-        """(S, A, A), the one-sided bound on P(Z(s, a) <= Z(s, b)); 1 unless the mean gap is > 0."""
+        """(S, A, A), Cantelli's bound on $P(Z(s, a) <= Z(s, b))$; 1 unless the mean gap is > 0."""
         mean = np.where(self.gap_mean > 2.0 * self.mean_error, self.gap_mean, 0.0)
         return frozen(one_sided_bound(mean, self.gap_variance))
 

@@ -46,11 +46,13 @@ def sample_t2(
     coordinate: Coordinate,
     rng: np.random.Generator,
 ) -> float:
-    """A draw of hat T_2(M, i), whose expectation is (T_2 M)(i), for M = (mean, second).
+    """A sampled backup $hat T_2(M, i)$ of one coordinate $i$; its expectation is $(T_2 M)(i)$.
 
-    `coordinate` is [(s, a)] for the mean, [(s, a), (t, b)] for the second moment:
-    (i) one draw from J_1, eq. (25); (ii) the same with itself: one branch, one next action,
-    eq. (26); (iii) J_2 at one state, or two independent J_1 at two, eq. (27).
+    mean, second: (S, A) and (S, A, S, A), the collection $M = (mu, Sigma)$.
+    coordinate: [(s, a)] for a mean, which takes one draw from $J_1$, eq. (25); or
+        [(s, a), (t, b)] for a second moment. If both are the same, one branch with one next action
+        is drawn, eq. (26). Two actions of one state are one draw from $J_2$; two states are two
+        independent draws from $J_1$, eq. (27).
     """
     layout = Full(checks.policy_matrix(simulator, policy))
     values = layout.pack(*checks.collection("M", mean, second, simulator))

@@ -15,12 +15,16 @@ from jmdp_lib.model import JMDP, checked_coupling
 def apply_t2(
     jm: JMDP, policy: ArrayLike, mean: ArrayLike, second: ArrayLike, coupling: str = "joint"
 ) -> tuple[Floats, Floats]:
-    """(T_2 M)_mu (S, A) and (T_2 M)_Sigma (S, A, S, A) of M = (mean, second).
+    """The joint Bellman operator $T_2$ (Definition 5.1), literally: one backup of every coordinate.
 
-    Same state, distinct actions: one shared table, eq. (18), or two independent ones with
-    coupling="independent". Distinct states: independent tables whatever the actions, eq. (17), or
-    the tables of one shared noise with coupling="common".
-    Same state and action: one branch with one reward, successor *and* next action, eq. (16).
+    mean, second: (S, A) and (S, A, S, A), the collection $M = (mu, Sigma)$. Returned are the mean
+        and the second moments of $T_2 M$, of the same shapes.
+    coupling: which tables two state-actions draw. At one state, distinct actions share one table,
+        eq. (18), or draw two independent ones with "independent". Distinct states draw independent
+        tables, eq. (17), or those of one shared noise with "common".
+
+    Equal state-actions are one branch, with one reward, one successor *and* one next action,
+    eq. (16), whatever the coupling.
     """
     policy = checks.policy_matrix(jm, policy)
     coupling = checked_coupling(jm, coupling)

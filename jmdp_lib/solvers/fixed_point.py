@@ -32,17 +32,19 @@ class ConvergenceWarning(UserWarning):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Solution(ReadOnly):
-    """What every solver returns. Its arrays are read-only.
+    """What every solver returns: the moments, and a certificate of their accuracy (Theorem 5.3).
+
+    All arrays are read-only.
 
     Attributes:
         moments: the moment collection.
-        residuals: ||M_k - T M_k||_lambda for k = 0, 1, ...
-        converged: whether error_bound <= tol * reward_bound.
-        error_bound: residuals[-1] / (1 - gamma), and an allowance for rounding: a bound on
-            ||moments - M^pi||_lambda. Means are within it, moments of order k within lambda_k
-            times it.
-        iterations: how often T was applied.
-        plan: of `jipe2`, which route it took and what that needed; None of other solvers.
+        residuals: (n,), $||M_k - T M_k||_lambda$ for $k = 0, 1, ...$
+        converged: whether error_bound is at most tol * reward_bound.
+        error_bound: a bound on $||M - M^pi||_lambda$, eq. (23): the last residual divided by
+            $1 - gamma$, and an allowance for rounding. Means are within it, and moments of order
+            $k$ within $lambda_k$ times it.
+        iterations: how often $T$ was applied.
+        plan: which route `jipe2` took and what that needed; None for other solvers.
 
     An accelerated solver records the sizes of some of its steps; its last residual is that of the
     moments it returns.
