@@ -52,7 +52,7 @@ with extra("torch"):
     import torch
     from torch import Tensor
 
-Errors = dict[str, Tensor]
+Targets = tuple[Tensor, Tensor, Tensor]  # of mu, of C at one state, of C between states
 
 
 class PolicyMoments(NamedTuple):
@@ -148,38 +148,24 @@ def _expected_near(ahead: PolicyMoments, worth: Tensor, i: Tensor, j: Tensor) ->
     return each.unflatten(3, tables).unflatten(2, tables).sum((2, 4))
 
 
-def state_errors(here: Estimate, mean: Tensor, covariance: Tensor, raw: bool) -> Errors:
-    """Errors of mu (E, B, m), sigma_diag (E, B, m), sigma_same and gap (E, B, m (m - 1)).
+def errors_of(
+    here: Estimate, targets: Targets, pairs: Tensor, raw: Tensor | None = None
+) -> Targets:
+    """Errors of mu (E, B, m), of C at one state (E, B, m, m) and between the `pairs`.
 
-    raw: of Sigma = C + mu mu' rather than of C.
+    raw: of Sigma = C + mu mu' instead; the means (E, B, m) whose products the targets lack.
     """
-    error = here.covariance - covariance
-    if raw:
-        error = error + outer(here.mean, here.mean) - outer(mean, mean)
-    return by_block(here.mean - mean, error)
-
-
-def by_block(mean: Tensor, error: Tensor) -> Errors:
-    """Errors of the mean (E, B, m) and of one state's moments (E, B, m, m), block by block."""
-    diagonal = error.diagonal(dim1=-2, dim2=-1)
-    gap = diagonal[..., :, None] + diagonal[..., None, :] - 2 * error
-    return {
-        "mu": mean,
-        "sigma_diag": diagonal,
-        "sigma_same": _off_diagonal(error),
-        "gap": _off_diagonal(gap),
-    }
-
-
-def cross_error(here: Estimate, mean: Tensor, target: Tensor, pairs: Tensor, raw: bool) -> Tensor:
-    """Errors (E, P, m, m) of C(s, a; t, b) between distinct states, or of Sigma."""
     i, j = pairs.unbind(1)
+    own = here.covariance - targets[1]
+    if raw is not None:
+        own = own + outer(here.mean, here.mean) - outer(raw, raw)
+    mean = here.mean - targets[0]
     close = (here.place[:, i] - here.place[:, j]).square().sum(-1).neg().exp()  # (E, P)
     near = close[..., None, None] * inner(here.near[:, i], here.near[:, j])
-    error = inner(here.shared[:, i], here.shared[:, j]) + near - target
-    if raw:
-        error = error + outer(here.mean[:, i], here.mean[:, j]) - outer(mean[:, i], mean[:, j])
-    return error
+    between = inner(here.shared[:, i], here.shared[:, j]) + near - targets[2]
+    if raw is not None:
+        between = between + outer(here.mean[:, i], here.mean[:, j]) - outer(raw[:, i], raw[:, j])
+    return mean, own, between
 
 
 def _off_diagonal(square: Tensor) -> Tensor:
@@ -204,20 +190,14 @@ def block_errors(
     a state are its whole law. raw: of the covariances C, which training descends (False), or of the
     second moments Sigma = C + mu mu', the paper's coordinates (True).
     """
+    here = network(online, batch.observations, batch.previous).at(batch.actions)
+    pairs = compared_pairs(batch)
     with torch.no_grad():
         ahead = look_ahead(network, target, batch)
-    here = network(online, batch.observations, batch.previous).at(batch.actions)
-    with torch.no_grad():
-        centre = None if complete else here.mean
-        mean, covariance = state_targets(network, batch, ahead, centre)
-        pairs = compared_pairs(batch)
-        cross = cross_targets(network, batch, ahead, pairs)
-
-    def blocks(raw: bool) -> Tensor:
-        errors = state_errors(here, mean, covariance, raw)
-        return mean_squares(batch, errors, cross_error(here, mean, cross, pairs, raw), pairs)
-
-    return torch.stack([blocks(one) for one in raw])
+        own = state_targets(network, batch, ahead, None if complete else here.mean)
+        targets = (*own, cross_targets(network, batch, ahead, pairs))
+    each = [errors_of(here, targets, pairs, targets[0] if one else None) for one in raw]
+    return torch.stack([mean_squares(batch, errors, pairs) for errors in each])
 
 
 def compared_pairs(batch: Batch) -> Tensor:
@@ -228,15 +208,20 @@ def compared_pairs(batch: Batch) -> Tensor:
     return torch.cat([torch.stack([every, every.roll(-1)], 1), followed])
 
 
-def mean_squares(batch: Batch, errors: Errors, cross: Tensor, pairs: Tensor) -> Tensor:
-    """(len(TD_BLOCKS), E); cross (E, B + p, m, m) are the errors of the `compared_pairs`."""
-    squares = {name: error.square().flatten(1) for name, error in errors.items()}
+def mean_squares(batch: Batch, errors: Targets, pairs: Tensor) -> Tensor:
+    """(len(TD_BLOCKS), E) of errors as of `errors_of`; pairs: the `compared_pairs`."""
+    mean, own, between = errors
+    diagonal = own.diagonal(dim1=-2, dim2=-1)
+    gap = diagonal[..., :, None] + diagonal[..., None, :] - 2 * own
+    blocks = {"mu": mean, "sigma_diag": diagonal}
+    blocks |= {"sigma_same": _off_diagonal(own), "gap": _off_diagonal(gap)}
+    squares = {name: error.square().flatten(1) for name, error in blocks.items()}
     distinct = (batch.state_ids[pairs[:, 0]] != batch.state_ids[pairs[:, 1]]).float()
-    each = cross.square().mean((-1, -2)) * distinct  # (E, B + p)
+    each = between.square().mean((-1, -2)) * distinct  # (E, B + p)
     split = len(batch.actions)
     for name, part in (("sigma_cross", slice(split)), ("sigma_pairs", slice(split, None))):
         squares[name] = each[:, part] / distinct[part].mean().clamp(min=1e-9)
-    zero = torch.zeros(len(cross), device=cross.device)
+    zero = torch.zeros(len(mean), device=mean.device)
     return torch.stack([squares[b].mean(1) if squares[b].numel() else zero for b in TD_BLOCKS])
 
 
@@ -253,9 +238,6 @@ def expected_errors(network: Network, params: Params, data: Replay) -> Tensor:
         parts.append(share * block_errors(network, params, params, batch, True, (False, True)))
         shares.append(share)
     return torch.stack(parts).sum(0) / torch.stack(shares).sum(0).clamp(min=1e-12)
-
-
-Targets = tuple[Tensor, Tensor, Tensor]
 
 
 @torch.no_grad()
@@ -304,12 +286,9 @@ def sampled_errors(
 ) -> Tensor:
     """(len(TD_BLOCKS), E) mean squares, of a batch with one drawn table of each state (K = 1)."""
     pairs = compared_pairs(batch)
-    mean, own, between = sampled_targets(network, target, batch, pairs, generator)
+    targets = sampled_targets(network, target, batch, pairs, generator)
     here = network(online, batch.observations, batch.previous).at(batch.actions)
-    nothing = torch.zeros_like(here.mean)
-    errors = state_errors(here, nothing, own, raw=True) | {"mu": here.mean - mean}
-    cross = cross_error(here, nothing, between, pairs, raw=True)
-    return mean_squares(batch, errors, cross, pairs)
+    return mean_squares(batch, errors_of(here, targets, pairs, torch.zeros_like(here.mean)), pairs)
 
 
 @torch.no_grad()
@@ -324,4 +303,4 @@ def sampling_floor(
     pairs = compared_pairs(batch)
     one, other = (sampled_targets(network, params, batch, pairs, generator) for _ in range(2))
     mean, own, between = (a - b for a, b in zip(one, other, strict=True))
-    return mean_squares(batch, by_block(mean, own), between, pairs) / 2
+    return mean_squares(batch, (mean, own, between), pairs) / 2
