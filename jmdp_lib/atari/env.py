@@ -9,6 +9,7 @@ next state has a table of its own.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 from gymnasium.error import ResetNeeded
+from gymnasium.utils import EzPickle
 from numpy.typing import NDArray
 
 from jmdp_lib import checks
@@ -147,7 +149,7 @@ class Snapshot(NamedTuple):
         return int.from_bytes(digest.digest(), "little", signed=True)
 
 
-class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
+class CoupledAtari(gymnasium.Env[Bytes, np.int64], EzPickle):
     """A game with `query`. Actions are indices into the game's minimal action set.
 
     game, sticky_prob, frame_skip, obs: see `Game`.
@@ -176,6 +178,7 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         self.max_frames, self.obs = checks.at_least("max_frames", max_frames, 1), obs
         if shock is not None and not isinstance(shock, Shock):
             raise ValueError(f"shock must be a Shock or None, got {shock!r}")
+        EzPickle.__init__(self, game, sticky_prob, frame_skip, shock, obs, None, max_frames)
         self.np_random = checks.generator(seed)
         self.ale = load(self.game)
         self._act = self.ale.act
@@ -261,15 +264,9 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64]):
         self._go_here()
         self._enter(self._visited._replace(draw=draw))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A pickle holds the game and its settings alone; snapshots pickle by themselves."""
-        settings = (self.game, self.sticky_prob, self.frame_skip, self.shock, self.obs)
-        return CoupledAtari, (*settings, None, self.max_frames)
-
     def twin(self) -> CoupledAtari:
-        """Another one of the same game and settings, not started yet."""
-        kind, settings = self.__reduce__()
-        return kind(*settings)
+        """Another one of the same game and settings, not started yet; so is a pickle."""
+        return copy.copy(self)
 
     def same_state(self, other: CoupledAtari) -> bool:
         """Whether both stand at one state; observations that differ settle it cheaply."""

@@ -134,14 +134,13 @@ class Replay:
             count = min(len(values), most)
             return values[torch.arange(count, device=values.device) * len(values) // max(count, 1)]
 
-        alone = torch.arange(len(self.rows), device=self.rows.device)[:, None]
+        every = torch.arange(len(self.rows), device=self.rows.device)[:, None]
         pairs = spread(self.pairs, limit // 2).split(size // 2)
-        for entries in (*spread(alone, limit).split(size), *pairs):  # (n, 1), then (n, 2)
+        for entries in (*spread(every, limit).split(size), *pairs):  # (n, 1), then (n, 2)
             n, width = entries.shape
-            counted = (
-                [1, 1, 1, n > 1, 0, 1] if width == 1 else [0, 0, 0, 0, 1, 0]
-            )  # n = 1: no cross
-            share = n * torch.tensor(counted, dtype=torch.float32, device=entries.device)[:, None]
+            alone = n * (width == 1)  # one state alone has no neighbour to be compared with
+            counted = (alone, alone, alone, alone * (n > 1), n - alone, alone)
+            share = torch.tensor(counted, dtype=torch.float32, device=entries.device)[:, None]
             if n:
                 yield self.gather(entries.T.flatten(), pairs=n * (width - 1)), share
 

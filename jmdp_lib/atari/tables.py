@@ -191,9 +191,6 @@ def _followed(jm: JMDP, num_pairs: int, rng: np.random.Generator) -> Ints:
 
 
 def _draw(jm: JMDP, states: Ints, rng: np.random.Generator) -> Ints:
-    """A table of each state."""
-    cumulative: Floats = np.cumsum(jm.probs)
-    before = np.concatenate([[0.0], cumulative])[jm.starts[states]]
-    point = before + rng.random(len(states)) * (cumulative[jm.starts[states + 1] - 1] - before)
-    table = np.searchsorted(cumulative, point, side="right")
+    """A table of each state; the probabilities of the states before it add up to its number."""
+    table = np.searchsorted(np.cumsum(jm.probs), states + rng.random(len(states)), "right")
     return np.clip(table, jm.starts[states], jm.starts[states + 1] - 1)
