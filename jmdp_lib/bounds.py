@@ -58,6 +58,11 @@ def one_sided_bound(mean: ArrayLike, variance: ArrayLike) -> Floats:
 
     It is $Var G / (Var G + (E G)^2)$ where $E G > 0$, and 1 elsewhere; nan where the mean or the
     variance is nan. `mean` and `variance` may have any shape, and so has the result.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> print(jl.one_sided_bound([1.0, 2.0, -1.0], [1.0, 1.0, 1.0]))
+        [0.5 0.2 1. ]
     """
     mean, variance = np.broadcast_arrays(np.asarray(mean, float), np.asarray(variance, float))
     if np.any(variance < 0):
@@ -75,6 +80,17 @@ def tail_bounds(
     t: a number or an array; the bounds have its shape.
     support: (a, b) if $G$ is known to lie in [a, b].
     errors: (n + 1,) how far off each moment may be; rounding errors unless given.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> low, high = jl.tail_bounds([1.0, 1.0, 2.0], -1.0)
+        >>> print(f"mean and variance: {low:.3f} to {high:.3f}, Cantelli's bound")
+        mean and variance: 0.000 to 0.200, Cantelli's bound
+        >>> bounds = jl.tail_bounds([1.0, 1.0, 2.0, 4.0, 10.0], -1.0)
+        >>> print(f"four moments of a normal law: {bounds.low:.3f} to {bounds.high:.3f}")
+        four moments of a normal law: 0.000 to 0.105
+        >>> bounds.order
+        4
     """
     return _bounds(_Laws.tails, raw_moments, "t", t, support, errors)
 
@@ -86,6 +102,12 @@ def quantile_bounds(
 
     p: a number or an array in (0, 1); the bounds have its shape.
     raw_moments, support, errors: as in `tail_bounds`.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> low, high = jl.quantile_bounds([1.0, 1.0, 2.0], p=[0.1, 0.5])
+        >>> print(low.round(3), high.round(3))
+        [-2.  0.] [1.333 2.   ]
     """
     return _bounds(_Laws.quantiles, raw_moments, "p", p, support, errors)
 
@@ -101,6 +123,12 @@ def cvar_bounds(
     $CVaR_p = max_c (c - E (c - G)_+ / p)$. The law with an atom at $c$ has the least $E (c - G)_+$,
     and one with an atom elsewhere has the largest. Both $c$ and that atom are sought on grids; the
     bounds are sharp to within about 1e-4 standard deviations.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> low, high = jl.cvar_bounds([1.0, 1.0, 2.0], p=0.1)
+        >>> print(f"the worst tenth averages {low:.2f} to {high:.2f}")
+        the worst tenth averages -2.00 to 1.00
     """
     return _bounds(_Laws.cvars, raw_moments, "p", p, support, errors)
 

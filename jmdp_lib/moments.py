@@ -148,6 +148,19 @@ class Moments(ReadOnly):
         source: gives any other coordinate.
         mean_error: means are within this of the truth.
         resolution: a standard deviation below this cannot be told from zero.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jm = jl.coupled_reward_chain(4, gamma=0.9)
+        >>> m = jl.jipe2(jm, jl.uniform_policy(jm)).moments
+        >>> m
+        Moments(4 states, 2 actions, order 2)
+        >>> print(m.mean[0].round(3), m.variance[0].round(4), m.correlation[0, 0].round(4))
+        [8.645 8.645] [0.6165 0.6165] [ 1.     -0.2725]
+        >>> print(m.gap_variance[0].round(4).tolist())
+        [[0.0, 1.569], [1.569, 0.0]]
+        >>> print(m.inferiority_bound[0].tolist(), "since no mean gap is above zero")
+        [[1.0, 1.0], [1.0, 1.0]] since no mean gap is above zero
     """
 
     order: int
@@ -166,6 +179,13 @@ class Moments(ReadOnly):
 
         It has all means and same-state moments, and all of $Sigma$ for up to 512 state-actions if
         it was solved; asking it for anything else is an error.
+
+        Example:
+            >>> import jmdp_lib as jl
+            >>> jm = jl.coupled_reward_chain(4, gamma=0.9)
+            >>> kept = jl.jipe2(jm, jl.uniform_policy(jm)).moments.kept()
+            >>> kept.full_second().shape
+            (4, 2, 4, 2)
         """
         if isinstance(self.source, Held):
             return self
@@ -180,7 +200,14 @@ class Moments(ReadOnly):
         return ReadOnly.__getstate__(self.kept())
 
     def moment(self, coordinates: Sequence[StateAction]) -> float:
-        """$E[Z(s_1, a_1) ... Z(s_k, a_k)]$ for coordinates [(s_1, a_1), ...], k up to `order`."""
+        """$E[Z(s_1, a_1) ... Z(s_k, a_k)]$ for coordinates [(s_1, a_1), ...], k up to `order`.
+
+        Example:
+            >>> import jmdp_lib as jl
+            >>> m = jl.jipe(jl.example_1(gamma=0.0), [0], order=3).moments
+            >>> print([round(m.moment([(0, 0)] * k + [(0, 1)]), 3) for k in (0, 1, 2)])
+            [0.5, 0.0, 0.0]
+        """
         self._need(len(coordinates), "moment")
         known = [self._state_action(x) for x in coordinates]
         if len(known) == 1:
@@ -196,6 +223,16 @@ class Moments(ReadOnly):
         Its columns are state, action and other; mean and variance of Z(state, action); and, of the
         pair or of its gap Z(state, action) - Z(state, other), covariance, correlation, gap_mean,
         gap_variance and inferiority_bound. Entries are nan where the arrays of those names are.
+
+        Example:
+            >>> import jmdp_lib as jl
+            >>> frame = jl.jipe2(jl.coupled_reward_chain(2), [0, 0]).moments.to_frame()
+            >>> print(frame[["state", "action", "other", "covariance", "gap_variance"]].round(3))
+               state  action  other  covariance  gap_variance
+            0      0       0      1       -0.25           1.0
+            1      0       1      0       -0.25           1.0
+            2      1       0      1        0.00           0.0
+            3      1       1      0        0.00           0.0
         """
         self._need(2, "to_frame")
         with extra("figures"):
@@ -210,7 +247,15 @@ class Moments(ReadOnly):
         return pd.DataFrame(columns)
 
     def second(self, x: StateAction, y: StateAction) -> float:
-        """$Sigma(s, a, t, b) = E[Z(s, a) Z(t, b)]$ for x = (s, a) and y = (t, b)."""
+        """$Sigma(s, a, t, b) = E[Z(s, a) Z(t, b)]$ for x = (s, a) and y = (t, b).
+
+        Example:
+            >>> import jmdp_lib as jl
+            >>> jm = jl.coupled_reward_chain(4, gamma=0.9)
+            >>> m = jl.jipe2(jm, jl.uniform_policy(jm)).moments
+            >>> print(round(m.second((0, 0), (1, 1)), 4), round(m.full_second()[0, 0, 1, 1], 4))
+            78.2372 78.2372
+        """
         return self.moment([x, y])
 
     def full_second(self) -> Floats:
@@ -220,7 +265,13 @@ class Moments(ReadOnly):
         return frozen(self.source.full_second())
 
     def same_state(self, order: int) -> Floats:
-        """All same-state mixed moments of one order k, (S, A, ..., A) with k action axes."""
+        """All same-state mixed moments of one order k, (S, A, ..., A) with k action axes.
+
+        Example:
+            >>> import jmdp_lib as jl
+            >>> jl.jipe(jl.example_1(), [0], order=3).moments.same_state(3).shape
+            (1, 2, 2, 2)
+        """
         self._need(checks.at_least("order", order, 1), "same_state")
         return frozen(same_state_moments(self.moment, self.mean.shape, order))
 
@@ -228,6 +279,15 @@ class Moments(ReadOnly):
         """$E[G_1 ... G_k]$ for gaps [(s, a, b), ...], $G_i = Z(s_i, a_i) - Z(s_i, b_i)$.
 
         Repeat a gap for its powers: [(s, a, b)] * 3 is the third moment of one gap.
+
+        Example:
+            >>> import jmdp_lib as jl
+            >>> m = jl.jipe(jl.coupled_reward_chain(4, gamma=0.9), [0] * 4, order=4).moments
+            >>> gap = (0, 0, 1)
+            >>> print([round(m.gap_moment([gap] * k), 6) for k in (2, 4)])
+            [1.0, 1.0]
+            >>> print(round(m.gap_central_moment(gap, 2), 6), m.gap_variance[gap].round(6))
+            1.0 1.0
         """
         self._need(len(gaps), "gap_moment")
         for gap in gaps:

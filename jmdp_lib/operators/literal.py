@@ -25,6 +25,18 @@ def apply_t2(
 
     Equal state-actions are one branch, with one reward, one successor *and* one next action,
     eq. (16), whatever the coupling.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> import numpy as np
+        >>> jm = jl.example_1(gamma=0.9)
+        >>> mean, second = np.zeros((1, 2)), np.zeros((1, 2, 1, 2))
+        >>> for _ in range(200):
+        ...     mean, second = jl.apply_t2(jm, jl.uniform_policy(jm), mean, second)
+        ...
+        >>> print(mean[0].round(3), second[0, :, 0].round(3))
+        [5. 5.] [[26.316 25.475]
+         [25.475 26.316]]
     """
     policy = checks.policy_matrix(jm, policy)
     coupling = checked_coupling(jm, coupling)

@@ -27,7 +27,19 @@ _FILE = "a solution of jmdp_lib, format 2"
 
 
 class ConvergenceWarning(UserWarning):
-    """A solver stopped before it reached the accuracy that was asked for."""
+    """A solver stopped before it reached the accuracy that was asked for.
+
+    Example:
+        >>> import warnings
+        >>> import jmdp_lib as jl
+        >>> jm = jl.coupled_reward_chain(4, gamma=0.9)
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     solution = jl.jipe2(jm, jl.uniform_policy(jm), max_iterations=3)
+        ...
+        >>> solution.converged, [w.category.__name__ for w in caught]
+        (False, ['ConvergenceWarning'])
+    """
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,6 +60,21 @@ class Solution(ReadOnly):
 
     An accelerated solver records the sizes of some of its steps; its last residual is that of the
     moments it returns.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import jmdp_lib as jl
+        >>> jm = jl.coupled_reward_chain(4, gamma=0.9)
+        >>> solution = jl.jipe2(jm, jl.uniform_policy(jm))
+        >>> solution.converged, solution.error_bound < 1e-8, solution.plan.route
+        (True, True, 'sweeps')
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     solution.save(Path(folder) / "chain.npz")
+        ...     again = jl.Solution.load(Path(folder) / "chain.npz")
+        ...
+        >>> bool((again.moments.gap_variance == solution.moments.gap_variance).all())
+        True
     """
 
     moments: Moments
