@@ -124,6 +124,8 @@ def test_the_protocol_gives_every_network_the_same_search_and_keeps_games_and_se
 @pytest.mark.slow
 def test_the_protocol_from_states_to_a_kept_network(tmp_path, monkeypatch, capsys):
     short = {"tuning_games": ["Pong"], "new_games": [], "trials": {"base": {}}, "depths": [2]}
+    one = {"Pong": ["10x10", "6x10"]}
+    short |= {part: atari_protocol.PROTOCOL[part] | {"games": one} for part in ("curves", "sticky")}
     monkeypatch.setattr(atari_protocol, "PROTOCOL", atari_protocol.PROTOCOL | short)
     monkeypatch.setattr(atari_protocol, "GAMES", ["Pong"])
     where = ["--work", str(tmp_path), "--out", str(tmp_path / "out"), "--scale", "0.0001"]
@@ -144,6 +146,16 @@ def test_the_protocol_from_states_to_a_kept_network(tmp_path, monkeypatch, capsy
     assert {"gram", "near", "near+table", "near+2", "paper, divided"} <= set(table.kind)
     curves = pd.read_csv(tmp_path / "out" / "atari_paper_curves.csv")
     assert set(curves.curve) == {"td", "floor"}
+    for part in ("curves", "sticky"):
+        do("play", part, "Pong")
+        do("train", part, "Pong", "10")
+        do("compare", part, "Pong")
+    do("curves")
+    table = pd.read_csv(tmp_path / "out" / "atari_sizes_table.csv")
+    assert {"near", "near+1"} <= set(table.kind)
+    assert set(zip(table.coupling, table.states, strict=True)) == {
+        (noise, states) for noise in ("reward", "sticky") for states in (6, 10)
+    }
     capsys.readouterr()
     do("evaluate", "Pong", "--states", "3")
     assert "0.99" in capsys.readouterr().out

@@ -5,10 +5,11 @@
     python workflow/atari_protocol.py compare PART GAME           what is trained, with the pairs
     python workflow/atari_protocol.py choose                      each kind's trial
     python workflow/atari_protocol.py results                     tables, curves, kept networks
+    python workflow/atari_protocol.py curves                      learning curves, skill by depth
     python workflow/atari_protocol.py evaluate GAME --fresh 7     a kept network, states of your own
 
-PART: `tune`, `final`, `paper` (TRIAL `natural` or `divided`) or `sticky`. Work in progress is kept
-under --work, and what is there is not made twice.
+PART: `tune`, `final`, `paper` (TRIAL `natural` or `divided`), `curves` or `sticky` (TRIAL
+STATESxSTEPS). Work in progress is kept under --work, and what is there is not made twice.
 """
 
 from __future__ import annotations
@@ -27,36 +28,42 @@ from job import write_atomically
 
 from jmdp_lib.atari import experiment as experiments
 from jmdp_lib.atari.experiment import Experiment, by_state, gap_table, monte_carlo
-from jmdp_lib.atari.networks import Config
 from jmdp_lib.atari.training import Trained, load_checkpoint
 from jmdp_lib.machine import replacing
 
 PROJECT = Path(__file__).resolve().parents[1]
 PROTOCOL: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 GAMES = [*PROTOCOL["tuning_games"], *PROTOCOL["new_games"]]
+SIZED = ("curves", "sticky")  # parts whose trials are numbers of states and steps
 
 
-def experiment_of(part: str, game: str, trial: str = "base", scale: float = 1.0) -> Experiment:
+def experiment_of(part: str, game: str, trial: str = "", scale: float = 1.0) -> Experiment:
     """The experiment of a part; `paper` has the states of `final`."""
-
-    def with_changes(config: Config, *changes: dict[str, Any]) -> Config:
-        each = {name: value for change in changes for name, value in change.items()}
-        lists = {name: tuple(value) for name, value in each.items() if isinstance(value, list)}
-        return replace(config, name=game, **each | lists)
-
-    depths = tuple(PROTOCOL["depths"])
+    own = PROTOCOL[part] if part in SIZED else {}
     if part == "sticky":
-        config = with_changes(STICKY.config, PROTOCOL["sticky"])
-        return scaled(replace(STICKY, config=config, depths=depths), scale)
-    own = PROTOCOL["paper"] | {"scale": trial} if part == "paper" else PROTOCOL["trials"][trial]
-    full = replace(REWARD, depths=depths, **PROTOCOL["experiment"] | PROTOCOL["games"][game])
-    config = with_changes(REWARD.config, PROTOCOL["config"], own)
+        full, changes = STICKY, own["config"]
+    else:
+        full = replace(REWARD, **PROTOCOL["experiment"] | PROTOCOL["games"][game])
+        full = replace(full, depths=tuple(PROTOCOL["depths"]))
+        trials = PROTOCOL["trials"]
+        changes = PROTOCOL["paper"] | {"scale": trial} if part == "paper" else trials.get(trial, {})
+        changes = PROTOCOL["config"] | own.get("config", changes)
+    if own:
+        sizes = own["games"][game]
+        states = max(int(size.split("x")[0]) for size in sizes)  # the others are the first of these
+        full = replace(full, **_tuples(own["experiment"]), num_states=states)
+        changes = changes | {"steps": int((trial or sizes[0]).split("x")[1])}
+    config = replace(full.config, name=game, **_tuples(changes))
     if part == "tune":
         share, gammas = PROTOCOL["tuning_share"], tuple(PROTOCOL["tuning_gammas"])
         config = replace(config, steps=int(config.steps * share), gammas=gammas)
         states = int(full.num_states * share)
         full = replace(full, num_states=states, repeats=PROTOCOL["tuning_repeats"], depths=())
     return scaled(replace(full, config=config), scale)
+
+
+def _tuples(table: dict[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
 
 
 def place_of(part: str, game: str, work: Path) -> tuple[Path, int]:
@@ -75,7 +82,8 @@ def train(part: str, game: str, seed: int, trial: str, options: argparse.Namespa
         made = experiment_of(part, game, name, options.scale)
         made = replace(made, config=replace(made.config, kinds=kinds or made.config.kinds))
         home, _ = place_of(part, game, options.work)
-        experiments.learn(made, seed, home, options.device, options.processes, name)
+        states = int(name.split("x")[0]) if part in SIZED else None
+        experiments.learn(made, seed, home, options.device, options.processes, name, states)
 
 
 def compare(part: str, game: str, options: argparse.Namespace) -> None:
@@ -146,16 +154,35 @@ def results(options: argparse.Namespace) -> None:
             found = pd.read_csv(path).assign(game=path.parents[1].name, scale=scale)
             curves.append(found[found["curve"].isin(["td", "floor"])].drop(columns="sigma_pairs"))
     files["paper_curves"] = pd.concat(curves)
-    if any((work / "sticky").glob("*/gaps-*.csv")):
-        files["sticky_fresh_table"] = gap_table(read(work, "sticky"))
-    for name, frame in files.items():
-        digits = 8 if name == "fresh_gaps" else 5  # ranks are taken of gaps: no ties by rounding
-        made = frame.to_csv(index=False, float_format=f"%.{digits}g")
-        write_atomically(options.out / f"atari_{name}.csv", made)
     keep(work, options.out / "networks")
     each = [experiment_of("final", game, scale=options.scale) for game in GAMES]
-    text = provenance(each, PROTOCOL["seeds"], options.device, [], options.note)
-    write_atomically(options.out / "atari_fresh.json", text)
+    write("fresh", files, each, PROTOCOL["seeds"], options)
+
+
+def curves(options: argparse.Namespace) -> None:
+    """A table of every size, with and without a shock."""
+    tables = []
+    for part in SIZED:
+        for trial, gaps in read(options.work, part).groupby("trial", sort=False):
+            states, steps = map(int, str(trial).split("x"))
+            tables.append(gap_table(gaps).assign(states=states, steps=steps))
+    each = [
+        experiment_of(p, game, "", options.scale) for p in SIZED for game in PROTOCOL[p]["games"]
+    ]
+    write("sizes", {"sizes_table": pd.concat(tables)}, each, PROTOCOL["seeds"][:1], options)
+
+
+def write(
+    name: str, files: dict[str, pd.DataFrame], each: list[Experiment], seeds: list[int],
+    options: argparse.Namespace,
+) -> None:  # fmt: skip
+    """The files, and where they come from."""
+    for file, frame in files.items():
+        digits = 8 if file == "fresh_gaps" else 5  # ranks are taken of gaps: no ties by rounding
+        made = frame.to_csv(index=False, float_format=f"%.{digits}g")
+        write_atomically(options.out / f"atari_{file}.csv", made)
+    text = provenance(each, seeds, options.device, [], options.note)
+    write_atomically(options.out / f"atari_{name}.json", text)
 
 
 def evaluate(game: str, options: argparse.Namespace) -> None:
@@ -193,7 +220,7 @@ def main() -> None:
             if not seeds:
                 monte_carlo(made, home, options.processes, fresh)
         case "train", part, game, seed, *trials:
-            for trial in trials or ["base"]:
+            for trial in trials or (PROTOCOL[part]["games"][game] if part in SIZED else ["base"]):
                 train(part, game, int(seed), trial, options)
         case "compare", part, game:
             compare(part, game, options)
@@ -201,6 +228,8 @@ def main() -> None:
             choose(options.work)
         case ["results"]:
             results(options)
+        case ["curves"]:
+            curves(options)
         case "evaluate", game:
             evaluate(game, options)
         case _:

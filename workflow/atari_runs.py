@@ -82,7 +82,7 @@ def scaled(full: Experiment, scale: float) -> Experiment:
     return replace(
         full, config=small, num_states=shrunk(full.num_states, 60),
         num_held_out=shrunk(full.num_held_out, 10), num_evaluation=shrunk(full.num_evaluation, 3),
-        repeats=4, horizon=shrunk(full.horizon, 10),
+        repeats=4, horizon=shrunk(full.horizon, 10), depths=full.depths[:1], deep_repeats=4,
     )  # fmt: skip
 
 

@@ -66,7 +66,8 @@ class Experiment:
         followed (see `collect`).
     pairs_per_state, repeats, horizon: of the recursive pairs: action pairs of each state, how
         often each is played, and for how many steps.
-    depths: in steps, how far other plays of these pairs go before a network's word is taken.
+    depths, deep_repeats: how far, in steps, other plays of these pairs go before a network's word
+        is taken, and how often each pair is played.
     """
 
     config: Config
@@ -81,13 +82,15 @@ class Experiment:
     repeats: int = 12
     horizon: int = 300
     depths: tuple[int, ...] = ()
+    deep_repeats: int = 12
 
     def __post_init__(self) -> None:
         _ = self.game  # refuses an unknown one
         sizes = ("num_states", "num_held_out", "num_evaluation", "spacing", "pairs_per_state")
         for name in (*sizes, "horizon"):
             checks.at_least(name, getattr(self, name), 1)
-        checks.at_least("repeats", self.repeats, 3)  # for a variance with its error
+        for name in ("repeats", "deep_repeats"):
+            checks.at_least(name, getattr(self, name), 3)  # for a variance with its error
         if self.config.complete != (self.noise == "reward"):
             raise ValueError(
                 f"config.complete must be {not self.config.complete} where sigma is "
@@ -145,12 +148,16 @@ def evaluate(
 
 def learn(
     experiment: Experiment, seed: int, home: Path, device: str = "cpu",
-    processes: int | None = None, trial: str = "",
+    processes: int | None = None, trial: str = "", states: int | None = None,
 ) -> Trained:  # fmt: skip
-    """The trained ensemble of one seed; from its checkpoint where that is finished."""
+    """The trained ensemble of one seed; from its checkpoint where that is finished.
+
+    states: how many of them it learns from; None: all.
+    """
     require_device(device)
     tables, held_out = queried(experiment, seed, home, processes)
     config = replace(experiment.config, seed=seed)
+    tables = tables if states is None else tables.first(states)
     return train(tables, config, home / f"run-{seed}{trial and '-'}{trial}", held_out, device)
 
 
@@ -190,15 +197,14 @@ def monte_carlo(
         )  # fmt: skip
         play = partial(
             record_pairs, experiment.game, starts, seed=experiment.stream(3, fresh),
-            pairs_per_state=experiment.pairs_per_state, repeats=experiment.repeats,
-            processes=processes,
+            pairs_per_state=experiment.pairs_per_state, processes=processes,
         )  # fmt: skip
         tables.save(states)
         if not pairs.exists():
-            play(horizon=experiment.horizon).save(pairs)
+            play(horizon=experiment.horizon, repeats=experiment.repeats).save(pairs)
         if experiment.depths:
-            steps = max(experiment.depths) + 1
-            play(horizon=steps, depths=experiment.depths, again=1).save(deep)
+            how = {"horizon": max(experiment.depths) + 1, "repeats": experiment.deep_repeats}
+            play(**how, depths=experiment.depths, again=1).save(deep)
     kept = DeepRecords.load(deep) if experiment.depths else None
     return Tables.load(states), PairRecords.load(pairs), kept
 
@@ -279,6 +285,7 @@ def by_state(gaps: pd.DataFrame) -> pd.DataFrame:
     return _average(gaps, ["game", "coupling", "seed", "gamma", "kind", "state"])
 
 
+@np.errstate(divide="ignore", invalid="ignore")  # where no simulated gap varied, a ratio is not one
 def gap_table(gaps: pd.DataFrame, sigma: float = 1.0) -> pd.DataFrame:
     """Table 1: a row per game, coupling, gamma and kind, from the gaps of all seeds.
 

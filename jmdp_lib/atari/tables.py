@@ -123,6 +123,12 @@ class Tables(Arrays):
         actions = parts[0].num_actions
         return Tables.joined(parts, num_actions=actions, pairs=np.concatenate(pairs))
 
+    def first(self, count: int) -> Tables:
+        """The first rows, and the pairs among them."""
+        rows = {name: array[:count] for name, array in vars(self).items() if np.ndim(array)}
+        rows["pairs"] = self.pairs[(self.pairs < count).all(1)]
+        return Tables(self.num_actions, **rows)
+
     @property
     def checksum(self) -> int:
         """Of everything: it tells one collection of tables from another."""
