@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.colors import FuncNorm, LinearSegmentedColormap
 from matplotlib.image import AxesImage
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 from numpy.typing import ArrayLike
@@ -19,6 +19,8 @@ from jmdp_lib.model import JMDP
 
 _GOAL, _BLUE, _ORANGE = "#cdebdd", "#0072B2", "#D55E00"
 _COLORS = "RdBu_r"
+# Fisher's scale, so that .80 and .90 have different colours: artanh of nearly the correlation.
+_SCALE = FuncNorm((lambda r: np.arctanh(0.9 * r), lambda z: np.tanh(z) / 0.9), -1.0, 1.0)
 _WAYS = {(0, -1): "leftward", (0, 1): "rightward", (-1, 0): "upward", (1, 0): "downward"}
 
 
@@ -155,8 +157,8 @@ def correlation_matrix(
     for (i, j), value in np.ndenumerate(matrix):
         look: dict[str, Any] = {"fc": "0.93", "ec": "0.7", "hatch": "//////"}
         if not np.isnan(value):
-            look = {"fc": colors((value + 1) / 2)}
-            shade = "white" if abs(value) > 0.6 else "black"
+            look = {"fc": colors(_SCALE(value))}
+            shade = "white" if abs(value) > 0.8 else "black"
             ax.text(x0 + j, y0 + i, short(value), ha="center", va="center", color=shade,
                     fontsize=fontsize)  # fmt: skip
         ax.add_patch(Rectangle((x0 + j - 0.5, y0 + i - 0.5), 1, 1, lw=0.0, **look))
@@ -193,8 +195,8 @@ def correlation_grid(
 
 def correlation_bar(fig: Any, axes: Any, **where: Any) -> Any:
     """The colour bar of the correlations."""
-    scale = plt.cm.ScalarMappable(Normalize(-1.0, 1.0), _COLORS)
-    return fig.colorbar(scale, ax=axes, ticks=[-1, -0.5, 0, 0.5, 1], **where)
+    scale = plt.cm.ScalarMappable(_SCALE, _COLORS)
+    return fig.colorbar(scale, ax=axes, ticks=[-1, -0.8, -0.5, 0, 0.5, 0.8, 1], **where)
 
 
 def short(value: float) -> str:
