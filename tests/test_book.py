@@ -436,6 +436,20 @@ def test_the_browser_sees_what_is_wrong(tmp_path: Path, tab: browser.Page) -> No
     assert "unknown" in report["errors"][0]
 
 
+# Every figure is a link to its picture, which opens in the size that it was drawn in.
+FIGURES_OF = {"gallery.html": 40, "index.html": 1, "notebooks/03_correlation_grids.html": 11}
+FULL_SIZE = """Promise.all([...document.querySelectorAll('.bd-article figure img, .cell_output img')]
+    .map(async i => {
+        i.loading = 'eager';
+        await i.decode();
+        const whole = new Image();
+        whole.src = i.closest('a')?.href || '';
+        await whole.decode().catch(() => null);
+        const same = whole.naturalWidth == i.naturalWidth && !whole.src.startsWith('data:');
+        return {src: i.src.slice(0, 80), link: whole.src.slice(0, 80), same};
+    }))"""
+
+
 @pytest.mark.slow
 def test_pages_fit_a_telephone(site: Path, address: str, tab: browser.Page) -> None:
     tab.resize(390, 800, mobile=True)
@@ -445,9 +459,13 @@ def test_pages_fit_a_telephone(site: Path, address: str, tab: browser.Page) -> N
         "paper.html",
         "background.html",
         f"notebooks/{NOTEBOOKS[0]}.html",
+        "notebooks/03_correlation_grids.html",
     ):
         tab.open(address + name)
         assert tab.evaluate(PAGE_REPORT)["width"] <= 390, name
+        opened = tab.evaluate(FULL_SIZE)
+        assert all(figure["same"] for figure in opened), f"{name}: {opened}"
+        assert len(opened) >= FIGURES_OF.get(name, 0), name
     tab.resize(1280, 900)
 
 
