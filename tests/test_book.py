@@ -438,7 +438,7 @@ def test_the_browser_sees_what_is_wrong(tmp_path: Path, tab: browser.Page) -> No
 
 # Every figure is a link to its picture, which opens in the size that it was drawn in.
 FIGURES_OF = {"gallery.html": 40, "index.html": 1, "notebooks/03_correlation_grids.html": 11}
-FULL_SIZE = """Promise.all([...document.querySelectorAll('.bd-article figure img, .cell_output img')]
+FULL_SIZE = """Promise.all([...document.querySelectorAll('figure img, .cell_output img')]
     .map(async i => {
         i.loading = 'eager';
         await i.decode();
