@@ -1,15 +1,15 @@
-"""Networks compared with equal effort, and the paper's own training, as atari_protocol.toml says.
+"""Compare networks with equal effort, and run the paper's own training (atari_protocol.toml).
 
-    python workflow/atari_protocol.py play PART GAME [SEED ...]   pairs, or the states of seeds
+    python workflow/atari_protocol.py play PART GAME [SEED ...]   play pairs, or states of seeds
     python workflow/atari_protocol.py train PART GAME SEED [TRIAL ...]
-    python workflow/atari_protocol.py compare PART GAME           what is trained, with the pairs
-    python workflow/atari_protocol.py choose                      each kind's trial
-    python workflow/atari_protocol.py results                     tables, curves, kept networks
+    python workflow/atari_protocol.py compare PART GAME           trained networks with the pairs
+    python workflow/atari_protocol.py choose                      the best trial of each kind
+    python workflow/atari_protocol.py results                     write tables, curves and networks
     python workflow/atari_protocol.py curves                      learning curves, skill by depth
-    python workflow/atari_protocol.py evaluate GAME --fresh 7     a kept network, states of your own
+    python workflow/atari_protocol.py evaluate GAME --fresh 7     a network at states of your own
 
 PART: `tune`, `final`, `paper` (TRIAL `natural` or `divided`), `curves` or `sticky` (TRIAL
-STATESxSTEPS). Work in progress is kept under --work, and what is there is not made twice.
+STATESxSTEPS). Work in progress is kept under --work, and nothing that is there is made twice.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SIZED = ("curves", "sticky")  # parts whose trials are numbers of states and ste
 
 
 def experiment_of(part: str, game: str, trial: str = "", scale: float = 1.0) -> Experiment:
-    """The experiment of a part; `paper` has the states of `final`."""
+    """The experiment of a part. The part `paper` uses the states of `final`."""
     own = PROTOCOL[part] if part in SIZED else {}
     if part == "sticky":
         full, changes = STICKY, own["config"]
@@ -73,7 +73,7 @@ def place_of(part: str, game: str, work: Path) -> tuple[Path, int]:
 
 
 def train(part: str, game: str, seed: int, trial: str, options: argparse.Namespace) -> None:
-    """A training; `final` trains each kind with the trial that was chosen for it."""
+    """Train one trial. The part `final` trains each kind with the trial chosen for it."""
     jobs: dict[str, tuple[str, ...]] = {trial: ()}
     if part == "final":
         chosen = json.loads((options.work / "chosen.json").read_text())
@@ -87,7 +87,7 @@ def train(part: str, game: str, seed: int, trial: str, options: argparse.Namespa
 
 
 def compare(part: str, game: str, options: argparse.Namespace) -> None:
-    """gaps-SEED-TRIAL.csv, by state, of every training of a game that is finished."""
+    """Write gaps-SEED-TRIAL.csv, by state, for every finished training of a game."""
     home, fresh = place_of(part, game, options.work)
     for path in sorted(home.glob("run-*/checkpoint.pt")):
         _, seed, trial = path.parent.name.split("-")
@@ -111,7 +111,7 @@ def read(work: Path, part: str) -> pd.DataFrame:
 
 
 def choose(work: Path) -> pd.DataFrame:
-    """Each kind's trial of least error on tuning states, of those that finished in every game."""
+    """For each kind the trial of least error on tuning states, if it finished in every game."""
     parts = [gap_table(gaps).assign(trial=t) for t, gaps in read(work, "tune").groupby("trial")]
     table = pd.concat(parts)[["kind", "trial", "game", "gamma", "coupled", "error", "skill"]]
     table = table[~table.kind.str.contains("+", regex=False)]
@@ -123,7 +123,7 @@ def choose(work: Path) -> pd.DataFrame:
 
 
 def keep(work: Path, out: Path) -> None:
-    """The near networks of the first seed, in half precision, as `Trained.load` takes them."""
+    """Keep the near networks of the first seed, in half precision, for `Trained.load`."""
     trial, gammas = json.loads((work / "chosen.json").read_text())["near"], PROTOCOL["kept_gammas"]
     for game in GAMES:
         path = work / "final" / game / f"run-{PROTOCOL['seeds'][0]}-{trial}" / "checkpoint.pt"
@@ -139,7 +139,7 @@ def keep(work: Path, out: Path) -> None:
 
 
 def results(options: argparse.Namespace) -> None:
-    """Everything that chapters 5 and 6 draw."""
+    """Write everything that chapters 5 and 6 draw."""
     work, scales = options.work, ("natural", "divided")
     gaps = read(work, "final")
     paper = gaps.trial.isin(scales)
@@ -160,7 +160,7 @@ def results(options: argparse.Namespace) -> None:
 
 
 def curves(options: argparse.Namespace) -> None:
-    """A table of every size, with and without a shock."""
+    """Write a table of every size, with and without a shock."""
     tables = []
     for part in SIZED:
         for trial, gaps in read(options.work, part).groupby("trial", sort=False):
@@ -176,7 +176,7 @@ def write(
     name: str, files: dict[str, pd.DataFrame], each: list[Experiment], seeds: list[int],
     options: argparse.Namespace,
 ) -> None:  # fmt: skip
-    """The files, and where they come from."""
+    """Write the files and their provenance."""
     for file, frame in files.items():
         digits = 8 if file == "fresh_gaps" else 5  # ranks are taken of gaps: no ties by rounding
         made = frame.to_csv(index=False, float_format=f"%.{digits}g")
@@ -186,7 +186,7 @@ def write(
 
 
 def evaluate(game: str, options: argparse.Namespace) -> None:
-    """A kept network at states that nobody has looked at."""
+    """Compare a kept network with Monte Carlo at states that nobody has looked at."""
     trained = Trained.load(options.out / "networks" / game)
     made = experiment_of("final", game, scale=options.scale)
     config = trained.network.config
@@ -202,11 +202,11 @@ def main() -> None:
     )
     parser.add_argument("what", nargs="+", metavar="VERB PART GAME SEED TRIAL")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--scale", type=float, default=1.0, help="of all sizes, at most 1")
-    parser.add_argument("--processes", type=int, help="that play")
-    parser.add_argument("--fresh", type=int, default=2, help="of the states; 0 and 1 are taken")
-    parser.add_argument("--states", type=int, default=16, help="to be evaluated")
-    parser.add_argument("--note", default="", help="for the provenance")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor of all sizes, at most 1")
+    parser.add_argument("--processes", type=int, help="how many processes play games")
+    parser.add_argument("--fresh", type=int, default=2, help="seed of the states, not 0 or 1")
+    parser.add_argument("--states", type=int, default=16, help="how many states to evaluate")
+    parser.add_argument("--note", default="", help="a note for the provenance")
     parser.add_argument("--work", type=Path, default=Path("out/atari_protocol"))
     parser.add_argument("--out", type=Path, default=PROJECT / "figures")
     options = parser.parse_args()

@@ -1,9 +1,9 @@
 """The Atari experiments at full size: `python workflow/atari_runs.py --device cuda --out figures`.
 
-Its parts, which the batch (`make figures PROFILE=paper ATARI=cuda`) calls as one job each: `game`
-plays pairs, `seed` is one training run and its comparison with them, `results` collects CSV files
-of all gaps, their table (Table 1) and curves (Figure 7) with their provenance; `all` is one after
-the other. Work in progress is kept under --work, and a run that was killed goes on from there.
+The batch (`make figures PROFILE=paper ATARI=cuda`) calls each part as a job of its own: `game`
+plays pairs, `seed` trains once and compares the result with the pairs, `results` writes CSV files
+of all gaps, their table (Table 1) and the curves (Figure 7), with their provenance. `all` does one
+after the other. Work in progress is kept under --work, and a run that was killed continues there.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ STICKY = Experiment(
     STICKY_CONFIG, num_states=100_000, actions=3, spacing=2, num_evaluation=256,
     pairs_per_state=2, repeats=6,
 )  # fmt: skip
-# Atlantis' branches meet again, time after time: what there is to learn between states is learned
-# from many such pairs. In Pong games end, which only few states show: many states. Of 18 actions,
-# half show nearly as often as all which ones have one future. Without a shock all variance is that
-# of rewards, which are rare and have to be foreseen: many states, and of each no more actions than
-# a step looks at.
+# Branches in Atlantis meet again and again, so covariances between states are learned from many
+# such pairs. Pong needs many states, because only few show that a game ends. Of 18 actions, half
+# show nearly as often as all which of them have one future. Without a shock all variance comes from
+# rewards, which are rare and must be predicted. So there are many states, each with no more actions
+# than one step looks at.
 SIZES: dict[tuple[str, str], dict[str, Any]] = {
     ("reward", "Pong"): {"num_states": 160_000, "actions": 3},
     ("reward", "BattleZone"): {"num_states": 60_000, "actions": 9},
@@ -58,14 +58,14 @@ SIZES: dict[tuple[str, str], dict[str, Any]] = {
 
 
 def experiment_of(game: str, noise: str, scale: float = 1.0) -> Experiment:
-    """The paper profile, at a scale."""
+    """The experiment of the paper profile, its sizes multiplied by `scale`."""
     full = REWARD if noise == "reward" else STICKY
     config = replace(full.config, name=game)
     return scaled(replace(full, config=config, **SIZES.get((noise, game), {})), scale)
 
 
 def scaled(full: Experiment, scale: float) -> Experiment:
-    """A scale below one shrinks everything, for trying the machinery."""
+    """All sizes multiplied by a scale; below one it serves to try the machinery."""
     config = full.config
     if scale >= 1.0:
         return full
@@ -108,7 +108,7 @@ def provenance(
 
 
 def parsed() -> argparse.Namespace:
-    """The options, or an end with what is wrong."""
+    """Parse the options; exit with a message if one of them is wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
     parts = ("all", "game", "seed", "results")
     parser.add_argument("part", nargs="?", choices=parts, default="all")
@@ -116,10 +116,10 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--noise", choices=("reward", "sticky"), default="reward")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--scale", type=float, default=1.0, help="of all sizes, at most 1")
-    parser.add_argument("--processes", type=int, help="that play")
-    parser.add_argument("--note", default="", help="for the provenance")
-    parser.add_argument("--with-parent", action="store_true", help="end when it has ended")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor of all sizes, at most 1")
+    parser.add_argument("--processes", type=int, help="how many processes play games")
+    parser.add_argument("--note", default="", help="a note for the provenance")
+    parser.add_argument("--with-parent", action="store_true", help="end when the parent ends")
     parser.add_argument("--work", type=Path, default=Path("out/atari"))
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
@@ -159,7 +159,7 @@ def main() -> None:
 
 
 def write_results(homes: list[Path], seeds: list[int], noise: str, text: str, out: Path) -> None:
-    """Gaps by state, their table, and curves of all runs as files, each whole or not there."""
+    """Write gaps by state, their table, and the curves of all runs, each file atomically."""
     runs = [(home, seed) for seed in seeds for home in homes]
     gaps = pd.concat([pd.read_csv(home / f"gaps-{seed}.csv") for home, seed in runs])
     curves = pd.concat(

@@ -2,7 +2,7 @@
 
 Everything that can be wrong in profiles and parameters is refused before any work, and so is a
 missing result that a notebook reads (a parameter named *_files, paths from the project's folder).
-Then Snakemake runs one job per notebook, in parallel, doing only what is not done yet. A failing
+Then Snakemake runs one job per notebook, in parallel, and repeats nothing that is done. A failing
 notebook is kept in `failed/` and the others go on. With `--slurm` each is a job of a Slurm cluster.
 With `--atari DEVICE` the Atari games are trained anew first, a job for each game and seed of the
 profile's `atari:` entry, and the notebooks read those results instead of the committed ones.

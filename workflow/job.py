@@ -1,4 +1,4 @@
-"""What all jobs share: files written whole, what made a result, an end with whoever started them.
+"""What all jobs share: atomic writing of files, provenance, and ending together with the parent.
 
 Standard library only: the Atari runs use it on machines without any notebook software.
 """

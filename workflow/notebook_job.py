@@ -149,7 +149,7 @@ def execute(
 
 
 def record_of(out: Path, name: str) -> Path:
-    """The provenance of a run, which is there when the run is finished."""
+    """The provenance file of a run. It exists only once the run is finished."""
     return out / ".runs" / name / "provenance" / f"{name}.json"
 
 
@@ -160,13 +160,13 @@ def link(source: str, target: str) -> None:
 
 
 def publish(out: Path, name: str) -> None:
-    """Show a finished run in notebooks/, figures/ and provenance/, as links: whole or not there."""
+    """Link a finished run into notebooks/, figures/ and provenance/; an unfinished one is not."""
     if record_of(out, name).exists():
         shutil.copytree(out / ".runs" / name, out, copy_function=link, dirs_exist_ok=True)
 
 
 def retract(out: Path, name: str) -> None:
-    """Remove a run: first what shows of it, which the run's own folder lists."""
+    """Remove a run. Its links go first; the run's own folder lists them."""
     run = out / ".runs" / name
     for path in run.rglob("*"):
         if path.is_file():
@@ -210,7 +210,7 @@ def run_job(out: Path, name: str, given: dict[str, Any]) -> bool:
 
 
 def main(plan: str, name: str, parent: str) -> int:
-    """The job of the notebook `name`: it ends with its parent, the process of that number."""
+    """Run the notebook `name` as a job that ends with the process number `parent`."""
     # Unwinding on SIGTERM lets papermill stop its kernel; the default would orphan it.
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
     end_with_parent(int(parent))

@@ -1,4 +1,4 @@
-"""Figures: data in, axes out. What draws takes an `ax` and returns it, or the image it drew there.
+"""Figures: data in, axes out. Drawing functions take an `ax` and return it, or the image drawn.
 
 `style()` sets the one look; `save()` writes a figure as PDF and PNG with its data beside it.
 """

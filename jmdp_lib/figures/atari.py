@@ -52,7 +52,7 @@ def td_errors(ax: Axes, curves: pd.DataFrame, window: int = 1, markers: bool = F
     """Mean squared errors of the BLOCK_STYLES against SGD steps: bold mean, faint seeds.
 
     curves: columns step, seed and the blocks. window: logged steps of the moving average, centred,
-    shorter at the ends. markers: instead of lines, for what is measured rarely.
+    shorter at the ends. markers: draw markers instead of lines, for values measured rarely.
     """
     for block, (_, color, line, marker) in BLOCK_STYLES.items():
         each = curves.pivot_table(index="step", columns="seed", values=block)

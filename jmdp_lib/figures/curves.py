@@ -49,7 +49,8 @@ def residual_decay(ax: Axes, residuals: Floats, gamma: float, marks: int = 15) -
 def block_decay(ax: Axes, trace: Trace, gamma: float) -> Axes:
     """What each part of the collection changes in sweep k.
 
-    Means and Sigma / lambda in units of the first change of a mean, covariances of their largest.
+    Means and Sigma / lambda are in units of the first change of a mean, covariances in units of
+    their own largest change.
     """
     steps, unit = np.arange(trace.mean.size), trace.mean[0]
     ax.semilogy(steps, gamma**steps, label=r"$\gamma^k$", **_BAND)
@@ -123,7 +124,7 @@ def scaling(axes: NDArray[Any], data: pd.DataFrame) -> NDArray[Any]:
 def counts(
     samples: ArrayLike, names: Sequence[str], limits: tuple[float, float], bins: int
 ) -> pd.DataFrame:
-    """What the two histograms below are drawn from: samples (N, d) as a frame of d-cells.
+    """The data of the two histograms below: samples (N, d), counted in d-dimensional cells.
 
     A row per cell that is not empty: its middle, a column for each of the d names, and its share.
     """
@@ -137,7 +138,7 @@ def counts(
 def joint_returns(ax: Axes, pairs: Floats, limits: tuple[float, float], bins: int = 80) -> Axes:
     """The joint law of two returns, pairs (N, 2), with the law of each along its side.
 
-    Blue where the first is larger, orange where it is not, the darker the likelier (by its root).
+    Blue where the first is larger, orange where it is not; darker is likelier (square-root scale).
     Both axes show `limits`; what lies outside counts towards the sides but is not drawn.
     """
     edges = np.linspace(*limits, bins + 1)

@@ -34,7 +34,7 @@ def gust_of(jm: JMDP, columns: int) -> tuple[float, tuple[int, int]]:
     """Probability of the last table, and how it moves cells against the first: (rows, columns).
 
     The tables of a windy gridworld are calm and gust; where walls clip, a gust may do nothing, so
-    the largest shift is the wind's. A gust that moves nobody, as in a single column, is none.
+    the largest shift is the wind's. A gust that moves nothing, as in a single column, is no wind.
     """
     last = jm.probs.size // jm.num_states - 1  # 0 where there is no wind
     ends = [jm.next_states[k :: last + 1] for k in (0, last)]

@@ -52,7 +52,7 @@ def explore(draw: Callable[[float], Figure], values: Sequence[float], name: str)
     """Show draw(value), with a slider over all values; the first is shown at the start.
 
     All frames are drawn now and are part of the output, so that the slider needs no kernel: it
-    works in a stored notebook and in the book. Where no HTML is shown, the first frame is.
+    works in a stored notebook and in the book. Without HTML, only the first frame is shown.
     """
     from IPython.display import display
 
@@ -75,8 +75,8 @@ def explore(draw: Callable[[float], Figure], values: Sequence[float], name: str)
 class Claims:
     """`check` asserts a claim and remembers it; `print` lists `claim | value | verdict`.
 
-    The verdict "holds" is for what was claimed and found. What was found instead of something that
-    the paper prints "differs from the paper"; a goal that was missed was "not reproduced".
+    The verdict is "holds" if the claim was confirmed, "differs from the paper" if something
+    else was found than the paper prints, and "not reproduced" if a goal or a result was missed.
     """
 
     VERDICTS = ("holds", "not reproduced", "differs from the paper")
@@ -85,7 +85,7 @@ class Claims:
         self._lines: list[str] = []
 
     def check(self, claim: str, value: object, holds: object, verdict: str = "holds") -> None:
-        """Record what was found with its value and verdict, and fail if it was not found."""
+        """Record a claim with its value and verdict; fail unless `holds` is true."""
         if verdict not in self.VERDICTS:
             raise ValueError(f"the verdict must be one of {self.VERDICTS}, got {verdict!r}")
         self._lines.append(f"{claim} | {value} | {verdict if bool(holds) else 'FAILS'}")
