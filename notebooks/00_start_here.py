@@ -127,7 +127,7 @@ plt.show()
 #
 # This world is simple enough for a formula. Let $v$ be the variance of the *first day's* difference: $(3 - 2)^2$, $3^2 + 2^2$ or $(3 + 2)^2$ times the
 # variance of the sky. Its mean is 2. From tomorrow on both branches are in the same state; with probability one half the coins agree and nothing differs any more, otherwise it all
-# starts again with the roles as they fall. So $\mathbb E[G^2] = v + 2^2 + \tfrac{\gamma^2}{2}\,\mathbb E[G^2]$, and
+# starts again, with the roles given by the coins. So $\mathbb E[G^2] = v + 2^2 + \tfrac{\gamma^2}{2}\,\mathbb E[G^2]$, and
 #
 # $$\mathrm{Var}\,G = \frac{v + 4}{1 - \gamma^2/2} - 4 .$$
 
@@ -179,8 +179,9 @@ claims.check("Var G of the three worlds is the formula's", formula.round(2).toli
 #
 # ## 0.3 Four lines on the windy gridworld
 #
-# The paper's gridworld couples four moves by one gust. Actions 0 to 3 are up, right, down, left; results
-# are arrays indexed `[state, a, b]`.
+# In the paper's gridworld an agent walks from cell to cell. The goal, top right, is never left and pays 1 in every step. After
+# each move a gust may push the agent one more cell to the left: one draw for all four actions. The policy goes right and then
+# up. Actions 0 to 3 are up, right, down, left; results are arrays indexed `[state, a, b]`.
 
 # %%
 grid, goal = jl.windy_gridworld(size=5, gust_prob=0.2, gamma=0.95), jl.goal_policy(5)
@@ -401,8 +402,8 @@ print(f"learned {found:.1f}, exact {table['gap variance']['umbrellas']:.1f}")
 # Every notebook has one cell of parameters, near the top. Change them there and run all cells; the
 # profiles in `workflow/profiles/` do just that. Figures are written to `out_dir`, if it is not empty.
 #
-# If you downloaded a single notebook from the book, install the library first, in the project's folder: `pip install ".[notebooks]"`. Chapters 5 and 6 also
-# read results of long runs from the project's `figures/` folder, so they have to stay in `notebooks/`.
+# If you downloaded a single notebook from the book, install the library first, in the project's folder: `pip install ".[notebooks]"`. Chapters 5, 6 and 7 also
+# read results of long runs from the project's folders `figures/` and `benchmarks/`, so they have to stay in `notebooks/`.
 #
 # ## What to take away
 #

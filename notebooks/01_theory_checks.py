@@ -20,7 +20,8 @@
 #
 # **What it needs.** Markov decision processes, expectation, variance and covariance, and the idea of a
 # contraction. The page [Notation and background](../book/background.md) says where to learn each, and lists
-# every symbol. You need neither the paper nor chapter 0, although chapter 0 is the gentler start.
+# every symbol. You need neither the paper nor chapter 0, although chapter 0 is the gentler start. To run the notebook, install the
+# project with `pip install ".[notebooks]"` in its folder.
 #
 # **How long it takes.** About 40 minutes to read. Sections 1.1 to 1.9 are the theory; section 1.10 collects the
 # thirteen places where the paper is silent or slips, each as a **Decision** with the smallest example
@@ -267,7 +268,10 @@ plt.show()
 # left is (14) with $M = (\mu^\pi, \Sigma^\pi)$ on both sides. Section 1.4 shows that it is the only fixed point.
 #
 # `apply_t2` is the definition, line by line. `jipe2` iterates the same map in a form that is hundreds of times faster
-# (`benchmarks/results.md`; chapter 7 explains how). The two must give the same numbers from any $M_0$:
+# (`benchmarks/results.md`; chapter 7 explains how). The two must give the same numbers from any $M_0$. We test this on the paper's
+# *windy gridworld*, here with 3x3 cells. An agent moves up, right, down or left. The goal, top right, is never left and pays 1 in every step. A gust
+# with probability 0.2 pushes the agent one more cell to the left; it is one draw for all four actions. The policy goes right and then up.
+# (Section 2.1 has a picture.)
 
 
 # %%
@@ -361,6 +365,9 @@ claims.check(
 #
 # The right-hand side of (23) can be computed without knowing $M^\pi$. It is `sol.error_bound`, and `sol.converged` says that
 # it is at most `tol` times $r_{\max}$ (`jm.reward_bound`; one for rewards between -1 and 1).
+#
+# Figure 1.3 shows all three quantities on the gridworld and on the paper's *coupled reward chain*: states in a row, two actions that both lead to the next state, and at each
+# state a fair coin that pays 1 to one of the two actions. The last state pays 1 for ever.
 
 
 # %%
@@ -418,10 +425,10 @@ plt.show()
 #
 # $$M^{(k)}(x_1, \dots, x_k) = \mathbb E\Big[\prod_{i=1}^k Z^\pi(x_i)\Big], \qquad x_i \in \mathcal X, \tag{31}$$
 #
-# and $M = (M^{(1)}, \dots, M^{(n)})$ holds all orders up to $n$. For the operator, put the $k$ factors into groups $G_1, \dots, G_L$ that stand at the
-# same state. Each group reads **one** table, and the groups are independent:
+# and $M = (M^{(1)}, \dots, M^{(n)})$ holds all orders up to $n$. For the operator, put the $k$ factors into groups $B_1, \dots, B_L$ that stand at the
+# same state (the paper writes $G_l$, which is our letter for gaps). Each group reads **one** table, and the groups are independent:
 #
-# $$\big((R_i, S'_i)\big)_{i \in G_l} \sim \mathcal J_{|G_l|}(\cdot \mid s^{(l)}, a_{G_l}), \qquad l = 1, \dots, L. \tag{32}$$
+# $$\big((R_i, S'_i)\big)_{i \in B_l} \sim \mathcal J_{|B_l|}(\cdot \mid s^{(l)}, a_{B_l}), \qquad l = 1, \dots, L. \tag{32}$$
 #
 # Next actions $A'_i \sim \pi(\cdot \mid S'_i)$ are drawn independently for *distinct* state-actions $x_i$. Factors with the same $x_i$ are one
 # random variable and share $R$, $S'$ and $A'$ (decision 3). With $X'_i = (S'_i, A'_i)$,
@@ -435,13 +442,13 @@ plt.show()
 #
 # **The modulus of order $k$ is exactly** $\big(\tfrac{1+\gamma}{2}\big)^k - \big(\tfrac{1-\gamma}{2}\big)^k \le \gamma$.
 #
-# *Proof.* Let $|R| \le r_{\max}$, $L = 2 r_{\max}/(1-\gamma)$ and $\lambda_k = L^{k-1}$, and let $\Delta$ be the difference of two collections, with $\|\Delta\|_\lambda \le 1$, so that
-# $|\Delta^{(l)}| \le L^{l-1}$. The term $I = \emptyset$ cancels. There are $\binom kl$ sets of size $l$, so by the binomial theorem, with $r_{\max}/L = (1-\gamma)/2$,
+# *Proof.* Let $|R| \le r_{\max}$, $\lambda = 2 r_{\max}/(1-\gamma)$ and $\lambda_k = \lambda^{k-1}$, and let $\Delta$ be the difference of two collections, with $\|\Delta\|_\lambda \le 1$, so that
+# $|\Delta^{(l)}| \le \lambda^{l-1}$. The term $I = \emptyset$ cancels. There are $\binom kl$ sets of size $l$, so by the binomial theorem, with $r_{\max}/\lambda = (1-\gamma)/2$,
 #
-# $$\frac{|(T_n \Delta)_k|}{\lambda_k} \le \sum_{l=1}^{k} \binom kl \gamma^l\, r_{\max}^{k-l}\, \frac{L^{l-1}}{L^{k-1}} = \sum_{l=1}^{k} \binom kl \gamma^l \Big(\frac{1-\gamma}{2}\Big)^{k-l}
+# $$\frac{|(T_n \Delta)_k|}{\lambda_k} \le \sum_{l=1}^{k} \binom kl \gamma^l\, r_{\max}^{k-l}\, \frac{\lambda^{l-1}}{\lambda^{k-1}} = \sum_{l=1}^{k} \binom kl \gamma^l \Big(\frac{1-\gamma}{2}\Big)^{k-l}
 #   = \Big(\frac{1+\gamma}{2}\Big)^k - \Big(\frac{1-\gamma}{2}\Big)^k .$$
 #
-# Call the two bases $x$ and $y$. Then $x + y = 1$ and $x - y = \gamma$, so $x^k - y^k = (x - y)\sum_{j<k} x^j y^{k-1-j} \le \gamma\,(x + y)^{k-1} = \gamma$, with equality
+# Call the two bases $u$ and $w$. Then $u + w = 1$ and $u - w = \gamma$, so $u^k - w^k = (u - w)\sum_{j<k} u^j w^{k-1-j} \le \gamma\,(u + w)^{k-1} = \gamma$, with equality
 # for $k = 1$ and $k = 2$. The state that always pays $r_{\max}$ attains it. $\blacksquare$
 #
 # So $T_n$ is a $\gamma$-contraction for every $n$, and Theorem 5.3 holds word by word. To see that no step of the proof was too optimistic, we throw random
@@ -638,11 +645,11 @@ claims.check("Theorem 5.4: slope of log error, theory -0.40", f"{slope:.2f}", ag
 # **Assumption B.2.** The chain of $x = (s, a)$ under $\pi$, with transition matrix $P^\pi$, is ergodic: its stationary law $\nu$ is unique and positive everywhere.
 #
 # Means are measured in $\|f\|_\nu^2 = \sum_x \nu(x) f(x)^2$ (65). For second moments, let $P_2$ be the transition matrix of the **pair chain**: two branches that move as in
-# Figure 1.2. Let $\nu_2$ be a stationary law of it, $\nu_2 P_2 = \nu_2$ (66, where the paper writes $\mu_2$), and $\|h\|_{\nu_2}^2 = \sum_{x, y} \nu_2(x, y)\, h(x, y)^2$ (68). Each branch by itself moves by $P^\pi$, so
+# Figure 1.2. Let $\nu_2$ be a stationary law of it, $\nu_2 P_2 = \nu_2$ (66, where the paper writes $\mu_2$), and $\|f\|_{\nu_2}^2 = \sum_{x, y} \nu_2(x, y)\, f(x, y)^2$ (68). Each branch by itself moves by $P^\pi$, so
 # both marginals of $\nu_2$ are $\nu$. $\Pi$ projects $M_\mu$ onto the span of the features in $\|\cdot\|_\nu$ (69) and $M_\Sigma$ onto the cone of all $\phi^\top \Theta\, \phi$ in $\|\cdot\|_{\nu_2}$ (70).
 # **Projected JIPE-2** is $M_{k+1} = \Pi T_2 M_k$ (72), and its fixed point $\hat M^* = \Pi T_2 \hat M^*$ (71) is the answer.
 #
-# **Lemma B.3.** $\|P^\pi f\|_\nu \le \|f\|_\nu$ and $\|P_2 h\|_{\nu_2} \le \|h\|_{\nu_2}$.
+# **Lemma B.3.** $\|P^\pi f\|_\nu \le \|f\|_\nu$ for functions $f$ on $\mathcal X$, and $\|P_2 f\|_{\nu_2} \le \|f\|_{\nu_2}$ for functions $f$ on $\mathcal X^2$.
 #
 # *Proof.* The square of an average is at most the average of the squares, and averaging over one more step does not change a stationary law:
 #

@@ -15,7 +15,8 @@
 # **What you will learn.** What the two worlds are (Figures 1 and 3); why the two lines are the *same* line, $\gamma^k$ to the last digit, for a reason that has
 # nothing to do with wind or coins; what a residual certifies and what it cannot; and how fast the **covariances** settle, which are what a gap is made of.
 #
-# **What it needs.** Sections 1.3 to 1.5, or the definition of $T_2$ and Theorem 5.3; for section 2.5 eigenvalues.
+# **What it needs.** Sections 1.3 to 1.5, or the definition of $T_2$ and Theorem 5.3; for section 2.5 eigenvalues. To run it, install the project
+# with `pip install ".[notebooks]"` in its folder.
 #
 # **How long it takes.** About 15 minutes to read.
 

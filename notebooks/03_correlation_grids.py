@@ -21,9 +21,10 @@
 # **What you will learn.** To read a correlation matrix of actions; why opposite rewards can give positively correlated returns; what assuming independence does to a
 # comparison, and that it can err on either side; and how to choose among three couplings for a world of your own.
 #
-# **What it needs.** The two worlds of sections 2.1 and 2.2, and merging (section 0.4).
+# **What it needs.** The two worlds of sections 2.1 and 2.2, and merging (section 0.4). To run it, install the project
+# with `pip install ".[notebooks]"` in its folder.
 #
-# **How long it takes.** About 15 minutes to read.
+# **How long it takes.** About 16 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0

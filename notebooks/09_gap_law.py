@@ -17,7 +17,8 @@
 # **What you will learn.** How to bracket a distribution function so that the truth is certainly inside; why ties need
 # care; how much moments know about a law; and how much a coupling can matter at most.
 #
-# **What it needs.** Chapter 4, distribution functions and quantiles.
+# **What it needs.** Chapter 4, distribution functions and quantiles. To run it, install the project
+# with `pip install ".[notebooks]"` in its folder.
 #
 # **How long it takes.** About 8 minutes to read.
 

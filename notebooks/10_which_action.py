@@ -17,7 +17,8 @@
 # **What you will learn.** How to ask for a decision, and what its intervals promise; what shared shocks save; why the
 # usual interval must not be looked at twice; and when it is safe to improve a policy.
 #
-# **What it needs.** Chapter 0 and confidence intervals. The last section uses the law of a gap (chapter 9).
+# **What it needs.** Chapter 0 and confidence intervals. The last section uses the law of a gap (chapter 9). To run it, install the project
+# with `pip install ".[notebooks]"` in its folder.
 #
 # **How long it takes.** About 13 minutes to read.
 
