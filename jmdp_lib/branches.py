@@ -202,12 +202,8 @@ class Branches:
             start = env.snapshot() if state is None else state
             if not hasattr(start, "observation") or start.over:
                 raise ValueError(f"state must be a snapshot inside an episode, got {start!r}")
-            space, chosen, seen = env.action_space, list(actions), start.observation
-            for action in chosen:
-                if not space.contains(action):
-                    raise IndexError(f"action {action!r} is not in {space}")
-            if not chosen or len({np.asarray(a).tobytes() for a in chosen}) < len(chosen):
-                raise ValueError(f"actions must be at least one, all distinct, got {actions!r}")
+            space, seen = env.action_space, start.observation
+            chosen = list(checks.distinct_in(space, actions).values())
             if type(space).__name__ == "Discrete":
                 count, first = int(space.n), int(space.start)
         else:

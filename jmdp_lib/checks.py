@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -193,6 +193,18 @@ def distinct_actions(actions: Sequence[int], num_actions: int) -> list[int]:
     if not checked or len(set(checked)) < len(checked):
         raise ValueError(f"actions must hold at least one action, all distinct, got {checked}")
     return checked
+
+
+def distinct_in(space: Any, actions: Any) -> dict[str, Any]:
+    """Actions of a Gymnasium space in their order, by keys that tell different ones apart."""
+    chosen = list(actions) if isinstance(actions, Iterable) else []
+    for action in chosen:
+        if not space.contains(action):
+            raise IndexError(f"action {action!r} is not in {space}")
+    keys = {repr(space.to_jsonable([action])): action for action in chosen}
+    if not keys or len(keys) < len(chosen):
+        raise ValueError(f"ask for at least one action, all distinct, got {actions!r}")
+    return keys
 
 
 def policy_matrix(model: Sized, policy: ArrayLike) -> Floats:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -116,7 +116,7 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
             self.np_random = checks.generator(seed)
         start = (self._seed(), options)
         seen, info = self.env.reset(seed=start[0], options=options)
-        self._arrive(start, (), seen, over=False)
+        self._arrive(EnvSnapshot(type(self.unwrapped), start, (), seen, over=False))
         return seen, info
 
     def query(self, actions: Sequence[Any]) -> tuple[Outcome, ...]:
@@ -148,7 +148,7 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
                     "not all of its randomness or state is in what was copied"
                 )
         moves = (*self._here.moves, (self.draw, action))
-        self._arrive(self._here.origin, moves, result[0], over=any(result[2:4]))
+        self._arrive(EnvSnapshot(*self._here[:2], moves, result[0], over=any(result[2:4])))
         return result
 
     def snapshot(self) -> EnvSnapshot:
@@ -163,10 +163,8 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
         if not isinstance(snapshot, EnvSnapshot) or snapshot.kind is not own:
             raise TypeError(f"snapshot must be an EnvSnapshot of {own.__name__}, got {snapshot!r}")
         self.env, _ = self._go(snapshot.origin, snapshot.moves)
-        if snapshot.moves:
-            self._arrive(*snapshot[1:])
-        else:
-            self._enter(snapshot)
+        enter = self._arrive if snapshot.moves else self._enter
+        enter(snapshot)
         return snapshot.observation
 
     def redraw(self, draw: int | None = None) -> None:
@@ -186,12 +184,10 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
         mine, its = (x._way.identity(x.env, x._here.origin, x._here.moves) for x in (self, other))
         return mine is not None and mine == its
 
-    def _arrive(
-        self, origin: Any, moves: Moves, seen: Any, over: bool, draw: int | None = None
-    ) -> None:
-        """Enter the state that the environment has come to."""
-        origin, moves = self._way.after(self.env, origin, moves)
-        self._enter(EnvSnapshot(type(self.unwrapped), origin, moves, seen, over, draw))
+    def _arrive(self, here: EnvSnapshot) -> None:
+        """Enter the state that the environment has come to by moves."""
+        origin, moves = self._way.after(self.env, here.origin, here.moves)
+        self._enter(here._replace(origin=origin, moves=moves))
 
     def _enter(self, here: EnvSnapshot) -> None:
         """Start a visit."""
@@ -210,17 +206,10 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
         return int(self.np_random.integers(2**63))
 
     def _asked(self, what: str, actions: Sequence[Any]) -> dict[str, Any]:
-        """The actions of a call in their order, by keys that tell different actions apart."""
+        """The actions of a call, as `distinct_in` has them."""
         if self._over:
             raise ResetNeeded(f"{what} outside of an episode: call reset() or restore() first")
-        chosen = list(actions) if isinstance(actions, Iterable) else []
-        for action in chosen:
-            if not self.action_space.contains(action):
-                raise IndexError(f"action {action!r} is not in {self.action_space}")
-        keys = {repr(self.action_space.to_jsonable([action])): action for action in chosen}
-        if not keys or len(keys) < len(chosen):
-            raise ValueError(f"query at least one action, all distinct, got {actions!r}")
-        return keys
+        return checks.distinct_in(self.action_space, actions)
 
     def _try_out(self) -> None:
         """Play a few steps: a queried branch must be repeated when it is executed."""

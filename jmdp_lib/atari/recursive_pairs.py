@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,7 +30,7 @@ from jmdp_lib.atari.tables import Arrays, Flags
 from jmdp_lib.branches import Played, play_branches
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.machine import in_processes
-from jmdp_lib.statistics import group_covariance, group_means, variance_values
+from jmdp_lib.statistics import GapErrors, group_covariance, group_means, variance_values
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,30 +150,25 @@ class Tail(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class GapEstimates:
+class GapEstimates(GapErrors):
     """Unbiased estimates for C discounts and K groups of pairs, with their standard errors.
 
     A group is a state and two actions. Errors are those of the simulation at the given states and
     actions; they say nothing about other states. `experiment.gap_table` averages over states.
 
     Attributes:
-        state_rows, actions: (K,) and (K, 2).
+        mean, mean_error, variance, variance_error: (C, K) of G = Z(s, a) - Z(s, b).
+        independent, independent_error: (C, K) Var Z(s, a) + Var Z(s, b), what independent marginals
+            would have.
         covariance: (C, K) of the estimates `variance` and `independent`: same simulations.
-        mean: (C, K) E G.
-        variance: (C, K) Var G = Var(Z(s, a) - Z(s, b)).
-        independent: (C, K) Var Z(s, a) + Var Z(s, b), what independent marginals would have.
-        mean_error, variance_error, independent_error: (C, K) standard errors.
+        state_rows, actions: (K,) and (K, 2).
     """
 
+    independent: Floats
+    independent_error: Floats
+    covariance: Floats
     state_rows: Ints
     actions: Ints
-    covariance: Floats
-    mean: Floats
-    variance: Floats
-    independent: Floats
-    mean_error: Floats
-    variance_error: Floats
-    independent_error: Floats
 
 
 def gap_estimates(
@@ -215,11 +210,11 @@ def gap_estimates(
     independent = own_shock.sum(-1)
     for branch in (0, 1):
         independent += variance_values(returns[..., branch], group)
-    values = (gap, coupled, independent)
-    means = [group_means(x, group) for x in values]
-    errors = [np.sqrt(group_covariance(x, x, group)) for x in values]
-    covariance = group_covariance(coupled, independent, group)
-    return GapEstimates(groups[:, 0], groups[:, 1:], covariance, *means, *errors)
+    moments: list[Any] = []
+    for x in (gap, coupled, independent):
+        moments += [group_means(x, group), np.sqrt(group_covariance(x, x, group))]
+    moments += [group_covariance(coupled, independent, group), groups[:, 0], groups[:, 1:]]
+    return GapEstimates(*moments)
 
 
 def _shock_variances(
