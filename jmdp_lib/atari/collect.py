@@ -1,9 +1,9 @@
 """Queried states along uniform random play, for training and for evaluation.
 
 A chunk of states is one trajectory with a random stream of its own, so results do not depend on
-how many processes share the chunks. With probability `follow_share` the two branches of a query
-are followed with independent actions: states that one query tore apart stay correlated as long as
-they may meet again, and states drawn at random from a buffer never show it.
+how many processes share the chunks. With probability `follow_share` two branches of a query are
+followed with independent actions. The states that they reach stay correlated as long as the
+branches may meet again, which states drawn at random from a buffer never show.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from jmdp_lib.checks import Seed
 from jmdp_lib.machine import in_processes, require
 from jmdp_lib.simulators import Outcome
 
-# States per trajectory: enough to make up for the way to its start; few where they should be
-# independent.
+# States per trajectory: enough to pay for the way to its start; few for evaluation, where states
+# should be independent.
 _CHUNK, _EVALUATION_CHUNK, _EVALUATION_SPACING = 256, 4, 100
 _START_STEPS = 500  # a trajectory starts after fewer random actions than this
-# Steps after the query that tore a pair apart at which it is queried again: few, but of every age.
+# Steps after a query at which its two branches are queried again: few, but early and late ones.
 _AGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
@@ -50,14 +50,14 @@ def collect(
     enumerated: bool = False,
     processes: int | None = None,
 ) -> Tables:
-    """Actions queried at `num_states` states, the followed ones among them.
+    """Query actions at `num_states` states of random play, those of followed branches included.
 
-    seed: of the play. The same seed plays alike whatever is asked of the states on the way: states
-        to be held out, or to be evaluated, need another one.
-    actions: how many of each state's, drawn afresh; None: all. A few actions of many states cost
-        as much as all actions of few states.
-    follow_share: share of the queries whose branches are followed. Such a pair is queried 1, 2, 3,
-        4, 6, 8, 12, ..., 64 steps after the query that tore it apart.
+    seed: of the play. The play does not depend on what is queried, so states that are held out or
+        evaluated need another seed.
+    actions: how many actions of each state are queried, drawn afresh; None: all. A few actions of
+        many states cost as much as all actions of few states.
+    follow_share: share of the queries of which two branches are followed. They are queried again 1,
+        2, 3, 4, 6, 8, 12, ..., 64 steps later.
     spacing: steps from one queried state of a trajectory to the next.
     enumerated: instead of one drawn table per state, all sticky patterns that differ, each with
         its probability as weight: expectations over the table are then exact.
@@ -73,7 +73,7 @@ def collect(
 def evaluation_states(
     game: Game, num_states: int, seed: Seed, *, processes: int | None = None
 ) -> tuple[list[Snapshot], Tables]:
-    """Nearly independent states, and their tables: all of the first, all of the second, ..."""
+    """Nearly independent states, and all their tables, state by state."""
     how = _Trajectory(game, _EVALUATION_SPACING, enumerated=True, keep=True)
     return _in_chunks(how, _EVALUATION_CHUNK, num_states, seed, processes)
 

@@ -1,19 +1,19 @@
 """The paper's Atari experiments: from the emulator to curves (Figure 7) and gap ratios (Table 1).
 
-One `Experiment` is a game with one kind of noise that its actions share. Its parts, each a file
-that is written whole and not made twice, so that a run that was killed goes on where it stopped:
+One `Experiment` is a game with one kind of noise that its actions share. Each of its parts is a
+file that is written atomically and only once, so a run that was killed continues where it stopped:
 
     settings.json                   whose files these are: another experiment is refused
     tables-SEED.npz, held_out.npz   queried states, to learn from and to test the backup on
     evaluation.npz, records.npz     states for the gap diagnostic, recursive pairs from them;
-                                    -FRESH is appended where fresh states were asked for
-    deep.npz                        other plays of the same pairs, with what is seen on the way
-    run-SEED/                       training: metrics, checkpoint; -TRIAL is appended where one
-                                    experiment has several
+                                    -FRESH is appended if fresh states were asked for
+    deep.npz                        other plays of the same pairs, with observations on the way
+    run-SEED/                       training: metrics, checkpoint; -TRIAL is appended if an
+                                    experiment has several trials
     gaps-SEED.csv                   predicted and Monte Carlo gap moments, a row per state and pair;
                                     KIND is the network's prediction, KIND+table one exact backup of
-                                    it from the state's own tables, KIND+DEPTH the mean of plays of
-                                    so many steps and of its word on what follows
+                                    it from the state's own tables, KIND+DEPTH plays DEPTH steps and
+                                    predicts only what follows
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _PARTS = ["mean", "variance", "independent"]  # of `GapEstimates`
 
 @dataclass(frozen=True)
 class Experiment:
-    """A game with one kind of noise that its actions share, and how much of everything.
+    """A game with one kind of noise that its actions share, and the sizes of all parts.
 
     config: of training; its name is the game, its sigma the reward shock.
     obs: what the networks see (see `Game`).
@@ -66,8 +66,8 @@ class Experiment:
         followed (see `collect`).
     pairs_per_state, repeats, horizon: of the recursive pairs: action pairs of each state, how
         often each is played, and for how many steps.
-    depths, deep_repeats: how far, in steps, other plays of these pairs go before a network's word
-        is taken, and how often each pair is played.
+    depths, deep_repeats: after how many played steps a network predicts the rest, and how often
+        each pair is played for this.
     """
 
     config: Config
@@ -112,7 +112,7 @@ class Experiment:
         return Game(self.config.name, 0.25 if self.noise == "sticky" else 0.0, obs=self.obs)
 
     def stream(self, purpose: int, seed: int = 0) -> np.random.SeedSequence:
-        """The random stream of a part; parts and seeds share nothing."""
+        """The random stream of a part: independent of other parts and seeds."""
         return np.random.SeedSequence([purpose, seed, NOISES.index(self.noise)])
 
 
@@ -120,7 +120,7 @@ def run(
     experiment: Experiment, seed: int, folder: str | Path, device: str = "cpu",
     processes: int | None = None,
 ) -> pd.DataFrame:  # fmt: skip
-    """Everything of one seed; its gaps, as they are in gaps-SEED.csv."""
+    """Collect, train and evaluate with one seed. The gaps are also written to gaps-SEED.csv."""
     home = Path(folder)
     trained = learn(experiment, seed, home, device, processes)
     frame = evaluate(experiment, seed, trained, *monte_carlo(experiment, home, processes))
@@ -133,7 +133,7 @@ def evaluate(
     experiment: Experiment, seed: int, trained: Trained, evaluation: Tables, records: PairRecords,
     deep: DeepRecords | None = None,
 ) -> pd.DataFrame:  # fmt: skip
-    """What a trained ensemble says of evaluation states, in every way, beside Monte Carlo."""
+    """Predictions beside Monte Carlo: KIND, KIND+table and, with deep records, KIND+DEPTH."""
     predicted = _predictions(trained, evaluation, experiment.num_evaluation)
     frames = [compare(experiment, seed, records, gaps, how) for how, gaps in predicted.items()]
     config = experiment.config
@@ -150,9 +150,9 @@ def learn(
     experiment: Experiment, seed: int, home: Path, device: str = "cpu",
     processes: int | None = None, trial: str = "", states: int | None = None,
 ) -> Trained:  # fmt: skip
-    """The trained ensemble of one seed; from its checkpoint where that is finished.
+    """The trained ensemble of one seed; read from its checkpoint if that is finished.
 
-    states: how many of them it learns from; None: all.
+    states: how many of the queried rows it learns from; None: all.
     """
     require_device(device)
     tables, held_out = queried(experiment, seed, home, processes)
@@ -182,7 +182,7 @@ def queried(
 def monte_carlo(
     experiment: Experiment, home: Path, processes: int | None = None, fresh: int = 0
 ) -> tuple[Tables, PairRecords, DeepRecords | None]:
-    """The evaluation states, as tables, recursive pairs from them, and others to be gone on from.
+    """Tables of the evaluation states, recursive pairs from them, and deep records if asked for.
 
     fresh: another number gives other states and other pairs.
     """
@@ -226,7 +226,7 @@ def _claim(experiment: Experiment, home: Path) -> None:
 
 
 def _predictions(trained: Trained, evaluation: Tables, num_states: int) -> dict[str, Gaps]:
-    """What the network says of the evaluation states, in their order, and its "+table" backup."""
+    """Predictions at the evaluation states, in their order: the network's, and with "+table"."""
     network, params = trained.network, trained.params
     first = slice(None, None, len(evaluation) // num_states)  # a row of each state
     seen, previous = evaluation.observations[first], evaluation.previous[first]
@@ -293,17 +293,18 @@ def gap_table(gaps: pd.DataFrame, sigma: float = 1.0) -> pd.DataFrame:
     coupling says which noise the actions share.
 
     coupled, independent: average prediction / average Monte Carlo gap variance, the mean over
-    seeds; *_interval: half a 95% interval, of the simulation (normal) and of the seeds (Student's
-    t; none where there is one seed), at the given states: other states would give another average,
-    which it does not cover. mc_ratio: Monte Carlo's own independent / coupled, with an interval by
+    seeds; *_interval: half a 95% interval for the given states (other states would have another
+    average), from the simulation (normal) and the seeds (Student's t; zero if there is only one
+    seed). mc_ratio: Monte Carlo's own independent / coupled, with an interval by
     the delta method.
     rank: Spearman correlation over states of predicted and simulated gap variance, the mean over
     seeds. reliability: share of the variance between the simulated gap variances of states that is
     not simulation noise; a perfect prediction's correlation would be about its square root.
-    constant: what needs no learning, over the average Monte Carlo gap variance. Under a shock of
-    size `sigma` with loadings one it is 2 sigma^2 gamma^2 / (1 - gamma^2), the gap variance where
-    branches never meet and rewards have none; otherwise the average itself. skill: 1 - MSE / MSE of
-    the constant over states, the simulation's noise subtracted from both, the mean over seeds.
+    constant: a prediction that needs no learning, over the average Monte Carlo gap variance. Under
+    a shock of size `sigma` with loadings one it is 2 sigma^2 gamma^2 / (1 - gamma^2), the gap
+    variance if branches never meet and rewards do not vary; otherwise the average itself. skill:
+    1 - MSE / (MSE of the constant), mean squared errors over states with the simulation's noise
+    subtracted from both, the mean over seeds.
     error: root mean squared error over states / the average, noise included.
     """
     rows = []

@@ -13,12 +13,12 @@ and M_Sigma = mu mu' + C. Kind "gram" is the paper's, the first term alone; "loc
 q; "near" has all, with k(s, t) = exp(-|f(s) - f(t)|^2) of a learned linear map f of the features.
 Each term is a Gram kernel: k is one, and so are its products with <q, q>, the vectors 1_s (x) u,
 and sqrt(own) 1_x. So C is positive semidefinite whatever the weights. The terms are the ways in
-which two branches are related: distinct states, which may merge later, and the likelier the nearer
-they are; one state and so one table; and one branch. The reward shock sigma w_a U of one table is
-known, and is a coordinate of u that is not learned.
+which two branches can be related. At distinct states they may merge later, more likely if the
+states are near; at one state they share a table; or they are one branch. The reward shock
+sigma w_a U of a table is known: it is a coordinate of u that is not learned.
 
-Mean and covariance have trunks of their own: errors of the one, at scale 1/(1 - gamma), do not
-steer the features of the other.
+Mean and covariance have separate trunks, so that errors of the mean, at scale 1/(1 - gamma), do not
+steer the features of the covariance.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _WITHIN = {
     **dict.fromkeys(("learning_rate", "final_rate", "reward_clip"), "(0, inf)"),
     **{"polyak": "(0, 1]", "pair_share": "[0, 1]", "sigma": "[0, inf)", "weight_decay": "[0, inf)"},
 }
-_BITS = 20.0  # features in which siblings typically differ: how near is near, at the start
+_BITS = 20.0  # features in which siblings typically differ; the initial unit of nearness
 
 
 @dataclass(frozen=True)
@@ -60,28 +60,29 @@ class Config:
 
     One run trains every (gamma, kind) at once, on the same batches: its *members*, E in all.
 
-    name: of the game; a checkpoint of another one is refused.
+    name: of the game; a checkpoint of another game is refused.
     gammas, kinds: the members are their product. kinds: "gram" (the paper's), "local", "near".
     sigma, loadings: reward shock sigma * w_a * U, E U = 0, E U^2 = 1; loadings (A,), default ones.
     reward_clip: rewards are clipped to [-reward_clip, reward_clip], as Atari's usually are.
-    complete: the tables of a state are its whole law: one where the simulator is deterministic, all
-        of an enumerated lottery otherwise; a step averages over them. False: it draws one.
+    complete: whether the tables of a state are its whole law (one table if the simulator is
+        deterministic, otherwise all of an enumerated lottery). If so, a step averages over them;
+        if not, it draws one.
     descend: the TD errors in the loss: "expected", with shock and next actions averaged out, or
         "sampled", the paper's own (see `td_errors`).
     scale: of returns and outputs. "own": outputs are in units of the member's own (see `Network`);
-        "natural": they have no unit; "divided": nor do they, and rewards are multiplied by
-        1 - gamma, so that returns are divided by 1 / (1 - gamma).
+        "natural": outputs are the returns themselves; "divided": the same with rewards multiplied
+        by 1 - gamma, so that returns are divided by 1 / (1 - gamma).
     hidden: width of the two hidden layers. shared_dim, near_dim, local_dim, place_dim: dimensions
         of v, q, u and f (see above).
     steps, batch: SGD steps, queried states in each.
-    actions: how many actions of each state a step looks at, drawn afresh; all where there are less.
+    actions: how many actions of each state a step looks at, drawn afresh; all if there are fewer.
     pair_share: share of a batch that is made of followed pairs (`Tables.pairs`).
     learning_rate, final_rate: of Adam; a cosine leads from the first to their product.
     weight_decay: of AdamW, as a rate: weights shrink by learning_rate * weight_decay a step.
     polyak: rate of the target network's moving average; steps * polyak is about the number of times
         that T_2 is applied: several 1 / (1 - gamma) are needed. 1: a copy.
-    copy_every: steps from one move of the target network to the next. With polyak = 1 it is copied
-        then; with 1 as well there is none.
+    copy_every: steps between two updates of the target network. With polyak = 1 an update is a
+        copy; if copy_every is 1 as well, there is no separate target network.
     block_weights: of the squared errors of TD_BLOCKS in the loss. The covariances between states
         are small on average and peak where branches merge: at weight 1 the peaks are not learned.
     log_every, eval_every, save_every: in steps. The last step is always logged and saved.
@@ -174,7 +175,7 @@ def inner(left: Tensor, right: Tensor | None = None) -> Tensor:
 
 
 class Network:
-    """Everything of the ensemble that is not learned.
+    """The parts of the ensemble that are not learned.
 
     sizes: A and D, of the actions and of an observation. rewards: mean r and variance s^2 of the
     clipped rewards of all tables. varied: numbers of the `ram_features` that vary in the tables;
@@ -216,7 +217,7 @@ class Network:
 
     @classmethod
     def of(cls, tables: Tables, config: Config, device: str | torch.device = "cpu") -> Network:
-        """The ensemble that fits the tables."""
+        """The ensemble whose sizes and units fit the tables."""
         rewards = np.clip(tables.rewards, -config.reward_clip, config.reward_clip)
         sizes = (tables.num_actions, tables.observations.shape[1])
         seen, after = tables.observations, tables.next_observations.reshape(-1, sizes[1])
@@ -229,7 +230,7 @@ class Network:
         return cls(config, sizes, moments, np.flatnonzero(varies).tolist(), device)
 
     def gaps(self, mean: Tensor, covariance: Tensor) -> Gaps:
-        """What means (E, S, A) and covariances (E, S, A, A) say of gaps, in the rewards' scale."""
+        """The gaps of means (E, S, A) and covariances (E, S, A, A), in the scale of the rewards."""
         unit = self.earned[:, None, None]
         return Gaps(mean / unit, covariance / unit[..., None] ** 2)
 
@@ -261,7 +262,7 @@ class Network:
 
     @property
     def _outputs(self) -> tuple[int, int, int, int]:
-        """Outputs of an action: v, q, u, d."""
+        """Sizes of the outputs of an action: v, q, u, own."""
         near = self.config.near_dim if "near" in self.config.kinds else 0
         return self.config.shared_dim, near, self.config.local_dim, 1
 
@@ -316,8 +317,8 @@ class Gaps:
     """Predicted gaps Z(s, a) - Z(s, b) for S states and E members.
 
     mean: (E, S, A). covariance: (E, S, A, A). Entry [e, s, a, b] of gap_mean, coupled and
-    independent is about Z(s, a) - Z(s, b): its mean, its variance where both actions share one
-    table, and its variance were their returns independent.
+    independent is about Z(s, a) - Z(s, b): its mean, its variance if both actions share one table,
+    and its variance if their returns were independent.
     """
 
     mean: Tensor

@@ -1,4 +1,4 @@
-"""Gaps that a network foretells with the emulator's help: its tables, or plays of a few steps."""
+"""Gaps predicted with the emulator's help: from a state's own tables, or after a few steps."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ with extra("torch"):
 def backed_up_gaps(network: Network, params: Params, data: Replay, size: int = 64) -> Gaps:
     """The gaps at the G entries of complete tables with all actions, by one exact backup.
 
-    T_2 of the network's moments: what the first step brings is read from the state's own tables,
-    and only what comes later is the network's.
+    This is T_2 of the network's moments: the first step is read from the state's own tables, and
+    only what comes later is predicted.
     """
     parts = []
     for entries in torch.arange(len(data.rows), device=data.rows.device).split(size):
@@ -33,7 +33,7 @@ def backed_up_gaps(network: Network, params: Params, data: Replay, size: int = 6
 
 @torch.no_grad()
 def tail(network: Network, params: Params, records: DeepRecords, place: int) -> Tail:
-    """What the E members say of recorded pairs from the time `records.depths[place]` on."""
+    """What the E members predict for recorded pairs from time `records.depths[place]` on."""
     depth, device = int(records.depths[place]), network.scale.device
 
     def tensor(array: NDArray[Any]) -> Tensor:

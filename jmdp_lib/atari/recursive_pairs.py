@@ -61,10 +61,10 @@ class PairRecords(Arrays):
 
 @dataclass(frozen=True, eq=False)
 class DeepRecords(PairRecords):
-    """Pairs of which a network may say how they go on: what was seen on the way is kept.
+    """Pairs with observations on the way, so that a network can predict how they go on.
 
     Attributes:
-        depths: (L,) when it was kept.
+        depths: (L,) times of the kept observations.
         seen, previous: (M, 2, L, D) and (M, 2, L) observation and previous action then.
     """
 
@@ -138,7 +138,7 @@ def _planned(plays: Ints, t: int, branch: int, _: object) -> int:
 
 
 class Tail(NamedTuple):
-    """What C estimates say of M pairs from some time on, discounted to the start of the pair.
+    """What C estimates predict for M pairs from some time on, discounted to their start.
 
     value, single: (C, M, 2) mean and variance of each branch's return. gap: (C, M) variance of
     their difference.

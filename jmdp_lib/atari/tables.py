@@ -1,4 +1,4 @@
-"""Queried outcome tables, what the emulator hands to the learner; those of a tabular JMDP too."""
+"""Queried outcome tables, from the emulator or from a tabular JMDP, for the learner."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class Arrays:
 
     @classmethod
     def zeros(cls, **sizes: int) -> Self:
-        """To be filled: all arrays with the given sizes of their axes."""
+        """Arrays of zeros, to be filled, with the given sizes of their axes."""
         known, layout = sizes | {"2": 2}, cls.layout().items()
         return cls(**{name: np.zeros([known[a] for a in axes], k) for name, (k, axes) in layout})
 
     @classmethod
     def joined(cls, parts: Sequence[Self], **given: Any) -> Self:
-        """One collection after the other; what is given is not joined."""
+        """The parts, one after the other; fields in `given` are taken as they are."""
         names = cls.layout().keys() - given.keys()
         return cls(**{n: np.concatenate([getattr(p, n) for p in parts]) for n in names}, **given)
 
@@ -152,9 +152,9 @@ def with_shock(jm: JMDP, sigma: float, loadings: Sequence[float] | None = None) 
 def tables_of(jm: JMDP, observations: ArrayLike, num_pairs: int = 0, seed: int = 0) -> Tables:
     """All tables of a JMDP whose states are seen as observations (S, D) uint8.
 
-    So training meets a model with a known answer. Pairs: from a uniform state, two distinct actions
-    of one table, then up to four steps with uniform independent actions until the branches meet;
-    about `num_pairs` of them. No state ends: absorbing ones go on.
+    So training can be tested on a model with a known answer. About `num_pairs` pairs are followed:
+    from a uniform state, two distinct actions of one table, then up to four steps with uniform
+    independent actions until the branches meet. No branch ends; absorbing states go on.
     """
     sizes: dict[str, int | None] = {"state": jm.num_states, "byte": None}
     seen = checks.integers("observations", observations, below=256, **sizes).astype(np.uint8)

@@ -23,9 +23,9 @@ magnitude above a gap's variance. An error e of the mean enters C as e^2, and Si
 
 **The centre c.** Where the rows of a state are its whole law, c = E y is known: a deterministic
 emulator has no reward covariance but W, however wrong the mean network is. From single draws,
-c = mu(s, .), the current mean: the product is then biased by (E y_a - mu_a)(E y_b - mu_b), which is
-of second order and goes with the mean's error. That bias is not all bad where rewards are the only
-variance: what the mean does not foresee is uncertain to it, and c = E y would leave it out.
+c = mu(s, .), the current mean. The product is then biased by (E y_a - mu_a)(E y_b - mu_b), which
+is of second order and vanishes with the mean's error. The bias also has a use if rewards are the
+only variance: rewards that the mean does not predict count as uncertain, which c = E y would omit.
 
 **Sampled errors** are the paper's own: one table, one shock, one next action of a branch, with
 X' = (S'_a, A') and Y' = (S'_b, B'),
@@ -35,8 +35,8 @@ X' = (S'_a, A') and Y' = (S'_b, B'),
 
 Branches in one state read one shock; with the same next action there they are one branch. The mean
 square of such an error has a floor, the variance of its target, that no learning removes
-(`sampling_floor`). So our own training watches sampled errors and does not descend them; with
-`Config.descend` = "sampled" it does, as the paper's.
+(`sampling_floor`). So our own training reports sampled errors but does not descend them. With
+`Config.descend` = "sampled" it does, like the paper's.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Targets = tuple[Tensor, Tensor, Tensor]  # of mu, of C at one state, of C betwee
 
 
 class PolicyMoments(NamedTuple):
-    """All that T_2 asks of a successor x: moments with the policy averaged out, each (E, ...).
+    """All that T_2 needs of a successor x: moments with the policy averaged out, each (E, ...).
 
     value: m(x) = E mu(x, A). single: Var Z(x, A) of one branch. merged: what C(x, A; x, B) of two
     branches in this one state has beyond <shared, shared> + <near, near>. shared, near:
@@ -78,9 +78,9 @@ def nearness(left: Tensor, right: Tensor) -> Tensor:
 
 
 def policy_moments(estimate: Estimate, policy: Tensor) -> PolicyMoments:
-    """m, Var_A mu + E C(x, A; x, A), |ubar|^2 + sum_a pi_a^2 d_a, vbar; policy (..., A).
+    """m, Var_A mu + E C(x, A; x, A), |ubar|^2 + sum_a pi_a^2 own_a, vbar; policy (..., A).
 
-    A and B are independent but may be the same action, and are then one branch: hence pi_a^2 d_a.
+    A and B are independent but may be the same action, and are then one branch: hence pi_a^2 own_a.
     """
     mean, shared, near, local, own, place = estimate
     value = (policy * mean).sum(-1)
@@ -230,7 +230,7 @@ def expected_errors(network: Network, params: Params, data: Replay) -> Tensor:
     """(2, len(TD_BLOCKS), E) mean squared error of the expected backup, M - T_2 M, of C and Sigma.
 
     Shock and policy are averaged out in closed form, tables by their probabilities: `data` must be
-    complete. Unlike a sampled TD error it has no floor but what the network cannot represent.
+    complete. Unlike a sampled TD error, its only floor is what the network cannot represent.
     At most 4,096 states and ends of followed pairs; states are compared with their neighbours.
     """
     parts, shares = [], []
@@ -295,10 +295,10 @@ def sampled_errors(
 def sampling_floor(
     network: Network, params: Params, batch: Batch, generator: torch.Generator
 ) -> Tensor:
-    """(len(TD_BLOCKS), E) below which no estimate brings the sampled errors of these targets.
+    """(len(TD_BLOCKS), E) floor of the sampled errors: no estimate has smaller ones on average.
 
-    The variance of a target given the state and the table, in the mean: half the mean squared
-    difference of two targets that are drawn independently.
+    The mean variance of a target given the state and the table: half the mean squared difference of
+    two independent draws of the target.
     """
     pairs = compared_pairs(batch)
     one, other = (sampled_targets(network, params, batch, pairs, generator) for _ in range(2))

@@ -3,9 +3,9 @@
     target network  <-  (1 - tau) target + tau online          after every step, or every so many
     loss            =   sum over members and blocks of  weight * mean squared TD error / unit^2
 
-The units (of mu, of C) are a member's own, so no discount outweighs another; the members share
-nothing but their batches. Resumed from a checkpoint, a run on the CPU goes on bit for bit; so did
-one on an H200.
+Each member has its own units (of mu and of C), so no discount outweighs another. The members share
+nothing but their batches. A run resumed from a checkpoint gives the same bits as one without
+a break, on the CPU and, when we tried, on an H200.
 """
 
 from __future__ import annotations
@@ -46,18 +46,17 @@ class Trained:
     def metrics(self) -> Path:
         """The curves: a CSV with a row per member, curve and logged step, mean squared errors.
 
-        curve "td": what is descended, of covariances C where that is the expected error, the mean
-        over the last log_every steps; "sampled": the paper's TD errors of a batch of held-out
-        states at this step, and where they are descended "floor", below which none of the target
-        network's targets lets them fall (`td_errors.sampling_floor`); "expected":
-        errors of the expected backup, of C, on held-out tables at this step; "expected_raw": the
-        same in the paper's coordinates, Sigma = C + mu mu'.
+        Curves: "td", the errors that training descends, the mean over the last log_every steps (of
+        covariances C if expected errors are descended); "sampled", the paper's TD errors on a batch
+        of held-out states at this step; "floor", if these are descended, their least possible value
+        (`td_errors.sampling_floor`); "expected", errors of the expected backup, of C, on held-out
+        tables at this step; "expected_raw", the same in the paper's Sigma = C + mu mu'.
         """
         return self.folder / "metrics.csv"
 
     @staticmethod
     def load(folder: str | Path, device: str = "cpu") -> Trained:
-        """The run in a folder as its last checkpoint has it: no tables are needed to predict."""
+        """Load a run from its last checkpoint. No tables are needed to predict."""
         place, folder = require_device(device), Path(folder)
         state = load_checkpoint(folder / "checkpoint.pt")
         config = Config(**{name: state["of"][name] for name in asdict(Config())})
@@ -67,7 +66,7 @@ class Trained:
 
 
 def require_device(name: str) -> torch.device:
-    """`cpu`, `cuda` or `cuda:1`, refused where it is not there."""
+    """The device `cpu`, `cuda` or, say, `cuda:1`; raises if the machine does not have it."""
     if not re.fullmatch(r"cpu|cuda(:\d+)?", str(name)):
         raise ValueError(f"device {name!r} is unknown: give 'cpu', 'cuda' or, say, 'cuda:1'")
     device = torch.device(name)
@@ -151,7 +150,7 @@ def train(
 
 
 class _Run:
-    """All that changes during a run, and so all that a checkpoint holds.
+    """Everything that changes during a run; a checkpoint holds all of it.
 
     A step is a few hundred small kernels. On a GPU they are recorded as one graph after a few
     steps, and replayed: launching them one by one takes longer than running them.
@@ -217,12 +216,12 @@ class _Run:
             self.rows.append((self.step, config.seed, *member, curve, *values))
 
     def write_metrics(self) -> None:
-        """metrics.csv as the rows are now."""
+        """Write the rows so far to metrics.csv."""
         with replacing(self.folder / "metrics.csv") as part, part.open("w", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows([COLUMNS, *self.rows])
 
     def save(self) -> None:
-        """The metrics, then the checkpoint: tensors, numbers and strings only."""
+        """Write the metrics, then the checkpoint: tensors, numbers and strings only."""
         self.write_metrics()
         with replacing(self.path) as part:
             torch.save(
