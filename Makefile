@@ -16,8 +16,9 @@ VENV  := .venv
 PY    := $(VENV)/bin/python
 STAMP := $(VENV)/.complete
 
-# The user's shell must not leak into the environment: other packages, other kernels, other targets.
-unexport PYTHONPATH PYTHONHOME PIP_USER PIP_TARGET PIP_PREFIX MPLBACKEND
+# The user's shell must not leak into the environment: other packages, other kernels, other targets,
+# and byte code that is not kept, so that every process would compile all that it imports.
+unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE PIP_USER PIP_TARGET PIP_PREFIX MPLBACKEND
 export JUPYTER_PATH := $(CURDIR)/$(VENV)/share/jupyter
 
 # The stamp holds the folder that the environment was made in. A moved or copied checkout, or one
