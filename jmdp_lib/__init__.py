@@ -32,8 +32,6 @@ from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution
 from jmdp_lib.solvers.gap_law import gap_law
 from jmdp_lib.solvers.improvement import Improvement, cautious_improvement
 from jmdp_lib.solvers.incremental import IncrementalSolution, StepSize, incremental_jipe2
-from jmdp_lib.solvers.incremental_n import incremental_jipe
-from jmdp_lib.solvers.jipe_n import jipe
 from jmdp_lib.solvers.local import (
     LocalRange,
     LocalSolution,
@@ -42,6 +40,7 @@ from jmdp_lib.solvers.local import (
     local_jipe2,
 )
 from jmdp_lib.solvers.order2 import jipe2, plan_jipe2
+from jmdp_lib.solvers.order_n import incremental_jipe, jipe
 from jmdp_lib.solvers.pair_systems import Plan
 from jmdp_lib.solvers.projected import ProjectedSolution, projected_jipe2
 from jmdp_lib.solvers.projection import (

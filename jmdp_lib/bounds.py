@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 
-_ROUNDING = 1e-14  # relative error of moments whose errors are not given
+_ROUNDING = 1e-14  # relative error of moments
 _SURE = 1e6  # higher orders are used while a polynomial's norm is this many times its error
 _FAR = 1e8  # standard deviations; an atom farther away has no mass that rounding would not hide
 _GRID = 512  # laws among which cvar_bounds looks for the worst
@@ -71,15 +71,12 @@ def one_sided_bound(mean: ArrayLike, variance: ArrayLike) -> Floats:
     return np.divide(variance, total, out=np.ones_like(total), where=total != 0.0)
 
 
-def tail_bounds(
-    raw_moments: ArrayLike, t: ArrayLike, support: Support = None, errors: ArrayLike | None = None
-) -> MomentBounds:
+def tail_bounds(raw_moments: ArrayLike, t: ArrayLike, support: Support = None) -> MomentBounds:
     """The least and the largest $P(G <= t)$ that laws with the given moments have.
 
     raw_moments: (n + 1,), $1, E G, E G^2, ...$, which `Moments.gap_moment` gives for a gap.
     t: a number or an array; the bounds have its shape.
     support: (a, b) if $G$ is known to lie in [a, b].
-    errors: (n + 1,) how far off each moment may be; rounding errors unless given.
 
     Example:
         >>> import jmdp_lib as jl
@@ -92,16 +89,14 @@ def tail_bounds(
         >>> bounds.order
         4
     """
-    return _bounds(_Laws.tails, raw_moments, "t", t, support, errors)
+    return _bounds(_Laws.tails, raw_moments, "t", t, support)
 
 
-def quantile_bounds(
-    raw_moments: ArrayLike, p: ArrayLike, support: Support = None, errors: ArrayLike | None = None
-) -> MomentBounds:
+def quantile_bounds(raw_moments: ArrayLike, p: ArrayLike, support: Support = None) -> MomentBounds:
     """Sharp bounds on the quantile, the least x with $P(G <= x) >= p$.
 
     p: a number or an array in (0, 1); the bounds have its shape.
-    raw_moments, support, errors: as in `tail_bounds`.
+    raw_moments, support: as in `tail_bounds`.
 
     Example:
         >>> import jmdp_lib as jl
@@ -109,16 +104,14 @@ def quantile_bounds(
         >>> print(low.round(3), high.round(3))
         [-2.  0.] [1.333 2.   ]
     """
-    return _bounds(_Laws.quantiles, raw_moments, "p", p, support, errors)
+    return _bounds(_Laws.quantiles, raw_moments, "p", p, support)
 
 
-def cvar_bounds(
-    raw_moments: ArrayLike, p: ArrayLike, support: Support = None, errors: ArrayLike | None = None
-) -> MomentBounds:
+def cvar_bounds(raw_moments: ArrayLike, p: ArrayLike, support: Support = None) -> MomentBounds:
     """Bounds on $CVaR_p$, the mean of the lowest share $p$ of outcomes.
 
     p: a number or an array in (0, 1); the bounds have its shape.
-    raw_moments, support, errors: as in `tail_bounds`.
+    raw_moments, support: as in `tail_bounds`.
 
     $CVaR_p = max_c (c - E (c - G)_+ / p)$. The law with an atom at $c$ has the least $E (c - G)_+$,
     and one with an atom elsewhere has the largest. Both $c$ and that atom are sought on grids; the
@@ -130,7 +123,7 @@ def cvar_bounds(
         >>> print(f"the worst tenth averages {low:.2f} to {high:.2f}")
         the worst tenth averages -2.00 to 1.00
     """
-    return _bounds(_Laws.cvars, raw_moments, "p", p, support, errors)
+    return _bounds(_Laws.cvars, raw_moments, "p", p, support)
 
 
 @dataclass(frozen=True)
@@ -284,13 +277,10 @@ class _Laws:
 
 def _bounds(
     answer: Callable[[_Laws, Floats], list[Floats]], raw_moments: ArrayLike, name: str,
-    asked: ArrayLike, support: Support, errors: ArrayLike | None,
+    asked: ArrayLike, support: Support,
 ) -> MomentBounds:  # fmt: skip
     """What the standardised laws answer, in the units of the moments."""
     raw = checks.floats("raw_moments", raw_moments, "order")
-    off = np.abs(raw) * _ROUNDING
-    if errors is not None:
-        off = np.abs(checks.floats("errors", errors, order=raw.size))
     shape = checks.as_array(name, asked).shape
     values = checks.floats(name, np.ravel(asked), "entry")
     low, high = (-np.inf, np.inf) if support is None else checks.floats("support", support, end=2)
@@ -299,7 +289,7 @@ def _bounds(
         raise ValueError(f"raw_moments[0] must be 1, and support (a, b) with a < b, got {told}")
     orders, mean = np.arange(raw.size), raw[1] if raw.size > 1 else np.clip(0.0, low, high)
     shift = np.array([[comb(k, j) * (-mean) ** max(k - j, 0) for j in orders] for k in orders])
-    moments, off = shift @ raw, np.abs(shift) @ off
+    moments, off = shift @ raw, np.abs(shift) @ np.abs(raw) * _ROUNDING
     if raw.size > 2 and moments[2] < -off[2]:
         raise ValueError(f"raw_moments give a negative variance, {moments[2]:.3g}")
     scale = np.sqrt(max(moments[2], off[2])) if raw.size > 2 else high - low

@@ -64,19 +64,20 @@ def normal_p_values(scores: ArrayLike) -> tuple[float, float]:
     return float(-np.expm1(z.size * np.log1p(-one))), float(2.0 * min(tail, 1.0 - tail))
 
 
-def mean_and_error(x: ArrayLike) -> tuple[float, float]:
-    """Mean of a sample (M,), two values or more, and its standard error."""
-    values, one = _one_group(x, 2)
-    return values.mean(), float(np.sqrt(group_covariance(values, values, one).item()))
+def mean_and_error(x: ArrayLike) -> tuple[Any, Any]:
+    """Mean of a sample (M, ...), two values or more, and its standard error, each (...)."""
+    values = _sample(x, 2)
+    return values.mean(0), values.std(0, ddof=1) / np.sqrt(len(values))
 
 
-def variance_and_error(x: ArrayLike) -> tuple[float, float]:
-    """Unbiased variance of a sample (M,), three values or more, and its standard error.
+def variance_and_error(x: ArrayLike) -> tuple[Any, Any]:
+    """Unbiased variance of a sample (M, ...), three values or more, and its standard error.
 
     The error is the jackknife's: no law is assumed, unlike in variance * sqrt(2 / (M - 1)).
     """
-    values, one = _one_group(x, 3)
-    return mean_and_error(variance_values(values, one)[0])
+    values = _sample(x, 3)
+    size, squares = len(values), (values - values.mean(0)) ** 2
+    return mean_and_error((size * squares - squares.sum(0) / (size - 1)) / (size - 2))
 
 
 def gap_statistics(gaps: Floats, unsure: Floats | float) -> Any:
@@ -84,11 +85,9 @@ def gap_statistics(gaps: Floats, unsure: Floats | float) -> Any:
 
     unsure: gaps of this size count as zero.
     """
-    columns = gaps.reshape(len(gaps), -1).T
-    errors = [(*mean_and_error(x), *variance_and_error(x)) for x in columns]
     signs = gaps < -unsure, np.abs(gaps) <= unsure, gaps > unsure
     shares = [sign.mean(0) for sign in signs]
-    return np.stack([*np.transpose(errors).reshape(4, *gaps.shape[1:]), *shares])
+    return np.stack([*mean_and_error(gaps), *variance_and_error(gaps), *shares])
 
 
 def bernstein_sequence(x: Floats, low: float, high: float, alpha: float) -> tuple[Floats, Floats]:
@@ -152,9 +151,8 @@ def group_covariance(x: Floats, y: Floats, group: Ints) -> Floats:
     return group_means(residuals[0] * residuals[1], group) / (np.bincount(group) - 1)
 
 
-def _one_group(x: ArrayLike, least: int) -> tuple[Floats, Ints]:
-    """A sample (M,) as one row (1, M) whose members are all in group 0."""
+def _sample(x: ArrayLike, least: int) -> Floats:
     values = np.asarray(x, dtype=float)
-    if values.ndim != 1 or values.size < least:
+    if values.shape[:1] < (least,):
         raise ValueError(f"a sample of {least} values or more was needed, got {values.shape}")
-    return values[None], np.zeros(values.size, dtype=np.int64)
+    return values

@@ -14,7 +14,7 @@ from strategies import problems, random_jmdp, random_policy
 import jmdp_lib as jl
 from jmdp_lib.operators.backups import KINDS, LAYOUTS, Centred, Collapsed, Full
 from jmdp_lib.solvers import incremental
-from jmdp_lib.solvers.incremental_n import Multisets
+from jmdp_lib.solvers.order_n import Multisets
 
 
 class Wrapped:

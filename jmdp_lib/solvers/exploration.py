@@ -73,20 +73,26 @@ class View:
 
 @dataclass(frozen=True)
 class Region:
-    """The states met so far, numbered as they were met, and the tables of those explored."""
+    """The states met so far, numbered as they were met, and the tables of those explored.
+
+    asked: (N,) the numbers of the queried states. limit: how many may be explored.
+    """
 
     model: ImplicitJMDP
     policy: Policy
     coupling: str
     numbers: dict[Hashable, int]
+    asked: Ints
+    limit: int
     explored: list[int] = field(default_factory=list)  # numbers, the first explored first
     tables: list[tuple[Floats, Floats, Ints, Floats]] = field(default_factory=list)  # of these
 
     @classmethod
     def of(
-        cls, model: ImplicitJMDP | JMDP, policy: Policy, coupling: str, states: Sequence[Hashable]
-    ) -> tuple[Region, Ints]:
-        """The queried states, explored, and the number of each of them."""
+        cls, model: ImplicitJMDP | JMDP, policy: Policy, coupling: str, states: Sequence[Hashable],
+        max_states: int,
+    ) -> Region:  # fmt: skip
+        """The queried states, explored."""
         implicit = ImplicitJMDP.from_jmdp(model) if isinstance(model, JMDP) else model
         if not states:
             raise ValueError("states must hold at least one state")
@@ -97,9 +103,11 @@ class Region:
             raise ValueError(f"states must be hashable, such as tuples, got {states!r}") from None
         for state in numbers:
             checks.pure(f"tables of state {state!r}", implicit.at, state)
-        region = cls(implicit, policy, checks.one_of("coupling", coupling, COUPLINGS), numbers)
+        checks.one_of("coupling", coupling, COUPLINGS)
+        limit = checks.at_least("max_states", max_states, len(numbers))
+        region = cls(implicit, policy, coupling, numbers, asked, limit)
         region.explore(range(len(numbers)))
-        return region, asked
+        return region
 
     @property
     def unit(self) -> float:
@@ -123,7 +131,7 @@ class Region:
             self.tables.append((probs, (rewards - middle) / self.unit, to, row))
             self.explored.append(number)
 
-    def grow(self, view: View, goal: float, limit: int) -> bool:
+    def grow(self, view: View, goal: float) -> bool:
         """Explore the states that matter most, up to twice as many in all; False if there are none.
 
         States with the least scores stay outside, as long as these add up to half of what is
@@ -134,7 +142,7 @@ class Region:
         allowed = 0.5 * goal * view.bounds[0].sum() / view.bounds[0].max()
         least = ranked[min(np.searchsorted(np.cumsum(ranked), allowed), ranked.size - 1)]
         widest = max(targets.size for _, _, targets, _ in self.tables)
-        limit = min(limit, 2 * before + 16, machine.available_bytes() // (_BYTES * widest))
+        limit = min(self.limit, 2 * before + 16, machine.available_bytes() // (_BYTES * widest))
         while True:
             new = len(self.explored) - before
             wanted = max(int(np.sum(scores >= least)), before // 32 - new)
@@ -153,19 +161,16 @@ class Region:
             scores[self.explored] = 0.0
 
 
-def look(
-    region: Region, limit: int, asked: Ints, goal: float, before: View | None = None,
-    theta: float = 0.0,
-) -> View:  # fmt: skip
+def look(region: Region, goal: float, before: View | None = None, theta: float = 0.0) -> View:
     """Follow the pairs of branches that start at the queried states until they leave or merge.
 
-    `limit` of the explored states are inside, at most. States stay out of the core as long as what
-    they add to D, by the visits seen `before`, sums up to `theta` standard deviations.
+    States stay out of the core as long as what they add to D, by the visits seen `before`, sums up
+    to `theta` standard deviations.
     """
-    probs, rewards, targets, rows = zip(*region.tables[:limit], strict=True)
-    n, gamma, actions = len(rows), region.model.gamma, region.model.num_actions
+    probs, rewards, targets, rows = zip(*region.tables, strict=True)
+    asked, n, gamma, actions = region.asked, len(rows), region.model.gamma, region.model.num_actions
     place, to, rate = np.full(len(region.numbers), n), np.concatenate(targets), gamma**2
-    place[region.explored[:n]] = np.arange(n)
+    place[region.explored] = np.arange(n)
     owners, prob = np.repeat(np.arange(n), [p.size for p in probs]), np.concatenate(probs)
     jm = with_outside(owners, prob, np.concatenate(rewards), place[to], n, gamma)
     policy = np.array([*rows, np.eye(actions)[0]])
@@ -286,14 +291,13 @@ def _step(system: CollapsedT2, pairs: Ints, mass: Floats) -> tuple[Ints, Floats]
     return np.array([found.row // size, *both], np.int64), system.jm.gamma**2 * found.data
 
 
-def grown(
-    region: Region, view: View, goal: float, limit: int, asked: Ints, theta: float
-) -> tuple[View, bool]:
+def grown(region: Region, view: View | None, goal: float, theta: float = 0.0) -> tuple[View, bool]:
     """Explore until (E_1 / h)^2 <= goal; False if states or memory end before."""
+    view = view or look(region, goal)
     with machine.progress(None, "exploring", "state") as bar:
         while view.bounds[0].max(initial=0.0) > goal:
-            if not region.grow(view, goal, limit):
+            if not region.grow(view, goal):
                 return view, False
             bar.update(len(region.explored) - bar.n)
-            view = look(region, limit, asked, goal, view, theta)
+            view = look(region, goal, view, theta)
     return view, True

@@ -9,7 +9,7 @@ import warnings
 import zipfile
 import zlib
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -156,11 +156,9 @@ class Operator(Protocol[State]):
         """||new - old||_lambda."""
 
 
-@dataclass(frozen=True)
-class FixedPoint(Generic[State]):
-    """The last iterate of the loop and its certificate."""
+class Certificate(NamedTuple):
+    """How accurate a solution is; the attributes of `Solution` of these names."""
 
-    state: State
     residuals: Floats
     converged: bool
     error_bound: float
@@ -175,7 +173,7 @@ def iterate(
     max_iterations: int | None = None,
     name: str = "JIPE",
     depth: int = 4,
-) -> FixedPoint[State]:
+) -> tuple[State, Certificate]:
     """Apply the operator until ||M_k - T M_k||_lambda / (1 - gamma) <= allowed; return T M_k.
 
     Without max_iterations the contraction itself says how many can be needed. Running out of
@@ -201,15 +199,15 @@ def iterate(
                 hopeless = residuals[-1] <= rounding >= target  # no residual could certify it
                 if residuals[-1] + rounding <= target or hopeless or len(residuals) >= limit:
                     break
-    applied = len(residuals)
-    return certify(start, np.array(residuals), rounding, gamma, allowed, applied, name, depth)
+    made = np.array(residuals), rounding, gamma, allowed, len(residuals)
+    return start, certify(*made, name, depth)
 
 
 def certify(
-    state: State, residuals: Floats, rounding: float, gamma: float, allowed: float,
-    iterations: int, name: str, depth: int = 4,
-) -> FixedPoint[State]:  # fmt: skip
-    """The state with the error bound of eq. (23); a ConvergenceWarning if that is not allowed.
+    residuals: Floats, rounding: float, gamma: float, allowed: float, iterations: int, name: str,
+    depth: int = 4,
+) -> Certificate:  # fmt: skip
+    """The error bound of eq. (23); a ConvergenceWarning if that is not allowed.
 
     allowed: tol * reward_bound, since ||.||_lambda grows with the rewards.
     depth: how many calls up the user is, whom the warning is for.
@@ -225,7 +223,7 @@ def certify(
             ConvergenceWarning,
             stacklevel=depth,
         )
-    return FixedPoint(state, residuals, converged, error_bound, iterations)
+    return Certificate(residuals, converged, error_bound, iterations)
 
 
 def rounding_of(longest_sum: int) -> float:
@@ -268,9 +266,8 @@ def collect_moments(
 
 def solution(
     jm: JMDP, order: int, mean: Floats, blocks: Floats | None, source: Source,
-    end: FixedPoint[Any], variance_off: float, plan: Any = None,
+    certificate: Certificate, variance_off: float, plan: Any = None,
 ) -> Solution:  # fmt: skip
     """What a certified fixed point came to."""
-    bound = end.error_bound
-    moments = collect_moments(jm, order, mean, blocks, source, bound, variance_off)
-    return Solution(moments, end.residuals, end.converged, bound, end.iterations, plan=plan)
+    known = (jm, order, mean, blocks, source, certificate.error_bound, variance_off)
+    return Solution(collect_moments(*known), *certificate, plan=plan)

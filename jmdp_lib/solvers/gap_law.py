@@ -63,15 +63,16 @@ def gap_law(
     if queries is not None and np.ndim(queries) == 2:
         rows = np.array(queries)  # in the order and with the signs that were asked for
     laws = laws_of(system, asked, rows, width, points, max_points)
-    if (worst := max(law.width for law in laws)) > width:
-        warnings.warn(
-            f"gap_law: brackets at zero are up to {worst:.2g} wide, not {width:g}, on a grid of "
-            f"{len(laws[0].points):,} points, the finest that max_points={max_points:,} and memory "
-            "allow",
-            ConvergenceWarning,
-            stacklevel=2,
-        )
+    finest = f"the finest that max_points={max_points:,} and memory allow"
+    warn_if_wide("gap_law", laws, width, f"on a grid of {len(laws[0].points):,} points, {finest}")
     return laws
+
+
+def warn_if_wide(name: str, laws: list[GapLaw], width: float, why: str) -> None:
+    """Say that `width` was not reached."""
+    if (worst := max(law.width for law in laws)) > width:
+        text = f"{name}: brackets at zero are up to {worst:.2g} wide, not {width:g}, {why}"
+        warnings.warn(text, ConvergenceWarning, stacklevel=3)
 
 
 def laws_of(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.checks import Floats
 from jmdp_lib.implicit import ImplicitJMDP, Policy
 from jmdp_lib.laws import GapLaw
 from jmdp_lib.model import JMDP
@@ -23,7 +23,7 @@ from jmdp_lib.operators.collapsed import CollapsedT2, Queries
 from jmdp_lib.solvers.coupling_range import coupling_range
 from jmdp_lib.solvers.exploration import Region, View, grown, look, with_outside
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution
-from jmdp_lib.solvers.gap_law import laws_of
+from jmdp_lib.solvers.gap_law import laws_of, warn_if_wide
 from jmdp_lib.solvers.pair_systems import choose, solve_pairs
 
 _TRIALS = 10  # cores and explored sets that are solved, at most
@@ -97,17 +97,15 @@ def local_jipe2(
 
         local_jipe2(model, policy, states=[s]).gap_variance[0]    # (A, A)
     """
-    region, asked = Region.of(model, policy, coupling, states)
-    limit = checks.at_least("max_states", max_states, len(region.tables))
+    region = Region.of(model, policy, coupling, states, max_states)
     goal = (0.5 * checks.positive("tol", tol) / region.half_width) ** 2  # of (E_1 / h)^2
-    best, tried, theta = None, 0, tol / region.unit
-    view = look(region, limit, asked, goal)
+    best, tried, theta, view, least = None, 0, tol / region.unit, None, region.asked.max() + 1
     for _ in range(_TRIALS):
-        view, more = grown(region, view, goal, limit, asked, theta)
+        view, more = grown(region, view, goal, theta)
         try:
-            found, rest = _solved(region, view, asked, tol)
+            found, rest = _solved(region, view, tol)
         except MemoryError:
-            if best is not None or view.core.sum() == asked.max() + 1:
+            if best is not None or view.core.sum() == least:
                 break
             theta *= 1e3
         else:
@@ -118,9 +116,9 @@ def local_jipe2(
                 break
             closer = min(0.1, max(1e-4, (0.5 * tol / found.error_bound) ** 2))
             goal, theta = (0.1 * goal, theta) if enough else (goal, closer * theta)
-        view = look(region, limit, asked, goal, view, theta)
+        view = look(region, goal, view, theta)
     if best is None:
-        raise MemoryError(f"local_jipe2 cannot solve for the pairs of {asked.max() + 1} states")
+        raise MemoryError(f"local_jipe2 cannot solve for the pairs of {least} states")
     if not best.converged:
         _stopped("local_jipe2", best.num_explored, best.error_bound, tol)
     return best
@@ -143,19 +141,19 @@ def local_gap_law(
     What leaves the explored states may earn any rewards in the model's range from then on, and
     every bracket holds for all of these.
     """
-    region, asked = Region.of(model, policy, coupling, [state for state, _, _ in queries])
-    limit = checks.at_least("max_states", max_states, len(region.tables))
+    states = [state for state, _, _ in queries]
+    region = Region.of(model, policy, coupling, states, max_states)
     width, goal, known, laws = checks.positive("width", width), 0.01, 0, list[GapLaw]()
-    view, (low, high) = look(region, limit, asked, goal), region.model.reward_range
+    view, (low, high) = None, region.model.reward_range
     for _ in range(_TRIALS):
-        view, more = grown(region, view, goal, limit, asked, 0.0)
+        view, more = grown(region, view, goal)
         if view.system.jm.num_states == known:
             break
         jm, goal, known = view.system.jm, 0.1 * goal, view.system.jm.num_states
         rewards = region.unit * jm.rewards + 0.5 * (low + high)
         parts = jm.table_states, jm.probs, rewards, jm.next_states, jm.num_states, jm.gamma
         system = CollapsedT2(JMDP.from_tables(*parts), view.system.policy, coupling)
-        rows = np.array([(s, a, b) for s, (_, a, b) in zip(asked, queries, strict=True)])
+        rows = np.array([(s, a, b) for s, (_, a, b) in zip(region.asked, queries, strict=True)])
         try:
             laws = laws_of(system, Queries.of(jm, rows), rows, width, 64, 4096, high - low)
         except MemoryError:
@@ -164,13 +162,7 @@ def local_gap_law(
             break
         if not more or max(law.width for law in laws) <= width:
             break
-    if (worst := max(law.width for law in laws)) > width:
-        warnings.warn(
-            f"local_gap_law: brackets at zero are up to {worst:.2g} wide, not {width:g}, with "
-            f"{len(region.tables):,} states explored",
-            ConvergenceWarning,
-            stacklevel=2,
-        )
+    warn_if_wide("local_gap_law", laws, width, f"with {len(region.tables):,} states explored")
     named: Any = zip(laws, queries, strict=True)
     return [replace(law, query=tuple(query)) for law, query in named]
 
@@ -209,18 +201,17 @@ def local_coupling_range(
     states, at time tau. Whatever the coupling, Z is no further from Z~ in L_2 than h times
     E[gamma^(2 tau)]^(1/2), and every coupling of the model is one of the explored part, too.
     """
-    region, asked = Region.of(model, policy, "independent", states)
-    limit = checks.at_least("max_states", max_states, len(region.tables))
+    region = Region.of(model, policy, "independent", states, max_states)
     allowed = 0.4 * checks.positive("tol", tol) / region.unit  # for each end: once in, once out
-    goal, more, off = 1.0, True, np.full(1, np.inf)
-    view = look(region, limit, asked, goal)
+    goal, more, off, view, asked = 1.0, True, np.full(1, np.inf), None, region.asked
     while more and off.max() > allowed:
         goal *= 0.25
-        view, more = grown(region, view, goal, limit, asked, 0.0)
+        view, more = grown(region, view, goal)
         jm = view.system.jm
         left = jm.averaging @ view.alone[0][jm.next_states]  # (n + 1, A)
         alone = jm.gamma * np.sqrt(left[asked]) / (1.0 - jm.gamma)
         off = alone[:, :, None] + alone[:, None, :]
+    assert view is not None
     found = coupling_range(jm, view.system.policy)
     ends = np.array([found.gap_variance_low[asked], found.gap_variance_high[asked]])
     least = np.sqrt(np.maximum(ends - found.error_bound, 0.0))
@@ -244,13 +235,13 @@ def _stopped(name: str, num_explored: int, bound: float, tol: float) -> None:
     )
 
 
-def _solved(region: Region, view: View, asked: Ints, tol: float) -> tuple[LocalSolution, float]:
+def _solved(region: Region, view: View, tol: float) -> tuple[LocalSolution, float]:
     """The core's answer with its error, and how much of that a larger core could mend.
 
     The rewards of the core's model are temporal-difference errors of m~: its returns are smaller by
     m~(s), and its gaps are the same.
     """
-    whole, core, unit = view.system.jm, view.core, region.unit
+    whole, core, unit, asked = view.system.jm, view.core, region.unit, region.asked
     size, gamma, actions = int(core.sum()), whole.gamma, range(whole.num_actions)
     number, rows = np.where(core, np.cumsum(core) - 1, size), core[whole.table_states]
     owners, to = whole.table_states[rows], whole.next_states[rows]
@@ -293,6 +284,6 @@ def _solved(region: Region, view: View, asked: Ints, tol: float) -> tuple[LocalS
     mean = unit * (sol.moments.mean[found] + view.value[asked, None]) + middle
     worst = unit * float(alone.max())
     moments = Moments(2, mean, unit**2 * covariance, Held(None), worst, worst)
-    names = tuple(np.fromiter(region.numbers, object)[region.explored[: len(core) - 1]])
+    names = tuple(np.fromiter(region.numbers, object)[region.explored])
     done = LocalSolution(moments, gap_error, unit * alone, bound, bound <= tol, names, view.visits)
     return done, unit * float((cut - values).max())

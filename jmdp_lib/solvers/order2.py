@@ -168,10 +168,12 @@ def _sweeps(
     machine.require(plan.memory, f"JIPE-2 by sweeps on {jm.num_states:,} states")
     operator = PairOperator(jm, system.policy, system.coupling)
     start = operator.zero() if initial is None else _start(operator, initial)
-    end = fixed_point.iterate(operator, start, jm.gamma, allowed, max_iterations, "JIPE-2", 5)
+    state, end = fixed_point.iterate(
+        operator, start, jm.gamma, allowed, max_iterations, "JIPE-2", 5
+    )
     off = 0.0 if initial is None else fixed_point.variance_error(jm, end.error_bound)
-    mean, blocks, source = end.state.mean, end.state.blocks, Held(end.state.second)
-    return fixed_point.solution(jm, 2, mean, blocks, source, end, off, plan)
+    found = state.mean, state.blocks, Held(state.second)
+    return fixed_point.solution(jm, 2, *found, end, off, plan)
 
 
 def _start(

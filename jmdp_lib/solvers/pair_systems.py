@@ -86,7 +86,7 @@ def solve_pairs(
     mean = float(np.abs(backup.mean).max())
     largest = max(mean, (float(backup.single.max()) + mean**2) / weight)  # ||M||_lambda
     rounding = fixed_point.rounding_of(system.longest_sum) * largest
-    end = fixed_point.certify(c, residuals, rounding, gamma, allowed, iterations, "JIPE-2", 4)
+    end = fixed_point.certify(residuals, rounding, gamma, allowed, iterations, "JIPE-2", 4)
     if isinstance(c, np.ndarray):
         checks.frozen(c)
     values = partial(replace(pairs).values, c)  # without what only the solver needs

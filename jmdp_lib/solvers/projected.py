@@ -23,7 +23,7 @@ infinite and `converged` false.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -138,22 +138,21 @@ def projected_jipe2(
     step = ProjectionStep(jm, matrix, pi, beta)
     # Where no contraction is known: stop on the residual, claim nothing.
     rate, limit = (kappa, None) if kappa < 1.0 else (0.0, 10_000)
-    end = iterate(step, step.solve(), rate, allowed, limit, "projected JIPE-2")
+    state, end = iterate(step, step.solve(), rate, allowed, limit, "projected JIPE-2")
     if kappa >= 1.0:
-        end = replace(end, converged=False, error_bound=np.inf)
+        end = end._replace(converged=False, error_bound=np.inf)
         warnings.warn(
             f"these weights give no contraction (kappa = {kappa:.3g}): nothing bounds the error",
             ConvergenceWarning, stacklevel=2,
         )  # fmt: skip
-    theta, big = pi.unwhiten(*end.state)
+    theta, big = pi.unwhiten(*state)
     mean = (phi @ theta).reshape(matrix.shape)
     second = (phi @ big @ phi.T).reshape(matrix.shape * 2)
     blocks = np.einsum("sasb->sab", second) - mean[:, :, None] * mean[:, None, :]
     resolution = 1e-9 * (1.0 + float(np.abs(mean).max()))
     return ProjectedSolution(
-        Moments(2, mean, blocks, Held(second), 0.0, resolution), end.residuals, end.converged,
-        end.error_bound, len(end.residuals), theta, big, phi.reshape(*matrix.shape, -1),
-        pairs.reshape(matrix.shape * 2), cone, kappa, beta,
+        Moments(2, mean, blocks, Held(second), 0.0, resolution), *end, theta, big,
+        phi.reshape(*matrix.shape, -1), pairs.reshape(matrix.shape * 2), cone, kappa, beta,
     )  # fmt: skip
 
 
