@@ -131,8 +131,8 @@ def test_iteration_from_zero_reaches_the_solve(cone):
     features = jl.random_features(jm, 3, 1)
     solved = jl.projected_jipe2(jm, policy, features, cone=cone, tol=1e-7)
     step = ProjectionStep(jm, policy, solved.projection, solved.beta)
-    swept = iterate(step, step.zero(), solved.contraction, 1e-7)
-    theta, matrix = solved.projection.unwhiten(*swept.state)
+    state, swept = iterate(step, step.zero(), solved.contraction, 1e-7)
+    theta, matrix = solved.projection.unwhiten(*state)
     np.testing.assert_allclose(theta, solved.theta, atol=1e-5)
     np.testing.assert_allclose(matrix, solved.Theta, atol=1e-4)
     assert solved.iterations < 5 < swept.iterations

@@ -30,8 +30,9 @@ from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import inline
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Held
+from jmdp_lib.operators.collapsed import distinct_states
 from jmdp_lib.operators.draws import pick, pick_cell
-from jmdp_lib.operators.pairs import PairOperator, distinct_states, moves, policy_average, shocks
+from jmdp_lib.operators.pairs import PairOperator
 from jmdp_lib.simulators import Simulator, checked_query
 
 Coordinate = Sequence[tuple[int, int]]
@@ -200,11 +201,10 @@ class Collapsed(Full):
         mean, blocks, cross = self.split(self.covariances(values))
         pair = cross.copy()
         np.fill_diagonal(pair, np.einsum("sa,sab,sb->s", self.policy, blocks, self.policy))
-        average = policy_average(self.policy)
-        mean, blocks, deviations = PairOperator(jm, self.policy).same_state(mean, blocks, pair)
-        source = average @ shocks(jm, self.coupling, deviations)
-        chains = [average @ move for move in moves(jm, self.coupling)]
-        new = self._join(mean, blocks, distinct_states(jm.gamma, chains, pair, source))
+        operator = PairOperator(jm, self.policy, self.coupling)
+        mean, blocks, deviations = operator.same_state(mean, blocks, pair)
+        source = operator.average @ operator.shocks(deviations)
+        new = self._join(mean, blocks, distinct_states(jm.gamma, operator.kernels, pair, source))
         return new + self.products(new)
 
     def read(self, values: Floats) -> tuple[Floats, Floats, Held]:

@@ -23,7 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,7 +35,6 @@ from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP, checked_coupling, require_tables
 from jmdp_lib.moments import norm_weight
-from jmdp_lib.operators.pairs import distinct_states, moves, policy_average, shocks
 
 _CHUNK = 1 << 22  # entries of laws that are worked on at once
 
@@ -88,6 +88,13 @@ class CollapsedT2:
         return cls(jm, checks.policy_matrix(jm, policy), checked_coupling(jm, coupling))
 
     @cached_property
+    def average(self) -> sparse.csr_array:
+        """(S, S*A) sparse: times a function of state-actions, its average over the policy."""
+        states, actions = np.nonzero(self.policy)
+        entries = self.policy[states, actions], (states, states * self.policy.shape[1] + actions)
+        return sparse.csr_array(entries, shape=(len(self.policy), self.policy.size))
+
+    @cached_property
     def kernel(self) -> sparse.csr_array:
         """(S, S) sparse: P, the chain of states under the policy."""
         return self._averaged(self.jm.transitions)
@@ -95,13 +102,36 @@ class CollapsedT2:
     @cached_property
     def kernels(self) -> list[sparse.csr_array]:
         """(S, S) sparse: from distinct states P_2 c is the sum of K c K' over these."""
-        return [self._averaged(move) for move in moves(self.jm, self.coupling)]
+        return [self._averaged(move) for move in self.moves]
 
     def _averaged(self, move: sparse.csr_array) -> sparse.csr_array:
         """(S, S) sparse: what the policy makes of the moves of state-actions (S*A, S)."""
-        kernel = (policy_average(self.policy) @ move).tocsr()
+        kernel = (self.average @ move).tocsr()
         kernel.sort_indices()
         return kernel
+
+    @cached_property
+    def moves(self) -> list[sparse.csr_array]:
+        """Matrices M_d (S*A, S): two branches at distinct states move by c -> sum_d M_d c M_d'.
+
+        That is the one matrix of transitions where the branches draw independently. With common
+        noise there is one for each noise d, sqrt(p_d) at the state that d leads to.
+        """
+        if self.coupling != "common":
+            return [self.jm.transitions]
+        given = zip(self.jm.noise_probs, self.jm.given_noise, strict=True)
+        return [np.sqrt(prob) * certain.transitions for prob, certain in given]
+
+    def shocks(self, deviations: Floats) -> Floats:
+        """F (S*A, K): F F' is the source of T_2 between distinct states; K = 0 where it has none.
+
+        deviations: (T, A), y - mu.
+        """
+        if self.coupling != "common":
+            return np.zeros((self.policy.size, 0))
+        probs = self.jm.noise_probs
+        by_noise = deviations.reshape(-1, probs.size, self.jm.num_actions).swapaxes(1, 2)
+        return (by_noise * np.sqrt(probs)).reshape(-1, probs.size)
 
     @cached_property
     def mean_rewards(self) -> Floats:
@@ -135,7 +165,7 @@ class CollapsedT2:
             together = np.einsum("ta,ta->t", policy[jm.table_states], targets)
             source = jm.averaging @ together**2 + np.einsum("sa,sa->s", policy**2, later)
         alone = np.einsum("sa,sa->s", policy, variance) + spread
-        apart = policy_average(policy) @ shocks(jm, self.coupling, targets)
+        apart = self.average @ self.shocks(targets)
         return Backup(mean, targets, variance, new, alone, source, apart)
 
     def law(self, states: Ints, a: Ints, b: Ints, others: Ints | None = None) -> PairLaw:
@@ -212,49 +242,6 @@ PairValues = Callable[[Ints, Ints], Floats]
 
 
 @dataclass(frozen=True)
-class OneStepAway:
-    """Second moments between states, each one local expectation away from c.
-
-    backup: T_2 on m and v. blocks: (S, A, A). pairs: c.
-    """
-
-    system: CollapsedT2
-    backup: Backup
-    blocks: Floats
-    pairs: PairValues
-
-    def moment(self, coordinates: Sequence[tuple[int, int]]) -> float:
-        """Sigma(s, a, t, b), of two states, or of actions of one state that were not asked for."""
-        (s, a), (t, b) = coordinates
-        if s == t:
-            raise ValueError(
-                f"the covariance of actions {a} and {b} of state {s} was not asked for: solve with "
-                f"queries=[({s}, {a}, {b})], or without queries for all of them"
-            )
-        asked = (np.array([x]) for x in (s, a, b, t))
-        found = self._known(self.system.covariances(self.backup, self.pairs, *asked))
-        return float(found[0] + self.backup.mean[s, a] * self.backup.mean[t, b])
-
-    def full_second(self) -> Floats:
-        """(S, A, S, A)."""
-        system, mean, states = self.system, self.backup.mean, np.arange(len(self.blocks))
-        source = shocks(system.jm, system.coupling, self.backup.deviations)
-        c = self.pairs(*np.broadcast_arrays(states[:, None], states))
-        full = distinct_states(system.jm.gamma, moves(system.jm, system.coupling), c, source)
-        full = full.reshape(mean.shape * 2)
-        full[states, :, states] = self.blocks
-        return self._known(full) + np.multiply.outer(mean, mean)
-
-    def _known(self, covariance: Floats) -> Floats:
-        if np.isnan(covariance).any():
-            raise ValueError(
-                "no gap that was asked for reaches these pairs of states, so that their moments "
-                'were not solved: solve with route="dense" for those of all pairs'
-            )
-        return covariance
-
-
-@dataclass(frozen=True)
 class Queries:
     """Same-state queries (s, a, b), a < b: three arrays (Q,)."""
 
@@ -292,3 +279,9 @@ def ragged(counts: Ints) -> tuple[Ints, Ints, Ints]:
     starts = np.concatenate([[0], np.cumsum(counts)])
     row = np.repeat(np.arange(counts.size), counts)
     return starts, row, np.arange(row.size) - starts[row]
+
+
+def distinct_states(gamma: float, moves: Sequence[Any], pair: Floats, shocks: Floats) -> Floats:
+    """(N, N), gamma^2 sum_d M_d c M_d' + F F', for M_d (N, S), c (S, S) and F (N, K)."""
+    moved = reduce(np.add, ((move @ (move @ pair).T).T for move in moves))
+    return gamma**2 * moved + (shocks @ shocks.T if shocks.size else 0.0)

@@ -19,19 +19,17 @@ diagonal is absorbing: two branches at the same state-action are one branch and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import sparse
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import norm_weight
+from jmdp_lib.operators.collapsed import CollapsedT2, distinct_states
 
 
 @dataclass(frozen=True)
@@ -52,23 +50,13 @@ class PairState:
         return self.covariance + np.multiply.outer(self.mean, self.mean)
 
 
-@dataclass(frozen=True)
-class PairOperator:
+class PairOperator(CollapsedT2):
     """T_2 for one JMDP, one policy (S, A) and one coupling, acting on PairState."""
-
-    jm: JMDP
-    policy: Floats
-    coupling: str = "joint"
-
-    @cached_property
-    def _policy_average(self) -> sparse.csr_array:
-        return policy_average(self.policy)
 
     @cached_property
     def _moves(self) -> list[Any]:
         """`moves`, dense where that is faster."""
-        found = moves(self.jm, self.coupling)
-        return [m.toarray() if m.nnz > 0.1 * np.prod(m.shape) else m for m in found]
+        return [m.toarray() if m.nnz > 0.1 * np.prod(m.shape) else m for m in self.moves]
 
     @cached_property
     def longest_sum(self) -> int:
@@ -86,10 +74,10 @@ class PairOperator:
 
     def apply(self, state: PairState) -> PairState:
         """T_2."""
-        average, side = self._policy_average, self.policy.size
+        average, side = self.average, self.policy.size
         pair = (average @ (average @ state.covariance.reshape(side, side)).T).T  # c
         mean, blocks, deviations = self.same_state(state.mean, state.blocks, pair)
-        source = shocks(self.jm, self.coupling, deviations)
+        source = self.shocks(deviations)
         covariance = distinct_states(self.jm.gamma, self._moves, pair, source)
         covariance = covariance.reshape(state.covariance.shape)
         if self.coupling == "independent":
@@ -123,43 +111,7 @@ class PairOperator:
         """||new - old||_lambda over all coordinates."""
         mean = np.abs(new.mean - old.mean).max()
         second = np.abs(new.second - old.second).max()
-        return float(max(mean, second / norm_weight(2, self.jm.gamma, self.jm.reward_bound)))
-
-
-def moves(jm: JMDP, coupling: str) -> list[sparse.csr_array]:
-    """Matrices M_d (S*A, S): two branches at distinct states move by c -> sum_d M_d c M_d'.
-
-    That is the one matrix of transitions where the branches draw independently. With common noise
-    there is one for each noise d, sqrt(p_d) at the state that d leads to.
-    """
-    if coupling != "common":
-        return [jm.transitions]
-    given = zip(jm.noise_probs, jm.given_noise, strict=True)
-    return [np.sqrt(prob) * certain.transitions for prob, certain in given]
-
-
-def shocks(jm: JMDP, coupling: str, deviations: Floats) -> Floats:
-    """F (S*A, K): F F' is the source of T_2 between distinct states; K = 0 where it has none.
-
-    deviations: (T, A), y - mu.
-    """
-    if coupling != "common":
-        return np.zeros((jm.num_states * jm.num_actions, 0))
-    by_noise = deviations.reshape(-1, jm.noise_probs.size, jm.num_actions).swapaxes(1, 2)
-    return (by_noise * np.sqrt(jm.noise_probs)).reshape(-1, jm.noise_probs.size)
-
-
-def distinct_states(gamma: float, moves: Sequence[Any], pair: Floats, shocks: Floats) -> Floats:
-    """(N, N), gamma^2 sum_d M_d c M_d' + F F', for M_d (N, S), c (S, S) and F (N, K)."""
-    moved = reduce(np.add, ((move @ (move @ pair).T).T for move in moves))
-    return gamma**2 * moved + (shocks @ shocks.T if shocks.size else 0.0)
-
-
-def policy_average(policy: Floats) -> sparse.csr_array:
-    """(S, S*A) sparse: times a function of state-actions, its average over a policy (S, A)."""
-    states, actions = np.nonzero(policy)
-    entries = policy[states, actions], (states, states * policy.shape[1] + actions)
-    return sparse.csr_array(entries, shape=(len(policy), policy.size))
+        return float(max(mean, second / self.weight))
 
 
 def pair_step(jm: JMDP, policy: ArrayLike, law: ArrayLike) -> Floats:
@@ -205,7 +157,7 @@ def first_to_arrive(jm: JMDP, policy: ArrayLike, target: int, tol: float = 1e-12
     target = checks.index("target", target, jm.num_states)
     tol = checks.positive("tol", tol)
     states, x = np.arange(jm.num_states), jm.next_states
-    chain = policy_average(matrix) @ jm.transitions
+    chain = CollapsedT2(jm, matrix).kernel
     ahead, change = np.zeros((jm.num_states, jm.num_states)), np.inf
     while change > tol:
         ahead[target], ahead[:, target] = 1.0, 0.0

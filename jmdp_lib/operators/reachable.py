@@ -21,7 +21,7 @@ from scipy.sparse import csgraph
 
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import hot, inline, threaded
-from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries
+from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries, ragged
 
 _STEP = 1 << 24  # successors that are added between two looks at the watch
 
@@ -81,9 +81,8 @@ class Numbering:
         rows.sort_indices()
         here = np.repeat(np.arange(stacked.size) // draws, np.diff(rows.indptr))
         indptr, indices = rows.indptr.astype(np.int64), rows.indices.astype(np.int32)
-        counts = np.diff(law.starts)[order]
-        starts = np.concatenate([[0], np.cumsum(counts)])
-        entries = np.repeat(law.starts[:-1][order] - starts[:-1], counts) + np.arange(starts[-1])
+        starts, row, within = ragged(np.diff(law.starts)[order])
+        entries = law.starts[order][row] + within
         left, right = (number[x[entries]].astype(np.int32) for x in (law.first, law.second))
         diagonal = (starts, left, right, gamma**2 * law.weights[entries])
         chain = (indptr, indices, gamma * rows.data, draws)

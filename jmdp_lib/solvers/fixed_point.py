@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import os
@@ -40,6 +41,14 @@ class ConvergenceWarning(UserWarning):
         >>> solution.converged, [w.category.__name__ for w in caught]
         (False, ['ConvergenceWarning'])
     """
+
+
+def warn(text: str) -> None:
+    """A ConvergenceWarning at the line of the user's code that led here."""
+    frame, depth = inspect.currentframe(), 1
+    while frame and frame.f_globals["__name__"].startswith("jmdp_lib."):
+        frame, depth = frame.f_back, depth + 1
+    warnings.warn(text, ConvergenceWarning, stacklevel=depth)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -172,7 +181,6 @@ def iterate(
     allowed: float,
     max_iterations: int | None = None,
     name: str = "JIPE",
-    depth: int = 4,
 ) -> tuple[State, Certificate]:
     """Apply the operator until ||M_k - T M_k||_lambda / (1 - gamma) <= allowed; return T M_k.
 
@@ -200,28 +208,24 @@ def iterate(
                 if residuals[-1] + rounding <= target or hopeless or len(residuals) >= limit:
                     break
     made = np.array(residuals), rounding, gamma, allowed, len(residuals)
-    return start, certify(*made, name, depth)
+    return start, certify(*made, name)
 
 
 def certify(
-    residuals: Floats, rounding: float, gamma: float, allowed: float, iterations: int, name: str,
-    depth: int = 4,
-) -> Certificate:  # fmt: skip
+    residuals: Floats, rounding: float, gamma: float, allowed: float, iterations: int, name: str
+) -> Certificate:
     """The error bound of eq. (23); a ConvergenceWarning if that is not allowed.
 
     allowed: tol * reward_bound, since ||.||_lambda grows with the rewards.
-    depth: how many calls up the user is, whom the warning is for.
     """
     error_bound = float(residuals[-1] + rounding) / (1.0 - gamma)
     converged = error_bound <= allowed
     if not converged:
         beyond = rounding >= allowed * (1.0 - gamma)
         advice = "; tol is below double precision here" if beyond else ""
-        warnings.warn(
+        warn(
             f"{name} stopped after {iterations} iterations with error bound "
-            f"{error_bound:.3g} > tol * reward_bound = {allowed:.3g}{advice}",
-            ConvergenceWarning,
-            stacklevel=depth,
+            f"{error_bound:.3g} > tol * reward_bound = {allowed:.3g}{advice}"
         )
     return Certificate(residuals, converged, error_bound, iterations)
 

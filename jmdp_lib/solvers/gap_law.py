@@ -6,7 +6,6 @@ coarse grids come first, and each hands its bounds to the next one, whose spacin
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from jmdp_lib.operators.collapsed import CollapsedT2, Queries
 from jmdp_lib.operators.gap_laws import Steps, first_cut, sweep
 from jmdp_lib.operators.reachable import PairSet
 from jmdp_lib.solvers.affine import Chain
-from jmdp_lib.solvers.fixed_point import ConvergenceWarning, rounding_of
+from jmdp_lib.solvers.fixed_point import rounding_of, warn
 
 _COARSE = 64  # spacings on either side of zero in the first grid
 _NEARBY = 512  # points that are read for the queries at zero, at most
@@ -71,8 +70,7 @@ def gap_law(
 def warn_if_wide(name: str, laws: list[GapLaw], width: float, why: str) -> None:
     """Say that `width` was not reached."""
     if (worst := max(law.width for law in laws)) > width:
-        text = f"{name}: brackets at zero are up to {worst:.2g} wide, not {width:g}, {why}"
-        warnings.warn(text, ConvergenceWarning, stacklevel=3)
+        warn(f"{name}: brackets at zero are up to {worst:.2g} wide, not {width:g}, {why}")
 
 
 def laws_of(

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -253,12 +252,12 @@ def selection_weights(selection: str | Mapping[str, float] | ArrayLike, kinds: I
     if isinstance(selection, Mapping):
         for name in selection:
             checks.one_of("selection kind", name, KINDS)
-        each = np.zeros(len(KINDS))
-        for kind, count in Counter(kinds[used].tolist()).items():
+        each = np.bincount(kinds[used], minlength=len(KINDS)).astype(float)
+        for kind in np.flatnonzero(each):
             share = selection.get(KINDS[kind], 0.0)
-            each[kind] = checks.positive(f"selection[{KINDS[kind]!r}]", share) / count
-        selection = np.where(used, each[kinds], 0.0)
-        return selection / selection.sum()
+            each[kind] = checks.positive(f"selection[{KINDS[kind]!r}]", share) / each[kind]
+        weights = np.where(used, each[kinds], 0.0)
+        return weights / weights.sum()
     weights = checks.distributions("selection", selection, coordinate=kinds.size)
     never = used & (weights == 0.0)
     checks.refuse("selection", weights, never, "never updates that coordinate", ["coordinate"])

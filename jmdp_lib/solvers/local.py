@@ -22,7 +22,7 @@ from jmdp_lib.moments import Held, Moments, ReadOnly, norm_weight
 from jmdp_lib.operators.collapsed import CollapsedT2, Queries
 from jmdp_lib.solvers.coupling_range import coupling_range
 from jmdp_lib.solvers.exploration import Region, View, grown, look, with_outside
-from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution
+from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution, warn
 from jmdp_lib.solvers.gap_law import laws_of, warn_if_wide
 from jmdp_lib.solvers.pair_systems import choose, solve_pairs
 
@@ -119,8 +119,7 @@ def local_jipe2(
         view = look(region, goal, view, theta)
     if best is None:
         raise MemoryError(f"local_jipe2 cannot solve for the pairs of {least} states")
-    if not best.converged:
-        _stopped("local_jipe2", best.num_explored, best.error_bound, tol)
+    _warn_if_stopped("local_jipe2", best.num_explored, best.error_bound, tol)
     return best
 
 
@@ -219,20 +218,18 @@ def local_coupling_range(
     low, high = np.maximum(least[0] - off, 0.0), most[1] + off
     high[:, range(jm.num_actions), range(jm.num_actions)] = 0.0
     bound = region.unit * float(2.0 * off.max() + (most - least).max())
-    if bound > tol:
-        _stopped("local_coupling_range", len(region.tables), bound, tol)
+    _warn_if_stopped("local_coupling_range", len(region.tables), bound, tol)
     low, high = region.unit * low, region.unit * high
     return LocalRange(low, high, bound, bound <= tol, len(region.tables))
 
 
-def _stopped(name: str, num_explored: int, bound: float, tol: float) -> None:
-    """Warn that the exploration ended before its goal."""
-    warnings.warn(
-        f"{name} stopped after {num_explored:,} states with error bound {bound:.3g} > tol = "
-        f"{tol:.3g}: out of states or memory",
-        ConvergenceWarning,
-        stacklevel=3,
-    )
+def _warn_if_stopped(name: str, num_explored: int, bound: float, tol: float) -> None:
+    """Say that the exploration ended before its goal."""
+    if bound > tol:
+        warn(
+            f"{name} stopped after {num_explored:,} states with error bound {bound:.3g} > tol = "
+            f"{tol:.3g}: out of states or memory"
+        )
 
 
 def _solved(region: Region, view: View, tol: float) -> tuple[LocalSolution, float]:

@@ -168,9 +168,7 @@ def _sweeps(
     machine.require(plan.memory, f"JIPE-2 by sweeps on {jm.num_states:,} states")
     operator = PairOperator(jm, system.policy, system.coupling)
     start = operator.zero() if initial is None else _start(operator, initial)
-    state, end = fixed_point.iterate(
-        operator, start, jm.gamma, allowed, max_iterations, "JIPE-2", 5
-    )
+    state, end = fixed_point.iterate(operator, start, jm.gamma, allowed, max_iterations, "JIPE-2")
     off = 0.0 if initial is None else fixed_point.variance_error(jm, end.error_bound)
     found = state.mean, state.blocks, Held(state.second)
     return fixed_point.solution(jm, 2, *found, end, off, plan)

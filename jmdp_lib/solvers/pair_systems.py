@@ -7,6 +7,7 @@ reach where these are few, and on all pairs otherwise.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -14,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from jmdp_lib import checks, machine
+from jmdp_lib.checks import Floats
 from jmdp_lib.machine import gibibytes, progress
-from jmdp_lib.operators.collapsed import Backup, CollapsedT2, OneStepAway, Queries
+from jmdp_lib.operators.collapsed import Backup, CollapsedT2, PairValues, Queries, distinct_states
 from jmdp_lib.operators.dense import DensePairs, TorchPairs, device_bytes
 from jmdp_lib.operators.reachable import Numbering, PairSet, ReachablePairs
 from jmdp_lib.solvers import fixed_point
@@ -86,7 +88,7 @@ def solve_pairs(
     mean = float(np.abs(backup.mean).max())
     largest = max(mean, (float(backup.single.max()) + mean**2) / weight)  # ||M||_lambda
     rounding = fixed_point.rounding_of(system.longest_sum) * largest
-    end = fixed_point.certify(residuals, rounding, gamma, allowed, iterations, "JIPE-2", 4)
+    end = fixed_point.certify(residuals, rounding, gamma, allowed, iterations, "JIPE-2")
     if isinstance(c, np.ndarray):
         checks.frozen(c)
     values = partial(replace(pairs).values, c)  # without what only the solver needs
@@ -94,6 +96,49 @@ def solve_pairs(
     source = OneStepAway(system, backup, blocks, values)
     off = 4.0 * residuals[-1] * weight / (1.0 - gamma**2)  # c contracts by gamma^2
     return fixed_point.solution(jm, 2, backup.mean, blocks, source, end, off, plan)
+
+
+@dataclass(frozen=True)
+class OneStepAway:
+    """Second moments between states, each one local expectation away from c.
+
+    backup: T_2 on m and v. blocks: (S, A, A). pairs: c.
+    """
+
+    system: CollapsedT2
+    backup: Backup
+    blocks: Floats
+    pairs: PairValues
+
+    def moment(self, coordinates: Sequence[tuple[int, int]]) -> float:
+        """Sigma(s, a, t, b), of two states, or of actions of one state that were not asked for."""
+        (s, a), (t, b) = coordinates
+        if s == t:
+            raise ValueError(
+                f"the covariance of actions {a} and {b} of state {s} was not asked for: solve with "
+                f"queries=[({s}, {a}, {b})], or without queries for all of them"
+            )
+        asked = (np.array([x]) for x in (s, a, b, t))
+        found = self._known(self.system.covariances(self.backup, self.pairs, *asked))
+        return float(found[0] + self.backup.mean[s, a] * self.backup.mean[t, b])
+
+    def full_second(self) -> Floats:
+        """(S, A, S, A)."""
+        system, mean, states = self.system, self.backup.mean, np.arange(len(self.blocks))
+        source = system.shocks(self.backup.deviations)
+        c = self.pairs(*np.broadcast_arrays(states[:, None], states))
+        full = distinct_states(system.jm.gamma, system.moves, c, source)
+        full = full.reshape(mean.shape * 2)
+        full[states, :, states] = self.blocks
+        return self._known(full) + np.multiply.outer(mean, mean)
+
+    def _known(self, covariance: Floats) -> Floats:
+        if np.isnan(covariance).any():
+            raise ValueError(
+                "no gap that was asked for reaches these pairs of states, so that their moments "
+                'were not solved: solve with route="dense" for those of all pairs'
+            )
+        return covariance
 
 
 def choose(

@@ -37,9 +37,9 @@ from jmdp_lib.checks import Floats
 from jmdp_lib.machine import gibibytes, require
 from jmdp_lib.model import JMDP, require_tables
 from jmdp_lib.moments import Held, Moments
-from jmdp_lib.operators.pairs import PairOperator, pair_step, policy_average
+from jmdp_lib.operators.pairs import PairOperator, pair_step
 from jmdp_lib.solvers import projection
-from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution, iterate
+from jmdp_lib.solvers.fixed_point import Solution, iterate, warn
 from jmdp_lib.solvers.projection import CONES, Projection
 
 WEIGHTS = ("occupancy", "stationary", "product")
@@ -141,10 +141,7 @@ def projected_jipe2(
     state, end = iterate(step, step.solve(), rate, allowed, limit, "projected JIPE-2")
     if kappa >= 1.0:
         end = end._replace(converged=False, error_bound=np.inf)
-        warnings.warn(
-            f"these weights give no contraction (kappa = {kappa:.3g}): nothing bounds the error",
-            ConvergenceWarning, stacklevel=2,
-        )  # fmt: skip
+        warn(f"these weights give no contraction (kappa = {kappa:.3g}): nothing bounds the error")
     theta, big = pi.unwhiten(*state)
     mean = (phi @ theta).reshape(matrix.shape)
     second = (phi @ big @ phi.T).reshape(matrix.shape * 2)
@@ -250,7 +247,7 @@ class ProjectionStep:
 
     def mean_slope(self) -> Floats:
         """(d, d) psi' diag(nu) gamma P psi."""
-        after = self.jm.transitions @ (policy_average(self.policy) @ self.pi.psi)
+        after = self.jm.transitions @ (self.operator.average @ self.pi.psi)
         return self.jm.gamma * self.pi.psi.T @ (self.pi.nu[:, None] * after)
 
     def second_slope(self) -> Floats:
@@ -311,7 +308,7 @@ def stationary_pairs(jm: JMDP, policy: Floats) -> Floats:
     why = '(Assumption B.2); use weights="occupancy"'
     idle = f"leaves the state-action without stationary weight {why}"
     checks.refuse("policy", policy, policy == 0.0, idle, ["state", "action"])
-    chain = policy_average(policy) @ jm.transitions
+    chain = PairOperator(jm, policy).kernel
     _, label = csgraph.connected_components(chain, connection="strong")
     if label.any():
         other = np.flatnonzero(label != label[0])[0]

@@ -6,7 +6,6 @@ are those of the matrices.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -17,7 +16,7 @@ from scipy import linalg
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Sized, frozen
 from jmdp_lib.moments import ReadOnly
-from jmdp_lib.solvers.fixed_point import ConvergenceWarning
+from jmdp_lib.solvers.fixed_point import warn
 
 CONES = ("augmented", "psd", "none")
 
@@ -193,10 +192,7 @@ def solve_in_cone(
             factor = float(np.clip(np.sqrt(apart / (moved + 1e-300)), 0.1, 10.0))
             rho, dual = rho * factor, dual / factor
             factors = linalg.lu_factor(matrix + rho * identity)
-    warnings.warn(
-        f"the projection onto the cone stopped {apart:.1e} away from it", ConvergenceWarning,
-        stacklevel=2,
-    )  # fmt: skip
+    warn(f"the projection onto the cone stopped {apart:.1e} away from it")
     return floor + to_matrix(inside)
 
 
