@@ -200,7 +200,10 @@ plt.show()
 # %% [markdown]
 # ## 7.4 What is left
 #
-# `plan_jipe2` says what an evaluation will solve and how much memory it needs, without solving it.
+# `plan_jipe2` says what an evaluation will solve and how much memory it needs, without solving it. On a grid of $N \times N$ cells the literal operator has
+# $16 N^4$ coordinates, and collapse leaves $N^4$. Under the goal policy a branch at one of $N^2$ cells has its partner in one of five rows or in the last column,
+# which leaves a multiple of $N^3 = |\mathcal S|^{3/2}$ pairs. We read the power off the two largest grids and allow 0.02, since terms of
+# lower order are still there.
 
 # %%
 rows = []
@@ -211,29 +214,12 @@ table = pd.DataFrame(rows, columns=["states", "literal", "collapsed", "reachable
 print(table.to_string(index=False, formatters=dict.fromkeys(table, "{:,}".format)))
 
 # %%
-growth = {k: np.polyfit(np.log(table.states), np.log(table[k]), 1)[0] for k in table.columns[1:]}
-assert np.allclose([growth["literal"], growth["collapsed"]], 2.0)
-power, last = growth["reachable"], table.iloc[-1]
-claims.check("goal policy: pairs reached grow as |S| to the", f"{power:.2f}", power < 1.7)
+before, last = table.iloc[-2], table.iloc[-1]
+power = np.log(last.reachable / before.reachable) / np.log(last.states / before.states)
+near = abs(power - 1.5) < 0.02
+claims.check("goal policy: pairs reached grow as |S| to the", f"{power:.2f}", near)
 saved, name = last.literal / last.reachable, f"{last.states:,} states: literal / reachable"
-claims.check(f"{name} coordinates", f"{saved:,.0f}", saved > 100)
-
-# %%
-fig, ax = plt.subplots(figsize=(3.6, 2.6))
-for (name, power), marker in zip(growth.items(), "so^", strict=True):
-    label = rf"{name}, $|\mathcal{{S}}|^{{{power:.2g}}}$"
-    ax.loglog(table.states, table[name], f"{marker}-", ms=4, label=label)
-ax.set_xlabel("states")
-ax.set_ylabel("coordinates")
-ax.legend()
-figures.save(fig, "fig_coordinates", table, out_dir)
-plt.show()
-
-# %% [markdown] tags=["caption"]
-# **Figure 7.4.** Unknowns of the literal operator, after collapse, and after leaving out what is not reached, for the goal policy on grids of growing size. The legend has
-# the fitted powers of the number of states.
-#
-# <!-- alt: Three straight lines on logarithmic axes over the number of states. The literal and the collapsed lines have slope two; the reachable one is lower and less steep. -->
+claims.check(f"{name} coordinates, collapse alone gives 16", f"{saved:,.0f}", saved > 16)
 
 # %% [markdown]
 # ## 7.5 One sweep
@@ -247,22 +233,29 @@ plt.show()
 chain = CollapsedT2(grid, goal).kernel  # P, sparse
 kernel, order = chain.toarray(), successors_first(chain)
 number = np.argsort(order)
-fig, axes = plt.subplots(1, 2, figsize=(5.2, 2.6), sharey=True)
-shown = {"$P$, cells row by row": kernel, "$P$, successors first": kernel[np.ix_(order, order)]}
-for ax, (title, P) in zip(axes, shown.items(), strict=True):
-    for part, marker, color in ((np.tril(P, -1), "<", "C0"), (np.triu(P, 1), ">", "C1")):
-        ax.spy(part, marker=marker, ms=2.5, mew=0, color=color)
-    ax.spy(np.diag(P.diagonal()), marker="s", ms=2.5, mew=0, color="0.6")
-    ax.set(title=title, xlabel="to state number")
-    ax.xaxis.tick_bottom()
-axes[0].set_ylabel("from state number")
+here, there = np.nonzero(np.tril(kernel, -1) + np.triu(kernel, 1))  # moves to another cell
+places = np.stack(np.divmod(np.arange(n), 6)[::-1], -1)  # column and row of each cell
+way = places[there] - places[here]
+arrow = {"angles": "xy", "scale": 1, "scale_units": "xy", "width": 0.011}
+orders = {"row by row": np.arange(n), "successors first": number}
+
+# %%
+fig, axes = plt.subplots(1, 2, figsize=(6.4, 3.3))
+for ax, (title, own) in zip(axes, orders.items(), strict=True):
+    color = np.where(own[there] > own[here], "C1", "C0")
+    ax.quiver(*(places[here] + 0.3 * way).T, *(0.4 * way).T, color=color, **arrow)
+    for s, (x, y) in enumerate(places):
+        ax.text(x, y, own[s], ha="center", va="center")
+    ax.set(title=title, xlim=(-0.5, 5.5), ylim=(5.5, -0.5), aspect="equal")
+    ax.axis("off")
 figures.save(fig, "fig_order", {"number": number}, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 7.5.** The policy's transition matrix with cells numbered row by row, and with successors first. Triangles point the way that a move goes: orange to a later number, blue to an earlier one; grey squares stay.
+# **Figure 7.4.** The 6x6 gridworld with its cells numbered row by row, and with successors first. Arrows are the moves of the goal policy, in calm air and in a gust: orange to a later number, blue to an
+# earlier one. (A gust that undoes a move to the right leaves the branch where it is, and has no arrow.) With successors first there is no orange.
 #
-# <!-- alt: Two sparse matrices. On the left entries lie on both sides of the diagonal; on the right all of them are on or below it. -->
+# <!-- alt: Two grids of six by six numbers with arrows between them, to the right in every row, and up or up and to the left in the last column. Row by row, the goal top right is number 5 and all arrows to the right are orange. With successors first the goal is 0, numbers grow to the left and then downwards, and all arrows are blue. -->
 
 # %%
 above = np.triu(kernel[np.ix_(order, order)], 1).sum()
@@ -271,7 +264,9 @@ middle = jl.windy_gridworld(30)
 swept = jl.jipe2(middle, jl.goal_policy(30), route="reachable").iterations
 claims.check("900 states, goal policy: iterations", swept, swept <= 3)
 krylov = jl.jipe2(middle, jl.uniform_policy(middle), route="dense").iterations
-claims.check("900 states, uniform policy: fewer than 100", krylov < 100, krylov < 100)
+plain = int(np.log(1e-8 * (1 - middle.gamma)) / np.log(middle.gamma**2))
+name = f"900 states, uniform policy: fewer than the {plain} sweeps at rate gamma^2"
+claims.check(name, krylov < plain, krylov < plain)
 
 # %% [markdown]
 # A solution by one sweep counts three applications of the operator: the sweep itself, a second one that finds nothing to change, and one
@@ -330,7 +325,7 @@ claims.check("true error <= error_bound, three routes and tols", safe, safe)
 # ## 7.7 Ask for less
 #
 # If you need gaps at only a few states, pass them as `queries=`; only pairs reachable from them are solved. On a large grid
-# under the goal policy, three cells of the last column reach a tiny part of all pairs. Their gaps are the same as in the
+# under the goal policy, the branches of three cells near the goal stay near the goal, so they reach as many pairs as on a small grid. Their gaps are the same as in the
 # evaluation of all states.
 
 # %%
@@ -340,7 +335,9 @@ whole = jl.plan_jipe2(large, large_goal)
 few = jl.jipe2(large, large_goal, queries=near)
 print("everything:", whole)
 print("three states:", few.plan)
-claims.check("pairs for three states", f"{few.plan.pairs:,}", few.plan.pairs < 0.1 * whole.pairs)
+little = jl.plan_jipe2(jl.windy_gridworld(20), jl.goal_policy(20), queries=20 * np.arange(2, 5) - 1)
+same = few.plan.pairs == little.pairs
+claims.check("pairs for three states, as on a 20x20 grid", f"{few.plan.pairs:,}", same)
 
 # %%
 complete = jl.jipe2(large, large_goal).moments.gap_variance[near]
@@ -365,18 +362,19 @@ claims.check("a million states, all pairs: refused", "GiB" in refusal, "GiB" in 
 # %% [markdown]
 # ## 7.8 Order 3
 #
-# An order-$k$ coordinate follows $k$ branches. Branches merge, so in a local environment the reachable multisets of states
-# are few as well. This gives the skewness of every gap, here on a grid where the definition has
-# $(|\mathcal S||\mathcal A|)^3$ coordinates.
+# An order-$k$ coordinate follows $k$ branches, and after collapse it is a multiset of states in which merged branches count together. There are about
+# $|\mathcal S|^3/6$ of them where the definition has $(|\mathcal S||\mathcal A|)^3$ coordinates, a factor of 300 and more, and on large grids not all of them are reached. This
+# gives the skewness of every gap. We compare it with simulation, and allow four standard errors: a right answer fails for one seed in 15,000.
 
 # %%
 local, local_goal = jl.windy_gridworld(order_size), jl.goal_policy(order_size)
 third = jl.jipe(local, local_goal, order=3).moments
 solved_for, defined = third.source.state.size, (4 * local.num_states) ** 3
-share = defined / solved_for
-claims.check(
-    f"order 3 on {local.num_states} states: defined / solved", f"{share:,.0f}", share > 100
-)
+share, n = defined / solved_for, local.num_states
+least = defined / (
+    n * (n + 1) * (n + 2) / 6 + n * n + n + n * (n + 1) / 2 + 2 * n
+)  # if all are reached
+claims.check(f"order 3 on {n} states: defined / solved", f"{share:,.0f}", share >= least)
 second = jl.jipe2(local, local_goal).moments
 same = np.allclose(third.gap_variance, second.gap_variance, atol=1e-6)
 claims.check("its gap variances are those of order 2", same, same)
@@ -421,7 +419,7 @@ figures.save(fig, "fig_scaling", measured, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 7.6.** Time (top) and memory (bottom) of all gaps against the number of states, for three policies and models; methods as in the legend. Stars: this notebook.
+# **Figure 7.5.** Time (top) and memory (bottom) of all gaps against the number of states, for three policies and models; methods as in the legend. Stars: this notebook.
 #
 # <!-- alt: Six panels on logarithmic axes. Time and memory of the exact routes grow with the number of states, the reachable route least under the goal policy; the literal operator stops early, and projected Monte Carlo lies orders of magnitude above. -->
 
@@ -510,7 +508,7 @@ figures.save(fig, "fig_trillion", grown, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 7.7.** Left: the corner of the grid that was explored, with the goal at its top right; the colour says how often branches that have not merged visit a
+# **Figure 7.6.** Left: the corner of the grid that was explored, with the goal at its top right; the colour says how often branches that have not merged visit a
 # cell, discounted by $\gamma^2$ per step. Right: the error that is certified, and the true one, as the exploration grows.
 #
 # <!-- alt: Left, a heat map of a corner of the grid, with most visits around the queried cell near the goal and fewer outwards. Right, two falling lines on logarithmic axes; the certified error stays above the true one throughout. -->
