@@ -216,7 +216,7 @@ loose = {name: jl.jipe2(*case, tol=1e-2, route="sweeps") for name, case in cases
 exact = {name: jl.jipe2(*case, tol=1e-11).moments for name, case in cases.items()}
 for name, sol in loose.items():
     ratio = np.abs(sol.moments.mean - exact[name].mean).max() / sol.error_bound
-    tight = abs(ratio - 0.95) < 1e-4
+    tight = abs(ratio - 0.95) < 1e-6
     claims.check(f"{name}, tol 0.01: error of the mean / bound", f"{ratio:.4f}", tight)
 
 # %% [markdown]
@@ -290,7 +290,8 @@ plt.show()
 # <!-- alt: Four panels. Means and second moments fall along gamma to the k in all of them. Covariances fall almost vertically on the grid under the goal policy, along gamma to the 2k and then to zero on the chain, nearly as slowly as the means on the grid under the uniform policy, and along gamma to the 2k for the inventory. -->
 
 # %% [markdown]
-# Means (blue) and second moments (green) fall by $\gamma$ in the end, along the grey band or parallel to it. The covariances (orange) go their own way:
+# Means (blue) and second moments (green) fall by $\gamma$ in the end, along the grey band or parallel to it. The covariances (orange) go their own way. We measure their
+# factors from sweep 60 on, or earlier where they have settled by then, and ask for the theory's factor to three decimals:
 
 # %%
 late = {"5x5 WGW": 15, "CRC, 25 states": 0}  # where to begin; the chain has no late part
@@ -383,7 +384,8 @@ claims.check("exercise 1: sweeps from a neighbour, from zero", text, steeper)
 #
 # <details><summary>Solution</summary>
 #
-# The larger of the two factors is $\gamma\zeta_\mu = 0.484$: a little wandering is enough to more than double the rate of 0.19. The measured rate comes down to it from above.
+# The larger of the two factors is $\gamma\zeta_\mu = 0.484$: a little wandering is enough to more than double the rate of 0.19. The measured rate comes down to it from above, and is
+# within 5% of it once the first 24 sweeps are left out.
 #
 # </details>
 
