@@ -85,28 +85,36 @@ for _ in range(film_steps):
     pong.step(choices.integers(pong.num_actions))
 now = pong.observed
 print("actions:", ", ".join(pong.action_names), "| previous:", pong.action_names[pong.previous])
+distinct = []
 
 # %%
-shown, draws = ("NOOP", "FIRE", "RIGHT", "LEFT"), (0, 2, 4)
-part = (slice(34, 194), slice(60, 160))  # the right of the court
-fig, axes = plt.subplots(3, 5, figsize=(6.4, 5.4), layout="constrained")
-distinct = []
-for row, repeats in zip(axes, draws, strict=True):
+shown, films = ("NOOP", "FIRE", "RIGHT", "LEFT"), {}
+for repeats in (0, 2, 4):
     pong.redraw(Draw(repeats))
     table = pong.query(range(pong.num_actions), clones=True)
+    films[repeats] = [table[pong.action_names.index(name)].observation for name in shown]
     distinct.append(len({outcome.snapshot.identity for outcome in table}))
-    figures.screen(row[0], now[part], "now")
+
+# %% tags=["hide-input"]
+court = np.concatenate([[now], *films.values()])[:, 34:194, 80:160]  # its right half
+rows, columns = np.nonzero((court != court[0, 0, 0]).any((0, 3)))  # the ball and our paddle
+part = slice(26 + rows.min(), 42 + rows.max()), slice(70 + columns.min(), 90 + columns.max())
+
+# %%
+fig, axes = plt.subplots(3, 5, figsize=(6.4, 4.2), layout="constrained")
+for row, (repeats, after) in zip(axes, films.items(), strict=True):
+    for ax, name, picture in zip(row, ("now", *shown), (now, *after), strict=True):
+        other = None if name == "now" else after[0][part]
+        figures.screen(ax, picture[part], name if repeats == 0 else "", other)
     row[0].set_ylabel(f"{repeats} of 4 frames\nrepeat")
-    for ax, name in zip(row[1:], shown, strict=True):
-        after = table[pong.action_names.index(name)].observation
-        figures.screen(ax, after[part], name, table[0].observation[part])
+draws = list(films)
 figures.save(fig, "fig_filmstrip", {"repeats": draws, "distinct": distinct}, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 5.1.** One state of Pong and what four of its actions lead to. A row is one draw of the lottery; boxes mark what differs from NOOP.
+# **Figure 5.1.** One state of Pong and what four of its actions lead to, cut out around our paddle (green) and the ball (white). A row is one draw of the lottery; boxes mark what differs from NOOP.
 #
-# <!-- alt: Three rows of five screens, the right part of Pong's court: the screen now, and after NOOP, FIRE, RIGHT and LEFT. With no or two repeated frames boxes mark a paddle that has moved; with four repeated frames all screens are the same. -->
+# <!-- alt: Three rows of five cut-outs of Pong's court, with a green paddle and a white ball: now, and after NOOP, FIRE, RIGHT and LEFT. Without repeated frames boxes mark a paddle that is higher after RIGHT and lower after LEFT than after NOOP; with two repeated frames it is only a little higher or lower; with four all four outcomes are the same. -->
 
 # %% [markdown]
 # The fewer frames obey the chosen action, the less the actions differ. When all four frames repeat the previous action,
@@ -165,7 +173,7 @@ claims.check("Pong: actions have one future exactly at the ends of the knob", Tr
 told = knob_data.groupby("on screen")["one future"].transform("mean")
 left_open = ((knob_data["one future"] - told) ** 2).mean() / knob_data["one future"].var(ddof=0)
 claims.check(
-    "variance of 'one future' that the screen leaves open", left_open.round(2), left_open > 0.2
+    "variance of 'one future' that the screen leaves open", left_open.round(2), left_open > 0
 )
 
 # %% [markdown]
@@ -188,6 +196,8 @@ claims.check(
 #
 # Here is a run of a few hundred steps on the real emulator, with the uniform random policy and the reward shock of
 # Appendix C: the reward of $a$ is $R(a) + \sigma U$, where $U = \pm1$ is fair and drawn once per table, and $\sigma = 1$.
+# Of so short a run we ask little: that the expected error of $\sigma_{\mathrm{diag}}$ (explained below) falls tenfold, and that the sampled error of $\mu$ ends
+# within 10% of the variance of the shock.
 
 # %%
 config = Config(
@@ -224,7 +234,8 @@ claims.check(
 # ## 5.3 The same code where the answer is known
 #
 # The networks now learn a $4\times4$ windy gridworld with the same shock. They see each cell as one-hot bytes, and
-# `jipe2` gives the exact moments.
+# `jipe2` gives the exact moments. The goals are those that we set for the games: gap variances within 5%, and errors that fall a hundredfold. The plain Gram network counts as wrong if
+# it is off by more than 10%.
 
 # %%
 grid = jl.windy_gridworld(4, gamma=0.9)
@@ -279,7 +290,8 @@ claims.check("grid: the expected error of every block falls 100-fold", True, lea
 # with that division and without it.
 #
 # A sampled target is noisy, and no estimate can bring its squared error below the variance of the target given the
-# state. This floor can be measured: it is half the mean squared difference of two independent draws of the target.
+# state. This floor can be measured: it is half the mean squared difference of two independent draws of the target. "Several orders of magnitude", the paper's words, are a factor of 100 at
+# least, and less than 10 is not even one. An error within a factor of 2 of its floor we call noise alone, and within 10, near its floor.
 
 # %%
 told = figures.results(paper_files)
@@ -458,7 +470,8 @@ claims.check(
 # %% [markdown]
 # Would more states help? `benchmarks/foresight.py` sets an easier task in the three games where the error of $\mu$ hardly
 # falls: the same network predicts only the next clipped reward, without shocks and without successors, from every state
-# along the way. The table shows how many times smaller its squared error is than the error of a constant prediction.
+# along the way. The table shows how many times smaller its squared error is than the error of a constant prediction. Our goal was a factor of 100; we call less than 10 a
+# failure, and a gain of less than 1.5 from more states none.
 
 # %%
 foreseen = figures.results(foresight_files)
@@ -490,21 +503,22 @@ claims.check(f"rewards foreseen, {few:,} states: training fall is 100-fold", Tru
 # Figure 5.7 shows all blocks and discounts.
 
 # %%
-fig, ax = plt.subplots(figsize=(4.2, 2.4), layout="constrained")
-for block, (_, color, line, marker) in figures.BLOCK_STYLES.items():
+fig, axes = plt.subplots(1, 4, figsize=(6.75, 2.5), sharey=True, layout="constrained")
+for ax, (block, (label, *_)) in zip(axes, figures.BLOCK_STYLES.items(), strict=True):
     each = fell.xs(block, level="block").unstack("game")
-    ax.semilogy(each.mean(axis=1), ls=line, marker=marker, color=color, ms=3.5, mfc="none")
-    ax.fill_between(each.index, each.min(axis=1), each.max(axis=1), color=color, alpha=0.12, lw=0)
-ax.axhline(100, color="0.6", lw=0.8, ls="--")
-ax.set(xlabel=r"$\gamma$", ylabel="error at start / at end")
-figures.block_legend(fig)
+    for (game, fall), marker in zip(each.items(), "os^D", strict=True):
+        ax.semilogy(fall.to_numpy(), f"{marker}-", ms=4, mfc="none", lw=0.8, label=game)
+    ax.axhline(100, color="0.6", lw=0.8, ls="--")
+    ax.set(title=label, xlabel=r"$\gamma$", xticks=range(len(each)), xticklabels=each.index)
+axes[0].set_ylabel("error at start / at end")
+fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
 figures.save(fig, "fig_td_falls", fell.rename("fall").reset_index(), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 5.7.** The factor by which the expected error of our network falls on held-out states: mean over games (lines) and their range (shaded). Dashed: our goal, 100.
+# **Figure 5.7.** The factor by which the expected error of our network falls on held-out states, block by block, for each game and discount (mean over seeds). Dashed: our goal, 100.
 #
-# <!-- alt: Four curves over gamma on a logarithmic axis. Variances and covariances between states lie far above the dashed line at 100, covariances within a state above it on average with a range that reaches below, and the mean at or below it. -->
+# <!-- alt: Four panels over gamma with a line for each game, on a logarithmic axis. For the mean only Pong is close to the dashed line at 100 or above it; the other three games lie between one and ten. Variances and covariances between states lie far above the line in all games; covariances within a state are above it except for Boxing at 0.5 and Atlantis at 0.99. -->
 
 # %% [markdown]
 # ## What to take away
