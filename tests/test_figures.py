@@ -107,6 +107,13 @@ def test_correlations_are_shown_and_nan_is_hatched(ax: Axes) -> None:
     assert texts(ax) == ["1", "\u2212.25", "\u2212.25", "1"]
 
 
+def test_colours_tell_large_correlations_apart(ax: Axes) -> None:
+    figures.correlation_matrix(ax, np.array([[0.8, 0.9], [0.2, 0.3]]), "ab")
+    (upper, largest, low, lower) = (np.array(c.get_facecolor()) for c in patches(ax, Rectangle)[:4])
+    assert np.linalg.norm(largest - upper) > 0.2  # in RGB; 0.16 on a straight scale
+    assert np.linalg.norm(lower - low) > 0.05
+
+
 def test_correlation_grid_is_laid_out_as_the_grid(ax: Axes) -> None:
     correlation = np.array([[[1.0, v], [v, 1.0]] for v in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)])
     figures.correlation_grid(ax, correlation, 3, "ab", goal=2)
@@ -243,9 +250,9 @@ def test_gap_ratios_hide_no_row(ax: Axes) -> None:
 
 
 def test_a_text_table_shows_every_cell(ax: Axes) -> None:
-    figures.text_table(ax, [["name", "value"], ["x", "1"], ["y", "2"]], rules=(2,))
+    figures.text_table(ax, [["name", "value"], ["x", "1"], ["y", "2"]])
     assert texts(ax) == ["name", "value", "x", "1", "y", "2"]
-    assert len(ax.lines) == 4
+    assert len(ax.lines) == 3
 
 
 def test_claims_keep_what_was_found_apart_from_what_holds(capsys: pytest.CaptureFixture) -> None:

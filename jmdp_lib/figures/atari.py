@@ -102,15 +102,15 @@ def gap_ratios(ax: Axes, table: pd.DataFrame, paper: Mapping[str, float] | None 
     return ax
 
 
-def text_table(ax: Axes, cells: Sequence[Sequence[str]], rules: Sequence[int] = ()) -> Axes:
-    """A typeset table, the first row its head; a thin rule above each of the rows `rules`."""
+def text_table(ax: Axes, cells: Sequence[Sequence[str]]) -> Axes:
+    """A typeset table, the first row its head."""
     widths = [max(map(len, column)) + 2.0 for column in zip(*cells, strict=True)]
     left = np.concatenate([[0.0], np.cumsum(widths)]) / sum(widths)
     for i, row in enumerate(cells):
         for c, text in enumerate(row):
             at, side = (0.005, "left") if c == 0 else (left[c + 1] - 0.01, "right")
             ax.text(at, i + 0.5, text, ha=side, va="center")
-    for i, width in ((0, 1.0), (1, 0.6), (len(cells), 1.0), *((r, 0.3) for r in rules)):
+    for i, width in ((0, 1.0), (1, 0.6), (len(cells), 1.0)):
         ax.axhline(i, color="black", lw=width, clip_on=False)
     ax.set(xlim=(0, 1), ylim=(len(cells), 0))
     ax.axis("off")

@@ -174,15 +174,14 @@ def correlation_matrix(
 
 
 def correlation_grid(
-    ax: Axes, correlation: Floats, columns: int, labels: Sequence[str], goal: int | None = None,
-    fontsize: float = 5.0,
-) -> Axes:  # fmt: skip
+    ax: Axes, correlation: Floats, columns: int, labels: Sequence[str], goal: int | None = None
+) -> Axes:
     """Figure 4: the correlation matrices (S, A, A) of a gridworld, each where its cell is."""
     num_states, size = correlation.shape[:2]
     rows, pitch = num_states // columns, size + 0.8
     for s, matrix in enumerate(correlation):
         x, y = pitch * (s % columns), pitch * (s // columns)
-        correlation_matrix(ax, matrix, labels, (x, y), fontsize)
+        correlation_matrix(ax, matrix, labels, (x, y), fontsize=5.0)
         if s == goal:
             ax.text(x + (size - 1) / 2, y + (size - 1) / 2, "Goal", ha="center", va="center",
                     weight="bold", bbox={"fc": "white", "ec": "none", "pad": 1.5})  # fmt: skip
