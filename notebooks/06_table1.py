@@ -97,7 +97,8 @@ claims.check(
 # ## 6.2 Live, in miniature
 #
 # Here is everything at once on the real emulator: query states, train networks, play pairs of games, compare. (Rows with
-# *+table* add one backup from the state's own tables, which Section 6.7 explains.)
+# *+table* add one backup from the state's own tables, which Section 6.7 explains.) With a few hundred states and steps we ask for gap variances within 20%, and for
+# the factor between independent and coupled ones within 10%.
 
 # %%
 config = Config(
@@ -241,12 +242,12 @@ claims.check("games where the constant is within 10% too", ", ".join(near_one), 
 at = {kind: wide.loc[kind, 0.99].coupled for kind in ("gram", "paper, natural", "paper, divided")}
 text = {kind: f"{v.min():.2g} to {v.max():.2g}" for kind, v in at.items()}
 other = "differs from the paper"  # which has 1.03 to 3.97
-claims.check("Gram, tuned, gamma 0.99: coupled / MC", text["gram"], at["gram"].max() < 0.5, other)
+claims.check("Gram, tuned, gamma 0.99: coupled / MC", text["gram"], at["gram"].max() < 1.03, other)
 small, large = at["paper, natural"], at["paper, divided"]
 claims.check(
-    "Gram, trained as in the paper, gamma 0.99", text["paper, natural"], small.max() < 0.5, other
+    "Gram, trained as in the paper, gamma 0.99", text["paper, natural"], small.max() < 1.03, other
 )
-claims.check("the same, with returns divided", text["paper, divided"], large.min() > 2, other)
+claims.check("the same, with returns divided", text["paper, divided"], large.min() > 3.97, other)
 
 # %% [markdown]
 # Our goal was a skill of 0.9 in every case where states differ by more than the noise of the simulation. It is **not
@@ -261,7 +262,7 @@ claims.check("the same, with returns divided", text["paper, divided"], large.min
 missed = ours[(ours.reliability > 0.5) & (ours.skill < 0.9)]
 where = ", ".join(f"{g} {y:g}" for g, y in zip(missed.game, missed.gamma, strict=True))
 claims.check("goal: skill of at least 0.9; missed in", where, len(missed) > 0, "not reproduced")
-claims.check("cases that reach it, of 24", 24 - len(missed), len(missed) < 12)
+claims.check("cases that reach it, of 24", 24 - len(missed), len(missed) == 5)
 boxing = grid.loc[("Boxing", 0.99)]
 played = boxing.mc * boxing.mc_ratio * (1 - 0.99**2) / 2  # / that of shocks and nothing else
 learned = boxing.mc * boxing.independent * (1 - 0.99**2) / 2
@@ -310,7 +311,7 @@ claims.check("Atlantis, gamma 0.99: coupled / MC, local alone, with the near ter
 # ## 6.5 The factor 100
 #
 # By what factor do independent marginals overestimate the gap variance? With one shock per state, the factor is about
-# $1/\gamma^2$ where branches rarely meet. In Atlantis and Space Invaders they merge often. This about halves the coupled
+# $1/\gamma^2$ (within 10%) where branches rarely meet. In Atlantis and Space Invaders they merge often. This about halves the coupled
 # variance and doubles the factor.
 
 # %%
@@ -332,7 +333,7 @@ plt.show()
 
 # %% [markdown]
 # The paper reports 135, 116, 111 and 83, and names neither $\gamma$ nor the shock. Three settings give numbers of this
-# size. The paper states none of them; they are **hypotheses**.
+# order of magnitude, all of them within a factor of ten. The paper states none of them; they are **hypotheses**.
 #
 # - *A small discount*: one shock per state, as here, and $\gamma$ near 0.1.
 # - *Shocks shared through time*: $\gamma = 0.99$, both branches see the same shocks at all times, and only the first two
@@ -358,7 +359,7 @@ readings.round(1)
 of = readings.div(readings["the paper"], axis=0).drop(columns="the paper")
 factor = np.exp(np.log(of).abs().max()).round(1)
 text = ", ".join(f"{v:g}" for v in factor)
-claims.check("hypotheses: largest factor between them and the paper", text, factor.min() < 3)
+claims.check("hypotheses: largest factor between them and the paper", text, factor.max() < 10)
 least = readings["gamma 0.1, simulated"].drop("Atlantis")
 text = f"{least.min():.1f} to {least.max():.1f}"
 claims.check("gamma 0.1, without Atlantis", text, (least - 100).abs().max() < 10)
@@ -451,7 +452,7 @@ claims.check("goal: skill of at least 0.9 with h = 64; missed in", missed, misse
 # pairs, or stop where the noise exceeds the gain.
 #
 # **Would more data help?** We have two points only, because the tuning trial used half of the states and half of the steps.
-# Its evaluation states were different ones, so this is a hint and not a learning curve.
+# Its evaluation states were different ones, so this is a hint and not a learning curve. We call a change of less than 0.1 none.
 
 # %%
 fast = trials[(trials.kind == "near") & (trials.trial == best["near"])].set_index(["game", "gamma"])
@@ -461,7 +462,7 @@ halves.round(2)
 # %%
 gained = (halves.full - halves.half).round(2)
 text = f"{gained['BattleZone', 0.99]}, {gained['Boxing', 0.99]}"
-more = gained["BattleZone", 0.99] > 0.1 > gained["Boxing", 0.99]
+more = gained["BattleZone", 0.99] > 0.1 > abs(gained["Boxing", 0.99])
 claims.check("gamma 0.99, skill gained from half to full: BattleZone, Boxing", text, more)
 
 # %% [markdown]
@@ -539,9 +540,13 @@ claims.check(
     list(far.index[certain]) == ["Atlantis"],
 )
 largest = far.mc_ratio.max().round(2)
-claims.check("sticky, gamma 0.99: largest independent / coupled", largest, largest < 1.25)
-early = simulated.mc_ratio["Atlantis", 0.5].round(2)
-claims.check("sticky, Atlantis, gamma 0.5: independent / coupled", early, early < 1.05)
+claims.check(
+    "sticky, gamma 0.99: largest independent / coupled", largest, abs(largest - 7 / 6) < 0.01
+)
+early = simulated.loc["Atlantis", 0.5]
+none = early.mc_ratio - early.mc_ratio_interval < 1
+name = "sticky, Atlantis, gamma 0.5: independent / coupled"
+claims.check(name, early.mc_ratio.round(2), none)
 
 # %% [markdown]
 # **The learned variances have the right order of magnitude at large $\gamma$, but they are not calibrated.** Our goal was 0.9 to 1.1 times
@@ -556,7 +561,7 @@ claims.check("sticky, Atlantis, gamma 0.5: independent / coupled", early, early 
 # - At $\gamma = 0.99$ the network has memorised its training states. It treats remembered rewards as predictable and so
 #   underestimates the variance on new states.
 #
-# The plain Gram network collapses as before.
+# The plain Gram network collapses as before, to less than a tenth.
 
 # %%
 for gamma in (0.9, 0.99):
@@ -564,7 +569,7 @@ for gamma in (0.9, 0.99):
     text, right = f"{at.near.min():.2f} to {at.near.max():.2f}", at.near.between(0.9, 1.1)
     name = f"goal: sticky, gamma {gamma:g}, learned / simulated within 0.9 and 1.1"
     claims.check(name, text, not right.all(), "not reproduced")
-claims.check("sticky, gamma 0.99: plain Gram, largest", at.gram.max().round(2), at.gram.max() < 0.5)
+claims.check("sticky, gamma 0.99: plain Gram, largest", at.gram.max().round(2), at.gram.max() < 0.1)
 off = np.log(learned).abs().drop(index=0.99, level="gamma")
 nearer = bool((off["near+table"] < off.near).all())
 claims.check("sticky, below 0.99: a state's own tables bring it nearer to 1", nearer, nearer)
@@ -575,13 +580,13 @@ told = told[(told.kind == "near") & (told.step == told.step.max())]
 errors = told.groupby(["gamma", "game", "curve"]).mu.mean().unstack()
 rare = (2 * errors.expected.loc[0.5] / simulated.mc.xs(0.5, level="gamma")).round(1)
 claims.check(
-    "sticky, gamma 0.5: the mean's squared error / gap variance, least", rare.min(), rare.min() > 5
+    "sticky, gamma 0.5: the mean's squared error / gap variance, least", rare.min(), rare.min() > 1
 )
 seen = (errors.expected / errors.td).loc[0.99].round(1)
 claims.check(
     "sticky, gamma 0.99: the mean's error on new states / in training, least",
     seen.min(),
-    seen.min() > 1.1,
+    seen.min() > 1,
 )
 
 # %% [markdown]
@@ -604,13 +609,14 @@ claims.check(
 # <details><summary>Solution</summary>
 #
 # The shared shock now adds up in the gap: the first step contributes a variance of $4\sigma^2$ instead of zero. Independent
-# marginals underestimate the variance of the gap by almost half.
+# marginals underestimate the variance of the gap by almost half: the factor is
+# $\frac{2}{1-\gamma^2} \big/ \big(4 + \frac{2\gamma^2}{1-\gamma^2}\big) = 1/(2 - \gamma^2)$.
 #
 # </details>
 
 # %% tags=["hide-cell"]
 opposite = shock_ratio([0.1], [1.0, -1.0])[0]
-claims.check("exercise 1: independent / coupled", opposite.round(3), 0.5 < opposite < 0.51)
+claims.check("exercise 1: independent / coupled", opposite.round(3), np.isclose(opposite, 1 / 1.99))
 
 # %% [markdown]
 # **Exercise 2.** A better constant is the simulated average of each game. It knows the level and nothing about single
@@ -632,7 +638,7 @@ text = f"{level.idxmax()} {level.max()}, {level.idxmin()} {level.min()}"
 claims.check(
     "exercise 2: largest and least skill of the level alone",
     text,
-    level.idxmin() == "Boxing" and level.max() < 0.9,
+    (level.idxmax(), level.idxmin()) == ("Atlantis", "Boxing"),
 )
 
 # %% [markdown]
