@@ -2,10 +2,10 @@
 
 The mean network of `jmdp_lib.atari`, two layers of 512 units on the bytes and bits of RAM, learns
 the clipped reward of an action and nothing else: no shock, no successor. Along uniform random play
-every state is looked at, two actions of each, on a deterministic emulator. A number says how many
-times smaller the squared error on new games is than that of the best constant, 1 / (1 - R^2); in
-brackets, on states that were learned from. Training takes the same steps whatever the number of
-states: where the two are alike, it is the steps that are few, and not the states. One seed.
+it sees every state and two actions of each, on a deterministic emulator. Each number says how many
+times smaller the squared error on new games is than that of the best constant, 1 / (1 - R^2); the
+number in brackets is for the training states. Training takes the same number of steps whatever the
+number of states. If both numbers are alike, more steps are needed, not more states. One seed.
 """
 
 from __future__ import annotations
