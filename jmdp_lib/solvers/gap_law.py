@@ -37,21 +37,31 @@ def gap_law(
     points: int = 512,
     max_points: int = 4096,
 ) -> list[GapLaw]:
-    """Brackets of the law of gaps G = Z(s, a) - Z(s, b), a certificate: the truth is in each.
+    """The laws of gaps $G = Z(s, a) - Z(s, b)$, one per query, as brackets that contain the truth.
 
-    queries: rows (state, a, b), (N, 3), a law for each; unless given, for all pairs a < b of all
-        states.
-    width: of the brackets of P(G < 0) and P(G <= 0), at most.
+    policy: (S, A) probabilities, or (S,) actions.
+    queries: (N, 3), rows (state, a, b); unless given, all pairs a < b of all states.
+    width: how wide the brackets of $P(G < 0)$ and $P(G <= 0)$ may be.
     coupling: as in `jipe2`.
-    points: of the grid, at least, where gaps are likely to be. More of them narrow the brackets
-        away from zero, `quantile` and `cvar`. Along x a bound is at most the distance between two
-        points / (1 - gamma) away from the truth.
-    max_points: of the whole grid, at most. If `width` is not reached with so many, or not in the
-        memory that is available, a `ConvergenceWarning` says so; what was reached is in each law's
-        `width`.
+    points: the least number of grid points where gaps are likely to be. More of them narrow the
+        brackets away from zero, and those of `quantile` and `cvar`. Along $x$ a bound is at most
+        the distance between two points, divided by $1 - gamma$, away from the truth.
+    max_points: the largest size of the whole grid. If it, or the available memory, is not enough
+        for `width`, a `ConvergenceWarning` says so; each law's `width` says what was reached.
 
     Bounds are rounded outwards. Differences of rewards are rounded to the twelfth digit of the
     largest reward, so that 0.1 + 0.2 - 0.3 is zero: the brackets are for the model rounded so.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jm = jl.windy_gridworld(size=3, gamma=0.8)
+        >>> law, = jl.gap_law(jm, jl.goal_policy(3), queries=[(4, 0, 2)])
+        >>> print("P(up is worse than down) from {:.4f} to {:.4f}".format(*law.prob_worse))
+        P(up is worse than down) from 0.0062 to 0.0062
+        >>> print("P(both are the same) from {:.4f} to {:.4f}".format(*law.prob_tie))
+        P(both are the same) from 0.0231 to 0.0231
+        >>> print("the worst tenth averages {:.2f} to {:.2f}".format(*law.cvar(0.1)))
+        the worst tenth averages 0.36 to 0.37
     """
     system = CollapsedT2.of("gap_law", jm, policy, coupling)
     width = checks.positive("width", width)

@@ -30,13 +30,13 @@ class Improvement(ReadOnly):
     """What `cautious_improvement` found.
 
     Attributes:
-        value: (S,), V, the value of the old policy.
+        value: (S,), $V$, the value of the old policy.
         policy: (S, A), the new policy.
         switched: (S,), where it differs from the old one.
-        advantage: (S, A), Q(s, a) - V(s) under the old policy.
+        advantage: (S, A), $Q(s, a) - V(s)$ under the old policy.
         advantage_low: (S, A), lower ends of its confidence intervals; the same if tables are known.
-        prob_better: (S, A), lower bounds of P(Z(s, a) > Z(s, A)), with A drawn from the old policy;
-            nan where they were not needed.
+        prob_better: (S, A), lower bounds of $P(Z(s, a) > Z(s, A))$, with $A$ drawn from the old
+            policy; nan where they were not needed.
     """
 
     value: Floats
@@ -52,19 +52,28 @@ def cautious_improvement(
 ) -> Improvement:
     """One step of policy improvement, only where an action is better with probability `level`.
 
-    A state switches to an action if Q(s, a) > V(s), and if Z(s, a) > Z(s, A) in the same scenario
-    with probability `level` or more, where A is drawn from the policy. Of several such actions, the
-    one with the largest Q is taken. With level=0 this is greedy improvement.
+    A state switches to an action $a$ if $Q(s, a) > V(s)$, and if $Z(s, a) > Z(s, A)$ in the same
+    scenario with probability `level` or more, where $A$ is drawn from the policy. Of several such
+    actions, the one with the largest $Q$ is taken. With level=0 this is greedy improvement.
 
     The value of the new policy is nowhere below the old one. If `jm` was counted from queries
-    (`JMDP.from_simulator`), the lower end of a confidence interval of Q(s, a) - V(s) must be above
-    zero. All these intervals hold at once with probability 1 - alpha, and so does the statement
-    about values. This takes many queries: the intervals are normal, and they know nothing of
-    outcomes that no query showed.
+    (`JMDP.from_simulator`), the lower end of a confidence interval of $Q(s, a) - V(s)$ must be
+    above zero. All these intervals hold at once with probability $1 - alpha$, and so does the
+    statement about values. This takes many queries: the intervals are normal, and they know nothing
+    of outcomes that no query showed.
 
-    width: of the brackets of probabilities, see `gap_law`; a wider bracket switches fewer states.
+    policy: (S, A) probabilities, or (S,) actions.
+    width: of the brackets of probabilities, as in `gap_law`. Wider brackets take less time, but
+        fewer states switch.
 
-        cautious_improvement(jm, policy, level=0.9).policy    # (S, A)
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jm = jl.inventory(capacity=3, max_order=2, gamma=0.8)
+        >>> found = jl.cautious_improvement(jm, jl.uniform_policy(jm), level=0.4)
+        >>> found.policy.argmax(axis=1).tolist(), found.switched.tolist()
+        ([2, 2, 0, 0], [True, True, False, False])
+        >>> print(found.advantage[0].round(2), found.prob_better[0].round(2))
+        [-1.88  0.07  1.81] [ nan 0.34 0.57]
     """
     system = CollapsedT2.of("cautious_improvement", jm, policy)
     level, alpha = checks.probability("level", level), checks.real("alpha", alpha, "(0, 1)")

@@ -31,18 +31,18 @@ _TRIALS = 10  # cores and explored sets that are solved, at most
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LocalSolution(ReadOnly):
-    """Gaps at N queried states. Its arrays are read-only.
+    """What `local_jipe2` found: gaps at N queried states. All arrays are read-only.
 
     Attributes:
         moments: of the N queried states, in their order, with A actions each.
         gap_error: (N, A, A), how far the mean and the standard deviation of each gap may be off.
-        return_error: (N, A), the same of each return Z(s, a) itself. It may be much larger: the
+        return_error: (N, A), the same of each return $Z(s, a)$ itself. It may be much larger: the
             errors of two branches cancel once these have merged.
         error_bound: the largest gap_error.
-        converged: whether error_bound <= tol.
+        converged: whether error_bound is at most `tol`.
         explored: the states whose tables were asked for, in this order.
         visits: (num_explored,) expected visits of branches that have not merged, all queries
-            together, discounted by gamma^2 per step.
+            together, discounted by $gamma^2$ per step.
     """
 
     moments: Moments
@@ -67,12 +67,12 @@ class LocalSolution(ReadOnly):
 
     @property
     def gap_mean(self) -> Floats:
-        """(N, A, A), E[Z(s, a) - Z(s, b)] at [n, a, b], s the n-th queried state."""
+        """(N, A, A), $E[Z(s, a) - Z(s, b)]$ at [n, a, b], where s is the n-th queried state."""
         return self.moments.gap_mean
 
     @property
     def gap_variance(self) -> Floats:
-        """(N, A, A), Var[Z(s, a) - Z(s, b)]."""
+        """(N, A, A), $Var[Z(s, a) - Z(s, b)]$."""
         return self.moments.gap_variance
 
 
@@ -93,9 +93,19 @@ def local_jipe2(
         every gap. Exploration goes on until it is met.
     coupling: "joint", "independent" or "common", as in `jipe2`.
     max_states: how many states are explored at most. If that, or the memory, does not suffice, a
-        ConvergenceWarning says what was reached.
+        `ConvergenceWarning` says what was reached.
 
-        local_jipe2(model, policy, states=[s]).gap_variance[0]    # (A, A)
+    Example:
+        >>> import jmdp_lib as jl
+        >>> def step(cell, action, gust):  # an endless line: a gust adds one cell to the left
+        ...     return float(cell > 3), cell + (1 if action == 0 else -1) - gust
+        ...
+        >>> line = jl.ImplicitJMDP.from_step(2, 0.8, [0.7, 0.3], step, reward_range=(0.0, 1.0))
+        >>> found = jl.local_jipe2(line, lambda cell: [0.5, 0.5], states=[2], tol=0.01)
+        >>> print(f"{found.gap_mean[0, 0, 1]:.3f} and variance {found.gap_variance[0, 0, 1]:.3f}")
+        0.522 and variance 0.759
+        >>> found.converged, found.num_explored < 100
+        (True, True)
     """
     region = Region.of(model, policy, coupling, states, max_states)
     goal = (0.5 * checks.positive("tol", tol) / region.half_width) ** 2  # of (E_1 / h)^2
@@ -131,14 +141,22 @@ def local_gap_law(
     coupling: str = "joint",
     max_states: int = 1000,
 ) -> list[GapLaw]:
-    """Brackets of the law of gaps, as `gap_law`, exploring only what matters to them.
+    """The laws of gaps at a few states, as from `gap_law`, exploring only what matters to them.
 
     queries: rows (state, a, b), a law for each.
-    width: of the brackets of P(G < 0) and P(G <= 0), at most. Away from zero the grid is coarse.
+    width: how wide the brackets of $P(G < 0)$ and $P(G <= 0)$ may be. Away from zero the grid is
+        coarse.
     policy, coupling, max_states: as in `local_jipe2`.
 
-    What leaves the explored states may earn any rewards in the model's range from then on, and
-    every bracket holds for all of these.
+    A branch that leaves the explored states may earn any rewards in the model's range from then on,
+    and every bracket holds for all of these.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jm = jl.coupled_reward_chain(1000, gamma=0.7)
+        >>> law, = jl.local_gap_law(jm, lambda state: [0.5, 0.5], queries=[(0, 0, 1)], width=0.05)
+        >>> print("the first action is better: {:.3f} to {:.3f}".format(*law.prob_better))
+        the first action is better: 0.500 to 0.500
     """
     states = [state for state, _, _ in queries]
     region = Region.of(model, policy, coupling, states, max_states)
@@ -168,12 +186,13 @@ def local_gap_law(
 
 @dataclass(frozen=True, eq=False)
 class LocalRange(ReadOnly):
-    """Standard deviations of gaps at N queried states, over all couplings.
+    """What `local_coupling_range` found: gaps at N queried states, over all couplings.
 
     Attributes:
-        gap_deviation_low, gap_deviation_high: (N, A, A), no coupling leads beyond them.
+        gap_deviation_low, gap_deviation_high: (N, A, A), ends of the range of the standard
+            deviation of $Z(s, a) - Z(s, b)$; no coupling leads beyond them.
         error_bound: how far outside the exact ends they are, at most.
-        converged: whether error_bound <= tol.
+        converged: whether error_bound is at most `tol`.
         num_explored: how many states were explored.
     """
 
@@ -196,9 +215,18 @@ def local_coupling_range(
     tol: in units of the reward, how far the ends may be outside the exact ones.
     policy, states, max_states: as in `local_jipe2`.
 
-    Z~ is the return that earns the middle of all possible returns once it leaves the explored
-    states, at time tau. Whatever the coupling, Z is no further from Z~ in L_2 than h times
-    E[gamma^(2 tau)]^(1/2), and every coupling of the model is one of the explored part, too.
+    Let a branch leave the explored states at time $tau$, and let the return $Z_0$ earn the middle
+    of all possible returns from then on. Whatever the coupling, the $L_2$ distance of $Z$ and $Z_0$
+    is at most $h E[gamma^{2 tau}]^{1/2}$, where $2h$ is the width of the possible returns. Every
+    coupling of the model is also one of its explored part.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jm = jl.coupled_reward_chain(1000, gamma=0.5)
+        >>> found = jl.local_coupling_range(jm, lambda state: [0.5, 0.5], states=[0], tol=0.01)
+        >>> low, high = found.gap_deviation_low[0, 0, 1], found.gap_deviation_high[0, 0, 1]
+        >>> print(f"{low:.2f} to {high:.2f}, from {found.num_explored} states")
+        0.00 to 1.07, from 18 states
     """
     region = Region.of(model, policy, "independent", states, max_states)
     allowed = 0.4 * checks.positive("tol", tol) / region.unit  # for each end: once in, once out

@@ -39,34 +39,50 @@ def jipe2(
     route: str = "auto",
     device: str | None = None,
 ) -> Solution:
-    """First and second moments of the joint returns: the fast solver for order 2.
+    """First and second moments of the joint returns: JIPE-2, the fast solver for order 2.
 
     Take `jipe2` for means, covariances, correlations and gap variances, and for models of any
     size; take `jipe(order=n)` for skewness, kurtosis and other moments above the second.
 
-    tol: accuracy in ||.||_lambda, relative to the largest reward: the result has converged once
-        error_bound <= tol * jm.reward_bound. (reward_bound is one for rewards in [-1, 1].)
-    coupling: "joint" uses the outcome tables: what is at one state at one time shares its shock.
+    policy: (S, A) probabilities, or (S,) the action of a deterministic policy in each state.
+    tol: accuracy in $||.||_lambda$, eq. (20), relative to the largest reward: the result has
+        converged once error_bound is at most tol * jm.reward_bound, where reward_bound is one for
+        rewards in [-1, 1].
+    coupling: "joint" uses the outcome tables: branches at one state at one time share a table.
         "independent" evaluates the JMDP with the same marginals in which the actions of a state
         draw from independent tables (never built). "common" shares one noise per time step between
         all branches, wherever they are: for a model that knows its noise (`JMDP.noise_probs`).
-    initial: M_0, a collection or arrays (S, A) and (S, A, S, A); zero unless given.
+    initial: $M_0$, a collection or arrays (S, A) and (S, A, S, A); zero unless given.
+    max_iterations: sweeps after which to stop; as many as `tol` can need unless given.
     queries: which covariances are wanted: those of all actions at states (N,), or of rows
         (state, a, b), (N, 3); all unless given. Others are nan in the moments' arrays.
-    route: "sweeps" repeats T_2 from `initial` and has the residuals of every sweep; "reachable"
+    route: "sweeps" repeats $T_2$ from `initial` and has the residuals of every sweep; "reachable"
         solves one sparse system on the pairs of states that the queries reach, "dense" one on all
         pairs. "auto" takes sweeps for few state-actions, and otherwise the faster route that fits
-        into memory. If these would be all pairs of thousands of states, but the queries are few, it
-        first tries to explore a quarter of the states (`local_jipe2`): its answer is taken if it is
-        certified to the same `tol`. The larger `tol`, the sooner that is so. Means of other states
-        are then nan, too. The solution's `plan` says which route it was; it is logged.
+        into memory. If all pairs of thousands of states would have to be solved for a few queries,
+        it first explores up to a quarter of the states (`local_jipe2`) and takes that answer if it
+        is certified to the same `tol`; means of the other states are then nan. A larger `tol` makes
+        this more likely. The solution's `plan` says which route was taken.
     device: a torch device, such as "cuda", for the dense route.
 
-    Residuals are the paper's norm on what is solved: with sweeps over all coordinates, and else
-    over all means and the policy averages that T_2 needs, on which it is the same contraction.
-    Every other coordinate follows from those in one step: all that the queries ask for, and with
-    sweeps or the dense route also `moments.second` and `moments.full_second` of any two states.
-    After the reachable route these know only the pairs that were reached, and refuse others.
+    Residuals are the paper's norm on what is solved. Sweeps solve all coordinates. The other routes
+    solve all means and the policy averages that $T_2$ needs, on which it is the same contraction,
+    and every other coordinate follows from those in one step. `moments.second` and
+    `moments.full_second` know any two states after sweeps or the dense route; after the reachable
+    route they know only the pairs that were reached, and refuse others.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jm = jl.windy_gridworld(size=3, gamma=0.9)
+        >>> solution = jl.jipe2(jm, jl.goal_policy(3))
+        >>> solution.converged, solution.error_bound < 1e-8
+        (True, True)
+        >>> joint, gap = solution.moments, (4, 0, 2)  # in the centre, up against down
+        >>> print(f"mean {joint.gap_mean[gap]:.3f}, variance {joint.gap_variance[gap]:.3f}")
+        mean 1.962, variance 0.678
+        >>> apart = jl.jipe2(jm, jl.goal_policy(3), coupling="independent").moments
+        >>> print(f"with two gusts: {apart.gap_mean[gap]:.3f}, {apart.gap_variance[gap]:.3f}")
+        with two gusts: 1.962, 0.961
     """
     system = CollapsedT2.of("jipe2", jm, policy, coupling)
     allowed = checks.positive("tol", tol) * jm.reward_bound
@@ -94,7 +110,15 @@ def plan_jipe2(
     route: str = "auto",
     device: str | None = None,
 ) -> Plan:
-    """What `jipe2` would do with the same arguments, without doing it."""
+    """What `jipe2` would do with the same arguments, and the memory it would take.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jm = jl.windy_gridworld(size=30)
+        >>> plan = jl.plan_jipe2(jm, jl.goal_policy(30), queries=[0])
+        >>> plan.route, plan.pairs, plan.states
+        ('reachable', 1365, 900)
+    """
     system = CollapsedT2.of("jipe2", jm, policy, coupling)
     if _takes_sweeps(system, checks.positive("tol", tol), None, None, queries, route, device):
         return _sweeps_plan(system)

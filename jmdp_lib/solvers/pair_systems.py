@@ -35,10 +35,10 @@ class Plan:
     """How `jipe2` solves a problem, known before it starts.
 
     Attributes:
-        route: "sweeps", T_2 repeated from zero, its residuals the paper's curve; "reachable", one
+        route: "sweeps", $T_2$ repeated from zero, its residuals the paper's curve; "reachable", one
             linear system on the pairs of states that the queries reach; "dense", on all pairs;
             "local", on those of a part of the states, the explored ones.
-        states: |S|.
+        states: $|S|$.
         pairs: unordered pairs of states that are solved for.
         memory: bytes it takes at most.
         accelerated: whether there is room for BiCGSTAB.

@@ -49,17 +49,18 @@ Parameters = tuple[Floats, Floats]
 
 @dataclass(frozen=True, repr=False, eq=False)
 class ProjectedSolution(Solution):
-    """A Solution in a feature space; residuals and error_bound are in the weighted norm.
-
-    error_bound: residuals[-1] / (1 - contraction), the distance to the projected fixed point, not
-        to the true moments: that is `approximation_bound`.
+    """A `Solution` in a feature space; its residuals are in the weighted norm.
 
     Attributes:
-        theta, Theta: (d,) and (d, d).
-        features: (S, A, d).
-        pair_weights: d (S, A, S, A).
+        theta, Theta: (d,) and (d, d): $mu(x) = phi(x)' theta$,
+            $Sigma(x, y) = phi(x)' Theta phi(y)$.
+        features: (S, A, d), $phi$.
+        pair_weights: (S, A, S, A), the weights $nu_2$ of pairs of state-actions.
         cone: "augmented", "psd" or "none".
-        contraction, beta: kappa and the beta of the norm max{||mu||_nu, beta ||Sigma||_d}.
+        contraction, beta: $kappa$, and the $beta$ of the norm
+            $max(||mu||_nu, beta ||Sigma||_{nu_2})$.
+        error_bound: the last residual divided by $1 - kappa$: the distance to the projected fixed
+            point. The distance to the true moments has the bound `approximation_bound`.
     """
 
     theta: Floats
@@ -72,19 +73,19 @@ class ProjectedSolution(Solution):
 
     @cached_property
     def projection(self) -> Projection:
-        """Pi."""
+        """The projection $Pi$ onto the span of the features, and onto the cone."""
         num = self.moments.mean.size
         pairs = self.pair_weights.reshape(num, num)
         return Projection(self.features.reshape(num, -1), pairs, self.cone)
 
     def approximation_error(self, exact: Moments) -> float:
-        """||M_hat - M^pi|| in the weighted norm, for M^pi = `exact`, of `jipe2` say."""
+        """$||hat M - M^pi||$ in the weighted norm, for $M^pi$ = `exact`, from `jipe2` say."""
         return self._distance(exact, self.theta, self.Theta)
 
     def approximation_bound(self, exact: Moments) -> float:
-        """||Pi M^pi - M^pi|| / (1 - kappa): what the theorem, eq. (78), allows the error to be.
+        """$||Pi M^pi - M^pi|| / (1 - kappa)$, the bound on the error by Theorem B.4, eq. (78).
 
-        The distance to the fixed point that was reached is counted in.
+        It includes error_bound, the distance that is left to the projected fixed point.
         """
         if self.contraction >= 1.0:
             return np.inf
@@ -111,15 +112,31 @@ def projected_jipe2(
     cone: str = "augmented",
     tol: float = 1e-6,
 ) -> ProjectedSolution:
-    """The projected fixed point in span(features), features (S, A, d) of full column rank.
+    """Moments that are linear in features: the fixed point of $Pi T_2$ (Appendix B).
 
-    It is worked out by one linear and one conic solve; the iteration then certifies it.
+    It is worked out by one linear and one conic solve; the iteration $M_{k+1} = Pi T_2 M_k$ then
+    certifies it.
 
-    weights: "occupancy" (discounted pair occupancy), "stationary" (the paper's; the chain must be
-        ergodic), or "product" (the occupancy's state-action weights, pairs independent:
-        closed-form projection).
-    cone: "augmented", "psd" (Theta >= 0) or "none".
-    tol: accuracy in the weighted norm, relative to jm.reward_bound, as of `jipe2`.
+    policy: (S, A) probabilities, or (S,) actions.
+    features: (S, A, d), $phi(s, a)$, of full column rank.
+    weights: of the pairs in the norm of the projection: "occupancy" (discounted pair occupancy),
+        "stationary" (the paper's; the chain must be ergodic), or "product" (the occupancy's
+        state-action weights with independent pairs, which has a closed-form projection).
+    cone: "augmented" keeps $Theta - theta theta'$ positive semidefinite, and so all variances at
+        zero or above; "psd" keeps $Theta$ so, as the paper does; "none".
+    tol: accuracy in the weighted norm, relative to jm.reward_bound, as in `jipe2`.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jm = jl.coupled_reward_chain(6, gamma=0.9)
+        >>> policy = jl.uniform_policy(jm)
+        >>> features = jl.aggregation_features(jm, groups=[0, 0, 1, 1, 2, 2])
+        >>> found, exact = jl.projected_jipe2(jm, policy, features), jl.jipe2(jm, policy).moments
+        >>> found.converged, found.theta.shape, found.Theta.shape
+        (True, (6,), (6, 6))
+        >>> error, bound = found.approximation_error(exact), found.approximation_bound(exact)
+        >>> print(f"error {error:.3f}, at most {bound:.3f} by the theorem")
+        error 0.364, at most 2.357 by the theorem
     """
     require_tables("projected_jipe2", jm)
     matrix = checks.policy_matrix(jm, policy)

@@ -104,20 +104,43 @@ class Projection(ReadOnly):
 
 
 def tabular_features(model: Sized) -> Floats:
-    """One feature per state-action, d = S * A: exact."""
+    """One feature per state-action, (S, A, S * A): with these the projection is exact.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jl.tabular_features(jl.coupled_reward_chain(3)).shape
+        (3, 2, 6)
+    """
     shape = (model.num_states, model.num_actions)
     return np.eye(shape[0] * shape[1]).reshape(*shape, -1)
 
 
 def aggregation_features(model: Sized, groups: ArrayLike) -> Floats:
-    """One feature per (group, action): the states of a group, groups[s] (S,), look alike."""
+    """One feature per (group, action), (S, A, d): states s with equal groups[s] (S,) look alike.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> features = jl.aggregation_features(jl.coupled_reward_chain(3), groups=[0, 0, 1])
+        >>> features[:, 0].tolist()
+        [[1.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]]
+    """
     group = checks.integers("groups", groups, state=model.num_states)
     _, compact = np.unique(group, return_inverse=True)
     return per_action(np.eye(compact.max() + 1)[compact], model.num_actions)
 
 
 def rbf_features(rows: int, columns: int, centres: int, width: float = 1.0) -> Floats:
-    """(rows * columns, centres^2 + 1): Gaussian bumps on a grid of centres, and a constant."""
+    """State features of a grid of cells: Gaussian bumps around centres on a grid, and a constant.
+
+    The result is (rows * columns, centres**2 + 1). `width` is the standard deviation of a bump in
+    units of the distance between two centres. `per_action` makes features of state-actions of them.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> features = jl.rbf_features(rows=3, columns=3, centres=2)
+        >>> features.shape, jl.per_action(features, num_actions=4).shape
+        ((9, 5), (9, 4, 20))
+    """
     for name, value in (("rows", rows), ("columns", columns), ("centres", centres)):
         checks.at_least(name, value, 1)
     checks.positive("width", width)
@@ -131,14 +154,26 @@ def rbf_features(rows: int, columns: int, centres: int, width: float = 1.0) -> F
 
 
 def random_features(model: Sized, dimension: int, seed: int | np.random.SeedSequence = 0) -> Floats:
-    """Independent standard normal features, (S, A, dimension)."""
+    """Independent standard normal features, (S, A, dimension).
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jl.random_features(jl.windy_gridworld(3), dimension=5, seed=0).shape
+        (9, 4, 5)
+    """
     dimension = checks.at_least("dimension", dimension, 1)
     rng = checks.generator(seed)
     return rng.normal(size=(model.num_states, model.num_actions, dimension))
 
 
 def per_action(state_features: ArrayLike, num_actions: int) -> Floats:
-    """State features (S, c), a copy for every action: (S, A, c * A)."""
+    """Features (S, A, c * A) out of state features (S, c): a copy of their own for every action.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jl.per_action([[1.0, 0.5]], num_actions=2).tolist()
+        [[[1.0, 0.5, 0.0, 0.0], [0.0, 0.0, 1.0, 0.5]]]
+    """
     phi = checks.floats("state_features", state_features, "state", "feature")
     checks.at_least("num_actions", num_actions, 1)
     both = np.einsum("sc,ab->sabc", phi, np.eye(num_actions))

@@ -26,9 +26,21 @@ def resample_gaps(
 ) -> GapErrors:
     """Gap means and variances (S, A, A) of a model from queries, with their standard errors.
 
-    The estimates are those of `jipe2`. With 200 resamples an error is within 10% of what more
-    resamples would give, nearly always. Outcomes that no query showed are not in the model, and
-    no error accounts for them.
+    The estimates are those of `jipe2` for a model of `JMDP.from_simulator`; the errors come from
+    the Bayesian bootstrap. With 200 resamples an error is nearly always within 10% of what more
+    resamples would give. Outcomes that no query showed are not in the model, and no error accounts
+    for them.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> shop = jl.inventory_simulator(capacity=2, max_order=1, gamma=0.9)
+        >>> counted = jl.JMDP.from_simulator(shop, queries_per_state=500, seed=0)
+        >>> found = jl.resample_gaps(counted, [1, 0, 0], num_resamples=50)
+        >>> low, high = found.interval("mean")
+        >>> print(f"{found.mean[0, 1, 0]:.2f} +- {found.mean_error[0, 1, 0]:.2f}")
+        1.87 +- 0.02
+        >>> print(f"{low[0, 1, 0]:.2f} to {high[0, 1, 0]:.2f}; the exact model has 1.88")
+        1.83 to 1.90; the exact model has 1.88
     """
     require_tables("resample_gaps", jm)
     if jm.queries_per_state is None:
