@@ -196,7 +196,7 @@ claims.check(
 #
 # Here is a run of a few hundred steps on the real emulator, with the uniform random policy and the reward shock of
 # Appendix C: the reward of $a$ is $R(a) + \sigma U$, where $U = \pm1$ is fair and drawn once per table, and $\sigma = 1$.
-# Of so short a run we ask little: that the expected error of $\sigma_{\mathrm{diag}}$ (explained below) falls tenfold, and that the sampled error of $\mu$ ends
+# We ask little of so short a run: that the expected error of $\sigma_{\mathrm{diag}}$ (explained below) falls tenfold, and that the sampled error of $\mu$ ends
 # within 10% of the variance of the shock.
 
 # %%
@@ -290,8 +290,10 @@ claims.check("grid: the expected error of every block falls 100-fold", True, lea
 # with that division and without it.
 #
 # A sampled target is noisy, and no estimate can bring its squared error below the variance of the target given the
-# state. This floor can be measured: it is half the mean squared difference of two independent draws of the target. "Several orders of magnitude", the paper's words, are a factor of 100 at
-# least, and less than 10 is not even one. An error within a factor of 2 of its floor we call noise alone, and within 10, near its floor.
+# state. This floor can be measured: it is half the mean squared difference of two independent draws of the target.
+#
+# We read the paper's "several orders of magnitude" as a factor of at least 100; a factor below 10 is not even one order. If an error is within a factor of
+# 2 of its floor, we call it noise; within a factor of 10, it is near its floor.
 
 # %%
 told = figures.results(paper_files)
@@ -470,8 +472,8 @@ claims.check(
 # %% [markdown]
 # Would more states help? `benchmarks/foresight.py` sets an easier task in the three games where the error of $\mu$ hardly
 # falls: the same network predicts only the next clipped reward, without shocks and without successors, from every state
-# along the way. The table shows how many times smaller its squared error is than the error of a constant prediction. Our goal was a factor of 100; we call less than 10 a
-# failure, and a gain of less than 1.5 from more states none.
+# along the way. The table shows how many times smaller its squared error is than the error of a constant prediction. Our goal was a factor of 100. We call a
+# factor below 10 a failure, and a gain below 1.5 from more states no gain.
 
 # %%
 foreseen = figures.results(foresight_files)

@@ -452,7 +452,7 @@ claims.check("goal: skill of at least 0.9 with h = 64; missed in", missed, misse
 # pairs, or stop where the noise exceeds the gain.
 #
 # **Would more data help?** We have two points only, because the tuning trial used half of the states and half of the steps.
-# Its evaluation states were different ones, so this is a hint and not a learning curve. We call a change of less than 0.1 none.
+# Its evaluation states were different ones, so this is a hint and not a learning curve. We count a change of less than 0.1 as no change.
 
 # %%
 fast = trials[(trials.kind == "near") & (trials.trial == best["near"])].set_index(["game", "gamma"])

@@ -20,7 +20,7 @@
 # **What it needs.** Sections 1.3 to 1.9, least squares, and the idea of stochastic approximation. To run it, install the
 # project with `pip install ".[notebooks]"` in its folder.
 #
-# **How long it takes.** About 13 minutes to read.
+# **How long it takes.** About 11 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0
@@ -256,7 +256,7 @@ best = {d: jl.projected_jipe2(wide, goal, leading[:, :d].reshape(25, 4, d)) for 
 
 # %% [markdown]
 # The column *gap error* is the average error of a gap variance divided by the average gap variance. The column *norm* is the
-# error that the theorem bounds. A gap error above one is larger than what is estimated, so that nothing has been learned about gaps; below 0.1 we call the features good.
+# error that the theorem bounds. If the gap error is above one, it exceeds the gap variance itself, and nothing has been learned about gaps. Below 0.1 we call the features good.
 
 # %%
 true_gaps = reference.gap_variance[:, *np.triu_indices(4, 1)]
