@@ -78,7 +78,7 @@ before = jl.apply_t2(grid, uniform, solved.mean, sigma)[1]
 after = jl.apply_t2(grid, uniform, solved.mean, sigma + 10 * unseen)[1]
 assert np.abs(10 * unseen).max() > 10
 unmoved = np.abs(after - before).max() < 1e-9
-claims.check("Sigma changed by up to more than 10, T_2 Sigma not by 1e-9", unmoved, unmoved)
+claims.check("Sigma changes by more than 10, T_2 Sigma by less than 1e-9", unmoved, unmoved)
 
 # %% [markdown]
 # So it is enough to solve for $W$, which has $|\mathcal S|^2$ numbers. Every coordinate of $\Sigma$ follows from it by one
@@ -146,7 +146,7 @@ steps = {
 count = {name: int((np.triu(reached) > 0).sum()) for name, reached in steps.items()}
 plan = partial(jl.plan_jipe2, grid, route="reachable")
 planned = [plan(policy, queries=queries).pairs for policy, queries in asked.values()]
-claims.check("6x6: pairs reached, of 666", list(count.values()), planned == list(count.values()))
+claims.check("6x6: pairs reached of 666", list(count.values()), planned == list(count.values()))
 
 # %%
 longest = max(s.max() for s in steps.values())
@@ -217,7 +217,7 @@ print(table.to_string(index=False, formatters=dict.fromkeys(table, "{:,}".format
 before, last = table.iloc[-2], table.iloc[-1]
 power = np.log(last.reachable / before.reachable) / np.log(last.states / before.states)
 near = abs(power - 1.5) < 0.02
-claims.check("goal policy: pairs reached grow as |S| to the", f"{power:.2f}", near)
+claims.check("goal policy: power of |S| that the pairs grow with", f"{power:.2f}", near)
 saved, name = last.literal / last.reachable, f"{last.states:,} states: literal / reachable"
 claims.check(f"{name} coordinates, collapse alone gives 16", f"{saved:,.0f}", saved > 16)
 
@@ -342,9 +342,9 @@ claims.check("pairs for three states, as on a 20x20 grid", f"{few.plan.pairs:,}"
 # %%
 complete = jl.jipe2(large, large_goal).moments.gap_variance[near]
 same = np.abs(few.moments.gap_variance[near] - complete).max() < 1e-7
-claims.check("their gap variances are those of the whole to 1e-7", same, same)
+claims.check("three states: gap variances as from the whole to 1e-7", same, same)
 not_asked = np.isnan(few.moments.gap_variance[0, 0, 1])
-claims.check("what was not asked for is nan, not a guess", not_asked, not_asked)
+claims.check("gaps that were not asked for are nan", not_asked, not_asked)
 
 # %% [markdown]
 # An evaluation that cannot fit into memory is refused before any work starts. The message says how much it would need.
@@ -362,9 +362,9 @@ claims.check("a million states, all pairs: refused", "GiB" in refusal, "GiB" in 
 # %% [markdown]
 # ## 7.8 Order 3
 #
-# An order-$k$ coordinate follows $k$ branches, and after collapse it is a multiset of states in which merged branches count together. There are about
-# $|\mathcal S|^3/6$ of them where the definition has $(|\mathcal S||\mathcal A|)^3$ coordinates, a factor of 300 and more, and on large grids not all of them are reached. This
-# gives the skewness of every gap. We compare it with simulation, and allow four standard errors: a right answer fails for one seed in 15,000.
+# An order-$k$ coordinate follows $k$ branches. After collapse it is a multiset of states, in which merged branches count together. At order 3 the definition has
+# $(|\mathcal S||\mathcal A|)^3$ coordinates. Only about $|\mathcal S|^3/6$ multisets are left, more than 300 times fewer, and on large grids not all of them are reached. The third
+# moments give the skewness of every gap. We compare one with simulation and allow four standard errors: a right answer fails for one seed in 15,000.
 
 # %%
 local, local_goal = jl.windy_gridworld(order_size), jl.goal_policy(order_size)
@@ -377,7 +377,7 @@ least = defined / (
 claims.check(f"order 3 on {n} states: defined / solved", f"{share:,.0f}", share >= least)
 second = jl.jipe2(local, local_goal).moments
 same = np.allclose(third.gap_variance, second.gap_variance, atol=1e-6)
-claims.check("its gap variances are those of order 2", same, same)
+claims.check("order 3: gap variances are those of order 2", same, same)
 
 # %%
 state = order_size * (order_size // 2) + order_size - 3  # three cells from the right edge
@@ -564,7 +564,7 @@ least, most = over_all.gap_deviation_low[0, 0, 1], over_all.gap_deviation_high[0
 print(
     f"between {least:.3f} and {most:.3f}, each within {over_all.error_bound:.1g}: {over_all.num_explored} states"
 )
-claims.check("its deviation under every coupling", f"{least:.2f} to {most:.2f}", over_all.converged)
+claims.check("walk: sd under every coupling", f"{least:.2f} to {most:.2f}", over_all.converged)
 
 # %% [markdown]
 # ## What to take away
