@@ -126,11 +126,11 @@ plt.show()
 # lemonade, ice cream is a safe choice. Against umbrellas the *same* choice, with the *same* mean
 # advantage, goes wrong more than one time in three.
 #
-# This world is simple enough for a formula. Let $v$ be the variance of the *first day's* difference: $(3 - 2)^2$, $3^2 + 2^2$ or $(3 + 2)^2$ times the
+# This world is simple enough for a formula. Let $\sigma_1^2$ be the variance of the *first day's* difference: $(3 - 2)^2$, $3^2 + 2^2$ or $(3 + 2)^2$ times the
 # variance of the sky. Its mean is 2. From tomorrow on both branches are in the same state; with probability one half the coins agree and nothing differs any more, otherwise it all
-# starts again, with the roles given by the coins. So $\mathbb E[G^2] = v + 2^2 + \tfrac{\gamma^2}{2}\,\mathbb E[G^2]$, and
+# starts again, with the roles given by the coins. So $\mathbb E[G^2] = \sigma_1^2 + 2^2 + \tfrac{\gamma^2}{2}\,\mathbb E[G^2]$, and
 #
-# $$\mathrm{Var}\,G = \frac{v + 4}{1 - \gamma^2/2} - 4 .$$
+# $$\mathrm{Var}\,G = \frac{\sigma_1^2 + 4}{1 - \gamma^2/2} - 4 .$$
 
 # %%
 rows = {}
@@ -423,8 +423,8 @@ print(f"learned {found:.1f}, exact {table['gap variance']['umbrellas']:.1f}")
 #
 # <details><summary>Solution</summary>
 #
-# No. By the formula of section 0.2 the gap variance grows with the variance $v$ of the first day's difference, and
-# $v = 3^2 + 2^2 - 2 \cdot 3 \cdot 2 \cdot \mathrm{corr} \ge (3 - 2)^2$, with equality only for correlation 1: takings that are a rising linear function of the sun.
+# No. By the formula of section 0.2 the gap variance grows with the variance $\sigma_1^2$ of the first day's difference, and
+# $\sigma_1^2 = 3^2 + 2^2 - 2 \cdot 3 \cdot 2 \cdot \mathrm{corr} \ge (3 - 2)^2$, with equality only for correlation 1: takings that are a rising linear function of the sun.
 # With mean 10 and standard deviation 2 that *is* lemonade. Below, a stall that does best on extreme days, in sun and in rain, for comparison.
 #
 # </details>
@@ -445,7 +445,7 @@ claims.check("exercise 1: Var G of a stall for extreme days", f"{wider:.2f}", wi
 # <details><summary>Solution</summary>
 #
 # With more weight on the future, more luck is shared *after* merging: it raises the variance of each return and their covariance by the same amount, so the correlation rises
-# towards 1. The gap does not see that luck. But branches that do not merge at once have more at stake too: in $(v + 4)/(1 - \gamma^2/2) - 4$ the denominator falls, and the gap variance grows.
+# towards 1. The gap does not see that luck. But branches that do not merge at once have more at stake too: in $(\sigma_1^2 + 4)/(1 - \gamma^2/2) - 4$ the denominator falls, and the gap variance grows.
 #
 # </details>
 

@@ -143,7 +143,7 @@ wrong = (played.variance - independent) / variance_se
 claims.check("variances without the coupling: p", "< 1e-9", normal_p_values(wrong)[1] < 1e-9)
 
 # %% [markdown]
-# Sort the scores and plot them against the quantiles of $N(0, 1)$. If $z_{(k)}$ is the $k$-th smallest of $n$ normal draws, the probability $\Phi(z_{(k)})$ has
+# Sort the scores and plot them against the quantiles of $N(0, 1)$. If $z_{(k)}$ is the $k$-th smallest of $n$ normal draws, the normal distribution function at $z_{(k)}$ has
 # a Beta law with parameters $k$ and $n + 1 - k$, which says how far from the diagonal a point may lie.
 
 # %%
