@@ -102,7 +102,7 @@ def test_an_experiment_and_its_resumption(tmp_path, monkeypatch):
     files = sorted(tmp_path.glob("run-*/metrics.csv"))
     curve = pd.concat([pd.read_csv(file) for file in files]).assign(game="Pong")
     assert set(curve.seed) == {0, 1}
-    assert set(curve.curve) == {"td", "sampled", "expected", "expected_raw"}
+    assert set(curve.curve) == {"td", "sampled", "expected"}
     fell = falls(curve[curve.kind == "local"], "expected")
     assert list(fell.index.names) == ["game", "gamma", "block"]
     assert len(fell) == 2 * len(TD_BLOCKS)

@@ -16,7 +16,7 @@ from jmdp_lib.atari.recursive_pairs import DeepRecords
 from jmdp_lib.atari.tables import with_shock
 
 GRID = jl.windy_gridworld(3)
-SIGMA, LOADINGS = 0.7, np.array([1.0, -0.5, 2.0, 0.0])
+SIGMA = 0.7
 
 
 def tabular_records(jm, rows, states, actions, horizon, rng, depths=()):
@@ -58,9 +58,9 @@ def test_inside_error_bars_of_the_exact_solution():
         GRID, state, state, np.column_stack(pair), 100, np.random.default_rng(0)
     )
     gammas = [0.0, 0.5, 0.9]
-    found = gap_estimates(records, gammas, SIGMA, LOADINGS)
+    found = gap_estimates(records, gammas, SIGMA)
     for c, gamma in enumerate(gammas):
-        jm = with_shock(jl.windy_gridworld(3, gamma=gamma), SIGMA, LOADINGS)
+        jm = with_shock(jl.windy_gridworld(3, gamma=gamma), SIGMA)
         m = jl.jipe2(jm, jl.uniform_policy(jm), tol=1e-10).moments
         for k, (row, (a, b)) in enumerate(zip(found.state_rows, found.actions, strict=True)):
             variances = np.diagonal(m.covariance[row])
@@ -96,14 +96,14 @@ def exact_network(jm):
 def test_the_exact_moments_go_on_where_a_record_ends():
     groups, depths = [(6, 0, 1), (4, 1, 3), (3, 2, 0), (0, 3, 1)], [1, 3, 20]
     state, *pair = np.repeat(groups, 3000, axis=0).T
-    network, m = exact_network(with_shock(jl.windy_gridworld(3, gamma=0.9), SIGMA, LOADINGS))
+    network, m = exact_network(with_shock(jl.windy_gridworld(3, gamma=0.9), SIGMA))
     records = tabular_records(
         GRID, state, state, np.column_stack(pair), 21, np.random.default_rng(3), depths
     )
     errors = []
     for place, depth in enumerate(depths):
         later = tail(network, {}, records, place)
-        found = gap_estimates(records.until(depth), [0.9], SIGMA, LOADINGS, tail=later)
+        found = gap_estimates(records.until(depth), [0.9], SIGMA, tail=later)
         row, (a, b) = found.state_rows, found.actions.T
         variances = np.diagonal(m.covariance, axis1=1, axis2=2)
         independent = variances[row, a] + variances[row, b]
@@ -212,8 +212,6 @@ def test_bad_input():
         gap_estimates(records, [0.5], reward_clip=0)
     with pytest.raises(ValueError, match=r"sigma must lie in \(-inf, inf\), got nan"):
         gap_estimates(records, [0.5], np.nan)
-    with pytest.raises(IndexError, match="out of bounds for axis 0 with size 1"):
-        gap_estimates(records, [0.5], 1.0, [1.0])
     fields = vars(records) | {"same_state": records.same_state[:, :2]}
     with pytest.raises(ValueError, match=r"same_state must have shape \(M, H\) = \(4, 5\)"):
         DeepRecords(**fields)

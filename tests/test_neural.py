@@ -23,11 +23,14 @@ from jmdp_lib.atari.predictions import backed_up_gaps
 from jmdp_lib.atari.replay import Replay
 from jmdp_lib.atari.tables import Tables, tables_of, with_shock
 from jmdp_lib.atari.td_errors import (
-    block_errors,
+    compared_pairs,
     cross_targets,
+    errors_of,
     expected_errors,
     look_ahead,
+    mean_squares,
     nearness,
+    outer,
     policy_moments,
     sampled_errors,
     sampling_floor,
@@ -187,8 +190,8 @@ def test_expected_errors_vanish_at_the_exact_solution(seed):
     rest = (nothing, nothing, nothing[..., 0], nothing[:, 0])
     network = tabulated(jm, (mean, root, *rest), sigma, law)
     data = Replay.of(tables_of(jm, observed(jm), num_pairs=50), CONFIG)
-    errors = expected_errors(network, {}, data)  # of C and of Sigma
-    assert errors.shape == (2, len(TD_BLOCKS), 1)
+    errors = expected_errors(network, {}, data)
+    assert errors.shape == (len(TD_BLOCKS), 1)
     assert float(errors.max()) < 1e-9
     wrong = tabulated(jm, (mean + 0.1, 1.1 * root + 0.1, *rest), sigma, law)
     assert float(expected_errors(wrong, {}, data).min()) > 1e-7
@@ -202,7 +205,7 @@ def test_a_state_without_a_neighbour_does_not_count_in_the_cross_error():
     nothing = Estimate(*(0.0 * part for part in parts))
     nothing.shared[..., 0] = 1.0  # C = 1 between any two states, and its target is gamma^2
     network = tabulated(jm, nothing)
-    errors = expected_errors(network, {}, Replay.of(tables_of(jm, seen), CONFIG))[0]
+    errors = expected_errors(network, {}, Replay.of(tables_of(jm, seen), CONFIG))
     assert float(errors[TD_BLOCKS.index("sigma_cross")]) == pytest.approx((1 - jm.gamma**2) ** 2)
 
 
@@ -216,7 +219,13 @@ def test_sampled_errors_are_those_of_the_backup_where_nothing_is_random():
     entries = torch.cat([pairs.T.flatten(), torch.arange(4)])
     batch = data.gather(entries, pairs=1)
     drawn = sampled_errors(network, {}, {}, batch, torch.Generator())
-    exact = block_errors(network, {}, {}, batch, complete=True, raw=[True])[0]
+    ahead, pairs = look_ahead(network, {}, batch), compared_pairs(batch)
+    mean, own = state_targets(network, batch, ahead)
+    cross = cross_targets(network, batch, ahead, pairs)
+    left, right = mean[:, pairs[:, 0]], mean[:, pairs[:, 1]]
+    second = (mean, own + outer(mean, mean), cross + outer(left, right))
+    here = network({}, batch.observations, batch.previous)
+    exact = mean_squares(batch, errors_of(here, second, pairs, raw=True), pairs)
     torch.testing.assert_close(drawn, exact, rtol=1e-4, atol=1e-4)
 
 
@@ -404,5 +413,3 @@ def test_bad_tables_are_named():
         replace(tables, rewards=tables.rewards[..., None])
     with pytest.raises(ValueError, match="next_ids must have shape"):
         replace(tables, next_ids=tables.next_ids[:, :2])
-    with pytest.raises(ValueError, match=r"loadings must have shape \(action = 4\)"):
-        Network.of(tables, Config(loadings=(1.0, 2.0)))

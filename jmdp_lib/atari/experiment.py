@@ -137,11 +137,11 @@ def evaluate(
     predicted = _predictions(trained, evaluation, experiment.num_evaluation)
     frames = [compare(experiment, seed, records, gaps, how) for how, gaps in predicted.items()]
     config = experiment.config
-    gammas, shock = [gamma for gamma, _ in config.members], (config.sigma, config.loadings)
+    gammas, shock = [gamma for gamma, _ in config.members], (config.sigma, config.reward_clip)
     if deep is not None:
         for place, depth in enumerate(deep.depths.tolist()):
             later = tail(trained.network, trained.params, deep, place)
-            played = gap_estimates(deep.until(depth), gammas, *shock, config.reward_clip, later)
+            played = gap_estimates(deep.until(depth), gammas, *shock, later)
             frames.append(compare(experiment, seed, records, played, f"+{depth}"))
     return pd.concat(frames, ignore_index=True)
 
@@ -247,7 +247,7 @@ def compare(
     gaps: for all actions of the states, or for each member and the pairs of the records.
     """
     config = experiment.config
-    found = gap_estimates(records, config.gammas, config.sigma, config.loadings, config.reward_clip)
+    found = gap_estimates(records, config.gammas, config.sigma, config.reward_clip)
     state, (a, b) = found.state_rows, found.actions.T
     frames = []
     for member, (gamma, kind) in enumerate(config.members):

@@ -15,7 +15,7 @@ Each term is a Gram kernel: k is one, and so are its products with <q, q>, the v
 and sqrt(own) 1_x. So C is positive semidefinite whatever the weights. The terms are the ways in
 which two branches can be related. At distinct states they may merge later, more likely if the
 states are near; at one state they share a table; or they are one branch. The reward shock
-sigma w_a U of a table is known: it is a coordinate of u that is not learned.
+sigma U of a table is known: it is a coordinate of u that is not learned.
 
 Mean and covariance have separate trunks, so that errors of the mean, at scale 1/(1 - gamma), do not
 steer the features of the covariance.
@@ -62,7 +62,7 @@ class Config:
 
     name: of the game; a checkpoint of another game is refused.
     gammas, kinds: the members are their product. kinds: "gram" (the paper's), "local", "near".
-    sigma, loadings: reward shock sigma * w_a * U, E U = 0, E U^2 = 1; loadings (A,), default ones.
+    sigma: of the reward shock sigma * U, one for all actions of a table, E U = 0, E U^2 = 1.
     reward_clip: rewards are clipped to [-reward_clip, reward_clip], as Atari's usually are.
     complete: whether the tables of a state are its whole law (one table if the simulator is
         deterministic, otherwise all of an enumerated lottery). If so, a step averages over them;
@@ -92,7 +92,6 @@ class Config:
     gammas: tuple[float, ...] = (0.9,)
     kinds: tuple[str, ...] = ("local",)
     sigma: float = 0.0
-    loadings: tuple[float, ...] | None = None
     reward_clip: float = 1.0
     complete: bool = True
     descend: str = "expected"
@@ -125,8 +124,6 @@ class Config:
             checks.one_of("kinds", kind, KINDS)
         checks.one_of("descend", self.descend, ERRORS)
         checks.one_of("scale", self.scale, SCALES)
-        if self.loadings is not None:
-            checks.floats("loadings", self.loadings, "action")
         for name, least in _LEAST.items():
             checks.at_least(name, getattr(self, name), least)
         for name, interval in _WITHIN.items():
@@ -181,7 +178,7 @@ class Network:
     clipped rewards of all tables. varied: numbers of the `ram_features` that vary in the tables;
     the others say nothing, and are left out.
     gammas: (E,). local: (E,) 0 for kind "gram", 1 for others. near: (E,) 1 for kind "near".
-    earned: (E,) what a reward is multiplied by (see `Config.scale`). shock: (E, A) sigma w_a, so
+    earned: (E,) what a reward is multiplied by (see `Config.scale`). shock: (E, A) sigma, so
     multiplied.
     mean_offset, mean_scale, scale: (E,) units of mu and C, so that the outputs of the last layers
     are near one in size at every discount. Rewards of mean r and variance s^2 in every step give
@@ -195,12 +192,10 @@ class Network:
     ) -> None:  # fmt: skip
         self.config, self.sizes, self.rewards, self.varied = config, sizes, rewards, varied
         self.num_actions, (mean, variance) = sizes[0], rewards
-        given = config.loadings or (1.0,) * self.num_actions
-        loadings = checks.floats("loadings", given, action=self.num_actions)
         gamma = np.array([gamma for gamma, _ in config.members])
         local = np.array([kind != "gram" for _, kind in config.members], dtype=float)
         spread = variance + 1e-6  # rewards may all be equal
-        shock = config.sigma**2 * float(np.mean(loadings**2)) * np.where(local > 0, gamma**2, 1.0)
+        shock = config.sigma**2 * np.where(local > 0, gamma**2, 1.0)
 
         def tensor(values: object) -> Tensor:
             return torch.as_tensor(values, dtype=torch.float32, device=device)
@@ -209,7 +204,8 @@ class Network:
         self.near = tensor([float(kind == "near") for _, kind in config.members])
         self.columns = torch.tensor(varied, dtype=torch.long, device=device)
         earned = 1 - gamma if config.scale == "divided" else np.ones_like(gamma)
-        self.earned, self.shock = tensor(earned), tensor(np.outer(earned, config.sigma * loadings))
+        self.earned = tensor(earned)
+        self.shock = tensor(config.sigma * earned)[:, None].expand(-1, self.num_actions)
         own = float(config.scale == "own")  # units to the power 0 are ones
         self.mean_offset = tensor(own * mean / (1 - gamma))
         self.mean_scale = tensor((spread / (1 - gamma**2)) ** (own / 2))

@@ -8,7 +8,7 @@ rewards, actions and meetings) the return gap is
 
     G = sum_t gamma^t (r_t - r~_t) + S,    E[S | record] = 0,
 
-where S collects the shocks sigma * w_a * U, one U per table: shared while the branches stand at
+where S collects the shocks sigma * U, one U per table: shared while the branches stand at
 the same state, independent elsewhere. Its variance given the record is a finite sum, so
 Var G = Var(first part) + E[Var(S | record)] needs no simulated shock (Rao-Blackwell).
 """
@@ -175,7 +175,6 @@ def gap_estimates(
     records: PairRecords,
     gammas: ArrayLike,
     sigma: float = 0.0,
-    loadings: ArrayLike | None = None,
     reward_clip: float = 1.0,
     tail: Tail | None = None,
 ) -> GapEstimates:
@@ -184,8 +183,8 @@ def gap_estimates(
     Returns are cut at the records' horizon H: what is missing is of size gamma^H; or it is the
     `tail`, by Var G = Var E[G | record] + E Var[G | record].
 
-    gammas: (C,). sigma, loadings (A,): the reward shock; None: all ones. Rewards are clipped to
-    [-reward_clip, reward_clip], by default as the diagnostic has them.
+    gammas: (C,). sigma: of the reward shock. Rewards are clipped to [-reward_clip, reward_clip], by
+    default as the diagnostic has them.
     """
     gammas = _discounts(gammas)
     checks.real("reward_clip", reward_clip, "(0, inf]")
@@ -201,7 +200,7 @@ def gap_estimates(
     rewards = np.clip(records.rewards, -reward_clip, reward_clip).astype(np.float64)
     powers = gammas[:, None] ** np.arange(rewards.shape[2])
     returns = np.moveaxis(rewards @ powers.T, 2, 0)  # (C, M, 2), cut at the horizon
-    gap_shock, own_shock = _shock_variances(records, gammas, sigma, loadings)
+    gap_shock, own_shock = _shock_variances(records, gammas, sigma)
     if tail is not None:
         returns = returns + tail.value
         gap_shock, own_shock = gap_shock + tail.gap, own_shock + tail.single
@@ -217,17 +216,10 @@ def gap_estimates(
     return GapEstimates(*moments)
 
 
-def _shock_variances(
-    records: PairRecords, gammas: Floats, sigma: float, loadings: ArrayLike | None
-) -> tuple[Floats, Floats]:
+def _shock_variances(records: PairRecords, gammas: Floats, sigma: float) -> tuple[Floats, Floats]:
     """Variance of the shocks given each record: of the gap (C, M), of each branch (C, M, 2)."""
-    weights = records.alive.astype(np.float64)  # (M, 2, H), sigma * w of the action played
-    if loadings is not None:
-        weights *= checks.floats("loadings", loadings, "action")[records.played]
-    weights *= checks.real("sigma", sigma, "(-inf, inf)")
-    own = weights**2
-    shared = (weights[:, 0] - weights[:, 1]) ** 2
-    gap = np.where(records.same_state, shared, own.sum(1))  # (M, H)
+    own = checks.real("sigma", sigma, "(-inf, inf)") ** 2 * records.alive  # (M, 2, H)
+    gap = np.where(records.same_state, np.ptp(own, 1), own.sum(1))  # (M, H): one shock cancels
     powers = gammas[:, None] ** (2 * np.arange(gap.shape[1]))
     return powers @ gap.T, np.moveaxis(own @ powers.T, 2, 0)
 

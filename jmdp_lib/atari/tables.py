@@ -138,10 +138,9 @@ class Tables(Arrays):
         return found
 
 
-def with_shock(jm: JMDP, sigma: float, loadings: Sequence[float] | None = None) -> JMDP:
-    """R(a) + sigma w_a U with U = +-1 fair, one per table: the tables twice, at half the weight."""
-    given = [1.0] * jm.num_actions if loadings is None else loadings
-    shock = checks.real("sigma", sigma) * checks.floats("loadings", given, action=jm.num_actions)
+def with_shock(jm: JMDP, sigma: float) -> JMDP:
+    """R(a) + sigma U with U = +-1 fair, one per table: the tables twice, at half the weight."""
+    shock = checks.real("sigma", sigma)
     return JMDP.from_tables(
         np.tile(jm.table_states, 2), np.tile(jm.probs / 2, 2),
         np.concatenate([jm.rewards + shock, jm.rewards - shock]),

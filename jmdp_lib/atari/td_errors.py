@@ -1,12 +1,12 @@
 """TD errors of incremental JIPE-2, block by block (Section 5.2, Appendix C).
 
 The centred operator T_2 with the policy averaged out, on a batch of queried tables. With
-y_a = R_a + gamma m(S'_a) of one table, E over the tables of a state, and W = sigma^2 w w' the
+y_a = R_a + gamma m(S'_a) of one table, E over the tables of a state, and W = sigma^2 the
 covariance of the reward shock (in closed form: it is never sampled),
 
     mu           mu(s,a)     <-  E y_a
-    sigma_diag   C(s,a; s,a) <-  W_aa + E[(y_a - c_a)^2]           + gamma^2 E single(S'_a)
-    sigma_same   C(s,a; s,b) <-  W_ab + E[(y_a - c_a)(y_b - c_b)]  + gamma^2 E pair(S'_a, S'_b)
+    sigma_diag   C(s,a; s,a) <-  W + E[(y_a - c_a)^2]           + gamma^2 E single(S'_a)
+    sigma_same   C(s,a; s,b) <-  W + E[(y_a - c_a)(y_b - c_b)]  + gamma^2 E pair(S'_a, S'_b)
     sigma_cross  C(s,a; t,b) <-                                      gamma^2 E pair(S'_a, S'_b)
     sigma_pairs  the same, for the two branches of one query, followed until they merge
     gap          C_aa + C_bb - 2 C_ab, each with the target above (Appendix C, centred)
@@ -41,7 +41,6 @@ square of such an error has a floor, the variance of its target, that no learnin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from jmdp_lib.atari.networks import TD_BLOCKS, Estimate, Network, Params, inner
@@ -148,23 +147,21 @@ def _expected_near(ahead: PolicyMoments, worth: Tensor, i: Tensor, j: Tensor) ->
     return each.unflatten(3, tables).unflatten(2, tables).sum((2, 4))
 
 
-def errors_of(
-    here: Estimate, targets: Targets, pairs: Tensor, raw: Tensor | None = None
-) -> Targets:
+def errors_of(here: Estimate, targets: Targets, pairs: Tensor, raw: bool) -> Targets:
     """Errors of mu (E, B, m), of C at one state (E, B, m, m) and between the `pairs`.
 
-    raw: of Sigma = C + mu mu' instead; the means (E, B, m) whose products the targets lack.
+    raw: of Sigma = C + mu mu' instead.
     """
     i, j = pairs.unbind(1)
     own = here.covariance - targets[1]
-    if raw is not None:
-        own = own + outer(here.mean, here.mean) - outer(raw, raw)
+    if raw:
+        own = own + outer(here.mean, here.mean)
     mean = here.mean - targets[0]
     close = (here.place[:, i] - here.place[:, j]).square().sum(-1).neg().exp()  # (E, P)
     near = close[..., None, None] * inner(here.near[:, i], here.near[:, j])
     between = inner(here.shared[:, i], here.shared[:, j]) + near - targets[2]
-    if raw is not None:
-        between = between + outer(here.mean[:, i], here.mean[:, j]) - outer(raw[:, i], raw[:, j])
+    if raw:
+        between = between + outer(here.mean[:, i], here.mean[:, j])
     return mean, own, between
 
 
@@ -181,14 +178,12 @@ def outer(left: Tensor, right: Tensor) -> Tensor:
 
 
 def block_errors(
-    network: Network, online: Params, target: Params, batch: Batch, complete: bool,
-    raw: Sequence[bool] = (False,),
-) -> Tensor:  # fmt: skip
-    """(len(raw), len(TD_BLOCKS), E) mean squared TD errors of one batch.
+    network: Network, online: Params, target: Params, batch: Batch, complete: bool
+) -> Tensor:
+    """(len(TD_BLOCKS), E) mean squared TD errors of one batch, of mu and C.
 
     target: the weights that targets are made from; they carry no gradient. complete: the tables of
-    a state are its whole law. raw: of the covariances C, which training descends (False), or of the
-    second moments Sigma = C + mu mu', the paper's coordinates (True).
+    a state are its whole law.
     """
     here = network(online, batch.observations, batch.previous).at(batch.actions)
     pairs = compared_pairs(batch)
@@ -196,8 +191,7 @@ def block_errors(
         ahead = look_ahead(network, target, batch)
         own = state_targets(network, batch, ahead, None if complete else here.mean)
         targets = (*own, cross_targets(network, batch, ahead, pairs))
-    each = [errors_of(here, targets, pairs, targets[0] if one else None) for one in raw]
-    return torch.stack([mean_squares(batch, errors, pairs) for errors in each])
+    return mean_squares(batch, errors_of(here, targets, pairs, raw=False), pairs)
 
 
 def compared_pairs(batch: Batch) -> Tensor:
@@ -227,7 +221,7 @@ def mean_squares(batch: Batch, errors: Targets, pairs: Tensor) -> Tensor:
 
 @torch.no_grad()
 def expected_errors(network: Network, params: Params, data: Replay) -> Tensor:
-    """(2, len(TD_BLOCKS), E) mean squared error of the expected backup, M - T_2 M, of C and Sigma.
+    """(len(TD_BLOCKS), E) mean squared error of the expected backup, M - T_2 M, of mu and C.
 
     Shock and policy are averaged out in closed form, tables by their probabilities: `data` must be
     complete. Unlike a sampled TD error, its only floor is what the network cannot represent.
@@ -235,7 +229,7 @@ def expected_errors(network: Network, params: Params, data: Replay) -> Tensor:
     """
     parts, shares = [], []
     for batch, share in data.chunks(4_096):
-        parts.append(share * block_errors(network, params, params, batch, True, (False, True)))
+        parts.append(share * block_errors(network, params, params, batch, complete=True))
         shares.append(share)
     return torch.stack(parts).sum(0) / torch.stack(shares).sum(0).clamp(min=1e-12)
 
@@ -288,7 +282,7 @@ def sampled_errors(
     pairs = compared_pairs(batch)
     targets = sampled_targets(network, target, batch, pairs, generator)
     here = network(online, batch.observations, batch.previous).at(batch.actions)
-    return mean_squares(batch, errors_of(here, targets, pairs, torch.zeros_like(here.mean)), pairs)
+    return mean_squares(batch, errors_of(here, targets, pairs, raw=True), pairs)
 
 
 @torch.no_grad()

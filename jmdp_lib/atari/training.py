@@ -50,7 +50,7 @@ class Trained:
         covariances C if expected errors are descended); "sampled", the paper's TD errors on a batch
         of held-out states at this step; "floor", if these are descended, their least possible value
         (`td_errors.sampling_floor`); "expected", errors of the expected backup, of C, on held-out
-        tables at this step; "expected_raw", the same in the paper's Sigma = C + mu mu'.
+        tables at this step.
         """
         return self.folder / "metrics.csv"
 
@@ -119,9 +119,7 @@ def train(
             if config.descend == "sampled":
                 run.log("floor", sampling_floor(network, run.target, batch, stream))
         if expected:
-            both = expected_errors(network, run.online, check)
-            for curve, blocks in zip(("expected", "expected_raw"), both, strict=True):
-                run.log(curve, blocks)
+            run.log("expected", expected_errors(network, run.online, check))
 
     if not run.step:
         log_held_out(True, True)
@@ -259,7 +257,7 @@ class _Run:
         if config.descend == "sampled":
             blocks = sampled_errors(self.network, *weights, batch, self.generator)
         else:
-            blocks = block_errors(self.network, *weights, batch, config.complete)[0]
+            blocks = block_errors(self.network, *weights, batch, config.complete)
         self.optimiser.zero_grad()
         (self.weights * blocks).sum().backward()
         self.optimiser.step()
