@@ -52,7 +52,7 @@ class EnvSnapshot(NamedTuple):
 
 
 class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
-    """A Gymnasium environment with `query` as in `CoupledAtari`, which is for Atari games.
+    """A Gymnasium environment that can be asked for several actions under the same randomness.
 
     A table is drawn when a state is entered: a seed for the environment's `np_random`, taken from
     a generator that belongs to this wrapper. So the tables of distinct states are independent,
@@ -68,6 +68,20 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
         copying: how states are copied: "saved", "set_state" or "replayed".
         draw: seed of this state's table.
         np_random: the generator that seeds of tables are drawn from.
+
+    Example:
+        >>> import gymnasium
+        >>> import jmdp_lib as jl
+        >>> env = jl.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=0)
+        >>> start, _ = env.reset()
+        >>> here = env.snapshot()
+        >>> [outcome.observation for outcome in env.query([0, 1, 2, 3])]
+        [0, 4, 1, 0]
+        >>> env.step(1)[0], env.restore(here), env.step(1)[0]
+        (4, 0, 4)
+        >>> env.redraw()
+        >>> env.same_state(env.twin()), env.copying
+        (True, 'saved')
     """
 
     _here: EnvSnapshot

@@ -42,15 +42,17 @@ class Decision(ReadOnly):
             remain differ by at most the margin; or "undecided" when the budget ended.
         best: the best action if the verdict is "better", else None.
         remaining: the actions that no other was found to be better than.
-        intervals: (m, m, 2), lower and upper end for E[Z(s, actions[i]) - Z(s, actions[j])], what
-            returns lose by being cut off included. All hold at once with probability 1 - alpha.
+        intervals: (m, m, 2), lower and upper end for $E[Z(s, a_i) - Z(s, a_j)]$ at [i, j], where
+            $a_i$ is actions[i]. What returns lose by being cut off is included. All intervals hold
+            at once with probability $1 - alpha$.
         margin: as it was given.
         num_queries: queries that were made: calls at one state, for one or more actions.
         num_runs: runs of all branches.
         saving: how many times as many independent runs would be needed for the same certainty,
-            estimated: (Var Z_a + Var Z_b) / Var(Z_a - Z_b), summed over the pairs of actions.
+            estimated: the sum of $Var Z_a + Var Z_b$ over the pairs of actions, divided by that of
+            $Var(Z_a - Z_b)$.
         method: which confidence sequence it is, and whether it holds at every sample size.
-        history: (L, 1 + 2 m^2), the number of queries and the intervals at each of L looks.
+        history: (L, 1 + 2 m**2), the number of queries and the intervals at each of L looks.
     """
 
     actions: tuple[Any, ...]
@@ -73,7 +75,16 @@ class Decision(ReadOnly):
         )
 
     def plot(self, ax: Any) -> Any:
-        """The intervals of the first action that remains against the others, by queries."""
+        """The intervals of the first action that remains against the others, by queries.
+
+        Example:
+            >>> import jmdp_lib as jl
+            >>> from matplotlib.figure import Figure
+            >>> jm = jl.example_1(gamma=0.5)
+            >>> found = jl.compare_actions(jm, 0, [0, 1], policy=[0], budget=500)
+            >>> found.plot(Figure().subplots()).get_ylabel()
+            'mean gap'
+        """
         size = len(self.actions)
         first = self.actions.index(self.remaining[0])
         queries, bands = self.history[:, 0], self.history[:, 1:].reshape(-1, size, size, 2)
@@ -107,22 +118,33 @@ def compare_actions(
 
     env: a JMDP or another simulator with `query(state, actions, rng)`; or a `CoupledEnv` or
         `CoupledAtari`.
-    state: of a simulator its number; of an environment a snapshot, or None for where it stands.
+    state: the number of a simulator's state; for an environment a snapshot, or None for the state
+        that it is in.
     policy: (S, A) for a simulator; policy(observation) -> (A,) for an environment.
     alpha: probability with which any of the intervals may fail.
     margin: differences up to it do not matter. Without one no actions are ever equivalent.
-    budget: queries that may be made.
+    budget: how many queries may be made.
     reward_range: (lo, hi) that holds all rewards. The intervals then hold at every sample size
         (Waudby-Smith and Ramdas 2024, empirical Bernstein). Without it, they hold for large samples
         only (Waudby-Smith et al. 2024, asymptotic), and nothing is decided before 128 runs. They
         then suppose that no event that the runs did not show would change the mean. An event of
-        probability p stays unseen in n runs with probability (1 - p)^n: `method` says how rare it
-        has to be. Give the range if such events can matter.
+        probability $p$ stays unseen in $n$ runs with probability $(1 - p)^n$: `method` says how
+        rare it has to be. Give the range if such events can matter.
     gamma: for an environment; a simulator has its own.
     horizon: steps of a run; unless given, so many that a thousandth of a return can be missing.
 
     An action that another one beats is not played any further. If the simulator fails on the way,
     the error carries what is known so far as its attribute `result`.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jm, policy = jl.windy_gridworld(size=3, gamma=0.5), jl.goal_policy(3)
+        >>> found = jl.compare_actions(jm, 4, actions=[0, 2], policy=policy, reward_range=(0, 1))
+        >>> found.verdict, found.best, found.remaining
+        ('better', 0, (0,))
+        >>> low, high = found.intervals[0, 1]
+        >>> print(f"up gains {low:.2f} to {high:.2f}, known after {found.num_queries} queries")
+        up gains 0.03 to 1.20, known after 702 queries
     """
     alpha, margin = checks.real("alpha", alpha, "(0, 1)"), checks.real("margin", margin, "[0, inf)")
     budget, rng = checks.at_least("budget", budget, 1), checks.generator(seed)

@@ -20,14 +20,16 @@ from jmdp_lib.statistics import GapErrors, gap_statistics, normal_quantile
 
 @dataclass(frozen=True, eq=False)
 class GapEstimate(GapErrors):
-    """What recursive branches say about the gaps G = Z(x, a) - Z(x, b) of m actions at a state x.
+    """What `estimate_gaps` found about the gaps $G = Z(s, a) - Z(s, b)$ of m actions of a state.
 
-    Arrays are (m, m), entry [i, j] about actions[i] against actions[j].
+    Arrays are (m, m); entry [i, j] is about actions[i] against actions[j].
 
     Attributes:
-        prob_worse, prob_tie, prob_better: shares of pairs with G < 0, G = 0 and G > 0; a G that
-            the cut at the horizon may have turned counts as 0.
-        truncation_error: how far that cut may have moved E G, if later rewards are like those seen.
+        mean, mean_error, variance, variance_error: as in `GapErrors`.
+        prob_worse, prob_tie, prob_better: shares of pairs with $G < 0$, $G = 0$ and $G > 0$. A gap
+            whose sign the cut at the horizon may have changed counts as 0.
+        truncation_error: how far that cut may have moved $E G$, if later rewards are like those
+            that were seen.
         actions: the m actions.
         horizon: steps after which returns were cut.
         returns: (num_pairs, m) of the branches.
@@ -56,8 +58,8 @@ class GapEstimate(GapErrors):
     def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
         """Ends of confidence intervals, entry by entry.
 
-        Of "mean", with the truncation error, and "variance" as of `GapErrors`; of "prob_worse",
-        "prob_tie" and "prob_better" Wilson's.
+        Those of "mean" and "variance" are as in `GapErrors`, the truncation error of means added;
+        those of "prob_worse", "prob_tie" and "prob_better" are Wilson's.
         """
         if name in ("mean", "variance"):
             low, high = super().interval(name, level)
@@ -91,16 +93,30 @@ def estimate_gaps(
     policy: policy(observation) -> (A,) probabilities. For a JMDP or a simulator the observation is
         the state, and an array (S, A) will do. In a space that is not Discrete the policy returns
         an action.
-    actions: m of them. Each play has a branch for each of them, so that all gaps share the plays.
+    actions: m actions to compare. Each play has a branch for each of them, so that all gaps share
+        the plays.
     gamma: unless given, that of the simulator, or 0.99.
-    state: where to start: a snapshot, or the number of a state. None: where the environment is.
-    coupling: which branches share a draw: "joint", "independent" or "common": one
-        draw per time step for all branches, wherever they are.
+    num_pairs: how many plays are made.
+    state: where to start: a snapshot, or the number of a state; unless given, the state that the
+        environment is in.
+    coupling: which branches share a draw, as in `jipe2`: "joint", those at one state;
+        "independent", none; "common", all of them, one draw per time step.
     truncation: which share of the largest possible return may be cut off; it sets the horizon.
     processes: with more than one, `env` and `policy` must pickle. The numbers stay the same.
 
     If the simulator fails, the `SimulatorError` names state and action, and holds the result of
     all plays before.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jm = jl.windy_gridworld(size=3, gamma=0.8)
+        >>> found = jl.estimate_gaps(jm, jl.goal_policy(3), actions=[0, 2], state=4, num_pairs=300)
+        >>> print(f"up gains {found.mean[0, 1]:.2f} +- {found.mean_error[0, 1]:.2f}")
+        up gains 1.51 +- 0.04
+        >>> low, high = found.interval("prob_better")
+        >>> exact = jl.jipe2(jm, jl.goal_policy(3)).moments.gap_mean[4, 0, 2]
+        >>> print(f"exact mean {exact:.2f}; P(better) from {low[0, 1]:.2f} to {high[0, 1]:.2f}")
+        exact mean 1.52; P(better) from 0.94 to 0.98
     """
     given = (gamma, seed, state, coupling, truncation, horizon)
     branches = Branches.of(env, policy, actions, *given)

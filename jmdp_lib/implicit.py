@@ -23,18 +23,32 @@ Policy = Callable[[Any], ArrayLike] | ArrayLike
 
 @dataclass(frozen=True)
 class ImplicitJMDP:
-    """A joint MDP given by a function of a state.
+    """A joint MDP whose outcome tables come from a function of the state: nothing is enumerated.
 
     Attributes:
         tables: tables(s) -> probabilities (K,), rewards (K, A), and next states, K lists of A
             hashable states. Table k has probability probs[k]; action a then earns rewards[k, a]
             and moves to next_states[k][a]. It must be pure: all randomness is in the tables.
-        num_actions: |A|.
+        num_actions: $|A|$.
         gamma: discount factor in [0, 1).
         reward_range: (low, high), all rewards lie between these. The narrower, the sooner an
             answer is certified.
 
     A state is checked when its tables are asked for; every message shows the state.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> def tables(cell):  # an endless line: a gust adds one cell to the left
+        ...     calm, gust = [cell + 1, cell - 1], [cell, cell - 2]
+        ...     return [0.7, 0.3], [[float(cell > 3)] * 2] * 2, [calm, gust]
+        ...
+        >>> line = jl.ImplicitJMDP(tables, num_actions=2, gamma=0.8, reward_range=(0.0, 1.0))
+        >>> probs, rewards, next_states = line.at(10)
+        >>> probs.tolist(), next_states
+        ([0.7, 0.3], [11, 9, 10, 8])
+        >>> found = jl.local_jipe2(line, lambda cell: [0.5, 0.5], states=[2], tol=0.01)
+        >>> print(f"right against left: {found.gap_mean[0, 0, 1]:.2f}")
+        right against left: 0.52
     """
 
     tables: Tables
@@ -58,7 +72,17 @@ class ImplicitJMDP:
         step: Callable[[Any, int, int], tuple[float, Hashable]],
         reward_range: tuple[float, float],
     ) -> ImplicitJMDP:
-        """U ~ noise_probs (K,), and step(s, a, u) -> (reward, next_state), as `JMDP.from_step`."""
+        """From step(s, a, u) -> (reward, next_state) and noise_probs (K,), as `JMDP.from_step`.
+
+        Example:
+            >>> import jmdp_lib as jl
+            >>> def step(cell, action, gust):
+            ...     return float(cell > 3), cell + (1 if action == 0 else -1) - gust
+            ...
+            >>> line = jl.ImplicitJMDP.from_step(2, 0.8, [0.7, 0.3], step, reward_range=(0.0, 1.0))
+            >>> line.at(10)[2]
+            [11, 9, 10, 8]
+        """
         probs = checks.distributions("noise_probs", noise_probs, "noise")
         actions = range(checks.at_least("num_actions", num_actions, 1))
 
@@ -71,7 +95,13 @@ class ImplicitJMDP:
 
     @classmethod
     def from_jmdp(cls, jm: JMDP) -> ImplicitJMDP:
-        """A model that was enumerated, with states 0 to |S| - 1."""
+        """A model that was enumerated, with states 0 to $|S| - 1$.
+
+        Example:
+            >>> import jmdp_lib as jl
+            >>> jl.ImplicitJMDP.from_jmdp(jl.windy_gridworld(3)).at(4)[2]
+            [1, 5, 7, 3, 0, 4, 6, 3]
+        """
 
         def tables(state: int) -> tuple[Floats, Floats, list[list[int]]]:
             s = checks.index("state", state, jm.num_states)

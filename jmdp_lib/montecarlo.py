@@ -1,4 +1,4 @@
-"""Recursive-pair Monte Carlo: the process whose moments T_2 computes, played out.
+"""Recursive-pair Monte Carlo: the process whose moments $T_2$ computes, played out.
 
 Two branches start at one state with two actions. While they are at the same state they read the
 same outcome table; at distinct states their tables are independent, or with coupling="common" those
@@ -51,11 +51,21 @@ def simulate_pairs(
     truncation: float = 1e-6,
     coupling: str = "joint",
 ) -> Floats:
-    """Returns (num_pairs, 2) of (Z(state, a), Z(state, b)) for actions = (a, b).
+    """Play recursive pairs: returns (num_pairs, 2), rows $Z(s, a), Z(s, b)$ for actions = (a, b).
 
-    Returns are cut after `horizon` steps; unless given it is the shortest at which every return is
-    within `truncation` of its limit. The two actions may be the same: then so are the returns.
-    coupling: which branches share a draw, as of `jipe2`.
+    The two actions may be the same: then so are the returns.
+
+    horizon: steps after which returns are cut; unless given, the shortest number at which every
+        return is within `truncation` of its limit.
+    coupling: which branches share a draw, as in `jipe2`.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jm = jl.windy_gridworld(size=3, gamma=0.9)
+        >>> returns = jl.simulate_pairs(jm, jl.goal_policy(3), 4, (0, 2), num_pairs=20_000, seed=0)
+        >>> gap = returns[:, 0] - returns[:, 1]
+        >>> print(f"mean {gap.mean():.2f}, variance {gap.var():.2f}; exact are 1.96 and 0.68")
+        mean 1.96, variance 0.66; exact are 1.96 and 0.68
     """
     policy = checks.policy_matrix(jm, policy)
     state = checks.index("state", state, jm.num_states)
@@ -79,11 +89,11 @@ def simulate_pairs(
 
 @dataclass(frozen=True, eq=False)
 class GapSample(GapErrors):
-    """What recursive pairs say about K gaps, each with its own pairs: unbiased estimates (K,).
+    """What `sample_gaps` found about K gaps, each from its own pairs: unbiased estimates (K,).
 
     Attributes:
-        mean, mean_error, variance, variance_error: as of `GapErrors`.
-        below, zero, above: (K,) shares of pairs with G < 0, G = 0 and G > 0.
+        mean, mean_error, variance, variance_error: (K,), as in `GapErrors`.
+        below, zero, above: (K,) shares of pairs with $G < 0$, $G = 0$ and $G > 0$.
         num_pairs: pairs per gap.
         gaps: (K, 3), rows (s, a, b).
     """
@@ -106,8 +116,18 @@ def sample_gaps(
 ) -> GapSample:
     """Play `num_pairs` recursive pairs, three or more, for every gap (state, action, other action).
 
-    Every gap has a random stream of its own, whichever others are asked for with it. Where |G| is
-    at most twice the truncation it counts as 0: returns that were cut there show no sign.
+    Every gap has a random stream of its own, whichever others are asked for with it. A gap $G$ with
+    $|G|$ at most twice the truncation counts as 0: the cut may have changed its sign.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jm = jl.windy_gridworld(size=3, gamma=0.9)
+        >>> found = jl.sample_gaps(jm, jl.goal_policy(3), [(4, 0, 2), (4, 1, 2)], num_pairs=20_000)
+        >>> print(found.mean.round(2), found.mean_error.round(3), found.above.round(2))
+        [1.96 1.95] [0.006 0.006] [0.97 0.97]
+        >>> low, high = found.interval("variance")
+        >>> print(low.round(2), high.round(2))
+        [0.66 0.66] [0.7  0.69]
     """
     num_pairs = checks.at_least("num_pairs", num_pairs, 3)
     sample = _played("gaps", jm, policy, gaps, num_pairs, seed, truncation, coupling)
@@ -127,11 +147,20 @@ def simulate_gap_law(
     truncation: float = 1e-6,
     coupling: str = "joint",
 ) -> list[GapLaw]:
-    """`gap_law` from `num_pairs` recursive pairs for each query, for models too large for it.
+    """The laws of gaps from `num_pairs` recursive pairs each, for models too large for `gap_law`.
 
-    Each law is a band of Dvoretzky, Kiefer, Wolfowitz and Massart: with probability 1 - alpha all
-    its brackets hold at once. A gap of at most 2 * truncation counts as a tie. `GapLaw.from_sample`
-    makes the same from gaps that you have played in a simulator of your own.
+    Each law is a band of Dvoretzky, Kiefer, Wolfowitz and Massart: with probability $1 - alpha$ all
+    its brackets hold at once. A gap of at most 2 * truncation counts as a tie. If you have played
+    the gaps in a simulator of your own, `GapLaw.from_sample` makes the same of them.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jm = jl.windy_gridworld(size=3, gamma=0.8)
+        >>> law, = jl.simulate_gap_law(jm, jl.goal_policy(3), [(4, 0, 2)], num_pairs=20_000)
+        >>> print("P(up is worse than down) from {:.3f} to {:.3f}".format(*law.prob_worse))
+        P(up is worse than down) from 0.000 to 0.016
+        >>> law.confidence
+        0.95
     """
     limit = float(np.ptp(jm.rewards)) / (1.0 - jm.gamma)
     sample = _played("queries", jm, policy, queries, num_pairs, seed, truncation, coupling)

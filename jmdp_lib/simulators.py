@@ -23,17 +23,41 @@ _TRIALS = 8  # queries of a simulator that is tried out before it is used
 
 
 class SimulatorError(ValueError):
-    """A simulator failed, or gave no proper answer; `result` is what was known by then, if set."""
+    """A simulator failed, or gave no proper answer; `result` is what was known by then, if set.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> world = jl.StepSimulator(1, 2, 0.9, [1.0], lambda state, action, noise: (1.0, 7))
+        >>> try:
+        ...     jl.incremental_jipe2(world, [0], num_updates=100)
+        ... except jl.SimulatorError as error:
+        ...     print(str(error).rpartition(": ")[2])
+        one is not in range(1)')
+    """
 
     result: Any = None
 
 
 @runtime_checkable
 class Simulator(Sized, Protocol):
-    """All that is asked of a generative model: a JMDP is one, and so may be your own simulator.
+    """What a simulator must have: num_states, num_actions, gamma and `query`.
 
-    It must be pure: the same state, actions and generator give the same answer. A simulator may
-    declare a `reward_bound`; answers above it are then refused.
+    A JMDP is one, and any object of yours with these names is one, too; it need not inherit from
+    this class. It must be pure: the same state, actions and generator give the same answer. It may
+    declare a `reward_bound`; rewards above it are then refused.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> class Coins:
+        ...     num_states, num_actions, gamma = 1, 2, 0.9
+        ...     def query(self, state, actions, rng):
+        ...         coin = rng.random() < 0.5  # one draw, before any action is looked at
+        ...         return [float(coin == action) for action in actions], [0 for _ in actions]
+        ...
+        >>> isinstance(Coins(), jl.Simulator)
+        True
+        >>> jl.JMDP.from_simulator(Coins(), queries_per_state=100).is_coupled
+        True
     """
 
     @property
@@ -55,6 +79,18 @@ class StepSimulator:
 
     Its attributes are the arguments of `JMDP.from_step`, which makes the outcome tables of the same
     world: `JMDP.from_step(*vars(simulator).values())`. From one generator, both draw the same.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> import numpy as np
+        >>> def step(state, action, rain):
+        ...     return (-0.2 if action == 0 else -float(rain)), 0
+        ...
+        >>> world = jl.StepSimulator(1, 2, 0.9, [0.7, 0.3], step)
+        >>> world.query(0, [0, 1], np.random.default_rng(2))
+        ([-0.2, -0.0], [0, 0])
+        >>> jl.JMDP.from_step(*vars(world).values())
+        JMDP(num_states=1, num_actions=2, num_tables=2, gamma=0.9)
     """
 
     num_states: int

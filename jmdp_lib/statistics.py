@@ -18,11 +18,19 @@ _SKEW = 0.2  # weight of its allowance for skewed laws
 
 @dataclass(frozen=True, eq=False)
 class GapErrors:
-    """Estimates of gaps, G = Z(s, a) - Z(s, b), with their standard errors, all of one shape.
+    """Estimates of gaps, $G = Z(s, a) - Z(s, b)$, with their standard errors, all of one shape.
 
     Attributes:
-        mean, mean_error: of E G.
-        variance, variance_error: of Var G.
+        mean, mean_error: the estimate of $E G$, and its standard error.
+        variance, variance_error: the estimate of $Var G$, and its standard error.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> import numpy as np
+        >>> found = jl.GapErrors(*np.array([[1.0], [0.1], [2.0], [0.2]]))
+        >>> low, high = found.interval("variance", level=0.95)
+        >>> print(low.round(2), high.round(2))
+        [1.64] [2.43]
     """
 
     mean: Floats
@@ -33,7 +41,8 @@ class GapErrors:
     def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
         """Lower and upper ends of confidence intervals of "mean" or "variance", entry by entry.
 
-        Normal, a variance's on the scale of its logarithm: its estimates are skewed, and positive.
+        They are normal. For a variance, whose estimates are positive and skewed, they are normal on
+        the scale of its logarithm.
         """
         value = getattr(self, checks.one_of("name", name, ("mean", "variance")))
         reach = normal_quantile(level) * getattr(self, f"{name}_error")
