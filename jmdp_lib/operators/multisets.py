@@ -92,18 +92,14 @@ class MultisetOperator:
 
     def collapsed_law(self, state: int, powers: Sequence[int]) -> Law:
         """One step of E prod_i Z(state, A_i)^(m_i): the actions are drawn first, then coalesced."""
-        drawn = {(0,) * self.jm.num_actions: 1.0}  # multiplicity of each action: probability
+        drawn: dict[Any, float] = {(): 1.0}  # sorted (action, multiplicity): probability
         for power in powers:
-            more = defaultdict[tuple[int, ...], float](float)
-            for counts, weight in drawn.items():
-                for a in np.flatnonzero(self.policy[state]):
-                    taken = (*counts[:a], counts[a] + power, *counts[a + 1 :])
-                    more[taken] += weight * self.policy[state, a]
+            more = defaultdict[Any, float](float)
+            for (counts, weight), a in product(drawn.items(), np.flatnonzero(self.policy[state])):
+                taken = Counter(dict(counts)) + Counter({a: power})
+                more[tuple(sorted(taken.items()))] += weight * self.policy[state, a]
             drawn = more
-        return mix(
-            (weight, self.action_law(state, [(a, m) for a, m in enumerate(counts) if m]))
-            for counts, weight in drawn.items()
-        )
+        return mix((weight, self.action_law(state, counts)) for counts, weight in drawn.items())
 
     def _row(self, branches: Branches) -> list[int]:
         codes = sorted(s * self.order + m - 1 for s, m in branches)

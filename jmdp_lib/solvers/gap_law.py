@@ -21,6 +21,7 @@ from jmdp_lib.operators.gap_laws import Steps, first_cut, sweep
 from jmdp_lib.operators.reachable import PairSet
 from jmdp_lib.solvers.affine import Chain
 from jmdp_lib.solvers.fixed_point import rounding_of, warn
+from jmdp_lib.solvers.pair_systems import solve_chains
 
 _COARSE = 64  # spacings on either side of zero in the first grid
 _NEARBY = 512  # points that are read for the queries at zero, at most
@@ -97,13 +98,12 @@ def laws_of(
     steps = Steps.of(jm, system.policy, system.coupling, pairs, rows, beyond)
     grid, high, low = _narrowed(steps, width, points, max_points)
 
-    value = Chain(system.kernel, jm.gamma, system.mean_rewards).solution(1e-12 * jm.reward_bound)
-    backup = system.backup(value, np.zeros_like(value))
-    off = np.abs(backup.value - value).max() + rounding_of(system.longest_sum) * np.abs(value).max()
+    backup, moved, *_ = solve_chains(system, 1e-10 * jm.reward_bound)
+    off = moved + rounding_of(system.longest_sum) * np.abs(backup.value).max()
     s, a, b = rows.T
     gap, off = backup.mean[s, a] - backup.mean[s, b], 2.0 * off / (1.0 - jm.gamma)
     if beyond:  # half of it either way, from the time on at which a branch is there
-        there = (1.0 - jm.gamma) * (np.arange(value.size) == value.size - 1)
+        there = (1.0 - jm.gamma) * np.append(np.zeros(jm.num_states - 1), 1.0)
         lost = jm.averaging @ Chain(system.kernel, jm.gamma, there).solution(1e-12)[jm.next_states]
         off = off + beyond * (lost[s, a] + lost[s, b] + 1e-9) / (2.0 - 2.0 * jm.gamma)
     found = zip(rows.tolist(), gap - off, gap + off, low, high, strict=True)
