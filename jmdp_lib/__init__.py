@@ -28,7 +28,7 @@ from jmdp_lib.operators.backups import sample_t2
 from jmdp_lib.operators.literal import apply_t2
 from jmdp_lib.simulators import Outcome, Simulator, SimulatorError, StepSimulator
 from jmdp_lib.solvers.coupling_range import CouplingRange, coupling_range
-from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution
+from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Plan, Solution
 from jmdp_lib.solvers.gap_law import gap_law
 from jmdp_lib.solvers.improvement import Improvement, cautious_improvement
 from jmdp_lib.solvers.incremental import IncrementalSolution, StepSize, incremental_jipe2
@@ -41,7 +41,6 @@ from jmdp_lib.solvers.local import (
 )
 from jmdp_lib.solvers.order2 import jipe2, plan_jipe2
 from jmdp_lib.solvers.order_n import incremental_jipe, jipe
-from jmdp_lib.solvers.pair_systems import Plan
 from jmdp_lib.solvers.projected import ProjectedSolution, projected_jipe2
 from jmdp_lib.solvers.projection import (
     aggregation_features,

@@ -32,6 +32,18 @@ def test_rooms_import_downwards_and_each_has_its_paragraph() -> None:
     assert bold == set(rooms)
 
 
+def test_no_function_imports_from_above() -> None:
+    """Inside a room the way leads down, too: a circle of files would need a late import."""
+    late = [
+        f"{path.name}: {line.strip()}"
+        for folder in ("operators", "solvers")
+        for path in (ROOT / "jmdp_lib" / folder).glob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.match(r"\s+(from|import) jmdp_lib", line)
+    ]
+    assert late == []
+
+
 def test_a_circle_of_imports_is_found() -> None:
     with pytest.raises(ValueError, match=r"circle: \['a', 'b'\]"):
         layout.layers({"a": {"b"}, "b": {"a", "c"}, "c": set()})

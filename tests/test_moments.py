@@ -259,9 +259,12 @@ def test_files_that_are_no_solutions_are_refused_by_name(tmp_path):
     np.savez(tmp_path / "header.npz", header="{}")
     np.save(tmp_path / "array.npz", np.zeros(3))
     SOLVERS["sweeps"]().save(tmp_path / "cut.npz")
+    parts = dict(np.load(tmp_path / "cut.npz"))
+    parts["header"] = np.array(str(parts["header"]).replace('"Solution"', '"Moments"'))
+    np.savez(tmp_path / "kind.npz", **parts)
     (tmp_path / "cut.npz").write_bytes((tmp_path / "cut.npz").read_bytes()[:-100])
     files = list(tmp_path.iterdir())
-    assert len(files) == 6
+    assert len(files) == 7
     for path in files:
         with pytest.raises(ValueError, match=f"{path.name} is no file that Solution.save has"):
             jl.Solution.load(path)

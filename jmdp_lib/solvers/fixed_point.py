@@ -16,7 +16,7 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
-from jmdp_lib.machine import progress, replacing
+from jmdp_lib.machine import gibibytes, progress, replacing
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Held, Moments, ReadOnly, Source, norm_weight
 
@@ -49,6 +49,37 @@ def warn(text: str) -> None:
     while frame and frame.f_globals["__name__"].startswith("jmdp_lib."):
         frame, depth = frame.f_back, depth + 1
     warnings.warn(text, ConvergenceWarning, stacklevel=depth)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How `jipe2` solves a problem, known before it starts.
+
+    Attributes:
+        route: "sweeps", $T_2$ repeated from zero, its residuals the paper's curve; "reachable", one
+            linear system on the pairs of states that the queries reach; "dense", on all pairs;
+            "local", on those of a part of the states, the explored ones.
+        states: $|S|$.
+        pairs: unordered pairs of states that are solved for.
+        memory: bytes it takes at most.
+        accelerated: whether there is room for BiCGSTAB.
+        device: the torch device of the dense route, or None.
+    """
+
+    route: str
+    states: int
+    pairs: int
+    memory: float
+    accelerated: bool = False
+    device: str | None = None
+
+    def __str__(self) -> str:
+        share = self.pairs / (self.states * (self.states + 1) / 2)
+        where = f" on {self.device}" if self.device else ""
+        return (
+            f"{self.route}{where}: {self.pairs:,} pairs of {self.states:,} states "
+            f"({share:.2%} of all), {gibibytes(self.memory)}"
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -91,7 +122,7 @@ class Solution(ReadOnly):
     converged: bool
     error_bound: float
     iterations: int
-    plan: Any = field(default=None, kw_only=True)
+    plan: Plan | None = field(default=None, kw_only=True)
 
     def __repr__(self) -> str:
         state = "converged" if self.converged else "NOT converged"
@@ -136,16 +167,15 @@ class Solution(ReadOnly):
             parts = json.loads(str(arrays["header"]), object_hook=read)
             if parts.pop("file") != _FILE:
                 raise ValueError
+            kinds: Any = (Solution, *Solution.__subclasses__())
+            kind = {known.__name__: known for known in kinds}[parts.pop("kind")]
         except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, TypeError, ValueError):
             raise ValueError(f"{path} is no file that Solution.save has written") from None
-        import jmdp_lib  # the public names say which class a file is of
-
-        kind, plan = getattr(jmdp_lib, parts.pop("kind")), parts.pop("plan")
-        moments = parts.pop("moments")
+        plan, moments = parts.pop("plan"), parts.pop("moments")
         source = moments.pop("source")
         source["higher"] = tuple(source["higher"])
         known = Moments(**moments, source=Held(**source))
-        return kind(**parts, moments=known, plan=plan and jmdp_lib.Plan(**plan))
+        return kind(**parts, moments=known, plan=plan and Plan(**plan))
 
 
 class Operator(Protocol[State]):
@@ -270,7 +300,7 @@ def collect_moments(
 
 def solution(
     jm: JMDP, order: int, mean: Floats, blocks: Floats | None, source: Source,
-    certificate: Certificate, variance_off: float, plan: Any = None,
+    certificate: Certificate, variance_off: float, plan: Plan | None = None,
 ) -> Solution:  # fmt: skip
     """What a certified fixed point came to."""
     known = (jm, order, mean, blocks, source, certificate.error_bound, variance_off)

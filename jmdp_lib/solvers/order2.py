@@ -19,9 +19,9 @@ from jmdp_lib.operators.collapsed import CollapsedT2, Queries
 from jmdp_lib.operators.pairs import PairOperator, PairState
 from jmdp_lib.solvers import fixed_point
 from jmdp_lib.solvers.affine import VECTORS
-from jmdp_lib.solvers.fixed_point import Solution
+from jmdp_lib.solvers.fixed_point import Plan, Solution
 from jmdp_lib.solvers.local import local_jipe2
-from jmdp_lib.solvers.pair_systems import LOG, Plan, choose, solve_pairs
+from jmdp_lib.solvers.pair_systems import LOG, choose, solve_pairs
 
 ROUTES = ("auto", "sweeps", "reachable", "dense")
 FEW = 512  # state-actions up to which T_2 is repeated, for the curve of its residuals

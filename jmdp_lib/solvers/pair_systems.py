@@ -22,43 +22,12 @@ from jmdp_lib.operators.dense import DensePairs, TorchPairs, device_bytes
 from jmdp_lib.operators.reachable import Numbering, PairSet, ReachablePairs
 from jmdp_lib.solvers import fixed_point
 from jmdp_lib.solvers.affine import VECTORS, Chain, solve_surely
-from jmdp_lib.solvers.fixed_point import Solution
+from jmdp_lib.solvers.fixed_point import Plan, Solution
 
 # Typical numbers of sweeps: on reachable pairs of a chain without cycles, of one with cycles, and
 # on all pairs; and how many times longer it takes to find a reachable pair than to read the next.
 _ACYCLIC, _CYCLIC, _DENSE, _FIND = 3, 20, 40, 10
 LOG = logging.getLogger("jmdp_lib")
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How `jipe2` solves a problem, known before it starts.
-
-    Attributes:
-        route: "sweeps", $T_2$ repeated from zero, its residuals the paper's curve; "reachable", one
-            linear system on the pairs of states that the queries reach; "dense", on all pairs;
-            "local", on those of a part of the states, the explored ones.
-        states: $|S|$.
-        pairs: unordered pairs of states that are solved for.
-        memory: bytes it takes at most.
-        accelerated: whether there is room for BiCGSTAB.
-        device: the torch device of the dense route, or None.
-    """
-
-    route: str
-    states: int
-    pairs: int
-    memory: float
-    accelerated: bool = False
-    device: str | None = None
-
-    def __str__(self) -> str:
-        share = self.pairs / (self.states * (self.states + 1) / 2)
-        where = f" on {self.device}" if self.device else ""
-        return (
-            f"{self.route}{where}: {self.pairs:,} pairs of {self.states:,} states "
-            f"({share:.2%} of all), {gibibytes(self.memory)}"
-        )
 
 
 def solve_pairs(
