@@ -61,6 +61,14 @@ def collect(
     spacing: steps from one queried state of a trajectory to the next.
     enumerated: instead of one drawn table per state, all sticky patterns that differ, each with
         its probability as weight: expectations over the table are then exact.
+
+    Example:
+        >>> from jmdp_lib.atari import Game, Tables, collect
+        >>> tables = collect(Game("Breakout"), num_states=4, seed=0, processes=1)
+        >>> tables.actions.shape, tables.next_observations.shape
+        ((4, 4), (4, 4, 128))
+        >>> len(Tables.concatenate([tables, tables]).weights)
+        8
     """
     checks.probability("follow_share", follow_share)
     known = emulator_of(game).num_actions
@@ -73,7 +81,14 @@ def collect(
 def evaluation_states(
     game: Game, num_states: int, seed: Seed, *, processes: int | None = None
 ) -> tuple[list[Snapshot], Tables]:
-    """Nearly independent states, and all their tables, state by state."""
+    """Nearly independent states, and all their tables, state by state.
+
+    Example:
+        >>> from jmdp_lib.atari import Game, evaluation_states
+        >>> starts, tables = evaluation_states(Game("Breakout"), num_states=1, seed=0, processes=1)
+        >>> len(starts), len(tables.weights), round(float(tables.weights.sum()), 6)
+        (1, 5, 1.0)
+    """
     how = _Trajectory(game, _EVALUATION_SPACING, enumerated=True, keep=True)
     return _in_chunks(how, _EVALUATION_CHUNK, num_states, seed, processes)
 

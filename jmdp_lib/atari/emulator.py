@@ -25,7 +25,14 @@ def _roms() -> dict[str, str]:
 
 
 def games() -> list[str]:
-    """The names that `CoupledAtari` takes: Adventure, AirRaid, ..., Zaxxon."""
+    """The names that `CoupledAtari` takes: Adventure, AirRaid, ..., Zaxxon.
+
+    Example:
+        >>> from jmdp_lib.atari import games
+        >>> names = games()
+        >>> "Breakout" in names, names[0]
+        (True, 'Adventure')
+    """
     return sorted(map(title, _roms().values()))
 
 

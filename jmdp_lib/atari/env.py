@@ -36,10 +36,19 @@ _HERE = -1  # where the emulator stands: at the visited state, or at the end of 
 class Draw(NamedTuple):
     """All the randomness of one outcome table.
 
-    repeats: leading frames on which the sticky lottery repeats the previous action, whatever the
-        queried action is. A repeat after the first frame that obeys repeats the queried action
-        itself, so of the 2^frame_skip patterns only frame_skip + 1 differ.
-    shock: U of the reward shock; None where there is none.
+    repeats: on how many leading frames the sticky lottery repeats the previous action, whatever the
+        queried action is. After a frame that obeys, a repeat repeats the queried action itself, so
+        that only frame_skip + 1 of the 2**frame_skip patterns differ.
+    shock: $U$ of the reward shock; None if there is none.
+
+    Example:
+        >>> from jmdp_lib.atari import CoupledAtari, Draw
+        >>> env = CoupledAtari("Breakout", seed=0)
+        >>> _ = env.reset()
+        >>> env.redraw(Draw(repeats=4))  # all four frames repeat the previous action
+        >>> first, second = env.query([2, 3])
+        >>> bool((first.observation == second.observation).all())
+        True
     """
 
     repeats: int
@@ -48,10 +57,22 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True)
 class Shock:
-    """R(a) = clip(r, -1, 1) + sigma * w_a * U with one U per table (Section 6's diagnostic).
+    """A reward shock that all actions share (Section 6): $R(a) = clip(r, -1, 1) + sigma w_a U$.
 
-    loadings: (A,) w_a, one per *action*, never per position in a query; None: all ones.
-    law: "sign" (U = +1 or -1, fair) or "normal" (standard).
+    sigma: its size.
+    loadings: (A,), $w_a$, one per *action*, never per position in a query; None: all ones.
+    law: of $U$, drawn once per table: "sign" (+1 or -1, fair) or "normal" (standard).
+
+    Example:
+        >>> import numpy as np
+        >>> from jmdp_lib.atari import CoupledAtari, Shock
+        >>> shock = Shock(sigma=0.5, loadings=[1.0, 1.0, -1.0, -1.0])
+        >>> shock.scales(4), float(shock.draw(np.random.default_rng(0)))
+        ((0.5, 0.5, -0.5, -0.5), 1.0)
+        >>> env = CoupledAtari("Breakout", shock=shock, seed=0)
+        >>> _ = env.reset()
+        >>> [float(outcome.reward) for outcome in env.query([0, 1, 2, 3])]
+        [0.5, 0.5, -0.5, -0.5]
     """
 
     sigma: float
@@ -66,13 +87,13 @@ class Shock:
             object.__setattr__(self, "loadings", tuple(weights.tolist()))
 
     def scales(self, num_actions: int) -> tuple[float, ...]:
-        """(A,) sigma * w_a."""
+        """(A,), $sigma w_a$."""
         given = self.loadings or (1.0,) * num_actions
         weights = checks.floats("loadings", given, action=num_actions)
         return tuple((self.sigma * weights).tolist())
 
     def draw(self, rng: np.random.Generator) -> float:
-        """U."""
+        """A draw of $U$."""
         return rng.standard_normal() if self.law == "normal" else 2.0 * rng.integers(2) - 1.0
 
 
@@ -86,6 +107,12 @@ class Game:
     obs: "ram", (128,) uint8; "ram+paddles", (130,) uint8, also where the emulator's two paddle
         knobs stand, which no memory of the game says (Pong); or "pixels", (210, 160, 3) or the
         game's own size, uint8.
+
+    Example:
+        >>> from jmdp_lib.atari import Game
+        >>> game = Game("Breakout", sticky_prob=0.25)
+        >>> [(draw.repeats, round(prob, 4)) for draw, prob in game.draws]
+        [(0, 0.75), (1, 0.1875), (2, 0.0469), (3, 0.0117), (4, 0.0039)]
     """
 
     name: str
@@ -122,6 +149,14 @@ class Snapshot(NamedTuple):
         observation: what is seen here (the emulator restores its memory, but not its screen).
         over: whether the episode has ended here.
         draw: the table drawn for this visit; None: `restore` draws one.
+
+    Example:
+        >>> from jmdp_lib.atari import CoupledAtari
+        >>> env = CoupledAtari("Breakout", seed=0)
+        >>> _ = env.reset()
+        >>> first, second = env.query([2, 3], clones=True)
+        >>> first.snapshot.identity == second.snapshot.identity
+        False
     """
 
     game: str
@@ -150,7 +185,9 @@ class Snapshot(NamedTuple):
 
 
 class CoupledAtari(gymnasium.Env[Bytes, np.int64], EzPickle):
-    """A game with `query`. Actions are indices into the game's minimal action set.
+    """An Atari game that answers queries: all actions of a state under one shared draw.
+
+    Actions are indices into the game's minimal action set.
 
     game, sticky_prob, frame_skip, obs: see `Game`.
     shock: reward shock (`Shock`), which clips rewards to [-1, 1]; None: raw rewards.
@@ -158,6 +195,27 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64], EzPickle):
     max_frames: the episode is truncated after so many frames.
 
     The game starts in the same state at every reset; play random actions for another one.
+
+    Example:
+        >>> from jmdp_lib.atari import CoupledAtari
+        >>> env = CoupledAtari("Breakout", seed=0)
+        >>> observation, _ = env.reset()
+        >>> observation.shape, env.num_actions
+        ((128,), 4)
+        >>> here = env.snapshot()
+        >>> outcomes = env.query([0, 1, 2, 3])
+        >>> [outcome.reward for outcome in outcomes], env.draw.repeats
+        ([0.0, 0.0, 0.0, 0.0], 0)
+        >>> seen = env.step(2)[0]
+        >>> bool((seen == outcomes[2].observation).all())
+        True
+        >>> bool((env.restore(here) == observation).all())
+        True
+        >>> env.redraw()
+        >>> twin = env.twin()
+        >>> _ = twin.restore(env.snapshot())
+        >>> env.same_state(twin)
+        True
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012, as Gymnasium declares it

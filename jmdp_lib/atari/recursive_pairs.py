@@ -87,9 +87,10 @@ def record_pairs(
 ) -> DeepRecords:
     """Play `repeats` pairs for each of `pairs_per_state` random action pairs of every start.
 
-    starts: of `evaluation_states`, taken in the same game; `state_rows` counts them.
-    depths: times, before the horizon, at which observations are kept. again: number of another,
-        independent play of the same action pairs.
+    starts: snapshots from `evaluation_states` of the same game; `state_rows` counts them.
+    horizon: steps of every pair.
+    depths: times, before the horizon, at which observations are kept.
+    again: another number plays the same action pairs again, independently.
     """
     if not starts:
         raise ValueError("starts must hold at least one snapshot, got none")
@@ -180,11 +181,13 @@ def gap_estimates(
 ) -> GapEstimates:
     """Gap mean and variance of every (state, actions), each with three pairs or more.
 
-    Returns are cut at the records' horizon H: what is missing is of size gamma^H; or it is the
-    `tail`, by Var G = Var E[G | record] + E Var[G | record].
-
-    gammas: (C,). sigma: of the reward shock. Rewards are clipped to [-reward_clip, reward_clip], by
-    default as the diagnostic has them.
+    gammas: (C,) discounts.
+    sigma: of the reward shock.
+    reward_clip: rewards are clipped to [-reward_clip, reward_clip], by default as the diagnostic
+        has them.
+    tail: what returns earn after the records' horizon $H$, added by
+        $Var G = Var E[G | r] + E Var[G | r]$ for a record $r$; without it, a part of size $gamma^H$
+        is missing.
     """
     gammas = _discounts(gammas)
     checks.real("reward_clip", reward_clip, "(0, inf]")
@@ -225,9 +228,10 @@ def _shock_variances(records: PairRecords, gammas: Floats, sigma: float) -> tupl
 
 
 def shock_ratio(gammas: ArrayLike, loadings: ArrayLike | None = None) -> Floats:
-    """(C,) independent / coupled where shocks are all there is and branches never meet again.
+    """(C,) independent / coupled gap variance if only shocks vary and branches never meet again.
 
-    Averaged over the first actions a != b; 1 / gamma^2 where all loadings are one.
+    It is averaged over the first actions $a != b$, and equals $1 / gamma^2$ if all loadings (A,) are
+    one, as they are unless given.
     """
     gamma = _discounts(gammas)
     w = np.ones(2) if loadings is None else checks.floats("loadings", loadings, "action")
