@@ -1,14 +1,20 @@
-"""The examples in docstrings run."""
+"""The examples in docstrings run, and every public function and class has one."""
 
 from __future__ import annotations
 
 import doctest
 import importlib
+import re
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "book"))
+
+import api  # noqa: E402
+
 FILES = [path for path in sorted(ROOT.glob("jmdp_lib/**/*.py")) if ">>> " in path.read_text()]
 
 
@@ -18,3 +24,20 @@ def test_examples_say_what_happens(path: Path) -> None:
     found = doctest.testmod(importlib.import_module(name))
     assert found.attempted > 0
     assert found.failed == 0
+
+
+def test_every_public_function_has_an_example() -> None:
+    pages = [page for page in api.read("jmdp_lib") if page.module != "jmdp_lib.figures"]
+    entries = [entry for page in pages for entry in page.entries()]
+    everything = [e.doc for entry in entries for e in (entry, *entry.members)]
+    shown = "\n".join(re.findall(r"(?:>>>|\.\.\.) .*", "\n".join(everything)))
+    called = [e for entry in entries for e in (entry, *entry.members) if e.kind != "class"]
+    returned = " ".join(e.signature.rpartition("->")[2] for e in called)
+    missing = []
+    for entry in entries:
+        own = "\nExample:\n    >>> " in entry.doc
+        if not own and not (entry.kind == "class" and re.search(rf"\b{entry.name}\b", returned)):
+            missing.append(entry.path)
+        methods = [member for member in entry.members if member.kind == "method"]
+        missing += [m.path for m in methods if not re.search(rf"\.{m.name}\(", shown)]
+    assert not missing

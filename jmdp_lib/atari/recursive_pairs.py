@@ -44,6 +44,15 @@ class PairRecords(Arrays):
         alive: (M, 2, H) bool: the branch made a transition at time t.
         same_state: (M, H) bool: both branches stand at the same JMDP state, and share a table.
         played: (M, 2, H) int8 the action of each branch, 0 after an end.
+
+    Example:
+        >>> from jmdp_lib.atari import CoupledAtari, Game, record_pairs
+        >>> env = CoupledAtari("Breakout", seed=0)
+        >>> _ = env.reset()
+        >>> here = [env.snapshot()]
+        >>> records = record_pairs(Game("Breakout"), here, 5, 0, pairs_per_state=2, processes=1)
+        >>> records.rewards.shape, records.until(2).rewards.shape
+        ((32, 2, 5), (32, 2, 2))
     """
 
     state_rows: Annotated[Ints, np.int64, "M"]
@@ -91,6 +100,14 @@ def record_pairs(
     horizon: steps of every pair.
     depths: times, before the horizon, at which observations are kept.
     again: another number plays the same action pairs again, independently.
+
+    Example:
+        >>> from jmdp_lib.atari import Game, evaluation_states, record_pairs
+        >>> game = Game("Breakout")
+        >>> starts, _ = evaluation_states(game, num_states=1, seed=0, processes=1)
+        >>> records = record_pairs(game, starts, 20, 1, pairs_per_state=1, repeats=4, processes=1)
+        >>> records.rewards.shape, records.until(5).rewards.shape
+        ((4, 2, 20), (4, 2, 5))
     """
     if not starts:
         raise ValueError("starts must hold at least one snapshot, got none")
@@ -188,6 +205,15 @@ def gap_estimates(
     tail: what returns earn after the records' horizon $H$, added by
         $Var G = Var E[G | r] + E Var[G | r]$ for a record $r$; without it, a part of size $gamma^H$
         is missing.
+
+    Example:
+        >>> from jmdp_lib.atari import Game, evaluation_states, gap_estimates, record_pairs
+        >>> game = Game("Breakout")
+        >>> starts, _ = evaluation_states(game, num_states=1, seed=0, processes=1)
+        >>> records = record_pairs(game, starts, 20, 1, pairs_per_state=1, repeats=4, processes=1)
+        >>> found = gap_estimates(records, gammas=[0.9, 0.99], sigma=0.5)
+        >>> found.variance.shape
+        (2, 1)
     """
     gammas = _discounts(gammas)
     checks.real("reward_clip", reward_clip, "(0, inf]")
@@ -230,8 +256,13 @@ def _shock_variances(records: PairRecords, gammas: Floats, sigma: float) -> tupl
 def shock_ratio(gammas: ArrayLike, loadings: ArrayLike | None = None) -> Floats:
     """(C,) independent / coupled gap variance if only shocks vary and branches never meet again.
 
-    It is averaged over the first actions $a != b$, and equals $1 / gamma^2$ if all loadings (A,) are
-    one, as they are unless given.
+    It is averaged over the first actions $a != b$, and equals $1 / gamma^2$ if all loadings (A,)
+    are one, as they are unless given.
+
+    Example:
+        >>> from jmdp_lib.atari import shock_ratio
+        >>> print(shock_ratio([0.9, 0.99]).round(3))
+        [1.235 1.02 ]
     """
     gamma = _discounts(gammas)
     w = np.ones(2) if loadings is None else checks.floats("loadings", loadings, "action")

@@ -124,7 +124,14 @@ class Tables(Arrays):
         return Tables.joined(parts, num_actions=actions, pairs=np.concatenate(pairs))
 
     def first(self, count: int) -> Tables:
-        """The first rows, and the pairs among them."""
+        """The first rows, and the pairs among them.
+
+        Example:
+            >>> from jmdp_lib.atari import Game, collect
+            >>> tables = collect(Game("Breakout"), num_states=4, seed=0, processes=1)
+            >>> len(tables.first(2).weights)
+            2
+        """
         rows = {name: array[:count] for name, array in vars(self).items() if np.ndim(array)}
         rows["pairs"] = self.pairs[(self.pairs < count).all(1)]
         return Tables(self.num_actions, **rows)

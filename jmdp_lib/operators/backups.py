@@ -54,6 +54,16 @@ def sample_t2(
         [(s, a), (t, b)] for a second moment. If both are the same, one branch with one next action
         is drawn, eq. (26). Two actions of one state are one draw from $J_2$; two states are two
         independent draws from $J_1$, eq. (27).
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> import numpy as np
+        >>> jm, rng = jl.example_1(gamma=0.9), np.random.default_rng(0)
+        >>> mean, second = np.full((1, 2), 5.0), np.full((1, 2, 1, 2), 25.0)
+        >>> drawn = [jl.sample_t2(jm, [0], mean, second, [(0, 0), (0, 0)], rng) for _ in range(100)]
+        >>> exact = jl.apply_t2(jm, [0], mean, second)[1][0, 0, 0, 0]
+        >>> print(f"{np.mean(drawn):.1f} +- {np.std(drawn) / 10:.1f}, exactly {exact:.2f}")
+        24.8 +- 0.5, exactly 25.25
     """
     layout = Full(checks.policy_matrix(simulator, policy))
     values = layout.pack(*checks.collection("M", mean, second, simulator))
