@@ -25,11 +25,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import sparse
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP
 from jmdp_lib.operators.collapsed import CollapsedT2, distinct_states
+
+_SMALL = 4096  # entries up to which calling a sparse product takes longer than a dense product
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class PairState:
         """(S, A, A), C(s, a; s, b)."""
         return np.einsum("sasb->sab", self.covariance)
 
-    @property
+    @cached_property
     def second(self) -> Floats:
         """(S, A, S, A), Sigma."""
         return self.covariance + np.multiply.outer(self.mean, self.mean)
@@ -54,15 +57,16 @@ class PairOperator(CollapsedT2):
     """T_2 for one JMDP, one policy (S, A) and one coupling, acting on PairState."""
 
     @cached_property
-    def _moves(self) -> list[Any]:
-        """`moves`, dense where that is faster."""
-        return [m.toarray() if m.nnz > 0.1 * np.prod(m.shape) else m for m in self.moves]
+    def _factors(self) -> tuple[Any, Any, list[Any]]:
+        """The matrices of a sweep, dense where that is faster: `average`, `averaging`, `moves`."""
+        average, averaging, *moves = map(_faster, [self.average, self.jm.averaging, *self.moves])
+        return average, averaging, moves
 
     @cached_property
     def longest_sum(self) -> int:
         """How many terms one coordinate of T_2 M sums at most."""
         widest = np.diff(self.jm.transitions.indptr).max()
-        return int(np.diff(self.jm.starts).max() + widest + len(self._moves))
+        return int(np.diff(self.jm.starts).max() + widest + len(self.moves))
 
     def zero(self) -> PairState:
         """M_0 = 0."""
@@ -74,11 +78,11 @@ class PairOperator(CollapsedT2):
 
     def apply(self, state: PairState) -> PairState:
         """T_2."""
-        average, side = self.average, self.policy.size
+        (average, _, moves), side = self._factors, self.policy.size
         pair = (average @ (average @ state.covariance.reshape(side, side)).T).T  # c
         mean, blocks, deviations = self.same_state(state.mean, state.blocks, pair)
         source = self.shocks(deviations)
-        covariance = distinct_states(self.jm.gamma, self._moves, pair, source)
+        covariance = distinct_states(self.jm.gamma, moves, pair, source)
         covariance = covariance.reshape(state.covariance.shape)
         if self.coupling == "independent":
             np.einsum("sasa->sa", covariance)[...] = np.einsum("saa->sa", blocks)
@@ -94,16 +98,17 @@ class PairOperator(CollapsedT2):
         pair: (S, S), c. Returns both, and the deviations y - mu (T, A).
         """
         jm, gamma, x = self.jm, self.jm.gamma, self.jm.next_states
+        _, averaging, _ = self._factors
         value = (self.policy * mean).sum(1)  # m
         own = np.einsum("saa->sa", blocks) + (mean - value[:, None]) ** 2
         single = np.einsum("sa,sa->s", self.policy, own)  # v
         targets = jm.rewards + gamma * value[x]  # (T, A), y
-        new = jm.averaging @ targets
+        new = averaging @ targets
         deviations = targets - new[jm.table_states]
         joint = deviations[:, :, None] * deviations[:, None, :]
         joint += gamma**2 * pair[x[:, :, None], x[:, None, :]]
-        same = (jm.averaging @ joint.reshape(len(x), -1)).reshape(blocks.shape)
-        variance = jm.averaging @ (deviations**2 + gamma**2 * single[x])
+        same = (averaging @ joint.reshape(len(x), -1)).reshape(blocks.shape)
+        variance = averaging @ (deviations**2 + gamma**2 * single[x])
         np.einsum("saa->sa", same)[...] = variance
         return new, same, deviations
 
@@ -112,6 +117,12 @@ class PairOperator(CollapsedT2):
         mean = np.abs(new.mean - old.mean).max()
         second = np.abs(new.second - old.second).max()
         return float(max(mean, second / self.weight))
+
+
+def _faster(matrix: sparse.csr_array) -> Any:
+    """The matrix, dense where products with it are faster so: small, or with many entries."""
+    size = matrix.shape[0] * matrix.shape[1]
+    return matrix.toarray() if size <= _SMALL or matrix.nnz > 0.1 * size else matrix
 
 
 def pair_step(jm: JMDP, policy: ArrayLike, law: ArrayLike) -> Floats:
