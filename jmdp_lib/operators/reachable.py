@@ -171,7 +171,11 @@ class ReachablePairs:
 
     def residual(self, x: Floats) -> float:
         """max |c_0 + gamma^2 P_2 c - c|."""
-        return float(_residual(*self._system(), x)) if x.size else 0.0
+        rows, words = self.pairs.rows, self.pairs.words
+        bounds = np.linspace(0, len(words), min(1024, len(words)) + 1).astype(np.int64)
+        first, worst = np.searchsorted(rows, bounds[:-1], "right") - 1, np.zeros(bounds.size - 1)
+        _residuals(*self._system(), x, bounds, first, worst)
+        return float(worst.max(initial=0.0))
 
     def values(self, x: Floats, first: Ints, second: Ints) -> Floats:
         """c at pairs of states, first and second of any one shape; nan at one not reached."""
@@ -368,25 +372,39 @@ def _sweep(
             x[place + p] = total / (1.0 - loop)
 
 
-def _worst(rows: Any, words: Any, chain: Any, diagonal: Any, source: Any, x: Any) -> Any:
-    """max |c_0 + gamma^2 P_2 x - x| over the pairs."""
-    chunks = min(1024, len(words))
-    worst = np.zeros(chunks)
-    for chunk in prange(chunks):
-        for k in range(chunk * len(words) // chunks, (chunk + 1) * len(words) // chunks):
-            word, place = words[k, 0], np.int64(words[k, 1])
-            if not word:
-                continue
-            i = np.searchsorted(rows, k, side="right") - 1
-            while word:
-                j = ((k - rows[i]) << 6) + _lowest(word)
-                word &= word - np.uint64(1)
-                total, loop = _backup(rows, words, chain, diagonal, source, x, i, j, place)
-                error = abs(total + loop * x[place] - x[place])
-                if error > worst[chunk] or error != error:  # and nothing is greater than nan
-                    worst[chunk] = error
-                place += 1
-    return worst.sum() if np.isnan(worst).any() else worst.max()
+@hot
+def _worst(
+    rows: Any, words: Any, chain: Any, diagonal: Any, source: Any, x: Any, start: Any, end: Any,
+    i: Any,
+) -> Any:  # fmt: skip
+    """max |c_0 + gamma^2 P_2 x - x| over the pairs of words start to end - 1, the first in row i."""
+    worst = 0.0
+    for k in range(start, end):
+        word, place = words[k, 0], np.int64(words[k, 1])
+        if not word:
+            continue
+        while k >= rows[i + 1]:
+            i += 1
+        while word:
+            j = ((k - rows[i]) << 6) + _lowest(word)
+            word &= word - np.uint64(1)
+            total, loop = _backup(rows, words, chain, diagonal, source, x, i, j, place)
+            error = abs(total + loop * x[place] - x[place])
+            if error > worst or error != error:  # and nothing is greater than nan
+                worst = error
+            place += 1
+    return worst
 
 
-_residual = threaded(_worst, lambda *arguments: arguments[-1].size, 100_000)
+def _worst_of_parts(
+    rows: Any, words: Any, chain: Any, diagonal: Any, source: Any, x: Any, bounds: Any, first: Any,
+    worst: Any,
+) -> None:  # fmt: skip
+    """`_worst` of parts of the words, into worst (n,): bounds[p] to bounds[p + 1] - 1 begin in row
+    first[p]. (There is little else here: what is made for threads takes long to compile.)"""
+    for p in prange(worst.size):
+        ends = bounds[p], bounds[p + 1]
+        worst[p] = _worst(rows, words, chain, diagonal, source, x, *ends, first[p])
+
+
+_residuals = threaded(_worst_of_parts, lambda *arguments: arguments[5].size, 100_000)
