@@ -377,7 +377,7 @@ def _worst(
     rows: Any, words: Any, chain: Any, diagonal: Any, source: Any, x: Any, start: Any, end: Any,
     i: Any,
 ) -> Any:  # fmt: skip
-    """max |c_0 + gamma^2 P_2 x - x| over the pairs of words start to end - 1, the first in row i."""
+    """max |c_0 + gamma^2 P_2 x - x| over the pairs of words start to end - 1, from row i on."""
     worst = 0.0
     for k in range(start, end):
         word, place = words[k, 0], np.int64(words[k, 1])
