@@ -214,15 +214,14 @@ def _claim(experiment: Experiment, home: Path) -> None:
 
     Settings that concern training alone are compared with the checkpoint's.
     """
-    here = asdict(experiment) | {"config": None, "game": asdict(experiment.game)}
-    here["depths"] = list(experiment.depths)  # as a file has it
-    path = home / "settings.json"
+    own = asdict(experiment) | {"config": None, "game": asdict(experiment.game)}
+    path, here = home / "settings.json", json.dumps(own, indent=1) + "\n"
     if path.exists():
-        refuse_other(home, json.loads(path.read_text()), here)
+        refuse_other(home, json.loads(path.read_text()), json.loads(here))
         return
     home.mkdir(parents=True, exist_ok=True)
     with replacing(path) as part:
-        part.write_text(json.dumps(here, indent=1) + "\n")
+        part.write_text(here)
 
 
 def _predictions(trained: Trained, evaluation: Tables, num_states: int) -> dict[str, Gaps]:

@@ -152,12 +152,13 @@ class Estimate(NamedTuple):
     place: Tensor
 
     def at(self, actions: Tensor) -> Estimate:
-        """The m actions (B, m) of each of B states."""
-        batch = (1, *actions.shape)
-        parts = [
-            p.take_along_dim(actions.reshape(*batch, *[1] * (p.ndim - 3)), 2) for p in self[:-1]
-        ]
-        return Estimate._make([*parts, self.place])
+        """The actions (..., m) of each state."""
+
+        def chosen(part: Tensor) -> Tensor:
+            ones = [1] * (part.ndim - actions.ndim - 1)
+            return part.take_along_dim(actions.reshape(1, *actions.shape, *ones), actions.ndim)
+
+        return Estimate(*map(chosen, self[:-1]), self.place)
 
     @property
     def covariance(self) -> Tensor:

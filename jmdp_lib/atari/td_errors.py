@@ -249,14 +249,13 @@ def sampled_targets(
     def uniform(*size: int) -> Tensor:
         return torch.rand(size, generator=generator, device=last.device)
 
-    below = network.policy.cumsum(0)[:-1] <= uniform(last.numel(), 1)
-    drawn = below.sum(1, keepdim=True)  # not torch.multinomial, which makes a GPU wait
-    ahead = network(params, seen.flatten(0, 1), last.flatten()).at(drawn)  # (E, B m, 1, .)
-    parts = [*(part.squeeze(2) for part in ahead[:-1]), ahead.place]
-    after = Estimate(*(part.unflatten(1, last.shape) for part in parts))  # (E, B, m, .)
+    below = network.policy.cumsum(0)[:-1] <= uniform(*last.shape, 1)
+    drawn = below.sum(-1, keepdim=True)  # not torch.multinomial, which makes a GPU wait
+    ahead = network(params, seen, last).at(drawn)  # (E, B, m, 1, .)
+    after = Estimate(*(part.squeeze(3) for part in ahead[:-1]), ahead.place)  # (E, B, m, .)
     coin = 2.0 * (uniform(len(last), 1) < 0.5) - 1.0
     rewards = earned * batch.rewards[:, 0] + network.shock[:, batch.actions] * coin  # (E, B, m)
-    ids, action, alive = batch.next_ids[:, 0], drawn.reshape(last.shape), batch.alive[:, 0]
+    ids, action, alive = batch.next_ids[:, 0], drawn[..., 0], batch.alive[:, 0]
     mean = alive * after.mean  # (E, B, m)
 
     # Targets of Sigma (E, B + P, m, m) between the branches of the states i and j.
