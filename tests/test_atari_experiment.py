@@ -60,7 +60,8 @@ def test_networks_and_simulation_clip_alike():
         state_rows=np.zeros(6, int), actions=np.tile([0, 1], (6, 1)),
         rewards=np.arange(12.0, dtype=np.float32).reshape(6, 2, 1) ** 2,
         alive=np.ones((6, 2, 1), bool), same_state=np.ones((6, 1), bool),
-        played=np.zeros((6, 2, 1), np.int8),
+        played=np.zeros((6, 2, 1), np.int8), depths=np.zeros(0, int),
+        seen=np.zeros((6, 2, 0, 1), np.uint8), previous=np.zeros((6, 2, 0), int),
     )  # fmt: skip
     gaps = Gaps(torch.zeros(4, 1, 6), torch.zeros(4, 1, 6, 6))
     for clip in (1.0, 50.0):

@@ -12,7 +12,7 @@ from jmdp_lib.atari import gap_estimates, shock_ratio
 from jmdp_lib.atari.experiment import by_state, gap_table
 from jmdp_lib.atari.networks import Estimate
 from jmdp_lib.atari.predictions import tail
-from jmdp_lib.atari.recursive_pairs import DeepRecords
+from jmdp_lib.atari.recursive_pairs import PairRecords
 from jmdp_lib.atari.tables import with_shock
 
 GRID = jl.windy_gridworld(3)
@@ -22,7 +22,7 @@ SIGMA = 0.7
 def tabular_records(jm, rows, states, actions, horizon, rng, depths=()):
     """`record_pairs` on a tabular JMDP without shocks, uniform policy; rows label the groups."""
     size = len(states)
-    record = DeepRecords(
+    record = PairRecords(
         rows,
         actions,
         np.zeros((size, 2, horizon), np.float32),
@@ -173,7 +173,7 @@ def test_plain_variance_without_shocks():
     assert found.variance[0, 0] == pytest.approx(gaps.var(ddof=1), rel=1e-5)
     assert found.mean_error[0, 0] == pytest.approx(gaps.std(ddof=1) / np.sqrt(50), rel=1e-5)
     assert found.variance.shape == (1, 1)
-    tenfold = DeepRecords(**vars(records) | {"rewards": 10.0 * records.rewards})
+    tenfold = PairRecords(**vars(records) | {"rewards": 10.0 * records.rewards})
     assert gap_estimates(tenfold, [0.9]).variance == pytest.approx(found.variance)  # clipped
     unclipped = gap_estimates(tenfold, [0.9], reward_clip=np.inf)
     assert unclipped.variance == pytest.approx(100.0 * found.variance)
@@ -214,4 +214,4 @@ def test_bad_input():
         gap_estimates(records, [0.5], np.nan)
     fields = vars(records) | {"same_state": records.same_state[:, :2]}
     with pytest.raises(ValueError, match=r"same_state must have shape \(M, H\) = \(4, 5\)"):
-        DeepRecords(**fields)
+        PairRecords(**fields)

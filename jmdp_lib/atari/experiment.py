@@ -33,7 +33,6 @@ from jmdp_lib.atari.env import Game
 from jmdp_lib.atari.networks import TD_BLOCKS, Config, Gaps, predict_gaps
 from jmdp_lib.atari.predictions import backed_up_gaps, tail
 from jmdp_lib.atari.recursive_pairs import (
-    DeepRecords,
     GapEstimates,
     PairRecords,
     gap_estimates,
@@ -131,7 +130,7 @@ def run(
 
 def evaluate(
     experiment: Experiment, seed: int, trained: Trained, evaluation: Tables, records: PairRecords,
-    deep: DeepRecords | None = None,
+    deep: PairRecords | None = None,
 ) -> pd.DataFrame:  # fmt: skip
     """Predictions beside Monte Carlo: KIND, KIND+table and, with deep records, KIND+DEPTH."""
     predicted = _predictions(trained, evaluation, experiment.num_evaluation)
@@ -181,7 +180,7 @@ def queried(
 
 def monte_carlo(
     experiment: Experiment, home: Path, processes: int | None = None, fresh: int = 0
-) -> tuple[Tables, PairRecords, DeepRecords | None]:
+) -> tuple[Tables, PairRecords, PairRecords | None]:
     """Tables of the evaluation states, recursive pairs from them, and deep records if asked for.
 
     fresh: another number gives other states and other pairs.
@@ -205,7 +204,7 @@ def monte_carlo(
         if experiment.depths:
             how = {"horizon": max(experiment.depths) + 1, "repeats": experiment.deep_repeats}
             play(**how, depths=experiment.depths, again=1).save(deep)
-    kept = DeepRecords.load(deep) if experiment.depths else None
+    kept = PairRecords.load(deep) if experiment.depths else None
     return Tables.load(states), PairRecords.load(pairs), kept
 
 

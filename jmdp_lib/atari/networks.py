@@ -158,7 +158,7 @@ class Estimate(NamedTuple):
             ones = [1] * (part.ndim - actions.ndim - 1)
             return part.take_along_dim(actions.reshape(1, *actions.shape, *ones), actions.ndim)
 
-        return Estimate(*map(chosen, self[:-1]), self.place)
+        return Estimate._make([*map(chosen, self[:-1]), self.place])
 
     @property
     def covariance(self) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from jmdp_lib.atari.networks import Gaps, Network, Params
-from jmdp_lib.atari.recursive_pairs import DeepRecords, Tail
+from jmdp_lib.atari.recursive_pairs import PairRecords, Tail
 from jmdp_lib.atari.replay import Replay
 from jmdp_lib.atari.td_errors import look_ahead, policy_moments, state_targets
 from jmdp_lib.machine import extra
@@ -32,7 +32,7 @@ def backed_up_gaps(network: Network, params: Params, data: Replay, size: int = 6
 
 
 @torch.no_grad()
-def tail(network: Network, params: Params, records: DeepRecords, place: int) -> Tail:
+def tail(network: Network, params: Params, records: PairRecords, place: int) -> Tail:
     """What the E members predict for recorded pairs from time `records.depths[place]` on."""
     depth, device = int(records.depths[place]), network.scale.device
 

@@ -44,6 +44,8 @@ class PairRecords(Arrays):
         alive: (M, 2, H) bool: the branch made a transition at time t.
         same_state: (M, H) bool: both branches stand at the same JMDP state, and share a table.
         played: (M, 2, H) int8 the action of each branch, 0 after an end.
+        depths: (L,) times at which observations were kept, for a network to continue from.
+        seen, previous: (M, 2, L, D) and (M, 2, L) observation and previous action at those times.
 
     Example:
         >>> from jmdp_lib.atari import CoupledAtari, Game, record_pairs
@@ -61,25 +63,14 @@ class PairRecords(Arrays):
     alive: Annotated[Flags, np.bool_, "M, 2, H"]
     same_state: Annotated[Flags, np.bool_, "M, H"]
     played: Annotated[NDArray[np.int8], np.int8, "M, 2, H"]
+    depths: Annotated[Ints, np.int64, "L"]
+    seen: Annotated[NDArray[np.uint8], np.uint8, "M, 2, L, D"]
+    previous: Annotated[Ints, np.int64, "M, 2, L"]
 
     def until(self, horizon: int) -> Self:
         """The first steps alone."""
         names = ("rewards", "alive", "same_state", "played")
         return replace(self, **{name: getattr(self, name)[..., :horizon] for name in names})
-
-
-@dataclass(frozen=True, eq=False)
-class DeepRecords(PairRecords):
-    """Pairs with observations on the way, so that a network can predict how they go on.
-
-    Attributes:
-        depths: (L,) times of the kept observations.
-        seen, previous: (M, 2, L, D) and (M, 2, L) observation and previous action then.
-    """
-
-    depths: Annotated[Ints, np.int64, "L"]
-    seen: Annotated[NDArray[np.uint8], np.uint8, "M, 2, L, D"]
-    previous: Annotated[Ints, np.int64, "M, 2, L"]
 
 
 def record_pairs(
@@ -93,7 +84,7 @@ def record_pairs(
     depths: Sequence[int] = (),
     again: int = 0,
     processes: int | None = None,
-) -> DeepRecords:
+) -> PairRecords:
     """Play `repeats` pairs for each of `pairs_per_state` random action pairs of every start.
 
     starts: snapshots from `evaluation_states` of the same game; `state_rows` counts them.
@@ -116,13 +107,13 @@ def record_pairs(
     play = partial(_play_state, game, horizon, pairs_per_state, repeats, kept, again)
     jobs = [(checks.seed_sequence(seed, row), row, start) for row, start in enumerate(starts)]
     parts = in_processes(play, jobs, processes, f"{game.name} pairs")
-    return DeepRecords.joined(parts, depths=np.array(kept, dtype=np.int64))
+    return PairRecords.joined(parts, depths=np.array(kept, dtype=np.int64))
 
 
 def _play_state(
     game: Game, steps: int, pairs_per_state: int, repeats: int, depths: list[int], again: int,
     seed: np.random.SeedSequence, row: int, start: Snapshot,
-) -> DeepRecords:  # fmt: skip
+) -> PairRecords:  # fmt: skip
     """All pairs of one state."""
     left, right = emulator_of(game, 0), emulator_of(game, 1)
     left.np_random, right.np_random, choices = map(np.random.default_rng, seed.spawn(3))
@@ -130,7 +121,7 @@ def _play_state(
     for _ in range(again):
         left.np_random, right.np_random, choices = map(np.random.default_rng, seed.spawn(3))
     actions, size = np.repeat(chosen, repeats, axis=0), start.observation.size
-    records = DeepRecords.zeros(M=len(actions), H=steps, L=len(depths), D=size)
+    records = PairRecords.zeros(M=len(actions), H=steps, L=len(depths), D=size)
     records.state_rows[:], records.actions[:] = row, actions
     world = Played([left, right], start)
     for pair in range(len(actions)):

@@ -252,7 +252,8 @@ def sampled_targets(
     below = network.policy.cumsum(0)[:-1] <= uniform(*last.shape, 1)
     drawn = below.sum(-1, keepdim=True)  # not torch.multinomial, which makes a GPU wait
     ahead = network(params, seen, last).at(drawn)  # (E, B, m, 1, .)
-    after = Estimate(*(part.squeeze(3) for part in ahead[:-1]), ahead.place)  # (E, B, m, .)
+    parts = [*(part.squeeze(3) for part in ahead[:-1]), ahead.place]  # (E, B, m, .)
+    after = Estimate._make(parts)
     coin = 2.0 * (uniform(len(last), 1) < 0.5) - 1.0
     rewards = earned * batch.rewards[:, 0] + network.shock[:, batch.actions] * coin  # (E, B, m)
     ids, action, alive = batch.next_ids[:, 0], drawn[..., 0], batch.alive[:, 0]
