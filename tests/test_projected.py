@@ -12,7 +12,7 @@ from strategies import problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
 from jmdp_lib import machine
-from jmdp_lib.operators.pairs import mass_apart, pair_step
+from jmdp_lib.operators.pairs import PairOperator, mass_apart, pair_step
 from jmdp_lib.solvers import projected, projection
 from jmdp_lib.solvers.fixed_point import iterate
 from jmdp_lib.solvers.projected import (
@@ -130,7 +130,7 @@ def test_iteration_from_zero_reaches_the_solve(cone):
     policy = random_policy(rng, jm)
     features = jl.random_features(jm, 3, 1)
     solved = jl.projected_jipe2(jm, policy, features, cone=cone, tol=1e-7)
-    step = ProjectionStep(jm, policy, solved.projection, solved.beta)
+    step = ProjectionStep(PairOperator(jm, policy), solved.projection, solved.beta)
     state, swept = iterate(step, step.zero(), solved.contraction, 1e-7)
     theta, matrix = solved.projection.unwhiten(*state)
     np.testing.assert_allclose(theta, solved.theta, atol=1e-5)
@@ -210,7 +210,7 @@ def test_normal_and_slope_matrices_by_definition():
     """Both (p, p) matrices against one application per basis matrix."""
     jm, policy, rng = ergodic_problem(8)
     problem = projection_of(jm, policy, jl.random_features(jm, 3))
-    step = ProjectionStep(jm, policy, problem, 1.0)
+    step = ProjectionStep(PairOperator(jm, policy), problem, 1.0)
     matrix = rng.normal(size=(3, 3))
     matrix += matrix.T
     values = problem.psi @ matrix @ problem.psi.T

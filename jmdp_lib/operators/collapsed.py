@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -82,7 +82,7 @@ class CollapsedT2:
     coupling: str = "joint"
 
     @classmethod
-    def of(cls, solver: str, jm: JMDP, policy: ArrayLike, coupling: str = "joint") -> CollapsedT2:
+    def of(cls, solver: str, jm: JMDP, policy: ArrayLike, coupling: str = "joint") -> Self:
         """The operator for what a user hands to a solver, checked."""
         require_tables(solver, jm)
         return cls(jm, checks.policy_matrix(jm, policy), checked_coupling(jm, coupling))

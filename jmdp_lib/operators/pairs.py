@@ -62,12 +62,6 @@ class PairOperator(CollapsedT2):
         average, averaging, *moves = map(_faster, [self.average, self.jm.averaging, *self.moves])
         return average, averaging, moves
 
-    @cached_property
-    def longest_sum(self) -> int:
-        """How many terms one coordinate of T_2 M sums at most."""
-        widest = np.diff(self.jm.transitions.indptr).max()
-        return int(np.diff(self.jm.starts).max() + widest + len(self.moves))
-
     def zero(self) -> PairState:
         """M_0 = 0."""
         return PairState(np.zeros(self.policy.shape), np.zeros(self.policy.shape * 2))

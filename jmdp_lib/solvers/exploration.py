@@ -115,11 +115,6 @@ class Region:
         low, high = self.model.reward_range
         return 0.5 * (high - low) or 1.0
 
-    @property
-    def half_width(self) -> float:
-        """h."""
-        return self.unit / (1.0 - self.model.gamma)
-
     def explore(self, batch: Iterable[int]) -> None:
         """Ask for the tables of states: probs (K,), rewards, targets (K, A), policy (A,)."""
         met, middle = list(self.numbers), 0.5 * sum(self.model.reward_range)

@@ -108,7 +108,8 @@ def local_jipe2(
         (True, True)
     """
     region = Region.of(model, policy, coupling, states, max_states)
-    goal = (0.5 * checks.positive("tol", tol) / region.half_width) ** 2  # of (E_1 / h)^2
+    h = region.unit / (1.0 - region.model.gamma)
+    goal = (0.5 * checks.positive("tol", tol) / h) ** 2  # of (E_1 / h)^2
     best, tried, theta, view, least = None, 0, tol / region.unit, None, region.asked.max() + 1
     for _ in range(_TRIALS):
         view, more = grown(region, view, goal, theta)

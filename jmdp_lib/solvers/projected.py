@@ -35,7 +35,7 @@ from scipy.sparse.linalg import LinearOperator, gmres
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.machine import gibibytes, require
-from jmdp_lib.model import JMDP, require_tables
+from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Held, Moments
 from jmdp_lib.operators.pairs import PairOperator, pair_step
 from jmdp_lib.solvers import projection
@@ -138,8 +138,8 @@ def projected_jipe2(
         >>> print(f"error {error:.3f}, at most {bound:.3f} by the theorem")
         error 0.364, at most 2.357 by the theorem
     """
-    require_tables("projected_jipe2", jm)
-    matrix = checks.policy_matrix(jm, policy)
+    operator = PairOperator.of("projected_jipe2", jm, policy)
+    matrix = operator.policy
     allowed = checks.positive("tol", tol) * jm.reward_bound
     checks.one_of("weights", weights, WEIGHTS)
     checks.one_of("cone", cone, CONES)
@@ -152,7 +152,7 @@ def projected_jipe2(
         pairs = np.outer(pairs.sum(1), pairs.sum(1))
     pi = Projection(phi, pairs, cone)
     kappa, beta = modulus(jm, matrix, pi)
-    step = ProjectionStep(jm, matrix, pi, beta)
+    step = ProjectionStep(operator, pi, beta)
     # Where no contraction is known: stop on the residual, claim nothing.
     rate, limit = (kappa, None) if kappa < 1.0 else (0.0, 10_000)
     state, end = iterate(step, step.solve(), rate, allowed, limit, "projected JIPE-2")
@@ -208,20 +208,14 @@ def modulus(jm: JMDP, policy: Floats, pi: Projection) -> tuple[float, float]:
 class ProjectionStep:
     """Pi T_2 on whitened (theta, Theta), for the one fixed-point loop."""
 
-    jm: JMDP
-    policy: Floats
+    operator: PairOperator
     pi: Projection
     beta: float
-
-    @cached_property
-    def operator(self) -> PairOperator:
-        """T_2."""
-        return PairOperator(self.jm, self.policy)
 
     @property
     def longest_sum(self) -> int:
         """How many terms a coordinate sums at most."""
-        return self.policy.size
+        return self.operator.policy.size
 
     def zero(self) -> Parameters:
         """M = 0."""
@@ -230,7 +224,7 @@ class ProjectionStep:
 
     def targets(self, state: Parameters) -> Parameters:
         """T_2 M of M = (psi theta, psi Theta psi'), (X,) and (X, X)."""
-        psi, shape = self.pi.psi, self.policy.shape
+        psi, shape = self.pi.psi, self.operator.policy.shape
         mean = (psi @ state[0]).reshape(shape)
         second = (psi @ state[1] @ psi.T).reshape(shape + shape)
         new = self.operator.apply(self.operator.centre(mean, second))
@@ -264,12 +258,12 @@ class ProjectionStep:
 
     def mean_slope(self) -> Floats:
         """(d, d) psi' diag(nu) gamma P psi."""
-        after = self.jm.transitions @ (self.operator.average @ self.pi.psi)
-        return self.jm.gamma * self.pi.psi.T @ (self.pi.nu[:, None] * after)
+        after = self.operator.jm.transitions @ (self.operator.average @ self.pi.psi)
+        return self.operator.jm.gamma * self.pi.psi.T @ (self.pi.nu[:, None] * after)
 
     def second_slope(self) -> Floats:
         """(p, p) Theta -> psi' (d o gamma^2 P_2 (psi Theta psi')) psi, by matrix products."""
-        jm, psi, policy = self.jm, self.pi.psi, self.policy
+        jm, policy, psi = self.operator.jm, self.operator.policy, self.pi.psi
         size, x = psi.shape[1], jm.next_states
         shaped = psi.reshape(*policy.shape, size)
         value = np.einsum("sa,sai->si", policy, shaped)  # E psi(s, A)

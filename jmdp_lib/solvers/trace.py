@@ -9,8 +9,7 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
-from jmdp_lib.model import JMDP, checked_coupling
-from jmdp_lib.moments import norm_weight
+from jmdp_lib.model import JMDP
 from jmdp_lib.operators.collapsed import CollapsedT2
 from jmdp_lib.operators.pairs import PairOperator
 from jmdp_lib.solvers.order2 import jipe2
@@ -43,8 +42,7 @@ def trace_jipe2(jm: JMDP, policy: ArrayLike, sweeps: int, coupling: str = "joint
 
     Compares all of Sigma, (S, A, S, A), after every sweep: for small models.
     """
-    matrix = checks.policy_matrix(jm, policy)
-    operator = PairOperator(jm, matrix, checked_coupling(jm, coupling))
+    operator = PairOperator.of("trace_jipe2", jm, policy, coupling)
     state, rows = operator.zero(), []
     for _ in range(checks.at_least("sweeps", sweeps, 1)):
         old, state = state, operator.apply(state)
@@ -53,7 +51,7 @@ def trace_jipe2(jm: JMDP, policy: ArrayLike, sweeps: int, coupling: str = "joint
         )  # fmt: skip
         rows.append([np.abs(change).max() for change in changes])
     mean, second, covariance = np.transpose(rows)
-    return Trace(mean, second, covariance, norm_weight(2, jm.gamma, jm.reward_bound))
+    return Trace(mean, second, covariance, operator.weight)
 
 
 def covariance_rates(jm: JMDP, policy: ArrayLike) -> tuple[float, float]:
