@@ -12,16 +12,17 @@ from strategies import problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
 from jmdp_lib import machine
-from jmdp_lib.operators.pairs import PairOperator, mass_apart, pair_step
-from jmdp_lib.solvers import projected, projection
-from jmdp_lib.solvers.fixed_point import iterate
-from jmdp_lib.solvers.projected import (
-    ProjectionStep,
-    modulus,
+from jmdp_lib.operators.pairs import (
+    PairOperator,
+    mass_apart,
     occupancy,
+    pair_step,
     start_law,
     stationary_pairs,
 )
+from jmdp_lib.solvers import projected, projection
+from jmdp_lib.solvers.fixed_point import iterate
+from jmdp_lib.solvers.projected import ProjectionStep, modulus
 from jmdp_lib.solvers.projection import Projection
 
 

@@ -29,15 +29,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import linalg
-from scipy.sparse import csgraph
-from scipy.sparse.linalg import LinearOperator, gmres
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.machine import gibibytes, require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Held, Moments
-from jmdp_lib.operators.pairs import PairOperator, pair_step
+from jmdp_lib.operators.pairs import PairOperator, occupancy, pair_step, stationary_pairs
 from jmdp_lib.solvers import projection
 from jmdp_lib.solvers.fixed_point import Solution, iterate, warn
 from jmdp_lib.solvers.projection import CONES, Projection
@@ -283,54 +281,3 @@ class ProjectionStep:
         right[a == b] = square[x[table, a][a == b]]  # one branch
         four += np.tensordot(left, right, (0, 0))
         return jm.gamma**2 * projection.symmetric_matrix(four)
-
-
-def start_law(jm: JMDP) -> Floats:
-    """xi_0 (S, A, S, A): half uniform over all pairs, half over the pairs of one state."""
-    num_states, num_actions = jm.num_states, jm.num_actions
-    law = np.full((num_states, num_actions) * 2, 0.5 / (num_states * num_actions) ** 2)
-    states = np.arange(num_states)
-    law[states, :, states] += 0.5 / (num_states * num_actions**2)
-    return law
-
-
-def occupancy(jm: JMDP, policy: Floats) -> Floats:
-    """The discounted pair occupancy (S, A, S, A): d = (1 - eta) xi_0 + eta d P_2, eta = gamma."""
-    law, eta = start_law(jm), jm.gamma
-
-    def rest(d: Floats) -> Floats:
-        return d - eta * pair_step(jm, policy, d.reshape(law.shape)).ravel()
-
-    operator = LinearOperator((law.size, law.size), matvec=rest, dtype=float)
-    rounding = max(1e-13, 1e-14 / (1.0 - eta))
-    found, failed = gmres(operator, (1.0 - eta) * law.ravel(), rtol=rounding, restart=60)
-    if failed:
-        raise ValueError(f"the pair occupancy at discount {eta} could not be solved for")
-    last = pair_step(jm, policy, np.maximum(found, 0.0).reshape(law.shape))
-    total = (1.0 - eta) * law + eta * last  # at least (1 - eta) xi_0, whatever was rounded
-    return total / total.sum()
-
-
-def stationary_pairs(jm: JMDP, policy: Floats) -> Floats:
-    """The paper's weights: the stationary law that the pair chain reaches from xi_0.
-
-    Refused where the chain over state-actions is not ergodic with full support (Assumption B.2).
-    """
-    why = '(Assumption B.2); use weights="occupancy"'
-    idle = f"leaves the state-action without stationary weight {why}"
-    checks.refuse("policy", policy, policy == 0.0, idle, ["state", "action"])
-    chain = PairOperator(jm, policy).kernel
-    _, label = csgraph.connected_components(chain, connection="strong")
-    if label.any():
-        other = np.flatnonzero(label != label[0])[0]
-        raise ValueError(f"the chain does not lead from state 0 to {other} and back {why}")
-    period = int((np.abs(np.linalg.eigvals(chain.toarray())) > 1.0 - 1e-9).sum())
-    if period > 1:
-        raise ValueError(f"the chain is not ergodic: it has period {period} {why}")
-    law = start_law(jm)
-    for _ in range(200_000):
-        new = pair_step(jm, policy, law)
-        if np.abs(new - law).max() <= 1e-15:
-            return new
-        law = new
-    raise ValueError(f"the pair chain did not settle within 200,000 steps {why}")
