@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import subprocess
@@ -13,18 +14,30 @@ import pandas as pd
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SCRIPT = ROOT / "workflow" / "atari_runs.py"
+SCRIPT = ROOT / "workflow" / "atari_protocol.py"
 sys.path.insert(0, str(SCRIPT.parent))
 
 import atari_protocol  # noqa: E402
-import atari_runs  # noqa: E402
+from atari_protocol import experiment_of  # noqa: E402
 
 
-@pytest.mark.parametrize("noise", ["reward", "sticky"])
+@pytest.fixture
+def do(tmp_path, monkeypatch):
+    """The script in miniature, with these words and options."""
+
+    def run(*what):
+        where = ["--work", str(tmp_path / "work"), "--out", str(tmp_path / "out")]
+        options = ["--scale", "0.0001", "--processes", "1", *where]
+        monkeypatch.setattr(sys, "argv", ["atari_protocol.py", *options, *what])
+        atari_protocol.main()
+
+    return run
+
+
+@pytest.mark.parametrize(("part", "noise"), [("reward", "reward"), ("lottery", "sticky")])
 @pytest.mark.parametrize("game", ["Pong", "Atlantis"])
-def test_a_scale_shrinks_every_size_and_nothing_else(game, noise):
-    full = atari_runs.experiment_of(game, noise)
-    small = atari_runs.experiment_of(game, noise, 0.01)
+def test_a_scale_shrinks_every_size_and_nothing_else(game, part, noise):
+    full, small = experiment_of(part, game), experiment_of(part, game, scale=0.01)
     for name in ("num_states", "num_held_out", "num_evaluation", "repeats", "horizon"):
         assert getattr(small, name) < getattr(full, name), name
     for name in ("steps", "batch", "hidden"):
@@ -32,41 +45,43 @@ def test_a_scale_shrinks_every_size_and_nothing_else(game, noise):
     assert small.config.members == full.config.members
     assert (small.game, small.noise, small.follow_share) == (full.game, noise, full.follow_share)
     assert full.game.name == game
-    assert atari_runs.experiment_of(game, noise, 1.0) == full
+    assert experiment_of(part, game, scale=1.0) == full
 
 
-def test_results_are_collected_where_there_is_no_gpu(monkeypatch):
-    monkeypatch.setattr(atari_runs.torch.cuda, "is_available", lambda: False)
-    experiments = [atari_runs.experiment_of("Pong", "reward")]
-    text = atari_runs.provenance(experiments, [0], "cuda", [], "")
-    assert '"device": "cuda"' in text
-    assert '"ale_py"' in text
+def test_results_are_collected_where_there_is_no_gpu(tmp_path, monkeypatch):
+    monkeypatch.setattr(atari_protocol.torch.cuda, "is_available", lambda: False)
+    options = argparse.Namespace(device="cuda", note="", out=tmp_path)
+    atari_protocol.write("reward", {}, [experiment_of("reward", "Pong")], [0], options)
+    told = json.loads((tmp_path / "atari_reward.json").read_text())
+    assert told["device"] == "cuda"
+    assert "ale_py" in told
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("what", "error", "message"),
     [
-        (["--games", "Pong", "Foo"], "invalid choice: 'Foo'"),
-        (["--games", "Pong", "Pong"], "--games: each once, found ['Pong', 'Pong']"),
-        (["--seeds", "0", "-1"], "--seeds must not be negative"),
-        (["--seeds", "1", "1"], "--seeds: each once"),
-        (["--scale", "0"], "--scale must lie in (0, 1]"),
-        (["--scale", "1.5"], "--scale must lie in (0, 1]"),
-        (["--scale", "nan"], "--scale must lie in (0, 1]"),
+        (["play", "reward", "Pnog"], ValueError, "did you mean Pong"),
+        (["seed", "reward", "Pong", "-1"], ValueError, "non-negative"),
+        (
+            ["seed", "reward", "Pong", "0", "--device", "toaster"],
+            ValueError,
+            "'toaster' is unknown",
+        ),
+        (["play", "reward", "Pong", "--scale", "0"], SystemExit, "2"),
+        (["play", "reward", "Pong", "--scale", "1.5"], SystemExit, "2"),
+        (["play", "reward", "Pong", "--scale", "nan"], SystemExit, "2"),
+        (["play", "reward"], SystemExit, "2"),
     ],
 )
-def test_bad_options_are_refused_before_any_work(tmp_path, monkeypatch, capsys, options, message):
-    where = ["--work", str(tmp_path / "work"), "--out", str(tmp_path / "out")]
-    monkeypatch.setattr(sys, "argv", ["atari_runs.py", "game", *options, *where])
-    with pytest.raises(SystemExit):
-        atari_runs.main()
-    assert message in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
+def test_bad_words_are_refused_before_any_work(tmp_path, do, what, error, message):
+    with pytest.raises(error, match=message):
+        do(*what)
+    assert not list(tmp_path.rglob("*.npz"))
 
 
 @pytest.mark.slow
 def test_a_job_ends_with_whoever_started_it(tmp_path, ends_when_killed):
-    job = [sys.executable, str(SCRIPT), "game", "--with-parent", "--games", "Pong"]
+    job = [sys.executable, str(SCRIPT), "play", "reward", "Pong", "--with-parent"]
     job += ["--processes", "2", "--work", str(tmp_path), "--out", str(tmp_path)]
     code = f"import subprocess; subprocess.run({job!r}, stderr=subprocess.DEVNULL)"
     ends_when_killed(code)
@@ -75,7 +90,7 @@ def test_a_job_ends_with_whoever_started_it(tmp_path, ends_when_killed):
 def test_no_notebook_software_is_needed():
     """A machine that only trains has none."""
     code = (
-        f"import sys; sys.path.insert(0, {str(SCRIPT.parent)!r}); import atari_runs; "
+        f"import sys; sys.path.insert(0, {str(SCRIPT.parent)!r}); import atari_protocol; "
         "print(*{'nbformat', 'jupytext', 'papermill', 'snakemake'} & sys.modules.keys())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -83,57 +98,57 @@ def test_no_notebook_software_is_needed():
 
 
 @pytest.mark.slow
-def test_all_goes_on_where_it_was_killed(tmp_path):
-    command = [sys.executable, str(SCRIPT), "all", "--games", "Pong", "--seeds", "0", "1"]
-    command += ["--scale", "0.001", "--processes", "1"]
-    command += ["--work", str(tmp_path / "work"), "--out", str(tmp_path)]
-
-    def results() -> list[bytes]:
-        subprocess.run(command, check=True, capture_output=True)
+def test_a_part_goes_on_where_it_was_killed(tmp_path, do):
+    def results():
+        do("play", "reward", "Pong")
+        do("seed", "reward", "Pong", "0")
+        do("seed", "reward", "Pong", "1")
+        do("results", "reward", "--games", "Pong", "--seeds", "0", "1")
         names = [f"atari_reward_{name}.csv" for name in ("gaps", "table", "curves")]
-        return [(tmp_path / name).read_bytes() for name in names]
+        return [(tmp_path / "out" / name).read_bytes() for name in names]
 
     whole = results()
-    home = tmp_path / "work" / "Pong-reward"
-    shutil.rmtree(home / "run-1")
-    for name in ("tables-1.npz", "gaps-1.csv", "records.npz"):
+    home = tmp_path / "work" / "reward" / "Pong"
+    shutil.rmtree(home / "run-1-base")
+    for name in ("tables-1.npz", "gaps-1-base.csv", "records.npz"):
         (home / name).unlink()
     assert results() == whole
-    minutes = json.loads((tmp_path / "atari_reward.json").read_text())["minutes"]
-    assert len(minutes) == 2
+    minutes = json.loads((tmp_path / "out" / "atari_reward.json").read_text())["minutes"]
+    assert len(minutes) == 6
+    table = pd.read_csv(tmp_path / "out" / "atari_reward_table.csv")
+    assert set(table.kind) == {k + how for k in ("gram", "local", "near") for how in ("", "+table")}
+    do("results", "reward", "--games", "Pong", "--seeds", "1")
+    assert set(pd.read_csv(tmp_path / "out" / "atari_reward_curves.csv").seed) == {1}
 
 
 def test_the_protocol_gives_every_network_the_same_search_and_keeps_games_and_seeds_back():
     protocol = atari_protocol.PROTOCOL
-    assert not set(protocol["new_games"]) & {*protocol["tuning_games"], *atari_runs.PAPER_GAMES}
+    assert not set(protocol["new_games"]) & {
+        *protocol["tuning_games"],
+        *protocol["reward"]["games"],
+    }
     assert protocol["tuning_seed"] not in protocol["seeds"]
     assert protocol["tuning_fresh"] != protocol["fresh"]
     for game in atari_protocol.GAMES:
-        final = atari_protocol.experiment_of("final", game)
+        final = experiment_of("final", game)
         for trial in protocol["trials"]:
-            tuned = atari_protocol.experiment_of("tune", game, trial)
+            tuned = experiment_of("tune", game, trial)
             assert tuned.config.kinds == ("gram", "local", "near")
             assert (tuned.num_evaluation, tuned.obs) == (final.num_evaluation, final.obs)
         for scale in ("natural", "divided"):
-            paper = atari_protocol.experiment_of("paper", game, scale)
+            paper = experiment_of("paper", game, scale)
             assert (paper.config.descend, paper.config.scale) == ("sampled", scale)
             assert replace(paper, config=final.config) == final  # the same states
-    assert atari_protocol.experiment_of("sticky", "Pong").noise == "sticky"
+    assert experiment_of("sticky", "Pong").noise == "sticky"
 
 
 @pytest.mark.slow
-def test_the_protocol_from_states_to_a_kept_network(tmp_path, monkeypatch, capsys):
+def test_the_protocol_from_states_to_a_kept_network(tmp_path, monkeypatch, capsys, do):
     short = {"tuning_games": ["Pong"], "new_games": [], "trials": {"base": {}}, "depths": [2]}
     one = {"Pong": ["10x10", "6x10"]}
     short |= {part: atari_protocol.PROTOCOL[part] | {"games": one} for part in ("curves", "sticky")}
     monkeypatch.setattr(atari_protocol, "PROTOCOL", atari_protocol.PROTOCOL | short)
     monkeypatch.setattr(atari_protocol, "GAMES", ["Pong"])
-    where = ["--work", str(tmp_path), "--out", str(tmp_path / "out"), "--scale", "0.0001"]
-
-    def do(*what):
-        monkeypatch.setattr(sys, "argv", ["atari_protocol.py", *what, *where, "--processes", "1"])
-        atari_protocol.main()
-
     do("train", "tune", "Pong", "0")
     do("compare", "tune", "Pong")
     do("choose")

@@ -752,7 +752,7 @@ def test_games_are_trained_anew_only_where_asked_for(games: Project) -> None:
     assert committed_file.read_text().endswith("committed,sticky,9\n")
     committed_file.unlink()  # what is made anew need not be there
     games.profile("quick", sticky.replace("[0]", "[0, 1]"))
-    seed = games.out("atari", "Pong-sticky", "gaps-0.csv")
+    seed = games.out("atari", "lottery", "Pong", "gaps-0-base.csv")
     before = seed.stat().st_mtime_ns
     assert "games and seeds  Pong sticky 0, Pong sticky 1 " in games.run(*again).stdout
     assert seed.stat().st_mtime_ns == before

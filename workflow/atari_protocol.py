@@ -1,4 +1,4 @@
-"""Compare networks with equal effort, and run the paper's own training (atari_protocol.toml).
+"""Compare networks with equal effort, and run the paper's own training.
 
     python workflow/atari_protocol.py play PART GAME [SEED ...]   play pairs, or states of seeds
     python workflow/atari_protocol.py train PART GAME SEED [TRIAL ...]
@@ -6,69 +6,105 @@
     python workflow/atari_protocol.py choose                      the best trial of each kind
     python workflow/atari_protocol.py results                     write tables, curves and networks
     python workflow/atari_protocol.py curves                      learning curves, skill by depth
+    python workflow/atari_protocol.py seed PART GAME SEED         train, and compare with the pairs
+    python workflow/atari_protocol.py results PART                write its tables and curves
     python workflow/atari_protocol.py evaluate GAME --fresh 7     a network at states of your own
 
 PART: `tune`, `final`, `paper` (TRIAL `natural` or `divided`), `curves` or `sticky` (TRIAL
-STATESxSTEPS). Work in progress is kept under --work, and nothing that is there is made twice.
+STATESxSTEPS), and `reward` and `lottery`, which the batch trains anew (`play`, then `seed` of each
+seed, then `results PART`). Work in progress is kept under --work. What is there is not made twice,
+and a run that was killed continues there. The settings are in atari_protocol.toml and, for the two
+parts of the batch, in atari_runs.toml.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import time
 import tomllib
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
-from atari_runs import REWARD, STICKY, provenance, scaled
-from job import write_atomically
+from job import end_with_parent, git_state, hardware, versions, write_atomically
 
 from jmdp_lib.atari import experiment as experiments
 from jmdp_lib.atari.experiment import Experiment, by_state, gap_table, monte_carlo
+from jmdp_lib.atari.networks import Config
 from jmdp_lib.atari.training import Trained, load_checkpoint
 from jmdp_lib.machine import replacing
 
 PROJECT = Path(__file__).resolve().parents[1]
-PROTOCOL: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+PROTOCOL: dict[str, Any] = {}
+for _name in ("atari_protocol", "atari_runs"):
+    PROTOCOL |= tomllib.loads(Path(__file__).with_name(f"{_name}.toml").read_text())
 GAMES = [*PROTOCOL["tuning_games"], *PROTOCOL["new_games"]]
 SIZED = ("curves", "sticky")  # parts whose trials are numbers of states and steps
+RUNS = ("reward", "lottery")  # parts that the batch trains anew
+SCALES = ("natural", "divided")  # the trials of the part `paper`
 
 
 def experiment_of(part: str, game: str, trial: str = "", scale: float = 1.0) -> Experiment:
     """The experiment of a part. The part `paper` uses the states of `final`."""
+    base = "lottery" if part in ("lottery", "sticky") else "reward"
+    sizes = PROTOCOL[base]["experiment"]
+    config = PROTOCOL["reward"]["config"] | PROTOCOL[base]["config"]
     own = PROTOCOL[part] if part in SIZED else {}
-    if part == "sticky":
-        full, changes = STICKY, own["config"]
-    else:
-        full = replace(REWARD, **PROTOCOL["experiment"] | PROTOCOL["games"][game])
-        full = replace(full, depths=tuple(PROTOCOL["depths"]))
-        trials = PROTOCOL["trials"]
-        changes = PROTOCOL["paper"] | {"scale": trial} if part == "paper" else trials.get(trial, {})
-        changes = PROTOCOL["config"] | own.get("config", changes)
+    if part in RUNS:
+        sizes = sizes | PROTOCOL[part]["games"].get(game, {})
+    elif base == "reward":
+        sizes = sizes | PROTOCOL["experiment"] | PROTOCOL["games"][game]
+        sizes["depths"] = PROTOCOL["depths"]
+        trials = PROTOCOL["trials"] | {s: PROTOCOL["paper"] | {"scale": s} for s in SCALES}
+        config = config | PROTOCOL["config"] | trials.get(trial, {})
     if own:
-        sizes = own["games"][game]
-        states = max(int(size.split("x")[0]) for size in sizes)  # the others are the first of these
-        full = replace(full, **_tuples(own["experiment"]), num_states=states)
-        changes = changes | {"steps": int((trial or sizes[0]).split("x")[1])}
-    config = replace(full.config, name=game, **_tuples(changes))
+        each = own["games"][game]
+        states = max(int(size.split("x")[0]) for size in each)  # the others are the first of these
+        sizes = sizes | own["experiment"] | {"num_states": states}
+        config = config | own["config"] | {"steps": int((trial or each[0]).split("x")[1])}
     if part == "tune":
-        share, gammas = PROTOCOL["tuning_share"], tuple(PROTOCOL["tuning_gammas"])
-        config = replace(config, steps=int(config.steps * share), gammas=gammas)
-        states = int(full.num_states * share)
-        full = replace(full, num_states=states, repeats=PROTOCOL["tuning_repeats"], depths=())
-    return scaled(replace(full, config=config), scale)
+        share, repeats = PROTOCOL["tuning_share"], PROTOCOL["tuning_repeats"]
+        states, steps = int(sizes["num_states"] * share), int(config["steps"] * share)
+        sizes = sizes | {"num_states": states, "repeats": repeats, "depths": []}
+        config = config | {"steps": steps, "gammas": PROTOCOL["tuning_gammas"]}
+    made = Config(name=game, **_tuples(config))
+    return scaled(Experiment(made, **_tuples(sizes)), scale)
 
 
 def _tuples(table: dict[str, Any]) -> dict[str, Any]:
     return {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
 
 
+def scaled(full: Experiment, scale: float) -> Experiment:
+    """All sizes multiplied by a scale; below one it serves to try the machinery."""
+    config = full.config
+    if scale >= 1.0:
+        return full
+
+    def shrunk(size: int, least: int) -> int:
+        return max(least, int(size * scale))
+
+    logged = shrunk(config.log_every, 2)
+    small = replace(
+        config, steps=shrunk(config.steps, 10 * logged) // logged * logged,
+        batch=shrunk(config.batch, 16), hidden=shrunk(config.hidden, 32), log_every=logged,
+        eval_every=5 * logged, save_every=5 * logged,
+    )  # fmt: skip
+    return replace(
+        full, config=small, num_states=shrunk(full.num_states, 60),
+        num_held_out=shrunk(full.num_held_out, 10), num_evaluation=shrunk(full.num_evaluation, 3),
+        repeats=4, horizon=shrunk(full.horizon, 10), depths=full.depths[:1], deep_repeats=4,
+    )  # fmt: skip
+
+
 def place_of(part: str, game: str, work: Path) -> tuple[Path, int]:
     """The folder of a part, and the number of its evaluation states."""
-    number = PROTOCOL["tuning_fresh" if part == "tune" else "fresh"]
+    number = PROTOCOL["tuning_fresh" if part in ("tune", *RUNS) else "fresh"]
     return work / ("final" if part == "paper" else part) / game, number
 
 
@@ -86,10 +122,10 @@ def train(part: str, game: str, seed: int, trial: str, options: argparse.Namespa
         experiments.learn(made, seed, home, options.device, options.processes, name, states)
 
 
-def compare(part: str, game: str, options: argparse.Namespace) -> None:
+def compare(part: str, game: str, options: argparse.Namespace, seeds: str = "*") -> None:
     """Write gaps-SEED-TRIAL.csv, by state, for every finished training of a game."""
     home, fresh = place_of(part, game, options.work)
-    for path in sorted(home.glob("run-*/checkpoint.pt")):
+    for path in sorted(home.glob(f"run-{seeds}-*/checkpoint.pt")):
         _, seed, trial = path.parent.name.split("-")
         out = home / f"gaps-{seed}-{trial}.csv"
         state = {} if out.exists() else load_checkpoint(path)
@@ -103,10 +139,13 @@ def compare(part: str, game: str, options: argparse.Namespace) -> None:
         write_atomically(out, gaps.to_csv(index=False, float_format="%.8g"))
 
 
-def read(work: Path, part: str) -> pd.DataFrame:
-    """All gaps of a part, with a column trial."""
-    paths = sorted((work / part).glob("*/gaps-*.csv"))
-    frames = [pd.read_csv(path).assign(trial=path.stem.split("-")[2]) for path in paths]
+def read(work: Path, part: str, files: str = "gaps-*.csv") -> pd.DataFrame:
+    """All gaps of a part, or all "run-*/metrics.csv", with columns game and trial."""
+    frames = []
+    for path in sorted((work / part).glob(f"*/{files}")):
+        game, name, *_ = path.relative_to(work / part).parts
+        trial = name.removesuffix(".csv").split("-")[2]
+        frames.append(pd.read_csv(path).assign(game=game, trial=trial))
     return pd.concat(frames, ignore_index=True)
 
 
@@ -140,23 +179,33 @@ def keep(work: Path, out: Path) -> None:
 
 def results(options: argparse.Namespace) -> None:
     """Write everything that chapters 5 and 6 draw."""
-    work, scales = options.work, ("natural", "divided")
-    gaps = read(work, "final")
-    paper = gaps.trial.isin(scales)
+    work = options.work
+    gaps, curves = read(work, "final"), read(work, "final", "run-*/metrics.csv")
+    paper = gaps.trial.isin(SCALES)
     gaps.loc[paper, "kind"] = "paper, " + gaps.trial + gaps.kind.str.removeprefix("gram")
     gaps = gaps.drop(columns="trial")
     plain = gaps[~gaps.kind.str.contains("+", regex=False)]
     files = {"fresh_table": gap_table(gaps), "fresh_gaps": plain, "trials": choose(work)}
-    curves = []
-    for path in sorted((work / "final").glob("*/run-*/metrics.csv")):
-        scale = path.parent.name.split("-")[2]
-        if scale in scales:
-            found = pd.read_csv(path).assign(game=path.parents[1].name, scale=scale)
-            curves.append(found[found["curve"].isin(["td", "floor"])].drop(columns="sigma_pairs"))
-    files["paper_curves"] = pd.concat(curves)
+    curves = curves[curves.trial.isin(SCALES) & curves["curve"].isin(["td", "floor"])]
+    files["paper_curves"] = curves.drop(columns="sigma_pairs").rename(columns={"trial": "scale"})
     keep(work, options.out / "networks")
     each = [experiment_of("final", game, scale=options.scale) for game in GAMES]
     write("fresh", files, each, PROTOCOL["seeds"], options)
+
+
+def run_results(part: str, options: argparse.Namespace) -> None:
+    """Write what the games and seeds of the options gave in a part that the batch trains."""
+    each = [experiment_of(part, game, scale=options.scale) for game in options.games]
+    gaps, curves = (
+        found[found.game.isin(options.games) & found.seed.isin(options.seeds)].drop(columns="trial")
+        for found in (read(options.work, part), read(options.work, part, "run-*/metrics.csv"))
+    )
+    own = gaps[~gaps.kind.str.endswith("+table")]  # the table has the backups too
+    files, name = {"gaps": own, "table": gap_table(gaps), "curves": curves}, each[0].noise
+    files = {f"{name}_{file}": frame for file, frame in files.items()}
+    log = options.work / f"{part}.log"
+    minutes = [float(line) for line in log.read_text().split()] if log.exists() else []
+    write(name, files, each, options.seeds, options, minutes)
 
 
 def curves(options: argparse.Namespace) -> None:
@@ -174,15 +223,28 @@ def curves(options: argparse.Namespace) -> None:
 
 def write(
     name: str, files: dict[str, pd.DataFrame], each: list[Experiment], seeds: list[int],
-    options: argparse.Namespace,
+    options: argparse.Namespace, minutes: Sequence[float] = (),
 ) -> None:  # fmt: skip
     """Write the files and their provenance."""
     for file, frame in files.items():
-        digits = 8 if file == "fresh_gaps" else 5  # ranks are taken of gaps: no ties by rounding
+        digits = 8 if file.endswith("gaps") else 5  # ranks are taken of gaps: no ties by rounding
         made = frame.to_csv(index=False, float_format=f"%.{digits}g")
         write_atomically(options.out / f"atari_{file}.csv", made)
-    text = provenance(each, seeds, options.device, [], options.note)
-    write_atomically(options.out / f"atari_{name}.json", text)
+    where = hardware()["cpu"]
+    if options.device.startswith("cuda"):  # results may be collected where there is none
+        where = torch.cuda.get_device_name() if torch.cuda.is_available() else options.device
+    given = os.environ.get("JMDP_COMMIT")  # where there is no git, or another tree's
+    facts = {
+        **({"commit": given, "dirty": None} if given else git_state(PROJECT)),
+        **versions(),
+        "device": where,
+        "cores": os.cpu_count(),
+        "seeds": seeds,
+        "minutes": minutes,  # of each job that ended; what a killed one took is not known
+        "note": options.note,
+        "experiments": [asdict(e) for e in each],
+    }
+    write_atomically(options.out / f"atari_{name}.json", json.dumps(facts, indent=1) + "\n")
 
 
 def evaluate(game: str, options: argparse.Namespace) -> None:
@@ -209,7 +271,14 @@ def main() -> None:
     parser.add_argument("--note", default="", help="a note for the provenance")
     parser.add_argument("--work", type=Path, default=Path("out/atari_protocol"))
     parser.add_argument("--out", type=Path, default=PROJECT / "figures")
-    options = parser.parse_args()
+    parser.add_argument("--games", nargs="+", default=PROTOCOL["tuning_games"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--with-parent", action="store_true", help="end when it has ended")
+    options, started = parser.parse_args(), time.monotonic()
+    if not 0.0 < options.scale <= 1.0:
+        parser.error("--scale must lie in (0, 1]")
+    if options.with_parent:
+        end_with_parent()
     torch.set_num_threads(1)
     match options.what:
         case "play", part, game, *seeds:
@@ -224,6 +293,11 @@ def main() -> None:
                 train(part, game, int(seed), trial, options)
         case "compare", part, game:
             compare(part, game, options)
+        case "seed", part, game, seed:
+            train(part, game, int(seed), "base", options)
+            compare(part, game, options, seed)
+        case "results", part:
+            run_results(part, options)
         case ["choose"]:
             choose(options.work)
         case ["results"]:
@@ -234,6 +308,9 @@ def main() -> None:
             evaluate(game, options)
         case _:
             parser.error(f"unknown: {' '.join(options.what)}")
+    if options.what[0] in ("play", "train", "seed"):
+        with (options.work / f"{options.what[1]}.log").open("a") as log:
+            log.write(f"{(time.monotonic() - started) / 60:.1f}\n")
 
 
 if __name__ == "__main__":
