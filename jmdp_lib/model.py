@@ -46,7 +46,7 @@ class JMDP:
 
     Attributes (all arrays read-only):
         gamma: discount factor in [0, 1).
-        starts: (S + 1,) table i belongs to state s when starts[s] <= i < starts[s + 1].
+        starts: (S + 1,) the tables of state s are those from starts[s] up to starts[s + 1] - 1.
         probs: (T,) probability of each table in its state.
         rewards: (T, A) reward of each action in each table.
         next_states: (T, A) next state of each action in each table.
@@ -226,7 +226,7 @@ class JMDP:
         transition_probs: (S, A, S).
         rewards: (S, A) or (S, A, S).
         coupling: "quantile" lets good luck for one action be good luck for all: each action's
-            outcomes are ordered from worst to best, by reward + gamma * values[next state]. How
+            outcomes are ordered from worst to best, by $r + gamma v(s')$ with $v$ = `values`. How
             states are numbered matters only for outcomes that tie. "antithetic", for two actions,
             reverses the order of the second one; a function of yours makes tables of its own.
         values: (S,) for that order; those of the uniform policy unless given.

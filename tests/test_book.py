@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import fcntl
 import functools
 import http.server
@@ -285,6 +286,11 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
                 assert entry.kind == "data" or sources[path]["href"].startswith("../_modules/")
         examples = sum("Example:" in e.doc for x in page.entries() for e in (x, *x.members))
         assert len(shown.select(".highlight-pycon .gp")) >= examples
+        article = copy.copy(shown.select_one("article"))
+        for element in article.select(".math, code, pre, .sig"):
+            element.decompose()
+        raw = re.search(r".*(\^|\$|<=|>=|_\{|\|\||T_2|\bVar\b|E\[).*", article.get_text())
+        assert raw is None, raw[0]
 
 
 @pytest.mark.slow

@@ -103,7 +103,15 @@ def gap_ratios(ax: Axes, table: pd.DataFrame, paper: Mapping[str, float] | None 
 
 
 def text_table(ax: Axes, cells: Sequence[Sequence[str]]) -> Axes:
-    """A typeset table, the first row its head."""
+    """A typeset table, the first row its head.
+
+    Example:
+        >>> from jmdp_lib import figures
+        >>> from matplotlib.figure import Figure
+        >>> ax = figures.text_table(Figure().subplots(), [["game", "ratio"], ["Breakout", "1.02"]])
+        >>> len(ax.texts)
+        4
+    """
     widths = [max(map(len, column)) + 2.0 for column in zip(*cells, strict=True)]
     left = np.concatenate([[0.0], np.cumsum(widths)]) / sum(widths)
     for i, row in enumerate(cells):

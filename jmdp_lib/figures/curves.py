@@ -31,7 +31,16 @@ SCALING_STYLES = {
 
 
 def residual_decay(ax: Axes, residuals: Floats, gamma: float, marks: int = 15) -> Axes:
-    """Figure 2: residuals (iterations,) as dots, gamma^k below, and the measured slope on top."""
+    """Figure 2: residuals (iterations,) as dots, $gamma^k$ below, and the measured slope on top.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> from jmdp_lib import figures
+        >>> from matplotlib.figure import Figure
+        >>> residuals = jl.jipe2(jl.coupled_reward_chain(4, gamma=0.9), [0, 1, 0, 1]).residuals
+        >>> figures.residual_decay(Figure().subplots(), residuals, gamma=0.9).get_yscale()
+        'log'
+    """
     steps, rate = np.arange(residuals.size), decay_rate(residuals)
     # the least-squares line goes through the mean of the logarithms
     middle = np.exp(np.log(residuals).mean() - np.log(rate) * steps.mean())
@@ -49,7 +58,7 @@ def residual_decay(ax: Axes, residuals: Floats, gamma: float, marks: int = 15) -
 def block_decay(ax: Axes, trace: Trace, gamma: float) -> Axes:
     """What each part of the collection changes in sweep k.
 
-    Means and Sigma / lambda are in units of the first change of a mean, covariances in units of
+    Means and $Sigma / lambda$ are in units of the first change of a mean, covariances in units of
     their own largest change.
     """
     steps, unit = np.arange(trace.mean.size), trace.mean[0]
@@ -75,7 +84,15 @@ def block_decay(ax: Axes, trace: Trace, gamma: float) -> Axes:
 
 
 def band(ax: Axes, x: ArrayLike, runs: ArrayLike, label: str, line: str = "-") -> Axes:
-    """Median and 10-90% band of runs (num_runs, len(x)), on log-log axes."""
+    """Median and 10-90% band of runs (num_runs, len(x)), on log-log axes.
+
+    Example:
+        >>> from jmdp_lib import figures
+        >>> from matplotlib.figure import Figure
+        >>> runs = [[1.0, 0.5, 0.2], [2.0, 0.6, 0.3]]
+        >>> figures.band(Figure().subplots(), [1, 10, 100], runs, label="two runs").get_xscale()
+        'log'
+    """
     low, middle, high = np.quantile(np.asarray(runs), [0.1, 0.5, 0.9], axis=0)
     (drawn,) = ax.loglog(np.asarray(x), middle, line, label=label)
     ax.fill_between(np.asarray(x), low, high, color=drawn.get_color(), alpha=0.2, lw=0)
@@ -127,6 +144,12 @@ def counts(
     """The data of the two histograms below: samples (N, d), counted in d-dimensional cells.
 
     A row per cell that is not empty: its middle, a column for each of the d names, and its share.
+
+    Example:
+        >>> from jmdp_lib import figures
+        >>> table = figures.counts([[0.1], [0.2], [0.9]], ["gap"], limits=(0.0, 1.0), bins=2)
+        >>> table.round(2).values.tolist()
+        [[0.25, 0.67], [0.75, 0.33]]
     """
     table = np.asarray(samples, dtype=float).reshape(-1, len(names))
     found, edges = np.histogramdd(table, bins, [limits] * len(names))
@@ -166,6 +189,14 @@ def gap_law(ax: Axes, gaps: Floats, limit: float, bins: int = 60) -> Axes:
     """The law of a gap, samples (N,), from -limit to limit: orange below zero, blue above.
 
     bins: an even number. A dot marks the mean, its bar one standard deviation to either side.
+
+    Example:
+        >>> import numpy as np
+        >>> from jmdp_lib import figures
+        >>> from matplotlib.figure import Figure
+        >>> gaps = np.random.default_rng(0).normal(0.5, 1.0, size=1000)
+        >>> len(figures.gap_law(Figure().subplots(), gaps, limit=3.0).patches) > 0
+        True
     """
     top = 0.0
     for part, color in ((gaps[gaps < 0], _LOSS), (gaps[gaps >= 0], _WIN)):

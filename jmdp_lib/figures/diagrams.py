@@ -25,7 +25,14 @@ _WAYS = {(0, -1): "leftward", (0, 1): "rightward", (-1, 0): "upward", (1, 0): "d
 
 
 def goal_states(jm: JMDP) -> Ints:
-    """States that no action ever leaves and that pay whatever happens."""
+    """States that no action ever leaves and that pay whatever happens.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> from jmdp_lib import figures
+        >>> figures.goal_states(jl.windy_gridworld(3)).tolist()
+        [2]
+    """
     stays = (jm.next_states == jm.table_states[:, None]).all(1) & (jm.rewards > 0).all(1)
     return np.flatnonzero([stays[jm.table_states == s].all() for s in range(jm.num_states)])
 
@@ -35,6 +42,13 @@ def gust_of(jm: JMDP, columns: int) -> tuple[float, tuple[int, int]]:
 
     The tables of a windy gridworld are calm and gust; where walls clip, a gust may do nothing, so
     the largest shift is the wind's. A gust that moves nothing, as in a single column, is no wind.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> from jmdp_lib import figures
+        >>> probability, shift = figures.gust_of(jl.windy_gridworld(3, gust_prob=0.2), columns=3)
+        >>> round(probability, 2), tuple(map(int, shift))
+        (0.2, (0, -1))
     """
     last = jm.probs.size // jm.num_states - 1  # 0 where there is no wind
     ends = [jm.next_states[k :: last + 1] for k in (0, last)]
@@ -49,6 +63,15 @@ def gridworld(ax: Axes, jm: JMDP, policy: ArrayLike, columns: int) -> Axes:
 
     Black: where the policy's actions lead in calm air, the more likely the darker. Orange: where a
     gust takes the same actions instead; a ring where the agent stays. States count row by row.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> from jmdp_lib import figures
+        >>> from matplotlib.figure import Figure
+        >>> jm, policy = jl.windy_gridworld(3), jl.goal_policy(3)
+        >>> ax = figures.gridworld(Figure().subplots(), jm, policy, columns=3)
+        >>> len(ax.patches) > 0
+        True
     """
     matrix = checks.policy_matrix(jm, policy)
     rows, (prob, wind) = jm.num_states // columns, gust_of(jm, columns)
@@ -101,6 +124,14 @@ def transition(ax: Axes, jm: JMDP, state: int, names: tuple[str, str] = ("s_i", 
     """Figure 3: one transition of a chain with two actions that lead to the same next state.
 
     Each arrow says what its action earns in the first and in the second table.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> from jmdp_lib import figures
+        >>> from matplotlib.figure import Figure
+        >>> ax = figures.transition(Figure().subplots(), jl.coupled_reward_chain(3), state=0)
+        >>> len(ax.texts) > 0
+        True
     """
     here = slice(jm.starts[state], jm.starts[state + 1])
     probs, rewards = jm.probs[here], jm.rewards[here]
@@ -130,6 +161,13 @@ def heatmap(
 
     cmap: the name of a colormap, or a colour "#RRGGBB" for the largest value, with white for the
     smallest. fontsize: of the numbers in the cells; 0: none are written. options: of `imshow`.
+
+    Example:
+        >>> from jmdp_lib import figures
+        >>> from matplotlib.figure import Figure
+        >>> image = figures.heatmap(Figure().subplots(), [[0.0, 1.0], [2.0, float("nan")]])
+        >>> image.get_array().shape
+        (2, 2)
     """
     colors = LinearSegmentedColormap.from_list("", ["white", cmap]) if "#" in cmap else cmap
     image: Any = ax.imshow(values, cmap=colors, **options)
@@ -152,6 +190,15 @@ def correlation_matrix(
     """One correlation matrix (A, A) with its numbers, its first entry centred at `corner`.
 
     A return that does not vary has no correlation with anything: nan, hatched and not coloured.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> from jmdp_lib import figures
+        >>> from matplotlib.figure import Figure
+        >>> moments = jl.jipe2(jl.coupled_reward_chain(4), [0, 1, 0, 1]).moments
+        >>> ax = figures.correlation_matrix(Figure().subplots(), moments.correlation[0], ["a", "b"])
+        >>> len(ax.texts) > 0
+        True
     """
     size, (x0, y0), colors = len(matrix), corner, plt.get_cmap(_COLORS)
     for (i, j), value in np.ndenumerate(matrix):

@@ -37,6 +37,17 @@ def save(
     """Write name.pdf, name.png and name.csv into out_dir; nothing where out_dir is empty.
 
     The files hold no dates or versions: the same figure gives the same bytes.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from jmdp_lib import figures
+        >>> from matplotlib.figure import Figure
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     figures.save(Figure(), "empty", {"x": [1.0, 2.0]}, folder)
+        ...     print(sorted(path.name for path in Path(folder).iterdir()))
+        ...
+        ['empty.csv', 'empty.pdf', 'empty.png']
     """
     if not out_dir:
         return
@@ -77,6 +88,13 @@ class Claims:
 
     The verdict is "holds" if the claim was confirmed, "differs from the paper" if something
     else was found than the paper prints, and "not reproduced" if a goal or a result was missed.
+
+    Example:
+        >>> from jmdp_lib import figures
+        >>> claims = figures.Claims()
+        >>> claims.check("one and one", 1 + 1, 1 + 1 == 2)
+        >>> claims.print()
+        one and one | 2 | holds
     """
 
     VERDICTS = ("holds", "not reproduced", "differs from the paper")
