@@ -977,7 +977,7 @@ claims.check("decision 13: chain correlation", f"{correlation:.6f}", near)
 # %% tags=["hide-cell"]
 gusts = np.linspace(0, 1, 51)
 worlds = [jl.windy_gridworld(3, gust_prob=p) for p in gusts]
-variances = [jl.jipe2(jm, goal).moments.gap_variance[6, 1, 0] for jm in worlds]
+variances = [jl.jipe2(jm, goal, queries=[6]).moments.gap_variance[6, 1, 0] for jm in worlds]
 assert max(variances[0], variances[-1]) < 1e-9
 widest = gusts[np.argmax(variances)]
 claims.check("exercise 1: the widest gap is at gust_prob", f"{widest:.2f}", widest > 0.5)

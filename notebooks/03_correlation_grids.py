@@ -219,7 +219,8 @@ pairs = {"below the goal, U against R": (5, U, R), "bottom right, R against D": 
 curves = {}
 for reading in READINGS:
     worlds = [jl.windy_gridworld(3, gust_prob=p) for p in gusts]
-    found = np.array([jl.jipe2(w, goal, coupling=reading).moments.correlation for w in worlds])
+    solved = [jl.jipe2(w, goal, coupling=reading, queries=[5, 8]).moments for w in worlds]
+    found = np.array([m.correlation for m in solved])
     curves |= {(name, reading): found[:, s, a, b] for name, (s, a, b) in pairs.items()}
 
 # %%
@@ -332,7 +333,7 @@ def chain_correlation(coins, gamma, start=0.5):
 
 def at_start(num_states, gamma, reading, rewards="unit"):
     jm = jl.coupled_reward_chain(num_states, gamma, rewards)
-    return jl.jipe2(jm, jl.uniform_policy(jm), coupling=reading).moments
+    return jl.jipe2(jm, jl.uniform_policy(jm), coupling=reading, route="reachable").moments
 
 
 # %%
