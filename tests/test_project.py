@@ -304,7 +304,7 @@ def test_smoke_profile_runs_through_the_batch_and_makes_the_committed_claims() -
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "claims hold" in done.stdout
-    given = yaml.safe_load((ROOT / "workflow" / "profiles" / "smoke.yaml").read_text())
+    given = yaml.safe_load((ROOT / "workflow" / "profiles" / "smoke.yaml").read_text()) or {}
     for source in SOURCES:
         nb = nbformat.read(ROOT / "out/smoke/notebooks" / f"{source.stem}.ipynb", as_version=4)
         committed = nbformat.read(source.with_suffix(".ipynb"), as_version=4)
