@@ -33,7 +33,18 @@ KIND_STYLES = {
 def screen(
     ax: Axes, picture: NDArray[np.uint8], title: str, other: NDArray[np.uint8] | None = None
 ) -> Axes:
-    """A screen (H, W, 3); boxes around what differs from the screen `other`."""
+    """A screen (H, W, 3); boxes around what differs from the screen `other`.
+
+    Example:
+        >>> import numpy as np
+        >>> from jmdp_lib import figures
+        >>> from matplotlib.figure import Figure
+        >>> before = np.zeros((210, 160, 3), dtype=np.uint8)
+        >>> after = before.copy()
+        >>> after[100:104, 80:82] = 255  # a ball
+        >>> len(figures.screen(Figure().subplots(), after, "after", before).patches)
+        1
+    """
     ax.imshow(picture, interpolation="nearest", aspect="auto")
     ax.set(title=title, xticks=[], yticks=[])
     ax.grid(visible=False)
@@ -53,6 +64,16 @@ def td_errors(ax: Axes, curves: pd.DataFrame, window: int = 1, markers: bool = F
 
     curves: columns step, seed and the blocks. window: logged steps of the moving average, centred,
     shorter at the ends. markers: draw markers instead of lines, for values measured rarely.
+
+    Example:
+        >>> import pandas as pd
+        >>> from jmdp_lib import figures
+        >>> from matplotlib.figure import Figure
+        >>> curves = pd.DataFrame({"step": [0, 100, 0, 100], "seed": [0, 0, 1, 1]})
+        >>> curves = curves.assign(**dict.fromkeys(figures.BLOCK_STYLES, [1.0, 0.1, 2.0, 0.2]))
+        >>> ax = figures.td_errors(Figure().subplots(), curves)
+        >>> len(ax.lines)  # two seeds and their mean, for each of four blocks
+        12
     """
     for block, (_, color, line, marker) in BLOCK_STYLES.items():
         each = curves.pivot_table(index="step", columns="seed", values=block)
@@ -65,7 +86,16 @@ def td_errors(ax: Axes, curves: pd.DataFrame, window: int = 1, markers: bool = F
 
 
 def block_legend(fig: Figure) -> None:
-    """The legend of `td_errors`, below the figure."""
+    """The legend of `td_errors`, below the figure.
+
+    Example:
+        >>> from jmdp_lib import figures
+        >>> from matplotlib.figure import Figure
+        >>> fig = Figure(layout="constrained")
+        >>> figures.block_legend(fig)
+        >>> len(fig.legends[0].get_texts())
+        4
+    """
     handles = [
         Line2D([], [], color=color, ls=line, marker=marker, mfc="none", lw=1.4, ms=3.5)
         for _, color, line, marker in BLOCK_STYLES.values()
@@ -78,6 +108,14 @@ def gap_ratios(ax: Axes, table: pd.DataFrame, paper: Mapping[str, float] | None 
     """Predicted / Monte Carlo gap variance with 95% intervals: a group per game, gammas within.
 
     table: rows of `gap_table`. paper: the paper's ratio of each game, a cross at its group.
+
+    Example:
+        >>> from jmdp_lib import figures
+        >>> from matplotlib.figure import Figure
+        >>> table = figures.results(["figures/atari_fresh_table.csv"])
+        >>> ax = figures.gap_ratios(Figure().subplots(), table[table.game == "Pong"])
+        >>> ax.get_legend_handles_labels()[1][-1]
+        "and the state's own tables"
     """
     games, gammas = list(table["game"].unique()), sorted(table["gamma"].unique())
     left = (len(gammas) + 1.5) * np.arange(len(games))  # where a group begins

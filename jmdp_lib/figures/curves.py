@@ -60,6 +60,15 @@ def block_decay(ax: Axes, trace: Trace, gamma: float) -> Axes:
 
     Means and $Sigma / lambda$ are in units of the first change of a mean, covariances in units of
     their own largest change.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> from jmdp_lib import figures
+        >>> from jmdp_lib.solvers.trace import trace_jipe2
+        >>> from matplotlib.figure import Figure
+        >>> trace = trace_jipe2(jl.windy_gridworld(2, gamma=0.9), jl.goal_policy(2), sweeps=20)
+        >>> figures.block_decay(Figure().subplots(), trace, gamma=0.9).get_yscale()
+        'log'
     """
     steps, unit = np.arange(trace.mean.size), trace.mean[0]
     ax.semilogy(steps, gamma**steps, label=r"$\gamma^k$", **_BAND)
@@ -105,6 +114,14 @@ def agreement(
     """Found against expected values, with the line where they agree; another marker each time.
 
     bars: half the length of each error bar.
+
+    Example:
+        >>> from jmdp_lib import figures
+        >>> from matplotlib.figure import Figure
+        >>> expected, found = [1.0, 2.0], [1.1, 1.9]
+        >>> ax = figures.agreement(Figure().subplots(), expected, found, "two runs", [0.2, 0.2])
+        >>> ax.get_legend_handles_labels()[1]
+        ['two runs']
     """
     x, y = np.ravel(np.asarray(expected)), np.ravel(np.asarray(found))
     marker = "os^D"[len(ax.lines) // 2 % 4]
@@ -120,6 +137,16 @@ def scaling(axes: NDArray[Any], data: pd.DataFrame) -> NDArray[Any]:
 
     data: columns problem, method (see SCALING_STYLES), states, seconds and bytes. The legend goes
     below the figure, which needs room for it.
+
+    Example:
+        >>> import pandas as pd
+        >>> from jmdp_lib import figures
+        >>> from matplotlib.figure import Figure
+        >>> data = pd.DataFrame({"problem": "grid", "method": "reachable", "states": [100, 10_000],
+        ...                      "seconds": [0.01, 1.0], "bytes": [1e6, 1e8]})
+        >>> axes = figures.scaling(Figure(layout="constrained").subplots(2, 1, squeeze=False), data)
+        >>> axes[0, 0].get_title(), axes[1, 0].get_ylabel()
+        ('grid', 'memory [MB]')
     """
     shown = {}
     for column, (problem, each) in zip(axes.T, data.groupby("problem", sort=False), strict=True):
@@ -163,6 +190,16 @@ def joint_returns(ax: Axes, pairs: Floats, limits: tuple[float, float], bins: in
 
     Blue where the first is larger, orange where it is not; darker is likelier (square-root scale).
     Both axes show `limits`; what lies outside counts towards the sides but is not drawn.
+
+    Example:
+        >>> import numpy as np
+        >>> from jmdp_lib import figures
+        >>> from matplotlib.figure import Figure
+        >>> shared = np.random.default_rng(0).normal(size=(500, 1))
+        >>> pairs = shared + [[0.5, 0.0]]  # the first is always larger: all is blue
+        >>> ax = figures.joint_returns(Figure().subplots(), pairs, limits=(-3.0, 3.0))
+        >>> ax.get_xlim() == ax.get_ylim()
+        True
     """
     edges = np.linspace(*limits, bins + 1)
     middle = (edges[:-1] + edges[1:]) / 2
@@ -221,6 +258,17 @@ def prediction(
 
     The axes `below` share the abscissa and show found - predicted in standard errors, which the
     bars above are usually too short to show. group: (K,) indices into `names`, four at most.
+
+    Example:
+        >>> import numpy as np
+        >>> from jmdp_lib import figures
+        >>> from matplotlib.figure import Figure
+        >>> above, below = Figure().subplots(2, 1, sharex=True)
+        >>> predicted, found, errors = np.array([[1.0, 2.0], [1.1, 1.8], [0.1, 0.1]])
+        >>> group, names = np.array([0, 1]), ["a", "b"]
+        >>> ax = figures.prediction(above, below, predicted, found, errors, group, names)
+        >>> ax.get_legend_handles_labels()[1]
+        ['a', 'b']
     """
     scores = (found - predicted) / errors
     limit = max(3.4, 1.1 * float(np.abs(scores).max()))

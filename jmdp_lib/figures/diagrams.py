@@ -223,7 +223,19 @@ def correlation_matrix(
 def correlation_grid(
     ax: Axes, correlation: Floats, columns: int, labels: Sequence[str], goal: int | None = None
 ) -> Axes:
-    """Figure 4: the correlation matrices (S, A, A) of a gridworld, each where its cell is."""
+    """Figure 4: the correlation matrices (S, A, A) of a gridworld, each where its cell is.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> from jmdp_lib import figures
+        >>> from matplotlib.figure import Figure
+        >>> jm = jl.windy_gridworld(2)
+        >>> correlation = jl.jipe2(jm, jl.goal_policy(2)).moments.correlation
+        >>> ax = Figure().subplots()
+        >>> ax = figures.correlation_grid(ax, correlation, columns=2, labels="NESW")
+        >>> len(ax.get_xticks())  # four actions in each of two columns
+        8
+    """
     num_states, size = correlation.shape[:2]
     rows, pitch = num_states // columns, size + 0.8
     for s, matrix in enumerate(correlation):
@@ -240,7 +252,16 @@ def correlation_grid(
 
 
 def correlation_bar(fig: Any, axes: Any, **where: Any) -> Any:
-    """The colour bar of the correlations."""
+    """The colour bar of the correlations.
+
+    Example:
+        >>> from jmdp_lib import figures
+        >>> from matplotlib.figure import Figure
+        >>> fig = Figure()
+        >>> bar = figures.correlation_bar(fig, fig.subplots(), orientation="horizontal")
+        >>> print(bar.vmin, bar.vmax)
+        -1.0 1.0
+    """
     scale = plt.cm.ScalarMappable(_SCALE, _COLORS)
     return fig.colorbar(scale, ax=axes, ticks=[-1, -0.8, -0.5, 0, 0.5, 0.8, 1], **where)
 

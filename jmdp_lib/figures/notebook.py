@@ -20,12 +20,29 @@ this.nextElementSibling.value = frames[this.value].alt.split(' ').pop()">
 
 
 def style() -> None:
-    """The look of every figure of the project."""
+    """The look of every figure of the project.
+
+    Example:
+        >>> import matplotlib.pyplot as plt
+        >>> from jmdp_lib import figures
+        >>> with plt.style.context("default"):
+        ...     figures.style()
+        ...     print(plt.rcParams["axes.spines.top"])
+        ...
+        False
+    """
     plt.style.use(Path(__file__).with_name("jmdp.mplstyle"))
 
 
 def results(files: Sequence[str]) -> pd.DataFrame:
-    """The rows of CSV files, named from the project's root, the folder that holds notebooks/."""
+    """The rows of CSV files, named from the project's root, the folder that holds notebooks/.
+
+    Example:
+        >>> from jmdp_lib import figures
+        >>> table = figures.results(["figures/atari_fresh_table.csv"])
+        >>> sorted(table.gamma.unique().tolist())
+        [0.1, 0.5, 0.9, 0.99]
+    """
     here = Path.cwd()
     root = here.parent if here.name == "notebooks" else here
     return pd.concat([pd.read_csv(root / file) for file in files], ignore_index=True)
@@ -68,6 +85,17 @@ def explore(draw: Callable[[float], Figure], values: Sequence[float], name: str)
 
     All frames are drawn now and are part of the output, so that the slider needs no kernel: it
     works in a stored notebook and in the book. Without HTML, only the first frame is shown.
+
+    Example:
+        >>> from jmdp_lib import figures
+        >>> from matplotlib.figure import Figure
+        >>> def draw(gamma):
+        ...     fig = Figure(figsize=(2, 1))
+        ...     fig.subplots().plot([1, gamma, gamma**2])
+        ...     return fig
+        ...
+        >>> figures.explore(draw, [0.5, 0.9], name="gamma")  # doctest: +ELLIPSIS
+        {'text/html': ...
     """
     from IPython.display import display
 
