@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -140,6 +141,23 @@ def test_the_protocol_gives_every_network_the_same_search_and_keeps_games_and_se
             assert (paper.config.descend, paper.config.scale) == ("sampled", scale)
             assert replace(paper, config=final.config) == final  # the same states
     assert experiment_of("sticky", "Pong").noise == "sticky"
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("play finals Pong", "PART must be one of tune, final, .*, got 'finals'"),
+        ("train curves Pong 10", "part curves has the games BattleZone, Boxing, not 'Pong'"),
+        ("train paper Pong 10 halved", "has the trials natural, divided, not 'halved'"),
+        ("seed reward Pong one", "SEED must be a whole number, got 'one'"),
+        ("dance", "unknown: dance"),
+    ],
+)
+def test_a_wrong_word_is_named_before_work_starts(what, message, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["atari_protocol.py", *what.split()])
+    with pytest.raises(SystemExit):
+        atari_protocol.main()
+    assert re.search(message, capsys.readouterr().err)
 
 
 @pytest.mark.slow

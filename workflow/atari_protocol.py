@@ -34,6 +34,7 @@ import torch
 from job import end_with_parent, git_state, hardware, versions, write_atomically
 
 from jmdp_lib.atari import experiment as experiments
+from jmdp_lib.atari import games
 from jmdp_lib.atari.experiment import Experiment, by_state, gap_table, monte_carlo
 from jmdp_lib.atari.networks import Config
 from jmdp_lib.atari.training import Trained, load_checkpoint
@@ -47,6 +48,23 @@ GAMES = [*PROTOCOL["tuning_games"], *PROTOCOL["new_games"]]
 SIZED = ("curves", "sticky")  # parts whose trials are numbers of states and steps
 RUNS = ("reward", "lottery")  # parts that the batch trains anew
 SCALES = ("natural", "divided")  # the trials of the part `paper`
+
+
+def problem_with(part: str, game: str, trials: Sequence[str], seeds: Sequence[str]) -> str | None:
+    """What is wrong with the words of a command, if anything."""
+    parts = ("tune", "final", "paper", *SIZED, *RUNS)
+    if part not in parts:
+        return f"PART must be one of {', '.join(parts)}, got {part!r}"
+    known = games() if part in RUNS else PROTOCOL["games"]
+    known = PROTOCOL[part]["games"] if part in SIZED else known
+    if game not in known:
+        return f"part {part} has the games {', '.join(known)}, not {game!r}"
+    sizes = known[game] if part in SIZED else SCALES if part == "paper" else PROTOCOL["trials"]
+    if unknown := set(trials) - set(sizes):
+        return f"part {part}, {game} has the trials {', '.join(sizes)}, not {unknown.pop()!r}"
+    if wrong := [seed for seed in seeds if not seed.isdecimal()]:
+        return f"SEED must be a whole number, got {wrong[0]!r}"
+    return None
 
 
 def experiment_of(part: str, game: str, trial: str = "", scale: float = 1.0) -> Experiment:
@@ -280,6 +298,14 @@ def main() -> None:
     if options.with_parent:
         end_with_parent()
     torch.set_num_threads(1)
+    wrong = None
+    match options.what:
+        case (("play" | "seed" | "compare"), part, game, *seeds):
+            wrong = problem_with(part, game, (), seeds)
+        case "train", part, game, seed, *trials:
+            wrong = problem_with(part, game, trials, [seed])
+    if wrong:
+        parser.error(wrong)
     match options.what:
         case "play", part, game, *seeds:
             made = experiment_of(part, game, scale=options.scale)
