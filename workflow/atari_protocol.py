@@ -55,7 +55,7 @@ def problem_with(part: str, game: str, trials: Sequence[str], seeds: Sequence[st
     parts = ("tune", "final", "paper", *SIZED, *RUNS)
     if part not in parts:
         return f"PART must be one of {', '.join(parts)}, got {part!r}"
-    known = games() if part in RUNS else PROTOCOL["games"]
+    known: Any = games() if part in RUNS else PROTOCOL["games"]
     known = PROTOCOL[part]["games"] if part in SIZED else known
     if game not in known:
         return f"part {part} has the games {', '.join(known)}, not {game!r}"
