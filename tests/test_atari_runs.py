@@ -59,24 +59,26 @@ def test_results_are_collected_where_there_is_no_gpu(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("what", "error", "message"),
+    ("what", "message"),
     [
-        (["play", "reward", "Pnog"], ValueError, "did you mean Pong"),
-        (["seed", "reward", "Pong", "-1"], ValueError, "non-negative"),
-        (
-            ["seed", "reward", "Pong", "0", "--device", "toaster"],
-            ValueError,
-            "'toaster' is unknown",
-        ),
-        (["play", "reward", "Pong", "--scale", "0"], SystemExit, "2"),
-        (["play", "reward", "Pong", "--scale", "1.5"], SystemExit, "2"),
-        (["play", "reward", "Pong", "--scale", "nan"], SystemExit, "2"),
-        (["play", "reward"], SystemExit, "2"),
+        ("play finals Pong", "PART must be one of tune, final, .*, got 'finals'"),
+        ("play reward Pnog", "did you mean Pong"),
+        ("train curves Pong 10", "part curves has the games BattleZone, Boxing, not 'Pong'"),
+        ("train paper Pong 10 halved", "has the trials natural, divided, not 'halved'"),
+        ("seed reward Pong one", "SEED must be a whole number and not negative, got 'one'"),
+        ("seed reward Pong -1", "SEED must be a whole number and not negative, got '-1'"),
+        ("seed reward Pong 0 --device toaster", "'toaster' is unknown"),
+        ("play reward Pong --scale 0", "--scale must lie in"),
+        ("play reward Pong --scale 1.5", "--scale must lie in"),
+        ("play reward Pong --scale nan", "--scale must lie in"),
+        ("play reward", "unknown: play reward"),
+        ("dance", "unknown: dance"),
     ],
 )
-def test_bad_words_are_refused_before_any_work(tmp_path, do, what, error, message):
-    with pytest.raises(error, match=message):
-        do(*what)
+def test_bad_words_are_refused_before_any_work(tmp_path, do, capsys, what, message):
+    with pytest.raises(SystemExit):
+        do(*what.split())
+    assert re.search(message, capsys.readouterr().err)
     assert not list(tmp_path.rglob("*.npz"))
 
 
@@ -141,23 +143,6 @@ def test_the_protocol_gives_every_network_the_same_search_and_keeps_games_and_se
             assert (paper.config.descend, paper.config.scale) == ("sampled", scale)
             assert replace(paper, config=final.config) == final  # the same states
     assert experiment_of("sticky", "Pong").noise == "sticky"
-
-
-@pytest.mark.parametrize(
-    ("what", "message"),
-    [
-        ("play finals Pong", "PART must be one of tune, final, .*, got 'finals'"),
-        ("train curves Pong 10", "part curves has the games BattleZone, Boxing, not 'Pong'"),
-        ("train paper Pong 10 halved", "has the trials natural, divided, not 'halved'"),
-        ("seed reward Pong one", "SEED must be a whole number, got 'one'"),
-        ("dance", "unknown: dance"),
-    ],
-)
-def test_a_wrong_word_is_named_before_work_starts(what, message, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["atari_protocol.py", *what.split()])
-    with pytest.raises(SystemExit):
-        atari_protocol.main()
-    assert re.search(message, capsys.readouterr().err)
 
 
 @pytest.mark.slow

@@ -34,10 +34,10 @@ import torch
 from job import end_with_parent, git_state, hardware, versions, write_atomically
 
 from jmdp_lib.atari import experiment as experiments
-from jmdp_lib.atari import games
+from jmdp_lib.atari.emulator import title
 from jmdp_lib.atari.experiment import Experiment, by_state, gap_table, monte_carlo
 from jmdp_lib.atari.networks import Config
-from jmdp_lib.atari.training import Trained, load_checkpoint
+from jmdp_lib.atari.training import Trained, load_checkpoint, require_device
 from jmdp_lib.machine import replacing
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -50,21 +50,22 @@ RUNS = ("reward", "lottery")  # parts that the batch trains anew
 SCALES = ("natural", "divided")  # the trials of the part `paper`
 
 
-def problem_with(part: str, game: str, trials: Sequence[str], seeds: Sequence[str]) -> str | None:
-    """What is wrong with the words of a command, if anything."""
+def check_words(part: str, game: str, seeds: Sequence[str], trials: Sequence[str] = ()) -> None:
+    """Refuse a command that names what is not there, before work starts."""
     parts = ("tune", "final", "paper", *SIZED, *RUNS)
     if part not in parts:
-        return f"PART must be one of {', '.join(parts)}, got {part!r}"
-    known: Any = games() if part in RUNS else PROTOCOL["games"]
-    known = PROTOCOL[part]["games"] if part in SIZED else known
-    if game not in known:
-        return f"part {part} has the games {', '.join(known)}, not {game!r}"
+        raise ValueError(f"PART must be one of {', '.join(parts)}, got {part!r}")
+    known: dict[str, Any] = PROTOCOL[part if part in SIZED else "games"]
+    known = known["games"] if part in SIZED else known
+    if part in RUNS:
+        title(game)
+    elif game not in known:
+        raise ValueError(f"part {part} has the games {', '.join(known)}, not {game!r}")
     sizes = known[game] if part in SIZED else SCALES if part == "paper" else PROTOCOL["trials"]
     if unknown := set(trials) - set(sizes):
-        return f"part {part}, {game} has the trials {', '.join(sizes)}, not {unknown.pop()!r}"
+        raise ValueError(f"part {part} has the trials {', '.join(sizes)}, not {unknown.pop()!r}")
     if wrong := [seed for seed in seeds if not seed.isdecimal()]:
-        return f"SEED must be a whole number, got {wrong[0]!r}"
-    return None
+        raise ValueError(f"SEED must be a whole number and not negative, got {wrong[0]!r}")
 
 
 def experiment_of(part: str, game: str, trial: str = "", scale: float = 1.0) -> Experiment:
@@ -298,14 +299,20 @@ def main() -> None:
     if options.with_parent:
         end_with_parent()
     torch.set_num_threads(1)
-    wrong = None
-    match options.what:
-        case (("play" | "seed" | "compare"), part, game, *seeds):
-            wrong = problem_with(part, game, (), seeds)
-        case "train", part, game, seed, *trials:
-            wrong = problem_with(part, game, trials, [seed])
-    if wrong:
-        parser.error(wrong)
+    try:
+        match options.what:
+            case (("play" | "compare" | "seed"), part, game, *seeds):
+                check_words(part, game, seeds)
+            case "train", part, game, seed, *trials:
+                check_words(part, game, [seed], trials)
+        if options.what[0] in (
+            "train",
+            "seed",
+            "compare",
+        ):  # a table needs none
+            require_device(options.device)
+    except ValueError as error:
+        parser.error(str(error))
     match options.what:
         case "play", part, game, *seeds:
             made = experiment_of(part, game, scale=options.scale)
