@@ -80,7 +80,7 @@ book: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt $(STALE)
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || \
 	  { echo "error: '$(PYTHON)' is not Python 3.11 or newer; try: make PYTHON=python3.11" >&2; exit 1; }
-	@echo "Setting up $(VENV) (a few minutes, once)"
+	@echo "Setting up $(VENV) (a minute or two, once)"
 	@if [ -n "$(STALE)" ]; then rm -f $@; $(PYTHON) -m venv --clear $(VENV); fi
 	@rm -f $@
 	@$(PY) -m pip install --quiet --disable-pip-version-check "pip==26.3"

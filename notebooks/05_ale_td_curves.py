@@ -384,7 +384,7 @@ for scale, each in above.groupby(level="scale"):
 # ## 5.5 Expected errors, and our network
 #
 # The expected error of Section 5.2 averages the noise out. What follows is not the paper's experiment: it is the local +
-# near network, which descends expected errors, in twelve earlier runs (part `reward` of `workflow/atari_runs.toml`; `figures/atari_reward.json`
+# near network, which descends expected errors, in twelve earlier runs (part `reward` of `workflow/atari_protocol.toml`; `figures/atari_reward.json`
 # has the commit, versions, hardware and time). The number of steps and the weight decay were chosen on Pong's held-out
 # states.
 

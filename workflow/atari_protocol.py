@@ -13,8 +13,7 @@
 PART: `tune`, `final`, `paper` (TRIAL `natural` or `divided`), `curves` or `sticky` (TRIAL
 STATESxSTEPS), and `reward` and `lottery`, which the batch trains anew (`play`, then `seed` of each
 seed, then `results PART`). Work in progress is kept under --work. What is there is not made twice,
-and a run that was killed continues there. The settings are in atari_protocol.toml and, for the two
-parts of the batch, in atari_runs.toml.
+and a run that was killed continues there. The settings are in atari_protocol.toml.
 """
 
 from __future__ import annotations
@@ -41,9 +40,7 @@ from jmdp_lib.atari.training import Trained, load_checkpoint, require_device
 from jmdp_lib.machine import replacing
 
 PROJECT = Path(__file__).resolve().parents[1]
-PROTOCOL: dict[str, Any] = {}
-for _name in ("atari_protocol", "atari_runs"):
-    PROTOCOL |= tomllib.loads(Path(__file__).with_name(f"{_name}.toml").read_text())
+PROTOCOL: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 GAMES = [*PROTOCOL["tuning_games"], *PROTOCOL["new_games"]]
 SIZED = ("curves", "sticky")  # parts whose trials are numbers of states and steps
 RUNS = ("reward", "lottery")  # parts that the batch trains anew
