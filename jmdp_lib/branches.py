@@ -102,6 +102,17 @@ class Move(NamedTuple):
     previous: Any
 
 
+def _key(action: Any) -> Any:
+    """Equal for equal actions of any Gymnasium space, and hashable."""
+    if type(action) is int:
+        return action
+    if isinstance(action, dict):
+        return tuple((name, _key(part)) for name, part in sorted(action.items()))
+    if isinstance(action, tuple):
+        return tuple(map(_key, action))
+    return np.asarray(action).tobytes()
+
+
 def play_branches(
     world: Any, actions: Sequence[Any], choose: Callable[[int, int, Any], Any], horizon: int,
     coupling: str = "joint", until_one: bool = False,
@@ -119,8 +130,7 @@ def play_branches(
             seen = getattr(x, "observed", x)
             for members in groups:
                 action = choose(t, members[0], seen) if t else actions[members[0]]
-                key = action if type(action) is int else np.asarray(action).tobytes()
-                merged.setdefault(key, [action, ()])[1] += members
+                merged.setdefault(_key(action), [action, ()])[1] += members
             before = (seen, getattr(x, "previous", None))
             plays.append((x, before, [*merged.values()]))
         if until_one and t and len(plays[0][2][0][1]) == len(actions):

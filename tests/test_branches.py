@@ -141,6 +141,35 @@ def test_an_episode_that_ends_keeps_its_return():
     assert (short.returns == 1.0).all()
 
 
+class Composite(Ending):
+    """Its actions have two parts, and the second decides."""
+
+    action_space = spaces.Tuple((spaces.Box(-1.0, 1.0, (1,)), spaces.Discrete(3)))
+
+    def step(self, action):
+        return super().step(action[1])
+
+
+class Named(Ending):
+    action_space = spaces.Dict({"push": spaces.Box(-1.0, 1.0, (1,)), "way": spaces.Discrete(3)})
+
+    def step(self, action):
+        return super().step(action["way"])
+
+
+@pytest.mark.parametrize("kind", [Composite, Named])
+def test_actions_of_several_parts(kind):
+    def action(way):
+        push = np.zeros(1, np.float32)
+        return (push, way) if kind is Composite else {"way": way, "push": push}
+
+    env = jl.CoupledEnv(kind(), seed=1)
+    env.reset()
+    asked = [action(way) for way in (0, 1, 2)]
+    found = jl.estimate_gaps(env, lambda seen: action(0), asked, gamma=0.5, num_pairs=3)
+    assert (found.returns == [1.75, 1.75, 2.75]).all()
+
+
 def test_what_is_cut_off_is_stated():
     found = jl.estimate_gaps(SMALL, MIXED, [0, 1], num_pairs=200, state=1, horizon=2)
     exact = jl.jipe2(SMALL, MIXED).moments.gap_mean[1, 0, 1]
