@@ -34,6 +34,10 @@ def find() -> str | None:
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
+class Navigated(Exception):
+    """The page went away before it could answer."""
+
+
 class Page:
     """One tab. What it asked for, and what it complained of, since `open`."""
 
@@ -73,10 +77,12 @@ class Page:
 
     def until(self, expression: str, seconds: float = 20.0) -> Any:
         """The value of an expression once it is true."""
-        end = time.monotonic() + seconds
-        while not (value := self.evaluate(expression)):
+        end, value = time.monotonic() + seconds, None
+        while not value:
             assert time.monotonic() < end, f"{expression} is still {value!r}"
-            time.sleep(0.1)
+            with contextlib.suppress(Navigated):  # asked while another page was being loaded
+                value = self.evaluate(expression)
+            time.sleep(0.0 if value else 0.1)
         return value
 
     def screenshot(self, path: Path, whole: bool = False) -> None:
@@ -91,6 +97,8 @@ class Page:
         os.write(self._commands, json.dumps(message).encode() + b"\0")
         answer: list[dict[str, Any]] = []
         self._wait(lambda: bool(answer), number, answer)
+        if "navigated" in answer[0].get("error", {}).get("message", ""):
+            raise Navigated
         assert "error" not in answer[0], f"{method}: {answer[0]['error']}"
         return answer[0]["result"]
 
