@@ -52,8 +52,7 @@ def check_words(part: str, game: str, seeds: Sequence[str], trials: Sequence[str
     parts = ("tune", "final", "paper", *SIZED, *RUNS)
     if part not in parts:
         raise ValueError(f"PART must be one of {', '.join(parts)}, got {part!r}")
-    known: dict[str, Any] = PROTOCOL[part if part in SIZED else "games"]
-    known = known["games"] if part in SIZED else known
+    known: dict[str, Any] = PROTOCOL[part]["games"] if part in SIZED else PROTOCOL["games"]
     if part in RUNS:
         title(game)
     elif game not in known:
@@ -302,11 +301,7 @@ def main() -> None:
                 check_words(part, game, seeds)
             case "train", part, game, seed, *trials:
                 check_words(part, game, [seed], trials)
-        if options.what[0] in (
-            "train",
-            "seed",
-            "compare",
-        ):  # a table needs none
+        if options.what[0] in ("train", "seed", "compare"):
             require_device(options.device)
     except ValueError as error:
         parser.error(str(error))
