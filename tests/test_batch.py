@@ -171,7 +171,7 @@ def alive(process: psutil.Process) -> bool:
 
 
 @pytest.mark.slow
-def test_good_run_then_nothing_to_do_then_only_what_changed(project: Project) -> None:
+def test_a_good_run_and_then_only_what_changed(project: Project) -> None:
     committed = project.root / "figures" / "first.txt"
     committed.parent.mkdir()
     committed.write_text("of the paper profile")
@@ -213,11 +213,6 @@ def test_good_run_then_nothing_to_do_then_only_what_changed(project: Project) ->
     assert str(project.root) not in text
 
     before = project.results()
-    again = project.run("--profile", "quick")
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert project.results() == before
-    assert "|S| is large" in again.stdout  # the table comes all the same
-
     project.profile("quick", "01_first:\n  level: 3.5\n")
     (project.root / "two.csv").write_text("3")
     project.notebook("02_second", GOOD.format(figure="other.txt"))
@@ -229,17 +224,6 @@ def test_good_run_then_nothing_to_do_then_only_what_changed(project: Project) ->
     assert after["figures/two.csv"][1] == b"3"
     assert after["figures/second.txt"] == before["figures/second.txt"]
     assert after["notebooks/02_second.ipynb"] == before["notebooks/02_second.ipynb"]
-
-    mine = project.out("figures", "mine.txt")
-    mine.write_text("a user's own file stays")
-    library = project.root / "jmdp_lib" / "new.py"
-    library.parent.mkdir()
-    library.write_text("pass")  # every notebook may import it, and is run again
-    assert project.run("--profile", "quick").returncode == 0
-    before, after = after, project.results()
-    figures = {"first.txt", "other.txt", "one.csv", "two.csv", "mine.txt"}
-    assert {name for name in after if "figures" in name} == {f"figures/{f}" for f in figures}
-    assert after["notebooks/01_first.ipynb"][0] > before["notebooks/01_first.ipynb"][0]
 
 
 @pytest.mark.parametrize(
@@ -338,20 +322,34 @@ def test_failures_are_named_and_the_failed_notebook_is_kept(project: Project) ->
     errors = [o for c in kept.cells for o in c.get("outputs", []) if o.output_type == "error"]
     assert errors[0].evalue == "this one is broken"
 
+    # The same command runs the failed notebook again, and a changed one, but not what is done.
+    before = project.results()
     project.notebook("00_zero", GOOD.format(figure="zero.txt"))
-    project.notebook("01_first", GOOD.format(figure="first.txt"))
-    repaired = project.run("--profile", "quick")
-    assert repaired.returncode == 0, repaired.stdout + repaired.stderr
-    assert "failed/01_first.ipynb" not in project.results()
+    again = project.run("--profile", "quick")
+    assert again.returncode == 1
+    assert again.stdout.count("FAILED") == 2
+    assert "02_second  |S| is large  1.0    holds" in again.stdout  # the table has it all the same
+    after = project.results()
+    assert after["notebooks/02_second.ipynb"] == before["notebooks/02_second.ipynb"]
     # The figure of two notebooks went with one of them, and came back with the other.
-    assert "figures/second.txt" in project.results()
+    assert after["figures/second.txt"] == before["figures/second.txt"]
+    assert "figures/zero.txt" in after
 
-    # a rerun that fails must not leave the earlier success looking valid
-    project.notebook("01_first", FAILING)
+    # A rerun that fails must not leave the earlier success looking valid.
+    project.notebook("01_first", GOOD.format(figure="first.txt"))
+    project.notebook("02_second", FAILING)
+    project.out("figures", "mine.txt").write_text("a user's own file stays")
+    library = project.root / "jmdp_lib" / "new.py"
+    library.parent.mkdir()
+    library.write_text("pass")  # every notebook may import it, and is run again
     assert project.run("--profile", "quick").returncode == 1
-    assert project.run("--profile", "quick").returncode == 1
-    assert "notebooks/01_first.ipynb" not in project.results()
-    assert "figures/first.txt" not in project.results()
+    before, after = after, project.results()
+    assert {name for name in after if name.startswith(("failed", "figures"))} == {
+        "failed/02_second.ipynb",
+        *(f"figures/{name}.txt" for name in ("zero", "first", "mine")),
+    }
+    assert "notebooks/02_second.ipynb" not in after
+    assert after["notebooks/00_zero.ipynb"][0] > before["notebooks/00_zero.ipynb"][0]
 
 
 @pytest.fixture
@@ -367,7 +365,7 @@ def family() -> Iterator[list[psutil.Process]]:
 def kill(
     command: list[str], victim: str, ready: Callable[[], bool], family: list[psutil.Process]
 ) -> None:
-    """Start `make figures` and kill one of its processes when it is ready; all of them must end."""
+    """Start a command and kill one of its processes when it is ready; all of them must end."""
     quiet = subprocess.DEVNULL
     running = subprocess.Popen(command, stdout=quiet, stderr=quiet)
     family[:] = [psutil.Process(running.pid)]
@@ -375,7 +373,7 @@ def kill(
         wait_until(ready)
     finally:
         family += family[0].children(recursive=True)
-    names = ("make", "batch", "snakemake", "job", "kernel")
+    names = ("make", "batch", "snakemake", "job", "kernel")[-len(family) :]
     process = dict(zip(names, family, strict=True))[victim.split()[0]]
     process.send_signal(signal.SIGTERM if "TERM" in victim else signal.SIGKILL)
     assert running.wait() != 0
@@ -383,13 +381,8 @@ def kill(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "victims",
-    [("make", "snakemake", "kernel"), ("make by TERM", "batch", "job")],
-    ids=lambda victims: victims[0],
-)
 def test_killed_again_and_again_the_same_command_still_finishes(
-    project: Project, tmp_path: Path, family: list[psutil.Process], victims: tuple[str, ...]
+    project: Project, tmp_path: Path, family: list[psutil.Process]
 ) -> None:
     gate, reached = tmp_path / "gate", tmp_path / "gate.reached"
     project.notebook("02_second", WAITING)
@@ -399,7 +392,9 @@ def test_killed_again_and_again_the_same_command_still_finishes(
         (project.root / name).touch()
     (project.root / "stamp").write_text(str(project.root))
     variables = [f"PY='{sys.executable}'", "STAMP=stamp", "PROFILE=quick", "CORES=2"]
-    command = ["make", "-C", str(project.root), "figures", *variables]
+    make = ["make", "-C", str(project.root), "figures", *variables]
+    script, plan = project.root / "workflow" / "notebook_job.py", project.out("plan.json")
+    job = [sys.executable, str(script), str(plan), "02_second", str(os.getpid())]
     whole = ("notebooks/01_first.ipynb", "provenance/01_first.json", "figures/first.txt")
     first: dict[str, tuple[int, bytes]] = {}
 
@@ -408,9 +403,10 @@ def test_killed_again_and_again_the_same_command_still_finishes(
         log = project.out("snakemake.log")
         return reached.exists() and (bool(first) or "1 of 2 steps" in log.read_text())
 
-    for victim in victims:
-        # Whoever is killed, everything ends, though the gate is still shut.
-        kill(command, victim, ready, family)
+    for victim in ("make", "make by TERM", "batch", "snakemake", "job", "kernel"):
+        # Whoever is killed, everything ends, though the gate is still shut. A job and its kernel
+        # end without the help of Snakemake, so those two are started without it.
+        kill(job if victim in ("job", "kernel") else make, victim, ready, family)
         reached.unlink()
         left = project.results()
         assert "notebooks/02_second.ipynb" not in left
@@ -419,7 +415,7 @@ def test_killed_again_and_again_the_same_command_still_finishes(
         assert first.items() <= left.items()  # what was done before the kill was not done again
 
     gate.touch()
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(make, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     results = project.results()
     assert results["figures/wait.txt"][1] == b"whole"
@@ -467,25 +463,21 @@ def test_paired_notebooks_are_reproduced_byte_for_byte(project: Project) -> None
     project.copy_workflow()
     command = [sys.executable, str(project.root / "workflow" / "pair.py"), "01_first"]
     path = project.root / "notebooks" / "01_first.ipynb"
-    contents = []
-    for _ in range(2):
-        subprocess.run(command, check=True, capture_output=True)
-        contents.append(path.read_bytes())
-        path.unlink()
-    assert contents[0] == contents[1]
-    cells = json.loads(contents[0])["cells"]
+    subprocess.run(command, check=True, capture_output=True)
+    content = path.read_bytes()
+    path.unlink()
+    shown = GOOD.format(figure="x") + f"\n# %%\nprint({str(project.root)!r})\n"
+    project.notebook("02_second", shown)
+    refused = subprocess.run([*command, "02_second"], capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert "02_second.py: an output shows this machine's folder" in refused.stderr
+    assert not path.with_name("02_second.ipynb").exists()
+    assert path.read_bytes() == content
+    cells = json.loads(content)["cells"]
     assert "".join(cells[3]["source"]).startswith("# NBVAL_CHECK_OUTPUT\n")
     assert cells[3]["metadata"] == {"tags": ["summary"]}
     streams = [(o["name"], "".join(o["text"])) for o in cells[4]["outputs"]]
     assert streams == [("stdout", "one\ntwo\n")]
-
-    project.notebook(
-        "01_first", GOOD.format(figure="x") + f"\n# %%\nprint({str(project.root)!r})\n"
-    )
-    refused = subprocess.run(command, capture_output=True, text=True)
-    assert refused.returncode == 1
-    assert "01_first.py: an output shows this machine's folder" in refused.stderr
-    assert not path.exists()
 
 
 SLURM = """\
@@ -575,7 +567,7 @@ def slurm_jobs(*options: str) -> list[list[str]]:
 def test_slurm_jobs_are_cancelled_when_they_should_be_and_run_to_their_end_once(
     project: Project, tmp_path: Path, family: list[psutil.Process]
 ) -> None:
-    gate, reached, said = tmp_path / "gate", tmp_path / "gate.reached", tmp_path / "said"
+    gate, said = tmp_path / "gate", tmp_path / "said"
     (project.root / "jmdp_lib").mkdir()
     for number in range(90):
         (project.root / "jmdp_lib" / f"module_{number}.py").touch()
@@ -584,23 +576,27 @@ def test_slurm_jobs_are_cancelled_when_they_should_be_and_run_to_their_end_once(
     names = ("01_first", "02_second")
     project.profile("quick", "\n".join(f"{name}:\n  gate: '{gate}'" for name in names))
     command = project.command("--slurm", "--", "--slurm-init-seconds-before-status-checks", "2")
-    for signum in (signal.SIGKILL, signal.SIGTERM):
-        reached.unlink(missing_ok=True)
+    partition = ["scontrol", "update", "PartitionName=main"]
+    for signum, found in (
+        (signal.SIGKILL, ["PENDING", "RUNNING"]),
+        (signal.SIGTERM, ["PENDING", "PENDING"]),
+    ):
         with open(said, "w") as file:
             running = subprocess.Popen(command, stdout=file, stderr=file)
         family.append(psutil.Process(running.pid))
-        wait_until(reached.exists)
+        wait_until(lambda found=found: sorted(state for state, *_ in slurm_jobs()) == found)
         left = slurm_jobs()
-        assert sorted(state for state, *_ in left) == ["PENDING", "RUNNING"]
         family.extend(family[-1].children(recursive=True))
         running.send_signal(signum)
         running.wait()
         wait_until(lambda: not any(map(alive, family)))
         if signum == signal.SIGKILL:
-            assert slurm_jobs() == left  # an orphan, which the next run must not meet
+            assert slurm_jobs() == left  # orphans, which the next run must not meet
+            subprocess.run([*partition, "State=DOWN"], check=True)  # so that its own jobs wait
     assert "Cancelling Slurm jobs of an interrupted run" in said.read_text()
     assert not slurm_jobs()
 
+    subprocess.run([*partition, "State=UP"], check=True)
     gate.touch()
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1, done.stdout + done.stderr
@@ -752,11 +748,12 @@ def test_games_are_trained_anew_only_where_asked_for(games: Project) -> None:
     assert committed_file.read_text().endswith("committed,sticky,9\n")
     committed_file.unlink()  # what is made anew need not be there
     games.profile("quick", sticky.replace("[0]", "[0, 1]"))
-    seed = games.out("atari", "lottery", "Pong", "gaps-0-base.csv")
-    before = seed.stat().st_mtime_ns
-    assert "games and seeds  Pong sticky 0, Pong sticky 1 " in games.run(*again).stdout
-    assert seed.stat().st_mtime_ns == before
-    assert f"there is no file {files[1]}" in games.run().stderr
+    planned = games.run(*again, "--", "--dry-run").stdout  # the new seed: no game or seed again
+    assert dict(re.findall(r"^(\w+) +(\d+)$", planned, re.MULTILINE)) == {
+        "atari_seed": "1", "atari_results": "1", "notebook": "1", "total": "3",
+    }  # fmt: skip
+    with pytest.raises(batch.ProjectError, match=f"there is no file {files[1]}"):
+        batch.make_plan(games.root, "quick")
 
 
 @pytest.mark.parametrize(
