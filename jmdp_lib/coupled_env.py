@@ -24,7 +24,7 @@ from gymnasium.utils.env_checker import data_equivalence
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Seed
-from jmdp_lib.env_copies import Copies, Env, Hooks, Moves, OtherGenerator, Replays, name_of
+from jmdp_lib.env_copies import Copies, Env, Moves, OtherGenerator, Replays, name_of
 from jmdp_lib.simulators import Outcome
 
 _TRIAL_STEPS = 20
@@ -96,12 +96,12 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
         self.np_random = checks.generator(seed)
         gymnasium.utils.RecordConstructorArgs.__init__(self, seed=seed)
         own = hasattr(env.unwrapped, "get_state") and hasattr(env.unwrapped, "set_state")
-        ways: list[Any] = [Hooks] if own else [Copies, partial(Copies, sharing=False), Replays]
+        ways: list[Any] = [Copies, partial(Copies, sharing=False), Replays]
         reasons: list[Exception] = []
-        for way in ways:
+        for way in [partial(Copies, hooks=True)] if own else ways:
             try:
                 self._way = way(env)
-                gymnasium.Wrapper.__init__(self, self._way.load(self._way.pristine))
+                gymnasium.Wrapper.__init__(self, self._way.new())
                 self._try_out()
                 break
             except OtherGenerator as error:
@@ -118,7 +118,7 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
                 "at step t of an episode plays t + 1 steps for every action",
                 stacklevel=2,
             )
-        self.env, self.np_random = self._way.load(self._way.pristine), checks.generator(seed)
+        self.env, self.np_random = self._way.new(), checks.generator(seed)
         nowhere = EnvSnapshot(type(env.unwrapped), None, (), None, over=True)
         self._enter(nowhere._replace(draw=0))  # there is no episode before the first reset
 

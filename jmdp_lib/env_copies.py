@@ -1,7 +1,7 @@
 """Ways to copy an environment: saved as bytes, set by its own hooks, or made anew and replayed.
 
-Each way has the same four methods: `save` a state, `load` it again, say how to come back to a
-state that was entered (`after`), and tell states apart (`identity`).
+Each way has the same five methods: a `new` environment, `save` a state, `load` it again, say how to
+come back to a state that was entered (`after`), and tell states apart (`identity`).
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, x: Any) -> Any:
         if type(x).__name__ in _GENERATORS and x is not self.known:
             raise OtherGenerator(f"it holds a generator besides np_random, {x!r}")
+        if any(x is env.unwrapped for env in self.way.hooked):
+            return _set_back, (self.way.hooked, x.get_state())
         plain = (object.__getstate__, EzPickle.__getstate__)
         if not isinstance(x, gymnasium.Env) or type(x).__getstate__ not in plain:
             return NotImplemented
@@ -67,29 +69,37 @@ def _fill(env: Env, state: dict[str, Any]) -> None:
     vars(env).update(state)
 
 
+def _set_back(hooked: list[Any], state: Any) -> Any:
+    hooked[0].unwrapped.set_state(state)
+    return hooked[0].unwrapped
+
+
 class Copies:
     """Environments as bytes, MuJoCo's data beside them.
 
-    pristine: the environment as it was handed in. parts: what all copies share, which is spaces,
-    classes, MuJoCo's model, large tables if `sharing`, and the generator, which every step sets
-    before it draws; numbers: of the parts, by their ids. unchanged: parts that an environment
-    could change, with their bytes. spare: data of a copy that is played for one step only.
+    One with hooks is not copied: `set_state` sets it to states, in copies of its wrappers.
+
+    pristine: the environment as it was handed in. hooked: it, if it has hooks. parts: what all
+    copies share, which is spaces, classes, MuJoCo's model, large tables if `sharing`, and the
+    generator, which every step sets before it draws; numbers: of the parts, by their ids.
+    unchanged: parts that an environment could change, with their bytes. spare: data of a copy that
+    is played for one step only.
     """
 
-    name, in_place = "saved", False
-
-    def __init__(self, env: Env, sharing: bool = True) -> None:
-        self.parts: list[Any] = [np.random.default_rng(0)]
-        self.numbers: dict[int, int] = {}
+    def __init__(self, env: Env, sharing: bool = True, hooks: bool = False) -> None:
+        self.name, self.in_place = "set_state" if hooks else "saved", hooks
+        self.hooked = [env] if hooks else []
+        self.parts: list[Any] = [np.random.default_rng(0), self.hooked]
+        self.numbers = {id(self.hooked): 1}
         self.spare: list[Any] = []
-        copied = self.load(self.save(env))  # the user's own tables are not shared
-        held = vars(copied.unwrapped).values()
+        copied = env if hooks else self.load(self.save(env))  # the user's own tables are not shared
+        held = [] if hooks else vars(copied.unwrapped).values()
         large = [x for x in held if isinstance(x, dict) and len(x) >= _MANY and sharing]
         large += [x for x in held if type(x).__name__ == "MjModel"]
         self.unchanged = [(x, pickle.dumps(x)) for x in large]
         for x in large:
             self.share(x)
-        self.pristine = self.save(copied)
+        self.pristine = None if hooks else self.save(copied)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -100,11 +110,15 @@ class Copies:
         if self.numbers.setdefault(id(x), len(self.parts)) == len(self.parts):
             self.parts.append(x)
 
+    def new(self) -> Env:
+        """The environment as it was handed in."""
+        return self.hooked[0] if self.in_place else self.load(self.pristine)
+
     def after(self, env: Env, origin: Any, moves: Moves) -> tuple[Any, Moves]:
         """How to come to the state that was entered: by a copy, once one is needed."""
         if not moves and any(pickle.dumps(x) != known for x, known in self.unchanged):
             raise RuntimeError("it changes a table or a MuJoCo model, which copies share")
-        return None, ()
+        return (self.save(env) if self.in_place else None), ()
 
     def save(self, env: Env) -> Any:
         """A state to be given to `load`."""
@@ -128,47 +142,25 @@ class Copies:
 
     def identity(self, env: Env, origin: Any, moves: Moves) -> Any:
         """Equal for equal states; None: there is no telling."""
-        pickler = _Pickler(file := io.BytesIO(), self, env, compared=True)
+        here = self.load(origin) if self.in_place else env
+        pickler = _Pickler(file := io.BytesIO(), self, here, compared=True)
         try:
-            pickler.dump(env)
+            pickler.dump(here)
         except RecursionError:  # it holds itself
             return None
         return None if pickler.physics else file.getvalue()
 
 
-class Hooks(Copies):
-    """The environment itself, which `set_state` sets to states, in copies of its wrappers."""
-
-    name, in_place = "set_state", True
-
-    def __init__(self, env: Env) -> None:
-        self.parts, self.numbers = [None, env.unwrapped], {id(env.unwrapped): 1}
-        self.pristine, self.env, self.spare = None, env, []
-
-    def after(self, env: Env, origin: Any, moves: Moves) -> tuple[Any, Moves]:
-        return self.save(env), ()
-
-    def save(self, env: Env) -> Any:
-        return super().save(env), self.parts[1].get_state()
-
-    def load(self, saved: Any, briefly: bool = False) -> Env:
-        if saved is None:
-            return self.env
-        self.parts[1].set_state(saved[1])
-        return super().load(saved[0])
-
-    def identity(self, env: Env, origin: Any, moves: Moves) -> Any:
-        wrappers = super().identity(env, origin, moves)
-        return wrappers and wrappers + pickle.dumps(origin[1])
-
-
 class Replays:
     """New environments, reset as the first one was; its moves are made again."""
 
-    name, in_place, pristine = "replayed", False, None
+    name, in_place = "replayed", False
 
     def __init__(self, env: Env) -> None:
         self.env = copy.deepcopy(env)
+
+    def new(self) -> Env:
+        return copy.deepcopy(self.env)
 
     def after(self, env: Env, origin: Any, moves: Moves) -> tuple[Any, Moves]:
         return origin, moves
@@ -177,9 +169,8 @@ class Replays:
         raise ResetNeeded("snapshot before reset()")
 
     def load(self, saved: Any, briefly: bool = False) -> Env:
-        env = copy.deepcopy(self.env)
-        if saved is not None:
-            env.reset(seed=saved[0], options=saved[1])
+        env = self.new()
+        env.reset(seed=saved[0], options=saved[1])
         return env
 
     def identity(self, env: Env, origin: Any, moves: Moves) -> Any:
