@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from jmdp_lib.bounds import MomentBounds, cvar_bounds, one_sided_bound, quantile_bounds, tail_bounds
 from jmdp_lib.decisions import Decision, compare_actions
-from jmdp_lib.environments.chain import coupled_reward_chain, example_1, example_2_1, example_2_2
-from jmdp_lib.environments.gridworld import goal_policy, windy_gridworld
-from jmdp_lib.environments.inventory import inventory, inventory_simulator
-from jmdp_lib.environments.queues import queue_simulator, two_queues
+from jmdp_lib.environments.paper import (
+    coupled_reward_chain,
+    example_1,
+    example_2_1,
+    example_2_2,
+    goal_policy,
+    windy_gridworld,
+)
+from jmdp_lib.environments.supply import inventory, inventory_simulator, queue_simulator, two_queues
 from jmdp_lib.environments.toy_text import from_gymnasium
 from jmdp_lib.estimates import GapEstimate, estimate_gaps
 from jmdp_lib.implicit import ImplicitJMDP
@@ -62,16 +67,8 @@ __all__ += ["coupled_reward_chain", "example_1", "example_2_1", "example_2_2", "
 __all__ += ["goal_policy", "inventory", "inventory_simulator", "queue_simulator", "two_queues"]
 __all__ += ["windy_gridworld"]
 __all__ += ["apply_t2", "contraction_modulus", "norm_weight", "sample_t2"]
-__all__ += [
-    "coupling_range",
-    "gap_law",
-    "jipe",
-    "jipe2",
-    "local_coupling_range",
-    "local_gap_law",
-    "local_jipe2",
-    "plan_jipe2",
-]
+__all__ += ["coupling_range", "gap_law", "jipe", "jipe2", "plan_jipe2"]
+__all__ += ["local_coupling_range", "local_gap_law", "local_jipe2"]
 __all__ += ["incremental_jipe", "incremental_jipe2", "projected_jipe2", "resample_gaps"]
 __all__ += ["aggregation_features", "per_action", "random_features"]
 __all__ += ["rbf_features", "tabular_features"]

@@ -41,7 +41,7 @@ from scipy import stats
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from jmdp_lib.environments.gridworld import ACTIONS
+from jmdp_lib.environments.paper import ACTIONS
 from jmdp_lib.operators.pairs import first_to_arrive
 from jmdp_lib.statistics import normal_p_values
 
