@@ -11,7 +11,7 @@ The whole law of a gap: `gap_law`. One state of a model too large to enumerate: 
 from typing import TYPE_CHECKING, Any
 
 from jmdp_lib.bounds import MomentBounds, cvar_bounds, one_sided_bound, quantile_bounds, tail_bounds
-from jmdp_lib.decisions import Decision, compare_actions
+from jmdp_lib.comparisons import Decision, GapEstimate, compare_actions, estimate_gaps
 from jmdp_lib.environments.paper import (
     coupled_reward_chain,
     example_1,
@@ -22,7 +22,6 @@ from jmdp_lib.environments.paper import (
 )
 from jmdp_lib.environments.supply import inventory, inventory_simulator, queue_simulator, two_queues
 from jmdp_lib.environments.toy_text import from_gymnasium
-from jmdp_lib.estimates import GapEstimate, estimate_gaps
 from jmdp_lib.implicit import ImplicitJMDP
 from jmdp_lib.laws import GapLaw
 from jmdp_lib.machine import extra

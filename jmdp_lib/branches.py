@@ -29,8 +29,9 @@ class Queried:
     """The world of a JMDP, or of a simulator with `query(state, actions, rng)`; states are numbers.
 
     A world is an adapter for a kind of simulator. `seed` sets its generators. `start` gives the
-    state where all branches start. `play` plays distinct actions at distinct states, which are
-    pairs [(state, actions)], for one time step: (reward, over, next state) for each action.
+    state where all branches start. `key` is equal for equal actions. `play` plays distinct actions
+    at distinct states, which are pairs [(state, actions)], for one time step: (reward, over, next
+    state) for each action.
     """
 
     def __init__(self, simulator: Simulator, state: int) -> None:
@@ -41,6 +42,9 @@ class Queried:
 
     def start(self) -> int:
         return self.state
+
+    def key(self, action: int) -> int:
+        return action
 
     def play(self, places: list[Any], coupling: str) -> Iterator[list[Any]]:
         draw = int(self.rng.integers(2**63)) if coupling == "common" else None
@@ -65,6 +69,9 @@ class Played:
     def start(self) -> Any:
         self.envs[0].restore(self.state)
         return self.envs[0]
+
+    def key(self, action: Any) -> str:
+        return checks.action_key(self.envs[0].action_space, action)
 
     def play(self, places: list[Any], coupling: str) -> Iterator[list[Any]]:
         idle = [env for env in self.envs if not any(env is x for x, _ in places)]
@@ -102,17 +109,6 @@ class Move(NamedTuple):
     previous: Any
 
 
-def _key(action: Any) -> Any:
-    """Equal for equal actions of any Gymnasium space, and hashable."""
-    if type(action) is int:
-        return action
-    if isinstance(action, dict):
-        return tuple((name, _key(part)) for name, part in sorted(action.items()))
-    if isinstance(action, tuple):
-        return tuple(map(_key, action))
-    return np.asarray(action).tobytes()
-
-
 def play_branches(
     world: Any, actions: Sequence[Any], choose: Callable[[int, int, Any], Any], horizon: int,
     coupling: str = "joint", until_one: bool = False,
@@ -130,7 +126,7 @@ def play_branches(
             seen = getattr(x, "observed", x)
             for members in groups:
                 action = choose(t, members[0], seen) if t else actions[members[0]]
-                merged.setdefault(_key(action), [action, ()])[1] += members
+                merged.setdefault(world.key(action), [action, ()])[1] += members
             before = (seen, getattr(x, "previous", None))
             plays.append((x, before, [*merged.values()]))
         if until_one and t and len(plays[0][2][0][1]) == len(actions):

@@ -201,10 +201,15 @@ def distinct_in(space: Any, actions: Any) -> dict[str, Any]:
     for action in chosen:
         if not space.contains(action):
             raise IndexError(f"action {action!r} is not in {space}")
-    keys = {repr(space.to_jsonable([action])): action for action in chosen}
+    keys = {action_key(space, action): action for action in chosen}
     if not keys or len(keys) < len(chosen):
         raise ValueError(f"ask for at least one action, all distinct, got {actions!r}")
     return keys
+
+
+def action_key(space: Any, action: Any) -> str:
+    """Equal for equal actions of a Gymnasium space, whatever their parts."""
+    return repr(space.to_jsonable([action]))
 
 
 def policy_matrix(model: Sized, policy: ArrayLike) -> Floats:

@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 
 import jmdp_lib as jl
-from jmdp_lib import estimates
+from jmdp_lib import comparisons
 from jmdp_lib.atari import CoupledAtari
 
 RNG = np.random.default_rng(0)
@@ -71,7 +71,7 @@ def test_processes_do_not_change_the_numbers(monkeypatch):
         run = partial(jl.estimate_gaps, env, policy, [0, 1], num_pairs=4, state=state, horizon=5)
         alone = run().returns
         with monkeypatch.context() as patch:
-            patch.setattr(estimates, "in_processes", one_after_another)
+            patch.setattr(comparisons, "in_processes", one_after_another)
             assert (run(processes=2).returns == alone).all()
 
 
