@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.checks import Floats
 
 _SPREAD = 1e-3  # of values in [0, 1]: their variance before any is known
 _TIGHT = 1000.0  # the sample size at which an asymptotic confidence sequence is tightest
@@ -75,7 +75,7 @@ def normal_p_values(scores: ArrayLike) -> tuple[float, float]:
 
 def mean_and_error(x: ArrayLike) -> tuple[Any, Any]:
     """Mean of a sample (M, ...), two values or more, and its standard error, each (...)."""
-    values = _sample(x, 2)
+    values = np.asarray(x)
     return values.mean(0), values.std(0, ddof=1) / np.sqrt(len(values))
 
 
@@ -84,9 +84,13 @@ def variance_and_error(x: ArrayLike) -> tuple[Any, Any]:
 
     The error is the jackknife's: no law is assumed, unlike in variance * sqrt(2 / (M - 1)).
     """
-    values = _sample(x, 3)
-    size, squares = len(values), (values - values.mean(0)) ** 2
-    return mean_and_error((size * squares - squares.sum(0) / (size - 1)) / (size - 2))
+    return mean_and_error(variance_values(x))
+
+
+def variance_values(x: Any) -> Floats:
+    """(M, ...) jackknife values of a sample (M, ...): their mean is its unbiased variance."""
+    size, squares = len(x), (x - np.mean(x, 0)) ** 2
+    return (size * squares - squares.sum(0) / (size - 1)) / (size - 2)
 
 
 def gap_statistics(gaps: Floats, unsure: Floats | float) -> Any:
@@ -139,29 +143,3 @@ def asymptotic_sequence(x: Floats, alpha: float, first: int) -> tuple[Floats, Fl
     radius += _SKEW * seen * level / t
     radius[: first - 1] = np.inf
     return x[:1] + mean - radius, x[:1] + mean + radius
-
-
-def variance_values(x: Floats, group: Ints) -> Floats:
-    """(C, M) jackknife values: their mean over a group is its unbiased sample variance."""
-    n = np.bincount(group)[group]
-    squares = (x - group_means(x, group)[:, group]) ** 2
-    sample = group_means(squares, group)[:, group] * n / (n - 1)
-    return (n * squares - sample) / (n - 2)
-
-
-def group_means(x: Floats, group: Ints) -> Floats:
-    """(C, K) means of x (C, M) over the members of each group."""
-    return np.array([np.bincount(group, row) for row in x]) / np.bincount(group)
-
-
-def group_covariance(x: Floats, y: Floats, group: Ints) -> Floats:
-    """(C, K) covariance of the group means of x and y (C, M)."""
-    residuals = [z - group_means(z, group)[:, group] for z in (x, y)]
-    return group_means(residuals[0] * residuals[1], group) / (np.bincount(group) - 1)
-
-
-def _sample(x: ArrayLike, least: int) -> Floats:
-    values = np.asarray(x, dtype=float)
-    if values.shape[:1] < (least,):
-        raise ValueError(f"a sample of {least} values or more was needed, got {values.shape}")
-    return values

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
@@ -30,7 +31,7 @@ from jmdp_lib.atari.tables import Arrays, Flags
 from jmdp_lib.branches import Played, play_branches
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.machine import in_processes
-from jmdp_lib.statistics import GapErrors, group_covariance, group_means, variance_values
+from jmdp_lib.statistics import GapErrors, mean_and_error, variance_values
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,16 +225,18 @@ def gap_estimates(
     if tail is not None:
         returns = returns + tail.value
         gap_shock, own_shock = gap_shock + tail.gap, own_shock + tail.single
-    gap = returns[..., 0] - returns[..., 1]
-    coupled = variance_values(gap, group) + gap_shock
-    independent = own_shock.sum(-1)
-    for branch in (0, 1):
-        independent += variance_values(returns[..., branch], group)
-    moments: list[Any] = []
-    for x in (gap, coupled, independent):
-        moments += [group_means(x, group), np.sqrt(group_covariance(x, x, group))]
-    moments += [group_covariance(coupled, independent, group), groups[:, 0], groups[:, 1:]]
-    return GapEstimates(*moments)
+    found = []
+    for k in range(len(groups)):
+        mine = group == k
+        first, second = np.moveaxis(returns[:, mine], 2, 0).swapaxes(1, 2)  # (m, C) each
+        coupled = variance_values(first - second) + gap_shock[:, mine].T
+        independent = variance_values(first) + variance_values(second)
+        independent += own_shock[:, mine].sum(-1).T
+        both = (coupled - coupled.mean(0)) * (independent - independent.mean(0))
+        errors = map(mean_and_error, (first - second, coupled, independent))
+        found.append([*chain(*errors), both.sum(0) / (len(both) * (len(both) - 1))])
+    columns: Any = *np.moveaxis(np.array(found), 0, 2), groups[:, 0], groups[:, 1:]
+    return GapEstimates(*columns)
 
 
 def _shock_variances(records: PairRecords, gammas: Floats, sigma: float) -> tuple[Floats, Floats]:
