@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 from scipy import sparse
 from scipy.sparse import csgraph
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import hot, inline, threaded
+from jmdp_lib.machine import hot, inline
 from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries, ragged
 
 _STEP = 1 << 24  # successors that are added between two looks at the watch
@@ -167,15 +167,14 @@ class ReachablePairs:
         """
         out[...] = x
         for backward in (False,) if self.pairs.numbering.acyclic else (False, True):
-            _sweep(*self._system(with_source), out, backward, np.empty(64, np.int64))
+            _sweep(*self._system(with_source), out, out, backward, np.empty(64, np.int64))
 
     def residual(self, x: Floats) -> float:
         """max |c_0 + gamma^2 P_2 c - c|."""
-        rows, words = self.pairs.rows, self.pairs.words
-        bounds = np.linspace(0, len(words), min(1024, len(words)) + 1).astype(np.int64)
-        first, worst = np.searchsorted(rows, bounds[:-1], "right") - 1, np.zeros(bounds.size - 1)
-        _residuals(*self._system(), x, bounds, first, worst)
-        return float(worst.max(initial=0.0))
+        out = self.zeros()
+        _sweep(*self._system(), x, out, False, np.empty(64, np.int64))
+        out -= x
+        return float(max(out.max(initial=0.0), -out.min(initial=0.0)))
 
     def values(self, x: Floats, first: Ints, second: Ints) -> Floats:
         """c at pairs of states, first and second of any one shape; nan at one not reached."""
@@ -346,12 +345,15 @@ def _backup(
 
 @hot
 def _sweep(
-    rows: Any, words: Any, chain: Any, diagonal: Any, source: Any, x: Any, backward: Any, low: Any
-) -> None:
-    """One Gauss-Seidel sweep of x (size,) in place; a pair that returns to itself is solved for.
+    rows: Any, words: Any, chain: Any, diagonal: Any, source: Any, x: Any, out: Any, backward: Any,
+    low: Any,
+) -> None:  # fmt: skip
+    """out = c_0 + gamma^2 P_2 x, both (size,). Where out is x itself this is a Gauss-Seidel sweep.
 
-    low: room for the second numbers of the pairs of one word, (64,).
+    A pair that returns to itself is then solved for. low: room for the second numbers of the pairs
+    of one word, (64,).
     """
+    solves = x.ctypes.data == out.ctypes.data
     i = np.int64(rows.size - 2 if backward else 0)
     for n in range(len(words)):
         k = np.int64(len(words) - 1 - n if backward else n)
@@ -369,42 +371,4 @@ def _sweep(
         for m in range(held):
             p = held - 1 - m if backward else m
             total, loop = _backup(rows, words, chain, diagonal, source, x, i, low[p], place + p)
-            x[place + p] = total / (1.0 - loop)
-
-
-@hot
-def _worst(
-    rows: Any, words: Any, chain: Any, diagonal: Any, source: Any, x: Any, start: Any, end: Any,
-    i: Any,
-) -> Any:  # fmt: skip
-    """max |c_0 + gamma^2 P_2 x - x| over the pairs of words start to end - 1, from row i on."""
-    worst = 0.0
-    for k in range(start, end):
-        word, place = words[k, 0], np.int64(words[k, 1])
-        if not word:
-            continue
-        while k >= rows[i + 1]:
-            i += 1
-        while word:
-            j = ((k - rows[i]) << 6) + _lowest(word)
-            word &= word - np.uint64(1)
-            total, loop = _backup(rows, words, chain, diagonal, source, x, i, j, place)
-            error = abs(total + loop * x[place] - x[place])
-            if error > worst or error != error:  # and nothing is greater than nan
-                worst = error
-            place += 1
-    return worst
-
-
-def _worst_of_parts(
-    rows: Any, words: Any, chain: Any, diagonal: Any, source: Any, x: Any, bounds: Any, first: Any,
-    worst: Any,
-) -> None:  # fmt: skip
-    """`_worst` of parts of the words, into worst (n,): bounds[p] to bounds[p + 1] - 1 begin in row
-    first[p]. (There is little else here: what is made for threads takes long to compile.)"""
-    for p in prange(worst.size):
-        ends = bounds[p], bounds[p + 1]
-        worst[p] = _worst(rows, words, chain, diagonal, source, x, *ends, first[p])
-
-
-_residuals = threaded(_worst_of_parts, lambda *arguments: arguments[5].size, 100_000)
+            out[place + p] = total / (1.0 - loop) if solves else total + loop * x[place + p]
