@@ -316,11 +316,6 @@ def test_what_cannot_fit_is_refused_beforehand(monkeypatch):
     with pytest.raises(MemoryError, match=r"reached 1,600 of them and [\d,]+ pairs so far.*GiB"):
         jl.jipe2(jm, uniform)
     assert jl.jipe2(jm, goal, queries=[3]).converged  # few queries still fit
-    # Room for the matrix, not for acceleration: slower, and as accurate.
-    monkeypatch.setattr(machine, "available_bytes", lambda: 85 * 10**6)
-    plain = jl.jipe2(jl.windy_gridworld(40, gamma=0.5), uniform, route="dense")
-    assert not plain.plan.accelerated
-    assert plain.converged
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def solve(
 
 def solve_surely(
     operator: Affine, residual: Callable[[Any], float], share: float, goal: float, rate: float,
-    accelerate: bool, name: str,
+    name: str,
 ) -> tuple[Any, Floats, int]:  # fmt: skip
     """x with residual(x) <= goal, the residuals on the way, and how often F was applied.
 
@@ -92,7 +92,7 @@ def solve_surely(
     x, residuals, iterations, target = None, list[float](), 0, share * goal
     with progress(None, name, "sweep") as bar:
         for _ in range(4):
-            x, history, applied = solve(operator, target, rate, accelerate, x, bar)
+            x, history, applied = solve(operator, target, rate, start=x, bar=bar)
             residuals += [*history, residual(x)]
             iterations += applied + 1
             if residuals[-1] <= goal:

@@ -24,7 +24,7 @@ State = TypeVar("State")
 
 # More sweeps than this are not worth the curve of their residuals: gamma above some 0.995.
 _MANY_SWEEPS = 5000
-_FILE = "a solution of jmdp_lib, format 2"
+_FILE = "a solution of jmdp_lib, format 3"
 
 
 class ConvergenceWarning(UserWarning):
@@ -62,7 +62,6 @@ class Plan:
         states: $|S|$.
         pairs: unordered pairs of states that are solved for.
         memory: bytes it takes at most.
-        accelerated: whether there is room for BiCGSTAB.
         device: the torch device of the dense route, or None.
     """
 
@@ -70,7 +69,6 @@ class Plan:
     states: int
     pairs: int
     memory: float
-    accelerated: bool = False
     device: str | None = None
 
     def __str__(self) -> str:

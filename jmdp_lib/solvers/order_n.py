@@ -92,7 +92,7 @@ def _solve_multisets(
         return operator.distance(operator.apply(state), state)
 
     goal = allowed * (1.0 - gamma)
-    x, residuals, iterations = solve_surely(chain, residual, 0.5, goal, gamma, True, name)
+    x, residuals, iterations = solve_surely(chain, residual, 0.5, goal, gamma, name)
     rounding = fixed_point.rounding_of(operator.longest_sum) * float(np.abs(x).max())
     made = residuals, rounding, gamma, allowed, iterations
     return x * operator.weights, fixed_point.certify(*made, name)

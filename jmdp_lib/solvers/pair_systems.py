@@ -50,7 +50,7 @@ def solve_pairs(
     c, history, iterations = solve_surely(
         pairs, lambda c: max(moved * weight, max(pairs.residual(c), alone) + products),
         0.05,  # gaps are differences of what is solved
-        goal, gamma**2, plan.accelerated, f"JIPE-2, {plan}",
+        goal, gamma**2, f"JIPE-2, {plan}",
     )  # fmt: skip
     residuals = history / weight
 
@@ -114,48 +114,37 @@ def choose(
     system: CollapsedT2, queries: Queries, route: str = "auto", device: str | None = None
 ) -> tuple[Plan, PairSet | None]:
     """The plan, and for the route "reachable" its pairs."""
-    states = system.jm.num_states
+    states, taken = system.jm.num_states, 0.0
     law, whole = 48.0 * system.diagonal_entries, 8.0 * states**2
     free = 0.9 * (machine.available_bytes() if device is None else device_bytes(device))
-    products = 1 if device is None else 4  # matrices that an application holds meanwhile
-    accelerated = (VECTORS + products) * whole <= free
-    needed = (VECTORS + products if accelerated else 2 + products) * whole + law
-    dense = Plan("dense", states, states * (states + 1) // 2, needed, accelerated, device)
+    matrices = VECTORS + (1 if device is None else 4)  # the last ones for an application itself
+    needed = matrices * whole + law
+    dense = Plan("dense", states, states * (states + 1) // 2, needed, device)
     if route == "dense" or device is not None:
         if needed > free:
             raise MemoryError(f"JIPE-2 needs {dense}; available are {gibibytes(free)}")
         return dense, None
+    successors = sum(kernel.nnz for kernel in system.kernels) / len(system.kernels) / states
 
-    def memory(numbering: Numbering, size: float, pairs: int) -> float:
-        return size + 8.0 * (2 if numbering.acyclic else VECTORS) * pairs + law
+    def watch(numbering: Numbering, size: float, pairs: int) -> bool:
+        nonlocal taken
+        bar.update(pairs - bar.n)
+        taken = size + 8.0 * (2 if numbering.acyclic else VECTORS) * pairs + law
+        cost = pairs * successors * (_ACYCLIC if numbering.acyclic else _CYCLIC) * _FIND
+        if route == "auto" and needed <= free and cost > 2.0 * states**2 * _DENSE:
+            return False
+        if taken <= free:
+            return True
+        raise MemoryError(
+            f"JIPE-2 on {states:,} states reached {numbering.order.size:,} of them and "
+            f"{pairs:,} pairs so far; these need {gibibytes(taken)}, available are "
+            f"{gibibytes(free)}; ask for fewer queries"
+        )
 
     with progress(None, "JIPE-2, pairs reached", "pair") as bar:
-
-        def watch(numbering: Numbering, size: float, pairs: int) -> bool:
-            bar.update(pairs - bar.n)
-            if route == "auto" and needed <= free and pairs > _as_many(system, numbering):
-                return False
-            if (taken := memory(numbering, size, pairs)) <= free:
-                return True
-            raise MemoryError(
-                f"JIPE-2 on {states:,} states reached {numbering.order.size:,} of them and "
-                f"{pairs:,} pairs so far; these need {gibibytes(taken)}, available are "
-                f"{gibibytes(free)}; ask for fewer queries"
-            )
-
         reached = PairSet.of(system, queries, watch)
-    if reached is None:
-        return dense, None
-    needed = memory(reached.numbering, reached.words.nbytes, reached.size)
-    return Plan("reachable", states, reached.size, needed, True), reached
-
-
-def _as_many(system: CollapsedT2, numbering: Numbering) -> float:
-    """How many reached pairs cost as much as the whole matrix does."""
-    states = system.jm.num_states
-    successors = sum(kernel.nnz for kernel in system.kernels) / len(system.kernels) / states
-    sweeps = _ACYCLIC if numbering.acyclic else _CYCLIC
-    return 2.0 * successors * states**2 * _DENSE / (successors**2 * sweeps * _FIND)
+    plan = dense if reached is None else Plan("reachable", states, reached.size, taken)
+    return plan, reached
 
 
 def solve_chains(system: CollapsedT2, allowed: float) -> tuple[Backup, float, float, float]:
