@@ -255,7 +255,8 @@ def test_order_n(order):
         jm, policy, order, 20_000, (1.0, 0.75), reference=exact, checkpoints=5
     )
     assert run.errors[-1] < 0.2 * run.errors[0]
-    assert np.all(run.errors <= run.residuals / (1 - jm.gamma) + 1e-9)
+    assert np.isfinite(run.residuals[-1])  # an estimate, which bounds nothing
+    assert np.isnan(run.error_bound)
     assert run.moments.moment([(0, 0)] * order) == pytest.approx(
         exact.moment([(0, 0)] * order), abs=0.3
     )

@@ -21,7 +21,7 @@ multisets that can be reached, T_n is then one affine map x -> b + A x.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations_with_replacement as combinations
@@ -255,10 +255,6 @@ class MultisetOperator:
         constant, matrix, _ = self.system
         return np.asarray(constant + matrix @ state)
 
-    def distance(self, new: Floats, old: Floats) -> float:
-        """||new - old||_lambda over the multisets."""
-        return float((np.abs(new - old) / self.weights).max())
-
     def moment(self, state: Floats, coordinates: Sequence[StateAction]) -> float:
         """E prod_i Z(s_i, a_i): one step of the law of the given state-actions."""
         actions = defaultdict[int, Counter[int]](Counter)
@@ -269,18 +265,6 @@ class MultisetOperator:
             for prob, given in self._given
         )
         return float(sum(c * self._value(state, branches) for branches, c in law.items()))
-
-    def average(self, moment: Callable[[list[StateAction]], float]) -> Floats:
-        """(N,) any collection, given coordinate by coordinate, averaged over the policy."""
-        allowed = [np.flatnonzero(row) for row in self.policy]
-        values = np.zeros(len(self.system[2]))
-        for i, codes in enumerate(self.system[2]):
-            branches = [divmod(int(code), self.order) for code in codes if code >= 0]
-            for actions in product(*(allowed[s] for s, _ in branches)):
-                chosen = [(s, int(a), m + 1) for (s, m), a in zip(branches, actions, strict=True)]
-                weight = np.prod([self.policy[s, a] for s, a, _ in chosen])
-                values[i] += weight * moment([(s, a) for s, a, m in chosen for _ in range(m)])
-        return values
 
     def _value(self, state: Floats, branches: Branches) -> float:
         if not branches:

@@ -207,6 +207,10 @@ class Chain:
         for backward in (False, True):
             _sweep(*self._rows, self.source * with_source, out, backward)
 
+    def residual(self, x: Floats) -> float:
+        """max |source + discount * P x - x|."""
+        return _size(self.source + self.discount * (self.kernel @ x) - x)
+
     def solution(self, target: float) -> Floats:
         """x with max |source + discount * P x - x| <= target, or as near as rounding lets it be."""
         # A sweep's step bounds the residual only up to this factor.

@@ -259,9 +259,9 @@ def _leaving(
     """(S,) no less than E[rate^sigma phi(x)], x the state to which a branch leaves the core."""
     within = _restricted(kernel, core)
     source = np.where(core, rate * (kernel @ (phi * ~core)), phi)
-    found = Chain(within, rate, source).solution(accuracy)
-    off = np.abs(source + rate * (within @ found) - found).max() / (1.0 - rate)
-    return np.asarray(np.minimum(found + off, phi.max()))
+    chain = Chain(within, rate, source)
+    found = chain.solution(accuracy)
+    return np.asarray(np.minimum(found + chain.residual(found) / (1.0 - rate), phi.max()))
 
 
 def _step(system: CollapsedT2, pairs: Ints, mass: Floats) -> tuple[Ints, Floats]:

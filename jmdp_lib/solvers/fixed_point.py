@@ -18,7 +18,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.machine import gibibytes, progress, replacing
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Held, Moments, ReadOnly, Source, norm_weight
+from jmdp_lib.moments import Held, Moments, ReadOnly, Source
 
 State = TypeVar("State")
 
@@ -275,11 +275,6 @@ def takes_few_sweeps(gamma: float, tol: float) -> bool:
     return enough_sweeps(1.0, tol * (1.0 - gamma), gamma) <= _MANY_SWEEPS
 
 
-def variance_error(jm: JMDP, error_bound: float) -> float:
-    """How far a variance may be off, if it does not come from sweeps that start at zero."""
-    return 2.0 * norm_weight(2, jm.gamma, jm.reward_bound) * error_bound
-
-
 def collect_moments(
     jm: JMDP, order: int, mean: Floats, blocks: Floats | None, source: Source, error_bound: float,
     variance_off: float,
@@ -294,12 +289,3 @@ def collect_moments(
     variance = (2.0 * error_bound) ** 2 / (1.0 - jm.gamma**2) + (1e-12 * largest) ** 2
     resolution = float(np.sqrt(variance + variance_off))
     return Moments(order, mean, blocks, source, error_bound + 1e-12 * largest, resolution)
-
-
-def solution(
-    jm: JMDP, order: int, mean: Floats, blocks: Floats | None, source: Source,
-    certificate: Certificate, variance_off: float, plan: Plan | None = None,
-) -> Solution:  # fmt: skip
-    """What a certified fixed point came to."""
-    known = (jm, order, mean, blocks, source, certificate.error_bound, variance_off)
-    return Solution(collect_moments(*known), *certificate, plan=plan)

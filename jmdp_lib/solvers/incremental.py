@@ -78,9 +78,9 @@ class IncrementalSolution(Solution):
 
     Attributes:
         residuals: (n,), $||M - T_2 M||_lambda$ at each checkpoint, exact if the tables are known.
-            For a simulator it is an estimate: the largest mean TD error over 64 random coordinates
-            with 32 backups each. It is nan at checkpoints that are too close to the last estimate
-            to be worth that many queries; error_bound is then nan, too.
+            For a simulator, and for orders above 2, it is an estimate: the largest mean TD error
+            over 64 random coordinates with 32 backups each. It is nan at checkpoints that are too
+            close to the last estimate to be worth that many queries. error_bound is then nan, too.
         iterations: updates made in all, resumed runs included.
         updates: (n,) updates made before each checkpoint.
         errors: (n,), $||M - M_{ref}||_lambda$, nan without a reference.
@@ -191,7 +191,8 @@ def learn(
     bound = getattr(simulator, "reward_bound", 1.0)
     scale = norm_weight(2, simulator.gamma, bound) ** (layout.orders - 1.0)
     update = updater(simulator, layout, values, visits, step, weights, rng)
-    chunk = 1_000_000 if isinstance(simulator, JMDP) else 1_000  # between looks at Ctrl-C
+    exact = isinstance(simulator, JMDP) and layout.name in LAYOUTS
+    chunk = 1_000_000 if exact else 1_000  # between looks at Ctrl-C
     before, history, probed = int(visits.sum()), [], 0
 
     def norm(difference: Floats) -> float:
@@ -209,7 +210,7 @@ def learn(
         """Write a line of the history."""
         nonlocal probed
         made, size = int(visits.sum()), np.nan
-        if isinstance(simulator, JMDP):
+        if exact:
             size = norm(layout.applied(simulator, values) - layout.raw(values))
         elif last or made - probed >= _PROBES_PAY * _PROBED * _BACKUPS:
             size, probed = probe(checks.generator(seed, 1 + made)), made
@@ -228,7 +229,6 @@ def learn(
                 raise
             record(True)
     updates, residuals, errors = (np.array(column) for column in zip(*history, strict=True))
-    exact = isinstance(simulator, JMDP)
     error_bound = float(residuals[-1] / (1.0 - simulator.gamma)) if exact else np.nan
     # Means within the error bound may give a constant return this standard deviation.
     known = np.nan_to_num(error_bound)

@@ -193,9 +193,10 @@ def _sweeps(
     operator = PairOperator(jm, system.policy, system.coupling)
     start = operator.zero() if initial is None else _start(operator, initial)
     state, end = fixed_point.iterate(operator, start, jm.gamma, allowed, max_iterations, "JIPE-2")
-    off = 0.0 if initial is None else fixed_point.variance_error(jm, end.error_bound)
+    off = 0.0 if initial is None else 2.0 * system.weight * end.error_bound
     found = state.mean, state.blocks, Held(state.second)
-    return fixed_point.solution(jm, 2, *found, end, off, plan)
+    moments = fixed_point.collect_moments(jm, 2, *found, end.error_bound, off)
+    return Solution(moments, *end, plan=plan)
 
 
 def _start(

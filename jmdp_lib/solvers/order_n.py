@@ -16,16 +16,14 @@ from scipy import sparse
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.model import JMDP, checked_coupling, require_tables
-from jmdp_lib.moments import Moments, StateAction
+from jmdp_lib.moments import Moments, StateAction, norm_weight
 from jmdp_lib.operators.backups import Coordinates
 from jmdp_lib.operators.multisets import MultisetOperator, MultisetSource
 from jmdp_lib.simulators import Simulator, check_simulator, checked_query
-from jmdp_lib.solvers import fixed_point
 from jmdp_lib.solvers.affine import Chain, solve_surely
-from jmdp_lib.solvers.fixed_point import Certificate, Solution
+from jmdp_lib.solvers.fixed_point import Solution, certify, collect_moments, rounding_of
 from jmdp_lib.solvers.incremental import IncrementalSolution, StepSize, known_moments, learn
 
-_MANY_MULTISETS = 50_000
 MAX_COORDINATES = 200_000  # of the incremental form
 
 
@@ -45,8 +43,8 @@ def jipe(
     in one step; residuals are the paper's norm of these.
 
     Up to 250,000 multisets, all of them are solved; beyond that, only those that same-state queries
-    reach. If there are many, or if $gamma$ is so large that many sweeps are needed, the sparse
-    system of $T_n$ is solved by accelerated Gauss-Seidel, and the residuals are those of its steps.
+    reach. The sparse system of $T_n$ is solved by accelerated Gauss-Seidel. The residuals are those
+    of its steps, and the last one that of the moments.
 
     Example:
         >>> import jmdp_lib as jl
@@ -63,39 +61,22 @@ def jipe(
     allowed = checks.positive("tol", tol) * jm.reward_bound
     matrix = checks.policy_matrix(jm, policy)
     operator = MultisetOperator(jm, matrix, order, checked_coupling(jm, coupling))
-    few, start = fixed_point.takes_few_sweeps(jm.gamma, tol), operator.zero()
-    if few and start.size <= _MANY_MULTISETS:
-        state, end = fixed_point.iterate(operator, start, jm.gamma, allowed, name=f"JIPE-{order}")
-        off = 0.0
-    else:
-        state, end = _solve_multisets(operator, jm.gamma, allowed)
-        off = fixed_point.variance_error(jm, end.error_bound)
-    source = MultisetSource(operator, state)
+    # T_n x = x is one sparse system, in units of lambda, where T_n contracts by gamma.
+    constant, steps, _ = operator.system
+    weights, name = operator.weights, f"JIPE-{order}"
+    scaled = sparse.diags_array(1.0 / weights) @ steps @ sparse.diags_array(weights)
+    chain = Chain(sparse.csr_array(scaled), 1.0, constant / weights)
+    goal = allowed * (1.0 - jm.gamma)
+    x, residuals, iterations = solve_surely(chain, chain.residual, 0.5, goal, jm.gamma, name)
+    rounding = rounding_of(operator.longest_sum) * float(np.abs(x).max())
+    end = certify(residuals, rounding, jm.gamma, allowed, iterations, name)
+    source = MultisetSource(operator, x * weights)
     mean, blocks = source.same_state()
     # Multisets give a variance as a difference of large numbers.
-    off += 1e-14 * (jm.reward_bound + float(np.abs(mean).max())) ** 2 / (1.0 - jm.gamma)
-    return fixed_point.solution(jm, order, mean, blocks, source, end, off)
-
-
-def _solve_multisets(
-    operator: MultisetOperator, gamma: float, allowed: float
-) -> tuple[Floats, Certificate]:
-    """T_n x = x as one sparse system, in units of lambda, where T_n contracts by gamma."""
-    constant, matrix, _ = operator.system
-    scale = sparse.diags_array(operator.weights)
-    scaled = sparse.csr_array(sparse.diags_array(1.0 / operator.weights) @ matrix @ scale)
-    chain = Chain(scaled, 1.0, constant / operator.weights)
-    name = f"JIPE-{operator.order}"
-
-    def residual(x: Floats) -> float:
-        state = x * operator.weights
-        return operator.distance(operator.apply(state), state)
-
-    goal = allowed * (1.0 - gamma)
-    x, residuals, iterations = solve_surely(chain, residual, 0.5, goal, gamma, name)
-    rounding = fixed_point.rounding_of(operator.longest_sum) * float(np.abs(x).max())
-    made = residuals, rounding, gamma, allowed, iterations
-    return x * operator.weights, fixed_point.certify(*made, name)
+    off = 1e-14 * (jm.reward_bound + float(np.abs(mean).max())) ** 2 / (1.0 - jm.gamma)
+    off += 2.0 * norm_weight(2, jm.gamma, jm.reward_bound) * end.error_bound
+    moments = collect_moments(jm, order, mean, blocks, source, end.error_bound, off)
+    return Solution(moments, *end)
 
 
 def incremental_jipe(
@@ -110,7 +91,8 @@ def incremental_jipe(
 ) -> IncrementalSolution:
     """All moments of orders 1 to `order` from samples; coordinates are picked uniformly.
 
-    Arguments and result are those of `incremental_jipe2`, but a run cannot be continued.
+    Arguments and result are those of `incremental_jipe2`, but a run cannot be continued, and all
+    residuals are estimates.
 
     Example:
         >>> import jmdp_lib as jl
@@ -166,12 +148,6 @@ class Multisets(Coordinates):
     def moment(self, values: Floats, coordinates: Sequence[StateAction]) -> float:
         """E of the product of the returns; M^(0) = 1."""
         return float(values[self._place[tuple(sorted(coordinates))]]) if coordinates else 1.0
-
-    def applied(self, jm: JMDP, values: Floats) -> Floats:
-        """T_n M, exactly."""
-        operator = MultisetOperator(jm, self.policy, self.order)
-        average = operator.average(MultisetSource(self, values).moment)
-        return np.array([operator.moment(average, x) for x in self.every])
 
     def read(self, values: Floats) -> tuple[Floats, Floats | None, MultisetSource]:
         """Mean (S, A), covariance blocks (S, A, A) from order 2 on, and all coordinates."""

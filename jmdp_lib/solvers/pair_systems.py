@@ -64,7 +64,9 @@ def solve_pairs(
     blocks = system.blocks(backup, values, asked)
     source = OneStepAway(system, backup, blocks, values)
     off = 4.0 * residuals[-1] * weight / (1.0 - gamma**2)  # c contracts by gamma^2
-    return fixed_point.solution(jm, 2, backup.mean, blocks, source, end, off, plan)
+    found = backup.mean, blocks, source
+    moments = fixed_point.collect_moments(jm, 2, *found, end.error_bound, off)
+    return Solution(moments, *end, plan=plan)
 
 
 @dataclass(frozen=True)
