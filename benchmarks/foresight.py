@@ -44,7 +44,7 @@ class Seen(NamedTuple):
     def of(cls, game: str, states: int, seed: int) -> Seen:
         played = Game(game, sticky_prob=0.0)
         tables = collect(played, states, seed, actions=2, follow_share=0.0, spacing=1)
-        rewards = np.clip(tables.rewards, -1.0, 1.0).astype(np.float32)
+        rewards = tables.rewards.astype(np.float32)
         arrays = (tables.observations, tables.actions, rewards)
         return cls(*map(torch.tensor, arrays), float(rewards.std()), tables.num_actions)
 

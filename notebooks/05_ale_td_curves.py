@@ -57,8 +57,9 @@ import torch
 import jmdp_lib as jl
 from jmdp_lib import figures
 from jmdp_lib.atari import CoupledAtari, Draw
-from jmdp_lib.atari.experiment import Experiment, falls, learn
-from jmdp_lib.atari.networks import Config, predict_gaps
+from jmdp_lib.atari.experiment import Experiment, learn
+from jmdp_lib.atari.networks import Config
+from jmdp_lib.atari.predictions import predict_gaps
 from jmdp_lib.atari.tables import tables_of, with_shock
 from jmdp_lib.atari.training import train
 
@@ -418,8 +419,10 @@ plt.show()
 # some covariances within a state.
 
 # %%
-fell = falls(curves[curves.kind == "near"], "expected")
-fell = fell[fell.index.get_level_values("block").isin(blocks)]
+near = curves[(curves.kind == "near") & (curves.curve == "expected")]
+means = near.groupby(["game", "gamma", "step"], sort=False)[blocks].mean()  # over seeds
+first, last = (means.xs(step, level="step") for step in (near.step.min(), near.step.max()))
+fell = (first / last).rename_axis(columns="block").stack()
 fell.unstack("gamma").round(0).astype(int)
 
 # %%

@@ -58,8 +58,9 @@ import pandas as pd
 
 from jmdp_lib import figures
 from jmdp_lib.atari import shock_ratio
-from jmdp_lib.atari.experiment import Experiment, gap_table, run
+from jmdp_lib.atari.experiment import Experiment, run
 from jmdp_lib.atari.networks import Config
+from jmdp_lib.atari.predictions import gap_table
 
 figures.style()
 claims = figures.Claims()

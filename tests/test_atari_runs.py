@@ -19,7 +19,9 @@ SCRIPT = ROOT / "workflow" / "atari_protocol.py"
 sys.path.insert(0, str(SCRIPT.parent))
 
 import atari_protocol  # noqa: E402
-from atari_protocol import experiment_of  # noqa: E402
+from atari_protocol import experiment_of, settings  # noqa: E402
+
+GAMES = atari_protocol.PROTOCOL["final"]["games"]
 
 
 @pytest.fixture
@@ -51,9 +53,7 @@ def test_a_scale_shrinks_every_size_and_nothing_else(game, part, noise):
 
 def test_results_are_collected_where_there_is_no_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(atari_protocol.torch.cuda, "is_available", lambda: False)
-    options = argparse.Namespace(device="cuda", note="", out=tmp_path)
-    atari_protocol.write("reward", {}, [experiment_of("reward", "Pong")], [0], options)
-    told = json.loads((tmp_path / "atari_reward.json").read_text())
+    told = atari_protocol.provenance("reward", argparse.Namespace(device="cuda", work=tmp_path))
     assert told["device"] == "cuda"
     assert "ale_py" in told
 
@@ -61,18 +61,17 @@ def test_results_are_collected_where_there_is_no_gpu(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("play finals Pong", "PART must be one of tune, final, .*, got 'finals'"),
-        ("play reward Pnog", "did you mean Pong"),
-        ("train curves Pong 10", "part curves has the games BattleZone, Boxing, not 'Pong'"),
-        ("train paper Pong 10 halved", "has the trials natural, divided, not 'halved'"),
-        ("seed reward Pong one", "SEED must be a whole number and not negative, got 'one'"),
-        ("seed reward Pong -1", "SEED must be a whole number and not negative, got '-1'"),
-        ("seed reward Pong 0 --device toaster", "'toaster' is unknown"),
-        ("play reward Pong --scale 0", "--scale must lie in"),
-        ("play reward Pong --scale 1.5", "--scale must lie in"),
-        ("play reward Pong --scale nan", "--scale must lie in"),
-        ("play reward", "unknown: play reward"),
-        ("dance", "unknown: dance"),
+        ("finals Pong", "PART: invalid choice: 'finals' .choose from '?reward'?, .*final"),
+        ("reward Pnog", "did you mean Pong"),
+        ("curves Pong 10", "part curves has the games BattleZone, Boxing, not 'Pong'"),
+        ("tune Asterix 0", "part tune has the games Pong, .*, not 'Asterix'"),
+        ("paper Pong 10 halved", "has the trials natural, divided, not 'halved'"),
+        ("reward Pong one", "SEED: invalid int value: 'one'"),
+        ("reward Pong -1", "SEED must be at least 0, got -1"),
+        ("reward Pong 0 --device toaster", "'toaster' is unknown"),
+        ("reward Pong --scale 0", "--scale must lie in"),
+        ("reward Pong --scale 1.5", "--scale must lie in"),
+        ("reward Pong --scale nan", "--scale must "),
     ],
 )
 def test_bad_words_are_refused_before_any_work(tmp_path, do, capsys, what, message):
@@ -84,7 +83,7 @@ def test_bad_words_are_refused_before_any_work(tmp_path, do, capsys, what, messa
 
 @pytest.mark.slow
 def test_a_job_ends_with_whoever_started_it(tmp_path, ends_when_killed):
-    job = [sys.executable, str(SCRIPT), "play", "reward", "Pong", "--with-parent"]
+    job = [sys.executable, str(SCRIPT), "reward", "Pong", "--with-parent"]
     job += ["--processes", "2", "--work", str(tmp_path), "--out", str(tmp_path)]
     code = f"import subprocess; subprocess.run({job!r}, stderr=subprocess.DEVNULL)"
     ends_when_killed(code)
@@ -103,10 +102,10 @@ def test_no_notebook_software_is_needed():
 @pytest.mark.slow
 def test_a_part_goes_on_where_it_was_killed(tmp_path, do):
     def results():
-        do("play", "reward", "Pong")
-        do("seed", "reward", "Pong", "0")
-        do("seed", "reward", "Pong", "1")
-        do("results", "reward", "--games", "Pong", "--seeds", "0", "1")
+        do("reward", "Pong")
+        do("reward", "Pong", "0")
+        do("reward", "Pong", "1")
+        do("reward")
         names = [f"atari_reward_{name}.csv" for name in ("gaps", "table", "curves")]
         return [(tmp_path / "out" / name).read_bytes() for name in names]
 
@@ -120,24 +119,25 @@ def test_a_part_goes_on_where_it_was_killed(tmp_path, do):
     assert len(minutes) == 6
     table = pd.read_csv(tmp_path / "out" / "atari_reward_table.csv")
     assert set(table.kind) == {k + how for k in ("gram", "local", "near") for how in ("", "+table")}
-    do("results", "reward", "--games", "Pong", "--seeds", "1")
+    do("reward", "--games", "Pong", "--seeds", "1")
     assert set(pd.read_csv(tmp_path / "out" / "atari_reward_curves.csv").seed) == {1}
 
 
 def test_the_protocol_gives_every_network_the_same_search_and_keeps_games_and_seeds_back():
     protocol = atari_protocol.PROTOCOL
-    assert not set(protocol["new_games"]) & {
-        *protocol["tuning_games"],
-        *protocol["reward"]["games"],
-    }
-    assert protocol["tuning_seed"] not in protocol["seeds"]
-    assert protocol["tuning_fresh"] != protocol["fresh"]
-    for game in atari_protocol.GAMES:
+    tune, reported = protocol["tune"], protocol["final"]
+    assert not set(protocol["new_games"]) & {*tune["games"], *protocol["reward"]["games"]}
+    assert not set(tune["seeds"]) & set(reported["seeds"])
+    assert tune["fresh"] != reported["fresh"]
+    for game in GAMES:
         final = experiment_of("final", game)
-        for trial in protocol["trials"]:
-            tuned = experiment_of("tune", game, trial)
+        for trial in settings("tune", game)["trials"] if game in tune["games"] else ():
+            tuned, whole = experiment_of("tune", game, trial), experiment_of("final", game, trial)
             assert tuned.config.kinds == ("gram", "local", "near")
             assert (tuned.num_evaluation, tuned.obs) == (final.num_evaluation, final.obs)
+            assert (2 * tuned.num_states, 2 * tuned.config.steps) == (
+                whole.num_states, whole.config.steps,
+            )  # fmt: skip
         for scale in ("natural", "divided"):
             paper = experiment_of("paper", game, scale)
             assert (paper.config.descend, paper.config.scale) == ("sampled", scale)
@@ -147,27 +147,22 @@ def test_the_protocol_gives_every_network_the_same_search_and_keeps_games_and_se
 
 @pytest.mark.slow
 def test_the_protocol_from_states_to_a_kept_network(tmp_path, monkeypatch, capsys, do):
-    short = {"tuning_games": ["Pong"], "new_games": [], "trials": {"base": {}}, "depths": [2]}
-    one = {"Pong": ["10x10", "6x10"]}
-    short |= {part: atari_protocol.PROTOCOL[part] | {"games": one} for part in ("curves", "sticky")}
+    sizes = {"games": {"Pong": {}}, "trials": {"10x10": {}, "6x10": {}}}
+    short = {part: atari_protocol.PROTOCOL[part] | sizes for part in ("curves", "sticky")}
     monkeypatch.setattr(atari_protocol, "PROTOCOL", atari_protocol.PROTOCOL | short)
-    monkeypatch.setattr(atari_protocol, "GAMES", ["Pong"])
-    do("train", "tune", "Pong", "0")
-    do("compare", "tune", "Pong")
-    do("choose")
-    do("play", "final", "Pong", "10")
-    do("train", "final", "Pong", "10")
-    do("train", "paper", "Pong", "10", "divided")
-    do("compare", "final", "Pong")
-    do("results")
+    do("tune", "Pong", "0", "base")
+    do("tune")
+    do("final", "Pong", "10")
+    do("paper", "Pong", "10", "divided")
+    do("final")
+    do("paper")
     table = pd.read_csv(tmp_path / "out" / "atari_fresh_table.csv")
-    assert {"gram", "near", "near+table", "near+2", "paper, divided"} <= set(table.kind)
+    assert {"gram", "near", "near+table", "near+1", "paper, divided"} <= set(table.kind)
     curves = pd.read_csv(tmp_path / "out" / "atari_paper_curves.csv")
     assert set(curves.curve) == {"td", "floor"}
     for part in ("curves", "sticky"):
-        do("play", part, "Pong")
-        do("train", part, "Pong", "10")
-        do("compare", part, "Pong")
+        do(part, "Pong")
+        do(part, "Pong", "10")
     do("curves")
     table = pd.read_csv(tmp_path / "out" / "atari_sizes_table.csv")
     assert {"near", "near+1"} <= set(table.kind)
@@ -177,13 +172,11 @@ def test_the_protocol_from_states_to_a_kept_network(tmp_path, monkeypatch, capsy
     capsys.readouterr()
     do("evaluate", "Pong", "--states", "3")
     assert "0.99" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        do("train", "Pong")
 
 
 def test_a_committed_network_is_there_for_every_game() -> None:
     kept = {path.name: path for path in (ROOT / "figures" / "networks").iterdir()}
-    assert set(kept) == set(atari_protocol.GAMES)
+    assert set(kept) == set(GAMES)
     for game, folder in kept.items():
         network = atari_protocol.Trained.load(folder).network
         assert network.config.name == game

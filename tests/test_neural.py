@@ -14,12 +14,10 @@ from jmdp_lib.atari.networks import (
     TD_BLOCKS,
     Config,
     Estimate,
-    Gaps,
     Network,
     inner,
-    predict_gaps,
 )
-from jmdp_lib.atari.predictions import backed_up_gaps
+from jmdp_lib.atari.predictions import backed_up_gaps, gaps_of, predict_gaps
 from jmdp_lib.atari.replay import Replay
 from jmdp_lib.atari.tables import Tables, tables_of, with_shock
 from jmdp_lib.atari.td_errors import (
@@ -37,7 +35,7 @@ from jmdp_lib.atari.td_errors import (
     state_targets,
 )
 
-CONFIG = Config(reward_clip=1e9, hidden=16, shared_dim=5, local_dim=3)
+CONFIG = Config(hidden=16, shared_dim=5, local_dim=3)
 
 
 def tabulated(jm, parts, sigma=0.0, policy=None):
@@ -52,7 +50,6 @@ def tabulated(jm, parts, sigma=0.0, policy=None):
 
     network.gammas = torch.tensor([jm.gamma])
     network.earned, network.shock = torch.ones(1), torch.full((1, jm.num_actions), sigma)
-    network.gaps = Gaps
     law = np.full(jm.num_actions, 1 / jm.num_actions) if policy is None else policy
     network.policy = torch.as_tensor(law, dtype=torch.float32)
     return network
@@ -97,7 +94,7 @@ def test_targets_are_the_operator_of_the_library(seed):
     centred = new_second - np.multiply.outer(new_mean, new_mean)
 
     network = tabulated(jm, parts, sigma, law)
-    data = Replay.of(tables_of(jm, observed(jm)), CONFIG)
+    data = Replay.of(tables_of(jm, observed(jm)))
     order = torch.tensor([[2, 0, 1], [0, 1, 2], [1, 2, 0], [2, 1, 0]])
     batch = data.gather(torch.arange(4), order)
     ahead = look_ahead(network, {}, batch)
@@ -118,12 +115,16 @@ def test_backed_up_gaps_are_those_of_one_backup():
     parts, second = random_moments(rng, jm)
     sigma = 0.7
     new_mean, new_second = jl.apply_t2(with_shock(jm, sigma), policy, parts.mean, second)
-    data = Replay.of(tables_of(jm, observed(jm)), CONFIG)
+    data = Replay.of(tables_of(jm, observed(jm)))
     gaps = backed_up_gaps(tabulated(jm, parts, sigma, law), {}, data, size=3)
     every = np.arange(4)
-    centred = new_second - np.multiply.outer(new_mean, new_mean)
-    np.testing.assert_allclose(gaps.mean[0], new_mean, atol=1e-5)
-    np.testing.assert_allclose(gaps.covariance[0], centred[every, :, every], atol=2e-5)
+    same = (new_second - np.multiply.outer(new_mean, new_mean))[every, :, every]
+    variance = np.diagonal(same, axis1=1, axis2=2)
+    apart = variance[:, :, None] + variance[:, None]
+    means = new_mean[:, :, None] - new_mean[:, None]
+    np.testing.assert_allclose(gaps.gap_mean[0], means, atol=1e-5)
+    np.testing.assert_allclose(gaps.independent[0], apart, atol=5e-5)
+    np.testing.assert_allclose(gaps.coupled[0], apart - 2 * same, atol=1e-4)
 
 
 def test_of_a_part_of_the_actions_the_targets_are_the_same():
@@ -139,7 +140,7 @@ def test_of_a_part_of_the_actions_the_targets_are_the_same():
             for name in ("rewards", "next_observations", "next_previous", "terminated", "next_ids")
         }
         queries.append(replace(whole, actions=whole.actions[:, columns], **cut))
-    data, part = Replay.of(whole, CONFIG), Replay.of(Tables.concatenate(queries), CONFIG)
+    data, part = Replay.of(whole), Replay.of(Tables.concatenate(queries))
     assert len(part.rows) == 12
     both = torch.arange(2).expand(12, -1)
     seen = part.gather(torch.arange(12), both)
@@ -160,7 +161,7 @@ def test_single_draws_average_to_the_operator_but_for_the_means_error_squared():
     new_mean, new_second = jl.apply_t2(jm, policy, parts.mean, second)
     network = tabulated(jm, parts, policy=law)
     tables = tables_of(jm, observed(jm))
-    data = Replay.of(tables, CONFIG)
+    data = Replay.of(tables)
     table = torch.as_tensor(np.arange(len(tables.state_ids)) - jm.starts[tables.state_ids])
     batch = data.gather(torch.as_tensor(tables.state_ids.copy()), table=table)
     here = network({}, batch.observations, batch.previous)
@@ -189,7 +190,7 @@ def test_expected_errors_vanish_at_the_exact_solution(seed):
     nothing = np.zeros((*mean.shape, 1))
     rest = (nothing, nothing, nothing[..., 0], nothing[:, 0])
     network = tabulated(jm, (mean, root, *rest), sigma, law)
-    data = Replay.of(tables_of(jm, observed(jm), num_pairs=50), CONFIG)
+    data = Replay.of(tables_of(jm, observed(jm), num_pairs=50))
     errors = expected_errors(network, {}, data)
     assert errors.shape == (len(TD_BLOCKS), 1)
     assert float(errors.max()) < 1e-9
@@ -205,7 +206,7 @@ def test_a_state_without_a_neighbour_does_not_count_in_the_cross_error():
     nothing = Estimate(*(0.0 * part for part in parts))
     nothing.shared[..., 0] = 1.0  # C = 1 between any two states, and its target is gamma^2
     network = tabulated(jm, nothing)
-    errors = expected_errors(network, {}, Replay.of(tables_of(jm, seen), CONFIG))
+    errors = expected_errors(network, {}, Replay.of(tables_of(jm, seen)))
     assert float(errors[TD_BLOCKS.index("sigma_cross")]) == pytest.approx((1 - jm.gamma**2) ** 2)
 
 
@@ -214,7 +215,7 @@ def test_sampled_errors_are_those_of_the_backup_where_nothing_is_random():
     jm = strategies.random_jmdp(rng, 4, 3, 1)
     parts, _ = random_moments(rng, jm)
     network = tabulated(jm, parts, policy=np.eye(3)[1])
-    data = Replay.of(tables_of(jm, observed(jm), num_pairs=20), CONFIG)
+    data = Replay.of(tables_of(jm, observed(jm), num_pairs=20))
     pairs = data.pairs[:1]
     entries = torch.cat([pairs.T.flatten(), torch.arange(4)])
     batch = data.gather(entries, pairs=1)
@@ -236,7 +237,7 @@ def test_sampled_errors_have_the_floor_of_the_shock():
     none = np.zeros((*shape, 1))
     parts = (np.zeros(shape), none, none, local, np.zeros(shape), np.zeros((3, 1)))
     network = tabulated(jm, parts, sigma=1.0)
-    data = Replay.of(tables_of(jm, observed(jm)), CONFIG)
+    data = Replay.of(tables_of(jm, observed(jm)))
     batch = data.gather(torch.arange(3))
     errors = sampled_errors(network, {}, {}, batch, torch.Generator())
     found = dict(zip(TD_BLOCKS, errors[:, 0].tolist(), strict=True))
@@ -252,7 +253,7 @@ def test_the_floor_is_the_variance_of_the_sampled_target():
     mean = np.tile([0.0, 2.0], (3, 1))
     parts = (mean, none, none, none, np.zeros(shape), np.zeros((3, 1)))
     network = tabulated(jm, parts, sigma=1.0)
-    batch = Replay.of(tables_of(jm, observed(jm)), CONFIG).gather(torch.arange(3).repeat(2000))
+    batch = Replay.of(tables_of(jm, observed(jm))).gather(torch.arange(3).repeat(2000))
     floor = sampling_floor(network, {}, batch, torch.Generator().manual_seed(0))[:, 0]
     found = dict(zip(TD_BLOCKS, floor.tolist(), strict=True))
     # y = U + Y, U = +-1, Y = 0 or 1: E y^2 = 3/2; y^2 is 0, 1, 1 or 4
@@ -278,12 +279,12 @@ def test_returns_may_be_divided_by_the_horizon():
     said = {}
     for scale in ("natural", "divided"):
         network = Network.of(tables, replace(CONFIG, sigma=1.0, kinds=("gram",), scale=scale))
-        batch = Replay.of(tables, CONFIG).gather(torch.arange(3))
+        batch = Replay.of(tables).gather(torch.arange(3))
         zero = {name: 0 * w for name, w in network.initial(torch.Generator()).items()}
         ahead = look_ahead(network, zero, batch)
         said[scale] = state_targets(network, batch, ahead)
-        gaps = network.gaps(*said[scale])
-        said[scale] += (gaps.mean, gaps.coupled)
+        gaps = gaps_of(network, *said[scale])
+        said[scale] += (gaps.gap_mean, gaps.coupled)
     for power, (a, b) in zip((1, 2, 0, 0), zip(*said.values(), strict=True), strict=True):
         torch.testing.assert_close(b, 0.1**power * a, rtol=1e-3, atol=1e-6)
 
@@ -300,7 +301,7 @@ def test_an_ended_branch_is_worth_what_a_state_without_reward_is():
     network = tabulated(jm, parts)
     results = []
     for version in (tables, ended):
-        data = Replay.of(version, CONFIG)
+        data = Replay.of(version)
         batch = data.gather(torch.arange(4))
         ahead = look_ahead(network, {}, batch)
         pairs = torch.tensor([(0, 1), (1, 2), (3, 0)])
@@ -358,7 +359,9 @@ def test_policy_moments_average_over_two_independent_actions():
 
 def test_gaps_are_those_of_the_covariance():
     covariance = torch.tensor([[[[2.0, 0.5], [0.5, 3.0]]]])
-    gaps = Gaps(torch.tensor([[[1.0, 4.0]]]), covariance)
+    jm = jl.windy_gridworld(2)
+    network = Network.of(tables_of(jm, observed(jm)), CONFIG)
+    gaps = gaps_of(network, torch.tensor([[[1.0, 4.0]]]), covariance)
     assert gaps.gap_mean[0, 0].tolist() == [[0, -3], [3, 0]]
     assert gaps.coupled[0, 0].tolist() == [[0, 4], [4, 0]]
     assert float(gaps.independent[0, 0, 0, 1]) == 5
@@ -379,7 +382,7 @@ def test_gap_predictions_have_a_row_per_state():
 def test_equal_tables_of_a_state_become_one():
     jm = jl.windy_gridworld(3)
     once = tables_of(jm, observed(jm), num_pairs=30)
-    data = Replay.of(Tables.concatenate([once, once]), Config())
+    data = Replay.of(Tables.concatenate([once, once]))
     assert data.rows.shape == (9, 2)
     torch.testing.assert_close(data.weights.sum(1), torch.ones(9))
     assert len(data.pairs) == 60

@@ -52,6 +52,8 @@ def collect(
 ) -> Tables:
     """Query actions at `num_states` states of random play, those of followed branches included.
 
+    Rewards are clipped to [-1, 1], as Atari's usually are.
+
     seed: of the play. The play does not depend on what is queried, so states that are held out or
         evaluated need another seed.
     actions: how many actions of each state are queried, drawn afresh; None: all. A few actions of
@@ -200,7 +202,7 @@ def _row(here: Snapshot, outcomes: tuple[Outcome, ...], weight: float) -> dict[s
         "actions": [outcome.action for outcome in outcomes],
         "observations": here.observation.ravel(),
         "previous": here.previous,
-        "rewards": [outcome.reward for outcome in outcomes],
+        "rewards": np.clip([outcome.reward for outcome in outcomes], -1.0, 1.0),
         "next_observations": np.array([snapshot.observation.ravel() for snapshot in after]),
         "next_previous": [snapshot.previous for snapshot in after],
         "terminated": [outcome.terminated for outcome in outcomes],

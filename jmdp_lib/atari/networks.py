@@ -24,7 +24,7 @@ steer the features of the covariance.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import product
 from typing import NamedTuple
 
@@ -44,11 +44,9 @@ KINDS = ("gram", "local", "near")
 SCALES = ("own", "natural", "divided")
 ERRORS = ("expected", "sampled")
 TD_BLOCKS = ("mu", "sigma_diag", "sigma_same", "sigma_cross", "sigma_pairs", "gap")
-_DIMENSIONS = ("hidden", "shared_dim", "near_dim", "local_dim", "place_dim")
-_TIMES = ("steps", "actions", "copy_every", "log_every", "eval_every", "save_every")
-_LEAST = dict.fromkeys((*_DIMENSIONS, *_TIMES), 1) | {"batch": 4, "seed": 0}
+_LEAST = {"batch": 4, "seed": 0}  # of all other integers: 1
 _WITHIN = {
-    **dict.fromkeys(("learning_rate", "final_rate", "reward_clip"), "(0, inf)"),
+    **dict.fromkeys(("learning_rate", "final_rate"), "(0, inf)"),
     **{"polyak": "(0, 1]", "pair_share": "[0, 1]", "sigma": "[0, inf)", "weight_decay": "[0, inf)"},
 }
 _BITS = 20.0  # features in which siblings typically differ; the initial unit of nearness
@@ -63,10 +61,6 @@ class Config:
     name: of the game; a checkpoint of another game is refused.
     gammas, kinds: the members are their product. kinds: "gram" (the paper's), "local", "near".
     sigma: of the reward shock sigma * U, one for all actions of a table, E U = 0, E U^2 = 1.
-    reward_clip: rewards are clipped to [-reward_clip, reward_clip], as Atari's usually are.
-    complete: whether the tables of a state are its whole law (one table if the simulator is
-        deterministic, otherwise all of an enumerated lottery). If so, a step averages over them;
-        if not, it draws one.
     descend: the TD errors in the loss: "expected", with shock and next actions averaged out, or
         "sampled", the paper's own (see `td_errors`).
     scale: of returns and outputs. "own": outputs are in units of the member's own (see `Network`);
@@ -92,8 +86,6 @@ class Config:
     gammas: tuple[float, ...] = (0.9,)
     kinds: tuple[str, ...] = ("local",)
     sigma: float = 0.0
-    reward_clip: float = 1.0
-    complete: bool = True
     descend: str = "expected"
     scale: str = "own"
     hidden: int = 512
@@ -124,8 +116,9 @@ class Config:
             checks.one_of("kinds", kind, KINDS)
         checks.one_of("descend", self.descend, ERRORS)
         checks.one_of("scale", self.scale, SCALES)
-        for name, least in _LEAST.items():
-            checks.at_least(name, getattr(self, name), least)
+        for field in fields(self):
+            if field.type == "int":
+                checks.at_least(field.name, getattr(self, field.name), _LEAST.get(field.name, 1))
         for name, interval in _WITHIN.items():
             checks.real(name, getattr(self, name), interval)
         weights = checks.floats("block_weights", self.block_weights, block=len(TD_BLOCKS))
@@ -135,6 +128,15 @@ class Config:
     def members(self) -> tuple[tuple[float, str], ...]:
         """(gamma, kind) of each member."""
         return tuple(product(self.gammas, self.kinds))
+
+    @property
+    def complete(self) -> bool:
+        """Whether the tables of a state are its whole law.
+
+        They are if a shock is the only noise: one table, of a deterministic emulator. Then a step
+        averages over the tables of a state; otherwise, over a lottery, it draws one.
+        """
+        return self.sigma > 0
 
 
 class Estimate(NamedTuple):
@@ -176,7 +178,7 @@ class Network:
     """The parts of the ensemble that are not learned.
 
     sizes: A and D, of the actions and of an observation. rewards: mean r and variance s^2 of the
-    clipped rewards of all tables. varied: numbers of the `ram_features` that vary in the tables;
+    rewards of all tables. varied: numbers of the `ram_features` that vary in the tables;
     the others say nothing, and are left out.
     gammas: (E,). local: (E,) 0 for kind "gram", 1 for others. near: (E,) 1 for kind "near".
     earned: (E,) what a reward is multiplied by (see `Config.scale`). shock: (E, A) sigma, so
@@ -215,7 +217,6 @@ class Network:
     @classmethod
     def of(cls, tables: Tables, config: Config, device: str | torch.device = "cpu") -> Network:
         """The ensemble whose sizes and units fit the tables."""
-        rewards = np.clip(tables.rewards, -config.reward_clip, config.reward_clip)
         sizes = (tables.num_actions, tables.observations.shape[1])
         seen, after = tables.observations, tables.next_observations.reshape(-1, sizes[1])
         bits = np.bitwise_or.reduce(seen ^ seen[0]) | np.bitwise_or.reduce(after ^ seen[0])
@@ -223,13 +224,8 @@ class Network:
         last = np.full(sizes[0] + 1, not same)
         each = np.unpackbits(bits, bitorder="little")
         varies = np.concatenate([bits > 0, each, last])
-        moments = float(rewards.mean()), float(rewards.var())
+        moments = float(tables.rewards.mean()), float(tables.rewards.var())
         return cls(config, sizes, moments, np.flatnonzero(varies).tolist(), device)
-
-    def gaps(self, mean: Tensor, covariance: Tensor) -> Gaps:
-        """The gaps of means (E, S, A) and covariances (E, S, A, A), in the scale of the rewards."""
-        unit = self.earned[:, None, None]
-        return Gaps(mean / unit, covariance / unit[..., None] ** 2)
 
     @property
     def policy(self) -> Tensor:
@@ -307,40 +303,3 @@ def ram_features(observations: Tensor, previous: Tensor, num_actions: int) -> Te
     hot = functional.one_hot(previous, num_actions + 1)
     parts = (observations.float() / 255, bits.flatten(-2).float(), hot.float())
     return torch.cat(parts, -1)
-
-
-@dataclass(frozen=True, eq=False)
-class Gaps:
-    """Predicted gaps Z(s, a) - Z(s, b) for S states and E members.
-
-    mean: (E, S, A). covariance: (E, S, A, A). Entry [e, s, a, b] of gap_mean, coupled and
-    independent is about Z(s, a) - Z(s, b): its mean, its variance if both actions share one table,
-    and its variance if their returns were independent.
-    """
-
-    mean: Tensor
-    covariance: Tensor
-
-    @property
-    def gap_mean(self) -> Tensor:
-        """E Z(s, a) - E Z(s, b)."""
-        return self.mean[..., :, None] - self.mean[..., None, :]
-
-    @property
-    def independent(self) -> Tensor:
-        """Var Z(s, a) + Var Z(s, b)."""
-        variance = self.covariance.diagonal(dim1=-2, dim2=-1)
-        return variance[..., :, None] + variance[..., None, :]
-
-    @property
-    def coupled(self) -> Tensor:
-        """Var Z(s, a) + Var Z(s, b) - 2 Cov."""
-        return self.independent - 2 * self.covariance
-
-
-@torch.no_grad()
-def predict_gaps(network: Network, params: Params, observations: Tensor, previous: Tensor) -> Gaps:
-    """The gaps at states seen as observations (S, D) uint8 with previous actions (S,)."""
-    device = network.scale.device
-    here = network(params, observations.to(device), previous.to(device))
-    return network.gaps(here.mean, here.covariance)

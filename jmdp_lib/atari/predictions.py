@@ -1,20 +1,59 @@
-"""Gaps predicted with the emulator's help: from a state's own tables, or after a few steps."""
+"""Gaps as networks predict them, and the table that compares them with played ones (Table 1).
+
+A network predicts the gaps of a state from what it sees of it. With the emulator's help it does
+better: from the state's own tables, or after a few steps that are really played.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
-from jmdp_lib.atari.networks import Gaps, Network, Params
+from jmdp_lib.atari.networks import Network, Params
 from jmdp_lib.atari.recursive_pairs import PairRecords, Tail
 from jmdp_lib.atari.replay import Replay
 from jmdp_lib.atari.td_errors import look_ahead, policy_moments, state_targets
 from jmdp_lib.machine import extra
 
-with extra("torch"):
+with extra("figures", "torch"):
+    import pandas as pd
     import torch
     from torch import Tensor
+
+_SIMULATED = ("mc_mean", "mc", "mc_independent")  # each with its _error
+
+
+class Gaps(NamedTuple):
+    """Predicted gaps Z(s, a) - Z(s, b) for S states and E members, each (E, S, A, A).
+
+    gap_mean: their means. coupled: their variances if both actions share one table. independent:
+    their variances if the two returns were independent, Var Z(s, a) + Var Z(s, b).
+    """
+
+    gap_mean: Tensor
+    coupled: Tensor
+    independent: Tensor
+
+
+def gaps_of(network: Network, mean: Tensor, covariance: Tensor) -> Gaps:
+    """The gaps of means (E, S, A) and covariances (E, S, A, A), in the scale of the rewards."""
+    unit = network.earned[:, None, None]
+    mean, covariance = mean / unit, covariance / unit[..., None] ** 2
+    variance = covariance.diagonal(dim1=-2, dim2=-1)
+    independent = variance[..., :, None] + variance[..., None, :]
+    gap_mean = mean[..., :, None] - mean[..., None, :]
+    return Gaps(gap_mean, independent - 2 * covariance, independent)
+
+
+@torch.no_grad()
+def predict_gaps(network: Network, params: Params, observations: Tensor, previous: Tensor) -> Gaps:
+    """The gaps at states seen as observations (S, D) uint8 with previous actions (S,)."""
+    device = network.scale.device
+    here = network(params, observations.to(device), previous.to(device))
+    return gaps_of(network, here.mean, here.covariance)
 
 
 @torch.no_grad()
@@ -28,7 +67,7 @@ def backed_up_gaps(network: Network, params: Params, data: Replay, size: int = 6
     for entries in torch.arange(len(data.rows), device=data.rows.device).split(size):
         batch = data.gather(entries)
         parts.append(state_targets(network, batch, look_ahead(network, params, batch)))
-    return network.gaps(*(torch.cat(part, 1) for part in zip(*parts, strict=True)))
+    return gaps_of(network, *(torch.cat(part, 1) for part in zip(*parts, strict=True)))
 
 
 @torch.no_grad()
@@ -52,3 +91,74 @@ def tail(network: Network, params: Params, records: PairRecords, place: int) -> 
     value, single = alive * gamma * ahead.value, alive * gamma**2 * ahead.single
     gap = single.sum(-1) - 2 * gamma[..., 0] ** 2 * pair
     return Tail(*(part.double().cpu().numpy() for part in (value, single, gap)))
+
+
+def _average(gaps: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Equal-weight averages of the rows with the same keys; their simulations are independent."""
+    groups = gaps.groupby(keys, sort=False)
+    size, means = groups.size(), groups[[*_SIMULATED, *Gaps._fields]].mean()
+    for name in _SIMULATED:
+        squares = gaps[f"{name}_error"] ** 2
+        means[f"{name}_error"] = np.sqrt(squares.groupby([gaps[k] for k in keys]).sum()) / size
+    means["mc_covariance"] = groups["mc_covariance"].sum() / size**2
+    return means.reset_index()
+
+
+def by_state(gaps: pd.DataFrame) -> pd.DataFrame:
+    """Gaps averaged over the action pairs of a state, a row each: all that a table needs."""
+    return _average(gaps, ["game", "coupling", "seed", "gamma", "kind", "state"])
+
+
+@np.errstate(divide="ignore", invalid="ignore")  # where no simulated gap varied, a ratio is not one
+def gap_table(gaps: pd.DataFrame, sigma: float = 1.0) -> pd.DataFrame:
+    """Table 1: a row per game, coupling, gamma and kind, from the gaps of all seeds.
+
+    gaps: the rows of `by_state`: every state has the same weight. Its column coupling says which
+    noise the actions share.
+
+    coupled, independent: average prediction / average Monte Carlo gap variance, the mean over
+    seeds; *_interval: half a 95% interval for the given states (other states would have another
+    average), from the simulation (normal) and the seeds (Student's t; zero if there is only one
+    seed). mc_ratio: Monte Carlo's own independent / coupled, with an interval by
+    the delta method.
+    rank: Spearman correlation over states of predicted and simulated gap variance, the mean over
+    seeds. reliability: share of the variance between the simulated gap variances of states that is
+    not simulation noise; a perfect prediction's correlation would be about its square root.
+    constant: a prediction that needs no learning, over the average Monte Carlo gap variance. Under
+    a shock of size `sigma` with loadings one it is 2 sigma^2 gamma^2 / (1 - gamma^2), the gap
+    variance if branches never meet and rewards do not vary; otherwise the average itself. skill:
+    1 - MSE / (MSE of the constant), mean squared errors over states with the simulation's noise
+    subtracted from both, the mean over seeds.
+    error: root mean squared error over states / the average, noise included.
+    """
+    rows = []
+    keys = ["game", "coupling", "gamma", "kind"]
+    for key, part in gaps.groupby(keys, sort=False):
+        one = part[part.seed == part.seed.iloc[0]]  # all seeds have the same simulation
+        mc = _average(one, keys).iloc[0]
+        ratio = mc.mc_independent / mc.mc
+        spread = mc.mc_independent_error**2 + (ratio * mc.mc_error) ** 2
+        spread -= 2.0 * ratio * mc.mc_covariance
+        row = dict(zip(keys, key, strict=True))
+        by_seed = part.groupby("seed")
+        for name in ("coupled", "independent"):
+            each = by_seed[name].mean() / mc.mc
+            of_seeds = np.nan_to_num(special.stdtrit(len(each) - 1, 0.975) * each.sem())
+            row[name] = each.mean()
+            row[f"{name}_interval"] = np.hypot(of_seeds, 1.96 * each.mean() * mc.mc_error / mc.mc)
+        row |= {"mc_ratio": ratio, "mc_ratio_interval": 1.96 * np.sqrt(max(spread, 0.0)) / mc.mc}
+        ranks = [s[["coupled", "mc"]].rank().corr().iloc[0, 1] for _, s in by_seed]
+        noise, gamma = (one.mc_error**2).mean(), row["gamma"]
+        shocks = 2 * sigma**2 * gamma**2 / (1 - gamma**2)
+        constant = shocks if row["coupling"] == "reward" else mc.mc
+        left = ((constant - one.mc) ** 2).mean() - noise
+        squares = ((part.coupled - part.mc) ** 2).mean()
+        row |= {
+            "rank": np.mean(ranks),
+            "reliability": max(0.0, 1.0 - noise / max(one.mc.var(), 1e-300)),
+            "constant": constant / mc.mc,
+            "skill": 1.0 - (squares - noise) / left if left > 0 else np.nan,
+            "error": np.sqrt(squares) / mc.mc,
+        }
+        rows.append({**row, "mc": mc.mc, "mc_error": mc.mc_error})
+    return pd.DataFrame(rows)

@@ -41,7 +41,7 @@ class PairRecords(Arrays):
     Attributes:
         state_rows: (M,) which evaluation state a pair starts at.
         actions: (M, 2) first actions.
-        rewards: (M, 2, H) float32 raw emulator rewards, 0 after an end.
+        rewards: (M, 2, H) float32 rewards, clipped to [-1, 1], without shock; 0 after an end.
         alive: (M, 2, H) bool: the branch made a transition at time t.
         same_state: (M, H) bool: both branches stand at the same JMDP state, and share a table.
         played: (M, 2, H) int8 the action of each branch, 0 after an end.
@@ -135,7 +135,7 @@ def _play_state(
                 records.same_state[pair, t] |= 0 in present and 1 in present
                 for members, action, reward, _, seen, previous in at_one_state:
                     records.alive[pair, members, t] = True
-                    records.rewards[pair, members, t] = reward
+                    records.rewards[pair, members, t] = min(max(reward, -1.0), 1.0)
                     records.played[pair, members, t] = action
                     if t in depths:
                         records.seen[pair, members, depths.index(t)] = seen.ravel()
@@ -185,15 +185,12 @@ def gap_estimates(
     records: PairRecords,
     gammas: ArrayLike,
     sigma: float = 0.0,
-    reward_clip: float = 1.0,
     tail: Tail | None = None,
 ) -> GapEstimates:
     """Gap mean and variance of every (state, actions), each with three pairs or more.
 
     gammas: (C,) discounts.
     sigma: of the reward shock.
-    reward_clip: rewards are clipped to [-reward_clip, reward_clip], by default as the diagnostic
-        has them.
     tail: what returns earn after the records' horizon $H$, added by
         $Var G = Var E[G | r] + E Var[G | r]$ for a record $r$; without it, a part of size $gamma^H$
         is missing.
@@ -208,7 +205,6 @@ def gap_estimates(
         (2, 1)
     """
     gammas = _discounts(gammas)
-    checks.real("reward_clip", reward_clip, "(0, inf]")
     key = np.column_stack([records.state_rows, records.actions])
     groups, inverse, counts = np.unique(key, axis=0, return_inverse=True, return_counts=True)
     if counts.min() < 3:
@@ -218,7 +214,7 @@ def gap_estimates(
             f"({a}, {b}) has {counts.min()}"
         )
     group = inverse.ravel()  # (M,) in range(K)
-    rewards = np.clip(records.rewards, -reward_clip, reward_clip).astype(np.float64)
+    rewards = records.rewards.astype(np.float64)
     powers = gammas[:, None] ** np.arange(rewards.shape[2])
     returns = np.moveaxis(rewards @ powers.T, 2, 0)  # (C, M, 2), cut at the horizon
     gap_shock, own_shock = _shock_variances(records, gammas, sigma)

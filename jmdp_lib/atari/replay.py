@@ -26,7 +26,7 @@ class Batch(NamedTuple):
     """B queried states, K tables of each, m actions of each (the same in all its tables).
 
     observations: (B, D) uint8. previous: (B,). state_ids: (B,). actions: (B, m).
-    weights: (B, K) probabilities of the tables. rewards: (B, K, m), clipped, without shock.
+    weights: (B, K) probabilities of the tables. rewards: (B, K, m), without shock.
     next_observations: (B, K, m, D) uint8. next_previous, next_ids: (B, K, m).
     alive: (B, K, m) 0 where the branch ended.
     pairs: p followed pairs stand first: p left ends, p right ends, then states drawn on their own.
@@ -63,15 +63,13 @@ class Replay:
     cumulative: Tensor
 
     @classmethod
-    def of(cls, tables: Tables, config: Config, device: str | torch.device = "cpu") -> Replay:
-        """The tables on the device; rewards clipped as the config says."""
-
+    def of(cls, tables: Tables, device: str | torch.device = "cpu") -> Replay:
+        """The tables on the device."""
         next_ids = np.unique(tables.next_ids, return_inverse=True)[1].reshape(tables.rewards.shape)
         rows, weights, entry, visits = _grouped(tables, next_ids)
-        rewards = np.clip(tables.rewards, -config.reward_clip, config.reward_clip)
         same = ("actions", *_OF_STATE, "next_observations", "next_previous")
         columns = {name: getattr(tables, name) for name in same} | {
-            "rewards": rewards.astype(np.float32),
+            "rewards": tables.rewards.astype(np.float32),
             "alive": (~tables.terminated).astype(np.float32),
             "next_ids": next_ids,
         }

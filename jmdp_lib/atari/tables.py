@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Annotated, Any, Self, get_type_hints
 
 import numpy as np
@@ -68,6 +69,13 @@ class Arrays:
         except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(f"{path} holds no {cls.__name__}: {error}") from error
 
+    @classmethod
+    def kept(cls, path: Path, make: Callable[[], Self]) -> Self:
+        """What the file holds; made and saved there first if it is missing."""
+        if not path.exists():
+            make().save(path)
+        return cls.load(path)
+
 
 @dataclass(frozen=True, eq=False)
 class Tables(Arrays):
@@ -78,7 +86,7 @@ class Tables(Arrays):
         actions: (N, m) the queried actions, in increasing order.
         observations: (N, D) uint8 raw observation of the queried state (RAM: D = 128).
         previous: (N,) previous action, part of the state; A where it is not (sticky_prob = 0).
-        rewards: (N, m) raw emulator reward of each action, neither clipped nor shocked.
+        rewards: (N, m) reward of each action, without a shock.
         next_observations: (N, m, D) uint8.
         next_previous: (N, m).
         terminated: (N, m) bool: this branch ended, its continuation is worth 0.

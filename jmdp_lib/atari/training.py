@@ -101,13 +101,13 @@ def train(
     network = Network.of(tables, config, place)
     sizes = (held_out.num_actions, held_out.observations.shape[1])
     checks.same_shape("held_out", sizes, network.sizes, "(num_actions, observation size)")
-    check = Replay.of(held_out, config, place)
+    check = Replay.of(held_out, place)
     of_run = asdict(config) | {
         "checksum of the tables": tables.checksum,
         "checksum of the held-out tables": held_out.checksum,
     }
-    run = _Run(network, Replay.of(tables, config, place), folder, of_run)
-    watched = replace(config, complete=False, batch=min(config.batch, 256))
+    run = _Run(network, Replay.of(tables, place), folder, of_run)
+    watched = replace(config, descend="sampled", batch=min(config.batch, 256))
 
     def log_held_out(sampled: bool, expected: bool) -> None:
         if sampled:  # a resumed run draws the same batches
