@@ -11,7 +11,7 @@ The whole law of a gap: `gap_law`. One state of a model too large to enumerate: 
 from typing import TYPE_CHECKING, Any
 
 from jmdp_lib.bounds import MomentBounds, cvar_bounds, one_sided_bound, quantile_bounds, tail_bounds
-from jmdp_lib.comparisons import Decision, GapEstimate, compare_actions, estimate_gaps
+from jmdp_lib.comparisons import Decision, compare_actions, estimate_gaps
 from jmdp_lib.environments.paper import (
     coupled_reward_chain,
     example_1,
@@ -27,7 +27,7 @@ from jmdp_lib.laws import GapLaw
 from jmdp_lib.machine import extra
 from jmdp_lib.model import JMDP, epsilon_mixture, uniform_policy
 from jmdp_lib.moments import Moments, contraction_modulus, norm_weight
-from jmdp_lib.montecarlo import GapSample, sample_gaps, simulate_gap_law, simulate_pairs
+from jmdp_lib.montecarlo import sample_gaps, simulate_gap_law, simulate_pairs
 from jmdp_lib.operators.backups import sample_t2
 from jmdp_lib.operators.literal import apply_t2
 from jmdp_lib.simulators import Outcome, Simulator, SimulatorError, StepSimulator
@@ -54,7 +54,7 @@ from jmdp_lib.solvers.projection import (
     tabular_features,
 )
 from jmdp_lib.solvers.resampling import resample_gaps
-from jmdp_lib.statistics import GapErrors
+from jmdp_lib.statistics import GapErrors, GapEstimate
 
 if TYPE_CHECKING:
     from jmdp_lib.coupled_env import CoupledEnv
@@ -78,7 +78,7 @@ __all__ += ["CoupledEnv", "Outcome", "Simulator", "SimulatorError", "StepSimulat
 __all__ += ["ConvergenceWarning", "IncrementalSolution", "ProjectedSolution"]
 __all__ += ["CouplingRange", "MomentBounds", "Moments", "Plan", "Solution", "StepSize"]
 __all__ += ["LocalRange", "LocalSolution"]
-__all__ += ["Decision", "GapErrors", "GapEstimate", "GapLaw", "GapSample", "Improvement"]
+__all__ += ["Decision", "GapErrors", "GapEstimate", "GapLaw", "Improvement"]
 
 
 def __getattr__(name: str) -> Any:

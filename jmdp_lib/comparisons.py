@@ -27,13 +27,7 @@ from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.machine import in_processes, progress
 from jmdp_lib.moments import ReadOnly
 from jmdp_lib.simulators import SimulatorError
-from jmdp_lib.statistics import (
-    GapErrors,
-    asymptotic_sequence,
-    bernstein_sequence,
-    gap_statistics,
-    normal_quantile,
-)
+from jmdp_lib.statistics import GapEstimate, asymptotic_sequence, bernstein_sequence, gap_statistics
 
 _TAIL = 1e-3  # share of the largest return that is cut off
 _FIRST = 128  # runs before an asymptotic confidence sequence says anything
@@ -42,61 +36,6 @@ _GROWTH = 1.1  # of the number of runs between two looks
 # Runs that go on after their branches became one, to estimate the saving: how many at most, and
 # which share of the budget they may take.
 _PLAYED_ON, _SHARE = 64, 0.2
-
-
-@dataclass(frozen=True, eq=False)
-class GapEstimate(GapErrors):
-    """What `estimate_gaps` found about the gaps $G = Z(s, a) - Z(s, b)$ of m actions of a state.
-
-    Arrays are (m, m); entry [i, j] is about actions[i] against actions[j].
-
-    Attributes:
-        mean, mean_error, variance, variance_error: as in `GapErrors`.
-        prob_worse, prob_tie, prob_better: shares of pairs with $G < 0$, $G = 0$ and $G > 0$. A gap
-            whose sign the cut at the horizon may have changed counts as 0.
-        truncation_error: how far that cut may have moved $E G$, if later rewards are like those
-            that were seen.
-        actions: the m actions.
-        horizon: steps after which returns were cut.
-        returns: (num_pairs, m) of the branches.
-    """
-
-    prob_worse: Floats
-    prob_tie: Floats
-    prob_better: Floats
-    truncation_error: Floats
-    actions: list[Any]
-    horizon: int
-    returns: Floats
-
-    @classmethod
-    def of(cls, branches: Branches, played: list[Run]) -> GapEstimate:
-        """From three plays or more."""
-        returns, labels, ends, _ = map(np.array, zip(*played, strict=True))
-        gamma, horizon = branches.gamma, branches.horizon
-        cut = gamma**horizon * np.ptp(ends) / (1.0 - gamma)
-        gaps = returns[:, :, None] - returns[:, None]  # (num_pairs, m, m)
-        apart = labels[:, :, None] != labels[:, None]
-        unsure = np.where(apart, cut, 0.0) + 1e-12 * np.abs(returns).max()
-        rest: Any = cut * apart.mean(0), branches.actions, horizon, returns
-        return cls(*gap_statistics(gaps, unsure), *rest)
-
-    def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
-        """Ends of confidence intervals, entry by entry.
-
-        Those of "mean" and "variance" are as in `GapErrors`, the truncation error of means added;
-        those of "prob_worse", "prob_tie" and "prob_better" are Wilson's.
-        """
-        if name in ("mean", "variance"):
-            low, high = super().interval(name, level)
-            slack = self.truncation_error if name == "mean" else 0.0
-            return low - slack, high + slack
-        names = ("prob_worse", "prob_tie", "prob_better")
-        share = getattr(self, checks.one_of("name", name, names))
-        z, n = normal_quantile(level), len(self.returns)
-        centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
-        reach = z * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z**2 / n)
-        return centre - reach, centre + reach
 
 
 def estimate_gaps(
@@ -154,10 +93,21 @@ def estimate_gaps(
     played = [play for part, _ in parts for play in part]
     failed = next((error for _, error in parts if error), None)
     if failed is None:
-        return GapEstimate.of(branches, played)
+        return _estimate(branches, played)
     failure = SimulatorError(f"{failed} ({len(played)} plays went well)")
-    failure.result = GapEstimate.of(branches, played) if len(played) >= 3 else None
+    failure.result = _estimate(branches, played) if len(played) >= 3 else None
     raise failure
+
+
+def _estimate(branches: Branches, played: list[Run]) -> GapEstimate:
+    """From three plays or more."""
+    returns, labels, ends, _ = map(np.array, zip(*played, strict=True))
+    cut = branches.gamma**branches.horizon * np.ptp(ends) / (1.0 - branches.gamma)
+    gaps = returns[:, :, None] - returns[:, None]  # (num_pairs, m, m)
+    apart = labels[:, :, None] != labels[:, None]
+    unsure = np.where(apart, cut, 0.0) + 1e-12 * np.abs(returns).max()
+    rest: Any = cut * apart.mean(0), len(played), returns
+    return GapEstimate(*gap_statistics(gaps, unsure), *rest)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

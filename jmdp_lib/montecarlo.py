@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.laws import GapLaw
 from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.operators.draws import alias_tables, cells, cumulative, pick, pick_cell
-from jmdp_lib.statistics import GapErrors, gap_statistics
+from jmdp_lib.statistics import GapEstimate, gap_statistics
 
 # Pairs per random stream: streams are spawned per chunk, so threads do not change the numbers.
 _CHUNK = 4096
@@ -87,24 +86,6 @@ def simulate_pairs(
     return returns
 
 
-@dataclass(frozen=True, eq=False)
-class GapSample(GapErrors):
-    """What `sample_gaps` found about K gaps, each from its own pairs: unbiased estimates (K,).
-
-    Attributes:
-        mean, mean_error, variance, variance_error: (K,), as in `GapErrors`.
-        below, zero, above: (K,) shares of pairs with $G < 0$, $G = 0$ and $G > 0$.
-        num_pairs: pairs per gap.
-        gaps: (K, 3), rows (s, a, b).
-    """
-
-    below: Floats
-    zero: Floats
-    above: Floats
-    num_pairs: int
-    gaps: Ints
-
-
 def sample_gaps(
     jm: JMDP,
     policy: ArrayLike,
@@ -113,7 +94,7 @@ def sample_gaps(
     seed: int | np.random.SeedSequence = 0,
     truncation: float = 1e-6,
     coupling: str = "joint",
-) -> GapSample:
+) -> GapEstimate:
     """Play `num_pairs` recursive pairs, three or more, for every gap (state, action, other action).
 
     Every gap has a random stream of its own, whichever others are asked for with it. A gap $G$ with
@@ -123,7 +104,7 @@ def sample_gaps(
         >>> import jmdp_lib as jl
         >>> jm = jl.windy_gridworld(size=3, gamma=0.9)
         >>> found = jl.sample_gaps(jm, jl.goal_policy(3), [(4, 0, 2), (4, 1, 2)], num_pairs=20_000)
-        >>> print(found.mean.round(2), found.mean_error.round(3), found.above.round(2))
+        >>> print(found.mean.round(2), found.mean_error.round(3), found.prob_better.round(2))
         [1.96 1.95] [0.006 0.006] [0.97 0.97]
         >>> low, high = found.interval("variance")
         >>> print(low.round(2), high.round(2))
@@ -131,10 +112,9 @@ def sample_gaps(
     """
     num_pairs = checks.at_least("num_pairs", num_pairs, 3)
     sample = _played("gaps", jm, policy, gaps, num_pairs, seed, truncation, coupling)
-    made = [(row, gap_statistics(gap, 2.0 * truncation)) for row, gap in sample]
-    rows, found = zip(*made, strict=True)
-    columns: Any = *np.transpose(found), num_pairs, np.array(rows)
-    return GapSample(*columns)
+    found = np.transpose([gap_statistics(gap, 2.0 * truncation) for _, gap in sample])
+    columns: Any = *found, 2.0 * truncation, num_pairs
+    return GapEstimate(*columns)
 
 
 def simulate_gap_law(

@@ -52,6 +52,48 @@ class GapErrors:
         return value / factor, value * factor
 
 
+@dataclass(frozen=True, eq=False)
+class GapEstimate(GapErrors):
+    """What pairs of branches that were played say about gaps, $G = Z(s, a) - Z(s, b)$.
+
+    `sample_gaps` has arrays (K,) for K gaps, each from its own pairs; `estimate_gaps` has arrays
+    (m, m), entry [i, j] about actions[i] against actions[j] of the m actions that were asked for.
+
+    Attributes:
+        mean, mean_error, variance, variance_error: as in `GapErrors`, unbiased.
+        prob_worse, prob_tie, prob_better: shares of pairs with $G < 0$, $G = 0$ and $G > 0$. A gap
+            whose sign the cut at the horizon may have changed counts as 0.
+        truncation_error: how far that cut may have moved $E G$; of a simulator, if later rewards
+            are like those that were seen.
+        num_pairs: pairs per gap.
+        returns: (num_pairs, m) of the branches of `estimate_gaps`, else None.
+    """
+
+    prob_worse: Floats
+    prob_tie: Floats
+    prob_better: Floats
+    truncation_error: Floats | float
+    num_pairs: int
+    returns: Any = None
+
+    def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
+        """Ends of confidence intervals, entry by entry.
+
+        Those of "mean" and "variance" are as in `GapErrors`, the truncation error of means added;
+        those of "prob_worse", "prob_tie" and "prob_better" are Wilson's.
+        """
+        if name in ("mean", "variance"):
+            low, high = super().interval(name, level)
+            slack = self.truncation_error if name == "mean" else 0.0
+            return low - slack, high + slack
+        names = ("prob_worse", "prob_tie", "prob_better")
+        share = getattr(self, checks.one_of("name", name, names))
+        z, n = normal_quantile(level), self.num_pairs
+        centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+        reach = z * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z**2 / n)
+        return centre - reach, centre + reach
+
+
 def normal_quantile(level: float) -> float:
     """z with P(|N(0, 1)| <= z) = level."""
     from scipy import special  # slow to import, and needed for intervals alone

@@ -179,7 +179,7 @@ plt.show()
 # (blue) and from the same Monte Carlo sample (orange).
 
 # %%
-inferior = played.below + played.zero
+inferior = played.prob_worse + played.prob_tie
 bounds = {
     "JIPE-2": m.inferiority_bound[at],
     "Monte Carlo": jl.one_sided_bound(played.mean, played.variance),
@@ -244,7 +244,7 @@ plt.show()
 
 # %%
 few = jl.sample_gaps(grid, policy, gaps, few_pairs, seed)
-share = few.below + few.zero
+share = few.prob_worse + few.prob_tie
 blue = (share > bounds["JIPE-2"]).sum()
 orange = (share > jl.one_sided_bound(few.mean, few.variance)).sum()
 claims.check(f"{few_pairs} pairs per gap: ratios above 1, blue", blue, blue > 0)
@@ -260,7 +260,7 @@ claims.check(f"{few_pairs} pairs per gap: ratios above 1, orange", orange, orang
 no_better = mean <= 1e-8
 claims.check(f"gaps with mean <= 0, of {len(gaps)}", no_better.sum(), no_better.any())
 formula = variance / (variance + mean**2)
-violated = played.above + played.zero > formula
+violated = played.prob_better + played.prob_tie > formula
 text = f"{violated.sum()} of {(~no_better).sum()}"
 wrong, verdict = np.all(violated[~no_better]), "differs from the paper"
 claims.check("gaps turned round, mean < 0: formula violated", text, wrong, verdict)
@@ -277,9 +277,9 @@ claims.check("gaps turned round, mean < 0: formula violated", text, wrong, verdi
 first = first_to_arrive(grid, policy, goal)
 wins, losses = first[at], first.transpose(0, 2, 1)[at]
 ties = 1.0 - wins - losses
-certain = (losses == 0.0) & (played.below == 0.0)
+certain = (losses == 0.0) & (played.prob_worse == 0.0)
 error = np.sqrt(losses * (1 - losses) / num_pairs)[~certain]
-z = (played.below - losses)[~certain] / error
+z = (played.prob_worse - losses)[~certain] / error
 p = normal_p_values(z)[0]
 claims.check("P(G < 0), played against exact: largest |z|", f"{np.abs(z).max():.2f}", p > 0.0025)
 average = [f"{x.mean():.3f}" for x in (losses, ties, wins)]
@@ -331,7 +331,7 @@ claims.check("rank correlation with P(G = 0): ratio, slack", text, told)
 # %% tags=["hide-input"]
 data = table[["state", "action", "alternative"]].assign(
     losses=losses, ties=ties, wins=wins, bound=exact_bound,
-    mc_losses=played.below, mc_ties=played.zero, mc_wins=played.above,
+    mc_losses=played.prob_worse, mc_ties=played.prob_tie, mc_wins=played.prob_better,
 )  # fmt: skip
 ordered = data.iloc[np.lexsort((losses + ties, exact_bound))]
 shares = {r"$P(G \leq 0)$ / bound": tight, "$P(G < 0)$ / bound": losses / exact_bound}

@@ -44,7 +44,7 @@ def test_gaps_are_those_of_jipe2(simulator, coupling):
         simulator, MIXED, [2, 0, 1], num_pairs=150, state=1, coupling=coupling, truncation=1e-3
     )
     close(found, jl.jipe2(SMALL, MIXED, coupling=coupling).moments, 1, [2, 0, 1])
-    assert found.horizon == 10
+    assert found.num_pairs == 150
     assert found.returns.shape == (150, 3)
     shares = found.prob_worse + found.prob_tie + found.prob_better
     assert np.allclose(shares, 1.0)
@@ -180,7 +180,7 @@ def test_what_is_cut_off_is_stated():
     assert np.allclose(high - low, 2 * (1.959964 * found.mean_error + found.truncation_error))
     low, high = found.interval("variance")
     assert (low <= found.variance).all()
-    half = jl.GapEstimate(*np.zeros((4, 1)), *np.full((4, 1), 0.5), [0], 1, np.zeros((100, 1)))
+    half = jl.GapEstimate(*np.zeros((4, 1)), *np.full((4, 1), 0.5), 100)
     assert np.allclose(half.interval("prob_worse"), [[0.4038315], [0.5961685]])  # Wilson's
     with pytest.raises(ValueError, match="name must be one of 'prob_worse'"):
         half.interval("median")

@@ -184,7 +184,7 @@ def test_the_depot_with_demand_shared_through_time():
         assert guide.gap_variance[5, 1, 2] == pytest.approx(exact.gap_variance[5, 1, 2], abs=1e-6)
         assert abs(played.variance[0] - exact.gap_variance[5, 1, 2]) < 4 * played.variance_error[0]
         error = math.sqrt(worse * (1 - worse) / 50_000)
-        assert (played.below + played.zero)[0] == pytest.approx(worse, abs=4 * error)
+        assert (played.prob_worse + played.prob_tie)[0] == pytest.approx(worse, abs=4 * error)
 
 
 def test_no_more_pairs_are_reached_than_with_joint_tables():

@@ -56,9 +56,11 @@ def test_sampled_gaps_are_those_of_simulated_pairs():
     gap = z[:, 0] - z[:, 1]
     assert sample.mean[1] == pytest.approx(gap.mean())
     assert sample.variance[1] == pytest.approx(gap.var(ddof=1))
-    assert sample.below[1] == np.mean(gap < 0)
-    assert sample.zero[1] == np.mean(gap == 0)
-    np.testing.assert_allclose(sample.below + sample.zero + sample.above, 1.0)
+    assert sample.prob_worse[1] == np.mean(gap < 0)
+    assert sample.prob_tie[1] == np.mean(gap == 0)
+    np.testing.assert_allclose(sample.prob_worse + sample.prob_tie + sample.prob_better, 1.0)
+    low, high = sample.interval("prob_tie")
+    assert ((low < sample.prob_tie) & (sample.prob_tie < high)).all()
     alone = jl.sample_gaps(GRID, GOAL, gaps[1:], 5000, seed=3)
     assert alone.mean[0] == sample.mean[1]  # whichever others are asked for
     other = jl.sample_gaps(GRID, GOAL, gaps, 5000, seed=np.random.SeedSequence(3, spawn_key=(1,)))
@@ -69,9 +71,9 @@ def test_gaps_below_the_truncation_have_no_sign():
     """Twins that pay 1 and 1 + 1e-9: the gap is real, but not beyond what was cut off."""
     jm = jl.JMDP([[1.0]], [[[1.0, 1.0 + 1e-9]]], [[[0, 0]]], 0.5)
     sample = jl.sample_gaps(jm, [[1.0, 0.0]], [(0, 1, 0)], 3)
-    assert (sample.below[0], sample.zero[0], sample.above[0]) == (0.0, 1.0, 0.0)
+    assert (sample.prob_worse[0], sample.prob_tie[0], sample.prob_better[0]) == (0.0, 1.0, 0.0)
     finer = jl.sample_gaps(jm, [[1.0, 0.0]], [(0, 1, 0)], 3, truncation=1e-11)
-    assert finer.above[0] == 1.0
+    assert finer.prob_better[0] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,7 @@ def test_first_to_arrive_is_the_sign_of_a_gap_on_the_grid(policy):
     first = first_to_arrive(GRID, policy, target=2)
     gaps = [(s, a, b) for s in (3, 4, 6, 8) for a, b in ((0, 1), (1, 3))]
     sample = jl.sample_gaps(GRID, policy, gaps, 20_000, seed=4)
-    for (s, a, b), above, below in zip(gaps, sample.above, sample.below, strict=True):
+    for (s, a, b), above, below in zip(gaps, sample.prob_better, sample.prob_worse, strict=True):
         for share, exact in ((above, first[s, a, b]), (below, first[s, b, a])):
             assert abs(share - exact) <= 4.5 * np.sqrt(exact * (1 - exact) / 20_000) + 1e-9
     assert not np.einsum("saa->sa", first).any()
