@@ -28,7 +28,8 @@ from jmdp_lib.checks import Floats
 from jmdp_lib.machine import hot, progress, require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Held, ReadOnly
-from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries, ragged
+from jmdp_lib.operators.collapsed import CollapsedT2, Queries, ragged
+from jmdp_lib.operators.dense import DensePairs
 from jmdp_lib.solvers.affine import solve
 from jmdp_lib.solvers.fixed_point import collect_moments
 from jmdp_lib.solvers.pair_systems import solve_chains
@@ -91,10 +92,8 @@ def coupling_range(jm: JMDP, policy: ArrayLike, tol: float = 1e-8) -> CouplingRa
         goal = 0.1 * tol * (1.0 - rate) * float(backup.variance.max())
         with progress(None, "coupling_range", "sweep") as bar:
             c = solve(pairs, goal, rate, accelerate=False, bar=bar)[0]
-        moved = pairs.zeros()
-        pairs.apply(c, moved)
-        values, slack = pairs.covariances(c)
-        errors.append(2.0 * (float(np.abs(moved - c).max()) + slack) / (1.0 - rate))
+        moved, (values, slack) = pairs.residual(c), pairs.covariances(c)
+        errors.append(2.0 * (moved + slack) / (1.0 - rate))
         states, a, b = vars(pairs.queries).values()
         blocks = np.einsum("sa,ab->sab", backup.variance, np.eye(jm.num_actions))
         blocks[states, a, b] = blocks[states, b, a] = values
@@ -109,15 +108,13 @@ def coupling_range(jm: JMDP, policy: ArrayLike, tol: float = 1e-8) -> CouplingRa
 
 
 @dataclass(frozen=True)
-class TransportedPairs:
+class TransportedPairs(DensePairs):
     """c over all pairs, (S, S) symmetric. `affine.solve` repeats this operator.
 
     system: with independent actions. backup: of the means and variances.
     sign: 1 for the least covariances, -1 for the largest.
     """
 
-    system: CollapsedT2
-    backup: Backup
     sign: float
 
     @cached_property
@@ -150,10 +147,6 @@ class TransportedPairs:
         products = deviations.prod(1), rewards, next_states, probs[both].prod(1)
         return starts, widths, states[query], *products
 
-    def zeros(self) -> Floats:
-        """c = 0."""
-        return np.zeros((self.system.jm.num_states,) * 2)
-
     def covariances(self, c: Floats) -> tuple[Floats, float]:
         """(Q,) the extremes of C(s,a; s,b), and how far off they may be. Improves the plans."""
         starts, widths, _, products, _, next_states, plan = self.cells
@@ -164,10 +157,9 @@ class TransportedPairs:
         return np.add.reduceat(plan * values, starts[:-1]), slack
 
     def apply(self, c: Floats, out: Floats, with_source: bool = True) -> None:
-        """out = the operator on c."""
-        kernel, policy = self.system.kernel, self.system.policy
-        states, first, second = vars(self.queries).values()
-        np.multiply(self.system.jm.gamma**2, kernel @ (kernel @ c).T, out=out)
+        """out = the operator on c; it is not affine, and has no part without its source."""
+        super().apply(c, out, with_source=False)
+        policy, (states, first, second) = self.system.policy, vars(self.queries).values()
         both = 2.0 * policy[states, first] * policy[states, second] * self.covariances(c)[0]
         np.fill_diagonal(out, self.backup.source + np.bincount(states, both, len(c)))
 

@@ -132,19 +132,17 @@ def _local(system: CollapsedT2, asked: Queries, allowed: float) -> Solution | No
     moment by lambda_2 r + r^2.
     """
     jm, states = system.jm, np.unique(asked.states)
-    tol, limit = 0.5 * allowed, max(jm.num_states // 4, states.size)
+    tol, bound, limit = allowed, allowed, max(jm.num_states // 4, states.size)
     for _ in range(3):
+        tol *= 0.5 * allowed / bound
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", fixed_point.ConvergenceWarning)
             found = local_jipe2(jm, system.policy, states.tolist(), tol, system.coupling, limit)
         off = float(found.return_error.max())
         bound = off + off**2 / system.weight
-        if bound <= allowed:
+        if bound <= allowed or not found.converged:
             break
-        if not found.converged:
-            return None
-        tol *= 0.5 * allowed / bound
-    else:
+    if bound > allowed:
         return None
     size = found.num_explored
     plan = Plan("local", jm.num_states, size * (size + 1) // 2, 8.0 * (VECTORS + 1) * size**2)

@@ -71,11 +71,6 @@ class Projection(ReadOnly):
         """(p, p) pseudo-inverse of the normal matrix: weights may leave directions unseen."""
         return np.asarray(linalg.pinvh(self.normal, rtol=1e-12))
 
-    @cached_property
-    def _is_identity(self) -> bool:
-        """Whether N = 1, as for product weights."""
-        return bool(np.abs(self.normal - np.eye(len(self.normal))).max() <= 1e-9)
-
     def mean_side(self, target: Floats) -> Floats:
         """(d,) psi' diag(nu) target for a target (X,): its projection, whitened."""
         return self.psi.T @ (self.nu * target)
@@ -91,14 +86,15 @@ class Projection(ReadOnly):
     def project(self, right: Floats, theta: Floats) -> Floats:
         """argmin <Theta, N Theta> / 2 - <right, Theta> over the cone at whitened theta.
 
-        Closed form where the constraint does not bind or N is the identity.
+        Closed form where the constraint does not bind or N is the identity, as for product weights:
+        the search then starts at its end.
         """
         free = to_matrix(self._inverse @ right)
         if self.cone == "none":
             return free
         floor = self.floor(theta)
         inside = floor + psd_part(free - floor)
-        if self._is_identity or np.abs(inside - free).max() <= 1e-12 * (1.0 + np.abs(free).max()):
+        if np.abs(inside - free).max() <= 1e-12 * (1.0 + np.abs(free).max()):
             return inside
         return solve_in_cone(self.normal, right, floor, inside)
 

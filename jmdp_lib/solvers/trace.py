@@ -43,13 +43,10 @@ def trace_jipe2(jm: JMDP, policy: ArrayLike, sweeps: int, coupling: str = "joint
     Compares all of Sigma, (S, A, S, A), after every sweep: for small models.
     """
     operator = PairOperator.of("trace_jipe2", jm, policy, coupling)
-    state, rows = operator.zero(), []
+    state, rows, parts = operator.zero(), [], ("mean", "second", "covariance")
     for _ in range(checks.at_least("sweeps", sweeps, 1)):
         old, state = state, operator.apply(state)
-        changes = (
-            state.mean - old.mean, state.second - old.second, state.covariance - old.covariance
-        )  # fmt: skip
-        rows.append([np.abs(change).max() for change in changes])
+        rows.append([np.abs(getattr(state, x) - getattr(old, x)).max() for x in parts])
     mean, second, covariance = np.transpose(rows)
     return Trace(mean, second, covariance, operator.weight)
 
