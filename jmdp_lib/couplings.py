@@ -58,8 +58,13 @@ def antithetic(laws: Sequence[Floats]) -> tuple[Floats, Ints]:
 NAMED: dict[str, Coupling] = {"quantile": quantile, "antithetic": antithetic}
 
 
-def couple(coupling: str | Coupling, state: int, laws: Sequence[Floats]) -> tuple[Floats, Ints]:
-    """The tables of a state: probabilities (K,) and outcomes (K, A).
+Outcomes = Sequence[Sequence[Sequence[tuple[float, float, int]]]]
+Tables = tuple[Ints, Floats, Floats, Ints, int]
+"""States (T,), probabilities (T,), rewards and next states (T, A) of stacked tables, and |S|."""
+
+
+def coupled_tables(laws: Iterable[list[Floats]], coupling: str | Coupling) -> Tables:
+    """From the laws of every state's actions, each with rows (probability, reward, next state).
 
     A coupling may only join what is there, so every action's marginal law must come back.
     """
@@ -69,32 +74,20 @@ def couple(coupling: str | Coupling, state: int, laws: Sequence[Floats]) -> tupl
             f"coupling must be a function or one of {sorted(NAMED)}, got {coupling!r}; independent "
             'actions need no tables: pass coupling="independent" to jipe2, jipe or simulate_pairs'
         )
-    try:
-        probs, picks = function(laws)
-        probs = checks.floats("probabilities", probs, "table")
-        picks = checks.integers("outcomes", picks, table=probs.size, action=len(laws))
-        outside = (picks < 0) | (picks >= [law.size for law in laws])
-        checks.refuse("outcomes", picks, outside, "does not exist", ["table", "action"])
-        for a, law in enumerate(laws):
-            if np.abs(np.bincount(picks[:, a], probs, law.size) - law).max() > 1e-9:
-                raise ValueError(f"the marginal law of action {a} is not kept")
-    except Exception as error:
-        raise ValueError(
-            f"coupling, state {state}: must return (probabilities (K,), outcomes (K, A)): {error!r}"
-        ) from error
-    return probs, picks
-
-
-Outcomes = Sequence[Sequence[Sequence[tuple[float, float, int]]]]
-Tables = tuple[Ints, Floats, Floats, Ints, int]
-"""States (T,), probabilities (T,), rewards and next states (T, A) of stacked tables, and |S|."""
-
-
-def coupled_tables(laws: Iterable[list[Floats]], coupling: str | Coupling) -> Tables:
-    """From the laws of every state's actions, each with rows (probability, reward, next state)."""
     parts = []
     for s, actions in enumerate(laws):
-        probs, picks = couple(coupling, s, [law[:, 0] for law in actions])
+        try:
+            given, found = function([law[:, 0] for law in actions])
+            probs = checks.floats("probabilities", given, "table")
+            picks = checks.integers("outcomes", found, table=probs.size, action=len(actions))
+            outside = (picks < 0) | (picks >= [len(law) for law in actions])
+            checks.refuse("outcomes", picks, outside, "does not exist", ["table", "action"])
+            for a, law in enumerate(actions):
+                if np.abs(np.bincount(picks[:, a], probs, len(law)) - law[:, 0]).max() > 1e-9:
+                    raise ValueError(f"the marginal law of action {a} is not kept")
+        except Exception as error:
+            form = "(probabilities (K,), outcomes (K, A))"
+            raise ValueError(f"coupling, state {s}: must return {form}: {error!r}") from error
         chosen = [law[pick, 1:] for law, pick in zip(actions, picks.T, strict=True)]
         parts.append((probs, np.stack(chosen, axis=1)))
     return stacked(parts)

@@ -280,7 +280,6 @@ def test_policies(policy, message, evaluate):
             "leaves no room for moments",
         ),
         (lambda: jl.JMDP([[1.0]], [[[1.0]]], [[[0]]], np.complex64(0.5)), "gamma must be a real"),
-        (lambda: jl.from_gymnasium(gymnasium.make("FrozenLake-v1"), map_name="8x8"), "map_name"),
     ],
 )
 def test_arguments(call, message):

@@ -198,7 +198,7 @@ def test_two_queues_share_arrivals_and_services():
 def test_toy_text_is_what_gymnasium_plays(name, options):
     """With the same uniform number, every queried action does what `env.step` would have done."""
     env = gymnasium.make(name, **options).unwrapped
-    jm = jl.from_gymnasium(name, 0.95, **options)
+    jm = jl.from_gymnasium(env, 0.95)
     seeds = np.random.default_rng(0).integers(2**32, size=300)
     for seed in seeds:
         state = int(seed % len(env.P))

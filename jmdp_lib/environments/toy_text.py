@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jmdp_lib.couplings import Coupling
 from jmdp_lib.machine import extra
 from jmdp_lib.model import JMDP
 
@@ -12,17 +11,11 @@ if TYPE_CHECKING:
     import gymnasium
 
 
-def from_gymnasium(
-    env: str | gymnasium.Env[Any, Any],
-    gamma: float = 0.95,
-    coupling: str | Coupling = "quantile",
-    **kwargs: Any,
-) -> JMDP:
+def from_gymnasium(env: str | gymnasium.Env[Any, Any], gamma: float = 0.95) -> JMDP:
     """A toy-text environment of Gymnasium: FrozenLake-v1, CliffWalking-v1 or Taxi-v4.
 
-    Any other environment that lists its transitions in `P` will do, too.
-    `env` is an environment or the id of one (then `kwargs` go to `gymnasium.make`). The default
-    coupling sends one uniform number through each action's list in the order of `P`: exactly what
+    `env` is an environment or the id of one; any other that lists its transitions in `P` will do,
+    too. One uniform number goes through each action's list in the order of `P`: exactly what
     Gymnasium itself would draw for every action from the same `np_random`. A transition that ends
     the episode leads to an absorbing state without rewards: its own next state if `P` makes that
     one absorbing and free of rewards, and otherwise one extra state, the last.
@@ -33,32 +26,29 @@ def from_gymnasium(
         >>> jm.num_states, jm.num_actions, jm.is_coupled
         (16, 4, True)
     """
-    if kwargs and not isinstance(env, str):
-        raise ValueError(f"{sorted(kwargs)} only go with the id of an environment, got {env}")
     made: Any = env
     if isinstance(env, str):
         with extra("atari"):
             import gymnasium
-        made = gymnasium.make(env, **kwargs)
+        made = gymnasium.make(env)
     table = getattr(getattr(made, "unwrapped", None), "P", None)
-    if made is not env:
-        made.close()
     if not isinstance(table, dict):
         raise ValueError(f"env must be a toy-text environment, {made} has no transition lists P")
-    num_states, actions = len(table), range(len(table[0]))
-    ends = {
+    extra_state, actions = len(table), range(len(table[0]))
+    absorbing = {
         s for s, laws in table.items()
         if all(t == s and r == 0 for law in laws.values() for _, t, r, _ in law)
     }  # fmt: skip
-    end = num_states
-
-    def after(t: int, done: bool) -> int:
-        return end if done and t not in ends else int(t)
-
     outcomes = [
-        [[(p, float(r), after(t, done)) for p, t, r, done in table[s][a]] for a in actions]
-        for s in range(num_states)
+        [
+            [
+                (p, float(r), extra_state if done and t not in absorbing else int(t))
+                for p, t, r, done in table[s][a]
+            ]
+            for a in actions
+        ]
+        for s in range(len(table))
     ]
-    if any(t == end for laws in outcomes for law in laws for _, _, t in law):
-        outcomes.append([[(1.0, 0.0, end)]] * len(actions))
-    return JMDP.from_outcomes(outcomes, gamma, coupling)
+    if any(t == extra_state for laws in outcomes for law in laws for _, _, t in law):
+        outcomes.append([[(1.0, 0.0, extra_state)]] * len(actions))
+    return JMDP.from_outcomes(outcomes, gamma)
