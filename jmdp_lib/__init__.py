@@ -23,7 +23,6 @@ from jmdp_lib.environments.paper import (
 from jmdp_lib.environments.supply import inventory, inventory_simulator, queue_simulator, two_queues
 from jmdp_lib.environments.toy_text import from_gymnasium
 from jmdp_lib.implicit import ImplicitJMDP
-from jmdp_lib.laws import GapLaw
 from jmdp_lib.machine import extra
 from jmdp_lib.model import JMDP, epsilon_mixture, uniform_policy
 from jmdp_lib.moments import Moments, contraction_modulus, norm_weight
@@ -54,7 +53,7 @@ from jmdp_lib.solvers.projection import (
     tabular_features,
 )
 from jmdp_lib.solvers.resampling import resample_gaps
-from jmdp_lib.statistics import GapErrors, GapEstimate
+from jmdp_lib.statistics import GapErrors, GapEstimate, GapLaw
 
 if TYPE_CHECKING:
     from jmdp_lib.coupled_env import CoupledEnv

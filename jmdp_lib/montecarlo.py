@@ -19,10 +19,9 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Seed
-from jmdp_lib.laws import GapLaw
 from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.operators.draws import alias_tables, cells, cumulative, pick, pick_cell
-from jmdp_lib.statistics import GapEstimate, gap_statistics
+from jmdp_lib.statistics import GapEstimate, GapLaw, gap_statistics
 
 # Pairs per random stream: streams are spawned per chunk, so threads do not change the numbers.
 _CHUNK = 4096

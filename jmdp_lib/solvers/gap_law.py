@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.laws import GapLaw
 from jmdp_lib.machine import available_bytes, progress, require
 from jmdp_lib.model import JMDP
 from jmdp_lib.operators.collapsed import CollapsedT2, Queries
@@ -22,6 +21,7 @@ from jmdp_lib.operators.reachable import PairSet
 from jmdp_lib.solvers.affine import Chain
 from jmdp_lib.solvers.fixed_point import rounding_of, warn
 from jmdp_lib.solvers.pair_systems import solve_chains
+from jmdp_lib.statistics import GapLaw
 
 _COARSE = 64  # spacings on either side of zero in the first grid
 _NEARBY = 512  # points that are read for the queries at zero, at most

@@ -16,7 +16,6 @@ import numpy as np
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.implicit import ImplicitJMDP, Policy
-from jmdp_lib.laws import GapLaw
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Held, Moments, ReadOnly, norm_weight
 from jmdp_lib.operators.collapsed import CollapsedT2, Queries
@@ -25,6 +24,7 @@ from jmdp_lib.solvers.exploration import Region, View, grown, look, with_outside
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution, warn
 from jmdp_lib.solvers.gap_law import laws_of, warn_if_wide
 from jmdp_lib.solvers.pair_systems import choose, solve_pairs
+from jmdp_lib.statistics import GapLaw
 
 _TRIALS = 10  # cores and explored sets that are solved, at most
 
