@@ -214,8 +214,8 @@ fig, ax = plt.subplots(figsize=(6.75, 1.3), layout="constrained")
 figures.text_table(ax, [head, *cells])
 title = rf"coupled / MC (6 columns) and independent / MC (3) at $\gamma$ = {shown_gamma:g}"
 ax.set_title(title, fontsize="medium")
-figures.save(fig, "table1", table[~table.kind.str.contains("+", regex=False)], out_dir)
 plt.close(fig)  # for the gallery; the notebook has the table itself
+figures.save(fig, "table1", table[~table.kind.str.contains("+", regex=False)], out_dir)
 
 # %% [markdown]
 # The next table shows all games and discounts for the local + near network. *Skill* is

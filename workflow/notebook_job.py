@@ -141,6 +141,7 @@ def execute(
             parameters=parameters,
             cwd=source.parent,
             progress_bar=False,
+            request_save_on_cell_execute=False,  # after every cell it would be written whole
             coalesce_streams=True,  # how a kernel cuts its output into messages is timing
             # Kernels on TCP race for ports when several start at once.
             config=Config({"KernelManager": {"transport": "ipc", "ip": f"{scratch}/k"}}),

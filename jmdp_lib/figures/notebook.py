@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
@@ -53,7 +54,8 @@ def save(
 ) -> None:
     """Write name.pdf, name.png and name.csv into out_dir; nothing where out_dir is empty.
 
-    The files hold no dates or versions: the same figure gives the same bytes.
+    The files hold no dates or versions: the same figure gives the same bytes. In a notebook, a
+    figure that pyplot would show is shown at once and closed.
 
     Example:
         >>> import tempfile
@@ -71,12 +73,19 @@ def save(
     path = Path(out_dir, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     nothing = {"CreationDate": None, "Creator": None, "Producer": None}
-    # Laid out and measured once, not anew for every file: drawing is most of a notebook's time.
+    # Drawing is most of a notebook's time, so it is laid out once, not anew for every file, and
+    # what is shown is the file.
     fig.draw_without_rendering()
-    fig.set_layout_engine("none")
     box = fig.get_tightbbox().padded(plt.rcParams["savefig.pad_inches"])
-    fig.savefig(f"{path}.pdf", bbox_inches=box, metadata=nothing)
-    fig.savefig(f"{path}.png", bbox_inches=box, metadata={"Software": None})
+    with plt.rc_context({"figure.constrained_layout.use": False}):
+        fig.set_layout_engine(None)
+        fig.savefig(f"{path}.pdf", bbox_inches=box, metadata=nothing)
+        fig.savefig(f"{path}.png", bbox_inches=box, metadata={"Software": None})
+    if "ipykernel" in sys.modules and getattr(fig, "number", None) in plt.get_fignums():
+        from IPython.display import Image, display
+
+        plt.close(fig)
+        display(Image(f"{path}.png", retina=True))
     pd.DataFrame(data).to_csv(f"{path}.csv", index=False, float_format="%.12g")
 
 
