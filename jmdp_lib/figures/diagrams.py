@@ -19,6 +19,8 @@ from jmdp_lib.model import JMDP
 
 _GOAL, _BLUE, _ORANGE = "#cdebdd", "#0072B2", "#D55E00"
 _COLORS = "RdBu_r"
+# Clipped: the layout of a figure need not measure hundreds of numbers.
+_IN_CELL: dict[str, Any] = {"ha": "center", "va": "center", "clip_on": True}
 # Fisher's scale, so that .80 and .90 have different colours: artanh of nearly the correlation.
 _SCALE = FuncNorm((lambda r: np.arctanh(0.9 * r), lambda z: np.tanh(z) / 0.9), -1.0, 1.0)
 _WAYS = {(0, -1): "leftward", (0, 1): "rightward", (-1, 0): "upward", (1, 0): "downward"}
@@ -179,7 +181,7 @@ def heatmap(
         ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, ec="0.6", lw=0.5))
         if not np.isnan(value):
             shade = "white" if image.norm(value) > 0.7 else "black"
-            ax.text(j, i, f"{value:.2f}", ha="center", va="center", color=shade, fontsize=fontsize)
+            ax.text(j, i, f"{value:.2f}", color=shade, fontsize=fontsize, **_IN_CELL)
     return image
 
 
@@ -206,8 +208,7 @@ def correlation_matrix(
         if not np.isnan(value):
             look = {"fc": colors(_SCALE(value))}
             shade = "white" if abs(value) > 0.8 else "black"
-            ax.text(x0 + j, y0 + i, short(value), ha="center", va="center", color=shade,
-                    fontsize=fontsize)  # fmt: skip
+            ax.text(x0 + j, y0 + i, short(value), color=shade, fontsize=fontsize, **_IN_CELL)
         ax.add_patch(Rectangle((x0 + j - 0.5, y0 + i - 0.5), 1, 1, lw=0.0, **look))
     outline = (x0 - 0.5, y0 - 0.5)
     ax.add_patch(Rectangle(outline, size, size, fc="none", ec="black", lw=0.6, zorder=3))

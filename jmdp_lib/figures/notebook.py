@@ -7,11 +7,15 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox, BboxBase
 from numpy.typing import ArrayLike
+from PIL.Image import Image
+from PIL.Image import open as open_image
 
 _SLIDER = """<div class="explore"><label>{name} <input type="range" min="0" max="{last}" value="0"
 oninput="const frames = this.closest('.explore').querySelectorAll('img');
@@ -49,6 +53,13 @@ def results(files: Sequence[str]) -> pd.DataFrame:
     return pd.concat([pd.read_csv(root / file) for file in files], ignore_index=True)
 
 
+def _write(fig: Figure, file: str | BytesIO, box: BboxBase, **how: Any) -> None:
+    """Save a box of a figure as it is laid out; a layout engine would make savefig draw twice."""
+    with plt.rc_context({"figure.constrained_layout.use": False}):
+        fig.set_layout_engine(None)
+        fig.savefig(file, bbox_inches=box, **how)
+
+
 def save(
     fig: Figure, name: str, data: pd.DataFrame | Mapping[str, ArrayLike], out_dir: str
 ) -> None:
@@ -73,19 +84,15 @@ def save(
     path = Path(out_dir, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     nothing = {"CreationDate": None, "Creator": None, "Producer": None}
-    # Drawing is most of a notebook's time, so it is laid out once, not anew for every file, and
-    # what is shown is the file.
     fig.draw_without_rendering()
     box = fig.get_tightbbox().padded(plt.rcParams["savefig.pad_inches"])
-    with plt.rc_context({"figure.constrained_layout.use": False}):
-        fig.set_layout_engine(None)
-        fig.savefig(f"{path}.pdf", bbox_inches=box, metadata=nothing)
-        fig.savefig(f"{path}.png", bbox_inches=box, metadata={"Software": None})
+    _write(fig, f"{path}.pdf", box, metadata=nothing)
+    _write(fig, f"{path}.png", box, metadata={"Software": None})
     if "ipykernel" in sys.modules and getattr(fig, "number", None) in plt.get_fignums():
-        from IPython.display import Image, display
+        from IPython import display
 
-        plt.close(fig)
-        display(Image(f"{path}.png", retina=True))
+        plt.close(fig)  # drawing it again would take as long as writing it
+        display.display(display.Image(f"{path}.png", retina=True))
     pd.DataFrame(data).to_csv(f"{path}.csv", index=False, float_format="%.12g")
 
 
@@ -93,7 +100,8 @@ def explore(draw: Callable[[float], Figure], values: Sequence[float], name: str)
     """Show draw(value), with a slider over all values; the first is shown at the start.
 
     All frames are drawn now and are part of the output, so that the slider needs no kernel: it
-    works in a stored notebook and in the book. Without HTML, only the first frame is shown.
+    works in a stored notebook and in the book. Without HTML, only the first frame is shown. The
+    axes of all frames are where they are in the first, so their number must be the same.
 
     Example:
         >>> from jmdp_lib import figures
@@ -108,17 +116,29 @@ def explore(draw: Callable[[float], Figure], values: Sequence[float], name: str)
     """
     from IPython.display import display
 
-    def encoded(fig: Figure, kind: str) -> str:
-        file = BytesIO()
-        fig.savefig(file, format=kind, dpi=130)
+    places: list[Bbox] = []
+
+    def frame(value: float) -> Image:
+        fig, file = draw(value), BytesIO()
+        if not places:  # all are laid out as the first, which saves half the time
+            fig.draw_without_rendering()
+            places.extend(ax.get_position(original=True) for ax in fig.axes)
+        for ax, place in zip(fig.axes, places, strict=True):
+            ax.set_position(place)
+        _write(fig, file, fig.bbox_inches, format="png", dpi=130)
         plt.close(fig)  # otherwise pyplot would show it, too
+        return open_image(file)
+
+    def encoded(image: Image, kind: str) -> str:
+        file = BytesIO()
+        image.save(file, kind)
         return b64encode(file.getvalue()).decode()
 
-    frames, hidden = [draw(value) for value in values], " style='display:none'"
+    frames, hidden = [frame(value) for value in values], " style='display:none'"
     images = "".join(
-        f"<img src='data:image/webp;base64,{encoded(fig, 'webp')}' alt='{name} {value:g}'"
+        f"<img src='data:image/webp;base64,{encoded(image, 'webp')}' alt='{name} {value:g}'"
         f"{hidden if k else ''}>"
-        for k, (value, fig) in enumerate(zip(values, frames, strict=True))
+        for k, (value, image) in enumerate(zip(values, frames, strict=True))
     )
     html = _SLIDER.format(name=name, last=len(values) - 1, first=f"{values[0]:g}", images=images)
     display({"text/html": html, "image/png": encoded(frames[0], "png")}, raw=True)
