@@ -21,6 +21,7 @@ from jmdp_lib.atari.predictions import backed_up_gaps, gaps_of, predict_gaps
 from jmdp_lib.atari.replay import Replay
 from jmdp_lib.atari.tables import Tables, tables_of, with_shock
 from jmdp_lib.atari.td_errors import (
+    block_errors,
     compared_pairs,
     cross_targets,
     errors_of,
@@ -30,7 +31,6 @@ from jmdp_lib.atari.td_errors import (
     nearness,
     outer,
     policy_moments,
-    sampled_errors,
     sampling_floor,
     state_targets,
 )
@@ -219,7 +219,7 @@ def test_sampled_errors_are_those_of_the_backup_where_nothing_is_random():
     pairs = data.pairs[:1]
     entries = torch.cat([pairs.T.flatten(), torch.arange(4)])
     batch = data.gather(entries, pairs=1)
-    drawn = sampled_errors(network, {}, {}, batch, torch.Generator())
+    drawn = block_errors(network, {}, {}, batch, generator=torch.Generator())
     ahead, pairs = look_ahead(network, {}, batch), compared_pairs(batch)
     mean, own = state_targets(network, batch, ahead)
     cross = cross_targets(network, batch, ahead, pairs)
@@ -239,7 +239,7 @@ def test_sampled_errors_have_the_floor_of_the_shock():
     network = tabulated(jm, parts, sigma=1.0)
     data = Replay.of(tables_of(jm, observed(jm)))
     batch = data.gather(torch.arange(3))
-    errors = sampled_errors(network, {}, {}, batch, torch.Generator())
+    errors = block_errors(network, {}, {}, batch, generator=torch.Generator())
     found = dict(zip(TD_BLOCKS, errors[:, 0].tolist(), strict=True))
     assert found["mu"] == pytest.approx(1)  # U^2
     assert found["sigma_cross"] == pytest.approx(1)  # (U U~)^2

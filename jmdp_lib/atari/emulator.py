@@ -92,11 +92,6 @@ def compact(state: ALEState) -> ALEState:
     return _with_numbers(state, _NO_TEXT)
 
 
-def expanded(state: ALEState, rom: str) -> ALEState:
-    """A compact state with the numbers that switching on leaves: what the emulator had cloned."""
-    return _with_numbers(state, _numbers(rom))
-
-
 def mute(ale: ALEInterface) -> None:
     """Set the generator's numbers to zeros, whose text is shorter and faster to write."""
     zeros = b" ".join([b"0"] * 625)
@@ -108,17 +103,8 @@ def _with_numbers(state: ALEState, numbers: bytes) -> ALEState:
     raw = state.serialize()
     if raw[_NAME] != _SYSTEM:  # an ale-py that saves its states in another way
         return state
-    return ALEState(state, raw[_CONSOLE:_NUMBERS] + numbers + raw[_after_numbers(raw) : _END])
-
-
-@lru_cache
-def _numbers(rom: str) -> bytes:
-    raw = load(rom).cloneState().serialize()
-    return raw[_NUMBERS : _after_numbers(raw)]
-
-
-def _after_numbers(raw: bytes) -> int:
-    return _NUMBERS + 4 + int.from_bytes(raw[_NUMBERS : _NUMBERS + 4], "little")
+    after = _NUMBERS + 4 + int.from_bytes(raw[_NUMBERS : _NUMBERS + 4], "little")
+    return ALEState(state, raw[_CONSOLE:_NUMBERS] + numbers + raw[after:_END])
 
 
 def _path(rom: str) -> str:

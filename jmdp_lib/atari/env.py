@@ -23,7 +23,7 @@ from gymnasium.utils import EzPickle
 from numpy.typing import NDArray
 
 from jmdp_lib import checks
-from jmdp_lib.atari.emulator import compact, expanded, load, mute, ram_and_paddles, rom_id
+from jmdp_lib.atari.emulator import compact, load, mute, ram_and_paddles, rom_id
 from jmdp_lib.simulators import Outcome
 
 Bytes = NDArray[np.uint8]
@@ -166,11 +166,6 @@ class Snapshot(NamedTuple):
     observation: NDArray[np.uint8]
     over: bool
     draw: Draw | None
-
-    @property
-    def state(self) -> Any:
-        """ALEState of the emulator as it clones it, before the moves."""
-        return expanded(self.saved, self.game)
 
     @property
     def identity(self) -> int:

@@ -40,7 +40,7 @@ with extra("torch"):
     from torch.nn import functional
 
 Params = dict[str, Tensor]
-KINDS = ("gram", "local", "near")
+KINDS = {"gram": (0.0, 0.0), "local": (1.0, 0.0), "near": (1.0, 1.0)}  # have local, near terms
 SCALES = ("own", "natural", "divided")
 ERRORS = ("expected", "sampled")
 TD_BLOCKS = ("mu", "sigma_diag", "sigma_same", "sigma_cross", "sigma_pairs", "gap")
@@ -113,7 +113,7 @@ class Config:
             raise ValueError(f"gammas and kinds must name members, each once, got {self.members}")
         for gamma, kind in self.members:
             checks.discount(gamma)
-            checks.one_of("kinds", kind, KINDS)
+            checks.one_of("kinds", kind, tuple(KINDS))
         checks.one_of("descend", self.descend, ERRORS)
         checks.one_of("scale", self.scale, SCALES)
         for field in fields(self):
@@ -196,15 +196,14 @@ class Network:
         self.config, self.sizes, self.rewards, self.varied = config, sizes, rewards, varied
         self.num_actions, (mean, variance) = sizes[0], rewards
         gamma = np.array([gamma for gamma, _ in config.members])
-        local = np.array([kind != "gram" for _, kind in config.members], dtype=float)
+        local, near = np.array([KINDS[kind] for _, kind in config.members]).T
         spread = variance + 1e-6  # rewards may all be equal
         shock = config.sigma**2 * np.where(local > 0, gamma**2, 1.0)
 
         def tensor(values: object) -> Tensor:
             return torch.as_tensor(values, dtype=torch.float32, device=device)
 
-        self.gammas, self.local = tensor(gamma), tensor(local)
-        self.near = tensor([float(kind == "near") for _, kind in config.members])
+        self.gammas, self.local, self.near = map(tensor, (gamma, local, near))
         self.columns = torch.tensor(varied, dtype=torch.long, device=device)
         earned = 1 - gamma if config.scale == "divided" else np.ones_like(gamma)
         self.earned = tensor(earned)

@@ -121,20 +121,13 @@ class Replay:
             pairs=pairs,
         )
 
-    def chunks(self, limit: int, size: int = 128) -> Iterator[tuple[Batch, Tensor]]:
-        """At most `limit` states, then as many ends of followed pairs, spread over all of them.
+    def chunks(self, size: int = 128) -> Iterator[tuple[Batch, Tensor]]:
+        """All states, then all followed pairs: batches with all tables and columns.
 
-        Batches with all tables and columns, and the share (len(TD_BLOCKS), 1) that each block of a
-        batch counts with.
+        Beside each, the share (len(TD_BLOCKS), 1) that each block of the batch counts with.
         """
-
-        def spread(values: Tensor, most: int) -> Tensor:
-            count = min(len(values), most)
-            return values[torch.arange(count, device=values.device) * len(values) // max(count, 1)]
-
         every = torch.arange(len(self.rows), device=self.rows.device)[:, None]
-        pairs = spread(self.pairs, limit // 2).split(size // 2)
-        for entries in (*spread(every, limit).split(size), *pairs):  # (n, 1), then (n, 2)
+        for entries in (*every.split(size), *self.pairs.split(size // 2)):  # (n, 1), then (n, 2)
             n, width = entries.shape
             alone = n * (width == 1)  # one state alone has no neighbour to be compared with
             counted = (alone, alone, alone, alone * (n > 1), n - alone, alone)

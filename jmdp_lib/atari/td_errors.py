@@ -178,20 +178,26 @@ def outer(left: Tensor, right: Tensor) -> Tensor:
 
 
 def block_errors(
-    network: Network, online: Params, target: Params, batch: Batch, complete: bool
-) -> Tensor:
-    """(len(TD_BLOCKS), E) mean squared TD errors of one batch, of mu and C.
+    network: Network, online: Params, target: Params, batch: Batch, complete: bool = True,
+    generator: torch.Generator | None = None,
+) -> Tensor:  # fmt: skip
+    """(len(TD_BLOCKS), E) mean squared TD errors of one batch: expected ones, of mu and C.
 
     target: the weights that targets are made from; they carry no gradient. complete: the tables of
-    a state are its whole law.
+    a state are its whole law. generator: if given, sampled errors, of mu and Sigma, of a batch with
+    one drawn table of each state (K = 1).
     """
     here = network(online, batch.observations, batch.previous).at(batch.actions)
     pairs = compared_pairs(batch)
     with torch.no_grad():
-        ahead = look_ahead(network, target, batch)
-        own = state_targets(network, batch, ahead, None if complete else here.mean)
-        targets = (*own, cross_targets(network, batch, ahead, pairs))
-    return mean_squares(batch, errors_of(here, targets, pairs, raw=False), pairs)
+        if generator is not None:
+            targets = sampled_targets(network, target, batch, pairs, generator)
+        else:
+            ahead = look_ahead(network, target, batch)
+            own = state_targets(network, batch, ahead, None if complete else here.mean)
+            targets = (*own, cross_targets(network, batch, ahead, pairs))
+    errors = errors_of(here, targets, pairs, raw=generator is not None)
+    return mean_squares(batch, errors, pairs)
 
 
 def compared_pairs(batch: Batch) -> Tensor:
@@ -225,11 +231,11 @@ def expected_errors(network: Network, params: Params, data: Replay) -> Tensor:
 
     Shock and policy are averaged out in closed form, tables by their probabilities: `data` must be
     complete. Unlike a sampled TD error, its only floor is what the network cannot represent.
-    At most 4,096 states and ends of followed pairs; states are compared with their neighbours.
+    States are compared with their neighbours.
     """
     parts, shares = [], []
-    for batch, share in data.chunks(4_096):
-        parts.append(share * block_errors(network, params, params, batch, complete=True))
+    for batch, share in data.chunks():
+        parts.append(share * block_errors(network, params, params, batch))
         shares.append(share)
     return torch.stack(parts).sum(0) / torch.stack(shares).sum(0).clamp(min=1e-12)
 
@@ -273,16 +279,6 @@ def sampled_targets(
     target = outer(rewards[:, i], rewards[:, j]) + gamma * mixed + gamma**2 * second
     own, between = target.split([len(every), len(pairs)], 1)
     return rewards + gamma[..., 0] * mean, own, between
-
-
-def sampled_errors(
-    network: Network, online: Params, target: Params, batch: Batch, generator: torch.Generator
-) -> Tensor:
-    """(len(TD_BLOCKS), E) mean squares, of a batch with one drawn table of each state (K = 1)."""
-    pairs = compared_pairs(batch)
-    targets = sampled_targets(network, target, batch, pairs, generator)
-    here = network(online, batch.observations, batch.previous).at(batch.actions)
-    return mean_squares(batch, errors_of(here, targets, pairs, raw=True), pairs)
 
 
 @torch.no_grad()

@@ -24,7 +24,7 @@ from jmdp_lib import checks
 from jmdp_lib.atari.networks import TD_BLOCKS, Config, Network, Params
 from jmdp_lib.atari.replay import Replay
 from jmdp_lib.atari.tables import Tables
-from jmdp_lib.atari.td_errors import block_errors, expected_errors, sampled_errors, sampling_floor
+from jmdp_lib.atari.td_errors import block_errors, expected_errors, sampling_floor
 from jmdp_lib.machine import extra, progress, replacing
 
 with extra("torch"):
@@ -114,8 +114,8 @@ def train(
             stream = _generator(place, config.seed, 2, run.step)
             batch = check.sample(watched, stream)
             with torch.no_grad():
-                errors = sampled_errors(network, run.online, run.online, batch, stream)
-            run.log("sampled", errors)
+                own = block_errors(network, run.online, run.online, batch, generator=stream)
+            run.log("sampled", own)
             if config.descend == "sampled":
                 run.log("floor", sampling_floor(network, run.target, batch, stream))
         if expected:
@@ -143,7 +143,6 @@ def train(
         if saved:
             run.save()
     bar.close()
-    run.write_metrics()
     return Trained(network, run.online, folder)
 
 
@@ -162,12 +161,20 @@ class _Run:
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         config, device = network.config, network.scale.device
-        self.network, self.data, self.folder, self.of_run = network, data, folder, of_run
-        self.path = folder / "checkpoint.pt"
-        self.step, self.window, self.rows = 0, list[Tensor](), list[tuple[Any, ...]]()
-        self.online = network.initial(_generator(torch.device("cpu"), config.seed, 0))
-        self.generator = _generator(device, config.seed, 1)
-        self.target = {name: weight.clone() for name, weight in self.online.items()}
+        self.network, self.data, self.of_run = network, data, of_run
+        self.path, self.generator = folder / "checkpoint.pt", _generator(device, config.seed, 1)
+        first = network.initial(_generator(torch.device("cpu"), config.seed, 0))
+        state: dict[str, Any] = {"step": 0, "rows": [], "window": []}
+        state |= {"params": first, "target": first}
+        if self.path.exists():
+            state = load_checkpoint(self.path)
+            refuse_other(self.path, state["of"], of_run)
+        self.step, self.rows = state["step"], state["rows"]
+        self.window = [blocks.to(device) for blocks in state["window"]]
+        self.online, self.target = (
+            {name: weight.to(device, copy=True) for name, weight in state[of].items()}
+            for of in ("params", "target")
+        )
         for weight in self.online.values():
             weight.requires_grad_(True)
         self.on_gpu = device.type == "cuda"
@@ -183,29 +190,17 @@ class _Run:
         self.weights = torch.tensor(config.block_weights, device=device)[:, None] / units**2
         self.warm_up = 3  # steps before the graph is recorded
         self.graph: torch.cuda.CUDAGraph | None = None
-        if self.path.exists():
-            self._go_on(load_checkpoint(self.path))
-
-    @torch.no_grad()
-    def _go_on(self, state: dict[str, Any]) -> None:
-        """Take everything from a checkpoint, if it is of this run."""
-        refuse_other(self.path, state["of"], self.of_run)
-        device = self.network.scale.device
-        self.step, self.rows = state["step"], state["rows"]
-        self.window = [blocks.to(device) for blocks in state["window"]]
-        for weights, stored in ((self.online, "params"), (self.target, "target")):
-            for name, weight in weights.items():
-                weight.copy_(state[stored][name])
-        if self.step == self.network.config.steps:
-            return
-        there = state["device"]
-        if there != device.type:
-            raise ValueError(f"{self.path} was written on {there!r}: go on with device={there!r}")
-        # Rates and flags are this run's: a graph replays a rate that is not on its device as the
-        # number that it was when the graph was recorded.
-        own = self.optimiser.state_dict()
-        self.optimiser.load_state_dict({**own, "state": state["optimiser"]["state"]})
-        self.generator.set_state(state["generator"])
+        if 0 < self.step < config.steps:
+            there = state["device"]
+            if there != device.type:
+                raise ValueError(
+                    f"{self.path} was written on {there!r}: go on with device={there!r}"
+                )
+            # Rates and flags are this run's: a graph replays a rate that is not on its device as
+            # the number that it was when the graph was recorded.
+            own = self.optimiser.state_dict()
+            self.optimiser.load_state_dict({**own, "state": state["optimiser"]["state"]})
+            self.generator.set_state(state["generator"])
 
     def log(self, curve: str, blocks: Tensor) -> None:
         """A row of metrics.csv for each member; blocks: (len(TD_BLOCKS), E)."""
@@ -213,14 +208,11 @@ class _Run:
         for member, values in zip(config.members, blocks.T.tolist(), strict=True):
             self.rows.append((self.step, config.seed, *member, curve, *values))
 
-    def write_metrics(self) -> None:
-        """Write the rows so far to metrics.csv."""
-        with replacing(self.folder / "metrics.csv") as part, part.open("w", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows([COLUMNS, *self.rows])
-
     def save(self) -> None:
         """Write the metrics, then the checkpoint: tensors, numbers and strings only."""
-        self.write_metrics()
+        metrics = self.path.with_name("metrics.csv")
+        with replacing(metrics) as part, part.open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([COLUMNS, *self.rows])
         with replacing(self.path) as part:
             torch.save(
                 {
@@ -253,11 +245,11 @@ class _Run:
     def _descend(self) -> Tensor:
         """The (len(TD_BLOCKS), E) mean squared TD errors before the step."""
         config = self.network.config
-        batch, weights = self.data.sample(config, self.generator), (self.online, self.target)
-        if config.descend == "sampled":
-            blocks = sampled_errors(self.network, *weights, batch, self.generator)
-        else:
-            blocks = block_errors(self.network, *weights, batch, config.complete)
+        batch = self.data.sample(config, self.generator)
+        stream = self.generator if config.descend == "sampled" else None
+        blocks = block_errors(
+            self.network, self.online, self.target, batch, config.complete, stream
+        )
         self.optimiser.zero_grad()
         (self.weights * blocks).sum().backward()
         self.optimiser.step()
