@@ -33,7 +33,7 @@ import pandas as pd
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from jmdp_lib.solvers.trace import covariance_rates, decay_rate, trace_jipe2
+from jmdp_lib.solvers.order2 import covariance_rates, decay_rate, trace_jipe2
 
 figures.style()
 claims = figures.Claims()

@@ -22,8 +22,6 @@ from jmdp_lib.moments import Held, Moments, ReadOnly, Source
 
 State = TypeVar("State")
 
-# More sweeps than this are not worth the curve of their residuals: gamma above some 0.995.
-_MANY_SWEEPS = 5000
 _FILE = "a solution of jmdp_lib, format 3"
 
 
@@ -268,11 +266,6 @@ def enough_sweeps(first: float, target: float, gamma: float) -> int:
     if first <= target or gamma == 0.0:
         return 3
     return 50 + math.ceil(1.05 * math.log(target / first) / math.log(gamma))
-
-
-def takes_few_sweeps(gamma: float, tol: float) -> bool:
-    """Whether repeating T to `tol` takes few enough sweeps to be worth its curve of residuals."""
-    return enough_sweeps(1.0, tol * (1.0 - gamma), gamma) <= _MANY_SWEEPS
 
 
 def collect_moments(

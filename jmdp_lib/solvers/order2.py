@@ -1,22 +1,26 @@
 """Joint iterative policy evaluation, JIPE-2 (Theorem 5.3): T_2 repeated, or its fixed point solved.
 
 For few state-actions T_2 is repeated. Otherwise `pair_systems` solves for the fixed point, or
-`local` does so in a part of the model where that is enough for the queries.
+`local` does so in a part of the model where that is enough for the queries. `trace_jipe2` shows how
+fast each part of it settles, sweep by sweep.
 """
 
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks, machine
+from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Held, Moments
 from jmdp_lib.operators.collapsed import CollapsedT2, Queries
 from jmdp_lib.operators.pairs import PairOperator, PairState
+from jmdp_lib.operators.reachable import PairSet
 from jmdp_lib.solvers import fixed_point
 from jmdp_lib.solvers.affine import VECTORS
 from jmdp_lib.solvers.fixed_point import Plan, Solution
@@ -25,6 +29,8 @@ from jmdp_lib.solvers.pair_systems import LOG, choose, solve_pairs
 
 ROUTES = ("auto", "sweeps", "reachable", "dense")
 FEW = 512  # state-actions up to which T_2 is repeated, for the curve of its residuals
+# More sweeps than this are not worth the curve of their residuals: gamma above some 0.995.
+_MANY_SWEEPS = 5000
 _MANY = 4000  # states from which on a part of the model may be enough for a few queries
 
 
@@ -86,16 +92,16 @@ def jipe2(
     """
     system = CollapsedT2.of("jipe2", jm, policy, coupling)
     allowed = checks.positive("tol", tol) * jm.reward_bound
-    if _takes_sweeps(system, tol, initial, max_iterations, queries, route, device):
-        return _sweeps(system, allowed, initial, max_iterations)
-    asked = Queries.of(jm, queries)
+    given, asked = initial is not None or max_iterations is not None, Queries.of(jm, queries)
     few = route == "auto" and device is None and asked.states.size < jm.num_states >= _MANY
     try:
-        plan, reached = choose(system, asked, route, device)
+        plan, reached = _choose(system, tol, given, queries, route, device)
     except MemoryError:
         if not few or (local := _local(system, asked, allowed)) is None:
             raise
         return local
+    if plan.route == "sweeps":
+        return _sweeps(system, allowed, plan, initial, max_iterations)
     if few and reached is None and (local := _local(system, asked, allowed)) is not None:
         return local
     return solve_pairs(system, asked, allowed, plan, reached, device)
@@ -120,9 +126,7 @@ def plan_jipe2(
         ('reachable', 1365, 900)
     """
     system = CollapsedT2.of("jipe2", jm, policy, coupling)
-    if _takes_sweeps(system, checks.positive("tol", tol), None, None, queries, route, device):
-        return _sweeps_plan(system)
-    return choose(system, Queries.of(jm, queries), route, device)[0]
+    return _choose(system, checks.positive("tol", tol), False, queries, route, device)[0]
 
 
 def _local(system: CollapsedT2, asked: Queries, allowed: float) -> Solution | None:
@@ -155,38 +159,36 @@ def _local(system: CollapsedT2, asked: Queries, allowed: float) -> Solution | No
     return Solution(moments, residuals, True, bound, 1, plan=plan)
 
 
-def _takes_sweeps(
-    system: CollapsedT2, tol: float, initial: object, max_iterations: int | None,
-    queries: object, route: str, device: str | None,
-) -> bool:  # fmt: skip
-    """Whether T_2 is repeated; arguments that do not go together are refused."""
+def _choose(
+    system: CollapsedT2, tol: float, given: bool, queries: ArrayLike | None, route: str,
+    device: str | None,
+) -> tuple[Plan, PairSet | None]:  # fmt: skip
+    """The plan, and for the route "reachable" its pairs; refuses what does not go together.
+
+    given: whether there is something that belongs to sweeps, `initial` or `max_iterations`.
+    """
     checks.one_of("route", route, ROUTES)
     if device is not None and route not in ("auto", "dense"):
         raise ValueError(f"device={device!r} belongs to route='dense', not to {route!r}")
     solved = route in ("reachable", "dense") or device is not None or queries is not None
-    given = {"initial": initial, "max_iterations": max_iterations}
-    swept = [name for name, value in given.items() if value is not None]
-    if route == "sweeps":
-        swept.append("route='sweeps'")
+    swept, states, gamma = given or route == "sweeps", system.jm.num_states, system.jm.gamma
     if swept and solved:
         raise ValueError(
-            f"{swept[0]} belongs to sweeps, which always solve all pairs: it and a device, queries "
-            "or another route do not go together"
+            "initial, max_iterations and route='sweeps' belong to sweeps, which always solve all "
+            "pairs: they do not go together with a device, queries or another route"
         )
-    few = system.policy.size <= FEW and fixed_point.takes_few_sweeps(system.jm.gamma, tol)
-    return bool(swept) or (few and not solved)
-
-
-def _sweeps_plan(system: CollapsedT2) -> Plan:
-    states = system.jm.num_states
-    return Plan("sweeps", states, states * (states + 1) // 2, 6.0 * 8.0 * system.policy.size**2)
+    sweeps = fixed_point.enough_sweeps(1.0, tol * (1.0 - gamma), gamma)
+    if swept or (not solved and system.policy.size <= FEW and sweeps <= _MANY_SWEEPS):
+        memory = 6.0 * 8.0 * system.policy.size**2
+        return Plan("sweeps", states, states * (states + 1) // 2, memory), None
+    return choose(system, Queries.of(system.jm, queries), route, device)
 
 
 def _sweeps(
-    system: CollapsedT2, allowed: float,
+    system: CollapsedT2, allowed: float, plan: Plan,
     initial: Solution | Moments | tuple[ArrayLike, ArrayLike] | None, max_iterations: int | None,
 ) -> Solution:  # fmt: skip
-    jm, plan = system.jm, _sweeps_plan(system)
+    jm = system.jm
     machine.require(plan.memory, f"JIPE-2 by sweeps on {jm.num_states:,} states")
     operator = PairOperator(jm, system.policy, system.coupling)
     start = operator.zero() if initial is None else _start(operator, initial)
@@ -206,3 +208,76 @@ def _start(
     if not isinstance(found, tuple) or len(found) != 2:
         raise ValueError(f"initial must be moments or (mean, second), got {initial!r}")
     return operator.centre(*checks.collection("initial", *found, operator.jm))
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Largest change of any coordinate from M_k to T_2 M_k, for k = 0, 1, ...: arrays (sweeps,).
+
+    Attributes:
+        mean: of mu(s, a).
+        second: of Sigma(s, a, t, b), all of it.
+        covariance: of C = Sigma - mu mu', all of it.
+        weight: lambda, so that max(mean, second / weight) is the residual of eq. (23).
+    """
+
+    mean: Floats
+    second: Floats
+    covariance: Floats
+    weight: float
+
+    @property
+    def residuals(self) -> Floats:
+        """||M_k - T_2 M_k||_lambda."""
+        return np.maximum(self.mean, self.second / self.weight)
+
+
+def trace_jipe2(jm: JMDP, policy: ArrayLike, sweeps: int, coupling: str = "joint") -> Trace:
+    """The changes of the first `sweeps` applications of T_2 from M_0 = 0.
+
+    Compares all of Sigma, (S, A, S, A), after every sweep: for small models.
+    """
+    operator = PairOperator.of("trace_jipe2", jm, policy, coupling)
+    state, rows, parts = operator.zero(), [], ("mean", "second", "covariance")
+    for _ in range(checks.at_least("sweeps", sweeps, 1)):
+        old, state = state, operator.apply(state)
+        rows.append([np.abs(getattr(state, x) - getattr(old, x)).max() for x in parts])
+    mean, second, covariance = np.transpose(rows)
+    return Trace(mean, second, covariance, operator.weight)
+
+
+def covariance_rates(jm: JMDP, policy: ArrayLike) -> tuple[float, float]:
+    """The two factors per sweep that covariances settle by: gamma zeta_mu and gamma^2 zeta_C.
+
+    C_{k+1} = c_0(mu_k) + gamma^2 P_2 C_k. The source c_0 sees *differences* of the means, which
+    settle by gamma zeta_mu: zeta_mu is the second largest eigenvalue of the policy's chain P, in
+    modulus (the largest belongs to constants). What is in C already fades by gamma^2 zeta_C: zeta_C
+    is the spectral radius of P among the states whose return varies. The larger one bounds the rate
+    in the end; where both are zero, covariances are exact after finitely many sweeps.
+    """
+    matrix = checks.policy_matrix(jm, policy)
+    chain = CollapsedT2(jm, matrix).kernel.toarray()
+    sizes = np.sort(np.abs(np.linalg.eigvals(chain)))
+    moments = jipe2(jm, matrix).moments
+    value = (matrix * moments.mean).sum(1, keepdims=True)
+    varies = (matrix * (moments.variance + (moments.mean - value) ** 2)).sum(1) > 1e-9
+    among = np.abs(np.linalg.eigvals(chain[np.ix_(varies, varies)]))
+    second = sizes[-2] if sizes.size > 1 else 0.0
+    return jm.gamma * float(second), jm.gamma**2 * float(among.max(initial=0.0))
+
+
+def decay_rate(values: ArrayLike, first: int = 0, floor: float = 1e-10) -> float:
+    """The factor per step of a geometric decay: least squares on the logarithm.
+
+    Steps before `first` are left out, and values below `floor` times the largest, where rounding
+    takes over.
+    """
+    sizes = checks.floats("values", values, "step")
+    steps = np.arange(sizes.size)
+    used = (steps >= first) & (sizes > floor * sizes.max())
+    if used.sum() < 2:
+        raise ValueError(
+            f"a rate needs two values above {floor:g} of the largest from step {first} on, "
+            f"found {used.sum()} of {sizes.size}"
+        )
+    return float(np.exp(np.polyfit(steps[used], np.log(sizes[used]), 1)[0]))
