@@ -205,6 +205,3 @@ def test_bad_input():
         shock_ratio([0.5, -0.5])
     with pytest.raises(ValueError, match=r"sigma must lie in \(-inf, inf\), got nan"):
         gap_estimates(records, [0.5], np.nan)
-    fields = vars(records) | {"same_state": records.same_state[:, :2]}
-    with pytest.raises(ValueError, match=r"same_state must have shape \(M, H\) = \(4, 5\)"):
-        PairRecords(**fields)

@@ -393,26 +393,3 @@ def test_bad_tables_are_named():
     jm = jl.windy_gridworld(2)
     with pytest.raises(ValueError, match=r"observations must have shape \(state = 4, byte\)"):
         tables_of(jm, np.zeros((3, 1), dtype=np.uint8))
-    tables = tables_of(jm, observed(jm), num_pairs=3)
-    for name, place, value, message in (
-        ("rewards", (2, 1), np.nan, r"rewards\[2, 1\] \(row 2, column 1\) = nan is not finite"),
-        ("weights", 1, 0.0, r"weights\[1\] \(row 1\) = 0\.0 is not positive"),
-    ):
-        changed = getattr(tables, name).copy()
-        changed[place] = value
-        with pytest.raises(ValueError, match=message):
-            replace(tables, **{name: changed})
-    for name, kind, message in (
-        ("terminated", int, r"terminated must be of type bool, got int64"),
-        ("previous", float, r"previous must be of type int64, got float64"),
-        ("pairs", float, r"pairs must be of type int64, got float64"),
-        ("observations", int, r"observations must be of type uint8, got int64"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            replace(tables, **{name: getattr(tables, name).astype(kind)})
-    with pytest.raises(
-        ValueError, match=r"rewards must have shape \(N, m\) = .*, got \(\d+, 4, 1\)"
-    ):
-        replace(tables, rewards=tables.rewards[..., None])
-    with pytest.raises(ValueError, match="next_ids must have shape"):
-        replace(tables, next_ids=tables.next_ids[:, :2])

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -58,15 +58,15 @@ class PairRecords(Arrays):
         ((32, 2, 5), (32, 2, 2))
     """
 
-    state_rows: Annotated[Ints, np.int64, "M"]
-    actions: Annotated[Ints, np.int64, "M, 2"]
-    rewards: Annotated[NDArray[np.float32], np.float32, "M, 2, H"]
-    alive: Annotated[Flags, np.bool_, "M, 2, H"]
-    same_state: Annotated[Flags, np.bool_, "M, H"]
-    played: Annotated[NDArray[np.int8], np.int8, "M, 2, H"]
-    depths: Annotated[Ints, np.int64, "L"]
-    seen: Annotated[NDArray[np.uint8], np.uint8, "M, 2, L, D"]
-    previous: Annotated[Ints, np.int64, "M, 2, L"]
+    state_rows: Ints
+    actions: Ints
+    rewards: NDArray[np.float32]
+    alive: Flags
+    same_state: Flags
+    played: NDArray[np.int8]
+    depths: Ints
+    seen: NDArray[np.uint8]
+    previous: Ints
 
     def until(self, horizon: int) -> Self:
         """The first steps alone."""
@@ -121,9 +121,13 @@ def _play_state(
     chosen = [choices.choice(left.num_actions, 2, replace=False) for _ in range(pairs_per_state)]
     for _ in range(again):
         left.np_random, right.np_random, choices = map(np.random.default_rng, seed.spawn(3))
-    actions, size = np.repeat(chosen, repeats, axis=0), start.observation.size
-    records = PairRecords.zeros(M=len(actions), H=steps, L=len(depths), D=size)
-    records.state_rows[:], records.actions[:] = row, actions
+    actions = np.repeat(chosen, repeats, axis=0)
+    each, kept = (*actions.shape, steps), (*actions.shape, len(depths))
+    records = PairRecords(
+        np.full(len(actions), row), actions, np.zeros(each, np.float32), np.zeros(each, bool),
+        np.zeros((len(actions), steps), bool), np.zeros(each, np.int8), np.array(depths),
+        np.zeros((*kept, start.observation.size), np.uint8), np.zeros(kept, np.int64),
+    )  # fmt: skip
     world = Played([left, right], start)
     for pair in range(len(actions)):
         plays = choices.integers(left.num_actions, size=(steps, 2))

@@ -6,9 +6,9 @@ import os
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self, get_type_hints
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,35 +24,12 @@ _PAIR_STEPS = 4  # for which `tables_of` follows two branches
 
 
 class Arrays:
-    """A frozen dataclass of arrays whose types and axes are checked; an .npz file holds it."""
-
-    @classmethod
-    def layout(cls) -> dict[str, tuple[type, list[str]]]:
-        """Type and axes of each array, as its annotation says."""
-        hints = get_type_hints(cls, include_extras=True).items()
-        notes = {name: hint.__metadata__ for name, hint in hints if hasattr(hint, "__metadata__")}
-        return {name: (kind, axes.split(", ")) for name, (kind, axes) in notes.items()}
-
-    def __post_init__(self) -> None:
-        sizes = {"2": 2}  # of each axis, as the first array that has it says
-        for name, (kind, axes) in self.layout().items():
-            found = np.asarray(getattr(self, name))
-            if not np.can_cast(found.dtype, kind, "same_kind"):
-                raise ValueError(f"{name} must be of type {kind.__name__}, got {found.dtype}")
-            shape = zip(axes, (*found.shape, *[0] * len(axes)), strict=False)
-            expected = tuple(sizes.setdefault(axis, size) for axis, size in shape)
-            checks.same_shape(name, found.shape, expected, f"({', '.join(axes)})")
-
-    @classmethod
-    def zeros(cls, **sizes: int) -> Self:
-        """Arrays of zeros, to be filled, with the given sizes of their axes."""
-        known, layout = sizes | {"2": 2}, cls.layout().items()
-        return cls(**{name: np.zeros([known[a] for a in axes], k) for name, (k, axes) in layout})
+    """A frozen dataclass of arrays, which an .npz file holds."""
 
     @classmethod
     def joined(cls, parts: Sequence[Self], **given: Any) -> Self:
         """The parts, one after the other; fields in `given` are taken as they are."""
-        names = cls.layout().keys() - given.keys()
+        names = vars(parts[0]).keys() - given.keys()
         return cls(**{n: np.concatenate([getattr(p, n) for p in parts]) for n in names}, **given)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -65,8 +42,8 @@ class Arrays:
         """Read what `save` wrote; no code in the file is executed."""
         try:
             with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-                return cls(**{f.name: arrays[f.name] for f in fields(cls)})  # type: ignore[arg-type]
-        except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+                return cls(**{name: x if x.ndim else int(x) for name, x in arrays.items()})
+        except (ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(f"{path} holds no {cls.__name__}: {error}") from error
 
     @classmethod
@@ -101,24 +78,17 @@ class Tables(Arrays):
     """
 
     num_actions: int
-    actions: Annotated[Ints, np.int64, "N, m"]
-    observations: Annotated[Bytes, np.uint8, "N, D"]
-    previous: Annotated[Ints, np.int64, "N"]
-    rewards: Annotated[Floats, np.float64, "N, m"]
-    next_observations: Annotated[Bytes, np.uint8, "N, m, D"]
-    next_previous: Annotated[Ints, np.int64, "N, m"]
-    terminated: Annotated[Flags, np.bool_, "N, m"]
-    next_ids: Annotated[Ints, np.int64, "N, m"]
-    state_ids: Annotated[Ints, np.int64, "N"]
-    weights: Annotated[Floats, np.float64, "N"]
-    pairs: Annotated[Ints, np.int64, "P, 2"]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "num_actions", int(self.num_actions))  # an array in a file
-        super().__post_init__()
-        bad = ~np.isfinite(self.rewards)
-        checks.refuse("rewards", self.rewards, bad, "is not finite", ("row", "column"))
-        checks.refuse("weights", self.weights, ~(self.weights > 0), "is not positive", ("row",))
+    actions: Ints
+    observations: Bytes
+    previous: Ints
+    rewards: Floats
+    next_observations: Bytes
+    next_previous: Ints
+    terminated: Flags
+    next_ids: Ints
+    state_ids: Ints
+    weights: Floats
+    pairs: Ints
 
     def __len__(self) -> int:
         return len(self.rewards)
