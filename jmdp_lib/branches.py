@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Seed
+from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import progress
 from jmdp_lib.model import COUPLINGS, JMDP, checked_coupling
 from jmdp_lib.simulators import Simulator, SimulatorError, check_simulator, checked_query
@@ -169,13 +169,11 @@ class Run(NamedTuple):
 class Branches:
     """What all plays of a comparison of actions have in common; it pickles if its parts do.
 
-    start: the state, as the world has it. policy: a function of what is seen, or the cumulative
-    probabilities of every state. num_actions: A, or None where the policy returns the action
-    itself; first: number of the first action.
+    policy: a function of what is seen, or the cumulative probabilities of every state. num_actions:
+    A, or None where the policy returns the action itself; first: number of the first action.
     """
 
-    env: Any
-    start: Any
+    world: Queried | Played
     policy: Callable[[Any], Any] | list[list[float]]
     num_actions: int | None
     first: int
@@ -183,12 +181,11 @@ class Branches:
     gamma: float
     horizon: int
     coupling: str
-    seed: np.random.SeedSequence
 
     @classmethod
     def of(
-        cls, env: Any, policy: Any, actions: Sequence[Any], gamma: float | None, seed: Seed,
-        state: Any, coupling: str, truncation: float, horizon: int | None,
+        cls, env: Any, policy: Any, actions: Sequence[Any], gamma: float | None, state: Any,
+        coupling: str, truncation: float, horizon: int | None,
     ) -> Branches:  # fmt: skip
         """Arguments as of `estimate_gaps`, checked; the policy is tried out once."""
         checks.one_of("coupling", coupling, COUPLINGS)
@@ -198,12 +195,13 @@ class Branches:
             horizon = math.ceil(math.log(share) / math.log(gamma)) if gamma > 0.0 else 1
         horizon, count, first = checks.at_least("horizon", horizon, 1), None, 0
         if isinstance(env, Simulator):
-            seen = start = checks.index("state", state, check_simulator(env).num_states)
+            seen = checks.index("state", state, check_simulator(env).num_states)
             count, chosen = env.num_actions, checks.distinct_actions(actions, env.num_actions)
             if not callable(policy):
                 policy = np.cumsum(checks.policy_matrix(env, policy), axis=1).tolist()
             if isinstance(env, JMDP):
                 checked_coupling(env, coupling)
+            world: Queried | Played = Queried(env, seen)
         elif hasattr(env, "twin"):
             start = env.snapshot() if state is None else state
             if not hasattr(start, "observation") or start.over:
@@ -212,21 +210,15 @@ class Branches:
             chosen = list(checks.distinct_in(space, actions).values())
             if type(space).__name__ == "Discrete":
                 count, first = int(space.n), int(space.start)
+            world = Played([env.twin() for _ in chosen], start)
         else:
             raise ValueError(
                 f"{env!r} is no simulator: it must be a CoupledEnv, a CoupledAtari, a JMDP, or "
                 "have num_states, num_actions, gamma and query"
             )
-        root = checks.seed_sequence(seed)
-        made = cls(env, start, policy, count, first, chosen, gamma, horizon, coupling, root)
+        made = cls(world, policy, count, first, chosen, gamma, horizon, coupling)
         made.act(np.random.default_rng(0), seen)
         return made
-
-    def world(self) -> Queried | Played:
-        """A new adapter for the simulator."""
-        if isinstance(self.env, Simulator):
-            return Queried(self.env, self.start)
-        return Played([self.env.twin() for _ in self.actions], self.start)
 
     def act(self, rng: np.random.Generator, seen: Any) -> Any:
         """An action of the policy."""
@@ -239,14 +231,14 @@ class Branches:
         return self.first + int(np.searchsorted(np.cumsum(probs)[:-1], rng.random(), "right"))
 
     def play(
-        self, world: Queried | Played, rng: np.random.Generator, until_one: bool = False,
+        self, rng: np.random.Generator, until_one: bool = False,
         limits: tuple[float, float] = (-math.inf, math.inf),
     ) -> Run:  # fmt: skip
         """One run; a reward outside of the limits is refused."""
         returns, labels = [0.0] * len(self.actions), np.arange(len(self.actions))
         weight, rewards, queries, steps = 1.0, list[float](), 0, 0
         for moves in play_branches(
-            world, self.actions, lambda t, i, seen: self.act(rng, seen), self.horizon,
+            self.world, self.actions, lambda t, i, seen: self.act(rng, seen), self.horizon,
             self.coupling, until_one,
         ):  # fmt: skip
             for members, action, reward, over, seen, _ in (m for place in moves for m in place):
@@ -264,16 +256,18 @@ class Branches:
             labels[:] = labels.max()
         return Run(np.array(returns), labels, (min(rewards), max(rewards)), queries)
 
-    def several(self, first: int, last: int, watched: bool) -> tuple[list[Run], str | None]:
+    def several(
+        self, root: np.random.SeedSequence, first: int, last: int, watched: bool
+    ) -> tuple[list[Run], str | None]:
         """Plays first to last - 1, or those before the simulator failed and why it did."""
-        world, played = self.world(), []
+        played: list[Run] = []
         with progress(last - first if watched else 0, "estimate_gaps", unit="pair") as bar:
             for number in range(first, last):
-                seed = checks.seed_sequence(self.seed, number)
+                seed = checks.seed_sequence(root, number)
                 rng = np.random.default_rng(seed.spawn(1)[0])
-                world.seed(seed)
+                self.world.seed(seed)
                 try:
-                    played.append(self.play(world, rng))
+                    played.append(self.play(rng))
                 except SimulatorError as error:
                     return played, f"play {number}: {error}"
                 bar.update()

@@ -83,12 +83,12 @@ def estimate_gaps(
         >>> print(f"exact mean {exact:.2f}; P(better) from {low[0, 1]:.2f} to {high[0, 1]:.2f}")
         exact mean 1.52; P(better) from 0.94 to 0.98
     """
-    given = (gamma, seed, state, coupling, truncation, horizon)
-    branches = Branches.of(env, policy, actions, *given)
+    root = checks.seed_sequence(seed)
+    branches = Branches.of(env, policy, actions, gamma, state, coupling, truncation, horizon)
     num_pairs = checks.at_least("num_pairs", num_pairs, 3)
     one = checks.at_least("processes", processes, 1) == 1
     ends = np.linspace(0, num_pairs, 2 if one else 4 * processes + 1, dtype=int).tolist()
-    jobs = [(first, last, one) for first, last in pairwise(ends)]
+    jobs = [(root, first, last, one) for first, last in pairwise(ends)]
     parts = in_processes(branches.several, jobs, processes, "estimate_gaps")
     played = [play for part, _ in parts for play in part]
     failed = next((error for _, error in parts if error), None)
@@ -231,7 +231,7 @@ def compare_actions(
     )
     if not ends[0] < ends[1]:
         raise ValueError(f"reward_range must be (lo, hi) with lo < hi, got {reward_range}")
-    branches = Branches.of(env, policy, actions, gamma, 0, state, "joint", _TAIL, horizon)
+    branches = Branches.of(env, policy, actions, gamma, state, "joint", _TAIL, horizon)
     runs = _Runs(branches, rng, reward_range, alpha, margin)
     if hasattr(env, "restore"):
         runs.rewards.append(0.0)  # episodes may end, and rewards are zero from then on
@@ -262,8 +262,8 @@ class _Runs:
         self, branches: Branches, rng: np.random.Generator,
         reward_range: tuple[float, float] | None, alpha: float, margin: float,
     ) -> None:  # fmt: skip
-        self.branches, self.rng, self.world = branches, rng, branches.world()
-        self.world.seed(np.random.SeedSequence(int(rng.integers(2**63))))
+        self.branches, self.rng = branches, rng
+        branches.world.seed(np.random.SeedSequence(int(rng.integers(2**63))))
         self.actions = actions = tuple(branches.actions)
         self.reward_range, self.alpha, self.margin = reward_range, alpha, margin
         self.active, self.verdict, self.queries = list(range(len(actions))), "undecided", 0
@@ -282,7 +282,7 @@ class _Runs:
         """One run of all active actions."""
         limits = self.reward_range or (-math.inf, math.inf)
         chosen = [self.actions[i] for i in self.active]
-        run = replace(self.branches, actions=chosen).play(self.world, self.rng, not play_on, limits)
+        run = replace(self.branches, actions=chosen).play(self.rng, not play_on, limits)
         self.queries += run.queries
         self.returns.append(run.returns)
         self.labels.append(run.labels)
