@@ -631,7 +631,7 @@ def execute(nb, parameters, source, output):
     nbformat.write(nb, output)
     return nb
 
-jobs.execute, jobs.git_state, jobs.versions = execute, lambda root: {}, dict
+jobs.execute, jobs.provenance = execute, lambda root: {}
 out = root / "out" / "quick"
 run = out / ".runs" / "01_first"
 
@@ -712,13 +712,21 @@ print(f"games and seeds | {', '.join(found)} | holds")
 """
 
 
-SMALL = "atari:\n  games: [Pong]\n  seeds: [0]\n  scale: 0.001\n"
+SMALL = "atari:\n  games: [Pong]\n  seeds: [0]\n  settings: small.toml\n"
+SETTINGS = """\
+[lottery]
+fresh = 0
+trials.base = {}
+experiment = { num_states = 60, num_held_out = 10, num_evaluation = 3, repeats = 4, horizon = 10 }
+config = { kinds = ["gram", "near"], steps = 20, batch = 16, hidden = 32, log_every = 5 }
+"""
 
 
 @pytest.fixture
 def games(project: Project) -> Project:
     project.notebook("03_played", PLAYED)
     project.profile("quick", SMALL)
+    (project.root / "small.toml").write_text(SETTINGS)
     (project.root / "figures").mkdir()
     for coupling in ("reward", "sticky"):
         path = project.root / "figures" / f"atari_{coupling}_gaps.csv"
@@ -764,14 +772,14 @@ def test_games_are_trained_anew_only_where_asked_for(games: Project) -> None:
         ({"games": "Pong"}, "cpu", "games: 'Pong' is not of type 'array'"),
         ({"seeds": "[-1]"}, "cpu", "seeds: 0: -1 is less than"),
         ({"seeds": "0"}, "cpu", "seeds: 0 is not of type 'array'"),
-        ({"scale": "2"}, "cpu", "scale: 2 is greater than"),
+        ({"settings": "none.toml"}, "cpu", "quick.yaml: there is no file none.toml"),
         ({}, "toaster", "is unknown"),
     ],
 )
 def test_wrong_games_are_refused_before_any_work(
     games: Project, changed: dict[str, str], device: str, message: str
 ) -> None:
-    entry = {"games": "[Pong]", "seeds": "[0]", "scale": "0.1"} | changed
+    entry = {"games": "[Pong]", "seeds": "[0]"} | changed
     games.profile("quick", "\n  ".join(["atari:", *(f"{k}: {v}" for k, v in entry.items())]))
     assert message in games.refusal("--atari", device)
     games.profile("quick", "")

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 import tomllib
 from dataclasses import asdict, replace
@@ -25,7 +24,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-from job import end_with_parent, git_state, hardware, versions, write_atomically
+from job import end_with_parent, provenance, write_atomically
 
 from jmdp_lib import checks
 from jmdp_lib.atari.experiment import Experiment, evaluate, monte_carlo, run
@@ -39,9 +38,6 @@ PROTOCOL: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").rea
 PARTS = [name for name, table in PROTOCOL.items() if isinstance(table, dict)]
 RUNS = ("reward", "lottery")  # parts that the batch trains anew, for any game
 SIZED = ("curves", "sticky")  # parts whose trials are numbers of states and steps
-SMALLEST = {"num_states": 60, "num_held_out": 10, "num_evaluation": 3, "horizon": 10}
-SMALLEST |= {"repeats": 4, "deep_repeats": 4}
-LEAST = {"steps": 20, "batch": 16, "hidden": 32, "log_every": 2, "eval_every": 10, "save_every": 10}
 
 
 def settings(part: str, game: str) -> dict[str, Any]:
@@ -53,24 +49,15 @@ def settings(part: str, game: str) -> dict[str, Any]:
     return base | own | {"experiment": sizes, "config": base["config"] | own.get("config", {})}
 
 
-def experiment_of(part: str, game: str, trial: str = "", scale: float = 1.0) -> Experiment:
-    """The experiment of a part; a scale below one, to try the machinery, shrinks all sizes."""
+def experiment_of(part: str, game: str, trial: str = "") -> Experiment:
+    """The experiment of a part, with the config of one of its trials."""
     given = settings(part, game)
     config = given["config"] | given["trials"].get(trial, {})
-    made = Experiment(Config(name=game, **_tuples(config)), **_tuples(given["experiment"]))
-    if scale >= 1.0:
-        return made
-    small = _shrunk(replace(made, depths=made.depths[:1]), SMALLEST, scale)
-    return replace(small, config=_shrunk(made.config, LEAST, scale))
+    return Experiment(Config(name=game, **_tuples(config)), **_tuples(given["experiment"]))
 
 
 def _tuples(table: dict[str, Any]) -> dict[str, Any]:
     return {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
-
-
-def _shrunk(whole: Any, least: dict[str, int], scale: float) -> Any:
-    sizes = {name: max(size, int(getattr(whole, name) * scale)) for name, size in least.items()}
-    return replace(whole, **sizes)
 
 
 def check(options: argparse.Namespace) -> None:
@@ -81,7 +68,6 @@ def check(options: argparse.Namespace) -> None:
     if unknown := set(options.trials) - given["trials"].keys():
         known = ", ".join(given["trials"])
         raise ValueError(f"part {part} has the trials {known}, not {unknown.pop()!r}")
-    checks.real("--scale", options.scale, "(0, 1]")
     experiment_of(part, game)
     if options.seed is not None:
         checks.at_least("SEED", options.seed, 0)
@@ -95,8 +81,8 @@ def place_of(part: str, options: argparse.Namespace) -> Path:
 
 def play(part: str, game: str, options: argparse.Namespace) -> None:
     """Play the pairs that networks are compared with."""
-    made, fresh = experiment_of(part, game, "", options.scale), settings(part, game)["fresh"]
-    monte_carlo(made, place_of(part, options) / game, options.processes, fresh)
+    home, fresh = place_of(part, options) / game, settings(part, game)["fresh"]
+    monte_carlo(experiment_of(part, game), home, options.processes, fresh)
 
 
 def train(part: str, game: str, options: argparse.Namespace) -> None:
@@ -107,7 +93,7 @@ def train(part: str, game: str, options: argparse.Namespace) -> None:
         chosen = json.loads((options.work / "chosen.json").read_text())
         kinds = {trial: [k for k in chosen if chosen[k] == trial] for trial in chosen.values()}
     for trial, some in kinds.items():
-        made = experiment_of(part, game, trial, options.scale)
+        made = experiment_of(part, game, trial)
         made = replace(made, config=replace(made.config, kinds=tuple(some)))
         states = int(trial.split("x")[0]) if part in SIZED else None
         where = place_of(part, options) / game, options.device, options.processes
@@ -155,7 +141,7 @@ def results(part: str, options: argparse.Namespace) -> None:
     """Write what chapters 5 and 6 draw of a part, and its provenance."""
     parts = SIZED if part in SIZED else (part,)
     found = {name: read(name, "gaps-*.csv", options) for name in parts}
-    each = [experiment_of(p, g, "", options.scale) for p in parts for g in found[p].game.unique()]
+    each = [experiment_of(name, game) for name in parts for game in found[name].game.unique()]
     gaps = pd.concat(found.values())
     alone, paper = ~gaps.kind.str.contains("+", regex=False), PROTOCOL["paper"]["trials"]
     by_trial = gaps.groupby("trial", sort=part == "tune")
@@ -194,35 +180,24 @@ def results(part: str, options: argparse.Namespace) -> None:
         digits = 8 if file.endswith("gaps") else 5  # ranks are taken of gaps: no ties by rounding
         made = frame.to_csv(index=False, float_format=f"%.{digits}g")
         write_atomically(options.out / f"atari_{file}.csv", made)
-    facts = provenance(part, options) | {
+    device, log = options.device, options.work / f"{part}.log"
+    if device.startswith("cuda") and torch.cuda.is_available():  # or collected where there is none
+        device = torch.cuda.get_device_name()
+    facts = provenance(PROJECT) | {
+        "device": device,
         "seeds": sorted(gaps.seed.unique().tolist()),
+        "minutes": [*map(float, log.read_text().split())] if log.exists() else [],
         "note": options.note,
         "experiments": [asdict(e) for e in each],
     }
     write_atomically(options.out / f"atari_{name}.json", json.dumps(facts, indent=1) + "\n")
 
 
-def provenance(part: str, options: argparse.Namespace) -> dict[str, Any]:
-    """With what a part was run, and how many minutes each of its jobs took."""
-    where = hardware()["cpu"]
-    if options.device.startswith("cuda"):  # results may be collected where there is none
-        where = torch.cuda.get_device_name() if torch.cuda.is_available() else options.device
-    given = os.environ.get("JMDP_COMMIT")  # where there is no git, or another tree's
-    log = options.work / f"{part}.log"
-    return {
-        **({"commit": given, "dirty": None} if given else git_state(PROJECT)),
-        **versions(),
-        "device": where,
-        "cores": os.cpu_count(),
-        "minutes": [*map(float, log.read_text().split())] if log.exists() else [],
-    }
-
-
 def evaluate_kept(game: str, options: argparse.Namespace) -> None:
     """Compare a kept network with Monte Carlo at states that nobody has looked at."""
     trained = Trained.load(options.out / "networks" / game)
     config = trained.network.config
-    made = experiment_of("final", game, scale=options.scale)
+    made = experiment_of("final", game)
     made = replace(made, config=config, num_evaluation=options.states, depths=())
     simulated = monte_carlo(made, options.work / "own" / game, options.processes, options.fresh)
     table = gap_table(evaluate(made, config.seed, trained, *simulated))
@@ -238,7 +213,7 @@ def main() -> None:
     parser.add_argument("seed", nargs="?", type=int, metavar="SEED")
     parser.add_argument("trials", nargs="*", metavar="TRIAL")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--scale", type=float, default=1.0, help="factor of all sizes, at most 1")
+    parser.add_argument("--settings", type=Path, help="a file of parts that replace those here")
     parser.add_argument("--processes", type=int, help="how many processes play games")
     parser.add_argument("--fresh", type=int, default=2, help="seed of the states, not 0 or 1")
     parser.add_argument("--states", type=int, default=16, help="how many states to evaluate")
@@ -252,6 +227,8 @@ def main() -> None:
     part, game = options.part, options.game
     if options.with_parent:
         end_with_parent()
+    if options.settings:
+        PROTOCOL.update(tomllib.loads(options.settings.read_text()))
     torch.set_num_threads(1)
     if part == "evaluate":
         evaluate_kept(game, options)

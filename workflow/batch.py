@@ -83,7 +83,7 @@ def load_profile(root: Path, profile: str, defaults: dict[str, dict[str, Any]]) 
 
 
 def atari_jobs(entry: dict[str, Any] | None, device: str, elsewhere: bool) -> dict[str, Any]:
-    """The games, seeds and scale of a profile's `atari:` entry, and the device.
+    """The games, seeds and settings of a profile's `atari:` entry, and the device.
 
     elsewhere: the jobs run on other machines, which may have the device when this one has not.
     """
@@ -91,7 +91,7 @@ def atari_jobs(entry: dict[str, Any] | None, device: str, elsewhere: bool) -> di
     from jmdp_lib.atari.training import require_device
 
     if entry is None:
-        raise ProjectError(f"the profile needs an entry `{ATARI}:` with games, seeds, scale")
+        raise ProjectError(f"the profile needs an entry `{ATARI}:` with games and seeds")
     try:
         if not (elsewhere and device.startswith("cuda")):
             require_device(device)
@@ -120,13 +120,16 @@ def make_plan(
         if atari and Path(file).name.startswith(("atari_reward_", "atari_sticky_")):
             return f"out/{profile}/{ATARI}/{Path(file).name}"
         if not (root / file).is_file():
-            raise ProjectError(f"{name}.py: there is no file {file}")
+            raise ProjectError(f"{name}: there is no file {file}")
         return file
+
+    if atari and "settings" in atari:
+        found(f"{profile}.yaml", atari["settings"])
 
     notebooks = {name: entries.get(name) or {} for name in defaults}
     for name, given in notebooks.items():
-        values = {**defaults[name], **given}
-        given |= {k: [found(name, f) for f in values[k]] for k in values if k.endswith(FILES)}
+        files = {k: v for k, v in {**defaults[name], **given}.items() if k.endswith(FILES)}
+        given |= {k: [found(f"{name}.py", file) for file in files[k]] for k in files}
     return {"profile": profile, "notebooks": notebooks, ATARI: atari}
 
 

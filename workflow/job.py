@@ -30,17 +30,25 @@ def write_atomically(path: Path, text: str) -> None:
     os.replace(part, path)
 
 
-def git_state(root: Path) -> dict[str, Any]:
-    """The commit that a repository in `root` is at, and whether files differ from it."""
+def provenance(root: Path) -> dict[str, Any]:
+    """The commit of a repository in `root`, whether files differ from it, versions, the machine.
+
+    Where there is no repository, the variable JMDP_COMMIT may say which commit it is.
+    """
     # Not the state of a repository around it.
     here = {**os.environ, "GIT_CEILING_DIRECTORIES": str(root.resolve().parent)}
     command = "git status --porcelain=v2 --branch"
     told = subprocess.run(command, shell=True, cwd=root, env=here, capture_output=True, text=True)
-    if told.returncode:
-        return {"commit": None, "dirty": None}
-    first, *lines = told.stdout.splitlines()
-    commit = first.removeprefix("# branch.oid ")
-    return {"commit": commit, "dirty": any(not line.startswith("#") for line in lines)}
+    commit, dirty = os.environ.get("JMDP_COMMIT"), None
+    if not told.returncode:
+        first, *lines = told.stdout.splitlines()
+        commit = first.removeprefix("# branch.oid ")
+        dirty = any(not line.startswith("#") for line in lines)
+    found = {"python": platform.python_version()}
+    for package in RECORDED_PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return {"commit": commit, "dirty": dirty, "versions": found, "hardware": hardware()}
 
 
 def hardware() -> dict[str, Any]:
@@ -51,14 +59,6 @@ def hardware() -> dict[str, Any]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     system = f"{platform.system()} {platform.machine()}"
     return {"cpu": cpu, "cores": os.cpu_count(), "memory_gib": round(memory, 1), "system": system}
-
-
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in RECORDED_PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
 
 
 def end_with_parent(parent: int | None = None, signum: int = signal.SIGTERM) -> None:

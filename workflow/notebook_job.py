@@ -25,7 +25,7 @@ from typing import Any
 
 import jupytext
 import nbformat
-from job import end_with_parent, git_state, hardware, versions, write_atomically
+from job import end_with_parent, provenance, write_atomically
 from nbformat import NotebookNode
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
@@ -195,11 +195,9 @@ def run_job(out: Path, name: str, given: dict[str, Any]) -> bool:
     record = {
         "notebook": name,
         "profile": out.name,
-        **git_state(root),
+        **provenance(root),
         "parameters": values,
         "seeds": {k: v for k, v in values.items() if "seed" in k and not k.startswith("num_")},
-        "versions": versions(),
-        "hardware": hardware(),
         "started": started.isoformat(timespec="seconds"),
         "wall_seconds": round((datetime.now(UTC) - started).total_seconds(), 1),
         "claims": claims_of(nb),
