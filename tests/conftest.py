@@ -22,18 +22,18 @@ settings.load_profile("project")
 
 
 @pytest.fixture
-def ends_when_killed() -> Callable[[str], None]:
-    """A check of code that starts two processes or more: kill it outright, and they end too."""
+def ends_when_killed() -> Callable[[str, int], None]:
+    """A check of code that starts so many processes: kill it outright, and they end too."""
 
-    def check(code: str) -> None:
+    def check(code: str, count: int) -> None:
         parent = psutil.Popen([sys.executable, "-c", code])
         deadline, family = time.monotonic() + 120, []
         try:
-            while len(family) < 3 and time.monotonic() < deadline:  # a tracker or a job is one
+            while len(family) < count and time.monotonic() < deadline:
                 time.sleep(0.2)
                 family = parent.children(recursive=True)
             time.sleep(2.0)  # they have begun to work
-            assert len(family) >= 3
+            assert len(family) >= count
             parent.kill()
             parent.wait()
             _, alive = psutil.wait_procs(family, timeout=30)

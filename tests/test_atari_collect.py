@@ -141,7 +141,7 @@ def test_workers_end_with_a_parent_that_was_killed_outright(ends_when_killed):
         "if __name__ == '__main__':\n"
         "    collect(Game('Pong'), 100_000, 0, processes=2)\n"
     )
-    ends_when_killed(code)
+    ends_when_killed(code, 3)  # two workers, and what tracks their resources
 
 
 @pytest.mark.parametrize(("game", "sticky_prob"), [("Atlantis", 0.0), ("Pong", 0.25)])

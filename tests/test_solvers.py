@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quantecon.markov import DiscreteDP
 from strategies import problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
@@ -64,6 +63,8 @@ def test_diagonal_is_sobels_variance(problem):
 @given(problems(), st.integers(0, 2**32 - 1))
 @settings(max_examples=30)
 def test_means_are_quantecons(problem, seed):
+    from quantecon.markov import DiscreteDP  # slow to import
+
     jm, _, _ = problem
     if jm.gamma == 0.0:
         return  # QuantEcon wants a positive discount
