@@ -74,7 +74,7 @@ def test_a_job_ends_with_whoever_started_it(do, monkeypatch, ends_when_killed):
     asked = []
     monkeypatch.setattr(atari_protocol, "end_with_parent", lambda: asked.append(True))
     with pytest.raises(SystemExit):
-        do("dance", "--with-parent")
+        do("reward", "Pnog", "--with-parent")
     assert asked
     # The job has a child, for some seconds, once it watches who started it.
     watch = "import job, os, time; job.end_with_parent(); os.system('sleep 5'); time.sleep(600)"
