@@ -23,8 +23,6 @@ from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import hot, inline
 from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries, ragged
 
-_STEP = 1 << 24  # successors that are added between two looks at the watch
-
 
 def successors_first(graph: sparse.csr_array) -> Ints:
     """(S,) the states of a graph (S, S): strong components, successors first, by number within."""
@@ -104,16 +102,17 @@ class PairSet:
 
     @classmethod
     def of(
-        cls, system: CollapsedT2, queries: Queries, watch: Callable[[Numbering, float, int], bool]
+        cls, system: CollapsedT2, queries: Queries, most: Callable[[Numbering, float], float]
     ) -> PairSet | None:
         """Follow the queries until nothing new is reached.
 
-        watch: is shown now and then the states, the bytes that the set takes and how many pairs are
-        in it so far, and says whether to go on; the set is None when it says no.
+        most: how many pairs there may be, for the states that are reached and the bytes that a set
+        of their pairs takes. If there are more, the result is None.
         """
         numbering = Numbering.of(system, reached_states(system, queries))
         rows = np.concatenate([[0], np.cumsum((np.arange(numbering.order.size) >> 6) + 1)])
-        if not watch(numbering, 16.0 * rows[-1], 0):
+        limit = most(numbering, 16.0 * rows[-1])
+        if limit < 0.0:
             return None
         words = np.zeros((rows[-1], 2), np.uint64)  # takes memory only where it is written to
         counts = np.zeros(2, np.int64)  # pairs in the set, and pairs followed
@@ -121,15 +120,12 @@ class PairSet:
             law = system.law(*part)
             first, second = numbering.number[law.first], numbering.number[law.second]
             _add_all(rows, words, counts, first, second)
-        backward = False
-        while counts[1] < counts[0]:
-            done, backward = 0, not backward  # from the top first: successors have lower numbers
-            while done < len(words):
-                done = _follow(
-                    rows, words, counts, numbering.chain, numbering.diagonal, backward, done, _STEP
-                )
-                if not watch(numbering, words.nbytes, int(counts[0])):
-                    return None
+        backward = True  # from the top first: successors have lower numbers
+        while counts[1] < counts[0] <= limit:
+            _follow(rows, words, counts, numbering.chain, numbering.diagonal, backward, limit)
+            backward = not backward
+        if counts[0] > limit:
+            return None
         _rank(words)
         return cls(numbering, rows, words, int(counts[0]))
 
@@ -241,19 +237,16 @@ def _add_all(rows: Any, words: Any, counts: Any, first: Any, second: Any) -> Non
 
 @hot
 def _follow(
-    rows: Any, words: Any, counts: Any, chain: Any, diagonal: Any, backward: Any, done: Any,
-    budget: Any,
-) -> Any:  # fmt: skip
-    """Add the successors of pairs that were not followed yet, about `budget` of them.
-
-    `done` words were looked at before, from the top with `backward`; returns how many are now.
-    """
+    rows: Any, words: Any, counts: Any, chain: Any, diagonal: Any, backward: Any, limit: Any
+) -> None:
+    """Add the successors of pairs that were not followed yet, word by word, up to `limit` pairs."""
     indptr, indices, draws = chain[0], chain[1], chain[3]
     starts, left, right = diagonal[0], diagonal[1], diagonal[2]
     i = np.int64(rows.size - 2 if backward else 0)
-    while done < len(words) and budget > 0:
-        k = np.int64(len(words) - 1 - done if backward else done)
-        done += 1
+    for n in range(len(words)):
+        if counts[0] > limit:
+            break
+        k = np.int64(len(words) - 1 - n if backward else n)
         new = words[k, 0] & ~words[k, 1]
         while new:  # a pair may lead to others of its own word
             words[k, 1] |= new
@@ -266,18 +259,15 @@ def _follow(
                 new &= new - np.uint64(1)
                 counts[1] += 1
                 if i == j:
-                    budget -= starts[i + 1] - starts[i]
                     for e in range(starts[i], starts[i + 1]):
                         _add(rows, words, counts, np.int64(left[e]), np.int64(right[e]))
                     continue
                 for d in range(draws):
                     p, q = i * draws + d, j * draws + d
-                    budget -= (indptr[p + 1] - indptr[p]) * (indptr[q + 1] - indptr[q])
                     for a in range(indptr[p], indptr[p + 1]):
                         for b in range(indptr[q], indptr[q + 1]):
                             _add(rows, words, counts, np.int64(indices[a]), np.int64(indices[b]))
             new = words[k, 0] & ~words[k, 1]
-    return done
 
 
 @hot

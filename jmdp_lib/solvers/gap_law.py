@@ -93,7 +93,7 @@ def laws_of(
     beyond: as in `Steps.of`, where the model's last state stands for what is not known.
     """
     jm = system.jm
-    pairs: Any = PairSet.of(system, asked, lambda *_: True)
+    pairs: Any = PairSet.of(system, asked, lambda *_: np.inf)
     require(64.0 * _COARSE * pairs.size, f"the law of gaps that reach {pairs.size:,} pairs")
     steps = Steps.of(jm, system.policy, system.coupling, pairs, rows, beyond)
     grid, high, low = _narrowed(steps, width, points, max_points)

@@ -16,7 +16,7 @@ import numpy as np
 
 from jmdp_lib import checks, machine
 from jmdp_lib.checks import Floats
-from jmdp_lib.machine import gibibytes, progress
+from jmdp_lib.machine import gibibytes
 from jmdp_lib.operators.collapsed import Backup, CollapsedT2, PairValues, Queries, distinct_states
 from jmdp_lib.operators.dense import DensePairs, TorchPairs, device_bytes
 from jmdp_lib.operators.reachable import Numbering, PairSet, ReachablePairs
@@ -116,7 +116,7 @@ def choose(
     system: CollapsedT2, queries: Queries, route: str = "auto", device: str | None = None
 ) -> tuple[Plan, PairSet | None]:
     """The plan, and for the route "reachable" its pairs."""
-    states, taken = system.jm.num_states, 0.0
+    states = system.jm.num_states
     law, whole = 48.0 * system.diagonal_entries, 8.0 * states**2
     free = 0.9 * (machine.available_bytes() if device is None else device_bytes(device))
     matrices = VECTORS + (1 if device is None else 4)  # the last ones for an application itself
@@ -126,27 +126,29 @@ def choose(
         if needed > free:
             raise MemoryError(f"JIPE-2 needs {dense}; available are {gibibytes(free)}")
         return dense, None
+    either = route == "auto" and needed <= free
     successors = sum(kernel.nnz for kernel in system.kernels) / len(system.kernels) / states
 
-    def watch(numbering: Numbering, size: float, pairs: int) -> bool:
-        nonlocal taken
-        bar.update(pairs - bar.n)
-        taken = size + 8.0 * (2 if numbering.acyclic else VECTORS) * pairs + law
-        cost = pairs * successors * (_ACYCLIC if numbering.acyclic else _CYCLIC) * _FIND
-        if route == "auto" and needed <= free and cost > 2.0 * states**2 * _DENSE:
-            return False
-        if taken <= free:
-            return True
-        raise MemoryError(
-            f"JIPE-2 on {states:,} states reached {numbering.order.size:,} of them and "
-            f"{pairs:,} pairs so far; these need {gibibytes(taken)}, available are "
-            f"{gibibytes(free)}; ask for fewer queries"
-        )
+    def most(numbering: Numbering, size: float) -> float:
+        """As many pairs as fit, or as take no longer than all pairs would."""
+        cost = successors * (_ACYCLIC if numbering.acyclic else _CYCLIC) * _FIND
+        fit = (free - law - size) / _pair_bytes(numbering)
+        return min(fit, 2.0 * states**2 * _DENSE / cost) if either else fit
 
-    with progress(None, "JIPE-2, pairs reached", "pair") as bar:
-        reached = PairSet.of(system, queries, watch)
-    plan = dense if reached is None else Plan("reachable", states, reached.size, taken)
-    return plan, reached
+    reached = PairSet.of(system, queries, most)
+    if reached is not None:
+        taken = law + reached.words.nbytes + _pair_bytes(reached.numbering) * reached.size
+        return Plan("reachable", states, reached.size, taken), reached
+    if not either:
+        raise MemoryError(
+            f"JIPE-2 on {states:,} states reaches more pairs than fit into the {gibibytes(free)} "
+            "that are available; ask for fewer queries"
+        )
+    return dense, None
+
+
+def _pair_bytes(numbering: Numbering) -> float:
+    return 8.0 * (2 if numbering.acyclic else VECTORS)
 
 
 def solve_chains(system: CollapsedT2, allowed: float) -> tuple[Backup, float, float, float]:
