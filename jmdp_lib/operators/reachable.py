@@ -32,18 +32,12 @@ def successors_first(graph: sparse.csr_array) -> Ints:
 
 
 def reached_states(system: CollapsedT2, queries: Queries) -> Ints:
-    """The states that branches of the queries come to, in the order of a search."""
-    jm, kernel = system.jm, system.kernel
-    asked = [queries.states * jm.num_actions + a for a in (queries.first, queries.second)]
-    after = jm.transitions[np.unique(asked)].indices
-    # One state more, from which the search starts, leads to all of these.
-    size, ends = jm.num_states + 1, [kernel.nnz + after.size]
-    graph = sparse.csr_array(
-        (np.ones(ends[0]), np.append(kernel.indices, after), np.append(kernel.indptr, ends)),
-        shape=(size, size),
-    )
-    found = csgraph.breadth_first_order(graph, size - 1, return_predecessors=False)
-    return np.asarray(found[1:], np.int64)
+    """The states that branches of the queries come to."""
+    jm, actions = system.jm, (queries.first, queries.second)
+    asked = np.unique([queries.states * jm.num_actions + a for a in actions])
+    after = np.unique(jm.transitions[asked].indices)
+    steps = csgraph.dijkstra(system.kernel, indices=after, unweighted=True, min_only=True)
+    return np.flatnonzero(np.isfinite(steps)) if after.size else after
 
 
 @dataclass(frozen=True)
