@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
 from jmdp_lib import machine
 from jmdp_lib.checks import Floats, Ints
@@ -49,8 +49,10 @@ class DensePairs:
 
     @cached_property
     def _diagonal(self) -> Any:
+        """Of every entry of the law: the state, both successors, and gamma^2 times its weight."""
         law = self.system.diagonal
-        return law.starts, law.first, law.second, self.system.jm.gamma**2 * law.weights
+        states = np.repeat(np.arange(self.backup.source.size), np.diff(law.starts))
+        return states, law.first, law.second, self.system.jm.gamma**2 * law.weights
 
     @cached_property
     def _scratch(self) -> Any:
@@ -74,7 +76,9 @@ class DensePairs:
                 np.matmul(kernel, c, out=self._scratch)
                 np.matmul(self._scratch, kernel.T, out=out)  # the only kernel, and no source
             add = True
-        _set_diagonal(c, out, self._diagonal, self.backup.source * with_source)
+        states, first, second, weights = self._diagonal
+        later = np.bincount(states, weights * c[first, second], len(c))
+        np.fill_diagonal(out, self.backup.source * with_source + later)
 
     def residual(self, c: Any) -> float:
         """max |c_0 + gamma^2 P_2 c - c|."""
@@ -105,9 +109,7 @@ class TorchPairs(DensePairs):
 
     @cached_property
     def _diagonal(self) -> Any:
-        starts, *law = super()._diagonal
-        states = np.repeat(np.arange(self.backup.source.size), np.diff(starts))
-        return [self._tensor(x) for x in (states, *law)]
+        return [self._tensor(x) for x in super()._diagonal]
 
     def _tensor(self, array: Any) -> Any:
         return _torch().tensor(array, device=self.device)
@@ -180,13 +182,3 @@ def _moved(indptr: Any, indices: Any, probs: Any, c: Any, out: Any, add: Any) ->
 
 
 _move = threaded(_moved, lambda *arguments: len(arguments[-2]), 400)
-
-
-@njit(cache=True, error_model="numpy")
-def _set_diagonal(c: Any, out: Any, law: Any, source: Any) -> None:
-    starts, first, second, weights = law
-    for s in range(len(c)):
-        total = source[s]
-        for e in range(starts[s], starts[s + 1]):
-            total += weights[e] * c[first[e], second[e]]
-        out[s, s] = total

@@ -37,7 +37,7 @@ def reached_states(system: CollapsedT2, queries: Queries) -> Ints:
     asked = np.unique([queries.states * jm.num_actions + a for a in actions])
     after = np.unique(jm.transitions[asked].indices)
     steps = csgraph.dijkstra(system.kernel, indices=after, unweighted=True, min_only=True)
-    return np.flatnonzero(np.isfinite(steps)) if after.size else after
+    return np.flatnonzero(np.isfinite(steps))
 
 
 @dataclass(frozen=True)
