@@ -23,7 +23,8 @@ with extra("figures", "torch"):
     import torch
     from torch import Tensor
 
-_SIMULATED = ("mc_mean", "mc", "mc_independent")  # each with its _error
+_SIMULATED = ["mc_mean", "mc", "mc_independent"]
+_ERRORS = [f"{name}_error" for name in _SIMULATED]
 
 
 class Gaps(NamedTuple):
@@ -93,24 +94,21 @@ def tail(network: Network, params: Params, records: PairRecords, place: int) -> 
     return Tail(*(part.double().cpu().numpy() for part in (value, single, gap)))
 
 
-def _average(gaps: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """Equal-weight averages of the rows with the same keys; their simulations are independent."""
-    groups = gaps.groupby(keys, sort=False)
-    size, means = groups.size(), groups[[*_SIMULATED, *Gaps._fields]].mean()
-    for name in _SIMULATED:
-        squares = gaps[f"{name}_error"] ** 2
-        means[f"{name}_error"] = np.sqrt(squares.groupby([gaps[k] for k in keys]).sum()) / size
-    means["mc_covariance"] = groups["mc_covariance"].sum() / size**2
+def by_state(gaps: pd.DataFrame) -> pd.DataFrame:
+    """Gaps averaged over the action pairs of a state, a row each: all that a table needs.
+
+    All pairs have the same weight, and their simulations are independent.
+    """
+    keys = ["game", "coupling", "seed", "gamma", "kind", "state"]
+    squared = gaps.assign(**gaps[_ERRORS] ** 2).groupby(keys, sort=False)
+    size, means = squared.size(), squared[[*_SIMULATED, *Gaps._fields]].mean()
+    means[_ERRORS] = np.sqrt(squared[_ERRORS].sum()).div(size, axis=0)
+    means["mc_covariance"] = squared["mc_covariance"].sum() / size**2
     return means.reset_index()
 
 
-def by_state(gaps: pd.DataFrame) -> pd.DataFrame:
-    """Gaps averaged over the action pairs of a state, a row each: all that a table needs."""
-    return _average(gaps, ["game", "coupling", "seed", "gamma", "kind", "state"])
-
-
 @np.errstate(divide="ignore", invalid="ignore")  # where no simulated gap varied, a ratio is not one
-def gap_table(gaps: pd.DataFrame, sigma: float = 1.0) -> pd.DataFrame:
+def gap_table(gaps: pd.DataFrame) -> pd.DataFrame:
     """Table 1: a row per game, coupling, gamma and kind, from the gaps of all seeds.
 
     gaps: the rows of `by_state`: every state has the same weight. Its column coupling says which
@@ -125,8 +123,8 @@ def gap_table(gaps: pd.DataFrame, sigma: float = 1.0) -> pd.DataFrame:
     seeds. reliability: share of the variance between the simulated gap variances of states that is
     not simulation noise; a perfect prediction's correlation would be about its square root.
     constant: a prediction that needs no learning, over the average Monte Carlo gap variance. Under
-    a shock of size `sigma` with loadings one it is 2 sigma^2 gamma^2 / (1 - gamma^2), the gap
-    variance if branches never meet and rewards do not vary; otherwise the average itself. skill:
+    a shock of size one, as in all our runs, it is 2 gamma^2 / (1 - gamma^2), the gap variance
+    if branches never meet and rewards do not vary; otherwise the average itself. skill:
     1 - MSE / (MSE of the constant), mean squared errors over states with the simulation's noise
     subtracted from both, the mean over seeds.
     error: root mean squared error over states / the average, noise included.
@@ -135,7 +133,7 @@ def gap_table(gaps: pd.DataFrame, sigma: float = 1.0) -> pd.DataFrame:
     keys = ["game", "coupling", "gamma", "kind"]
     for key, part in gaps.groupby(keys, sort=False):
         one = part[part.seed == part.seed.iloc[0]]  # all seeds have the same simulation
-        mc = _average(one, keys).iloc[0]
+        mc = by_state(one.assign(state=0)).iloc[0]
         ratio = mc.mc_independent / mc.mc
         spread = mc.mc_independent_error**2 + (ratio * mc.mc_error) ** 2
         spread -= 2.0 * ratio * mc.mc_covariance
@@ -149,8 +147,7 @@ def gap_table(gaps: pd.DataFrame, sigma: float = 1.0) -> pd.DataFrame:
         row |= {"mc_ratio": ratio, "mc_ratio_interval": 1.96 * np.sqrt(max(spread, 0.0)) / mc.mc}
         ranks = [s[["coupled", "mc"]].rank().corr().iloc[0, 1] for _, s in by_seed]
         noise, gamma = (one.mc_error**2).mean(), row["gamma"]
-        shocks = 2 * sigma**2 * gamma**2 / (1 - gamma**2)
-        constant = shocks if row["coupling"] == "reward" else mc.mc
+        constant = 2 * gamma**2 / (1 - gamma**2) if row["coupling"] == "reward" else mc.mc
         left = ((constant - one.mc) ** 2).mean() - noise
         squares = ((part.coupled - part.mc) ** 2).mean()
         row |= {

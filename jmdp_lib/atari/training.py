@@ -55,14 +55,12 @@ class Trained:
         return self.folder / "metrics.csv"
 
     @staticmethod
-    def load(folder: str | Path, device: str = "cpu") -> Trained:
+    def load(folder: str | Path) -> Trained:
         """Load a run from its last checkpoint. No tables are needed to predict."""
-        place, folder = require_device(device), Path(folder)
-        state = load_checkpoint(folder / "checkpoint.pt")
+        state = load_checkpoint(Path(folder) / "checkpoint.pt")
         config = Config(**{name: state["of"][name] for name in asdict(Config())})
-        params = {name: weight.to(place).float() for name, weight in state["params"].items()}
-        sizes, rewards, varied = state["network"]
-        return Trained(Network(config, sizes, rewards, varied, place), params, folder)
+        params = {name: weight.float() for name, weight in state["params"].items()}
+        return Trained(Network(config, *state["network"]), params, Path(folder))
 
 
 def require_device(name: str) -> torch.device:
