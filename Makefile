@@ -27,7 +27,7 @@ ifneq ($(shell $(PY) -c "print(open('$(STAMP)').read())" 2>/dev/null),$(CURDIR))
 STALE := stale
 endif
 
-.PHONY: help figures test test-fast lint smoke nbval notebooks book clean stale
+.PHONY: help figures test test-fast test-programs lint smoke nbval notebooks book clean stale
 .DEFAULT_GOAL := help
 
 help:
@@ -46,10 +46,16 @@ figures: $(STAMP)
 # A thread for each process: two that train with two threads each on two cores wait for each other,
 # and take minutes for what takes seconds.
 test test-fast: export OMP_NUM_THREADS = 1
-# Lint and nbval keep one core busy, so they run beside the batch.
+PYTEST   := MPLBACKEND=Agg $(PY) -m pytest -p no:nbval
+PROGRAMS := tests/test_batch.py tests/test_book.py
+# Tests that start programs and wait for them run beside the notebooks of the batch, so that no core
+# is idle. The others come last: they find the batch done, and what Numba has compiled for it.
 test: $(STAMP)
-	@$(MAKE) --no-print-directory -j 2 lint smoke nbval
-	MPLBACKEND=Agg $(PY) -m pytest -n 3 --dist worksteal
+	@$(MAKE) --no-print-directory -j 3 smoke test-programs lint nbval
+	$(PYTEST) -n 2 --dist worksteal $(PROGRAMS:%=--ignore %)
+
+test-programs: $(STAMP)
+	$(PYTEST) -n 2 --dist worksteal $(PROGRAMS)
 
 # Every notebook, through the batch; a test compares what it claims with what is committed.
 smoke: $(STAMP)
@@ -60,7 +66,7 @@ nbval: $(STAMP)
 	$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=300 notebooks/02_residuals.ipynb
 
 test-fast: lint
-	MPLBACKEND=Agg $(PY) -m pytest -n 3 --dist worksteal -m "not slow"
+	$(PYTEST) -n 3 --dist worksteal -m "not slow"
 
 lint: $(STAMP)
 	$(PY) -m ruff check .

@@ -8,7 +8,7 @@ from strategies import random_policy
 
 import jmdp_lib as jl
 
-MODELS, STATES = 130, 10  # random models in one, which never lead into each other
+MODELS, STATES = 75, 10  # random models in one, which never lead into each other
 
 
 def many_models(seed, gamma, coupling, num_actions=2, num_tables=2):
@@ -263,12 +263,12 @@ def test_other_bad_input_is_refused():
 @pytest.mark.filterwarnings("ignore::jmdp_lib.ConvergenceWarning")
 @pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
 def test_brackets_of_a_local_law_hold_the_whole_law(coupling, monkeypatch):
-    monkeypatch.setattr("test_local.MODELS", 6)
+    monkeypatch.setattr("test_local.MODELS", 4)
     jm, policy = many_models(7, 0.5, coupling)
     rows = [(state, 0, 1) for state in range(0, jm.num_states, STATES)]
     whole = jl.gap_law(jm, policy, rows, 0.2, coupling, points=16, max_points=128)
     x, widest = np.linspace(-3.0, 3.0, 61), []
-    for budget in (12, 30, jm.num_states):
+    for budget in (8, 20, jm.num_states):
         local = jl.local_gap_law(jm, policy, rows, 0.2, coupling, max_states=budget)
         widest.append(max(law.width for law in local))
         assert [law.query for law in local] == rows
@@ -297,13 +297,13 @@ def test_a_local_law_of_infinitely_many_states():
 @pytest.mark.filterwarnings("ignore::jmdp_lib.ConvergenceWarning")
 @pytest.mark.parametrize("num_actions", [2, 3])
 def test_local_ranges_hold_those_over_all_couplings(num_actions, monkeypatch):
-    monkeypatch.setattr("test_local.MODELS", 20)
+    monkeypatch.setattr("test_local.MODELS", 10)
     jm, policy = many_models(num_actions, 0.8, "joint", num_actions, 3)
     states = np.arange(0, jm.num_states, STATES)
     whole = jl.coupling_range(jm, policy)
     low, high = (np.sqrt(x[states]) for x in (whole.gap_variance_low, whole.gap_variance_high))
     slack, bounds = 2.0 * np.sqrt(whole.error_bound), []
-    for budget in (4 * 20, 7 * 20, jm.num_states):
+    for budget in (4 * 10, 7 * 10, jm.num_states):
         local = jl.local_coupling_range(jm, policy, states.tolist(), 0.05, max_states=budget)
         assert local.num_explored <= budget
         for outwards in (low - local.gap_deviation_low, local.gap_deviation_high - high):
