@@ -32,8 +32,7 @@ from jmdp_lib.operators.literal import apply_t2
 from jmdp_lib.simulators import Outcome, Simulator, SimulatorError, StepSimulator
 from jmdp_lib.solvers.coupling_range import CouplingRange, coupling_range
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Plan, Solution
-from jmdp_lib.solvers.gap_law import gap_law
-from jmdp_lib.solvers.improvement import Improvement, cautious_improvement
+from jmdp_lib.solvers.gap_law import Improvement, cautious_improvement, gap_law
 from jmdp_lib.solvers.incremental import IncrementalSolution, StepSize, incremental_jipe2
 from jmdp_lib.solvers.local import (
     LocalRange,

@@ -77,7 +77,8 @@ def solve(
             )
         accelerate = accelerate and len(history) < _CYCLES
         if not accelerate and limit == math.inf:
-            limit = applied + 10 + math.ceil(1.1 * _sweeps(history[-1] / goal, rate))
+            sweeps = math.log(max(history[-1] / goal, 1.0)) / -math.log(max(rate, 1e-3))
+            limit = applied + 10 + math.ceil(1.1 * sweeps)
 
 
 def solve_surely(
@@ -99,11 +100,6 @@ def solve_surely(
                 break
             target *= 0.1
     return x, np.array(residuals), iterations
-
-
-def _sweeps(factor: float, rate: float) -> float:
-    """How often a contraction has to be applied to gain a factor."""
-    return math.log(max(factor, 1.0)) / -math.log(max(rate, 1e-3))
 
 
 def _residual(operator: Affine, x: Any, r: Any) -> float:

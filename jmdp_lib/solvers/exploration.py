@@ -21,8 +21,8 @@ both branches, which leave to states with these f and d, and have not merged bef
 
     |E G - E G~| <= E_1,    |sd G - sd G~| <= E_1 + D / (sd G~ - E_1).
 
-Both are also at most (2 E[gamma^(2 sigma) (h^2 f^2 + d^2)])^(1/2), the L_2 distance of G and G~, and
-that is at most (E_1^2 + D)^(1/2).
+Both are also at most (2 E[gamma^(2 sigma) (h^2 f^2 + d^2)])^(1/2), the L_2 distance of G and G~,
+which is at most (E_1^2 + D)^(1/2).
 
 Pairs of branches are followed step by step, with those that merge dropped, as long as they are few;
 after that each branch is followed on its own, as if it never merged. The same numbers say which
