@@ -305,8 +305,9 @@ def test_shock_is_shared_by_the_actions(law):
     assert set(shocks) == {-1.0, 1.0} if law == "sign" else len(set(shocks)) == 50
 
 
-def test_end_of_the_game_and_of_the_time():
-    env = CoupledAtari("BattleZone", 0.0, max_frames=60)
+def test_end_of_the_game_and_of_the_time(monkeypatch):
+    monkeypatch.setattr("jmdp_lib.atari.env.MAX_FRAMES", 60)
+    env = CoupledAtari("BattleZone", 0.0)
     env.reset()
     for _ in range(15):
         _, _, terminated, truncated, _ = env.step(0)
@@ -407,7 +408,6 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(
         ({"sticky_prob": 1.5}, r"sticky_prob must lie in \[0, 1\], got 1.5"),
         ({"frame_skip": 0}, "frame_skip must be at least 1, got 0"),
         ({"obs": "rgb"}, r"obs must be one of 'ram', 'ram\+paddles', 'pixels', got 'rgb'"),
-        ({"max_frames": 0}, "max_frames must be at least 1"),
         ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"seed": "seven"}, "seed must be an integer, got"),
         ({"shock": 0.5}, "shock must be a Shock or None, got 0.5"),

@@ -29,6 +29,7 @@ from jmdp_lib.simulators import Outcome
 Bytes = NDArray[np.uint8]
 OBSERVATIONS = ("ram", "ram+paddles", "pixels")
 SHOCK_LAWS = ("sign", "normal")
+MAX_FRAMES = 108_000  # of an episode, which is truncated then, as is usual for Atari
 _NOOP = 0
 _HERE = -1  # where the emulator stands: at the visited state, or at the end of an action's branch
 
@@ -187,7 +188,6 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64], EzPickle):
     game, sticky_prob, frame_skip, obs: see `Game`.
     shock: reward shock (`Shock`), which clips rewards to [-1, 1]; None: raw rewards.
     seed: of the draws: an integer, SeedSequence or Generator; `reset(seed=...)` starts them anew.
-    max_frames: the episode is truncated after so many frames.
 
     The game starts in the same state at every reset; play random actions for another one.
 
@@ -223,15 +223,13 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64], EzPickle):
         shock: Shock | None = None,
         obs: str = "ram",
         seed: int | np.random.SeedSequence | np.random.Generator | None = None,
-        max_frames: int = 108_000,
     ) -> None:
         played = Game(game, sticky_prob, frame_skip, obs)
         self._possible = {draw.repeats for draw, _ in played.draws}
         self.game, self.sticky_prob, self.frame_skip = rom_id(game), sticky_prob, frame_skip
-        self.max_frames, self.obs = checks.at_least("max_frames", max_frames, 1), obs
         if shock is not None and not isinstance(shock, Shock):
             raise ValueError(f"shock must be a Shock or None, got {shock!r}")
-        EzPickle.__init__(self, game, sticky_prob, frame_skip, shock, obs, None, max_frames)
+        EzPickle.__init__(self, game, sticky_prob, frame_skip, shock, obs)
         self.np_random = checks.generator(seed)
         self.ale = load(self.game)
         self._act = self.ale.act
@@ -393,7 +391,7 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64], EzPickle):
         """The outcome of the branch at whose end the emulator stands."""
         ale = self.ale
         terminated = ale.game_over(with_truncation=False)
-        truncated = not terminated and ale.getEpisodeFrameNumber() >= self.max_frames
+        truncated = not terminated and ale.getEpisodeFrameNumber() >= MAX_FRAMES
         over, info = terminated or truncated, {"lives": ale.lives()}
         earned = float(reward)
         if self._scales is not None:

@@ -129,14 +129,17 @@ def _play_state(
         np.zeros((*kept, start.observation.size), np.uint8), np.zeros(kept, np.int64),
     )  # fmt: skip
     world = Played([left, right], start)
-    for pair in range(len(actions)):
+
+    def choose(t: int, branch: int, _: object) -> int:
+        return int(plays[t, branch])
+
+    for pair, asked in enumerate(actions.tolist()):
         plays = choices.integers(left.num_actions, size=(steps, 2))
-        choose = partial(_planned, plays)
-        moves = play_branches(world, actions[pair].tolist(), choose, steps)
+        moves = play_branches(world, asked, choose, steps)
         for t, places in enumerate(moves):
             for at_one_state in places:
-                present = [i for members, *_ in at_one_state for i in members]
-                records.same_state[pair, t] |= 0 in present and 1 in present
+                both = sum(len(members) for members, *_ in at_one_state) == 2
+                records.same_state[pair, t] |= both
                 for members, action, reward, _, seen, previous in at_one_state:
                     records.alive[pair, members, t] = True
                     records.rewards[pair, members, t] = min(max(reward, -1.0), 1.0)
@@ -145,10 +148,6 @@ def _play_state(
                         records.seen[pair, members, depths.index(t)] = seen.ravel()
                         records.previous[pair, members, depths.index(t)] = previous
     return records
-
-
-def _planned(plays: Ints, t: int, branch: int, _: object) -> int:
-    return int(plays[t, branch])
 
 
 class Tail(NamedTuple):
