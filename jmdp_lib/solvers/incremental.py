@@ -287,10 +287,9 @@ def selection_weights(selection: str | Mapping[str, float] | ArrayLike, kinds: I
         weights = np.where(used, each[kinds], 0.0)
         return weights / weights.sum()
     weights = checks.distributions("selection", selection, coordinate=kinds.size)
-    never = used & (weights == 0.0)
-    checks.refuse("selection", weights, never, "never updates that coordinate", ["coordinate"])
-    idle = ~used & (weights > 0.0)
-    checks.refuse("selection", weights, idle, "is for no coordinate of this form", ["coordinate"])
+    wrong = used != (weights > 0.0)
+    why = "must be above zero for all coordinates of this form, and zero for others"
+    checks.refuse("selection", weights, wrong, why, ["coordinate"])
     return weights
 
 
