@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import importlib.metadata
 import re
 import subprocess
@@ -31,6 +32,18 @@ import notebook_job  # noqa: E402
 SOURCES = sorted((ROOT / "notebooks").glob("*.py"))
 PROFILES = sorted(p.stem for p in (ROOT / "workflow" / "profiles").glob("*.yaml"))
 by_source = pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+
+
+@functools.cache
+def committed(source: Path) -> nbformat.NotebookNode:
+    """The notebook beside a source."""
+    return nbformat.read(source.with_suffix(".ipynb"), as_version=4)
+
+
+@functools.cache
+def planned(profile: str) -> dict[str, dict[str, object]]:
+    """The parameters that a profile gives to each notebook."""
+    return batch.make_plan(ROOT, profile)["notebooks"]
 
 
 def constraint_lines() -> list[str]:
@@ -211,7 +224,7 @@ def test_there_are_notebooks_and_names_are_in_order() -> None:
 
 @by_source
 def test_notebook_is_paired_with_its_source(source: Path) -> None:
-    made = nbformat.read(source.with_suffix(".ipynb"), as_version=4)
+    made = committed(source)
     wanted = jupytext.read(source, fmt="py:percent")
 
     def inputs(nb: nbformat.NotebookNode) -> list[tuple[str, str, list[str]]]:
@@ -223,7 +236,7 @@ def test_notebook_is_paired_with_its_source(source: Path) -> None:
 
 @by_source
 def test_notebook_is_committed_executed_and_free_of_noise(source: Path) -> None:
-    made = nbformat.read(source.with_suffix(".ipynb"), as_version=4)
+    made = committed(source)
     code = [cell for cell in made.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
     assert all(set(cell.metadata) <= {"tags"} for cell in made.cells)
@@ -235,7 +248,7 @@ def test_notebook_is_committed_executed_and_free_of_noise(source: Path) -> None:
 
 @by_source
 def test_summary_cell_is_last_marked_and_has_output(source: Path) -> None:
-    made = nbformat.read(source.with_suffix(".ipynb"), as_version=4)
+    made = committed(source)
     last = [cell for cell in made.cells if cell.cell_type == "code"][-1]
     assert "summary" in last.metadata.get("tags", [])
     assert last.source.startswith("# NBVAL_CHECK_OUTPUT\n")
@@ -253,7 +266,7 @@ def test_parameters_are_literals_and_out_dir_is_empty(source: Path) -> None:
 def test_profiles_fit_the_notebooks() -> None:
     assert PROFILES == ["paper", "quick", "smoke"]
     for profile in PROFILES:
-        assert sorted(batch.make_plan(ROOT, profile)["notebooks"]) == [p.stem for p in SOURCES]
+        assert sorted(planned(profile)) == [p.stem for p in SOURCES]
 
 
 def test_only_what_the_batch_can_train_is_trained_anew() -> None:
@@ -275,7 +288,7 @@ def test_parameters_fit_the_settings_that_a_notebook_makes_of_them(
     """Make every dataclass that depends on parameters alone: it checks what it is given."""
     path = ROOT / "notebooks" / f"{name}.py"
     known = {**notebook_job.parameter_defaults(path)}
-    known |= batch.make_plan(ROOT, profile)["notebooks"][name]
+    known |= planned(profile)[name]
     made = 0
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -307,7 +320,6 @@ def test_smoke_profile_runs_through_the_batch_and_makes_the_committed_claims() -
     given = yaml.safe_load((ROOT / "workflow" / "profiles" / "smoke.yaml").read_text()) or {}
     for source in SOURCES:
         nb = nbformat.read(ROOT / "out/smoke/notebooks" / f"{source.stem}.ipynb", as_version=4)
-        committed = nbformat.read(source.with_suffix(".ipynb"), as_version=4)
-        assert len(checked(nb)) == len(checked(committed)) >= 1
+        assert len(checked(nb)) == len(checked(committed(source))) >= 1
         if source.stem not in given:
-            assert checked(nb) == checked(committed), f"{source.name}: make notebooks"
+            assert checked(nb) == checked(committed(source)), f"{source.name}: make notebooks"
