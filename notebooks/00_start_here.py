@@ -137,7 +137,7 @@ rows = {}
 for name, m in solved.items():
     gap = played[name][:, 0] - played[name][:, 1]
     jm, coupling = worlds[name]
-    (law,) = jl.gap_law(jm, policy, [(0, 0, 1)], width=0.01, coupling=coupling)
+    (law,) = jl.gap_law(jm, policy, [(0, 0, 1)], width=0.01, points=1, coupling=coupling)
     rows[name] = {
         "correlation": m.correlation[0, 0, 1],
         "gap mean": m.gap_mean[0, 0, 1],

@@ -35,8 +35,8 @@
 # %% tags=["parameters"]
 seed = 0
 live_games = ["Pong"]
-num_states = 400
-num_steps = 200
+num_states = 200
+num_steps = 150
 num_evaluation = 6
 horizon = 60
 shown_gamma = 0.99

@@ -24,9 +24,9 @@
 
 # %% tags=["parameters"]
 seed = 0
-num_seeds = 20
-num_updates = 1000000
-simulator_updates = 100000
+num_seeds = 10
+num_updates = 500000
+simulator_updates = 40000
 out_dir = ""
 
 # %%

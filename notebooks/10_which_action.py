@@ -24,11 +24,11 @@
 
 # %% tags=["parameters"]
 seed = 0
-num_seeds = 100
+num_seeds = 40
 longest = 25000
 num_runs = 600
 num_repeats = 2000
-num_decisions = 40
+num_decisions = 30
 game_budget = 1450
 queries = [8, 32, 128]
 num_models = 10
