@@ -26,7 +26,7 @@
 seed = 0
 num_seeds = 10
 num_updates = 500000
-simulator_updates = 40000
+simulator_updates = 100000
 out_dir = ""
 
 # %%

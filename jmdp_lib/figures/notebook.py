@@ -84,7 +84,8 @@ def save(
     path = Path(out_dir, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     nothing = {"CreationDate": None, "Creator": None, "Producer": None}
-    fig.draw_without_rendering()
+    if engine := fig.get_layout_engine():
+        engine.execute(fig)
     box = fig.get_tightbbox().padded(plt.rcParams["savefig.pad_inches"])
     _write(fig, f"{path}.pdf", box, metadata=nothing)
     _write(fig, f"{path}.png", box, metadata={"Software": None})
