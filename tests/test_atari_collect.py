@@ -19,7 +19,7 @@ from jmdp_lib.atari import (
     record_pairs,
     shock_ratio,
 )
-from jmdp_lib.atari.collect import emulator_of
+from jmdp_lib.atari.tables import emulator_of
 from jmdp_lib.simulators import SimulatorError
 
 HERE = {"processes": 1}

@@ -9,11 +9,10 @@ which need torch and are imported on their own.
 from jmdp_lib.machine import extra
 
 with extra("atari"):
-    from jmdp_lib.atari.collect import collect, evaluation_states
     from jmdp_lib.atari.emulator import games
     from jmdp_lib.atari.env import CoupledAtari, Draw, Game, Shock, Snapshot
     from jmdp_lib.atari.recursive_pairs import PairRecords, gap_estimates, record_pairs, shock_ratio
-    from jmdp_lib.atari.tables import Tables
+    from jmdp_lib.atari.tables import Tables, collect, evaluation_states
 
 __all__ = [
     "CoupledAtari",

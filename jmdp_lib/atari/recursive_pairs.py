@@ -25,9 +25,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from jmdp_lib import checks
-from jmdp_lib.atari.collect import emulator_of
 from jmdp_lib.atari.env import Game, Snapshot
-from jmdp_lib.atari.tables import Arrays, Flags
+from jmdp_lib.atari.tables import Arrays, Flags, emulator_of
 from jmdp_lib.branches import Played, play_branches
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.machine import in_processes

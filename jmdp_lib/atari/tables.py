@@ -1,12 +1,20 @@
-"""Queried outcome tables, from the emulator or from a tabular JMDP, for the learner."""
+"""Queried outcome tables for the learner, collected along uniform random play or from a JMDP.
+
+A chunk of states is one trajectory with a random stream of its own, so results do not depend on
+how many processes share the chunks. With probability `follow_share` two branches of a query are
+followed with independent actions. The states that they reach stay correlated as long as the
+branches may meet again, which states drawn at random from a buffer never show.
+"""
 
 from __future__ import annotations
 
+import atexit
 import os
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,13 +22,21 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import replacing
+from jmdp_lib.atari.env import CoupledAtari, Game, Snapshot
+from jmdp_lib.checks import Floats, Ints, Seed
+from jmdp_lib.machine import in_processes, replacing, require
 from jmdp_lib.model import JMDP
+from jmdp_lib.simulators import Outcome
 
 Bytes = NDArray[np.uint8]
 Flags = NDArray[np.bool_]
 _PAIR_STEPS = 4  # for which `tables_of` follows two branches
+# States per trajectory: enough to pay for the way to its start; few for evaluation, where states
+# should be independent.
+_CHUNK, _EVALUATION_CHUNK, _EVALUATION_SPACING = 256, 4, 100
+_START_STEPS = 500  # a trajectory starts after fewer random actions than this
+# Steps after a query at which its two branches are queried again: few, but early and late ones.
+_AGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
 class Arrays:
@@ -121,6 +137,188 @@ class Tables(Arrays):
         for array in vars(self).values():
             found = zlib.crc32(np.ascontiguousarray(array).tobytes(), found)
         return found
+
+
+@lru_cache(maxsize=4)
+def emulator_of(game: Game, number: int = 0) -> CoupledAtari:
+    """Emulator `number` of this process for a game: loading a ROM takes half a second."""
+    return CoupledAtari(game.name, game.sticky_prob, game.frame_skip, obs=game.obs)
+
+
+atexit.register(emulator_of.cache_clear)  # else threads keep them, and ale-py complains
+
+
+def collect(
+    game: Game,
+    num_states: int,
+    seed: Seed,
+    *,
+    actions: int | None = None,
+    follow_share: float = 0.05,
+    spacing: int = 4,
+    enumerated: bool = False,
+    processes: int | None = None,
+) -> Tables:
+    """Query actions at `num_states` states of random play, those of followed branches included.
+
+    Rewards are clipped to [-1, 1], as Atari's usually are.
+
+    seed: of the play. The play does not depend on what is queried, so states that are held out or
+        evaluated need another seed.
+    actions: how many actions of each state are queried, drawn afresh; None: all. A few actions of
+        many states cost as much as all actions of few states.
+    follow_share: share of the queries of which two branches are followed. They are queried again 1,
+        2, 3, 4, 6, 8, 12, ..., 64 steps later.
+    spacing: steps from one queried state of a trajectory to the next.
+    enumerated: instead of one drawn table per state, all sticky patterns that differ, each with
+        its probability as weight: expectations over the table are then exact.
+
+    Example:
+        >>> from jmdp_lib.atari import Game, Tables, collect
+        >>> tables = collect(Game("Breakout"), num_states=4, seed=0, processes=1)
+        >>> tables.actions.shape, tables.next_observations.shape
+        ((4, 4), (4, 4, 128))
+        >>> len(Tables.concatenate([tables, tables]).weights)
+        8
+    """
+    checks.probability("follow_share", follow_share)
+    known = emulator_of(game).num_actions
+    if actions is not None and not 2 <= checks.at_least("actions", actions, 0) <= known:
+        raise ValueError(f"actions must lie in 2..{known}, got {actions}")
+    how = _Trajectory(game, spacing, enumerated, actions, follow_share)
+    return _in_chunks(how, _CHUNK, num_states, seed, processes)[1]
+
+
+def evaluation_states(
+    game: Game, num_states: int, seed: Seed, *, processes: int | None = None
+) -> tuple[list[Snapshot], Tables]:
+    """Nearly independent states, and all their tables, state by state.
+
+    Example:
+        >>> from jmdp_lib.atari import Game, evaluation_states
+        >>> starts, tables = evaluation_states(Game("Breakout"), num_states=1, seed=0, processes=1)
+        >>> len(starts), len(tables.weights), round(float(tables.weights.sum()), 6)
+        (1, 5, 1.0)
+    """
+    how = _Trajectory(game, _EVALUATION_SPACING, enumerated=True, keep=True)
+    return _in_chunks(how, _EVALUATION_CHUNK, num_states, seed, processes)
+
+
+def _in_chunks(
+    how: _Trajectory, chunk: int, num_states: int, seed: Seed, processes: int | None
+) -> tuple[list[Snapshot], Tables]:
+    """Check what both kinds of collection share, then play the chunks."""
+    checks.at_least("num_states", num_states, 1)
+    checks.at_least("spacing", how.spacing, 1)
+    env, name = emulator_of(how.game), how.game.name
+    width = env.reset()[0].size * ((how.actions or env.num_actions) + 1)
+    rows = num_states * (len(how.game.draws) if how.enumerated else 1)
+    require(2.0 * width * rows, f"{rows:,} tables of {name}")  # parts, then the whole
+    sizes = [min(chunk, num_states - i) for i in range(0, num_states, chunk)]
+    jobs = [(how, size, checks.seed_sequence(seed, i)) for i, size in enumerate(sizes)]
+    parts = in_processes(_Trajectory.play, jobs, processes, f"{name} states")
+    snapshots = [snapshot for part, _ in parts for snapshot in part]
+    return snapshots, Tables.concatenate([tables for _, tables in parts])
+
+
+@dataclass
+class _Trajectory:
+    """Plays, queries states on the way, and keeps the rows and pairs of their `Tables`.
+
+    Fields as in `collect`; keep: the snapshots of the states too, which are large.
+    """
+
+    game: Game
+    spacing: int
+    enumerated: bool
+    actions: int | None = None
+    follow_share: float = 0.0
+    keep: bool = False
+
+    def play(self, size: int, seed: np.random.SeedSequence) -> tuple[list[Snapshot], Tables]:
+        """Record `size` states; start anew where the game ends."""
+        self.size, self.env = size, emulator_of(self.game)
+        self.env.np_random, self.choices = map(np.random.default_rng, seed.spawn(2))
+        self.snapshots, self.rows = list[Snapshot](), list[dict[str, Any]]()
+        self.pairs, ended = list[tuple[int, int]](), True
+        while self.room:
+            while ended:  # every reset is the same state: random actions make the start
+                self.env.reset()
+                ended = self.wander(int(self.choices.integers(_START_STEPS)))
+            outcomes = self.query()
+            chosen = outcomes[self.choices.integers(len(outcomes))].snapshot
+            if self.choices.random() < self.follow_share:
+                a, b = self.choices.choice(len(outcomes), 2, replace=False)
+                self.follow(outcomes[a].snapshot, outcomes[b].snapshot)
+            self.env.restore(chosen)
+            ended = chosen.over or self.wander(self.spacing - 1)
+        columns = {name: np.array([row[name] for row in self.rows]) for name in self.rows[0]}
+        pairs = np.array(self.pairs, dtype=np.int64).reshape(-1, 2)
+        tables = Tables(self.env.num_actions, **columns, pairs=pairs)
+        return self.snapshots if self.keep else [], tables
+
+    @property
+    def room(self) -> int:
+        """States still to be recorded."""
+        return self.size - len(self.snapshots)
+
+    def wander(self, steps: int) -> bool:
+        """Uniform random actions; whether the game ended."""
+        for _ in range(steps):
+            action = self.choices.integers(self.env.num_actions)
+            _, _, terminated, truncated, _ = self.env.step(action)
+            if terminated or truncated:
+                return True
+        return False
+
+    def query(self) -> tuple[Outcome, ...]:
+        """Record this state, and return the outcomes of the table drawn for the visit."""
+        here, drawn, asked = self.env.snapshot(), self.env.draw, list(range(self.env.num_actions))
+        if self.actions is not None:
+            asked = sorted(self.choices.choice(asked, self.actions, replace=False).tolist())
+        self.snapshots.append(here)
+        found = {}
+        for draw, weight in self.game.draws if self.enumerated else [(drawn, 1.0)]:
+            self.env.redraw(draw)
+            found[draw] = outcomes = self.env.query(asked, clones=True)
+            self.rows.append(_row(here, outcomes, weight))
+        return found[drawn]
+
+    def follow(self, left: Snapshot, right: Snapshot) -> None:
+        """Move on with independent actions; query where the branches stand, ever less often."""
+        for age in range(1, _AGES[-1] + 1):
+            if left.over or right.over or left.identity == right.identity or self.room < 2:
+                return
+            rows, ends = [], []
+            for branch in (left, right):
+                self.env.restore(branch)
+                if age in _AGES:
+                    rows.append(len(self.rows))
+                    outcomes = self.query()
+                    ends.append(outcomes[self.choices.integers(len(outcomes))].snapshot)
+                else:
+                    self.wander(1)
+                    ends.append(self.env.snapshot())
+            if rows:
+                self.pairs.append((rows[0], rows[1]))
+            left, right = ends
+
+
+def _row(here: Snapshot, outcomes: tuple[Outcome, ...], weight: float) -> dict[str, Any]:
+    """One row of `Tables`; the clones are not kept, they are large."""
+    after = [outcome.snapshot for outcome in outcomes]
+    return {
+        "actions": [outcome.action for outcome in outcomes],
+        "observations": here.observation.ravel(),
+        "previous": here.previous,
+        "rewards": np.clip([outcome.reward for outcome in outcomes], -1.0, 1.0),
+        "next_observations": np.array([snapshot.observation.ravel() for snapshot in after]),
+        "next_previous": [snapshot.previous for snapshot in after],
+        "terminated": [outcome.terminated for outcome in outcomes],
+        "next_ids": [snapshot.identity for snapshot in after],
+        "state_ids": here.identity,
+        "weights": weight,
+    }
 
 
 def with_shock(jm: JMDP, sigma: float) -> JMDP:
