@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
+from pathlib import Path
+from types import ModuleType
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -11,6 +13,7 @@ import pandas as pd
 import pytest
 from bs4 import BeautifulSoup
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
 import jmdp_lib as jl
@@ -144,6 +147,16 @@ def test_explore_shows_all_frames_and_a_slider_that_needs_no_kernel(monkeypatch)
     assert ["style" in image.attrs for image in html.find_all("img")] == [False, True, True]
     assert len({image["src"] for image in html.find_all("img")}) == 3
     assert (html.input["max"], html.output.get_text()) == ("2", "0.5")
+
+
+def test_in_a_notebook_the_saved_file_is_shown(monkeypatch, tmp_path: Path) -> None:
+    shown = []
+    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    for name, fig in {"hidden": Figure(), "shown": plt.figure(figsize=(1, 1))}.items():
+        figures.save(fig, name, {"x": [1.0]}, str(tmp_path))
+    assert [image.data for image in shown] == [(tmp_path / "shown.png").read_bytes()]
+    assert not plt.get_fignums()
 
 
 # ---- two actions together -----------------------------------------------------------------------
