@@ -450,7 +450,7 @@ claims.check("exercise 1: bounds, up-right and right-left", bounds_seen, bounds_
 thirds = jl.jipe(grid, policy, order=3, tol=1e-10).moments
 skewness = [thirds.gap_central_moment(gap, 3) for gap in gaps] / variance**1.5
 shape = pd.DataFrame({"skewness": skewness, "slack": slack})[helps].corr("spearman")
-text = f"{(skewness < 0).sum()} of {len(gaps)}, {shape.iloc[0, 1]:.2f}"
+text = f"{(skewness < -1e-6).sum()} of {len(gaps)}, {shape.iloc[0, 1]:.2f}"
 claims.check("exercise 2: skewed to losses, rank correlation", text, shape.iloc[0, 1] < 0)
 
 # %% [markdown]
