@@ -157,7 +157,7 @@ event.register("numba:compile", _CompileNotice())
 
 # Loops that allocate nothing need no reference counts: without them they run six times as fast.
 _NO_COUNTS: Any = {"_nrt": False}
-hot: Callable[..., Any] = njit(cache=True, error_model="numpy", **_NO_COUNTS)
+hot: Callable[..., Any] = njit(cache=True, nogil=True, error_model="numpy", **_NO_COUNTS)
 inline: Callable[..., Any] = njit(cache=True, error_model="numpy", inline="always")
 
 

@@ -11,11 +11,12 @@ solved by one sweep.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import get_num_threads, njit
 from scipy import sparse
 from scipy.sparse import csgraph
 
@@ -156,13 +157,20 @@ class ReachablePairs:
         It has the fixed point of the operator itself and contracts at least as fast.
         """
         out[...] = x
+        system, size = self._system(with_source), len(self.pairs.words)
         for backward in (False,) if self.pairs.numbering.acyclic else (False, True):
-            _sweep(*self._system(with_source), out, out, backward, np.empty(64, np.int64))
+            _sweep(*system, out, out, backward, 0, size, np.empty(64, np.int64))
 
     def residual(self, x: Floats) -> float:
         """max |c_0 + gamma^2 P_2 c - c|."""
-        out = self.zeros()
-        _sweep(*self._system(), x, out, False, np.empty(64, np.int64))
+        out, system, threads = self.zeros(), self._system(), get_num_threads()
+        ends = np.linspace(0, len(self.pairs.words), 16 * threads + 1, dtype=np.int64).tolist()
+
+        def part(start: int, end: int) -> None:
+            _sweep(*system, x, out, False, start, end, np.empty(64, np.int64))
+
+        with ThreadPoolExecutor(threads) as pool:  # the kernel releases the GIL
+            list(pool.map(part, ends[:-1], ends[1:]))
         out -= x
         return float(max(out.max(initial=0.0), -out.min(initial=0.0)))
 
@@ -330,16 +338,16 @@ def _backup(
 @hot
 def _sweep(
     rows: Any, words: Any, chain: Any, diagonal: Any, source: Any, x: Any, out: Any, backward: Any,
-    low: Any,
+    start: Any, end: Any, low: Any,
 ) -> None:  # fmt: skip
-    """out = c_0 + gamma^2 P_2 x, both (size,). Where out is x itself this is a Gauss-Seidel sweep.
+    """out = c_0 + gamma^2 P_2 x, both (size,), at the pairs of words start to end - 1.
 
-    A pair that returns to itself is then solved for. low: room for the second numbers of the pairs
-    of one word, (64,).
+    Where out is x itself this is a Gauss-Seidel sweep, and a pair that returns to itself is solved
+    for. low: room for the second numbers of the pairs of one word, (64,).
     """
     solves = x.ctypes.data == out.ctypes.data
     i = np.int64(rows.size - 2 if backward else 0)
-    for n in range(len(words)):
+    for n in range(start, end):
         k = np.int64(len(words) - 1 - n if backward else n)
         word, place, held = words[k, 0], np.int64(words[k, 1]), 0
         if not word:

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
+from numba import prange
 from scipy import sparse
 
 from jmdp_lib.checks import Floats
@@ -24,6 +25,7 @@ from jmdp_lib.operators.reachable import successors_first
 
 VECTORS = 6  # of the size of x, that BiCGSTAB holds
 _CYCLE, _CYCLES = 100, 100  # steps of a cycle, and cycles, at most
+_CHUNK = 1 << 14  # terms that one thread sums
 
 
 class Affine(Protocol):
@@ -159,7 +161,7 @@ def _combine(a: float, x: Any, b: float, y: Any) -> None:
 def _dot(x: Any, y: Any) -> float:
     """sum x y."""
     x, y = x.ravel(), y.ravel()
-    return float(np.einsum("i,i", x, y) if isinstance(y, np.ndarray) else x @ y)
+    return float(_inner_product(x, y) if isinstance(y, np.ndarray) else x @ y)
 
 
 def _size(x: Any) -> float:
@@ -167,13 +169,24 @@ def _size(x: Any) -> float:
     return float(max(x.max(), -x.min())) if len(x) else 0.0
 
 
+# BLAS is as fast on an idle machine, but its threads wait for each other by spinning.
 def _scaled_sum(a: Any, x: Any, b: Any, y: Any) -> None:
     y[:] = a * x + b * y
 
 
-# BLAS is as fast on an idle machine, but its threads wait for each other by spinning. Vectors that
-# are shorter than this are done before a second thread has started.
-_add_scaled = threaded(_scaled_sum, lambda a, x, b, y: x.size, 1 << 19)
+def _product_sum(x: Any, y: Any) -> Any:
+    parts = np.zeros((x.size + _CHUNK - 1) // _CHUNK)  # the same ones on any number of threads
+    for k in prange(parts.size):
+        total = 0.0
+        for i in range(k * _CHUNK, min(x.size, (k + 1) * _CHUNK)):
+            total += x[i] * y[i]
+        parts[k] = total
+    return parts.sum()
+
+
+_LONG = 1 << 19  # shorter vectors are done before a second thread has started
+_add_scaled = threaded(_scaled_sum, lambda a, x, b, y: x.size, _LONG)
+_inner_product = threaded(_product_sum, lambda x, y: x.size, _LONG)
 
 
 @dataclass(frozen=True)
