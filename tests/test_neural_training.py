@@ -97,24 +97,6 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path, kill_after, monkeypatch, com
         assert torch.equal(weight, parts.params[name]), name
 
 
-def test_the_optimisers_settings_are_those_of_the_run_and_not_of_the_checkpoint(
-    tmp_path, kill_after, monkeypatch
-):
-    """A GPU's checkpoint has its rate in a tensor, which would come back on the CPU."""
-    whole = fit(tmp_path / "whole")
-    kill_after(10)
-    with pytest.raises(Killed):
-        fit(tmp_path / "parts")
-    monkeypatch.undo()
-    path = tmp_path / "parts" / "checkpoint.pt"
-    stored = load_checkpoint(path)
-    for group in stored["optimiser"]["param_groups"]:
-        group |= {"lr": torch.tensor(5.0), "capturable": True, "weight_decay": 3.0}
-    torch.save(stored, path)
-    parts = fit(tmp_path / "parts")
-    assert all(torch.equal(w, parts.params[name]) for name, w in whole.params.items())
-
-
 def test_only_a_finished_run_moves_to_another_device(tmp_path, kill_after, monkeypatch):
     kill_after(10)
     with pytest.raises(Killed):

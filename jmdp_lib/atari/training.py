@@ -30,6 +30,7 @@ from jmdp_lib.machine import extra, progress, replacing
 with extra("torch"):
     import torch
     from torch import Tensor
+    from torch.optim.adamw import adamw
 
 COLUMNS = ("step", "seed", "gamma", "kind", "curve", *TD_BLOCKS)
 
@@ -176,14 +177,12 @@ class _Run:
         for weight in self.online.values():
             weight.requires_grad_(True)
         self.on_gpu = device.type == "cuda"
-        rate = config.learning_rate
-        self.optimiser = torch.optim.AdamW(
-            self.online.values(),
-            lr=torch.tensor(rate, device=device) if self.on_gpu else rate,
-            weight_decay=config.weight_decay,
-            capturable=self.on_gpu,
-            fused=True,
-        )
+        # A graph reads it on the device.
+        self.rate: Tensor | float = torch.zeros((), device=device) if self.on_gpu else 0.0
+        # Of AdamW, by weight: steps made, moving averages of the gradient and of its square.
+        zeros = [torch.zeros_like(weight) for weight in self.online.values()]
+        made = [torch.zeros((), device=device) for _ in zeros]
+        self.averages = [made, zeros, [torch.zeros_like(weight) for weight in zeros]]
         units = torch.stack([network.mean_scale, *[network.scale] * (len(TD_BLOCKS) - 1)])
         self.weights = torch.tensor(config.block_weights, device=device)[:, None] / units**2
         self.warm_up = 3  # steps before the graph is recorded
@@ -194,10 +193,7 @@ class _Run:
                 raise ValueError(
                     f"{self.path} was written on {there!r}: go on with device={there!r}"
                 )
-            # Rates and flags are this run's: a graph replays a rate that is not on its device as
-            # the number that it was when the graph was recorded.
-            own = self.optimiser.state_dict()
-            self.optimiser.load_state_dict({**own, "state": state["optimiser"]["state"]})
+            self.averages = [[x.to(device) for x in part] for part in state["averages"]]
             self.generator.set_state(state["generator"])
 
     def log(self, curve: str, blocks: Tensor) -> None:
@@ -222,7 +218,7 @@ class _Run:
                     "window": self.window,
                     "params": {name: w.detach() for name, w in self.online.items()},
                     "target": self.target,
-                    "optimiser": self.optimiser.state_dict(),
+                    "averages": self.averages,
                     "generator": self.generator.get_state(),
                 },
                 part,
@@ -230,9 +226,8 @@ class _Run:
 
     def advance(self) -> None:
         """One SGD step; its errors go into the window."""
-        for group in self.optimiser.param_groups:
-            rate = learning_rate(self.network.config, self.step)
-            group["lr"] = group["lr"].fill_(rate) if self.on_gpu else rate
+        rate = learning_rate(self.network.config, self.step)
+        self.rate = self.rate.fill_(rate) if isinstance(self.rate, Tensor) else rate
         self.step += 1
         self.window.append(self._replayed() if self.on_gpu else self._descend())
         if self.step % self.network.config.copy_every == 0:
@@ -248,9 +243,16 @@ class _Run:
         blocks = block_errors(
             self.network, self.online, self.target, batch, config.complete, stream
         )
-        self.optimiser.zero_grad()
-        (self.weights * blocks).sum().backward()
-        self.optimiser.step()
+        weights = list(self.online.values())
+        slopes = torch.autograd.grad((self.weights * blocks).sum(), weights)
+        made, mean, square = self.averages
+        with torch.no_grad():
+            # The function, since the class imports torch's compiler: two seconds of each process.
+            adamw(
+                weights, list(slopes), mean, square, [], made, lr=self.rate, beta1=0.9, beta2=0.999,
+                eps=1e-8, weight_decay=config.weight_decay, amsgrad=False, maximize=False,
+                fused=True, capturable=self.on_gpu,
+            )  # fmt: skip
         return blocks.detach()
 
     def _replayed(self) -> Tensor:
@@ -266,7 +268,6 @@ class _Run:
         if self.graph is None:
             self.graph = torch.cuda.CUDAGraph()
             self.graph.register_generator_state(self.generator)
-            self.optimiser.zero_grad()
             with torch.cuda.graph(self.graph):
                 self.blocks = self._descend()
         self.graph.replay()
