@@ -21,8 +21,9 @@ both branches, which leave to states with these f and d, and have not merged bef
 
     |E G - E G~| <= E_1,    |sd G - sd G~| <= E_1 + D / (sd G~ - E_1).
 
-Both are also at most (2 E[gamma^(2 sigma) (h^2 f^2 + d^2)])^(1/2), the L_2 distance of G and G~,
-which is at most (E_1^2 + D)^(1/2).
+Both are also at most (2 E[gamma^(2 sigma) (h^2 f^2 + d^2)])^(1/2), the L_2 distance of G and G~; at
+a state that was not explored, (m - m~)^2 and the variance add up to h^2 at most. (Chapter 7 writes
+w for h, e for h f, sigma with a bar for d, tau_core for sigma, and E for E_1.)
 
 Pairs of branches are followed step by step, with those that merge dropped, as long as they are few;
 after that each branch is followed on its own, as if it never merged. The same numbers say which
@@ -55,9 +56,10 @@ class View:
     """A model of n explored states and of the outside, state n, and what could change its answer.
 
     system: rewards are in [-1, 1]. queries: Q pairs of actions. value: (n + 1,) m~. core: (n + 1,)
-    whether a state is in the core. alone: (2, n + 1) of one branch, the expectation in E_1^2, and
-    D. bounds: (2, Q) the same of both branches. visits: (n,) discounted visits of branches that
-    have not merged, all queries together. scores: what each state outside adds to bounds[0].sum().
+    whether a state is in the core. alone: (3, n + 1) of one branch, the expectations in E_1^2, in
+    the L_2 distance, and D. bounds: (3, Q) the same of both branches. visits: (n,) discounted
+    visits of branches that have not merged, all queries together. scores: what each state outside
+    adds to bounds[0].sum().
     """
 
     system: CollapsedT2
@@ -193,7 +195,8 @@ def look(region: Region, goal: float, before: View | None = None, theta: float =
     shares = queries.states.size or 1
     allowed = theta * shares * max(theta, np.sqrt(backup.single[asked].max()))
     core[least[np.cumsum(weights[least]) <= allowed]] = False
-    phis = f**2, later(deviation[core].max())
+    both = np.append((f[:n] / (1.0 - gamma)) ** 2 + square[:n], square[n])
+    phis = f**2, both, later(deviation[core].max())
     alone = np.array([_leaving(kernel, core, rate, phi, accuracy) for phi in phis])
 
     law = system.law(queries.states, queries.first, queries.second)
@@ -202,7 +205,7 @@ def look(region: Region, goal: float, before: View | None = None, theta: float =
         np.add.at(visits, (queries.states, first), 1.0)
     query = np.repeat(np.arange(queries.states.size), np.diff(law.starts))
     pairs, room = np.array([query, law.first, law.second]), _PAIRS * (n + 100)
-    bounds, mass = np.zeros((2, queries.states.size)), rate * law.weights
+    bounds, mass = np.zeros((3, queries.states.size)), rate * law.weights
     unlike = np.append(1.0 - (policy[:n] ** 2).sum(1), 1.0)  # two branches at a state do not merge
     while mass.size:
         room -= mass.size
@@ -219,7 +222,7 @@ def look(region: Region, goal: float, before: View | None = None, theta: float =
             visits += np.bincount(branch, mass, n + 1)[:, None] * policy
             visits -= together[:, None] * policy**2
         pairs, mass = _step(system, pairs, mass)
-    bounds[0] *= 2.0
+    bounds[:2] *= 2.0
 
     onwards = Chain(inside, rate, pending[:n]).solution(accuracy)
     within = _restricted(kernel, core).T.tocsr()

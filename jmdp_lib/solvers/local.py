@@ -275,13 +275,12 @@ def _solved(region: Region, view: View, tol: float) -> tuple[LocalSolution, floa
     jm = with_outside(number[owners], whole.probs[rows], errors, number[to], size, gamma)
     policy = np.append(view.system.policy[core], view.system.policy[-1:], 0)
 
-    both = np.zeros((2, len(core), len(actions), len(actions)))
+    both = np.zeros((3, len(core), len(actions), len(actions)))
     s, a, b = view.queries.states, view.queries.first, view.queries.second
     both[:, s, a, b] = both[:, s, b, a] = view.bounds
-    values, after = both[:, asked]
-    values, total = np.sqrt(values) / (1.0 - gamma), np.sqrt(values / (1.0 - gamma) ** 2 + after)
-    alone = view.alone[0] / (1.0 - gamma) ** 2 + view.alone[1] / 2.0  # D has twice d^2 or more
-    alone = np.sqrt(gamma**2 * (whole.averaging @ alone[whole.next_states])[asked])
+    values, total, after = both[:, asked]
+    values, total = np.sqrt(values) / (1.0 - gamma), np.sqrt(total)
+    alone = np.sqrt(gamma**2 * (whole.averaging @ view.alone[1][whole.next_states])[asked])
 
     weight, found = norm_weight(2, gamma, jm.reward_bound), number[asked]
     system, wanted = CollapsedT2(jm, policy, region.coupling), Queries.of(jm, found)
