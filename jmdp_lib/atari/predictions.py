@@ -131,9 +131,11 @@ def gap_table(gaps: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     keys = ["game", "coupling", "gamma", "kind"]
-    for key, part in gaps.groupby(keys, sort=False):
-        one = part[part.seed == part.seed.iloc[0]]  # all seeds have the same simulation
-        mc = by_state(one.assign(state=0)).iloc[0]
+    groups = gaps.groupby(keys, sort=False)
+    ones = gaps[gaps.seed == groups.seed.transform("first")]  # all seeds have the same simulation
+    averages = by_state(ones.assign(state=0))
+    for place, (key, part) in enumerate(groups):
+        one, mc = part[part.seed == part.seed.iloc[0]], averages.iloc[place]
         ratio = mc.mc_independent / mc.mc
         spread = mc.mc_independent_error**2 + (ratio * mc.mc_error) ** 2
         spread -= 2.0 * ratio * mc.mc_covariance
