@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from jmdp_lib.atari import Game, experiment
+from jmdp_lib.atari import Game, experiment, tables
 from jmdp_lib.atari.experiment import Experiment, run
 from jmdp_lib.atari.networks import TD_BLOCKS, Config
 from jmdp_lib.atari.predictions import by_state, gap_table
@@ -65,6 +65,8 @@ def test_streams_share_nothing():
 
 @pytest.mark.slow
 def test_an_experiment_and_its_resumption(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "_START_STEPS", 100)  # less random play than usual
+    monkeypatch.setattr(tables, "_EVALUATION_SPACING", 25)
     frames = [run(SMALL, seed, tmp_path, processes=1) for seed in (0, 1)]
     assert (frames[0].mc == frames[1].mc).all()  # one simulation for all seeds
     assert (frames[0].coupled != frames[1].coupled).any()

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -124,5 +125,18 @@ def test_what_was_compiled_is_on_disk_and_then_nothing_is_said(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_no_solver_compiles_in_a_second_process() -> None:
-    run_python(SOLVE)
-    assert run_python(SOLVE) == (0, 0)
+    # The first process may be the second one already, if other tests have compiled everything.
+    assert run_python(SOLVE) == (0, 0) or run_python(SOLVE) == (0, 0)
+
+
+@pytest.mark.slow
+def test_workers_end_with_a_parent_that_was_killed_outright(
+    ends_when_killed: Callable[[str, int], None],
+) -> None:
+    code = (
+        "import time\n"
+        "from jmdp_lib.machine import in_processes\n"
+        "if __name__ == '__main__':\n"
+        "    in_processes(time.sleep, [(600,), (600,)], 2, 'sleep')\n"
+    )
+    ends_when_killed(code, 3)  # two workers, and what tracks their resources

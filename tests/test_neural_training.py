@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 import signal
 import subprocess
 import sys
@@ -47,6 +48,12 @@ def grid_tables(size=3, seed=0):
 
 def fit(folder, config=SMALL, device="cpu", held_out=None):
     return train(grid_tables(), config, folder, held_out or grid_tables(seed=1), device)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A finished run, to look at."""
+    return fit(tmp_path_factory.mktemp("done"))
 
 
 class Killed(Exception):
@@ -111,39 +118,59 @@ def test_only_a_finished_run_moves_to_another_device(tmp_path, kill_after, monke
     assert torch.equal(fit(tmp_path).params["mean_0"], stored["params"]["mean_0"])
 
 
-def test_weights_decay_towards_zero(tmp_path):
-    plain = fit(tmp_path / "plain").params
-    decayed = fit(tmp_path / "decayed", replace(SMALL, weight_decay=100.0)).params
-    sizes = [sum(float(w.detach().square().sum()) for w in p.values()) for p in (plain, decayed)]
+def test_weights_decay_towards_zero(tmp_path, done):
+    decayed = fit(tmp_path, replace(SMALL, weight_decay=100.0))
+    both = done.params, decayed.params
+    sizes = [sum(float(w.detach().square().sum()) for w in p.values()) for p in both]
     assert sizes[1] < 0.5 * sizes[0]
     with pytest.raises(ValueError, match=r"weight_decay must lie in \[0, inf\)"):
         Config(weight_decay=-1.0)
 
 
-@pytest.mark.slow
-def test_a_run_that_was_really_killed_resumes_bit_for_bit(tmp_path):
+LONGER = replace(SMALL, steps=60)
+
+
+@pytest.fixture(scope="module")
+def killed_run(tmp_path_factory):
+    """The folder of a run in a process of its own, killed outright, and all that it imported."""
     code = (
-        "import sys, torch; torch.set_num_threads(1); sys.path.insert(0, sys.argv[2])\n"
-        "from test_neural_training import *\n"
-        "fit(sys.argv[1], replace(SMALL, steps=60))"
+        "import sys, torch; torch.set_num_threads(1); sys.path[:0] = sys.argv[2:]\n"
+        "import atari_protocol; from test_neural_training import *\n"
+        "print(*sys.modules, flush=True); fit(sys.argv[1], LONGER)"
     )
-    folder, here = tmp_path / "parts", str(Path(__file__).parent)
-    process = subprocess.Popen([sys.executable, "-c", code, folder, here])
+    folder, here = tmp_path_factory.mktemp("killed"), Path(__file__).parent
+    paths = [folder, here, here.parent / "workflow"]
+    process = subprocess.Popen([sys.executable, "-c", code, *paths], stdout=subprocess.PIPE)
+    imported = process.stdout.readline().decode().split()
     while not (folder / "checkpoint.pt").exists() and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
+    process.stdout.close()
     assert process.wait() == -signal.SIGKILL
-    assert 0 < load_checkpoint(folder / "checkpoint.pt")["step"] < 60
+    return folder, imported
+
+
+@pytest.mark.slow
+def test_a_run_that_was_really_killed_resumes_bit_for_bit(killed_run, tmp_path):
+    folder, _ = killed_run
+    assert 0 < load_checkpoint(folder / "checkpoint.pt")["step"] < LONGER.steps
     for path in (folder, tmp_path / "whole"):
-        fit(path, replace(SMALL, steps=60))
+        fit(path, LONGER)
     metrics = [path / "metrics.csv" for path in (folder, tmp_path / "whole")]
     assert metrics[0].read_bytes() == metrics[1].read_bytes()
     weights = [load_checkpoint(path.with_name("checkpoint.pt"))["params"] for path in metrics]
     assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
 
 
-def test_metrics_have_a_row_per_member_curve_and_step(tmp_path):
-    done = fit(tmp_path, held_out=grid_tables(seed=1))
+@pytest.mark.slow
+def test_no_notebook_software_is_needed(killed_run):
+    """A machine that only trains has none."""
+    _, imported = killed_run
+    assert {"torch", "atari_protocol"} < set(imported)
+    assert not {"nbformat", "jupytext", "papermill", "snakemake"} & set(imported)
+
+
+def test_metrics_have_a_row_per_member_curve_and_step(done):
     with done.metrics.open() as file:
         rows = list(csv.DictReader(file))
     assert set(rows[0]) == set(COLUMNS)
@@ -154,16 +181,15 @@ def test_metrics_have_a_row_per_member_curve_and_step(tmp_path):
     assert all(float(row[block]) > 0 for row in rows for block in TD_BLOCKS)
 
 
-def test_a_member_learns_the_same_alone(tmp_path):
-    together = fit(tmp_path / "together")
-    alone = fit(tmp_path / "alone", replace(SMALL, gammas=(0.9,), kinds=("near",)))
+def test_a_member_learns_the_same_alone(tmp_path, done):
+    alone = fit(tmp_path, replace(SMALL, gammas=(0.9,), kinds=("near",)))
     place = SMALL.members.index((0.9, "near"))
     for name, weight in alone.params.items():
-        torch.testing.assert_close(weight[0], together.params[name][place], rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(weight[0], done.params[name][place], rtol=1e-3, atol=1e-4)
 
 
-def test_checkpoints_of_another_run_are_refused(tmp_path):
-    fit(tmp_path)
+def test_checkpoints_of_another_run_are_refused(tmp_path, done):
+    shutil.copytree(done.metrics.parent, tmp_path, dirs_exist_ok=True)
     for change, message in (
         ({"name": "Pong"}, "is of another run: name: 'grid' there, 'Pong' here"),
         ({"hidden": 9, "seed": 2}, "hidden: 8 there, 9 here; seed: 0 there, 2 here"),
@@ -181,8 +207,8 @@ def test_checkpoints_of_another_run_are_refused(tmp_path):
         fit(tmp_path)
 
 
-def test_a_checkpoint_is_enough_to_predict(tmp_path):
-    done, again = fit(tmp_path), Trained.load(tmp_path)
+def test_a_checkpoint_is_enough_to_predict(done):
+    again = Trained.load(done.metrics.parent)
     assert again.network.config == SMALL
     seen, last = torch.as_tensor(cells(3)), torch.full((9,), 4)
     told, once = (predict_gaps(run.network, run.params, seen, last) for run in (again, done))
@@ -254,13 +280,13 @@ def test_the_learning_rate_falls_along_a_cosine():
 def test_a_windy_gridworld_is_learned_as_jipe2_solves_it_from_single_draws(tmp_path, monkeypatch):
     """A reward shock, gusts, merging branches. Chapter 5 claims the same of complete tables."""
     config = Config(
-        gammas=(0.9,), kinds=("local",), sigma=1.0, hidden=256, shared_dim=32, steps=400, batch=64,
-        learning_rate=3e-3, polyak=1.0, eval_every=400,
+        gammas=(0.9,), kinds=("local",), sigma=1.0, hidden=128, shared_dim=32, steps=400, batch=64,
+        learning_rate=3e-3, polyak=1.0, eval_every=400, log_every=400,
     )  # fmt: skip
     monkeypatch.setattr(Config, "complete", False)
     jm = jl.windy_gridworld(4, gamma=0.9)
     tables = tables_of(jm, cells(4), num_pairs=5_000)
-    done = train(tables, config, tmp_path, held_out=tables)
+    done = train(tables, config, tmp_path, held_out=tables_of(jm, cells(4), num_pairs=40))
     gaps = predict_gaps(done.network, done.params, torch.as_tensor(cells(4)), torch.full((16,), 4))
     exact = jl.jipe2(with_shock(jm, config.sigma), jl.uniform_policy(jm)).moments
     off = ~np.eye(4, dtype=bool)
