@@ -34,6 +34,10 @@ PROFILES = sorted(p.stem for p in (ROOT / "workflow" / "profiles").glob("*.yaml"
 by_source = pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 
 
+# Reads all that is installed.
+packages_distributions = functools.cache(importlib.metadata.packages_distributions)
+
+
 @functools.cache
 def committed(source: Path) -> nbformat.NotebookNode:
     """The notebook beside a source."""
@@ -100,7 +104,7 @@ def test_binder_gets_jupyter_and_all_that_the_notebooks_import() -> None:
     # A server, and ipykernel, whose kernel is the python3 that every notebook names.
     assert {"jupyterlab", "ipykernel"} <= set(pins())
     assert notebook_job.KERNELSPEC["name"] == "python3"
-    distributions = importlib.metadata.packages_distributions()
+    distributions = packages_distributions()
     for source in SOURCES:
         for module in imported_modules(source.read_text()) - sys.stdlib_module_names:
             owners = {canonicalize_name(name) for name in distributions.get(module, [])}
@@ -109,7 +113,7 @@ def test_binder_gets_jupyter_and_all_that_the_notebooks_import() -> None:
 
 
 def test_what_is_imported_is_declared_and_what_a_user_must_install_is_imported() -> None:
-    distributions = importlib.metadata.packages_distributions()
+    distributions = packages_distributions()
     folders = ("jmdp_lib", "workflow", "book", "tests", "benchmarks")
     files = [path for name in folders for path in sorted((ROOT / name).rglob("*.py"))]
     own = {path.stem for path in files} | {"jmdp_lib"} | set(sys.stdlib_module_names)
@@ -136,7 +140,7 @@ def test_importing_the_library_imports_nothing_that_a_plain_install_lacks() -> N
     code = "import sys, jmdp_lib; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    distributions = importlib.metadata.packages_distributions()
+    distributions = packages_distributions()
     optional = brought("atari") | brought("figures") | brought("torch")
     assert not [
         name for name in loaded
@@ -157,7 +161,7 @@ def test_public_names_are_shown_somewhere_or_are_types_of_those_that_are() -> No
 
 
 def test_every_extra_that_the_library_names_exists_and_brings_what_is_imported() -> None:
-    distributions = importlib.metadata.packages_distributions()
+    distributions = packages_distributions()
     for path in sorted((ROOT / "jmdp_lib").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
