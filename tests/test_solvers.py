@@ -60,18 +60,25 @@ def test_diagonal_is_sobels_variance(problem):
     np.testing.assert_allclose(m.variance, expected, atol=1e-8 * max(1.0, expected.max()))
 
 
-@given(problems(), st.integers(0, 2**32 - 1))
-@settings(max_examples=30)
-def test_means_are_quantecons(problem, seed):
-    from quantecon.markov import DiscreteDP  # slow to import
+@pytest.fixture(scope="module")
+def discrete_dp():
+    """QuantEcon's model. Its import would compile a function for random games, for seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("numba.guvectorize", lambda *_, **__: lambda function: function)
+        from quantecon.markov import DiscreteDP
+    return DiscreteDP
 
+
+@given(problem=problems(), seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=30)
+def test_means_are_quantecons(discrete_dp, problem, seed):
     jm, _, _ = problem
     if jm.gamma == 0.0:
         return  # QuantEcon wants a positive discount
     policy = random_policy(np.random.default_rng(seed), jm, deterministic=True)
     transition_probs, rewards = jm.marginal_mdp()
     actions = policy.argmax(1)
-    value = DiscreteDP(rewards, transition_probs, jm.gamma).evaluate_policy(actions)
+    value = discrete_dp(rewards, transition_probs, jm.gamma).evaluate_policy(actions)
     mean = jl.jipe2(jm, policy, tol=1e-11).moments.mean
     np.testing.assert_allclose(mean[np.arange(jm.num_states), actions], value, atol=1e-9)
 
