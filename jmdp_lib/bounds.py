@@ -247,7 +247,8 @@ class _Laws:
         left, right = np.multiply.outer(self._reach(levels), np.ones((2, levels.size)))
         for _ in range(_HALVINGS):
             middle = (left + right) / 2.0
-            tails = self.tails(middle[0])[1], self.tails(middle[1])[0]
+            least, largest = (x.reshape(middle.shape) for x in self.tails(middle.ravel()))
+            tails = largest[0], least[1]
             left, right = np.where(tails >= levels, (left, middle), (middle, right))
         return list(right)
 

@@ -227,7 +227,10 @@ class Branches:
         answer = self.policy(seen)
         if self.num_actions is None:
             return answer
-        probs = checks.distributions(f"policy({seen!r})", answer, action=self.num_actions)
+        try:
+            probs = checks.distributions("policy", answer, action=self.num_actions)
+        except (TypeError, ValueError):  # only a message names what was seen: printing it is slow
+            probs = checks.distributions(f"policy({seen!r})", answer, action=self.num_actions)
         return self.first + int(np.searchsorted(np.cumsum(probs)[:-1], rng.random(), "right"))
 
     def play(

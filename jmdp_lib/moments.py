@@ -293,11 +293,16 @@ class Moments(ReadOnly):
         for gap in gaps:
             if np.shape(gap) != (3,):
                 raise ValueError(f"a gap must be (state, action, other action), got {gap!r}")
-        total = 0.0
-        for picks in product((0, 1), repeat=len(gaps)):
-            chosen = [(s, b if pick else a) for (s, a, b), pick in zip(gaps, picks, strict=True)]
-            total += (-1.0) ** sum(picks) * self.moment(chosen)
-        return total
+
+        @cache  # many products of returns differ in nothing but their order
+        def expected(chosen: tuple[StateAction, ...]) -> float:
+            if len(chosen) == len(gaps):
+                return self.moment(chosen)
+            s, *pair = gaps[len(chosen)]
+            first, other = (expected(tuple(sorted([*chosen, (s, a)]))) for a in pair)
+            return first - other
+
+        return expected(())
 
     def gap_central_moment(self, gap: tuple[int, int, int], order: int) -> float:
         """$E[(G - E G)^k]$ of one gap (s, a, b), k = `order`."""

@@ -202,19 +202,31 @@ def correlation_matrix(
         >>> len(ax.texts) > 0
         True
     """
-    size, (x0, y0), colors = len(matrix), corner, plt.get_cmap(_COLORS)
-    for (i, j), value in np.ndenumerate(matrix):
-        look: dict[str, Any] = {"fc": "0.93", "ec": "0.7", "hatch": "//////"}
-        if not np.isnan(value):
-            look = {"fc": colors(_SCALE(value))}
-            shade = "white" if abs(value) > 0.8 else "black"
-            ax.text(x0 + j, y0 + i, short(value), color=shade, fontsize=fontsize, **_IN_CELL)
-        ax.add_patch(Rectangle((x0 + j - 0.5, y0 + i - 0.5), 1, 1, lw=0.0, **look))
-    outline = (x0 - 0.5, y0 - 0.5)
-    ax.add_patch(Rectangle(outline, size, size, fc="none", ec="black", lw=0.6, zorder=3))
+    size, (x0, y0) = len(matrix), corner
+    _entries(ax, matrix, corner, fontsize)
     ax.set(xlim=(x0 - 0.55, x0 + size - 0.45), ylim=(y0 + size - 0.45, y0 - 0.55), aspect="equal")
     ax.set_xticks(x0 + np.arange(size), labels)
     ax.set_yticks(y0 + np.arange(size), labels)
+    return _bare(ax)
+
+
+def _entries(ax: Axes, matrix: Floats, corner: tuple[float, float], fontsize: float) -> None:
+    """The entries of a matrix and its outline; the caller sets the limits of the axes."""
+    size, (x0, y0), colors = len(matrix), corner, plt.get_cmap(_COLORS)(_SCALE(matrix))
+    # add_patch would measure each of hundreds of rectangles for limits that are set anyway
+    for (i, j), value in np.ndenumerate(matrix):
+        look: dict[str, Any] = {"fc": "0.93", "ec": "0.7", "hatch": "//////"}
+        if not np.isnan(value):
+            look = {"fc": colors[i, j]}
+            shade = "white" if abs(value) > 0.8 else "black"
+            ax.text(x0 + j, y0 + i, short(value), color=shade, fontsize=fontsize, **_IN_CELL)
+        ax.add_artist(Rectangle((x0 + j - 0.5, y0 + i - 0.5), 1, 1, lw=0.0, **look))
+    outline = (x0 - 0.5, y0 - 0.5)
+    ax.add_artist(Rectangle(outline, size, size, fc="none", ec="black", lw=0.6, zorder=3))
+
+
+def _bare(ax: Axes) -> Axes:
+    """Labels alone, without ticks, grid and frame."""
     ax.tick_params(length=0)
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
@@ -241,15 +253,15 @@ def correlation_grid(
     rows, pitch = num_states // columns, size + 0.8
     for s, matrix in enumerate(correlation):
         x, y = pitch * (s % columns), pitch * (s // columns)
-        correlation_matrix(ax, matrix, labels, (x, y), fontsize=5.0)
+        _entries(ax, matrix, (x, y), fontsize=5.0)
         if s == goal:
             ax.text(x + (size - 1) / 2, y + (size - 1) / 2, "Goal", ha="center", va="center",
                     weight="bold", bbox={"fc": "white", "ec": "none", "pad": 1.5})  # fmt: skip
     ticks = np.add.outer(pitch * np.arange(max(rows, columns)), np.arange(size))
     ax.set_xticks(ticks[:columns].ravel(), list(labels) * columns)
     ax.set_yticks(ticks[:rows].ravel(), list(labels) * rows)
-    ax.set(xlim=(-0.6, pitch * columns - 1.2), ylim=(pitch * rows - 1.2, -0.6))
-    return ax
+    ax.set(xlim=(-0.6, pitch * columns - 1.2), ylim=(pitch * rows - 1.2, -0.6), aspect="equal")
+    return _bare(ax)
 
 
 def correlation_bar(fig: Any, axes: Any, **where: Any) -> Any:

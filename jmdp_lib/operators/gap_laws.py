@@ -184,9 +184,10 @@ def first_cut(points: Floats, x: Floats, off: Floats | float = 0.0) -> Ints:
     """
     cuts, x = points.ravel(), x + off
     after = np.searchsorted(cuts, x, "right")
-    ends = (after % 2 == 0) & (np.append(np.nan, cuts)[after] == x)  # x is an upper end
-    weak = (np.arange(x.size) % 2 == 1) | (off > 0.0)
-    return np.where(weak, after - ends, np.searchsorted(cuts, x))
+    found = after - ((after % 2 == 0) & (cuts[after - 1] == x))  # there x is an upper end
+    strict = np.flatnonzero((np.arange(x.size) % 2 == 0) & ~(off > 0.0))
+    found[strict] = np.searchsorted(cuts, x[strict])
+    return found
 
 
 def _draws(jm: JMDP, s: Ints, t: Ints, together: bool) -> tuple[Ints, Ints, Ints, Floats]:
