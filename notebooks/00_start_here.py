@@ -31,7 +31,7 @@ out_dir = ""
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import ndtri
 
 import jmdp_lib as jl
 from jmdp_lib import figures
@@ -56,7 +56,7 @@ claims = figures.Claims()
 # the actions' outcomes independently.
 
 # %%
-sky = stats.norm.ppf((np.arange(1000) + 0.5) / 1000)  # from the rainiest to the sunniest
+sky = ndtri((np.arange(1000) + 0.5) / 1000)  # normal quantiles, from rainiest to sunniest
 odds = np.full(1000, 1 / 1000)
 
 

@@ -30,10 +30,10 @@
 # %% tags=["parameters"]
 seed = 0
 num_models = 60
-num_draws = 4000
+num_draws = 2000
 num_pairs = 40000
 num_seeds = 20
-num_updates = 1000000
+num_updates = 300000
 out_dir = ""
 
 # %%

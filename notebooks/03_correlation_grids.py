@@ -202,7 +202,7 @@ claims.check("R and D bottom right, Var G: joint, independent", values, sure)
 # fades below the goal, and at the windy end the two come close.
 
 # %%
-steps = [0.05, 0.2, 0.4, 0.6, 0.8, 0.99]
+steps = [0.05, 0.2, 0.5, 0.8, 0.99]
 figures.explore(both_readings, steps, "gust probability")
 
 # %% [markdown] tags=["caption"]

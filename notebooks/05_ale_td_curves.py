@@ -33,7 +33,7 @@
 # %% tags=["parameters"]
 seed = 0
 film_steps = 163
-knob_steps = 1200
+knob_steps = 600
 game = "Pong"
 num_states = 300
 num_steps = 200
