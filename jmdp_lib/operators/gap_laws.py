@@ -185,7 +185,7 @@ def first_cut(points: Floats, x: Floats, off: Floats | float = 0.0) -> Ints:
     cuts, x = points.ravel(), x + off
     after = np.searchsorted(cuts, x, "right")
     found = after - ((after % 2 == 0) & (cuts[after - 1] == x))  # there x is an upper end
-    strict = np.flatnonzero((np.arange(x.size) % 2 == 0) & ~(off > 0.0))
+    strict = np.flatnonzero((np.arange(x.size) % 2 == 0) & (off <= 0.0))
     found[strict] = np.searchsorted(cuts, x[strict])
     return found
 
