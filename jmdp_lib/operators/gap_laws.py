@@ -97,10 +97,13 @@ class Steps:
 
         d = np.round(d, 12 - int(np.ceil(np.log10(jm.reward_bound)))) + 0.0
         if np.unique(d).size > _GAPS:  # rounded down, which raises P(D <= x)
-            d = np.floor(d * (_GAPS / np.ptp(d))) * (np.ptp(d) / _GAPS)
-        differences, gap = np.unique(d, return_inverse=True)
+            steps = np.floor(d * (_GAPS / np.ptp(d)))
+            found, gap = _distinct((steps - steps.min()).astype(np.int64))
+            differences = (found + steps.min()) * (np.ptp(d) / _GAPS)
+        else:
+            differences, gap = np.unique(d, return_inverse=True)
         keys = (row * differences.size + gap) * (zero + 1) + after
-        keys, entry = np.unique(keys, return_inverse=True)
+        keys, entry = _distinct(keys)
         groups, ends = np.unique(keys // (zero + 1), return_index=True)
         row, gaps = np.divmod(groups, differences.size)
         starts, ends = np.searchsorted(row, np.arange(zero + 2)), np.append(ends, keys.size)
@@ -188,6 +191,14 @@ def first_cut(points: Floats, x: Floats, off: Floats | float = 0.0) -> Ints:
     strict = np.flatnonzero((np.arange(x.size) % 2 == 0) & (off <= 0.0))
     found[strict] = np.searchsorted(cuts, x[strict])
     return found
+
+
+def _distinct(numbers: Ints) -> tuple[Ints, Ints]:
+    """`np.unique` with its inverse for integers from zero on, without sorting if they are dense."""
+    if numbers.max() > numbers.size:
+        return np.unique(numbers, return_inverse=True)
+    there = np.bincount(numbers) > 0
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[numbers]
 
 
 def _draws(jm: JMDP, s: Ints, t: Ints, together: bool) -> tuple[Ints, Ints, Ints, Floats]:
