@@ -370,7 +370,7 @@ class JMDP:
         state = checks.index("state", state, self.num_states)
         columns = checks.distinct_actions(actions, self.num_actions)
         low, high = self.starts[state], self.starts[state + 1]
-        table = low + np.searchsorted(np.cumsum(self.probs[low : high - 1]), rng.random(), "right")
+        table = low + self.probs[low : high - 1].cumsum().searchsorted(rng.random(), "right")
         return self.rewards[table, columns], self.next_states[table, columns]
 
     def marginal_mdp(self) -> tuple[Floats, Floats]:
