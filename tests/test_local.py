@@ -8,7 +8,7 @@ from strategies import random_policy
 
 import jmdp_lib as jl
 
-MODELS, STATES = 75, 10  # random models in one, which never lead into each other
+MODELS, STATES = 50, 10  # random models in one, which never lead into each other
 
 
 def many_models(seed, gamma, coupling, num_actions=2, num_tables=2):
@@ -284,7 +284,7 @@ def test_brackets_of_a_local_law_hold_the_whole_law(coupling, monkeypatch):
 
 def test_a_local_law_of_infinitely_many_states():
     local = jl.local_gap_law(walk(), lambda s: [0.5, 0.5], [(("at", 0), 1, 0)], 0.2)[0]
-    whole = jl.gap_law(window(20), np.full((41, 2), 0.5), [(20, 1, 0)], 0.2, points=32)[0]
+    whole = jl.gap_law(window(12), np.full((25, 2), 0.5), [(12, 1, 0)], 0.2, points=32)[0]
     assert local.query == (("at", 0), 1, 0)
     assert local.width <= 0.2
     for name in ("prob_worse", "prob_tie", "mean"):

@@ -78,7 +78,7 @@ def test_every_route_is_the_literal_fixed_point(jm, policy, coupling):
 
 
 @given(problems(max_states=7), st.sampled_from(["joint", "independent"]))
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_random_problems(problem, coupling):
     """Every kind of policy, also one state and one action."""
     jm, policy, rng = problem

@@ -27,7 +27,7 @@ def full_brute(jm, policy):
 
 
 @given(problems())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_jipe2_is_the_linear_solution(problem):
     jm, policy, _ = problem
     sol = jl.jipe2(jm, policy, tol=1e-11)
@@ -39,7 +39,7 @@ def test_jipe2_is_the_linear_solution(problem):
 
 
 @given(problems(max_states=3, max_actions=2, max_tables=2))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_independent_coupling_is_the_product_of_tables(problem):
     """coupling="independent" never builds the product; here it is built, and agrees."""
     jm, policy, _ = problem
@@ -123,7 +123,7 @@ def test_reachable_multisets_are_enough():
 
 
 @given(problems(), st.integers(1, 30))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_history_is_the_literal_iteration(problem, iterations):
     """residuals[k] = ||M_k - T M_k||_lambda of M_{k+1} = T M_k from zero, over every coordinate."""
     jm, policy, _ = problem
@@ -142,7 +142,7 @@ def test_history_is_the_literal_iteration(problem, iterations):
 
 
 @given(problems(max_gamma=0.95), st.integers(1, 25))
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_certificate_and_geometric_rate(problem, iterations):
     """Theorem 5.3: both inequalities, from a random start, stopped anywhere."""
     jm, policy, rng = problem
