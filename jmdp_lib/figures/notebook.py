@@ -60,6 +60,12 @@ def _write(fig: Figure, file: str | BytesIO, box: BboxBase, **how: Any) -> None:
         fig.savefig(file, bbox_inches=box, **how)
 
 
+def _lay_out(fig: Figure) -> None:
+    """Place the axes, without drawing them."""
+    if engine := fig.get_layout_engine():
+        engine.execute(fig)
+
+
 def save(
     fig: Figure, name: str, data: pd.DataFrame | Mapping[str, ArrayLike], out_dir: str
 ) -> None:
@@ -84,8 +90,7 @@ def save(
     path = Path(out_dir, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     nothing = {"CreationDate": None, "Creator": None, "Producer": None}
-    if engine := fig.get_layout_engine():
-        engine.execute(fig)
+    _lay_out(fig)
     box = fig.get_tightbbox().padded(plt.rcParams["savefig.pad_inches"])
     _write(fig, f"{path}.pdf", box, metadata=nothing)
     _write(fig, f"{path}.png", box, metadata={"Software": None})
@@ -122,7 +127,7 @@ def explore(draw: Callable[[float], Figure], values: Sequence[float], name: str)
     def frame(value: float) -> Image:
         fig, file = draw(value), BytesIO()
         if not places:  # all are laid out as the first, which saves half the time
-            fig.draw_without_rendering()
+            _lay_out(fig)
             places.extend(ax.get_position(original=True) for ax in fig.axes)
         for ax, place in zip(fig.axes, places, strict=True):
             ax.set_position(place)
