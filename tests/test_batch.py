@@ -114,9 +114,6 @@ class Project:
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, str(BATCH), "--root", str(self.root), "--cores", "2", *arguments]
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(self.command(*arguments), capture_output=True, text=True, timeout=600)
-
     def refusal(self, *arguments: str) -> str:
         """What the same command says where it refuses to start; in this process, for speed."""
         said = io.StringIO()
@@ -155,6 +152,20 @@ def project(tmp_path: Path) -> Project:
     return made
 
 
+@pytest.fixture
+def run(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """The command in this process, which has imported what it needs: its code, and what it said."""
+    monkeypatch.setattr(batch.signal, "signal", lambda *_: None)
+
+    def run(*arguments: str) -> tuple[int, str]:
+        code = batch.main(project.command(*arguments)[2:])
+        return code, capfd.readouterr().out
+
+    return run
+
+
 def wait_until(condition: Callable[[], bool], seconds: float = 300.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
@@ -170,188 +181,6 @@ def alive(process: psutil.Process) -> bool:
         return False
 
 
-@pytest.mark.slow
-def test_a_good_run_and_then_only_what_changed(project: Project) -> None:
-    committed = project.root / "figures" / "first.txt"
-    committed.parent.mkdir()
-    committed.write_text("of the paper profile")
-    project.notebook("03_third", READING)
-    (project.root / "one.csv").write_text("1")
-    said = project.refusal("--profile", "quick")
-    assert said == "error: 03_third.py: there is no file two.csv\n"
-    (project.root / "two.csv").write_text("2")
-    done = project.run("--profile", "quick")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert committed.read_text() == "of the paper profile"
-    assert not (project.root / "out" / "paper").exists()
-    assert "All 3 claims hold" in done.stdout
-    names = ("01_first", "02_second", "03_third")
-    assert set(project.results()) == {
-        *(f"figures/{file}" for file in ("first.txt", "second.txt", "one.csv", "two.csv")),
-        *(f"notebooks/{name}.ipynb" for name in names),
-        *(f"provenance/{name}.json" for name in names),
-    }
-    # the profile's value in one, the defaults in the other
-    assert project.out("figures", "first.txt").read_text() == "2.5 3"
-    assert project.out("figures", "second.txt").read_text() == "1.0 3"
-    assert "01_first   |S| is large  2.5    holds" in done.stdout
-    assert "02_second  |S| is large  1.0    holds" in done.stdout
-    for name in names:
-        for word in ("start", "done"):
-            assert f"  {word:<6}  {name}  0:" in done.stdout
-
-    text = project.out("provenance", "01_first.json").read_text()
-    record = json.loads(text)
-    assert record["parameters"] == {"level": 2.5, "num_points": 3, "seed": 7}
-    assert record["seeds"] == {"seed": 7}
-    assert record["figures"] == ["first.txt"]
-    assert record["claims"] == [["|S| is large", "2.5", "holds"]]
-    assert record["commit"] is None  # this folder is no repository
-    assert record["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert record["wall_seconds"] > 0
-    assert record["hardware"]["cores"] == os.cpu_count()
-    assert str(project.root) not in text
-
-    before = project.results()
-    project.profile("quick", "01_first:\n  level: 3.5\n")
-    (project.root / "two.csv").write_text("3")
-    project.notebook("02_second", GOOD.format(figure="other.txt"))
-    project.out("figures", "second.txt").unlink()  # a deleted figure comes back
-    only = project.run("--profile", "quick", "--only", "01_first", "03_third")
-    assert only.returncode == 0, only.stdout + only.stderr
-    after = project.results()
-    assert after["figures/first.txt"][1] == b"3.5 3"
-    assert after["figures/two.csv"][1] == b"3"
-    assert after["figures/second.txt"] == before["figures/second.txt"]
-    assert after["notebooks/02_second.ipynb"] == before["notebooks/02_second.ipynb"]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("01_first: {levle: 1.0}", ["01_first", "'levle'", "level, num_points"]),
-        ("03_third: {level: 1.0}", ["'03_third'", "02_second"]),
-        ("01_first: {num_points: ten}", ["01_first: num_points", "integer", "'ten'"]),
-        ("01_first: {num_points: true}", ["01_first: num_points", "integer", "True"]),
-        ("01_first: {num_points: 3.0}", ["01_first: num_points", "integer", "3.0"]),
-        ("01_first: {level: 1e-8}", ["01_first: level", "number", "1.0e-8"]),
-        ("01_first: {out_dir: x}", ["01_first", "'out_dir'", "level, num_points, seed"]),
-        ("01_first: [1, 2]", ["01_first", "[1, 2]"]),
-        ("- 01_first", ["'object'"]),
-        ("01_first: {", ["not valid YAML"]),
-        ("01_first: {level: '\xff'}", ["not valid YAML"]),
-        ("01_first: {a: 1, b: 2}\n04_none: {}", ["'a'", "'b'", "04_none"]),  # all at once
-    ],
-)
-def test_bad_profile_is_refused_before_any_work(
-    project: Project, text: str, expected: list[str]
-) -> None:
-    project.profile("quick", text)
-    said = project.refusal("--profile", "quick")
-    for part in ["quick.yaml", *expected]:
-        assert part in said
-
-
-@pytest.mark.parametrize(
-    ("cells", "expected"),
-    [
-        ("# %%\nlevel = 1\n", ['tags=["parameters"]', "found 0"]),
-        ('# %% tags=["parameters"]\nlevel = 2 * 3\nout_dir = ""\n', ["parameters cell", "BinOp"]),
-        ('# %% tags=["parameters"]\nimport os\nout_dir = ""\n', ["import os"]),
-        ('# %% tags=["parameters"]\nlevel = 1\n', ['out_dir = ""']),
-        ('# %% tags=["parameters"]\nlevel = (\n', ["parameters cell"]),
-        ("# %%\nlevel = '\xff'\n", ["utf-8"]),
-    ],
-)
-def test_bad_parameters_cell_is_refused_before_any_work(
-    project: Project, cells: str, expected: list[str]
-) -> None:
-    project.notebook("03_bad", cells)
-    said = project.refusal("--profile", "quick")
-    for part in ["03_bad.py", *expected]:
-        assert part in said
-
-
-def test_entries_of_lists_are_of_the_default_s_type(project: Project) -> None:
-    cell = 'gammas = [0.9]\nsizes = (3, 4)\nothers = []\nlabels = ["a"]\nout_dir = ""\n'
-    project.notebook("01_first", f'# %% tags=["parameters"]\n{cell}')
-    project.profile("quick", "01_first:\n  gammas: [1, 0.5]\n  sizes: [5]\n  others: [a, 1]\n")
-    assert batch.make_plan(project.root, "quick")["notebooks"]["01_first"]["sizes"] == [5]
-    wrong = "gammas: [0.9, 1e-8], sizes: [5, 0.5], labels: [b, 3]"
-    project.profile("quick", f"01_first: {{{wrong}}}")
-    said = project.refusal()
-    assert "01_first: gammas: 1: '1e-8' is not of type 'number'; in YAML write 1.0e-8" in said
-    assert "01_first: sizes: 1: 0.5 is not of type 'integer'" in said
-    assert "01_first: labels: 1: 3 is not of type 'string'" in said
-
-
-def test_bad_options_are_refused(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = project.refusal("--profile", "quik")
-    assert "unknown profile 'quik'" in said
-    assert "paper, quick" in said
-    assert "'09_nine'; known: 01_first, 02_second" in project.refusal("--only", "09_nine")
-    assert "'09_nine'; known" in project.refusal("--only", "01_first", "09_nine")
-    assert "--cores must be at least 1" in project.refusal("--cores", "0")
-    monkeypatch.setenv("PATH", str(project.root))
-    assert "--slurm: there is no command sbatch" in project.refusal("--slurm")
-
-
-@pytest.mark.slow
-def test_failures_are_named_and_the_failed_notebook_is_kept(project: Project) -> None:
-    # On one core Snakemake takes the largest first, so the others have not begun when it fails.
-    project.notebook("00_zero", GOOD.format(figure="second.txt").replace("| holds", "| FAILS"))
-    project.notebook("01_first", FAILING + "# padding\n" * 500)
-    project.profile("quick", "")
-    done = project.run("--profile", "quick", "--cores", "1")
-    assert done.returncode == 1
-    assert [line for line in done.stdout.splitlines() if line.startswith("FAILED")] == [
-        "FAILED second.txt is written by two notebooks",
-        "FAILED 01_first: read out/quick/failed/01_first.ipynb",
-        "FAILED 1 of 2 claims",
-    ]
-    assert re.search("  FAILED  01_first  0:.*this one is broken", done.stdout)
-    assert sorted(project.results()) == [
-        "failed/01_first.ipynb",
-        "figures/second.txt",
-        "notebooks/00_zero.ipynb",
-        "notebooks/02_second.ipynb",
-        "provenance/00_zero.json",
-        "provenance/02_second.json",
-    ]
-    kept = nbformat.read(project.out("failed", "01_first.ipynb"), as_version=4)
-    errors = [o for c in kept.cells for o in c.get("outputs", []) if o.output_type == "error"]
-    assert errors[0].evalue == "this one is broken"
-
-    # The same command runs the failed notebook again, and a changed one, but not what is done.
-    before = project.results()
-    project.notebook("00_zero", GOOD.format(figure="zero.txt"))
-    again = project.run("--profile", "quick")
-    assert again.returncode == 1
-    assert again.stdout.count("FAILED") == 2
-    assert "02_second  |S| is large  1.0    holds" in again.stdout  # the table has it all the same
-    after = project.results()
-    assert after["notebooks/02_second.ipynb"] == before["notebooks/02_second.ipynb"]
-    # The figure of two notebooks went with one of them, and came back with the other.
-    assert after["figures/second.txt"] == before["figures/second.txt"]
-    assert "figures/zero.txt" in after
-
-    # A rerun that fails must not leave the earlier success looking valid.
-    project.notebook("01_first", GOOD.format(figure="first.txt"))
-    project.notebook("02_second", FAILING)
-    project.out("figures", "mine.txt").write_text("a user's own file stays")
-    library = project.root / "jmdp_lib" / "new.py"
-    library.parent.mkdir()
-    library.write_text("pass")  # every notebook may import it, and is run again
-    assert project.run("--profile", "quick").returncode == 1
-    before, after = after, project.results()
-    assert {name for name in after if name.startswith(("failed", "figures"))} == {
-        "failed/02_second.ipynb",
-        *(f"figures/{name}.txt" for name in ("zero", "first", "mine")),
-    }
-    assert "notebooks/02_second.ipynb" not in after
-    assert after["notebooks/00_zero.ipynb"][0] > before["notebooks/00_zero.ipynb"][0]
-
-
 @pytest.fixture
 def family() -> Iterator[list[psutil.Process]]:
     """Processes that a test leaves alone for a while; none survives it, even when it fails."""
@@ -362,122 +191,7 @@ def family() -> Iterator[list[psutil.Process]]:
             process.kill()
 
 
-def kill(
-    command: list[str], victim: str, ready: Callable[[], bool], family: list[psutil.Process]
-) -> None:
-    """Start a command and kill one of its processes when it is ready; all of them must end."""
-    quiet = subprocess.DEVNULL
-    running = subprocess.Popen(command, stdout=quiet, stderr=quiet)
-    family[:] = [psutil.Process(running.pid)]
-    try:
-        wait_until(ready)
-    finally:
-        family += family[0].children(recursive=True)
-    names = ("make", "batch", "snakemake", "job", "kernel")[-len(family) :]
-    process = dict(zip(names, family, strict=True))[victim.split()[0]]
-    process.send_signal(signal.SIGTERM if "TERM" in victim else signal.SIGKILL)
-    assert running.wait() != 0
-    wait_until(lambda: not any(map(alive, family)))
-
-
-@pytest.mark.slow
-def test_killed_again_and_again_the_same_command_still_finishes(
-    project: Project, tmp_path: Path, family: list[psutil.Process]
-) -> None:
-    gate, reached = tmp_path / "gate", tmp_path / "gate.reached"
-    project.notebook("02_second", WAITING)
-    project.profile("quick", f"02_second:\n  gate: '{gate}'\n")
-    project.copy_workflow()
-    for name in ("pyproject.toml", "constraints.txt"):
-        (project.root / name).touch()
-    (project.root / "stamp").write_text(str(project.root))
-    variables = [f"PY='{sys.executable}'", "STAMP=stamp", "PROFILE=quick", "CORES=2"]
-    make = ["make", "-C", str(project.root), "figures", *variables]
-    script, plan = project.root / "workflow" / "notebook_job.py", project.out("plan.json")
-    job = [sys.executable, str(script), str(plan), "02_second", str(os.getpid())]
-    whole = ("notebooks/01_first.ipynb", "provenance/01_first.json", "figures/first.txt")
-    first: dict[str, tuple[int, bytes]] = {}
-
-    def ready() -> bool:
-        """The second notebook waits, and Snakemake has recorded that the first one is done."""
-        log = project.out("snakemake.log")
-        return reached.exists() and (bool(first) or "1 of 2 steps" in log.read_text())
-
-    for victim in ("make", "make by TERM", "batch", "snakemake", "job", "kernel"):
-        # Whoever is killed, everything ends, though the gate is still shut. A job and its kernel
-        # end without the help of Snakemake, so those two are started without it.
-        kill(job if victim in ("job", "kernel") else make, victim, ready, family)
-        reached.unlink()
-        left = project.results()
-        assert "notebooks/02_second.ipynb" not in left
-        assert "figures/wait.txt" not in left  # nothing half written where users look
-        first = first or {name: left[name] for name in whole}
-        assert first.items() <= left.items()  # what was done before the kill was not done again
-
-    gate.touch()
-    done = subprocess.run(make, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    results = project.results()
-    assert results["figures/wait.txt"][1] == b"whole"
-    assert set(results) >= {"notebooks/02_second.ipynb", "provenance/02_second.json"}
-    assert first.items() <= results.items()
-
-
-@contextlib.contextmanager
-def read_only(folder: Path) -> Iterator[None]:
-    """Keep everybody from writing into a folder: root too, by a mount."""
-    folder.mkdir(parents=True)
-    if os.getuid() != 0:
-        folder.chmod(0o555)
-        yield
-        return
-    for options in (["--bind", str(folder)], ["-o", "remount,ro,bind"]):
-        mount = subprocess.run(["mount", *options, str(folder)], capture_output=True, text=True)
-        if mount.returncode:
-            pytest.skip(f"root may not mount a folder here: {mount.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
-@pytest.mark.parametrize("place", ["out", "out/quick"])
-def test_a_read_only_folder_is_one_line_of_error(
-    project: Project, capsys: pytest.CaptureFixture[str], place: str
-) -> None:
-    with read_only(project.root / place):
-        assert batch.main(project.command()[2:]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ")
-    assert str(project.root / "out") in said
-    assert said.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_paired_notebooks_are_reproduced_byte_for_byte(project: Project) -> None:
-    noisy = GOOD.format(figure="first.txt") + (
-        "\n# %%\nimport sys\n\n"
-        "print('one', flush=True)\nprint('progress', file=sys.stderr, flush=True)\nprint('two')\n"
-    )
-    project.notebook("01_first", noisy)
-    project.copy_workflow()
-    command = [sys.executable, str(project.root / "workflow" / "pair.py"), "01_first"]
-    path = project.root / "notebooks" / "01_first.ipynb"
-    subprocess.run(command, check=True, capture_output=True)
-    content = path.read_bytes()
-    path.unlink()
-    shown = GOOD.format(figure="x") + f"\n# %%\nprint({str(project.root)!r})\n"
-    project.notebook("02_second", shown)
-    refused = subprocess.run([*command, "02_second"], capture_output=True, text=True)
-    assert refused.returncode == 1
-    assert "02_second.py: an output shows this machine's folder" in refused.stderr
-    assert not path.with_name("02_second.ipynb").exists()
-    assert path.read_bytes() == content
-    cells = json.loads(content)["cells"]
-    assert "".join(cells[3]["source"]).startswith("# NBVAL_CHECK_OUTPUT\n")
-    assert cells[3]["metadata"] == {"tags": ["summary"]}
-    streams = [(o["name"], "".join(o["text"])) for o in cells[4]["outputs"]]
-    assert streams == [("stdout", "one\ntwo\n")]
+# ---- long tests, the longest first, so that no process is left alone with one at the end ---------
 
 
 SLURM = """\
@@ -610,6 +324,269 @@ def test_slurm_jobs_are_cancelled_when_they_should_be_and_run_to_their_end_once(
     assert all(asked == ["4000M", "2:00:00"] for _, *asked in jobs)
 
 
+def has_started_snakemake(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):  # a child that has just ended
+        return any("--snakefile" in p.cmdline() for p in process.children(recursive=True))
+    return False
+
+
+def kill(
+    command: list[str], victim: str, ready: Callable[[], bool], family: list[psutil.Process]
+) -> None:
+    """Start a command and kill one of its processes when it is ready; all of them must end.
+
+    A victim that "starts" is killed as soon as there is a Snakemake, before that has done anything.
+    """
+    quiet = subprocess.DEVNULL
+    running = subprocess.Popen(command, stdout=quiet, stderr=quiet)
+    family[:] = [psutil.Process(running.pid)]
+    names = ("make", "batch", "snakemake", "job", "kernel")
+    if "starts" in victim:
+        names, ready = names[:3], lambda: has_started_snakemake(family[0])
+    elif command[0] != "make":
+        names = names[3:]
+    try:
+        wait_until(ready)
+    finally:
+        family += family[0].children(recursive=True)
+    process = dict(zip(names, family, strict=True))[victim.split()[0]]
+    process.send_signal(signal.SIGTERM if "TERM" in victim else signal.SIGKILL)
+    assert running.wait() != 0
+    wait_until(lambda: not any(map(alive, family)))
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_the_same_command_still_finishes(
+    project: Project, tmp_path: Path, family: list[psutil.Process]
+) -> None:
+    gate, reached = tmp_path / "gate", tmp_path / "gate.reached"
+    project.notebook("02_second", WAITING)
+    project.profile("quick", f"02_second:\n  gate: '{gate}'\n")
+    project.copy_workflow()
+    for name in ("pyproject.toml", "constraints.txt"):
+        (project.root / name).touch()
+    (project.root / "stamp").write_text(str(project.root))
+    variables = [f"PY='{sys.executable}'", "STAMP=stamp", "PROFILE=quick", "CORES=2"]
+    make = ["make", "-C", str(project.root), "figures", *variables]
+    script, plan = project.root / "workflow" / "notebook_job.py", project.out("plan.json")
+    job = [sys.executable, str(script), str(plan), "02_second", str(os.getpid())]
+    whole = ("notebooks/01_first.ipynb", "provenance/01_first.json", "figures/first.txt")
+    first: dict[str, tuple[int, bytes]] = {}
+
+    def ready() -> bool:
+        """The second notebook waits, and Snakemake has recorded that the first one is done."""
+        log = project.out("snakemake.log")
+        return reached.exists() and (bool(first) or "1 of 2 steps" in log.read_text())
+
+    victims = ("make", "make by TERM as it starts", "batch", "snakemake as it starts")
+    for victim in (*victims, "job", "kernel"):
+        # Whoever is killed, everything ends, though the gate is still shut. A job and its kernel
+        # end without the help of Snakemake, so those two are started without it.
+        kill(job if victim in ("job", "kernel") else make, victim, ready, family)
+        reached.unlink(missing_ok="starts" in victim)
+        left = project.results()
+        assert "notebooks/02_second.ipynb" not in left
+        assert "figures/wait.txt" not in left  # nothing half written where users look
+        first = first or {name: left[name] for name in whole}
+        assert first.items() <= left.items()  # what was done before the kill was not done again
+
+    gate.touch()
+    done = subprocess.run(make, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = project.results()
+    assert results["figures/wait.txt"][1] == b"whole"
+    assert set(results) >= {"notebooks/02_second.ipynb", "provenance/02_second.json"}
+    assert first.items() <= results.items()
+
+
+PLAYED = """\
+# %% tags=["parameters"]
+result_files = ["figures/atari_reward_gaps.csv", "figures/atari_sticky_gaps.csv"]
+out_dir = ""
+
+# %%
+import csv
+from pathlib import Path
+
+rows = [row for file in result_files for row in csv.DictReader((Path.cwd().parent / file).open())]
+
+# %% tags=["summary"]
+found = sorted({" ".join((row["game"], row["coupling"], row["seed"])) for row in rows})
+print(f"games and seeds | {', '.join(found)} | holds")
+"""
+
+
+SMALL = "atari:\n  games: [Pong]\n  seeds: [0]\n  settings: small.toml\n"
+SETTINGS = """\
+[lottery]
+fresh = 0
+trials.base = {}
+experiment = { num_states = 60, num_held_out = 10, num_evaluation = 3, repeats = 4, horizon = 10 }
+config = { kinds = ["gram", "near"], steps = 20, batch = 16, hidden = 32, log_every = 5 }
+"""
+
+
+@pytest.fixture
+def games(project: Project) -> Project:
+    project.notebook("03_played", PLAYED)
+    project.profile("quick", SMALL)
+    (project.root / "small.toml").write_text(SETTINGS)
+    (project.root / "figures").mkdir()
+    for coupling in ("reward", "sticky"):
+        path = project.root / "figures" / f"atari_{coupling}_gaps.csv"
+        path.write_text(f"game,coupling,seed\ncommitted,{coupling},9\n")
+    return project
+
+
+@pytest.mark.slow
+def test_games_are_trained_anew_only_where_asked_for(
+    games: Project, run: Callable[..., tuple[int, str]]
+) -> None:
+    files = [f"figures/atari_{coupling}_gaps.csv" for coupling in ("reward", "sticky")]
+    committed = batch.make_plan(games.root, "quick")
+    assert committed["notebooks"]["03_played"] == {"result_files": files}
+    plan = batch.make_plan(games.root, "quick", "cpu")
+    made = [file.replace("figures", "out/quick/atari") for file in files]
+    assert plan["notebooks"]["03_played"] == {"result_files": made}
+
+    sticky = f"{SMALL}03_played:\n  result_files: [{files[1]}]\n"
+    games.profile("quick", sticky)
+    # On one core: to spawn a process takes longer than it saves.
+    again = ("--atari", "cpu", "--only", "03_played", "--cores", "1")
+    code, said = run(*again)
+    assert code == 0, said
+    assert "games and seeds  Pong sticky 0 " in said
+    tables = {f"atari_sticky_{name}.csv" for name in ("gaps", "table", "curves")}
+    assert {p.name for p in games.out("atari").glob("atari_*")} == {*tables, "atari_sticky.json"}
+
+    committed_file = games.root / files[1]
+    assert committed_file.read_text().endswith("committed,sticky,9\n")
+    committed_file.unlink()  # what is made anew need not be there
+    games.profile("quick", sticky.replace("[0]", "[0, 1]"))
+    _, said = run(*again, "--", "--dry-run")  # would train the new seed, and no game or seed again
+    assert dict(re.findall(r"^(\w+) +(\d+)$", said, re.MULTILINE)) == {
+        "atari_seed": "1", "atari_results": "1", "notebook": "1", "total": "3",
+    }  # fmt: skip
+    with pytest.raises(batch.ProjectError, match=f"there is no file {files[1]}"):
+        batch.make_plan(games.root, "quick")
+
+
+@pytest.mark.slow
+def test_failures_are_named_and_the_failed_notebook_is_kept(
+    project: Project, run: Callable[..., tuple[int, str]]
+) -> None:
+    # On one core Snakemake takes the largest first, so the others have not begun when it fails.
+    project.notebook("00_zero", GOOD.format(figure="second.txt").replace("| holds", "| FAILS"))
+    project.notebook("01_first", FAILING + "# padding\n" * 500)
+    project.profile("quick", "")
+    code, said = run("--profile", "quick", "--cores", "1")
+    assert code == 1
+    assert [line for line in said.splitlines() if line.startswith("FAILED")] == [
+        "FAILED second.txt is written by two notebooks",
+        "FAILED 01_first: read out/quick/failed/01_first.ipynb",
+        "FAILED 1 of 2 claims",
+    ]
+    assert re.search("  FAILED  01_first  0:.*this one is broken", said)
+    assert sorted(project.results()) == [
+        "failed/01_first.ipynb",
+        "figures/second.txt",
+        "notebooks/00_zero.ipynb",
+        "notebooks/02_second.ipynb",
+        "provenance/00_zero.json",
+        "provenance/02_second.json",
+    ]
+    kept = nbformat.read(project.out("failed", "01_first.ipynb"), as_version=4)
+    errors = [o for c in kept.cells for o in c.get("outputs", []) if o.output_type == "error"]
+    assert errors[0].evalue == "this one is broken"
+
+    # The same command runs the failed notebook again, and a changed one, but not what is done.
+    before = project.results()
+    project.notebook("00_zero", GOOD.format(figure="zero.txt"))
+    code, said = run("--profile", "quick")
+    assert code == 1
+    assert said.count("FAILED") == 2
+    assert "02_second  |S| is large  1.0    holds" in said  # the table has it all the same
+    after = project.results()
+    assert after["notebooks/02_second.ipynb"] == before["notebooks/02_second.ipynb"]
+    # The figure of two notebooks went with one of them, and came back with the other.
+    assert after["figures/second.txt"] == before["figures/second.txt"]
+    assert "figures/zero.txt" in after
+
+    # A rerun that fails must not leave the earlier success looking valid.
+    project.notebook("01_first", GOOD.format(figure="first.txt"))
+    project.notebook("02_second", FAILING)
+    project.out("figures", "mine.txt").write_text("a user's own file stays")
+    library = project.root / "jmdp_lib" / "new.py"
+    library.parent.mkdir()
+    library.write_text("pass")  # every notebook may import it, and is run again
+    assert run("--profile", "quick")[0] == 1
+    before, after = after, project.results()
+    assert {name for name in after if name.startswith(("failed", "figures"))} == {
+        "failed/02_second.ipynb",
+        *(f"figures/{name}.txt" for name in ("zero", "first", "mine")),
+    }
+    assert "notebooks/02_second.ipynb" not in after
+    assert after["notebooks/00_zero.ipynb"][0] > before["notebooks/00_zero.ipynb"][0]
+
+
+@pytest.mark.slow
+def test_a_good_run_and_then_only_what_changed(
+    project: Project, run: Callable[..., tuple[int, str]]
+) -> None:
+    committed = project.root / "figures" / "first.txt"
+    committed.parent.mkdir()
+    committed.write_text("of the paper profile")
+    project.notebook("03_third", READING)
+    (project.root / "one.csv").write_text("1")
+    said = project.refusal("--profile", "quick")
+    assert said == "error: 03_third.py: there is no file two.csv\n"
+    (project.root / "two.csv").write_text("2")
+    code, said = run("--profile", "quick")
+    assert code == 0, said
+    assert committed.read_text() == "of the paper profile"
+    assert not (project.root / "out" / "paper").exists()
+    assert "All 3 claims hold" in said
+    names = ("01_first", "02_second", "03_third")
+    assert set(project.results()) == {
+        *(f"figures/{file}" for file in ("first.txt", "second.txt", "one.csv", "two.csv")),
+        *(f"notebooks/{name}.ipynb" for name in names),
+        *(f"provenance/{name}.json" for name in names),
+    }
+    # the profile's value in one, the defaults in the other
+    assert project.out("figures", "first.txt").read_text() == "2.5 3"
+    assert project.out("figures", "second.txt").read_text() == "1.0 3"
+    assert "01_first   |S| is large  2.5    holds" in said
+    assert "02_second  |S| is large  1.0    holds" in said
+    for name in names:
+        for word in ("start", "done"):
+            assert f"  {word:<6}  {name}  0:" in said
+
+    text = project.out("provenance", "01_first.json").read_text()
+    record = json.loads(text)
+    assert record["parameters"] == {"level": 2.5, "num_points": 3, "seed": 7}
+    assert record["seeds"] == {"seed": 7}
+    assert record["figures"] == ["first.txt"]
+    assert record["claims"] == [["|S| is large", "2.5", "holds"]]
+    assert record["commit"] is None  # this folder is no repository
+    assert record["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert record["wall_seconds"] > 0
+    assert record["hardware"]["cores"] == os.cpu_count()
+    assert str(project.root) not in text
+
+    before = project.results()
+    project.profile("quick", "01_first:\n  level: 3.5\n")
+    (project.root / "two.csv").write_text("3")
+    project.notebook("02_second", GOOD.format(figure="other.txt"))
+    project.out("figures", "second.txt").unlink()  # a deleted figure comes back
+    code, said = run("--profile", "quick", "--only", "01_first", "03_third")
+    assert code == 0, said
+    after = project.results()
+    assert after["figures/first.txt"][1] == b"3.5 3"
+    assert after["figures/two.csv"][1] == b"3"
+    assert after["figures/second.txt"] == before["figures/second.txt"]
+    assert after["notebooks/02_second.ipynb"] == before["notebooks/02_second.ipynb"]
+
+
 # Runs one job again and again, each time killed at the next operation on files; `execute` is a
 # stand-in that writes what a kernel would have written.
 KILLED = """\
@@ -621,17 +598,21 @@ sys.path.insert(0, workflow)
 import nbformat
 import notebook_job as jobs
 
+notebook = jobs.read_source(root / "notebooks" / "01_first.py")
+for number, cell in enumerate(notebook.cells):
+    cell.id = str(number)  # they are random otherwise
+whole_notebook = nbformat.writes(notebook)
+
 def execute(nb, parameters, source, output):
     for name in ("a.txt", "sub/b.txt"):
         path = Path(parameters["out_dir"], name)
         path.parent.mkdir(exist_ok=True)
         path.write_text("whole " * 2000)
-    for number, cell in enumerate(nb.cells):
-        cell.id = str(number)  # they are random otherwise
-    nbformat.write(nb, output)
+    output.write_text(whole_notebook)
     return nb
 
 jobs.execute, jobs.provenance = execute, lambda root: {}
+jobs.read_source = lambda path: notebook  # once: it opens nothing for writing
 out = root / "out" / "quick"
 run = out / ".runs" / "01_first"
 
@@ -695,76 +676,134 @@ def test_a_job_killed_at_any_operation_on_files_leaves_them_old_or_new(project: 
     assert int(done.stdout.split()[-1]) > 20
 
 
-PLAYED = """\
-# %% tags=["parameters"]
-result_files = ["figures/atari_reward_gaps.csv", "figures/atari_sticky_gaps.csv"]
-out_dir = ""
-
-# %%
-import csv
-from pathlib import Path
-
-rows = [row for file in result_files for row in csv.DictReader((Path.cwd().parent / file).open())]
-
-# %% tags=["summary"]
-found = sorted({" ".join((row["game"], row["coupling"], row["seed"])) for row in rows})
-print(f"games and seeds | {', '.join(found)} | holds")
-"""
-
-
-SMALL = "atari:\n  games: [Pong]\n  seeds: [0]\n  settings: small.toml\n"
-SETTINGS = """\
-[lottery]
-fresh = 0
-trials.base = {}
-experiment = { num_states = 60, num_held_out = 10, num_evaluation = 3, repeats = 4, horizon = 10 }
-config = { kinds = ["gram", "near"], steps = 20, batch = 16, hidden = 32, log_every = 5 }
-"""
-
-
-@pytest.fixture
-def games(project: Project) -> Project:
-    project.notebook("03_played", PLAYED)
-    project.profile("quick", SMALL)
-    (project.root / "small.toml").write_text(SETTINGS)
-    (project.root / "figures").mkdir()
-    for coupling in ("reward", "sticky"):
-        path = project.root / "figures" / f"atari_{coupling}_gaps.csv"
-        path.write_text(f"game,coupling,seed\ncommitted,{coupling},9\n")
-    return project
-
-
 @pytest.mark.slow
-def test_games_are_trained_anew_only_where_asked_for(
-    games: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_paired_notebooks_are_reproduced_byte_for_byte(project: Project) -> None:
+    noisy = GOOD.format(figure="first.txt") + (
+        "\n# %%\nimport sys\n\n"
+        "print('one', flush=True)\nprint('progress', file=sys.stderr, flush=True)\nprint('two')\n"
+    )
+    project.notebook("01_first", noisy)
+    project.copy_workflow()
+    command = [sys.executable, str(project.root / "workflow" / "pair.py"), "01_first"]
+    path = project.root / "notebooks" / "01_first.ipynb"
+    subprocess.run(command, check=True, capture_output=True)
+    content = path.read_bytes()
+    path.unlink()
+    shown = GOOD.format(figure="x") + f"\n# %%\nprint({str(project.root)!r})\n"
+    project.notebook("02_second", shown)
+    refused = subprocess.run([*command, "02_second"], capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert "02_second.py: an output shows this machine's folder" in refused.stderr
+    assert not path.with_name("02_second.ipynb").exists()
+    assert path.read_bytes() == content
+    cells = json.loads(content)["cells"]
+    assert "".join(cells[3]["source"]).startswith("# NBVAL_CHECK_OUTPUT\n")
+    assert cells[3]["metadata"] == {"tags": ["summary"]}
+    streams = [(o["name"], "".join(o["text"])) for o in cells[4]["outputs"]]
+    assert streams == [("stdout", "one\ntwo\n")]
+
+
+# ---- short tests ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("01_first: {levle: 1.0}", ["01_first", "'levle'", "level, num_points"]),
+        ("03_third: {level: 1.0}", ["'03_third'", "02_second"]),
+        ("01_first: {num_points: ten}", ["01_first: num_points", "integer", "'ten'"]),
+        ("01_first: {num_points: true}", ["01_first: num_points", "integer", "True"]),
+        ("01_first: {num_points: 3.0}", ["01_first: num_points", "integer", "3.0"]),
+        ("01_first: {level: 1e-8}", ["01_first: level", "number", "1.0e-8"]),
+        ("01_first: {out_dir: x}", ["01_first", "'out_dir'", "level, num_points, seed"]),
+        ("01_first: [1, 2]", ["01_first", "[1, 2]"]),
+        ("- 01_first", ["'object'"]),
+        ("01_first: {", ["not valid YAML"]),
+        ("01_first: {level: '\xff'}", ["not valid YAML"]),
+        ("01_first: {a: 1, b: 2}\n04_none: {}", ["'a'", "'b'", "04_none"]),  # all at once
+    ],
+)
+def test_bad_profile_is_refused_before_any_work(
+    project: Project, text: str, expected: list[str]
 ) -> None:
-    files = [f"figures/atari_{coupling}_gaps.csv" for coupling in ("reward", "sticky")]
-    committed = batch.make_plan(games.root, "quick")
-    assert committed["notebooks"]["03_played"] == {"result_files": files}
-    plan = batch.make_plan(games.root, "quick", "cpu")
-    made = [file.replace("figures", "out/quick/atari") for file in files]
-    assert plan["notebooks"]["03_played"] == {"result_files": made}
+    project.profile("quick", text)
+    said = project.refusal("--profile", "quick")
+    for part in ["quick.yaml", *expected]:
+        assert part in said
 
-    sticky = f"{SMALL}03_played:\n  result_files: [{files[1]}]\n"
-    games.profile("quick", sticky)
-    # In this process, which has imported torch; spawning takes longer than a second core saves.
-    again = games.command("--atari", "cpu", "--only", "03_played", "--cores", "1")[2:]
-    monkeypatch.setattr(batch.signal, "signal", lambda *_: None)
-    assert batch.main(again) == 0
-    assert "games and seeds  Pong sticky 0 " in capfd.readouterr().out
-    tables = {f"atari_sticky_{name}.csv" for name in ("gaps", "table", "curves")}
-    assert {p.name for p in games.out("atari").glob("atari_*")} == {*tables, "atari_sticky.json"}
 
-    committed_file = games.root / files[1]
-    assert committed_file.read_text().endswith("committed,sticky,9\n")
-    committed_file.unlink()  # what is made anew need not be there
-    games.profile("quick", sticky.replace("[0]", "[0, 1]"))
-    batch.main([*again, "--", "--dry-run"])  # would train the new seed, and no game or seed again
-    assert dict(re.findall(r"^(\w+) +(\d+)$", capfd.readouterr().out, re.MULTILINE)) == {
-        "atari_seed": "1", "atari_results": "1", "notebook": "1", "total": "3",
-    }  # fmt: skip
-    with pytest.raises(batch.ProjectError, match=f"there is no file {files[1]}"):
-        batch.make_plan(games.root, "quick")
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ("# %%\nlevel = 1\n", ['tags=["parameters"]', "found 0"]),
+        ('# %% tags=["parameters"]\nlevel = 2 * 3\nout_dir = ""\n', ["parameters cell", "BinOp"]),
+        ('# %% tags=["parameters"]\nimport os\nout_dir = ""\n', ["import os"]),
+        ('# %% tags=["parameters"]\nlevel = 1\n', ['out_dir = ""']),
+        ('# %% tags=["parameters"]\nlevel = (\n', ["parameters cell"]),
+        ("# %%\nlevel = '\xff'\n", ["utf-8"]),
+    ],
+)
+def test_bad_parameters_cell_is_refused_before_any_work(
+    project: Project, cells: str, expected: list[str]
+) -> None:
+    project.notebook("03_bad", cells)
+    said = project.refusal("--profile", "quick")
+    for part in ["03_bad.py", *expected]:
+        assert part in said
+
+
+def test_entries_of_lists_are_of_the_default_s_type(project: Project) -> None:
+    cell = 'gammas = [0.9]\nsizes = (3, 4)\nothers = []\nlabels = ["a"]\nout_dir = ""\n'
+    project.notebook("01_first", f'# %% tags=["parameters"]\n{cell}')
+    project.profile("quick", "01_first:\n  gammas: [1, 0.5]\n  sizes: [5]\n  others: [a, 1]\n")
+    assert batch.make_plan(project.root, "quick")["notebooks"]["01_first"]["sizes"] == [5]
+    wrong = "gammas: [0.9, 1e-8], sizes: [5, 0.5], labels: [b, 3]"
+    project.profile("quick", f"01_first: {{{wrong}}}")
+    said = project.refusal()
+    assert "01_first: gammas: 1: '1e-8' is not of type 'number'; in YAML write 1.0e-8" in said
+    assert "01_first: sizes: 1: 0.5 is not of type 'integer'" in said
+    assert "01_first: labels: 1: 3 is not of type 'string'" in said
+
+
+def test_bad_options_are_refused(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = project.refusal("--profile", "quik")
+    assert "unknown profile 'quik'" in said
+    assert "paper, quick" in said
+    assert "'09_nine'; known: 01_first, 02_second" in project.refusal("--only", "09_nine")
+    assert "'09_nine'; known" in project.refusal("--only", "01_first", "09_nine")
+    assert "--cores must be at least 1" in project.refusal("--cores", "0")
+    monkeypatch.setenv("PATH", str(project.root))
+    assert "--slurm: there is no command sbatch" in project.refusal("--slurm")
+
+
+@contextlib.contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Keep everybody from writing into a folder: root too, by a mount."""
+    folder.mkdir(parents=True)
+    if os.getuid() != 0:
+        folder.chmod(0o555)
+        yield
+        return
+    for options in (["--bind", str(folder)], ["-o", "remount,ro,bind"]):
+        mount = subprocess.run(["mount", *options, str(folder)], capture_output=True, text=True)
+        if mount.returncode:
+            pytest.skip(f"root may not mount a folder here: {mount.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("place", ["out", "out/quick"])
+def test_a_read_only_folder_is_one_line_of_error(
+    project: Project, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    with read_only(project.root / place):
+        assert batch.main(project.command()[2:]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert str(project.root / "out") in said
+    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize(
