@@ -33,7 +33,7 @@ endif
 help:
 	@echo "make figures     run every notebook into out/PROFILE (PROFILE=quick; smoke, paper)"
 	@echo "make test        lint, type check, tests, notebooks"
-	@echo "make test-fast   the same without slow tests and notebooks: about a minute"
+	@echo "make test-fast   the same without slow tests and notebooks: two to three minutes"
 	@echo "make notebooks   write notebooks/*.ipynb, executed, from notebooks/*.py"
 	@echo "make book        the executed notebooks, figures and reference as a site, out/book"
 	@echo "make clean       remove out/ and caches; .venv stays"
