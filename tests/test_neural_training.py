@@ -104,13 +104,17 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path, kill_after, monkeypatch, com
         assert torch.equal(weight, parts.params[name]), name
 
 
-def test_only_a_finished_run_moves_to_another_device(tmp_path, kill_after, monkeypatch):
+def test_only_a_finished_run_moves_to_another_device_or_version(tmp_path, kill_after, monkeypatch):
     kill_after(10)
     with pytest.raises(Killed):
         fit(tmp_path)
     monkeypatch.undo()
     path = tmp_path / "checkpoint.pt"
-    stored = load_checkpoint(path) | {"device": "cuda", "generator": torch.zeros(16).byte()}
+    written = load_checkpoint(path)
+    torch.save({name: part for name, part in written.items() if name != "averages"}, path)
+    with pytest.raises(ValueError, match="is of another version of jmdp_lib, and not finished"):
+        fit(tmp_path)
+    stored = written | {"device": "cuda", "generator": torch.zeros(16).byte()}
     torch.save(stored, path)
     with pytest.raises(ValueError, match="was written on 'cuda': go on with device='cuda'"):
         fit(tmp_path)

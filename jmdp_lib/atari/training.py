@@ -193,6 +193,8 @@ class _Run:
                 raise ValueError(
                     f"{self.path} was written on {there!r}: go on with device={there!r}"
                 )
+            if "averages" not in state:
+                raise ValueError(f"{self.path} is of another version of jmdp_lib, and not finished")
             self.averages = [[x.to(device) for x in part] for part in state["averages"]]
             self.generator.set_state(state["generator"])
 
