@@ -58,10 +58,16 @@ def constraint_lines() -> list[str]:
 def pins() -> dict[str, str]:
     found = {}
     for line in constraint_lines():
-        match = re.fullmatch(r"([A-Za-z0-9._-]+)==([A-Za-z0-9.]+)", line)
+        match = re.fullmatch(r"([A-Za-z0-9._-]+)==([A-Za-z0-9.]+)(; .+)?", line)
         assert match, f"constraints.txt: {line!r} is not an exact public version"
         found[canonicalize_name(match[1])] = match[2]
     return found
+
+
+def test_a_pin_with_a_marker_has_the_one_of_the_requirement() -> None:
+    markers = {canonicalize_name(r.name): r.marker for r in requirements() if r.marker}
+    pinned = [Requirement(line) for line in constraint_lines() if ";" in line]
+    assert {canonicalize_name(r.name): r.marker for r in pinned} == markers
 
 
 def extras() -> dict[str, list[Requirement]]:
