@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 import random
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, cast
 
@@ -121,6 +122,14 @@ def positive(name: str, value: float) -> float:
     return real(name, value, "(0, inf)")
 
 
+def reward_range(name: str, ends: Any) -> tuple[float, float]:
+    """(lo, hi), the least and the largest reward that there can be."""
+    low, high = floats(name, ends, **{"(lo, hi)": 2}).tolist()
+    if low > high:
+        raise ValueError(f"{name} must be (lo, hi) with lo <= hi, got {ends}")
+    return low, high
+
+
 def at_least(name: str, value: int, least: int) -> int:
     """An integer (numpy's too, but no bool and no float) that is not below `least`."""
     number = int(_number(name, value, numbers.Integral, "an integer", ValueError))
@@ -166,6 +175,16 @@ def generator(seed: Seed | np.random.Generator | None, *key: int) -> np.random.G
     if isinstance(seed, np.random.Generator) and not key:
         return seed
     return np.random.default_rng(seed_sequence(seed, *key))
+
+
+def stream(seed: Seed | None, purpose: str, *key: int) -> np.random.Generator:
+    """The random stream of part `key` of a purpose: one seed serves many purposes independently."""
+    return np.random.default_rng(purpose_seed(seed, purpose, *key))
+
+
+def purpose_seed(seed: Any, purpose: str, *key: int) -> np.random.SeedSequence:
+    """The seed of part `key` of a purpose, as `seed_sequence`."""
+    return seed_sequence(seed, zlib.crc32(purpose.encode()), *key)
 
 
 def pure(what: str, function: Callable[..., Any], *args: Any) -> None:

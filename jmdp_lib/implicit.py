@@ -31,7 +31,7 @@ class ImplicitJMDP:
             and moves to next_states[k][a]. It must be pure: all randomness is in the tables.
         num_actions: $|A|$.
         gamma: discount factor in [0, 1).
-        reward_range: (low, high), all rewards lie between these. The narrower, the sooner an
+        reward_range: (lo, hi), all rewards lie between these. The narrower, the sooner an
             answer is certified.
 
     A state is checked when its tables are asked for; every message shows the state.
@@ -57,9 +57,7 @@ class ImplicitJMDP:
     reward_range: tuple[float, float]
 
     def __post_init__(self) -> None:
-        low, high = checks.floats("reward_range", self.reward_range, **{"(low, high)": 2}).tolist()
-        if low > high:
-            raise ValueError(f"reward_range must be (low, high), got {self.reward_range}")
+        checks.reward_range("reward_range", self.reward_range)
         checks.at_least("num_actions", self.num_actions, 1)
         checks.discount(self.gamma)
 
@@ -108,7 +106,7 @@ class ImplicitJMDP:
             rows = slice(jm.starts[s], jm.starts[s + 1])
             return jm.probs[rows], jm.rewards[rows], jm.next_states[rows].tolist()
 
-        return cls(tables, jm.num_actions, jm.gamma, (jm.rewards.min(), jm.rewards.max()))
+        return cls(tables, jm.num_actions, jm.gamma, jm.reward_range)
 
     def at(self, state: Hashable) -> tuple[Floats, Floats, list[Hashable]]:
         """The checked tables of a state: probabilities (K,), rewards (K, A), K * A next states."""

@@ -28,7 +28,7 @@ from jmdp_lib import checks, couplings
 from jmdp_lib.checks import Floats, Ints, Sized
 from jmdp_lib.couplings import Coupling, Outcomes
 from jmdp_lib.machine import progress, require
-from jmdp_lib.simulators import Simulator, check_simulator, checked_query
+from jmdp_lib.simulators import Simulator, check_simulator, checked_query, declared_range
 
 COUPLINGS = ("joint", "independent", "common")
 _TRIALS = 8  # calls of a step function that are made twice
@@ -133,6 +133,7 @@ class JMDP:
         gamma: float,
         noise_probs: ArrayLike,
         step: Callable[[int, int, int], tuple[float, int]],
+        reward_range: tuple[float, float] | None = None,
     ) -> JMDP:
         """A world given by a step function and a law of its noise (Assumption 4.5).
 
@@ -143,6 +144,7 @@ class JMDP:
         step: step(s, a, u) -> (reward, next_state), $r = g(s, a, u)$ and $s' = h(s, a, u)$. It must
             be pure: all of its randomness is in u. It is called once for every (s, a, u), and twice
             for a few of them to see whether it is pure.
+        reward_range: (lo, hi), if known; a reward outside of it is refused.
 
         Example:
             >>> import jmdp_lib as jl
@@ -160,11 +162,14 @@ class JMDP:
         num_actions = checks.at_least("num_actions", num_actions, 1)
         probs = checks.distributions("noise_probs", noise_probs, "noise")
         shape = (num_states, probs.size, num_actions)
+        low, high = declared_range(reward_range)
 
         def called(s: int, u: int, a: int) -> tuple[float, int]:
             try:
                 reward, successor = step(s, a, u)
-                return checks.real("reward", reward), checks.index("state", successor, num_states)
+                if not low <= checks.real("reward", reward) <= high:
+                    raise ValueError(f"reward {reward} is not finite or not in reward_range")
+                return float(reward), checks.index("state", successor, num_states)
             except Exception as error:
                 raise ValueError(
                     f"step(state {s}, action {a}, noise {u}) must return (reward, next_state), in "
@@ -303,9 +308,17 @@ class JMDP:
         return int(self.rewards.shape[1])
 
     @cached_property
+    def reward_range(self) -> tuple[float, float]:
+        """(lo, hi), the least and the largest reward of any table."""
+        return float(self.rewards.min()), float(self.rewards.max())
+
+    @cached_property
     def reward_bound(self) -> float:
-        """A bound $r_{max}$ of all $|R|$: 1 for rewards in [0, 1], as in the paper, else larger."""
-        return max(1.0, float(np.abs(self.rewards).max()))
+        """$r_{max}$, the largest $|R|$; one if all rewards are zero.
+
+        It is the unit of all accuracies: the paper, whose rewards are in [0, 1], has 1.
+        """
+        return float(np.abs(self.reward_range).max()) or 1.0
 
     @cached_property
     def table_states(self) -> Ints:

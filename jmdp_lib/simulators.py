@@ -19,6 +19,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Sized
 
 _NUMBERS, _INT = {float, int}, {int}
+_ANY_REWARD = (-sys.float_info.max, sys.float_info.max)
 _TRIALS = 8  # queries of a simulator that is tried out before it is used
 
 
@@ -44,7 +45,8 @@ class Simulator(Sized, Protocol):
 
     A JMDP is one, and any object of yours with these names is one, too; it need not inherit from
     this class. It must be pure: the same state, actions and generator give the same answer. It may
-    declare a `reward_bound`; rewards above it are then refused.
+    declare a `reward_range`, (lo, hi), that holds all rewards: accuracies are relative to it, and
+    decisions rely on it. A reward outside of it is refused.
 
     Example:
         >>> import jmdp_lib as jl
@@ -98,9 +100,11 @@ class StepSimulator:
     gamma: float
     noise_probs: ArrayLike
     step: Callable[[int, int, int], tuple[float, int]]
+    reward_range: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         checks.distributions("noise_probs", self.noise_probs, "noise")
+        declared_range(self.reward_range)
 
     def query(
         self, state: int, actions: Sequence[int], rng: np.random.Generator
@@ -109,6 +113,13 @@ class StepSimulator:
         noise = int(np.searchsorted(np.cumsum(self.noise_probs)[:-1], rng.random(), "right"))
         rewards, states = zip(*(self.step(state, a, noise) for a in actions), strict=True)
         return list(rewards), list(states)
+
+
+def declared_range(
+    ends: tuple[float, float] | None, name: str = "reward_range"
+) -> tuple[float, float]:
+    """(lo, hi) that holds all rewards, checked; all finite numbers if none is declared."""
+    return _ANY_REWARD if ends is None else checks.reward_range(name, ends)
 
 
 def check_simulator(simulator: object) -> Simulator:
@@ -124,7 +135,7 @@ def check_simulator(simulator: object) -> Simulator:
     num_states = checks.at_least("simulator.num_states", simulator.num_states, 1)
     num_actions = checks.at_least("simulator.num_actions", simulator.num_actions, 1)
     checks.discount(simulator.gamma)
-    checks.positive("simulator.reward_bound", getattr(simulator, "reward_bound", 1.0))
+    declared_range(getattr(simulator, "reward_range", None), "simulator.reward_range")
     actions = list(range(num_actions))
 
     def ask(state: int) -> list[tuple[float, int]]:
@@ -140,7 +151,7 @@ def checked_query(
 ) -> list[tuple[float, int]]:
     """[(reward, next_state)] of the actions, refused if the simulator returns anything else."""
     size, count = len(actions), simulator.num_states
-    bound = getattr(simulator, "reward_bound", sys.float_info.max)
+    low, high = getattr(simulator, "reward_range", None) or _ANY_REWARD
     try:
         answer: Any = simulator.query(state, actions, rng)
         rewards, states = (x.tolist() if isinstance(x, np.ndarray) else x for x in answer)
@@ -148,8 +159,8 @@ def checked_query(
         if not (plain and len(rewards) == len(states) == size):  # the usual case needs no arrays
             rewards = checks.floats("rewards", rewards, action=size).tolist()
             states = checks.integers("next states", states, action=size).tolist()
-        if not all(-bound <= r <= bound for r in rewards):
-            raise ValueError(f"rewards {rewards}: one is not finite or above reward_bound")
+        if not all(low <= r <= high for r in rewards):
+            raise ValueError(f"rewards {rewards}: one is not finite or not in reward_range")
         if not all(0 <= x < count for x in states):
             raise ValueError(f"next states {states}: one is not in range({count})")
         return list(zip(rewards, states, strict=True))

@@ -430,11 +430,11 @@ def test_a_reference_of_another_model_or_order_is_refused():
     assert np.isfinite(jl.incremental_jipe(jm, policy, 2, 10, reference=known).errors).all()
 
 
-def test_a_wrong_reward_bound_is_refused_before_any_query():
+def test_a_wrong_reward_range_is_refused_before_any_query():
     jm, policy = small_problem()
     simulator = Broken(jm, lambda m: pytest.fail("queried"))
-    simulator.reward_bound = -1.0
-    with pytest.raises(ValueError, match=r"simulator\.reward_bound must lie in"):
+    simulator.reward_range = (1.0, -1.0)
+    with pytest.raises(ValueError, match=r"simulator\.reward_range must be \(lo, hi\)"):
         jl.incremental_jipe2(simulator, policy, 10)
 
 

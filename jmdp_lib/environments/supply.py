@@ -71,16 +71,29 @@ def inventory_simulator(
         poisson = np.exp(-3.0) * np.cumprod(np.append(1.0, ratios))
         demand_probs = np.append(poisson[:capacity], poisson[capacity:].sum())
 
+    def earned(stock: int, delivered: int, demand: int) -> float:
+        sold = min(stock + delivered, demand)
+        left, lost = stock + delivered - sold, demand - sold
+        income = price * sold - order_cost * delivered
+        return income - holding_cost * left - lost_sale_cost * lost
+
     def step(state: int, order: int, demand: int) -> tuple[float, int]:
         stock, orders = divmod(state, on_road)
         orders, arriving = divmod(orders + order * on_road, base)
         delivered = min(arriving, capacity - stock)
-        sold = min(stock + delivered, demand)
-        left, lost = stock + delivered - sold, demand - sold
-        income = price * sold - order_cost * delivered
-        return income - holding_cost * left - lost_sale_cost * lost, left * on_road + orders
+        left = max(stock + delivered - demand, 0)
+        return earned(stock, delivered, demand), left * on_road + orders
 
-    return StepSimulator((capacity + 1) * on_road, base, gamma, demand_probs, step)
+    most = np.size(demand_probs) - 1
+    corners = [
+        (full - delivered, delivered, demand)
+        for delivered in (0, min(base - 1, capacity))
+        for full in (delivered, capacity, min(max(most, delivered), capacity))
+        for demand in (0, min(full, most), most)
+    ]
+    pays = [earned(*corner) for corner in corners]  # linear between these
+    ends = (min(pays), max(pays))
+    return StepSimulator((capacity + 1) * on_road, base, gamma, demand_probs, step, ends)
 
 
 def two_queues(capacity: int = 5, arrival_prob: float = 0.6, gamma: float = 0.95) -> JMDP:
@@ -130,4 +143,4 @@ def queue_simulator(
         return -first - second - 5.0 * lost, first * side + second
 
     probs = np.where(events, chances, 1.0 - chances).prod(1)
-    return StepSimulator(side**2, 2, gamma, probs, step)
+    return StepSimulator(side**2, 2, gamma, probs, step, (-2.0 * capacity - 5.0, 0.0))

@@ -114,7 +114,7 @@ def incremental_jipe2(
 
     simulator: a JMDP (compiled), or any object with num_states, num_actions, gamma and
         query(state, actions, rng) -> (rewards, next_states); norms take $|R| <= 1$ unless it also
-        has a reward_bound.
+        declares a reward_range.
     policy: (S, A) probabilities, or (S,) actions.
     step_size: a `StepSize`, or (scale, power).
     initial: $M_0$; zero unless given. An earlier result is continued, random stream and all.
@@ -188,7 +188,7 @@ def learn(
         rng.bit_generator.state = start.rng_state
     elif start is not None:
         values = start
-    bound = getattr(simulator, "reward_bound", 1.0)
+    bound = float(np.abs(getattr(simulator, "reward_range", None) or 1.0).max()) or 1.0
     scale = norm_weight(2, simulator.gamma, bound) ** (layout.orders - 1.0)
     update = updater(simulator, layout, values, visits, step, weights, rng)
     exact = isinstance(simulator, JMDP) and layout.name in LAYOUTS
