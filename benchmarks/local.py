@@ -136,7 +136,8 @@ def row(name, size, gamma, tol):
         groups = [[state] for state in states] if name == "goal" else [states]
 
         def work():
-            return [jl.local_jipe2(model, policy, group, tol, coupling) for group in groups]
+            share = tol / model.reward_bound
+            return [jl.local_jipe2(model, policy, group, share, coupling) for group in groups]
 
     forget()
     before, start, wall = psutil.Process().memory_info().rss, time.process_time(), time.time()

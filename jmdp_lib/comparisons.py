@@ -83,7 +83,7 @@ def estimate_gaps(
         >>> print(f"exact mean {exact:.2f}; P(better) from {low[0, 1]:.2f} to {high[0, 1]:.2f}")
         exact mean 1.52; P(better) from 0.94 to 0.98
     """
-    root = checks.seed_sequence(seed)
+    root = checks.purpose_seed(seed, "estimate_gaps")
     branches = Branches.of(env, policy, actions, gamma, state, coupling, truncation, horizon)
     num_pairs = checks.at_least("num_pairs", num_pairs, 3)
     one = checks.at_least("processes", processes, 1) == 1
@@ -225,7 +225,7 @@ def compare_actions(
         up gains 0.03 to 1.20, known after 702 queries
     """
     alpha, margin = checks.real("alpha", alpha, "(0, 1)"), checks.real("margin", margin, "[0, inf)")
-    budget, rng = checks.at_least("budget", budget, 1), checks.generator(seed)
+    budget, rng = checks.at_least("budget", budget, 1), checks.stream(seed, "compare_actions")
     ends = checks.floats(
         "reward_range", (0.0, 1.0) if reward_range is None else reward_range, end=2
     )

@@ -33,6 +33,8 @@ class ImplicitJMDP:
         gamma: discount factor in [0, 1).
         reward_range: (lo, hi), all rewards lie between these. The narrower, the sooner an
             answer is certified.
+        unknown_noise: why no noise is shared by all states, or None if table k of every state is
+            what noise k does there, as coupling="common" needs it.
 
     A state is checked when its tables are asked for; every message shows the state.
 
@@ -55,11 +57,17 @@ class ImplicitJMDP:
     num_actions: int
     gamma: float
     reward_range: tuple[float, float]
+    unknown_noise: str | None = None
 
     def __post_init__(self) -> None:
         checks.reward_range("reward_range", self.reward_range)
         checks.at_least("num_actions", self.num_actions, 1)
         checks.discount(self.gamma)
+
+    @property
+    def reward_bound(self) -> float:
+        """$r_{max}$, the larger end of the range of rewards, by size; one if both are zero."""
+        return float(np.abs(self.reward_range).max()) or 1.0
 
     @classmethod
     def from_step(
@@ -106,7 +114,7 @@ class ImplicitJMDP:
             rows = slice(jm.starts[s], jm.starts[s + 1])
             return jm.probs[rows], jm.rewards[rows], jm.next_states[rows].tolist()
 
-        return cls(tables, jm.num_actions, jm.gamma, jm.reward_range)
+        return cls(tables, jm.num_actions, jm.gamma, jm.reward_range, jm.unknown_noise)
 
     def at(self, state: Hashable) -> tuple[Floats, Floats, list[Hashable]]:
         """The checked tables of a state: probabilities (K,), rewards (K, A), K * A next states."""

@@ -52,6 +52,7 @@ class JMDP:
         next_states: (T, A) next state of each action in each table.
         queries_per_state: how many queries the tables of each state were counted from; None for
             tables that are known.
+        unknown_noise: why no noise is shared by all states (`noise_probs`), or None if one may be.
 
     Example:
         >>> import jmdp_lib as jl
@@ -73,6 +74,7 @@ class JMDP:
     rewards: Floats
     next_states: Ints
     queries_per_state: int | None = None
+    unknown_noise: str | None = None
 
     def __init__(
         self, table_probs: ArrayLike, rewards: ArrayLike, next_states: ArrayLike, gamma: float
@@ -94,8 +96,11 @@ class JMDP:
         next_states: ArrayLike,
         num_states: int,
         gamma: float,
+        unknown_noise: str | None = None,
     ) -> JMDP:
         """Tables stacked in any order: states (T,), probs (T,), rewards and next_states (T, A).
+
+        unknown_noise: the attribute of that name.
 
         Example:
             >>> import jmdp_lib as jl
@@ -123,6 +128,7 @@ class JMDP:
         state, prob = state[order], prob[order] / totals[state[order]]
         jm = cls.__new__(cls)
         jm._store(gamma, num_states, state, prob, reward[order], successor[order])
+        vars(jm)["unknown_noise"] = unknown_noise
         return jm
 
     @classmethod
@@ -208,12 +214,13 @@ class JMDP:
         parts = []
         with progress(num_states * count, "from_simulator", unit="query") as bar:
             for s in range(num_states):
-                rng = checks.generator(seed, s)
+                rng = checks.stream(seed, "from_simulator", s)
                 drawn = [checked_query(simulator, s, actions, rng) for _ in range(count)]
                 tables, times = np.unique(drawn, axis=0, return_counts=True)  # (K, A, 2), (K,)
                 parts.append((times / count, tables))
                 bar.update(count)
-        jm = cls.from_tables(*couplings.stacked(parts), simulator.gamma)
+        why = "counted tables do not say which noise made them"
+        jm = cls.from_tables(*couplings.stacked(parts), simulator.gamma, why)
         vars(jm)["queries_per_state"] = count
         return jm
 
@@ -251,7 +258,8 @@ class JMDP:
         """
         gamma = checks.discount(gamma)
         laws = couplings.laws_of_mdp(transition_probs, rewards, gamma, values)
-        return cls.from_tables(*couplings.coupled_tables(laws, coupling), gamma)
+        why = "an MDP does not say which outcomes of two states belong together"
+        return cls.from_tables(*couplings.coupled_tables(laws, coupling), gamma, why)
 
     @classmethod
     def from_outcomes(
@@ -273,7 +281,8 @@ class JMDP:
         """
         gamma = checks.discount(gamma)
         laws = couplings.laws_of_lists(outcomes)
-        return cls.from_tables(*couplings.coupled_tables(laws, coupling), gamma)
+        why = "marginal laws do not say which outcomes of two states belong together"
+        return cls.from_tables(*couplings.coupled_tables(laws, coupling), gamma, why)
 
     def _store(
         self, gamma: float, num_states: int, states: Ints, probs: Floats, rewards: Floats,
@@ -288,8 +297,8 @@ class JMDP:
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are made anew, and so are as immutable as the original."""
         tables = (self.table_states, self.probs, self.rewards, self.next_states)
-        counted = {"queries_per_state": self.queries_per_state}
-        return JMDP.from_tables, (*tables, self.num_states, self.gamma), counted
+        known = {name: getattr(self, name) for name in ("queries_per_state", "unknown_noise")}
+        return JMDP.from_tables, (*tables, self.num_states, self.gamma), known
 
     def __repr__(self) -> str:
         return (
@@ -330,11 +339,12 @@ class JMDP:
         """(K,) the law of the noise that all states share: noise k is table k of every state.
 
         Models of `from_step` have one, and arrays in which every state lists the same probabilities
-        in the same order; tables of probability zero do not count. All other models are refused,
-        also those of `from_simulator`: nothing says which tables of two states belong together.
+        in the same order; tables of probability zero do not count. All other models are refused:
+        nothing says which tables of two states belong together. Those of `from_mdp`,
+        `from_gymnasium` and `from_simulator` are refused however their tables look.
         """
-        if self.queries_per_state is not None:
-            raise ValueError('coupling="common": counted tables do not say which noise made them')
+        if self.unknown_noise is not None:
+            raise ValueError(f'coupling="common" needs a known noise: {self.unknown_noise}')
         first, *others = np.split(self.probs, self.starts[1:-1])
         for s, own in enumerate(others, 1):
             if own.size != first.size or np.abs(own - first).max() > 1e-12:

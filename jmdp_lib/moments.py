@@ -355,7 +355,8 @@ class Moments(ReadOnly):
 
     def _not_negative(self, variance: Floats) -> Floats:
         """Variances, with what rounding put below zero at zero."""
-        allowed = 4.0 * self.resolution**2 + 1e-12 * (1.0 + np.nanmax(np.abs(self.covariance)))
+        rounding = 1e-12 * np.nanmax(np.abs(self.covariance)) + 1e-14 * np.nanmax(self.mean**2)
+        allowed = 4.0 * self.resolution**2 + rounding
         return np.where(variance >= 0.0, variance, np.where(variance >= -allowed, 0.0, np.nan))
 
     def _need(self, order: int, what: str) -> None:

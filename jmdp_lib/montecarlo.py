@@ -28,14 +28,14 @@ _CHUNK = 4096
 
 
 def horizon_for(jm: JMDP, truncation: float) -> int:
-    """Steps after which what is left of a return is at most `truncation`: r_max g^H / (1 - g)."""
-    truncation = checks.positive("truncation", truncation)
-    largest = float(np.abs(jm.rewards).max()) / (1.0 - jm.gamma)
-    if 0.0 < largest <= truncation:
-        raise ValueError(f"truncation {truncation:g} is not below the largest return, {largest:g}")
-    if jm.gamma == 0.0 or largest == 0.0:
-        return 1
-    return max(1, math.ceil(math.log(truncation / largest) / math.log(jm.gamma)))
+    """Steps after which at most this share of the largest return, r_max / (1 - g), is left."""
+    share = checks.real("truncation", truncation, "(0, 1)")
+    return max(1, math.ceil(math.log(share) / math.log(jm.gamma))) if jm.gamma > 0.0 else 1
+
+
+def _gap_error(jm: JMDP, truncation: float) -> float:
+    """How far the cut may have moved a gap: both returns may have lost their share."""
+    return 2.0 * truncation * float(np.abs(jm.reward_range).max()) / (1.0 - jm.gamma)
 
 
 def simulate_pairs(
@@ -46,15 +46,15 @@ def simulate_pairs(
     num_pairs: int,
     seed: int | np.random.SeedSequence = 0,
     horizon: int | None = None,
-    truncation: float = 1e-6,
+    truncation: float = 1e-7,
     coupling: str = "joint",
 ) -> Floats:
     """Play recursive pairs: returns (num_pairs, 2), rows $Z(s, a), Z(s, b)$ for actions = (a, b).
 
     The two actions may be the same: then so are the returns.
 
-    horizon: steps after which returns are cut; unless given, the shortest number at which every
-        return is within `truncation` of its limit.
+    horizon: steps after which returns are cut; unless given, it follows from `truncation`.
+    truncation: which share of the largest possible return may be cut off.
     coupling: which branches share a draw, as in `jipe2`.
 
     Example:
@@ -79,7 +79,7 @@ def simulate_pairs(
     shared = [checked_coupling(jm, coupling) == name for name in ("independent", "common")]
     fixed = (state, *pair, steps, *shared, jm.gamma, np.cumsum(policy, 1).ravel())
     known: Any = (*fixed, *tables, *_lone_branch_law(jm, policy))
-    streams = [checks.generator(seed, i) for i in range(len(chunks))]
+    streams = [checks.stream(seed, "simulate_pairs", i) for i in range(len(chunks))]
     with ThreadPoolExecutor(get_num_threads()) as pool:  # the kernel releases the GIL
         list(pool.map(lambda rng, out: _simulate(rng, out, *known), streams, chunks))
     return returns
@@ -91,13 +91,15 @@ def sample_gaps(
     gaps: Sequence[tuple[int, int, int]],
     num_pairs: int,
     seed: int | np.random.SeedSequence = 0,
-    truncation: float = 1e-6,
+    truncation: float = 1e-7,
     coupling: str = "joint",
 ) -> GapEstimate:
     """Play `num_pairs` recursive pairs, three or more, for every gap (state, action, other action).
 
-    Every gap has a random stream of its own, whichever others are asked for with it. A gap $G$ with
-    $|G|$ at most twice the truncation counts as 0: the cut may have changed its sign.
+    Every gap has a random stream of its own, whichever others are asked for with it. A gap whose
+    sign the cut at the horizon may have changed counts as 0.
+
+    truncation: which share of the largest possible return may be cut off.
 
     Example:
         >>> import jmdp_lib as jl
@@ -110,9 +112,11 @@ def sample_gaps(
         [0.66 0.66] [0.7  0.69]
     """
     num_pairs = checks.at_least("num_pairs", num_pairs, 3)
-    sample = _played("gaps", jm, policy, gaps, num_pairs, seed, truncation, coupling)
-    found = np.transpose([gap_statistics(gap, 2.0 * truncation) for _, gap in sample])
-    columns: Any = *found, 2.0 * truncation, num_pairs
+    root = checks.purpose_seed(seed, "sample_gaps")
+    sample = _played("gaps", jm, policy, gaps, num_pairs, root, truncation, coupling)
+    off = _gap_error(jm, truncation)
+    found = np.transpose([gap_statistics(gap, off) for _, gap in sample])
+    columns: Any = *found, off, num_pairs
     return GapEstimate(*columns)
 
 
@@ -123,14 +127,15 @@ def simulate_gap_law(
     num_pairs: int,
     seed: int | np.random.SeedSequence = 0,
     alpha: float = 0.05,
-    truncation: float = 1e-6,
+    truncation: float = 1e-7,
     coupling: str = "joint",
 ) -> list[GapLaw]:
     """The laws of gaps from `num_pairs` recursive pairs each, for models too large for `gap_law`.
 
     Each law is a band of Dvoretzky, Kiefer, Wolfowitz and Massart: with probability $1 - alpha$ all
-    its brackets hold at once. A gap of at most 2 * truncation counts as a tie. If you have played
-    the gaps in a simulator of your own, `GapLaw.from_sample` makes the same of them.
+    its brackets hold at once. A gap whose sign the cut at the horizon may have changed counts as a
+    tie. If you have played the gaps in a simulator of your own, `GapLaw.from_sample` makes the same
+    of them.
 
     Example:
         >>> import jmdp_lib as jl
@@ -142,8 +147,10 @@ def simulate_gap_law(
         0.95
     """
     limit = float(np.ptp(jm.rewards)) / (1.0 - jm.gamma)
-    sample = _played("queries", jm, policy, queries, num_pairs, seed, truncation, coupling)
-    return [GapLaw.from_sample(row, gap, alpha, 2.0 * truncation, limit) for row, gap in sample]
+    root = checks.purpose_seed(seed, "simulate_gap_law")
+    sample = _played("queries", jm, policy, queries, num_pairs, root, truncation, coupling)
+    off = _gap_error(jm, truncation)
+    return [GapLaw.from_sample(row, gap, alpha, off, limit) for row, gap in sample]
 
 
 def _played(

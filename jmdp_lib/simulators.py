@@ -151,7 +151,8 @@ def checked_query(
 ) -> list[tuple[float, int]]:
     """[(reward, next_state)] of the actions, refused if the simulator returns anything else."""
     size, count = len(actions), simulator.num_states
-    low, high = getattr(simulator, "reward_range", None) or _ANY_REWARD
+    ends = getattr(simulator, "reward_range", None)
+    low, high = _ANY_REWARD if ends is None else ends
     try:
         answer: Any = simulator.query(state, actions, rng)
         rewards, states = (x.tolist() if isinstance(x, np.ndarray) else x for x in answer)

@@ -364,7 +364,7 @@ claims.check(
 # Subtract the last term and divide by $1 - \gamma$. $\blacksquare$
 #
 # The right-hand side of (23) can be computed without knowing $M^\pi$. It is `sol.error_bound`, and `sol.converged` says that
-# it is at most `tol` times $r_{\max}$ (`jm.reward_bound`; one for rewards between -1 and 1).
+# it is at most `tol` times $r_{\max}$, the largest absolute reward (`jm.reward_bound`).
 #
 # Figure 1.3 shows all three quantities on the gridworld and on the paper's *coupled reward chain*: states in a row, two actions that both lead to the next state, and at each
 # state a fair coin that pays 1 to one of the two actions. The last state pays 1 for ever.

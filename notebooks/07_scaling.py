@@ -514,9 +514,8 @@ plt.show()
 # <!-- alt: Left, a heat map of a corner of the grid, with most visits around the queried cell near the goal and fewer outwards. Right, two falling lines on logarithmic axes; the certified error stays above the true one throughout. -->
 
 # %% [markdown]
-# If the model has been enumerated, `jipe2(jm, policy, tol, queries=...)` uses the same method when the queries would reach
-# all pairs of thousands of states. It takes the local answer if that is certified to the `tol` you gave, and its `plan` then
-# says "local". `benchmarks/local.md` shows what it costs.
+# `local_jipe2` accepts a `JMDP` as well, for models that were enumerated but whose pairs do not fit into memory.
+# `benchmarks/local.md` shows what it costs.
 #
 # **A practitioner's example.** A shop has six products with 32 stock levels each, about a billion states. One market mood per
 # day moves all demands, and it is the same whether we ordered or not (`coupling="common"`). The policy fills all stocks up to
@@ -536,7 +535,8 @@ def day(stock, order, mood):
 # %%
 shop = jl.ImplicitJMDP.from_step(2, 0.95, [0.25] * 4, day, reward_range=(-150.0, 36.0))
 stock = (8, 9, 7, 8, 9, 8)
-today = jl.local_jipe2(shop, lambda s: int(min(s) <= 5), [stock], tol=0.01, coupling="common")
+tol = 0.01 / shop.reward_bound  # relative to the largest reward: a gap to 0.01
+today = jl.local_jipe2(shop, lambda s: int(min(s) <= 5), [stock], tol, coupling="common")
 mean, deviation = today.gap_mean[0, 1, 0], today.gap_variance[0, 1, 0] ** 0.5
 print(f"ordering today: {mean:+.2f}, standard deviation {deviation:.2f}, of {today}")
 claims.check("10^9 stocks: explored, for a gap to 0.01", today.num_explored, today.converged)

@@ -272,6 +272,15 @@ def test_files_that_are_no_solutions_are_refused_by_name(tmp_path):
         jl.Solution.load(tmp_path / "absent.npz")
 
 
+def test_a_file_of_another_format_is_refused_with_its_version(tmp_path):
+    SOLVERS["sweeps"]().save(tmp_path / "now.npz")
+    parts = dict(np.load(tmp_path / "now.npz"))
+    parts["header"] = np.array(str(parts["header"]).replace("format 4", "format 3"))
+    np.savez(tmp_path / "old.npz", **parts)
+    with pytest.raises(ValueError, match=r"old\.npz is a solution in format 3; .* reads format 4"):
+        jl.Solution.load(tmp_path / "old.npz")
+
+
 def test_a_save_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "one.npz"
     SOLVERS["sweeps"]().save(path)

@@ -97,23 +97,25 @@ def test_horizon():
     jm = jl.windy_gridworld(3, gamma=0.9)
     for truncation in (1e-2, 1e-6):
         steps = montecarlo.horizon_for(jm, truncation)
-        assert 0.9**steps / 0.1 <= truncation < 0.9 ** (steps - 1) / 0.1
+        assert 0.9**steps <= truncation < 0.9 ** (steps - 1)
     always = jl.JMDP([[1.0]], [[[1.0]]], [[[0]]], 0.9)
     z = jl.simulate_pairs(always, [[1.0]], 0, (0, 0), 1, truncation=1e-3)
-    assert 0 < 10.0 - z[0, 0] <= 1e-3
+    assert 0 < 10.0 - z[0, 0] <= 1e-3 * 10.0
     z = jl.simulate_pairs(always, [[1.0]], 0, (0, 0), 1, horizon=2)
     assert z[0, 0] == pytest.approx(1.9)
     assert montecarlo.horizon_for(jl.example_1(0.0), 1e-9) == 1
 
 
-def test_a_truncation_that_leaves_nothing_is_refused():
+@pytest.mark.parametrize("truncation", [0.0, 1.0, 2.0, 1e9])
+def test_a_truncation_that_leaves_nothing_is_refused(truncation):
     jm = jl.windy_gridworld(3, gamma=0.9)
+    policy = jl.uniform_policy(jm)
     for call in (
-        lambda: montecarlo.horizon_for(jm, 1e9),
-        lambda: jl.simulate_pairs(jm, jl.uniform_policy(jm), 0, (0, 1), 10, truncation=11.0),
-        lambda: jl.sample_gaps(jm, jl.uniform_policy(jm), [(0, 0, 1)], 10, truncation=1e9),
+        lambda: jl.simulate_pairs(jm, policy, 0, (0, 1), 10, truncation=truncation),
+        lambda: jl.sample_gaps(jm, policy, [(0, 0, 1)], 10, truncation=truncation),
+        lambda: jl.simulate_gap_law(jm, policy, [(0, 0, 1)], 10, truncation=truncation),
     ):
-        with pytest.raises(ValueError, match="is not below the largest return, 10"):
+        with pytest.raises(ValueError, match=r"truncation must lie in \(0, 1\)"):
             call()
 
 

@@ -96,11 +96,13 @@ def test_the_gymnasium_example_runs() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:LunarLander cannot be copied")
-def test_the_table_says_how_environments_are_copied() -> None:
+@pytest.mark.parametrize("name", ["Taxi-v4", "InvertedPendulum-v5", "LunarLander-v3"])
+def test_the_table_says_how_environments_are_copied(name: str) -> None:
     rows = dict(re.findall(r"^\| (\w+-v\d) \| (\w+) \| \d+ µs", README, re.MULTILINE))
     assert len(rows) == 11
-    for name in ("Taxi-v4", "InvertedPendulum-v5", "LunarLander-v3"):
-        assert jl.CoupledEnv(gymnasium.make(name)).copying == rows[name]
+    if name == "LunarLander-v3":
+        pytest.importorskip("Box2D")
+    assert jl.CoupledEnv(gymnasium.make(name)).copying == rows[name]
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import jmdp_lib as jl
+from jmdp_lib import checks
 
 RNG = np.random.default_rng(0)
 SMALL = jl.JMDP(
@@ -156,3 +157,31 @@ def test_bad_calls() -> None:
         jl.resample_gaps(Broken(), MIXED)
     with pytest.raises(ValueError, match="num_resamples must be at least 2, got 1"):
         jl.resample_gaps(jl.JMDP.from_simulator(SMALL, 10), MIXED, num_resamples=1)
+
+
+def test_one_seed_gives_every_purpose_streams_of_its_own():
+    """State s of `from_simulator`, chunk s of `simulate_pairs` and play s of `estimate_gaps`."""
+    purposes = ["from_simulator", "simulate_pairs", "estimate_gaps", "sample_gaps", "resample_gaps"]
+    first = [checks.stream(7, purpose, 0).random() for purpose in purposes]
+    first += [np.random.default_rng(7).random(), checks.generator(7, 0).random()]
+    assert len(set(first)) == len(first)
+    assert checks.stream(7, "from_simulator", 0).random() == first[0]
+
+
+def test_the_functions_of_one_seed_draw_independently():
+    """A coin pays 1 or 0, once: what one function draws says nothing about another's draws."""
+    jm = jl.JMDP.from_step(1, 2, 0.0, [0.5, 0.5], lambda s, a, u: (float(u) * (1 - a), 0))
+    drawn = []
+
+    class Recorded:
+        num_states, num_actions, gamma = 1, 2, 0.0
+
+        def query(self, state, actions, rng):
+            drawn.append(rng.bit_generator.state["state"]["state"])
+            return jm.query(state, actions, rng)
+
+    jl.JMDP.from_simulator(Recorded(), 2, seed=5)
+    counted = set(drawn[-2:])
+    drawn.clear()
+    jl.estimate_gaps(Recorded(), [0], [0, 1], state=0, num_pairs=3, seed=5)
+    assert not counted & set(drawn)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import jmdp_lib as jl
+from jmdp_lib import checks
 from jmdp_lib.operators.pairs import first_to_arrive
 from jmdp_lib.statistics import mean_and_error, normal_p_values, variance_and_error
 
@@ -51,7 +52,7 @@ def test_p_values_are_uniform_and_notice_errors_of_the_wrong_size():
 def test_sampled_gaps_are_those_of_simulated_pairs():
     gaps = [(6, 1, 0), (4, 1, 3)]
     sample = jl.sample_gaps(GRID, GOAL, gaps, 5000, seed=3)
-    key = np.random.SeedSequence(3, spawn_key=(4, 1, 3))
+    key = checks.purpose_seed(3, "sample_gaps", 4, 1, 3)
     z = jl.simulate_pairs(GRID, GOAL, 4, (1, 3), 5000, seed=key)
     gap = z[:, 0] - z[:, 1]
     assert sample.mean[1] == pytest.approx(gap.mean())

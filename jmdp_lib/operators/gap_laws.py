@@ -33,6 +33,7 @@ from jmdp_lib.operators.reachable import PairSet, places
 _EPS = float(np.finfo(float).eps)
 _ROUNDS = 64  # steps that bound |D|, at least
 _GAPS = 1024  # reward differences that are told apart, about
+_DIGITS = 12  # decimals of reward differences that count, in units of the largest reward
 _ALIKE = 1e-10  # points that differ by less, relative to the largest gap, are taken for one
 
 
@@ -57,10 +58,11 @@ class Steps:
     @classmethod
     def of(
         cls, jm: JMDP, policy: Floats, coupling: str, pairs: PairSet, queries: Ints,
-        beyond: float = 0.0,
+        unit: float = 1.0, beyond: float = 0.0,
     ) -> Steps:  # fmt: skip
         """queries: (Q, 3), rows (s, a, b), whose successors are in the set of pairs.
 
+        unit: of all differences, a power of ten, such that the largest reward is 1 to 10 units.
         beyond: how far rewards can differ where the model is not known, which its last state
         stands for; zero for a model that is known.
         """
@@ -95,7 +97,7 @@ class Steps:
             lost[: first.size] |= second == jm.num_states - 1
             d[lost[row]], after[lost[row]] = -beyond, row[lost[row]]
 
-        d = np.round(d, 12 - int(np.ceil(np.log10(jm.reward_bound)))) + 0.0
+        d = np.round(d / unit, _DIGITS) + 0.0
         if np.unique(d).size > _GAPS:  # rounded down, which raises P(D <= x)
             steps = np.floor(d * (_GAPS / np.ptp(d)))
             found, gap = _distinct((steps - steps.min()).astype(np.int64))

@@ -85,7 +85,7 @@ def coupling_range(jm: JMDP, policy: ArrayLike, tol: float = 1e-8) -> CouplingRa
     system = CollapsedT2.of("coupling_range", jm, policy, "independent")
     rate, tol = jm.gamma**2, checks.positive("tol", tol)
     require(6 * 8.0 * jm.num_states**2, f"coupling_range on {jm.num_states:,} states")
-    backup = solve_chains(system, 1e-14)[0]  # to rounding, whatever the scale
+    backup = solve_chains(system, 1e-14 * jm.reward_bound)[0]  # to rounding
     ends, models, errors = [], [], []
     for sign in (-1.0, 1.0):  # the largest covariances make the least gap variances
         pairs = TransportedPairs(system, backup, sign)
@@ -99,12 +99,19 @@ def coupling_range(jm: JMDP, policy: ArrayLike, tol: float = 1e-8) -> CouplingRa
         blocks[states, a, b] = blocks[states, b, a] = values
         ends.append(collect_moments(jm, 2, backup.mean, blocks, Held(None), 0.0, errors[-1]))
         two = jm.num_actions == 2
-        models.append(JMDP.from_tables(*pairs.tables(), jm.num_states, jm.gamma) if two else None)
+        models.append(_extreme(pairs) if two else None)
     (most, least), (low, high) = ends, models
     return CouplingRange(
         most.gap_variance, least.gap_variance, least.correlation, most.correlation,
         max(errors), low, high,
     )  # fmt: skip
+
+
+def _extreme(pairs: TransportedPairs) -> JMDP:
+    """The model of two actions whose coupling was found."""
+    jm = pairs.system.jm
+    why = "each state was coupled by itself"
+    return JMDP.from_tables(*pairs.tables(), jm.num_states, jm.gamma, why)
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,8 @@ class Region:
         for state in numbers:
             checks.pure(f"tables of state {state!r}", implicit.at, state)
         checks.one_of("coupling", coupling, COUPLINGS)
+        if coupling == "common" and implicit.unknown_noise is not None:
+            raise ValueError(f'coupling="common" needs a known noise: {implicit.unknown_noise}')
         limit = checks.at_least("max_states", max_states, len(numbers))
         region = cls(implicit, policy, coupling, numbers, asked, limit)
         region.explore(range(len(numbers)))

@@ -22,7 +22,8 @@ from jmdp_lib.moments import Held, Moments, ReadOnly, Source
 
 State = TypeVar("State")
 
-_FILE = "a solution of jmdp_lib, format 3"
+_FILE = "a solution of jmdp_lib, format"
+_FORMAT = "4"
 
 
 class ConvergenceWarning(UserWarning):
@@ -55,8 +56,7 @@ class Plan:
 
     Attributes:
         route: "sweeps", $T_2$ repeated from zero, its residuals the paper's curve; "reachable", one
-            linear system on the pairs of states that the queries reach; "dense", on all pairs;
-            "local", on those of a part of the states, the explored ones.
+            linear system on the pairs of states that the queries reach; "dense", on all pairs.
         states: $|S|$.
         pairs: unordered pairs of states that are solved for.
         memory: bytes it takes at most.
@@ -142,7 +142,7 @@ class Solution(ReadOnly):
             return {"array": str(len(arrays) - 1)}
 
         parts = asdict(replace(self, moments=self.moments.kept()))
-        header = {"file": _FILE, "kind": type(self).__name__, **parts}
+        header = {"file": f"{_FILE} {_FORMAT}", "kind": type(self).__name__, **parts}
         arrays["header"] = np.array(json.dumps(header, default=stored))
         with replacing(path) as part, part.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
@@ -154,24 +154,37 @@ class Solution(ReadOnly):
         A coordinate that the file does not hold is an error when it is asked for.
         """
         try:
-            with open(path, "rb") as file:
-                arrays = dict(np.load(file, allow_pickle=False))
-
-            def read(part: dict[str, Any]) -> Any:
-                return arrays[part["array"]] if part.keys() == {"array"} else part
-
-            parts = json.loads(str(arrays["header"]), object_hook=read)
-            if parts.pop("file") != _FILE:
-                raise ValueError
+            parts = _read_parts(path)
+            name, version = str(parts.pop("file")).rsplit(" ", 1)
             kinds: Any = (Solution, *Solution.__subclasses__())
             kind = {known.__name__: known for known in kinds}[parts.pop("kind")]
+            if name != _FILE:
+                raise ValueError
         except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, TypeError, ValueError):
             raise ValueError(f"{path} is no file that Solution.save has written") from None
-        plan, moments = parts.pop("plan"), parts.pop("moments")
-        source = moments.pop("source")
-        source["higher"] = tuple(source["higher"])
-        known = Moments(**moments, source=Held(**source))
-        return kind(**parts, moments=known, plan=plan and Plan(**plan))
+        if version != _FORMAT:
+            raise ValueError(
+                f"{path} is a solution in format {version}; this version of jmdp_lib reads format "
+                f"{_FORMAT} alone: solve again, and save"
+            )
+        plan = parts.pop("plan")
+        moments = parts.pop("moments")
+        source = Held(**moments.pop("source"))
+        return kind(**parts, moments=Moments(**moments, source=source), plan=plan and Plan(**plan))
+
+
+def _read_parts(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The header of a saved solution, with its arrays in their places, and tuples for lists."""
+    with open(path, "rb") as file:
+        arrays = dict(np.load(file, allow_pickle=False))
+
+    def read(part: dict[str, Any]) -> Any:
+        if part.keys() == {"array"}:
+            return arrays[part["array"]]
+        return {name: tuple(x) if isinstance(x, list) else x for name, x in part.items()}
+
+    parts: dict[str, Any] = json.loads(str(arrays["header"]), object_hook=read)
+    return parts
 
 
 class Operator(Protocol[State]):

@@ -104,8 +104,10 @@ def laws_of(
     jm = system.jm
     pairs: Any = PairSet.of(system, asked, lambda *_: np.inf)
     require(64.0 * _COARSE * pairs.size, f"the law of gaps that reach {pairs.size:,} pairs")
-    steps = Steps.of(jm, system.policy, system.coupling, pairs, rows, beyond)
+    unit = float(10.0 ** np.floor(np.log10(jm.reward_bound)))
+    steps = Steps.of(jm, system.policy, system.coupling, pairs, rows, unit, beyond)
     grid, high, low = _narrowed(steps, width, points, max_points)
+    grid = _scaled(grid, unit)
 
     backup, moved, *_ = solve_chains(system, 1e-10 * jm.reward_bound)
     off = moved + rounding_of(system.longest_sum) * np.abs(backup.value).max()
@@ -117,6 +119,15 @@ def laws_of(
         off = off + beyond * (lost[s, a] + lost[s, b] + 1e-9) / (2.0 - 2.0 * jm.gamma)
     found = zip(rows.tolist(), gap - off, gap + off, low, high, strict=True)
     return [GapLaw(tuple(query), (float(m), float(n)), grid, *cdf) for query, m, n, *cdf in found]
+
+
+def _scaled(grid: Floats, unit: float) -> Floats:
+    """Points (n, 2) in the unit of the rewards; one that this rounds becomes an interval."""
+    if unit == 1.0:
+        return grid
+    ends = np.nextafter(grid * unit, [-np.inf, np.inf])
+    cuts = np.where(grid == 0.0, 0.0, ends).ravel()
+    return np.maximum.accumulate(cuts).reshape(grid.shape)
 
 
 def _narrowed(

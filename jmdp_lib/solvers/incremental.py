@@ -85,6 +85,9 @@ class IncrementalSolution(Solution):
         updates: (n,) updates made before each checkpoint.
         errors: (n,), $||M - M_{ref}||_lambda$, nan without a reference.
         values, visits: the coordinates and how often each was updated; `form` says their layout.
+        policy, coupling: (S, A), and which branches share a draw: what was learned about.
+        reward_range: (lo, hi) of the simulator, whose larger end is the unit of all norms; None if
+            it declares none: norms then take $|R| <= 1$, whatever the unit of the rewards is.
         rng_state: where the random stream stands.
     """
 
@@ -93,7 +96,14 @@ class IncrementalSolution(Solution):
     values: Floats
     visits: Ints
     form: str
+    policy: Floats
+    coupling: str
+    reward_range: tuple[float, float] | None
     rng_state: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        unit = "" if self.reward_range else ", norms for |R| <= 1: no reward_range is declared"
+        return f"{super().__repr__()[:-1]}{unit})"
 
 
 def incremental_jipe2(
@@ -117,7 +127,8 @@ def incremental_jipe2(
         declares a reward_range.
     policy: (S, A) probabilities, or (S,) actions.
     step_size: a `StepSize`, or (scale, power).
-    initial: $M_0$; zero unless given. An earlier result is continued, random stream and all.
+    initial: $M_0$; zero unless given. An earlier result of the same policy, coupling and form is
+        continued, random stream and all.
     selection: which coordinate is updated next: "uniform"; the probability of each kind of
         coordinate, a mapping of "mu", "diag", "same" and "cross"; or one probability per
         coordinate. None may be zero: every coordinate must keep coming up (Theorem 5.4).
@@ -176,19 +187,17 @@ def learn(
     step = StepSize.of(step_size)
     checks.one_of("on_interrupt", on_interrupt, ("raise", "return"))
     stops = spread_stops(checkpoints, num_updates)
-    rng = checks.generator(seed, 0)
+    rng = checks.stream(seed, f"learn {layout.name}")
     values, visits = np.zeros(weights.size), np.zeros(weights.size, dtype=np.int64)
     if isinstance(start, IncrementalSolution):
-        if start.form != layout.name or start.values.size != values.size:
-            raise ValueError(
-                f"initial was learned in the form {start.form!r} with {start.values.size} "
-                f"coordinates; this run is {layout.name!r} with {values.size}"
-            )
+        refuse_other_run(start, layout, values.size)
         values, visits = start.values.copy(), start.visits.copy()
         rng.bit_generator.state = start.rng_state
     elif start is not None:
         values = start
-    bound = float(np.abs(getattr(simulator, "reward_range", None) or 1.0).max()) or 1.0
+    declared = getattr(simulator, "reward_range", None)
+    ends = None if declared is None else checks.reward_range("reward_range", declared)
+    bound = float(np.abs(ends or (1.0, 1.0)).max()) or 1.0
     scale = norm_weight(2, simulator.gamma, bound) ** (layout.orders - 1.0)
     update = updater(simulator, layout, values, visits, step, weights, rng)
     exact = isinstance(simulator, JMDP) and layout.name in LAYOUTS
@@ -213,7 +222,7 @@ def learn(
         if exact:
             size = norm(layout.applied(simulator, values) - layout.raw(values))
         elif last or made - probed >= _PROBES_PAY * _PROBED * _BACKUPS:
-            size, probed = probe(checks.generator(seed, 1 + made)), made
+            size, probed = probe(checks.stream(seed, f"probe {layout.name}", made)), made
         error = np.nan if truth is None else norm(layout.raw(values) - layout.raw(truth))
         history.append((made, size, error))
 
@@ -238,8 +247,29 @@ def learn(
     return IncrementalSolution(
         moments, residuals, False,
         error_bound, int(updates[-1]), updates, errors, values, visits, layout.name,
+        layout.policy, layout.coupling, ends,
         rng.bit_generator.state,
     )  # fmt: skip
+
+
+def refuse_other_run(start: IncrementalSolution, layout: Any, size: int) -> None:
+    """Refuse to go on with a run about something else: its visits would count for nothing."""
+    if start.form != layout.name or start.values.size != size:
+        raise ValueError(
+            f"initial was learned in the form {start.form!r} with {start.values.size} "
+            f"coordinates; this run is {layout.name!r} with {size}"
+        )
+    if start.coupling != layout.coupling:
+        raise ValueError(
+            f"initial was learned with coupling={start.coupling!r}, this run has "
+            f"{layout.coupling!r}: start anew, or pass initial.moments to start from its values"
+        )
+    differs = np.flatnonzero((start.policy != layout.policy).any(1))
+    if differs.size:
+        raise ValueError(
+            f"initial was learned under another policy, which differs in state {differs[0]}: start "
+            "anew, or pass initial.moments to start from its values"
+        )
 
 
 def updater(

@@ -39,7 +39,7 @@ class LocalSolution(ReadOnly):
         return_error: (N, A), the same of each return $Z(s, a)$ itself. It may be much larger: the
             errors of two branches cancel once these have merged.
         error_bound: the largest gap_error.
-        converged: whether error_bound is at most `tol`.
+        converged: whether error_bound is at most `tol` times the largest reward.
         explored: the states whose tables were asked for, in this order.
         visits: (num_explored,) expected visits of branches that have not merged, all queries
             together, discounted by $gamma^2$ per step.
@@ -89,8 +89,9 @@ def local_jipe2(
     policy: a function of a state that returns probabilities (A,) or an action, or an array with
         such a row for every state (see `jmdp_lib.implicit.policy_row`).
     states: those whose gaps are wanted.
-    tol: the certified error, in units of the reward, of the mean and the standard deviation of
-        every gap. Exploration goes on until it is met.
+    tol: the certified error of the mean and the standard deviation of every gap, relative to the
+        largest absolute reward (of an `ImplicitJMDP`, to the larger end of its range). Exploration
+        goes on until it is met.
     coupling: "joint", "independent" or "common", as in `jipe2`.
     max_states: how many states are explored at most. If that, or the memory, does not suffice, a
         `ConvergenceWarning` says what was reached.
@@ -109,12 +110,13 @@ def local_jipe2(
     """
     region = Region.of(model, policy, coupling, states, max_states)
     h = region.unit / (1.0 - region.model.gamma)
-    goal = (0.5 * checks.positive("tol", tol) / h) ** 2  # of (E_1 / h)^2
-    best, tried, theta, view, least = None, 0, tol / region.unit, None, region.asked.max() + 1
+    allowed = checks.positive("tol", tol) * region.model.reward_bound
+    goal = (0.5 * allowed / h) ** 2  # of (E_1 / h)^2
+    best, tried, theta, view, least = None, 0, allowed / region.unit, None, region.asked.max() + 1
     for _ in range(_TRIALS):
         view, more = grown(region, view, goal, theta)
         try:
-            found, rest = _solved(region, view, tol)
+            found, rest = _solved(region, view, allowed)
         except MemoryError:
             if best is not None or view.core.sum() == least:
                 break
@@ -125,12 +127,12 @@ def local_jipe2(
             tried = view.core.sum()
             if best.converged or (enough and not more):
                 break
-            closer = min(0.1, max(1e-4, (0.5 * tol / found.error_bound) ** 2))
+            closer = min(0.1, max(1e-4, (0.5 * allowed / found.error_bound) ** 2))
             goal, theta = (0.1 * goal, theta) if enough else (goal, closer * theta)
         view = look(region, goal, view, theta)
     if best is None:
         raise MemoryError(f"local_jipe2 cannot solve for the pairs of {least} states")
-    _warn_if_stopped("local_jipe2", best.num_explored, best.error_bound, tol)
+    _warn_if_stopped("local_jipe2", best.num_explored, best.error_bound, allowed)
     return best
 
 
@@ -193,7 +195,7 @@ class LocalRange(ReadOnly):
         gap_deviation_low, gap_deviation_high: (N, A, A), ends of the range of the standard
             deviation of $Z(s, a) - Z(s, b)$; no coupling leads beyond them.
         error_bound: how far outside the exact ends they are, at most.
-        converged: whether error_bound is at most `tol`.
+        converged: whether error_bound is at most `tol` times the largest reward.
         num_explored: how many states were explored.
     """
 
@@ -213,7 +215,7 @@ def local_coupling_range(
 ) -> LocalRange:
     """The range of `coupling_range` at a few states, exploring only what matters to them.
 
-    tol: in units of the reward, how far the ends may be outside the exact ones.
+    tol: how far the ends may be outside the exact ones, relative to the largest absolute reward.
     policy, states, max_states: as in `local_jipe2`.
 
     Let a branch leave the explored states at time $tau$, and let the return $Z_0$ earn the middle
@@ -230,9 +232,10 @@ def local_coupling_range(
         0.00 to 1.07, from 18 states
     """
     region = Region.of(model, policy, "independent", states, max_states)
-    allowed = 0.4 * checks.positive("tol", tol) / region.unit  # for each end: once in, once out
+    allowed = checks.positive("tol", tol) * region.model.reward_bound
+    each = 0.4 * allowed / region.unit  # for each end: once in, once out
     goal, more, off, view, asked = 1.0, True, np.full(1, np.inf), None, region.asked
-    while more and off.max() > allowed:
+    while more and off.max() > each:
         goal *= 0.25
         view, more = grown(region, view, goal)
         jm = view.system.jm
@@ -247,21 +250,21 @@ def local_coupling_range(
     low, high = np.maximum(least[0] - off, 0.0), most[1] + off
     high[:, range(jm.num_actions), range(jm.num_actions)] = 0.0
     bound = region.unit * float(2.0 * off.max() + (most - least).max())
-    _warn_if_stopped("local_coupling_range", len(region.tables), bound, tol)
+    _warn_if_stopped("local_coupling_range", len(region.tables), bound, allowed)
     low, high = region.unit * low, region.unit * high
-    return LocalRange(low, high, bound, bound <= tol, len(region.tables))
+    return LocalRange(low, high, bound, bound <= allowed, len(region.tables))
 
 
-def _warn_if_stopped(name: str, num_explored: int, bound: float, tol: float) -> None:
+def _warn_if_stopped(name: str, num_explored: int, bound: float, allowed: float) -> None:
     """Say that the exploration ended before its goal."""
-    if bound > tol:
+    if bound > allowed:
         warn(
-            f"{name} stopped after {num_explored:,} states with error bound {bound:.3g} > tol = "
-            f"{tol:.3g}: out of states or memory"
+            f"{name} stopped after {num_explored:,} states with error bound {bound:.3g} > tol * "
+            f"reward_bound = {allowed:.3g}: out of states or memory"
         )
 
 
-def _solved(region: Region, view: View, tol: float) -> tuple[LocalSolution, float]:
+def _solved(region: Region, view: View, allowed: float) -> tuple[LocalSolution, float]:
     """The core's answer with its error, and how much of that a larger core could mend.
 
     The rewards of the core's model are temporal-difference errors of m~: its returns are smaller by
@@ -285,7 +288,7 @@ def _solved(region: Region, view: View, tol: float) -> tuple[LocalSolution, floa
     weight, found = norm_weight(2, gamma, jm.reward_bound), number[asked]
     system, wanted = CollapsedT2(jm, policy, region.coupling), Queries.of(jm, found)
     chosen = choose(system, wanted)
-    rough = 0.005 * tol / (unit * weight * jm.reward_bound)
+    rough = 0.005 * allowed / (unit * weight * jm.reward_bound)
     for accuracy in (rough, 0.03 * rough, 1e-11):  # the last for very small variances
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # what was reached is counted
@@ -302,7 +305,7 @@ def _solved(region: Region, view: View, tol: float) -> tuple[LocalSolution, floa
         gap_error = unit * (cut + solver(variance))
         gap_error[:, actions, actions] = 0.0
         bound = float(gap_error.max())
-        if bound <= tol or unit * float(cut.max()) > 0.95 * tol:
+        if bound <= allowed or unit * float(cut.max()) > 0.95 * allowed:
             break
     covariance = sol.moments.covariance[found]
     alone += solver(sol.moments.variance[found])
@@ -311,5 +314,6 @@ def _solved(region: Region, view: View, tol: float) -> tuple[LocalSolution, floa
     worst = unit * float(alone.max())
     moments = Moments(2, mean, unit**2 * covariance, Held(None), worst, worst)
     names = tuple(np.fromiter(region.numbers, object)[region.explored])
-    done = LocalSolution(moments, gap_error, unit * alone, bound, bound <= tol, names, view.visits)
+    errors_of = (gap_error, unit * alone, bound, bound <= allowed)
+    done = LocalSolution(moments, *errors_of, names, view.visits)
     return done, unit * float((cut - values).max())

@@ -1,8 +1,7 @@
 """Joint iterative policy evaluation, JIPE-2 (Theorem 5.3): T_2 repeated, or its fixed point solved.
 
-For few state-actions T_2 is repeated. Otherwise `pair_systems` solves for the fixed point, or
-`local` does so in a part of the model where that is enough for the queries. `trace_jipe2` shows how
-fast each part of it settles, sweep by sweep.
+For few state-actions T_2 is repeated. Otherwise `pair_systems` solves for the fixed point.
+`trace_jipe2` shows how fast each part of it settles, sweep by sweep.
 
 `resample_gaps` says how far off the gaps of a model are that was counted from queries, by the
 Bayesian bootstrap. The probabilities of such a model are shares of N queries per state, and gap
@@ -13,7 +12,6 @@ mean is what was counted, and its covariance that of counted shares, up to a fac
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,17 +26,14 @@ from jmdp_lib.operators.collapsed import CollapsedT2, Queries
 from jmdp_lib.operators.pairs import PairOperator, PairState
 from jmdp_lib.operators.reachable import PairSet
 from jmdp_lib.solvers import fixed_point
-from jmdp_lib.solvers.affine import VECTORS
 from jmdp_lib.solvers.fixed_point import Plan, Solution
-from jmdp_lib.solvers.local import local_jipe2
-from jmdp_lib.solvers.pair_systems import LOG, choose, solve_pairs
+from jmdp_lib.solvers.pair_systems import choose, solve_pairs
 from jmdp_lib.statistics import GapErrors
 
 ROUTES = ("auto", "sweeps", "reachable", "dense")
 FEW = 512  # state-actions up to which T_2 is repeated, for the curve of its residuals
 # More sweeps than this are not worth the curve of their residuals: gamma above some 0.995.
 _MANY_SWEEPS = 5000
-_MANY = 4000  # states from which on a part of the model may be enough for a few queries
 _STATES = 10_000  # of the resampled models that are solved side by side
 
 
@@ -60,8 +55,7 @@ def jipe2(
 
     policy: (S, A) probabilities, or (S,) the action of a deterministic policy in each state.
     tol: accuracy in $||.||_lambda$, eq. (20), relative to the largest reward: the result has
-        converged once error_bound is at most tol * jm.reward_bound, where reward_bound is one for
-        rewards in [-1, 1].
+        converged once error_bound is at most tol * jm.reward_bound.
     coupling: "joint" uses the outcome tables: branches at one state at one time share a table.
         "independent" evaluates the JMDP with the same marginals in which the actions of a state
         draw from independent tables (never built). "common" shares one noise per time step between
@@ -73,10 +67,8 @@ def jipe2(
     route: "sweeps" repeats $T_2$ from `initial` and has the residuals of every sweep; "reachable"
         solves one sparse system on the pairs of states that the queries reach, "dense" one on all
         pairs. "auto" takes sweeps for few state-actions, and otherwise the faster route that fits
-        into memory. If all pairs of thousands of states would have to be solved for a few queries,
-        it first explores up to a quarter of the states (`local_jipe2`) and takes that answer if it
-        is certified to the same `tol`; means of the other states are then nan. A larger `tol` makes
-        this more likely. The solution's `plan` says which route was taken.
+        into memory; the solution's `plan` says which one it was. A model that fits in no way is
+        refused: `local_jipe2` can still answer for a few of its states.
     device: a torch device, such as "cuda", for the dense route.
 
     Residuals are the paper's norm on what is solved. Sweeps solve all coordinates. The other routes
@@ -100,19 +92,11 @@ def jipe2(
     """
     system = CollapsedT2.of("jipe2", jm, policy, coupling)
     allowed = checks.positive("tol", tol) * jm.reward_bound
-    given, asked = initial is not None or max_iterations is not None, Queries.of(jm, queries)
-    few = route == "auto" and device is None and asked.states.size < jm.num_states >= _MANY
-    try:
-        plan, reached = _choose(system, tol, given, queries, route, device)
-    except MemoryError:
-        if not few or (local := _local(system, asked, allowed)) is None:
-            raise
-        return local
+    given = initial is not None or max_iterations is not None
+    plan, reached = _choose(system, tol, given, queries, route, device)
     if plan.route == "sweeps":
         return _sweeps(system, allowed, plan, initial, max_iterations)
-    if few and reached is None and (local := _local(system, asked, allowed)) is not None:
-        return local
-    return solve_pairs(system, asked, allowed, plan, reached, device)
+    return solve_pairs(system, Queries.of(jm, queries), allowed, plan, reached, device)
 
 
 def plan_jipe2(
@@ -137,36 +121,6 @@ def plan_jipe2(
     return _choose(system, checks.positive("tol", tol), False, queries, route, device)[0]
 
 
-def _local(system: CollapsedT2, asked: Queries, allowed: float) -> Solution | None:
-    """The answer by `local_jipe2`, if a part of the model is enough for it.
-
-    With r the L_2 distance of a return from the truth, its mean is off by r at most, and a second
-    moment by lambda_2 r + r^2.
-    """
-    jm, states = system.jm, np.unique(asked.states)
-    tol, bound, limit = allowed, allowed, max(jm.num_states // 4, states.size)
-    for _ in range(3):
-        tol *= 0.5 * allowed / bound
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", fixed_point.ConvergenceWarning)
-            found = local_jipe2(jm, system.policy, states.tolist(), tol, system.coupling, limit)
-        off = float(found.return_error.max())
-        bound = off + off**2 / system.weight
-        if bound <= allowed or not found.converged:
-            break
-    if bound > allowed:
-        return None
-    size = found.num_explored
-    plan = Plan("local", jm.num_states, size * (size + 1) // 2, 8.0 * (VECTORS + 1) * size**2)
-    LOG.info("JIPE-2, %s", plan)
-    mean = np.full(system.policy.shape, np.nan)
-    blocks = np.full((*mean.shape, jm.num_actions), np.nan)
-    mean[states], blocks[states] = found.moments.mean, found.moments.covariance
-    moments = Moments(2, mean, blocks, Held(None), bound, off)
-    residuals = np.array([bound * (1.0 - jm.gamma)])
-    return Solution(moments, residuals, True, bound, 1, plan=plan)
-
-
 def _choose(
     system: CollapsedT2, tol: float, given: bool, queries: ArrayLike | None, route: str,
     device: str | None,
@@ -188,6 +142,7 @@ def _choose(
     sweeps = fixed_point.enough_sweeps(1.0, tol * (1.0 - gamma), gamma)
     if swept or (not solved and system.policy.size <= FEW and sweeps <= _MANY_SWEEPS):
         memory = 6.0 * 8.0 * system.policy.size**2
+        machine.require(memory, f"JIPE-2 by sweeps on {states:,} states")
         return Plan("sweeps", states, states * (states + 1) // 2, memory), None
     return choose(system, Queries.of(system.jm, queries), route, device)
 
@@ -197,7 +152,6 @@ def _sweeps(
     initial: Solution | Moments | tuple[ArrayLike, ArrayLike] | None, max_iterations: int | None,
 ) -> Solution:  # fmt: skip
     jm = system.jm
-    machine.require(plan.memory, f"JIPE-2 by sweeps on {jm.num_states:,} states")
     operator = PairOperator(jm, system.policy, system.coupling)
     start = operator.zero() if initial is None else _start(operator, initial)
     state, end = fixed_point.iterate(operator, start, jm.gamma, allowed, max_iterations, "JIPE-2")
@@ -268,7 +222,8 @@ def covariance_rates(jm: JMDP, policy: ArrayLike) -> tuple[float, float]:
     sizes = np.sort(np.abs(np.linalg.eigvals(chain)))
     moments = jipe2(jm, matrix).moments
     value = (matrix * moments.mean).sum(1, keepdims=True)
-    varies = (matrix * (moments.variance + (moments.mean - value) ** 2)).sum(1) > 1e-9
+    spread = (matrix * (moments.variance + (moments.mean - value) ** 2)).sum(1)
+    varies = spread > 1e-9 * jm.reward_bound**2
     among = np.abs(np.linalg.eigvals(chain[np.ix_(varies, varies)]))
     second = sizes[-2] if sizes.size > 1 else 0.0
     return jm.gamma * float(second), jm.gamma**2 * float(among.max(initial=0.0))
@@ -318,7 +273,8 @@ def resample_gaps(
             f"resample_gaps: the tables of {jm!r} are known and were not counted from queries, so "
             "that its gaps have no sampling error; JMDP.from_simulator counts tables"
         )
-    matrix, rng = checks.policy_matrix(jm, policy), checks.generator(seed)
+    matrix = checks.policy_matrix(jm, policy)
+    rng = checks.stream(seed, "resample_gaps")
     size = 1 + checks.at_least("num_resamples", num_resamples, 2)
     weights = np.tile(jm.probs * jm.queries_per_state, (size, 1))
     weights[1:] = rng.standard_gamma(weights[1:])  # the first row is the model itself

@@ -123,6 +123,7 @@ class Multisets(Coordinates):
     """A layout of samples: one coordinate for every multiset of up to `order` state-actions."""
 
     order: int
+    coupling = "joint"
 
     @property
     def name(self) -> str:

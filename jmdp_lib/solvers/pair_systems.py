@@ -124,7 +124,10 @@ def choose(
     dense = Plan("dense", states, states * (states + 1) // 2, needed, device)
     if route == "dense" or device is not None:
         if needed > free:
-            raise MemoryError(f"JIPE-2 needs {dense}; available are {gibibytes(free)}")
+            raise MemoryError(
+                f"JIPE-2 needs {dense}; available are {gibibytes(free)}; local_jipe2 can answer for "
+                "a few states"
+            )
         return dense, None
     either = route == "auto" and needed <= free
     successors = sum(kernel.nnz for kernel in system.kernels) / len(system.kernels) / states
@@ -142,7 +145,7 @@ def choose(
     if not either:
         raise MemoryError(
             f"JIPE-2 on {states:,} states reaches more pairs than fit into the {gibibytes(free)} "
-            "that are available; ask for fewer queries"
+            "that are available; ask for fewer queries, or use local_jipe2 for a few states"
         )
     return dense, None
 

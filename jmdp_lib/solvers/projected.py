@@ -161,7 +161,7 @@ def projected_jipe2(
     mean = (phi @ theta).reshape(matrix.shape)
     second = (phi @ big @ phi.T).reshape(matrix.shape * 2)
     blocks = np.einsum("sasb->sab", second) - mean[:, :, None] * mean[:, None, :]
-    resolution = 1e-9 * (1.0 + float(np.abs(mean).max()))
+    resolution = 1e-7 * float(np.abs(mean).max())  # second moments are differences of squares
     return ProjectedSolution(
         Moments(2, mean, blocks, Held(second), 0.0, resolution), *end, theta, big,
         phi.reshape(*matrix.shape, -1), pairs.reshape(matrix.shape * 2), cone, kappa, beta,

@@ -94,7 +94,7 @@ class Projection(ReadOnly):
             return free
         floor = self.floor(theta)
         inside = floor + psd_part(free - floor)
-        if np.abs(inside - free).max() <= 1e-12 * (1.0 + np.abs(free).max()):
+        if np.abs(inside - free).max() <= 1e-12 * np.abs(free).max():
             return inside
         return solve_in_cone(self.normal, right, floor, inside)
 
@@ -158,7 +158,7 @@ def random_features(model: Sized, dimension: int, seed: int | np.random.SeedSequ
         (9, 4, 5)
     """
     dimension = checks.at_least("dimension", dimension, 1)
-    rng = checks.generator(seed)
+    rng = checks.stream(seed, "random_features")
     return rng.normal(size=(model.num_states, model.num_actions, dimension))
 
 
@@ -202,12 +202,13 @@ def solve_in_cone(
     least-squares problem; with a positive definite symmetric part alone, the fixed point of a
     projected contraction. ADMM: a factored linear solve and an eigenvalue decomposition a turn.
     """
-    shift = right - matrix @ to_vector(floor)
+    size = max(float(np.abs(x).max()) for x in (start, floor)) or 1.0  # the unit from here on
+    shift = (right - matrix @ to_vector(floor)) / size
     identity = np.eye(len(right))
     spread = np.abs(linalg.eigvalsh((matrix + matrix.T) / 2.0))
     rho = float(np.sqrt(max(spread.min(), 1e-4 * spread.max()) * spread.max())) or 1.0
     factors = linalg.lu_factor(matrix + rho * identity)
-    inside = to_vector(psd_part(start - floor))
+    inside = to_vector(psd_part(start - floor)) / size
     dual = (shift - matrix @ inside) / rho
     for turn in range(1, 20_001):
         free = linalg.lu_solve(factors, shift + rho * (inside - dual))
@@ -218,13 +219,13 @@ def solve_in_cone(
         moved = rho * np.linalg.norm(new - inside) / (1.0 + np.linalg.norm(shift))
         inside = new
         if max(apart, moved) <= tol:
-            return floor + to_matrix(inside)
+            return floor + size * to_matrix(inside)
         if turn % 20 == 0 and turn <= 500 and not 0.2 <= apart / (moved + 1e-300) <= 5.0:
             factor = float(np.clip(np.sqrt(apart / (moved + 1e-300)), 0.1, 10.0))
             rho, dual = rho * factor, dual / factor
             factors = linalg.lu_factor(matrix + rho * identity)
     warn(f"the projection onto the cone stopped {apart:.1e} away from it")
-    return floor + to_matrix(inside)
+    return floor + size * to_matrix(inside)
 
 
 def psd_part(matrix: Floats) -> Floats:
