@@ -125,8 +125,8 @@ def choose(
     if route == "dense" or device is not None:
         if needed > free:
             raise MemoryError(
-                f"JIPE-2 needs {dense}; available are {gibibytes(free)}; local_jipe2 can answer for "
-                "a few states"
+                f"JIPE-2 needs {dense}; available are {gibibytes(free)}; use local_jipe2 for a few "
+                "states"
             )
         return dense, None
     either = route == "auto" and needed <= free
