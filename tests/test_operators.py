@@ -17,7 +17,7 @@ from jmdp_lib.operators.pairs import PairOperator
 
 
 def lambda_norm(jm, mean, second):
-    weight = 2.0 * max(1.0, np.abs(jm.rewards).max()) / (1.0 - jm.gamma)
+    weight = 2.0 * np.abs(jm.rewards).max() / (1.0 - jm.gamma)
     return max(np.abs(mean).max(), np.abs(second).max() / weight)
 
 

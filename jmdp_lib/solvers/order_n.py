@@ -101,7 +101,7 @@ def incremental_jipe(
         >>> exact = jl.jipe(jm, [0], order=3).moments
         >>> third = [(0, 0)] * 3
         >>> print(f"{learned.moments.moment(third):.2f}, exact {exact.moment(third):.2f}")
-        0.69, exact 0.73
+        0.77, exact 0.73
     """
     matrix = checks.policy_matrix(check_simulator(simulator), policy)
     order = checks.at_least("order", order, 1)
