@@ -11,14 +11,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar
 
 import psutil
-from numba import njit, threading_layer
+from numba import njit
 from numba.core import event
+from numba.np.ufunc.parallel import threading_layer
 from tqdm import tqdm
 
 from jmdp_lib import checks
@@ -123,11 +124,10 @@ def in_processes(
                 bar.update()
     except BrokenProcessPool:
         raise RuntimeError(
-            f"{label}: a process that was started for processes={processes} ended at once. A "
-            'script must do its work under `if __name__ == "__main__":`, since new processes '
-            "import it. What they are to run must be in a module that they can import, not in a "
-            "notebook or a shell. Or memory was not enough, or the simulator crashed: processes=1 "
-            "shows which"
+            f"{label}: a process that was started for processes={processes} ended before its work "
+            'was done. A script must do its work under `if __name__ == "__main__":`, since new '
+            "processes import it. They must find the simulator and the policy in a module, not in "
+            "a notebook or a shell. If that is so, it crashed: processes=1 may show why"
         ) from None
     return results
 
@@ -191,10 +191,8 @@ class _Threads:
     def after_fork(cls) -> None:
         """In the new process."""
         cls.lock = threading.Lock()  # a thread that was not copied may have held the old one
-        try:
+        with suppress(ValueError):  # no thread was started before the fork
             cls.lost |= threading_layer() == "omp"
-        except ValueError:  # no thread was started before the fork
-            pass
 
 
 if hasattr(os, "register_at_fork"):  # Windows does not fork

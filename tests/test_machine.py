@@ -142,6 +142,27 @@ def test_workers_end_with_a_parent_that_was_killed_outright(
     ends_when_killed(code, 3)  # two workers, and what tracks their resources
 
 
+UNGUARDED = """
+import jmdp_lib as jl
+jm = jl.windy_gridworld(3, gamma=0.8)
+jl.estimate_gaps(jm, jl.goal_policy(3), actions=[0, 2], state=4, num_pairs=30, processes=2)
+"""
+
+
+@pytest.mark.slow
+def test_a_script_without_a_guard_fails_with_one_error(tmp_path: Path) -> None:
+    """The processes that it starts import it, and say nothing of their own."""
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    done = subprocess.run(
+        [sys.executable, str(script)], timeout=300, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1
+    assert 'under `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
+
+
 # Calls that use threads, and what they give: gap laws, moments of order two and of order three.
 CALLS = """
 import multiprocessing, sys
