@@ -56,17 +56,24 @@ class MomentBounds(_Interval):
 def one_sided_bound(mean: ArrayLike, variance: ArrayLike) -> Floats:
     """Cantelli's bound on $P(G <= 0)$ from mean and variance of the gap (Section 5.4).
 
-    It is $Var G / (Var G + (E G)^2)$ where $E G > 0$, and 1 elsewhere; nan where the mean or the
-    variance is nan. `mean` and `variance` may have any shape, and so has the result.
+    It is $Var G / (Var G + (E G)^2)$ where $E G > 0$, and 1 elsewhere. `mean` and `variance` may
+    have any shape, and so has the result.
 
     Example:
         >>> import jmdp_lib as jl
         >>> print(jl.one_sided_bound([1.0, 2.0, -1.0], [1.0, 1.0, 1.0]))
         [0.5 0.2 1. ]
     """
+    for name, values in (("mean", mean), ("variance", variance)):
+        checks.floats(name, np.ravel(checks.as_array(name, values)), "entry")
+    if np.min(variance) < 0:
+        raise ValueError(f"variance must not be negative, got {np.min(variance)}")
+    return cantelli(mean, variance)
+
+
+def cantelli(mean: ArrayLike, variance: ArrayLike) -> Floats:
+    """`one_sided_bound`, and nan where the mean or the variance is nan; not checked."""
     mean, variance = np.broadcast_arrays(np.asarray(mean, float), np.asarray(variance, float))
-    if np.any(variance < 0):
-        raise ValueError(f"variance must not be negative, got {np.nanmin(variance)}")
     total = variance + np.maximum(mean, 0.0) ** 2
     return np.divide(variance, total, out=np.ones_like(total), where=total != 0.0)
 

@@ -11,6 +11,7 @@ independently. A branch whose episode has ended earns nothing more.
 from __future__ import annotations
 
 import math
+import pickle
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import progress
 from jmdp_lib.model import COUPLINGS, JMDP, checked_coupling
 from jmdp_lib.simulators import Simulator, SimulatorError, check_simulator, checked_query
+
+_LONGEST = 10**6  # steps of a run, unless a horizon is given
 
 
 class Queried:
@@ -151,6 +154,29 @@ def _same(x: Any, y: Any) -> bool:
     return bool(x.same_state(y) if hasattr(x, "same_state") else x == y)
 
 
+def _start(env: Any, state: Any) -> Any:
+    """The snapshot of an environment, or of where it is, inside an episode."""
+    start = env.snapshot() if state is None else state
+    if not hasattr(start, "observation"):
+        raise ValueError(f"state must be a snapshot inside an episode, env.snapshot(), not {start}")
+    if start.over and state is None:
+        raise ValueError("env is outside of an episode: call env.reset() first")
+    if start.over:
+        raise ValueError("state must be a snapshot inside an episode, and this one is outside")
+    return start
+
+
+def _check_function(policy: Any, space: Any) -> None:
+    """Refuse an array as the policy of an environment, and say what is needed instead."""
+    if not callable(policy):
+        discrete = type(space).__name__ == "Discrete"
+        raise ValueError(
+            "the policy of an environment must be a function, policy(observation) -> "
+            f"{f'({space.n},) probabilities' if discrete else 'an action'}, "
+            f"not {type(policy).__name__}"
+        )
+
+
 class Run(NamedTuple):
     """One run of m branches.
 
@@ -191,8 +217,8 @@ class Branches:
         checks.one_of("coupling", coupling, COUPLINGS)
         gamma = checks.discount(getattr(env, "gamma", 0.99) if gamma is None else gamma)
         if horizon is None:
-            share = checks.real("truncation", truncation, "(0, 1)")
-            horizon = math.ceil(math.log(share) / math.log(gamma)) if gamma > 0.0 else 1
+            other = "pass horizon=, or a smaller gamma="
+            horizon = checks.derived_horizon(gamma, truncation, _LONGEST, other)
         horizon, count, first = checks.at_least("horizon", horizon, 1), None, 0
         if isinstance(env, Simulator):
             seen = checks.index("state", state, check_simulator(env).num_states)
@@ -203,9 +229,8 @@ class Branches:
                 checked_coupling(env, coupling)
             world: Queried | Played = Queried(env, seen)
         elif hasattr(env, "twin"):
-            start = env.snapshot() if state is None else state
-            if not hasattr(start, "observation") or start.over:
-                raise ValueError(f"state must be a snapshot inside an episode, got {start!r}")
+            start = _start(env, state)
+            _check_function(policy, env.action_space)
             space, seen = env.action_space, start.observation
             chosen = list(checks.distinct_in(space, actions).values())
             if type(space).__name__ == "Discrete":
@@ -240,10 +265,7 @@ class Branches:
         """One run; a reward outside of the limits is refused."""
         returns, labels = [0.0] * len(self.actions), np.arange(len(self.actions))
         weight, rewards, queries, steps = 1.0, list[float](), 0, 0
-        for moves in play_branches(
-            self.world, self.actions, lambda t, i, seen: self.act(rng, seen), self.horizon,
-            self.coupling, until_one,
-        ):  # fmt: skip
+        for moves in self._moves(rng, until_one):
             for members, action, reward, over, seen, _ in (m for place in moves for m in place):
                 if not limits[0] <= reward <= limits[1]:
                     raise SimulatorError(
@@ -258,6 +280,30 @@ class Branches:
         if steps < self.horizon:  # all have ended, or are one
             labels[:] = labels.max()
         return Run(np.array(returns), labels, (min(rewards), max(rewards)), queries)
+
+    def _moves(self, rng: np.random.Generator, until_one: bool) -> Iterator[list[list[Move]]]:
+        """The moves of every time step; if the simulator fails, the error says in which."""
+        steps = 0
+        try:
+            for moves in play_branches(
+                self.world, self.actions, lambda t, i, seen: self.act(rng, seen), self.horizon,
+                self.coupling, until_one,
+            ):  # fmt: skip
+                yield moves
+                steps += 1
+        except SimulatorError as error:
+            raise SimulatorError(f"step {steps + 1}: {error}") from error
+
+    def check_pickles(self) -> None:
+        """Refuse what cannot be sent to other processes, by name."""
+        for name, part in (("env", self.world), ("policy", self.policy)):
+            try:
+                pickle.dumps(part)
+            except Exception as error:
+                raise ValueError(
+                    f"{name} does not pickle, as processes > 1 needs: {error}. A function must be "
+                    "defined by `def` at the top of a module; or use processes=1"
+                ) from None
 
     def several(
         self, root: np.random.SeedSequence, first: int, last: int, watched: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 import random
 import zlib
@@ -27,6 +28,7 @@ class Sized(Protocol):
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Seed = int | Sequence[int] | np.random.SeedSequence
+LARGEST_REWARD = 1e100  # so that powers of rewards, and of their inverses, are numbers
 
 
 def floats(name: str, values: ArrayLike, *axes: str, **sizes: int | None) -> Floats:
@@ -128,6 +130,28 @@ def reward_range(name: str, ends: Any) -> tuple[float, float]:
     if low > high:
         raise ValueError(f"{name} must be (lo, hi) with lo <= hi, got {ends}")
     return low, high
+
+
+def reward_unit(name: str, largest: float) -> None:
+    """Refuse rewards whose squares overflow, or all vanish: the largest |R| is 0 or not tiny."""
+    least = 1.0 / LARGEST_REWARD
+    if largest > LARGEST_REWARD or 0.0 < largest < least:
+        raise ValueError(
+            f"{name}: the largest absolute reward, {largest:g}, leaves no room for moments; choose "
+            f"a unit in which it is between {least:g} and {LARGEST_REWARD:g}"
+        )
+
+
+def derived_horizon(gamma: float, truncation: float, most: int, other: str) -> int:
+    """The steps after which gamma^H is at most `truncation`; too many are refused, `other` helps."""
+    share = real("truncation", truncation, "(0, 1)")
+    steps = math.log(share) / math.log(gamma) if gamma > 0.0 else 1.0
+    if steps > most:
+        raise ValueError(
+            f"gamma = {gamma} and truncation = {share:g} ask for runs of {steps:,.0f} steps, more "
+            f"than {most:,}: {other}"
+        )
+    return max(1, math.ceil(steps))
 
 
 def at_least(name: str, value: int, least: int) -> int:
@@ -234,9 +258,17 @@ def action_key(space: Any, action: Any) -> str:
 def policy_matrix(model: Sized, policy: ArrayLike) -> Floats:
     """The policy as an (S, A) matrix; integers (S,) are the actions of a deterministic policy."""
     num_states, num_actions = sizes_of(model)
-    if as_array("policy", policy).ndim == 1 and np.asarray(policy).dtype.kind in "iu":
+    given: Any = policy
+    kinds = f"probabilities (S, A) = {num_states, num_actions}, or integers (S,), the actions"
+    if given is None or callable(given):
+        rows = ": [policy(s) for s in range(S)] makes them" if callable(given) else ""
+        raise ValueError(f"policy must be {kinds}, got {given!r}{rows}")
+    array = as_array("policy", policy)
+    if array.ndim == 1 and array.dtype.kind in "iu":
         chosen = integers("policy", policy, below=num_actions, state=num_states)
         return np.eye(num_actions)[chosen]
+    if array.shape == (num_states,):
+        raise ValueError(f"policy must be {kinds}, got ({num_states},) of dtype {array.dtype}")
     return distributions("policy", policy, state=num_states, action=num_actions)
 
 

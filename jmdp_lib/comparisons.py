@@ -87,6 +87,8 @@ def estimate_gaps(
     branches = Branches.of(env, policy, actions, gamma, state, coupling, truncation, horizon)
     num_pairs = checks.at_least("num_pairs", num_pairs, 3)
     one = checks.at_least("processes", processes, 1) == 1
+    if not one:
+        branches.check_pickles()
     ends = np.linspace(0, num_pairs, 2 if one else 4 * processes + 1, dtype=int).tolist()
     jobs = [(root, first, last, one) for first, last in pairwise(ends)]
     parts = in_processes(branches.several, jobs, processes, "estimate_gaps")

@@ -229,13 +229,21 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
         """Play a few steps: a queried branch must be repeated when it is executed."""
         self.reset(seed=0)
         self.action_space.seed(0)
+        number = 0  # of the step of this episode
         for _ in range(_TRIAL_STEPS):
+            number += 1
             actions = [self.action_space.sample() for _ in range(2)]
-            for action in actions:
-                self.query([action])
-            self.step(actions[1])
+            try:
+                for action in actions:
+                    self.query([action])
+                self.step(action)
+            except OtherGenerator:
+                raise
+            except Exception as error:
+                raise RuntimeError(f"step {number}, action {action}: {error!r}") from error
             if self._over:
                 self.reset()
+                number = 0
         self.reset()
 
 

@@ -60,7 +60,8 @@ class ImplicitJMDP:
     unknown_noise: str | None = None
 
     def __post_init__(self) -> None:
-        checks.reward_range("reward_range", self.reward_range)
+        ends = checks.reward_range("reward_range", self.reward_range)
+        checks.reward_unit("reward_range", max(map(abs, ends)))
         checks.at_least("num_actions", self.num_actions, 1)
         checks.discount(self.gamma)
 

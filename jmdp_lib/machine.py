@@ -10,13 +10,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FunctionType
 from typing import Any, TypeVar
 
 import psutil
-from numba import get_num_threads, njit, set_num_threads
+from numba import njit
 from numba.core import event
+from numba.np.ufunc.parallel import threading_layer
 from tqdm import tqdm
 
 from jmdp_lib import checks
@@ -34,11 +37,12 @@ def gibibytes(size: float) -> str:
     return f"{size / 2**30:,.2f} GiB"
 
 
-def require(size: float, what: str) -> None:
-    """Refuse `what` when its `size` in bytes is more than is available."""
+def require(size: float, what: str, instead: str = "") -> None:
+    """Refuse `what` when its `size` in bytes is more than is available; say what to do instead."""
     if size > available_bytes():
         raise MemoryError(
             f"{what} needs {gibibytes(size)}, available are {gibibytes(available_bytes())}"
+            + f": {instead}" * bool(instead)
         )
 
 
@@ -71,6 +75,8 @@ def extra(*names: str) -> Iterator[None]:
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary path beside `path`: it replaces `path` at the end, or is removed on failure."""
     target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"{target} cannot be written: there is no folder {target.parent}")
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         yield part
@@ -107,12 +113,22 @@ def in_processes(
     """
     workers = os.cpu_count() or 1 if processes is None else processes
     workers = min(checks.at_least("processes", workers, 1), len(jobs))
+    if workers > 1 and getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise SystemExit(1)  # a worker runs the script again: its parent says what is wrong
     context, columns, results = multiprocessing.get_context("spawn"), zip(*jobs, strict=True), []
     pool = ProcessPoolExecutor(workers, context, _end_with_parent)  # starts none by itself
-    with pool, progress(len(jobs), label, unit="chunk") as bar:
-        for result in map(work, *columns) if workers == 1 else pool.map(work, *columns):
-            results.append(result)
-            bar.update()
+    try:
+        with pool, progress(len(jobs), label, unit="chunk") as bar:
+            for result in map(work, *columns) if workers == 1 else pool.map(work, *columns):
+                results.append(result)
+                bar.update()
+    except BrokenProcessPool:
+        raise RuntimeError(
+            f"{label}: a process that was started for processes={processes} ended before its work "
+            'was done. A script must do its work under `if __name__ == "__main__":`, since new '
+            "processes import it. They must find the simulator and the policy in a module, not in "
+            "a notebook or a shell. If that is so, it crashed: processes=1 may show why"
+        ) from None
     return results
 
 
@@ -161,22 +177,45 @@ hot: Callable[..., Any] = njit(cache=True, nogil=True, error_model="numpy", **_N
 inline: Callable[..., Any] = njit(cache=True, error_model="numpy", inline="always")
 
 
-def threaded(function: Callable[..., Any], size: Callable[..., int], least: int) -> Any:
-    """The function compiled, on all threads, or on one for arguments smaller than `least`.
+class _Threads:
+    """Numba's threads: one call at a time, since not all of its layers survive two at once.
 
-    (Not compiled twice: the cache on disk would take one version for the other.)
+    GNU OpenMP, the usual layer on Linux, does not survive a fork either: Numba would end the new
+    process, and a pool of such processes would never return.
     """
-    compiled = njit(cache=True, error_model="numpy", parallel=True)(function)
+
+    lock = threading.Lock()
+    lost = False  # in a process that was forked from one that used GNU OpenMP
+
+    @classmethod
+    def after_fork(cls) -> None:
+        """In the new process."""
+        cls.lock = threading.Lock()  # a thread that was not copied may have held the old one
+        with suppress(ValueError):  # no thread was started before the fork
+            cls.lost |= threading_layer() == "omp"
+
+
+if hasattr(os, "register_at_fork"):  # Windows does not fork
+    os.register_at_fork(after_in_child=_Threads.after_fork)
+
+
+def threaded(function: Callable[..., Any], size: Callable[..., int], least: int) -> Any:
+    """The function compiled: on all threads, or on this one for arguments smaller than `least`.
+
+    It also runs on this one where there are no threads after a fork, so that its result must not
+    depend on their number.
+    """
+    options: Any = {"cache": True, "error_model": "numpy"}
+    on_all = njit(**options, parallel=True)(function)
+    copied = FunctionType(function.__code__, function.__globals__)
+    copied.__qualname__ += "_alone"  # else the cache on disk would take one version for the other
+    alone = njit(**options, nogil=True)(copied)
 
     def run(*arguments: Any) -> Any:
-        if size(*arguments) >= least:
-            return compiled(*arguments)
-        threads = get_num_threads()
-        set_num_threads(1)
-        try:
-            return compiled(*arguments)
-        finally:
-            set_num_threads(threads)
+        if _Threads.lost or size(*arguments) < least:
+            return alone(*arguments)
+        with _Threads.lock:
+            return on_all(*arguments)
 
     run.__doc__ = function.__doc__
     return run

@@ -168,6 +168,7 @@ class JMDP:
         num_actions = checks.at_least("num_actions", num_actions, 1)
         probs = checks.distributions("noise_probs", noise_probs, "noise")
         shape = (num_states, probs.size, num_actions)
+        room_for_tables("num_states", *shape)
         low, high = declared_range(reward_range)
 
         def called(s: int, u: int, a: int) -> tuple[float, int]:
@@ -182,12 +183,17 @@ class JMDP:
                     f"this order: {error!r}"
                 ) from error
 
-        entries = list(np.ndindex(shape))
-        for s, u, a in entries[:: max(1, len(entries) // _TRIALS)]:
+        rewards = np.empty(shape)
+        successors = np.empty(shape, dtype=np.int64)
+        for entry in range(0, rewards.size, max(1, rewards.size // _TRIALS)):
+            s, u, a = (int(i) for i in np.unravel_index(entry, shape))
             checks.pure(f"step(state {s}, action {a}, noise {u})", called, s, u, a)
-        rewards, successors = zip(*(called(*entry) for entry in entries), strict=True)
-        tiled = np.tile(probs, (num_states, 1))
-        return cls(tiled, np.reshape(rewards, shape), np.reshape(successors, shape), gamma)
+        with progress(num_states, "from_step", unit="state") as bar:
+            for s in range(num_states):
+                for u, a in np.ndindex(shape[1:]):
+                    rewards[s, u, a], successors[s, u, a] = called(s, u, a)
+                bar.update()
+        return cls(np.tile(probs, (num_states, 1)), rewards, successors, gamma)
 
     @classmethod
     def from_simulator(
@@ -357,11 +363,19 @@ class JMDP:
     @cached_property
     def given_noise(self) -> list[JMDP]:
         """K models, one for each noise of `noise_probs`: in it this noise is certain."""
-        size, certain = self.noise_probs.size, np.ones((self.num_states, 1))
+        size = self.noise_probs.size
+        everyone = np.arange(self.num_states)
+        certain = np.ones(self.num_states)
         return [
-            JMDP(certain, self.rewards[k::size, None], self.next_states[k::size, None], self.gamma)
+            self._with_tables(everyone, certain, self.rewards[k::size], self.next_states[k::size])
             for k in range(size)
         ]
+
+    def _with_tables(self, states: Ints, probs: Floats, rewards: Floats, next_states: Ints) -> JMDP:
+        """A model of the same states with some of the tables, which are not checked again."""
+        jm = JMDP.__new__(JMDP)
+        jm._store(self.gamma, self.num_states, states, probs, rewards, next_states)
+        return jm
 
     @cached_property
     def averaging(self) -> sparse.csr_array:
@@ -473,10 +487,26 @@ def checked_coupling(jm: object, coupling: str) -> str:
     return coupling
 
 
+def room_for_tables(argument: str, num_states: int, num_tables: int, num_actions: int) -> None:
+    """Refuse a model whose outcome tables would not fit into memory while they are made.
+
+    argument: what makes it so large.
+    """
+    require(
+        100.0 * num_states * num_tables * num_actions,
+        f"{argument}: a JMDP of {num_states:,} states, each with {num_tables:,} tables of "
+        f"{num_actions:,} actions,",
+        "make it smaller, or use ImplicitJMDP and local_jipe2, which enumerate no states",
+    )
+
+
 def _checked_tables(
     rewards: ArrayLike, next_states: ArrayLike, num_states: int, **sizes: int
 ) -> tuple[Floats, Ints]:
     reward = checks.floats("rewards", rewards, **sizes, action=None)
     sizes["action"] = reward.shape[-1]
-    checks.refuse("rewards", reward, np.abs(reward) > 1e100, "leaves no room for moments", [*sizes])
+    absolute = np.abs(reward)
+    beyond = absolute > checks.LARGEST_REWARD
+    checks.refuse("rewards", reward, beyond, "leaves no room for moments", [*sizes])
+    checks.reward_unit("rewards", float(absolute.max()))
     return reward, checks.integers("next_states", next_states, below=num_states, **sizes)

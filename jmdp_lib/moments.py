@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.bounds import one_sided_bound
+from jmdp_lib.bounds import cantelli
 from jmdp_lib.checks import Floats, frozen
 from jmdp_lib.machine import extra, require
 
@@ -351,7 +351,7 @@ class Moments(ReadOnly):
     def inferiority_bound(self) -> Floats:
         """(S, A, A), Cantelli's bound on $P(Z(s, a) <= Z(s, b))$; 1 unless the mean gap is > 0."""
         mean = np.where(self.gap_mean > 2.0 * self.mean_error, self.gap_mean, 0.0)
-        return frozen(one_sided_bound(mean, self.gap_variance))
+        return frozen(cantelli(mean, self.gap_variance))
 
     def _not_negative(self, variance: Floats) -> Floats:
         """Variances, with what rounding put below zero at zero."""

@@ -8,7 +8,6 @@ for good (same reward, next state and next action ever after).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -19,18 +18,20 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Seed
+from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.operators.draws import alias_tables, cells, cumulative, pick, pick_cell
 from jmdp_lib.statistics import GapEstimate, GapLaw, gap_statistics
 
 # Pairs per random stream: streams are spawned per chunk, so threads do not change the numbers.
 _CHUNK = 4096
+_LONGEST = 10**7  # steps of a run, unless a horizon is given: about a second
 
 
 def horizon_for(jm: JMDP, truncation: float) -> int:
     """Steps after which at most this share of the largest return, r_max / (1 - g), is left."""
-    share = checks.real("truncation", truncation, "(0, 1)")
-    return max(1, math.ceil(math.log(share) / math.log(jm.gamma))) if jm.gamma > 0.0 else 1
+    other = "pass horizon= to simulate_pairs, a larger truncation=, or a model with a smaller gamma"
+    return checks.derived_horizon(jm.gamma, truncation, _LONGEST, other)
 
 
 def _gap_error(jm: JMDP, truncation: float) -> float:
@@ -73,6 +74,7 @@ def simulate_pairs(
     num_pairs = checks.at_least("num_pairs", num_pairs, 1)
     steps = horizon_for(jm, truncation) if horizon is None else horizon
     steps = checks.at_least("horizon", steps, 1)
+    require(24.0 * num_pairs, f"a sample of num_pairs = {num_pairs:,}", "ask for fewer")
     returns = np.empty((num_pairs, 2))
     chunks = [returns[i : i + _CHUNK] for i in range(0, num_pairs, _CHUNK)]
     tables = (jm.starts, cumulative(jm.starts, jm.probs), jm.rewards, jm.next_states)

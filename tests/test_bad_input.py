@@ -219,6 +219,12 @@ def bad_policies():
     yield GOAL[0], r"policy must have shape \(state = 9, action = 4\) .*, got \(4,\)"
     yield [[1.0, 0.0, 0.0, 0.0], [1.0]], "policy must be an array, got a ragged list"
     yield [0, 1], r"policy must have shape \(state = 9\)"
+    known = (
+        r"policy must be probabilities \(S, A\) = \(9, 4\), or integers \(S,\), the actions, got "
+    )
+    yield [0.5] * 9, known + r"\(9,\) of dtype float64"
+    yield None, known + "None"
+    yield lambda s: 0, known + r"<function .*: \[policy\(s\) for s in range\(S\)\] makes them"
     yield [0, 4, 0, 0, 0, 0, 0, 0, 0], r"policy\[1\] \(state 1\) = 4 is not in range\(4\)"
 
 
@@ -266,7 +272,7 @@ def test_policies(policy, message, evaluate):
         (lambda: jl.coupled_reward_chain(0), "num_states must be at least 1"),
         (lambda: jl.epsilon_mixture(GOAL, 2.0), "epsilon must lie in"),
         (lambda: jl.uniform_policy(None), "a JMDP or a simulator .* is needed, got None"),
-        (lambda: jl.inventory(demand_probs=[0.5, 0.6]), "sum of noise_probs"),
+        (lambda: jl.inventory(demand_probs=[0.5, 0.6]), "sum of demand_probs = 1.1 is not one"),
         (lambda: jl.apply_t2(GRID, GOAL, GOAL, np.zeros((9, 4, 9, 3))), "second must have shape"),
         (lambda: jl.contraction_modulus(0, 0.9), "order must be at least 1"),
         (lambda: jl.norm_weight(2, 0.9, -1.0), "reward_bound must lie in"),
@@ -363,3 +369,202 @@ def test_seeds_of_every_good_kind():
     for seed in (3, np.int64(3), np.array(3), [1, 2], np.random.SeedSequence(4)):
         one, two = (jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 10, seed=seed) for _ in range(2))
         np.testing.assert_array_equal(one, two)
+
+
+NEAR_ONE = jl.windy_gridworld(3, gamma=1 - 1e-10)
+MANY = 10**12
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: jl.simulate_pairs(NEAR_ONE, GOAL, 4, (0, 1), 1), r"gamma = 0.99.* horizon= to"),
+        (lambda: jl.sample_gaps(NEAR_ONE, GOAL, [(4, 0, 1)], 3), r"and truncation = 1e-06 ask for"),
+        (
+            lambda: jl.estimate_gaps(GRID, GOAL, [0, 1], state=4, gamma=0.999999),
+            r"gamma = 0.999999 .* 6,907,752 steps, more than 1,000,000: pass horizon=",
+        ),
+        (lambda: jl.compare_actions(NEAR_ONE, 4, [0, 1], GOAL), r"gamma = 0.99.*: pass horizon="),
+    ],
+    ids=["simulate_pairs", "sample_gaps", "estimate_gaps", "compare_actions"],
+)
+def test_horizons_without_end_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_horizon_that_is_given_is_not_too_long():
+    assert jl.simulate_pairs(NEAR_ONE, GOAL, 4, (0, 1), 1, horizon=5).shape == (1, 2)
+    jl.estimate_gaps(GRID, GOAL, [0, 1], state=4, gamma=0.999999, horizon=5, num_pairs=3)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: jl.rbf_features(10**4, 10**4, 100), r"100,000,000 cells .*: use fewer centres"),
+        (lambda: jl.two_queues(10**5), "capacity: a JMDP of 10,000,200,001 states, each with 8"),
+        (
+            lambda: jl.JMDP.from_step(10**10, 2, 0.9, [1.0], lambda s, a, u: (0.0, 0)),
+            r"num_states: a JMDP of 10,000,000,000 states, .* ImplicitJMDP and local_jipe2",
+        ),
+        (lambda: jl.inventory(5, 2, lead_time=30), "max_order and lead_time: a JMDP of 1,235,346,"),
+        (lambda: jl.windy_gridworld(10**6), "size: a JMDP of 1,000,000,000,000 states"),
+        (lambda: jl.goal_policy(10**6), "size: goal_policy of 1,000,000,000,000 states"),
+        (lambda: jl.coupled_reward_chain(MANY), "num_states: a JMDP of 1,000,000,000,000 states"),
+        (
+            lambda: jl.sample_gaps(GRID, GOAL, [(4, 0, 1)], num_pairs=MANY),
+            "a sample of num_pairs = 1,000,000,000,000 needs 22,351.74 GiB.*: ask for fewer",
+        ),
+        (lambda: jl.simulate_pairs(GRID, GOAL, 4, (0, 1), MANY), "a sample of num_pairs = 1,000"),
+        (
+            lambda: jl.tabular_features(jl.windy_gridworld(300)),
+            r"\(S, A, d\) = \(90000, 4, 360000\) needs .* aggregation_features",
+        ),
+        (lambda: jl.random_features(GRID, MANY), r"\(S, A, d\) = \(9, 4, 1000000000000\) needs"),
+    ],
+    ids=[
+        "rbf", "queues", "from_step", "inventory", "gridworld", "goal_policy", "chain",
+        "sample_gaps", "simulate_pairs", "tabular", "random",
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_before_it_is_made(call, message):
+    with pytest.raises(MemoryError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: jl.gap_law(GRID, GOAL, (4, 0, 2)),
+            r"rows \(state, a, b\), \(N, 3\), got shape \(3,\): did you mean \[\(4, 0, 2\)\]\?",
+        ),
+        (lambda: jl.gap_law(GRID, GOAL, [4]), r"\(N, 3\), got shape \(1,\)$"),
+        (lambda: jl.one_sided_bound(np.nan, 1), r"mean\[0\] \(entry 0\) = nan is not finite"),
+        (lambda: jl.one_sided_bound(1, np.inf), r"variance\[0\] \(entry 0\) = inf is not finite"),
+        (
+            lambda: jl.JMDP([[1.0]], [[[1e-200, -1e-180]]], [[[0, 0]]], 0.9),
+            "rewards: the largest absolute reward, 1e-180, leaves no room .* between 1e-100 and",
+        ),
+        (
+            lambda: jl.ImplicitJMDP(lambda s: s, 1, 0.9, (0.0, 1e-200)),
+            "reward_range: the largest absolute reward, 1e-200, leaves no room",
+        ),
+        (
+            lambda: jl.sample_t2(
+                GRID, GOAL, np.zeros((9, 4)), np.zeros((9, 4, 9, 4)), (0, 1),
+                np.random.default_rng(0),
+            ),
+            r"coordinate must be \[\(s, a\)\] or \[\(s, a\), \(t, b\)\], got \(0, 1\)",
+        ),
+        (lambda: jl.local_jipe2(GRID, GOAL, states=0), r"states must be a list .* mean \[0\]\?"),
+        (lambda: jl.local_jipe2(GRID, GOAL, states="a"), r"did you mean \['a'\]\?"),
+    ],
+)  # fmt: skip
+def test_forgotten_brackets_and_numbers_without_room(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_rewards_may_be_zero_or_tiny_beside_others():
+    """One of the noises, or one state, has rewards that would be refused on their own."""
+    assert jl.JMDP([[1.0]], [[[0.0]]], [[[0]]], 0.9).reward_range == (0.0, 0.0)
+    pays = np.array([1e-150, 1.0])
+    jm = jl.JMDP.from_step(2, 2, 0.5, [0.5, 0.5], lambda s, a, u: (pays[u] * a, s))
+    assert jl.jipe2(jm, [0, 1], coupling="common").converged
+    apart = jl.JMDP(np.ones((2, 1)), [[[0.0, 1e-150]], [[-1.0, 1.0]]], [[[0, 0]], [[1, 1]]], 0.5)
+    assert jl.local_jipe2(apart, [0, 0], states=[0]).gap_mean[0, 1, 0] == pytest.approx(0.0)
+
+
+def test_the_options_of_inventory_are_listed():
+    with pytest.raises(TypeError, match=r"inventory has no option 'leadtime'; it has .* lead_time"):
+        jl.inventory(leadtime=1)
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"npz cannot be written: there is no folder .*at$"):
+        jl.jipe2(GRID, GOAL).save(tmp_path / "nowhere" / "at" / "solution.npz")
+
+
+def lake(reset: bool = True):
+    env = jl.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=0)
+    if reset:
+        env.reset()
+    return env
+
+
+def half(observation):
+    return [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: jl.estimate_gaps(lake(reset=False), half, [0, 1]),
+            r"^env is outside of an episode: call env.reset\(\) first$",
+        ),
+        (lambda: jl.estimate_gaps(lake(), half, [0, 1], state=3), "state must be a snapshot .* 3"),
+        (
+            lambda: jl.estimate_gaps(lake(), np.full((16, 4), 0.25), [0, 1]),
+            r"policy\(observation\) -> \(4,\) probabilities, not ndarray",
+        ),
+        (
+            lambda: jl.estimate_gaps(GRID, lambda s: GOAL[s], [0, 1], state=4, processes=2),
+            "policy does not pickle, as processes > 1 needs: .* or use processes=1",
+        ),
+        (
+            lambda: jl.estimate_gaps(jl.queue_simulator(2), half, [0, 1], state=4, processes=2),
+            "env does not pickle, as processes > 1 needs: .*queue_simulator.*step",
+        ),
+    ],
+    ids=["no reset", "no snapshot", "array", "lambda", "simulator"],
+)
+def test_environments_and_policies_of_comparisons(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+class Fragile(gymnasium.Env):
+    """Raises at a certain step of an episode."""
+
+    action_space, observation_space = gymnasium.spaces.Discrete(2), gymnasium.spaces.Discrete(99)
+
+    def __init__(self, last: int) -> None:
+        self.last, self.steps = last, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return 0, {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == self.last:
+            raise KeyError("the third cog")
+        return self.steps, 1.0, False, False, {}
+
+
+def test_a_failing_environment_names_step_and_action():
+    with pytest.raises(
+        ValueError, match=r"Fragile cannot be coupled: .*step 3, action [01]: KeyEr"
+    ):
+        jl.CoupledEnv(Fragile(3))
+    env = jl.CoupledEnv(Fragile(30))
+    env.reset()
+    with pytest.raises(
+        jl.SimulatorError, match=r"play 0: step 30: .* state 29, action [01]: KeyEr"
+    ):
+        jl.estimate_gaps(env, half, [0, 1], num_pairs=3)
+
+
+@pytest.mark.parametrize("scale", [1e200, 1e-200])
+def test_features_of_any_scale(scale):
+    """Squares of such features are no numbers; the moments do not depend on their unit."""
+    chain = jl.coupled_reward_chain(6, gamma=0.9)
+    features = jl.aggregation_features(chain, [0, 0, 1, 1, 2, 2])
+    policy = jl.uniform_policy(chain)
+    one, other = (jl.projected_jipe2(chain, policy, features * x) for x in (1.0, scale))
+    np.testing.assert_allclose(one.moments.gap_variance, other.moments.gap_variance, atol=1e-9)
+    assert one.converged
+    assert other.converged

@@ -229,7 +229,7 @@ class Failing(Plain):
 
 def test_a_simulator_that_fails_keeps_the_results_so_far():
     with pytest.raises(
-        jl.SimulatorError, match=r"play \d+: simulator.query\(state \d, actions \["
+        jl.SimulatorError, match=r"play \d+: step \d+: simulator.query\(state \d, actions \["
     ) as caught:
         jl.estimate_gaps(Failing(), MIXED, [0, 1], num_pairs=1000, state=1)
     assert "licence server is gone" in str(caught.value)
@@ -288,7 +288,7 @@ def test_bad_calls():
             lambda: jl.estimate_gaps(Ending(), MIXED, [0, 1]),
             "it must be a CoupledEnv",
         ),
-        (lambda: jl.estimate_gaps(env, first_action, [0, 1]), "a snapshot inside an episode"),
+        (lambda: jl.estimate_gaps(env, first_action, [0, 1]), "env is outside of an episode"),
         (
             lambda: jl.estimate_gaps(env, first_action, [0, 1], state=3),
             "snapshot inside an episode",

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import jmdp_lib as jl
+from jmdp_lib import model
 
 U, R, D, L = range(4)
 
@@ -232,3 +233,42 @@ def test_toy_text_value_by_play():
 def test_environment_without_lists_is_refused(env):
     with pytest.raises(ValueError, match=r"must be a toy-text environment.* no transition lists P"):
         jl.from_gymnasium(env)
+
+
+def test_two_queues_are_those_of_the_simulator_bit_by_bit():
+    """They are made by one call on arrays; a step function for every entry takes minutes."""
+    for capacity in (1, 4):
+        simulator = jl.queue_simulator(capacity, 0.37, 0.9)
+        known, made = (
+            jl.JMDP.from_step(*vars(simulator).values()),
+            jl.two_queues(capacity, 0.37, 0.9),
+        )
+        for name in ("starts", "probs", "rewards", "next_states"):
+            assert getattr(known, name).tobytes() == getattr(made, name).tobytes()
+
+
+def test_two_queues_make_no_step_of_their_own(monkeypatch):
+    monkeypatch.setattr(jl.JMDP, "from_step", None)
+    assert jl.two_queues(300).num_states == 301**2
+
+
+def test_from_step_shows_its_progress(monkeypatch):
+    bars = []
+
+    class Bar:
+        def __init__(self, total, name, unit):
+            self.total, self.done = total, 0
+            bars.append(self)
+
+        def update(self, count=1):
+            self.done += count
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+    monkeypatch.setattr(model, "progress", Bar)
+    jl.inventory(4, 2)
+    assert [(bar.total, bar.done) for bar in bars] == [(5, 5)]

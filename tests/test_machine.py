@@ -140,3 +140,91 @@ def test_workers_end_with_a_parent_that_was_killed_outright(
         "    in_processes(time.sleep, [(600,), (600,)], 2, 'sleep')\n"
     )
     ends_when_killed(code, 3)  # two workers, and what tracks their resources
+
+
+UNGUARDED = """
+import jmdp_lib as jl
+jm = jl.windy_gridworld(3, gamma=0.8)
+jl.estimate_gaps(jm, jl.goal_policy(3), actions=[0, 2], state=4, num_pairs=30, processes=2)
+"""
+
+
+@pytest.mark.slow
+def test_a_script_without_a_guard_fails_with_one_error(tmp_path: Path) -> None:
+    """The processes that it starts import it, and say nothing of their own."""
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    done = subprocess.run(
+        [sys.executable, str(script)], timeout=300, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1
+    assert 'under `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
+
+
+# Calls that use threads, and what they give: gap laws, moments of order two and of order three.
+CALLS = """
+import multiprocessing, sys
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np
+import numba
+import jmdp_lib as jl
+grid, chain = jl.windy_gridworld(21, gamma=0.8), jl.coupled_reward_chain(6)
+small, goal = jl.windy_gridworld(3, gamma=0.8), jl.goal_policy(3)
+uniform = jl.uniform_policy(grid)
+
+def numbers(_):
+    (law,) = jl.gap_law(small, goal, [(4, 0, 2)])
+    three = jl.jipe(chain, jl.uniform_policy(chain), order=3).moments
+    one = jl.jipe2(grid, uniform, queries=[40]).moments.gap_variance[40]
+    dense = jl.jipe2(grid, uniform, route="dense").moments.gap_variance
+    played = jl.simulate_pairs(small, goal, 4, (0, 2), 5000)
+    return [np.array(x).tobytes() for x in (law.prob_worse, three.gap_variance, one, dense, played)]
+"""
+FORKED = """
+if __name__ == "__main__":
+    known = numbers(0)
+    assert numba.threading_layer() == sys.argv[1]
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert pool.map(numbers, range(2)) == [known, known]
+    assert numbers(0) == known
+"""
+AT_ONCE = """
+with ThreadPoolExecutor(2) as pool:
+    assert len({tuple(found) for found in pool.map(numbers, range(4))}) == 1
+assert numba.threading_layer() == sys.argv[1]
+"""
+LAYERS = ("omp", "workqueue")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.parametrize("code", [FORKED, AT_ONCE], ids=["fork", "threads"])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_solvers_after_a_fork_and_in_two_threads_at_once(code: str, layer: str) -> None:
+    """Bit by bit the same numbers. In a process of its own: at worst it would never return."""
+    settings = {"NUMBA_THREADING_LAYER": layer, "NUMBA_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", CALLS + code, layer], timeout=300,
+        capture_output=True, text=True, cwd=ROOT, env={**os.environ, **settings},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_sums_are_the_same_on_any_number_of_threads() -> None:
+    """And without any, as after a fork: a sum of sums must not depend on who adds them up."""
+    code = (
+        "import numpy as np, numba\n"
+        "from jmdp_lib import machine\n"
+        "from jmdp_lib.solvers.affine import _inner_product\n"
+        "x, y = np.random.default_rng(0).normal(size=(2, 1 << 19))\n"
+        "both = _inner_product(x, y)\n"
+        "numba.set_num_threads(1)\n"
+        "assert _inner_product(x, y) == both\n"
+        "machine._Threads.lost = True\n"
+        "assert _inner_product(x, y) == both\n"
+    )
+    settings = {"NUMBA_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, cwd=ROOT, env={**os.environ, **settings}
+    )

@@ -11,7 +11,8 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.model import JMDP
+from jmdp_lib.machine import require
+from jmdp_lib.model import JMDP, room_for_tables
 
 ACTIONS = ("U", "R", "D", "L")
 _MOVES = np.array([(-1, 0), (0, 1), (1, 0), (0, -1)])  # (row, column), row 0 on top
@@ -44,6 +45,7 @@ def windy_gridworld(
     rows, columns = _shape(size)
     gust_prob = checks.probability("gust_prob", gust_prob)
     wind = _MOVES[ACTIONS.index(checks.one_of("gust", gust, ACTIONS))]
+    room_for_tables("size", rows * columns, 2, len(ACTIONS))
     limit = np.array([rows - 1, columns - 1])
     cells = np.stack(np.divmod(np.arange(rows * columns), columns), axis=-1)  # (S, 2)
     moved = np.clip(cells[:, None] + _MOVES, 0, limit)  # (S, A, 2)
@@ -69,6 +71,8 @@ def goal_policy(size: int | tuple[int, int] = 5) -> Floats:
          [1 1 0]]
     """
     rows, columns = _shape(size)
+    instead = "use a function of the state, which local_jipe2 takes"
+    require(48.0 * rows * columns, f"size: goal_policy of {rows * columns:,} states", instead)
     actions: Ints = np.full(rows * columns, ACTIONS.index("R"))
     actions[columns - 1 :: columns] = ACTIONS.index("U")
     return np.eye(len(ACTIONS))[actions]
@@ -98,6 +102,7 @@ def coupled_reward_chain(num_states: int = 25, gamma: float = 0.95, rewards: str
     """
     num_states = checks.at_least("num_states", num_states, 1)
     scale = checks.one_of("rewards", rewards, ("unit", "signed"))
+    room_for_tables("num_states", num_states, 2, 2)
     pays = np.eye(2) if scale == "unit" else 2.0 * np.eye(2) - 1.0
     reward = np.tile(pays, (num_states, 1, 1))  # (S, K=2, A=2): table k favours action k
     reward[-1] = 1.0

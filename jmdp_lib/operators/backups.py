@@ -67,7 +67,7 @@ def sample_t2(
     """
     layout = Full(checks.policy_matrix(simulator, policy))
     values = layout.pack(*checks.collection("M", mean, second, simulator))
-    if len(coordinate) not in (1, 2):
+    if checks.as_array("coordinate", coordinate).shape not in ((1, 2), (2, 2)):
         raise ValueError(f"coordinate must be [(s, a)] or [(s, a), (t, b)], got {coordinate!r}")
     num_states, num_actions = layout.policy.shape
     i = 0

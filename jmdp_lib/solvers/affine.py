@@ -181,7 +181,10 @@ def _product_sum(x: Any, y: Any) -> Any:
         for i in range(k * _CHUNK, min(x.size, (k + 1) * _CHUNK)):
             total += x[i] * y[i]
         parts[k] = total
-    return parts.sum()
+    whole = 0.0  # and in the same order: parts.sum() would be shared among the threads
+    for k in range(parts.size):
+        whole += parts[k]
+    return whole
 
 
 _LONG = 1 << 19  # shorter vectors are done before a second thread has started

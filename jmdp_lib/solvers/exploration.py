@@ -95,7 +95,9 @@ class Region:
     ) -> Region:  # fmt: skip
         """The queried states, explored."""
         implicit = ImplicitJMDP.from_jmdp(model) if isinstance(model, JMDP) else model
-        if not states:
+        if isinstance(states, str) or not hasattr(states, "__len__"):
+            raise ValueError(f"states must be a list of states: did you mean [{states!r}]?")
+        if not len(states):
             raise ValueError("states must hold at least one state")
         try:
             numbers = {state: number for number, state in enumerate(dict.fromkeys(states))}
@@ -244,6 +246,7 @@ def with_outside(
     """Stacked tables of states 0 to size - 1, and an outside, state `size`, that pays nothing."""
     first = probs[owners == 0]  # with common noise, all states have one law of tables
     stay = np.full((first.size, rewards.shape[1]), size)
+    rewards = np.where(np.abs(rewards) < 1e-100, 0.0, rewards)  # of the unit 1: such a JMDP is none
     return JMDP.from_tables(
         np.append(owners, stay[:, 0]), np.append(probs, first), np.append(rewards, 0.0 * stay, 0),
         np.append(next_states, stay, 0), size + 1, gamma,

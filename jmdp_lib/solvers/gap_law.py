@@ -77,9 +77,13 @@ def gap_law(
     width = checks.positive("width", width)
     points = checks.at_least("points", points, 1)
     max_points = checks.at_least("max_points", max_points, max(points, 16))
+    shape = (0, 3) if queries is None else checks.as_array("queries", queries).shape
+    if len(shape) == 1:
+        meant = f": did you mean [{queries!r}]?" if shape == (3,) else ""
+        raise ValueError(f"queries must be rows (state, a, b), (N, 3), got shape {shape}{meant}")
     asked = Queries.of(jm, queries)
     rows = np.stack([asked.states, asked.first, asked.second], axis=1)
-    if queries is not None and np.ndim(queries) == 2:
+    if queries is not None:
         rows = np.array(queries)  # in the order and with the signs that were asked for
     laws = laws_of(system, asked, rows, width, points, max_points)
     finest = f"the finest that max_points={max_points:,} and memory allow"

@@ -52,7 +52,7 @@ class ProjectedSolution(Solution):
     Attributes:
         theta, Theta: (d,) and (d, d): $mu(x) = phi(x)' theta$,
             $Sigma(x, y) = phi(x)' Theta phi(y)$.
-        features: (S, A, d), $phi$.
+        features: (S, A, d), $phi$; columns beyond 1e50, or below 1e-50, are scaled to at most one.
         pair_weights: (S, A, S, A), the weights $nu_2$ of pairs of state-actions.
         cone: "augmented", "psd" or "none".
         contraction, beta: $kappa$, and the $beta$ of the norm

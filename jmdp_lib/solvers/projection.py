@@ -15,9 +15,11 @@ from scipy import linalg
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Sized, frozen
+from jmdp_lib.machine import require
 from jmdp_lib.moments import ReadOnly
 from jmdp_lib.solvers.fixed_point import warn
 
+_EXTREME = 1e50  # features beyond this, or below its inverse, are scaled
 CONES = ("augmented", "psd", "none")
 
 
@@ -107,7 +109,8 @@ def tabular_features(model: Sized) -> Floats:
         >>> jl.tabular_features(jl.coupled_reward_chain(3)).shape
         (3, 2, 6)
     """
-    shape = (model.num_states, model.num_actions)
+    shape = checks.sizes_of(model)
+    _room_for_features(*shape, shape[0] * shape[1])
     return np.eye(shape[0] * shape[1]).reshape(*shape, -1)
 
 
@@ -122,6 +125,7 @@ def aggregation_features(model: Sized, groups: ArrayLike) -> Floats:
     """
     group = checks.integers("groups", groups, state=model.num_states)
     _, compact = np.unique(group, return_inverse=True)
+    _room_for_features(*checks.sizes_of(model), int(compact.max() + 1) * model.num_actions)
     return per_action(np.eye(compact.max() + 1)[compact], model.num_actions)
 
 
@@ -140,6 +144,8 @@ def rbf_features(rows: int, columns: int, centres: int, width: float = 1.0) -> F
     for name, value in (("rows", rows), ("columns", columns), ("centres", centres)):
         checks.at_least(name, value, 1)
     checks.positive("width", width)
+    what = f"rbf_features of rows * columns = {rows * columns:,} cells and {centres:,}**2 centres"
+    require(32.0 * rows * columns * centres**2, what, "use fewer centres")
     cells = np.stack(np.divmod(np.arange(rows * columns), columns), axis=1)
     marks = [np.linspace(0, size - 1, centres) for size in (rows, columns)]
     middles = np.stack(np.meshgrid(*marks, indexing="ij"), axis=-1).reshape(-1, 2)
@@ -158,6 +164,7 @@ def random_features(model: Sized, dimension: int, seed: int | np.random.SeedSequ
         (9, 4, 5)
     """
     dimension = checks.at_least("dimension", dimension, 1)
+    _room_for_features(*checks.sizes_of(model), dimension)
     rng = checks.stream(seed, "random_features")
     return rng.normal(size=(model.num_states, model.num_actions, dimension))
 
@@ -171,18 +178,33 @@ def per_action(state_features: ArrayLike, num_actions: int) -> Floats:
         [[[1.0, 0.5, 0.0, 0.0], [0.0, 0.0, 1.0, 0.5]]]
     """
     phi = checks.floats("state_features", state_features, "state", "feature")
-    checks.at_least("num_actions", num_actions, 1)
+    num_actions = checks.at_least("num_actions", num_actions, 1)
+    _room_for_features(len(phi), num_actions, num_actions * phi.shape[1])
     both = np.einsum("sc,ab->sabc", phi, np.eye(num_actions))
     return both.reshape(len(phi), num_actions, -1)
 
 
+def _room_for_features(num_states: int, num_actions: int, dimension: int) -> None:
+    """Refuse features (S, A, d) that do not fit into memory."""
+    require(
+        8.0 * num_states * num_actions * dimension,
+        f"an array of features (S, A, d) = {(num_states, num_actions, dimension)}",
+        "use fewer, as those of aggregation_features or rbf_features",
+    )
+
+
 def checked_features(features: ArrayLike, shape: tuple[int, ...]) -> Floats:
-    """Features (S, A, d) as (X, d), of full column rank (Assumption B.1); names a bad column."""
+    """Features (S, A, d) as (X, d), of full column rank (Assumption B.1); names a bad column.
+
+    A column is divided by its largest entry if the squares of parameters would not be numbers.
+    """
     phi = checks.floats("features", features, state=shape[0], action=shape[1], feature=None)
     phi = phi.reshape(-1, phi.shape[2])
+    largest = np.abs(phi).max(0)
+    if not largest.all():
+        raise ValueError(f"features have a column of zeros, {largest.argmin()} (Assumption B.1)")
+    phi /= np.where((largest > _EXTREME) | (largest < 1.0 / _EXTREME), largest, 1.0)
     lengths = np.linalg.norm(phi, axis=0)
-    if not lengths.all():
-        raise ValueError(f"features have a column of zeros, {lengths.argmin()} (Assumption B.1)")
     _, triangle, order = linalg.qr(phi / lengths, mode="economic", pivoting=True)
     rank = int((np.abs(np.diag(triangle)) > 1e-10).sum())
     if rank < phi.shape[1]:
