@@ -143,7 +143,7 @@ def reward_unit(name: str, largest: float) -> None:
 
 
 def derived_horizon(gamma: float, truncation: float, most: int, other: str) -> int:
-    """The steps after which gamma^H is at most `truncation`; too many are refused, `other` helps."""
+    """The steps after which gamma^H is at most `truncation`; too many are refused: see `other`."""
     share = real("truncation", truncation, "(0, 1)")
     steps = math.log(share) / math.log(gamma) if gamma > 0.0 else 1.0
     if steps > most:
