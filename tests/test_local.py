@@ -507,14 +507,15 @@ def test_the_certificate_counts_rare_actions():
 def test_errors_of_the_solver_in_a_gap_variance():
     """8 lambda e + 4 e^2 is attained by means at the ends of the range, moved apart."""
     weight, e = 7.0, 0.3
-    mean, second = np.array([weight / 2, -weight / 2]), np.full((2, 2), 20.0)
-    moved, signs = mean + [e, -e], np.array([[-1.0, 1.0], [1.0, -1.0]])
+    mean = np.array([weight / 2, -weight / 2])
+    second = np.full((2, 2), 20.0)
+    apart = np.array([1.0, -1.0])
 
     def variance(mean, second):
         covariance = second - np.outer(mean, mean)
         return covariance[0, 0] + covariance[1, 1] - 2.0 * covariance[0, 1]
 
-    change = variance(mean, second) - variance(moved, second + weight * e * signs)
+    change = variance(mean, second) - variance(mean + e * apart, second - weight * e * np.outer(apart, apart))
     assert local.gap_variance_error(weight, e) == pytest.approx(change)
 
 
@@ -564,9 +565,11 @@ def test_what_was_not_explored_earns_the_middle_of_the_range(reward_range):
 def test_local_answers_of_any_reward_range(reward_range, coupling, monkeypatch):
     """A part of the states and all of them, against the model that was enumerated."""
     monkeypatch.setattr("test_local.MODELS", 5)
-    middle, half = sum(reward_range) / 2, (reward_range[1] - reward_range[0]) / 2
+    middle = sum(reward_range) / 2
+    half = (reward_range[1] - reward_range[0]) / 2
     jm, policy = many_models(5, 0.7, coupling)
-    rewards = np.clip(middle + half * np.sign(jm.rewards) * np.abs(jm.rewards) ** 0.2, *reward_range)
+    sizes = np.sign(jm.rewards) * np.abs(jm.rewards) ** 0.2  # mostly near the ends
+    rewards = np.clip(middle + half * sizes, *reward_range)
     jm = jl.JMDP.from_tables(
         jm.table_states, jm.probs, rewards, jm.next_states, jm.num_states, jm.gamma
     )
