@@ -415,7 +415,7 @@ def test_values_that_follow_the_first_rewards_attain_the_bound(coupling):
 
 
 def noises(first, *, stay, to=("x", "y")):
-    """"start" pays (u, -u) * first and leads to `to`, its third action to "end" for nothing; x pays
+    """ "start" pays (u, -u) * first and leads to `to`, its third action to "end" for nothing; x pays
     0.1 u, y pays -0.1 u, and "big" pays u, u = -1 or 1. stay: x, y and "big" pay for good."""
     sizes = {"x": 0.1, "y": -0.1, "big": 1.0, "end": 0.0}
 
@@ -515,7 +515,8 @@ def test_errors_of_the_solver_in_a_gap_variance():
         covariance = second - np.outer(mean, mean)
         return covariance[0, 0] + covariance[1, 1] - 2.0 * covariance[0, 1]
 
-    change = variance(mean, second) - variance(mean + e * apart, second - weight * e * np.outer(apart, apart))
+    moved = variance(mean + e * apart, second - weight * e * np.outer(apart, apart))
+    change = variance(mean, second) - moved
     assert local.gap_variance_error(weight, e) == pytest.approx(change)
 
 
