@@ -360,8 +360,8 @@ def constant_returns(gamma, scale=1.0):
 @pytest.mark.parametrize("options", [{}, {"route": "dense"}, {"route": "reachable"}])
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 def test_returns_that_are_constant_have_no_correlation(options, scale):
-    """After k sweeps the variance of V(s) - gamma^k V(S_k) is left, and the mean is exact: its error
-    bound says nothing of that."""
+    """After k sweeps the variance of V(s) - gamma^k V(S_k) is left. The mean is exact by then, and
+    so an error bound of means says nothing of that."""
     jm = constant_returns(0.9, scale)
     found = jl.jipe2(jm, jl.uniform_policy(jm), **options).moments
     assert np.isnan(found.correlation).all()
@@ -369,7 +369,7 @@ def test_returns_that_are_constant_have_no_correlation(options, scale):
 
 
 def test_the_least_deviation_that_can_be_told_from_zero():
-    """Guards gamma e / sqrt(1 - gamma^2): means that are wrong by e and -e make it of a constant."""
+    """Guards gamma e / sqrt(1 - gamma^2), which means that are wrong by e and -e make of nothing."""
     jm = constant_returns(0.9)
     system = CollapsedT2(jm, jl.uniform_policy(jm))
     e, value = 1e-3, np.array([1.0, -1.0])

@@ -201,20 +201,20 @@ def _sweeps(
     operator = PairOperator(jm, system.policy, system.coupling)
     start = operator.zero() if initial is None else _start(operator, initial)
     state, end = fixed_point.iterate(operator, start, jm.gamma, allowed, max_iterations, "JIPE-2")
-    off = (
-        2.0 * system.weight * end.error_bound if initial is not None else _unplayed(state, end, jm)
-    )
+    off = 2.0 * system.weight * end.error_bound
+    if initial is None:
+        off = _unplayed(jm.gamma**end.iterations, state)
     found = state.mean, state.blocks, Held(state.second)
     moments = fixed_point.collect_moments(jm, 2, *found, end.error_bound, off)
     return Solution(moments, *end, plan=plan)
 
 
-def _unplayed(state: PairState, end: fixed_point.Certificate, jm: JMDP) -> float:
+def _unplayed(left: float, state: PairState) -> float:
     """E[(Z - Z_k)^2] at most, where k sweeps from zero have found the moments of k steps, Z_k.
 
-    It is gamma^(2k) E[Z^2] of the state after k steps, and ||Z|| <= max ||Z_k|| + gamma^k max ||Z||.
+    left: gamma^k. Then Z - Z_k is `left` times the return after k steps, so that its L_2 norm is at
+    most `left` times the largest ||Z||, which is at most the largest ||Z_k|| / (1 - left).
     """
-    left = jm.gamma**end.iterations
     largest = np.max(state.mean**2 + np.einsum("saa->sa", state.blocks))
     return float(largest * (left / (1.0 - left)) ** 2)
 
