@@ -415,8 +415,8 @@ def test_values_that_follow_the_first_rewards_attain_the_bound(coupling):
 
 
 def noises(first, *, stay, to=("x", "y")):
-    """The state "start" pays (u, -u) * first, u = -1 or 1, and leads to `to`; its third action leads
-    to "end" for nothing. x pays 0.1 u, y pays -0.1 u, "big" pays u: once, or for good if `stay`."""
+    """The state "start" pays (u, -u) * first, u = -1 or 1, and leads to `to`; its third action ends
+    for nothing. x pays 0.1 u, y pays -0.1 u and "big" pays u: once, or for good if `stay`."""
     sizes = {"x": 0.1, "y": -0.1, "big": 1.0, "end": 0.0}
 
     def tables(state):

@@ -369,7 +369,7 @@ def test_returns_that_are_constant_have_no_correlation(options, scale):
 
 
 def test_the_least_deviation_that_can_be_told_from_zero():
-    """Guards gamma e / sqrt(1 - gamma^2), which means that are wrong by e and -e make of nothing."""
+    """Guards gamma e / sqrt(1 - gamma^2), which means wrong by e and -e make of a constant."""
     jm = constant_returns(0.9)
     system = CollapsedT2(jm, jl.uniform_policy(jm))
     e, value = 1e-3, np.array([1.0, -1.0])
