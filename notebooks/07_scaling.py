@@ -439,11 +439,11 @@ plt.show()
 # With $G$ the true gap and $\tilde G$ the gap in the core, this gives the certificate
 #
 # $$|\mathrm{sd}\, G - \mathrm{sd}\, \tilde G| \le E + \frac{D}{\mathrm{sd}\, \tilde G - E}, \qquad
-# E^2 = 2\, \mathbb E \sum \gamma^{2\tau_{\mathrm{core}}} e^2, \qquad D = 3\, \mathbb E \sum \gamma^{2\tau_{\mathrm{core}}} \bar\sigma^2.$$
+# E^2 = 2\, \mathbb E \sum \gamma^{2\tau_{\mathrm{core}}} e^2, \qquad D = \mathbb E \sum \gamma^{2\tau_{\mathrm{core}}} \bar\sigma^2.$$
 #
 # The mean of the gap is off by at most $E$. The sums are over the two branches; $e$ and $\bar\sigma$ are those of the states that
 # they enter when they leave the core, and only paths on which the branches have not merged count. The module
-# `jmdp_lib.solvers.exploration` has the derivation.
+# `jmdp_lib.solvers.exploration` has the derivation, a term that is half as large where $D$ is small, and the $D$ of common noise.
 #
 # Here is the gridworld with a million times a million cells. Nobody enumerates them: a function gives the outcome tables of
 # a cell.

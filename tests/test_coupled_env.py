@@ -451,3 +451,32 @@ def test_composite_actions():
 def test_rewards_are_numbers():
     with pytest.raises(ValueError, match=r"Unpaid.* paid nan for action"):
         jl.CoupledEnv(Unpaid(), seed=0)
+
+
+class Hidden(Hooked):
+    """Shows nothing of its state."""
+
+    def reset(self, *, seed=None, options=None):
+        seen, info = super().reset(seed=seed, options=options)
+        return 0.0 * seen, info
+
+    def step(self, action):
+        seen, reward, *rest = super().step(action)
+        return 0.0 * seen, reward, *rest
+
+
+def test_states_set_by_hooks_are_told_apart_where_nothing_is_seen():
+    """All copies share one environment, which stands where it was last set: `Copies.identity` must
+    set it to the state that is asked about, and not read where it happens to be."""
+    one = jl.CoupledEnv(Hidden(), seed=5)
+    one.reset()
+    two = one.twin()
+    assert one.copying == "set_state"
+    assert one.same_state(two)
+    one.step(0)
+    two.step(2)
+    assert not one.same_state(two)
+    assert not two.same_state(one)
+    two.restore(one.snapshot())
+    one.twin().step(1)  # now the environment stands elsewhere
+    assert one.same_state(two)

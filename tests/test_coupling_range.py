@@ -187,3 +187,17 @@ def test_bad_input_is_refused():
 def test_one_action_has_nothing_to_couple():
     jm = random_jmdp(np.random.default_rng(0), 3, 1, 2)
     assert not jl.coupling_range(jm, np.ones((3, 1))).gap_variance_high.any()
+
+
+@pytest.mark.parametrize("gamma", [0.9, 0.97])
+def test_the_error_bound_is_nearly_attained(gamma):
+    """Guards 2 (gamma^2 moved + slack) / (1 - gamma^2): one state with so many actions that its
+    branches hardly ever merge, and covariances that settle by gamma^2."""
+    size = 60
+    rewards = np.tile(np.array([-1.0, 1.0])[:, None], size)
+    jm = jl.JMDP([[0.5, 0.5]], rewards[None], np.zeros((1, 2, size), int), gamma)
+    policy = jl.uniform_policy(jm)
+    rough, fine = (jl.coupling_range(jm, policy, tol=tol) for tol in (0.1, 1e-12))
+    names = "gap_variance_low", "gap_variance_high"
+    off = max(np.abs(getattr(rough, name) - getattr(fine, name)).max() for name in names)
+    assert off <= rough.error_bound <= 1.45 * off

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from fractions import Fraction
 
 import brute
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from strategies import random_jmdp, random_policy
 
 import jmdp_lib as jl
+from jmdp_lib.operators.gap_laws import _shifted, first_cut
 
 COUPLINGS = ("joint", "independent", "common")
 
@@ -241,3 +243,62 @@ def test_bad_levels_and_samples_are_named() -> None:
         jl.simulate_gap_law(jm, jl.goal_policy(3), [(11, 0, 1)], 10)
     with pytest.raises(ValueError, match="num_pairs must be at least 1"):
         jl.simulate_gap_law(jm, jl.goal_policy(3), [(1, 0, 1)], 0)
+
+
+def reads_below(points, d, gamma):
+    """Which of the cuts of a grid (n, 2) are read below (x - d) / gamma, in exact arithmetic.
+
+    A cut is (x, 0) for P(D < x) and (x, 1) for P(D <= x); they grow in this order.
+    """
+    x = [(Fraction(cut), i % 2) for i, cut in enumerate(points.ravel().tolist())]
+    wanted = [((cut - Fraction(d)) / Fraction(gamma), kind) for cut, kind in x]
+    read = first_cut(points, *_shifted(points.ravel(), d, gamma)).tolist()
+    below = [i < len(x) and x[i] < y for i, y in zip(read, wanted, strict=True)]
+    exact = [i for i, y in zip(read, wanted, strict=True) if i < len(x) and x[i] == y]
+    return np.array(below), exact
+
+
+@pytest.mark.parametrize("gamma", [0.9, 0.7, 0.5, 0.25])
+def test_no_cut_is_read_below_the_one_that_is_wanted(gamma) -> None:
+    """Guards the allowance of `_shifted` for rounding: without it a grid that holds the rounded
+    reads themselves, as `nearby` makes it, is read too low. Exact reads stay exact."""
+    rng = np.random.default_rng(6)
+    kept = 0
+    for d in (*rng.integers(-9, 10, 8) / 10.0, *rng.integers(-9, 10, 4) / 8.0):
+        x = np.unique(rng.integers(-20, 21, 12) / (10.0 if d * 8.0 % 1.0 else 8.0))
+        line = np.unique(np.concatenate([x, (x - d) / gamma]))
+        below, exact = reads_below(np.stack([line, line], axis=1), d, gamma)
+        assert not below.any()
+        kept += len(exact)
+    assert kept > 0 or gamma not in (0.5, 0.25)
+
+
+def test_rounding_at_its_worst_is_allowed_for() -> None:
+    """Half an ulp down in x - d, in the quotient and in the sum: two _EPS of `_shifted` are enough,
+    and less than three halves would not be."""
+    d = -(2.0**-53) * (1.0 - 2.0**-50)  # 1 - d is rounded to 1
+    short = 0
+    for k in range(300):
+        gamma = 0.893 + k * 2.0**-53
+        true = (1 - Fraction(d)) / Fraction(gamma)
+        (y,), (off,) = _shifted(np.ones(1), d, gamma)
+        assert Fraction(y + off) >= true
+        short += Fraction(y + off / 1.5) < true
+    assert short > 0
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_sums_of_many_probabilities_are_rounded_up(equal) -> None:
+    """Guards `Steps.rounding`: 10,000 draws with one outcome each lose hundreds of roundings."""
+    size = 20_000
+    probs = np.full(size, 1.0 / size)
+    if not equal:
+        probs = np.random.default_rng(8).dirichlet(np.ones(size))
+    rewards = np.zeros((1, size, 2))
+    rewards[0, :, 0] = np.where(np.arange(size) < size // 2, -1.0, 1.0)
+    jm = jl.JMDP(probs[None], rewards, np.zeros((1, size, 2), int), 0.5)
+    (law,) = jl.gap_law(jm, [[1.0, 0.0]], [(0, 0, 1)], points=1)
+    worse, all_of_them = (sum(map(Fraction, jm.probs[:n].tolist())) for n in (size // 2, size))
+    for exact in (worse, worse / all_of_them):
+        assert Fraction(law.prob_worse[0]) <= exact <= Fraction(law.prob_worse[1])
+    assert law.width < 1e-10

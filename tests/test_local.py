@@ -7,6 +7,9 @@ import pytest
 from strategies import random_policy
 
 import jmdp_lib as jl
+from jmdp_lib.implicit import policy_row
+from jmdp_lib.solvers import exploration, local
+from jmdp_lib.solvers.exploration import Region, look
 
 MODELS, STATES = 50, 10  # random models in one, which never lead into each other
 
@@ -321,3 +324,254 @@ def test_a_local_range_of_infinitely_many_states():
     assert np.all(deviation <= found.gap_deviation_high + 1e-3)
     with pytest.warns(jl.ConvergenceWarning, match="local_coupling_range stopped after 5 states"):
         jl.local_coupling_range(walk(), lambda s: 0, [("at", 0)], 0.05, max_states=5)
+
+
+# The constants of the certificate: models on which a bound of `solvers.exploration` is attained,
+# or nearly so. There every constant is needed, and a smaller one fails.
+
+
+def solved_core(model, policy, core, also=(), coupling="joint"):
+    """What is found with the states `core` as queries and core, and `also` explored."""
+    region = Region.of(model, policy, coupling, core, 100)
+    for state in also:
+        region.explore([region.numbers[state]])
+    view = look(region, 1e-12, None, theta=1e6)
+    assert view.core.sum() == len(core)
+    return local._solved(region, view, 1e-6)[0]
+
+
+def errors_of(model, policy, found, start, coupling="joint"):
+    """How far off the mean and the sd of the gap between actions 0 and 1 are, and the bound."""
+    numbers, tables = {start: 0}, []
+    for state in iter(lambda: next(iter([*numbers][len(tables) :]), None), None):
+        probs, rewards, successors = model.at(state)
+        to = [numbers.setdefault(x, len(numbers)) for x in successors]
+        tables.append((probs, rewards, np.reshape(to, rewards.shape)))
+    jm = jl.JMDP(*(np.array(part) for part in zip(*tables, strict=True)), model.gamma)
+    rows = np.array([policy_row(policy, state, model.num_actions) for state in numbers])
+    true = jl.jipe2(jm, rows, 1e-12, coupling, route="dense").moments
+    deviation = np.sqrt(true.gap_variance[0, 0, 1]) - np.sqrt(found.gap_variance[0, 0, 1])
+    mean = true.gap_mean[0, 0, 1] - found.gap_mean[0, 0, 1]
+    return abs(mean), abs(deviation), found.gap_error[0, 0, 1]
+
+
+def nearly(bound, truth, slack=1.03):
+    """The bound holds, and is attained up to the slack."""
+    return truth * (1.0 - 1e-9) <= bound <= slack * truth
+
+
+def two_ways(length, noisy, following, low=-1.0, high=1.0, gamma=0.5):
+    """From "start" the actions lead two ways, over `length` cells that pay the middle: one to the
+    top of the range for good, one to its bottom. noisy: the first rewards are the ends of the
+    range, at random; following: and so are the ways."""
+
+    def tables(state):
+        if state == "start":
+            ways = [[("up", 0), ("down", 0)], [("down", 0), ("up", 0)]]
+            paid = [[high, low], [low, high]]
+            middle = [[(low + high) / 2] * 2] * 2
+            return [0.5, 0.5], paid if noisy else middle, ways if following else ways[:1] * 2
+        way, cell = state
+        paid = (low + high) / 2 if cell < length else high if way == "up" else low
+        return [0.5, 0.5], [[paid] * 2] * 2, [[(way, min(cell + 1, length))] * 2] * 2
+
+    cells = [(way, cell) for cell in range(length) for way in ("up", "down")]
+    return jl.ImplicitJMDP(tables, 2, gamma, (low, high)), cells
+
+
+@pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
+@pytest.mark.parametrize("scale", [1.0, 8.0])
+def test_values_at_opposite_ends_attain_the_bounds(coupling, scale):
+    """E_1, f and h: branches that leave to the ends of the range, m - m~ = h f and -h f, so that
+    a squared difference is twice the squares. If nothing varies, the L_2 distance is the bound."""
+    ends = {"low": -scale, "high": scale}
+    for length, noisy in ((0, False), (3, False), (7, True)):
+        model, cells = two_ways(length, noisy, False, **ends)
+        found = solved_core(model, lambda s: 0, ["start"], cells, coupling)
+        mean, deviation, bound = errors_of(model, lambda s: 0, found, "start", coupling)
+        assert mean == pytest.approx(scale * 2.0 * 0.5 ** (length + 1) / 0.5)
+        assert deviation == pytest.approx(0.0, abs=1e-6 * scale)
+        assert nearly(bound, mean)
+        assert nearly(found.return_error[0, 0], mean / 2.0)  # of one branch, without the doubling
+
+
+@pytest.mark.parametrize("coupling", ["joint", "common"])
+def test_values_that_follow_the_first_rewards_attain_the_bound(coupling):
+    """Minkowski's inequality, |sd G - sd G~| <= E_1 + ...: what is added points the same way."""
+    model, cells = two_ways(7, noisy=True, following=True)
+    found = solved_core(model, lambda s: 0, ["start"], cells, coupling)
+    mean, deviation, bound = errors_of(model, lambda s: 0, found, "start", coupling)
+    assert mean == pytest.approx(0.0, abs=1e-9)
+    assert deviation == pytest.approx(2.0 * 0.5**8 / 0.5)
+    assert nearly(bound, deviation)
+
+
+def noises(first, *, stay, to=("x", "y")):
+    """The state "start" pays (u, -u) * first, u = -1 or 1, and leads to `to`; its third action ends
+    for nothing. x pays 0.1 u, y pays -0.1 u and "big" pays u: once, or for good if `stay`."""
+    sizes = {"x": 0.1, "y": -0.1, "big": 1.0, "end": 0.0}
+
+    def tables(state):
+        if state == "start":
+            return [0.5, 0.5], [[u * first, -u * first, 0.0] for u in (-1, 1)], [[*to, "end"]] * 2
+        after = state if stay else "end"
+        return [0.5, 0.5], [[u * sizes[state]] * 3 for u in (-1, 1)], [[after] * 3] * 2
+
+    return jl.ImplicitJMDP(tables, 3, 0.9, (-1.0, 1.0))
+
+
+@pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
+def test_variances_of_branches_that_leave_attain_the_bound(coupling):
+    """D: v of each branch, and with common noise -2 c(x, y) = v(x) + v(y). Its share of the sd."""
+    model, policy = noises(1.0, stay=False), lambda s: 2
+    found = solved_core(model, policy, ["start"], ["x", "y", "end"], coupling)
+    mean, deviation, bound = errors_of(model, policy, found, "start", coupling)
+    first, later = 4.0, 0.81 * 0.01 * (4.0 if coupling == "common" else 2.0)
+    first = 2.0 if coupling == "independent" else first  # two draws of the first rewards
+    assert mean == pytest.approx(0.0, abs=1e-9)
+    assert deviation == pytest.approx(np.sqrt(first + later) - np.sqrt(first))
+    assert nearly(bound, deviation)
+
+
+def test_covariance_with_a_branch_that_stays_attains_the_bound():
+    """D with common noise: 2 d(x) t, where the other branch has the largest sd of the core."""
+    model, policy = noises(0.0, stay=True, to=("y", "big")), lambda s: 2
+    found = solved_core(model, policy, ["start", "big"], ["y", "end"], "common")
+    _, deviation, bound = errors_of(model, policy, found, "start", "common")
+    assert deviation == pytest.approx(0.1 * 0.9 / np.sqrt(0.19), rel=1e-6)
+    assert nearly(bound, deviation, 1.2)  # D is a fifth of the variance, and the root is convex
+
+
+def test_opposite_returns_attain_the_distance():
+    """The L_2 distance where nothing else is known: 2 E[... d^2], for two returns Z and -Z."""
+    model, policy = noises(0.0, stay=True), lambda s: 2
+    found = solved_core(model, policy, ["start"], ["x", "y", "end"], "common")
+    _, deviation, bound = errors_of(model, policy, found, "start", "common")
+    assert deviation == pytest.approx(0.2 * 0.9 / np.sqrt(0.19), rel=1e-6)
+    assert nearly(bound, deviation)
+
+
+def rare(inside):
+    """Both actions of "start" lead to "met", whose policy nearly always ends the game. Its rare
+    action pays -1 or 1: at once, or a step later if "met" is inside the core."""
+
+    def tables(state):
+        if state == "start":
+            return [0.5, 0.5], [[1.0, -1.0], [-1.0, 1.0]], [["met", "met"]] * 2
+        pays = {"met": not inside, "dice": inside, "end": False}[state]
+        to = "dice" if inside and state == "met" else "end"
+        return [0.5, 0.5], [[0.0, float(u * pays)] for u in (-1, 1)], [["end", to]] * 2
+
+    def policy(state):
+        return {"met": [0.99, 0.01], "dice": [0.0, 1.0]}.get(state, [1.0, 0.0])
+
+    return jl.ImplicitJMDP(tables, 2, 0.9, (-1.0, 1.0)), policy
+
+
+@pytest.mark.parametrize("coupling", ["joint", "independent"])
+def test_branches_that_meet_and_play_a_rare_action(coupling, monkeypatch):
+    """Branches that stay apart at a state play other actions there than the policy does: more often
+    those that are rare. Two ways: they meet outside of the core, or are followed alone in it."""
+    monkeypatch.setattr(exploration, "_PAIRS", -1)
+    for inside, factor in ((False, 0.81), (True, 0.81**2)):
+        model, policy = rare(inside)
+        core = ["start", "met"] if inside else ["start"]
+        also = ["end", "dice"] if inside else ["met", "end"]
+        found = solved_core(model, policy, core, also, coupling)
+        _, deviation, bound = errors_of(model, policy, found, "start", coupling)
+        first = 4.0 if coupling == "joint" else 2.0
+        added = 2.0 * 0.01 * 0.99 * factor
+        assert deviation == pytest.approx(np.sqrt(first + added) - np.sqrt(first))
+        assert nearly(bound, deviation)
+
+
+def test_the_certificate_counts_rare_actions():
+    """The same from outside: what `local_jipe2` leaves out of its core is in its error bound."""
+    model, policy = rare(inside=False)
+    exact = jl.local_jipe2(model, policy, ["start"], 1e-9)
+    for tol in (0.1, 0.01):
+        found = jl.local_jipe2(model, policy, ["start"], tol)
+        off = np.abs(np.sqrt(found.gap_variance) - np.sqrt(exact.gap_variance)).max()
+        assert off <= found.error_bound + 1e-9
+        assert found.converged
+
+
+def test_errors_of_the_solver_in_a_gap_variance():
+    """8 lambda e + 4 e^2 is attained by means at the ends of the range, moved apart."""
+    weight, e = 7.0, 0.3
+    mean = np.array([weight / 2, -weight / 2])
+    second = np.full((2, 2), 20.0)
+    apart = np.array([1.0, -1.0])
+
+    def variance(mean, second):
+        covariance = second - np.outer(mean, mean)
+        return covariance[0, 0] + covariance[1, 1] - 2.0 * covariance[0, 1]
+
+    moved = variance(mean + e * apart, second - weight * e * np.outer(apart, apart))
+    change = variance(mean, second) - moved
+    assert local.gap_variance_error(weight, e) == pytest.approx(change)
+
+
+def test_a_local_range_and_law_hold_the_ends_of_what_is_possible():
+    """h E[gamma^(2 tau)]^(1/2) of both branches: they leave to either end, and a coupling opposes
+    them. The law's mean: half of the range of rewards either way, for each branch."""
+    model, _ = two_ways(0, noisy=False, following=True)
+    with pytest.warns(jl.ConvergenceWarning):
+        found = jl.local_coupling_range(model, lambda s: 0, ["start"], 0.01, max_states=1)
+    whole = jl.local_coupling_range(model, lambda s: 0, ["start"], 0.01)
+    assert whole.gap_deviation_high[0, 0, 1] == pytest.approx(2.0)
+    assert nearly(found.gap_deviation_high[0, 0, 1], 2.0)
+    model, _ = two_ways(0, noisy=False, following=False)
+    with pytest.warns(jl.ConvergenceWarning):
+        laws = jl.local_gap_law(model, lambda s: 0, [("start", 0, 1)], 0.01, max_states=1)
+    low, high = laws[0].mean
+    assert nearly(high, 2.0)
+    assert nearly(-low, 2.0)
+
+
+# Ranges of rewards other than (0, 1)
+
+
+RANGES = [(-3.0, 5.0), (2.0, 6.0), (-1.0, 0.0), (-7.0, -4.0)]
+
+
+@pytest.mark.parametrize("reward_range", RANGES)
+def test_what_was_not_explored_earns_the_middle_of_the_range(reward_range):
+    """Returns h above and below it: an outside that earned anything else would leave the bound."""
+    low, high = reward_range
+    model, _ = two_ways(0, False, False, low, high)
+    found = solved_core(model, lambda s: 0, ["start"])
+    middle = (low + high) / 2
+    half = 0.5 * (high - low) / 2 / 0.5  # h, one step later
+    np.testing.assert_allclose(found.moments.mean[0], middle / 0.5, atol=1e-9)
+    np.testing.assert_allclose(found.return_error[0], half, rtol=1e-6)
+    with pytest.warns(jl.ConvergenceWarning):
+        again = jl.local_jipe2(model, lambda s: 0, ["start"], 1e-3, max_states=1)
+    np.testing.assert_allclose(again.moments.mean, found.moments.mean)
+    mean, _, bound = errors_of(model, lambda s: 0, found, "start")
+    assert nearly(bound, mean)
+
+
+@pytest.mark.filterwarnings("ignore::jmdp_lib.ConvergenceWarning")
+@pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
+@pytest.mark.parametrize("reward_range", RANGES)
+def test_local_answers_of_any_reward_range(reward_range, coupling, monkeypatch):
+    """A part of the states and all of them, against the model that was enumerated."""
+    monkeypatch.setattr("test_local.MODELS", 5)
+    middle = sum(reward_range) / 2
+    half = (reward_range[1] - reward_range[0]) / 2
+    jm, policy = many_models(5, 0.7, coupling)
+    sizes = np.sign(jm.rewards) * np.abs(jm.rewards) ** 0.2  # mostly near the ends
+    rewards = np.clip(middle + half * sizes, *reward_range)
+    jm = jl.JMDP.from_tables(
+        jm.table_states, jm.probs, rewards, jm.next_states, jm.num_states, jm.gamma
+    )
+    model = jl.ImplicitJMDP(jl.ImplicitJMDP.from_jmdp(jm).tables, 2, jm.gamma, reward_range)
+    states = np.arange(0, jm.num_states, STATES)
+    whole = jl.jipe2(jm, policy, 1e-11, coupling, route="dense").moments
+    for budget in (10, 25, jm.num_states):
+        found = jl.local_jipe2(model, policy, states.tolist(), 1e-4, coupling, max_states=budget)
+        check_certificate(found, whole, states)
+    assert found.error_bound <= 1e-2
+    np.testing.assert_allclose(found.moments.mean, whole.mean[states], atol=0.1)
+    np.testing.assert_allclose(found.gap_mean, whole.gap_mean[states], atol=1e-2)

@@ -337,3 +337,30 @@ def test_periodic_chain_under_stationary_weights():
     jm = jl.JMDP([[1.0], [1.0]], np.ones((2, 1, 1)), [[[1]], [[0]]], 0.9)
     with pytest.raises(ValueError, match="period 2"):
         jl.projected_jipe2(jm, np.ones((2, 1)), np.ones((2, 1, 1)), weights="stationary")
+
+
+@pytest.mark.parametrize(
+    ("pairs", "gamma"),
+    [([[0.1, 0.2], [0.2, 0.5]], 0.8), ([[0.05, 0.35], [0.35, 0.25]], 0.7)],
+    ids=["c_1 > gamma c_2", "c_1 < gamma c_2"],
+)
+def test_the_modulus_is_attained(pairs, gamma):
+    """Guards c_1, c_2, c_3 and 2 r_max of kappa. Both states lead to state 1 and pay r_max: moments
+    that differ at state 1 alone are moved apart by kappa in the norm, mean and second moment."""
+    jm = jl.JMDP(np.ones((2, 1)), np.full((2, 1, 1), 3.0), np.ones((2, 1, 1), int), gamma)
+    policy, d = np.ones((2, 1)), np.array(pairs)
+    kappa, beta = modulus(jm, policy, Projection(np.eye(2), d, "none"))
+    nu = d.sum(1)
+    mean, second = np.zeros((2, 1)), np.zeros((2, 1, 2, 1))
+    zero = jl.apply_t2(jm, policy, mean, second)
+    mean[1] = 1.0 / np.sqrt(nu[1])
+    second[1, :, 1] = 1.0 / (beta * np.sqrt(d[1, 1]))  # both of norm one
+    moved = jl.apply_t2(jm, policy, mean, second)
+    first = np.sqrt(nu @ (moved[0] - zero[0]).ravel() ** 2)
+    other = beta * np.sqrt(np.sum(d * (moved[1] - zero[1]).reshape(2, 2) ** 2))
+    assert kappa < 1.0
+    assert other == pytest.approx(kappa)
+    assert first == pytest.approx(gamma / np.sqrt(nu[1]))
+    assert first <= kappa * (1.0 + 1e-12)
+    if first >= gamma**2 / np.sqrt(d[1, 1]):  # then beta can make both equal
+        assert first == pytest.approx(kappa)

@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from strategies import problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
+from jmdp_lib.moments import Held
 from jmdp_lib.operators import multisets
+from jmdp_lib.operators.collapsed import CollapsedT2
+from jmdp_lib.solvers.fixed_point import collect_moments
 
 
 def full_brute(jm, policy):
@@ -332,3 +335,49 @@ def test_nothing_to_solve():
     """gamma = 0 and no rewards: every law is empty."""
     jm = jl.JMDP(np.ones((2, 1)), np.zeros((2, 1, 2)), np.zeros((2, 1, 2), dtype=int), 0.0)
     assert not jl.jipe(jm, jl.uniform_policy(jm), order=3).moments.mean.any()
+
+
+@pytest.mark.parametrize("gamma", [0.8, 0.95])
+def test_the_certificate_of_sweeps_is_nearly_attained(gamma):
+    """Guards residual / (1 - gamma) of eq. (23): a constant reward, whose mean settles by gamma."""
+    jm = jl.JMDP([[1.0]], [[[3.0]]], [[[0]]], gamma)
+    with pytest.warns(jl.ConvergenceWarning, match="stopped after 5"):
+        sol = jl.jipe2(jm, [[1.0]], max_iterations=5)
+    off = abs(sol.moments.mean[0, 0] - 3.0 / (1.0 - gamma))
+    assert off == pytest.approx(3.0 * gamma**5 / (1.0 - gamma))
+    assert off <= sol.error_bound * (1.0 + 1e-12)
+    assert sol.error_bound * gamma <= off * (1.0 + 1e-12)  # one more sweep than the bound counts
+
+
+def constant_returns(gamma, scale=1.0):
+    """R = V(s) - gamma V(s'), s' = 0 or 1 with equal chances, V = (1, -1): every return is V(s)."""
+    value = scale * np.array([1.0, -1.0])
+    rewards = value[:, None, None] - gamma * value[None, :, None] + np.zeros(2)
+    after = np.broadcast_to(np.arange(2)[None, :, None], rewards.shape)
+    return jl.JMDP(np.full((2, 2), 0.5), rewards, after, gamma)
+
+
+@pytest.mark.parametrize("options", [{}, {"route": "dense"}, {"route": "reachable"}])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_returns_that_are_constant_have_no_correlation(options, scale):
+    """After k sweeps the variance of V(s) - gamma^k V(S_k) is left. The mean is exact by then, and
+    so an error bound of means says nothing of that."""
+    jm = constant_returns(0.9, scale)
+    found = jl.jipe2(jm, jl.uniform_policy(jm), **options).moments
+    assert np.isnan(found.correlation).all()
+    assert np.sqrt(found.variance).max() <= found.resolution <= 1e-3 * scale
+
+
+def test_the_least_deviation_that_can_be_told_from_zero():
+    """Guards gamma e / sqrt(1 - gamma^2), which means wrong by e and -e make of a constant."""
+    jm = constant_returns(0.9)
+    system = CollapsedT2(jm, jl.uniform_policy(jm))
+    e, value = 1e-3, np.array([1.0, -1.0])
+    alone = system.backup(value * (1.0 + e), np.zeros(2)).single
+    variance = alone.max() / (1.0 - 0.9**2)
+    mean = np.tile(value[:, None] * (1.0 + e), 2)
+    found = collect_moments(jm, 2, mean, np.zeros((2, 2, 2)), Held(None), e, 0.0)
+    assert np.sqrt(variance) == pytest.approx(0.9 * e / np.sqrt(0.19))
+    assert np.sqrt(variance) <= found.resolution <= 1.01 * np.sqrt(variance)
+    off = collect_moments(jm, 2, mean, np.zeros((2, 2, 2)), Held(None), 0.0, 0.25)
+    assert off.resolution == pytest.approx(0.5)

@@ -46,7 +46,7 @@ class Steps:
     group holds the outcomes of one reward difference, differences[gaps[g]], and owns the entries
     ends[g] to ends[g + 1] - 1: each a successor's row, after (N,), and its probability, weights
     (N,). largest: (R,) bounds of |D|, zero where D is nothing but zero. asked: (2, Q) the rows of
-    the queries, with either sign.
+    the queries, with either sign. longest: how many draws a row sums at most.
     """
 
     gamma: float
@@ -54,6 +54,7 @@ class Steps:
     differences: Floats
     largest: Floats
     asked: Ints
+    longest: int
 
     @classmethod
     def of(
@@ -92,6 +93,7 @@ class Steps:
             d = jm.rewards[i, a[n]] - jm.rewards[j, b[n]]
             parts.append((row[n], d, after, chance[n] * weight))
         row, d, after, weight = map(np.concatenate, zip(*parts, strict=True))
+        longest = int(np.bincount(row).max())
         if beyond:  # the least difference that is possible, with either sign
             lost = np.append(first, np.zeros(asked.size + 1)) == jm.num_states - 1
             lost[: first.size] |= second == jm.num_states - 1
@@ -112,13 +114,16 @@ class Steps:
         after, size = keys % (zero + 1), np.abs(differences[np.repeat(gaps, np.diff(ends))])
         largest = _largest(jm.gamma, ends[starts[:-1]], size, after)
         outcomes = (starts, gaps, ends, after, np.bincount(entry, weight))
-        return cls(jm.gamma or 1.0, outcomes, differences, largest, asked.reshape(2, -1))
+        return cls(jm.gamma or 1.0, outcomes, differences, largest, asked.reshape(2, -1), longest)
 
     @property
     def rounding(self) -> float:
-        """How much too small a sum of probabilities can be, relative to it."""
-        starts, _, ends, *_ = self.outcomes
-        return _EPS * (16.0 + float(np.diff(ends[starts]).max()))
+        """How much too small a sum of probabilities can be, relative to it.
+
+        A row's draws are summed, first those with one outcome, and then the outcomes: each addition
+        loses half an _EPS at most. The rest is for the products.
+        """
+        return _EPS * (16.0 + self.longest)
 
     def nearby(self, limit: int) -> Floats:
         """(n, 2) zero, and the points that are read, step by step, to know the queries at zero.
@@ -185,13 +190,13 @@ class Steps:
 def first_cut(points: Floats, x: Floats, off: Floats | float = 0.0) -> Ints:
     """(2m,) the first cut of a grid (n, 2) not below those at x (2m,); 2n where there is none.
 
-    x: where P(D < x[0]), P(D <= x[1]), P(D < x[2]), ... are wanted. off: how inexact x is.
+    x: where P(D < x[0]), P(D <= x[1]), P(D < x[2]), ... are wanted. off: how inexact x is. Both
+    functions are read at x + off, where they are no less: D < x implies D < x + off.
     """
     cuts, x = points.ravel(), x + off
     after = np.searchsorted(cuts, x, "right")
     found = after - ((after % 2 == 0) & (cuts[after - 1] == x))  # there x is an upper end
-    strict = np.flatnonzero((np.arange(x.size) % 2 == 0) & (off <= 0.0))
-    found[strict] = np.searchsorted(cuts, x[strict])
+    found[::2] = np.searchsorted(cuts, x[::2])
     return found
 
 
@@ -228,11 +233,12 @@ def _largest(gamma: float, starts: Ints, size: Floats, after: Ints) -> Floats:
 
 def _shifted(x: Floats, d: float, gamma: float) -> tuple[Floats, Floats]:
     """(x - d) / gamma, and how inexact: not at all where d = x, or where gamma is a power of two
-    and the difference a float."""
+    and the difference a float. Otherwise the difference, the quotient and the sum of both results
+    are rounded, each by half an _EPS of (|x| + |d|) / gamma at most."""
     y = x - d
     lost = (x - (y - (y - x))) - (d + (y - x))
     exact = (y == 0.0) | ((lost == 0.0) & (np.frexp(gamma)[0] == 0.5))
-    return y / gamma, np.where(exact, 0.0, 4.0 * _EPS * (np.abs(x) + np.abs(d)) / gamma)
+    return y / gamma, np.where(exact, 0.0, 2.0 * _EPS * (np.abs(x) + np.abs(d)) / gamma)
 
 
 @hot

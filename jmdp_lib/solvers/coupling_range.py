@@ -93,7 +93,8 @@ def coupling_range(jm: JMDP, policy: ArrayLike, tol: float = 1e-8) -> CouplingRa
         with progress(None, "coupling_range", "sweep") as bar:
             c = solve(pairs, goal, rate, accelerate=False, bar=bar)[0]
         moved, (values, slack) = pairs.residual(c), pairs.covariances(c)
-        errors.append(2.0 * (moved + slack) / (1.0 - rate))
+        # c is off by (moved + slack) / (1 - rate) at most, and a covariance is a step away from it.
+        errors.append(2.0 * (rate * moved + slack) / (1.0 - rate))
         states, a, b = vars(pairs.queries).values()
         blocks = np.einsum("sa,ab->sab", backup.variance, np.eye(jm.num_actions))
         blocks[states, a, b] = blocks[states, b, a] = values

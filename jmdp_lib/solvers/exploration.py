@@ -13,21 +13,27 @@ If delta are the temporal-difference errors of a branch, then until the branches
     Var G = E sum_t gamma^(2t) (delta_a - delta_b)^2.
 
 The core's answer G~ has its own errors delta~ in place of delta, and none after a branch has left.
-By Minkowski's inequality the former costs E_1 = h (2 E[gamma^(2 sigma) f^2])^(1/2). The latter
-costs D = 3 E[gamma^(2 sigma) d^2]: once for the squares, and twice for the products, since states
-that draw independently are correlated only by meeting later, so that their covariance is at most
-the variance of any of the two. (With common noise it is at most d(x) d(y).) All of these sum over
-both branches, which leave to states with these f and d, and have not merged before. So
+By Minkowski's inequality the former costs E_1 = h (2 E[gamma^(2 sigma) f^2])^(1/2), since a squared
+difference is at most twice the squares. The latter changes the variance by D at most: v(x) of each
+branch, where it leaves to x, and -2 c(x, y) once, where y is the other branch when the first one
+leaves. States that draw independently are correlated only by meeting later. When both are at z,
+c(z, z) is the variance of sum_a pi(a) Z(z, a), which is not negative and at most v(z). So c(x, y)
+is between 0 and v(x), and D = E[gamma^(2 sigma) d^2]. With common noise |c(x, y)| is at most
+d(x) d(y), and D = E[gamma^(2 sigma) (d^2 + max(d^2, 2 d t))], where t is the largest d of the core:
+the other branch is still there, or leaves at the same time. All of these sum over both branches,
+which leave to states with these f and d, and have not merged before. So, with s = sd G~ - E_1,
 
-    |E G - E G~| <= E_1,    |sd G - sd G~| <= E_1 + D / (sd G~ - E_1).
+    |E G - E G~| <= E_1,    |sd G - sd G~| <= E_1 + D / (s + (s^2 - D)^(1/2)),
 
-Both are also at most (2 E[gamma^(2 sigma) (h^2 f^2 + d^2)])^(1/2), the L_2 distance of G and G~; at
-a state that was not explored, (m - m~)^2 and the variance add up to h^2 at most. (Chapter 7 writes
-w for h, e for h f, sigma with a bar for d, tau_core for sigma, and E for E_1.)
+where the root is zero if D > s^2. Both are also at most (2 E[gamma^(2 sigma) d^2])^(1/2), the L_2
+distance of G and G~: that of Z and m~ is at most d as well. (Chapter 7 writes w for h, e for h f,
+sigma with a bar for d, tau_core for sigma, and E for E_1.)
 
 Pairs of branches are followed step by step, with those that merge dropped, as long as they are few;
-after that each branch is followed on its own, as if it never merged. The same numbers say which
-state contributes how much: the largest are explored next, and the least are left out of the core.
+after that each branch is followed on its own, as if it never merged. Two branches at one state stay
+apart with probability sum_a pi(a) (1 - pi(a)), and those that play rarely chosen actions do so most
+often: what a branch adds is averaged with these weights. The same numbers say which state
+contributes how much: the largest are explored next, and the least are left out of the core.
 """
 
 from __future__ import annotations
@@ -181,7 +187,8 @@ def look(region: Region, goal: float, before: View | None = None, theta: float =
     explored, one = np.arange(n + 1) < n, np.ones(n + 1)
     f = _leaving(kernel, explored, gamma, one, 0.01 * np.sqrt(goal) * (1.0 - gamma)) + moved
     deviation = np.sqrt(backup.single + (off + 4.0 * moved) / (1.0 - rate))
-    deviation += np.sqrt(_leaving(kernel, explored, rate, one, accuracy)) / (1.0 - gamma)
+    left = np.sqrt(_leaving(kernel, explored, rate, one, accuracy))
+    deviation += (left + moved) / (1.0 - gamma)
     start = 2.0 * np.bincount(queries.states, minlength=n).astype(float)
     inside = kernel[:n, :n].T.tocsr()
     visited = Chain(inside, rate, start).solution(accuracy)
@@ -191,7 +198,9 @@ def look(region: Region, goal: float, before: View | None = None, theta: float =
 
     def later(top: float) -> Floats:
         """In D; top: the largest d of the core."""
-        return 2.0 * (square + deviation * top) if region.coupling == "common" else 3.0 * square
+        if region.coupling != "common":
+            return square
+        return square + np.maximum(square, 2.0 * deviation * top)
 
     weights = visited * later(deviation[asked].max())[:n]
     weights[asked] = np.inf
@@ -199,9 +208,9 @@ def look(region: Region, goal: float, before: View | None = None, theta: float =
     shares = queries.states.size or 1
     allowed = theta * shares * max(theta, np.sqrt(backup.single[asked].max()))
     core[least[np.cumsum(weights[least]) <= allowed]] = False
-    both = np.append((f[:n] / (1.0 - gamma)) ** 2 + square[:n], square[n])
-    phis = f**2, both, later(deviation[core].max())
+    phis = f**2, square, later(deviation[core].max())
     alone = np.array([_leaving(kernel, core, rate, phi, accuracy) for phi in phis])
+    at_one = _at_one_state(system, core, alone)
 
     law = system.law(queries.states, queries.first, queries.second)
     pending, visits = np.zeros(n + 1), np.zeros(policy.shape)
@@ -215,10 +224,12 @@ def look(region: Region, goal: float, before: View | None = None, theta: float =
         room -= mass.size
         ended = ~core[pairs[1:]].all(0) | (room < 0) | (4.0 * mass.sum() <= 0.01 * goal)
         query, *branches = pairs[:, ended]
-        left = mass[ended] * np.where(branches[0] == branches[1], unlike[branches[0]], 1.0)
+        same = branches[0] == branches[1]
+        left = mass[ended] * np.where(same, unlike[branches[0]], 1.0)
         for branch in branches:
-            for bound, phi in zip(bounds, alone, strict=True):
-                bound += np.bincount(query, left * phi[branch], bound.size)
+            for bound, phi, met in zip(bounds, alone, at_one, strict=True):
+                added = mass[ended] * np.where(same, met[branch], phi[branch])
+                bound += np.bincount(query, added, bound.size)
             pending += np.bincount(branch, left, n + 1)
         pairs, mass = pairs[:, ~ended], mass[~ended]
         for branch in pairs[1:]:  # at one state, branches that draw the same action merge
@@ -268,6 +279,22 @@ def _leaving(
     chain = Chain(within, rate, source)
     found = chain.solution(accuracy)
     return np.asarray(np.minimum(found + chain.residual(found) / (1.0 - rate), phi.max()))
+
+
+def _at_one_state(system: CollapsedT2, core: Any, alone: Floats) -> Floats:
+    """(3, S) what each of two branches at one state adds, in place of `alone`, (3, S).
+
+    They merge if they draw the same action. Outside of the core E[(Z_A - Z_B)^2] <= 2 v whatever
+    the policy does, and it is zero if there is one action to draw. Values are off by the same for
+    both. Of the last state, which stands for all that were not explored, nothing is known.
+    """
+    jm, policy = system.jm, system.policy
+    later = jm.gamma**2 * np.array([jm.averaging @ phi[jm.next_states] for phi in alone])
+    apart = (policy * (1.0 - policy) * later).sum(2)
+    found = np.where(core, apart, alone * (policy.max(1) < 1.0))
+    found[0] *= core
+    found[:, -1] = alone[:, -1]
+    return found
 
 
 def _step(system: CollapsedT2, pairs: Ints, mass: Floats) -> tuple[Ints, Floats]:

@@ -287,11 +287,11 @@ def collect_moments(
 ) -> Moments:  # fmt: skip
     """What was solved, and below which size a standard deviation cannot be told from zero.
 
-    Means wrong by up to the error bound e give a constant return one-step deviations of up to 2 e,
-    and so a standard deviation of up to 2 e / sqrt(1 - gamma^2). Sweeps from zero keep every gap
-    variance that of a shorter process; otherwise one may be off by `variance_off`.
+    Means of next states that are wrong by up to the error bound e give a constant return one-step
+    deviations of up to gamma e, and so a standard deviation of up to gamma e / sqrt(1 - gamma^2).
+    Besides, a variance or a gap variance may be off by `variance_off`.
     """
     largest = jm.reward_bound + float(np.abs(mean).max())
-    variance = (2.0 * error_bound) ** 2 / (1.0 - jm.gamma**2) + (1e-12 * largest) ** 2
+    variance = (jm.gamma * error_bound) ** 2 / (1.0 - jm.gamma**2) + (1e-12 * largest) ** 2
     resolution = float(np.sqrt(variance + variance_off))
     return Moments(order, mean, blocks, source, error_bound + 1e-12 * largest, resolution)

@@ -119,7 +119,8 @@ def laws_of(
     gap, off = backup.mean[s, a] - backup.mean[s, b], 2.0 * off / (1.0 - jm.gamma)
     if beyond:  # half of it either way, from the time on at which a branch is there
         there = (1.0 - jm.gamma) * np.append(np.zeros(jm.num_states - 1), 1.0)
-        lost = jm.averaging @ Chain(system.kernel, jm.gamma, there).solution(1e-12)[jm.next_states]
+        left = Chain(system.kernel, jm.gamma, there).solution(1e-12)  # E gamma^tau
+        lost = jm.gamma * (jm.averaging @ left[jm.next_states])
         off = off + beyond * (lost[s, a] + lost[s, b] + 1e-9) / (2.0 - 2.0 * jm.gamma)
     found = zip(rows.tolist(), gap - off, gap + off, low, high, strict=True)
     return [GapLaw(tuple(query), (float(m), float(n)), grid, *cdf) for query, m, n, *cdf in found]

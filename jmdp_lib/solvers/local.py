@@ -264,6 +264,15 @@ def _warn_if_stopped(name: str, num_explored: int, bound: float, allowed: float)
         )
 
 
+def gap_variance_error(weight: float, error_bound: float) -> float:
+    """How far off a gap variance may be for moments within `error_bound` in ||.||_lambda.
+
+    Second moments are within lambda_2 = `weight` times that. Four of them enter, and the square of
+    a difference of two means, which is at most lambda_2 itself.
+    """
+    return 8.0 * weight * error_bound + 4.0 * error_bound**2
+
+
 def _solved(region: Region, view: View, allowed: float) -> tuple[LocalSolution, float]:
     """The core's answer with its error, and how much of that a larger core could mend.
 
@@ -293,7 +302,7 @@ def _solved(region: Region, view: View, allowed: float) -> tuple[LocalSolution, 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # what was reached is counted
             sol = solve_pairs(system, wanted, accuracy * jm.reward_bound, *chosen)
-        off = 8.0 * weight * sol.error_bound + 4.0 * sol.error_bound**2  # of a variance
+        off = gap_variance_error(weight, sol.error_bound)
 
         def solver(variance: Floats, off: float = off, sol: Solution = sol) -> Floats:
             deviation = off / np.sqrt(np.maximum(variance, off) + 1e-300)
@@ -301,7 +310,8 @@ def _solved(region: Region, view: View, allowed: float) -> tuple[LocalSolution, 
 
         variance = sol.moments.gap_variance[found]
         apart = np.maximum(np.sqrt(variance) - values, 1e-300)
-        cut = np.minimum(total, values + after / apart)
+        lost = after / (apart + np.sqrt(np.maximum(apart**2 - after, 0.0)))
+        cut = np.minimum(total, values + lost)
         gap_error = unit * (cut + solver(variance))
         gap_error[:, actions, actions] = 0.0
         bound = float(gap_error.max())

@@ -155,10 +155,22 @@ def _sweeps(
     operator = PairOperator(jm, system.policy, system.coupling)
     start = operator.zero() if initial is None else _start(operator, initial)
     state, end = fixed_point.iterate(operator, start, jm.gamma, allowed, max_iterations, "JIPE-2")
-    off = 0.0 if initial is None else 2.0 * system.weight * end.error_bound
+    off = 2.0 * system.weight * end.error_bound
+    if initial is None:
+        off = _unplayed(jm.gamma**end.iterations, state)
     found = state.mean, state.blocks, Held(state.second)
     moments = fixed_point.collect_moments(jm, 2, *found, end.error_bound, off)
     return Solution(moments, *end, plan=plan)
+
+
+def _unplayed(left: float, state: PairState) -> float:
+    """E[(Z - Z_k)^2] at most, where k sweeps from zero have found the moments of k steps, Z_k.
+
+    left: gamma^k. Then Z - Z_k is `left` times the return after k steps, so that its L_2 norm is at
+    most `left` times the largest ||Z||, which is at most the largest ||Z_k|| / (1 - left).
+    """
+    largest = np.max(state.mean**2 + np.einsum("saa->sa", state.blocks))
+    return float(largest * (left / (1.0 - left)) ** 2)
 
 
 def _start(
