@@ -496,6 +496,19 @@ def test_the_certificate_counts_rare_actions():
         assert found.converged
 
 
+def test_errors_of_deviations_and_of_variances_add_up():
+    """E_1 + D / (s + (s^2 - D)^(1/2)), s = sd G~ - E_1: attained downwards, never exceeded."""
+    moved, lost = 0.2, 0.3
+    for deviation in (0.1, 0.25, 0.7, 1.0, 3.0):
+        bound = local.deviation_error(np.array(deviation), np.array(moved), np.array(lost))
+        between = np.maximum(np.linspace(deviation - moved, deviation + moved, 101), 0.0)
+        ends = [np.sqrt(np.maximum(between**2 + x, 0.0)) for x in (-lost, lost)]
+        farthest = np.abs(np.array(ends) - deviation).max()
+        assert farthest <= bound * (1.0 + 1e-12)
+        if (deviation - moved) ** 2 > lost:
+            assert farthest == pytest.approx(bound)
+
+
 def test_errors_of_the_solver_in_a_gap_variance():
     """8 lambda e + 4 e^2 is attained by means at the ends of the range, moved apart."""
     weight, e = 7.0, 0.3
