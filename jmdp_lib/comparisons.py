@@ -27,7 +27,13 @@ from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.machine import in_processes, progress
 from jmdp_lib.moments import ReadOnly
 from jmdp_lib.simulators import Simulator, SimulatorError
-from jmdp_lib.statistics import GapEstimate, asymptotic_sequence, betting_bound, gap_statistics
+from jmdp_lib.statistics import (
+    GapEstimate,
+    asymptotic_sequence,
+    betting_bound,
+    gap_statistics,
+    unseen_variance,
+)
 
 _TAIL = 1e-3  # share of the largest return that is cut off
 _FIRST = 128  # runs before an asymptotic confidence sequence says anything
@@ -107,7 +113,11 @@ def _estimate(branches: Branches, played: list[Run]) -> GapEstimate:
     apart = labels[:, :, None] != labels[:, None]
     unsure = np.where(apart, cut, 0.0) + 1e-12 * np.abs(returns).max()
     rest: Any = cut * apart.mean(0), len(played), returns
-    return GapEstimate(*gap_statistics(gaps, unsure), *rest)
+    found = gap_statistics(gaps, unsure)
+    known = getattr(getattr(branches.world, "simulator", None), "reward_range", None)
+    unseen = unseen_variance(found[0], len(played), known, branches.gamma)
+    np.fill_diagonal(unseen, 0.0)
+    return GapEstimate(*found, *rest, unseen_variance=unseen)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -52,6 +52,7 @@ class JMDP:
         next_states: (T, A) next state of each action in each table.
         queries_per_state: how many queries the tables of each state were counted from; None for
             tables that are known.
+        declared_range: the (lo, hi) that the simulator of counted tables declared, or None.
 
     Example:
         >>> import jmdp_lib as jl
@@ -73,6 +74,7 @@ class JMDP:
     rewards: Floats
     next_states: Ints
     queries_per_state: int | None = None
+    declared_range: tuple[float, float] | None = None
 
     def __init__(
         self, table_probs: ArrayLike, rewards: ArrayLike, next_states: ArrayLike, gamma: float
@@ -215,6 +217,8 @@ class JMDP:
                 bar.update(count)
         jm = cls.from_tables(*couplings.stacked(parts), simulator.gamma)
         vars(jm)["queries_per_state"] = count
+        if (ends := getattr(simulator, "reward_range", None)) is not None:
+            vars(jm)["declared_range"] = declared_range(ends)
         return jm
 
     @classmethod
@@ -288,7 +292,7 @@ class JMDP:
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are made anew, and so are as immutable as the original."""
         tables = (self.table_states, self.probs, self.rewards, self.next_states)
-        counted = {"queries_per_state": self.queries_per_state}
+        counted = {name: getattr(self, name) for name in ("queries_per_state", "declared_range")}
         return JMDP.from_tables, (*tables, self.num_states, self.gamma), counted
 
     def __repr__(self) -> str:

@@ -21,7 +21,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.operators.draws import alias_tables, cells, cumulative, pick, pick_cell
-from jmdp_lib.statistics import GapEstimate, GapLaw, gap_statistics
+from jmdp_lib.statistics import GapEstimate, GapLaw, gap_statistics, unseen_variance
 
 # Pairs per random stream: streams are spawned per chunk, so threads do not change the numbers.
 _CHUNK = 4096
@@ -113,7 +113,9 @@ def sample_gaps(
     sample = _played("gaps", jm, policy, gaps, num_pairs, seed, truncation, coupling)
     found = np.transpose([gap_statistics(gap, 2.0 * truncation) for _, gap in sample])
     columns: Any = *found, 2.0 * truncation, num_pairs
-    return GapEstimate(*columns)
+    unseen = unseen_variance(found[0], num_pairs, jm.reward_range, jm.gamma)
+    unseen[[a == b for _, a, b in gaps]] = 0.0  # the gap of an action with itself
+    return GapEstimate(*columns, unseen_variance=unseen)
 
 
 def simulate_gap_law(

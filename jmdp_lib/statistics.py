@@ -7,7 +7,7 @@ the sample statistics, intervals, tests and confidence sequences that they and o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +24,7 @@ Bracket = tuple[Any, Any]
 _BETS = 2.0 ** -np.arange(16.0)
 _LOG_SHARES = -np.log(np.arange(1.0, 17.0) * np.arange(2.0, 18.0))
 _CLOSE = 1e-3  # of the distance of a bound from the mean: how exactly it is worked out
+_NO_VARIATION = 1e-12  # of a squared mean: less variance than this is rounding
 _TIGHT = 1000.0  # the sample size at which an asymptotic confidence sequence is tightest
 _SKEW = 0.2  # weight of its allowance for skewed laws
 
@@ -35,6 +36,11 @@ class GapErrors:
     Attributes:
         mean, mean_error: the estimate of $E G$, and its standard error.
         variance, variance_error: the estimate of $Var G$, and its standard error.
+        unseen_mean, unseen_variance: how far what no draw showed can move $E G$; and how large it
+            can make $Var G$ if all draws were alike. Both are for one unit of $-log(1 - level)$:
+            in N draws an event stays unseen with probability $1 - level$ if its own is
+            $-log(1 - level) / N$. Unless a range of rewards is known, nothing is added to means,
+            and nothing bounds such a variance.
 
     Example:
         >>> import jmdp_lib as jl
@@ -49,19 +55,27 @@ class GapErrors:
     mean_error: Floats
     variance: Floats
     variance_error: Floats
+    unseen_mean: Floats | float = field(default=0.0, kw_only=True)
+    unseen_variance: Floats | float = field(default=np.inf, kw_only=True)
 
     def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
         """Lower and upper ends of confidence intervals of "mean" or "variance", entry by entry.
 
         They are normal. For a variance, whose estimates are positive and skewed, they are normal on
-        the scale of its logarithm.
+        the scale of its logarithm. If no variation was seen at all, the upper end is that of an
+        event that all draws missed.
         """
         value = getattr(self, checks.one_of("name", name, ("mean", "variance")))
         reach = normal_quantile(level) * getattr(self, f"{name}_error")
+        missed = -np.log1p(-level)
         if name == "mean":
+            reach = reach + missed * self.unseen_mean
             return value - reach, value + reach
-        factor = np.exp(np.divide(reach, value, out=np.zeros_like(value), where=value > 0.0))
-        return value / factor, value * factor
+        none = value <= _NO_VARIATION * self.mean**2
+        factor = np.exp(np.divide(reach, value, out=np.zeros_like(value), where=~none))
+        return np.where(none, 0.0, value / factor), np.where(
+            none, missed * self.unseen_variance, value * factor
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,12 +108,12 @@ class GapEstimate(GapErrors):
         Those of "mean" and "variance" are as in `GapErrors`, the truncation error of means added;
         those of "prob_worse", "prob_tie" and "prob_better" are Wilson's.
         """
-        if name in ("mean", "variance"):
+        names = ("mean", "variance", "prob_worse", "prob_tie", "prob_better")
+        if checks.one_of("name", name, names) in names[:2]:
             low, high = super().interval(name, level)
             slack = self.truncation_error if name == "mean" else 0.0
             return low - slack, high + slack
-        names = ("prob_worse", "prob_tie", "prob_better")
-        share = getattr(self, checks.one_of("name", name, names))
+        share = getattr(self, name)
         z, n = normal_quantile(level), self.num_pairs
         centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
         reach = z * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z**2 / n)
@@ -209,6 +223,7 @@ class GapLaw:
     def cdf(self, x: ArrayLike) -> Bracket:
         """$P(G <= x)$, for a number or an array."""
         at = np.asarray(x, dtype=float)
+        checks.refuse("x", at, np.isnan(at), "is not a number", ["entry"] * at.ndim)
         below = np.searchsorted(self._cuts, at, "right")  # cuts at x itself do not exceed (x, <=)
         first = np.searchsorted(self.points[:, 1], at)
         inside = np.append(self.points[:, 0], np.inf)[first] <= at
@@ -309,6 +324,18 @@ def gap_statistics(gaps: Floats, unsure: Floats | float) -> Any:
     signs = gaps < -unsure, np.abs(gaps) <= unsure, gaps > unsure
     shares = [sign.mean(0) for sign in signs]
     return np.stack([*mean_and_error(gaps), *variance_and_error(gaps), *shares])
+
+
+def unseen_variance(
+    mean: Floats, num_draws: int, ends: tuple[float, float] | None, gamma: float
+) -> Floats:
+    """What `GapErrors.unseen_variance` is for gaps that were drawn, entry by entry.
+
+    With rewards in `ends`, no gap is farther from the mean than that of the two worst returns.
+    """
+    low, high = (0.0, np.inf) if ends is None else ends
+    farthest = (high - low) / (1.0 - gamma) + np.abs(mean)
+    return np.asarray(farthest**2 / num_draws)
 
 
 def betting_bound(
