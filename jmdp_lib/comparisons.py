@@ -26,8 +26,14 @@ from jmdp_lib.branches import Branches, Run
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.machine import in_processes, progress
 from jmdp_lib.moments import ReadOnly
-from jmdp_lib.simulators import SimulatorError
-from jmdp_lib.statistics import GapEstimate, asymptotic_sequence, bernstein_sequence, gap_statistics
+from jmdp_lib.simulators import Simulator, SimulatorError
+from jmdp_lib.statistics import (
+    GapEstimate,
+    asymptotic_sequence,
+    betting_bound,
+    gap_statistics,
+    unseen_variance,
+)
 
 _TAIL = 1e-3  # share of the largest return that is cut off
 _FIRST = 128  # runs before an asymptotic confidence sequence says anything
@@ -109,7 +115,11 @@ def _estimate(branches: Branches, played: list[Run]) -> GapEstimate:
     apart = labels[:, :, None] != labels[:, None]
     unsure = np.where(apart, cut, 0.0) + 1e-12 * np.abs(returns).max()
     rest: Any = cut * apart.mean(0), len(played), returns
-    return GapEstimate(*gap_statistics(gaps, unsure), *rest)
+    found = gap_statistics(gaps, unsure)
+    known = getattr(getattr(branches.world, "simulator", None), "reward_range", None)
+    unseen = unseen_variance(found[0], len(played), known, branches.gamma)
+    np.fill_diagonal(unseen, 0.0)
+    return GapEstimate(*found, *rest, unseen_variance=unseen)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -190,7 +200,7 @@ def compare_actions(
     margin: float = 0.0,
     budget: int = 100_000,
     seed: int | np.random.SeedSequence = 0,
-    reward_range: tuple[float, float] | None = None,
+    reward_range: tuple[float, float] | str | None = None,
     gamma: float | None = None,
     horizon: int | None = None,
 ) -> Decision:
@@ -204,12 +214,14 @@ def compare_actions(
     alpha: probability with which any of the intervals may fail.
     margin: differences up to it do not matter. Without one no actions are ever equivalent.
     budget: how many queries may be made.
-    reward_range: (lo, hi) that holds all rewards. The intervals then hold at every sample size
-        (Waudby-Smith and Ramdas 2024, empirical Bernstein). Without it, they hold for large samples
-        only (Waudby-Smith et al. 2024, asymptotic), and nothing is decided before 128 runs. They
-        then suppose that no event that the runs did not show would change the mean. An event of
-        probability $p$ stays unseen in $n$ runs with probability $(1 - p)^n$: `method` says how
-        rare it has to be. Give the range if such events can matter.
+    reward_range: (lo, hi) that holds all rewards, so that the intervals hold at every sample size,
+        whatever the law (a betting confidence sequence, Waudby-Smith and Ramdas 2024). A JMDP knows
+        its own, and a simulator may declare one; otherwise it has to be given. If nobody knows it,
+        reward_range="asymptotic" asks for intervals that hold for large samples only (Waudby-Smith
+        et al. 2024). They decide nothing before 128 runs, and suppose that no event that the runs
+        did not show would change the mean. An event of probability $p$ stays unseen in $n$ runs
+        with probability $(1 - p)^n$: `method` says how rare it has to be. An action that is worse
+        by a rare loss is then called better more often than not (`benchmarks/decisions.md`).
     gamma: unless given, that of the simulator, or 0.99.
     horizon: steps of a run; unless given, so many that a thousandth of a return can be missing.
 
@@ -219,22 +231,18 @@ def compare_actions(
     Example:
         >>> import jmdp_lib as jl
         >>> jm, policy = jl.windy_gridworld(size=3, gamma=0.5), jl.goal_policy(3)
-        >>> found = jl.compare_actions(jm, 4, actions=[0, 2], policy=policy, reward_range=(0, 1))
+        >>> found = jl.compare_actions(jm, 4, actions=[0, 2], policy=policy)
         >>> found.verdict, found.best, found.remaining
         ('better', 0, (0,))
         >>> low, high = found.intervals[0, 1]
         >>> print(f"up gains {low:.2f} to {high:.2f}, known after {found.num_queries} queries")
-        up gains 0.03 to 1.20, known after 702 queries
+        up gains 0.04 to 0.97, known after 237 queries
     """
     alpha, margin = checks.real("alpha", alpha, "(0, 1)"), checks.real("margin", margin, "[0, inf)")
     budget, rng = checks.at_least("budget", budget, 1), checks.stream(seed, "compare_actions")
-    ends = checks.floats(
-        "reward_range", (0.0, 1.0) if reward_range is None else reward_range, end=2
-    )
-    if not ends[0] < ends[1]:
-        raise ValueError(f"reward_range must be (lo, hi) with lo < hi, got {reward_range}")
     branches = Branches.of(env, policy, actions, gamma, state, "joint", _TAIL, horizon)
-    runs = _Runs(branches, rng, reward_range, alpha, margin)
+    known = _known_range(env, reward_range)
+    runs = _Runs(branches, rng, known, alpha, margin)
     if hasattr(env, "restore"):
         runs.rewards.append(0.0)  # episodes may end, and rewards are zero from then on
     if len(actions) < 2 or budget < runs.longest:
@@ -242,7 +250,7 @@ def compare_actions(
             f"two actions or more, and a budget of {runs.longest} queries, which one run may take, "
             f"are needed; got actions {list(actions)} and budget {budget}"
         )
-    look = _FIRST if reward_range is None else _EARLY
+    look = _FIRST if known is None else _EARLY
     with progress(budget, "compare_actions", "query") as bar:
         try:
             while runs.verdict == "undecided" and runs.queries + runs.longest <= budget:
@@ -255,6 +263,22 @@ def compare_actions(
             error.result = runs.decision()  # type: ignore[attr-defined]
             raise
     return runs.decision()
+
+
+def _known_range(env: Any, given: Any) -> tuple[float, float] | None:
+    """(lo, hi) that holds all rewards; None if the asymptotic sequence was asked for by name."""
+    if isinstance(given, str):
+        if given != "asymptotic":
+            raise ValueError(f'reward_range must be (lo, hi) or "asymptotic", got {given!r}')
+        return None
+    if given is None and isinstance(env, Simulator):
+        given = getattr(env, "reward_range", None)
+    if given is None:
+        raise ValueError(
+            f"nothing says between which ends the rewards of {env!r} lie: pass reward_range=(lo, "
+            'hi), or reward_range="asymptotic" if intervals for large samples are enough'
+        )
+    return checks.reward_range("reward_range", given)
 
 
 class _Runs:
@@ -300,13 +324,9 @@ class _Runs:
         alpha = self.alpha / math.comb(len(self.actions), 2)
         for i, j in combinations(range(len(self.active)), 2):
             gap, cut = returns[:, i] - returns[:, j], rest * (labels[:, i] != labels[:, j])
-            both = np.stack([gap - cut, gap + cut], axis=1)
-            if self.reward_range is None:
-                below, above = asymptotic_sequence(both, alpha, _FIRST)
-            else:
-                below, above = bernstein_sequence(both, -reach, reach, alpha)
-            ends, a, b = (below[:, 0].max(), above[:, 1].min()), self.active[i], self.active[j]
-            self.intervals[a, b], self.intervals[b, a] = ends, (-ends[1], -ends[0])
+            a, b = self.active[i], self.active[j]
+            low, high = self.ends(gap - cut, gap + cut, reach, alpha, self.intervals[a, b])
+            self.intervals[a, b], self.intervals[b, a] = (low, high), (-high, -low)
         self.history.append(np.append(self.queries, self.intervals))
         lows = self.intervals[np.ix_(self.active, self.active)][..., 0]
         kept = np.flatnonzero(lows.max(0) <= self.margin)
@@ -315,8 +335,24 @@ class _Runs:
             self.returns, self.labels = list(returns[:, kept]), list(labels[:, kept])
         if len(self.active) == 1:
             self.verdict = "better"
-        elif self.margin > 0.0 and lows[np.ix_(kept, kept)].min(initial=0.0) >= -self.margin:
+        elif lows[np.ix_(kept, kept)].min(initial=0.0) >= -self.margin and (
+            self.margin or not reach
+        ):
             self.verdict = "equivalent"
+
+    def ends(
+        self, least: Floats, most: Floats, reach: float, alpha: float, known: Floats
+    ) -> tuple[float, float]:
+        """Of an interval for the mean of gaps (T,) that lie between `least` and `most`.
+
+        reach: no gap is larger, if a range of rewards was given. known: the interval so far.
+        """
+        if self.reward_range is None:
+            below, _ = asymptotic_sequence(least, alpha, _FIRST)
+            _, above = asymptotic_sequence(most, alpha, _FIRST)
+            return float(below.max()), float(above.min())
+        low = betting_bound(least, -reach, reach, alpha / 2.0, known[0])
+        return low, -betting_bound(-most, -reach, reach, alpha / 2.0, -known[1])
 
     def decision(self) -> Decision:
         """What is known so far."""
@@ -327,10 +363,10 @@ class _Runs:
         gaps = max(size * alone - known.sum(1).var(), 0.0)  # Var(Z_a - Z_b) over all pairs
         with np.errstate(divide="ignore", invalid="ignore"):
             saving = float(np.divide((size - 1) * alone, gaps))
-        bounded = "empirical Bernstein confidence sequence, valid at every sample size"
+        bounded = "betting confidence sequence, valid at every sample size"
         unseen = -math.expm1(math.log(self.alpha) / max(len(self.returns), 1))
         large = "asymptotic confidence sequence, blind to events rarer than"
-        method = bounded if self.reward_range else f"{large} {unseen:.2g} per run"
+        method = bounded if self.reward_range is not None else f"{large} {unseen:.2g} per run"
         looks = np.array(self.history).reshape(-1, 1 + 2 * size**2)
         return Decision(
             self.actions, self.verdict, best, remaining, self.intervals, self.margin, self.queries,

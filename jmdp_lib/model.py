@@ -53,6 +53,7 @@ class JMDP:
         queries_per_state: how many queries the tables of each state were counted from; None for
             tables that are known.
         unknown_noise: why no noise is shared by all states (`noise_probs`), or None if one may be.
+        declared_range: the (lo, hi) that the simulator of counted tables declared, or None.
 
     Example:
         >>> import jmdp_lib as jl
@@ -75,6 +76,7 @@ class JMDP:
     next_states: Ints
     queries_per_state: int | None = None
     unknown_noise: str | None = None
+    declared_range: tuple[float, float] | None = None
 
     def __init__(
         self, table_probs: ArrayLike, rewards: ArrayLike, next_states: ArrayLike, gamma: float
@@ -228,6 +230,8 @@ class JMDP:
         why = "counted tables do not say which noise made them"
         jm = cls.from_tables(*couplings.stacked(parts), simulator.gamma, why)
         vars(jm)["queries_per_state"] = count
+        if (ends := getattr(simulator, "reward_range", None)) is not None:
+            vars(jm)["declared_range"] = declared_range(ends)
         return jm
 
     @classmethod
@@ -303,7 +307,8 @@ class JMDP:
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are made anew, and so are as immutable as the original."""
         tables = (self.table_states, self.probs, self.rewards, self.next_states)
-        known = {name: getattr(self, name) for name in ("queries_per_state", "unknown_noise")}
+        names = ("queries_per_state", "declared_range", "unknown_noise")
+        known = {name: getattr(self, name) for name in names}
         return JMDP.from_tables, (*tables, self.num_states, self.gamma), known
 
     def __repr__(self) -> str:

@@ -21,7 +21,7 @@ from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.operators.draws import alias_tables, cells, cumulative, pick, pick_cell
-from jmdp_lib.statistics import GapEstimate, GapLaw, gap_statistics
+from jmdp_lib.statistics import GapEstimate, GapLaw, gap_statistics, unseen_variance
 
 # Pairs per random stream: streams are spawned per chunk, so threads do not change the numbers.
 _CHUNK = 4096
@@ -119,7 +119,9 @@ def sample_gaps(
     off = _gap_error(jm, truncation)
     found = np.transpose([gap_statistics(gap, off) for _, gap in sample])
     columns: Any = *found, off, num_pairs
-    return GapEstimate(*columns)
+    unseen = unseen_variance(found[0], num_pairs, jm.reward_range, jm.gamma)
+    unseen[[a == b for _, a, b in gaps]] = 0.0  # the gap of an action with itself
+    return GapEstimate(*columns, unseen_variance=unseen)
 
 
 def simulate_gap_law(

@@ -7,7 +7,7 @@ the sample statistics, intervals, tests and confidence sequences that they and o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +19,12 @@ from jmdp_lib.checks import Floats
 
 Bracket = tuple[Any, Any]
 
-_SPREAD = 1e-3  # of values in [0, 1]: their variance before any is known
+# A gambler's stakes, and the shares of the capital that are staked so; large ones count for more,
+# since the range of returns is often wide.
+_BETS = 2.0 ** -np.arange(16.0)
+_LOG_SHARES = -np.log(np.arange(1.0, 17.0) * np.arange(2.0, 18.0))
+_CLOSE = 1e-3  # of the distance of a bound from the mean: how exactly it is worked out
+_NO_VARIATION = 1e-12  # of a squared mean: less variance than this is rounding
 _TIGHT = 1000.0  # the sample size at which an asymptotic confidence sequence is tightest
 _SKEW = 0.2  # weight of its allowance for skewed laws
 
@@ -31,6 +36,11 @@ class GapErrors:
     Attributes:
         mean, mean_error: the estimate of $E G$, and its standard error.
         variance, variance_error: the estimate of $Var G$, and its standard error.
+        unseen_mean, unseen_variance: how far what no draw showed can move $E G$; and how large it
+            can make $Var G$ if all draws were alike. Both are for one unit of $-log(1 - level)$:
+            in N draws an event stays unseen with probability $1 - level$ if its own is
+            $-log(1 - level) / N$. Unless a range of rewards is known, nothing is added to means,
+            and nothing bounds such a variance.
 
     Example:
         >>> import jmdp_lib as jl
@@ -45,19 +55,27 @@ class GapErrors:
     mean_error: Floats
     variance: Floats
     variance_error: Floats
+    unseen_mean: Floats | float = field(default=0.0, kw_only=True)
+    unseen_variance: Floats | float = field(default=np.inf, kw_only=True)
 
     def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
         """Lower and upper ends of confidence intervals of "mean" or "variance", entry by entry.
 
         They are normal. For a variance, whose estimates are positive and skewed, they are normal on
-        the scale of its logarithm.
+        the scale of its logarithm. If no variation was seen at all, the upper end is that of an
+        event that all draws missed.
         """
         value = getattr(self, checks.one_of("name", name, ("mean", "variance")))
         reach = normal_quantile(level) * getattr(self, f"{name}_error")
+        missed = -np.log1p(-level)
         if name == "mean":
+            reach = reach + missed * self.unseen_mean
             return value - reach, value + reach
-        factor = np.exp(np.divide(reach, value, out=np.zeros_like(value), where=value > 0.0))
-        return value / factor, value * factor
+        none = value <= _NO_VARIATION * self.mean**2
+        factor = np.exp(np.divide(reach, value, out=np.zeros_like(value), where=~none))
+        return np.where(none, 0.0, value / factor), np.where(
+            none, missed * self.unseen_variance, value * factor
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,12 +108,12 @@ class GapEstimate(GapErrors):
         Those of "mean" and "variance" are as in `GapErrors`, the truncation error of means added;
         those of "prob_worse", "prob_tie" and "prob_better" are Wilson's.
         """
-        if name in ("mean", "variance"):
+        names = ("mean", "variance", "prob_worse", "prob_tie", "prob_better")
+        if checks.one_of("name", name, names) in names[:2]:
             low, high = super().interval(name, level)
             slack = self.truncation_error if name == "mean" else 0.0
             return low - slack, high + slack
-        names = ("prob_worse", "prob_tie", "prob_better")
-        share = getattr(self, checks.one_of("name", name, names))
+        share = getattr(self, name)
         z, n = normal_quantile(level), self.num_pairs
         centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
         reach = z * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z**2 / n)
@@ -205,6 +223,7 @@ class GapLaw:
     def cdf(self, x: ArrayLike) -> Bracket:
         """$P(G <= x)$, for a number or an array."""
         at = np.asarray(x, dtype=float)
+        checks.refuse("x", at, np.isnan(at), "is not a number", ["entry"] * at.ndim)
         below = np.searchsorted(self._cuts, at, "right")  # cuts at x itself do not exceed (x, <=)
         first = np.searchsorted(self.points[:, 1], at)
         inside = np.append(self.points[:, 0], np.inf)[first] <= at
@@ -307,26 +326,60 @@ def gap_statistics(gaps: Floats, unsure: Floats | float) -> Any:
     return np.stack([*mean_and_error(gaps), *variance_and_error(gaps), *shares])
 
 
-def bernstein_sequence(x: Floats, low: float, high: float, alpha: float) -> tuple[Floats, Floats]:
-    """Ends of a confidence sequence for the mean of values x (T, ...) in [low, high], (T, ...).
+def unseen_variance(
+    mean: Floats, num_draws: int, ends: tuple[float, float] | None, gamma: float
+) -> Floats:
+    """What `GapErrors.unseen_variance` is for gaps that were drawn, entry by entry.
 
-    Whatever the law, all T intervals hold at once with probability 1 - alpha: the empirical
-    Bernstein sequence with predictable bets of Waudby-Smith and Ramdas (2024), Theorem 2.
+    With rewards in `ends`, no gap is farther from the mean than that of the two worst returns.
     """
-    z = (x - low) / (high - low)
-    t = np.arange(1.0, len(z) + 1.0).reshape(-1, *(1,) * (z.ndim - 1))
-    mean = (0.5 + np.cumsum(z, 0)) / (t + 1.0)
-    spread = (_SPREAD + np.cumsum((z - mean) ** 2, 0)) / (t + 1.0)
-    mean, spread = (
-        np.concatenate([np.full_like(z[:1], start), known[:-1]])  # of the values before
-        for start, known in ((0.5, mean), (_SPREAD, spread))
-    )
-    sure = np.log(2.0 / alpha)
-    bets = np.minimum(np.sqrt(2.0 * sure / (spread * t * np.log1p(t))), 0.5)
-    total = np.cumsum(bets, 0)
-    centre = np.cumsum(bets * z, 0) / total
-    radius = (sure + np.cumsum((z - mean) ** 2 * (-np.log1p(-bets) - bets), 0)) / total
-    return low + (high - low) * (centre - radius), low + (high - low) * (centre + radius)
+    low, high = (0.0, np.inf) if ends is None else ends
+    farthest = (high - low) / (1.0 - gamma) + np.abs(mean)
+    return np.asarray(farthest**2 / num_draws)
+
+
+def betting_bound(
+    x: Floats, low: float, high: float, alpha: float, known: float = -np.inf
+) -> float:
+    """A lower confidence bound for the mean of values x (T,) in [low, high].
+
+    Whatever the law, the bounds for all T at once hold with probability 1 - alpha. The bound is the
+    largest mean against which the gambler of `log_capital` has come to own 1 / alpha (Waudby-Smith
+    and Ramdas 2024, Section 4), to a thousandth of its distance from the sample mean.
+
+    known: the bound of fewer values, which the new one does not fall below.
+    """
+    if low == high:
+        return low
+    z, counts = np.unique(np.clip((x - low) / (high - low), 0.0, 1.0), return_counts=True)
+    centre = top = float(counts @ z / counts.sum())  # nothing is ever won against the sample mean
+    bottom = max((known - low) / (high - low), 0.0)
+    while top - bottom > _CLOSE * (centre - bottom):
+        middle = 0.5 * (bottom + top)
+        capital = np.logaddexp.reduce(_LOG_SHARES + counts @ _log_growth(z[:, None], middle, _BETS))
+        bottom, top = (middle, top) if capital >= -np.log(alpha) else (bottom, middle)
+    return low + (high - low) * bottom
+
+
+def log_capital(x: Floats, mean: float, low: float, high: float) -> Floats:
+    """Logarithm of what a gambler owns after each of the values x (T, ...) in [low, high].
+
+    The gambler bets that the mean of x exceeds `mean` > low, at odds that are fair if it is equal.
+    The gambler starts with 1 and splits it into shares. Share j stakes 2^-j of what it owns by then
+    on every value, so that some share stakes about the best part for any law. If the mean is at
+    most `mean`, the capital ever reaches 1 / alpha with probability alpha at most.
+    """
+    z, m = (x - low) / (high - low), (mean - low) / (high - low)
+    total = np.full(x.shape, -np.inf)
+    for bet, log_share in zip(_BETS, _LOG_SHARES, strict=True):
+        total = np.logaddexp(total, log_share + np.cumsum(_log_growth(z, m, bet), 0))
+    return total
+
+
+def _log_growth(z: Any, mean: float, bet: Any) -> Any:
+    """Logarithm of the factor that a stake grows by on values z in [0, 1]."""
+    with np.errstate(divide="ignore"):  # a share that stakes everything may lose everything
+        return np.log1p(bet * (z / mean - 1.0))
 
 
 def asymptotic_sequence(x: Floats, alpha: float, first: int) -> tuple[Floats, Floats]:

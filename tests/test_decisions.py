@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import jmdp_lib as jl
+from jmdp_lib import statistics
 from jmdp_lib.atari import CoupledAtari
-from jmdp_lib.statistics import asymptotic_sequence, bernstein_sequence
 
 
 class Plain:
@@ -28,7 +28,17 @@ def bandit(means, gamma=0.0):
     return jl.JMDP([np.diff(cuts)], [rewards], np.zeros((1, *rewards.shape), int), gamma)
 
 
-@pytest.mark.parametrize("reward_range", [None, (0.0, 1.0)])
+def rare(prob, usual, seldom):
+    """One state, whose two actions pay `seldom` with this probability, and else `usual`."""
+    return jl.JMDP([[1 - prob, prob]], [[usual, seldom]], np.zeros((1, 2, 2), int), 0.0)
+
+
+WORSE = rare(0.001, (0.01, 0.0), (-99.99, 0.0))  # by a loss of 100 once in a thousand
+EQUAL = rare(0.01, (1.0, 0.0), (-99.0, 0.0))  # a loss once in a hundred makes up for the gain
+COINS = rare(0.5, (1.0, 0.0), (0.0, 1.0))  # the actions win under opposite draws
+
+
+@pytest.mark.parametrize("reward_range", ["asymptotic", None, (0.0, 1.0)])
 def test_the_better_action_is_found_and_the_interval_holds(reward_range):
     jm, policy = jl.windy_gridworld(3, gamma=0.8), jl.goal_policy(3)
     exact = jl.jipe2(jm, policy).moments
@@ -38,9 +48,9 @@ def test_the_better_action_is_found_and_the_interval_holds(reward_range):
     assert 0.0 < low <= exact.gap_mean[3, 1, 2] <= high
     np.testing.assert_allclose(found.intervals[1, 0], [-high, -low])
     assert found.num_queries <= 40_000
-    assert ("asymptotic" in found.method) == (reward_range is None)
+    assert ("asymptotic" in found.method) == (reward_range == "asymptotic")
     unseen = 1.0 - 0.05 ** (1.0 / found.num_runs)  # events this rare are unseen in 5% of cases
-    assert (f"rarer than {unseen:.2g} per run" in found.method) == (reward_range is None)
+    assert (f"rarer than {unseen:.2g} per run" in found.method) == (reward_range == "asymptotic")
     own = exact.variance[3, 1] + exact.variance[3, 2]
     assert found.saving == pytest.approx(own / exact.gap_variance[3, 1, 2], rel=0.5)
     assert found.plot(plt.figure().add_subplot()).get_xlabel() == "queries"
@@ -51,8 +61,8 @@ def test_a_simulator_of_ones_own_and_the_jmdp_decide_alike():
     jm = jl.inventory()
     policy = jl.uniform_policy(jm)
     first, second = (
-        jl.compare_actions(env, 3, [0, 1], policy, budget=5_000, seed=4, horizon=30)
-        for env in (jm, Plain(jm))
+        jl.compare_actions(env, 3, [0, 1], policy, budget=5_000, seed=4, horizon=30, **known)
+        for env, known in ((jm, {}), (Plain(jm), {"reward_range": jm.reward_range}))
     )
     np.testing.assert_array_equal(first.history, second.history)
     assert first.num_queries == second.num_queries
@@ -61,7 +71,7 @@ def test_a_simulator_of_ones_own_and_the_jmdp_decide_alike():
 
 def test_several_actions_are_eliminated():
     jm = bandit([0.2, 0.8, 0.5, 0.75])
-    found = jl.compare_actions(jm, 0, [0, 1, 2, 3], [0], budget=20_000, reward_range=(0, 1))
+    found = jl.compare_actions(jm, 0, [0, 1, 2, 3], [0], budget=20_000)
     assert (found.verdict, found.best) == ("better", 1)
     gaps = np.subtract.outer([0.2, 0.8, 0.5, 0.75], [0.2, 0.8, 0.5, 0.75])
     assert np.all((found.intervals[..., 0] <= gaps) & (gaps <= found.intervals[..., 1]))
@@ -93,34 +103,54 @@ def test_what_is_cut_off_is_in_the_interval():
 
 def test_branches_that_became_one_cost_no_more_queries():
     jm = bandit([0.5, 0.7], gamma=0.9)  # both return to the only state and play alike from there
-    found = jl.compare_actions(jm, 0, [0, 1], [0], budget=4_000)
+    found = jl.compare_actions(jm, 0, [0, 1], [0], budget=4_000, reward_range="asymptotic")
     assert found.best == 1
     horizon = np.ceil(np.log(1e-3) / np.log(0.9))
     played_on = np.ceil(800 / horizon)
     assert found.num_queries == played_on * horizon + (found.num_runs - played_on)
 
 
-@pytest.mark.parametrize("reward_range", [None, (0.0, 1.0)])
-def test_false_decisions_over_two_thousand_runs(reward_range):
-    """Equal means, alpha 0.05; the actions win under opposite draws, where gaps vary most."""
-    rewards, stay = np.array([[[1.0, 0.0], [0.0, 1.0]]]), np.zeros((1, 2, 2), int)
-    jm = jl.JMDP([[0.5, 0.5]], rewards, stay, 0.0)
-    rng = np.random.default_rng(0)
-    gaps = rng.choice([-1.0, 1.0], size=(400, 2_000))  # what the runs of this model return
-    if reward_range is None:
-        low, high = asymptotic_sequence(gaps, 0.05, first=128)
-    else:
-        low, high = bernstein_sequence(gaps, -1.0, 1.0, 0.05)
-    false = np.any((low > 0.0) | (high < 0.0), axis=0)
-    assert false.mean() <= 0.05
-    few = [
-        jl.compare_actions(jm, 0, [0, 1], [0], budget=200, seed=seed, reward_range=reward_range)
-        for seed in range(12)
-    ]
-    assert sum(x.verdict == "better" for x in few) <= 3  # P(more of 12 | 5 %) = 0.2 %
+@pytest.mark.parametrize(("jm", "better"), [(WORSE, 1), (EQUAL, None), (COINS, None)])
+def test_false_decisions_of_whole_calls(jm, better):
+    """The default relies on the range: a short version of benchmarks/decisions.py."""
+    few = [jl.compare_actions(jm, 0, [0, 1], [0], budget=200, seed=seed) for seed in range(12)]
+    # P(more than 3 of 12 | 5 %) = 0.2 %
+    assert sum(x.verdict == "better" and x.best != better for x in few) <= 3
+    assert all("valid at every sample size" in x.method for x in few)
 
 
-@pytest.mark.parametrize("law", ["skewed", "rare", "wide"])
+def test_the_asymptotic_sequence_has_to_be_asked_for_since_it_is_blind_to_rare_losses():
+    asked = {"budget": 200, "reward_range": "asymptotic"}
+    few = [jl.compare_actions(WORSE, 0, [0, 1], [0], seed=seed, **asked) for seed in range(12)]
+    assert sum(x.best == 0 for x in few) >= 6  # seen by 128 runs with probability 12 %
+    assert all("blind to events rarer than" in x.method for x in few)
+
+
+def test_a_declared_range_is_used_and_a_missing_one_asked_for():
+    """A simulator may declare a range; without one, an environment or a simulator is refused."""
+    declares = Plain(COINS)
+    declares.reward_range = (0.0, 1.0)
+    asked = {"state": 0, "actions": [0, 1], "policy": [0], "budget": 100}
+    found = jl.compare_actions(declares, **asked)
+    np.testing.assert_array_equal(found.history, jl.compare_actions(COINS, **asked).history)
+    env = jl.CoupledEnv(Walk(), seed=0)
+    env.reset(seed=0)
+    for world, state in ((Plain(COINS), 0), (env, None)):
+        with pytest.raises(ValueError, match=r"pass reward_range=\(lo, hi\), or .*asymptotic"):
+            jl.compare_actions(world, state, [0, 1], lambda seen: [0.5, 0.5], budget=100)
+
+
+def test_equal_rewards_divide_by_nothing():
+    """All rewards are the same: the gap is zero for certain, and no margin is needed to say so."""
+    jm = rare(0.5, (3.0, 3.0), (3.0, 3.0))
+    for known in (None, (3.0, 3.0)):
+        found = jl.compare_actions(jm, 0, [0, 1], [0], reward_range=known)
+        assert (found.verdict, found.num_queries) == ("equivalent", 8)
+        assert not found.intervals.any()
+    assert statistics.betting_bound(np.full(5, 3.0), 3.0, 3.0, 0.05) == 3.0
+
+
+@pytest.mark.parametrize("law", ["skewed", "rare", "wide", "coins"])
 def test_confidence_sequences_hold_at_all_sample_sizes(law):
     rng = np.random.default_rng(1)
     shape = (400, 2_000)
@@ -128,10 +158,36 @@ def test_confidence_sequences_hold_at_all_sample_sizes(law):
         "skewed": (rng.exponential(size=shape).clip(max=8.0), 1.0 - np.exp(-8.0)),
         "rare": ((rng.random(shape) < 0.1) * 8.0, 0.8),
         "wide": (rng.choice([0.0, 8.0], size=shape), 4.0),
+        "coins": (rng.choice([-1.0, 1.0], size=shape), 0.0),
     }[law]
-    for low, high in (bernstein_sequence(x, 0.0, 8.0, 0.05), asymptotic_sequence(x, 0.05, 128)):
-        assert np.any((low > mean) | (high < mean), axis=0).mean() <= 0.05
-        assert np.mean(high[-1] - low[-1]) < 1.8
+    ends = (-1.0, 1.0) if law == "coins" else (0.0, 8.0)
+    for side in (1.0, -1.0):
+        capital = statistics.log_capital(side * x, side * mean, *sorted(side * np.array(ends)))
+        assert np.any(capital >= np.log(40.0), axis=0).mean() <= 0.025
+    low, high = statistics.asymptotic_sequence(x, 0.05, 128)
+    assert np.any((low > mean) | (high < mean), axis=0).mean() <= 0.05
+    assert np.mean(high[-1] - low[-1]) < 1.8
+
+
+def test_a_betting_bound_is_where_the_capital_is_enough():
+    """The bound is a root of the capital's path, from below; earlier bounds are kept."""
+    x = np.random.default_rng(2).choice([0.0, 1.0, 8.0], size=500)
+    low = statistics.betting_bound(x, 0.0, 8.0, 0.025)
+    assert statistics.log_capital(x, low, 0.0, 8.0)[-1] >= np.log(40.0)
+    closer = low + 2e-3 * (x.mean() - low)
+    assert statistics.log_capital(x, closer, 0.0, 8.0)[-1] < np.log(40.0)
+    assert 0.7 * x.mean() < low < x.mean()
+    assert statistics.betting_bound(x, 0.0, 8.0, 0.025, known=2.9) == 2.9
+    assert statistics.betting_bound(x, 0.0, 8.0, 0.025, known=1.0) == pytest.approx(low, rel=1e-3)
+    assert statistics.betting_bound(np.zeros(9), 0.0, 8.0, 0.025) == 0.0
+
+
+def test_betting_decides_small_gaps_that_bernstein_did_not():
+    """A coin with a mean gap of 0.3 standard deviations: some 120 runs, and 250 in a wide range."""
+    x = np.random.default_rng(3).choice([-1.0, 1.0], p=[0.3563, 0.6437], size=(2_500, 100))
+    for reach, most in ((1.0, 150), (10.0, 300)):
+        known = statistics.log_capital(x, 0.0, -reach, reach) >= np.log(40.0)
+        assert np.median(known.argmax(0)) < most
 
 
 class Walk(gymnasium.Env):
@@ -159,6 +215,7 @@ def test_an_environment_that_can_be_copied():
         return [0.5, 0.5]
 
     asked = {"gamma": 0.5, "budget": 2_000, "horizon": 4, "margin": 0.02}
+    asked |= {"reward_range": (0.0, 1.0)}
     env.step(1)
     here = env.snapshot()
     found = jl.compare_actions(env, None, [0, 1], policy, **asked)
@@ -167,6 +224,28 @@ def test_an_environment_that_can_be_copied():
     np.testing.assert_array_equal(found.history, again.history)
     with pytest.raises(ValueError, match=r"sum of policy\(\d\) = 1.1"):
         jl.compare_actions(env, None, [0, 1], lambda seen: [0.5, 0.6], **asked)
+
+
+class Toll(Walk):
+    """Every step pays 1 until cell 0 ends the episode."""
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.cell = 2
+        return self.cell, {}
+
+    def step(self, action):
+        cell, _, over, *rest = super().step(action)
+        return cell, 1.0, over, *rest
+
+
+def test_the_range_of_an_environment_is_widened_to_zero():
+    """Episodes end, and rewards are 0 from then on: a range of (1, 1) does not make gaps zero."""
+    env = jl.CoupledEnv(Toll(), seed=0)
+    env.reset(seed=0)
+    asked = {"gamma": 0.5, "horizon": 4, "budget": 3_000, "reward_range": (1.0, 1.0)}
+    found = jl.compare_actions(env, None, [0, 1], lambda seen: [0.5, 0.5], **asked)
+    assert (found.verdict, found.best) == ("better", 1)
 
 
 def test_a_game():
@@ -218,7 +297,8 @@ def test_a_failure_keeps_the_results_so_far():
         ({"actions": [0, 0]}, "all distinct"),
         ({"actions": [0, 5]}, "action 5 is out of range"),
         ({"state": 3}, "state 3 is out of range"),
-        ({"reward_range": (1, 0)}, "lo < hi"),
+        ({"reward_range": (1, 0)}, "lo <= hi"),
+        ({"reward_range": "unknown"}, r'\(lo, hi\) or "asymptotic", got .unknown'),
         ({"reward_range": (2, 3)}, "is not in reward_range"),
         ({"env": "a game"}, "is no simulator"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from bisect import bisect
+from itertools import product
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ SMALL = jl.JMDP(
     gamma=0.6,
 )
 MIXED = [[0.3, 0.7], [0.5, 0.5]]
+PAIRS = list(product(range(2), repeat=2))  # next states of both actions
 
 
 def test_tables_are_counted_and_equal_ones_are_merged() -> None:
@@ -120,12 +122,91 @@ def test_levels() -> None:
     assert np.allclose(gaps.interval("mean"), [[1 - 0.5 * 1.959964], [1 + 0.5 * 1.959964]])
     low, high = gaps.interval("variance", level=0.5)
     assert np.allclose([low, high], 0.1 * np.exp([[-2 * 0.6744898], [2 * 0.6744898]]))
-    certain = jl.GapErrors(*np.zeros((4, 1)))
-    assert certain.interval("variance") == ([0.0], [0.0])
     with pytest.raises(ValueError, match=r"level must lie in \(0, 1\), got 1"):
         gaps.interval("mean", level=1)
     with pytest.raises(ValueError, match="name must be one of 'mean', 'variance', got 'median'"):
         gaps.interval("median")
+
+
+class Rare:
+    """One state: action 0 pays 1 more than action 1, and 50 once in fifty queries."""
+
+    num_states, num_actions, gamma = 1, 2, 0.5
+
+    def query(self, state, actions, rng):
+        rewards = [50.0 if rng.random() < 0.02 else 1.0 + rng.integers(2), rng.integers(2)]
+        return [float(rewards[a]) for a in actions], [0 for _ in actions]
+
+
+class RareInRange(Rare):
+    reward_range = (0.0, 50.0)
+
+
+@pytest.mark.parametrize("queries", [50, 200])
+def test_intervals_of_means_cover_also_where_a_rare_table_matters(queries) -> None:
+    """With a declared range: coverage of 0.95; it was 0.6 at 50 queries a state."""
+    truth = 0.02 * 50.0 + 0.98 * 1.5 - 0.5
+    models = (jl.JMDP.from_simulator(RareInRange(), queries, seed) for seed in range(100))
+    ends = np.array([jl.resample_gaps(jm, [0], 40).interval("mean") for jm in models])
+    low, high = ends[:, :, 0, 0, 1].T
+    assert ((low <= truth) & (truth <= high)).sum() >= 95 - 4 * np.sqrt(100 * 0.95 * 0.05)
+    # What was missed has probability 3 / N at most, and moves the gap by 50 - 1.97 or less, a
+    # little more than twice because of later visits; the error of the mean itself is 7 / sqrt(N).
+    assert np.median(high - low) < 2 * (3.0 / queries * 120.0 + 2.0 * 7.0 / np.sqrt(queries))
+
+
+def test_a_warning_names_the_states_where_few_queries_carry_an_error() -> None:
+    """Without a range nothing can be added: at least what was seen seldom is named."""
+    jm = next(
+        jm
+        for jm in (jl.JMDP.from_simulator(Rare(), 200, seed) for seed in range(20))
+        if np.isclose(jm.probs[jm.rewards[:, 0] == 50.0].sum(), 3 / 200)
+    )
+    with pytest.warns(UserWarning, match=r"at states 0, .* about 5\d\d queries per state") as seen:
+        plain = jl.resample_gaps(jm, [0], 40)
+    assert "reward_range" in str(seen[0].message)
+    assert not np.any(plain.unseen_mean)
+    jl.resample_gaps(jl.JMDP.from_simulator(Rare(), 2_000, 0), [0], 40)  # and no warning here
+
+
+def test_a_counted_model_and_its_copy_know_the_declared_range() -> None:
+    jm = jl.JMDP.from_simulator(RareInRange(), 10)
+    assert pickle.loads(pickle.dumps(jm)).declared_range == (0.0, 50.0)
+    assert jl.JMDP.from_simulator(Rare(), 10).declared_range is None
+    assert RareInRange.reward_range != jm.reward_range  # that of the tables that were seen
+
+
+def test_a_table_that_was_missed_can_move_means_as_far_as_it_says() -> None:
+    """Put a worst table of a small probability into each state in turn, and solve again."""
+    counted, ends, small = jl.JMDP.from_simulator(SMALL, 100), SMALL.reward_range, 1e-6
+    gaps, policy = jl.resample_gaps(counted, MIXED, 2), np.array(MIXED)
+    states, known = counted.table_states, jl.jipe2(counted, MIXED, tol=1e-13).moments.gap_mean
+    moved = np.zeros_like(known)
+    tables = [(s, r, x) for s in range(2) for r in product(ends, repeat=2) for x in PAIRS]
+    for s, rewards, successors in tables:
+        probs = np.append(counted.probs * np.where(states == s, 1.0 - small, 1.0), small)
+        all_rewards = np.vstack([counted.rewards, rewards])
+        all_states = np.vstack([counted.next_states, successors])
+        changed = jl.JMDP.from_tables(
+            np.append(states, s), probs, all_rewards, all_states, 2, counted.gamma
+        )
+        found = jl.jipe2(changed, policy, tol=1e-13).moments.gap_mean
+        moved = np.maximum(moved, np.abs(found - known) / small)
+    allowed = 100 * gaps.unseen_mean
+    assert (moved <= allowed * (1.0 + 1e-4) + 1e-9).all()
+    assert (moved[:, 0, 1] >= 0.4 * allowed[:, 0, 1]).all()
+
+
+def test_the_variance_of_a_gap_that_never_varied_is_not_certainly_zero() -> None:
+    """An event that all queries missed has an upper end; the diagonal alone is certain."""
+    still = jl.JMDP([[1.0], [1.0]], [[[0.0, 1.0]], [[2.0, 2.0]]], [[[1, 1]], [[0, 0]]], 0.5)
+    low, high = jl.resample_gaps(jl.JMDP.from_simulator(still, 60), [0, 0], 5).interval("variance")
+    assert not low.any()
+    reach, both = 2.0 / (1.0 - 0.5), 2.0 / (1.0 - 0.25)
+    assert np.allclose(high[:, 0, 1], -np.log(0.05) / 60 * both * (2.0 * reach) ** 2)
+    assert not np.einsum("saa->sa", high).any()
+    unknown = jl.GapErrors(*np.zeros((4, 1)))
+    assert unknown.interval("variance") == ([0.0], [np.inf])
 
 
 class Broken:

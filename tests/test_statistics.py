@@ -77,6 +77,54 @@ def test_gaps_below_the_truncation_have_no_sign():
     assert finer.prob_better[0] == 1.0
 
 
+def test_the_variance_of_equal_gaps_is_not_certainly_zero():
+    """A loss once in a thousand that no run showed: the interval must hold its variance."""
+    rewards, stay = [[[1.0, 0.0], [0.0, 0.0]]], np.zeros((1, 2, 2), int)
+    jm = jl.JMDP([[0.999, 0.001]], rewards, stay, 0.0)
+    truth = jl.jipe2(jm, [0]).moments.gap_variance[0, 0, 1]
+    sample = jl.sample_gaps(jm, [0], [(0, 0, 1), (0, 1, 1)], 200, seed=1)
+    assert not sample.variance.any()
+    low, high = sample.interval("variance")
+    assert low[0] == 0.0 < truth < high[0] < 0.1
+    assert high[1] == 0.0  # the gap of an action with itself
+    assert sample.interval("variance", level=0.99)[1][0] > high[0]
+    found = jl.estimate_gaps(jm, [0], [0, 1], num_pairs=200, seed=1, state=0)
+    assert not found.variance.any()
+    low, high = found.interval("variance")
+    assert not low.any()
+    assert np.allclose(high, -np.log(0.05) / 200 * (1.0 + 1.0) ** 2 * (1.0 - np.eye(2)))
+
+
+def test_without_a_range_nothing_bounds_the_variance_of_equal_gaps():
+    class Certain:
+        num_states, num_actions, gamma = 1, 2, 0.0
+
+        def query(self, state, actions, rng):
+            return [float(a) for a in actions], [0 for _ in actions]
+
+    found = jl.estimate_gaps(Certain(), [0], [0, 1], num_pairs=20, state=0)
+    low, high = found.interval("variance")
+    assert not low.any()
+    assert high.tolist() == [[0.0, np.inf], [np.inf, 0.0]]
+
+
+def test_a_sample_of_gaps_that_never_varied_covers_any_variance():
+    """Whatever the probability p of a loss: unseen and not covered in at most 5% of samples."""
+    for p in (0.3, 0.1, 0.03, 0.01):
+        unseen = (1.0 - p) ** 50
+        bound = -np.log(0.05) * jl.statistics.unseen_variance(np.ones(1), 50, (0.0, 1.0), 0.0)
+        assert unseen <= 0.05 or p * (1.0 - p) <= bound
+
+
+def test_a_law_at_nan_is_refused():
+    law = jl.GapLaw.from_sample((0, 0, 1), [0.0, 1.0, 2.0])
+    with pytest.raises(ValueError, match="x = nan is not a number"):
+        law.cdf(np.nan)
+    with pytest.raises(ValueError, match=r"x\[1\].* = nan is not a number"):
+        law.cdf([0.0, np.nan])
+    assert law.cdf(np.inf) == (1.0, 1.0)
+
+
 @pytest.mark.parametrize(
     ("gaps", "num_pairs", "message"),
     [
