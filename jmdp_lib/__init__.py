@@ -41,7 +41,7 @@ from jmdp_lib.solvers.local import (
     local_gap_law,
     local_jipe2,
 )
-from jmdp_lib.solvers.order2 import jipe2, plan_jipe2, resample_gaps
+from jmdp_lib.solvers.order2 import jipe2, plan_jipe2
 from jmdp_lib.solvers.order_n import incremental_jipe, jipe
 from jmdp_lib.solvers.projected import ProjectedSolution, projected_jipe2
 from jmdp_lib.solvers.projection import (
@@ -51,6 +51,7 @@ from jmdp_lib.solvers.projection import (
     rbf_features,
     tabular_features,
 )
+from jmdp_lib.solvers.resampling import resample_gaps
 from jmdp_lib.statistics import GapErrors, GapEstimate, GapLaw
 
 if TYPE_CHECKING:

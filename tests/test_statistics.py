@@ -88,7 +88,7 @@ def test_the_variance_of_equal_gaps_is_not_certainly_zero():
     assert low[0] == 0.0 < truth < high[0] < 0.1
     assert high[1] == 0.0  # the gap of an action with itself
     assert sample.interval("variance", level=0.99)[1][0] > high[0]
-    found = jl.estimate_gaps(jm, [0], [0, 1], num_pairs=200, seed=1, state=0)
+    found = jl.estimate_gaps(jm, [0], [0, 1], num_pairs=200, seed=2, state=0)
     assert not found.variance.any()
     low, high = found.interval("variance")
     assert not low.any()
