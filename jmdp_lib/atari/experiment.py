@@ -146,7 +146,11 @@ def evaluate(
             later = tail(network, params, begun, place)
             played = gap_estimates(begun.until(depth), gammas, config.sigma, later)
             predicted[f"+{depth}"] = played.mean, played.variance, played.independent
-    simulated, frames = [*vars(found).values()][:7], []
+    simulated = (
+        found.mean, found.mean_error, found.variance, found.variance_error,
+        found.independent, found.independent_error, found.covariance,
+    )  # fmt: skip
+    frames = []
     for how, values in predicted.items():
         columns = [*zip(_COLUMNS, (*simulated, *values), strict=True)]
         for member, (gamma, kind) in enumerate(config.members):
