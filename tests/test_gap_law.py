@@ -241,3 +241,12 @@ def test_bad_levels_and_samples_are_named() -> None:
         jl.simulate_gap_law(jm, jl.goal_policy(3), [(11, 0, 1)], 10)
     with pytest.raises(ValueError, match="num_pairs must be at least 1"):
         jl.simulate_gap_law(jm, jl.goal_policy(3), [(1, 0, 1)], 0)
+
+
+def test_one_action_has_no_gaps():
+    """NumPy's reduction error once stood here."""
+    jm = jl.JMDP(np.ones((2, 1)), [[[1.0]], [[0.0]]], [[[1]], [[0]]], gamma=0.9)
+    assert jl.gap_law(jm, [0, 0]) == [] == jl.gap_law(jm, [0, 0], queries=[1])
+    found = jl.cautious_improvement(jm, [0, 0], level=0.5)
+    assert not found.switched.any()
+    np.testing.assert_array_equal(found.policy, np.ones((2, 1)))

@@ -78,6 +78,8 @@ def gap_law(
     points = checks.at_least("points", points, 1)
     max_points = checks.at_least("max_points", max_points, max(points, 16))
     asked = Queries.of(jm, queries)
+    if not asked.states.size:  # one action has no gaps
+        return []
     rows = np.stack([asked.states, asked.first, asked.second], axis=1)
     if queries is not None and np.ndim(queries) == 2:
         rows = np.array(queries)  # in the order and with the signs that were asked for
