@@ -130,7 +130,8 @@ def keep(options: argparse.Namespace) -> None:
         at = [config.members.index((gamma, "near")) for gamma in gammas]
         of = asdict(replace(config, gammas=tuple(gammas), kinds=("near",)))
         params = {name: weight[at].half() for name, weight in state["params"].items()}
-        rest = {"of": of, "network": state["network"], "step": state["step"], "rows": []}
+        rest = {name: state[name] for name in ("version", "network", "step") if name in state}
+        rest |= {"of": of, "rows": []}
         home = options.out / "networks" / config.name
         home.mkdir(parents=True, exist_ok=True)
         with replacing(home / "checkpoint.pt") as part:
