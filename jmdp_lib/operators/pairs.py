@@ -34,6 +34,7 @@ from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP
 from jmdp_lib.operators.collapsed import CollapsedT2, distinct_states
 
+RESTART = 60  # steps after which GMRES starts again: so many vectors it holds
 _SMALL = 4096  # entries up to which calling a sparse product takes longer than a dense product
 
 
@@ -63,6 +64,12 @@ class PairOperator(CollapsedT2):
         """The matrices of a sweep, dense where that is faster: `average`, `averaging`, `moves`."""
         average, averaging, *moves = map(_faster, [self.average, self.jm.averaging, *self.moves])
         return average, averaging, moves
+
+    @property
+    def memory(self) -> float:
+        """Bytes that sweeps take, at most: the first, the old and the new state, each as C and
+        Sigma, the difference of the last two and its size, arrays over the tables, and a little."""
+        return 8.25 * 8.0 * self.policy.size**2 + self.table_bytes + self.product_bytes
 
     def zero(self) -> PairState:
         """M_0 = 0."""
@@ -172,7 +179,7 @@ def occupancy(jm: JMDP, policy: Floats) -> Floats:
 
     operator = LinearOperator((law.size, law.size), matvec=rest, dtype=float)
     rounding = max(1e-13, 1e-14 / (1.0 - eta))
-    found, failed = gmres(operator, (1.0 - eta) * law.ravel(), rtol=rounding, restart=60)
+    found, failed = gmres(operator, (1.0 - eta) * law.ravel(), rtol=rounding, restart=RESTART)
     if failed:
         raise ValueError(f"the pair occupancy at discount {eta} could not be solved for")
     last = pair_step(jm, policy, np.maximum(found, 0.0).reshape(law.shape))

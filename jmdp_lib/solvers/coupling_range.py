@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats
+from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import hot, progress, require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Held, ReadOnly
@@ -84,11 +84,11 @@ def coupling_range(jm: JMDP, policy: ArrayLike, tol: float = 1e-8) -> CouplingRa
     """
     system = CollapsedT2.of("coupling_range", jm, policy, "independent")
     rate, tol = jm.gamma**2, checks.positive("tol", tol)
-    require(6 * 8.0 * jm.num_states**2, f"coupling_range on {jm.num_states:,} states")
     backup = solve_chains(system, 1e-14)[0]  # to rounding, whatever the scale
     ends, models, errors = [], [], []
     for sign in (-1.0, 1.0):  # the largest covariances make the least gap variances
         pairs = TransportedPairs(system, backup, sign)
+        require(pairs.memory, f"coupling_range on {jm.num_states:,} states")
         goal = 0.1 * tol * (1.0 - rate) * float(backup.variance.max())
         last, moved = _repeated(pairs, goal, rate)
         errors.append(2.0 * (moved + last.slack) / (1.0 - rate))
@@ -160,12 +160,11 @@ class TransportedPairs(DensePairs):
         return Queries.of(self.system.jm, None)
 
     @cached_property
-    def cells(self) -> Any:
-        """The N pairs of outcomes of all queries, row by row: a plan gives each a probability.
+    def _outcomes(self) -> tuple[Floats, Floats, Ints]:
+        """The distinct outcomes of all state-actions, one state-action after the other.
 
-        Query q owns the cells starts[q] to starts[q + 1] - 1, in rows of widths[q]. Returns starts
-        (Q + 1,), widths (Q,), states (N,), products of deviations y - mu (N,), rewards and next
-        states (N, 2), and a first plan (N,): independent outcomes.
+        Rows (state-action, deviation y - mu, reward, next state), their probabilities, and where
+        those of each state-action start, (S * A + 1,).
         """
         jm = self.system.jm
         owners = jm.table_states[:, None] * jm.num_actions + np.arange(jm.num_actions)
@@ -173,10 +172,36 @@ class TransportedPairs(DensePairs):
         rows = np.stack([x.ravel() for x in columns], axis=1)
         rows, place = np.unique(rows, axis=0, return_inverse=True)
         probs = np.bincount(place.ravel(), np.repeat(jm.probs, jm.num_actions))
-        first_row = np.searchsorted(rows[:, 0], np.arange(self.backup.mean.size + 1))
+        return rows, probs, np.searchsorted(rows[:, 0], np.arange(self.backup.mean.size + 1))
+
+    @property
+    def _sizes(self) -> tuple[Ints, Ints]:
+        """(Q,), (Q,) how many outcomes the two actions of every query have."""
         states, *actions = vars(self.queries).values()
-        pair = [states * jm.num_actions + action for action in actions]
-        heights, widths = (np.diff(first_row)[x] for x in pair)
+        sizes = np.diff(self._outcomes[2]).reshape(self.backup.mean.shape)
+        return sizes[states, actions[0]], sizes[states, actions[1]]
+
+    @property
+    def memory(self) -> float:
+        """Bytes that sweeps take, at most: seven matrices (S, S), the law of independent actions,
+        and arrays over the cells, 25 while these are made."""
+        heights, widths = self._sizes
+        matrices = 7 * 8.0 * len(self.backup.mean) ** 2
+        laws = self.system.law_bytes + self.system.table_bytes
+        return matrices + laws + 25 * 8.0 * float((heights * widths).sum())
+
+    @cached_property
+    def cells(self) -> Any:
+        """The N pairs of outcomes of all queries, row by row: a plan gives each a probability.
+
+        Query q owns the cells starts[q] to starts[q + 1] - 1, in rows of widths[q]. Returns starts
+        (Q + 1,), widths (Q,), states (N,), products of deviations y - mu (N,), rewards and next
+        states (N, 2), and a first plan (N,): independent outcomes.
+        """
+        rows, probs, first_row = self._outcomes
+        states, *actions = vars(self.queries).values()
+        pair = [states * self.system.jm.num_actions + action for action in actions]
+        heights, widths = self._sizes
         starts, query, within = ragged(heights * widths)
         both = np.stack(np.divmod(within, widths[query]), axis=1)
         both += np.stack([first_row[x][query] for x in pair], axis=1)
