@@ -160,7 +160,7 @@ class TransportedPairs(DensePairs):
         return Queries.of(self.system.jm, None)
 
     @cached_property
-    def _outcomes(self) -> tuple[Floats, Floats, Ints]:
+    def _outcomes(self) -> tuple[Any, Any, Any]:
         """The distinct outcomes of all state-actions, one state-action after the other.
 
         Rows (state-action, deviation y - mu, reward, next state), their probabilities, and where

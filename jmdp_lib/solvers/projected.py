@@ -144,7 +144,7 @@ def projected_jipe2(
     checks.one_of("weights", weights, WEIGHTS)
     checks.one_of("cone", cone, CONES)
     phi = projection.checked_features(features, matrix.shape)
-    _say_size(jm, *phi.shape, _KRYLOV if weights != "stationary" else 0)
+    _say_size(jm, phi.shape[1], _KRYLOV if weights != "stationary" else 0)
     law = (stationary_pairs if weights == "stationary" else occupancy)(jm, matrix)
     pairs = law.reshape(matrix.size, matrix.size)
     pairs = (pairs + pairs.T) / 2.0
@@ -170,13 +170,13 @@ def projected_jipe2(
     )  # fmt: skip
 
 
-def _say_size(jm: JMDP, num: int, d: int, vectors: int) -> None:
-    """Refuse what does not fit, and warn of what is large: `num` state-actions, d features.
+def _say_size(jm: JMDP, d: int, vectors: int) -> None:
+    """Refuse what does not fit, and warn of what is large, with d features.
 
     vectors: over all pairs of state-actions, that are held to solve for the weights. T_2 and the
     projection hold 14; products of features at all pairs of outcomes, and of all features, three.
     """
-    tables = jm.rewards.size * jm.num_actions
+    num, tables = jm.num_states * jm.num_actions, jm.rewards.size * jm.num_actions
     size = 8 * ((14 + vectors) * num**2 + 3 * d**2 * (num + tables) + 3 * d**4)
     what = f"projected_jipe2 with {d:,} features on {num:,} state-actions"
     require(size, f"{what} (jipe2 is exact and holds far less)")
