@@ -418,7 +418,8 @@ class JMDP:
     def marginal_mdp(self) -> tuple[Floats, Floats]:
         """The MDP without the coupling, eq. (5): transitions (S, A, S) and mean rewards (S, A)."""
         shape = (self.num_states, self.num_actions, self.num_states)
-        require(8 * np.prod(shape, dtype=float), f"the marginal MDP of shape {shape}")
+        size = 8 * np.prod(shape, dtype=float) + 48.0 * self.rewards.size  # and sparse, while made
+        require(size, f"the marginal MDP of shape {shape}")
         return self.transitions.toarray().reshape(shape), self.averaging @ self.rewards
 
     @cached_property

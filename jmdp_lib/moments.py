@@ -98,6 +98,10 @@ class Source(Protocol):
     def moment(self, coordinates: Sequence[StateAction]) -> float:
         """E of the product of the returns."""
 
+    @property
+    def second_bytes(self) -> float:
+        """Bytes that `full_second` takes, at most."""
+
     def full_second(self) -> Floats:
         """(S, A, S, A)."""
 
@@ -127,6 +131,11 @@ class Held(ReadOnly):
         if len(set(states)) > 1:
             raise ValueError(self.absent)
         return float(self.higher[len(coordinates) - 3][states[0], *actions])
+
+    @property
+    def second_bytes(self) -> float:
+        """None: it is here."""
+        return 0.0
 
     def full_second(self) -> Floats:
         """(S, A, S, A)."""
@@ -261,7 +270,7 @@ class Moments(ReadOnly):
     def full_second(self) -> Floats:
         """All of $Sigma$, (S, A, S, A); a MemoryError says its size if it does not fit."""
         self._need(2, "full_second")
-        require(2 * 8 * self.mean.size**2, f"the full Sigma of shape {self.mean.shape * 2}")
+        require(self.source.second_bytes, f"the full Sigma of shape {self.mean.shape * 2}")
         return frozen(self.source.full_second())
 
     def same_state(self, order: int) -> Floats:

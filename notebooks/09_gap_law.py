@@ -91,7 +91,9 @@ claims.check("widest bracket at zero, below 1e-6", widest < 1e-6, widest < 1e-6)
 # bracket, which is at most $10^{-6}$.
 
 # %%
-(played,) = jl.simulate_gap_law(grid, policy, [law.query], num_pairs, seed, alpha=1e-4)
+(played,) = jl.simulate_gap_law(
+    grid, policy, [law.query], num_pairs, seed, alpha=1e-4, truncation=1e-10
+)
 cuts = law.points[:, 1]
 bands = law.cdf(cuts), played.cdf(cuts)
 agree = bool(np.all((bands[0][1] >= bands[1][0]) & (bands[0][0] <= bands[1][1])))

@@ -9,6 +9,9 @@ from scipy.optimize import linprog
 from strategies import random_jmdp, random_policy
 
 import jmdp_lib as jl
+from jmdp_lib.operators.collapsed import CollapsedT2
+from jmdp_lib.solvers.coupling_range import TransportedPairs
+from jmdp_lib.solvers.pair_systems import solve_chains
 
 
 def random_mdp(rng, num_states, num_actions):
@@ -201,3 +204,20 @@ def test_the_error_bound_is_nearly_attained(gamma):
     names = "gap_variance_low", "gap_variance_high"
     off = max(np.abs(getattr(rough, name) - getattr(fine, name)).max() for name in names)
     assert off <= rough.error_bound <= 1.45 * off
+
+
+def test_a_sweep_changes_nothing_that_it_is_given():
+    """Operators are pure: plans were once improved in place, so that a second call differed."""
+    jm = random_jmdp(np.random.default_rng(5), 4, 3, 3, gamma=0.9)
+    system = CollapsedT2(jm, jl.uniform_policy(jm), "independent")
+    pairs = TransportedPairs(system, solve_chains(system, 1e-10)[0], 1.0)
+    first = pairs.cells[-1]
+    kept, c = first.copy(), np.eye(4)
+    one, two = pairs.sweep(c, first), pairs.sweep(c, first)
+    np.testing.assert_array_equal(first, kept)
+    np.testing.assert_array_equal(c, np.eye(4))
+    assert np.abs(one.plan - kept).max() > 0.01  # it had something to improve
+    for name in ("c", "values", "slack", "plan"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
+    warm = pairs.sweep(c, one.plan)  # the best plan stays the best
+    np.testing.assert_array_equal(warm.plan, one.plan)

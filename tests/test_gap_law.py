@@ -302,3 +302,12 @@ def test_sums_of_many_probabilities_are_rounded_up(equal) -> None:
     for exact in (worse, worse / all_of_them):
         assert Fraction(law.prob_worse[0]) <= exact <= Fraction(law.prob_worse[1])
     assert law.width < 1e-10
+
+
+def test_one_action_has_no_gaps():
+    """NumPy's reduction error once stood here."""
+    jm = jl.JMDP(np.ones((2, 1)), [[[1.0]], [[0.0]]], [[[1]], [[0]]], gamma=0.9)
+    assert jl.gap_law(jm, [0, 0]) == []
+    found = jl.cautious_improvement(jm, [0, 0], level=0.5)
+    assert not found.switched.any()
+    np.testing.assert_array_equal(found.policy, np.ones((2, 1)))

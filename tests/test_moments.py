@@ -127,7 +127,7 @@ def test_bad_coordinates_are_named():
 
 def test_what_cannot_fit_is_refused_with_its_size(monkeypatch):
     jm = jl.windy_gridworld(3)
-    m = jl.jipe2(jm, jl.goal_policy(3)).moments
+    m = jl.jipe2(jm, jl.goal_policy(3), route="dense").moments
     monkeypatch.setattr(machine, "available_bytes", lambda: 1000)
     with pytest.raises(MemoryError, match=r"\(9, 4, 9, 4\).*GiB"):
         m.full_second()
@@ -137,7 +137,7 @@ def test_what_cannot_fit_is_refused_with_its_size(monkeypatch):
         jl.jipe2(jm, jl.goal_policy(3))
     with pytest.raises(MemoryError, match="marginal MDP"):
         jm.marginal_mdp()
-    with pytest.raises(MemoryError, match="1,296 coordinates"):
+    with pytest.raises(MemoryError, match="1,332 coordinates"):
         jl.incremental_jipe2(jm, jl.goal_policy(3), 10)
     monkeypatch.setattr(multisets, "available_bytes", lambda: 1000)
     with pytest.raises(MemoryError, match="order 3 on 9 states needs more"):

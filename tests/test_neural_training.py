@@ -112,7 +112,7 @@ def test_only_a_finished_run_moves_to_another_device_or_version(tmp_path, kill_a
     path = tmp_path / "checkpoint.pt"
     written = load_checkpoint(path)
     torch.save({name: part for name, part in written.items() if name != "averages"}, path)
-    with pytest.raises(ValueError, match="is of another version of jmdp_lib, and not finished"):
+    with pytest.raises(ValueError, match="it lacks 'averages'"):
         fit(tmp_path)
     stored = written | {"device": "cuda", "generator": torch.zeros(16).byte()}
     torch.save(stored, path)
@@ -217,6 +217,33 @@ def test_a_checkpoint_is_enough_to_predict(done):
     seen, last = torch.as_tensor(cells(3)), torch.full((9,), 4)
     told, once = (predict_gaps(run.network, run.params, seen, last) for run in (again, done))
     torch.testing.assert_close(told.coupled, once.coupled, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("version", [None, "0.0.9"])
+def test_a_checkpoint_of_another_version_says_which_fields_it_lacks(tmp_path, done, version):
+    """A finished one that lacked a newer field ended in a KeyError."""
+    path = tmp_path / "checkpoint.pt"
+    state = load_checkpoint(done.metrics.parent / "checkpoint.pt")
+    assert state.pop("version") == jl.__version__
+    state |= {} if version is None else {"version": version}
+    by = f"jmdp_lib {version}" if version else "another version of jmdp_lib"
+    of = {name: x for name, x in state["of"].items() if name != "copy_every"}
+    shorter = {name: x for name, x in state.items() if name != "params"}
+    for changed, field in (
+        (state | {"of": of}, "copy_every"),
+        (state | {"network": state["network"][:2]}, "varied"),
+        (shorter, "params"),
+    ):
+        torch.save(changed, path)
+        said = f"is of {by}, and this is {jl.__version__}: it lacks '{field}'"
+        with pytest.raises(ValueError, match=said):
+            Trained.load(tmp_path)
+        with pytest.raises(ValueError, match=said):
+            fit(tmp_path)
+    torch.save({name: x for name, x in state.items() if name != "window"}, path)
+    assert Trained.load(tmp_path).network.config == SMALL  # this needs no more
+    with pytest.raises(ValueError, match="it lacks 'window'"):
+        fit(tmp_path)
 
 
 def test_weights_batches_and_watched_states_have_streams_of_their_own():

@@ -130,7 +130,8 @@ def keep(options: argparse.Namespace) -> None:
         at = [config.members.index((gamma, "near")) for gamma in gammas]
         of = asdict(replace(config, gammas=tuple(gammas), kinds=("near",)))
         params = {name: weight[at].half() for name, weight in state["params"].items()}
-        rest = {"of": of, "network": state["network"], "step": state["step"], "rows": []}
+        rest: dict[str, Any] = {"of": of, "rows": [], "version": state.get("version")}
+        rest |= {"network": state["network"], "step": state["step"]}
         home = options.out / "networks" / config.name
         home.mkdir(parents=True, exist_ok=True)
         with replacing(home / "checkpoint.pt") as part:

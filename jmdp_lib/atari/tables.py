@@ -211,9 +211,10 @@ def _in_chunks(
     checks.at_least("num_states", num_states, 1)
     checks.at_least("spacing", how.spacing, 1)
     env, name = emulator_of(how.game), how.game.name
-    width = env.reset()[0].size * ((how.actions or env.num_actions) + 1)
-    rows = num_states * (len(how.game.draws) if how.enumerated else 1)
-    require(2.0 * width * rows, f"{rows:,} tables of {name}")  # parts, then the whole
+    asked, drawn = how.actions or env.num_actions, len(how.game.draws) if how.enumerated else 1
+    rows, width = num_states * drawn, env.reset()[0].size * (asked + 1) + 33 * asked + 40
+    played = min(chunk, num_states) * (3072.0 + width * drawn)  # as objects, one chunk at a time
+    require(2.25 * width * rows + played, f"{rows:,} tables of {name}")  # parts, then the whole
     sizes = [min(chunk, num_states - i) for i in range(0, num_states, chunk)]
     jobs = [(how, size, checks.seed_sequence(seed, i)) for i, size in enumerate(sizes)]
     parts = in_processes(_Trajectory.play, jobs, processes, f"{name} states")

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+import jmdp_lib
 from jmdp_lib import checks
 from jmdp_lib.atari.networks import TD_BLOCKS, Config, Network, Params
 from jmdp_lib.atari.replay import Replay
@@ -58,7 +59,10 @@ class Trained:
     @staticmethod
     def load(folder: str | Path) -> Trained:
         """Load a run from its last checkpoint. No tables are needed to predict."""
-        state = load_checkpoint(Path(folder) / "checkpoint.pt")
+        path = Path(folder) / "checkpoint.pt"
+        state = load_checkpoint(path)
+        need_fields(path, state, "params")
+        need_fields(path, state["of"], *asdict(Config()), version=state.get("version"))
         config = Config(**{name: state["of"][name] for name in asdict(Config())})
         params = {name: weight.float() for name, weight in state["params"].items()}
         return Trained(Network(config, *state["network"]), params, Path(folder))
@@ -167,6 +171,8 @@ class _Run:
         state |= {"params": first, "target": first}
         if self.path.exists():
             state = load_checkpoint(self.path)
+            need_fields(self.path, state, "window", "params", "target")
+            need_fields(self.path, state["of"], *of_run, version=state.get("version"))
             refuse_other(self.path, state["of"], of_run)
         self.step, self.rows = state["step"], state["rows"]
         self.window = [blocks.to(device) for blocks in state["window"]]
@@ -188,13 +194,12 @@ class _Run:
         self.warm_up = 3  # steps before the graph is recorded
         self.graph: torch.cuda.CUDAGraph | None = None
         if 0 < self.step < config.steps:
+            need_fields(self.path, state, "device", "averages", "generator")
             there = state["device"]
             if there != device.type:
                 raise ValueError(
                     f"{self.path} was written on {there!r}: go on with device={there!r}"
                 )
-            if "averages" not in state:
-                raise ValueError(f"{self.path} is of another version of jmdp_lib, and not finished")
             self.averages = [[x.to(device) for x in part] for part in state["averages"]]
             self.generator.set_state(state["generator"])
 
@@ -212,6 +217,7 @@ class _Run:
         with replacing(self.path) as part:
             torch.save(
                 {
+                    "version": jmdp_lib.__version__,
                     "of": dict(self.of_run),
                     "network": (self.network.sizes, self.network.rewards, self.network.varied),
                     "device": self.network.scale.device.type,
@@ -282,9 +288,28 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise ValueError(f"{path} is not a checkpoint: {error}") from error
-    if not isinstance(state, dict) or not state.keys() >= {"of", "network", "step", "rows"}:
+    if not isinstance(state, dict) or not isinstance(state.get("of"), dict):
         raise ValueError(f"{path} is not a checkpoint of this kind of run")
+    need_fields(path, state, "network", "step", "rows")
+    network = dict(zip(("sizes", "rewards", "varied"), state["network"], strict=False))
+    need_fields(path, network, "sizes", "rewards", "varied", version=state.get("version"))
     return state
+
+
+def need_fields(
+    path: Path | str, part: Mapping[str, Any], *names: str, version: str | None = None
+) -> None:
+    """Refuse a part of a checkpoint that lacks fields which this version of jmdp_lib reads.
+
+    version: the one that wrote it, unless the part itself says so; early ones did not.
+    """
+    missing = [repr(name) for name in names if name not in part]
+    if missing:
+        by = part.get("version", version)
+        raise ValueError(
+            f"{path} is of {f'jmdp_lib {by}' if by else 'another version of jmdp_lib'}, and this "
+            f"is {jmdp_lib.__version__}: it lacks {', '.join(missing)}"
+        )
 
 
 def refuse_other(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:

@@ -194,7 +194,8 @@ class CollapsedT2:
     def diagonal(self) -> PairLaw:
         """(S, S^2): two branches at one state that drew distinct actions, weighted by pi_a pi_b."""
         # The pair (a, b) stands for (b, a) too: the covariance is symmetric.
-        require(48.0 * self.diagonal_entries, f"the pair law of {self.jm.num_states:,} states")
+        made = self.law_bytes + 40.0 * self.jm.rewards.size  # and the transitions, if first needed
+        require(made, f"the pair law of {self.jm.num_states:,} states")
         a, b = np.triu_indices(self.policy.shape[1], 1)
         states, pair = np.nonzero(self.policy[:, a] * self.policy[:, b])
         both = 2.0 * self.policy[states, a[pair]] * self.policy[states, b[pair]]
@@ -216,6 +217,33 @@ class CollapsedT2:
         """How many entries `diagonal` has, at most."""
         played = (self.policy > 0).sum(1)
         return int((played * (played - 1) // 2 * self.entries).sum())
+
+    @property
+    def law_bytes(self) -> float:
+        """Bytes of `diagonal` while it is made, at most: arrays over its entries, and over all
+        pairs of actions."""
+        size, num_actions = self.policy.shape
+        return 72.0 * self.diagonal_entries + 32.0 * size * num_actions * (num_actions - 1)
+
+    @property
+    def table_bytes(self) -> float:
+        """Bytes of arrays over the tables, at most.
+
+        An entry of the tables is in ten arrays, those of `transitions` and `backup`. With common
+        noise it is also in one of the models given a noise.
+        """
+        common = 100.0 if self.coupling == "common" else 0.0
+        return (80.0 + common) * self.jm.rewards.size
+
+    @property
+    def product_bytes(self) -> float:
+        """Bytes of products of two actions' deviations in all tables: three arrays (T, A, A)."""
+        return 24.0 * self.jm.rewards.size * self.policy.shape[1]
+
+    def block_bytes(self, queries: Queries) -> float:
+        """Bytes that `blocks` takes, at most: arrays over the entries of the laws of one part."""
+        entries = self.entries[queries.states].sum()
+        return 112.0 * float(min(entries, max(_CHUNK, self.entries.max())))
 
     def blocks(self, backup: Backup, pairs: PairValues, queries: Queries) -> Floats:
         """(S, A, A), C(s,a; s,b) one step before c; nan for two actions that were not asked."""

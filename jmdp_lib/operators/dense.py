@@ -26,6 +26,12 @@ _BLOCK, _WIDTH = 16, 2048
 _SPARSE = 0.1
 
 
+def few_successors(system: CollapsedT2) -> bool:
+    """Whether the kernels of a system stay sparse."""
+    few = system.kernel.nnz <= _SPARSE * system.jm.num_states**2
+    return bool(few or len(system.kernels) > 1)  # a noise leads to few
+
+
 @dataclass(frozen=True)
 class DensePairs:
     """c over all pairs, (S, S) symmetric. backup: has c_0."""
@@ -35,8 +41,7 @@ class DensePairs:
 
     @cached_property
     def _few_successors(self) -> bool:
-        few = self.system.kernel.nnz <= _SPARSE * self.backup.source.size**2
-        return bool(few or len(self.system.kernels) > 1)  # a noise leads to few
+        return few_successors(self.system)
 
     @cached_property
     def _kernels(self) -> list[Any]:

@@ -27,7 +27,7 @@ from scipy import sparse
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import hot
 from jmdp_lib.model import JMDP
-from jmdp_lib.operators.collapsed import ragged
+from jmdp_lib.operators.collapsed import CollapsedT2, ragged
 from jmdp_lib.operators.reachable import PairSet, places
 
 _EPS = float(np.finfo(float).eps)
@@ -116,6 +116,36 @@ class Steps:
         outcomes = (starts, gaps, ends, after, np.bincount(entry, weight))
         return cls(jm.gamma or 1.0, outcomes, differences, largest, asked.reshape(2, -1), longest)
 
+    @staticmethod
+    def memory(system: CollapsedT2, pairs: PairSet, queries: Ints) -> float:
+        """Bytes that `of` takes, and then `nearby`, at most.
+
+        An outcome of two branches is in 24 arrays while outcomes are made and sorted, and two
+        branches with their actions are in 9. `nearby` has a matrix over all reward differences,
+        which takes 18 MB at most.
+        """
+        jm, (first, second) = system.jm, pairs.members
+        same, states = first == second, queries[:, 0]
+        tables, played = np.diff(jm.starts), (system.policy > 0.0).sum(1)
+        shared = {"joint": same, "independent": False, "common": True}[system.coupling]
+        alone = {"joint": False, "independent": True, "common": False}[system.coupling]
+        branches = np.where(
+            same, played[first] * (played[first] - 1), played[first] * played[second]
+        )
+        outcomes = (branches * tables[first] * np.where(shared, 1, tables[second])).sum()
+        outcomes += (tables[states] * np.where(alone, tables[states], 1)).sum() + same.sum()
+        differences = min(np.unique(jm.rewards).size ** 2, 2 * outcomes, _GAPS)
+        drawn = first.size * jm.num_actions**2 + len(queries)
+        return float(2 * (24 * 8 * outcomes + 9 * 8 * drawn) + 18 * differences**2)
+
+    def memory_on(self, points: Floats) -> float:
+        """Bytes that bounds at the cuts of a grid (n, 2) take, with their reads, at most.
+
+        Those of the queries are in another six arrays while they are read off.
+        """
+        rows = 8.5 * self.largest.size + 6 * 8 * self.asked.size / 2
+        return points.size * (rows + 4.0 * self.differences.size)
+
     @property
     def rounding(self) -> float:
         """How much too small a sum of probabilities can be, relative to it.
@@ -143,17 +173,18 @@ class Steps:
         )
         found: dict[Any, Any] = {None: (0.0, 0.0)}
         top, alike = self.largest.max(), _ALIKE * self.largest.max()
-        todo = [(0.0, 0.0, gap) for gap in np.unique(has[self.asked.ravel()].indices)]
-        for low, high, gap in todo:
-            if len(found) >= limit:
-                break
-            (low, high), off = _shifted(np.array([low, high]), self.differences[gap], self.gamma)
-            low, high = low - off[0], high + off[1]
-            node = round(low / alike), gap
-            if node not in found and max(-low, high) < top and high - low < alike / 4.0:
-                found[node] = (low, high) if node[0] else (0.0, 0.0)
-                then = follow.indices[follow.indptr[gap] : follow.indptr[gap + 1]]
-                todo += [(*found[node], other) for other in then]
+        todo = [(0.0, 0.0, np.unique(has[self.asked.ravel()].indices))]
+        for start, end, then in todo:
+            for gap in then:
+                if len(found) >= limit:
+                    break
+                ends, off = _shifted(np.array([start, end]), self.differences[gap], self.gamma)
+                low, high = ends[0] - off[0], ends[1] + off[1]
+                node = round(low / alike), gap
+                if node not in found and max(-low, high) < top and high - low < alike / 4.0:
+                    found[node] = (low, high) if node[0] else (0.0, 0.0)
+                    after_it = follow.indices[follow.indptr[gap] : follow.indptr[gap + 1]]
+                    todo.append((*found[node], after_it))
         points = np.array(list(found.values()))
         return np.concatenate([points, 0.0 - points[:, ::-1]])
 

@@ -166,11 +166,19 @@ class MultisetOperator:
             matrix = matrix @ step
         return matrix, rows
 
+    def memory(self, entries: int, coordinates: int) -> float:
+        """Bytes that `system` takes, at most: its matrix in parts, as a whole and without b.
+
+        Rows of multisets are in nine arrays. With common noise there are matrices for each noise.
+        """
+        matrices = 6 if self.coupling == "common" else 3
+        return 13.0 * matrices * entries + 72.0 * coordinates * self.order
+
     @cached_property
     def system(self) -> tuple[Floats, sparse.csr_array, Ints]:
         """b (N,), A (N, N) sparse and the multisets as rows (N, n): the seeds, closed under T_n."""
         new = self._seeds()
-        found, steps, entries, budget = [new], [], 0, available_bytes() // 3
+        found, steps, entries, free = [new], [], 0, available_bytes()
         known = np.append(0, np.sort(self._numbers(new)))
         while len(new):
             rows, new = new, new[:0]
@@ -183,10 +191,10 @@ class MultisetOperator:
                 known = np.insert(known, place[unknown], numbers[unknown])
                 steps.append((matrix, numbers))
                 entries += matrix.nnz
-                if 12 * entries > budget:
+                if self.memory(entries, len(known)) > free:
                     raise MemoryError(
                         f"order {self.order} on {self.jm.num_states} states needs more than the "
-                        f"{gibibytes(budget)} that are free: {len(known):,} coordinates were "
+                        f"{gibibytes(free)} that are free: {len(known):,} coordinates were "
                         "reached with more to come"
                     )
             found.append(new)
@@ -300,6 +308,11 @@ class MultisetSource:
             return mean, None
         second = same_state_moments(self.moment, self.operator.policy.shape, 2)
         return mean, second - mean[:, :, None] * mean[:, None, :]
+
+    @property
+    def second_bytes(self) -> float:
+        """Bytes that `full_second` takes, at most."""
+        return 2 * 8.0 * self.operator.policy.size**2
 
     def full_second(self) -> Floats:
         """(S, A, S, A)."""

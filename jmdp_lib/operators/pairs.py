@@ -27,13 +27,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 from scipy.sparse import csgraph
-from scipy.sparse.linalg import LinearOperator, gmres
+from scipy.sparse.linalg import LinearOperator, gmres, spsolve
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP
 from jmdp_lib.operators.collapsed import CollapsedT2, distinct_states
 
+RESTART = 60  # steps after which GMRES starts again: so many vectors it holds
 _SMALL = 4096  # entries up to which calling a sparse product takes longer than a dense product
 
 
@@ -63,6 +64,12 @@ class PairOperator(CollapsedT2):
         """The matrices of a sweep, dense where that is faster: `average`, `averaging`, `moves`."""
         average, averaging, *moves = map(_faster, [self.average, self.jm.averaging, *self.moves])
         return average, averaging, moves
+
+    @property
+    def memory(self) -> float:
+        """Bytes that sweeps take, at most: the first, the old and the new state, each as C and
+        Sigma, the difference of the last two and its size, arrays over the tables, and a little."""
+        return 8.25 * 8.0 * self.policy.size**2 + self.table_bytes + self.product_bytes
 
     def zero(self) -> PairState:
         """M_0 = 0."""
@@ -172,7 +179,7 @@ def occupancy(jm: JMDP, policy: Floats) -> Floats:
 
     operator = LinearOperator((law.size, law.size), matvec=rest, dtype=float)
     rounding = max(1e-13, 1e-14 / (1.0 - eta))
-    found, failed = gmres(operator, (1.0 - eta) * law.ravel(), rtol=rounding, restart=60)
+    found, failed = gmres(operator, (1.0 - eta) * law.ravel(), rtol=rounding, restart=RESTART)
     if failed:
         raise ValueError(f"the pair occupancy at discount {eta} could not be solved for")
     last = pair_step(jm, policy, np.maximum(found, 0.0).reshape(law.shape))
@@ -205,26 +212,48 @@ def stationary_pairs(jm: JMDP, policy: Floats) -> Floats:
     raise ValueError(f"the pair chain did not settle within 200,000 steps {why}")
 
 
-def first_to_arrive(jm: JMDP, policy: ArrayLike, target: int, tol: float = 1e-12) -> Floats:
+def first_to_arrive(jm: JMDP, policy: ArrayLike, target: int) -> Floats:
     """(S, A, A), the probability at [s, a, b] that branch a is in `target` strictly before b.
 
-    Iterates h = P_2 h from below, with h = 1 where only the first branch has arrived and 0 where
-    the second has or both have merged, until no entry moves by more than `tol`.
+    The least solution h >= 0 of h = P_2 h, with h = 1 where only the first branch has arrived and
+    0 where the second has or both have merged. It is zero at pairs that never lead to the former,
+    and at all others it solves a sparse linear system, directly: for small models.
     """
     matrix = checks.policy_matrix(jm, policy)
     target = checks.index("target", target, jm.num_states)
-    tol = checks.positive("tol", tol)
-    states, x = np.arange(jm.num_states), jm.next_states
-    chain = CollapsedT2(jm, matrix).kernel
-    ahead, change = np.zeros((jm.num_states, jm.num_states)), np.inf
-    while change > tol:
-        ahead[target], ahead[:, target] = 1.0, 0.0
-        joint = ahead[x[:, :, None], x[:, None, :]].reshape(len(x), -1)
-        first = (jm.averaging @ joint).reshape(-1, jm.num_actions, jm.num_actions)
-        np.einsum("saa->sa", first)[...] = 0.0  # equal actions are one branch
-        after = (chain @ (chain @ ahead).T).T
-        after[states, states] = np.einsum("sa,sab,sb->s", matrix, first, matrix)
-        after[target], after[:, target] = 1.0, 0.0
-        change = float(np.abs(after - ahead).max())
-        ahead = after
-    return first
+    first, second = np.divmod(np.arange(jm.num_states**2), jm.num_states)
+    ahead = ((first == target) & (second != target)).astype(float)
+    step = _ordered_pairs(jm, matrix, (first != target) & (second != target))
+    leads = ahead > 0.0
+    while (more := leads | (step @ leads > 0.0)).sum() > leads.sum():
+        leads = more
+    unknown = np.flatnonzero(leads & (ahead == 0.0))
+    if unknown.size:
+        rows = step[unknown]
+        system = sparse.eye_array(unknown.size, format="csc") - rows[:, unknown].tocsc()
+        ahead[unknown] = spsolve(system, rows @ ahead)
+    x = jm.next_states
+    joint = ahead[x[:, :, None] * jm.num_states + x[:, None, :]].reshape(len(x), -1)
+    found = (jm.averaging @ joint).reshape(-1, jm.num_actions, jm.num_actions)
+    np.einsum("saa->sa", found)[...] = 0.0  # equal actions are one branch
+    return np.asarray(found)
+
+
+def _ordered_pairs(jm: JMDP, policy: Floats, going: Any) -> sparse.csr_array:
+    """(S^2, S^2) sparse, P_2 from the ordered pairs s * S + t that are `going`, (S^2,), to others.
+
+    Branches that merge are not followed: rows of equal states add up to less than one.
+    """
+    size, x = jm.num_states, jm.next_states
+    chain = CollapsedT2(jm, policy).kernel
+    both = policy[:, :, None] * policy[:, None, :] * (1.0 - np.eye(jm.num_actions))
+    weights = jm.probs[:, None, None] * both[jm.table_states]  # (T, A, A)
+    after = x[:, :, None] * size + x[:, None, :]
+    here = np.repeat(jm.table_states * (size + 1), jm.num_actions**2)
+    entries = weights.ravel(), (here, after.ravel())
+    together = sparse.coo_array(entries, shape=(size**2, size**2)).tocsr()
+    apart = np.where(np.arange(size**2) % (size + 1), 1.0, 0.0)
+    step = sparse.diags_array(apart) @ sparse.kron(chain, chain, format="csr") + together
+    step = (sparse.diags_array(going.astype(float)) @ step).tocsr()
+    step.eliminate_zeros()
+    return step

@@ -11,27 +11,27 @@ a != b of a state come together is free, and with it the covariance
 
 Its extremes over all joint laws of the two outcomes are transport problems. They are monotone in
 c, so that with c = gamma^2 P c P' at distinct states they make a gamma^2-contraction. A plan stays
-feasible when c changes: every sweep starts with the plans of the sweep before.
+feasible when c changes: every sweep is handed the plans of the sweep before.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats
+from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import hot, progress, require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Held, ReadOnly
 from jmdp_lib.operators.collapsed import CollapsedT2, Queries, ragged
 from jmdp_lib.operators.dense import DensePairs
-from jmdp_lib.solvers.affine import solve
-from jmdp_lib.solvers.fixed_point import collect_moments
+from jmdp_lib.solvers.fixed_point import collect_moments, enough_sweeps
 from jmdp_lib.solvers.pair_systems import solve_chains
 
 _LOOPS = 100  # that are cancelled per outcome of a transport problem, at most
@@ -84,23 +84,20 @@ def coupling_range(jm: JMDP, policy: ArrayLike, tol: float = 1e-8) -> CouplingRa
     """
     system = CollapsedT2.of("coupling_range", jm, policy, "independent")
     rate, tol = jm.gamma**2, checks.positive("tol", tol)
-    require(6 * 8.0 * jm.num_states**2, f"coupling_range on {jm.num_states:,} states")
     backup = solve_chains(system, 1e-14 * jm.reward_bound)[0]  # to rounding
     ends, models, errors = [], [], []
     for sign in (-1.0, 1.0):  # the largest covariances make the least gap variances
         pairs = TransportedPairs(system, backup, sign)
+        require(pairs.memory, f"coupling_range on {jm.num_states:,} states")
         goal = 0.1 * tol * (1.0 - rate) * float(backup.variance.max())
-        with progress(None, "coupling_range", "sweep") as bar:
-            c = solve(pairs, goal, rate, accelerate=False, bar=bar)[0]
-        moved, (values, slack) = pairs.residual(c), pairs.covariances(c)
+        last, moved = _repeated(pairs, goal, rate)
         # c is off by (moved + slack) / (1 - rate) at most, and a covariance is a step away from it.
-        errors.append(2.0 * (rate * moved + slack) / (1.0 - rate))
+        errors.append(2.0 * (rate * moved + last.slack) / (1.0 - rate))
         states, a, b = vars(pairs.queries).values()
         blocks = np.einsum("sa,ab->sab", backup.variance, np.eye(jm.num_actions))
-        blocks[states, a, b] = blocks[states, b, a] = values
+        blocks[states, a, b] = blocks[states, b, a] = last.values
         ends.append(collect_moments(jm, 2, backup.mean, blocks, Held(None), 0.0, errors[-1]))
-        two = jm.num_actions == 2
-        models.append(_extreme(pairs) if two else None)
+        models.append(_extreme(pairs, last.plan) if jm.num_actions == 2 else None)
     (most, least), (low, high) = ends, models
     return CouplingRange(
         most.gap_variance, least.gap_variance, least.correlation, most.correlation,
@@ -108,16 +105,55 @@ def coupling_range(jm: JMDP, policy: ArrayLike, tol: float = 1e-8) -> CouplingRa
     )  # fmt: skip
 
 
-def _extreme(pairs: TransportedPairs) -> JMDP:
+def _extreme(pairs: TransportedPairs, plan: Floats) -> JMDP:
     """The model of two actions whose coupling was found."""
     jm = pairs.system.jm
     why = "each state was coupled by itself"
-    return JMDP.from_tables(*pairs.tables(), jm.num_states, jm.gamma, why)
+    return JMDP.from_tables(*pairs.tables(plan), jm.num_states, jm.gamma, why)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What `TransportedPairs` makes of c and a plan.
+
+    c: (S, S), the new one. values: (Q,) the extremes of C(s,a; s,b), and slack: how far off they
+    may be. plan: (N,) the best coupling of every query, see `TransportedPairs.cells`.
+    """
+
+    c: Floats
+    values: Floats
+    slack: float
+    plan: Floats
+
+
+def _repeated(pairs: TransportedPairs, target: float, rate: float) -> tuple[Sweep, float]:
+    """Sweep until c moves by `target` at most, and once more; that sweep, and how far it moves c.
+
+    rate: the contraction modulus. Where rounding does not allow the target, it stops at the size of
+    rounding.
+    """
+    made, moved, limit = Sweep(pairs.zeros(), np.empty(0), 0.0, pairs.cells[-1]), np.inf, 0
+    with progress(None, "coupling_range", "sweep") as bar:
+        for sweeps in count():
+            c, before = made.c, moved
+            goal = max(target, 8.0 * float(np.finfo(float).eps) * float(np.abs(c).max()))
+            made = pairs.sweep(c, made.plan)
+            moved = float(np.abs(made.c - c).max())
+            if not np.isfinite(moved):
+                raise FloatingPointError(
+                    "the iteration overflows: numbers of this size have no squares"
+                )
+            limit = limit or enough_sweeps(moved, goal, rate)
+            bar.set_postfix_str(f"moved by {moved:.1e}, target {goal:.1e}", refresh=False)
+            bar.update()
+            if before <= goal or sweeps > limit:
+                break
+    return made, moved
 
 
 @dataclass(frozen=True)
 class TransportedPairs(DensePairs):
-    """c over all pairs, (S, S) symmetric. `affine.solve` repeats this operator.
+    """c over all pairs, (S, S) symmetric: one sweep of the extremes over all couplings.
 
     system: with independent actions. backup: of the means and variances.
     sign: 1 for the least covariances, -1 for the largest.
@@ -131,12 +167,11 @@ class TransportedPairs(DensePairs):
         return Queries.of(self.system.jm, None)
 
     @cached_property
-    def cells(self) -> Any:
-        """The N pairs of outcomes of all queries, row by row: a plan gives each a probability.
+    def _outcomes(self) -> tuple[Any, Any, Any]:
+        """The distinct outcomes of all state-actions, one state-action after the other.
 
-        Query q owns the cells starts[q] to starts[q + 1] - 1, in rows of widths[q]. Returns starts
-        (Q + 1,), widths (Q,), states (N,), products of deviations y - mu (N,), rewards and next
-        states (N, 2), and a first plan (N,): independent outcomes.
+        Rows (state-action, deviation y - mu, reward, next state), their probabilities, and where
+        those of each state-action start, (S * A + 1,).
         """
         jm = self.system.jm
         owners = jm.table_states[:, None] * jm.num_actions + np.arange(jm.num_actions)
@@ -144,10 +179,36 @@ class TransportedPairs(DensePairs):
         rows = np.stack([x.ravel() for x in columns], axis=1)
         rows, place = np.unique(rows, axis=0, return_inverse=True)
         probs = np.bincount(place.ravel(), np.repeat(jm.probs, jm.num_actions))
-        first_row = np.searchsorted(rows[:, 0], np.arange(self.backup.mean.size + 1))
+        return rows, probs, np.searchsorted(rows[:, 0], np.arange(self.backup.mean.size + 1))
+
+    @property
+    def _sizes(self) -> tuple[Ints, Ints]:
+        """(Q,), (Q,) how many outcomes the two actions of every query have."""
         states, *actions = vars(self.queries).values()
-        pair = [states * jm.num_actions + action for action in actions]
-        heights, widths = (np.diff(first_row)[x] for x in pair)
+        sizes = np.diff(self._outcomes[2]).reshape(self.backup.mean.shape)
+        return sizes[states, actions[0]], sizes[states, actions[1]]
+
+    @property
+    def memory(self) -> float:
+        """Bytes that sweeps take, at most: seven matrices (S, S), the law of independent actions,
+        and arrays over the cells, 25 while these are made."""
+        heights, widths = self._sizes
+        matrices = 7 * 8.0 * len(self.backup.mean) ** 2
+        laws = self.system.law_bytes + self.system.table_bytes
+        return matrices + laws + 25 * 8.0 * float((heights * widths).sum())
+
+    @cached_property
+    def cells(self) -> Any:
+        """The N pairs of outcomes of all queries, row by row: a plan gives each a probability.
+
+        Query q owns the cells starts[q] to starts[q + 1] - 1, in rows of widths[q]. Returns starts
+        (Q + 1,), widths (Q,), states (N,), products of deviations y - mu (N,), rewards and next
+        states (N, 2), and a first plan (N,): independent outcomes.
+        """
+        rows, probs, first_row = self._outcomes
+        states, *actions = vars(self.queries).values()
+        pair = [states * self.system.jm.num_actions + action for action in actions]
+        heights, widths = self._sizes
         starts, query, within = ragged(heights * widths)
         both = np.stack(np.divmod(within, widths[query]), axis=1)
         both += np.stack([first_row[x][query] for x in pair], axis=1)
@@ -155,25 +216,32 @@ class TransportedPairs(DensePairs):
         products = deviations.prod(1), rewards, next_states, probs[both].prod(1)
         return starts, widths, states[query], *products
 
-    def covariances(self, c: Floats) -> tuple[Floats, float]:
-        """(Q,) the extremes of C(s,a; s,b), and how far off they may be. Improves the plans."""
-        starts, widths, _, products, _, next_states, plan = self.cells
+    def covariances(self, c: Floats, plan: Floats) -> tuple[Floats, float, Floats]:
+        """(Q,) the extremes of C(s,a; s,b), how far off they may be, and the plan (N,) they have.
+
+        plan: any feasible one; the search for the best one starts with it.
+        """
+        starts, widths, _, products, _, next_states, _ = self.cells
         values = products + self.system.jm.gamma**2 * c[next_states[:, 0], next_states[:, 1]]
         nodes = int((widths + np.diff(starts) // widths).max(initial=0))
         room = np.empty(nodes), np.empty(nodes, np.int64)
-        slack = _transport(self.sign * values, plan, starts, widths, *room)
-        return np.add.reduceat(plan * values, starts[:-1]), slack
+        best = plan.copy()
+        slack = _transport(self.sign * values, best, starts, widths, *room)
+        return np.add.reduceat(best * values, starts[:-1]), slack, best
 
-    def apply(self, c: Floats, out: Floats, with_source: bool = True) -> None:
-        """out = the operator on c; it is not affine, and has no part without its source."""
-        super().apply(c, out, with_source=False)
+    def sweep(self, c: Floats, plan: Floats) -> Sweep:
+        """The operator on c, with the plans of the sweep before."""
         policy, (states, first, second) = self.system.policy, vars(self.queries).values()
-        both = 2.0 * policy[states, first] * policy[states, second] * self.covariances(c)[0]
-        np.fill_diagonal(out, self.backup.source + np.bincount(states, both, len(c)))
+        values, slack, plan = self.covariances(c, plan)
+        new = self.zeros()
+        self.apply(c, new, with_source=False)  # right off the diagonal
+        both = 2.0 * policy[states, first] * policy[states, second] * values
+        np.fill_diagonal(new, self.backup.source + np.bincount(states, both, len(c)))
+        return Sweep(new, values, slack, plan)
 
-    def tables(self) -> tuple[Any, Any, Any, Any]:
+    def tables(self, plan: Floats) -> tuple[Any, Any, Any, Any]:
         """The coupling of two actions: states, probs (T,), rewards and next_states (T, 2)."""
-        _, _, states, _, rewards, next_states, plan = self.cells
+        _, _, states, _, rewards, next_states, _ = self.cells
         return states, plan, rewards, next_states
 
 

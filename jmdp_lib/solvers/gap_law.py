@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import available_bytes, progress, require
+from jmdp_lib.machine import fits, progress, require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import ReadOnly
 from jmdp_lib.operators.collapsed import CollapsedT2, Queries
@@ -82,6 +82,8 @@ def gap_law(
         meant = f": did you mean [{queries!r}]?" if shape == (3,) else ""
         raise ValueError(f"queries must be rows (state, a, b), (N, 3), got shape {shape}{meant}")
     asked = Queries.of(jm, queries)
+    if not asked.states.size:  # one action has no gaps
+        return []
     rows = np.stack([asked.states, asked.first, asked.second], axis=1)
     if queries is not None:
         rows = np.array(queries)  # in the order and with the signs that were asked for
@@ -107,7 +109,8 @@ def laws_of(
     """
     jm = system.jm
     pairs: Any = PairSet.of(system, asked, lambda *_: np.inf)
-    require(64.0 * _COARSE * pairs.size, f"the law of gaps that reach {pairs.size:,} pairs")
+    size = Steps.memory(system, pairs, rows)
+    require(size, f"the law of gaps that reach {pairs.size:,} pairs")
     unit = float(10.0 ** np.floor(np.log10(jm.reward_bound)))
     steps = Steps.of(jm, system.policy, system.coupling, pairs, rows, unit, beyond)
     grid, high, low = _narrowed(steps, width, points, max_points)
@@ -144,6 +147,7 @@ def _narrowed(
     pairs = np.arange(steps.asked.min()).reshape(2, -1)
     order = np.append(pairs.T, steps.asked)  # successors first
     grid = steps.grid(spacing, top, others)
+    require(steps.memory_on(grid), f"the law of gaps on a first grid of {len(grid):,} points")
     bounds, sweeps, bulk = steps.trivial(grid), 0, top
     with progress(None, "gap law", "sweep") as bar:
         while True:
@@ -161,8 +165,7 @@ def _narrowed(
             bulk = min(bulk, -grid[: zero // 2, 0][likely].min(initial=-spacing))
             enough = reached and (spacing * points <= 2.0 * bulk or top == 0.0)
             finer = steps.grid(spacing := spacing / 2.0, bulk, others)
-            memory = 4.0 * finer.size * (4 * steps.largest.size + steps.differences.size)
-            if enough or len(finer) > max_points or memory > available_bytes():
+            if enough or len(finer) > max_points or not fits(steps.memory_on(finer)):
                 return grid, high, low
             start, same = steps.trivial(finer), first_cut(grid, finer.ravel())
             for new, old in zip(start, bounds, strict=True):

@@ -21,6 +21,7 @@ from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.moments import Moments, norm_weight
 from jmdp_lib.operators import draws
 from jmdp_lib.operators.backups import KINDS, LAYOUTS, Collapsed, Full, compiled_updates
+from jmdp_lib.operators.collapsed import CollapsedT2
 from jmdp_lib.simulators import Simulator, check_simulator
 from jmdp_lib.solvers.fixed_point import Solution
 
@@ -156,7 +157,12 @@ def incremental_jipe2(
     num_states, num_actions = matrix.shape
     kind = LAYOUTS[checks.one_of("form", form, tuple(LAYOUTS))]
     size = matrix.size**2 if form == "full" else num_states * (num_actions**2 + num_states)
-    require(8 * 8 * size, f"incremental JIPE-2 in the form {form!r} with {size:,} coordinates")
+    size += matrix.size
+    taken = 16 * 8.0 * size  # values, visits, how they are drawn, T_2 of them
+    if isinstance(simulator, JMDP):
+        system = CollapsedT2(simulator, matrix, coupling)
+        taken += system.table_bytes + system.product_bytes
+    require(taken, f"incremental JIPE-2 in the form {form!r} with {size:,} coordinates")
     layout: Full | Collapsed = kind(matrix, coupling)
     weights = selection_weights(selection, layout.kinds)
 

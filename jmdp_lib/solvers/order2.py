@@ -133,7 +133,7 @@ def _choose(
         )
     sweeps = fixed_point.enough_sweeps(1.0, tol * (1.0 - gamma), gamma)
     if swept or (not solved and system.policy.size <= FEW and sweeps <= _MANY_SWEEPS):
-        memory = 6.0 * 8.0 * system.policy.size**2
+        memory = PairOperator(system.jm, system.policy, system.coupling).memory
         machine.require(memory, f"JIPE-2 by sweeps on {states:,} states")
         return Plan("sweeps", states, states * (states + 1) // 2, memory), None
     return choose(system, Queries.of(system.jm, queries), route, device)

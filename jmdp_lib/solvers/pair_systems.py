@@ -18,7 +18,7 @@ from jmdp_lib import checks, machine
 from jmdp_lib.checks import Floats
 from jmdp_lib.machine import gibibytes
 from jmdp_lib.operators.collapsed import Backup, CollapsedT2, PairValues, Queries, distinct_states
-from jmdp_lib.operators.dense import DensePairs, TorchPairs, device_bytes
+from jmdp_lib.operators.dense import DensePairs, TorchPairs, device_bytes, few_successors
 from jmdp_lib.operators.reachable import Numbering, PairSet, ReachablePairs
 from jmdp_lib.solvers import fixed_point
 from jmdp_lib.solvers.affine import VECTORS, Chain, solve_surely
@@ -93,6 +93,15 @@ class OneStepAway:
         found = self._known(self.system.covariances(self.backup, self.pairs, *asked))
         return float(found[0] + self.backup.mean[s, a] * self.backup.mean[t, b])
 
+    @property
+    def second_bytes(self) -> float:
+        """Bytes that `full_second` takes, at most: C, Sigma and where C is nan, c and the steps
+        from c to C. With common noise there are more steps, and shocks."""
+        states, pairs = len(self.blocks), self.backup.mean.size
+        common = self.system.coupling == "common"
+        shocks = 4 * pairs * self.system.jm.noise_probs.size if common else 0
+        return 8.0 * ((4.0 if common else 2.25) * pairs**2 + 2 * states * (states + pairs) + shocks)
+
     def full_second(self) -> Floats:
         """(S, A, S, A)."""
         system, mean, states = self.system, self.backup.mean, np.arange(len(self.blocks))
@@ -117,9 +126,13 @@ def choose(
 ) -> tuple[Plan, PairSet | None]:
     """The plan, and for the route "reachable" its pairs."""
     states = system.jm.num_states
-    law, whole = 48.0 * system.diagonal_entries, 8.0 * states**2
+    # The pair law is held twice; making it takes no more than that and the covariances do.
+    law = 72.0 * system.diagonal_entries + system.block_bytes(queries) + system.table_bytes
+    whole = 8.0 * states**2
     free = 0.9 * (machine.available_bytes() if device is None else device_bytes(device))
-    matrices = VECTORS + (1 if device is None else 4)  # the last ones for an application itself
+    # The last ones for an application itself: a scratch matrix, and kernels that are not sparse.
+    matrices = VECTORS + (1.25 if device is None else 4.0)
+    matrices += 0.0 if few_successors(system) else 2.0
     needed = matrices * whole + law
     dense = Plan("dense", states, states * (states + 1) // 2, needed, device)
     if route == "dense" or device is not None:

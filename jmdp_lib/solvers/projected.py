@@ -35,12 +35,14 @@ from jmdp_lib.checks import Floats
 from jmdp_lib.machine import gibibytes, require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Held, Moments
-from jmdp_lib.operators.pairs import PairOperator, occupancy, pair_step, stationary_pairs
+from jmdp_lib.operators.pairs import RESTART, PairOperator, occupancy, pair_step, stationary_pairs
 from jmdp_lib.solvers import projection
 from jmdp_lib.solvers.fixed_point import Solution, iterate, warn
 from jmdp_lib.solvers.projection import CONES, Projection
 
 WEIGHTS = ("occupancy", "stationary", "product")
+# Vectors over all pairs that GMRES holds for the occupancy, and its residuals.
+_KRYLOV = RESTART + 2
 _LARGE = 2**29  # a problem of more bytes is announced by a warning
 Parameters = tuple[Floats, Floats]
 
@@ -142,7 +144,7 @@ def projected_jipe2(
     checks.one_of("weights", weights, WEIGHTS)
     checks.one_of("cone", cone, CONES)
     phi = projection.checked_features(features, matrix.shape)
-    _say_size(jm, *phi.shape)
+    _say_size(jm, phi.shape[1], _KRYLOV if weights != "stationary" else 0)
     law = (stationary_pairs if weights == "stationary" else occupancy)(jm, matrix)
     pairs = law.reshape(matrix.size, matrix.size)
     pairs = (pairs + pairs.T) / 2.0
@@ -168,10 +170,14 @@ def projected_jipe2(
     )  # fmt: skip
 
 
-def _say_size(jm: JMDP, num: int, d: int) -> None:
-    """Refuse what does not fit, and warn of what is large: `num` state-actions, d features."""
-    tables = jm.rewards.size * jm.num_actions
-    size = 8 * (8 * num**2 + 3 * d**2 * (num + tables) + 3 * d**4)
+def _say_size(jm: JMDP, d: int, vectors: int) -> None:
+    """Refuse what does not fit, and warn of what is large, with d features.
+
+    vectors: over all pairs of state-actions, that are held to solve for the weights. T_2 and the
+    projection hold 14; products of features at all pairs of outcomes, and of all features, three.
+    """
+    num, tables = jm.num_states * jm.num_actions, jm.rewards.size * jm.num_actions
+    size = 8 * ((14 + vectors) * num**2 + 3 * d**2 * (num + tables) + 3 * d**4)
     what = f"projected_jipe2 with {d:,} features on {num:,} state-actions"
     require(size, f"{what} (jipe2 is exact and holds far less)")
     if size > _LARGE:
