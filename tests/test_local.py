@@ -219,7 +219,7 @@ def test_jipe2_never_answers_for_a_part_of_the_model_unasked(monkeypatch):
     whole = jl.jipe2(jm, jl.goal_policy(70), 1e-3, queries=[cell])
     assert whole.plan == jl.plan_jipe2(jm, jl.goal_policy(70), 1e-3, queries=[cell])
     assert np.isfinite(whole.moments.mean).all()
-    monkeypatch.setattr("jmdp_lib.machine.available_bytes", lambda: 3_000_000)
+    monkeypatch.setattr("jmdp_lib.machine.available_bytes", lambda: 60_000_000)
     for solver in (jl.jipe2, jl.plan_jipe2):
         with pytest.raises(MemoryError, match="use local_jipe2 for a few states"):
             solver(jm, jl.uniform_policy(jm), 1e-3, queries=[cell])
