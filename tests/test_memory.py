@@ -53,9 +53,9 @@ def guards_of(call, about, monkeypatch):
     """Run the call; its guards (size, needed). A second guard ends the stretch of the first."""
     guards, real = Guards(about), {"require": machine.require, "fits": machine.fits}
 
-    def require(size, what):
+    def require(size, what, instead=""):
         guards.pass_by(size, what)
-        real["require"](size, what)
+        real["require"](size, what, instead)
 
     def fits(size):
         guards.pass_by(size, "fits")

@@ -171,7 +171,8 @@ def _size(x: Any) -> float:
 
 # BLAS is as fast on an idle machine, but its threads wait for each other by spinning.
 def _scaled_sum(a: Any, x: Any, b: Any, y: Any) -> None:
-    y[:] = a * x + b * y
+    for i in prange(y.size):  # one by one: an array of sums would be one more in memory
+        y[i] = a * x[i] + b * y[i]
 
 
 def _product_sum(x: Any, y: Any) -> Any:
