@@ -13,20 +13,20 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import uuid4
 
-import psutil
 from numba import get_num_threads, njit, set_num_threads
 from numba.core import event
 from tqdm import tqdm
 
-from jmdp_lib import checks
+from jmdp_lib import checks, limits
 
 Result = TypeVar("Result")
 
 
 def available_bytes() -> int:
-    """Bytes that can be taken now without swapping."""
-    return int(psutil.virtual_memory().available)
+    """Bytes that can be taken now without swapping, within the limits of this process."""
+    return limits.available_bytes()
 
 
 def gibibytes(size: float) -> str:
@@ -69,9 +69,12 @@ def extra(*names: str) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary path beside `path`: it replaces `path` at the end, or is removed on failure."""
+    """A temporary path beside `path`: it replaces `path` at the end, or is removed on failure.
+
+    No other thread, process or machine uses the same one.
+    """
     target = Path(path)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    part = target.with_name(f".{target.name}.{uuid4().hex}.part")
     try:
         yield part
         os.replace(part, target)
@@ -105,7 +108,7 @@ def in_processes(
     parent may run threads (numba, torch): a script must start its work under
     `if __name__ == "__main__"`. They end with this process, however it ends.
     """
-    workers = os.cpu_count() or 1 if processes is None else processes
+    workers = limits.cores() if processes is None else processes
     workers = min(checks.at_least("processes", workers, 1), len(jobs))
     context, columns, results = multiprocessing.get_context("spawn"), zip(*jobs, strict=True), []
     pool = ProcessPoolExecutor(workers, context, _end_with_parent)  # starts none by itself
