@@ -75,7 +75,10 @@ LIMITS = {
     "version 2, of a group around it": (
         "0::/a/b\n",
         {
-            "a": {"memory.max": str(8 * GIB), "memory.current": str(5 * GIB), "cpu.max": "150000 100000"},
+            "a": {
+                "memory.max": str(8 * GIB), "memory.current": str(5 * GIB),
+                "cpu.max": "150000 100000",
+            },
             "a/b": {"memory.max": "max", "memory.current": "7", "cpu.max": "max 100000"},
         },
         5,  # 8 of which 5 are used, 2 of them for files that can be dropped
