@@ -964,14 +964,20 @@ def test_a_damaged_file_that_is_kept_is_made_again(
     assert results.state_of(finished.out(), "01_first") == "not started"
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"{}", b"[]", b"null", b"\xff", b'{"files": 3}'])
+LISTS = b'{"claims": [], "figures": [], "files": '
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"{}", b"[]", b"null", b"\xff", LISTS + b"3}", LISTS + b'{"a": 3}}']
+)
 def test_a_damaged_record_means_that_its_notebook_runs_again(
     finished: Project, text: bytes
 ) -> None:
     results.record_of(finished.out(), "01_first").write_bytes(text)
     told = results.mend(finished.out(), "01_first")
     assert told is not None
-    assert "provenance/01_first.json is damaged or missing: 01_first has to run again" in told
+    file = "a" if b'"a"' in text else "provenance/01_first.json"
+    assert f".runs/01_first/{file} is damaged or missing: 01_first has to run again" in told
     assert not finished.results()
 
 

@@ -70,7 +70,7 @@ def is_whole(path: Path, made: dict[str, Any]) -> bool:
     """Whether a file is what was made; most damage shows in its size."""
     try:
         return path.stat().st_size == made["size"] and fingerprint(path) == made
-    except OSError:
+    except (OSError, TypeError, KeyError):  # no such file, or no such record of it
         return False
 
 
