@@ -21,9 +21,13 @@ STAMP := $(VENV)/.complete
 unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE PIP_USER PIP_TARGET PIP_PREFIX MPLBACKEND
 export JUPYTER_PATH := $(CURDIR)/$(VENV)/share/jupyter
 
-# The stamp holds the folder that the environment was made in. A moved or copied checkout, or one
-# whose Python has gone, gets a new environment.
-ifneq ($(shell $(PY) -c "print(open('$(STAMP)').read())" 2>/dev/null),$(CURDIR))
+# A moved or copied checkout, or one whose Python has gone, gets a new environment. The folder that the
+# environment was made in is read as a variable of make: while it asks a program, by $(shell), a make
+# that is process 1 of a container cannot be stopped.
+FOLDER  := $(VENV)/.folder
+MADE_IN :=
+-include $(FOLDER)
+ifneq ($(and $(wildcard $(STAMP)),$(realpath $(PY)),$(value MADE_IN)),$(CURDIR))
 STALE := stale
 endif
 
@@ -90,14 +94,15 @@ $(STAMP): pyproject.toml constraints.txt $(STALE)
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || \
 	  { echo "error: '$(PYTHON)' is not Python 3.11 or newer; try: make PYTHON=python3.11" >&2; exit 1; }
 	@echo "Setting up $(VENV) (half a minute, once)"
-	@if [ -n "$(STALE)" ]; then rm -f $@; $(PYTHON) -m venv --clear $(VENV); fi
-	@rm -f $@
+	@if [ -n "$(STALE)" ]; then rm -f $@ $(FOLDER); $(PYTHON) -m venv --clear $(VENV); fi
+	@rm -f $@ $(FOLDER)
 	@$(PY) -m pip install --quiet --disable-pip-version-check "uv==0.13.7"
 	@$(call uv_setting,DEFAULT_INDEX,INDEX_URL,index-url) \
 	  $(call uv_setting,FIND_LINKS,FIND_LINKS,find-links) \
 	  $(PY) -m uv pip install --quiet --python $(PY) -c constraints.txt -e ".[all]"
 	@$(PY) -m uv pip check --quiet --python $(PY)
-	@printf '%s' "$(CURDIR)" > $@
+	@printf 'define MADE_IN\n%s\nendef\n' "$(CURDIR)" > $(FOLDER)
+	@touch $@
 
 clean:
 	rm -rf out build .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info

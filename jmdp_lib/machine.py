@@ -15,21 +15,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar
+from uuid import uuid4
 
-import psutil
 from numba import njit
 from numba.core import event
 from numba.np.ufunc.parallel import threading_layer
 from tqdm import tqdm
 
-from jmdp_lib import checks
+from jmdp_lib import checks, limits
 
 Result = TypeVar("Result")
 
 
 def available_bytes() -> int:
-    """Bytes that can be taken now without swapping."""
-    return int(psutil.virtual_memory().available)
+    """Bytes that can be taken now without swapping, within the limits of this process."""
+    return limits.available_bytes()
 
 
 def gibibytes(size: float) -> str:
@@ -78,11 +78,14 @@ def extra(*names: str) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary path beside `path`: it replaces `path` at the end, or is removed on failure."""
+    """A temporary path beside `path`: it replaces `path` at the end, or is removed on failure.
+
+    No other thread, process or machine uses the same one.
+    """
     target = Path(path)
     if not target.parent.is_dir():
         raise FileNotFoundError(f"{target} cannot be written: there is no folder {target.parent}")
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    part = target.with_name(f".{target.name}.{uuid4().hex}.part")
     try:
         yield part
         os.replace(part, target)
@@ -116,7 +119,7 @@ def in_processes(
     parent may run threads (numba, torch): a script must start its work under
     `if __name__ == "__main__"`. They end with this process, however it ends.
     """
-    workers = os.cpu_count() or 1 if processes is None else processes
+    workers = limits.cores() if processes is None else processes
     workers = min(checks.at_least("processes", workers, 1), len(jobs))
     if workers > 1 and getattr(multiprocessing.current_process(), "_inheriting", False):
         raise SystemExit(1)  # a worker runs the script again: its parent says what is wrong

@@ -26,7 +26,7 @@
 # emulator help a network that cannot predict rewards.
 #
 # **What it needs.** Chapter 5, and standard errors. To run it, install the project with `pip install ".[notebooks]"` in its
-# folder, and keep this notebook in `notebooks/`. Long trainings are not repeated here: the chapter reads their results
+# folder, and keep this notebook somewhere in it. Long trainings are not repeated here: the chapter reads their results
 # from the files `atari_trials.csv`, `atari_fresh_table.csv`, `atari_fresh_gaps.csv`, `atari_sizes_table.csv`,
 # `atari_sticky_table.csv` and `atari_sticky_curves.csv` in `figures/`.
 #

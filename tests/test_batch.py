@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import errno
+import hashlib
 import io
 import json
 import os
@@ -16,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import psutil
@@ -25,6 +29,8 @@ BATCH = Path(__file__).resolve().parents[1] / "workflow" / "batch.py"
 sys.path.insert(0, str(BATCH.parent))
 
 import batch  # noqa: E402
+import notebook_job  # noqa: E402
+import results  # noqa: E402
 
 GOOD = """\
 # %% [markdown]
@@ -191,6 +197,19 @@ def family() -> Iterator[list[psutil.Process]]:
             process.kill()
 
 
+@contextlib.contextmanager
+def mounted(folder: Path, *all_options: list[str]) -> Iterator[None]:
+    """Mount something at a folder, as root."""
+    for options in all_options:
+        mount = subprocess.run(["mount", *options, str(folder)], capture_output=True, text=True)
+        if mount.returncode:
+            pytest.skip(f"root may not mount a folder here: {mount.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
 # ---- long tests, the longest first, so that no process is left alone with one at the end ---------
 
 
@@ -331,14 +350,19 @@ def has_started_snakemake(process: psutil.Process) -> bool:
 
 
 def kill(
-    command: list[str], victim: str, ready: Callable[[], bool], family: list[psutil.Process]
-) -> None:
+    command: list[str],
+    victim: str,
+    ready: Callable[[], bool],
+    family: list[psutil.Process],
+    said: Path,
+) -> str:
     """Start a command and kill one of its processes when it is ready; all of them must end.
 
     A victim that "starts" is killed as soon as there is a Snakemake, before that has done anything.
+    Returns what it said, in the file `said`.
     """
-    quiet = subprocess.DEVNULL
-    running = subprocess.Popen(command, stdout=quiet, stderr=quiet)
+    with open(said, "wb") as file:
+        running = subprocess.Popen(command, stdout=file, stderr=file)
     family[:] = [psutil.Process(running.pid)]
     names = ("make", "batch", "snakemake", "job", "kernel")
     if "starts" in victim:
@@ -353,21 +377,39 @@ def kill(
     process.send_signal(signal.SIGTERM if "TERM" in victim else signal.SIGKILL)
     assert running.wait() != 0
     wait_until(lambda: not any(map(alive, family)))
+    return said.read_text()
+
+
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The temporary folder of programs that a test starts; paths of sockets must be short."""
+    with tempfile.TemporaryDirectory(prefix="t") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        yield Path(folder)
+
+
+def set_up(project: Project) -> list[str]:
+    """The command that users give, in a project whose environment stands for the one of here."""
+    project.copy_workflow()
+    for name in ("pyproject.toml", "constraints.txt"):
+        (project.root / name).touch()
+    python = project.root / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    (project.root / ".venv" / ".folder").write_text(f"define MADE_IN\n{project.root}\nendef\n")
+    (project.root / ".venv" / ".complete").touch()
+    return ["make", "-C", str(project.root), "figures", "PROFILE=quick", "CORES=2"]
 
 
 @pytest.mark.slow
 def test_killed_again_and_again_the_same_command_still_finishes(
-    project: Project, tmp_path: Path, family: list[psutil.Process]
+    project: Project, tmp_path: Path, family: list[psutil.Process], temporary: Path
 ) -> None:
     gate, reached = tmp_path / "gate", tmp_path / "gate.reached"
     project.notebook("02_second", WAITING)
     project.profile("quick", f"02_second:\n  gate: '{gate}'\n")
-    project.copy_workflow()
-    for name in ("pyproject.toml", "constraints.txt"):
-        (project.root / name).touch()
-    (project.root / "stamp").write_text(str(project.root))
-    variables = [f"PY='{sys.executable}'", "STAMP=stamp", "PROFILE=quick", "CORES=2"]
-    make = ["make", "-C", str(project.root), "figures", *variables]
+    make = set_up(project)
     script, plan = project.root / "workflow" / "notebook_job.py", project.out("plan.json")
     job = [sys.executable, str(script), str(plan), "02_second", str(os.getpid())]
     whole = ("notebooks/01_first.ipynb", "provenance/01_first.json", "figures/first.txt")
@@ -378,17 +420,37 @@ def test_killed_again_and_again_the_same_command_still_finishes(
         log = project.out("snakemake.log")
         return reached.exists() and (bool(first) or "1 of 2 steps" in log.read_text())
 
-    victims = ("make", "make by TERM as it starts", "batch", "snakemake as it starts")
-    for victim in (*victims, "job", "kernel"):
+    victims = (
+        "make by TERM",
+        "make",
+        "make by TERM as it starts",
+        "batch",
+        "snakemake as it starts",
+    )
+    for victim in (*victims, "job by TERM", "job", "kernel"):
         # Whoever is killed, everything ends, though the gate is still shut. A job and its kernel
         # end without the help of Snakemake, so those two are started without it.
-        kill(job if victim in ("job", "kernel") else make, victim, ready, family)
+        alone = victim.startswith(("job", "kernel"))
+        there = set(temporary.glob("nb*"))
+        said = kill(job if alone else make, victim, ready, family, tmp_path / "said")
         reached.unlink(missing_ok="starts" in victim)
+        if "TERM" in victim:
+            assert set(temporary.glob("nb*")) == there  # the kernel's folder is gone
+            assert alone or "interrupted; the same command goes on from here" in said
+        keys = [p for p in temporary.rglob("*") if p.is_file() and b'"key"' in p.read_bytes()]
+        assert not keys  # not even after a kill -9
+        if victim == "make by TERM":
+            assert "1 of 2 notebooks done" in said
+            assert "  interrupted          02_second" in said
+            assert "FAILED" not in said
         left = project.results()
         assert "notebooks/02_second.ipynb" not in left
         assert "figures/wait.txt" not in left  # nothing half written where users look
         first = first or {name: left[name] for name in whole}
         assert first.items() <= left.items()  # what was done before the kill was not done again
+    assert "kernel died after cell 2, perhaps for want of memory: the job's peak was 0." in said
+    kept = nbformat.read(project.out("failed", "02_second.ipynb"), as_version=4)
+    assert [c.execution_count for c in kept.cells] == [1, 2, 3, None]  # the third began
 
     gate.touch()
     done = subprocess.run(make, capture_output=True, text=True)
@@ -577,7 +639,9 @@ def test_a_good_run_and_then_only_what_changed(
     project.profile("quick", "01_first:\n  level: 3.5\n")
     (project.root / "two.csv").write_text("3")
     project.notebook("02_second", GOOD.format(figure="other.txt"))
-    project.out("figures", "second.txt").unlink()  # a deleted figure comes back
+    project.out("figures", "second.txt").unlink()  # a deleted figure comes back, and damaged files
+    os.truncate(project.out("notebooks", "02_second.ipynb"), 1000)
+    os.truncate(project.out("provenance", "02_second.json"), 100)
     code, said = run("--profile", "quick", "--only", "01_first", "03_third")
     assert code == 0, said
     after = project.results()
@@ -585,6 +649,57 @@ def test_a_good_run_and_then_only_what_changed(
     assert after["figures/two.csv"][1] == b"3"
     assert after["figures/second.txt"] == before["figures/second.txt"]
     assert after["notebooks/02_second.ipynb"] == before["notebooks/02_second.ipynb"]
+    assert after["provenance/02_second.json"] == before["provenance/02_second.json"]
+
+    # What is damaged in the kept run is made again; what is not, is not.
+    os.truncate(project.out(".runs", "01_first", "provenance", "01_first.json"), 100)
+    code, said = run("--profile", "quick", "--only", "01_first", "03_third")
+    assert code == 0, said
+    where = "out/quick/.runs/01_first/provenance/01_first.json"
+    assert f"{where} is damaged or missing: 01_first has to run again\n" in said
+    assert "  start   01_first" in said
+    assert "  start   03_third" not in said
+    assert project.results()["figures/first.txt"][1] == b"3.5 3"
+
+
+FILLING = """\
+# %% tags=["parameters"]
+out_dir = ""
+
+# %%
+from pathlib import Path
+
+with Path(out_dir, "big.txt").open("wb", buffering=0) as file:
+    while True:
+        file.write(bytes(4096))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may mount a small disk")
+def test_a_full_disk_leaves_no_half_file_and_is_gone_on_from(
+    project: Project, run: Callable[..., tuple[int, str]]
+) -> None:
+    """`failed/` had files of no or some bytes, and notebooks that never started had "FAILED"."""
+    # On one core Snakemake takes the largest first, so the others come when the disk is full.
+    project.notebook("00_filling", FILLING + "# padding\n" * 500)
+    project.out().mkdir(parents=True)
+    with mounted(project.out(), ["-t", "tmpfs", "-o", "size=2m", "none"]):
+        code, said = run("--cores", "1")
+        assert code == 1
+        assert "No space left on device" in said
+        assert "00_filling cannot be kept in failed/: [Errno 28]" in said
+        assert [line for line in said.splitlines() if line.startswith("FAILED")] == [
+            "FAILED 00_filling: read the messages above and out/quick/snakemake.log; "
+            "nothing of it could be kept"
+        ]
+        assert "  not started          01_first, 02_second" in said
+        assert not project.results()
+
+        project.notebook("00_filling", FILLING.replace("while True", "for _ in range(100)"))
+        code, said = run("--cores", "1")
+        assert code == 0, said
+        assert project.out("figures", "big.txt").stat().st_size == 409_600
 
 
 # Runs one job again and again, each time killed at the next operation on files; `execute` is a
@@ -595,20 +710,17 @@ from pathlib import Path
 
 root, workflow = Path(sys.argv[1]), sys.argv[2]
 sys.path.insert(0, workflow)
-import nbformat
 import notebook_job as jobs
 
 notebook = jobs.read_source(root / "notebooks" / "01_first.py")
 for number, cell in enumerate(notebook.cells):
     cell.id = str(number)  # they are random otherwise
-whole_notebook = nbformat.writes(notebook)
 
-def execute(nb, parameters, source, output):
+def execute(nb, parameters, source, keep):
     for name in ("a.txt", "sub/b.txt"):
         path = Path(parameters["out_dir"], name)
         path.parent.mkdir(exist_ok=True)
         path.write_text("whole " * 2000)
-    output.write_text(whole_notebook)
     return nb
 
 jobs.execute, jobs.provenance = execute, lambda root: {}
@@ -776,6 +888,187 @@ def test_bad_options_are_refused(project: Project, monkeypatch: pytest.MonkeyPat
     assert "--slurm: there is no command sbatch" in project.refusal("--slurm")
 
 
+@pytest.fixture
+def finished(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project whose first notebook is done; a stand-in wrote what a kernel would have written."""
+
+    def execute(nb: Any, parameters: dict[str, Any], source: Path, keep: Any) -> Any:
+        for name in ("a.txt", "b.txt", "sub/c.txt", "sub/d.txt"):
+            path = Path(parameters["out_dir"], name)
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("whole " * 200)
+        return nb
+
+    monkeypatch.setattr(notebook_job, "execute", execute)
+    monkeypatch.setattr(notebook_job, "provenance", lambda root: {})
+    assert notebook_job.run_job(project.out(), "01_first", {})
+    return project
+
+
+def test_shown_files_are_not_those_that_are_kept(finished: Project) -> None:
+    """They were hard links: what damaged one damaged both, and nothing was left to mend it with."""
+    shown = [p for p in finished.out().rglob("*") if p.is_file() and ".runs" not in p.parts]
+    assert len(shown) == 6
+    for path in shown:
+        kept = finished.out(".runs", "01_first", str(path.relative_to(finished.out())))
+        assert path.read_bytes() == kept.read_bytes()
+        assert not path.samefile(kept)
+        assert path.stat().st_mtime_ns == kept.stat().st_mtime_ns
+
+
+def test_the_record_has_size_and_hash_of_every_file(finished: Project) -> None:
+    record = json.loads(finished.out("provenance", "01_first.json").read_text())
+    assert record["figures"] == ["a.txt", "b.txt", "sub/c.txt", "sub/d.txt"]
+    names = {"notebooks/01_first.ipynb", *(f"figures/{name}" for name in record["figures"])}
+    assert set(record["files"]) == names
+    for name, made in record["files"].items():
+        content = finished.out(name).read_bytes()
+        assert made == {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, 50)
+
+
+def flip(path: Path) -> None:
+    """Damage that the size does not show."""
+    content = bytearray(path.read_bytes())
+    content[20] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, Path.unlink])
+@pytest.mark.parametrize("file", ["provenance/01_first.json", "notebooks/01_first.ipynb"])
+def test_a_damaged_file_that_is_shown_is_copied_again(
+    finished: Project, file: str, damage: Callable[[Path], None]
+) -> None:
+    """A damaged record was a traceback for ever, and a damaged notebook was "up to date"."""
+    before = finished.results()
+    assert results.mend(finished.out(), "01_first") is None
+    damage(finished.out(file))
+    told = f"out/quick/{file} is damaged or missing: copied again from the run of 01_first"
+    assert results.mend(finished.out(), "01_first") == told
+    assert finished.results() == before
+    assert results.mend(finished.out(), "01_first") is None
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, Path.unlink])
+@pytest.mark.parametrize("file", ["figures/sub/c.txt", "notebooks/01_first.ipynb"])
+def test_a_damaged_file_that_is_kept_is_made_again(
+    finished: Project, file: str, damage: Callable[[Path], None]
+) -> None:
+    damage(finished.out(".runs", "01_first", file))
+    told = f"out/quick/.runs/01_first/{file} is damaged or missing: 01_first has to run again"
+    assert results.mend(finished.out(), "01_first") == told
+    assert not finished.results()
+    assert results.state_of(finished.out(), "01_first") == "not started"
+
+
+LISTS = b'{"claims": [], "figures": [], "files": '
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"{}", b"[]", b"null", b"\xff", LISTS + b"3}", LISTS + b'{"a": 3}}']
+)
+def test_a_damaged_record_means_that_its_notebook_runs_again(
+    finished: Project, text: bytes
+) -> None:
+    results.record_of(finished.out(), "01_first").write_bytes(text)
+    told = results.mend(finished.out(), "01_first")
+    assert told is not None
+    file = "a" if b'"a"' in text else "provenance/01_first.json"
+    assert f".runs/01_first/{file} is damaged or missing: 01_first has to run again" in told
+    assert not finished.results()
+
+
+def test_many_files_are_said_in_one_line(finished: Project) -> None:
+    before = finished.results()
+    shutil.rmtree(finished.out("figures"))
+    assert results.mend(finished.out(), "01_first") == (
+        "out/quick/figures/a.txt, out/quick/figures/b.txt, out/quick/figures/sub/c.txt, 1 more "
+        "are damaged or missing: copied again from the run of 01_first"
+    )
+    assert finished.results() == before
+
+
+@pytest.mark.parametrize("place", ["notebooks", "failed"])
+def test_a_file_that_cannot_be_written_whole_is_not_there(
+    finished: Project,
+    place: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A disk that is full, or gets full: half of the text, then an error."""
+    write = Path.write_text
+
+    def write_half(path: Path, text: str, **options: Any) -> int:
+        write(path, text[: len(text) // 2], **options)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def execute(nb: Any, parameters: dict[str, Any], source: Path, keep: Any) -> Any:
+        monkeypatch.setattr(Path, "write_text", write_half)
+        if place == "notebooks":
+            return nb
+        keep(nb)
+        raise RuntimeError("this one is broken")
+
+    monkeypatch.setattr(notebook_job, "execute", execute)
+    assert not notebook_job.run_job(finished.out(), "01_first", {})
+    assert not finished.results()
+    assert "No space left on device" in capsys.readouterr().out
+    assert results.state_of(finished.out(), "01_first") == "failed"
+    assert not [path for path in finished.out().rglob("*") if path.is_file()]
+
+
+def test_a_slurm_job_that_does_not_end_is_named(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The batch waited for it for ever."""
+    calls = []
+
+    def run(command: list[str], **options: Any) -> Any:
+        calls.append(command)
+        listed = f"other 3\n{batch.job_prefix(project.out())}-x 71\n"
+        return subprocess.CompletedProcess(command, 0, listed, "")
+
+    monkeypatch.setattr(batch.subprocess, "run", run)
+
+    def sleep(seconds: float) -> None:
+        assert len(calls) < 1000
+
+    monkeypatch.setattr(batch.time, "sleep", sleep)
+    with pytest.raises(batch.ProjectError, match=r"jobs 71 do not end.*`scancel --signal=KILL 71`"):
+        batch.cancel_jobs(project.out())
+    assert ["scancel", "71"] in calls
+    assert capsys.readouterr().out == "Cancelling Slurm jobs of an interrupted run: 71\n"
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["beside others", "as process 1"])
+def test_make_ends_at_once_on_term_while_it_looks_at_its_environment(
+    project: Project, inside: bool, family: list[psutil.Process]
+) -> None:
+    """As process 1, of a container, make did not end at all while its $(shell) asked a program."""
+    enter = ["unshare", "--pid", "--fork", "--kill-child"] if inside else []
+    if inside and subprocess.run([*enter, "true"], capture_output=True).returncode:
+        pytest.skip("needs root, to make a namespace of processes")
+    make = set_up(project)
+    asked = project.root / "asked"
+    python = project.root / ".venv" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\ntouch "{asked}"\nexec sleep 600\n')  # whatever is asked
+    running = subprocess.Popen([*enter, *make])
+    family.append(psutil.Process(running.pid))
+    wait_until(asked.exists)
+    family.extend(family[0].children(recursive=True))
+    family[1 if inside else 0].send_signal(signal.SIGTERM)
+    assert running.wait(timeout=60) != 0
+
+
+def test_all_cores_that_may_be_used_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jmdp_lib.limits.cores", lambda: 3)
+    assert batch.cores_of(argparse.Namespace(cores=None)) == 3
+    assert batch.cores_of(argparse.Namespace(cores=5)) == 5
+
+
 @contextlib.contextmanager
 def read_only(folder: Path) -> Iterator[None]:
     """Keep everybody from writing into a folder: root too, by a mount."""
@@ -784,14 +1077,8 @@ def read_only(folder: Path) -> Iterator[None]:
         folder.chmod(0o555)
         yield
         return
-    for options in (["--bind", str(folder)], ["-o", "remount,ro,bind"]):
-        mount = subprocess.run(["mount", *options, str(folder)], capture_output=True, text=True)
-        if mount.returncode:
-            pytest.skip(f"root may not mount a folder here: {mount.stderr.strip()}")
-    try:
+    with mounted(folder, ["--bind", str(folder)], ["-o", "remount,ro,bind"]):
         yield
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 @pytest.mark.parametrize("place", ["out", "out/quick"])

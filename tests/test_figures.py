@@ -268,6 +268,23 @@ def test_a_text_table_shows_every_cell(ax: Axes) -> None:
     assert len(ax.lines) == 3
 
 
+@pytest.mark.parametrize("place", ["", "notebooks", "out/quick/notebooks"])
+def test_results_are_found_wherever_in_the_project_a_notebook_lies(
+    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An executed notebook looked for them in out/quick/figures, and failed where it lies."""
+    (tmp_path / "pyproject.toml").touch()
+    for folder in ("figures", "notebooks", "out/quick/figures", "out/quick/notebooks"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "figures" / "table.csv").write_text("x\n7\n")
+    (tmp_path / "out/quick/figures/table.csv").write_text("x\n8\n")
+    monkeypatch.chdir(tmp_path / place)
+    assert figures.results(["figures/table.csv"]).x.tolist() == [7]
+    (tmp_path / "pyproject.toml").unlink()
+    if place != "out/quick/notebooks":  # a folder of notebooks and results alone
+        assert figures.results(["figures/table.csv"]).x.tolist() == [7]
+
+
 def test_claims_keep_what_was_found_apart_from_what_holds(capsys: pytest.CaptureFixture) -> None:
     claims = figures.Claims()
     claims.check("a", 1, True)

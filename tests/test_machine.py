@@ -1,4 +1,4 @@
-"""What the library says of the machine: missing extras, and that it compiles."""
+"""What concerns the machine: missing extras, limits, whole files, and the notice of compiling."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from numba import njit
 
-from jmdp_lib import machine
+from jmdp_lib import limits, machine
 from jmdp_lib.machine import extra
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,6 +39,127 @@ def test_the_inner_extra_is_named() -> None:
 def test_a_mistake_of_our_own_is_not_blamed_on_an_extra() -> None:
     with pytest.raises(ModuleNotFoundError, match="no_such_module"), extra("figures"):
         import_module("jmdp_lib.no_such_module")
+
+
+# ---- what a process may use of the machine (it was: all that the machine has) --------------------
+
+GIB = 2**30
+
+
+@pytest.fixture
+def group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str, dict[str, dict[str, str]]], None]:
+    """A machine of 16 cores and 64 GiB, and the control groups of this process."""
+    for name in ("SLURM_CPUS_ON_NODE", "SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(limits, "MEMBERSHIP", tmp_path / "cgroup")
+    monkeypatch.setattr(limits, "GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(limits.os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
+    memory = SimpleNamespace(available=64 * GIB)
+    monkeypatch.setattr(limits.psutil, "virtual_memory", lambda: memory)
+
+    def make(membership: str, groups: dict[str, dict[str, str]]) -> None:
+        (tmp_path / "cgroup").write_text(membership)
+        for folder, files in groups.items():
+            (tmp_path / "groups" / folder).mkdir(parents=True)
+            for name, text in files.items():
+                (tmp_path / "groups" / folder / name).write_text(text)
+
+    return make
+
+
+STAT = f"anon 5\nfile {3 * GIB}\nshmem {GIB}\n{{0}}inactive_file {GIB}\n{{0}}active_file {GIB}\n"
+LIMITS = {
+    "none": ("0::/a/b\n", {}, 64, 16),
+    "version 2, of a group around it": (
+        "0::/a/b\n",
+        {
+            "a": {
+                "memory.max": str(8 * GIB), "memory.current": str(5 * GIB),
+                "cpu.max": "150000 100000",
+            },
+            "a/b": {"memory.max": "max", "memory.current": "7", "cpu.max": "max 100000"},
+        },
+        5,  # 8 of which 5 are used, 2 of them for files that can be dropped
+        2,
+    ),
+    "version 1, in a container that sees its own group on top": (
+        "4:memory:/docker/abc\n1:cpu,cpuacct:/docker/abc\n0::/\n",
+        {
+            "memory": {
+                "memory.limit_in_bytes": str(4 * GIB), "memory.usage_in_bytes": str(3 * GIB),
+            },
+            "cpu": {"cpu.cfs_quota_us": "300000", "cpu.cfs_period_us": "100000"},
+        },
+        3,
+        3,
+    ),
+    "version 1, without limits": (
+        "4:memory:/\n1:cpu,cpuacct:/\n",
+        {
+            "memory": {
+                "memory.limit_in_bytes": "9223372036854771712", "memory.usage_in_bytes": "7",
+            },
+            "cpu": {"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"},
+        },
+        64,
+        16,
+    ),
+    "full": (
+        "0::/\n",
+        {"": {"memory.max": str(GIB), "memory.current": str(4 * GIB), "cpu.max": "1000 100000"}},
+        0,
+        1,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LIMITS)
+def test_control_groups_limit_memory_and_cores(group: Any, case: str) -> None:
+    membership, groups, gibibytes, cores = LIMITS[case]
+    stat = STAT.format("total_" if "version 1" in case else "")
+    group(membership, {name: {**files, "memory.stat": stat} for name, files in groups.items()})
+    assert machine.available_bytes() == gibibytes * GIB
+    assert limits.cores() == cores
+
+
+def test_slurm_and_affinity_limit_memory_and_cores(
+    group: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "4")
+    assert limits.cores() == 4
+    monkeypatch.setenv("SLURM_MEM_PER_CPU", "2048")
+    assert 7 * GIB < machine.available_bytes() < 8 * GIB  # this process uses some of it
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "4096")
+    assert 3 * GIB < machine.available_bytes() < 4 * GIB
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", "0")  # all of the node
+    assert 7 * GIB < machine.available_bytes() < 8 * GIB
+    monkeypatch.setattr(limits.os, "sched_getaffinity", lambda pid: {0, 5, 7}, raising=False)
+    assert limits.cores() == 3
+
+
+def test_as_many_processes_as_cores_that_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "cores", lambda: 1)
+    places = machine.in_processes(lambda _: os.getpid(), [(0,), (1,)], None, "where")
+    assert places == [os.getpid()] * 2  # with two workers, others
+
+
+def test_a_file_being_replaced_is_the_writer_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads, or equal process numbers on two machines, wrote into one temporary file."""
+    path = tmp_path / "file"
+    umask = os.umask(0o022)
+    os.umask(umask)
+    with machine.replacing(path) as one, machine.replacing(path) as two:
+        one.write_text("one")
+        two.write_text("two")
+        assert one.parent == two.parent == tmp_path
+        assert one.read_text() == "one"
+    assert path.read_text() == "one"
+    assert path.stat().st_mode & 0o777 == 0o666 & ~umask  # as any other new file
+    assert os.listdir(tmp_path) == ["file"]
 
 
 def compile_two(module: str) -> None:

@@ -12,6 +12,7 @@ Arguments after `--` go to Snakemake (`--slurm -- --default-resources slurm_acco
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -23,17 +24,22 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 from job import end_with_parent, write_atomically
 from jsonschema import Draft202012Validator, ValidationError, validators
-from notebook_job import OUT_DIR, ProjectError, clock, parameter_defaults, publish, record_of
+from notebook_job import OUT_DIR, ProjectError, clock, parameter_defaults
+from results import RUNS, STATES, failed_of, mend, publish, read_record, record_of, state_of
 
 WORKFLOW = Path(__file__).resolve().parent
 FILES = "_files"  # parameters that end so are lists of files that must be there
 ATARI = "atari"  # the entry of a profile that is not a notebook, and the folder of its results
+INTERRUPTED = 130  # the exit code
+CANCELLING_ROUNDS = 60  # of two seconds; Slurm gives a job half a minute to end, unless configured
 TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 # In JSON 3.0 is an integer; range() refuses it.
 INTEGERS = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, v: type(v) is int)
@@ -148,17 +154,71 @@ def slurm_options(out: Path) -> list[str]:
 
 def cancel_jobs(out: Path) -> None:
     """Cancel the Slurm jobs of this profile, and wait until they have ended."""
-    while True:
-        command = ["squeue", "--me", "--noheader", "--format=%j %i"]
+    command = ["squeue", "--me", "--noheader", "--format=%j %i"]
+    numbers: list[str] = []
+    for _ in range(CANCELLING_ROUNDS):
         listed = subprocess.run(command, capture_output=True, text=True)
         if listed.returncode:
             raise ProjectError(f"Slurm does not answer: {listed.stderr.strip()}")
-        numbers = re.findall(rf"^{job_prefix(out)}.* (\d+)$", listed.stdout, re.MULTILINE)
-        if not numbers:
+        left = re.findall(rf"^{job_prefix(out)}.* (\d+)$", listed.stdout, re.MULTILINE)
+        if not left:
             return
-        print(f"Cancelling Slurm jobs of an interrupted run: {' '.join(numbers)}", flush=True)
+        if left != numbers:
+            print(f"Cancelling Slurm jobs of an interrupted run: {' '.join(left)}", flush=True)
+        numbers = left
         subprocess.run(["scancel", *numbers], check=False)
         time.sleep(2.0)
+    raise ProjectError(
+        f"Slurm jobs {' '.join(numbers)} do not end. Results are safe only after their end: try "
+        f"`scancel --signal=KILL {' '.join(numbers)}`, or ask those who run the cluster"
+    )
+
+
+@contextlib.contextmanager
+def signals(handler: Any) -> Iterator[None]:
+    """Handle Ctrl-C and SIGTERM alike, for a while."""
+    before = {s: signal.signal(s, handler) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for signum, earlier in before.items():
+            signal.signal(signum, earlier)
+
+
+def stop(snakemake: subprocess.Popen[bytes]) -> None:
+    """End Snakemake and its jobs.
+
+    Asked politely, it would wait for them. Jobs are asked, so that they can tidy up.
+    """
+    family, jobs = [], []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        jobs = psutil.Process(snakemake.pid).children()
+        family = psutil.Process(snakemake.pid).children(recursive=True)
+    snakemake.kill()
+    snakemake.wait()
+    for job in jobs:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            job.terminate()
+    psutil.wait_procs(family, timeout=20)
+
+
+def wait_for(snakemake: subprocess.Popen[bytes]) -> int:
+    """Wait for the end of Snakemake, or for a signal, which ends it; its code or INTERRUPTED."""
+    try:
+        return snakemake.wait()
+    except KeyboardInterrupt:
+        with signals(signal.SIG_IGN):  # a second one must not stop the tidying up
+            stop(snakemake)
+        return INTERRUPTED
+
+
+def check_results(out: Path, names: list[str]) -> None:
+    """Compare all results with their records, and say what was damaged."""
+    for part in (out / RUNS).glob(".*.part"):  # of a run that was killed
+        part.unlink(missing_ok=True)
+    for name in names:
+        if told := mend(out, name):
+            print(told, flush=True)
 
 
 def run_snakemake(out: Path, plan: dict[str, Any], options: list[str], visible: bool) -> int:
@@ -176,46 +236,71 @@ def run_snakemake(out: Path, plan: dict[str, Any], options: list[str], visible: 
             fcntl.flock(lock, fcntl.LOCK_EX)
         if "slurm" in options:
             cancel_jobs(out)
+        check_results(out, list(plan["notebooks"]))
         write_atomically(out / "plan.json", json.dumps(plan, indent=2) + "\n")
         with open(out / "snakemake.log", "wb") as log:
             # The lock travels to Snakemake: the profile stays held until that has ended, too.
             told = None if visible else log
             process = subprocess.Popen(command, stderr=told, pass_fds=[lock.fileno()])
-        # Asked politely, Snakemake would wait for its jobs; killed, they end by themselves.
-        for signum in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(signum, lambda *_: process.kill())
-        code = process.wait()
+        code = wait_for(process)
         if "slurm" in options:
             time.sleep(1.0)  # what Snakemake was just submitting
             cancel_jobs(out)
         for name in plan["notebooks"]:
-            publish(out, name)
+            with contextlib.suppress(OSError):  # the summary says what is not shown
+                publish(out, name)
     return code
+
+
+def print_claims(claims: list[tuple[str, ...]]) -> None:
+    print("\nClaims checked")
+    rows = [("notebook", "claim", "value", "verdict"), *claims]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(map(str.ljust, row, widths)).rstrip())
+
+
+def print_places(out: Path, states: dict[str, list[str]], num_figures: int) -> None:
+    """Print how many notebooks are done, where results are, and which notebooks are unfinished."""
+    here = Path("out", out.name)
+    total = sum(map(len, states.values()))
+    print(f"\n{len(states['done'])} of {total} notebooks done, profile {out.name}")
+    print(f"  executed notebooks   {here / 'notebooks'}")
+    print(f"  figures and data     {here / 'figures'} ({num_figures} files)")
+    print(f"  how they were made   {here / 'provenance'}")
+    for word in ("interrupted", "not started"):
+        if states[word]:
+            print(f"  {word:<19}  {', '.join(states[word])}")
+
+
+def failures(out: Path, states: dict[str, list[str]], code: int, log: str) -> list[str]:
+    """What to read about each notebook that failed, or about the end of Snakemake."""
+    hidden = [n for n in states["done"] if not (out / "provenance" / f"{n}.json").exists()]
+    told = [f"{name}: done, but not shown: is there space on the disk?" for name in hidden]
+    for name in states["failed"]:
+        where = f"out/{out.name}/failed/{name}.ipynb"
+        if not failed_of(out, name).exists():
+            where = f"the messages above and {log}; nothing of it could be kept"
+        told.append(f"{name}: read {where}")
+    if code not in (0, INTERRUPTED) and not states["failed"]:
+        told.append(f"Snakemake stopped with code {code}: read {log}")
+    return told
 
 
 def summarise(out: Path, selected: list[str], code: int, log: str) -> int:
     """Print what came out; the exit code of the batch. log: where Snakemake's messages are."""
-    paths = {name: record_of(out, name) for name in selected}
-    records = {n: json.loads(path.read_text()) for n, path in paths.items() if path.exists()}
+    found = {name: read_record(out, name) for name in selected}
+    records = {name: record for name, record in found.items() if record is not None}
     claims = [(name, *claim) for name, record in records.items() for claim in record["claims"]]
+    states = {word: [n for n in selected if state_of(out, n) == word] for word in STATES}
+    written = Counter(file for record in records.values() for file in record["figures"])
     if claims:
-        print("\nClaims checked")
-        rows = [("notebook", "claim", "value", "verdict"), *claims]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
-            print("  ".join(map(str.ljust, row, widths)).rstrip())
+        print_claims(claims)
     if "Nothing to be done" in (out / "snakemake.log").read_text(errors="replace"):
         print("\nNothing had to be run: all results are up to date.")
-    written = Counter(file for record in records.values() for file in record["figures"])
-    here = Path("out", out.name)
-    print(f"\n{len(records)} of {len(selected)} notebooks done, profile {out.name}")
-    print(f"  executed notebooks   {here / 'notebooks'}")
-    print(f"  figures and data     {here / 'figures'} ({len(written)} files)")
-    print(f"  how they were made   {here / 'provenance'}")
+    print_places(out, states, len(written))
     problems = [f"{file} is written by two notebooks" for file in written if written[file] > 1]
-    for name in [name for name in selected if name not in records]:
-        kept = Path("failed", f"{name}.ipynb")
-        problems.append(f"{name}: read {here / kept if (out / kept).exists() else log}")
+    problems += failures(out, states, code, log)
     broken = sum(claim[-1] == "FAILS" for claim in claims)
     if broken:
         problems.append(f"{broken} of {len(claims)} claims")
@@ -223,17 +308,49 @@ def summarise(out: Path, selected: list[str], code: int, log: str) -> int:
         others = Counter(claim[-1] for claim in claims if claim[-1] != "holds")
         rest = "".join(f"; {verdict}: {count}" for verdict, count in others.items())
         print(f"{'' if others else 'All '}{len(claims) - others.total()} claims hold{rest}")
-    if code and not problems:
-        problems.append(f"Snakemake stopped with code {code}: read {log}")
     for problem in problems:
         print(f"FAILED {problem}")
-    return 1 if problems else 0
+    if code == INTERRUPTED:
+        return INTERRUPTED
+    return 1 if problems or len(states["done"]) < len(selected) else 0
+
+
+def cores_of(given: argparse.Namespace) -> int:
+    """How many notebooks run at a time."""
+    if given.cores is None:
+        from jmdp_lib.limits import cores
+
+        return cores()
+    if given.cores < 1:
+        raise ProjectError(f"--cores must be at least 1, found {given.cores}")
+    return int(given.cores)
+
+
+def run_batch(given: argparse.Namespace) -> int:
+    """Check what is asked for, run it and say what came out; the exit code."""
+    root = given.root.resolve()
+    out = root / "out" / given.profile
+    cores = cores_of(given)
+    if given.slurm and not shutil.which("sbatch"):
+        raise ProjectError("--slurm: there is no command sbatch on this machine")
+    plan = make_plan(root, given.profile, given.atari, given.slurm)
+    selected = list(dict.fromkeys(given.only or plan["notebooks"]))
+    for name in set(selected) - set(plan["notebooks"]):
+        raise ProjectError(f"unknown notebook {name!r}; known: {', '.join(plan['notebooks'])}")
+    where = "a Slurm cluster" if given.slurm else f"{cores} cores"
+    print(f"Profile {given.profile}: {len(selected)} notebooks on {where}", flush=True)
+    options = slurm_options(out) if given.slurm else ["--cores", str(cores)]
+    targets = [str(record_of(Path(), name)) for name in selected]
+    visible = given.slurm or bool(given.atari)
+    code = run_snakemake(out, plan, [*options, *given.snakemake, "--", *targets], visible)
+    log = "those of Snakemake" if visible else f"out/{given.profile}/snakemake.log"
+    return summarise(out, selected, code, log)
 
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", default="quick", help="a file in workflow/profiles")
-    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1, metavar="N")
+    parser.add_argument("--cores", type=int, metavar="N", help="all that there are")
     parser.add_argument("--slurm", action="store_true", help="a Slurm job for each notebook")
     parser.add_argument("--atari", metavar="DEVICE", help="train the games anew: cpu or cuda")
     parser.add_argument("--only", nargs="+", action="extend", default=[], metavar="NN_name")
@@ -241,30 +358,19 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--parent", type=int, metavar="PID", help="end when this parent has died")
     parser.add_argument("snakemake", nargs="*", help="after --: options for Snakemake")
     given = parser.parse_args(argv)
-    root, begin = given.root.resolve(), time.monotonic()
-    out = root / "out" / given.profile
+    begin = time.monotonic()
     if given.parent:
         end_with_parent(given.parent)
     try:
-        if given.cores < 1:
-            raise ProjectError(f"--cores must be at least 1, found {given.cores}")
-        if given.slurm and not shutil.which("sbatch"):
-            raise ProjectError("--slurm: there is no command sbatch on this machine")
-        plan = make_plan(root, given.profile, given.atari, given.slurm)
-        selected = list(dict.fromkeys(given.only or plan["notebooks"]))
-        for name in set(selected) - set(plan["notebooks"]):
-            raise ProjectError(f"unknown notebook {name!r}; known: {', '.join(plan['notebooks'])}")
-        where = "a Slurm cluster" if given.slurm else f"{given.cores} cores"
-        print(f"Profile {given.profile}: {len(selected)} notebooks on {where}", flush=True)
-        options = slurm_options(out) if given.slurm else ["--cores", str(given.cores)]
-        targets = [str(record_of(Path(), name)) for name in selected]
-        visible = given.slurm or bool(given.atari)
-        code = run_snakemake(out, plan, [*options, *given.snakemake, "--", *targets], visible)
-        log = "the messages above" if visible else f"out/{given.profile}/snakemake.log"
-        code = summarise(out, selected, code, log)
+        with signals(signal.default_int_handler):
+            code = run_batch(given)
     except (ProjectError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        print("interrupted; the same command goes on from here")
     print(f"Total time {clock(time.monotonic() - begin)}")
     return code
 

@@ -15,6 +15,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 RECORDED_PACKAGES = (
     *("jmdp_lib", "numpy", "scipy", "numba", "llvmlite", "pandas", "matplotlib", "seaborn"),
@@ -23,11 +24,15 @@ RECORDED_PACKAGES = (
 )
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str, folder: Path | None = None) -> None:
+    """Write a file in one step. It is made in `folder` first, or beside the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
+    part = (folder or path.parent) / f".{path.name}.{uuid4().hex}.part"
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def provenance(root: Path) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 The Snakefile starts one such process per notebook. Everything is made in
 `out/PROFILE/.runs/NN_name`, the provenance last: a run without it is not finished, and never shown.
-What is finished is linked into `notebooks/`, `figures/` and `provenance/`; a notebook that failed
-is kept in `failed/`.
+What is finished is copied to where it is read (results.py); of a notebook that failed, `failed/`
+has all that was run.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import ast
 import contextlib
 import json
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -27,6 +28,7 @@ import jupytext
 import nbformat
 from job import end_with_parent, provenance, write_atomically
 from nbformat import NotebookNode
+from results import RUNS, failed_of, fingerprints, publish, record_of, retract, working_of
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 VERDICTS = ("holds", "not reproduced", "differs from the paper", "FAILS")
@@ -82,12 +84,12 @@ def clock(seconds: float) -> str:
 
 
 @contextlib.contextmanager
-def progress(name: str, num_cells: int) -> Iterator[Callable[..., None]]:
+def progress(name: str, num_cells: int, reached: list[int]) -> Iterator[None]:
     """Print that a notebook starts, now and then that it is alive, and how it ends.
 
-    Yields a function that is to be called with each cell and its index.
+    reached: the indices of the cells that have begun, which others write.
     """
-    begin, ended, reached = time.monotonic(), threading.Event(), [0]
+    begin, ended = time.monotonic(), threading.Event()
 
     def say(word: str, detail: str = "") -> None:
         took = clock(time.monotonic() - begin)
@@ -100,7 +102,7 @@ def progress(name: str, num_cells: int) -> Iterator[Callable[..., None]]:
     say("start")
     threading.Thread(target=beat, daemon=True).start()
     try:
-        yield lambda cell, cell_index: reached.append(cell_index)
+        yield
         say("done")
     except Exception as error:
         say("FAILED", (str(error).strip().splitlines() or [type(error).__name__])[-1])
@@ -109,90 +111,137 @@ def progress(name: str, num_cells: int) -> Iterator[Callable[..., None]]:
         ended.set()
 
 
-def execute(
-    nb: NotebookNode, parameters: dict[str, Any], source: Path, output: Path | None = None
-) -> NotebookNode:
-    """Run the notebook of a source, in its folder, with papermill; raises when a cell fails.
+def isolate(scratch: str) -> None:
+    """Make the kernel independent of the user's shell, dot-files and number of cores."""
+    for variable in ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "MPLBACKEND"):
+        os.environ.pop(variable, None)
+    os.environ["JUPYTER_PATH"] = str(Path(sys.prefix) / "share" / "jupyter")
+    os.environ["JUPYTER_RUNTIME_DIR"] = f"{scratch}/runtime"
+    os.environ["IPYTHONDIR"] = f"{scratch}/ipython"
+    os.environ["PYTHONHASHSEED"] = "0"
+    # One thread per notebook: the batch is parallel over notebooks, and the order of summation
+    # inside BLAS must not depend on the machine's number of cores.
+    for library in ("OMP", "OPENBLAS", "MKL", "NUMBA"):
+        os.environ[f"{library}_NUM_THREADS"] = "1"
 
-    The kernel is independent of the user's shell and dot-files.
+
+def holding_engine(held: list[NotebookNode]) -> str:
+    """The name of papermill's engine, made to put the notebook that it works on into a list."""
+    from papermill.engines import NBClientEngine, papermill_engines
+
+    class Holding(NBClientEngine):  # type: ignore[misc]
+        @classmethod
+        def execute_managed_notebook(cls, manager: Any, kernel: str, **options: Any) -> None:
+            held.append(manager.nb)
+            super().execute_managed_notebook(manager, kernel, **options)
+
+    papermill_engines.register("holding", Holding)
+    return "holding"
+
+
+def death_of_kernel(cells: int) -> str:
+    """What to say of a kernel that died after so many cells; it counts as a child of this job."""
+    unit = 1 if sys.platform == "darwin" else 2**10
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit / 2**30
+    why = f"perhaps for want of memory: the job's peak was {peak:.2f} GiB"
+    return f"kernel died after cell {cells}, {why}"
+
+
+def run_cells(
+    nb: NotebookNode,
+    parameters: dict[str, Any],
+    folder: Path,
+    scratch: str,
+    held: list[NotebookNode],
+    reached: list[int],
+) -> NotebookNode:
+    """Run a notebook with papermill, in a folder.
+
+    held, reached: filled with the notebook that is worked on, and the numbers of cells that began.
     """
     import papermill
     from traitlets.config import Config
 
-    for variable in ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "MPLBACKEND"):
-        os.environ.pop(variable, None)
+    connection = Path(scratch, "connection.json")
+    # Kernels on TCP race for ports when several start at once.
+    manager = {"transport": "ipc", "ip": f"{scratch}/k", "connection_file": str(connection)}
+
+    def on_cell_start(cell: NotebookNode, cell_index: int) -> None:
+        connection.unlink(missing_ok=True)  # it has the key, and the kernel has read it
+        reached.append(cell_index)
+
+    return papermill.execute_notebook(
+        nb,
+        None,
+        parameters=parameters,
+        engine_name=holding_engine(held),
+        cwd=folder,
+        progress_bar=False,
+        coalesce_streams=True,  # how a kernel cuts its output into messages is timing
+        config=Config({"KernelManager": manager}),
+        on_cell_start=on_cell_start,
+    )
+
+
+def execute(
+    nb: NotebookNode,
+    parameters: dict[str, Any],
+    source: Path,
+    keep: Callable[[NotebookNode], None] = lambda nb: None,
+) -> NotebookNode:
+    """Run the notebook of a source, in its folder; raises when a cell fails or the kernel dies.
+
+    Then `keep` is called with what there is of the notebook.
+    """
+    from nbclient.exceptions import DeadKernelError
+
+    held: list[NotebookNode] = []
+    reached = [0]
     # Paths of sockets may have about 100 characters, so they do not go into a deep TMPDIR.
     base = None if len(tempfile.gettempdir()) < 60 else "/tmp"
     with (
         tempfile.TemporaryDirectory(prefix="nb", dir=base, ignore_cleanup_errors=True) as scratch,
-        progress(source.stem, len(nb.cells) + bool(parameters)) as on_cell_start,
+        progress(source.stem, len(nb.cells) + bool(parameters), reached),
     ):
-        os.environ["JUPYTER_PATH"] = str(Path(sys.prefix) / "share" / "jupyter")
-        os.environ["JUPYTER_RUNTIME_DIR"] = f"{scratch}/runtime"
-        os.environ["IPYTHONDIR"] = f"{scratch}/ipython"
-        os.environ["PYTHONHASHSEED"] = "0"
-        # One thread per notebook: the batch is parallel over notebooks, and the order of summation
-        # inside BLAS must not depend on the machine's number of cores.
-        for library in ("OMP", "OPENBLAS", "MKL", "NUMBA"):
-            os.environ[f"{library}_NUM_THREADS"] = "1"
-        return papermill.execute_notebook(
-            nb,
-            output,
-            parameters=parameters,
-            cwd=source.parent,
-            progress_bar=False,
-            request_save_on_cell_execute=False,  # after every cell it would be written whole
-            coalesce_streams=True,  # how a kernel cuts its output into messages is timing
-            # Kernels on TCP race for ports when several start at once.
-            config=Config({"KernelManager": {"transport": "ipc", "ip": f"{scratch}/k"}}),
-            on_cell_start=on_cell_start,
-        )
+        isolate(scratch)
+        try:
+            return run_cells(nb, parameters, source.parent, scratch, held, reached)
+        except Exception as error:
+            for part in held:
+                keep(part)
+            if isinstance(error, DeadKernelError):
+                raise RuntimeError(death_of_kernel(reached[-1])) from error
+            raise
 
 
-def record_of(out: Path, name: str) -> Path:
-    """The provenance file of a run. It exists only once the run is finished."""
-    return out / ".runs" / name / "provenance" / f"{name}.json"
+def write_run(out: Path, name: str, nb: NotebookNode, facts: dict[str, Any]) -> None:
+    """Write the executed notebook, and then, last of all files, the record of the run."""
+    run = out / RUNS / name
+    write_atomically(run / "notebooks" / f"{name}.ipynb", nbformat.writes(nb))
+    files = fingerprints(run)
+    figures = [file.removeprefix("figures/") for file in files if file.startswith("figures/")]
+    record = {**facts, "claims": claims_of(nb), "figures": figures, "files": files}
+    write_atomically(record_of(out, name), json.dumps(record, indent=2) + "\n")
 
 
-def link(source: str, target: str) -> None:
-    if not os.path.exists(target) or not os.path.samefile(source, target):
-        Path(target).unlink(missing_ok=True)
-        os.link(source, target)
-
-
-def publish(out: Path, name: str) -> None:
-    """Link a finished run into notebooks/, figures/ and provenance/; an unfinished one is not."""
-    if record_of(out, name).exists():
-        shutil.copytree(out / ".runs" / name, out, copy_function=link, dirs_exist_ok=True)
-
-
-def retract(out: Path, name: str) -> None:
-    """Remove a run. Its links go first; the run's own folder lists them."""
-    run = out / ".runs" / name
-    for path in run.rglob("*"):
-        if path.is_file():
-            (out / path.relative_to(run)).unlink(missing_ok=True)
-    shutil.rmtree(run, ignore_errors=True)
-    (out / "failed" / f"{name}.ipynb").unlink(missing_ok=True)
-
-
-def run_job(out: Path, name: str, given: dict[str, Any]) -> bool:
-    """Run one notebook of the profile whose results are in `out`; False when it failed."""
-    retract(out, name)
-    root, figures = out.parents[1], out / ".runs" / name / "figures"
-    source, failed = root / "notebooks" / f"{name}.py", out / "failed" / f"{name}.ipynb"
-    notebook = out / ".runs" / name / "notebooks" / f"{name}.ipynb"
-    for folder in (notebook.parent, figures, failed.parent):
-        folder.mkdir(parents=True, exist_ok=True)
-    started, values = datetime.now(UTC), {**parameter_defaults(source), **given}
-    try:
-        nb = execute(read_source(source), {**given, OUT_DIR: str(figures)}, source, notebook)
-    except Exception as error:
-        os.replace(notebook, failed)
-        print(error, file=sys.stderr)
-        return False
+def make_run(out: Path, name: str, given: dict[str, Any]) -> None:
+    """Run a notebook and keep all that it made; raises when it fails."""
+    root = out.parents[1]
+    source = root / "notebooks" / f"{name}.py"
+    figures = out / RUNS / name / "figures"
+    figures.mkdir(parents=True)
+    values = {**parameter_defaults(source), **given}
     del values[OUT_DIR]
-    record = {
+    started = datetime.now(UTC)
+
+    def keep(nb: NotebookNode) -> None:
+        try:
+            write_atomically(failed_of(out, name), nbformat.writes(nb), working_of(out, name))
+        except OSError as error:
+            print(f"  {name} cannot be kept in failed/: {error}", flush=True)
+
+    nb = execute(read_source(source), {**given, OUT_DIR: str(figures)}, source, keep)
+    facts = {
         "notebook": name,
         "profile": out.name,
         **provenance(root),
@@ -200,18 +249,44 @@ def run_job(out: Path, name: str, given: dict[str, Any]) -> bool:
         "seeds": {k: v for k, v in values.items() if "seed" in k and not k.startswith("num_")},
         "started": started.isoformat(timespec="seconds"),
         "wall_seconds": round((datetime.now(UTC) - started).total_seconds(), 1),
-        "claims": claims_of(nb),
-        "figures": sorted(str(p.relative_to(figures)) for p in figures.rglob("*") if p.is_file()),
     }
-    write_atomically(record_of(out, name), json.dumps(record, indent=2) + "\n")
-    publish(out, name)
-    return True
+    try:
+        write_run(out, name, nb, facts)
+    except OSError as error:
+        print(f"  FAILED  {name}  {error}", flush=True)
+        raise
+
+
+def run_job(out: Path, name: str, given: dict[str, Any]) -> bool:
+    """Run one notebook of the profile whose results are in `out`; False when it failed."""
+    retract(out, name)
+    working = working_of(out, name)
+    working.mkdir(parents=True)
+    try:
+        make_run(out, name, given)
+        made = True
+    except Exception as error:
+        print(error, file=sys.stderr)
+        made = False
+    shutil.rmtree(working, ignore_errors=True)  # but not when this job is interrupted
+    try:
+        publish(out, name)
+    except OSError as error:
+        print(f"  {name} is done, but cannot be shown: {error}", flush=True)
+    return made
+
+
+def exit_once(signum: int, frame: object) -> None:
+    """Leave, so that papermill stops its kernel and folders are removed, undisturbed by more."""
+    for other in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(other, signal.SIG_IGN)
+    sys.exit(128 + signum)
 
 
 def main(plan: str, name: str, parent: str) -> int:
     """Run the notebook `name` as a job that ends with the process number `parent`."""
-    # Unwinding on SIGTERM lets papermill stop its kernel; the default would orphan it.
-    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, exit_once)
     end_with_parent(int(parent))
     out = Path(plan).resolve().parent
     return 0 if run_job(out, name, json.loads(Path(plan).read_text())["notebooks"][name]) else 1

@@ -39,8 +39,14 @@ def style() -> None:
     plt.style.use(Path(__file__).with_name("jmdp.mplstyle"))
 
 
+def _project(here: Path) -> Path:
+    """The folder above `here` that has a pyproject.toml, or where there is none, notebooks/."""
+    known = [folder for folder in (here, *here.parents) if (folder / "pyproject.toml").exists()]
+    return known[0] if known else here.parent if here.name == "notebooks" else here
+
+
 def results(files: Sequence[str]) -> pd.DataFrame:
-    """The rows of CSV files, named from the project's root, the folder that holds notebooks/.
+    """The rows of CSV files, named from the project's root, wherever in it the notebook lies.
 
     Example:
         >>> from jmdp_lib import figures
@@ -48,8 +54,7 @@ def results(files: Sequence[str]) -> pd.DataFrame:
         >>> sorted(table.gamma.unique().tolist())
         [0.1, 0.5, 0.9, 0.99]
     """
-    here = Path.cwd()
-    root = here.parent if here.name == "notebooks" else here
+    root = _project(Path.cwd())
     return pd.concat([pd.read_csv(root / file) for file in files], ignore_index=True)
 
 
