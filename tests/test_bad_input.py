@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 from itertools import count
 
-import gymnasium
 import numpy as np
 import pytest
-import torch
 
 import jmdp_lib as jl
-from jmdp_lib.atari import CoupledAtari
 
 GRID = jl.windy_gridworld(3)
 GOAL = jl.goal_policy(3)
@@ -222,7 +220,7 @@ def bad_policies():
     yield [0, 4, 0, 0, 0, 0, 0, 0, 0], r"policy\[1\] \(state 1\) = 4 is not in range\(4\)"
 
 
-@pytest.mark.parametrize(("policy", "message"), bad_policies())
+@pytest.mark.parametrize(("policy", "message"), list(bad_policies()))
 @pytest.mark.parametrize(
     "evaluate",
     [
@@ -338,7 +336,20 @@ def test_simulators_are_tried_out_first(answer, message):
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-BAD_SEEDS = ["7", 1.5, -1, True, [1, -2], ["a"], np.nan, {}, torch.Generator()]
+def frozen_lake(seed):
+    gymnasium = importlib.import_module("gymnasium")
+    return jl.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=seed)
+
+
+def pong(seed):
+    return importlib.import_module("jmdp_lib.atari").CoupledAtari("Pong", seed=seed)
+
+
+def torchs_own():
+    return importlib.import_module("torch").Generator()
+
+
+BAD_SEEDS = ["7", 1.5, -1, True, [1, -2], ["a"], np.nan, {}, torchs_own]
 
 
 @pytest.mark.parametrize("seed", BAD_SEEDS, ids=lambda seed: repr(seed).partition(" at ")[0])
@@ -349,12 +360,13 @@ BAD_SEEDS = ["7", 1.5, -1, True, [1, -2], ["a"], np.nan, {}, torch.Generator()]
         lambda seed: jl.sample_gaps(GRID, GOAL, [(0, 0, 1)], 10, seed=seed),
         lambda seed: jl.incremental_jipe2(GRID, GOAL, 10, seed=seed),
         lambda seed: jl.random_features(GRID, 2, seed=seed),
-        lambda seed: jl.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=seed),
-        lambda seed: CoupledAtari("Pong", seed=seed),
+        frozen_lake,
+        pong,
     ],
     ids=["pairs", "gaps", "incremental", "features", "env", "atari"],
 )
 def test_seeds(call, seed):
+    seed = seed() if callable(seed) else seed
     with pytest.raises(ValueError, match=r"seed must be (an integer|at least 0), got"):
         call(seed)
 
