@@ -201,21 +201,23 @@ def cached(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     temporary folder of the user's own, or not at all, and `_CompileNotice` says so.
     """
 
+    numba_config: Any = config  # whose settings are made when it is imported
+
     def decorate(function: Callable[..., Any]) -> Any:
         home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~")
         try:
-            if config.CACHE_DIR or os.path.isabs(home):  # else Numba makes a folder named ~
+            if numba_config.CACHE_DIR or os.path.isabs(home):  # else Numba makes a folder named ~
                 return njit(cache=True, **options)(function)
         except RuntimeError as error:
             if "no locator" not in str(error):
                 raise
         folder = _own_folder()
-        before = config.CACHE_DIR
-        config.CACHE_DIR = str(folder or "")  # for this function; the user's own code has its own
+        before = numba_config.CACHE_DIR
+        numba_config.CACHE_DIR = str(folder or "")  # for this function: it is the user's setting
         try:
             return njit(cache=folder is not None, **options)(function)
         finally:
-            config.CACHE_DIR = before
+            numba_config.CACHE_DIR = before
 
     return decorate
 
