@@ -449,3 +449,67 @@ def test_the_extras_that_tests_name_bring_what_they_import() -> None:
         for module in imported_modules(path.read_text(encoding="utf-8")) - own:
             owners = {canonicalize_name(name) for name in distributions.get(module, [])}
             assert owners & plain or module in conftest.BROUGHT_BY, f"{path.name}: {module}"
+
+
+@pytest.mark.slow
+def test_what_was_skipped_is_said_in_the_last_lines(tmp_path: Path) -> None:
+    """A test that is skipped for want of a browser or of Slurm, even where another one fails."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", "tests/conftest.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    (tmp_path / "stamp").write_text(str(tmp_path))  # there is nothing to set up
+    code = "import pytest\n\ndef test_a():\n    assert False\n\n"
+    code += "def test_b():\n    pytest.skip('needs Slurm')\n"
+    (tmp_path / "tests" / "test_it.py").write_text(code)
+    command = ["make", "-C", str(tmp_path), "test-fast", "-o", "lint", "STAMP=stamp"]
+    done = subprocess.run([*command, f"PY={sys.executable}"], capture_output=True, text=True)
+    assert done.returncode != 0
+    told = done.stdout.partition("\nSkipped:\n")[2].splitlines()
+    assert told[0] == "  tests/test_it.py::test_b: needs Slurm"
+    assert not [line for line in told[1:] if "make" not in line]
+
+
+PROPERTY = """
+from hypothesis import given, strategies
+
+seen = []
+
+
+@given(strategies.integers())
+def test_one(number):
+    seen.append(number)
+
+
+@given(strategies.text())
+def test_two(word):
+    seen.append(word)
+
+
+def test_three():
+    pass
+
+
+def teardown_module():
+    print(sorted(map(ascii, seen)))
+"""
+
+
+@pytest.mark.slow
+def test_in_ci_property_tests_see_the_same_examples_in_every_order(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_bytes((ROOT / "tests" / "conftest.py").read_bytes())
+    (tmp_path / "test_it.py").write_text(PROPERTY)
+    command = [sys.executable, "-m", "pytest", "-p", "no:nbval", "-p", "no:cacheprovider", "-sv"]
+    said = [
+        subprocess.run(
+            [*command, f"--randomly-seed={seed}", "test_it.py"],
+            cwd=tmp_path, capture_output=True, text=True, check=True,
+            env={**os.environ, "CI": "true", "SKIPPED_TESTS": ""},
+        ).stdout
+        for seed in (1, 2)
+    ]  # fmt: skip
+    orders = [re.findall(r"::(test_\w+)", text) for text in said]
+    assert orders[0] != orders[1]
+    assert all("--randomly-seed=" in text for text in said)  # so that an order can be repeated
+    examples = [re.findall(r"\['.*\]$", text, re.MULTILINE) for text in said]
+    assert examples[0] == examples[1]
+    assert len(examples[0][0]) > 200
