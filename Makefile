@@ -52,27 +52,36 @@ figures: $(STAMP)
 test test-fast: export OMP_NUM_THREADS = 1
 PYTEST   := MPLBACKEND=Agg $(PY) -m pytest -p no:nbval
 PROGRAMS := tests/test_batch.py tests/test_book.py
+# What was skipped is said last of all; tests/conftest.py writes it down.
+test test-fast: export SKIPPED_TESTS = out/skipped.txt
+and_what_was_skipped = code=$$?; if [ -s $(SKIPPED_TESTS) ]; then echo "Skipped:"; \
+  sort -u $(SKIPPED_TESTS); fi; exit $$code
 # Tests that start programs and wait for them run beside all else, so that no core is idle. The units
-# come after the batch: they find it done, and what Numba has compiled for it.
+# come after the notebooks: they find what Numba has compiled for those.
 test: $(STAMP)
-	@$(MAKE) --no-print-directory -j 3 test-units test-programs lint nbval
+	@mkdir -p out && : > $(SKIPPED_TESTS)
+	@$(MAKE) --no-print-directory -j 3 nbval test-programs lint smoke test-units; $(and_what_was_skipped)
 
-test-units: smoke
+# In a new order with every run. The header names it, and --randomly-seed=N repeats it.
+test-units: nbval smoke
 	$(PYTEST) -n 2 --dist worksteal $(PROGRAMS:%=--ignore %)
 
+# The longest first, so that no process is left alone with one at the end.
 test-programs: $(STAMP)
-	$(PYTEST) -n 2 --dist worksteal $(PROGRAMS)
+	$(PYTEST) -p no:randomly -n 2 --dist worksteal $(PROGRAMS)
 
-# Every notebook, through the batch; a test compares what it claims with what is committed.
+# Two notebooks through the batch, which is tested on small ones besides; nbval runs them all.
 smoke: $(STAMP)
-	$(PY) workflow/batch.py --profile smoke --cores 3
+	$(PY) workflow/batch.py --profile smoke --only 02_residuals 09_gap_law
 
-# A committed notebook as it stands, the one that takes least time.
+# Every committed notebook as it stands; what it claims is compared with what is committed.
 nbval: $(STAMP)
-	$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=300 notebooks/02_residuals.ipynb
+	$(PY) -m pytest -p no:randomly -p workflow.nbval_kernels -n 2 --dist loadfile \
+	  --nbval-lax --nbval-current-env --nbval-cell-timeout=600 notebooks/*.ipynb
 
 test-fast: lint
-	$(PYTEST) -n 3 --dist worksteal -m "not slow"
+	@mkdir -p out && : > $(SKIPPED_TESTS)
+	$(PYTEST) -n 3 --dist worksteal -m "not slow"; $(and_what_was_skipped)
 
 lint: $(STAMP)
 	$(PY) -m ruff check .

@@ -41,6 +41,7 @@ def mathjax() -> bytes:
 def gather(root: Path, stage: Path, reference: list[Page]) -> None:
     """Everything that Sphinx reads, under `stage`."""
     shutil.copytree(root / "book", stage, ignore=shutil.ignore_patterns("*.md", "__pycache__"))
+    shutil.copy(root / "pyproject.toml", stage)  # conf.py reads it
     (stage / "static" / "tex-svg.js").write_bytes(mathjax())
     layout.draw(root / "jmdp_lib").savefig(stage / "static" / "layout.png", dpi="figure")
     files = [p for p in (root / "figures").iterdir() if p.suffix in {".png", ".pdf", ".csv"}]

@@ -1,7 +1,9 @@
 """Settings of the book. `build.py` gathers the pages beside this file and runs Sphinx on them."""
 
 import sys
+import tomllib
 from importlib.metadata import version as installed
+from pathlib import Path
 from typing import Any
 
 project = "The joint-MDP companion"
@@ -40,13 +42,18 @@ html_favicon = "static/favicon.svg"
 html_context = {"default_mode": "light"}
 html_last_updated_fmt = None
 html_show_sphinx = False
-html_theme_options = {
+html_theme_options: dict[str, Any] = {
     "show_toc_level": 2,
     "use_download_button": True,
     "use_fullscreen_button": False,
     "home_page_in_toc": True,
     "navbar_persistent": [],  # the search field is in the margin
 }
+# An icon leads to the repository, once pyproject.toml has its address.
+urls = tomllib.loads(Path(__file__).with_name("pyproject.toml").read_text())["project"]["urls"]
+html_theme_options["icon_links"] = [
+    {"name": name, "url": url, "icon": "fa-solid fa-code-branch"} for name, url in urls.items()
+]
 
 
 def setup(app: Any) -> None:

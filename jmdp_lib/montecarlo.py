@@ -13,12 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-from numba import get_num_threads, njit
+from numba import get_num_threads
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Seed
-from jmdp_lib.machine import require
+from jmdp_lib.machine import cached, require
 from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.operators.draws import alias_tables, cells, cumulative, pick, pick_cell
 from jmdp_lib.statistics import GapEstimate, GapLaw, gap_statistics, unseen_variance
@@ -191,14 +191,14 @@ def _lone_branch_law(jm: JMDP, policy: Floats) -> tuple[Ints, Floats, Floats, In
     return starts, threshold, distinct[either, 1], distinct[either, 2].astype(np.int64)
 
 
-@njit(nogil=True, cache=True)
+@cached(nogil=True)
 def _settled(x: int, alone_starts: Any, alone_next: Any) -> bool:
     """Whether a branch at x stays for ever and earns the same: what is left is a geometric sum."""
     low = alone_starts[x]
     return alone_starts[x + 1] - low == 1 and alone_next[2 * low] == x
 
 
-@njit(nogil=True, cache=True)
+@cached(nogil=True)
 def _simulate(
     rng: Any, out: Any, state: int, first: int, second: int, steps: int, independent: bool,
     common: bool, gamma: float, policy_cdf: Any, starts: Any, table_cdf: Any, rewards: Any,

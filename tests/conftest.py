@@ -1,16 +1,21 @@
-"""Shared set-up: property tests take as long as they take (machines are noisy, kernels compile)."""
+"""Shared set-up: what is not installed is skipped, and no test leaves anything behind."""
+
+from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
 
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
 # In continuous integration the same examples every time; elsewhere new ones with every run.
+# Property tests take as long as they take: machines are noisy, and kernels compile.
 settings.register_profile(
     "project",
     deadline=None,
@@ -19,6 +24,83 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("project")
+
+# The modules that tests import beside those of `pip install ".[test]"`, by the extra of
+# pyproject.toml that brings them; tests/test_project.py holds the two equal.
+EXTRAS = {
+    "atari": ["ale_py", "gymnasium"],
+    "book": ["imagesize", "myst_nb", "sphinx"],
+    "box2d": ["Box2D"],
+    "dev": ["axe_core_python", "bs4", "cvxpy", "mypy", "packaging", "quantecon", "setuptools"],
+    "figures": ["PIL", "matplotlib", "pandas"],
+    "mujoco": ["mujoco"],
+    "notebooks": ["IPython", "jsonschema", "jupytext", "nbformat", "papermill", "yaml"],
+    "torch": ["torch"],
+}
+BROUGHT_BY = {module: extra for extra, modules in EXTRAS.items() for module in modules}
+
+
+def missing(error: BaseException | None) -> str | None:
+    """What to install, if an error comes of a module that an extra brings and that is not there."""
+    while error is not None:
+        module = (getattr(error, "name", None) or "").partition(".")[0]
+        if module in BROUGHT_BY and not importlib.util.find_spec(module):
+            return f'needs {module}: pip install "jmdp_lib[{BROUGHT_BY[module]}]"'
+        error = error.__cause__
+    return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    """A file of tests that imports what is not installed is skipped, not an error."""
+    report = yield
+    reason = missing(report.call.excinfo.value) if report.failed else None
+    if reason:
+        report.outcome = "skipped"
+        report.longrepr = (str(collector.path), 1, f"Skipped: {reason}")
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def skip_what_is_missing(item: pytest.Item) -> Generator[None, Any, Any]:
+    """And so is a single test, whether it or a fixture imports it."""
+    try:
+        return (yield)
+    except ImportError as error:
+        reason = missing(error)
+        if reason:
+            pytest.skip(reason)
+        raise
+
+
+pytest_runtest_setup = pytest_runtest_call = skip_what_is_missing
+
+
+def state_of_the_process() -> dict[str, object]:
+    """What one test may change and another may depend on."""
+    found: dict[str, object] = {"folder": os.getcwd()}
+    foreign = ("PYTEST_", "PYGAME_")  # set by pytest, and by Gymnasium when it is imported
+    found |= {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    if matplotlib := sys.modules.get("matplotlib"):
+        style = matplotlib.rcParams
+        default = matplotlib.rcParamsOrig
+        names = [name for name in style if name != "backend"]
+        found |= {name: style[name] for name in names if style[name] != default[name]}
+    if pyplot := sys.modules.get("matplotlib.pyplot"):
+        found |= {f"figure {number}": "open" for number in pyplot.get_fignums()}
+    if torch := sys.modules.get("torch"):
+        found |= {"doubles in torch": True} if torch.get_default_dtype() == torch.float64 else {}
+    return found
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    """Tests run in any order, so none may change what another one finds."""
+    before = state_of_the_process()
+    yield
+    after = state_of_the_process()
+    changed = [name for name in {*before, *after} if before.get(name) != after.get(name)]
+    assert not changed, f"changed and not changed back: {sorted(changed)}"
 
 
 @pytest.fixture
@@ -44,3 +126,12 @@ def ends_when_killed() -> Callable[[str, int], None]:
                     process.kill()
 
     return check
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Note what was skipped, and why: `make test` says it again in its last lines."""
+    path = os.environ.get("SKIPPED_TESTS")
+    for report in terminalreporter.stats.get("skipped", []) if path else []:
+        with open(path, "a", encoding="utf-8") as file:
+            reason = report.longrepr[2].removeprefix("Skipped: ")
+            file.write(f"  {report.nodeid}: {reason}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import threading
 import warnings
@@ -180,7 +181,7 @@ def test_queried_branches_are_executed(name):
 
 @pytest.mark.parametrize("name", ["InvertedPendulum-v5", "Ant-v5"])
 def test_mujoco_is_copied_with_its_physics(name):
-    pytest.importorskip("mujoco")
+    importlib.import_module("mujoco")
     env = jl.CoupledEnv(gymnasium.make(name), seed=1)
     play_and_compare(env, 200, every=4 if name == "InvertedPendulum-v5" else 40)
     start = env.snapshot()
@@ -191,7 +192,7 @@ def test_mujoco_is_copied_with_its_physics(name):
 
 
 def test_a_mujoco_model_that_changes_is_replayed():
-    pytest.importorskip("mujoco")
+    importlib.import_module("mujoco")
 
     class Heavier(gymnasium.Wrapper):
         def reset(self, **how):
@@ -206,7 +207,7 @@ def test_a_mujoco_model_that_changes_is_replayed():
 
 @pytest.mark.parametrize(("name", "every"), [("LunarLander-v3", 10), ("BipedalWalker-v3", 100)])
 def test_box2d_is_replayed(name, every):
-    pytest.importorskip("Box2D")
+    importlib.import_module("Box2D")
     with pytest.warns(
         UserWarning, match=r"cannot be copied .* plays t \+ 1 steps for every action"
     ):
@@ -480,3 +481,37 @@ def test_states_set_by_hooks_are_told_apart_where_nothing_is_seen():
     two.restore(one.snapshot())
     one.twin().step(1)  # now the environment stands elsewhere
     assert one.same_state(two)
+
+
+class Fragile(gymnasium.Env):
+    """Raises at a certain step of an episode."""
+
+    action_space = spaces.Discrete(2)
+    observation_space = spaces.Discrete(99)
+
+    def __init__(self, last: int) -> None:
+        self.last, self.steps = last, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return 0, {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == self.last:
+            raise KeyError("the third cog")
+        return self.steps, 1.0, False, False, {}
+
+
+def test_a_failing_environment_names_step_and_action():
+    with pytest.raises(
+        ValueError, match=r"Fragile cannot be coupled: .*step 3, action [01]: KeyEr"
+    ):
+        jl.CoupledEnv(Fragile(3))
+    env = jl.CoupledEnv(Fragile(30))
+    env.reset()
+    with pytest.raises(
+        jl.SimulatorError, match=r"play 0: step 30: .* state 29, action [01]: KeyEr"
+    ):
+        jl.estimate_gaps(env, lambda seen: [0.5, 0.5], [0, 1], num_pairs=3)

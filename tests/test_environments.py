@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from itertools import product
 
-import gymnasium
 import numpy as np
 import pytest
 
@@ -198,6 +198,7 @@ def test_two_queues_share_arrivals_and_services():
 )
 def test_toy_text_is_what_gymnasium_plays(name, options):
     """With the same uniform number, every queried action does what `env.step` would have done."""
+    gymnasium = importlib.import_module("gymnasium")
     env = gymnasium.make(name, **options).unwrapped
     jm = jl.from_gymnasium(env, 0.95)
     seeds = np.random.default_rng(0).integers(2**32, size=300)

@@ -6,6 +6,7 @@ import re
 import sys
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -55,7 +56,8 @@ def test_arrows_leave_out_what_is_reached_by_way_of_another() -> None:
 
 
 def test_the_picture_shows_every_room_once_and_no_box_covers_another() -> None:
-    (ax,) = layout.draw(ROOT / "jmdp_lib").axes
+    with plt.rc_context():  # the picture has the book's style, other tests have none
+        (ax,) = layout.draw(ROOT / "jmdp_lib").axes
     shown = " ".join(text.get_text() for text in ax.texts).replace(r"\_", "_")
     for room in layout.imports(ROOT / "jmdp_lib"):
         assert room in shown

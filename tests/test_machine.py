@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import shutil
+import stat
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numba
 import pytest
 from numba import njit
 
@@ -20,6 +25,9 @@ from jmdp_lib import limits, machine
 from jmdp_lib.machine import extra
 
 ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+STRANGER = 54321  # a user that no machine knows
+NO_CACHES = shutil.ignore_patterns("__pycache__")
 
 
 def test_a_missing_extra_is_named_with_the_command_that_installs_it() -> None:
@@ -350,3 +358,96 @@ def test_sums_are_the_same_on_any_number_of_threads() -> None:
     subprocess.run(
         [sys.executable, "-c", code], check=True, cwd=ROOT, env={**os.environ, **settings}
     )
+
+
+[FIVE_LINES] = re.findall(r"^## In five lines\n+```python\n(.*?)^```", README, re.M | re.S)
+COUNTED = """
+import sys
+sys.path[:0] = sys.argv[1:]
+from numba.core import event
+compiles = event.RecordingListener()
+event.register("numba:compile", compiles)
+import numpy as np
+import jmdp_lib as jl
+{lines}
+print(jl.__file__, sum(record.is_start for _, record in compiles.buffer))
+"""
+
+
+@pytest.fixture
+def read_only() -> Iterator[Path]:
+    """A folder that everybody can read: the package, which nobody can write to, and `tmp`."""
+    if os.name != "posix" or os.geteuid() != 0 or not Path("/proc/self/fd").exists():
+        pytest.skip("needs root, to start processes as a user without any rights")
+    with tempfile.TemporaryDirectory() as folder:  # tmp_path is for its owner only
+        root = Path(folder)
+        root.chmod(0o755)
+        shutil.copytree(ROOT / "jmdp_lib", root / "jmdp_lib", ignore=NO_CACHES)
+        (root / "tmp").mkdir()
+        os.chown(root / "tmp", STRANGER, STRANGER)
+        yield root
+
+
+def as_stranger(root: Path, lines: str, **environment: str) -> tuple[int, str]:
+    """(functions compiled, what is said) when a user without home and rights runs some lines.
+
+    The interpreter may be in a folder of root's. An open folder is found by its number, whoever
+    may look into those above it.
+    """
+    folders = [Path(sys.base_prefix), Path(numba.__file__).parents[1]]
+    opened = [os.open(folder, os.O_RDONLY) for folder in folders]
+    base, packages = (Path("/proc/self/fd", str(number)) for number in opened)
+    python = base / Path(sys.executable).resolve().relative_to(Path(sys.base_prefix).resolve())
+    try:
+        done = subprocess.run(
+            [python, "-I", "-c", COUNTED.format(lines=lines), root, packages],
+            capture_output=True, text=True, cwd=root / "tmp", pass_fds=opened,
+            user=STRANGER, group=STRANGER, extra_groups=[],
+            env={"TMPDIR": str(root / "tmp"), "OMP_NUM_THREADS": "1", **environment},
+        )  # fmt: skip
+    finally:
+        for number in opened:
+            os.close(number)
+    assert done.returncode == 0, done.stderr
+    file, count = done.stdout.split()
+    assert Path(file).is_relative_to(root)
+    return int(count), done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("lines", "home"),
+    [(FIVE_LINES, {"HOME": "/no/home"}), (SHORT, {})],
+    ids=["a home that is not there", "no home"],
+)
+def test_a_stranger_without_a_home_runs_a_read_only_install(
+    read_only: Path, lines: str, home: dict[str, str]
+) -> None:
+    """Numba finds no folder for its cache: a temporary one of the user's own takes its place."""
+    count, said = as_stranger(read_only, lines, **home)
+    assert count > 0
+    [own] = (read_only / "tmp").iterdir()  # no folder named ~ either
+    assert own.stat().st_uid == STRANGER
+    assert stat.S_IMODE(own.stat().st_mode) == 0o700
+    assert said.count("compiling") == said.count(f"again when {own} is emptied") == 1
+    assert as_stranger(read_only, lines, **home) == (0, "")
+
+
+@pytest.mark.slow
+def test_a_stranger_does_not_run_what_others_may_have_left(read_only: Path) -> None:
+    """A folder of the right name that is somebody else's is not used: then there is no cache."""
+    others = read_only / "tmp" / f"jmdp_lib-{STRANGER}"
+    others.mkdir(mode=0o777)
+    others.chmod(0o777)
+    count, said = as_stranger(read_only, SHORT, HOME="/no/home")
+    assert count > 0
+    assert not list(others.iterdir())
+    assert said.count("compiling") == said.count("again when the next process starts") == 1
+
+
+def test_all_that_is_compiled_is_compiled_by_way_of_the_machine() -> None:
+    """`njit(cache=True)` by itself fails at import where Numba finds no folder for its cache."""
+    files = [path for path in sorted((ROOT / "jmdp_lib").rglob("*.py")) if path.stem != "machine"]
+    assert not [
+        p.name for p in files if re.search(r"\b(njit|jit|vectorize|cfunc)\b", p.read_text())
+    ]

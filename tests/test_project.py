@@ -6,12 +6,15 @@ import ast
 import dataclasses
 import functools
 import importlib.metadata
+import json
+import os
 import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import conftest
 import jupytext
 import nbformat
 import pytest
@@ -320,16 +323,193 @@ def checked(nb: nbformat.NotebookNode) -> list[str]:
     return ["".join(o.text for o in c.outputs if o.get("name") == "stdout") for c in cells]
 
 
+def test_make_test_runs_every_committed_notebook_by_nbval() -> None:
+    """As it stands, its parameters those of the smoke profile, its claims compared."""
+    rule = re.search(r"^nbval:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.M)
+    assert rule is not None
+    assert "--nbval-lax" in rule[1]
+    assert rule[1].endswith(" notebooks/*.ipynb\n")
+    assert yaml.safe_load((ROOT / "workflow" / "profiles" / "smoke.yaml").read_text()) is None
+    for source in SOURCES:
+        assert [text for text in checked(committed(source)) if text], source.name
+
+
+def test_no_two_notebooks_write_the_same_figure() -> None:
+    files: list[str] = []
+    for source in SOURCES:
+        saved = re.findall(r"figures\.save\(\s*\w+,\s*\"(\w+)\"", source.read_text())
+        record = ROOT / "figures" / "provenance" / f"{source.stem}.json"
+        made = {Path(file).stem for file in json.loads(record.read_text())["figures"]}
+        assert set(saved) <= made, source.name
+        files += made
+    assert len(files) == len(set(files)) > 0
+
+
 @pytest.mark.slow
-def test_smoke_profile_runs_through_the_batch_and_makes_the_committed_claims() -> None:
-    """`make test` has run it before the tests, so that there is nothing left to do here."""
-    command = [sys.executable, str(ROOT / "workflow" / "batch.py"), "--profile", "smoke"]
-    done = subprocess.run(command, capture_output=True, text=True)
+def test_notebooks_of_the_smoke_profile_run_through_the_batch() -> None:
+    """`make test` has run them before the tests, so that there is nothing left to do here."""
+    command = re.search(r"^smoke:.*\n\t\$\(PY\) (.*)$", (ROOT / "Makefile").read_text(), re.M)
+    assert command is not None
+    done = subprocess.run(
+        [sys.executable, *command[1].split()], capture_output=True, text=True, cwd=ROOT
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "claims hold" in done.stdout
-    given = yaml.safe_load((ROOT / "workflow" / "profiles" / "smoke.yaml").read_text()) or {}
-    for source in SOURCES:
-        nb = nbformat.read(ROOT / "out/smoke/notebooks" / f"{source.stem}.ipynb", as_version=4)
-        assert len(checked(nb)) == len(checked(committed(source))) >= 1
-        if source.stem not in given:
-            assert checked(nb) == checked(committed(source)), f"{source.name}: make notebooks"
+    names = command[1].partition("--only ")[2].split()
+    assert len(names) > 1
+    for name in names:
+        places = [ROOT / folder / "provenance" for folder in ("out/smoke", "figures")]
+        smoke, paper = (json.loads((place / f"{name}.json").read_text()) for place in places)
+        assert smoke["figures"] == paper["figures"]
+
+
+def test_the_changelog_names_every_chapter_and_public_name() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert [name for name in jmdp_lib.__all__ if f"`{name}`" not in text] == []
+    chapters = re.findall(r"^\| (\d+) ", text, re.MULTILINE)
+    assert [int(number) for number in chapters] == [int(path.stem[:2]) for path in SOURCES]
+    assert "## Unreleased\n" in text
+    assert f"\n## {jmdp_lib.__version__}" in text
+
+
+def test_the_page_for_contributors_names_files_that_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    files = re.findall(r"`([\w./]+/[\w./]*|[\w]+\.(?:md|toml|txt|yml|cff))`", text)
+    assert {"jmdp_lib/environments/", "jmdp_lib/solvers/", "book/layout.md"} <= set(files)
+    links = re.findall(r"\]\(([^)]*)\)", text)
+    assert [name for name in [*files, *links] if not (ROOT / name).exists()] == [
+        "notebooks/NN_name.py",
+        "out/paper",
+    ]
+
+
+def test_the_workflow_runs_everything_on_linux_and_the_core_elsewhere() -> None:
+    """It cannot be run here: its syntax, and that what it calls is there."""
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
+    assert set(workflow) == {"name", True, "permissions", "jobs"}  # YAML reads `on` as true
+    jobs = workflow["jobs"]
+    for job in jobs.values():
+        assert set(job) <= {"runs-on", "steps", "strategy", "timeout-minutes"}
+        assert all(len(set(step) & {"uses", "run"}) == 1 for step in job["steps"])
+    assert jobs["all"]["runs-on"] == "ubuntu-latest"
+    assert [step["run"] for step in jobs["all"]["steps"] if "run" in step] == [".ci/run"]
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+    matrix = jobs["core"]["strategy"]["matrix"]
+    assert matrix["os"] == ["macos-latest", "windows-latest"]
+    assert matrix["python"] == ["3.11", "3.12", "3.13", "3.14"]
+    commands = " ".join(step.get("run", "") for step in jobs["core"]["steps"])
+    assert '-e ".[test]"' in commands
+    assert "test" in extras()
+
+
+def test_ci_says_so_and_no_make_target_installs_system_packages() -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert "export CI=true" in script
+    assert script.rstrip().endswith("exec make test")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert not re.findall(r"apt|brew|sudo|dnf|yum", makefile)
+
+
+def test_pre_commit_uses_the_projects_own_tools() -> None:
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    assert [repo["repo"] for repo in config["repos"]] == ["local"]
+    hooks = config["repos"][0]["hooks"]
+    assert [hook["id"] for hook in hooks] == ["ruff", "ruff-format", "notebooks"]
+    assert all(hook["language"] == "system" for hook in hooks)
+    tests = [test for test in globals() if test.startswith("test_") and "paired" in test]
+    assert tests == ["test_notebook_is_paired_with_its_source"]
+
+
+def test_deprecations_are_ignored_by_package_and_ours_are_errors() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    first, *filters = settings["pytest"]["ini_options"]["filterwarnings"]
+    assert first == "error"
+    own = ["jmdp_lib.model", "test_project", "conftest", "batch", "notebook_job", "api", "layout"]
+    for entry in filters:
+        kind, module = entry.split(":")[2:4]
+        assert kind.endswith("DeprecationWarning")
+        assert module
+        assert not [name for name in own if re.match(module, name)]
+        assert [name for name in ("numba.core", "zmq", "sphinx") if re.match(module, name)]
+
+
+def test_the_extras_that_tests_name_bring_what_they_import() -> None:
+    """What conftest.py skips for, and the extra that it names, against pyproject.toml."""
+    distributions = packages_distributions()
+    for extra, modules in conftest.EXTRAS.items():
+        for module in modules:
+            owners = {canonicalize_name(name) for name in distributions.get(module, [])}
+            handed_on = {name for requirement in extras()[extra] for name in requirement.extras}
+            known = not owners or owners & brought(extra) or module in handed_on
+            assert known, f"jmdp_lib[{extra}] does not bring {module}"
+    plain = {*brought(""), *brought("test")}
+    files = [path for path in sorted((ROOT / "tests").glob("*.py")) if path.stem != "test_batch"]
+    own = {path.stem for path in ROOT.rglob("*.py")} | {"jmdp_lib", *sys.stdlib_module_names}
+    for path in files:
+        for module in imported_modules(path.read_text(encoding="utf-8")) - own:
+            owners = {canonicalize_name(name) for name in distributions.get(module, [])}
+            assert owners & plain or module in conftest.BROUGHT_BY, f"{path.name}: {module}"
+
+
+@pytest.mark.slow
+def test_what_was_skipped_is_said_in_the_last_lines(tmp_path: Path) -> None:
+    """A test that is skipped for want of a browser or of Slurm, even where another one fails."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", "tests/conftest.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    (tmp_path / "stamp").write_text(str(tmp_path))  # there is nothing to set up
+    code = "import pytest\n\ndef test_a():\n    assert False\n\n"
+    code += "def test_b():\n    pytest.skip('needs Slurm')\n"
+    (tmp_path / "tests" / "test_it.py").write_text(code)
+    command = ["make", "-C", str(tmp_path), "test-fast", "-o", "lint", "STAMP=stamp"]
+    done = subprocess.run([*command, f"PY={sys.executable}"], capture_output=True, text=True)
+    assert done.returncode != 0
+    told = done.stdout.partition("\nSkipped:\n")[2].splitlines()
+    assert told[0] == "  tests/test_it.py::test_b: needs Slurm"
+    assert not [line for line in told[1:] if "make" not in line]
+
+
+PROPERTY = """
+from hypothesis import given, strategies
+
+seen = []
+
+
+@given(strategies.integers())
+def test_one(number):
+    seen.append(number)
+
+
+@given(strategies.text())
+def test_two(word):
+    seen.append(word)
+
+
+def test_three():
+    pass
+
+
+def teardown_module():
+    print(sorted(map(ascii, seen)))
+"""
+
+
+@pytest.mark.slow
+def test_in_ci_property_tests_see_the_same_examples_in_every_order(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_bytes((ROOT / "tests" / "conftest.py").read_bytes())
+    (tmp_path / "test_it.py").write_text(PROPERTY)
+    command = [sys.executable, "-m", "pytest", "-p", "no:nbval", "-p", "no:cacheprovider", "-sv"]
+    said = [
+        subprocess.run(
+            [*command, f"--randomly-seed={seed}", "test_it.py"],
+            cwd=tmp_path, capture_output=True, text=True, check=True,
+            env={**os.environ, "CI": "true", "SKIPPED_TESTS": ""},
+        ).stdout
+        for seed in (1, 2)
+    ]  # fmt: skip
+    orders = [re.findall(r"::(test_\w+)", text) for text in said]
+    assert orders[0] != orders[1]
+    assert all("--randomly-seed=" in text for text in said)  # so that an order can be repeated
+    examples = [re.findall(r"\['.*\]$", text, re.MULTILINE) for text in said]
+    assert examples[0] == examples[1]
+    assert len(examples[0][0]) > 200

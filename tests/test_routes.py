@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import pickle
 import warnings
@@ -353,7 +354,7 @@ def test_what_is_no_jmdp_is_told_what_to_use(thing):
 
 def test_memory_that_torch_keeps_can_be_had_again(monkeypatch):
     """On a GPU that is full of what torch keeps of arrays that are gone."""
-    torch = pytest.importorskip("torch")
+    torch = importlib.import_module("torch")
     monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10, 100))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 80)

@@ -90,6 +90,7 @@ def save(
         ...
         ['empty.csv', 'empty.pdf', 'empty.png']
     """
+    table = pd.DataFrame(data)  # wrong data are found in every run
     if not out_dir:
         return
     path = Path(out_dir, name)
@@ -104,7 +105,7 @@ def save(
 
         plt.close(fig)  # drawing it again would take as long as writing it
         display.display(display.Image(f"{path}.png", retina=True))
-    pd.DataFrame(data).to_csv(f"{path}.csv", index=False, float_format="%.12g")
+    table.to_csv(f"{path}.csv", index=False, float_format="%.12g")
 
 
 def explore(draw: Callable[[float], Figure], values: Sequence[float], name: str) -> None:

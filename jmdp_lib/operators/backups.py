@@ -22,12 +22,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import inline
+from jmdp_lib.machine import cached, inline
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Held
 from jmdp_lib.operators.collapsed import distinct_states
@@ -320,7 +319,7 @@ def _target(
     return target + gamma * gamma * later
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@cached(nogil=True, error_model="numpy")
 def compiled_updates(
     rng: Any, count: int, values: Any, visits: Any, full: bool, centred: bool, common: bool,
     scale: float, power: float, threshold: Any, cell: Any, gamma: float, policy: Any,

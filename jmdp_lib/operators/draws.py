@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.machine import cached
 
 
 def cumulative(starts: Ints, probs: Floats) -> Floats:
@@ -19,7 +19,7 @@ def cumulative(starts: Ints, probs: Floats) -> Floats:
     return total[1:] - np.repeat(total[starts[:-1]], np.diff(starts))
 
 
-@njit(nogil=True, cache=True)
+@cached(nogil=True)
 def pick(rng: Any, cdf: Any, low: int, high: int) -> int:
     """Index in low..high-1 by its cumulative probability; no draw where there is no choice."""
     if high - low == 1:
@@ -36,7 +36,7 @@ def pick(rng: Any, cdf: Any, low: int, high: int) -> int:
     return low
 
 
-@njit(cache=True)
+@cached()
 def alias_tables(starts: Any, probs: Any) -> Any:
     """Walker's method for many laws at once: threshold (L,) and alias (L,) for probs (L,).
 
@@ -68,7 +68,7 @@ def alias_tables(starts: Any, probs: Any) -> Any:
     return threshold, alias
 
 
-@njit(nogil=True, cache=True)
+@cached(nogil=True)
 def pick_cell(rng: Any, low: int, high: int, threshold: Any) -> int:
     """2 * i, or 2 * i + 1 for the alias of i: no branch, since none could be predicted."""
     if high - low == 1:

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import get_num_threads, njit
+from numba import get_num_threads
 from scipy import sparse
 from scipy.sparse import csgraph
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import hot, inline
+from jmdp_lib.machine import cached, hot, inline
 from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries, ragged
 
 
@@ -290,7 +290,7 @@ def _place(rows: Any, words: Any, i: Any, j: Any) -> Any:
     return np.int64(words[k, 1]) + _bits(words[k, 0] & before)
 
 
-@njit(cache=True)
+@cached()
 def places(rows: Any, words: Any, first: Any, second: Any) -> Any:
     """(N,) the places of the pairs (first[n], second[n]); -1 for a pair that is not in the set."""
     out = np.full(first.size, -1, np.int64)
