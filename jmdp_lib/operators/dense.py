@@ -18,7 +18,7 @@ from numba import prange
 
 from jmdp_lib import machine
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import threaded
+from jmdp_lib.compiled import threaded
 from jmdp_lib.operators.collapsed import Backup, CollapsedT2
 
 _BLOCK, _WIDTH = 16, 2048

@@ -21,7 +21,7 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import cached, hot, inline
+from jmdp_lib.compiled import cached, hot, inline
 from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries, ragged
 
 
