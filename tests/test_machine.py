@@ -21,7 +21,7 @@ import numba
 import pytest
 from numba import njit
 
-from jmdp_lib import limits, machine
+from jmdp_lib import compiled, limits, machine
 from jmdp_lib.machine import extra
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -190,7 +190,7 @@ def test_compiling_is_said_once_a_call(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = time.monotonic() + 1e3
-    monkeypatch.setattr(machine.time, "monotonic", lambda: clock)
+    monkeypatch.setattr(compiled.time, "monotonic", lambda: clock)
     monkeypatch.setattr(machine, "watched", lambda: True)
     compile_two("somebody_elses")
     assert capsys.readouterr().err == ""
@@ -445,9 +445,9 @@ def test_a_stranger_does_not_run_what_others_may_have_left(read_only: Path) -> N
     assert said.count("compiling") == said.count("again when the next process starts") == 1
 
 
-def test_all_that_is_compiled_is_compiled_by_way_of_the_machine() -> None:
+def test_all_that_is_compiled_is_compiled_in_one_place() -> None:
     """`njit(cache=True)` by itself fails at import where Numba finds no folder for its cache."""
-    files = [path for path in sorted((ROOT / "jmdp_lib").rglob("*.py")) if path.stem != "machine"]
+    files = [path for path in sorted((ROOT / "jmdp_lib").rglob("*.py")) if path.stem != "compiled"]
     assert not [
         p.name for p in files if re.search(r"\b(njit|jit|vectorize|cfunc)\b", p.read_text())
     ]
