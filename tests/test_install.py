@@ -6,6 +6,7 @@ import importlib
 import importlib.metadata
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -152,10 +153,10 @@ def test_the_address_is_set_in_one_place(tmp_path: Path, monkeypatch: pytest.Mon
     assert url not in "".join(release.written(named).values())
 
 
-@pytest.mark.parametrize("url", ["", "https://example.org/companion"], ids=["none", "one"])
-def test_the_book_leads_to_the_address(tmp_path: Path, url: str) -> None:
+def test_the_book_leads_to_the_address(tmp_path: Path) -> None:
     importlib.import_module("myst_nb")
-    root = with_address(tmp_path / "project", f'Repository = "{url}"\n' if url else "")
+    url = "https://example.org/companion"
+    root = with_address(tmp_path / "named", f'Repository = "{url}"\n')
     shutil.copytree(ROOT / "book" / "static", root / "static")
     shutil.copy(ROOT / "book" / "conf.py", root)
     for path in root.glob("*.md"):
@@ -163,8 +164,10 @@ def test_the_book_leads_to_the_address(tmp_path: Path, url: str) -> None:
     (root / "index.md").write_text("# A page\n")
     run(sys.executable, "-m", "sphinx", "-q", ".", tmp_path / "html", cwd=root)
     page = (tmp_path / "html" / "index.html").read_text(encoding="utf-8")
-    assert re.findall(r'href="(https://example[^"]*)"', page) == ([url] if url else [])
-    assert ("fa-code-branch" in page) == bool(url)
+    assert re.findall(r'href="(https://example[^"]*)"', page) == [url]
+    unnamed = with_address(tmp_path / "unnamed", "")
+    shutil.copy(ROOT / "book" / "conf.py", unnamed)
+    assert runpy.run_path(str(unnamed / "conf.py"))["html_theme_options"]["icon_links"] == []
 
 
 def test_a_release_writes_its_version_everywhere(
