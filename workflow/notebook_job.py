@@ -29,7 +29,9 @@ from job import end_with_parent, provenance, write_atomically
 from nbformat import NotebookNode
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-VERDICTS = ("holds", "not reproduced", "differs from the paper", "FAILS")
+VERDICTS = (
+    "holds", "not reproduced", "differs from the paper", "too few runs to tell", "FAILS",
+)  # fmt: skip
 OUT_DIR = "out_dir"  # the parameter that the batch sets in every notebook
 HEARTBEAT_SECONDS = 30.0
 
