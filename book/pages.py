@@ -17,7 +17,8 @@ DECISION = re.compile(r"[Dd]ecisions? (\d+)")
 EVIDENCE = re.compile(r"^<!-- evidence: (\d+)(?:, (.*?))? -->$", re.MULTILINE)
 CODE = re.compile(r"(\{[\w:]+\}|\[|`)?`([^`\n]+)`")  # and what would make it something else
 VERDICTS = {"holds": "supported", "not reproduced": "**not reproduced**",
-            "differs from the paper": "*differs from the paper*"}  # fmt: skip
+            "differs from the paper": "*differs from the paper*",
+            "too few runs to tell": "too few runs to tell"}  # fmt: skip
 FULL_WIDTH = 1400  # pixels at 300 dpi: what is wider is no figure of one column
 ALT = re.compile(r"\s*<!-- alt: (.*?) -->", re.DOTALL)
 PACKAGE = re.compile(r"^(jl|figures|jmdp_lib(\.[a-z_]+)*)\.")  # as prose writes it before a name

@@ -161,24 +161,38 @@ class Claims:
 
     The verdict is "holds" if the claim was confirmed, "differs from the paper" if something
     else was found than the paper prints, and "not reproduced" if a goal or a result was missed.
+    A claim about a sample may say on how many runs it rests, and how many are the least that can
+    show it. With fewer the verdict is "too few runs to tell", and nothing fails.
 
     Example:
         >>> from jmdp_lib import figures
         >>> claims = figures.Claims()
         >>> claims.check("one and one", 1 + 1, 1 + 1 == 2)
+        >>> claims.check("a rate of at most 5%", "1 of 3", False, runs=3, least=20)
         >>> claims.print()
         one and one | 2 | holds
+        a rate of at most 5% | 1 of 3 | too few runs to tell
     """
 
-    VERDICTS = ("holds", "not reproduced", "differs from the paper")
+    TOO_FEW = "too few runs to tell"
+    VERDICTS = ("holds", "not reproduced", "differs from the paper", TOO_FEW)
 
     def __init__(self) -> None:
         self._lines: list[str] = []
 
-    def check(self, claim: str, value: object, holds: object, verdict: str = "holds") -> None:
-        """Record a claim with its value and verdict; fail unless `holds` is true."""
+    def check(
+        self, claim: str, value: object, holds: object, verdict: str = "holds",
+        runs: int = 1, least: int = 0,
+    ) -> None:  # fmt: skip
+        """Record a claim with its value and verdict; fail unless `holds` is true.
+
+        runs, least: on how many runs the claim rests, and the least number that can show it.
+        """
         if verdict not in self.VERDICTS:
             raise ValueError(f"the verdict must be one of {self.VERDICTS}, got {verdict!r}")
+        if runs < least:
+            self._lines.append(f"{claim} | {value} | {self.TOO_FEW}")
+            return
         self._lines.append(f"{claim} | {value} | {verdict if bool(holds) else 'FAILS'}")
         assert bool(holds), self._lines[-1]
 
