@@ -22,8 +22,8 @@
 
 # %% tags=["parameters"]
 tol = 1e-8
-sweeps = 400
-gammas = [0.5, 0.8, 0.9, 0.95, 0.98]
+sweeps = 400  # at least 200
+gammas = [0.5, 0.8, 0.9, 0.95, 0.98]  # at least one, above 0
 out_dir = ""
 
 # %%
