@@ -284,10 +284,10 @@ def test_a_claim_on_too_few_runs_says_so(capsys: pytest.CaptureFixture) -> None:
     """Whatever was found: five runs neither show a rate nor refute it."""
     claims = figures.Claims()
     for found in (True, False):
-        claims.check("a rate", found, found, runs=5, least=20)
-    claims.check("a rate", 20, True, "not reproduced", runs=20, least=20)
+        claims.check("a rate", found, found, enough=False)
+    claims.check("a rate", 20, True, "not reproduced", enough=np.True_)
     claims.print()
     told = "a rate | True | too few runs to tell\na rate | False | too few runs to tell\n"
     assert capsys.readouterr().out == told + "a rate | 20 | not reproduced\n"
     with pytest.raises(AssertionError, match="FAILS"):
-        claims.check("a rate", 0.5, False, runs=20, least=20)
+        claims.check("a rate", 0.5, False, enough=True)

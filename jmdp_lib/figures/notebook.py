@@ -155,14 +155,14 @@ class Claims:
 
     The verdict is "holds" if the claim was confirmed, "differs from the paper" if something
     else was found than the paper prints, and "not reproduced" if a goal or a result was missed.
-    A claim about a sample may say on how many runs it rests, and how many are the least that can
-    show it. With fewer the verdict is "too few runs to tell", and nothing fails.
+    A claim about a sample may say whether the sample is large enough to show it. If it is not, the
+    verdict is "too few runs to tell", and nothing fails.
 
     Example:
         >>> from jmdp_lib import figures
         >>> claims = figures.Claims()
         >>> claims.check("one and one", 1 + 1, 1 + 1 == 2)
-        >>> claims.check("a rate of at most 5%", "1 of 3", False, runs=3, least=20)
+        >>> claims.check("a rate of at most 5%", "1 of 3", False, enough=False)
         >>> claims.print()
         one and one | 2 | holds
         a rate of at most 5% | 1 of 3 | too few runs to tell
@@ -175,16 +175,20 @@ class Claims:
         self._lines: list[str] = []
 
     def check(
-        self, claim: str, value: object, holds: object, verdict: str = "holds",
-        runs: int = 1, least: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        claim: str,
+        value: object,
+        holds: object,
+        verdict: str = "holds",
+        enough: object = True,
+    ) -> None:
         """Record a claim with its value and verdict; fail unless `holds` is true.
 
-        runs, least: on how many runs the claim rests, and the least number that can show it.
+        enough: whether there were enough runs to tell, such as `num_runs >= 20`.
         """
         if verdict not in self.VERDICTS:
             raise ValueError(f"the verdict must be one of {self.VERDICTS}, got {verdict!r}")
-        if runs < least:
+        if not bool(enough):
             self._lines.append(f"{claim} | {value} | {self.TOO_FEW}")
             return
         self._lines.append(f"{claim} | {value} | {verdict if bool(holds) else 'FAILS'}")
