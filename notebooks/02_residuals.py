@@ -21,9 +21,9 @@
 # **How long it takes.** About 15 minutes to read.
 
 # %% tags=["parameters"]
-tol = 1e-8
+tol = 1e-8  # at most 0.1
 sweeps = 400  # at least 200
-gammas = [0.5, 0.8, 0.9, 0.95, 0.98]  # at least one, above 0
+gammas = [0.5, 0.8, 0.9, 0.95, 0.98]  # at least one, each above 0
 out_dir = ""
 
 # %%

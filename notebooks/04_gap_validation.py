@@ -26,9 +26,9 @@
 # %% tags=["parameters"]
 seed = 0
 size = 5  # at least 4
-gust_prob = 0.2  # 0.2 to 0.3: the claims are about such a wind
+gust_prob = 0.2  # 0.2 to 0.3, for what the text says of sizes
 gamma = 0.95  # at least 0.8
-num_pairs = 20000  # at least 100; 10000 for the bars of Monte Carlo's own
+num_pairs = 20000  # at least 100; for Monte Carlo's own bars 10000
 few_pairs = 5  # at least 3
 out_dir = ""
 

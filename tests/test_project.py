@@ -276,6 +276,18 @@ def test_parameters_are_literals_and_out_dir_is_empty(source: Path) -> None:
     assert notebook_job.parameter_defaults(source)["out_dir"] == ""
 
 
+@by_source
+def test_every_number_among_the_parameters_says_its_least_value(source: Path) -> None:
+    """In the comment behind it; what is no number has none, and every seed will do."""
+    defaults = notebook_job.parameter_defaults(source)
+    [cell] = notebook_job.tagged(notebook_job.read_source(source), "parameters")
+    said = {line.split(" = ")[0]: line.partition("  # ")[2] for line in cell.source.splitlines()}
+    for name, value in defaults.items():
+        first = value[0] if isinstance(value, list) else value
+        if name != "seed" and not isinstance(first, str):
+            assert re.search(r"at least|at most|one of|\d to \d", said[name]), name
+
+
 def test_profiles_fit_the_notebooks() -> None:
     assert PROFILES == ["paper", "quick", "smoke"]
     for profile in PROFILES:
