@@ -24,7 +24,7 @@
 
 # %% tags=["parameters"]
 seed = 0
-size = 5  # 3 or 5 have a middle and hold all claims
+size = 5  # at least 3, and odd: the text speaks of the middle
 points = 1024  # at least 512
 num_pairs = 20000  # at least 100
 out_dir = ""
