@@ -273,3 +273,16 @@ def test_from_step_shows_its_progress(monkeypatch):
     monkeypatch.setattr(model, "progress", Bar)
     jl.inventory(4, 2)
     assert [(bar.total, bar.done) for bar in bars] == [(5, 5)]
+
+
+def test_simulators_declare_the_range_of_their_rewards():
+    """The corners of what a day can earn, against all of it."""
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        costs = ("price", "order_cost", "holding_cost", "lost_sale_cost")
+        shop = dict(zip(costs, rng.normal(size=4), strict=True))
+        shop |= {"capacity": int(rng.integers(1, 6)), "max_order": int(rng.integers(0, 7))}
+        shop["demand_probs"] = rng.dirichlet(np.ones(rng.integers(1, 9)))
+        declared = jl.inventory_simulator(**shop).reward_range
+        assert declared == pytest.approx(jl.inventory(**shop).reward_range)
+    assert jl.queue_simulator(3).reward_range == jl.two_queues(3).reward_range

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
+from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP, room_for_tables
 from jmdp_lib.simulators import StepSimulator
 
@@ -74,10 +75,8 @@ def inventory_simulator(
     base = checks.at_least("max_order", max_order, 0) + 1
     on_road = base ** checks.at_least("lead_time", lead_time, 0)
     if demand_probs is None:
-        ratios = 3.0 / np.arange(1, capacity + 100)
-        poisson = np.exp(-3.0) * np.cumprod(np.append(1.0, ratios))
-        demand_probs = np.append(poisson[:capacity], poisson[capacity:].sum())
-    checks.distributions("demand_probs", demand_probs, "demand")
+        demand_probs = _poisson(capacity)
+    most = checks.distributions("demand_probs", demand_probs, "demand").size - 1
 
     def earned(stock: int, delivered: int, demand: int) -> float:
         sold = min(stock + delivered, demand)
@@ -92,16 +91,30 @@ def inventory_simulator(
         left = max(stock + delivered - demand, 0)
         return earned(stock, delivered, demand), left * on_road + orders
 
-    most = np.size(demand_probs) - 1
-    corners = [
+    pays = [earned(*day) for day in _extreme_days(capacity, base - 1, most)]
+    ends = (min(pays), max(pays))
+    return StepSimulator((capacity + 1) * on_road, base, gamma, demand_probs, step, ends)
+
+
+def _poisson(capacity: int) -> Floats:
+    """(capacity + 1,) the Poisson law with mean 3, cut at the capacity."""
+    ratios = 3.0 / np.arange(1, capacity + 100)
+    probs = np.exp(-3.0) * np.cumprod(np.append(1.0, ratios))
+    return np.append(probs[:capacity], probs[capacity:].sum())
+
+
+def _extreme_days(capacity: int, max_order: int, most: int) -> list[tuple[int, int, int]]:
+    """Days (stock, delivered, demand), the best and the worst among them; most: of the demands.
+
+    What a day earns is linear where demand exceeds the stock, and where it does not: it is least
+    and largest at corners of these two parts.
+    """
+    return [
         (full - delivered, delivered, demand)
-        for delivered in (0, min(base - 1, capacity))
+        for delivered in (0, min(max_order, capacity))
         for full in (delivered, capacity, min(max(most, delivered), capacity))
         for demand in (0, min(full, most), most)
     ]
-    pays = [earned(*corner) for corner in corners]  # linear between these
-    ends = (min(pays), max(pays))
-    return StepSimulator((capacity + 1) * on_road, base, gamma, demand_probs, step, ends)
 
 
 def two_queues(capacity: int = 5, arrival_prob: float = 0.6, gamma: float = 0.95) -> JMDP:
