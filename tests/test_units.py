@@ -198,7 +198,7 @@ SOLVERS = [
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda solver: solver.__name__)
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(seed=st.integers(0, 2**32 - 1), power=st.integers(-12, 12))
 def test_the_unit_of_the_rewards_does_not_matter(solver, seed, power):
     answers = []
