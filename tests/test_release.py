@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import pickle
 import sys
@@ -17,6 +18,7 @@ import torch._inductor  # a first optimiser imports it, and that sets a variable
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "experiments" / "atari"), str(ROOT / "workflow")]
 
+import copies  # noqa: E402
 import release  # noqa: E402
 import release_play as play  # noqa: E402
 import release_training  # noqa: E402
@@ -77,6 +79,10 @@ def test_recursion_gives_the_second_column_without_a_network():
     assert variance[-1] == pytest.approx(fixed_point, rel=1e-3)
     with pytest.raises(ValueError, match="num_copies must be at least 0"):
         copies_recursion(-1, 0.99)
+
+
+def test_the_example_of_the_recursion_is_right():
+    assert doctest.testmod(copies) == (0, 3)  # failures, examples
 
 
 def test_shock_by_position_is_clipped():
@@ -197,12 +203,22 @@ def test_predictions_are_those_of_the_asked_actions():
     mean = torch.tensor([[1.0, 2.0, 3.0]])
     vectors = torch.tensor([[[3.0, 0.0], [9.0, 9.0], [0.0, 4.0]]])
     asked = torch.eye(3)[torch.tensor([[0, 2]])]
-    found = predictions(answers((mean, vectors), asked))
-    assert found == {"mean": 2.0, "coupled": 25.0, "independent": 25.0}
+    found = predictions((mean, vectors), asked)
+    expected = {"mean": 2.0, "coupled": 25.0, "independent": 25.0, "states_apart": 0.0}
+    assert found == expected
     aligned = torch.tensor([[[3.0, 0.0], [9.0, 9.0], [1.0, 0.0]]])
-    found = predictions(answers((mean, aligned), asked))
-    assert found == {"mean": 2.0, "coupled": 4.0, "independent": 10.0}
-    assert covariances(aligned[:, [0, 2]]).same.tolist() == [3.0]
+    found = predictions((mean, aligned), asked)
+    assert found == {"mean": 2.0, "coupled": 4.0, "independent": 10.0, "states_apart": 0.0}
+    assert covariances(answers((mean, aligned), asked).vectors).same.tolist() == [3.0]
+
+
+def test_distance_of_states_is_that_of_two_different_ones():
+    vectors = torch.tensor(
+        [[[0.0], [5.0]], [[2.0], [5.0]], [[4.0], [5.0]]]
+    )  # (S, A, D) = (3, 2, 1)
+    asked = torch.eye(2).expand(3, 2, 2)
+    found = predictions((torch.zeros(3, 2), vectors), asked)
+    assert found["states_apart"] == pytest.approx((4.0 + 4.0 + 16.0) / 3.0 / 2.0)
 
 
 def test_copies_are_counted_from_the_first_update_on():

@@ -114,11 +114,21 @@ def losses(predicted: Answers, mean: Tensor, covariance: Covariances) -> Tensor:
     return torch.stack([(error**2).mean() for error in errors])
 
 
-def predictions(found: Answers) -> dict[str, float]:
-    """Averages over states: mean of both actions, gap variance, and that without covariance."""
+def predictions(outputs: tuple[Tensor, Tensor], chosen: Tensor) -> dict[str, float]:
+    """What the network says at S states, on average.
+
+    mean: of the chosen actions. coupled: their gap's variance. independent: the sum of their two
+    variances. states_apart: the variance of the gap of one action between two different states,
+    over all actions: far below `coupled`, if the vectors hardly depend on the state.
+    """
+    found = answers(outputs, chosen)
     covariance = covariances(found.vectors)
+    vectors = outputs[1]  # (S, A, D)
+    spread = (vectors - vectors.mean(0)).square().sum(2).mean().item()
+    states = len(vectors)
     return {
         "mean": found.mean.mean().item(),
         "coupled": covariance.gap.mean().item(),
         "independent": covariance.diag.sum(1).mean().item(),
+        "states_apart": 2.0 * spread * states / (states - 1) if states > 1 else 0.0,
     }

@@ -54,6 +54,7 @@ def recorded(
         "recursion_ratio": 2.0 * variance[copies + 1] / found.gap_variance,
         "coupled": told["coupled"],
         "independent": told["independent"],
+        "states_apart": told["states_apart"],
         "mean": told["mean"],
         "recursion_mean": mean[copies + 1],
         "simulated_gap_variance": found.gap_variance,

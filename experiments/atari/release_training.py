@@ -193,7 +193,7 @@ class Learner:
             averages = (self.totals / updates).tolist() if updates else [float("nan")] * len(LOSSES)
             row["losses"] = dict(zip(LOSSES, averages, strict=True))
             for where, (screens, chosen) in self.evaluated.items():
-                row[where] = predictions(answers(self.network(screens), chosen))
+                row[where] = predictions(self.network(screens), chosen)
         self.records.append(row)
 
     def save(self, folder: Path) -> None:
