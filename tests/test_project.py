@@ -123,7 +123,7 @@ def test_binder_gets_jupyter_and_all_that_the_notebooks_import() -> None:
 
 def test_what_is_imported_is_declared_and_what_a_user_must_install_is_imported() -> None:
     distributions = packages_distributions()
-    folders = ("jmdp_lib", "workflow", "book", "tests", "benchmarks")
+    folders = ("jmdp_lib", "experiments", "workflow", "book", "tests", "benchmarks")
     files = [path for name in folders for path in sorted((ROOT / name).rglob("*.py"))]
     own = {path.stem for path in files} | {"jmdp_lib"} | set(sys.stdlib_module_names)
     declared, used = {canonicalize_name(r.name) for r in requirements()}, set()

@@ -1,0 +1,40 @@
+"""What a target network that is copied now and then can have learned after K copies.
+
+In the release's training a reward, shock included, is 0 or 1 with equal chances at almost every
+step, and returns are divided by 1 / (1 - gamma). The target network stands still between two
+copies, so each copy is one backup of the mean and of the variance,
+
+    m_(k+1) = (1 - gamma) / 2 + gamma m_k,
+    C_(k+1) = Var r + m_(k+1)^2 - m_k^2 + gamma^2 C_k,      Var r = (1 - gamma)^2 / 4.
+
+The target of the variance is E (r + gamma m')^2 - m^2 + gamma^2 C with the *old* mean m: while the
+mean still rises, each copy adds m_(k+1)^2 - m_k^2, which no return has.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from jmdp_lib import checks
+from jmdp_lib.checks import Floats
+
+
+def copies_recursion(num_copies: int, gamma: float) -> tuple[Floats, Floats]:
+    """(num_copies + 1,) means m_K and variances C_K for K = 0, ..., num_copies, from zero on.
+
+    Example:
+        >>> from copies import copies_recursion
+        >>> mean, variance = copies_recursion(23, gamma=0.99)
+        >>> print(round(mean[22], 3), round(2.0 * variance[23] / 1.5e-4))
+        0.099 129
+    """
+    checks.at_least("num_copies", num_copies, 0)
+    checks.discount(gamma)
+    reward_variance = (1.0 - gamma) ** 2 / 4.0
+    mean: Floats = np.zeros(num_copies + 1)
+    variance: Floats = np.zeros(num_copies + 1)
+    for k in range(num_copies):
+        mean[k + 1] = (1.0 - gamma) / 2.0 + gamma * mean[k]
+        drift = mean[k + 1] ** 2 - mean[k] ** 2
+        variance[k + 1] = reward_variance + drift + gamma**2 * variance[k]
+    return mean, variance
