@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import jmdp_lib as jl
+from experiments.atari.networks import Estimate
+from experiments.atari.predictions import by_state, gap_table, tail
+from experiments.atari.small_models import with_shock
 from jmdp_lib.atari import gap_estimates, shock_ratio
-from jmdp_lib.atari.networks import Estimate
-from jmdp_lib.atari.predictions import by_state, gap_table, tail
 from jmdp_lib.atari.recursive_pairs import PairRecords
-from jmdp_lib.atari.tables import with_shock
 
 GRID = jl.windy_gridworld(3)
 SIGMA = 0.7

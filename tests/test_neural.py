@@ -10,17 +10,17 @@ import strategies
 import torch
 
 import jmdp_lib as jl
-from jmdp_lib.atari.networks import (
+from experiments.atari.networks import (
     TD_BLOCKS,
     Config,
     Estimate,
     Network,
     inner,
 )
-from jmdp_lib.atari.predictions import backed_up_gaps, gaps_of, predict_gaps
-from jmdp_lib.atari.replay import Replay
-from jmdp_lib.atari.tables import Tables, tables_of, with_shock
-from jmdp_lib.atari.td_errors import (
+from experiments.atari.predictions import backed_up_gaps, gaps_of, predict_gaps
+from experiments.atari.replay import Replay
+from experiments.atari.small_models import tables_of, with_shock
+from experiments.atari.td_errors import (
     block_errors,
     compared_pairs,
     cross_targets,
@@ -34,6 +34,7 @@ from jmdp_lib.atari.td_errors import (
     sampling_floor,
     state_targets,
 )
+from jmdp_lib.atari import Tables
 
 CONFIG = Config(hidden=16, shared_dim=5, local_dim=3)
 

@@ -17,12 +17,12 @@ import torch
 from scipy.stats import spearmanr
 
 import jmdp_lib as jl
-from jmdp_lib.atari import training
-from jmdp_lib.atari.networks import TD_BLOCKS, Config
-from jmdp_lib.atari.predictions import predict_gaps
-from jmdp_lib.atari.replay import Replay
-from jmdp_lib.atari.tables import tables_of, with_shock
-from jmdp_lib.atari.training import (
+from experiments.atari import training
+from experiments.atari.networks import TD_BLOCKS, Config
+from experiments.atari.predictions import predict_gaps
+from experiments.atari.replay import Replay
+from experiments.atari.small_models import tables_of, with_shock
+from experiments.atari.training import (
     COLUMNS,
     Trained,
     learning_rate,
@@ -139,11 +139,11 @@ def killed_run(tmp_path_factory):
     """The folder of a run in a process of its own, killed outright, and all that it imported."""
     code = (
         "import sys, torch; torch.set_num_threads(1); sys.path[:0] = sys.argv[2:]\n"
-        "import atari_protocol; from test_neural_training import *\n"
+        "import experiments.atari.protocol; from test_neural_training import *\n"
         "print(*sys.modules, flush=True); fit(sys.argv[1], LONGER)"
     )
     folder, here = tmp_path_factory.mktemp("killed"), Path(__file__).parent
-    paths = [folder, here, here.parent / "workflow"]
+    paths = [folder, here]
     process = subprocess.Popen([sys.executable, "-c", code, *paths], stdout=subprocess.PIPE)
     imported = process.stdout.readline().decode().split()
     while not (folder / "checkpoint.pt").exists() and process.poll() is None:
@@ -170,7 +170,7 @@ def test_a_run_that_was_really_killed_resumes_bit_for_bit(killed_run, tmp_path):
 def test_no_notebook_software_is_needed(killed_run):
     """A machine that only trains has none."""
     _, imported = killed_run
-    assert {"torch", "atari_protocol"} < set(imported)
+    assert {"torch", "experiments.atari.protocol"} < set(imported)
     assert not {"nbformat", "jupytext", "papermill", "snakemake"} & set(imported)
 
 

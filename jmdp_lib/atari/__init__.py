@@ -2,8 +2,7 @@
 
 `CoupledAtari` queries all actions under one shared draw; `collect` and `evaluation_states` gather
 outcome tables of a `Game`; `record_pairs` and `gap_estimates` are the Monte Carlo answer for the
-gap. Networks, training and the paper's experiments are in the modules `training` and `experiment`,
-which need torch and are imported on their own.
+gap. Networks that learn moments are an experiment beside the library, `experiments.atari`.
 """
 
 from jmdp_lib.machine import extra

@@ -1,4 +1,4 @@
-"""Queried outcome tables for the learner, collected along uniform random play or from a JMDP.
+"""Queried outcome tables for the learner, collected along uniform random play.
 
 A chunk of states is one trajectory with a random stream of its own, so results do not depend on
 how many processes share the chunks. With probability `follow_share` two branches of a query are
@@ -19,18 +19,16 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from jmdp_lib import checks
 from jmdp_lib.atari.env import CoupledAtari, Game, Snapshot
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.machine import in_processes, replacing, require
-from jmdp_lib.model import JMDP
 from jmdp_lib.simulators import Outcome
 
 Bytes = NDArray[np.uint8]
 Flags = NDArray[np.bool_]
-_PAIR_STEPS = 4  # for which `tables_of` follows two branches
 # States per trajectory: enough to pay for the way to its start; few for evaluation, where states
 # should be independent.
 _CHUNK, _EVALUATION_CHUNK, _EVALUATION_SPACING = 256, 4, 100
@@ -320,66 +318,3 @@ def _row(here: Snapshot, outcomes: tuple[Outcome, ...], weight: float) -> dict[s
         "state_ids": here.identity,
         "weights": weight,
     }
-
-
-def with_shock(jm: JMDP, sigma: float) -> JMDP:
-    """R(a) + sigma U with U = +-1 fair, one per table: the tables twice, at half the weight."""
-    shock = checks.real("sigma", sigma)
-    return JMDP.from_tables(
-        np.tile(jm.table_states, 2), np.tile(jm.probs / 2, 2),
-        np.concatenate([jm.rewards + shock, jm.rewards - shock]),
-        np.tile(jm.next_states, (2, 1)), jm.num_states, jm.gamma,
-    )  # fmt: skip
-
-
-def tables_of(jm: JMDP, observations: ArrayLike, num_pairs: int = 0, seed: int = 0) -> Tables:
-    """All tables of a JMDP whose states are seen as observations (S, D) uint8.
-
-    So training can be tested on a model with a known answer. About `num_pairs` pairs are followed:
-    from a uniform state, two distinct actions of one table, then up to four steps with uniform
-    independent actions until the branches meet. No branch ends; absorbing states go on.
-    """
-    sizes: dict[str, int | None] = {"state": jm.num_states, "byte": None}
-    seen = checks.integers("observations", observations, below=256, **sizes).astype(np.uint8)
-    count = jm.probs.size
-    return Tables(
-        num_actions=jm.num_actions,
-        actions=np.tile(np.arange(jm.num_actions), (count, 1)),
-        observations=seen[jm.table_states],
-        previous=np.full(count, jm.num_actions),
-        rewards=jm.rewards,
-        next_observations=seen[jm.next_states],
-        next_previous=np.full(jm.next_states.shape, jm.num_actions),
-        terminated=np.zeros(jm.next_states.shape, dtype=bool),
-        next_ids=jm.next_states,
-        state_ids=jm.table_states,
-        weights=jm.probs,
-        pairs=_followed(jm, num_pairs, checks.generator(seed)),
-    )
-
-
-def _followed(jm: JMDP, num_pairs: int, rng: np.random.Generator) -> Ints:
-    """(P, 2) rows of the states where two branches of one query stood before they met."""
-    found, more = [np.empty((0, 2), dtype=np.int64)], jm.num_actions > 1
-    while more and sum(map(len, found)) < num_pairs:
-        table = _draw(jm, rng.integers(jm.num_states, size=num_pairs), rng)
-        first = rng.integers(jm.num_actions, size=num_pairs)
-        other = (first + rng.integers(1, jm.num_actions, size=num_pairs)) % jm.num_actions
-        ends = jm.next_states[table[:, None], np.stack([first, other], 1)]
-        more = bool((ends[:, 0] != ends[:, 1]).any())  # else no two branches ever part
-        for _ in range(_PAIR_STEPS):
-            ends = ends[ends[:, 0] != ends[:, 1]]
-            width = jm.starts[ends + 1] - jm.starts[ends]
-            found.append(jm.starts[ends] + (rng.random(ends.shape) * width).astype(int))
-            moved = (
-                jm.next_states[_draw(jm, x, rng), rng.integers(jm.num_actions, size=len(x))]
-                for x in ends.T
-            )
-            ends = np.stack(list(moved), 1)
-    return rng.permutation(np.concatenate(found))[:num_pairs]
-
-
-def _draw(jm: JMDP, states: Ints, rng: np.random.Generator) -> Ints:
-    """A table of each state; the probabilities of the states before it add up to its number."""
-    table = np.searchsorted(np.cumsum(jm.probs), states + rng.random(len(states)), "right")
-    return np.clip(table, jm.starts[states], jm.starts[states + 1] - 1)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jmdp_lib.atari.networks import Config
+from experiments.atari.networks import Config
 from jmdp_lib.atari.tables import Tables
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import extra

@@ -27,14 +27,14 @@ from typing import Any
 
 import numpy as np
 
+from experiments.atari.networks import Config
+from experiments.atari.predictions import Gaps, backed_up_gaps, by_state, predict_gaps, tail
+from experiments.atari.replay import Replay
+from experiments.atari.training import Trained, refuse_other, require_device, train
 from jmdp_lib import checks
 from jmdp_lib.atari.env import Game, Snapshot
-from jmdp_lib.atari.networks import Config
-from jmdp_lib.atari.predictions import Gaps, backed_up_gaps, by_state, predict_gaps, tail
 from jmdp_lib.atari.recursive_pairs import PairRecords, gap_estimates, record_pairs
-from jmdp_lib.atari.replay import Replay
 from jmdp_lib.atari.tables import Tables, collect, evaluation_states
-from jmdp_lib.atari.training import Trained, refuse_other, require_device, train
 from jmdp_lib.checks import Seed
 from jmdp_lib.machine import extra, replacing
 

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 
 import jmdp_lib
+from experiments.atari.networks import TD_BLOCKS, Config, Network, Params
+from experiments.atari.replay import Replay
+from experiments.atari.td_errors import block_errors, expected_errors, sampling_floor
 from jmdp_lib import checks
-from jmdp_lib.atari.networks import TD_BLOCKS, Config, Network, Params
-from jmdp_lib.atari.replay import Replay
 from jmdp_lib.atari.tables import Tables
-from jmdp_lib.atari.td_errors import block_errors, expected_errors, sampling_floor
 from jmdp_lib.machine import extra, progress, replacing
 
 with extra("torch"):

@@ -1,11 +1,13 @@
 """Compare networks with equal effort, and run the paper's own training.
 
-    python workflow/atari_protocol.py PART GAME                   play pairs to compare with
-    python workflow/atari_protocol.py PART GAME SEED [TRIAL ...]  train, and compare with the pairs
-    python workflow/atari_protocol.py PART                        write its tables and curves
-    python workflow/atari_protocol.py evaluate GAME --fresh 7     a network at states of your own
+    python -m experiments.atari.protocol ARGUMENTS, which are
 
-PART is a table of atari_protocol.toml, which has all settings. `tune` trains every trial, and its
+    PART GAME                   play pairs to compare with
+    PART GAME SEED [TRIAL ...]  train, and compare with the pairs
+    PART                        write its tables and curves
+    evaluate GAME --fresh 7     a network at states of your own
+
+PART is a table of protocol.toml, which has all settings. `tune` trains every trial, and its
 results choose the best trial of each kind; `final` trains each kind with that, and its results
 hold those of `paper` too. `curves` and `sticky` share a table. `reward` and `lottery` are trained
 anew by the batch. Work in progress is kept under --work. What is there is not made twice, and a run
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 import tomllib
 from dataclasses import asdict, replace
@@ -24,16 +27,19 @@ from typing import Any
 
 import pandas as pd
 import torch
-from job import end_with_parent, provenance, write_atomically
 
+from experiments.atari.experiment import Experiment, evaluate, monte_carlo, run
+from experiments.atari.networks import Config
+from experiments.atari.predictions import gap_table
+from experiments.atari.training import Trained, load_checkpoint, require_device
 from jmdp_lib import checks
-from jmdp_lib.atari.experiment import Experiment, evaluate, monte_carlo, run
-from jmdp_lib.atari.networks import Config
-from jmdp_lib.atari.predictions import gap_table
-from jmdp_lib.atari.training import Trained, load_checkpoint, require_device
 from jmdp_lib.machine import replacing
 
-PROJECT = Path(__file__).resolve().parents[1]
+PROJECT = Path(__file__).resolve().parents[2]
+sys.path.append(str(PROJECT / "workflow"))
+
+from job import end_with_parent, provenance, write_atomically  # noqa: E402
+
 PROTOCOL: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 PARTS = [name for name, table in PROTOCOL.items() if isinstance(table, dict)]
 RUNS = ("reward", "lottery")  # parts that the batch trains anew, for any game

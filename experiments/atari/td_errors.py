@@ -43,8 +43,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from jmdp_lib.atari.networks import TD_BLOCKS, Estimate, Network, Params, inner
-from jmdp_lib.atari.replay import Batch, Replay
+from experiments.atari.networks import TD_BLOCKS, Estimate, Network, Params, inner
+from experiments.atari.replay import Batch, Replay
 from jmdp_lib.machine import extra
 
 with extra("torch"):

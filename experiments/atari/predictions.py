@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from jmdp_lib.atari.networks import Network, Params
+from experiments.atari.networks import Network, Params
+from experiments.atari.replay import Replay
+from experiments.atari.td_errors import look_ahead, policy_moments, state_targets
 from jmdp_lib.atari.recursive_pairs import PairRecords, Tail
-from jmdp_lib.atari.replay import Replay
-from jmdp_lib.atari.td_errors import look_ahead, policy_moments, state_targets
 from jmdp_lib.machine import extra
 
 with extra("figures", "torch"):
