@@ -1,11 +1,12 @@
 """How many states a network must see to foresee Atari's rewards: `python foresight.py`.
 
-The mean network of `experiments.atari`, two layers of 512 units on the bytes and bits of RAM, learns
-the clipped reward of an action and nothing else: no shock, no successor. Along uniform random play
-it sees every state and two actions of each, on a deterministic emulator. Each number says how many
-times smaller the squared error on new games is than that of the best constant, 1 / (1 - R^2); the
-number in brackets is for the training states. Training takes the same number of steps whatever the
-number of states. If both numbers are alike, more steps are needed, not more states. One seed.
+The mean network of `experiments.atari`, two layers of 512 units on the bytes and bits of RAM,
+learns the clipped reward of an action and nothing else: no shock, no successor. Along uniform
+random play it sees every state and two actions of each, on a deterministic emulator. Each number
+says how many times smaller the squared error on new games is than that of the best constant,
+1 / (1 - R^2); the number in brackets is for the training states. Training takes the same number of
+steps whatever the number of states. If both numbers are alike, more steps are needed, not more
+states. One seed.
 """
 
 from __future__ import annotations
