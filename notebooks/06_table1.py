@@ -470,7 +470,7 @@ sizes.loc[sizes.kind == "near", "h"] = (
     0.5  # the network alone, where a logarithmic axis can show it
 )
 below = grid.index[grid.skill < 0.9]
-short = sizes[sizes.coupling == "reward"].dropna().set_index(["game", "gamma"]).loc[below]
+short = sizes[sizes.noise == "reward"].dropna().set_index(["game", "gamma"]).loc[below]
 
 
 def size_panels(axes, found, value, order):
@@ -674,7 +674,7 @@ claims.check(
 # is less than three times its standard error.
 
 # %%
-lottery = sizes[sizes.coupling == "sticky"].dropna(subset="h").set_index(["game", "gamma"])
+lottery = sizes[sizes.noise == "sticky"].dropna(subset="h").set_index(["game", "gamma"])
 lottery = lottery[lottery.mc > 3 * lottery.mc_error]
 lottery["case"] = lottery.index.get_level_values("game")
 fig, axes = plt.subplots(2, 3, figsize=(6.75, 4.4), sharey=True, layout="constrained")

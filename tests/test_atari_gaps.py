@@ -120,7 +120,7 @@ def test_skill_is_against_the_constant_and_without_the_noise():
     rng = np.random.default_rng(0)
     constant, spread, noise = 2 * 0.9**2 / (1 - 0.9**2), 0.3, 0.1
     truth = constant + spread * rng.normal(size=4000)
-    data = {"game": "Pong", "coupling": "reward", "seed": 0, "gamma": 0.9, "state": range(4000)}
+    data = {"game": "Pong", "noise": "reward", "seed": 0, "gamma": 0.9, "state": range(4000)}
     data |= dict.fromkeys(("mc_mean", "mc_mean_error", "mc_covariance", "gap_mean"), 0.0)
     data |= {"mc_independent": 1.0, "mc_independent_error": 0.0, "independent": 1.0}
     data |= {"mc": truth + noise * rng.normal(size=4000), "mc_error": noise}
@@ -141,7 +141,7 @@ def test_errors_are_the_spread_of_repeated_experiments():
     found = gap_estimates(records, [0.8], 0.1)
     single = pd.DataFrame(
         {
-            "game": np.arange(repeats) // 8, "coupling": "reward", "seed": 0, "gamma": 0.8,
+            "game": np.arange(repeats) // 8, "noise": "reward", "seed": 0, "gamma": 0.8,
             "kind": "near", "state": np.arange(repeats), "a": 0, "b": 1,
             "mc_mean": found.mean[0], "mc_mean_error": found.mean_error[0],
             "mc": found.variance[0], "mc_error": found.variance_error[0],

@@ -152,7 +152,7 @@ def test_the_protocol_from_states_to_a_kept_network(tmp_path, capsys, do):
     do("curves")
     table = pd.read_csv(tmp_path / "out" / "atari_sizes_table.csv")
     assert {"near", "near+1"} <= set(table.kind)
-    assert set(zip(table.coupling, table.states, strict=True)) == {
+    assert set(zip(table.noise, table.states, strict=True)) == {
         (noise, states) for noise in ("reward", "sticky") for states in (6, 10)
     }
     capsys.readouterr()

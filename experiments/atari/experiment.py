@@ -156,7 +156,7 @@ def evaluate(
         for member, (gamma, kind) in enumerate(config.members):
             told = {name: array[member] for name, array in columns}
             frames.append(pd.DataFrame({"gamma": gamma, "kind": kind + how, "state": state} | told))
-    whose = {"game": config.name, "coupling": experiment.noise, "seed": seed}
+    whose = {"game": config.name, "noise": experiment.noise, "seed": seed}
     return by_state(pd.concat(frames).assign(**whose))
 
 

@@ -99,7 +99,7 @@ def by_state(gaps: pd.DataFrame) -> pd.DataFrame:
 
     All pairs have the same weight, and their simulations are independent.
     """
-    keys = ["game", "coupling", "seed", "gamma", "kind", "state"]
+    keys = ["game", "noise", "seed", "gamma", "kind", "state"]
     squared = gaps.assign(**gaps[_ERRORS] ** 2).groupby(keys, sort=False)
     size, means = squared.size(), squared[[*_SIMULATED, *Gaps._fields]].mean()
     means[_ERRORS] = np.sqrt(squared[_ERRORS].sum()).div(size, axis=0)
@@ -109,10 +109,10 @@ def by_state(gaps: pd.DataFrame) -> pd.DataFrame:
 
 @np.errstate(divide="ignore", invalid="ignore")  # where no simulated gap varied, a ratio is not one
 def gap_table(gaps: pd.DataFrame) -> pd.DataFrame:
-    """Table 1: a row per game, coupling, gamma and kind, from the gaps of all seeds.
+    """Table 1: a row per game, noise, gamma and kind, from the gaps of all seeds.
 
-    gaps: the rows of `by_state`: every state has the same weight. Its column coupling says which
-    noise the actions share.
+    gaps: the rows of `by_state`: every state has the same weight. Its column noise says what the
+    actions share (`Experiment.noise`).
 
     coupled, independent: average prediction / average Monte Carlo gap variance, the mean over
     seeds; *_interval: half a 95% interval for the given states (other states would have another
@@ -130,7 +130,7 @@ def gap_table(gaps: pd.DataFrame) -> pd.DataFrame:
     error: root mean squared error over states / the average, noise included.
     """
     rows = []
-    keys = ["game", "coupling", "gamma", "kind"]
+    keys = ["game", "noise", "gamma", "kind"]
     groups = gaps.groupby(keys, sort=False)
     ones = gaps[gaps.seed == groups.seed.transform("first")]  # all seeds have the same simulation
     averages = by_state(ones.assign(state=0))
@@ -149,7 +149,7 @@ def gap_table(gaps: pd.DataFrame) -> pd.DataFrame:
         row |= {"mc_ratio": ratio, "mc_ratio_interval": 1.96 * np.sqrt(max(spread, 0.0)) / mc.mc}
         ranks = [s[["coupled", "mc"]].rank().corr().iloc[0, 1] for _, s in by_seed]
         noise, gamma = (one.mc_error**2).mean(), row["gamma"]
-        constant = 2 * gamma**2 / (1 - gamma**2) if row["coupling"] == "reward" else mc.mc
+        constant = 2 * gamma**2 / (1 - gamma**2) if row["noise"] == "reward" else mc.mc
         left = ((constant - one.mc) ** 2).mean() - noise
         squares = ((part.coupled - part.mc) ** 2).mean()
         row |= {
