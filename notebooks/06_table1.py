@@ -96,7 +96,7 @@ claims.check(
 # %% [markdown]
 # The reference is recursive-pair Monte Carlo. Two branches start from one state and take uniform random actions. While they
 # stand in the same state, they share one table; once they also choose the same action, they are one branch. The emulator's
-# part is recorded once. Discounts and shocks are added in closed form (`gap_estimates`), so no simulated shock adds noise.
+# part is recorded once. Discounts and shocks are added in closed form (`pair_gaps`), so no simulated shock adds noise.
 #
 # ## 6.2 Live, in miniature
 #

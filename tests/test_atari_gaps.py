@@ -11,7 +11,7 @@ import jmdp_lib as jl
 from experiments.atari.networks import Estimate
 from experiments.atari.predictions import by_state, gap_table, tail
 from experiments.atari.small_models import with_shock
-from jmdp_lib.atari import gap_estimates, shock_ratio
+from jmdp_lib.atari import pair_gaps, shock_ratio
 from jmdp_lib.atari.recursive_pairs import PairRecords
 
 GRID = jl.windy_gridworld(3)
@@ -57,7 +57,7 @@ def test_inside_error_bars_of_the_exact_solution():
         GRID, state, state, np.column_stack(pair), 100, np.random.default_rng(0)
     )
     gammas = [0.0, 0.5, 0.9]
-    found = gap_estimates(records, gammas, SIGMA)
+    found = pair_gaps(records, gammas, SIGMA)
     for c, gamma in enumerate(gammas):
         jm = with_shock(jl.windy_gridworld(3, gamma=gamma), SIGMA)
         m = jl.jipe2(jm, jl.uniform_policy(jm), tol=1e-10).moments
@@ -102,7 +102,7 @@ def test_the_exact_moments_go_on_where_a_record_ends():
     errors = []
     for place, depth in enumerate(depths):
         later = tail(network, {}, records, place)
-        found = gap_estimates(records.until(depth), [0.9], SIGMA, tail=later)
+        found = pair_gaps(records.until(depth), [0.9], SIGMA, tail=later)
         row, (a, b) = found.state_rows, found.actions.T
         variances = np.diagonal(m.covariance, axis1=1, axis2=2)
         independent = variances[row, a] + variances[row, b]
@@ -138,7 +138,7 @@ def test_errors_are_the_spread_of_repeated_experiments():
     actions = np.tile([0, 1], (repeats * size, 1))
     states = np.full(repeats * size, 6)
     records = tabular_records(GRID, rows, states, actions, 30, np.random.default_rng(1))
-    found = gap_estimates(records, [0.8], 0.1)
+    found = pair_gaps(records, [0.8], 0.1)
     single = pd.DataFrame(
         {
             "game": np.arange(repeats) // 8, "noise": "reward", "seed": 0, "gamma": 0.8,
@@ -167,7 +167,7 @@ def test_plain_variance_without_shocks():
     state = np.full(50, 6)
     actions = np.tile([0, 1], (50, 1))
     records = tabular_records(GRID, state, state, actions, 20, np.random.default_rng(2))
-    found = gap_estimates(records, [0.9])
+    found = pair_gaps(records, [0.9])
     gaps = (records.rewards[:, 0] - records.rewards[:, 1]) @ 0.9 ** np.arange(20)
     assert found.variance[0, 0] == pytest.approx(gaps.var(ddof=1), rel=1e-5)
     assert found.mean_error[0, 0] == pytest.approx(gaps.std(ddof=1) / np.sqrt(50), rel=1e-5)
@@ -181,7 +181,7 @@ def test_ended_branches_earn_and_shock_nothing():
     base.alive[:] = base.same_state[:] = False
     base.rewards[:] = 0.0
     base.alive[:, 0, 0] = base.same_state[:, 0] = True
-    found = gap_estimates(base, [0.5], 2.0)
+    found = pair_gaps(base, [0.5], 2.0)
     assert found.variance[0, 0] == found.independent[0, 0] == pytest.approx(4.0)
 
 
@@ -197,11 +197,11 @@ def test_bad_input():
     actions = np.array([[0, 1], [0, 1], [0, 1], [3, 1]])
     records = tabular_records(GRID, state, state, actions, 5, np.random.default_rng(4))
     with pytest.raises(ValueError, match=r"state row 6, actions \(3, 1\) has 1"):
-        gap_estimates(records, [0.5])
+        pair_gaps(records, [0.5])
     records = tabular_records(GRID, state, state, actions[[0] * 4], 5, np.random.default_rng(4))
     with pytest.raises(ValueError, match="gamma must lie in"):
-        gap_estimates(records, [0.5, 1.0])
+        pair_gaps(records, [0.5, 1.0])
     with pytest.raises(ValueError, match="gamma must lie in"):
         shock_ratio([0.5, -0.5])
     with pytest.raises(ValueError, match=r"sigma must lie in \(-inf, inf\), got nan"):
-        gap_estimates(records, [0.5], np.nan)
+        pair_gaps(records, [0.5], np.nan)

@@ -34,7 +34,7 @@ from experiments.atari.td_errors import (
     sampling_floor,
     state_targets,
 )
-from jmdp_lib.atari import Tables
+from jmdp_lib.atari import QueryTables
 
 CONFIG = Config(hidden=16, shared_dim=5, local_dim=3)
 
@@ -141,7 +141,7 @@ def test_of_a_part_of_the_actions_the_targets_are_the_same():
             for name in ("rewards", "next_observations", "next_previous", "terminated", "next_ids")
         }
         queries.append(replace(whole, actions=whole.actions[:, columns], **cut))
-    data, part = Replay.of(whole), Replay.of(Tables.concatenate(queries))
+    data, part = Replay.of(whole), Replay.of(QueryTables.concatenate(queries))
     assert len(part.rows) == 12
     both = torch.arange(2).expand(12, -1)
     seen = part.gather(torch.arange(12), both)
@@ -350,9 +350,9 @@ def test_policy_moments_average_over_two_independent_actions():
     done = policy_moments(here, torch.as_tensor(policy, dtype=torch.float32))
     value = (policy * mean).sum(1)
     pair = np.einsum("sa,satb,tb->st", policy, second, policy) - np.outer(value, value)
-    single = np.einsum("sa,sasa->s", policy, second) - value**2
+    variance = np.einsum("sa,sasa->s", policy, second) - value**2
     np.testing.assert_allclose(done.value[0], value, atol=1e-5)
-    np.testing.assert_allclose(done.single[0], single, atol=1e-5)
+    np.testing.assert_allclose(done.variance[0], variance, atol=1e-5)
     near = inner(done.near[0]) * nearness(done.place[0], done.place[0])
     found = inner(done.shared[0]) + near + torch.diag(done.merged[0])
     np.testing.assert_allclose(found, pair, atol=1e-5)
@@ -383,7 +383,7 @@ def test_gap_predictions_have_a_row_per_state():
 def test_equal_tables_of_a_state_become_one():
     jm = jl.windy_gridworld(3)
     once = tables_of(jm, observed(jm), num_pairs=30)
-    data = Replay.of(Tables.concatenate([once, once]))
+    data = Replay.of(QueryTables.concatenate([once, once]))
     assert data.rows.shape == (9, 2)
     torch.testing.assert_close(data.weights.sum(1), torch.ones(9))
     assert len(data.pairs) == 60

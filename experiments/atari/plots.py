@@ -53,7 +53,8 @@ def screen(
     # things that are more than eight columns apart are two
     for part in np.split(columns, np.flatnonzero(np.diff(columns) > 8) + 1) if columns.size else ():
         rows = np.flatnonzero(different[:, part].any(1))
-        width, height = int(np.ptp(part)) + 6, int(np.ptp(rows)) + 6
+        width = int(np.ptp(part)) + 6
+        height = int(np.ptp(rows)) + 6
         corner = part[0] - 3, rows[0] - 3
         ax.add_patch(Rectangle(corner, width, height, fill=False, color="#E69F00", lw=1.2))
     return ax
@@ -118,7 +119,8 @@ def gap_ratios(ax: Axes, table: pd.DataFrame, paper: Mapping[str, float] | None 
         >>> ax.get_legend_handles_labels()[1][-1]
         "and the state's own tables"
     """
-    games, gammas = list(table["game"].unique()), sorted(table["gamma"].unique())
+    games = list(table["game"].unique())
+    gammas = sorted(table["gamma"].unique())
     left = (len(gammas) + 1.5) * np.arange(len(games))  # where a group begins
     middle = left + (len(gammas) - 1) / 2
     ax.axhspan(0.95, 1.05, color="0.88", lw=0, zorder=0)

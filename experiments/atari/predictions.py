@@ -14,8 +14,13 @@ from scipy import special
 
 from experiments.atari.networks import Network, Params
 from experiments.atari.replay import Replay
-from experiments.atari.td_errors import look_ahead, policy_moments, state_targets
-from jmdp_lib.atari.recursive_pairs import PairRecords, Tail
+from experiments.atari.td_errors import (
+    PolicyMoments,
+    look_ahead,
+    policy_moments,
+    state_targets,
+)
+from jmdp_lib.atari import PairRecords, Tail
 from jmdp_lib.machine import extra
 
 with extra("figures", "torch"):
@@ -27,7 +32,7 @@ _SIMULATED = ["mc_mean", "mc", "mc_independent"]
 _ERRORS = [f"{name}_error" for name in _SIMULATED]
 
 
-class Gaps(NamedTuple):
+class PredictedGaps(NamedTuple):
     """Predicted gaps Z(s, a) - Z(s, b) for S states and E members, each (E, S, A, A).
 
     gap_mean: their means. coupled: their variances if both actions share one table. independent:
@@ -39,18 +44,21 @@ class Gaps(NamedTuple):
     independent: Tensor
 
 
-def gaps_of(network: Network, mean: Tensor, covariance: Tensor) -> Gaps:
+def gaps_of(network: Network, mean: Tensor, covariance: Tensor) -> PredictedGaps:
     """The gaps of means (E, S, A) and covariances (E, S, A, A), in the scale of the rewards."""
     unit = network.earned[:, None, None]
-    mean, covariance = mean / unit, covariance / unit[..., None] ** 2
+    mean = mean / unit
+    covariance = covariance / unit[..., None] ** 2
     variance = covariance.diagonal(dim1=-2, dim2=-1)
     independent = variance[..., :, None] + variance[..., None, :]
     gap_mean = mean[..., :, None] - mean[..., None, :]
-    return Gaps(gap_mean, independent - 2 * covariance, independent)
+    return PredictedGaps(gap_mean, independent - 2 * covariance, independent)
 
 
 @torch.no_grad()
-def predict_gaps(network: Network, params: Params, observations: Tensor, previous: Tensor) -> Gaps:
+def predict_gaps(
+    network: Network, params: Params, observations: Tensor, previous: Tensor
+) -> PredictedGaps:
     """The gaps at states seen as observations (S, D) uint8 with previous actions (S,)."""
     device = network.scale.device
     here = network(params, observations.to(device), previous.to(device))
@@ -58,7 +66,7 @@ def predict_gaps(network: Network, params: Params, observations: Tensor, previou
 
 
 @torch.no_grad()
-def backed_up_gaps(network: Network, params: Params, data: Replay, size: int = 64) -> Gaps:
+def backed_up_gaps(network: Network, params: Params, data: Replay, size: int = 64) -> PredictedGaps:
     """The gaps at the G entries of complete tables with all actions, by one exact backup.
 
     This is T_2 of the network's moments: the first step is read from the state's own tables, and
@@ -74,24 +82,33 @@ def backed_up_gaps(network: Network, params: Params, data: Replay, size: int = 6
 @torch.no_grad()
 def tail(network: Network, params: Params, records: PairRecords, place: int) -> Tail:
     """What the E members predict for recorded pairs from time `records.depths[place]` on."""
-    depth, device = int(records.depths[place]), network.scale.device
+    depth = int(records.depths[place])
 
     def tensor(array: NDArray[Any]) -> Tensor:
-        return torch.tensor(array, device=device)
+        return torch.tensor(array, device=network.scale.device)
 
-    seen, last = tensor(records.seen[:, :, place]), tensor(records.previous[:, :, place])
-    ahead = policy_moments(network(params, seen, last), network.policy)  # (E, M, 2, .)
-    met = records.same_state & (records.played[:, 0] == records.played[:, 1])
-    one, same = tensor(met[:, :depth].any(1)), tensor(records.same_state[:, depth])
+    seen = tensor(records.seen[:, :, place])
+    previous = tensor(records.previous[:, :, place])
+    ahead = policy_moments(network(params, seen, previous), network.policy)  # (E, M, 2, .)
+    together = records.same_state & (records.played[:, 0] == records.played[:, 1])
+    are_one = tensor(together[:, :depth].any(1))
+    same_state = tensor(records.same_state[:, depth])
     alive = tensor(records.alive[:, :, depth])
-    gamma = (network.gammas**depth / network.earned)[:, None, None]
-    apart = [(part[:, :, 0] * part[:, :, 1]).sum(-1) for part in (ahead.shared, ahead.near)]
+    discount = (network.gammas**depth / network.earned)[:, None, None]
+    covariance = _pair_covariance(ahead, same_state)
+    covariance = alive.all(1) * torch.where(are_one, ahead.variance[..., 0], covariance)  # (E, M)
+    mean = alive * discount * ahead.value
+    variance = alive * discount**2 * ahead.variance
+    gap_variance = variance.sum(-1) - 2 * discount[..., 0] ** 2 * covariance
+    return Tail(*(part.double().cpu().numpy() for part in (mean, variance, gap_variance)))
+
+
+def _pair_covariance(ahead: PolicyMoments, same_state: Tensor) -> Tensor:
+    """C (E, M) of two branches that are not one, at states (E, M, 2, .); same_state: (M,)."""
+    shared = (ahead.shared[:, :, 0] * ahead.shared[:, :, 1]).sum(-1)
+    near = (ahead.near[:, :, 0] * ahead.near[:, :, 1]).sum(-1)
     close = (ahead.place[:, :, 0] - ahead.place[:, :, 1]).square().sum(-1).neg().exp()
-    pair = apart[0] + close * apart[1] + same * ahead.merged[..., 0]
-    pair = alive.all(1) * torch.where(one, ahead.single[..., 0], pair)  # (E, M)
-    value, single = alive * gamma * ahead.value, alive * gamma**2 * ahead.single
-    gap = single.sum(-1) - 2 * gamma[..., 0] ** 2 * pair
-    return Tail(*(part.double().cpu().numpy() for part in (value, single, gap)))
+    return shared + close * near + same_state * ahead.merged[..., 0]
 
 
 def by_state(gaps: pd.DataFrame) -> pd.DataFrame:
@@ -101,7 +118,8 @@ def by_state(gaps: pd.DataFrame) -> pd.DataFrame:
     """
     keys = ["game", "noise", "seed", "gamma", "kind", "state"]
     squared = gaps.assign(**gaps[_ERRORS] ** 2).groupby(keys, sort=False)
-    size, means = squared.size(), squared[[*_SIMULATED, *Gaps._fields]].mean()
+    size = squared.size()
+    means = squared[[*_SIMULATED, *PredictedGaps._fields]].mean()
     means[_ERRORS] = np.sqrt(squared[_ERRORS].sum()).div(size, axis=0)
     means["mc_covariance"] = squared["mc_covariance"].sum() / size**2
     return means.reset_index()
@@ -129,35 +147,58 @@ def gap_table(gaps: pd.DataFrame) -> pd.DataFrame:
     subtracted from both, the mean over seeds.
     error: root mean squared error over states / the average, noise included.
     """
-    rows = []
     keys = ["game", "noise", "gamma", "kind"]
     groups = gaps.groupby(keys, sort=False)
-    ones = gaps[gaps.seed == groups.seed.transform("first")]  # all seeds have the same simulation
-    averages = by_state(ones.assign(state=0))
+    one_seed = gaps[gaps.seed == groups.seed.transform("first")]  # all have the same simulation
+    averages = by_state(one_seed.assign(state=0))
+    rows = []
     for place, (key, part) in enumerate(groups):
-        one, mc = part[part.seed == part.seed.iloc[0]], averages.iloc[place]
-        ratio = mc.mc_independent / mc.mc
-        spread = mc.mc_independent_error**2 + (ratio * mc.mc_error) ** 2
-        spread -= 2.0 * ratio * mc.mc_covariance
-        row = dict(zip(keys, key, strict=True))
-        by_seed = part.groupby("seed")
-        for name in ("coupled", "independent"):
-            each = by_seed[name].mean() / mc.mc
-            of_seeds = np.nan_to_num(special.stdtrit(len(each) - 1, 0.975) * each.sem())
-            row[name] = each.mean()
-            row[f"{name}_interval"] = np.hypot(of_seeds, 1.96 * each.mean() * mc.mc_error / mc.mc)
-        row |= {"mc_ratio": ratio, "mc_ratio_interval": 1.96 * np.sqrt(max(spread, 0.0)) / mc.mc}
-        ranks = [s[["coupled", "mc"]].rank().corr().iloc[0, 1] for _, s in by_seed]
-        noise, gamma = (one.mc_error**2).mean(), row["gamma"]
-        constant = 2 * gamma**2 / (1 - gamma**2) if row["noise"] == "reward" else mc.mc
-        left = ((constant - one.mc) ** 2).mean() - noise
-        squares = ((part.coupled - part.mc) ** 2).mean()
-        row |= {
-            "rank": np.mean(ranks),
-            "reliability": max(0.0, 1.0 - noise / max(one.mc.var(), 1e-300)),
-            "constant": constant / mc.mc,
-            "skill": 1.0 - (squares - noise) / left if left > 0 else np.nan,
-            "error": np.sqrt(squares) / mc.mc,
-        }
+        named = dict(zip(keys, key, strict=True))
+        mc = averages.iloc[place]
+        row = named | _ratios(part, mc) | _monte_carlo_ratio(mc)
+        row |= _over_states(part, mc, _constant(named["noise"], named["gamma"], mc))
         rows.append({**row, "mc": mc.mc, "mc_error": mc.mc_error})
     return pd.DataFrame(rows)
+
+
+def _ratios(part: pd.DataFrame, mc: pd.Series) -> dict[str, float]:
+    """Predicted / Monte Carlo gap variance, with intervals; mc: the average over states."""
+    found = {}
+    for name in ("coupled", "independent"):
+        by_seed = part.groupby("seed")[name].mean() / mc.mc
+        ratio = by_seed.mean()
+        of_seeds = np.nan_to_num(special.stdtrit(len(by_seed) - 1, 0.975) * by_seed.sem())
+        of_simulation = 1.96 * ratio * mc.mc_error / mc.mc
+        found[name] = ratio
+        found[f"{name}_interval"] = np.hypot(of_seeds, of_simulation)
+    return found
+
+
+def _monte_carlo_ratio(mc: pd.Series) -> dict[str, float]:
+    """Simulated independent / coupled gap variance, with an interval by the delta method."""
+    ratio = mc.mc_independent / mc.mc
+    spread = mc.mc_independent_error**2 + (ratio * mc.mc_error) ** 2
+    spread -= 2.0 * ratio * mc.mc_covariance
+    return {"mc_ratio": ratio, "mc_ratio_interval": 1.96 * np.sqrt(max(spread, 0.0)) / mc.mc}
+
+
+def _constant(noise: str, gamma: float, mc: pd.Series) -> float:
+    """The gap variance that a prediction without learning gives to all states."""
+    return 2 * gamma**2 / (1 - gamma**2) if noise == "reward" else mc.mc
+
+
+def _over_states(part: pd.DataFrame, mc: pd.Series, constant: float) -> dict[str, float]:
+    """How well the differences between states are predicted."""
+    one_seed = part[part.seed == part.seed.iloc[0]]
+    ranks = [s[["coupled", "mc"]].rank().corr().iloc[0, 1] for _, s in part.groupby("seed")]
+    simulation_noise = (one_seed.mc_error**2).mean()
+    constant_error = ((constant - one_seed.mc) ** 2).mean() - simulation_noise
+    squares = ((part.coupled - part.mc) ** 2).mean()
+    skill = 1.0 - (squares - simulation_noise) / constant_error if constant_error > 0 else np.nan
+    return {
+        "rank": np.mean(ranks),
+        "reliability": max(0.0, 1.0 - simulation_noise / max(one_seed.mc.var(), 1e-300)),
+        "constant": constant / mc.mc,
+        "skill": skill,
+        "error": np.sqrt(squares) / mc.mc,
+    }

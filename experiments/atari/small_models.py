@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.atari import Tables
+from jmdp_lib.atari import QueryTables
 from jmdp_lib.checks import Ints
 from jmdp_lib.model import JMDP
 
@@ -23,7 +23,7 @@ def with_shock(jm: JMDP, sigma: float) -> JMDP:
     )  # fmt: skip
 
 
-def tables_of(jm: JMDP, observations: ArrayLike, num_pairs: int = 0, seed: int = 0) -> Tables:
+def tables_of(jm: JMDP, observations: ArrayLike, num_pairs: int = 0, seed: int = 0) -> QueryTables:
     """All tables of a JMDP whose states are seen as observations (S, D) uint8.
 
     So training can be tested on a model with a known answer. About `num_pairs` pairs are followed:
@@ -33,7 +33,7 @@ def tables_of(jm: JMDP, observations: ArrayLike, num_pairs: int = 0, seed: int =
     sizes: dict[str, int | None] = {"state": jm.num_states, "byte": None}
     seen = checks.integers("observations", observations, below=256, **sizes).astype(np.uint8)
     count = jm.probs.size
-    return Tables(
+    return QueryTables(
         num_actions=jm.num_actions,
         actions=np.tile(np.arange(jm.num_actions), (count, 1)),
         observations=seen[jm.table_states],
@@ -51,7 +51,8 @@ def tables_of(jm: JMDP, observations: ArrayLike, num_pairs: int = 0, seed: int =
 
 def _followed(jm: JMDP, num_pairs: int, rng: np.random.Generator) -> Ints:
     """(P, 2) rows of the states where two branches of one query stood before they met."""
-    found, more = [np.empty((0, 2), dtype=np.int64)], jm.num_actions > 1
+    found = [np.empty((0, 2), dtype=np.int64)]
+    more = jm.num_actions > 1
     while more and sum(map(len, found)) < num_pairs:
         table = _draw(jm, rng.integers(jm.num_states, size=num_pairs), rng)
         first = rng.integers(jm.num_actions, size=num_pairs)
