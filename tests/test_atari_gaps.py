@@ -11,8 +11,7 @@ import jmdp_lib as jl
 from experiments.atari.networks import Estimate
 from experiments.atari.predictions import by_state, gap_table, tail
 from experiments.atari.small_models import with_shock
-from jmdp_lib.atari import pair_gaps, shock_ratio
-from jmdp_lib.atari.recursive_pairs import PairRecords
+from jmdp_lib.atari import PairRecords, pair_gaps, shock_ratio
 
 GRID = jl.windy_gridworld(3)
 SIGMA = 0.7

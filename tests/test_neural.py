@@ -17,7 +17,7 @@ from experiments.atari.networks import (
     Network,
     inner,
 )
-from experiments.atari.predictions import backed_up_gaps, gaps_of, predict_gaps
+from experiments.atari.predictions import backed_up_gaps, gaps_of
 from experiments.atari.replay import Replay
 from experiments.atari.small_models import tables_of, with_shock
 from experiments.atari.td_errors import (
@@ -366,18 +366,6 @@ def test_gaps_are_those_of_the_covariance():
     assert gaps.gap_mean[0, 0].tolist() == [[0, -3], [3, 0]]
     assert gaps.coupled[0, 0].tolist() == [[0, 4], [4, 0]]
     assert float(gaps.independent[0, 0, 0, 1]) == 5
-
-
-def test_gap_predictions_have_a_row_per_state():
-    rng = np.random.default_rng(0)
-    jm = strategies.random_jmdp(rng, 300, 2, 1)
-    seen = rng.integers(256, size=(300, 3), dtype=np.uint8)
-    tables = tables_of(jm, seen)
-    network = Network.of(tables, CONFIG)
-    params = network.initial(torch.Generator().manual_seed(1))
-    gaps = predict_gaps(network, params, torch.as_tensor(seen), torch.full((300,), 2))
-    assert gaps.coupled.shape == (1, 300, 2, 2)
-    assert float(gaps.coupled.min()) > -1e-4
 
 
 def test_equal_tables_of_a_state_become_one():

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.atari.checkpoints import refuse_other
 from experiments.atari.networks import Config
 from experiments.atari.predictions import (
     PredictedGaps,
@@ -35,7 +36,7 @@ from experiments.atari.predictions import (
     tail,
 )
 from experiments.atari.replay import Replay
-from experiments.atari.training import Trained, refuse_other, require_device, train
+from experiments.atari.training import Trained, require_device, train
 from jmdp_lib import checks
 from jmdp_lib.atari import (
     Game,

@@ -28,10 +28,11 @@ from typing import Any
 import pandas as pd
 import torch
 
+from experiments.atari.checkpoints import load_checkpoint
 from experiments.atari.experiment import Experiment, evaluate, monte_carlo, run
 from experiments.atari.networks import Config
 from experiments.atari.predictions import gap_table
-from experiments.atari.training import Trained, load_checkpoint, require_device
+from experiments.atari.training import Trained, require_device
 from jmdp_lib import checks
 from jmdp_lib.machine import replacing
 

@@ -293,7 +293,8 @@ def _sampled_products(network: Network, step: _SampledStep, pairs: Tensor) -> Te
     covariance = inner(left.shared, right.shared) + same * inner(left.local, right.local)
     covariance += nearness(left.place, right.place) * inner(left.near, right.near)
     covariance += one * left.own[..., :, None]
-    rewards, mean = step.rewards, step.mean
+    rewards = step.rewards
+    mean = step.mean
     second = outer(step.alive[i], step.alive[j]) * covariance + outer(mean[:, i], mean[:, j])
     mixed = outer(rewards[:, i], mean[:, j]) + outer(mean[:, i], rewards[:, j])
     return outer(rewards[:, i], rewards[:, j]) + gamma * mixed + gamma**2 * second
