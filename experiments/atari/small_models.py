@@ -54,21 +54,28 @@ def _followed(jm: JMDP, num_pairs: int, rng: np.random.Generator) -> Ints:
     found = [np.empty((0, 2), dtype=np.int64)]
     more = jm.num_actions > 1
     while more and sum(map(len, found)) < num_pairs:
-        table = _draw(jm, rng.integers(jm.num_states, size=num_pairs), rng)
-        first = rng.integers(jm.num_actions, size=num_pairs)
-        other = (first + rng.integers(1, jm.num_actions, size=num_pairs)) % jm.num_actions
-        ends = jm.next_states[table[:, None], np.stack([first, other], 1)]
+        ends = _two_branches(jm, num_pairs, rng)
         more = bool((ends[:, 0] != ends[:, 1]).any())  # else no two branches ever part
         for _ in range(_PAIR_STEPS):
             ends = ends[ends[:, 0] != ends[:, 1]]
-            width = jm.starts[ends + 1] - jm.starts[ends]
-            found.append(jm.starts[ends] + (rng.random(ends.shape) * width).astype(int))
-            moved = (
-                jm.next_states[_draw(jm, x, rng), rng.integers(jm.num_actions, size=len(x))]
-                for x in ends.T
-            )
-            ends = np.stack(list(moved), 1)
+            num_tables = jm.starts[ends + 1] - jm.starts[ends]
+            found.append(jm.starts[ends] + (rng.random(ends.shape) * num_tables).astype(int))
+            ends = np.stack([_moved(jm, states, rng) for states in ends.T], 1)
     return rng.permutation(np.concatenate(found))[:num_pairs]
+
+
+def _two_branches(jm: JMDP, count: int, rng: np.random.Generator) -> Ints:
+    """(count, 2) where two distinct actions of one table of a uniform state lead."""
+    table = _draw(jm, rng.integers(jm.num_states, size=count), rng)
+    first = rng.integers(jm.num_actions, size=count)
+    other = (first + rng.integers(1, jm.num_actions, size=count)) % jm.num_actions
+    return jm.next_states[table[:, None], np.stack([first, other], 1)]
+
+
+def _moved(jm: JMDP, states: Ints, rng: np.random.Generator) -> Ints:
+    """Where a uniform action leads from each state."""
+    table = _draw(jm, states, rng)
+    return jm.next_states[table, rng.integers(jm.num_actions, size=len(states))]
 
 
 def _draw(jm: JMDP, states: Ints, rng: np.random.Generator) -> Ints:
