@@ -1,11 +1,12 @@
 """How many states a network must see to foresee Atari's rewards: `python foresight.py`.
 
-The mean network of `jmdp_lib.atari`, two layers of 512 units on the bytes and bits of RAM, learns
-the clipped reward of an action and nothing else: no shock, no successor. Along uniform random play
-it sees every state and two actions of each, on a deterministic emulator. Each number says how many
-times smaller the squared error on new games is than that of the best constant, 1 / (1 - R^2); the
-number in brackets is for the training states. Training takes the same number of steps whatever the
-number of states. If both numbers are alike, more steps are needed, not more states. One seed.
+The mean network of `experiments.atari`, two layers of 512 units on the bytes and bits of RAM,
+learns the clipped reward of an action and nothing else: no shock, no successor. Along uniform
+random play it sees every state and two actions of each, on a deterministic emulator. Each number
+says how many times smaller the squared error on new games is than that of the best constant,
+1 / (1 - R^2); the number in brackets is for the training states. Training takes the same number of
+steps whatever the number of states. If both numbers are alike, more steps are needed, not more
+states. One seed.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import torch
 from timing import machine
 from torch import Tensor, nn
 
+from experiments.atari.networks import ram_features
 from jmdp_lib.atari import Game, collect
-from jmdp_lib.atari.networks import ram_features
 
 HERE = Path(__file__).resolve().parent
 GAMES = ("BattleZone", "Boxing", "Atlantis")  # where the mean of chapter 5 hardly falls

@@ -26,7 +26,8 @@ def lines_of_code(path: Path) -> int:
 
 def main() -> None:
     rooms = [path.parent for path in sorted(ROOT.glob("jmdp_lib/*/__init__.py"))]
-    for folder in [ROOT / "jmdp_lib", *rooms, *map(ROOT.joinpath, ("workflow", "book", "tests"))]:
+    others = [ROOT / name for name in ("experiments", "workflow", "book", "tests")]
+    for folder in [ROOT / "jmdp_lib", *rooms, *others]:
         files = sorted(folder.rglob("*.py"))
         total, name = sum(map(lines_of_code, files)), folder.relative_to(ROOT).as_posix()
         print(f"{name:22} {total:5} lines of code in {len(files):2} files")

@@ -55,17 +55,18 @@ import pandas as pd
 import torch
 
 import jmdp_lib as jl
+from experiments.atari import plots
+from experiments.atari.experiment import Experiment, learn
+from experiments.atari.networks import Config
+from experiments.atari.predictions import predict_gaps
+from experiments.atari.small_models import tables_of, with_shock
+from experiments.atari.training import train
 from jmdp_lib import figures
 from jmdp_lib.atari import CoupledAtari, Draw
-from jmdp_lib.atari.experiment import Experiment, learn
-from jmdp_lib.atari.networks import Config
-from jmdp_lib.atari.predictions import predict_gaps
-from jmdp_lib.atari.tables import tables_of, with_shock
-from jmdp_lib.atari.training import train
 
 figures.style()
 claims = figures.Claims()
-blocks = list(figures.BLOCK_STYLES)
+blocks = list(plots.BLOCK_STYLES)
 work = tempfile.TemporaryDirectory()
 
 # %% [markdown]
@@ -106,7 +107,7 @@ fig, axes = plt.subplots(3, 5, figsize=(6.4, 4.2), layout="constrained")
 for row, (repeats, after) in zip(axes, films.items(), strict=True):
     for ax, name, picture in zip(row, ("now", *shown), (now, *after), strict=True):
         other = None if name == "now" else after[0][part]
-        figures.screen(ax, picture[part], name if repeats == 0 else "", other)
+        plots.screen(ax, picture[part], name if repeats == 0 else "", other)
     row[0].set_ylabel(f"{repeats} of 4 frames\nrepeat")
 draws = list(films)
 figures.save(fig, "fig_filmstrip", {"repeats": draws, "distinct": distinct}, out_dir)
@@ -193,7 +194,7 @@ claims.check(claim, left_open.round(2), left_open > 0, enough=enough)
 # Each TD error belongs to a **block**: $\mu$; $\sigma_{\mathrm{diag}}$ ($x=y$); $\sigma_{\mathrm{same}}$ (one state, two
 # actions, one table); or $\sigma_{\mathrm{cross}}$ (two states). Our training also descends two more errors:
 # $\sigma_{\mathrm{pairs}}$, for two states that the branches of one query have reached, and the *gap*,
-# $C_{aa} + C_{bb} - 2 C_{ab}$. The equations are in the module `jmdp_lib.atari.td_errors`.
+# $C_{aa} + C_{bb} - 2 C_{ab}$. The equations are in the module `experiments.atari.td_errors`.
 #
 # Here is a run of a few hundred steps on the real emulator, with the uniform random policy and the reward shock of
 # Appendix C: the reward of $a$ is $R(a) + \sigma U$, where $U = \pm1$ is fair and drawn once per table, and $\sigma = 1$.
@@ -260,7 +261,7 @@ found = {
 fig, axes = plt.subplots(1, 2, figsize=(5.2, 2.5), sharey=True, layout="constrained")
 for ax, (kind, values) in zip(axes, found.items(), strict=True):
     figures.agreement(ax, truth, values)
-    ax.set(xlabel="exact", title=figures.KIND_STYLES[kind][0])
+    ax.set(xlabel="exact", title=plots.KIND_STYLES[kind][0])
 axes[0].set_ylabel("learned gap variance")
 figures.save(fig, "fig_grid_gaps", {"exact": truth, **found}, out_dir)
 plt.show()
@@ -285,7 +286,7 @@ claims.check(claim, True, least > 100, enough=enough)
 # %% [markdown]
 # ## 5.4 Figure 7: the paper's experiment
 #
-# This section repeats the training that the paper describes (`[paper]` in `workflow/atari_protocol.toml`): the plain Gram
+# This section repeats the training that the paper describes (`[paper]` in `experiments/atari/protocol.toml`): the plain Gram
 # network, sampled TD errors with sampled shocks and sampled next actions, a target network that is copied at fixed
 # intervals, and a weight of a tenth on the residual of the gap. We use three seeds, 25,000 steps and $\gamma = 0.99$. What
 # the paper leaves open we take from the authors' public code. That code also **divides returns by $1/(1-\gamma)$**. We train
@@ -306,16 +307,16 @@ def figure_7(scale, title, name):
     fig, axes = plt.subplots(2, 2, figsize=(6.75, 4.6), sharex=True, sharey=True)
     for ax, game in zip(axes.flat, ("Pong", "BattleZone", "Boxing", "Atlantis"), strict=True):
         one = told[(told.scale == scale) & (told.game == game)]
-        figures.td_errors(ax, one[one.curve == "td"], window)
+        plots.td_errors(ax, one[one.curve == "td"], window)
         floor = one[one.curve == "floor"].groupby("step")[blocks].mean()
-        for block, (_, color, *_) in figures.BLOCK_STYLES.items():
+        for block, (_, color, *_) in plots.BLOCK_STYLES.items():
             ax.semilogy(floor[block].rolling(window, center=True).mean(), ":", color=color, lw=1)
         ax.set_title(game)
     fig.suptitle(rf"plain Gram network, $\gamma = 0.99$, {title}", fontsize="medium")
     fig.supylabel("squared TD error", fontsize="medium")
     axes[1, 0].set_xlabel("SGD steps")
     axes[1, 1].set_xlabel("SGD steps")
-    figures.block_legend(fig)
+    plots.block_legend(fig)
     figures.save(fig, name, told[told.scale == scale], out_dir)
 
 
@@ -386,7 +387,7 @@ for scale, each in above.groupby(level="scale"):
 # ## 5.5 Expected errors, and our network
 #
 # The expected error of Section 5.2 averages the noise out. What follows is not the paper's experiment: it is the local +
-# near network, which descends expected errors, in twelve earlier runs (part `reward` of `workflow/atari_protocol.toml`; `figures/atari_reward.json`
+# near network, which descends expected errors, in twelve earlier runs (part `reward` of `experiments/atari/protocol.toml`; `figures/atari_reward.json`
 # has the commit, versions, hardware and time). The number of steps and the weight decay were chosen on Pong's held-out
 # states.
 
@@ -396,16 +397,16 @@ ours = curves[(curves.kind == "near") & (curves.gamma == shown_gamma)]
 fig, axes = plt.subplots(2, 4, figsize=(6.75, 3.9), sharex=True, sharey="row", layout="constrained")
 for (above, below), name in zip(axes.T, ours.game.unique(), strict=True):
     one = ours[ours.game == name]
-    figures.td_errors(above, one[one.curve == "sampled"], 5)
-    figures.td_errors(below, one[one.curve == "td"])
-    figures.td_errors(below, one[one.curve == "expected"], markers=True)
+    plots.td_errors(above, one[one.curve == "sampled"], 5)
+    plots.td_errors(below, one[one.curve == "td"])
+    plots.td_errors(below, one[one.curve == "expected"], markers=True)
     above.set_title(name)
     below.set_xlabel("SGD steps")
 axes[0, 0].set_ylabel("sampled TD error$^2$")
 axes[1, 0].set_ylabel("expected error$^2$")
 title = rf"local + near network (ours), $\gamma = {shown_gamma:g}$, natural scale"
 fig.suptitle(title, fontsize="medium")
-figures.block_legend(fig)
+plots.block_legend(fig)
 figures.save(fig, "fig_expected_errors", ours, out_dir)
 plt.show()
 
@@ -510,7 +511,7 @@ claims.check(f"rewards foreseen, {few:,} states: training fall is 100-fold", Tru
 
 # %%
 fig, axes = plt.subplots(1, 4, figsize=(6.75, 2.5), sharey=True, layout="constrained")
-for ax, (block, (label, *_)) in zip(axes, figures.BLOCK_STYLES.items(), strict=True):
+for ax, (block, (label, *_)) in zip(axes, plots.BLOCK_STYLES.items(), strict=True):
     each = fell.xs(block, level="block").unstack("game")
     for (game, fall), marker in zip(each.items(), "os^D", strict=True):
         ax.semilogy(fall.to_numpy(), f"{marker}-", ms=4, mfc="none", lw=0.8, label=game)

@@ -56,11 +56,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
+from experiments.atari import plots
+from experiments.atari.experiment import Experiment, run
+from experiments.atari.networks import Config
+from experiments.atari.predictions import gap_table
 from jmdp_lib import figures
 from jmdp_lib.atari import shock_ratio
-from jmdp_lib.atari.experiment import Experiment, run
-from jmdp_lib.atari.networks import Config
-from jmdp_lib.atari.predictions import gap_table
 
 figures.style()
 claims = figures.Claims()
@@ -95,7 +96,7 @@ claims.check(
 # %% [markdown]
 # The reference is recursive-pair Monte Carlo. Two branches start from one state and take uniform random actions. While they
 # stand in the same state, they share one table; once they also choose the same action, they are one branch. The emulator's
-# part is recorded once. Discounts and shocks are added in closed form (`gap_estimates`), so no simulated shock adds noise.
+# part is recorded once. Discounts and shocks are added in closed form (`pair_gaps`), so no simulated shock adds noise.
 #
 # ## 6.2 Live, in miniature
 #
@@ -132,7 +133,7 @@ claims.check(claim, True, independent < 0.1, enough=enough)
 # %% [markdown]
 # ## 6.3 Table 1
 #
-# **The protocol** is in `workflow/atari_protocol.toml` and was written before its runs were made. It compares three
+# **The protocol** is in `experiments/atari/protocol.toml` and was written before its runs were made. It compares three
 # networks: the paper's Gram network, the local network, and the local + near network. Each gets the same six trials: a base,
 # and five variants that change one setting. The trials are judged on the same tuning states of four games (seed 0, half of
 # the states and steps), by the root mean squared error over states. Each network is then trained in full with its best trial
@@ -215,7 +216,7 @@ head = [
 ]  # fmt: skip
 cells = [[game, row[0], *(c.split(" ±")[0] for c in row[1:])] for game, *row in shown.itertuples()]
 fig, ax = plt.subplots(figsize=(6.75, 1.3), layout="constrained")
-figures.text_table(ax, [head, *cells])
+plots.text_table(ax, [head, *cells])
 title = rf"coupled / MC (6 columns) and independent / MC (3) at $\gamma$ = {shown_gamma:g}"
 ax.set_title(title, fontsize="medium")
 plt.close(fig)  # for the gallery; the notebook has the table itself
@@ -279,7 +280,7 @@ claims.check(f"{name}, simulated, learned", f"{played:.3f}, {learned:.3f}", lear
 # %%
 fig, ax = plt.subplots(figsize=(6.75, 2.9), layout="constrained")
 searched = table[table.kind.isin(["gram", "local", "near"])]
-figures.gap_ratios(ax, searched, paper.coupled.reindex(games))
+plots.gap_ratios(ax, searched, paper.coupled.reindex(games))
 ax.set_ylabel("gap variance, learned / simulated")
 fig.legend(loc="outside lower center", ncols=4)
 figures.save(fig, "fig_gap_ratios", searched, out_dir)
@@ -460,7 +461,7 @@ claims.check("goal: skill of at least 0.9 with h = 64; missed in", missed, misse
 #
 # **Are states, steps or plays short?** For the games with a case below the goal we trained the network again, one seed,
 # with 15,000 to 120,000 states and with 1,000 to 20,000 steps. We also played each pair 24 times instead of 12, and up to
-# 128 steps deep (`[curves]` in `workflow/atari_protocol.toml`).
+# 128 steps deep (`[curves]` in `experiments/atari/protocol.toml`).
 
 # %%
 sizes = figures.results(size_files)
@@ -469,7 +470,7 @@ sizes.loc[sizes.kind == "near", "h"] = (
     0.5  # the network alone, where a logarithmic axis can show it
 )
 below = grid.index[grid.skill < 0.9]
-short = sizes[sizes.coupling == "reward"].dropna().set_index(["game", "gamma"]).loc[below]
+short = sizes[sizes.noise == "reward"].dropna().set_index(["game", "gamma"]).loc[below]
 
 
 def size_panels(axes, found, value, order):
@@ -592,7 +593,7 @@ left.set_xticks(np.arange(3), [f"{gamma:g}" for gamma in each.index])
 left.axhline(1, color="0.6", lw=0.8)
 left.set(xlabel=r"$\gamma$", ylabel="independent / coupled")
 left.legend()
-figures.gap_ratios(right, natural[natural.gamma >= 0.9])
+plots.gap_ratios(right, natural[natural.gamma >= 0.9])
 right.set(ylabel="learned / simulated", ylim=(4e-3, 6))
 fig.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=3)
 figures.save(fig, "fig_sticky_ratio", natural, out_dir)
@@ -673,7 +674,7 @@ claims.check(
 # is less than three times its standard error.
 
 # %%
-lottery = sizes[sizes.coupling == "sticky"].dropna(subset="h").set_index(["game", "gamma"])
+lottery = sizes[sizes.noise == "sticky"].dropna(subset="h").set_index(["game", "gamma"])
 lottery = lottery[lottery.mc > 3 * lottery.mc_error]
 lottery["case"] = lottery.index.get_level_values("game")
 fig, axes = plt.subplots(2, 3, figsize=(6.75, 4.4), sharey=True, layout="constrained")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import pickle
+import re
 import subprocess
 import sys
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -380,22 +382,30 @@ def test_other_games_can_be_queried():
     ("missing", "module", "extras"),
     [
         ("ale_py", "jmdp_lib.atari", "atari"),
-        ("torch", "jmdp_lib.atari.training", "torch"),
-        ("torch", "jmdp_lib.atari.replay", "torch"),
-        ("torch", "jmdp_lib.atari.td_errors", "torch"),
-        ("pandas", "jmdp_lib.atari.experiment", "figures,torch"),
+        ("torch", "experiments.atari.training", "torch"),
+        ("pandas", "experiments.atari.experiment", "figures,torch"),
     ],
 )
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(
     monkeypatch, missing, module, extras
 ):
-    for name in [name for name in sys.modules if name.startswith("jmdp_lib.atari")]:
+    rooms = ("jmdp_lib.atari", "experiments")
+    for name in [name for name in sys.modules if name.startswith(rooms)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(jmdp_lib, "atari", None)  # so that it comes back with the modules
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(ImportError, match=f"^{missing} is not installed") as raised:
         importlib.import_module(module)
     assert f'pip install "jmdp_lib[{extras}]"' in str(raised.value)
+
+
+def test_queries_tables_and_pairs_need_no_torch():
+    """Networks are an experiment beside the library; the wrapper is for everybody."""
+    code = "import sys, jmdp_lib.atari as room; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "pandas", "experiments"} & set(done.stdout.split())
+    for path in Path(jmdp_lib.__file__).with_name("atari").glob("*.py"):  # late imports, too
+        assert not re.search(r"\b(import|from) torch", path.read_text()), path.name
 
 
 @pytest.mark.parametrize(

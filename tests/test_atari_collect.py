@@ -14,10 +14,10 @@ from jmdp_lib.atari import (
     CoupledAtari,
     Game,
     PairRecords,
-    Tables,
+    QueryTables,
     collect,
     evaluation_states,
-    gap_estimates,
+    pair_gaps,
     record_pairs,
     shock_ratio,
 )
@@ -189,7 +189,7 @@ def test_shock_dominated_ratio_on_the_emulator():
     states, _ = evaluation_states(game, 2, 11, **HERE)
     records = record_pairs(game, states, 6, 12, pairs_per_state=2, repeats=4, **HERE)
     assert len(records.actions) == 2 * 2 * 4
-    found = gap_estimates(records, [0.1, 0.5], sigma=1.0)
+    found = pair_gaps(records, [0.1, 0.5], sigma=1.0)
     ratio = found.independent.mean(1) / found.variance.mean(1)
     met = records.same_state[:, 1:].any()  # a meeting cancels more shocks
     line = shock_ratio([0.1, 0.5])
@@ -223,7 +223,7 @@ def test_files(tmp_path, kind):
     if kind == "tables":
         made = collect(PONG, 3, 16, **HERE)
         made.save(path)
-        assert equal(Tables.load(path), made)
+        assert equal(QueryTables.load(path), made)
     else:
         states, _ = evaluation_states(PONG, 1, 17, **HERE)
         made = record_pairs(PONG, states, 4, 18, pairs_per_state=1, repeats=3, **HERE)
@@ -237,7 +237,7 @@ def test_files(tmp_path, kind):
 
 def test_concatenated_pairs_point_at_their_rows():
     parts = [collect(Game("Atlantis"), 12, s, follow_share=1.0, **HERE) for s in (1, 2)]
-    both = Tables.concatenate(parts)
+    both = QueryTables.concatenate(parts)
     assert len(both) == 24
     assert (both.pairs[len(parts[0].pairs) :] - 12 == parts[1].pairs).all()
     assert len(parts[1].pairs) > 0
@@ -288,5 +288,5 @@ def test_damaged_files_are_named(tmp_path):
     for wrong in (b"", b"junk", whole[:-100], (tmp_path / "one.npy").read_bytes(),
                   spoilt + whole[middle + 64 :]):  # fmt: skip
         path.write_bytes(wrong)
-        with pytest.raises(ValueError, match=r"tables\.npz holds no Tables: "):
-            Tables.load(path)
+        with pytest.raises(ValueError, match=r"tables\.npz holds no QueryTables: "):
+            QueryTables.load(path)

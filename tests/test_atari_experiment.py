@@ -8,10 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from jmdp_lib.atari import Game, experiment, tables
-from jmdp_lib.atari.experiment import Experiment, run
-from jmdp_lib.atari.networks import TD_BLOCKS, Config
-from jmdp_lib.atari.predictions import by_state, gap_table
+from experiments.atari import experiment
+from experiments.atari.experiment import Experiment, run
+from experiments.atari.networks import TD_BLOCKS, Config
+from experiments.atari.predictions import by_state, gap_table
+from jmdp_lib.atari import Game, tables
 
 TINY = Config(
     name="Pong", gammas=(0.1, 0.9), kinds=("gram", "local"), sigma=1.0, hidden=16, shared_dim=4,
@@ -99,7 +100,7 @@ def test_an_experiment_and_its_resumption(tmp_path, monkeypatch):
 
 
 def test_states_count_alike_however_many_action_pairs_they_have():
-    keys = {"game": "G", "coupling": "reward", "seed": 0, "gamma": 0.5, "kind": "near", "b": 1}
+    keys = {"game": "G", "noise": "reward", "seed": 0, "gamma": 0.5, "kind": "near", "b": 1}
     gaps = pd.DataFrame(
         [
             {**keys, "state": state, "a": a, "mc_mean": 0.0, "mc": mc, "mc_independent": 2.0,
@@ -124,7 +125,7 @@ def test_the_table_of_known_numbers():
         for state, mc in ((0, 1.0), (1, 3.0)):
             rows.append(
                 {
-                    "game": "G", "coupling": "reward", "seed": seed, "gamma": 0.5, "kind": "local",
+                    "game": "G", "noise": "reward", "seed": seed, "gamma": 0.5, "kind": "local",
                     "state": state, "mc": mc, "mc_error": 0.1, "mc_independent": 4 * mc,
                     "mc_independent_error": 0.0, "mc_covariance": 0.0, "coupled": factor * mc,
                     "independent": 4 * mc, "mc_mean": 0.0, "mc_mean_error": 0.0, "gap_mean": 0.0,

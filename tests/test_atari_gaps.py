@@ -8,11 +8,10 @@ import pytest
 import torch
 
 import jmdp_lib as jl
-from jmdp_lib.atari import gap_estimates, shock_ratio
-from jmdp_lib.atari.networks import Estimate
-from jmdp_lib.atari.predictions import by_state, gap_table, tail
-from jmdp_lib.atari.recursive_pairs import PairRecords
-from jmdp_lib.atari.tables import with_shock
+from experiments.atari.networks import Estimate
+from experiments.atari.predictions import by_state, gap_table, tail
+from experiments.atari.small_models import with_shock
+from jmdp_lib.atari import PairRecords, pair_gaps, shock_ratio
 
 GRID = jl.windy_gridworld(3)
 SIGMA = 0.7
@@ -57,7 +56,7 @@ def test_inside_error_bars_of_the_exact_solution():
         GRID, state, state, np.column_stack(pair), 100, np.random.default_rng(0)
     )
     gammas = [0.0, 0.5, 0.9]
-    found = gap_estimates(records, gammas, SIGMA)
+    found = pair_gaps(records, gammas, SIGMA)
     for c, gamma in enumerate(gammas):
         jm = with_shock(jl.windy_gridworld(3, gamma=gamma), SIGMA)
         m = jl.jipe2(jm, jl.uniform_policy(jm), tol=1e-10).moments
@@ -102,7 +101,7 @@ def test_the_exact_moments_go_on_where_a_record_ends():
     errors = []
     for place, depth in enumerate(depths):
         later = tail(network, {}, records, place)
-        found = gap_estimates(records.until(depth), [0.9], SIGMA, tail=later)
+        found = pair_gaps(records.until(depth), [0.9], SIGMA, tail=later)
         row, (a, b) = found.state_rows, found.actions.T
         variances = np.diagonal(m.covariance, axis1=1, axis2=2)
         independent = variances[row, a] + variances[row, b]
@@ -120,7 +119,7 @@ def test_skill_is_against_the_constant_and_without_the_noise():
     rng = np.random.default_rng(0)
     constant, spread, noise = 2 * 0.9**2 / (1 - 0.9**2), 0.3, 0.1
     truth = constant + spread * rng.normal(size=4000)
-    data = {"game": "Pong", "coupling": "reward", "seed": 0, "gamma": 0.9, "state": range(4000)}
+    data = {"game": "Pong", "noise": "reward", "seed": 0, "gamma": 0.9, "state": range(4000)}
     data |= dict.fromkeys(("mc_mean", "mc_mean_error", "mc_covariance", "gap_mean"), 0.0)
     data |= {"mc_independent": 1.0, "mc_independent_error": 0.0, "independent": 1.0}
     data |= {"mc": truth + noise * rng.normal(size=4000), "mc_error": noise}
@@ -138,10 +137,10 @@ def test_errors_are_the_spread_of_repeated_experiments():
     actions = np.tile([0, 1], (repeats * size, 1))
     states = np.full(repeats * size, 6)
     records = tabular_records(GRID, rows, states, actions, 30, np.random.default_rng(1))
-    found = gap_estimates(records, [0.8], 0.1)
+    found = pair_gaps(records, [0.8], 0.1)
     single = pd.DataFrame(
         {
-            "game": np.arange(repeats) // 8, "coupling": "reward", "seed": 0, "gamma": 0.8,
+            "game": np.arange(repeats) // 8, "noise": "reward", "seed": 0, "gamma": 0.8,
             "kind": "near", "state": np.arange(repeats), "a": 0, "b": 1,
             "mc_mean": found.mean[0], "mc_mean_error": found.mean_error[0],
             "mc": found.variance[0], "mc_error": found.variance_error[0],
@@ -167,7 +166,7 @@ def test_plain_variance_without_shocks():
     state = np.full(50, 6)
     actions = np.tile([0, 1], (50, 1))
     records = tabular_records(GRID, state, state, actions, 20, np.random.default_rng(2))
-    found = gap_estimates(records, [0.9])
+    found = pair_gaps(records, [0.9])
     gaps = (records.rewards[:, 0] - records.rewards[:, 1]) @ 0.9 ** np.arange(20)
     assert found.variance[0, 0] == pytest.approx(gaps.var(ddof=1), rel=1e-5)
     assert found.mean_error[0, 0] == pytest.approx(gaps.std(ddof=1) / np.sqrt(50), rel=1e-5)
@@ -181,7 +180,7 @@ def test_ended_branches_earn_and_shock_nothing():
     base.alive[:] = base.same_state[:] = False
     base.rewards[:] = 0.0
     base.alive[:, 0, 0] = base.same_state[:, 0] = True
-    found = gap_estimates(base, [0.5], 2.0)
+    found = pair_gaps(base, [0.5], 2.0)
     assert found.variance[0, 0] == found.independent[0, 0] == pytest.approx(4.0)
 
 
@@ -197,11 +196,11 @@ def test_bad_input():
     actions = np.array([[0, 1], [0, 1], [0, 1], [3, 1]])
     records = tabular_records(GRID, state, state, actions, 5, np.random.default_rng(4))
     with pytest.raises(ValueError, match=r"state row 6, actions \(3, 1\) has 1"):
-        gap_estimates(records, [0.5])
+        pair_gaps(records, [0.5])
     records = tabular_records(GRID, state, state, actions[[0] * 4], 5, np.random.default_rng(4))
     with pytest.raises(ValueError, match="gamma must lie in"):
-        gap_estimates(records, [0.5, 1.0])
+        pair_gaps(records, [0.5, 1.0])
     with pytest.raises(ValueError, match="gamma must lie in"):
         shock_ratio([0.5, -0.5])
     with pytest.raises(ValueError, match=r"sigma must lie in \(-inf, inf\), got nan"):
-        gap_estimates(records, [0.5], np.nan)
+        pair_gaps(records, [0.5], np.nan)

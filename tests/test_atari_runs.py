@@ -13,16 +13,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from experiments.atari import protocol
+from experiments.atari.protocol import experiment_of, settings
+from jmdp_lib.atari import tables
+
 ROOT = Path(__file__).resolve().parents[1]
-SCRIPT = ROOT / "workflow" / "atari_protocol.py"
-sys.path.insert(0, str(SCRIPT.parent))
+WORKFLOW = ROOT / "workflow"
 
-import atari_protocol  # noqa: E402
-from atari_protocol import experiment_of, settings  # noqa: E402
-
-from jmdp_lib.atari import tables  # noqa: E402
-
-GAMES = atari_protocol.PROTOCOL["final"]["games"]
+GAMES = protocol.PROTOCOL["final"]["games"]
 
 
 @pytest.fixture
@@ -33,22 +31,22 @@ def do(tmp_path, monkeypatch):
     config = {"steps": 10, "batch": 16, "hidden": 32, "log_every": 2, "eval_every": 5}
     monkeypatch.setattr(tables, "_START_STEPS", 10)
     monkeypatch.setattr(tables, "_EVALUATION_SPACING", 5)
-    for name in atari_protocol.PARTS:
-        part = copy.deepcopy(atari_protocol.PROTOCOL[name])
+    for name in protocol.PARTS:
+        part = copy.deepcopy(protocol.PROTOCOL[name])
         deep = {"depths": [1]} if "depths" in part.get("experiment", {}) else {}
         part["experiment"] = part.get("experiment", {}) | sizes | deep
         part["config"] = part.get("config", {}) | config
-        if name in atari_protocol.SIZED:
+        if name in protocol.SIZED:
             part |= {"games": {"Pong": {}}, "trials": {"10x10": {}, "6x10": {}}}
         else:
             part["games"] = {game: {} for game in settings(name, "")["games"]}
-        monkeypatch.setitem(atari_protocol.PROTOCOL, name, part)
+        monkeypatch.setitem(protocol.PROTOCOL, name, part)
 
     def run(*what):
         where = ["--work", str(tmp_path / "work"), "--out", str(tmp_path / "out")]
         options = ["--processes", "1", *where]
-        monkeypatch.setattr(sys, "argv", ["atari_protocol.py", *options, *what])
-        atari_protocol.main()
+        monkeypatch.setattr(sys, "argv", ["protocol", *options, *what])
+        protocol.main()
 
     return run
 
@@ -75,14 +73,14 @@ def test_bad_words_are_refused_before_any_work(tmp_path, do, capsys, what, messa
 
 def test_a_job_ends_with_whoever_started_it(do, monkeypatch, ends_when_killed):
     asked = []
-    monkeypatch.setattr(atari_protocol, "end_with_parent", lambda: asked.append(True))
+    monkeypatch.setattr(protocol, "end_with_parent", lambda: asked.append(True))
     with pytest.raises(SystemExit):
         do("reward", "Pnog", "--with-parent")
     assert asked
     # The job has a child, for some seconds, once it watches who started it.
     watch = "import job, os, time; job.end_with_parent(); os.system('sleep 5'); time.sleep(600)"
     job = [sys.executable, "-c", watch]
-    ends_when_killed(f"import subprocess; subprocess.run({job}, cwd={str(SCRIPT.parent)!r})", 2)
+    ends_when_killed(f"import subprocess; subprocess.run({job}, cwd={str(WORKFLOW)!r})", 2)
 
 
 @pytest.mark.slow
@@ -105,7 +103,7 @@ def test_a_part_goes_on_where_it_was_killed(tmp_path, monkeypatch, do):
     assert len(minutes) == 6
     table = pd.read_csv(tmp_path / "out" / "atari_reward_table.csv")
     assert set(table.kind) == {k + how for k in ("gram", "local", "near") for how in ("", "+table")}
-    monkeypatch.setattr(atari_protocol.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(protocol.torch.cuda, "is_available", lambda: False)
     do("reward", "--games", "Pong", "--seeds", "1", "--device", "cuda")  # results need no GPU
     facts = json.loads((tmp_path / "out" / "atari_reward.json").read_text())
     assert (facts["device"], facts["seeds"]) == ("cuda", [1])
@@ -114,9 +112,10 @@ def test_a_part_goes_on_where_it_was_killed(tmp_path, monkeypatch, do):
 
 
 def test_the_protocol_gives_every_network_the_same_search_and_keeps_games_and_seeds_back():
-    protocol = atari_protocol.PROTOCOL
-    tune, reported = protocol["tune"], protocol["final"]
-    assert not set(protocol["new_games"]) & {*tune["games"], *protocol["reward"]["games"]}
+    parts = protocol.PROTOCOL
+    tune = parts["tune"]
+    reported = parts["final"]
+    assert not set(parts["new_games"]) & {*tune["games"], *parts["reward"]["games"]}
     assert not set(tune["seeds"]) & set(reported["seeds"])
     assert tune["fresh"] != reported["fresh"]
     for game in GAMES:
@@ -153,7 +152,7 @@ def test_the_protocol_from_states_to_a_kept_network(tmp_path, capsys, do):
     do("curves")
     table = pd.read_csv(tmp_path / "out" / "atari_sizes_table.csv")
     assert {"near", "near+1"} <= set(table.kind)
-    assert set(zip(table.coupling, table.states, strict=True)) == {
+    assert set(zip(table.noise, table.states, strict=True)) == {
         (noise, states) for noise in ("reward", "sticky") for states in (6, 10)
     }
     capsys.readouterr()
@@ -165,6 +164,6 @@ def test_a_committed_network_is_there_for_every_game() -> None:
     kept = {path.name: path for path in (ROOT / "figures" / "networks").iterdir()}
     assert set(kept) == set(GAMES)
     for game, folder in kept.items():
-        network = atari_protocol.Trained.load(folder).network
+        network = protocol.Trained.load(folder).network
         assert network.config.name == game
         assert network.config.members == ((0.99, "near"),)

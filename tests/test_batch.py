@@ -473,7 +473,7 @@ from pathlib import Path
 rows = [row for file in result_files for row in csv.DictReader((Path.cwd().parent / file).open())]
 
 # %% tags=["summary"]
-found = sorted({" ".join((row["game"], row["coupling"], row["seed"])) for row in rows})
+found = sorted({" ".join((row["game"], row["noise"], row["seed"])) for row in rows})
 print(f"games and seeds | {', '.join(found)} | holds")
 """
 
@@ -494,9 +494,9 @@ def games(project: Project) -> Project:
     project.profile("quick", SMALL)
     (project.root / "small.toml").write_text(SETTINGS)
     (project.root / "figures").mkdir()
-    for coupling in ("reward", "sticky"):
-        path = project.root / "figures" / f"atari_{coupling}_gaps.csv"
-        path.write_text(f"game,coupling,seed\ncommitted,{coupling},9\n")
+    for noise in ("reward", "sticky"):
+        path = project.root / "figures" / f"atari_{noise}_gaps.csv"
+        path.write_text(f"game,noise,seed\ncommitted,{noise},9\n")
     return project
 
 
@@ -504,7 +504,7 @@ def games(project: Project) -> Project:
 def test_games_are_trained_anew_only_where_asked_for(
     games: Project, run: Callable[..., tuple[int, str]]
 ) -> None:
-    files = [f"figures/atari_{coupling}_gaps.csv" for coupling in ("reward", "sticky")]
+    files = [f"figures/atari_{noise}_gaps.csv" for noise in ("reward", "sticky")]
     committed = batch.make_plan(games.root, "quick")
     assert committed["notebooks"]["03_played"] == {"result_files": files}
     plan = batch.make_plan(games.root, "quick", "cpu")

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FILES = [path for path in sorted(ROOT.glob("jmdp_lib/**/*.py")) if ">>> " in path.read_text()]
+SOURCES = [*sorted(ROOT.glob("jmdp_lib/**/*.py")), *sorted(ROOT.glob("experiments/**/*.py"))]
+FILES = [path for path in SOURCES if ">>> " in path.read_text()]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

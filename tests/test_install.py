@@ -32,7 +32,7 @@ def built(folder: Path) -> tuple[Path, Path]:
     folder.mkdir()
     for name in SOURCE:
         shutil.copy(ROOT / name, folder)
-    for name in ("jmdp_lib", "tests", "workflow"):
+    for name in ("jmdp_lib", "experiments", "tests", "workflow"):
         shutil.copytree(ROOT / name, folder / name, ignore=NO_CACHES)
     hook = "import setuptools.build_meta as hooks; hooks.build_{}('.')"
     run(sys.executable, "-c", hook.format("sdist"), cwd=folder)
@@ -51,7 +51,7 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]
     return built(tmp_path_factory.mktemp("packing") / "source")
 
 
-def test_the_source_distribution_has_the_library_and_no_part_of_the_tests(
+def test_the_source_distribution_has_the_library_and_no_part_of_the_tests_or_experiments(
     distributions: tuple[Path, Path],
 ) -> None:
     """Half of the tests, without conftest.py and what they import, would be of no use."""
@@ -59,7 +59,7 @@ def test_the_source_distribution_has_the_library_and_no_part_of_the_tests(
         names = {name.partition("/")[2] for name in packed.getnames() if "/" in name}
     library = {p.relative_to(ROOT).as_posix() for p in (ROOT / "jmdp_lib").rglob("*.py")}
     assert library | set(SOURCE) | {"jmdp_lib/py.typed"} <= names
-    assert not [name for name in names if name.startswith(("tests", "workflow"))]
+    assert not [name for name in names if name.startswith(("experiments", "tests", "workflow"))]
 
 
 def test_the_wheel_has_all_that_the_package_has_and_says_that_it_is_typed(
@@ -71,6 +71,22 @@ def test_the_wheel_has_all_that_the_package_has_and_says_that_it_is_typed(
     assert {name for name in packed.namelist() if "dist-info" not in name} == wanted
     assert "jmdp_lib/py.typed" in wanted
     assert any(name.endswith("licenses/LICENSE") for name in packed.namelist())
+
+
+def test_an_installation_in_place_has_the_experiments_too(
+    distributions: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """From any folder, as notebooks in out/ need it; the wheel above has the library alone."""
+    source = distributions[0].parent
+    hook = f"import setuptools.build_meta as hooks; hooks.build_editable({str(tmp_path)!r})"
+    run(sys.executable, "-c", hook, cwd=source)
+    [wheel] = tmp_path.glob("*.whl")
+    [link] = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".pth")]
+    zipfile.ZipFile(wheel).extract(link, tmp_path / "packages")
+    code = "import site, sys; site.addsitedir(sys.argv[1]); import experiments.atari as found\n"
+    code += "print(found.__file__)"
+    found = run(sys.executable, "-I", "-S", "-c", code, tmp_path / "packages", cwd=tmp_path)
+    assert Path(found.strip()) == source / "experiments" / "atari" / "__init__.py"
 
 
 def metadata_of(wheel: Path) -> Message:

@@ -45,6 +45,15 @@ def test_no_function_imports_from_above() -> None:
     assert late == []
 
 
+def test_the_library_knows_nothing_of_the_experiments() -> None:
+    above = [
+        path.name
+        for path in (ROOT / "jmdp_lib").rglob("*.py")
+        if re.search(r"^\s*(from|import) experiments", path.read_text(encoding="utf-8"), re.M)
+    ]
+    assert above == []
+
+
 def test_a_circle_of_imports_is_found() -> None:
     with pytest.raises(ValueError, match=r"circle: \['a', 'b'\]"):
         layout.layers({"a": {"b"}, "b": {"a", "c"}, "c": set()})

@@ -329,13 +329,13 @@ def test_collected_tables(asked, enumerated, monkeypatch):
     game = atari.Game("Breakout")
     one = atari.collect(game, 1, 0, actions=asked, enumerated=enumerated, processes=1)
 
-    def play(how, size, seed):
+    def play(settings, size, seed):
         rows = size * len(one)
         parts = {name: x for name, x in vars(one).items() if np.ndim(x) and name != "pairs"}
         parts = {name: np.repeat(x[:1], rows, axis=0) for name, x in parts.items()}
-        return [], tables.Tables(one.num_actions, **parts, pairs=np.zeros((0, 2), np.int64))
+        return [], atari.QueryTables(one.num_actions, **parts, pairs=np.zeros((0, 2), np.int64))
 
-    monkeypatch.setattr(tables._Trajectory, "play", play)
+    monkeypatch.setattr(tables, "_play_trajectory", play)
 
     def call():
         atari.collect(game, 20_000, 0, actions=asked, enumerated=enumerated, processes=1)

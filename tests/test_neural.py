@@ -10,17 +10,17 @@ import strategies
 import torch
 
 import jmdp_lib as jl
-from jmdp_lib.atari.networks import (
+from experiments.atari.networks import (
     TD_BLOCKS,
     Config,
     Estimate,
     Network,
     inner,
 )
-from jmdp_lib.atari.predictions import backed_up_gaps, gaps_of, predict_gaps
-from jmdp_lib.atari.replay import Replay
-from jmdp_lib.atari.tables import Tables, tables_of, with_shock
-from jmdp_lib.atari.td_errors import (
+from experiments.atari.predictions import backed_up_gaps, gaps_of
+from experiments.atari.replay import Replay
+from experiments.atari.small_models import tables_of, with_shock
+from experiments.atari.td_errors import (
     block_errors,
     compared_pairs,
     cross_targets,
@@ -34,6 +34,7 @@ from jmdp_lib.atari.td_errors import (
     sampling_floor,
     state_targets,
 )
+from jmdp_lib.atari import QueryTables
 
 CONFIG = Config(hidden=16, shared_dim=5, local_dim=3)
 
@@ -140,7 +141,7 @@ def test_of_a_part_of_the_actions_the_targets_are_the_same():
             for name in ("rewards", "next_observations", "next_previous", "terminated", "next_ids")
         }
         queries.append(replace(whole, actions=whole.actions[:, columns], **cut))
-    data, part = Replay.of(whole), Replay.of(Tables.concatenate(queries))
+    data, part = Replay.of(whole), Replay.of(QueryTables.concatenate(queries))
     assert len(part.rows) == 12
     both = torch.arange(2).expand(12, -1)
     seen = part.gather(torch.arange(12), both)
@@ -349,9 +350,9 @@ def test_policy_moments_average_over_two_independent_actions():
     done = policy_moments(here, torch.as_tensor(policy, dtype=torch.float32))
     value = (policy * mean).sum(1)
     pair = np.einsum("sa,satb,tb->st", policy, second, policy) - np.outer(value, value)
-    single = np.einsum("sa,sasa->s", policy, second) - value**2
+    variance = np.einsum("sa,sasa->s", policy, second) - value**2
     np.testing.assert_allclose(done.value[0], value, atol=1e-5)
-    np.testing.assert_allclose(done.single[0], single, atol=1e-5)
+    np.testing.assert_allclose(done.variance[0], variance, atol=1e-5)
     near = inner(done.near[0]) * nearness(done.place[0], done.place[0])
     found = inner(done.shared[0]) + near + torch.diag(done.merged[0])
     np.testing.assert_allclose(found, pair, atol=1e-5)
@@ -367,22 +368,10 @@ def test_gaps_are_those_of_the_covariance():
     assert float(gaps.independent[0, 0, 0, 1]) == 5
 
 
-def test_gap_predictions_have_a_row_per_state():
-    rng = np.random.default_rng(0)
-    jm = strategies.random_jmdp(rng, 300, 2, 1)
-    seen = rng.integers(256, size=(300, 3), dtype=np.uint8)
-    tables = tables_of(jm, seen)
-    network = Network.of(tables, CONFIG)
-    params = network.initial(torch.Generator().manual_seed(1))
-    gaps = predict_gaps(network, params, torch.as_tensor(seen), torch.full((300,), 2))
-    assert gaps.coupled.shape == (1, 300, 2, 2)
-    assert float(gaps.coupled.min()) > -1e-4
-
-
 def test_equal_tables_of_a_state_become_one():
     jm = jl.windy_gridworld(3)
     once = tables_of(jm, observed(jm), num_pairs=30)
-    data = Replay.of(Tables.concatenate([once, once]))
+    data = Replay.of(QueryTables.concatenate([once, once]))
     assert data.rows.shape == (9, 2)
     torch.testing.assert_close(data.weights.sum(1), torch.ones(9))
     assert len(data.pairs) == 60

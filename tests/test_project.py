@@ -32,6 +32,7 @@ sys.path.insert(0, str(ROOT / "workflow"))
 import batch  # noqa: E402
 import notebook_job  # noqa: E402
 
+OWN = {"experiments", "jmdp_lib"}  # what an installation in place brings
 SOURCES = sorted((ROOT / "notebooks").glob("*.py"))
 PROFILES = sorted(p.stem for p in (ROOT / "workflow" / "profiles").glob("*.yaml"))
 by_source = pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
@@ -115,17 +116,17 @@ def test_binder_gets_jupyter_and_all_that_the_notebooks_import() -> None:
     assert notebook_job.KERNELSPEC["name"] == "python3"
     distributions = packages_distributions()
     for source in SOURCES:
-        for module in imported_modules(source.read_text()) - sys.stdlib_module_names:
+        for module in imported_modules(source.read_text()) - sys.stdlib_module_names - OWN:
             owners = {canonicalize_name(name) for name in distributions.get(module, [])}
-            known = owners & {*pins(), canonicalize_name(project["name"])}
+            known = owners & set(pins())
             assert known, f"{source.name} imports {module}, which environment.yml does not install"
 
 
 def test_what_is_imported_is_declared_and_what_a_user_must_install_is_imported() -> None:
     distributions = packages_distributions()
-    folders = ("jmdp_lib", "experiments", "workflow", "book", "tests", "benchmarks")
+    folders = (*sorted(OWN), "workflow", "book", "tests", "benchmarks")
     files = [path for name in folders for path in sorted((ROOT / name).rglob("*.py"))]
-    own = {path.stem for path in files} | {"jmdp_lib"} | set(sys.stdlib_module_names)
+    own = {path.stem for path in files} | OWN | set(sys.stdlib_module_names)
     declared, used = {canonicalize_name(r.name) for r in requirements()}, set()
     for path in files:
         for module in imported_modules(path.read_text()) - own:
@@ -171,7 +172,7 @@ def test_public_names_are_shown_somewhere_or_are_types_of_those_that_are() -> No
 
 def test_every_extra_that_the_library_names_exists_and_brings_what_is_imported() -> None:
     distributions = packages_distributions()
-    for path in sorted((ROOT / "jmdp_lib").rglob("*.py")):
+    for path in [path for name in OWN for path in sorted((ROOT / name).rglob("*.py"))]:
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
                 case ast.With(
@@ -456,7 +457,7 @@ def test_the_extras_that_tests_name_bring_what_they_import() -> None:
             assert known, f"jmdp_lib[{extra}] does not bring {module}"
     plain = {*brought(""), *brought("test")}
     files = [path for path in sorted((ROOT / "tests").glob("*.py")) if path.stem != "test_batch"]
-    own = {path.stem for path in ROOT.rglob("*.py")} | {"jmdp_lib", *sys.stdlib_module_names}
+    own = {path.stem for path in ROOT.rglob("*.py")} | {*OWN, *sys.stdlib_module_names}
     for path in files:
         for module in imported_modules(path.read_text(encoding="utf-8")) - own:
             owners = {canonicalize_name(name) for name in distributions.get(module, [])}

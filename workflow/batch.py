@@ -93,8 +93,8 @@ def atari_jobs(entry: dict[str, Any] | None, device: str, elsewhere: bool) -> di
 
     elsewhere: the jobs run on other machines, which may have the device when this one has not.
     """
+    from experiments.atari.training import require_device
     from jmdp_lib.atari.emulator import title
-    from jmdp_lib.atari.training import require_device
 
     if entry is None:
         raise ProjectError(f"the profile needs an entry `{ATARI}:` with games and seeds")

@@ -1,9 +1,8 @@
 """Atari games as joint MDPs. Importing this, and nothing else in `jmdp_lib`, imports ale_py.
 
 `CoupledAtari` queries all actions under one shared draw; `collect` and `evaluation_states` gather
-outcome tables of a `Game`; `record_pairs` and `gap_estimates` are the Monte Carlo answer for the
-gap. Networks, training and the paper's experiments are in the modules `training` and `experiment`,
-which need torch and are imported on their own.
+outcome tables of a `Game`; `record_pairs` and `pair_gaps` are the Monte Carlo answer for the
+gap. Networks that learn moments are an experiment beside the library, `experiments.atari`.
 """
 
 from jmdp_lib.machine import extra
@@ -11,21 +10,30 @@ from jmdp_lib.machine import extra
 with extra("atari"):
     from jmdp_lib.atari.emulator import games
     from jmdp_lib.atari.env import CoupledAtari, Draw, Game, Shock, Snapshot
-    from jmdp_lib.atari.recursive_pairs import PairRecords, gap_estimates, record_pairs, shock_ratio
-    from jmdp_lib.atari.tables import Tables, collect, evaluation_states
+    from jmdp_lib.atari.recursive_pairs import (
+        PairGaps,
+        PairRecords,
+        Tail,
+        pair_gaps,
+        record_pairs,
+        shock_ratio,
+    )
+    from jmdp_lib.atari.tables import QueryTables, collect, evaluation_states
 
 __all__ = [
     "CoupledAtari",
     "Draw",
     "Game",
+    "PairGaps",
     "PairRecords",
+    "QueryTables",
     "Shock",
     "Snapshot",
-    "Tables",
+    "Tail",
     "collect",
     "evaluation_states",
     "games",
-    "gap_estimates",
+    "pair_gaps",
     "record_pairs",
     "shock_ratio",
 ]

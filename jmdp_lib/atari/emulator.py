@@ -13,8 +13,12 @@ from numpy.typing import NDArray
 # paddle knobs. The console begins with a checksum, its name and its cycles; the numbers of a
 # generator follow, as text after its length.
 _KNOBS = slice(0, 8)
-_CONSOLE, _NAME, _NUMBERS, _END = 28, slice(68, 74), 78, -8
-_SYSTEM, _NO_TEXT = b"System", bytes(4)
+_CONSOLE = 28
+_NAME = slice(68, 74)
+_NUMBERS = 78
+_END = -8
+_SYSTEM = b"System"
+_NO_TEXT = bytes(4)
 
 
 @lru_cache(maxsize=1)

@@ -89,8 +89,8 @@ class Shock:
 
     def scales(self, num_actions: int) -> tuple[float, ...]:
         """(A,), $sigma w_a$."""
-        given = self.loadings or (1.0,) * num_actions
-        weights = checks.floats("loadings", given, action=num_actions)
+        loadings = self.loadings or (1.0,) * num_actions
+        weights = checks.floats("loadings", loadings, action=num_actions)
         return tuple((self.sigma * weights).tolist())
 
     def draw(self, rng: np.random.Generator) -> float:
@@ -130,7 +130,8 @@ class Game:
     @property
     def draws(self) -> list[tuple[Draw, float]]:
         """The sticky draws that differ, with their probabilities: k repeats, then the action."""
-        p, n = self.sticky_prob, self.frame_skip
+        p = self.sticky_prob
+        n = self.frame_skip
         law = [(Draw(k), p**k * (1.0 - p if k < n else 1.0)) for k in range(n + 1)]
         return [(draw, weight) for draw, weight in law if weight > 0]
 
@@ -224,17 +225,23 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64], EzPickle):
         obs: str = "ram",
         seed: int | np.random.SeedSequence | np.random.Generator | None = None,
     ) -> None:
-        played = Game(game, sticky_prob, frame_skip, obs)
-        self._possible = {draw.repeats for draw, _ in played.draws}
-        self.game, self.sticky_prob, self.frame_skip = rom_id(game), sticky_prob, frame_skip
+        settings = Game(game, sticky_prob, frame_skip, obs)
+        self._possible = {draw.repeats for draw, _ in settings.draws}
+        self.game = rom_id(game)
+        self.sticky_prob = sticky_prob
+        self.frame_skip = frame_skip
         if shock is not None and not isinstance(shock, Shock):
             raise ValueError(f"shock must be a Shock or None, got {shock!r}")
         EzPickle.__init__(self, game, sticky_prob, frame_skip, shock, obs)
         self.np_random = checks.generator(seed)
         self.ale = load(self.game)
         self._act = self.ale.act
-        seeing = (self.ale.getRAM, partial(ram_and_paddles, self.ale), self.ale.getScreenRGB)
-        self._observe: Callable[[], Bytes] = seeing[OBSERVATIONS.index(obs)]
+        observers: dict[str, Callable[[], Bytes]] = {
+            "ram": self.ale.getRAM,
+            "ram+paddles": partial(ram_and_paddles, self.ale),
+            "pixels": self.ale.getScreenRGB,
+        }
+        self._observe = observers[obs]
         actions = self.ale.getMinimalActionSet()
         self.action_names = [action.name for action in actions]
         self.num_actions = len(actions)
@@ -242,13 +249,20 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64], EzPickle):
         self._codes = [action.value for action in actions] + [_NOOP]
         self.shock = shock
         self._scales = None if shock is None else shock.scales(self.num_actions)
-        first = self._codes.index(_NOOP) if self.sticky_prob > 0 else self.num_actions
-        saved, seen = self._clone(), checks.frozen(self._observe())
-        mute(self.ale)
-        self._start = Snapshot(self.game, saved, (), first, seen, False, None)
-        self._started = self._over = False
-        self.observation_space = gymnasium.spaces.Box(0, 255, seen.shape, np.uint8)
+        self._start = self._power_on()
+        self._started = False
+        self._over = False
+        shape = self._start.observation.shape
+        self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
         self.action_space = gymnasium.spaces.Discrete(self.num_actions)
+
+    def _power_on(self) -> Snapshot:
+        """The state of every reset, of an emulator that has just been loaded."""
+        first = self._codes.index(_NOOP) if self.sticky_prob > 0 else self.num_actions
+        saved = self._clone()
+        seen = checks.frozen(self._observe())
+        mute(self.ale)
+        return Snapshot(self.game, saved, (), first, seen, False, None)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -281,8 +295,8 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64], EzPickle):
                 self.ale.restoreState(done.snapshot.saved)
                 self._play(done.snapshot.moves)
         self._enter(done.snapshot)
-        seen, info = done.observation.copy(), dict(done.info)
-        return seen, done.reward, done.terminated, done.truncated, info
+        seen = done.observation.copy()
+        return seen, done.reward, done.terminated, done.truncated, dict(done.info)
 
     def snapshot(self) -> Snapshot:
         """This state with its drawn table: restoring it gives the same outcomes again.
@@ -339,8 +353,10 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64], EzPickle):
 
     def _enter(self, here: Snapshot) -> None:
         """Start the visit of the state that the emulator stands at, saved or not."""
-        self._visited, self._over = here, here.over
-        self.previous, self.observed = here.previous, here.observation
+        self._visited = here
+        self._over = here.over
+        self.previous = here.previous
+        self.observed = here.observation
         self.draw = self._sample() if here.draw is None else here.draw
         self._repeated = (self._codes[self.previous],) * self.draw.repeats
         self._free = self.frame_skip - self.draw.repeats  # frames that obey the action
@@ -348,28 +364,35 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64], EzPickle):
         self._at = _HERE
 
     def _sample(self) -> Draw:
-        repeats, rng = 0, self.np_random
-        while repeats < self.frame_skip and rng.random() < self.sticky_prob:
+        repeats = 0
+        while repeats < self.frame_skip and self.np_random.random() < self.sticky_prob:
             repeats += 1
-        return Draw(repeats, None if self.shock is None else self.shock.draw(rng))
+        return Draw(repeats, None if self.shock is None else self.shock.draw(self.np_random))
 
     def _outcome(self, action: int, clone: bool) -> Outcome:
         known = self._table.get(action)
         if known is not None and not (clone and known.snapshot.moves):
             return known
-        if self._at == _HERE:  # go to where the branches part: after the repeated frames
+        self._go_to_fork()
+        moves = (self._codes[action],) * self._free
+        reward = self._fork_reward + self._play(moves)
+        self._at = action
+        if clone:
+            outcome = self._finish(action, reward, self._clone(), ())
+        else:
+            outcome = self._finish(action, reward, self._fork, moves)
+        self._table[action] = outcome
+        return outcome
+
+    def _go_to_fork(self) -> None:
+        """Bring the emulator to where the branches part: after the repeated frames."""
+        if self._at == _HERE:
             if self._visited.saved is None or not self._repeated:
                 self._save()  # else its moves lead here again, and only the fork is cloned
             self._fork_reward = self._play(self._repeated)
             self._fork = self._clone() if self._repeated else self._visited.saved
         elif self._free:
             self.ale.restoreState(self._fork)
-        moves = (self._codes[action],) * self._free
-        reward = self._fork_reward + self._play(moves)
-        self._at = action
-        saved, moves = (self._clone(), ()) if clone else (self._fork, moves)
-        self._table[action] = outcome = self._finish(action, reward, saved, moves)
-        return outcome
 
     def _go_here(self) -> None:
         """Bring the emulator back to the visited state."""
@@ -389,10 +412,9 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64], EzPickle):
 
     def _finish(self, action: int, reward: int, saved: Any, moves: tuple[int, ...]) -> Outcome:
         """The outcome of the branch at whose end the emulator stands."""
-        ale = self.ale
-        terminated = ale.game_over(with_truncation=False)
-        truncated = not terminated and ale.getEpisodeFrameNumber() >= MAX_FRAMES
-        over, info = terminated or truncated, {"lives": ale.lives()}
+        terminated = self.ale.game_over(with_truncation=False)
+        truncated = not terminated and self.ale.getEpisodeFrameNumber() >= MAX_FRAMES
+        info = {"lives": self.ale.lives()}
         earned = float(reward)
         if self._scales is not None:
             earned = min(max(earned, -1.0), 1.0) + self._scales[action] * (self.draw.shock or 0.0)
@@ -400,7 +422,7 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64], EzPickle):
         previous = action if self._free else self.previous
         if self.sticky_prob == 0.0:
             previous = self.num_actions  # none is part of the state
-        after = Snapshot(self.game, saved, moves, previous, seen, over, None)
+        after = Snapshot(self.game, saved, moves, previous, seen, terminated or truncated, None)
         return Outcome(action, earned, seen, terminated, truncated, info, after)
 
     def _play(self, moves: tuple[int, ...]) -> int:

@@ -17,17 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import chain
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from jmdp_lib import checks
-from jmdp_lib.atari.env import Game, Snapshot
+from jmdp_lib.atari.env import CoupledAtari, Game, Snapshot
 from jmdp_lib.atari.tables import Arrays, Flags, emulator_of
-from jmdp_lib.branches import Played, play_branches
+from jmdp_lib.branches import Move, Played, play_branches
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.machine import in_processes
 from jmdp_lib.statistics import GapErrors, mean_and_error, variance_values
@@ -44,7 +42,7 @@ class PairRecords(Arrays):
         alive: (M, 2, H) bool: the branch made a transition at time t.
         same_state: (M, H) bool: both branches stand at the same JMDP state, and share a table.
         played: (M, 2, H) int8 the action of each branch, 0 after an end.
-        depths: (L,) times at which observations were kept, for a network to continue from.
+        depths: (L,) times at which observations were recorded, for a network to continue from.
         seen, previous: (M, 2, L, D) and (M, 2, L) observation and previous action at those times.
 
     Example:
@@ -82,15 +80,15 @@ def record_pairs(
     pairs_per_state: int = 8,
     repeats: int = 16,
     depths: Sequence[int] = (),
-    again: int = 0,
+    replication: int = 0,
     processes: int | None = None,
 ) -> PairRecords:
     """Play `repeats` pairs for each of `pairs_per_state` random action pairs of every start.
 
     starts: snapshots from `evaluation_states` of the same game; `state_rows` counts them.
     horizon: steps of every pair.
-    depths: times, before the horizon, at which observations are kept.
-    again: another number plays the same action pairs again, independently.
+    depths: times, before the horizon, at which observations are recorded.
+    replication: another number plays the same action pairs again, independently.
 
     Example:
         >>> from jmdp_lib.atari import Game, evaluation_states, record_pairs
@@ -103,70 +101,118 @@ def record_pairs(
     if not starts:
         raise ValueError("starts must hold at least one snapshot, got none")
     checks.at_least("horizon", horizon, 1)
-    kept = [checks.index("depths", depth, horizon) for depth in depths]
-    play = partial(_play_state, game, horizon, pairs_per_state, repeats, kept, again)
-    jobs = [(checks.seed_sequence(seed, row), row, start) for row, start in enumerate(starts)]
-    parts = in_processes(play, jobs, processes, f"{game.name} pairs")
-    return PairRecords.joined(parts, depths=np.array(kept, dtype=np.int64))
+    times = [checks.index("depths", depth, horizon) for depth in depths]
+    settings = _Settings(game, horizon, pairs_per_state, repeats, times, replication)
+    streams = [checks.seed_sequence(seed, row) for row in range(len(starts))]
+    jobs = [(settings, streams[row], row, start) for row, start in enumerate(starts)]
+    parts = in_processes(_play_state, jobs, processes, f"{game.name} pairs")
+    return PairRecords.joined(parts, depths=np.array(times, dtype=np.int64))
+
+
+class _Settings(NamedTuple):
+    """What is played from every start; fields as in `record_pairs`."""
+
+    game: Game
+    horizon: int
+    pairs_per_state: int
+    repeats: int
+    depths: list[int]
+    replication: int
 
 
 def _play_state(
-    game: Game, steps: int, pairs_per_state: int, repeats: int, depths: list[int], again: int,
-    seed: np.random.SeedSequence, row: int, start: Snapshot,
-) -> PairRecords:  # fmt: skip
+    settings: _Settings, seed: np.random.SeedSequence, row: int, start: Snapshot
+) -> PairRecords:
     """All pairs of one state."""
-    left, right = emulator_of(game, 0), emulator_of(game, 1)
-    left.np_random, right.np_random, choices = map(np.random.default_rng, seed.spawn(3))
-    chosen = [choices.choice(left.num_actions, 2, replace=False) for _ in range(pairs_per_state)]
-    for _ in range(again):
-        left.np_random, right.np_random, choices = map(np.random.default_rng, seed.spawn(3))
-    actions = np.repeat(chosen, repeats, axis=0)
-    each, kept = (*actions.shape, steps), (*actions.shape, len(depths))
-    records = PairRecords(
-        np.full(len(actions), row), actions, np.zeros(each, np.float32), np.zeros(each, bool),
-        np.zeros((len(actions), steps), bool), np.zeros(each, np.int8), np.array(depths),
-        np.zeros((*kept, start.observation.size), np.uint8), np.zeros(kept, np.int64),
-    )  # fmt: skip
-    world = Played([left, right], start)
+    envs = [emulator_of(settings.game, 0), emulator_of(settings.game, 1)]
+    num_actions = envs[0].num_actions
+    choices = _seeded(envs, seed)
+    chosen = [
+        choices.choice(num_actions, 2, replace=False) for _ in range(settings.pairs_per_state)
+    ]
+    for _ in range(settings.replication):
+        choices = _seeded(envs, seed)
+    actions = np.repeat(chosen, settings.repeats, axis=0)
+    records = _empty_records(settings, row, actions, start.observation.size)
+    world = Played(envs, start)
 
     def choose(t: int, branch: int, _: object) -> int:
-        return int(plays[t, branch])
+        return int(next_actions[t, branch])
 
-    for pair, asked in enumerate(actions.tolist()):
-        plays = choices.integers(left.num_actions, size=(steps, 2))
-        moves = play_branches(world, asked, choose, steps)
-        for t, places in enumerate(moves):
-            for at_one_state in places:
-                both = sum(len(members) for members, *_ in at_one_state) == 2
-                records.same_state[pair, t] |= both
-                for members, action, reward, _, seen, previous in at_one_state:
-                    records.alive[pair, members, t] = True
-                    records.rewards[pair, members, t] = min(max(reward, -1.0), 1.0)
-                    records.played[pair, members, t] = action
-                    if t in depths:
-                        records.seen[pair, members, depths.index(t)] = seen.ravel()
-                        records.previous[pair, members, depths.index(t)] = previous
+    for pair, first_actions in enumerate(actions.tolist()):
+        next_actions = choices.integers(num_actions, size=(settings.horizon, 2))
+        steps = play_branches(world, first_actions, choose, settings.horizon)
+        for t, places in enumerate(steps):
+            for moves in places:
+                _record_moves(records, pair, t, moves)
     return records
+
+
+def _seeded(envs: list[CoupledAtari], seed: np.random.SeedSequence) -> np.random.Generator:
+    """Seed the tables of both emulators with the next streams; a third one is for the actions."""
+    left, right, choices = map(np.random.default_rng, seed.spawn(3))
+    envs[0].np_random = left
+    envs[1].np_random = right
+    return choices
+
+
+def _empty_records(
+    settings: _Settings, row: int, actions: Ints, observation_size: int
+) -> PairRecords:
+    """Records of pairs with these first actions (M, 2), before anything was played."""
+    num_pairs = len(actions)
+    per_step = (num_pairs, 2, settings.horizon)
+    per_depth = (num_pairs, 2, len(settings.depths))
+    return PairRecords(
+        state_rows=np.full(num_pairs, row),
+        actions=actions,
+        rewards=np.zeros(per_step, np.float32),
+        alive=np.zeros(per_step, bool),
+        same_state=np.zeros((num_pairs, settings.horizon), bool),
+        played=np.zeros(per_step, np.int8),
+        depths=np.array(settings.depths, dtype=np.int64),
+        seen=np.zeros((*per_depth, observation_size), np.uint8),
+        previous=np.zeros(per_depth, np.int64),
+    )
+
+
+def _record_moves(records: PairRecords, pair: int, t: int, moves: Sequence[Move]) -> None:
+    """Write what the branches at one state did at time t into the arrays of the records."""
+    records.same_state[pair, t] |= sum(len(move.members) for move in moves) == 2
+    for move in moves:
+        at_time = (pair, move.members, t)
+        records.alive[at_time] = True
+        records.rewards[at_time] = min(max(move.reward, -1.0), 1.0)
+        records.played[at_time] = move.action
+        for place in np.flatnonzero(records.depths == t):
+            records.seen[pair, move.members, place] = move.seen.ravel()
+            records.previous[pair, move.members, place] = move.previous
 
 
 class Tail(NamedTuple):
     """What C estimates predict for M pairs from some time on, discounted to their start.
 
-    value, single: (C, M, 2) mean and variance of each branch's return. gap: (C, M) variance of
-    their difference.
+    mean, variance: (C, M, 2) of each branch's return. gap_variance: (C, M) of their difference.
+
+    Example:
+        >>> import numpy as np
+        >>> from jmdp_lib.atari import Tail
+        >>> nothing_more = Tail(np.zeros((1, 8, 2)), np.zeros((1, 8, 2)), np.zeros((1, 8)))
+        >>> nothing_more.gap_variance.shape
+        (1, 8)
     """
 
-    value: Floats
-    single: Floats
-    gap: Floats
+    mean: Floats
+    variance: Floats
+    gap_variance: Floats
 
 
 @dataclass(frozen=True, eq=False)
-class GapEstimates(GapErrors):
+class PairGaps(GapErrors):
     """Unbiased estimates for C discounts and K groups of pairs, with their standard errors.
 
     A group is a state and two actions. Errors are those of the simulation at the given states and
-    actions; they say nothing about other states. `experiment.gap_table` averages over states.
+    actions; they say nothing about other states.
 
     Attributes:
         mean, mean_error, variance, variance_error: (C, K) of G = Z(s, a) - Z(s, b).
@@ -183,12 +229,12 @@ class GapEstimates(GapErrors):
     actions: Ints
 
 
-def gap_estimates(
+def pair_gaps(
     records: PairRecords,
     gammas: ArrayLike,
     sigma: float = 0.0,
     tail: Tail | None = None,
-) -> GapEstimates:
+) -> PairGaps:
     """Gap mean and variance of every (state, actions), each with three pairs or more.
 
     gammas: (C,) discounts.
@@ -198,43 +244,66 @@ def gap_estimates(
         is missing.
 
     Example:
-        >>> from jmdp_lib.atari import Game, evaluation_states, gap_estimates, record_pairs
+        >>> from jmdp_lib.atari import Game, evaluation_states, pair_gaps, record_pairs
         >>> game = Game("Breakout")
         >>> starts, _ = evaluation_states(game, num_states=1, seed=0, processes=1)
         >>> records = record_pairs(game, starts, 20, 1, pairs_per_state=1, repeats=4, processes=1)
-        >>> found = gap_estimates(records, gammas=[0.9, 0.99], sigma=0.5)
+        >>> found = pair_gaps(records, gammas=[0.9, 0.99], sigma=0.5)
         >>> found.variance.shape
         (2, 1)
     """
     gammas = _discounts(gammas)
+    groups, group_of_pair = _groups(records)
+    returns = _returns(records, gammas)
+    gap_rest, own_rest = _shock_variances(records, gammas, sigma)
+    if tail is not None:
+        returns = returns + tail.mean
+        gap_rest = gap_rest + tail.gap_variance
+        own_rest = own_rest + tail.variance
+    estimates = []
+    for k in range(len(groups)):
+        mine = group_of_pair == k
+        estimates.append(_group_estimates(returns[:, mine], gap_rest[:, mine], own_rest[:, mine]))
+    columns = {name: np.stack([one[name] for one in estimates], 1) for name in estimates[0]}
+    return PairGaps(**columns, state_rows=groups[:, 0], actions=groups[:, 1:])
+
+
+def _groups(records: PairRecords) -> tuple[Ints, Ints]:
+    """(K, 3) state row and actions of every group; (M,) the group of every pair."""
     key = np.column_stack([records.state_rows, records.actions])
-    groups, inverse, counts = np.unique(key, axis=0, return_inverse=True, return_counts=True)
+    groups, group, counts = np.unique(key, axis=0, return_inverse=True, return_counts=True)
     if counts.min() < 3:
         s, a, b = groups[counts.argmin()]
         raise ValueError(
             f"a variance with its error needs three pairs or more: state row {s}, actions "
             f"({a}, {b}) has {counts.min()}"
         )
-    group = inverse.ravel()  # (M,) in range(K)
+    return groups, group.ravel()
+
+
+def _returns(records: PairRecords, gammas: Floats) -> Floats:
+    """(C, M, 2) discounted returns without shocks, cut at the horizon."""
     rewards = records.rewards.astype(np.float64)
     powers = gammas[:, None] ** np.arange(rewards.shape[2])
-    returns = np.moveaxis(rewards @ powers.T, 2, 0)  # (C, M, 2), cut at the horizon
-    gap_shock, own_shock = _shock_variances(records, gammas, sigma)
-    if tail is not None:
-        returns = returns + tail.value
-        gap_shock, own_shock = gap_shock + tail.gap, own_shock + tail.single
-    found = []
-    for k in range(len(groups)):
-        mine = group == k
-        first, second = np.moveaxis(returns[:, mine], 2, 0).swapaxes(1, 2)  # (m, C) each
-        coupled = variance_values(first - second) + gap_shock[:, mine].T
-        independent = variance_values(first) + variance_values(second)
-        independent += own_shock[:, mine].sum(-1).T
-        both = (coupled - coupled.mean(0)) * (independent - independent.mean(0))
-        errors = map(mean_and_error, (first - second, coupled, independent))
-        found.append([*chain(*errors), both.sum(0) / (len(both) * (len(both) - 1))])
-    columns: Any = *np.moveaxis(np.array(found), 0, 2), groups[:, 0], groups[:, 1:]
-    return GapEstimates(*columns)
+    return np.moveaxis(rewards @ powers.T, 2, 0)
+
+
+def _group_estimates(returns: Floats, gap_rest: Floats, own_rest: Floats) -> dict[str, Floats]:
+    """The estimates of `PairGaps` by name, (C,) each, from the m pairs of one group.
+
+    returns: (C, m, 2) expected given the record. gap_rest, own_rest: (C, m) and (C, m, 2) variance
+    given the record, of the gap and of each branch.
+    """
+    first, second = np.moveaxis(returns, 2, 0).swapaxes(1, 2)  # (m, C) each
+    coupled = variance_values(first - second) + gap_rest.T
+    independent = variance_values(first) + variance_values(second)
+    independent += own_rest.sum(-1).T
+    both = (coupled - coupled.mean(0)) * (independent - independent.mean(0))
+    found = {"covariance": both.sum(0) / (len(both) * (len(both) - 1))}
+    values = {"mean": first - second, "variance": coupled, "independent": independent}
+    for name, each in values.items():
+        found[name], found[f"{name}_error"] = mean_and_error(each)
+    return found
 
 
 def _shock_variances(records: PairRecords, gammas: Floats, sigma: float) -> tuple[Floats, Floats]:

@@ -1,4 +1,4 @@
-"""Queried outcome tables for the learner, collected along uniform random play or from a JMDP.
+"""Queried outcome tables for the learner, collected along uniform random play.
 
 A chunk of states is one trajectory with a random stream of its own, so results do not depend on
 how many processes share the chunks. With probability `follow_share` two branches of a query are
@@ -19,21 +19,21 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from jmdp_lib import checks
 from jmdp_lib.atari.env import CoupledAtari, Game, Snapshot
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.machine import in_processes, replacing, require
-from jmdp_lib.model import JMDP
 from jmdp_lib.simulators import Outcome
 
 Bytes = NDArray[np.uint8]
 Flags = NDArray[np.bool_]
-_PAIR_STEPS = 4  # for which `tables_of` follows two branches
 # States per trajectory: enough to pay for the way to its start; few for evaluation, where states
 # should be independent.
-_CHUNK, _EVALUATION_CHUNK, _EVALUATION_SPACING = 256, 4, 100
+_CHUNK = 256
+_EVALUATION_CHUNK = 4
+_EVALUATION_SPACING = 100
 _START_STEPS = 500  # a trajectory starts after fewer random actions than this
 # Steps after a query at which its two branches are queried again: few, but early and late ones.
 _AGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -43,10 +43,10 @@ class Arrays:
     """A frozen dataclass of arrays, which an .npz file holds."""
 
     @classmethod
-    def joined(cls, parts: Sequence[Self], **given: Any) -> Self:
-        """The parts, one after the other; fields in `given` are taken as they are."""
-        names = vars(parts[0]).keys() - given.keys()
-        return cls(**{n: np.concatenate([getattr(p, n) for p in parts]) for n in names}, **given)
+    def joined(cls, parts: Sequence[Self], **shared: Any) -> Self:
+        """The parts, one after the other; the `shared` fields are taken as they are."""
+        names = vars(parts[0]).keys() - shared.keys()
+        return cls(**{n: np.concatenate([getattr(p, n) for p in parts]) for n in names}, **shared)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all fields; a run that is killed leaves no half of a file."""
@@ -63,7 +63,7 @@ class Arrays:
             raise ValueError(f"{path} holds no {cls.__name__}: {error}") from error
 
     @classmethod
-    def kept(cls, path: Path, make: Callable[[], Self]) -> Self:
+    def load_or_make(cls, path: Path, make: Callable[[], Self]) -> Self:
         """What the file holds; made and saved there first if it is missing."""
         if not path.exists():
             make().save(path)
@@ -71,7 +71,7 @@ class Arrays:
 
 
 @dataclass(frozen=True, eq=False)
-class Tables(Arrays):
+class QueryTables(Arrays):
     """N outcome tables of queried JMDP states, m of the game's A actions in each.
 
     Attributes:
@@ -110,14 +110,14 @@ class Tables(Arrays):
         return len(self.rewards)
 
     @staticmethod
-    def concatenate(parts: Sequence[Tables]) -> Tables:
+    def concatenate(parts: Sequence[QueryTables]) -> QueryTables:
         """One collection after the other; pairs keep pointing at their rows."""
         starts = np.cumsum([0, *(len(part) for part in parts[:-1])])
         pairs = [part.pairs + start for part, start in zip(parts, starts, strict=True)]
         actions = parts[0].num_actions
-        return Tables.joined(parts, num_actions=actions, pairs=np.concatenate(pairs))
+        return QueryTables.joined(parts, num_actions=actions, pairs=np.concatenate(pairs))
 
-    def first(self, count: int) -> Tables:
+    def first(self, count: int) -> QueryTables:
         """The first rows, and the pairs among them.
 
         Example:
@@ -128,7 +128,7 @@ class Tables(Arrays):
         """
         rows = {name: array[:count] for name, array in vars(self).items() if np.ndim(array)}
         rows["pairs"] = self.pairs[(self.pairs < count).all(1)]
-        return Tables(self.num_actions, **rows)
+        return QueryTables(self.num_actions, **rows)
 
     @property
     def checksum(self) -> int:
@@ -158,7 +158,7 @@ def collect(
     spacing: int = 4,
     enumerated: bool = False,
     processes: int | None = None,
-) -> Tables:
+) -> QueryTables:
     """Query actions at `num_states` states of random play, those of followed branches included.
 
     Rewards are clipped to [-1, 1], as Atari's usually are.
@@ -174,24 +174,24 @@ def collect(
         its probability as weight: expectations over the table are then exact.
 
     Example:
-        >>> from jmdp_lib.atari import Game, Tables, collect
+        >>> from jmdp_lib.atari import Game, QueryTables, collect
         >>> tables = collect(Game("Breakout"), num_states=4, seed=0, processes=1)
         >>> tables.actions.shape, tables.next_observations.shape
         ((4, 4), (4, 4, 128))
-        >>> len(Tables.concatenate([tables, tables]).weights)
+        >>> len(QueryTables.concatenate([tables, tables]).weights)
         8
     """
     checks.probability("follow_share", follow_share)
     known = emulator_of(game).num_actions
     if actions is not None and not 2 <= checks.at_least("actions", actions, 0) <= known:
         raise ValueError(f"actions must lie in 2..{known}, got {actions}")
-    how = _Trajectory(game, spacing, enumerated, actions, follow_share)
-    return _in_chunks(how, _CHUNK, num_states, seed, processes)[1]
+    settings = _Settings(game, spacing, enumerated, actions, follow_share)
+    return _collect_chunks(settings, _CHUNK, num_states, seed, processes)[1]
 
 
 def evaluation_states(
     game: Game, num_states: int, seed: Seed, *, processes: int | None = None
-) -> tuple[list[Snapshot], Tables]:
+) -> tuple[list[Snapshot], QueryTables]:
     """Nearly independent states, and all their tables, state by state.
 
     Example:
@@ -200,33 +200,15 @@ def evaluation_states(
         >>> len(starts), len(tables.weights), round(float(tables.weights.sum()), 6)
         (1, 5, 1.0)
     """
-    how = _Trajectory(game, _EVALUATION_SPACING, enumerated=True, keep=True)
-    return _in_chunks(how, _EVALUATION_CHUNK, num_states, seed, processes)
+    settings = _Settings(game, _EVALUATION_SPACING, enumerated=True, keep_snapshots=True)
+    return _collect_chunks(settings, _EVALUATION_CHUNK, num_states, seed, processes)
 
 
-def _in_chunks(
-    how: _Trajectory, chunk: int, num_states: int, seed: Seed, processes: int | None
-) -> tuple[list[Snapshot], Tables]:
-    """Check what both kinds of collection share, then play the chunks."""
-    checks.at_least("num_states", num_states, 1)
-    checks.at_least("spacing", how.spacing, 1)
-    env, name = emulator_of(how.game), how.game.name
-    asked, drawn = how.actions or env.num_actions, len(how.game.draws) if how.enumerated else 1
-    rows, width = num_states * drawn, env.reset()[0].size * (asked + 1) + 33 * asked + 40
-    played = min(chunk, num_states) * (3072.0 + width * drawn)  # as objects, one chunk at a time
-    require(2.25 * width * rows + played, f"{rows:,} tables of {name}")  # parts, then the whole
-    sizes = [min(chunk, num_states - i) for i in range(0, num_states, chunk)]
-    jobs = [(how, size, checks.seed_sequence(seed, i)) for i, size in enumerate(sizes)]
-    parts = in_processes(_Trajectory.play, jobs, processes, f"{name} states")
-    snapshots = [snapshot for part, _ in parts for snapshot in part]
-    return snapshots, Tables.concatenate([tables for _, tables in parts])
+@dataclass(frozen=True)
+class _Settings:
+    """How states are met and queried; fields as in `collect`.
 
-
-@dataclass
-class _Trajectory:
-    """Plays, queries states on the way, and keeps the rows and pairs of their `Tables`.
-
-    Fields as in `collect`; keep: the snapshots of the states too, which are large.
+    keep_snapshots: hand back the snapshots of the states too, which are large.
     """
 
     game: Game
@@ -234,34 +216,91 @@ class _Trajectory:
     enumerated: bool
     actions: int | None = None
     follow_share: float = 0.0
-    keep: bool = False
+    keep_snapshots: bool = False
 
-    def play(self, size: int, seed: np.random.SeedSequence) -> tuple[list[Snapshot], Tables]:
+
+def _collect_chunks(
+    settings: _Settings, chunk: int, num_states: int, seed: Seed, processes: int | None
+) -> tuple[list[Snapshot], QueryTables]:
+    """Check what both kinds of collection share, then play trajectories of `chunk` states each."""
+    checks.at_least("num_states", num_states, 1)
+    checks.at_least("spacing", settings.spacing, 1)
+    _require_memory(settings, chunk, num_states)
+    sizes = [min(chunk, num_states - i) for i in range(0, num_states, chunk)]
+    jobs = [(settings, size, checks.seed_sequence(seed, i)) for i, size in enumerate(sizes)]
+    parts = in_processes(_play_trajectory, jobs, processes, f"{settings.game.name} states")
+    snapshots = [snapshot for part, _ in parts for snapshot in part]
+    return snapshots, QueryTables.concatenate([tables for _, tables in parts])
+
+
+def _require_memory(settings: _Settings, chunk: int, num_states: int) -> None:
+    """Refuse to collect more tables than the memory holds."""
+    env = emulator_of(settings.game)
+    num_queried = settings.actions or env.num_actions
+    tables_per_state = len(settings.game.draws) if settings.enumerated else 1
+    bytes_per_row = env.reset()[0].size * (num_queried + 1) + 33 * num_queried + 40
+    rows = num_states * tables_per_state
+    chunk_bytes = min(chunk, num_states) * (3072.0 + bytes_per_row * tables_per_state)  # as objects
+    both_bytes = 2.25 * bytes_per_row * rows  # all parts, then the whole
+    require(both_bytes + chunk_bytes, f"{rows:,} tables of {settings.game.name}")
+
+
+def _play_trajectory(
+    settings: _Settings, size: int, seed: np.random.SeedSequence
+) -> tuple[list[Snapshot], QueryTables]:
+    """The snapshots, if they are kept, and the tables of one trajectory of `size` states."""
+    trajectory = _Trajectory(settings, size, seed)
+    trajectory.play()
+    return trajectory.snapshots if settings.keep_snapshots else [], trajectory.tables()
+
+
+class _Trajectory:
+    """Plays, queries states on the way, and records them.
+
+    snapshots: of the queried states. rows: of their tables, as columns by name. pairs: rows of the
+    two branches of a query that were followed.
+    """
+
+    def __init__(self, settings: _Settings, size: int, seed: np.random.SeedSequence) -> None:
+        self.settings = settings
+        self.size = size
+        self.env = emulator_of(settings.game)
+        table_seed, choice_seed = seed.spawn(2)
+        self.env.np_random = np.random.default_rng(table_seed)
+        self.choices = np.random.default_rng(choice_seed)
+        self.snapshots: list[Snapshot] = []
+        self.rows: list[dict[str, Any]] = []
+        self.pairs: list[tuple[int, int]] = []
+
+    def play(self) -> None:
         """Record `size` states; start anew where the game ends."""
-        self.size, self.env = size, emulator_of(self.game)
-        self.env.np_random, self.choices = map(np.random.default_rng, seed.spawn(2))
-        self.snapshots, self.rows = list[Snapshot](), list[dict[str, Any]]()
-        self.pairs, ended = list[tuple[int, int]](), True
+        ended = True
         while self.room:
             while ended:  # every reset is the same state: random actions make the start
                 self.env.reset()
                 ended = self.wander(int(self.choices.integers(_START_STEPS)))
-            outcomes = self.query()
-            chosen = outcomes[self.choices.integers(len(outcomes))].snapshot
-            if self.choices.random() < self.follow_share:
+            outcomes = self.query_and_record()
+            chosen = self.pick(outcomes)
+            if self.choices.random() < self.settings.follow_share:
                 a, b = self.choices.choice(len(outcomes), 2, replace=False)
                 self.follow(outcomes[a].snapshot, outcomes[b].snapshot)
             self.env.restore(chosen)
-            ended = chosen.over or self.wander(self.spacing - 1)
+            ended = chosen.over or self.wander(self.settings.spacing - 1)
+
+    def tables(self) -> QueryTables:
+        """All that was recorded."""
         columns = {name: np.array([row[name] for row in self.rows]) for name in self.rows[0]}
         pairs = np.array(self.pairs, dtype=np.int64).reshape(-1, 2)
-        tables = Tables(self.env.num_actions, **columns, pairs=pairs)
-        return self.snapshots if self.keep else [], tables
+        return QueryTables(self.env.num_actions, **columns, pairs=pairs)
 
     @property
     def room(self) -> int:
         """States still to be recorded."""
         return self.size - len(self.snapshots)
+
+    def pick(self, outcomes: tuple[Outcome, ...]) -> Snapshot:
+        """The state after one of the queried actions, all equally likely."""
+        return outcomes[self.choices.integers(len(outcomes))].snapshot
 
     def wander(self, steps: int) -> bool:
         """Uniform random actions; whether the game ended."""
@@ -272,41 +311,53 @@ class _Trajectory:
                 return True
         return False
 
-    def query(self) -> tuple[Outcome, ...]:
+    def query_and_record(self) -> tuple[Outcome, ...]:
         """Record this state, and return the outcomes of the table drawn for the visit."""
-        here, drawn, asked = self.env.snapshot(), self.env.draw, list(range(self.env.num_actions))
-        if self.actions is not None:
-            asked = sorted(self.choices.choice(asked, self.actions, replace=False).tolist())
+        here = self.env.snapshot()
+        visit_draw = self.env.draw
+        asked = list(range(self.env.num_actions))
+        if self.settings.actions is not None:
+            asked = sorted(
+                self.choices.choice(asked, self.settings.actions, replace=False).tolist()
+            )
         self.snapshots.append(here)
         found = {}
-        for draw, weight in self.game.draws if self.enumerated else [(drawn, 1.0)]:
+        draws = self.settings.game.draws if self.settings.enumerated else [(visit_draw, 1.0)]
+        for draw, weight in draws:
             self.env.redraw(draw)
-            found[draw] = outcomes = self.env.query(asked, clones=True)
-            self.rows.append(_row(here, outcomes, weight))
-        return found[drawn]
+            found[draw] = self.env.query(asked, clones=True)
+            self.rows.append(_row(here, found[draw], weight))
+        return found[visit_draw]
 
     def follow(self, left: Snapshot, right: Snapshot) -> None:
         """Move on with independent actions; query where the branches stand, ever less often."""
         for age in range(1, _AGES[-1] + 1):
             if left.over or right.over or left.identity == right.identity or self.room < 2:
                 return
-            rows, ends = [], []
-            for branch in (left, right):
-                self.env.restore(branch)
-                if age in _AGES:
-                    rows.append(len(self.rows))
-                    outcomes = self.query()
-                    ends.append(outcomes[self.choices.integers(len(outcomes))].snapshot)
-                else:
-                    self.wander(1)
-                    ends.append(self.env.snapshot())
-            if rows:
-                self.pairs.append((rows[0], rows[1]))
-            left, right = ends
+            if age in _AGES:
+                left_row = len(self.rows)
+                left = self.query_and_move(left)
+                right_row = len(self.rows)
+                right = self.query_and_move(right)
+                self.pairs.append((left_row, right_row))
+            else:
+                left = self.move(left)
+                right = self.move(right)
+
+    def query_and_move(self, branch: Snapshot) -> Snapshot:
+        """Record the branch's state; where a random action of the query leads."""
+        self.env.restore(branch)
+        return self.pick(self.query_and_record())
+
+    def move(self, branch: Snapshot) -> Snapshot:
+        """Where a random action leads."""
+        self.env.restore(branch)
+        self.wander(1)
+        return self.env.snapshot()
 
 
 def _row(here: Snapshot, outcomes: tuple[Outcome, ...], weight: float) -> dict[str, Any]:
-    """One row of `Tables`; the clones are not kept, they are large."""
+    """One row of `QueryTables`; the clones are not kept, they are large."""
     after = [outcome.snapshot for outcome in outcomes]
     return {
         "actions": [outcome.action for outcome in outcomes],
@@ -320,66 +371,3 @@ def _row(here: Snapshot, outcomes: tuple[Outcome, ...], weight: float) -> dict[s
         "state_ids": here.identity,
         "weights": weight,
     }
-
-
-def with_shock(jm: JMDP, sigma: float) -> JMDP:
-    """R(a) + sigma U with U = +-1 fair, one per table: the tables twice, at half the weight."""
-    shock = checks.real("sigma", sigma)
-    return JMDP.from_tables(
-        np.tile(jm.table_states, 2), np.tile(jm.probs / 2, 2),
-        np.concatenate([jm.rewards + shock, jm.rewards - shock]),
-        np.tile(jm.next_states, (2, 1)), jm.num_states, jm.gamma,
-    )  # fmt: skip
-
-
-def tables_of(jm: JMDP, observations: ArrayLike, num_pairs: int = 0, seed: int = 0) -> Tables:
-    """All tables of a JMDP whose states are seen as observations (S, D) uint8.
-
-    So training can be tested on a model with a known answer. About `num_pairs` pairs are followed:
-    from a uniform state, two distinct actions of one table, then up to four steps with uniform
-    independent actions until the branches meet. No branch ends; absorbing states go on.
-    """
-    sizes: dict[str, int | None] = {"state": jm.num_states, "byte": None}
-    seen = checks.integers("observations", observations, below=256, **sizes).astype(np.uint8)
-    count = jm.probs.size
-    return Tables(
-        num_actions=jm.num_actions,
-        actions=np.tile(np.arange(jm.num_actions), (count, 1)),
-        observations=seen[jm.table_states],
-        previous=np.full(count, jm.num_actions),
-        rewards=jm.rewards,
-        next_observations=seen[jm.next_states],
-        next_previous=np.full(jm.next_states.shape, jm.num_actions),
-        terminated=np.zeros(jm.next_states.shape, dtype=bool),
-        next_ids=jm.next_states,
-        state_ids=jm.table_states,
-        weights=jm.probs,
-        pairs=_followed(jm, num_pairs, checks.generator(seed)),
-    )
-
-
-def _followed(jm: JMDP, num_pairs: int, rng: np.random.Generator) -> Ints:
-    """(P, 2) rows of the states where two branches of one query stood before they met."""
-    found, more = [np.empty((0, 2), dtype=np.int64)], jm.num_actions > 1
-    while more and sum(map(len, found)) < num_pairs:
-        table = _draw(jm, rng.integers(jm.num_states, size=num_pairs), rng)
-        first = rng.integers(jm.num_actions, size=num_pairs)
-        other = (first + rng.integers(1, jm.num_actions, size=num_pairs)) % jm.num_actions
-        ends = jm.next_states[table[:, None], np.stack([first, other], 1)]
-        more = bool((ends[:, 0] != ends[:, 1]).any())  # else no two branches ever part
-        for _ in range(_PAIR_STEPS):
-            ends = ends[ends[:, 0] != ends[:, 1]]
-            width = jm.starts[ends + 1] - jm.starts[ends]
-            found.append(jm.starts[ends] + (rng.random(ends.shape) * width).astype(int))
-            moved = (
-                jm.next_states[_draw(jm, x, rng), rng.integers(jm.num_actions, size=len(x))]
-                for x in ends.T
-            )
-            ends = np.stack(list(moved), 1)
-    return rng.permutation(np.concatenate(found))[:num_pairs]
-
-
-def _draw(jm: JMDP, states: Ints, rng: np.random.Generator) -> Ints:
-    """A table of each state; the probabilities of the states before it add up to its number."""
-    table = np.searchsorted(np.cumsum(jm.probs), states + rng.random(len(states)), "right")
-    return np.clip(table, jm.starts[states], jm.starts[states + 1] - 1)

@@ -6,15 +6,6 @@
 from jmdp_lib.machine import extra
 
 with extra("figures"):
-    from jmdp_lib.figures.atari import (
-        BLOCK_STYLES,
-        KIND_STYLES,
-        block_legend,
-        gap_ratios,
-        screen,
-        td_errors,
-        text_table,
-    )
     from jmdp_lib.figures.curves import (
         SCALING_STYLES,
         agreement,
@@ -44,5 +35,3 @@ __all__ += ["goal_states", "gridworld", "gust_of", "transition"]
 __all__ += ["SCALING_STYLES", "agreement", "band", "block_decay", "residual_decay", "scaling"]
 __all__ += ["correlation_bar", "correlation_grid", "correlation_matrix", "heatmap"]
 __all__ += ["counts", "gap_law", "joint_returns", "prediction"]
-__all__ += ["BLOCK_STYLES", "KIND_STYLES", "block_legend", "gap_ratios", "screen", "td_errors"]
-__all__ += ["text_table"]

@@ -5,13 +5,13 @@ y_a = R_a + gamma m(S'_a) of one table, E over the tables of a state, and W = si
 covariance of the reward shock (in closed form: it is never sampled),
 
     mu           mu(s,a)     <-  E y_a
-    sigma_diag   C(s,a; s,a) <-  W + E[(y_a - c_a)^2]           + gamma^2 E single(S'_a)
+    sigma_diag   C(s,a; s,a) <-  W + E[(y_a - c_a)^2]           + gamma^2 E variance(S'_a)
     sigma_same   C(s,a; s,b) <-  W + E[(y_a - c_a)(y_b - c_b)]  + gamma^2 E pair(S'_a, S'_b)
     sigma_cross  C(s,a; t,b) <-                                      gamma^2 E pair(S'_a, S'_b)
     sigma_pairs  the same, for the two branches of one query, followed until they merge
     gap          C_aa + C_bb - 2 C_ab, each with the target above (Appendix C, centred)
 
-where single(x) = Var Z(x, A), an ended branch is worth 0, and
+where variance(x) = Var Z(x, A), an ended branch is worth 0, and
 
     pair(x, y) = <vbar(x), vbar(y)> + k(x, y) <qbar(x), qbar(y)> + 1{x = y} merged(x).
 
@@ -43,8 +43,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from jmdp_lib.atari.networks import TD_BLOCKS, Estimate, Network, Params, inner
-from jmdp_lib.atari.replay import Batch, Replay
+from experiments.atari.networks import TD_BLOCKS, Estimate, Network, Params, inner
+from experiments.atari.replay import Batch, Replay
 from jmdp_lib.machine import extra
 
 with extra("torch"):
@@ -57,13 +57,13 @@ Targets = tuple[Tensor, Tensor, Tensor]  # of mu, of C at one state, of C betwee
 class PolicyMoments(NamedTuple):
     """All that T_2 needs of a successor x: moments with the policy averaged out, each (E, ...).
 
-    value: m(x) = E mu(x, A). single: Var Z(x, A) of one branch. merged: what C(x, A; x, B) of two
+    value: m(x) = E mu(x, A). variance: Var Z(x, A) of one branch. merged: what C(x, A; x, B) of two
     branches in this one state has beyond <shared, shared> + <near, near>. shared, near:
     E v(x, A), E q(x, A) (E, ..., dimension). place: f(x) (E, ..., F).
     """
 
     value: Tensor
-    single: Tensor
+    variance: Tensor
     merged: Tensor
     shared: Tensor
     near: Tensor
@@ -84,11 +84,11 @@ def policy_moments(estimate: Estimate, policy: Tensor) -> PolicyMoments:
     mean, shared, near, local, own, place = estimate
     value = (policy * mean).sum(-1)
     spread = (policy * (mean - value[..., None]) ** 2).sum(-1)
-    variance = sum(part.square().sum(-1) for part in (shared, near, local)) + own
+    by_action = sum(part.square().sum(-1) for part in (shared, near, local)) + own
+    variance = spread + (policy * by_action).sum(-1)
     merged = (policy[..., None] * local).sum(-2).square().sum(-1) + (policy**2 * own).sum(-1)
-    single = spread + (policy * variance).sum(-1)
     vbar, qbar = ((policy[..., None] * part).sum(-2) for part in (shared, near))
-    return PolicyMoments(value, single, merged, vbar, qbar, place)
+    return PolicyMoments(value, variance, merged, vbar, qbar, place)
 
 
 def look_ahead(network: Network, params: Params, batch: Batch) -> PolicyMoments:
@@ -116,9 +116,8 @@ def state_targets(
     pair = outer(batch.alive, batch.alive) * (
         inner(ahead.shared) + near + same * ahead.merged[..., None]
     )
-    single = batch.alive * ahead.single
     off = 1.0 - torch.eye(y.shape[-1], device=y.device)
-    carried = pair * off + torch.diag_embed(single)
+    carried = pair * off + torch.diag_embed(batch.alive * ahead.variance)
     drawn = outer(deviation, deviation) + (gamma**2)[..., None] * carried
     loading = network.shock[:, batch.actions]
     return mean, outer(loading, loading) + (weights[..., None] * drawn).sum(2)
@@ -130,8 +129,9 @@ def cross_targets(network: Network, batch: Batch, ahead: PolicyMoments, pairs: T
     worth = batch.weights[:, :, None] * batch.alive  # (B, K, m)
     moved = (worth[..., None] * ahead.shared).sum(2)  # (E, B, m, V): E vbar(S'_a)
     apart = inner(moved[:, i], moved[:, j]) + _expected_near(ahead, worth, i, j)
-    left, right = batch.next_ids[i], batch.next_ids[j]
-    meet = left[:, :, :, None, None] == right[:, None, None, :, :]  # (P, K, m, K, m)
+    left = batch.next_ids[i][:, :, :, None, None]
+    right = batch.next_ids[j][:, None, None, :, :]
+    meet = left == right  # (P, K, m, K, m)
     likely = (meet * worth[j][:, None, None]).sum(-2)  # (P, K, m, m)
     merged = worth[i] * ahead.merged[:, i]  # (E, P, K, m)
     local = (likely * merged[..., None]).sum(2)
@@ -141,7 +141,8 @@ def cross_targets(network: Network, batch: Batch, ahead: PolicyMoments, pairs: T
 def _expected_near(ahead: PolicyMoments, worth: Tensor, i: Tensor, j: Tensor) -> Tensor:
     """E[k <qbar, qbar>] (E, P, m, m) between the successors of the states i and j (P,)."""
     near = worth[..., None] * ahead.near  # (E, B, K, m, Q)
-    flat, place = near.flatten(2, 3), ahead.place.flatten(2, 3)  # (E, B, K m, .)
+    flat = near.flatten(2, 3)  # (E, B, K m, Q)
+    place = ahead.place.flatten(2, 3)
     each = inner(flat[:, i], flat[:, j]) * nearness(place[:, i], place[:, j])
     tables = near.shape[2:4]
     return each.unflatten(3, tables).unflatten(2, tables).sum((2, 4))
@@ -233,11 +234,70 @@ def expected_errors(network: Network, params: Params, data: Replay) -> Tensor:
     complete. Unlike a sampled TD error, its only floor is what the network cannot represent.
     States are compared with their neighbours.
     """
-    parts, shares = [], []
+    parts = []
+    shares = []
     for batch, share in data.chunks():
         parts.append(share * block_errors(network, params, params, batch))
         shares.append(share)
     return torch.stack(parts).sum(0) / torch.stack(shares).sum(0).clamp(min=1e-12)
+
+
+class _SampledStep(NamedTuple):
+    """What each of the m branches of B states drew in one step: the reward and X' = (S'_a, A').
+
+    rewards, mean: (E, B, m), mean of mu(X'), 0 where the branch ended. alive: (B, m).
+    state_ids, actions: (B, m) of X'. after: the moments at X', (E, B, m, ...).
+    """
+
+    rewards: Tensor
+    mean: Tensor
+    alive: Tensor
+    state_ids: Tensor
+    actions: Tensor
+    after: Estimate
+
+
+def _sampled_step(
+    network: Network, params: Params, batch: Batch, generator: torch.Generator
+) -> _SampledStep:
+    """Draw the shock of each state, and the next action of each branch."""
+    seen = batch.next_observations[:, 0]  # (B, m, D)
+    previous = batch.next_previous[:, 0]  # (B, m)
+
+    def uniform(*size: int) -> Tensor:
+        return torch.rand(size, generator=generator, device=previous.device)
+
+    below = network.policy.cumsum(0)[:-1] <= uniform(*previous.shape, 1)
+    actions = below.sum(-1, keepdim=True)  # not torch.multinomial, which makes a GPU wait
+    ahead = network(params, seen, previous).at(actions)  # (E, B, m, 1, .)
+    after = Estimate._make([*(part.squeeze(3) for part in ahead[:-1]), ahead.place])
+    coin = 2.0 * (uniform(len(previous), 1) < 0.5) - 1.0
+    earned = network.earned[:, None, None] * batch.rewards[:, 0]
+    return _SampledStep(
+        rewards=earned + network.shock[:, batch.actions] * coin,
+        mean=batch.alive[:, 0] * after.mean,
+        alive=batch.alive[:, 0],
+        state_ids=batch.next_ids[:, 0],
+        actions=actions[..., 0],
+        after=after,
+    )
+
+
+def _sampled_products(network: Network, step: _SampledStep, pairs: Tensor) -> Tensor:
+    """Targets of Sigma (E, P, m, m) between the branches of the states at the places `pairs`."""
+    i, j = pairs.unbind(1)
+    gamma = network.gammas[:, None, None, None]
+    left, right = (Estimate(*(part[:, at] for part in step.after)) for at in (i, j))
+    same = step.state_ids[i][..., :, None] == step.state_ids[j][..., None, :]
+    one = same & (step.actions[i][..., :, None] == step.actions[j][..., None, :])
+    covariance = inner(left.shared, right.shared) + same * inner(left.local, right.local)
+    covariance += nearness(left.place, right.place) * inner(left.near, right.near)
+    covariance += one * left.own[..., :, None]
+    rewards = step.rewards
+    mean = step.mean
+    second = outer(step.alive[i], step.alive[j]) * covariance + outer(mean[:, i], mean[:, j])
+    mixed = outer(rewards[:, i], mean[:, j]) + outer(mean[:, i], rewards[:, j])
+    return outer(rewards[:, i], rewards[:, j]) + gamma * mixed + gamma**2 * second
 
 
 @torch.no_grad()
@@ -249,36 +309,12 @@ def sampled_targets(
     Of a batch with one drawn table of each state (K = 1); the shock and the next action of each
     branch are drawn here.
     """
-    gamma, earned = network.gammas[:, None, None, None], network.earned[:, None, None]
-    seen, last = batch.next_observations[:, 0], batch.next_previous[:, 0]  # (B, m, D), (B, m)
-
-    def uniform(*size: int) -> Tensor:
-        return torch.rand(size, generator=generator, device=last.device)
-
-    below = network.policy.cumsum(0)[:-1] <= uniform(*last.shape, 1)
-    drawn = below.sum(-1, keepdim=True)  # not torch.multinomial, which makes a GPU wait
-    ahead = network(params, seen, last).at(drawn)  # (E, B, m, 1, .)
-    parts = [*(part.squeeze(3) for part in ahead[:-1]), ahead.place]  # (E, B, m, .)
-    after = Estimate._make(parts)
-    coin = 2.0 * (uniform(len(last), 1) < 0.5) - 1.0
-    rewards = earned * batch.rewards[:, 0] + network.shock[:, batch.actions] * coin  # (E, B, m)
-    ids, action, alive = batch.next_ids[:, 0], drawn[..., 0], batch.alive[:, 0]
-    mean = alive * after.mean  # (E, B, m)
-
-    # Targets of Sigma (E, B + P, m, m) between the branches of the states i and j.
-    every = torch.arange(len(last), device=last.device)
-    i, j = torch.cat([torch.stack([every, every], 1), pairs]).unbind(1)
-    left, right = (Estimate(*(part[:, at] for part in after)) for at in (i, j))
-    same = ids[i][..., :, None] == ids[j][..., None, :]
-    one = same & (action[i][..., :, None] == action[j][..., None, :])
-    covariance = inner(left.shared, right.shared) + same * inner(left.local, right.local)
-    covariance += nearness(left.place, right.place) * inner(left.near, right.near)
-    covariance += one * left.own[..., :, None]
-    second = outer(alive[i], alive[j]) * covariance + outer(mean[:, i], mean[:, j])
-    mixed = outer(rewards[:, i], mean[:, j]) + outer(mean[:, i], rewards[:, j])
-    target = outer(rewards[:, i], rewards[:, j]) + gamma * mixed + gamma**2 * second
-    own, between = target.split([len(every), len(pairs)], 1)
-    return rewards + gamma[..., 0] * mean, own, between
+    step = _sampled_step(network, params, batch, generator)
+    every = torch.arange(len(batch.actions), device=pairs.device)
+    compared = torch.cat([torch.stack([every, every], 1), pairs])
+    products = _sampled_products(network, step, compared)
+    own, between = products.split([len(every), len(pairs)], 1)
+    return step.rewards + network.gammas[:, None, None] * step.mean, own, between
 
 
 @torch.no_grad()

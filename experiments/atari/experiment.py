@@ -19,7 +19,6 @@ file that is written atomically and only once, so a run that was killed continue
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -27,26 +26,46 @@ from typing import Any
 
 import numpy as np
 
+from experiments.atari.checkpoints import refuse_other
+from experiments.atari.networks import Config
+from experiments.atari.predictions import (
+    PredictedGaps,
+    backed_up_gaps,
+    by_state,
+    predict_gaps,
+    tail,
+)
+from experiments.atari.replay import Replay
+from experiments.atari.training import Trained, require_device, train
 from jmdp_lib import checks
-from jmdp_lib.atari.env import Game, Snapshot
-from jmdp_lib.atari.networks import Config
-from jmdp_lib.atari.predictions import Gaps, backed_up_gaps, by_state, predict_gaps, tail
-from jmdp_lib.atari.recursive_pairs import PairRecords, gap_estimates, record_pairs
-from jmdp_lib.atari.replay import Replay
-from jmdp_lib.atari.tables import Tables, collect, evaluation_states
-from jmdp_lib.atari.training import Trained, refuse_other, require_device, train
-from jmdp_lib.checks import Seed
+from jmdp_lib.atari import (
+    Game,
+    PairGaps,
+    PairRecords,
+    QueryTables,
+    Snapshot,
+    collect,
+    evaluation_states,
+    pair_gaps,
+    record_pairs,
+)
+from jmdp_lib.checks import Floats, Seed
 from jmdp_lib.machine import extra, replacing
 
 with extra("figures", "torch"):
     import pandas as pd
 
 NOISES = ("reward", "sticky")
-# What is known of a gap: of the simulation, in the order of `GapEstimates`, and predicted.
-_COLUMNS = (
-    *("mc_mean", "mc_mean_error", "mc", "mc_error", "mc_independent", "mc_independent_error"),
-    *("mc_covariance", *Gaps._fields),
-)
+# Columns of what was simulated, and the fields of `PairGaps` that they are.
+_SIMULATED = {
+    "mc_mean": "mean",
+    "mc_mean_error": "mean_error",
+    "mc": "variance",
+    "mc_error": "variance_error",
+    "mc_independent": "independent",
+    "mc_independent_error": "independent_error",
+    "mc_covariance": "covariance",
+}
 
 
 @dataclass(frozen=True)
@@ -123,41 +142,71 @@ def run(
 
 
 def evaluate(
-    experiment: Experiment, seed: int, trained: Trained, evaluation: Tables, records: PairRecords,
-    *deep: PairRecords,
-) -> pd.DataFrame:  # fmt: skip
+    experiment: Experiment,
+    seed: int,
+    trained: Trained,
+    evaluation: QueryTables,
+    records: PairRecords,
+    deep: PairRecords | None = None,
+) -> pd.DataFrame:
     """Predictions beside Monte Carlo, by state: KIND, KIND+table and, if recorded, KIND+DEPTH."""
-    config, network, params = experiment.config, trained.network, trained.params
-    gammas = [gamma for gamma, _ in config.members]
-    found = gap_estimates(records, gammas, config.sigma)
-    state, (a, b) = found.state_rows, found.actions.T
-    data = Replay.of(evaluation, network.scale.device)
-    ids = evaluation.state_ids[:: len(evaluation) // experiment.num_evaluation]  # of each state
-    entry = np.unique(ids, return_inverse=True)[1][state]
-    seen, previous = (data.columns[name][data.rows[:, 0]] for name in ("observations", "previous"))
-    predicted: dict[str, Sequence[Any]] = {}
-    for how, gaps in (
-        ("", predict_gaps(network, params, seen, previous)),
-        ("+table", backed_up_gaps(network, params, data)),
-    ):
-        predicted[how] = [part.double().cpu().numpy()[:, entry, a, b] for part in gaps]
-    for begun in deep:
-        for place, depth in enumerate(begun.depths.tolist()):
-            later = tail(network, params, begun, place)
-            played = gap_estimates(begun.until(depth), gammas, config.sigma, later)
-            predicted[f"+{depth}"] = played.mean, played.variance, played.independent
-    simulated = (
-        found.mean, found.mean_error, found.variance, found.variance_error,
-        found.independent, found.independent_error, found.covariance,
-    )  # fmt: skip
+    members = experiment.config.members
+    gammas = [gamma for gamma, _ in members]
+    simulated = pair_gaps(records, gammas, experiment.config.sigma)
+    predicted = _predicted(experiment, trained, evaluation, simulated)
+    if deep is not None:
+        predicted |= _predicted_after_play(experiment, trained, deep)
     frames = []
-    for how, values in predicted.items():
-        columns = [*zip(_COLUMNS, (*simulated, *values), strict=True)]
-        for member, (gamma, kind) in enumerate(config.members):
-            told = {name: array[member] for name, array in columns}
-            frames.append(pd.DataFrame({"gamma": gamma, "kind": kind + how, "state": state} | told))
-    whose = {"game": config.name, "coupling": experiment.noise, "seed": seed}
-    return by_state(pd.concat(frames).assign(**whose))
+    for suffix, prediction in predicted.items():
+        for member, (gamma, kind) in enumerate(members):
+            keys = {"gamma": gamma, "kind": kind + suffix, "state": simulated.state_rows}
+            estimates = {name: getattr(simulated, of)[member] for name, of in _SIMULATED.items()}
+            told = {name: array[member] for name, array in prediction.items()}
+            frames.append(pd.DataFrame(keys | estimates | told))
+    names = {"game": experiment.config.name, "noise": experiment.noise, "seed": seed}
+    return by_state(pd.concat(frames).assign(**names))
+
+
+def _predicted(
+    experiment: Experiment, trained: Trained, evaluation: QueryTables, simulated: PairGaps
+) -> dict[str, dict[str, Floats]]:
+    """The gaps (E, K) of the simulated groups, by suffix of the kind and name of the column.
+
+    They are told by the network alone (""), and by one backup from the state's tables ("+table").
+    """
+    network = trained.network
+    data = Replay.of(evaluation, network.scale.device)
+    first_rows = data.rows[:, 0]
+    seen = data.columns["observations"][first_rows]
+    previous = data.columns["previous"][first_rows]
+    told = {
+        "": predict_gaps(network, trained.params, seen, previous),
+        "+table": backed_up_gaps(network, trained.params, data),
+    }
+    ids = evaluation.state_ids[:: len(evaluation) // experiment.num_evaluation]  # of each state
+    entry = np.unique(ids, return_inverse=True)[1][simulated.state_rows]
+    a, b = simulated.actions.T
+    return {
+        suffix: {
+            name: part.double().cpu().numpy()[:, entry, a, b]
+            for name, part in gaps._asdict().items()
+        }
+        for suffix, gaps in told.items()
+    }
+
+
+def _predicted_after_play(
+    experiment: Experiment, trained: Trained, deep: PairRecords
+) -> dict[str, dict[str, Floats]]:
+    """As `_predicted`, "+DEPTH": the network predicts what follows DEPTH steps of real play."""
+    gammas = [gamma for gamma, _ in experiment.config.members]
+    predicted = {}
+    for place, depth in enumerate(deep.depths.tolist()):
+        later = tail(trained.network, trained.params, deep, place)
+        gaps = pair_gaps(deep.until(depth), gammas, experiment.config.sigma, later)
+        values = (gaps.mean, gaps.variance, gaps.independent)
+        predicted[f"+{depth}"] = dict(zip(PredictedGaps._fields, values, strict=True))
+    return predicted
 
 
 def learn(
@@ -172,49 +221,58 @@ def learn(
     require_device(device)
     _claim(experiment, home)
 
-    def collected(name: str, num_states: int, stream: Seed, **how: Any) -> Tables:
-        how |= {"follow_share": experiment.follow_share, "processes": processes}
-        play = partial(collect, experiment.game, num_states, stream, **how)
-        return Tables.kept(home / f"{name}.npz", play)
+    def collected(name: str, num_states: int, stream: Seed, **options: Any) -> QueryTables:
+        options |= {"follow_share": experiment.follow_share, "processes": processes}
+        make = partial(collect, experiment.game, num_states, stream, **options)
+        return QueryTables.load_or_make(home / f"{name}.npz", make)
 
-    how = {"actions": experiment.actions, "spacing": experiment.spacing}
-    tables = collected(f"tables-{seed}", experiment.num_states, experiment.stream(0, seed), **how)
-    held = collected("held_out", experiment.num_held_out, experiment.stream(1), enumerated=True)
+    tables = collected(
+        f"tables-{seed}",
+        experiment.num_states,
+        experiment.stream(0, seed),
+        actions=experiment.actions,
+        spacing=experiment.spacing,
+    )
+    held_out = collected("held_out", experiment.num_held_out, experiment.stream(1), enumerated=True)
+    if states is not None:
+        tables = tables.first(states)
     config = replace(experiment.config, seed=seed)
-    tables = tables if states is None else tables.first(states)
-    return train(tables, config, home / f"run-{_suffixed(seed, trial)}", held, device)
+    return train(tables, config, home / f"run-{_suffixed(seed, trial)}", held_out, device)
 
 
 def monte_carlo(
     experiment: Experiment, home: Path, processes: int | None = None, fresh: int = 0
-) -> tuple[Tables, PairRecords, *tuple[PairRecords, ...]]:
+) -> tuple[QueryTables, PairRecords, PairRecords | None]:
     """Tables of the evaluation states, recursive pairs from them, and deep records if asked for.
 
     fresh: another number gives other states and other pairs.
     """
     _claim(experiment, home)
-    game, number = experiment.game, _suffixed("", fresh or "")
+    game = experiment.game
 
     @cache
-    def states() -> tuple[list[Snapshot], Tables]:
+    def states() -> tuple[list[Snapshot], QueryTables]:
         stream = experiment.stream(2, fresh)
         return evaluation_states(game, experiment.num_evaluation, stream, processes=processes)
 
-    def played(name: str, horizon: int, repeats: int, **how: Any) -> PairRecords:
-        def play() -> PairRecords:
-            return record_pairs(
-                game, states()[0], horizon, experiment.stream(3, fresh), repeats=repeats,
-                pairs_per_state=experiment.pairs_per_state, processes=processes, **how,
-            )  # fmt: skip
+    def file(name: str) -> Path:
+        return home / f"{_suffixed(name, fresh or '')}.npz"
 
-        return PairRecords.kept(home / f"{name}{number}.npz", play)
+    def record(horizon: int, repeats: int, **options: Any) -> PairRecords:
+        options |= {"pairs_per_state": experiment.pairs_per_state, "processes": processes}
+        stream = experiment.stream(3, fresh)
+        return record_pairs(game, states()[0], horizon, stream, repeats=repeats, **options)
 
-    tables = Tables.kept(home / f"evaluation{number}.npz", lambda: states()[1])
-    records = played("records", experiment.horizon, experiment.repeats)
+    tables = QueryTables.load_or_make(file("evaluation"), lambda: states()[1])
+    make = partial(record, experiment.horizon, experiment.repeats)
+    records = PairRecords.load_or_make(file("records"), make)
     if not experiment.depths:
-        return tables, records
-    last, how = max(experiment.depths) + 1, {"depths": experiment.depths, "again": 1}
-    return tables, records, played("deep", last, experiment.deep_repeats, **how)
+        return tables, records, None
+    horizon = max(experiment.depths) + 1
+    make = partial(
+        record, horizon, experiment.deep_repeats, depths=experiment.depths, replication=1
+    )
+    return tables, records, PairRecords.load_or_make(file("deep"), make)
 
 
 def _suffixed(name: object, suffix: object) -> str:
@@ -227,11 +285,12 @@ def _claim(experiment: Experiment, home: Path) -> None:
 
     Settings that concern training alone are compared with the checkpoint's.
     """
-    own = asdict(experiment) | {"config": None, "game": asdict(experiment.game)}
-    path, here = home / "settings.json", json.dumps(own, indent=1) + "\n"
+    settings = asdict(experiment) | {"config": None, "game": asdict(experiment.game)}
+    text = json.dumps(settings, indent=1) + "\n"
+    path = home / "settings.json"
     if path.exists():
-        refuse_other(home, json.loads(path.read_text()), json.loads(here))
+        refuse_other(home, json.loads(path.read_text()), json.loads(text))
         return
     home.mkdir(parents=True, exist_ok=True)
     with replacing(path) as part:
-        part.write_text(here)
+        part.write_text(text)

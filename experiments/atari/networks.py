@@ -31,7 +31,8 @@ from typing import NamedTuple
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.atari.tables import Tables
+from jmdp_lib.atari import QueryTables
+from jmdp_lib.checks import Floats
 from jmdp_lib.machine import extra
 
 with extra("torch"):
@@ -40,7 +41,8 @@ with extra("torch"):
     from torch.nn import functional
 
 Params = dict[str, Tensor]
-KINDS = {"gram": (0.0, 0.0), "local": (1.0, 0.0), "near": (1.0, 1.0)}  # have local, near terms
+# Whether a kind of network has the local and the near term.
+NETWORK_KINDS = {"gram": (0.0, 0.0), "local": (1.0, 0.0), "near": (1.0, 1.0)}
 SCALES = ("own", "natural", "divided")
 ERRORS = ("expected", "sampled")
 TD_BLOCKS = ("mu", "sigma_diag", "sigma_same", "sigma_cross", "sigma_pairs", "gap")
@@ -70,7 +72,7 @@ class Config:
         of v, q, u and f (see above).
     steps, batch: SGD steps, queried states in each.
     actions: how many actions of each state a step looks at, drawn afresh; all if there are fewer.
-    pair_share: share of a batch that is made of followed pairs (`Tables.pairs`).
+    pair_share: share of a batch that is made of followed pairs (`QueryTables.pairs`).
     learning_rate, final_rate: of Adam; a cosine leads from the first to their product.
     weight_decay: of AdamW, as a rate: weights shrink by learning_rate * weight_decay a step.
     polyak: rate of the target network's moving average; steps * polyak is about the number of times
@@ -113,7 +115,7 @@ class Config:
             raise ValueError(f"gammas and kinds must name members, each once, got {self.members}")
         for gamma, kind in self.members:
             checks.discount(gamma)
-            checks.one_of("kinds", kind, tuple(KINDS))
+            checks.one_of("kinds", kind, tuple(NETWORK_KINDS))
         checks.one_of("descend", self.descend, ERRORS)
         checks.one_of("scale", self.scale, SCALES)
         for field in fields(self):
@@ -193,38 +195,45 @@ class Network:
         self, config: Config, sizes: tuple[int, int], rewards: tuple[float, float],
         varied: Sequence[int], device: str | torch.device = "cpu",
     ) -> None:  # fmt: skip
-        self.config, self.sizes, self.rewards, self.varied = config, sizes, rewards, varied
-        self.num_actions, (mean, variance) = sizes[0], rewards
+        self.config = config
+        self.sizes = sizes
+        self.rewards = rewards
+        self.varied = varied
+        self.num_actions = sizes[0]
         gamma = np.array([gamma for gamma, _ in config.members])
-        local, near = np.array([KINDS[kind] for _, kind in config.members]).T
-        spread = variance + 1e-6  # rewards may all be equal
-        shock = config.sigma**2 * np.where(local > 0, gamma**2, 1.0)
+        local, near = np.array([NETWORK_KINDS[kind] for _, kind in config.members]).T
+        earned = 1 - gamma if config.scale == "divided" else np.ones_like(gamma)
 
         def tensor(values: object) -> Tensor:
             return torch.as_tensor(values, dtype=torch.float32, device=device)
 
-        self.gammas, self.local, self.near = map(tensor, (gamma, local, near))
+        self.gammas = tensor(gamma)
+        self.local = tensor(local)
+        self.near = tensor(near)
         self.columns = torch.tensor(varied, dtype=torch.long, device=device)
-        earned = 1 - gamma if config.scale == "divided" else np.ones_like(gamma)
         self.earned = tensor(earned)
         self.shock = tensor(config.sigma * earned)[:, None].expand(-1, self.num_actions)
-        own = float(config.scale == "own")  # units to the power 0 are ones
-        self.mean_offset = tensor(own * mean / (1 - gamma))
-        self.mean_scale = tensor((spread / (1 - gamma**2)) ** (own / 2))
-        self.scale = tensor(((spread + shock) / (1 - gamma**2)) ** own)
+        mean_offset, mean_scale, scale = self._units(gamma, local)
+        self.mean_offset = tensor(mean_offset)
+        self.mean_scale = tensor(mean_scale)
+        self.scale = tensor(scale)
+
+    def _units(self, gamma: Floats, local: Floats) -> tuple[Floats, Floats, Floats]:
+        """mean_offset, mean_scale and scale, (E,) each."""
+        mean, variance = self.rewards
+        spread = variance + 1e-6  # rewards may all be equal
+        shock = self.config.sigma**2 * np.where(local > 0, gamma**2, 1.0)
+        power = float(self.config.scale == "own")  # units to the power 0 are ones
+        mean_scale = (spread / (1 - gamma**2)) ** (power / 2)
+        scale = ((spread + shock) / (1 - gamma**2)) ** power
+        return power * mean / (1 - gamma), mean_scale, scale
 
     @classmethod
-    def of(cls, tables: Tables, config: Config, device: str | torch.device = "cpu") -> Network:
+    def of(cls, tables: QueryTables, config: Config, device: str | torch.device = "cpu") -> Network:
         """The ensemble whose sizes and units fit the tables."""
         sizes = (tables.num_actions, tables.observations.shape[1])
-        seen, after = tables.observations, tables.next_observations.reshape(-1, sizes[1])
-        bits = np.bitwise_or.reduce(seen ^ seen[0]) | np.bitwise_or.reduce(after ^ seen[0])
-        same = (tables.previous[0] == tables.next_previous).all() and len({*tables.previous}) == 1
-        last = np.full(sizes[0] + 1, not same)
-        each = np.unpackbits(bits, bitorder="little")
-        varies = np.concatenate([bits > 0, each, last])
-        moments = float(tables.rewards.mean()), float(tables.rewards.var())
-        return cls(config, sizes, moments, np.flatnonzero(varies).tolist(), device)
+        rewards = (float(tables.rewards.mean()), float(tables.rewards.var()))
+        return cls(config, sizes, rewards, varied_features(tables), device)
 
     @property
     def policy(self) -> Tensor:
@@ -233,7 +242,8 @@ class Network:
 
     def initial(self, generator: torch.Generator) -> Params:
         """He-uniform weights, drawn on the CPU: the same for every member and device."""
-        config, params = self.config, {}
+        config = self.config
+        params: Params = {}
         width = len(self.varied)
 
         def layer(name: str, *shape: int, fan_in: float, gain: float = 6.0) -> None:
@@ -293,6 +303,17 @@ def _dense(params: Params, trunk: str, x: Tensor) -> Tensor:
         x = torch.baddbmm(params[f"{trunk}_{i}_bias"], x, params[f"{trunk}_{i}"])
         x = functional.relu(x) if i < 2 else x
     return x
+
+
+def varied_features(tables: QueryTables) -> list[int]:
+    """Numbers of the `ram_features` that are not the same at all states of the tables."""
+    seen = tables.observations
+    after = tables.next_observations.reshape(-1, seen.shape[1])
+    bits = np.bitwise_or.reduce(seen ^ seen[0]) | np.bitwise_or.reduce(after ^ seen[0])
+    each_bit = np.unpackbits(bits, bitorder="little")
+    previous_actions = np.union1d(tables.previous, tables.next_previous)
+    previous = np.full(tables.num_actions + 1, len(previous_actions) > 1)
+    return np.flatnonzero(np.concatenate([bits > 0, each_bit, previous])).tolist()
 
 
 def ram_features(observations: Tensor, previous: Tensor, num_actions: int) -> Tensor:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jmdp_lib.atari.networks import Config
-from jmdp_lib.atari.tables import Tables
+from experiments.atari.networks import Config
+from jmdp_lib.atari import QueryTables
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import extra
 
@@ -47,7 +47,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """`Tables` on a device, N rows; an *entry* is a state with its K tables, G in all.
+    """`QueryTables` on a device, N rows; an *entry* is a state with its K tables, G in all.
 
     States with fewer tables are padded with weight 0. An entry is drawn in proportion to how often
     its state was met. If another visit queried other actions of a state, that is another entry.
@@ -63,7 +63,7 @@ class Replay:
     cumulative: Tensor
 
     @classmethod
-    def of(cls, tables: Tables, device: str | torch.device = "cpu") -> Replay:
+    def of(cls, tables: QueryTables, device: str | torch.device = "cpu") -> Replay:
         """The tables on the device."""
         next_ids = np.unique(tables.next_ids, return_inverse=True)[1].reshape(tables.rewards.shape)
         rows, weights, entry, visits = _grouped(tables, next_ids)
@@ -81,17 +81,18 @@ class Replay:
 
     def sample(self, config: Config, generator: torch.Generator) -> Batch:
         """Followed pairs and states drawn on their own: one pass through the network serves all."""
-        device, total = self.rows.device, self.cumulative[-1]
+        device = self.rows.device
         count = int(config.batch * config.pair_share / 2) if len(self.pairs) else 0
 
         def uniform(*size: int) -> Tensor:
             return torch.rand(size, generator=generator, device=device, dtype=torch.float64)
 
         chosen = (uniform(count) * len(self.pairs)).long()
-        drawn = torch.searchsorted(self.cumulative, uniform(config.batch - 2 * count) * total)
+        visits = uniform(config.batch - 2 * count) * self.cumulative[-1]
+        drawn = torch.searchsorted(self.cumulative, visits)
         entries = torch.cat([self.pairs[chosen].T.flatten(), drawn.clamp(max=len(self.rows) - 1)])
-        queried = self.columns["actions"].shape[1]
-        columns = uniform(config.batch, queried).argsort(1)[:, : config.actions]
+        num_queried = self.columns["actions"].shape[1]
+        columns = uniform(config.batch, num_queried).argsort(1)[:, : config.actions]
         table = None
         if not config.complete or config.descend == "sampled":
             below = self.weights[entries].cumsum(1) < uniform(config.batch, 1)
@@ -107,7 +108,8 @@ class Replay:
         if columns is None:
             every = torch.arange(actions.shape[1], device=actions.device)
             columns = every.expand(len(entries), -1)
-        rows, weights = self.rows[entries], self.weights[entries]
+        rows = self.rows[entries]
+        weights = self.weights[entries]
         first = rows[:, 0]
         if table is not None:
             rows = rows.gather(1, table[:, None])
@@ -137,7 +139,7 @@ class Replay:
 
 
 def _grouped(
-    tables: Tables, next_ids: Ints
+    tables: QueryTables, next_ids: Ints
 ) -> tuple[NDArray[np.intp], Floats, NDArray[np.intp], Floats]:
     """Rows and weights (G, K) of every state, the group (N,) of every row, visits (G,).
 
@@ -146,16 +148,16 @@ def _grouped(
     query = np.column_stack([tables.state_ids, tables.actions])
     state = np.unique(query, axis=0, return_inverse=True)[1].reshape(-1)  # small: exact as floats
     key = np.hstack([state[:, None], next_ids, tables.terminated, tables.rewards])
-    _, kept, which = np.unique(key, axis=0, return_index=True, return_inverse=True)
+    _, distinct, which = np.unique(key, axis=0, return_index=True, return_inverse=True)
     which = which.reshape(-1)  # the distinct table that each row is
     weights = np.bincount(which, tables.weights)
-    group = state[kept]  # sorted, for the key starts with it
+    group = state[distinct]  # sorted, for the key starts with it
     sizes = np.bincount(group)
     starts = np.cumsum(sizes) - sizes
-    place = np.arange(len(kept)) - starts[group]
-    rows = np.repeat(kept[starts][:, None], sizes.max(), axis=1)
-    table = np.zeros(rows.shape)
-    rows[group, place] = kept
+    place = np.arange(len(distinct)) - starts[group]
+    rows = np.repeat(distinct[starts][:, None], sizes.max(), axis=1)
+    rows[group, place] = distinct
     visits = np.bincount(group, weights).astype(np.float64)
-    table[group, place] = weights / visits[group]
-    return rows, table, group[which], visits
+    probs = np.zeros(rows.shape)
+    probs[group, place] = weights / visits[group]
+    return rows, probs, group[which], visits

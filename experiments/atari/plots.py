@@ -37,12 +37,12 @@ def screen(
 
     Example:
         >>> import numpy as np
-        >>> from jmdp_lib import figures
+        >>> from experiments.atari import plots
         >>> from matplotlib.figure import Figure
         >>> before = np.zeros((210, 160, 3), dtype=np.uint8)
         >>> after = before.copy()
         >>> after[100:104, 80:82] = 255  # a ball
-        >>> len(figures.screen(Figure().subplots(), after, "after", before).patches)
+        >>> len(plots.screen(Figure().subplots(), after, "after", before).patches)
         1
     """
     ax.imshow(picture, interpolation="nearest", aspect="auto")
@@ -53,7 +53,8 @@ def screen(
     # things that are more than eight columns apart are two
     for part in np.split(columns, np.flatnonzero(np.diff(columns) > 8) + 1) if columns.size else ():
         rows = np.flatnonzero(different[:, part].any(1))
-        width, height = int(np.ptp(part)) + 6, int(np.ptp(rows)) + 6
+        width = int(np.ptp(part)) + 6
+        height = int(np.ptp(rows)) + 6
         corner = part[0] - 3, rows[0] - 3
         ax.add_patch(Rectangle(corner, width, height, fill=False, color="#E69F00", lw=1.2))
     return ax
@@ -67,11 +68,11 @@ def td_errors(ax: Axes, curves: pd.DataFrame, window: int = 1, markers: bool = F
 
     Example:
         >>> import pandas as pd
-        >>> from jmdp_lib import figures
+        >>> from experiments.atari import plots
         >>> from matplotlib.figure import Figure
         >>> curves = pd.DataFrame({"step": [0, 100, 0, 100], "seed": [0, 0, 1, 1]})
-        >>> curves = curves.assign(**dict.fromkeys(figures.BLOCK_STYLES, [1.0, 0.1, 2.0, 0.2]))
-        >>> ax = figures.td_errors(Figure().subplots(), curves)
+        >>> curves = curves.assign(**dict.fromkeys(plots.BLOCK_STYLES, [1.0, 0.1, 2.0, 0.2]))
+        >>> ax = plots.td_errors(Figure().subplots(), curves)
         >>> len(ax.lines)  # two seeds and their mean, for each of four blocks
         12
     """
@@ -89,10 +90,10 @@ def block_legend(fig: Figure) -> None:
     """The legend of `td_errors`, below the figure.
 
     Example:
-        >>> from jmdp_lib import figures
+        >>> from experiments.atari import plots
         >>> from matplotlib.figure import Figure
         >>> fig = Figure(layout="constrained")
-        >>> figures.block_legend(fig)
+        >>> plots.block_legend(fig)
         >>> len(fig.legends[0].get_texts())
         4
     """
@@ -110,14 +111,16 @@ def gap_ratios(ax: Axes, table: pd.DataFrame, paper: Mapping[str, float] | None 
     table: rows of `gap_table`. paper: the paper's ratio of each game, a cross at its group.
 
     Example:
+        >>> from experiments.atari import plots
         >>> from jmdp_lib import figures
         >>> from matplotlib.figure import Figure
         >>> table = figures.results(["figures/atari_fresh_table.csv"])
-        >>> ax = figures.gap_ratios(Figure().subplots(), table[table.game == "Pong"])
+        >>> ax = plots.gap_ratios(Figure().subplots(), table[table.game == "Pong"])
         >>> ax.get_legend_handles_labels()[1][-1]
         "and the state's own tables"
     """
-    games, gammas = list(table["game"].unique()), sorted(table["gamma"].unique())
+    games = list(table["game"].unique())
+    gammas = sorted(table["gamma"].unique())
     left = (len(gammas) + 1.5) * np.arange(len(games))  # where a group begins
     middle = left + (len(gammas) - 1) / 2
     ax.axhspan(0.95, 1.05, color="0.88", lw=0, zorder=0)
@@ -144,9 +147,9 @@ def text_table(ax: Axes, cells: Sequence[Sequence[str]]) -> Axes:
     """A typeset table, the first row its head.
 
     Example:
-        >>> from jmdp_lib import figures
+        >>> from experiments.atari import plots
         >>> from matplotlib.figure import Figure
-        >>> ax = figures.text_table(Figure().subplots(), [["game", "ratio"], ["Breakout", "1.02"]])
+        >>> ax = plots.text_table(Figure().subplots(), [["game", "ratio"], ["Breakout", "1.02"]])
         >>> len(ax.texts)
         4
     """

@@ -21,11 +21,12 @@ from typing import Any
 import numpy as np
 
 import jmdp_lib
+from experiments.atari.checkpoints import load_checkpoint, need_fields, refuse_other
+from experiments.atari.networks import TD_BLOCKS, Config, Network, Params
+from experiments.atari.replay import Replay
+from experiments.atari.td_errors import block_errors, expected_errors, sampling_floor
 from jmdp_lib import checks
-from jmdp_lib.atari.networks import TD_BLOCKS, Config, Network, Params
-from jmdp_lib.atari.replay import Replay
-from jmdp_lib.atari.tables import Tables
-from jmdp_lib.atari.td_errors import block_errors, expected_errors, sampling_floor
+from jmdp_lib.atari import QueryTables
 from jmdp_lib.machine import extra, progress, replacing
 
 with extra("torch"):
@@ -80,9 +81,9 @@ def require_device(name: str) -> torch.device:
 
 
 def _generator(device: torch.device, seed: int, *key: int) -> torch.Generator:
-    """A stream of a run: 0 its first weights, 1 its batches, (2, step) the batch watched then."""
-    own = checks.seed_sequence(seed, *key).generate_state(1, np.uint64)
-    return torch.Generator(device).manual_seed(int(own[0]))
+    """A stream of a run: 0 its first weights, 1 its batches, (2, step) the held-out batch then."""
+    [number] = checks.seed_sequence(seed, *key).generate_state(1, np.uint64)
+    return torch.Generator(device).manual_seed(int(number))
 
 
 def learning_rate(config: Config, step: int) -> float:
@@ -92,7 +93,11 @@ def learning_rate(config: Config, step: int) -> float:
 
 
 def train(
-    tables: Tables, config: Config, folder: str | Path, held_out: Tables, device: str = "cpu"
+    tables: QueryTables,
+    config: Config,
+    folder: str | Path,
+    held_out: QueryTables,
+    device: str = "cpu",
 ) -> Trained:
     """Learn the moments of all members; metrics.csv and checkpoint.pt grow in `folder`.
 
@@ -100,53 +105,60 @@ def train(
     policy is uniform. A checkpoint in the folder is continued if it is of this very run, and
     refused otherwise. On another kind of device only a finished one is accepted.
     """
-    place, folder = require_device(device), Path(folder)
+    place = require_device(device)
     network = Network.of(tables, config, place)
     sizes = (held_out.num_actions, held_out.observations.shape[1])
     checks.same_shape("held_out", sizes, network.sizes, "(num_actions, observation size)")
-    check = Replay.of(held_out, place)
-    of_run = asdict(config) | {
+    settings = asdict(config) | {
         "checksum of the tables": tables.checksum,
         "checksum of the held-out tables": held_out.checksum,
     }
-    run = _Run(network, Replay.of(tables, place), folder, of_run)
-    watched = replace(config, descend="sampled", batch=min(config.batch, 256))
+    run = _Run(network, Replay.of(tables, place), Path(folder), settings)
+    _train_to_the_end(run, Replay.of(held_out, place))
+    return Trained(network, run.online, Path(folder))
 
-    def log_held_out(sampled: bool, expected: bool) -> None:
-        if sampled:  # a resumed run draws the same batches
-            stream = _generator(place, config.seed, 2, run.step)
-            batch = check.sample(watched, stream)
-            with torch.no_grad():
-                own = block_errors(network, run.online, run.online, batch, generator=stream)
-            run.log("sampled", own)
-            if config.descend == "sampled":
-                run.log("floor", sampling_floor(network, run.target, batch, stream))
-        if expected:
-            run.log("expected", expected_errors(network, run.online, check))
+
+def _train_to_the_end(run: _Run, held_out: Replay) -> None:
+    """Make the steps that are left; log, evaluate and save on the way."""
+    config = run.network.config
+
+    def is_due(every: int) -> bool:
+        return run.step == config.steps or run.step % every == 0
 
     if not run.step:
-        log_held_out(True, True)
+        _log_sampled_errors(run, held_out)
+        run.log("expected", expected_errors(run.network, run.online, held_out))
     bar = progress(config.steps, config.name, "step")
     bar.update(run.step)
     while run.step < config.steps:
         run.advance()
         bar.update()
-        logged, evaluated, saved = (
-            run.step == config.steps or run.step % every == 0
-            for every in (config.log_every, config.eval_every, config.save_every)
-        )
-        if logged:
-            mean = torch.stack(run.window).mean(0)
-            run.window.clear()
-            if not bool(mean.isfinite().all()):
-                raise FloatingPointError(f"TD errors are no longer finite at step {run.step}")
-            run.log("td", mean)
-            bar.set_postfix(mu=f"{float(mean[0].mean()):.2g}", gap=f"{float(mean[-1].mean()):.2g}")
-        log_held_out(logged, evaluated)
-        if saved:
+        if is_due(config.log_every):
+            errors = run.log_window()
+            mu, *_, gap = errors.mean(1).tolist()
+            bar.set_postfix(mu=f"{mu:.2g}", gap=f"{gap:.2g}")
+            _log_sampled_errors(run, held_out)
+        if is_due(config.eval_every):
+            run.log("expected", expected_errors(run.network, run.online, held_out))
+        if is_due(config.save_every):
             run.save()
     bar.close()
-    return Trained(network, run.online, folder)
+
+
+def _log_sampled_errors(run: _Run, held_out: Replay) -> None:
+    """The paper's TD errors on a batch of held-out states and, if they are descended, their floor.
+
+    The batch depends on the seed and the step alone: a resumed run draws the same.
+    """
+    network = run.network
+    config = replace(network.config, descend="sampled", batch=min(network.config.batch, 256))
+    stream = _generator(network.scale.device, config.seed, 2, run.step)
+    batch = held_out.sample(config, stream)
+    with torch.no_grad():
+        errors = block_errors(network, run.online, run.online, batch, generator=stream)
+    run.log("sampled", errors)
+    if network.config.descend == "sampled":
+        run.log("floor", sampling_floor(network, run.target, batch, stream))
 
 
 class _Run:
@@ -155,59 +167,100 @@ class _Run:
     A step is a few hundred small kernels. On a GPU they are recorded as one graph after a few
     steps, and replayed: launching them one by one takes longer than running them.
 
+    settings: of the run, by name; a checkpoint with others is refused.
     step: steps done. window: errors (len(TD_BLOCKS), E) of the steps since the last logged one.
-    rows: of metrics.csv. weights: (len(TD_BLOCKS), E) of the mean squared errors in the loss.
+    rows: of metrics.csv. loss_weights: (len(TD_BLOCKS), E) of the mean squared errors in the loss.
+    averages: of AdamW, for each weight: steps made, moving averages of its gradient and of the
+    gradient's square. rate: the learning rate; a graph reads it on the device.
+    warm_up: steps before the graph is recorded.
     """
 
     def __init__(
-        self, network: Network, data: Replay, folder: Path, of_run: Mapping[str, object]
+        self, network: Network, data: Replay, folder: Path, settings: Mapping[str, object]
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        config, device = network.config, network.scale.device
-        self.network, self.data, self.of_run = network, data, of_run
-        self.path, self.generator = folder / "checkpoint.pt", _generator(device, config.seed, 1)
-        first = network.initial(_generator(torch.device("cpu"), config.seed, 0))
-        state: dict[str, Any] = {"step": 0, "rows": [], "window": []}
-        state |= {"params": first, "target": first}
-        if self.path.exists():
-            state = load_checkpoint(self.path)
-            need_fields(self.path, state, "window", "params", "target")
-            need_fields(self.path, state["of"], *of_run, version=state.get("version"))
-            refuse_other(self.path, state["of"], of_run)
-        self.step, self.rows = state["step"], state["rows"]
+        device = network.scale.device
+        self.network = network
+        self.data = data
+        self.settings = settings
+        self.path = folder / "checkpoint.pt"
+        state = self._stored_state() if self.path.exists() else self._first_state()
+        self.step: int = state["step"]
+        self.rows: list[Any] = state["rows"]
         self.window = [blocks.to(device) for blocks in state["window"]]
-        self.online, self.target = (
-            {name: weight.to(device, copy=True) for name, weight in state[of].items()}
-            for of in ("params", "target")
-        )
+        self.online = self._own_copy(state["params"])
+        self.target = self._own_copy(state["target"])
         for weight in self.online.values():
             weight.requires_grad_(True)
+        self.generator = _generator(device, network.config.seed, 1)
+        self.averages = self._no_averages()
+        self.loss_weights = self._loss_weights()
         self.on_gpu = device.type == "cuda"
-        # A graph reads it on the device.
         self.rate: Tensor | float = torch.zeros((), device=device) if self.on_gpu else 0.0
-        # Of AdamW, by weight: steps made, moving averages of the gradient and of its square.
-        zeros = [torch.zeros_like(weight) for weight in self.online.values()]
-        made = [torch.zeros((), device=device) for _ in zeros]
-        self.averages = [made, zeros, [torch.zeros_like(weight) for weight in zeros]]
-        units = torch.stack([network.mean_scale, *[network.scale] * (len(TD_BLOCKS) - 1)])
-        self.weights = torch.tensor(config.block_weights, device=device)[:, None] / units**2
-        self.warm_up = 3  # steps before the graph is recorded
+        self.warm_up = 3
         self.graph: torch.cuda.CUDAGraph | None = None
-        if 0 < self.step < config.steps:
-            need_fields(self.path, state, "device", "averages", "generator")
-            there = state["device"]
-            if there != device.type:
-                raise ValueError(
-                    f"{self.path} was written on {there!r}: go on with device={there!r}"
-                )
-            self.averages = [[x.to(device) for x in part] for part in state["averages"]]
-            self.generator.set_state(state["generator"])
+        if 0 < self.step < network.config.steps:
+            self._continue_from(state)
+
+    def _first_state(self) -> dict[str, Any]:
+        """What a checkpoint before the first step would hold."""
+        stream = _generator(torch.device("cpu"), self.network.config.seed, 0)
+        weights = self.network.initial(stream)
+        return {"step": 0, "rows": [], "window": [], "params": weights, "target": weights}
+
+    def _stored_state(self) -> dict[str, Any]:
+        """The checkpoint of this run; one of another run is refused."""
+        state = load_checkpoint(self.path)
+        need_fields(self.path, state, "window", "params", "target")
+        need_fields(self.path, state["of"], *self.settings, version=state.get("version"))
+        refuse_other(self.path, state["of"], self.settings)
+        return state
+
+    def _own_copy(self, weights: Params) -> Params:
+        device = self.network.scale.device
+        return {name: weight.to(device, copy=True) for name, weight in weights.items()}
+
+    def _no_averages(self) -> list[list[Tensor]]:
+        """Those before the first step."""
+        weights = self.online.values()
+        steps_made = [torch.zeros((), device=self.network.scale.device) for _ in weights]
+        gradients = [torch.zeros_like(weight) for weight in weights]
+        squares = [torch.zeros_like(weight) for weight in weights]
+        return [steps_made, gradients, squares]
+
+    def _loss_weights(self) -> Tensor:
+        """The weights of the blocks, in the units of each member."""
+        network = self.network
+        units = torch.stack([network.mean_scale, *[network.scale] * (len(TD_BLOCKS) - 1)])
+        weights = torch.tensor(network.config.block_weights, device=network.scale.device)
+        return weights[:, None] / units**2
+
+    def _continue_from(self, state: dict[str, Any]) -> None:
+        """Take up what only a run that goes on needs."""
+        need_fields(self.path, state, "device", "averages", "generator")
+        device = self.network.scale.device
+        written_on = state["device"]
+        if written_on != device.type:
+            raise ValueError(
+                f"{self.path} was written on {written_on!r}: go on with device={written_on!r}"
+            )
+        self.averages = [[x.to(device) for x in part] for part in state["averages"]]
+        self.generator.set_state(state["generator"])
 
     def log(self, curve: str, blocks: Tensor) -> None:
         """A row of metrics.csv for each member; blocks: (len(TD_BLOCKS), E)."""
         config = self.network.config
         for member, values in zip(config.members, blocks.T.tolist(), strict=True):
             self.rows.append((self.step, config.seed, *member, curve, *values))
+
+    def log_window(self) -> Tensor:
+        """Log the mean errors (len(TD_BLOCKS), E) of the steps since the last time."""
+        mean = torch.stack(self.window).mean(0)
+        self.window.clear()
+        if not bool(mean.isfinite().all()):
+            raise FloatingPointError(f"TD errors are no longer finite at step {self.step}")
+        self.log("td", mean)
+        return mean
 
     def save(self) -> None:
         """Write the metrics, then the checkpoint: tensors, numbers and strings only."""
@@ -218,7 +271,7 @@ class _Run:
             torch.save(
                 {
                     "version": jmdp_lib.__version__,
-                    "of": dict(self.of_run),
+                    "of": dict(self.settings),
                     "network": (self.network.sizes, self.network.rewards, self.network.varied),
                     "device": self.network.scale.device.type,
                     "step": self.step,
@@ -234,14 +287,15 @@ class _Run:
 
     def advance(self) -> None:
         """One SGD step; its errors go into the window."""
-        rate = learning_rate(self.network.config, self.step)
+        config = self.network.config
+        rate = learning_rate(config, self.step)
         self.rate = self.rate.fill_(rate) if isinstance(self.rate, Tensor) else rate
         self.step += 1
         self.window.append(self._replayed() if self.on_gpu else self._descend())
-        if self.step % self.network.config.copy_every == 0:
+        if self.step % config.copy_every == 0:
             with torch.no_grad():
-                old, new = list(self.target.values()), [w.detach() for w in self.online.values()]
-                torch._foreach_lerp_(old, new, self.network.config.polyak)
+                online = [weight.detach() for weight in self.online.values()]
+                torch._foreach_lerp_(list(self.target.values()), online, config.polyak)
 
     def _descend(self) -> Tensor:
         """The (len(TD_BLOCKS), E) mean squared TD errors before the step."""
@@ -252,14 +306,14 @@ class _Run:
             self.network, self.online, self.target, batch, config.complete, stream
         )
         weights = list(self.online.values())
-        slopes = torch.autograd.grad((self.weights * blocks).sum(), weights)
-        made, mean, square = self.averages
+        slopes = torch.autograd.grad((self.loss_weights * blocks).sum(), weights)
+        steps_made, gradients, squares = self.averages
         with torch.no_grad():
             # The function, since the class imports torch's compiler: two seconds of each process.
             adamw(
-                weights, list(slopes), mean, square, [], made, lr=self.rate, beta1=0.9, beta2=0.999,
-                eps=1e-8, weight_decay=config.weight_decay, amsgrad=False, maximize=False,
-                fused=True, capturable=self.on_gpu,
+                weights, list(slopes), gradients, squares, [], steps_made, lr=self.rate,
+                beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=config.weight_decay,
+                amsgrad=False, maximize=False, fused=True, capturable=self.on_gpu,
             )  # fmt: skip
         return blocks.detach()
 
@@ -280,44 +334,3 @@ class _Run:
                 self.blocks = self._descend()
         self.graph.replay()
         return self.blocks.clone()
-
-
-def load_checkpoint(path: str | Path) -> dict[str, Any]:
-    """A checkpoint, on the CPU; its tensors only, no code."""
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise ValueError(f"{path} is not a checkpoint: {error}") from error
-    if not isinstance(state, dict) or not isinstance(state.get("of"), dict):
-        raise ValueError(f"{path} is not a checkpoint of this kind of run")
-    need_fields(path, state, "network", "step", "rows")
-    network = dict(zip(("sizes", "rewards", "varied"), state["network"], strict=False))
-    need_fields(path, network, "sizes", "rewards", "varied", version=state.get("version"))
-    return state
-
-
-def need_fields(
-    path: Path | str, part: Mapping[str, Any], *names: str, version: str | None = None
-) -> None:
-    """Refuse a part of a checkpoint that lacks fields which this version of jmdp_lib reads.
-
-    version: the one that wrote it, unless the part itself says so; early ones did not.
-    """
-    missing = [repr(name) for name in names if name not in part]
-    if missing:
-        by = part.get("version", version)
-        raise ValueError(
-            f"{path} is of {f'jmdp_lib {by}' if by else 'another version of jmdp_lib'}, and this "
-            f"is {jmdp_lib.__version__}: it lacks {', '.join(missing)}"
-        )
-
-
-def refuse_other(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Refuse to continue from files that were made with other settings, and name those."""
-    different = [
-        f"{name}: {there.get(name)!r} there, {here.get(name)!r} here"
-        for name in sorted(there.keys() | here.keys())
-        if there.get(name) != here.get(name)
-    ]
-    if different:
-        raise ValueError(f"{path} is of another run: {'; '.join(different)}")

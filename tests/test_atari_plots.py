@@ -1,0 +1,60 @@
+"""What the figures of chapters 5 and 6 show."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.atari import plots
+
+
+@pytest.fixture
+def ax() -> Axes:
+    return Figure().subplots()
+
+
+def test_a_screen_boxes_what_differs(ax: Axes) -> None:
+    left = np.zeros((30, 60, 3), dtype=np.uint8)
+    right = left.copy()
+    right[5:8, 10:12] = 200  # two things, far apart
+    right[20:24, 50:52] = 200
+    plots.screen(ax, left, "same", left)
+    assert not ax.patches
+    plots.screen(ax, right, "after", left)
+    boxes = sorted(patch.get_bbox().bounds for patch in ax.patches)
+    assert boxes == [(7, 2, 7, 8), (47, 17, 7, 9)]
+
+
+def test_td_errors_are_moving_averages_of_each_seed(ax: Axes) -> None:
+    blocks = list(plots.BLOCK_STYLES)
+    rows = [
+        {"step": 100 * t, "seed": seed, **dict.fromkeys(blocks, float(2**t) * (1 + seed))}
+        for t in range(4)
+        for seed in (0, 1)
+    ]
+    plots.td_errors(ax, pd.DataFrame(rows), window=3)
+    assert len(ax.lines) == 3 * len(blocks)  # two seeds and their mean
+    np.testing.assert_allclose(ax.lines[0].get_ydata(), [1.5, 7 / 3, 14 / 3, 6.0])
+    np.testing.assert_allclose(ax.lines[2].get_ydata(), 1.5 * np.array([1.5, 7 / 3, 14 / 3, 6.0]))
+
+
+def test_gap_ratios_hide_no_row(ax: Axes) -> None:
+    rows = [
+        {"game": game, "gamma": gamma, "kind": kind, "coupled": 1.0, "coupled_interval": 0.1}
+        for game in ("A", "B")
+        for gamma in (0.1, 0.9)
+        for kind in plots.KIND_STYLES
+    ]
+    plots.gap_ratios(ax, pd.DataFrame(rows), {"A": 2.0, "B": 3.0})
+    points = [line.get_xdata() for line in ax.lines if len(np.atleast_1d(line.get_xdata())) == 4]
+    assert len(points) == len(plots.KIND_STYLES)
+    assert len(np.unique(np.concatenate(points))) == len(rows)  # none hides another
+
+
+def test_a_text_table_shows_every_cell(ax: Axes) -> None:
+    plots.text_table(ax, [["name", "value"], ["x", "1"], ["y", "2"]])
+    assert [text.get_text() for text in ax.texts] == ["name", "value", "x", "1", "y", "2"]
+    assert len(ax.lines) == 3
