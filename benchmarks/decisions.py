@@ -20,7 +20,7 @@ import numpy as np
 from timing import machine
 
 import jmdp_lib as jl
-from jmdp_lib.statistics import asymptotic_sequence, log_capital
+from jmdp_lib.simulators.statistics import asymptotic_sequence, log_capital
 
 HERE = Path(__file__).resolve().parent
 ALPHA, FIRST = 0.05, 128  # the level, and the runs before an asymptotic sequence says anything

@@ -11,7 +11,6 @@ The whole law of a gap: `gap_law`. One state of a model too large to enumerate: 
 from typing import TYPE_CHECKING, Any
 
 from jmdp_lib.bounds import MomentBounds, cvar_bounds, one_sided_bound, quantile_bounds, tail_bounds
-from jmdp_lib.comparisons import Decision, compare_actions, estimate_gaps
 from jmdp_lib.environments.paper import (
     coupled_reward_chain,
     example_1,
@@ -22,14 +21,18 @@ from jmdp_lib.environments.paper import (
 )
 from jmdp_lib.environments.supply import inventory, inventory_simulator, queue_simulator, two_queues
 from jmdp_lib.environments.toy_text import from_gymnasium
-from jmdp_lib.implicit import ImplicitJMDP
 from jmdp_lib.machine import extra
 from jmdp_lib.model import JMDP, epsilon_mixture, uniform_policy
+from jmdp_lib.model.implicit import ImplicitJMDP
+from jmdp_lib.model.queries import Outcome, Simulator, SimulatorError
 from jmdp_lib.moments import Moments, contraction_modulus, norm_weight
-from jmdp_lib.montecarlo import sample_gaps, simulate_gap_law, simulate_pairs
 from jmdp_lib.operators.backups import sample_t2
 from jmdp_lib.operators.literal import apply_t2
-from jmdp_lib.simulators import Outcome, Simulator, SimulatorError, StepSimulator
+from jmdp_lib.simulators.comparisons import Decision, compare_actions, estimate_gaps
+from jmdp_lib.simulators.montecarlo import sample_gaps, simulate_gap_law, simulate_pairs
+from jmdp_lib.simulators.resampling import resample_gaps
+from jmdp_lib.simulators.statistics import GapErrors, GapEstimate
+from jmdp_lib.simulators.step import StepSimulator
 from jmdp_lib.solvers.coupling_range import CouplingRange, coupling_range
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Plan, Solution
 from jmdp_lib.solvers.gap_law import Improvement, cautious_improvement, gap_law
@@ -51,11 +54,10 @@ from jmdp_lib.solvers.projection import (
     rbf_features,
     tabular_features,
 )
-from jmdp_lib.solvers.resampling import resample_gaps
-from jmdp_lib.statistics import GapErrors, GapEstimate, GapLaw
+from jmdp_lib.statistics import GapLaw
 
 if TYPE_CHECKING:
-    from jmdp_lib.coupled_env import CoupledEnv
+    from jmdp_lib.simulators.coupled_env import CoupledEnv
 
 __version__ = "0.1.0"
 
@@ -84,5 +86,5 @@ def __getattr__(name: str) -> Any:
     if name != "CoupledEnv":
         raise AttributeError(f"module 'jmdp_lib' has no attribute {name!r}")
     with extra("atari"):
-        from jmdp_lib.coupled_env import CoupledEnv
+        from jmdp_lib.simulators.coupled_env import CoupledEnv
     return CoupledEnv

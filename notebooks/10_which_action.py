@@ -46,7 +46,7 @@ from scipy import stats
 import jmdp_lib as jl
 from jmdp_lib import figures
 from jmdp_lib.atari import CoupledAtari
-from jmdp_lib.statistics import asymptotic_sequence, log_capital
+from jmdp_lib.simulators.statistics import asymptotic_sequence, log_capital
 
 figures.style()
 claims = figures.Claims()

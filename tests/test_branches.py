@@ -11,8 +11,8 @@ import pytest
 from gymnasium import spaces
 
 import jmdp_lib as jl
-from jmdp_lib import comparisons
 from jmdp_lib.atari import CoupledAtari
+from jmdp_lib.simulators import comparisons
 
 RNG = np.random.default_rng(0)
 PROBS = np.tile(RNG.dirichlet(np.full(3, 3.0)), (3, 1))  # one law of tables for all states

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import jmdp_lib as jl
-from jmdp_lib import statistics
 from jmdp_lib.atari import CoupledAtari
+from jmdp_lib.simulators import statistics
 
 
 class Plain:

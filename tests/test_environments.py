@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jmdp_lib as jl
-from jmdp_lib import model
+from jmdp_lib.model import jmdp as model
 
 U, R, D, L = range(4)
 

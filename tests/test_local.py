@@ -7,7 +7,7 @@ import pytest
 from strategies import random_policy
 
 import jmdp_lib as jl
-from jmdp_lib.implicit import policy_row
+from jmdp_lib.model.implicit import policy_row
 from jmdp_lib.solvers import exploration, local
 from jmdp_lib.solvers.exploration import Region, look
 

@@ -77,7 +77,7 @@ def test_estimates_are_those_of_jipe2() -> None:
 def test_models_are_solved_side_by_side_or_one_by_one(monkeypatch) -> None:
     jm = jl.JMDP.from_simulator(SMALL, 100)
     together = jl.resample_gaps(jm, MIXED, num_resamples=5)
-    monkeypatch.setattr("jmdp_lib.solvers.resampling._STATES", 4)
+    monkeypatch.setattr("jmdp_lib.simulators.resampling._STATES", 4)
     apart = jl.resample_gaps(jm, MIXED, num_resamples=5)
     for name in ("mean", "mean_error", "variance", "variance_error"):
         assert np.allclose(getattr(together, name), getattr(apart, name), atol=1e-7)

@@ -8,7 +8,12 @@ import pytest
 import jmdp_lib as jl
 from jmdp_lib import checks
 from jmdp_lib.operators.pairs import first_to_arrive
-from jmdp_lib.statistics import mean_and_error, normal_p_values, variance_and_error
+from jmdp_lib.simulators.statistics import (
+    mean_and_error,
+    normal_p_values,
+    unseen_variance,
+    variance_and_error,
+)
 
 GRID, GOAL = jl.windy_gridworld(3), jl.goal_policy(3)
 UNIFORM = jl.uniform_policy(GRID)
@@ -112,7 +117,7 @@ def test_a_sample_of_gaps_that_never_varied_covers_any_variance():
     """Whatever the probability p of a loss: unseen and not covered in at most 5% of samples."""
     for p in (0.3, 0.1, 0.03, 0.01):
         unseen = (1.0 - p) ** 50
-        bound = -np.log(0.05) * jl.statistics.unseen_variance(np.ones(1), 50, (0.0, 1.0), 0.0)
+        bound = -np.log(0.05) * unseen_variance(np.ones(1), 50, (0.0, 1.0), 0.0)
         assert unseen <= 0.05 or p * (1.0 - p) <= bound
 
 

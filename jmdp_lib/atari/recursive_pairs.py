@@ -27,10 +27,10 @@ from numpy.typing import ArrayLike, NDArray
 from jmdp_lib import checks
 from jmdp_lib.atari.env import Game, Snapshot
 from jmdp_lib.atari.tables import Arrays, Flags, emulator_of
-from jmdp_lib.branches import Played, play_branches
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.machine import in_processes
-from jmdp_lib.statistics import GapErrors, mean_and_error, variance_values
+from jmdp_lib.simulators.branches import Played, play_branches
+from jmdp_lib.simulators.statistics import GapErrors, mean_and_error, variance_values
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,11 +28,11 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.compiled import cached, inline
 from jmdp_lib.model import JMDP
+from jmdp_lib.model.queries import Simulator, checked_query
 from jmdp_lib.moments import Held
 from jmdp_lib.operators.collapsed import distinct_states
 from jmdp_lib.operators.draws import pick, pick_cell
 from jmdp_lib.operators.pairs import PairOperator
-from jmdp_lib.simulators import Simulator, checked_query
 
 Coordinate = Sequence[tuple[int, int]]
 KINDS = ("mu", "diag", "same", "cross")

@@ -47,8 +47,8 @@ from scipy import sparse
 
 from jmdp_lib import checks, machine
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.implicit import ImplicitJMDP, Policy, policy_row
 from jmdp_lib.model import COUPLINGS, JMDP
+from jmdp_lib.model.implicit import ImplicitJMDP, Policy, policy_row
 from jmdp_lib.operators.collapsed import CollapsedT2, Queries, ragged
 from jmdp_lib.solvers.affine import Chain
 from jmdp_lib.solvers.pair_systems import solve_chains

@@ -18,11 +18,11 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model import JMDP, checked_coupling
+from jmdp_lib.model.queries import Simulator, check_simulator
 from jmdp_lib.moments import Moments, norm_weight
 from jmdp_lib.operators import draws
 from jmdp_lib.operators.backups import KINDS, LAYOUTS, Collapsed, Full, compiled_updates
 from jmdp_lib.operators.collapsed import CollapsedT2
-from jmdp_lib.simulators import Simulator, check_simulator
 from jmdp_lib.solvers.fixed_point import Solution
 
 # A residual is estimated from so many coordinates with so many backups each. Between two estimates

@@ -16,10 +16,10 @@ from scipy import sparse
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.model import JMDP, checked_coupling, require_tables
+from jmdp_lib.model.queries import Simulator, check_simulator, checked_query
 from jmdp_lib.moments import Moments, StateAction, norm_weight
 from jmdp_lib.operators.backups import Coordinates
 from jmdp_lib.operators.multisets import MultisetOperator, MultisetSource
-from jmdp_lib.simulators import Simulator, check_simulator, checked_query
 from jmdp_lib.solvers.affine import Chain, solve_surely
 from jmdp_lib.solvers.fixed_point import Solution, certify, collect_moments, rounding_of
 from jmdp_lib.solvers.incremental import IncrementalSolution, StepSize, known_moments, learn

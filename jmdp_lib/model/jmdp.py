@@ -24,11 +24,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from jmdp_lib import checks, couplings
+from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Sized
-from jmdp_lib.couplings import Coupling, Outcomes
 from jmdp_lib.machine import progress, require
-from jmdp_lib.simulators import Simulator, check_simulator, checked_query, declared_range
+from jmdp_lib.model import couplings
+from jmdp_lib.model.couplings import Coupling, Outcomes
+from jmdp_lib.model.queries import Simulator, check_simulator, checked_query, declared_range
 
 COUPLINGS = ("joint", "independent", "common")
 _TRIALS = 8  # calls of a step function that are made twice
@@ -243,7 +244,7 @@ class JMDP:
         coupling: str | Coupling = "quantile",
         values: ArrayLike | None = None,
     ) -> JMDP:
-        """A marginal MDP and a coupling of its actions (`jmdp_lib.couplings`).
+        """A marginal MDP and a coupling of its actions (`jmdp_lib.model.couplings`).
 
         transition_probs: (S, A, S).
         rewards: (S, A) or (S, A, S).

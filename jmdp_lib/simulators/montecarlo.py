@@ -22,7 +22,8 @@ from jmdp_lib.compiled import cached
 from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.operators.draws import alias_tables, cells, cumulative, pick, pick_cell
-from jmdp_lib.statistics import GapEstimate, GapLaw, gap_statistics, unseen_variance
+from jmdp_lib.simulators.statistics import GapEstimate, gap_statistics, unseen_variance
+from jmdp_lib.statistics import GapLaw
 
 # Pairs per random stream: streams are spawned per chunk, so threads do not change the numbers.
 _CHUNK = 4096

@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.branches import Branches, Run
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.machine import in_processes, progress
+from jmdp_lib.model.queries import Simulator, SimulatorError
 from jmdp_lib.moments import ReadOnly
-from jmdp_lib.simulators import Simulator, SimulatorError
-from jmdp_lib.statistics import (
+from jmdp_lib.simulators.branches import Branches, Run
+from jmdp_lib.simulators.statistics import (
     GapEstimate,
     asymptotic_sequence,
     betting_bound,

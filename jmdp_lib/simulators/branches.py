@@ -23,7 +23,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import progress
 from jmdp_lib.model import COUPLINGS, JMDP, checked_coupling
-from jmdp_lib.simulators import Simulator, SimulatorError, check_simulator, checked_query
+from jmdp_lib.model.queries import Simulator, SimulatorError, check_simulator, checked_query
 
 _LONGEST = 10**6  # steps of a run, unless a horizon is given
 

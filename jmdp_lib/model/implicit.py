@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
-from jmdp_lib.model import JMDP
+from jmdp_lib.model.jmdp import JMDP
 
 Tables = Callable[[Any], tuple[ArrayLike, ArrayLike, Sequence[Sequence[Hashable]]]]
 Policy = Callable[[Any], ArrayLike] | ArrayLike

@@ -24,8 +24,8 @@ from gymnasium.utils.env_checker import data_equivalence
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Seed
-from jmdp_lib.env_copies import Copies, Env, Moves, OtherGenerator, Replays, name_of
-from jmdp_lib.simulators import Outcome
+from jmdp_lib.model.queries import Outcome
+from jmdp_lib.simulators.env_copies import Copies, Env, Moves, OtherGenerator, Replays, name_of
 
 _TRIAL_STEPS = 20
 

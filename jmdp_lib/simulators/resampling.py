@@ -29,8 +29,8 @@ from jmdp_lib import checks, machine
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.model import JMDP, require_tables
 from jmdp_lib.operators.collapsed import CollapsedT2
+from jmdp_lib.simulators.statistics import GapErrors
 from jmdp_lib.solvers.order2 import jipe2
-from jmdp_lib.statistics import GapErrors
 
 _STATES = 10_000  # of the resampled models that are solved side by side
 _ENOUGH = 8.0  # queries that carry an error, for a normal interval to hold

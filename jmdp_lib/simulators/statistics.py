@@ -1,0 +1,237 @@
+"""What samples say about gaps, $G = Z(s, a) - Z(s, b)$: estimates with their errors.
+
+`GapErrors` and `GapEstimate` are estimates of the mean and variance of gaps. Below them are the
+sample statistics, intervals, tests and confidence sequences that they and others use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from jmdp_lib import checks
+from jmdp_lib.checks import Floats
+from jmdp_lib.statistics import normal_quantile
+
+# A gambler's stakes, and the shares of the capital that are staked so; large ones count for more,
+# since the range of returns is often wide.
+_BETS = 2.0 ** -np.arange(16.0)
+_LOG_SHARES = -np.log(np.arange(1.0, 17.0) * np.arange(2.0, 18.0))
+_CLOSE = 1e-3  # of the distance of a bound from the mean: how exactly it is worked out
+_NO_VARIATION = 1e-12  # of a squared mean: less variance than this is rounding
+_TIGHT = 1000.0  # the sample size at which an asymptotic confidence sequence is tightest
+_SKEW = 0.2  # weight of its allowance for skewed laws
+
+
+@dataclass(frozen=True, eq=False)
+class GapErrors:
+    """Estimates of gaps, $G = Z(s, a) - Z(s, b)$, with their standard errors, all of one shape.
+
+    Attributes:
+        mean, mean_error: the estimate of $E G$, and its standard error.
+        variance, variance_error: the estimate of $Var G$, and its standard error.
+        unseen_mean, unseen_variance: how far what no draw showed can move $E G$; and how large it
+            can make $Var G$ if all draws were alike. Both are for one unit of $-log(1 - level)$:
+            in N draws an event stays unseen with probability $1 - level$ if its own is
+            $-log(1 - level) / N$. Unless a range of rewards is known, nothing is added to means,
+            and nothing bounds such a variance.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> import numpy as np
+        >>> found = jl.GapErrors(*np.array([[1.0], [0.1], [2.0], [0.2]]))
+        >>> low, high = found.interval("variance", level=0.95)
+        >>> print(low.round(2), high.round(2))
+        [1.64] [2.43]
+    """
+
+    mean: Floats
+    mean_error: Floats
+    variance: Floats
+    variance_error: Floats
+    unseen_mean: Floats | float = field(default=0.0, kw_only=True)
+    unseen_variance: Floats | float = field(default=np.inf, kw_only=True)
+
+    def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
+        """Lower and upper ends of confidence intervals of "mean" or "variance", entry by entry.
+
+        They are normal. For a variance, whose estimates are positive and skewed, they are normal on
+        the scale of its logarithm. If no variation was seen at all, the upper end is that of an
+        event that all draws missed.
+        """
+        value = getattr(self, checks.one_of("name", name, ("mean", "variance")))
+        reach = normal_quantile(level) * getattr(self, f"{name}_error")
+        missed = -np.log1p(-level)
+        if name == "mean":
+            reach = reach + missed * self.unseen_mean
+            return value - reach, value + reach
+        none = value <= _NO_VARIATION * self.mean**2
+        factor = np.exp(np.divide(reach, value, out=np.zeros_like(value), where=~none))
+        return np.where(none, 0.0, value / factor), np.where(
+            none, missed * self.unseen_variance, value * factor
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class GapEstimate(GapErrors):
+    """What pairs of branches that were played say about gaps, $G = Z(s, a) - Z(s, b)$.
+
+    `sample_gaps` has arrays (K,) for K gaps, each from its own pairs; `estimate_gaps` has arrays
+    (m, m), entry [i, j] about actions[i] against actions[j] of the m actions that were asked for.
+
+    Attributes:
+        mean, mean_error, variance, variance_error: as in `GapErrors`, unbiased.
+        prob_worse, prob_tie, prob_better: shares of pairs with $G < 0$, $G = 0$ and $G > 0$. A gap
+            whose sign the cut at the horizon may have changed counts as 0.
+        truncation_error: how far that cut may have moved $E G$; of a simulator, if later rewards
+            are like those that were seen.
+        num_pairs: pairs per gap.
+        returns: (num_pairs, m) of the branches of `estimate_gaps`, else None.
+    """
+
+    prob_worse: Floats
+    prob_tie: Floats
+    prob_better: Floats
+    truncation_error: Floats | float
+    num_pairs: int
+    returns: Any = None
+
+    def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
+        """Ends of confidence intervals, entry by entry.
+
+        Those of "mean" and "variance" are as in `GapErrors`, the truncation error of means added;
+        those of "prob_worse", "prob_tie" and "prob_better" are Wilson's.
+        """
+        names = ("mean", "variance", "prob_worse", "prob_tie", "prob_better")
+        if checks.one_of("name", name, names) in names[:2]:
+            low, high = super().interval(name, level)
+            slack = self.truncation_error if name == "mean" else 0.0
+            return low - slack, high + slack
+        share = getattr(self, name)
+        z, n = normal_quantile(level), self.num_pairs
+        centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+        reach = z * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z**2 / n)
+        return centre - reach, centre + reach
+
+
+def normal_p_values(scores: ArrayLike) -> tuple[float, float]:
+    """Are K scores independent draws of N(0, 1)? p-values of their largest size and their spread.
+
+    The first is P(max |z| is as large), which counts how many were looked at; the second is
+    two-sided, of sum z^2 against chi^2 with K degrees of freedom: errors too large *or* too small.
+    """
+    from scipy import special  # slow to import, and needed for this alone
+
+    z = checks.floats("scores", scores, "score")
+    one = 2.0 * special.ndtr(-np.abs(z).max())
+    tail = special.chdtr(z.size, np.sum(z**2))
+    return float(-np.expm1(z.size * np.log1p(-one))), float(2.0 * min(tail, 1.0 - tail))
+
+
+def mean_and_error(x: ArrayLike) -> tuple[Any, Any]:
+    """Mean of a sample (M, ...), two values or more, and its standard error, each (...)."""
+    values = np.asarray(x)
+    return values.mean(0), values.std(0, ddof=1) / np.sqrt(len(values))
+
+
+def variance_and_error(x: ArrayLike) -> tuple[Any, Any]:
+    """Unbiased variance of a sample (M, ...), three values or more, and its standard error.
+
+    The error is the jackknife's: no law is assumed, unlike in variance * sqrt(2 / (M - 1)).
+    """
+    return mean_and_error(variance_values(x))
+
+
+def variance_values(x: Any) -> Floats:
+    """(M, ...) jackknife values of a sample (M, ...): their mean is its unbiased variance."""
+    size, squares = len(x), (x - np.mean(x, 0)) ** 2
+    return (size * squares - squares.sum(0) / (size - 1)) / (size - 2)
+
+
+def gap_statistics(gaps: Floats, unsure: Floats | float) -> Any:
+    """(7, ...) of gaps (N, ...): mean and variance with their errors, shares below, at, above zero.
+
+    unsure: gaps of this size count as zero.
+    """
+    signs = gaps < -unsure, np.abs(gaps) <= unsure, gaps > unsure
+    shares = [sign.mean(0) for sign in signs]
+    return np.stack([*mean_and_error(gaps), *variance_and_error(gaps), *shares])
+
+
+def unseen_variance(
+    mean: Floats, num_draws: int, ends: tuple[float, float] | None, gamma: float
+) -> Floats:
+    """What `GapErrors.unseen_variance` is for gaps that were drawn, entry by entry.
+
+    With rewards in `ends`, no gap is farther from the mean than that of the two worst returns.
+    """
+    low, high = (0.0, np.inf) if ends is None else ends
+    farthest = (high - low) / (1.0 - gamma) + np.abs(mean)
+    return np.asarray(farthest**2 / num_draws)
+
+
+def betting_bound(
+    x: Floats, low: float, high: float, alpha: float, known: float = -np.inf
+) -> float:
+    """A lower confidence bound for the mean of values x (T,) in [low, high].
+
+    Whatever the law, the bounds for all T at once hold with probability 1 - alpha. The bound is the
+    largest mean against which the gambler of `log_capital` has come to own 1 / alpha (Waudby-Smith
+    and Ramdas 2024, Section 4), to a thousandth of its distance from the sample mean.
+
+    known: the bound of fewer values, which the new one does not fall below.
+    """
+    if low == high:
+        return low
+    z, counts = np.unique(np.clip((x - low) / (high - low), 0.0, 1.0), return_counts=True)
+    centre = top = float(counts @ z / counts.sum())  # nothing is ever won against the sample mean
+    bottom = max((known - low) / (high - low), 0.0)
+    while top - bottom > _CLOSE * (centre - bottom):
+        middle = 0.5 * (bottom + top)
+        capital = np.logaddexp.reduce(_LOG_SHARES + counts @ _log_growth(z[:, None], middle, _BETS))
+        bottom, top = (middle, top) if capital >= -np.log(alpha) else (bottom, middle)
+    return low + (high - low) * bottom
+
+
+def log_capital(x: Floats, mean: float, low: float, high: float) -> Floats:
+    """Logarithm of what a gambler owns after each of the values x (T, ...) in [low, high].
+
+    The gambler bets that the mean of x exceeds `mean` > low, at odds that are fair if it is equal.
+    The gambler starts with 1 and splits it into shares. Share j stakes 2^-j of what it owns by then
+    on every value, so that some share stakes about the best part for any law. If the mean is at
+    most `mean`, the capital ever reaches 1 / alpha with probability alpha at most.
+    """
+    z, m = (x - low) / (high - low), (mean - low) / (high - low)
+    total = np.full(x.shape, -np.inf)
+    for bet, log_share in zip(_BETS, _LOG_SHARES, strict=True):
+        total = np.logaddexp(total, log_share + np.cumsum(_log_growth(z, m, bet), 0))
+    return total
+
+
+def _log_growth(z: Any, mean: float, bet: Any) -> Any:
+    """Logarithm of the factor that a stake grows by on values z in [0, 1]."""
+    with np.errstate(divide="ignore"):  # a share that stakes everything may lose everything
+        return np.log1p(bet * (z / mean - 1.0))
+
+
+def asymptotic_sequence(x: Floats, alpha: float, first: int) -> tuple[Floats, Floats]:
+    """Ends of an asymptotic confidence sequence for the mean of values x (T, ...), (T, ...).
+
+    All intervals from the sample size `first` on hold at once with a probability that tends to
+    1 - alpha as `first` grows (Waudby-Smith et al. 2024, Theorem 2.2); earlier ones are infinite.
+    A term of order 1 / T, as in Bernstein's inequality, makes up for skewed laws in small samples.
+    """
+    t = np.arange(1.0, len(x) + 1.0).reshape(-1, *(1,) * (x.ndim - 1))
+    shifted = x - x[:1]
+    mean = np.cumsum(shifted, 0) / t
+    variance = np.maximum(np.cumsum(shifted**2, 0) / t - mean**2, 0.0)
+    level = -2.0 * np.log(alpha)
+    rate = (level + np.log(level) + 1.0) / _TIGHT * t
+    radius = np.sqrt(variance * (rate + 1.0) / rate * (np.log(rate + 1.0) + level) / t)
+    seen = np.maximum.accumulate(x, 0) - np.minimum.accumulate(x, 0)
+    radius += _SKEW * seen * level / t
+    radius[: first - 1] = np.inf
+    return x[:1] + mean - radius, x[:1] + mean + radius
