@@ -70,7 +70,7 @@ def first(known: np.ndarray) -> np.ndarray:
 def false_calls(jm: jl.JMDP, better: int | None, reward_range: str | None) -> int:
     """Calls of `compare_actions`, one for every seed, that decide falsely."""
     calls = (
-        jl.compare_actions(jm, 0, [0, 1], [0], budget=BUDGET, seed=k, reward_range=reward_range)
+        jl.compare_actions(jm, [0], [0, 1], 0, budget=BUDGET, seed=k, reward_range=reward_range)
         for k in range(CALLS)
     )
     return sum(call.verdict == "better" and call.best != better for call in calls)

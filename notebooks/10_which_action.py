@@ -256,7 +256,7 @@ cases |= {"rare": (rare, None), "rare, asymptotic": (rare, "asymptotic")}
 false = {}
 for name, (jm, known) in cases.items():
     limits = {"budget": 200, "reward_range": known}
-    calls = (jl.compare_actions(jm, 0, [0, 1], [0], seed=k, **limits) for k in range(num_decisions))
+    calls = (jl.compare_actions(jm, [0], [0, 1], 0, seed=k, **limits) for k in range(num_decisions))
     false[name] = np.mean([call.verdict == "better" for call in calls])
 
 # %%
@@ -266,7 +266,7 @@ for name in ("coin", "rare", "coin, asymptotic"):
     claims.check(claim, f"{rate:.3f}", rate <= 0.05, enough=enough)
 claim, rate = "rare, asymptotic: false more often than alpha", false["rare, asymptotic"]
 claims.check(claim, f"{rate:.2f}", rate > 0.05, enough=enough)
-method = jl.compare_actions(rare, 0, [0, 1], [0], budget=200, reward_range="asymptotic").method
+method = jl.compare_actions(rare, [0], [0, 1], 0, budget=200, reward_range="asymptotic").method
 claims.check("and the result says why", "rarer than" in method, "rarer than" in method)
 method
 
@@ -312,7 +312,7 @@ def at_random(seen):
 punch, wait = env.action_names.index("FIRE"), env.action_names.index("NOOP")
 limits = {"margin": 0.25, "budget": game_budget, "reward_range": "asymptotic"}
 boxing = jl.compare_actions(
-    env, trail[-3], [punch, wait], at_random, gamma=0.5, horizon=6, **limits
+    env, at_random, [punch, wait], trail[-3], gamma=0.5, horizon=6, **limits
 )
 low, high = boxing.intervals[0, 1]
 claims.check("Boxing, punch or wait: mean gap", f"[{low:.2f}, {high:.2f}]", low < 0.0 < high)

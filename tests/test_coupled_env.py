@@ -514,4 +514,4 @@ def test_a_failing_environment_names_step_and_action():
     with pytest.raises(
         jl.SimulatorError, match=r"play 0: step 30: .* state 29, action [01]: KeyEr"
     ):
-        jl.estimate_gaps(env, lambda seen: [0.5, 0.5], [0, 1], num_pairs=3)
+        jl.estimate_gaps(env, lambda seen: [0.5, 0.5], [0, 1], num_runs=3)

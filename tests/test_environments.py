@@ -145,7 +145,7 @@ def test_the_simulator_and_the_tables_agree(simulator, jm, policy):
             assert np.all(
                 np.abs(power(found).mean(0) - exact) <= 5.0 * np.sqrt(spread / plays) + 1e-9
             )
-    g = jl.estimate_gaps(simulator, policy, [0, 1], state=4, num_pairs=300, horizon=60)
+    g = jl.estimate_gaps(simulator, policy, [0, 1], state=4, num_runs=300, horizon=60)
     exact = jl.jipe2(jm, policy).moments
     assert abs(g.mean[0, 1] - exact.gap_mean[4, 0, 1]) < 5.0 * g.mean_error[0, 1] + 1e-9
     assert abs(g.variance[0, 1] - exact.gap_variance[4, 0, 1]) < 5.0 * g.variance_error[0, 1] + 1e-9

@@ -275,7 +275,7 @@ def test_workers_end_with_a_parent_that_was_killed_outright(
 UNGUARDED = """
 import jmdp_lib as jl
 jm = jl.windy_gridworld(3, gamma=0.8)
-jl.estimate_gaps(jm, jl.goal_policy(3), actions=[0, 2], state=4, num_pairs=30, processes=2)
+jl.estimate_gaps(jm, jl.goal_policy(3), actions=[0, 2], state=4, num_runs=30, processes=2)
 """
 
 

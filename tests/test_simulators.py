@@ -264,5 +264,5 @@ def test_the_functions_of_one_seed_draw_independently():
     jl.JMDP.from_simulator(Recorded(), 2, seed=5)
     counted = set(drawn[-2:])
     drawn.clear()
-    jl.estimate_gaps(Recorded(), [0], [0, 1], state=0, num_pairs=3, seed=5)
+    jl.estimate_gaps(Recorded(), [0], [0, 1], state=0, num_runs=3, seed=5)
     assert not counted & set(drawn)

@@ -93,7 +93,7 @@ def test_the_variance_of_equal_gaps_is_not_certainly_zero():
     assert low[0] == 0.0 < truth < high[0] < 0.1
     assert high[1] == 0.0  # the gap of an action with itself
     assert sample.interval("variance", level=0.99)[1][0] > high[0]
-    found = jl.estimate_gaps(jm, [0], [0, 1], num_pairs=200, seed=2, state=0)
+    found = jl.estimate_gaps(jm, [0], [0, 1], num_runs=200, seed=2, state=0)
     assert not found.variance.any()
     low, high = found.interval("variance")
     assert not low.any()
@@ -107,7 +107,7 @@ def test_without_a_range_nothing_bounds_the_variance_of_equal_gaps():
         def query(self, state, actions, rng):
             return [float(a) for a in actions], [0 for _ in actions]
 
-    found = jl.estimate_gaps(Certain(), [0], [0, 1], num_pairs=20, state=0)
+    found = jl.estimate_gaps(Certain(), [0], [0, 1], num_runs=20, state=0)
     low, high = found.interval("variance")
     assert not low.any()
     assert high.tolist() == [[0.0, np.inf], [np.inf, 0.0]]

@@ -29,8 +29,9 @@ from jmdp_lib.atari.env import Game, Snapshot
 from jmdp_lib.atari.tables import Arrays, Flags, emulator_of
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.machine import in_processes
-from jmdp_lib.simulators.branches import Played, play_branches
+from jmdp_lib.simulators.branches import play_branches
 from jmdp_lib.simulators.statistics import GapErrors, mean_and_error, variance_values
+from jmdp_lib.simulators.worlds import EnvironmentWorld
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +128,7 @@ def _play_state(
         np.zeros((len(actions), steps), bool), np.zeros(each, np.int8), np.array(depths),
         np.zeros((*kept, start.observation.size), np.uint8), np.zeros(kept, np.int64),
     )  # fmt: skip
-    world = Played([left, right], start)
+    world = EnvironmentWorld([left, right], start)
 
     def choose(t: int, branch: int, _: object) -> int:
         return int(plays[t, branch])

@@ -29,7 +29,13 @@ from jmdp_lib.checks import Floats, Ints, Sized
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model import couplings
 from jmdp_lib.model.couplings import Coupling, Outcomes
-from jmdp_lib.model.queries import Simulator, check_simulator, checked_query, declared_range
+from jmdp_lib.model.queries import (
+    Simulator,
+    check_simulator,
+    checked_query,
+    declared_range,
+    draw_index,
+)
 
 COUPLINGS = ("joint", "independent", "common")
 _TRIALS = 8  # calls of a step function that are made twice
@@ -228,7 +234,8 @@ class JMDP:
                 tables, times = np.unique(drawn, axis=0, return_counts=True)  # (K, A, 2), (K,)
                 parts.append((times / count, tables))
                 bar.update(count)
-        why = "counted tables do not say which noise made them"
+        why = "counted tables do not say which noise made them; "
+        why += 'estimate_gaps(sim, ..., coupling="common") plays the simulator itself'
         jm = cls.from_tables(*couplings.stacked(parts), simulator.gamma, why)
         vars(jm)["queries_per_state"] = count
         if (ends := getattr(simulator, "reward_range", None)) is not None:
@@ -413,7 +420,7 @@ class JMDP:
         state = checks.index("state", state, self.num_states)
         columns = checks.distinct_actions(actions, self.num_actions)
         low, high = self.starts[state], self.starts[state + 1]
-        table = low + self.probs[low : high - 1].cumsum().searchsorted(rng.random(), "right")
+        table = low + draw_index(self.probs[low:high].cumsum(), rng)
         return self.rewards[table, columns], self.next_states[table, columns]
 
     def marginal_mdp(self) -> tuple[Floats, Floats]:

@@ -8,14 +8,15 @@ tables. Every answer is checked here. `Outcome` is what an environment with a st
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from bisect import bisect_right
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Sized
+from jmdp_lib.checks import Floats, Sized
 
 _NUMBERS, _INT = {float, int}, {int}
 _ANY_REWARD = (-sys.float_info.max, sys.float_info.max)
@@ -45,7 +46,8 @@ class Simulator(Sized, Protocol):
     A JMDP is one, and any object of yours with these names is one, too; it need not inherit from
     this class. It must be pure: the same state, actions and generator give the same answer. It may
     declare a `reward_range`, (lo, hi), that holds all rewards: accuracies are relative to it, and
-    decisions rely on it. A reward outside of it is refused.
+    decisions rely on it. A reward outside of it is refused. `estimate_gaps` and `compare_actions`
+    do without `num_states`: states are then anything hashable.
 
     Example:
         >>> import jmdp_lib as jl
@@ -81,54 +83,108 @@ def declared_range(
     return _ANY_REWARD if ends is None else checks.reward_range(name, ends)
 
 
+def draw_index(cumulative: Sequence[float] | Floats, rng: np.random.Generator) -> int:
+    """An index by its cumulative probability, from one uniform number."""
+    return bisect_right(cumulative, rng.random(), 0, len(cumulative) - 1)
+
+
 def check_simulator(simulator: object) -> Simulator:
     """The simulator, once it has all that is asked of it.
 
     A few queries are made twice: a simulator that answers the same query in two ways, or draws
     from a global generator, is refused.
     """
-    if not isinstance(simulator, Simulator):
-        parts = ("num_states", "num_actions", "gamma", "query")
-        missing = ", ".join(part for part in parts if not hasattr(simulator, part))
+    _check_parts(simulator, ("num_states", "num_actions", "gamma", "query"))
+    known: Any = simulator
+    num_states = checks.at_least("simulator.num_states", known.num_states, 1)
+    for state in np.linspace(0, num_states - 1, _TRIALS, dtype=int).tolist():
+        _check_pure(known, state)
+    return cast(Simulator, simulator)
+
+
+def check_unnumbered(simulator: object, state: Hashable) -> None:
+    """As `check_simulator`, for one without `num_states`: its states are anything hashable.
+
+    It is tried out at one state alone, since no others are known.
+    """
+    _check_parts(simulator, ("num_actions", "gamma", "query"))
+    check_hashable(state)
+    _check_pure(cast(Any, simulator), state)
+
+
+def check_hashable(state: Any) -> None:
+    """Refuse what cannot be a state where states have no numbers."""
+    if state is None:
+        raise ValueError("state= must be given: the state at which the actions are compared")
+    try:
+        hash(state)
+    except TypeError:
+        raise ValueError(f"state must be hashable, such as a tuple, got {state!r}") from None
+
+
+def _check_parts(simulator: Any, parts: Sequence[str]) -> None:
+    missing = ", ".join(part for part in parts if not hasattr(simulator, part))
+    if missing:
         raise ValueError(f"{simulator!r} is no simulator: it has no {missing}")
-    num_states = checks.at_least("simulator.num_states", simulator.num_states, 1)
-    num_actions = checks.at_least("simulator.num_actions", simulator.num_actions, 1)
+    checks.at_least("simulator.num_actions", simulator.num_actions, 1)
     checks.discount(simulator.gamma)
     declared_range(getattr(simulator, "reward_range", None), "simulator.reward_range")
-    actions = list(range(num_actions))
 
-    def ask(state: int) -> list[tuple[float, int]]:
+
+def _check_pure(simulator: Simulator, state: Any) -> None:
+    """Refuse a simulator that answers one query in two ways."""
+    actions = list(range(simulator.num_actions))
+
+    def ask() -> list[tuple[float, Any]]:
         return checked_query(simulator, state, actions, np.random.default_rng(0))
 
-    for state in np.linspace(0, num_states - 1, _TRIALS, dtype=int).tolist():
-        checks.pure(f"simulator.query(state {state}, actions {actions}, rng)", ask, state)
-    return simulator
+    checks.pure(f"simulator.query(state {state!r}, actions {actions}, rng)", ask)
 
 
 def checked_query(
-    simulator: Simulator, state: int, actions: Sequence[int], rng: np.random.Generator
-) -> list[tuple[float, int]]:
+    simulator: Simulator, state: Any, actions: Sequence[int], rng: np.random.Generator
+) -> list[tuple[float, Any]]:
     """[(reward, next_state)] of the actions, refused if the simulator returns anything else."""
-    size, count = len(actions), simulator.num_states
-    ends = getattr(simulator, "reward_range", None)
-    low, high = _ANY_REWARD if ends is None else ends
     try:
         answer: Any = simulator.query(state, actions, rng)
         rewards, states = (x.tolist() if isinstance(x, np.ndarray) else x for x in answer)
-        plain = {*map(type, rewards)} <= _NUMBERS and {*map(type, states)} == _INT
-        if not (plain and len(rewards) == len(states) == size):  # the usual case needs no arrays
-            rewards = checks.floats("rewards", rewards, action=size).tolist()
-            states = checks.integers("next states", states, action=size).tolist()
-        if not all(low <= r <= high for r in rewards):
-            raise ValueError(f"rewards {rewards}: one is not finite or not in reward_range")
-        if not all(0 <= x < count for x in states):
-            raise ValueError(f"next states {states}: one is not in range({count})")
-        return list(zip(rewards, states, strict=True))
+        return list(
+            zip(
+                _checked_rewards(simulator, rewards, len(actions)),
+                _checked_states(simulator, states, len(actions)),
+                strict=True,
+            )
+        )
     except Exception as error:
         raise SimulatorError(
-            f"simulator.query(state {state}, actions {list(actions)}) must return rewards and next "
-            f"states, in this order: {error!r}"
+            f"simulator.query(state {state!r}, actions {list(actions)}) must return rewards and "
+            f"next states, in this order: {error!r}"
         ) from error
+
+
+def _checked_rewards(simulator: Simulator, rewards: Any, size: int) -> list[float]:
+    if not ({*map(type, rewards)} <= _NUMBERS and len(rewards) == size):  # usually all is plain
+        rewards = checks.floats("rewards", rewards, action=size).tolist()
+    ends = getattr(simulator, "reward_range", None)
+    low, high = _ANY_REWARD if ends is None else ends
+    if not all(low <= r <= high for r in rewards):
+        raise ValueError(f"rewards {rewards}: one is not finite or not in reward_range")
+    return cast(list[float], rewards)
+
+
+def _checked_states(simulator: Simulator, states: Any, size: int) -> list[Any]:
+    """Numbers below `num_states`, or anything hashable where the simulator has no such number."""
+    count = getattr(simulator, "num_states", None)
+    if count is None:
+        sum(map(hash, states))  # refuses what is unhashable
+        if len(states) != size:
+            raise ValueError(f"next states {states!r}: {size} are needed, one for each action")
+        return list(states)
+    if not ({*map(type, states)} == _INT and len(states) == size):
+        states = checks.integers("next states", states, action=size).tolist()
+    if not all(0 <= x < count for x in states):
+        raise ValueError(f"next states {states}: one is not in range({count})")
+    return cast(list[Any], states)
 
 
 class Outcome(NamedTuple):

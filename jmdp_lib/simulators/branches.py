@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import pickle
-from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -22,80 +21,11 @@ import numpy as np
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import progress
-from jmdp_lib.model import COUPLINGS, JMDP, checked_coupling
-from jmdp_lib.model.queries import Simulator, SimulatorError, check_simulator, checked_query
+from jmdp_lib.model import COUPLINGS
+from jmdp_lib.model.queries import SimulatorError
+from jmdp_lib.simulators.worlds import Chooser, World, world_of
 
 _LONGEST = 10**6  # steps of a run, unless a horizon is given
-
-
-class Queried:
-    """The world of a JMDP, or of a simulator with `query(state, actions, rng)`; states are numbers.
-
-    A world is an adapter for a kind of simulator. `seed` sets its generators. `start` gives the
-    state where all branches start. `key` is equal for equal actions. `play` plays distinct actions
-    at distinct states, which are pairs [(state, actions)], for one time step: (reward, over, next
-    state) for each action.
-    """
-
-    def __init__(self, simulator: Simulator, state: int) -> None:
-        self.simulator, self.state = simulator, state
-
-    def seed(self, seed: np.random.SeedSequence) -> None:
-        self.rng = np.random.default_rng(seed)
-
-    def start(self) -> int:
-        return self.state
-
-    def key(self, action: int) -> int:
-        return action
-
-    def play(self, places: list[Any], coupling: str) -> Iterator[list[Any]]:
-        draw = int(self.rng.integers(2**63)) if coupling == "common" else None
-        for x, actions in places:
-            found = []
-            for asked in [[a] for a in actions] if coupling == "independent" else [actions]:
-                rng = self.rng if draw is None else np.random.default_rng(draw)
-                found += checked_query(self.simulator, x, asked, rng)
-            yield [(reward, False, y) for reward, y in found]
-
-
-class Played:
-    """The world of environments that are alike: a branch is where an environment of its own is."""
-
-    def __init__(self, envs: Sequence[Any], start: Any) -> None:
-        self.envs, self.state = envs, start._replace(draw=None)  # each play has its own tables
-
-    def seed(self, seed: np.random.SeedSequence) -> None:
-        for env, own in zip(self.envs, seed.spawn(len(self.envs)), strict=True):
-            env.np_random = np.random.default_rng(own)
-
-    def start(self) -> Any:
-        self.envs[0].restore(self.state)
-        return self.envs[0]
-
-    def key(self, action: Any) -> str:
-        return checks.action_key(self.envs[0].action_space, action)
-
-    def play(self, places: list[Any], coupling: str) -> Iterator[list[Any]]:
-        idle = [env for env in self.envs if not any(env is x for x, _ in places)]
-        players = [[x, *(idle.pop() for _ in actions[1:])] for x, actions in places]
-        for x, *others in players:
-            for env in others:
-                here = x.snapshot()  # the drawn table included
-                env.restore(here._replace(draw=None) if coupling == "independent" else here)
-        if coupling == "common":
-            for env in [env for envs in players for env in envs][1:]:
-                env.redraw(players[0][0].draw)
-        for envs, (_, actions) in zip(players, places, strict=True):
-            yield [self._step(env, action) for env, action in zip(envs, actions, strict=True)]
-
-    def _step(self, env: Any, action: Any) -> tuple[float, bool, Any]:
-        try:
-            _, reward, terminated, truncated, _ = env.step(action)
-        except Exception as error:
-            where = f"state {env.observed}, action {action}"
-            raise SimulatorError(f"the environment failed at {where}: {error!r}") from error
-        return reward, bool(terminated or truncated), env
 
 
 class Move(NamedTuple):
@@ -112,69 +42,81 @@ class Move(NamedTuple):
     previous: Any
 
 
+class _Visit(NamedTuple):
+    """The groups of branches at one place. actions: those they play; members: who plays each."""
+
+    place: Any
+    seen: Any
+    previous: Any
+    actions: list[Any]
+    members: list[tuple[int, ...]]
+
+
+Choice = Callable[[int, int, Any], Any]
+"""choose(t, i, seen): the action at time t of branch i, which sees this."""
+
+
 def play_branches(
-    world: Any, actions: Sequence[Any], choose: Callable[[int, int, Any], Any], horizon: int,
+    world: World, actions: Sequence[Any], choose: Choice, horizon: int,
     coupling: str = "joint", until_one: bool = False,
 ) -> Iterator[list[list[Move]]]:  # fmt: skip
     """Branches from a world's start, one for each of `actions`: the moves of every time step.
 
-    Moves at one state are in one list. choose(t, i, seen): the action at time t > 0 of branch i.
+    Moves at one state are in one list. choose: asked from time 1 on.
     until_one: stop before a step that all branches would make as one.
     """
-    here: list[Any] = [(world.start(), [(i,) for i in range(len(actions))])]
+    here: list[tuple[Any, list[tuple[int, ...]]]]
+    here = [(world.start(), [(i,) for i in range(len(actions))])]
     for t in range(horizon):
-        plays, told = [], list[list[Move]]()
-        for x, groups in here:
-            merged: dict[Any, Any] = {}  # who chooses the same action is one branch from now on
-            seen = getattr(x, "observed", x)
-            for members in groups:
-                action = choose(t, members[0], seen) if t else actions[members[0]]
-                merged.setdefault(world.key(action), [action, ()])[1] += members
-            before = (seen, getattr(x, "previous", None))
-            plays.append((x, before, [*merged.values()]))
-        if until_one and t and len(plays[0][2][0][1]) == len(actions):
+
+        def chosen(branch: int, seen: Any, t: int = t) -> Any:
+            return choose(t, branch, seen) if t else actions[branch]
+
+        visits = [_choose(world, place, groups, chosen) for place, groups in here]
+        if until_one and t and len(visits[0].members[0]) == len(actions):
             return
-        asked = [(x, [action for action, _ in moves]) for x, _, moves in plays]
-        here = []
-        for (_, before, moves), place in zip(plays, world.play(asked, coupling), strict=True):
-            told.append([])
-            for (action, members), (reward, over, y) in zip(moves, place, strict=True):
-                told[-1].append(Move(members, action, reward, over, *before))
-                met = [groups for z, groups in here if not over and _same(z, y)]
-                if met:
-                    met[0].append(members)
-                elif not over:
-                    here.append((y, [members]))
-        yield told
+        moves, here = _step(world, visits, coupling)
+        yield moves
         if not here:
             return
 
 
-def _same(x: Any, y: Any) -> bool:
-    return bool(x.same_state(y) if hasattr(x, "same_state") else x == y)
+def _choose(
+    world: World, place: Any, groups: list[tuple[int, ...]], chosen: Callable[[int, Any], Any]
+) -> _Visit:
+    """Let each group at a place choose: those that choose the same action are one from now on."""
+    seen = world.seen(place)
+    merged: dict[Any, tuple[Any, tuple[int, ...]]] = {}
+    for members in groups:
+        action = chosen(members[0], seen)
+        key = world.key(action)
+        first, before = merged.get(key, (action, ()))
+        merged[key] = (first, before + members)
+    played = [action for action, _ in merged.values()]
+    who = [members for _, members in merged.values()]
+    return _Visit(place, seen, getattr(place, "previous", None), played, who)
 
 
-def _start(env: Any, state: Any) -> Any:
-    """The snapshot of an environment, or of where it is, inside an episode."""
-    start = env.snapshot() if state is None else state
-    if not hasattr(start, "observation"):
-        raise ValueError(f"state must be a snapshot inside an episode, env.snapshot(), not {start}")
-    if start.over and state is None:
-        raise ValueError("env is outside of an episode: call env.reset() first")
-    if start.over:
-        raise ValueError("state must be a snapshot inside an episode, and this one is outside")
-    return start
-
-
-def _check_function(policy: Any, space: Any) -> None:
-    """Refuse an array as the policy of an environment, and say what is needed instead."""
-    if not callable(policy):
-        discrete = type(space).__name__ == "Discrete"
-        raise ValueError(
-            "the policy of an environment must be a function, policy(observation) -> "
-            f"{f'({space.n},) probabilities' if discrete else 'an action'}, "
-            f"not {type(policy).__name__}"
-        )
+def _step(
+    world: World, visits: list[_Visit], coupling: str
+) -> tuple[list[list[Move]], list[tuple[Any, list[tuple[int, ...]]]]]:
+    """One time step: the moves at every place, and the groups at every place that is reached."""
+    moves: list[list[Move]] = []
+    reached: list[tuple[Any, list[tuple[int, ...]]]] = []
+    asked = [(visit.place, visit.actions) for visit in visits]
+    for visit, steps in zip(visits, world.play(asked, coupling), strict=True):
+        moves.append([])
+        for action, members, step in zip(visit.actions, visit.members, steps, strict=True):
+            before = (visit.seen, visit.previous)
+            moves[-1].append(Move(members, action, step.reward, step.over, *before))
+            if step.over:
+                continue
+            met = [groups for place, groups in reached if world.same(place, step.place)]
+            if met:
+                met[0].append(members)
+            else:
+                reached.append((step.place, [members]))
+    return moves, reached
 
 
 class Run(NamedTuple):
@@ -193,16 +135,10 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Branches:
-    """What all plays of a comparison of actions have in common; it pickles if its parts do.
+    """What all runs of a comparison of actions have in common; it pickles if its parts do."""
 
-    policy: a function of what is seen, or the cumulative probabilities of every state. num_actions:
-    A, or None where the policy returns the action itself; first: number of the first action.
-    """
-
-    world: Queried | Played
-    policy: Callable[[Any], Any] | list[list[float]]
-    num_actions: int | None
-    first: int
+    world: World
+    chooser: Chooser
     actions: list[Any]
     gamma: float
     horizon: int
@@ -210,7 +146,7 @@ class Branches:
 
     @classmethod
     def of(
-        cls, env: Any, policy: Any, actions: Sequence[Any], gamma: float | None, state: Any,
+        cls, env: Any, policy: Any, actions: Sequence[Any], state: Any, gamma: float | None,
         coupling: str, truncation: float, horizon: int | None,
     ) -> Branches:  # fmt: skip
         """Arguments as of `estimate_gaps`, checked; the policy is tried out once."""
@@ -219,76 +155,57 @@ class Branches:
         if horizon is None:
             other = "pass horizon=, or a smaller gamma="
             horizon = checks.derived_horizon(gamma, truncation, _LONGEST, other)
-        horizon, count, first = checks.at_least("horizon", horizon, 1), None, 0
-        if isinstance(env, Simulator):
-            seen = checks.index("state", state, check_simulator(env).num_states)
-            count, chosen = env.num_actions, checks.distinct_actions(actions, env.num_actions)
-            if not callable(policy):
-                policy = np.cumsum(checks.policy_matrix(env, policy), axis=1).tolist()
-            if isinstance(env, JMDP):
-                checked_coupling(env, coupling)
-            world: Queried | Played = Queried(env, seen)
-        elif hasattr(env, "twin"):
-            start = _start(env, state)
-            _check_function(policy, env.action_space)
-            space, seen = env.action_space, start.observation
-            chosen = list(checks.distinct_in(space, actions).values())
-            if type(space).__name__ == "Discrete":
-                count, first = int(space.n), int(space.start)
-            world = Played([env.twin() for _ in chosen], start)
-        else:
-            raise ValueError(
-                f"{env!r} is no simulator: it must be a CoupledEnv, a CoupledAtari, a JMDP, or "
-                "have num_states, num_actions, gamma and query"
-            )
-        made = cls(world, policy, count, first, chosen, gamma, horizon, coupling)
-        made.act(np.random.default_rng(0), seen)
+        horizon = checks.at_least("horizon", horizon, 1)
+        _check_order(policy)
+        world = world_of(env, actions, state, coupling)
+        made = cls(world, world.chooser(policy), world.actions, gamma, horizon, coupling)
+        made.chooser.draw(world.first_seen, np.random.default_rng(0))
         return made
 
-    def act(self, rng: np.random.Generator, seen: Any) -> Any:
-        """An action of the policy."""
-        if isinstance(self.policy, list):
-            return min(bisect(self.policy[seen], rng.random()), len(self.policy[seen]) - 1)
-        answer = self.policy(seen)
-        if self.num_actions is None:
-            return answer
-        try:
-            probs = checks.distributions("policy", answer, action=self.num_actions)
-        except (TypeError, ValueError):  # only a message names what was seen: printing it is slow
-            probs = checks.distributions(f"policy({seen!r})", answer, action=self.num_actions)
-        return self.first + int(np.searchsorted(np.cumsum(probs)[:-1], rng.random(), "right"))
+    @property
+    def most_queries(self) -> int:
+        """Queries that a run may need: at first all branches are at one state."""
+        size = len(self.actions)
+        first = size if self.coupling == "independent" else 1
+        return first + (self.horizon - 1) * size
 
     def play(
         self, rng: np.random.Generator, until_one: bool = False,
         limits: tuple[float, float] = (-math.inf, math.inf),
     ) -> Run:  # fmt: skip
         """One run; a reward outside of the limits is refused."""
-        returns, labels = [0.0] * len(self.actions), np.arange(len(self.actions))
-        weight, rewards, queries, steps = 1.0, list[float](), 0, 0
-        for moves in self._moves(rng, until_one):
-            for members, action, reward, over, seen, _ in (m for place in moves for m in place):
-                if not limits[0] <= reward <= limits[1]:
-                    raise SimulatorError(
-                        f"reward {reward} of action {action} in state {seen} is not in "
-                        f"reward_range {limits}"
-                    )
+        returns = [0.0] * len(self.actions)
+        labels = np.arange(len(self.actions))
+        rewards: list[float] = []
+        weight = 1.0
+        queries = 0
+        steps = 0
+        for places in self._moves(rng, until_one):
+            for members, action, reward, over, seen, _ in (m for place in places for m in place):
+                _check_reward(reward, action, seen, limits)
                 for i in members:
                     returns[i] += weight * reward
                     labels[i] = -1 if over else members[0]
                 rewards += [reward, 0.0] if over else [reward]
-            weight, queries, steps = weight * self.gamma, queries + len(moves), steps + 1
+            alone = self.coupling == "independent"  # then every action is a query of its own
+            queries += sum(len(place) for place in places) if alone else len(places)
+            weight *= self.gamma
+            steps += 1
         if steps < self.horizon:  # all have ended, or are one
             labels[:] = labels.max()
         return Run(np.array(returns), labels, (min(rewards), max(rewards)), queries)
 
     def _moves(self, rng: np.random.Generator, until_one: bool) -> Iterator[list[list[Move]]]:
         """The moves of every time step; if the simulator fails, the error says in which."""
+
+        def choose(t: int, branch: int, seen: Any) -> Any:
+            return self.chooser.draw(seen, rng)
+
         steps = 0
         try:
             for moves in play_branches(
-                self.world, self.actions, lambda t, i, seen: self.act(rng, seen), self.horizon,
-                self.coupling, until_one,
-            ):  # fmt: skip
+                self.world, self.actions, choose, self.horizon, self.coupling, until_one
+            ):
                 yield moves
                 steps += 1
         except SimulatorError as error:
@@ -296,7 +213,7 @@ class Branches:
 
     def check_pickles(self) -> None:
         """Refuse what cannot be sent to other processes, by name."""
-        for name, part in (("env", self.world), ("policy", self.policy)):
+        for name, part in (("env", self.world), ("policy", self.chooser)):
             try:
                 pickle.dumps(part)
             except Exception as error:
@@ -305,12 +222,12 @@ class Branches:
                     "defined by `def` at the top of a module; or use processes=1"
                 ) from None
 
-    def several(
-        self, root: np.random.SeedSequence, first: int, last: int, watched: bool
+    def play_runs(
+        self, root: np.random.SeedSequence, first: int, last: int, with_progress: bool
     ) -> tuple[list[Run], str | None]:
-        """Plays first to last - 1, or those before the simulator failed and why it did."""
+        """Runs first to last - 1, or those before the simulator failed and why it did."""
         played: list[Run] = []
-        with progress(last - first if watched else 0, "estimate_gaps", unit="pair") as bar:
+        with progress(last - first if with_progress else 0, "estimate_gaps", unit="run") as bar:
             for number in range(first, last):
                 seed = checks.seed_sequence(root, number)
                 rng = np.random.default_rng(seed.spawn(1)[0])
@@ -318,6 +235,24 @@ class Branches:
                 try:
                     played.append(self.play(rng))
                 except SimulatorError as error:
-                    return played, f"play {number}: {error}"
+                    return played, f"run {number}: {error}"
                 bar.update()
         return played, None
+
+
+def _check_order(policy: Any) -> None:
+    """Refuse what can only be a state: the policy comes before the actions, the state after."""
+    snapshot = hasattr(policy, "observation")
+    if policy is None or snapshot or (not callable(policy) and np.ndim(policy) == 0):
+        raise ValueError(
+            "policy must be probabilities (S, A), actions (S,), or a function of what is seen that "
+            f"returns either for it, got {'a snapshot' if snapshot else repr(policy)}. The order "
+            "of arguments is (env, policy, actions, state=...)"
+        )
+
+
+def _check_reward(reward: float, action: Any, seen: Any, limits: tuple[float, float]) -> None:
+    if not limits[0] <= reward <= limits[1]:
+        raise SimulatorError(
+            f"reward {reward} of action {action} in state {seen} is not in reward_range {limits}"
+        )

@@ -13,18 +13,17 @@ it says enough.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Seed
+from jmdp_lib.checks import Floats, Ints, Policy, Seed
 from jmdp_lib.machine import in_processes, progress
-from jmdp_lib.model.queries import Simulator, SimulatorError
+from jmdp_lib.model.queries import SimulatorError
 from jmdp_lib.moments import ReadOnly
 from jmdp_lib.simulators.branches import Branches, Run
 from jmdp_lib.simulators.statistics import (
@@ -46,42 +45,43 @@ _PLAYED_ON, _SHARE = 64, 0.2
 
 def estimate_gaps(
     env: Any,
-    policy: Callable[[Any], ArrayLike] | ArrayLike,
+    policy: Policy,
     actions: Sequence[Any],
-    gamma: float | None = None,
-    num_pairs: int = 1000,
-    seed: Seed = 0,
-    *,
     state: Any = None,
+    gamma: float | None = None,
+    num_runs: int = 1000,
+    seed: Seed = 0,
     coupling: str = "joint",
+    *,
     truncation: float = 1e-3,
     horizon: int | None = None,
     processes: int = 1,
 ) -> GapEstimate:
     """Gaps of actions at one state of a simulator, from recursive branches.
 
-    env: a `CoupledEnv`, a `CoupledAtari`, a JMDP, or a simulator with `query`. It is left alone.
-    policy: policy(observation) -> (A,) probabilities. For a JMDP or a simulator the observation is
-        the state, and an array (S, A) will do. In a space that is not Discrete the policy returns
-        an action.
-    actions: m actions to compare. Each play has a branch for each of them, so that all gaps share
-        the plays.
+    env: a `CoupledEnv`, a `CoupledAtari`, a JMDP, an `ImplicitJMDP`, or a simulator with `query`.
+        It is left alone.
+    policy: probabilities (S, A), actions (S,), or a function of the state or observation that
+        returns probabilities (A,) or an action. Where actions have no numbers, it returns an
+        action.
+    actions: m actions to compare. Each run has a branch for each of them, so that all gaps share
+        the runs.
+    state: where to start: the state of a simulator, which is a number or, if the simulator has no
+        `num_states`, anything hashable; or a snapshot of an environment, by default of where it is.
     gamma: unless given, that of the simulator, or 0.99.
-    num_pairs: how many plays are made.
-    state: where to start: a snapshot, or the number of a state; unless given, the state that the
-        environment is in.
+    num_runs: how many runs are played.
     coupling: which branches share a draw, as in `jipe2`: "joint", those at one state;
         "independent", none; "common", all of them, one draw per time step.
     truncation: which share of the largest possible return may be cut off; it sets the horizon.
     processes: with more than one, `env` and `policy` must pickle. The numbers stay the same.
 
     If the simulator fails, the `SimulatorError` names state and action, and holds the result of
-    all plays before.
+    all runs before.
 
     Example:
         >>> import jmdp_lib as jl
         >>> jm = jl.windy_gridworld(size=3, gamma=0.8)
-        >>> found = jl.estimate_gaps(jm, jl.goal_policy(3), actions=[0, 2], state=4, num_pairs=300)
+        >>> found = jl.estimate_gaps(jm, jl.goal_policy(3), actions=[0, 2], state=4, num_runs=300)
         >>> print(f"up gains {found.mean[0, 1]:.2f} +- {found.mean_error[0, 1]:.2f}")
         up gains 1.52 +- 0.04
         >>> low, high = found.interval("prob_better")
@@ -90,34 +90,34 @@ def estimate_gaps(
         exact mean 1.52; P(better) from 0.92 to 0.97
     """
     root = checks.purpose_seed(seed, "estimate_gaps")
-    branches = Branches.of(env, policy, actions, gamma, state, coupling, truncation, horizon)
-    num_pairs = checks.at_least("num_pairs", num_pairs, 3)
+    branches = Branches.of(env, policy, actions, state, gamma, coupling, truncation, horizon)
+    num_runs = checks.at_least("num_runs", num_runs, 3)
     one = checks.at_least("processes", processes, 1) == 1
     if not one:
         branches.check_pickles()
-    ends = np.linspace(0, num_pairs, 2 if one else 4 * processes + 1, dtype=int).tolist()
+    ends = np.linspace(0, num_runs, 2 if one else 4 * processes + 1, dtype=int).tolist()
     jobs = [(root, first, last, one) for first, last in pairwise(ends)]
-    parts = in_processes(branches.several, jobs, processes, "estimate_gaps")
-    played = [play for part, _ in parts for play in part]
+    parts = in_processes(branches.play_runs, jobs, processes, "estimate_gaps")
+    played = [run for part, _ in parts for run in part]
     failed = next((error for _, error in parts if error), None)
     if failed is None:
         return _estimate(branches, played)
-    failure = SimulatorError(f"{failed} ({len(played)} plays went well)")
+    failure = SimulatorError(f"{failed} ({len(played)} runs went well)")
     failure.result = _estimate(branches, played) if len(played) >= 3 else None
     raise failure
 
 
 def _estimate(branches: Branches, played: list[Run]) -> GapEstimate:
-    """From three plays or more."""
-    returns, labels, ends, _ = map(np.array, zip(*played, strict=True))
-    cut = branches.gamma**branches.horizon * np.ptp(ends) / (1.0 - branches.gamma)
-    gaps = returns[:, :, None] - returns[:, None]  # (num_pairs, m, m)
+    """From three runs or more."""
+    returns, labels, extremes, _ = map(np.array, zip(*played, strict=True))
+    cut = branches.gamma**branches.horizon * np.ptp(extremes) / (1.0 - branches.gamma)
+    gaps = returns[:, :, None] - returns[:, None]  # (num_runs, m, m)
     apart = labels[:, :, None] != labels[:, None]
     unsure = np.where(apart, cut, 0.0) + 1e-12 * np.abs(returns).max()
     rest: Any = cut * apart.mean(0), len(played), returns
     found = gap_statistics(gaps, unsure)
-    known = getattr(getattr(branches.world, "simulator", None), "reward_range", None)
-    unseen = unseen_variance(found[0], len(played), known, branches.gamma)
+    ends = branches.world.reward_range
+    unseen = unseen_variance(found[0], len(played), ends, branches.gamma)
     np.fill_diagonal(unseen, 0.0)
     return GapEstimate(*found, *rest, unseen_variance=unseen)
 
@@ -171,7 +171,7 @@ class Decision(ReadOnly):
             >>> import jmdp_lib as jl
             >>> from matplotlib.figure import Figure
             >>> jm = jl.example_1(gamma=0.5)
-            >>> found = jl.compare_actions(jm, 0, [0, 1], policy=[0], budget=500)
+            >>> found = jl.compare_actions(jm, [0], [0, 1], state=0, budget=500)
             >>> found.plot(Figure().subplots()).get_ylabel()
             'mean gap'
         """
@@ -193,35 +193,33 @@ class Decision(ReadOnly):
 
 def compare_actions(
     env: Any,
-    state: Any,
+    policy: Policy,
     actions: Sequence[Any],
-    policy: Any,
+    state: Any = None,
     alpha: float = 0.05,
     margin: float = 0.0,
     budget: int = 100_000,
-    seed: int | np.random.SeedSequence = 0,
+    seed: Seed = 0,
+    coupling: str = "joint",
     reward_range: tuple[float, float] | str | None = None,
     gamma: float | None = None,
     horizon: int | None = None,
 ) -> Decision:
     """Find the best of two or more actions of a state, all followed by one policy.
 
-    env: a JMDP or another simulator with `query(state, actions, rng)`; or a `CoupledEnv` or
-        `CoupledAtari`.
-    state: the number of a simulator's state; for an environment a snapshot, or None for the state
-        that it is in.
-    policy: (S, A) for a simulator; policy(observation) -> (A,) for an environment.
+    env, policy, actions, state, coupling: as of `estimate_gaps`.
     alpha: probability with which any of the intervals may fail.
     margin: differences up to it do not matter. Without one no actions are ever equivalent.
     budget: how many queries may be made.
     reward_range: (lo, hi) that holds all rewards, so that the intervals hold at every sample size,
-        whatever the law (a betting confidence sequence, Waudby-Smith and Ramdas 2024). A JMDP knows
-        its own, and a simulator may declare one; otherwise it has to be given. If nobody knows it,
-        reward_range="asymptotic" asks for intervals that hold for large samples only (Waudby-Smith
-        et al. 2024). They decide nothing before 128 runs, and suppose that no event that the runs
-        did not show would change the mean. An event of probability $p$ stays unseen in $n$ runs
-        with probability $(1 - p)^n$: `method` says how rare it has to be. An action that is worse
-        by a rare loss is then called better more often than not (`benchmarks/decisions.md`).
+        whatever the law (a betting confidence sequence, Waudby-Smith and Ramdas 2024). A JMDP and
+        an `ImplicitJMDP` know theirs, and a simulator may declare one; otherwise it has to be
+        given. If nobody knows it, reward_range="asymptotic" asks for intervals that hold for large
+        samples only (Waudby-Smith et al. 2024). They decide nothing before 128 runs, and suppose
+        that no event that the runs did not show would change the mean. An event of probability
+        $p$ stays unseen in $n$ runs with probability $(1 - p)^n$: `method` says how rare it has
+        to be. An action that is worse by a rare loss is then called better more often than not
+        (`benchmarks/decisions.md`).
     gamma: unless given, that of the simulator, or 0.99.
     horizon: steps of a run; unless given, so many that a thousandth of a return can be missing.
 
@@ -231,7 +229,7 @@ def compare_actions(
     Example:
         >>> import jmdp_lib as jl
         >>> jm, policy = jl.windy_gridworld(size=3, gamma=0.5), jl.goal_policy(3)
-        >>> found = jl.compare_actions(jm, 4, actions=[0, 2], policy=policy)
+        >>> found = jl.compare_actions(jm, policy, actions=[0, 2], state=4)
         >>> found.verdict, found.best, found.remaining
         ('better', 0, (0,))
         >>> low, high = found.intervals[0, 1]
@@ -240,7 +238,7 @@ def compare_actions(
     """
     alpha, margin = checks.real("alpha", alpha, "(0, 1)"), checks.real("margin", margin, "[0, inf)")
     budget, rng = checks.at_least("budget", budget, 1), checks.stream(seed, "compare_actions")
-    branches = Branches.of(env, policy, actions, gamma, state, "joint", _TAIL, horizon)
+    branches = Branches.of(env, policy, actions, state, gamma, coupling, _TAIL, horizon)
     known = _known_range(env, reward_range)
     runs = _Runs(branches, rng, known, alpha, margin)
     if hasattr(env, "restore"):
@@ -271,7 +269,7 @@ def _known_range(env: Any, given: Any) -> tuple[float, float] | None:
         if given != "asymptotic":
             raise ValueError(f'reward_range must be (lo, hi) or "asymptotic", got {given!r}')
         return None
-    if given is None and isinstance(env, Simulator):
+    if given is None and not hasattr(env, "restore"):
         given = getattr(env, "reward_range", None)
     if given is None:
         raise ValueError(
@@ -302,7 +300,7 @@ class _Runs:
     @property
     def longest(self) -> int:
         """Queries that a run may need."""
-        return 1 + (self.branches.horizon - 1) * len(self.active)
+        return replace(self.branches, actions=self.active).most_queries
 
     def play(self, play_on: bool) -> None:
         """One run of all active actions."""

@@ -88,15 +88,15 @@ class GapEstimate(GapErrors):
             whose sign the cut at the horizon may have changed counts as 0.
         truncation_error: how far that cut may have moved $E G$; of a simulator, if later rewards
             are like those that were seen.
-        num_pairs: pairs per gap.
-        returns: (num_pairs, m) of the branches of `estimate_gaps`, else None.
+        num_runs: runs, or pairs, per gap.
+        returns: (num_runs, m) of the branches of `estimate_gaps`, else None.
     """
 
     prob_worse: Floats
     prob_tie: Floats
     prob_better: Floats
     truncation_error: Floats | float
-    num_pairs: int
+    num_runs: int
     returns: Any = None
 
     def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
@@ -111,7 +111,7 @@ class GapEstimate(GapErrors):
             slack = self.truncation_error if name == "mean" else 0.0
             return low - slack, high + slack
         share = getattr(self, name)
-        z, n = normal_quantile(level), self.num_pairs
+        z, n = normal_quantile(level), self.num_runs
         centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
         reach = z * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z**2 / n)
         return centre - reach, centre + reach

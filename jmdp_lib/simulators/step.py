@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.model.queries import declared_range
+from jmdp_lib.model.queries import declared_range, draw_index
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +47,6 @@ class StepSimulator:
         self, state: int, actions: Sequence[int], rng: np.random.Generator
     ) -> tuple[list[float], list[int]]:
         """Rewards (m,) and next states (m,) of the actions under one draw of the noise."""
-        noise = int(np.searchsorted(np.cumsum(self.noise_probs)[:-1], rng.random(), "right"))
+        noise = draw_index(np.cumsum(self.noise_probs), rng)
         rewards, states = zip(*(self.step(state, a, noise) for a in actions), strict=True)
         return list(rewards), list(states)
