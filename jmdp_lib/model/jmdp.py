@@ -450,8 +450,8 @@ class JMDP:
 def uniform_policy(jm: Sized) -> Floats:
     """The policy (S, A) of a JMDP or a simulator that plays every action equally often.
 
-    Wherever a policy (S, A) is asked for, integers (S,) will do too: actions[s] is what a
-    deterministic policy plays in state s.
+    Wherever a policy is asked for, integers (S,), the actions of a deterministic policy, will do
+    too, and so will a function of the state that returns probabilities (A,) or an action.
 
     Example:
         >>> import jmdp_lib as jl

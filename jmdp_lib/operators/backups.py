@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.compiled import cached, inline
 from jmdp_lib.model import JMDP
 from jmdp_lib.model.queries import Simulator, checked_query, draw_index
@@ -39,7 +39,7 @@ KINDS = ("mu", "diag", "same", "cross")
 
 def sample_t2(
     simulator: Simulator,
-    policy: ArrayLike,
+    policy: Policy,
     mean: ArrayLike,
     second: ArrayLike,
     coordinate: Coordinate,

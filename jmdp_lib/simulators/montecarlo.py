@@ -17,7 +17,7 @@ from numba import get_num_threads
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Seed
+from jmdp_lib.checks import Floats, Ints, Policy, Seed
 from jmdp_lib.compiled import cached
 from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP, checked_coupling
@@ -43,7 +43,7 @@ def _gap_error(jm: JMDP, truncation: float) -> float:
 
 def simulate_pairs(
     jm: JMDP,
-    policy: ArrayLike,
+    policy: Policy,
     state: int,
     actions: tuple[int, int],
     num_pairs: int,
@@ -91,7 +91,7 @@ def simulate_pairs(
 
 def sample_gaps(
     jm: JMDP,
-    policy: ArrayLike,
+    policy: Policy,
     gaps: Sequence[tuple[int, int, int]],
     num_pairs: int,
     seed: int | np.random.SeedSequence = 0,
@@ -128,7 +128,7 @@ def sample_gaps(
 
 def simulate_gap_law(
     jm: JMDP,
-    policy: ArrayLike,
+    policy: Policy,
     queries: ArrayLike,
     num_pairs: int,
     seed: int | np.random.SeedSequence = 0,
@@ -160,7 +160,7 @@ def simulate_gap_law(
 
 
 def _played(
-    name: str, jm: JMDP, policy: ArrayLike, gaps: ArrayLike, num_pairs: int, seed: Seed,
+    name: str, jm: JMDP, policy: Policy, gaps: ArrayLike, num_pairs: int, seed: Seed,
     truncation: float, coupling: str,
 ) -> Iterator[tuple[tuple[int, int, int], Floats]]:  # fmt: skip
     """Each gap (state, action, other action), all of them checked first, and its sample (N,)."""

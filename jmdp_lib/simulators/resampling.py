@@ -21,12 +21,11 @@ import warnings
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy import sparse
 from scipy.sparse.linalg import splu
 
 from jmdp_lib import checks, machine
-from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.model import JMDP, require_tables
 from jmdp_lib.operators.collapsed import CollapsedT2
 from jmdp_lib.simulators.statistics import GapErrors
@@ -38,7 +37,7 @@ _MOST = 0.5  # of the squared error of a gap: what has to come from a state for 
 
 
 def resample_gaps(
-    jm: JMDP, policy: ArrayLike, num_resamples: int = 200, seed: checks.Seed = 0
+    jm: JMDP, policy: Policy, num_resamples: int = 200, seed: checks.Seed = 0
 ) -> GapErrors:
     """Gap means and variances (S, A, A) of a model from queries, with their standard errors.
 

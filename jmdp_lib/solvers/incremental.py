@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Seed
+from jmdp_lib.checks import Floats, Ints, Policy, Seed
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.model.queries import Simulator, check_simulator
@@ -109,7 +109,7 @@ class IncrementalSolution(Solution):
 
 def incremental_jipe2(
     simulator: Simulator,
-    policy: ArrayLike,
+    policy: Policy,
     num_updates: int,
     step_size: StepSize | tuple[float, float] | float = StepSize(),  # noqa: B008 (immutable)
     seed: Seed = 0,
@@ -126,7 +126,7 @@ def incremental_jipe2(
     simulator: a JMDP (compiled), or any object with num_states, num_actions, gamma and
         query(state, actions, rng) -> (rewards, next_states); norms take $|R| <= 1$ unless it also
         declares a reward_range.
-    policy: (S, A) probabilities, or (S,) actions.
+    policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
     step_size: a `StepSize`, or (scale, power).
     initial: $M_0$; zero unless given. An earlier result of the same policy, coupling and form is
         continued, random stream and all.
