@@ -1,15 +1,10 @@
 """The model: outcome tables, enumerated or not, couplings, and the query of a simulator."""
 
-from jmdp_lib.model.implicit import ImplicitJMDP
-from jmdp_lib.model.jmdp import (
-    COUPLINGS,
-    JMDP,
-    checked_coupling,
-    epsilon_mixture,
-    require_tables,
-    room_for_tables,
-    uniform_policy,
-)
-
-__all__ = ["COUPLINGS", "JMDP", "ImplicitJMDP", "checked_coupling", "epsilon_mixture"]
-__all__ += ["require_tables", "room_for_tables", "uniform_policy"]
+from jmdp_lib.model.implicit import ImplicitJMDP as ImplicitJMDP
+from jmdp_lib.model.jmdp import COUPLINGS as COUPLINGS
+from jmdp_lib.model.jmdp import JMDP as JMDP
+from jmdp_lib.model.jmdp import checked_coupling as checked_coupling
+from jmdp_lib.model.jmdp import epsilon_mixture as epsilon_mixture
+from jmdp_lib.model.jmdp import require_tables as require_tables
+from jmdp_lib.model.jmdp import room_for_tables as room_for_tables
+from jmdp_lib.model.jmdp import uniform_policy as uniform_policy
