@@ -29,9 +29,9 @@ from jmdp_lib.moments import Moments, contraction_modulus, norm_weight
 from jmdp_lib.operators.backups import sample_t2
 from jmdp_lib.operators.literal import apply_t2
 from jmdp_lib.simulators.comparisons import Decision, compare_actions, estimate_gaps
+from jmdp_lib.simulators.estimates import EstimatedGaps, PlayedGaps
 from jmdp_lib.simulators.montecarlo import sample_gaps, simulate_gap_law, simulate_pairs
 from jmdp_lib.simulators.resampling import resample_gaps
-from jmdp_lib.simulators.statistics import GapErrors, GapEstimate
 from jmdp_lib.simulators.step import StepSimulator
 from jmdp_lib.solvers.coupling_range import CouplingRange, coupling_range
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Plan, Solution
@@ -78,7 +78,7 @@ __all__ += ["CoupledEnv", "Outcome", "Simulator", "SimulatorError", "StepSimulat
 __all__ += ["ConvergenceWarning", "IncrementalSolution", "ProjectedSolution"]
 __all__ += ["CouplingRange", "MomentBounds", "Moments", "Plan", "Solution", "StepSize"]
 __all__ += ["LocalRange", "LocalSolution"]
-__all__ += ["Decision", "GapErrors", "GapEstimate", "GapLaw", "Improvement"]
+__all__ += ["Decision", "EstimatedGaps", "GapLaw", "Improvement", "PlayedGaps"]
 
 
 def __getattr__(name: str) -> Any:

@@ -178,7 +178,7 @@ def test_what_is_cut_off_is_stated():
     assert np.allclose(high - low, 2 * (1.959964 * found.mean_error + found.truncation_error))
     low, high = found.interval("variance")
     assert (low <= found.variance).all()
-    half = jl.GapEstimate(*np.zeros((4, 1)), *np.full((4, 1), 0.5), 100)
+    half = jl.PlayedGaps(*np.zeros((4, 1)), *np.full((4, 1), 0.5), 100)
     assert np.allclose(half.interval("prob_worse"), [[0.4038315], [0.5961685]])  # Wilson's
     with pytest.raises(
         ValueError, match="'mean', 'variance', 'prob_worse', 'prob_tie', 'prob_better', got"

@@ -42,7 +42,7 @@ with extra("figures", "torch"):
     import pandas as pd
 
 NOISES = ("reward", "sticky")
-# What is known of a gap: of the simulation, in the order of `GapEstimates`, and predicted.
+# What is known of a gap: of the simulation, in the order of `RecordedGaps`, and predicted.
 _COLUMNS = (
     *("mc_mean", "mc_mean_error", "mc", "mc_error", "mc_independent", "mc_independent_error"),
     *("mc_covariance", *Gaps._fields),

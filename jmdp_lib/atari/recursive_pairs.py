@@ -30,7 +30,8 @@ from jmdp_lib.atari.tables import Arrays, Flags, emulator_of
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.machine import in_processes
 from jmdp_lib.simulators.branches import play_branches
-from jmdp_lib.simulators.statistics import GapErrors, mean_and_error, variance_values
+from jmdp_lib.simulators.estimates import EstimatedGaps
+from jmdp_lib.simulators.statistics import mean_and_error, variance_values
 from jmdp_lib.simulators.worlds import EnvironmentWorld
 
 
@@ -162,8 +163,8 @@ class Tail(NamedTuple):
     gap: Floats
 
 
-@dataclass(frozen=True, eq=False)
-class GapEstimates(GapErrors):
+@dataclass(frozen=True, eq=False, repr=False)
+class RecordedGaps(EstimatedGaps):
     """Unbiased estimates for C discounts and K groups of pairs, with their standard errors.
 
     A group is a state and two actions. Errors are those of the simulation at the given states and
@@ -189,7 +190,7 @@ def gap_estimates(
     gammas: ArrayLike,
     sigma: float = 0.0,
     tail: Tail | None = None,
-) -> GapEstimates:
+) -> RecordedGaps:
     """Gap mean and variance of every (state, actions), each with three pairs or more.
 
     gammas: (C,) discounts.
@@ -235,7 +236,7 @@ def gap_estimates(
         errors = map(mean_and_error, (first - second, coupled, independent))
         found.append([*chain(*errors), both.sum(0) / (len(both) * (len(both) - 1))])
     columns: Any = *np.moveaxis(np.array(found), 0, 2), groups[:, 0], groups[:, 1:]
-    return GapEstimates(*columns)
+    return RecordedGaps(*columns)
 
 
 def _shock_variances(records: PairRecords, gammas: Floats, sigma: float) -> tuple[Floats, Floats]:

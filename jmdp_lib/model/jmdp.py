@@ -14,9 +14,10 @@ states have one law of tables, `coupling="common"` lets them share the draw of a
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -26,7 +27,7 @@ from scipy import sparse
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Sized
-from jmdp_lib.machine import progress, require
+from jmdp_lib.machine import load_parts, progress, require, save_parts
 from jmdp_lib.model import couplings
 from jmdp_lib.model.couplings import Coupling, Outcomes
 from jmdp_lib.model.queries import (
@@ -38,6 +39,9 @@ from jmdp_lib.model.queries import (
 )
 
 COUPLINGS = ("joint", "independent", "common")
+_KNOWN = ("queries_per_state", "declared_range", "unknown_noise")  # besides the tables
+_FILE = "a JMDP"
+_FORMAT = "1"
 _TRIALS = 8  # calls of a step function that are made twice
 
 
@@ -315,9 +319,42 @@ class JMDP:
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are made anew, and so are as immutable as the original."""
         tables = (self.table_states, self.probs, self.rewards, self.next_states)
-        names = ("queries_per_state", "declared_range", "unknown_noise")
-        known = {name: getattr(self, name) for name in names}
+        known = {name: getattr(self, name) for name in _KNOWN}
         return JMDP.from_tables, (*tables, self.num_states, self.gamma), known
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the tables to one .npz file, which appears whole or not at all.
+
+        What is known of them stays known: how many queries they were counted from, the declared
+        range, and whether states share a noise.
+
+        Example:
+            >>> import tempfile
+            >>> from pathlib import Path
+            >>> import jmdp_lib as jl
+            >>> counted = jl.JMDP.from_simulator(jl.inventory_simulator(2, 1), 50)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     counted.save(Path(folder) / "shop.npz")
+            ...     again = jl.JMDP.load(Path(folder) / "shop.npz")
+            ...
+            >>> again.queries_per_state, bool((again.probs == counted.probs).all())
+            (50, True)
+        """
+        names = [field.name for field in fields(self)]
+        save_parts(path, _FILE, _FORMAT, {name: getattr(self, name) for name in names})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> JMDP:
+        """Read what `save` wrote; a file of another format is refused with its version."""
+        parts = load_parts(path, _FILE, _FORMAT, "JMDP.save", "make the model again, and save")
+        starts = parts["starts"]
+        states = np.repeat(np.arange(starts.size - 1), np.diff(starts))
+        tables = (parts["probs"], parts["rewards"], parts["next_states"])
+        cls.from_tables(states, *tables, starts.size - 1, parts["gamma"])  # refuses what is wrong
+        jm = cls.__new__(cls)
+        jm._store(parts["gamma"], starts.size - 1, states, *tables)
+        vars(jm).update({name: parts[name] for name in _KNOWN})
+        return jm
 
     def __repr__(self) -> str:
         return (

@@ -16,23 +16,26 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, Seed
-from jmdp_lib.machine import in_processes, progress
+from jmdp_lib.machine import Saved, extra, in_processes, progress
 from jmdp_lib.model.queries import SimulatorError
 from jmdp_lib.moments import ReadOnly
 from jmdp_lib.simulators.branches import Branches, Run
+from jmdp_lib.simulators.estimates import PlayedGaps, action_labels
 from jmdp_lib.simulators.statistics import (
-    GapEstimate,
     asymptotic_sequence,
     betting_bound,
     gap_statistics,
     unseen_variance,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _TAIL = 1e-3  # share of the largest return that is cut off
 _FIRST = 128  # runs before an asymptotic confidence sequence says anything
@@ -56,7 +59,7 @@ def estimate_gaps(
     truncation: float = 1e-3,
     horizon: int | None = None,
     processes: int = 1,
-) -> GapEstimate:
+) -> PlayedGaps:
     """Gaps of actions at one state of a simulator, from recursive branches.
 
     env: a `CoupledEnv`, a `CoupledAtari`, a JMDP, an `ImplicitJMDP`, or a simulator with `query`.
@@ -107,7 +110,7 @@ def estimate_gaps(
     raise failure
 
 
-def _estimate(branches: Branches, played: list[Run]) -> GapEstimate:
+def _estimate(branches: Branches, played: list[Run]) -> PlayedGaps:
     """From three runs or more."""
     returns, labels, extremes, _ = map(np.array, zip(*played, strict=True))
     cut = branches.gamma**branches.horizon * np.ptp(extremes) / (1.0 - branches.gamma)
@@ -119,11 +122,13 @@ def _estimate(branches: Branches, played: list[Run]) -> GapEstimate:
     ends = branches.world.reward_range
     unseen = unseen_variance(found[0], len(played), ends, branches.gamma)
     np.fill_diagonal(unseen, 0.0)
-    return GapEstimate(*found, *rest, unseen_variance=unseen)
+    names = action_labels(branches.actions)
+    index = {"action": names[:, None], "other": names[None]}
+    return PlayedGaps(*found, *rest, unseen_variance=unseen, index=index)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Decision(ReadOnly):
+class Decision(ReadOnly, Saved):
     """What `compare_actions` found.
 
     Attributes:
@@ -162,6 +167,24 @@ class Decision(ReadOnly):
         return (
             f"Decision({self.verdict!r}, {best}num_queries={self.num_queries:,}, "
             f"saving={self.saving:.3g}, {self.method})"
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """A pandas table with a row for every two actions: the ends of the interval of their gap.
+
+        Example:
+            >>> import jmdp_lib as jl
+            >>> found = jl.compare_actions(jl.example_1(0.5), [0], [0, 1], state=0, budget=500)
+            >>> list(found.to_frame().columns)
+            ['action', 'other', 'low', 'high']
+        """
+        with extra("figures"):
+            import pandas as pd
+        names = action_labels(self.actions)
+        first, second = np.nonzero(~np.eye(names.size, dtype=bool))
+        low, high = self.intervals[first, second].T
+        return pd.DataFrame(
+            {"action": names[first], "other": names[second], "low": low, "high": high}
         )
 
     def plot(self, ax: Any) -> Any:

@@ -22,7 +22,8 @@ from jmdp_lib.compiled import cached
 from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.operators.draws import alias_tables, cells, cumulative, pick, pick_cell
-from jmdp_lib.simulators.statistics import GapEstimate, gap_statistics, unseen_variance
+from jmdp_lib.simulators.estimates import PlayedGaps
+from jmdp_lib.simulators.statistics import gap_statistics, unseen_variance
 from jmdp_lib.statistics import GapLaw
 
 # Pairs per random stream: streams are spawned per chunk, so threads do not change the numbers.
@@ -97,7 +98,7 @@ def sample_gaps(
     seed: int | np.random.SeedSequence = 0,
     truncation: float = 1e-7,
     coupling: str = "joint",
-) -> GapEstimate:
+) -> PlayedGaps:
     """Play `num_pairs` recursive pairs, three or more, for every gap (state, action, other action).
 
     Every gap has a random stream of its own, whichever others are asked for with it. A gap whose
@@ -123,7 +124,8 @@ def sample_gaps(
     columns: Any = *found, off, num_pairs
     unseen = unseen_variance(found[0], num_pairs, jm.reward_range, jm.gamma)
     unseen[[a == b for _, a, b in gaps]] = 0.0  # the gap of an action with itself
-    return GapEstimate(*columns, unseen_variance=unseen)
+    index = dict(zip(("state", "action", "other"), np.transpose(gaps), strict=True))
+    return PlayedGaps(*columns, unseen_variance=unseen, index=index)
 
 
 def simulate_gap_law(

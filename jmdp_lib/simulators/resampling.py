@@ -28,7 +28,7 @@ from jmdp_lib import checks, machine
 from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.model import JMDP, require_tables
 from jmdp_lib.operators.collapsed import CollapsedT2
-from jmdp_lib.simulators.statistics import GapErrors
+from jmdp_lib.simulators.estimates import EstimatedGaps
 from jmdp_lib.solvers.order2 import jipe2
 
 _STATES = 10_000  # of the resampled models that are solved side by side
@@ -38,7 +38,7 @@ _MOST = 0.5  # of the squared error of a gap: what has to come from a state for 
 
 def resample_gaps(
     jm: JMDP, policy: Policy, num_resamples: int = 200, seed: checks.Seed = 0
-) -> GapErrors:
+) -> EstimatedGaps:
     """Gap means and variances (S, A, A) of a model from queries, with their standard errors.
 
     The estimates are those of `jipe2` for a model of `JMDP.from_simulator`; the errors come from
@@ -47,10 +47,10 @@ def resample_gaps(
 
     Outcomes that no query showed are not in the model, and no error accounts for them. If the
     simulator declares a `reward_range`, the *intervals* of means do: they are wider by what an
-    outcome can do that all queries missed (`GapErrors.unseen_mean`), and hold with the probability
-    that they are asked for, or more, also where a rare outcome matters. Intervals of variances
-    account for it only where no variation was seen. Without a range, intervals suppose that all
-    outcomes that matter were seen often; outcomes rarer than 3 / queries_per_state may be missing.
+    outcome can do that all queries missed (`EstimatedGaps.unseen_mean`), and hold with the
+    probability that they are asked for, or more, also where a rare outcome matters. Intervals of
+    variances account for it only where no variation was seen. Without a range, they suppose that
+    all outcomes that matter were seen often; those rarer than 3 / queries_per_state may be missing.
     A warning names the states where fewer than 8 queries carry most of the error of a mean.
 
     Example:
@@ -83,11 +83,14 @@ def resample_gaps(
             bar.update(len(parts[-1]))
     gaps = np.concatenate(parts)
     (mean, variance), (mean_error, variance_error) = gaps[0], gaps[1:].std(0, ddof=1)
-    return GapErrors(mean, mean_error, variance, variance_error, **_unseen(jm, matrix, gaps))
+    states, actions, others = np.ogrid[tuple(map(slice, mean.shape))]
+    index = {"state": states, "action": actions, "other": others}
+    unseen = _unseen(jm, matrix, gaps)
+    return EstimatedGaps(mean, mean_error, variance, variance_error, index=index, **unseen)
 
 
 def _unseen(jm: JMDP, policy: Floats, gaps: Floats) -> dict[str, Any]:
-    """What `GapErrors` says of outcomes that no query showed; a warning if nothing bounds them.
+    """What `EstimatedGaps` says of outcomes that no query showed; a warning if nothing bounds them.
 
     gaps: as `_gaps` returns them, of the model itself and of the resampled ones.
     """

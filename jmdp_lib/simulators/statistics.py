@@ -1,12 +1,7 @@
-"""What samples say about gaps, $G = Z(s, a) - Z(s, b)$: estimates with their errors.
-
-`GapErrors` and `GapEstimate` are estimates of the mean and variance of gaps. Below them are the
-sample statistics, intervals, tests and confidence sequences that they and others use.
-"""
+"""Sample statistics, tests and confidence sequences: what estimates and decisions rest on."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,107 +9,14 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
-from jmdp_lib.statistics import normal_quantile
 
 # A gambler's stakes, and the shares of the capital that are staked so; large ones count for more,
 # since the range of returns is often wide.
 _BETS = 2.0 ** -np.arange(16.0)
 _LOG_SHARES = -np.log(np.arange(1.0, 17.0) * np.arange(2.0, 18.0))
 _CLOSE = 1e-3  # of the distance of a bound from the mean: how exactly it is worked out
-_NO_VARIATION = 1e-12  # of a squared mean: less variance than this is rounding
 _TIGHT = 1000.0  # the sample size at which an asymptotic confidence sequence is tightest
 _SKEW = 0.2  # weight of its allowance for skewed laws
-
-
-@dataclass(frozen=True, eq=False)
-class GapErrors:
-    """Estimates of gaps, $G = Z(s, a) - Z(s, b)$, with their standard errors, all of one shape.
-
-    Attributes:
-        mean, mean_error: the estimate of $E G$, and its standard error.
-        variance, variance_error: the estimate of $Var G$, and its standard error.
-        unseen_mean, unseen_variance: how far what no draw showed can move $E G$; and how large it
-            can make $Var G$ if all draws were alike. Both are for one unit of $-log(1 - level)$:
-            in N draws an event stays unseen with probability $1 - level$ if its own is
-            $-log(1 - level) / N$. Unless a range of rewards is known, nothing is added to means,
-            and nothing bounds such a variance.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> import numpy as np
-        >>> found = jl.GapErrors(*np.array([[1.0], [0.1], [2.0], [0.2]]))
-        >>> low, high = found.interval("variance", level=0.95)
-        >>> print(low.round(2), high.round(2))
-        [1.64] [2.43]
-    """
-
-    mean: Floats
-    mean_error: Floats
-    variance: Floats
-    variance_error: Floats
-    unseen_mean: Floats | float = field(default=0.0, kw_only=True)
-    unseen_variance: Floats | float = field(default=np.inf, kw_only=True)
-
-    def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
-        """Lower and upper ends of confidence intervals of "mean" or "variance", entry by entry.
-
-        They are normal. For a variance, whose estimates are positive and skewed, they are normal on
-        the scale of its logarithm. If no variation was seen at all, the upper end is that of an
-        event that all draws missed.
-        """
-        value = getattr(self, checks.one_of("name", name, ("mean", "variance")))
-        reach = normal_quantile(level) * getattr(self, f"{name}_error")
-        missed = -np.log1p(-level)
-        if name == "mean":
-            reach = reach + missed * self.unseen_mean
-            return value - reach, value + reach
-        none = value <= _NO_VARIATION * self.mean**2
-        factor = np.exp(np.divide(reach, value, out=np.zeros_like(value), where=~none))
-        return np.where(none, 0.0, value / factor), np.where(
-            none, missed * self.unseen_variance, value * factor
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class GapEstimate(GapErrors):
-    """What pairs of branches that were played say about gaps, $G = Z(s, a) - Z(s, b)$.
-
-    `sample_gaps` has arrays (K,) for K gaps, each from its own pairs; `estimate_gaps` has arrays
-    (m, m), entry [i, j] about actions[i] against actions[j] of the m actions that were asked for.
-
-    Attributes:
-        mean, mean_error, variance, variance_error: as in `GapErrors`, unbiased.
-        prob_worse, prob_tie, prob_better: shares of pairs with $G < 0$, $G = 0$ and $G > 0$. A gap
-            whose sign the cut at the horizon may have changed counts as 0.
-        truncation_error: how far that cut may have moved $E G$; of a simulator, if later rewards
-            are like those that were seen.
-        num_runs: runs, or pairs, per gap.
-        returns: (num_runs, m) of the branches of `estimate_gaps`, else None.
-    """
-
-    prob_worse: Floats
-    prob_tie: Floats
-    prob_better: Floats
-    truncation_error: Floats | float
-    num_runs: int
-    returns: Any = None
-
-    def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
-        """Ends of confidence intervals, entry by entry.
-
-        Those of "mean" and "variance" are as in `GapErrors`, the truncation error of means added;
-        those of "prob_worse", "prob_tie" and "prob_better" are Wilson's.
-        """
-        names = ("mean", "variance", "prob_worse", "prob_tie", "prob_better")
-        if checks.one_of("name", name, names) in names[:2]:
-            low, high = super().interval(name, level)
-            slack = self.truncation_error if name == "mean" else 0.0
-            return low - slack, high + slack
-        share = getattr(self, name)
-        z, n = normal_quantile(level), self.num_runs
-        centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
-        reach = z * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z**2 / n)
-        return centre - reach, centre + reach
 
 
 def normal_p_values(scores: ArrayLike) -> tuple[float, float]:
@@ -164,7 +66,7 @@ def gap_statistics(gaps: Floats, unsure: Floats | float) -> Any:
 def unseen_variance(
     mean: Floats, num_draws: int, ends: tuple[float, float] | None, gamma: float
 ) -> Floats:
-    """What `GapErrors.unseen_variance` is for gaps that were drawn, entry by entry.
+    """What `EstimatedGaps.unseen_variance` is for gaps that were drawn, entry by entry.
 
     With rewards in `ends`, no gap is farther from the mean than that of the two worst returns.
     """
