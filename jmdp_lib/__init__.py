@@ -19,8 +19,12 @@ from jmdp_lib.environments.paper import (
     goal_policy,
     windy_gridworld,
 )
-from jmdp_lib.environments.supply import inventory, inventory_simulator, queue_simulator, two_queues
-from jmdp_lib.environments.toy_text import from_gymnasium
+from jmdp_lib.environments.supply import (
+    inventory,
+    inventory_simulator,
+    two_queues,
+    two_queues_simulator,
+)
 from jmdp_lib.machine import extra
 from jmdp_lib.model import JMDP, epsilon_mixture, uniform_policy
 from jmdp_lib.model.implicit import ImplicitJMDP
@@ -62,8 +66,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = ["JMDP", "ImplicitJMDP", "epsilon_mixture", "uniform_policy"]
-__all__ += ["coupled_reward_chain", "example_1", "example_2_1", "example_2_2", "from_gymnasium"]
-__all__ += ["goal_policy", "inventory", "inventory_simulator", "queue_simulator", "two_queues"]
+__all__ += ["coupled_reward_chain", "example_1", "example_2_1", "example_2_2"]
+__all__ += ["goal_policy", "inventory", "inventory_simulator", "two_queues", "two_queues_simulator"]
 __all__ += ["windy_gridworld"]
 __all__ += ["apply_t2", "contraction_modulus", "norm_weight", "sample_t2"]
 __all__ += ["coupling_range", "gap_law", "jipe", "jipe2", "plan_jipe2"]

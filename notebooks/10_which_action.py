@@ -331,7 +331,7 @@ claims.check(claim, boxing.verdict, boxing.verdict == "equivalent", enough=enoug
 #
 # Our first world is a depot with a **lead time**: what it orders today arrives tomorrow, and its state is the stock
 # and what is on order. `inventory` has its tables, and `inventory_simulator` plays the same world without
-# tables. (`two_queues` and `queue_simulator` are such a pair, too.) From one seed, tables and simulator draw the
+# tables. (`two_queues` and `two_queues_simulator` are such a pair, too.) From one seed, tables and simulator draw the
 # same. The old policy keeps too little stock. Our second world is the gridworld, whose old policy goes down first,
 # the long way round.
 
@@ -339,7 +339,7 @@ claims.check(claim, boxing.verdict, boxing.verdict == "equivalent", enough=enoug
 demand = [0.15, 0.25, 0.25, 0.2, 0.1, 0.05]
 world = {"capacity": 6, "max_order": 3, "gamma": 0.9, "lead_time": 1, "demand_probs": demand}
 depot, plain = jl.inventory(**world), jl.inventory_simulator(**world)
-for tables, played in ((depot, plain), (jl.two_queues(), jl.queue_simulator())):
+for tables, played in ((depot, plain), (jl.two_queues(), jl.two_queues_simulator())):
     one, two = (jl.JMDP.from_simulator(env, 5, seed) for env in (tables, played))
     assert np.array_equal(one.rewards, two.rewards)
     assert np.array_equal(one.probs, two.probs)

@@ -86,7 +86,7 @@ def test_branches_of_an_environment_meet():
     """On the frozen lake: with episodes that end, and states that are told apart by their bytes."""
     lake = jl.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=1)
     lake.reset()
-    jm = jl.from_gymnasium("FrozenLake-v1", gamma=0.7)
+    jm = jl.JMDP.from_gymnasium("FrozenLake-v1", gamma=0.7)
     lake.unwrapped.s = 9
     before = lake.snapshot()
     found = jl.estimate_gaps(
@@ -247,7 +247,7 @@ def test_a_simulator_that_fails_keeps_the_results_so_far():
     assert len(caught.value.result.returns) >= 3
     env.reset()
     env.unwrapped.fails_at = -1.0
-    with pytest.raises(jl.SimulatorError, match="0 plays went well") as caught:
+    with pytest.raises(jl.SimulatorError, match="0 runs went well") as caught:
         jl.estimate_gaps(env, first_action, [0, 2], num_runs=1000)
     assert caught.value.result is None
 

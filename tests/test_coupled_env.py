@@ -334,7 +334,7 @@ def test_redraw_and_restore():
 def test_frozen_lake_has_the_tables_of_from_gymnasium():
     """One uniform number through each action's list: all four slip alike, with the same law."""
     env = jl.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=9)
-    jm = jl.from_gymnasium("FrozenLake-v1")
+    jm = jl.JMDP.from_gymnasium("FrozenLake-v1")
     env.reset()
     env.unwrapped.s = 9
     low, high = jm.starts[9], jm.starts[10]

@@ -42,7 +42,7 @@ CALLS = {
 
 
 def counted() -> jl.JMDP:
-    return jl.JMDP.from_simulator(jl.queue_simulator(capacity=1, gamma=0.6), 20)
+    return jl.JMDP.from_simulator(jl.two_queues_simulator(capacity=1, gamma=0.6), 20)
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=list(CALLS))

@@ -118,7 +118,7 @@ def _extreme_days(capacity: int, max_order: int, most: int) -> list[tuple[int, i
 
 
 def two_queues(capacity: int = 5, arrival_prob: float = 0.6, gamma: float = 0.95) -> JMDP:
-    """The outcome tables of `queue_simulator`, one for each of the eight events of a step.
+    """The outcome tables of `two_queues_simulator`, one for each of the eight events of a step.
 
     Example:
         >>> import jmdp_lib as jl
@@ -129,7 +129,7 @@ def two_queues(capacity: int = 5, arrival_prob: float = 0.6, gamma: float = 0.95
         >>> print(f"{jl.jipe2(jm, policy).moments.gap_mean[0, 0, 1]:.2f} for the fast server")
         1.13 for the fast server
     """
-    simulator = queue_simulator(capacity, arrival_prob, gamma)
+    simulator = two_queues_simulator(capacity, arrival_prob, gamma)
     probs = np.asarray(simulator.noise_probs)
     shape = (simulator.num_states, probs.size, simulator.num_actions)
     room_for_tables("capacity", *shape)
@@ -139,7 +139,7 @@ def two_queues(capacity: int = 5, arrival_prob: float = 0.6, gamma: float = 0.95
     return JMDP(np.tile(probs, (shape[0], 1)), rewards, next_states, gamma)
 
 
-def queue_simulator(
+def two_queues_simulator(
     capacity: int = 5, arrival_prob: float = 0.6, gamma: float = 0.95
 ) -> StepSimulator:
     """Two queues: which one does the next job join, 0 or 1, under the same arrivals and services?
@@ -153,7 +153,7 @@ def queue_simulator(
     Example:
         >>> import jmdp_lib as jl
         >>> import numpy as np
-        >>> queues = jl.queue_simulator(capacity=2)
+        >>> queues = jl.two_queues_simulator(capacity=2)
         >>> queues.query(4, [0, 1], np.random.default_rng(0))
         ([-2.0, -2.0], [6, 4])
     """

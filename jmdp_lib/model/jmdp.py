@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,7 +29,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Sized
 from jmdp_lib.machine import load_parts, progress, require, save_parts
 from jmdp_lib.model import couplings
-from jmdp_lib.model.couplings import Coupling, Outcomes
+from jmdp_lib.model.couplings import Coupling
 from jmdp_lib.model.queries import (
     Simulator,
     check_simulator,
@@ -37,6 +37,9 @@ from jmdp_lib.model.queries import (
     declared_range,
     draw_index,
 )
+
+if TYPE_CHECKING:
+    import gymnasium
 
 COUPLINGS = ("joint", "independent", "common")
 _KNOWN = ("queries_per_state", "declared_range", "unknown_noise")  # besides the tables
@@ -253,17 +256,15 @@ class JMDP:
         rewards: ArrayLike,
         gamma: float,
         coupling: str | Coupling = "quantile",
-        values: ArrayLike | None = None,
     ) -> JMDP:
         """A marginal MDP and a coupling of its actions (`jmdp_lib.model.couplings`).
 
         transition_probs: (S, A, S).
         rewards: (S, A) or (S, A, S).
         coupling: "quantile" lets good luck for one action be good luck for all: each action's
-            outcomes are ordered from worst to best, by $r + gamma v(s')$ with $v$ = `values`. How
-            states are numbered matters only for outcomes that tie. "antithetic", for two actions,
-            reverses the order of the second one; a function of yours makes tables of its own.
-        values: (S,) for that order; those of the uniform policy unless given.
+            outcomes are ordered from worst to best, by $r + gamma v(s')$ with $v$ the value of the
+            uniform policy. How states are numbered matters only for outcomes that tie. Or a
+            function of yours, which makes tables of its own.
 
         For independent actions no tables are needed: `jipe2(coupling="independent")` evaluates any
         JMDP as if its actions were independent.
@@ -271,40 +272,35 @@ class JMDP:
         Example:
             >>> import jmdp_lib as jl
             >>> moves = [[[0.5, 0.5], [0.5, 0.5]], [[0.0, 1.0], [0.0, 1.0]]]
-            >>> for coupling in ("quantile", "antithetic"):
-            ...     jm = jl.JMDP.from_mdp(moves, [[0, 0], [1, 1]], gamma=0.5, coupling=coupling)
-            ...     print(coupling, jl.jipe2(jm, [0, 0]).moments.correlation[0, 0, 1].round(3))
-            ...
-            quantile 1.0
-            antithetic -0.875
+            >>> jm = jl.JMDP.from_mdp(moves, [[0, 0], [1, 1]], gamma=0.5)
+            >>> print(jl.jipe2(jm, [0, 0]).moments.correlation[0, 0, 1].round(3))
+            1.0
         """
         gamma = checks.discount(gamma)
-        laws = couplings.laws_of_mdp(transition_probs, rewards, gamma, values)
+        laws = couplings.laws_of_mdp(transition_probs, rewards, gamma)
         why = "an MDP does not say which outcomes of two states belong together"
         return cls.from_tables(*couplings.coupled_tables(laws, coupling), gamma, why)
 
     @classmethod
-    def from_outcomes(
-        cls,
-        outcomes: Outcomes,
-        gamma: float,
-        coupling: str | Coupling = "quantile",
-    ) -> JMDP:
-        """Marginal laws as lists: outcomes[s][a] = [(probability, reward, next_state), ...].
+    def from_gymnasium(cls, env: str | gymnasium.Env[Any, Any], gamma: float = 0.95) -> JMDP:
+        """A toy-text environment of Gymnasium: FrozenLake-v1, CliffWalking-v1 or Taxi-v4.
 
-        `coupling` is as in `from_mdp`, but takes each action's outcomes in the order of its list.
+        `env` is an environment or the id of one; any other that lists its transitions in `P` will
+        do, too. One uniform number goes through each action's list in the order of `P`: exactly
+        what Gymnasium itself would draw for every action from the same `np_random`. A transition
+        that ends the episode leads to an absorbing state without rewards: its own next state if `P`
+        makes that one absorbing and free of rewards, and otherwise one extra state, the last.
 
         Example:
             >>> import jmdp_lib as jl
-            >>> coin = [(0.5, 0.0, 0), (0.5, 1.0, 0)]
-            >>> jm = jl.JMDP.from_outcomes([[coin, [(1.0, 0.4, 0)]]], gamma=0.9)
-            >>> print(jm.rewards.tolist(), jm.probs.tolist())
-            [[0.0, 0.4], [1.0, 0.4]] [0.5, 0.5]
+            >>> jm = jl.JMDP.from_gymnasium("FrozenLake-v1", gamma=0.9)
+            >>> jm.num_states, jm.num_actions, jm.is_coupled
+            (16, 4, True)
         """
         gamma = checks.discount(gamma)
-        laws = couplings.laws_of_lists(outcomes)
+        laws = couplings.laws_of_lists(couplings.gymnasium_lists(env))
         why = "marginal laws do not say which outcomes of two states belong together"
-        return cls.from_tables(*couplings.coupled_tables(laws, coupling), gamma, why)
+        return cls.from_tables(*couplings.coupled_tables(laws, "quantile"), gamma, why)
 
     def _store(
         self, gamma: float, num_states: int, states: Ints, probs: Floats, rewards: Floats,
@@ -518,7 +514,7 @@ def require_tables(solver: str, model: object) -> None:
         raise TypeError(
             f"{solver} needs a JMDP, whose outcome tables are known, got {model!r}. "
             "`JMDP.from_simulator` counts the tables of a simulator; `JMDP.from_step`, "
-            "`JMDP.from_mdp` and `from_gymnasium` make a JMDP of a model that is known"
+            "`JMDP.from_mdp` and `JMDP.from_gymnasium` make a JMDP of a model that is known"
         )
 
 
