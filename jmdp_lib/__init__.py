@@ -32,7 +32,8 @@ from jmdp_lib.model.queries import Outcome, Simulator, SimulatorError
 from jmdp_lib.moments import Moments, contraction_modulus, norm_weight
 from jmdp_lib.operators.backups import sample_t2
 from jmdp_lib.operators.literal import apply_t2
-from jmdp_lib.simulators.comparisons import Decision, compare_actions, estimate_gaps
+from jmdp_lib.simulators.comparisons import estimate_gaps
+from jmdp_lib.simulators.decisions import Decision, compare_actions
 from jmdp_lib.simulators.estimates import EstimatedGaps, PlayedGaps
 from jmdp_lib.simulators.montecarlo import sample_gaps, simulate_gap_law, simulate_pairs
 from jmdp_lib.simulators.resampling import resample_gaps

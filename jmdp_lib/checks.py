@@ -216,11 +216,12 @@ def purpose_seed(seed: Any, purpose: str, *key: int) -> np.random.SeedSequence:
 def pure(what: str, function: Callable[..., Any], *args: Any) -> None:
     """Refuse a user's function that answers one call in two ways, or draws from elsewhere."""
     before = _global_generators()
-    first, again = function(*args), function(*args)
+    first = function(*args)
+    second = function(*args)
     if _global_generators() != before:
         raise ValueError(f"{what} draws from a global generator, whose draws are not shared")
-    if repr(first) != repr(again):
-        raise ValueError(f"{what} must be pure, but gave {first!r} and then {again!r}")
+    if repr(first) != repr(second):
+        raise ValueError(f"{what} must be pure, but gave {first!r} and then {second!r}")
 
 
 def _global_generators() -> tuple[Any, ...]:

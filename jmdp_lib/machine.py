@@ -170,7 +170,7 @@ class Saved:
         return cls(**load_parts(path, name, cls._format, f"{name}.save", again))
 
 
-def watched() -> bool:
+def somebody_watches() -> bool:
     """Whether somebody sees what goes to stderr: in a terminal, or in a notebook."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
@@ -179,7 +179,7 @@ def progress(total: int | None, name: str, unit: str = "update") -> Any:
     """A progress bar once a run takes longer than two seconds and somebody is watching."""
     return tqdm(
         total=total, desc=name, unit=unit, unit_scale=unit == "update", delay=2.0,
-        disable=not watched(), leave=False, mininterval=0.5,
+        disable=not somebody_watches(), leave=False, mininterval=0.5,
     )  # fmt: skip
 
 
@@ -200,7 +200,9 @@ def in_processes(
     workers = min(checks.at_least("processes", workers, 1), len(jobs))
     if workers > 1 and getattr(multiprocessing.current_process(), "_inheriting", False):
         raise SystemExit(1)  # a worker runs the script again: its parent says what is wrong
-    context, columns, results = multiprocessing.get_context("spawn"), zip(*jobs, strict=True), []
+    context = multiprocessing.get_context("spawn")
+    columns = zip(*jobs, strict=True)
+    results: list[Result] = []
     pool = ProcessPoolExecutor(workers, context, _end_with_parent)  # starts none by itself
     try:
         with pool, progress(len(jobs), label, unit="chunk") as bar:

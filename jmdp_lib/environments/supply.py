@@ -80,7 +80,8 @@ def inventory_simulator(
 
     def earned(stock: int, delivered: int, demand: int) -> float:
         sold = min(stock + delivered, demand)
-        left, lost = stock + delivered - sold, demand - sold
+        left = stock + delivered - sold
+        lost = demand - sold
         income = price * sold - order_cost * delivered
         return income - holding_cost * left - lost_sale_cost * lost
 
@@ -163,7 +164,8 @@ def two_queues_simulator(
 
     def step(state: int, action: int, noise: int) -> tuple[float, int]:
         """By arithmetic that numbers and arrays have in common."""
-        arrival, *served = noise >> 2, noise >> 1 & 1, noise & 1  # events[noise]
+        arrival = noise >> 2  # these three are events[noise]
+        served = (noise >> 1 & 1, noise & 1)
         jobs = [*divmod(state, side)]
         lost = 0
         for queue, done in enumerate(served):

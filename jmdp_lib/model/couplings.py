@@ -69,9 +69,9 @@ def coupled_tables(laws: Iterable[list[Floats]], coupling: str | Coupling) -> Ta
     parts = []
     for s, actions in enumerate(laws):
         try:
-            given, found = function([law[:, 0] for law in actions])
-            probs = checks.floats("probabilities", given, "table")
-            picks = checks.integers("outcomes", found, table=probs.size, action=len(actions))
+            table_probs, outcomes = function([law[:, 0] for law in actions])
+            probs = checks.floats("probabilities", table_probs, "table")
+            picks = checks.integers("outcomes", outcomes, table=probs.size, action=len(actions))
             outside = (picks < 0) | (picks >= [len(law) for law in actions])
             checks.refuse("outcomes", picks, outside, "does not exist", ["table", "action"])
             for a, law in enumerate(actions):
@@ -101,8 +101,8 @@ def laws_of_mdp(
     num_states, num_actions = probs.shape[:2]
     shape = (num_states, num_actions, num_states)
     checks.same_shape("transition_probs", probs.shape, shape, f"({', '.join(axes)})")
-    given = axes if checks.as_array("rewards", rewards).ndim == 3 else axes[:2]
-    reward = checks.floats("rewards", rewards, **dict(zip(given, shape, strict=False)))
+    reward_axes = axes if checks.as_array("rewards", rewards).ndim == 3 else axes[:2]
+    reward = checks.floats("rewards", rewards, **dict(zip(reward_axes, shape, strict=False)))
     reward = np.broadcast_to(reward.reshape(num_states, num_actions, -1), shape)
     mean = (probs * reward).sum((1, 2)) / num_actions
     value = np.linalg.solve(np.eye(num_states) - gamma * probs.mean(1), mean)

@@ -141,7 +141,8 @@ class JMDP:
         checks.sums_to_one("probs", probs, totals, ["state"])
         order = np.argsort(state, kind="stable")
         order = order[prob[order] > 0]
-        state, prob = state[order], prob[order] / totals[state[order]]
+        state = state[order]
+        prob = prob[order] / totals[state]
         jm = cls.__new__(cls)
         jm._store(gamma, num_states, state, prob, reward[order], successor[order])
         vars(jm)["unknown_noise"] = unknown_noise
@@ -232,7 +233,8 @@ class JMDP:
         """
         check_simulator(simulator)
         count = checks.at_least("queries_per_state", queries_per_state, 2)
-        num_states, actions = simulator.num_states, list(range(simulator.num_actions))
+        num_states = simulator.num_states
+        actions = list(range(simulator.num_actions))
         parts = []
         with progress(num_states * count, "from_simulator", unit="query") as bar:
             for s in range(num_states):
@@ -452,8 +454,9 @@ class JMDP:
             raise TypeError(f"rng must be a numpy.random.Generator, got {rng!r}")
         state = checks.index("state", state, self.num_states)
         columns = checks.distinct_actions(actions, self.num_actions)
-        low, high = self.starts[state], self.starts[state + 1]
-        table = low + draw_index(self.probs[low:high].cumsum(), rng)
+        first = self.starts[state]
+        own = self.probs[first : self.starts[state + 1]]
+        table = first + draw_index(own.cumsum(), rng)
         return self.rewards[table, columns], self.next_states[table, columns]
 
     def marginal_mdp(self) -> tuple[Floats, Floats]:

@@ -18,7 +18,8 @@ from numpy.typing import ArrayLike
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Sized
 
-_NUMBERS, _INT = {float, int}, {int}
+_NUMBERS = {float, int}
+_INT = {int}
 _ANY_REWARD = (-sys.float_info.max, sys.float_info.max)
 _TRIALS = 8  # queries of a simulator that is tried out before it is used
 

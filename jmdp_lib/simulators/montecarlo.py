@@ -203,6 +203,26 @@ def _settled(x: int, alone_starts: Any, alone_next: Any) -> bool:
 
 
 @cached(nogil=True)
+def _alone(
+    rng: Any, x: int, weight: float, steps: int, gamma: float, alone_starts: Any, threshold: Any,
+    alone_rewards: Any, alone_next: Any,
+) -> float:  # fmt: skip
+    """What one branch at x earns in so many steps, times the weight of the first."""
+    earned = 0.0
+    step = 0
+    while step < steps and not _settled(x, alone_starts, alone_next):
+        i = pick_cell(rng, alone_starts[x], alone_starts[x + 1], threshold)
+        earned += weight * alone_rewards[i]
+        x = alone_next[i]
+        weight *= gamma
+        step += 1
+    if step < steps:
+        rest = (1.0 - gamma ** (steps - step)) / (1.0 - gamma)
+        earned += weight * rest * alone_rewards[2 * alone_starts[x]]
+    return earned
+
+
+@cached(nogil=True)
 def _simulate(
     rng: Any, out: Any, state: int, first: int, second: int, steps: int, independent: bool,
     common: bool, gamma: float, policy_cdf: Any, starts: Any, table_cdf: Any, rewards: Any,
@@ -211,10 +231,13 @@ def _simulate(
     """Fill out (n, 2) with the returns of n pairs."""
     num_actions = rewards.shape[1]
     for pair in range(out.shape[0]):
-        x, y, a, b = state, state, first, second
-        left, right, weight = 0.0, 0.0, 1.0
+        x = y = state
+        a, b = first, second
+        left = right = 0.0
+        weight = 1.0
         step = 0
-        while step < steps:
+        one = False
+        while step < steps and not one:
             if x == y and step > 0 and _settled(x, alone_starts, alone_next):
                 break
             if x == y or common:
@@ -230,10 +253,6 @@ def _simulate(
                 left += weight * rewards[i, a]
                 right += weight * rewards[j, b]
                 x, y = next_states[i, a], next_states[j, b]
-                if one:
-                    weight *= gamma
-                    step += 1
-                    break
             else:
                 i = pick_cell(rng, alone_starts[x], alone_starts[x + 1], threshold)
                 j = pick_cell(rng, alone_starts[y], alone_starts[y + 1], threshold)
@@ -242,14 +261,6 @@ def _simulate(
                 x, y = alone_next[i], alone_next[j]
             weight *= gamma
             step += 1
-        together = 0.0  # from here on there is one branch
-        while step < steps and not _settled(x, alone_starts, alone_next):
-            i = pick_cell(rng, alone_starts[x], alone_starts[x + 1], threshold)
-            together += weight * alone_rewards[i]
-            x = alone_next[i]
-            weight *= gamma
-            step += 1
-        if step < steps:
-            rest = (1.0 - gamma ** (steps - step)) / (1.0 - gamma)
-            together += weight * rest * alone_rewards[2 * alone_starts[x]]
-        out[pair, 0], out[pair, 1] = left + together, right + together
+        law = (alone_starts, threshold, alone_rewards, alone_next)
+        together = _alone(rng, x, weight, steps - step, gamma, *law)  # from here on one branch
+        out[pair] = left + together, right + together

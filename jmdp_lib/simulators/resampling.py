@@ -82,7 +82,8 @@ def resample_gaps(
             parts.append(_gaps(jm, matrix, weights[start : start + step]))
             bar.update(len(parts[-1]))
     gaps = np.concatenate(parts)
-    (mean, variance), (mean_error, variance_error) = gaps[0], gaps[1:].std(0, ddof=1)
+    mean, variance = gaps[0]
+    mean_error, variance_error = gaps[1:].std(0, ddof=1)
     states, actions, others = np.ogrid[tuple(map(slice, mean.shape))]
     index = {"state": states, "action": actions, "other": others}
     unseen = _unseen(jm, matrix, gaps)
@@ -126,7 +127,8 @@ def _gaps(jm: JMDP, policy: Floats, weights: Floats) -> Floats:
     first = np.arange(copies)[:, None] * jm.num_states  # the first state of each copy
     states = (first + jm.table_states).ravel()
     probs = weights.ravel() / np.bincount(states, weights.ravel())[states]
-    rewards, successors = np.tile(jm.rewards, (copies, 1)), first[..., None] + jm.next_states
+    rewards = np.tile(jm.rewards, (copies, 1))
+    successors = first[..., None] + jm.next_states
     size = copies * jm.num_states
     tables = (states, probs, rewards, successors.reshape(rewards.shape), size, jm.gamma)
     side_by_side = JMDP.from_tables(*tables)
@@ -142,7 +144,8 @@ def unseen_means(jm: JMDP, policy: Floats, ends: tuple[float, float]) -> Floats:
     """
     rewards = jm.averaging @ jm.rewards  # (S, A)
     value, chain = _values(jm, policy)
-    best, worst = ends[1] + jm.gamma * value.max(), ends[0] + jm.gamma * value.min()
+    best = ends[1] + jm.gamma * value.max()
+    worst = ends[0] + jm.gamma * value.min()
     farthest = np.maximum(best - value, value - worst)  # from the mean of a state, by one table
     size = jm.num_actions
     found = np.zeros((jm.num_states, size, size))
@@ -170,7 +173,8 @@ def seldom_seen(jm: JMDP, policy: Floats, mean_error: Floats) -> tuple[Ints, flo
     gaps = worth[:, :, None] - worth[:, None]  # (T, A, A)
     mean = _averages(jm, gaps)[jm.table_states]
     squares = np.where(np.abs(gaps - mean) > 1e-9 * np.abs(worth).max(), (gaps - mean) ** 2, 0.0)
-    second, fourth = _averages(jm, squares), _averages(jm, squares**2)
+    second = _averages(jm, squares)
+    fourth = _averages(jm, squares**2)
     matters = (second > 0.0) & (second >= _MOST * queries * mean_error**2)
     carry = np.full(second.shape, np.inf)
     carry[matters] = queries * second[matters] ** 2 / fourth[matters]

@@ -49,7 +49,8 @@ def variance_and_error(x: ArrayLike) -> tuple[Any, Any]:
 
 def variance_values(x: Any) -> Floats:
     """(M, ...) jackknife values of a sample (M, ...): their mean is its unbiased variance."""
-    size, squares = len(x), (x - np.mean(x, 0)) ** 2
+    size = len(x)
+    squares = (x - np.mean(x, 0)) ** 2
     return (size * squares - squares.sum(0) / (size - 1)) / (size - 2)
 
 
@@ -106,7 +107,8 @@ def log_capital(x: Floats, mean: float, low: float, high: float) -> Floats:
     on every value, so that some share stakes about the best part for any law. If the mean is at
     most `mean`, the capital ever reaches 1 / alpha with probability alpha at most.
     """
-    z, m = (x - low) / (high - low), (mean - low) / (high - low)
+    z = (x - low) / (high - low)
+    m = (mean - low) / (high - low)
     total = np.full(x.shape, -np.inf)
     for bet, log_share in zip(_BETS, _LOG_SHARES, strict=True):
         total = np.logaddexp(total, log_share + np.cumsum(_log_growth(z, m, bet), 0))
