@@ -151,6 +151,29 @@ def _read_parts(path: str | os.PathLike[str]) -> dict[str, Any]:
     return parts
 
 
+class ReadOnly:
+    """A frozen dataclass whose arrays cannot be written to, in copies and pickles either."""
+
+    def __post_init__(self) -> None:
+        for value in vars(self).values():
+            if isinstance(value, np.ndarray):
+                value.setflags(write=False)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone: what was cached can be worked out again."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()
+
+
 class Saved:
     """A dataclass that is kept in one .npz file, all of its fields."""
 

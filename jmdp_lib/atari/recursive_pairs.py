@@ -236,7 +236,9 @@ def gap_estimates(
         errors = map(mean_and_error, (first - second, coupled, independent))
         found.append([*chain(*errors), both.sum(0) / (len(both) * (len(both) - 1))])
     columns: Any = *np.moveaxis(np.array(found), 0, 2), groups[:, 0], groups[:, 1:]
-    return RecordedGaps(*columns)
+    names = ("state_row", "action", "other")
+    index = {"gamma": gammas[:, None], **dict(zip(names, groups.T, strict=True))}
+    return RecordedGaps(*columns, index=index)
 
 
 def _shock_variances(records: PairRecords, gammas: Floats, sigma: float) -> tuple[Floats, Floats]:

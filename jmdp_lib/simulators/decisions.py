@@ -16,8 +16,7 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, Seed
-from jmdp_lib.machine import Saved, extra, progress
-from jmdp_lib.moments import ReadOnly
+from jmdp_lib.machine import ReadOnly, Saved, extra, progress
 from jmdp_lib.simulators.branches import Branches
 from jmdp_lib.simulators.estimates import action_labels
 from jmdp_lib.simulators.statistics import asymptotic_sequence, betting_bound

@@ -10,8 +10,7 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
-from jmdp_lib.machine import Saved, extra
-from jmdp_lib.moments import ReadOnly
+from jmdp_lib.machine import ReadOnly, Saved, extra
 from jmdp_lib.statistics import normal_quantile
 
 if TYPE_CHECKING:
@@ -72,11 +71,11 @@ class EstimatedGaps(ReadOnly, Saved):
 
     @property
     def _apart(self) -> Any:
-        """Which entries are of two different actions: all but the diagonal of (..., A, A)."""
+        """Which entries tell something: in tables of all pairs, those of two different actions."""
         shape = np.shape(self.mean)
-        if len(shape) < 2 or shape[-1] != shape[-2]:
+        if len(shape) < 2 or not {"action", "other"} <= self.index.keys():
             return np.ones(shape, bool)
-        return np.broadcast_to(~np.eye(shape[-1], dtype=bool), shape)
+        return np.broadcast_to(self.index["action"] != self.index["other"], shape)
 
     def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
         """Lower and upper ends of confidence intervals of "mean" or "variance", entry by entry.
