@@ -20,7 +20,7 @@ import numpy as np
 from timing import machine
 
 import jmdp_lib as jl
-from jmdp_lib.statistics import asymptotic_sequence, log_capital
+from jmdp_lib.simulators.statistics import asymptotic_sequence, log_capital
 
 HERE = Path(__file__).resolve().parent
 ALPHA, FIRST = 0.05, 128  # the level, and the runs before an asymptotic sequence says anything
@@ -70,7 +70,7 @@ def first(known: np.ndarray) -> np.ndarray:
 def false_calls(jm: jl.JMDP, better: int | None, reward_range: str | None) -> int:
     """Calls of `compare_actions`, one for every seed, that decide falsely."""
     calls = (
-        jl.compare_actions(jm, 0, [0, 1], [0], budget=BUDGET, seed=k, reward_range=reward_range)
+        jl.compare_actions(jm, [0], [0, 1], 0, budget=BUDGET, seed=k, reward_range=reward_range)
         for k in range(CALLS)
     )
     return sum(call.verdict == "better" and call.best != better for call in calls)

@@ -191,7 +191,7 @@ def decisions():
         ("5x5 gridworld, goal policy", jl.windy_gridworld(5), jl.goal_policy(5), 12, (0, 2)),
         ("inventory, order up to 6", jl.inventory(), np.clip(6 - np.arange(11), 0, 5), 5, (0, 4)),
     ):
-        found = jl.compare_actions(jm, state, pair, policy, budget=1_000_000)
+        found = jl.compare_actions(jm, policy, pair, state, budget=1_000_000)
         yield (
             f"compare_actions, {name}: {found.verdict}",
             f"{found.num_runs} runs",

@@ -11,7 +11,6 @@ The whole law of a gap: `gap_law`. One state of a model too large to enumerate: 
 from typing import TYPE_CHECKING, Any
 
 from jmdp_lib.bounds import MomentBounds, cvar_bounds, one_sided_bound, quantile_bounds, tail_bounds
-from jmdp_lib.comparisons import Decision, compare_actions, estimate_gaps
 from jmdp_lib.environments.paper import (
     coupled_reward_chain,
     example_1,
@@ -20,16 +19,25 @@ from jmdp_lib.environments.paper import (
     goal_policy,
     windy_gridworld,
 )
-from jmdp_lib.environments.supply import inventory, inventory_simulator, queue_simulator, two_queues
-from jmdp_lib.environments.toy_text import from_gymnasium
-from jmdp_lib.implicit import ImplicitJMDP
+from jmdp_lib.environments.supply import (
+    inventory,
+    inventory_simulator,
+    two_queues,
+    two_queues_simulator,
+)
 from jmdp_lib.machine import extra
 from jmdp_lib.model import JMDP, epsilon_mixture, uniform_policy
+from jmdp_lib.model.implicit import ImplicitJMDP
+from jmdp_lib.model.queries import Outcome, Simulator, SimulatorError
 from jmdp_lib.moments import Moments, contraction_modulus, norm_weight
-from jmdp_lib.montecarlo import sample_gaps, simulate_gap_law, simulate_pairs
 from jmdp_lib.operators.backups import sample_t2
 from jmdp_lib.operators.literal import apply_t2
-from jmdp_lib.simulators import Outcome, Simulator, SimulatorError, StepSimulator
+from jmdp_lib.simulators.comparisons import estimate_gaps
+from jmdp_lib.simulators.decisions import Decision, compare_actions
+from jmdp_lib.simulators.estimates import EstimatedGaps, PlayedGaps
+from jmdp_lib.simulators.montecarlo import sample_gaps, simulate_gap_law, simulate_pairs
+from jmdp_lib.simulators.resampling import resample_gaps
+from jmdp_lib.simulators.step import StepSimulator
 from jmdp_lib.solvers.coupling_range import CouplingRange, coupling_range
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Plan, Solution
 from jmdp_lib.solvers.gap_law import Improvement, cautious_improvement, gap_law
@@ -51,17 +59,16 @@ from jmdp_lib.solvers.projection import (
     rbf_features,
     tabular_features,
 )
-from jmdp_lib.solvers.resampling import resample_gaps
-from jmdp_lib.statistics import GapErrors, GapEstimate, GapLaw
+from jmdp_lib.statistics import GapLaw
 
 if TYPE_CHECKING:
-    from jmdp_lib.coupled_env import CoupledEnv
+    from jmdp_lib.simulators.coupled_env import CoupledEnv
 
 __version__ = "0.1.0"
 
 __all__ = ["JMDP", "ImplicitJMDP", "epsilon_mixture", "uniform_policy"]
-__all__ += ["coupled_reward_chain", "example_1", "example_2_1", "example_2_2", "from_gymnasium"]
-__all__ += ["goal_policy", "inventory", "inventory_simulator", "queue_simulator", "two_queues"]
+__all__ += ["coupled_reward_chain", "example_1", "example_2_1", "example_2_2"]
+__all__ += ["goal_policy", "inventory", "inventory_simulator", "two_queues", "two_queues_simulator"]
 __all__ += ["windy_gridworld"]
 __all__ += ["apply_t2", "contraction_modulus", "norm_weight", "sample_t2"]
 __all__ += ["coupling_range", "gap_law", "jipe", "jipe2", "plan_jipe2"]
@@ -76,7 +83,7 @@ __all__ += ["CoupledEnv", "Outcome", "Simulator", "SimulatorError", "StepSimulat
 __all__ += ["ConvergenceWarning", "IncrementalSolution", "ProjectedSolution"]
 __all__ += ["CouplingRange", "MomentBounds", "Moments", "Plan", "Solution", "StepSize"]
 __all__ += ["LocalRange", "LocalSolution"]
-__all__ += ["Decision", "GapErrors", "GapEstimate", "GapLaw", "Improvement"]
+__all__ += ["Decision", "EstimatedGaps", "GapLaw", "Improvement", "PlayedGaps"]
 
 
 def __getattr__(name: str) -> Any:
@@ -84,5 +91,5 @@ def __getattr__(name: str) -> Any:
     if name != "CoupledEnv":
         raise AttributeError(f"module 'jmdp_lib' has no attribute {name!r}")
     with extra("atari"):
-        from jmdp_lib.coupled_env import CoupledEnv
+        from jmdp_lib.simulators.coupled_env import CoupledEnv
     return CoupledEnv

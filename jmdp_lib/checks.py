@@ -28,6 +28,8 @@ class Sized(Protocol):
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Seed = int | Sequence[int] | np.random.SeedSequence
+Policy = ArrayLike | Callable[[Any], Any]
+"""Probabilities (S, A), actions (S,), or a function of the state: see `policy_matrix`."""
 LARGEST_REWARD = 1e100  # so that powers of rewards, and of their inverses, are numbers
 
 
@@ -214,11 +216,12 @@ def purpose_seed(seed: Any, purpose: str, *key: int) -> np.random.SeedSequence:
 def pure(what: str, function: Callable[..., Any], *args: Any) -> None:
     """Refuse a user's function that answers one call in two ways, or draws from elsewhere."""
     before = _global_generators()
-    first, again = function(*args), function(*args)
+    first = function(*args)
+    second = function(*args)
     if _global_generators() != before:
         raise ValueError(f"{what} draws from a global generator, whose draws are not shared")
-    if repr(first) != repr(again):
-        raise ValueError(f"{what} must be pure, but gave {first!r} and then {again!r}")
+    if repr(first) != repr(second):
+        raise ValueError(f"{what} must be pure, but gave {first!r} and then {second!r}")
 
 
 def _global_generators() -> tuple[Any, ...]:
@@ -255,14 +258,19 @@ def action_key(space: Any, action: Any) -> str:
     return repr(space.to_jsonable([action]))
 
 
-def policy_matrix(model: Sized, policy: ArrayLike) -> Floats:
-    """The policy as an (S, A) matrix; integers (S,) are the actions of a deterministic policy."""
+def policy_matrix(model: Sized, policy: Policy) -> Floats:
+    """Any policy as probabilities (S, A); a function is called once for every state.
+
+    policy: probabilities (S, A); integers (S,), the actions of a deterministic policy; or a
+    function of the state that returns probabilities (A,) or an action.
+    """
     num_states, num_actions = sizes_of(model)
-    given: Any = policy
-    kinds = f"probabilities (S, A) = {num_states, num_actions}, or integers (S,), the actions"
-    if given is None or callable(given):
-        rows = ": [policy(s) for s in range(S)] makes them" if callable(given) else ""
-        raise ValueError(f"policy must be {kinds}, got {given!r}{rows}")
+    if callable(policy):
+        return np.stack([policy_row(policy, s, num_actions) for s in range(num_states)])
+    kinds = f"probabilities (S, A) = {num_states, num_actions}, integers (S,), the actions, or a "
+    kinds += "function of the state that returns either for one state"
+    if policy is None:
+        raise ValueError(f"policy must be {kinds}, got None")
     array = as_array("policy", policy)
     if array.ndim == 1 and array.dtype.kind in "iu":
         chosen = integers("policy", policy, below=num_actions, state=num_states)
@@ -270,6 +278,34 @@ def policy_matrix(model: Sized, policy: ArrayLike) -> Floats:
     if array.shape == (num_states,):
         raise ValueError(f"policy must be {kinds}, got ({num_states},) of dtype {array.dtype}")
     return distributions("policy", policy, state=num_states, action=num_actions)
+
+
+def policy_row(policy: Policy, state: Any, num_actions: int, first: int = 0) -> Floats:
+    """(A,) what a policy does in a state, or after an observation.
+
+    policy: a function, or an array whose entry `policy[state]` is a row: (S, A) for states 0 to
+    |S| - 1, (rows, columns, A) for states (row, column). A row is probabilities (A,) or an action.
+    first: number of the first action.
+    """
+    try:
+        row: Any = policy(state) if callable(policy) else np.asarray(policy)[state]
+    except Exception as error:
+        raise ValueError(f"policy({state!r}) failed: {error!r}") from error
+    try:
+        return _row("policy", row, num_actions, first)
+    except ValueError:  # only a message names the state: to print an observation is slow
+        return _row(f"policy({state!r})", row, num_actions, first)
+
+
+def _row(name: str, row: Any, num_actions: int, first: int) -> Floats:
+    """Probabilities (A,) from what a policy returned: these, or an action."""
+    if as_array(name, row).ndim > 0:
+        return distributions(name, row, action=num_actions)
+    what = f"probabilities ({num_actions},) or an action from {first} to {first + num_actions - 1}"
+    action = int(_number(name, row, numbers.Integral, what, ValueError)) - first
+    if not 0 <= action < num_actions:
+        raise ValueError(f"{name} must be {what}, got {row!r}")
+    return np.eye(num_actions)[action]
 
 
 def sizes_of(model: Sized) -> tuple[int, int]:

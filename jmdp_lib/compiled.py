@@ -56,7 +56,7 @@ class _CompileNotice(event.Listener):
             )
             level = logging.WARNING
             self.complained = True
-        if machine.watched():
+        if machine.somebody_watches():
             print(text, file=sys.stderr, flush=True)
         else:
             logging.getLogger("jmdp_lib").log(level, text)

@@ -15,17 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import product
 from math import comb
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.bounds import cantelli
 from jmdp_lib.checks import Floats, frozen
+from jmdp_lib.machine import ReadOnly as ReadOnly
 from jmdp_lib.machine import extra, require
 
 if TYPE_CHECKING:
@@ -67,29 +68,6 @@ def contraction_modulus(order: int, gamma: float) -> float:
     order = checks.at_least("order", order, 1)
     gamma = checks.discount(gamma)
     return float(((1.0 + gamma) / 2.0) ** order - ((1.0 - gamma) / 2.0) ** order)
-
-
-class ReadOnly:
-    """A frozen dataclass whose arrays cannot be written to, in copies and pickles either."""
-
-    def __post_init__(self) -> None:
-        for value in vars(self).values():
-            if isinstance(value, np.ndarray):
-                frozen(value)
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        """The fields alone: what was cached can be worked out again."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.__post_init__()
 
 
 class Source(Protocol):

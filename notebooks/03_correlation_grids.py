@@ -42,7 +42,7 @@ import pandas as pd
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from jmdp_lib.statistics import variance_and_error
+from jmdp_lib.simulators.statistics import variance_and_error
 
 figures.style()
 claims = figures.Claims()

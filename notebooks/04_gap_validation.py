@@ -43,7 +43,7 @@ import jmdp_lib as jl
 from jmdp_lib import figures
 from jmdp_lib.environments.paper import ACTIONS
 from jmdp_lib.operators.pairs import first_to_arrive
-from jmdp_lib.statistics import normal_p_values
+from jmdp_lib.simulators.statistics import normal_p_values
 
 figures.style()
 claims = figures.Claims()

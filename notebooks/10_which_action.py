@@ -46,7 +46,7 @@ from scipy import stats
 import jmdp_lib as jl
 from jmdp_lib import figures
 from jmdp_lib.atari import CoupledAtari
-from jmdp_lib.statistics import asymptotic_sequence, log_capital
+from jmdp_lib.simulators.statistics import asymptotic_sequence, log_capital
 
 figures.style()
 claims = figures.Claims()
@@ -256,7 +256,7 @@ cases |= {"rare": (rare, None), "rare, asymptotic": (rare, "asymptotic")}
 false = {}
 for name, (jm, known) in cases.items():
     limits = {"budget": 200, "reward_range": known}
-    calls = (jl.compare_actions(jm, 0, [0, 1], [0], seed=k, **limits) for k in range(num_decisions))
+    calls = (jl.compare_actions(jm, [0], [0, 1], 0, seed=k, **limits) for k in range(num_decisions))
     false[name] = np.mean([call.verdict == "better" for call in calls])
 
 # %%
@@ -266,7 +266,7 @@ for name in ("coin", "rare", "coin, asymptotic"):
     claims.check(claim, f"{rate:.3f}", rate <= 0.05, enough=enough)
 claim, rate = "rare, asymptotic: false more often than alpha", false["rare, asymptotic"]
 claims.check(claim, f"{rate:.2f}", rate > 0.05, enough=enough)
-method = jl.compare_actions(rare, 0, [0, 1], [0], budget=200, reward_range="asymptotic").method
+method = jl.compare_actions(rare, [0], [0, 1], 0, budget=200, reward_range="asymptotic").method
 claims.check("and the result says why", "rarer than" in method, "rarer than" in method)
 method
 
@@ -312,7 +312,7 @@ def at_random(seen):
 punch, wait = env.action_names.index("FIRE"), env.action_names.index("NOOP")
 limits = {"margin": 0.25, "budget": game_budget, "reward_range": "asymptotic"}
 boxing = jl.compare_actions(
-    env, trail[-3], [punch, wait], at_random, gamma=0.5, horizon=6, **limits
+    env, at_random, [punch, wait], trail[-3], gamma=0.5, horizon=6, **limits
 )
 low, high = boxing.intervals[0, 1]
 claims.check("Boxing, punch or wait: mean gap", f"[{low:.2f}, {high:.2f}]", low < 0.0 < high)
@@ -331,7 +331,7 @@ claims.check(claim, boxing.verdict, boxing.verdict == "equivalent", enough=enoug
 #
 # Our first world is a depot with a **lead time**: what it orders today arrives tomorrow, and its state is the stock
 # and what is on order. `inventory` has its tables, and `inventory_simulator` plays the same world without
-# tables. (`two_queues` and `queue_simulator` are such a pair, too.) From one seed, tables and simulator draw the
+# tables. (`two_queues` and `two_queues_simulator` are such a pair, too.) From one seed, tables and simulator draw the
 # same. The old policy keeps too little stock. Our second world is the gridworld, whose old policy goes down first,
 # the long way round.
 
@@ -339,7 +339,7 @@ claims.check(claim, boxing.verdict, boxing.verdict == "equivalent", enough=enoug
 demand = [0.15, 0.25, 0.25, 0.2, 0.1, 0.05]
 world = {"capacity": 6, "max_order": 3, "gamma": 0.9, "lead_time": 1, "demand_probs": demand}
 depot, plain = jl.inventory(**world), jl.inventory_simulator(**world)
-for tables, played in ((depot, plain), (jl.two_queues(), jl.queue_simulator())):
+for tables, played in ((depot, plain), (jl.two_queues(), jl.two_queues_simulator())):
     one, two = (jl.JMDP.from_simulator(env, 5, seed) for env in (tables, played))
     assert np.array_equal(one.rewards, two.rewards)
     assert np.array_equal(one.probs, two.probs)

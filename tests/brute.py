@@ -16,10 +16,26 @@ def tables_of(jm, s):
     return [(jm.probs[i], jm.rewards[i], jm.next_states[i]) for i in rows]
 
 
+def from_outcomes(outcomes, gamma, coupling="quantile"):
+    """outcomes[s][a] = [(probability, reward, next state), ...], coupled in the order of lists."""
+    import jmdp_lib as jl
+    from jmdp_lib.model import couplings
+
+    tables = couplings.coupled_tables(couplings.laws_of_lists(outcomes), coupling)
+    return jl.JMDP.from_tables(*tables, gamma)
+
+
+def antithetic(laws):
+    """A coupling of two actions: one through the inverse cdf at U, and the other at 1 - U."""
+    from jmdp_lib.model import couplings
+
+    first, second = laws
+    probs, outcomes = couplings.quantile([first, second[::-1]])
+    return probs, np.stack([outcomes[:, 0], len(second) - 1 - outcomes[:, 1]], axis=1)
+
+
 def product_jmdp(jm):
     """The JMDP with the same marginals whose tables are the product law, built in full."""
-    import jmdp_lib as jl
-
     outcomes = [
         [[(p, r[a], int(n[a])) for p, r, n in tables_of(jm, s)] for a in range(jm.num_actions)]
         for s in range(jm.num_states)
@@ -30,7 +46,7 @@ def product_jmdp(jm):
         probs = [np.prod([law[i] for law, i in zip(laws, pick, strict=True)]) for pick in picks]
         return np.array(probs), np.array(picks)
 
-    return jl.JMDP.from_outcomes(outcomes, jm.gamma, independent)
+    return from_outcomes(outcomes, jm.gamma, independent)
 
 
 def one_step(jm, policy, branches, common=False):

@@ -8,6 +8,7 @@ from itertools import count
 
 import numpy as np
 import pytest
+from brute import from_outcomes
 
 import jmdp_lib as jl
 
@@ -87,9 +88,9 @@ def test_stacked_tables():
     with pytest.raises(ValueError, match=r"rewards\[1, 0\] .*action 0.*nan.*a table of state 1"):
         jl.JMDP.from_tables([0, 1], [1.0, 1.0], [[0.0], [np.nan]], [[1], [0]], 2, 0.9)
     with pytest.raises(ValueError, match=r"state 0, action 0\): next state\[0\] .* = 7 is not in"):
-        jl.JMDP.from_outcomes([[[(1.0, 0.0, 7)]]], 0.9)
+        from_outcomes([[[(1.0, 0.0, 7)]]], 0.9)
     with pytest.raises(ValueError, match=r"outcomes must be a list of states, .* got \[\]"):
-        jl.JMDP.from_outcomes([], 0.9)
+        from_outcomes([], 0.9)
     one = [(1.0, 0.0, 0)]
     for second, message in (
         ([one], r"number of actions\[1\] \(state 1\) = 1 is 0, or not that of state 0"),
@@ -100,9 +101,9 @@ def test_stacked_tables():
         ([one, [(1.0, 0, 0.5)]], r"action 1\): next state must hold integers"),
     ):
         with pytest.raises(ValueError, match=message):
-            jl.JMDP.from_outcomes([[one, one], second], 0.9)
+            from_outcomes([[one, one], second], 0.9)
     with pytest.raises(ValueError, match="outcomes must be a list of states"):
-        jl.JMDP.from_outcomes({0: {0: one}}, 0.9)
+        from_outcomes({0: {0: one}}, 0.9)
     with pytest.raises(ValueError, match="rewards must be an array, got a ragged list"):
         jl.JMDP.from_tables([0, 1], [1.0, 1.0], [[0.0], [1.0, 2.0]], [[1], [0]], 2, 0.9)
 
@@ -157,8 +158,6 @@ def test_marginal_models():
         jl.JMDP.from_mdp(probs, np.zeros((2, 2)), 0.9, coupling="copula")
     with pytest.raises(ValueError, match="pass coupling"):
         jl.JMDP.from_mdp(probs, np.zeros((2, 2)), 0.9, coupling="independent")
-    with pytest.raises(ValueError, match="two actions, this model has 3"):
-        jl.JMDP.from_mdp(np.full((2, 3, 2), 0.5), np.zeros((2, 3)), 0.9, coupling="antithetic")
 
 
 @pytest.mark.parametrize(
@@ -218,11 +217,14 @@ def bad_policies():
     yield [[1.0, 0.0, 0.0, 0.0], [1.0]], "policy must be an array, got a ragged list"
     yield [0, 1], r"policy must have shape \(state = 9\)"
     known = (
-        r"policy must be probabilities \(S, A\) = \(9, 4\), or integers \(S,\), the actions, got "
+        r"policy must be probabilities \(S, A\) = \(9, 4\), integers \(S,\), the actions, or a "
+        r"function of the state that returns either for one state, got "
     )
     yield [0.5] * 9, known + r"\(9,\) of dtype float64"
     yield None, known + "None"
-    yield lambda s: 0, known + r"<function .*: \[policy\(s\) for s in range\(S\)\] makes them"
+    yield lambda s: s, r"policy\(4\) must be probabilities \(4,\) or an action from 0 to 3, got 4"
+    yield lambda s: GOAL[s][:3], r"policy\(0\) must have shape \(action = 4\)"
+    yield lambda s: GOAL[s + 1], r"policy\(8\) failed: IndexError"
     yield [0, 4, 0, 0, 0, 0, 0, 0, 0], r"policy\[1\] \(state 1\) = 4 is not in range\(4\)"
 
 
@@ -396,7 +398,7 @@ MANY = 10**12
             lambda: jl.estimate_gaps(GRID, GOAL, [0, 1], state=4, gamma=0.999999),
             r"gamma = 0.999999 .* 6,907,752 steps, more than 1,000,000: pass horizon=",
         ),
-        (lambda: jl.compare_actions(NEAR_ONE, 4, [0, 1], GOAL), r"gamma = 0.99.*: pass horizon="),
+        (lambda: jl.compare_actions(NEAR_ONE, GOAL, [0, 1], 4), r"gamma = 0.99.*: pass horizon="),
     ],
     ids=["simulate_pairs", "sample_gaps", "estimate_gaps", "compare_actions"],
 )
@@ -407,7 +409,7 @@ def test_horizons_without_end_are_refused(call, message):
 
 def test_a_horizon_that_is_given_is_not_too_long():
     assert jl.simulate_pairs(NEAR_ONE, GOAL, 4, (0, 1), 1, horizon=5).shape == (1, 2)
-    jl.estimate_gaps(GRID, GOAL, [0, 1], state=4, gamma=0.999999, horizon=5, num_pairs=3)
+    jl.estimate_gaps(GRID, GOAL, [0, 1], state=4, gamma=0.999999, horizon=5, num_runs=3)
 
 
 @pytest.mark.parametrize(
@@ -518,16 +520,18 @@ def half(observation):
         ),
         (lambda: jl.estimate_gaps(lake(), half, [0, 1], state=3), "state must be a snapshot .* 3"),
         (
-            lambda: jl.estimate_gaps(lake(), np.full((16, 4), 0.25), [0, 1]),
-            r"policy\(observation\) -> \(4,\) probabilities, not ndarray",
+            lambda: jl.estimate_gaps(lake(), np.full((15, 4), 0.25), [0, 1]),
+            r"policy must have shape \(state = 16, action = 4\)",
         ),
         (
             lambda: jl.estimate_gaps(GRID, lambda s: GOAL[s], [0, 1], state=4, processes=2),
             "policy does not pickle, as processes > 1 needs: .* or use processes=1",
         ),
         (
-            lambda: jl.estimate_gaps(jl.queue_simulator(2), half, [0, 1], state=4, processes=2),
-            "env does not pickle, as processes > 1 needs: .*queue_simulator.*step",
+            lambda: jl.estimate_gaps(
+                jl.two_queues_simulator(2), half, [0, 1], state=4, processes=2
+            ),
+            "env does not pickle, as processes > 1 needs: .*two_queues_simulator.*step",
         ),
     ],
     ids=["no reset", "no snapshot", "array", "lambda", "simulator"],

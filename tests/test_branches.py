@@ -11,8 +11,8 @@ import pytest
 from gymnasium import spaces
 
 import jmdp_lib as jl
-from jmdp_lib import comparisons
 from jmdp_lib.atari import CoupledAtari
+from jmdp_lib.simulators import comparisons
 
 RNG = np.random.default_rng(0)
 PROBS = np.tile(RNG.dirichlet(np.full(3, 3.0)), (3, 1))  # one law of tables for all states
@@ -41,10 +41,10 @@ def close(found, exact, state, actions):
 @pytest.mark.parametrize("simulator", [SMALL, Plain()], ids=["JMDP", "simulator"])
 def test_gaps_are_those_of_jipe2(simulator, coupling):
     found = jl.estimate_gaps(
-        simulator, MIXED, [2, 0, 1], num_pairs=150, state=1, coupling=coupling, truncation=1e-3
+        simulator, MIXED, [2, 0, 1], num_runs=150, state=1, coupling=coupling, truncation=1e-3
     )
     close(found, jl.jipe2(SMALL, MIXED, coupling=coupling).moments, 1, [2, 0, 1])
-    assert found.num_pairs == 150
+    assert found.num_runs == 150
     assert found.returns.shape == (150, 3)
     shares = found.prob_worse + found.prob_tie + found.prob_better
     assert np.allclose(shares, 1.0)
@@ -54,9 +54,7 @@ def test_gaps_are_those_of_jipe2(simulator, coupling):
 
 def test_couplings_differ_and_seeds_matter():
     def run(coupling, seed):
-        return jl.estimate_gaps(
-            SMALL, MIXED.__getitem__, [0, 1], 0.5, 9, seed, state=1, coupling=coupling
-        ).returns
+        return jl.estimate_gaps(SMALL, MIXED.__getitem__, [0, 1], 1, 0.5, 9, seed, coupling).returns
 
     runs = [run("joint", 0), run("independent", 0), run("common", 0), run("joint", 1)]
     assert len({each.tobytes() for each in runs}) == 4
@@ -68,7 +66,7 @@ def test_processes_do_not_change_the_numbers(monkeypatch):
     cart = jl.CoupledEnv(gymnasium.make("CartPole-v1"), seed=1)
     cart.reset()
     for env, policy, state in ((SMALL, MIXED, 1), (cart, even, None)):
-        run = partial(jl.estimate_gaps, env, policy, [0, 1], num_pairs=4, state=state, horizon=5)
+        run = partial(jl.estimate_gaps, env, policy, [0, 1], num_runs=4, state=state, horizon=5)
         alone = run().returns
         with monkeypatch.context() as patch:
             patch.setattr(comparisons, "in_processes", one_after_another)
@@ -88,11 +86,11 @@ def test_branches_of_an_environment_meet():
     """On the frozen lake: with episodes that end, and states that are told apart by their bytes."""
     lake = jl.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=1)
     lake.reset()
-    jm = jl.from_gymnasium("FrozenLake-v1", gamma=0.7)
+    jm = jl.JMDP.from_gymnasium("FrozenLake-v1", gamma=0.7)
     lake.unwrapped.s = 9
     before = lake.snapshot()
     found = jl.estimate_gaps(
-        lake, lambda seen: [0.25] * 4, [0, 1, 2], gamma=0.7, num_pairs=100, truncation=1e-2
+        lake, lambda seen: [0.25] * 4, [0, 1, 2], gamma=0.7, num_runs=100, truncation=1e-2
     )
     close(found, jl.jipe2(jm, jl.uniform_policy(jm)).moments, 9, [0, 1, 2])
     assert lake.snapshot() == before
@@ -127,7 +125,7 @@ def first_action(seen):
 def test_an_episode_that_ends_keeps_its_return():
     env = jl.CoupledEnv(Ending(), seed=1)
     env.reset()
-    found = jl.estimate_gaps(env, first_action, [0, 1, 2], gamma=0.5, num_pairs=3)
+    found = jl.estimate_gaps(env, first_action, [0, 1, 2], gamma=0.5, num_runs=3)
     assert (found.returns == [1.75, 1.75, 2.75]).all()
     assert (found.mean == [[0, 0, -1], [0, 0, -1], [1, 1, 0]]).all()
     assert not found.variance.any()
@@ -135,9 +133,9 @@ def test_an_episode_that_ends_keeps_its_return():
     assert found.prob_tie[0, 1] == 1.0
     assert found.prob_better[2, 0] == 1.0
     env.step(2)
-    later = jl.estimate_gaps(env, first_action, [0, 1], gamma=0.5, num_pairs=3)
+    later = jl.estimate_gaps(env, first_action, [0, 1], gamma=0.5, num_runs=3)
     assert (later.returns == 1.5).all()
-    short = jl.estimate_gaps(env, first_action, [0, 1], gamma=0.5, num_pairs=3, horizon=1)
+    short = jl.estimate_gaps(env, first_action, [0, 1], gamma=0.5, num_runs=3, horizon=1)
     assert (short.returns == 1.0).all()
 
 
@@ -166,12 +164,12 @@ def test_actions_of_several_parts(kind):
     env = jl.CoupledEnv(kind(), seed=1)
     env.reset()
     asked = [action(way) for way in (0, 1, 2)]
-    found = jl.estimate_gaps(env, lambda seen: action(0), asked, gamma=0.5, num_pairs=3)
+    found = jl.estimate_gaps(env, lambda seen: action(0), asked, gamma=0.5, num_runs=3)
     assert (found.returns == [1.75, 1.75, 2.75]).all()
 
 
 def test_what_is_cut_off_is_stated():
-    found = jl.estimate_gaps(SMALL, MIXED, [0, 1], num_pairs=200, state=1, horizon=2)
+    found = jl.estimate_gaps(SMALL, MIXED, [0, 1], num_runs=200, state=1, horizon=2)
     exact = jl.jipe2(SMALL, MIXED).moments.gap_mean[1, 0, 1]
     low, high = found.interval("mean")
     assert low[0, 1] <= exact <= high[0, 1]
@@ -180,7 +178,7 @@ def test_what_is_cut_off_is_stated():
     assert np.allclose(high - low, 2 * (1.959964 * found.mean_error + found.truncation_error))
     low, high = found.interval("variance")
     assert (low <= found.variance).all()
-    half = jl.GapEstimate(*np.zeros((4, 1)), *np.full((4, 1), 0.5), 100)
+    half = jl.PlayedGaps(*np.zeros((4, 1)), *np.full((4, 1), 0.5), 100)
     assert np.allclose(half.interval("prob_worse"), [[0.4038315], [0.5961685]])  # Wilson's
     with pytest.raises(
         ValueError, match="'mean', 'variance', 'prob_worse', 'prob_tie', 'prob_better', got"
@@ -196,11 +194,11 @@ def test_continuous_actions_come_from_the_policy():
     env = jl.CoupledEnv(gymnasium.make("Pendulum-v1"), seed=1)
     env.reset()
     pushes = [np.array([x], np.float32) for x in (-1.0, 1.0)]
-    found = jl.estimate_gaps(env, steady, pushes, gamma=0.5, num_pairs=3)
+    found = jl.estimate_gaps(env, steady, pushes, gamma=0.5, num_runs=3)
     assert found.mean[0, 1] != 0.0
     assert found.variance[0, 1] == pytest.approx(0.0, abs=1e-9)  # nothing is random here
     with pytest.raises(IndexError, match="is not in Box"):
-        jl.estimate_gaps(env, steady, [np.full(1, 5.0, np.float32)], num_pairs=3)
+        jl.estimate_gaps(env, steady, [np.full(1, 5.0, np.float32)], num_runs=3)
 
 
 def test_atari():
@@ -208,7 +206,7 @@ def test_atari():
     env.reset()
     here = env.snapshot()
     found = jl.estimate_gaps(
-        env, lambda seen: np.full(6, 1 / 6), [0, 2, 3], gamma=0.9, num_pairs=3, horizon=4
+        env, lambda seen: np.full(6, 1 / 6), [0, 2, 3], gamma=0.9, num_runs=3, horizon=4
     )
     assert found.returns.shape == (3, 3)
     assert env.snapshot().identity == here.identity
@@ -231,13 +229,13 @@ class Failing(Plain):
 
 def test_a_simulator_that_fails_keeps_the_results_so_far():
     with pytest.raises(
-        jl.SimulatorError, match=r"play \d+: step \d+: simulator.query\(state \d, actions \["
+        jl.SimulatorError, match=r"run \d+: step \d+: simulator.query\(state \d, actions \["
     ) as caught:
-        jl.estimate_gaps(Failing(), MIXED, [0, 1], num_pairs=1000, state=1)
+        jl.estimate_gaps(Failing(), MIXED, [0, 1], num_runs=1000, state=1)
     assert "licence server is gone" in str(caught.value)
     kept = caught.value.result.returns
     assert 3 <= len(kept) < 1000
-    whole = jl.estimate_gaps(Plain(), MIXED, [0, 1], num_pairs=len(kept), state=1).returns
+    whole = jl.estimate_gaps(Plain(), MIXED, [0, 1], num_runs=len(kept), state=1).returns
     assert (kept == whole).all()
     env = jl.CoupledEnv(Ending(), seed=1)
     env.reset()
@@ -245,12 +243,12 @@ def test_a_simulator_that_fails_keeps_the_results_so_far():
     with pytest.raises(
         jl.SimulatorError, match=r"failed at state \[\d+\.\], action 0: OSError"
     ) as caught:
-        jl.estimate_gaps(env, first_action, [0, 2], num_pairs=1000)
+        jl.estimate_gaps(env, first_action, [0, 2], num_runs=1000)
     assert len(caught.value.result.returns) >= 3
     env.reset()
     env.unwrapped.fails_at = -1.0
-    with pytest.raises(jl.SimulatorError, match="0 plays went well") as caught:
-        jl.estimate_gaps(env, first_action, [0, 2], num_pairs=1000)
+    with pytest.raises(jl.SimulatorError, match="0 runs went well") as caught:
+        jl.estimate_gaps(env, first_action, [0, 2], num_runs=1000)
     assert caught.value.result is None
 
 
@@ -261,7 +259,8 @@ def test_a_simulator_that_fails_keeps_the_results_so_far():
         ([0.5, 0.5, 0.5], r"sum of policy\(1\) = 1.5 is not one"),
         ([-0.5, 1.0, 0.5], r"policy\(1\)\[0\] \(action 0\) = -0.5 is negative"),
         ([np.nan, 1.0, 0.0], r"policy\(1\)\[0\] \(action 0\) = nan is not finite"),
-        (2, r"policy\(1\) must have shape"),
+        (3, r"policy\(1\) must be probabilities \(3,\) or an action from 0 to 2, got 3"),
+        (True, r"policy\(1\) must be"),
         (None, r"policy\(1\) must"),
         ("left", r"policy\(1\) must"),
     ],
@@ -299,10 +298,10 @@ def test_bad_calls():
         (lambda: jl.estimate_gaps(env, first_action, [1, 1], state=ends), "all distinct"),
         (lambda: jl.estimate_gaps(SMALL, MIXED[:2], [0, 1], state=1), "policy must have shape"),
         (
-            lambda: jl.estimate_gaps(SMALL, MIXED, [0, 1], 1.0, state=1),
+            lambda: jl.estimate_gaps(SMALL, MIXED, [0, 1], 1, 1.0),
             r"gamma must lie in \[0, 1\)",
         ),
-        (lambda: jl.estimate_gaps(SMALL, MIXED, [0, 1], num_pairs=2, state=1), "num_pairs must be"),
+        (lambda: jl.estimate_gaps(SMALL, MIXED, [0, 1], num_runs=2, state=1), "num_runs must be"),
         (lambda: jl.estimate_gaps(SMALL, MIXED, [0, 1], state=1, truncation=0), "truncation must"),
         (lambda: jl.estimate_gaps(SMALL, MIXED, [0, 1], state=1, horizon=0), "horizon must"),
         (lambda: jl.estimate_gaps(SMALL, MIXED, [0, 1], state=1, processes=0), "processes must"),

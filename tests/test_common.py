@@ -267,8 +267,7 @@ class Fair:
 
 UNKNOWN = {
     "from_mdp": lambda: jl.JMDP.from_mdp(*equal_laws(), 0.9),
-    "from_outcomes": lambda: jl.JMDP.from_outcomes([[[(0.5, 0, 0), (0.5, 1, 1)]]] * 2, 0.9),
-    "from_gymnasium": lambda: jl.from_gymnasium("CliffWalking-v1"),
+    "from_gymnasium": lambda: jl.JMDP.from_gymnasium("CliffWalking-v1"),
     "from_simulator": lambda: jl.JMDP.from_simulator(Fair(), 2, seed=3),
     "coupling_range": lambda: jl.coupling_range(jl.example_2_1(), [0, 0]).low,
 }

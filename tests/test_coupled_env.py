@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import re
 import threading
 import warnings
+from functools import partial
 
 import ale_py
 import gymnasium
 import numpy as np
 import pytest
 import torch
+from copying import check_way
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
 import jmdp_lib as jl
+from jmdp_lib.simulators import env_copies
 
 
 class Walk(gymnasium.Env):
@@ -334,7 +338,7 @@ def test_redraw_and_restore():
 def test_frozen_lake_has_the_tables_of_from_gymnasium():
     """One uniform number through each action's list: all four slip alike, with the same law."""
     env = jl.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=9)
-    jm = jl.from_gymnasium("FrozenLake-v1")
+    jm = jl.JMDP.from_gymnasium("FrozenLake-v1")
     env.reset()
     env.unwrapped.s = 9
     low, high = jm.starts[9], jm.starts[10]
@@ -511,7 +515,69 @@ def test_a_failing_environment_names_step_and_action():
         jl.CoupledEnv(Fragile(3))
     env = jl.CoupledEnv(Fragile(30))
     env.reset()
-    with pytest.raises(
-        jl.SimulatorError, match=r"play 0: step 30: .* state 29, action [01]: KeyEr"
-    ):
-        jl.estimate_gaps(env, lambda seen: [0.5, 0.5], [0, 1], num_pairs=3)
+    with pytest.raises(jl.SimulatorError, match=r"run 0: step 30: .* state 29, action [01]: KeyEr"):
+        jl.estimate_gaps(env, lambda seen: [0.5, 0.5], [0, 1], num_runs=3)
+
+
+@pytest.mark.parametrize(
+    ("way", "make"),
+    [
+        (env_copies.Copies, Walk),
+        (partial(env_copies.Copies, sharing=False), Walk),
+        (env_copies.Copies, lambda: gymnasium.make("CartPole-v1")),
+        (env_copies.Copies, lambda: gymnasium.make("Taxi-v4")),
+        (env_copies.Copies, Forgetful),
+        (env_copies.SetStates, Hooked),
+        (env_copies.Replays, Walk),
+        (env_copies.Replays, lambda: gymnasium.make("CartPole-v1")),
+    ],
+    ids=["bytes", "not shared", "cart", "taxi", "forgetful", "set_state", "replayed", "cart again"],
+)
+@pytest.mark.filterwarnings("ignore:.* cannot be copied")
+def test_every_way_to_copy_keeps_what_it_must(way, make, monkeypatch):
+    check_way(way, make, monkeypatch)
+
+
+class Unwrapped(env_copies.Replays):
+    """A way that forgets what wrappers count: each copy has a TimeLimit that starts anew."""
+
+    name = "deep copies"
+
+    def save(self, env):
+        return copy.deepcopy(env.unwrapped)
+
+    def after(self, env, origin, moves):
+        return None, ()
+
+    def load(self, origin, briefly=False):
+        env = self.new()
+        env.reset(seed=0)
+        env.unwrapped.__dict__.update(copy.deepcopy(vars(origin)))
+        return env
+
+
+class Bare(Unwrapped):
+    """A way that hands out environments without their wrappers."""
+
+    def new(self):
+        return copy.deepcopy(self.env.unwrapped)
+
+
+class Lazy(Unwrapped):
+    """A way that saves no copy: what was saved changes with the environment."""
+
+    def save(self, env):
+        return env.unwrapped
+
+
+@pytest.mark.parametrize(
+    ("way", "reason"),
+    [
+        (Unwrapped, "cannot be coupled: .*step 6, .* did not repeat the queried outcome"),
+        (Bare, "lost or gained a wrapper"),
+        (Lazy, "cannot be coupled: .* did not repeat the queried outcome"),
+    ],
+)
+def test_a_way_that_loses_something_is_found_out(way, reason, monkeypatch):
+    with pytest.raises((AssertionError, ValueError), match=reason):
+        check_way(way, Walk, monkeypatch)

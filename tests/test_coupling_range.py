@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from brute import sobel_variance, tables_of
+from brute import antithetic, from_outcomes, sobel_variance, tables_of
 from scipy.optimize import linprog
 from strategies import random_jmdp, random_policy
 
@@ -101,7 +101,7 @@ def test_every_coupling_lies_in_the_range_and_the_ends_are_attained(seed):
     joint = jl.JMDP.from_mdp(*mdp, 0.85)
     policy = random_policy(rng, joint, deterministic=seed < 2)
     found = jl.coupling_range(joint, policy, tol=1e-10)
-    models = [jl.JMDP.from_mdp(*mdp, 0.85, coupling=x) for x in ("quantile", "antithetic")]
+    models = [jl.JMDP.from_mdp(*mdp, 0.85, coupling=x) for x in ("quantile", antithetic)]
     moments = [jl.jipe2(model, policy).moments for model in models]
     moments.append(jl.jipe2(joint, policy, coupling="independent").moments)
     for m in moments:
@@ -142,9 +142,9 @@ def test_one_step_is_a_transport_problem():
                 for a in (0, 1)]  # fmt: skip
     for coupling, array in (
         ("quantile", found.gap_variance_low),
-        ("antithetic", found.gap_variance_high),
+        (antithetic, found.gap_variance_high),
     ):
-        jm = jl.JMDP.from_outcomes([outcomes], 0.0, coupling)
+        jm = from_outcomes([outcomes], 0.0, coupling)
         assert array[0, 0, 1] == pytest.approx(
             jl.jipe2(jm, [[0.5, 0.5]]).moments.gap_variance[0, 0, 1]
         )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jmdp_lib as jl
-from jmdp_lib import model
+from jmdp_lib.model import jmdp as model
 
 U, R, D, L = range(4)
 
@@ -126,7 +126,7 @@ def test_inventory_with_a_lead_time():
 @pytest.mark.parametrize(
     ("simulator", "jm", "policy"),
     [
-        (jl.queue_simulator(2), jl.two_queues(2), [0, 1, 1, 0, 1, 1, 0, 0, 1]),
+        (jl.two_queues_simulator(2), jl.two_queues(2), [0, 1, 1, 0, 1, 1, 0, 0, 1]),
         (jl.inventory_simulator(5, 2, lead_time=1), jl.inventory(5, 2, lead_time=1), [1] * 18),
     ],
     ids=["queues", "inventory"],
@@ -145,7 +145,7 @@ def test_the_simulator_and_the_tables_agree(simulator, jm, policy):
             assert np.all(
                 np.abs(power(found).mean(0) - exact) <= 5.0 * np.sqrt(spread / plays) + 1e-9
             )
-    g = jl.estimate_gaps(simulator, policy, [0, 1], state=4, num_pairs=300, horizon=60)
+    g = jl.estimate_gaps(simulator, policy, [0, 1], state=4, num_runs=300, horizon=60)
     exact = jl.jipe2(jm, policy).moments
     assert abs(g.mean[0, 1] - exact.gap_mean[4, 0, 1]) < 5.0 * g.mean_error[0, 1] + 1e-9
     assert abs(g.variance[0, 1] - exact.gap_variance[4, 0, 1]) < 5.0 * g.variance_error[0, 1] + 1e-9
@@ -200,7 +200,7 @@ def test_toy_text_is_what_gymnasium_plays(name, options):
     """With the same uniform number, every queried action does what `env.step` would have done."""
     gymnasium = importlib.import_module("gymnasium")
     env = gymnasium.make(name, **options).unwrapped
-    jm = jl.from_gymnasium(env, 0.95)
+    jm = jl.JMDP.from_gymnasium(env, 0.95)
     seeds = np.random.default_rng(0).integers(2**32, size=300)
     for seed in seeds:
         state = int(seed % len(env.P))
@@ -221,7 +221,7 @@ def test_toy_text_is_what_gymnasium_plays(name, options):
 
 def test_toy_text_value_by_play():
     """CliffWalking under its safe path: a return known by hand."""
-    jm = jl.from_gymnasium("CliffWalking-v1", 0.9)
+    jm = jl.JMDP.from_gymnasium("CliffWalking-v1", 0.9)
     actions = np.full(jm.num_states, 1)  # right
     actions[36:48] = 0  # up from the bottom row
     actions[[11, 23, 35]] = 2  # down the last column
@@ -233,13 +233,13 @@ def test_toy_text_value_by_play():
 @pytest.mark.parametrize("env", ["CartPole-v1", None, 3])
 def test_environment_without_lists_is_refused(env):
     with pytest.raises(ValueError, match=r"must be a toy-text environment.* no transition lists P"):
-        jl.from_gymnasium(env)
+        jl.JMDP.from_gymnasium(env)
 
 
 def test_two_queues_are_those_of_the_simulator_bit_by_bit():
     """They are made by one call on arrays; a step function for every entry takes minutes."""
     for capacity in (1, 4):
-        simulator = jl.queue_simulator(capacity, 0.37, 0.9)
+        simulator = jl.two_queues_simulator(capacity, 0.37, 0.9)
         known, made = (
             jl.JMDP.from_step(*vars(simulator).values()),
             jl.two_queues(capacity, 0.37, 0.9),
@@ -285,4 +285,4 @@ def test_simulators_declare_the_range_of_their_rewards():
         shop["demand_probs"] = rng.dirichlet(np.ones(rng.integers(1, 9)))
         declared = jl.inventory_simulator(**shop).reward_range
         assert declared == pytest.approx(jl.inventory(**shop).reward_range)
-    assert jl.queue_simulator(3).reward_range == jl.two_queues(3).reward_range
+    assert jl.two_queues_simulator(3).reward_range == jl.two_queues(3).reward_range

@@ -7,7 +7,7 @@ import pytest
 from strategies import random_policy
 
 import jmdp_lib as jl
-from jmdp_lib.implicit import policy_row
+from jmdp_lib.checks import policy_row
 from jmdp_lib.solvers import exploration, local
 from jmdp_lib.solvers.exploration import Region, look
 
@@ -208,7 +208,7 @@ def test_bad_tables_are_refused_where_they_show(tables, message):
 
 @pytest.mark.parametrize("row", [[0.5, 0.4], [1.0], 2, "up", [1.5, -0.5]])
 def test_a_bad_policy_row_shows_its_state(row):
-    with pytest.raises(ValueError, match=r"policy of state \('at', -1\)"):
+    with pytest.raises(ValueError, match=r"policy\(\('at', -1\)\)"):
         jl.local_jipe2(walk(), lambda s: [0.5, 0.5] if s[1] >= 0 else row, [("at", 0)])
 
 
@@ -234,7 +234,7 @@ def test_a_plan_is_refused_where_its_solver_is(monkeypatch):
 
 
 def test_other_bad_input_is_refused():
-    with pytest.raises(ValueError, match="policy of state 3"):
+    with pytest.raises(ValueError, match=r"policy\(3\)"):
         jl.local_jipe2(jl.windy_gridworld(3), np.full((2, 4), 0.25), [0])
     with pytest.raises(ValueError, match="reward_range must be"):
         jl.ImplicitJMDP(lambda s: s, 2, 0.9, (1, 0))

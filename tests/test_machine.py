@@ -191,7 +191,7 @@ def test_compiling_is_said_once_a_call(
 ) -> None:
     clock = time.monotonic() + 1e3
     monkeypatch.setattr(compiled.time, "monotonic", lambda: clock)
-    monkeypatch.setattr(machine, "watched", lambda: True)
+    monkeypatch.setattr(machine, "somebody_watches", lambda: True)
     compile_two("somebody_elses")
     assert capsys.readouterr().err == ""
     clock += 5.0
@@ -202,7 +202,7 @@ def test_compiling_is_said_once_a_call(
     compile_two("jmdp_lib.example")
     assert capsys.readouterr().err.count("is compiling") == 1
     clock += 5.0
-    monkeypatch.setattr(machine, "watched", lambda: False)
+    monkeypatch.setattr(machine, "somebody_watches", lambda: False)
     with caplog.at_level(logging.INFO, "jmdp_lib"):
         compile_two("jmdp_lib.example")
     assert capsys.readouterr().err == ""
@@ -275,7 +275,7 @@ def test_workers_end_with_a_parent_that_was_killed_outright(
 UNGUARDED = """
 import jmdp_lib as jl
 jm = jl.windy_gridworld(3, gamma=0.8)
-jl.estimate_gaps(jm, jl.goal_policy(3), actions=[0, 2], state=4, num_pairs=30, processes=2)
+jl.estimate_gaps(jm, jl.goal_policy(3), actions=[0, 2], state=4, num_runs=30, processes=2)
 """
 
 

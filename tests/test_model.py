@@ -7,7 +7,7 @@ import pickle
 
 import numpy as np
 import pytest
-from brute import product_jmdp, tables_of
+from brute import antithetic, product_jmdp, tables_of
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import problems, random_jmdp
@@ -77,7 +77,7 @@ def test_marginal_mdp(problem):
     np.testing.assert_allclose(mean_rewards, rewards, atol=1e-15)
 
 
-@given(st.integers(0, 2**32 - 1), st.sampled_from(["quantile", "antithetic"]))
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["quantile", antithetic]))
 def test_couplings_keep_the_marginals(seed, coupling):
     rng = np.random.default_rng(seed)
     probs = rng.dirichlet(np.ones(4), size=(4, 2))
@@ -103,7 +103,7 @@ def test_quantile_and_antithetic_are_the_extremes():
         outcomes = [(i, j) for i in range(4) for j in range(4)]
         return np.outer(*laws).ravel(), np.array(outcomes)
 
-    low, middle, high = map(product_moment, ("antithetic", independent, "quantile"))
+    low, middle, high = map(product_moment, (antithetic, independent, "quantile"))
     u = (np.arange(10) + 0.5) / 10  # every breakpoint is a tenth
     first = np.searchsorted(np.cumsum(probs[0, 0])[:-1], u)
     second = np.searchsorted(np.cumsum(probs[0, 1])[:-1], u)
@@ -119,7 +119,7 @@ def relabelled(probs, rewards, new):
     return probs[np.ix_(old, range(2), old)], rewards[np.ix_(old, range(2), old)]
 
 
-@pytest.mark.parametrize("coupling", ["quantile", "antithetic"])
+@pytest.mark.parametrize("coupling", ["quantile", antithetic])
 def test_couplings_do_not_depend_on_how_states_are_numbered(coupling):
     """Ordered by next state, relabellings of this model have gap variances from 4.1 to 5.7."""
     rng = np.random.default_rng(7)
@@ -129,16 +129,10 @@ def test_couplings_do_not_depend_on_how_states_are_numbered(coupling):
         return jl.jipe2(model, jl.uniform_policy(model)).moments.gap_variance[:, 0, 1]
 
     first = jl.JMDP.from_mdp(probs, rewards, 0.9, coupling)
-    own = jl.JMDP.from_mdp(probs, rewards, 0.9, coupling, values=np.arange(5.0))
-    assert abs(gap_variance(own) / gap_variance(first) - 1).max() > 0.01
     for _ in range(5):
         new = rng.permutation(5)
         again = jl.JMDP.from_mdp(*relabelled(probs, rewards, new), 0.9, coupling)
         np.testing.assert_allclose(gap_variance(again)[new], gap_variance(first), rtol=1e-9)
-        again = jl.JMDP.from_mdp(
-            *relabelled(probs, rewards, new), 0.9, coupling, values=np.argsort(new) * 1.0
-        )
-        np.testing.assert_allclose(gap_variance(again)[new], gap_variance(own), rtol=1e-9)
 
 
 def test_quantile_orders_outcomes_from_worst_to_best():

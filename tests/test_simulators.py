@@ -77,7 +77,7 @@ def test_estimates_are_those_of_jipe2() -> None:
 def test_models_are_solved_side_by_side_or_one_by_one(monkeypatch) -> None:
     jm = jl.JMDP.from_simulator(SMALL, 100)
     together = jl.resample_gaps(jm, MIXED, num_resamples=5)
-    monkeypatch.setattr("jmdp_lib.solvers.resampling._STATES", 4)
+    monkeypatch.setattr("jmdp_lib.simulators.resampling._STATES", 4)
     apart = jl.resample_gaps(jm, MIXED, num_resamples=5)
     for name in ("mean", "mean_error", "variance", "variance_error"):
         assert np.allclose(getattr(together, name), getattr(apart, name), atol=1e-7)
@@ -118,7 +118,7 @@ def test_intervals_cover_as_often_as_they_say() -> None:
 
 
 def test_levels() -> None:
-    gaps = jl.GapErrors(*map(np.array, ([1.0], [0.5], [0.1], [0.2])))
+    gaps = jl.EstimatedGaps(*map(np.array, ([1.0], [0.5], [0.1], [0.2])))
     assert np.allclose(gaps.interval("mean"), [[1 - 0.5 * 1.959964], [1 + 0.5 * 1.959964]])
     low, high = gaps.interval("variance", level=0.5)
     assert np.allclose([low, high], 0.1 * np.exp([[-2 * 0.6744898], [2 * 0.6744898]]))
@@ -205,7 +205,7 @@ def test_the_variance_of_a_gap_that_never_varied_is_not_certainly_zero() -> None
     reach, both = 2.0 / (1.0 - 0.5), 2.0 / (1.0 - 0.25)
     assert np.allclose(high[:, 0, 1], -np.log(0.05) / 60 * both * (2.0 * reach) ** 2)
     assert not np.einsum("saa->sa", high).any()
-    unknown = jl.GapErrors(*np.zeros((4, 1)))
+    unknown = jl.EstimatedGaps(*np.zeros((4, 1)))
     assert unknown.interval("variance") == ([0.0], [np.inf])
 
 
@@ -264,5 +264,5 @@ def test_the_functions_of_one_seed_draw_independently():
     jl.JMDP.from_simulator(Recorded(), 2, seed=5)
     counted = set(drawn[-2:])
     drawn.clear()
-    jl.estimate_gaps(Recorded(), [0], [0, 1], state=0, num_pairs=3, seed=5)
+    jl.estimate_gaps(Recorded(), [0], [0, 1], state=0, num_runs=3, seed=5)
     assert not counted & set(drawn)

@@ -8,7 +8,12 @@ import pytest
 import jmdp_lib as jl
 from jmdp_lib import checks
 from jmdp_lib.operators.pairs import first_to_arrive
-from jmdp_lib.statistics import mean_and_error, normal_p_values, variance_and_error
+from jmdp_lib.simulators.statistics import (
+    mean_and_error,
+    normal_p_values,
+    unseen_variance,
+    variance_and_error,
+)
 
 GRID, GOAL = jl.windy_gridworld(3), jl.goal_policy(3)
 UNIFORM = jl.uniform_policy(GRID)
@@ -88,7 +93,7 @@ def test_the_variance_of_equal_gaps_is_not_certainly_zero():
     assert low[0] == 0.0 < truth < high[0] < 0.1
     assert high[1] == 0.0  # the gap of an action with itself
     assert sample.interval("variance", level=0.99)[1][0] > high[0]
-    found = jl.estimate_gaps(jm, [0], [0, 1], num_pairs=200, seed=2, state=0)
+    found = jl.estimate_gaps(jm, [0], [0, 1], num_runs=200, seed=2, state=0)
     assert not found.variance.any()
     low, high = found.interval("variance")
     assert not low.any()
@@ -102,7 +107,7 @@ def test_without_a_range_nothing_bounds_the_variance_of_equal_gaps():
         def query(self, state, actions, rng):
             return [float(a) for a in actions], [0 for _ in actions]
 
-    found = jl.estimate_gaps(Certain(), [0], [0, 1], num_pairs=20, state=0)
+    found = jl.estimate_gaps(Certain(), [0], [0, 1], num_runs=20, state=0)
     low, high = found.interval("variance")
     assert not low.any()
     assert high.tolist() == [[0.0, np.inf], [np.inf, 0.0]]
@@ -112,7 +117,7 @@ def test_a_sample_of_gaps_that_never_varied_covers_any_variance():
     """Whatever the probability p of a loss: unseen and not covered in at most 5% of samples."""
     for p in (0.3, 0.1, 0.03, 0.01):
         unseen = (1.0 - p) ** 50
-        bound = -np.log(0.05) * jl.statistics.unseen_variance(np.ones(1), 50, (0.0, 1.0), 0.0)
+        bound = -np.log(0.05) * unseen_variance(np.ones(1), 50, (0.0, 1.0), 0.0)
         assert unseen <= 0.05 or p * (1.0 - p) <= bound
 
 

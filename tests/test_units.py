@@ -158,14 +158,14 @@ def played(jm, policy, c):
     yield 0, [found.prob_worse, found.prob_tie]
     (law,) = jl.simulate_gap_law(jm, policy, [GAP], 100)
     yield 0, law.cdf(c * np.linspace(-3.01, 3.03, 20))
-    found = jl.estimate_gaps(jm, policy, [0, 1], state=1, num_pairs=20)
+    found = jl.estimate_gaps(jm, policy, [0, 1], state=1, num_runs=20)
     yield 1, found.returns
     yield 0, found.prob_tie
 
 
 def decided(jm, policy, c):
     found = jl.compare_actions(
-        jm, 1, [0, 1], policy, margin=0.3 * c, budget=5000, reward_range=jm.reward_range
+        jm, policy, [0, 1], 1, margin=0.3 * c, budget=5000, reward_range=jm.reward_range
     )
     yield 0, [found.num_queries, found.num_runs, found.saving]
     yield 1, np.where(np.isfinite(found.intervals), found.intervals, 0.0)

@@ -25,10 +25,12 @@ from numpy.typing import ArrayLike, NDArray
 from jmdp_lib import checks
 from jmdp_lib.atari.env import CoupledAtari, Game, Snapshot
 from jmdp_lib.atari.tables import Arrays, Flags, emulator_of
-from jmdp_lib.branches import Move, Played, play_branches
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.machine import in_processes
-from jmdp_lib.statistics import GapErrors, mean_and_error, variance_values
+from jmdp_lib.simulators.branches import Move, play_branches
+from jmdp_lib.simulators.estimates import EstimatedGaps
+from jmdp_lib.simulators.statistics import mean_and_error, variance_values
+from jmdp_lib.simulators.worlds import EnvironmentWorld
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +136,7 @@ def _play_state(
         choices = _seeded(envs, seed)
     actions = np.repeat(chosen, settings.repeats, axis=0)
     records = _empty_records(settings, row, actions, start.observation.size)
-    world = Played(envs, start)
+    world = EnvironmentWorld(envs, start)
 
     def choose(t: int, branch: int, _: object) -> int:
         return int(next_actions[t, branch])
@@ -207,8 +209,8 @@ class Tail(NamedTuple):
     gap_variance: Floats
 
 
-@dataclass(frozen=True, eq=False)
-class PairGaps(GapErrors):
+@dataclass(frozen=True, eq=False, repr=False)
+class PairGaps(EstimatedGaps):
     """Unbiased estimates for C discounts and K groups of pairs, with their standard errors.
 
     A group is a state and two actions. Errors are those of the simulation at the given states and
@@ -265,7 +267,9 @@ def pair_gaps(
         mine = group_of_pair == k
         estimates.append(_group_estimates(returns[:, mine], gap_rest[:, mine], own_rest[:, mine]))
     columns = {name: np.stack([one[name] for one in estimates], 1) for name in estimates[0]}
-    return PairGaps(**columns, state_rows=groups[:, 0], actions=groups[:, 1:])
+    names = ("state_row", "action", "other")
+    index = {"gamma": gammas[:, None], **dict(zip(names, groups.T, strict=True))}
+    return PairGaps(**columns, state_rows=groups[:, 0], actions=groups[:, 1:], index=index)
 
 
 def _groups(records: PairRecords) -> tuple[Ints, Ints]:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP, room_for_tables
-from jmdp_lib.simulators import StepSimulator
+from jmdp_lib.simulators.step import StepSimulator
 
 
 def inventory(capacity: int = 10, max_order: int = 5, gamma: float = 0.95, **options: Any) -> JMDP:
@@ -80,7 +80,8 @@ def inventory_simulator(
 
     def earned(stock: int, delivered: int, demand: int) -> float:
         sold = min(stock + delivered, demand)
-        left, lost = stock + delivered - sold, demand - sold
+        left = stock + delivered - sold
+        lost = demand - sold
         income = price * sold - order_cost * delivered
         return income - holding_cost * left - lost_sale_cost * lost
 
@@ -118,7 +119,7 @@ def _extreme_days(capacity: int, max_order: int, most: int) -> list[tuple[int, i
 
 
 def two_queues(capacity: int = 5, arrival_prob: float = 0.6, gamma: float = 0.95) -> JMDP:
-    """The outcome tables of `queue_simulator`, one for each of the eight events of a step.
+    """The outcome tables of `two_queues_simulator`, one for each of the eight events of a step.
 
     Example:
         >>> import jmdp_lib as jl
@@ -129,7 +130,7 @@ def two_queues(capacity: int = 5, arrival_prob: float = 0.6, gamma: float = 0.95
         >>> print(f"{jl.jipe2(jm, policy).moments.gap_mean[0, 0, 1]:.2f} for the fast server")
         1.13 for the fast server
     """
-    simulator = queue_simulator(capacity, arrival_prob, gamma)
+    simulator = two_queues_simulator(capacity, arrival_prob, gamma)
     probs = np.asarray(simulator.noise_probs)
     shape = (simulator.num_states, probs.size, simulator.num_actions)
     room_for_tables("capacity", *shape)
@@ -139,7 +140,7 @@ def two_queues(capacity: int = 5, arrival_prob: float = 0.6, gamma: float = 0.95
     return JMDP(np.tile(probs, (shape[0], 1)), rewards, next_states, gamma)
 
 
-def queue_simulator(
+def two_queues_simulator(
     capacity: int = 5, arrival_prob: float = 0.6, gamma: float = 0.95
 ) -> StepSimulator:
     """Two queues: which one does the next job join, 0 or 1, under the same arrivals and services?
@@ -153,7 +154,7 @@ def queue_simulator(
     Example:
         >>> import jmdp_lib as jl
         >>> import numpy as np
-        >>> queues = jl.queue_simulator(capacity=2)
+        >>> queues = jl.two_queues_simulator(capacity=2)
         >>> queues.query(4, [0, 1], np.random.default_rng(0))
         ([-2.0, -2.0], [6, 4])
     """
@@ -163,7 +164,8 @@ def queue_simulator(
 
     def step(state: int, action: int, noise: int) -> tuple[float, int]:
         """By arithmetic that numbers and arrays have in common."""
-        arrival, *served = noise >> 2, noise >> 1 & 1, noise & 1  # events[noise]
+        arrival = noise >> 2  # these three are events[noise]
+        served = (noise >> 1 & 1, noise & 1)
         jobs = [*divmod(state, side)]
         lost = 0
         for queue, done in enumerate(served):

@@ -14,7 +14,7 @@ from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.model import JMDP
 
 _GOAL, _BLUE, _ORANGE = "#cdebdd", "#0072B2", "#D55E00"
@@ -60,7 +60,7 @@ def gust_of(jm: JMDP, columns: int) -> tuple[float, tuple[int, int]]:
     return float(jm.probs[last]) if row or column else 0.0, (row, column)
 
 
-def gridworld(ax: Axes, jm: JMDP, policy: ArrayLike, columns: int) -> Axes:
+def gridworld(ax: Axes, jm: JMDP, policy: Policy, columns: int) -> Axes:
     """Figure 1: cells, goal, wind and policy, read from the tables of a grid `columns` wide.
 
     Black: where the policy's actions lead in calm air, the more likely the darker. Orange: where a

@@ -15,7 +15,6 @@ The backup is written once, as a compiled target. Where the tables of a JMDP are
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,14 +24,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.compiled import cached, inline
 from jmdp_lib.model import JMDP
+from jmdp_lib.model.queries import Simulator, checked_query, draw_index
 from jmdp_lib.moments import Held
 from jmdp_lib.operators.collapsed import distinct_states
 from jmdp_lib.operators.draws import pick, pick_cell
 from jmdp_lib.operators.pairs import PairOperator
-from jmdp_lib.simulators import Simulator, checked_query
 
 Coordinate = Sequence[tuple[int, int]]
 KINDS = ("mu", "diag", "same", "cross")
@@ -40,7 +39,7 @@ KINDS = ("mu", "diag", "same", "cross")
 
 def sample_t2(
     simulator: Simulator,
-    policy: ArrayLike,
+    policy: Policy,
     mean: ArrayLike,
     second: ArrayLike,
     coordinate: Coordinate,
@@ -84,11 +83,11 @@ class Coordinates:
 
     @cached_property
     def _policy_cdf(self) -> list[list[float]]:
-        return np.cumsum(self.policy, axis=1)[:, :-1].tolist()
+        return np.cumsum(self.policy, axis=1).tolist()
 
     def choose(self, state: int, rng: np.random.Generator) -> int:
         """An action from pi(. | state)."""
-        return bisect_right(self._policy_cdf[state], rng.random())
+        return draw_index(self._policy_cdf[state], rng)
 
     def raw(self, values: Floats) -> Floats:
         """The coordinates as raw moments."""

@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP, checked_coupling, require_tables
 from jmdp_lib.moments import norm_weight
@@ -82,7 +82,7 @@ class CollapsedT2:
     coupling: str = "joint"
 
     @classmethod
-    def of(cls, solver: str, jm: JMDP, policy: ArrayLike, coupling: str = "joint") -> Self:
+    def of(cls, solver: str, jm: JMDP, policy: Policy, coupling: str = "joint") -> Self:
         """The operator for what a user hands to a solver, checked."""
         require_tables(solver, jm)
         return cls(jm, checks.policy_matrix(jm, policy), checked_coupling(jm, coupling))

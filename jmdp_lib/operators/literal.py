@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats
+from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.model import JMDP, checked_coupling
 
 
 def apply_t2(
-    jm: JMDP, policy: ArrayLike, mean: ArrayLike, second: ArrayLike, coupling: str = "joint"
+    jm: JMDP, policy: Policy, mean: ArrayLike, second: ArrayLike, coupling: str = "joint"
 ) -> tuple[Floats, Floats]:
     """The joint Bellman operator $T_2$ (Definition 5.1), literally: one backup of every coordinate.
 

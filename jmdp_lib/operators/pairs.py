@@ -30,7 +30,7 @@ from scipy.sparse import csgraph
 from scipy.sparse.linalg import LinearOperator, gmres, spsolve
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats
+from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.model import JMDP
 from jmdp_lib.operators.collapsed import CollapsedT2, distinct_states
 
@@ -128,7 +128,7 @@ def _faster(matrix: sparse.csr_array) -> Any:
     return matrix.toarray() if size <= _SMALL or matrix.nnz > 0.1 * size else matrix
 
 
-def pair_step(jm: JMDP, policy: ArrayLike, law: ArrayLike) -> Floats:
+def pair_step(jm: JMDP, policy: Policy, law: ArrayLike) -> Floats:
     """One step of the pair chain: law (S, A, S, A) of (X, Y) -> law of (X', Y'), law P_2."""
     policy = checks.policy_matrix(jm, policy)
     weights = checks.as_array("law", law)
@@ -212,7 +212,7 @@ def stationary_pairs(jm: JMDP, policy: Floats) -> Floats:
     raise ValueError(f"the pair chain did not settle within 200,000 steps {why}")
 
 
-def first_to_arrive(jm: JMDP, policy: ArrayLike, target: int) -> Floats:
+def first_to_arrive(jm: JMDP, policy: Policy, target: int) -> Floats:
     """(S, A, A), the probability at [s, a, b] that branch a is in `target` strictly before b.
 
     The least solution h >= 0 of h = P_2 h, with h = 1 where only the first branch has arrived and

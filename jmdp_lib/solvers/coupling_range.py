@@ -22,10 +22,9 @@ from itertools import count
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.compiled import hot
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model import JMDP
@@ -66,13 +65,13 @@ class CouplingRange(ReadOnly):
         return f"CouplingRange({states} states, {actions} actions, {kind})"
 
 
-def coupling_range(jm: JMDP, policy: ArrayLike, tol: float = 1e-8) -> CouplingRange:
+def coupling_range(jm: JMDP, policy: Policy, tol: float = 1e-8) -> CouplingRange:
     """Least and largest gap variances and correlations over all couplings with jm's marginal laws.
 
     Only the marginal laws of `jm` matter: for an MDP, take `JMDP.from_mdp` with any coupling. The
     ranges are exact for two actions. For more actions they contain the exact ones.
 
-    policy: (S, A) probabilities, or (S,) actions.
+    policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
     tol: accuracy of gap variances, relative to the largest variance of a return.
 
     Example:

@@ -46,9 +46,9 @@ import numpy as np
 from scipy import sparse
 
 from jmdp_lib import checks, machine
-from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.implicit import ImplicitJMDP, Policy, policy_row
+from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.model import COUPLINGS, JMDP
+from jmdp_lib.model.implicit import ImplicitJMDP
 from jmdp_lib.operators.collapsed import CollapsedT2, Queries, ragged
 from jmdp_lib.solvers.affine import Chain
 from jmdp_lib.solvers.pair_systems import solve_chains
@@ -131,7 +131,7 @@ class Region:
         met, middle = list(self.numbers), 0.5 * sum(self.model.reward_range)
         for number in batch:
             probs, rewards, successors = self.model.at(met[number])
-            row = policy_row(self.policy, met[number], self.model.num_actions)
+            row = checks.policy_row(self.policy, met[number], self.model.num_actions)
             targets = [self.numbers.setdefault(x, len(self.numbers)) for x in successors]
             to = np.reshape(targets, rewards.shape)
             self.tables.append((probs, (rewards - middle) / self.unit, to, row))

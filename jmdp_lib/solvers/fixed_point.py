@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import os
 import warnings
-import zipfile
-import zlib
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -16,13 +13,13 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
-from jmdp_lib.machine import gibibytes, progress, replacing
+from jmdp_lib.machine import gibibytes, load_parts, progress, save_parts
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Held, Moments, ReadOnly, Source
 
 State = TypeVar("State")
 
-_FILE = "a solution of jmdp_lib, format"
+_FILE = "a solution"
 _FORMAT = "4"
 
 
@@ -132,20 +129,8 @@ class Solution(ReadOnly):
 
         The file holds numbers and no model: of the moments it has what `Moments.kept` says.
         """
-        arrays = dict[str, Any]()
-
-        def stored(value: Any) -> Any:
-            """What JSON knows: the name of an array, a plain number for one of NumPy's."""
-            if not isinstance(value, np.ndarray):
-                return value.item()
-            arrays[str(len(arrays))] = value
-            return {"array": str(len(arrays) - 1)}
-
         parts = asdict(replace(self, moments=self.moments.kept()))
-        header = {"file": f"{_FILE} {_FORMAT}", "kind": type(self).__name__, **parts}
-        arrays["header"] = np.array(json.dumps(header, default=stored))
-        with replacing(path) as part, part.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
+        save_parts(path, _FILE, _FORMAT, {"kind": type(self).__name__, **parts})
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Solution:
@@ -153,38 +138,15 @@ class Solution(ReadOnly):
 
         A coordinate that the file does not hold is an error when it is asked for.
         """
-        try:
-            parts = _read_parts(path)
-            name, version = str(parts.pop("file")).rsplit(" ", 1)
-            kinds: Any = (Solution, *Solution.__subclasses__())
-            kind = {known.__name__: known for known in kinds}[parts.pop("kind")]
-            if name != _FILE:
-                raise ValueError
-        except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, TypeError, ValueError):
-            raise ValueError(f"{path} is no file that Solution.save has written") from None
-        if version != _FORMAT:
-            raise ValueError(
-                f"{path} is a solution in format {version}; this version of jmdp_lib reads format "
-                f"{_FORMAT} alone: solve again, and save"
-            )
+        parts = load_parts(path, _FILE, _FORMAT, "Solution.save", "solve again, and save")
+        kinds: Any = (Solution, *Solution.__subclasses__())
+        kind = {known.__name__: known for known in kinds}.get(parts.pop("kind", None))
+        if kind is None:
+            raise ValueError(f"{path} is no file that Solution.save has written")
         plan = parts.pop("plan")
         moments = parts.pop("moments")
         source = Held(**moments.pop("source"))
         return kind(**parts, moments=Moments(**moments, source=source), plan=plan and Plan(**plan))
-
-
-def _read_parts(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The header of a saved solution, with its arrays in their places, and tuples for lists."""
-    with open(path, "rb") as file:
-        arrays = dict(np.load(file, allow_pickle=False))
-
-    def read(part: dict[str, Any]) -> Any:
-        if part.keys() == {"array"}:
-            return arrays[part["array"]]
-        return {name: tuple(x) if isinstance(x, list) else x for name, x in part.items()}
-
-    parts: dict[str, Any] = json.loads(str(arrays["header"]), object_hook=read)
-    return parts
 
 
 class Operator(Protocol[State]):

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.machine import fits, progress, require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import ReadOnly
@@ -40,7 +40,7 @@ _ROUNDING = 1e-10  # advantages that are smaller, relative to the largest return
 
 def gap_law(
     jm: JMDP,
-    policy: ArrayLike,
+    policy: Policy,
     queries: ArrayLike | None = None,
     width: float = 1e-3,
     coupling: str = "joint",
@@ -49,7 +49,7 @@ def gap_law(
 ) -> list[GapLaw]:
     """The laws of gaps $G = Z(s, a) - Z(s, b)$, one per query, as brackets that contain the truth.
 
-    policy: (S, A) probabilities, or (S,) actions.
+    policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
     queries: (N, 3), rows (state, a, b); unless given, all pairs a < b of all states.
     width: how wide the brackets of $P(G < 0)$ and $P(G <= 0)$ may be.
     coupling: as in `jipe2`.
@@ -196,7 +196,7 @@ class Improvement(ReadOnly):
 
 
 def cautious_improvement(
-    jm: JMDP, policy: ArrayLike, level: float = 0.5, alpha: float = 0.05, width: float = 0.02
+    jm: JMDP, policy: Policy, level: float = 0.5, alpha: float = 0.05, width: float = 0.02
 ) -> Improvement:
     """One step of policy improvement, only where an action is better with probability `level`.
 
@@ -210,7 +210,7 @@ def cautious_improvement(
     statement about values. This takes many queries: the intervals are normal, and they know nothing
     of outcomes that no query showed.
 
-    policy: (S, A) probabilities, or (S,) actions.
+    policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
     width: of the brackets of probabilities, as in `gap_law`. Wider brackets take less time, but
         fewer states switch.
 

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Seed
+from jmdp_lib.checks import Floats, Ints, Policy, Seed
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model import JMDP, checked_coupling
+from jmdp_lib.model.queries import Simulator, check_simulator
 from jmdp_lib.moments import Moments, norm_weight
 from jmdp_lib.operators import draws
 from jmdp_lib.operators.backups import KINDS, LAYOUTS, Collapsed, Full, compiled_updates
 from jmdp_lib.operators.collapsed import CollapsedT2
-from jmdp_lib.simulators import Simulator, check_simulator
 from jmdp_lib.solvers.fixed_point import Solution
 
 # A residual is estimated from so many coordinates with so many backups each. Between two estimates
@@ -109,7 +109,7 @@ class IncrementalSolution(Solution):
 
 def incremental_jipe2(
     simulator: Simulator,
-    policy: ArrayLike,
+    policy: Policy,
     num_updates: int,
     step_size: StepSize | tuple[float, float] | float = StepSize(),  # noqa: B008 (immutable)
     seed: Seed = 0,
@@ -126,7 +126,7 @@ def incremental_jipe2(
     simulator: a JMDP (compiled), or any object with num_states, num_actions, gamma and
         query(state, actions, rng) -> (rewards, next_states); norms take $|R| <= 1$ unless it also
         declares a reward_range.
-    policy: (S, A) probabilities, or (S,) actions.
+    policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
     step_size: a `StepSize`, or (scale, power).
     initial: $M_0$; zero unless given. An earlier result of the same policy, coupling and form is
         continued, random stream and all.

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats
-from jmdp_lib.implicit import ImplicitJMDP, Policy
+from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.model import JMDP
+from jmdp_lib.model.implicit import ImplicitJMDP
 from jmdp_lib.moments import Held, Moments, ReadOnly, norm_weight
 from jmdp_lib.operators.collapsed import CollapsedT2, Queries
 from jmdp_lib.solvers.coupling_range import coupling_range
@@ -87,7 +87,7 @@ def local_jipe2(
     """Gap means and variances at a few states, exploring only what matters to them.
 
     policy: a function of a state that returns probabilities (A,) or an action, or an array with
-        such a row for every state (see `jmdp_lib.implicit.policy_row`).
+        such a row for every state (see `jmdp_lib.checks.policy_row`).
     states: those whose gaps are wanted.
     tol: the certified error of the mean and the standard deviation of every gap, relative to the
         largest absolute reward (of an `ImplicitJMDP`, to the larger end of its range). Exploration

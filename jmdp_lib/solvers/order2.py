@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks, machine
-from jmdp_lib.checks import Floats
+from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Held, Moments
 from jmdp_lib.operators.collapsed import CollapsedT2, Queries
@@ -31,7 +31,7 @@ _MANY_SWEEPS = 5000
 
 def jipe2(
     jm: JMDP,
-    policy: ArrayLike,
+    policy: Policy,
     tol: float = 1e-8,
     coupling: str = "joint",
     initial: Solution | Moments | tuple[ArrayLike, ArrayLike] | None = None,
@@ -45,7 +45,8 @@ def jipe2(
     Take `jipe2` for means, covariances, correlations and gap variances, and for models of any
     size; take `jipe(order=n)` for skewness, kurtosis and other moments above the second.
 
-    policy: (S, A) probabilities, or (S,) the action of a deterministic policy in each state.
+    policy: probabilities (S, A), actions (S,), or a function of the state that returns
+        probabilities (A,) or an action. All calls take all of these.
     tol: accuracy in $||.||_lambda$, eq. (20), relative to the largest reward: the result has
         converged once error_bound is at most tol * jm.reward_bound.
     coupling: "joint" uses the outcome tables: branches at one state at one time share a table.
@@ -93,7 +94,7 @@ def jipe2(
 
 def plan_jipe2(
     jm: JMDP,
-    policy: ArrayLike,
+    policy: Policy,
     tol: float = 1e-8,
     coupling: str = "joint",
     queries: ArrayLike | None = None,
@@ -198,7 +199,7 @@ class Trace:
         return np.maximum(self.mean, self.second / self.weight)
 
 
-def trace_jipe2(jm: JMDP, policy: ArrayLike, sweeps: int, coupling: str = "joint") -> Trace:
+def trace_jipe2(jm: JMDP, policy: Policy, sweeps: int, coupling: str = "joint") -> Trace:
     """The changes of the first `sweeps` applications of T_2 from M_0 = 0.
 
     Compares all of Sigma, (S, A, S, A), after every sweep: for small models.
@@ -212,7 +213,7 @@ def trace_jipe2(jm: JMDP, policy: ArrayLike, sweeps: int, coupling: str = "joint
     return Trace(mean, second, covariance, operator.weight)
 
 
-def covariance_rates(jm: JMDP, policy: ArrayLike) -> tuple[float, float]:
+def covariance_rates(jm: JMDP, policy: Policy) -> tuple[float, float]:
     """The two factors per sweep that covariances settle by: gamma zeta_mu and gamma^2 zeta_C.
 
     C_{k+1} = c_0(mu_k) + gamma^2 P_2 C_k. The source c_0 sees *differences* of the means, which

@@ -10,16 +10,15 @@ from itertools import combinations_with_replacement, product
 from math import comb
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy import sparse
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Seed
+from jmdp_lib.checks import Floats, Ints, Policy, Seed
 from jmdp_lib.model import JMDP, checked_coupling, require_tables
+from jmdp_lib.model.queries import Simulator, check_simulator, checked_query
 from jmdp_lib.moments import Moments, StateAction, norm_weight
 from jmdp_lib.operators.backups import Coordinates
 from jmdp_lib.operators.multisets import MultisetOperator, MultisetSource
-from jmdp_lib.simulators import Simulator, check_simulator, checked_query
 from jmdp_lib.solvers.affine import Chain, solve_surely
 from jmdp_lib.solvers.fixed_point import Solution, certify, collect_moments, rounding_of
 from jmdp_lib.solvers.incremental import IncrementalSolution, StepSize, known_moments, learn
@@ -28,7 +27,7 @@ MAX_COORDINATES = 200_000  # of the incremental form
 
 
 def jipe(
-    jm: JMDP, policy: ArrayLike, order: int = 2, tol: float = 1e-8, coupling: str = "joint"
+    jm: JMDP, policy: Policy, order: int = 2, tol: float = 1e-8, coupling: str = "joint"
 ) -> Solution:
     """All moments of orders 1 to `order`: the fixed point of $T_n$, eqs. (31) to (33).
 
@@ -81,7 +80,7 @@ def jipe(
 
 def incremental_jipe(
     simulator: Simulator,
-    policy: ArrayLike,
+    policy: Policy,
     order: int,
     num_updates: int,
     step_size: StepSize | tuple[float, float] | float = StepSize(),  # noqa: B008 (immutable)

@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike
 from scipy import linalg
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats
+from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.machine import gibibytes, require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Held, Moments
@@ -106,7 +106,7 @@ class ProjectedSolution(Solution):
 
 def projected_jipe2(
     jm: JMDP,
-    policy: ArrayLike,
+    policy: Policy,
     features: ArrayLike,
     weights: str = "occupancy",
     cone: str = "augmented",
@@ -117,7 +117,7 @@ def projected_jipe2(
     It is worked out by one linear and one conic solve; the iteration $M_{k+1} = Pi T_2 M_k$ then
     certifies it.
 
-    policy: (S, A) probabilities, or (S,) actions.
+    policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
     features: (S, A, d), $phi(s, a)$, of full column rank.
     weights: of the pairs in the norm of the projection: "occupancy" (discounted pair occupancy),
         "stationary" (the paper's; the chain must be ergodic), or "product" (the occupancy's

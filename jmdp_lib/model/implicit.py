@@ -15,10 +15,10 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
-from jmdp_lib.model import JMDP
+from jmdp_lib.model.jmdp import JMDP
+from jmdp_lib.model.queries import draw_index
 
 Tables = Callable[[Any], tuple[ArrayLike, ArrayLike, Sequence[Sequence[Hashable]]]]
-Policy = Callable[[Any], ArrayLike] | ArrayLike
 
 
 @dataclass(frozen=True)
@@ -136,18 +136,20 @@ class ImplicitJMDP:
             raise ValueError(f"tables of state {state!r}: {error}") from error
         return prob, reward, successors
 
+    def query(
+        self, state: Hashable, actions: Sequence[int], rng: np.random.Generator
+    ) -> tuple[list[float], list[Hashable]]:
+        """Rewards (m,) and next states (m,) of distinct actions, from one draw of a table.
 
-def policy_row(policy: Policy, state: Hashable, num_actions: int) -> Floats:
-    """(A,) what a policy does in a state.
-
-    policy: a function of the state, or an array whose entry `policy[state]` is a row: (S, A) for
-    states 0 to |S| - 1, (rows, columns, A) for states (row, column). A row is probabilities (A,) or
-    one action.
-    """
-    try:
-        row: Any = policy(state) if callable(policy) else np.asarray(policy)[state]  # type: ignore
-        if np.ndim(row) == 0:
-            return np.eye(num_actions)[checks.index("action", row, num_actions)]
-        return checks.distributions("policy", row, action=num_actions)
-    except Exception as error:
-        raise ValueError(f"policy of state {state!r}: {error}") from error
+        Example:
+            >>> import jmdp_lib as jl
+            >>> import numpy as np
+            >>> grid = jl.ImplicitJMDP.from_jmdp(jl.windy_gridworld(3))
+            >>> grid.query(4, [0, 1], np.random.default_rng(0))
+            ([0.0, 0.0], [1, 5])
+        """
+        columns = checks.distinct_actions(actions, self.num_actions)
+        probs, rewards, successors = self.at(state)
+        table = draw_index(probs.cumsum(), rng)
+        reached = [successors[table * self.num_actions + action] for action in columns]
+        return rewards[table, columns].tolist(), reached

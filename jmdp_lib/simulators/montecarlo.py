@@ -17,12 +17,14 @@ from numba import get_num_threads
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Seed
+from jmdp_lib.checks import Floats, Ints, Policy, Seed
 from jmdp_lib.compiled import cached
 from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.operators.draws import alias_tables, cells, cumulative, pick, pick_cell
-from jmdp_lib.statistics import GapEstimate, GapLaw, gap_statistics, unseen_variance
+from jmdp_lib.simulators.estimates import PlayedGaps
+from jmdp_lib.simulators.statistics import gap_statistics, unseen_variance
+from jmdp_lib.statistics import GapLaw
 
 # Pairs per random stream: streams are spawned per chunk, so threads do not change the numbers.
 _CHUNK = 4096
@@ -42,7 +44,7 @@ def _gap_error(jm: JMDP, truncation: float) -> float:
 
 def simulate_pairs(
     jm: JMDP,
-    policy: ArrayLike,
+    policy: Policy,
     state: int,
     actions: tuple[int, int],
     num_pairs: int,
@@ -90,13 +92,13 @@ def simulate_pairs(
 
 def sample_gaps(
     jm: JMDP,
-    policy: ArrayLike,
+    policy: Policy,
     gaps: Sequence[tuple[int, int, int]],
     num_pairs: int,
     seed: int | np.random.SeedSequence = 0,
     truncation: float = 1e-7,
     coupling: str = "joint",
-) -> GapEstimate:
+) -> PlayedGaps:
     """Play `num_pairs` recursive pairs, three or more, for every gap (state, action, other action).
 
     Every gap has a random stream of its own, whichever others are asked for with it. A gap whose
@@ -122,12 +124,13 @@ def sample_gaps(
     columns: Any = *found, off, num_pairs
     unseen = unseen_variance(found[0], num_pairs, jm.reward_range, jm.gamma)
     unseen[[a == b for _, a, b in gaps]] = 0.0  # the gap of an action with itself
-    return GapEstimate(*columns, unseen_variance=unseen)
+    index = dict(zip(("state", "action", "other"), np.transpose(gaps), strict=True))
+    return PlayedGaps(*columns, unseen_variance=unseen, index=index)
 
 
 def simulate_gap_law(
     jm: JMDP,
-    policy: ArrayLike,
+    policy: Policy,
     queries: ArrayLike,
     num_pairs: int,
     seed: int | np.random.SeedSequence = 0,
@@ -159,7 +162,7 @@ def simulate_gap_law(
 
 
 def _played(
-    name: str, jm: JMDP, policy: ArrayLike, gaps: ArrayLike, num_pairs: int, seed: Seed,
+    name: str, jm: JMDP, policy: Policy, gaps: ArrayLike, num_pairs: int, seed: Seed,
     truncation: float, coupling: str,
 ) -> Iterator[tuple[tuple[int, int, int], Floats]]:  # fmt: skip
     """Each gap (state, action, other action), all of them checked first, and its sample (N,)."""
@@ -200,6 +203,26 @@ def _settled(x: int, alone_starts: Any, alone_next: Any) -> bool:
 
 
 @cached(nogil=True)
+def _alone(
+    rng: Any, x: int, weight: float, steps: int, gamma: float, alone_starts: Any, threshold: Any,
+    alone_rewards: Any, alone_next: Any,
+) -> float:  # fmt: skip
+    """What one branch at x earns in so many steps, times the weight of the first."""
+    earned = 0.0
+    step = 0
+    while step < steps and not _settled(x, alone_starts, alone_next):
+        i = pick_cell(rng, alone_starts[x], alone_starts[x + 1], threshold)
+        earned += weight * alone_rewards[i]
+        x = alone_next[i]
+        weight *= gamma
+        step += 1
+    if step < steps:
+        rest = (1.0 - gamma ** (steps - step)) / (1.0 - gamma)
+        earned += weight * rest * alone_rewards[2 * alone_starts[x]]
+    return earned
+
+
+@cached(nogil=True)
 def _simulate(
     rng: Any, out: Any, state: int, first: int, second: int, steps: int, independent: bool,
     common: bool, gamma: float, policy_cdf: Any, starts: Any, table_cdf: Any, rewards: Any,
@@ -208,10 +231,13 @@ def _simulate(
     """Fill out (n, 2) with the returns of n pairs."""
     num_actions = rewards.shape[1]
     for pair in range(out.shape[0]):
-        x, y, a, b = state, state, first, second
-        left, right, weight = 0.0, 0.0, 1.0
+        x = y = state
+        a, b = first, second
+        left = right = 0.0
+        weight = 1.0
         step = 0
-        while step < steps:
+        one = False
+        while step < steps and not one:
             if x == y and step > 0 and _settled(x, alone_starts, alone_next):
                 break
             if x == y or common:
@@ -227,10 +253,6 @@ def _simulate(
                 left += weight * rewards[i, a]
                 right += weight * rewards[j, b]
                 x, y = next_states[i, a], next_states[j, b]
-                if one:
-                    weight *= gamma
-                    step += 1
-                    break
             else:
                 i = pick_cell(rng, alone_starts[x], alone_starts[x + 1], threshold)
                 j = pick_cell(rng, alone_starts[y], alone_starts[y + 1], threshold)
@@ -239,14 +261,6 @@ def _simulate(
                 x, y = alone_next[i], alone_next[j]
             weight *= gamma
             step += 1
-        together = 0.0  # from here on there is one branch
-        while step < steps and not _settled(x, alone_starts, alone_next):
-            i = pick_cell(rng, alone_starts[x], alone_starts[x + 1], threshold)
-            together += weight * alone_rewards[i]
-            x = alone_next[i]
-            weight *= gamma
-            step += 1
-        if step < steps:
-            rest = (1.0 - gamma ** (steps - step)) / (1.0 - gamma)
-            together += weight * rest * alone_rewards[2 * alone_starts[x]]
-        out[pair, 0], out[pair, 1] = left + together, right + together
+        law = (alone_starts, threshold, alone_rewards, alone_next)
+        together = _alone(rng, x, weight, steps - step, gamma, *law)  # from here on one branch
+        out[pair] = left + together, right + together

@@ -21,16 +21,15 @@ import warnings
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy import sparse
 from scipy.sparse.linalg import splu
 
 from jmdp_lib import checks, machine
-from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.model import JMDP, require_tables
 from jmdp_lib.operators.collapsed import CollapsedT2
+from jmdp_lib.simulators.estimates import EstimatedGaps
 from jmdp_lib.solvers.order2 import jipe2
-from jmdp_lib.statistics import GapErrors
 
 _STATES = 10_000  # of the resampled models that are solved side by side
 _ENOUGH = 8.0  # queries that carry an error, for a normal interval to hold
@@ -38,8 +37,8 @@ _MOST = 0.5  # of the squared error of a gap: what has to come from a state for 
 
 
 def resample_gaps(
-    jm: JMDP, policy: ArrayLike, num_resamples: int = 200, seed: checks.Seed = 0
-) -> GapErrors:
+    jm: JMDP, policy: Policy, num_resamples: int = 200, seed: checks.Seed = 0
+) -> EstimatedGaps:
     """Gap means and variances (S, A, A) of a model from queries, with their standard errors.
 
     The estimates are those of `jipe2` for a model of `JMDP.from_simulator`; the errors come from
@@ -48,10 +47,10 @@ def resample_gaps(
 
     Outcomes that no query showed are not in the model, and no error accounts for them. If the
     simulator declares a `reward_range`, the *intervals* of means do: they are wider by what an
-    outcome can do that all queries missed (`GapErrors.unseen_mean`), and hold with the probability
-    that they are asked for, or more, also where a rare outcome matters. Intervals of variances
-    account for it only where no variation was seen. Without a range, intervals suppose that all
-    outcomes that matter were seen often; outcomes rarer than 3 / queries_per_state may be missing.
+    outcome can do that all queries missed (`EstimatedGaps.unseen_mean`), and hold with the
+    probability that they are asked for, or more, also where a rare outcome matters. Intervals of
+    variances account for it only where no variation was seen. Without a range, they suppose that
+    all outcomes that matter were seen often; those rarer than 3 / queries_per_state may be missing.
     A warning names the states where fewer than 8 queries carry most of the error of a mean.
 
     Example:
@@ -83,12 +82,16 @@ def resample_gaps(
             parts.append(_gaps(jm, matrix, weights[start : start + step]))
             bar.update(len(parts[-1]))
     gaps = np.concatenate(parts)
-    (mean, variance), (mean_error, variance_error) = gaps[0], gaps[1:].std(0, ddof=1)
-    return GapErrors(mean, mean_error, variance, variance_error, **_unseen(jm, matrix, gaps))
+    mean, variance = gaps[0]
+    mean_error, variance_error = gaps[1:].std(0, ddof=1)
+    states, actions, others = np.ogrid[tuple(map(slice, mean.shape))]
+    index = {"state": states, "action": actions, "other": others}
+    unseen = _unseen(jm, matrix, gaps)
+    return EstimatedGaps(mean, mean_error, variance, variance_error, index=index, **unseen)
 
 
 def _unseen(jm: JMDP, policy: Floats, gaps: Floats) -> dict[str, Any]:
-    """What `GapErrors` says of outcomes that no query showed; a warning if nothing bounds them.
+    """What `EstimatedGaps` says of outcomes that no query showed; a warning if nothing bounds them.
 
     gaps: as `_gaps` returns them, of the model itself and of the resampled ones.
     """
@@ -124,7 +127,8 @@ def _gaps(jm: JMDP, policy: Floats, weights: Floats) -> Floats:
     first = np.arange(copies)[:, None] * jm.num_states  # the first state of each copy
     states = (first + jm.table_states).ravel()
     probs = weights.ravel() / np.bincount(states, weights.ravel())[states]
-    rewards, successors = np.tile(jm.rewards, (copies, 1)), first[..., None] + jm.next_states
+    rewards = np.tile(jm.rewards, (copies, 1))
+    successors = first[..., None] + jm.next_states
     size = copies * jm.num_states
     tables = (states, probs, rewards, successors.reshape(rewards.shape), size, jm.gamma)
     side_by_side = JMDP.from_tables(*tables)
@@ -140,7 +144,8 @@ def unseen_means(jm: JMDP, policy: Floats, ends: tuple[float, float]) -> Floats:
     """
     rewards = jm.averaging @ jm.rewards  # (S, A)
     value, chain = _values(jm, policy)
-    best, worst = ends[1] + jm.gamma * value.max(), ends[0] + jm.gamma * value.min()
+    best = ends[1] + jm.gamma * value.max()
+    worst = ends[0] + jm.gamma * value.min()
     farthest = np.maximum(best - value, value - worst)  # from the mean of a state, by one table
     size = jm.num_actions
     found = np.zeros((jm.num_states, size, size))
@@ -168,7 +173,8 @@ def seldom_seen(jm: JMDP, policy: Floats, mean_error: Floats) -> tuple[Ints, flo
     gaps = worth[:, :, None] - worth[:, None]  # (T, A, A)
     mean = _averages(jm, gaps)[jm.table_states]
     squares = np.where(np.abs(gaps - mean) > 1e-9 * np.abs(worth).max(), (gaps - mean) ** 2, 0.0)
-    second, fourth = _averages(jm, squares), _averages(jm, squares**2)
+    second = _averages(jm, squares)
+    fourth = _averages(jm, squares**2)
     matters = (second > 0.0) & (second >= _MOST * queries * mean_error**2)
     carry = np.full(second.shape, np.inf)
     carry[matters] = queries * second[matters] ** 2 / fourth[matters]

@@ -14,23 +14,37 @@ states have one law of tables, `coupling="common"` lets them share the draw of a
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from jmdp_lib import checks, couplings
+from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Sized
-from jmdp_lib.couplings import Coupling, Outcomes
-from jmdp_lib.machine import progress, require
-from jmdp_lib.simulators import Simulator, check_simulator, checked_query, declared_range
+from jmdp_lib.machine import load_parts, progress, require, save_parts
+from jmdp_lib.model import couplings
+from jmdp_lib.model.couplings import Coupling
+from jmdp_lib.model.queries import (
+    Simulator,
+    check_simulator,
+    checked_query,
+    declared_range,
+    draw_index,
+)
+
+if TYPE_CHECKING:
+    import gymnasium
 
 COUPLINGS = ("joint", "independent", "common")
+_KNOWN = ("queries_per_state", "declared_range", "unknown_noise")  # besides the tables
+_FILE = "a JMDP"
+_FORMAT = "1"
 _TRIALS = 8  # calls of a step function that are made twice
 
 
@@ -127,7 +141,8 @@ class JMDP:
         checks.sums_to_one("probs", probs, totals, ["state"])
         order = np.argsort(state, kind="stable")
         order = order[prob[order] > 0]
-        state, prob = state[order], prob[order] / totals[state[order]]
+        state = state[order]
+        prob = prob[order] / totals[state]
         jm = cls.__new__(cls)
         jm._store(gamma, num_states, state, prob, reward[order], successor[order])
         vars(jm)["unknown_noise"] = unknown_noise
@@ -218,7 +233,8 @@ class JMDP:
         """
         check_simulator(simulator)
         count = checks.at_least("queries_per_state", queries_per_state, 2)
-        num_states, actions = simulator.num_states, list(range(simulator.num_actions))
+        num_states = simulator.num_states
+        actions = list(range(simulator.num_actions))
         parts = []
         with progress(num_states * count, "from_simulator", unit="query") as bar:
             for s in range(num_states):
@@ -227,7 +243,8 @@ class JMDP:
                 tables, times = np.unique(drawn, axis=0, return_counts=True)  # (K, A, 2), (K,)
                 parts.append((times / count, tables))
                 bar.update(count)
-        why = "counted tables do not say which noise made them"
+        why = "counted tables do not say which noise made them; "
+        why += 'estimate_gaps(sim, ..., coupling="common") plays the simulator itself'
         jm = cls.from_tables(*couplings.stacked(parts), simulator.gamma, why)
         vars(jm)["queries_per_state"] = count
         if (ends := getattr(simulator, "reward_range", None)) is not None:
@@ -241,17 +258,15 @@ class JMDP:
         rewards: ArrayLike,
         gamma: float,
         coupling: str | Coupling = "quantile",
-        values: ArrayLike | None = None,
     ) -> JMDP:
-        """A marginal MDP and a coupling of its actions (`jmdp_lib.couplings`).
+        """A marginal MDP and a coupling of its actions (`jmdp_lib.model.couplings`).
 
         transition_probs: (S, A, S).
         rewards: (S, A) or (S, A, S).
         coupling: "quantile" lets good luck for one action be good luck for all: each action's
-            outcomes are ordered from worst to best, by $r + gamma v(s')$ with $v$ = `values`. How
-            states are numbered matters only for outcomes that tie. "antithetic", for two actions,
-            reverses the order of the second one; a function of yours makes tables of its own.
-        values: (S,) for that order; those of the uniform policy unless given.
+            outcomes are ordered from worst to best, by $r + gamma v(s')$ with $v$ the value of the
+            uniform policy. How states are numbered matters only for outcomes that tie. Or a
+            function of yours, which makes tables of its own.
 
         For independent actions no tables are needed: `jipe2(coupling="independent")` evaluates any
         JMDP as if its actions were independent.
@@ -259,40 +274,35 @@ class JMDP:
         Example:
             >>> import jmdp_lib as jl
             >>> moves = [[[0.5, 0.5], [0.5, 0.5]], [[0.0, 1.0], [0.0, 1.0]]]
-            >>> for coupling in ("quantile", "antithetic"):
-            ...     jm = jl.JMDP.from_mdp(moves, [[0, 0], [1, 1]], gamma=0.5, coupling=coupling)
-            ...     print(coupling, jl.jipe2(jm, [0, 0]).moments.correlation[0, 0, 1].round(3))
-            ...
-            quantile 1.0
-            antithetic -0.875
+            >>> jm = jl.JMDP.from_mdp(moves, [[0, 0], [1, 1]], gamma=0.5)
+            >>> print(jl.jipe2(jm, [0, 0]).moments.correlation[0, 0, 1].round(3))
+            1.0
         """
         gamma = checks.discount(gamma)
-        laws = couplings.laws_of_mdp(transition_probs, rewards, gamma, values)
+        laws = couplings.laws_of_mdp(transition_probs, rewards, gamma)
         why = "an MDP does not say which outcomes of two states belong together"
         return cls.from_tables(*couplings.coupled_tables(laws, coupling), gamma, why)
 
     @classmethod
-    def from_outcomes(
-        cls,
-        outcomes: Outcomes,
-        gamma: float,
-        coupling: str | Coupling = "quantile",
-    ) -> JMDP:
-        """Marginal laws as lists: outcomes[s][a] = [(probability, reward, next_state), ...].
+    def from_gymnasium(cls, env: str | gymnasium.Env[Any, Any], gamma: float = 0.95) -> JMDP:
+        """A toy-text environment of Gymnasium: FrozenLake-v1, CliffWalking-v1 or Taxi-v4.
 
-        `coupling` is as in `from_mdp`, but takes each action's outcomes in the order of its list.
+        `env` is an environment or the id of one; any other that lists its transitions in `P` will
+        do, too. One uniform number goes through each action's list in the order of `P`: exactly
+        what Gymnasium itself would draw for every action from the same `np_random`. A transition
+        that ends the episode leads to an absorbing state without rewards: its own next state if `P`
+        makes that one absorbing and free of rewards, and otherwise one extra state, the last.
 
         Example:
             >>> import jmdp_lib as jl
-            >>> coin = [(0.5, 0.0, 0), (0.5, 1.0, 0)]
-            >>> jm = jl.JMDP.from_outcomes([[coin, [(1.0, 0.4, 0)]]], gamma=0.9)
-            >>> print(jm.rewards.tolist(), jm.probs.tolist())
-            [[0.0, 0.4], [1.0, 0.4]] [0.5, 0.5]
+            >>> jm = jl.JMDP.from_gymnasium("FrozenLake-v1", gamma=0.9)
+            >>> jm.num_states, jm.num_actions, jm.is_coupled
+            (16, 4, True)
         """
         gamma = checks.discount(gamma)
-        laws = couplings.laws_of_lists(outcomes)
+        laws = couplings.laws_of_lists(couplings.gymnasium_lists(env))
         why = "marginal laws do not say which outcomes of two states belong together"
-        return cls.from_tables(*couplings.coupled_tables(laws, coupling), gamma, why)
+        return cls.from_tables(*couplings.coupled_tables(laws, "quantile"), gamma, why)
 
     def _store(
         self, gamma: float, num_states: int, states: Ints, probs: Floats, rewards: Floats,
@@ -307,9 +317,42 @@ class JMDP:
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are made anew, and so are as immutable as the original."""
         tables = (self.table_states, self.probs, self.rewards, self.next_states)
-        names = ("queries_per_state", "declared_range", "unknown_noise")
-        known = {name: getattr(self, name) for name in names}
+        known = {name: getattr(self, name) for name in _KNOWN}
         return JMDP.from_tables, (*tables, self.num_states, self.gamma), known
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the tables to one .npz file, which appears whole or not at all.
+
+        What is known of them stays known: how many queries they were counted from, the declared
+        range, and whether states share a noise.
+
+        Example:
+            >>> import tempfile
+            >>> from pathlib import Path
+            >>> import jmdp_lib as jl
+            >>> counted = jl.JMDP.from_simulator(jl.inventory_simulator(2, 1), 50)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     counted.save(Path(folder) / "shop.npz")
+            ...     again = jl.JMDP.load(Path(folder) / "shop.npz")
+            ...
+            >>> again.queries_per_state, bool((again.probs == counted.probs).all())
+            (50, True)
+        """
+        names = [field.name for field in fields(self)]
+        save_parts(path, _FILE, _FORMAT, {name: getattr(self, name) for name in names})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> JMDP:
+        """Read what `save` wrote; a file of another format is refused with its version."""
+        parts = load_parts(path, _FILE, _FORMAT, "JMDP.save", "make the model again, and save")
+        starts = parts["starts"]
+        states = np.repeat(np.arange(starts.size - 1), np.diff(starts))
+        tables = (parts["probs"], parts["rewards"], parts["next_states"])
+        cls.from_tables(states, *tables, starts.size - 1, parts["gamma"])  # refuses what is wrong
+        jm = cls.__new__(cls)
+        jm._store(parts["gamma"], starts.size - 1, states, *tables)
+        vars(jm).update({name: parts[name] for name in _KNOWN})
+        return jm
 
     def __repr__(self) -> str:
         return (
@@ -411,8 +454,9 @@ class JMDP:
             raise TypeError(f"rng must be a numpy.random.Generator, got {rng!r}")
         state = checks.index("state", state, self.num_states)
         columns = checks.distinct_actions(actions, self.num_actions)
-        low, high = self.starts[state], self.starts[state + 1]
-        table = low + self.probs[low : high - 1].cumsum().searchsorted(rng.random(), "right")
+        first = self.starts[state]
+        own = self.probs[first : self.starts[state + 1]]
+        table = first + draw_index(own.cumsum(), rng)
         return self.rewards[table, columns], self.next_states[table, columns]
 
     def marginal_mdp(self) -> tuple[Floats, Floats]:
@@ -442,8 +486,8 @@ class JMDP:
 def uniform_policy(jm: Sized) -> Floats:
     """The policy (S, A) of a JMDP or a simulator that plays every action equally often.
 
-    Wherever a policy (S, A) is asked for, integers (S,) will do too: actions[s] is what a
-    deterministic policy plays in state s.
+    Wherever a policy is asked for, integers (S,), the actions of a deterministic policy, will do
+    too, and so will a function of the state that returns probabilities (A,) or an action.
 
     Example:
         >>> import jmdp_lib as jl
@@ -473,7 +517,7 @@ def require_tables(solver: str, model: object) -> None:
         raise TypeError(
             f"{solver} needs a JMDP, whose outcome tables are known, got {model!r}. "
             "`JMDP.from_simulator` counts the tables of a simulator; `JMDP.from_step`, "
-            "`JMDP.from_mdp` and `from_gymnasium` make a JMDP of a model that is known"
+            "`JMDP.from_mdp` and `JMDP.from_gymnasium` make a JMDP of a model that is known"
         )
 
 

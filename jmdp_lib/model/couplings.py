@@ -6,7 +6,8 @@ fills that in. It is a function
     coupling(laws) -> (table_probs, outcomes)
 
 where `laws[a]` holds the probabilities of action a's outcomes, in an order that means something:
-from the worst outcome to the best (`JMDP.from_mdp`), or as you list them (`JMDP.from_outcomes`);
+from the worst outcome to the best (`JMDP.from_mdp`), or as an environment lists them
+(`JMDP.from_gymnasium`);
 `table_probs` (K,) are the probabilities of the joint tables, and `outcomes` (K, A) says which
 outcome each action gets in each table. Write your own in the same form and hand it to
 `JMDP.from_mdp`; its marginals are checked there.
@@ -16,13 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.machine import extra
+
+if TYPE_CHECKING:
+    import gymnasium
 
 Coupling = Callable[[Sequence[Floats]], tuple[Floats, Ints]]
 
@@ -30,35 +35,22 @@ Coupling = Callable[[Sequence[Floats]], tuple[Floats, Ints]]
 _SLIVER = 1e-14
 
 
-def quantile(laws: Sequence[Floats], flipped: Sequence[int] = ()) -> tuple[Floats, Ints]:
-    """Common random numbers: one uniform U through every action's inverse cdf.
-
-    The flipped actions get 1 - U.
-    """
+def quantile(laws: Sequence[Floats]) -> tuple[Floats, Ints]:
+    """Common random numbers: one uniform number through every action's inverse cdf."""
     cdfs = [np.cumsum(law)[:-1] for law in laws]  # the inner breakpoints; the last one is 1
-    inner = [1.0 - cdf if a in flipped else cdf for a, cdf in enumerate(cdfs)]
-    cuts = np.sort(np.concatenate([[0.0, 1.0], *inner]))
+    cuts = np.sort(np.concatenate([[0.0, 1.0], *cdfs]))
     widths = np.diff(cuts)
     keep = widths > _SLIVER
     middle = (cuts[:-1] + cuts[1:])[keep] / 2
-    outcomes = [
-        np.searchsorted(cdf, 1.0 - middle if a in flipped else middle, side="right")
-        for a, cdf in enumerate(cdfs)
-    ]
+    outcomes = [np.searchsorted(cdf, middle, side="right") for cdf in cdfs]
     return widths[keep] / widths[keep].sum(), np.stack(outcomes, axis=1)
 
 
-def antithetic(laws: Sequence[Floats]) -> tuple[Floats, Ints]:
-    """Two actions, one through the inverse cdf at U and the other at 1 - U."""
-    if len(laws) != 2:
-        raise ValueError(f'coupling="antithetic" is for two actions, this model has {len(laws)}')
-    return quantile(laws, flipped=[1])
-
-
-NAMED: dict[str, Coupling] = {"quantile": quantile, "antithetic": antithetic}
+NAMED: dict[str, Coupling] = {"quantile": quantile}
 
 
 Outcomes = Sequence[Sequence[Sequence[tuple[float, float, int]]]]
+"""outcomes[s][a] = [(probability, reward, next state), ...]."""
 Tables = tuple[Ints, Floats, Floats, Ints, int]
 """States (T,), probabilities (T,), rewards and next states (T, A) of stacked tables, and |S|."""
 
@@ -77,9 +69,9 @@ def coupled_tables(laws: Iterable[list[Floats]], coupling: str | Coupling) -> Ta
     parts = []
     for s, actions in enumerate(laws):
         try:
-            given, found = function([law[:, 0] for law in actions])
-            probs = checks.floats("probabilities", given, "table")
-            picks = checks.integers("outcomes", found, table=probs.size, action=len(actions))
+            table_probs, outcomes = function([law[:, 0] for law in actions])
+            probs = checks.floats("probabilities", table_probs, "table")
+            picks = checks.integers("outcomes", outcomes, table=probs.size, action=len(actions))
             outside = (picks < 0) | (picks >= [len(law) for law in actions])
             checks.refuse("outcomes", picks, outside, "does not exist", ["table", "action"])
             for a, law in enumerate(actions):
@@ -101,7 +93,7 @@ def stacked(parts: Sequence[tuple[Floats, Floats]]) -> Tables:
 
 
 def laws_of_mdp(
-    transition_probs: ArrayLike, rewards: ArrayLike, gamma: float, values: ArrayLike | None
+    transition_probs: ArrayLike, rewards: ArrayLike, gamma: float
 ) -> Iterator[list[Floats]]:
     """The laws of a state's actions, outcomes from worst to best; arguments of `JMDP.from_mdp`."""
     axes = ("state", "action", "next state")
@@ -109,14 +101,11 @@ def laws_of_mdp(
     num_states, num_actions = probs.shape[:2]
     shape = (num_states, num_actions, num_states)
     checks.same_shape("transition_probs", probs.shape, shape, f"({', '.join(axes)})")
-    given = axes if checks.as_array("rewards", rewards).ndim == 3 else axes[:2]
-    reward = checks.floats("rewards", rewards, **dict(zip(given, shape, strict=False)))
+    reward_axes = axes if checks.as_array("rewards", rewards).ndim == 3 else axes[:2]
+    reward = checks.floats("rewards", rewards, **dict(zip(reward_axes, shape, strict=False)))
     reward = np.broadcast_to(reward.reshape(num_states, num_actions, -1), shape)
-    if values is None:
-        mean = (probs * reward).sum((1, 2)) / num_actions
-        value = np.linalg.solve(np.eye(num_states) - gamma * probs.mean(1), mean)
-    else:
-        value = checks.floats("values", values, state=num_states)
+    mean = (probs * reward).sum((1, 2)) / num_actions
+    value = np.linalg.solve(np.eye(num_states) - gamma * probs.mean(1), mean)
     worth = reward + gamma * value
     # Rounded, so that outcomes of equal worth are not ordered by rounding errors.
     worth = np.round(worth / max(np.abs(worth).max(), np.finfo(float).tiny), 12)
@@ -126,7 +115,7 @@ def laws_of_mdp(
 
 
 def laws_of_lists(outcomes: Outcomes) -> Iterator[list[Floats]]:
-    """The laws of a state's actions, outcomes as they are listed; see `JMDP.from_outcomes`."""
+    """The laws of a state's actions, outcomes as they are listed."""
     if not (outcomes and all(isinstance(x, list | tuple) for x in (outcomes, *outcomes))):
         raise ValueError(
             "outcomes must be a list of states, each a list of actions, each a list of triples "
@@ -146,6 +135,32 @@ def laws_of_lists(outcomes: Outcomes) -> Iterator[list[Floats]]:
             probs = checks.distributions(f"{where}: probability", triples[:, 0], "outcome")
             laws.append(np.column_stack([probs, triples[:, 1:]]))
         yield laws
+
+
+def gymnasium_lists(env: str | gymnasium.Env[Any, Any]) -> Outcomes:
+    """The outcomes that a toy-text environment lists in `P`; see `JMDP.from_gymnasium`."""
+    made: Any = env
+    if isinstance(env, str):
+        with extra("atari"):
+            import gymnasium
+        made = gymnasium.make(env)
+    listed = getattr(getattr(made, "unwrapped", None), "P", None)
+    if not isinstance(listed, dict):
+        raise ValueError(f"env must be a toy-text environment, {made} has no transition lists P")
+    last = len(listed)  # the state where episodes end, if none of their own is absorbing
+    absorbing = {
+        s for s, laws in listed.items()
+        if all(t == s and r == 0 for law in laws.values() for _, t, r, _ in law)
+    }  # fmt: skip
+
+    def outcome(p: float, t: int, r: float, done: bool) -> tuple[float, float, int]:
+        return p, float(r), last if done and t not in absorbing else int(t)
+
+    actions = range(len(listed[0]))
+    outcomes = [[[outcome(*row) for row in listed[s][a]] for a in actions] for s in range(last)]
+    if any(t == last for laws in outcomes for law in laws for _, _, t in law):
+        outcomes.append([[(1.0, 0.0, last)]] * len(actions))
+    return outcomes
 
 
 def dependent_actions(probs: Floats, outcomes: Floats) -> tuple[int, ...] | None:

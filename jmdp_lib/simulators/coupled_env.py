@@ -14,7 +14,6 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -24,8 +23,9 @@ from gymnasium.utils.env_checker import data_equivalence
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Seed
-from jmdp_lib.env_copies import Copies, Env, Moves, OtherGenerator, Replays, name_of
-from jmdp_lib.simulators import Outcome
+from jmdp_lib.model.queries import Outcome
+from jmdp_lib.simulators import env_copies
+from jmdp_lib.simulators.env_copies import Env, Moves, OtherGenerator, name_of
 
 _TRIAL_STEPS = 20
 
@@ -95,32 +95,34 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
             raise ValueError(f"{env} is an Atari game: use jmdp_lib.atari.CoupledAtari for it")
         self.np_random = checks.generator(seed)
         gymnasium.utils.RecordConstructorArgs.__init__(self, seed=seed)
-        own = hasattr(env.unwrapped, "get_state") and hasattr(env.unwrapped, "set_state")
-        ways: list[Any] = [Copies, partial(Copies, sharing=False), Replays]
+        why_not = self._choose_way(env)
+        self.copying = self._way.name
+        if self.copying == "replayed":
+            warnings.warn(
+                f"{name_of(env)} cannot be copied ({why_not}), so that it is replayed: a query "
+                "at step t of an episode plays t + 1 steps for every action",
+                stacklevel=2,
+            )
+        self.env = self._way.new()
+        self.np_random = checks.generator(seed)
+        nowhere = EnvSnapshot(type(env.unwrapped), None, (), None, over=True)
+        self._enter(nowhere._replace(draw=0))  # there is no episode before the first reset
+
+    def _choose_way(self, env: Env) -> Exception | None:
+        """Take the first way to copy that goes well when tried out; return why the last did not."""
         reasons: list[Exception] = []
-        for way in [partial(Copies, hooks=True)] if own else ways:
+        for way in env_copies.ways_to_copy(env):
             try:
                 self._way = way(env)
                 gymnasium.Wrapper.__init__(self, self._way.new())
                 self._try_out()
-                break
+                return reasons[-1] if reasons else None
             except OtherGenerator as error:
                 raise ValueError(f"{name_of(env)} cannot be coupled: {error}") from error
             except Exception as error:  # whatever a foreign __reduce__, reset or step raises
                 reasons.append(error)
-        else:
-            told = "; ".join(dict.fromkeys(map(repr, reasons)))
-            raise ValueError(f"{name_of(env)} cannot be coupled: {told}") from reasons[-1]
-        self.copying = self._way.name
-        if self.copying == "replayed":
-            warnings.warn(
-                f"{name_of(env)} cannot be copied ({reasons[-1]}), so that it is replayed: a query "
-                "at step t of an episode plays t + 1 steps for every action",
-                stacklevel=2,
-            )
-        self.env, self.np_random = self._way.new(), checks.generator(seed)
-        nowhere = EnvSnapshot(type(env.unwrapped), None, (), None, over=True)
-        self._enter(nowhere._replace(draw=0))  # there is no episode before the first reset
+        told = "; ".join(dict.fromkeys(map(repr, reasons)))
+        raise ValueError(f"{name_of(env)} cannot be coupled: {told}") from reasons[-1]
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -195,8 +197,12 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
         """Whether both stand at one state, as far as can be told: in doubt they do not."""
         if not data_equivalence(self._here.observation, other._here.observation, exact=True):
             return False
-        mine, its = (x._way.identity(x.env, x._here.origin, x._here.moves) for x in (self, other))
-        return mine is not None and mine == its
+        mine = self._identity()
+        return mine is not None and mine == other._identity()
+
+    def _identity(self) -> Any:
+        """What the way to copy says that this state is."""
+        return self._way.identity(self.env, self._here.origin, self._here.moves)
 
     def _arrive(self, here: EnvSnapshot) -> None:
         """Enter the state that the environment has come to by moves."""
@@ -205,13 +211,16 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
 
     def _enter(self, here: EnvSnapshot) -> None:
         """Start a visit."""
-        self._here, self._over, self.observed = here, here.over, here.observation
+        self._here = here
+        self._over = here.over
+        self.observed = here.observation
         self.draw = self._seed() if here.draw is None else here.draw
         self._table: dict[str, Outcome] = {}
 
     def _go(self, origin: Any, moves: Moves, briefly: bool = False) -> tuple[Env, Any]:
         """An environment that has made these moves, and the result of the last one."""
-        env, result = self._way.load(origin, briefly), None
+        env = self._way.load(origin, briefly)
+        result = None
         for draw, action in moves:
             result = _play(env, draw, action)
         return env, result

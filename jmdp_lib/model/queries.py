@@ -1,0 +1,212 @@
+"""Queries: what can be asked for the outcomes of several actions under one shared draw.
+
+`Simulator` is what the learning solvers and `JMDP.from_simulator` ask for, a JMDP without its
+tables. Every answer is checked here. `Outcome` is what an environment with a state of its own,
+`CoupledEnv` or `jmdp_lib.atari.CoupledAtari`, returns instead.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_right
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from jmdp_lib import checks
+from jmdp_lib.checks import Floats, Sized
+
+_NUMBERS = {float, int}
+_INT = {int}
+_ANY_REWARD = (-sys.float_info.max, sys.float_info.max)
+_TRIALS = 8  # queries of a simulator that is tried out before it is used
+
+
+class SimulatorError(ValueError):
+    """A simulator failed, or gave no proper answer; `result` is what was known by then, if set.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> world = jl.StepSimulator(1, 2, 0.9, [1.0], lambda state, action, noise: (1.0, 7))
+        >>> try:
+        ...     jl.incremental_jipe2(world, [0], num_updates=100)
+        ... except jl.SimulatorError as error:
+        ...     print(str(error).rpartition(": ")[2])
+        one is not in range(1)')
+    """
+
+    result: Any = None
+
+
+@runtime_checkable
+class Simulator(Sized, Protocol):
+    """What a simulator must have: num_states, num_actions, gamma and `query`.
+
+    A JMDP is one, and any object of yours with these names is one, too; it need not inherit from
+    this class. It must be pure: the same state, actions and generator give the same answer. It may
+    declare a `reward_range`, (lo, hi), that holds all rewards: accuracies are relative to it, and
+    decisions rely on it. A reward outside of it is refused. `estimate_gaps` and `compare_actions`
+    do without `num_states`: states are then anything hashable.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> class Coins:
+        ...     num_states, num_actions, gamma = 1, 2, 0.9
+        ...     def query(self, state, actions, rng):
+        ...         coin = rng.random() < 0.5  # one draw, before any action is looked at
+        ...         return [float(coin == action) for action in actions], [0 for _ in actions]
+        ...
+        >>> isinstance(Coins(), jl.Simulator)
+        True
+        >>> jl.JMDP.from_simulator(Coins(), queries_per_state=100).is_coupled
+        True
+    """
+
+    @property
+    def gamma(self) -> float:
+        """Discount factor."""
+
+    def query(
+        self, state: int, actions: Sequence[int], rng: np.random.Generator
+    ) -> tuple[ArrayLike, ArrayLike]:
+        """Rewards (m,) and next states (m,) of distinct actions under one shared draw.
+
+        Lists and arrays are both welcome; all randomness comes from `rng`.
+        """
+
+
+def declared_range(
+    ends: tuple[float, float] | None, name: str = "reward_range"
+) -> tuple[float, float]:
+    """(lo, hi) that holds all rewards, checked; all finite numbers if none is declared."""
+    return _ANY_REWARD if ends is None else checks.reward_range(name, ends)
+
+
+def draw_index(cumulative: Sequence[float] | Floats, rng: np.random.Generator) -> int:
+    """An index by its cumulative probability, from one uniform number."""
+    return bisect_right(cumulative, rng.random(), 0, len(cumulative) - 1)
+
+
+def check_simulator(simulator: object) -> Simulator:
+    """The simulator, once it has all that is asked of it.
+
+    A few queries are made twice: a simulator that answers the same query in two ways, or draws
+    from a global generator, is refused.
+    """
+    _check_parts(simulator, ("num_states", "num_actions", "gamma", "query"))
+    known: Any = simulator
+    num_states = checks.at_least("simulator.num_states", known.num_states, 1)
+    for state in np.linspace(0, num_states - 1, _TRIALS, dtype=int).tolist():
+        _check_pure(known, state)
+    return cast(Simulator, simulator)
+
+
+def check_unnumbered(simulator: object, state: Hashable) -> None:
+    """As `check_simulator`, for one without `num_states`: its states are anything hashable.
+
+    It is tried out at one state alone, since no others are known.
+    """
+    _check_parts(simulator, ("num_actions", "gamma", "query"))
+    check_hashable(state)
+    _check_pure(cast(Any, simulator), state)
+
+
+def check_hashable(state: Any) -> None:
+    """Refuse what cannot be a state where states have no numbers."""
+    if state is None:
+        raise ValueError("state= must be given: the state at which the actions are compared")
+    try:
+        hash(state)
+    except TypeError:
+        raise ValueError(f"state must be hashable, such as a tuple, got {state!r}") from None
+
+
+def _check_parts(simulator: Any, parts: Sequence[str]) -> None:
+    missing = ", ".join(part for part in parts if not hasattr(simulator, part))
+    if missing:
+        raise ValueError(f"{simulator!r} is no simulator: it has no {missing}")
+    checks.at_least("simulator.num_actions", simulator.num_actions, 1)
+    checks.discount(simulator.gamma)
+    declared_range(getattr(simulator, "reward_range", None), "simulator.reward_range")
+
+
+def _check_pure(simulator: Simulator, state: Any) -> None:
+    """Refuse a simulator that answers one query in two ways."""
+    actions = list(range(simulator.num_actions))
+
+    def ask() -> list[tuple[float, Any]]:
+        return checked_query(simulator, state, actions, np.random.default_rng(0))
+
+    checks.pure(f"simulator.query(state {state!r}, actions {actions}, rng)", ask)
+
+
+def checked_query(
+    simulator: Simulator, state: Any, actions: Sequence[int], rng: np.random.Generator
+) -> list[tuple[float, Any]]:
+    """[(reward, next_state)] of the actions, refused if the simulator returns anything else."""
+    try:
+        answer: Any = simulator.query(state, actions, rng)
+        rewards, states = (x.tolist() if isinstance(x, np.ndarray) else x for x in answer)
+        return list(
+            zip(
+                _checked_rewards(simulator, rewards, len(actions)),
+                _checked_states(simulator, states, len(actions)),
+                strict=True,
+            )
+        )
+    except Exception as error:
+        raise SimulatorError(
+            f"simulator.query(state {state!r}, actions {list(actions)}) must return rewards and "
+            f"next states, in this order: {error!r}"
+        ) from error
+
+
+def _checked_rewards(simulator: Simulator, rewards: Any, size: int) -> list[float]:
+    if not ({*map(type, rewards)} <= _NUMBERS and len(rewards) == size):  # usually all is plain
+        rewards = checks.floats("rewards", rewards, action=size).tolist()
+    ends = getattr(simulator, "reward_range", None)
+    low, high = _ANY_REWARD if ends is None else ends
+    if not all(low <= r <= high for r in rewards):
+        raise ValueError(f"rewards {rewards}: one is not finite or not in reward_range")
+    return cast(list[float], rewards)
+
+
+def _checked_states(simulator: Simulator, states: Any, size: int) -> list[Any]:
+    """Numbers below `num_states`, or anything hashable where the simulator has no such number."""
+    count = getattr(simulator, "num_states", None)
+    if count is None:
+        sum(map(hash, states))  # refuses what is unhashable
+        if len(states) != size:
+            raise ValueError(f"next states {states!r}: {size} are needed, one for each action")
+        return list(states)
+    if not ({*map(type, states)} == _INT and len(states) == size):
+        states = checks.integers("next states", states, action=size).tolist()
+    if not all(0 <= x < count for x in states):
+        raise ValueError(f"next states {states}: one is not in range({count})")
+    return cast(list[Any], states)
+
+
+class Outcome(NamedTuple):
+    """One coordinate of a drawn outcome table: what this action did under the shared draw.
+
+    A tuple, since making a frozen dataclass for every outcome slows fast emulators down.
+
+    Attributes:
+        action: the queried action.
+        reward: its reward.
+        observation: of the successor state.
+        terminated: whether this branch ended; the branches of one query can end differently.
+        truncated: whether a time limit cut this branch.
+        info: what the simulator says besides.
+        snapshot: the successor, to be given to `restore`; its own table is not drawn yet.
+    """
+
+    action: Any
+    reward: float
+    observation: Any
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+    snapshot: Any

@@ -1,0 +1,189 @@
+"""Estimates of gaps, $G = Z(s, a) - Z(s, b)$, with their errors: what playing returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jmdp_lib import checks
+from jmdp_lib.checks import Floats
+from jmdp_lib.machine import ReadOnly, Saved, extra
+from jmdp_lib.statistics import normal_quantile
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_NO_VARIATION = 1e-12  # of a squared mean: less variance than this is rounding
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EstimatedGaps(ReadOnly, Saved):
+    """Estimates of gaps, $G = Z(s, a) - Z(s, b)$, with their standard errors, all of one shape.
+
+    Attributes:
+        mean, mean_error: the estimate of $E G$, and its standard error.
+        variance, variance_error: the estimate of $Var G$, and its standard error.
+        unseen_mean, unseen_variance: how far what no draw showed can move $E G$; and how large it
+            can make $Var G$ if all draws were alike. Both are for one unit of $-log(1 - level)$:
+            in N draws an event stays unseen with probability $1 - level$ if its own is
+            $-log(1 - level) / N$. Unless a range of rewards is known, nothing is added to means,
+            and nothing bounds such a variance.
+        index: what tells the entries apart, by name: arrays that broadcast to the shape of `mean`.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> import numpy as np
+        >>> found = jl.EstimatedGaps(*np.array([[1.0], [0.1], [2.0], [0.2]]))
+        >>> found
+        EstimatedGaps(1 gap: mean 1, standard error 0.1)
+        >>> low, high = found.interval("variance", level=0.95)
+        >>> print(low.round(2), high.round(2))
+        [1.64] [2.43]
+    """
+
+    mean: Floats
+    mean_error: Floats
+    variance: Floats
+    variance_error: Floats
+    unseen_mean: Floats | float = field(default=0.0, kw_only=True)
+    unseen_variance: Floats | float = field(default=np.inf, kw_only=True)
+    index: dict[str, Any] = field(default_factory=dict, kw_only=True)
+
+    def __repr__(self) -> str:
+        apart = self._apart
+        means = np.asarray(self.mean)[apart]
+        worst = np.asarray(self.mean_error)[apart].max(initial=0.0)
+        if means.size == 1:
+            found = f"1 gap{self._source}: mean {means[0]:.4g}, standard error {worst:.2g}"
+        else:
+            ends = f"{means.min(initial=0.0):.4g} to {means.max(initial=0.0):.4g}"
+            found = f"{means.size:,} gaps{self._source}: means {ends}, standard errors up to "
+            found += f"{worst:.2g}"
+        return f"{type(self).__name__}({found})"
+
+    @property
+    def _source(self) -> str:
+        """What the estimates are from, in words for `repr`."""
+        return ""
+
+    @property
+    def _apart(self) -> Any:
+        """Which entries tell something: in tables of all pairs, those of two different actions."""
+        shape = np.shape(self.mean)
+        if len(shape) < 2 or not {"action", "other"} <= self.index.keys():
+            return np.ones(shape, bool)
+        return np.broadcast_to(self.index["action"] != self.index["other"], shape)
+
+    def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
+        """Lower and upper ends of confidence intervals of "mean" or "variance", entry by entry.
+
+        They are normal. For a variance, whose estimates are positive and skewed, they are normal on
+        the scale of its logarithm. If no variation was seen at all, the upper end is that of an
+        event that all draws missed.
+        """
+        value = getattr(self, checks.one_of("name", name, ("mean", "variance")))
+        reach = normal_quantile(level) * getattr(self, f"{name}_error")
+        missed = -np.log1p(-level)
+        if name == "mean":
+            reach = reach + missed * self.unseen_mean
+            return value - reach, value + reach
+        none = value <= _NO_VARIATION * self.mean**2
+        factor = np.exp(np.divide(reach, value, out=np.zeros_like(value), where=~none))
+        return np.where(none, 0.0, value / factor), np.where(
+            none, missed * self.unseen_variance, value * factor
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """A pandas table with a row for every gap of two different actions.
+
+        Its columns are those of `index`, and all attributes of the shape of `mean`.
+
+        Example:
+            >>> import jmdp_lib as jl
+            >>> jm = jl.windy_gridworld(3, gamma=0.8)
+            >>> found = jl.sample_gaps(jm, jl.goal_policy(3), [(4, 0, 2), (4, 1, 2)], 5000)
+            >>> print(found.to_frame()[["state", "action", "other", "mean"]].round(1))
+               state  action  other  mean
+            0      4       0      2   1.5
+            1      4       1      2   1.5
+        """
+        with extra("figures"):
+            import pandas as pd
+        shape = np.shape(self.mean)
+        columns = {name: np.broadcast_to(x, shape)[self._apart] for name, x in self.index.items()}
+        for part in fields(self):
+            values = getattr(self, part.name)
+            if isinstance(values, np.ndarray) and values.shape == shape:
+                columns[part.name] = values[self._apart]
+        return pd.DataFrame(columns)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PlayedGaps(EstimatedGaps):
+    """What branches that were played say about gaps, $G = Z(s, a) - Z(s, b)$.
+
+    `sample_gaps` has arrays (K,) for K gaps, each from its own pairs; `estimate_gaps` has arrays
+    (m, m), entry [i, j] about actions[i] against actions[j] of the m actions that were asked for.
+
+    Attributes:
+        mean, mean_error, variance, variance_error: as in `EstimatedGaps`, unbiased.
+        prob_worse, prob_tie, prob_better: shares of runs with $G < 0$, $G = 0$ and $G > 0$. A gap
+            whose sign the cut at the horizon may have changed counts as 0.
+        truncation_error: how far that cut may have moved $E G$; of a simulator, if later rewards
+            are like those that were seen.
+        num_runs: runs, or pairs, per gap.
+        returns: (num_runs, m) of the branches of `estimate_gaps`, else None.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import jmdp_lib as jl
+        >>> jm = jl.windy_gridworld(3, gamma=0.8)
+        >>> found = jl.estimate_gaps(jm, jl.goal_policy(3), [0, 1, 2], state=4, num_runs=100)
+        >>> found
+        PlayedGaps(6 gaps from 100 runs: means -1.564 to 1.564, standard errors up to 0.059)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     found.save(Path(folder) / "gaps.npz")
+        ...     again = jl.PlayedGaps.load(Path(folder) / "gaps.npz")
+        ...
+        >>> bool((again.returns == found.returns).all())
+        True
+    """
+
+    prob_worse: Floats
+    prob_tie: Floats
+    prob_better: Floats
+    truncation_error: Floats | float
+    num_runs: int
+    returns: Any = None
+
+    @property
+    def _source(self) -> str:
+        return f" from {self.num_runs:,} runs"
+
+    def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
+        """Ends of confidence intervals, entry by entry.
+
+        Those of "mean" and "variance" are as in `EstimatedGaps`, the truncation error of means
+        added; those of "prob_worse", "prob_tie" and "prob_better" are Wilson's.
+        """
+        names = ("mean", "variance", "prob_worse", "prob_tie", "prob_better")
+        if checks.one_of("name", name, names) in names[:2]:
+            low, high = super().interval(name, level)
+            slack = self.truncation_error if name == "mean" else 0.0
+            return low - slack, high + slack
+        share = getattr(self, name)
+        z = normal_quantile(level)
+        n = self.num_runs
+        centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+        reach = z * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z**2 / n)
+        return centre - reach, centre + reach
+
+
+def action_labels(actions: Sequence[Any]) -> Any:
+    """(m,) what tables and files call the actions: their numbers, or what they print as."""
+    numbered = all(isinstance(action, int | np.integer) for action in actions)
+    return np.array([*actions] if numbered else [repr(action) for action in actions])

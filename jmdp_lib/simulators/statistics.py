@@ -1,0 +1,141 @@
+"""Sample statistics, tests and confidence sequences: what estimates and decisions rest on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from jmdp_lib import checks
+from jmdp_lib.checks import Floats
+
+# A gambler's stakes, and the shares of the capital that are staked so; large ones count for more,
+# since the range of returns is often wide.
+_BETS = 2.0 ** -np.arange(16.0)
+_LOG_SHARES = -np.log(np.arange(1.0, 17.0) * np.arange(2.0, 18.0))
+_CLOSE = 1e-3  # of the distance of a bound from the mean: how exactly it is worked out
+_TIGHT = 1000.0  # the sample size at which an asymptotic confidence sequence is tightest
+_SKEW = 0.2  # weight of its allowance for skewed laws
+
+
+def normal_p_values(scores: ArrayLike) -> tuple[float, float]:
+    """Are K scores independent draws of N(0, 1)? p-values of their largest size and their spread.
+
+    The first is P(max |z| is as large), which counts how many were looked at; the second is
+    two-sided, of sum z^2 against chi^2 with K degrees of freedom: errors too large *or* too small.
+    """
+    from scipy import special  # slow to import, and needed for this alone
+
+    z = checks.floats("scores", scores, "score")
+    one = 2.0 * special.ndtr(-np.abs(z).max())
+    tail = special.chdtr(z.size, np.sum(z**2))
+    return float(-np.expm1(z.size * np.log1p(-one))), float(2.0 * min(tail, 1.0 - tail))
+
+
+def mean_and_error(x: ArrayLike) -> tuple[Any, Any]:
+    """Mean of a sample (M, ...), two values or more, and its standard error, each (...)."""
+    values = np.asarray(x)
+    return values.mean(0), values.std(0, ddof=1) / np.sqrt(len(values))
+
+
+def variance_and_error(x: ArrayLike) -> tuple[Any, Any]:
+    """Unbiased variance of a sample (M, ...), three values or more, and its standard error.
+
+    The error is the jackknife's: no law is assumed, unlike in variance * sqrt(2 / (M - 1)).
+    """
+    return mean_and_error(variance_values(x))
+
+
+def variance_values(x: Any) -> Floats:
+    """(M, ...) jackknife values of a sample (M, ...): their mean is its unbiased variance."""
+    size = len(x)
+    squares = (x - np.mean(x, 0)) ** 2
+    return (size * squares - squares.sum(0) / (size - 1)) / (size - 2)
+
+
+def gap_statistics(gaps: Floats, unsure: Floats | float) -> Any:
+    """(7, ...) of gaps (N, ...): mean and variance with their errors, shares below, at, above zero.
+
+    unsure: gaps of this size count as zero.
+    """
+    signs = gaps < -unsure, np.abs(gaps) <= unsure, gaps > unsure
+    shares = [sign.mean(0) for sign in signs]
+    return np.stack([*mean_and_error(gaps), *variance_and_error(gaps), *shares])
+
+
+def unseen_variance(
+    mean: Floats, num_draws: int, ends: tuple[float, float] | None, gamma: float
+) -> Floats:
+    """What `EstimatedGaps.unseen_variance` is for gaps that were drawn, entry by entry.
+
+    With rewards in `ends`, no gap is farther from the mean than that of the two worst returns.
+    """
+    low, high = (0.0, np.inf) if ends is None else ends
+    farthest = (high - low) / (1.0 - gamma) + np.abs(mean)
+    return np.asarray(farthest**2 / num_draws)
+
+
+def betting_bound(
+    x: Floats, low: float, high: float, alpha: float, known: float = -np.inf
+) -> float:
+    """A lower confidence bound for the mean of values x (T,) in [low, high].
+
+    Whatever the law, the bounds for all T at once hold with probability 1 - alpha. The bound is the
+    largest mean against which the gambler of `log_capital` has come to own 1 / alpha (Waudby-Smith
+    and Ramdas 2024, Section 4), to a thousandth of its distance from the sample mean.
+
+    known: the bound of fewer values, which the new one does not fall below.
+    """
+    if low == high:
+        return low
+    z, counts = np.unique(np.clip((x - low) / (high - low), 0.0, 1.0), return_counts=True)
+    centre = top = float(counts @ z / counts.sum())  # nothing is ever won against the sample mean
+    bottom = max((known - low) / (high - low), 0.0)
+    while top - bottom > _CLOSE * (centre - bottom):
+        middle = 0.5 * (bottom + top)
+        capital = np.logaddexp.reduce(_LOG_SHARES + counts @ _log_growth(z[:, None], middle, _BETS))
+        bottom, top = (middle, top) if capital >= -np.log(alpha) else (bottom, middle)
+    return low + (high - low) * bottom
+
+
+def log_capital(x: Floats, mean: float, low: float, high: float) -> Floats:
+    """Logarithm of what a gambler owns after each of the values x (T, ...) in [low, high].
+
+    The gambler bets that the mean of x exceeds `mean` > low, at odds that are fair if it is equal.
+    The gambler starts with 1 and splits it into shares. Share j stakes 2^-j of what it owns by then
+    on every value, so that some share stakes about the best part for any law. If the mean is at
+    most `mean`, the capital ever reaches 1 / alpha with probability alpha at most.
+    """
+    z = (x - low) / (high - low)
+    m = (mean - low) / (high - low)
+    total = np.full(x.shape, -np.inf)
+    for bet, log_share in zip(_BETS, _LOG_SHARES, strict=True):
+        total = np.logaddexp(total, log_share + np.cumsum(_log_growth(z, m, bet), 0))
+    return total
+
+
+def _log_growth(z: Any, mean: float, bet: Any) -> Any:
+    """Logarithm of the factor that a stake grows by on values z in [0, 1]."""
+    with np.errstate(divide="ignore"):  # a share that stakes everything may lose everything
+        return np.log1p(bet * (z / mean - 1.0))
+
+
+def asymptotic_sequence(x: Floats, alpha: float, first: int) -> tuple[Floats, Floats]:
+    """Ends of an asymptotic confidence sequence for the mean of values x (T, ...), (T, ...).
+
+    All intervals from the sample size `first` on hold at once with a probability that tends to
+    1 - alpha as `first` grows (Waudby-Smith et al. 2024, Theorem 2.2); earlier ones are infinite.
+    A term of order 1 / T, as in Bernstein's inequality, makes up for skewed laws in small samples.
+    """
+    t = np.arange(1.0, len(x) + 1.0).reshape(-1, *(1,) * (x.ndim - 1))
+    shifted = x - x[:1]
+    mean = np.cumsum(shifted, 0) / t
+    variance = np.maximum(np.cumsum(shifted**2, 0) / t - mean**2, 0.0)
+    level = -2.0 * np.log(alpha)
+    rate = (level + np.log(level) + 1.0) / _TIGHT * t
+    radius = np.sqrt(variance * (rate + 1.0) / rate * (np.log(rate + 1.0) + level) / t)
+    seen = np.maximum.accumulate(x, 0) - np.minimum.accumulate(x, 0)
+    radius += _SKEW * seen * level / t
+    radius[: first - 1] = np.inf
+    return x[:1] + mean - radius, x[:1] + mean + radius

@@ -1,0 +1,134 @@
+"""`estimate_gaps` and `compare_actions` where states are not numbered: tuples, words, no tables."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+import jmdp_lib as jl
+from jmdp_lib.simulators import worlds
+from jmdp_lib.simulators.branches import Branches
+
+COUPLINGS = ["joint", "independent", "common"]
+
+
+def step(cell, action, gust):
+    """A line of cells that never ends: pays right of three, and the wind blows to the left."""
+    place = cell[1] + (1 if action == 0 else -1) - gust
+    return float(place > 3), ("cell", place)
+
+
+LINE = jl.ImplicitJMDP.from_step(2, 0.6, [0.7, 0.3], step, reward_range=(0.0, 1.0))
+
+
+def mostly_right(cell):
+    return [0.8, 0.2] if cell[1] % 2 else 0
+
+
+@pytest.mark.parametrize("coupling", COUPLINGS)
+def test_what_is_played_is_what_local_jipe2_certifies(coupling):
+    known = jl.local_jipe2(LINE, mostly_right, [("cell", 2)], tol=1e-4, coupling=coupling)
+    asked = {"state": ("cell", 2), "coupling": coupling, "seed": 5}
+    found = jl.estimate_gaps(LINE, mostly_right, [0, 1], num_runs=2000, truncation=1e-5, **asked)
+    for name, exact in (("mean", known.gap_mean), ("variance", known.gap_variance)):
+        off = abs(getattr(found, name)[0, 1] - exact[0, 0, 1])
+        assert off <= 4.5 * getattr(found, f"{name}_error")[0, 1] + known.error_bound
+    decided = jl.compare_actions(LINE, mostly_right, [0, 1], budget=20_000, **asked)
+    assert (decided.verdict, decided.best) == ("better", 0)
+    assert "valid at every sample size" in decided.method
+    low, high = decided.intervals[0, 1]
+    assert low - known.error_bound <= known.gap_mean[0, 0, 1] <= high + known.error_bound
+
+
+@pytest.mark.parametrize("coupling", COUPLINGS)
+def test_a_model_that_was_enumerated_gives_the_same_numbers(coupling):
+    jm = jl.windy_gridworld(3, gamma=0.7)
+    implicit = jl.ImplicitJMDP.from_jmdp(jm)
+    asked = {"actions": [0, 2, 3], "state": 4, "coupling": coupling}
+    runs = [
+        jl.estimate_gaps(model, jl.goal_policy(3), num_runs=20, **asked).returns
+        for model in (jm, implicit)
+    ]
+    np.testing.assert_array_equal(*runs)
+    looks = [
+        jl.compare_actions(model, jl.goal_policy(3), budget=500, **asked).history
+        for model in (jm, implicit)
+    ]
+    np.testing.assert_array_equal(*looks)
+    rng, other = np.random.default_rng(1), np.random.default_rng(1)
+    for _ in range(20):
+        by_tables, by_function = jm.query(4, [1, 3], rng), implicit.query(4, [1, 3], other)
+        assert [x.tolist() for x in by_tables] == [*by_function]
+
+
+class Words:
+    """A simulator without numbers of states: it says how long the word has become."""
+
+    num_actions, gamma, reward_range = 2, 0.5, (0.0, 10.0)
+
+    def query(self, state, actions, rng):
+        letter = "ab"[rng.integers(2)]
+        words = [state + letter if action == 0 else "" for action in actions]
+        return [float(len(word)) for word in words], words
+
+
+def test_a_simulator_of_ones_own_may_have_any_hashable_states():
+    found = jl.estimate_gaps(Words(), lambda word: 1, [0, 1], state="c", num_runs=10)
+    assert (found.mean[0, 1], found.variance[0, 1]) == (2.0, 0.0)
+    assert jl.compare_actions(Words(), lambda word: 1, [0, 1], state="c", budget=5_000).best == 0
+
+    class Lists(Words):
+        def query(self, state, actions, rng):
+            return [0.0 for _ in actions], [[1] for _ in actions]
+
+    with pytest.raises(jl.SimulatorError, match="unhashable"):
+        jl.estimate_gaps(Lists(), lambda word: 1, [0, 1], state="c")
+
+
+def test_what_has_no_meaning_is_refused():
+    asked = {"policy": lambda cell: 0, "actions": [0, 1]}
+    with pytest.raises(ValueError, match="state= must be given"):
+        jl.estimate_gaps(LINE, **asked)
+    with pytest.raises(ValueError, match=r"state must be hashable, .* got \[3\]"):
+        jl.estimate_gaps(LINE, **asked, state=[3])
+    unknown = jl.ImplicitJMDP(LINE.tables, 2, 0.6, (0.0, 1.0), unknown_noise="nobody said so")
+    jl.estimate_gaps(unknown, **asked, state=("cell", 1), num_runs=3)
+    with pytest.raises(ValueError, match="needs a known noise: nobody said so"):
+        jl.estimate_gaps(unknown, **asked, state=("cell", 1), coupling="common")
+
+    def tables(state):
+        share = 0.5 if state == "here" else 0.4
+        return [share, 1.0 - share], np.zeros((2, 2)), [["there"] * 2] * 2
+
+    loose = jl.ImplicitJMDP(tables, 2, 0.6, (0.0, 1.0))
+    with pytest.raises(ValueError, match="one law of tables for all states: state 'there'"):
+        jl.estimate_gaps(loose, **asked, state="here", coupling="common")
+    shop = jl.inventory_simulator(2, 1, gamma=0.5)
+    with pytest.raises(ValueError, match=r'estimate_gaps\(sim, ..., coupling="common"\)'):
+        jl.jipe2(jl.JMDP.from_simulator(shop, 9), [1, 0, 0], coupling="common")
+    found = jl.estimate_gaps(shop, [1, 0, 0], [0, 1], state=0, coupling="common", num_runs=3)
+    assert found.num_runs == 3
+
+
+def test_few_tables_are_kept_and_the_numbers_stay_the_same(monkeypatch):
+    asked = {"actions": [0, 1], "state": ("cell", 0), "num_runs": 5}
+    before = jl.estimate_gaps(LINE, mostly_right, **asked).returns
+    monkeypatch.setattr(worlds, "_MOST_KEPT", 2)
+    np.testing.assert_array_equal(jl.estimate_gaps(LINE, mostly_right, **asked).returns, before)
+    with pytest.raises(ValueError, match="env does not pickle"):  # `from_step` makes a function
+        jl.estimate_gaps(LINE, mostly_right, **asked, processes=2)
+    world = worlds.world_of(Words(), [0, 1], "c", "joint")
+    assert pickle.loads(pickle.dumps(world)).state == "c"
+
+
+def test_independent_actions_are_queries_of_their_own():
+    """Two actions of one state: they part for a step, and are one branch for two more."""
+    jm = jl.JMDP([[0.5, 0.5]], [[[1, 0], [0, 1]]], [[[0, 0], [0, 0]]], gamma=0.5)
+    for coupling, queries, most in (("joint", 3, 5), ("common", 3, 5), ("independent", 4, 6)):
+        played = Branches.of(jm, [0], [0, 1], 0, None, coupling, 0.1, 3)
+        played.world.seed(np.random.SeedSequence(0))
+        assert played.play(np.random.default_rng(0)).queries == queries
+        with pytest.raises(ValueError, match=f"a budget of {most} queries"):
+            jl.compare_actions(jm, [0], [0, 1], 0, coupling=coupling, horizon=3, budget=most - 1)

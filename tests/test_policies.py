@@ -1,0 +1,128 @@
+"""One convention for policies: every call takes arrays and functions, and says the same to all."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+
+import jmdp_lib as jl
+
+JM = jl.two_queues(capacity=1, gamma=0.6)
+ACTIONS = np.array([0, 1, 1, 0])
+MIXED = np.random.default_rng(3).dirichlet([1.0, 1.0], size=4)
+FEATURES = jl.tabular_features(JM)
+
+CALLS = {
+    "jipe2": lambda jm, policy: jl.jipe2(jm, policy).moments.gap_variance,
+    "plan_jipe2": lambda jm, policy: [jl.plan_jipe2(jm, policy).pairs],
+    "jipe": lambda jm, policy: jl.jipe(jm, policy, order=3).moments.gap_variance,
+    "apply_t2": lambda jm, policy: jl.apply_t2(jm, policy, np.ones((4, 2)), np.ones((4, 2, 4, 2)))[
+        1
+    ],
+    "gap_law": lambda jm, policy: [jl.gap_law(jm, policy, [(0, 0, 1)], 0.05)[0].prob_worse],
+    "incremental": lambda jm, policy: jl.incremental_jipe2(jm, policy, 500).moments.mean,
+    "incremental_jipe": lambda jm, policy: (
+        jl.incremental_jipe(jm, policy, num_updates=50, order=2).moments.mean
+    ),
+    "projected": lambda jm, policy: jl.projected_jipe2(jm, policy, FEATURES).moments.mean,
+    "coupling_range": lambda jm, policy: jl.coupling_range(jm, policy).gap_variance_low,
+    "cautious_improvement": lambda jm, policy: jl.cautious_improvement(jm, policy).policy,
+    "simulate_pairs": lambda jm, policy: jl.simulate_pairs(jm, policy, 0, (0, 1), 50),
+    "sample_gaps": lambda jm, policy: jl.sample_gaps(jm, policy, [(0, 0, 1)], 50).mean,
+    "resample_gaps": lambda jm, policy: jl.resample_gaps(counted(), policy, 5).mean_error,
+    "estimate_gaps": lambda jm, policy: (
+        jl.estimate_gaps(jm, policy, [0, 1], state=1, num_runs=5).returns
+    ),
+    "compare_actions": lambda jm, policy: (
+        jl.compare_actions(jm, policy, [0, 1], state=1, budget=200).history
+    ),
+    "local_jipe2": lambda jm, policy: jl.local_jipe2(jm, policy, [0]).gap_variance,
+}
+
+
+def counted() -> jl.JMDP:
+    return jl.JMDP.from_simulator(jl.two_queues_simulator(capacity=1, gamma=0.6), 20)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=list(CALLS))
+def test_arrays_and_functions_give_the_same_numbers(call):
+    forms = {
+        "probabilities": np.eye(2)[ACTIONS],
+        "actions": ACTIONS,
+        "list": ACTIONS.tolist(),
+        "function to an action": lambda s: int(ACTIONS[s]),
+        "function to numpy's integer": lambda s: ACTIONS[s],
+        "function to probabilities": lambda s: np.eye(2)[ACTIONS[s]],
+    }
+    first, *others = (np.asarray(call(JM, policy)) for policy in forms.values())
+    for found in others:
+        np.testing.assert_array_equal(found, first)
+    mixed, by_function = (np.asarray(call(JM, x)) for x in (MIXED, MIXED.__getitem__))
+    np.testing.assert_array_equal(mixed, by_function)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=list(CALLS))
+def test_a_function_that_is_wrong_at_one_state_is_told_which(call):
+    with pytest.raises(ValueError, match=r"policy\([01]\) must be .* an action from 0 to 1, got 2"):
+        call(JM, lambda s: 2)
+    with pytest.raises(ValueError, match=r"policy\([01]\) failed: KeyError\('no such cell'\)"):
+        call(JM, lost)
+
+
+def lost(state):
+    raise KeyError("no such cell")
+
+
+def test_an_environment_takes_arrays_where_its_observations_are_numbers():
+    lake = jl.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=1)
+    lake.reset()
+    policy = np.random.default_rng(0).dirichlet(np.ones(4), size=16)
+    asked = {"actions": [1, 2], "gamma": 0.8, "num_runs": 5, "horizon": 20}
+    by_array, by_function = (
+        jl.estimate_gaps(lake, x, **asked).returns for x in (policy, policy.__getitem__)
+    )
+    np.testing.assert_array_equal(by_array, by_function)
+    by_action, fixed = (
+        jl.estimate_gaps(lake, x, **asked).returns for x in (lambda seen: 2, np.full(16, 2))
+    )
+    np.testing.assert_array_equal(by_action, fixed)
+    cart = jl.CoupledEnv(gymnasium.make("CartPole-v1"), seed=1)
+    cart.reset()
+    with pytest.raises(ValueError, match=r"must be a function .* \(2,\) probabilities or an act"):
+        jl.estimate_gaps(cart, policy, [0, 1])
+
+
+def test_actions_that_are_not_counted_from_zero():
+    class Late(gymnasium.Env):
+        """Actions are 3 and 4."""
+
+        observation_space = gymnasium.spaces.Discrete(2, start=5)
+        action_space = gymnasium.spaces.Discrete(2, start=3)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.time = 0
+            return 5, {}
+
+        def step(self, action):
+            self.time += 1
+            return 6, float(action), self.time == 3, False, {}
+
+    env = jl.CoupledEnv(Late(), seed=0)
+    env.reset()
+    asked = {"actions": [3, 4], "gamma": 0.5, "num_runs": 3}
+    for policy in (lambda seen: 4, lambda seen: [0.0, 1.0], [[0.0, 1.0]] * 2, [1, 1]):
+        returns = jl.estimate_gaps(env, policy, **asked).returns
+        np.testing.assert_allclose(returns, [[3 + 2 + 1, 4 + 2 + 1]] * 3)
+    with pytest.raises(ValueError, match=r"policy\(5\) must be .* an action from 3 to 4, got 1"):
+        jl.estimate_gaps(env, lambda seen: 1, **asked)
+
+
+@pytest.mark.parametrize("call", [jl.compare_actions, jl.estimate_gaps])
+def test_the_old_order_of_arguments_is_refused_by_name(call):
+    env = jl.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=1)
+    env.reset()
+    for world, state in ((JM, 1), (env, None), (env, env.snapshot())):
+        with pytest.raises(ValueError, match=r"order .* is \(env, policy, actions, state=...\)"):
+            call(world, state, [0, 1], [0, 0, 0, 0])

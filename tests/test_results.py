@@ -1,0 +1,120 @@
+"""Results alike: one line each, a table each, and a file where they took time to get."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+import jmdp_lib as jl
+
+JM = jl.windy_gridworld(3, gamma=0.6)
+GOAL = jl.goal_policy(3)
+SHOP = jl.inventory_simulator(2, 1, gamma=0.5)
+RESULTS = {
+    "resample_gaps": lambda: jl.resample_gaps(jl.JMDP.from_simulator(SHOP, 30), [1, 0, 0], 5),
+    "sample_gaps": lambda: jl.sample_gaps(JM, GOAL, [(4, 0, 2), (5, 1, 1)], 50),
+    "estimate_gaps": lambda: jl.estimate_gaps(JM, GOAL, [0, 2, 3], state=4, num_runs=200),
+    "compare_actions": lambda: jl.compare_actions(JM, GOAL, [0, 2], state=4, budget=300),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_is_shown_in_a_line_and_survives_its_file(name, tmp_path):
+    found = RESULTS[name]()
+    shown = repr(found)
+    assert "\n" not in shown
+    assert len(shown) < 140
+    found.save(tmp_path / "found.npz")
+    again = type(found).load(tmp_path / "found.npz")
+    assert repr(again) == shown
+    assert not again.to_frame().empty
+    for mine, its in ((found, again), (found, pickle.loads(pickle.dumps(found)))):
+        for key, value in vars(mine).items():
+            if key == "index":
+                assert value.keys() == its.index.keys()
+            else:
+                np.testing.assert_array_equal(getattr(its, key), value, key)
+    assert again.to_frame().equals(found.to_frame())
+
+
+def test_frames_have_a_row_for_every_gap():
+    frame = RESULTS["resample_gaps"]().to_frame()
+    assert frame[["state", "action", "other"]].to_numpy().tolist() == [
+        [s, a, 1 - a] for s in range(3) for a in range(2)
+    ]
+    found = RESULTS["sample_gaps"]()
+    frame = found.to_frame()
+    assert frame.state.tolist() == [4, 5]
+    assert frame["mean"].tolist() == found.mean.tolist()
+    found = RESULTS["estimate_gaps"]()
+    frame = found.to_frame().set_index(["action", "other"])
+    assert frame.loc[(3, 0), "prob_worse"] == found.prob_worse[2, 0]
+    assert len(frame) == 6
+    found = RESULTS["compare_actions"]()
+    frame = found.to_frame().set_index(["action", "other"])
+    assert frame.loc[(2, 0)].tolist() == found.intervals[1, 0].tolist()
+
+
+def test_repr_does_not_dump_returns():
+    many = jl.estimate_gaps(JM, GOAL, [0, 2], state=4, num_runs=2000)
+    assert repr(many).startswith("PlayedGaps(2 gaps from 2,000 runs: means -")
+    one = jl.sample_gaps(JM, GOAL, [(4, 0, 2)], 50)
+    assert repr(one).startswith("PlayedGaps(1 gap from 50 runs: mean ")
+
+
+def same_model(one: jl.JMDP, other: jl.JMDP) -> None:
+    for name in ("gamma", "starts", "probs", "rewards", "next_states"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    for name in ("queries_per_state", "unknown_noise", "declared_range"):
+        assert getattr(one, name) == getattr(other, name)
+
+
+def test_a_model_survives_its_file_with_all_that_is_known_of_it(tmp_path):
+    """Noise that states share stays shared; tables that nobody knows a noise of stay so."""
+    path = tmp_path / "model.npz"
+    step = jl.JMDP.from_step(3, 2, 0.5, [0.3, 0.45, 0.25], lambda s, a, u: (s + a * u, (s + u) % 3))
+    step.save(path)
+    same_model(jl.JMDP.load(path), step)
+    by_file = jl.jipe2(jl.JMDP.load(path), [0, 1, 0], coupling="common").moments
+    known = jl.jipe2(step, [0, 1, 0], coupling="common").moments
+    np.testing.assert_array_equal(by_file.gap_variance, known.gap_variance)
+
+    counted = jl.JMDP.from_simulator(SHOP, 30)
+    assert counted.queries_per_state == 30
+    assert counted.declared_range == SHOP.reward_range
+    counted.save(path)
+    same_model(jl.JMDP.load(path), counted)
+    with pytest.raises(ValueError, match="needs a known noise: counted tables"):
+        jl.jipe2(jl.JMDP.load(path), [1, 0, 0], coupling="common")
+    errors = [jl.resample_gaps(x, [1, 0, 0], 5).mean_error for x in (counted, jl.JMDP.load(path))]
+    np.testing.assert_array_equal(*errors)
+    assert not jl.JMDP.load(path).probs.flags.writeable
+
+
+def test_files_of_another_kind_or_format_are_refused_by_name(tmp_path):
+    path = tmp_path / "file.npz"
+    JM.save(path)
+    for kind, writer in ((jl.PlayedGaps, "PlayedGaps.save"), (jl.Solution, "Solution.save")):
+        with pytest.raises(ValueError, match=f"file.npz is no file that {writer} has written"):
+            kind.load(path)
+    RESULTS["sample_gaps"]().save(path)
+    with pytest.raises(ValueError, match=r"is no file that JMDP\.save has written"):
+        jl.JMDP.load(path)
+    JM.save(path)
+    parts = dict(np.load(path))
+    parts["header"] = np.array(str(parts["header"]).replace("format 1", "format 9"))
+    np.savez(path, **parts)
+    with pytest.raises(ValueError, match=r"a JMDP in format 9; .* reads format 1 alone: make the"):
+        jl.JMDP.load(path)
+
+
+def test_a_model_whose_file_was_changed_is_refused(tmp_path):
+    path = tmp_path / "file.npz"
+    JM.save(path)
+    parts = dict(np.load(path))
+    (wrong,) = (name for name, x in parts.items() if x.dtype == float and x.ndim == 1)
+    np.savez(path, **{**parts, wrong: 2.0 * parts[wrong]})
+    with pytest.raises(ValueError, match="sum of probs"):
+        jl.JMDP.load(path)
