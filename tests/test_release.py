@@ -5,9 +5,7 @@ from __future__ import annotations
 import doctest
 import json
 import pickle
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,15 +13,10 @@ import pytest
 import torch
 import torch._inductor  # a first optimiser imports it, and that sets a variable
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "experiments" / "atari"), str(ROOT / "workflow")]
-
-import copies  # noqa: E402
-import release  # noqa: E402
-import release_play as play  # noqa: E402
-import release_training  # noqa: E402
-from copies import copies_recursion  # noqa: E402
-from release_network import (  # noqa: E402
+from experiments.atari import copies, release, release_training
+from experiments.atari import release_play as play
+from experiments.atari.copies import copies_recursion
+from experiments.atari.release_network import (
     Answers,
     Covariances,
     answers,
@@ -33,9 +26,9 @@ from release_network import (  # noqa: E402
     predictions,
     targets,
 )
-from release_settings import PROTOCOL, Settings, settings_of  # noqa: E402
-from release_table import verdict  # noqa: E402
-from release_training import Learner, block_draws, train  # noqa: E402
+from experiments.atari.release_settings import PROTOCOL, Settings, settings_of
+from experiments.atari.release_table import verdict
+from experiments.atari.release_training import Learner, block_draws, train
 
 
 @pytest.fixture

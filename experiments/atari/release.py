@@ -1,8 +1,8 @@
 """Run the experiment behind the paper's Table 1 under the settings of the authors' release.
 
-    python experiments/atari/release.py --work DIR --device cuda                 all games and seeds
-    python experiments/atari/release.py --work DIR --seeds 10 --games Pong,Boxing
-    python experiments/atari/release.py table --work DIR [--out FOLDER]          its table
+    python -m experiments.atari.release --work DIR --device cuda                 all games and seeds
+    python -m experiments.atari.release --work DIR --seeds 10 --games Pong,Boxing
+    python -m experiments.atari.release table --work DIR [--out FOLDER]          its table
 
 Settings, seeds, games and tolerances are in release.toml. Play runs in processes, one per core; all
 networks are trained side by side by this process, while others play the recursive pairs. What is
@@ -25,15 +25,15 @@ from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 
+from experiments.atari import release_play
+from experiments.atari.release_settings import PROTOCOL, Settings, settings_of
+from jmdp_lib import checks
+from jmdp_lib.atari import emulator
+
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(PROJECT), str(PROJECT / "workflow"), str(Path(__file__).parent)]
+sys.path.append(str(PROJECT / "workflow"))
 
-import release_play  # noqa: E402
 from job import end_with_parent, provenance, write_atomically  # noqa: E402
-from release_settings import PROTOCOL, Settings, settings_of  # noqa: E402
-
-from jmdp_lib import checks  # noqa: E402
-from jmdp_lib.atari import emulator  # noqa: E402
 
 Run = tuple[str, int]  # a game and a seed
 
@@ -117,7 +117,7 @@ def play(
 
 def learn(runs: list[Run], settings: Settings, options: argparse.Namespace) -> None:
     """Train the networks that are not finished, side by side."""
-    from release_training import Learner, saved_step, train
+    from experiments.atari.release_training import Learner, saved_step, train
 
     learners = []
     for run in runs:
@@ -192,7 +192,7 @@ def recorded_runs(options: argparse.Namespace) -> tuple[list[Run], Settings]:
 
 def write_results(runs: list[Run], settings: Settings, options: argparse.Namespace) -> None:
     """Write what has been recorded so far, and print the paper's cells."""
-    from release_table import write_table
+    from experiments.atari.release_table import write_table
 
     write_table(runs, settings, PROTOCOL, options.work, options.out)
 

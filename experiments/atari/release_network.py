@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from release_settings import Settings
 from torch import Tensor, nn
+
+from experiments.atari.release_settings import Settings
 
 LOSSES = ("mu", "diag", "same", "cross", "gap")
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import release_play
 import torch
-from copies import copies_recursion
 from job import write_atomically
-from release_settings import Settings
 
+from experiments.atari import release_play
+from experiments.atari.copies import copies_recursion
+from experiments.atari.release_settings import Settings
 from jmdp_lib import checks
 
 Run = tuple[str, int]  # a game and a seed

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from release_network import (
+from torch import Tensor, nn
+
+from experiments.atari.release_network import (
     LOSSES,
     Answers,
     Covariances,
@@ -24,10 +26,14 @@ from release_network import (
     predictions,
     targets,
 )
-from release_play import WHERE, Collected, evaluated_actions, evaluation_steps, shocked
-from release_settings import Settings
-from torch import Tensor, nn
-
+from experiments.atari.release_play import (
+    WHERE,
+    Collected,
+    evaluated_actions,
+    evaluation_steps,
+    shocked,
+)
+from experiments.atari.release_settings import Settings
 from jmdp_lib import checks
 from jmdp_lib.checks import Ints
 from jmdp_lib.machine import replacing
