@@ -3,8 +3,8 @@
 Model: `JMDP`, the environments, the policies. Operators: `apply_t2`, `sample_t2`. Solvers:
 `jipe2`, `jipe`, `incremental_jipe2`, `projected_jipe2`. Results: `Solution` and its `Moments`.
 The whole law of a gap: `gap_law`. One state of a model too large to enumerate: `ImplicitJMDP` and
-`local_jipe2`. To check any of them: `simulate_pairs`, `sample_gaps`,
-`simulate_gap_law`. Simulators: your own `Simulator`, a `StepSimulator`, `CoupledEnv`, and
+`local_jipe2`. To check any of them: `simulate_pairs` and `sample_gaps`.
+Simulators: your own `Simulator`, a `StepSimulator`, `CoupledEnv`, and
 `jmdp_lib.atari`, which, like `jmdp_lib.figures`, is imported on its own.
 """
 
@@ -35,20 +35,16 @@ from jmdp_lib.operators.literal import apply_t2
 from jmdp_lib.simulators.comparisons import estimate_gaps
 from jmdp_lib.simulators.decisions import Decision, compare_actions
 from jmdp_lib.simulators.estimates import EstimatedGaps, PlayedGaps
-from jmdp_lib.simulators.montecarlo import sample_gaps, simulate_gap_law, simulate_pairs
+from jmdp_lib.simulators.montecarlo import sample_gaps, simulate_pairs
 from jmdp_lib.simulators.resampling import resample_gaps
 from jmdp_lib.simulators.step import StepSimulator
 from jmdp_lib.solvers.coupling_range import CouplingRange, coupling_range
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Plan, Solution
-from jmdp_lib.solvers.gap_law import Improvement, cautious_improvement, gap_law
+from jmdp_lib.solvers.improvement import Improvement, cautious_improvement
 from jmdp_lib.solvers.incremental import IncrementalSolution, StepSize, incremental_jipe2
-from jmdp_lib.solvers.local import (
-    LocalRange,
-    LocalSolution,
-    local_coupling_range,
-    local_gap_law,
-    local_jipe2,
-)
+from jmdp_lib.solvers.laws.brackets import GapLaw
+from jmdp_lib.solvers.laws.gap_law import gap_law, plan_gap_law
+from jmdp_lib.solvers.local import LocalSolution, local_jipe2
 from jmdp_lib.solvers.order2 import jipe2, plan_jipe2
 from jmdp_lib.solvers.order_n import incremental_jipe, jipe
 from jmdp_lib.solvers.projected import ProjectedSolution, projected_jipe2
@@ -59,7 +55,6 @@ from jmdp_lib.solvers.projection import (
     rbf_features,
     tabular_features,
 )
-from jmdp_lib.statistics import GapLaw
 
 if TYPE_CHECKING:
     from jmdp_lib.simulators.coupled_env import CoupledEnv
@@ -71,18 +66,18 @@ __all__ += ["coupled_reward_chain", "example_1", "example_2_1", "example_2_2"]
 __all__ += ["goal_policy", "inventory", "inventory_simulator", "two_queues", "two_queues_simulator"]
 __all__ += ["windy_gridworld"]
 __all__ += ["apply_t2", "contraction_modulus", "norm_weight", "sample_t2"]
-__all__ += ["coupling_range", "gap_law", "jipe", "jipe2", "plan_jipe2"]
-__all__ += ["local_coupling_range", "local_gap_law", "local_jipe2"]
+__all__ += ["coupling_range", "gap_law", "jipe", "jipe2", "plan_gap_law", "plan_jipe2"]
+__all__ += ["local_jipe2"]
 __all__ += ["incremental_jipe", "incremental_jipe2", "projected_jipe2", "resample_gaps"]
 __all__ += ["aggregation_features", "per_action", "random_features"]
 __all__ += ["rbf_features", "tabular_features"]
 __all__ += ["cvar_bounds", "one_sided_bound", "quantile_bounds", "tail_bounds"]
 __all__ += ["cautious_improvement", "compare_actions", "estimate_gaps"]
-__all__ += ["sample_gaps", "simulate_gap_law", "simulate_pairs"]
+__all__ += ["sample_gaps", "simulate_pairs"]
 __all__ += ["CoupledEnv", "Outcome", "Simulator", "SimulatorError", "StepSimulator"]
 __all__ += ["ConvergenceWarning", "IncrementalSolution", "ProjectedSolution"]
 __all__ += ["CouplingRange", "MomentBounds", "Moments", "Plan", "Solution", "StepSize"]
-__all__ += ["LocalRange", "LocalSolution"]
+__all__ += ["LocalSolution"]
 __all__ += ["Decision", "EstimatedGaps", "GapLaw", "Improvement", "PlayedGaps"]
 
 

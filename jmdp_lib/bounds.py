@@ -316,3 +316,10 @@ def _bounds(
     made = MomentBounds(*(x.reshape(shape) if shape else float(x[0]) for x in (low, high)))
     made.order = laws.order
     return made
+
+
+def normal_quantile(level: float) -> float:
+    """z with P(|N(0, 1)| <= z) = level."""
+    from scipy import special  # slow to import, and needed for intervals alone
+
+    return float(special.ndtri((1.0 + checks.real("level", level, "(0, 1)")) / 2.0))

@@ -11,7 +11,9 @@ import pytest
 from strategies import random_jmdp, random_policy
 
 import jmdp_lib as jl
-from jmdp_lib.operators.gap_laws import _shifted, first_cut
+from jmdp_lib.solvers.laws import gap_law
+from jmdp_lib.solvers.laws.orders import _shifted, first_cut
+from jmdp_lib.solvers.laws.rows import Rows
 
 COUPLINGS = ("joint", "independent", "common")
 
@@ -28,6 +30,46 @@ def small_models(rng, gamma, grain=None, count=1, num_states=2, num_actions=2):
     return jl.JMDP(probs, rewards, after, gamma)
 
 
+def played_law(jm, policy, query, num_pairs, alpha, limit=np.inf, coupling="joint"):
+    """The band around simulated gaps, which are cut at 1e-10 of the largest return."""
+    state, *actions = query
+    pairs = jl.simulate_pairs(
+        jm, policy, state, actions, num_pairs, seed=1, truncation=1e-10, coupling=coupling
+    )
+    off = 4e-10 * jm.reward_bound / (1.0 - jm.gamma)
+    return jl.GapLaw.from_sample(query, np.subtract(*pairs.T), alpha, off, limit)
+
+
+def exact_gap_mean(jm, policy, query):
+    """E G in rational arithmetic: values by Gauss-Jordan elimination."""
+    states, gamma = range(jm.num_states), Fraction(jm.gamma)
+    moves = [[Fraction(0)] * jm.num_states for _ in states]
+    mean = [Fraction(0)] * jm.num_states
+    tables = [brute.tables_of(jm, s) for s in states]
+    chance = [[Fraction(float(p)) for p in row] for row in policy]
+    for s in states:
+        for p, r, n in tables[s]:
+            for a, pi in enumerate(chance[s]):
+                weight = pi * Fraction(float(p))
+                mean[s] += weight * Fraction(float(r[a]))
+                moves[s][int(n[a])] += weight
+    rows = [[(s == t) - gamma * moves[s][t] for t in states] + [mean[s]] for s in states]
+    for i in states:
+        rows[i] = [x / rows[i][i] for x in rows[i]]
+        for k in states:
+            if k != i:
+                rows[k] = [x - rows[k][i] * y for x, y in zip(rows[k], rows[i], strict=True)]
+    value = [row[-1] for row in rows]
+    s, a, b = query
+    return sum(
+        Fraction(float(p)) * (
+            Fraction(float(r[a])) - Fraction(float(r[b]))
+            + gamma * (value[int(n[a])] - value[int(n[b])])
+        )
+        for p, r, n in tables[s]
+    )  # fmt: skip
+
+
 def paths_bounds(paths, points):
     """Bounds (2n,) of the law's cuts at points (n, 2), from paths of `brute.gap_paths`."""
     gaps, probs, off = paths
@@ -40,7 +82,24 @@ def paths_bounds(paths, points):
     return bounds
 
 
-@pytest.mark.filterwarnings("ignore:gap_law. brackets at zero")  # true all the same
+def phi_contains_all_paths(law, paths):
+    """E (x - G)^+ at all points, and every CVaR, lie in their brackets."""
+    gaps, probs, off = paths
+    least, most = (np.maximum(law.phi.x[:, None] - gaps + e, 0.0) @ probs for e in (-off, off))
+    assert (law.phi.above >= least - 1e-10).all()
+    assert (law.phi.below <= most + 1e-10).all()
+    between = np.linspace(law.phi.x[0], law.phi.x[-1], 101)
+    upper = np.maximum(between[:, None] - gaps + off, 0.0) @ probs
+    assert (law.phi.lower(between) <= upper + 1e-10).all()
+    order = np.argsort(gaps)
+    for p in (0.05, 0.5, 0.95):
+        shares = np.diff(np.minimum(np.cumsum(probs[order]), p), prepend=0.0)
+        cvar = gaps[order] @ shares / p
+        low, high = law.cvar(p)
+        assert low - off.max() - 1e-9 <= cvar <= high + off.max() + 1e-9
+
+
+@pytest.mark.filterwarnings("ignore:gap_law. brackets")  # true all the same
 @pytest.mark.parametrize("coupling", COUPLINGS)
 def test_brackets_contain_the_law_of_all_paths(coupling) -> None:
     rng = np.random.default_rng(1)
@@ -60,7 +119,8 @@ def test_brackets_contain_the_law_of_all_paths(coupling) -> None:
             near = np.diff(law.points[:, 0]).max(initial=0.0) / (1 - gamma)
             assert (law.high <= paths_bounds(paths, law.points + near)[1] + 0.01).all()
             assert (law.low >= paths_bounds(paths, law.points - near)[0] - 0.01).all()
-            assert mirrored.prob_worse == pytest.approx(law.prob_better, abs=1e-12)
+            assert mirrored.prob_worse == pytest.approx(law.prob_better, abs=1e-4)
+            phi_contains_all_paths(law, paths)
             mean = paths[0] @ paths[1]
             assert law.mean[0] - paths[2].max() <= mean <= law.mean[1] + paths[2].max()
 
@@ -105,6 +165,149 @@ def test_a_law_that_needs_no_computer() -> None:
     assert low == pytest.approx([0.0, 0.3, 1.0])
     assert high == pytest.approx([0.0, 0.3, 1.0])
     assert "worse 0.3 to 0.3" in repr(law)
+
+
+def test_read_points_are_exact_where_the_law_has_atoms() -> None:
+    """One reward difference for certain: at it, P(G <= x) is one and P(G < x) is zero."""
+    for unit in (1.0, 0.1, 3e5):
+        jm = jl.JMDP(np.ones((1, 1)), [[[4.0 * unit, 3.0 * unit]]], [[[0, 0]]], 0.9)
+        gap = jm.rewards[0, 0] - jm.rewards[0, 1]
+        (law,) = jl.gap_law(jm, [[1.0, 0.0]], [(0, 0, 1)], at=[gap, 2.5 * unit])
+        assert law.at == (0.0, gap, 2.5 * unit)
+        assert law.cdf(gap) == pytest.approx((1.0, 1.0), abs=1e-12)
+        assert law.cdf(gap, strict=True) == pytest.approx((0.0, 0.0), abs=1e-12)
+        assert law.cdf(2.5 * unit, strict=True) == pytest.approx((1.0, 1.0), abs=1e-12)
+        assert law.width < 1e-12
+
+
+def test_brackets_at_read_points_are_as_narrow_as_asked() -> None:
+    rng = np.random.default_rng(12)
+    jm = random_jmdp(rng, 4, 3, 4, gamma=0.7)
+    policy = random_policy(rng, jm)
+    (law,) = jl.gap_law(jm, policy, [(0, 0, 1)], width=0.01, at=[0.4, -1.0])
+    assert law.at == (0.0, -1.0, 0.4)
+    played = played_law(jm, policy, (0, 0, 1), 100_000, 1e-6)
+    for x in law.at:
+        for strict in (False, True):
+            low, high = law.cdf(x, strict)
+            least, most = played.cdf(x, strict)
+            assert high - low <= 0.01
+            assert low <= most
+            assert least <= high
+
+
+@pytest.mark.filterwarnings("ignore:gap_law. brackets")
+@pytest.mark.parametrize("coupling", ["joint", "independent"])
+def test_half_steps_agree_with_whole_steps(coupling, monkeypatch) -> None:
+    """Both bracket one law, and nearly as narrowly; half-steps have fewer outcomes."""
+    rng = np.random.default_rng(13)
+    jm = random_jmdp(rng, 5, 3, 4, gamma=0.8)
+    policy = random_policy(rng, jm)
+    laws = []
+    for worth in (np.inf, 0.0):
+        monkeypatch.setattr("jmdp_lib.solvers.laws.rows._WORTH", worth)
+        plan = jl.plan_gap_law(jm, policy, [(0, 0, 1), (3, 2, 0)], coupling=coupling)
+        assert plan.route == ("half-steps" if worth == 0.0 else "whole steps")
+        laws.append(jl.gap_law(jm, policy, [(0, 0, 1), (3, 2, 0)], coupling=coupling, points=256))
+    for whole, half in zip(*laws, strict=True):
+        for ask in (lambda x: x.cvar(0.1), lambda x: x.cdf(0.3), lambda x: x.prob_worse):
+            (low, high), (least, most) = ask(whole), ask(half)
+            assert low <= most
+            assert least <= high
+            assert most - least <= 2.0 * (high - low) + 1e-9
+
+
+@pytest.mark.filterwarnings("ignore:gap_law. brackets")
+@pytest.mark.parametrize(("size", "tables", "gamma"), [(5, 5, 0.5), (9, 5, 0.9), (4, 60, 0.9)])
+@pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
+def test_brackets_contain_what_is_played(size, tables, gamma, coupling) -> None:
+    """Random models with rewards that lie on no lattice, 10^5 pairs each; see benchmarks/ for
+    longer ones."""
+    rng = np.random.default_rng(size)
+    probs = np.tile(rng.dirichlet(np.ones(tables)), (size, 1))
+    rewards = rng.uniform(-1.0, 1.0, (size, tables, 3))
+    jm = jl.JMDP(probs, rewards, rng.integers(size, size=rewards.shape), gamma)
+    policy = jl.uniform_policy(jm)
+    (law,) = jl.gap_law(jm, policy, [(0, 0, 1)], width=0.05, coupling=coupling, points=128)
+    limit = np.ptp(rewards) / (1.0 - gamma)
+    played = played_law(jm, policy, law.query, 100_000, 1e-6, limit, coupling)
+    assert law.width <= 0.1
+    for x in law.quantile(0.05)[0], law.quantile(0.4)[1], 0.0, law.quantile(0.9)[0]:
+        assert law.cdf(x)[0] <= played.cdf(x)[1]
+        assert played.cdf(x)[0] <= law.cdf(x)[1]
+    gaps = np.sort(np.subtract(*jl.simulate_pairs(
+        jm, policy, 0, (0, 1), 100_000, seed=2, coupling=coupling
+    ).T))  # fmt: skip
+    for p in (0.1, 0.5):
+        worst = gaps[: int(p * gaps.size)]
+        spread = worst.var() + (1.0 - p) * (worst[-1] - worst.mean()) ** 2
+        error = 5.0 * np.sqrt(spread / worst.size)
+        low, high = law.cvar(p)
+        assert low - error <= worst.mean() <= high + error
+        assert high - low <= 0.05 * gaps.std()
+
+
+@pytest.mark.filterwarnings("ignore:gap_law. brackets")
+def test_errors_are_of_first_and_of_second_order() -> None:
+    """Twice the points halve the brackets of probabilities, and quarter those of CVaR, which are
+    far narrower than from stochastic order alone."""
+    rng = np.random.default_rng(0)
+    jm = random_jmdp(rng, 5, 3, 5, gamma=0.9)
+    found = []
+    for points in (256, 512, 1024):
+        (law,) = jl.gap_law(jm, jl.uniform_policy(jm), [(0, 0, 1)], width=1e-9, points=points)
+        found.append([law.width, np.ptp(law.cvar(0.1)), len(law.phi.x)])
+    widths, cvars, sizes = np.transpose(found)
+    assert (sizes[1:] < 2.5 * sizes[:-1]).all()
+    assert (widths[1:] < 0.65 * widths[:-1]).all()
+    assert (cvars[1:] < 0.4 * cvars[:-1]).all()
+
+
+@pytest.mark.filterwarnings("ignore:gap_law. brackets")
+def test_close_reward_differences_that_are_read_together_stay_bounds(monkeypatch) -> None:
+    """600 tables: differences within half a spacing share a read, and brackets hold all the same:
+    they overlap with those of exact reads, and are at most half as wide again."""
+    rng = np.random.default_rng(14)
+    jm = random_jmdp(rng, 2, 2, 300, gamma=0.6)
+    policy = random_policy(rng, jm)
+    laws = []
+    for fine in (2.0, 1e9):
+        monkeypatch.setattr("jmdp_lib.solvers.laws.orders._FINE", fine)
+        laws += jl.gap_law(jm, policy, [(0, 0, 1)], points=64, max_points=512)
+    for p in (0.1, 0.5):
+        (low, high), (least, most) = (law.cvar(p) for law in laws)
+        assert low <= least + 1e-5  # as far as sweeps go
+        assert most <= high + 1e-5
+        assert high - low <= 2.5 * (most - least)
+
+
+@pytest.mark.parametrize("half", [True, False])
+def test_the_plan_foretells_pairs_and_outcomes(half) -> None:
+    rng = np.random.default_rng(15)
+    jm = random_jmdp(rng, 6, 3, 5, gamma=0.9) if half else jl.windy_gridworld(4)
+    policy = jl.uniform_policy(jm)
+    plan = jl.plan_gap_law(jm, policy, [(0, 0, 1)])
+    problem = gap_law._Problem.of("gap_law", jm, policy, [(0, 0, 1)], "joint")
+    pairs = problem.pairs()
+    rows = Rows.of(problem.system, pairs, problem.queries)
+    assert plan.pairs == pairs.size
+    assert rows.halved == half == (plan.route == "half-steps")
+    assert rows.outcomes.row.size <= plan.outcomes
+    assert rows.outcomes.weights.sum() == pytest.approx(rows.factors.size - 1)
+    assert plan.seconds > 0.0
+    assert "pairs of" in str(plan)
+
+
+def test_means_are_within_their_error() -> None:
+    """Guards `mean_error`, which keeps every mean in its bracket."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        jm = random_jmdp(rng, 3, 2, 2, gamma=float(rng.uniform(0.1, 0.99)))
+        policy = random_policy(rng, jm)
+        (law,) = jl.gap_law(jm, policy, [(0, 0, 1)], points=4, max_points=16, width=1.0)
+        exact = exact_gap_mean(jm, policy, (0, 0, 1))
+        assert Fraction(law.mean[0]) <= exact <= Fraction(law.mean[1])
+        assert law.mean[1] - law.mean[0] < 1e-8
 
 
 def test_more_rewards_than_are_told_apart() -> None:
@@ -154,7 +357,8 @@ def test_gridworld_as_played(goal) -> None:
     queries = [(5, 3, 2), (0, 1, 0), (14, 0, 3)]
     laws = jl.gap_law(jm, policy, queries, points=256)
     assert [law.query for law in laws] == queries
-    played = jl.simulate_gap_law(jm, policy, queries, 50_000, alpha=1e-6)
+    limit = np.ptp(jm.rewards) / (1.0 - jm.gamma)
+    played = [played_law(jm, policy, query, 50_000, 1e-6, limit) for query in queries]
     mean = jl.jipe2(jm, policy).moments.gap_mean
     for law, sample in zip(laws, played, strict=True):
         assert law.width <= 1e-3
@@ -219,6 +423,9 @@ def test_the_plot_shows_the_band_and_its_atoms() -> None:
         ({"queries": [(9, 0, 1)]}, r"\(query 0\) = 9 is not in range\(9\)"),
         ({"queries": [(0, 0, 7)]}, "is not in range"),
         ({"queries": [(0, 1, 1)]}, "is the other action"),
+        ({"queries": (4, 0, 2)}, r"did you mean \[\(4, 0, 2\)\]"),
+        ({"queries": [(4, 0)]}, r"rows \(state, a, b\), \(N, 3\), got shape \(1, 2\)"),
+        ({"at": [np.nan]}, r"at.*\(entry 0\) = nan is not finite"),
     ],
 )
 def test_bad_input_is_named(arguments, message) -> None:
@@ -238,11 +445,6 @@ def test_bad_levels_and_samples_are_named() -> None:
         jl.GapLaw.from_sample((0, 0, 1), [1.0], alpha=1.0)
     with pytest.raises(ValueError, match=r"gaps.*nan.*not finite"):
         jl.GapLaw.from_sample((0, 0, 1), [1.0, np.nan])
-    jm = jl.windy_gridworld(3)
-    with pytest.raises(IndexError, match="state 11 is out of range"):
-        jl.simulate_gap_law(jm, jl.goal_policy(3), [(11, 0, 1)], 10)
-    with pytest.raises(ValueError, match="num_pairs must be at least 1"):
-        jl.simulate_gap_law(jm, jl.goal_policy(3), [(1, 0, 1)], 0)
 
 
 def reads_below(points, d, gamma):

@@ -266,7 +266,7 @@ LAWS = {
 @pytest.mark.parametrize("model", LAWS)
 @measured_twice
 def test_gap_law(model, coupling, monkeypatch):
-    """Of the outcomes, and of the first grid; the grids after it ask whether they fit."""
+    """Of the outcomes, and of the first grid."""
 
     def call(jm, width):
         jl.gap_law(jm, jl.uniform_policy(jm), None, width, coupling, points=1, max_points=4096)
@@ -275,21 +275,22 @@ def test_gap_law(model, coupling, monkeypatch):
     jm = LAWS[model]()
     guards = guards_of(lambda: call(jm, 2.0), "law of gaps", monkeypatch)
     assert len(guards) == 2
-    if max(guards[0]) > 2**23:  # otherwise the matrix of reward differences is the most of it
-        check(*guards[0])
-    check(*guards[1])
+    for guard in guards:
+        if max(guard) > 2**22:
+            check(*guard)
 
 
 @pytest.mark.parametrize("coupling", COUPLINGS)
 @measured_twice
 def test_finer_grids_of_a_gap_law(coupling, monkeypatch):
     """Their bounds, with those of many queries."""
-    jm = random_model(5, 1, 8, gamma=0.9)
-    call = lambda: jl.gap_law(jm, jl.uniform_policy(jm), None, 1e-9, coupling, 1, 1200)  # noqa: E731
-    guards = guards_of(call, "fits", monkeypatch)
-    assert guards
+    jm = random_model(7, 2, 8, gamma=0.9)
+    call = lambda: jl.gap_law(jm, jl.uniform_policy(jm), None, 0.02, coupling, (), 400, 1200)  # noqa: E731
+    guards = guards_of(call, "law of gaps on a grid", monkeypatch)
+    assert len(guards) > 3
     for guard in guards:
-        check(*guard)
+        if max(guard) > 2**22:
+            check(*guard)
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,6 @@ def test_a_truncation_that_leaves_nothing_is_refused(truncation):
     for call in (
         lambda: jl.simulate_pairs(jm, policy, 0, (0, 1), 10, truncation=truncation),
         lambda: jl.sample_gaps(jm, policy, [(0, 0, 1)], 10, truncation=truncation),
-        lambda: jl.simulate_gap_law(jm, policy, [(0, 0, 1)], 10, truncation=truncation),
     ):
         with pytest.raises(ValueError, match=r"truncation must lie in \(0, 1\)"):
             call()

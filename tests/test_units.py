@@ -102,12 +102,6 @@ def local(jm, policy, c):
         yield 1, found.gap_error
 
 
-def local_law(jm, policy, c):
-    (found,) = jl.local_gap_law(jm, policy, [GAP], width=0.1)
-    yield 0, [found.prob_worse, found.prob_better]
-    yield 1, found.mean
-
-
 def local_range(jm, policy, c):
     found = converged(jl.local_coupling_range(jm, policy, [1], 0.05), jm.reward_bound, 0.05)
     yield 1, found.gap_deviation_low
@@ -156,7 +150,7 @@ def played(jm, policy, c):
     found = jl.sample_gaps(jm, policy, [GAP], 100)
     yield 1, [found.mean, found.mean_error, found.truncation_error * np.ones(1)]
     yield 0, [found.prob_worse, found.prob_tie]
-    (law,) = jl.simulate_gap_law(jm, policy, [GAP], 100)
+    law = jl.GapLaw.from_sample(GAP, np.subtract(*jl.simulate_pairs(jm, policy, 1, (0, 1), 100).T))
     yield 0, law.cdf(c * np.linspace(-3.01, 3.03, 20))
     found = jl.estimate_gaps(jm, policy, [0, 1], state=1, num_runs=20)
     yield 1, found.returns
@@ -192,7 +186,7 @@ def coupled(jm, policy, c):
 
 
 SOLVERS = [
-    sweeps, reachable, dense, warm, order_n, law, improvement, all_couplings, local, local_law,
+    sweeps, reachable, dense, warm, order_n, law, improvement, all_couplings, local,
     local_range, features, learned, counted, played, decided, bounds, rates, coupled,
 ]  # fmt: skip
 

@@ -24,7 +24,6 @@ from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.operators.draws import alias_tables, cells, cumulative, pick, pick_cell
 from jmdp_lib.simulators.estimates import PlayedGaps
 from jmdp_lib.simulators.statistics import gap_statistics, unseen_variance
-from jmdp_lib.statistics import GapLaw
 
 # Pairs per random stream: streams are spawned per chunk, so threads do not change the numbers.
 _CHUNK = 4096
@@ -126,39 +125,6 @@ def sample_gaps(
     unseen[[a == b for _, a, b in gaps]] = 0.0  # the gap of an action with itself
     index = dict(zip(("state", "action", "other"), np.transpose(gaps), strict=True))
     return PlayedGaps(*columns, unseen_variance=unseen, index=index)
-
-
-def simulate_gap_law(
-    jm: JMDP,
-    policy: Policy,
-    queries: ArrayLike,
-    num_pairs: int,
-    seed: int | np.random.SeedSequence = 0,
-    alpha: float = 0.05,
-    truncation: float = 1e-7,
-    coupling: str = "joint",
-) -> list[GapLaw]:
-    """The laws of gaps from `num_pairs` recursive pairs each, for models too large for `gap_law`.
-
-    Each law is a band of Dvoretzky, Kiefer, Wolfowitz and Massart: with probability $1 - alpha$ all
-    its brackets hold at once. A gap whose sign the cut at the horizon may have changed counts as a
-    tie. If you have played the gaps in a simulator of your own, `GapLaw.from_sample` makes the same
-    of them.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> jm = jl.windy_gridworld(size=3, gamma=0.8)
-        >>> law, = jl.simulate_gap_law(jm, jl.goal_policy(3), [(4, 0, 2)], num_pairs=20_000)
-        >>> print("P(up is worse than down) from {:.3f} to {:.3f}".format(*law.prob_worse))
-        P(up is worse than down) from 0.000 to 0.016
-        >>> law.confidence
-        0.95
-    """
-    limit = float(np.ptp(jm.rewards)) / (1.0 - jm.gamma)
-    root = checks.purpose_seed(seed, "simulate_gap_law")
-    sample = _played("queries", jm, policy, queries, num_pairs, root, truncation, coupling)
-    off = _gap_error(jm, truncation)
-    return [GapLaw.from_sample(row, gap, alpha, off, limit) for row, gap in sample]
 
 
 def _played(

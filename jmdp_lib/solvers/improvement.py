@@ -1,0 +1,136 @@
+"""Policy improvement that changes a policy only where that is likely to pay off.
+
+Let V be the value of a policy, and Q(s, a) that of playing a once and following the policy from
+then on. The policy improvement theorem lets every state be decided on its own: a policy that plays
+actions with Q(s, a) >= V(s) at some states, whichever they are, and what it played before at
+all others, has a value that is nowhere below V. Greedy improvement changes all states that it can;
+here a state changes only if the law of the gap says that the new action is better often enough.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jmdp_lib import checks
+from jmdp_lib.bounds import normal_quantile
+from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.machine import ReadOnly
+from jmdp_lib.model import JMDP
+from jmdp_lib.operators.collapsed import CollapsedT2
+from jmdp_lib.solvers.affine import Chain
+from jmdp_lib.solvers.laws.gap_law import gap_law
+
+_ALPHA = 0.05  # all confidence intervals of advantages hold at once with one minus this
+_ROUNDING = 1e-10  # advantages that are smaller, relative to the largest return, are none
+
+
+@dataclass(frozen=True, eq=False)
+class Improvement(ReadOnly):
+    """What `cautious_improvement` found.
+
+    Attributes:
+        value: (S,), $V$, the value of the old policy.
+        policy: (S, A), the new policy.
+        switched: (S,), where it differs from the old one.
+        advantage: (S, A), $Q(s, a) - V(s)$ under the old policy.
+        advantage_low: (S, A), lower ends of its confidence intervals; the same if tables are known.
+        prob_better: (S, A), lower bounds of $P(Z(s, a) > Z(s, A))$, with $A$ drawn from the old
+            policy; nan where they were not needed.
+    """
+
+    value: Floats
+    policy: Floats
+    switched: Floats
+    advantage: Floats
+    advantage_low: Floats
+    prob_better: Floats
+
+
+def cautious_improvement(
+    jm: JMDP, policy: Policy, level: float = 0.5, width: float = 0.02
+) -> Improvement:
+    """One step of policy improvement, only where an action is better with probability `level`.
+
+    A state switches to an action $a$ if $Q(s, a) > V(s)$, and if $Z(s, a) > Z(s, A)$ in the same
+    scenario with probability `level` or more, where $A$ is drawn from the policy. Of several such
+    actions, the one with the largest $Q$ is taken. With level=0 this is greedy improvement.
+
+    The value of the new policy is nowhere below the old one. If `jm` was counted from queries
+    (`JMDP.from_simulator`), the lower end of a confidence interval of $Q(s, a) - V(s)$ must be
+    above zero. All these intervals hold at once with a probability of 95%, and so does the
+    statement about values. This takes many queries: the intervals are normal, and they know nothing
+    of outcomes that no query showed.
+
+    policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
+    width: of the brackets of probabilities, as in `gap_law`. Wider brackets take less time, but
+        fewer states switch.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jm = jl.inventory(capacity=3, max_order=2, gamma=0.8)
+        >>> found = jl.cautious_improvement(jm, jl.uniform_policy(jm), level=0.4)
+        >>> found.policy.argmax(axis=1).tolist(), found.switched.tolist()
+        ([2, 2, 0, 0], [True, True, False, False])
+        >>> print(found.advantage[0].round(2), found.prob_better[0].round(2))
+        [-1.88  0.07  1.81] [ nan 0.34 0.57]
+    """
+    system = CollapsedT2.of("cautious_improvement", jm, policy)
+    level = checks.probability("level", level)
+    width = checks.positive("width", width)
+    old = system.policy
+    value = Chain(system.kernel, jm.gamma, system.mean_rewards).solution(1e-12 * jm.reward_bound)
+    advantage, low = _advantages(system, value)
+    allowed = low > _ROUNDING * jm.reward_bound / (1.0 - jm.gamma)
+    chances = np.full(old.shape, np.nan)
+    if level > 0.0:
+        chances[allowed] = _chances(jm, old, allowed, width)[allowed]
+        allowed &= chances >= level
+    best = np.where(allowed, advantage, -np.inf).argmax(1)
+    switched: Any = allowed.any(1)
+    new = np.where(switched[:, None], np.eye(jm.num_actions)[best], old)
+    return Improvement(value, new, switched, advantage, low, chances)
+
+
+def _advantages(system: CollapsedT2, value: Floats) -> tuple[Floats, Floats]:
+    """(S, A) Q(s, a) - V(s), and lower ends of its confidence intervals."""
+    jm = system.jm
+    backed = jm.rewards + jm.gamma * value[jm.next_states]  # (T, A)
+    usual = (backed * system.policy[jm.table_states]).sum(1, keepdims=True)  # (T, 1)
+    advantage = jm.averaging @ (backed - usual)
+    if jm.queries_per_state is None:
+        return advantage, advantage
+    sure = normal_quantile(1.0 - 2.0 * _ALPHA / max(2, advantage.size))
+    variance = _variance(jm, system, backed, usual) / (jm.queries_per_state - 1)
+    return advantage, advantage - sure * np.sqrt(variance)
+
+
+def _chances(jm: JMDP, policy: Floats, wanted: Any, width: float) -> Floats:
+    """(S, A) lower bounds of P(Z(s, a) > Z(s, A)) where they are wanted (S, A), else zero."""
+    chances = np.zeros(policy.shape)
+    s, a, b = np.nonzero(wanted[:, :, None] & (policy > 0.0)[:, None])
+    queries = np.stack([s, a, b], axis=1)[a != b]
+    if len(queries):
+        laws = gap_law(jm, policy, queries, width, points=1)
+        better = [policy[law.query[::2]] * law.prob_better[0] for law in laws]
+        np.add.at(chances, (queries[:, 0], queries[:, 1]), better)
+    return chances
+
+
+def _variance(jm: JMDP, system: CollapsedT2, backed: Floats, usual: Floats) -> Floats:
+    """(S, A) N times the variance of advantages in a model counted from N queries, to first order.
+
+    An error at state x counts as often as x is visited, discounted: `ahead` (S, A, S), the visits
+    after (s, a) minus those under the policy. At s itself one table serves the action as well.
+    """
+    size = jm.num_states
+    here = np.arange(size)
+    kernel = system.kernel.toarray()
+    moves = jm.transitions.toarray().reshape(size, -1, size) - kernel[:, None]
+    ahead = jm.gamma * moves @ np.linalg.inv(np.eye(size) - jm.gamma * kernel)
+    own = backed - usual + ahead[here, :, here][jm.table_states] * usual
+    ahead[here, :, here] = 0.0
+    spread, own_spread = (jm.averaging @ x**2 - (jm.averaging @ x) ** 2 for x in (usual, own))
+    return np.maximum((ahead**2 @ spread)[..., 0] + own_spread, 0.0)

@@ -1,0 +1,315 @@
+"""What is known of the law of one gap: brackets of its distribution function, quantiles and CVaR.
+
+A law may be known in two orders. In stochastic order its distribution function lies between two
+step functions. In convex order phi(x) = E (x - G)^+ lies between two convex functions, and since
+the slopes of phi are probabilities,
+
+    P(G <= x) <= (phi(y) - phi(x)) / (y - x)  for y > x,     P(G < x) >= (phi(x) - phi(y)) / (x - y)
+    for y < x,     CVaR_p = max over x of x - phi(x) / p.
+
+Every answer is the intersection of what both orders say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from jmdp_lib import checks
+from jmdp_lib.checks import Floats
+
+Bracket = tuple[Any, Any]
+_EPS = float(np.finfo(float).eps)
+_MANY = 1 << 22  # numbers of a matrix that is worked on at once
+
+
+@dataclass(frozen=True, eq=False)
+class StepBracket:
+    """Bounds of a distribution function at 2n cuts, in ascending order.
+
+    For the interval [x, y] in row k of points (n, 2), cut 2k is P(G < x), and cut 2k + 1 is
+    P(G <= y). low, high: (2n,), ascending; or (..., 2n), of several laws.
+    """
+
+    points: Floats
+    low: Floats
+    high: Floats
+
+    def cdf(self, x: Floats, strict: bool) -> tuple[Floats, Floats]:
+        """(m,) each, of P(G <= x), or of P(G < x), at x (m,)."""
+        starts, ends = self.points.T
+        side: Any = "left" if strict else "right"
+        # How many cuts do not exceed what is wanted, and how many are below it.
+        not_above = np.searchsorted(starts, x, "right") + np.searchsorted(ends, x, side)
+        below = np.searchsorted(starts, x, side) + np.searchsorted(ends, x, "left")
+        low = np.insert(self.low, 0, 0.0, axis=-1)
+        high = np.append(self.high, np.ones((*self.high.shape[:-1], 1)), axis=-1)
+        return low[..., not_above], high[..., below]
+
+    def worst_mean(self, p: float) -> Bracket:
+        """The average of the quantiles below p, 0 < p <= 1."""
+        cuts = self.points.ravel()
+        answers = []
+        lowest = np.append(-np.inf, cuts)
+        highest = np.append(cuts, np.inf)
+        for x, steps in ((lowest, self.high), (highest, self.low)):
+            shares = np.diff(np.minimum(np.append(steps, 1.0), p), prepend=0.0)
+            answers.append(float(x[shares > 0.0] @ shares[shares > 0.0]) / p)
+        return answers[0], answers[1]
+
+
+@dataclass(frozen=True, eq=False)
+class PhiBracket:
+    """Bounds of phi(x) = E (x - G)^+ at points x (n,): above, below, and slopes of lines below phi.
+
+    above, below: (n,). left, right: (n,) slopes of the lines that go from a point to the left and
+    to the right, and never above phi.
+    """
+
+    x: Floats
+    above: Floats
+    below: Floats
+    left: Floats
+    right: Floats
+
+    def scaled(self, unit: float, reads: Floats, wanted: Floats) -> PhiBracket:
+        """The same in units of 1 / unit; the points `reads` become `wanted`, which they stand for.
+
+        Neither moves a point by more than a rounding, or by the twelfth digit of the largest
+        reward, and no slope of phi exceeds one.
+        """
+        x = rescaled(self.x, unit, reads, wanted)
+        off = 1e-12 * unit + 4.0 * _EPS * np.abs(x)
+        above = unit * self.above + off
+        below = np.maximum(unit * self.below - off, 0.0)
+        return PhiBracket(x, above, below, self.left, self.right)
+
+    def lower(self, x: Floats) -> Floats:
+        """The highest line below phi at x (m,), of those of the two points around it."""
+        cell = np.clip(np.searchsorted(self.x, x, "right") - 1, 0, self.x.size - 2)
+        left = self.below[cell] + self.right[cell] * (x - self.x[cell])
+        right = self.below[cell + 1] - self.left[cell + 1] * (self.x[cell + 1] - x)
+        inside = (x >= self.x[0]) & (x <= self.x[-1])
+        beyond = self.below[-1] + self.right[-1] * (x - self.x[-1])
+        return np.where(inside, np.maximum(left, right), np.where(x > self.x[-1], beyond, 0.0))
+
+    def cdf(self, x: Floats) -> tuple[Floats, Floats]:
+        """(m,) each: a lower bound of P(G < x), and an upper bound of P(G <= x)."""
+        size = max(1, _MANY // self.x.size)
+        parts = [self._chords(x[k : k + size]) for k in range(0, x.size, size)]
+        low, high = (np.concatenate(ends) for ends in zip(*parts, strict=True))
+        return low, high
+
+    def _chords(self, x: Floats) -> tuple[Floats, Floats]:
+        apart = self.x - x[:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            slopes = (self.above - self.lower(x)[:, None]) / apart
+        low = np.where(apart < 0.0, slopes, -np.inf).max(1)
+        high = np.where(apart > 0.0, slopes, np.inf).min(1)
+        return np.clip(low, 0.0, 1.0), np.clip(high, 0.0, 1.0)
+
+    def cvar(self, p: float) -> Bracket:
+        """The mean of the worst share p of outcomes."""
+        low = (self.x - self.above / p).max()
+        width = np.diff(self.x)
+        # Where the line to the right of a point meets the line to the left of the next one.
+        rise = self.below[1:] - self.left[1:] * width - self.below[:-1]
+        turn = self.right[:-1] - self.left[1:]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            meet = np.where(turn < 0.0, np.clip(rise / turn, 0.0, width), 0.0)
+        x = np.concatenate([self.x, self.x[:-1] + meet])
+        return float(low), float((x - self.lower(x) / p).max())
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GapLaw:
+    """The law of one gap in brackets: every answer is a pair (low, high) that contains the truth.
+
+    Attributes:
+        query: (s, a, b).
+        mean: $E G$.
+        steps: bounds of the distribution function, from stochastic order.
+        phi: bounds of $E (x - G)^+$, from convex order; None for samples.
+        at: the read points, at which the brackets were narrowed; zero is the first of them.
+        confidence: the probability that all brackets hold at once: one, unless they were sampled.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jm = jl.windy_gridworld(size=3, gamma=0.8)
+        >>> law, = jl.gap_law(jm, jl.goal_policy(3), queries=[(4, 0, 2)], at=[1.0])
+        >>> print([round(float(end), 3) for end in (*law.mean, *law.prob_better, *law.cdf(1.0))])
+        [1.522, 1.522, 0.971, 0.971, 0.153, 0.154]
+        >>> print([round(float(end), 2) for end in (*law.quantile(0.1), *law.cvar(0.1))])
+        [0.63, 0.65, 0.36, 0.37]
+        >>> law.width < 1e-3
+        True
+    """
+
+    query: tuple[int, int, int]
+    mean: Bracket
+    steps: StepBracket
+    phi: PhiBracket | None = None
+    at: tuple[float, ...] = (0.0,)
+    confidence: float = 1.0
+
+    def __repr__(self) -> str:
+        s, a, b = self.query
+        names = ("worse", "tie", "better")
+        found = (f"{n} {x:.4g} to {y:.4g}" for n in names for x, y in [getattr(self, f"prob_{n}")])
+        return f"GapLaw(state {s}, action {a} against {b}: {', '.join(found)})"
+
+    @classmethod
+    def from_sample(
+        cls, query: tuple[int, int, int], gaps: ArrayLike, alpha: float = 0.05, off: float = 0.0,
+        limit: float = np.inf,
+    ) -> GapLaw:  # fmt: skip
+        """The band of Dvoretzky, Kiefer, Wolfowitz and Massart around independent gaps (N,).
+
+        It holds everywhere at once with probability $1 - alpha$.
+
+        off: how far each gap can be from the truth; a gap as small as that counts as a tie.
+        limit: a bound of $|G|$.
+
+        Example:
+            >>> import jmdp_lib as jl
+            >>> import numpy as np
+            >>> gaps = np.random.default_rng(0).normal(1.0, 1.0, size=2000)
+            >>> law = jl.GapLaw.from_sample((0, 0, 1), gaps)
+            >>> print("{:.2f} to {:.2f}; the truth is 0.16".format(*law.prob_worse))
+            0.14 to 0.20; the truth is 0.16
+        """
+        found = np.sort(checks.floats("gaps", gaps, "gap"))
+        found[np.abs(found) <= off] = 0.0
+        band = np.sqrt(np.log(2.0 / checks.real("alpha", alpha, "(0, 1)")) / (2.0 * found.size))
+        nearby = found + 2.0 * off * np.array([[-1.0], [0.0], [1.0]])  # where the band steps
+        x = np.unique(np.append([-limit, 0.0, limit], nearby))
+        ends = (x - off * (x != 0.0), x + off * (x != 0.0))
+        counts = [[np.searchsorted(found, y), np.searchsorted(found, y, "right")] for y in ends]
+        low, high = np.swapaxes(counts, 1, 2).reshape(2, -1) / found.size
+        low = np.maximum(low - band, 0.0)
+        high = np.minimum(high + band, 1.0)
+        low[-1] = 1.0
+        high[0] = 0.0
+        steps = StepBracket(np.stack([x, x], axis=1), low, high)
+        return cls(query, steps.worst_mean(1.0), steps, confidence=1.0 - alpha)
+
+    @cached_property
+    def _both(self) -> StepBracket:
+        """What both orders say at the points of both."""
+        if self.phi is None:
+            return self.steps
+        points = joined(self.phi.x, self.steps.points)
+        ends = [self._brackets(points[:, side], side == 0) for side in (0, 1)]
+        low, high = (np.stack([x, y], axis=1).ravel() for x, y in zip(*ends, strict=True))
+        high = np.minimum.accumulate(high[::-1])[::-1]
+        return StepBracket(points, np.maximum.accumulate(low), high)
+
+    @property
+    def points(self) -> Floats:
+        """(n, 2) intervals in ascending order, most of them single points."""
+        return self._both.points
+
+    @property
+    def low(self) -> Floats:
+        """(2n,) lower bounds of $P(G < x)$ and $P(G <= y)$ for each of the intervals $[x, y]$."""
+        return self._both.low
+
+    @property
+    def high(self) -> Floats:
+        """(2n,) upper bounds of the same."""
+        return self._both.high
+
+    @property
+    def prob_worse(self) -> Bracket:
+        """$P(G < 0)$."""
+        return self.cdf(0.0, strict=True)
+
+    @property
+    def prob_better(self) -> Bracket:
+        """$P(G > 0)$."""
+        low, high = self.cdf(0.0)
+        return 1.0 - high, 1.0 - low
+
+    @property
+    def prob_tie(self) -> Bracket:
+        """$P(G = 0)$."""
+        below, up_to = self.cdf(0.0, strict=True), self.cdf(0.0)
+        return max(0.0, up_to[0] - below[1]), up_to[1] - below[0]
+
+    @property
+    def width(self) -> float:
+        """How wide a bracket of $P(G < x)$ or $P(G <= x)$ at a read point is, at most."""
+        ends = [self.cdf(np.array(self.at), strict) for strict in (True, False)]
+        return float(max((high - low).max() for low, high in ends))
+
+    def cdf(self, x: ArrayLike, strict: bool = False) -> Bracket:
+        """$P(G <= x)$, or $P(G < x)$ if strict, for a number or an array."""
+        at = np.asarray(x, dtype=float)
+        checks.refuse("x", at, np.isnan(at), "is not a number", ["entry"] * at.ndim)
+        low, high = (end.reshape(at.shape) for end in self._brackets(at.ravel(), strict))
+        return (float(low), float(high)) if at.ndim == 0 else (low, high)
+
+    def _brackets(self, x: Floats, strict: bool) -> tuple[Floats, Floats]:
+        """(m,) each, at x (m,)."""
+        low, high = self.steps.cdf(x, strict)
+        if self.phi is None:
+            return low, high
+        least, most = self.phi.cdf(x)
+        return np.maximum(low, least), np.minimum(high, most)
+
+    def quantile(self, p: float) -> Bracket:
+        """The least $x$ with $P(G <= x) >= p$, for $0 < p < 1$."""
+        p = checks.real("p", p, "(0, 1)")
+        cuts = self.points.ravel()
+        low = np.append(-np.inf, cuts)[np.searchsorted(self.high, p)]
+        return float(low), float(np.append(cuts, np.inf)[np.searchsorted(self.low, p)])
+
+    def cvar(self, p: float) -> Bracket:
+        """The mean of the worst share p of outcomes, $0 < p < 1$: the average quantile below p."""
+        p = checks.real("p", p, "(0, 1)")
+        low, high = self._both.worst_mean(p)
+        if self.phi is None:
+            return low, high
+        least, most = self.phi.cvar(p)
+        return max(low, least), min(high, most)
+
+    def plot(self, ax: Any, **style: Any) -> Any:
+        """The bracket as a band over x, and atoms of more than a percent as steps with a dot.
+
+        Example:
+            >>> import jmdp_lib as jl
+            >>> from matplotlib.figure import Figure
+            >>> law, = jl.gap_law(jl.example_1(gamma=0.5), [0], queries=[(0, 0, 1)])
+            >>> ax = law.plot(Figure().subplots(), color="C0")
+            >>> len(ax.lines) > 0
+            True
+        """
+        cuts = np.repeat(self.points.ravel(), 2)[1:-1]
+        low, high = np.repeat(self.low[:-1], 2), np.repeat(self.high[1:], 2)
+        band = ax.fill_between(cuts, low, high, **{"lw": 0.8, "alpha": 0.6, **style})
+        color = band.get_facecolor()[0, :3]
+        for k in np.flatnonzero(self.low[1::2] - self.high[::2] > 0.01):
+            ends = self.high[2 * k], self.low[2 * k + 1]
+            ax.plot(self.points[k], ends, color=color, lw=1.6, marker="o", ms=3)
+        return ax
+
+
+def rescaled(x: Floats, unit: float, reads: Floats, wanted: Floats) -> Floats:
+    """x * unit, but `wanted` where x is one of `reads`, (P,) each, and its negative at -reads."""
+    out = x * unit
+    for read, exact in zip(reads, wanted, strict=True):
+        out = np.where(x == read, exact, np.where(x == -read, -exact, out))
+    return out
+
+
+def joined(points: Floats, others: Floats) -> Floats:
+    """(n, 2) single points and intervals `others` (m, 2); those that overlap become one."""
+    both = np.concatenate([np.stack([points, points], axis=1), others])
+    both = both[np.argsort(both[:, 0])]
+    apart = both[1:, 0] > np.maximum.accumulate(both[:, 1])[:-1]
+    first = np.flatnonzero(np.append(True, apart))
+    return np.stack([both[first, 0], np.maximum.reduceat(both[:, 1], first)], axis=1)

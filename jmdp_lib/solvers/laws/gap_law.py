@@ -1,0 +1,339 @@
+"""The law of gaps: brackets of their distribution functions, narrowed as far as is asked for.
+
+Every bound that `orders` gives is valid, after any number of sweeps and on any grid. So coarse
+grids come first, and each hands its bounds to the next one, whose spacing is half of it. Stochastic
+order is exact where rewards lie on a lattice, convex order is narrow everywhere else: stochastic
+order is refined only as long as it says something that convex order does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from jmdp_lib import checks
+from jmdp_lib.checks import Floats, Ints, Policy
+from jmdp_lib.machine import progress, require
+from jmdp_lib.model import JMDP
+from jmdp_lib.operators.collapsed import CollapsedT2, Queries
+from jmdp_lib.operators.reachable import PairSet
+from jmdp_lib.solvers.fixed_point import Plan, warn
+from jmdp_lib.solvers.laws.brackets import GapLaw, PhiBracket, StepBracket, joined, rescaled
+from jmdp_lib.solvers.laws.orders import Convex, Stochastic, convex_memory, line, with_reads
+from jmdp_lib.solvers.laws.rows import Rows, Sizes
+
+_COARSE = 16  # spacings on either side of zero in the first grid
+_NEARBY = 512  # points that are read for the gaps at the read points, at most
+_TRUSTED = 256  # spacings among likely gaps from which on widths halve with the spacing
+_SETTLED = 12.0  # sweeps end when phi moves by less than spacing^2 / bulk over this
+_WORK = 5e10  # numbers that are read, at most
+_EXACT = 1e-13  # sweeps of stochastic order end when probabilities move by less
+_EPS = float(np.finfo(float).eps)
+
+
+def gap_law(
+    jm: JMDP,
+    policy: Policy,
+    queries: ArrayLike | None = None,
+    width: float = 1e-3,
+    coupling: str = "joint",
+    at: ArrayLike = (),
+    points: int = 512,
+    max_points: int = 4096,
+) -> list[GapLaw]:
+    """The laws of gaps $G = Z(s, a) - Z(s, b)$, one per query, as brackets that contain the truth.
+
+    policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
+    queries: (N, 3), rows (state, a, b); unless given, all pairs a < b of all states.
+    width: how wide the brackets of $P(G < x)$ and $P(G <= x)$ may be at the read points.
+    coupling: as in `jipe2`.
+    at: the read points, beside zero, which is always one of them.
+    points: the least number of grid points where gaps are likely to be. More of them narrow the
+        brackets everywhere: those of probabilities in proportion to their distance, those of
+        `cvar` with its square.
+    max_points: the largest size of the whole grid. If it, or a fixed amount of work, cannot be
+        enough for `width`, no time is spent on it: a `ConvergenceWarning` says what was reached,
+        and what `width` would take. Each law's `width` says what was reached, too.
+
+    Bounds are rounded outwards. Differences of rewards, and read points, are rounded to the twelfth
+    digit of the largest reward, so that 0.1 + 0.2 - 0.3 is zero: the brackets are for the model
+    rounded so. `plan_gap_law` foretells what a call takes.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jm = jl.windy_gridworld(size=3, gamma=0.8)
+        >>> law, = jl.gap_law(jm, jl.goal_policy(3), queries=[(4, 0, 2)], at=[1.0])
+        >>> print("P(up is worse than down) from {:.4f} to {:.4f}".format(*law.prob_worse))
+        P(up is worse than down) from 0.0062 to 0.0062
+        >>> print("P(both are the same) from {:.4f} to {:.4f}".format(*law.prob_tie))
+        P(both are the same) from 0.0231 to 0.0231
+        >>> print("P(up gains 1 at most) from {:.4f} to {:.4f}".format(*law.cdf(1.0)))
+        P(up gains 1 at most) from 0.1536 to 0.1536
+        >>> print("the worst tenth averages {:.3f} to {:.3f}".format(*law.cvar(0.1)))
+        the worst tenth averages 0.361 to 0.361
+    """
+    problem = _Problem.of("gap_law", jm, policy, queries, coupling)
+    width = checks.positive("width", width)
+    points = checks.at_least("points", points, 1)
+    max_points = checks.at_least("max_points", max_points, max(points, 16))
+    reads = _read_points(at)
+    if not len(problem.queries):  # one action has no gaps
+        return []
+    pairs = problem.pairs()
+    size = Sizes.of(problem.system, pairs, problem.queries).memory
+    require(size, f"the law of gaps that reach {pairs.size:,} pairs")
+    rows = Rows.of(problem.system, pairs, problem.queries)
+    search = _Search(rows, rows.rounded(reads), width, points, max_points)
+    grid, missed = search.run()
+    if missed:
+        warn(f"gap_law: {missed}")
+    return search.laws(grid, problem.queries, reads)
+
+
+def plan_gap_law(
+    jm: JMDP,
+    policy: Policy,
+    queries: ArrayLike | None = None,
+    width: float = 1e-3,
+    coupling: str = "joint",
+    at: ArrayLike = (),
+    points: int = 512,
+    max_points: int = 4096,
+) -> Plan:
+    """What `gap_law` would do with the same arguments, and the memory and time it would take.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jm = jl.windy_gridworld(size=5)
+        >>> plan = jl.plan_gap_law(jm, jl.uniform_policy(jm), queries=[(12, 0, 1)])
+        >>> plan.route, plan.pairs, plan.outcomes
+        ('whole steps', 325, 18921)
+    """
+    problem = _Problem.of("plan_gap_law", jm, policy, queries, coupling)
+    checks.positive("width", width)
+    points = checks.at_least("points", points, 1)
+    max_points = checks.at_least("max_points", max_points, max(points, 16))
+    _read_points(at)
+    if not len(problem.queries):
+        return Plan("whole steps", jm.num_states, 0, 0.0)
+    pairs = problem.pairs()
+    sizes = Sizes.of(problem.system, pairs, problem.queries)
+    memory = max(sizes.memory, convex_memory(sizes.rows, sizes.outcomes, max_points))
+    sweeps = 3.0 / (1.0 - jm.gamma)  # a guess: branches that merge make it fewer
+    seconds = 0.5e-9 * 2.0 * sizes.outcomes * 2.0 * (1.5 * points) * 4.0 * sweeps
+    seconds = min(seconds, 0.5e-9 * _WORK)
+    route = "half-steps" if sizes.halved else "whole steps"
+    return Plan(route, jm.num_states, pairs.size, memory, outcomes=sizes.outcomes, seconds=seconds)
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """What is asked for, checked: queries (Q, 3), in the order and with the signs of the caller."""
+
+    system: CollapsedT2
+    asked: Queries
+    queries: Ints
+
+    @classmethod
+    def of(
+        cls, solver: str, jm: JMDP, policy: Policy, queries: ArrayLike | None, coupling: str
+    ) -> _Problem:
+        system = CollapsedT2.of(solver, jm, policy, coupling)
+        if queries is not None:
+            shape = checks.as_array("queries", queries).shape
+            if len(shape) != 2 or shape[1] != 3:
+                meant = f": did you mean [{queries!r}]?" if shape == (3,) else ""
+                raise ValueError(
+                    f"queries must be rows (state, a, b), (N, 3), got shape {shape}{meant}"
+                )
+        asked = Queries.of(jm, queries)
+        rows = np.stack([asked.states, asked.first, asked.second], axis=1)
+        return cls(system, asked, rows if queries is None else np.array(queries))
+
+    def pairs(self) -> PairSet:
+        """The pairs of states that the gaps lead to."""
+        found = PairSet.of(self.system, self.asked, lambda *_: np.inf)
+        assert found is not None
+        return found
+
+
+def _read_points(at: ArrayLike) -> Floats:
+    """(P,) zero and the read points, each once."""
+    given = np.asarray(at, dtype=float).ravel()
+    checks.refuse("at", given, ~np.isfinite(given), "is not finite", ["entry"])
+    return np.append(0.0, np.unique(given[given != 0.0]))
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Bounds of all rows on one grid of each order, in units.
+
+    points: (n, 2), and cuts, the bounds there in stochastic order. x: (m,), and above, below, the
+    bounds there in convex order. finer: whether each of the two is new on this grid. work: how many
+    numbers its sweeps read.
+    """
+
+    spacing: float
+    bulk: float
+    points: Floats
+    cuts: Floats
+    x: Floats
+    above: Floats
+    below: Floats
+    new_cuts: bool = True
+    work: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The loop over grids. reads: (P,), in units."""
+
+    rows: Rows
+    reads: Floats
+    width: float
+    points: int
+    max_points: int
+
+    @cached_property
+    def stochastic(self) -> Stochastic:
+        return Stochastic.of(self.rows)
+
+    @cached_property
+    def convex(self) -> Convex:
+        return Convex(self.rows)
+
+    @cached_property
+    def nearby(self) -> tuple[Floats, bool]:
+        """(n, 2) points that stochastic order reads, and whether there it is exact."""
+        return self.stochastic.nearby(self.reads, min(_NEARBY, self.max_points // 8))
+
+    def run(self) -> tuple[_Grid, str]:
+        """The last grid, and a sentence about what was missed."""
+        grid = self.first()
+        work = 0.0
+        with progress(None, "gap law", "grid") as bar:
+            while True:
+                grid = self.settled(grid)
+                bar.update()
+                work += grid.work
+                widths, telling = self.widths(grid)
+                missed = widths.max() / self.width
+                finer = line(grid.spacing / 2.0, grid.bulk, self.rows.top)
+                over = len(finer) > self.max_points
+                over |= work + grid.work * len(finer) / grid.x.size > _WORK
+                needed = grid.x.size * max(missed, 1.0)
+                trusted = grid.spacing * _TRUSTED <= 2.0 * grid.bulk
+                done = missed <= 1.0 or (trusted and needed > self.max_points)
+                enough = grid.spacing * self.points <= 2.0 * grid.bulk
+                if over or (done and enough) or self.rows.top == 0.0:
+                    return grid, self.verdict(grid, widths, needed) if missed > 1.0 else ""
+                grid = self.refined(grid, finer, trusted and telling)
+
+    def first(self) -> _Grid:
+        """The coarsest grid, and bounds from nothing but the means and the largest gaps."""
+        top = self.rows.top or 1.0
+        spacing = 2.0 ** np.floor(np.log2(top / min(_COARSE, self.max_points // 8)))
+        base = line(spacing, top, top)
+        points = joined(base, self.nearby[0])
+        x = with_reads(base, self.reads)
+        self.require(len(points), x.size)
+        above = self.convex.above(x)
+        below = self.convex.below(x)
+        cuts = self.stochastic.start(points)
+        return _Grid(spacing, top, points, cuts, x, above, below)
+
+    def refined(self, grid: _Grid, finer: Floats, with_cuts: bool) -> _Grid:
+        """The bounds on a finer line, those of stochastic order only if that may tell something."""
+        x = with_reads(finer, self.reads)
+        points = grid.points
+        cuts = grid.cuts
+        if with_cuts:
+            points = joined(finer, self.nearby[0])
+        self.require(len(points), x.size)
+        if with_cuts:
+            cuts = self.stochastic.refined(grid.points, cuts, points)
+        above = self.convex.refined(grid.x, grid.above, x)
+        below = self.convex.refined(grid.x, grid.below, x)
+        spacing = grid.spacing / 2.0
+        return _Grid(spacing, grid.bulk, points, cuts, x, above, below, with_cuts)
+
+    def require(self, points: int, x: int) -> None:
+        """Refuse a grid that does not fit into memory."""
+        outcomes = self.rows.outcomes.row.size
+        size = convex_memory(self.rows.factors.size, outcomes, x)
+        size += self.stochastic.memory_on(points)
+        smaller = f"max_points={x // 2:,} or fewer queries take less"
+        require(size, f"the law of gaps on a grid of {max(points, x):,} points", smaller)
+
+    def settled(self, grid: _Grid) -> _Grid:
+        """The same grid after sweeps, until little changes; and where gaps are likely, by now."""
+        groups = self.convex.groups(grid.x)
+        tol = grid.spacing**2 / (_SETTLED * grid.bulk)
+        upper = self.convex.settle(groups, grid.above, tol)
+        lower = self.convex.settle(groups, grid.below, tol)
+        work = float(groups.reads) * (upper + 3 * lower)
+        if grid.new_cuts:
+            small = _EXACT if self.nearby[1] else max(0.1 * self.width, 1e-4)
+            sweeps = self.stochastic.settle(grid.points, grid.cuts, small)
+            work += float(self.stochastic.reads) * grid.points.size * sweeps
+        bulk = min(grid.bulk, self.convex.likely(grid.x, grid.above))
+        return replace(grid, bulk=bulk, work=work)
+
+    def widths(self, grid: _Grid) -> tuple[Floats, bool]:
+        """(P,) of the widest bracket at each read point; and whether one that is still too wide
+        would be wider without stochastic order."""
+        steps = StepBracket(grid.points, *self.stochastic.bracket(grid.cuts))
+        convex = [self.phi(grid, n).cdf(self.reads) for n in range(self.rows.asked.size)]
+        least, most = np.swapaxes(convex, 0, 1)  # (Q, P) each
+        widest = np.zeros(self.reads.size)
+        telling = False
+        for strict in (True, False):
+            low, high = steps.cdf(self.reads, strict)
+            both = np.minimum(high, most) - np.maximum(low, least)
+            telling |= bool(((both > self.width) & (both < 0.9 * (most - least))).any())
+            widest = np.maximum(widest, both.max(0))
+        return widest, telling
+
+    def phi(self, grid: _Grid, n: int) -> PhiBracket:
+        """What convex order says of gap n, in units."""
+        row = self.rows.asked[n]
+        return PhiBracket(grid.x, grid.above[row, 0], *grid.below[row])
+
+    def verdict(self, grid: _Grid, widths: Floats, needed: float) -> str:
+        """What was reached where, and what would be needed."""
+        where = self.reads[widths.argmax()] * self.rows.unit
+        more = needed / grid.x.size
+        return (
+            f"brackets at {where:g} are up to {widths.max():.2g} wide, not {self.width:g}, on a "
+            f"grid of {grid.x.size:,} points; that would take about {needed:,.0f} points and "
+            f"{more:,.0f} times as long (max_points={self.max_points:,}, and work is bounded)"
+        )
+
+    def laws(self, grid: _Grid, queries: Ints, wanted: Floats) -> list[GapLaw]:
+        """What both orders say, in the unit of the rewards; wanted: (P,) the read points in it."""
+        unit = self.rows.unit
+        points = _scaled(grid.points, unit, self.reads, wanted)
+        found = zip(queries.tolist(), *self.stochastic.bracket(grid.cuts), strict=True)
+        laws = []
+        for n, (query, low, high) in enumerate(found):
+            mean = unit * self.rows.means[self.rows.asked[n]]
+            off = unit * self.rows.mean_error + 4.0 * _EPS * abs(mean)
+            phi = self.phi(grid, n).scaled(unit, self.reads, wanted)
+            steps = StepBracket(points, low, high)
+            ends = (float(mean - off), float(mean + off))
+            laws.append(GapLaw(tuple(query), ends, steps, phi, tuple(wanted.tolist())))
+        return laws
+
+
+def _scaled(points: Floats, unit: float, reads: Floats, wanted: Floats) -> Floats:
+    """Points (n, 2) in the unit of the rewards; one that this rounds becomes an interval.
+
+    The read points, `reads` (P,) in units, become `wanted`.
+    """
+    ends = points if unit == 1.0 else np.nextafter(points * unit, [-np.inf, np.inf])
+    known = np.isin(points, np.append(reads, 0.0 - reads))
+    ends = np.where(known, rescaled(points, unit, reads, wanted), ends)
+    return np.maximum.accumulate(ends.ravel()).reshape(points.shape)
