@@ -34,13 +34,7 @@ from jmdp_lib.solvers.coupling_range import CouplingRange, coupling_range
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Plan, Solution
 from jmdp_lib.solvers.gap_law import Improvement, cautious_improvement, gap_law
 from jmdp_lib.solvers.incremental import IncrementalSolution, StepSize, incremental_jipe2
-from jmdp_lib.solvers.local import (
-    LocalRange,
-    LocalSolution,
-    local_coupling_range,
-    local_gap_law,
-    local_jipe2,
-)
+from jmdp_lib.solvers.local import LocalSolution, local_jipe2
 from jmdp_lib.solvers.order2 import jipe2, plan_jipe2
 from jmdp_lib.solvers.order_n import incremental_jipe, jipe
 from jmdp_lib.solvers.projected import ProjectedSolution, projected_jipe2
@@ -65,7 +59,7 @@ __all__ += ["goal_policy", "inventory", "inventory_simulator", "queue_simulator"
 __all__ += ["windy_gridworld"]
 __all__ += ["apply_t2", "contraction_modulus", "norm_weight", "sample_t2"]
 __all__ += ["coupling_range", "gap_law", "jipe", "jipe2", "plan_jipe2"]
-__all__ += ["local_coupling_range", "local_gap_law", "local_jipe2"]
+__all__ += ["local_jipe2"]
 __all__ += ["incremental_jipe", "incremental_jipe2", "projected_jipe2", "resample_gaps"]
 __all__ += ["aggregation_features", "per_action", "random_features"]
 __all__ += ["rbf_features", "tabular_features"]
@@ -75,7 +69,7 @@ __all__ += ["sample_gaps", "simulate_gap_law", "simulate_pairs"]
 __all__ += ["CoupledEnv", "Outcome", "Simulator", "SimulatorError", "StepSimulator"]
 __all__ += ["ConvergenceWarning", "IncrementalSolution", "ProjectedSolution"]
 __all__ += ["CouplingRange", "MomentBounds", "Moments", "Plan", "Solution", "StepSize"]
-__all__ += ["LocalRange", "LocalSolution"]
+__all__ += ["LocalSolution"]
 __all__ += ["Decision", "GapErrors", "GapEstimate", "GapLaw", "Improvement"]
 
 

@@ -255,77 +255,6 @@ def test_other_bad_input_is_refused():
         jl.local_jipe2(mixed, lambda s: 0, [0], coupling="common")
 
 
-@pytest.mark.filterwarnings("ignore::jmdp_lib.ConvergenceWarning")
-@pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
-def test_brackets_of_a_local_law_hold_the_whole_law(coupling, monkeypatch):
-    monkeypatch.setattr("test_local.MODELS", 4)
-    jm, policy = many_models(7, 0.5, coupling)
-    rows = [(state, 0, 1) for state in range(0, jm.num_states, STATES)]
-    whole = jl.gap_law(jm, policy, rows, 0.2, coupling, points=16, max_points=128)
-    x, widest = np.linspace(-3.0, 3.0, 61), []
-    for budget in (8, 20, jm.num_states):
-        local = jl.local_gap_law(jm, policy, rows, 0.2, coupling, max_states=budget)
-        widest.append(max(law.width for law in local))
-        assert [law.query for law in local] == rows
-        for ours, theirs in zip(local, whole, strict=True):
-            for name in ("mean", "prob_worse", "prob_tie", "prob_better"):
-                (low, high), (least, most) = getattr(ours, name), getattr(theirs, name)
-                assert max(low, least) <= min(high, most) + 1e-12
-            (low, high), (least, most) = ours.cdf(x), theirs.cdf(x)
-            assert np.all(np.maximum(low, least) <= np.minimum(high, most) + 1e-12)
-    assert widest[0] > widest[1] > widest[2]
-    assert widest[2] <= max(0.2, 1.1 * max(law.width for law in whole))
-
-
-def test_a_local_law_of_infinitely_many_states():
-    local = jl.local_gap_law(walk(), lambda s: [0.5, 0.5], [(("at", 0), 1, 0)], 0.2)[0]
-    whole = jl.gap_law(window(12), np.full((25, 2), 0.5), [(12, 1, 0)], 0.2, points=32)[0]
-    assert local.query == (("at", 0), 1, 0)
-    assert local.width <= 0.2
-    for name in ("prob_worse", "prob_tie", "mean"):
-        (low, high), (least, most) = getattr(local, name), getattr(whole, name)
-        assert max(low, least) <= min(high, most) + 1e-9
-    with pytest.warns(jl.ConvergenceWarning, match="local_gap_law: .* with 5 states"):
-        jl.local_gap_law(walk(), lambda s: 0, [(("at", 0), 1, 0)], 0.05, max_states=5)
-
-
-@pytest.mark.filterwarnings("ignore::jmdp_lib.ConvergenceWarning")
-@pytest.mark.parametrize("num_actions", [2, 3])
-def test_local_ranges_hold_those_over_all_couplings(num_actions, monkeypatch):
-    monkeypatch.setattr("test_local.MODELS", 10)
-    jm, policy = many_models(num_actions, 0.8, "joint", num_actions, 3)
-    states = np.arange(0, jm.num_states, STATES)
-    whole = jl.coupling_range(jm, policy)
-    low, high = (np.sqrt(x[states]) for x in (whole.gap_variance_low, whole.gap_variance_high))
-    slack, bounds = 2.0 * np.sqrt(whole.error_bound), []
-    for budget in (4 * 10, 7 * 10, jm.num_states):
-        local = jl.local_coupling_range(jm, policy, states.tolist(), 0.05, max_states=budget)
-        assert local.num_explored <= budget
-        for outwards in (low - local.gap_deviation_low, local.gap_deviation_high - high):
-            assert np.all(outwards >= -slack)
-            assert np.all(outwards <= local.error_bound + slack)
-        bounds.append(local.error_bound)
-    assert bounds[0] > bounds[1] > bounds[2]
-    assert local.converged
-    # relative to the largest reward: the same for rewards ten times as large
-    scaled = jl.JMDP.from_tables(
-        jm.table_states, jm.probs, 10.0 * jm.rewards, jm.next_states, jm.num_states, jm.gamma
-    )
-    again = jl.local_coupling_range(scaled, policy, states.tolist(), 0.05)
-    np.testing.assert_allclose(again.gap_deviation_high, 10 * local.gap_deviation_high, rtol=1e-9)
-
-
-def test_a_local_range_of_infinitely_many_states():
-    found = jl.local_coupling_range(walk(), lambda s: [0.5, 0.5], [("at", 0)], 0.05)
-    joint = jl.local_jipe2(walk(), lambda s: [0.5, 0.5], [("at", 0)], 1e-3)
-    assert found.converged
-    deviation = np.sqrt(joint.gap_variance)
-    assert np.all(found.gap_deviation_low <= deviation + 1e-3)
-    assert np.all(deviation <= found.gap_deviation_high + 1e-3)
-    with pytest.warns(jl.ConvergenceWarning, match="local_coupling_range stopped after 5 states"):
-        jl.local_coupling_range(walk(), lambda s: 0, [("at", 0)], 0.05, max_states=5)
-
-
 # The constants of the certificate: models on which a bound of `solvers.exploration` is attained,
 # or nearly so. There every constant is needed, and a smaller one fails.
 
@@ -523,23 +452,6 @@ def test_errors_of_the_solver_in_a_gap_variance():
     moved = variance(mean + e * apart, second - weight * e * np.outer(apart, apart))
     change = variance(mean, second) - moved
     assert local.gap_variance_error(weight, e) == pytest.approx(change)
-
-
-def test_a_local_range_and_law_hold_the_ends_of_what_is_possible():
-    """h E[gamma^(2 tau)]^(1/2) of both branches: they leave to either end, and a coupling opposes
-    them. The law's mean: half of the range of rewards either way, for each branch."""
-    model, _ = two_ways(0, noisy=False, following=True)
-    with pytest.warns(jl.ConvergenceWarning):
-        found = jl.local_coupling_range(model, lambda s: 0, ["start"], 0.01, max_states=1)
-    whole = jl.local_coupling_range(model, lambda s: 0, ["start"], 0.01)
-    assert whole.gap_deviation_high[0, 0, 1] == pytest.approx(2.0)
-    assert nearly(found.gap_deviation_high[0, 0, 1], 2.0)
-    model, _ = two_ways(0, noisy=False, following=False)
-    with pytest.warns(jl.ConvergenceWarning):
-        laws = jl.local_gap_law(model, lambda s: 0, [("start", 0, 1)], 0.01, max_states=1)
-    low, high = laws[0].mean
-    assert nearly(high, 2.0)
-    assert nearly(-low, 2.0)
 
 
 # Ranges of rewards other than (0, 1)

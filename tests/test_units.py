@@ -102,18 +102,6 @@ def local(jm, policy, c):
         yield 1, found.gap_error
 
 
-def local_law(jm, policy, c):
-    (found,) = jl.local_gap_law(jm, policy, [GAP], width=0.1)
-    yield 0, [found.prob_worse, found.prob_better]
-    yield 1, found.mean
-
-
-def local_range(jm, policy, c):
-    found = converged(jl.local_coupling_range(jm, policy, [1], 0.05), jm.reward_bound, 0.05)
-    yield 1, found.gap_deviation_low
-    yield 1, found.gap_deviation_high
-
-
 def features(jm, policy, c):
     phi = np.random.default_rng(3).normal(size=(jm.num_states, jm.num_actions, 3))
     exact = jl.jipe2(jm, policy).moments
@@ -192,8 +180,8 @@ def coupled(jm, policy, c):
 
 
 SOLVERS = [
-    sweeps, reachable, dense, warm, order_n, law, improvement, all_couplings, local, local_law,
-    local_range, features, learned, counted, played, decided, bounds, rates, coupled,
+    sweeps, reachable, dense, warm, order_n, law, improvement, all_couplings, local,
+    features, learned, counted, played, decided, bounds, rates, coupled,
 ]  # fmt: skip
 
 

@@ -59,13 +59,11 @@ class Steps:
     @classmethod
     def of(
         cls, jm: JMDP, policy: Floats, coupling: str, pairs: PairSet, queries: Ints,
-        unit: float = 1.0, beyond: float = 0.0,
+        unit: float = 1.0,
     ) -> Steps:  # fmt: skip
         """queries: (Q, 3), rows (s, a, b), whose successors are in the set of pairs.
 
         unit: of all differences, a power of ten, such that the largest reward is 1 to 10 units.
-        beyond: how far rewards can differ where the model is not known, which its last state
-        stands for; zero for a model that is known.
         """
         first, second = pairs.members
         first, second = np.append(first, second), np.append(second, first)
@@ -94,11 +92,6 @@ class Steps:
             parts.append((row[n], d, after, chance[n] * weight))
         row, d, after, weight = map(np.concatenate, zip(*parts, strict=True))
         longest = int(np.bincount(row).max())
-        if beyond:  # the least difference that is possible, with either sign
-            lost = np.append(first, np.zeros(asked.size + 1)) == jm.num_states - 1
-            lost[: first.size] |= second == jm.num_states - 1
-            d[lost[row]], after[lost[row]] = -beyond, row[lost[row]]
-
         d = np.round(d / unit, _DIGITS) + 0.0
         if np.unique(d).size > _GAPS:  # rounded down, which raises P(D <= x)
             steps = np.floor(d * (_GAPS / np.ptp(d)))

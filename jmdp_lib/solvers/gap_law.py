@@ -100,19 +100,15 @@ def warn_if_wide(name: str, laws: list[GapLaw], width: float, why: str) -> None:
 
 
 def laws_of(
-    system: CollapsedT2, asked: Queries, rows: Ints, width: float, points: int, max_points: int,
-    beyond: float = 0.0,
-) -> list[GapLaw]:  # fmt: skip
-    """The laws of rows (state, a, b), (N, 3), that are `asked` for.
-
-    beyond: as in `Steps.of`, where the model's last state stands for what is not known.
-    """
+    system: CollapsedT2, asked: Queries, rows: Ints, width: float, points: int, max_points: int
+) -> list[GapLaw]:
+    """The laws of rows (state, a, b), (N, 3), that are `asked` for."""
     jm = system.jm
     pairs: Any = PairSet.of(system, asked, lambda *_: np.inf)
     size = Steps.memory(system, pairs, rows)
     require(size, f"the law of gaps that reach {pairs.size:,} pairs")
     unit = float(10.0 ** np.floor(np.log10(jm.reward_bound)))
-    steps = Steps.of(jm, system.policy, system.coupling, pairs, rows, unit, beyond)
+    steps = Steps.of(jm, system.policy, system.coupling, pairs, rows, unit)
     grid, high, low = _narrowed(steps, width, points, max_points)
     grid = _scaled(grid, unit)
 
@@ -120,11 +116,6 @@ def laws_of(
     off = moved + rounding_of(system.longest_sum) * np.abs(backup.value).max()
     s, a, b = rows.T
     gap, off = backup.mean[s, a] - backup.mean[s, b], 2.0 * off / (1.0 - jm.gamma)
-    if beyond:  # half of it either way, from the time on at which a branch is there
-        there = (1.0 - jm.gamma) * np.append(np.zeros(jm.num_states - 1), 1.0)
-        left = Chain(system.kernel, jm.gamma, there).solution(1e-12)  # E gamma^tau
-        lost = jm.gamma * (jm.averaging @ left[jm.next_states])
-        off = off + beyond * (lost[s, a] + lost[s, b] + 1e-9) / (2.0 - 2.0 * jm.gamma)
     found = zip(rows.tolist(), gap - off, gap + off, low, high, strict=True)
     return [GapLaw(tuple(query), (float(m), float(n)), grid, *cdf) for query, m, n, *cdf in found]
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,12 +18,9 @@ from jmdp_lib.implicit import ImplicitJMDP, Policy
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Held, Moments, ReadOnly, norm_weight
 from jmdp_lib.operators.collapsed import CollapsedT2, Queries
-from jmdp_lib.solvers.coupling_range import coupling_range
 from jmdp_lib.solvers.exploration import Region, View, grown, look, with_outside
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution, warn
-from jmdp_lib.solvers.gap_law import laws_of, warn_if_wide
 from jmdp_lib.solvers.pair_systems import choose, solve_pairs
-from jmdp_lib.statistics import GapLaw
 
 _TRIALS = 10  # cores and explored sets that are solved, at most
 
@@ -132,135 +128,16 @@ def local_jipe2(
         view = look(region, goal, view, theta)
     if best is None:
         raise MemoryError(f"local_jipe2 cannot solve for the pairs of {least} states")
-    _warn_if_stopped("local_jipe2", best.num_explored, best.error_bound, allowed)
+    _warn_if_stopped(best, allowed)
     return best
 
 
-def local_gap_law(
-    model: ImplicitJMDP | JMDP,
-    policy: Policy,
-    queries: Sequence[tuple[Hashable, int, int]],
-    width: float = 1e-2,
-    coupling: str = "joint",
-    max_states: int = 1000,
-) -> list[GapLaw]:
-    """The laws of gaps at a few states, as from `gap_law`, exploring only what matters to them.
-
-    queries: rows (state, a, b), a law for each.
-    width: how wide the brackets of $P(G < 0)$ and $P(G <= 0)$ may be. Away from zero the grid is
-        coarse.
-    policy, coupling, max_states: as in `local_jipe2`.
-
-    A branch that leaves the explored states may earn any rewards in the model's range from then on,
-    and every bracket holds for all of these.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> jm = jl.coupled_reward_chain(1000, gamma=0.7)
-        >>> law, = jl.local_gap_law(jm, lambda state: [0.5, 0.5], queries=[(0, 0, 1)], width=0.05)
-        >>> print("the first action is better: {:.3f} to {:.3f}".format(*law.prob_better))
-        the first action is better: 0.500 to 0.500
-    """
-    states = [state for state, _, _ in queries]
-    region = Region.of(model, policy, coupling, states, max_states)
-    width, goal, known, laws = checks.positive("width", width), 0.01, 0, list[GapLaw]()
-    view, (low, high) = None, region.model.reward_range
-    for _ in range(_TRIALS):
-        view, more = grown(region, view, goal)
-        if view.system.jm.num_states == known:
-            break
-        jm, goal, known = view.system.jm, 0.1 * goal, view.system.jm.num_states
-        rewards = region.unit * jm.rewards + 0.5 * (low + high)
-        parts = jm.table_states, jm.probs, rewards, jm.next_states, jm.num_states, jm.gamma
-        system = CollapsedT2(JMDP.from_tables(*parts), view.system.policy, coupling)
-        rows = np.array([(s, a, b) for s, (_, a, b) in zip(region.asked, queries, strict=True)])
-        try:
-            laws = laws_of(system, Queries.of(jm, rows), rows, width, 64, 4096, high - low)
-        except MemoryError:
-            if not laws:
-                raise
-            break
-        if not more or max(law.width for law in laws) <= width:
-            break
-    warn_if_wide("local_gap_law", laws, width, f"with {len(region.tables):,} states explored")
-    named: Any = zip(laws, queries, strict=True)
-    return [replace(law, query=tuple(query)) for law, query in named]
-
-
-@dataclass(frozen=True, eq=False)
-class LocalRange(ReadOnly):
-    """What `local_coupling_range` found: gaps at N queried states, over all couplings.
-
-    Attributes:
-        gap_deviation_low, gap_deviation_high: (N, A, A), ends of the range of the standard
-            deviation of $Z(s, a) - Z(s, b)$; no coupling leads beyond them.
-        error_bound: how far outside the exact ends they are, at most.
-        converged: whether error_bound is at most `tol` times the largest reward.
-        num_explored: how many states were explored.
-    """
-
-    gap_deviation_low: Floats
-    gap_deviation_high: Floats
-    error_bound: float
-    converged: bool
-    num_explored: int
-
-
-def local_coupling_range(
-    model: ImplicitJMDP | JMDP,
-    policy: Policy,
-    states: Sequence[Hashable],
-    tol: float = 1e-2,
-    max_states: int = 2000,
-) -> LocalRange:
-    """The range of `coupling_range` at a few states, exploring only what matters to them.
-
-    tol: how far the ends may be outside the exact ones, relative to the largest absolute reward.
-    policy, states, max_states: as in `local_jipe2`.
-
-    Let a branch leave the explored states at time $tau$, and let the return $Z_0$ earn the middle
-    of all possible returns from then on. Whatever the coupling, the $L_2$ distance of $Z$ and $Z_0$
-    is at most $h E[gamma^{2 tau}]^{1/2}$, where $2h$ is the width of the possible returns. Every
-    coupling of the model is also one of its explored part.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> jm = jl.coupled_reward_chain(1000, gamma=0.5)
-        >>> found = jl.local_coupling_range(jm, lambda state: [0.5, 0.5], states=[0], tol=0.01)
-        >>> low, high = found.gap_deviation_low[0, 0, 1], found.gap_deviation_high[0, 0, 1]
-        >>> print(f"{low:.2f} to {high:.2f}, from {found.num_explored} states")
-        0.00 to 1.07, from 18 states
-    """
-    region = Region.of(model, policy, "independent", states, max_states)
-    allowed = checks.positive("tol", tol) * region.model.reward_bound
-    each = 0.4 * allowed / region.unit  # for each end: once in, once out
-    goal, more, off, view, asked = 1.0, True, np.full(1, np.inf), None, region.asked
-    while more and off.max() > each:
-        goal *= 0.25
-        view, more = grown(region, view, goal)
-        jm = view.system.jm
-        left = jm.averaging @ view.alone[0][jm.next_states]  # (n + 1, A)
-        alone = jm.gamma * np.sqrt(left[asked]) / (1.0 - jm.gamma)
-        off = alone[:, :, None] + alone[:, None, :]
-    assert view is not None
-    found = coupling_range(jm, view.system.policy)
-    ends = np.array([found.gap_variance_low[asked], found.gap_variance_high[asked]])
-    least = np.sqrt(np.maximum(ends - found.error_bound, 0.0))
-    most = np.sqrt(ends + found.error_bound)
-    low, high = np.maximum(least[0] - off, 0.0), most[1] + off
-    high[:, range(jm.num_actions), range(jm.num_actions)] = 0.0
-    bound = region.unit * float(2.0 * off.max() + (most - least).max())
-    _warn_if_stopped("local_coupling_range", len(region.tables), bound, allowed)
-    low, high = region.unit * low, region.unit * high
-    return LocalRange(low, high, bound, bound <= allowed, len(region.tables))
-
-
-def _warn_if_stopped(name: str, num_explored: int, bound: float, allowed: float) -> None:
+def _warn_if_stopped(found: LocalSolution, allowed: float) -> None:
     """Say that the exploration ended before its goal."""
-    if bound > allowed:
+    if not found.converged:
         warn(
-            f"{name} stopped after {num_explored:,} states with error bound {bound:.3g} > tol * "
-            f"reward_bound = {allowed:.3g}: out of states or memory"
+            f"local_jipe2 stopped after {found.num_explored:,} states with error bound "
+            f"{found.error_bound:.3g} > tol * reward_bound = {allowed:.3g}: out of states or memory"
         )
 
 
