@@ -36,7 +36,7 @@ from jmdp_lib.solvers.gap_law import Improvement, cautious_improvement, gap_law
 from jmdp_lib.solvers.incremental import IncrementalSolution, StepSize, incremental_jipe2
 from jmdp_lib.solvers.local import LocalSolution, local_jipe2
 from jmdp_lib.solvers.order2 import jipe2, plan_jipe2
-from jmdp_lib.solvers.order_n import incremental_jipe, jipe
+from jmdp_lib.solvers.order_n import incremental_jipe, jipe, plan_jipe
 from jmdp_lib.solvers.projected import ProjectedSolution, projected_jipe2
 from jmdp_lib.solvers.projection import (
     aggregation_features,
@@ -58,7 +58,7 @@ __all__ += ["coupled_reward_chain", "example_1", "example_2_1", "example_2_2", "
 __all__ += ["goal_policy", "inventory", "inventory_simulator", "queue_simulator", "two_queues"]
 __all__ += ["windy_gridworld"]
 __all__ += ["apply_t2", "contraction_modulus", "norm_weight", "sample_t2"]
-__all__ += ["coupling_range", "gap_law", "jipe", "jipe2", "plan_jipe2"]
+__all__ += ["coupling_range", "gap_law", "jipe", "jipe2", "plan_jipe", "plan_jipe2"]
 __all__ += ["local_jipe2"]
 __all__ += ["incremental_jipe", "incremental_jipe2", "projected_jipe2", "resample_gaps"]
 __all__ += ["aggregation_features", "per_action", "random_features"]

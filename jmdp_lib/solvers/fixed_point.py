@@ -52,15 +52,21 @@ def warn(text: str) -> None:
 
 @dataclass(frozen=True)
 class Plan:
-    """How `jipe2` solves a problem, known before it starts.
+    """How a solver solves a problem, known before it starts.
 
     Attributes:
         route: "sweeps", $T_2$ repeated from zero, its residuals the paper's curve; "reachable", one
-            linear system on the pairs of states that the queries reach; "dense", on all pairs.
+            linear system on the pairs of states that the queries reach; "dense", on all pairs. Of
+            `jipe`: "all", one linear system on all multisets of states up to its order, or
+            "reached", on those that same-state queries reach.
         states: $|S|$.
-        pairs: unordered pairs of states that are solved for.
+        pairs: unordered pairs of states that are solved for; with `jipe` multisets of states, and
+            on the route "reached" the most that there can be.
         memory: bytes it takes at most.
         device: the torch device of the dense route, or None.
+        outcomes: terms that one application of the operator sums, about.
+        seconds: what it takes on two cores of an ordinary machine. It is a rough forecast from
+            counted work, and can be several times too high or too low.
     """
 
     route: str
@@ -68,14 +74,26 @@ class Plan:
     pairs: int
     memory: float
     device: str | None = None
+    outcomes: int = 0
+    seconds: float = 0.0
 
     def __str__(self) -> str:
-        share = self.pairs / (self.states * (self.states + 1) / 2)
         where = f" on {self.device}" if self.device else ""
-        return (
-            f"{self.route}{where}: {self.pairs:,} pairs of {self.states:,} states "
-            f"({share:.2%} of all), {gibibytes(self.memory)}"
-        )
+        solved = f"{self.pairs:,} multisets of {self.states:,} states"
+        if self.route not in ("all", "reached"):
+            share = self.pairs / (self.states * (self.states + 1) / 2)
+            solved = f"{self.pairs:,} pairs of {self.states:,} states ({share:.2%} of all)"
+        most = "at most " if self.route == "reached" else ""
+        cost = f"{gibibytes(self.memory)}, about {_duration(self.seconds)}"
+        return f"{self.route}{where}: {most}{solved}, {cost}"
+
+
+def _duration(seconds: float) -> str:
+    """A time for people, to one digit or two."""
+    for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 2.0 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.1g} s" if seconds < 1.0 else f"{seconds:.0f} s"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -92,7 +110,7 @@ class Solution(ReadOnly):
             $1 - gamma$, and an allowance for rounding. Means are within it, and moments of order
             $k$ within $lambda_k$ times it.
         iterations: how often $T$ was applied.
-        plan: which route `jipe2` took and what that needed; None for other solvers.
+        plan: which route `jipe2` or `jipe` took and what that needed; None for other solvers.
 
     An accelerated solver records the sizes of some of its steps; its last residual is that of the
     moments it returns.

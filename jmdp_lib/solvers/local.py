@@ -182,7 +182,7 @@ def _solved(region: Region, view: View, allowed: float) -> tuple[LocalSolution, 
 
     weight, found = norm_weight(2, gamma, jm.reward_bound), number[asked]
     system, wanted = CollapsedT2(jm, policy, region.coupling), Queries.of(jm, found)
-    chosen = choose(system, wanted)
+    chosen = choose(system, wanted, 1e-8)
     rough = 0.005 * allowed / (unit * weight * jm.reward_bound)
     for accuracy in (rough, 0.03 * rough, 1e-11):  # the last for very small variances
         with warnings.catch_warnings():

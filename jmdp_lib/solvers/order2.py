@@ -27,6 +27,8 @@ ROUTES = ("auto", "sweeps", "reachable", "dense")
 FEW = 512  # state-actions up to which T_2 is repeated, for the curve of its residuals
 # More sweeps than this are not worth the curve of their residuals: gamma above some 0.995.
 _MANY_SWEEPS = 5000
+# Nanoseconds that a sweep takes for itself, for each coordinate, and for each term of what moves.
+_SWEEP_NS, _COORDINATE_NS, _MOVED_NS = 2e5, 20.0, 5.0
 
 
 def jipe2(
@@ -135,8 +137,18 @@ def _choose(
     if swept or (not solved and system.policy.size <= FEW and sweeps <= _MANY_SWEEPS):
         memory = PairOperator(system.jm, system.policy, system.coupling).memory
         machine.require(memory, f"JIPE-2 by sweeps on {states:,} states")
-        return Plan("sweeps", states, states * (states + 1) // 2, memory), None
-    return choose(system, Queries.of(system.jm, queries), route, device)
+        work = _sweeps_work(system, sweeps)
+        return Plan("sweeps", states, states * (states + 1) // 2, memory, None, *work), None
+    return choose(system, Queries.of(system.jm, queries), tol, route, device)
+
+
+def _sweeps_work(system: CollapsedT2, sweeps: int) -> tuple[int, float]:
+    """Terms of one sweep over all coordinates, and seconds in all."""
+    size = system.policy.size
+    moved = sum(move.nnz for move in system.moves) * (system.jm.num_states + size)
+    noises = len(system.moves) if system.coupling == "common" else 0
+    time = _SWEEP_NS + _COORDINATE_NS * size**2 * (1 + min(noises, 2)) + _MOVED_NS * moved
+    return size**2 + moved, 1e-9 * time * sweeps
 
 
 def _sweeps(

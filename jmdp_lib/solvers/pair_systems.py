@@ -7,6 +7,7 @@ reach where these are few, and on all pairs otherwise.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +28,9 @@ from jmdp_lib.solvers.fixed_point import Plan, Solution
 # Typical numbers of sweeps: on reachable pairs of a chain without cycles, of one with cycles, and
 # on all pairs; and how many times longer it takes to find a reachable pair than to read the next.
 _ACYCLIC, _CYCLIC, _DENSE, _FIND = 3, 20, 40, 10
+# Nanoseconds for a term of a sum over rows, and for an entry of (S, S) that a kernel moves twice;
+# for a term of a matrix product; for a term of a sum over reachable pairs, and for a pair.
+_TERM_NS, _ENTRY_NS, _PRODUCT_NS, _REACHED_NS, _PAIR_NS = 1.2, 16.0, 0.15, 20.0, 100.0
 LOG = logging.getLogger("jmdp_lib")
 
 
@@ -122,8 +126,9 @@ class OneStepAway:
 
 
 def choose(
-    system: CollapsedT2, queries: Queries, route: str = "auto", device: str | None = None
-) -> tuple[Plan, PairSet | None]:
+    system: CollapsedT2, queries: Queries, tol: float, route: str = "auto",
+    device: str | None = None,
+) -> tuple[Plan, PairSet | None]:  # fmt: skip
     """The plan, and for the route "reachable" its pairs."""
     states = system.jm.num_states
     # The pair law is held twice; making it takes no more than that and the covariances do.
@@ -134,7 +139,8 @@ def choose(
     matrices = VECTORS + (1.25 if device is None else 4.0)
     matrices += 0.0 if few_successors(system) else 2.0
     needed = matrices * whole + law
-    dense = Plan("dense", states, states * (states + 1) // 2, needed, device)
+    pairs = states * (states + 1) // 2
+    dense = Plan("dense", states, pairs, needed, device, *_dense_work(system, tol))
     if route == "dense" or device is not None:
         if needed > free:
             raise MemoryError(
@@ -154,13 +160,44 @@ def choose(
     reached = PairSet.of(system, queries, most)
     if reached is not None:
         taken = law + reached.words.nbytes + _pair_bytes(reached.numbering) * reached.size
-        return Plan("reachable", states, reached.size, taken), reached
+        work = _reachable_work(system, tol, reached)
+        return Plan("reachable", states, reached.size, taken, None, *work), reached
     if not either:
         raise MemoryError(
             f"JIPE-2 on {states:,} states reaches more pairs than fit into the {gibibytes(free)} "
             "that are available; ask for fewer queries, or use local_jipe2 for a few states"
         )
     return dense, None
+
+
+def _accelerated_sweeps(gamma: float, tol: float) -> float:
+    """How often BiCGSTAB applies an operator: typical for a gamma^2-contraction."""
+    return 1.2 * math.log10(10.0 / min(tol, 1.0)) / math.sqrt(1.0 - gamma**2)
+
+
+def _dense_work(system: CollapsedT2, tol: float) -> tuple[int, float]:
+    """Terms of one application on all pairs, and seconds in all."""
+    states = system.jm.num_states
+    moved = sum(kernel.nnz for kernel in system.kernels) * states
+    common = states**2 * (len(system.kernels) if system.coupling == "common" else 0)
+    terms = 2 * moved + common + system.diagonal_entries
+    time = _TERM_NS * 2 * moved + _PRODUCT_NS * common
+    if not few_successors(system):
+        terms = 2 * states**3
+        time = _PRODUCT_NS * terms
+    time += _ENTRY_NS * len(system.kernels) * states**2
+    return terms, 1e-9 * time * _accelerated_sweeps(system.jm.gamma, tol)
+
+
+def _reachable_work(system: CollapsedT2, tol: float, reached: PairSet) -> tuple[int, float]:
+    """Terms of one application on the reachable pairs, and seconds in all."""
+    widths = np.array([np.diff(kernel.indptr) for kernel in system.kernels], float)
+    each = float((widths.mean(1) ** 2).sum()) + len(system.kernels)
+    terms = int(each * reached.size)
+    sweeps = float(_ACYCLIC)
+    if not reached.numbering.acyclic:
+        sweeps = 1.0 + 0.5 * _accelerated_sweeps(system.jm.gamma, tol)
+    return terms, 1e-9 * (_REACHED_NS * terms + _PAIR_NS * reached.size) * sweeps
 
 
 def _pair_bytes(numbering: Numbering) -> float:
