@@ -7,9 +7,9 @@ import pytest
 from strategies import random_policy
 
 import jmdp_lib as jl
-from jmdp_lib.implicit import policy_row
+from jmdp_lib.implicit import Region, policy_row
 from jmdp_lib.solvers import exploration, local
-from jmdp_lib.solvers.exploration import Region, look
+from jmdp_lib.solvers.exploration import look
 
 MODELS, STATES = 50, 10  # random models in one, which never lead into each other
 
@@ -183,6 +183,15 @@ def test_a_small_memory_means_a_smaller_model(monkeypatch):
     assert 3 <= local.num_explored < 500
 
 
+def test_one_function_limits_what_is_explored(monkeypatch):
+    """A stop that is added to `_room` holds to the state: nothing else lets the region grow."""
+    real = local._room
+    monkeypatch.setattr(local, "_room", lambda region: min(real(region), 20))
+    with pytest.warns(jl.ConvergenceWarning, match="after 20 states"):
+        found = jl.local_jipe2(walk(), lambda s: [0.5, 0.5], [("at", 0)], 1e-6)
+    assert found.num_explored == 20
+
+
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
@@ -266,7 +275,7 @@ def solved_core(model, policy, core, also=(), coupling="joint"):
         region.explore([region.numbers[state]])
     view = look(region, 1e-12, None, theta=1e6)
     assert view.core.sum() == len(core)
-    return local._solved(region, view, 1e-6)[0]
+    return local._solved(region, view, 1e-6).solution
 
 
 def errors_of(model, policy, found, start, coupling="joint"):
@@ -311,7 +320,7 @@ def two_ways(length, noisy, following, low=-1.0, high=1.0, gamma=0.5):
 @pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
 @pytest.mark.parametrize("scale", [1.0, 8.0])
 def test_values_at_opposite_ends_attain_the_bounds(coupling, scale):
-    """E_1, f and h: branches that leave to the ends of the range, m - m~ = h f and -h f, so that
+    """E, e and w: branches that leave to the ends of the range, m - m~ = e and -e, so that
     a squared difference is twice the squares. If nothing varies, the L_2 distance is the bound."""
     ends = {"low": -scale, "high": scale}
     for length, noisy in ((0, False), (3, False), (7, True)):
@@ -326,7 +335,7 @@ def test_values_at_opposite_ends_attain_the_bounds(coupling, scale):
 
 @pytest.mark.parametrize("coupling", ["joint", "common"])
 def test_values_that_follow_the_first_rewards_attain_the_bound(coupling):
-    """Minkowski's inequality, |sd G - sd G~| <= E_1 + ...: what is added points the same way."""
+    """Minkowski's inequality, |sd G - sd G~| <= E + ...: what is added points the same way."""
     model, cells = two_ways(7, noisy=True, following=True)
     found = solved_core(model, lambda s: 0, ["start"], cells, coupling)
     mean, deviation, bound = errors_of(model, lambda s: 0, found, "start", coupling)
@@ -363,7 +372,7 @@ def test_variances_of_branches_that_leave_attain_the_bound(coupling):
 
 
 def test_covariance_with_a_branch_that_stays_attains_the_bound():
-    """D with common noise: 2 d(x) t, where the other branch has the largest sd of the core."""
+    """D with common noise: 2 sigma-bar(x) t, where the other branch has the largest sd of the core."""
     model, policy = noises(0.0, stay=True, to=("y", "big")), lambda s: 2
     found = solved_core(model, policy, ["start", "big"], ["y", "end"], "common")
     _, deviation, bound = errors_of(model, policy, found, "start", "common")
@@ -372,7 +381,7 @@ def test_covariance_with_a_branch_that_stays_attains_the_bound():
 
 
 def test_opposite_returns_attain_the_distance():
-    """The L_2 distance where nothing else is known: 2 E[... d^2], for two returns Z and -Z."""
+    """The L_2 distance where nothing else is known: 2 E[... sigma-bar^2], for two returns Z and -Z."""
     model, policy = noises(0.0, stay=True), lambda s: 2
     found = solved_core(model, policy, ["start"], ["x", "y", "end"], "common")
     _, deviation, bound = errors_of(model, policy, found, "start", "common")
@@ -426,7 +435,7 @@ def test_the_certificate_counts_rare_actions():
 
 
 def test_errors_of_deviations_and_of_variances_add_up():
-    """E_1 + D / (s + (s^2 - D)^(1/2)), s = sd G~ - E_1: attained downwards, never exceeded."""
+    """E + D / (s + (s^2 - D)^(1/2)), s = sd G~ - E: attained downwards, never exceeded."""
     moved, lost = 0.2, 0.3
     for deviation in (0.1, 0.25, 0.7, 1.0, 3.0):
         bound = local.deviation_error(np.array(deviation), np.array(moved), np.array(lost))
@@ -462,12 +471,12 @@ RANGES = [(-3.0, 5.0), (2.0, 6.0), (-1.0, 0.0), (-7.0, -4.0)]
 
 @pytest.mark.parametrize("reward_range", RANGES)
 def test_what_was_not_explored_earns_the_middle_of_the_range(reward_range):
-    """Returns h above and below it: an outside that earned anything else would leave the bound."""
+    """Returns w above and below it: an outside that earned anything else would leave the bound."""
     low, high = reward_range
     model, _ = two_ways(0, False, False, low, high)
     found = solved_core(model, lambda s: 0, ["start"])
     middle = (low + high) / 2
-    half = 0.5 * (high - low) / 2 / 0.5  # h, one step later
+    half = 0.5 * (high - low) / 2 / 0.5  # w, one step later
     np.testing.assert_allclose(found.moments.mean[0], middle / 0.5, atol=1e-9)
     np.testing.assert_allclose(found.return_error[0], half, rtol=1e-6)
     with pytest.warns(jl.ConvergenceWarning):

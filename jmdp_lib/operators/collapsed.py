@@ -204,6 +204,33 @@ class CollapsedT2:
         weights = law.weights * np.repeat(both, np.diff(law.starts))
         return PairLaw(law.starts[first_query], law.first, law.second, weights)
 
+    def step_pairs(self, pairs: Ints, mass: Floats) -> tuple[Ints, Floats]:
+        """Pairs of branches one step later, and their masses (N,) discounted by gamma^2.
+
+        pairs: (3, N), rows of groups, first and second states. Pairs of one group add up where they
+        meet, in either order; two branches that merge are dropped.
+        """
+        group, first, second = pairs
+        size = self.jm.num_states
+        apart = first != second
+        shape = (int(group.max(initial=0) + 1) * size, size)
+
+        def matrix(mass: Floats, group: Ints, first: Ints, second: Ints) -> sparse.csr_array:
+            return sparse.coo_array((mass, (group * size + first, second)), shape).tocsr()
+
+        law = self.diagonal
+        _, pair, within = ragged(np.diff(law.starts)[first] * ~apart)
+        entry = law.starts[first][pair] + within
+        weights = mass[pair] * law.weights[entry]
+        total = matrix(weights, group[pair], law.first[entry], law.second[entry])
+        start = matrix(mass * apart, group, first, second)
+        for kernel in self.kernels:
+            half = (start @ kernel).tocoo()  # one branch has moved; now the other
+            total += matrix(half.data, half.row // size, half.col, half.row % size) @ kernel
+        found = total.tocoo()
+        both = np.sort([found.row % size, found.col], 0)
+        return np.array([found.row // size, *both], np.int64), self.jm.gamma**2 * found.data
+
     @cached_property
     def entries(self) -> Ints:
         """(S,) how many successors two branches at a state may have together, at most."""

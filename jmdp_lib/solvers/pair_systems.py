@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -204,17 +204,28 @@ def _pair_bytes(numbering: Numbering) -> float:
     return 8.0 * (2 if numbering.acyclic else VECTORS)
 
 
-def solve_chains(system: CollapsedT2, allowed: float) -> tuple[Backup, float, float, float]:
-    """m and v, far more accurate than the certificate needs, since their errors enter c.
+class SolvedChains(NamedTuple):
+    """m and v of `operators.collapsed`, and how far they are from being fixed points.
 
-    Returns T_2's backup of them; max |T m - m|; max |T v - v|; and what an error of m makes of a
-    product of two means.
+    backup: what T_2 makes of them. value_residual: max |T m - m|. variance_residual: max |T v - v|.
+    product_residual: what an error of m makes of a product of two means.
     """
-    gamma, small = system.jm.gamma, 0.01 * allowed * (1.0 - system.jm.gamma)
+
+    backup: Backup
+    value_residual: float
+    variance_residual: float
+    product_residual: float
+
+
+def solve_chains(system: CollapsedT2, allowed: float) -> SolvedChains:
+    """m and v, far more accurate than the certificate needs, since their errors enter c."""
+    gamma = system.jm.gamma
+    small = 0.01 * allowed * (1.0 - gamma)
     value = Chain(system.kernel, gamma, system.mean_rewards).solution(small)
     alone = system.backup(value, np.zeros_like(value)).single
     single = Chain(system.kernel, gamma**2, alone).solution(small * system.weight)
     backup = system.backup(value, single)
     moved = float(np.abs(backup.value - value).max())
     scale = float(np.abs(value).max() + np.abs(backup.value).max())
-    return backup, moved, float(np.abs(backup.single - single).max()), moved * scale
+    varied = float(np.abs(backup.single - single).max())
+    return SolvedChains(backup, moved, varied, moved * scale)
