@@ -372,7 +372,7 @@ def test_variances_of_branches_that_leave_attain_the_bound(coupling):
 
 
 def test_covariance_with_a_branch_that_stays_attains_the_bound():
-    """D with common noise: 2 sigma-bar(x) t, where the other branch has the largest sd of the core."""
+    """D with common noise: 2 sigma-bar(x) t, where the other branch has the core's largest sd."""
     model, policy = noises(0.0, stay=True, to=("y", "big")), lambda s: 2
     found = solved_core(model, policy, ["start", "big"], ["y", "end"], "common")
     _, deviation, bound = errors_of(model, policy, found, "start", "common")
@@ -381,7 +381,7 @@ def test_covariance_with_a_branch_that_stays_attains_the_bound():
 
 
 def test_opposite_returns_attain_the_distance():
-    """The L_2 distance where nothing else is known: 2 E[... sigma-bar^2], for two returns Z and -Z."""
+    """The L_2 distance where nothing else is known: for two returns Z and -Z it is attained."""
     model, policy = noises(0.0, stay=True), lambda s: 2
     found = solved_core(model, policy, ["start"], ["x", "y", "end"], "common")
     _, deviation, bound = errors_of(model, policy, found, "start", "common")
