@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations_with_replacement, product
 from math import comb
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,7 +35,7 @@ from jmdp_lib.operators.multisets import (
 from jmdp_lib.simulators import Simulator, check_simulator, checked_query
 from jmdp_lib.solvers.affine import Chain, solve_surely
 from jmdp_lib.solvers.fixed_point import Plan, Solution, certify, collect_moments, rounding_of
-from jmdp_lib.solvers.incremental import IncrementalSolution, StepSize, known_moments, learn
+from jmdp_lib.solvers.incremental import IncrementalSolution, StepSize, checked_moments, learn
 
 MAX_COORDINATES = 200_000  # of the incremental form
 _FEW = 2_000  # multisets up to which the plan makes the system itself
@@ -252,10 +253,9 @@ def incremental_jipe(
             f"{MAX_COORDINATES:,}; use jipe, or incremental_jipe2"
         )
     layout = Multisets(matrix, order)
-    known = known_moments("reference", reference, matrix.shape, order)
-    truth = None if known is None else np.array([known.moment(x) for x in layout.every])
-    weights = np.full(count, 1.0 / count)
-    return learn(simulator, layout, weights, num_updates, step_size, seed, checkpoints, truth)
+    exact = checked_moments("reference", reference, matrix.shape, order)
+    truth = None if exact is None else np.array([exact.moment(x) for x in layout.every])
+    return learn(simulator, layout, num_updates, step_size, seed, checkpoints, truth)
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,6 +280,11 @@ class Multisets(Coordinates):
     @cached_property
     def _place(self) -> dict[tuple[StateAction, ...], int]:
         return {x: i for i, x in enumerate(self.every)}
+
+    @property
+    def used(self) -> Any:
+        """(size,) which coordinates are learned: all."""
+        return np.ones(len(self.every), dtype=bool)
 
     @cached_property
     def orders(self) -> Ints:
