@@ -41,7 +41,6 @@ from jmdp_lib.solvers.projected import ProjectedSolution, projected_jipe2
 from jmdp_lib.solvers.projection import (
     aggregation_features,
     per_action,
-    random_features,
     rbf_features,
     tabular_features,
 )
@@ -61,7 +60,7 @@ __all__ += ["apply_t2", "contraction_modulus", "norm_weight", "sample_t2"]
 __all__ += ["coupling_range", "gap_law", "jipe", "jipe2", "plan_jipe", "plan_jipe2"]
 __all__ += ["local_jipe2"]
 __all__ += ["incremental_jipe", "incremental_jipe2", "projected_jipe2", "resample_gaps"]
-__all__ += ["aggregation_features", "per_action", "random_features"]
+__all__ += ["aggregation_features", "per_action"]
 __all__ += ["rbf_features", "tabular_features"]
 __all__ += ["cvar_bounds", "one_sided_bound", "quantile_bounds", "tail_bounds"]
 __all__ += ["cautious_improvement", "compare_actions", "estimate_gaps"]

@@ -93,9 +93,10 @@ def local_jipe2(
     policy: a function of a state that returns probabilities (A,) or an action, or an array with
         such a row for every state (see `jmdp_lib.implicit.policy_row`).
     states: those whose gaps are wanted.
-    tol: the certified error of the mean and the standard deviation of every gap, relative to the
-        largest absolute reward (of an `ImplicitJMDP`, to the larger end of its range). Exploration
-        goes on until it is met.
+    tol: accuracy of the mean and the standard deviation of every gap, relative to the largest
+        absolute reward (of an `ImplicitJMDP`, the larger absolute end of its range): the result has
+        converged once error_bound is at most tol * model.reward_bound. Exploration goes on until
+        then.
     coupling: "joint", "independent" or "common", as in `jipe2`.
     max_states: how many states are explored at most. If that, or the memory, does not suffice, a
         `ConvergenceWarning` says what was reached.

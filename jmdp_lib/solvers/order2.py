@@ -48,8 +48,8 @@ def jipe2(
     size; take `jipe(order=n)` for skewness, kurtosis and other moments above the second.
 
     policy: (S, A) probabilities, or (S,) the action of a deterministic policy in each state.
-    tol: accuracy in $||.||_lambda$, eq. (20), relative to the largest reward: the result has
-        converged once error_bound is at most tol * jm.reward_bound.
+    tol: accuracy in $||.||_lambda$, eq. (20), relative to the largest absolute reward: the result
+        has converged once error_bound is at most tol * jm.reward_bound.
     coupling: "joint" uses the outcome tables: branches at one state at one time share a table.
         "independent" evaluates the JMDP with the same marginals in which the actions of a state
         draw from independent tables (never built). "common" shares one noise per time step between

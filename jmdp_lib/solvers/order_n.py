@@ -57,7 +57,9 @@ def jipe(
     loses no digits to cancellation. `jipe(order=2)` gives the same numbers, and is there to
     check one by the other.
 
-    policy, tol, coupling: as in `jipe2`; the accuracy is in the norm $||.||_lambda$ of eq. (34).
+    policy, coupling: as in `jipe2`.
+    tol: accuracy in $||.||_lambda$, eq. (34), relative to the largest absolute reward: the result
+        has converged once error_bound is at most tol * jm.reward_bound.
 
     State-actions that occur more than once in a coordinate are one random variable. What is solved
     are policy averages over multisets of states (Section 5.3), from which every coordinate follows

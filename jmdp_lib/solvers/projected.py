@@ -124,7 +124,8 @@ def projected_jipe2(
         state-action weights with independent pairs, which has a closed-form projection).
     cone: "augmented" keeps $Theta - theta theta'$ positive semidefinite, and so all variances at
         zero or above; "psd" keeps $Theta$ so, as the paper does; "none".
-    tol: accuracy in the weighted norm, relative to jm.reward_bound, as in `jipe2`.
+    tol: accuracy in the weighted norm, relative to the largest absolute reward: the result has
+        converged once error_bound is at most tol * jm.reward_bound.
 
     Example:
         >>> import jmdp_lib as jl
