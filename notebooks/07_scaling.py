@@ -46,9 +46,9 @@ from matplotlib.colors import LogNorm
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from jmdp_lib.operators.collapsed import CollapsedT2, Queries
+from jmdp_lib.operators.collapsed import CollapsedT2, Queries, successors_first
 from jmdp_lib.operators.dense import DensePairs
-from jmdp_lib.operators.reachable import steps_to_reach, successors_first
+from jmdp_lib.operators.reachable import steps_to_reach
 
 figures.style()
 claims = figures.Claims()

@@ -18,10 +18,10 @@ from strategies import problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
 from jmdp_lib import machine
-from jmdp_lib.operators.collapsed import CollapsedT2, Queries
+from jmdp_lib.operators.collapsed import CollapsedT2, Queries, successors_first
 from jmdp_lib.operators.dense import device_bytes
 from jmdp_lib.operators.multisets import MultisetOperator
-from jmdp_lib.operators.reachable import PairSet, places, steps_to_reach, successors_first
+from jmdp_lib.operators.reachable import PairSet, places, steps_to_reach
 from jmdp_lib.solvers.affine import solve
 
 EVERY = [{"route": "reachable"}, {"route": "dense"}, {"device": "cpu"}]

@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.compiled import inline
+from jmdp_lib.machine import inline
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Held
 from jmdp_lib.operators.collapsed import distinct_states

@@ -29,6 +29,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
+from scipy.sparse import csgraph
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
@@ -37,6 +38,7 @@ from jmdp_lib.model import JMDP, checked_coupling, require_tables
 from jmdp_lib.moments import norm_weight
 
 _CHUNK = 1 << 22  # entries of laws that are worked on at once
+_SPARSE = 0.1  # a term of a sum of rows costs some ten times what one of a matrix product does
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,12 @@ class CollapsedT2:
     def kernels(self) -> list[sparse.csr_array]:
         """(S, S) sparse: from distinct states P_2 c is the sum of K c K' over these."""
         return [self._averaged(move) for move in self.moves]
+
+    @cached_property
+    def few_successors(self) -> bool:
+        """Whether sums over the kernels' rows are faster than matrix products."""
+        few = self.kernel.nnz <= _SPARSE * self.jm.num_states**2
+        return bool(few or len(self.kernels) > 1)  # a noise leads to few
 
     def _averaged(self, move: sparse.csr_array) -> sparse.csr_array:
         """(S, S) sparse: what the policy makes of the moves of state-actions (S*A, S)."""
@@ -326,6 +334,13 @@ class Queries:
         for start in range(0, self.states.size, size):
             part = slice(start, start + size)
             yield self.states[part], self.first[part], self.second[part]
+
+
+def successors_first(graph: sparse.csr_array) -> Ints:
+    """(S,) the states of a graph (S, S): strong components, successors first, by number within."""
+    # SciPy labels a component when all that it leads to have their labels.
+    labels = csgraph.connected_components(graph, connection="strong")[1]
+    return np.argsort(labels, kind="stable")
 
 
 def ragged(counts: Ints) -> tuple[Ints, Ints, Ints]:

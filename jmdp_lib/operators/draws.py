@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.compiled import cached
+from jmdp_lib.machine import cached
 
 
 def cumulative(starts: Ints, probs: Floats) -> Floats:

@@ -25,7 +25,7 @@ import numpy as np
 from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.compiled import hot
+from jmdp_lib.machine import hot
 from jmdp_lib.model import JMDP
 from jmdp_lib.operators.collapsed import CollapsedT2, ragged
 from jmdp_lib.operators.reachable import PairSet, places

@@ -21,15 +21,8 @@ from scipy import sparse
 from scipy.sparse import csgraph
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.compiled import cached, hot, inline
-from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries, ragged
-
-
-def successors_first(graph: sparse.csr_array) -> Ints:
-    """(S,) the states of a graph (S, S): strong components, successors first, by number within."""
-    # SciPy labels a component when all that it leads to have their labels.
-    labels = csgraph.connected_components(graph, connection="strong")[1]
-    return np.argsort(labels, kind="stable")
+from jmdp_lib.machine import cached, hot, inline
+from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries, ragged, successors_first
 
 
 def reached_states(system: CollapsedT2, queries: Queries) -> Ints:

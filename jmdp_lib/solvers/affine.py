@@ -20,9 +20,8 @@ from numba import prange
 from scipy import sparse
 
 from jmdp_lib.checks import Floats
-from jmdp_lib.compiled import hot, threaded
-from jmdp_lib.machine import progress
-from jmdp_lib.operators.reachable import successors_first
+from jmdp_lib.machine import hot, progress, threaded
+from jmdp_lib.operators.collapsed import successors_first
 
 VECTORS = 6  # of the size of x, that BiCGSTAB holds
 _CYCLE, _CYCLES = 100, 100  # steps of a cycle, and cycles, at most

@@ -26,8 +26,7 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.compiled import hot
-from jmdp_lib.machine import progress, require
+from jmdp_lib.machine import hot, progress, require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Held, ReadOnly
 from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries, ragged

@@ -22,8 +22,7 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Seed
-from jmdp_lib.compiled import hot, inline
-from jmdp_lib.machine import progress, require
+from jmdp_lib.machine import hot, inline, progress, require
 from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.moments import Moments, norm_weight
 from jmdp_lib.operators import draws

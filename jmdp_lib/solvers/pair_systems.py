@@ -19,7 +19,7 @@ from jmdp_lib import checks, machine
 from jmdp_lib.checks import Floats
 from jmdp_lib.machine import gibibytes
 from jmdp_lib.operators.collapsed import Backup, CollapsedT2, PairValues, Queries, distinct_states
-from jmdp_lib.operators.dense import DensePairs, TorchPairs, device_bytes, few_successors
+from jmdp_lib.operators.dense import DensePairs, TorchPairs, device_bytes
 from jmdp_lib.operators.reachable import Numbering, PairSet, ReachablePairs
 from jmdp_lib.solvers import fixed_point
 from jmdp_lib.solvers.affine import VECTORS, Chain, solve_surely
@@ -137,7 +137,7 @@ def choose(
     free = 0.9 * (machine.available_bytes() if device is None else device_bytes(device))
     # The last ones for an application itself: a scratch matrix, and kernels that are not sparse.
     matrices = VECTORS + (1.25 if device is None else 4.0)
-    matrices += 0.0 if few_successors(system) else 2.0
+    matrices += 0.0 if system.few_successors else 2.0
     needed = matrices * whole + law
     pairs = states * (states + 1) // 2
     dense = Plan("dense", states, pairs, needed, device, *_dense_work(system, tol))
@@ -182,7 +182,7 @@ def _dense_work(system: CollapsedT2, tol: float) -> tuple[int, float]:
     common = states**2 * (len(system.kernels) if system.coupling == "common" else 0)
     terms = 2 * moved + common + system.diagonal_entries
     time = _TERM_NS * 2 * moved + _PRODUCT_NS * common
-    if not few_successors(system):
+    if not system.few_successors:
         terms = 2 * states**3
         time = _PRODUCT_NS * terms
     time += _ENTRY_NS * len(system.kernels) * states**2
