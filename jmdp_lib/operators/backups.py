@@ -99,7 +99,9 @@ class Full(Coordinates):
     """values (X + X * X,): mu(x) at x, Sigma(x, y) at X + x * X + y, for x = s * A + a."""
 
     coupling: str = "joint"
-    name, full, centred = "full", True, False
+    name = "full"
+    full = True
+    centred = False
 
     @property
     def used(self) -> Any:
@@ -158,7 +160,8 @@ class Full(Coordinates):
 class Collapsed(Full):
     """values: mu (S, A), Sigma of one state (S, A, A), W (S, S) between states."""
 
-    name, full = "collapsed", False
+    name = "collapsed"
+    full = False
 
     @property
     def used(self) -> Any:
@@ -220,7 +223,8 @@ class Collapsed(Full):
 class Centred(Collapsed):
     """`Collapsed` with covariances."""
 
-    name, centred = "centred", True
+    name = "centred"
+    centred = True
 
 
 LAYOUTS: dict[str, Any] = {"full": Full, "collapsed": Collapsed, "centred": Centred}
@@ -245,7 +249,8 @@ def _place(i: int, size: int, num_actions: int, full: bool) -> tuple[int, int, i
 @inline
 def _mean_at(values: Any, policy: Any, u: int) -> float:
     """m(u) = E mu(u, A)."""
-    total, num_actions = 0.0, policy.shape[1]
+    total = 0.0
+    num_actions = policy.shape[1]
     for a in range(num_actions):
         total += policy[u, a] * values[u * num_actions + a]
     return total
@@ -269,7 +274,9 @@ def _pair_at(values: Any, policy: Any, u: int, v: int) -> float:
 @inline
 def _single_at(values: Any, policy: Any, centred: bool, u: int, mean: float) -> float:
     """D(u) = E Sigma(u, A, u, A), or from covariances Var Z(u, A); mean: m(u)."""
-    total, spread, num_actions = 0.0, 0.0, policy.shape[1]
+    total = 0.0
+    spread = 0.0
+    num_actions = policy.shape[1]
     for a in range(num_actions):
         x = u * num_actions + a
         total += policy[u, a] * values[policy.size + x * num_actions + a]

@@ -159,7 +159,8 @@ class CollapsedT2:
 
     def backup(self, value: Floats, single: Floats) -> Backup:
         """T_2 on m and v; their fixed points give every mean and every variance."""
-        jm, policy = self.jm, self.policy
+        jm = self.jm
+        policy = self.policy
         targets = jm.rewards + jm.gamma * value[jm.next_states]
         mean = jm.averaging @ targets
         targets -= mean[jm.table_states]
@@ -182,7 +183,8 @@ class CollapsedT2:
         others: states that differ from `states`; without them both branches are at one state, with
         distinct actions.
         """
-        jm, rows = self.jm, self.jm.transitions
+        jm = self.jm
+        rows = self.jm.transitions
         shared = self.coupling == "common" or (self.coupling == "joint" and others is None)
         others = states if others is None else others
         if shared:
@@ -291,7 +293,8 @@ class CollapsedT2:
 
     def covariances(self, backup: Backup, pairs: PairValues, *asked: Ints) -> Floats:
         """(Q,), C(s,a; t,b) one step before c. asked: the arguments of `law`."""
-        (states, a, b), law = asked[:3], self.law(*asked)
+        states, a, b = asked[:3]
+        law = self.law(*asked)
         values = self.jm.gamma**2 * pairs(law.first, law.second)
         query = np.repeat(np.arange(states.size), np.diff(law.starts))
         if law.tables is not None:

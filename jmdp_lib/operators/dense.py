@@ -34,7 +34,8 @@ class DensePairs:
     @cached_property
     def _kernels(self) -> list[Any]:
         """gamma times each kernel of the system: its sparse rows, or a matrix."""
-        gamma, few = self.system.jm.gamma, self.system.few_successors
+        gamma = self.system.jm.gamma
+        few = self.system.few_successors
         return [
             (k.indptr, k.indices, gamma * k.data) if few else gamma * k.toarray()
             for k in self.system.kernels
@@ -163,7 +164,8 @@ def _moved(indptr: Any, indices: Any, probs: Any, c: Any, out: Any, add: Any) ->
                 row = tile[s - low]
                 row[:] = 0.0
                 for k in range(indptr[s], indptr[s + 1]):
-                    prob, part = probs[k], c[indices[k], left : left + width]
+                    prob = probs[k]
+                    part = c[indices[k], left : left + width]
                     for t in range(width):  # part[t], not c[..., left + t]: this one is vectorised
                         row[t] += prob * part[t]
             for t in range(width):

@@ -97,7 +97,8 @@ class MultisetOperator:
 
     def _power(self, table: int, action: int, power: int) -> Law:
         """(R + gamma Z')^m of one action in one table."""
-        reward, after = self.jm.rewards[table, action], int(self.jm.next_states[table, action])
+        reward = self.jm.rewards[table, action]
+        after = int(self.jm.next_states[table, action])
         terms: Law = {
             ((after, left),) if left else (): comb(power, left)
             * reward ** (power - left) * self.jm.gamma**left
@@ -235,7 +236,9 @@ class MultisetOperator:
 
     def _seeds(self) -> Ints:
         """What is solved: all multisets of the orders that have few, and what queries lead to."""
-        n, states, actions = self.order, range(self.jm.num_states), range(self.jm.num_actions)
+        n = self.order
+        states = range(self.jm.num_states)
+        actions = range(self.jm.num_actions)
         orders = range(1, n + 1)
         few = [k for k in orders if num_multisets(len(states), k) <= ALL_LIMIT]
         seeds = [np.empty((0, n), dtype=np.int64)]

@@ -81,7 +81,8 @@ class PairOperator(CollapsedT2):
 
     def apply(self, state: PairState) -> PairState:
         """T_2."""
-        (average, _, moves), side = self._factors, self.policy.size
+        average, _, moves = self._factors
+        side = self.policy.size
         pair = (average @ (average @ state.covariance.reshape(side, side)).T).T  # c
         mean, blocks, deviations = self.same_state(state.mean, state.blocks, pair)
         source = self.shocks(deviations)
@@ -100,7 +101,9 @@ class PairOperator(CollapsedT2):
 
         pair: (S, S), c. Returns both, and the deviations y - mu (T, A).
         """
-        jm, gamma, x = self.jm, self.jm.gamma, self.jm.next_states
+        jm = self.jm
+        gamma = self.jm.gamma
+        x = self.jm.next_states
         _, averaging, _ = self._factors
         value = (self.policy * mean).sum(1)  # m
         own = np.einsum("saa->sa", blocks) + (mean - value[:, None]) ** 2
@@ -172,7 +175,8 @@ def start_law(jm: JMDP) -> Floats:
 
 def occupancy(jm: JMDP, policy: Floats) -> Floats:
     """The discounted pair occupancy (S, A, S, A): d = (1 - eta) xi_0 + eta d P_2, eta = gamma."""
-    law, eta = start_law(jm), jm.gamma
+    law = start_law(jm)
+    eta = jm.gamma
 
     def rest(d: Floats) -> Floats:
         return d - eta * pair_step(jm, policy, d.reshape(law.shape)).ravel()
@@ -244,7 +248,8 @@ def _ordered_pairs(jm: JMDP, policy: Floats, going: Any) -> sparse.csr_array:
 
     Branches that merge are not followed: rows of equal states add up to less than one.
     """
-    size, x = jm.num_states, jm.next_states
+    size = jm.num_states
+    x = jm.next_states
     chain = CollapsedT2(jm, policy).kernel
     both = policy[:, :, None] * policy[:, None, :] * (1.0 - np.eye(jm.num_actions))
     weights = jm.probs[:, None, None] * both[jm.table_states]  # (T, A, A)

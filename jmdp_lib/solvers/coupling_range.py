@@ -155,7 +155,9 @@ def _repeated(pairs: TransportedPairs, target: float, rate: float) -> tuple[Swee
     rate: the contraction modulus. Where rounding does not allow the target, it stops at the size of
     rounding.
     """
-    made, moved, limit = Sweep(pairs.zeros(), np.empty(0), 0.0, pairs.cells[-1]), np.inf, 0
+    made = Sweep(pairs.zeros(), np.empty(0), 0.0, pairs.cells[-1])
+    moved = np.inf
+    limit = 0
     with progress(None, "coupling_range", "sweep") as bar:
         for sweeps in count():
             c, before = made.c, moved
@@ -235,7 +237,9 @@ class TransportedPairs(DensePairs):
         starts, query, within = ragged(heights * widths)
         both = np.stack(np.divmod(within, widths[query]), axis=1)
         both += np.stack([first_row[x][query] for x in pair], axis=1)
-        deviations, rewards, next_states = rows[both, 1], rows[both, 2], rows[both, 3].astype(int)
+        deviations = rows[both, 1]
+        rewards = rows[both, 2]
+        next_states = rows[both, 3].astype(int)
         products = deviations.prod(1), rewards, next_states, probs[both].prod(1)
         return starts, widths, states[query], *products
 
@@ -254,7 +258,8 @@ class TransportedPairs(DensePairs):
 
     def sweep(self, c: Floats, plan: Floats) -> Sweep:
         """The operator on c, with the plans of the sweep before."""
-        policy, (states, first, second) = self.system.policy, vars(self.queries).values()
+        policy = self.system.policy
+        states, first, second = vars(self.queries).values()
         values, slack, plan = self.covariances(c, plan)
         new = self.zeros()
         self.apply(c, new, with_source=False)  # right off the diagonal
@@ -310,7 +315,8 @@ def _cancel_loops(cost: Any, plan: Any, reach: Any, via: Any) -> Any:
                 return 2.0 * small
         for _ in range(m + n):
             node = via[node]  # by now it is on a loop
-        amount, at = np.inf, node
+        amount = np.inf
+        at = node
         for change in (False, True):
             while True:
                 before = via[at]

@@ -28,7 +28,9 @@ FEW = 512  # state-actions up to which T_2 is repeated, for the curve of its res
 # More sweeps than this are not worth the curve of their residuals: gamma above some 0.995.
 _MANY_SWEEPS = 5000
 # Nanoseconds that a sweep takes for itself, for each coordinate, and for each term of what moves.
-_SWEEP_NS, _COORDINATE_NS, _MOVED_NS = 2e5, 20.0, 5.0
+_SWEEP_NS = 2e5
+_COORDINATE_NS = 20.0
+_MOVED_NS = 5.0
 
 
 def jipe2(
@@ -127,7 +129,9 @@ def _choose(
     if device is not None and route not in ("auto", "dense"):
         raise ValueError(f"device={device!r} belongs to route='dense', not to {route!r}")
     solved = route in ("reachable", "dense") or device is not None or queries is not None
-    swept, states, gamma = given or route == "sweeps", system.jm.num_states, system.jm.gamma
+    swept = given or route == "sweeps"
+    states = system.jm.num_states
+    gamma = system.jm.gamma
     if swept and solved:
         raise ValueError(
             "initial, max_iterations and route='sweeps' belong to sweeps, which always solve all "
@@ -216,7 +220,9 @@ def trace_jipe2(jm: JMDP, policy: ArrayLike, sweeps: int, coupling: str = "joint
     Compares all of Sigma, (S, A, S, A), after every sweep: for small models.
     """
     operator = PairOperator.of("trace_jipe2", jm, policy, coupling)
-    state, rows, parts = operator.zero(), [], ("mean", "second", "covariance")
+    state = operator.zero()
+    rows = []
+    parts = ("mean", "second", "covariance")
     for _ in range(checks.at_least("sweeps", sweeps, 1)):
         old, state = state, operator.apply(state)
         rows.append([np.abs(getattr(state, x) - getattr(old, x)).max() for x in parts])

@@ -44,7 +44,11 @@ _SURE = 1.15  # how many times more entries are planned for than the sample has
 _CHEAP = 1e6  # terms of laws that the plan may multiply out
 # Nanoseconds for a term of a law, a product of two numbers in the steps of multisets, a multiset,
 # an entry of the system in a sweep, and a moment that is read off at the end.
-_LAW_NS, _PRODUCT_NS, _MULTISET_NS, _SWEEP_NS, _MOMENT_NS = 7e3, 10.0, 2.5e3, 4.0, 1e5
+_LAW_NS = 7e3
+_PRODUCT_NS = 10.0
+_MULTISET_NS = 2.5e3
+_SWEEP_NS = 4.0
+_MOMENT_NS = 1e5
 LOG = logging.getLogger("jmdp_lib")
 
 
@@ -316,7 +320,8 @@ class Multisets(Coordinates):
             actions = sorted(a for s, a in powers if s == state)
             outcomes = checked_query(simulator, state, actions, rng)
             for a, (r, u) in zip(actions, outcomes, strict=True):
-                x, m = (u, self.choose(u, rng)), powers[state, a]
+                x = (u, self.choose(u, rng))
+                m = powers[state, a]
                 terms = [
                     (c * comb(m, k) * r ** (m - k) * simulator.gamma**k, rest + (x,) * k)
                     for c, rest in terms

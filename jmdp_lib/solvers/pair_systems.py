@@ -27,10 +27,17 @@ from jmdp_lib.solvers.fixed_point import Plan, Solution
 
 # Typical numbers of sweeps: on reachable pairs of a chain without cycles, of one with cycles, and
 # on all pairs; and how many times longer it takes to find a reachable pair than to read the next.
-_ACYCLIC, _CYCLIC, _DENSE, _FIND = 3, 20, 40, 10
+_ACYCLIC = 3
+_CYCLIC = 20
+_DENSE = 40
+_FIND = 10
 # Nanoseconds for a term of a sum over rows, and for an entry of (S, S) that a kernel moves twice;
 # for a term of a matrix product; for a term of a sum over reachable pairs, and for a pair.
-_TERM_NS, _ENTRY_NS, _PRODUCT_NS, _REACHED_NS, _PAIR_NS = 1.2, 16.0, 0.15, 20.0, 100.0
+_TERM_NS = 1.2
+_ENTRY_NS = 16.0
+_PRODUCT_NS = 0.15
+_REACHED_NS = 20.0
+_PAIR_NS = 100.0
 LOG = logging.getLogger("jmdp_lib")
 
 
@@ -49,7 +56,9 @@ def solve_pairs(
     else:
         pairs = DensePairs(system, backup)
 
-    jm, gamma, weight = system.jm, system.jm.gamma, system.weight
+    jm = system.jm
+    gamma = system.jm.gamma
+    weight = system.weight
     goal = allowed * (1.0 - gamma) * weight
     c, history, iterations = solve_surely(
         pairs, lambda c: max(moved * weight, max(pairs.residual(c), alone) + products),
@@ -101,14 +110,17 @@ class OneStepAway:
     def second_bytes(self) -> float:
         """Bytes that `full_second` takes, at most: C, Sigma and where C is nan, c and the steps
         from c to C. With common noise there are more steps, and shocks."""
-        states, pairs = len(self.blocks), self.backup.mean.size
+        states = len(self.blocks)
+        pairs = self.backup.mean.size
         common = self.system.coupling == "common"
         shocks = 4 * pairs * self.system.jm.noise_probs.size if common else 0
         return 8.0 * ((4.0 if common else 2.25) * pairs**2 + 2 * states * (states + pairs) + shocks)
 
     def full_second(self) -> Floats:
         """(S, A, S, A)."""
-        system, mean, states = self.system, self.backup.mean, np.arange(len(self.blocks))
+        system = self.system
+        mean = self.backup.mean
+        states = np.arange(len(self.blocks))
         source = system.shocks(self.backup.deviations)
         c = self.pairs(*np.broadcast_arrays(states[:, None], states))
         full = distinct_states(system.jm.gamma, system.moves, c, source)

@@ -229,7 +229,8 @@ def solve_in_cone(
             return floor + size * to_matrix(inside)
         if turn % 20 == 0 and turn <= 500 and not 0.2 <= apart / (moved + 1e-300) <= 5.0:
             factor = float(np.clip(np.sqrt(apart / (moved + 1e-300)), 0.1, 10.0))
-            rho, dual = rho * factor, dual / factor
+            rho = rho * factor
+            dual = dual / factor
             factors = linalg.lu_factor(matrix + rho * identity)
     warn(f"the projection onto the cone stopped {apart:.1e} away from it")
     return floor + size * to_matrix(inside)

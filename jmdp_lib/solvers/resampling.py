@@ -124,7 +124,8 @@ def _gaps(jm: JMDP, policy: Floats, weights: Floats) -> Floats:
     first = np.arange(copies)[:, None] * jm.num_states  # the first state of each copy
     states = (first + jm.table_states).ravel()
     probs = weights.ravel() / np.bincount(states, weights.ravel())[states]
-    rewards, successors = np.tile(jm.rewards, (copies, 1)), first[..., None] + jm.next_states
+    rewards = np.tile(jm.rewards, (copies, 1))
+    successors = first[..., None] + jm.next_states
     size = copies * jm.num_states
     tables = (states, probs, rewards, successors.reshape(rewards.shape), size, jm.gamma)
     side_by_side = JMDP.from_tables(*tables)
