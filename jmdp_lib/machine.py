@@ -99,7 +99,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-def watched() -> bool:
+def output_is_seen() -> bool:
     """Whether somebody sees what goes to stderr: in a terminal, or in a notebook."""
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
@@ -108,7 +108,7 @@ def progress(total: int | None, name: str, unit: str = "update") -> Any:
     """A progress bar once a run takes longer than two seconds and somebody is watching."""
     return tqdm(
         total=total, desc=name, unit=unit, unit_scale=unit == "update", delay=2.0,
-        disable=not watched(), leave=False, mininterval=0.5,
+        disable=not output_is_seen(), leave=False, mininterval=0.5,
     )  # fmt: skip
 
 
@@ -189,7 +189,7 @@ class _CompileNotice(event.Listener):
             )
             level = logging.WARNING
             self.complained = True
-        if watched():
+        if output_is_seen():
             print(text, file=sys.stderr, flush=True)
         else:
             logging.getLogger("jmdp_lib").log(level, text)

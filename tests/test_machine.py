@@ -191,7 +191,7 @@ def test_compiling_is_said_once_a_call(
 ) -> None:
     clock = time.monotonic() + 1e3
     monkeypatch.setattr(machine.time, "monotonic", lambda: clock)
-    monkeypatch.setattr(machine, "watched", lambda: True)
+    monkeypatch.setattr(machine, "output_is_seen", lambda: True)
     compile_two("somebody_elses")
     assert capsys.readouterr().err == ""
     clock += 5.0
@@ -202,7 +202,7 @@ def test_compiling_is_said_once_a_call(
     compile_two("jmdp_lib.example")
     assert capsys.readouterr().err.count("is compiling") == 1
     clock += 5.0
-    monkeypatch.setattr(machine, "watched", lambda: False)
+    monkeypatch.setattr(machine, "output_is_seen", lambda: False)
     with caplog.at_level(logging.INFO, "jmdp_lib"):
         compile_two("jmdp_lib.example")
     assert capsys.readouterr().err == ""

@@ -28,7 +28,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import inline
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Held
+from jmdp_lib.moments import StoredMoments
 from jmdp_lib.operators.collapsed import distinct_states
 from jmdp_lib.operators.draws import cumulative, pick
 from jmdp_lib.operators.pairs import PairOperator
@@ -151,10 +151,10 @@ class Full(Coordinates):
         new = operator.apply(operator.centre(mean, second))
         return self.pack(new.mean, new.second)
 
-    def read(self, values: Floats) -> tuple[Floats, Floats, Held]:
+    def read(self, values: Floats) -> tuple[Floats, Floats, StoredMoments]:
         """Mean (S, A), covariance blocks (S, A, A), and all of Sigma."""
         mean, same, second = self.split(values)
-        return mean.copy(), same - mean[:, :, None] * mean[:, None, :], Held(second.copy())
+        return mean.copy(), same - mean[:, :, None] * mean[:, None, :], StoredMoments(second.copy())
 
 
 class Collapsed(Full):
@@ -213,11 +213,11 @@ class Collapsed(Full):
         new = self._join(mean, blocks, distinct_states(jm.gamma, operator.kernels, pair, source))
         return new + self.products(new)
 
-    def read(self, values: Floats) -> tuple[Floats, Floats, Held]:
+    def read(self, values: Floats) -> tuple[Floats, Floats, StoredMoments]:
         """Mean (S, A) and covariance blocks (S, A, A); there is no more."""
         absent = 'only form="full" learns moments between states; the others learn their averages'
         mean, blocks, _ = self.split(self.covariances(values))
-        return mean.copy(), blocks.copy(), Held(None, absent=absent)
+        return mean.copy(), blocks.copy(), StoredMoments(None, absent=absent)
 
 
 class Centred(Collapsed):

@@ -318,16 +318,16 @@ class Queries:
     @classmethod
     def of(cls, jm: JMDP, queries: ArrayLike | None) -> Queries:
         """All pairs of actions, at all states or at states (N,); or rows (state, a, b), (N, 3)."""
-        given = np.arange(jm.num_states) if queries is None else checks.as_array("queries", queries)
-        if given.ndim == 2:
-            rows = checks.integers("queries", given, "query", column=3)
+        asked = np.arange(jm.num_states) if queries is None else checks.as_array("queries", queries)
+        if asked.ndim == 2:
+            rows = checks.integers("queries", asked, "query", column=3)
             checks.integers("queries[:, 0]", rows[:, 0], "query", below=jm.num_states)
             checks.integers("queries[:, 1:]", rows[:, 1:], "query", "action", below=jm.num_actions)
             rows[:, 1:].sort()
             alike = rows[:, 1] == rows[:, 2]
             checks.refuse("queries[:, 2]", rows[:, 2], alike, "is the other action", ["query"])
             return cls(*np.ascontiguousarray(np.unique(rows, axis=0).T))
-        states = np.unique(checks.integers("queries", given, "query", below=jm.num_states))
+        states = np.unique(checks.integers("queries", asked, "query", below=jm.num_states))
         a, b = np.triu_indices(jm.num_actions, 1)
         return cls(np.repeat(states, a.size), np.tile(a, states.size), np.tile(b, states.size))
 

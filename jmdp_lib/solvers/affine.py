@@ -85,7 +85,7 @@ def solve(
             limit = applied + 10 + math.ceil(1.1 * sweeps)
 
 
-def solve_surely(
+def solve_to_residual(
     operator: Affine, residual: Callable[[Any], float], share: float, goal: float, rate: float,
     name: str,
 ) -> tuple[Any, Floats, int]:  # fmt: skip

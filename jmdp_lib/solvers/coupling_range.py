@@ -28,7 +28,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import hot, progress, require
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Held, ReadOnly
+from jmdp_lib.moments import ReadOnly, StoredMoments
 from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries, ragged
 from jmdp_lib.operators.dense import DensePairs
 from jmdp_lib.solvers.fixed_point import collect_moments, enough_sweeps, warn
@@ -123,7 +123,7 @@ def _end_of_range(system: CollapsedT2, backup: Backup, sign: float, tol: float) 
     blocks = np.einsum("sa,ab->sab", backup.variance, np.eye(jm.num_actions))
     blocks[queries.states, queries.first, queries.second] = last.values
     blocks[queries.states, queries.second, queries.first] = last.values
-    moments = collect_moments(jm, 2, backup.mean, blocks, Held(None), 0.0, error)
+    moments = collect_moments(jm, 2, backup.mean, blocks, StoredMoments(None), 0.0, error)
     model = _extreme(pairs, last.plan) if jm.num_actions == 2 else None
     return End(moments.gap_variance, error, model)
 

@@ -18,7 +18,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.machine import gibibytes, progress, replacing
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Held, Moments, ReadOnly, Source
+from jmdp_lib.moments import Moments, MomentSource, ReadOnly, StoredMoments
 
 State = TypeVar("State")
 
@@ -148,7 +148,7 @@ class Solution(ReadOnly):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write this solution to one .npz file, which appears whole or not at all.
 
-        The file holds numbers and no model: of the moments it has what `Moments.kept` says.
+        The file holds numbers and no model: it has the moments that `Moments.without_model` has.
         """
         arrays = dict[str, Any]()
 
@@ -159,7 +159,7 @@ class Solution(ReadOnly):
             arrays[str(len(arrays))] = value
             return {"array": str(len(arrays) - 1)}
 
-        parts = asdict(replace(self, moments=self.moments.kept()))
+        parts = asdict(replace(self, moments=self.moments.without_model()))
         header = {"file": f"{_FILE} {_FORMAT}", "kind": type(self).__name__, **parts}
         arrays["header"] = np.array(json.dumps(header, default=stored))
         with replacing(path) as part, part.open("wb") as file:
@@ -187,7 +187,7 @@ class Solution(ReadOnly):
             )
         plan = parts.pop("plan")
         moments = parts.pop("moments")
-        source = Held(**moments.pop("source"))
+        source = StoredMoments(**moments.pop("source"))
         return kind(**parts, moments=Moments(**moments, source=source), plan=plan and Plan(**plan))
 
 
@@ -300,8 +300,8 @@ def enough_sweeps(first: float, target: float, gamma: float) -> int:
 
 
 def collect_moments(
-    jm: JMDP, order: int, mean: Floats, blocks: Floats | None, source: Source, error_bound: float,
-    variance_off: float,
+    jm: JMDP, order: int, mean: Floats, blocks: Floats | None, source: MomentSource,
+    error_bound: float, variance_off: float,
 ) -> Moments:  # fmt: skip
     """What was solved, and below which size a standard deviation cannot be told from zero.
 

@@ -23,7 +23,7 @@ from jmdp_lib import checks, machine
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.implicit import ImplicitJMDP, Policy, Region, with_outside
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Held, Moments, ReadOnly, norm_weight
+from jmdp_lib.moments import Moments, ReadOnly, StoredMoments, norm_weight
 from jmdp_lib.operators.collapsed import CollapsedT2, Queries
 from jmdp_lib.solvers.exploration import View, look
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution, warn
@@ -291,10 +291,11 @@ def _solved(region: Region, view: View, allowed: float) -> Answer:
     mean = unit * (moments.mean[queried] + view.value[region.asked, None]) + middle
     worst = float(return_error.max())
     covariance = unit**2 * moments.covariance[queried]
+    explored = tuple(np.fromiter(region.numbers, object)[region.explored])
+    found = Moments(2, mean, covariance, StoredMoments(None), worst, worst)
     solution = LocalSolution(
-        Moments(2, mean, covariance, Held(None), worst, worst), gap_error, return_error, bound,
-        bound <= allowed, tuple(np.fromiter(region.numbers, object)[region.explored]), view.visits,
-    )  # fmt: skip
+        found, gap_error, return_error, bound, bound <= allowed, explored, view.visits
+    )
     return Answer(solution, unit * float((cut_error - cut.moved).max()))
 
 

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from jmdp_lib import checks, machine
 from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Held, Moments
+from jmdp_lib.moments import Moments, StoredMoments
 from jmdp_lib.operators.collapsed import CollapsedT2, Queries
 from jmdp_lib.operators.pairs import PairOperator, PairState
 from jmdp_lib.operators.reachable import PairSet
@@ -88,8 +88,8 @@ def jipe2(
     """
     system = CollapsedT2.of("jipe2", jm, policy, coupling)
     allowed = checks.positive("tol", tol) * jm.reward_bound
-    given = initial is not None or max_iterations is not None
-    plan, reached = _choose(system, tol, given, queries, route, device)
+    for_sweeps = initial is not None or max_iterations is not None
+    plan, reached = _choose(system, tol, for_sweeps, queries, route, device)
     if plan.route == "sweeps":
         return _sweeps(system, allowed, plan, initial, max_iterations)
     return solve_pairs(system, Queries.of(jm, queries), allowed, plan, reached, device)
@@ -118,18 +118,18 @@ def plan_jipe2(
 
 
 def _choose(
-    system: CollapsedT2, tol: float, given: bool, queries: ArrayLike | None, route: str,
+    system: CollapsedT2, tol: float, for_sweeps: bool, queries: ArrayLike | None, route: str,
     device: str | None,
 ) -> tuple[Plan, PairSet | None]:  # fmt: skip
     """The plan, and for the route "reachable" its pairs; refuses what does not go together.
 
-    given: whether there is something that belongs to sweeps, `initial` or `max_iterations`.
+    for_sweeps: whether there is something that belongs to sweeps, `initial` or `max_iterations`.
     """
     checks.one_of("route", route, ROUTES)
     if device is not None and route not in ("auto", "dense"):
         raise ValueError(f"device={device!r} belongs to route='dense', not to {route!r}")
     solved = route in ("reachable", "dense") or device is not None or queries is not None
-    swept = given or route == "sweeps"
+    swept = for_sweeps or route == "sweeps"
     states = system.jm.num_states
     gamma = system.jm.gamma
     if swept and solved:
@@ -166,7 +166,7 @@ def _sweeps(
     off = 2.0 * system.weight * end.error_bound
     if initial is None:
         off = _unplayed(jm.gamma**end.iterations, state)
-    found = state.mean, state.blocks, Held(state.second)
+    found = state.mean, state.blocks, StoredMoments(state.second)
     moments = fixed_point.collect_moments(jm, 2, *found, end.error_bound, off)
     return Solution(moments, *end, plan=plan)
 

@@ -33,7 +33,7 @@ from jmdp_lib.operators.multisets import (
     partitions,
 )
 from jmdp_lib.simulators import Simulator, check_simulator, checked_query
-from jmdp_lib.solvers.affine import Chain, solve_surely
+from jmdp_lib.solvers.affine import Chain, solve_to_residual
 from jmdp_lib.solvers.fixed_point import Plan, Solution, certify, collect_moments, rounding_of
 from jmdp_lib.solvers.incremental import IncrementalSolution, StepSize, checked_moments, learn
 
@@ -99,7 +99,7 @@ def jipe(
     scaled = sparse.diags_array(1.0 / weights) @ steps @ sparse.diags_array(weights)
     chain = Chain(sparse.csr_array(scaled), 1.0, constant / weights)
     goal = allowed * (1.0 - jm.gamma)
-    x, residuals, iterations = solve_surely(chain, chain.residual, 0.5, goal, jm.gamma, name)
+    x, residuals, iterations = solve_to_residual(chain, chain.residual, 0.5, goal, jm.gamma, name)
     rounding = rounding_of(operator.longest_sum) * float(np.abs(x).max())
     end = certify(residuals, rounding, jm.gamma, allowed, iterations, name)
     source = MultisetSource(operator, x * weights)

@@ -22,7 +22,7 @@ from jmdp_lib.operators.collapsed import Backup, CollapsedT2, PairValues, Querie
 from jmdp_lib.operators.dense import DensePairs, TorchPairs, device_bytes
 from jmdp_lib.operators.reachable import Numbering, PairSet, ReachablePairs
 from jmdp_lib.solvers import fixed_point
-from jmdp_lib.solvers.affine import VECTORS, Chain, solve_surely
+from jmdp_lib.solvers.affine import VECTORS, Chain, solve_to_residual
 from jmdp_lib.solvers.fixed_point import Plan, Solution
 
 # Typical numbers of sweeps: on reachable pairs of a chain without cycles, of one with cycles, and
@@ -60,7 +60,7 @@ def solve_pairs(
     gamma = system.jm.gamma
     weight = system.weight
     goal = allowed * (1.0 - gamma) * weight
-    c, history, iterations = solve_surely(
+    c, history, iterations = solve_to_residual(
         pairs, lambda c: max(moved * weight, max(pairs.residual(c), alone) + products),
         0.05,  # gaps are differences of what is solved
         goal, gamma**2, f"JIPE-2, {plan}",
@@ -75,7 +75,7 @@ def solve_pairs(
         checks.frozen(c)
     values = partial(replace(pairs).values, c)  # without what only the solver needs
     blocks = system.blocks(backup, values, asked)
-    source = OneStepAway(system, backup, blocks, values)
+    source = MomentsFromPairs(system, backup, blocks, values)
     off = 4.0 * residuals[-1] * weight / (1.0 - gamma**2)  # c contracts by gamma^2
     found = backup.mean, blocks, source
     moments = fixed_point.collect_moments(jm, 2, *found, end.error_bound, off)
@@ -83,7 +83,7 @@ def solve_pairs(
 
 
 @dataclass(frozen=True)
-class OneStepAway:
+class MomentsFromPairs:
     """Second moments between states, each one local expectation away from c.
 
     backup: T_2 on m and v. blocks: (S, A, A). pairs: c.

@@ -34,7 +34,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.machine import gibibytes, require
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Held, Moments
+from jmdp_lib.moments import Moments, StoredMoments
 from jmdp_lib.operators.pairs import RESTART, PairOperator, occupancy, pair_step, stationary_pairs
 from jmdp_lib.solvers import projection
 from jmdp_lib.solvers.fixed_point import Solution, iterate, warn
@@ -167,7 +167,7 @@ def projected_jipe2(
     blocks = np.einsum("sasb->sab", second) - mean[:, :, None] * mean[:, None, :]
     resolution = 1e-7 * float(np.abs(mean).max())  # second moments are differences of squares
     return ProjectedSolution(
-        Moments(2, mean, blocks, Held(second), 0.0, resolution), *end, theta, big,
+        Moments(2, mean, blocks, StoredMoments(second), 0.0, resolution), *end, theta, big,
         phi.reshape(*matrix.shape, -1), pairs.reshape(matrix.shape * 2), cone, kappa, beta,
     )  # fmt: skip
 
