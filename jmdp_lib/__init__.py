@@ -29,13 +29,22 @@ from jmdp_lib.moments import Moments, contraction_modulus, norm_weight
 from jmdp_lib.montecarlo import sample_gaps, simulate_gap_law, simulate_pairs
 from jmdp_lib.operators.backups import sample_t2
 from jmdp_lib.operators.literal import apply_t2
+from jmdp_lib.operators.pairs import first_to_arrive, mass_apart, pair_step
+from jmdp_lib.operators.reachable import steps_to_reach
 from jmdp_lib.simulators import Outcome, Simulator, SimulatorError, StepSimulator
 from jmdp_lib.solvers.coupling_range import CouplingRange, coupling_range
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Plan, Solution
 from jmdp_lib.solvers.gap_law import Improvement, cautious_improvement, gap_law
 from jmdp_lib.solvers.incremental import IncrementalSolution, StepSize, incremental_jipe2
 from jmdp_lib.solvers.local import LocalSolution, local_jipe2
-from jmdp_lib.solvers.order2 import jipe2, plan_jipe2
+from jmdp_lib.solvers.order2 import (
+    Trace,
+    covariance_rates,
+    decay_rate,
+    jipe2,
+    plan_jipe2,
+    trace_jipe2,
+)
 from jmdp_lib.solvers.order_n import incremental_jipe, jipe, plan_jipe
 from jmdp_lib.solvers.projected import ProjectedSolution, projected_jipe2
 from jmdp_lib.solvers.projection import (
@@ -57,6 +66,8 @@ __all__ += ["coupled_reward_chain", "example_1", "example_2_1", "example_2_2", "
 __all__ += ["goal_policy", "inventory", "inventory_simulator", "queue_simulator", "two_queues"]
 __all__ += ["windy_gridworld"]
 __all__ += ["apply_t2", "contraction_modulus", "norm_weight", "sample_t2"]
+__all__ += ["first_to_arrive", "mass_apart", "pair_step", "steps_to_reach"]
+__all__ += ["Trace", "covariance_rates", "decay_rate", "trace_jipe2"]
 __all__ += ["coupling_range", "gap_law", "jipe", "jipe2", "plan_jipe", "plan_jipe2"]
 __all__ += ["local_jipe2"]
 __all__ += ["incremental_jipe", "incremental_jipe2", "projected_jipe2", "resample_gaps"]

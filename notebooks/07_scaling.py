@@ -46,9 +46,8 @@ from matplotlib.colors import LogNorm
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from jmdp_lib.operators.collapsed import CollapsedT2, Queries, successors_first
+from jmdp_lib.operators.collapsed import CollapsedT2, successors_first
 from jmdp_lib.operators.dense import DensePairs
-from jmdp_lib.operators.reachable import steps_to_reach
 
 figures.style()
 claims = figures.Claims()
@@ -138,8 +137,7 @@ asked = {
     "goal, one state": (goal, [11]),  # the cell below the goal
 }
 steps = {
-    name: steps_to_reach(CollapsedT2(grid, policy), Queries.of(grid, queries))
-    for name, (policy, queries) in asked.items()
+    name: jl.steps_to_reach(grid, policy, queries) for name, (policy, queries) in asked.items()
 }
 
 # %%
@@ -175,8 +173,7 @@ plt.show()
 # %%
 wide = jl.windy_gridworld(16)
 policies = {"goal policy": jl.goal_policy(16), "uniform policy": jl.uniform_policy(wide)}
-everything = Queries.of(wide, None)
-around = {k: steps_to_reach(CollapsedT2(wide, pi), everything) for k, pi in policies.items()}
+around = {k: jl.steps_to_reach(wide, pi) for k, pi in policies.items()}
 places = {"middle": 130, "last column": 223, "at the goal": 15}
 views = [("goal policy", f"goal policy,\n{where}", s) for where, s in places.items()]
 views.append(("uniform policy", "uniform policy,\nmiddle", 130))
@@ -617,7 +614,7 @@ claims.check(
 
 # %% tags=["hide-cell"]
 down = jl.windy_gridworld(6, gust="D")
-reached = np.argwhere(steps_to_reach(CollapsedT2(down, goal), Queries.of(down, None)) > 0)
+reached = np.argwhere(jl.steps_to_reach(down, goal) > 0)
 columns_apart = np.abs(np.diff(reached % 6, axis=1)).max()
 fewer = jl.plan_jipe2(down, goal, route="reachable").pairs
 claims.check(

@@ -21,7 +21,7 @@ from jmdp_lib import machine
 from jmdp_lib.operators.collapsed import CollapsedT2, Queries, successors_first
 from jmdp_lib.operators.dense import device_bytes
 from jmdp_lib.operators.multisets import MultisetOperator
-from jmdp_lib.operators.reachable import PairSet, places, steps_to_reach
+from jmdp_lib.operators.reachable import PairSet, places
 from jmdp_lib.solvers.affine import solve
 
 EVERY = [{"route": "reachable"}, {"route": "dense"}, {"device": "cpu"}]
@@ -164,7 +164,7 @@ def test_the_closure_is_what_branches_reach():
         found = places(pairs.rows, pairs.words, i, j)
         assert (np.diff(found[found >= 0]) == 1).all()
         assert (found >= 0).sum() == len(reached)
-        found = steps_to_reach(system, queries)
+        found = jl.steps_to_reach(jm, policy)
         assert {(s, t) for s, t in zip(*found.nonzero(), strict=True) if s >= t} == reached
         assert (found == found.T).all()
     grid, goal = jl.windy_gridworld(50), jl.goal_policy(50)
@@ -180,7 +180,7 @@ def test_pairs_of_states_that_lead_up_and_down():
         system = CollapsedT2(one, jl.uniform_policy(one))
         queries = Queries.of(one, [0, 7])
         pairs = PairSet.of(system, queries, lambda *_: np.inf)
-        steps = steps_to_reach(system, queries)
+        steps = jl.steps_to_reach(one, jl.uniform_policy(one), [0, 7])
         assert pairs.size == np.triu(steps > 0).sum()
         number = pairs.numbering.number
         found = places(pairs.rows, pairs.words, *(number[x] for x in steps.nonzero()))

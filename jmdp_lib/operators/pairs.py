@@ -132,7 +132,20 @@ def _faster(matrix: sparse.csr_array) -> Any:
 
 
 def pair_step(jm: JMDP, policy: ArrayLike, law: ArrayLike) -> Floats:
-    """One step of the pair chain: law (S, A, S, A) of (X, Y) -> law of (X', Y'), law P_2."""
+    """One step of the pair chain $P_2$: law (S, A, S, A) of two branches -> their law after it.
+
+    Branches at one state share a table; at one state-action they are one branch, and stay so.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> import numpy as np
+        >>> jm = jl.coupled_reward_chain(3)
+        >>> law = np.zeros((3, 2, 3, 2))
+        >>> law[0, 0, 0, 1] = 1.0  # two branches at the first state, with different actions
+        >>> law = jl.pair_step(jm, jl.uniform_policy(jm), law)
+        >>> float(law[1, :, 1, :].sum()), jl.mass_apart(law)
+        (1.0, 0.5)
+    """
     policy = checks.policy_matrix(jm, policy)
     weights = checks.as_array("law", law)
     checks.same_shape("law", weights.shape, policy.shape * 2, "(S, A, S, A)")
@@ -160,7 +173,14 @@ def pair_step(jm: JMDP, policy: ArrayLike, law: ArrayLike) -> Floats:
 
 
 def mass_apart(law: Floats) -> float:
-    """The mass of a pair law (S, A, S, A) off the diagonal: pairs that are still two branches."""
+    """The mass of a pair law (S, A, S, A) off the diagonal: pairs that are still two branches.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> import numpy as np
+        >>> jl.mass_apart(np.full((2, 1, 2, 1), 0.25))
+        0.5
+    """
     return float(law.sum() - np.einsum("sasa->", law))
 
 
@@ -222,6 +242,13 @@ def first_to_arrive(jm: JMDP, policy: ArrayLike, target: int) -> Floats:
     The least solution h >= 0 of h = P_2 h, with h = 1 where only the first branch has arrived and
     0 where the second has or both have merged. It is zero at pairs that never lead to the former,
     and at all others it solves a sparse linear system, directly: for small models.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jm = jl.windy_gridworld(3)
+        >>> first = jl.first_to_arrive(jm, jl.goal_policy(3), target=2)
+        >>> print(f"from the centre, up is there before down with {first[4, 0, 2]:.3f}")
+        from the centre, up is there before down with 0.971
     """
     matrix = checks.policy_matrix(jm, policy)
     target = checks.index("target", target, jm.num_states)

@@ -218,6 +218,12 @@ def trace_jipe2(jm: JMDP, policy: ArrayLike, sweeps: int, coupling: str = "joint
     """The changes of the first `sweeps` applications of T_2 from M_0 = 0.
 
     Compares all of Sigma, (S, A, S, A), after every sweep: for small models.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> trace = jl.trace_jipe2(jl.coupled_reward_chain(4, gamma=0.9), [0] * 4, sweeps=20)
+        >>> print(trace.residuals[:3].round(3), round(jl.decay_rate(trace.mean), 3))
+        [1.   0.9  0.81] 0.9
     """
     operator = PairOperator.of("trace_jipe2", jm, policy, coupling)
     state = operator.zero()
@@ -238,6 +244,13 @@ def covariance_rates(jm: JMDP, policy: ArrayLike) -> tuple[float, float]:
     modulus (the largest belongs to constants). What is in C already fades by gamma^2 zeta_C: zeta_C
     is the spectral radius of P among the states whose return varies. The larger one bounds the rate
     in the end; where both are zero, covariances are exact after finitely many sweeps.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jm = jl.windy_gridworld(3, gamma=0.8)
+        >>> by_means, by_itself = jl.covariance_rates(jm, jl.uniform_policy(jm))
+        >>> print(f"{by_means:.3f} and {by_itself:.3f}")
+        0.780 and 0.624
     """
     matrix = checks.policy_matrix(jm, policy)
     chain = CollapsedT2(jm, matrix).kernel.toarray()
@@ -256,6 +269,11 @@ def decay_rate(values: ArrayLike, first: int = 0, floor: float = 1e-10) -> float
 
     Steps before `first` are left out, and values below `floor` times the largest, where rounding
     takes over.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> print(round(jl.decay_rate([4.0, 2.0, 1.0, 0.5]), 6))
+        0.5
     """
     sizes = checks.floats("values", values, "step")
     steps = np.arange(sizes.size)
