@@ -239,9 +239,9 @@ def stationary_pairs(jm: JMDP, policy: Floats) -> Floats:
 def first_to_arrive(jm: JMDP, policy: ArrayLike, target: int) -> Floats:
     """(S, A, A), the probability at [s, a, b] that branch a is in `target` strictly before b.
 
-    The least solution h >= 0 of h = P_2 h, with h = 1 where only the first branch has arrived and
-    0 where the second has or both have merged. It is zero at pairs that never lead to the former,
-    and at all others it solves a sparse linear system, directly: for small models.
+    The least solution $h >= 0$ of $h = P_2 h$, with $h = 1$ where only the first branch has arrived
+    and 0 where the second has or both have merged. It is zero at pairs that never lead to the
+    former, and at all others it solves a sparse linear system, directly: for small models.
 
     Example:
         >>> import jmdp_lib as jl

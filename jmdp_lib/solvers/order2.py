@@ -194,13 +194,13 @@ def _start(
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Largest change of any coordinate from M_k to T_2 M_k, for k = 0, 1, ...: arrays (sweeps,).
+    """Largest change of any coordinate from $M_k$ to $T_2 M_k$, for $k = 0, 1, ...$, (sweeps,).
 
     Attributes:
-        mean: of mu(s, a).
-        second: of Sigma(s, a, t, b), all of it.
-        covariance: of C = Sigma - mu mu', all of it.
-        weight: lambda, so that max(mean, second / weight) is the residual of eq. (23).
+        mean: of $mu(s, a)$.
+        second: of $Sigma(s, a, t, b)$, all of it.
+        covariance: of $C = Sigma - mu mu'$, all of it.
+        weight: $lambda$, so that max(mean, second / weight) is the residual of eq. (23).
     """
 
     mean: Floats
@@ -210,14 +210,14 @@ class Trace:
 
     @property
     def residuals(self) -> Floats:
-        """||M_k - T_2 M_k||_lambda."""
+        """$||M_k - T_2 M_k||_lambda$."""
         return np.maximum(self.mean, self.second / self.weight)
 
 
 def trace_jipe2(jm: JMDP, policy: ArrayLike, sweeps: int, coupling: str = "joint") -> Trace:
-    """The changes of the first `sweeps` applications of T_2 from M_0 = 0.
+    """The changes of the first `sweeps` applications of $T_2$ from $M_0 = 0$.
 
-    Compares all of Sigma, (S, A, S, A), after every sweep: for small models.
+    Compares all of $Sigma$, (S, A, S, A), after every sweep: for small models.
 
     Example:
         >>> import jmdp_lib as jl
@@ -237,13 +237,14 @@ def trace_jipe2(jm: JMDP, policy: ArrayLike, sweeps: int, coupling: str = "joint
 
 
 def covariance_rates(jm: JMDP, policy: ArrayLike) -> tuple[float, float]:
-    """The two factors per sweep that covariances settle by: gamma zeta_mu and gamma^2 zeta_C.
+    """The two factors per sweep that covariances settle by: $gamma zeta_mu$ and $gamma^2 zeta_C$.
 
-    C_{k+1} = c_0(mu_k) + gamma^2 P_2 C_k. The source c_0 sees *differences* of the means, which
-    settle by gamma zeta_mu: zeta_mu is the second largest eigenvalue of the policy's chain P, in
-    modulus (the largest belongs to constants). What is in C already fades by gamma^2 zeta_C: zeta_C
-    is the spectral radius of P among the states whose return varies. The larger one bounds the rate
-    in the end; where both are zero, covariances are exact after finitely many sweeps.
+    $C_{k+1} = c_0(mu_k) + gamma^2 P_2 C_k$. The source $c_0$ sees *differences* of the means, which
+    settle by $gamma zeta_mu$: $zeta_mu$ is the second largest eigenvalue of the policy's chain $P$,
+    in modulus (the largest belongs to constants). What is in $C$ already fades by $gamma^2 zeta_C$:
+    $zeta_C$ is the spectral radius of $P$ among the states whose return varies. The larger one
+    bounds the rate in the end; where both are zero, covariances are exact after finitely many
+    sweeps.
 
     Example:
         >>> import jmdp_lib as jl
