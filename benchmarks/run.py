@@ -93,7 +93,7 @@ def learning():
                 lambda: jl.incremental_jipe2(jm, policy, updates, form=form, checkpoints=1)
             )
             layout = LAYOUTS[form](policy)
-            used = layout.kinds >= 0
+            used = layout.used
             values, visits = np.zeros(used.size), np.zeros(used.size, dtype=np.int64)
             rng, weights = np.random.default_rng(0), used / used.sum()
             update = updater(Plain(jm), layout, values, visits, jl.StepSize(), weights, rng)

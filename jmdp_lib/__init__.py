@@ -32,6 +32,8 @@ from jmdp_lib.model.queries import Outcome, Simulator, SimulatorError
 from jmdp_lib.moments import Moments, contraction_modulus, norm_weight
 from jmdp_lib.operators.backups import sample_t2
 from jmdp_lib.operators.literal import apply_t2
+from jmdp_lib.operators.pairs import first_to_arrive, mass_apart, pair_step
+from jmdp_lib.operators.reachable import steps_to_reach
 from jmdp_lib.simulators.comparisons import estimate_gaps
 from jmdp_lib.simulators.decisions import Decision, compare_actions
 from jmdp_lib.simulators.estimates import EstimatedGaps, PlayedGaps
@@ -45,13 +47,19 @@ from jmdp_lib.solvers.incremental import IncrementalSolution, StepSize, incremen
 from jmdp_lib.solvers.laws.brackets import GapLaw
 from jmdp_lib.solvers.laws.gap_law import gap_law, plan_gap_law
 from jmdp_lib.solvers.local import LocalSolution, local_jipe2
-from jmdp_lib.solvers.order2 import jipe2, plan_jipe2
-from jmdp_lib.solvers.order_n import incremental_jipe, jipe
+from jmdp_lib.solvers.order2 import (
+    Trace,
+    covariance_rates,
+    decay_rate,
+    jipe2,
+    plan_jipe2,
+    trace_jipe2,
+)
+from jmdp_lib.solvers.order_n import incremental_jipe, jipe, plan_jipe
 from jmdp_lib.solvers.projected import ProjectedSolution, projected_jipe2
 from jmdp_lib.solvers.projection import (
     aggregation_features,
     per_action,
-    random_features,
     rbf_features,
     tabular_features,
 )
@@ -66,10 +74,13 @@ __all__ += ["coupled_reward_chain", "example_1", "example_2_1", "example_2_2"]
 __all__ += ["goal_policy", "inventory", "inventory_simulator", "two_queues", "two_queues_simulator"]
 __all__ += ["windy_gridworld"]
 __all__ += ["apply_t2", "contraction_modulus", "norm_weight", "sample_t2"]
-__all__ += ["coupling_range", "gap_law", "jipe", "jipe2", "plan_gap_law", "plan_jipe2"]
+__all__ += ["first_to_arrive", "mass_apart", "pair_step", "steps_to_reach"]
+__all__ += ["Trace", "covariance_rates", "decay_rate", "trace_jipe2"]
+__all__ += ["coupling_range", "gap_law", "jipe", "jipe2"]
+__all__ += ["plan_gap_law", "plan_jipe", "plan_jipe2"]
 __all__ += ["local_jipe2"]
 __all__ += ["incremental_jipe", "incremental_jipe2", "projected_jipe2", "resample_gaps"]
-__all__ += ["aggregation_features", "per_action", "random_features"]
+__all__ += ["aggregation_features", "per_action"]
 __all__ += ["rbf_features", "tabular_features"]
 __all__ += ["cvar_bounds", "one_sided_bound", "quantile_bounds", "tail_bounds"]
 __all__ += ["cautious_improvement", "compare_actions", "estimate_gaps"]

@@ -70,7 +70,7 @@ def contraction_modulus(order: int, gamma: float) -> float:
     return float(((1.0 + gamma) / 2.0) ** order - ((1.0 - gamma) / 2.0) ** order)
 
 
-class Source(Protocol):
+class MomentSource(Protocol):
     """Where a collection gets coordinates from that its mean and same-state blocks do not give."""
 
     def moment(self, coordinates: Sequence[StateAction]) -> float:
@@ -85,7 +85,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Held(ReadOnly):
+class StoredMoments(ReadOnly):
     """A source that holds arrays and no model: what was learned, projected or loaded from a file.
 
     Attributes:
@@ -126,7 +126,7 @@ class Held(ReadOnly):
 class Moments(ReadOnly):
     """Moments of the joint returns $Z^pi$ up to `order`: what every solver finds.
 
-    All arrays are read-only. A pickle holds what `kept` says.
+    All arrays are read-only. A pickle holds what `without_model` says.
 
     Attributes:
         order: highest order held.
@@ -153,7 +153,7 @@ class Moments(ReadOnly):
     order: int
     mean: Floats
     blocks: Floats | None
-    source: Source
+    source: MomentSource
     mean_error: float
     resolution: float
 
@@ -161,7 +161,7 @@ class Moments(ReadOnly):
         states, actions = self.mean.shape
         return f"Moments({states} states, {actions} actions, order {self.order})"
 
-    def kept(self) -> Moments:
+    def without_model(self) -> Moments:
         """The same collection in arrays alone, without the model it was solved on.
 
         It has all means and same-state moments, and all of $Sigma$ for up to 512 state-actions if
@@ -170,21 +170,21 @@ class Moments(ReadOnly):
         Example:
             >>> import jmdp_lib as jl
             >>> jm = jl.coupled_reward_chain(4, gamma=0.9)
-            >>> kept = jl.jipe2(jm, jl.uniform_policy(jm)).moments.kept()
-            >>> kept.full_second().shape
+            >>> alone = jl.jipe2(jm, jl.uniform_policy(jm)).moments.without_model()
+            >>> alone.full_second().shape
             (4, 2, 4, 2)
         """
-        if isinstance(self.source, Held):
+        if isinstance(self.source, StoredMoments):
             return self
         second = None
         if self.order >= 2 and self.mean.size <= KEPT_LIMIT:
             with suppress(ValueError):  # not all of Sigma was solved
                 second = self.full_second()
         higher = tuple(self.same_state(k) for k in range(3, self.order + 1))
-        return replace(self, source=Held(second, higher))
+        return replace(self, source=StoredMoments(second, higher))
 
     def __getstate__(self) -> dict[str, Any]:
-        return ReadOnly.__getstate__(self.kept())
+        return ReadOnly.__getstate__(self.without_model())
 
     def moment(self, coordinates: Sequence[StateAction]) -> float:
         """$E[Z(s_1, a_1) ... Z(s_k, a_k)]$ for coordinates [(s_1, a_1), ...], k up to `order`.

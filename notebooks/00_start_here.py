@@ -35,7 +35,6 @@ from scipy.special import ndtri
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from jmdp_lib.operators.pairs import mass_apart, pair_step
 
 figures.style()
 claims = figures.Claims()
@@ -277,8 +276,8 @@ print("right first:", paths[:, 0], " up first:", paths[:, 1], " one branch from 
 law, apart = np.zeros((25, 4, 25, 4)), [1.0]
 law[start, right, start, up] = 1.0
 for _ in range(14):
-    law = pair_step(grid, goal, law)
-    apart.append(mass_apart(law))
+    law = jl.pair_step(grid, goal, law)
+    apart.append(jl.mass_apart(law))
 alone = jl.jipe2(grid, goal, coupling="independent").moments
 variances = {
     "two separate\nruns": m.variance[start, right] + m.variance[start, up],

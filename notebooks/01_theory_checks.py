@@ -47,7 +47,6 @@ import pandas as pd
 import jmdp_lib as jl
 from jmdp_lib import figures
 from jmdp_lib.operators.multisets import MultisetOperator
-from jmdp_lib.operators.pairs import mass_apart, pair_step
 
 figures.style()
 claims = figures.Claims()
@@ -689,7 +688,7 @@ world = jl.JMDP(rng.dirichlet([1, 1, 1], size), rng.uniform(size=(size, 3, actio
                 rng.integers(size, size=(size, 3, actions)), 0.9)  # fmt: skip
 policy = rng.dirichlet([1, 1], size)
 unit = np.eye((size * actions) ** 2).reshape(-1, size, actions, size, actions)
-p_2 = np.array([pair_step(world, policy, law).ravel() for law in unit])  # rows: from each pair
+p_2 = np.array([jl.pair_step(world, policy, law).ravel() for law in unit])  # rows: from each pair
 nu_2 = np.linalg.matrix_power(p_2, 4096)[1]  # where a pair of distinct actions ends up
 seen = np.sqrt(nu_2)[nu_2 > 1e-12]
 inside = p_2[np.ix_(nu_2 > 1e-12, nu_2 > 1e-12)]
@@ -913,8 +912,8 @@ law = np.zeros((n, 4, n, 4))
 law[6, 0, 6, 1] = 1.0  # bottom left, up against right
 apart = [1.0]
 for _ in range(400):
-    law = pair_step(grid, jl.uniform_policy(grid), law)
-    apart.append(mass_apart(law))
+    law = jl.pair_step(grid, jl.uniform_policy(grid), law)
+    apart.append(jl.mass_apart(law))
 
 # %%
 dies = bool(np.all(np.diff(apart) <= 1e-15)) and apart[400] < 1e-3

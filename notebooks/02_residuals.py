@@ -33,7 +33,6 @@ import pandas as pd
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from jmdp_lib.solvers.order2 import covariance_rates, decay_rate, trace_jipe2
 
 figures.style()
 claims = figures.Claims()
@@ -146,7 +145,7 @@ plt.show()
 
 # %%
 for name, sol in solved.items():
-    rate, powers = decay_rate(sol.residuals), 0.95 ** np.arange(sol.iterations)
+    rate, powers = jl.decay_rate(sol.residuals), 0.95 ** np.arange(sol.iterations)
     exact = np.allclose(sol.residuals, powers, rtol=1e-9, atol=1e-12)
     near = abs(rate - 0.95) < 1e-6
     claims.check(f"{name}: factor per iteration, gamma = 0.95", f"{rate:.6f}", near)
@@ -164,7 +163,7 @@ for name, sol in solved.items():
 # randomness at all. Wind, coins, policy and size play no part in Figure 2.
 
 # %%
-traces = {name: trace_jipe2(*case, sweeps) for name, case in cases.items()}
+traces = {name: jl.trace_jipe2(*case, sweeps) for name, case in cases.items()}
 powers = 0.95 ** np.arange(sweeps)
 formula = powers * (1 - 0.975 * powers)
 for name, trace in traces.items():
@@ -193,9 +192,9 @@ def paid_once(jm, last):
 
 # %%
 grid_once, chain_once = paid_once(grid, 4), paid_once(chain, 24)
-short = trace_jipe2(grid_once, cases["5x5 WGW"][1], 60).residuals
-done = trace_jipe2(chain_once, cases["CRC, 25 states"][1], 60).residuals
-late = decay_rate(short, first=15)
+short = jl.trace_jipe2(grid_once, cases["5x5 WGW"][1], 60).residuals
+done = jl.trace_jipe2(chain_once, cases["CRC, 25 states"][1], 60).residuals
+late = jl.decay_rate(short, first=15)
 claims.check("WGW that pays once: factor per iteration, late", f"{late:.2f}", late < 0.19 * 16 / 9)
 exact_after = int(np.flatnonzero(done > 1e-12)[-1]) + 1
 claims.check("CRC that ends with nothing: exact after sweeps", exact_after, exact_after == 24)
@@ -266,8 +265,8 @@ claims.check("WGW uniform policy: gap variances off by more than the bound", f"{
 stock = jl.inventory()
 cases["inventory, uniform policy"] = stock, jl.uniform_policy(stock)
 for name, case in cases.items():
-    traces.setdefault(name, trace_jipe2(*case, sweeps))
-rates = {name: covariance_rates(*case) for name, case in cases.items()}
+    traces.setdefault(name, jl.trace_jipe2(*case, sweeps))
+rates = {name: jl.covariance_rates(*case) for name, case in cases.items()}
 columns = [(n, p) for n in traces for p in ("mean", "second", "covariance")]
 data = {f"{n}, {p}": getattr(traces[n], p) for n, p in columns}
 
@@ -295,7 +294,7 @@ plt.show()
 
 # %%
 late = {"5x5 WGW": 15, "CRC, 25 states": 0}  # where to begin; the chain has no late part
-measured = {n: decay_rate(t.covariance, late.get(n, 60)) for n, t in traces.items()}
+measured = {n: jl.decay_rate(t.covariance, late.get(n, 60)) for n, t in traces.items()}
 speeds = pd.DataFrame(rates, index=["gamma zeta_mu", "gamma^2 zeta_C"]).T.assign(measured=measured)
 print(speeds.to_string(float_format="{:.4f}".format))
 for name in ("5x5 WGW, uniform policy", "inventory, uniform policy"):
@@ -338,7 +337,7 @@ for gamma in gammas:
 taken = {gamma: curve.size for gamma, curve in curves.items()}
 formula = [1 + int(np.ceil(np.log(tol * (1 - g)) / np.log(g))) for g in gammas]
 claims.check(f"sweeps at gamma = {gammas}", list(taken.values()), list(taken.values()) == formula)
-slopes = [decay_rate(curve) for curve in curves.values()]
+slopes = [jl.decay_rate(curve) for curve in curves.values()]
 near = np.allclose(slopes, gammas, atol=1e-6)
 claims.check("their slopes are gamma to 1e-6", near, near)
 
@@ -374,7 +373,7 @@ near_by = jl.jipe2(jl.windy_gridworld(5, gust_prob=0.19), jl.goal_policy(5), tol
 start = near_by.mean, near_by.full_second()
 warm = jl.jipe2(grid, jl.goal_policy(5), tol=1e-8, route="sweeps", initial=start)
 cold = jl.jipe2(grid, jl.goal_policy(5), tol=1e-8, route="sweeps")
-steeper = decay_rate(warm.residuals, first=15) < 0.19 * 16 / 9
+steeper = jl.decay_rate(warm.residuals, first=15) < 0.19 * 16 / 9
 text = f"{warm.iterations}, {cold.iterations}"
 claims.check("exercise 1: sweeps from a neighbour, from zero", text, steeper)
 
@@ -391,9 +390,9 @@ claims.check("exercise 1: sweeps from a neighbour, from zero", text, steeper)
 
 # %% tags=["hide-cell"]
 mixed = jl.epsilon_mixture(jl.goal_policy(5), 0.05)
-theory = max(covariance_rates(grid, mixed))
-settling = trace_jipe2(grid, mixed, 60).covariance
-rates_seen = [decay_rate(settling, first) for first in (12, 18, 24)]
+theory = max(jl.covariance_rates(grid, mixed))
+settling = jl.trace_jipe2(grid, mixed, 60).covariance
+rates_seen = [jl.decay_rate(settling, first) for first in (12, 18, 24)]
 falling = rates_seen[0] > rates_seen[1] > rates_seen[2] > theory
 claims.check(
     "exercise 2: predicted rate", f"{theory:.3f}", falling and rates_seen[2] < 1.05 * theory

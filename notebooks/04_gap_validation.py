@@ -42,7 +42,6 @@ from scipy import stats
 import jmdp_lib as jl
 from jmdp_lib import figures
 from jmdp_lib.environments.paper import ACTIONS
-from jmdp_lib.operators.pairs import first_to_arrive
 from jmdp_lib.simulators.statistics import normal_p_values
 
 figures.style()
@@ -278,7 +277,7 @@ claims.check("gaps turned round, mean < 0: formula violated", text, wrong, verdi
 # without sampling error.
 
 # %%
-first = first_to_arrive(grid, policy, goal)
+first = jl.first_to_arrive(grid, policy, goal)
 wins, losses = first[at], first.transpose(0, 2, 1)[at]
 ties = 1.0 - wins - losses
 certain = (losses == 0.0) & (played.prob_worse == 0.0)

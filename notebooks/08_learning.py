@@ -40,7 +40,6 @@ from scipy.special import factorial
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from jmdp_lib.operators.pairs import mass_apart
 
 figures.style()
 claims = figures.Claims()
@@ -301,7 +300,7 @@ solve = partial(jl.projected_jipe2, ergodic, mixed, jl.tabular_features(ergodic)
 by_weights = {w: solve(weights=w) for w in ("occupancy", "stationary")}
 
 # %%
-mass = {w: mass_apart(sol.pair_weights) for w, sol in by_weights.items()}
+mass = {w: jl.mass_apart(sol.pair_weights) for w, sol in by_weights.items()}
 wrong = {
     w: np.nanmax(np.abs(s.moments.gap_variance - answer.gap_variance))
     for w, s in by_weights.items()

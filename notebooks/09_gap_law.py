@@ -39,7 +39,6 @@ import seaborn
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from jmdp_lib.operators.pairs import first_to_arrive
 
 figures.style()
 claims = figures.Claims()
@@ -69,7 +68,7 @@ law
 # we allow them $10^{-12}$.)
 
 # %%
-first = first_to_arrive(grid, policy, size - 1)
+first = jl.first_to_arrive(grid, policy, size - 1)
 laws = jl.gap_law(grid, policy, width=1e-6)
 at = tuple(np.transpose([x.query for x in laws]))
 worse, better = (

@@ -15,8 +15,7 @@ from strategies import random_policy
 import jmdp_lib as jl
 from jmdp_lib.moments import norm_weight
 from jmdp_lib.operators.backups import LAYOUTS
-from jmdp_lib.operators.collapsed import CollapsedT2, Queries
-from jmdp_lib.operators.reachable import steps_to_reach
+from jmdp_lib.operators.collapsed import CollapsedT2
 
 ROUTES = [{"route": "sweeps"}, {"route": "reachable"}, {"route": "dense"}, {"device": "cpu"}]
 
@@ -192,8 +191,7 @@ def test_no_more_pairs_are_reached_than_with_joint_tables():
     jm, policy = depot()
     joint, common = (jl.plan_jipe2(jm, policy, coupling=c, route="reachable").pairs
                      for c in ("joint", "common"))  # fmt: skip
-    system = CollapsedT2(jm, np.eye(5)[policy], "common")
-    steps = steps_to_reach(system, Queries.of(jm, None))
+    steps = jl.steps_to_reach(jm, policy, coupling="common")
     assert common == np.count_nonzero(np.tril(steps)) < joint
 
 

@@ -161,9 +161,12 @@ def test_in_a_notebook_the_saved_file_is_shown(monkeypatch, tmp_path: Path) -> N
 # ---- two actions together -----------------------------------------------------------------------
 
 
-def test_joint_returns_are_blue_where_the_first_wins_and_orange_where_it_does_not(ax: Axes) -> None:
+def test_joint_returns_are_blue_where_the_first_wins_and_orange_where_it_does_not(
+    ax: Axes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jmdp_lib.figures.curves._CELLS", 4)
     pairs = np.array([[3.0, 1.0], [3.0, 1.0], [1.0, 2.0]])
-    figures.joint_returns(ax, pairs, (0.0, 4.0), bins=4)
+    figures.joint_returns(ax, pairs, (0.0, 4.0))
     (mesh,) = ax.collections
     root = np.ma.filled(mesh.get_array(), 0.0)
     assert np.argwhere(root).tolist() == [[1, 3], [2, 1]]
@@ -174,8 +177,11 @@ def test_joint_returns_are_blue_where_the_first_wins_and_orange_where_it_does_no
         assert np.sign(blue - red) == way
 
 
-def test_gap_law_has_unit_mass_and_says_how_often_the_gap_is_negative(ax: Axes) -> None:
-    figures.gap_law(ax, np.array([-1.5, 0.0, 0.5, 3.5]), 4.0, bins=8)
+def test_gap_law_has_unit_mass_and_says_how_often_the_gap_is_negative(
+    ax: Axes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jmdp_lib.figures.curves._BARS", 8)
+    figures.gap_law(ax, np.array([-1.5, 0.0, 0.5, 3.5]), 4.0)
     assert sum(bar.get_width() * bar.get_height() for bar in patches(ax, Rectangle)) == 1.0
     assert "0.25" in texts(ax)[0]
     bars = [bar for bar in patches(ax, Rectangle) if bar.get_height() > 0]

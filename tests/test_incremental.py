@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from strategies import problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
-from jmdp_lib.operators.backups import KINDS, LAYOUTS, Centred, Collapsed, Full
+from jmdp_lib.operators.backups import LAYOUTS, Centred, Collapsed
 from jmdp_lib.solvers import incremental
 from jmdp_lib.solvers.order_n import Multisets
 
@@ -132,7 +132,7 @@ def test_collapsed_backup_is_unbiased(problem, layout):
     exact = layout.pack(*jl.apply_t2(jm, policy, mean, second))
     middle = np.cumsum(policy, axis=1) - policy / 2
     num, size = policy.size, jm.num_states
-    for i in np.flatnonzero(layout.kinds >= 0).tolist():
+    for i in np.flatnonzero(layout.used).tolist():
         cross = i - num - num * jm.num_actions
         here = i // jm.num_actions if i < num else (i - num) // jm.num_actions**2
         states = [here] if cross < 0 else list(divmod(cross, size))
@@ -159,7 +159,7 @@ def test_any_simulator_follows_the_same_law(form):
     start = rng.normal(size=shape), rng.normal(size=shape + shape)
     layout = LAYOUTS[form](policy)
     values = layout.pack(*start)
-    used = np.flatnonzero(layout.kinds >= 0)
+    used = np.flatnonzero(layout.used)
     for i in used:
         only = np.zeros(values.size)
         only[i] = 1.0
@@ -215,6 +215,15 @@ def test_resuming_is_not_stopping(simulator, form):
     assert part.visits.sum() == 1200
 
 
+@pytest.mark.parametrize("simulator", [lambda jm: jm, Wrapped], ids=["compiled", "wrapped"])
+def test_steps_are_those_of_the_schedule(simulator):
+    """A coordinate of constant rewards: its value follows from the steps alone."""
+    jm = jl.JMDP([[1.0]], [[[2.0]]], [[[0]]], gamma=0.0)
+    run = jl.incremental_jipe2(simulator(jm), [0], 40, (0.5, 0.8), seed=0)
+    left = np.prod([1.0 - 0.5 * n**-0.8 for n in range(1, run.visits[0] + 1)])
+    assert run.values[0] == pytest.approx(2.0 * (1.0 - left), rel=1e-12)
+
+
 def test_same_seed_same_numbers():
     jm, policy = small_problem()
     runs = [jl.incremental_jipe2(jm, policy, 1000, seed=s).values for s in (1, 1, 2)]
@@ -231,20 +240,12 @@ def test_starts():
     assert near.errors[0] < 0.05
 
 
-def test_selection():
+def test_every_coordinate_comes_up_equally_often():
     jm, policy = small_problem()
-    kinds = Full(policy).kinds
-    shares = {"mu": 0.4, "diag": 0.3, "same": 0.2, "cross": 0.1}
-    run = jl.incremental_jipe2(jm, policy, 100_000, selection=shares)
-    for i, name in enumerate(KINDS):
-        found = run.visits[kinds == i].sum() / 100_000
-        assert found == pytest.approx(shares[name], abs=0.01)
-    own = np.linspace(1, 2, kinds.size)
-    run = jl.incremental_jipe2(jm, policy, 100_000, selection=own / own.sum())
-    np.testing.assert_allclose(run.visits / 100_000, own / own.sum(), atol=0.01)
+    run = jl.incremental_jipe2(jm, policy, 100_000)
+    np.testing.assert_allclose(run.visits / 100_000, 1.0 / run.visits.size, atol=0.01)
     collapsed = jl.incremental_jipe2(jm, policy, 10_000, form="collapsed")
-    unused = Collapsed(policy).kinds < 0
-    assert collapsed.visits[unused].sum() == 0
+    assert collapsed.visits[~Collapsed(policy).used].sum() == 0
 
 
 @pytest.mark.parametrize("order", [1, 3])
@@ -342,21 +343,10 @@ def test_simulators_that_answer_nonsense(answer, message):
     [
         ({"num_updates": 0}, "num_updates must be at least 1"),
         ({"form": "half"}, "form must be one of"),
-        ({"selection": "random"}, "selection must be one of"),
-        ({"selection": {"mu": 1.0}}, r"selection\['diag'\] must lie in \(0, inf\)"),
-        (
-            {"selection": {"mu": np.inf, "diag": 1, "same": 1, "cross": 1}},
-            r"selection\['mu'\] must lie in",
-        ),
-        ({"selection": np.full(16, 1 / 16), "form": "collapsed"}, "zero for others"),
         ({"step_size": None}, "step size must be a real number"),
         ({"initial": np.zeros((2, 2))}, "initial must be a Solution or Moments"),
-        ({"selection": {"sigma": 1.0}}, "selection kind must be one of"),
-        ({"selection": np.ones(20)}, "sum of selection"),
-        ({"selection": [1.0] + [0.0] * 19}, r"selection\[1\] \(coordinate 1\).*above zero"),
         ({"checkpoints": [0, 5]}, "checkpoints must lie in"),
         ({"checkpoints": 0}, "checkpoints must be at least 1"),
-        ({"on_interrupt": "ignore"}, "on_interrupt must be one of"),
     ],
 )
 def test_arguments(options, message):
@@ -389,21 +379,14 @@ def ctrl_c():
 
 
 @pytest.mark.usefixtures("ctrl_c")
-@pytest.mark.parametrize("choice", ["return", "raise"])
-def test_interrupt(choice):
+def test_interrupt():
     """A real Ctrl-C in the middle of a long run."""
     jm, policy = small_problem()
     timer = threading.Timer(1.0, lambda: signal.raise_signal(signal.SIGINT))
     simulator = Wrapped(jm)
     timer.start()
-    if choice == "raise":
-        with pytest.raises(KeyboardInterrupt):
-            jl.incremental_jipe2(simulator, policy, 10**9)
-    else:
-        run = jl.incremental_jipe2(simulator, policy, 10**9, on_interrupt="return")
-        assert 0 < run.iterations < 10**9
-        assert run.visits.sum() == run.iterations
-        assert np.isfinite(run.moments.mean).all()
+    with pytest.raises(KeyboardInterrupt):
+        jl.incremental_jipe2(simulator, policy, 10**9)
     timer.join()
 
 

@@ -8,8 +8,9 @@ from strategies import random_policy
 
 import jmdp_lib as jl
 from jmdp_lib.checks import policy_row
+from jmdp_lib.model.implicit import Region
 from jmdp_lib.solvers import exploration, local
-from jmdp_lib.solvers.exploration import Region, look
+from jmdp_lib.solvers.exploration import look
 
 MODELS, STATES = 50, 10  # random models in one, which never lead into each other
 
@@ -183,6 +184,15 @@ def test_a_small_memory_means_a_smaller_model(monkeypatch):
     assert 3 <= local.num_explored < 500
 
 
+def test_one_function_limits_what_is_explored(monkeypatch):
+    """A stop that is added to `_room` holds to the state: nothing else lets the region grow."""
+    real = local._room
+    monkeypatch.setattr(local, "_room", lambda region: min(real(region), 20))
+    with pytest.warns(jl.ConvergenceWarning, match="after 20 states"):
+        found = jl.local_jipe2(walk(), lambda s: [0.5, 0.5], [("at", 0)], 1e-6)
+    assert found.num_explored == 20
+
+
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
@@ -255,77 +265,6 @@ def test_other_bad_input_is_refused():
         jl.local_jipe2(mixed, lambda s: 0, [0], coupling="common")
 
 
-@pytest.mark.filterwarnings("ignore::jmdp_lib.ConvergenceWarning")
-@pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
-def test_brackets_of_a_local_law_hold_the_whole_law(coupling, monkeypatch):
-    monkeypatch.setattr("test_local.MODELS", 4)
-    jm, policy = many_models(7, 0.5, coupling)
-    rows = [(state, 0, 1) for state in range(0, jm.num_states, STATES)]
-    whole = jl.gap_law(jm, policy, rows, 0.2, coupling, points=16, max_points=128)
-    x, widest = np.linspace(-3.0, 3.0, 61), []
-    for budget in (8, 20, jm.num_states):
-        local = jl.local_gap_law(jm, policy, rows, 0.2, coupling, max_states=budget)
-        widest.append(max(law.width for law in local))
-        assert [law.query for law in local] == rows
-        for ours, theirs in zip(local, whole, strict=True):
-            for name in ("mean", "prob_worse", "prob_tie", "prob_better"):
-                (low, high), (least, most) = getattr(ours, name), getattr(theirs, name)
-                assert max(low, least) <= min(high, most) + 1e-12
-            (low, high), (least, most) = ours.cdf(x), theirs.cdf(x)
-            assert np.all(np.maximum(low, least) <= np.minimum(high, most) + 1e-12)
-    assert widest[0] > widest[1] > widest[2]
-    assert widest[2] <= max(0.2, 1.1 * max(law.width for law in whole))
-
-
-def test_a_local_law_of_infinitely_many_states():
-    local = jl.local_gap_law(walk(), lambda s: [0.5, 0.5], [(("at", 0), 1, 0)], 0.2)[0]
-    whole = jl.gap_law(window(12), np.full((25, 2), 0.5), [(12, 1, 0)], 0.2, points=32)[0]
-    assert local.query == (("at", 0), 1, 0)
-    assert local.width <= 0.2
-    for name in ("prob_worse", "prob_tie", "mean"):
-        (low, high), (least, most) = getattr(local, name), getattr(whole, name)
-        assert max(low, least) <= min(high, most) + 1e-9
-    with pytest.warns(jl.ConvergenceWarning, match="local_gap_law: .* with 5 states"):
-        jl.local_gap_law(walk(), lambda s: 0, [(("at", 0), 1, 0)], 0.05, max_states=5)
-
-
-@pytest.mark.filterwarnings("ignore::jmdp_lib.ConvergenceWarning")
-@pytest.mark.parametrize("num_actions", [2, 3])
-def test_local_ranges_hold_those_over_all_couplings(num_actions, monkeypatch):
-    monkeypatch.setattr("test_local.MODELS", 10)
-    jm, policy = many_models(num_actions, 0.8, "joint", num_actions, 3)
-    states = np.arange(0, jm.num_states, STATES)
-    whole = jl.coupling_range(jm, policy)
-    low, high = (np.sqrt(x[states]) for x in (whole.gap_variance_low, whole.gap_variance_high))
-    slack, bounds = 2.0 * np.sqrt(whole.error_bound), []
-    for budget in (4 * 10, 7 * 10, jm.num_states):
-        local = jl.local_coupling_range(jm, policy, states.tolist(), 0.05, max_states=budget)
-        assert local.num_explored <= budget
-        for outwards in (low - local.gap_deviation_low, local.gap_deviation_high - high):
-            assert np.all(outwards >= -slack)
-            assert np.all(outwards <= local.error_bound + slack)
-        bounds.append(local.error_bound)
-    assert bounds[0] > bounds[1] > bounds[2]
-    assert local.converged
-    # relative to the largest reward: the same for rewards ten times as large
-    scaled = jl.JMDP.from_tables(
-        jm.table_states, jm.probs, 10.0 * jm.rewards, jm.next_states, jm.num_states, jm.gamma
-    )
-    again = jl.local_coupling_range(scaled, policy, states.tolist(), 0.05)
-    np.testing.assert_allclose(again.gap_deviation_high, 10 * local.gap_deviation_high, rtol=1e-9)
-
-
-def test_a_local_range_of_infinitely_many_states():
-    found = jl.local_coupling_range(walk(), lambda s: [0.5, 0.5], [("at", 0)], 0.05)
-    joint = jl.local_jipe2(walk(), lambda s: [0.5, 0.5], [("at", 0)], 1e-3)
-    assert found.converged
-    deviation = np.sqrt(joint.gap_variance)
-    assert np.all(found.gap_deviation_low <= deviation + 1e-3)
-    assert np.all(deviation <= found.gap_deviation_high + 1e-3)
-    with pytest.warns(jl.ConvergenceWarning, match="local_coupling_range stopped after 5 states"):
-        jl.local_coupling_range(walk(), lambda s: 0, [("at", 0)], 0.05, max_states=5)
-
-
 # The constants of the certificate: models on which a bound of `solvers.exploration` is attained,
 # or nearly so. There every constant is needed, and a smaller one fails.
 
@@ -337,7 +276,7 @@ def solved_core(model, policy, core, also=(), coupling="joint"):
         region.explore([region.numbers[state]])
     view = look(region, 1e-12, None, theta=1e6)
     assert view.core.sum() == len(core)
-    return local._solved(region, view, 1e-6)[0]
+    return local._solved(region, view, 1e-6).solution
 
 
 def errors_of(model, policy, found, start, coupling="joint"):
@@ -382,7 +321,7 @@ def two_ways(length, noisy, following, low=-1.0, high=1.0, gamma=0.5):
 @pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
 @pytest.mark.parametrize("scale", [1.0, 8.0])
 def test_values_at_opposite_ends_attain_the_bounds(coupling, scale):
-    """E_1, f and h: branches that leave to the ends of the range, m - m~ = h f and -h f, so that
+    """E, e and w: branches that leave to the ends of the range, m - m~ = e and -e, so that
     a squared difference is twice the squares. If nothing varies, the L_2 distance is the bound."""
     ends = {"low": -scale, "high": scale}
     for length, noisy in ((0, False), (3, False), (7, True)):
@@ -397,7 +336,7 @@ def test_values_at_opposite_ends_attain_the_bounds(coupling, scale):
 
 @pytest.mark.parametrize("coupling", ["joint", "common"])
 def test_values_that_follow_the_first_rewards_attain_the_bound(coupling):
-    """Minkowski's inequality, |sd G - sd G~| <= E_1 + ...: what is added points the same way."""
+    """Minkowski's inequality, |sd G - sd G~| <= E + ...: what is added points the same way."""
     model, cells = two_ways(7, noisy=True, following=True)
     found = solved_core(model, lambda s: 0, ["start"], cells, coupling)
     mean, deviation, bound = errors_of(model, lambda s: 0, found, "start", coupling)
@@ -434,7 +373,7 @@ def test_variances_of_branches_that_leave_attain_the_bound(coupling):
 
 
 def test_covariance_with_a_branch_that_stays_attains_the_bound():
-    """D with common noise: 2 d(x) t, where the other branch has the largest sd of the core."""
+    """D with common noise: 2 sigma-bar(x) t, where the other branch has the core's largest sd."""
     model, policy = noises(0.0, stay=True, to=("y", "big")), lambda s: 2
     found = solved_core(model, policy, ["start", "big"], ["y", "end"], "common")
     _, deviation, bound = errors_of(model, policy, found, "start", "common")
@@ -443,7 +382,7 @@ def test_covariance_with_a_branch_that_stays_attains_the_bound():
 
 
 def test_opposite_returns_attain_the_distance():
-    """The L_2 distance where nothing else is known: 2 E[... d^2], for two returns Z and -Z."""
+    """The L_2 distance where nothing else is known: for two returns Z and -Z it is attained."""
     model, policy = noises(0.0, stay=True), lambda s: 2
     found = solved_core(model, policy, ["start"], ["x", "y", "end"], "common")
     _, deviation, bound = errors_of(model, policy, found, "start", "common")
@@ -497,7 +436,7 @@ def test_the_certificate_counts_rare_actions():
 
 
 def test_errors_of_deviations_and_of_variances_add_up():
-    """E_1 + D / (s + (s^2 - D)^(1/2)), s = sd G~ - E_1: attained downwards, never exceeded."""
+    """E + D / (s + (s^2 - D)^(1/2)), s = sd G~ - E: attained downwards, never exceeded."""
     moved, lost = 0.2, 0.3
     for deviation in (0.1, 0.25, 0.7, 1.0, 3.0):
         bound = local.deviation_error(np.array(deviation), np.array(moved), np.array(lost))
@@ -525,23 +464,6 @@ def test_errors_of_the_solver_in_a_gap_variance():
     assert local.gap_variance_error(weight, e) == pytest.approx(change)
 
 
-def test_a_local_range_and_law_hold_the_ends_of_what_is_possible():
-    """h E[gamma^(2 tau)]^(1/2) of both branches: they leave to either end, and a coupling opposes
-    them. The law's mean: half of the range of rewards either way, for each branch."""
-    model, _ = two_ways(0, noisy=False, following=True)
-    with pytest.warns(jl.ConvergenceWarning):
-        found = jl.local_coupling_range(model, lambda s: 0, ["start"], 0.01, max_states=1)
-    whole = jl.local_coupling_range(model, lambda s: 0, ["start"], 0.01)
-    assert whole.gap_deviation_high[0, 0, 1] == pytest.approx(2.0)
-    assert nearly(found.gap_deviation_high[0, 0, 1], 2.0)
-    model, _ = two_ways(0, noisy=False, following=False)
-    with pytest.warns(jl.ConvergenceWarning):
-        laws = jl.local_gap_law(model, lambda s: 0, [("start", 0, 1)], 0.01, max_states=1)
-    low, high = laws[0].mean
-    assert nearly(high, 2.0)
-    assert nearly(-low, 2.0)
-
-
 # Ranges of rewards other than (0, 1)
 
 
@@ -550,12 +472,12 @@ RANGES = [(-3.0, 5.0), (2.0, 6.0), (-1.0, 0.0), (-7.0, -4.0)]
 
 @pytest.mark.parametrize("reward_range", RANGES)
 def test_what_was_not_explored_earns_the_middle_of_the_range(reward_range):
-    """Returns h above and below it: an outside that earned anything else would leave the bound."""
+    """Returns w above and below it: an outside that earned anything else would leave the bound."""
     low, high = reward_range
     model, _ = two_ways(0, False, False, low, high)
     found = solved_core(model, lambda s: 0, ["start"])
     middle = (low + high) / 2
-    half = 0.5 * (high - low) / 2 / 0.5  # h, one step later
+    half = 0.5 * (high - low) / 2 / 0.5  # w, one step later
     np.testing.assert_allclose(found.moments.mean[0], middle / 0.5, atol=1e-9)
     np.testing.assert_allclose(found.return_error[0], half, rtol=1e-6)
     with pytest.warns(jl.ConvergenceWarning):

@@ -21,7 +21,7 @@ import numba
 import pytest
 from numba import njit
 
-from jmdp_lib import compiled, limits, machine
+from jmdp_lib import limits, machine
 from jmdp_lib.machine import extra
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -190,8 +190,8 @@ def test_compiling_is_said_once_a_call(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = time.monotonic() + 1e3
-    monkeypatch.setattr(compiled.time, "monotonic", lambda: clock)
-    monkeypatch.setattr(machine, "somebody_watches", lambda: True)
+    monkeypatch.setattr(machine.time, "monotonic", lambda: clock)
+    monkeypatch.setattr(machine, "output_is_seen", lambda: True)
     compile_two("somebody_elses")
     assert capsys.readouterr().err == ""
     clock += 5.0
@@ -202,7 +202,7 @@ def test_compiling_is_said_once_a_call(
     compile_two("jmdp_lib.example")
     assert capsys.readouterr().err.count("is compiling") == 1
     clock += 5.0
-    monkeypatch.setattr(machine, "somebody_watches", lambda: False)
+    monkeypatch.setattr(machine, "output_is_seen", lambda: False)
     with caplog.at_level(logging.INFO, "jmdp_lib"):
         compile_two("jmdp_lib.example")
     assert capsys.readouterr().err == ""
@@ -345,13 +345,13 @@ def test_sums_are_the_same_on_any_number_of_threads() -> None:
     """And without any, as after a fork: a sum of sums must not depend on who adds them up."""
     code = (
         "import numpy as np, numba\n"
-        "from jmdp_lib import compiled\n"
+        "from jmdp_lib import machine\n"
         "from jmdp_lib.solvers.affine import _inner_product\n"
         "x, y = np.random.default_rng(0).normal(size=(2, 1 << 19))\n"
         "both = _inner_product(x, y)\n"
         "numba.set_num_threads(1)\n"
         "assert _inner_product(x, y) == both\n"
-        "compiled._Threads.lost = True\n"
+        "machine._Threads.lost = True\n"
         "assert _inner_product(x, y) == both\n"
     )
     settings = {"NUMBA_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
@@ -446,7 +446,7 @@ def test_a_stranger_does_not_run_what_others_may_have_left(read_only: Path) -> N
 
 def test_all_that_is_compiled_is_compiled_in_one_place() -> None:
     """`njit(cache=True)` by itself fails at import where Numba finds no folder for its cache."""
-    files = [path for path in sorted((ROOT / "jmdp_lib").rglob("*.py")) if path.stem != "compiled"]
+    files = [path for path in sorted((ROOT / "jmdp_lib").rglob("*.py")) if path.stem != "machine"]
     assert not [
         p.name for p in files if re.search(r"\b(njit|jit|vectorize|cfunc)\b", p.read_text())
     ]

@@ -321,6 +321,36 @@ def test_order_n(shape, near, order, coupling, monkeypatch):
     assert fresh.system[1].nnz == matrix.nnz
 
 
+@pytest.mark.parametrize(
+    ("shape", "near", "order", "coupling"),
+    [
+        ((40, 3, 2), None, 3, "joint"),
+        ((12, 3, 3), None, 4, "joint"),  # many laws
+        ((15, 2, 2), 3, 4, "independent"),
+        ((150, 2, 2), 3, 2, "joint"),
+        ((30, 2, 2), 3, 3, "common"),
+        ((8, 3, 3), None, 4, "joint"),  # so few that the plan makes the system itself
+    ],
+)
+@measured_twice
+def test_the_plan_of_order_n_is_what_is_done(shape, near, order, coupling):
+    def call(jm):
+        return jl.jipe(jm, jl.uniform_policy(jm), order, 1e-8, coupling)
+
+    call(SMALL)
+    jm = random_model(*shape, near)
+    plan = jl.plan_jipe(jm, jl.uniform_policy(jm), order, coupling=coupling)
+    solution = call(jm)
+    constant, matrix, _ = solution.moments.source.operator.system
+    assert solution.plan == plan
+    assert plan.route == "all"
+    assert plan.pairs == constant.size
+    outcomes = matrix.nnz + np.count_nonzero(constant)
+    assert outcomes <= plan.outcomes <= 1.5 * outcomes
+    jm = random_model(*shape, near)  # the plan made laws of the other one
+    check(plan.memory, peak(lambda: call(jm)))
+
+
 @pytest.mark.parametrize(("asked", "enumerated"), [(None, False), (2, False), (None, True)])
 @measured_twice
 def test_collected_tables(asked, enumerated, monkeypatch):

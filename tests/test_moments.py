@@ -162,7 +162,7 @@ every_solver = pytest.mark.parametrize("solver", SOLVERS)
 
 def arrays_of(result):
     """Every array that the attributes of a solution and of its moments hand out."""
-    for thing in (result, result.moments, result.moments.kept()):
+    for thing in (result, result.moments, result.moments.without_model()):
         names = [name for name in dir(thing) if not name.startswith("_")]
         if getattr(thing, "order", 2) < 2:
             names = ["mean", "gap_mean"]

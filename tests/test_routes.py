@@ -18,9 +18,10 @@ from strategies import problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
 from jmdp_lib import machine
-from jmdp_lib.operators.collapsed import CollapsedT2, Queries
+from jmdp_lib.operators.collapsed import CollapsedT2, Queries, successors_first
 from jmdp_lib.operators.dense import device_bytes
-from jmdp_lib.operators.reachable import PairSet, places, steps_to_reach, successors_first
+from jmdp_lib.operators.multisets import MultisetOperator
+from jmdp_lib.operators.reachable import PairSet, places
 from jmdp_lib.solvers.affine import solve
 
 EVERY = [{"route": "reachable"}, {"route": "dense"}, {"device": "cpu"}]
@@ -163,7 +164,7 @@ def test_the_closure_is_what_branches_reach():
         found = places(pairs.rows, pairs.words, i, j)
         assert (np.diff(found[found >= 0]) == 1).all()
         assert (found >= 0).sum() == len(reached)
-        found = steps_to_reach(system, queries)
+        found = jl.steps_to_reach(jm, policy)
         assert {(s, t) for s, t in zip(*found.nonzero(), strict=True) if s >= t} == reached
         assert (found == found.T).all()
     grid, goal = jl.windy_gridworld(50), jl.goal_policy(50)
@@ -179,7 +180,7 @@ def test_pairs_of_states_that_lead_up_and_down():
         system = CollapsedT2(one, jl.uniform_policy(one))
         queries = Queries.of(one, [0, 7])
         pairs = PairSet.of(system, queries, lambda *_: np.inf)
-        steps = steps_to_reach(system, queries)
+        steps = jl.steps_to_reach(one, jl.uniform_policy(one), [0, 7])
         assert pairs.size == np.triu(steps > 0).sum()
         number = pairs.numbering.number
         found = places(pairs.rows, pairs.words, *(number[x] for x in steps.nonzero()))
@@ -447,3 +448,78 @@ def test_a_warning_names_the_line_that_asked():
         with pytest.warns(jl.ConvergenceWarning) as caught:
             jl.jipe2(jm, jl.goal_policy(5), 1e-17, **arguments)
         assert caught[0].filename == __file__
+
+
+def random_model(num_states, num_tables, num_actions=2, gamma=0.9):
+    """One law of tables for all states."""
+    rng = np.random.default_rng(0)
+    shape = (num_states, num_tables, num_actions)
+    probs = np.full(shape[:2], 1.0 / num_tables)
+    return jl.JMDP(probs, rng.normal(size=shape), rng.integers(num_states, size=shape), gamma)
+
+
+@pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
+@pytest.mark.parametrize("route", ["dense", "reachable"])
+def test_a_plan_counts_the_terms_of_a_sweep(coupling, route):
+    jm = random_model(300, 5)
+    policy = jl.uniform_policy(jm)
+    plan = jl.plan_jipe2(jm, policy, coupling=coupling, route=route)
+    assert jl.jipe2(jm, policy, coupling=coupling, route=route).plan == plan
+    kernels = CollapsedT2(jm, policy, coupling).kernels
+    widths = [np.diff(kernel.indptr) for kernel in kernels]
+    if route == "dense":
+        terms = sum(2 * width.sum() * jm.num_states for width in widths)
+    else:
+        first, second = np.tril_indices(jm.num_states, -1)
+        terms = sum((width[first] * width[second]).sum() for width in widths)
+    assert terms <= plan.outcomes <= 1.5 * terms
+
+
+def test_a_plan_foretells_that_common_noise_takes_longer():
+    """Twenty kernels, each of which passes over all pairs: measured 3 times as long as one."""
+    plans = {}
+    for states in (500, 1000):
+        jm = random_model(states, 20, 3)
+        for coupling in ("joint", "common"):
+            plan = jl.plan_jipe2(jm, jl.uniform_policy(jm), coupling=coupling)
+            assert plan.route == "dense"
+            plans[states, coupling] = plan.seconds
+    assert 2.0 < plans[1000, "common"] / plans[1000, "joint"] < 5.0
+    assert 3.5 < plans[1000, "common"] / plans[500, "common"] < 4.5
+
+
+@pytest.mark.parametrize("coupling", ["joint", "common"])
+def test_a_system_of_order_n_that_does_not_fit_is_refused_before_work(coupling, monkeypatch):
+    jm = random_model(40, 3)
+    policy = jl.uniform_policy(jm)
+    plan = jl.plan_jipe(jm, policy, 3, coupling=coupling)
+    available = int(0.99 * plan.memory)
+    monkeypatch.setattr("jmdp_lib.machine.available_bytes", lambda: available)
+    monkeypatch.setattr(MultisetOperator, "system", None)
+    with pytest.raises(MemoryError, match=r"JIPE-3 needs all: 14,020 multisets .* lower order"):
+        jl.jipe(jm, policy, 3, coupling=coupling)
+    assert jl.plan_jipe(jm, policy, 3, coupling=coupling) == plan
+
+
+def test_a_system_of_order_n_that_may_not_fit_is_announced(monkeypatch):
+    """Of too many multisets only those count that queries reach, which nobody knows before."""
+    jm = jl.coupled_reward_chain(130, gamma=0.5)
+    plan = jl.plan_jipe(jm, jl.uniform_policy(jm), 3)
+    assert plan.route == "reached"
+    assert "at most" in str(plan)
+    monkeypatch.setattr("jmdp_lib.machine.available_bytes", lambda: int(0.5 * plan.memory))
+    with pytest.warns(UserWarning, match="JIPE-3 needs reached: at most .* MemoryError"):
+        solution = jl.jipe(jm, jl.uniform_policy(jm), 3)
+    assert solution.moments.source.state.size <= plan.pairs
+
+
+def test_the_cost_of_high_orders_is_foretold():
+    """Order 4 on 20 states with 6 actions took half a minute and 4 GiB, and said nothing."""
+    jm = random_model(20, 2, 6)
+    plans = [jl.plan_jipe(jm, jl.uniform_policy(jm), order) for order in (2, 3, 4)]
+    assert [plan.pairs for plan in plans] == [250, 2210, 15895]
+    assert plans[2].seconds > 10.0 * plans[1].seconds > 10.0 * plans[0].seconds
+    assert plans[2].memory > 2**30
+    assert "multisets" in str(plans[2])
+    many = random_model(20, 20, 18)  # whose laws alone take minutes
+    assert jl.plan_jipe(many, jl.uniform_policy(many), 4).seconds > 60.0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strategies import problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
-from jmdp_lib.moments import Held
+from jmdp_lib.moments import StoredMoments
 from jmdp_lib.operators import multisets
 from jmdp_lib.operators.collapsed import CollapsedT2
 from jmdp_lib.solvers.fixed_point import collect_moments
@@ -376,8 +376,8 @@ def test_the_least_deviation_that_can_be_told_from_zero():
     alone = system.backup(value * (1.0 + e), np.zeros(2)).single
     variance = alone.max() / (1.0 - 0.9**2)
     mean = np.tile(value[:, None] * (1.0 + e), 2)
-    found = collect_moments(jm, 2, mean, np.zeros((2, 2, 2)), Held(None), e, 0.0)
+    found = collect_moments(jm, 2, mean, np.zeros((2, 2, 2)), StoredMoments(None), e, 0.0)
     assert np.sqrt(variance) == pytest.approx(0.9 * e / np.sqrt(0.19))
     assert np.sqrt(variance) <= found.resolution <= 1.01 * np.sqrt(variance)
-    off = collect_moments(jm, 2, mean, np.zeros((2, 2, 2)), Held(None), 0.0, 0.25)
+    off = collect_moments(jm, 2, mean, np.zeros((2, 2, 2)), StoredMoments(None), 0.0, 0.25)
     assert off.resolution == pytest.approx(0.5)

@@ -86,11 +86,9 @@ def improvement(jm, policy, c):
 
 
 def all_couplings(jm, policy, c):
-    found = jl.coupling_range(jm, policy)
-    assert found.error_bound <= 1e-6 * c**2
+    found = converged(jl.coupling_range(jm, policy), jm.reward_bound, 1e-8)
     yield 2, found.gap_variance_low
     yield 2, found.gap_variance_high
-    yield 0, found.correlation_high
 
 
 def local(jm, policy, c):
@@ -100,12 +98,6 @@ def local(jm, policy, c):
         yield 1, found.gap_mean
         yield 2, found.gap_variance
         yield 1, found.gap_error
-
-
-def local_range(jm, policy, c):
-    found = converged(jl.local_coupling_range(jm, policy, [1], 0.05), jm.reward_bound, 0.05)
-    yield 1, found.gap_deviation_low
-    yield 1, found.gap_deviation_high
 
 
 def features(jm, policy, c):
@@ -187,7 +179,7 @@ def coupled(jm, policy, c):
 
 SOLVERS = [
     sweeps, reachable, dense, warm, order_n, law, improvement, all_couplings, local,
-    local_range, features, learned, counted, played, decided, bounds, rates, coupled,
+    features, learned, counted, played, decided, bounds, rates, coupled,
 ]  # fmt: skip
 
 

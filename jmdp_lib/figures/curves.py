@@ -30,7 +30,12 @@ SCALING_STYLES = {
 }
 
 
-def residual_decay(ax: Axes, residuals: Floats, gamma: float, marks: int = 15) -> Axes:
+_DOTS = 15  # residuals that are drawn
+_CELLS = 80  # on either axis of a joint law
+_BARS = 60  # of the law of a gap: an even number, so that none crosses zero
+
+
+def residual_decay(ax: Axes, residuals: Floats, gamma: float) -> Axes:
     """Figure 2: residuals (iterations,) as dots, $gamma^k$ below, and the measured slope on top.
 
     Example:
@@ -48,7 +53,7 @@ def residual_decay(ax: Axes, residuals: Floats, gamma: float, marks: int = 15) -
     ax.semilogy(steps, residuals[0] * gamma**steps, label=powers, **_BAND)
     fit = f"fit: factor {rate:.4f} per iteration"
     ax.semilogy(steps, middle * rate**steps, color="black", lw=0.8, label=fit)
-    shown = np.linspace(0, residuals.size - 1, marks).round().astype(int)
+    shown = np.linspace(0, residuals.size - 1, _DOTS).round().astype(int)
     ax.semilogy(shown, residuals[shown], "o", ms=3.5, mfc="white", color="#0072B2", zorder=3,
                 label=r"$\|M_k - T_2 M_k\|_\lambda$")  # fmt: skip
     ax.set_xlabel("iteration $k$")
@@ -185,7 +190,7 @@ def counts(
     return pd.DataFrame({**middle, "share": found[cell] / len(table)})
 
 
-def joint_returns(ax: Axes, pairs: Floats, limits: tuple[float, float], bins: int = 80) -> Axes:
+def joint_returns(ax: Axes, pairs: Floats, limits: tuple[float, float]) -> Axes:
     """The joint law of two returns, pairs (N, 2), with the law of each along its side.
 
     Blue where the first is larger, orange where it is not; darker is likelier (square-root scale).
@@ -201,7 +206,7 @@ def joint_returns(ax: Axes, pairs: Floats, limits: tuple[float, float], bins: in
         >>> ax.get_xlim() == ax.get_ylim()
         True
     """
-    edges = np.linspace(*limits, bins + 1)
+    edges = np.linspace(*limits, _CELLS + 1)
     middle = (edges[:-1] + edges[1:]) / 2
     root = np.sqrt(np.histogram2d(pairs[:, 0], pairs[:, 1], [edges, edges])[0]).T
     signed = np.ma.masked_equal(np.where(middle > middle[:, None], root, -root), 0.0)
@@ -222,10 +227,10 @@ def joint_returns(ax: Axes, pairs: Floats, limits: tuple[float, float], bins: in
     return ax
 
 
-def gap_law(ax: Axes, gaps: Floats, limit: float, bins: int = 60) -> Axes:
+def gap_law(ax: Axes, gaps: Floats, limit: float) -> Axes:
     """The law of a gap, samples (N,), from -limit to limit: orange below zero, blue above.
 
-    bins: an even number. A dot marks the mean, its bar one standard deviation to either side.
+    A dot marks the mean, its bar one standard deviation to either side.
 
     Example:
         >>> import numpy as np
@@ -237,8 +242,8 @@ def gap_law(ax: Axes, gaps: Floats, limit: float, bins: int = 60) -> Axes:
     """
     top = 0.0
     for part, color in ((gaps[gaps < 0], _LOSS), (gaps[gaps >= 0], _WIN)):
-        weights = np.full(part.size, bins / (2 * limit * gaps.size))
-        height, *_ = ax.hist(part, bins, range=(-limit, limit), weights=weights, color=color)
+        weights = np.full(part.size, _BARS / (2 * limit * gaps.size))
+        height, *_ = ax.hist(part, _BARS, range=(-limit, limit), weights=weights, color=color)
         top = max(top, np.max(height))
     ax.errorbar(gaps.mean(), 1.12 * top, xerr=gaps.std(), fmt="o", color="black", ms=3, lw=1.0,
                 capsize=2)  # fmt: skip

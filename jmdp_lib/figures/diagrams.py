@@ -122,7 +122,7 @@ def _arrow(ax: Axes, x: float, y: float, way: ArrayLike, head: float, **look: An
     ax.add_patch(FancyArrowPatch((x, y), (x + right, y + down), **look))
 
 
-def transition(ax: Axes, jm: JMDP, state: int, names: tuple[str, str] = ("s_i", "s_{i+1}")) -> Axes:
+def transition(ax: Axes, jm: JMDP, state: int) -> Axes:
     """Figure 3: one transition of a chain with two actions that lead to the same next state.
 
     Each arrow says what its action earns in the first and in the second table.
@@ -138,7 +138,7 @@ def transition(ax: Axes, jm: JMDP, state: int, names: tuple[str, str] = ("s_i", 
     here = slice(jm.starts[state], jm.starts[state + 1])
     probs, rewards = jm.probs[here], jm.rewards[here]
     middle: dict[str, Any] = {"ha": "center", "va": "center"}
-    for x, name in zip((0.0, 3.2), names, strict=True):
+    for x, name in zip((0.0, 3.2), ("s_i", "s_{i+1}"), strict=True):
         ax.add_patch(Circle((x, 0.0), 0.42, fc="white", ec="black", lw=0.9, zorder=3))
         ax.text(x, 0.0, f"${name}$", zorder=4, **middle)
     for a, (color, side) in enumerate(((_BLUE, 1), (_ORANGE, -1))):
@@ -186,10 +186,9 @@ def heatmap(
 
 
 def correlation_matrix(
-    ax: Axes, matrix: Floats, labels: Sequence[str], corner: tuple[float, float] = (0.0, 0.0),
-    fontsize: float = 7.0,
-) -> Axes:  # fmt: skip
-    """One correlation matrix (A, A) with its numbers, its first entry centred at `corner`.
+    ax: Axes, matrix: Floats, labels: Sequence[str], fontsize: float = 7.0
+) -> Axes:
+    """One correlation matrix (A, A) with its numbers.
 
     A return that does not vary has no correlation with anything: nan, hatched and not coloured.
 
@@ -202,11 +201,11 @@ def correlation_matrix(
         >>> len(ax.texts) > 0
         True
     """
-    size, (x0, y0) = len(matrix), corner
-    _entries(ax, matrix, corner, fontsize)
-    ax.set(xlim=(x0 - 0.55, x0 + size - 0.45), ylim=(y0 + size - 0.45, y0 - 0.55), aspect="equal")
-    ax.set_xticks(x0 + np.arange(size), labels)
-    ax.set_yticks(y0 + np.arange(size), labels)
+    size = len(matrix)
+    _entries(ax, matrix, (0.0, 0.0), fontsize)
+    ax.set(xlim=(-0.55, size - 0.45), ylim=(size - 0.45, -0.55), aspect="equal")
+    ax.set_xticks(np.arange(size), labels)
+    ax.set_yticks(np.arange(size), labels)
     return _bare(ax)
 
 

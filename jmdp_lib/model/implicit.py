@@ -1,21 +1,21 @@
 """Joint MDPs that nobody enumerates: the outcome tables of a state come from a function.
 
 States are anything hashable: tuples, strings, integers. `local_jipe2` asks for the tables of the
-states that a query looks at, and of no others.
+states that a query looks at, and of no others: a `Region` of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats
-from jmdp_lib.model.jmdp import JMDP
+from jmdp_lib.checks import Floats, Ints, Policy, policy_row
+from jmdp_lib.model.jmdp import COUPLINGS, JMDP
 from jmdp_lib.model.queries import draw_index
 
 Tables = Callable[[Any], tuple[ArrayLike, ArrayLike, Sequence[Sequence[Hashable]]]]
@@ -153,3 +153,91 @@ class ImplicitJMDP:
         table = draw_index(probs.cumsum(), rng)
         reached = [successors[table * self.num_actions + action] for action in columns]
         return rewards[table, columns].tolist(), reached
+
+
+class StateTables(NamedTuple):
+    """Of one state: probs (K,), rewards in [-1, 1], numbers of next states (K, A), policy (A,)."""
+
+    probs: Floats
+    rewards: Floats
+    targets: Ints
+    policy: Floats
+
+
+@dataclass(frozen=True)
+class Region:
+    """The states met so far, numbered as they were met, and the tables of those explored.
+
+    asked: (N,) the numbers of the queried states. limit: how many may be explored.
+    """
+
+    model: ImplicitJMDP
+    policy: Policy
+    coupling: str
+    numbers: dict[Hashable, int]
+    asked: Ints
+    limit: int
+    explored: list[int] = field(default_factory=list)  # numbers, the first explored first
+    tables: list[StateTables] = field(default_factory=list)  # of these
+
+    @classmethod
+    def of(
+        cls, model: ImplicitJMDP | JMDP, policy: Policy, coupling: str, states: Sequence[Hashable],
+        max_states: int,
+    ) -> Region:  # fmt: skip
+        """The queried states, explored."""
+        implicit = ImplicitJMDP.from_jmdp(model) if isinstance(model, JMDP) else model
+        if isinstance(states, str) or not hasattr(states, "__len__"):
+            raise ValueError(f"states must be a list of states: did you mean [{states!r}]?")
+        if not len(states):
+            raise ValueError("states must hold at least one state")
+        try:
+            numbers = {state: number for number, state in enumerate(dict.fromkeys(states))}
+            asked = np.array([numbers[state] for state in states])
+        except TypeError:
+            raise ValueError(f"states must be hashable, such as tuples, got {states!r}") from None
+        for state in numbers:
+            checks.pure(f"tables of state {state!r}", implicit.at, state)
+        checks.one_of("coupling", coupling, COUPLINGS)
+        if coupling == "common" and implicit.unknown_noise is not None:
+            raise ValueError(f'coupling="common" needs a known noise: {implicit.unknown_noise}')
+        limit = checks.at_least("max_states", max_states, len(numbers))
+        region = cls(implicit, policy, coupling, numbers, asked, limit)
+        region.explore(range(len(numbers)))
+        return region
+
+    @property
+    def unit(self) -> float:
+        """Half the width of the range of rewards."""
+        low, high = self.model.reward_range
+        return 0.5 * (high - low) or 1.0
+
+    @property
+    def num_queried(self) -> int:
+        """How many different states are queried."""
+        return int(self.asked.max()) + 1
+
+    def explore(self, batch: Iterable[int]) -> None:
+        """Ask for the tables of states, given by their numbers."""
+        met = list(self.numbers)
+        middle = 0.5 * sum(self.model.reward_range)
+        for number in batch:
+            probs, rewards, successors = self.model.at(met[number])
+            row = policy_row(self.policy, met[number], self.model.num_actions)
+            targets = [self.numbers.setdefault(x, len(self.numbers)) for x in successors]
+            scaled = (rewards - middle) / self.unit
+            self.tables.append(StateTables(probs, scaled, np.reshape(targets, rewards.shape), row))
+            self.explored.append(number)
+
+
+def with_outside(
+    owners: Ints, probs: Floats, rewards: Floats, next_states: Ints, size: int, gamma: float
+) -> JMDP:
+    """Stacked tables of states 0 to size - 1, and an outside, state `size`, that pays nothing."""
+    first = probs[owners == 0]  # with common noise, all states have one law of tables
+    stay = np.full((first.size, rewards.shape[1]), size)
+    rewards = np.where(np.abs(rewards) < 1e-100, 0.0, rewards)  # of the unit 1: such a JMDP is none
+    return JMDP.from_tables(
+        np.append(owners, stay[:, 0]), np.append(probs, first), np.append(rewards, 0.0 * stay, 0),
+        np.append(next_states, stay, 0), size + 1, gamma,
+    )  # fmt: skip

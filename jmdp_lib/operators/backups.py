@@ -10,7 +10,7 @@ A layout says which coordinates i of M = (mu, Sigma) are kept, one after another
                 nothing large is subtracted at the end
 
 The backup is written once, as a compiled target. Where the tables of a JMDP are known,
-`compiled_updates` runs whole stretches of eq. (28); any other simulator is queried by `backup`.
+`compiled_backup` draws from them; any other simulator is queried by `Full.backup`.
 """
 
 from __future__ import annotations
@@ -18,23 +18,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
-from jmdp_lib.compiled import cached, inline
+from jmdp_lib.machine import inline
 from jmdp_lib.model import JMDP
 from jmdp_lib.model.queries import Simulator, checked_query, draw_index
-from jmdp_lib.moments import Held
+from jmdp_lib.moments import StoredMoments
 from jmdp_lib.operators.collapsed import distinct_states
-from jmdp_lib.operators.draws import pick, pick_cell
+from jmdp_lib.operators.draws import cumulative, pick
 from jmdp_lib.operators.pairs import PairOperator
 
 Coordinate = Sequence[tuple[int, int]]
-KINDS = ("mu", "diag", "same", "cross")
 
 
 def sample_t2(
@@ -99,20 +98,19 @@ class Full(Coordinates):
     """values (X + X * X,): mu(x) at x, Sigma(x, y) at X + x * X + y, for x = s * A + a."""
 
     coupling: str = "joint"
-    name, full, centred = "full", True, False
+    name = "full"
+    full = True
+    centred = False
 
-    @cached_property
-    def kinds(self) -> Ints:
-        """(X + X * X,) the kind of every coordinate, an index into KINDS."""
-        state = np.arange(self.policy.size) // self.policy.shape[1]
-        second = np.where(state[:, None] == state[None, :], 2, 3)
-        np.fill_diagonal(second, 1)
-        return np.concatenate([np.zeros_like(state), second.ravel()])
+    @property
+    def used(self) -> Any:
+        """(size,) which coordinates are learned."""
+        return np.ones(self.policy.size * (1 + self.policy.size), dtype=bool)
 
     @property
     def orders(self) -> Ints:
         """(size,) of which order the moment at each coordinate is."""
-        return np.where(self.kinds == 0, 1, 2)
+        return np.where(np.arange(self.used.size) < self.policy.size, 1, 2)
 
     def pack(self, mean: Floats, second: Floats) -> Floats:
         """The coordinates of M = (mean (S, A), second (S, A, S, A))."""
@@ -152,25 +150,24 @@ class Full(Coordinates):
         new = operator.apply(operator.centre(mean, second))
         return self.pack(new.mean, new.second)
 
-    def read(self, values: Floats) -> tuple[Floats, Floats, Held]:
+    def read(self, values: Floats) -> tuple[Floats, Floats, StoredMoments]:
         """Mean (S, A), covariance blocks (S, A, A), and all of Sigma."""
         mean, same, second = self.split(values)
-        return mean.copy(), same - mean[:, :, None] * mean[:, None, :], Held(second.copy())
+        return mean.copy(), same - mean[:, :, None] * mean[:, None, :], StoredMoments(second.copy())
 
 
 class Collapsed(Full):
     """values: mu (S, A), Sigma of one state (S, A, A), W (S, S) between states."""
 
-    name, full = "collapsed", False
+    name = "collapsed"
+    full = False
 
-    @cached_property
-    def kinds(self) -> Ints:
-        """The kind of every coordinate, an index into KINDS; -1 for W(s, s), which is not used."""
+    @property
+    def used(self) -> Any:
+        """(size,) which coordinates are learned: all but W(s, s)."""
         num_states, num_actions = self.policy.shape
-        one = 2 - np.eye(num_actions, dtype=np.int64)
-        cross = np.where(np.eye(num_states, dtype=bool), -1, 3)
-        means = np.zeros(self.policy.size, dtype=np.int64)
-        return np.concatenate([means, np.tile(one.ravel(), num_states), cross.ravel()])
+        means_and_blocks = np.ones(self.policy.size * (1 + num_actions), dtype=bool)
+        return np.append(means_and_blocks, ~np.eye(num_states, dtype=bool))
 
     def pack(self, mean: Floats, second: Floats) -> Floats:
         """The coordinates of M = (mean (S, A), second (S, A, S, A))."""
@@ -215,17 +212,18 @@ class Collapsed(Full):
         new = self._join(mean, blocks, distinct_states(jm.gamma, operator.kernels, pair, source))
         return new + self.products(new)
 
-    def read(self, values: Floats) -> tuple[Floats, Floats, Held]:
+    def read(self, values: Floats) -> tuple[Floats, Floats, StoredMoments]:
         """Mean (S, A) and covariance blocks (S, A, A); there is no more."""
         absent = 'only form="full" learns moments between states; the others learn their averages'
         mean, blocks, _ = self.split(self.covariances(values))
-        return mean.copy(), blocks.copy(), Held(None, absent=absent)
+        return mean.copy(), blocks.copy(), StoredMoments(None, absent=absent)
 
 
 class Centred(Collapsed):
     """`Collapsed` with covariances."""
 
-    name, centred = "centred", True
+    name = "centred"
+    centred = True
 
 
 LAYOUTS: dict[str, Any] = {"full": Full, "collapsed": Collapsed, "centred": Centred}
@@ -250,7 +248,8 @@ def _place(i: int, size: int, num_actions: int, full: bool) -> tuple[int, int, i
 @inline
 def _mean_at(values: Any, policy: Any, u: int) -> float:
     """m(u) = E mu(u, A)."""
-    total, num_actions = 0.0, policy.shape[1]
+    total = 0.0
+    num_actions = policy.shape[1]
     for a in range(num_actions):
         total += policy[u, a] * values[u * num_actions + a]
     return total
@@ -274,7 +273,9 @@ def _pair_at(values: Any, policy: Any, u: int, v: int) -> float:
 @inline
 def _single_at(values: Any, policy: Any, centred: bool, u: int, mean: float) -> float:
     """D(u) = E Sigma(u, A, u, A), or from covariances Var Z(u, A); mean: m(u)."""
-    total, spread, num_actions = 0.0, 0.0, policy.shape[1]
+    total = 0.0
+    spread = 0.0
+    num_actions = policy.shape[1]
     for a in range(num_actions):
         x = u * num_actions + a
         total += policy[u, a] * values[policy.size + x * num_actions + a]
@@ -318,33 +319,72 @@ def _target(
     return target + gamma * gamma * later
 
 
-@cached(nogil=True, error_model="numpy")
-def compiled_updates(
-    rng: Any, count: int, values: Any, visits: Any, full: bool, centred: bool, common: bool,
-    scale: float, power: float, threshold: Any, cell: Any, gamma: float, policy: Any,
-    policy_cdf: Any, starts: Any, table_cdf: Any, rewards: Any, next_states: Any,
-) -> None:  # fmt: skip
-    """`count` updates of eq. (28) in place, for known tables."""
-    size, num_actions = policy.shape
-    for _ in range(count):
-        i = cell[pick_cell(rng, 0, threshold.size, threshold)]
-        s, a, t, b = _place(i, size, num_actions, full)
-        if a < 0:
-            a = pick(rng, policy_cdf, s * num_actions, (s + 1) * num_actions) - s * num_actions
-            b = pick(rng, policy_cdf, t * num_actions, (t + 1) * num_actions) - t * num_actions
-        k = pick(rng, table_cdf, starts[s], starts[s + 1])
-        j = k + starts[t] - starts[s]
-        u, one, two = next_states[k, a], -1, -1
-        if full:
-            one = two = pick(rng, policy_cdf, u * num_actions, (u + 1) * num_actions)
-        if s != t and not common:
-            j = pick(rng, table_cdf, starts[t], starts[t + 1])
-        v = next_states[j, b]
-        if full and (s != t or a != b):
-            two = pick(rng, policy_cdf, v * num_actions, (v + 1) * num_actions)
-        r, q = rewards[k, a], rewards[j, b]
-        target = _target(
-            values, policy, gamma, centred, common, i, s, a, t, b, r, u, one, q, v, two
+class Drawing(NamedTuple):
+    """What the compiled backup draws from: arrays of a JMDP, and of a layout of its moments.
+
+    full, centred, common: which layout, and whether distinct states share their noise. policy: (S,
+    A). policy_cdf: (S * A,) and table_cdf: (T,), cumulative within each state. starts: (S + 1,).
+    rewards, next_states: (T, A).
+    """
+
+    full: bool
+    centred: bool
+    common: bool
+    gamma: float
+    policy: Any
+    policy_cdf: Any
+    starts: Any
+    table_cdf: Any
+    rewards: Any
+    next_states: Any
+
+    @classmethod
+    def of(cls, jm: JMDP, layout: Full) -> Drawing:
+        """For a layout of the moments of a JMDP."""
+        return cls(
+            full=layout.full,
+            centred=layout.centred,
+            common=layout.coupling == "common",
+            gamma=jm.gamma,
+            policy=layout.policy,
+            policy_cdf=np.cumsum(layout.policy, axis=1).ravel(),
+            starts=jm.starts,
+            table_cdf=cumulative(jm.starts, jm.probs),
+            rewards=jm.rewards,
+            next_states=jm.next_states,
         )
-        visits[i] += 1
-        values[i] += scale * float(visits[i]) ** -power * (target - values[i])
+
+
+@inline
+def _action(rng: Any, drawing: Any, s: int) -> int:
+    """An action from pi(. | s), as the state-action s * A + a."""
+    num_actions = drawing.policy.shape[1]
+    return pick(rng, drawing.policy_cdf, s * num_actions, (s + 1) * num_actions)
+
+
+@inline
+def compiled_backup(rng: Any, values: Any, i: int, drawing: Any) -> float:
+    """A draw of hat T_2(M, i) from known tables: the twin of `Full.backup`."""
+    starts = drawing.starts
+    size, num_actions = drawing.policy.shape
+    s, a, t, b = _place(i, size, num_actions, drawing.full)
+    if a < 0:
+        a = _action(rng, drawing, s) - s * num_actions
+        b = _action(rng, drawing, t) - t * num_actions
+    k = pick(rng, drawing.table_cdf, starts[s], starts[s + 1])
+    j = k + starts[t] - starts[s]
+    u = drawing.next_states[k, a]
+    one = two = -1
+    if drawing.full:
+        one = two = _action(rng, drawing, u)
+    if s != t and not drawing.common:
+        j = pick(rng, drawing.table_cdf, starts[t], starts[t + 1])
+    v = drawing.next_states[j, b]
+    if drawing.full and (s != t or a != b):
+        two = _action(rng, drawing, v)
+    r = drawing.rewards[k, a]
+    q = drawing.rewards[j, b]
+    return _target(
+        values, drawing.policy, drawing.gamma, drawing.centred, drawing.common, i, s, a, t, b, r,
+        u, one, q, v, two,
+    )  # fmt: skip

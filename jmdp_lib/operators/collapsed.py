@@ -29,6 +29,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
+from scipy.sparse import csgraph
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
@@ -37,6 +38,7 @@ from jmdp_lib.model import JMDP, checked_coupling, require_tables
 from jmdp_lib.moments import norm_weight
 
 _CHUNK = 1 << 22  # entries of laws that are worked on at once
+_SPARSE = 0.1  # a term of a sum of rows costs some ten times what one of a matrix product does
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,12 @@ class CollapsedT2:
         """(S, S) sparse: from distinct states P_2 c is the sum of K c K' over these."""
         return [self._averaged(move) for move in self.moves]
 
+    @cached_property
+    def few_successors(self) -> bool:
+        """Whether sums over the kernels' rows are faster than matrix products."""
+        few = self.kernel.nnz <= _SPARSE * self.jm.num_states**2
+        return bool(few or len(self.kernels) > 1)  # a noise leads to few
+
     def _averaged(self, move: sparse.csr_array) -> sparse.csr_array:
         """(S, S) sparse: what the policy makes of the moves of state-actions (S*A, S)."""
         kernel = (self.average @ move).tocsr()
@@ -151,7 +159,8 @@ class CollapsedT2:
 
     def backup(self, value: Floats, single: Floats) -> Backup:
         """T_2 on m and v; their fixed points give every mean and every variance."""
-        jm, policy = self.jm, self.policy
+        jm = self.jm
+        policy = self.policy
         targets = jm.rewards + jm.gamma * value[jm.next_states]
         mean = jm.averaging @ targets
         targets -= mean[jm.table_states]
@@ -174,7 +183,8 @@ class CollapsedT2:
         others: states that differ from `states`; without them both branches are at one state, with
         distinct actions.
         """
-        jm, rows = self.jm, self.jm.transitions
+        jm = self.jm
+        rows = self.jm.transitions
         shared = self.coupling == "common" or (self.coupling == "joint" and others is None)
         others = states if others is None else others
         if shared:
@@ -203,6 +213,33 @@ class CollapsedT2:
         first_query = np.searchsorted(states, np.arange(self.jm.num_states + 1))
         weights = law.weights * np.repeat(both, np.diff(law.starts))
         return PairLaw(law.starts[first_query], law.first, law.second, weights)
+
+    def step_pairs(self, pairs: Ints, mass: Floats) -> tuple[Ints, Floats]:
+        """Pairs of branches one step later, and their masses (N,) discounted by gamma^2.
+
+        pairs: (3, N), rows of groups, first and second states. Pairs of one group add up where they
+        meet, in either order; two branches that merge are dropped.
+        """
+        group, first, second = pairs
+        size = self.jm.num_states
+        apart = first != second
+        shape = (int(group.max(initial=0) + 1) * size, size)
+
+        def matrix(mass: Floats, group: Ints, first: Ints, second: Ints) -> sparse.csr_array:
+            return sparse.coo_array((mass, (group * size + first, second)), shape).tocsr()
+
+        law = self.diagonal
+        _, pair, within = ragged(np.diff(law.starts)[first] * ~apart)
+        entry = law.starts[first][pair] + within
+        weights = mass[pair] * law.weights[entry]
+        total = matrix(weights, group[pair], law.first[entry], law.second[entry])
+        start = matrix(mass * apart, group, first, second)
+        for kernel in self.kernels:
+            half = (start @ kernel).tocoo()  # one branch has moved; now the other
+            total += matrix(half.data, half.row // size, half.col, half.row % size) @ kernel
+        found = total.tocoo()
+        both = np.sort([found.row % size, found.col], 0)
+        return np.array([found.row // size, *both], np.int64), self.jm.gamma**2 * found.data
 
     @cached_property
     def entries(self) -> Ints:
@@ -256,7 +293,8 @@ class CollapsedT2:
 
     def covariances(self, backup: Backup, pairs: PairValues, *asked: Ints) -> Floats:
         """(Q,), C(s,a; t,b) one step before c. asked: the arguments of `law`."""
-        (states, a, b), law = asked[:3], self.law(*asked)
+        states, a, b = asked[:3]
+        law = self.law(*asked)
         values = self.jm.gamma**2 * pairs(law.first, law.second)
         query = np.repeat(np.arange(states.size), np.diff(law.starts))
         if law.tables is not None:
@@ -280,16 +318,16 @@ class Queries:
     @classmethod
     def of(cls, jm: JMDP, queries: ArrayLike | None) -> Queries:
         """All pairs of actions, at all states or at states (N,); or rows (state, a, b), (N, 3)."""
-        given = np.arange(jm.num_states) if queries is None else checks.as_array("queries", queries)
-        if given.ndim == 2:
-            rows = checks.integers("queries", given, "query", column=3)
+        asked = np.arange(jm.num_states) if queries is None else checks.as_array("queries", queries)
+        if asked.ndim == 2:
+            rows = checks.integers("queries", asked, "query", column=3)
             checks.integers("queries[:, 0]", rows[:, 0], "query", below=jm.num_states)
             checks.integers("queries[:, 1:]", rows[:, 1:], "query", "action", below=jm.num_actions)
             rows[:, 1:].sort()
             alike = rows[:, 1] == rows[:, 2]
             checks.refuse("queries[:, 2]", rows[:, 2], alike, "is the other action", ["query"])
             return cls(*np.ascontiguousarray(np.unique(rows, axis=0).T))
-        states = np.unique(checks.integers("queries", given, "query", below=jm.num_states))
+        states = np.unique(checks.integers("queries", asked, "query", below=jm.num_states))
         a, b = np.triu_indices(jm.num_actions, 1)
         return cls(np.repeat(states, a.size), np.tile(a, states.size), np.tile(b, states.size))
 
@@ -299,6 +337,13 @@ class Queries:
         for start in range(0, self.states.size, size):
             part = slice(start, start + size)
             yield self.states[part], self.first[part], self.second[part]
+
+
+def successors_first(graph: sparse.csr_array) -> Ints:
+    """(S,) the states of a graph (S, S): strong components, successors first, by number within."""
+    # SciPy labels a component when all that it leads to have their labels.
+    labels = csgraph.connected_components(graph, connection="strong")[1]
+    return np.argsort(labels, kind="stable")
 
 
 def ragged(counts: Ints) -> tuple[Ints, Ints, Ints]:

@@ -18,18 +18,10 @@ from numba import prange
 
 from jmdp_lib import machine
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.compiled import threaded
+from jmdp_lib.machine import threaded
 from jmdp_lib.operators.collapsed import Backup, CollapsedT2
 
 _BLOCK, _WIDTH = 16, 2048
-# A term of a sum of rows costs some ten times what one of a matrix product does.
-_SPARSE = 0.1
-
-
-def few_successors(system: CollapsedT2) -> bool:
-    """Whether the kernels of a system stay sparse."""
-    few = system.kernel.nnz <= _SPARSE * system.jm.num_states**2
-    return bool(few or len(system.kernels) > 1)  # a noise leads to few
 
 
 @dataclass(frozen=True)
@@ -40,13 +32,10 @@ class DensePairs:
     backup: Backup
 
     @cached_property
-    def _few_successors(self) -> bool:
-        return few_successors(self.system)
-
-    @cached_property
     def _kernels(self) -> list[Any]:
         """gamma times each kernel of the system: its sparse rows, or a matrix."""
-        gamma, few = self.system.jm.gamma, self._few_successors
+        gamma = self.system.jm.gamma
+        few = self.system.few_successors
         return [
             (k.indptr, k.indices, gamma * k.data) if few else gamma * k.toarray()
             for k in self.system.kernels
@@ -74,7 +63,7 @@ class DensePairs:
         if add:
             np.matmul(shocks, shocks.T, out=out)
         for kernel in self._kernels:
-            if self._few_successors:
+            if self.system.few_successors:
                 _move(*kernel, c, self._scratch, False)
                 _move(*kernel, self._scratch, out, add)  # (P (P c)')' = P c P'
             else:
@@ -105,7 +94,7 @@ class TorchPairs(DensePairs):
 
     @cached_property
     def _kernels(self) -> list[Any]:
-        if not self._few_successors:
+        if not self.system.few_successors:
             return [self._tensor(kernel) for kernel in super()._kernels]
         parts = [(*map(self._tensor, rows), self.system.kernel.shape) for rows in super()._kernels]
         with warnings.catch_warnings():
@@ -175,7 +164,8 @@ def _moved(indptr: Any, indices: Any, probs: Any, c: Any, out: Any, add: Any) ->
                 row = tile[s - low]
                 row[:] = 0.0
                 for k in range(indptr[s], indptr[s + 1]):
-                    prob, part = probs[k], c[indices[k], left : left + width]
+                    prob = probs[k]
+                    part = c[indices[k], left : left + width]
                     for t in range(width):  # part[t], not c[..., left + t]: this one is vectorised
                         row[t] += prob * part[t]
             for t in range(width):

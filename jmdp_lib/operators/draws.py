@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.compiled import cached
+from jmdp_lib.machine import cached
 
 
 def cumulative(starts: Ints, probs: Floats) -> Floats:
@@ -43,10 +43,12 @@ def alias_tables(starts: Any, probs: Any) -> Any:
     Entry i of a law with n entries is drawn by a uniform number in its cell: itself below
     threshold[i], else alias[i]; one comparison whatever n is.
     """
-    threshold, alias = np.ones(probs.size), np.arange(probs.size)
+    threshold = np.ones(probs.size)
+    alias = np.arange(probs.size)
     stack = np.empty(probs.size, np.int64)
     for s in range(starts.size - 1):
-        low, size = starts[s], starts[s + 1] - starts[s]
+        low = starts[s]
+        size = starts[s + 1] - starts[s]
         scaled = probs[low : low + size] * size
         small, large = 0, size  # light entries from the left of the stack, heavy from the right
         for i in range(size):

@@ -48,7 +48,8 @@ def apply_t2(
     w = np.einsum("sa,satb,tb->st", policy, second, policy)  # E M_Sigma(s, A', t, B')
     d = np.einsum("sa,sasa->s", policy, second)  # E M_Sigma(s, A', s, A')
 
-    new_mean, new_second = np.zeros(shape), np.zeros(shape + shape)
+    new_mean = np.zeros(shape)
+    new_second = np.zeros(shape + shape)
     tables = [range(jm.starts[s], jm.starts[s + 1]) for s in range(jm.num_states)]
     for s in range(jm.num_states):
         for i in tables[s]:

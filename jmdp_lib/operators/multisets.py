@@ -27,7 +27,7 @@ from functools import cached_property
 from itertools import combinations_with_replacement as combinations
 from itertools import product
 from math import comb, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -46,22 +46,37 @@ ALL_LIMIT = 250_000
 _ROWS = 50_000  # multisets that step at a time
 
 
+class Laws(NamedTuple):
+    """What branches at one state turn into in a step: G laws, one after the other.
+
+    numbers: (G,) the branches of each, sorted. starts: (G + 1,) where the laws start. coefficients:
+    (L,). successors: (L, n) rows of branches.
+    """
+
+    numbers: Ints
+    starts: Ints
+    coefficients: Floats
+    successors: Ints
+
+
 @dataclass(frozen=True)
 class MultisetOperator:
     """T_n for one JMDP, policy (S, A) and coupling, acting on the vector of multiset moments (N,).
 
     A multiset is a row (n,) of sorted branch codes s * n + m - 1, with -1 in front where it has
     fewer than n branches. While a multiset steps, the codes of branches that have not stepped yet
-    are raised by S * n, so that they stand last.
+    are raised by S * n, so that they stand last. only: the states that branches step from, if these
+    are not all.
     """
 
     jm: JMDP
     policy: Floats
     order: int
     coupling: str = "joint"
+    only: tuple[int, ...] | None = None
 
     @cached_property
-    def _given(self) -> list[tuple[float, MultisetOperator]]:
+    def given_noise(self) -> list[tuple[float, MultisetOperator]]:
         """The operators given what all states share, with probabilities: one for each noise."""
         if self.coupling != "common":
             return [(1.0, self)]
@@ -82,7 +97,8 @@ class MultisetOperator:
 
     def _power(self, table: int, action: int, power: int) -> Law:
         """(R + gamma Z')^m of one action in one table."""
-        reward, after = self.jm.rewards[table, action], int(self.jm.next_states[table, action])
+        reward = self.jm.rewards[table, action]
+        after = int(self.jm.next_states[table, action])
         terms: Law = {
             ((after, left),) if left else (): comb(power, left)
             * reward ** (power - left) * self.jm.gamma**left
@@ -116,14 +132,11 @@ class MultisetOperator:
         return np.asarray((np.asarray(rows) + 1) @ base ** np.arange(self.order)[::-1])
 
     @cached_property
-    def _laws(self) -> tuple[Ints, Ints, Floats, Ints]:
-        """The laws of all branches that can be at one state, one law after the other.
-
-        Branches as numbers (G,), sorted, and where their laws start (G + 1,); coefficients (L,)
-        and successors, as rows (L, n). What has no branches stays as it is.
-        """
-        laws: list[tuple[Branches, Law]] = [((), {(): 1.0})]
-        for state, total in product(range(self.jm.num_states), range(1, self.order + 1)):
+    def _laws(self) -> Laws:
+        """The laws of all branches that can be at one state, one law after the other."""
+        states = range(self.jm.num_states) if self.only is None else self.only
+        laws: list[tuple[Branches, Law]] = [((), {(): 1.0})]  # what has no branches stays as it is
+        for state, total in product(states, range(1, self.order + 1)):
             for powers in partitions(total):
                 branches = tuple((state, m) for m in powers)
                 laws.append((branches, self.collapsed_law(state, powers)))
@@ -132,39 +145,46 @@ class MultisetOperator:
         starts = np.cumsum([0, *map(len, ordered)])
         coefficients = np.array([c for law in ordered for c in law.values()])
         successors = np.array([self._row(branches) for law in ordered for branches in law])
-        return np.sort(numbers), starts, coefficients, successors
+        return Laws(np.sort(numbers), starts, coefficients, successors)
 
     def _step_one_state(self, rows: Ints) -> tuple[sparse.csr_array, Ints]:
         """Step the last waiting state of every row (q, n): a matrix (q, p), and the rows (p, n)."""
-        n, raised = self.order, self.jm.num_states * self.order
+        n = self.order
+        laws = self._laws
+        raised = self.jm.num_states * n
         steps = (rows // n == rows[:, -1:] // n) & (rows >= raised)
-        numbers, starts, coefficients, successors = self._laws
-        law = np.searchsorted(numbers, self._numbers(np.where(steps, rows - raised, -1)))
-        counts = np.diff(starts)[law]
+        law = np.searchsorted(laws.numbers, self._numbers(np.where(steps, rows - raised, -1)))
+        counts = np.diff(laws.starts)[law]
         source = np.repeat(np.arange(len(rows), dtype=np.int32), counts)
-        entry = np.arange(len(source)) + (starts[law] - counts.cumsum() + counts)[source]
-        moved = np.concatenate([np.where(steps, -1, rows)[source], successors[entry]], axis=1)
+        entry = np.arange(len(source)) + (laws.starts[law] - counts.cumsum() + counts)[source]
+        moved = np.concatenate([np.where(steps, -1, rows)[source], laws.successors[entry]], axis=1)
         moved = np.sort(moved, axis=1)[:, n:]
         _, first, target = np.unique(self._numbers(moved), return_index=True, return_inverse=True)
-        at, shape = (source, target.astype(np.int32)), (len(rows), len(first))
-        return sparse.csr_array((coefficients[entry], at), shape=shape), moved[first]
+        at = (source, target.astype(np.int32))
+        shape = (len(rows), len(first))
+        return sparse.csr_array((laws.coefficients[entry], at), shape=shape), moved[first]
 
-    def _step(self, rows: Ints) -> tuple[sparse.csr_array, Ints]:
-        """Step every state of every row (q, n): a matrix (q, p), and the rows (p, n) reached."""
+    def step(self, rows: Ints) -> tuple[sparse.csr_array, Ints, int]:
+        """Step every state of every row (q, n): a matrix (q, p), and the rows (p, n) reached.
+
+        The third result says how many products of two numbers that took.
+        """
         if self.coupling == "common":
-            steps = [(prob, *given._step(rows)) for prob, given in self._given]
-            reached = np.concatenate([after for *_, after in steps])
+            steps = [(prob, *given.step(rows)) for prob, given in self.given_noise]
+            reached = np.concatenate([after for _, _, after, _ in steps])
             number = self._numbers(reached)
             _, first, target = np.unique(number, return_index=True, return_inverse=True)
             merge = sparse.csr_array((np.ones(len(target)), target, np.arange(len(target) + 1)))
-            matrix = sparse.hstack([prob * step for prob, step, _ in steps], format="csr")
-            return matrix @ merge, reached[first]
+            matrix = sparse.hstack([prob * step for prob, step, _, _ in steps], format="csr")
+            return matrix @ merge, reached[first], matrix.nnz + sum(made for *_, made in steps)
         raised = self.jm.num_states * self.order
         matrix, rows = self._step_one_state(np.where(rows >= 0, rows + raised, -1))
+        made = matrix.nnz
         while rows.max(initial=-1) >= raised:
             step, rows = self._step_one_state(rows)
+            made += int(np.diff(step.indptr)[matrix.indices].sum())
             matrix = matrix @ step
-        return matrix, rows
+        return matrix, rows, made
 
     def memory(self, entries: int, coordinates: int) -> float:
         """Bytes that `system` takes, at most: its matrix in parts, as a whole and without b.
@@ -178,12 +198,16 @@ class MultisetOperator:
     def system(self) -> tuple[Floats, sparse.csr_array, Ints]:
         """b (N,), A (N, N) sparse and the multisets as rows (N, n): the seeds, closed under T_n."""
         new = self._seeds()
-        found, steps, entries, free = [new], [], 0, available_bytes()
+        found = [new]
+        steps = []
+        entries = 0
+        free = available_bytes()
         known = np.append(0, np.sort(self._numbers(new)))
         while len(new):
-            rows, new = new, new[:0]
+            rows = new
+            new = new[:0]
             for part in np.array_split(rows, 1 + len(rows) // _ROWS):
-                matrix, reached = self._step(part)
+                matrix, reached, _ = self.step(part)
                 numbers = self._numbers(reached)
                 place = np.searchsorted(known, numbers)
                 unknown = known.take(place, mode="clip") != numbers
@@ -212,7 +236,9 @@ class MultisetOperator:
 
     def _seeds(self) -> Ints:
         """What is solved: all multisets of the orders that have few, and what queries lead to."""
-        n, states, actions = self.order, range(self.jm.num_states), range(self.jm.num_actions)
+        n = self.order
+        states = range(self.jm.num_states)
+        actions = range(self.jm.num_actions)
         orders = range(1, n + 1)
         few = [k for k in orders if num_multisets(len(states), k) <= ALL_LIMIT]
         seeds = [np.empty((0, n), dtype=np.int64)]
@@ -227,11 +253,26 @@ class MultisetOperator:
                 picks = np.array(list(combinations(states, repeats))) * n + m - 1
                 left, right = np.indices((len(codes), len(picks))).reshape(2, -1)
                 codes = np.concatenate([codes[left], picks[right]], axis=1)
-            rows = np.full((len(codes), n), -1)
-            rows[:, n - len(powers) :] = np.sort(codes, axis=1)
-            seeds.append(rows)
+            seeds.append(self._filled(codes))
         rows = np.concatenate(seeds)
         return rows[np.sort(np.unique(self._numbers(rows), return_index=True)[1])]
+
+    def _filled(self, codes: Ints) -> Ints:
+        """Rows (q, n) of branch codes (q, j), j <= n."""
+        rows = np.full((len(codes), self.order), -1)
+        rows[:, self.order - codes.shape[1] :] = np.sort(codes, axis=1)
+        return rows
+
+    def drawn(
+        self, powers: tuple[int, ...], count: int, states: Ints, rng: np.random.Generator
+    ) -> Ints:
+        """(count, n) random multisets with branches of these powers, all equally likely."""
+        codes = []
+        for m, repeats in Counter(powers).items():
+            bars = [rng.choice(states.size + repeats - 1, repeats, False) for _ in range(count)]
+            picks = np.sort(bars, axis=1) - np.arange(repeats)  # stars and bars
+            codes.append(states[picks] * self.order + m - 1)
+        return self._filled(np.concatenate(codes, axis=1))
 
     @cached_property
     def orders(self) -> Ints:
@@ -270,7 +311,7 @@ class MultisetOperator:
             actions[s][a] += 1
         law = mix(
             (prob, multiply(given.action_law(s, list(n.items())) for s, n in actions.items()))
-            for prob, given in self._given
+            for prob, given in self.given_noise
         )
         return float(sum(c * self._value(state, branches) for branches, c in law.items()))
 
@@ -350,7 +391,13 @@ def partitions(total: int, least: int = 1) -> Iterator[tuple[int, ...]]:
 def num_multisets(num_states: int, order: int) -> int:
     """How many multisets of (state, multiplicity) have order 1 to `order`."""
     return sum(
-        prod(comb(num_states + repeats - 1, repeats) for repeats in Counter(powers).values())
+        num_of_kind(num_states, powers)
         for total in range(1, order + 1)
         for powers in partitions(total)
     )
+
+
+def num_of_kind(num_states: int, powers: tuple[int, ...]) -> int:
+    """How many multisets have branches of these powers."""
+    each = Counter(powers).values()
+    return prod(comb(num_states + repeats - 1, repeats) for repeats in each)

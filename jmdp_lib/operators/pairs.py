@@ -81,7 +81,8 @@ class PairOperator(CollapsedT2):
 
     def apply(self, state: PairState) -> PairState:
         """T_2."""
-        (average, _, moves), side = self._factors, self.policy.size
+        average, _, moves = self._factors
+        side = self.policy.size
         pair = (average @ (average @ state.covariance.reshape(side, side)).T).T  # c
         mean, blocks, deviations = self.same_state(state.mean, state.blocks, pair)
         source = self.shocks(deviations)
@@ -100,7 +101,9 @@ class PairOperator(CollapsedT2):
 
         pair: (S, S), c. Returns both, and the deviations y - mu (T, A).
         """
-        jm, gamma, x = self.jm, self.jm.gamma, self.jm.next_states
+        jm = self.jm
+        gamma = self.jm.gamma
+        x = self.jm.next_states
         _, averaging, _ = self._factors
         value = (self.policy * mean).sum(1)  # m
         own = np.einsum("saa->sa", blocks) + (mean - value[:, None]) ** 2
@@ -129,7 +132,20 @@ def _faster(matrix: sparse.csr_array) -> Any:
 
 
 def pair_step(jm: JMDP, policy: Policy, law: ArrayLike) -> Floats:
-    """One step of the pair chain: law (S, A, S, A) of (X, Y) -> law of (X', Y'), law P_2."""
+    """One step of the pair chain $P_2$: law (S, A, S, A) of two branches -> their law after it.
+
+    Branches at one state share a table; at one state-action they are one branch, and stay so.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> import numpy as np
+        >>> jm = jl.coupled_reward_chain(3)
+        >>> law = np.zeros((3, 2, 3, 2))
+        >>> law[0, 0, 0, 1] = 1.0  # two branches at the first state, with different actions
+        >>> law = jl.pair_step(jm, jl.uniform_policy(jm), law)
+        >>> float(law[1, :, 1, :].sum()), jl.mass_apart(law)
+        (1.0, 0.5)
+    """
     policy = checks.policy_matrix(jm, policy)
     weights = checks.as_array("law", law)
     checks.same_shape("law", weights.shape, policy.shape * 2, "(S, A, S, A)")
@@ -157,7 +173,14 @@ def pair_step(jm: JMDP, policy: Policy, law: ArrayLike) -> Floats:
 
 
 def mass_apart(law: Floats) -> float:
-    """The mass of a pair law (S, A, S, A) off the diagonal: pairs that are still two branches."""
+    """The mass of a pair law (S, A, S, A) off the diagonal: pairs that are still two branches.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> import numpy as np
+        >>> jl.mass_apart(np.full((2, 1, 2, 1), 0.25))
+        0.5
+    """
     return float(law.sum() - np.einsum("sasa->", law))
 
 
@@ -172,7 +195,8 @@ def start_law(jm: JMDP) -> Floats:
 
 def occupancy(jm: JMDP, policy: Floats) -> Floats:
     """The discounted pair occupancy (S, A, S, A): d = (1 - eta) xi_0 + eta d P_2, eta = gamma."""
-    law, eta = start_law(jm), jm.gamma
+    law = start_law(jm)
+    eta = jm.gamma
 
     def rest(d: Floats) -> Floats:
         return d - eta * pair_step(jm, policy, d.reshape(law.shape)).ravel()
@@ -215,9 +239,16 @@ def stationary_pairs(jm: JMDP, policy: Floats) -> Floats:
 def first_to_arrive(jm: JMDP, policy: Policy, target: int) -> Floats:
     """(S, A, A), the probability at [s, a, b] that branch a is in `target` strictly before b.
 
-    The least solution h >= 0 of h = P_2 h, with h = 1 where only the first branch has arrived and
-    0 where the second has or both have merged. It is zero at pairs that never lead to the former,
-    and at all others it solves a sparse linear system, directly: for small models.
+    The least solution $h >= 0$ of $h = P_2 h$, with $h = 1$ where only the first branch has arrived
+    and 0 where the second has or both have merged. It is zero at pairs that never lead to the
+    former, and at all others it solves a sparse linear system, directly: for small models.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jm = jl.windy_gridworld(3)
+        >>> first = jl.first_to_arrive(jm, jl.goal_policy(3), target=2)
+        >>> print(f"from the centre, up is there before down with {first[4, 0, 2]:.3f}")
+        from the centre, up is there before down with 0.971
     """
     matrix = checks.policy_matrix(jm, policy)
     target = checks.index("target", target, jm.num_states)
@@ -244,7 +275,8 @@ def _ordered_pairs(jm: JMDP, policy: Floats, going: Any) -> sparse.csr_array:
 
     Branches that merge are not followed: rows of equal states add up to less than one.
     """
-    size, x = jm.num_states, jm.next_states
+    size = jm.num_states
+    x = jm.next_states
     chain = CollapsedT2(jm, policy).kernel
     both = policy[:, :, None] * policy[:, None, :] * (1.0 - np.eye(jm.num_actions))
     weights = jm.probs[:, None, None] * both[jm.table_states]  # (T, A, A)

@@ -17,24 +17,20 @@ from typing import Any
 
 import numpy as np
 from numba import get_num_threads
+from numpy.typing import ArrayLike
 from scipy import sparse
 from scipy.sparse import csgraph
 
-from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.compiled import cached, hot, inline
-from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries, ragged
-
-
-def successors_first(graph: sparse.csr_array) -> Ints:
-    """(S,) the states of a graph (S, S): strong components, successors first, by number within."""
-    # SciPy labels a component when all that it leads to have their labels.
-    labels = csgraph.connected_components(graph, connection="strong")[1]
-    return np.argsort(labels, kind="stable")
+from jmdp_lib.checks import Floats, Ints, Policy
+from jmdp_lib.machine import cached, hot, inline
+from jmdp_lib.model import JMDP
+from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries, ragged, successors_first
 
 
 def reached_states(system: CollapsedT2, queries: Queries) -> Ints:
     """The states that branches of the queries come to."""
-    jm, actions = system.jm, (queries.first, queries.second)
+    jm = system.jm
+    actions = (queries.first, queries.second)
     asked = np.unique([queries.states * jm.num_actions + a for a in actions])
     after = np.unique(jm.transitions[asked].indices)
     steps = csgraph.dijkstra(system.kernel, indices=after, unweighted=True, min_only=True)
@@ -60,7 +56,8 @@ class Numbering:
     @classmethod
     def of(cls, system: CollapsedT2, states: Ints) -> Numbering:
         """Number the given states, which the policy does not lead out of."""
-        gamma, law = system.jm.gamma, system.diagonal
+        gamma = system.jm.gamma
+        law = system.diagonal
         number = np.full(system.jm.num_states, -1)
         number[states] = 0
         order = successors_first(system.kernel)
@@ -73,7 +70,8 @@ class Numbering:
         rows = sparse.csr_array((rows.data, number[rows.indices], rows.indptr), shape)
         rows.sort_indices()
         here = np.repeat(np.arange(stacked.size) // draws, np.diff(rows.indptr))
-        indptr, indices = rows.indptr.astype(np.int64), rows.indices.astype(np.int32)
+        indptr = rows.indptr.astype(np.int64)
+        indices = rows.indices.astype(np.int32)
         starts, row, within = ragged(np.diff(law.starts)[order])
         entries = law.starts[order][row] + within
         left, right = (number[x[entries]].astype(np.int32) for x in (law.first, law.second))
@@ -142,7 +140,8 @@ class ReachablePairs:
     backup: Backup
 
     def _system(self, with_source: bool = True) -> Any:
-        pairs, numbering = self.pairs, self.pairs.numbering
+        pairs = self.pairs
+        numbering = self.pairs.numbering
         c_0 = (self.backup.source, self.backup.shocks)
         source = tuple(part[numbering.order] * with_source for part in c_0)
         return pairs.rows, pairs.words, numbering.chain, numbering.diagonal, source
@@ -157,17 +156,20 @@ class ReachablePairs:
         It has the fixed point of the operator itself and contracts at least as fast.
         """
         out[...] = x
-        system, size = self._system(with_source), len(self.pairs.words)
+        system = self._system(with_source)
+        size = len(self.pairs.words)
         for backward in (False,) if self.pairs.numbering.acyclic else (False, True):
-            _sweep(*system, out, out, backward, 0, size, np.empty(64, np.int64))
+            _sweep(*system, out, out, True, backward, 0, size, np.empty(64, np.int64))
 
     def residual(self, x: Floats) -> float:
         """max |c_0 + gamma^2 P_2 c - c|."""
-        out, system, threads = self.zeros(), self._system(), get_num_threads()
+        out = self.zeros()
+        system = self._system()
+        threads = get_num_threads()
         ends = np.linspace(0, len(self.pairs.words), 16 * threads + 1, dtype=np.int64).tolist()
 
         def part(start: int, end: int) -> None:
-            _sweep(*system, x, out, False, start, end, np.empty(64, np.int64))
+            _sweep(*system, x, out, False, False, start, end, np.empty(64, np.int64))
 
         with ThreadPoolExecutor(threads) as pool:  # the kernel releases the GIL
             list(pool.map(part, ends[:-1], ends[1:]))
@@ -176,23 +178,36 @@ class ReachablePairs:
 
     def values(self, x: Floats, first: Ints, second: Ints) -> Floats:
         """c at pairs of states, first and second of any one shape; nan at one not reached."""
-        number, found = self.pairs.numbering.number, np.full(first.shape, np.nan)
+        number = self.pairs.numbering.number
+        found = np.full(first.shape, np.nan)
         numbers = number[first].ravel(), number[second].ravel()
         place = places(self.pairs.rows, self.pairs.words, *numbers).reshape(first.shape)
         found[place >= 0] = x[place[place >= 0]]
         return found
 
 
-def steps_to_reach(system: CollapsedT2, queries: Queries) -> Ints:
+def steps_to_reach(
+    jm: JMDP, policy: Policy, queries: ArrayLike | None = None, coupling: str = "joint"
+) -> Ints:
     """(S, S) steps after which two branches can first stand at each pair of states; 0 for never.
 
-    `PairSet` on the whole matrix, one step of all pairs at a time: for small models.
+    The branches are those of the queries, given as in `jipe2`. One step of all pairs at a time: for
+    small models.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jm = jl.coupled_reward_chain(4)
+        >>> jl.steps_to_reach(jm, jl.uniform_policy(jm), queries=[0]).tolist()
+        [[0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 2, 0], [0, 0, 0, 3]]
     """
-    size, law = system.jm.num_states, system.diagonal
+    system = CollapsedT2.of("steps_to_reach", jm, policy, coupling)
+    size = system.jm.num_states
+    law = system.diagonal
     moves = [(kernel.toarray() > 0.0).astype(float) for kernel in system.kernels]
     here = np.repeat(np.arange(size), np.diff(law.starts))
-    steps, new = np.zeros((size, size), np.int64), np.zeros((size, size), bool)
-    for part in queries.parts(system.entries):
+    steps = np.zeros((size, size), np.int64)
+    new = np.zeros((size, size), bool)
+    for part in Queries.of(jm, queries).parts(system.entries):
         asked = system.law(*part)
         new[asked.first, asked.second] = True
     while (new := (new | new.T) & (steps == 0)).any():
@@ -225,7 +240,8 @@ def _lowest(word: Any) -> Any:
 def _add(rows: Any, words: Any, counts: Any, i: Any, j: Any) -> None:
     if i < j:
         i, j = j, i
-    k, bit = rows[i] + (j >> 6), np.uint64(1) << np.uint64(j & 63)
+    k = rows[i] + (j >> 6)
+    bit = np.uint64(1) << np.uint64(j & 63)
     if not words[k, 0] & bit:
         words[k, 0] |= bit
         counts[0] += 1
@@ -242,8 +258,12 @@ def _follow(
     rows: Any, words: Any, counts: Any, chain: Any, diagonal: Any, backward: Any, limit: Any
 ) -> None:
     """Add the successors of pairs that were not followed yet, word by word, up to `limit` pairs."""
-    indptr, indices, draws = chain[0], chain[1], chain[3]
-    starts, left, right = diagonal[0], diagonal[1], diagonal[2]
+    indptr = chain[0]
+    indices = chain[1]
+    draws = chain[3]
+    starts = diagonal[0]
+    left = diagonal[1]
+    right = diagonal[2]
     i = np.int64(rows.size - 2 if backward else 0)
     for n in range(len(words)):
         if counts[0] > limit:
@@ -286,7 +306,8 @@ def _place(rows: Any, words: Any, i: Any, j: Any) -> Any:
     """The place of the pair (i, j) in the set, which holds it."""
     if i < j:
         i, j = j, i
-    k, before = rows[i] + (j >> 6), (np.uint64(1) << np.uint64(j & 63)) - np.uint64(1)
+    k = rows[i] + (j >> 6)
+    before = (np.uint64(1) << np.uint64(j & 63)) - np.uint64(1)
     return np.int64(words[k, 1]) + _bits(words[k, 0] & before)
 
 
@@ -337,19 +358,20 @@ def _backup(
 
 @hot
 def _sweep(
-    rows: Any, words: Any, chain: Any, diagonal: Any, source: Any, x: Any, out: Any, backward: Any,
-    start: Any, end: Any, low: Any,
+    rows: Any, words: Any, chain: Any, diagonal: Any, source: Any, x: Any, out: Any,
+    in_place: Any, backward: Any, start: Any, end: Any, low: Any,
 ) -> None:  # fmt: skip
     """out = c_0 + gamma^2 P_2 x, both (size,), at the pairs of words start to end - 1.
 
-    Where out is x itself this is a Gauss-Seidel sweep, and a pair that returns to itself is solved
-    for. low: room for the second numbers of the pairs of one word, (64,).
+    in_place: out is x itself. This is a Gauss-Seidel sweep, and a pair that returns to itself is
+    solved for. low: room for the second numbers of the pairs of one word, (64,).
     """
-    solves = x.ctypes.data == out.ctypes.data
     i = np.int64(rows.size - 2 if backward else 0)
     for n in range(start, end):
         k = np.int64(len(words) - 1 - n if backward else n)
-        word, place, held = words[k, 0], np.int64(words[k, 1]), 0
+        word = words[k, 0]
+        place = np.int64(words[k, 1])
+        held = 0
         if not word:
             continue
         while k < rows[i]:
@@ -363,4 +385,4 @@ def _sweep(
         for m in range(held):
             p = held - 1 - m if backward else m
             total, loop = _backup(rows, words, chain, diagonal, source, x, i, low[p], place + p)
-            out[place + p] = total / (1.0 - loop) if solves else total + loop * x[place + p]
+            out[place + p] = total / (1.0 - loop) if in_place else total + loop * x[place + p]

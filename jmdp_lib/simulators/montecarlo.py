@@ -18,8 +18,7 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, Seed
-from jmdp_lib.compiled import cached
-from jmdp_lib.machine import require
+from jmdp_lib.machine import cached, require
 from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.operators.draws import alias_tables, cells, cumulative, pick, pick_cell
 from jmdp_lib.simulators.estimates import PlayedGaps

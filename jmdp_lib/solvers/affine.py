@@ -20,9 +20,8 @@ from numba import prange
 from scipy import sparse
 
 from jmdp_lib.checks import Floats
-from jmdp_lib.compiled import hot, threaded
-from jmdp_lib.machine import progress
-from jmdp_lib.operators.reachable import successors_first
+from jmdp_lib.machine import hot, progress, threaded
+from jmdp_lib.operators.collapsed import successors_first
 
 VECTORS = 6  # of the size of x, that BiCGSTAB holds
 _CYCLE, _CYCLES = 100, 100  # steps of a cycle, and cycles, at most
@@ -52,7 +51,8 @@ def solve(
     x = operator.zeros() if start is None else start
     r = operator.zeros()
     history = [_residual(operator, x, r)]
-    applied, limit = 1, math.inf
+    applied = 1
+    limit = math.inf
     while True:
         goal = max(target, 8.0 * float(np.finfo(float).eps) * _size(x))
         if bar is not None:
@@ -67,7 +67,8 @@ def solve(
             history.append(_residual(operator, x, r))
             accelerate = history[-1] <= history[-2] * max(rate**used, 1e-3)
             if not math.isfinite(history[-1]):
-                x, accelerate = operator.zeros(), False
+                x = operator.zeros()
+                accelerate = False
                 history[-1] = _residual(operator, x, r)
         else:
             used = 0
@@ -84,7 +85,7 @@ def solve(
             limit = applied + 10 + math.ceil(1.1 * sweeps)
 
 
-def solve_surely(
+def solve_to_residual(
     operator: Affine, residual: Callable[[Any], float], share: float, goal: float, rate: float,
     name: str,
 ) -> tuple[Any, Floats, int]:  # fmt: skip
@@ -93,7 +94,10 @@ def solve_surely(
     `solve` ends on the size of a Gauss-Seidel step, which may hide a larger `residual`. It starts
     with a `share` of the goal as its target, and the target is lowered until the residual fits.
     """
-    x, residuals, iterations, target = None, list[float](), 0, share * goal
+    x = None
+    residuals = list[float]()
+    iterations = 0
+    target = share * goal
     with progress(None, name, "sweep") as bar:
         for _ in range(4):
             x, history, applied = solve(operator, target, rate, start=x, bar=bar)
@@ -238,7 +242,8 @@ def _sweep(
     """One Gauss-Seidel sweep of x = source + W x in place, W (S, S) sparse rows, x (S,)."""
     for n in range(order.size):
         s = order[order.size - 1 - n if backward else n]
-        total, loop = source[s], 0.0
+        total = source[s]
+        loop = 0.0
         for k in range(indptr[s], indptr[s + 1]):
             if indices[k] == s:
                 loop += weights[k]

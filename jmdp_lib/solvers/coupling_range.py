@@ -25,13 +25,12 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
-from jmdp_lib.compiled import hot
-from jmdp_lib.machine import progress, require
+from jmdp_lib.machine import hot, progress, require
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Held, ReadOnly
-from jmdp_lib.operators.collapsed import CollapsedT2, Queries, ragged
+from jmdp_lib.moments import ReadOnly, StoredMoments
+from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries, ragged
 from jmdp_lib.operators.dense import DensePairs
-from jmdp_lib.solvers.fixed_point import collect_moments, enough_sweeps
+from jmdp_lib.solvers.fixed_point import collect_moments, enough_sweeps, warn
 from jmdp_lib.solvers.pair_systems import solve_chains
 
 _LOOPS = 100  # that are cancelled per outcome of a transport problem, at most
@@ -39,13 +38,13 @@ _LOOPS = 100  # that are cancelled per outcome of a transport problem, at most
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CouplingRange(ReadOnly):
-    """Gap variances and correlations over all couplings.
+    """Gap variances over all couplings.
 
     Attributes:
         gap_variance_low, gap_variance_high: (S, A, A), the range of $Var[Z(s, a) - Z(s, b)]$.
-        correlation_low, correlation_high: (S, A, A), the range of $Corr(Z(s, a), Z(s, b))$; nan
-            where one of the variances is zero.
-        error_bound: how far off a gap variance may be.
+        error_bound: in the paper's norm and the unit of the rewards: a gap variance is within
+            $lambda_2$ times it (`norm_weight`).
+        converged: whether error_bound is at most tol * reward_bound.
         low, high: for two actions, the JMDPs with these marginals whose gap variances are all least
             and all largest. None for more actions: the ranges then contain the truth, but may be
             wider, since one outcome table has to serve all pairs of actions.
@@ -53,26 +52,27 @@ class CouplingRange(ReadOnly):
 
     gap_variance_low: Floats
     gap_variance_high: Floats
-    correlation_low: Floats
-    correlation_high: Floats
     error_bound: float
+    converged: bool
     low: JMDP | None
     high: JMDP | None
 
     def __repr__(self) -> str:
         kind = "an outer range" if self.low is None else "exact"
+        state = "converged" if self.converged else "NOT converged"
         states, actions = self.gap_variance_low.shape[:2]
-        return f"CouplingRange({states} states, {actions} actions, {kind})"
+        return f"CouplingRange({state}, {states} states, {actions} actions, {kind})"
 
 
 def coupling_range(jm: JMDP, policy: Policy, tol: float = 1e-8) -> CouplingRange:
-    """Least and largest gap variances and correlations over all couplings with jm's marginal laws.
+    """Least and largest gap variances over all couplings with jm's marginal laws.
 
     Only the marginal laws of `jm` matter: for an MDP, take `JMDP.from_mdp` with any coupling. The
     ranges are exact for two actions. For more actions they contain the exact ones.
 
     policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
-    tol: accuracy of gap variances, relative to the largest variance of a return.
+    tol: accuracy in $||.||_lambda$, eq. (20), relative to the largest absolute reward: the result
+        has converged once error_bound is at most tol * jm.reward_bound.
 
     Example:
         >>> import jmdp_lib as jl
@@ -83,26 +83,48 @@ def coupling_range(jm: JMDP, policy: Policy, tol: float = 1e-8) -> CouplingRange
         between 0.000 and 1.569; the chain's own coupling has 1.569
     """
     system = CollapsedT2.of("coupling_range", jm, policy, "independent")
-    rate, tol = jm.gamma**2, checks.positive("tol", tol)
-    backup = solve_chains(system, 1e-14 * jm.reward_bound)[0]  # to rounding
-    ends, models, errors = [], [], []
-    for sign in (-1.0, 1.0):  # the largest covariances make the least gap variances
-        pairs = TransportedPairs(system, backup, sign)
-        require(pairs.memory, f"coupling_range on {jm.num_states:,} states")
-        goal = 0.1 * tol * (1.0 - rate) * float(backup.variance.max())
-        last, moved = _repeated(pairs, goal, rate)
-        # c is off by (moved + slack) / (1 - rate) at most, and a covariance is a step away from it.
-        errors.append(2.0 * (rate * moved + last.slack) / (1.0 - rate))
-        states, a, b = vars(pairs.queries).values()
-        blocks = np.einsum("sa,ab->sab", backup.variance, np.eye(jm.num_actions))
-        blocks[states, a, b] = blocks[states, b, a] = last.values
-        ends.append(collect_moments(jm, 2, backup.mean, blocks, Held(None), 0.0, errors[-1]))
-        models.append(_extreme(pairs, last.plan) if jm.num_actions == 2 else None)
-    (most, least), (low, high) = ends, models
+    allowed = checks.positive("tol", tol) * jm.reward_bound
+    backup = solve_chains(system, 1e-14 * jm.reward_bound).backup  # to rounding
+    # The largest covariances make the least gap variances.
+    low = _end_of_range(system, backup, -1.0, tol)
+    high = _end_of_range(system, backup, 1.0, tol)
+    error_bound = max(low.error, high.error) / system.weight
+    converged = error_bound <= allowed
+    if not converged:
+        warn(f"coupling_range stopped with error bound {error_bound:.3g} > tol * reward_bound")
     return CouplingRange(
-        most.gap_variance, least.gap_variance, least.correlation, most.correlation,
-        max(errors), low, high,
-    )  # fmt: skip
+        low.gap_variance, high.gap_variance, error_bound, converged, low.model, high.model
+    )
+
+
+@dataclass(frozen=True)
+class End:
+    """One end of the range: gap variances (S, A, A), how far off they may be, and the model of two
+    actions that has them."""
+
+    gap_variance: Floats
+    error: float
+    model: JMDP | None
+
+
+def _end_of_range(system: CollapsedT2, backup: Backup, sign: float, tol: float) -> End:
+    """sign: 1 for the least covariances, -1 for the largest."""
+    jm = system.jm
+    rate = jm.gamma**2
+    pairs = TransportedPairs(system, backup, sign)
+    require(pairs.memory, f"coupling_range on {jm.num_states:,} states")
+    # Gap variances are sought more exactly than tol asks: relative to the largest variance.
+    size = min(0.1 * float(backup.variance.max()), 0.2 * system.weight * jm.reward_bound)
+    last, moved = _repeated(pairs, tol * (1.0 - rate) * size, rate)
+    # c is off by (moved + slack) / (1 - rate) at most, and a covariance is a step away from it.
+    error = 2.0 * (rate * moved + last.slack) / (1.0 - rate)
+    queries = pairs.queries
+    blocks = np.einsum("sa,ab->sab", backup.variance, np.eye(jm.num_actions))
+    blocks[queries.states, queries.first, queries.second] = last.values
+    blocks[queries.states, queries.second, queries.first] = last.values
+    moments = collect_moments(jm, 2, backup.mean, blocks, StoredMoments(None), 0.0, error)
+    model = _extreme(pairs, last.plan) if jm.num_actions == 2 else None
+    return End(moments.gap_variance, error, model)
 
 
 def _extreme(pairs: TransportedPairs, plan: Floats) -> JMDP:
@@ -132,7 +154,9 @@ def _repeated(pairs: TransportedPairs, target: float, rate: float) -> tuple[Swee
     rate: the contraction modulus. Where rounding does not allow the target, it stops at the size of
     rounding.
     """
-    made, moved, limit = Sweep(pairs.zeros(), np.empty(0), 0.0, pairs.cells[-1]), np.inf, 0
+    made = Sweep(pairs.zeros(), np.empty(0), 0.0, pairs.cells[-1])
+    moved = np.inf
+    limit = 0
     with progress(None, "coupling_range", "sweep") as bar:
         for sweeps in count():
             c, before = made.c, moved
@@ -212,7 +236,9 @@ class TransportedPairs(DensePairs):
         starts, query, within = ragged(heights * widths)
         both = np.stack(np.divmod(within, widths[query]), axis=1)
         both += np.stack([first_row[x][query] for x in pair], axis=1)
-        deviations, rewards, next_states = rows[both, 1], rows[both, 2], rows[both, 3].astype(int)
+        deviations = rows[both, 1]
+        rewards = rows[both, 2]
+        next_states = rows[both, 3].astype(int)
         products = deviations.prod(1), rewards, next_states, probs[both].prod(1)
         return starts, widths, states[query], *products
 
@@ -231,7 +257,8 @@ class TransportedPairs(DensePairs):
 
     def sweep(self, c: Floats, plan: Floats) -> Sweep:
         """The operator on c, with the plans of the sweep before."""
-        policy, (states, first, second) = self.system.policy, vars(self.queries).values()
+        policy = self.system.policy
+        states, first, second = vars(self.queries).values()
         values, slack, plan = self.covariances(c, plan)
         new = self.zeros()
         self.apply(c, new, with_source=False)  # right off the diagonal
@@ -287,7 +314,8 @@ def _cancel_loops(cost: Any, plan: Any, reach: Any, via: Any) -> Any:
                 return 2.0 * small
         for _ in range(m + n):
             node = via[node]  # by now it is on a loop
-        amount, at = np.inf, node
+        amount = np.inf
+        at = node
         for change in (False, True):
             while True:
                 before = via[at]

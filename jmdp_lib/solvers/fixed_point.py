@@ -15,7 +15,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.machine import gibibytes, load_parts, progress, save_parts
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Held, Moments, ReadOnly, Source
+from jmdp_lib.moments import Moments, MomentSource, ReadOnly, StoredMoments
 
 State = TypeVar("State")
 
@@ -107,7 +107,7 @@ class Solution(ReadOnly):
             $1 - gamma$, and an allowance for rounding. Means are within it, and moments of order
             $k$ within $lambda_k$ times it.
         iterations: how often $T$ was applied.
-        plan: which route `jipe2` took and what that needed; None for other solvers.
+        plan: which route `jipe2` or `jipe` took and what that needed; None for other solvers.
 
     An accelerated solver records the sizes of some of its steps; its last residual is that of the
     moments it returns.
@@ -145,9 +145,9 @@ class Solution(ReadOnly):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write this solution to one .npz file, which appears whole or not at all.
 
-        The file holds numbers and no model: of the moments it has what `Moments.kept` says.
+        The file holds numbers and no model: it has the moments that `Moments.without_model` has.
         """
-        parts = asdict(replace(self, moments=self.moments.kept()))
+        parts = asdict(replace(self, moments=self.moments.without_model()))
         save_parts(path, _FILE, _FORMAT, {"kind": type(self).__name__, **parts})
 
     @staticmethod
@@ -163,7 +163,7 @@ class Solution(ReadOnly):
             raise ValueError(f"{path} is no file that Solution.save has written")
         plan = parts.pop("plan")
         moments = parts.pop("moments")
-        source = Held(**moments.pop("source"))
+        source = StoredMoments(**moments.pop("source"))
         return kind(**parts, moments=Moments(**moments, source=source), plan=plan and Plan(**plan))
 
 
@@ -262,8 +262,8 @@ def enough_sweeps(first: float, target: float, gamma: float) -> int:
 
 
 def collect_moments(
-    jm: JMDP, order: int, mean: Floats, blocks: Floats | None, source: Source, error_bound: float,
-    variance_off: float,
+    jm: JMDP, order: int, mean: Floats, blocks: Floats | None, source: MomentSource,
+    error_bound: float, variance_off: float,
 ) -> Moments:  # fmt: skip
     """What was solved, and below which size a standard deviation cannot be told from zero.
 

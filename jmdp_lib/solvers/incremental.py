@@ -3,31 +3,37 @@
     M(i) <- (1 - alpha) M(i) + alpha hat T_2(M, i)        for the coordinate i = I_k, eq. (28)
 
 `jmdp_lib.operators.backups` has the coordinates, in three layouts, and their sampled backups.
+`incremental_jipe2` checks what it is given and hands it to `learn`, which makes the updates between
+two checkpoints and lets a `Recorder` write down residual and error at each. `updater` makes the
+updates: compiled for a JMDP, in Python for any other simulator.
+
+To add a step size, give `StepSize` what it depends on, and write the formula into `alpha`: both
+loops call it, and nothing else knows it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, Seed
-from jmdp_lib.machine import progress, require
+from jmdp_lib.machine import hot, inline, progress, require
 from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.model.queries import Simulator, check_simulator
 from jmdp_lib.moments import Moments, norm_weight
 from jmdp_lib.operators import draws
-from jmdp_lib.operators.backups import KINDS, LAYOUTS, Collapsed, Full, compiled_updates
+from jmdp_lib.operators.backups import LAYOUTS, Collapsed, Drawing, Full, compiled_backup
 from jmdp_lib.operators.collapsed import CollapsedT2
+from jmdp_lib.operators.draws import pick_cell
 from jmdp_lib.solvers.fixed_point import Solution
 
-# A residual is estimated from so many coordinates with so many backups each. Between two estimates
-# there are so many times as many updates, so that estimating stays cheap; the last is always made.
-_PROBED, _BACKUPS, _PROBES_PAY = 64, 32, 10
+_PROBED = 64  # coordinates from which a residual is estimated
+_BACKUPS = 32  # of each of them
+_PROBES_PAY = 10  # updates for each backup of an estimate, so that estimating stays cheap
 
 
 @dataclass(frozen=True)
@@ -114,14 +120,15 @@ def incremental_jipe2(
     step_size: StepSize | tuple[float, float] | float = StepSize(),  # noqa: B008 (immutable)
     seed: Seed = 0,
     initial: Solution | Moments | None = None,
-    selection: str | Mapping[str, float] | ArrayLike = "uniform",
     form: str = "full",
     checkpoints: int | Sequence[int] = 20,
     reference: Solution | Moments | None = None,
-    on_interrupt: str = "raise",
     coupling: str = "joint",
 ) -> IncrementalSolution:
     """First and second moments from samples alone: incremental JIPE-2, eqs. (25) to (28).
+
+    The next coordinate is drawn uniformly from all of them, so that every one keeps coming up
+    (Theorem 5.4).
 
     simulator: a JMDP (compiled), or any object with num_states, num_actions, gamma and
         query(state, actions, rng) -> (rewards, next_states); norms take $|R| <= 1$ unless it also
@@ -130,15 +137,11 @@ def incremental_jipe2(
     step_size: a `StepSize`, or (scale, power).
     initial: $M_0$; zero unless given. An earlier result of the same policy, coupling and form is
         continued, random stream and all.
-    selection: which coordinate is updated next: "uniform"; the probability of each kind of
-        coordinate, a mapping of "mu", "diag", "same" and "cross"; or one probability per
-        coordinate. None may be zero: every coordinate must keep coming up (Theorem 5.4).
     form: which coordinates are kept. "full": $mu$ and all of $Sigma$, as in the paper. "collapsed":
         between states only policy averages, with the next action averaged over. "centred": the
         same for covariances, which is best for gaps.
     checkpoints: how many, spread evenly on a log scale, or the update counts of this run.
     reference: the exact moments, if known, to record errors against.
-    on_interrupt: "return" gives back what was learned up to Ctrl-C instead of raising.
     coupling: "joint", or "common" for a JMDP that knows its noise, as in `jipe2`.
 
     Example:
@@ -154,106 +157,155 @@ def incremental_jipe2(
     """
     matrix = checks.policy_matrix(check_simulator(simulator), policy)
     checked_coupling(simulator, checks.one_of("coupling", coupling, ("joint", "common")))
-    num_states, num_actions = matrix.shape
     kind = LAYOUTS[checks.one_of("form", form, tuple(LAYOUTS))]
-    size = matrix.size**2 if form == "full" else num_states * (num_actions**2 + num_states)
-    size += matrix.size
-    taken = 16 * 8.0 * size  # values, visits, how they are drawn, T_2 of them
-    if isinstance(simulator, JMDP):
-        system = CollapsedT2(simulator, matrix, coupling)
-        taken += system.table_bytes + system.product_bytes
-    require(taken, f"incremental JIPE-2 in the form {form!r} with {size:,} coordinates")
+    _require_room(simulator, matrix, form, coupling)
     layout: Full | Collapsed = kind(matrix, coupling)
-    weights = selection_weights(selection, layout.kinds)
 
-    def packed(name: str, given: Solution | Moments | None) -> Floats | None:
-        known = known_moments(name, given, matrix.shape, 2)
-        return None if known is None else layout.pack(known.mean, known.full_second())
+    def packed(name: str, moments: Solution | Moments | None) -> Floats | None:
+        checked = checked_moments(name, moments, matrix.shape, 2)
+        return None if checked is None else layout.pack(checked.mean, checked.full_second())
 
     resumed = initial if isinstance(initial, IncrementalSolution) else None
     start = resumed or packed("initial", initial)
-    return learn(
-        simulator, layout, weights, num_updates, step_size, seed, checkpoints,
-        packed("reference", reference), start, on_interrupt,
-    )  # fmt: skip
+    truth = packed("reference", reference)
+    return learn(simulator, layout, num_updates, step_size, seed, checkpoints, truth, start)
+
+
+def _require_room(simulator: Simulator, policy: Floats, form: str, coupling: str) -> None:
+    """Refuse more coordinates than fit into memory, before they are made."""
+    num_states, num_actions = policy.shape
+    seconds = policy.size**2 if form == "full" else num_states * (num_actions**2 + num_states)
+    coordinates = policy.size + seconds
+    needed = 16 * 8.0 * coordinates  # values, visits, how they are drawn, T_2 of them
+    if isinstance(simulator, JMDP):
+        system = CollapsedT2(simulator, policy, coupling)
+        needed += system.table_bytes + system.product_bytes
+    require(needed, f"incremental JIPE-2 in the form {form!r} with {coordinates:,} coordinates")
 
 
 def learn(
-    simulator: Simulator, layout: Any, weights: Floats, num_updates: int,
+    simulator: Simulator, layout: Any, num_updates: int,
     step_size: StepSize | tuple[float, float] | float, seed: Seed,
     checkpoints: int | Sequence[int], truth: Floats | None = None,
-    start: IncrementalSolution | Floats | None = None, on_interrupt: str = "raise",
+    start: IncrementalSolution | Floats | None = None,
 ) -> IncrementalSolution:  # fmt: skip
     """The recursion of eq. (28) in any layout, with its history.
 
-    weights: (size,) how likely each coordinate is picked. truth: the right `values`. start: where
-    to begin, or a run to go on with.
+    truth: the right `values`. start: where to begin, or a run to go on with.
     """
     num_updates = checks.at_least("num_updates", num_updates, 1)
     step = StepSize.of(step_size)
-    checks.one_of("on_interrupt", on_interrupt, ("raise", "return"))
     stops = spread_stops(checkpoints, num_updates)
-    rng = checks.stream(seed, f"learn {layout.name}")
-    values, visits = np.zeros(weights.size), np.zeros(weights.size, dtype=np.int64)
-    if isinstance(start, IncrementalSolution):
-        refuse_other_run(start, layout, values.size)
-        values, visits = start.values.copy(), start.visits.copy()
-        rng.bit_generator.state = start.rng_state
-    elif start is not None:
-        values = start
-    declared = getattr(simulator, "reward_range", None)
-    ends = None if declared is None else checks.reward_range("reward_range", declared)
-    bound = float(np.abs(ends or (1.0, 1.0)).max()) or 1.0
-    scale = norm_weight(2, simulator.gamma, bound) ** (layout.orders - 1.0)
+    values, visits, rng = _begin(layout, seed, start)
+    record = Recorder.of(simulator, layout, values, visits, truth, seed)
+    weights = layout.used / layout.used.sum()
     update = updater(simulator, layout, values, visits, step, weights, rng)
-    exact = isinstance(simulator, JMDP) and layout.name in LAYOUTS
-    chunk = 1_000_000 if exact else 1_000  # between looks at Ctrl-C
-    before, history, probed = int(visits.sum()), [], 0
-
-    def norm(difference: Floats) -> float:
-        return float((np.abs(difference) / scale).max())
-
-    def probe(rng: np.random.Generator) -> float:
-        errors = np.zeros(values.size)
-        used = np.flatnonzero(weights)
-        for i in rng.choice(used, min(_PROBED, used.size), replace=False).tolist():
-            targets = [layout.backup(simulator, values, i, rng) for _ in range(_BACKUPS)]
-            errors[i] = np.mean(targets) - values[i]
-        return norm(errors)
-
-    def record(last: bool) -> None:
-        """Write a line of the history."""
-        nonlocal probed
-        made, size = int(visits.sum()), np.nan
-        if exact:
-            size = norm(layout.applied(simulator, values) - layout.raw(values))
-        elif last or made - probed >= _PROBES_PAY * _PROBED * _BACKUPS:
-            size, probed = probe(checks.stream(seed, f"probe {layout.name}", made)), made
-        error = np.nan if truth is None else norm(layout.raw(values) - layout.raw(truth))
-        history.append((made, size, error))
-
+    at_once = 1_000_000 if record.exact else 1_000  # between looks at Ctrl-C
+    before = int(visits.sum())
     with progress(num_updates, "incremental JIPE") as bar:
-        try:
-            for stop in stops:
-                while (left := before + stop - int(visits.sum())) > 0:
-                    update(min(left, chunk))
-                    bar.update(min(left, chunk))
-                record(stop == stops[-1])
-        except KeyboardInterrupt:
-            if on_interrupt == "raise":
-                raise
-            record(True)
-    updates, residuals, errors = (np.array(column) for column in zip(*history, strict=True))
-    error_bound = float(residuals[-1] / (1.0 - simulator.gamma)) if exact else np.nan
+        for stop in stops:
+            while (left := before + stop - int(visits.sum())) > 0:
+                update(min(left, at_once))
+                bar.update(min(left, at_once))
+            record.write(last=stop == stops[-1])
+    return _solution(record, rng)
+
+
+def _begin(
+    layout: Any, seed: Seed, start: IncrementalSolution | Floats | None
+) -> tuple[Floats, Ints, np.random.Generator]:
+    """Values and visits of all coordinates at the start, and the random stream."""
+    rng = checks.stream(seed, f"learn {layout.name}")
+    num_coordinates = layout.used.size
+    if isinstance(start, IncrementalSolution):
+        refuse_other_run(start, layout, num_coordinates)
+        rng.bit_generator.state = start.rng_state
+        return start.values.copy(), start.visits.copy(), rng
+    values = np.zeros(num_coordinates) if start is None else start
+    return values, np.zeros(num_coordinates, dtype=np.int64), rng
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """Residuals and errors of a run at its checkpoints; values and visits change as it goes on.
+
+    exact: whether residuals are worked out from known tables, or estimated. norm_weights: (size,),
+    lambda of each coordinate. truth: the right values, if known. history: (updates, residual,
+    error) at each checkpoint. probes: the updates at which a residual was estimated.
+    """
+
+    simulator: Simulator
+    layout: Any
+    values: Floats
+    visits: Ints
+    truth: Floats | None
+    seed: Seed
+    exact: bool
+    norm_weights: Floats
+    reward_range: tuple[float, float] | None
+    history: list[tuple[int, float, float]] = field(default_factory=list)
+    probes: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls, simulator: Simulator, layout: Any, values: Floats, visits: Ints,
+        truth: Floats | None, seed: Seed,
+    ) -> Recorder:  # fmt: skip
+        """With the norm of the simulator's range of rewards."""
+        declared = getattr(simulator, "reward_range", None)
+        ends = None if declared is None else checks.reward_range("reward_range", declared)
+        bound = float(np.abs(ends or (1.0, 1.0)).max()) or 1.0
+        norm_weights = norm_weight(2, simulator.gamma, bound) ** (layout.orders - 1.0)
+        exact = isinstance(simulator, JMDP) and layout.name in LAYOUTS
+        return cls(simulator, layout, values, visits, truth, seed, exact, norm_weights, ends)
+
+    def write(self, last: bool) -> None:
+        """A line of the history."""
+        layout = self.layout
+        made = int(self.visits.sum())
+        residual = np.nan
+        error = np.nan
+        if self.exact:
+            applied = layout.applied(self.simulator, self.values)
+            residual = self._norm(applied - layout.raw(self.values))
+        elif last or made - (self.probes or [0])[-1] >= _PROBES_PAY * _PROBED * _BACKUPS:
+            residual = self._estimate(checks.stream(self.seed, f"probe {layout.name}", made))
+            self.probes.append(made)
+        if self.truth is not None:
+            error = self._norm(layout.raw(self.values) - layout.raw(self.truth))
+        self.history.append((made, residual, error))
+
+    def _norm(self, difference: Floats) -> float:
+        """||.||_lambda."""
+        return float((np.abs(difference) / self.norm_weights).max())
+
+    def _estimate(self, rng: np.random.Generator) -> float:
+        """The residual as the largest mean TD error of some coordinates."""
+        errors = np.zeros(self.values.size)
+        used = np.flatnonzero(self.layout.used)
+        for i in rng.choice(used, min(_PROBED, used.size), replace=False).tolist():
+            backups = [
+                self.layout.backup(self.simulator, self.values, i, rng) for _ in range(_BACKUPS)
+            ]
+            errors[i] = np.mean(backups) - self.values[i]
+        return self._norm(errors)
+
+
+def _solution(record: Recorder, rng: np.random.Generator) -> IncrementalSolution:
+    """What a run has learned."""
+    layout = record.layout
+    gamma = record.simulator.gamma
+    updates, residuals, errors = (np.array(x) for x in zip(*record.history, strict=True))
+    error_bound = float(residuals[-1] / (1.0 - gamma)) if record.exact else np.nan
     # Means within the error bound may give a constant return this standard deviation.
-    known = np.nan_to_num(error_bound)
-    resolution = float(2.0 * known / np.sqrt(1.0 - simulator.gamma**2))
-    found = (int(layout.orders.max()), *layout.read(values), known, resolution)
-    moments = Moments(*found)
+    mean_error = np.nan_to_num(error_bound)
+    resolution = float(2.0 * mean_error / np.sqrt(1.0 - gamma**2))
+    order = int(layout.orders.max())
+    mean, blocks, source = layout.read(record.values)
+    moments = Moments(order, mean, blocks, source, mean_error, resolution)
     return IncrementalSolution(
-        moments, residuals, False,
-        error_bound, int(updates[-1]), updates, errors, values, visits, layout.name,
-        layout.policy, layout.coupling, ends,
+        moments, residuals, False, error_bound, int(updates[-1]), updates, errors, record.values,
+        record.visits, layout.name, layout.policy, layout.coupling, record.reward_range,
         rng.bit_generator.state,
     )  # fmt: skip
 
@@ -278,55 +330,59 @@ def refuse_other_run(start: IncrementalSolution, layout: Any, size: int) -> None
         )
 
 
+class Schedule(NamedTuple):
+    """A `StepSize` as compiled loops take it."""
+
+    scale: float
+    power: float
+
+
+@inline
+def alpha(schedule: Any, visits: int) -> float:
+    """The step of eq. (28) at the n-th visit of a coordinate: the one formula of all step sizes."""
+    return schedule.scale * float(visits) ** -schedule.power
+
+
+@hot
+def _compiled_updates(
+    rng: Any, count: int, values: Any, visits: Any, schedule: Any, cells: Any, drawing: Any
+) -> None:
+    """`count` updates of eq. (28) in place, for known tables. cells, drawing: what draws i, and
+    hat T_2(M, i)."""
+    for _ in range(count):
+        i = cells.meaning[pick_cell(rng, 0, cells.threshold.size, cells.threshold)]
+        target = compiled_backup(rng, values, i, drawing)
+        visits[i] += 1
+        values[i] += alpha(schedule, visits[i]) * (target - values[i])
+
+
+class Cells(NamedTuple):
+    """What draws coordinates by Walker's method, see `draws.pick_cell`."""
+
+    threshold: Floats
+    meaning: Ints
+
+
 def updater(
     simulator: Simulator, layout: Any, values: Floats, visits: Ints, step: StepSize,
     weights: Floats, rng: np.random.Generator,
 ) -> Callable[[int], None]:  # fmt: skip
-    """A function that makes `count` updates in place."""
+    """A function that makes `count` updates in place. weights: how likely each coordinate is."""
     threshold, alias = draws.alias_tables(np.array([0, weights.size]), weights)
-    cell = draws.cells(alias)
+    cells = Cells(threshold, draws.cells(alias))
+    schedule = Schedule(step.scale, step.power)
     if isinstance(simulator, JMDP) and layout.name in LAYOUTS:
-        jm, cdf = simulator, np.cumsum(layout.policy, axis=1).ravel()
-        steps = (layout.full, layout.centred, layout.coupling == "common", step.scale, step.power)
-        tables = (jm.starts, draws.cumulative(jm.starts, jm.probs), jm.rewards, jm.next_states)
-        known: Any = (*steps, threshold, cell, jm.gamma, layout.policy, cdf, *tables)
-        return lambda count: compiled_updates(rng, count, values, visits, *known)
+        drawing = Drawing.of(simulator, layout)
+        return lambda count: _compiled_updates(rng, count, values, visits, schedule, cells, drawing)
 
     def update(count: int) -> None:
         for _ in range(count):
-            i = int(cell[draws.pick_cell.py_func(rng, 0, weights.size, threshold)])
+            i = int(cells.meaning[pick_cell.py_func(rng, 0, weights.size, threshold)])
             target = layout.backup(simulator, values, i, rng)
             visits[i] += 1
-            values[i] += step.scale * float(visits[i]) ** -step.power * (target - values[i])
+            values[i] += alpha.py_func(schedule, visits[i]) * (target - values[i])
 
     return update
-
-
-def selection_weights(selection: str | Mapping[str, float] | ArrayLike, kinds: Ints) -> Floats:
-    """The probability of every coordinate, given the kind (index into KINDS, or -1) of each.
-
-    selection: "uniform"; a mapping of kinds to probabilities, uniform within each kind; or one
-    probability per coordinate. Every coordinate must keep coming up (Theorem 5.4), so none may have
-    probability zero.
-    """
-    used = kinds >= 0
-    if isinstance(selection, str):
-        checks.one_of("selection", selection, ["uniform"])
-        return used / used.sum()
-    if isinstance(selection, Mapping):
-        for name in selection:
-            checks.one_of("selection kind", name, KINDS)
-        each = np.bincount(kinds[used], minlength=len(KINDS)).astype(float)
-        for kind in np.flatnonzero(each):
-            share = selection.get(KINDS[kind], 0.0)
-            each[kind] = checks.positive(f"selection[{KINDS[kind]!r}]", share) / each[kind]
-        weights = np.where(used, each[kinds], 0.0)
-        return weights / weights.sum()
-    weights = checks.distributions("selection", selection, coordinate=kinds.size)
-    wrong = used != (weights > 0.0)
-    why = "must be above zero for all coordinates of this form, and zero for others"
-    checks.refuse("selection", weights, wrong, why, ["coordinate"])
-    return weights
 
 
 def spread_stops(checkpoints: int | Sequence[int], num_updates: int) -> list[int]:
@@ -342,15 +398,15 @@ def spread_stops(checkpoints: int | Sequence[int], num_updates: int) -> list[int
     return sorted({int(stop) for stop in chosen} | {num_updates})
 
 
-def known_moments(
-    name: str, given: Solution | Moments | None, shape: tuple[int, ...], order: int
+def checked_moments(
+    name: str, value: Solution | Moments | None, shape: tuple[int, ...], order: int
 ) -> Moments | None:
     """The moments to start from or to record errors against, if of this model and order."""
-    found = given.moments if isinstance(given, Solution) else given
+    found = value.moments if isinstance(value, Solution) else value
     if found is None:
         return None
     if not isinstance(found, Moments):
-        raise ValueError(f"{name} must be a Solution or Moments, got {given!r}")
+        raise ValueError(f"{name} must be a Solution or Moments, got {value!r}")
     checks.same_shape(name, found.mean.shape, shape, "(S, A)")
     if found.order < order:
         raise ValueError(f"{name} holds orders up to {found.order}, needed are {order}")

@@ -1,28 +1,36 @@
 """Gaps at a few states of a model that nobody enumerates, with a certificate.
 
-`solvers.exploration` says which states matter, and how far off an answer is that follows single
-branches through the explored states and pairs of them through a core. Here the core is solved.
+Two nested sets of states grow from the queried ones outwards: the *explored* states, through which
+single branches are followed, and in them a *core*, in which pairs of branches are solved for.
+`solvers.exploration` says what their edges can change: E, and D of the core. The search (`_search`)
+explores until E is small (`_explored`, `_grow`), solves the core by the solver of `jipe2`
+(`_solved`), and asks what the error comes from. If it is D, the core grows; if it is E, more states
+are explored. It ends when the certified error is allowed, or nothing more fits: `_room` has every
+limit on the number of states.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
-from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Policy
+from jmdp_lib import checks, machine
+from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.model import JMDP
-from jmdp_lib.model.implicit import ImplicitJMDP
-from jmdp_lib.moments import Held, Moments, ReadOnly, norm_weight
+from jmdp_lib.model.implicit import ImplicitJMDP, Region, with_outside
+from jmdp_lib.moments import Moments, ReadOnly, StoredMoments, norm_weight
 from jmdp_lib.operators.collapsed import CollapsedT2, Queries
-from jmdp_lib.solvers.exploration import Region, View, grown, look, with_outside
+from jmdp_lib.solvers.exploration import View, look
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution, warn
 from jmdp_lib.solvers.pair_systems import choose, solve_pairs
 
 _TRIALS = 10  # cores and explored sets that are solved, at most
+_BYTES = 2000  # of free memory for each next state of an explored one
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -85,9 +93,10 @@ def local_jipe2(
     policy: a function of a state that returns probabilities (A,) or an action, or an array with
         such a row for every state (see `jmdp_lib.checks.policy_row`).
     states: those whose gaps are wanted.
-    tol: the certified error of the mean and the standard deviation of every gap, relative to the
-        largest absolute reward (of an `ImplicitJMDP`, to the larger end of its range). Exploration
-        goes on until it is met.
+    tol: accuracy of the mean and the standard deviation of every gap, relative to the largest
+        absolute reward (of an `ImplicitJMDP`, the larger absolute end of its range): the result has
+        converged once error_bound is at most tol * model.reward_bound. Exploration goes on until
+        then.
     coupling: "joint", "independent" or "common", as in `jipe2`.
     max_states: how many states are explored at most. If that, or the memory, does not suffice, a
         `ConvergenceWarning` says what was reached.
@@ -105,46 +114,114 @@ def local_jipe2(
         (True, True)
     """
     region = Region.of(model, policy, coupling, states, max_states)
-    h = region.unit / (1.0 - region.model.gamma)
     allowed = checks.positive("tol", tol) * region.model.reward_bound
-    goal = (0.5 * allowed / h) ** 2  # of (E_1 / h)^2
-    best, tried, theta, view, least = None, 0, allowed / region.unit, None, region.asked.max() + 1
+    found = _search(region, allowed)
+    if not found.converged:
+        warn(
+            f"local_jipe2 stopped after {found.num_explored:,} states with error bound "
+            f"{found.error_bound:.3g} > tol * reward_bound = {allowed:.3g}: out of states or memory"
+        )
+    return found
+
+
+def _search(region: Region, allowed: float) -> LocalSolution:
+    """Explore, solve the core, and mend whatever adds more to the error: explore, or a larger core.
+
+    goal: what (E / w)^2 is to fall below. theta: how much the core may leave out, see `look`.
+    """
+    w = region.unit / (1.0 - region.model.gamma)
+    goal = (0.5 * allowed / w) ** 2
+    theta = allowed / region.unit
+    best: LocalSolution | None = None
+    solved_size = 0  # of the last core that was solved
+    view = look(region, goal)
     for _ in range(_TRIALS):
-        view, more = grown(region, view, goal, theta)
+        view, reached = _explored(region, view, goal, theta)
+        core_size = int(view.core.sum())
         try:
-            found, rest = _solved(region, view, allowed)
+            answer = _solved(region, view, allowed)
         except MemoryError:
-            if best is not None or view.core.sum() == least:
+            if best is not None or core_size == region.num_queried:
                 break
             theta *= 1e3
         else:
-            best = found if best is None or found.error_bound < best.error_bound else best
-            enough = view.core.sum() == tried or rest < 0.3 * found.error_bound
-            tried = view.core.sum()
-            if best.converged or (enough and not more):
+            found = answer.solution
+            if best is None or found.error_bound < best.error_bound:
+                best = found
+            core_suffices = core_size == solved_size or answer.by_core < 0.3 * found.error_bound
+            solved_size = core_size
+            if best.converged or (core_suffices and not reached):
                 break
-            closer = min(0.1, max(1e-4, (0.5 * allowed / found.error_bound) ** 2))
-            goal, theta = (0.1 * goal, theta) if enough else (goal, closer * theta)
+            if core_suffices:
+                goal *= 0.1
+            else:
+                theta *= min(0.1, max(1e-4, (0.5 * allowed / found.error_bound) ** 2))
         view = look(region, goal, view, theta)
     if best is None:
-        raise MemoryError(f"local_jipe2 cannot solve for the pairs of {least} states")
-    _warn_if_stopped("local_jipe2", best.num_explored, best.error_bound, allowed)
+        raise MemoryError(f"local_jipe2 cannot solve for the pairs of {region.num_queried} states")
     return best
 
 
-def _warn_if_stopped(name: str, num_explored: int, bound: float, allowed: float) -> None:
-    """Say that the exploration ended before its goal."""
-    if bound > allowed:
-        warn(
-            f"{name} stopped after {num_explored:,} states with error bound {bound:.3g} > tol * "
-            f"reward_bound = {allowed:.3g}: out of states or memory"
-        )
+def _explored(region: Region, view: View, goal: float, theta: float) -> tuple[View, bool]:
+    """Explore until (E / w)^2 <= goal; False if there are no more states, or no room for them."""
+    with machine.progress(None, "exploring", "state") as bar:
+        while view.bounds.value.max(initial=0.0) > goal:
+            if not _grow(region, view, goal, _room(region)):
+                return view, False
+            bar.update(len(region.explored) - bar.n)
+            view = look(region, goal, view, theta)
+    return view, True
+
+
+def _room(region: Region) -> int:
+    """How many states may be explored in all before the next look: every limit stands here."""
+    doubled = 2 * len(region.explored) + 16
+    widest = max(state.targets.size for state in region.tables)
+    return min(region.limit, doubled, machine.available_bytes() // (_BYTES * widest))
+
+
+def _grow(region: Region, view: View, goal: float, room: int) -> bool:
+    """Explore the states that matter most, up to `room` in all; False if there are none.
+
+    States with the least scores stay outside, as long as these add up to half of what is allowed.
+    Scores of the states behind those explored follow from these, one ring at a time.
+    """
+    before = len(region.explored)
+    scores = view.scores
+    ranked = np.sort(scores)
+    allowed = 0.5 * goal * view.bounds.value.sum() / view.bounds.value.max()
+    enough = ranked[min(np.searchsorted(np.cumsum(ranked), allowed), ranked.size - 1)]
+    while True:
+        new = len(region.explored) - before
+        wanted = max(int(np.sum(scores >= enough)), before // 32 - new)
+        wanted = max(min(wanted, room - new - before), 0)
+        batch = np.argsort(-scores)[:wanted]
+        batch = batch[scores[batch] > 0.0]
+        if not batch.size:
+            return new > 0
+        region.explore(batch.tolist())
+        scores = _scores_behind(region, scores, batch)
+
+
+def _scores_behind(region: Region, scores: Floats, batch: Ints) -> Floats:
+    """What states add, after those of a batch were explored: these hand their scores on."""
+    latest = region.tables[-batch.size :]
+    flows = [
+        np.outer(score * state.probs, state.policy).ravel()
+        for score, state in zip(scores[batch], latest, strict=True)
+    ]
+    targets = np.concatenate([state.targets.ravel() for state in latest])
+    scores = np.append(scores, np.zeros(len(region.numbers) - scores.size))
+    pushed = np.bincount(targets, np.concatenate(flows), scores.size)
+    scores += 2.0 * pushed  # a half steps back inside, and comes out again
+    scores[region.explored] = 0.0
+    return scores
 
 
 def deviation_error(deviation: Floats, moved: Floats, lost: Floats) -> Floats:
     """How far off a standard deviation may be: by `moved` itself, and its square by `lost` as well.
 
-    These are E_1 and D of `solvers.exploration`. The worst case subtracts both.
+    These are E and D of `solvers.exploration`. The worst case subtracts both.
     """
     least = np.maximum(deviation - moved, 1e-300)
     return moved + lost / (least + np.sqrt(np.maximum(least**2 - lost, 0.0)))
@@ -159,55 +236,118 @@ def gap_variance_error(weight: float, error_bound: float) -> float:
     return 8.0 * weight * error_bound + 4.0 * error_bound**2
 
 
-def _solved(region: Region, view: View, allowed: float) -> tuple[LocalSolution, float]:
-    """The core's answer with its error, and how much of that a larger core could mend.
+class Answer(NamedTuple):
+    """What a core says, and how much of its error a larger core could mend."""
 
-    The rewards of the core's model are temporal-difference errors of m~: its returns are smaller by
-    m~(s), and its gaps are the same.
+    solution: LocalSolution
+    by_core: float
+
+
+class Cut(NamedTuple):
+    """What the cut at the core can change in the gaps of the queried states, (N, A, A): E, the L_2
+    distance and D. alone: (N, A), the L_2 distance of each return."""
+
+    moved: Floats
+    distance: Floats
+    lost: Floats
+    alone: Floats
+
+    @classmethod
+    def of(cls, region: Region, view: View) -> Cut:
+        """From the bounds of a view."""
+        jm = view.system.jm
+        queries = view.queries
+
+        def by_state(bound: Floats) -> Floats:
+            both = np.zeros((jm.num_states, jm.num_actions, jm.num_actions))
+            both[queries.states, queries.first, queries.second] = bound
+            both[queries.states, queries.second, queries.first] = bound
+            return both[region.asked]
+
+        bounds = view.bounds.each(by_state)
+        after = jm.averaging @ view.alone.distance[jm.next_states]
+        alone = np.sqrt(jm.gamma**2 * after[region.asked])
+        moved = np.sqrt(bounds.value) / (1.0 - jm.gamma)
+        return cls(moved, np.sqrt(bounds.distance), bounds.later, alone)
+
+    def error(self, variance: Floats) -> Floats:
+        """(N, A, A) of means and standard deviations, for gaps of these variances."""
+        by_parts = deviation_error(np.sqrt(variance), self.moved, self.lost)
+        return np.minimum(self.distance, by_parts)
+
+
+def _solved(region: Region, view: View, allowed: float) -> Answer:
+    """The core's answer with its error, and how much of that a larger core could mend."""
+    system, queried = _core_model(region, view)
+    unit = region.unit
+    cut = Cut.of(region, view)
+    sol, solver_error, cut_error = _solve_core(system, queried, cut, allowed / unit)
+    moments = sol.moments
+    gap_error = unit * (cut_error + solver_error(moments.gap_variance[queried]))
+    np.einsum("naa->na", gap_error)[...] = 0.0
+    bound = float(gap_error.max())
+    return_error = unit * (cut.alone + solver_error(moments.variance[queried]))
+    middle = 0.5 * sum(region.model.reward_range) / (1.0 - system.jm.gamma)
+    mean = unit * (moments.mean[queried] + view.value[region.asked, None]) + middle
+    worst = float(return_error.max())
+    covariance = unit**2 * moments.covariance[queried]
+    explored = tuple(np.fromiter(region.numbers, object)[region.explored])
+    found = Moments(2, mean, covariance, StoredMoments(None), worst, worst)
+    solution = LocalSolution(
+        found, gap_error, return_error, bound, bound <= allowed, explored, view.visits
+    )
+    return Answer(solution, unit * float((cut_error - cut.moved).max()))
+
+
+def _core_model(region: Region, view: View) -> tuple[CollapsedT2, Ints]:
+    """The core as a model of its own, and the numbers of the queried states in it, (N,).
+
+    Its rewards are temporal-difference errors of m~: its returns are smaller by m~(s), and its gaps
+    are the same.
     """
-    whole, core, unit, asked = view.system.jm, view.core, region.unit, region.asked
-    size, gamma, actions = int(core.sum()), whole.gamma, range(whole.num_actions)
-    number, rows = np.where(core, np.cumsum(core) - 1, size), core[whole.table_states]
-    owners, to = whole.table_states[rows], whole.next_states[rows]
-    errors = whole.rewards[rows] + gamma * view.value[to] - view.value[owners, None]
-    jm = with_outside(number[owners], whole.probs[rows], errors, number[to], size, gamma)
+    whole = view.system.jm
+    core = view.core
+    size = int(core.sum())
+    number = np.where(core, np.cumsum(core) - 1, size)
+    rows = core[whole.table_states]
+    owners = whole.table_states[rows]
+    to = whole.next_states[rows]
+    errors = whole.rewards[rows] + whole.gamma * view.value[to] - view.value[owners, None]
+    tables = number[owners], whole.probs[rows], errors, number[to]
+    jm = with_outside(*tables, size, whole.gamma)
     policy = np.append(view.system.policy[core], view.system.policy[-1:], 0)
+    return CollapsedT2(jm, policy, region.coupling), number[region.asked]
 
-    both = np.zeros((3, len(core), len(actions), len(actions)))
-    s, a, b = view.queries.states, view.queries.first, view.queries.second
-    both[:, s, a, b] = both[:, s, b, a] = view.bounds
-    values, total, after = both[:, asked]
-    values, total = np.sqrt(values) / (1.0 - gamma), np.sqrt(total)
-    alone = np.sqrt(gamma**2 * (whole.averaging @ view.alone[1][whole.next_states])[asked])
 
-    weight, found = norm_weight(2, gamma, jm.reward_bound), number[asked]
-    system, wanted = CollapsedT2(jm, policy, region.coupling), Queries.of(jm, found)
-    chosen = choose(system, wanted)
-    rough = 0.005 * allowed / (unit * weight * jm.reward_bound)
+def _solve_core(
+    system: CollapsedT2, queried: Ints, cut: Cut, allowed: float
+) -> tuple[Solution, Callable[[Floats], Floats], Floats]:
+    """The core's moments, solved until the solver's error does not matter beside that of the cut.
+
+    Also the solver's error of a standard deviation and a mean, as a function of the variance, and
+    the error of the cut (N, A, A).
+    """
+    jm = system.jm
+    weight = norm_weight(2, jm.gamma, jm.reward_bound)
+    wanted = Queries.of(jm, queried)
+    plan, reached = choose(system, wanted, 1e-8)
+    rough = 0.005 * allowed / (weight * jm.reward_bound)
     for accuracy in (rough, 0.03 * rough, 1e-11):  # the last for very small variances
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # what was reached is counted
-            sol = solve_pairs(system, wanted, accuracy * jm.reward_bound, *chosen)
-        off = gap_variance_error(weight, sol.error_bound)
-
-        def solver(variance: Floats, off: float = off, sol: Solution = sol) -> Floats:
-            deviation = off / np.sqrt(np.maximum(variance, off) + 1e-300)
-            return np.maximum(deviation, 2.0 * sol.error_bound)
-
-        variance = sol.moments.gap_variance[found]
-        cut = np.minimum(total, deviation_error(np.sqrt(variance), values, after))
-        gap_error = unit * (cut + solver(variance))
-        gap_error[:, actions, actions] = 0.0
-        bound = float(gap_error.max())
-        if bound <= allowed or unit * float(cut.max()) > 0.95 * allowed:
+            sol = solve_pairs(system, wanted, accuracy * jm.reward_bound, plan, reached)
+        solver_error = partial(_solver_error, weight, sol.error_bound)
+        variance = sol.moments.gap_variance[queried]
+        cut_error = cut.error(variance)
+        total = cut_error + solver_error(variance)
+        np.einsum("naa->na", total)[...] = 0.0
+        if total.max() <= allowed or cut_error.max() > 0.95 * allowed:
             break
-    covariance = sol.moments.covariance[found]
-    alone += solver(sol.moments.variance[found])
-    middle = 0.5 * sum(region.model.reward_range) / (1.0 - gamma)
-    mean = unit * (sol.moments.mean[found] + view.value[asked, None]) + middle
-    worst = unit * float(alone.max())
-    moments = Moments(2, mean, unit**2 * covariance, Held(None), worst, worst)
-    names = tuple(np.fromiter(region.numbers, object)[region.explored])
-    errors_of = (gap_error, unit * alone, bound, bound <= allowed)
-    done = LocalSolution(moments, *errors_of, names, view.visits)
-    return done, unit * float((cut - values).max())
+    return sol, solver_error, cut_error
+
+
+def _solver_error(weight: float, error_bound: float, variance: Floats) -> Floats:
+    """How far off means and standard deviations may be, of gaps or returns of these variances."""
+    off = gap_variance_error(weight, error_bound)
+    deviation = off / np.sqrt(np.maximum(variance, off) + 1e-300)
+    return np.maximum(deviation, 2.0 * error_bound)

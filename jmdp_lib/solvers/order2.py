@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from jmdp_lib import checks, machine
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Held, Moments
+from jmdp_lib.moments import Moments, StoredMoments
 from jmdp_lib.operators.collapsed import CollapsedT2, Queries
 from jmdp_lib.operators.pairs import PairOperator, PairState
 from jmdp_lib.operators.reachable import PairSet
@@ -27,6 +27,10 @@ ROUTES = ("auto", "sweeps", "reachable", "dense")
 FEW = 512  # state-actions up to which T_2 is repeated, for the curve of its residuals
 # More sweeps than this are not worth the curve of their residuals: gamma above some 0.995.
 _MANY_SWEEPS = 5000
+# Nanoseconds that a sweep takes for itself, for each coordinate, and for each term of what moves.
+_SWEEP_NS = 2e5
+_COORDINATE_NS = 20.0
+_MOVED_NS = 5.0
 
 
 def jipe2(
@@ -47,8 +51,8 @@ def jipe2(
 
     policy: probabilities (S, A), actions (S,), or a function of the state that returns
         probabilities (A,) or an action. All calls take all of these.
-    tol: accuracy in $||.||_lambda$, eq. (20), relative to the largest reward: the result has
-        converged once error_bound is at most tol * jm.reward_bound.
+    tol: accuracy in $||.||_lambda$, eq. (20), relative to the largest absolute reward: the result
+        has converged once error_bound is at most tol * jm.reward_bound.
     coupling: "joint" uses the outcome tables: branches at one state at one time share a table.
         "independent" evaluates the JMDP with the same marginals in which the actions of a state
         draw from independent tables (never built). "common" shares one noise per time step between
@@ -85,8 +89,8 @@ def jipe2(
     """
     system = CollapsedT2.of("jipe2", jm, policy, coupling)
     allowed = checks.positive("tol", tol) * jm.reward_bound
-    given = initial is not None or max_iterations is not None
-    plan, reached = _choose(system, tol, given, queries, route, device)
+    for_sweeps = initial is not None or max_iterations is not None
+    plan, reached = _choose(system, tol, for_sweeps, queries, route, device)
     if plan.route == "sweeps":
         return _sweeps(system, allowed, plan, initial, max_iterations)
     return solve_pairs(system, Queries.of(jm, queries), allowed, plan, reached, device)
@@ -115,18 +119,20 @@ def plan_jipe2(
 
 
 def _choose(
-    system: CollapsedT2, tol: float, given: bool, queries: ArrayLike | None, route: str,
+    system: CollapsedT2, tol: float, for_sweeps: bool, queries: ArrayLike | None, route: str,
     device: str | None,
 ) -> tuple[Plan, PairSet | None]:  # fmt: skip
     """The plan, and for the route "reachable" its pairs; refuses what does not go together.
 
-    given: whether there is something that belongs to sweeps, `initial` or `max_iterations`.
+    for_sweeps: whether there is something that belongs to sweeps, `initial` or `max_iterations`.
     """
     checks.one_of("route", route, ROUTES)
     if device is not None and route not in ("auto", "dense"):
         raise ValueError(f"device={device!r} belongs to route='dense', not to {route!r}")
     solved = route in ("reachable", "dense") or device is not None or queries is not None
-    swept, states, gamma = given or route == "sweeps", system.jm.num_states, system.jm.gamma
+    swept = for_sweeps or route == "sweeps"
+    states = system.jm.num_states
+    gamma = system.jm.gamma
     if swept and solved:
         raise ValueError(
             "initial, max_iterations and route='sweeps' belong to sweeps, which always solve all "
@@ -136,8 +142,18 @@ def _choose(
     if swept or (not solved and system.policy.size <= FEW and sweeps <= _MANY_SWEEPS):
         memory = PairOperator(system.jm, system.policy, system.coupling).memory
         machine.require(memory, f"JIPE-2 by sweeps on {states:,} states")
-        return Plan("sweeps", states, states * (states + 1) // 2, memory), None
-    return choose(system, Queries.of(system.jm, queries), route, device)
+        work = _sweeps_work(system, sweeps)
+        return Plan("sweeps", states, states * (states + 1) // 2, memory, None, *work), None
+    return choose(system, Queries.of(system.jm, queries), tol, route, device)
+
+
+def _sweeps_work(system: CollapsedT2, sweeps: int) -> tuple[int, float]:
+    """Terms of one sweep over all coordinates, and seconds in all."""
+    size = system.policy.size
+    moved = sum(move.nnz for move in system.moves) * (system.jm.num_states + size)
+    noises = len(system.moves) if system.coupling == "common" else 0
+    time = _SWEEP_NS + _COORDINATE_NS * size**2 * (1 + min(noises, 2)) + _MOVED_NS * moved
+    return size**2 + moved, 1e-9 * time * sweeps
 
 
 def _sweeps(
@@ -151,7 +167,7 @@ def _sweeps(
     off = 2.0 * system.weight * end.error_bound
     if initial is None:
         off = _unplayed(jm.gamma**end.iterations, state)
-    found = state.mean, state.blocks, Held(state.second)
+    found = state.mean, state.blocks, StoredMoments(state.second)
     moments = fixed_point.collect_moments(jm, 2, *found, end.error_bound, off)
     return Solution(moments, *end, plan=plan)
 
@@ -179,13 +195,13 @@ def _start(
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Largest change of any coordinate from M_k to T_2 M_k, for k = 0, 1, ...: arrays (sweeps,).
+    """Largest change of any coordinate from $M_k$ to $T_2 M_k$, for $k = 0, 1, ...$, (sweeps,).
 
     Attributes:
-        mean: of mu(s, a).
-        second: of Sigma(s, a, t, b), all of it.
-        covariance: of C = Sigma - mu mu', all of it.
-        weight: lambda, so that max(mean, second / weight) is the residual of eq. (23).
+        mean: of $mu(s, a)$.
+        second: of $Sigma(s, a, t, b)$, all of it.
+        covariance: of $C = Sigma - mu mu'$, all of it.
+        weight: $lambda$, so that max(mean, second / weight) is the residual of eq. (23).
     """
 
     mean: Floats
@@ -195,17 +211,25 @@ class Trace:
 
     @property
     def residuals(self) -> Floats:
-        """||M_k - T_2 M_k||_lambda."""
+        """$||M_k - T_2 M_k||_lambda$."""
         return np.maximum(self.mean, self.second / self.weight)
 
 
 def trace_jipe2(jm: JMDP, policy: Policy, sweeps: int, coupling: str = "joint") -> Trace:
-    """The changes of the first `sweeps` applications of T_2 from M_0 = 0.
+    """The changes of the first `sweeps` applications of $T_2$ from $M_0 = 0$.
 
-    Compares all of Sigma, (S, A, S, A), after every sweep: for small models.
+    Compares all of $Sigma$, (S, A, S, A), after every sweep: for small models.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> trace = jl.trace_jipe2(jl.coupled_reward_chain(4, gamma=0.9), [0] * 4, sweeps=20)
+        >>> print(trace.residuals[:3].round(3), round(jl.decay_rate(trace.mean), 3))
+        [1.   0.9  0.81] 0.9
     """
     operator = PairOperator.of("trace_jipe2", jm, policy, coupling)
-    state, rows, parts = operator.zero(), [], ("mean", "second", "covariance")
+    state = operator.zero()
+    rows = []
+    parts = ("mean", "second", "covariance")
     for _ in range(checks.at_least("sweeps", sweeps, 1)):
         old, state = state, operator.apply(state)
         rows.append([np.abs(getattr(state, x) - getattr(old, x)).max() for x in parts])
@@ -214,13 +238,21 @@ def trace_jipe2(jm: JMDP, policy: Policy, sweeps: int, coupling: str = "joint") 
 
 
 def covariance_rates(jm: JMDP, policy: Policy) -> tuple[float, float]:
-    """The two factors per sweep that covariances settle by: gamma zeta_mu and gamma^2 zeta_C.
+    """The two factors per sweep that covariances settle by: $gamma zeta_mu$ and $gamma^2 zeta_C$.
 
-    C_{k+1} = c_0(mu_k) + gamma^2 P_2 C_k. The source c_0 sees *differences* of the means, which
-    settle by gamma zeta_mu: zeta_mu is the second largest eigenvalue of the policy's chain P, in
-    modulus (the largest belongs to constants). What is in C already fades by gamma^2 zeta_C: zeta_C
-    is the spectral radius of P among the states whose return varies. The larger one bounds the rate
-    in the end; where both are zero, covariances are exact after finitely many sweeps.
+    $C_{k+1} = c_0(mu_k) + gamma^2 P_2 C_k$. The source $c_0$ sees *differences* of the means, which
+    settle by $gamma zeta_mu$: $zeta_mu$ is the second largest eigenvalue of the policy's chain $P$,
+    in modulus (the largest belongs to constants). What is in $C$ already fades by $gamma^2 zeta_C$:
+    $zeta_C$ is the spectral radius of $P$ among the states whose return varies. The larger one
+    bounds the rate in the end; where both are zero, covariances are exact after finitely many
+    sweeps.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jm = jl.windy_gridworld(3, gamma=0.8)
+        >>> by_means, by_itself = jl.covariance_rates(jm, jl.uniform_policy(jm))
+        >>> print(f"{by_means:.3f} and {by_itself:.3f}")
+        0.780 and 0.624
     """
     matrix = checks.policy_matrix(jm, policy)
     chain = CollapsedT2(jm, matrix).kernel.toarray()
@@ -239,6 +271,11 @@ def decay_rate(values: ArrayLike, first: int = 0, floor: float = 1e-10) -> float
 
     Steps before `first` are left out, and values below `floor` times the largest, where rounding
     takes over.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> print(round(jl.decay_rate([4.0, 2.0, 1.0, 0.5]), 6))
+        0.5
     """
     sizes = checks.floats("values", values, "step")
     steps = np.arange(sizes.size)

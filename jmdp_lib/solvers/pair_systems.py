@@ -7,10 +7,11 @@ reach where these are few, and on all pairs otherwise.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,15 +19,25 @@ from jmdp_lib import checks, machine
 from jmdp_lib.checks import Floats
 from jmdp_lib.machine import gibibytes
 from jmdp_lib.operators.collapsed import Backup, CollapsedT2, PairValues, Queries, distinct_states
-from jmdp_lib.operators.dense import DensePairs, TorchPairs, device_bytes, few_successors
+from jmdp_lib.operators.dense import DensePairs, TorchPairs, device_bytes
 from jmdp_lib.operators.reachable import Numbering, PairSet, ReachablePairs
 from jmdp_lib.solvers import fixed_point
-from jmdp_lib.solvers.affine import VECTORS, Chain, solve_surely
+from jmdp_lib.solvers.affine import VECTORS, Chain, solve_to_residual
 from jmdp_lib.solvers.fixed_point import Plan, Solution
 
 # Typical numbers of sweeps: on reachable pairs of a chain without cycles, of one with cycles, and
 # on all pairs; and how many times longer it takes to find a reachable pair than to read the next.
-_ACYCLIC, _CYCLIC, _DENSE, _FIND = 3, 20, 40, 10
+_ACYCLIC = 3
+_CYCLIC = 20
+_DENSE = 40
+_FIND = 10
+# Nanoseconds for a term of a sum over rows, and for an entry of (S, S) that a kernel moves twice;
+# for a term of a matrix product; for a term of a sum over reachable pairs, and for a pair.
+_TERM_NS = 1.2
+_ENTRY_NS = 16.0
+_PRODUCT_NS = 0.15
+_REACHED_NS = 20.0
+_PAIR_NS = 100.0
 LOG = logging.getLogger("jmdp_lib")
 
 
@@ -45,9 +56,11 @@ def solve_pairs(
     else:
         pairs = DensePairs(system, backup)
 
-    jm, gamma, weight = system.jm, system.jm.gamma, system.weight
+    jm = system.jm
+    gamma = system.jm.gamma
+    weight = system.weight
     goal = allowed * (1.0 - gamma) * weight
-    c, history, iterations = solve_surely(
+    c, history, iterations = solve_to_residual(
         pairs, lambda c: max(moved * weight, max(pairs.residual(c), alone) + products),
         0.05,  # gaps are differences of what is solved
         goal, gamma**2, f"JIPE-2, {plan}",
@@ -62,7 +75,7 @@ def solve_pairs(
         checks.frozen(c)
     values = partial(replace(pairs).values, c)  # without what only the solver needs
     blocks = system.blocks(backup, values, asked)
-    source = OneStepAway(system, backup, blocks, values)
+    source = MomentsFromPairs(system, backup, blocks, values)
     off = 4.0 * residuals[-1] * weight / (1.0 - gamma**2)  # c contracts by gamma^2
     found = backup.mean, blocks, source
     moments = fixed_point.collect_moments(jm, 2, *found, end.error_bound, off)
@@ -70,7 +83,7 @@ def solve_pairs(
 
 
 @dataclass(frozen=True)
-class OneStepAway:
+class MomentsFromPairs:
     """Second moments between states, each one local expectation away from c.
 
     backup: T_2 on m and v. blocks: (S, A, A). pairs: c.
@@ -97,14 +110,17 @@ class OneStepAway:
     def second_bytes(self) -> float:
         """Bytes that `full_second` takes, at most: C, Sigma and where C is nan, c and the steps
         from c to C. With common noise there are more steps, and shocks."""
-        states, pairs = len(self.blocks), self.backup.mean.size
+        states = len(self.blocks)
+        pairs = self.backup.mean.size
         common = self.system.coupling == "common"
         shocks = 4 * pairs * self.system.jm.noise_probs.size if common else 0
         return 8.0 * ((4.0 if common else 2.25) * pairs**2 + 2 * states * (states + pairs) + shocks)
 
     def full_second(self) -> Floats:
         """(S, A, S, A)."""
-        system, mean, states = self.system, self.backup.mean, np.arange(len(self.blocks))
+        system = self.system
+        mean = self.backup.mean
+        states = np.arange(len(self.blocks))
         source = system.shocks(self.backup.deviations)
         c = self.pairs(*np.broadcast_arrays(states[:, None], states))
         full = distinct_states(system.jm.gamma, system.moves, c, source)
@@ -122,8 +138,9 @@ class OneStepAway:
 
 
 def choose(
-    system: CollapsedT2, queries: Queries, route: str = "auto", device: str | None = None
-) -> tuple[Plan, PairSet | None]:
+    system: CollapsedT2, queries: Queries, tol: float, route: str = "auto",
+    device: str | None = None,
+) -> tuple[Plan, PairSet | None]:  # fmt: skip
     """The plan, and for the route "reachable" its pairs."""
     states = system.jm.num_states
     # The pair law is held twice; making it takes no more than that and the covariances do.
@@ -132,9 +149,10 @@ def choose(
     free = 0.9 * (machine.available_bytes() if device is None else device_bytes(device))
     # The last ones for an application itself: a scratch matrix, and kernels that are not sparse.
     matrices = VECTORS + (1.25 if device is None else 4.0)
-    matrices += 0.0 if few_successors(system) else 2.0
+    matrices += 0.0 if system.few_successors else 2.0
     needed = matrices * whole + law
-    dense = Plan("dense", states, states * (states + 1) // 2, needed, device)
+    pairs = states * (states + 1) // 2
+    dense = Plan("dense", states, pairs, needed, device, *_dense_work(system, tol))
     if route == "dense" or device is not None:
         if needed > free:
             raise MemoryError(
@@ -154,7 +172,8 @@ def choose(
     reached = PairSet.of(system, queries, most)
     if reached is not None:
         taken = law + reached.words.nbytes + _pair_bytes(reached.numbering) * reached.size
-        return Plan("reachable", states, reached.size, taken), reached
+        work = _reachable_work(system, tol, reached)
+        return Plan("reachable", states, reached.size, taken, None, *work), reached
     if not either:
         raise MemoryError(
             f"JIPE-2 on {states:,} states reaches more pairs than fit into the {gibibytes(free)} "
@@ -163,21 +182,62 @@ def choose(
     return dense, None
 
 
+def _accelerated_sweeps(gamma: float, tol: float) -> float:
+    """How often BiCGSTAB applies an operator: typical for a gamma^2-contraction."""
+    return 1.2 * math.log10(10.0 / min(tol, 1.0)) / math.sqrt(1.0 - gamma**2)
+
+
+def _dense_work(system: CollapsedT2, tol: float) -> tuple[int, float]:
+    """Terms of one application on all pairs, and seconds in all."""
+    states = system.jm.num_states
+    moved = sum(kernel.nnz for kernel in system.kernels) * states
+    common = states**2 * (len(system.kernels) if system.coupling == "common" else 0)
+    terms = 2 * moved + common + system.diagonal_entries
+    time = _TERM_NS * 2 * moved + _PRODUCT_NS * common
+    if not system.few_successors:
+        terms = 2 * states**3
+        time = _PRODUCT_NS * terms
+    time += _ENTRY_NS * len(system.kernels) * states**2
+    return terms, 1e-9 * time * _accelerated_sweeps(system.jm.gamma, tol)
+
+
+def _reachable_work(system: CollapsedT2, tol: float, reached: PairSet) -> tuple[int, float]:
+    """Terms of one application on the reachable pairs, and seconds in all."""
+    widths = np.array([np.diff(kernel.indptr) for kernel in system.kernels], float)
+    each = float((widths.mean(1) ** 2).sum()) + len(system.kernels)
+    terms = int(each * reached.size)
+    sweeps = float(_ACYCLIC)
+    if not reached.numbering.acyclic:
+        sweeps = 1.0 + 0.5 * _accelerated_sweeps(system.jm.gamma, tol)
+    return terms, 1e-9 * (_REACHED_NS * terms + _PAIR_NS * reached.size) * sweeps
+
+
 def _pair_bytes(numbering: Numbering) -> float:
     return 8.0 * (2 if numbering.acyclic else VECTORS)
 
 
-def solve_chains(system: CollapsedT2, allowed: float) -> tuple[Backup, float, float, float]:
-    """m and v, far more accurate than the certificate needs, since their errors enter c.
+class SolvedChains(NamedTuple):
+    """m and v of `operators.collapsed`, and how far they are from being fixed points.
 
-    Returns T_2's backup of them; max |T m - m|; max |T v - v|; and what an error of m makes of a
-    product of two means.
+    backup: what T_2 makes of them. value_residual: max |T m - m|. variance_residual: max |T v - v|.
+    product_residual: what an error of m makes of a product of two means.
     """
-    gamma, small = system.jm.gamma, 0.01 * allowed * (1.0 - system.jm.gamma)
+
+    backup: Backup
+    value_residual: float
+    variance_residual: float
+    product_residual: float
+
+
+def solve_chains(system: CollapsedT2, allowed: float) -> SolvedChains:
+    """m and v, far more accurate than the certificate needs, since their errors enter c."""
+    gamma = system.jm.gamma
+    small = 0.01 * allowed * (1.0 - gamma)
     value = Chain(system.kernel, gamma, system.mean_rewards).solution(small)
     alone = system.backup(value, np.zeros_like(value)).single
     single = Chain(system.kernel, gamma**2, alone).solution(small * system.weight)
     backup = system.backup(value, single)
     moved = float(np.abs(backup.value - value).max())
     scale = float(np.abs(value).max() + np.abs(backup.value).max())
-    return backup, moved, float(np.abs(backup.single - single).max()), moved * scale
+    varied = float(np.abs(backup.single - single).max())
+    return SolvedChains(backup, moved, varied, moved * scale)

@@ -34,7 +34,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.machine import gibibytes, require
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Held, Moments
+from jmdp_lib.moments import Moments, StoredMoments
 from jmdp_lib.operators.pairs import RESTART, PairOperator, occupancy, pair_step, stationary_pairs
 from jmdp_lib.solvers import projection
 from jmdp_lib.solvers.fixed_point import Solution, iterate, warn
@@ -97,7 +97,8 @@ class ProjectedSolution(Solution):
 
     def _distance(self, exact: Moments, theta: Floats, matrix: Floats) -> float:
         """||(phi theta, phi Theta phi') - exact|| in the weighted norm."""
-        pi, phi = self.projection, self.projection.phi
+        pi = self.projection
+        phi = self.projection.phi
         mean = phi @ theta - exact.mean.ravel()
         second = phi @ matrix @ phi.T - exact.full_second().reshape(pi.pairs.shape)
         squares = np.sum(pi.nu * mean**2), self.beta**2 * np.sum(pi.pairs * second**2)
@@ -124,7 +125,8 @@ def projected_jipe2(
         state-action weights with independent pairs, which has a closed-form projection).
     cone: "augmented" keeps $Theta - theta theta'$ positive semidefinite, and so all variances at
         zero or above; "psd" keeps $Theta$ so, as the paper does; "none".
-    tol: accuracy in the weighted norm, relative to jm.reward_bound, as in `jipe2`.
+    tol: accuracy in the weighted norm, relative to the largest absolute reward: the result has
+        converged once error_bound is at most tol * jm.reward_bound.
 
     Example:
         >>> import jmdp_lib as jl
@@ -165,7 +167,7 @@ def projected_jipe2(
     blocks = np.einsum("sasb->sab", second) - mean[:, :, None] * mean[:, None, :]
     resolution = 1e-7 * float(np.abs(mean).max())  # second moments are differences of squares
     return ProjectedSolution(
-        Moments(2, mean, blocks, Held(second), 0.0, resolution), *end, theta, big,
+        Moments(2, mean, blocks, StoredMoments(second), 0.0, resolution), *end, theta, big,
         phi.reshape(*matrix.shape, -1), pairs.reshape(matrix.shape * 2), cone, kappa, beta,
     )  # fmt: skip
 
@@ -176,7 +178,8 @@ def _say_size(jm: JMDP, d: int, vectors: int) -> None:
     vectors: over all pairs of state-actions, that are held to solve for the weights. T_2 and the
     projection hold 14; products of features at all pairs of outcomes, and of all features, three.
     """
-    num, tables = jm.num_states * jm.num_actions, jm.rewards.size * jm.num_actions
+    num = jm.num_states * jm.num_actions
+    tables = jm.rewards.size * jm.num_actions
     size = 8 * ((14 + vectors) * num**2 + 3 * d**2 * (num + tables) + 3 * d**4)
     what = f"projected_jipe2 with {d:,} features on {num:,} state-actions"
     require(size, f"{what} (jipe2 is exact and holds far less)")
@@ -190,9 +193,11 @@ def _say_size(jm: JMDP, d: int, vectors: int) -> None:
 
 def modulus(jm: JMDP, policy: Floats, pi: Projection) -> tuple[float, float]:
     """kappa and the beta that makes it least; kappa >= 1 says that nothing is known."""
-    gamma, r_max = jm.gamma, jm.reward_bound
+    gamma = jm.gamma
+    r_max = jm.reward_bound
     pushed = pair_step(jm, policy, pi.pairs.reshape(policy.shape * 2)).reshape(pi.pairs.shape)
-    seen, natural = pi.pairs > 0, (1.0 - gamma) / (2.0 * r_max)
+    seen = pi.pairs > 0
+    natural = (1.0 - gamma) / (2.0 * r_max)
     if np.any(pushed[~seen] > 1e-15):
         return np.inf, natural
     c_2 = np.sqrt((pushed[seen] / pi.pairs[seen]).max())
@@ -228,7 +233,8 @@ class ProjectionStep:
 
     def targets(self, state: Parameters) -> Parameters:
         """T_2 M of M = (psi theta, psi Theta psi'), (X,) and (X, X)."""
-        psi, shape = self.pi.psi, self.operator.policy.shape
+        psi = self.pi.psi
+        shape = self.operator.policy.shape
         mean = (psi @ state[0]).reshape(shape)
         second = (psi @ state[1] @ psi.T).reshape(shape + shape)
         new = self.operator.apply(self.operator.centre(mean, second))
@@ -248,7 +254,8 @@ class ProjectionStep:
 
     def solve(self) -> Parameters:
         """The projected fixed point: theta by a linear solve, then Theta by one conic solve."""
-        pi, (zero, nothing) = self.pi, self.zero()
+        pi = self.pi
+        zero, nothing = self.zero()
         constant, _ = self.targets((zero, nothing))
         slope = np.eye(zero.size) - self.mean_slope()
         theta: Floats = linalg.solve(slope, pi.mean_side(constant))
@@ -267,8 +274,11 @@ class ProjectionStep:
 
     def second_slope(self) -> Floats:
         """(p, p) Theta -> psi' (d o gamma^2 P_2 (psi Theta psi')) psi, by matrix products."""
-        jm, policy, psi = self.operator.jm, self.operator.policy, self.pi.psi
-        size, x = psi.shape[1], jm.next_states
+        jm = self.operator.jm
+        policy = self.operator.policy
+        psi = self.pi.psi
+        size = psi.shape[1]
+        x = jm.next_states
         shaped = psi.reshape(*policy.shape, size)
         value = np.einsum("sa,sai->si", policy, shaped)  # E psi(s, A)
         square = np.einsum("sa,sai,saj->sij", policy, shaped, shaped, optimize=True)

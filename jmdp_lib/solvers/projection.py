@@ -129,11 +129,11 @@ def aggregation_features(model: Sized, groups: ArrayLike) -> Floats:
     return per_action(np.eye(compact.max() + 1)[compact], model.num_actions)
 
 
-def rbf_features(rows: int, columns: int, centres: int, width: float = 1.0) -> Floats:
+def rbf_features(rows: int, columns: int, centres: int) -> Floats:
     """State features of a grid of cells: Gaussian bumps around centres on a grid, and a constant.
 
-    The result is (rows * columns, centres**2 + 1). `width` is the standard deviation of a bump in
-    units of the distance between two centres. `per_action` makes features of state-actions of them.
+    The result is (rows * columns, centres**2 + 1). The standard deviation of a bump is the distance
+    between two centres. `per_action` makes features of state-actions of them.
 
     Example:
         >>> import jmdp_lib as jl
@@ -143,7 +143,6 @@ def rbf_features(rows: int, columns: int, centres: int, width: float = 1.0) -> F
     """
     for name, value in (("rows", rows), ("columns", columns), ("centres", centres)):
         checks.at_least(name, value, 1)
-    checks.positive("width", width)
     what = f"rbf_features of rows * columns = {rows * columns:,} cells and {centres:,}**2 centres"
     require(32.0 * rows * columns * centres**2, what, "use fewer centres")
     cells = np.stack(np.divmod(np.arange(rows * columns), columns), axis=1)
@@ -151,22 +150,8 @@ def rbf_features(rows: int, columns: int, centres: int, width: float = 1.0) -> F
     middles = np.stack(np.meshgrid(*marks, indexing="ij"), axis=-1).reshape(-1, 2)
     spacing = max(1.0, (max(rows, columns) - 1) / max(1, centres - 1))
     squares = ((cells[:, None] - middles) ** 2).sum(-1)
-    bumps = np.exp(-squares / (2.0 * (width * spacing) ** 2))
+    bumps = np.exp(-squares / (2.0 * spacing**2))
     return np.hstack([bumps, np.ones((rows * columns, 1))])
-
-
-def random_features(model: Sized, dimension: int, seed: int | np.random.SeedSequence = 0) -> Floats:
-    """Independent standard normal features, (S, A, dimension).
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> jl.random_features(jl.windy_gridworld(3), dimension=5, seed=0).shape
-        (9, 4, 5)
-    """
-    dimension = checks.at_least("dimension", dimension, 1)
-    _room_for_features(*checks.sizes_of(model), dimension)
-    rng = checks.stream(seed, "random_features")
-    return rng.normal(size=(model.num_states, model.num_actions, dimension))
 
 
 def per_action(state_features: ArrayLike, num_actions: int) -> Floats:
@@ -244,7 +229,8 @@ def solve_in_cone(
             return floor + size * to_matrix(inside)
         if turn % 20 == 0 and turn <= 500 and not 0.2 <= apart / (moved + 1e-300) <= 5.0:
             factor = float(np.clip(np.sqrt(apart / (moved + 1e-300)), 0.1, 10.0))
-            rho, dual = rho * factor, dual / factor
+            rho = rho * factor
+            dual = dual / factor
             factors = linalg.lu_factor(matrix + rho * identity)
     warn(f"the projection onto the cone stopped {apart:.1e} away from it")
     return floor + size * to_matrix(inside)

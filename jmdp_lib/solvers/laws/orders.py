@@ -36,7 +36,7 @@ from numba import prange
 from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.compiled import cached, hot, inline, threaded
+from jmdp_lib.machine import cached, hot, inline, threaded
 from jmdp_lib.solvers.laws.rows import Rows
 
 _EPS = float(np.finfo(float).eps)

@@ -1,0 +1,128 @@
+"""How many files are behind a public call: traced at run time, and printed.
+
+Short paths let a stranger follow a call. `checks`, `machine` and `limits` are not counted: they
+say nothing about the method. Each call is made twice and traced the second time, so that what is
+compiled or imported on the way does not count either.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jmdp_lib as jl
+
+MOST = 8
+LIBRARY = Path(jl.__file__).parent
+EVERYWHERE = {"checks.py", "machine.py", "limits.py"}
+
+
+def files_behind(call):
+    """The files of the library whose code runs in a call, in the order of their first lines."""
+    found = {}
+
+    def look(frame, event, argument):
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and LIBRARY in path.parents and path.name not in EVERYWHERE:
+            found.setdefault(path.relative_to(LIBRARY).as_posix())
+
+    call()
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return list(found)
+
+
+def grid(**options):
+    jm, policy = jl.windy_gridworld(4, gamma=0.8), jl.goal_policy(4)
+    return lambda: jl.jipe2(jm, policy, **options)
+
+
+def law():
+    jm, policy = jl.windy_gridworld(3, gamma=0.8), jl.goal_policy(3)
+    return lambda: jl.gap_law(jm, policy, [(4, 0, 2)], width=0.1)
+
+
+def order_n():
+    jm = jl.coupled_reward_chain(4, gamma=0.9)
+    return lambda: jl.jipe(jm, jl.uniform_policy(jm), 3)
+
+
+def incremental():
+    jm = jl.coupled_reward_chain(4, gamma=0.9)
+    return lambda: jl.incremental_jipe2(jm, jl.uniform_policy(jm), 1000)
+
+
+def projected():
+    jm = jl.coupled_reward_chain(4, gamma=0.9)
+    features = np.random.default_rng(0).normal(size=(4, 2, 3))
+    return lambda: jl.projected_jipe2(jm, jl.uniform_policy(jm), features)
+
+
+def local():
+    def step(cell, action, gust):
+        return float(cell > 3), cell + (1 if action == 0 else -1) - gust
+
+    line = jl.ImplicitJMDP.from_step(2, 0.8, [0.7, 0.3], step, (0.0, 1.0))
+    return lambda: jl.local_jipe2(line, lambda cell: [0.5, 0.5], [2], 0.01)
+
+
+def played(function):
+    jm = jl.windy_gridworld(3, gamma=0.5)
+    asked = {"policy": jl.goal_policy(3), "actions": [0, 2], "state": 4}
+    return lambda: function(jm, **asked)
+
+
+def atari():
+    wrapped = pytest.importorskip("jmdp_lib.atari").CoupledAtari("Pong")
+    wrapped.reset(seed=0)
+    return lambda: wrapped.query([0, 1])
+
+
+CALLS = {
+    "jipe2 by sweeps": lambda: grid(route="sweeps"),
+    "jipe2 by reachable pairs": lambda: grid(route="reachable"),
+    "jipe2 by dense pairs": lambda: grid(route="dense"),
+    "gap_law": law,
+    "jipe": order_n,
+    "incremental_jipe2": incremental,
+    "projected_jipe2": projected,
+    "local_jipe2": local,
+    "estimate_gaps": lambda: played(jl.estimate_gaps),
+    "compare_actions": lambda: played(jl.compare_actions),
+    "CoupledAtari.query": atari,
+}
+
+
+# Longer paths, with the files that make them so.
+LONGER = {
+    "gap_law": "statistics has the law, gap_laws its steps, pair_systems and affine its means",
+    "local_jipe2": "implicit, exploration and local find a core; jipe2 solves it, in eight more",
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.xfail(reason=LONGER[name], strict=True))
+        if name in LONGER
+        else name
+        for name in CALLS
+    ],
+)
+def test_few_files_are_behind_a_public_call(name, capsys):
+    files = files_behind(CALLS[name]())
+    with capsys.disabled():
+        print(f"\n{name}: {len(files)} files: {', '.join(files)}")
+    assert len(files) <= MOST
+
+
+def test_the_trace_sees_files_and_leaves_out_what_is_everywhere():
+    files = files_behind(lambda: jl.coupled_reward_chain(3))
+    assert files == ["environments/paper.py", "model.py"]
