@@ -51,12 +51,14 @@ def law():
 
 def order_n():
     jm = jl.coupled_reward_chain(4, gamma=0.9)
-    return lambda: jl.jipe(jm, jl.uniform_policy(jm), 3)
+    policy = jl.uniform_policy(jm)
+    return lambda: jl.jipe(jm, policy, 3)
 
 
 def incremental():
     jm = jl.coupled_reward_chain(4, gamma=0.9)
-    return lambda: jl.incremental_jipe2(jm, jl.uniform_policy(jm), 1000)
+    policy = jl.uniform_policy(jm)
+    return lambda: jl.incremental_jipe2(jm, policy, 1000)
 
 
 def projected():
@@ -102,7 +104,6 @@ CALLS = {
 
 # Longer paths, with the files that make them so.
 LONGER = {
-    "gap_law": "statistics has the law, gap_laws its steps, pair_systems and affine its means",
     "local_jipe2": "implicit, exploration and local find a core; jipe2 solves it, in eight more",
 }
 
@@ -125,4 +126,4 @@ def test_few_files_are_behind_a_public_call(name, capsys):
 
 def test_the_trace_sees_files_and_leaves_out_what_is_everywhere():
     files = files_behind(lambda: jl.coupled_reward_chain(3))
-    assert files == ["environments/paper.py", "model.py"]
+    assert files == ["environments/paper.py", "model/jmdp.py"]
