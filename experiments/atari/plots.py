@@ -34,7 +34,7 @@ RATIO_STYLES = {
     "independent_ratio": ("independent / MC", "#D55E00"),
 }
 #: What copies of the target network alone give: colour and line.
-RECURSION_STYLE = {"color": "black", "ls": (0, (3, 1.5)), "lw": 1.2}
+RECURSION_STYLE: dict[str, Any] = {"color": "black", "ls": (0, (3, 1.5)), "lw": 1.2}
 
 
 def screen(
