@@ -73,12 +73,13 @@ def test_seed_curves_draw_every_seed_and_their_mean(ax: Axes) -> None:
 
 
 def test_release_ratios_show_the_recursion_and_the_paper_at_its_step(ax: Axes) -> None:
-    plots.release_ratios(ax, release_rows(), [1.5, 60.0], 20)
+    plots.release_ratios(ax, release_rows(), [1.5, 60.0], 20, 16.0)
     points = [line for line in ax.lines if line.get_marker() == "o"]
     assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in points] == [(20, 1.5), (20, 60)]
     colors = [color for _, color in plots.RATIO_STYLES.values()]
     assert [line.get_color() for line in points] == colors
     assert ax.lines[0].get_xdata() == [20, 20]  # the mark
+    assert ax.lines[1].get_ydata() == [16, 16]
     np.testing.assert_allclose(ax.lines[-1].get_ydata(), [30.0, 60.0, 90.0])  # mean of both seeds
     assert ax.get_yscale() == "log"
 

@@ -170,11 +170,14 @@ def seed_curves(ax: Axes, rows: pd.DataFrame, column: str, color: str) -> Axes:
     return ax
 
 
-def release_ratios(ax: Axes, rows: pd.DataFrame, paper: Sequence[float], step: int) -> Axes:
+def release_ratios(
+    ax: Axes, rows: pd.DataFrame, paper: Sequence[float], step: int, calibrated: float
+) -> Axes:
     """Both columns of Table 1 of one game during training, and the paper's values at `step`.
 
     rows: of figures/atari_release.csv, one game, one b, one kind of states. paper: its coupled and
-    its independent ratio. The dashed line is what copies of the target network alone give.
+    its independent ratio. calibrated: where a right coupled ratio would be, a dotted line. The
+    dashed line is what copies of the target network alone give.
 
     Example:
         >>> from experiments.atari import plots
@@ -182,17 +185,21 @@ def release_ratios(ax: Axes, rows: pd.DataFrame, paper: Sequence[float], step: i
         >>> from matplotlib.figure import Figure
         >>> rows = figures.results(["figures/atari_release.csv"])
         >>> pong = rows[(rows.game == "Pong") & (rows.b == 0.25) & (rows["where"] == "first")]
-        >>> ax = plots.release_ratios(Figure().subplots(), pong, [1.30, 135.4], 50_000)
+        >>> ax = plots.release_ratios(Figure().subplots(), pong, [1.30, 135.4], 50_000, 16.0)
         >>> ax.get_yscale()
         'log'
     """
     ax.axvline(step, color="0.6", lw=0.8, zorder=0)
+    ax.axhline(calibrated, color="0.6", lw=0.8, ls=":", zorder=0)
     for (column, (_, color)), printed in zip(RATIO_STYLES.items(), paper, strict=True):
         seed_curves(ax, rows, column, color)
         ax.plot(step, printed, "o", color=color, mec="black", ms=5, zorder=3)
     recursion = rows.groupby("step")["recursion_ratio"].mean()
     ax.plot(recursion.index, recursion, **RECURSION_STYLE)
     ax.set(yscale="log")
+    ax.set_yticks([1, 10, 100], ["1", "10", "100"])
+    ax.set_xticks(ax.get_xticks(), [f"{tick / 1000:g}k" for tick in ax.get_xticks()])
+    ax.set_xlim(rows["step"].min() - 2000, rows["step"].max() + 2000)
     return ax
 
 
@@ -210,7 +217,8 @@ def release_legend(fig: Figure) -> None:
     handles = [
         Line2D([], [], color=color, lw=1.8, label=label) for label, color in RATIO_STYLES.values()
     ]
-    handles.append(Line2D([], [], label="recursion, no network", **RECURSION_STYLE))
+    handles.append(Line2D([], [], label="copies alone, no network", **RECURSION_STYLE))
+    handles.append(Line2D([], [], color="0.6", ls=":", lw=0.8, label="coupled, if calibrated"))
     handles.append(Line2D([], [], ls="", marker="o", mfc="0.7", mec="black", label="the paper"))
     fig.legend(handles=handles, loc="outside lower center", ncols=len(handles))
 
