@@ -24,7 +24,7 @@
 # **What it needs.** The two worlds of sections 2.1 and 2.2, and merging (section 0.4). To run it, install the project
 # with `pip install ".[notebooks]"` in its folder.
 #
-# **How long it takes.** About 16 minutes to read.
+# **How long it takes.** About 17 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0

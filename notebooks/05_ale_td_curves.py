@@ -29,7 +29,7 @@
 # here: the chapter reads their results from `figures/atari_paper_curves.csv`, `figures/atari_reward_curves.csv` and
 # `benchmarks/foresight.csv`.
 #
-# **How long it takes.** About 17 minutes to read.
+# **How long it takes.** About 21 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0
