@@ -186,9 +186,9 @@ claims.check(claim, left_open.round(2), left_open > 0, enough=enough)
 # $x=(s,a)$ and $y=(t,b)$,
 #
 # $$C(x,y) = \langle v(x), v(y)\rangle + k(s,t)\,\langle q(x), q(y)\rangle
-#   + 1\{s=t\}\,\langle u(x), u(y)\rangle + 1\{x=y\}\operatorname{own}(x), \qquad \Sigma = \mu\mu^\top + C .$$
+#   + 1\{s=t\}\,\langle u(x), u(y)\rangle + 1\{x=y\}\operatorname{own}(x),$$
 #
-# The first term is the paper's Gram network. The other three are ours. The weight
+# and $\Sigma = \mu\mu^\top + C$. The first term is the paper's Gram network. The other three are ours. The weight
 #
 # $$k(s,t) = e^{-|f(s) - f(t)|^2}$$
 #
@@ -222,7 +222,7 @@ claims.check(claim, left_open.round(2), left_open > 0, enough=enough)
 # $\sigma_{\mathrm{pairs}}$, for two states that the branches of one query have reached, and the *gap*,
 # $C_{aa} + C_{bb} - 2 C_{ab}$.
 #
-# Here is a run of a few hundred steps on the real emulator, with the uniform random policy and the reward shock of
+# Here is a run of a few hundred steps on the real emulator, with the uniform random policy and a reward shock, as in
 # Appendix C: the reward of $a$ is $R(a) + \sigma U$, where $U = \pm1$ is fair and drawn once per table, and $\sigma = 1$.
 # We ask little of so short a run: that the expected error of $\sigma_{\mathrm{diag}}$ (explained below) falls tenfold, and that the sampled error of $\mu$ ends
 # within 10% of the variance of the shock.

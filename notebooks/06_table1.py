@@ -217,7 +217,7 @@ claims.check("release: ratios at spaced states / at first frames", text, np.log(
 # When the mean stands still, the bracket vanishes and $C = \operatorname{Var} r/(1-\gamma^2)$, as it should be. While the mean
 # rises, each copy adds a variance that no return has. After 50,000 steps 22 copies have been made, and the 23rd stage is being
 # learned. Then $m = 0.103$, far from the final 0.5. The dashed lines of Figure 6.1 are $2\,C_{K+1}$ after $K$ copies, divided by the
-# simulated gap variance: no network, no game.
+# simulated gap variance. No network has a part in them.
 #
 # **Does it agree?** We allow a quarter, for the mean over seeds at every record from 30,000 steps on. (Unlike the factor of
 # Section 6.1, we set this after the runs.) Earlier, the random start of the networks is not yet forgotten.
@@ -340,9 +340,9 @@ text = f"{ratios.min():.2f} to {ratios.max():.2f}"
 claims.check("release, b = 1: independent / MC, both simulated", text, ratios.max() < 1.5, verdicts[False])  # fmt: skip
 
 # %% [markdown]
-# A consistent evaluation would print gap variances that are 4 to 10 times too small, and "independent" ones that are 6 to 8 times
-# too large. Both are the network's errors. Simulated, the sum of the two variances is 0.83 to 0.99 of the gap
-# variance: under this shock independent marginals overestimate nothing. The shock has opposite signs for the two
+# A consistent evaluation would print gap variances that are 4 to 10 times too small. The network's "independent" variance would be
+# 6.5 to 8.2 times the gap variance. But the simulated one is only 0.83 to 0.99 times the gap variance: under this shock,
+# independent marginals overestimate nothing. Both columns show errors of the network. The shock has opposite signs for the two
 # actions, so that sharing it makes a gap larger (Exercise 1: $1/(2-\gamma^2) = 0.98$).
 #
 # ## 6.5 What calibrates: a diagnostic with one shock for all actions
