@@ -384,7 +384,7 @@ print(f"learned {found:.1f}, exact {table['gap variance']['umbrellas']:.1f}")
 # | Figures 4 and 5, correlations of actions | `03_correlation_grids` | `Moments.correlation` |
 # | Figure 6, gaps against Monte Carlo | `04_gap_validation` | `sample_gaps`, `Moments.gap_central_moment` |
 # | Figure 7, TD curves on four Atari games | `05_ale_td_curves` | `jmdp_lib.atari.CoupledAtari`, `experiments.atari.experiment` |
-# | Table 1, gap variances on Atari | `06_table1` | `experiments.atari.experiment` |
+# | Table 1, gap variances on Atari | `06_table1` | `experiments.atari.release`, `experiments.atari.experiment` |
 # | The cost of $T_2$, large models | `07_scaling` | `plan_jipe2`, `jipe2` with `queries`, `route`, `device` |
 # | Theorem 5.4, learning from samples; Appendix B, features | `08_learning` | `incremental_jipe2`, `projected_jipe2` |
 # | Beyond the bound of Section 5.4: the law of a gap | `09_gap_law` | `gap_law`, `tail_bounds`, `coupling_range` |

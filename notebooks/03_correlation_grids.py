@@ -24,7 +24,7 @@
 # **What it needs.** The two worlds of sections 2.1 and 2.2, and merging (section 0.4). To run it, install the project
 # with `pip install ".[notebooks]"` in its folder.
 #
-# **How long it takes.** About 16 minutes to read.
+# **How long it takes.** About 17 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0
@@ -388,9 +388,35 @@ near = abs(crossing - np.sqrt(2 / 3)) < fine[1] - fine[0]
 claims.check("25 states: correlation changes sign at gamma", f"{crossing:.3f}", near)
 
 # %% [markdown]
-# A warning about this figure. A program that draws the next action of the *diagonal* twice, as the paper's text on higher orders can be read, computes a variance for two returns that
-# never merge. It would show $-1$ at every $\gamma$ (decision 3, chapter 1), which looks convincing in a world of opposite rewards.
+# **Our Figure 5 differs from the paper's.** The authors' public release ([github.com/egecky/jmdp](https://github.com/egecky/jmdp)) draws the two next actions of *equal* pairs
+# independently, as the paper's text on higher orders can be read. Then a return never merges with itself, and with $V$ and $C$ the variance and the covariance of the two actions,
 #
+# $$V_n = \tfrac14 + \tfrac{\gamma^2}{2}(V_{n-1} + C_{n-1}), \qquad C_n = -\tfrac14 + \tfrac{\gamma^2}{2}(V_{n-1} + C_{n-1}),$$
+#
+# whose sum stays zero. So its chain shows $-1$ at every $\gamma$ and every length, which looks convincing in a world of opposite rewards. But $V$ is then not the variance of a
+# return: it is 1/4 however long the chain is, as if only the first coin counted. Equal state-actions are one random variable (decision 3, chapter 1), and the correlation is $+0.80$.
+
+
+# %%
+def drawn_twice(coins, gamma):
+    """The correlation if the next actions of equal pairs are drawn independently."""
+    variance = covariance = 0.0
+    for _ in range(coins):
+        later = gamma**2 * (variance + covariance) / 2
+        variance = 0.25 + later
+        covariance = -0.25 + later
+    return covariance / variance
+
+
+release = drawn_twice(24, 0.99)
+claims.check(
+    "Figure 5, 25 states: correlation at s_0, ours and as in the release",
+    f"{long:+.2f}, {release:+.2f}",
+    np.isclose(release, -1) and long > 0,
+    "differs from the paper",
+)
+
+# %% [markdown]
 # ## 3.6 How long is a shock shared? Three couplings
 #
 # In the paper's regime two branches share a shock *while they stand at the same state*. One step later they are usually apart, and from then on each draws its own.

@@ -11,26 +11,30 @@
 #
 # Appendix C of the paper asks the networks for the variance of a gap, $Z(s,a) - Z(s,b)$, and compares it with games
 # that were really played. The paper reports learned variances of 1.03 to 3.97 times the simulated ones, and
-# independent-marginals predictions that are about 100 times too large. This chapter repeats the diagnostic. Every network
-# gets the same search for good settings. What we report comes from states, seeds and two games on which no choice was made.
+# independent-marginals predictions that are about 100 times too large. It reads this as calibration by coupling.
 #
-# **With one term for equal states and one for near states, the learned gap variance is within 5% of the simulated one in
-# six games at four discounts. The paper's Gram network, with the same search, is 13 to 130 times too small at
-# $\gamma = 0.99$. Trained as the paper trains it, it is 4.7 to 40 times too large or 8 to 22 times too small, depending on
-# the scale of the returns.** A ratio near one is not enough, though: in three of the games a constant reaches it as well.
+# **Under the settings of the authors' release, seven of the eight numbers come out within a factor of 1.5; coupled / MC of
+# Atlantis does not (1.66 instead of 1.03). But the table is a snapshot. Its second column counts how often the target
+# network was copied, and a recursion of two lines gives it without any network. In its first column a calibrated
+# value would be 16, not 1: the shock is four times larger in training than in evaluation.** Figure 6.1 shows all of this.
+#
+# What does calibrate? **With one term for equal states and one for near states, and with the shock's covariance given, the learned
+# gap variance is within 5% of the simulated one in six games at four discounts. The paper's Gram network, with the same
+# search, is 13 to 130 times too small at $\gamma = 0.99$.** A ratio near one is not enough, though: in three of the games a constant reaches it as well.
 # We therefore also measure skill state by state. The network alone reaches our goal in 19 of the 24 cases. The other five
-# reach it if the first 64 steps are played in the emulator.
+# reach it if the first 64 steps are played in the emulator, in one seed. The *mean* of a gap at new states is learned in
+# Pong only.
 #
-# **What you will learn.** How to compare networks fairly; why such a table needs a baseline without learning; which
-# structure a network of covariances needs; where the paper's factor of 100 may come from; and how a few steps of the
-# emulator help a network that cannot predict rewards.
+# **What you will learn.** Why a table of ratios needs its curve over training; what a target network can know after 22
+# copies; why such a table needs a baseline without learning; which structure a network of covariances needs; and how a few
+# steps of the emulator help a network that cannot predict rewards.
 #
 # **What it needs.** Chapter 5, and standard errors. To run it, install the project with `pip install ".[notebooks]"` in its
 # folder, and keep this notebook somewhere in it. Long trainings are not repeated here: the chapter reads their results
-# from the files `atari_trials.csv`, `atari_fresh_table.csv`, `atari_fresh_gaps.csv`, `atari_sizes_table.csv`,
+# from the files `atari_release.csv`, `atari_trials.csv`, `atari_fresh_table.csv`, `atari_fresh_gaps.csv`, `atari_sizes_table.csv`,
 # `atari_sticky_table.csv` and `atari_sticky_curves.csv` in `figures/`.
 #
-# **How long it takes.** About 20 minutes to read.
+# **How long it takes.** About 34 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0
@@ -40,6 +44,7 @@ num_steps = 150  # at least 100
 num_evaluation = 6  # at least 4
 horizon = 30  # at least 30
 shown_gamma = 0.99  # one of those in result_files for all networks: 0.99
+release_files = ["figures/atari_release.csv"]
 result_files = ["figures/atari_fresh_table.csv"]
 gap_files = ["figures/atari_fresh_gaps.csv"]
 trial_files = ["figures/atari_trials.csv"]
@@ -57,30 +62,301 @@ import numpy as np
 import pandas as pd
 
 from experiments.atari import plots
+from experiments.atari.copies import copies_recursion
 from experiments.atari.experiment import Experiment, run
 from experiments.atari.networks import Config
 from experiments.atari.predictions import gap_table
+from experiments.atari.release_settings import PROTOCOL
+from experiments.atari.release_verdict import paper_layout, verdict
 from jmdp_lib import figures
 from jmdp_lib.atari import shock_ratio
 
 figures.style()
 claims = figures.Claims()
 work = tempfile.TemporaryDirectory()
-paper = pd.DataFrame(
-    {"coupled": [1.30, 3.87, 3.97, 1.03], "independent": [135.4, 115.7, 111.1, 83.3]},
-    index=["Pong", "BattleZone", "Boxing", "Atlantis"],
+paper = pd.DataFrame(PROTOCOL["paper"], index=["coupled", "independent"]).T
+
+# %% [markdown]
+# ## 6.1 The paper's table, and ours
+#
+# The paper (arXiv 2603.06946) does not state the discount, the shock, the horizon or the length of the training. The authors'
+# public release ([github.com/egecky/jmdp](https://github.com/egecky/jmdp)) does. We ran its experiment anew, with three
+# seeds, and went on to 70,000 steps (`experiments/atari/release.toml`; written from the facts that the release states, not copied). The rest of this
+# chapter has settings of its own:
+#
+# | | release, and Sections 6.1 to 6.4 | this book, from Section 6.5 on |
+# |---|---|---|
+# | input | one grey frame, $84 \times 84$ | the memory, as bytes and bits, and Pong's knob |
+# | network | three convolutions, one encoder for mean and Gram vectors | two layers of 256, one trunk each |
+# | frame skip | 1 | 4 |
+# | batch | 32 queries of two actions | 1,024 states, three actions each |
+# | steps | 50,000; one update a step after the first 5,000 | 5,000 updates |
+# | copies of the target | every 2,000 steps, 22 by the end | a moving average, a fifth of the way each step |
+# | shock | $+bU$ for the first queried action, $-bU$ for the second, clipped to $[0, 1]$ | $+\sigma U$ for all actions, after clipping to $[-1, 1]$ |
+# | its size | $b = 1$ in training, $b = 0.25$ in evaluation | $\sigma = 1$ in both |
+# | scale | returns divided by $1/(1-\gamma)$ | the network's own unit |
+# | discount | $\gamma = 0.99$ | 0.1, 0.5, 0.9 and 0.99 |
+# | evaluated at | the first 40 frames, 32 pairs of games each, horizon 150 | 64 new states, 36 pairs each, horizon 300 |
+#
+# The caption of the paper's table says what is printed: the *network's* gap variance and the *network's*
+# $\operatorname{Var} Z_a + \operatorname{Var} Z_b$, both divided by the same simulated gap variance.
+#
+# **The tolerance.** A number agrees if the mean of our seeds is within a factor of 1.5 of the paper's, and the
+# table is the paper's if all eight numbers agree. We stated this in `release.toml` before our runs, but we chose the
+# factor after an outside trial of these settings.
+
+# %%
+release = figures.results(release_files)
+cells = verdict(release, PROTOCOL)
+shown = paper_layout(cells)
+shown
+
+# %%
+fig, ax = plt.subplots(figsize=(6.75, 1.9), layout="constrained")
+head = ["game", "", "coupled / MC", "", "independent / MC", ""]
+games = ["" if place % 2 else game for place, (game, _) in enumerate(shown.index)]
+rows = zip(games, shown.index.get_level_values(1), shown.to_numpy(), strict=True)
+plots.text_table(ax, [head, *([game, whose, *row] for game, whose, row in rows)])
+plt.close(fig)  # for the gallery; the notebook has the table itself
+figures.save(fig, "table1", cells, out_dir)
+
+# %% [markdown]
+# **Table 1** in the paper's layout. In the rows "release settings", each number is the mean of three seeds at 50,000 steps, with
+# the least and the largest seed in brackets.
+
+# %%
+verdicts = {True: "holds", False: "differs from the paper"}
+allowed = PROTOCOL["tolerance"]["factor"]
+factors = np.exp(np.log(cells["mean"] / cells.paper).abs())
+for cell, factor in zip(cells.itertuples(), factors, strict=True):
+    name = f"Table 1, {cell.game}, {cell.column.split('_')[0]} / MC: factor to the paper"
+    claims.check(name, f"{factor:.2f}", (factor <= allowed) == cell.within, verdicts[cell.within])
+missed = cells[~cells.within]
+claims.check("Table 1: numbers within a factor of 1.5, of eight", int(cells.within.sum()), len(missed) == 1, verdicts[False])  # fmt: skip
+only = [*missed.game, *missed.column] == ["Atlantis", "coupled_ratio"]
+claims.check("Table 1: the one that differs is coupled / MC of Atlantis", only, only, verdicts[False])  # fmt: skip
+
+# %% [markdown]
+# Seven of the eight numbers agree. Coupled / MC of Atlantis **differs**: 1.66 instead of 1.03, a factor of 1.61. So by the
+# rule that we had set, the table as a whole is not reproduced. One seed decides this: seed 10 has 2.37 at 50,000 steps, and
+# had 1.15 only 2,500 steps before.
+#
+# ## 6.2 The table is a snapshot
+#
+# Here are both columns during training, recorded every 2,500 steps.
+
+# %%
+first = release[(release["where"] == "first") & (release.step > 5_000)]
+curves = first[first.b == 0.25]
+drawn = ["game", "seed", "step", "copies", *plots.RATIO_STYLES, "recursion_ratio"]
+step = PROTOCOL["tolerance"]["step"]
+fig, axes = plt.subplots(2, 2, figsize=(6.75, 4.8), sharex=True, sharey=True, layout="constrained")
+for ax, (game, printed) in zip(axes.flat, PROTOCOL["paper"].items(), strict=True):
+    plots.release_ratios(ax, curves[curves.game == game], printed, step, 16.0)
+    ax.set_title(game)
+axes[0, 0].text(step, 0.6, "Table 1 ", ha="right")
+for ax in axes[1]:
+    ax.set_xlabel("training steps")
+fig.supylabel("network's prediction / simulated gap variance", fontsize="medium")
+plots.release_legend(fig)
+figures.save(fig, "fig_release_ratios", curves[drawn], out_dir)
+plt.show()
+
+# %% [markdown] tags=["caption"]
+# **Figure 6.1.** Table 1 during training, under the settings of the release: both ratios of the four games against steps. Thin lines are seeds, thick lines their mean; circles are the paper's values, at its 50,000 steps. Dashed: what copies of the target network give without
+# any network (Section 6.3). Dotted: 16, where a calibrated coupled / MC would be.
+#
+# <!-- alt: Four panels on a logarithmic axis. Orange curves of independent over Monte Carlo rise through all of training, from about 6 at 7,500 steps to about 200 at 70,000, along a dashed line, and pass the paper's circles at 50,000 steps. Blue curves of coupled over Monte Carlo start between 2 and 6, below the dotted line at 16, and drift down, with jumps, to between 1 and 3; the paper's circles lie close to them. -->
+
+# %%
+mean = curves.groupby(["step", "game"], sort=False)[["coupled_ratio", "independent_ratio"]].mean()
+mean = mean.unstack()
+grows = bool((mean.independent_ratio.diff().dropna() > 0).all(axis=None))
+claims.check("release: independent / MC grows from record to record, every game", grows, grows)
+last = mean.independent_ratio.iloc[-1]
+text = f"{last.min():.0f} to {last.max():.0f}"
+claims.check("release, 70,000 steps: independent / MC", text, last.min() > paper.independent.max())
+each = curves.pivot_table(index=["game", "seed"], columns="step", values="coupled_ratio")
+jump = np.exp(np.log(each).diff(axis=1).abs().max(axis=None))
+before, after = each.loc[("Atlantis", 10), [47_500, 50_000]]
+text = f"{before:.2f}, {after:.2f}"
+claims.check("release, Atlantis, seed 10: coupled / MC at 47,500 and 50,000", text, after > allowed * before)  # fmt: skip
+claims.check(
+    "release: coupled / MC, largest factor between two records", f"{jump:.1f}", jump > allowed
 )
 
 # %% [markdown]
-# ## 6.1 The diagnostic
+# The second column grows at every record in all games, through the paper's values and on: at 70,000 steps it is 180 to 220. With
+# another length of training, the table would have other numbers. The first column falls slowly, and jumps. Between two
+# records of one seed it can change by a factor of 2.6, more than our tolerance allows: the first column is noisy.
 #
-# The emulator plays without sticky actions. Rewards are clipped, and a common shock is added:
+# The first 40 frames of a game are nearly alike. At 40 states from all over the play, both columns at 50,000 steps are within
+# the same factor of 1.5 of those at the first frames:
+
+# %%
+at = release[(release.step == step) & (release.b == 0.25)]
+by_place = at.groupby(["game", "where"], sort=False)[["coupled_ratio", "independent_ratio"]].mean()
+spaced = by_place.xs("spaced", level="where") / by_place.xs("first", level="where")
+text = f"{spaced.min(axis=None):.2f} to {spaced.max(axis=None):.2f}"
+claims.check("release: ratios at spaced states / at first frames", text, np.log(spaced).abs().max(axis=None) < np.log(1.5))  # fmt: skip
+
+# %% [markdown]
+# ## 6.3 Why: the second column counts copies
+#
+# **The mean.** Treat all states and actions alike. In training, almost every reward is zero before the shock, and 0 or 1 with equal chances after it. Returns are
+# divided by $1/(1-\gamma)$, so a reward $r$ has mean $(1-\gamma)/2$ and variance $(1-\gamma)^2/4$. The target network
+# stands still between two copies. So each copy is one backup of the mean $m$,
+#
+# $$m_{k+1} = \tfrac{1-\gamma}{2} + \gamma\, m_k, \qquad m_K = \tfrac12\,(1 - \gamma^K).$$
+#
+# **The variance.** The target of a variance is a sampled second moment *minus the square of the old mean* (the target network's):
+# $\mathbb E (r + \gamma m_k)^2 - m_k^2 + \gamma^2 C_k$. Since $\mathbb E (r + \gamma m_k)^2 = \operatorname{Var} r + m_{k+1}^2$,
+#
+# $$C_{k+1} = \operatorname{Var} r + \bigl(m_{k+1}^2 - m_k^2\bigr) + \gamma^2 C_k .$$
+#
+# When the mean stands still, the bracket vanishes and $C = \operatorname{Var} r/(1-\gamma^2)$, as it should be. While the mean
+# rises, each copy adds a variance that no return has. After 50,000 steps 22 copies have been made, and the 23rd stage is being
+# learned. Then $m = 0.103$, far from the final 0.5. The dashed lines of Figure 6.1 are $2\,C_{K+1}$ after $K$ copies, divided by the
+# simulated gap variance. No network has a part in them.
+#
+# **Does it agree?** We allow a quarter, for the mean over seeds at every record from 30,000 steps on. (Unlike the factor of
+# Section 6.1, we set this after the runs.) Earlier, the random start of the networks is not yet forgotten.
+
+# %%
+columns = ["mean", "recursion_mean", "independent_ratio", "recursion_ratio"]
+learned = curves.groupby(["game", "step"], sort=False)[columns].mean()
+learned.xs(step, level="step").round(3)
+
+# %%
+late = learned[learned.index.get_level_values("step") >= 30_000]
+for name, ratio in {
+    "mean": late["mean"] / late.recursion_mean,
+    "independent / MC": late.independent_ratio / late.recursion_ratio,
+}.items():
+    text = f"{ratio.min():.2f} to {ratio.max():.2f}"
+    name = f"release, from 30,000 steps: {name}, learned / recursion"
+    claims.check(name, text, ratio.between(1 / 1.25, 1.25).all())
+at = curves[curves.step == step]
+high = at["mean"] / at.recursion_mean
+together = np.corrcoef(high, at.independent_ratio / at.recursion_ratio)[0, 1]
+claims.check("release, 12 runs: correlation of both ratios, learned / recursion", f"{together:.2f}", together > 0.9)  # fmt: skip
+
+# %% [markdown]
+# It agrees, and it also explains why seeds differ. A network that starts with a higher mean forgets it only by a factor of $\gamma$ per
+# copy, and a higher mean is a larger second column: over the twelve runs, the deviations of the two from the recursion have a correlation of 1.00.
+#
+# **How far would it go on?** The recursion peaks after 125 copies, or 255,000 steps, and comes back to its true value only after
+# about a thousand copies.
+
+# %%
+_, variance = copies_recursion(1_000, 0.99)
+simulated = at.groupby("game", sort=False).simulated_gap_variance.mean()
+peak, end = (2 * value / simulated for value in (variance.max(), variance[-1]))
+text = f"{peak.min():.0f} to {peak.max():.0f}"
+claims.check("recursion, peak after 125 copies: independent / MC", text, variance.argmax() == 125)
+text = f"{end.min():.0f} to {end.max():.0f}"
+fixed = 0.01**2 / 4 / (1 - 0.99**2)
+claims.check("recursion, 1,000 copies: independent / MC, within 2% of its end", text, abs(variance[-1] / fixed - 1) < 0.02)  # fmt: skip
+
+# %% [markdown]
+# **The gap does not feel the drift.** The bracket $m_{k+1}^2 - m_k^2$ is the same for all states and actions. So it enters
+# $C_{aa}$, $C_{bb}$ and $C_{ab}$ alike, and cancels in $C_{aa} + C_{bb} - 2\,C_{ab}$. This is why the first column does not
+# grow with the second.
+#
+# **A calibrated value would be 16.** With $b = 1$ a reward is 0 or 1; with $b = 0.25$ it is 0 or 1/4, and all variances are
+# $(1/0.25)^2 = 16$ times smaller. The network learns the first and is compared with the second. The rewards of the games
+# change this factor a little. A network with the right gap variance would therefore print about 16 in the first column, and a
+# value near 1 is a gap variance that is 16 times too small.
+
+# %%
+sizes_of_b = release[(release["where"] == "first") & (release.step == step)]
+by_b = sizes_of_b.groupby(["game", "b"], sort=False).simulated_gap_variance.mean().unstack()
+right = by_b[1.0] / by_b[0.25]
+text = f"{right.min():.1f} to {right.max():.1f}"
+claims.check("release: simulated gap variance, b = 1 / b = 0.25, 16 within 10%", text, (right / 16 - 1).abs().max() < 0.1)  # fmt: skip
+largest = curves.coupled_ratio.max().round(1)
+claims.check("release: coupled / MC, largest at any record", largest, largest < 16)
+
+# %% [markdown]
+# **Why is the first column too small?** Returns from two distinct states share no shock, so the difference $Z(s,a) - Z(t,a)$ has the
+# sum of two variances. For the network it has almost none: at 50,000 steps, its variance is at most 2.5% of the gap variance between *actions* of one
+# state. The vectors $v(s,a)$ hardly depend on the state. But after one step a gap is mostly a difference between
+# two distinct states, and this part the network cannot see. Section 6.7 says why a Gram network is drawn there.
+
+# %%
+at = release[release.step == step]
+apart = (at.states_apart / at.coupled).max()
+text = f"{apart:.3f}"
+claims.check("release: variance between states / between actions, largest", text, apart < 0.05)
+
+# %% [markdown]
+# *A hypothesis* about the level of the first column. Its premise is that the vectors depend on the action alone, and that
+# the covariance of two actions is fitted to pairs of distinct states, whose rewards are independent. With $A$ actions, the next actions of two
+# branches differ with probability $1 - 1/A$, so the gap variance of such a network solves
+#
+# $$G = 2\operatorname{Var} r + \gamma^2 \bigl(1 - \tfrac1A\bigr)\, G .$$
+#
+# It depends on nothing but $A$, which is 6, 18, 18 and 4. Divided by the simulated gap variance, it is 1.86, 3.98, 4.30 and 1.06 (the
+# paper prints 1.30, 3.87, 3.97 and 1.03). We compare it with the learned gap variances between 20,000 and 50,000 steps.
+
+# %%
+actions = pd.Series({"Pong": 6, "BattleZone": 18, "Boxing": 18, "Atlantis": 4})
+level = 2 * 0.01**2 / 4 / (1 - 0.99**2 * (1 - 1 / actions))
+found = curves.groupby(["step", "game"], sort=False).coupled.mean().unstack() / level
+middle = found.loc[20_000:50_000]
+compared = {"formula / MC": level / simulated, "least": middle.min(), "largest": middle.max()}
+pd.DataFrame({**compared, "at 70,000": found.iloc[-1]}).round(2)
+
+# %%
+off = middle.stack()[lambda ratio: ~ratio.between(1 / 1.5, 1.5)]
+text = ", ".join(f"{game} {when:,}" for when, game in off.index)
+claims.check("hypothesis, 20,000 to 50,000 steps: not within a factor of 1.5", text, len(off) == 1)
+ends = found.iloc[-1][lambda ratio: ratio < 1 / 1.5]
+text = ", ".join(f"{game} {ratio:.2f}" for game, ratio in ends.items())
+claims.check("hypothesis, 70,000 steps: learned / formula, below 1/1.5", text, len(ends) > 0, "not reproduced")  # fmt: skip
+
+# %% [markdown]
+# The formula has no free parameter, but we found it after the runs. It is within a factor of 1.5 of all of these records but one (Atlantis at 50,000 steps),
+# and it says why games with 18 actions have the largest ratios and Atlantis, with four, the one nearest to 1. It does not say why
+# BattleZone and Boxing go on falling, to 0.46 and 0.64 of it at 70,000 steps. It remains a hypothesis.
+#
+# ## 6.4 The same with one shock
+#
+# What would the table show if the evaluation had the shock of the training? The networks are the same, and $b = 1$ in both.
+
+# %%
+at = first[(first.step == step) & (first.b == 1.0)]
+at = at.assign(simulated=at.simulated_independent / at.simulated_gap_variance)
+one_b = at.groupby("game", sort=False)[["coupled_ratio", "independent_ratio", "simulated"]].mean()
+one_b.columns = ["coupled / MC", "independent / MC", "independent / MC, simulated"]
+one_b.round(2)
+
+# %%
+for column, wrong in {"coupled / MC": "below 1/1.5", "independent / MC": "above 1.5"}.items():
+    ratios = one_b[column]
+    far = ratios.max() < 1 / 1.5 if wrong.startswith("below") else ratios.min() > 1.5
+    text = f"{ratios.min():.2f} to {ratios.max():.2f}"
+    claims.check(f"release, b = 1 throughout: {column}, all {wrong}", text, far, verdicts[False])
+ratios = one_b["independent / MC, simulated"]
+text = f"{ratios.min():.2f} to {ratios.max():.2f}"
+claims.check("release, b = 1: independent / MC, both simulated", text, ratios.max() < 1.5, verdicts[False])  # fmt: skip
+
+# %% [markdown]
+# A consistent evaluation would print gap variances that are 4 to 10 times too small. The network's "independent" variance would be
+# 6.5 to 8.2 times the gap variance. But the simulated one is only 0.83 to 0.99 times the gap variance: under this shock,
+# independent marginals overestimate nothing. Both columns show errors of the network. The shock has opposite signs for the two
+# actions, so that sharing it makes a gap larger (Exercise 1: $1/(2-\gamma^2) = 0.98$).
+#
+# ## 6.5 What calibrates: a diagnostic with one shock for all actions
+#
+# The rest of this chapter is our own estimator. The release's shock depends on the *position* of an action in the query. Then the
+# law of a reward depends on how we ask, which no joint MDP allows. Ours belongs to the table. The emulator plays
+# without sticky actions, rewards are clipped, and a common shock is added:
 #
 # $$R(a) = \operatorname{clip}(r(s,a), -1, 1) + \sigma\, U, \qquad U = \pm 1 \text{ fair, one draw per table.}$$
 #
 # All actions of a state get the same shock. It cancels in a gap between two branches of one table, but not in the difference of
-# two independent returns. The paper does not state $\gamma$, the shock or the horizon, and they matter. If shocks are the
-# only randomness and the branches never meet again, then
+# two independent returns. If shocks are the only randomness and the branches never meet again, then the *simulated* ratio is
 #
 # $$\frac{\operatorname{Var} Z_a + \operatorname{Var} Z_b}{\operatorname{Var}(Z_a - Z_b)}
 #   = \frac{2\sigma^2/(1-\gamma^2)}{2\sigma^2\gamma^2/(1-\gamma^2)} = \frac{1}{\gamma^2} .$$
@@ -98,10 +374,8 @@ claims.check(
 # stand in the same state, they share one table; once they also choose the same action, they are one branch. The emulator's
 # part is recorded once. Discounts and shocks are added in closed form (`pair_gaps`), so no simulated shock adds noise.
 #
-# ## 6.2 Live, in miniature
-#
-# Here is everything at once on the real emulator: query states, train networks, play pairs of games, compare. (Rows with
-# *+table* add one backup from the state's own tables, which Section 6.7 explains.) A pair is played for 30 steps or more, so that at most $0.9^{60}$, or
+# **Live, in miniature.** Here is everything at once on the real emulator: query states, train networks, play pairs of games, compare. (Rows with
+# *+table* add one backup from the state's own tables, which Section 6.10 explains.) A pair is played for 30 steps or more, so that at most $0.9^{60}$, or
 # 0.2%, of the shocks' variance is cut off. With a few hundred states and steps we ask for gap variances within 20%, and for
 # the factor between independent and coupled ones within 10%.
 
@@ -131,7 +405,7 @@ claim = "live: independent / MC within 10% of Monte Carlo's own"
 claims.check(claim, True, independent < 0.1, enough=enough)
 
 # %% [markdown]
-# ## 6.3 Table 1
+# ## 6.6 Three networks, the same search
 #
 # **The protocol** is in `experiments/atari/protocol.toml` and was written before its runs were made. It compares three
 # networks: the paper's Gram network, the local network, and the local + near network. Each gets the same six trials: a base,
@@ -168,9 +442,10 @@ claims.check(
 # helps the Gram network most: with ten times the weight on the gap (trial *gap*), its error is less than a third of that of
 # its worst trial. Our two networks hardly depend on the trial.
 #
-# **The paper's own training** was not tuned. It is the plain Gram network with sampled TD errors, sampled shocks, a
-# copied target network and a weight of a tenth on the gap's residual (chapter 5). We trained it with returns in their
-# natural scale and with returns divided by $1/(1-\gamma)$, as in the authors' public code.
+# **Sampled errors.** Beside these, the plain Gram network descends sampled TD errors with sampled shocks, a target network
+# that is copied 25 times and a weight of a tenth on the gap's residual. This training resembles the release's, but it has our
+# states, our shock and our input; Section 5.4 compares all settings. It was not tuned. We trained it with returns in their
+# natural scale and with returns divided by $1/(1-\gamma)$, as in the release.
 #
 # **The constant** needs no learning. It is $2\sigma^2\gamma^2/(1-\gamma^2)$, the gap variance if branches never meet and
 # rewards have no variance. Where the ratio of this constant to the simulation is near one, a network's ratio near one shows nothing.
@@ -181,7 +456,7 @@ table = figures.results(result_files)
 table["game"] = pd.Categorical(table.game, games)  # in this order
 table = table.sort_values(["game", "gamma"]).astype({"game": str})
 wide = table.set_index(["kind", "gamma", "game"]).sort_index()
-names = {"near": "local + near", "gram": "Gram", "paper, natural": "paper's training", "paper, divided": "same, divided"}  # fmt: skip
+names = {"near": "local + near", "gram": "Gram", "paper, natural": "sampled errors", "paper, divided": "same, divided"}  # fmt: skip
 
 
 def ratio(kind, column):
@@ -194,33 +469,32 @@ def ratio(kind, column):
 # %%
 shown = {("coupled / MC", label): ratio(kind, "coupled") for kind, label in names.items()}
 shown["coupled / MC", "constant"] = [f"{v:.2f}" for v in wide.constant["near", shown_gamma][paper.index]]  # fmt: skip
-shown["coupled / MC", "the paper has"] = [f"{v:.2f}" for v in paper.coupled]
 shown["independent / MC", "local + near"] = ratio("near", "independent")
 shown["independent / MC", "simulated"] = ratio("near", "mc_ratio")
-shown["independent / MC", "the paper has"] = [f"{v:.1f}" for v in paper.independent]
 shown = pd.DataFrame(shown, index=paper.index)
 shown
 
 # %% [markdown]
-# **Table 1** in the paper's layout, at $\gamma = 0.99$. *Coupled / MC* is the learned gap variance divided by the simulated
-# one. It is shown for the local + near network, for the Gram network with its best trial, and for the Gram network trained as
-# the paper describes, with returns in their natural scale and divided by $1/(1-\gamma)$. *Independent / MC* divides
+# The same ratios as in Table 1, at $\gamma = 0.99$, but with one shock for all actions, of one size in training and
+# evaluation. *Coupled / MC* is the learned gap variance divided by the simulated
+# one. It is shown for the local + near network, for the Gram network with its best trial, and for the Gram network that
+# descends sampled errors, with returns in their natural scale and divided by $1/(1-\gamma)$. *Independent / MC* divides
 # $\operatorname{Var} Z_a + \operatorname{Var} Z_b$ by the simulated gap variance, first with the variances of the local + near
 # network and then with simulated ones. Each number is the mean of three seeds over 64 states, with 36 pairs of games per
 # state and a horizon of 300. The ± is half of a 95% interval for these states; it covers the noise of the simulation and the
-# spread between seeds. The horizon cuts off $\gamma^{600}$ of the shocks' variance, 0.24%. The paper does not name its $\gamma$.
+# spread between seeds. The horizon cuts off $\gamma^{600}$ of the shocks' variance, 0.24%.
 
 # %%
 head = [
-    "", "local + near", "Gram", "as paper", "divided", "constant", "paper", "indep.", "simulated", "paper",
+    "", "local + near", "Gram", "sampled", "divided", "constant", "indep.", "simulated",
 ]  # fmt: skip
 cells = [[game, row[0], *(c.split(" ±")[0] for c in row[1:])] for game, *row in shown.itertuples()]
 fig, ax = plt.subplots(figsize=(6.75, 1.3), layout="constrained")
 plots.text_table(ax, [head, *cells])
-title = rf"coupled / MC (6 columns) and independent / MC (3) at $\gamma$ = {shown_gamma:g}"
+title = rf"coupled / MC (5 columns) and independent / MC (2) at $\gamma$ = {shown_gamma:g}"
 ax.set_title(title, fontsize="medium")
 plt.close(fig)  # for the gallery; the notebook has the table itself
-figures.save(fig, "table1", table[~table.kind.str.contains("+", regex=False)], out_dir)
+figures.save(fig, "table_networks", table[~table.kind.str.contains("+", regex=False)], out_dir)
 
 # %% [markdown]
 # The next table shows all games and discounts for the local + near network. *Skill* is
@@ -252,16 +526,14 @@ text = {kind: f"{v.min():.2g} to {v.max():.2g}" for kind, v in at.items()}
 other = "differs from the paper"  # which has 1.03 to 3.97
 claims.check("Gram, tuned, gamma 0.99: coupled / MC", text["gram"], at["gram"].max() < 1.03, other)
 small, large = at["paper, natural"], at["paper, divided"]
-claims.check(
-    "Gram, trained as in the paper, gamma 0.99", text["paper, natural"], small.max() < 1.03, other
-)
+claims.check("Gram, sampled errors, gamma 0.99", text["paper, natural"], small.max() < 1.03, other)
 claims.check("the same, with returns divided", text["paper, divided"], large.min() > 3.97, other)
 
 # %% [markdown]
 # Our goal was a skill of 0.9 in every case where states differ by more than the noise of the simulation. It is **not
 # reached** in five of 24 cases: in Boxing at every discount, and in BattleZone at $\gamma = 0.99$. In both games the states
 # differ by only a few percent. What differs is the variance of the rewards, and to know it the network would have to predict who gets
-# hit. Section 6.6 shows what helps.
+# hit. Section 6.9 shows what helps.
 #
 # Ranks stay far below their ceilings in more cases. Where most states have almost the same gap variance, as in Pong at
 # $\gamma = 0.1$, a rank gives tiny differences the same weight as large ones. The skill does not.
@@ -287,18 +559,18 @@ figures.save(fig, "fig_gap_ratios", searched, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 6.1.** Learned over simulated gap variance of the three networks that got the same search, for six games and four discounts, with 95% intervals. Grey: one, give or take 5%. The paper's crosses
-# stand in the middle of their groups, because it names no $\gamma$.
+# **Figure 6.2.** Learned over simulated gap variance of the three networks that got the same search, for six games and four discounts, with 95% intervals. Grey: one, give or take 5%. The crosses
+# are the paper's numbers, at $\gamma = 0.99$ and with the release's shock: there, a calibrated ratio would be 16 (Section 6.3).
 #
 # <!-- alt: Six groups of four discounts. Circles of the local and near network lie on one everywhere, triangles of the local network close to it; squares of the plain Gram network start between 1.2 and 1.9 at gamma 0.1 and fall to between 0.008 and 0.07 at gamma 0.99. -->
 
 # %% [markdown]
-# ## 6.4 Why three terms
+# ## 6.7 Why three terms
 #
 # One-step coupling is *local*: returns from two distinct states share no table, so their covariance is zero unless the
 # branches meet later. A Gram network uses $\langle v(x), v(y)\rangle$ for every pair. To give each state a large variance and
 # almost all pairs of states no covariance, its vectors $v$ would have to be orthogonal across thousands of states, which is impossible in
-# a space of 64 dimensions. In Figure 6.1 its gap variance is too large at $\gamma = 0.1$. At $\gamma = 0.99$ it makes all returns
+# a space of 64 dimensions. In Figure 6.2 its gap variance is too large at $\gamma = 0.1$. At $\gamma = 0.99$ it makes all returns
 # correlated, and the gap variance collapses.
 #
 # - The **local** term, $1\{s=t\}\langle u(x), u(y)\rangle$, is a block-diagonal Gram kernel and still positive
@@ -316,11 +588,12 @@ off = abs(near - 1) < abs(local - 1)
 claims.check("Atlantis, gamma 0.99: coupled / MC, local alone, with the near term", f"{local:.2f}, {near:.2f}", off)  # fmt: skip
 
 # %% [markdown]
-# ## 6.5 The factor 100
+# ## 6.8 Independent over coupled, simulated
 #
-# By what factor do independent marginals overestimate the gap variance? With one shock per state, the factor is about
+# By what factor do independent marginals really overestimate the gap variance? With one shock per state, the factor is about
 # $1/\gamma^2$ (within 10%) where branches rarely meet. In Atlantis and Space Invaders they merge often. This about halves the coupled
-# variance and doubles the factor.
+# variance and doubles the factor. This is a ratio of two simulated variances, and has nothing to do with the second column
+# of Table 1, which is a network's prediction.
 
 # %%
 fig, ax = plt.subplots(figsize=(3.4, 2.8), layout="constrained")
@@ -335,57 +608,17 @@ figures.save(fig, "fig_independent_ratio", ours, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 6.2.** Independent over coupled gap variance against $\gamma$: simulated (marks) and learned by the local + near network (lines). Grey: $1/\gamma^2$.
+# **Figure 6.3.** Independent over coupled gap variance against $\gamma$: simulated (marks) and learned by the local + near network (lines). Grey: $1/\gamma^2$.
 #
 # <!-- alt: Marks and thin lines of six games fall together along the grey line from 100 at gamma 0.1 to one at gamma 0.99; Atlantis and Space Invaders lie at about twice its height. -->
 
-# %% [markdown]
-# The paper reports 135, 116, 111 and 83, and names neither $\gamma$ nor the shock. Three settings give numbers of this
-# order of magnitude, all of them within a factor of ten. The paper states none of them; they are **hypotheses**.
-#
-# - *A small discount*: one shock per state, as here, and $\gamma$ near 0.1.
-# - *Shocks shared through time*: $\gamma = 0.99$, both branches see the same shocks at all times, and only the first two
-#   actions have different loadings, 1 and 0. Then the gap has variance $\sigma^2$, and the two returns together have
-#   $\sigma^2(1 + 2\gamma^2/(1-\gamma^2)) = 99.5\,\sigma^2$. To both we add the variances of the rewards, as simulated in
-#   Section 6.7.
-# - *An uncalibrated network*: at $\gamma = 0.99$, the paper's training with divided returns learns variances that are far
-#   too large, with and without coupling.
-
 # %%
-sticky = figures.results(sticky_table_files).query("kind == 'near' and gamma == 0.99")
-rewards = sticky.set_index("game").loc[paper.index]  # the variances of rewards alone
-through_time = 1 + 2 * 0.99**2 / (1 - 0.99**2)
-readings = pd.DataFrame({
-    "the paper": paper.independent, "gamma 0.1, simulated": wide.mc_ratio["near", 0.1],
-    "shared through time, formula": through_time,
-    "with the games' rewards": (through_time + rewards.mc * rewards.mc_ratio) / (1 + rewards.mc),
-    "the paper's training, divided": wide.independent["paper, divided", 0.99],
-}).loc[paper.index]  # fmt: skip
-readings.round(1)
-
-# %%
-of = readings.div(readings["the paper"], axis=0).drop(columns="the paper")
-factor = np.exp(np.log(of).abs().max()).round(1)
-text = ", ".join(f"{v:g}" for v in factor)
-claims.check("hypotheses: largest factor between them and the paper", text, factor.max() < 10)
-least = readings["gamma 0.1, simulated"].drop("Atlantis")
+least = wide.mc_ratio["near", 0.1][paper.index].drop("Atlantis")
 text = f"{least.min():.1f} to {least.max():.1f}"
 claims.check("gamma 0.1, without Atlantis", text, (least - 100).abs().max() < 10)
-ranked = readings.drop(columns="shared through time, formula").corr("spearman")
-order = ranked["the paper"].drop("the paper").round(1).to_list()
-claims.check(
-    "hypotheses: rank correlation with the paper's four games",
-    order,
-    max(order) < 1,
-    "not reproduced",
-)
 
 # %% [markdown]
-# No hypothesis fits all four games. With one shock per state and $\gamma = 0.1$, the factor cannot fall below 100, and
-# Atlantis has the largest factor here but the smallest in the paper. Shocks that are shared through time cannot give more
-# than 99.5, and rewards lower this further.
-#
-# ## 6.6 State by state
+# ## 6.9 State by state
 #
 # An average can be right for the wrong reasons. So here is every state.
 
@@ -406,7 +639,7 @@ figures.save(fig, "fig_gap_scatter", chosen, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 6.3.** Gap variance at $\gamma = 0.9$, predicted by the local + near network (seed 10) against simulated, one dot for each of 64 states that were never looked at before; bars are 95% intervals of the simulation, the line is where both agree, and the dotted
+# **Figure 6.4.** Gap variance at $\gamma = 0.9$, predicted by the local + near network (seed 10) against simulated, one dot for each of 64 states that were never looked at before; bars are 95% intervals of the simulation, the line is where both agree, and the dotted
 # line marks the constant. Titles give skill and rank of all seeds, the rank beside its ceiling. Axes differ: Boxing spans a few percent.
 #
 # <!-- alt: Six scatter plots. In Atlantis, Space Invaders, Asterix and Pong the dots follow the diagonal over a wide range; in BattleZone nearly all dots sit at one place with some on the diagonal below; in Boxing they form a cloud near the constant with a few far below. -->
@@ -436,7 +669,7 @@ figures.save(fig, "fig_skill_depth", skill.stack([0, 1]).rename("skill").reset_i
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 6.4.** Skill of the local + near network when the first $h$ steps are played in the emulator and the network speaks only of what comes after; $h = 0$ is the network alone. Dashed: our goal, 0.9.
+# **Figure 6.5.** Skill of the local + near network when the first $h$ steps are played in the emulator and the network speaks only of what comes after; $h = 0$ is the network alone. Dashed: our goal, 0.9.
 #
 # <!-- alt: Two panels over h from 0 to 64. At gamma 0.9 Boxing rises from 0.3 to one, and Pong falls from 0.97 to 0.84. At gamma 0.99 Boxing rises from minus 0.1 to 0.89 and BattleZone from 0.5 to 0.9, Pong falls to 0.78; the other three games stay near one. -->
 
@@ -505,7 +738,7 @@ figures.save(fig, "fig_skill_sizes", short.reset_index(), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 6.5.** Skill in the five cases below the goal (dashed), one seed. Left: the network alone, after 5,000 steps on more and more states. Middle: the network alone, 60,000 states and more and more steps. Right: 60,000 states and 5,000 steps, with the first $h$ steps played 24 times for each pair.
+# **Figure 6.6.** Skill in the five cases below the goal (dashed), one seed. Left: the network alone, after 5,000 steps on more and more states. Middle: the network alone, 60,000 states and more and more steps. Right: 60,000 states and 5,000 steps, with the first $h$ steps played 24 times for each pair.
 #
 # <!-- alt: Three panels of five lines. Left and middle, the lines stay between minus 0.3 and 0.7 and do not rise towards 0.9 with more states or more steps. Right, all lines rise to above 0.9 at 64 played steps. -->
 
@@ -565,7 +798,7 @@ good = list(means.index[means.correlation > 0.5])
 claims.check("gap means, gamma 0.9: games with a correlation above 0.5", ", ".join(good), len(good) < 6)  # fmt: skip
 
 # %% [markdown]
-# ## 6.7 The emulator's own coupling
+# ## 6.10 The emulator's own coupling
 #
 # What do the actions of one state share without a reward shock? They share the sticky lottery of chapter 5 and, if their
 # branches meet again, their future. We use four games, three seeds, 256 states, and 12 pairs of games from each state. The
@@ -600,7 +833,7 @@ figures.save(fig, "fig_sticky_ratio", natural, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 6.6.** Sticky actions without a shock. Left: independent over coupled gap variance of four games, both simulated. Right: learned over simulated gap variance, with 95% intervals. The grey band is one, give or take 5%.
+# **Figure 6.7.** Sticky actions without a shock. Left: independent over coupled gap variance of four games, both simulated. Right: learned over simulated gap variance, with 95% intervals. The grey band is one, give or take 5%.
 #
 # <!-- alt: Left, marks of four games near one, Atlantis at 1.17 for gamma 0.99. Right, circles of the local and near network between 1.1 and 2.1 at gamma 0.9 and between 0.6 and 0.9 at gamma 0.99; squares of the plain Gram network far below. -->
 
@@ -690,7 +923,7 @@ figures.save(fig, "fig_sticky_sizes", lottery.reset_index(), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 6.7.** Sticky actions: learned over simulated gap variance, one seed. Left: the network alone, after 4,000 steps on more and more states. Middle: the network alone, 100,000 states and more and more steps. Right: 100,000 states and 4,000 steps, with the first $h$ steps played. Grey: our goal, 0.9 to 1.1.
+# **Figure 6.8.** Sticky actions: learned over simulated gap variance, one seed. Left: the network alone, after 4,000 steps on more and more states. Middle: the network alone, 100,000 states and more and more steps. Right: 100,000 states and 4,000 steps, with the first $h$ steps played. Grey: our goal, 0.9 to 1.1.
 #
 # <!-- alt: Two rows of three panels. Left, the ratios of all games rise with the states, from about 0.4 to 0.7 at gamma 0.99. Middle, they fall from one and more at 1,000 steps to about 0.7 at 4,000. Right, they dip and then come into the grey band, between 0.84 and 1.04 at 128 played steps. -->
 
@@ -718,6 +951,10 @@ claims.check("goal: sticky, h = 128, the ratio itself within 0.9 and 1.1; missed
 # %% [markdown]
 # ## What to take away
 #
+# - A ratio of two numbers says little without its curve over training and without the value that it would have if all were
+#   right. Table 1 is a snapshot at 50,000 steps: its second column counts copies of the target network, and its first would be 16.
+# - A target network that is copied $K$ times knows $K$ steps of the future. At $\gamma = 0.99$, 22 copies are far too few.
+# - Evaluate with the noise that you trained with.
 # - The covariance of a joint MDP is local. A representation that knows this, and knows the shock, is right within 5% on
 #   average, even in games it was not tuned for. A representation that knows neither is wrong by an order of magnitude after
 #   the same search.

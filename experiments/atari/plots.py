@@ -1,4 +1,4 @@
-"""Atari: a state and its counterfactual successors, TD errors (Figure 7), gap ratios (Table 1)."""
+"""Atari: a state and its counterfactual successors, TD errors (Figure 7), ratios (Table 1)."""
 
 from __future__ import annotations
 
@@ -28,6 +28,13 @@ KIND_STYLES = {
     "near": ("local and near Gram", "#0072B2", "o", 0.1),
     "near+table": ("and the state's own tables", "#009E73", "D", 0.3),
 }
+#: The two columns of the paper's Table 1: label, colour.
+RATIO_STYLES = {
+    "coupled_ratio": ("coupled / MC", "#0072B2"),
+    "independent_ratio": ("independent / MC", "#D55E00"),
+}
+#: What copies of the target network alone give: colour and line.
+RECURSION_STYLE: dict[str, Any] = {"color": "black", "ls": (0, (3, 1.5)), "lw": 1.2}
 
 
 def screen(
@@ -141,6 +148,79 @@ def gap_ratios(ax: Axes, table: pd.DataFrame, paper: Mapping[str, float] | None 
     ax.set(yscale="log", xlabel=r"$\gamma$")
     ax.grid(visible=False, axis="x")
     return ax
+
+
+def seed_curves(ax: Axes, rows: pd.DataFrame, column: str, color: str) -> Axes:
+    """A column against training steps: a thin line for each seed, a thick one for their mean.
+
+    rows: columns step, seed and `column`.
+
+    Example:
+        >>> import pandas as pd
+        >>> from experiments.atari import plots
+        >>> from matplotlib.figure import Figure
+        >>> rows = pd.DataFrame({"step": [1, 2, 1, 2], "seed": [0, 0, 1, 1], "x": [1, 2, 3, 4]})
+        >>> ax = plots.seed_curves(Figure().subplots(), rows, "x", "black")
+        >>> ax.lines[-1].get_ydata().tolist()
+        [2.0, 3.0]
+    """
+    each = rows.pivot_table(index="step", columns="seed", values=column)
+    ax.plot(each.index, each, color=color, lw=0.6, alpha=0.6)
+    ax.plot(each.index, each.mean(axis=1), color=color, lw=1.8)
+    return ax
+
+
+def release_ratios(
+    ax: Axes, rows: pd.DataFrame, paper: Sequence[float], step: int, calibrated: float
+) -> Axes:
+    """Both columns of Table 1 of one game during training, and the paper's values at `step`.
+
+    rows: of figures/atari_release.csv, one game, one b, one kind of states. paper: its coupled and
+    its independent ratio. calibrated: where a right coupled ratio would be, a dotted line. The
+    dashed line is what copies of the target network alone give.
+
+    Example:
+        >>> from experiments.atari import plots
+        >>> from jmdp_lib import figures
+        >>> from matplotlib.figure import Figure
+        >>> rows = figures.results(["figures/atari_release.csv"])
+        >>> pong = rows[(rows.game == "Pong") & (rows.b == 0.25) & (rows["where"] == "first")]
+        >>> ax = plots.release_ratios(Figure().subplots(), pong, [1.30, 135.4], 50_000, 16.0)
+        >>> ax.get_yscale()
+        'log'
+    """
+    ax.axvline(step, color="0.6", lw=0.8, zorder=0)
+    ax.axhline(calibrated, color="0.6", lw=0.8, ls=":", zorder=0)
+    for (column, (_, color)), printed in zip(RATIO_STYLES.items(), paper, strict=True):
+        seed_curves(ax, rows, column, color)
+        ax.plot(step, printed, "o", color=color, mec="black", ms=5, zorder=3)
+    recursion = rows.groupby("step")["recursion_ratio"].mean()
+    ax.plot(recursion.index, recursion, **RECURSION_STYLE)
+    ax.set(yscale="log")
+    ax.set_yticks([1, 10, 100], ["1", "10", "100"])
+    ax.set_xticks(ax.get_xticks(), [f"{tick / 1000:g}k" for tick in ax.get_xticks()])
+    ax.set_xlim(rows["step"].min() - 2000, rows["step"].max() + 2000)
+    return ax
+
+
+def release_legend(fig: Figure) -> None:
+    """The legend of `release_ratios`, below the figure.
+
+    Example:
+        >>> from experiments.atari import plots
+        >>> from matplotlib.figure import Figure
+        >>> fig = Figure(layout="constrained")
+        >>> plots.release_legend(fig)
+        >>> [text.get_text() for text in fig.legends[0].get_texts()][-1]
+        'the paper'
+    """
+    handles = [
+        Line2D([], [], color=color, lw=1.8, label=label) for label, color in RATIO_STYLES.values()
+    ]
+    handles.append(Line2D([], [], label="copies alone, no network", **RECURSION_STYLE))
+    handles.append(Line2D([], [], color="0.6", ls=":", lw=0.8, label="coupled, if calibrated"))
+    handles.append(Line2D([], [], ls="", marker="o", mfc="0.7", mec="black", label="the paper"))
+    fig.legend(handles=handles, loc="outside lower center", ncols=len(handles))
 
 
 def text_table(ax: Axes, cells: Sequence[Sequence[str]]) -> Axes:

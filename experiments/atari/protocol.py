@@ -1,4 +1,4 @@
-"""Compare networks with equal effort, and run the paper's own training.
+"""Compare networks with equal effort, and train one much as the authors' release does.
 
     python -m experiments.atari.protocol ARGUMENTS, which are
 
@@ -208,7 +208,7 @@ def tune_results(part: str, gaps: pd.DataFrame, options: argparse.Namespace) -> 
 
 
 def final_results(part: str, gaps: pd.DataFrame, options: argparse.Namespace) -> Frames:
-    """Table 1 at fresh states, the paper's own training included; networks are stored."""
+    """Table 1 at fresh states, the release-like training included; networks are stored."""
     store_networks(options)
     of_paper = gaps.trial.isin(PROTOCOL["paper"]["trials"])
     kinds = "paper, " + gaps.trial + gaps.kind.str.removeprefix("gram")
@@ -218,7 +218,7 @@ def final_results(part: str, gaps: pd.DataFrame, options: argparse.Namespace) ->
 
 
 def paper_results(part: str, gaps: pd.DataFrame, options: argparse.Namespace) -> Frames:
-    """The curves of the paper's own training, in two scales of returns."""
+    """The curves of the release-like training, in two scales of returns."""
     curves = read(part, "run-*/metrics.csv", options).drop(columns="sigma_pairs")
     of_paper = curves.trial.isin(PROTOCOL["paper"]["trials"])
     curves = curves[of_paper & curves["curve"].isin(["td", "floor"])]

@@ -1,4 +1,4 @@
-"""The release's ratios as rows, and the paper's Table 1 beside them."""
+"""The release's ratios as rows, and as files."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from job import write_atomically
 from experiments.atari import release_play
 from experiments.atari.copies import copies_recursion
 from experiments.atari.release_settings import Settings
+from experiments.atari.release_verdict import verdict
 from jmdp_lib import checks
 
 Run = tuple[str, int]  # a game and a seed
@@ -63,32 +64,6 @@ def recorded(
         "simulated_mean": found.mean,
         **{f"loss_{name}": value for name, value in record["losses"].items()},
     }
-
-
-def verdict(rows: pd.DataFrame, protocol: dict[str, Any]) -> pd.DataFrame:
-    """The paper's cells beside the seeds' mean, least and largest, and whether they agree."""
-    told = protocol["tolerance"]
-    chosen = rows[(rows.step == told["step"]) & (rows.b == told["b"])]
-    chosen = chosen[chosen["where"] == told["where"]]
-    cells = []
-    for game, mine in chosen.groupby("game", sort=False):
-        columns = ("coupled_ratio", "independent_ratio")
-        for column, paper in zip(columns, protocol["paper"].get(game, ()), strict=False):
-            values = mine[column]
-            factor = values.mean() / paper
-            cells.append(
-                {
-                    "game": game,
-                    "column": column,
-                    "paper": paper,
-                    "mean": values.mean(),
-                    "least": values.min(),
-                    "largest": values.max(),
-                    "seeds": len(values),
-                    "within": bool(1.0 / told["factor"] <= factor <= told["factor"]),
-                }
-            )
-    return pd.DataFrame(cells)
 
 
 def write_table(
