@@ -1,14 +1,21 @@
-"""The law of gaps against play of the same certainty: `python benchmarks/gap_law.py` (minutes).
+"""The law of gaps: brackets, time, and simulation beside them: `python benchmarks/gap_law.py`.
 
-Prints a table and writes it, with where it was measured, to benchmarks/gap_law.md.
+    python benchmarks/gap_law.py [--before FOLDER]
+
+FOLDER is a checkout of an older version of this project (28ab781 has brackets in stochastic order
+alone): each of its calls runs in a process of its own, in the same run. Takes some fifteen minutes,
+most of them for the older version and for the simulations. Writes benchmarks/gap_law.md.
 """
 
 from __future__ import annotations
 
-import math
+import argparse
+import json
+import os
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -16,65 +23,187 @@ from timing import machine
 
 import jmdp_lib as jl
 
-TRIED = 5  # gaps that are played; the time is scaled to all of them
+PAIRS = 10**7  # that a law is compared with
+PATIENCE = 60  # seconds that a call of the older version may take
 
 
-def pairs_for(width: float) -> int:
-    """Recursive pairs after which a 95 % binomial interval is as wide, at the most."""
-    return math.ceil((1.96 / width) ** 2)
+def random_model(size: int, gamma: float = 0.9, tables: int = 5) -> tuple[jl.JMDP, np.ndarray]:
+    """States, three actions, rewards on no lattice; and the uniform policy."""
+    rng = np.random.default_rng(0)
+    shape = (size, tables, 3)
+    probs = rng.dirichlet(np.ones(tables), size)
+    jm = jl.JMDP(probs, rng.uniform(-1.0, 1.0, shape), rng.integers(size, size=shape), gamma)
+    return jm, jl.uniform_policy(jm)
 
 
-def cpu(work: Callable[[], object]) -> float:
-    """Seconds of processor time: other programs do not count."""
-    start = time.process_time()
-    work()
-    return time.process_time() - start
+class Depot:
+    """The simulator of the README."""
+
+    num_states, num_actions, gamma = 12, 5, 0.9
+
+    def query(self, state, actions, rng):
+        demand = int(rng.poisson(3))
+        full = [min(state + order, 11) for order in actions]
+        sold = [min(stock, demand) for stock in full]
+        rewards = [3.0 * x - 1.5 * order for x, order in zip(sold, actions, strict=True)]
+        return rewards, [stock - x for stock, x in zip(full, sold, strict=True)]
 
 
-def cases():
-    """Name, model, policy, queries (None: all), width at zero, and the limit in seconds."""
-    grid = jl.windy_gridworld(5)
-    yield "5x5, uniform policy, all gaps", grid, jl.uniform_policy(grid), None, 0.003, 15
-    grid = jl.windy_gridworld(10)
-    yield "10x10, goal policy, all gaps", grid, jl.goal_policy(10), None, 0.001, 10
-    states = np.linspace(0, 898, 20).astype(int).tolist()
-    asked = [(s, a, b) for s in states for a in range(4) for b in range(a)]
-    grid = jl.windy_gridworld(30)
-    yield "30x30, goal policy, 20 states", grid, jl.goal_policy(30), asked, 0.001, 60
+def depot() -> tuple[jl.JMDP, np.ndarray]:
+    """Its model, counted, and the uniform policy."""
+    jm = jl.JMDP.from_simulator(Depot(), queries_per_state=2_000, seed=0)
+    return jm, jl.uniform_policy(jm)
+
+
+def grid(size: int, goal: bool) -> tuple[jl.JMDP, np.ndarray]:
+    """A windy gridworld: all rewards are 0 or 1."""
+    jm = jl.windy_gridworld(size)
+    return jm, jl.goal_policy(size) if goal else jl.uniform_policy(jm)
+
+
+# Name, model, queries (None: all), width. The first part is compared with simulations.
+CASES = {
+    "the README's depot": (depot, [(5, 2, 1)], 0.02),
+    "random, 5 states": (lambda: random_model(5), [(0, 0, 1)], 0.02),
+    "random, 15 states": (lambda: random_model(15), [(0, 0, 1)], 0.02),
+    "random, 30 states": (lambda: random_model(30), [(0, 0, 1)], 0.02),
+    "random, 60 states": (lambda: random_model(60), [(0, 0, 1)], 0.02),
+    "random, 5 states, gamma 0.5": (lambda: random_model(5, 0.5), [(0, 0, 1)], 0.02),
+    "random, 5 states, gamma 0.99": (lambda: random_model(5, 0.99), [(0, 0, 1)], 0.02),
+    "random, 11 states, 642 tables": (lambda: random_model(11, 0.9, 642), [(0, 0, 1)], 0.02),
+}
+LATTICES = {
+    "6x6 grid, goal policy, all gaps": (lambda: grid(6, True), None, 1e-3),
+    "5x5 grid, uniform policy, all gaps": (lambda: grid(5, False), None, 3e-3),
+    "10x10 grid, goal policy, all gaps": (lambda: grid(10, True), None, 1e-3),
+    "20x20 grid, goal policy, one gap": (lambda: grid(20, True), [(210, 1, 3)], 1e-3),
+}
+
+
+def measured(name: str) -> dict:
+    """Wall and processor seconds of one call, compiled before, and what it found."""
+    make, queries, width = (CASES | LATTICES)[name]
+    warnings.simplefilter("ignore")
+    small = random_model(3, 0.5)
+    for first in (small, grid(3, True)):
+        jl.gap_law(*first, [(0, 0, 1)], width=0.1)
+    jm, policy = make()
+    wall, cpu = time.perf_counter(), time.process_time()
+    laws = jl.gap_law(jm, policy, queries, width)
+    took = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+    cvars = [law.cvar(0.1) for law in laws]
+    return took | {
+        "width": max(law.width for law in laws),
+        "cvar": [float(x) for x in cvars[0]],
+        "cvar width": float(np.mean([high - low for low, high in cvars])),
+        "up to zero": [float(x) for x in laws[0].cdf(0.0)],
+    }
+
+
+def in_process(name: str, folder: Path | None) -> dict | None:
+    """`measured` by this version or another, in a process; None if that takes too long."""
+    if folder is None:
+        return None
+    path = os.pathsep.join([str(folder), str(Path(__file__).parent)])
+    command = [sys.executable, __file__, "--one", name]
+    try:
+        done = subprocess.run(
+            command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True,
+            timeout=PATIENCE, check=True, cwd=folder,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return None
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def simulated(name: str) -> tuple[float, float, float, float, float]:
+    """P(G <= 0) and CVaR of the worst tenth with their standard errors, and the deviation of G."""
+    jm, policy = CASES[name][0]()
+    ((state, *actions),) = CASES[name][1]
+    pairs = jl.simulate_pairs(jm, policy, state, actions, PAIRS, seed=1)
+    gaps = pairs[:, 0] - pairs[:, 1]
+    share = float(np.mean(gaps <= 1e-9))
+    gaps.partition(PAIRS // 10)
+    worst = gaps[: PAIRS // 10]
+    variance = worst.var() + 0.9 * (worst.max() - worst.mean()) ** 2
+    error = np.sqrt([share * (1.0 - share) / PAIRS, variance / worst.size])
+    return share, float(error[0]), float(worst.mean()), float(error[1]), float(gaps.std())
+
+
+def row(name: str, new: dict, old: dict | None) -> str:
+    """One line of the first table, held to a simulation."""
+    share, share_error, cvar, cvar_error, deviation = simulated(name)
+    for (low, high), value, error in (
+        (new["up to zero"], share, share_error), (new["cvar"], cvar, cvar_error)
+    ):  # fmt: skip
+        assert low - 5.0 * error <= value <= high + 5.0 * error, (name, low, high, value, error)
+    was = f"more than {PATIENCE} s | | |"
+    if old is not None:
+        was = (
+            f"{old['wall']:.1f} s | {old['width']:.3f} | {old['cvar width'] / deviation:.4f} | "
+            f"{old['wall'] / new['wall']:.0f}"
+        )
+    p, c = new["up to zero"], new["cvar"]
+    return (
+        f"| {name} | {new['wall']:.1f} s | {new['width']:.4f} | "
+        f"{new['cvar width'] / deviation:.5f} | {p[0]:.4f} to {p[1]:.4f} | {share:.4f} ± "
+        f"{share_error:.4f} | {c[0]:.4f} to {c[1]:.4f} | {cvar:.4f} ± {cvar_error:.4f} | {was} |"
+    )
+
+
+def lattice_row(name: str, new: dict, old: dict | None) -> str:
+    """One line of the second table."""
+    was = "| | |"
+    if old is not None:
+        was = (
+            f"{old['cpu']:.2f} s | {old['width']:.0e} | {old['cvar width']:.4f} | "
+            f"{old['cpu'] / new['cpu']:.1f}"
+        )
+    return f"| {name} | {new['cpu']:.2f} s | {new['width']:.0e} | {new['cvar width']:.5f} | {was} |"
 
 
 def main() -> None:
     """Measure, print, write."""
-    small = jl.windy_gridworld(3)
-    jl.gap_law(small, jl.goal_policy(3))  # compiles
-    jl.simulate_pairs(small, jl.goal_policy(3), 0, (0, 1), 10)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--before", type=Path)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(measured(options.one)))
+        return
+    before = options.before and options.before.resolve()
     lines = [
         machine("numpy", "numba"),
         "",
-        "Processor seconds; `gap_law` runs on one core. Brackets are certain, play is right "
-        f"in 95 % of all cases. The time of play is that of {TRIED} gaps, scaled to all.",
+        "Rewards on no lattice, one gap each. Widths of brackets: of P(G <= 0), and of CVaR(0.1) "
+        f"in standard deviations of the gap. Beside them the brackets, and {PAIRS:.0e} simulated "
+        "pairs; an assertion holds each bracket to its simulation, within five standard errors. "
+        "Wall time on two threads. *Before*: stochastic order alone, on one thread.",
         "",
-        "| windy gridworld | gaps | width asked | widest at zero | time | limit | play | ratio |",
-        "|---|---|---|---|---|---|---|---|",
+        "| | time | P | CVaR | P(G <= 0) | simulated | CVaR(0.1) | simulated | before | P | CVaR | "
+        "ratio of times |",
+        "|---" * 12 + "|",
+    ]  # fmt: skip
+    timed = {}
+    for name in CASES | LATTICES:
+        new = in_process(name, Path(__file__).resolve().parents[1])
+        assert new is not None, f"{name} took more than {PATIENCE} s"
+        timed[name] = (new, in_process(name, before))
+        print(name, *timed[name], flush=True)
+    for name in CASES:
+        lines.append(row(name, *timed[name]))
+        print(lines[-1], flush=True)
+    lines += [
+        "",
+        "Lattices: exact at zero. Processor seconds; mean width of CVaR in units of the rewards.",
+        "",
+        "| windy gridworld | time | at zero | CVaR | before | at zero | CVaR | ratio of times |",
+        "|---" * 8 + "|",
     ]
-    for name, jm, policy, queries, width, limit in cases():
-        laws = []
-        took = cpu(lambda: laws.extend(jl.gap_law(jm, policy, queries, width)))
-        some = laws[:: max(1, len(laws) // TRIED)][:TRIED]
-        count = pairs_for(width)
-        played = cpu(
-            lambda: [
-                jl.simulate_pairs(jm, policy, law.query[0], law.query[1:], count) for law in some
-            ]
-        ) * (len(laws) / len(some))
-        widest = max(law.width for law in laws)
-        lines.append(
-            f"| {name} | {len(laws)} | {width} | {widest:.1e} | {took:.1f} s | {limit} s | "
-            f"{played:.0f} s ({count:,} pairs a gap) | {played / took:.0f} |"
-        )
+    for name in LATTICES:
+        lines.append(lattice_row(name, *timed[name]))
         print(lines[-1], flush=True)
     text = "\n".join(lines) + "\n"
-    sys.stdout.write(text)
     (Path(__file__).parent / "gap_law.md").write_text(f"# The law of gaps\n\n{text}")
 
 

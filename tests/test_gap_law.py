@@ -298,6 +298,22 @@ def test_the_plan_foretells_pairs_and_outcomes(half) -> None:
     assert "pairs of" in str(plan)
 
 
+def test_no_gap_exceeds_the_bound_of_its_size() -> None:
+    """Branches that end in +1 and in -1 for good: |D| is 2 / (1 - gamma), far beyond the steps that
+    are taken to bound it. Guards the rest that is added to them."""
+    jm = jl.JMDP(
+        np.ones((3, 1)), [[[0.0, 0.0]], [[1.0, 1.0]], [[-1.0, -1.0]]],
+        [[[1, 2]], [[1, 1]], [[2, 2]]], 0.99,
+    )  # fmt: skip
+    problem = gap_law._Problem.of("gap_law", jm, [0, 0, 0], [(0, 0, 1)], "joint")
+    rows = Rows.of(problem.system, problem.pairs(), problem.queries)
+    assert 200.0 <= rows.top <= 200.0 * (1.0 + 1e-8)
+    (law,) = jl.gap_law(jm, [0, 0, 0], [(0, 0, 1)])
+    low, high = law.cvar(0.5)
+    assert 195.0 <= low <= 198.0 <= high <= 198.0 + 1e-6
+    assert law.cdf(190.0) == pytest.approx((0.0, 0.0), abs=1e-9)
+
+
 def test_means_are_within_their_error() -> None:
     """Guards `mean_error`, which keeps every mean in its bracket."""
     for seed in range(20):
