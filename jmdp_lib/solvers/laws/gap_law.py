@@ -1,7 +1,7 @@
 """The law of gaps: brackets of their distribution functions, narrowed as far as is asked for.
 
 Every bound that `orders` gives is valid, after any number of sweeps and on any grid. So coarse
-grids come first, and each hands its bounds to the next one, whose spacing is half of it. Stochastic
+grids come first, and each hands its bounds to the next one, of half the spacing. Stochastic
 order is exact where rewards lie on a lattice, convex order is narrow everywhere else: stochastic
 order is refined only as long as it says something that convex order does not.
 """
@@ -172,8 +172,8 @@ class _Grid:
     """Bounds of all rows on one grid of each order, in units.
 
     points: (n, 2), and cuts, the bounds there in stochastic order. x: (m,), and above, below, the
-    bounds there in convex order. finer: whether each of the two is new on this grid. work: how many
-    numbers its sweeps read.
+    bounds there in convex order. new_cuts: whether stochastic order is on this grid, too, or still
+    on an older one. work: how many numbers its sweeps read.
     """
 
     spacing: float
@@ -185,6 +185,11 @@ class _Grid:
     below: Floats
     new_cuts: bool = True
     work: float = 0.0
+
+    @property
+    def spacings(self) -> float:
+        """How many of them there are where gaps are likely."""
+        return 2.0 * self.bulk / self.spacing
 
 
 @dataclass(frozen=True)
@@ -221,16 +226,22 @@ class _Search:
                 work += grid.work
                 widths, telling = self.widths(grid)
                 missed = widths.max() / self.width
-                finer = line(grid.spacing / 2.0, grid.bulk, self.rows.top)
+                spacing = self.next_spacing(grid)
+                finer = line(spacing, grid.bulk, self.rows.top)
                 over = len(finer) > self.max_points
                 over |= work + grid.work * len(finer) / grid.x.size > _WORK
                 needed = grid.x.size * max(missed, 1.0)
-                trusted = grid.spacing * _TRUSTED <= 2.0 * grid.bulk
+                trusted = grid.spacings >= _TRUSTED
                 done = missed <= 1.0 or (trusted and needed > self.max_points)
-                enough = grid.spacing * self.points <= 2.0 * grid.bulk
+                enough = grid.spacings >= self.points
                 if over or (done and enough) or self.rows.top == 0.0:
                     return grid, self.verdict(grid, widths, needed) if missed > 1.0 else ""
-                grid = self.refined(grid, finer, trusted and telling)
+                grid = self.refined(grid, spacing, finer, trusted and telling)
+
+    def next_spacing(self, grid: _Grid) -> float:
+        """Half of the last one; a quarter as long as nobody needs the grid in between."""
+        wanted = min(_TRUSTED, self.points)
+        return grid.spacing / (4.0 if 2.0 * grid.spacings < wanted else 2.0)
 
     def first(self) -> _Grid:
         """The coarsest grid, and bounds from nothing but the means and the largest gaps."""
@@ -245,7 +256,7 @@ class _Search:
         cuts = self.stochastic.start(points)
         return _Grid(spacing, top, points, cuts, x, above, below)
 
-    def refined(self, grid: _Grid, finer: Floats, with_cuts: bool) -> _Grid:
+    def refined(self, grid: _Grid, spacing: float, finer: Floats, with_cuts: bool) -> _Grid:
         """The bounds on a finer line, those of stochastic order only if that may tell something."""
         x = with_reads(finer, self.reads)
         points = grid.points
@@ -257,7 +268,6 @@ class _Search:
             cuts = self.stochastic.refined(grid.points, cuts, points)
         above = self.convex.refined(grid.x, grid.above, x)
         below = self.convex.refined(grid.x, grid.below, x)
-        spacing = grid.spacing / 2.0
         return _Grid(spacing, grid.bulk, points, cuts, x, above, below, with_cuts)
 
     def require(self, points: int, x: int) -> None:

@@ -42,7 +42,7 @@ from jmdp_lib.solvers.laws.sweeps import sweep_cuts, sweep_lines
 _EPS = float(np.finfo(float).eps)
 _GAPS = 1024  # reward differences that stochastic order tells apart, about
 _ALIKE = 1e-10  # points that differ by less, relative to the largest gap, are taken for one
-_OCTAVE = 16  # points between a distance and twice this distance, at least
+_OCTAVE = 8  # points between a distance and twice this distance, at least
 _TAIL = 0.02  # probability beyond which the grid gets coarser
 _CHUNK = 32  # rows that are worked on at once; each of them sees what the chunks before it found
 _FINE = 2.0  # reward differences that are closer than a spacing over this are read together

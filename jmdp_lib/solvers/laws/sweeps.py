@@ -157,6 +157,15 @@ def _add_lines(out: Any, lines: Any, x: Any, w: Any, c: Any, flipped: Any) -> No
         out[2, last] += w * lines[2, last]
 
 
+@inline
+def _round_down(out: Any, rounding: Any, slack: Any) -> None:
+    """Lower the values out[0], and turn the lines to either side, as far as rounding may matter."""
+    for k in range(out.shape[1]):
+        out[0, k] = out[0, k] * (1.0 - rounding) - slack
+        out[1, k] = min(1.0, out[1, k] * (1.0 + rounding))
+        out[2, k] *= 1.0 - rounding
+
+
 @_plain
 def _lower_row(out: Any, r: Any, bounds: Any, grid: Any, groups: Any, known: Any) -> None:
     """One step of row r from below: value and slopes into out[:3]; out[3:] is room."""
@@ -200,10 +209,7 @@ def _lower_row(out: Any, r: Any, bounds: Any, grid: Any, groups: Any, known: Any
             out[0, k] += factor * (mass * (y - mean_error) - mean)
             out[1, k] += mass
             out[2, k] += mass
-    for k in range(x.size):
-        out[0, k] = out[0, k] * (1.0 - known[3]) - known[4]
-        out[1, k] = min(1.0, out[1, k] * (1.0 + known[3]))
-        out[2, k] *= 1.0 - known[3]
+    _round_down(out, known[3], known[4])
 
 
 def sweep_lines(
