@@ -74,6 +74,24 @@ def _add_chords(out: Any, values: Any, per_width: Any, w: Any, c: Any, flipped: 
             out[k] += w * (values[k] + c * (values[k + 1] - values[k]) * per_width[k])
 
 
+@inline
+def _read_chords(out: Any, law: Any, place: Any, x: Any, per_width: Any, factor: Any) -> None:
+    """Add factor * phi((x - d) / factor) of a mixture to out[0].
+
+    law: (phi at the points, by what to multiply it, its mass, its mean). place: (d, the cells that
+    are read, the first and the last of them).
+    """
+    mixed, scale, mass, mean = law
+    d, cells, first, last = place
+    per_factor = 1.0 / factor
+    for k in range(first, last):
+        i = cells[k]
+        share = ((x[k] - d) * per_factor - x[i]) * per_width[i]
+        out[0, k] += factor * scale * (mixed[i] + share * (mixed[i + 1] - mixed[i]))
+    for k in range(last, x.size):
+        out[0, k] += factor * (mass * ((x[k] - d) * per_factor) - mean)
+
+
 @_plain
 def _upper_row(out: Any, r: Any, bounds: Any, grid: Any, groups: Any, known: Any) -> None:
     """One step of row r from above, into out[0]; out[3] is room."""
@@ -100,15 +118,9 @@ def _upper_row(out: Any, r: Any, bounds: Any, grid: Any, groups: Any, known: Any
         if turned:
             for k in range(x.size):
                 mixed[k] += turned * x[k] + shift
-        first, last = spans[kind[g], 0], spans[kind[g], 1]
-        start, per_factor = differences[kind[g]], 1.0 / factor
-        for k in range(first, last):
-            i = reads[kind[g], k]
-            share = ((x[k] - start) * per_factor - x[i]) * per_width[i]
-            out[0, k] += factor * scale * (mixed[i] + share * (mixed[i + 1] - mixed[i]))
-        for k in range(last, x.size):
-            y = (x[k] - start) * per_factor
-            out[0, k] += factor * (mass * (y + mean_error) - mean)
+        law = (mixed, scale, mass, mean - mass * mean_error)
+        place = (differences[kind[g]], reads[kind[g]], spans[kind[g], 0], spans[kind[g], 1])
+        _read_chords(out, law, place, x, per_width, factor)
     for k in range(x.size):
         out[0, k] = out[0, k] * (1.0 + known[3]) + known[4]
 
@@ -158,6 +170,28 @@ def _add_lines(out: Any, lines: Any, x: Any, w: Any, c: Any, flipped: Any) -> No
 
 
 @inline
+def _read_lines(out: Any, law: Any, place: Any, x: Any, factor: Any) -> None:
+    """Add the lines below factor * phi((x - d) / factor) of a mixture to out[:3], as above."""
+    mixed, scale, mass, mean = law
+    d, cells, first, last = place
+    per_factor = 1.0 / factor
+    for k in range(first, last):
+        i = cells[k]
+        past = (x[k] - d) * per_factor - x[i]
+        value = mixed[0, i] + mixed[2, i] * past
+        other = mixed[0, i + 1] - mixed[1, i + 1] * (x[i + 1] - x[i] - past)
+        left = mixed[2, i] if value >= other else mixed[1, i + 1]
+        right = mixed[1, i + 1] if other > value else mixed[2, i]
+        out[0, k] += factor * scale * max(value, other)
+        out[1, k] += scale * (mixed[1, i] if past == 0.0 else left)
+        out[2, k] += scale * right
+    for k in range(last, x.size):
+        out[0, k] += factor * (mass * ((x[k] - d) * per_factor) - mean)
+        out[1, k] += mass
+        out[2, k] += mass
+
+
+@inline
 def _round_down(out: Any, rounding: Any, slack: Any) -> None:
     """Lower the values out[0], and turn the lines to either side, as far as rounding may matter."""
     for k in range(out.shape[1]):
@@ -192,23 +226,9 @@ def _lower_row(out: Any, r: Any, bounds: Any, grid: Any, groups: Any, known: Any
         if turned:
             for k in range(x.size):
                 mixed[0, k] += turned * x[k] + shift
-        first, last = spans[kind[g], 0], spans[kind[g], 1]
-        start, per_factor = differences[kind[g]], 1.0 / factor
-        for k in range(first, last):
-            i = reads[kind[g], k]
-            past = (x[k] - start) * per_factor - x[i]
-            value = mixed[0, i] + mixed[2, i] * past
-            other = mixed[0, i + 1] - mixed[1, i + 1] * (x[i + 1] - x[i] - past)
-            left = mixed[2, i] if value >= other else mixed[1, i + 1]
-            right = mixed[1, i + 1] if other > value else mixed[2, i]
-            out[0, k] += factor * scale * max(value, other)
-            out[1, k] += scale * (mixed[1, i] if past == 0.0 else left)
-            out[2, k] += scale * right
-        for k in range(last, x.size):
-            y = (x[k] - start) * per_factor
-            out[0, k] += factor * (mass * (y - mean_error) - mean)
-            out[1, k] += mass
-            out[2, k] += mass
+        law = (mixed, scale, mass, mean + mass * mean_error)
+        place = (differences[kind[g]], reads[kind[g]], spans[kind[g], 0], spans[kind[g], 1])
+        _read_lines(out, law, place, x, factor)
     _round_down(out, known[3], known[4])
 
 
