@@ -10,7 +10,6 @@ Simulators: your own `Simulator`, a `StepSimulator`, `CoupledEnv`, and
 
 from typing import TYPE_CHECKING, Any
 
-from jmdp_lib.bounds import MomentBounds, cvar_bounds, one_sided_bound, quantile_bounds, tail_bounds
 from jmdp_lib.environments.paper import (
     coupled_reward_chain,
     example_1,
@@ -29,7 +28,16 @@ from jmdp_lib.machine import extra
 from jmdp_lib.model import JMDP, epsilon_mixture, uniform_policy
 from jmdp_lib.model.implicit import ImplicitJMDP
 from jmdp_lib.model.queries import Outcome, Simulator, SimulatorError
-from jmdp_lib.moments import Moments, contraction_modulus, norm_weight
+from jmdp_lib.moments import (
+    MomentBounds,
+    Moments,
+    contraction_modulus,
+    cvar_bounds,
+    norm_weight,
+    one_sided_bound,
+    quantile_bounds,
+    tail_bounds,
+)
 from jmdp_lib.operators.backups import sample_t2
 from jmdp_lib.operators.literal import apply_t2
 from jmdp_lib.operators.pairs import first_to_arrive, mass_apart, pair_step

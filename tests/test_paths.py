@@ -1,6 +1,6 @@
 """How many files are behind a public call: traced at run time, and printed.
 
-Short paths let a stranger follow a call. `checks`, `machine` and `limits` are not counted: they
+Short paths let a stranger follow a call. `checks` and `machine` are not counted: they
 say nothing about the method. Each call is made twice and traced the second time, so that what is
 compiled or imported on the way does not count either.
 """
@@ -17,7 +17,7 @@ import jmdp_lib as jl
 
 MOST = 8
 LIBRARY = Path(jl.__file__).parent
-EVERYWHERE = {"checks.py", "machine.py", "limits.py"}
+EVERYWHERE = {"checks.py", "machine"}
 
 
 def files_behind(call):
@@ -26,8 +26,10 @@ def files_behind(call):
 
     def look(frame, event, argument):
         path = Path(frame.f_code.co_filename)
-        if event == "call" and LIBRARY in path.parents and path.name not in EVERYWHERE:
-            found.setdefault(path.relative_to(LIBRARY).as_posix())
+        if event == "call" and LIBRARY in path.parents:
+            inside = path.relative_to(LIBRARY)
+            if inside.parts[0] not in EVERYWHERE:
+                found.setdefault(inside.as_posix())
 
     call()
     before = sys.getprofile()

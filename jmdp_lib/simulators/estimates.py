@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.bounds import normal_quantile
 from jmdp_lib.checks import Floats
 from jmdp_lib.machine import ReadOnly, Saved, extra
+from jmdp_lib.moments import normal_quantile
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -25,9 +25,9 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
-from jmdp_lib.machine import hot, progress, require
+from jmdp_lib.machine import ReadOnly, hot, progress, require
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import ReadOnly, StoredMoments
+from jmdp_lib.moments import StoredMoments
 from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries, ragged
 from jmdp_lib.operators.dense import DensePairs
 from jmdp_lib.solvers.fixed_point import collect_moments, enough_sweeps, warn

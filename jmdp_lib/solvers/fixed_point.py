@@ -13,9 +13,9 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
-from jmdp_lib.machine import gibibytes, load_parts, progress, save_parts
+from jmdp_lib.machine import ReadOnly, gibibytes, load_parts, progress, save_parts
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Moments, MomentSource, ReadOnly, StoredMoments
+from jmdp_lib.moments import Moments, MomentSource, StoredMoments
 
 State = TypeVar("State")
 

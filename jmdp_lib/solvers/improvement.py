@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.bounds import normal_quantile
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.machine import ReadOnly
 from jmdp_lib.model import JMDP
+from jmdp_lib.moments import normal_quantile
 from jmdp_lib.operators.collapsed import CollapsedT2
 from jmdp_lib.solvers.affine import Chain
 from jmdp_lib.solvers.laws.gap_law import gap_law

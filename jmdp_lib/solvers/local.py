@@ -23,7 +23,7 @@ from jmdp_lib import checks, machine
 from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.model import JMDP
 from jmdp_lib.model.implicit import ImplicitJMDP, Region, with_outside
-from jmdp_lib.moments import Moments, ReadOnly, StoredMoments, norm_weight
+from jmdp_lib.moments import Moments, StoredMoments, norm_weight
 from jmdp_lib.operators.collapsed import CollapsedT2, Queries
 from jmdp_lib.solvers.exploration import View, look
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution, warn
@@ -34,7 +34,7 @@ _BYTES = 2000  # of free memory for each next state of an explored one
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LocalSolution(ReadOnly):
+class LocalSolution(machine.ReadOnly):
     """What `local_jipe2` found: gaps at N queried states. All arrays are read-only.
 
     Attributes:

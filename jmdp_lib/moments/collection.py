@@ -24,10 +24,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.bounds import cantelli
 from jmdp_lib.checks import Floats, frozen
-from jmdp_lib.machine import ReadOnly as ReadOnly
-from jmdp_lib.machine import extra, require
+from jmdp_lib.machine import ReadOnly, extra, require
+from jmdp_lib.moments.bounds import cantelli
 
 if TYPE_CHECKING:
     import pandas as pd
