@@ -159,7 +159,8 @@ def _repeated(pairs: TransportedPairs, target: float, rate: float) -> tuple[Swee
     limit = 0
     with progress(None, "coupling_range", "sweep") as bar:
         for sweeps in count():
-            c, before = made.c, moved
+            c = made.c
+            before = moved
             goal = max(target, 8.0 * float(np.finfo(float).eps) * float(np.abs(c).max()))
             made = pairs.sweep(c, made.plan)
             moved = float(np.abs(made.c - c).max())
@@ -307,9 +308,13 @@ def _cancel_loops(cost: Any, plan: Any, reach: Any, via: Any) -> Any:
             for i in range(m):
                 for j in range(n):
                     if reach[i] + cost[i, j] < reach[m + j] - small:
-                        reach[m + j], via[m + j], node = reach[i] + cost[i, j], i, m + j
+                        reach[m + j] = reach[i] + cost[i, j]
+                        via[m + j] = i
+                        node = m + j
                     if plan[i, j] > 0.0 and reach[m + j] - cost[i, j] < reach[i] - small:
-                        reach[i], via[i], node = reach[m + j] - cost[i, j], m + j, i
+                        reach[i] = reach[m + j] - cost[i, j]
+                        via[i] = m + j
+                        node = i
             if node < 0:
                 return 2.0 * small
         for _ in range(m + n):

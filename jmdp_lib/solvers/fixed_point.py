@@ -41,9 +41,11 @@ class ConvergenceWarning(UserWarning):
 
 def warn(text: str) -> None:
     """A ConvergenceWarning at the line of the user's code that led here."""
-    frame, depth = inspect.currentframe(), 1
+    frame = inspect.currentframe()
+    depth = 1
     while frame and frame.f_globals.get("__name__", "").startswith("jmdp_lib."):
-        frame, depth = frame.f_back, depth + 1
+        frame = frame.f_back
+        depth += 1
     warnings.warn(text, ConvergenceWarning, stacklevel=depth)
 
 

@@ -231,7 +231,8 @@ def trace_jipe2(jm: JMDP, policy: Policy, sweeps: int, coupling: str = "joint") 
     rows = []
     parts = ("mean", "second", "covariance")
     for _ in range(checks.at_least("sweeps", sweeps, 1)):
-        old, state = state, operator.apply(state)
+        old = state
+        state = operator.apply(state)
         rows.append([np.abs(getattr(state, x) - getattr(old, x)).max() for x in parts])
     mean, second, covariance = np.transpose(rows)
     return Trace(mean, second, covariance, operator.weight)
