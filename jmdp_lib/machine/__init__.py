@@ -9,6 +9,7 @@ from jmdp_lib.machine.files import Saved as Saved
 from jmdp_lib.machine.files import load_parts as load_parts
 from jmdp_lib.machine.files import replacing as replacing
 from jmdp_lib.machine.files import save_parts as save_parts
+from jmdp_lib.machine.files import table as table
 from jmdp_lib.machine.memory import available_bytes as available_bytes
 from jmdp_lib.machine.memory import cores as cores
 from jmdp_lib.machine.memory import fits as fits

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and results that are read-only and saved in such files."""
+"""Files that appear whole or not at all; results that are read-only, saved in files, and tables."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 from uuid import uuid4
 
 import numpy as np
+
+from jmdp_lib.machine.messages import extra
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @contextmanager
@@ -45,8 +50,10 @@ def save_parts(
 
     def stored(value: Any) -> Any:
         """What JSON knows: the name of an array, a plain number for one of NumPy's."""
-        if not isinstance(value, np.ndarray):
+        if isinstance(value, np.generic):
             return value.item()
+        if not isinstance(value, np.ndarray):
+            raise TypeError(f"{what} cannot be saved: {value!r} is no number, text, array or tuple")
         arrays[str(len(arrays))] = value
         return {"array": str(len(arrays) - 1)}
 
@@ -86,10 +93,22 @@ def _read_parts(path: str | os.PathLike[str]) -> dict[str, Any]:
     def read(part: dict[str, Any]) -> Any:
         if part.keys() == {"array"}:
             return arrays[part["array"]]
-        return {name: tuple(x) if isinstance(x, list) else x for name, x in part.items()}
+        return {name: _tuples(x) for name, x in part.items()}
 
     parts: dict[str, Any] = json.loads(str(arrays["header"]), object_hook=read)
     return parts
+
+
+def _tuples(value: Any) -> Any:
+    """Tuples for lists, inside others too."""
+    return tuple(_tuples(x) for x in value) if isinstance(value, list) else value
+
+
+def table(columns: Mapping[str, Any]) -> pd.DataFrame:
+    """A pandas table. Pandas is imported only now: a plain install does without it."""
+    with extra("figures"):
+        import pandas as pd
+    return pd.DataFrame(columns)
 
 
 class ReadOnly:
@@ -116,14 +135,20 @@ class ReadOnly:
 
 
 class Saved:
-    """A dataclass that is kept in one .npz file, all of its fields."""
+    """A dataclass that is kept in one .npz file, all of its fields.
+
+    A field that is a dataclass itself is named in `_nested`, with the function that makes it again
+    from its own fields.
+    """
 
     _format: ClassVar[str] = "1"
+    _nested: ClassVar[Mapping[str, Callable[..., Any]]] = {}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write this to one .npz file, which appears whole or not at all."""
         names = [field.name for field in fields(self)]  # type: ignore[arg-type]
         parts = {name: getattr(self, name) for name in names}
+        parts |= {name: _plain(parts[name]) for name in self._nested}
         save_parts(path, type(self).__name__, self._format, parts)
 
     @classmethod
@@ -131,4 +156,15 @@ class Saved:
         """Read what `save` wrote; a file of another format is refused with its version."""
         name = cls.__name__
         again = "make it again, and save"
-        return cls(**load_parts(path, name, cls._format, f"{name}.save", again))
+        parts = load_parts(path, name, cls._format, f"{name}.save", again)
+        for part, make in cls._nested.items():
+            if parts[part] is not None:
+                parts[part] = make(**parts[part])
+        return cls(**parts)
+
+
+def _plain(value: Any) -> Any:
+    """A dataclass as a dictionary, and those in it, too; anything else as it is."""
+    if not is_dataclass(value):
+        return value
+    return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}

@@ -12,6 +12,8 @@ from jmdp_lib.moments.collection import MomentSource as MomentSource
 from jmdp_lib.moments.collection import StateAction as StateAction
 from jmdp_lib.moments.collection import StoredMoments as StoredMoments
 from jmdp_lib.moments.collection import contraction_modulus as contraction_modulus
+from jmdp_lib.moments.collection import gap_table as gap_table
+from jmdp_lib.moments.collection import moments_of_parts as moments_of_parts
 from jmdp_lib.moments.collection import norm_weight as norm_weight
 from jmdp_lib.moments.collection import same_state_moments as same_state_moments
 from jmdp_lib.moments.collection import second_moments as second_moments

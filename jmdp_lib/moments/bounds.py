@@ -53,6 +53,12 @@ class MomentBounds(_Interval):
 
     order: int = 0
 
+    def __repr__(self) -> str:
+        count = np.size(self.low)
+        ends = f"{np.min(self.low):.4g} to {np.max(self.high):.4g}"
+        found = ends if count == 1 else f"{count:,} pairs within {ends}"
+        return f"MomentBounds({found}, from moments up to order {self.order})"
+
 
 def one_sided_bound(mean: ArrayLike, variance: ArrayLike) -> Floats:
     """Cantelli's bound on $P(G <= 0)$ from mean and variance of the gap (Section 5.4).
