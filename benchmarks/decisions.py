@@ -20,7 +20,6 @@ import numpy as np
 from timing import machine
 
 import jmdp_lib as jl
-from jmdp_lib.simulators.statistics import asymptotic_sequence, log_capital
 
 HERE = Path(__file__).resolve().parent
 ALPHA, FIRST = 0.05, 128  # the level, and the runs before an asymptotic sequence says anything
@@ -111,8 +110,8 @@ def runs_needed(jm: jl.JMDP, policy: np.ndarray, state: int, pair: tuple[int, in
     gap, reach = (played[:, 0] - played[:, 1]).reshape(LONGEST, REPEATS), reach_of(jm)
     known = (
         bernstein(gap, reach)[0] > 0.0,
-        log_capital(gap, 0.0, -reach, reach) >= np.log(2.0 / ALPHA),
-        asymptotic_sequence(gap, ALPHA, FIRST)[0] > 0.0,
+        jl.log_capital(gap, 0.0, -reach, reach) >= np.log(2.0 / ALPHA),
+        jl.asymptotic_sequence(gap, ALPHA, FIRST)[0] > 0.0,
     )
     return [int(np.median(first(x))) for x in known]
 

@@ -10,7 +10,6 @@ Simulators: your own `Simulator`, a `StepSimulator`, `CoupledEnv`, and
 
 from typing import TYPE_CHECKING, Any
 
-from jmdp_lib.bounds import MomentBounds, cvar_bounds, one_sided_bound, quantile_bounds, tail_bounds
 from jmdp_lib.environments.paper import (
     coupled_reward_chain,
     example_1,
@@ -29,9 +28,19 @@ from jmdp_lib.machine import extra
 from jmdp_lib.model import JMDP, epsilon_mixture, uniform_policy
 from jmdp_lib.model.implicit import ImplicitJMDP
 from jmdp_lib.model.queries import Outcome, Simulator, SimulatorError
-from jmdp_lib.moments import Moments, contraction_modulus, norm_weight
+from jmdp_lib.moments import (
+    MomentBounds,
+    Moments,
+    contraction_modulus,
+    cvar_bounds,
+    norm_weight,
+    one_sided_bound,
+    quantile_bounds,
+    tail_bounds,
+)
 from jmdp_lib.operators.backups import sample_t2
 from jmdp_lib.operators.literal import apply_t2
+from jmdp_lib.operators.multisets import measured_modulus
 from jmdp_lib.operators.pairs import first_to_arrive, mass_apart, pair_step
 from jmdp_lib.operators.reachable import steps_to_reach
 from jmdp_lib.simulators.comparisons import estimate_gaps
@@ -39,6 +48,7 @@ from jmdp_lib.simulators.decisions import Decision, compare_actions
 from jmdp_lib.simulators.estimates import EstimatedGaps, PlayedGaps
 from jmdp_lib.simulators.montecarlo import sample_gaps, simulate_pairs
 from jmdp_lib.simulators.resampling import resample_gaps
+from jmdp_lib.simulators.statistics import asymptotic_sequence, log_capital, normal_p_values
 from jmdp_lib.simulators.step import StepSimulator
 from jmdp_lib.solvers.coupling_range import CouplingRange, coupling_range
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Plan, Solution
@@ -73,7 +83,7 @@ __all__ = ["JMDP", "ImplicitJMDP", "epsilon_mixture", "uniform_policy"]
 __all__ += ["coupled_reward_chain", "example_1", "example_2_1", "example_2_2"]
 __all__ += ["goal_policy", "inventory", "inventory_simulator", "two_queues", "two_queues_simulator"]
 __all__ += ["windy_gridworld"]
-__all__ += ["apply_t2", "contraction_modulus", "norm_weight", "sample_t2"]
+__all__ += ["apply_t2", "contraction_modulus", "measured_modulus", "norm_weight", "sample_t2"]
 __all__ += ["first_to_arrive", "mass_apart", "pair_step", "steps_to_reach"]
 __all__ += ["Trace", "covariance_rates", "decay_rate", "trace_jipe2"]
 __all__ += ["coupling_range", "gap_law", "jipe", "jipe2"]
@@ -85,6 +95,7 @@ __all__ += ["rbf_features", "tabular_features"]
 __all__ += ["cvar_bounds", "one_sided_bound", "quantile_bounds", "tail_bounds"]
 __all__ += ["cautious_improvement", "compare_actions", "estimate_gaps"]
 __all__ += ["sample_gaps", "simulate_pairs"]
+__all__ += ["asymptotic_sequence", "log_capital", "normal_p_values"]
 __all__ += ["CoupledEnv", "Outcome", "Simulator", "SimulatorError", "StepSimulator"]
 __all__ += ["ConvergenceWarning", "IncrementalSolution", "ProjectedSolution"]
 __all__ += ["CouplingRange", "MomentBounds", "Moments", "Plan", "Solution", "StepSize"]

@@ -46,7 +46,6 @@ import pandas as pd
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from jmdp_lib.operators.multisets import MultisetOperator
 
 figures.style()
 claims = figures.Claims()
@@ -455,22 +454,18 @@ plt.show()
 
 
 # %%
-def measured_modulus(order, gamma):
-    """||T D|| / ||D|| of the order-k block, with D of random signs and full size."""
+def random_modulus(order, gamma):
+    """How far apart T takes two random collections of a random world, over how far they are."""
     tables = rng.uniform(-3, 3, (2, 2, 2)), rng.integers(2, size=(2, 2, 2))
     jm = jl.JMDP(rng.dirichlet([1, 1], 2), *tables, gamma)
-    operator = MultisetOperator(jm, rng.dirichlet([1, 1], 2), order)
-    weights = np.array([jl.norm_weight(k, gamma, jm.reward_bound) for k in operator.orders])
-    signs = rng.choice([-1.0, 1.0], weights.size)
-    change = operator.apply(signs * weights) - operator.apply(operator.zero())
-    return np.abs(change / weights)[operator.orders == order].max()
+    return jl.measured_modulus(jm, rng.dirichlet([1, 1], 2), order, rng)
 
 
 # %%
 measured = {}
 for order in (1, 2, 3, 4):
     gammas = rng.uniform(0.05, 0.99, num_models)
-    values = np.array([measured_modulus(order, g) for g in gammas])
+    values = np.array([random_modulus(order, g) for g in gammas])
     share = values / [jl.contraction_modulus(order, g) for g in gammas]
     measured[order] = gammas, values, share
     most = share.max()

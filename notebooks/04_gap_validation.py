@@ -42,7 +42,6 @@ from scipy import stats
 import jmdp_lib as jl
 from jmdp_lib import figures
 from jmdp_lib.environments.paper import ACTIONS
-from jmdp_lib.simulators.statistics import normal_p_values
 
 figures.style()
 claims = figures.Claims()
@@ -126,7 +125,7 @@ scores = {
     "variance": (played.variance - variance) / variance_se,
 }
 for name, z in scores.items():
-    largest, total = normal_p_values(z)
+    largest, total = jl.normal_p_values(z)
     inside, text = np.mean(np.abs(z) < 2), f"{np.abs(z).max():.2f} (p = {largest:.2f})"
     print(f"{name}: {inside:.0%} within 2 standard errors, 95% expected")
     claims.check(f"gap {name}: largest |z| of {z.size}", text, largest > 0.0025, enough=enough)
@@ -141,7 +140,7 @@ for name, z in scores.items():
 # %%
 independent = jl.jipe2(grid, policy, tol=1e-10, coupling="independent").moments.gap_variance[at]
 wrong = (played.variance - independent) / variance_se
-unlike = normal_p_values(wrong)[1] < 1e-9
+unlike = jl.normal_p_values(wrong)[1] < 1e-9
 claims.check("variances without the coupling: p", "< 1e-9", unlike, enough=enough)
 
 # %% [markdown]
@@ -283,7 +282,7 @@ ties = 1.0 - wins - losses
 certain = (losses == 0.0) & (played.prob_worse == 0.0)
 error = np.sqrt(losses * (1 - losses) / num_pairs)[~certain]
 z = (played.prob_worse - losses)[~certain] / error
-p = normal_p_values(z)[0]
+p = jl.normal_p_values(z)[0]
 claim, value = "P(G < 0), played against exact: largest |z|", f"{np.abs(z).max():.2f}"
 claims.check(claim, value, p > 0.0025, enough=enough)
 average = [f"{x.mean():.3f}" for x in (losses, ties, wins)]

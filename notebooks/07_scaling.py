@@ -43,11 +43,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.colors import LogNorm
+from scipy.sparse import csgraph
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from jmdp_lib.operators.collapsed import CollapsedT2, successors_first
-from jmdp_lib.operators.dense import DensePairs
 
 figures.style()
 claims = figures.Claims()
@@ -98,10 +97,11 @@ claims.check("Sigma changes by more than 10, T_2 Sigma by less than 1e-9", unmov
 # %%
 W = np.einsum("sa,satb,tb->st", uniform, sigma, uniform)
 m = (uniform * solved.mean).sum(1)
-c, later, system = W - np.outer(m, m), np.empty_like(W), CollapsedT2(grid, uniform)
-pairs = DensePairs(system, system.backup(m, np.zeros(n)))
-pairs.apply(c, later, with_source=False)  # gamma^2 P_2 c
-source = c - later
+c = W - np.outer(m, m)
+spread = np.broadcast_to(c[:, None, :, None], sigma.shape)  # c, whatever the actions are
+two = [jl.apply_t2(grid, uniform, 0 * uniform, x)[1] for x in (spread, 0 * sigma)]
+moved = np.where(np.eye(uniform.size).reshape(sigma.shape), 0.0, two[0] - two[1])
+source = c - np.einsum("sa,satb,tb->st", uniform, moved, uniform)  # c - gamma^2 P_2 c
 apart = np.abs(source - np.diag(source.diagonal())).max()
 claims.check("c_0 between distinct states is zero to 1e-9", apart < 1e-9, apart < 1e-9)
 
@@ -227,8 +227,9 @@ claims.check(f"{name} coordinates, collapse alone gives 16", f"{saved:,.0f}", sa
 # such a case: gusts blow to the left, but right-then-up never goes back to a cell it has left.
 
 # %%
-chain = CollapsedT2(grid, goal).kernel  # P, sparse
-kernel, order = chain.toarray(), successors_first(chain)
+kernel = np.einsum("sa,sat->st", goal, grid.marginal_mdp()[0])  # P
+components = csgraph.connected_components(kernel, connection="strong")[1]  # successors first
+order = np.argsort(components, kind="stable")
 number = np.argsort(order)
 here, there = np.nonzero(np.tril(kernel, -1) + np.triu(kernel, 1))  # moves to another cell
 places = np.stack(np.divmod(np.arange(n), 6)[::-1], -1)  # column and row of each cell

@@ -46,7 +46,6 @@ from scipy import stats
 import jmdp_lib as jl
 from jmdp_lib import figures
 from jmdp_lib.atari import CoupledAtari
-from jmdp_lib.simulators.statistics import asymptotic_sequence, log_capital
 
 figures.style()
 claims = figures.Claims()
@@ -160,7 +159,8 @@ gaps = {
     "shared demand": returns[:, 0] - returns[:, 1],
     "own demand": returns[:, 0] - np.roll(returns[:, 1], 1),
 }
-known = {name: asymptotic_sequence(x.reshape(shape), 0.05, 128)[0] > 0 for name, x in gaps.items()}
+ends = {name: jl.asymptotic_sequence(x.reshape(shape), 0.05, 128) for name, x in gaps.items()}
+known = {name: low > 0 for name, (low, high) in ends.items()}
 runs = {name: np.where(x.any(0), x.argmax(0) + 1, longest) for name, x in known.items()}
 ratio = (exact.variance[0, 3] + exact.variance[0, 2]) / exact.gap_variance[0, 3, 2]
 median = {name: np.median(each) for name, each in runs.items()}
@@ -212,8 +212,8 @@ error = np.sqrt(np.maximum((gap**2).cumsum(0) / count - mean**2, 0.0) / count)
 usual = np.where(count >= 128, np.abs(mean) > stats.norm.ppf(0.975) * error, False)
 
 # %%
-low, high = asymptotic_sequence(gap, 0.05, 128)
-won = [log_capital(side * gap, 0.0, -20.0, 20.0) for side in (1.0, -1.0)]
+low, high = jl.asymptotic_sequence(gap, 0.05, 128)
+won = [jl.log_capital(side * gap, 0.0, -20.0, 20.0) for side in (1.0, -1.0)]
 known = np.maximum(*won) >= np.log(2.0 / 0.05)
 wrong = {"asymptotic": (low > 0.0) | (high < 0.0), "reward range known": known}
 ever = {name: np.logical_or.accumulate(x).mean(1) for name, x in (wrong | {"usual": usual}).items()}

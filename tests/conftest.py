@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -101,6 +102,16 @@ def nothing_is_left_behind() -> Iterator[None]:
     after = state_of_the_process()
     changed = [name for name in {*before, *after} if before.get(name) != after.get(name)]
     assert not changed, f"changed and not changed back: {sorted(changed)}"
+
+
+@pytest.fixture
+def leave(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """leave(size): from now on only so many bytes of memory seem to be available."""
+
+    def set_available(size: float) -> None:
+        monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=size))
+
+    return set_available
 
 
 @pytest.fixture

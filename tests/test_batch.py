@@ -1064,7 +1064,7 @@ def test_make_ends_at_once_on_term_while_it_looks_at_its_environment(
 
 
 def test_all_cores_that_may_be_used_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jmdp_lib.limits.cores", lambda: 3)
+    monkeypatch.setattr("jmdp_lib.machine.cores", lambda: 3)
     assert batch.cores_of(argparse.Namespace(cores=None)) == 3
     assert batch.cores_of(argparse.Namespace(cores=5)) == 5
 

@@ -9,7 +9,7 @@ import pytest
 
 import jmdp_lib as jl
 from jmdp_lib.atari import CoupledAtari
-from jmdp_lib.simulators import statistics
+from jmdp_lib.simulators import decisions, statistics
 
 
 class Plain:
@@ -110,13 +110,22 @@ def test_branches_that_became_one_cost_no_more_queries():
     assert found.num_queries == played_on * horizon + (found.num_runs - played_on)
 
 
-@pytest.mark.parametrize(("jm", "better"), [(WORSE, 1), (EQUAL, None), (COINS, None)])
-def test_false_decisions_of_whole_calls(jm, better):
-    """The default relies on the range: a short version of benchmarks/decisions.py."""
-    few = [jl.compare_actions(jm, [0], [0, 1], 0, budget=200, seed=seed) for seed in range(12)]
-    # P(more than 3 of 12 | 5 %) = 0.2 %
-    assert sum(x.verdict == "better" and x.best != better for x in few) <= 3
-    assert all("valid at every sample size" in x.method for x in few)
+@pytest.mark.parametrize("actions", [[0, 1], [0, 1, 2], [0, 1, 2, 3]])
+def test_all_bets_of_a_call_share_its_level(actions, monkeypatch):
+    """That a bet holds its level is shown below, by thousands of samples."""
+    bets = []
+
+    def bet(x, low, high, alpha, known):
+        bets.append((low, high, alpha))
+        return statistics.betting_bound(x, low, high, alpha, known)
+
+    monkeypatch.setattr(decisions, "betting_bound", bet)
+    jm = bandit([0.5, 0.52, 0.54, 0.56])
+    found = jl.compare_actions(jm, [0], actions, 0, alpha=0.06, budget=200)
+    assert "valid at every sample size" in found.method
+    sides = len(actions) * (len(actions) - 1)  # of all pairs, at one look
+    assert sum(alpha for *_, alpha in bets[:sides]) == pytest.approx(0.06)
+    assert {(low, high) for low, high, _ in bets} == {(-1.0, 1.0)}
 
 
 def test_the_asymptotic_sequence_has_to_be_asked_for_since_it_is_blind_to_rare_losses():

@@ -33,6 +33,12 @@ def test_rooms_import_downwards_and_each_has_its_paragraph() -> None:
     assert bold == set(rooms)
 
 
+def test_a_newcomer_sees_few_entries() -> None:
+    """Those of `git ls-files`, so to say: no caches."""
+    inside = [path for path in (ROOT / "jmdp_lib").iterdir() if not path.name.startswith("__")]
+    assert len([path for path in inside if path.name != "py.typed"]) <= 10
+
+
 def test_no_function_imports_from_above() -> None:
     """Inside a room the way leads down, too: a circle of files would need a late import."""
     late = [

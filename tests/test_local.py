@@ -177,8 +177,8 @@ def test_an_exploration_without_end_stops_at_its_budget():
     assert local.error_bound > 100.0
 
 
-def test_a_small_memory_means_a_smaller_model(monkeypatch):
-    monkeypatch.setattr("jmdp_lib.machine.available_bytes", lambda: 200_000)
+def test_a_small_memory_means_a_smaller_model(leave):
+    leave(200_000)
     with pytest.warns(jl.ConvergenceWarning, match="out of states or memory"):
         local = jl.local_jipe2(walk(noise=9), lambda s: [0.5, 0.5], [("at", 0)], 1e-5)
     assert 3 <= local.num_explored < 500
@@ -222,22 +222,22 @@ def test_a_bad_policy_row_shows_its_state(row):
         jl.local_jipe2(walk(), lambda s: [0.5, 0.5] if s[1] >= 0 else row, [("at", 0)])
 
 
-def test_jipe2_never_answers_for_a_part_of_the_model_unasked(monkeypatch):
+def test_jipe2_never_answers_for_a_part_of_the_model_unasked(leave):
     """The plan foretells what is done; a model that does not fit is refused, and told of this."""
     jm = jl.windy_gridworld(70, gamma=0.5)  # 4,900 states: such models once turned local
     cell = 70 * 2 + 67
     whole = jl.jipe2(jm, jl.goal_policy(70), 1e-3, queries=[cell])
     assert whole.plan == jl.plan_jipe2(jm, jl.goal_policy(70), 1e-3, queries=[cell])
     assert np.isfinite(whole.moments.mean).all()
-    monkeypatch.setattr("jmdp_lib.machine.available_bytes", lambda: 60_000_000)
+    leave(60_000_000)
     for solver in (jl.jipe2, jl.plan_jipe2):
         with pytest.raises(MemoryError, match="use local_jipe2 for a few states"):
             solver(jm, jl.uniform_policy(jm), 1e-3, queries=[cell])
 
 
-def test_a_plan_is_refused_where_its_solver_is(monkeypatch):
+def test_a_plan_is_refused_where_its_solver_is(leave):
     jm = jl.windy_gridworld(11)
-    monkeypatch.setattr("jmdp_lib.machine.available_bytes", lambda: 1_000_000)
+    leave(1_000_000)
     for solver in (jl.jipe2, jl.plan_jipe2):
         with pytest.raises(MemoryError, match="JIPE-2 by sweeps on 121 states needs"):
             solver(jm, jl.uniform_policy(jm))

@@ -14,15 +14,14 @@ import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numba
 import pytest
 from numba import njit
 
-from jmdp_lib import limits, machine
-from jmdp_lib.machine import extra
+from jmdp_lib import machine
+from jmdp_lib.machine import compiled, extra, memory, processes
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -56,16 +55,15 @@ GIB = 2**30
 
 @pytest.fixture
 def group(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, leave: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str, dict[str, dict[str, str]]], None]:
     """A machine of 16 cores and 64 GiB, and the control groups of this process."""
     for name in ("SLURM_CPUS_ON_NODE", "SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(limits, "MEMBERSHIP", tmp_path / "cgroup")
-    monkeypatch.setattr(limits, "GROUPS", tmp_path / "groups")
-    monkeypatch.setattr(limits.os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
-    memory = SimpleNamespace(available=64 * GIB)
-    monkeypatch.setattr(limits.psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(memory, "MEMBERSHIP", tmp_path / "cgroup")
+    monkeypatch.setattr(memory, "GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(memory.os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
+    leave(64 * GIB)
 
     def make(membership: str, groups: dict[str, dict[str, str]]) -> None:
         (tmp_path / "cgroup").write_text(membership)
@@ -129,26 +127,26 @@ def test_control_groups_limit_memory_and_cores(group: Any, case: str) -> None:
     stat = STAT.format("total_" if "version 1" in case else "")
     group(membership, {name: {**files, "memory.stat": stat} for name, files in groups.items()})
     assert machine.available_bytes() == gibibytes * GIB
-    assert limits.cores() == cores
+    assert machine.cores() == cores
 
 
 def test_slurm_and_affinity_limit_memory_and_cores(
     group: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "4")
-    assert limits.cores() == 4
+    assert machine.cores() == 4
     monkeypatch.setenv("SLURM_MEM_PER_CPU", "2048")
     assert 7 * GIB < machine.available_bytes() < 8 * GIB  # this process uses some of it
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "4096")
     assert 3 * GIB < machine.available_bytes() < 4 * GIB
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "0")  # all of the node
     assert 7 * GIB < machine.available_bytes() < 8 * GIB
-    monkeypatch.setattr(limits.os, "sched_getaffinity", lambda pid: {0, 5, 7}, raising=False)
-    assert limits.cores() == 3
+    monkeypatch.setattr(memory.os, "sched_getaffinity", lambda pid: {0, 5, 7}, raising=False)
+    assert machine.cores() == 3
 
 
 def test_as_many_processes_as_cores_that_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "cores", lambda: 1)
+    monkeypatch.setattr(processes, "cores", lambda: 1)
     places = machine.in_processes(lambda _: os.getpid(), [(0,), (1,)], None, "where")
     assert places == [os.getpid()] * 2  # with two workers, others
 
@@ -190,8 +188,8 @@ def test_compiling_is_said_once_a_call(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = time.monotonic() + 1e3
-    monkeypatch.setattr(machine.time, "monotonic", lambda: clock)
-    monkeypatch.setattr(machine, "output_is_seen", lambda: True)
+    monkeypatch.setattr(compiled.time, "monotonic", lambda: clock)
+    monkeypatch.setattr(compiled, "output_is_seen", lambda: True)
     compile_two("somebody_elses")
     assert capsys.readouterr().err == ""
     clock += 5.0
@@ -202,7 +200,7 @@ def test_compiling_is_said_once_a_call(
     compile_two("jmdp_lib.example")
     assert capsys.readouterr().err.count("is compiling") == 1
     clock += 5.0
-    monkeypatch.setattr(machine, "output_is_seen", lambda: False)
+    monkeypatch.setattr(compiled, "output_is_seen", lambda: False)
     with caplog.at_level(logging.INFO, "jmdp_lib"):
         compile_two("jmdp_lib.example")
     assert capsys.readouterr().err == ""
@@ -345,13 +343,13 @@ def test_sums_are_the_same_on_any_number_of_threads() -> None:
     """And without any, as after a fork: a sum of sums must not depend on who adds them up."""
     code = (
         "import numpy as np, numba\n"
-        "from jmdp_lib import machine\n"
+        "from jmdp_lib.machine import compiled\n"
         "from jmdp_lib.solvers.affine import _inner_product\n"
         "x, y = np.random.default_rng(0).normal(size=(2, 1 << 19))\n"
         "both = _inner_product(x, y)\n"
         "numba.set_num_threads(1)\n"
         "assert _inner_product(x, y) == both\n"
-        "machine._Threads.lost = True\n"
+        "compiled._Threads.lost = True\n"
         "assert _inner_product(x, y) == both\n"
     )
     settings = {"NUMBA_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
@@ -446,7 +444,7 @@ def test_a_stranger_does_not_run_what_others_may_have_left(read_only: Path) -> N
 
 def test_all_that_is_compiled_is_compiled_in_one_place() -> None:
     """`njit(cache=True)` by itself fails at import where Numba finds no folder for its cache."""
-    files = [path for path in sorted((ROOT / "jmdp_lib").rglob("*.py")) if path.stem != "machine"]
+    files = [path for path in sorted((ROOT / "jmdp_lib").rglob("*.py")) if path.stem != "compiled"]
     assert not [
         p.name for p in files if re.search(r"\b(njit|jit|vectorize|cfunc)\b", p.read_text())
     ]

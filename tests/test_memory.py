@@ -20,7 +20,6 @@ import pytest
 
 import jmdp_lib as jl
 from jmdp_lib import machine
-from jmdp_lib.operators import multisets
 from jmdp_lib.operators.collapsed import CollapsedT2
 from jmdp_lib.operators.multisets import MultisetOperator
 
@@ -66,7 +65,7 @@ def guards_of(call, about, monkeypatch):
         for key, function in (("require", require), ("fits", fits)):
             if name.startswith("jmdp_lib.") and getattr(module, key, None) is real[key]:
                 monkeypatch.setattr(module, key, function)
-    monkeypatch.setattr(machine, "fits", real["fits"])  # `require` asks it, too
+    monkeypatch.setattr(machine.memory, "fits", real["fits"])  # `require` asks it, too
     peak(lambda: (call(), guards.end()))
     monkeypatch.undo()
     assert guards.asked, f"no guard says {about!r}"
@@ -304,7 +303,7 @@ def test_finer_grids_of_a_gap_law(coupling, monkeypatch):
     ],
 )
 @measured_twice
-def test_order_n(shape, near, order, coupling, monkeypatch):
+def test_order_n(shape, near, order, coupling, leave):
     """The estimate grows with what is found: its last value is what counts."""
     jm = random_model(*shape, near)
     policy = jl.uniform_policy(jm)
@@ -314,10 +313,10 @@ def test_order_n(shape, near, order, coupling, monkeypatch):
     size = operator.memory(matrix.nnz + np.count_nonzero(constant), len(constant) + 1)
     check(size, needed)
     fresh = MultisetOperator(jm, policy, order, coupling)
-    monkeypatch.setattr(multisets, "available_bytes", lambda: int(0.99 * size))
+    leave(int(0.99 * size))
     with pytest.raises(MemoryError, match=f"order {order} on {shape[0]} states needs more"):
         _ = fresh.system
-    monkeypatch.setattr(multisets, "available_bytes", lambda: int(1.01 * size))
+    leave(int(1.01 * size))
     assert fresh.system[1].nnz == matrix.nnz
 
 

@@ -1,6 +1,6 @@
 """How many files are behind a public call: traced at run time, and printed.
 
-Short paths let a stranger follow a call. `checks`, `machine` and `limits` are not counted: they
+Short paths let a stranger follow a call. `checks` and `machine` are not counted: they
 say nothing about the method. Each call is made twice and traced the second time, so that what is
 compiled or imported on the way does not count either.
 """
@@ -17,7 +17,7 @@ import jmdp_lib as jl
 
 MOST = 8
 LIBRARY = Path(jl.__file__).parent
-EVERYWHERE = {"checks.py", "machine.py", "limits.py"}
+EVERYWHERE = {"checks.py", "machine"}
 
 
 def files_behind(call):
@@ -26,8 +26,10 @@ def files_behind(call):
 
     def look(frame, event, argument):
         path = Path(frame.f_code.co_filename)
-        if event == "call" and LIBRARY in path.parents and path.name not in EVERYWHERE:
-            found.setdefault(path.relative_to(LIBRARY).as_posix())
+        if event == "call" and LIBRARY in path.parents:
+            inside = path.relative_to(LIBRARY)
+            if inside.parts[0] not in EVERYWHERE:
+                found.setdefault(inside.as_posix())
 
     call()
     before = sys.getprofile()
@@ -75,16 +77,39 @@ def local():
     return lambda: jl.local_jipe2(line, lambda cell: [0.5, 0.5], [2], 0.01)
 
 
-def played(function):
-    jm = jl.windy_gridworld(3, gamma=0.5)
-    asked = {"policy": jl.goal_policy(3), "actions": [0, 2], "state": 4}
-    return lambda: function(jm, **asked)
+WORLDS = {
+    "a JMDP": lambda: jl.windy_gridworld(3, gamma=0.5),
+    "an implicit model": lambda: jl.ImplicitJMDP.from_jmdp(jl.windy_gridworld(3, gamma=0.5)),
+    "a simulator": lambda: jl.StepSimulator(9, 2, 0.5, [0.5, 0.5], step_of_line, (0, 1)),
+}
 
 
-def atari():
-    wrapped = pytest.importorskip("jmdp_lib.atari").CoupledAtari("Pong")
-    wrapped.reset(seed=0)
-    return lambda: wrapped.query([0, 1])
+def step_of_line(cell, action, gust):
+    return float(cell > 3), min(max(cell + (1 if action == 0 else -1) - gust, 0), 8)
+
+
+def played(function, world):
+    made = WORLDS[world]()
+    asked = {"policy": [0] * 9, "actions": [0, 1], "state": 4}
+    return lambda: function(made, **asked)
+
+
+def environment(name, call):
+    """A call with an environment that was reset, and two of its actions."""
+    if name == "Pong":
+        env = pytest.importorskip("jmdp_lib.atari").CoupledAtari("Pong")
+    else:
+        env = jl.CoupledEnv(pytest.importorskip("gymnasium").make(name), seed=0)
+    env.reset(seed=0)
+    return lambda: call(env, [0, 1])
+
+
+def query(env, actions):
+    env.query(actions)
+
+
+def gaps(env, actions):
+    jl.estimate_gaps(env, lambda seen: 0, actions, num_runs=3, horizon=5)
 
 
 CALLS = {
@@ -96,9 +121,19 @@ CALLS = {
     "incremental_jipe2": incremental,
     "projected_jipe2": projected,
     "local_jipe2": local,
-    "estimate_gaps": lambda: played(jl.estimate_gaps),
-    "compare_actions": lambda: played(jl.compare_actions),
-    "CoupledAtari.query": atari,
+    "estimate_gaps of a JMDP": lambda: played(jl.estimate_gaps, "a JMDP"),
+    "estimate_gaps of an implicit model": lambda: played(jl.estimate_gaps, "an implicit model"),
+    "estimate_gaps of a simulator": lambda: played(jl.estimate_gaps, "a simulator"),
+    "compare_actions of a JMDP": lambda: played(jl.compare_actions, "a JMDP"),
+    "compare_actions of an implicit model": lambda: played(jl.compare_actions, "an implicit model"),
+    "compare_actions of a simulator": lambda: played(jl.compare_actions, "a simulator"),
+    "simulate_pairs": lambda: lambda: jl.simulate_pairs(jl.example_1(), [0], 0, (0, 1), 5),
+    "sample_gaps": lambda: lambda: jl.sample_gaps(jl.example_1(), [0], [(0, 0, 1)], 5),
+    "from_simulator": lambda: lambda: jl.JMDP.from_simulator(WORLDS["a simulator"](), 5),
+    "CoupledEnv.query": lambda: environment("FrozenLake-v1", query),
+    "estimate_gaps of a CoupledEnv": lambda: environment("FrozenLake-v1", gaps),
+    "CoupledAtari.query": lambda: environment("Pong", query),
+    "estimate_gaps of a CoupledAtari": lambda: environment("Pong", gaps),
 }
 
 

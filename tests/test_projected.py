@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from strategies import problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
-from jmdp_lib import machine
 from jmdp_lib.operators.pairs import (
     PairOperator,
     mass_apart,
@@ -290,13 +289,13 @@ def test_a_pickle_is_small_and_works(tmp_path):
                 array[0] = 0.0
 
 
-def test_size_is_said_before_the_work(monkeypatch):
+def test_size_is_said_before_the_work(leave, monkeypatch):
     jm = jl.windy_gridworld(2)
     policy, features = jl.uniform_policy(jm), jl.tabular_features(jm)
     monkeypatch.setattr(projected, "_LARGE", 2**20)
     with pytest.warns(UserWarning, match=r"16 features on 16 state-actions takes about .*jipe2"):
         jl.projected_jipe2(jm, policy, features)
-    monkeypatch.setattr(machine, "available_bytes", lambda: 2**20)
+    leave(2**20)
     with pytest.raises(MemoryError, match=r"16 features .*jipe2 is exact.* needs"):
         jl.projected_jipe2(jm, policy, features)
 

@@ -17,7 +17,6 @@ from scipy import sparse
 from strategies import problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
-from jmdp_lib import machine
 from jmdp_lib.operators.collapsed import CollapsedT2, Queries, successors_first
 from jmdp_lib.operators.dense import device_bytes
 from jmdp_lib.operators.multisets import MultisetOperator
@@ -309,10 +308,10 @@ def test_the_choice_and_what_it_says(caplog):
         assert jl.jipe2(small, jl.goal_policy(5), route=route).plan.route == route
 
 
-def test_what_cannot_fit_is_refused_beforehand(monkeypatch):
+def test_what_cannot_fit_is_refused_beforehand(leave):
     jm = jl.windy_gridworld(40)
     goal, uniform = jl.goal_policy(40), jl.uniform_policy(jm)
-    monkeypatch.setattr(machine, "available_bytes", lambda: 3 * 10**6)
+    leave(3 * 10**6)
     with pytest.raises(MemoryError, match=r"dense: 1,280,800 pairs of 1,600 states.*GiB"):
         jl.jipe2(jm, goal, route="dense")
     with pytest.raises(MemoryError, match=r"1,600 states reaches more pairs than fit into.*GiB"):
@@ -489,25 +488,25 @@ def test_a_plan_foretells_that_common_noise_takes_longer():
 
 
 @pytest.mark.parametrize("coupling", ["joint", "common"])
-def test_a_system_of_order_n_that_does_not_fit_is_refused_before_work(coupling, monkeypatch):
+def test_a_system_of_order_n_that_does_not_fit_is_refused_before_work(coupling, leave, monkeypatch):
     jm = random_model(40, 3)
     policy = jl.uniform_policy(jm)
     plan = jl.plan_jipe(jm, policy, 3, coupling=coupling)
     available = int(0.99 * plan.memory)
-    monkeypatch.setattr("jmdp_lib.machine.available_bytes", lambda: available)
+    leave(available)
     monkeypatch.setattr(MultisetOperator, "system", None)
     with pytest.raises(MemoryError, match=r"JIPE-3 needs all: 14,020 multisets .* lower order"):
         jl.jipe(jm, policy, 3, coupling=coupling)
     assert jl.plan_jipe(jm, policy, 3, coupling=coupling) == plan
 
 
-def test_a_system_of_order_n_that_may_not_fit_is_announced(monkeypatch):
+def test_a_system_of_order_n_that_may_not_fit_is_announced(leave):
     """Of too many multisets only those count that queries reach, which nobody knows before."""
     jm = jl.coupled_reward_chain(130, gamma=0.5)
     plan = jl.plan_jipe(jm, jl.uniform_policy(jm), 3)
     assert plan.route == "reached"
     assert "at most" in str(plan)
-    monkeypatch.setattr("jmdp_lib.machine.available_bytes", lambda: int(0.5 * plan.memory))
+    leave(int(0.5 * plan.memory))
     with pytest.warns(UserWarning, match="JIPE-3 needs reached: at most .* MemoryError"):
         solution = jl.jipe(jm, jl.uniform_policy(jm), 3)
     assert solution.moments.source.state.size <= plan.pairs

@@ -318,7 +318,7 @@ def summarise(out: Path, selected: list[str], code: int, log: str) -> int:
 def cores_of(given: argparse.Namespace) -> int:
     """How many notebooks run at a time."""
     if given.cores is None:
-        from jmdp_lib.limits import cores
+        from jmdp_lib.machine import cores
 
         return cores()
     if given.cores < 1:

@@ -46,7 +46,8 @@ def residual_decay(ax: Axes, residuals: Floats, gamma: float) -> Axes:
         >>> figures.residual_decay(Figure().subplots(), residuals, gamma=0.9).get_yscale()
         'log'
     """
-    steps, rate = np.arange(residuals.size), decay_rate(residuals)
+    steps = np.arange(residuals.size)
+    rate = decay_rate(residuals)
     # the least-squares line goes through the mean of the logarithms
     middle = np.exp(np.log(residuals).mean() - np.log(rate) * steps.mean())
     powers = rf"$\gamma^k$, $\gamma = {gamma:g}$"
@@ -75,7 +76,8 @@ def block_decay(ax: Axes, trace: Trace, gamma: float) -> Axes:
         >>> figures.block_decay(Figure().subplots(), trace, gamma=0.9).get_yscale()
         'log'
     """
-    steps, unit = np.arange(trace.mean.size), trace.mean[0]
+    steps = np.arange(trace.mean.size)
+    unit = trace.mean[0]
     ax.semilogy(steps, gamma**steps, label=r"$\gamma^k$", **_BAND)
     square = r"$\gamma^{2k}$"
     ax.semilogy(steps, gamma ** (2.0 * steps), "--", color="0.4", lw=0.9, zorder=1, label=square)
@@ -90,7 +92,8 @@ def block_decay(ax: Axes, trace: Trace, gamma: float) -> Axes:
         last = int(np.flatnonzero(np.isfinite(seen))[-1])
         if last + 1 < values.size and values[last] > 1e-6 * values.max():  # at once, not gradually
             ax.plot(last, values[last], "o", ms=3.5, color=color, zorder=3)
-            note, place = f"exact after\n{last + 1} sweeps", (last, values[last])
+            note = f"exact after\n{last + 1} sweeps"
+            place = (last, values[last])
             ax.annotate(note, place, (0, -14), textcoords="offset points", color=color, va="top",
                         ha="center", fontsize=7)  # fmt: skip
     ax.set_xlabel("iteration $k$")

@@ -17,7 +17,9 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.model import JMDP
 
-_GOAL, _BLUE, _ORANGE = "#cdebdd", "#0072B2", "#D55E00"
+_GOAL = "#cdebdd"
+_BLUE = "#0072B2"
+_ORANGE = "#D55E00"
 _COLORS = "RdBu_r"
 # Clipped: the layout of a figure need not measure hundreds of numbers.
 _IN_CELL: dict[str, Any] = {"ha": "center", "va": "center", "clip_on": True}
@@ -76,8 +78,10 @@ def gridworld(ax: Axes, jm: JMDP, policy: Policy, columns: int) -> Axes:
         True
     """
     matrix = checks.policy_matrix(jm, policy)
-    rows, (prob, wind) = jm.num_states // columns, gust_of(jm, columns)
-    goals, looks = goal_states(jm), (("black", 0.0), (_ORANGE, 0.16))[: 1 + (prob > 0)]
+    rows = jm.num_states // columns
+    prob, wind = gust_of(jm, columns)
+    goals = goal_states(jm)
+    looks = (("black", 0.0), (_ORANGE, 0.16))[: 1 + (prob > 0)]
     places = np.stack(np.divmod(np.arange(jm.num_states), columns)[::-1], -1)  # (S, 2): x, y
     for s in range(jm.num_states):
         x, y = places[s]
@@ -136,7 +140,8 @@ def transition(ax: Axes, jm: JMDP, state: int) -> Axes:
         True
     """
     here = slice(jm.starts[state], jm.starts[state + 1])
-    probs, rewards = jm.probs[here], jm.rewards[here]
+    probs = jm.probs[here]
+    rewards = jm.rewards[here]
     middle: dict[str, Any] = {"ha": "center", "va": "center"}
     for x, name in zip((0.0, 3.2), ("s_i", "s_{i+1}"), strict=True):
         ax.add_patch(Circle((x, 0.0), 0.42, fc="white", ec="black", lw=0.9, zorder=3))
@@ -211,7 +216,9 @@ def correlation_matrix(
 
 def _entries(ax: Axes, matrix: Floats, corner: tuple[float, float], fontsize: float) -> None:
     """The entries of a matrix and its outline; the caller sets the limits of the axes."""
-    size, (x0, y0), colors = len(matrix), corner, plt.get_cmap(_COLORS)(_SCALE(matrix))
+    size = len(matrix)
+    x0, y0 = corner
+    colors = plt.get_cmap(_COLORS)(_SCALE(matrix))
     # add_patch would measure each of hundreds of rectangles for limits that are set anyway
     for (i, j), value in np.ndenumerate(matrix):
         look: dict[str, Any] = {"fc": "0.93", "ec": "0.7", "hatch": "//////"}
@@ -249,7 +256,8 @@ def correlation_grid(
         8
     """
     num_states, size = correlation.shape[:2]
-    rows, pitch = num_states // columns, size + 0.8
+    rows = num_states // columns
+    pitch = size + 0.8
     for s, matrix in enumerate(correlation):
         x, y = pitch * (s % columns), pitch * (s // columns)
         _entries(ax, matrix, (x, y), fontsize=5.0)

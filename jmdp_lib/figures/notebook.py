@@ -131,7 +131,8 @@ def explore(draw: Callable[[float], Figure], values: Sequence[float], name: str)
     places: list[Bbox] = []
 
     def frame(value: float) -> Image:
-        fig, file = draw(value), BytesIO()
+        fig = draw(value)
+        file = BytesIO()
         if not places:  # all are laid out as the first, which saves half the time
             _lay_out(fig)
             places.extend(ax.get_position(original=True) for ax in fig.axes)
@@ -146,7 +147,8 @@ def explore(draw: Callable[[float], Figure], values: Sequence[float], name: str)
         image.save(file, kind)
         return b64encode(file.getvalue()).decode()
 
-    frames, hidden = [frame(value) for value in values], " style='display:none'"
+    frames = [frame(value) for value in values]
+    hidden = " style='display:none'"
     images = "".join(
         f"<img src='data:image/webp;base64,{encoded(image, 'webp')}' alt='{name} {value:g}'"
         f"{hidden if k else ''}>"

@@ -345,14 +345,7 @@ class JMDP:
     def load(cls, path: str | os.PathLike[str]) -> JMDP:
         """Read what `save` wrote; a file of another format is refused with its version."""
         parts = load_parts(path, _FILE, _FORMAT, "JMDP.save", "make the model again, and save")
-        starts = parts["starts"]
-        states = np.repeat(np.arange(starts.size - 1), np.diff(starts))
-        tables = (parts["probs"], parts["rewards"], parts["next_states"])
-        cls.from_tables(states, *tables, starts.size - 1, parts["gamma"])  # refuses what is wrong
-        jm = cls.__new__(cls)
-        jm._store(parts["gamma"], starts.size - 1, states, *tables)
-        vars(jm).update({name: parts[name] for name in _KNOWN})
-        return jm
+        return model_of_parts(**parts)
 
     def __repr__(self) -> str:
         return (
@@ -532,3 +525,14 @@ def _checked_tables(
     checks.refuse("rewards", reward, beyond, "leaves no room for moments", [*sizes])
     checks.reward_unit("rewards", float(absolute.max()))
     return reward, checks.integers("next_states", next_states, below=num_states, **sizes)
+
+
+def model_of_parts(gamma: float, starts: Ints, **parts: Any) -> JMDP:
+    """A model from the fields that a file holds; what is wrong with them is refused."""
+    states = np.repeat(np.arange(starts.size - 1), np.diff(starts))
+    tables = (parts["probs"], parts["rewards"], parts["next_states"])
+    JMDP.from_tables(states, *tables, starts.size - 1, gamma)  # refuses what is wrong
+    jm = JMDP.__new__(JMDP)
+    jm._store(gamma, starts.size - 1, states, *tables)
+    vars(jm).update({name: parts[name] for name in _KNOWN})
+    return jm

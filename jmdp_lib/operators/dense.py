@@ -21,7 +21,8 @@ from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import threaded
 from jmdp_lib.operators.collapsed import Backup, CollapsedT2
 
-_BLOCK, _WIDTH = 16, 2048
+_BLOCK = 16  # rows of a tile
+_WIDTH = 2048  # columns of a tile
 
 
 @dataclass(frozen=True)

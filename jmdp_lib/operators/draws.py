@@ -60,7 +60,8 @@ def alias_tables(starts: Any, probs: Any) -> Any:
                 stack[large] = i
         while small > 0 and large < size:
             light, heavy = stack[small - 1], stack[large]
-            threshold[low + light], alias[low + light] = scaled[light], low + heavy
+            threshold[low + light] = scaled[light]
+            alias[low + light] = low + heavy
             scaled[heavy] -= 1.0 - scaled[light]
             if scaled[heavy] < 1.0:
                 stack[small - 1] = heavy

@@ -186,7 +186,8 @@ def mass_apart(law: Floats) -> float:
 
 def start_law(jm: JMDP) -> Floats:
     """xi_0 (S, A, S, A): half uniform over all pairs, half over the pairs of one state."""
-    num_states, num_actions = jm.num_states, jm.num_actions
+    num_states = jm.num_states
+    num_actions = jm.num_actions
     law = np.full((num_states, num_actions) * 2, 0.5 / (num_states * num_actions) ** 2)
     states = np.arange(num_states)
     law[states, :, states] += 0.5 / (num_states * num_actions**2)

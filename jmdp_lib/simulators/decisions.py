@@ -16,7 +16,7 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, Seed
-from jmdp_lib.machine import ReadOnly, Saved, extra, progress
+from jmdp_lib.machine import ReadOnly, Saved, progress, table
 from jmdp_lib.simulators.branches import Branches
 from jmdp_lib.simulators.estimates import action_labels
 from jmdp_lib.simulators.statistics import asymptotic_sequence, betting_bound
@@ -85,14 +85,10 @@ class Decision(ReadOnly, Saved):
             >>> list(found.to_frame().columns)
             ['action', 'other', 'low', 'high']
         """
-        with extra("figures"):
-            import pandas as pd
         names = action_labels(self.actions)
         first, second = np.nonzero(~np.eye(names.size, dtype=bool))
         low, high = self.intervals[first, second].T
-        return pd.DataFrame(
-            {"action": names[first], "other": names[second], "low": low, "high": high}
-        )
+        return table({"action": names[first], "other": names[second], "low": low, "high": high})
 
     def plot(self, ax: Any) -> Any:
         """The intervals of the first action that remains against the others, by queries.

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.bounds import normal_quantile
 from jmdp_lib.checks import Floats
-from jmdp_lib.machine import ReadOnly, Saved, extra
+from jmdp_lib.machine import ReadOnly, Saved, table
+from jmdp_lib.moments import normal_quantile
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -110,15 +110,13 @@ class EstimatedGaps(ReadOnly, Saved):
             0      4       0      2   1.5
             1      4       1      2   1.5
         """
-        with extra("figures"):
-            import pandas as pd
         shape = np.shape(self.mean)
         columns = {name: np.broadcast_to(x, shape)[self._apart] for name, x in self.index.items()}
         for part in fields(self):
             values = getattr(self, part.name)
             if isinstance(values, np.ndarray) and values.shape == shape:
                 columns[part.name] = values[self._apart]
-        return pd.DataFrame(columns)
+        return table(columns)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

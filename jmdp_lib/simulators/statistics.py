@@ -24,6 +24,14 @@ def normal_p_values(scores: ArrayLike) -> tuple[float, float]:
 
     The first is P(max |z| is as large), which counts how many were looked at; the second is
     two-sided, of sum z^2 against chi^2 with K degrees of freedom: errors too large *or* too small.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> import numpy as np
+        >>> scores = np.random.default_rng(0).normal(size=50)
+        >>> largest, spread = jl.normal_p_values(scores)
+        >>> bool(min(largest, spread) > 0.05 > max(jl.normal_p_values(2.0 * scores)))
+        True
     """
     from scipy import special  # slow to import, and needed for this alone
 
@@ -99,14 +107,23 @@ def betting_bound(
     return low + (high - low) * bottom
 
 
-def log_capital(x: Floats, mean: float, low: float, high: float) -> Floats:
+def log_capital(x: ArrayLike, mean: float, low: float, high: float) -> Floats:
     """Logarithm of what a gambler owns after each of the values x (T, ...) in [low, high].
 
     The gambler bets that the mean of x exceeds `mean` > low, at odds that are fair if it is equal.
     The gambler starts with 1 and splits it into shares. Share j stakes 2^-j of what it owns by then
     on every value, so that some share stakes about the best part for any law. If the mean is at
     most `mean`, the capital ever reaches 1 / alpha with probability alpha at most.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> import numpy as np
+        >>> coins = np.random.default_rng(0).integers(2, size=400)
+        >>> won = np.exp(jl.log_capital(coins, mean=0.3, low=0.0, high=1.0))
+        >>> bool(won.max() > 20.0)  # the mean exceeds 0.3, at a level of 5%
+        True
     """
+    x = checks.as_array("x", x).astype(float)
     z = (x - low) / (high - low)
     m = (mean - low) / (high - low)
     total = np.full(x.shape, -np.inf)
@@ -121,13 +138,22 @@ def _log_growth(z: Any, mean: float, bet: Any) -> Any:
         return np.log1p(bet * (z / mean - 1.0))
 
 
-def asymptotic_sequence(x: Floats, alpha: float, first: int) -> tuple[Floats, Floats]:
+def asymptotic_sequence(x: ArrayLike, alpha: float, first: int) -> tuple[Floats, Floats]:
     """Ends of an asymptotic confidence sequence for the mean of values x (T, ...), (T, ...).
 
     All intervals from the sample size `first` on hold at once with a probability that tends to
     1 - alpha as `first` grows (Waudby-Smith et al. 2024, Theorem 2.2); earlier ones are infinite.
     A term of order 1 / T, as in Bernstein's inequality, makes up for skewed laws in small samples.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> import numpy as np
+        >>> values = np.random.default_rng(0).normal(1.0, 1.0, size=2000)
+        >>> low, high = jl.asymptotic_sequence(values, alpha=0.05, first=128)
+        >>> print(f"after 2,000 values {low[-1]:.2f} to {high[-1]:.2f}; before the 128th, {low[0]}")
+        after 2,000 values 0.90 to 1.04; before the 128th, -inf
     """
+    x = checks.as_array("x", x).astype(float)
     t = np.arange(1.0, len(x) + 1.0).reshape(-1, *(1,) * (x.ndim - 1))
     shifted = x - x[:1]
     mean = np.cumsum(shifted, 0) / t

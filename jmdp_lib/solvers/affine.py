@@ -24,7 +24,8 @@ from jmdp_lib.machine import hot, progress, threaded
 from jmdp_lib.operators.collapsed import successors_first
 
 VECTORS = 6  # of the size of x, that BiCGSTAB holds
-_CYCLE, _CYCLES = 100, 100  # steps of a cycle, and cycles, at most
+_CYCLE = 100  # steps of a cycle, at most
+_CYCLES = 100  # cycles, at most
 _CHUNK = 1 << 14  # terms that one thread sums
 
 
@@ -141,7 +142,8 @@ def _cycle(operator: Affine, x: Any, residual: Any, target: float) -> int:
         _combine(omega, r, 1.0, x)
         _combine(-omega, t, 1.0, r)
         size = _size(r)
-        before, rho = rho, _dot(shadow, r)
+        before = rho
+        rho = _dot(shadow, r)
         if not target < size < worst or omega == 0.0 or before == 0.0:
             break
         _combine(-omega, v, 1.0, p)

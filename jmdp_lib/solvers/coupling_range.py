@@ -19,25 +19,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
-from jmdp_lib.machine import hot, progress, require
-from jmdp_lib.model import JMDP
-from jmdp_lib.moments import ReadOnly, StoredMoments
+from jmdp_lib.machine import ReadOnly, Saved, hot, progress, require
+from jmdp_lib.model import JMDP, model_of_parts
+from jmdp_lib.moments import StoredMoments, gap_table
 from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries, ragged
 from jmdp_lib.operators.dense import DensePairs
 from jmdp_lib.solvers.fixed_point import collect_moments, enough_sweeps, warn
 from jmdp_lib.solvers.pair_systems import solve_chains
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _LOOPS = 100  # that are cancelled per outcome of a transport problem, at most
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CouplingRange(ReadOnly):
+class CouplingRange(ReadOnly, Saved):
     """Gap variances over all couplings.
 
     Attributes:
@@ -57,11 +60,27 @@ class CouplingRange(ReadOnly):
     low: JMDP | None
     high: JMDP | None
 
+    _nested: ClassVar[Any] = {"low": model_of_parts, "high": model_of_parts}
+
     def __repr__(self) -> str:
         kind = "an outer range" if self.low is None else "exact"
         state = "converged" if self.converged else "NOT converged"
         states, actions = self.gap_variance_low.shape[:2]
         return f"CouplingRange({state}, {states} states, {actions} actions, {kind})"
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row per state and ordered pair of different actions.
+
+        Example:
+            >>> import jmdp_lib as jl
+            >>> jm = jl.coupled_reward_chain(2, gamma=0.9)
+            >>> print(jl.coupling_range(jm, [0, 0]).to_frame().round(3).head(2))
+               state  action  other  gap_variance_low  gap_variance_high
+            0      0       0      1               0.0                1.0
+            1      0       1      0               0.0                1.0
+        """
+        names = ("gap_variance_low", "gap_variance_high")
+        return gap_table({name: getattr(self, name) for name in names})
 
 
 def coupling_range(jm: JMDP, policy: Policy, tol: float = 1e-8) -> CouplingRange:
@@ -159,7 +178,8 @@ def _repeated(pairs: TransportedPairs, target: float, rate: float) -> tuple[Swee
     limit = 0
     with progress(None, "coupling_range", "sweep") as bar:
         for sweeps in count():
-            c, before = made.c, moved
+            c = made.c
+            before = moved
             goal = max(target, 8.0 * float(np.finfo(float).eps) * float(np.abs(c).max()))
             made = pairs.sweep(c, made.plan)
             moved = float(np.abs(made.c - c).max())
@@ -307,9 +327,13 @@ def _cancel_loops(cost: Any, plan: Any, reach: Any, via: Any) -> Any:
             for i in range(m):
                 for j in range(n):
                     if reach[i] + cost[i, j] < reach[m + j] - small:
-                        reach[m + j], via[m + j], node = reach[i] + cost[i, j], i, m + j
+                        reach[m + j] = reach[i] + cost[i, j]
+                        via[m + j] = i
+                        node = m + j
                     if plan[i, j] > 0.0 and reach[m + j] - cost[i, j] < reach[i] - small:
-                        reach[i], via[i], node = reach[m + j] - cost[i, j], m + j, i
+                        reach[i] = reach[m + j] - cost[i, j]
+                        via[i] = m + j
+                        node = i
             if node < 0:
                 return 2.0 * small
         for _ in range(m + n):

@@ -7,15 +7,18 @@ import math
 import os
 import warnings
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
-from jmdp_lib.machine import gibibytes, load_parts, progress, save_parts
+from jmdp_lib.machine import ReadOnly, gibibytes, load_parts, progress, save_parts
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Moments, MomentSource, ReadOnly, StoredMoments
+from jmdp_lib.moments import Moments, MomentSource, moments_of_parts
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 State = TypeVar("State")
 
@@ -41,9 +44,11 @@ class ConvergenceWarning(UserWarning):
 
 def warn(text: str) -> None:
     """A ConvergenceWarning at the line of the user's code that led here."""
-    frame, depth = inspect.currentframe(), 1
+    frame = inspect.currentframe()
+    depth = 1
     while frame and frame.f_globals.get("__name__", "").startswith("jmdp_lib."):
-        frame, depth = frame.f_back, depth + 1
+        frame = frame.f_back
+        depth += 1
     warnings.warn(text, ConvergenceWarning, stacklevel=depth)
 
 
@@ -142,6 +147,10 @@ class Solution(ReadOnly):
             f"error_bound={self.error_bound:.3g}, {self.moments})"
         )
 
+    def to_frame(self) -> pd.DataFrame:
+        """The table of the moments, `Moments.to_frame`: a row per state and pair of actions."""
+        return self.moments.to_frame()
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write this solution to one .npz file, which appears whole or not at all.
 
@@ -162,9 +171,8 @@ class Solution(ReadOnly):
         if kind is None:
             raise ValueError(f"{path} is no file that Solution.save has written")
         plan = parts.pop("plan")
-        moments = parts.pop("moments")
-        source = StoredMoments(**moments.pop("source"))
-        return kind(**parts, moments=Moments(**moments, source=source), plan=plan and Plan(**plan))
+        moments = moments_of_parts(**parts.pop("moments"))
+        return kind(**parts, moments=moments, plan=plan and Plan(**plan))
 
 
 class Operator(Protocol[State]):

@@ -10,25 +10,28 @@ here a state changes only if the law of the gap says that the new action is bett
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.bounds import normal_quantile
 from jmdp_lib.checks import Floats, Policy
-from jmdp_lib.machine import ReadOnly
+from jmdp_lib.machine import ReadOnly, Saved, table
 from jmdp_lib.model import JMDP
+from jmdp_lib.moments import normal_quantile
 from jmdp_lib.operators.collapsed import CollapsedT2
 from jmdp_lib.solvers.affine import Chain
 from jmdp_lib.solvers.laws.gap_law import gap_law
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _ALPHA = 0.05  # all confidence intervals of advantages hold at once with one minus this
 _ROUNDING = 1e-10  # advantages that are smaller, relative to the largest return, are none
 
 
-@dataclass(frozen=True, eq=False)
-class Improvement(ReadOnly):
+@dataclass(frozen=True, eq=False, repr=False)
+class Improvement(ReadOnly, Saved):
     """What `cautious_improvement` found.
 
     Attributes:
@@ -47,6 +50,29 @@ class Improvement(ReadOnly):
     advantage: Floats
     advantage_low: Floats
     prob_better: Floats
+
+    def __repr__(self) -> str:
+        changed = int(self.switched.sum())
+        return f"Improvement({changed:,} of {self.switched.size:,} states switch)"
+
+    def to_frame(self) -> pd.DataFrame:
+        """A pandas table with a row for every state and action.
+
+        Example:
+            >>> import jmdp_lib as jl
+            >>> jm = jl.inventory(capacity=3, max_order=2, gamma=0.8)
+            >>> found = jl.cautious_improvement(jm, jl.uniform_policy(jm), level=0.4)
+            >>> print(found.to_frame()[["state", "action", "policy", "advantage"]].round(2).head(3))
+               state  action  policy  advantage
+            0      0       0     0.0      -1.88
+            1      0       1     0.0       0.07
+            2      0       2     1.0       1.81
+        """
+        states, actions = np.indices(self.policy.shape).reshape(2, -1)
+        columns = {"state": states, "action": actions, "switched": self.switched[states]}
+        for name in ("policy", "advantage", "advantage_low", "prob_better"):
+            columns[name] = getattr(self, name).ravel()
+        return table(columns)
 
 
 def cautious_improvement(

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -23,18 +23,21 @@ from jmdp_lib import checks, machine
 from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.model import JMDP
 from jmdp_lib.model.implicit import ImplicitJMDP, Region, with_outside
-from jmdp_lib.moments import Moments, ReadOnly, StoredMoments, norm_weight
+from jmdp_lib.moments import Moments, StoredMoments, gap_table, moments_of_parts, norm_weight
 from jmdp_lib.operators.collapsed import CollapsedT2, Queries
 from jmdp_lib.solvers.exploration import View, look
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution, warn
 from jmdp_lib.solvers.pair_systems import choose, solve_pairs
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _TRIALS = 10  # cores and explored sets that are solved, at most
 _BYTES = 2000  # of free memory for each next state of an explored one
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LocalSolution(ReadOnly):
+class LocalSolution(machine.ReadOnly, machine.Saved):
     """What `local_jipe2` found: gaps at N queried states. All arrays are read-only.
 
     Attributes:
@@ -57,12 +60,31 @@ class LocalSolution(ReadOnly):
     explored: tuple[Hashable, ...]
     visits: Floats
 
+    _nested: ClassVar[Any] = {"moments": moments_of_parts}
+
     def __repr__(self) -> str:
         state = "converged" if self.converged else "NOT converged"
         return (
             f"LocalSolution({state}, {len(self.gap_error)} states queried, "
             f"{self.num_explored:,} explored, error_bound={self.error_bound:.3g})"
         )
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row per queried state (`query`, its number) and ordered pair of different actions.
+
+        Example:
+            >>> import jmdp_lib as jl
+            >>> jm = jl.windy_gridworld(3, gamma=0.6)
+            >>> found = jl.local_jipe2(jm, jl.goal_policy(3), states=[4])
+            >>> print(found.to_frame()[["query", "action", "other", "gap_mean"]].round(2).head(2))
+               query  action  other  gap_mean
+            0      0       0      1      0.00
+            1      0       0      2      0.87
+        """
+        names = ("mean", "variance", "gap_mean", "gap_variance")
+        columns = {name: getattr(self.moments, name) for name in names}
+        found = gap_table({**columns, "gap_error": self.gap_error})
+        return found.rename(columns={"state": "query"})
 
     @property
     def num_explored(self) -> int:

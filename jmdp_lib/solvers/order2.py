@@ -7,7 +7,7 @@ For few state-actions T_2 is repeated. Otherwise `pair_systems` solves for the f
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,6 +22,9 @@ from jmdp_lib.operators.reachable import PairSet
 from jmdp_lib.solvers import fixed_point
 from jmdp_lib.solvers.fixed_point import Plan, Solution
 from jmdp_lib.solvers.pair_systems import choose, solve_pairs
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ROUTES = ("auto", "sweeps", "reachable", "dense")
 FEW = 512  # state-actions up to which T_2 is repeated, for the curve of its residuals
@@ -193,8 +196,8 @@ def _start(
     return operator.centre(*checks.collection("initial", *found, operator.jm))
 
 
-@dataclass(frozen=True, eq=False)
-class Trace:
+@dataclass(frozen=True, eq=False, repr=False)
+class Trace(machine.ReadOnly):
     """Largest change of any coordinate from $M_k$ to $T_2 M_k$, for $k = 0, 1, ...$, (sweeps,).
 
     Attributes:
@@ -208,6 +211,23 @@ class Trace:
     second: Floats
     covariance: Floats
     weight: float
+
+    def __repr__(self) -> str:
+        return f"Trace({self.mean.size:,} sweeps, last residual {self.residuals[-1]:.3g})"
+
+    def to_frame(self) -> pd.DataFrame:
+        """A pandas table with a row for every sweep.
+
+        Example:
+            >>> import jmdp_lib as jl
+            >>> trace = jl.trace_jipe2(jl.coupled_reward_chain(4, gamma=0.9), [0] * 4, sweeps=2)
+            >>> print(trace.to_frame().round(3))
+               sweep  mean  second  covariance  residual
+            0      0   1.0    1.00       0.250       1.0
+            1      1   0.9    2.61       0.203       0.9
+        """
+        columns = {"sweep": np.arange(self.mean.size), "mean": self.mean, "second": self.second}
+        return machine.table({**columns, "covariance": self.covariance, "residual": self.residuals})
 
     @property
     def residuals(self) -> Floats:
@@ -231,7 +251,8 @@ def trace_jipe2(jm: JMDP, policy: Policy, sweeps: int, coupling: str = "joint") 
     rows = []
     parts = ("mean", "second", "covariance")
     for _ in range(checks.at_least("sweeps", sweeps, 1)):
-        old, state = state, operator.apply(state)
+        old = state
+        state = operator.apply(state)
         rows.append([np.abs(getattr(state, x) - getattr(old, x)).max() for x in parts])
     mean, second, covariance = np.transpose(rows)
     return Trace(mean, second, covariance, operator.weight)

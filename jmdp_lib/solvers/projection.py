@@ -15,8 +15,7 @@ from scipy import linalg
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Sized, frozen
-from jmdp_lib.machine import require
-from jmdp_lib.moments import ReadOnly
+from jmdp_lib.machine import ReadOnly, require
 from jmdp_lib.solvers.fixed_point import warn
 
 _EXTREME = 1e50  # features beyond this, or below its inverse, are scaled

@@ -14,13 +14,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
+from jmdp_lib.machine import ReadOnly, Saved, table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Bracket = tuple[Any, Any]
 _EPS = float(np.finfo(float).eps)
@@ -126,7 +130,7 @@ class PhiBracket:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GapLaw:
+class GapLaw(ReadOnly, Saved):
     """The law of one gap in brackets: every answer is a pair (low, high) that contains the truth.
 
     Attributes:
@@ -155,6 +159,8 @@ class GapLaw:
     phi: PhiBracket | None = None
     at: tuple[float, ...] = (0.0,)
     confidence: float = 1.0
+
+    _nested: ClassVar[Any] = {"steps": StepBracket, "phi": PhiBracket}
 
     def __repr__(self) -> str:
         s, a, b = self.query
@@ -276,6 +282,20 @@ class GapLaw:
             return low, high
         least, most = self.phi.cvar(p)
         return max(low, least), min(high, most)
+
+    def to_frame(self) -> pd.DataFrame:
+        """A pandas table of the brackets of $P(G <= x)$: columns x, low and high.
+
+        Example:
+            >>> import jmdp_lib as jl
+            >>> law, = jl.gap_law(jl.example_1(gamma=0.0), [0], queries=[(0, 0, 1)])
+            >>> found = law.to_frame().set_index("x")
+            >>> print(*found.loc[0.0].round(3))
+            0.5 0.5
+        """
+        x = np.unique(self.points)
+        low, high = self.cdf(x)
+        return table({"x": x, "low": low, "high": high})
 
     def plot(self, ax: Any, **style: Any) -> Any:
         """The bracket as a band over x, and atoms of more than a percent as steps with a dot.

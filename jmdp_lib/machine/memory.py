@@ -1,7 +1,8 @@
-"""The memory and the cores that this process may use, which can be less than the machine has.
+"""The memory and the cores that this process may use, and the refusal of what needs more memory.
 
-Control groups limit containers and the jobs of many clusters, Slurm tells its jobs by variables
-what they have been given, and a process can be bound to some of the cores.
+A process may use less than the machine has: control groups limit containers and the jobs of many
+clusters, Slurm tells its jobs by variables what they have been given, and a process can be bound to
+some of the cores.
 """
 
 from __future__ import annotations
@@ -23,6 +24,25 @@ def available_bytes() -> int:
     left = [psutil.virtual_memory().available, _slurm_memory() - psutil.Process().memory_info().rss]
     left += [_memory_left(group) for group in _groups("memory")]
     return max(0, int(min(left)))
+
+
+def gibibytes(size: float) -> str:
+    """A size in bytes for people."""
+    return f"{size / 2**30:,.2f} GiB"
+
+
+def fits(size: float) -> bool:
+    """Whether so many bytes are available."""
+    return size <= available_bytes()
+
+
+def require(size: float, what: str, instead: str = "") -> None:
+    """Refuse `what` when its `size` in bytes is more than is available; say what to do instead."""
+    if not fits(size):
+        raise MemoryError(
+            f"{what} needs {gibibytes(size)}, available are {gibibytes(available_bytes())}"
+            + f": {instead}" * bool(instead)
+        )
 
 
 def cores() -> int:

@@ -30,7 +30,8 @@ _ROUNDING = 1e-14  # relative error of moments
 _SURE = 1e6  # higher orders are used while a polynomial's norm is this many times its error
 _FAR = 1e8  # standard deviations; an atom farther away has no mass that rounding would not hide
 _GRID = 512  # laws among which cvar_bounds looks for the worst
-_HALVINGS, _ZOOMS = 60, 3
+_HALVINGS = 60  # of the interval that holds a quantile
+_ZOOMS = 3  # into the grid that holds a CVaR
 
 
 Support = tuple[float, float] | None
@@ -51,6 +52,12 @@ class MomentBounds(_Interval):
     """
 
     order: int = 0
+
+    def __repr__(self) -> str:
+        count = np.size(self.low)
+        ends = f"{np.min(self.low):.4g} to {np.max(self.high):.4g}"
+        found = ends if count == 1 else f"{count:,} pairs within {ends}"
+        return f"MomentBounds({found}, from moments up to order {self.order})"
 
 
 def one_sided_bound(mean: ArrayLike, variance: ArrayLike) -> Floats:
@@ -151,7 +158,9 @@ class _Measure:
 
         The norm there is taken as large as it may be, and so the bounds are as wide.
         """
-        before, here, norms, centres = np.zeros(1), np.ones(1), [], []
+        before, here = np.zeros(1), np.ones(1)
+        norms = []
+        centres = []
         for order in range(0, moments.size, 2):
             square = np.convolve(here, here)
             norm = float(square @ moments[: order + 1])
@@ -177,7 +186,8 @@ class _Measure:
 
         They are eigenvalues of the Jacobi matrix whose last entry makes the point one of them.
         """
-        size, everyone = self.centres.size, np.arange(self.centres.size)
+        size = self.centres.size
+        everyone = np.arange(size)
         before, here = np.zeros_like(points), np.ones_like(points)
         for centre, square in zip(self.centres, np.append(0.0, self.squares), strict=False):
             before, here = here, (points - centre) * here - square * before
@@ -295,9 +305,11 @@ def _bounds(
     if abs(raw[0] - 1.0) > 1e-9 or not low < high:
         told = f"{raw[0]} and {support}"
         raise ValueError(f"raw_moments[0] must be 1, and support (a, b) with a < b, got {told}")
-    orders, mean = np.arange(raw.size), raw[1] if raw.size > 1 else np.clip(0.0, low, high)
+    orders = np.arange(raw.size)
+    mean = raw[1] if raw.size > 1 else np.clip(0.0, low, high)
     shift = np.array([[comb(k, j) * (-mean) ** max(k - j, 0) for j in orders] for k in orders])
-    moments, off = shift @ raw, np.abs(shift) @ np.abs(raw) * _ROUNDING
+    moments = shift @ raw
+    off = np.abs(shift) @ np.abs(raw) * _ROUNDING
     if raw.size > 2 and moments[2] < -off[2]:
         raise ValueError(f"raw_moments give a negative variance, {moments[2]:.3g}")
     scale = np.sqrt(max(moments[2], off[2])) if raw.size > 2 else high - low

@@ -13,7 +13,7 @@ certifies the accuracy of any candidate M.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -24,10 +24,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.bounds import cantelli
 from jmdp_lib.checks import Floats, frozen
-from jmdp_lib.machine import ReadOnly as ReadOnly
-from jmdp_lib.machine import extra, require
+from jmdp_lib.machine import ReadOnly, require, table
+from jmdp_lib.moments.bounds import cantelli
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -222,16 +221,9 @@ class Moments(ReadOnly):
             3      1       1      0        0.00           0.0
         """
         self._need(2, "to_frame")
-        with extra("figures"):
-            import pandas as pd
-        pairs = ~np.eye(self.mean.shape[1], dtype=bool)[None] & np.ones(self.gap_mean.shape, bool)
-        states, actions, others = np.nonzero(pairs)
-        columns = {"state": states, "action": actions, "other": others}
-        for name in ("mean", "variance"):
-            columns[name] = getattr(self, name)[states, actions]
-        for name in ("covariance", "correlation", "gap_mean", "gap_variance", "inferiority_bound"):
-            columns[name] = getattr(self, name)[pairs]
-        return pd.DataFrame(columns)
+        of_pairs = ("covariance", "correlation", "gap_mean", "gap_variance", "inferiority_bound")
+        columns = {name: getattr(self, name) for name in ("mean", "variance", *of_pairs)}
+        return gap_table(columns)
 
     def second(self, x: StateAction, y: StateAction) -> float:
         """$Sigma(s, a, t, b) = E[Z(s, a) Z(t, b)]$ for x = (s, a) and y = (t, b).
@@ -360,6 +352,22 @@ class Moments(ReadOnly):
             raise ValueError(f"a coordinate must be a pair (state, action), got {x!r}") from None
         num_states, num_actions = self.mean.shape
         return checks.index("state", s, num_states), checks.index("action", a, num_actions)
+
+
+def moments_of_parts(source: dict[str, Any], **parts: Any) -> Moments:
+    """A collection without its model, from the fields that a file holds."""
+    return Moments(**parts, source=StoredMoments(**source))
+
+
+def gap_table(columns: Mapping[str, Floats]) -> pd.DataFrame:
+    """A row per state and ordered pair of different actions, from arrays (S, A, A) or (S, A)."""
+    num_states, num_actions = next(iter(columns.values())).shape[:2]
+    pairs = np.tile(~np.eye(num_actions, dtype=bool), (num_states, 1, 1))
+    states, actions, others = np.nonzero(pairs)
+    shown: dict[str, Any] = {"state": states, "action": actions, "other": others}
+    for name, values in columns.items():
+        shown[name] = values[states, actions] if values.ndim == 2 else values[pairs]
+    return table(shown)
 
 
 def same_state_moments(

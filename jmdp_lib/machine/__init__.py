@@ -1,0 +1,20 @@
+"""What concerns the computer and not the mathematics: memory, messages, files, processes, code."""
+
+from jmdp_lib.machine.compiled import cached as cached
+from jmdp_lib.machine.compiled import hot as hot
+from jmdp_lib.machine.compiled import inline as inline
+from jmdp_lib.machine.compiled import threaded as threaded
+from jmdp_lib.machine.files import ReadOnly as ReadOnly
+from jmdp_lib.machine.files import Saved as Saved
+from jmdp_lib.machine.files import load_parts as load_parts
+from jmdp_lib.machine.files import replacing as replacing
+from jmdp_lib.machine.files import save_parts as save_parts
+from jmdp_lib.machine.files import table as table
+from jmdp_lib.machine.memory import available_bytes as available_bytes
+from jmdp_lib.machine.memory import cores as cores
+from jmdp_lib.machine.memory import fits as fits
+from jmdp_lib.machine.memory import gibibytes as gibibytes
+from jmdp_lib.machine.memory import require as require
+from jmdp_lib.machine.messages import extra as extra
+from jmdp_lib.machine.messages import progress as progress
+from jmdp_lib.machine.processes import in_processes as in_processes

@@ -1,0 +1,167 @@
+"""The functions that Numba compiles: all of them are made here.
+
+`cached`, `hot`, `inline` and `threaded` keep them on disk where that is possible and run them on
+all threads where that is safe. A notice says when a call compiles.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from numba import config, njit
+from numba.core import event
+from numba.np.ufunc.parallel import threading_layer
+
+from jmdp_lib.machine.messages import output_is_seen
+
+
+class _CompileNotice(event.Listener):
+    """Says that a call compiles, which takes seconds; functions that it compiles next are silent.
+
+    Numba sends its events only for what it really compiles, not for what it finds on disk.
+    """
+
+    depth = 0  # functions compile the functions they call
+    ended = float("-inf")
+    complained = False  # that what is compiled cannot be kept
+
+    def on_start(self, event: Any) -> None:
+        compiled = event.data["dispatcher"]
+        ours = compiled.__module__.startswith("jmdp_lib")
+        if ours and not self.depth and time.monotonic() > self.ended + 1.0:
+            self.say(compiled.stats.cache_path)
+        self.depth += 1
+
+    def say(self, folder: str | None) -> None:
+        """Say that a call compiles and, the first time, that the result cannot be kept for good."""
+        text = "jmdp_lib is compiling this call"
+        level = logging.INFO
+        if folder is not None and Path(folder).parent.name != _OWN_FOLDER:
+            text += ", only this once: the result is kept on disk"
+        elif not self.complained:
+            until = f"{Path(folder).parent} is emptied" if folder else "the next process starts"
+            text += (
+                f", and will again when {until}: it can write neither to its own folder nor to a "
+                "home. To have it compile only once, set NUMBA_CACHE_DIR to a folder that lasts"
+            )
+            level = logging.WARNING
+            self.complained = True
+        if output_is_seen():
+            print(text, file=sys.stderr, flush=True)
+        else:
+            logging.getLogger("jmdp_lib").log(level, text)
+
+    def on_end(self, event: Any) -> None:
+        self.depth -= 1
+        self.ended = time.monotonic()
+
+
+event.register("numba:compile", _CompileNotice())
+
+
+_OWN_FOLDER = f"jmdp_lib-{os.geteuid() if os.name == 'posix' else ''}"
+
+
+def _own_folder() -> Path | None:
+    """A temporary folder that this user alone can read and write, or None.
+
+    Numba runs what it finds there, so a folder that somebody else may have made is not used.
+    """
+    if os.name != "posix":
+        return None
+    try:
+        folder = Path(tempfile.gettempdir(), _OWN_FOLDER)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return None
+    own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    return folder if own and not found.st_mode & 0o077 else None
+
+
+def cached(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Numba's `njit(cache=True)`, which also works where Numba finds no folder for its cache.
+
+    That is a read-only installation whose user has no home. What is compiled is then kept in a
+    temporary folder of the user's own, or not at all, and `_CompileNotice` says so.
+    """
+
+    numba_config: Any = config  # whose settings are made when it is imported
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~")
+        try:
+            if numba_config.CACHE_DIR or os.path.isabs(home):  # else Numba makes a folder named ~
+                return njit(cache=True, **options)(function)
+        except RuntimeError as error:
+            if "no locator" not in str(error):
+                raise
+        folder = _own_folder()
+        before = numba_config.CACHE_DIR
+        numba_config.CACHE_DIR = str(folder or "")  # for this function: it is the user's setting
+        try:
+            return njit(cache=folder is not None, **options)(function)
+        finally:
+            numba_config.CACHE_DIR = before
+
+    return decorate
+
+
+# Loops that allocate nothing need no reference counts: without them they run six times as fast.
+_NO_COUNTS: Any = {"_nrt": False}
+hot: Callable[..., Any] = cached(nogil=True, error_model="numpy", **_NO_COUNTS)
+inline: Callable[..., Any] = cached(error_model="numpy", inline="always")
+
+
+class _Threads:
+    """Numba's threads: one call at a time, since not all of its layers survive two at once.
+
+    GNU OpenMP, the usual layer on Linux, does not survive a fork either: Numba would end the new
+    process, and a pool of such processes would never return.
+    """
+
+    lock = threading.Lock()
+    lost = False  # in a process that was forked from one that used GNU OpenMP
+
+    @classmethod
+    def after_fork(cls) -> None:
+        """In the new process."""
+        cls.lock = threading.Lock()  # a thread that was not copied may have held the old one
+        with suppress(ValueError):  # no thread was started before the fork
+            cls.lost |= threading_layer() == "omp"
+
+
+if hasattr(os, "register_at_fork"):  # Windows does not fork
+    os.register_at_fork(after_in_child=_Threads.after_fork)
+
+
+def threaded(function: Callable[..., Any], size: Callable[..., int], least: int) -> Any:
+    """The function compiled: on all threads, or on this one for arguments smaller than `least`.
+
+    It also runs on this one where there are no threads after a fork, so that its result must not
+    depend on their number.
+    """
+    on_all = cached(error_model="numpy", parallel=True)(function)
+    copied = FunctionType(function.__code__, function.__globals__)
+    copied.__qualname__ += "_alone"  # else the cache on disk would take one version for the other
+    alone = cached(error_model="numpy", nogil=True)(copied)
+
+    def run(*arguments: Any) -> Any:
+        if _Threads.lost or size(*arguments) < least:
+            return alone(*arguments)
+        with _Threads.lock:
+            return on_all(*arguments)
+
+    run.__doc__ = function.__doc__
+    return run
