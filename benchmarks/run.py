@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from numpy_pairs import simulate_pairs_numpy
+from numpy_pairs import simulate_pairs_numpy, simulate_returns_numpy
 from scipy.optimize import linprog
 from timing import machine, seconds
 
 import jmdp_lib as jl
 from jmdp_lib.operators.backups import LAYOUTS
 from jmdp_lib.operators.pairs import PairOperator
+from jmdp_lib.simulators import montecarlo
 from jmdp_lib.solvers.incremental import updater
 
 
@@ -39,6 +40,25 @@ def simulation():
             f"simulate_pairs, {name}",
             f"{pairs * steps / fast / 1e6:.0f} M pair-steps/s",
             f"{pairs * steps / slow / 1e6:.1f} M (NumPy)",
+            slow / fast,
+        )
+
+
+def joint_returns():
+    """State-actions per second that random maps step, compiled against vectorised NumPy."""
+    for size in (5, 30):
+        jm = jl.windy_gridworld(size)
+        policy = jl.uniform_policy(jm)
+        steps = montecarlo.horizon_for(jm, 0.01)
+        samples = 8_000_000 // (steps * policy.size)
+        fast = seconds(lambda: jl.simulate_returns(jm, policy, samples, truncation=0.01))
+        rng = np.random.default_rng(0)
+        slow = seconds(lambda: simulate_returns_numpy(jm, policy, samples, steps, rng), 1)
+        stepped = samples * steps * policy.size
+        yield (
+            f"simulate_returns, {size}x{size} gridworld, uniform policy",
+            f"{stepped / fast / 1e6:.0f} M state-actions/s",
+            f"{stepped / slow / 1e6:.1f} M (NumPy)",
             slow / fast,
         )
 
@@ -202,7 +222,7 @@ def decisions():
 
 def main() -> None:
     exact = [*evaluation(), *projection(), *bounds(), *couplings(), *decisions()]
-    rows = [*simulation(), *exact, *learning(), *collapse()]
+    rows = [*simulation(), *joint_returns(), *exact, *learning(), *collapse()]
     lines = [
         machine("numpy", "numba"),
         "",

@@ -62,6 +62,7 @@ CALLS = {
     ),
     "simulate_pairs": lambda: jl.simulate_pairs(JM, GOAL, 4, (0, 1), 5),
     "sample_gaps": lambda: jl.sample_gaps(JM, GOAL, [(4, 0, 1)], 5),
+    "simulate_returns": lambda: jl.simulate_returns(JM, GOAL, 5),
     "from_simulator": lambda: jl.JMDP.from_simulator(SHOP, 5),
 }
 
