@@ -205,6 +205,21 @@ def couplings():
         )
 
 
+def rules():
+    """The gaps of two rules on all pairs of states, against the evaluation of one rule on them."""
+    jm = jl.windy_gridworld(30)
+    policy = jl.uniform_policy(jm)
+    for coupling in ("joint", "common"):
+        took = seconds(lambda: jl.policy_gaps(jm, jl.goal_policy(30), policy, coupling), 1)
+        one = seconds(lambda: jl.jipe2(jm, policy, coupling=coupling, route="dense"), 1)
+        yield (
+            f"policy_gaps, 30x30 gridworld, goal against uniform policy, {coupling}",
+            f"{took:.1f} s",
+            f"{one:.1f} s (jipe2, one policy)",
+            took / one,
+        )
+
+
 def decisions():
     """Queries until it is known which action is better, and what independent runs would need."""
     for name, jm, policy, state, pair in (
@@ -221,7 +236,7 @@ def decisions():
 
 
 def main() -> None:
-    exact = [*evaluation(), *projection(), *bounds(), *couplings(), *decisions()]
+    exact = [*evaluation(), *projection(), *bounds(), *couplings(), *rules(), *decisions()]
     rows = [*simulation(), *joint_returns(), *exact, *learning(), *collapse()]
     lines = [
         machine("numpy", "numba"),

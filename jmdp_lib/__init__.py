@@ -57,6 +57,7 @@ from jmdp_lib.solvers.order2 import (
     trace_jipe2,
 )
 from jmdp_lib.solvers.order_n import incremental_jipe, jipe, plan_jipe
+from jmdp_lib.solvers.policy_gaps import policy_gaps
 from jmdp_lib.solvers.projected import ProjectedSolution, projected_jipe2
 from jmdp_lib.solvers.projection import (
     aggregation_features,
@@ -79,7 +80,7 @@ __all__ += ["first_to_arrive", "mass_apart", "pair_step", "steps_to_reach"]
 __all__ += ["Trace", "covariance_rates", "decay_rate", "trace_jipe2"]
 __all__ += ["coupling_range", "gap_law", "jipe", "jipe2"]
 __all__ += ["plan_gap_law", "plan_jipe", "plan_jipe2"]
-__all__ += ["local_jipe2"]
+__all__ += ["local_jipe2", "policy_gaps"]
 __all__ += ["incremental_jipe", "incremental_jipe2", "projected_jipe2", "resample_gaps"]
 __all__ += ["aggregation_features", "per_action"]
 __all__ += ["rbf_features", "tabular_features"]

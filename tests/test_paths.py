@@ -75,6 +75,11 @@ def local():
     return lambda: jl.local_jipe2(line, lambda cell: [0.5, 0.5], [2], 0.01)
 
 
+def rules():
+    jm = jl.windy_gridworld(3, gamma=0.5)
+    return lambda: jl.policy_gaps(jm, jl.goal_policy(3), jl.uniform_policy(jm))
+
+
 def played(function):
     jm = jl.windy_gridworld(3, gamma=0.5)
     asked = {"policy": jl.goal_policy(3), "actions": [0, 2], "state": 4}
@@ -96,6 +101,7 @@ CALLS = {
     "incremental_jipe2": incremental,
     "projected_jipe2": projected,
     "local_jipe2": local,
+    "policy_gaps": rules,
     "estimate_gaps": lambda: played(jl.estimate_gaps),
     "compare_actions": lambda: played(jl.compare_actions),
     "CoupledAtari.query": atari,

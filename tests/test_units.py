@@ -91,6 +91,13 @@ def all_couplings(jm, policy, c):
     yield 2, found.gap_variance_high
 
 
+def two_rules(jm, policy, c):
+    for coupling in ("joint", "independent", "common"):
+        mean, variance = jl.policy_gaps(jm, policy, [0, 1, 0], coupling)
+        yield 1, mean
+        yield 2, variance
+
+
 def local(jm, policy, c):
     for coupling in ("joint", "common"):
         found = converged(jl.local_jipe2(jm, policy, [1], 1e-3, coupling), jm.reward_bound, 1e-3)
@@ -179,7 +186,7 @@ def coupled(jm, policy, c):
 
 
 SOLVERS = [
-    sweeps, reachable, dense, warm, order_n, law, improvement, all_couplings, local,
+    sweeps, reachable, dense, warm, order_n, law, improvement, all_couplings, two_rules, local,
     features, learned, counted, played, decided, bounds, rates, coupled,
 ]  # fmt: skip
 
