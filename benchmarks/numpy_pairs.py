@@ -1,4 +1,4 @@
-"""What a careful user would write without a compiler: recursive pairs, vectorised over pairs."""
+"""What a careful user would write without a compiler: simulation vectorised over its runs."""
 
 from __future__ import annotations
 
@@ -30,3 +30,22 @@ def simulate_pairs_numpy(jm, policy, state, actions, num_pairs, steps, rng):
         b = np.where(merged, a, pick(action_cdf, y))
         weight *= jm.gamma
     return np.stack([left, right], axis=1)
+
+
+def simulate_returns_numpy(jm, policy, num_samples, steps, rng):
+    """Returns (num_samples, S, A), the same process as `jmdp_lib.simulate_returns`."""
+    states, actions = np.arange(jm.num_states), np.arange(jm.num_actions)
+    most = np.diff(jm.starts).max()
+    table_cdf = np.ones((jm.num_states, most))
+    for s in states:
+        table_cdf[s, : np.diff(jm.starts)[s]] = np.cumsum(jm.probs[jm.starts[s] : jm.starts[s + 1]])
+    action_cdf = np.cumsum(policy, axis=1)
+    runs = np.arange(num_samples)[:, None, None]
+    z = np.zeros((num_samples, *policy.shape))
+    for _ in range(steps):
+        u = rng.random((num_samples, jm.num_states, 1))
+        table = (jm.starts[:-1] + (table_cdf[:, :-1] <= u).sum(2))[:, :, None]
+        x = jm.next_states[table, actions]
+        a = (action_cdf[x, :-1] <= rng.random((*x.shape, 1))).sum(3)
+        z = jm.rewards[table, actions] + jm.gamma * z[runs, x, a]
+    return z

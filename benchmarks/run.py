@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from numpy_pairs import simulate_pairs_numpy
+from numpy_pairs import simulate_pairs_numpy, simulate_returns_numpy
 from scipy.optimize import linprog
 from timing import machine, seconds
 
 import jmdp_lib as jl
 from jmdp_lib.operators.backups import LAYOUTS
 from jmdp_lib.operators.pairs import PairOperator
+from jmdp_lib.simulators import montecarlo
 from jmdp_lib.solvers.incremental import updater
 
 
@@ -39,6 +40,25 @@ def simulation():
             f"simulate_pairs, {name}",
             f"{pairs * steps / fast / 1e6:.0f} M pair-steps/s",
             f"{pairs * steps / slow / 1e6:.1f} M (NumPy)",
+            slow / fast,
+        )
+
+
+def joint_returns():
+    """State-actions per second that random maps step, compiled against vectorised NumPy."""
+    for size in (5, 30):
+        jm = jl.windy_gridworld(size)
+        policy = jl.uniform_policy(jm)
+        steps = montecarlo.horizon_for(jm, 0.01)
+        samples = 8_000_000 // (steps * policy.size)
+        fast = seconds(lambda: jl.simulate_returns(jm, policy, samples, truncation=0.01))
+        rng = np.random.default_rng(0)
+        slow = seconds(lambda: simulate_returns_numpy(jm, policy, samples, steps, rng), 1)
+        stepped = samples * steps * policy.size
+        yield (
+            f"simulate_returns, {size}x{size} gridworld, uniform policy",
+            f"{stepped / fast / 1e6:.0f} M state-actions/s",
+            f"{stepped / slow / 1e6:.1f} M (NumPy)",
             slow / fast,
         )
 
@@ -185,6 +205,21 @@ def couplings():
         )
 
 
+def rules():
+    """The gaps of two rules on all pairs of states, against the evaluation of one rule on them."""
+    jm = jl.windy_gridworld(30)
+    policy = jl.uniform_policy(jm)
+    for coupling in ("joint", "common"):
+        took = seconds(lambda: jl.policy_gaps(jm, jl.goal_policy(30), policy, coupling), 1)
+        one = seconds(lambda: jl.jipe2(jm, policy, coupling=coupling, route="dense"), 1)
+        yield (
+            f"policy_gaps, 30x30 gridworld, goal against uniform policy, {coupling}",
+            f"{took:.1f} s",
+            f"{one:.1f} s (jipe2, one policy)",
+            took / one,
+        )
+
+
 def decisions():
     """Queries until it is known which action is better, and what independent runs would need."""
     for name, jm, policy, state, pair in (
@@ -201,8 +236,8 @@ def decisions():
 
 
 def main() -> None:
-    exact = [*evaluation(), *projection(), *bounds(), *couplings(), *decisions()]
-    rows = [*simulation(), *exact, *learning(), *collapse()]
+    exact = [*evaluation(), *projection(), *bounds(), *couplings(), *rules(), *decisions()]
+    rows = [*simulation(), *joint_returns(), *exact, *learning(), *collapse()]
     lines = [
         machine("numpy", "numba"),
         "",

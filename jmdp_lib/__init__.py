@@ -3,7 +3,7 @@
 Model: `JMDP`, the environments, the policies. Operators: `apply_t2`, `sample_t2`. Solvers:
 `jipe2`, `jipe`, `incremental_jipe2`, `projected_jipe2`. Results: `Solution` and its `Moments`.
 The whole law of a gap: `gap_law`. One state of a model too large to enumerate: `ImplicitJMDP` and
-`local_jipe2`. To check any of them: `simulate_pairs` and `sample_gaps`.
+`local_jipe2`. To check any of them: `simulate_pairs`, `sample_gaps` and `simulate_returns`.
 Simulators: your own `Simulator`, a `StepSimulator`, `CoupledEnv`, and
 `jmdp_lib.atari`, which, like `jmdp_lib.figures`, is imported on its own.
 """
@@ -48,6 +48,7 @@ from jmdp_lib.simulators.decisions import Decision, compare_actions
 from jmdp_lib.simulators.estimates import EstimatedGaps, PlayedGaps
 from jmdp_lib.simulators.montecarlo import sample_gaps, simulate_pairs
 from jmdp_lib.simulators.resampling import resample_gaps
+from jmdp_lib.simulators.returns import simulate_returns
 from jmdp_lib.simulators.statistics import asymptotic_sequence, log_capital, normal_p_values
 from jmdp_lib.simulators.step import StepSimulator
 from jmdp_lib.solvers.coupling_range import CouplingRange, coupling_range
@@ -66,6 +67,7 @@ from jmdp_lib.solvers.order2 import (
     trace_jipe2,
 )
 from jmdp_lib.solvers.order_n import incremental_jipe, jipe, plan_jipe
+from jmdp_lib.solvers.policy_gaps import policy_gaps
 from jmdp_lib.solvers.projected import ProjectedSolution, projected_jipe2
 from jmdp_lib.solvers.projection import (
     aggregation_features,
@@ -88,13 +90,13 @@ __all__ += ["first_to_arrive", "mass_apart", "pair_step", "steps_to_reach"]
 __all__ += ["Trace", "covariance_rates", "decay_rate", "trace_jipe2"]
 __all__ += ["coupling_range", "gap_law", "jipe", "jipe2"]
 __all__ += ["plan_gap_law", "plan_jipe", "plan_jipe2"]
-__all__ += ["local_jipe2"]
+__all__ += ["local_jipe2", "policy_gaps"]
 __all__ += ["incremental_jipe", "incremental_jipe2", "projected_jipe2", "resample_gaps"]
 __all__ += ["aggregation_features", "per_action"]
 __all__ += ["rbf_features", "tabular_features"]
 __all__ += ["cvar_bounds", "one_sided_bound", "quantile_bounds", "tail_bounds"]
 __all__ += ["cautious_improvement", "compare_actions", "estimate_gaps"]
-__all__ += ["sample_gaps", "simulate_pairs"]
+__all__ += ["sample_gaps", "simulate_pairs", "simulate_returns"]
 __all__ += ["asymptotic_sequence", "log_capital", "normal_p_values"]
 __all__ += ["CoupledEnv", "Outcome", "Simulator", "SimulatorError", "StepSimulator"]
 __all__ += ["ConvergenceWarning", "IncrementalSolution", "ProjectedSolution"]

@@ -235,9 +235,10 @@ def bad_policies():
         jl.jipe2,
         jl.jipe,
         lambda jm, policy: jl.simulate_pairs(jm, policy, 0, (0, 1), 10),
+        lambda jm, policy: jl.simulate_returns(jm, policy, 10),
         lambda jm, policy: jl.apply_t2(jm, policy, np.zeros((9, 4)), np.zeros((9, 4, 9, 4))),
     ],
-    ids=["jipe2", "jipe", "simulate_pairs", "apply_t2"],
+    ids=["jipe2", "jipe", "simulate_pairs", "simulate_returns", "apply_t2"],
 )
 def test_policies(policy, message, evaluate):
     with pytest.raises(ValueError, match=message):
@@ -264,6 +265,10 @@ def test_policies(policy, message, evaluate):
         (lambda: jl.simulate_pairs(GRID, GOAL, 0, (0, 1, 2), 1), "pair of actions"),
         (lambda: jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 1, horizon=0), "horizon must be"),
         (lambda: jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 1, truncation=0), "truncation must"),
+        (lambda: jl.simulate_returns(GRID, GOAL, 0), "num_samples must be at least 1"),
+        (lambda: jl.simulate_returns(GRID, GOAL, 2.0), "num_samples must be an integer"),
+        (lambda: jl.simulate_returns(GRID, GOAL, 1, truncation=0), "truncation must lie in"),
+        (lambda: jl.simulate_returns(GRID, GOAL, 1, coupling="both"), "coupling must be one of"),
         (lambda: jl.windy_gridworld(0), "size must be at least 1"),
         (lambda: jl.windy_gridworld(3, gust_prob=1.2), "gust_prob must lie in"),
         (lambda: jl.windy_gridworld(3, gust="up"), "gust must be one of 'U'"),
@@ -364,12 +369,13 @@ BAD_SEEDS = ["7", 1.5, -1, True, [1, -2], ["a"], np.nan, {}, torchs_own]
     "call",
     [
         lambda seed: jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 10, seed=seed),
+        lambda seed: jl.simulate_returns(GRID, GOAL, 10, seed=seed),
         lambda seed: jl.sample_gaps(GRID, GOAL, [(0, 0, 1)], 10, seed=seed),
         lambda seed: jl.incremental_jipe2(GRID, GOAL, 10, seed=seed),
         frozen_lake,
         pong,
     ],
-    ids=["pairs", "gaps", "incremental", "env", "atari"],
+    ids=["pairs", "returns", "gaps", "incremental", "env", "atari"],
 )
 def test_seeds(call, seed):
     seed = seed() if callable(seed) else seed
@@ -391,6 +397,7 @@ MANY = 10**12
     ("call", "message"),
     [
         (lambda: jl.simulate_pairs(NEAR_ONE, GOAL, 4, (0, 1), 1), r"gamma = 0.99.* horizon= to"),
+        (lambda: jl.simulate_returns(NEAR_ONE, GOAL, 1), r"gamma = 0.99.* larger truncation="),
         (lambda: jl.sample_gaps(NEAR_ONE, GOAL, [(4, 0, 1)], 3), r"truncation = 1e-07 ask for"),
         (
             lambda: jl.estimate_gaps(GRID, GOAL, [0, 1], state=4, gamma=0.999999),
@@ -398,7 +405,7 @@ MANY = 10**12
         ),
         (lambda: jl.compare_actions(NEAR_ONE, GOAL, [0, 1], 4), r"gamma = 0.99.*: pass horizon="),
     ],
-    ids=["simulate_pairs", "sample_gaps", "estimate_gaps", "compare_actions"],
+    ids=["simulate_pairs", "simulate_returns", "sample_gaps", "estimate_gaps", "compare_actions"],
 )
 def test_horizons_without_end_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
@@ -429,13 +436,17 @@ def test_a_horizon_that_is_given_is_not_too_long():
         ),
         (lambda: jl.simulate_pairs(GRID, GOAL, 4, (0, 1), MANY), "a sample of num_pairs = 1,000"),
         (
+            lambda: jl.simulate_returns(GRID, GOAL, MANY),
+            "num_samples = 1,000,000,000,000 times 36 state-actions needs .*: ask for fewer",
+        ),
+        (
             lambda: jl.tabular_features(jl.windy_gridworld(300)),
             r"\(S, A, d\) = \(90000, 4, 360000\) needs .* aggregation_features",
         ),
     ],
     ids=[
         "rbf", "queues", "from_step", "inventory", "gridworld", "goal_policy", "chain",
-        "sample_gaps", "simulate_pairs", "tabular",
+        "sample_gaps", "simulate_pairs", "simulate_returns", "tabular",
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_before_it_is_made(call, message):

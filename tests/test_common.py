@@ -227,6 +227,8 @@ def test_a_model_knows_its_noise_or_says_which_state_has_another():
             (jl.jipe, (3,)),
             (jl.apply_t2, zeros),
             (jl.simulate_pairs, (0, (0, 0), 9)),
+            (jl.simulate_returns, (9,)),
+            (jl.policy_gaps, (policy,)),
             (jl.sample_gaps, ([(0, 0, 0)], 9)),
             (jl.incremental_jipe2, (9,)),
         ]:

@@ -236,6 +236,41 @@ def test_full_second(shape, coupling, monkeypatch):
     assert swept.source.second_bytes == 0.0
 
 
+@pytest.mark.parametrize("coupling", COUPLINGS)
+@pytest.mark.parametrize(
+    ("shape", "num"), [((300, 2, 4), 200), ((20_000, 1, 4), 1), ((40, 4000, 2), 9)]
+)
+@measured_twice
+def test_simulated_returns(shape, num, coupling, monkeypatch):
+    """Many samples, many state-actions, many tables."""
+
+    def call(jm, num):
+        jl.simulate_returns(jm, jl.uniform_policy(jm), num, coupling=coupling, truncation=0.5)
+
+    call(SMALL, 2)
+    jm = random_model(*shape)
+    for guard in guards_of(lambda: call(jm, num), "num_samples", monkeypatch):
+        check(*guard)
+
+
+@pytest.mark.parametrize("coupling", COUPLINGS)
+@pytest.mark.parametrize(
+    "shape", [(700, 2, 2), (250, 40, 2), (60, 60, 8), (100, 2, 20), (20, 1000, 2)]
+)
+@measured_twice
+def test_policy_gaps(shape, coupling, monkeypatch):
+    """Many pairs of states, of tables, of actions."""
+
+    def call(jm):
+        other = np.random.default_rng(1).dirichlet(np.ones(jm.num_actions), size=jm.num_states)
+        jl.policy_gaps(jm, jl.uniform_policy(jm), other, coupling)
+
+    call(SMALL)
+    jm = random_model(*shape)
+    for guard in guards_of(lambda: call(jm), "policy_gaps", monkeypatch):
+        check(*guard)
+
+
 @pytest.mark.parametrize("weights", ["occupancy", "stationary", "product"])
 @pytest.mark.parametrize("size", [(50, 2, 4, 10), (20, 30, 4, 12), (10, 2, 3, 25)])
 @measured_twice

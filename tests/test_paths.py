@@ -77,6 +77,12 @@ def local():
     return lambda: jl.local_jipe2(line, lambda cell: [0.5, 0.5], [2], 0.01)
 
 
+def rules():
+    jm = jl.windy_gridworld(3, gamma=0.5)
+    policies = jl.goal_policy(3), jl.uniform_policy(jm)
+    return lambda: jl.policy_gaps(jm, *policies)
+
+
 WORLDS = {
     "a JMDP": lambda: jl.windy_gridworld(3, gamma=0.5),
     "an implicit model": lambda: jl.ImplicitJMDP.from_jmdp(jl.windy_gridworld(3, gamma=0.5)),
@@ -121,6 +127,8 @@ CALLS = {
     "incremental_jipe2": incremental,
     "projected_jipe2": projected,
     "local_jipe2": local,
+    "policy_gaps": rules,
+    "simulate_returns": lambda: lambda: jl.simulate_returns(jl.example_1(), [0], 5),
     "estimate_gaps of a JMDP": lambda: played(jl.estimate_gaps, "a JMDP"),
     "estimate_gaps of an implicit model": lambda: played(jl.estimate_gaps, "an implicit model"),
     "estimate_gaps of a simulator": lambda: played(jl.estimate_gaps, "a simulator"),

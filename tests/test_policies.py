@@ -28,7 +28,10 @@ CALLS = {
     "projected": lambda jm, policy: jl.projected_jipe2(jm, policy, FEATURES).moments.mean,
     "coupling_range": lambda jm, policy: jl.coupling_range(jm, policy).gap_variance_low,
     "cautious_improvement": lambda jm, policy: jl.cautious_improvement(jm, policy).policy,
+    "policy_gaps": lambda jm, policy: jl.policy_gaps(jm, policy, [1] * jm.num_states),
+    "policy_gaps, the other": lambda jm, policy: jl.policy_gaps(jm, [1] * jm.num_states, policy),
     "simulate_pairs": lambda jm, policy: jl.simulate_pairs(jm, policy, 0, (0, 1), 50),
+    "simulate_returns": lambda jm, policy: jl.simulate_returns(jm, policy, 50),
     "sample_gaps": lambda jm, policy: jl.sample_gaps(jm, policy, [(0, 0, 1)], 50).mean,
     "resample_gaps": lambda jm, policy: jl.resample_gaps(counted(), policy, 5).mean_error,
     "estimate_gaps": lambda jm, policy: (

@@ -91,6 +91,13 @@ def all_couplings(jm, policy, c):
     yield 2, found.gap_variance_high
 
 
+def two_rules(jm, policy, c):
+    for coupling in ("joint", "independent", "common"):
+        mean, variance = jl.policy_gaps(jm, policy, [0, 1, 0], coupling)
+        yield 1, mean
+        yield 2, variance
+
+
 def local(jm, policy, c):
     for coupling in ("joint", "common"):
         found = converged(jl.local_jipe2(jm, policy, [1], 1e-3, coupling), jm.reward_bound, 1e-3)
@@ -139,6 +146,7 @@ def counted(jm, policy, c):
 
 def played(jm, policy, c):
     yield 1, jl.simulate_pairs(jm, policy, 1, (0, 1), 100)
+    yield 1, jl.simulate_returns(jm, policy, 100)
     found = jl.sample_gaps(jm, policy, [GAP], 100)
     yield 1, [found.mean, found.mean_error, found.truncation_error * np.ones(1)]
     yield 0, [found.prob_worse, found.prob_tie]
@@ -178,7 +186,7 @@ def coupled(jm, policy, c):
 
 
 SOLVERS = [
-    sweeps, reachable, dense, warm, order_n, law, improvement, all_couplings, local,
+    sweeps, reachable, dense, warm, order_n, law, improvement, all_couplings, two_rules, local,
     features, learned, counted, played, decided, bounds, rates, coupled,
 ]  # fmt: skip
 

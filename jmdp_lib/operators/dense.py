@@ -65,8 +65,8 @@ class DensePairs:
             np.matmul(shocks, shocks.T, out=out)
         for kernel in self._kernels:
             if self.system.few_successors:
-                _move(*kernel, c, self._scratch, False)
-                _move(*kernel, self._scratch, out, add)  # (P (P c)')' = P c P'
+                move(*kernel, c, self._scratch, False)
+                move(*kernel, self._scratch, out, add)  # (P (P c)')' = P c P'
             else:
                 np.matmul(kernel, c, out=self._scratch)
                 np.matmul(self._scratch, kernel.T, out=out)  # the only kernel, and no source
@@ -177,4 +177,4 @@ def _moved(indptr: Any, indices: Any, probs: Any, c: Any, out: Any, add: Any) ->
                     column[s] += tile[s, t]
 
 
-_move = threaded(_moved, lambda *arguments: len(arguments[-2]), 400)
+move = threaded(_moved, lambda *arguments: len(arguments[-2]), 400)

@@ -1,0 +1,261 @@
+"""The gap of two rules in one world: its mean and variance from every state, by linear systems.
+
+The world is that of the random maps: at every time step there are the tables of the coupling, and
+for every state-action (s, a) a uniform number U. A branch that leaves (s, a) and arrives at x takes
+the action at which the cumulative probabilities of its own rule at x pass U. One more number draws
+both first actions. So two branches, of the rules pi and rho, are
+
+    together at s, if they come from one state-action, or start: their actions have the joint law
+        w_s(a, b), the length of the overlap of a's interval under pi and of b's under rho;
+    apart at s and t, if they come from two: their actions are independent, also if s = t.
+
+Branches that take one action at one state are at one state-action: they get one reward, go to one
+state, and are together there. All others are apart after the step. Branches that are together and
+whose rules agree on all that can still come are one for good, since they never draw two actions.
+For equal rules the gap is zero; each branch by itself has the law of `jipe2`.
+
+With values v and v~ of the two rules, q(s, a) = E y_a with y_a = R + gamma v(S'), and q~ likewise,
+the mean g = v - v~ of the gap solves
+
+    g = sum_a (pi - rho)(., a) q~(., a) + gamma P_pi g.
+
+The variance u(s, t) of the gap of branches that are apart, and tau(s) of those together, is that of
+what one step shows plus that of what is left. With A ~ pi(s) and B ~ rho(t),
+
+    u(s, t) = Var(y_A - y~_B) + gamma^2 (P_pi u P_rho')(s, t)                          for s != t,
+    u(s, s) = sum_ab pi(a) rho(b) h(s, a, b),
+    tau(s)  = sum_ab w_s(a, b) h(s, a, b),
+    h(s, a, b) = E[(y_a - y~_b - g(s))^2] + gamma^2 E u(S'_a, S'_b)                    for a != b,
+    h(s, a, a) = E[(gamma g(S'_a) - g(s))^2] + gamma^2 E tau(S'_a).
+
+The coupling decides whether y_a and y~_b share a table. With common noise, distinct states share
+it, and P_pi u P_rho' is the mean over the noise, as in `operators.collapsed`. Variances are solved
+for, not second moments, so that nothing large cancels; where the rules agree on all that can still
+come, g and tau are exactly zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from jmdp_lib.checks import Floats, Ints, Policy
+from jmdp_lib.machine import progress, require
+from jmdp_lib.model import JMDP
+from jmdp_lib.operators.collapsed import Backup, CollapsedT2
+from jmdp_lib.operators.dense import move
+from jmdp_lib.solvers.affine import VECTORS, Chain, solve
+
+_PRECISE = 1e-12  # residuals, relative to what each system adds in one step
+
+
+def policy_gaps(
+    jm: JMDP, policy: Policy, other: Policy, coupling: str = "joint"
+) -> tuple[Floats, Floats]:
+    """Mean (S,) and variance (S,) of the return of one rule minus that of another in one world.
+
+    Both rules start in the same state, for every state, and draw their actions with the same
+    numbers: equal rules have gap 0, and rules that differ in a few states differ only after these.
+
+    policy, other: the two rules, each in any form that `jipe2` accepts.
+    coupling: which branches share a draw, as in `jipe2`: those at one state, those that are one, or
+        all of them.
+
+    Takes about 70 bytes for every pair of states.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> import numpy as np
+        >>> jm = jl.inventory(capacity=8, max_order=8, gamma=0.9)
+        >>> stock = np.arange(9)
+        >>> high, low = np.maximum(6 - stock, 0), np.maximum(4 - stock, 0)
+        >>> mean, variance = jl.policy_gaps(jm, high, low)
+        >>> print(f"from an empty shop: {mean[0]:.2f}, standard deviation {variance[0] ** 0.5:.2f}")
+        from an empty shop: -0.69, standard deviation 7.26
+        >>> _, shared = jl.policy_gaps(jm, high, low, coupling="common")
+        >>> print(f"with the same customers: {shared[0] ** 0.5:.2f}")
+        with the same customers: 3.25
+    """
+    first = CollapsedT2.of("policy_gaps", jm, policy, coupling)
+    try:
+        second = CollapsedT2.of("policy_gaps", jm, other, coupling)
+    except ValueError as error:
+        raise ValueError(f"other: {error}") from None
+    states = jm.num_states
+    require(_bytes(first, second), f"policy_gaps on the {states**2:,} pairs of {states:,} states")
+    mean, backups = _solve_means(first, second)
+    pairs = _GapPairs.of(first, second, mean, backups)
+    target = _PRECISE * float(max(pairs.source.max(), pairs.shared_source.max()))
+    with progress(None, "policy_gaps", "sweep") as bar:
+        found = solve(pairs, target, jm.gamma**2, bar=bar)[0]
+    return mean, np.maximum(found[states], 0.0)
+
+
+def _bytes(first: CollapsedT2, second: CollapsedT2) -> float:
+    """What `policy_gaps` allocates at most: matrices over pairs, laws at one state, tables."""
+    states, actions = first.policy.shape
+    played = (first.policy > 0).sum(1) * (second.policy > 0).sum(1)
+    entries = float((played * first.entries).sum())
+    few = first.few_successors and second.few_successors
+    # The source and a scratch matrix; kernels that are not sparse, and a product of them.
+    matrices = VECTORS + (2.5 if few else 5.5)
+    laws = 100.0 * entries + 64.0 * states * actions**2
+    return 8.0 * matrices * (states + 1) * states + laws + first.table_bytes
+
+
+def _solve_means(first: CollapsedT2, second: CollapsedT2) -> tuple[Floats, tuple[Backup, Backup]]:
+    """g (S,), and what one step makes of the values of both rules."""
+    gamma = first.jm.gamma
+    zero = np.zeros(first.jm.num_states)
+    small = _PRECISE * first.jm.reward_bound
+    base = Chain(second.kernel, gamma, second.mean_rewards).solution(small)
+    after = second.backup(base, zero)
+    source = np.einsum("sa,sa->s", first.policy - second.policy, after.mean)
+    small = _PRECISE * float(np.abs(source).max())
+    mean = Chain(first.kernel, gamma, source).solution(small)
+    return mean, (first.backup(base + mean, zero), after)
+
+
+@dataclass(frozen=True)
+class _GapPairs:
+    """The system of u and tau, x (S + 1, S): row s < S is u(s, .), and the last row is tau.
+
+    kernels: from distinct states, u moves by the sum of K u L' over these (K, L). Each is gamma
+        times a kernel of a rule: its sparse rows, or a matrix.
+    sparse_rows: which of the two.
+    source: (S, S), Var(y_A - y~_B) for distinct states.
+    shared: (2 S, (S + 1) * S) sparse, gamma^2 times where two branches at one state go: first the S
+        states where they are apart, then those where they are together.
+    shared_source: (2 S,), what such a step adds.
+    """
+
+    kernels: Sequence[tuple[Any, Any]]
+    sparse_rows: bool
+    source: Floats
+    shared: sparse.csr_array
+    shared_source: Floats
+
+    @classmethod
+    def of(
+        cls, first: CollapsedT2, second: CollapsedT2, mean: Floats, backups: tuple[Backup, Backup]
+    ) -> _GapPairs:
+        """The system of two rules. mean: g. backups: what one step makes of their values."""
+        states = first.jm.num_states
+        drawn = _Drawn.of(first.policy, second.policy)
+        left, right = backups
+        source = -2.0 * left.shocks @ right.shocks.T
+        source += left.single[:, None] + right.single
+        law, added = _steps_from_one_state(first, drawn, mean, backups)
+        rows = np.concatenate([drawn.states, drawn.states + states])
+        columns = np.tile(np.arange(drawn.states.size), 2)
+        weights = np.concatenate([drawn.apart, drawn.together])
+        average = sparse.csr_array((weights, (rows, columns)), (2 * states, drawn.states.size))
+        few = first.few_successors and second.few_successors
+        kernels = zip(_kernels(first, few), _kernels(second, few), strict=True)
+        shared = first.jm.gamma**2 * (average @ law)
+        return cls(list(kernels), few, source, shared, average @ added)
+
+    @cached_property
+    def _scratch(self) -> Floats:
+        return np.empty_like(self.source)
+
+    def zeros(self) -> Floats:
+        """x = 0."""
+        size = len(self.source)
+        return np.zeros((size + 1, size))
+
+    def apply(self, x: Floats, out: Floats, with_source: bool = True) -> None:
+        """out = F(x), or without the source."""
+        size = len(self.source)
+        apart = out[:size]
+        apart[...] = self.source if with_source else 0.0
+        for kernel, others in self.kernels:
+            if self.sparse_rows:
+                move(*kernel, x[:size], self._scratch, False)
+                move(*others, self._scratch, apart, True)  # (L (K u)')' = K u L'
+            else:
+                np.matmul(kernel, x[:size], out=self._scratch)
+                apart += self._scratch @ others.T
+        at_one_state = self.shared @ x.ravel()
+        if with_source:
+            at_one_state += self.shared_source
+        np.fill_diagonal(apart, at_one_state[:size])
+        out[size] = at_one_state[size:]
+
+
+def _kernels(system: CollapsedT2, few: bool) -> list[Any]:
+    """gamma times each kernel of a rule: its sparse rows if there are few, or a matrix."""
+    gamma = system.jm.gamma
+    return [
+        (kernel.indptr, kernel.indices, gamma * kernel.data) if few else gamma * kernel.toarray()
+        for kernel in system.kernels
+    ]
+
+
+class _Drawn(NamedTuple):
+    """The actions that two branches at one state may take, arrays (Q,).
+
+    states, first, second: the state and the two actions. apart, together: their probability for
+    branches that are apart, and for those that are together.
+    """
+
+    states: Ints
+    first: Ints
+    second: Ints
+    apart: Floats
+    together: Floats
+
+    @classmethod
+    def of(cls, policy: Floats, other: Floats) -> _Drawn:
+        """All that have a positive probability under the rules (S, A)."""
+        apart = policy[:, :, None] * other[:, None, :]
+        states, first, second = np.nonzero(apart)
+        together = _overlaps(policy, other)[states, first, second]
+        return cls(states, first, second, apart[states, first, second], together)
+
+
+def _overlaps(policy: Floats, other: Floats) -> Floats:
+    """(S, A, A) w_s(a, b): how often one number draws a from one rule and b from the other."""
+    ends = []
+    for rule in (policy, other):
+        total = np.cumsum(rule, axis=1)
+        ends.append(np.pad(total / total[:, -1:], ((0, 0), (1, 0))))
+    mine, theirs = ends
+    high = np.minimum(mine[:, 1:, None], theirs[:, None, 1:])
+    low = np.maximum(mine[:, :-1, None], theirs[:, None, :-1])
+    return np.asarray(np.maximum(high - low, 0.0))
+
+
+def _steps_from_one_state(
+    system: CollapsedT2, drawn: _Drawn, mean: Floats, backups: tuple[Backup, Backup]
+) -> tuple[sparse.csr_array, Floats]:
+    """h: where Q pairs of actions lead, (Q, (S + 1) * S) sparse, and what they add, (Q,)."""
+    jm = system.jm
+    size = jm.num_states
+    states, a, b = drawn[:3]
+    alike = np.flatnonzero(a == b)
+    differ = np.flatnonzero(a != b)
+    law = system.law(states[differ], a[differ], b[differ])
+    query = np.repeat(differ, np.diff(law.starts))
+    one = jm.transitions[states[alike] * jm.num_actions + a[alike]].tocoo()
+    weights = np.concatenate([law.weights, one.data])
+    rows = np.concatenate([query, alike[one.row]])
+    columns = np.concatenate([law.first * size + law.second, size * size + one.col])
+    left, right = backups
+    off = left.mean[states, a] - right.mean[states, b] - mean[states]
+    added = off**2
+    if law.tables is None:
+        added += left.variance[states, a] + right.variance[states, b]
+    else:
+        table = law.tables[0]
+        between = left.deviations[table, a[query]] - right.deviations[table, b[query]]
+        added += np.bincount(query, law.weights * between**2, states.size)
+    moved = jm.gamma * mean[jm.next_states] - mean[jm.table_states][:, None]
+    added[alike] = (jm.averaging @ moved**2)[states[alike], a[alike]]
+    leads: Any = sparse.csr_array((weights, (rows, columns)), (states.size, (size + 1) * size))
+    return leads, added

@@ -1,0 +1,264 @@
+"""The gap of two rules: against play, enumeration, closed forms and `jipe2`."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from brute import tables_of
+from strategies import random_jmdp, random_policy
+
+import jmdp_lib as jl
+
+COUPLINGS = ("joint", "independent", "common")
+RULES = {"mixed": (False, False), "deterministic": (True, True), "one of each": (False, True)}
+
+
+def shared_noise_model(seed, num_states=3, num_actions=3, num_tables=3, gamma=0.7):
+    """A random model whose states have one law of tables, so that all couplings are defined."""
+    rng = np.random.default_rng(seed)
+    shape = (num_states, num_tables, num_actions)
+    probs = np.tile(rng.dirichlet(np.ones(num_tables)), (num_states, 1))
+    after = rng.integers(num_states, size=shape)
+    return jl.JMDP(probs, rng.uniform(-1.0, 1.0, shape), after, gamma)
+
+
+def two_rules(jm, kinds, seed=0):
+    rng = np.random.default_rng(seed)
+    return [random_policy(rng, jm, deterministic) for deterministic in kinds]
+
+
+def inverted(cdf, states, uniforms):
+    """(N,) the action of a rule, by its cumulative probabilities (S, A)."""
+    return (cdf[states, :-1] <= uniforms[:, None]).sum(1)
+
+
+def played_gaps(jm, rules, state, num, steps, coupling, rng):
+    """Gaps (N,), played: every state-action has a table and a uniform, whether needed or not."""
+    runs = np.arange(num)
+    cdf = [np.cumsum(rule, axis=1) for rule in rules]
+    tables = np.ones((jm.num_states, np.diff(jm.starts).max()))
+    for s in range(jm.num_states):
+        own = np.cumsum([p for p, _, _ in tables_of(jm, s)])
+        tables[s, : own.size - 1] = own[:-1]
+    where = [np.full(num, state), np.full(num, state)]
+    start = rng.random(num)
+    action = [inverted(cdf[i], where[i], start) for i in range(2)]
+    gap = np.zeros(num)
+    for step in range(steps):
+        noise = rng.random((num, jm.num_states, jm.num_actions))
+        if coupling == "joint":
+            noise[:] = noise[:, :, :1]
+        if coupling == "common":
+            noise[:] = noise[:, :1, :1]
+        uniforms = rng.random((num, jm.num_states, jm.num_actions))
+        for i, sign in ((0, 1.0), (1, -1.0)):
+            s, a = where[i], action[i]
+            k = jm.starts[s] + inverted(tables, s, noise[runs, s, a])
+            gap += sign * jm.gamma**step * jm.rewards[k, a]
+            where[i] = jm.next_states[k, a]
+            action[i] = inverted(cdf[i], where[i], uniforms[runs, s, a])
+    return gap
+
+
+@pytest.mark.parametrize("kinds", RULES.values(), ids=list(RULES))
+@pytest.mark.parametrize("coupling", COUPLINGS)
+def test_inside_the_error_bars_of_play(coupling, kinds):
+    """10,000 runs, 5 standard errors."""
+    jm = shared_noise_model(1, gamma=0.6)
+    rules = two_rules(jm, kinds)
+    mean, variance = jl.policy_gaps(jm, *rules, coupling=coupling)
+    for s in range(jm.num_states):
+        rng = np.random.default_rng(s)
+        gap = played_gaps(jm, rules, s, 10_000, 25, coupling, rng)
+        squares = (gap - mean[s]) ** 2
+        for sample, exact in ((gap, mean[s]), (squares, variance[s])):
+            assert abs(sample.mean() - exact) <= 5.0 * sample.std() / 100.0 + 1e-5
+
+
+def enumerated(jm, rules, state, steps, coupling):
+    """Mean and variance of the gap of a few steps: all draws of all paths, one by one."""
+    share = [np.diff(np.cumsum(rule, axis=1), axis=1, prepend=0.0) for rule in rules]
+
+    def actions(x, y, together):
+        """[(probability, a, b)], from cut points of the unit interval."""
+        if not together:
+            pairs = product(range(jm.num_actions), repeat=2)
+            return [(share[0][x, a] * share[1][y, b], a, b) for a, b in pairs]
+        ends = [np.cumsum(rule[x]) for rule in rules]
+        cuts = np.unique(np.concatenate([[0.0], *ends]).round(12))
+        middles = (cuts[1:] + cuts[:-1]) / 2
+        found = [np.searchsorted(end, middles) for end in ends]
+        return list(zip(np.diff(cuts), *found, strict=True))
+
+    def play(x, y, together, left):
+        """[(probability, gap)]"""
+        if left == 0:
+            return [(1.0, 0.0)]
+        ends = []
+        for w, a, b in actions(x, y, together):
+            one = x == y and a == b
+            shared = one or coupling == "common" or (coupling == "joint" and x == y)
+            for (p, r, n), (q, r_, n_) in (zip if shared else product)(
+                tables_of(jm, x), tables_of(jm, y)
+            ):
+                chance = w * p * (1.0 if shared else q)
+                if chance > 0.0:
+                    later = play(int(n[a]), int(n_[b]), one, left - 1)
+                    ends += [(chance * c, r[a] - r_[b] + jm.gamma * gap) for c, gap in later]
+        return ends
+
+    probs, gaps = np.transpose(play(state, state, True, steps))
+    mean = probs @ gaps
+    return mean, probs @ (gaps - mean) ** 2
+
+
+def with_time(jm, steps):
+    """The model whose states are (time, state) and which ends, without rewards, after the steps."""
+    size = jm.num_states
+    tables = [tables_of(jm, s) for s in range(size)]
+    most = max(map(len, tables))
+    shape = (steps * size + 1, most, jm.num_actions)
+    probs = np.zeros(shape[:2])
+    rewards = np.zeros(shape)
+    after = np.full(shape, steps * size)
+    for t, s in product(range(steps), range(size)):
+        for k, (p, r, n) in enumerate(tables[s]):
+            probs[t * size + s, k] = p
+            rewards[t * size + s, k] = r
+            after[t * size + s, k] = n + (t + 1) * size if t + 1 < steps else steps * size
+    probs[-1] = probs[0]
+    return jl.JMDP(probs, rewards, after, jm.gamma)
+
+
+@pytest.mark.parametrize("kinds", RULES.values(), ids=list(RULES))
+@pytest.mark.parametrize("coupling", COUPLINGS)
+def test_enumeration_of_all_paths_of_three_steps(coupling, kinds):
+    steps = 3
+    jm = shared_noise_model(2, 2, 2, 2, gamma=0.8)
+    rules = two_rules(jm, kinds, seed=4)
+    timed = [np.vstack([*[rule] * steps, rule[:1]]) for rule in rules]
+    mean, variance = jl.policy_gaps(with_time(jm, steps), *timed, coupling=coupling)
+    for s in range(jm.num_states):
+        exact = enumerated(jm, rules, s, steps, coupling)
+        np.testing.assert_allclose((mean[s], variance[s]), exact, atol=1e-10)
+
+
+@pytest.mark.parametrize("coupling", COUPLINGS)
+@pytest.mark.parametrize("gamma", [0.0, 0.9, 0.999])
+def test_equal_rules_have_no_gap_at_all(coupling, gamma):
+    jm = shared_noise_model(3, 6, gamma=gamma)
+    for rule in two_rules(jm, (False, True)):
+        mean, variance = jl.policy_gaps(jm, rule, rule.copy(), coupling=coupling)
+        np.testing.assert_array_equal(mean, np.zeros(6))
+        np.testing.assert_array_equal(variance, np.zeros(6))
+
+
+@pytest.mark.parametrize("coupling", COUPLINGS)
+def test_no_gap_where_rules_agree_on_all_that_can_still_come(coupling):
+    """States 0 and 1 are never left for 2 and 3, where the rules differ."""
+    rng = np.random.default_rng(5)
+    after = rng.integers(4, size=(4, 2, 2))
+    after[:2] %= 2
+    after[3] = 2
+    after[2, 0] = 3
+    jm = jl.JMDP([[0.3, 0.7]] * 4, rng.normal(size=(4, 2, 2)), after, 0.9)
+    policy = rng.dirichlet(np.ones(2), size=4)
+    other = policy.copy()
+    other[2:] = policy[2:, ::-1]
+    mean, variance = jl.policy_gaps(jm, policy, other, coupling=coupling)
+    np.testing.assert_array_equal(mean[:2], 0.0)
+    np.testing.assert_array_equal(variance[:2], 0.0)
+    assert (np.abs(mean[2:]) > 1e-3).all()
+    assert (variance[2:] > 1e-3).all()
+
+
+@pytest.mark.parametrize("deterministic", [False, True], ids=["mixed", "deterministic"])
+@pytest.mark.parametrize("coupling", COUPLINGS)
+def test_rules_that_differ_in_a_first_action_have_the_gap_of_jipe2(coupling, deterministic):
+    """A state that nobody returns to: after it both branches follow one rule."""
+    base = shared_noise_model(6, 4, gamma=0.8)
+    after = base.next_states.reshape(4, 3, 3).copy()
+    after[after == 0] = 1
+    probs = np.tile(base.noise_probs, (4, 1))
+    jm = jl.JMDP(probs, base.rewards.reshape(4, 3, 3), after, 0.8)
+    policy = random_policy(np.random.default_rng(7), jm, deterministic)
+    exact = jl.jipe2(jm, policy, tol=1e-12, coupling=coupling).moments
+    for a, b in ((0, 1), (2, 0), (1, 2)):
+        rules = [policy.copy(), policy.copy()]
+        rules[0][0] = np.eye(3)[a]
+        rules[1][0] = np.eye(3)[b]
+        mean, variance = jl.policy_gaps(jm, *rules, coupling=coupling)
+        assert mean[0] == pytest.approx(exact.gap_mean[0, a, b], abs=1e-9)
+        assert variance[0] == pytest.approx(exact.gap_variance[0, a, b], abs=1e-9)
+        np.testing.assert_array_equal(variance[1:], 0.0)
+
+
+@pytest.mark.parametrize("coupling", COUPLINGS)
+def test_exchanged_rules_and_values(coupling):
+    """The mean is the difference of values, the variance the same for both signs."""
+    jm = jl.two_queues(capacity=3, gamma=0.95)
+    policy, other = two_rules(jm, (False, True), seed=8)
+    mean, variance = jl.policy_gaps(jm, policy, other, coupling=coupling)
+    back, same = jl.policy_gaps(jm, other, policy, coupling=coupling)
+    np.testing.assert_allclose(back, -mean, atol=1e-10)
+    np.testing.assert_allclose(same, variance, rtol=1e-9)
+    values = [(rule * jl.jipe2(jm, rule).moments.mean).sum(1) for rule in (policy, other)]
+    np.testing.assert_allclose(mean, values[0] - values[1], atol=1e-6)
+
+
+def test_one_number_draws_both_actions():
+    """Rewards 0 or 1 by the action alone: the gap of a step is 1 where only one rule plays 1."""
+    jm = jl.JMDP([[1.0]], [[[0.0, 1.0]]], [[[0, 0]]], 0.0)
+    mean, variance = jl.policy_gaps(jm, [[0.2, 0.8]], [[0.7, 0.3]])
+    assert mean[0] == pytest.approx(0.5)
+    assert variance[0] == pytest.approx(0.5 * 0.5)  # with two numbers: 0.16 + 0.21
+
+
+def test_different_numbers_of_tables():
+    jm = random_jmdp(np.random.default_rng(9), num_states=4, num_actions=3, gamma=0.5)
+    rules = two_rules(jm, (False, False))
+    for coupling in ("joint", "independent"):
+        mean, variance = jl.policy_gaps(jm, *rules, coupling=coupling)
+        gap = played_gaps(jm, rules, 0, 10_000, 20, coupling, np.random.default_rng(1))
+        assert abs(gap.mean() - mean[0]) <= 5.0 * gap.std() / 100.0 + 1e-5
+        squares = (gap - mean[0]) ** 2
+        assert abs(squares.mean() - variance[0]) <= 5.0 * squares.std() / 100.0 + 1e-5
+    with pytest.raises(ValueError, match="one law of tables"):
+        jl.policy_gaps(jm, *rules, coupling="common")
+
+
+def test_the_couplings_order_an_inventory():
+    """Shared customers save variance, and the mean does not know of the coupling."""
+    jm = jl.inventory(capacity=6, max_order=6, gamma=0.95)
+    stock = np.arange(7)
+    rules = [np.maximum(level - stock, 0) for level in (5, 3)]
+    found = {coupling: jl.policy_gaps(jm, *rules, coupling=coupling) for coupling in COUPLINGS}
+    for mean, _ in found.values():
+        np.testing.assert_allclose(mean, found["joint"][0], rtol=1e-9)
+    assert (found["common"][1] < found["joint"][1]).all()
+    assert (found["joint"][1] < found["independent"][1]).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda jm: jl.policy_gaps(jm, [0], [0, 0]), ValueError, r"^policy must"),
+        (lambda jm: jl.policy_gaps(jm, [0, 0], [0, 5]), ValueError, r"^other: policy\[1\]"),
+        (lambda jm: jl.policy_gaps(jm, [0, 0], [[1, 1], [1, 0]]), ValueError, "^other: sum of"),
+        (lambda jm: jl.policy_gaps(jm, [0, 0], [0, 0], "both"), ValueError, "coupling must be"),
+        (lambda jm: jl.policy_gaps(None, [0, 0], [0, 0]), TypeError, "policy_gaps needs a JMDP"),
+    ],
+)
+def test_bad_input(call, error, message):
+    with pytest.raises(error, match=message):
+        call(jl.coupled_reward_chain(2))
+
+
+def test_what_does_not_fit_is_refused():
+    large = jl.coupled_reward_chain(2_000_000)
+    with pytest.raises(
+        MemoryError, match="policy_gaps on the 4,000,000,000,000 pairs of 2,000,000"
+    ):
+        jl.policy_gaps(large, np.zeros(2_000_000, int), np.ones(2_000_000, int))
