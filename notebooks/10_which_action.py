@@ -205,15 +205,15 @@ plt.show()
 #
 # $$K_n(m) = \sum_j w_j \prod_{t \le n} \Big(1 + b_j\Big(\frac{z_t}{m} - 1\Big)\Big), \qquad P\Big(\sup_n K_n(m) \ge \tfrac1\alpha\Big) \le \alpha \quad\text{if the mean is at most } m .$$
 #
-# The inequality is Ville's: a capital that cannot grow on average ever reaches $1/\alpha$ with probability at most $\alpha$. So the largest $m$ with $K_n(m) \ge 1/\alpha$ is a lower end that holds at all
+# The inequality is [Ville's](../book/background.md#ref-ville): a capital that cannot grow on average ever reaches $1/\alpha$ with probability at most $\alpha$. So the largest $m$ with $K_n(m) \ge 1/\alpha$ is a lower end that holds at all
 # $n$ at once, whatever the law ([Waudby-Smith and Ramdas (2024)](../book/background.md#ref-betting)). A second gambler wagers on the other side, and each side has $\alpha/2$. With $\alpha = 0.05$, owning 40 decides.
 #
 # The second kind is **asymptotic**, a wider interval of the usual kind ([Waudby-Smith et al. (2024)](../book/background.md#ref-asymptotic)):
 #
 # $$\bar x_n \pm \hat\sigma_n \sqrt{\frac{n\rho^2 + 1}{n^2\rho^2}\, \log\frac{n\rho^2 + 1}{\alpha^2}} ,$$
 #
-# with a constant $\rho$ that makes it tightest near $n = 1000$. We add a term of order $1/n$ for skewed laws. It needs no range, and it promises less: the probability that it holds at all $n \ge n_0$ tends
-# to $1 - \alpha$ as the first look $n_0$ grows. At any given $n_0$, here 128, nothing is promised. With several pairs of actions, `compare_actions` divides $\alpha$ by their number.
+# with a constant $\rho$ that makes it tightest near $n = 1000$. We add a term of order $1/n$ for skewed laws. It needs no range, and it promises less: in the limit of a late first look, $n_0 \to \infty$, it holds at all $n \ge n_0$ with
+# probability at least $1 - \alpha$. At any given $n_0$, here 128, nothing is promised. With several pairs of actions, `compare_actions` divides $\alpha$ by their number.
 #
 # In the 5x5 gridworld two actions of the middle cell have exactly the same mean. We simulate pairs of them
 # and count how often an interval has excluded the truth by then. Rewards are in $[0, 1]$ and $\gamma = 0.95$, so gaps are in $[-20, 20]$.
