@@ -58,7 +58,7 @@ rng = np.random.default_rng(seed)
 # **Definition 3.1 (MDP).** A Markov decision process is $(\mathcal S, \mathcal A, P_R, P_S, \gamma)$: finitely many states
 # $s$ and actions $a$, a law $P_R(\cdot \mid s, a)$ of the reward, a law $P_S(\cdot \mid s, a)$ of the next state, and a
 # discount factor $0 < \gamma < 1$. The paper takes rewards in $[0, 1]$. A **policy** $\pi(\cdot \mid s)$ is a law of actions in
-# each state. The **return** of playing $a$ in $s$ and following $\pi$ afterwards is
+# each state. The **return** of taking $a$ in $s$ and following $\pi$ afterwards is
 #
 # $$Z^\pi(s, a) = \sum_{t \ge 0} \gamma^t R_t, \qquad S_0 = s,\ A_0 = a. \tag{1}$$
 #
@@ -153,7 +153,7 @@ claims.check("their gap variances differ", f"{gaps[0]:.3f}, {gaps[1]:.3f}", gaps
 #
 # ## 1.2 Shared noise for one step
 #
-# The definition says how one table is drawn. To speak about returns, which run on for ever, one more thing must be said: what
+# The definition says how one table is drawn. Returns run on for ever, so one more thing must be specified: what
 # do two branches share *later*?
 #
 # **Assumption 4.5 (exogenous noise).** There are independent, identically distributed shocks $U_t$ and maps
@@ -320,7 +320,7 @@ claims.check(claim, f"{apart:.9f}", apart < 1e-10)
 # it would say less about second moments. If rewards are bounded by $r_{\max}$ instead of 1, the leak is $2\gamma r_{\max}$, and
 # $\lambda = 2 r_{\max}/(1-\gamma)$ (decision 7).
 #
-# A world where nothing is lost in any of these inequalities: one state that always pays $r_{\max}$. There the modulus is *equal* to
+# The inequalities are tight in a world of one state that always pays $r_{\max}$. There the modulus is *equal* to
 # $\gamma$, and with too small a weight $T_2$ is not a $\gamma$-contraction at all. Here $r_{\max} = 3$, once with its own
 # weight and once with the weight for rewards up to 1:
 
@@ -625,7 +625,7 @@ claims.check(claim, f"{share:.2f}", share <= 1 / 4, enough=num_draws >= 100)
 # *Idea of the proof.* Write the update as $M(i) \leftarrow M(i) + \alpha\,\big[(T_2 M)(i) - M(i) + \omega\big]$. Three things work together.
 # (a) Without noise each update pulls $M(i)$ towards $(T_2 M)(i)$, which by Lemma 5.2 is closer to the truth than the worst coordinate is, by the factor
 # $\gamma$. (b) The noise has mean zero and by Lemma A.3 a bounded variance as long as $M$ is bounded; $\sum\alpha^2 < \infty$ makes the sum of all noise converge,
-# so from some time on it moves nothing. (c) $\sum\alpha = \infty$ means that the pull never ends before the goal is reached. Since $\|\cdot\|_\lambda$ is a
+# so that in the end it no longer moves $M$. (c) $\sum\alpha = \infty$ means that the pull does not stop before the goal is reached. Since $\|\cdot\|_\lambda$ is a
 # weighted maximum, coordinates may be updated one at a time and in any order. The theorems of [Tsitsiklis (1994)](../book/background.md#ref-tsitsiklis) and of
 # [Jaakkola et al. (1993)](../book/background.md#ref-jaakkola) turn this idea into a proof.
 #
@@ -689,7 +689,7 @@ claims.check("Theorem 5.4: slope of log error, theory -0.40", f"{slope:.2f}", ag
 # $\beta\,\|(T_2 \Delta)_\Sigma\|_{\nu_2} \le 2\beta\gamma r_{\max}\|\Delta_\mu\|_\nu + \gamma^2 \beta\|\Delta_\Sigma\|_{\nu_2} \le (2\beta\gamma r_{\max} + \gamma^2)\|\Delta\|_\beta$, and the bracket is below 1 exactly
 # for the $\beta$ of (86). Bound (78) is the argument of Theorem 5.3 once more, with $\Pi M^\pi$ in between. $\blacksquare$
 #
-# $\beta$ plays the part of $1/\lambda$: $\beta = (1 - \gamma)/2$, which is $1/\lambda$, is admissible and gives $\kappa = \gamma$. At a pair $(x, y)$ that $\nu_2$ can see, (78) also bounds the error of one number:
+# $\beta$ takes the place of $1/\lambda$: $\beta = (1 - \gamma)/2$, which is $1/\lambda$, is admissible and gives $\kappa = \gamma$. At a pair $(x, y)$ that $\nu_2$ can see, (78) also bounds the error of one number:
 # $|\hat M^*_\Sigma(x, y) - M^\pi_\Sigma(x, y)| \le \|\hat M^* - M^\pi\|_\beta \,/\, \big(\beta \sqrt{\nu_2(x, y)}\big)$ (79). Decision 10 is about the pairs that it cannot see.
 #
 # We check the lemma, and the contraction with $\beta = 1/\lambda$. On most worlds the stationary pair law sits on merged pairs $x = y$ (decision 10), where $P_2$ is just
@@ -794,7 +794,7 @@ claims.check(claim, text, needed, enough=enough)
 # coin-flip policy. The return is random through the policy alone, with variance
 # $\gamma^2 / (4 (1 - \gamma^2)) = 1/12$ at $\gamma = 1/2$. What would two independent next actions give? The
 # covariance of an action with a *twin*: another action that does exactly the same. With many twins
-# two branches hardly ever pick the same one, and never merge.
+# two branches hardly ever pick the same one, and so hardly ever merge.
 
 # %%
 payer = jl.JMDP([[1.0]], [[[1.0, 0.0]]], [[[0, 0]]], 0.5)

@@ -83,7 +83,7 @@ claims.check(claim, f"{apart:.7f}", apart < 1e-8)
 #
 # States in a row, two actions, both lead to the next state. A coin $U$ is thrown afresh at every state and pays
 # $(R^{(1)}, R^{(2)}) = (U, 1 - U)$: what one action wins, the other loses. The paper draws $\pm r_i$ instead; that is
-# `rewards="signed"`, the same game on another scale. The last state pays 1 for ever.
+# `rewards="signed"`, the same world on another scale. The last state pays 1 for ever.
 
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(5.4, 1.75))

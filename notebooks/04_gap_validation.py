@@ -16,7 +16,7 @@
 # seems, because gaps are often exactly zero.
 #
 # **What you will learn.** How to test a predicted variance against simulation, with error bars that theory also gives; which of the paper's two curves can fail and which cannot; what
-# the bound on $P(G \le 0)$ bounds; and how much more work independent sampling would be.
+# the bound on $P(G \le 0)$ bounds; and how many more pairs independent sampling would need.
 #
 # **What it needs.** Section 1.7, standard errors and p-values. To run it, install the project
 # with `pip install ".[notebooks]"` in its folder.
@@ -26,7 +26,7 @@
 # %% tags=["parameters"]
 seed = 0
 size = 5  # at least 4
-gust_prob = 0.2  # 0.2 to 0.3, where the gusts are a disturbance and not the rule
+gust_prob = 0.2  # 0.2 to 0.3, for what the text says of sizes
 gamma = 0.95  # at least 0.8
 num_pairs = 20000  # at least 100; for Monte Carlo's own bars 10000
 few_pairs = 5  # at least 3

@@ -153,7 +153,7 @@ claims.check("saving, exact and estimated", f"{ratio:.1f}, {decision.saving:.1f}
 # To see it happen, simulate orders 3 and 2 many times. In one case the two returns of a run belong
 # together. In the other, each comes from a run of its own. The number of runs until the better order is known should grow by the ratio of the variances. That
 # holds for intervals whose width comes from the spread of the gaps alone, such as the asymptotic ones of section 10.4; those
-# that know a range must also provide for what may come. The width
+# that use a range must also allow for rewards that have not been seen. The width
 # of an interval also has a logarithm of the number of runs in it, and the median is one of a sample; we allow 30%.
 
 # %%
@@ -295,7 +295,7 @@ claims.check("and the result says why", method, "rarer than" in method)
 # cent in all others, the asymptotic sequence called it *better* in 249 of 300 calls (`benchmarks/decisions.md`).
 #
 # So the range is the default. A simulator that declares none is refused, and so is an environment, until you
-# pass `reward_range=(lo, hi)` or ask for `reward_range="asymptotic"`. A known range has a price: intervals must provide for rewards that never came.
+# pass `reward_range=(lo, hi)` or ask for `reward_range="asymptotic"`. A known range has a price: intervals must allow for rewards that were never seen.
 
 # %%
 pair = {"state": 0, "actions": [2, 1], "policy": order_up_to_four, "seed": seed}
@@ -342,14 +342,14 @@ claims.check(claim, text, boxing.verdict == "equivalent", enough=enough)
 # ## 10.6 A first step into control
 #
 # So far the policy was given. Now decisions change it. Let $V$ be the policy's value, and $Q(s, a)$ that of
-# playing $a$ once and following the policy from then on. The **policy improvement theorem** says: choose any
-# states, and at each of them an action with $Q(s, a) \ge V(s)$. The policy that plays these actions there, and the
+# taking $a$ once and following the policy from then on. The **policy improvement theorem** says: choose any
+# states, and at each of them an action with $Q(s, a) \ge V(s)$. The policy that takes these actions there, and the
 # old ones elsewhere, has a value that is nowhere below $V$. *Greedy* improvement switches all states that it can.
 # `cautious_improvement` asks for more: $P(Z(s, a) > Z(s, \pi(s))) \ge$ `level`, with both returns from the same
 # scenario, as certified by `gap_law`. The theorem covers both.
 #
 # Our first world is a depot with a **lead time**: what it orders today arrives tomorrow, and its state is the stock
-# and what is on order. `inventory` has its tables, and `inventory_simulator` plays the same world without
+# and what is on order. `inventory` has its tables, and `inventory_simulator` simulates the same world without
 # tables. (`two_queues` and `two_queues_simulator` are such a pair, too.) From one seed, tables and simulator draw the
 # same. The old policy keeps too little stock. Our second world is the gridworld, whose old policy goes down first,
 # the long way round.
@@ -358,8 +358,8 @@ claims.check(claim, text, boxing.verdict == "equivalent", enough=enough)
 demand = [0.15, 0.25, 0.25, 0.2, 0.1, 0.05]
 world = {"capacity": 6, "max_order": 3, "gamma": 0.9, "lead_time": 1, "demand_probs": demand}
 depot, plain = jl.inventory(**world), jl.inventory_simulator(**world)
-for tables, played in ((depot, plain), (jl.two_queues(), jl.two_queues_simulator())):
-    one, two = (jl.JMDP.from_simulator(env, 5, seed) for env in (tables, played))
+for tables, simulated in ((depot, plain), (jl.two_queues(), jl.two_queues_simulator())):
+    one, two = (jl.JMDP.from_simulator(env, 5, seed) for env in (tables, simulated))
     assert np.array_equal(one.rewards, two.rewards)
     assert np.array_equal(one.probs, two.probs)
 
@@ -404,10 +404,10 @@ claims.check("caution ends below the best policy", [*rest.round(2)], np.all(rest
 # %% [markdown]
 # **Proven**: no value falls, and a higher level switches fewer states at first. Greedy improvement ends at the best
 # policy; cautious improvement may stop before it. **Only seen**: at the depot, the cautious first step gains *more*
-# than the greedy one at level 0.7. Each $Q(s, a)$ supposes that the old policy goes on, and states that
-# switch all at once make that wrong. Nothing promises that this happens elsewhere.
+# than the greedy one at level 0.7. Each $Q(s, a)$ supposes that the old policy goes on, which is no longer true if many
+# states switch at once. Nothing promises that this happens elsewhere.
 #
-# How does a whole new policy do against the old one under the same demand? We play both, from an empty
+# How does a whole new policy do against the old one under the same demand? We simulate both, from an empty
 # depot, with one stream of demands. A single switch is better with probability `level` by construction. A policy
 # of many switches has no such promise, so this, too, is only seen.
 # The table has the mean and the standard deviation of the returns: a depot with more stock earns more, and what it
@@ -417,7 +417,7 @@ claims.check("caution ends below the best policy", [*rest.round(2)], np.all(rest
 noise = np.random.default_rng(seed).choice(6, size=(80, 4000), p=demand)
 
 
-def play(policy):
+def simulate(policy):
     state, total = np.zeros(4000, int), 0.0
     for t, customers in enumerate(noise):
         row, action = depot.starts[state] + customers, policy.argmax(1)[state]
@@ -426,7 +426,8 @@ def play(policy):
     return total
 
 
-old, new = play(short), {level: play(rounds["depot", level][0].policy) for level in (0.0, 0.7)}
+old = simulate(short)
+new = {level: simulate(rounds["depot", level][0].policy) for level in (0.0, 0.7)}
 against = {level: x - old for level, x in new.items()}
 worse = [float((x < 0).mean().round(3)) for x in against.values()]
 claims.check("new loses to old under one demand: greedy, 0.7", worse, max(worse) < 0.5)
@@ -435,7 +436,7 @@ pd.DataFrame({n: {"mean": x.mean(), "deviation": x.std()} for n, x in returns.it
 
 # %% [markdown]
 # **With estimated gaps.** Now nobody knows the tables. The depot orders up to five, which is nearly right, and we ask
-# the simulator a few times at each state. Greedy improvement trusts what it counted. Cautious improvement switches
+# the simulator a few times at each state. Greedy improvement takes the counts at face value. Cautious improvement switches
 # only where the confidence interval of $Q(s, a) - V(s)$ lies above zero, for all states and actions at once:
 # with probability $1 - \alpha$ no value falls, if there are enough queries for normal intervals. Greedy improvement promises nothing; we expect
 # that with 8 queries it makes some value fall more often than not. A method that switches nothing keeps any promise, so we count only runs in which
