@@ -18,6 +18,7 @@ EVIDENCE = re.compile(r"^<!-- evidence: (\d+)(?:, (.*?))? -->$", re.MULTILINE)
 CODE = re.compile(r"(\{[\w:]+\}|\[|`)?`([^`\n]+)`")  # and what would make it something else
 VERDICTS = {"holds": "supported", "not reproduced": "**not reproduced**",
             "differs from the paper": "*differs from the paper*",
+            "goal missed": "*goal missed*",
             "too few runs to tell": "too few runs to tell"}  # fmt: skip
 FULL_WIDTH = 1400  # pixels at 300 dpi: what is wider is no figure of one column
 ALT = re.compile(r"\s*<!-- alt: (.*?) -->", re.DOTALL)

@@ -75,8 +75,9 @@ worlds["umbrellas"] = fair(-1), "joint"
 
 # %%
 takings = [np.sort(jm.rewards, axis=0) for jm, _ in worlds.values()]
-one_mdp = all(np.allclose(takings[0], other) for other in takings)
-claims.check("three worlds, one MDP: each action's rewards have one law", one_mdp, one_mdp)
+apart = max(np.abs(takings[0] - other).max() for other in takings)
+claim = "three worlds, one MDP: sorted rewards of each action differ by"
+claims.check(claim, f"{apart:.9f}", apart < 1e-10)
 
 # %% [markdown]
 # ## 0.2 Equal marginals, different gaps
@@ -88,22 +89,22 @@ claims.check("three worlds, one MDP: each action's rewards have one law", one_md
 #
 # for the **gap**: how much better $a$ was than $b$, under the same skies. `jipe2` computes the first two
 # joint moments of the returns exactly, and with them the mean and the variance of every gap.
-# `simulate_pairs` plays both branches, so that we can see that it is true. Where we compare the two, we allow five standard errors of
-# what was played: a right answer fails for one seed in a million.
+# `simulate_pairs` simulates both branches as a check. Where we compare the two, we allow five Monte Carlo standard errors:
+# a right answer fails for fewer than one seed in a million.
 
 # %%
 policy = [[0.5, 0.5]]
-solved, played = {}, {}
+solved, simulated = {}, {}
 for name, (jm, coupling) in worlds.items():
     solved[name] = jl.jipe2(jm, policy, coupling=coupling).moments
-    played[name] = jl.simulate_pairs(jm, policy, 0, (0, 1), num_pairs, seed, coupling=coupling)
-joint = {n: figures.counts(z, ["Z(a)", "Z(b)"], (10, 36), 80) for n, z in played.items()}
-gaps = {n: figures.counts(z @ [1, -1], ["G"], (-16, 16), 60) for n, z in played.items()}
+    simulated[name] = jl.simulate_pairs(jm, policy, 0, (0, 1), num_pairs, seed, coupling=coupling)
+joint = {n: figures.counts(z, ["Z(a)", "Z(b)"], (10, 36), 80) for n, z in simulated.items()}
+gaps = {n: figures.counts(z @ [1, -1], ["G"], (-16, 16), 60) for n, z in simulated.items()}
 data = pd.concat([pd.concat(part, names=["world"]) for part in (joint, gaps)]).reset_index(0)
 
 # %%
 fig, axes = plt.subplots(2, 3, figsize=(6.75, 4.1), height_ratios=[2.6, 1])
-for (above, below), (name, z) in zip(axes.T, played.items(), strict=True):
+for (above, below), (name, z) in zip(axes.T, simulated.items(), strict=True):
     figures.joint_returns(above, z, (10, 36))
     figures.gap_law(below, z[:, 0] - z[:, 1], 16)
     above.set_title(f"ice cream or {name}")
@@ -114,8 +115,8 @@ figures.save(fig, "fig_three_worlds", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 0.1.** Top: the two returns of one game, under the same skies; each point of the cloud is one pair of branches, and the grey hills are the law of each return alone. Bottom: the gap
-# $G$, ice cream minus the other thing. Orange marks games in which ice cream earned less. $\gamma = 1/2$, from tomorrow on a coin decides.
+# **Figure 0.1.** Top: the two returns of a pair of branches, under the same skies; each point of the cloud is one pair, and the grey hills are the law of each return alone. Bottom: the gap
+# $G$, ice cream minus the other thing. Orange marks pairs in which ice cream earned less. $\gamma = 1/2$, from tomorrow on a coin decides.
 #
 # <!-- alt: Three columns, for lemonade, nuts and umbrellas. The clouds of paired returns rise along the diagonal for lemonade, are round for nuts and fall for umbrellas, between the same grey marginal laws. The gap laws below grow wider from left to right, and their orange part below zero grows with them. -->
 
@@ -134,17 +135,17 @@ plt.show()
 # %%
 rows = {}
 for name, m in solved.items():
-    gap = played[name][:, 0] - played[name][:, 1]
+    gap = simulated[name][:, 0] - simulated[name][:, 1]
     jm, coupling = worlds[name]
     (law,) = jl.gap_law(jm, policy, [(0, 0, 1)], width=0.01, points=1, coupling=coupling)
     rows[name] = {
         "correlation": m.correlation[0, 0, 1],
         "gap mean": m.gap_mean[0, 0, 1],
         "gap variance": m.gap_variance[0, 0, 1],
-        "the same, played": gap.var(),
+        "the same, simulated": gap.var(),
         "P(G < 0), from": law.prob_worse[0],
         "to": law.prob_worse[1],
-        "played": np.mean(gap < 0),
+        "simulated": np.mean(gap < 0),
         "bound": m.inferiority_bound[0, 0, 1],
     }
 table = pd.DataFrame(rows).T
@@ -157,20 +158,29 @@ table.round(3)
 
 # %%
 for name, row in table.iterrows():
-    spread = (played[name] @ [1, -1] - row["gap mean"]) ** 2
+    spread = (simulated[name] @ [1, -1] - row["gap mean"]) ** 2
     z = (spread.mean() - row["gap variance"]) / (spread.std() / np.sqrt(num_pairs))
     enough = num_pairs >= 100
     near = abs(z) < 5
-    claims.check(f"{name}: Var G, as played", f"{row['gap variance']:.2f}", near, enough=enough)
+    claim, value = (
+        f"{name}: Var G; simulated, in standard errors",
+        f"{row['gap variance']:.2f}; {z:+.1f}",
+    )
+    claims.check(claim, value, near, enough=enough)
     error = 5 * np.sqrt(row["to"] / num_pairs)
-    told = row["P(G < 0), from"] - error <= row["played"] <= row["to"] + error <= row["bound"]
-    claim, value = f"{name}: P(G < 0), as played, below the bound", f"{row['played']:.2f}"
+    told = row["P(G < 0), from"] - error <= row["simulated"] <= row["to"] + error <= row["bound"]
+    claim, value = (
+        f"{name}: P(G < 0), simulated, and the bound",
+        f"{row['simulated']:.2f}, {row['bound']:.2f}",
+    )
     claims.check(claim, value, told, enough=enough)
 marginals = np.array([(m.mean, m.variance) for m in solved.values()])
-same = np.ptp(marginals, axis=0).max() < 1e-6
-claims.check("mean and variance of both returns are those of every world", same, same)
-often = bool(table["P(G < 0), from"]["umbrellas"] > 1 / 3)
-claims.check("umbrellas: ice cream is worse more than one time in three", often, often)
+apart = np.ptp(marginals, axis=0).max()
+claim = "mean and variance of each return, three worlds: differ by"
+claims.check(claim, f"{apart:.5f}", apart < 1e-6)
+least = table["P(G < 0), from"]["umbrellas"]
+claim = "umbrellas: least P(G < 0) of the bracket, above 1/3"
+claims.check(claim, f"{least:.3f}", least > 1 / 3)
 first_day = np.array([1, 13, 25]) * np.mean(sky**2)
 formula = (first_day + 4) / (1 - 0.5**2 / 2) - 4
 exact = np.allclose(table["gap variance"], formula, rtol=1e-6)
@@ -218,14 +228,19 @@ plt.show()
 
 # %% [markdown]
 # Next to a side wall one of the two moves leads nowhere, and the mean is small. Further down the
-# prize is further away: the mean shrinks, the spread does not, and the bound grows.
+# prize is further away: the mean shrinks, the spread does not, and the bound grows. One mean can be checked by hand. Under this policy a cell $d$ moves from the goal gets one move
+# closer with probability 0.8 and otherwise no farther, so its value is $\tfrac{1}{1-\gamma}\,\tfrac1\gamma\, q^d$ with $q = 0.8\gamma/(1 - 0.2\gamma)$. In the middle, four moves away, *right* leads to $d = 3$, or with a gust
+# to $d = 4$, and *left* to $d = 5$ or 6.
 
 # %%
-middle = f"{m.gap_mean[12, right, left]:.2f}"
-claims.check("in the middle, right against left: mean", middle, sol.converged)
+closer = 0.8 * 0.95 / (1 - 0.2 * 0.95)  # what one move towards the goal multiplies a value by
+by_hand = (0.8 * closer**3 + 0.2 * closer**4 - 0.8 * closer**5 - 0.2 * closer**6) / (1 - 0.95)
+middle = m.gap_mean[12, right, left]
+near = np.isclose(middle, by_hand, rtol=0, atol=1e-6)
+claims.check("in the middle, right against left: mean, as by hand", f"{middle:.4f}", near)
 below = (m.inferiority_bound[:, right, left] + empty).reshape(5, 5)
-grows = np.nanmin(np.diff(below, axis=0)) > 0
-claims.check("down every column, the bound grows", grows, grows)
+grows = np.nanmin(np.diff(below, axis=0))
+claims.check("down every column, the bound grows: at least by", f"{grows:.3f}", grows > 0)
 
 # %% [markdown]
 # Now compare *up* with *right* below the top row and away from the side walls. Both are on the way, and on
@@ -234,20 +249,22 @@ claims.check("down every column, the bound grows", grows, grows)
 # %%
 up, inner = 0, np.arange(25).reshape(5, 5)[1:, 1:4]
 mean, variance = m.gap_mean[inner, up, right], m.gap_variance[12, up, right]
-level = np.abs(mean).max() < 1e-7
-claims.check("up against right: mean 0 in all twelve such cells", level, level)
+largest = np.abs(mean).max()
+claims.check(
+    "up against right: largest mean in twelve such cells", f"{largest:.6f}", largest < 1e-7
+)
 claims.check("and a gap variance, in the middle", f"{variance:.2f}", variance > 0)
 
 # %% [markdown]
 # ## 0.4 Branches that meet
 #
-# Almost every number of this book has the same mechanism behind it. Play both actions side by side. While the two **branches** are at different cells, each has
+# Almost every number of this book has the same mechanism behind it. Follow both actions side by side. While the two **branches** are at different cells, each has
 # gusts of its own. When they come to the same cell **and** choose the same action, they are one and the same branch: the same gusts, the same rewards, for
-# ever. They have **merged**. Here is one such game, from the bottom of the grid, right against up, played with `query`, which draws one gust for all actions that it is asked about:
+# ever. They have **merged**. Here is one such pair, from the bottom of the grid, right against up, simulated with `query`, which draws one gust for all the actions it is asked about:
 
 
 # %%
-def play(jm, actions_of, state, actions, rng, steps=12):
+def follow(jm, actions_of, state, actions, rng, steps=12):
     """The cells that two branches visit, (steps + 1, 2)."""
     cells, chosen = [[state, state]], list(actions)
     for _ in range(steps):
@@ -263,13 +280,13 @@ def play(jm, actions_of, state, actions, rng, steps=12):
 
 
 start, actions_of = 22, goal.argmax(1)
-paths = play(grid, actions_of, start, (right, up), np.random.default_rng(31))
+paths = follow(grid, actions_of, start, (right, up), np.random.default_rng(31))
 met = int(np.argmax((paths[1:] == paths[1:, :1]).all(1))) + 1
 print("right first:", paths[:, 0], " up first:", paths[:, 1], " one branch from step", met)
 
 # %% [markdown]
 # How often are two branches still apart after $t$ steps? `pair_step` moves the law of a pair by one step. And what does merging do to the gap? Compare three ways to
-# play the two actions: in two separate runs, whose variances add; with branches that merge, but draw the first gust separately; and as the paper does, with one first gust
+# simulate the two actions: in two separate runs, whose variances add; with branches that merge, but draw the first gust separately; and as the paper does, with one first gust
 # for both.
 
 # %%
@@ -301,16 +318,16 @@ def draw_paths(ax):
         ax.plot(x, y, "o-", ms=4, lw=1.8, color=color, label=name)
     ax.plot(columns[met:, 0], rows[met:, 0], "o-", ms=4, lw=3.2, color="black", label="merged")
     ax.text(4, -0.3, "Goal", ha="center", va="center", weight="bold", fontsize=7)
-    ax.set(xlim=(-0.55, 4.55), ylim=(4.55, -0.55), aspect="equal", title="one game")
+    ax.set(xlim=(-0.55, 4.55), ylim=(4.55, -0.55), aspect="equal", title="one pair")
     ax.axis("off")
 
 
 # %%
-fig, (game, share, bars) = plt.subplots(1, 3, figsize=(6.75, 2.6), width_ratios=[1.5, 1, 0.8])
-draw_paths(game)
-game.legend(loc="upper left", facecolor="white", framealpha=1, frameon=True, edgecolor="none")
+fig, (grid_ax, share, bars) = plt.subplots(1, 3, figsize=(6.75, 2.6), width_ratios=[1.5, 1, 0.8])
+draw_paths(grid_ax)
+grid_ax.legend(loc="upper left", facecolor="white", framealpha=1, frameon=True, edgecolor="none")
 share.plot(apart, "o-", ms=3, color="black")
-share.set(xlabel="steps", ylabel="pairs still apart", ylim=(0, 1.03), title="share of games")
+share.set(xlabel="steps", ylabel="pairs still apart", ylim=(0, 1.03), title="share of pairs")
 bars.barh(list(variances), list(variances.values()), color=["0.75", "#9CC7E4", "#0072B2"])
 bars.bar_label(bars.containers[0], fmt="%.2f", padding=2, fontsize=7)
 bars.set(xlim=(0, 2.6), title="variance of the gap", yticks=range(3), ylim=(2.6, -0.6))
@@ -319,7 +336,7 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 0.3.** Merging. Left: one pair of branches in the windy gridworld, right first and up first, from the middle of the bottom row. The first gust hits both: one is held back, the other drifts to the left. They go separate ways, meet after four steps, and are one branch from there on (black), in the next gust too.
-# Middle: the exact share of pairs that have not merged after so many steps. Right: the variance of the gap if the two actions are played in separate runs, if branches merge, and if they also
+# Middle: the exact share of pairs that have not merged after so many steps. Right: the variance of the gap if the two actions are simulated in separate runs, if branches merge, and if they also
 # share the first gust.
 #
 # <!-- alt: Left, a five by five grid with a blue and an orange path that start in the same cell of the bottom row, separate, meet in the last column and continue as one black path to the goal. Middle, a falling curve of the share of pairs still apart, from one at the start to nearly zero after fourteen steps. Right, three bars of gap variance that get shorter: separate runs, with merging, with merging and a shared first gust. -->
@@ -327,11 +344,10 @@ plt.show()
 # %% [markdown]
 # After merging the difference of the two returns does not change any more. Whatever luck comes later, it comes to both, and $G$ only remembers what happened
 # *before*. Two separate runs, in contrast, add up all the luck of both branches to the end of time. The earlier branches meet, and the more luck lies
-# after that, the smaller is $\mathrm{Var}\,G$ against $\mathrm{Var}\,Z_a + \mathrm{Var}\,Z_b$. Here the shared first gust helps nearly as much again.
+# after that, the smaller is $\mathrm{Var}\,G$ compared with $\mathrm{Var}\,Z_a + \mathrm{Var}\,Z_b$. Here the shared first gust helps nearly as much again.
 
 # %%
-falls = bool(np.all(np.diff(apart) <= 1e-12))
-claims.check("share of pairs still apart: it never grows", f"{apart[-1]:.3f}", falls)
+assert np.all(np.diff(apart) <= 1e-12)  # merged pairs stay merged
 gains = list(variances.values())
 text = ", ".join(f"{value:.2f}" for value in gains)
 claims.check("Var G: separate runs, merging, one first gust", text, gains == sorted(gains)[::-1])
@@ -365,8 +381,8 @@ learned = jl.incremental_jipe2(Fair(), policy, num_updates, (1.0, 0.9), seed, fo
 found = learned.moments.gap_variance[0, 0, 1]
 off = found / table["gap variance"]["umbrellas"] - 1
 near, enough = abs(off) < 0.1, num_updates >= 10_000
-claims.check("umbrellas from queries alone: Var G within 10%", near, near, enough=enough)
-print(f"learned {found:.1f}, exact {table['gap variance']['umbrellas']:.1f}")
+claim = "umbrellas from queries alone: Var G, learned / exact, within 10%"
+claims.check(claim, f"{1 + off:.3f}", near, enough=enough)
 
 # %% [markdown]
 # Chapter 8 does this for a depot with an unknown demand. A Gymnasium environment that can be copied becomes
@@ -404,7 +420,7 @@ print(f"learned {found:.1f}, exact {table['gap variance']['umbrellas']:.1f}")
 #     .venv/bin/jupyter lab notebooks/00_start_here.ipynb
 #     .venv/bin/python workflow/batch.py --profile paper --only 00_start_here
 #
-# Every notebook has one cell of parameters, near the top. Change them there and run all cells; the
+# Every notebook has one cell of parameters near the top. Change them there and run all cells; the
 # profiles in `workflow/profiles/` do just that. Figures are written to `out_dir`, if it is not empty.
 #
 # If you downloaded a single notebook from the book, install the library first, in the project's folder: `pip install ".[notebooks]"`. Chapters 5, 6 and 7 also

@@ -475,11 +475,11 @@ fell.unstack("gamma").round(0).astype(int)
 share = (fell > 100).groupby(level="block").mean().round(2)
 lowest = fell.groupby(level="block").min().round(1)
 for block in blocks:
-    reached = "holds" if share[block] == 1 else "not reproduced"
+    reached = "holds" if share[block] == 1 else "goal missed"
     name, text = f"held out, {block}: falls 100-fold, share of cases", f"{share[block]:g}"
     claims.check(f"{name}; least fall", f"{text}; {lowest[block]:g}", share[block] > 0, reached)
 elsewhere = fell.xs("mu", level="block").drop("Pong", level="game").max().round(1)
-goal = "not reproduced"
+goal = "goal missed"
 claims.check("mu outside Pong: largest fall, goal 100", elsewhere, elsewhere < 100, goal)
 
 # %% [markdown]

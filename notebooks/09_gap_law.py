@@ -169,7 +169,9 @@ claims.check(
     enough=len(resolutions) > 2,
 )
 low, high = found.cvar(0.1)
-claims.check("mean of the worst tenth, one unit against none", f"{low:.3f} to {high:.3f}", high - low < 0.01)
+claims.check(
+    "mean of the worst tenth, one unit against none", f"{low:.3f} to {high:.3f}", high - low < 0.01
+)
 
 # %% [markdown]
 # The same law by simulation. Its standard error is that of a mean of the worst tenth, whose threshold is estimated, too.
@@ -177,7 +179,7 @@ claims.check("mean of the worst tenth, one unit against none", f"{low:.3f} to {h
 # %%
 pairs = jl.simulate_pairs(stock, up_to_six, 5, (1, 0), 10 * num_pairs, seed)
 gaps = np.sort(pairs[:, 0] - pairs[:, 1])
-worst = gaps[: num_pairs]
+worst = gaps[:num_pairs]
 variance = worst.var() + 0.9 * (worst[-1] - worst.mean()) ** 2
 error = np.sqrt(variance / worst.size)
 agree = low - 4 * error <= worst.mean() <= high + 4 * error
@@ -378,7 +380,9 @@ data = pd.concat(parts, ignore_index=True)
 place = (data.joint - data.low) / (data.high - data.low)
 ends = {w: place[data.world == w] for w in worlds}
 top = bool(np.all(ends["reward chain"] > 1 - 1e-5))
-claims.check("reward chain: no one-step coupling has larger gap variances than the paper's", top, top)
+claims.check(
+    "reward chain: no one-step coupling has larger gap variances than the paper's", top, top
+)
 least = bool(np.all(ends["gridworld"] < 1e-5))
 claims.check("gridworld: no one-step coupling has smaller ones than the gust", least, least)
 between = bool(np.all((data.independent > data.low) & (data.independent < data.high)))

@@ -245,12 +245,14 @@ def test_every_figure_has_a_number_a_caption_and_alt_text(name: str) -> None:
 
 def test_claims_become_a_table_that_tells_verdicts_apart() -> None:
     lines = "|S| | 5 | holds\nx | 0.4 | not reproduced\ny | -1 | differs from the paper\n"
+    lines += "z | 7 | goal missed\n"
     cells = [{"cell_type": "code", "source": "", "outputs": [{"text": lines}]}]
     table = pages.claims_table(pages.Notebook("01_one", {"cells": cells}))["data"]["text/markdown"]
     assert table.splitlines()[2:] == [
         r"| \|S\| | 5 | supported |",
         "| x | 0.4 | **not reproduced** |",
         "| y | -1 | *differs from the paper* |",
+        "| z | 7 | *goal missed* |",
     ]
     assert set(pages.VERDICTS) == set(figures.Claims.VERDICTS)
 

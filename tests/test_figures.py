@@ -250,8 +250,11 @@ def test_claims_keep_what_was_found_apart_from_what_holds(capsys: pytest.Capture
     claims = figures.Claims()
     claims.check("a", 1, True)
     claims.check("b", 2, True, "not reproduced")
+    claims.check("c", 3, True, "goal missed")
     claims.print()
-    assert capsys.readouterr().out == "a | 1 | holds\nb | 2 | not reproduced\n"
+    assert capsys.readouterr().out == (
+        "a | 1 | holds\nb | 2 | not reproduced\nc | 3 | goal missed\n"
+    )
     with pytest.raises(AssertionError, match=r"c \| 3 \| FAILS"):
         claims.check("c", 3, False, "differs from the paper")
     with pytest.raises(ValueError, match="verdict must be one of"):

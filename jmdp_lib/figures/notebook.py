@@ -162,7 +162,8 @@ class Claims:
     """`check` asserts a claim and remembers it; `print` lists `claim | value | verdict`.
 
     The verdict is "holds" if the claim was confirmed, "differs from the paper" if something
-    else was found than the paper prints, and "not reproduced" if a goal or a result was missed.
+    else was found than the paper prints, "not reproduced" if a result of the paper was not found
+    again, and "goal missed" if a goal of our own was not reached.
     A claim about a sample may say whether the sample is large enough to show it. If it is not, the
     verdict is "too few runs to tell", and nothing fails.
 
@@ -177,7 +178,7 @@ class Claims:
     """
 
     TOO_FEW = "too few runs to tell"
-    VERDICTS = ("holds", "not reproduced", "differs from the paper", TOO_FEW)
+    VERDICTS = ("holds", "not reproduced", "differs from the paper", "goal missed", TOO_FEW)
 
     def __init__(self) -> None:
         self._lines: list[str] = []

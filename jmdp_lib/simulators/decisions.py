@@ -45,8 +45,9 @@ class Decision(ReadOnly, Saved):
         best: the best action if the verdict is "better", else None.
         remaining: the actions that no other was found to be better than.
         intervals: (m, m, 2), lower and upper end for $E[Z(s, a_i) - Z(s, a_j)]$ at [i, j], where
-            $a_i$ is actions[i]. What returns lose by being cut off is included. All intervals hold
-            at once with probability $1 - alpha$.
+            $a_i$ is actions[i]. What returns lose by being cut off is included. If the range of the
+            rewards is known, all intervals hold at all looks at once with probability $1 - alpha$;
+            for an asymptotic sequence this is so only in the limit of large samples.
         margin: as it was given.
         num_queries: queries that were made: calls at one state, for one or more actions.
         num_runs: runs of all branches.
@@ -135,7 +136,8 @@ def compare_actions(
     """Find the best of two or more actions of a state, all followed by one policy.
 
     env, policy, actions, state, coupling: as of `estimate_gaps`.
-    alpha: probability with which any of the intervals may fail.
+    alpha: probability with which any of the intervals may fail, at any look; with
+        reward_range="asymptotic" a nominal one.
     margin: differences up to it do not matter. Without one no actions are ever equivalent.
     budget: how many queries may be made.
     reward_range: (lo, hi) that holds all rewards, so that the intervals hold at every sample size,
