@@ -10,6 +10,7 @@ from brute import tables_of
 from strategies import random_jmdp, random_policy
 
 import jmdp_lib as jl
+from jmdp_lib.operators.collapsed import CollapsedT2
 
 COUPLINGS = ("joint", "independent", "common")
 RULES = {"mixed": (False, False), "deterministic": (True, True), "one of each": (False, True)}
@@ -262,3 +263,16 @@ def test_what_does_not_fit_is_refused():
         MemoryError, match="policy_gaps on the 4,000,000,000,000 pairs of 2,000,000"
     ):
         jl.policy_gaps(large, np.zeros(2_000_000, int), np.ones(2_000_000, int))
+
+
+@pytest.mark.parametrize("coupling", ["joint", "independent"])
+def test_sparse_rows_and_matrices_give_the_same(coupling, monkeypatch):
+    """Which of the two is faster depends on how many successors there are."""
+    jm = jl.windy_gridworld(4, gamma=0.9)
+    rules = jl.goal_policy(4), jl.epsilon_mixture(jl.goal_policy(4)[:, ::-1], 0.3)
+    found = []
+    for few in (True, False):
+        monkeypatch.setattr(CollapsedT2, "few_successors", few)
+        found.append(jl.policy_gaps(jm, *rules, coupling=coupling))
+    np.testing.assert_allclose(*found, rtol=1e-10, atol=1e-12)
+    assert found[0][1].max() > 0.1
