@@ -24,7 +24,7 @@ from timing import machine
 import jmdp_lib as jl
 
 PAIRS = 10**7  # that a law is compared with
-PATIENCE = 60  # seconds that a call of the older version may take
+PATIENCE = 45  # seconds that a call of the older version may take
 
 
 def random_model(size: int, gamma: float = 0.9, tables: int = 5) -> tuple[jl.JMDP, np.ndarray]:
