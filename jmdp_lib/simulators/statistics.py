@@ -23,7 +23,8 @@ def normal_p_values(scores: ArrayLike) -> tuple[float, float]:
     """Are K scores independent draws of N(0, 1)? p-values of their largest size and their spread.
 
     The first is P(max |z| is as large), which counts how many were looked at; the second is
-    two-sided, of sum z^2 against chi^2 with K degrees of freedom: errors too large *or* too small.
+    two-sided, of the sum of $z^2$ against $chi^2$ with K degrees of freedom: errors too large *or*
+    too small.
 
     Example:
         >>> import jmdp_lib as jl
@@ -111,9 +112,9 @@ def log_capital(x: ArrayLike, mean: float, low: float, high: float) -> Floats:
     """Logarithm of what a gambler owns after each of the values x (T, ...) in [low, high].
 
     The gambler bets that the mean of x exceeds `mean` > low, at odds that are fair if it is equal.
-    The gambler starts with 1 and splits it into shares. Share j stakes 2^-j of what it owns by then
-    on every value, so that some share stakes about the best part for any law. If the mean is at
-    most `mean`, the capital ever reaches 1 / alpha with probability alpha at most.
+    The gambler starts with 1 and splits it into shares. Share $j$ stakes $2^{-j}$ of what it owns
+    by then on every value, so that some share stakes about the best part for any law. If the mean
+    is at most `mean`, the capital ever reaches 1 / alpha with probability alpha at most.
 
     Example:
         >>> import jmdp_lib as jl
