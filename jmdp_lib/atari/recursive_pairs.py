@@ -218,8 +218,8 @@ class PairGaps(EstimatedGaps):
 
     Attributes:
         mean, mean_error, variance, variance_error: (C, K) of G = Z(s, a) - Z(s, b).
-        independent, independent_error: (C, K) Var Z(s, a) + Var Z(s, b), what independent marginals
-            would have.
+        independent, independent_error: (C, K) $Var Z(s, a) + Var Z(s, b)$, the gap's variance if
+            the two were independent.
         covariance: (C, K) of the estimates `variance` and `independent`: same simulations.
         state_rows, actions: (K,) and (K, 2).
     """
