@@ -145,22 +145,16 @@ def choose(
     states = system.jm.num_states
     # The pair law is held twice; making it takes no more than that and the covariances do.
     law = 72.0 * system.diagonal_entries + system.block_bytes(queries) + system.table_bytes
-    whole = 8.0 * states**2
     free = 0.9 * (machine.available_bytes() if device is None else device_bytes(device))
-    # The last ones for an application itself: a scratch matrix, and kernels that are not sparse.
-    matrices = VECTORS + (1.25 if device is None else 4.0)
-    matrices += 0.0 if system.few_successors else 2.0
-    needed = matrices * whole + law
-    pairs = states * (states + 1) // 2
-    dense = Plan("dense", states, pairs, needed, device, *_dense_work(system, tol))
+    dense = _dense_plan(system, law, tol, device)
     if route == "dense" or device is not None:
-        if needed > free:
+        if dense.memory > free:
             raise MemoryError(
                 f"JIPE-2 needs {dense}; available are {gibibytes(free)}; use local_jipe2 for a few "
                 "states"
             )
         return dense, None
-    either = route == "auto" and needed <= free
+    either = route == "auto" and dense.memory <= free
     successors = sum(kernel.nnz for kernel in system.kernels) / len(system.kernels) / states
 
     def most(numbering: Numbering, size: float) -> float:
@@ -180,6 +174,17 @@ def choose(
             "that are available; ask for fewer queries, or use local_jipe2 for a few states"
         )
     return dense, None
+
+
+def _dense_plan(system: CollapsedT2, law: float, tol: float, device: str | None) -> Plan:
+    """All pairs, beside a pair law of so many bytes."""
+    states = system.jm.num_states
+    # The last ones for an application itself: a scratch matrix, and kernels that are not sparse.
+    matrices = VECTORS + (1.25 if device is None else 4.0)
+    matrices += 0.0 if system.few_successors else 2.0
+    needed = matrices * 8.0 * states**2 + law
+    pairs = states * (states + 1) // 2
+    return Plan("dense", states, pairs, needed, device, *_dense_work(system, tol))
 
 
 def _accelerated_sweeps(gamma: float, tol: float) -> float:

@@ -76,9 +76,7 @@ def gap_law(
         the worst tenth averages 0.365 to 0.366
     """
     problem = _Problem.of("gap_law", jm, policy, queries, coupling)
-    width = checks.positive("width", width)
-    points = checks.at_least("points", points, 1)
-    max_points = checks.at_least("max_points", max_points, max(points, 16))
+    points, max_points = _checked_sizes(width, points, max_points)
     reads = _read_points(at)
     if not len(problem.queries):  # one action has no gaps
         return []
@@ -113,9 +111,7 @@ def plan_gap_law(
         ('whole steps', 325, 19827)
     """
     problem = _Problem.of("plan_gap_law", jm, policy, queries, coupling)
-    checks.positive("width", width)
-    points = checks.at_least("points", points, 1)
-    max_points = checks.at_least("max_points", max_points, max(points, 16))
+    points, max_points = _checked_sizes(width, points, max_points)
     _read_points(at)
     if not len(problem.queries):
         return Plan("whole steps", jm.num_states, 0, 0.0)
@@ -158,6 +154,13 @@ class _Problem:
         found = PairSet.of(self.system, self.asked, lambda *_: np.inf)
         assert found is not None
         return found
+
+
+def _checked_sizes(width: float, points: int, max_points: int) -> tuple[int, int]:
+    """The sizes of grids; refuses them, or a width, that make no sense."""
+    checks.positive("width", width)
+    points = checks.at_least("points", points, 1)
+    return points, checks.at_least("max_points", max_points, max(points, 16))
 
 
 def _read_points(at: ArrayLike) -> Floats:

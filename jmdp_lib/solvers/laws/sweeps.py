@@ -54,6 +54,21 @@ def sweep_cuts(
 
 
 @inline
+def _totals(g: Any, groups: Any, means: Any, off: Any) -> Any:
+    """Of the outcomes of group g: their mass, and the mean of what follows. Of those that are
+    flipped: their mass, and what phi of -D has beside x + phi(-x), with means `off` the truth."""
+    ends, after, flipped, weights, beyond = groups[2:7]
+    mass, mean, turned, shift = 0.0, 0.0, 0.0, 0.0
+    for e in range(ends[g], ends[g + 1]):
+        w, m, c = weights[e], means[after[e]], beyond[e]
+        mass += w
+        mean += w * ((-m if flipped[e] else m) - c)
+        turned += w * flipped[e]
+        shift += w * flipped[e] * (m + off + c)
+    return mass, mean, turned, shift
+
+
+@inline
 def _add_chords(out: Any, values: Any, per_width: Any, w: Any, c: Any, flipped: Any) -> None:
     """Add w times phi (n,) of a row, at `c` to the right of each point, to out (n,); or phi(-x)."""
     last = out.size - 1
@@ -106,15 +121,11 @@ def _upper_row(out: Any, r: Any, bounds: Any, grid: Any, groups: Any, known: Any
         mixed, scale = (bounds[after[e], 0], weights[e]) if single else (out[3], 1.0)
         if not single:
             mixed[:] = 0.0
-        mass, mean, turned, shift = 0.0, 0.0, 0.0, 0.0
-        for e in range(ends[g], ends[g + 1]):
-            j, w, c = after[e], weights[e], beyond[e]
-            mass += w
-            mean += w * ((-means[j] if flipped[e] else means[j]) - c)
-            turned += w * flipped[e]
-            shift += w * flipped[e] * (means[j] + mean_error + c)
-            if not single:
-                _add_chords(mixed, bounds[j, 0], per_width, w, c, flipped[e])
+            for e in range(ends[g], ends[g + 1]):
+                _add_chords(
+                    mixed, bounds[after[e], 0], per_width, weights[e], beyond[e], flipped[e]
+                )
+        mass, mean, turned, shift = _totals(g, groups, means, mean_error)
         if turned:
             for k in range(x.size):
                 mixed[k] += turned * x[k] + shift
@@ -214,15 +225,9 @@ def _lower_row(out: Any, r: Any, bounds: Any, grid: Any, groups: Any, known: Any
         mixed, scale = (bounds[after[e]], weights[e]) if single else (out[3:], 1.0)
         if not single:
             mixed[:] = 0.0
-        mass, mean, turned, shift = 0.0, 0.0, 0.0, 0.0
-        for e in range(ends[g], ends[g + 1]):
-            j, w, c = after[e], weights[e], beyond[e]
-            mass += w
-            mean += w * ((-means[j] if flipped[e] else means[j]) - c)
-            turned += w * flipped[e]
-            shift += w * flipped[e] * (means[j] - mean_error + c)
-            if not single:
-                _add_lines(mixed, bounds[j], x, w, c, flipped[e])
+            for e in range(ends[g], ends[g + 1]):
+                _add_lines(mixed, bounds[after[e]], x, weights[e], beyond[e], flipped[e])
+        mass, mean, turned, shift = _totals(g, groups, means, -mean_error)
         if turned:
             for k in range(x.size):
                 mixed[0, k] += turned * x[k] + shift
