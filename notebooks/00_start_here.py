@@ -480,7 +480,7 @@ claims.check("exercise 2: correlation, Var G", f"{found[0]:.2f}, {found[1]:.1f}"
 
 # %% [markdown]
 # **What to read next.** Chapter 1 builds all of this up from the definitions, with proofs. If you would rather see the paper's figures first, go to
-# chapters 2 to 4; if you have a simulator, to [Using it](../book/guide.md) and chapters 8 and 10.
+# chapters 2 to 4; if you have a simulator, to [Use it on your own simulator](../book/own_simulator.md) and chapters 8 and 10.
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT

@@ -589,7 +589,7 @@ claims.check("exercise 2: correlation at s_0", f"{found:.3f}", np.isclose(found,
 
 # %% [markdown]
 # **What to read next.** Chapter 4 checks gaps against simulation and asks what mean and variance say about their sign. For worlds with exogenous noise, see also
-# [Using it](../book/guide.md).
+# [Use it on your own simulator](../book/own_simulator.md).
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT
