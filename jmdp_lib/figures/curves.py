@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,33 +30,35 @@ SCALING_STYLES = {
 }
 
 
-_DOTS = 15  # residuals that are drawn
+_APART = 30  # iterations between two residuals that are drawn
+_MARKS = ("o", "s", "^", "v")
 _CELLS = 80  # on either axis of a joint law
 _BARS = 60  # of the law of a gap: an even number, so that none crosses zero
 
 
-def residual_decay(ax: Axes, residuals: Floats, gamma: float) -> Axes:
-    """Figure 2: residuals (iterations,) as dots, $gamma^k$ below, and the measured slope on top.
+def residual_decay(ax: Axes, residuals: Mapping[str, Floats], gamma: float) -> Axes:
+    """Figure 2: residuals (iterations,) of named worlds as marks, on the line $gamma^k$.
+
+    The legend has the factor per iteration that each world's residuals fall by.
 
     Example:
         >>> import jmdp_lib as jl
         >>> from jmdp_lib import figures
         >>> from matplotlib.figure import Figure
-        >>> residuals = jl.jipe2(jl.coupled_reward_chain(4, gamma=0.9), [0, 1, 0, 1]).residuals
+        >>> chain = jl.coupled_reward_chain(4, gamma=0.9)
+        >>> residuals = {"chain": jl.jipe2(chain, [0, 1, 0, 1]).residuals}
         >>> figures.residual_decay(Figure().subplots(), residuals, gamma=0.9).get_yscale()
         'log'
     """
-    steps = np.arange(residuals.size)
-    rate = decay_rate(residuals)
-    # the least-squares line goes through the mean of the logarithms
-    middle = np.exp(np.log(residuals).mean() - np.log(rate) * steps.mean())
-    powers = rf"$\gamma^k$, $\gamma = {gamma:g}$"
-    ax.semilogy(steps, residuals[0] * gamma**steps, label=powers, **_BAND)
-    fit = f"fit: factor {rate:.4f} per iteration"
-    ax.semilogy(steps, middle * rate**steps, color="black", lw=0.8, label=fit)
-    shown = np.linspace(0, residuals.size - 1, _DOTS).round().astype(int)
-    ax.semilogy(shown, residuals[shown], "o", ms=3.5, mfc="white", color="#0072B2", zorder=3,
-                label=r"$\|M_k - T_2 M_k\|_\lambda$")  # fmt: skip
+    first = max(curve[0] for curve in residuals.values())
+    steps = np.arange(max(curve.size for curve in residuals.values()))
+    ax.semilogy(steps, first * gamma**steps, label=rf"$\gamma^k$, $\gamma = {gamma:g}$", **_BAND)
+    for place, (name, curve) in enumerate(residuals.items()):
+        # marks of the second world lie between those of the first
+        shown = np.arange(place * _APART // len(residuals), curve.size, _APART)
+        look: dict[str, Any] = {"ms": 4.0, "mfc": "white", "zorder": 3}
+        label = f"{name}: factor {decay_rate(curve):.4f}"
+        ax.semilogy(shown, curve[shown], _MARKS[place], label=label, **look)
     ax.set_xlabel("iteration $k$")
     return ax
 
