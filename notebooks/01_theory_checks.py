@@ -23,7 +23,7 @@
 # every symbol. You need neither the paper nor chapter 0, although chapter 0 is the gentler start. To run the notebook, install the
 # project with `pip install ".[notebooks]"` in its folder.
 #
-# **How long it takes.** About 40 minutes to read. Sections 1.1 to 1.9 are the theory; section 1.10 collects the
+# **How long it takes.** About 45 minutes to read. Sections 1.1 to 1.9 are the theory; section 1.10 collects the
 # thirteen places where the paper is silent or slips, each as a **Decision** with the smallest example
 # that shows it, and can be read on its own.
 
