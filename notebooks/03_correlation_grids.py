@@ -538,7 +538,8 @@ for i, ((name, coupling), gap) in enumerate(simulated.items()):
     ax.axvline(0, color="0.6", lw=0.8, zorder=0)
     below, tied, _ = three.iloc[i, 2:]
     aside = 0.02 * wide[i] * (i % 3 - 1)  # so that the three do not hide each other
-    ax.plot([aside] * 2, [below, below + tied], "o-", ms=3, lw=2.5, color=line.get_color())
+    if tied > 0:
+        ax.plot([aside] * 2, [below, below + tied], "o-", ms=3, lw=2, color=line.get_color())
     note = {"transform": ax.transAxes, "ha": "right", "color": line.get_color(), "fontsize": 6.5}
     ax.text(0.98, 0.24 - 0.08 * (i % 3), f"{tied:.0%} ties", **note)
     ax.set(title=name, xlabel="gap $G$", xlim=(middle[i] - wide[i], middle[i] + wide[i]))

@@ -142,11 +142,11 @@ def agreement(
     return ax
 
 
-def scaling(axes: NDArray[Any], data: pd.DataFrame) -> NDArray[Any]:
-    """States against time (first row of axes) and memory (second), one column for each problem.
+def scaling(axes: NDArray[Any], data: pd.DataFrame, quantity: str = "seconds") -> NDArray[Any]:
+    """States against "seconds" or "bytes", in axes (P,), one for each problem.
 
-    data: columns problem, method (see SCALING_STYLES), states, seconds and bytes. The legend goes
-    below the figure, which needs room for it.
+    data: columns problem, method (see SCALING_STYLES), states, seconds and bytes. If the figure has
+    no legend yet, one goes below it, which needs room.
 
     Example:
         >>> import pandas as pd
@@ -154,24 +154,24 @@ def scaling(axes: NDArray[Any], data: pd.DataFrame) -> NDArray[Any]:
         >>> from matplotlib.figure import Figure
         >>> data = pd.DataFrame({"problem": "grid", "method": "reachable", "states": [100, 10_000],
         ...                      "seconds": [0.01, 1.0], "bytes": [1e6, 1e8]})
-        >>> axes = figures.scaling(Figure(layout="constrained").subplots(2, 1, squeeze=False), data)
-        >>> axes[0, 0].get_title(), axes[1, 0].get_ylabel()
+        >>> (axes,) = Figure(layout="constrained").subplots(1, 1, squeeze=False)
+        >>> (ax,) = figures.scaling(axes, data, "bytes")
+        >>> ax.get_title(), ax.get_ylabel()
         ('grid', 'memory [MB]')
     """
+    label, unit = {"seconds": ("time [s]", 1.0), "bytes": ("memory [MB]", 1e6)}[quantity]
     shown = {}
-    for column, (problem, each) in zip(axes.T, data.groupby("problem", sort=False), strict=True):
-        for ax, value, unit in zip(column, ("seconds", "bytes"), (1.0, 1e6), strict=True):
-            for method, (label, color, marker, line) in SCALING_STYLES.items():
-                rows = each[(each["method"] == method) & each[value].notna()].sort_values("states")
-                if len(rows):
-                    face = "none" if marker in "ov" else color
-                    (shown[label],) = ax.loglog(rows["states"], rows[value] / unit, line, ms=4,
-                                                color=color, marker=marker, mfc=face)  # fmt: skip
-        column[0].set_title(problem)
-        column[1].set_xlabel("states")
-    axes[0, 0].set_ylabel("time [s]")
-    axes[1, 0].set_ylabel("memory [MB]")
-    axes[0, 0].figure.legend(shown.values(), shown, loc="outside lower center", ncols=4)
+    for ax, (problem, each) in zip(axes, data.groupby("problem", sort=False), strict=True):
+        for method, (name, color, marker, line) in SCALING_STYLES.items():
+            rows = each[(each["method"] == method) & each[quantity].notna()].sort_values("states")
+            if len(rows):
+                look = {"ms": 4, "marker": marker, "mfc": "none" if marker in "ov" else color}
+                values = rows[quantity] / unit
+                (shown[name],) = ax.loglog(rows["states"], values, line, color=color, **look)
+        ax.set(title=problem, xlabel="states")
+    axes[0].set_ylabel(label)
+    if not axes[0].figure.legends:
+        axes[0].figure.legend(shown.values(), shown, loc="outside lower center", ncols=4)
     return axes
 
 
