@@ -392,7 +392,7 @@ claim = "gridworld, joint: place in the range, 0 is its lower end"
 claims.check(claim, f"{least:.4f}", least < 1e-5)
 alone = (data.independent - data.low) / (data.high - data.low)
 text = f"{alone.min():.2f} to {alone.max():.2f}"
-between = 0 < alone.min() and alone.max() < 1
+between = alone.min() > 0 and alone.max() < 1
 claims.check("independent actions, every gap: place in the range", text, between)
 means = data[data.world == "gridworld"][["low", "common"]].mean()
 text = f"{means['common']:.2f}, {means['low']:.2f}"
