@@ -44,7 +44,7 @@ claims = figures.Claims()
 # ## 0.1 Two stalls, one sky
 #
 # You run a stall at a fair. Every morning you choose: sell **ice cream**, or the **other thing**. Ice cream
-# takes $12 + 3U$, where $U$ is how sunny the day gets, a standard normal shock. The other thing takes 10
+# earns $12 + 3U$. The shock $U$ says how sunny the day gets, and is standard normal. The other thing earns 10
 # on average, with a standard deviation of 2. What is it?
 #
 # - **Lemonade** sells when the sun shines: $10 + 2U$.
@@ -52,7 +52,7 @@ claims = figures.Claims()
 # - **Umbrellas** sell when it rains: $10 - 2U$.
 #
 # `from_step` builds a joint MDP out of *one* step function and the probabilities of the shock, here a
-# thousand equally likely skies. All actions of a table see the same one. For nuts we ask the solver to draw
+# thousand equally likely skies. All actions see the same sky. For nuts we ask the solver to draw
 # the actions' outcomes independently.
 
 # %%
@@ -130,8 +130,8 @@ plt.show()
 # advantage, goes wrong more than one time in three.
 #
 # This world is simple enough for a formula. Let $\sigma_1^2$ be the variance of the *first day's* difference: $(3 - 2)^2$, $3^2 + 2^2$ or $(3 + 2)^2$ times the
-# variance of the sky. Its mean is 2. From tomorrow on both branches are in the same state; with probability one half the coins agree and nothing differs any more, otherwise it all
-# starts again, with the roles given by the coins. So $\mathbb E[G^2] = \sigma_1^2 + 2^2 + \tfrac{\gamma^2}{2}\,\mathbb E[G^2]$, and
+# variance of the sky. Its mean is 2. Tomorrow both branches are in the same state, and toss their coins. With probability one half the coins agree: both do the same, and nothing differs any more. Otherwise the
+# comparison starts again, discounted by $\gamma$, with one action in each branch. So $\mathbb E[G^2] = \sigma_1^2 + 2^2 + \tfrac{\gamma^2}{2}\,\mathbb E[G^2]$, and
 #
 # $$\mathrm{Var}\,G = \frac{\sigma_1^2 + 4}{1 - \gamma^2/2} - 4 .$$
 
@@ -232,7 +232,7 @@ plt.show()
 # %% [markdown]
 # Next to a side wall one of the two moves leads nowhere, and the mean is small. Further down the
 # prize is further away: the mean shrinks, the spread does not, and the bound grows. One mean can be checked by hand. Under this policy a cell $d$ moves from the goal gets one move
-# closer with probability 0.8 and otherwise no farther, so its value is $\tfrac{1}{1-\gamma}\,\tfrac1\gamma\, q^d$ with $q = 0.8\gamma/(1 - 0.2\gamma)$. In the middle, four moves away, *right* leads to $d = 3$, or with a gust
+# closer with probability 0.8 and otherwise stays as far away as it was, so its value is $\tfrac{1}{1-\gamma}\,\tfrac1\gamma\, q^d$ with $q = 0.8\gamma/(1 - 0.2\gamma)$. In the middle, four moves away, *right* leads to $d = 3$, or with a gust
 # to $d = 4$, and *left* to $d = 5$ or 6.
 
 # %%
@@ -360,8 +360,8 @@ plt.show()
 
 # %% [markdown]
 # After merging the difference of the two returns does not change any more. Whatever luck comes later, it comes to both, and $G$ only remembers what happened
-# *before*. Two separate runs, in contrast, add up all the luck of both branches to the end of time. The earlier branches meet, and the more luck lies
-# after that, the smaller is $\mathrm{Var}\,G$ compared with $\mathrm{Var}\,Z_a + \mathrm{Var}\,Z_b$. Here the shared first gust helps nearly as much again.
+# *before*. Two separate runs, in contrast, add up all the luck of both branches to the end of time. So $\mathrm{Var}\,G$ is smaller than $\mathrm{Var}\,Z_a + \mathrm{Var}\,Z_b$, and the more so the earlier branches
+# meet and the more luck lies after that. Here the shared first gust helps nearly as much again.
 
 # %%
 assert np.all(np.diff(apart) <= 1e-12)  # merged pairs stay merged
@@ -374,7 +374,7 @@ claims.check("Var G: separate runs, merging, one first gust", text, gains == sor
 #
 # No tables? Anything with `num_states`, `num_actions`, `gamma` and `query(state, actions, rng)` will do:
 # rewards and next states of the asked actions, under **one** shared draw. Draw the shock before you look
-# at the actions. Here is the umbrella world again, with a sky that no table holds.
+# at the actions. Here is the umbrella world again, with a sky from the normal law itself instead of a table.
 
 
 # %%
@@ -403,7 +403,7 @@ claims.check(claim, f"{1 + off:.3f}", near, enough=enough)
 
 # %% [markdown]
 # Chapter 8 does this for a depot with an unknown demand. A Gymnasium environment that can be copied becomes
-# such a simulator as it is (`jl.CoupledEnv`), and so does an Atari game (`jmdp_lib.atari.CoupledAtari`).
+# such a simulator without any change (`jl.CoupledEnv`), and so does an Atari game (`jmdp_lib.atari.CoupledAtari`).
 #
 # ## 0.6 Where everything is
 #

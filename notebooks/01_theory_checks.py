@@ -210,9 +210,9 @@ plt.show()
 #
 # $$Z^\pi(x) = \sum_{t \ge 0} \gamma^t\, R_t\big(f_{t-1} \circ \dots \circ f_0\,(x)\big), \qquad x \in \mathcal X .$$
 #
-# Rewards are bounded, so the sum converges, and all returns are functions of the same draws. Four things can be read off.
+# (At $t = 0$ no map has been applied yet, and the term is $R_0(x)$.) Rewards are bounded, so the sum converges, and all returns are functions of the same draws. Four things follow.
 #
-# - **It is the one-step regime.** A branch reads, at each time, the table of the state where it stands, and draws its next action afresh: alone, it is the return (1). Two branches at one state read
+# - **It is the one-step regime.** A branch reads, at each time, the table of the state where it stands, and draws its next action afresh, so each branch alone has the law of the return (1). Two branches at one state read
 #   one table; at two states they read two independent tables.
 # - **Branches merge**, because maps *coalesce*: if $f_t$ sends two state-actions to the same place, all later maps move them together.
 # - **One step splits off**: $Z(x) = R_0(x) + \gamma\, Z_1(f_0(x))$, where $Z_1$ is made of $f_1, f_2, \dots$ in the same way. So $Z_1$ is independent of the first map and has the law of
@@ -250,7 +250,7 @@ z = sample_returns(shop, orders, np.random.default_rng(seed))
 pd.DataFrame(z, [f"stock {s}" for s in range(4)], [f"order {a}" for a in range(3)]).round(2)
 
 # %% [markdown]
-# Figure 1.3 shows nine maps of this shop. (Its seed is chosen so that two of the branches meet in the middle of the picture.)
+# Figure 1.3 shows nine maps of this shop. (We chose a seed with which two actions of one state meet in the middle of the picture.)
 
 # %%
 draws = np.random.default_rng([425, 1])
@@ -290,7 +290,7 @@ plt.show()
 # %% [markdown]
 # `simulate_returns` does the same in compiled code. It knows nothing of moments, so it can check them: the covariances of *all* state-actions of the paper's *windy gridworld*, here with 3x3
 # cells. An agent moves up, right, down or left. The goal, top right, is never left and pays 1 in every step. A gust with probability 0.2 pushes the agent one more cell to the left; it
-# is one draw for all four actions. The policy goes right and then up. (Section 2.1 has a picture.) Without those of the goal, which are zero, there are 528 of them. We allow six Monte Carlo standard
+# is one draw for all four actions. The policy goes right and then up. (Section 2.1 has a picture.) Returns from the goal are constant; the others have 528 variances and covariances. We allow six Monte Carlo standard
 # errors, which a right answer exceeds for about one seed in a million.
 
 # %%
