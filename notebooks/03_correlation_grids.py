@@ -110,7 +110,7 @@ difference = joint.correlation - alone.correlation
 print(f"correlations differ by up to {np.nanmax(np.abs(difference)):.3f}")
 
 # %% [markdown]
-# **"State-dependent."** One pair of actions, up against right, over the eight cells, once from `jipe2` and once from `jipe`, which has an operator of its own:
+# **"State-dependent."** Below is one pair of actions, up against right, in the eight cells: once from `jipe2` and once from `jipe`, which has an operator of its own.
 
 # %%
 pair = np.delete(joint.correlation[:, U, R], 2)
@@ -390,7 +390,7 @@ claims.check("25 states: correlation changes sign at gamma", f"{crossing:.3f}", 
 
 # %% [markdown]
 # **Our Figure 5 differs from the paper's.** The authors' public release ([github.com/egecky/jmdp](https://github.com/egecky/jmdp)) draws the two next actions of *equal* pairs
-# independently, as the paper's text on higher orders can be read. Then a return never merges with itself, and with $V$ and $C$ the variance and the covariance of the two actions,
+# independently, which is one way to read the paper's text on higher orders. Then the two factors of $\mathbb E\, Z^2$ count as different returns, and with $V$ and $C$ the variance and the covariance of the two actions,
 #
 # $$V_n = \tfrac14 + \tfrac{\gamma^2}{2}(V_{n-1} + C_{n-1}), \qquad C_n = -\tfrac14 + \tfrac{\gamma^2}{2}(V_{n-1} + C_{n-1}),$$
 #
@@ -441,7 +441,7 @@ claims.check(
 #
 # In the paper's regime the first sum is missing, and the second moves the two branches by two independent draws. At equal states nothing changes.
 #
-# So $T_2$ becomes the average over the noise of operators that all contract alike, and norm, modulus and certificate are those of Lemma 5.2.
+# With common noise $T_2$ is an average, over the noise, of operators that all contract by the same modulus. So norm, modulus and certificate are those of Lemma 5.2.
 #
 # Three worlds, one decision in each: right or left in the middle of the windy grid; one unit or two for a depot with five in stock, which afterwards orders up to six;
 # the fast queue or the slow one for a job that finds two waiting in each.

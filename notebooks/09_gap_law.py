@@ -91,7 +91,7 @@ claims.check("widest bracket at zero, below 1e-6", f"{widest:.7f}", widest < 1e-
 
 # %% [markdown]
 # Simulation says the same, within its error. `GapLaw.from_sample` answers the same questions from simulated gaps, here from
-# recursive pairs, with the band of [Dvoretzky, Kiefer and Wolfowitz (1956)](../book/background.md#ref-dkw) with the constant of [Massart (1990)](../book/background.md#ref-massart). The band is $2\sqrt{\log(2/\alpha)/(2n)}$ wide for $n$ pairs, and
+# recursive pairs, with the band of [Dvoretzky, Kiefer and Wolfowitz (1956)](../book/background.md#ref-dkw), in the sharp form of [Massart (1990)](../book/background.md#ref-massart). The band is $2\sqrt{\log(2/\alpha)/(2n)}$ wide for $n$ pairs, and
 # contains the whole law with probability $1 - \alpha$. Use it if a model is too large to solve for its pairs, or for gaps that your own simulator
 # produced. Even a million pairs leave a band thousands of times as wide as the bracket at zero.
 
