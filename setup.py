@@ -22,7 +22,6 @@ def description() -> str:
     library = between("## Only the library", "<!-- end start -->")
     library = library.replace('".[', '"jmdp_lib[').replace("in this folder: ", "")
     library = re.sub(r"pip install \. {8}", "pip install jmdp_lib", library)
-    library = re.sub(r"; \.\[all\].*", "", library)
     return f"# The joint-MDP companion\n\n{intro}\n\n## Install\n\n    {library}\n"
 
 

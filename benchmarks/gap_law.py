@@ -41,7 +41,7 @@ def random_model(size: int, gamma: float = 0.9, tables: int = 5) -> tuple[jl.JMD
 
 
 class Depot:
-    """The simulator of the README."""
+    """The simulator of book/own_simulator.md."""
 
     num_states, num_actions, gamma = 12, 5, 0.9
 
@@ -67,7 +67,7 @@ def grid(size: int, goal: bool) -> tuple[jl.JMDP, np.ndarray]:
 
 # Name, model, queries (None: all), width. The first part is compared with simulations.
 CASES = {
-    "the README's depot": (depot, [(5, 2, 1)], 0.02),
+    "the guide's depot": (depot, [(5, 2, 1)], 0.02),
     "random, 5 states": (lambda: random_model(5), [(0, 0, 1)], 0.02),
     "random, 15 states": (lambda: random_model(15), [(0, 0, 1)], 0.02),
     "random, 30 states": (lambda: random_model(30), [(0, 0, 1)], 0.02),

@@ -191,7 +191,8 @@ def write(data: pd.DataFrame, command: str) -> str:
     shown = (
         tables["scaling"] if here else pd.concat([tables["scaling"], gpu[gpu.table == "scaling"]])
     )
-    figures.scaling(axes, shown)
+    for row, quantity in zip(axes, ("seconds", "bytes"), strict=True):
+        figures.scaling(row, shown, quantity)
     fig.savefig(HERE / "scaling.png", metadata={"Software": None})
     about = __doc__.split("\n\n", 2)[2].strip()
     versions = machine("numpy", "numba", "scipy", "torch", "quantecon")

@@ -1,6 +1,6 @@
 """What the guide shows of simulators: the cost of queries of environments, and the depot's gaps.
 
-Writes the table between the marks of README.md, and book/static/depot.png.
+Writes the table between the marks of book/own_simulator.md, and book/static/depot.png.
 
     python benchmarks/simulators.py
 """
@@ -20,7 +20,7 @@ import jmdp_lib as jl
 from jmdp_lib import figures
 
 ROOT = Path(__file__).resolve().parents[1]
-README = ROOT / "README.md"
+PAGE = ROOT / "book" / "own_simulator.md"
 NAMES = [
     "CartPole-v1", "Pendulum-v1", "Blackjack-v1", "FrozenLake-v1", "Taxi-v4",
     "InvertedPendulum-v5", "Hopper-v5", "Ant-v5", "Humanoid-v5", "LunarLander-v3",
@@ -74,8 +74,8 @@ def table() -> str:
 
 
 def picture() -> None:
-    """Gap means and variances of the README's depot, with intervals and exact values."""
-    [block] = re.findall(r"^```python\n([^`]*class Depot.*?)^```$", README.read_text(), re.M | re.S)
+    """Gap means and variances of the page's depot, with intervals and exact values."""
+    [block] = re.findall(r"^```python\n([^`]*class Depot.*?)^```$", PAGE.read_text(), re.M | re.S)
     scope: dict = {"jl": jl}
     exec(block, scope)
     gaps, poisson = scope["gaps"], np.exp(-3.0) * np.cumprod(np.append(1.0, 3.0 / np.arange(1, 60)))
@@ -100,9 +100,9 @@ def picture() -> None:
 def main() -> None:
     picture()
     marks = "<!-- begin copies -->", "<!-- end copies -->"
-    text = README.read_text()
+    text = PAGE.read_text()
     before, _, rest = text.partition(marks[0])
-    README.write_text(f"{before}{marks[0]}\n{table()}\n{marks[1]}{rest.partition(marks[1])[2]}")
+    PAGE.write_text(f"{before}{marks[0]}\n{table()}\n{marks[1]}{rest.partition(marks[1])[2]}")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@
 #
 # **What it needs.** Markov decision processes, means and variances, and some Python.
 # [Notation and background](../book/background.md) has a table of symbols, a glossary, and where to learn more.
+# To run the notebook, install the project with `pip install ".[notebooks]"` in its folder.
 #
 # **How long it takes.** About 15 minutes to read. Every cell runs within seconds, the first call of a solver a little longer.
 
@@ -43,7 +44,7 @@ claims = figures.Claims()
 # ## 0.1 Two stalls, one sky
 #
 # You run a stall at a fair. Every morning you choose: sell **ice cream**, or the **other thing**. Ice cream
-# takes $12 + 3U$, where $U$ is how sunny the day gets, a standard normal shock. The other thing takes 10
+# earns $12 + 3U$. The shock $U$ says how sunny the day gets, and is standard normal. The other thing earns 10
 # on average, with a standard deviation of 2. What is it?
 #
 # - **Lemonade** sells when the sun shines: $10 + 2U$.
@@ -51,7 +52,7 @@ claims = figures.Claims()
 # - **Umbrellas** sell when it rains: $10 - 2U$.
 #
 # `from_step` builds a joint MDP out of *one* step function and the probabilities of the shock, here a
-# thousand equally likely skies. All actions of a table see the same one. For nuts we ask the solver to draw
+# thousand equally likely skies. All actions see the same sky. For nuts we ask the solver to draw
 # the actions' outcomes independently.
 
 # %%
@@ -111,14 +112,16 @@ for (above, below), (name, z) in zip(axes.T, simulated.items(), strict=True):
     above.set_xlabel("return, ice cream first")
     above.set_ylabel(f"return, {name} first")
     below.set_xlabel("gap $G$")
+look = {"transform": axes[1, 0].transAxes, "fontsize": 6.5, "va": "center"}
+axes[1, 0].text(0.63, 0.9, "mean and one\nstandard deviation", **look)
 figures.save(fig, "fig_three_worlds", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 0.1.** Top: the two returns of a pair of branches, under the same skies; each point of the cloud is one pair, and the grey hills are the law of each return alone. Bottom: the gap
-# $G$, ice cream minus the other thing. Orange marks pairs in which ice cream earned less. $\gamma = 1/2$, from tomorrow on a coin decides.
+# $G$, ice cream minus the other thing; the black dot is its mean, and the bar reaches one standard deviation to either side. Orange marks pairs in which ice cream earned less. $\gamma = 1/2$, from tomorrow on a coin decides.
 #
-# <!-- alt: Three columns, for lemonade, nuts and umbrellas. The clouds of paired returns rise along the diagonal for lemonade, are round for nuts and fall for umbrellas, between the same grey marginal laws. The gap laws below grow wider from left to right, and their orange part below zero grows with them. -->
+# <!-- alt: Three columns, for lemonade, nuts and umbrellas. The clouds of paired returns rise along the diagonal for lemonade, are round for nuts and fall for umbrellas, between the same grey marginal laws. The gap laws below grow wider from left to right, and their orange part below zero grows with them. The black dots are at the same mean, and the black bars grow longer. -->
 
 # %% [markdown]
 # The grey hills along the sides, the laws of the two returns, are the same in all three columns. What lies
@@ -127,8 +130,8 @@ plt.show()
 # advantage, goes wrong more than one time in three.
 #
 # This world is simple enough for a formula. Let $\sigma_1^2$ be the variance of the *first day's* difference: $(3 - 2)^2$, $3^2 + 2^2$ or $(3 + 2)^2$ times the
-# variance of the sky. Its mean is 2. From tomorrow on both branches are in the same state; with probability one half the coins agree and nothing differs any more, otherwise it all
-# starts again, with the roles given by the coins. So $\mathbb E[G^2] = \sigma_1^2 + 2^2 + \tfrac{\gamma^2}{2}\,\mathbb E[G^2]$, and
+# variance of the sky. Its mean is 2. Tomorrow both branches are in the same state, and toss their coins. With probability one half the coins agree: both do the same, and nothing differs any more. Otherwise the
+# comparison starts again, discounted by $\gamma$, with one action in each branch. So $\mathbb E[G^2] = \sigma_1^2 + 2^2 + \tfrac{\gamma^2}{2}\,\mathbb E[G^2]$, and
 #
 # $$\mathrm{Var}\,G = \frac{\sigma_1^2 + 4}{1 - \gamma^2/2} - 4 .$$
 
@@ -229,7 +232,7 @@ plt.show()
 # %% [markdown]
 # Next to a side wall one of the two moves leads nowhere, and the mean is small. Further down the
 # prize is further away: the mean shrinks, the spread does not, and the bound grows. One mean can be checked by hand. Under this policy a cell $d$ moves from the goal gets one move
-# closer with probability 0.8 and otherwise no farther, so its value is $\tfrac{1}{1-\gamma}\,\tfrac1\gamma\, q^d$ with $q = 0.8\gamma/(1 - 0.2\gamma)$. In the middle, four moves away, *right* leads to $d = 3$, or with a gust
+# closer with probability 0.8 and otherwise stays as far away as it was, so its value is $\tfrac{1}{1-\gamma}\,\tfrac1\gamma\, q^d$ with $q = 0.8\gamma/(1 - 0.2\gamma)$. In the middle, four moves away, *right* leads to $d = 3$, or with a gust
 # to $d = 4$, and *left* to $d = 5$ or 6.
 
 # %%
@@ -307,6 +310,18 @@ data = {name: pd.Series(values) for name, values in {"apart": apart, "right": pa
 # %% tags=["hide-input"]
 rows, columns = np.divmod(paths, 5)
 looks = {"right first": ("#0072B2", 0), "up first": ("#D55E00", 1)}
+aside = {"#0072B2": (0.0, 0.3), "#D55E00": (0.0, -0.28), "black": (0.27, 0.05)}  # of the numbers
+arrives = int(np.argmax(paths[met:, 0] == 4)) + 1  # steps after meeting, until the goal
+
+
+def number_steps(ax, steps, branch, color):
+    """At each cell, the times at which a branch is there."""
+    cells = [tuple(place) for place in np.stack([columns, rows], -1)[steps, branch].tolist()]
+    for x, y in dict.fromkeys(cells):
+        times = [str(step) for step, cell in zip(steps, cells, strict=True) if cell == (x, y)]
+        right, down = aside[color]
+        right = right if x == 4 else -right  # not on the line that leads back
+        ax.text(x + right, y + down, ", ".join(times), color=color, ha="center", va="center")
 
 
 def draw_paths(ax):
@@ -316,7 +331,9 @@ def draw_paths(ax):
     for name, (color, k) in looks.items():
         x, y = columns[: met + 1, k], rows[: met + 1, k]
         ax.plot(x, y, "o-", ms=4, lw=1.8, color=color, label=name)
+        number_steps(ax, range(met), k, color)
     ax.plot(columns[met:, 0], rows[met:, 0], "o-", ms=4, lw=3.2, color="black", label="merged")
+    number_steps(ax, range(met, met + arrives), 0, "black")
     ax.text(4, -0.3, "Goal", ha="center", va="center", weight="bold", fontsize=7)
     ax.set(xlim=(-0.55, 4.55), ylim=(4.55, -0.55), aspect="equal", title="one pair")
     ax.axis("off")
@@ -335,16 +352,16 @@ figures.save(fig, "fig_merging", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 0.3.** Merging. Left: one pair of branches in the windy gridworld, right first and up first, from the middle of the bottom row. The first gust hits both: one is held back, the other drifts to the left. They go separate ways, meet after four steps, and are one branch from there on (black), in the next gust too.
+# **Figure 0.3.** Merging. Left: one pair of branches in the windy gridworld, right first and up first, from the middle of the bottom row; numbers count steps. The first gust hits both: one is held back and stays where it is in step 1, the other drifts to the left. They go separate ways, meet in step 4, and are one branch from there on (black), in the next gust too.
 # Middle: the exact share of pairs that have not merged after so many steps. Right: the variance of the gap if the two actions are simulated in separate runs, if branches merge, and if they also
 # share the first gust.
 #
-# <!-- alt: Left, a five by five grid with a blue and an orange path that start in the same cell of the bottom row, separate, meet in the last column and continue as one black path to the goal. Middle, a falling curve of the share of pairs still apart, from one at the start to nearly zero after fourteen steps. Right, three bars of gap variance that get shorter: separate runs, with merging, with merging and a shared first gust. -->
+# <!-- alt: Left, a five by five grid with a blue and an orange path, with numbered steps, that start in the same cell of the bottom row, separate, meet in the last column and continue as one black path to the goal. Middle, a falling curve of the share of pairs still apart, from one at the start to nearly zero after fourteen steps. Right, three bars of gap variance that get shorter: separate runs, with merging, with merging and a shared first gust. -->
 
 # %% [markdown]
 # After merging the difference of the two returns does not change any more. Whatever luck comes later, it comes to both, and $G$ only remembers what happened
-# *before*. Two separate runs, in contrast, add up all the luck of both branches to the end of time. The earlier branches meet, and the more luck lies
-# after that, the smaller is $\mathrm{Var}\,G$ compared with $\mathrm{Var}\,Z_a + \mathrm{Var}\,Z_b$. Here the shared first gust helps nearly as much again.
+# *before*. Two separate runs, in contrast, add up all the luck of both branches to the end of time. So $\mathrm{Var}\,G$ is smaller than $\mathrm{Var}\,Z_a + \mathrm{Var}\,Z_b$, and the more so the earlier branches
+# meet and the more luck lies after that. Here the shared first gust helps nearly as much again.
 
 # %%
 assert np.all(np.diff(apart) <= 1e-12)  # merged pairs stay merged
@@ -357,7 +374,7 @@ claims.check("Var G: separate runs, merging, one first gust", text, gains == sor
 #
 # No tables? Anything with `num_states`, `num_actions`, `gamma` and `query(state, actions, rng)` will do:
 # rewards and next states of the asked actions, under **one** shared draw. Draw the shock before you look
-# at the actions. Here is the umbrella world again, with a sky that no table holds.
+# at the actions. Here is the umbrella world again, with a sky from the normal law itself instead of a table.
 
 
 # %%
@@ -386,7 +403,7 @@ claims.check(claim, f"{1 + off:.3f}", near, enough=enough)
 
 # %% [markdown]
 # Chapter 8 does this for a depot with an unknown demand. A Gymnasium environment that can be copied becomes
-# such a simulator as it is (`jl.CoupledEnv`), and so does an Atari game (`jmdp_lib.atari.CoupledAtari`).
+# such a simulator without any change (`jl.CoupledEnv`), and so does an Atari game (`jmdp_lib.atari.CoupledAtari`).
 #
 # ## 0.6 Where everything is
 #
@@ -480,7 +497,7 @@ claims.check("exercise 2: correlation, Var G", f"{found[0]:.2f}, {found[1]:.1f}"
 
 # %% [markdown]
 # **What to read next.** Chapter 1 builds all of this up from the definitions, with proofs. If you would rather see the paper's figures first, go to
-# chapters 2 to 4; if you have a simulator, to [Using it](../book/guide.md) and chapters 8 and 10.
+# chapters 2 to 4; if you have a simulator, to [Use it on your own simulator](../book/own_simulator.md) and chapters 8 and 10.
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT

@@ -23,7 +23,7 @@
 # every symbol. You need neither the paper nor chapter 0, although chapter 0 is the gentler start. To run the notebook, install the
 # project with `pip install ".[notebooks]"` in its folder.
 #
-# **How long it takes.** About 40 minutes to read. Sections 1.1 to 1.9 are the theory; section 1.10 collects the
+# **How long it takes.** About 45 minutes to read. Sections 1.1 to 1.9 are the theory; section 1.10 collects the
 # thirteen places where the paper is silent or slips, each as a **Decision** with the smallest example
 # that shows it, and can be read on its own.
 
@@ -116,11 +116,11 @@ data = pd.DataFrame(rows, columns=["example", "R1", "R2", "next1", "next2"])
 drawn = {"Example 1": "R", "Example 2.1": "S'", "Example 2.2": "S'"}
 
 # %%
-fig, axes = plt.subplots(1, 3, figsize=(6.4, 2.3))
+fig, axes = plt.subplots(1, 3, figsize=(4.4, 1.65))
 for ax, (name, letter) in zip(axes, drawn.items(), strict=True):
     pairs = data.loc[data.example == name, ["R2", "R1"] if letter == "R" else ["next2", "next1"]]
     law = np.histogram2d(*pairs.to_numpy().T, bins=2, range=[(0, 1), (0, 1)])[0] / 2
-    figures.heatmap(ax, law, "Blues", fontsize=8, vmin=0, vmax=1, origin="lower")
+    figures.heatmap(ax, law, "Blues", fontsize=7, vmin=0, vmax=1, origin="lower")
     ax.set(title=name, xticks=[0, 1], yticks=[0, 1])
     ax.set(xlabel=f"${letter}^{{(1)}}$", ylabel=f"${letter}^{{(2)}}$")
 figures.save(fig, "fig_examples", data, out_dir)
@@ -183,10 +183,132 @@ claims.check("Example 1 from g, h and U: its tables", tables[0], tables[0] == ta
 # **Definition 4.6 (joint return vector).** $Z^\pi(s) = (Z^\pi(s, a))_{a \in \mathcal A}$: the returns of all actions of one state, as random
 # variables on one probability space. They share the first table, and after that whatever the one-step regime makes
 # them share: a table whenever two branches are at one state, and *everything* once they are at one state **and** choose the
-# same action. From then on they are the same branch. We say that the branches have **merged**.
+# same action. From then on they are the same branch. We say that the branches have **merged**. Figure 1.2 shows two
+# branches until they merge, under the paper's coupling and under the two others that the library knows.
+
+# %%
+couplings = ("independent", "joint", "common")
+stands = [("same", "different"), ("different", "-"), ("different", "-"), ("same", "different")]
+fig, axes = plt.subplots(1, 3, figsize=(6.75, 1.9), sharey=True)
+for ax, coupling in zip(axes, couplings, strict=True):
+    figures.shared_draws(ax, coupling)
+    ax.set_title(f'"{coupling}"')
+data = pd.DataFrame([*stands, ("same", "same")], columns=["state", "action"])
+figures.save(fig, "fig_who_shares", data.assign(time=range(5)), out_dir)
+plt.show()
+
+# %% [markdown] tags=["caption"]
+# **Figure 1.2.** Who shares a draw? Two branches (blue, orange) leave state 2 by two actions, go apart, come back to one state at time 3 with different actions, and at time 4 also choose
+# alike: they have merged (black). An orange box is one draw for both, a blue box a draw for one branch alone. In the paper's regime, "joint", branches share a draw while they are at one state; with "common" noise always; with "independent" tables never, until they merge.
 #
-# This chapter computes its first two moments, for all state-actions $x = (s, a)$ and $y = (\tilde s, \tilde a)$ of
-# $\mathcal X = \mathcal S \times \mathcal A$:
+# <!-- alt: Three panels with the same two paths over five time steps, which start at one state, separate, meet again and become one black path. Independent: every dot has a blue box of its own. Joint: an orange box holds both dots at times 0 and 3, blue boxes hold the separate dots at times 1 and 2. Common: an orange box holds both dots at times 0 to 3. -->
+
+# %% [markdown]
+# **Such a vector exists.** Here is a construction, for all state-actions $x = (s, a)$ of $\mathcal X = \mathcal S \times \mathcal A$ at once. At each time $t$, draw one table for
+# *every* state and one next action for *every* state-action. Together the draws are a **random map** $f_t$ of $\mathcal X$ into itself, $f_t(x) = (S', A')$, with
+# rewards $R_t(x)$. The draws of different times are independent. Then let
+#
+# $$Z^\pi(x) = \sum_{t \ge 0} \gamma^t\, R_t\big(f_{t-1} \circ \dots \circ f_0\,(x)\big), \qquad x \in \mathcal X .$$
+#
+# (At $t = 0$ no map has been applied yet, and the term is $R_0(x)$.) Rewards are bounded, so the sum converges, and all returns are functions of the same draws. Four things follow.
+#
+# - **It is the one-step regime.** A branch reads, at each time, the table of the state where it stands, and draws its next action afresh, so each branch alone has the law of the return (1). Two branches at one state read
+#   one table; at two states they read two independent tables.
+# - **Branches merge**, because maps *coalesce*: if $f_t$ sends two state-actions to the same place, all later maps move them together.
+# - **One step splits off**: $Z(x) = R_0(x) + \gamma\, Z_1(f_0(x))$, where $Z_1$ is made of $f_1, f_2, \dots$ in the same way. So $Z_1$ is independent of the first map and has the law of
+#   $Z$. Multiply two such equations, and the expectation gives the fixed point (19) of section 1.3; multiply $k$ of them, and it gives the moments of order $k$ of section 1.6.
+# - **The other couplings** change only the draw of the tables. One noise for all states makes it `"common"`; a table for every state-action makes it `"independent"`.
+#
+# It also says how to sample all returns of a model at once: start far in the future with $z = 0$ and go back in time, $z \leftarrow R + \gamma\, z[f]$.
+
+
+# %%
+def random_map(jm, policy, rng):
+    """One draw for all state-actions: their rewards, (S A,), and where they lead, (S A,)."""
+    rows = zip(jm.starts[:-1], jm.starts[1:], strict=True)  # the tables of each state
+    tables = [rng.choice(np.arange(i, j), p=jm.probs[i:j]) for i, j in rows]
+    after = jm.next_states[tables]  # (S, A)
+    chosen = (rng.random(after.shape)[..., None] > policy.cumsum(1)[after]).sum(-1)
+    return jm.rewards[tables].ravel(), (jm.num_actions * after + chosen).ravel()
+
+
+def sample_returns(jm, policy, rng, steps=200):
+    z = np.zeros(jm.num_states * jm.num_actions)
+    for _ in range(steps):
+        rewards, f = random_map(jm, policy, rng)
+        z = rewards + jm.gamma * z[f]
+    return z.reshape(jm.num_states, jm.num_actions)
+
+
+# %% [markdown]
+# Here are the returns of one such world, for a small shop: the stock is 0 to 3, the order 0 to 2, and the policy orders at random.
+
+# %%
+shop = jl.inventory(3, 2, demand_probs=[0.25, 0.5, 0.25])
+orders = jl.uniform_policy(shop)
+z = sample_returns(shop, orders, np.random.default_rng(seed))
+pd.DataFrame(z, [f"stock {s}" for s in range(4)], [f"order {a}" for a in range(3)]).round(2)
+
+# %% [markdown]
+# Figure 1.3 shows nine maps of this shop. (We chose a seed with which two actions of one state meet in the middle of the picture.)
+
+# %%
+draws = np.random.default_rng([425, 1])
+maps = [random_map(shop, orders, draws)[1] for _ in range(9)]
+where = [np.arange(12)]
+for f in maps:
+    where.append(f[where[-1]])
+where = np.array(where)  # (10, 12): f_{t-1} o ... o f_0
+num_left = [len(set(row)) for row in where]
+met = int(np.argmax(where[:, 7] == where[:, 8]))  # stock 2: order 1 and order 2
+assert (np.diff(num_left) <= 0).all()  # what has merged stays together
+
+# %% tags=["hide-input"]
+fig, ax = plt.subplots(figsize=(5.4, 3.0))
+for time, f in enumerate(maps):
+    ax.plot([time, time + 1], [np.arange(12), f], ".-", color="0.85", lw=0.8, ms=3)
+ax.plot(where, ".-", color="0.5", lw=1.1, ms=3)
+for x, color in ((7, "#0072B2"), (8, "#D55E00")):
+    ax.plot(where[: met + 1, x], "o-", color=color, ms=4)
+ax.plot(np.arange(met, 10), where[met:, 7], "o-", color="black", lw=2.6, ms=4)
+for time, count in enumerate(num_left):
+    ax.text(time, 11.7, count, ha="center", va="bottom")
+ax.text(-0.45, 11.7, "branches", ha="right", va="bottom")
+ax.set(xlabel="time $t$", yticks=[1, 4, 7, 10], yticklabels=[f"stock {s}" for s in range(4)])
+ax.hlines([2.5, 5.5, 8.5], -0.3, 9.3, color="0.7", lw=0.6, ls=":")
+ax.grid(visible=False)
+data = pd.DataFrame(where, columns=[f"stock {x // 3}, order {x % 3}" for x in range(12)])
+figures.save(fig, "fig_random_maps", data, out_dir)
+plt.show()
+
+# %% [markdown] tags=["caption"]
+# **Figure 1.3.** Nine random maps of the twelve state-actions of a shop, three orders for each stock. A line leads from each state-action at time $t$ to where $f_t$ sends it. Dark lines are branches that started at time 0; their number, at the
+# top, falls from twelve to one. Blue and orange: order 1 and order 2 with two in stock, until they meet; black after that.
+#
+# <!-- alt: Twelve rows, in groups of three for the four stocks, over ten time steps. Pale lines connect each row with a row one step later. Dark lines run together into fewer and fewer paths; the numbers at the top are 12, 7, 7, 5, 3, 3, 3, 2, 1, 1. A blue and an orange path start side by side, separate, meet at time 4 and continue as one thick black path. -->
+
+# %% [markdown]
+# `simulate_returns` does the same in compiled code. It knows nothing of moments, so it can check them: the covariances of *all* state-actions of the paper's *windy gridworld*, here with 3x3
+# cells. An agent moves up, right, down or left. The goal, top right, is never left and pays 1 in every step. A gust with probability 0.2 pushes the agent one more cell to the left; it
+# is one draw for all four actions. The policy goes right and then up. (Section 2.1 has a picture.) Returns from the goal are constant; the others have 528 variances and covariances. We allow six Monte Carlo standard
+# errors, which a right answer exceeds for about one seed in a million.
+
+# %%
+grid, goal = jl.windy_gridworld(3), jl.goal_policy(3)
+num_samples = min(num_pairs, 10_000)
+z = jl.simulate_returns(grid, goal, num_samples, seed).reshape(num_samples, -1)
+m = jl.jipe2(grid, goal, tol=1e-10).moments
+exact = m.full_second().reshape(36, 36) - np.outer(m.mean, m.mean)
+z = z - z.mean(0)
+found = z.T @ z / num_samples
+error = np.sqrt(np.maximum((z**2).T @ z**2 / num_samples - found**2, 1e-20) / num_samples)
+seen = np.triu(np.outer(m.variance.ravel() > 1e-9, m.variance.ravel() > 1e-9))
+worst = (np.abs(found - exact) / error)[seen].max()
+claim = f"random maps against jipe2, {seen.sum()} covariances: largest error in standard errors"
+claims.check(claim, f"{worst:.1f}", worst < 6, enough=num_pairs >= 1000)
+
+# %% [markdown]
+# This chapter computes the first two moments of the vector, for all $x = (s, a)$ and $y = (\tilde s, \tilde a)$ of $\mathcal X$:
 #
 # $$\mu^\pi(s, a) = \mathbb E\, Z^\pi(s, a), \qquad \Sigma^\pi(s, a, \tilde s, \tilde a) = \mathbb E\big[Z^\pi(s, a)\, Z^\pi(\tilde s, \tilde a)\big]. \tag{10, 11}$$
 #
@@ -250,7 +372,7 @@ figures.save(fig, "fig_shared_draws", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 1.2.** What is drawn together in $(T_2 M)_\Sigma$. Read each column from top to bottom; boxes are random draws. Orange draws are shared
+# **Figure 1.4.** What is drawn together in $(T_2 M)_\Sigma$. Read each column from top to bottom; boxes are random draws. Orange draws are shared
 # by both factors of the product, blue ones belong to one branch. Next actions are drawn independently unless the two factors are one branch.
 #
 # <!-- alt: Three flow diagrams. One branch: a single table and a single next action serve both factors. Two actions at one state: one shared table, of which both rows are read, then two separate next actions. Two states: two separate tables and two separate next actions. If both branches end at the same state and action they are one branch from there on. -->
@@ -266,15 +388,12 @@ plt.show()
 # - **Two actions, one state**, $s = \tilde s$, $a \ne \tilde a$: $(R, S', \tilde R, \tilde S') \sim \mathcal J_2(\cdot \mid s, (a, \tilde a))$, one table,
 #   and then $A' \sim \pi(\cdot \mid S')$, $\tilde A' \sim \pi(\cdot \mid \tilde S')$ independently (18).
 #
-# **The true moments are a fixed point** (19). The return satisfies $Z(s, a) = R + \gamma Z(S', A')$. Multiply two such returns,
-# take the expectation first given the draws of Figure 1.2, and every $Z$ or product of two $Z$s on the right becomes a $\mu$ or a $\Sigma$. What is
+# **The true moments are a fixed point** (19). By the construction of section 1.2, $Z(s, a) = R + \gamma Z_1(S', A')$, where $Z_1$ is independent of the first step and has the law of $Z$. Multiply two such returns,
+# take the expectation first given the draws of Figure 1.4, and every $Z$ or product of two $Z$s on the right becomes a $\mu$ or a $\Sigma$. What is
 # left is (14) with $M = (\mu^\pi, \Sigma^\pi)$ on both sides. Section 1.4 shows that it is the only fixed point.
 #
 # `apply_t2` is the definition, line by line. `jipe2` iterates the same map in a form that is hundreds of times faster
-# (`benchmarks/results.md`; chapter 7 explains how). The two must give the same numbers from any $M_0$. We test this on the paper's
-# *windy gridworld*, here with 3x3 cells. An agent moves up, right, down or left. The goal, top right, is never left and pays 1 in every step. A gust
-# with probability 0.2 pushes the agent one more cell to the left; it is one draw for all four actions. The policy goes right and then up.
-# (Section 2.1 has a picture.)
+# (`benchmarks/results.md`; chapter 7 explains how). The two must give the same numbers from any $M_0$. We test this on the gridworld of section 1.2.
 
 
 # %%
@@ -283,7 +402,6 @@ def random_collection(jm):
     return rng.normal(size=shape), rng.normal(size=shape + shape)
 
 
-grid, goal = jl.windy_gridworld(3), jl.goal_policy(3)
 start = random_collection(grid)
 literal = start
 for _ in range(5):
@@ -370,8 +488,9 @@ claims.check(
 # The right-hand side of (23) can be computed without knowing $M^\pi$. It is `sol.error_bound`, and `sol.converged` says that
 # it is at most `tol` times $r_{\max}$, the largest absolute reward (`jm.reward_bound`).
 #
-# Figure 1.3 shows all three quantities on the gridworld and on the paper's *coupled reward chain*: states in a row, two actions that both lead to the next state, and at each
-# state a fair coin that pays 1 to one of the two actions. The last state pays 1 for ever.
+# We compare all three quantities on the gridworld and on the paper's *coupled reward chain*: states in a row, two actions that both lead to the next state, and at each
+# state a fair coin that pays 1 to one of the two actions. The last state pays 1 for ever. From $M_0 = 0$ the residual falls exactly along $\gamma^k$ in both worlds, and (23) holds with
+# equality: the true error *is* the certificate. Chapter 2 draws the line and says why.
 
 
 # %%
@@ -401,27 +520,6 @@ for name, (residuals, errors) in runs.items():
                          "error / certificate": errors * 0.05 / residuals}.items():  # fmt: skip
         ends = f"{ratio.min():.4f} to {ratio.max():.4f}"
         claims.check(f"{name}: {claim}", ends, np.allclose(ratio, 1, rtol=0, atol=1e-6))
-data = {f"{name}, residual": pd.Series(r) for name, (r, _) in runs.items()}
-data |= {f"{name}, error": pd.Series(e) for name, (_, e) in runs.items()}
-
-# %%
-fig, ax = plt.subplots(figsize=(4.4, 2.8))
-for (name, (residuals, errors)), look in zip(runs.items(), ("-", "o"), strict=True):
-    curves = {"certificate": residuals / 0.05, "true error": errors, "residual": residuals}
-    for (what, curve), color in zip(curves.items(), ("#E69F00", "#000000", "#0072B2"), strict=True):
-        thick = {"lw": 4 if what == "certificate" else 1.2, "ms": 3, "mfc": "white"}
-        every = (5 if what == "true error" else 0, 10)
-        ax.semilogy(curve, look, color=color, markevery=every, label=f"{what}, {name}", **thick)
-ax.set(xlabel="iteration $k$", ylabel=r"norm $\|\cdot\|_\lambda$")
-ax.legend()
-figures.save(fig, "fig_certificate", data, out_dir)
-plt.show()
-
-# %% [markdown] tags=["caption"]
-# **Figure 1.3.** Theorem 5.3 on two small worlds at $\gamma = 0.95$, from $M_0 = 0$, on a logarithmic scale: the residual $\|M_k - T_2 M_k\|_\lambda$, the certificate, which is the residual over $1 - \gamma$, and the true error
-# $\|M_k - M^\pi\|_\lambda$. The residual falls along $\gamma^k$ in both worlds. The true error lies on the certificate, which bounds it from above: here (23) holds with equality, and chapter 2 says why.
-#
-# <!-- alt: Two parallel straight lines that fall on a logarithmic axis. The lower one is the residual; twenty times above it the thick certificate and the thin true error coincide. The circles of the five-state chain lie on the lines of the gridworld. -->
 
 # %% [markdown]
 # ## 1.6 Moments of any order
@@ -470,44 +568,39 @@ def random_modulus(order, gamma):
 
 
 # %%
-measured = {}
+largest = {}
 for order in (1, 2, 3, 4):
     gammas = rng.uniform(0.05, 0.99, num_models)
     values = np.array([random_modulus(order, g) for g in gammas])
-    share = values / [jl.contraction_modulus(order, g) for g in gammas]
-    measured[order] = gammas, values, share
-    assert share.max() <= 1 + 1e-12
+    largest[order] = (values / [jl.contraction_modulus(order, g) for g in gammas]).max()
+    assert largest[order] <= 1 + 1e-12
+print("measured / worst case, at most:", ", ".join(f"{share:.2f}" for share in largest.values()))
 signs = np.random.default_rng(seed)  # of which one draw in eight or more is all alike
 found = [
-    max(jl.measured_modulus(always, [0], order, signs) for _ in range(128)) for order in measured
+    max(jl.measured_modulus(always, [0], order, signs) for _ in range(128)) for order in largest
 ]
-formula = [jl.contraction_modulus(order, always.gamma) for order in measured]
+formula = [jl.contraction_modulus(order, always.gamma) for order in largest]
 text = ", ".join(f"{modulus:.4f}" for modulus in found)
 claims.check("orders 1 to 4: the modulus is attained", text, np.allclose(found, formula))
 
 # %%
-gammas, values, shares = np.concatenate(list(measured.values()), axis=1)
-data = {"order": np.repeat(list(measured), num_models), "gamma": gammas, "measured": values}
 fine = np.linspace(0.001, 0.999, 200)
-exact = {order: [jl.contraction_modulus(order, g) for g in fine] for order in (2, 3, 4, 8)}
+curves = {order: [jl.contraction_modulus(order, g) for g in fine] for order in (2, 3, 4, 8)}
 
 # %%
-fig, (left, right) = plt.subplots(1, 2, figsize=(6.75, 2.5), width_ratios=[1.3, 1])
-for (order, curve), line in zip(exact.items(), ("-", "--", "-.", ":"), strict=True):
-    left.plot(fine, curve / fine, line, label="1 and 2" if order == 2 else order)
-left.set(xlabel=r"$\gamma$", ylabel=r"worst-case modulus / $\gamma$", ylim=(0, 1.05))
-left.legend(title="order")
-right.boxplot([share for _, _, share in measured.values()], whis=(0, 100))
-right.axhline(1, color="0.6", lw=0.8, zorder=0)
-right.set(xlabel="order", ylabel="measured / worst-case modulus", ylim=(0, 1.05))
-figures.save(fig, "fig_moduli", data | {"measured / worst case": shares}, out_dir)
+fig, ax = plt.subplots(figsize=(3.6, 2.4))
+for (order, curve), line in zip(curves.items(), ("-", "--", "-.", ":"), strict=True):
+    ax.plot(fine, curve / fine, line, label="1 and 2" if order == 2 else order)
+ax.set(xlabel=r"$\gamma$", ylabel=r"worst-case modulus / $\gamma$", ylim=(0, 1.05))
+ax.legend(title="order")
+data = {"gamma": fine} | {f"order {order}": curve for order, curve in curves.items()}
+figures.save(fig, "fig_moduli", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 1.4.** Left: the modulus of order $k$ in the worst case over all models, as a share of $\gamma$. Orders 1 and 2 contract by $\gamma$, higher orders *faster*. Right: moduli measured on random
-# two-state worlds with rewards between -3 and 3, over that of the worst case. Boxes are quartiles, whiskers the extremes; nothing lies above 1.
+# **Figure 1.5.** The modulus of order $k$ in the worst case over all models, as a share of $\gamma$. Orders 1 and 2 contract by $\gamma$, higher orders *faster*.
 #
-# <!-- alt: Left, curves of the modulus over gamma: constant one for orders 1 and 2, lower for 3, 4 and 8, all rising to one as gamma goes to one. Right, four box plots of measured over worst-case modulus, all below one. -->
+# <!-- alt: Curves of the modulus divided by gamma, over gamma: constant one for orders 1 and 2, lower for 3, 4 and 8, all rising to one as gamma goes to one. -->
 
 # %% [markdown]
 # `jipe(order=n)` evaluates all these moments. A gap that is usually a little above its mean and now and then far below it has the same mean and
@@ -568,7 +661,7 @@ claims.check(claim, value, share <= bound, enough=enough)
 # ## 1.8 From samples
 #
 # What if $\mathcal J$ can only be queried? Number the coordinates of a collection,
-# $\mathcal I_2 = \mathcal X \times \{\mu\} \,\cup\, \mathcal X^2 \times \{\Sigma\}$ (24). A **sampled backup** $\hat T_2(M, i)$ makes the draws of Figure 1.2 once and
+# $\mathcal I_2 = \mathcal X \times \{\mu\} \,\cup\, \mathcal X^2 \times \{\Sigma\}$ (24). A **sampled backup** $\hat T_2(M, i)$ makes the draws of Figure 1.4 once and
 # returns what stands inside the expectation: (25) for a mean, (26) for the diagonal, (27) for two branches. **Incremental JIPE-2** updates one coordinate at
 # a time,
 #
@@ -658,7 +751,7 @@ claims.check("Theorem 5.4: slope of log error, theory -0.40", f"{slope:.2f}", ag
 # **Assumption B.2.** The chain of $x = (s, a)$ under $\pi$, with transition matrix $P^\pi$, is ergodic: its stationary law $\nu$ is unique and positive everywhere.
 #
 # Means are measured in $\|f\|_\nu^2 = \sum_x \nu(x) f(x)^2$ (65). For second moments, let $P_2$ be the transition matrix of the **pair chain**: two branches that move as in
-# Figure 1.2. Let $\nu_2$ be a stationary law of it, $\nu_2 P_2 = \nu_2$ (66, where the paper writes $\mu_2$), and $\|f\|_{\nu_2}^2 = \sum_{x, y} \nu_2(x, y)\, f(x, y)^2$ (68). Each branch by itself moves by $P^\pi$, so
+# Figure 1.4. Let $\nu_2$ be a stationary law of it, $\nu_2 P_2 = \nu_2$ (66, where the paper writes $\mu_2$), and $\|f\|_{\nu_2}^2 = \sum_{x, y} \nu_2(x, y)\, f(x, y)^2$ (68). Each branch by itself moves by $P^\pi$, so
 # both marginals of $\nu_2$ are $\nu$. $\Pi$ projects $M_\mu$ onto the span of the features in $\|\cdot\|_\nu$ (69) and $M_\Sigma$ onto the cone of all $\phi^\top \Theta\, \phi$ in $\|\cdot\|_{\nu_2}$ (70).
 # **Projected JIPE-2** is $M_{k+1} = \Pi T_2 M_k$ (72), and its fixed point $\hat M^* = \Pi T_2 \hat M^*$ (71) is the answer.
 #

@@ -126,20 +126,19 @@ for name, sol in solved.items():
     print(f"{name}: {sol}")
 
 # %%
-fig, axes = plt.subplots(1, 2, figsize=(6.75, 2.5), sharey=True)
-for ax, (name, sol) in zip(axes, solved.items(), strict=True):
-    figures.residual_decay(ax, sol.residuals, gamma=0.95)
-    ax.set_title(name)
-    ax.legend()
-axes[0].set_ylabel("Bellman residual")
-figures.save(fig, "fig2_residuals", {n: s.residuals for n, s in solved.items()}, out_dir)
+fig, ax = plt.subplots(figsize=(4.4, 2.7))
+curves = {name: sol.residuals for name, sol in solved.items()}
+figures.residual_decay(ax, curves, gamma=0.95)
+ax.set_ylabel(r"Bellman residual $\|M_k - T_2 M_k\|_\lambda$")
+ax.legend()
+figures.save(fig, "fig2_residuals", {n: pd.Series(c) for n, c in curves.items()}, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 2.3.** The Bellman residual $\|M_k - T_2 M_k\|_\lambda$ of JIPE-2 from $M_0 = 0$, on a logarithmic scale (the paper's Figure 2). Left the 5x5 windy gridworld under the goal policy, right the chain of 25
-# states under the uniform policy, both at $\gamma = 0.95$. Marks are residuals, the line is $\gamma^k$.
+# **Figure 2.3.** The Bellman residual $\|M_k - T_2 M_k\|_\lambda$ of JIPE-2 from $M_0 = 0$, on a logarithmic scale (the paper's Figure 2, which has a panel for each world). Circles are the 5x5 windy gridworld under the goal policy, squares the chain of 25
+# states under the uniform policy, both at $\gamma = 0.95$. The grey line is $\gamma^k$. Only every thirtieth residual is drawn.
 #
-# <!-- alt: Two panels with the same straight line, which falls from 1 to below one billionth over about four hundred iterations on a logarithmic axis; the marks of the residual lie on the line gamma to the k. -->
+# <!-- alt: One straight grey line that falls from 1 to below one billionth over about four hundred iterations on a logarithmic axis. Circles for the gridworld and squares for the chain lie on it in turn. -->
 
 # %% [markdown]
 # The paper speaks of "linear decay of the Bellman residual on a log scale, consistent with the $\gamma$-contraction". We find the same. The slope is
@@ -254,11 +253,17 @@ claims.check(claim, f"{off[2]:.3f}, {bound:.4f}", off[2] > bound)
 #
 # ## 2.5 Covariances: three speeds
 #
-# Write $C = \Sigma - \mu\mu^\top$ and sweep it along:
+# Let $C = \Sigma - \mu\mu^\top$ be the covariances, and let $x$ and $y$ earn $R$ and $\tilde R$ and go on to $X'$ and $Y'$ as in the definition of $T_2$ (Figure 1.4). The pair moves by the
+# matrix $P_2$ of the **pair chain**, and one step has a covariance of its own:
+#
+# $$(P_2\, C)(x, y) = \mathbb E\, C(X', Y'), \qquad c_0(\mu)(x, y) = \mathrm{Cov}\big(R + \gamma\mu(X'),\ \tilde R + \gamma\mu(Y')\big) .$$
+#
+# Where $x$ and $y$ are at different states they draw independently, and $c_0(\mu)(x, y) = 0$. A covariance is the covariance of the conditional means plus the mean of the conditional
+# covariance. Conditioned on one step, this reads
 #
 # $$C_{k+1} = c_0(\mu_k) + \gamma^2 P_2\, C_k .$$
 #
-# Two things still move in it. (a) The source $c_0$ sees the means, but only their *differences* between states that one action may reach: a
+# Two things still move in it. (a) The source $c_0$ sees the means, but only their *differences* between state-actions that one step may reach: a
 # constant error cancels. Differences fade by $\gamma\zeta_\mu$ per sweep, with $\zeta_\mu$ the second largest eigenvalue, in modulus, of the policy's chain $P^\pi$. (b) What is in $C$ already fades by
 # $\gamma^2\zeta_C$, with $\zeta_C$ the spectral radius of $P^\pi$ among the states whose return varies. `covariance_rates` gives both. In the end
 # $C$ settles at least as fast as the slower of the two.

@@ -18,13 +18,13 @@
 # an MDP marginal description". We put each next to what one would get from the *marginals alone*, with actions that draw their tables
 # independently, and check that sentence word by word.
 #
-# **What you will learn.** To read a correlation matrix of actions; why opposite rewards can give positively correlated returns; what assuming independence does to a
-# comparison, and that it can err on either side; and how to choose among three couplings for a world of your own.
+# **What you will learn.** To read a correlation matrix of actions; why opposite rewards can give positively correlated returns; why assuming independence can make a
+# comparison look too uncertain, or too certain; and how to choose among three couplings for a world of your own.
 #
 # **What it needs.** The two worlds of sections 2.1 and 2.2, and merging (section 0.4). To run it, install the project
 # with `pip install ".[notebooks]"` in its folder.
 #
-# **How long it takes.** About 17 minutes to read.
+# **How long it takes.** About 20 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0
@@ -46,7 +46,7 @@ from jmdp_lib import figures
 figures.style()
 claims = figures.Claims()
 U, R, D, L = range(4)
-READINGS = ("joint", "independent")
+COUPLINGS = ("joint", "independent")
 
 # %% [markdown]
 # ## 3.1 Figure 4: nine matrices, laid out as the grid
@@ -56,17 +56,17 @@ READINGS = ("joint", "independent")
 
 # %%
 grid, goal = jl.windy_gridworld(3, gust_prob=0.2), jl.goal_policy(3)
-joint, alone = (jl.jipe2(grid, goal, coupling=reading).moments for reading in READINGS)
+joint, alone = (jl.jipe2(grid, goal, coupling=coupling).moments for coupling in COUPLINGS)
 
 
 # %%
-def both_readings(gust_prob):
+def both_couplings(gust_prob):
     fig, axes = plt.subplots(1, 2, figsize=(6.75, 3.3))
     jm = jl.windy_gridworld(3, gust_prob=gust_prob)
-    for ax, reading in zip(axes, READINGS, strict=True):
-        found = jl.jipe2(jm, goal, coupling=reading).moments.correlation
+    for ax, coupling in zip(axes, COUPLINGS, strict=True):
+        found = jl.jipe2(jm, goal, coupling=coupling).moments.correlation
         figures.correlation_grid(ax, found, 3, "URDL", goal=2)
-        ax.set_title(f"{reading}, gust probability {gust_prob:g}")
+        ax.set_title(f"{coupling}, gust probability {gust_prob:g}")
     axes[1].set_yticks([])
     fig.get_layout_engine().set(wspace=0.12)
     figures.correlation_bar(fig, axes, label="correlation", shrink=0.85)
@@ -74,8 +74,8 @@ def both_readings(gust_prob):
 
 
 # %%
-fig = both_readings(0.2)
-axes = {"reading": READINGS, "state": range(9), "action": list("URDL"), "other": list("URDL")}
+fig = both_couplings(0.2)
+axes = {"coupling": COUPLINGS, "state": range(9), "action": list("URDL"), "other": list("URDL")}
 entries = pd.MultiIndex.from_product(axes.values(), names=axes.keys())
 both = np.ravel([joint.correlation, alone.correlation])
 data = pd.Series(both, entries, name="correlation").reset_index()
@@ -100,17 +100,17 @@ undefined = np.flatnonzero(np.isnan(joint.correlation).any((1, 2))).tolist()
 claims.check("cells without a correlation: the goal", undefined, undefined == constant == [2])
 
 # %% [markdown]
-# **"Invisible to an MDP marginal description."** Means and variances, all that the marginals fix of the first two moments, are the same in both readings. The correlations are not:
+# **"Invisible to an MDP marginal description."** Means and variances, all that the marginals fix of the first two moments, are the same under both couplings. The correlations are not:
 
 # %%
 moved = max(np.ptp([m.mean for m in (joint, alone)], 0).max(),
             np.ptp([m.variance for m in (joint, alone)], 0).max())  # fmt: skip
-claims.check("both readings: means and variances differ by", f"{moved:.5f}", moved < 1e-6)
+claims.check("both couplings: means and variances differ by", f"{moved:.5f}", moved < 1e-6)
 difference = joint.correlation - alone.correlation
 print(f"correlations differ by up to {np.nanmax(np.abs(difference)):.3f}")
 
 # %% [markdown]
-# **"State-dependent."** One pair of actions, up against right, over the eight cells, once from `jipe2` and once from `jipe`, which has an operator of its own:
+# **"State-dependent."** Below is one pair of actions, up against right, in the eight cells: once from `jipe2` and once from `jipe`, which has an operator of its own.
 
 # %%
 pair = np.delete(joint.correlation[:, U, R], 2)
@@ -121,9 +121,9 @@ same = np.allclose(pair, again, rtol=0, atol=1e-6)
 claims.check("U against R: smallest, largest, by both solvers", ends, same)
 
 # %% [markdown]
-# **"Structured."** The first column of the grid looks alike in both panels. Why? Walls clip. In the first column a gust does nothing to up, down and left; it
-# only spoils *right*. One random outcome has nothing to be coupled with. In the second column *left* is spared. The coupling can show only where a gust moves
-# at least two actions, and there it does show:
+# **"Structured."** The first column of the grid looks alike in both panels. Why? A wall stops the gust. In the first column it cannot move an agent that went up, down or left; it
+# only undoes *right*. With one random row there is nothing to couple. In the second column it undoes or shifts every move but *left*. A coupling can matter only where a gust moves
+# at least two actions, and there it does:
 
 # %%
 calm, gust = grid.next_states[0::2], grid.next_states[1::2]  # (S, A) each
@@ -131,11 +131,11 @@ moved = (calm != gust).sum(1)
 differ = (np.nan_to_num(np.abs(difference)) > 1e-6).any((1, 2))
 print("actions moved by a gust, by cell:", moved.tolist())
 matches = (differ == (moved >= 2)).all()
-claims.check("readings differ in cells", np.flatnonzero(differ).tolist(), matches)
+claims.check("couplings differ in cells", np.flatnonzero(differ).tolist(), matches)
 
 # %% [markdown]
-# **Twins.** Bottom right, *right* and *down* both run into a wall: they are the same thing under the same gust, and their joint correlation is 1. With a gust of
-# its own for each, it is not. Top left, *up* and *left* stay put, gust or not: twins in either reading.
+# **Twins.** Bottom right, *right* and *down* both run into a wall. Under one gust they do the same, and their correlation is 1. With a gust for each
+# it is smaller. Top left, *up* and *left* stay put, gust or not: twins under either coupling.
 
 # %%
 corner = joint.correlation[8, R, D], alone.correlation[8, R, D]
@@ -148,23 +148,23 @@ text = f"{both[0]:.3f}, {both[1]:.3f}"
 claims.check("top left, U and L: joint, independent", text, np.allclose(both, 1))
 
 # %% [markdown]
-# **None is negative.** A gust is bad luck for everyone. All off-diagonal correlations are positive in both readings, although some are so small that the figure prints them as .00. And the independent reading
-# is *not* zero off its diagonals: two branches that leave a cell under separate gusts can still meet later, choose alike, and share everything from there on.
+# **None is negative.** A gust is bad luck for everyone. All off-diagonal correlations are positive under both couplings, although some are so small that the figure prints them as .00. Independent gusts
+# do *not* make them zero: two branches that leave a cell under separate gusts can still meet later, choose alike, and share everything from there on.
 
 # %%
 off = ~np.eye(4, dtype=bool) & ~np.isnan(joint.correlation)
 positive = bool((joint.correlation[off] > 0).all() and (alone.correlation[off] > 0).all())
 least = min(joint.correlation[off].min(), alone.correlation[off].min())
-claims.check("smallest correlation, both readings: above 0", f"{least:.1e}", positive)
+claims.check("smallest correlation, both couplings: above 0", f"{least:.1e}", positive)
 least = round(difference[off].min(), 6) + 0.0  # no minus before a zero
 claims.check("joint minus independent, gust 0.2: smallest", f"{least:.6f}", least >= 0)
 
 # %% [markdown]
-# ## 3.2 Is it true? Play it
+# ## 3.2 Is it true? Simulate it
 #
-# `simulate_pairs` knows nothing of moments. It draws one table for both branches while they share a cell, separate tables while they do not. Its covariances
-# below the goal, for all six pairs of actions. We allow 4.5 standard errors, here and wherever this chapter plays: if all is right, one of six comparisons is
-# further off once in 25,000 seeds.
+# `simulate_pairs` knows nothing of moments. It draws one table for both branches while they share a cell, and separate tables while they do not. We compare its covariances
+# with those above, in the cell below the goal, for all six pairs of actions. Here and wherever this chapter simulates, we allow 4.5 Monte Carlo standard errors: if all is right, one of six comparisons is
+# further off for one seed in 25,000.
 
 # %%
 worst = 0.0
@@ -181,8 +181,8 @@ claims.check(claim, f"{worst:.1f}", worst < 4.5, enough=enough)
 # %% [markdown]
 # ## 3.3 What it does to a gap
 #
-# $\mathrm{Var}(Z_a - Z_b) = \mathrm{Var} Z_a + \mathrm{Var} Z_b - 2\,\mathrm{Cov}(Z_a, Z_b)$: shared bad luck cancels. Someone who only has marginals and assumes
-# independence overstates how uncertain the comparison is.
+# $\mathrm{Var}(Z_a - Z_b) = \mathrm{Var} Z_a + \mathrm{Var} Z_b - 2\,\mathrm{Cov}(Z_a, Z_b)$: bad luck that both share cancels. If you only have marginals and assume
+# independence, the comparison looks more uncertain than it is.
 
 # %%
 ratio = alone.gap_variance[5] / np.where(np.eye(4), np.nan, joint.gap_variance[5])
@@ -197,12 +197,12 @@ claims.check("R and D bottom right, Var G: joint, independent", values, sure)
 # %% [markdown]
 # ## 3.4 Turn the wind up and down
 #
-# Move the slider above the figure from rare gusts to constant ones and watch three things: the right-hand panel fills up, the left-hand one
-# fades below the goal, and at the windy end the two come close.
+# Move the slider above the figure from rare gusts to constant ones and watch three things: correlations grow in the right panel, they
+# fade below the goal in the left panel, and at the windy end the two panels look alike.
 
 # %%
 steps = [0.05, 0.2, 0.5, 0.8, 0.99]
-figures.explore(both_readings, steps, "gust probability")
+figures.explore(both_couplings, steps, "gust probability")
 
 # %% [markdown] tags=["caption"]
 # **Figure 3.2.** As Figure 3.1, for the gust probability of the slider; at first a gust comes once in twenty steps.
@@ -216,17 +216,17 @@ figures.explore(both_readings, steps, "gust probability")
 gusts = np.linspace(0, 1, num_gusts + 2)[1:-1]
 pairs = {"below the goal, U against R": (5, U, R), "bottom right, R against D": (8, R, D)}
 curves = {}
-for reading in READINGS:
+for coupling in COUPLINGS:
     worlds = [jl.windy_gridworld(3, gust_prob=p) for p in gusts]
-    solved = [jl.jipe2(w, goal, coupling=reading, queries=[5, 8]).moments for w in worlds]
+    solved = [jl.jipe2(w, goal, coupling=coupling, queries=[5, 8]).moments for w in worlds]
     found = np.array([m.correlation for m in solved])
-    curves |= {(name, reading): found[:, s, a, b] for name, (s, a, b) in pairs.items()}
+    curves |= {(name, coupling): found[:, s, a, b] for name, (s, a, b) in pairs.items()}
 
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(6.75, 2.3), sharey=True)
 for ax, name in zip(axes, pairs, strict=True):
-    for reading, look in zip(READINGS, ("-o", "--s"), strict=True):
-        ax.plot(gusts, curves[name, reading], look, ms=3, markevery=4, label=reading)
+    for coupling, look in zip(COUPLINGS, ("-o", "--s"), strict=True):
+        ax.plot(gusts, curves[name, coupling], look, ms=3, markevery=4, label=coupling)
     ax.set(title=name, xlabel="gust probability", xlim=(0, 1), ylim=(-0.05, 1.05))
 axes[0].set_ylabel("correlation")
 axes[0].legend()
@@ -241,17 +241,19 @@ plt.show()
 # <!-- alt: Two panels with a solid curve for joint and a dashed one for independent draws. On the left the joint curve falls from 0.68 to 0.31 as gusts become frequent, and the independent one rises from 0 to 0.25. On the right the joint curve is constant at one and the independent one falls from 0.61 to 0.43 and then rises to 0.87. -->
 
 # %% [markdown]
-# **Rare gusts: the coupling is everything.** If a gust comes once in twenty steps, the return varies only when it does, and if it comes *now* it hits up and
-# right alike. In the independent reading it hits one or the other, and their correlation vanishes. (The twins of the right panel land in the same cell and
-# mostly merge there, so they keep some of it.) **Constant gusts: the coupling is little.** Calm moments are rare and waits are long. That waiting lies in the
-# future, which branches share by *meeting*, in both readings alike. The difference of the two correlations even vanishes in the end. Let calm have the small probability
-# $\varepsilon$. One calm moment takes *up* to the goal, while *right* has to wait for a second one. So the two returns have variances of order $\varepsilon$ and
-# $\varepsilon^2$. A first gust in common adds $\varepsilon^2$ to their covariance: calm comes with probability $\varepsilon$, gives *up* the goal, and *right* a step whose
-# worth is of order $\varepsilon$. The correlations therefore differ by $\varepsilon^2 / \sqrt{\varepsilon \cdot \varepsilon^2} = \sqrt\varepsilon$, up to a factor, and a
-# hundredth of $\varepsilon$ makes a tenth of the difference (to 1%, since $\varepsilon$ is small and not zero).
+# **Rare gusts: the coupling is everything.** Suppose that a gust comes once in twenty steps. Then the return varies only if one comes, and a gust that comes *now* hits up and
+# right alike. With a gust for each, it hits one or the other, and their correlation vanishes. (The twins of the right panel land in the same cell and
+# mostly merge there, so they keep some correlation.)
+#
+# **Constant gusts: the coupling matters little.** Calm moments are rare, and waits are long. Branches share this waiting by *meeting*, under both couplings alike. In the limit the
+# difference of the two correlations even vanishes. Let calm have the small probability
+# $\varepsilon$. One calm moment takes *up* to the goal, while *right* has to wait for a second one, so the two returns have variances of order $\varepsilon$ and
+# $\varepsilon^2$. A first gust that both share adds a term of order $\varepsilon^2$ to their covariance: calm comes with probability $\varepsilon$, takes *up* to the goal, and takes *right* one step, which is
+# worth a multiple of $\varepsilon$. So the correlations differ by a multiple of $\varepsilon^2 / \sqrt{\varepsilon \cdot \varepsilon^2} = \sqrt\varepsilon$. If $\varepsilon$ is a hundred times smaller,
+# the difference must be ten times smaller; we allow 1%, since $\varepsilon$ is small and not zero.
 
 # %%
-below = [curves["below the goal, U against R", reading] for reading in READINGS]
+below = [curves["below the goal, U against R", coupling] for coupling in COUPLINGS]
 rare, constant = (f"{below[0][k]:.3f}, {below[1][k]:.3f}" for k in (0, -1))
 apart = below[0] - below[1]
 claims.check("U, R below the goal, rarest gust: joint, independent", rare, apart[0] > 0)
@@ -263,7 +265,7 @@ assert np.isnan(jl.jipe2(jl.windy_gridworld(3, gust_prob=1.0), goal).moments.cor
 limit = []
 for calm_prob in (1e-4, 1e-6):
     world = jl.windy_gridworld(3, gust_prob=1 - calm_prob)
-    found = [jl.jipe2(world, goal, tol=1e-11, coupling=reading).moments for reading in READINGS]
+    found = [jl.jipe2(world, goal, tol=1e-11, coupling=coupling).moments for coupling in COUPLINGS]
     limit.append(np.subtract(*(m.correlation[5, U, R] for m in found)))
 tenfold = limit[0] / limit[1]
 near = abs(tenfold / 10 - 1) < 0.01
@@ -281,19 +283,19 @@ chains = {
     "25 states, $\\gamma = 0.99$": jl.coupled_reward_chain(25, 0.99),
 }
 first = {
-    (name, reading): jl.jipe2(jm, jl.uniform_policy(jm), coupling=reading).moments
+    (name, coupling): jl.jipe2(jm, jl.uniform_policy(jm), coupling=coupling).moments
     for name, jm in chains.items()
-    for reading in READINGS
+    for coupling in COUPLINGS
 }
 
 # %%
 fig, axes = plt.subplots(1, 4, figsize=(6.75, 1.9))
-for ax, ((name, reading), m) in zip(axes, first.items(), strict=True):
+for ax, ((name, coupling), m) in zip(axes, first.items(), strict=True):
     figures.correlation_matrix(ax, m.correlation[0], ["$a_1$", "$a_2$"], fontsize=9)
-    ax.set_title(f"{name}\n{reading}")
+    ax.set_title(f"{name}\n{coupling}")
 figures.correlation_bar(fig, axes, label="correlation")
 rows = [(*key, m.correlation[0, 0, 1]) for key, m in first.items()]
-data = pd.DataFrame(rows, columns=["chain", "reading", "correlation"])
+data = pd.DataFrame(rows, columns=["chain", "coupling", "correlation"])
 figures.save(fig, "fig5_crc_correlation", data, out_dir)
 plt.show()
 
@@ -313,14 +315,14 @@ known = np.isclose(variance, 0.616525, atol=1e-6)
 claims.check("4 states: variance at s_0", f"{variance:.6f}", known)
 
 # %% [markdown]
-# Opposite rewards, and yet $+0.80$. The first coin sets the two actions apart. But both lead to the *same* next state, and there the two branches choose afresh: with
+# Opposite rewards, and yet $+0.80$. The first coin pays one action and not the other. But both lead to the *same* next state, and there the two branches choose afresh: with
 # probability one half they choose alike, are one branch from then on, and share the rest of their luck. With $n$ coins to come, $V_n = \mathrm{Var}\,Z$ and
 # $D_n = V_n - \mathrm{Cov}$,
 #
 # $$V_n = \tfrac14 + \gamma^2 V_{n-1}, \qquad D_n = \tfrac12 + \tfrac{\gamma^2}{2}\, D_{n-1}, \qquad \rho_n = 1 - D_n / V_n .$$
 #
-# Disagreement is forgotten at rate $\gamma^2/2$, luck only at $\gamma^2$. With independent coins the first $\tfrac12$ becomes $\tfrac14$, and $D$ is halved. So on every chain the
-# **independent reading understates the gap variance by a factor of exactly two**, while on the grid it overstates it. There is no safe side.
+# The difference $D$ fades by $\gamma^2/2$ per step, the variance $V$ only by $\gamma^2$. With independent coins the first $\tfrac12$ becomes $\tfrac14$, and $D$ is halved. So on every chain the
+# **assumption of independence understates the gap variance by a factor of exactly two**, while on the grid it overstates it. There is no safe side.
 
 
 # %%
@@ -330,16 +332,16 @@ def chain_correlation(coins, gamma, start=0.5):
     return 1 - start * (1 - (q / 2) ** coins) / (1 - q / 2) * 4 * (1 - q) / (1 - q**coins)
 
 
-def at_start(num_states, gamma, reading, rewards="unit"):
+def at_start(num_states, gamma, coupling, rewards="unit"):
     jm = jl.coupled_reward_chain(num_states, gamma, rewards)
-    return jl.jipe2(jm, jl.uniform_policy(jm), coupling=reading, route="reachable").moments
+    return jl.jipe2(jm, jl.uniform_policy(jm), coupling=coupling, route="reachable").moments
 
 
 # %%
 gammas = np.linspace(0.1, 0.99, num_gammas)
-coin = dict(zip(READINGS, (0.5, 0.25), strict=True))
+coin = dict(zip(COUPLINGS, (0.5, 0.25), strict=True))
 solved, theory = {}, {}
-for kind in [(n, reading) for n in (4, 25) for reading in READINGS]:
+for kind in [(n, coupling) for n in (4, 25) for coupling in COUPLINGS]:
     found = [at_start(kind[0], gamma, kind[1]).correlation[0, 0, 1] for gamma in gammas]
     solved[kind] = np.array(found)
     theory[kind] = chain_correlation(kind[0] - 1, gammas, coin[kind[1]])
@@ -347,7 +349,7 @@ off = max(np.abs(solved[kind] - theory[kind]).max() for kind in solved)
 claims.check("chains of 4 and 25: JIPE-2 minus recursion, largest", f"{off:.5f}", off < 1e-6)
 
 # %%
-gaps = [at_start(25, 0.99, reading).gap_variance[:-1, 0, 1] for reading in READINGS]
+gaps = [at_start(25, 0.99, coupling).gap_variance[:-1, 0, 1] for coupling in COUPLINGS]
 ratio = gaps[0] / gaps[1]
 text = f"{ratio.min():.4f} to {ratio.max():.4f}"
 claims.check("CRC: gap variance, joint / independent, all states", text, np.allclose(ratio, 2))
@@ -361,14 +363,14 @@ data = {"gamma": gammas} | {f"{n} states, {r}": v for (n, r), v in solved.items(
 
 # %%
 fig, ax = plt.subplots(figsize=(3.4, 2.6))
-for (n, reading), color in zip(solved, colors, strict=True):
-    line, mark = "-" if reading == "joint" else "--", "o" if n == 4 else "s"
-    ax.plot(fine, chain_correlation(n - 1, fine, coin[reading]), line, color=color)
-    ax.plot(gammas, solved[n, reading], mark, ms=3, color=color)
-    ax.plot([], [], line + mark, ms=3, color=color, label=f"{n}, {reading}")
+for (n, coupling), color in zip(solved, colors, strict=True):
+    line, mark = "-" if coupling == "joint" else "--", "o" if n == 4 else "s"
+    ax.plot(fine, chain_correlation(n - 1, fine, coin[coupling]), line, color=color)
+    ax.plot(gammas, solved[n, coupling], mark, ms=3, color=color)
+    ax.plot([], [], line + mark, ms=3, color=color, label=f"{n}, {coupling}")
 ax.axhline(0, color="0.6", lw=0.8, zorder=0)
 ax.set(xlabel=r"$\gamma$", ylabel="correlation at $s_0$", ylim=(-1.05, 1.05))
-ax.legend(title="states, reading", loc="upper left")
+ax.legend(title="states, coupling", loc="upper left")
 figures.save(fig, "fig_crc_gamma", data, out_dir)
 plt.show()
 
@@ -379,7 +381,7 @@ plt.show()
 
 # %% [markdown]
 # At $\gamma = 0$ only the coin at hand counts: $-1$. A long chain crosses zero at $\gamma = \sqrt{2/3} \approx 0.816$, where
-# $\rho_\infty = (3\gamma^2 - 2)/(2 - \gamma^2)$ vanishes. We read the crossing off the curve that was drawn, and allow it the distance of two points, 0.0033:
+# $\rho_\infty = (3\gamma^2 - 2)/(2 - \gamma^2)$ vanishes. We read the crossing off the curve of Figure 3.5, and allow an error of one step of its grid, 0.0033:
 
 # %%
 crossing = np.interp(0, chain_correlation(24, fine), fine)
@@ -388,7 +390,7 @@ claims.check("25 states: correlation changes sign at gamma", f"{crossing:.3f}", 
 
 # %% [markdown]
 # **Our Figure 5 differs from the paper's.** The authors' public release ([github.com/egecky/jmdp](https://github.com/egecky/jmdp)) draws the two next actions of *equal* pairs
-# independently, as the paper's text on higher orders can be read. Then a return never merges with itself, and with $V$ and $C$ the variance and the covariance of the two actions,
+# independently, which is one way to read the paper's text on higher orders. Then the two factors of $\mathbb E\, Z^2$ count as different returns, and with $V$ and $C$ the variance and the covariance of the two actions,
 #
 # $$V_n = \tfrac14 + \tfrac{\gamma^2}{2}(V_{n-1} + C_{n-1}), \qquad C_n = -\tfrac14 + \tfrac{\gamma^2}{2}(V_{n-1} + C_{n-1}),$$
 #
@@ -420,7 +422,7 @@ claims.check(
 #
 # In the paper's regime two branches share a shock *while they stand at the same state*. One step later they are usually apart, and from then on each draws its own.
 # That fits a shock that belongs to a state. It does not fit demand, weather or traffic: these go on whatever we do, and strike both branches on the same day. So there
-# is a third answer to who shares a draw:
+# is a third answer to the question who shares a draw (Figure 1.2 has a picture):
 #
 # | `coupling=` | who shares a draw | take it if |
 # |---|---|---|
@@ -429,19 +431,23 @@ claims.check(
 # | `"common"` | all branches, at every step, wherever they are | the shock is an exogenous process: demand, weather, arrivals |
 #
 # Branches that meet and choose alike are one branch in all three, and next actions are drawn independently. `"common"` needs a model that knows its noise, one law of
-# tables for all states, as `JMDP.from_step` makes it. For two different states it adds the covariance of their surprises to every step, and moves both by the same noise $k$,
+# tables for all states, as `JMDP.from_step` makes it.
 #
-# $$c(s, t) = \sum_k p_k\, \delta_k(s)\, \delta_k(t) + \gamma^2 \sum_k p_k\, (P_k\, c\, P_k^\top)(s, t), \qquad \delta_k = r_k + \gamma P_k v - v, \qquad s \ne t .$$
+# What changes in the equations? Let $v(s) = \mathbb E\, Z(s, A)$ be the value of a state, and $c(s, t) = \mathrm{Cov}\big(Z(s, A), Z(t, B)\big)$ the covariance of two branches at $s$ and $t$, with $A$ and $B$ drawn independently
+# from the policy. Noise $k$ comes with probability $p_k$; $r_k(s)$ and $P_k(s, \cdot)$ are the reward and the move from $s$ under it, averaged over the policy. So noise $k$ makes the branch at $s$ better than
+# expected by $\delta_k(s) = r_k(s) + \gamma (P_k v)(s) - v(s)$. For two different states, one step adds the covariance of these surprises, and then the *same* noise moves both branches:
 #
-# Here $p_k$ is the probability of noise $k$, $r_k$ and $P_k$ are the rewards and transitions under it, averaged over the policy, and $v$ is the value.
+# $$c(s, t) = \sum_k p_k\, \delta_k(s)\, \delta_k(t) + \gamma^2 \sum_k p_k\, (P_k\, c\, P_k^\top)(s, t), \qquad s \ne t .$$
 #
-# So $T_2$ becomes the average over the noise of operators that all contract alike, and norm, modulus and certificate are those of Lemma 5.2.
+# In the paper's regime the first sum is missing, and the second moves the two branches by two independent draws. At equal states nothing changes.
+#
+# With common noise $T_2$ is an average, over the noise, of operators that all contract by the same modulus. So norm, modulus and certificate are those of Lemma 5.2.
 #
 # Three worlds, one decision in each: right or left in the middle of the windy grid; one unit or two for a depot with five in stock, which afterwards orders up to six;
 # the fast queue or the slow one for a job that finds two waiting in each.
 
 # %%
-COUPLINGS = ("independent", "joint", "common")
+ALL_THREE = ("independent", "joint", "common")
 depot = jl.inventory(11, 4, gamma=0.9, holding_cost=0.0, lost_sale_cost=0.0)
 queues, (fast, slow) = jl.two_queues(), np.divmod(np.arange(36), 6)
 worlds = {  # model, policy, gap (state, action, other action)
@@ -451,23 +457,32 @@ worlds = {  # model, policy, gap (state, action, other action)
 }
 
 # %%
-solved, played = {}, {}
-for (name, (jm, policy, (s, *pair))), coupling in product(worlds.items(), COUPLINGS):
+solved, simulated = {}, {}
+for (name, (jm, policy, (s, *pair))), coupling in product(worlds.items(), ALL_THREE):
     solved[name, coupling] = jl.jipe2(jm, policy, coupling=coupling).moments
     pairs = min(num_pairs, 100_000)
     x, y = jl.simulate_pairs(jm, policy, s, pair, pairs, seed, coupling=coupling).T
-    played[name, coupling] = np.sort(np.where(np.abs(x - y) < 1e-5, 0.0, x - y))
+    simulated[name, coupling] = np.sort(np.where(np.abs(x - y) < 1e-5, 0.0, x - y))
 index = pd.MultiIndex.from_tuples(solved, names=["world", "coupling"])
 three = pd.DataFrame(index=index)
 three["E G"] = [m.gap_mean[worlds[name][2]] for (name, _), m in solved.items()]
 three["Var G"] = [m.gap_variance[worlds[name][2]] for (name, _), m in solved.items()]
-three["P(G <= 0)"] = [np.mean(gap <= 0) for gap in played.values()]
-print(three.round(3))
+three["P(G < 0)"] = [np.mean(gap < 0) for gap in simulated.values()]
+three["P(G = 0)"] = [np.mean(gap == 0) for gap in simulated.values()]
+three["P(G > 0)"] = [np.mean(gap > 0) for gap in simulated.values()]
+print(three.round(3).to_string())
 
 # %% [markdown]
-# Each action alone is the same in all three, mean, variance and all. The gap is not. The depot's two orders differ by one unit today. With demand shared through time
-# this unit is nearly all that ever differs, and ordering one is the better choice 94 times in 100. If each branch has customers of its own, two streams of later
-# demand bury that unit, and the same question is answered with little better than a coin.
+# The law of each action alone is the same under all three couplings. The gap is not.
+#
+# **The depot.** The two orders differ by one unit today. If both branches face the same demand through time,
+# this unit is nearly all that ever differs, and ordering one is the better choice 94 times in 100. If each branch has customers of its own, their later purchases differ by far more than
+# one unit, and ordering one is better only 54 times in 100.
+#
+# **The queues.** With common noise the fast queue is better in only 5 of 100 cases, and yet its mean advantage is $+0.25$. There is no contradiction: 94 of 100 pairs are **ties**. If no job arrives,
+# the two actions do the same. If one arrives, it joins one queue or the other, and the number of jobs, which is what costs, stays equal until a server stands idle in one branch while it still has work in the other. Later jobs
+# join the shorter queue, so in most cases the branches meet before that happens. In the 6 of 100 cases that are left, the fast queue wins five times as often as it loses, and by more. "No better" and "worse" are
+# two things wherever ties are likely.
 
 # %%
 moved = max(
@@ -476,7 +491,7 @@ moved = max(
     for part in ("mean", "variance")
 )
 claims.check("three couplings: means and variances differ by", f"{moved:.4f}", moved < 1e-5)
-squares = [(gap - gap.mean()) ** 2 for gap in played.values()]
+squares = [(gap - gap.mean()) ** 2 for gap in simulated.values()]
 errors = [
     (x.mean() - three["Var G"].iloc[i]) / (x.std() / np.sqrt(x.size)) for i, x in enumerate(squares)
 ]
@@ -488,8 +503,8 @@ claims.check(claim, f"{worst:.1f}", worst < 4.5, enough=enough)
 for name in worlds:
     values = three.loc[name, "Var G"]
     order = bool(values["common"] < values["joint"] <= values["independent"])
-    claims.check(f"{name}: Var G {', '.join(COUPLINGS)}", values.round(2).tolist(), order)
-chance = three.loc["depot: order 1, order 2", "P(G <= 0)"]
+    claims.check(f"{name}: Var G {', '.join(ALL_THREE)}", values.round(2).tolist(), order)
+chance = 1 - three.loc["depot: order 1, order 2", "P(G > 0)"]
 depot_laws = [
     jl.gap_law(depot, worlds["depot: order 1, order 2"][1], [(5, 1, 2)], width=0.01, coupling=c)[0]
     for c in ("joint", "common")
@@ -501,6 +516,14 @@ for coupling, law in zip(("joint", "common"), depot_laws, strict=True):
     text = f"{chance[coupling]:.3f}, [{low:.3f}, {high:.3f}]"
     claim = f"depot, {coupling}: P(G <= 0), simulated, and its bracket"
     claims.check(claim, text, inside, enough=enough)
+jm, policy, query = worlds["queues: fast, slow"]
+(law,) = jl.gap_law(jm, policy, [query], width=0.01, coupling="common")
+signs = [law.prob_worse, law.prob_tie, law.prob_better]
+found = three.loc[("queues: fast, slow", "common"), ["P(G < 0)", "P(G = 0)", "P(G > 0)"]]
+off = max(max(low - x, x - high) for x, (low, high) in zip(found, signs, strict=True))
+text = ", ".join(f"{np.mean(ends):.3f}" for ends in signs)
+claim = "queues, common: P(G < 0), P(G = 0), P(G > 0), as simulated within 5 s.e."
+claims.check(claim, text, off < error, enough=enough)
 
 # %%
 share, panels = np.linspace(0, 1, 400), np.repeat(np.arange(3), 3)
@@ -509,35 +532,41 @@ middle = three["E G"].to_numpy()
 
 # %%
 fig, axes = plt.subplots(1, 3, figsize=(6.75, 2.4), sharey=True)
-for i, ((name, coupling), gap) in enumerate(played.items()):
+for i, ((name, coupling), gap) in enumerate(simulated.items()):
     ax = axes[panels[i]]
-    ax.plot(np.quantile(gap, share), share, label=coupling)
+    (line,) = ax.plot(np.quantile(gap, share), share, label=coupling)
     ax.axvline(0, color="0.6", lw=0.8, zorder=0)
+    below, tied, _ = three.iloc[i, 2:]
+    aside = 0.02 * wide[i] * (i % 3 - 1)  # so that the three do not hide each other
+    if tied > 0:
+        ax.plot([aside] * 2, [below, below + tied], "o-", ms=3, lw=2, color=line.get_color())
+    note = {"transform": ax.transAxes, "ha": "right", "color": line.get_color(), "fontsize": 6.5}
+    ax.text(0.98, 0.24 - 0.08 * (i % 3), f"{tied:.0%} ties", **note)
     ax.set(title=name, xlabel="gap $G$", xlim=(middle[i] - wide[i], middle[i] + wide[i]))
-axes[0].set(ylabel="share of pairs below", ylim=(0, 1))
+axes[0].set(ylabel="share of pairs up to $x$", ylim=(0, 1))
 axes[0].legend(loc="upper left")
 figures.save(fig, "fig_three_couplings", three.reset_index(), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 3.6.** The law of one gap in each of three worlds, under three couplings, as simulated: the share of pairs with a gap of at most $x$. The height at the grey line is the probability that the first choice is no better.
-# All three curves of a panel have the same mean.
+# **Figure 3.6.** The law of one gap in each of three worlds, under three couplings, as simulated: the share of pairs with a gap of at most $x$. Thick bars with dots at the grey line are ties, $P(G = 0)$: they begin at the probability that the first choice is worse and end at the probability that it is no better.
+# All three laws of a panel have the same mean.
 #
-# <!-- alt: Three panels of distribution functions, for gridworld, depot and queues. In each the curve for common noise is the steepest and the one for independent noise the flattest; for the depot the common curve is almost a single step. -->
+# <!-- alt: Three panels of distribution functions, for gridworld, depot and queues. In each the curve for common noise is the steepest and the one for independent noise the flattest; for the depot the common curve is almost a single step. Thick bars at zero mark ties: few in the gridworld, almost none for the depot, and 15, 50 and 94 percent for the queues. -->
 
 # %% [markdown]
-# In these worlds, shared noise makes the gap narrow. It need not. If a good day here is a bad day there, sharing the day widens the gap: below, two places whose rewards are opposite. And where branches never stand apart
-# there is nothing more to share: on the chain, `"common"` is `"joint"`.
+# In these worlds, shared noise makes the gap narrow. It need not. If a good day here is a bad day there, sharing the day widens the gap; below are two places whose rewards are opposite. And if branches are never at different states,
+# there is nothing more to share: on the chain, `"common"` is the same as `"joint"`.
 
 # %%
 places = jl.JMDP.from_step(2, 2, 0.9, [0.5, 0.5], lambda s, a, u: ((2 * u - 1) * (1 - 2 * s), a))
-wider = [jl.jipe2(places, [0, 1], coupling=c).moments.gap_variance[0, 0, 1] for c in COUPLINGS]
+wider = [jl.jipe2(places, [0, 1], coupling=c).moments.gap_variance[0, 0, 1] for c in ALL_THREE]
 doubled = np.isclose(wider[2] / wider[1], 2)
 text = f"{wider[2] / wider[1]:.4f}"
 claims.check("opposite places: gap variance, common / joint", text, doubled)
 everywhere = at_start(25, 0.99, "common").covariance, at_start(25, 0.99, "joint").covariance
 off = np.abs(np.subtract(*everywhere)).max()
-claim = "CRC, branches never stand apart: covariances, common minus joint, largest"
+claim = "CRC, branches always at one state: covariances, common minus joint, largest"
 claims.check(claim, f"{off:.5f}", off < 1e-6)
 
 # %% [markdown]
@@ -550,31 +579,31 @@ claims.check(claim, f"{off:.5f}", off < 1e-6)
 #
 # ## Exercises
 #
-# **Exercise 1.** Let the wind blow down (`gust="D"`). Which cells will look alike in both readings? Count the actions that a gust moves, predict, then draw
+# **Exercise 1.** Let the wind blow down (`gust="D"`). Which cells will look alike under both couplings? Count the actions that a gust moves, predict, then draw
 # `figures.correlation_grid`.
 #
 # <details><summary>Solution</summary>
 #
 # A gust moves all four actions in the top row (except at the goal), three in the middle row and only *up* in the bottom row, where the others are already at the
-# lower wall. The coupling shows where it moves at least two actions: in the two upper rows. The three cells of the bottom row look alike in both readings, and so does the goal, where nothing is random.
+# lower wall. The coupling shows where it moves at least two actions: in the two upper rows. The three cells of the bottom row look alike under both couplings, and so does the goal, where nothing is random.
 #
 # </details>
 
 # %% tags=["hide-cell"]
 down = jl.windy_gridworld(3, gust="D")
 moved = (down.next_states[0::2] != down.next_states[1::2]).sum(1)
-blown = [jl.jipe2(down, goal, coupling=reading).moments.correlation for reading in READINGS]
+blown = [jl.jipe2(down, goal, coupling=coupling).moments.correlation for coupling in COUPLINGS]
 differ = (np.nan_to_num(np.abs(blown[0] - blown[1])) > 1e-6).any((1, 2))
 predicted = bool((differ == (moved >= 2)).all())
 claims.check("exercise 1: cells that look alike", np.flatnonzero(~differ).tolist(), predicted)
 
 # %% [markdown]
-# **Exercise 2.** On the chain, replace the uniform policy by one that always plays $a_1$. Show that $D_n = \tfrac12$ for every $n$, and find
+# **Exercise 2.** On the chain, replace the uniform policy by one that always takes $a_1$. Show that $D_n = \tfrac12$ for every $n$, and find
 # $\rho_{s_0}$ for 25 states at $\gamma = 0.99$ before you compute it.
 #
 # <details><summary>Solution</summary>
 #
-# After one step both branches are at the same state and play $a_1$: they have merged, so the second term of the recursion for $D_n$ is gone and $D_n = \tfrac12$, half of $\mathrm{Var}(2U - 1)$. The variance is
+# After one step both branches are at the same state and take $a_1$: they have merged, so the second term of the recursion for $D_n$ is gone and $D_n = \tfrac12$, half of $\mathrm{Var}(2U - 1)$. The variance is
 # as before, $V_{24} = \tfrac14 (1 - \gamma^{48})/(1 - \gamma^2)$. So $\rho_{s_0} = 1 - \tfrac12 / V_{24} = 0.896$.
 #
 # </details>
@@ -589,7 +618,7 @@ claims.check("exercise 2: correlation at s_0", f"{found:.3f}", np.isclose(found,
 
 # %% [markdown]
 # **What to read next.** Chapter 4 checks gaps against simulation and asks what mean and variance say about their sign. For worlds with exogenous noise, see also
-# [Using it](../book/guide.md).
+# [Use it on your own simulator](../book/own_simulator.md).
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT

@@ -386,21 +386,26 @@ for name, exact in {"independent tables": independent, "independent returns": ap
 assert np.all(apart > variance)
 
 # %%
-fig, ax = plt.subplots(figsize=(3.25, 2.5))
-order, bars = np.argsort(apart / played.variance), 2 * played.variance_error / played.variance
-low, high = 1 - bars[order], 1 + bars[order]
-ax.fill_between(np.arange(len(gaps)), low, high, color="0.85", lw=0)
+fig, (ax, zoom) = plt.subplots(2, 1, figsize=(3.6, 3.6), sharex=True, height_ratios=[2, 1])
+order = np.argsort(apart / played.variance)
+bars = (2 * played.variance_error / played.variance)[order]
 for (name, factor), marker in zip(factors.items(), "o^s", strict=True):
     ax.plot(factor[order], marker, ms=2.5, mfc="none", mew=0.7, label=name)
-ax.set(xlabel="gaps, by independent returns", ylabel="gap variance,\npredicted / Monte Carlo")
+zoom.fill_between(np.arange(len(gaps)), 1 - bars, 1 + bars, color="0.8", lw=0, label="2 s.e.")
+zoom.plot(factors["JIPE-2"][order], "o", ms=2.5, mfc="none", mew=0.7)
+zoom.set(ylim=(1 - 2 * bars.max(), 1 + 2 * bars.max()), ylabel="JIPE-2 alone")
+zoom.set_xlabel("gaps, by independent returns")
+ax.set_ylabel("gap variance,\npredicted / Monte Carlo")
 ax.legend(loc="upper left", handletextpad=0.1)
+zoom.legend(loc="upper left")
 figures.save(fig, "fig_gap_independent", pd.DataFrame(factors), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 4.4.** Gap variances over Monte Carlo, for JIPE-2 and for the two ways to do without the coupling, one mark for each gap, ordered by the last. Grey: two standard errors of the simulation.
+# **Figure 4.4.** Gap variances over Monte Carlo, for JIPE-2 and for the two ways to do without the coupling, one mark for each gap, ordered by the last. Below: JIPE-2 alone, magnified. Grey: two standard errors of the simulation, which
+# are too small to see in the upper panel.
 #
-# <!-- alt: Three rows of marks over 72 gaps. JIPE-2 stays at one within the grey band; independent tables lie between one and 2.25; independent returns rise from one to 2.45 and lie above all others. -->
+# <!-- alt: Two panels over 72 gaps. Above, JIPE-2 stays at one; independent tables lie between one and 2.25; independent returns rise from one to 2.45 and lie above all others. Below, magnified around one, the marks of JIPE-2 scatter in a grey band, and few lie outside. -->
 
 # %% [markdown]
 # One gust in common at the start, and paths that merge, are all the coupling there is here. The two averages above say what each is worth: without the first,

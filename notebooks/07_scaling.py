@@ -23,7 +23,7 @@
 # with `pip install ".[notebooks]"` in its folder, and keep this notebook in `notebooks/`: Section 7.9 reads measured times
 # from `benchmarks/scaling.csv` and `benchmarks/gpu.csv`.
 #
-# **How long it takes.** About 17 minutes to read.
+# **How long it takes.** About 19 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0
@@ -35,6 +35,7 @@ result_files = ["benchmarks/scaling.csv", "benchmarks/gpu.csv"]
 out_dir = ""
 
 # %%
+import re
 import time
 import warnings
 from functools import partial
@@ -74,9 +75,10 @@ unseen[np.arange(n), :, np.arange(n)] = 0.0
 # %%
 before = jl.apply_t2(grid, uniform, solved.mean, sigma)[1]
 after = jl.apply_t2(grid, uniform, solved.mean, sigma + 10 * unseen)[1]
-assert np.abs(10 * unseen).max() > 10
-unmoved = np.abs(after - before).max() < 1e-9
-claims.check("Sigma changes by more than 10, T_2 Sigma by less than 1e-9", unmoved, unmoved)
+changed = np.abs(10 * unseen).max()
+moved = np.abs(after - before).max()
+text = f"{changed:.0f}, {moved:.10f}"
+claims.check("largest change of Sigma, and of T_2 Sigma", text, changed > 10 and moved < 1e-9)
 
 # %% [markdown]
 # So it is enough to solve for $W$, which has $|\mathcal S|^2$ numbers. Every coordinate of $\Sigma$ follows from it by one
@@ -103,7 +105,7 @@ two = [jl.apply_t2(grid, uniform, 0 * uniform, x)[1] for x in (spread, 0 * sigma
 moved = np.where(np.eye(uniform.size).reshape(sigma.shape), 0.0, two[0] - two[1])
 source = c - np.einsum("sa,satb,tb->st", uniform, moved, uniform)  # c - gamma^2 P_2 c
 apart = np.abs(source - np.diag(source.diagonal())).max()
-claims.check("c_0 between distinct states is zero to 1e-9", apart < 1e-9, apart < 1e-9)
+claims.check("c_0 between distinct states: largest", f"{apart:.10f}", apart < 1e-9)
 
 # %%
 fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.2))
@@ -257,14 +259,14 @@ plt.show()
 
 # %%
 above = np.triu(kernel[np.ix_(order, order)], 1).sum()
-claims.check("successors first: nothing above the diagonal", above == 0.0, above == 0.0)
+claims.check("successors first: sum above the diagonal", f"{above:.1f}", above == 0.0)
 middle = jl.windy_gridworld(30)
 swept = jl.jipe2(middle, jl.goal_policy(30), route="reachable").iterations
 claims.check("900 states, goal policy: iterations", swept, swept <= 3)
 krylov = jl.jipe2(middle, jl.uniform_policy(middle), route="dense").iterations
 plain = int(np.log(1e-8 * (1 - middle.gamma)) / np.log(middle.gamma**2))
-name = f"900 states, uniform policy: fewer than the {plain} sweeps at rate gamma^2"
-claims.check(name, krylov < plain, krylov < plain)
+name = f"900 states, uniform policy: share of the {plain} sweeps at rate gamma^2"
+claims.check(name, f"{krylov / plain:.1f}", krylov < plain)
 
 # %% [markdown]
 # A solution by one sweep counts three applications of the operator: the sweep itself, a second one that finds nothing to change, and one
@@ -275,7 +277,7 @@ claims.check(name, krylov < plain, krylov < plain)
 #
 # Whatever the method, the stopping rule is the paper's. The residual $\|M - T M\|_\lambda / (1 - \gamma)$ of what was solved bounds
 # the error (eq. (23)), also after acceleration. The library has several methods, called *routes*: `reachable` solves for the
-# reachable pairs, `dense` for all pairs, and the `dense` route can run in torch. Here the literal operator judges them. Applied to the result of the dense
+# reachable pairs, `dense` for all pairs, and the `dense` route can run in torch. We verify them with the literal operator. Applied to the result of the dense
 # route, it must change none of the $|\mathcal S|^2|\mathcal A|^2$ coordinates. And every route must give the same moments
 # within a state, from which gaps are made. (The reachable route knows no other moments. If you ask it for `full_second`, it says so.)
 
@@ -303,12 +305,12 @@ for name, (jm, policy) in cases.items():
         found = jl.jipe2(jm, policy, tol=1e-11, **how).moments
         apart = found.same_state(2) - np.einsum("sasb->sab", second)
         off.append(max(np.abs(mean - found.mean).max(), np.abs(apart).max()))
-    agree = max(off) < 1e-9
-    claims.check(f"{name}: all routes are fixed points of the literal T_2 to 1e-9", agree, agree)
+    claim = f"{name}: all routes, off the fixed point of the literal T_2 by at most"
+    claims.check(claim, f"{max(off):.10f}", max(off) < 1e-9)
 
 # %% [markdown]
-# The bound also holds. We compare each solution with a far more accurate one: the true error of the same-state second moments
-# stays below the bound that the solution claims for itself.
+# The bound holds for accelerated solutions, too. We compare each one with a far more accurate solution: the true error of the same-state second moments
+# must stay below `error_bound`.
 
 # %%
 hard = cases["random successors"]
@@ -316,8 +318,8 @@ weight = jl.norm_weight(2, scattered.gamma, scattered.reward_bound)
 exact = jl.jipe2(*hard, tol=1e-12).moments.same_state(2)
 solutions = [jl.jipe2(*hard, tol, **how) for tol in (1e-2, 1e-5, 1e-8) for how in routes.values()]
 errors = [np.abs(sol.moments.same_state(2) - exact).max() / weight for sol in solutions]
-safe = all(e <= sol.error_bound for e, sol in zip(errors, solutions, strict=True))
-claims.check("true error <= error_bound, three routes and tols", safe, safe)
+share = max(e / sol.error_bound for e, sol in zip(errors, solutions, strict=True))
+claims.check("three routes and tols: true error / bound, at most", f"{share:.1f}", share <= 1)
 
 # %% [markdown]
 # ## 7.7 Ask for less
@@ -339,10 +341,10 @@ claims.check("pairs for three states, as on a 20x20 grid", f"{few.plan.pairs:,}"
 
 # %%
 complete = jl.jipe2(large, large_goal).moments.gap_variance[near]
-same = np.abs(few.moments.gap_variance[near] - complete).max() < 1e-7
-claims.check("three states: gap variances as from the whole to 1e-7", same, same)
-not_asked = np.isnan(few.moments.gap_variance[0, 0, 1])
-claims.check("gaps that were not asked for are nan", not_asked, not_asked)
+off = np.abs(few.moments.gap_variance[near] - complete).max()
+claims.check("three states: gap variances off those of the whole by", f"{off:.8f}", off < 1e-7)
+not_asked = few.moments.gap_variance[0, 0, 1]
+claims.check("gaps that were not asked for", not_asked, np.isnan(not_asked))
 
 # %% [markdown]
 # An evaluation that cannot fit into memory is refused before any work starts. The message says how much it would need.
@@ -355,7 +357,8 @@ try:
 except MemoryError as error:
     refusal = str(error).split(";")[0]
 print(refusal)
-claims.check("a million states, all pairs: refused", "GiB" in refusal, "GiB" in refusal)
+needed = re.search(r"[\d,]+(?=\.\d+ GiB)", refusal)
+claims.check("a million states, all pairs: refused, GiB", needed and needed[0], needed)
 
 # %% [markdown]
 # ## 7.8 Order 3
@@ -375,8 +378,8 @@ least = defined / (
 )  # if all are reached
 claims.check(f"order 3 on {n} states: defined / solved", f"{share:,.0f}", share >= least)
 second = jl.jipe2(local, local_goal).moments
-same = np.allclose(third.gap_variance, second.gap_variance, atol=1e-6)
-claims.check("order 3: gap variances are those of order 2", same, same)
+off = np.abs(third.gap_variance - second.gap_variance).max()
+claims.check("order 3: gap variances off those of order 2 by", f"{off:.7f}", off < 1e-6)
 
 # %%
 state = order_size * (order_size // 2) + order_size - 3  # three cells from the right edge
@@ -386,11 +389,11 @@ skewness = third.gap_central_moment(gap, 3) / second.gap_variance[gap] ** 1.5
 claims.check("skewness of one gap, right against left", f"{skewness:.2f}", skewness > 0)
 
 # %%
-played = jl.simulate_pairs(local, local_goal, state, (1, 3), num_pairs, seed)
-cubes = (played[:, 0] - played[:, 1]) ** 3
-near = abs(cubes.mean() - cubed) < 4 * cubes.std() / num_pairs**0.5
-claim = "third moment of that gap: Monte Carlo within 4 standard errors"
-claims.check(claim, near, near, enough=num_pairs >= 1000)
+pairs = jl.simulate_pairs(local, local_goal, state, (1, 3), num_pairs, seed)
+cubes = (pairs[:, 0] - pairs[:, 1]) ** 3
+z = (cubes.mean() - cubed) / (cubes.std() / num_pairs**0.5)
+claim = "third moment of that gap: simulated minus exact, in standard errors"
+claims.check(claim, f"{z:+.1f}", abs(z) < 4, enough=num_pairs >= 1000)
 
 # %% [markdown]
 # ## 7.9 What it costs
@@ -412,16 +415,28 @@ for size in live_sizes:
     live.append((jm.num_states, time.process_time() - start))
 
 # %%
-fig, axes = plt.subplots(2, 3, figsize=(7.2, 4.6), sharex=True, sharey="row")
-figures.scaling(axes, measured)
-axes[0, 0].plot(*np.transpose(live), "*", color="black", ms=5, zorder=3)
-figures.save(fig, "fig_scaling", measured, out_dir)
+fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.9), sharex=True, sharey=True)
+figures.scaling(axes, measured, "seconds")
+axes[0].plot(*np.transpose(live), "*", color="black", ms=5, zorder=3)
+figures.save(fig, "fig_scaling", measured.drop(columns="bytes"), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 7.5.** Time (top) and memory (bottom) of all gaps against the number of states, for three policies and models; methods as in the legend. Stars: the processor time of reachable pairs in this notebook.
+# **Figure 7.5.** The time that all gaps take, against the number of states, for three policies and models; methods as in the legend. Stars: the processor time of reachable pairs in this notebook.
 #
-# <!-- alt: Six panels on logarithmic axes. Time and memory of the exact routes grow with the number of states, the reachable route least under the goal policy; the literal operator stops early, and projected Monte Carlo lies orders of magnitude above. -->
+# <!-- alt: Three panels on logarithmic axes. The time of the exact routes grows with the number of states, that of the reachable route least under the goal policy; the literal operator stops early, and projected Monte Carlo lies orders of magnitude above. -->
+
+# %%
+fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.9), sharex=True, sharey=True)
+held = measured[measured.bytes.notna()]
+figures.scaling(axes, held, "bytes")
+figures.save(fig, "fig_scaling_memory", held.drop(columns="seconds"), out_dir)
+plt.show()
+
+# %% [markdown] tags=["caption"]
+# **Figure 7.6.** The memory that all gaps take, against the number of states, as in Figure 7.5.
+#
+# <!-- alt: Three panels on logarithmic axes. Memory of the exact routes grows with the number of states, by far the least for reachable pairs under the goal policy; dense pairs on a GPU reach a hundred gigabytes at 40,000 states. -->
 
 # %% [markdown]
 # ## 7.10 One state of a trillion
@@ -436,14 +451,17 @@ plt.show()
 # - In a small *core* it solves for pairs of branches. A branch that leaves the core, at time $\tau_{\mathrm{core}}$, gets the value of the
 #   state that it enters. Only the variance after that time is lost.
 #
-# With $G$ the true gap and $\tilde G$ the gap in the core, this gives the certificate
+# Let $G$ be the true gap, $\tilde G$ the gap in the core, and
 #
-# $$|\mathrm{sd}\, G - \mathrm{sd}\, \tilde G| \le E + \frac{D}{\mathrm{sd}\, \tilde G - E}, \qquad
-# E^2 = 2\, \mathbb E \sum \gamma^{2\tau_{\mathrm{core}}} e^2, \qquad D = \mathbb E \sum \gamma^{2\tau_{\mathrm{core}}} \bar\sigma^2.$$
+# $$E^2 = 2\, \mathbb E \sum \gamma^{2\tau_{\mathrm{core}}} e^2, \qquad D = \mathbb E \sum \gamma^{2\tau_{\mathrm{core}}} \bar\sigma^2, \qquad h = \mathrm{sd}\, \tilde G - E .$$
 #
-# The mean of the gap is off by at most $E$. The sums are over the two branches; $e$ and $\bar\sigma$ are those of the states that
-# they enter when they leave the core, and only paths on which the branches have not merged count. The module
-# `jmdp_lib.solvers.exploration` has the derivation, a term that is half as large where $D$ is small, and the $D$ of common noise.
+# The sums are over the two branches; $e$ and $\bar\sigma$ are those of the states that
+# they enter when they leave the core, and only paths on which the branches have not merged count. The mean of the gap is off by at most $E$, and its standard deviation by at most the smaller of two bounds:
+#
+# $$|\mathrm{sd}\, G - \mathrm{sd}\, \tilde G| \le \min\Big\{E + \frac{D}{h + \sqrt{\max(h^2 - D,\, 0)}},\ \ \sqrt{2D}\Big\} .$$
+#
+# The first says that the standard deviation moves by $E$, and the variance by another $D$; it needs $h > 0$ and is the smaller one where $D$ is small. The second is the distance of $G$ and $\tilde G$ in mean square, and needs nothing. The module
+# `jmdp_lib.solvers.exploration` has the derivation, and the larger $D$ of common noise.
 #
 # Here is the gridworld with a million times a million cells. Nobody enumerates them: a function gives the outcome tables of
 # a cell.
@@ -488,8 +506,8 @@ with warnings.catch_warnings():
         off = np.abs(np.sqrt(loc.gap_variance[0]) - np.sqrt(truth)).max()
         rows.append((loc.num_explored, loc.error_bound, off))
 grown = pd.DataFrame(rows, columns=["explored", "certified", "true"])
-holds = bool((grown.true <= grown.certified).all())
-claims.check("one state of a trillion: true error <= certified error", holds, holds)
+share = (grown.true / grown.certified).max()
+claims.check("one state of a trillion: true / certified error, at most", f"{share:.2f}", share <= 1)
 
 # %%
 cells = np.array(local_answer.explored) - [0, side - 40]
@@ -508,7 +526,7 @@ figures.save(fig, "fig_trillion", grown, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 7.6.** Left: the corner of the grid that was explored, with the goal at its top right; the colour says how often branches that have not merged visit a
+# **Figure 7.7.** Left: the corner of the grid that was explored, with the goal at its top right; the colour says how often branches that have not merged visit a
 # cell, discounted by $\gamma^2$ per step. Right: the error that is certified, and the true one, as the exploration grows.
 #
 # <!-- alt: Left, a heat map of a corner of the grid, with most visits around the queried cell near the goal and fewer outwards. Right, two falling lines on logarithmic axes; the certified error stays above the true one throughout. -->
@@ -543,34 +561,33 @@ claims.check("10^9 stocks: explored, for a gap to 0.01", today.num_explored, tod
 
 # %% [markdown]
 # **The law of that gap.** Means and standard deviations are certified, but the whole law of a gap at such a state is not. You can
-# still *play* for it. A query is one draw of a state's tables, so `estimate_gaps` and `compare_actions` accept an
-# `ImplicitJMDP`, and its states can be anything hashable. What playing finds has a statistical error, which comes with it: standard
-# errors for the mean and the variance, confidence intervals for the probability that one action is worse or better than the
-# other, and the returns of all runs for a law of your own. In the grid of $10^{12}$ cells we play right against left.
+# still *simulate* it. A query is one draw of a state's tables, so `estimate_gaps` and `compare_actions` accept an
+# `ImplicitJMDP`, and its states can be anything hashable. Estimates come with their statistical errors: standard
+# errors for the mean and the variance, and confidence intervals for the probability that one action is worse or better than the
+# other. The returns of all runs are there as well, for a law of your own. In the grid of $10^{12}$ cells we simulate right against left.
 
 # %%
 asked = {"policy": lambda cell: [0.25] * 4, "actions": [1, 3], "state": (2, side - 3)}
-played = jl.estimate_gaps(trillion, **asked, num_runs=2000, seed=seed)
-low, high = (end[0, 1] for end in played.interval("prob_better"))
+simulated = jl.estimate_gaps(trillion, **asked, num_runs=2000, seed=seed)
+low, high = (end[0, 1] for end in simulated.interval("prob_better"))
 print(f"right is better than left with probability {low:.3f} to {high:.3f}")
-print(f"mean gap {played.mean[0, 1]:.2f}, standard error {played.mean_error[0, 1]:.2f}")
-apart = abs(played.mean[0, 1] - local_answer.gap_mean[0, 1, 3])
-near = (
-    apart
-    <= 4 * played.mean_error[0, 1] + np.max(played.truncation_error) + local_answer.error_bound
-)
-claims.check("10^12 states: played mean within 4 standard errors", near, near)
+print(f"mean gap {simulated.mean[0, 1]:.2f}, standard error {simulated.mean_error[0, 1]:.2f}")
+off = simulated.mean[0, 1] - local_answer.gap_mean[0, 1, 3]
+known = np.max(simulated.truncation_error) + local_answer.error_bound  # of both answers
+z = max(abs(off) - known, 0.0) / simulated.mean_error[0, 1]
+claim = "10^12 states: simulated mean off the certified one, in standard errors"
+claims.check(claim, f"{z:.1f}", z < 4)
 
 # %% [markdown]
 # Compare the errors: 2,000 runs leave a standard error of some 0.04, and a tenth of it takes a hundred times as many runs. The certified mean above
-# is within 0.01. For a decision, `compare_actions` plays until it knows which action is better; its intervals hold at every
+# is within 0.01. For a decision, `compare_actions` simulates until it knows which action is better; its intervals hold at every
 # sample size, since the model declares its range of rewards.
 
 # %%
 decision = jl.compare_actions(trillion, **asked, seed=seed)
 print(decision)
 right = decision.verdict == "undecided" or decision.best == 1
-claims.check("10^12 states: right or left, decided by playing", decision.verdict, right)
+claims.check("10^12 states: right or left, decided by simulation", decision.verdict, right)
 
 # %% [markdown]
 # ## What to take away

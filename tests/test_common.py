@@ -159,7 +159,7 @@ def test_incremental_has_the_same_fixed_point(form):
 
 
 def depot():
-    """The depot of the README as a step with its noise, and a base-stock policy of level 6."""
+    """The depot of the guide as a step with its noise, and a base-stock policy of level 6."""
     demand = np.array([math.exp(-3) * 3.0**k / math.factorial(k) for k in range(30)])
 
     def step(stock, order, wanted):

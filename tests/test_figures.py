@@ -13,7 +13,7 @@ import pytest
 from bs4 import BeautifulSoup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
+from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
 
 import jmdp_lib as jl
 from jmdp_lib import figures
@@ -127,9 +127,9 @@ def test_correlation_grid_is_laid_out_as_the_grid(ax: Axes) -> None:
 
 
 def test_residual_decay_states_the_slope(ax: Axes) -> None:
-    figures.residual_decay(ax, 3.0 * 0.9 ** np.arange(50), gamma=0.95)
+    figures.residual_decay(ax, {"a world": 3.0 * 0.9 ** np.arange(50)}, gamma=0.95)
     labels = [line.get_label() for line in ax.lines]
-    assert any("0.9000" in str(label) for label in labels)
+    assert "a world: factor 0.9000" in labels
     assert any("0.95" in str(label) for label in labels)
 
 
@@ -272,3 +272,14 @@ def test_a_claim_on_too_few_runs_says_so(capsys: pytest.CaptureFixture) -> None:
     assert capsys.readouterr().out == told + "a rate | 20 | not reproduced\n"
     with pytest.raises(AssertionError, match="FAILS"):
         claims.check("a rate", 0.5, False, enough=True)
+
+
+@pytest.mark.parametrize(
+    ("coupling", "num_draws"), [("independent", 9), ("joint", 7), ("common", 5)]
+)
+def test_branches_share_the_draws_that_their_coupling_says(
+    ax: Axes, coupling: str, num_draws: int
+) -> None:
+    """Of five times, two with branches at two states; in the end there is one branch."""
+    boxes = patches(figures.shared_draws(ax, coupling), FancyBboxPatch)
+    assert len(boxes) == num_draws

@@ -161,13 +161,14 @@ def test_importing_the_library_imports_nothing_that_a_plain_install_lacks() -> N
 
 
 def test_public_names_are_shown_somewhere_or_are_types_of_those_that_are() -> None:
-    """In code: prose may use the same words. In backticks of the README a name is shown, too."""
-    readme = (ROOT / "README.md").read_text()
-    code = re.findall(r"^```python\n(.*?)^```", readme, re.M | re.S)
+    """In code: prose may use the same words. Names in backticks of README or book count, too."""
+    pages = (ROOT / "README.md", *(ROOT / "book").glob("*.md"))
+    prose = "\n".join(path.read_text() for path in pages)
+    code = re.findall(r"^```python\n(.*?)^```", prose, re.M | re.S)
     code += [path.read_text() for path in (*SOURCES, *(ROOT / "benchmarks").glob("*.py"))]
     lines = [line for text in code for line in text.splitlines() if not line.startswith("#")]
     shown = set(re.findall(r"\bjl\.(\w+)", "\n".join(lines)))
-    shown |= set(re.findall(r"`(\w+)[(`]", readme))
+    shown |= set(re.findall(r"`(\w+)[(`]", prose))
     typed = [getattr(jmdp_lib, name) for name in shown & set(jmdp_lib.__all__)]
     typed += [getattr(thing, "query", None) for thing in typed]  # returns outcomes
     signatures = [str(getattr(thing, "__annotations__", "")) for thing in typed]

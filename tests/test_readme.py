@@ -1,4 +1,4 @@
-"""The README's Python passes `mypy --strict` and does what the README says."""
+"""The Python of the README and of the guide passes `mypy --strict` and does what is said of it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ import jmdp_lib as jl
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+GUIDE = (ROOT / "book" / "own_simulator.md").read_text()
+PAGES = (README, GUIDE, (ROOT / "book" / "large_models.md").read_text())
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", "\n".join(PAGES), re.MULTILINE | re.DOTALL)
 
-# What the README leaves to the reader: a small model, as arrays and as a step function.
+# What the guide leaves to the reader: a small model, as arrays and as a step function.
 READERS_OWN = """
 num_states, num_actions, gamma = 2, 2, 0.9
 noise_probs = np.full(2, 0.5)
@@ -56,7 +58,17 @@ def run(*command: object, cwd: Path, **environment: str) -> str:
     return done.stdout
 
 
-def test_the_depot_comes_as_close_as_the_readme_says() -> None:
+def test_the_readme_is_a_front_page() -> None:
+    """Its links lead to files, and what takes longer to say is behind them."""
+    assert len(README.splitlines()) <= 150
+    links = re.findall(r"\]\(([^)]*)\)|(?:src|href)=\"([^\"]*)\"", README)
+    files = ["".join(link) for link in links]
+    assert not [file for file in files if not (ROOT / file).is_file()]
+    for name in ("own_simulator", "large_models", "differences"):
+        assert f"book/{name}.md" in files
+
+
+def test_the_depot_comes_as_close_as_the_guide_says() -> None:
     [block] = [block for block in BLOCKS if "class Depot" in block]
     scope: dict = {"jl": jl}
     exec(block, scope)
@@ -73,7 +85,7 @@ def test_the_depot_comes_as_close_as_the_readme_says() -> None:
     pattern = (
         r"([\d.]+)% from the exact ones.*?([\d.]+)% at worst; .* within (\d.\d+), .* to (\d.\d)\."
     )
-    said = re.search(pattern, " ".join(README.split()))
+    said = re.search(pattern, " ".join(GUIDE.split()))
     assert said is not None
     found = (100 * off.mean(), 100 * off.max(), means, truth.gap_mean.max())
     assert np.allclose([float(x) for x in said.groups()], found, atol=0.05, rtol=0.0)
@@ -96,7 +108,7 @@ def test_the_gymnasium_example_runs() -> None:
 @pytest.mark.filterwarnings("ignore:LunarLander cannot be copied")
 @pytest.mark.parametrize("name", ["Taxi-v4", "InvertedPendulum-v5", "LunarLander-v3"])
 def test_the_table_says_how_environments_are_copied(name: str) -> None:
-    rows = dict(re.findall(r"^\| (\w+-v\d) \| (\w+) \| \d+ µs", README, re.MULTILINE))
+    rows = dict(re.findall(r"^\| (\w+-v\d) \| (\w+) \| \d+ µs", GUIDE, re.MULTILINE))
     assert len(rows) == 11
     needs = {"InvertedPendulum-v5": "mujoco", "LunarLander-v3": "Box2D"}
     importlib.import_module(needs.get(name, "gymnasium"))
@@ -106,7 +118,7 @@ def test_the_table_says_how_environments_are_copied(name: str) -> None:
 
 @pytest.mark.slow
 def test_examples_pass_mypy_strict(tmp_path: Path) -> None:
-    assert len(BLOCKS) >= 5
+    assert len(BLOCKS) >= 7
     # The project's settings are strict but for two rules, which are set here: in the file and not
     # by `--strict`, for which mypy would read the whole library again, without its cache.
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["strict"] is True

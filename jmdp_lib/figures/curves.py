@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,33 +30,35 @@ SCALING_STYLES = {
 }
 
 
-_DOTS = 15  # residuals that are drawn
+_APART = 30  # iterations between two residuals that are drawn
+_MARKS = ("o", "s", "^", "v")
 _CELLS = 80  # on either axis of a joint law
 _BARS = 60  # of the law of a gap: an even number, so that none crosses zero
 
 
-def residual_decay(ax: Axes, residuals: Floats, gamma: float) -> Axes:
-    """Figure 2: residuals (iterations,) as dots, $gamma^k$ below, and the measured slope on top.
+def residual_decay(ax: Axes, residuals: Mapping[str, Floats], gamma: float) -> Axes:
+    """Figure 2: residuals (iterations,) of named worlds as marks, on the line $gamma^k$.
+
+    The legend has the factor per iteration that each world's residuals fall by.
 
     Example:
         >>> import jmdp_lib as jl
         >>> from jmdp_lib import figures
         >>> from matplotlib.figure import Figure
-        >>> residuals = jl.jipe2(jl.coupled_reward_chain(4, gamma=0.9), [0, 1, 0, 1]).residuals
+        >>> chain = jl.coupled_reward_chain(4, gamma=0.9)
+        >>> residuals = {"chain": jl.jipe2(chain, [0, 1, 0, 1]).residuals}
         >>> figures.residual_decay(Figure().subplots(), residuals, gamma=0.9).get_yscale()
         'log'
     """
-    steps = np.arange(residuals.size)
-    rate = decay_rate(residuals)
-    # the least-squares line goes through the mean of the logarithms
-    middle = np.exp(np.log(residuals).mean() - np.log(rate) * steps.mean())
-    powers = rf"$\gamma^k$, $\gamma = {gamma:g}$"
-    ax.semilogy(steps, residuals[0] * gamma**steps, label=powers, **_BAND)
-    fit = f"fit: factor {rate:.4f} per iteration"
-    ax.semilogy(steps, middle * rate**steps, color="black", lw=0.8, label=fit)
-    shown = np.linspace(0, residuals.size - 1, _DOTS).round().astype(int)
-    ax.semilogy(shown, residuals[shown], "o", ms=3.5, mfc="white", color="#0072B2", zorder=3,
-                label=r"$\|M_k - T_2 M_k\|_\lambda$")  # fmt: skip
+    first = max(curve[0] for curve in residuals.values())
+    steps = np.arange(max(curve.size for curve in residuals.values()))
+    ax.semilogy(steps, first * gamma**steps, label=rf"$\gamma^k$, $\gamma = {gamma:g}$", **_BAND)
+    for place, (name, curve) in enumerate(residuals.items()):
+        # marks of the second world lie between those of the first
+        shown = np.arange(place * _APART // len(residuals), curve.size, _APART)
+        look: dict[str, Any] = {"ms": 4.0, "mfc": "white", "zorder": 3}
+        label = f"{name}: factor {decay_rate(curve):.4f}"
+        ax.semilogy(shown, curve[shown], _MARKS[place], label=label, **look)
     ax.set_xlabel("iteration $k$")
     return ax
 
@@ -140,11 +142,11 @@ def agreement(
     return ax
 
 
-def scaling(axes: NDArray[Any], data: pd.DataFrame) -> NDArray[Any]:
-    """States against time (first row of axes) and memory (second), one column for each problem.
+def scaling(axes: NDArray[Any], data: pd.DataFrame, quantity: str = "seconds") -> NDArray[Any]:
+    """States against "seconds" or "bytes", in axes (P,), one for each problem.
 
-    data: columns problem, method (see SCALING_STYLES), states, seconds and bytes. The legend goes
-    below the figure, which needs room for it.
+    data: columns problem, method (see SCALING_STYLES), states, seconds and bytes. If the figure has
+    no legend yet, one goes below it, which needs room.
 
     Example:
         >>> import pandas as pd
@@ -152,24 +154,24 @@ def scaling(axes: NDArray[Any], data: pd.DataFrame) -> NDArray[Any]:
         >>> from matplotlib.figure import Figure
         >>> data = pd.DataFrame({"problem": "grid", "method": "reachable", "states": [100, 10_000],
         ...                      "seconds": [0.01, 1.0], "bytes": [1e6, 1e8]})
-        >>> axes = figures.scaling(Figure(layout="constrained").subplots(2, 1, squeeze=False), data)
-        >>> axes[0, 0].get_title(), axes[1, 0].get_ylabel()
+        >>> (axes,) = Figure(layout="constrained").subplots(1, 1, squeeze=False)
+        >>> (ax,) = figures.scaling(axes, data, "bytes")
+        >>> ax.get_title(), ax.get_ylabel()
         ('grid', 'memory [MB]')
     """
+    label, unit = {"seconds": ("time [s]", 1.0), "bytes": ("memory [MB]", 1e6)}[quantity]
     shown = {}
-    for column, (problem, each) in zip(axes.T, data.groupby("problem", sort=False), strict=True):
-        for ax, value, unit in zip(column, ("seconds", "bytes"), (1.0, 1e6), strict=True):
-            for method, (label, color, marker, line) in SCALING_STYLES.items():
-                rows = each[(each["method"] == method) & each[value].notna()].sort_values("states")
-                if len(rows):
-                    face = "none" if marker in "ov" else color
-                    (shown[label],) = ax.loglog(rows["states"], rows[value] / unit, line, ms=4,
-                                                color=color, marker=marker, mfc=face)  # fmt: skip
-        column[0].set_title(problem)
-        column[1].set_xlabel("states")
-    axes[0, 0].set_ylabel("time [s]")
-    axes[1, 0].set_ylabel("memory [MB]")
-    axes[0, 0].figure.legend(shown.values(), shown, loc="outside lower center", ncols=4)
+    for ax, (problem, each) in zip(axes, data.groupby("problem", sort=False), strict=True):
+        for method, (name, color, marker, line) in SCALING_STYLES.items():
+            rows = each[(each["method"] == method) & each[quantity].notna()].sort_values("states")
+            if len(rows):
+                look = {"ms": 4, "marker": marker, "mfc": "none" if marker in "ov" else color}
+                values = rows[quantity] / unit
+                (shown[name],) = ax.loglog(rows["states"], values, line, color=color, **look)
+        ax.set(title=problem, xlabel="states")
+    axes[0].set_ylabel(label)
+    if not axes[0].figure.legends:
+        axes[0].figure.legend(shown.values(), shown, loc="outside lower center", ncols=4)
     return axes
 
 
