@@ -17,6 +17,7 @@ from pathlib import Path
 
 import layout
 from api import Page, UndocumentedError, read, render
+from download import standalone
 from pages import (
     BookError,
     Notebook,
@@ -97,8 +98,9 @@ def build(root: Path, out: Path, package: str) -> int:
         if code := build_main([*options, str(stage), str(html)]):
             return code
         add_hovers(html, citations((root / "book" / "background.md").read_text(encoding="utf-8")))
-        for path in (root / "notebooks").glob("*.ipynb"):  # readers download the notebook as it is
-            shutil.copy(path, html / "_sources" / "notebooks")
+        for path in (root / "notebooks").glob("*.ipynb"):
+            download = html / "_sources" / "notebooks" / path.name
+            download.write_text(standalone(Notebook.read(path), root), encoding="utf-8")
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(html, out)
     print(f"The book is at {out / 'index.html'}")

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 
 import browser
+import nbformat
 import numpy as np
 import pytest
 from bs4 import BeautifulSoup
 from scipy.special import ndtri
 
 import jmdp_lib as jl
+from jmdp_lib import figures
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "book"))
 
+import download  # noqa: E402
 import pages  # noqa: E402
 import statements  # noqa: E402
 import telephone  # noqa: E402
@@ -229,6 +236,54 @@ def test_every_citation_of_a_chapter_has_its_hover(site: Path) -> None:
     assert all(len(link.get("title", "")) > 20 for link in links)
 
 
+# ---- a notebook that is downloaded alone --------------------------------------------------------
+
+
+def test_a_downloaded_notebook_says_what_to_install() -> None:
+    for path in CHAPTERS:
+        content = json.loads(download.standalone(pages.Notebook.read(path), ROOT))
+        nbformat.validate(content)
+        first = content["cells"][0]
+        assert first["cell_type"] == "markdown"
+        said = re.search(r"pip install \"\.\[([\w,]+)\]\"(.*)", first["source"])
+        assert said, path.stem
+        code = "".join(pages.source(c) for c in content["cells"] if c["cell_type"] == "code")
+        assert ("experiments" in code) == (said[1] == "notebooks")
+        if said[1] != "notebooks":
+            assert ("seaborn" in code) == ("seaborn" in said[2])
+            assert ("jmdp_lib.atari" in code) == ("atari" in said[1])
+
+
+@pytest.mark.slow
+def test_a_downloaded_notebook_runs_in_an_empty_folder(tmp_path: Path) -> None:
+    notebook = pages.Notebook.read(CHAPTERS[0])
+    copy = tmp_path / "download.ipynb"
+    copy.write_text(download.standalone(notebook, ROOT), encoding="utf-8")
+    sizes = ["-p", "num_pairs", "100", "-p", "num_updates", "100"]
+    command = [sys.executable, "-m", "papermill", copy.name, "run.ipynb", *sizes]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert pages.Notebook.read(tmp_path / "run.ipynb").claims()
+
+
+def test_a_downloaded_notebook_brings_the_measurements_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    path = next(path for path in CHAPTERS if path.stem.startswith("07"))
+    cells = json.loads(download.standalone(pages.Notebook.read(path), ROOT))["cells"]
+    first = [c["source"] for c in cells if c["id"] == "files" or "parameters" in pages.tags(c)]
+    assert len(first) == 2
+    names: dict[str, list[str]] = {}
+    exec("\n".join(map("".join, first)), names)
+    found = figures.results(names["result_files"])
+    assert len(found) > 10
+    own = figures.results([str(ROOT / "benchmarks" / Path(f).name) for f in names["result_files"]])
+    assert found.equals(own)
+
+
 # ---- a telephone --------------------------------------------------------------------------------
 
 
@@ -267,7 +322,7 @@ def test_everything_can_be_read_on_a_telephone(site: Path, address: str, tab: br
     names = sorted(path.relative_to(site).as_posix() for path in site.glob("notebooks/*.html"))
     names += sorted(path.name for path in site.glob("*.html"))
     tab.resize(390, 800, mobile=True)
-    figures = 0
+    num_figures = 0
     for name in names:
         tab.open(address + name)
         assert tab.evaluate("document.documentElement.scrollWidth") <= 390, name
@@ -279,6 +334,6 @@ def test_everything_can_be_read_on_a_telephone(site: Path, address: str, tab: br
         assert not [table for table in wide if table[0] > 460], f"{name}: {wide}"
         assert len(wide) <= (name == "notebooks/06_table1.html"), f"{name}: {wide}"
         assert not (found := tab.evaluate(CODE_ON_A_TELEPHONE)), f"{name}: {found}"
-        figures += len(shown)
+        num_figures += len(shown)
     tab.resize(1280, 900)
-    assert figures >= 40
+    assert num_figures >= 40
