@@ -17,8 +17,26 @@ from pathlib import Path
 
 import layout
 from api import Page, UndocumentedError, read, render
-from pages import BookError, Notebook, annotated, gallery, link_targets, linked, with_evidence
+from download import standalone
+from pages import (
+    BookError,
+    Notebook,
+    annotated,
+    gallery,
+    link_targets,
+    linked,
+    with_chapters,
+    with_evidence,
+)
 from sphinx.cmd.build import build_main
+from statements import (
+    add_hovers,
+    citations,
+    cross_referenced,
+    reference_targets,
+    with_statements,
+)
+from telephone import readable_width
 
 ROOT = Path(__file__).resolve().parents[1]
 MATHJAX_PACKAGE = "sphinx-mathjax-offline"
@@ -54,15 +72,18 @@ def gather(root: Path, stage: Path, reference: list[Page]) -> None:
     entries = [e for page in reference for x in page.entries() for e in (x, *x.members)]
     parameters = {name for entry in entries for name in re.findall(r"(\w+): ", entry.signature)}
     targets = link_targets(notebooks, [entry.path for entry in entries], parameters)
-    figures = [path.stem for path in files if path.suffix == ".png"]
+    figures = {path.stem: readable_width(path) for path in files if path.suffix == ".pdf"}
+    references = reference_targets(notebooks)
     for nb in notebooks:
-        (stage / "notebooks" / f"{nb.name}.ipynb").write_text(annotated(nb, figures, targets))
+        shown = with_statements(annotated(nb, figures, targets), nb.name, references)
+        (stage / "notebooks" / f"{nb.name}.ipynb").write_text(shown)
     for page in reference:
         (stage / "api" / f"{page.module}.md").write_text(linked(render(page), targets))
     (stage / "gallery.md").write_text(gallery(root / "figures", notebooks))
     texts = {path.name: path for path in (root / "book").glob("*.md")}
     for name, path in {**texts, "_readme.md": root / "README.md"}.items():
         text = with_evidence(path.read_text(encoding="utf-8"), notebooks)
+        text = cross_referenced(with_chapters(text, notebooks), references)
         text = text.replace("](book/static/", "](static/")  # the README's own pictures
         (stage / name).write_text(linked(text, targets))
 
@@ -76,8 +97,10 @@ def build(root: Path, out: Path, package: str) -> int:
         options = ["-b", "html", "-W", "--keep-going", "-q", "-d", f"{folder}/doctrees"]
         if code := build_main([*options, str(stage), str(html)]):
             return code
-        for path in (root / "notebooks").glob("*.ipynb"):  # readers download the notebook as it is
-            shutil.copy(path, html / "_sources" / "notebooks")
+        add_hovers(html, citations((root / "book" / "background.md").read_text(encoding="utf-8")))
+        for path in (root / "notebooks").glob("*.ipynb"):
+            download = html / "_sources" / "notebooks" / path.name
+            download.write_text(standalone(Notebook.read(path), root), encoding="utf-8")
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(html, out)
     print(f"The book is at {out / 'index.html'}")

@@ -35,7 +35,7 @@ mathjax3_config = {
 }
 html_static_path = ["static"]
 html_css_files = ["book.css"]
-html_js_files = ["book.js"]
+html_js_files = ["book.js", "live.js"]
 html_theme = "sphinx_book_theme"
 html_title = project
 html_favicon = "static/favicon.svg"

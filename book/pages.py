@@ -21,6 +21,11 @@ VERDICTS = {"holds": "supported", "not reproduced": "**not reproduced**",
             "goal missed": "*goal missed*",
             "too few runs to tell": "too few runs to tell"}  # fmt: skip
 FULL_WIDTH = 1400  # pixels at 300 dpi: what is wider is no figure of one column
+WORDS_A_MINUTE = 150
+MINUTES = re.compile(r"About \d+ minutes")
+CHAPTER = re.compile(r"<!-- chapter: (\d\d) -->")
+LIVE = '<p>Drag the sliders to move between the three worlds.</p><div data-live="fair"></div>'
+LIVE_AFTER = '"fig_three_worlds"'  # the figure that the sliders move
 ALT = re.compile(r"\s*<!-- alt: (.*?) -->", re.DOTALL)
 PACKAGE = re.compile(r"^(jl|figures|jmdp_lib(\.[a-z_]+)*)\.")  # as prose writes it before a name
 
@@ -50,6 +55,12 @@ class Notebook:
         if found is None:
             raise BookError(f"{self.name}.ipynb has no heading")
         return found[1]
+
+    @property
+    def minutes(self) -> int:
+        """How long its prose takes to read."""
+        texts = [source(cell) for cell in self.cells if cell["cell_type"] == "markdown"]
+        return round(len(" ".join(texts).split()) / WORDS_A_MINUTE)
 
     def claims(self) -> list[tuple[str, str, str]]:
         """(claim, value, verdict) of every such line, `|` between them, that its cells print."""
@@ -81,17 +92,24 @@ def captions(notebook: Notebook) -> dict[int, tuple[str, str]]:
     return found
 
 
+def is_set_up(cell: Mapping[str, Any]) -> bool:
+    """Whether a code cell is the one of parameters, or that of imports."""
+    return "parameters" in tags(cell) or "figures.style()" in source(cell)
+
+
 def is_folded(cell: Mapping[str, Any]) -> bool:
-    """Whether a code cell only draws, or only checks claims: the book shows it on a click."""
+    """Whether a code cell only prepares, draws or checks claims: the book shows it on a click."""
     code = source(cell)
     checks = "claims.check(" in code and not re.search(r"\bjl\.(?!norm_weight|contraction_)", code)
-    return "figures.save(" in code or checks
+    return "figures.save(" in code or checks or is_set_up(cell)
 
 
 def prompt(cell: Mapping[str, Any]) -> str:
     """What one clicks to see a folded cell."""
     if "hide-cell" in tags(cell):
         return "Show the code of the solution"
+    if is_set_up(cell):
+        return "Show the parameters" if "parameters" in tags(cell) else "Show the imports"
     return "Show the check" if "claims." in source(cell) else "Show how it is drawn"
 
 
@@ -172,11 +190,12 @@ def claims_table(notebook: Notebook) -> dict[str, Any]:
     return {"output_type": "display_data", "data": {"text/markdown": text}, "metadata": {}}
 
 
-def annotated(notebook: Notebook, figures: Iterable[str], targets: Mapping[str, str]) -> str:
+def annotated(notebook: Notebook, figures: Mapping[str, int], targets: Mapping[str, str]) -> str:
     """The notebook as the book shows it.
 
     It has labels at its decisions and above its figures, links in its prose, captions and alt texts
-    at its figures, and folds the cells that only draw or check.
+    at its figures, and folds the cells that only prepare, draw or check. `figures` says how wide
+    each figure has to be on a telephone; a script reads it in the picture's class.
     """
     content: dict[str, Any] = json.loads(json.dumps(notebook.content))
     labels: dict[tuple[int, int], list[str]] = {}
@@ -196,18 +215,46 @@ def annotated(notebook: Notebook, figures: Iterable[str], targets: Mapping[str, 
             for p, paragraph in enumerate(paragraphs):
                 here = "".join(f"({label})=\n" for label in labels.get((c, p), []))
                 paragraphs[p] = here + paragraph
-            cell["source"] = "\n\n".join(paragraphs).replace("](../book/", "](../")
+            text = "\n\n".join(paragraphs).replace("](../book/", "](../")
+            cell["source"] = MINUTES.sub(f"About {notebook.minutes} minutes", text)
             continue
         caption, alt = described.get(c, ("", f"A figure of the section {heading}"))
         cell["metadata"]["mystnb"] = {"image": {"alt": alt}, "code_prompt_show": prompt(cell)}
+        for name in figures:
+            if f'"{name}"' in source(cell):
+                cell["metadata"]["mystnb"]["image"]["classes"] = f"readable-{figures[name]}"
         if caption:
             cell["metadata"]["mystnb"]["figure"] = {"caption": linked(caption, targets)}
         if "summary" in tags(cell):
             cell["outputs"] = [claims_table(notebook)]
         if is_folded(cell) or "summary" in tags(cell):
             cell["metadata"]["tags"] = [*tags(cell), "hide-input"]
-    content["cells"] = [cell for cell in content["cells"] if "caption" not in tags(cell)]
+    content["cells"] = [shown for cell in content["cells"] for shown in _with_sliders(cell)]
     return json.dumps(content)
+
+
+def _with_sliders(cell: dict[str, Any]) -> list[dict[str, Any]]:
+    """A cell as the book shows it: captions are at their figures, sliders below theirs."""
+    if "caption" in tags(cell):
+        return []
+    moves = cell["cell_type"] == "code" and LIVE_AFTER in source(cell)
+    text = f"```{{raw}} html\n{LIVE}\n```"
+    sliders = {"cell_type": "markdown", "id": "sliders", "metadata": {}, "source": text}
+    return [cell, sliders] if moves else [cell]
+
+
+def with_chapters(text: str, notebooks: Iterable[Notebook]) -> str:
+    """Each `<!-- chapter: NN -->` replaced by a link to that chapter and its reading time."""
+    known = {nb.name[:2]: nb for nb in notebooks}
+
+    def chapter(match: re.Match[str]) -> str:
+        if match[1] not in known:
+            raise BookError(f"there is no chapter {match[1]}")
+        nb = known[match[1]]
+        title = re.split(r"[:?]", nb.title)[0]
+        return f"[{title}](notebooks/{nb.name}.ipynb), {nb.minutes}\u00a0min."
+
+    return CHAPTER.sub(chapter, text)
 
 
 def with_evidence(text: str, notebooks: list[Notebook]) -> str:

@@ -85,6 +85,13 @@ class Page:
             time.sleep(0.0 if value else 0.1)
         return value
 
+    def press(self, key: str) -> None:
+        """A key, such as "ArrowRight", for what has the focus."""
+        codes = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+        about = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key]}
+        for kind in ("keyDown", "keyUp"):
+            self._call("Input.dispatchKeyEvent", type=kind, **about)
+
     def screenshot(self, path: Path, whole: bool = False) -> None:
         shot = self._call("Page.captureScreenshot", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(shot["data"]))

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import functools
+import http.server
 import importlib.util
 import os
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +31,8 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("project")
+
+ROOT = Path(__file__).resolve().parents[1]
 
 # The modules that tests import beside those of `pip install ".[test]"`, by the extra of
 # pyproject.toml that brings them; tests/test_project.py holds the two equal.
@@ -137,6 +145,59 @@ def ends_when_killed() -> Callable[[str, int], None]:
                     process.kill()
 
     return check
+
+
+# ---- the book, for tests that read it ------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The book, built once, whichever process asks first."""
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with open(base / "book.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (base / "book").exists():
+            command = [sys.executable, ROOT / "book" / "build.py", "--out", base / "book"]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout + done.stderr
+    return base / "book"
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of a folder, for a browser of this machine."""
+    handler = functools.partial(Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def address(site: Path) -> Iterator[str]:
+    with served(site) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Any]:
+    """A tab of a real browser, a `browser.Page`."""
+    import browser
+
+    executable = browser.find()
+    if executable is None:
+        message = (
+            "no browser to read the book with: install Chromium (Debian: apt install chromium)"
+        )
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(message)
+    with browser.page(executable) as page:
+        yield page
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import fcntl
 import functools
 import html.parser
-import http.server
-import os
 import re
 import shutil
-import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
@@ -22,6 +15,7 @@ import axe_core_python
 import browser
 import pytest
 from bs4 import BeautifulSoup
+from conftest import served
 
 from jmdp_lib import figures
 
@@ -33,20 +27,6 @@ import build  # noqa: E402
 import pages  # noqa: E402
 
 NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
-
-
-@pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The book, built once, whichever process asks first."""
-    base = tmp_path_factory.getbasetemp()
-    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    with open(base / "book.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (base / "book").exists():
-            command = [sys.executable, ROOT / "book" / "build.py", "--out", base / "book"]
-            done = subprocess.run(command, capture_output=True, text=True)
-            assert done.returncode == 0, done.stdout + done.stderr
-    return base / "book"
 
 
 class Links(html.parser.HTMLParser):
@@ -280,14 +260,16 @@ def test_mathjax_is_the_expected_file(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_every_notebook_and_figure_is_in_the_book(site: Path) -> None:
     landing = parsed(site / "index.html")
-    links = [a["href"] for a in landing.select("article a[href^='notebooks/']")]
-    assert links == [f"notebooks/{name}.html" for name in NOTEBOOKS]
+    links = {a["href"] for a in landing.select("article a[href^='notebooks/']")}
+    assert links == {f"notebooks/{name}.html" for name in NOTEBOOKS}
     gallery = parsed(site / "gallery.html")
     shown = {Path(image["src"]).name for image in gallery.select(".gallery img")}
     assert shown == {path.name for path in (ROOT / "figures").glob("*.png")}
-    for name in NOTEBOOKS:  # the download is the notebook itself
-        copy = site / "_sources" / "notebooks" / f"{name}.ipynb"
-        assert copy.read_bytes() == (ROOT / "notebooks" / f"{name}.ipynb").read_bytes()
+    for name in NOTEBOOKS:  # the download has all cells of the notebook, executed
+        copy = pages.Notebook.read(site / "_sources" / "notebooks" / f"{name}.ipynb")
+        own = pages.Notebook.read(ROOT / "notebooks" / f"{name}.ipynb")
+        added = ("to-run-it", "files")
+        assert [cell for cell in copy.cells if cell["id"] not in added] == own.cells
 
 
 @pytest.mark.slow
@@ -346,38 +328,6 @@ def test_no_page_names_the_folder_it_was_built_in(site: Path) -> None:
 
 
 # ---- what a reader sees -------------------------------------------------------------------------
-
-
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-
-@contextlib.contextmanager
-def served(folder: Path) -> Iterator[str]:
-    handler = functools.partial(Quiet, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def address(site: Path) -> Iterator[str]:
-    with served(site) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def tab() -> Iterator[browser.Page]:
-    executable = browser.find()
-    if executable is None:
-        message = (
-            "no browser to read the book with: install Chromium (Debian: apt install chromium)"
-        )
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(message)
-    with browser.page(executable) as page:
-        yield page
 
 
 PAGE_REPORT = """({
