@@ -58,14 +58,7 @@ from jmdp_lib.solvers.incremental import IncrementalSolution, StepSize, incremen
 from jmdp_lib.solvers.laws.brackets import GapLaw
 from jmdp_lib.solvers.laws.gap_law import gap_law, plan_gap_law
 from jmdp_lib.solvers.local import LocalSolution, local_jipe2
-from jmdp_lib.solvers.order2 import (
-    Trace,
-    covariance_rates,
-    decay_rate,
-    jipe2,
-    plan_jipe2,
-    trace_jipe2,
-)
+from jmdp_lib.solvers.order2 import jipe2, plan_jipe2
 from jmdp_lib.solvers.order_n import incremental_jipe, jipe, plan_jipe
 from jmdp_lib.solvers.policy_gaps import policy_gaps
 from jmdp_lib.solvers.projected import ProjectedSolution, projected_jipe2
@@ -75,6 +68,7 @@ from jmdp_lib.solvers.projection import (
     rbf_features,
     tabular_features,
 )
+from jmdp_lib.solvers.trace import Trace, covariance_rates, decay_rate, trace_jipe2
 
 if TYPE_CHECKING:
     from jmdp_lib.simulators.coupled_env import CoupledEnv

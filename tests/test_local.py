@@ -276,7 +276,7 @@ def solved_core(model, policy, core, also=(), coupling="joint"):
         region.explore([region.numbers[state]])
     view = look(region, 1e-12, None, theta=1e6)
     assert view.core.sum() == len(core)
-    return local._solved(region, view, 1e-6).solution
+    return local._answer(region, view, 1e-6).solution
 
 
 def errors_of(model, policy, found, start, coupling="joint"):

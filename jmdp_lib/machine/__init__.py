@@ -18,3 +18,7 @@ from jmdp_lib.machine.memory import require as require
 from jmdp_lib.machine.messages import extra as extra
 from jmdp_lib.machine.messages import progress as progress
 from jmdp_lib.machine.processes import in_processes as in_processes
+from jmdp_lib.machine.sums import add_scaled as add_scaled
+from jmdp_lib.machine.sums import inner_product as inner_product
+from jmdp_lib.machine.sums import largest_of as largest_of
+from jmdp_lib.machine.sums import rounding_of as rounding_of

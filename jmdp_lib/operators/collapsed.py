@@ -35,7 +35,6 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP, checked_coupling, require_tables
-from jmdp_lib.moments import norm_weight
 
 _CHUNK = 1 << 22  # entries of laws that are worked on at once
 _SPARSE = 0.1  # a term of a sum of rows costs some ten times what one of a matrix product does
@@ -148,8 +147,8 @@ class CollapsedT2:
 
     @cached_property
     def weight(self) -> float:
-        """lambda_2."""
-        return norm_weight(2, self.jm.gamma, self.jm.reward_bound)
+        """lambda_2 of eq. (20), the width of an interval that holds all returns."""
+        return 2.0 * self.jm.reward_bound / (1.0 - self.jm.gamma)
 
     @cached_property
     def longest_sum(self) -> int:
@@ -281,6 +280,11 @@ class CollapsedT2:
         """Bytes that `blocks` takes, at most: arrays over the entries of the laws of one part."""
         entries = self.entries[queries.states].sum()
         return 112.0 * float(min(entries, max(_CHUNK, self.entries.max())))
+
+    def bytes_beside_pairs(self, queries: Queries) -> float:
+        """Bytes that solving for c takes beside c itself, at most."""
+        # The pair law is held twice; making it takes no more than that and the covariances do.
+        return 72.0 * self.diagonal_entries + self.block_bytes(queries) + self.table_bytes
 
     def blocks(self, backup: Backup, pairs: PairValues, queries: Queries) -> Floats:
         """(S, A, A), C(s,a; s,b) one step before c; nan for two actions that were not asked."""

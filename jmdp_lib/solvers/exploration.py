@@ -47,8 +47,7 @@ from scipy import sparse
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.model.implicit import Region, with_outside
 from jmdp_lib.operators.collapsed import CollapsedT2, Queries
-from jmdp_lib.solvers.affine import Chain
-from jmdp_lib.solvers.pair_systems import solve_chains
+from jmdp_lib.solvers.affine import Chain, solve_chains
 
 _PAIRS = 30  # pairs of branches, for each explored state, that are followed for one step
 
