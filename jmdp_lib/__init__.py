@@ -41,8 +41,7 @@ from jmdp_lib.moments import (
 from jmdp_lib.operators.backups import sample_t2
 from jmdp_lib.operators.literal import apply_t2
 from jmdp_lib.operators.multisets import measured_modulus
-from jmdp_lib.operators.pairs import first_to_arrive, mass_apart, pair_step
-from jmdp_lib.operators.reachable import steps_to_reach
+from jmdp_lib.operators.pairs import first_to_arrive, mass_apart, pair_step, steps_to_reach
 from jmdp_lib.simulators.comparisons import estimate_gaps
 from jmdp_lib.simulators.decisions import Decision, compare_actions
 from jmdp_lib.simulators.estimates import EstimatedGaps, PlayedGaps

@@ -213,11 +213,12 @@ class CollapsedT2:
         weights = law.weights * np.repeat(both, np.diff(law.starts))
         return PairLaw(law.starts[first_query], law.first, law.second, weights)
 
-    def step_pairs(self, pairs: Ints, mass: Floats) -> tuple[Ints, Floats]:
-        """Pairs of branches one step later, and their masses (N,) discounted by gamma^2.
+    def step_pairs(self, pairs: Ints, mass: Floats, ordered: bool = False) -> tuple[Ints, Floats]:
+        """P_2: pairs of branches one step later, (3, N), and their masses (N,).
 
         pairs: (3, N), rows of groups, first and second states. Pairs of one group add up where they
-        meet, in either order; two branches that merge are dropped.
+        meet; two branches that merge are dropped. ordered: whether it matters which branch is the
+        first after both were at one state. Whatever follows pairs of states calls this.
         """
         group, first, second = pairs
         size = self.jm.num_states
@@ -232,13 +233,15 @@ class CollapsedT2:
         entry = law.starts[first][pair] + within
         weights = mass[pair] * law.weights[entry]
         total = matrix(weights, group[pair], law.first[entry], law.second[entry])
+        if ordered:
+            total += matrix(weights, group[pair], law.second[entry], law.first[entry])
+            total *= 0.5
         start = matrix(mass * apart, group, first, second)
         for kernel in self.kernels:
             half = (start @ kernel).tocoo()  # one branch has moved; now the other
             total += matrix(half.data, half.row // size, half.col, half.row % size) @ kernel
         found = total.tocoo()
-        both = np.sort([found.row % size, found.col], 0)
-        return np.array([found.row // size, *both], np.int64), self.jm.gamma**2 * found.data
+        return np.array([found.row // size, found.col, found.row % size], np.int64), found.data
 
     @cached_property
     def entries(self) -> Ints:

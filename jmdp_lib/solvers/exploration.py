@@ -297,6 +297,8 @@ def _follow_pairs(model: ExploredModel, core: Any, alone: Losses, goal: float) -
         mass = mass[~ended]
         _add_visits(visits, pairs, mass, policy)
         pairs, mass = system.step_pairs(pairs, mass)
+        pairs[1:].sort(0)  # both branches count alike
+        mass *= model.rate
     doubled = Losses(2.0 * bounds.value, 2.0 * bounds.distance, bounds.later)
     return Followed(doubled, visits, pending)
 
