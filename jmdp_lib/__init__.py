@@ -27,7 +27,7 @@ from jmdp_lib.environments.supply import (
 from jmdp_lib.machine import extra
 from jmdp_lib.model import JMDP, epsilon_mixture, uniform_policy
 from jmdp_lib.model.implicit import ImplicitJMDP
-from jmdp_lib.model.queries import Outcome, Simulator, SimulatorError
+from jmdp_lib.model.queries import Outcome, Simulator, SimulatorError, StepSimulator
 from jmdp_lib.moments import (
     MomentBounds,
     Moments,
@@ -49,7 +49,6 @@ from jmdp_lib.simulators.montecarlo import sample_gaps, simulate_pairs
 from jmdp_lib.simulators.resampling import resample_gaps
 from jmdp_lib.simulators.returns import simulate_returns
 from jmdp_lib.simulators.statistics import asymptotic_sequence, log_capital, normal_p_values
-from jmdp_lib.simulators.step import StepSimulator
 from jmdp_lib.solvers.coupling_range import CouplingRange, coupling_range
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Plan, Solution
 from jmdp_lib.solvers.improvement import Improvement, cautious_improvement

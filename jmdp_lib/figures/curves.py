@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.solvers.trace import Trace, decay_rate
 
-_WIN, _LOSS = "#0072B2", "#D55E00"
+_WIN = "#0072B2"
+_LOSS = "#D55E00"
 # gamma^k is a broad band that curves lie on.
 _BAND: dict[str, Any] = {"color": "0.8", "lw": 5.0, "solid_capstyle": "butt", "zorder": 1}
 #: How the methods of benchmarks/scaling.py are drawn: label, colour, marker, line.

@@ -60,18 +60,18 @@ class PairLaw:
 class Backup:
     """What one application of T_2 makes of m (S,) and v (S,).
 
-    mean: (S, A). deviations: (T, A), y - mu. variance: (S, A), Var Z(s, a). value, single: (S,),
-    the new m and v. source: (S,), c_0 on the diagonal. shocks: (S, K), between states s != t c_0 is
-    shocks[s] @ shocks[t]; K = 0 where that is zero.
+    mean: (S, A). deviations: (T, A), y - mu. variance: (S, A), Var Z(s, a). value: (S,), the new m.
+    value_variance: (S,), the new v. diagonal_source: (S,), c_0 on the diagonal. noise_source: (S,
+    K), between states s != t c_0 is noise_source[s] @ noise_source[t]; K = 0 where that is zero.
     """
 
     mean: Floats
     deviations: Floats
     variance: Floats
     value: Floats
-    single: Floats
-    source: Floats
-    shocks: Floats
+    value_variance: Floats
+    diagonal_source: Floats
+    noise_source: Floats
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class CollapsedT2:
         given = zip(self.jm.noise_probs, self.jm.given_noise, strict=True)
         return [np.sqrt(prob) * certain.transitions for prob, certain in given]
 
-    def shocks(self, deviations: Floats) -> Floats:
+    def noise_source(self, deviations: Floats) -> Floats:
         """F (S*A, K): F F' is the source of T_2 between distinct states; K = 0 where it has none.
 
         deviations: (T, A), y - mu.
@@ -156,14 +156,14 @@ class CollapsedT2:
         widest = int(np.diff(self.kernel.indptr).max())
         return int(np.diff(self.jm.starts).max()) + 4 * widest + len(self.kernels)  # a sum of sums
 
-    def backup(self, value: Floats, single: Floats) -> Backup:
+    def backup(self, value: Floats, value_variance: Floats) -> Backup:
         """T_2 on m and v; their fixed points give every mean and every variance."""
         jm = self.jm
         policy = self.policy
         targets = jm.rewards + jm.gamma * value[jm.next_states]
         mean = jm.averaging @ targets
         targets -= mean[jm.table_states]
-        later = jm.gamma**2 * (jm.averaging @ single[jm.next_states])
+        later = jm.gamma**2 * (jm.averaging @ value_variance[jm.next_states])
         variance = jm.averaging @ targets**2 + later
         new = np.einsum("sa,sa->s", policy, mean)
         spread = np.einsum("sa,sa->s", policy, (mean - new[:, None]) ** 2)
@@ -173,7 +173,7 @@ class CollapsedT2:
             together = np.einsum("ta,ta->t", policy[jm.table_states], targets)
             source = jm.averaging @ together**2 + np.einsum("sa,sa->s", policy**2, later)
         alone = np.einsum("sa,sa->s", policy, variance) + spread
-        apart = self.average @ self.shocks(targets)
+        apart = self.average @ self.noise_source(targets)
         return Backup(mean, targets, variance, new, alone, source, apart)
 
     def law(self, states: Ints, a: Ints, b: Ints, others: Ints | None = None) -> PairLaw:
@@ -234,8 +234,8 @@ class CollapsedT2:
         weights = mass[pair] * law.weights[entry]
         total = matrix(weights, group[pair], law.first[entry], law.second[entry])
         if ordered:
-            total += matrix(weights, group[pair], law.second[entry], law.first[entry])
-            total *= 0.5
+            swapped = matrix(weights, group[pair], law.second[entry], law.first[entry])
+            total = 0.5 * (total + swapped)
         start = matrix(mass * apart, group, first, second)
         for kernel in self.kernels:
             half = (start @ kernel).tocoo()  # one branch has moved; now the other
@@ -361,7 +361,7 @@ def ragged(counts: Ints) -> tuple[Ints, Ints, Ints]:
     return starts, row, np.arange(row.size) - starts[row]
 
 
-def distinct_states(gamma: float, moves: Sequence[Any], pair: Floats, shocks: Floats) -> Floats:
+def distinct_states(gamma: float, moves: Sequence[Any], pair: Floats, source: Floats) -> Floats:
     """(N, N), gamma^2 sum_d M_d c M_d' + F F', for M_d (N, S), c (S, S) and F (N, K)."""
     moved = reduce(np.add, ((move @ (move @ pair).T).T for move in moves))
-    return gamma**2 * moved + (shocks @ shocks.T if shocks.size else 0.0)
+    return gamma**2 * moved + (source @ source.T if source.size else 0.0)

@@ -85,7 +85,7 @@ class PairOperator(CollapsedT2):
         side = self.policy.size
         pair = (average @ (average @ state.covariance.reshape(side, side)).T).T  # c
         mean, blocks, deviations = self.same_state(state.mean, state.blocks, pair)
-        source = self.shocks(deviations)
+        source = self.noise_source(deviations)
         covariance = distinct_states(self.jm.gamma, moves, pair, source)
         covariance = covariance.reshape(state.covariance.shape)
         if self.coupling == "independent":
@@ -107,14 +107,14 @@ class PairOperator(CollapsedT2):
         _, averaging, _ = self._factors
         value = (self.policy * mean).sum(1)  # m
         own = np.einsum("saa->sa", blocks) + (mean - value[:, None]) ** 2
-        single = np.einsum("sa,sa->s", self.policy, own)  # v
+        alone = np.einsum("sa,sa->s", self.policy, own)  # v
         targets = jm.rewards + gamma * value[x]  # (T, A), y
         new = averaging @ targets
         deviations = targets - new[jm.table_states]
         joint = deviations[:, :, None] * deviations[:, None, :]
         joint += gamma**2 * pair[x[:, :, None], x[:, None, :]]
         same = (averaging @ joint.reshape(len(x), -1)).reshape(blocks.shape)
-        variance = averaging @ (deviations**2 + gamma**2 * single[x])
+        variance = averaging @ (deviations**2 + gamma**2 * alone[x])
         np.einsum("saa->sa", same)[...] = variance
         return new, same, deviations
 

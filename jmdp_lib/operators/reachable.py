@@ -140,7 +140,7 @@ class ReachablePairs:
     def _system(self, with_source: bool = True) -> Any:
         pairs = self.pairs
         numbering = self.pairs.numbering
-        c_0 = (self.backup.source, self.backup.shocks)
+        c_0 = (self.backup.diagonal_source, self.backup.noise_source)
         source = tuple(part[numbering.order] * with_source for part in c_0)
         return pairs.rows, pairs.words, numbering.chain, numbering.diagonal, source
 

@@ -247,12 +247,12 @@ def solve_chains(system: CollapsedT2, allowed: float) -> SolvedChains:
     gamma = system.jm.gamma
     small = 0.01 * allowed * (1.0 - gamma)
     value = Chain(system.kernel, gamma, system.mean_rewards).solution(small)
-    alone = system.backup(value, np.zeros_like(value)).single
-    single = Chain(system.kernel, gamma**2, alone).solution(small * system.weight)
-    backup = system.backup(value, single)
+    alone = system.backup(value, np.zeros_like(value)).value_variance
+    variance = Chain(system.kernel, gamma**2, alone).solution(small * system.weight)
+    backup = system.backup(value, variance)
     moved = float(np.abs(backup.value - value).max())
     scale = float(np.abs(value).max() + np.abs(backup.value).max())
-    varied = float(np.abs(backup.single - single).max())
+    varied = float(np.abs(backup.value_variance - variance).max())
     return SolvedChains(backup, moved, varied, moved * scale)
 
 
@@ -292,7 +292,7 @@ def solve_pairs(
     if isinstance(c, np.ndarray):
         frozen(c)
     mean = float(np.abs(backup.mean).max())
-    largest = max(mean, (float(backup.single.max()) + mean**2) / weight)  # ||M||_lambda
+    largest = max(mean, (float(backup.value_variance.max()) + mean**2) / weight)  # ||M||_lambda
     values = partial(replace(pairs).values, c)  # without what only the solver needs
     rounding = rounding_of(system.longest_sum) * largest
     return SolvedPairs(backup, values, history / weight, rounding, iterations)

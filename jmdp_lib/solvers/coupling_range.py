@@ -283,7 +283,7 @@ class TransportedPairs(DensePairs):
         new = self.zeros()
         self.apply(c, new, with_source=False)  # right off the diagonal
         both = 2.0 * policy[states, first] * policy[states, second] * values
-        np.fill_diagonal(new, self.backup.source + np.bincount(states, both, len(c)))
+        np.fill_diagonal(new, self.backup.diagonal_source + np.bincount(states, both, len(c)))
         return Sweep(new, values, slack, plan)
 
     def tables(self, plan: Floats) -> tuple[Any, Any, Any, Any]:

@@ -25,7 +25,7 @@ from jmdp_lib.model.implicit import ImplicitJMDP, Region, with_outside
 from jmdp_lib.moments import Moments, StoredMoments, gap_table, moments_of_parts
 from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries
 from jmdp_lib.solvers.affine import choose_pairs, dense_bytes, solve_pairs
-from jmdp_lib.solvers.exploration import View, look
+from jmdp_lib.solvers.exploration import View, view_explored
 from jmdp_lib.solvers.fixed_point import warn
 
 if TYPE_CHECKING:
@@ -148,14 +148,15 @@ def local_jipe2(
 def _search(region: Region, allowed: float) -> LocalSolution:
     """Explore, solve the core, and mend whatever adds more to the error: explore, or a larger core.
 
-    goal: what (E / w)^2 is to fall below. theta: how much the core may leave out, see `look`.
+    goal: what (E / w)^2 is to fall below. theta: how much the core may leave out, see
+    `view_explored`.
     """
     w = region.unit / (1.0 - region.model.gamma)
     goal = (0.5 * allowed / w) ** 2
     theta = allowed / region.unit
     best: LocalSolution | None = None
     solved_size = 0  # of the last core that was solved
-    view = look(region, goal)
+    view = view_explored(region, goal)
     for _ in range(_TRIALS):
         view, reached = _explored(region, view, goal, theta)
         core_size = int(view.core.sum())
@@ -177,7 +178,7 @@ def _search(region: Region, allowed: float) -> LocalSolution:
                 goal *= 0.1
             else:
                 theta *= min(0.1, max(1e-4, (0.5 * allowed / found.error_bound) ** 2))
-        view = look(region, goal, view, theta)
+        view = view_explored(region, goal, view, theta)
     if best is None:
         raise MemoryError(f"local_jipe2 cannot solve for the pairs of {region.num_queried} states")
     return best
@@ -190,12 +191,12 @@ def _explored(region: Region, view: View, goal: float, theta: float) -> tuple[Vi
             if not _grow(region, view, goal, _room(region)):
                 return view, False
             bar.update(len(region.explored) - bar.n)
-            view = look(region, goal, view, theta)
+            view = view_explored(region, goal, view, theta)
     return view, True
 
 
 def _room(region: Region) -> int:
-    """How many states may be explored in all before the next look: every limit stands here."""
+    """How many states may be explored in all before the next view: every limit stands here."""
     doubled = 2 * len(region.explored) + 16
     widest = max(state.targets.size for state in region.tables)
     return min(region.limit, doubled, machine.available_bytes() // (_BYTES * widest))

@@ -305,19 +305,19 @@ class MomentsFromPairs:
     @property
     def second_bytes(self) -> float:
         """Bytes that `full_second` takes, at most: C, Sigma and where C is nan, c and the steps
-        from c to C. With common noise there are more steps, and shocks."""
+        from c to C. With common noise there are more steps, and its source."""
         states = len(self.blocks)
         pairs = self.backup.mean.size
         common = self.system.coupling == "common"
-        shocks = 4 * pairs * self.system.jm.noise_probs.size if common else 0
-        return 8.0 * ((4.0 if common else 2.25) * pairs**2 + 2 * states * (states + pairs) + shocks)
+        source = 4 * pairs * self.system.jm.noise_probs.size if common else 0
+        return 8.0 * ((4.0 if common else 2.25) * pairs**2 + 2 * states * (states + pairs) + source)
 
     def full_second(self) -> Floats:
         """(S, A, S, A)."""
         system = self.system
         mean = self.backup.mean
         states = np.arange(len(self.blocks))
-        source = system.shocks(self.backup.deviations)
+        source = system.noise_source(self.backup.deviations)
         c = self.pairs(*np.broadcast_arrays(states[:, None], states))
         full = distinct_states(system.jm.gamma, system.moves, c, source)
         full = full.reshape(mean.shape * 2)
