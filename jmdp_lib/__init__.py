@@ -27,7 +27,7 @@ from jmdp_lib.environments.supply import (
 from jmdp_lib.machine import extra
 from jmdp_lib.model import JMDP, epsilon_mixture, uniform_policy
 from jmdp_lib.model.implicit import ImplicitJMDP
-from jmdp_lib.model.queries import Outcome, Simulator, SimulatorError
+from jmdp_lib.model.queries import Outcome, Simulator, SimulatorError, StepSimulator
 from jmdp_lib.moments import (
     MomentBounds,
     Moments,
@@ -41,8 +41,7 @@ from jmdp_lib.moments import (
 from jmdp_lib.operators.backups import sample_t2
 from jmdp_lib.operators.literal import apply_t2
 from jmdp_lib.operators.multisets import measured_modulus
-from jmdp_lib.operators.pairs import first_to_arrive, mass_apart, pair_step
-from jmdp_lib.operators.reachable import steps_to_reach
+from jmdp_lib.operators.pairs import first_to_arrive, mass_apart, pair_step, steps_to_reach
 from jmdp_lib.simulators.comparisons import estimate_gaps
 from jmdp_lib.simulators.decisions import Decision, compare_actions
 from jmdp_lib.simulators.estimates import EstimatedGaps, PlayedGaps
@@ -50,7 +49,6 @@ from jmdp_lib.simulators.montecarlo import sample_gaps, simulate_pairs
 from jmdp_lib.simulators.resampling import resample_gaps
 from jmdp_lib.simulators.returns import simulate_returns
 from jmdp_lib.simulators.statistics import asymptotic_sequence, log_capital, normal_p_values
-from jmdp_lib.simulators.step import StepSimulator
 from jmdp_lib.solvers.coupling_range import CouplingRange, coupling_range
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Plan, Solution
 from jmdp_lib.solvers.improvement import Improvement, cautious_improvement
@@ -58,14 +56,7 @@ from jmdp_lib.solvers.incremental import IncrementalSolution, StepSize, incremen
 from jmdp_lib.solvers.laws.brackets import GapLaw
 from jmdp_lib.solvers.laws.gap_law import gap_law, plan_gap_law
 from jmdp_lib.solvers.local import LocalSolution, local_jipe2
-from jmdp_lib.solvers.order2 import (
-    Trace,
-    covariance_rates,
-    decay_rate,
-    jipe2,
-    plan_jipe2,
-    trace_jipe2,
-)
+from jmdp_lib.solvers.order2 import jipe2, plan_jipe2
 from jmdp_lib.solvers.order_n import incremental_jipe, jipe, plan_jipe
 from jmdp_lib.solvers.policy_gaps import policy_gaps
 from jmdp_lib.solvers.projected import ProjectedSolution, projected_jipe2
@@ -75,6 +66,7 @@ from jmdp_lib.solvers.projection import (
     rbf_features,
     tabular_features,
 )
+from jmdp_lib.solvers.trace import Trace, covariance_rates, decay_rate, trace_jipe2
 
 if TYPE_CHECKING:
     from jmdp_lib.simulators.coupled_env import CoupledEnv

@@ -10,8 +10,8 @@ from strategies import random_jmdp, random_policy
 
 import jmdp_lib as jl
 from jmdp_lib.operators.collapsed import CollapsedT2
+from jmdp_lib.solvers.affine import solve_chains
 from jmdp_lib.solvers.coupling_range import TransportedPairs
-from jmdp_lib.solvers.pair_systems import solve_chains
 
 
 def random_mdp(rng, num_states, num_actions):

@@ -10,7 +10,7 @@ import jmdp_lib as jl
 from jmdp_lib.checks import policy_row
 from jmdp_lib.model.implicit import Region
 from jmdp_lib.solvers import exploration, local
-from jmdp_lib.solvers.exploration import look
+from jmdp_lib.solvers.exploration import view_explored
 
 MODELS, STATES = 50, 10  # random models in one, which never lead into each other
 
@@ -274,9 +274,9 @@ def solved_core(model, policy, core, also=(), coupling="joint"):
     region = Region.of(model, policy, coupling, core, 100)
     for state in also:
         region.explore([region.numbers[state]])
-    view = look(region, 1e-12, None, theta=1e6)
+    view = view_explored(region, 1e-12, None, theta=1e6)
     assert view.core.sum() == len(core)
-    return local._solved(region, view, 1e-6).solution
+    return local._answer(region, view, 1e-6).solution
 
 
 def errors_of(model, policy, found, start, coupling="joint"):

@@ -344,13 +344,13 @@ def test_sums_are_the_same_on_any_number_of_threads() -> None:
     code = (
         "import numpy as np, numba\n"
         "from jmdp_lib.machine import compiled\n"
-        "from jmdp_lib.solvers.affine import _inner_product\n"
+        "from jmdp_lib.machine import inner_product\n"
         "x, y = np.random.default_rng(0).normal(size=(2, 1 << 19))\n"
-        "both = _inner_product(x, y)\n"
+        "both = inner_product(x, y)\n"
         "numba.set_num_threads(1)\n"
-        "assert _inner_product(x, y) == both\n"
+        "assert inner_product(x, y) == both\n"
         "compiled._Threads.lost = True\n"
-        "assert _inner_product(x, y) == both\n"
+        "assert inner_product(x, y) == both\n"
     )
     settings = {"NUMBA_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
     subprocess.run(

@@ -373,7 +373,7 @@ def test_the_least_deviation_that_can_be_told_from_zero():
     jm = constant_returns(0.9)
     system = CollapsedT2(jm, jl.uniform_policy(jm))
     e, value = 1e-3, np.array([1.0, -1.0])
-    alone = system.backup(value * (1.0 + e), np.zeros(2)).single
+    alone = system.backup(value * (1.0 + e), np.zeros(2)).value_variance
     variance = alone.max() / (1.0 - 0.9**2)
     mean = np.tile(value[:, None] * (1.0 + e), 2)
     found = collect_moments(jm, 2, mean, np.zeros((2, 2, 2)), StoredMoments(None), e, 0.0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jmdp_lib as jl
-from jmdp_lib.solvers.order2 import covariance_rates, decay_rate, trace_jipe2
+from jmdp_lib.solvers.trace import covariance_rates, decay_rate, trace_jipe2
 
 
 @pytest.mark.parametrize("coupling", ["joint", "independent"])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strategies import random_jmdp, random_policy
 
 import jmdp_lib as jl
-from jmdp_lib.solvers.order2 import covariance_rates, trace_jipe2
+from jmdp_lib.solvers.trace import covariance_rates, trace_jipe2
 
 GAP = (1, 0, 1)
 PROBS = np.array([0.2, 0.5, 0.3])

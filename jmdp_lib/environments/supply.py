@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.model import JMDP, room_for_tables
-from jmdp_lib.simulators.step import StepSimulator
+from jmdp_lib.model.queries import StepSimulator
 
 
 def inventory(capacity: int = 10, max_order: int = 5, gamma: float = 0.95, **options: Any) -> JMDP:

@@ -12,9 +12,10 @@ from matplotlib.colors import LinearSegmentedColormap
 from numpy.typing import ArrayLike, NDArray
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.solvers.order2 import Trace, decay_rate
+from jmdp_lib.solvers.trace import Trace, decay_rate
 
-_WIN, _LOSS = "#0072B2", "#D55E00"
+_WIN = "#0072B2"
+_LOSS = "#D55E00"
 # gamma^k is a broad band that curves lie on.
 _BAND: dict[str, Any] = {"color": "0.8", "lw": 5.0, "solid_capstyle": "butt", "zorder": 1}
 #: How the methods of benchmarks/scaling.py are drawn: label, colour, marker, line.
@@ -72,7 +73,7 @@ def block_decay(ax: Axes, trace: Trace, gamma: float) -> Axes:
     Example:
         >>> import jmdp_lib as jl
         >>> from jmdp_lib import figures
-        >>> from jmdp_lib.solvers.order2 import trace_jipe2
+        >>> from jmdp_lib.solvers.trace import trace_jipe2
         >>> from matplotlib.figure import Figure
         >>> trace = trace_jipe2(jl.windy_gridworld(2, gamma=0.9), jl.goal_policy(2), sweeps=20)
         >>> figures.block_decay(Figure().subplots(), trace, gamma=0.9).get_yscale()

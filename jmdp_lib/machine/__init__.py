@@ -1,8 +1,12 @@
 """What concerns the computer and not the mathematics: memory, messages, files, processes, code."""
 
+from jmdp_lib.machine.compiled import add_scaled as add_scaled
 from jmdp_lib.machine.compiled import cached as cached
 from jmdp_lib.machine.compiled import hot as hot
 from jmdp_lib.machine.compiled import inline as inline
+from jmdp_lib.machine.compiled import inner_product as inner_product
+from jmdp_lib.machine.compiled import largest_of as largest_of
+from jmdp_lib.machine.compiled import rounding_of as rounding_of
 from jmdp_lib.machine.compiled import threaded as threaded
 from jmdp_lib.machine.files import ReadOnly as ReadOnly
 from jmdp_lib.machine.files import Saved as Saved

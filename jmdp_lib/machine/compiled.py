@@ -1,12 +1,14 @@
 """The functions that Numba compiles: all of them are made here.
 
 `cached`, `hot`, `inline` and `threaded` keep them on disk where that is possible and run them on
-all threads where that is safe. A notice says when a call compiles.
+all threads where that is safe. A notice says when a call compiles. With them come sums over long
+arrays of NumPy or torch, which do not depend on the number of threads.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import stat
 import sys
@@ -19,7 +21,8 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from numba import config, njit
+import numpy as np
+from numba import config, njit, prange
 from numba.core import event
 from numba.np.ufunc.parallel import threading_layer
 
@@ -165,3 +168,54 @@ def threaded(function: Callable[..., Any], size: Callable[..., int], least: int)
 
     run.__doc__ = function.__doc__
     return run
+
+
+_CHUNK = 1 << 14  # terms that one thread sums
+_LONG = 1 << 19  # shorter vectors are done before a second thread has started
+# BLAS is as fast on an idle machine, but its threads wait for each other by spinning.
+
+
+def add_scaled(a: float, x: Any, b: float, y: Any) -> None:
+    """y = a x + b y, in place."""
+    if isinstance(y, np.ndarray):
+        _scaled_sum(a, x.ravel(), b, y.ravel())
+    else:
+        y.mul_(b).add_(x, alpha=a)
+
+
+def inner_product(x: Any, y: Any) -> float:
+    """sum x y."""
+    product = _product_sum if isinstance(y, np.ndarray) else type(y).dot
+    return float(product(x.ravel(), y.ravel()))
+
+
+def largest_of(x: Any) -> float:
+    """max |x|; nan where there is one."""
+    return float(max(x.max(), -x.min())) if len(x) else 0.0
+
+
+def rounding_of(longest_sum: int) -> float:
+    """What rounding leaves of a sum of so many terms, relative to their size."""
+    return (2.0 + math.sqrt(longest_sum)) * float(np.finfo(float).eps)
+
+
+def _add_scaled(a: Any, x: Any, b: Any, y: Any) -> None:
+    for i in prange(y.size):  # one by one: an array of sums would be one more in memory
+        y[i] = a * x[i] + b * y[i]
+
+
+def _sum_products(x: Any, y: Any) -> Any:
+    parts = np.zeros((x.size + _CHUNK - 1) // _CHUNK)  # the same ones on any number of threads
+    for k in prange(parts.size):
+        total = 0.0
+        for i in range(k * _CHUNK, min(x.size, (k + 1) * _CHUNK)):
+            total += x[i] * y[i]
+        parts[k] = total
+    whole = 0.0  # and in the same order: parts.sum() would be shared among the threads
+    for k in range(parts.size):
+        whole += parts[k]
+    return whole
+
+
+_scaled_sum = threaded(_add_scaled, lambda a, x, b, y: x.size, _LONG)
+_product_sum = threaded(_sum_products, lambda x, y: x.size, _LONG)

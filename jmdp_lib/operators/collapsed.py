@@ -35,7 +35,6 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP, checked_coupling, require_tables
-from jmdp_lib.moments import norm_weight
 
 _CHUNK = 1 << 22  # entries of laws that are worked on at once
 _SPARSE = 0.1  # a term of a sum of rows costs some ten times what one of a matrix product does
@@ -61,18 +60,18 @@ class PairLaw:
 class Backup:
     """What one application of T_2 makes of m (S,) and v (S,).
 
-    mean: (S, A). deviations: (T, A), y - mu. variance: (S, A), Var Z(s, a). value, single: (S,),
-    the new m and v. source: (S,), c_0 on the diagonal. shocks: (S, K), between states s != t c_0 is
-    shocks[s] @ shocks[t]; K = 0 where that is zero.
+    mean: (S, A). deviations: (T, A), y - mu. variance: (S, A), Var Z(s, a). value: (S,), the new m.
+    value_variance: (S,), the new v. diagonal_source: (S,), c_0 on the diagonal. noise_source: (S,
+    K), between states s != t c_0 is noise_source[s] @ noise_source[t]; K = 0 where that is zero.
     """
 
     mean: Floats
     deviations: Floats
     variance: Floats
     value: Floats
-    single: Floats
-    source: Floats
-    shocks: Floats
+    value_variance: Floats
+    diagonal_source: Floats
+    noise_source: Floats
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ class CollapsedT2:
         given = zip(self.jm.noise_probs, self.jm.given_noise, strict=True)
         return [np.sqrt(prob) * certain.transitions for prob, certain in given]
 
-    def shocks(self, deviations: Floats) -> Floats:
+    def noise_source(self, deviations: Floats) -> Floats:
         """F (S*A, K): F F' is the source of T_2 between distinct states; K = 0 where it has none.
 
         deviations: (T, A), y - mu.
@@ -148,8 +147,8 @@ class CollapsedT2:
 
     @cached_property
     def weight(self) -> float:
-        """lambda_2."""
-        return norm_weight(2, self.jm.gamma, self.jm.reward_bound)
+        """lambda_2 of eq. (20), the width of an interval that holds all returns."""
+        return 2.0 * self.jm.reward_bound / (1.0 - self.jm.gamma)
 
     @cached_property
     def longest_sum(self) -> int:
@@ -157,14 +156,14 @@ class CollapsedT2:
         widest = int(np.diff(self.kernel.indptr).max())
         return int(np.diff(self.jm.starts).max()) + 4 * widest + len(self.kernels)  # a sum of sums
 
-    def backup(self, value: Floats, single: Floats) -> Backup:
+    def backup(self, value: Floats, value_variance: Floats) -> Backup:
         """T_2 on m and v; their fixed points give every mean and every variance."""
         jm = self.jm
         policy = self.policy
         targets = jm.rewards + jm.gamma * value[jm.next_states]
         mean = jm.averaging @ targets
         targets -= mean[jm.table_states]
-        later = jm.gamma**2 * (jm.averaging @ single[jm.next_states])
+        later = jm.gamma**2 * (jm.averaging @ value_variance[jm.next_states])
         variance = jm.averaging @ targets**2 + later
         new = np.einsum("sa,sa->s", policy, mean)
         spread = np.einsum("sa,sa->s", policy, (mean - new[:, None]) ** 2)
@@ -174,7 +173,7 @@ class CollapsedT2:
             together = np.einsum("ta,ta->t", policy[jm.table_states], targets)
             source = jm.averaging @ together**2 + np.einsum("sa,sa->s", policy**2, later)
         alone = np.einsum("sa,sa->s", policy, variance) + spread
-        apart = self.average @ self.shocks(targets)
+        apart = self.average @ self.noise_source(targets)
         return Backup(mean, targets, variance, new, alone, source, apart)
 
     def law(self, states: Ints, a: Ints, b: Ints, others: Ints | None = None) -> PairLaw:
@@ -214,11 +213,12 @@ class CollapsedT2:
         weights = law.weights * np.repeat(both, np.diff(law.starts))
         return PairLaw(law.starts[first_query], law.first, law.second, weights)
 
-    def step_pairs(self, pairs: Ints, mass: Floats) -> tuple[Ints, Floats]:
-        """Pairs of branches one step later, and their masses (N,) discounted by gamma^2.
+    def step_pairs(self, pairs: Ints, mass: Floats, ordered: bool = False) -> tuple[Ints, Floats]:
+        """P_2: pairs of branches one step later, (3, N), and their masses (N,).
 
         pairs: (3, N), rows of groups, first and second states. Pairs of one group add up where they
-        meet, in either order; two branches that merge are dropped.
+        meet; two branches that merge are dropped. ordered: whether it matters which branch is the
+        first after both were at one state. Whatever follows pairs of states calls this.
         """
         group, first, second = pairs
         size = self.jm.num_states
@@ -233,13 +233,15 @@ class CollapsedT2:
         entry = law.starts[first][pair] + within
         weights = mass[pair] * law.weights[entry]
         total = matrix(weights, group[pair], law.first[entry], law.second[entry])
+        if ordered:
+            swapped = matrix(weights, group[pair], law.second[entry], law.first[entry])
+            total = 0.5 * (total + swapped)
         start = matrix(mass * apart, group, first, second)
         for kernel in self.kernels:
             half = (start @ kernel).tocoo()  # one branch has moved; now the other
             total += matrix(half.data, half.row // size, half.col, half.row % size) @ kernel
         found = total.tocoo()
-        both = np.sort([found.row % size, found.col], 0)
-        return np.array([found.row // size, *both], np.int64), self.jm.gamma**2 * found.data
+        return np.array([found.row // size, found.col, found.row % size], np.int64), found.data
 
     @cached_property
     def entries(self) -> Ints:
@@ -281,6 +283,11 @@ class CollapsedT2:
         """Bytes that `blocks` takes, at most: arrays over the entries of the laws of one part."""
         entries = self.entries[queries.states].sum()
         return 112.0 * float(min(entries, max(_CHUNK, self.entries.max())))
+
+    def bytes_beside_pairs(self, queries: Queries) -> float:
+        """Bytes that solving for c takes beside c itself, at most."""
+        # The pair law is held twice; making it takes no more than that and the covariances do.
+        return 72.0 * self.diagonal_entries + self.block_bytes(queries) + self.table_bytes
 
     def blocks(self, backup: Backup, pairs: PairValues, queries: Queries) -> Floats:
         """(S, A, A), C(s,a; s,b) one step before c; nan for two actions that were not asked."""
@@ -354,7 +361,7 @@ def ragged(counts: Ints) -> tuple[Ints, Ints, Ints]:
     return starts, row, np.arange(row.size) - starts[row]
 
 
-def distinct_states(gamma: float, moves: Sequence[Any], pair: Floats, shocks: Floats) -> Floats:
+def distinct_states(gamma: float, moves: Sequence[Any], pair: Floats, source: Floats) -> Floats:
     """(N, N), gamma^2 sum_d M_d c M_d' + F F', for M_d (N, S), c (S, S) and F (N, K)."""
     moved = reduce(np.add, ((move @ (move @ pair).T).T for move in moves))
-    return gamma**2 * moved + (shocks @ shocks.T if shocks.size else 0.0)
+    return gamma**2 * moved + (source @ source.T if source.size else 0.0)

@@ -46,7 +46,7 @@ class DensePairs:
     def _diagonal(self) -> Any:
         """Of every entry of the law: the state, both successors, and gamma^2 times its weight."""
         law = self.system.diagonal
-        states = np.repeat(np.arange(self.backup.source.size), np.diff(law.starts))
+        states = np.repeat(np.arange(self.backup.value.size), np.diff(law.starts))
         return states, law.first, law.second, self.system.jm.gamma**2 * law.weights
 
     @cached_property
@@ -59,10 +59,10 @@ class DensePairs:
 
     def apply(self, c: Any, out: Any, with_source: bool = True) -> None:
         """out = c_0 + gamma^2 P_2 c, or without c_0."""
-        shocks = self.backup.shocks
-        add = with_source and shocks.size > 0
+        source = self.backup.noise_source
+        add = with_source and source.size > 0
         if add:
-            np.matmul(shocks, shocks.T, out=out)
+            np.matmul(source, source.T, out=out)
         for kernel in self._kernels:
             if self.system.few_successors:
                 move(*kernel, c, self._scratch, False)
@@ -73,7 +73,7 @@ class DensePairs:
             add = True
         states, first, second, weights = self._diagonal
         later = np.bincount(states, weights * c[first, second], len(c))
-        np.fill_diagonal(out, self.backup.source * with_source + later)
+        np.fill_diagonal(out, self.backup.diagonal_source * with_source + later)
 
     def residual(self, c: Any) -> float:
         """max |c_0 + gamma^2 P_2 c - c|."""
@@ -115,12 +115,12 @@ class TorchPairs(DensePairs):
 
     def apply(self, c: Any, out: Any, with_source: bool = True) -> None:
         """out = c_0 + gamma^2 P_2 c, or without c_0."""
-        shocks = self._tensor(self.backup.shocks * with_source)
-        _torch().matmul(shocks, shocks.T, out=out)
+        source = self._tensor(self.backup.noise_source * with_source)
+        _torch().matmul(source, source.T, out=out)
         for kernel in self._kernels:
             out += kernel @ (kernel @ c).T.contiguous()
         states, first, second, weights = self._diagonal
-        diagonal = self._tensor(self.backup.source * with_source)
+        diagonal = self._tensor(self.backup.diagonal_source * with_source)
         diagonal.index_add_(0, states, weights * c[first, second])
         out.diagonal().copy_(diagonal)
 

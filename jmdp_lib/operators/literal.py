@@ -66,7 +66,8 @@ def apply_t2(
                 )
         square = np.zeros(jm.num_actions)
         for i in tables[s]:
-            r, x = jm.rewards[i], jm.next_states[i]
+            r = jm.rewards[i]
+            x = jm.next_states[i]
             square += jm.probs[i] * (r**2 + 2 * gamma * r * v[x] + gamma**2 * d[x])
         np.fill_diagonal(new_second[s, :, s], square)
     return new_mean, new_second

@@ -30,9 +30,9 @@ from scipy.sparse import csgraph
 from scipy.sparse.linalg import LinearOperator, gmres, spsolve
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.model import JMDP
-from jmdp_lib.operators.collapsed import CollapsedT2, distinct_states
+from jmdp_lib.operators.collapsed import CollapsedT2, Queries, distinct_states
 
 RESTART = 60  # steps after which GMRES starts again: so many vectors it holds
 _SMALL = 4096  # entries up to which calling a sparse product takes longer than a dense product
@@ -85,7 +85,7 @@ class PairOperator(CollapsedT2):
         side = self.policy.size
         pair = (average @ (average @ state.covariance.reshape(side, side)).T).T  # c
         mean, blocks, deviations = self.same_state(state.mean, state.blocks, pair)
-        source = self.shocks(deviations)
+        source = self.noise_source(deviations)
         covariance = distinct_states(self.jm.gamma, moves, pair, source)
         covariance = covariance.reshape(state.covariance.shape)
         if self.coupling == "independent":
@@ -107,14 +107,14 @@ class PairOperator(CollapsedT2):
         _, averaging, _ = self._factors
         value = (self.policy * mean).sum(1)  # m
         own = np.einsum("saa->sa", blocks) + (mean - value[:, None]) ** 2
-        single = np.einsum("sa,sa->s", self.policy, own)  # v
+        alone = np.einsum("sa,sa->s", self.policy, own)  # v
         targets = jm.rewards + gamma * value[x]  # (T, A), y
         new = averaging @ targets
         deviations = targets - new[jm.table_states]
         joint = deviations[:, :, None] * deviations[:, None, :]
         joint += gamma**2 * pair[x[:, :, None], x[:, None, :]]
         same = (averaging @ joint.reshape(len(x), -1)).reshape(blocks.shape)
-        variance = averaging @ (deviations**2 + gamma**2 * single[x])
+        variance = averaging @ (deviations**2 + gamma**2 * alone[x])
         np.einsum("saa->sa", same)[...] = variance
         return new, same, deviations
 
@@ -237,6 +237,32 @@ def stationary_pairs(jm: JMDP, policy: Floats) -> Floats:
     raise ValueError(f"the pair chain did not settle within 200,000 steps {why}")
 
 
+def steps_to_reach(
+    jm: JMDP, policy: Policy, queries: ArrayLike | None = None, coupling: str = "joint"
+) -> Ints:
+    """(S, S) steps after which two branches can first stand at each pair of states; 0 for never.
+
+    The branches are those of the queries, given as in `jipe2`. One step of all pairs at a time: for
+    small models.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> jm = jl.coupled_reward_chain(4)
+        >>> jl.steps_to_reach(jm, jl.uniform_policy(jm), queries=[0]).tolist()
+        [[0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 2, 0], [0, 0, 0, 3]]
+    """
+    system = CollapsedT2.of("steps_to_reach", jm, policy, coupling)
+    steps = np.zeros((jm.num_states, jm.num_states), np.int64)
+    laws = [system.law(*part) for part in Queries.of(jm, queries).parts(system.entries)]
+    reached = np.array([np.concatenate([getattr(x, n) for x in laws]) for n in ("first", "second")])
+    while (new := steps[*reached] == 0).any():
+        first, second = reached[:, new]
+        steps[first, second] = steps[second, first] = steps.max() + 1
+        start = np.array([np.zeros_like(first), first, second])
+        reached = system.step_pairs(start, np.ones(first.size))[0][1:]
+    return steps
+
+
 def first_to_arrive(jm: JMDP, policy: Policy, target: int) -> Floats:
     """(S, A, A), the probability at [s, a, b] that branch a is in `target` strictly before b.
 
@@ -251,19 +277,19 @@ def first_to_arrive(jm: JMDP, policy: Policy, target: int) -> Floats:
         >>> print(f"from the centre, up is there before down with {first[4, 0, 2]:.3f}")
         from the centre, up is there before down with 0.971
     """
-    matrix = checks.policy_matrix(jm, policy)
+    system = CollapsedT2.of("first_to_arrive", jm, policy)
     target = checks.index("target", target, jm.num_states)
     first, second = np.divmod(np.arange(jm.num_states**2), jm.num_states)
     ahead = ((first == target) & (second != target)).astype(float)
-    step = _ordered_pairs(jm, matrix, (first != target) & (second != target))
+    step = _ordered_pairs(system, target)
     leads = ahead > 0.0
     while (more := leads | (step @ leads > 0.0)).sum() > leads.sum():
         leads = more
     unknown = np.flatnonzero(leads & (ahead == 0.0))
     if unknown.size:
         rows = step[unknown]
-        system = sparse.eye_array(unknown.size, format="csc") - rows[:, unknown].tocsc()
-        ahead[unknown] = spsolve(system, rows @ ahead)
+        within = sparse.eye_array(unknown.size, format="csc") - rows[:, unknown].tocsc()
+        ahead[unknown] = spsolve(within, rows @ ahead)
     x = jm.next_states
     joint = ahead[x[:, :, None] * jm.num_states + x[:, None, :]].reshape(len(x), -1)
     found = (jm.averaging @ joint).reshape(-1, jm.num_actions, jm.num_actions)
@@ -271,22 +297,17 @@ def first_to_arrive(jm: JMDP, policy: Policy, target: int) -> Floats:
     return np.asarray(found)
 
 
-def _ordered_pairs(jm: JMDP, policy: Floats, going: Any) -> sparse.csr_array:
-    """(S^2, S^2) sparse, P_2 from the ordered pairs s * S + t that are `going`, (S^2,), to others.
+def _ordered_pairs(system: CollapsedT2, target: int) -> sparse.csr_array:
+    """(S^2, S^2) sparse, P_2 of ordered pairs s * S + t, none of whose branches is at the target.
 
     Branches that merge are not followed: rows of equal states add up to less than one.
     """
-    size = jm.num_states
-    x = jm.next_states
-    chain = CollapsedT2(jm, policy).kernel
-    both = policy[:, :, None] * policy[:, None, :] * (1.0 - np.eye(jm.num_actions))
-    weights = jm.probs[:, None, None] * both[jm.table_states]  # (T, A, A)
-    after = x[:, :, None] * size + x[:, None, :]
-    here = np.repeat(jm.table_states * (size + 1), jm.num_actions**2)
-    entries = weights.ravel(), (here, after.ravel())
-    together = sparse.coo_array(entries, shape=(size**2, size**2)).tocsr()
-    apart = np.where(np.arange(size**2) % (size + 1), 1.0, 0.0)
-    step = sparse.diags_array(apart) @ sparse.kron(chain, chain, format="csr") + together
-    step = (sparse.diags_array(going.astype(float)) @ step).tocsr()
-    step.eliminate_zeros()
-    return step
+    size = system.jm.num_states
+    others = np.flatnonzero(np.arange(size) != target)
+    parts = []
+    for s in range(size):
+        second = others if s != target else others[:0]
+        start = np.array([second, np.full_like(second, s), second])
+        (t, x, y), mass = system.step_pairs(start, np.ones(second.size), ordered=True)
+        parts.append(sparse.coo_array((mass, (t, x * size + y)), shape=(size, size**2)))
+    return sparse.vstack(parts, format="csr")

@@ -17,13 +17,11 @@ from typing import Any
 
 import numpy as np
 from numba import get_num_threads
-from numpy.typing import ArrayLike
 from scipy import sparse
 from scipy.sparse import csgraph
 
-from jmdp_lib.checks import Floats, Ints, Policy
+from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import cached, hot, inline
-from jmdp_lib.model import JMDP
 from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries, ragged, successors_first
 
 
@@ -142,7 +140,7 @@ class ReachablePairs:
     def _system(self, with_source: bool = True) -> Any:
         pairs = self.pairs
         numbering = self.pairs.numbering
-        c_0 = (self.backup.source, self.backup.shocks)
+        c_0 = (self.backup.diagonal_source, self.backup.noise_source)
         source = tuple(part[numbering.order] * with_source for part in c_0)
         return pairs.rows, pairs.words, numbering.chain, numbering.diagonal, source
 
@@ -184,39 +182,6 @@ class ReachablePairs:
         place = places(self.pairs.rows, self.pairs.words, *numbers).reshape(first.shape)
         found[place >= 0] = x[place[place >= 0]]
         return found
-
-
-def steps_to_reach(
-    jm: JMDP, policy: Policy, queries: ArrayLike | None = None, coupling: str = "joint"
-) -> Ints:
-    """(S, S) steps after which two branches can first stand at each pair of states; 0 for never.
-
-    The branches are those of the queries, given as in `jipe2`. One step of all pairs at a time: for
-    small models.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> jm = jl.coupled_reward_chain(4)
-        >>> jl.steps_to_reach(jm, jl.uniform_policy(jm), queries=[0]).tolist()
-        [[0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 2, 0], [0, 0, 0, 3]]
-    """
-    system = CollapsedT2.of("steps_to_reach", jm, policy, coupling)
-    size = system.jm.num_states
-    law = system.diagonal
-    moves = [(kernel.toarray() > 0.0).astype(float) for kernel in system.kernels]
-    here = np.repeat(np.arange(size), np.diff(law.starts))
-    steps = np.zeros((size, size), np.int64)
-    new = np.zeros((size, size), bool)
-    for part in Queries.of(jm, queries).parts(system.entries):
-        asked = system.law(*part)
-        new[asked.first, asked.second] = True
-    while (new := (new | new.T) & (steps == 0)).any():
-        steps[new] = steps.max() + 1
-        together = new.diagonal()[here]
-        apart = new & ~np.eye(size, dtype=bool)
-        new = sum(move.T @ apart @ move for move in moves) > 0.0
-        new[law.first[together], law.second[together]] = True
-    return steps
 
 
 @inline

@@ -5,28 +5,46 @@ where plain iteration needs 1 / (1 - rate). It promises nothing for a G that is 
 it runs in cycles, each judged by the true residual F(x) - x: once a cycle does worse than plain
 iteration would have, plain iteration takes over, and that always converges. Works on NumPy arrays
 and on torch tensors alike.
+
+The fixed point of the collapsed T_2 is three such systems, one after the other (`solve_chains`,
+`solve_pairs`). The third has a coordinate for every pair of states. It is solved on the pairs that
+the queries reach where these are few, and on all pairs otherwise (`choose_pairs`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numba import prange
 from scipy import sparse
 
-from jmdp_lib.checks import Floats
-from jmdp_lib.machine import hot, progress, threaded
-from jmdp_lib.operators.collapsed import successors_first
+from jmdp_lib.checks import Floats, frozen
+from jmdp_lib.machine import (
+    add_scaled,
+    gibibytes,
+    hot,
+    inner_product,
+    largest_of,
+    progress,
+    rounding_of,
+)
+from jmdp_lib.operators.collapsed import Backup, CollapsedT2, PairValues, Queries, successors_first
+from jmdp_lib.operators.dense import DensePairs, TorchPairs
+from jmdp_lib.operators.reachable import Numbering, PairSet, ReachablePairs
 
 VECTORS = 6  # of the size of x, that BiCGSTAB holds
 _CYCLE = 100  # steps of a cycle, at most
 _CYCLES = 100  # cycles, at most
-_CHUNK = 1 << 14  # terms that one thread sums
+# Typical numbers of sweeps: on reachable pairs of a chain without cycles, of one with cycles, and
+# on all pairs; and how many times longer it takes to find a reachable pair than to read the next.
+ACYCLIC_SWEEPS = 3
+_CYCLIC_SWEEPS = 20
+_DENSE_SWEEPS = 40
+_FIND = 10
 
 
 class Affine(Protocol):
@@ -55,12 +73,12 @@ def solve(
     applied = 1
     limit = math.inf
     while True:
-        goal = max(target, 8.0 * float(np.finfo(float).eps) * _size(x))
+        goal = max(target, 8.0 * float(np.finfo(float).eps) * largest_of(x))
         if bar is not None:
             bar.set_postfix_str(f"residual {history[-1]:.1e}, target {goal:.1e}", refresh=False)
             bar.update(applied - bar.n)
         if history[-1] <= goal or applied >= limit:
-            _combine(1.0, r, 1.0, x)
+            add_scaled(1.0, r, 1.0, x)
             return x, history, applied
         # Two plain steps first: for a chain without cycles one Gauss-Seidel sweep is exact.
         if accelerate and len(history) > 2:
@@ -73,7 +91,7 @@ def solve(
                 history[-1] = _residual(operator, x, r)
         else:
             used = 0
-            _combine(1.0, r, 1.0, x)
+            add_scaled(1.0, r, 1.0, x)
             history.append(_residual(operator, x, r))
         applied += used + 1
         if not math.isfinite(history[-1]):
@@ -113,8 +131,8 @@ def solve_to_residual(
 def _residual(operator: Affine, x: Any, r: Any) -> float:
     """r = F(x) - x, and its size."""
     operator.apply(x, r)
-    _combine(-1.0, x, 1.0, r)
-    return _size(r)
+    add_scaled(-1.0, x, 1.0, r)
+    return largest_of(r)
 
 
 def _cycle(operator: Affine, x: Any, residual: Any, target: float) -> int:
@@ -126,78 +144,35 @@ def _cycle(operator: Affine, x: Any, residual: Any, target: float) -> int:
     shadow, p, v, t = (operator.zeros() for _ in range(4))
     shadow += r
     p += r
-    rho = _dot(shadow, r)
-    worst = 1e4 * _size(r)
+    rho = inner_product(shadow, r)
+    worst = 1e4 * largest_of(r)
     for used in range(2, 2 * _CYCLE + 1, 2):
         _minus_moved(operator, p, v)
-        dot = _dot(shadow, v)
+        dot = inner_product(shadow, v)
         if dot == 0.0:
             return used - 1
         alpha = rho / dot
-        _combine(-alpha, v, 1.0, r)
-        _combine(alpha, p, 1.0, x)
+        add_scaled(-alpha, v, 1.0, r)
+        add_scaled(alpha, p, 1.0, x)
         _minus_moved(operator, r, t)
-        square = _dot(t, t)
-        omega = _dot(t, r) / square if square else 0.0
-        _combine(omega, r, 1.0, x)
-        _combine(-omega, t, 1.0, r)
-        size = _size(r)
+        square = inner_product(t, t)
+        omega = inner_product(t, r) / square if square else 0.0
+        add_scaled(omega, r, 1.0, x)
+        add_scaled(-omega, t, 1.0, r)
+        size = largest_of(r)
         before = rho
-        rho = _dot(shadow, r)
+        rho = inner_product(shadow, r)
         if not target < size < worst or omega == 0.0 or before == 0.0:
             break
-        _combine(-omega, v, 1.0, p)
-        _combine(1.0, r, rho / before * (alpha / omega), p)
+        add_scaled(-omega, v, 1.0, p)
+        add_scaled(1.0, r, rho / before * (alpha / omega), p)
     return used
 
 
 def _minus_moved(operator: Affine, x: Any, out: Any) -> None:
     """out = x - G x."""
     operator.apply(x, out, with_source=False)
-    _combine(1.0, x, -1.0, out)
-
-
-def _combine(a: float, x: Any, b: float, y: Any) -> None:
-    """y = a x + b y, in place."""
-    if isinstance(y, np.ndarray):
-        _add_scaled(a, x.ravel(), b, y.ravel())
-    else:
-        y.mul_(b).add_(x, alpha=a)
-
-
-def _dot(x: Any, y: Any) -> float:
-    """sum x y."""
-    x, y = x.ravel(), y.ravel()
-    return float(_inner_product(x, y) if isinstance(y, np.ndarray) else x @ y)
-
-
-def _size(x: Any) -> float:
-    """max |x|; nan where there is one."""
-    return float(max(x.max(), -x.min())) if len(x) else 0.0
-
-
-# BLAS is as fast on an idle machine, but its threads wait for each other by spinning.
-def _scaled_sum(a: Any, x: Any, b: Any, y: Any) -> None:
-    for i in prange(y.size):  # one by one: an array of sums would be one more in memory
-        y[i] = a * x[i] + b * y[i]
-
-
-def _product_sum(x: Any, y: Any) -> Any:
-    parts = np.zeros((x.size + _CHUNK - 1) // _CHUNK)  # the same ones on any number of threads
-    for k in prange(parts.size):
-        total = 0.0
-        for i in range(k * _CHUNK, min(x.size, (k + 1) * _CHUNK)):
-            total += x[i] * y[i]
-        parts[k] = total
-    whole = 0.0  # and in the same order: parts.sum() would be shared among the threads
-    for k in range(parts.size):
-        whole += parts[k]
-    return whole
-
-
-_LONG = 1 << 19  # shorter vectors are done before a second thread has started
-_add_scaled = threaded(_scaled_sum, lambda a, x, b, y: x.size, _LONG)
-_inner_product = threaded(_product_sum, lambda x, y: x.size, _LONG)
+    add_scaled(1.0, x, -1.0, out)
 
 
 @dataclass(frozen=True)
@@ -229,7 +204,7 @@ class Chain:
 
     def residual(self, x: Floats) -> float:
         """max |source + discount * P x - x|."""
-        return _size(self.source + self.discount * (self.kernel @ x) - x)
+        return largest_of(self.source + self.discount * (self.kernel @ x) - x)
 
     def solution(self, target: float) -> Floats:
         """x with max |source + discount * P x - x| <= target, or as near as rounding lets it be."""
@@ -252,3 +227,112 @@ def _sweep(
             else:
                 total += weights[k] * x[indices[k]]
         x[s] = total / (1.0 - loop)
+
+
+class SolvedChains(NamedTuple):
+    """m and v of `operators.collapsed`, and how far they are from being fixed points.
+
+    backup: what T_2 makes of them. value_residual: max |T m - m|. variance_residual: max |T v - v|.
+    product_residual: what an error of m makes of a product of two means.
+    """
+
+    backup: Backup
+    value_residual: float
+    variance_residual: float
+    product_residual: float
+
+
+def solve_chains(system: CollapsedT2, allowed: float) -> SolvedChains:
+    """m and v, far more accurate than the certificate needs, since their errors enter c."""
+    gamma = system.jm.gamma
+    small = 0.01 * allowed * (1.0 - gamma)
+    value = Chain(system.kernel, gamma, system.mean_rewards).solution(small)
+    alone = system.backup(value, np.zeros_like(value)).value_variance
+    variance = Chain(system.kernel, gamma**2, alone).solution(small * system.weight)
+    backup = system.backup(value, variance)
+    moved = float(np.abs(backup.value - value).max())
+    scale = float(np.abs(value).max() + np.abs(backup.value).max())
+    varied = float(np.abs(backup.value_variance - variance).max())
+    return SolvedChains(backup, moved, varied, moved * scale)
+
+
+class SolvedPairs(NamedTuple):
+    """The fixed point of the collapsed T_2: m and v in their backup, and c at pairs of states.
+
+    residuals: (n,), ||.||_lambda on the way. rounding: what no residual shows, in the same norm.
+    """
+
+    backup: Backup
+    pairs: PairValues
+    residuals: Floats
+    rounding: float
+    iterations: int
+
+
+def solve_pairs(
+    system: CollapsedT2, reached: PairSet | None, allowed: float, name: str,
+    device: str | None = None,
+) -> SolvedPairs:  # fmt: skip
+    """m, v and c, on the pairs reached or on all, until the error is `allowed` in ||.||_lambda."""
+    backup, moved, alone, products = solve_chains(system, allowed)
+    pairs: Any
+    if reached is not None:
+        pairs = ReachablePairs(reached, backup)
+    elif device is not None:
+        pairs = TorchPairs(system, backup, device)
+    else:
+        pairs = DensePairs(system, backup)
+    gamma = system.jm.gamma
+    weight = system.weight
+    c, history, iterations = solve_to_residual(
+        pairs, lambda c: max(moved * weight, max(pairs.residual(c), alone) + products),
+        0.05,  # gaps are differences of what is solved
+        allowed * (1.0 - gamma) * weight, gamma**2, name,
+    )  # fmt: skip
+    if isinstance(c, np.ndarray):
+        frozen(c)
+    mean = float(np.abs(backup.mean).max())
+    largest = max(mean, (float(backup.value_variance.max()) + mean**2) / weight)  # ||M||_lambda
+    values = partial(replace(pairs).values, c)  # without what only the solver needs
+    rounding = rounding_of(system.longest_sum) * largest
+    return SolvedPairs(backup, values, history / weight, rounding, iterations)
+
+
+def choose_pairs(
+    system: CollapsedT2, queries: Queries, free: float, dense_fits: bool
+) -> PairSet | None:
+    """The pairs that the queries reach; None for all pairs, if these fit and are faster.
+
+    free: bytes that may be taken. A MemoryError says that neither fits.
+    """
+    states = system.jm.num_states
+    beside = system.bytes_beside_pairs(queries)
+    successors = sum(kernel.nnz for kernel in system.kernels) / len(system.kernels) / states
+
+    def most(numbering: Numbering, size: float) -> float:
+        """As many pairs as fit, or as take no longer than all pairs would."""
+        sweeps = ACYCLIC_SWEEPS if numbering.acyclic else _CYCLIC_SWEEPS
+        fit = (free - beside - size) / pair_bytes(numbering)
+        quick = 2.0 * states**2 * _DENSE_SWEEPS / (successors * sweeps * _FIND)
+        return min(fit, quick) if dense_fits else fit
+
+    reached = PairSet.of(system, queries, most)
+    if reached is None and not dense_fits:
+        raise MemoryError(
+            f"JIPE-2 on {states:,} states reaches more pairs than fit into the {gibibytes(free)} "
+            "that are available; ask for fewer queries, or use local_jipe2 for a few states"
+        )
+    return reached
+
+
+def pair_bytes(numbering: Numbering) -> float:
+    """Bytes of a reachable pair in all vectors that a solver holds."""
+    return 8.0 * (2 if numbering.acyclic else VECTORS)
+
+
+def dense_bytes(system: CollapsedT2, queries: Queries, device: str | None = None) -> float:
+    """Bytes that solving on all pairs takes."""
+    # The last ones for an application itself: a scratch matrix, and kernels that are not sparse.
+    matrices = VECTORS + (1.25 if device is None else 4.0)
+    matrices += 0.0 if system.few_successors else 2.0
+    return matrices * 8.0 * system.jm.num_states**2 + system.bytes_beside_pairs(queries)

@@ -30,8 +30,8 @@ from jmdp_lib.model import JMDP, model_of_parts
 from jmdp_lib.moments import StoredMoments, gap_table
 from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries, ragged
 from jmdp_lib.operators.dense import DensePairs
+from jmdp_lib.solvers.affine import solve_chains
 from jmdp_lib.solvers.fixed_point import collect_moments, enough_sweeps, warn
-from jmdp_lib.solvers.pair_systems import solve_chains
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -283,7 +283,7 @@ class TransportedPairs(DensePairs):
         new = self.zeros()
         self.apply(c, new, with_source=False)  # right off the diagonal
         both = 2.0 * policy[states, first] * policy[states, second] * values
-        np.fill_diagonal(new, self.backup.source + np.bincount(states, both, len(c)))
+        np.fill_diagonal(new, self.backup.diagonal_source + np.bincount(states, both, len(c)))
         return Sweep(new, values, slack, plan)
 
     def tables(self, plan: Floats) -> tuple[Any, Any, Any, Any]:

@@ -28,11 +28,11 @@ sigma-bar(y), and in D sigma-bar^2 is replaced by sigma-bar^2 + max(sigma-bar^2,
 where t is the largest sigma-bar of the core: the other branch is still there, or leaves at the same
 time. The distance of Z and m~ is at most sigma-bar as well.
 
-**How.** `look` makes a model of the explored states (`_explored_model`), follows single branches in
-it (`_single_branches`), leaves states out of the core that hardly matter (`_choose_core`), follows
-pairs of branches step by step while these are few, and each branch on its own after that
-(`_follow_pairs`). The same numbers say which state outside matters how much (`_scores`). To add a
-bound, add its phi to `_losses_of_one_branch`, with a name in `Losses`.
+**How.** `view_explored` makes a model of the explored states (`_explored_model`), follows single
+branches in it (`_single_branches`), leaves states out of the core that hardly matter
+(`_choose_core`), follows pairs of branches step by step while these are few, and each branch on its
+own after that (`_follow_pairs`). The same numbers say which state outside matters how much
+(`_scores`). To add a bound, add its phi to `_losses_of_one_branch`, with a name in `Losses`.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ from scipy import sparse
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.model.implicit import Region, with_outside
 from jmdp_lib.operators.collapsed import CollapsedT2, Queries
-from jmdp_lib.solvers.affine import Chain
-from jmdp_lib.solvers.pair_systems import solve_chains
+from jmdp_lib.solvers.affine import Chain, solve_chains
 
 _PAIRS = 30  # pairs of branches, for each explored state, that are followed for one step
 
@@ -93,7 +92,9 @@ class View:
     scores: Floats
 
 
-def look(region: Region, goal: float, before: View | None = None, theta: float = 0.0) -> View:
+def view_explored(
+    region: Region, goal: float, before: View | None = None, theta: float = 0.0
+) -> View:
     """What is known of the queries, with the states that are explored by now.
 
     goal: what (E / w)^2 is to fall below; it sets the accuracy. States stay out of the core as long
@@ -184,7 +185,7 @@ def _single_branches(system: CollapsedT2, goal: float) -> SingleBranches:
     moved = chains.value_residual
     accuracy = 0.01 * np.sqrt(goal) * (1.0 - gamma)
     off = _leaving(system.kernel, explored, gamma, one, accuracy) + moved
-    variance = chains.backup.single
+    variance = chains.backup.value_variance
     deviation = np.sqrt(variance + (chains.variance_residual + 4.0 * moved) / (1.0 - rate))
     left = np.sqrt(_leaving(system.kernel, explored, rate, one, 0.01 * goal))
     deviation += (left + moved) / (1.0 - gamma)
@@ -298,6 +299,8 @@ def _follow_pairs(model: ExploredModel, core: Any, alone: Losses, goal: float) -
         mass = mass[~ended]
         _add_visits(visits, pairs, mass, policy)
         pairs, mass = system.step_pairs(pairs, mass)
+        pairs[1:].sort(0)  # both branches count alike
+        mass *= model.rate
     doubled = Losses(2.0 * bounds.value, 2.0 * bounds.distance, bounds.later)
     return Followed(doubled, visits, pending)
 

@@ -13,7 +13,14 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
-from jmdp_lib.machine import ReadOnly, gibibytes, load_parts, progress, save_parts
+from jmdp_lib.machine import (
+    ReadOnly,
+    gibibytes,
+    load_parts,
+    progress,
+    rounding_of,
+    save_parts,
+)
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, MomentSource, moments_of_parts
 
@@ -255,11 +262,6 @@ def certify(
             f"{error_bound:.3g} > tol * reward_bound = {allowed:.3g}{advice}"
         )
     return Certificate(residuals, converged, error_bound, iterations)
-
-
-def rounding_of(longest_sum: int) -> float:
-    """What rounding leaves of a sum of so many terms, relative to their size."""
-    return (2.0 + math.sqrt(longest_sum)) * float(np.finfo(float).eps)
 
 
 def enough_sweeps(first: float, target: float, gamma: float) -> int:

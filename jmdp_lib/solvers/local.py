@@ -3,15 +3,14 @@
 Two nested sets of states grow from the queried ones outwards: the *explored* states, through which
 single branches are followed, and in them a *core*, in which pairs of branches are solved for.
 `solvers.exploration` says what their edges can change: E, and D of the core. The search (`_search`)
-explores until E is small (`_explored`, `_grow`), solves the core by the solver of `jipe2`
-(`_solved`), and asks what the error comes from. If it is D, the core grows; if it is E, more states
+explores until E is small (`_explored`, `_grow`), solves the pairs of the core as `jipe2` does
+(`_answer`), and asks what the error comes from. If it is D, the core grows; if it is E, more states
 are explored. It ends when the certified error is allowed, or nothing more fits: `_room` has every
 limit on the number of states.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,11 +22,11 @@ from jmdp_lib import checks, machine
 from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.model import JMDP
 from jmdp_lib.model.implicit import ImplicitJMDP, Region, with_outside
-from jmdp_lib.moments import Moments, StoredMoments, gap_table, moments_of_parts, norm_weight
-from jmdp_lib.operators.collapsed import CollapsedT2, Queries
-from jmdp_lib.solvers.exploration import View, look
-from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Solution, warn
-from jmdp_lib.solvers.pair_systems import choose, solve_pairs
+from jmdp_lib.moments import Moments, StoredMoments, gap_table, moments_of_parts
+from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries
+from jmdp_lib.solvers.affine import choose_pairs, dense_bytes, solve_pairs
+from jmdp_lib.solvers.exploration import View, view_explored
+from jmdp_lib.solvers.fixed_point import warn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -149,19 +148,20 @@ def local_jipe2(
 def _search(region: Region, allowed: float) -> LocalSolution:
     """Explore, solve the core, and mend whatever adds more to the error: explore, or a larger core.
 
-    goal: what (E / w)^2 is to fall below. theta: how much the core may leave out, see `look`.
+    goal: what (E / w)^2 is to fall below. theta: how much the core may leave out, see
+    `view_explored`.
     """
     w = region.unit / (1.0 - region.model.gamma)
     goal = (0.5 * allowed / w) ** 2
     theta = allowed / region.unit
     best: LocalSolution | None = None
     solved_size = 0  # of the last core that was solved
-    view = look(region, goal)
+    view = view_explored(region, goal)
     for _ in range(_TRIALS):
         view, reached = _explored(region, view, goal, theta)
         core_size = int(view.core.sum())
         try:
-            answer = _solved(region, view, allowed)
+            answer = _answer(region, view, allowed)
         except MemoryError:
             if best is not None or core_size == region.num_queried:
                 break
@@ -178,7 +178,7 @@ def _search(region: Region, allowed: float) -> LocalSolution:
                 goal *= 0.1
             else:
                 theta *= min(0.1, max(1e-4, (0.5 * allowed / found.error_bound) ** 2))
-        view = look(region, goal, view, theta)
+        view = view_explored(region, goal, view, theta)
     if best is None:
         raise MemoryError(f"local_jipe2 cannot solve for the pairs of {region.num_queried} states")
     return best
@@ -191,12 +191,12 @@ def _explored(region: Region, view: View, goal: float, theta: float) -> tuple[Vi
             if not _grow(region, view, goal, _room(region)):
                 return view, False
             bar.update(len(region.explored) - bar.n)
-            view = look(region, goal, view, theta)
+            view = view_explored(region, goal, view, theta)
     return view, True
 
 
 def _room(region: Region) -> int:
-    """How many states may be explored in all before the next look: every limit stands here."""
+    """How many states may be explored in all before the next view: every limit stands here."""
     doubled = 2 * len(region.explored) + 16
     widest = max(state.targets.size for state in region.tables)
     return min(region.limit, doubled, machine.available_bytes() // (_BYTES * widest))
@@ -258,16 +258,9 @@ def gap_variance_error(weight: float, error_bound: float) -> float:
     return 8.0 * weight * error_bound + 4.0 * error_bound**2
 
 
-class Answer(NamedTuple):
-    """What a core says, and how much of its error a larger core could mend."""
-
-    solution: LocalSolution
-    by_core: float
-
-
 class Cut(NamedTuple):
-    """What the cut at the core can change in the gaps of the queried states, (N, A, A): E, the L_2
-    distance and D. alone: (N, A), the L_2 distance of each return."""
+    """What the cut at the core can change in the gaps that are asked for, (Q,): E, the L_2 distance
+    and D. alone: (n + 1, A), the L_2 distance of each return of the explored states."""
 
     moved: Floats
     distance: Floats
@@ -275,57 +268,68 @@ class Cut(NamedTuple):
     alone: Floats
 
     @classmethod
-    def of(cls, region: Region, view: View) -> Cut:
+    def of(cls, view: View) -> Cut:
         """From the bounds of a view."""
         jm = view.system.jm
-        queries = view.queries
-
-        def by_state(bound: Floats) -> Floats:
-            both = np.zeros((jm.num_states, jm.num_actions, jm.num_actions))
-            both[queries.states, queries.first, queries.second] = bound
-            both[queries.states, queries.second, queries.first] = bound
-            return both[region.asked]
-
-        bounds = view.bounds.each(by_state)
-        after = jm.averaging @ view.alone.distance[jm.next_states]
-        alone = np.sqrt(jm.gamma**2 * after[region.asked])
+        bounds = view.bounds
         moved = np.sqrt(bounds.value) / (1.0 - jm.gamma)
-        return cls(moved, np.sqrt(bounds.distance), bounds.later, alone)
+        after = jm.averaging @ view.alone.distance[jm.next_states]
+        return cls(moved, np.sqrt(bounds.distance), bounds.later, jm.gamma * np.sqrt(after))
 
     def error(self, variance: Floats) -> Floats:
-        """(N, A, A) of means and standard deviations, for gaps of these variances."""
+        """(Q,) of means and standard deviations, for gaps of these variances."""
         by_parts = deviation_error(np.sqrt(variance), self.moved, self.lost)
         return np.minimum(self.distance, by_parts)
 
 
-def _solved(region: Region, view: View, allowed: float) -> Answer:
+class Answer(NamedTuple):
+    """What a core says, and how much of its error a larger core could mend."""
+
+    solution: LocalSolution
+    by_core: float
+
+
+def _answer(region: Region, view: View, allowed: float) -> Answer:
     """The core's answer with its error, and how much of that a larger core could mend."""
-    system, queried = _core_model(region, view)
     unit = region.unit
-    cut = Cut.of(region, view)
-    sol, solver_error, cut_error = _solve_core(system, queried, cut, allowed / unit)
-    moments = sol.moments
-    gap_error = unit * (cut_error + solver_error(moments.gap_variance[queried]))
-    np.einsum("naa->na", gap_error)[...] = 0.0
+    asked = region.asked
+    cut = Cut.of(view)
+    system = _core_model(region, view)
+    core = _solve_core(system, view.queries, cut, allowed / unit)
+    gap_error = _by_actions(view, unit * core.gap_error)[asked]
     bound = float(gap_error.max())
-    return_error = unit * (cut.alone + solver_error(moments.variance[queried]))
-    middle = 0.5 * sum(region.model.reward_range) / (1.0 - system.jm.gamma)
-    mean = unit * (moments.mean[queried] + view.value[region.asked, None]) + middle
+    return_error = unit * (cut.alone[asked] + core.solver_error(core.backup.variance[asked]))
     worst = float(return_error.max())
-    covariance = unit**2 * moments.covariance[queried]
+    middle = 0.5 * sum(region.model.reward_range) / (1.0 - system.jm.gamma)
+    mean = unit * (core.backup.mean[asked] + view.value[asked, None]) + middle
     explored = tuple(np.fromiter(region.numbers, object)[region.explored])
-    found = Moments(2, mean, covariance, StoredMoments(None), worst, worst)
     solution = LocalSolution(
-        found, gap_error, return_error, bound, bound <= allowed, explored, view.visits
+        moments=Moments(2, mean, unit**2 * core.blocks[asked], StoredMoments(None), worst, worst),
+        gap_error=gap_error,
+        return_error=return_error,
+        error_bound=bound,
+        converged=bound <= allowed,
+        explored=explored,
+        visits=view.visits,
     )
-    return Answer(solution, unit * float((cut_error - cut.moved).max()))
+    return Answer(solution, unit * float((core.cut_error - cut.moved).max(initial=0.0)))
 
 
-def _core_model(region: Region, view: View) -> tuple[CollapsedT2, Ints]:
-    """The core as a model of its own, and the numbers of the queried states in it, (N,).
+def _by_actions(view: View, found: Floats) -> Floats:
+    """(n + 1, A, A) of what is known of the queries, (Q,); zero for all else."""
+    jm = view.system.jm
+    queries = view.queries
+    both = np.zeros((jm.num_states, jm.num_actions, jm.num_actions))
+    both[queries.states, queries.first, queries.second] = found
+    both[queries.states, queries.second, queries.first] = found
+    return both
 
-    Its rewards are temporal-difference errors of m~: its returns are smaller by m~(s), and its gaps
-    are the same.
+
+def _core_model(region: Region, view: View) -> CollapsedT2:
+    """The core as a model of its own, in which the queried states have the numbers that they had.
+
+    They are the first that were explored, and all of them are in the core. Its rewards are
+    temporal-difference errors of m~: its returns are smaller by m~(s), and its gaps are the same.
     """
     whole = view.system.jm
     core = view.core
@@ -338,34 +342,47 @@ def _core_model(region: Region, view: View) -> tuple[CollapsedT2, Ints]:
     tables = number[owners], whole.probs[rows], errors, number[to]
     jm = with_outside(*tables, size, whole.gamma)
     policy = np.append(view.system.policy[core], view.system.policy[-1:], 0)
-    return CollapsedT2(jm, policy, region.coupling), number[region.asked]
+    return CollapsedT2(jm, policy, region.coupling)
 
 
-def _solve_core(
-    system: CollapsedT2, queried: Ints, cut: Cut, allowed: float
-) -> tuple[Solution, Callable[[Floats], Floats], Floats]:
-    """The core's moments, solved until the solver's error does not matter beside that of the cut.
+class SolvedCore(NamedTuple):
+    """Moments of a core of n states and the outside, and how far off gaps may be, (Q,).
 
-    Also the solver's error of a standard deviation and a mean, as a function of the variance, and
-    the error of the cut (N, A, A).
+    blocks: (n + 1, A, A) covariances. solver_error: of a mean and a standard deviation, as a
+    function of the variance. cut_error: what the cut adds to it. gap_error: both.
     """
+
+    backup: Backup
+    blocks: Floats
+    solver_error: Callable[[Floats], Floats]
+    cut_error: Floats
+    gap_error: Floats
+
+
+def _solve_core(system: CollapsedT2, queries: Queries, cut: Cut, allowed: float) -> SolvedCore:
+    """Solve until the solver's error does not matter beside that of the cut."""
     jm = system.jm
-    weight = norm_weight(2, jm.gamma, jm.reward_bound)
-    wanted = Queries.of(jm, queried)
-    plan, reached = choose(system, wanted, 1e-8)
-    rough = 0.005 * allowed / (weight * jm.reward_bound)
-    for accuracy in (rough, 0.03 * rough, 1e-11):  # the last for very small variances
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # what was reached is counted
-            sol = solve_pairs(system, wanted, accuracy * jm.reward_bound, plan, reached)
-        solver_error = partial(_solver_error, weight, sol.error_bound)
-        variance = sol.moments.gap_variance[queried]
+    free = 0.9 * machine.available_bytes()
+    reached = choose_pairs(system, queries, free, dense_bytes(system, queries) <= free)
+    rough = 0.005 * allowed / system.weight
+    for accuracy in (rough, 0.03 * rough, 1e-11 * jm.reward_bound):  # the last: tiny variances
+        found = solve_pairs(system, reached, accuracy, "JIPE-2 of a core")
+        error_bound = float(found.residuals[-1] + found.rounding) / (1.0 - jm.gamma)
+        solver_error = partial(_solver_error, system.weight, error_bound)
+        blocks = system.blocks(found.backup, found.pairs, queries)
+        variance = _gap_variances(blocks, queries)
         cut_error = cut.error(variance)
-        total = cut_error + solver_error(variance)
-        np.einsum("naa->na", total)[...] = 0.0
-        if total.max() <= allowed or cut_error.max() > 0.95 * allowed:
+        gap_error = cut_error + solver_error(variance)
+        enough = gap_error.max(initial=0.0) <= allowed
+        if enough or cut_error.max(initial=0.0) > 0.95 * allowed:
             break
-    return sol, solver_error, cut_error
+    return SolvedCore(found.backup, blocks, solver_error, cut_error, gap_error)
+
+
+def _gap_variances(blocks: Floats, queries: Queries) -> Floats:
+    """(Q,), with what rounding put below zero at zero."""
+    s, a, b = queries.states, queries.first, queries.second
+    return np.maximum(blocks[s, a, a] + blocks[s, b, b] - 2.0 * blocks[s, a, b], 0.0)
 
 
 def _solver_error(weight: float, error_bound: float, variance: Floats) -> Floats:

@@ -1,13 +1,16 @@
 """Joint iterative policy evaluation, JIPE-2 (Theorem 5.3): T_2 repeated, or its fixed point solved.
 
-For few state-actions T_2 is repeated. Otherwise `pair_systems` solves for the fixed point.
-`trace_jipe2` shows how fast each part of it settles, sweep by sweep.
+For few state-actions T_2 is repeated. Otherwise `affine` solves for the fixed point, on the pairs
+of states that the queries reach or on all. `_choose` says which, and forecasts memory and time.
 """
 
 from __future__ import annotations
 
+import logging
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,15 +19,12 @@ from jmdp_lib import checks, machine
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, StoredMoments
-from jmdp_lib.operators.collapsed import CollapsedT2, Queries
+from jmdp_lib.operators.collapsed import Backup, CollapsedT2, PairValues, Queries, distinct_states
+from jmdp_lib.operators.dense import device_bytes
 from jmdp_lib.operators.pairs import PairOperator, PairState
 from jmdp_lib.operators.reachable import PairSet
-from jmdp_lib.solvers import fixed_point
+from jmdp_lib.solvers import affine, fixed_point
 from jmdp_lib.solvers.fixed_point import Plan, Solution
-from jmdp_lib.solvers.pair_systems import choose, solve_pairs
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ROUTES = ("auto", "sweeps", "reachable", "dense")
 FEW = 512  # state-actions up to which T_2 is repeated, for the curve of its residuals
@@ -34,6 +34,14 @@ _MANY_SWEEPS = 5000
 _SWEEP_NS = 2e5
 _COORDINATE_NS = 20.0
 _MOVED_NS = 5.0
+# Nanoseconds for a term of a sum over rows, and for an entry of (S, S) that a kernel moves twice;
+# for a term of a matrix product; for a term of a sum over reachable pairs, and for a pair.
+_TERM_NS = 1.2
+_ENTRY_NS = 16.0
+_PRODUCT_NS = 0.15
+_REACHED_NS = 20.0
+_PAIR_NS = 100.0
+LOG = logging.getLogger("jmdp_lib")
 
 
 def jipe2(
@@ -96,7 +104,7 @@ def jipe2(
     plan, reached = _choose(system, tol, for_sweeps, queries, route, device)
     if plan.route == "sweeps":
         return _sweeps(system, allowed, plan, initial, max_iterations)
-    return solve_pairs(system, Queries.of(jm, queries), allowed, plan, reached, device)
+    return _solved(system, Queries.of(jm, queries), allowed, plan, reached)
 
 
 def plan_jipe2(
@@ -147,7 +155,33 @@ def _choose(
         machine.require(memory, f"JIPE-2 by sweeps on {states:,} states")
         work = _sweeps_work(system, sweeps)
         return Plan("sweeps", states, states * (states + 1) // 2, memory, None, *work), None
-    return choose(system, Queries.of(system.jm, queries), tol, route, device)
+    return _choose_pairs(system, Queries.of(system.jm, queries), tol, route, device)
+
+
+def _choose_pairs(
+    system: CollapsedT2, queries: Queries, tol: float, route: str, device: str | None
+) -> tuple[Plan, PairSet | None]:
+    """The plan of a linear system on pairs, and for the route "reachable" its pairs."""
+    states = system.jm.num_states
+    free = 0.9 * (machine.available_bytes() if device is None else device_bytes(device))
+    needed = affine.dense_bytes(system, queries, device)
+    work = _dense_work(system, tol)
+    dense = Plan("dense", states, states * (states + 1) // 2, needed, device, *work)
+    if route == "dense" or device is not None:
+        if needed > free:
+            raise MemoryError(
+                f"JIPE-2 needs {dense}; available are {machine.gibibytes(free)}; use local_jipe2 "
+                "for a few states"
+            )
+        return dense, None
+    dense_fits = route == "auto" and needed <= free
+    reached = affine.choose_pairs(system, queries, free, dense_fits)
+    if reached is None:
+        return dense, None
+    taken = system.bytes_beside_pairs(queries) + reached.words.nbytes
+    taken += affine.pair_bytes(reached.numbering) * reached.size
+    work = _reachable_work(system, tol, reached)
+    return Plan("reachable", states, reached.size, taken, None, *work), reached
 
 
 def _sweeps_work(system: CollapsedT2, sweeps: int) -> tuple[int, float]:
@@ -196,114 +230,104 @@ def _start(
     return operator.centre(*checks.collection("initial", *found, operator.jm))
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Trace(machine.ReadOnly):
-    """Largest change of any coordinate from $M_k$ to $T_2 M_k$, for $k = 0, 1, ...$, (sweeps,).
+def _solved(
+    system: CollapsedT2, asked: Queries, allowed: float, plan: Plan, reached: PairSet | None
+) -> Solution:
+    """The moments by a linear system on pairs of states, as planned."""
+    LOG.info("JIPE-2, %s", plan)
+    jm = system.jm
+    found = affine.solve_pairs(system, reached, allowed, f"JIPE-2, {plan}", plan.device)
+    certified = found.residuals, found.rounding, jm.gamma, allowed, found.iterations
+    end = fixed_point.certify(*certified, "JIPE-2")
+    blocks = system.blocks(found.backup, found.pairs, asked)
+    source = MomentsFromPairs(system, found.backup, blocks, found.pairs)
+    # c contracts by gamma^2
+    off = 4.0 * found.residuals[-1] * system.weight / (1.0 - jm.gamma**2)
+    known = found.backup.mean, blocks, source
+    moments = fixed_point.collect_moments(jm, 2, *known, end.error_bound, off)
+    return Solution(moments, *end, plan=plan)
 
-    Attributes:
-        mean: of $mu(s, a)$.
-        second: of $Sigma(s, a, t, b)$, all of it.
-        covariance: of $C = Sigma - mu mu'$, all of it.
-        weight: $lambda$, so that max(mean, second / weight) is the residual of eq. (23).
+
+def _accelerated_sweeps(gamma: float, tol: float) -> float:
+    """How often BiCGSTAB applies an operator: typical for a gamma^2-contraction."""
+    return 1.2 * math.log10(10.0 / min(tol, 1.0)) / math.sqrt(1.0 - gamma**2)
+
+
+def _dense_work(system: CollapsedT2, tol: float) -> tuple[int, float]:
+    """Terms of one application on all pairs, and seconds in all."""
+    states = system.jm.num_states
+    moved = sum(kernel.nnz for kernel in system.kernels) * states
+    common = states**2 * (len(system.kernels) if system.coupling == "common" else 0)
+    terms = 2 * moved + common + system.diagonal_entries
+    time = _TERM_NS * 2 * moved + _PRODUCT_NS * common
+    if not system.few_successors:
+        terms = 2 * states**3
+        time = _PRODUCT_NS * terms
+    time += _ENTRY_NS * len(system.kernels) * states**2
+    return terms, 1e-9 * time * _accelerated_sweeps(system.jm.gamma, tol)
+
+
+def _reachable_work(system: CollapsedT2, tol: float, reached: PairSet) -> tuple[int, float]:
+    """Terms of one application on the reachable pairs, and seconds in all."""
+    widths = np.array([np.diff(kernel.indptr) for kernel in system.kernels], float)
+    each = float((widths.mean(1) ** 2).sum()) + len(system.kernels)
+    terms = int(each * reached.size)
+    sweeps = float(affine.ACYCLIC_SWEEPS)
+    if not reached.numbering.acyclic:
+        sweeps = 1.0 + 0.5 * _accelerated_sweeps(system.jm.gamma, tol)
+    return terms, 1e-9 * (_REACHED_NS * terms + _PAIR_NS * reached.size) * sweeps
+
+
+@dataclass(frozen=True)
+class MomentsFromPairs:
+    """Second moments between states, each one local expectation away from c.
+
+    backup: T_2 on m and v. blocks: (S, A, A). pairs: c.
     """
 
-    mean: Floats
-    second: Floats
-    covariance: Floats
-    weight: float
+    system: CollapsedT2
+    backup: Backup
+    blocks: Floats
+    pairs: PairValues
 
-    def __repr__(self) -> str:
-        return f"Trace({self.mean.size:,} sweeps, last residual {self.residuals[-1]:.3g})"
-
-    def to_frame(self) -> pd.DataFrame:
-        """A pandas table with a row for every sweep.
-
-        Example:
-            >>> import jmdp_lib as jl
-            >>> trace = jl.trace_jipe2(jl.coupled_reward_chain(4, gamma=0.9), [0] * 4, sweeps=2)
-            >>> print(trace.to_frame().round(3))
-               sweep  mean  second  covariance  residual
-            0      0   1.0    1.00       0.250       1.0
-            1      1   0.9    2.61       0.203       0.9
-        """
-        columns = {"sweep": np.arange(self.mean.size), "mean": self.mean, "second": self.second}
-        return machine.table({**columns, "covariance": self.covariance, "residual": self.residuals})
+    def moment(self, coordinates: Sequence[tuple[int, int]]) -> float:
+        """Sigma(s, a, t, b), of two states, or of actions of one state that were not asked for."""
+        (s, a), (t, b) = coordinates
+        if s == t:
+            raise ValueError(
+                f"the covariance of actions {a} and {b} of state {s} was not asked for: solve with "
+                f"queries=[({s}, {a}, {b})], or without queries for all of them"
+            )
+        asked = (np.array([x]) for x in (s, a, b, t))
+        found = self._known(self.system.covariances(self.backup, self.pairs, *asked))
+        return float(found[0] + self.backup.mean[s, a] * self.backup.mean[t, b])
 
     @property
-    def residuals(self) -> Floats:
-        """$||M_k - T_2 M_k||_lambda$."""
-        return np.maximum(self.mean, self.second / self.weight)
+    def second_bytes(self) -> float:
+        """Bytes that `full_second` takes, at most: C, Sigma and where C is nan, c and the steps
+        from c to C. With common noise there are more steps, and its source."""
+        states = len(self.blocks)
+        pairs = self.backup.mean.size
+        common = self.system.coupling == "common"
+        source = 4 * pairs * self.system.jm.noise_probs.size if common else 0
+        return 8.0 * ((4.0 if common else 2.25) * pairs**2 + 2 * states * (states + pairs) + source)
 
+    def full_second(self) -> Floats:
+        """(S, A, S, A)."""
+        system = self.system
+        mean = self.backup.mean
+        states = np.arange(len(self.blocks))
+        source = system.noise_source(self.backup.deviations)
+        c = self.pairs(*np.broadcast_arrays(states[:, None], states))
+        full = distinct_states(system.jm.gamma, system.moves, c, source)
+        full = full.reshape(mean.shape * 2)
+        full[states, :, states] = self.blocks
+        return self._known(full) + np.multiply.outer(mean, mean)
 
-def trace_jipe2(jm: JMDP, policy: Policy, sweeps: int, coupling: str = "joint") -> Trace:
-    """The changes of the first `sweeps` applications of $T_2$ from $M_0 = 0$.
-
-    Compares all of $Sigma$, (S, A, S, A), after every sweep: for small models.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> trace = jl.trace_jipe2(jl.coupled_reward_chain(4, gamma=0.9), [0] * 4, sweeps=20)
-        >>> print(trace.residuals[:3].round(3), round(jl.decay_rate(trace.mean), 3))
-        [1.   0.9  0.81] 0.9
-    """
-    operator = PairOperator.of("trace_jipe2", jm, policy, coupling)
-    state = operator.zero()
-    rows = []
-    parts = ("mean", "second", "covariance")
-    for _ in range(checks.at_least("sweeps", sweeps, 1)):
-        old = state
-        state = operator.apply(state)
-        rows.append([np.abs(getattr(state, x) - getattr(old, x)).max() for x in parts])
-    mean, second, covariance = np.transpose(rows)
-    return Trace(mean, second, covariance, operator.weight)
-
-
-def covariance_rates(jm: JMDP, policy: Policy) -> tuple[float, float]:
-    """The two factors per sweep that covariances settle by: $gamma zeta_mu$ and $gamma^2 zeta_C$.
-
-    $C_{k+1} = c_0(mu_k) + gamma^2 P_2 C_k$. The source $c_0$ sees *differences* of the means, which
-    settle by $gamma zeta_mu$: $zeta_mu$ is the second largest eigenvalue of the policy's chain $P$,
-    in modulus (the largest belongs to constants). What is in $C$ already fades by $gamma^2 zeta_C$:
-    $zeta_C$ is the spectral radius of $P$ among the states whose return varies. The larger one
-    bounds the rate in the end; where both are zero, covariances are exact after finitely many
-    sweeps.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> jm = jl.windy_gridworld(3, gamma=0.8)
-        >>> by_means, by_itself = jl.covariance_rates(jm, jl.uniform_policy(jm))
-        >>> print(f"{by_means:.3f} and {by_itself:.3f}")
-        0.780 and 0.624
-    """
-    matrix = checks.policy_matrix(jm, policy)
-    chain = CollapsedT2(jm, matrix).kernel.toarray()
-    sizes = np.sort(np.abs(np.linalg.eigvals(chain)))
-    moments = jipe2(jm, matrix).moments
-    value = (matrix * moments.mean).sum(1, keepdims=True)
-    spread = (matrix * (moments.variance + (moments.mean - value) ** 2)).sum(1)
-    varies = spread > 1e-9 * jm.reward_bound**2
-    among = np.abs(np.linalg.eigvals(chain[np.ix_(varies, varies)]))
-    second = sizes[-2] if sizes.size > 1 else 0.0
-    return jm.gamma * float(second), jm.gamma**2 * float(among.max(initial=0.0))
-
-
-def decay_rate(values: ArrayLike, first: int = 0, floor: float = 1e-10) -> float:
-    """The factor per step of a geometric decay: least squares on the logarithm.
-
-    Steps before `first` are left out, and values below `floor` times the largest, where rounding
-    takes over.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> print(round(jl.decay_rate([4.0, 2.0, 1.0, 0.5]), 6))
-        0.5
-    """
-    sizes = checks.floats("values", values, "step")
-    steps = np.arange(sizes.size)
-    used = (steps >= first) & (sizes > floor * sizes.max())
-    if used.sum() < 2:
-        raise ValueError(
-            f"a rate needs two values above {floor:g} of the largest from step {first} on, "
-            f"found {used.sum()} of {sizes.size}"
-        )
-    return float(np.exp(np.polyfit(steps[used], np.log(sizes[used]), 1)[0]))
+    def _known(self, covariance: Floats) -> Floats:
+        if np.isnan(covariance).any():
+            raise ValueError(
+                "no gap that was asked for reaches these pairs of states, so that their moments "
+                'were not solved: solve with route="dense" for those of all pairs'
+            )
+        return covariance

@@ -18,7 +18,7 @@ from scipy import sparse
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, Seed
-from jmdp_lib.machine import available_bytes, fits, gibibytes
+from jmdp_lib.machine import available_bytes, fits, gibibytes, rounding_of
 from jmdp_lib.model import JMDP, checked_coupling, require_tables
 from jmdp_lib.model.queries import Simulator, check_simulator, checked_query
 from jmdp_lib.moments import Moments, StateAction, norm_weight
@@ -33,7 +33,7 @@ from jmdp_lib.operators.multisets import (
     partitions,
 )
 from jmdp_lib.solvers.affine import Chain, solve_to_residual
-from jmdp_lib.solvers.fixed_point import Plan, Solution, certify, collect_moments, rounding_of
+from jmdp_lib.solvers.fixed_point import Plan, Solution, certify, collect_moments
 from jmdp_lib.solvers.incremental import IncrementalSolution, StepSize, checked_moments, learn
 
 MAX_COORDINATES = 200_000  # of the incremental form

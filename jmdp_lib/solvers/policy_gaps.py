@@ -148,8 +148,8 @@ class _GapPairs:
         states = first.jm.num_states
         drawn = _Drawn.of(first.policy, second.policy)
         left, right = backups
-        source = -2.0 * left.shocks @ right.shocks.T
-        source += left.single[:, None] + right.single
+        source = -2.0 * left.noise_source @ right.noise_source.T
+        source += left.value_variance[:, None] + right.value_variance
         law, added = _steps_from_one_state(first, drawn, mean, backups)
         rows = np.concatenate([drawn.states, drawn.states + states])
         columns = np.tile(np.arange(drawn.states.size), 2)
