@@ -49,6 +49,7 @@ from jmdp_lib.simulators.montecarlo import sample_gaps, simulate_pairs
 from jmdp_lib.simulators.resampling import resample_gaps
 from jmdp_lib.simulators.returns import simulate_returns
 from jmdp_lib.simulators.statistics import asymptotic_sequence, log_capital, normal_p_values
+from jmdp_lib.simulators.vector_simulator import VectorSimulator
 from jmdp_lib.solvers.coupling_range import CouplingRange, coupling_range
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Plan, Solution
 from jmdp_lib.solvers.improvement import Improvement, cautious_improvement
@@ -91,6 +92,7 @@ __all__ += ["cautious_improvement", "compare_actions", "estimate_gaps"]
 __all__ += ["sample_gaps", "simulate_pairs", "simulate_returns"]
 __all__ += ["asymptotic_sequence", "log_capital", "normal_p_values"]
 __all__ += ["CoupledEnv", "Outcome", "Simulator", "SimulatorError", "StepSimulator"]
+__all__ += ["VectorSimulator"]
 __all__ += ["ConvergenceWarning", "IncrementalSolution", "ProjectedSolution"]
 __all__ += ["CouplingRange", "MomentBounds", "Moments", "Plan", "Solution", "StepSize"]
 __all__ += ["LocalSolution"]

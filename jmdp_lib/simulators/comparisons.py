@@ -20,6 +20,9 @@ from jmdp_lib.model.queries import SimulatorError
 from jmdp_lib.simulators.branches import Branches, Run
 from jmdp_lib.simulators.estimates import PlayedGaps, action_labels
 from jmdp_lib.simulators.statistics import gap_statistics, unseen_variance
+from jmdp_lib.simulators.vector_branches import VectorBranches
+from jmdp_lib.simulators.vector_estimates import estimate_vector_gaps
+from jmdp_lib.simulators.vector_simulator import VectorSimulator
 
 
 def estimate_gaps(
@@ -35,6 +38,7 @@ def estimate_gaps(
     truncation: float = 1e-3,
     horizon: int | None = None,
     processes: int = 1,
+    keep_returns: bool = False,
 ) -> PlayedGaps:
     """Gaps of actions at one state of a simulator, from recursive branches.
 
@@ -52,6 +56,9 @@ def estimate_gaps(
     coupling: which branches share a draw, as in `jipe2`: "joint", those at one state;
         "independent", none; "common", all of them, one draw per time step.
     truncation: which share of the largest possible return may be cut off; it sets the horizon.
+    keep_returns: keep the returns of a `VectorSimulator`, too. Its branches are then played on to
+        the horizon after they have become one, which takes longer; gaps stay the same. Those of
+        other simulators are always kept.
     processes: with more than one, `env` and `policy` must pickle. The numbers stay the same.
 
     If the simulator fails, the `SimulatorError` names state and action, and holds the result of
@@ -69,7 +76,11 @@ def estimate_gaps(
         exact mean 1.52; P(better) from 0.92 to 0.97
     """
     root = checks.purpose_seed(seed, "estimate_gaps")
-    branches = Branches.of(env, policy, actions, state, gamma, coupling, truncation, horizon)
+    asked: Any = (env, policy, actions, state, gamma, coupling, truncation, horizon)
+    if isinstance(env, VectorSimulator):
+        vectorised = VectorBranches.of(*asked)
+        return estimate_vector_gaps(vectorised, num_runs, root, processes, keep_returns)
+    branches = Branches.of(*asked)
     num_runs = checks.at_least("num_runs", num_runs, 3)
     one = checks.at_least("processes", processes, 1) == 1
     if not one:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -71,6 +71,57 @@ def gap_statistics(gaps: Floats, unsure: Floats | float) -> Any:
     signs = gaps < -unsure, np.abs(gaps) <= unsure, gaps > unsure
     shares = [sign.mean(0) for sign in signs]
     return np.stack([*mean_and_error(gaps), *variance_and_error(gaps), *shares])
+
+
+class GapSums(NamedTuple):
+    """Sums over N gaps, all that their statistics need: parts of a sample merge into the whole.
+
+    mean: (...). central: (3, ...), sums of second, third and fourth powers of what the gaps differ
+    from their mean. signs: (3, ...), how many are below, at and above zero.
+    """
+
+    num_gaps: int
+    mean: Floats
+    central: Floats
+    signs: Floats
+
+    @classmethod
+    def of(cls, gaps: Any, unsure: Any, xp: Any) -> GapSums:
+        """Of gaps (N,), an array of the library `xp`. unsure: gaps of this size count as zero."""
+        mean = xp.mean(gaps)
+        apart = gaps - mean
+        squares = apart * apart
+        below = xp.count_nonzero(gaps < -unsure)
+        above = xp.count_nonzero(gaps > unsure)
+        powers = [float(xp.sum(squares * part)) for part in (1.0, apart, squares)]
+        counts = [int(below), gaps.shape[0] - int(below) - int(above), int(above)]
+        return cls(gaps.shape[0], np.array(float(mean)), np.array(powers), np.array(counts, float))
+
+    def plus(self, other: GapSums) -> GapSums:
+        """Of both samples together (Pébay 2008, eqs. 1.1 to 1.3): nothing large is subtracted."""
+        total = self.num_gaps + other.num_gaps
+        first = self.num_gaps / total
+        second = other.num_gaps / total
+        step = other.mean - self.mean
+        square, cube, fourth = self.central + other.central
+        (own2, own3, _), (its2, its3, _) = self.central, other.central
+        weight = self.num_gaps * second
+        fourth += weight * step**4 * (first**2 - first * second + second**2)
+        fourth += 6.0 * step**2 * (first**2 * its2 + second**2 * own2)
+        fourth += 4.0 * step * (first * its3 - second * own3)
+        cube += weight * step**3 * (first - second) + 3.0 * step * (first * its2 - second * own2)
+        square += weight * step**2
+        central = np.stack([square, cube, fourth])
+        return GapSums(total, self.mean + second * step, central, self.signs + other.signs)
+
+    def statistics(self) -> Any:
+        """(7, ...) as `gap_statistics` of all the gaps."""
+        n = self.num_gaps
+        square, _, fourth = self.central
+        variance = square / (n - 1)
+        spread = np.sqrt(np.maximum(fourth - square**2 / n, 0.0) / (n - 1))  # of the squares
+        errors = np.sqrt(variance / n), n / (n - 2) * spread / np.sqrt(n)
+        return np.stack([self.mean, errors[0], variance, errors[1], *self.signs / n])
 
 
 def unseen_variance(

@@ -1,0 +1,136 @@
+"""Branches of a `VectorSimulator`: what `branches` is for runs that are played one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from jmdp_lib import checks
+from jmdp_lib.checks import Policy
+from jmdp_lib.machine import available_bytes
+from jmdp_lib.model import COUPLINGS
+from jmdp_lib.model.queries import SimulatorError
+from jmdp_lib.operators.dense import device_bytes
+from jmdp_lib.simulators.arrays import Arrays, as_array
+from jmdp_lib.simulators.vector_batch import Batch, BatchPlan, ChunkRuns
+from jmdp_lib.simulators.vector_policies import VectorPolicy
+from jmdp_lib.simulators.vector_simulator import VectorSimulator, check_draw
+
+_LONGEST = 10**6  # steps of a run, unless a horizon is given
+_CHUNK = 2**16  # runs per random stream: few enough for the caches of a processor,
+_GPU_CHUNK = 2**23  # and many enough to keep a GPU busy
+_MOST_IN_FLIGHT = 4  # chunks on a GPU: with more, launching their draws would take long
+_WORDS = 24  # of eight bytes, for every branch of a run that is in flight
+
+
+@dataclass(frozen=True)
+class VectorBranches(BatchPlan):
+    """What all runs of a comparison of actions have in common; it pickles if its parts do."""
+
+    @classmethod
+    def of(
+        cls, env: VectorSimulator, policy: Policy, actions: Sequence[int], state: Any,
+        gamma: float | None, coupling: str, truncation: float, horizon: int | None,
+    ) -> VectorBranches:  # fmt: skip
+        """Arguments as of `estimate_gaps`, checked; step, draw and policy are tried out."""
+        checks.one_of("coupling", coupling, COUPLINGS)
+        gamma = checks.real("gamma", env.gamma if gamma is None else gamma, "[0, 1]")
+        if horizon is None:
+            if gamma == 1.0:
+                raise ValueError("gamma = 1 needs horizon=, the steps after which runs end")
+            other = "pass horizon=, or a smaller gamma="
+            horizon = checks.derived_horizon(gamma, truncation, _LONGEST, other)
+        horizon = checks.at_least("horizon", horizon, 1)
+        start = _start(env, state)
+        chosen = checks.distinct_actions(actions, env.num_actions)
+        table = VectorPolicy.of(policy, env.num_actions, getattr(env, "num_states", None))
+        if table.num_states is not None:
+            _check_numbered(start, table.num_states)
+        made = cls(env, table, start, chosen, gamma, horizon, coupling, env.reward_range)
+        made._try_out()
+        return made
+
+    def _try_out(self) -> None:
+        """A careful batch of few runs and few steps."""
+        check_draw(self.simulator, Arrays.of(self.state))
+        few = replace(self, horizon=min(self.horizon, 3))
+        few.play(np.random.SeedSequence(0), [32], careful=True)
+
+    @property
+    def most_queries(self) -> int:
+        """Queries that a run may need: at first all branches are at one state."""
+        size = len(self.actions)
+        first = size if self.coupling == "independent" else 1
+        return first + (self.horizon - 1) * size
+
+    @property
+    def chunk_size(self) -> int:
+        """Runs of a chunk: fixed for a kind of device, since numbers depend on it."""
+        return _GPU_CHUNK if Arrays.of(self.state).on_gpu else _CHUNK
+
+    @property
+    def most_in_flight(self) -> int:
+        """Chunks that are played at once: one on a processor, on a GPU as many as fit."""
+        arrays = Arrays.of(self.state)
+        if not arrays.on_gpu:
+            return 1
+        width = math.prod(self.state.shape)
+        size = 8 * self.chunk_size * len(self.actions) * (_WORDS + 4 * width)
+        free = device_bytes(str(arrays.device)) if arrays.is_torch else available_bytes()
+        return max(1, min(_MOST_IN_FLIGHT, free // size))
+
+    def play(
+        self, root: np.random.SeedSequence, sizes: Sequence[int], first: int = 0,
+        whole: bool = False, counted: bool = False, careful: bool = False,
+    ) -> list[ChunkRuns]:  # fmt: skip
+        """The chunks of a batch, numbered from `first` on; sizes: how many runs each has.
+
+        whole: branches that have become one are played on until the horizon, so that returns are
+        whole; gaps stay the same. counted: count queries. careful: look at all values.
+
+        Otherwise only smallest and largest values are looked at. If something is wrong with them,
+        or something fails, the batch is played again carefully, which names the row.
+        """
+        seeds = [checks.seed_sequence(root, first + k) for k in range(len(sizes))]
+        batch = Batch(self, seeds, list(sizes), whole, counted, careful)
+        try:
+            found = batch.play()
+        except MemoryError:
+            raise
+        except Exception as error:
+            if careful:
+                raise
+            self.play(root, sizes, first, whole, careful=True)
+            raise SimulatorError(f"time step {batch.time + 1}: {error!r}") from error
+        if not careful and batch.is_suspect(found):
+            self.play(root, sizes, first, whole, careful=True)
+            raise SimulatorError("step must be pure, but went wrong once and not a second time")
+        return found
+
+
+def _start(env: VectorSimulator, state: Any) -> Any:
+    """The state where all branches start, as an array () or (d,)."""
+    if state is None:
+        raise ValueError("state= must be given: the state at which the actions are compared")
+    start = as_array(state)
+    if len(start.shape) > 1 or (hasattr(start, "dtype") and str(start.dtype) == "object"):
+        raise ValueError(f"state must be a number, or a row (d,) of numbers, got {state!r}")
+    count = getattr(env, "num_states", None)
+    if count is not None:
+        _check_numbered(start, count)
+    return start
+
+
+def _check_numbered(start: Any, num_states: int) -> None:
+    """Refuse a start that is no number of a state."""
+    arrays = Arrays.of(start)
+    if start.shape or not arrays.xp.isdtype(start.dtype, "integral"):
+        raise ValueError(
+            f"states must be integers from 0 to {num_states - 1}, since the simulator or the "
+            f"policy has so many of them; got state {start!r}"
+        )
+    checks.index("state", int(start), num_states)

@@ -1,0 +1,143 @@
+"""Estimates of gaps from the runs of a `VectorSimulator`: only sums leave the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jmdp_lib import checks
+from jmdp_lib.checks import Floats
+from jmdp_lib.machine import in_processes, require
+from jmdp_lib.model.queries import SimulatorError
+from jmdp_lib.simulators.arrays import Arrays
+from jmdp_lib.simulators.estimates import PlayedGaps, action_labels
+from jmdp_lib.simulators.statistics import GapSums, unseen_variance
+from jmdp_lib.simulators.vector_batch import ChunkRuns
+from jmdp_lib.simulators.vector_branches import VectorBranches
+
+_ROUNDING = 1e-12  # of the largest return: gaps of this size are none
+
+
+class _Part(NamedTuple):
+    """What is kept of a chunk. sums: of the P pairs of actions. apart: (P,) runs that were."""
+
+    sums: GapSums
+    apart: Floats
+    extremes: tuple[float, float]
+    returns: Floats | None
+
+
+def estimate_vector_gaps(
+    branches: VectorBranches, num_runs: int, root: np.random.SeedSequence, processes: int,
+    keep_returns: bool,
+) -> PlayedGaps:  # fmt: skip
+    """As `estimate_gaps`, from all chunks of runs."""
+    num_runs = checks.at_least("num_runs", num_runs, 3)
+    if keep_returns:
+        size = 8.0 * num_runs * len(branches.actions)
+        require(2.0 * size, f"the returns of num_runs = {num_runs:,}", "do without keep_returns")
+    chunk = branches.chunk_size
+    sizes = [min(chunk, num_runs - start) for start in range(0, num_runs, chunk)]
+    step = branches.most_in_flight
+    jobs = [
+        (branches, root, sizes[k : k + step], k, keep_returns) for k in range(0, len(sizes), step)
+    ]
+    results = in_processes(_play_batch, jobs, processes, "estimate_gaps")
+    parts = [part for found, _ in results for part in found]
+    failed = next((error for _, error in results if error), None)
+    if failed is None:
+        return _estimate(branches, parts)
+    done = sum(part.sums.num_gaps for part in parts)
+    failure = SimulatorError(f"{failed} ({done:,} runs went well)")
+    failure.result = _estimate(branches, parts) if done >= 3 else None
+    raise failure
+
+
+def _play_batch(
+    branches: VectorBranches, root: np.random.SeedSequence, sizes: Sequence[int], first: int,
+    keep_returns: bool,
+) -> tuple[list[_Part], str | None]:  # fmt: skip
+    """What is kept of a batch of chunks, or why the simulator failed in it."""
+    try:
+        chunks = branches.play(root, sizes, first, whole=keep_returns)
+    except SimulatorError as error:
+        last = first + len(sizes) - 1
+        return [], f"chunk {first}: {error}" if last == first else f"chunks {first}-{last}: {error}"
+    return [_summed(branches, chunk, keep_returns) for chunk in chunks], None
+
+
+def _summed(branches: VectorBranches, runs: ChunkRuns, keep_returns: bool) -> _Part:
+    """The sums of a chunk, computed where its runs are."""
+    arrays = Arrays.of(runs.returns)
+    xp = arrays.xp
+    tiny = _ROUNDING * float(xp.max(xp.abs(runs.returns)))
+    cut = cut_off(branches, runs.extremes)
+    sums = []
+    counts = []
+    for (i, j), apart in zip(_pairs(branches), runs.apart, strict=True):
+        unsure = xp.astype(apart, xp.float64) * cut + tiny
+        sums.append(GapSums.of(runs.returns[i, ...] - runs.returns[j, ...], unsure, xp))
+        counts.append(int(xp.count_nonzero(apart)))
+    stacked = GapSums(
+        num_gaps=runs.returns.shape[1],
+        mean=np.array([part.mean for part in sums]),
+        central=np.array([part.central for part in sums]).reshape(-1, 3).T,
+        signs=np.array([part.signs for part in sums]).reshape(-1, 3).T,
+    )
+    kept = in_order(arrays, runs)[0] if keep_returns else None
+    return _Part(stacked, np.array(counts, float), runs.extremes, kept)
+
+
+def in_order(arrays: Arrays, runs: ChunkRuns) -> tuple[Floats, Any]:
+    """Returns (N, m) in the order of the runs, and the order (N,)."""
+    order = np.argsort(arrays.host(runs.numbers))
+    return arrays.host(runs.returns).T[order], order
+
+
+def cut_off(branches: VectorBranches, extremes: tuple[float, float]) -> float:
+    """How much a gap may lose at the horizon, if later rewards are like those that were seen."""
+    if branches.gamma == 1.0:
+        return 0.0  # then the horizon is part of the question
+    largest = (extremes[1] - extremes[0]) / (1.0 - branches.gamma)
+    return branches.gamma**branches.horizon * largest
+
+
+def _pairs(branches: VectorBranches) -> list[tuple[int, int]]:
+    return list(combinations(range(len(branches.actions)), 2))
+
+
+def _estimate(branches: VectorBranches, parts: list[_Part]) -> PlayedGaps:
+    sums = reduce(GapSums.plus, (part.sums for part in parts))
+    low = min(part.extremes[0] for part in parts)
+    high = max(part.extremes[1] for part in parts)
+    share = sum(part.apart for part in parts) / sums.num_gaps
+    found = _table(branches, sums.statistics())
+    cut = cut_off(branches, (low, high)) * _table(branches, np.array([share, share]))[0]
+    unseen = unseen_variance(
+        found[0], sums.num_gaps, branches.simulator.reward_range, branches.gamma
+    )
+    np.fill_diagonal(unseen, 0.0)
+    names = action_labels(branches.actions)
+    kept = [part.returns for part in parts if part.returns is not None]
+    returns = np.concatenate(kept) if kept else None
+    index = {"action": names[:, None], "other": names[None]}
+    rest: Any = np.abs(cut), sums.num_gaps, returns
+    return PlayedGaps(*found, *rest, unseen_variance=unseen, index=index)
+
+
+def _table(branches: VectorBranches, values: Any) -> Any:
+    """(7, m, m) of statistics (7, P): gaps of [j, i] are those of [i, j] with the other sign."""
+    size = len(branches.actions)
+    whole = np.zeros((len(values), size, size))
+    if len(values) == 7:
+        whole[5] = np.eye(size)  # an action against itself: always a tie
+    mirrored = values[[0, 1, 2, 3, 6, 5, 4]] if len(values) == 7 else values
+    for column, (i, j) in enumerate(_pairs(branches)):
+        whole[:, i, j] = values[:, column]
+        whole[:, j, i] = mirrored[:, column]
+        whole[0, j, i] = -values[0, column]
+    return whole

@@ -1,0 +1,244 @@
+"""Vectorised simulators: a step of many states at once, in any array library.
+
+`VectorSimulator` is what a user makes. Every call of the user's functions goes through `drawn` and
+`played`, which check what is cheap to check: the number of results and their shapes. `check_values`
+looks at the numbers themselves, and names the first row that is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jmdp_lib import checks
+from jmdp_lib.model.queries import SimulatorError, declared_range
+from jmdp_lib.simulators.arrays import Arrays, as_array, each, each_of
+
+_SPOT = 16  # rows that are stepped twice
+_ROUNDED = 1e-6  # of the largest reward, since rewards may be float32
+
+
+class Played(NamedTuple):
+    """What a step returned. rewards: (n,). states: (n, ...). over: (n,), or None."""
+
+    rewards: Any
+    states: Any
+    over: Any
+
+
+class VectorSimulator:
+    """A simulator that steps many states at once, as arrays of NumPy, torch, or another library.
+
+    step: step(states, actions, noise) -> rewards, next_states, or rewards, next_states, over, all
+        with first axis n. States are integers (n,) or rows (n, d) of numbers; two states are equal
+        if all their numbers are. over: (n,) bools, whether the episode ended. It must be pure, and
+        no row may depend on another one.
+    draw: draw(n, rng) -> the noise of n steps, an array or a tuple of arrays, first axis n. rng is
+        a NumPy generator, or one of torch if the states are tensors, on their device.
+    num_actions: A; actions are integers from 0 to A - 1.
+    gamma: discount factor; 1 needs a `horizon` where it is played.
+    reward_range: (lo, hi) that holds all rewards, if it is known. Decisions rely on it.
+    num_states: S, if states are the integers from 0 to S - 1. Then this is a `Simulator`, and
+        `JMDP.from_simulator` counts it state by state.
+
+    `estimate_gaps` and `compare_actions` play all runs at once. The state that they start from says
+    which library is used, and on which device: a plain number, or a list, means NumPy. Policies are
+    probabilities (S, A), actions (S,), or a function of the states, policy(states) -> (n, A)
+    probabilities or (n,) actions.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> import numpy as np
+        >>> def sell(stock, order, demand):  # a depot that holds 11 units
+        ...     full = np.minimum(stock + order, 11)
+        ...     sold = np.minimum(full, demand)
+        ...     return 3.0 * sold - 1.5 * order, full - sold
+        ...
+        >>> def demands(n, rng):
+        ...     return rng.poisson(3, n)
+        ...
+        >>> depot = jl.VectorSimulator(sell, demands, num_actions=5, gamma=0.9, num_states=12)
+        >>> found = jl.estimate_gaps(depot, np.full((12, 5), 0.2), [2, 1], state=5, num_runs=50_000)
+        >>> print(f"{found.mean[0, 1]:.2f} +- {found.mean_error[0, 1]:.2f}")
+        0.41 +- 0.02
+        >>> isinstance(depot, jl.Simulator)
+        True
+    """
+
+    num_states: int  # of an instance that was told so
+
+    def __init__(
+        self,
+        step: Callable[[Any, Any, Any], tuple[Any, ...]],
+        draw: Callable[[int, Any], Any],
+        num_actions: int,
+        gamma: float,
+        reward_range: tuple[float, float] | None = None,
+        num_states: int | None = None,
+    ) -> None:
+        for name, function in (("step", step), ("draw", draw)):
+            if not callable(function):
+                raise ValueError(f"{name} must be a function, got {function!r}")
+        self.step = step
+        self.draw = draw
+        self.num_actions = checks.at_least("num_actions", num_actions, 1)
+        self.gamma = checks.real("gamma", gamma, "[0, 1]")
+        self.reward_range = None if reward_range is None else declared_range(reward_range)
+        if num_states is not None:  # what has this attribute can be counted state by state
+            self.num_states = checks.at_least("num_states", num_states, 1)
+
+    def __repr__(self) -> str:
+        count = getattr(self, "num_states", None)
+        states = "" if count is None else f"num_states={count}, "
+        return f"VectorSimulator({states}num_actions={self.num_actions}, gamma={self.gamma})"
+
+    def query(self, state: Any, actions: Sequence[int], rng: Any) -> tuple[list[float], list[Any]]:
+        """Rewards (m,) and next states (m,) of the actions under one draw of the noise.
+
+        A next state that is a row of numbers is a tuple of them. A query cannot say that an episode
+        ended, so a step that ends one is refused here.
+        """
+        start = as_array(state)
+        arrays = Arrays.of(start)
+        chosen = arrays.put(np.asarray(actions))
+        size = chosen.shape[0]
+        states = arrays.xp.broadcast_to(start, (size, *start.shape))
+        noise = each(lambda x: arrays.xp.concat([x] * size), drawn(self, 1, rng))
+        found = played(self, states, chosen, noise)
+        count = getattr(self, "num_states", None)
+        check_values(arrays, states, chosen, found, self.reward_range, count)
+        if found.over is not None and arrays.host(found.over).any():
+            raise ValueError("step ended an episode, which a query has no way to say")
+        following = arrays.host(found.states).tolist()
+        return arrays.host(found.rewards).tolist(), [
+            tuple(row) if isinstance(row, list) else row for row in following
+        ]
+
+
+def drawn(simulator: VectorSimulator, size: int, rng: Any) -> Any:
+    """The noise of `size` steps."""
+    noise = simulator.draw(size, rng)
+    for part in noise if isinstance(noise, tuple) else (noise,):
+        shape = getattr(part, "shape", None)
+        if not shape or shape[0] != size:
+            what = f"shape {tuple(shape)}" if shape is not None else repr(part)
+            raise SimulatorError(
+                f"draw({size}, rng) must return an array, or a tuple of arrays, with first axis "
+                f"{size}, got {what}"
+            )
+    return noise
+
+
+def played(simulator: VectorSimulator, states: Any, actions: Any, noise: Any) -> Played:
+    """What a step makes of states (n, ...) and actions (n,)."""
+    answer = simulator.step(states, actions, noise)
+    if not isinstance(answer, tuple | list) or len(answer) not in (2, 3):
+        raise SimulatorError(
+            "step(states, actions, noise) must return rewards and next states, or rewards, next "
+            f"states and over, got {type(answer).__name__}"
+        )
+    rewards, following, over = answer if len(answer) == 3 else (*answer, None)
+    size = actions.shape[0]
+    _check_shape("rewards", rewards, (size,))
+    _check_shape("next states", following, tuple(states.shape))
+    if over is not None:
+        _check_shape("over", over, (size,))
+    return Played(rewards, following, over)
+
+
+def _check_shape(name: str, part: Any, expected: tuple[int, ...]) -> None:
+    shape = getattr(part, "shape", None)
+    if shape is None:
+        raise SimulatorError(f"step must return arrays, but {name} are {part!r}")
+    if tuple(shape) == expected:
+        return
+    same_length = len(shape) > 0 and shape[0] == expected[0]
+    row = 0 if same_length else min([*shape[:1], *expected[:1]])
+    why = "from row 0 on they are of another width" if same_length else f"row {row} is the first"
+    why += "" if same_length else " that is missing or too many"
+    raise SimulatorError(
+        f"step returned {name} of shape {tuple(shape)}, expected are {expected}: {why}"
+    )
+
+
+def check_values(
+    arrays: Arrays, states: Any, actions: Any, found: Played,
+    limits: tuple[float, float] | None, num_states: int | None,
+) -> None:  # fmt: skip
+    """Refuse a step that returned numbers that cannot be; the first row is named."""
+    before = arrays.host(states)
+    chosen = arrays.host(actions)
+
+    def refuse(name: str, values: Any, bad: Any, why: str) -> None:
+        rows = np.flatnonzero(bad.reshape(len(bad), -1).any(1))
+        if rows.size:
+            row = rows[0]
+            raise SimulatorError(
+                f"step returned {name}[{row}] = {values[row]}, which {why} (state {before[row]}, "
+                f"action {chosen[row]})"
+            )
+
+    rewards = arrays.host(found.rewards)
+    if rewards.dtype.kind not in "fiub":
+        raise SimulatorError(f"step returned rewards of dtype {rewards.dtype}, not real numbers")
+    rewards = rewards.astype(np.float64)
+    refuse("rewards", rewards, ~np.isfinite(rewards), "is not finite")
+    low, high = widened(limits)
+    refuse("rewards", rewards, (rewards < low) | (rewards > high), f"is not in {limits}")
+    following = arrays.host(found.states)
+    if following.dtype.kind == "f":
+        refuse("next_states", following, np.isnan(following), "is not a number")
+    if num_states is not None:
+        outside = (following < 0) | (following >= num_states)
+        refuse("next_states", following, outside, f"is not in range({num_states})")
+
+
+def widened(limits: tuple[float, float] | None) -> tuple[float, float]:
+    """(lo, hi) that holds all rewards, a little wider, since they may have been rounded."""
+    low, high = declared_range(limits)
+    slack = 0.0 if limits is None else _ROUNDED * max(-low, high)
+    return low - slack, high + slack
+
+
+def check_pure(
+    simulator: VectorSimulator, arrays: Arrays, states: Any, actions: Any, noise: Any
+) -> None:
+    """Refuse a step whose first rows come out differently alone, or the second time."""
+    few = min(_SPOT, actions.shape[0])
+    whole = played(simulator, states, actions, noise)
+    alone = played(simulator, states[:few], actions[:few], each(lambda x: x[:few], noise))
+    names = ("rewards", "next_states", "over")
+    for name, first, second in zip(names, whole, alone, strict=True):
+        if first is None:
+            continue
+        one = arrays.host(first)[:few]
+        other = arrays.host(second)
+        differs = ~np.isclose(one, other, rtol=1e-6, equal_nan=True).reshape(few, -1).all(1)
+        if differs.any():
+            row = int(np.flatnonzero(differs)[0])
+            raise SimulatorError(
+                f"step must be pure, and no row may depend on another one, but {name}[{row}] was "
+                f"{one[row]} and then {other[row]}, by itself with the same state, action and noise"
+            )
+
+
+def check_draw(simulator: VectorSimulator, arrays: Arrays) -> None:
+    """Refuse a draw that takes its numbers from elsewhere than the generator that it is given."""
+    noises = [
+        drawn(simulator, _SPOT, arrays.generator(np.random.SeedSequence(0))) for _ in range(2)
+    ]
+
+    def compare(parts: list[Any]) -> None:
+        one = arrays.host(parts[0])
+        other = arrays.host(parts[1])
+        differs = np.asarray(one != other).reshape(_SPOT, -1).any(1)
+        if differs.any():
+            row = int(np.flatnonzero(differs)[0])
+            raise SimulatorError(
+                "draw(n, rng) must draw from rng alone, but from the same generator row "
+                f"{row} was {one[row]} and then {other[row]}"
+            )
+
+    each_of(compare, noises)
