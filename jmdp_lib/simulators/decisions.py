@@ -20,6 +20,8 @@ from jmdp_lib.machine import ReadOnly, Saved, progress, table
 from jmdp_lib.simulators.branches import Branches
 from jmdp_lib.simulators.estimates import action_labels
 from jmdp_lib.simulators.statistics import asymptotic_sequence, betting_bound
+from jmdp_lib.simulators.vector_branches import VectorBranches
+from jmdp_lib.simulators.vector_simulator import VectorSimulator
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -169,10 +171,14 @@ def compare_actions(
     margin = checks.real("margin", margin, "[0, inf)")
     budget = checks.at_least("budget", budget, 1)
     rng = checks.stream(seed, "compare_actions")
-    branches = Branches.of(env, policy, actions, state, gamma, coupling, _TAIL, horizon)
+    asked: Any = (env, policy, actions, state, gamma, coupling, _TAIL, horizon)
     ends = _known_range(env, reward_range)
-    runs = _Runs(branches, rng, ends, alpha, margin)
-    if hasattr(env, "restore"):
+    runs: _Runs
+    if isinstance(env, VectorSimulator):
+        runs = _VectorRuns(VectorBranches.of(*asked), rng, ends, alpha, margin)
+    else:
+        runs = _Runs(Branches.of(*asked), rng, ends, alpha, margin)
+    if hasattr(env, "restore") or getattr(runs.branches, "episodes_end", False):
         runs.rewards.append(0.0)  # episodes may end, and rewards are zero from then on
     if len(actions) < 2 or budget < runs.longest:
         raise ValueError(
@@ -193,7 +199,7 @@ def _play_until_decided(runs: _Runs, budget: int) -> None:
         try:
             while runs.verdict == "undecided" and runs.queries + runs.longest <= budget:
                 cheap = runs.queries < _WHOLE_SHARE * budget
-                runs.play(whole=len(runs.returns) < _WHOLE_RUNS and cheap)
+                runs.play(len(runs.returns) < _WHOLE_RUNS and cheap, next_look, budget)
                 bar.update(runs.queries - bar.n)
                 if len(runs.returns) >= next_look or runs.queries + runs.longest > budget:
                     runs.look()
@@ -233,7 +239,7 @@ class _Runs:
     ) -> None:  # fmt: skip
         self.branches = branches
         self.rng = rng
-        branches.world.seed(np.random.SeedSequence(int(rng.integers(2**63))))
+        self.begin()
         self.actions = tuple(branches.actions)
         self.reward_range = reward_range
         self.alpha = alpha
@@ -250,12 +256,16 @@ class _Runs:
         self.intervals = np.full((size, size, 2), [-math.inf, math.inf])
         self.intervals[self.active, self.active] = 0.0
 
+    def begin(self) -> None:
+        """Give the simulator a random stream of its own."""
+        self.branches.world.seed(np.random.SeedSequence(int(self.rng.integers(2**63))))
+
     @property
     def longest(self) -> int:
         """Queries that a run may need."""
         return replace(self.branches, actions=self.active).most_queries
 
-    def play(self, whole: bool) -> None:
+    def play(self, whole: bool, next_look: int, budget: int) -> None:
         """One run of all active actions; whole: also after they have become one branch."""
         limits = self.reward_range or (-math.inf, math.inf)
         chosen = [self.actions[i] for i in self.active]
@@ -348,3 +358,34 @@ class _Runs:
             return "betting confidence sequence, valid at every sample size"
         unseen = -math.expm1(math.log(self.alpha) / max(len(self.returns), 1))
         return f"asymptotic confidence sequence, blind to events rarer than {unseen:.2g} per run"
+
+
+class _VectorRuns(_Runs):
+    """Runs of a `VectorSimulator`: all those before the next look are played at once.
+
+    Looks come after as many runs as for any simulator, so decisions are the same as if these runs
+    were played one by one.
+    """
+
+    branches: Any  # VectorBranches
+
+    def begin(self) -> None:
+        """Every batch has a random stream of its own."""
+
+    def play(self, whole: bool, next_look: int, budget: int) -> None:
+        """The runs before the next look, as far as the budget surely allows them."""
+        left = budget - self.queries
+        count = max(1, next_look - len(self.returns))
+        if whole:
+            left = int(_WHOLE_SHARE * budget) - self.queries
+            count = min(count, _WHOLE_RUNS - len(self.returns))
+        count = max(1, min(count, left // self.longest))
+        seed = np.random.SeedSequence(int(self.rng.integers(2**63)))
+        playing = replace(self.branches.only(self.active), limits=self.reward_range)
+        returns, labels, extremes, queries = playing.play_in_order(seed, count, whole)
+        self.queries += queries
+        self.returns += list(returns)
+        self.labels += list(labels)
+        if whole and len(self.active) == len(self.actions):
+            self.whole += list(returns)
+        self.rewards = [min(*self.rewards, *extremes), max(*self.rewards, *extremes)]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Policy
+from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.machine import available_bytes
 from jmdp_lib.model import COUPLINGS
 from jmdp_lib.model.queries import SimulatorError
@@ -18,7 +19,7 @@ from jmdp_lib.operators.dense import device_bytes
 from jmdp_lib.simulators.arrays import Arrays, as_array
 from jmdp_lib.simulators.vector_batch import Batch, BatchPlan, ChunkRuns
 from jmdp_lib.simulators.vector_policies import VectorPolicy
-from jmdp_lib.simulators.vector_simulator import VectorSimulator, check_draw
+from jmdp_lib.simulators.vector_simulator import VectorSimulator, check_draw, drawn, played
 
 _LONGEST = 10**6  # steps of a run, unless a horizon is given
 _CHUNK = 2**16  # runs per random stream: few enough for the caches of a processor,
@@ -41,7 +42,7 @@ class VectorBranches(BatchPlan):
         gamma = checks.real("gamma", env.gamma if gamma is None else gamma, "[0, 1]")
         if horizon is None:
             if gamma == 1.0:
-                raise ValueError("gamma = 1 needs horizon=, the steps after which runs end")
+                raise ValueError("gamma = 1 needs a stated horizon=, by which episodes have ended")
             other = "pass horizon=, or a smaller gamma="
             horizon = checks.derived_horizon(gamma, truncation, _LONGEST, other)
         horizon = checks.at_least("horizon", horizon, 1)
@@ -93,23 +94,63 @@ class VectorBranches(BatchPlan):
         whole; gaps stay the same. counted: count queries. careful: look at all values.
 
         Otherwise only smallest and largest values are looked at. If something is wrong with them,
-        or something fails, the batch is played again carefully, which names the row.
+        or a function of the user's fails, the batch is played again carefully, which names the row.
         """
         seeds = [checks.seed_sequence(root, first + k) for k in range(len(sizes))]
         batch = Batch(self, seeds, list(sizes), whole, counted, careful)
         try:
             found = batch.play()
-        except MemoryError:
+        except SimulatorError:
+            if not careful:
+                self.play(root, sizes, first, whole, careful=True)
             raise
-        except Exception as error:
-            if careful:
-                raise
-            self.play(root, sizes, first, whole, careful=True)
-            raise SimulatorError(f"time step {batch.time + 1}: {error!r}") from error
-        if not careful and batch.is_suspect(found):
+        if not careful and batch.is_suspect():
             self.play(root, sizes, first, whole, careful=True)
             raise SimulatorError("step must be pure, but went wrong once and not a second time")
         return found
+
+    @property
+    def episodes_end(self) -> bool:
+        """Whether a step says that episodes end; rewards are zero from then on."""
+        arrays = Arrays.of(self.state)
+        noise = drawn(self.simulator, 1, arrays.generator(np.random.SeedSequence(0)))
+        states = arrays.xp.expand_dims(self.state, axis=0)
+        chosen = arrays.put(np.array(self.actions[:1]))
+        return played(self.simulator, states, chosen, noise).over is not None
+
+    def only(self, chosen: Sequence[int]) -> VectorBranches:
+        """Some of the branches."""
+        return replace(self, actions=[self.actions[i] for i in chosen])
+
+    def play_in_order(
+        self, root: np.random.SeedSequence, count: int, whole: bool
+    ) -> tuple[Floats, Ints, tuple[float, float], int]:
+        """Returns (count, m), labels (count, m), extremes and queries, as in `branches.Run`."""
+        size = self.chunk_size
+        returns = []
+        labels = []
+        ends: list[float] = []
+        queries = 0
+        for first in range(0, count, size):
+            sizes = [min(size, count - first)]
+            (runs,) = self.play(root, sizes, first // size, whole, counted=True)
+            arrays = Arrays.of(runs.returns)
+            order = np.argsort(arrays.host(runs.numbers))
+            returns.append(arrays.host(runs.returns).T[order])
+            labels.append(_labels(len(self.actions), [arrays.host(x) for x in runs.apart])[order])
+            queries += int(arrays.host(runs.queries).sum())
+            ends += runs.extremes
+        extremes = (min(ends), max(ends))
+        return np.concatenate(returns), np.concatenate(labels), extremes, queries
+
+
+def _labels(width: int, apart: Sequence[Any]) -> Ints:
+    """(N, m) equal where branches have the same future, from (N,) of every pair."""
+    labels = np.tile(np.arange(width), (len(apart[0]), 1))
+    pairs = combinations(range(width), 2)
+    for (i, j), differ in reversed([*zip(pairs, apart, strict=True)]):
+        labels[:, j] = np.where(differ, labels[:, j], i)
+    return labels
 
 
 def _start(env: VectorSimulator, state: Any) -> Any:
