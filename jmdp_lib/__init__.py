@@ -44,7 +44,7 @@ from jmdp_lib.operators.multisets import measured_modulus
 from jmdp_lib.operators.pairs import first_to_arrive, mass_apart, pair_step
 from jmdp_lib.operators.reachable import steps_to_reach
 from jmdp_lib.simulators.comparisons import estimate_gaps
-from jmdp_lib.simulators.decisions import Decision, compare_actions
+from jmdp_lib.simulators.decisions import Decision, compare_actions, compare_policies
 from jmdp_lib.simulators.estimates import EstimatedGaps, PlayedGaps
 from jmdp_lib.simulators.montecarlo import sample_gaps, simulate_pairs
 from jmdp_lib.simulators.resampling import resample_gaps
@@ -96,7 +96,7 @@ __all__ += ["incremental_jipe", "incremental_jipe2", "projected_jipe2", "resampl
 __all__ += ["aggregation_features", "per_action"]
 __all__ += ["rbf_features", "tabular_features"]
 __all__ += ["cvar_bounds", "one_sided_bound", "quantile_bounds", "tail_bounds"]
-__all__ += ["cautious_improvement", "compare_actions", "estimate_gaps"]
+__all__ += ["cautious_improvement", "compare_actions", "compare_policies", "estimate_gaps"]
 __all__ += ["sample_gaps", "simulate_pairs", "simulate_returns"]
 __all__ += ["asymptotic_sequence", "log_capital", "normal_p_values"]
 __all__ += ["CoupledEnv", "Outcome", "Simulator", "SimulatorError", "StepSimulator"]

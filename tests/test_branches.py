@@ -41,7 +41,7 @@ def close(found, exact, state, actions):
 @pytest.mark.parametrize("simulator", [SMALL, Plain()], ids=["JMDP", "simulator"])
 def test_gaps_are_those_of_jipe2(simulator, coupling):
     found = jl.estimate_gaps(
-        simulator, MIXED, [2, 0, 1], num_runs=150, state=1, coupling=coupling, truncation=1e-3
+        simulator, MIXED, [2, 0, 1], 1, num_runs=150, coupling=coupling, keep_returns=True
     )
     close(found, jl.jipe2(SMALL, MIXED, coupling=coupling).moments, 1, [2, 0, 1])
     assert found.num_runs == 150
@@ -54,7 +54,8 @@ def test_gaps_are_those_of_jipe2(simulator, coupling):
 
 def test_couplings_differ_and_seeds_matter():
     def run(coupling, seed):
-        return jl.estimate_gaps(SMALL, MIXED.__getitem__, [0, 1], 1, 0.5, 9, seed, coupling).returns
+        asked = (SMALL, MIXED.__getitem__, [0, 1], 1, 0.5, 9, seed, coupling)
+        return jl.estimate_gaps(*asked, keep_returns=True).returns
 
     runs = [run("joint", 0), run("independent", 0), run("common", 0), run("joint", 1)]
     assert len({each.tobytes() for each in runs}) == 4
@@ -66,7 +67,8 @@ def test_processes_do_not_change_the_numbers(monkeypatch):
     cart = jl.CoupledEnv(gymnasium.make("CartPole-v1"), seed=1)
     cart.reset()
     for env, policy, state in ((SMALL, MIXED, 1), (cart, even, None)):
-        run = partial(jl.estimate_gaps, env, policy, [0, 1], num_runs=4, state=state, horizon=5)
+        asked = {"num_runs": 4, "state": state, "horizon": 5, "keep_returns": True}
+        run = partial(jl.estimate_gaps, env, policy, [0, 1], **asked)
         alone = run().returns
         with monkeypatch.context() as patch:
             patch.setattr(comparisons, "in_processes", one_after_another)
@@ -78,7 +80,7 @@ def even(seen):
 
 
 def one_after_another(work, jobs, processes, label):
-    assert len(jobs) == 8
+    assert len(jobs) == 4
     return [pickle.loads(pickle.dumps(work))(*job) for job in jobs]
 
 
@@ -125,7 +127,8 @@ def first_action(seen):
 def test_an_episode_that_ends_keeps_its_return():
     env = jl.CoupledEnv(Ending(), seed=1)
     env.reset()
-    found = jl.estimate_gaps(env, first_action, [0, 1, 2], gamma=0.5, num_runs=3)
+    asked = {"gamma": 0.5, "num_runs": 3, "keep_returns": True}
+    found = jl.estimate_gaps(env, first_action, [0, 1, 2], **asked)
     assert (found.returns == [1.75, 1.75, 2.75]).all()
     assert (found.mean == [[0, 0, -1], [0, 0, -1], [1, 1, 0]]).all()
     assert not found.variance.any()
@@ -133,9 +136,9 @@ def test_an_episode_that_ends_keeps_its_return():
     assert found.prob_tie[0, 1] == 1.0
     assert found.prob_better[2, 0] == 1.0
     env.step(2)
-    later = jl.estimate_gaps(env, first_action, [0, 1], gamma=0.5, num_runs=3)
+    later = jl.estimate_gaps(env, first_action, [0, 1], **asked)
     assert (later.returns == 1.5).all()
-    short = jl.estimate_gaps(env, first_action, [0, 1], gamma=0.5, num_runs=3, horizon=1)
+    short = jl.estimate_gaps(env, first_action, [0, 1], **asked, horizon=1)
     assert (short.returns == 1.0).all()
 
 
@@ -164,7 +167,8 @@ def test_actions_of_several_parts(kind):
     env = jl.CoupledEnv(kind(), seed=1)
     env.reset()
     asked = [action(way) for way in (0, 1, 2)]
-    found = jl.estimate_gaps(env, lambda seen: action(0), asked, gamma=0.5, num_runs=3)
+    settings = {"gamma": 0.5, "num_runs": 3, "keep_returns": True}
+    found = jl.estimate_gaps(env, lambda seen: action(0), asked, **settings)
     assert (found.returns == [1.75, 1.75, 2.75]).all()
 
 
@@ -205,9 +209,8 @@ def test_atari():
     env = CoupledAtari("Pong", sticky_prob=0.5, seed=1)
     env.reset()
     here = env.snapshot()
-    found = jl.estimate_gaps(
-        env, lambda seen: np.full(6, 1 / 6), [0, 2, 3], gamma=0.9, num_runs=3, horizon=4
-    )
+    asked = {"gamma": 0.9, "num_runs": 3, "horizon": 4, "keep_returns": True}
+    found = jl.estimate_gaps(env, lambda seen: np.full(6, 1 / 6), [0, 2, 3], **asked)
     assert found.returns.shape == (3, 3)
     assert env.snapshot().identity == here.identity
     assert env.draw == here.draw
@@ -231,11 +234,12 @@ def test_a_simulator_that_fails_keeps_the_results_so_far():
     with pytest.raises(
         jl.SimulatorError, match=r"run \d+: step \d+: simulator.query\(state \d, actions \["
     ) as caught:
-        jl.estimate_gaps(Failing(), MIXED, [0, 1], num_runs=1000, state=1)
+        jl.estimate_gaps(Failing(), MIXED, [0, 1], num_runs=1000, state=1, keep_returns=True)
     assert "licence server is gone" in str(caught.value)
     kept = caught.value.result.returns
     assert 3 <= len(kept) < 1000
-    whole = jl.estimate_gaps(Plain(), MIXED, [0, 1], num_runs=len(kept), state=1).returns
+    asked = {"num_runs": len(kept), "state": 1, "keep_returns": True}
+    whole = jl.estimate_gaps(Plain(), MIXED, [0, 1], **asked).returns
     assert (kept == whole).all()
     env = jl.CoupledEnv(Ending(), seed=1)
     env.reset()
@@ -244,7 +248,7 @@ def test_a_simulator_that_fails_keeps_the_results_so_far():
         jl.SimulatorError, match=r"failed at state \[\d+\.\], action 0: OSError"
     ) as caught:
         jl.estimate_gaps(env, first_action, [0, 2], num_runs=1000)
-    assert len(caught.value.result.returns) >= 3
+    assert caught.value.result.num_runs >= 3
     env.reset()
     env.unwrapped.fails_at = -1.0
     with pytest.raises(jl.SimulatorError, match="0 runs went well") as caught:
@@ -317,3 +321,90 @@ def test_bad_calls():
     loose = jl.JMDP([[0.5, 0.5], [0.3, 0.7]], np.zeros((2, 2, 2)), np.zeros((2, 2, 2), int), 0.5)
     with pytest.raises(ValueError, match="one law of tables"):
         jl.estimate_gaps(loose, [[0.5, 0.5]] * 2, [0, 1], state=1, coupling="common")
+
+
+class Counting(Plain):
+    """SMALL, which counts its queries."""
+
+    asked = 0
+
+    def query(self, state, actions, rng):
+        self.asked += 1
+        return super().query(state, actions, rng)
+
+
+@pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
+def test_a_run_ends_where_all_its_branches_are_one(coupling):
+    """The gaps are final by then: those of whole runs, which ask for many more queries."""
+    asked = {"state": 1, "num_runs": 40, "coupling": coupling, "gamma": 0.95, "horizon": 200}
+    short, long = Counting(), Counting()
+    ended = jl.estimate_gaps(short, MIXED, [0, 1, 2], **asked)
+    whole = jl.estimate_gaps(long, MIXED, [0, 1, 2], **asked, keep_returns=True)
+    assert ended.returns is None
+    for name in ("mean", "mean_error", "variance", "variance_error", "prob_worse", "prob_tie"):
+        np.testing.assert_allclose(getattr(ended, name), getattr(whole, name), atol=1e-12)
+    gaps = whole.returns[:, :, None] - whole.returns[:, None]
+    np.testing.assert_allclose(gaps.mean(0), whole.mean, atol=1e-12)
+    assert short.asked < 0.5 * long.asked
+    assert long.asked >= 40 * 200
+
+
+def test_queries_of_a_time_step_share_one_draw_and_time_steps_do_not():
+    """With "common" noise, wherever branches are; however many numbers a query takes."""
+    seen = []
+
+    class Greedy(Plain):
+        num_actions = 2
+
+        def query(self, state, actions, rng):
+            first = rng.random()
+            later = rng.random(state)  # some states take more numbers than others
+            seen.append((state, first, *later))
+            return [0.0 for _ in actions], [(state + 1 + a) % 3 for a in actions]
+
+    asked = {"state": 0, "num_runs": 3, "horizon": 30, "keep_returns": True}
+    jl.estimate_gaps(Greedy(), [0, 0, 0], [0, 1], coupling="common", **asked)
+    tried = len(seen) - 3 * (1 + 29 * 2)
+    run = seen[tried : tried + 59]
+    assert all(one[1] == two[1] for one, two in zip(run[1::2], run[2::2], strict=True))
+    numbers = [number for step in (run[0], *map(max, run[1::2], run[2::2])) for number in step[1:]]
+    assert len(set(numbers)) == len(numbers)
+
+
+class Dice:
+    """A game that is over by itself: throw again until a six, or stop and take what there is."""
+
+    num_states, num_actions, gamma, reward_range = 8, 2, 1.0, (0.0, 7.0)
+
+    def query(self, state, actions, rng):
+        """State 7 is the end. Action 0 throws, for 1 unless it is a six; action 1 stops for 2."""
+        six = rng.random() < 1 / 6
+        throw = (0.0, 7) if six or state == 7 else (1.0, min(state + 1, 6))
+        stop = (2.0 if state < 7 else 0.0, 7)
+        rewards, states = zip(*([throw, stop][a] for a in actions), strict=True)
+        return list(rewards), list(states)
+
+
+def test_returns_without_discount_need_a_horizon():
+    keep_throwing = [0] * 8
+    with pytest.raises(ValueError, match=r"or be 1 together with a stated horizon="):
+        jl.estimate_gaps(Dice(), keep_throwing, [0, 1], state=0)
+    with pytest.raises(ValueError, match=r"or be 1 together with a stated horizon="):
+        jl.compare_actions(Dice(), keep_throwing, [0, 1], state=0)
+    found = jl.estimate_gaps(Dice(), keep_throwing, [0, 1], state=0, num_runs=2000, horizon=300)
+    throws = 5.0  # before a six, on average
+    assert abs(found.mean[0, 1] - (throws - 2.0)) <= 4.5 * found.mean_error[0, 1]
+    assert (found.truncation_error == 0.0).all()
+    short = jl.estimate_gaps(Dice(), keep_throwing, [0, 1], state=0, num_runs=50, horizon=2)
+    assert np.isinf(short.truncation_error[0, 1])
+    assert np.isinf(short.interval("mean")[1][0, 1])
+    assert short.truncation_error[0, 0] == 0.0
+    decided = jl.compare_actions(Dice(), keep_throwing, [0, 1], state=0, horizon=80, budget=10**6)
+    assert (decided.verdict, decided.best) == ("better", 0)
+    cut = jl.compare_actions(Dice(), keep_throwing, [0, 1], state=0, horizon=2, budget=500)
+    assert cut.verdict == "undecided"
+    assert np.isinf(cut.intervals[0, 1]).all()
+    assert "need a longer horizon" in repr(cut)
+    for refuses in (jl.JMDP.from_simulator, jl.incremental_jipe2):
+        with pytest.raises(ValueError, match=r"gamma must lie in \[0, 1\)"):
+            refuses(Dice(), *([10] if refuses is jl.JMDP.from_simulator else [keep_throwing, 10]))

@@ -9,7 +9,7 @@ import pytest
 
 import jmdp_lib as jl
 from jmdp_lib.simulators import worlds
-from jmdp_lib.simulators.branches import Branches
+from jmdp_lib.simulators.branches import Branches, uniforms_of
 
 COUPLINGS = ["joint", "independent", "common"]
 
@@ -48,7 +48,7 @@ def test_a_model_that_was_enumerated_gives_the_same_numbers(coupling):
     implicit = jl.ImplicitJMDP.from_jmdp(jm)
     asked = {"actions": [0, 2, 3], "state": 4, "coupling": coupling}
     runs = [
-        jl.estimate_gaps(model, jl.goal_policy(3), num_runs=20, **asked).returns
+        jl.estimate_gaps(model, jl.goal_policy(3), num_runs=20, keep_returns=True, **asked).returns
         for model in (jm, implicit)
     ]
     np.testing.assert_array_equal(*runs)
@@ -104,7 +104,7 @@ def test_what_has_no_meaning_is_refused():
 
     loose = jl.ImplicitJMDP(tables, 2, 0.6, (0.0, 1.0))
     with pytest.raises(ValueError, match="one law of tables for all states: state 'there'"):
-        jl.estimate_gaps(loose, **asked, state="here", coupling="common")
+        jl.estimate_gaps(loose, **asked, state="here", coupling="common", keep_returns=True)
     shop = jl.inventory_simulator(2, 1, gamma=0.5)
     with pytest.raises(ValueError, match=r'estimate_gaps\(sim, ..., coupling="common"\)'):
         jl.jipe2(jl.JMDP.from_simulator(shop, 9), [1, 0, 0], coupling="common")
@@ -113,13 +113,13 @@ def test_what_has_no_meaning_is_refused():
 
 
 def test_few_tables_are_kept_and_the_numbers_stay_the_same(monkeypatch):
-    asked = {"actions": [0, 1], "state": ("cell", 0), "num_runs": 5}
+    asked = {"actions": [0, 1], "state": ("cell", 0), "num_runs": 5, "keep_returns": True}
     before = jl.estimate_gaps(LINE, mostly_right, **asked).returns
     monkeypatch.setattr(worlds, "_MOST_KEPT", 2)
     np.testing.assert_array_equal(jl.estimate_gaps(LINE, mostly_right, **asked).returns, before)
     with pytest.raises(ValueError, match="env does not pickle"):  # `from_step` makes a function
         jl.estimate_gaps(LINE, mostly_right, **asked, processes=2)
-    world = worlds.world_of(Words(), [0, 1], "c", "joint")
+    world = worlds.world_of(Words(), "c", "joint")
     assert pickle.loads(pickle.dumps(world)).state == "c"
 
 
@@ -127,8 +127,8 @@ def test_independent_actions_are_queries_of_their_own():
     """Two actions of one state: they part for a step, and are one branch for two more."""
     jm = jl.JMDP([[0.5, 0.5]], [[[1, 0], [0, 1]]], [[[0, 0], [0, 0]]], gamma=0.5)
     for coupling, queries, most in (("joint", 3, 5), ("common", 3, 5), ("independent", 4, 6)):
-        played = Branches.of(jm, [0], [0, 1], 0, None, coupling, 0.1, 3)
+        played = Branches.of_actions(jm, [0], [0, 1], 0, None, coupling, 0.1, 3)
         played.world.seed(np.random.SeedSequence(0))
-        assert played.play(np.random.default_rng(0)).queries == queries
+        assert played.play(uniforms_of(np.random.default_rng(0))).queries == queries
         with pytest.raises(ValueError, match=f"a budget of {most} queries"):
             jl.compare_actions(jm, [0], [0, 1], 0, coupling=coupling, horizon=3, budget=most - 1)

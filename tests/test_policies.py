@@ -35,7 +35,12 @@ CALLS = {
     "sample_gaps": lambda jm, policy: jl.sample_gaps(jm, policy, [(0, 0, 1)], 50).mean,
     "resample_gaps": lambda jm, policy: jl.resample_gaps(counted(), policy, 5).mean_error,
     "estimate_gaps": lambda jm, policy: (
-        jl.estimate_gaps(jm, policy, [0, 1], state=1, num_runs=5).returns
+        jl.estimate_gaps(jm, policy, [0, 1], state=1, num_runs=5, keep_returns=True).returns
+    ),
+    "compare_policies": lambda jm, policy: (
+        jl.compare_policies(
+            jm, [policy, [1] * jm.num_states], state=1, budget=500, coupling="joint"
+        ).history
     ),
     "compare_actions": lambda jm, policy: (
         jl.compare_actions(jm, policy, [0, 1], state=1, budget=200).history
@@ -81,7 +86,7 @@ def test_an_environment_takes_arrays_where_its_observations_are_numbers():
     lake = jl.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=1)
     lake.reset()
     policy = np.random.default_rng(0).dirichlet(np.ones(4), size=16)
-    asked = {"actions": [1, 2], "gamma": 0.8, "num_runs": 5, "horizon": 20}
+    asked = {"actions": [1, 2], "gamma": 0.8, "num_runs": 5, "horizon": 20, "keep_returns": True}
     by_array, by_function = (
         jl.estimate_gaps(lake, x, **asked).returns for x in (policy, policy.__getitem__)
     )
@@ -114,7 +119,7 @@ def test_actions_that_are_not_counted_from_zero():
 
     env = jl.CoupledEnv(Late(), seed=0)
     env.reset()
-    asked = {"actions": [3, 4], "gamma": 0.5, "num_runs": 3}
+    asked = {"actions": [3, 4], "gamma": 0.5, "num_runs": 3, "keep_returns": True}
     for policy in (lambda seen: 4, lambda seen: [0.0, 1.0], [[0.0, 1.0]] * 2, [1, 1]):
         returns = jl.estimate_gaps(env, policy, **asked).returns
         np.testing.assert_allclose(returns, [[3 + 2 + 1, 4 + 2 + 1]] * 3)

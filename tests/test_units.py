@@ -153,7 +153,7 @@ def played(jm, policy, c):
     gaps = np.subtract(*jl.simulate_pairs(jm, policy, 1, (0, 1), 100).T)
     law = jl.GapLaw.from_sample(GAP, gaps, off=1e-7 * c)  # a gap may lie where the law is read
     yield 0, law.cdf(c * np.linspace(-3.01, 3.03, 20))
-    found = jl.estimate_gaps(jm, policy, [0, 1], state=1, num_runs=20)
+    found = jl.estimate_gaps(jm, policy, [0, 1], state=1, num_runs=20, keep_returns=True)
     yield 1, found.returns
     yield 0, found.prob_tie
 

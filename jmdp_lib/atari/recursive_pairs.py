@@ -27,10 +27,10 @@ from jmdp_lib.atari.env import CoupledAtari, Game, Snapshot
 from jmdp_lib.atari.tables import Arrays, Flags, emulator_of
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.machine import in_processes
-from jmdp_lib.simulators.branches import Move, play_branches
+from jmdp_lib.simulators.branches import play_branches
 from jmdp_lib.simulators.estimates import EstimatedGaps
 from jmdp_lib.simulators.statistics import mean_and_error, variance_values
-from jmdp_lib.simulators.worlds import EnvironmentWorld
+from jmdp_lib.simulators.worlds import EnvironmentWorld, Step, Visit
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,18 +136,37 @@ def _play_state(
         choices = _seeded(envs, seed)
     actions = np.repeat(chosen, settings.repeats, axis=0)
     records = _empty_records(settings, row, actions, start.observation.size)
-    world = EnvironmentWorld(envs, start)
-
-    def choose(t: int, branch: int, _: object) -> int:
-        return int(next_actions[t, branch])
-
+    world = _RecordedWorld(envs, start)
     for pair, first_actions in enumerate(actions.tolist()):
         next_actions = choices.integers(num_actions, size=(settings.horizon, 2))
-        steps = play_branches(world, first_actions, choose, settings.horizon)
-        for t, places in enumerate(steps):
-            for moves in places:
-                _record_moves(records, pair, t, moves)
+        drawn = _DrawnActions(np.vstack([first_actions, next_actions[1:]]).tolist())
+        for t, moves in enumerate(play_branches(world, 2, drawn, settings.horizon)):
+            for visit, steps in moves:
+                _record_moves(records, pair, t, visit, steps)
     return records
+
+
+class _RecordedWorld(EnvironmentWorld):
+    """A world of emulators in which branches see the action before, too."""
+
+    def seen(self, place: CoupledAtari) -> tuple[NDArray[np.uint8], int]:
+        return place.observed, place.previous
+
+
+class _DrawnActions(NamedTuple):
+    """How branches choose: by actions (H, 2), drawn for every time and branch beforehand."""
+
+    actions: list[list[int]]
+
+    def alone(self, t: int, branch: int, seen: object) -> int:
+        return self.actions[t][branch]
+
+    def together(
+        self, t: int, members: tuple[int, ...], seen: object
+    ) -> list[tuple[int, tuple[int, ...]]]:
+        if t == 0:
+            return [(first, (i,)) for i, first in enumerate(self.actions[0])]
+        return [(self.actions[t][members[0]], members)]
 
 
 def _seeded(envs: list[CoupledAtari], seed: np.random.SeedSequence) -> np.random.Generator:
@@ -178,17 +197,20 @@ def _empty_records(
     )
 
 
-def _record_moves(records: PairRecords, pair: int, t: int, moves: Sequence[Move]) -> None:
+def _record_moves(
+    records: PairRecords, pair: int, t: int, visit: Visit, steps: Sequence[Step]
+) -> None:
     """Write what the branches at one state did at time t into the arrays of the records."""
-    records.same_state[pair, t] |= sum(len(move.members) for move in moves) == 2
-    for move in moves:
-        at_time = (pair, move.members, t)
+    _, actions, who, (observed, previous) = visit
+    records.same_state[pair, t] |= sum(map(len, who)) == 2
+    for action, members, (reward, _) in zip(actions, who, steps, strict=True):
+        at_time = (pair, members, t)
         records.alive[at_time] = True
-        records.rewards[at_time] = min(max(move.reward, -1.0), 1.0)
-        records.played[at_time] = move.action
+        records.rewards[at_time] = min(max(reward, -1.0), 1.0)
+        records.played[at_time] = action
         for place in np.flatnonzero(records.depths == t):
-            records.seen[pair, move.members, place] = move.seen.ravel()
-            records.previous[pair, move.members, place] = move.previous
+            records.seen[pair, members, place] = observed.ravel()
+            records.previous[pair, members, place] = previous
 
 
 class Tail(NamedTuple):

@@ -17,4 +17,5 @@ from jmdp_lib.machine.memory import gibibytes as gibibytes
 from jmdp_lib.machine.memory import require as require
 from jmdp_lib.machine.messages import extra as extra
 from jmdp_lib.machine.messages import progress as progress
+from jmdp_lib.machine.processes import in_executor as in_executor
 from jmdp_lib.machine.processes import in_processes as in_processes

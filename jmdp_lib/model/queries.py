@@ -19,7 +19,6 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Sized
 
 _NUMBERS = {float, int}
-_INT = {int}
 _ANY_REWARD = (-sys.float_info.max, sys.float_info.max)
 _TRIALS = 8  # queries of a simulator that is tried out before it is used
 
@@ -89,13 +88,15 @@ def draw_index(cumulative: Sequence[float] | Floats, rng: np.random.Generator) -
     return bisect_right(cumulative, rng.random(), 0, len(cumulative) - 1)
 
 
-def check_simulator(simulator: object) -> Simulator:
+def check_simulator(simulator: object, discounts: str = "[0, 1)") -> Simulator:
     """The simulator, once it has all that is asked of it.
 
     A few queries are made twice: a simulator that answers the same query in two ways, or draws
     from a global generator, is refused.
+
+    discounts: the interval that gamma must lie in.
     """
-    _check_parts(simulator, ("num_states", "num_actions", "gamma", "query"))
+    _check_parts(simulator, ("num_states", "num_actions", "gamma", "query"), discounts)
     known: Any = simulator
     num_states = checks.at_least("simulator.num_states", known.num_states, 1)
     for state in np.linspace(0, num_states - 1, _TRIALS, dtype=int).tolist():
@@ -103,12 +104,12 @@ def check_simulator(simulator: object) -> Simulator:
     return cast(Simulator, simulator)
 
 
-def check_unnumbered(simulator: object, state: Hashable) -> None:
+def check_unnumbered(simulator: object, state: Hashable, discounts: str = "[0, 1)") -> None:
     """As `check_simulator`, for one without `num_states`: its states are anything hashable.
 
     It is tried out at one state alone, since no others are known.
     """
-    _check_parts(simulator, ("num_actions", "gamma", "query"))
+    _check_parts(simulator, ("num_actions", "gamma", "query"), discounts)
     check_hashable(state)
     _check_pure(cast(Any, simulator), state)
 
@@ -123,13 +124,13 @@ def check_hashable(state: Any) -> None:
         raise ValueError(f"state must be hashable, such as a tuple, got {state!r}") from None
 
 
-def _check_parts(simulator: Any, parts: Sequence[str]) -> None:
+def _check_parts(simulator: Any, parts: Sequence[str], discounts: str) -> None:
     missing = ", ".join(part for part in parts if not hasattr(simulator, part))
     if missing:
         why = ", so its states cannot be asked one by one" if "num_states" in missing else ""
         raise ValueError(f"{simulator!r} is no simulator: it has no {missing}{why}")
     checks.at_least("simulator.num_actions", simulator.num_actions, 1)
-    checks.discount(simulator.gamma)
+    checks.real("gamma", simulator.gamma, discounts)
     declared_range(getattr(simulator, "reward_range", None), "simulator.reward_range")
 
 
@@ -147,46 +148,67 @@ def checked_query(
     simulator: Simulator, state: Any, actions: Sequence[int], rng: np.random.Generator
 ) -> list[tuple[float, Any]]:
     """[(reward, next_state)] of the actions, refused if the simulator returns anything else."""
-    try:
-        answer: Any = simulator.query(state, actions, rng)
-        rewards, states = (x.tolist() if isinstance(x, np.ndarray) else x for x in answer)
-        return list(
-            zip(
-                _checked_rewards(simulator, rewards, len(actions)),
-                _checked_states(simulator, states, len(actions)),
-                strict=True,
-            )
-        )
-    except Exception as error:
-        raise SimulatorError(
-            f"simulator.query(state {state!r}, actions {list(actions)}) must return rewards and "
-            f"next states, in this order: {error!r}"
-        ) from error
+    return CheckedQueries(simulator).ask(state, actions, rng)
 
 
-def _checked_rewards(simulator: Simulator, rewards: Any, size: int) -> list[float]:
-    if not ({*map(type, rewards)} <= _NUMBERS and len(rewards) == size):  # usually all is plain
-        rewards = checks.floats("rewards", rewards, action=size).tolist()
-    ends = getattr(simulator, "reward_range", None)
-    low, high = _ANY_REWARD if ends is None else ends
-    if not all(low <= r <= high for r in rewards):
-        raise ValueError(f"rewards {rewards}: one is not finite or not in reward_range")
-    return cast(list[float], rewards)
+class CheckedQueries:
+    """Asks a simulator, and refuses what is no proper answer.
 
+    What the simulator declares is read once, and lists of plain numbers are passed through: a query
+    should cost little more than the simulator itself.
+    """
 
-def _checked_states(simulator: Simulator, states: Any, size: int) -> list[Any]:
-    """Numbers below `num_states`, or anything hashable where the simulator has no such number."""
-    count = getattr(simulator, "num_states", None)
-    if count is None:
-        sum(map(hash, states))  # refuses what is unhashable
-        if len(states) != size:
-            raise ValueError(f"next states {states!r}: {size} are needed, one for each action")
-        return list(states)
-    if not ({*map(type, states)} == _INT and len(states) == size):
-        states = checks.integers("next states", states, action=size).tolist()
-    if not all(0 <= x < count for x in states):
-        raise ValueError(f"next states {states}: one is not in range({count})")
-    return cast(list[Any], states)
+    def __init__(self, simulator: Any) -> None:
+        self.simulator = simulator
+        ends: tuple[float, float] | None = getattr(simulator, "reward_range", None)
+        self.low, self.high = _ANY_REWARD if ends is None else ends
+        self.numbered = hasattr(simulator, "num_states")
+        self.num_states = simulator.num_states if self.numbered else 0
+
+    def ask(
+        self, state: Any, actions: Sequence[int], rng: np.random.Generator
+    ) -> list[tuple[float, Any]]:
+        """[(reward, next state)] of the actions."""
+        try:
+            rewards, states = self.simulator.query(state, actions, rng)
+            if type(rewards) is list and type(states) is list and len(actions) == len(rewards):
+                found = list(zip(rewards, states, strict=True))
+                for reward, after in found:
+                    if type(reward) not in _NUMBERS or type(after) is not int:
+                        break
+                    if not (self.low <= reward <= self.high and 0 <= after < self.num_states):
+                        break
+                else:
+                    return found
+            return self._checked(rewards, states, len(actions))
+        except Exception as error:
+            raise SimulatorError(
+                f"simulator.query(state {state!r}, actions {list(actions)}) must return rewards "
+                f"and next states, in this order: {error!r}"
+            ) from error
+
+    def _checked(self, rewards: Any, states: Any, size: int) -> list[tuple[float, Any]]:
+        if isinstance(rewards, np.ndarray):
+            rewards = rewards.tolist()
+        if not (len(rewards) == size and {*map(type, rewards)} <= _NUMBERS):
+            rewards = checks.floats("rewards", rewards, action=size).tolist()
+        if not all(self.low <= reward <= self.high for reward in rewards):
+            raise ValueError(f"rewards {rewards}: one is not finite or not in reward_range")
+        return list(zip(rewards, self._checked_states(states, size), strict=True))
+
+    def _checked_states(self, states: Any, size: int) -> list[Any]:
+        """Numbers below `num_states`, or anything hashable where there is no such number."""
+        plain = states.tolist() if isinstance(states, np.ndarray) else list(states)
+        if not self.numbered:
+            sum(map(hash, plain))  # refuses what is unhashable
+            if len(plain) != size:
+                raise ValueError(f"next states {plain!r}: {size} are needed, one for each action")
+            return plain
+        if not (len(plain) == size and {*map(type, plain)} == {int}):
+            plain = checks.integers("next states", plain, action=size).tolist()
+        if not all(0 <= state < self.num_states for state in plain):
+            raise ValueError(f"next states {plain}: one is not in range({self.num_states})")
+        return plain
 
 
 class Outcome(NamedTuple):

@@ -8,6 +8,7 @@ are known as soon as the branches are one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from itertools import pairwise
 from typing import Any
 
@@ -15,14 +16,19 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Policy, Seed
-from jmdp_lib.machine import in_processes
+from jmdp_lib.machine import in_executor, in_processes
 from jmdp_lib.model.queries import SimulatorError
-from jmdp_lib.simulators.branches import Branches, Run
+from jmdp_lib.simulators.branches import Branches, Comparison, PlayedRuns
 from jmdp_lib.simulators.estimates import PlayedGaps, action_labels
 from jmdp_lib.simulators.statistics import gap_statistics, unseen_variance
 from jmdp_lib.simulators.vector_branches import VectorBranches
 from jmdp_lib.simulators.vector_estimates import estimate_vector_gaps
 from jmdp_lib.simulators.vector_simulator import VectorSimulator
+
+# Runs go to an executor in chunks: at most so many, so that sending the simulator with each costs
+# little, and of so many runs at least.
+_MOST_CHUNKS = 256
+_LEAST_RUNS = 16
 
 
 def estimate_gaps(
@@ -38,6 +44,7 @@ def estimate_gaps(
     truncation: float = 1e-3,
     horizon: int | None = None,
     processes: int = 1,
+    executor: Executor | None = None,
     keep_returns: bool = False,
 ) -> PlayedGaps:
     """Gaps of actions at one state of a simulator, from recursive branches.
@@ -51,18 +58,22 @@ def estimate_gaps(
         the runs.
     state: where to start: the state of a simulator, which is a number or, if the simulator has no
         `num_states`, anything hashable; or a snapshot of an environment, by default of where it is.
-    gamma: unless given, that of the simulator, or 0.99.
+    gamma: unless given, that of the simulator, or 0.99. It may be 1 together with a `horizon`.
     num_runs: how many runs are played.
     coupling: which branches share a draw, as in `jipe2`: "joint", those at one state;
         "independent", none; "common", all of them, one draw per time step.
     truncation: which share of the largest possible return may be cut off; it sets the horizon.
-    keep_returns: keep the returns of a `VectorSimulator`, too. Its branches are then played on to
-        the horizon after they have become one, which takes longer; gaps stay the same. Those of
-        other simulators are always kept.
+    horizon: steps of a run; unless given, it follows from `truncation`. If gamma is 1 and a gap is
+        still open there, its truncation error is infinite.
     processes: with more than one, `env` and `policy` must pickle. The numbers stay the same.
+    executor: plays the runs elsewhere: any `concurrent.futures.Executor`, such as that of a Dask
+        cluster, `client.get_executor()`. The numbers stay the same.
+    keep_returns: play every run to its end and keep the returns. Otherwise a run ends where all its
+        branches are one, and its gaps are final.
 
     If the simulator fails, the `SimulatorError` names state and action, and holds the result of
-    all runs before.
+    all runs before. If a worker of the executor dies, and the executor does not play its runs
+    again, the `SimulatorError` holds the result of all runs that came back.
 
     Example:
         >>> import jmdp_lib as jl
@@ -76,39 +87,92 @@ def estimate_gaps(
         exact mean 1.52; P(better) from 0.92 to 0.97
     """
     root = checks.purpose_seed(seed, "estimate_gaps")
+    _check_players(processes, executor)
     asked: Any = (env, policy, actions, state, gamma, coupling, truncation, horizon)
     if isinstance(env, VectorSimulator):
-        vectorised = VectorBranches.of(*asked)
-        return estimate_vector_gaps(vectorised, num_runs, root, processes, keep_returns)
-    branches = Branches.of(*asked)
+        runs = checks.at_least("num_runs", num_runs, 3)
+        vectorised = VectorBranches.of_actions(*asked)
+        return estimate_vector_gaps(vectorised, runs, root, keep_returns, processes, executor)
+    branches = Branches.of_actions(*asked)
     num_runs = checks.at_least("num_runs", num_runs, 3)
-    one = checks.at_least("processes", processes, 1) == 1
-    if not one:
+    if executor is not None:
+        played = _play_in_executor(branches, root, num_runs, keep_returns, executor)
+    elif processes > 1:
         branches.check_pickles()
-    ends = np.linspace(0, num_runs, 2 if one else 4 * processes + 1, dtype=int).tolist()
-    jobs = [(root, first, last, one) for first, last in pairwise(ends)]
-    parts = in_processes(branches.play_runs, jobs, processes, "estimate_gaps")
-    played = [run for part, _ in parts for run in part]
-    failed = next((error for _, error in parts if error), None)
-    if failed is None:
-        return _estimate(branches, played)
-    failure = SimulatorError(f"{failed} ({len(played)} runs went well)")
-    failure.result = _estimate(branches, played) if len(played) >= 3 else None
+        jobs = [(root, *ends, keep_returns) for ends in _chunks(num_runs, 4 * processes)]
+        parts = in_processes(branches.play_chunk, jobs, processes, "estimate_gaps")
+        played = PlayedRuns.joined(parts)
+    else:
+        played = branches.play_runs(root, 0, num_runs, keep_returns, "estimate_gaps")
+    if played.failure is None:
+        return gaps_of(branches, played, keep_returns)
+    done = len(played.returns)
+    failure = SimulatorError(f"{played.failure} ({done} runs went well)")
+    failure.result = gaps_of(branches, played, keep_returns) if done >= 3 else None
     raise failure
 
 
-def _estimate(branches: Branches, played: list[Run]) -> PlayedGaps:
-    """From three runs or more."""
-    returns, labels, extremes, _ = map(np.array, zip(*played, strict=True))
-    cut = branches.gamma**branches.horizon * np.ptp(extremes) / (1.0 - branches.gamma)
-    gaps = returns[:, :, None] - returns[:, None]  # (num_runs, m, m)
+def _check_players(processes: int, executor: Executor | None) -> None:
+    """Refuse what cannot play."""
+    many = checks.at_least("processes", processes, 1) > 1
+    if executor is None:
+        return
+    if not isinstance(executor, Executor):
+        raise ValueError(
+            "executor must be a concurrent.futures.Executor, such as client.get_executor() of a "
+            f"Dask client, got {executor!r}"
+        )
+    if many:
+        raise ValueError("pass processes= or executor=, not both")
+
+
+def _chunks(num_runs: int, most: int) -> list[tuple[int, int]]:
+    """(first, last) of runs: so many chunks of about one size, or fewer."""
+    ends = np.linspace(0, num_runs, min(most, num_runs) + 1, dtype=int).tolist()
+    return list(pairwise(ends))
+
+
+def _play_in_executor(
+    branches: Branches, root: np.random.SeedSequence, num_runs: int, whole: bool,
+    executor: Executor,
+) -> PlayedRuns:  # fmt: skip
+    """All runs, or those that came back and why the others did not."""
+    most = min(_MOST_CHUNKS, -(-num_runs // _LEAST_RUNS))
+    jobs = [(root, *ends, whole) for ends in _chunks(num_runs, most)]
+    parts, error = in_executor(branches.play_chunk, jobs, executor, "estimate_gaps")
+    played = PlayedRuns.joined([PlayedRuns.of([], len(branches.names), None), *parts])
+    if error is None or played.failure is not None:
+        return played
+    return played._replace(failure=f"the executor failed: {error!r}")
+
+
+def gaps_of(branches: Comparison, played: PlayedRuns, keep_returns: bool = False) -> PlayedGaps:
+    """Estimates from runs of all branches; nan stands for a branch that a run did not play.
+
+    Three runs or more must have played any two of them.
+    """
+    returns, labels, extremes, _ = played
+    cut = branches.largest_rest(extremes[1] - extremes[0])
+    gaps = returns[:, :, None] - returns[:, None]  # (N, m, m)
     apart = labels[:, :, None] != labels[:, None]
-    unsure = np.where(apart, cut, 0.0) + 1e-12 * np.abs(returns).max()
-    rest: Any = cut * apart.mean(0), len(played), returns
-    found = gap_statistics(gaps, unsure)
-    ends = branches.world.reward_range
-    unseen = unseen_variance(found[0], len(played), ends, branches.gamma)
-    np.fill_diagonal(unseen, 0.0)
-    names = action_labels(branches.actions)
-    index = {"action": names[:, None], "other": names[None]}
+    unsure = np.where(apart, cut, 0.0) + 1e-12 * np.nanmax(np.abs(returns))
+    both = ~np.isnan(gaps)
+    counts = both.sum(0)
+    if both.all():
+        found = gap_statistics(gaps, unsure)
+    else:
+        found = np.empty((7, *counts.shape))
+        for pair in np.ndindex(counts.shape):
+            rows = both[:, *pair]
+            found[:, *pair] = gap_statistics(gaps[rows, *pair], unsure[rows, *pair])
+    missed = (apart & both).sum(0) / counts
+    np.multiply(cut, missed, out=missed, where=missed > 0)
+    ends = branches.reward_range
+    unseen = unseen_variance(found[0], counts, ends, branches.discount_of_returns)
+    unseen[branches.alike] = 0.0
+    names = action_labels(branches.names)
+    index = {branches.compared: names[:, None], "other": names[None]}
+    num_runs = len(returns) if both.all() else counts
+    kept = returns if keep_returns else None
+    rest: Any = (missed, num_runs, kept)
     return PlayedGaps(*found, *rest, unseen_variance=unseen, index=index)

@@ -1,4 +1,4 @@
-"""Which action is best, decided with as few queries as certainty needs.
+"""Which action, or which policy, is best, decided with as few queries as certainty needs.
 
 A confidence sequence around a mean holds at all sample sizes at once, so that one may look after
 every run and stop when it says enough.
@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Policy, Seed
+from jmdp_lib.checks import Floats, Policy, Seed
 from jmdp_lib.machine import ReadOnly, Saved, progress, table
-from jmdp_lib.simulators.branches import Branches
-from jmdp_lib.simulators.estimates import action_labels
+from jmdp_lib.simulators.branches import Branches, Comparison, PlayedRuns, Run
+from jmdp_lib.simulators.comparisons import gaps_of
+from jmdp_lib.simulators.estimates import PlayedGaps, action_labels
 from jmdp_lib.simulators.statistics import asymptotic_sequence, betting_bound
 from jmdp_lib.simulators.vector_branches import VectorBranches
 from jmdp_lib.simulators.vector_simulator import VectorSimulator
@@ -38,10 +39,10 @@ _WHOLE_SHARE = 0.2
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Decision(ReadOnly, Saved):
-    """What `compare_actions` found.
+    """What `compare_actions` or `compare_policies` found.
 
     Attributes:
-        actions: the m actions that were asked for.
+        actions: the m actions that were asked for, or the numbers of the m policies.
         verdict: "better", one action is best by more than the margin; "equivalent", those that
             remain differ by at most the margin; or "undecided" when the budget ended.
         best: the best action if the verdict is "better", else None.
@@ -58,7 +59,16 @@ class Decision(ReadOnly, Saved):
             $Var(Z_a - Z_b)$.
         method: which confidence sequence it is, and whether it holds at every sample size.
         history: (L, 1 + 2 m**2), the number of queries and the intervals at each of L looks.
+        deciding_budget, deciding_margin: if undecided, about how many queries would decide if what
+            is still to come is like what was seen, and which margin the intervals already keep.
+            Infinite where none would do.
+        estimates: what the same runs say about all gaps, with standard errors, as from
+            `estimate_gaps`; of two actions, from the runs that played both. None before three runs.
+            Its intervals do not know that a decision ended the runs: `intervals` do.
+        compared: what `actions` are, "action" or "policy".
     """
+
+    _nested: ClassVar[Any] = {"estimates": PlayedGaps}
 
     actions: tuple[Any, ...]
     verdict: str
@@ -71,13 +81,34 @@ class Decision(ReadOnly, Saved):
     saving: float
     method: str
     history: Floats
+    deciding_budget: float = math.nan
+    deciding_margin: float = math.nan
+    estimates: PlayedGaps | None = None
+    compared: str = "action"
 
     def __repr__(self) -> str:
         best = "" if self.best is None else f"best={self.best}, "
+        outlook = f"; {self.outlook}" if self.outlook else ""
         return (
             f"Decision({self.verdict!r}, {best}num_queries={self.num_queries:,}, "
-            f"saving={self.saving:.3g}, {self.method})"
+            f"saving={self.saving:.3g}, {self.method}{outlook})"
         )
+
+    @property
+    def outlook(self) -> str:
+        """What would decide, in words, from what was seen; empty once it is decided."""
+        if self.verdict != "undecided":
+            return ""
+        ways = []
+        if math.isfinite(self.deciding_budget):
+            ways.append(f"a budget of about {self.deciding_budget:,.0f} queries")
+        if math.isfinite(self.deciding_margin):
+            ways.append(f"margin={self.deciding_margin:.3g}")
+        if ways:
+            return f"{' or '.join(ways)} would decide"
+        if math.isnan(self.deciding_margin):
+            return "too few runs to say what would decide"
+        return "no budget would decide: runs are cut off too soon, and need a longer horizon"
 
     def to_frame(self) -> pd.DataFrame:
         """A pandas table with a row for every two actions: the ends of the interval of their gap.
@@ -91,7 +122,8 @@ class Decision(ReadOnly, Saved):
         names = action_labels(self.actions)
         first, second = np.nonzero(~np.eye(names.size, dtype=bool))
         low, high = self.intervals[first, second].T
-        return table({"action": names[first], "other": names[second], "low": low, "high": high})
+        ends = {"low": low, "high": high}
+        return table({self.compared: names[first], "other": names[second], **ends})
 
     def plot(self, ax: Any) -> Any:
         """The intervals of the first action that remains against the others, by queries.
@@ -111,7 +143,7 @@ class Decision(ReadOnly, Saved):
         for other in (i for i in range(size) if i != first):
             low, high = bands[:, first, other].T
             shown = slice(np.flatnonzero(np.diff(high - low)).max(initial=0) + 2)  # until beaten
-            label = f"action {self.actions[first]} minus {self.actions[other]}"
+            label = f"{self.compared} {self.actions[first]} minus {self.actions[other]}"
             ends = queries[shown], low[shown], high[shown]
             ax.fill_between(*ends, alpha=0.4, step="post", label=label)
         for edge in {self.margin, -self.margin}:
@@ -151,11 +183,14 @@ def compare_actions(
         $p$ stays unseen in $n$ runs with probability $(1 - p)^n$: `method` says how rare it has
         to be. An action that is worse by a rare loss is then called better more often than not
         (`benchmarks/decisions.md`).
-    gamma: unless given, that of the simulator, or 0.99.
-    horizon: steps of a run; unless given, so many that a thousandth of a return can be missing.
+    gamma: unless given, that of the simulator, or 0.99. It may be 1 together with a `horizon`.
+    horizon: steps of a run; unless given, so many that a thousandth of a return can be missing. If
+        gamma is 1, the returns of so many steps are compared; intervals are infinite once a run
+        shows branches that still go on there.
 
-    An action that another one beats is not played any further. If the simulator fails on the way,
-    the error carries what is known so far as its attribute `result`.
+    An action that another one beats is not played any further. If it ends undecided, the result
+    says which budget or margin would decide. If the simulator fails on the way, the error carries
+    what is known so far as its attribute `result`.
 
     Example:
         >>> import jmdp_lib as jl
@@ -167,39 +202,109 @@ def compare_actions(
         >>> print(f"up gains {low:.2f} to {high:.2f}, known after {found.num_queries} queries")
         up gains 0.04 to 0.97, known after 236 queries
     """
-    alpha = checks.real("alpha", alpha, "(0, 1)")
-    margin = checks.real("margin", margin, "[0, inf)")
-    budget = checks.at_least("budget", budget, 1)
-    rng = checks.stream(seed, "compare_actions")
+    terms = _Terms.of("compare_actions", alpha, margin, budget, seed)
     asked: Any = (env, policy, actions, state, gamma, coupling, _TAIL, horizon)
-    ends = _known_range(env, reward_range)
-    runs: _Runs
+    branches: Comparison
     if isinstance(env, VectorSimulator):
-        runs = _VectorRuns(VectorBranches.of(*asked), rng, ends, alpha, margin)
+        branches = VectorBranches.of_actions(*asked)
     else:
-        runs = _Runs(Branches.of(*asked), rng, ends, alpha, margin)
-    if hasattr(env, "restore") or getattr(runs.branches, "episodes_end", False):
+        branches = Branches.of_actions(*asked)
+    return _decide(env, branches, terms, reward_range)
+
+
+def compare_policies(
+    env: Any,
+    policies: Sequence[Policy],
+    state: Any = None,
+    alpha: float = 0.05,
+    margin: float = 0.0,
+    budget: int = 100_000,
+    seed: Seed = 0,
+    coupling: str = "common",
+    reward_range: tuple[float, float] | str | None = None,
+    gamma: float | None = None,
+    horizon: int | None = None,
+) -> Decision:
+    """Find the best of two or more policies from one state, all played in the same world.
+
+    Every branch follows a policy of its own from the start. Branches that come from one state and
+    action draw their next actions with one number, each by its own policy. So equal policies have
+    gap 0, and policies that differ in a few states differ only after these; `policy_gaps` has the
+    mean and the variance of such a gap exactly. Branches are one for good if their policies are
+    equal arrays or one function.
+
+    policies: two or more, each in any form that `estimate_gaps` accepts. In the result, a policy
+        goes by its number.
+    coupling: which branches share a draw, as in `jipe2`. "common" is one draw per time step for
+        all: the same customers, wherever the policies have led.
+    env, state, alpha, margin, budget, reward_range, gamma, horizon: as of `compare_actions`.
+
+    The result has the estimates of all gaps beside the decision, as its attribute `estimates`.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> import numpy as np
+        >>> shop = jl.inventory(capacity=8, max_order=8, gamma=0.8)
+        >>> rules = [np.maximum(level - np.arange(9), 0) for level in (4, 7)]
+        >>> found = jl.compare_policies(shop, rules, state=0, budget=30_000)
+        >>> found.verdict, found.best
+        ('better', 0)
+        >>> gap = found.estimates
+        >>> print(f"filling up to 4 gains {gap.mean[0, 1]:.2f} +- {gap.mean_error[0, 1]:.2f}")
+        filling up to 4 gains 3.81 +- 0.18
+        >>> print(f"exact {jl.policy_gaps(shop, *rules)[0][0]:.2f}")
+        exact 3.72
+    """
+    terms = _Terms.of("compare_policies", alpha, margin, budget, seed)
+    branches = Branches.of_policies(env, policies, state, gamma, coupling, _TAIL, horizon)
+    return _decide(env, branches, terms, reward_range)
+
+
+class _Terms(NamedTuple):
+    """On which terms a decision is sought. name: of the function that was called."""
+
+    name: str
+    alpha: float
+    margin: float
+    budget: int
+    rng: np.random.Generator
+
+    @classmethod
+    def of(cls, name: str, alpha: float, margin: float, budget: int, seed: Seed) -> _Terms:
+        """The terms, checked."""
+        alpha = checks.real("alpha", alpha, "(0, 1)")
+        margin = checks.real("margin", margin, "[0, inf)")
+        budget = checks.at_least("budget", budget, 1)
+        return cls(name, alpha, margin, budget, checks.stream(seed, name))
+
+
+def _decide(env: Any, branches: Comparison, terms: _Terms, reward_range: Any) -> Decision:
+    """Play branches until it is known which is best, or the budget is spent."""
+    runs = _Runs(branches, terms, _known_range(env, reward_range))
+    if hasattr(env, "restore") or getattr(branches, "episodes_end", False):
         runs.rewards.append(0.0)  # episodes may end, and rewards are zero from then on
-    if len(actions) < 2 or budget < runs.longest:
+    size = len(branches.names)
+    if size < 2 or terms.budget < runs.longest:
+        many = "policies" if branches.compared == "policy" else "actions"
         raise ValueError(
-            f"two actions or more, and a budget of {runs.longest} queries, which one run may take, "
-            f"are needed; got actions {list(actions)} and budget {budget}"
+            f"two {many} or more, and a budget of {runs.longest} queries, which one run may take, "
+            f"are needed; got {size} {many} and budget {terms.budget}"
         )
-    _play_until_decided(runs, budget)
+    _play_until_decided(runs, terms)
     return runs.decision()
 
 
-def _play_until_decided(runs: _Runs, budget: int) -> None:
+def _play_until_decided(runs: _Runs, terms: _Terms) -> None:
     """Play, and look from time to time, until a verdict is known or another run may cost too much.
 
     If something fails, the error carries what is known so far.
     """
+    budget = terms.budget
     next_look = _FIRST_ASYMPTOTIC if runs.reward_range is None else _FIRST_CERTAIN
-    with progress(budget, "compare_actions", "query") as bar:
+    with progress(budget, terms.name, "query") as bar:
         try:
             while runs.verdict == "undecided" and runs.queries + runs.longest <= budget:
-                cheap = runs.queries < _WHOLE_SHARE * budget
-                runs.play(len(runs.returns) < _WHOLE_RUNS and cheap, next_look, budget)
+                runs.play(next_look)
                 bar.update(runs.queries - bar.n)
                 if len(runs.returns) >= next_look or runs.queries + runs.longest > budget:
                     runs.look()
@@ -228,87 +333,108 @@ def _known_range(env: Any, reward_range: Any) -> tuple[float, float] | None:
 class _Runs:
     """The runs so far, and what they say.
 
-    active: the numbers of the actions that no other was found to be better than. returns, labels:
-    of their branches, by runs. whole: returns of all actions in runs that went on after their
-    branches became one.
+    active: the numbers of the branches that no other was found to be better than. returns, labels:
+    of all m branches, by runs; nan where a branch was not played any more. whole: returns of all
+    branches in runs that went on after these became one. centres: (m, m, 2) means of gaps, less and
+    plus what may have been cut off. alike: (m, m) where gaps are zero for certain.
     """
 
     def __init__(
-        self, branches: Branches, rng: np.random.Generator,
-        reward_range: tuple[float, float] | None, alpha: float, margin: float,
-    ) -> None:  # fmt: skip
+        self, branches: Comparison, terms: _Terms, reward_range: tuple[float, float] | None
+    ) -> None:
         self.branches = branches
-        self.rng = rng
-        self.begin()
-        self.actions = tuple(branches.actions)
+        self.source = branches.begin(terms.rng)
+        self.budget = terms.budget
+        self.actions = tuple(branches.names)
         self.reward_range = reward_range
-        self.alpha = alpha
-        self.margin = margin
+        self.alpha = terms.alpha
+        self.margin = terms.margin
         self.verdict = "undecided"
         self.queries = 0
         self.active = list(range(len(self.actions)))
-        self.returns: list[Floats] = []
-        self.labels: list[Ints] = []
-        self.whole: list[Floats] = []
+        self.returns: list[list[float]] = []
+        self.labels: list[list[int]] = []
+        self.whole: list[list[float]] = []
         self.history: list[Floats] = []
         self.rewards = [*(reward_range or ())]
         size = len(self.actions)
+        self.alike = branches.alike
         self.intervals = np.full((size, size, 2), [-math.inf, math.inf])
-        self.intervals[self.active, self.active] = 0.0
-
-    def begin(self) -> None:
-        """Give the simulator a random stream of its own."""
-        self.branches.world.seed(np.random.SeedSequence(int(self.rng.integers(2**63))))
+        self.intervals[self.alike] = 0.0
+        self.centres = np.full((size, size, 2), math.nan)
+        self.centres[self.alike] = 0.0
 
     @property
     def longest(self) -> int:
         """Queries that a run may need."""
-        return replace(self.branches, actions=self.active).most_queries
+        return self.branches.only(self.active).most_queries
 
-    def play(self, whole: bool, next_look: int, budget: int) -> None:
-        """One run of all active actions; whole: also after they have become one branch."""
+    def play(self, next_look: int) -> None:
+        """One run of all active branches, or several before the next look.
+
+        The first runs are whole: they go on after their branches have become one.
+        """
         limits = self.reward_range or (-math.inf, math.inf)
-        chosen = [self.actions[i] for i in self.active]
-        run = replace(self.branches, actions=chosen).play(self.rng, not whole, limits)
+        most = next_look - len(self.returns)
+        left = self.budget - self.queries
+        share = _WHOLE_SHARE * self.budget
+        whole = len(self.returns) < _WHOLE_RUNS and self.queries < share
+        if whole:
+            most = min(most, _WHOLE_RUNS - len(self.returns))
+            left = int(share) - self.queries
+        most = max(1, min(most, left // self.longest))
+        playing = self.branches.only(self.active)
+        for run in playing.play_some(self.source, most, not whole, limits):
+            self.add(run, whole)
+
+    def add(self, run: Run, whole: bool) -> None:
+        """Keep a run of all active branches."""
         self.queries += run.queries
-        self.returns.append(run.returns)
-        self.labels.append(run.labels)
-        if whole and len(chosen) == len(self.actions):
-            self.whole.append(run.returns)
+        returns = [math.nan] * len(self.actions)
+        labels = [-1] * len(self.actions)
+        for k, i in enumerate(self.active):
+            returns[i] = run.returns[k]
+            labels[i] = run.labels[k]
+        self.returns.append(returns)
+        self.labels.append(labels)
+        if whole and len(self.active) == len(self.actions):
+            self.whole.append(returns)
         self.rewards = [min(*self.rewards, *run.extremes), max(*self.rewards, *run.extremes)]
 
     def look(self) -> None:
-        """Work out the intervals, drop the actions that are beaten, and give a verdict."""
-        returns = np.array(self.returns)
-        labels = np.array(self.labels)
-        largest_gap = (self.rewards[1] - self.rewards[0]) / (1.0 - self.branches.gamma)
-        self.narrow(returns, labels, largest_gap)
+        """Work out the intervals, drop the branches that are beaten, and give a verdict."""
+        largest_gap = self.branches.largest_return(self.rewards[1] - self.rewards[0])
+        self.narrow(largest_gap)
         self.history.append(np.append(self.queries, self.intervals))
         lows = self.intervals[np.ix_(self.active, self.active)][..., 0]
         unbeaten = np.flatnonzero(lows.max(0) <= self.margin)
         if 0 < unbeaten.size < len(self.active):
             self.active = [self.active[k] for k in unbeaten]
-            self.returns = list(returns[:, unbeaten])
-            self.labels = list(labels[:, unbeaten])
         close = lows[np.ix_(unbeaten, unbeaten)].min(initial=0.0) >= -self.margin
+        equal = not largest_gap or self.alike[np.ix_(self.active, self.active)].all()
         if len(self.active) == 1:
             self.verdict = "better"
-        elif close and (self.margin or not largest_gap):
+        elif close and (self.margin or equal):
             self.verdict = "equivalent"
 
-    def narrow(self, returns: Floats, labels: Ints, largest_gap: float) -> None:
-        """New intervals for the mean gaps of the active actions."""
-        rest = largest_gap * self.branches.gamma**self.branches.horizon
+    def narrow(self, largest_gap: float) -> None:
+        """New intervals for the mean gaps of the active branches."""
+        returns = np.array(self.returns)
+        labels = np.array(self.labels)
+        rest = self.branches.largest_rest(self.rewards[1] - self.rewards[0])
         alpha = self.alpha / math.comb(len(self.actions), 2)
-        for i, j in combinations(range(len(self.active)), 2):
-            gap = returns[:, i] - returns[:, j]
-            cut = rest * (labels[:, i] != labels[:, j])
-            a = self.active[i]
-            b = self.active[j]
+        for a, b in combinations(self.active, 2):
+            if self.alike[a, b]:
+                continue
+            gap = returns[:, a] - returns[:, b]
+            cut = np.where(labels[:, a] != labels[:, b], rest, 0.0)
             known = self.intervals[a, b]
             low, high = self.ends(gap - cut, gap + cut, largest_gap, alpha, known)
             self.intervals[a, b] = (low, high)
             self.intervals[b, a] = (-high, -low)
+            centres = (gap.mean() - cut.mean(), gap.mean() + cut.mean())
+            self.centres[a, b] = centres
+            self.centres[b, a] = (-centres[1], -centres[0])
 
     def ends(
         self, least: Floats, most: Floats, largest_gap: float, alpha: float, known: Floats
@@ -317,6 +443,8 @@ class _Runs:
 
         largest_gap: no gap is larger, if a range of rewards is known. known: the interval so far.
         """
+        if not np.isfinite(least).all():  # gamma is 1, and a run was cut off: anything may follow
+            return -math.inf, math.inf
         if self.reward_range is None:
             below, _ = asymptotic_sequence(least, alpha, _FIRST_ASYMPTOTIC)
             _, above = asymptotic_sequence(most, alpha, _FIRST_ASYMPTOTIC)
@@ -329,6 +457,7 @@ class _Runs:
         """What is known so far."""
         remaining = tuple(self.actions[i] for i in self.active)
         looks = np.array(self.history).reshape(-1, 1 + self.intervals.size)
+        undecided = self.verdict == "undecided"
         return Decision(
             actions=self.actions,
             verdict=self.verdict,
@@ -341,12 +470,57 @@ class _Runs:
             saving=self.saving(),
             method=self.method(),
             history=looks,
+            deciding_budget=self.deciding_budget() if undecided else math.nan,
+            deciding_margin=self.deciding_margin() if undecided else math.nan,
+            estimates=self.estimates(),
+            compared=self.branches.compared,
         )
+
+    def estimates(self) -> PlayedGaps | None:
+        """What the runs say about all gaps, if there are enough of them."""
+        if len(self.returns) < 3:
+            return None
+        extremes = (self.rewards[0], self.rewards[1])
+        played = PlayedRuns(np.array(self.returns), np.array(self.labels), extremes, None)
+        return gaps_of(self.branches, played)
+
+    def deciding_margin(self) -> float:
+        """The margin that all intervals of the active branches keep; nan before the first look."""
+        if not self.history:
+            return math.nan
+        lows = self.intervals[np.ix_(self.active, self.active)][..., 0]
+        return float(-lows.min())
+
+    def deciding_budget(self) -> float:
+        """About how many queries decide if means stay, and intervals shrink as 1 / sqrt(runs).
+
+        The active branch with the largest means beats each other one, or is close to it; those that
+        are close to it must be so to each other, too.
+        """
+        if not self.history or not np.isfinite(self.intervals[self.active][:, self.active]).all():
+            return math.inf
+        best = max(self.active, key=lambda i: self.centres[i, self.active].sum())
+        others = [i for i in self.active if i != best]
+        close = [i for i in others if self.growth_to_tie(best, i) < self.growth_to_beat(best, i)]
+        growths = [self.growth_to_beat(best, i) for i in others if i not in close]
+        growths += [self.growth_to_tie(*pair) for pair in combinations([best, *close], 2)]
+        return _GROWTH * float(self.history[-1][0]) * max(1.0, *growths)
+
+    def growth_to_beat(self, a: int, b: int) -> float:
+        """How many times as many runs would show that a beats b by more than the margin."""
+        return _growth(self.centres[a, b, 0], self.intervals[a, b, 0], self.margin)
+
+    def growth_to_tie(self, a: int, b: int) -> float:
+        """How many times as many runs would show that they differ by at most the margin."""
+        if self.alike[a, b]:
+            return 1.0
+        sides = [(a, b), (b, a)]
+        return max(_growth(self.centres[x][0], self.intervals[x][0], -self.margin) for x in sides)
 
     def saving(self) -> float:
         """The attribute of `Decision` of this name; nan if no run was played to its end."""
         size = len(self.actions)
-        returns = np.array(self.whole or [np.full(size, np.nan)])
+        returns = np.array(self.whole or [[math.nan] * size])
         alone = returns.var(0).sum()
         gaps = max(size * alone - returns.sum(1).var(), 0.0)  # Var(Z_a - Z_b) over all pairs
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -360,32 +534,8 @@ class _Runs:
         return f"asymptotic confidence sequence, blind to events rarer than {unseen:.2g} per run"
 
 
-class _VectorRuns(_Runs):
-    """Runs of a `VectorSimulator`: all those before the next look are played at once.
-
-    Looks come after as many runs as for any simulator, so decisions are the same as if these runs
-    were played one by one.
-    """
-
-    branches: Any  # VectorBranches
-
-    def begin(self) -> None:
-        """Every batch has a random stream of its own."""
-
-    def play(self, whole: bool, next_look: int, budget: int) -> None:
-        """The runs before the next look, as far as the budget surely allows them."""
-        left = budget - self.queries
-        count = max(1, next_look - len(self.returns))
-        if whole:
-            left = int(_WHOLE_SHARE * budget) - self.queries
-            count = min(count, _WHOLE_RUNS - len(self.returns))
-        count = max(1, min(count, left // self.longest))
-        seed = np.random.SeedSequence(int(self.rng.integers(2**63)))
-        playing = replace(self.branches.only(self.active), limits=self.reward_range)
-        returns, labels, extremes, queries = playing.play_in_order(seed, count, whole)
-        self.queries += queries
-        self.returns += list(returns)
-        self.labels += list(labels)
-        if whole and len(self.active) == len(self.actions):
-            self.whole += list(returns)
-        self.rewards = [min(*self.rewards, *extremes), max(*self.rewards, *extremes)]
+def _growth(centre: float, low: float, goal: float) -> float:
+    """How many times as many runs lift the lower end of an interval above a goal."""
+    if centre <= goal:
+        return math.inf
+    return float(((centre - low) / (centre - goal)) ** 2)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats
+from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import ReadOnly, Saved, table
 from jmdp_lib.moments import normal_quantile
 
@@ -73,9 +73,10 @@ class EstimatedGaps(ReadOnly, Saved):
     def _apart(self) -> Any:
         """Which entries tell something: in tables of all pairs, those of two different actions."""
         shape = np.shape(self.mean)
-        if len(shape) < 2 or not {"action", "other"} <= self.index.keys():
+        compared = next((name for name in ("action", "policy") if name in self.index), None)
+        if len(shape) < 2 or compared is None or "other" not in self.index:
             return np.ones(shape, bool)
-        return np.broadcast_to(self.index["action"] != self.index["other"], shape)
+        return np.broadcast_to(self.index[compared] != self.index["other"], shape)
 
     def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
         """Lower and upper ends of confidence intervals of "mean" or "variance", entry by entry.
@@ -132,15 +133,16 @@ class PlayedGaps(EstimatedGaps):
             whose sign the cut at the horizon may have changed counts as 0.
         truncation_error: how far that cut may have moved $E G$; of a simulator, if later rewards
             are like those that were seen.
-        num_runs: runs, or pairs, per gap.
-        returns: (num_runs, m) of the branches of `estimate_gaps`, else None.
+        num_runs: runs, or pairs, per gap; an array where gaps have different numbers of them.
+        returns: (num_runs, m) of the branches, if `estimate_gaps` was asked to keep them, or None.
 
     Example:
         >>> import tempfile
         >>> from pathlib import Path
         >>> import jmdp_lib as jl
         >>> jm = jl.windy_gridworld(3, gamma=0.8)
-        >>> found = jl.estimate_gaps(jm, jl.goal_policy(3), [0, 1, 2], state=4, num_runs=100)
+        >>> asked = {"actions": [0, 1, 2], "state": 4, "num_runs": 100, "keep_returns": True}
+        >>> found = jl.estimate_gaps(jm, jl.goal_policy(3), **asked)
         >>> found
         PlayedGaps(6 gaps from 100 runs: means -1.564 to 1.564, standard errors up to 0.059)
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -155,12 +157,12 @@ class PlayedGaps(EstimatedGaps):
     prob_tie: Floats
     prob_better: Floats
     truncation_error: Floats | float
-    num_runs: int
+    num_runs: Ints | int
     returns: Any = None
 
     @property
     def _source(self) -> str:
-        return f" from {self.num_runs:,} runs"
+        return f" from {np.max(self.num_runs):,} runs"
 
     def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
         """Ends of confidence intervals, entry by entry.

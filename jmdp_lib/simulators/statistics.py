@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats
+from jmdp_lib.checks import Floats, Ints
 
 # A gambler's stakes, and the shares of the capital that are staked so; large ones count for more,
 # since the range of returns is often wide.
@@ -125,7 +125,7 @@ class GapSums(NamedTuple):
 
 
 def unseen_variance(
-    mean: Floats, num_draws: int, ends: tuple[float, float] | None, gamma: float
+    mean: Floats, num_draws: Ints | int, ends: tuple[float, float] | None, gamma: float
 ) -> Floats:
     """What `EstimatedGaps.unseen_variance` is for gaps that were drawn, entry by entry.
 

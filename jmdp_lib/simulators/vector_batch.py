@@ -7,7 +7,6 @@ the first axis of all arrays, runs the second; runs of a chunk stand side by sid
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
@@ -47,26 +46,6 @@ class BatchPlan:
     horizon: int
     coupling: str
     limits: tuple[float, float] | None
-
-    @property
-    def names(self) -> list[int]:
-        """What tells the branches apart."""
-        return self.actions
-
-    @property
-    def discount_of_returns(self) -> float:
-        """gamma; if it is 1, that with which rewards weigh as much as those of all steps here."""
-        return 1.0 - 1.0 / self.horizon if self.gamma == 1.0 else self.gamma
-
-    def largest_return(self, reward: float) -> float:
-        """The return of so large a reward at every step; if gamma is 1, up to the horizon."""
-        return reward / (1.0 - self.discount_of_returns)
-
-    def largest_rest(self, reward: float) -> float:
-        """What of it comes after the horizon, discounted; if gamma is 1, nobody knows."""
-        if self.gamma == 1.0:
-            return math.inf if reward else 0.0
-        return self.gamma**self.horizon * self.largest_return(reward)
 
     @property
     def num_states(self) -> int | None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from functools import reduce
 from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jmdp_lib import checks
 from jmdp_lib.checks import Floats
-from jmdp_lib.machine import in_processes, require
+from jmdp_lib.machine import in_executor, in_processes, require
 from jmdp_lib.model.queries import SimulatorError
 from jmdp_lib.simulators.arrays import Arrays
 from jmdp_lib.simulators.estimates import PlayedGaps, action_labels
@@ -32,11 +32,10 @@ class _Part(NamedTuple):
 
 
 def estimate_vector_gaps(
-    branches: VectorBranches, num_runs: int, root: np.random.SeedSequence, processes: int,
-    keep_returns: bool,
+    branches: VectorBranches, num_runs: int, root: np.random.SeedSequence, keep_returns: bool,
+    processes: int, executor: Executor | None,
 ) -> PlayedGaps:  # fmt: skip
     """As `estimate_gaps`, from all chunks of runs."""
-    num_runs = checks.at_least("num_runs", num_runs, 3)
     if keep_returns:
         size = 8.0 * num_runs * len(branches.names)
         require(2.0 * size, f"the returns of num_runs = {num_runs:,}", "do without keep_returns")
@@ -46,11 +45,18 @@ def estimate_vector_gaps(
     jobs = [
         (branches, root, sizes[k : k + step], k, keep_returns) for k in range(0, len(sizes), step)
     ]
-    results = in_processes(_play_batch, jobs, processes, "estimate_gaps")
+    error: BaseException | None = None
+    if executor is not None:
+        results, error = in_executor(_play_batch, jobs, executor, "estimate_gaps")
+    else:
+        if processes > 1:
+            branches.check_pickles()
+        results = in_processes(_play_batch, jobs, processes, "estimate_gaps")
     parts = [part for found, _ in results for part in found]
-    failed = next((error for _, error in results if error), None)
-    if failed is None:
+    failed = next((failure for _, failure in results if failure), None)
+    if failed is None and error is None:
         return _estimate(branches, parts)
+    failed = failed or f"the executor failed: {error!r}"
     done = sum(part.sums.num_gaps for part in parts)
     failure = SimulatorError(f"{failed} ({done:,} runs went well)")
     failure.result = _estimate(branches, parts) if done >= 3 else None
@@ -88,14 +94,13 @@ def _summed(branches: VectorBranches, runs: ChunkRuns, keep_returns: bool) -> _P
         central=np.array([part.central for part in sums]).reshape(-1, 3).T,
         signs=np.array([part.signs for part in sums]).reshape(-1, 3).T,
     )
-    kept = in_order(arrays, runs)[0] if keep_returns else None
+    kept = _in_order(arrays, runs) if keep_returns else None
     return _Part(stacked, np.array(counts, float), runs.extremes, kept)
 
 
-def in_order(arrays: Arrays, runs: ChunkRuns) -> tuple[Floats, Any]:
-    """Returns (N, m) in the order of the runs, and the order (N,)."""
-    order = np.argsort(arrays.host(runs.numbers))
-    return arrays.host(runs.returns).T[order], order
+def _in_order(arrays: Arrays, runs: ChunkRuns) -> Floats:
+    """Returns (N, m) in the order of the runs."""
+    return arrays.host(runs.returns).T[np.argsort(arrays.host(runs.numbers))]
 
 
 def _pairs(branches: VectorBranches) -> list[tuple[int, int]]:
@@ -111,7 +116,7 @@ def _estimate(branches: VectorBranches, parts: list[_Part]) -> PlayedGaps:
     cut = branches.largest_rest(high - low)
     missed = np.multiply(cut, open_share, out=np.zeros_like(open_share), where=open_share > 0)
     unseen = unseen_variance(
-        found[0], sums.num_gaps, branches.simulator.reward_range, branches.discount_of_returns
+        found[0], sums.num_gaps, branches.reward_range, branches.discount_of_returns
     )
     np.fill_diagonal(unseen, 0.0)
     names = action_labels(branches.names)

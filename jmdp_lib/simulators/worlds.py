@@ -7,7 +7,9 @@ methods of `World`, and a line there.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+import copy
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -17,41 +19,48 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.model import JMDP, ImplicitJMDP, checked_coupling
 from jmdp_lib.model.queries import (
+    CheckedQueries,
     SimulatorError,
     check_hashable,
     check_simulator,
     check_unnumbered,
-    checked_query,
     draw_index,
 )
 
 _MOST_KEPT = 100_000  # states whose tables are kept
+_DISCOUNTS = "[0, 1]"  # what a simulator may have here: 1 for runs of a stated horizon
 
 
-class Step(NamedTuple):
-    """What one action did at a place. over: whether the episode ended, so that no place is left."""
+ENDED = object()
+"""The place of a branch whose episode has ended."""
 
-    reward: float
-    over: bool
-    place: Any
+Step = tuple[float, Any]
+"""What one action did at a place: its reward, and the place that is reached, or `ENDED`.
 
+Steps and visits are plain tuples, since there is one for every branch and time step.
+"""
 
-Visits = list[tuple[Any, list[Any]]]
-"""Distinct places, each with the distinct actions that are played there in one time step."""
+Visit = tuple[Any, list[Any], list[tuple[int, ...]], Any]
+"""A place, the distinct actions that are played there in a time step, the numbers of the branches
+that play each of them, and what these see."""
 
 
 class World(Protocol):
     """What playing branches takes.
 
     Attributes:
-        actions: the actions that are compared, checked.
         reward_range: (lo, hi) that holds all rewards, as far as the simulator declares it.
         first_seen: what the policy sees where all branches start.
     """
 
-    actions: list[Any]
     reward_range: tuple[float, float] | None
     first_seen: Any
+
+    def checked_actions(self, actions: Sequence[Any]) -> list[Any]:
+        """Actions to compare: at least one, all known, no two alike."""
+
+    def make_room(self, num_branches: int) -> None:
+        """Prepare for so many branches."""
 
     def chooser(self, policy: Policy) -> Chooser:
         """The policy, checked, as it is played here."""
@@ -71,16 +80,17 @@ class World(Protocol):
     def key(self, action: Any) -> Hashable:
         """Equal for equal actions."""
 
-    def play(self, visits: Visits, coupling: str) -> Iterator[list[Step]]:
+    def play(self, visits: list[Visit], coupling: str) -> list[list[Step]]:
         """One time step: for every visit a list with a step for each of its actions."""
 
 
 @dataclass(frozen=True)
 class Chooser:
-    """Draws actions from a policy: one uniform number an action, whatever form the policy has.
+    """A policy that is played: one uniform number gives an action, whatever form the policy has.
 
     policy: a function, or an array by states that have no numbers.
-    rows: cumulative probabilities of every state, where these are known beforehand.
+    rows: for every state, where these are known beforehand, the cumulative probabilities of all
+        actions but the last.
     num_actions: A, or None where the policy returns actions that have no numbers.
     first_action, first_state: the numbers from which actions and observed states are counted.
     """
@@ -91,19 +101,37 @@ class Chooser:
     first_action: int = 0
     first_state: int = 0
 
-    def draw(self, seen: Any, rng: np.random.Generator) -> Any:
-        """An action of the policy for what is seen."""
+    def action(self, seen: Any, uniform: float) -> Any:
+        """The action at which the cumulative probabilities, for what is seen, pass the number."""
+        if self.rows is not None:
+            row = self.rows[seen - self.first_state]
+            return self.first_action + bisect_right(row, uniform)
         if self.num_actions is None:
             return self.policy(seen)
-        if self.rows is None:
-            probs = checks.policy_row(self.policy, seen, self.num_actions, self.first_action)
-            return self.first_action + draw_index(probs.cumsum().tolist(), rng)
-        return self.first_action + draw_index(self.rows[seen - self.first_state], rng)
+        probs = checks.policy_row(self.policy, seen, self.num_actions, self.first_action)
+        return self.first_action + bisect_right(probs[:-1].cumsum().tolist(), uniform)
+
+    def drawing(self, uniforms: Iterator[float]) -> Callable[[Any], Any]:
+        """`action` with one number after the other, without detours where rows are known."""
+        rows = self.rows
+        if rows is None or self.first_action or self.first_state:
+            return lambda seen: self.action(seen, next(uniforms))
+        return lambda seen: bisect_right(rows[seen], next(uniforms))
+
+    def same_rule(self, other: Chooser) -> bool:
+        """Whether both choose alike for all that can be seen: equal arrays, or one function."""
+        if self.rows is not None or other.rows is not None:
+            return self.rows == other.rows
+        if callable(self.policy) and callable(other.policy):
+            return bool(self.policy == other.policy)
+        if callable(self.policy) or callable(other.policy):
+            return False
+        return np.array_equal(self.policy, other.policy)
 
 
 def _rows(matrix: Floats) -> list[list[float]]:
-    """Cumulative probabilities of a policy (S, A)."""
-    return np.cumsum(matrix, axis=1).tolist()
+    """Cumulative probabilities of a policy (S, A), without the last ones, which are 1."""
+    return np.cumsum(matrix[:, :-1], axis=1).tolist()
 
 
 class QueriedWorld:
@@ -112,22 +140,31 @@ class QueriedWorld:
     A simulator without `num_states` has states of any hashable kind.
     """
 
-    def __init__(self, simulator: Any, actions: Sequence[int], state: Any, coupling: str) -> None:
+    def __init__(self, simulator: Any, state: Any, coupling: str) -> None:
         if hasattr(simulator, "num_states"):
-            self.state = checks.index("state", state, check_simulator(simulator).num_states)
+            known = check_simulator(simulator, _DISCOUNTS)
+            self.state = checks.index("state", state, known.num_states)
         else:
             self.state = state
             self.check_unnumbered(simulator, state, coupling)
         if isinstance(simulator, JMDP):
             checked_coupling(simulator, coupling)
         self.simulator = simulator
-        self.actions = checks.distinct_actions(actions, simulator.num_actions)
+        self.ask = self.asker()
         self.reward_range = getattr(simulator, "reward_range", None)
         self.first_seen = self.state
+        self.shared = np.random.default_rng(0)
+        self.moment = self.shared.bit_generator.state
 
     def check_unnumbered(self, simulator: Any, state: Any, coupling: str) -> None:
         """Refuse a simulator whose states have no numbers, or its first state."""
-        check_unnumbered(simulator, state)
+        check_unnumbered(simulator, state, _DISCOUNTS)
+
+    def checked_actions(self, actions: Sequence[int]) -> list[int]:
+        return checks.distinct_actions(actions, self.simulator.num_actions)
+
+    def make_room(self, num_branches: int) -> None:
+        pass
 
     def chooser(self, policy: Policy) -> Chooser:
         count = self.simulator.num_actions
@@ -150,20 +187,31 @@ class QueriedWorld:
     def key(self, action: int) -> int:
         return action
 
-    def play(self, visits: Visits, coupling: str) -> Iterator[list[Step]]:
-        shared_seed = int(self.rng.integers(2**63)) if coupling == "common" else None
-        for state, actions in visits:
-            found = []
-            for asked in [[a] for a in actions] if coupling == "independent" else [actions]:
-                rng = self.rng if shared_seed is None else np.random.default_rng(shared_seed)
-                found += self.query(state, asked, rng)
-            yield [Step(reward, False, successor) for reward, successor in found]
+    def asker(self) -> Callable[[Any, Sequence[int], np.random.Generator], list[Step]]:
+        """Asks for the steps of distinct actions of a state under one draw of a generator."""
+        return CheckedQueries(self.simulator).ask
 
-    def query(
-        self, state: Any, actions: Sequence[int], rng: np.random.Generator
-    ) -> list[tuple[float, Any]]:
-        """[(reward, next state)] of the actions, checked."""
-        return checked_query(self.simulator, state, actions, rng)
+    def play(self, visits: list[Visit], coupling: str) -> list[list[Step]]:
+        ask = self.ask
+        rng = self.rng
+        if coupling == "joint":
+            return [ask(state, actions, rng) for state, actions, _, _ in visits]
+        if coupling == "independent":
+            return [
+                [ask(state, [action], rng)[0] for action in actions]
+                for state, actions, _, _ in visits
+            ]
+        return self._play_common(visits)
+
+    def _play_common(self, visits: list[Visit]) -> list[list[Step]]:
+        """Every query meets one generator in one state, which is drawn for the time step."""
+        draw = self.rng.bit_generator.random_raw
+        self.moment["state"]["state"] = draw() << 64 | draw()
+        found = []
+        for state, actions, _, _ in visits:
+            self.shared.bit_generator.state = self.moment
+            found.append(self.ask(state, actions, self.shared))
+        return found
 
 
 class TabledWorld(QueriedWorld):
@@ -180,9 +228,11 @@ class TabledWorld(QueriedWorld):
         self.one_law = simulator.at(state)[0] if coupling == "common" else None
         self.kept: dict[Hashable, tuple[list[float], list[list[float]], list[Hashable]]] = {}
 
-    def query(
-        self, state: Any, actions: Sequence[int], rng: np.random.Generator
-    ) -> list[tuple[float, Any]]:
+    def asker(self) -> Callable[[Any, Sequence[int], np.random.Generator], list[Step]]:
+        return self.draw
+
+    def draw(self, state: Any, actions: Sequence[int], rng: np.random.Generator) -> list[Step]:
+        """The steps of the actions, from one of the tables of the state."""
         cumulative, rewards, successors = self.tables(state)
         table = draw_index(cumulative, rng)
         first = table * self.simulator.num_actions
@@ -216,20 +266,22 @@ class EnvironmentWorld:
 
     reward_range: tuple[float, float] | None = None
 
-    def __init__(self, envs: Sequence[Any], start: Any) -> None:
+    def __init__(self, envs: list[Any], start: Any) -> None:
         self.envs = envs
         self.snapshot = start._replace(draw=None)  # each run has its own tables
         self.first_seen = start.observation
-        self.actions: list[Any] = []
 
     @classmethod
-    def of(cls, env: Any, actions: Sequence[Any], state: Any) -> EnvironmentWorld:
-        """For the actions of a snapshot, or of where the environment is. It is left alone."""
+    def of(cls, env: Any, state: Any) -> EnvironmentWorld:
+        """From a snapshot, or from where the environment is. It is left alone."""
         start = _inside_episode(env, state)
-        chosen = list(checks.distinct_in(env.action_space, actions).values())
-        world = cls([env.twin() for _ in chosen], start)
-        world.actions = chosen
-        return world
+        return cls([env.twin()], start)
+
+    def checked_actions(self, actions: Sequence[Any]) -> list[Any]:
+        return list(checks.distinct_in(self.envs[0].action_space, actions).values())
+
+    def make_room(self, num_branches: int) -> None:
+        self.envs += [self.envs[0].twin() for _ in range(num_branches - len(self.envs))]
 
     def chooser(self, policy: Policy) -> Chooser:
         acts = self.envs[0].action_space
@@ -264,9 +316,9 @@ class EnvironmentWorld:
     def key(self, action: Any) -> str:
         return checks.action_key(self.envs[0].action_space, action)
 
-    def play(self, visits: Visits, coupling: str) -> Iterator[list[Step]]:
-        idle = [env for env in self.envs if not any(env is place for place, _ in visits)]
-        players = [[place, *(idle.pop() for _ in actions[1:])] for place, actions in visits]
+    def play(self, visits: list[Visit], coupling: str) -> list[list[Step]]:
+        idle = [env for env in self.envs if not any(env is visit[0] for visit in visits)]
+        players = [[place, *(idle.pop() for _ in actions[1:])] for place, actions, _, _ in visits]
         for place, *others in players:
             for env in others:
                 here = place.snapshot()  # the drawn table included
@@ -274,8 +326,10 @@ class EnvironmentWorld:
         if coupling == "common":
             for env in [env for envs in players for env in envs][1:]:
                 env.redraw(players[0][0].draw)
-        for envs, (_, actions) in zip(players, visits, strict=True):
-            yield [self._step(env, action) for env, action in zip(envs, actions, strict=True)]
+        return [
+            [self._step(env, action) for env, action in zip(envs, visit[1], strict=True)]
+            for envs, visit in zip(players, visits, strict=True)
+        ]
 
     def _step(self, env: Any, action: Any) -> Step:
         try:
@@ -283,7 +337,7 @@ class EnvironmentWorld:
         except Exception as error:
             where = f"state {env.observed}, action {action}"
             raise SimulatorError(f"the environment failed at {where}: {error!r}") from error
-        return Step(reward, bool(terminated or truncated), env)
+        return reward, ENDED if terminated or truncated else env
 
 
 class _Sizes(NamedTuple):
@@ -305,15 +359,22 @@ def _inside_episode(env: Any, state: Any) -> Any:
     return start
 
 
-def world_of(env: Any, actions: Sequence[Any], state: Any, coupling: str) -> World:
+def world_of(env: Any, state: Any, coupling: str) -> World:
     """The adapter for a simulator; arguments as of `estimate_gaps`."""
     if isinstance(env, ImplicitJMDP):
-        return TabledWorld(env, actions, state, coupling)
+        return TabledWorld(env, state, coupling)
     if hasattr(env, "twin"):
-        return EnvironmentWorld.of(env, actions, state)
+        return EnvironmentWorld.of(env, state)
     if hasattr(env, "query") and hasattr(env, "num_actions"):
-        return QueriedWorld(env, actions, state, coupling)
+        return QueriedWorld(env, state, coupling)
     raise ValueError(
         f"{env!r} is no simulator: it must be a CoupledEnv, a CoupledAtari, a JMDP, an "
         "ImplicitJMDP, or have num_actions, gamma and query"
     )
+
+
+def copy_of(world: World) -> World:
+    """A world of its own for another thread; models do not change, and are shared."""
+    model = getattr(world, "simulator", None)
+    shared = {id(model): model} if isinstance(model, JMDP | ImplicitJMDP) else {}
+    return copy.deepcopy(world, shared)
