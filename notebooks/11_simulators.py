@@ -25,7 +25,7 @@
 seed = 0
 num_runs = 131072  # at least 32768
 num_plain = 200  # at least 100
-num_days = 150  # at least 100
+num_days = 120  # at least 100
 num_markets = 40000  # at least 40000
 rule_budget = 300000  # at least 150000; a limit, since the call stops when it has decided
 gpu_runs = 1000000  # at least 100000; only where there is a GPU
@@ -102,7 +102,7 @@ ratio = (perf_counter() - begin) / num_plain / per_run
 print(f"a plain run takes {ratio:,.0f} times as long", file=sys.stderr)
 
 # %% [markdown]
-# How much faster it is depends on your machine, so we print it and claim nothing. On ours, the depot of the README is hundreds of times as fast, and as
+# How much faster it is depends on your machine, so we print it and claim nothing. On one of ours, the depot of the README is hundreds of times as fast, and as
 # fast as a loop that is written by hand for this one depot (`benchmarks/vector.md`). Runs whose branches have merged leave the batch, so the work falls as
 # they do.
 #
@@ -226,7 +226,7 @@ for name, (world, question, half, (jm, policy, at)) in worlds.items():
         needed = [(1.96 / half) ** 2 * x for x in (gap.variance[0, 1], known["variance"])]
         rows.append((name, coupling, half, off, *needed))
 need = pd.DataFrame(rows, columns=["world", "coupling", "half", "off", "measured", "exact"])
-need.round(1)
+need.round(2)
 
 # %%
 off = need.off.max()
@@ -286,12 +286,12 @@ plt.show()
 # start. Branches at one state and action draw their next actions with one number, each by its own rule. So equal rules have gap zero, and rules that differ in a few states differ only there. The default is
 # `coupling="common"`: the same customers for both.
 #
-# The depot fills up to four. To teach everybody a new rule is worth it if it earns at least 0.2 more, and this is our `margin`. Runs are twice as long as by default, so that what is cut off at the horizon is small against the margin. We ask for an asymptotic sequence, whose width follows the variance (section 10.4). With the
+# The depot fills up to four. To teach everybody a new rule is worth it if it earns at least 0.15 more, and this is our `margin`. Runs are twice as long as by default, so that what is cut off at the horizon is small against the margin. We ask for an asymptotic sequence, whose width follows the variance (section 10.4). With the
 # declared range, an interval must also allow for rewards that were never seen; for a few hundred runs that dominates, and sharing saves little. The exact answer is `policy_gaps`: mean and variance of the gap of two rules from every state.
 
 # %%
 rules = [np.clip(level - np.arange(9), 0, 3) for level in (3, 4)]
-limits = {"state": 0, "margin": 0.2, "budget": 40 * rule_budget, "horizon": 60}
+limits = {"state": 0, "margin": 0.15, "budget": 40 * rule_budget, "horizon": 60}
 limits |= {"reward_range": "asymptotic", "seed": seed}
 decided = {c: jl.compare_policies(depot, rules, coupling=c, **limits) for c in couplings}
 decided["common"]
@@ -303,15 +303,15 @@ for coupling in couplings:
     off = errors_off(gap, {"mean": mean, "variance": variance})
     text = f"{gap.variance[0, 1]:.2f}, {variance:.2f}"
     claims.check(f"rules, {coupling}: Var G, simulated and exact", text, off < 4)
-claims.check("exact mean gap, up to three minus up to four", f"{mean:.2f}", mean > 0.2)
+claims.check("exact mean gap, up to three minus up to four", f"{mean:.2f}", mean > 0.15)
 
 # %% [markdown]
-# All couplings must come to the right decision: up to three is better by more than 0.2. The number of runs should be in the ratio of the variances. When a decision falls is also a
+# All couplings must come to the right decision: up to three is better by more than 0.15. The number of runs should be in the ratio of the variances. When a decision falls is also a
 # matter of luck, so we ask only that common customers save half of what this ratio promises.
 
 # %%
 found_best = [decided[coupling].best for coupling in couplings]
-claims.check("better by more than 0.2: rule number", found_best, found_best == [0, 0, 0])
+claims.check("better by more than 0.15: rule number", found_best, found_best == [0, 0, 0])
 runs = [decided[coupling].num_runs for coupling in couplings]
 text = ", ".join(f"{n:,}" for n in runs)
 variances = [jl.policy_gaps(tables, *rules, coupling=c)[1][0] for c in couplings]
@@ -404,7 +404,7 @@ for k, coupling in enumerate(couplings):
     left.plot(looks[:, 0], low, color=f"C{k}", label=coupling)
     left.plot(looks[:, 0], high, color=f"C{k}")
 left.axhline(mean, color="k", lw=0.8, ls="--")
-left.axhline(0.2, color="0.3", lw=0.8, ls=":")
+left.axhline(0.15, color="0.3", lw=0.8, ls=":")
 left.set(xscale="log", xlabel="queries", ylabel="mean gap, up to 3 minus up to 4")
 left.legend(loc="upper right")
 for k, (name, days) in enumerate({"own customers": own, "the same customers": shared}.items()):
@@ -502,7 +502,7 @@ def hold(states):
     return np.zeros(len(states), int)
 
 
-drifts = np.array([0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4])
+drifts = np.array([0.02, 0.06, 0.1, 0.2, 0.3, 0.4])
 means, spreads = [], []
 for drift in drifts:
     weights = np.append(0.1 + drift, np.full(9, (0.9 - drift) / 9))
