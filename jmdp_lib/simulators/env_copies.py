@@ -55,9 +55,10 @@ class WayToCopy(Protocol):
     in_place: bool
 
     def new(self) -> Env:
-        """The environment as it was handed in. Called for the one that is stepped,
+        """A new copy of the environment as it was handed in.
 
-        once to try this way out, and once more when that went well."""
+        Called twice: to try this way out, and for the environment that is stepped from then on.
+        """
 
     def save(self, env: Env) -> Any:
         """The state of an environment, an origin for `load`. It must not change with `env` later.

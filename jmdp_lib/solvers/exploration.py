@@ -32,13 +32,14 @@ time. The distance of Z and m~ is at most sigma-bar as well.
 branches in it (`_single_branches`), leaves states out of the core that hardly matter
 (`_choose_core`), follows pairs of branches step by step while these are few, and each branch on its
 own after that (`_follow_pairs`). The same numbers say which state outside matters how much
-(`_scores`). To add a bound, add its phi to `_losses_of_one_branch`, with a name in `Losses`.
+(`_scores`). To add a bound, give it a name in `Losses` and its phi in `_losses_of_one_branch`; say
+in `_bounds_of_queries` if it counts twice. `Cut` of `solvers.local` makes an error of the bounds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,7 +55,7 @@ _PAIRS = 30  # pairs of branches, for each explored state, that are followed for
 
 @dataclass(frozen=True)
 class Losses:
-    """E[gamma^(2 tau_core) phi(x)] for three functions phi of the state x that a branch enters.
+    """E[gamma^(2 tau_core) phi(x)] for functions phi of the state x that a branch enters.
 
     All arrays have one shape: (n + 1,) of one branch from each state, (Q,) of both branches of each
     query. Rewards are in [-1, 1], so that w = 1 / (1 - gamma).
@@ -67,9 +68,14 @@ class Losses:
     distance: Floats
     later: Floats
 
+    @classmethod
+    def zeros(cls, size: int) -> Losses:
+        """None of anything, (size,)."""
+        return cls(**{field.name: np.zeros(size) for field in fields(cls)})
+
     def each(self, change: Callable[[Floats], Floats]) -> Losses:
-        """The same change of all three."""
-        return Losses(change(self.value), change(self.distance), change(self.later))
+        """The same change of all of them."""
+        return Losses(**{name: change(loss) for name, loss in vars(self).items()})
 
 
 @dataclass(frozen=True)
@@ -274,7 +280,7 @@ def _follow_pairs(model: ExploredModel, core: Any, alone: Losses, goal: float) -
     n = model.size
     met = _losses_of_two_at_one_state(system, core, alone)
     unlike = np.append(1.0 - (policy[:n] ** 2).sum(1), 1.0)  # two branches at a state do not merge
-    bounds = Losses(*np.zeros((3, queries.states.size)))
+    both = Losses.zeros(queries.states.size)
     pending = np.zeros(n + 1)
     visits = np.zeros(policy.shape)
     for action in (queries.first, queries.second):
@@ -291,7 +297,7 @@ def _follow_pairs(model: ExploredModel, core: Any, alone: Losses, goal: float) -
         same = branches[0] == branches[1]
         left = mass[ended] * np.where(same, unlike[branches[0]], 1.0)
         for branch in branches:
-            for name, bound in vars(bounds).items():
+            for name, bound in vars(both).items():
                 loss = np.where(same, getattr(met, name)[branch], getattr(alone, name)[branch])
                 bound += np.bincount(query, mass[ended] * loss, bound.size)
             pending += np.bincount(branch, left, n + 1)
@@ -301,8 +307,15 @@ def _follow_pairs(model: ExploredModel, core: Any, alone: Losses, goal: float) -
         pairs, mass = system.step_pairs(pairs, mass)
         pairs[1:].sort(0)  # both branches count alike
         mass *= model.rate
-    doubled = Losses(2.0 * bounds.value, 2.0 * bounds.distance, bounds.later)
-    return Followed(doubled, visits, pending)
+    return Followed(_bounds_of_queries(both), visits, pending)
+
+
+def _bounds_of_queries(both: Losses) -> Losses:
+    """(Q,) from what both branches add: a squared difference is at most twice the squares.
+
+    D is no square of a difference, and counts once.
+    """
+    return replace(both, value=2.0 * both.value, distance=2.0 * both.distance)
 
 
 def _add_visits(visits: Floats, pairs: Ints, mass: Floats, policy: Floats) -> None:
