@@ -12,8 +12,8 @@ from strategies import random_jmdp, random_policy
 
 import jmdp_lib as jl
 from jmdp_lib.solvers.laws import gap_law
-from jmdp_lib.solvers.laws.orders import _shifted, first_cut
 from jmdp_lib.solvers.laws.rows import Rows
+from jmdp_lib.solvers.laws.stochastic import _shifted, first_cut
 
 COUPLINGS = ("joint", "independent", "common")
 
@@ -272,7 +272,7 @@ def test_close_reward_differences_that_are_read_together_stay_bounds(monkeypatch
     policy = random_policy(rng, jm)
     laws = []
     for fine in (2.0, 1e9):
-        monkeypatch.setattr("jmdp_lib.solvers.laws.orders._FINE", fine)
+        monkeypatch.setattr("jmdp_lib.solvers.laws.convex._FINE", fine)
         laws += jl.gap_law(jm, policy, [(0, 0, 1)], points=64, max_points=512)
     for p in (0.1, 0.5):
         (low, high), (least, most) = (law.cvar(p) for law in laws)

@@ -147,7 +147,6 @@ CALLS = {
 
 # Longer paths, with the files that make them so.
 LONGER = {
-    "gap_law": "its compiled sweeps stand in a file of their own, the ninth",
     "local_jipe2": "implicit, exploration and local find a core; jipe2 solves it, in eight more",
 }
 
