@@ -14,7 +14,7 @@ from strategies import random_jmdp, random_policy
 import jmdp_lib as jl
 from jmdp_lib.solvers.laws import gap_law
 from jmdp_lib.solvers.laws import rows as rows_module
-from jmdp_lib.solvers.laws.convex import Convex
+from jmdp_lib.solvers.laws.convex import Convex, _lower_row, _upper_row
 from jmdp_lib.solvers.laws.rows import Rows
 from jmdp_lib.solvers.laws.stochastic import _shifted, first_cut
 
@@ -613,11 +613,31 @@ def test_roundings_are_counted(size) -> None:
     rows = rows_of(jm, [[1.0, 0.0]], (0, 0, 1))
     eps = 2.0**-52
     assert rows.longest == size
-    assert rows.rounding == pytest.approx((3 * size * 0.5 + 16) * eps, rel=1e-12)
-    assert Convex(rows).slack(3.0) == pytest.approx(6.0 * rows.rounding, rel=1e-12)
+    assert rows.rounding == pytest.approx((3 * size * 0.5 + 16) * eps, rel=1e-12, abs=0.0)
+    assert Convex(rows).slack(3.0) == pytest.approx(6.0 * rows.rounding, rel=1e-12, abs=0.0)
     lost = rows_module._Means(rows.outcomes, rows.factors, 0.5).error(rows.means, 1.0)
     sizes = np.abs(rows.outcomes.d).max() + np.abs(rows.means).max()
     assert lost == pytest.approx(sizes / 0.5, rel=1e-9)
+
+
+def test_a_sweep_allows_for_its_roundings() -> None:
+    """A law that is a point: what a step adds to its bounds is the slack, and what it adds to and
+    takes from slopes is the rounding of a sum of probabilities."""
+    rows = replace(rows_of(two_ends([1.0, -1.0]), [0, 0, 0], (0, 0, 1)), longest=10**9)
+    x = np.arange(-64, 65) / 8.0
+    convex = Convex(rows)
+    slack = convex.slack(x[-1])
+    known = (rows.factors, 0.0, rows.rounding, slack)
+    for bounds, step in ((convex.above(x), _upper_row), (convex.below(x), _lower_row)):
+        bounds[:, 0] = np.maximum(x - rows.means[:, None], 0.0)  # exact, and so are its slopes
+        bounds[:, 1:2] = x > rows.means[:, None, None]
+        bounds[:, 2:] = x >= rows.means[:, None, None]
+        out = np.empty((6, x.size))
+        step(out, 0, bounds, *convex.grouped(x), known)
+        sign = 1.0 if step is _upper_row else -1.0
+        assert sign * (out[0] - bounds[0, 0]) == pytest.approx(slack, rel=1e-6)
+    assert out[1] - bounds[0, 1] == pytest.approx(rows.rounding, rel=1e-6, abs=0.0)
+    assert bounds[0, 2] - out[2] == pytest.approx(rows.rounding, rel=1e-6, abs=0.0)
 
 
 @pytest.mark.parametrize("upper", [True, False])
