@@ -42,9 +42,12 @@ sys.path.append(str(PROJECT / "workflow"))
 from job import end_with_parent, provenance, write_atomically  # noqa: E402
 
 PROTOCOL: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+TOLERANCE: dict[str, float] = PROTOCOL.pop("tolerance")
 PARTS = [name for name, table in PROTOCOL.items() if isinstance(table, dict)]
 RUNS = ("reward", "lottery")  # parts that the batch trains anew, for any game
 SIZED = ("curves", "sticky")  # parts whose trials are numbers of states and steps
+# Parts that use the states of another one, and share its folder.
+STATES_OF = {"paper": "final", "ablation": "plays", "converged": "plays"}
 Frames = dict[str, pd.DataFrame]  # by the name of their file, without atari_ and .csv
 
 
@@ -85,8 +88,8 @@ def check(options: argparse.Namespace) -> None:
 
 
 def place_of(part: str, options: argparse.Namespace) -> Path:
-    """The folder of a part, which has one for each game; `paper` uses the states of `final`."""
-    return Path(options.work, "final" if part == "paper" else part)
+    """The folder of a part, or of the part whose states it uses; it has one for each game."""
+    return Path(options.work, STATES_OF.get(part, part))
 
 
 def play(part: str, game: str, options: argparse.Namespace) -> None:
