@@ -218,6 +218,7 @@ class Active:
         folder = home / f"run-{training.seed}-{training.label}"
         self.run = Run(network, inputs["tables"], folder, asdict(config) | checksums)
         self.steps = steps_to_the_end(self.run, inputs["held_out"])
+        self.record_every = config.log_every
         self.records: list[dict[str, float]] = []
         self.looked_at: tuple[torch.Tensor, ...] | None = None
         self.began = time.monotonic()
@@ -239,6 +240,7 @@ class Active:
                     self.record(step)
         return True
 
+    @torch.no_grad()
     def record(self, step: int) -> None:
         """What a run of `converged` predicts by now at the evaluation states."""
         if self.looked_at is None:
@@ -266,7 +268,7 @@ class Active:
 
 
 def looked_at(training: Training, home: Path, device: torch.device) -> tuple[torch.Tensor, ...]:
-    """Evaluation states: observations, previous actions; entry, both actions, state of each pair."""
+    """What is seen at the evaluation states; of each pair its entry, its actions and its state."""
     experiment = training.experiment
     evaluation = QueryTables.load(home / "evaluation-1.npz")
     pairs = PairRecords.load(home / "deep-1.npz")
