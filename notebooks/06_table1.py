@@ -610,7 +610,9 @@ plt.show()
 # <!-- alt: Four panels on a logarithmic axis over four decades. Orange curves of divided returns start between 18 and 70 and fall all the way, through one at about 200 copies, to about 0.1 at 500 copies, where they become flatter. Blue curves in the natural scale stay flat, between 0.02 and 0.2. -->
 
 # %%
-every = with_copies.groupby(["scale", "game", "step"], sort=False)[["coupled", "independent"]].mean()
+every = with_copies.groupby(["scale", "game", "step"], sort=False)[
+    ["coupled", "independent"]
+].mean()
 fifth = np.ceil(every.index.get_level_values("step") / 5_000)
 late, before = (every[fifth == part].groupby(level=[0, 1]).mean() for part in (5, 4))
 change = (late / before).coupled.unstack("game")
@@ -627,7 +629,9 @@ for scale in ("natural", "divided"):
     text = f"{ends.coupled.min():.3f} to {ends.coupled.max():.3f}"
     claims.check(f"500 copies, {scale}: coupled / MC", text, ends.coupled.max() < 0.2, other)
     text = f"{ends.independent.min():.2f} to {ends.independent.max():.2f}"
-    claims.check(f"500 copies, {scale}: independent / MC", text, ends.independent.max() < 2.5, other)
+    claims.check(
+        f"500 copies, {scale}: independent / MC", text, ends.independent.max() < 2.5, other
+    )
 simulated = f"{ends.mc_ratio.min():.2f} to {ends.mc_ratio.max():.2f}"
 claims.check("gamma 0.99: independent / MC, both simulated", simulated, ends.mc_ratio.max() < 2.5)
 

@@ -1,7 +1,10 @@
 """The parts search, ablation, converged and plays of the protocol, all on a machine with one GPU.
 
     python -m experiments.atari.device run --work WORK --seconds 1000
+    python -m experiments.atari.device run --work WORK --only Qbert:10 Asterix:11
     python -m experiments.atari.device run --work WORK --settings FILE --device cpu    in miniature
+
+With `--only`, nothing but these games and seeds of `plays`.
 
 Other processes play the games, and evaluate networks that are trained. This one trains. Each
 training has a stream of the GPU, and they take turns: small kernels of several streams run at once.
@@ -43,13 +46,16 @@ from experiments.atari.protocol import (
     by_networks_alone,
     experiment_of,
     place_of,
-    provenance,
     settings,
 )
 from experiments.atari.replay import Replay
 from experiments.atari.training import Run, Trained, require_device, steps_to_the_end
 from jmdp_lib.atari import PairRecords, QueryTables
 from jmdp_lib.machine import replacing
+
+sys.path.append(str(PROJECT / "workflow"))
+
+from job import provenance  # noqa: E402
 
 STARTED = time.monotonic()
 LANES = {"play": 4, "evaluate": 3}  # jobs at a time
@@ -212,7 +218,8 @@ class Active:
         self.training = training
         self.slot = slot
         config = training.experiment.config
-        network = Network(config, *inputs["network"], inputs["device"])
+        sizes, rewards, varied = inputs["network"]
+        network = Network(config, sizes, rewards, varied, inputs["device"])
         checksums = {name: x for name, x in inputs.items() if name.startswith("checksum")}
         self.home = home
         folder = home / f"run-{training.seed}-{training.label}"
@@ -296,7 +303,7 @@ class Inputs:
 
     def ready(self, training: Training) -> bool:
         path = self.path(training)
-        needs_pairs = training.part == "converged"
+        needs_pairs = training.part in ("converged", "plays")
         return path.exists() and (not needs_pairs or path.with_name("pairs.done").exists())
 
     def load(self, training: Training) -> dict[str, Any]:
@@ -380,7 +387,23 @@ class Work:
             *planned("plays", others),
             *planned("converged", self.rest),
         ]
-        self._plan_jobs([*self.first, *self.rest, *others])
+        if options.only:
+            self._plan_only([run.split(":") for run in options.only])
+        else:
+            self._plan_jobs([*self.first, *self.rest, *others])
+
+    def _plan_only(self, runs: list[list[str]]) -> None:
+        """These games and seeds of `plays`, and nothing else."""
+        self.searched = True
+        self.todo = []
+        for game in dict.fromkeys(game for game, _ in runs):
+            self.playing.add("pairs", "plays", game)
+        for game, seed in runs:
+            self.playing.add("tables", "plays", game, seed)
+            table = settings("plays", game)
+            kinds = tuple(table["config"]["kinds"])
+            for trial in table["trials"]:
+                self.todo.append(Training("plays", game, int(seed), trial, kinds))
 
     def _plan_jobs(self, games: list[str]) -> None:
         for game in self.first:
@@ -491,6 +514,7 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=1e9, help="to train, from the start on")
     parser.add_argument("--grace", type=float, default=20.0, help="seconds for evaluations then")
     parser.add_argument("--settings", type=Path, help="a file of parts that replace those here")
+    parser.add_argument("--only", nargs="+", metavar="GAME:SEED", help="of the part `plays`")
     known = PROJECT / "figures" / "atari_fresh_gaps.csv"
     parser.add_argument("--known", type=Path, default=known, help="pairs that were played before")
     return parser
