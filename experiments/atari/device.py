@@ -55,7 +55,7 @@ from jmdp_lib.machine import replacing
 
 sys.path.append(str(PROJECT / "workflow"))
 
-from job import provenance  # noqa: E402
+from job import provenance
 
 STARTED = time.monotonic()
 LANES = {"play": 4, "evaluate": 3}  # jobs at a time
