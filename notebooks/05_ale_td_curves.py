@@ -415,10 +415,9 @@ before = (start / at_end("floor", first=True)).loc["divided"]
 text = f"{before.min().min():.2f} to {before.max().max():.2f}"
 claims.check("divided, start: error / floor within a factor of 2", text, before.max().max() < 2)
 rise = above / (start / at_end("floor", first=True))
-text = f"{rise.min(axis=None):.2f} to {rise.max(axis=None):.2f}"
-claims.check(
-    "both scales: error / floor, end / start, at least 0.9", text, rise.min(axis=None) > 0.9
-)
+least, most = rise.min(axis=None), rise.max(axis=None)
+name = "both scales: error / floor, end / start; no fall by a factor of 2"
+claims.check(name, f"{least:.2f} to {most:.2f}", least > 0.5)
 for scale, each in above.groupby(level="scale"):
     text = f"{each.min().min():.1f} to {each.max().max():.1f}"
     claims.check(f"{scale}, end: error / floor within a factor of 10", text, each.max().max() < 10)
@@ -435,8 +434,8 @@ for scale, each in above.groupby(level="scale"):
 # $\mu$ falls to the shock's own $(1-\gamma)^2\sigma^2 = 10^{-4}$. In natural units the shock's variance is one from the
 # beginning, and the error of $\mu$ cannot fall below it.
 #
-# So a falling curve does not show that the moments are right. Measured against its own noise, no block ends below nine tenths of where it
-# began: the lower rows of the figures start near one, and most curves rise. Chapter 6 asks these networks for gap variances: with the division they are 4.7 to 40 times too
+# So a falling curve does not show that the moments are right. Measured against its own noise, no error falls by as much as a
+# factor of two: the lower rows of the figures start near one, and end at 0.87 to 6.6 times where they began. Chapter 6 asks these networks for gap variances: with the division they are 4.7 to 40 times too
 # large, and without it 8 to 22 times too small. Those are networks after 25 copies of their target. With 500 copies, in the same number of steps,
 # they are 5 to 55 times too small in both scales (Section 6.6).
 #
