@@ -49,8 +49,8 @@ def estimate_gaps(
 ) -> PlayedGaps:
     """Gaps of actions at one state of a simulator, from recursive branches.
 
-    env: a `CoupledEnv`, a `CoupledAtari`, a JMDP, an `ImplicitJMDP`, or a simulator with `query`.
-        It is left alone.
+    env: a `CoupledEnv`, a `CoupledAtari`, a JMDP, an `ImplicitJMDP`, a simulator with `query`, or a
+        `VectorSimulator`, whose runs are played many at once. It is left alone.
     policy: probabilities (S, A), actions (S,), or a function of the state or observation that
         returns probabilities (A,) or an action. Where actions have no numbers, it returns an
         action.
