@@ -129,7 +129,8 @@ def check_hashable(state: Any) -> None:
 def _check_parts(simulator: Any, parts: Sequence[str], discounts: str) -> None:
     missing = ", ".join(part for part in parts if not hasattr(simulator, part))
     if missing:
-        raise ValueError(f"{simulator!r} is no simulator: it has no {missing}")
+        why = ", so its states cannot be asked one by one" if "num_states" in missing else ""
+        raise ValueError(f"{simulator!r} is no simulator: it has no {missing}{why}")
     checks.at_least("simulator.num_actions", simulator.num_actions, 1)
     checks.real("gamma", simulator.gamma, discounts)
     declared_range(getattr(simulator, "reward_range", None), "simulator.reward_range")

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
@@ -240,8 +241,93 @@ class _SeveralPolicies:
         return [(self.choosers[rule].action(seen, uniform), i) for rule, i in who.items()]
 
 
+class Comparison(ABC):
+    """What the player of any simulator has, also one that plays many runs at once.
+
+    names: what tells the branches apart. parts: what is the user's, by name. reward_range: (lo, hi)
+    that holds all rewards, as far as the simulator declares it.
+    """
+
+    gamma: float
+    horizon: int
+    coupling: str
+
+    @property
+    @abstractmethod
+    def names(self) -> list[Any]: ...
+
+    @property
+    @abstractmethod
+    def parts(self) -> dict[str, Any]: ...
+
+    @property
+    @abstractmethod
+    def reward_range(self) -> tuple[float, float] | None: ...
+
+    @abstractmethod
+    def only(self, chosen: Sequence[int]) -> Comparison:
+        """Some of the branches."""
+
+    @abstractmethod
+    def begin(self, rng: np.random.Generator) -> Any:
+        """Where runs take their random numbers from."""
+
+    @abstractmethod
+    def play_some(
+        self, source: Any, most: int, until_one: bool, limits: tuple[float, float]
+    ) -> list[Run]:
+        """The next runs: as many as suit the player, and `most` at most.
+
+        source: from `begin`. until_one: stop where all branches are one for good. limits: a reward
+        outside of them is refused.
+        """
+
+    @property
+    def compared(self) -> str:
+        """What is compared, in a word."""
+        return "action"
+
+    @property
+    def alike(self) -> NDArray[np.bool_]:
+        """(m, m) which branches are one from the start, for good."""
+        return np.eye(len(self.names), dtype=bool)
+
+    @property
+    def most_queries(self) -> int:
+        """Queries that a run may need: at first all branches are at one state."""
+        size = len(self.names)
+        first = size if self.coupling == "independent" else 1
+        return first + (self.horizon - 1) * size
+
+    @property
+    def discount_of_returns(self) -> float:
+        """gamma; if it is 1, that with which rewards weigh as much as those of all steps here."""
+        return 1.0 - 1.0 / self.horizon if self.gamma == 1.0 else self.gamma
+
+    def largest_return(self, reward: float) -> float:
+        """The return of so large a reward at every step; if gamma is 1, up to the horizon."""
+        return reward / (1.0 - self.discount_of_returns)
+
+    def largest_rest(self, reward: float) -> float:
+        """What of it comes after the horizon, discounted; if gamma is 1, nobody knows."""
+        if self.gamma == 1.0:
+            return math.inf if reward else 0.0
+        return self.gamma**self.horizon * self.largest_return(reward)
+
+    def check_pickles(self) -> None:
+        """Refuse what cannot be sent to other processes, by name."""
+        for name, part in self.parts.items():
+            try:
+                pickle.dumps(part)
+            except Exception as error:
+                raise ValueError(
+                    f"{name} does not pickle, as processes > 1 needs: {error}. A function must be "
+                    "defined by `def` at the top of a module; or use processes=1"
+                ) from None
+
+
 @dataclass(frozen=True)
-class Branches:
+class Branches(Comparison):
     """What all runs of a comparison have in common; it pickles if its parts do."""
 
     world: World
@@ -256,7 +342,7 @@ class Branches:
         coupling: str, truncation: float, horizon: int | None,
     ) -> Branches:  # fmt: skip
         """Arguments as of `estimate_gaps`, checked; the policy is tried out once."""
-        settings = _settings(env, gamma, coupling, truncation, horizon)
+        settings = checked_settings(env, gamma, coupling, truncation, horizon)
         _check_order(policy)
         world = world_of(env, state, coupling)
         names = world.checked_actions(actions)
@@ -269,7 +355,7 @@ class Branches:
         truncation: float, horizon: int | None,
     ) -> Branches:  # fmt: skip
         """Arguments as of `compare_policies`, checked; every policy is tried out once."""
-        settings = _settings(env, gamma, coupling, truncation, horizon)
+        settings = checked_settings(env, gamma, coupling, truncation, horizon)
         world = world_of(env, state, coupling)
         choosers = []
         for number, policy in enumerate(policies):
@@ -301,26 +387,22 @@ class Branches:
         return replace(self, rules=self.rules.only(chosen))
 
     @property
-    def most_queries(self) -> int:
-        """Queries that a run may need: at first all branches are at one state."""
-        size = len(self.names)
-        first = size if self.coupling == "independent" else 1
-        return first + (self.horizon - 1) * size
+    def parts(self) -> dict[str, Any]:
+        return {"env": self.world, "policy": self.rules}
 
     @property
-    def discount_of_returns(self) -> float:
-        """gamma; if it is 1, that with which rewards weigh as much as those of all steps here."""
-        return 1.0 - 1.0 / self.horizon if self.gamma == 1.0 else self.gamma
+    def reward_range(self) -> tuple[float, float] | None:
+        return self.world.reward_range
 
-    def largest_return(self, reward: float) -> float:
-        """The return of so large a reward at every step; if gamma is 1, up to the horizon."""
-        return reward / (1.0 - self.discount_of_returns)
+    def begin(self, rng: np.random.Generator) -> Iterator[float]:
+        """Give the world a random stream of its own; the uniform numbers that actions take."""
+        self.world.seed(np.random.SeedSequence(int(rng.integers(2**63))))
+        return uniforms_of(rng)
 
-    def largest_rest(self, reward: float) -> float:
-        """What of it comes after the horizon, discounted; if gamma is 1, nobody knows."""
-        if self.gamma == 1.0:
-            return math.inf if reward else 0.0
-        return self.gamma**self.horizon * self.largest_return(reward)
+    def play_some(
+        self, source: Any, most: int, until_one: bool, limits: tuple[float, float]
+    ) -> list[Run]:
+        return [self.play(source, until_one, limits)]
 
     def play(
         self, uniforms: Iterator[float], until_one: bool = False,
@@ -364,17 +446,6 @@ class Branches:
             labels = [-1] * size
         extremes = (min(rewards), max(rewards))
         return Run(returns, self.rules.futures(labels), extremes, queries)
-
-    def check_pickles(self) -> None:
-        """Refuse what cannot be sent to other processes, by name."""
-        for name, part in (("env", self.world), ("policy", self.rules)):
-            try:
-                pickle.dumps(part)
-            except Exception as error:
-                raise ValueError(
-                    f"{name} does not pickle, as processes > 1 needs: {error}. A function must be "
-                    "defined by `def` at the top of a module; or use processes=1"
-                ) from None
 
     def play_runs(
         self, root: np.random.SeedSequence, first: int, last: int, whole: bool, name: str = ""
@@ -444,7 +515,7 @@ def _refuse(reward: float, members: Members, visit: Visit, limits: tuple[float, 
     )
 
 
-def _settings(
+def checked_settings(
     env: Any, gamma: float | None, coupling: str, truncation: float, horizon: int | None
 ) -> tuple[float, int, str]:
     """Discount, horizon and coupling, checked. A discount of 1 needs a stated horizon."""

@@ -18,7 +18,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Policy, Seed
 from jmdp_lib.machine import in_executor, in_processes
 from jmdp_lib.model.queries import SimulatorError
-from jmdp_lib.simulators.branches import Branches, PlayedRuns
+from jmdp_lib.simulators.branches import Branches, Comparison, PlayedRuns
 from jmdp_lib.simulators.estimates import PlayedGaps, action_labels
 from jmdp_lib.simulators.statistics import gap_statistics, unseen_variance
 from jmdp_lib.simulators.vector_branches import VectorBranches
@@ -49,8 +49,8 @@ def estimate_gaps(
 ) -> PlayedGaps:
     """Gaps of actions at one state of a simulator, from recursive branches.
 
-    env: a `CoupledEnv`, a `CoupledAtari`, a JMDP, an `ImplicitJMDP`, or a simulator with `query`.
-        It is left alone.
+    env: a `CoupledEnv`, a `CoupledAtari`, a JMDP, an `ImplicitJMDP`, a simulator with `query`, or a
+        `VectorSimulator`, whose runs are played many at once. It is left alone.
     policy: probabilities (S, A), actions (S,), or a function of the state or observation that
         returns probabilities (A,) or an action. Where actions have no numbers, it returns an
         action.
@@ -87,15 +87,16 @@ def estimate_gaps(
         exact mean 1.52; P(better) from 0.92 to 0.97
     """
     root = checks.purpose_seed(seed, "estimate_gaps")
+    _check_players(processes, executor)
     asked: Any = (env, policy, actions, state, gamma, coupling, truncation, horizon)
     if isinstance(env, VectorSimulator):
-        vectorised = VectorBranches.of(*asked)
-        return estimate_vector_gaps(vectorised, num_runs, root, processes, keep_returns)
+        runs = checks.at_least("num_runs", num_runs, 3)
+        vectorised = VectorBranches.of_actions(*asked)
+        return estimate_vector_gaps(vectorised, runs, root, keep_returns, processes, executor)
     branches = Branches.of_actions(*asked)
     num_runs = checks.at_least("num_runs", num_runs, 3)
-    processes = checks.at_least("processes", processes, 1)
     if executor is not None:
-        played = _play_in_executor(branches, root, num_runs, keep_returns, executor, processes)
+        played = _play_in_executor(branches, root, num_runs, keep_returns, executor)
     elif processes > 1:
         branches.check_pickles()
         jobs = [(root, *ends, keep_returns) for ends in _chunks(num_runs, 4 * processes)]
@@ -111,6 +112,20 @@ def estimate_gaps(
     raise failure
 
 
+def _check_players(processes: int, executor: Executor | None) -> None:
+    """Refuse what cannot play."""
+    many = checks.at_least("processes", processes, 1) > 1
+    if executor is None:
+        return
+    if not isinstance(executor, Executor):
+        raise ValueError(
+            "executor must be a concurrent.futures.Executor, such as client.get_executor() of a "
+            f"Dask client, got {executor!r}"
+        )
+    if many:
+        raise ValueError("pass processes= or executor=, not both")
+
+
 def _chunks(num_runs: int, most: int) -> list[tuple[int, int]]:
     """(first, last) of runs: so many chunks of about one size, or fewer."""
     ends = np.linspace(0, num_runs, min(most, num_runs) + 1, dtype=int).tolist()
@@ -119,16 +134,9 @@ def _chunks(num_runs: int, most: int) -> list[tuple[int, int]]:
 
 def _play_in_executor(
     branches: Branches, root: np.random.SeedSequence, num_runs: int, whole: bool,
-    executor: Executor, processes: int,
+    executor: Executor,
 ) -> PlayedRuns:  # fmt: skip
     """All runs, or those that came back and why the others did not."""
-    if not isinstance(executor, Executor):
-        raise ValueError(
-            "executor must be a concurrent.futures.Executor, such as client.get_executor() of a "
-            f"Dask client, got {executor!r}"
-        )
-    if processes > 1:
-        raise ValueError("pass processes= or executor=, not both")
     most = min(_MOST_CHUNKS, -(-num_runs // _LEAST_RUNS))
     jobs = [(root, *ends, whole) for ends in _chunks(num_runs, most)]
     parts, error = in_executor(branches.play_chunk, jobs, executor, "estimate_gaps")
@@ -138,7 +146,7 @@ def _play_in_executor(
     return played._replace(failure=f"the executor failed: {error!r}")
 
 
-def gaps_of(branches: Branches, played: PlayedRuns, keep_returns: bool = False) -> PlayedGaps:
+def gaps_of(branches: Comparison, played: PlayedRuns, keep_returns: bool = False) -> PlayedGaps:
     """Estimates from runs of all branches; nan stands for a branch that a run did not play.
 
     Three runs or more must have played any two of them.
@@ -159,7 +167,7 @@ def gaps_of(branches: Branches, played: PlayedRuns, keep_returns: bool = False) 
             found[:, *pair] = gap_statistics(gaps[rows, *pair], unsure[rows, *pair])
     missed = (apart & both).sum(0) / counts
     np.multiply(cut, missed, out=missed, where=missed > 0)
-    ends = branches.world.reward_range
+    ends = branches.reward_range
     unseen = unseen_variance(found[0], counts, ends, branches.discount_of_returns)
     unseen[branches.alike] = 0.0
     names = action_labels(branches.names)

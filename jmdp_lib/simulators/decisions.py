@@ -17,10 +17,12 @@ import numpy as np
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy, Seed
 from jmdp_lib.machine import ReadOnly, Saved, progress, table
-from jmdp_lib.simulators.branches import Branches, PlayedRuns, uniforms_of
+from jmdp_lib.simulators.branches import Branches, Comparison, PlayedRuns, Run
 from jmdp_lib.simulators.comparisons import gaps_of
 from jmdp_lib.simulators.estimates import PlayedGaps, action_labels
 from jmdp_lib.simulators.statistics import asymptotic_sequence, betting_bound
+from jmdp_lib.simulators.vector_branches import VectorBranches
+from jmdp_lib.simulators.vector_simulator import VectorSimulator
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -201,7 +203,12 @@ def compare_actions(
         up gains 0.04 to 0.97, known after 236 queries
     """
     terms = _Terms.of("compare_actions", alpha, margin, budget, seed)
-    branches = Branches.of_actions(env, policy, actions, state, gamma, coupling, _TAIL, horizon)
+    asked: Any = (env, policy, actions, state, gamma, coupling, _TAIL, horizon)
+    branches: Comparison
+    if isinstance(env, VectorSimulator):
+        branches = VectorBranches.of_actions(*asked)
+    else:
+        branches = Branches.of_actions(*asked)
     return _decide(env, branches, terms, reward_range)
 
 
@@ -271,10 +278,10 @@ class _Terms(NamedTuple):
         return cls(name, alpha, margin, budget, checks.stream(seed, name))
 
 
-def _decide(env: Any, branches: Branches, terms: _Terms, reward_range: Any) -> Decision:
+def _decide(env: Any, branches: Comparison, terms: _Terms, reward_range: Any) -> Decision:
     """Play branches until it is known which is best, or the budget is spent."""
     runs = _Runs(branches, terms, _known_range(env, reward_range))
-    if hasattr(env, "restore"):
+    if hasattr(env, "restore") or getattr(branches, "episodes_end", False):
         runs.rewards.append(0.0)  # episodes may end, and rewards are zero from then on
     size = len(branches.names)
     if size < 2 or terms.budget < runs.longest:
@@ -297,8 +304,7 @@ def _play_until_decided(runs: _Runs, terms: _Terms) -> None:
     with progress(budget, terms.name, "query") as bar:
         try:
             while runs.verdict == "undecided" and runs.queries + runs.longest <= budget:
-                cheap = runs.queries < _WHOLE_SHARE * budget
-                runs.play(whole=len(runs.returns) < _WHOLE_RUNS and cheap)
+                runs.play(next_look)
                 bar.update(runs.queries - bar.n)
                 if len(runs.returns) >= next_look or runs.queries + runs.longest > budget:
                     runs.look()
@@ -334,11 +340,11 @@ class _Runs:
     """
 
     def __init__(
-        self, branches: Branches, terms: _Terms, reward_range: tuple[float, float] | None
+        self, branches: Comparison, terms: _Terms, reward_range: tuple[float, float] | None
     ) -> None:
         self.branches = branches
-        branches.world.seed(np.random.SeedSequence(int(terms.rng.integers(2**63))))
-        self.uniforms = uniforms_of(terms.rng)
+        self.source = branches.begin(terms.rng)
+        self.budget = terms.budget
         self.actions = tuple(branches.names)
         self.reward_range = reward_range
         self.alpha = terms.alpha
@@ -363,10 +369,26 @@ class _Runs:
         """Queries that a run may need."""
         return self.branches.only(self.active).most_queries
 
-    def play(self, whole: bool) -> None:
-        """One run of all active branches; whole: also after they have become one."""
+    def play(self, next_look: int) -> None:
+        """One run of all active branches, or several before the next look.
+
+        The first runs are whole: they go on after their branches have become one.
+        """
         limits = self.reward_range or (-math.inf, math.inf)
-        run = self.branches.only(self.active).play(self.uniforms, not whole, limits)
+        most = next_look - len(self.returns)
+        left = self.budget - self.queries
+        share = _WHOLE_SHARE * self.budget
+        whole = len(self.returns) < _WHOLE_RUNS and self.queries < share
+        if whole:
+            most = min(most, _WHOLE_RUNS - len(self.returns))
+            left = int(share) - self.queries
+        most = max(1, min(most, left // self.longest))
+        playing = self.branches.only(self.active)
+        for run in playing.play_some(self.source, most, not whole, limits):
+            self.add(run, whole)
+
+    def add(self, run: Run, whole: bool) -> None:
+        """Keep a run of all active branches."""
         self.queries += run.queries
         returns = [math.nan] * len(self.actions)
         labels = [-1] * len(self.actions)

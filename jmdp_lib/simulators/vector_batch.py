@@ -91,6 +91,14 @@ class _Lanes(NamedTuple):
     queries: Any
 
 
+class _Finished(NamedTuple):
+    """Runs that were put aside at a time. apart: as in `ChunkRuns`, or None before the horizon."""
+
+    lanes: _Lanes
+    apart: tuple[Any, ...] | None
+    time: int
+
+
 class _Streams:
     """The random streams of a chunk: of its noise, its actions, and what follows a merger."""
 
@@ -123,8 +131,9 @@ class Batch:
         self.careful = careful
         self.width = len(plan.actions)
         self.pairs = list(combinations(range(self.width), 2))
-        self.finished: list[list[tuple[Any, ...]]] = [[] for _ in sizes]
-        self.seen: list[list[Any]] = [[] for _ in sizes]  # extremes of rewards
+        self.finished: list[list[_Finished]] = [[] for _ in sizes]
+        self.extremes: list[list[Any]] = [[] for _ in sizes]  # of the rewards of every step
+        self.ends: list[list[Any]] = [[] for _ in sizes]  # whether an episode ended in a step
         self.suspects: list[Any] = []
         self.branch_steps = [self.width * size for size in sizes]  # the first step is known
         self.time = 0
@@ -147,11 +156,12 @@ class Batch:
             self._finish(lanes, chunk, self._range(rows))
         return [self._collected(chunk) for chunk in range(len(self.sizes))]
 
-    def is_suspect(self, found: list[ChunkRuns]) -> bool:
+    def is_suspect(self) -> bool:
         """Whether a number that was played cannot be."""
         low, high = widened(self.plan.limits)
-        inside = all(low <= part.extremes[0] <= part.extremes[1] <= high for part in found)
-        return not inside or bool(self.suspects and self.xp.any(self.xp.stack(self.suspects)))
+        seen = [self._host(extremes) for extremes in self.extremes]
+        inside = all((low <= part).all() and (part <= high).all() for part in seen)
+        return not inside or bool(self._host(self.suspects).any())
 
     def _start(self) -> _Lanes:
         xp = self.xp
@@ -191,7 +201,7 @@ class Batch:
             alive = before & ~found.over
             # A branch that has ended stays where it was: its step must still be a proper one.
             states = self.xp.where(_beside(self.xp, alive, states), states, lanes.states)
-        self._watch(found, rewards)
+        self._watch(found)
         returns = lanes.returns + rewards * self.plan.gamma**self.time
         return lanes._replace(states=states, returns=returns, alive=alive, queries=queries)
 
@@ -207,6 +217,9 @@ class Batch:
                 self._look(flat_states, flat_actions, noise, found)
         except SimulatorError as error:
             raise SimulatorError(f"time step {self.time + 1}: {error}") from error
+        except Exception as error:
+            why = f"step(states, actions, noise) failed: {error!r}"
+            raise SimulatorError(f"time step {self.time + 1}: {why}") from error
         over = None if found.over is None else self.xp.reshape(found.over, shape)
         following = self.xp.reshape(found.states, (*shape, *states.shape[2:]))
         return Played(self.xp.reshape(found.rewards, shape), following, over)
@@ -248,16 +261,14 @@ class Batch:
     def _by_branch(self, noise: Any, branches: int, size: int) -> Any:
         return each(lambda x: self.xp.reshape(x, (branches, size, *x.shape[1:])), noise)
 
-    def _watch(self, found: Played, rewards: Any) -> None:
+    def _watch(self, found: Played) -> None:
         """Collect the extremes of rewards by chunks, and signs that something is wrong."""
         xp = self.xp
-        low = high = rewards
-        if found.over is not None:
-            nothing = xp.zeros_like(rewards)
-            low = xp.where(found.over, xp.minimum(rewards, nothing), rewards)
-            high = xp.where(found.over, xp.maximum(rewards, nothing), rewards)
         for chunk, rows in self._chunks():
-            self.seen[chunk] += [xp.min(low[:, rows]), xp.max(high[:, rows])]
+            rewards = found.rewards[:, rows]
+            self.extremes[chunk] += [xp.min(rewards), xp.max(rewards)]
+            if found.over is not None:
+                self.ends[chunk].append(xp.any(found.over[:, rows]))
         count = self.plan.num_states
         if count is not None:
             self.suspects.append((xp.min(found.states) < 0) | (xp.max(found.states) >= count))
@@ -308,6 +319,9 @@ class Batch:
             actions, suspect = self.policy.draw(self.arrays, states, uniforms)
         except SimulatorError as error:
             raise SimulatorError(f"time step {self.time + 1}: {error}") from error
+        except Exception as error:
+            why = f"policy(states) failed: {error!r}"
+            raise SimulatorError(f"time step {self.time + 1}: {why}") from error
         if suspect is not None:
             self.suspects.append(suspect)
         return self.xp.astype(actions, self.action_type, copy=False)
@@ -368,16 +382,10 @@ class Batch:
         )
 
     def _finish(self, lanes: _Lanes, chunk: int, index: Any) -> None:
-        """Put runs of a chunk aside; if wanted, play those on whose branches are one."""
+        """Put runs of a chunk aside."""
         ended = self._taken(lanes, index)
-        returns = ended.returns
-        queries = ended.queries
-        if self.whole and self.time < self.plan.horizon:
-            later, asked = self._rest(ended, chunk)
-            returns = returns + self.xp.expand_dims(later, axis=0)
-            queries = None if queries is None else queries + asked
         apart = self._apart(ended) if self.time == self.plan.horizon else None
-        self.finished[chunk].append((ended.numbers, returns, apart, queries))
+        self.finished[chunk].append(_Finished(ended, apart, self.time))
 
     def _apart(self, lanes: _Lanes) -> tuple[Any, ...]:
         """For every pair (n,): whether two branches can still differ after the horizon."""
@@ -389,52 +397,76 @@ class Batch:
             for (i, j), one in zip(self.pairs, lanes.one, strict=True)
         )
 
-    def _rest(self, lanes: _Lanes, chunk: int) -> tuple[Any, Any]:
-        """(n,) what runs whose branches are one earn from now on; and steps until they end."""
-        xp = self.xp
-        rng = self.streams[chunk].later
-        states = lanes.states[:1, ...]
-        actions = lanes.actions[:1, ...]
-        size = actions.shape[1]
-        alive = None if lanes.alive is None else xp.all(lanes.alive, axis=0)
-        total = xp.zeros_like(lanes.returns[0, ...])
-        steps = xp.zeros_like(total, dtype=xp.int64)
-        for time in range(self.time, self.plan.horizon):
-            found = self._played(states, actions, drawn(self.plan.simulator, size, rng))
-            rewards = self._floating(found.rewards)[0, ...]
-            if alive is not None:
-                rewards = xp.where(alive, rewards, xp.zeros_like(rewards))
-            total = total + rewards * self.plan.gamma**time
-            steps = steps + (1 if alive is None else xp.astype(alive, xp.int64))
-            if found.over is None:
-                states = found.states
-            else:
-                alive = ~found.over[0, ...] if alive is None else alive & ~found.over[0, ...]
-                going = xp.expand_dims(alive, axis=0)
-                states = xp.where(_beside(xp, going, found.states), found.states, states)
-            uniforms = self.arrays.uniforms(size, rng)
-            actions = xp.expand_dims(self._chosen(states[0, ...], uniforms), axis=0)
-        return total, steps
-
     def _collected(self, chunk: int) -> ChunkRuns:
         """All runs of a chunk."""
         xp = self.xp
         parts = self.finished[chunk]
-        ordered = parts[0][0] is not None
-        numbers = xp.concat([part[0] for part in parts]) if ordered else None
-        apart = []
-        for pair in range(len(self.pairs)):
-            columns = [
-                xp.zeros_like(part[1][0, ...], dtype=xp.bool) if part[2] is None else part[2][pair]
-                for part in parts
-            ]
-            apart.append(xp.concat(columns))
-        queries = xp.concat([part[3] for part in parts]) if self.counted else None
-        returns = xp.concat([part[1] for part in parts], axis=1)
-        seen = self.arrays.host(xp.stack(self.seen[chunk]))
+        ended = [part.lanes for part in parts]
+        ordered = ended[0].numbers is not None
+        numbers = xp.concat([lanes.numbers for lanes in ended]) if ordered else None
+        apart = tuple(
+            xp.concat([self._apart_in(part, pair) for part in parts])
+            for pair in range(len(self.pairs))
+        )
+        returns = xp.concat([lanes.returns for lanes in ended], axis=1)
+        queries = xp.concat([lanes.queries for lanes in ended]) if self.counted else None
+        if self.whole:
+            later, steps = self._rest(parts, chunk)
+            returns = returns + xp.expand_dims(later, axis=0)
+            queries = None if queries is None else queries + steps
+        seen = self._host(self.extremes[chunk])
+        if self._host(self.ends[chunk]).any():
+            seen = np.append(seen, 0.0)
         extremes = (float(seen.min()), float(seen.max()))
-        steps = self.branch_steps[chunk]
-        return ChunkRuns(returns, tuple(apart), numbers, queries, extremes, steps)
+        return ChunkRuns(returns, apart, numbers, queries, extremes, self.branch_steps[chunk])
+
+    def _apart_in(self, part: _Finished, pair: int) -> Any:
+        """(n,) whether two branches were apart at the horizon."""
+        if part.apart is not None:
+            return part.apart[pair]
+        return self.xp.zeros_like(part.lanes.one[pair])
+
+    def _rest(self, parts: list[_Finished], chunk: int) -> tuple[Any, Any]:
+        """(N,) what runs earn after their branches have become one, and how many steps that takes.
+
+        Runs that became one earlier than others begin earlier.
+        """
+        xp = self.xp
+        rng = self.streams[chunk].later
+        states = xp.concat([part.lanes.states[0, ...] for part in parts])
+        actions = xp.concat([part.lanes.actions[0, ...] for part in parts])
+        size = actions.shape[0]
+        begin = xp.concat([xp.full_like(part.lanes.actions[0, ...], 0, dtype=xp.int64) + part.time
+                           for part in parts])  # fmt: skip
+        alive = xp.concat([self._all_alive(part.lanes) for part in parts])
+        total = xp.zeros((size,), dtype=xp.float64, device=self.arrays.device)
+        steps = xp.zeros_like(begin)
+        for time in range(min(part.time for part in parts), self.plan.horizon):
+            going = alive & (begin <= time)
+            found = self._alone(states, actions, drawn(self.plan.simulator, size, rng))
+            earned = xp.where(going, found.rewards, xp.zeros_like(found.rewards))
+            total = total + earned * self.plan.gamma**time
+            steps = steps + xp.astype(going, xp.int64)
+            if found.over is not None:
+                alive = alive & ~(going & found.over)
+                going = going & alive
+            states = xp.where(_beside(xp, going, states), found.states, states)
+            chosen = self._chosen(states, self.arrays.uniforms(size, rng))
+            actions = xp.where(going, chosen, actions)
+        return total, steps
+
+    def _all_alive(self, lanes: _Lanes) -> Any:
+        """(n,) whether all branches of a run are."""
+        if lanes.alive is None:
+            return self.xp.ones_like(lanes.returns[0, ...], dtype=self.xp.bool)
+        return self.xp.all(lanes.alive, axis=0)
+
+    def _alone(self, states: Any, actions: Any, noise: Any) -> Played:
+        """What a step makes of states (n, ...)."""
+        expand = self.xp.expand_dims
+        found = self._played(expand(states, axis=0), expand(actions, axis=0), noise)
+        over = None if found.over is None else found.over[0, ...]
+        return Played(self._floating(found.rewards)[0, ...], found.states[0, ...], over)
 
     # Rows
 
@@ -445,6 +477,11 @@ class Batch:
             if size:
                 yield chunk, slice(start, start + size)
             start += size
+
+    def _host(self, numbers: list[Any]) -> Any:
+        """Numbers that were left on the device, as an array of NumPy."""
+        found = self.arrays.host(self.xp.stack(numbers)) if numbers else np.zeros(0)
+        return found.astype(np.float64)
 
     def _range(self, rows: slice) -> Any:
         return self.xp.arange(rows.start, rows.stop, dtype=self.xp.int64, device=self.arrays.device)

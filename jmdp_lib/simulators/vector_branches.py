@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Policy
+from jmdp_lib.checks import Ints, Policy
 from jmdp_lib.machine import available_bytes
-from jmdp_lib.model import COUPLINGS
 from jmdp_lib.model.queries import SimulatorError
 from jmdp_lib.operators.dense import device_bytes
 from jmdp_lib.simulators.arrays import Arrays, as_array
+from jmdp_lib.simulators.branches import Comparison, Run, checked_settings
 from jmdp_lib.simulators.vector_batch import Batch, BatchPlan, ChunkRuns
 from jmdp_lib.simulators.vector_policies import VectorPolicy
-from jmdp_lib.simulators.vector_simulator import VectorSimulator, check_draw
+from jmdp_lib.simulators.vector_simulator import VectorSimulator, check_draw, drawn, played
 
-_LONGEST = 10**6  # steps of a run, unless a horizon is given
 _CHUNK = 2**16  # runs per random stream: few enough for the caches of a processor,
 _GPU_CHUNK = 2**23  # and many enough to keep a GPU busy
 _MOST_IN_FLIGHT = 4  # chunks on a GPU: with more, launching their draws would take long
@@ -28,29 +28,22 @@ _WORDS = 24  # of eight bytes, for every branch of a run that is in flight
 
 
 @dataclass(frozen=True)
-class VectorBranches(BatchPlan):
+class VectorBranches(BatchPlan, Comparison):
     """What all runs of a comparison of actions have in common; it pickles if its parts do."""
 
     @classmethod
-    def of(
+    def of_actions(
         cls, env: VectorSimulator, policy: Policy, actions: Sequence[int], state: Any,
         gamma: float | None, coupling: str, truncation: float, horizon: int | None,
     ) -> VectorBranches:  # fmt: skip
         """Arguments as of `estimate_gaps`, checked; step, draw and policy are tried out."""
-        checks.one_of("coupling", coupling, COUPLINGS)
-        gamma = checks.real("gamma", env.gamma if gamma is None else gamma, "[0, 1]")
-        if horizon is None:
-            if gamma == 1.0:
-                raise ValueError("gamma = 1 needs horizon=, the steps after which runs end")
-            other = "pass horizon=, or a smaller gamma="
-            horizon = checks.derived_horizon(gamma, truncation, _LONGEST, other)
-        horizon = checks.at_least("horizon", horizon, 1)
+        settings = checked_settings(env, gamma, coupling, truncation, horizon)
         start = _start(env, state)
         chosen = checks.distinct_actions(actions, env.num_actions)
         table = VectorPolicy.of(policy, env.num_actions, getattr(env, "num_states", None))
         if table.num_states is not None:
             _check_numbered(start, table.num_states)
-        made = cls(env, table, start, chosen, gamma, horizon, coupling, env.reward_range)
+        made = cls(env, table, start, chosen, *settings, env.reward_range)
         made._try_out()
         return made
 
@@ -61,11 +54,19 @@ class VectorBranches(BatchPlan):
         few.play(np.random.SeedSequence(0), [32], careful=True)
 
     @property
-    def most_queries(self) -> int:
-        """Queries that a run may need: at first all branches are at one state."""
-        size = len(self.actions)
-        first = size if self.coupling == "independent" else 1
-        return first + (self.horizon - 1) * size
+    def names(self) -> list[int]:
+        return self.actions
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        return {"env": self.simulator, "policy": self.policy, "state": self.state}
+
+    @property
+    def reward_range(self) -> tuple[float, float] | None:
+        return self.simulator.reward_range
+
+    def only(self, chosen: Sequence[int]) -> VectorBranches:
+        return replace(self, actions=[self.actions[i] for i in chosen])
 
     @property
     def chunk_size(self) -> int:
@@ -93,23 +94,60 @@ class VectorBranches(BatchPlan):
         whole; gaps stay the same. counted: count queries. careful: look at all values.
 
         Otherwise only smallest and largest values are looked at. If something is wrong with them,
-        or something fails, the batch is played again carefully, which names the row.
+        or a function of the user's fails, the batch is played again carefully, which names the row.
         """
         seeds = [checks.seed_sequence(root, first + k) for k in range(len(sizes))]
         batch = Batch(self, seeds, list(sizes), whole, counted, careful)
         try:
             found = batch.play()
-        except MemoryError:
+        except SimulatorError:
+            if not careful:
+                self.play(root, sizes, first, whole, careful=True)
             raise
-        except Exception as error:
-            if careful:
-                raise
-            self.play(root, sizes, first, whole, careful=True)
-            raise SimulatorError(f"time step {batch.time + 1}: {error!r}") from error
-        if not careful and batch.is_suspect(found):
+        if not careful and batch.is_suspect():
             self.play(root, sizes, first, whole, careful=True)
             raise SimulatorError("step must be pure, but went wrong once and not a second time")
         return found
+
+    @property
+    def episodes_end(self) -> bool:
+        """Whether a step says that episodes end; rewards are zero from then on."""
+        arrays = Arrays.of(self.state)
+        noise = drawn(self.simulator, 1, arrays.generator(np.random.SeedSequence(0)))
+        states = arrays.xp.expand_dims(self.state, axis=0)
+        chosen = arrays.put(np.array(self.actions[:1]))
+        return played(self.simulator, states, chosen, noise).over is not None
+
+    def begin(self, rng: np.random.Generator) -> np.random.Generator:
+        """Seeds of batches come from it."""
+        return rng
+
+    def play_some(
+        self, source: np.random.Generator, most: int, until_one: bool, limits: tuple[float, float]
+    ) -> list[Run]:
+        """All runs that may be played, or a chunk of them, in the order of the chunk."""
+        root = np.random.SeedSequence(int(source.integers(2**63)))
+        known = limits if np.isfinite(limits).all() else self.limits
+        sizes = [min(most, self.chunk_size)]
+        playing = replace(self, limits=known)
+        (runs,) = playing.play(root, sizes, whole=not until_one, counted=True)
+        arrays = Arrays.of(runs.returns)
+        order = np.argsort(arrays.host(runs.numbers))
+        returns = arrays.host(runs.returns).T[order].tolist()
+        apart = [arrays.host(differ)[order] for differ in runs.apart]
+        labels = _labels(len(self.actions), apart).tolist()
+        queries = arrays.host(runs.queries)[order].tolist()
+        columns = zip(returns, labels, queries, strict=True)
+        return [Run(own, futures, runs.extremes, count) for own, futures, count in columns]
+
+
+def _labels(width: int, apart: Sequence[Any]) -> Ints:
+    """(N, m) equal where branches have the same future, from (N,) of every pair."""
+    labels = np.tile(np.arange(width), (len(apart[0]), 1))
+    pairs = combinations(range(width), 2)
+    for (i, j), differ in reversed([*zip(pairs, apart, strict=True)]):
+        labels[:, j] = np.where(differ, labels[:, j], i)
+    return labels
 
 
 def _start(env: VectorSimulator, state: Any) -> Any:

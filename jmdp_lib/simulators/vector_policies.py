@@ -100,7 +100,9 @@ class VectorPolicy:
         """Refuse what the function says of states; the first bad row is named."""
         if self.function is None:
             return
-        answer = arrays.host(self.function(states))
+        said = self.function(states)
+        self._check_form(arrays.xp, said, states.shape[0])
+        answer = arrays.host(said)
         seen = arrays.host(states)
         if answer.ndim == 1:
             bad = (answer < 0) | (answer >= self.num_actions)
