@@ -243,7 +243,8 @@ class GapLaw(ReadOnly, Saved):
     @property
     def prob_tie(self) -> Bracket:
         """$P(G = 0)$."""
-        below, up_to = self.cdf(0.0, strict=True), self.cdf(0.0)
+        below = self.cdf(0.0, strict=True)
+        up_to = self.cdf(0.0)
         return max(0.0, up_to[0] - below[1]), up_to[1] - below[0]
 
     @property
@@ -260,7 +261,7 @@ class GapLaw(ReadOnly, Saved):
         return (float(low), float(high)) if at.ndim == 0 else (low, high)
 
     def _brackets(self, x: Floats, strict: bool) -> tuple[Floats, Floats]:
-        """(m,) each, at x (m,)."""
+        """(m,) each, at x (m,): what both orders say. Every probability is made of these."""
         low, high = self.steps.cdf(x, strict)
         if self.phi is None:
             return low, high
@@ -309,7 +310,8 @@ class GapLaw(ReadOnly, Saved):
             True
         """
         cuts = np.repeat(self.points.ravel(), 2)[1:-1]
-        low, high = np.repeat(self.low[:-1], 2), np.repeat(self.high[1:], 2)
+        low = np.repeat(self.low[:-1], 2)
+        high = np.repeat(self.high[1:], 2)
         band = ax.fill_between(cuts, low, high, **{"lw": 0.8, "alpha": 0.6, **style})
         color = band.get_facecolor()[0, :3]
         for k in np.flatnonzero(self.low[1::2] - self.high[::2] > 0.01):

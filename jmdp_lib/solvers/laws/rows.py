@@ -149,7 +149,8 @@ class Sizes:
         state = first[same]
         outcomes = (tables * alone)[queries[:, 0]].sum() + state.size
         outcomes += (tables * alone * played * (played - 1))[state].sum()
-        s, t = first[~same], second[~same]
+        s = first[~same]
+        t = second[~same]
         whole = played[s] * played[t] * tables[s]
         whole = (whole if system.coupling == "common" else whole * tables[t]).sum()
         half_rows = _half_rows(system, pairs, s, t)
@@ -224,7 +225,8 @@ class _Maker:
 
     def successors(self, first: Ints, second: Ints, zero: int) -> tuple[Ints, Ints]:
         """The rows of pairs of states (M,), and whether they are flipped; zero at gamma 0."""
-        x, y = self.pairs.numbering.number[first], self.pairs.numbering.number[second]
+        x = self.pairs.numbering.number[first]
+        y = self.pairs.numbering.number[second]
         if self.jm.gamma == 0.0:
             return np.full(x.size, zero), np.zeros(x.size, np.int64)
         place = places(self.pairs.rows, self.pairs.words, x, y)

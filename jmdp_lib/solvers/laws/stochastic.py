@@ -37,9 +37,11 @@ _ROOM = 1 << 14  # numbers of an array that is worked on at once
 
 def line(spacing: float, bulk: float, top: float) -> Floats:
     """(n,) multiples of `spacing` up to `bulk`, either way; from there on, up to `top`, it is four
-    times as wide whenever the distance to zero doubles, since gaps are less and less likely."""
-    points = spacing * np.arange(np.ceil(bulk / spacing) + 1.0)
-    while points[-1] < top:
+    times as wide whenever the distance to zero doubles, since gaps are less and less likely. The
+    last point is a spacing beyond both: what is read next to a point lies between points, too."""
+    points = spacing * np.arange(np.ceil(bulk / spacing) + 2.0)
+    reach = top + spacing
+    while points[-1] < reach:
         end = points[-1]
         spacing = min(4.0 * spacing, end / _OCTAVE)
         points = np.append(points, end + spacing * np.arange(1.0, np.ceil(end / spacing) + 1.0))
@@ -270,7 +272,8 @@ def _sweep(
     have fallen by `tol` since then, see fallen (2 N,). mixed, total: room, (2n + 1,). Returns how
     many rows moved.
     """
-    last, count = bounds.shape[1] - 1, 0
+    last = bounds.shape[1] - 1
+    count = 0
     for r in rows:
         stale = False
         for e in range(ends[starts[r]], ends[starts[r + 1]]):
@@ -281,7 +284,8 @@ def _sweep(
         for g in range(starts[r], starts[r + 1]):
             mixed[:] = 0.0
             for e in range(ends[g], ends[g + 1]):
-                weight, successor = weights[e], after[e]
+                weight = weights[e]
+                successor = after[e]
                 for k in range(last + 1):
                     mixed[k] += weight * bounds[successor, k]
             gap = gaps[g]
@@ -295,6 +299,7 @@ def _sweep(
                 bounds[r, k] = new
         fallen[r] += fall
         if fallen[r] > tol:
-            fallen[r], moved[r] = 0.0, now
+            fallen[r] = 0.0
+            moved[r] = now
             count += 1
     return count
