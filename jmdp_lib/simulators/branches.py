@@ -251,7 +251,7 @@ class Branches:
     coupling: str
 
     @classmethod
-    def of_actions(
+    def of(
         cls, env: Any, policy: Any, actions: Sequence[Any], state: Any, gamma: float | None,
         coupling: str, truncation: float, horizon: int | None,
     ) -> Branches:  # fmt: skip

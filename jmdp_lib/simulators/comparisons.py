@@ -84,9 +84,7 @@ def estimate_gaps(
         exact mean 1.52; P(better) from 0.92 to 0.97
     """
     root = checks.purpose_seed(seed, "estimate_gaps")
-    branches = Branches.of_actions(
-        env, policy, actions, state, gamma, coupling, truncation, horizon
-    )
+    branches = Branches.of(env, policy, actions, state, gamma, coupling, truncation, horizon)
     num_runs = checks.at_least("num_runs", num_runs, 3)
     processes = checks.at_least("processes", processes, 1)
     if executor is not None:

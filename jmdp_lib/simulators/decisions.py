@@ -201,7 +201,7 @@ def compare_actions(
         up gains 0.04 to 0.97, known after 236 queries
     """
     terms = _Terms.of("compare_actions", alpha, margin, budget, seed)
-    branches = Branches.of_actions(env, policy, actions, state, gamma, coupling, _TAIL, horizon)
+    branches = Branches.of(env, policy, actions, state, gamma, coupling, _TAIL, horizon)
     return _decide(env, branches, terms, reward_range)
 
 
@@ -327,7 +327,8 @@ def _known_range(env: Any, reward_range: Any) -> tuple[float, float] | None:
 class _Runs:
     """The runs so far, and what they say.
 
-    active: the numbers of the branches that no other was found to be better than. returns, labels:
+    active: the numbers of the branches that no other was found to be better than. playing: these
+    alone. returns, labels:
     of all m branches, by runs; nan where a branch was not played any more. whole: returns of all
     branches in runs that went on after these became one. centres: (m, m, 2) means of gaps, less and
     plus what may have been cut off. alike: (m, m) where gaps are zero for certain.
@@ -337,6 +338,7 @@ class _Runs:
         self, branches: Branches, terms: _Terms, reward_range: tuple[float, float] | None
     ) -> None:
         self.branches = branches
+        self.playing = branches
         branches.world.seed(np.random.SeedSequence(int(terms.rng.integers(2**63))))
         self.uniforms = uniforms_of(terms.rng)
         self.actions = tuple(branches.names)
@@ -361,12 +363,12 @@ class _Runs:
     @property
     def longest(self) -> int:
         """Queries that a run may need."""
-        return self.branches.only(self.active).most_queries
+        return self.playing.most_queries
 
     def play(self, whole: bool) -> None:
         """One run of all active branches; whole: also after they have become one."""
         limits = self.reward_range or (-math.inf, math.inf)
-        run = self.branches.only(self.active).play(self.uniforms, not whole, limits)
+        run = self.playing.play(self.uniforms, not whole, limits)
         self.queries += run.queries
         returns = [math.nan] * len(self.actions)
         labels = [-1] * len(self.actions)
@@ -388,6 +390,7 @@ class _Runs:
         unbeaten = np.flatnonzero(lows.max(0) <= self.margin)
         if 0 < unbeaten.size < len(self.active):
             self.active = [self.active[k] for k in unbeaten]
+            self.playing = self.branches.only(self.active)
         close = lows[np.ix_(unbeaten, unbeaten)].min(initial=0.0) >= -self.margin
         equal = not largest_gap or self.alike[np.ix_(self.active, self.active)].all()
         if len(self.active) == 1:
