@@ -174,8 +174,9 @@ class CheckedQueries:
                 rewards = rewards.tolist()
             if type(states) is np.ndarray:
                 states = states.tolist()
-            if type(rewards) is list and type(states) is list and len(actions) == len(rewards):
-                found = list(zip(rewards, states, strict=True))
+            lists = type(rewards) is list and type(states) is list
+            if lists and len(actions) == len(rewards) == len(states):
+                found = [*zip(rewards, states)]  # noqa: B905, the lengths are equal
                 for reward, after in found:
                     if type(reward) not in _NUMBERS or type(after) is not int:
                         break
