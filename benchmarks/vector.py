@@ -161,7 +161,7 @@ def gpu_rows(device: str, most: int) -> list[dict[str, object]]:
     rows = []
     for coupling in COUPLINGS:
         asked = (sim, POLICY, [2, 1], state, None, coupling, 1e-3, STEPS)
-        (chunk,) = VectorBranches.of_actions(*asked).play(np.random.SeedSequence(0), [2**20])
+        (chunk,) = VectorBranches.of(*asked).play(np.random.SeedSequence(0), [2**20])
         steps = chunk.branch_steps / 2**20
         jl.estimate_gaps(*asked[:4], coupling=coupling, num_runs=10**7, horizon=STEPS)
         for pairs in [count for count in (10**7, 10**8, 10**9) if count <= most]:

@@ -151,7 +151,7 @@ def test_sums_give_the_statistics_of_all_returns(coupling, small_chunks):
 
 def test_signs_that_the_cut_may_have_changed_count_as_ties():
     """As in the estimate of the plain player, from the same returns."""
-    branches = VectorBranches.of_actions(DEPOT, UNIFORM, [2, 1], 5, None, "independent", 1e-3, 12)
+    branches = VectorBranches.of(DEPOT, UNIFORM, [2, 1], 5, None, "independent", 1e-3, 12)
     (runs,) = branches.play(np.random.SeedSequence(0), [3000], whole=True)
     gap = runs.returns[0] - runs.returns[1]
     cut = 0.9**12 * np.ptp(runs.extremes) / 0.1
@@ -596,9 +596,7 @@ def test_equal_actions_are_rarely_told_apart(reward_range):
 def test_episodes_that_end_pay_nothing_afterwards():
     """So returns may be lower than the lowest reward suggests."""
     made = Tables(0)
-    branches = VectorBranches.of_actions(
-        made.simulator, made.policy, [0, 1], 1, None, "joint", 1e-3, None
-    )
+    branches = VectorBranches.of(made.simulator, made.policy, [0, 1], 1, None, "joint", 1e-3, None)
     assert branches.episodes_end
     low, high = np.nanmin(made.rewards), np.nanmax(made.rewards)
     found = jl.compare_actions(

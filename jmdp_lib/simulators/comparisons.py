@@ -91,9 +91,9 @@ def estimate_gaps(
     asked: Any = (env, policy, actions, state, gamma, coupling, truncation, horizon)
     if isinstance(env, VectorSimulator):
         runs = checks.at_least("num_runs", num_runs, 3)
-        vectorised = VectorBranches.of_actions(*asked)
+        vectorised = VectorBranches.of(*asked)
         return estimate_vector_gaps(vectorised, runs, root, keep_returns, processes, executor)
-    branches = Branches.of_actions(*asked)
+    branches = Branches.of(*asked)
     num_runs = checks.at_least("num_runs", num_runs, 3)
     if executor is not None:
         played = _play_in_executor(branches, root, num_runs, keep_returns, executor)

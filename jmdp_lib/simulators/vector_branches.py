@@ -32,7 +32,7 @@ class VectorBranches(BatchPlan, Comparison):
     """What all runs of a comparison of actions have in common; it pickles if its parts do."""
 
     @classmethod
-    def of_actions(
+    def of(
         cls, env: VectorSimulator, policy: Policy, actions: Sequence[int], state: Any,
         gamma: float | None, coupling: str, truncation: float, horizon: int | None,
     ) -> VectorBranches:  # fmt: skip

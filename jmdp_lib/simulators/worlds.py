@@ -111,12 +111,15 @@ class Chooser:
         probs = checks.policy_row(self.policy, seen, self.num_actions, self.first_action)
         return self.first_action + bisect_right(probs[:-1].cumsum().tolist(), uniform)
 
-    def drawing(self, uniforms: Iterator[float]) -> Callable[[Any], Any]:
-        """`action` with one number after the other, without detours where rows are known."""
+    def drawing(self, uniforms: Iterator[float]) -> Callable[[int, int, Any], Any]:
+        """draw(t, branch, seen): `action` with one number after the other.
+
+        Where all rows are known, it takes no detours: it is called for every branch and time step.
+        """
         rows = self.rows
         if rows is None or self.first_action or self.first_state:
-            return lambda seen: self.action(seen, next(uniforms))
-        return lambda seen: bisect_right(rows[seen], next(uniforms))
+            return lambda t, branch, seen: self.action(seen, next(uniforms))
+        return lambda t, branch, seen: bisect_right(rows[seen], next(uniforms))
 
     def same_rule(self, other: Chooser) -> bool:
         """Whether both choose alike for all that can be seen: equal arrays, or one function."""
