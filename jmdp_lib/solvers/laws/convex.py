@@ -118,9 +118,9 @@ class Convex:
         kinds = np.stack([d[new_group], self.rows.factors[row[new_group]]])
         kinds, kind = np.unique(kinds, axis=1, return_inverse=True)
         entries = (after[first], flipped[first], weights, beyond)
-        totals = self._totals(ends, *entries)
-        ends = np.append(ends, first.size)
-        groups = Groups(starts, kind.ravel(), d[new_group], *totals, ends, *entries)
+        mass, mean, turned, shift = self._totals(ends, *entries)
+        of_group = (kind.ravel(), d[new_group], mass, mean, turned, shift)
+        groups = Groups(starts, *of_group, np.append(ends, first.size), *entries)
         return _grid(x, *kinds), groups
 
     def _together(self, x: Floats) -> Floats:
