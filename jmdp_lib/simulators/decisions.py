@@ -18,8 +18,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy, Seed
 from jmdp_lib.machine import ReadOnly, Saved, progress, table
 from jmdp_lib.simulators.branches import Branches, Comparison, PlayedRuns, Run
-from jmdp_lib.simulators.comparisons import gaps_of
-from jmdp_lib.simulators.estimates import PlayedGaps, action_labels
+from jmdp_lib.simulators.estimates import PlayedGaps, action_labels, gaps_of
 from jmdp_lib.simulators.statistics import asymptotic_sequence, betting_bound
 from jmdp_lib.simulators.vector_branches import VectorBranches
 from jmdp_lib.simulators.vector_simulator import VectorSimulator
