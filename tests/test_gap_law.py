@@ -645,7 +645,7 @@ def test_a_sweep_allows_for_its_roundings() -> None:
 def test_errors_of_means_widen_every_bound(upper) -> None:
     """With means that may be wrong by 0.001, phi is off by as much at the right end, and by gamma
     times that where it is read from a negative: the gap is 2 for certain, phi(3) is read at -6,
-    where phi of the other sign is zero."""
+    where phi of the other sign is zero, and phi(8) beyond the grid."""
     jm = two_ends([1.0, -1.0])
     x = np.arange(-64, 65) / 8.0
     found = []
@@ -656,7 +656,7 @@ def test_errors_of_means_widen_every_bound(upper) -> None:
         assert rows.outcomes.flipped.any()
         starts = bounds[:-1, 0, -1].copy()
         convex.settle(*convex.grouped(x), bounds, 1e-9)
-        found.append((starts, bounds[rows.asked[0], 0, x == 3.0]))
+        found.append((starts, bounds[rows.asked[0], 0, (x == 3.0) | (x == 8.0)]))
     sign = 1.0 if upper else -1.0
     assert sign * (found[1][0] - found[0][0]) == pytest.approx(1e-3, rel=1e-6)
     assert sign * (found[1][1] - found[0][1]) == pytest.approx(0.5e-3, rel=1e-6)

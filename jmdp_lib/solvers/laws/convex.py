@@ -135,7 +135,8 @@ class Convex:
         for d in (close, made.d):
             groups = _count(made.row, d)
             costs.append(2 * groups + _count(made.row, d, made.after, made.flipped))
-        return close if 2 * costs[0] <= costs[1] else made.d
+        worth = 1 if np.unique(made.d).size > _KINDS else 2  # tables of so many reads are slow
+        return close if worth * costs[0] <= costs[1] else made.d
 
     def _totals(
         self, first: Ints, after: Ints, flipped: Ints, weights: Floats, beyond: Floats
