@@ -14,9 +14,10 @@ from strategies import random_jmdp, random_policy
 import jmdp_lib as jl
 from jmdp_lib.solvers.laws import gap_law
 from jmdp_lib.solvers.laws import rows as rows_module
+from jmdp_lib.solvers.laws.brackets import PhiBracket
 from jmdp_lib.solvers.laws.convex import Convex, _lower_row, _upper_row
 from jmdp_lib.solvers.laws.rows import Rows
-from jmdp_lib.solvers.laws.stochastic import _shifted, first_cut
+from jmdp_lib.solvers.laws.stochastic import Stochastic, _shifted, first_cut
 
 COUPLINGS = ("joint", "independent", "common")
 
@@ -644,7 +645,7 @@ def test_a_sweep_allows_for_its_roundings() -> None:
 def test_errors_of_means_widen_every_bound(upper) -> None:
     """With means that may be wrong by 0.001, phi is off by as much at the right end, and by gamma
     times that where it is read from a negative: the gap is 2 for certain, phi(3) is read at -6,
-    where phi of the other sign is zero."""
+    where phi of the other sign is zero, and phi(8) beyond the grid."""
     jm = two_ends([1.0, -1.0])
     x = np.arange(-64, 65) / 8.0
     found = []
@@ -655,7 +656,7 @@ def test_errors_of_means_widen_every_bound(upper) -> None:
         assert rows.outcomes.flipped.any()
         starts = bounds[:-1, 0, -1].copy()
         convex.settle(*convex.grouped(x), bounds, 1e-9)
-        found.append((starts, bounds[rows.asked[0], 0, x == 3.0]))
+        found.append((starts, bounds[rows.asked[0], 0, (x == 3.0) | (x == 8.0)]))
     sign = 1.0 if upper else -1.0
     assert sign * (found[1][0] - found[0][0]) == pytest.approx(1e-3, rel=1e-6)
     assert sign * (found[1][1] - found[0][1]) == pytest.approx(0.5e-3, rel=1e-6)
@@ -673,3 +674,25 @@ def test_bounds_of_convex_order_never_cross(seed, gamma) -> None:
     assert (law.phi.below <= law.phi.above).all()
     assert (law.phi.lower(law.phi.x[:-1] + np.diff(law.phi.x) / 3) <= law.phi.above[1:]).all()
     assert law.cvar(0.1)[0] <= law.cvar(0.1)[1]
+
+
+def test_scaling_and_complements_allow_for_their_roundings() -> None:
+    """To scale phi moves its points by the twelfth digit of a unit and by four roundings, at most;
+    one minus a probability loses one; the mean of a law four, beside what is known of it."""
+    x = np.array([-2.0, 0.0, 3.0])
+    phi = PhiBracket(x, np.full(3, 5.0), np.full(3, 4.0), np.zeros(3), np.ones(3))
+    eps = 2.0**-52
+    for unit in (1.0, 1e-3):
+        found = phi.scaled(unit, np.zeros(1), np.zeros(1))
+        off = 1e-12 * unit + 4.0 * eps * np.abs(found.x)
+        assert found.above - unit * phi.above == pytest.approx(off, rel=2e-3, abs=0.0)
+        assert unit * phi.below - found.below == pytest.approx(off, rel=2e-3, abs=0.0)
+    rows = rows_of(two_ends([1.0, -1.0]), [0, 0, 0], (0, 0, 1))
+    stochastic = Stochastic.of(rows)
+    bounds = np.full((2 * rows.factors.size, 7), 0.5)
+    low, high = stochastic.bracket(bounds)
+    assert 0.5 - low == pytest.approx(eps, rel=0.1, abs=0.0)
+    assert (high == 0.5).all()
+    (law,) = jl.gap_law(two_ends([1.0, -1.0]), [0, 0, 0], [(0, 0, 1)])
+    off = rows.mean_error + rows.digits + 4.0 * eps * 2.0
+    assert np.ptp(law.mean) == pytest.approx(2.0 * off, rel=1e-3, abs=0.0)

@@ -135,16 +135,22 @@ class Convex:
         for d in (close, made.d):
             groups = _count(made.row, d)
             costs.append(2 * groups + _count(made.row, d, made.after, made.flipped))
-        return close if 2 * costs[0] <= costs[1] else made.d
+        worth = 1 if np.unique(made.d).size > _KINDS else 2  # tables of so many reads are slow
+        return close if worth * costs[0] <= costs[1] else made.d
 
     def _totals(
         self, first: Ints, after: Ints, flipped: Ints, weights: Floats, beyond: Floats
-    ) -> tuple[Floats, ...]:
+    ) -> tuple[Floats, Floats, Floats, Floats]:
         """(G,) mass, mean, turned and shift of groups, whose first entries are given."""
         mean = self.rows.means[after]
         signed = np.where(flipped, -mean, mean) - beyond
-        terms = (weights, weights * signed, weights * flipped, weights * flipped * (mean + beyond))
-        return tuple(np.add.reduceat(term, first) for term in terms)
+        turned = weights * flipped
+        return (
+            np.add.reduceat(weights, first),
+            np.add.reduceat(weights * signed, first),
+            np.add.reduceat(turned, first),
+            np.add.reduceat(turned * (mean + beyond), first),
+        )
 
     def above(self, x: Floats) -> Floats:
         """(N, 1, n) phi of the widest law with a row's mean: on the two ends of its support."""
