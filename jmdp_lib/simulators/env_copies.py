@@ -1,7 +1,8 @@
 """Ways to copy an environment: as bytes, by its own hooks, or made anew and replayed.
 
 `WayToCopy` says what a way has to do, and when. To add one, write a class with these methods, let
-`ways_to_copy` offer it, and run it through `check_way` of `tests/copying.py`.
+`ways_to_copy` offer it, and run it through `check_way` of `tests/copying.py`. `CoupledEnv` tells
+users about the ways, and their names, in its docstring.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ class WayToCopy(Protocol):
 
     All environments that come and go are *wrapped*, as the user's is: TimeLimit and other wrappers
     have a state of their own, which belongs to what is saved. Randomness does not: before each
-    step, `CoupledEnv` sets the state of `env.unwrapped.np_random`.
+    step, `CoupledEnv` sets the state of `env.unwrapped.np_random`. Nobody sets a second generator,
+    and trying out does not find it: a way that sees one raises `OtherGenerator` when it is made or
+    saves. One that cannot look inside, such as `Replays`, comes after one that can, or relies on
+    the environment.
 
     An *origin* is where a state is reached from: what `save` returned, or the (seed, options) of a
     reset for a way that replays. None: nothing is saved yet, since nobody has asked for it.
@@ -207,7 +211,7 @@ class Copies:
     def _begin(self, only: list[Env]) -> None:
         self.only = only
         self.shared = SharedParts()
-        self.shared.add(self.only)
+        self.shared.add(self.only)  # so that `_set_back` is given this list, not a copy of it
         self.known_bytes: list[tuple[Any, bytes]] = []
         self.spare_physics: list[Any] = []
 

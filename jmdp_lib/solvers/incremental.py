@@ -9,7 +9,7 @@ updates: compiled for a JMDP, in Python for any other simulator.
 
 To add a step size, give `StepSize` and its compiled twin `Schedule` what it depends on, let
 `StepSize` refuse what breaks Robbins-Monro, and write the formula into `alpha`: both loops call it,
-and nothing else knows it.
+and nothing else knows it. `Steps` says what a user may pass for one, here and in `order_n`.
 """
 
 from __future__ import annotations
@@ -72,12 +72,16 @@ class StepSize:
             raise ValueError(f"{name} breaks Robbins-Monro: {why}")
 
     @classmethod
-    def of(cls, value: StepSize | tuple[float, float] | float) -> StepSize:
+    def of(cls, value: Steps) -> StepSize:
         """A schedule from itself, from (scale, power), or from a constant (which is refused)."""
         if isinstance(value, StepSize):
             return value
         parts: Any = value if np.shape(value) == (2,) else (value, 0.0)
         return cls(*(checks.real("step size", part) for part in parts))
+
+
+Steps = StepSize | tuple[float, float] | float
+"""What a user may pass for a step size: all that `StepSize.of` takes."""
 
 
 class Schedule(NamedTuple):
@@ -131,7 +135,7 @@ def incremental_jipe2(
     simulator: Simulator,
     policy: Policy,
     num_updates: int,
-    step_size: StepSize | tuple[float, float] | float = StepSize(),  # noqa: B008 (immutable)
+    step_size: Steps = StepSize(),  # noqa: B008 (immutable)
     seed: Seed = 0,
     initial: Solution | Moments | None = None,
     form: str = "full",
@@ -198,8 +202,7 @@ def _require_room(simulator: Simulator, policy: Floats, form: str, coupling: str
 
 
 def learn(
-    simulator: Simulator, layout: Any, num_updates: int,
-    step_size: StepSize | tuple[float, float] | float, seed: Seed,
+    simulator: Simulator, layout: Any, num_updates: int, step_size: Steps, seed: Seed,
     checkpoints: int | Sequence[int], truth: Floats | None = None,
     start: IncrementalSolution | Floats | None = None,
 ) -> IncrementalSolution:  # fmt: skip

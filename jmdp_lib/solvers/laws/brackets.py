@@ -7,7 +7,9 @@ the slopes of phi are probabilities,
     P(G <= x) <= (phi(y) - phi(x)) / (y - x)  for y > x,     P(G < x) >= (phi(x) - phi(y)) / (x - y)
     for y < x,     CVaR_p = max over x of x - phi(x) / p.
 
-Every answer is the intersection of what both orders say.
+Every answer is the intersection of what both orders say. So to add a quantity, write what each
+order says of it, a method of `StepBracket` and one of `PhiBracket`, and intersect both in `GapLaw`,
+as `cvar` does. What follows from probabilities alone is made of `GapLaw.cdf`, as `prob_better` is.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ class StepBracket:
     """Bounds of a distribution function at 2n cuts, in ascending order.
 
     For the interval [x, y] in row k of points (n, 2), cut 2k is P(G < x), and cut 2k + 1 is
-    P(G <= y). low, high: (2n,), ascending; or (..., 2n), of several laws.
+    P(G <= y). low, high: (2n,), ascending; or (..., 2n), of several laws. The outermost points may
+    be infinite, and bounds there are rounded as all others are: low may end just below one.
     """
 
     points: Floats
@@ -81,10 +84,11 @@ class PhiBracket:
     right: Floats
 
     def scaled(self, unit: float, reads: Floats, wanted: Floats) -> PhiBracket:
-        """The same in units of 1 / unit; the points `reads` become `wanted`, which they stand for.
+        """From units, see `Rows`, to the unit of the rewards, in which one of them is `unit`.
 
-        Neither moves a point by more than a rounding, or by the twelfth digit of the largest
-        reward, and no slope of phi exceeds one.
+        The points `reads` become `wanted`, the read points as the user gave them. Neither moves a
+        point by more than a rounding, or by the twelfth digit of the largest reward, and no slope
+        of phi exceeds one.
         """
         x = rescaled(self.x, unit, reads, wanted)
         off = 1e-12 * unit + 4.0 * _EPS * np.abs(x)

@@ -75,7 +75,7 @@ class Groups(NamedTuple):
     beyond: Floats
 
     @property
-    def reads(self) -> int:
+    def numbers_read(self) -> int:
         """How many numbers a sweep from above reads, for each point."""
         return self.kind.size + self.after.size
 

@@ -174,11 +174,12 @@ def _read_points(at: ArrayLike) -> Floats:
 
 @dataclass(frozen=True)
 class _Grid:
-    """Bounds of all rows on one grid of each order, in units.
+    """Bounds of all rows on one grid of each order, in units of `Rows.unit`, as all of the search.
 
     points: (n, 2), and cuts, the bounds there in stochastic order. x: (m,), and above, below, the
     bounds there in convex order. new_cuts: whether stochastic order is on this grid, too, or still
-    on an older one. work: how many numbers its sweeps read.
+    on an older one. bulk: gaps are likely to be within it of zero. work: how many numbers its
+    sweeps read.
     """
 
     spacing: float
@@ -199,7 +200,7 @@ class _Grid:
 
 @dataclass(frozen=True)
 class _Search:
-    """The loop over grids. reads: (P,), in units."""
+    """The loop over grids. reads: (P,) the read points, in units."""
 
     rows: Rows
     reads: Floats
@@ -221,7 +222,7 @@ class _Search:
         return self.stochastic.nearby(self.reads, min(_NEARBY, self.max_points // 8))
 
     def run(self) -> tuple[_Grid, str]:
-        """The last grid, and a sentence about what was missed."""
+        """The last grid, and a sentence about what was missed; none if nothing was."""
         grid = self.first()
         work = 0.0
         with progress(None, "gap law", "grid") as bar:
@@ -230,17 +231,17 @@ class _Search:
                 bar.update()
                 work += grid.work
                 widths, telling = self.widths(grid)
-                missed = widths.max() / self.width
+                excess = widths.max() / self.width  # above one: too wide
                 spacing = self.next_spacing(grid)
                 finer = line(spacing, grid.bulk, self.rows.top)
                 over = len(finer) > self.max_points
                 over |= work + grid.work * len(finer) / grid.x.size > _WORK
-                needed = grid.x.size * max(missed, 1.0)
+                needed = grid.x.size * max(excess, 1.0)
                 trusted = grid.spacings >= _TRUSTED
-                done = missed <= 1.0 or (trusted and needed > self.max_points)
+                done = excess <= 1.0 or (trusted and needed > self.max_points)
                 enough = grid.spacings >= self.points
                 if over or (done and enough) or self.rows.top == 0.0:
-                    return grid, self.verdict(grid, widths, needed) if missed > 1.0 else ""
+                    return grid, self.verdict(grid, widths, needed) if excess > 1.0 else ""
                 grid = self.refined(grid, spacing, finer, trusted and telling)
 
     def next_spacing(self, grid: _Grid) -> float:
@@ -291,12 +292,12 @@ class _Search:
         tol = grid.spacing**2 / (share * grid.bulk)
         upper = self.convex.settle(read_at, groups, grid.above, tol)
         lower = self.convex.settle(read_at, groups, grid.below, tol)
-        work = float(groups.reads) * grid.x.size * (upper + 3 * lower)
+        work = float(groups.numbers_read) * grid.x.size * (upper + 3 * lower)
         if grid.new_cuts:
             enough = 0.1 * self.width if grid.spacings >= _TRUSTED else self.width
             small = _EXACT if self.nearby[1] else max(enough, 1e-4)
             sweeps = self.stochastic.settle(grid.points, grid.cuts, small)
-            work += float(self.stochastic.reads) * grid.points.size * sweeps
+            work += float(self.stochastic.numbers_read) * grid.points.size * sweeps
         bulk = min(grid.bulk, self.convex.likely(grid.x, grid.above))
         return replace(grid, bulk=bulk, work=work)
 

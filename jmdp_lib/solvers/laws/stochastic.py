@@ -109,7 +109,7 @@ class Stochastic:
         return np.stack([self.rows.asked, self.rows.asked + self.rows.factors.size])
 
     @property
-    def reads(self) -> int:
+    def numbers_read(self) -> int:
         """How many numbers a sweep reads, for each cut."""
         return self.groups[1].size + self.groups[3].size
 
