@@ -422,6 +422,7 @@ claims.check(claim, f"{1 + off:.3f}", near, enough=enough)
 # | Theorem 5.4, learning from samples; Appendix B, features | `08_learning` | `incremental_jipe2`, `projected_jipe2` |
 # | Beyond the bound of Section 5.4: the law of a gap | `09_gap_law` | `gap_law`, `tail_bounds`, `coupling_range` |
 # | Beyond the paper: which action, with how many queries? | `10_which_action` | `compare_actions` |
+# | Beyond the paper: simulators by the million, whole rules | `11_simulators` | `VectorSimulator`, `compare_policies` |
 #
 # The paper is silent or slips in thirteen places. Section 1.10 lists them as **Decisions**, each with the smallest
 # example that shows it. [Reading the paper](../book/paper.md) finds the place of every definition, theorem, equation and figure.
@@ -440,7 +441,7 @@ claims.check(claim, f"{1 + off:.3f}", near, enough=enough)
 # Every notebook has one cell of parameters near the top. Change them there and run all cells; the
 # profiles in `workflow/profiles/` do just that. Figures are written to `out_dir`, if it is not empty.
 #
-# If you downloaded a single notebook from the book, install the library first, in the project's folder: `pip install ".[notebooks]"`. Chapters 5, 6 and 7 also
+# If you downloaded a single notebook from the book, install the library first, in the project's folder: `pip install ".[notebooks]"`. Chapters 5, 6, 7 and 11 also
 # read results of long runs from the project's folders `figures/` and `benchmarks/`, so they have to stay in `notebooks/`.
 #
 # ## What to take away
@@ -497,7 +498,7 @@ claims.check("exercise 2: correlation, Var G", f"{found[0]:.2f}, {found[1]:.1f}"
 
 # %% [markdown]
 # **What to read next.** Chapter 1 builds all of this up from the definitions, with proofs. If you would rather see the paper's figures first, go to
-# chapters 2 to 4; if you have a simulator, to [Use it on your own simulator](../book/own_simulator.md) and chapters 8 and 10.
+# chapters 2 to 4; if you have a simulator, to [Use it on your own simulator](../book/own_simulator.md) and chapters 8, 10 and 11.
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT

@@ -21,6 +21,7 @@ from jmdp_lib.simulators.branches import Branches, Comparison, PlayedRuns, Run
 from jmdp_lib.simulators.estimates import PlayedGaps, action_labels, gaps_of
 from jmdp_lib.simulators.statistics import asymptotic_sequence, betting_bound
 from jmdp_lib.simulators.vector_branches import VectorBranches
+from jmdp_lib.simulators.vector_rules import VectorRules
 from jmdp_lib.simulators.vector_simulator import VectorSimulator
 
 if TYPE_CHECKING:
@@ -232,8 +233,8 @@ def compare_policies(
     mean and the variance of such a gap exactly. Branches are one for good if their policies are
     equal arrays or one function.
 
-    policies: two or more, each in any form that `estimate_gaps` accepts. In the result, a policy
-        goes by its number.
+    policies: two or more, each in any form that `estimate_gaps` accepts; of a `VectorSimulator`,
+        also functions of many states. In the result, a policy goes by its number.
     coupling: which branches share a draw, as in `jipe2`. "common" is one draw per time step for
         all: the same customers, wherever the policies have led.
     env, state, alpha, margin, budget, reward_range, gamma, horizon: as of `compare_actions`.
@@ -255,7 +256,12 @@ def compare_policies(
         exact 3.72
     """
     terms = _Terms.of("compare_policies", alpha, margin, budget, seed)
-    branches = Branches.of_policies(env, policies, state, gamma, coupling, _TAIL, horizon)
+    asked: Any = (env, policies, state, gamma, coupling, _TAIL, horizon)
+    branches: Comparison
+    if isinstance(env, VectorSimulator):
+        branches = VectorRules.of_policies(*asked)
+    else:
+        branches = Branches.of_policies(*asked)
     return _decide(env, branches, terms, reward_range)
 
 

@@ -71,7 +71,7 @@ class ChunkRuns(NamedTuple):
     branch_steps: int
 
 
-class _Lanes(NamedTuple):
+class Lanes(NamedTuple):
     """The n runs that are being played.
 
     numbers: (n,) in their chunk, or None if no order is wanted. states: (m, n, ...).
@@ -94,7 +94,7 @@ class _Lanes(NamedTuple):
 class _Finished(NamedTuple):
     """Runs that were put aside at a time. apart: as in `ChunkRuns`, or None before the horizon."""
 
-    lanes: _Lanes
+    lanes: Lanes
     apart: tuple[Any, ...] | None
     time: int
 
@@ -163,7 +163,7 @@ class Batch:
         inside = all((low <= part).all() and (part <= high).all() for part in seen)
         return not inside or bool(self._host(self.suspects).any())
 
-    def _start(self) -> _Lanes:
+    def _start(self) -> Lanes:
         xp = self.xp
         total = sum(self.sizes)
         shape = (self.width, total)
@@ -175,7 +175,7 @@ class Batch:
         no = xp.zeros((total,), dtype=xp.bool, **here)
         ordered = self.whole or self.counted
         numbers = [xp.arange(size, dtype=xp.int64, **here) for size in self.sizes]
-        return _Lanes(
+        return Lanes(
             numbers=xp.concat(numbers) if ordered else None,
             states=xp.broadcast_to(state, (*shape, *state.shape)),
             actions=xp.broadcast_to(chosen, shape),
@@ -188,7 +188,7 @@ class Batch:
 
     # One time step
 
-    def _step(self, lanes: _Lanes) -> _Lanes:
+    def _step(self, lanes: Lanes) -> Lanes:
         """Draw, step, and add the rewards up."""
         found = self._played(lanes.states, lanes.actions, self._noise(lanes))
         alive = lanes.alive
@@ -230,7 +230,7 @@ class Batch:
         check_values(self.arrays, states, actions, found, limits, self.plan.num_states)
         check_pure(self.plan.simulator, self.arrays, states, actions, noise)
 
-    def _noise(self, lanes: _Lanes) -> Any:
+    def _noise(self, lanes: Lanes) -> Any:
         """(m * n, ...) noise: which branches share a draw is said by the coupling."""
         xp = self.xp
         shared = self.plan.coupling == "common"
@@ -275,7 +275,7 @@ class Batch:
         elif xp.isdtype(found.states.dtype, "real floating"):
             self.suspects.append(xp.any(xp.isnan(found.states)))
 
-    def _asked(self, lanes: _Lanes) -> Any:
+    def _asked(self, lanes: Lanes) -> Any:
         """(n,) queries so far: one for every place, or for every action that is played alone."""
         xp = self.xp
         meet = lanes.one if self.plan.coupling == "independent" else lanes.same
@@ -288,7 +288,7 @@ class Batch:
             queries = queries + xp.astype(first, xp.int64)
         return queries
 
-    def _choose(self, lanes: _Lanes) -> _Lanes:
+    def _choose(self, lanes: Lanes) -> Lanes:
         """The next actions; which branches share a state by now, and which are one."""
         xp = self.xp
         states = lanes.states
@@ -296,10 +296,8 @@ class Batch:
             xp.reshape(self._uniforms(chunk, rows), (self.width, rows.stop - rows.start))
             for chunk, rows in self._chunks()
         ]
-        uniforms = xp.reshape(parts[0] if len(parts) == 1 else xp.concat(parts, axis=1), (-1,))
-        flat = xp.reshape(states, (uniforms.shape[0], *states.shape[2:]))
-        own = xp.reshape(self._chosen(flat, uniforms), (self.width, -1))
-        actions = xp.stack(self._follow(lanes.one, own))
+        uniforms = parts[0] if len(parts) == 1 else xp.concat(parts, axis=1)
+        actions = self._next_actions(lanes, uniforms)
         same = tuple(self._meet(states, lanes.alive, i, j) for i, j in self.pairs)
         one = tuple(
             met & (actions[i, ...] == actions[j, ...])
@@ -307,16 +305,24 @@ class Batch:
         )
         return lanes._replace(actions=actions, same=same, one=one)
 
+    def _next_actions(self, lanes: Lanes, uniforms: Any) -> Any:
+        """(m, n) actions by numbers (m, n): branches that are one choose as the first of them."""
+        xp = self.xp
+        numbers = xp.reshape(uniforms, (-1,))
+        states = xp.reshape(lanes.states, (numbers.shape[0], *lanes.states.shape[2:]))
+        own = self._chosen(self.policy, states, numbers)
+        return xp.stack(self._follow(lanes.one, xp.reshape(own, (self.width, -1))))
+
     def _uniforms(self, chunk: int, rows: slice) -> Any:
         size = self.width * (rows.stop - rows.start)
         return self.arrays.uniforms(size, self.streams[chunk].choices)
 
-    def _chosen(self, states: Any, uniforms: Any) -> Any:
-        """(n,) actions of the policy in states (n, ...)."""
+    def _chosen(self, policy: VectorPolicy, states: Any, uniforms: Any) -> Any:
+        """(n,) actions of a policy in states (n, ...)."""
         try:
             if self.careful:
-                self.policy.check(self.arrays, states)
-            actions, suspect = self.policy.draw(self.arrays, states, uniforms)
+                policy.check(self.arrays, states)
+            actions, suspect = policy.draw(self.arrays, states, uniforms)
         except SimulatorError as error:
             raise SimulatorError(f"time step {self.time + 1}: {error}") from error
         except Exception as error:
@@ -336,7 +342,7 @@ class Batch:
 
     # Runs that are finished
 
-    def _done(self, lanes: _Lanes) -> Any:
+    def _done(self, lanes: Lanes) -> Any:
         """(n,) whether all branches of a run are one, or all have ended."""
         xp = self.xp
         with_first = [one for (i, _), one in zip(self.pairs, lanes.one, strict=True) if i == 0]
@@ -347,7 +353,7 @@ class Batch:
         ended = ~xp.any(lanes.alive, axis=0)
         return ended if merged is None else merged | ended
 
-    def _drop(self, lanes: _Lanes) -> _Lanes:
+    def _drop(self, lanes: Lanes) -> Lanes:
         """Take the finished runs out of every chunk in which they are a fifth or more."""
         xp = self.xp
         done = self._done(lanes)
@@ -367,10 +373,10 @@ class Batch:
             self.sizes[chunk] -= count
         return self._taken(lanes, xp.concat(kept)) if due else lanes
 
-    def _taken(self, lanes: _Lanes, index: Any) -> _Lanes:
+    def _taken(self, lanes: Lanes, index: Any) -> Lanes:
         """Some of the runs."""
         take = self.arrays.take
-        return _Lanes(
+        return Lanes(
             numbers=None if lanes.numbers is None else take(lanes.numbers, index),
             states=take(lanes.states, index, 1),
             actions=take(lanes.actions, index, 1),
@@ -381,13 +387,13 @@ class Batch:
             queries=None if lanes.queries is None else take(lanes.queries, index),
         )
 
-    def _finish(self, lanes: _Lanes, chunk: int, index: Any) -> None:
+    def _finish(self, lanes: Lanes, chunk: int, index: Any) -> None:
         """Put runs of a chunk aside."""
         ended = self._taken(lanes, index)
         apart = self._apart(ended) if self.time == self.plan.horizon else None
         self.finished[chunk].append(_Finished(ended, apart, self.time))
 
-    def _apart(self, lanes: _Lanes) -> tuple[Any, ...]:
+    def _apart(self, lanes: Lanes) -> tuple[Any, ...]:
         """For every pair (n,): whether two branches can still differ after the horizon."""
         alive = lanes.alive
         if alive is None:
@@ -451,11 +457,11 @@ class Batch:
                 alive = alive & ~(going & found.over)
                 going = going & alive
             states = xp.where(_beside(xp, going, states), found.states, states)
-            chosen = self._chosen(states, self.arrays.uniforms(size, rng))
+            chosen = self._chosen(self.policy, states, self.arrays.uniforms(size, rng))
             actions = xp.where(going, chosen, actions)
         return total, steps
 
-    def _all_alive(self, lanes: _Lanes) -> Any:
+    def _all_alive(self, lanes: Lanes) -> Any:
         """(n,) whether all branches of a run are."""
         if lanes.alive is None:
             return self.xp.ones_like(lanes.returns[0, ...], dtype=self.xp.bool)

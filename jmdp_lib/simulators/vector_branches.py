@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -31,6 +31,8 @@ _WORDS = 24  # of eight bytes, for every branch of a run that is in flight
 class VectorBranches(BatchPlan, Comparison):
     """What all runs of a comparison of actions have in common; it pickles if its parts do."""
 
+    player: ClassVar[type[Batch]] = Batch
+
     @classmethod
     def of(
         cls, env: VectorSimulator, policy: Policy, actions: Sequence[int], state: Any,
@@ -38,11 +40,11 @@ class VectorBranches(BatchPlan, Comparison):
     ) -> VectorBranches:  # fmt: skip
         """Arguments as of `estimate_gaps`, checked; step, draw and policy are tried out."""
         settings = checked_settings(env, gamma, coupling, truncation, horizon)
-        start = _start(env, state)
+        start = start_of(env, state)
         chosen = checks.distinct_actions(actions, env.num_actions)
         table = VectorPolicy.of(policy, env.num_actions, getattr(env, "num_states", None))
         if table.num_states is not None:
-            _check_numbered(start, table.num_states)
+            check_numbered(start, table.num_states)
         made = cls(env, table, start, chosen, *settings, env.reward_range)
         made._try_out()
         return made
@@ -97,7 +99,7 @@ class VectorBranches(BatchPlan, Comparison):
         or a function of the user's fails, the batch is played again carefully, which names the row.
         """
         seeds = [checks.seed_sequence(root, first + k) for k in range(len(sizes))]
-        batch = Batch(self, seeds, list(sizes), whole, counted, careful)
+        batch = self.player(self, seeds, list(sizes), whole, counted, careful)
         try:
             found = batch.play()
         except SimulatorError:
@@ -150,7 +152,7 @@ def _labels(width: int, apart: Sequence[Any]) -> Ints:
     return labels
 
 
-def _start(env: VectorSimulator, state: Any) -> Any:
+def start_of(env: VectorSimulator, state: Any) -> Any:
     """The state where all branches start, as an array () or (d,)."""
     if state is None:
         raise ValueError("state= must be given: the state at which the actions are compared")
@@ -159,11 +161,11 @@ def _start(env: VectorSimulator, state: Any) -> Any:
         raise ValueError(f"state must be a number, or a row (d,) of numbers, got {state!r}")
     count = getattr(env, "num_states", None)
     if count is not None:
-        _check_numbered(start, count)
+        check_numbered(start, count)
     return start
 
 
-def _check_numbered(start: Any, num_states: int) -> None:
+def check_numbered(start: Any, num_states: int) -> None:
     """Refuse a start that is no number of a state."""
     arrays = Arrays.of(start)
     if start.shape or not arrays.xp.isdtype(start.dtype, "integral"):

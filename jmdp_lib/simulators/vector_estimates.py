@@ -118,11 +118,11 @@ def _estimate(branches: VectorBranches, parts: list[_Part]) -> PlayedGaps:
     unseen = unseen_variance(
         found[0], sums.num_gaps, branches.reward_range, branches.discount_of_returns
     )
-    np.fill_diagonal(unseen, 0.0)
+    unseen[branches.alike] = 0.0
     names = action_labels(branches.names)
     kept = [part.returns for part in parts if part.returns is not None]
     returns = np.concatenate(kept) if kept else None
-    index = {"action": names[:, None], "other": names[None]}
+    index = {branches.compared: names[:, None], "other": names[None]}
     rest: Any = missed, sums.num_gaps, returns
     return PlayedGaps(*found, *rest, unseen_variance=unseen, index=index)
 

@@ -34,12 +34,7 @@ class VectorPolicy:
         """num_states: None if the policy itself says it."""
         if callable(policy):
             return cls(num_actions, policy)
-        if array_api_compat.is_array_api_obj(policy):
-            policy = Arrays.of(policy).host(policy)
-        shown = checks.as_array("policy", policy)
-        count = num_states or (len(shown) if shown.ndim else 1)
-        matrix = checks.policy_matrix(_Sizes(count, num_actions), policy)
-        return cls(num_actions, None, *_cells(matrix))
+        return cls(num_actions, None, *_cells(checked_matrix(policy, num_actions, num_states)))
 
     @property
     def num_states(self) -> int | None:
@@ -116,6 +111,15 @@ class VectorPolicy:
             raise SimulatorError(
                 f"policy(states)[{row}] = {answer[row]} in state {seen[row]}: {why}"
             )
+
+
+def checked_matrix(policy: Any, num_actions: int, num_states: int | None) -> Floats:
+    """Probabilities (S, A) of a table; num_states: None if the table itself says it."""
+    if array_api_compat.is_array_api_obj(policy):
+        policy = Arrays.of(policy).host(policy)
+    shown = checks.as_array("policy", policy)
+    count = num_states or (len(shown) if shown.ndim else 1)
+    return checks.policy_matrix(_Sizes(count, num_actions), policy)
 
 
 @dataclass(frozen=True)

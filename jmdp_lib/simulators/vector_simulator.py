@@ -43,10 +43,10 @@ class VectorSimulator:
     num_states: S, if states are the integers from 0 to S - 1. Then this is a `Simulator`, and
         `JMDP.from_simulator` counts it state by state.
 
-    `estimate_gaps` and `compare_actions` play all runs at once. The state that they start from says
-    which library is used, and on which device: a plain number, or a list, means NumPy. Policies are
-    probabilities (S, A), actions (S,), or a function of the states, policy(states) -> (n, A)
-    probabilities or (n,) actions.
+    `estimate_gaps`, `compare_actions` and `compare_policies` play many runs at once. The state that
+    they start from says which library is used, and on which device: a plain number, or a list,
+    means NumPy. Policies are probabilities (S, A), actions (S,), or a function of the states,
+    policy(states) -> (n, A) probabilities or (n,) actions.
 
     Example:
         >>> import jmdp_lib as jl

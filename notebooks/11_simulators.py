@@ -1,0 +1,698 @@
+# ---
+# jupyter:
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 11. Simulators by the million
+#
+# Chapter 10 asked a simulator one question at a time. If your simulator works on arrays, and those that matter mostly do, it can play
+# a million runs in the time that it takes to play a thousand one by one. This chapter does so: for a depot, two queues, a call centre and a
+# portfolio. It asks what a run is worth, how much shared noise saves, and which of two *whole rules* is better.
+#
+# **What you will learn.** How to write a vectorised simulator; how many runs an interval needs under each coupling; how to compare two rules in
+# the same world, with the exact answer beside it; and how to use a GPU or a cluster.
+#
+# **What it needs.** Chapters 0 and 10, and NumPy. Section 3.6 introduced the three couplings. To run it, install the project
+# with `pip install ".[notebooks]"` in its folder.
+#
+# **How long it takes.** About 15 minutes to read.
+
+# %% tags=["parameters"]
+seed = 0
+num_runs = 131072  # at least 32768
+num_plain = 200  # at least 100
+num_days = 120  # at least 100
+num_markets = 40000  # at least 40000
+rule_budget = 300000  # at least 150000; a limit, since the call stops when it has decided
+gpu_runs = 1000000  # at least 100000; only where there is a GPU
+out_dir = ""
+
+# %%
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import simpy
+import torch
+from scipy import stats
+
+import jmdp_lib as jl
+from jmdp_lib import figures
+
+figures.style()
+claims = figures.Claims()
+couplings = ("independent", "joint", "common")
+
+# %% [markdown]
+# ## 11.1 A simulator of arrays
+#
+# The depot of chapter 10 once more: up to eight units, orders of up to three at 1.5 each, sales at 3 each, and 0.1 a night for every unit
+# left over. Here it is for *n* depots at once. Two functions are all it takes. `customers` draws the noise of n days, **before** anybody looks at
+# the orders. `step` has no randomness of its own: from stocks, orders and demands it computes rewards and the stocks of the next day, all as arrays.
+
+
+# %%
+def step(stock, order, demand):
+    have = np.minimum(stock + order, 8)
+    sold = np.minimum(have, demand)
+    return 3.0 * sold - 1.5 * order - 0.1 * (have - sold), have - sold
+
+
+def customers(n, rng):
+    return rng.poisson(2, n)
+
+
+depot = jl.VectorSimulator(step, customers, 4, 0.8, reward_range=(-6.0, 24.0), num_states=9)
+
+# %% [markdown]
+# Everything that takes a simulator takes this one. From tomorrow on the depot orders up to four units. Is it better to order three or two today, if it is empty?
+
+# %%
+up_to_four = np.clip(4 - np.arange(9), 0, 3)
+asked = {"policy": up_to_four, "actions": [3, 2], "state": 0, "seed": seed}
+begin = perf_counter()
+found = jl.estimate_gaps(depot, num_runs=num_runs, **asked)
+per_run = (perf_counter() - begin) / num_runs
+found
+
+# %% [markdown]
+# A plain simulator answers one query at a time. It uses the same step, so the answer must be the same, up to the errors of both samples.
+
+
+# %%
+class PlainDepot:
+    num_states, num_actions, gamma = 9, 4, 0.8
+
+    def query(self, state, actions, rng):
+        demand = rng.poisson(2)
+        days = [step(state, order, demand) for order in actions]
+        return [reward for reward, _ in days], [left for _, left in days]
+
+
+begin = perf_counter()
+plain = jl.estimate_gaps(PlainDepot(), num_runs=num_plain, **asked)
+ratio = (perf_counter() - begin) / num_plain / per_run
+print(f"a plain run takes {ratio:,.0f} times as long", file=sys.stderr)
+
+# %% [markdown]
+# How much faster it is depends on your machine, so we print it and claim nothing. On one of ours, the depot of the README is hundreds of times as fast, and as
+# fast as a loop that is written by hand for this one depot (`benchmarks/vector.md`). Runs whose branches have merged leave the batch, so the work falls as
+# they do.
+#
+# **The exact answer.** The law of the demand is known, so we can write the tables down: `JMDP.from_step` takes the same `step` a third time. `jipe2` has mean and variance
+# of the gap, `gap_law` the probability that ordering three turns out better. All estimates must be within four standard errors of the truth.
+
+# %%
+demand = stats.poisson.pmf(np.arange(31), 2)
+tables = jl.JMDP.from_step(9, 4, 0.8, demand / demand.sum(), step)
+exact = jl.jipe2(tables, up_to_four).moments
+(law,) = jl.gap_law(tables, up_to_four, [(0, 3, 2)], width=2e-3)
+truth = {"mean": exact.gap_mean[0, 3, 2], "variance": exact.gap_variance[0, 3, 2]}
+
+
+def errors_off(estimate, truth):
+    """How many standard errors mean and variance are off, the larger of the two."""
+    pairs = [(name, getattr(estimate, name)[0, 1] - value) for name, value in truth.items()]
+    return max(abs(off) / getattr(estimate, f"{name}_error")[0, 1] for name, off in pairs)
+
+
+# %%
+for name, estimate in {"vectorised": found, "plain": plain}.items():
+    off = errors_off(estimate, truth)
+    text = f"{estimate.mean[0, 1]:.3f}, {estimate.variance[0, 1]:.2f}"
+    claims.check(f"three against two units, {name}: E G, Var G", text, off < 4)
+text = f"{truth['mean']:.3f}, {truth['variance']:.2f}"
+claims.check("three against two units, exact: E G, Var G", text, truth["mean"] > 0)
+low, high = found.interval("prob_better", level=0.9999)
+inside = low[0, 1] <= law.prob_better[1] and high[0, 1] >= law.prob_better[0]
+text = f"[{low[0, 1]:.3f}, {high[0, 1]:.3f}] and {np.mean(law.prob_better):.3f}"
+claims.check("P(three is better): interval of the runs, and exact", text, inside)
+
+# %% [markdown]
+# **States with more than one number.** A state may also be a row. Here are the two queues of section 3.6: a job arrives with probability 0.6 and joins one of two
+# queues that hold five jobs each; the servers finish a job with probabilities 0.5 and 0.3. A step costs 1 for every waiting job, and 5 for a job that
+# finds its queue full. The state is the row (jobs in the first queue, jobs in the second), and the policy a function of many rows.
+
+
+# %%
+def queue_step(jobs, queue, coins):
+    arrival = coins[:, :1] < 0.6
+    joins = arrival & (np.stack([queue, queue], 1) == [0, 1])
+    lost = joins & (jobs == 5)
+    held = jobs + joins - lost
+    left = held - ((held > 0) & (coins[:, 1:] < [0.5, 0.3]))
+    return -left.sum(1) - 5.0 * lost.sum(1), left
+
+
+def coins(n, rng):
+    return rng.random((n, 3))
+
+
+def join_shorter(jobs):
+    return (jobs[:, 1] < jobs[:, 0]).astype(int)
+
+
+queues = jl.VectorSimulator(queue_step, coins, num_actions=2, gamma=0.95)
+
+# %% [markdown]
+# ## 11.2 What a run is worth
+#
+# The mean of $n$ independent gaps has the standard error $\sqrt{\mathrm{Var}\,G / n}$. There are two ways to make it smaller. More runs: a hundred times as many give
+# one more digit. Or a smaller variance, which is what sharing is for. The expected gap is the same under all couplings; its variance is not:
+#
+# - *independent*: no two branches share a draw, $\mathrm{Var}\,G = \mathrm{Var}\,Z_a + \mathrm{Var}\,Z_b$;
+# - *joint*: branches share a draw while they are at one state, the paper's regime;
+# - *common*: all branches share the draw of a time step, wherever they are: the same customers on the same day.
+#
+# **Which one is right?** A coupling is a statement about the world, if you ask how one and the same day would have gone. Customers do not care what is in stock: *common*. If you
+# want the expected gap and nothing else, any coupling gives it, so take the one with the least variance.
+#
+# We cut the runs into blocks of $n$ and look how far the means of the blocks really are from the exact gap.
+
+# %%
+blocks = 64 * 4 ** np.arange(5)
+sizes = num_runs // blocks
+rows = []
+for coupling in couplings:
+    kept = jl.estimate_gaps(depot, num_runs=num_runs, coupling=coupling, keep_returns=True, **asked)
+    gaps = kept.returns[:, 0] - kept.returns[:, 1]
+    for count, n in zip(blocks, sizes, strict=True):
+        off = gaps[: count * n].reshape(count, n).mean(1) - truth["mean"]
+        rows.append((coupling, n, np.sqrt((off**2).mean())))
+errors = pd.DataFrame(rows, columns=["coupling", "runs", "error"])
+
+# %% [markdown]
+# On logarithmic axes the errors must fall with slope $-1/2$. The root mean square of 64 blocks is uncertain by 9%, so that a slope over two and a half decades is uncertain by about 0.02; we allow 0.08.
+
+# %%
+slopes = {}
+for coupling, part in errors.groupby("coupling", sort=False):
+    slopes[coupling] = np.polyfit(np.log(part.runs), np.log(part.error), 1)[0]
+text = ", ".join(f"{slope:.2f}" for slope in slopes.values())
+near = all(abs(slope + 0.5) < 0.08 for slope in slopes.values())
+claims.check("slope of the error against runs: independent, joint, common", text, near)
+
+# %% [markdown]
+# **How many runs for one interval?** A 95% interval of half-width $w$ needs $n = (1.96 / w)^2\, \mathrm{Var}\,G$ runs. So the numbers of runs that the
+# couplings need are in the ratio of their variances. We measure these in both worlds, and compare them with the exact ones.
+
+# %%
+i, j = np.divmod(np.arange(36), 6)
+worlds = {
+    "depot": (depot, asked, 0.05, (tables, up_to_four, (0, 3, 2))),
+    "two queues": (
+        queues,
+        {"policy": join_shorter, "actions": [0, 1], "state": [3, 3], "seed": seed},
+        0.25,
+        (jl.two_queues(), (j < i).astype(int), (21, 0, 1)),
+    ),
+}
+
+# %%
+rows = []
+for name, (world, question, half, (jm, policy, at)) in worlds.items():
+    for coupling in couplings:
+        gap = jl.estimate_gaps(world, num_runs=num_runs // 2, coupling=coupling, **question)
+        moments = jl.jipe2(jm, policy, coupling=coupling).moments
+        known = {"mean": moments.gap_mean[at], "variance": moments.gap_variance[at]}
+        off = errors_off(gap, known)
+        needed = [(1.96 / half) ** 2 * x for x in (gap.variance[0, 1], known["variance"])]
+        rows.append((name, coupling, half, off, *needed))
+need = pd.DataFrame(rows, columns=["world", "coupling", "half", "off", "measured", "exact"])
+need.round(2)
+
+# %%
+off = need.off.max()
+claims.check("both worlds, all couplings: most standard errors from exact", f"{off:.1f}", off < 4)
+for name, part in need.groupby("world", sort=False):
+    own, joint, common = part.measured
+    text = f"{own / common:,.0f} and {joint / common:,.0f}"
+    in_order = own > joint > common
+    claims.check(f"{name}: runs of independent, joint for one of common", text, in_order)
+
+# %% [markdown]
+# Does it work? We play the depot with just these numbers of runs. All three intervals must have the half-width that was asked for. The smallest sample has more than
+# a thousand runs, from which a standard deviation is known within a few percent; we allow 10%.
+
+# %%
+counts = need[need.world == "depot"].set_index("coupling").measured.astype(int)
+widths = {}
+for coupling in couplings:
+    played = jl.estimate_gaps(
+        depot, num_runs=counts[coupling], coupling=coupling, **{**asked, "seed": seed + 1}
+    )
+    widths[coupling] = 1.96 * played.mean_error[0, 1]
+text = ", ".join(f"{widths[c]:.4f} from {counts[c]:,}" for c in couplings)
+as_asked = all(abs(width / 0.05 - 1.0) < 0.1 for width in widths.values())
+claims.check("depot, half-width 0.05 asked for: independent, joint, common", text, as_asked)
+
+# %%
+fig, (left, right) = plt.subplots(1, 2, figsize=(6.75, 2.8), width_ratios=[3, 2])
+markers = dict(zip(couplings, "osD", strict=True))
+for k, (coupling, part) in enumerate(errors.groupby("coupling", sort=False)):
+    variance = jl.jipe2(tables, up_to_four, coupling=coupling).moments.gap_variance[0, 3, 2]
+    left.plot(part.runs, np.sqrt(variance / part.runs), color=f"C{k}", lw=0.9)
+    left.plot(part.runs, part.error, markers[coupling], color=f"C{k}", ms=4, label=coupling)
+    shown = need[need.coupling == coupling]
+    right.bar(np.arange(2) + 0.26 * (k - 1), shown.measured, 0.24, color=f"C{k}", label=coupling)
+    right.plot(np.arange(2) + 0.26 * (k - 1), shown.exact, "_", color="k", ms=9)
+left.set(xscale="log", yscale="log", xlabel="runs", ylabel="error of the mean gap")
+left.legend()
+right.set(yscale="log", ylabel="runs for one interval", ylim=(10, 4e5))
+right.set_xticks([0, 1], [f"{name},\n$\\pm${part[2]}" for name, part in worlds.items()])
+figures.save(fig, "fig_worth_of_a_run", errors, out_dir)
+plt.show()
+
+# %% [markdown] tags=["caption"]
+# **Figure 11.1.** Left: how far means of $n$ runs at the depot are from the exact gap, as a root mean square over blocks of runs (points), and $\sqrt{\mathrm{Var}\,G/n}$ from the
+# exact variances (lines). Right: how many runs a 95% interval of the given half-width needs, from measured variances (bars) and exact ones (ticks).
+#
+# <!-- alt: Left, three parallel falling lines on logarithmic axes, with points on them; independent is highest, joint a little below, common far below. Right, bars for the depot and for two queues: the common coupling needs a tenth of the runs or less at the depot, and about a thousandth at the queues. -->
+
+# %% [markdown]
+# At the queues the difference is larger than at the depot. Two branches that differ by one job differ for a short time only, if both see the same arrivals and services: the gap is the price of one job. With arrivals of their own, both queues
+# fluctuate by themselves for a long time, and all of it is noise.
+#
+# ## 11.3 Whole rules
+#
+# What an operator compares is rarely one order today. It is two **rules** for every day: fill up to three units or up to four? `compare_policies` gives every branch a rule of its own from the
+# start. Branches at one state and action draw their next actions with one number, each by its own rule. So equal rules have gap zero, and rules that differ in a few states differ only there. The default is
+# `coupling="common"`: the same customers for both.
+#
+# The depot fills up to four. To teach everybody a new rule is worth it if it earns at least 0.15 more, and this is our `margin`. Runs are twice as long as by default, so that what is cut off at the horizon is small against the margin. We ask for an asymptotic sequence, whose width follows the variance (section 10.4). With the
+# declared range, an interval must also allow for rewards that were never seen; for a few hundred runs that dominates, and sharing saves little. The exact answer is `policy_gaps`: mean and variance of the gap of two rules from every state.
+
+# %%
+rules = [np.clip(level - np.arange(9), 0, 3) for level in (3, 4)]
+limits = {"state": 0, "margin": 0.15, "budget": 40 * rule_budget, "horizon": 60}
+limits |= {"reward_range": "asymptotic", "seed": seed}
+decided = {c: jl.compare_policies(depot, rules, coupling=c, **limits) for c in couplings}
+decided["common"]
+
+# %%
+for coupling in couplings:
+    gap = decided[coupling].estimates
+    mean, variance = (x[0] for x in jl.policy_gaps(tables, *rules, coupling=coupling))
+    off = errors_off(gap, {"mean": mean, "variance": variance})
+    text = f"{gap.variance[0, 1]:.2f}, {variance:.2f}"
+    claims.check(f"rules, {coupling}: Var G, simulated and exact", text, off < 4)
+claims.check("exact mean gap, up to three minus up to four", f"{mean:.2f}", mean > 0.15)
+
+# %% [markdown]
+# All couplings must come to the right decision: up to three is better by more than 0.15. The number of runs should be in the ratio of the variances. When a decision falls is also a
+# matter of luck, so we ask only that common customers save half of what this ratio promises.
+
+# %%
+found_best = [decided[coupling].best for coupling in couplings]
+claims.check("better by more than 0.15: rule number", found_best, found_best == [0, 0, 0])
+runs = [decided[coupling].num_runs for coupling in couplings]
+text = ", ".join(f"{n:,}" for n in runs)
+variances = [jl.policy_gaps(tables, *rules, coupling=c)[1][0] for c in couplings]
+times = variances[0] / variances[2]
+as_promised = runs[0] / runs[2] > times / 2
+claims.check("runs until that is known: independent, joint, common", text, as_promised)
+claims.check("variance of independent / common, exact", f"{times:.0f}", times > 1)
+
+# %% [markdown]
+# ## 11.4 A call centre in SimPy
+#
+# Not every simulator is a few lines of NumPy. A call centre is a matter of events: calls come, wait, are answered or hung up, agents start and end their shifts.
+# [SimPy](https://simpy.readthedocs.io) plays such events in order. One **query is a whole day**, and the next day is a new one, so $\gamma = 0$: the return is what the day earns. An action is a
+# roster: how many agents work in the morning, at noon and in the afternoon, two hours each.
+#
+# All that is random about the day is drawn before anybody looks at the roster: when people call, how long they will talk and how long they are willing to wait. Then two rosters
+# face the same customers, although the days differ in every detail.
+
+
+# %%
+def agent(env, line, start, end, waits):
+    yield env.timeout(start)
+    while env.now < end:
+        ring = line.get()
+        yield ring | env.timeout(end - env.now)
+        if not ring.triggered:
+            ring.cancel()
+            return
+        came, talk, patience = ring.value
+        if env.now - came <= patience:  # else the caller has hung up
+            waits.append(env.now - came)
+            yield env.timeout(talk)
+
+
+# %%
+def callers(env, line, calls):
+    for call in calls:
+        yield env.timeout(call[0] - env.now)
+        line.put(call)
+
+
+def play_day(roster, calls):
+    env = simpy.Environment()
+    line, waits = simpy.Store(env), []
+    env.process(callers(env, line, calls))
+    for start, agents in zip((0.0, 120.0, 240.0), roster, strict=True):
+        for _ in range(agents):
+            env.process(agent(env, line, start, start + 120.0, waits))
+    env.run(until=360.0)
+    return 4.0 * len(waits) - 0.2 * sum(
+        waits
+    )  # an answered call pays 4, a minute of waiting costs 0.2
+
+
+# %%
+class CallCentre:
+    num_states, num_actions, gamma = 1, 2, 0.0
+    rosters = ((4, 4, 4), (3, 6, 3))  # the same wages
+
+    def query(self, state, actions, rng):
+        counts = rng.poisson([30, 55, 30])
+        came = np.sort(np.repeat([0.0, 120.0, 240.0], counts) + rng.uniform(0, 120, counts.sum()))
+        talk, patience = rng.exponential([[10.0], [8.0]], (2, came.size)).tolist()
+        calls = list(zip(came.tolist(), talk, patience, strict=True))
+        return [play_day(self.rosters[a], calls) for a in actions], [0] * len(actions)
+
+
+# %% [markdown]
+# Both rosters cost the same wages. The second one moves two agents from morning and afternoon to noon, when most people call. (The policy decides what happens from tomorrow on; with $\gamma = 0$ that
+# does not matter.)
+
+# %%
+day = {"policy": [0], "actions": [1, 0], "state": 0, "num_runs": num_days, "keep_returns": True}
+own = jl.estimate_gaps(CallCentre(), coupling="independent", seed=seed, **day)
+shared = jl.estimate_gaps(CallCentre(), coupling="joint", seed=seed, **day)
+gap, error = shared.mean[0, 1], shared.mean_error[0, 1]
+text = f"{gap:.1f}, {error:.1f}"
+claims.check("call centre, moved agents gain: mean, standard error", text, gap > 4 * error)
+saved = own.variance[0, 1] / shared.variance[0, 1]
+claims.check("days with customers of their own for one shared", f"{saved:.1f}", saved > 2)
+agree = abs(own.mean[0, 1] - gap) < 4 * np.hypot(error, own.mean_error[0, 1])
+claims.check("both find the same mean gap, within 4 errors", f"{own.mean[0, 1]:.1f}", agree)
+
+# %%
+fig, (left, right) = plt.subplots(1, 2, figsize=(6.75, 2.8), width_ratios=[3, 2])
+for k, coupling in enumerate(couplings):
+    looks = decided[coupling].history
+    low, high = looks[:, 1:].reshape(-1, 2, 2, 2)[:, 0, 1].T
+    left.fill_between(looks[:, 0], low, high, alpha=0.2, color=f"C{k}", lw=0)
+    left.plot(looks[:, 0], low, color=f"C{k}", label=coupling)
+    left.plot(looks[:, 0], high, color=f"C{k}")
+left.axhline(mean, color="k", lw=0.8, ls="--")
+left.axhline(0.15, color="0.3", lw=0.8, ls=":")
+left.set(xscale="log", xlabel="queries", ylabel="mean gap, up to 3 minus up to 4")
+left.legend(loc="upper right")
+for k, (name, days) in enumerate({"own customers": own, "the same customers": shared}.items()):
+    right.plot(*days.returns.T[::-1], "ox"[k], color=("C0", "C2")[k], ms=3, alpha=0.6, label=name)
+ends = np.array([own.returns.min(), own.returns.max()])
+right.plot(ends, ends, color="0.5", lw=0.8)
+right.set(xlabel="earned with roster 4, 4, 4", ylabel="earned with roster 3, 6, 3")
+right.set_aspect("equal")
+right.legend()
+data = {"own 444": own.returns[:, 1], "own 363": own.returns[:, 0]}
+data |= {"shared 444": shared.returns[:, 1], "shared 363": shared.returns[:, 0]}
+figures.save(fig, "fig_whole_rules", data, out_dir)
+plt.show()
+
+# %% [markdown] tags=["caption"]
+# **Figure 11.2.** Left: the interval for the mean gap of two order rules, up to three minus up to four, against the number of queries, until it lies above the margin (dotted). The dashed line is the
+# exact gap. Right: what the call centre earns with two rosters, a point for every day. Above the diagonal, the roster with more agents at noon earned more.
+#
+# <!-- alt: Left, three bands around one dashed line. That of the common coupling is narrowest and is the first to lie above the dotted line; that of the independent coupling is widest and takes more than ten times as many queries. Right, days with the same customers lie in a narrow strip above the diagonal; days with customers of their own are scattered on both sides. -->
+
+# %% [markdown]
+# Vectorised or not, one thing makes a simulator fit for this: *the noise is drawn first*. If `query` drew the length of a call when an agent answers it, the two rosters would soon talk to different
+# people.
+#
+# ## 11.5 A portfolio
+#
+# Ten assets, held in equal parts. Their prices move, and so do the parts. Once a month you may **rebalance**, at a cost of 0.5% of what is traded, or **hold**. Nobody's decision
+# moves the market, so both decisions face the same returns: *common* is the only coupling that makes sense. Under *joint*, two portfolios that differ by a cent would live in different markets.
+#
+# The state is a row of eleven numbers, ten weights and the month. A year ends after twelve months, which `step` says by a third result. The reward of a month is the logarithm of its growth, so
+# with $\gamma = 1$ the return is that of the year's wealth.
+
+
+# %%
+def invest(states, rebalance, growth):
+    weights, month = states[:, :10], states[:, 10:]
+    traded = np.abs(weights - 0.1).sum(1) * rebalance
+    held = np.where(rebalance[:, None] == 1, 0.1, weights) * growth
+    wealth = held.sum(1)
+    after = np.hstack([held / wealth[:, None], month + 1])
+    return np.log(wealth) + np.log1p(-0.005 * traded), after, month[:, 0] == 11
+
+
+def markets(n, rng):
+    together, alone = rng.normal(0.004, 0.045, (n, 1)), rng.normal(0.0, 0.11, (n, 10))
+    return np.exp(together + alone - 0.11**2 / 2)
+
+
+portfolio = jl.VectorSimulator(invest, markets, num_actions=2, gamma=1.0)
+
+# %% [markdown]
+# **Two rules.** Rebalance every month; or only if some weight is off by more than three percentage points. Gains are in *basis points*, hundredths of a percent, of a year's wealth.
+
+
+# %%
+def every_month(states):
+    return np.ones(len(states), int)
+
+
+def outside_a_band(states):
+    return (np.abs(states[:, :10] - 0.1).max(1) > 0.03).astype(int)
+
+
+equal = np.append(np.full(10, 0.1), 0.0)
+year = {"state": equal, "horizon": 12, "reward_range": "asymptotic", "budget": rule_budget}
+pair = [outside_a_band, every_month]
+one_market = jl.compare_policies(portfolio, pair, **year, seed=seed)
+own_markets = jl.compare_policies(portfolio, pair, **year, seed=seed, coupling="independent")
+one_market
+
+# %%
+gap = one_market.estimates
+text = f"{1e4 * gap.mean[0, 1]:.0f} +- {1e4 * gap.mean_error[0, 1]:.0f}"
+claims.check("the band gains, in basis points a year", text, one_market.best == 0)
+saved = own_markets.estimates.variance[0, 1] / gap.variance[0, 1]
+claims.check("runs in markets of their own for one shared", f"{saved:,.0f}", saved > 100)
+text = f"{one_market.num_runs:,}; {own_markets.verdict} after {own_markets.num_runs:,}"
+undecided = own_markets.verdict == "undecided"
+claims.check("runs until decided; own markets", text, undecided, enough=rule_budget <= 1000000)
+
+# %% [markdown]
+# Own markets are not wrong, only hopeless: `own_markets.outlook` says what it would take.
+
+# %%
+print(own_markets.outlook)
+
+# %% [markdown]
+# **One decision.** When does it pay to rebalance at all? One asset has grown and is $d$ too heavy. Rebalance today, or hold; then hold until the end of the year. Trading
+# costs $0.005 \cdot 2d$, in proportion to the drift. What it brings is a smaller variance of the portfolio, and half the variance is what a logarithm loses on average:
+# $\tfrac12 \cdot 12 \cdot 0.11^2 \cdot \tfrac{10}{9} d^2$, in proportion to the square. To second order, it pays from a drift of $0.005 \cdot 2 / (6 \cdot 0.11^2 \cdot \tfrac{10}{9}) = 0.124$ on.
+
+
+# %%
+def hold(states):
+    return np.zeros(len(states), int)
+
+
+drifts = np.array([0.02, 0.06, 0.1, 0.2, 0.3, 0.4])
+means, spreads = [], []
+for drift in drifts:
+    weights = np.append(0.1 + drift, np.full(9, (0.9 - drift) / 9))
+    today = {"state": np.append(weights, 0.0), "num_runs": num_markets, "horizon": 12}
+    gap = jl.estimate_gaps(
+        portfolio, hold, [1, 0], coupling="common", seed=[seed, len(means)], **today
+    )
+    means.append(1e4 * gap.mean[0, 1])
+    spreads.append(1e4 * gap.mean_error[0, 1])
+
+# %%
+ends = [means[0] + 2 * spreads[0] < 0, means[-1] - 2 * spreads[-1] > 0]
+text = f"{means[0]:.1f}, {means[-1]:.0f}"
+claims.check("rebalancing at a drift of 0.02, of 0.4: basis points gained", text, all(ends))
+
+# %%
+fig, (left, right) = plt.subplots(1, 2, figsize=(6.75, 2.8))
+for k, decision in ((0, own_markets), (2, one_market)):
+    looks = decision.history
+    low, high = 1e4 * looks[:, 1:].reshape(-1, 2, 2, 2)[:, 0, 1].T
+    name = "own markets" if k == 0 else "one market"
+    left.fill_between(looks[:, 0], low, high, alpha=0.2, color=f"C{k}", lw=0)
+    left.plot(looks[:, 0], low, color=f"C{k}", label=name)
+    left.plot(looks[:, 0], high, color=f"C{k}")
+left.axhline(0.0, color="0.5", lw=0.8)
+left.set(xscale="log", xlabel="queries", ylabel="gain of the band, basis points")
+left.set_ylim(-500, 500)
+left.legend()
+fine = np.linspace(0, 0.41)
+theory = 1e4 * (6 * 0.11**2 * fine**2 / 0.9 - 0.01 * fine)
+right.plot(fine, theory, color="0.4", lw=0.9, label="second order")
+right.errorbar(
+    drifts, means, 1.96 * np.array(spreads), fmt="D", color="C2", ms=3, label="simulated"
+)
+right.axhline(0.0, color="0.5", lw=0.8)
+right.set(xlabel="drift of one weight", ylabel="gain of rebalancing, basis points")
+right.legend()
+data = {"drift": drifts, "gain": means, "error": spreads}
+figures.save(fig, "fig_portfolio", data, out_dir)
+plt.show()
+
+# %% [markdown] tags=["caption"]
+# **Figure 11.3.** Left: the interval for the mean gap of two rebalancing rules, a band minus every month, against the number of queries. Right: what rebalancing today brings
+# against holding, by how far one weight has drifted: 95% intervals, and the second-order formula.
+#
+# <!-- alt: Left, a wide blue band for markets of their own that shrinks but does not leave zero, and a very narrow band for one market that lies above zero almost from the start. Right, points on a curve that first dips below zero and then rises; it crosses zero at a drift between 0.1 and 0.2. -->
+
+# %% [markdown]
+# ## 11.6 On a GPU
+#
+# States, noise and rewards are whatever arrays your step returns. `state` says which library is used and on which device: if it is a tensor, `draw` gets a torch generator of that device,
+# and only sums leave it. The depot in torch is the same three lines. Without a GPU it runs on the processor.
+
+
+# %%
+def torch_step(stock, order, demand):
+    have = torch.clamp(stock + order, max=8)
+    sold = torch.minimum(have, demand)
+    return 3.0 * sold - 1.5 * order - 0.1 * (have - sold), have - sold
+
+
+def torch_customers(n, rng):
+    return torch.poisson(torch.full((n,), 2.0, device=rng.device), generator=rng).to(torch.int32)
+
+
+on_gpu = torch.cuda.is_available()
+empty = torch.tensor(0, dtype=torch.int32, device="cuda" if on_gpu else "cpu")
+torch_depot = jl.VectorSimulator(torch_step, torch_customers, 4, 0.8, (-6.0, 24.0), num_states=9)
+
+# %%
+runs = gpu_runs if on_gpu else num_runs
+begin = perf_counter()
+played = jl.estimate_gaps(torch_depot, num_runs=runs, **{**asked, "state": empty})
+took = perf_counter() - begin
+print(f"{runs:,} pairs on {empty.device}: {took:.2f} s", file=sys.stderr)
+off = errors_off(played, truth)
+claims.check("in torch: mean and variance within 4 errors of the exact ones", off < 4, off < 4)
+
+# %% [markdown]
+# We measured it once on a large GPU, with the depot of the README (`benchmarks/vector.py --device cuda`); the table is read from the file of that run.
+
+# %%
+gpu = figures.results(["benchmarks/vector_gpu.csv"])
+gpu[["device", "coupling", "pairs", "seconds", "branch-steps a second", "peak GiB"]]
+
+# %%
+billion = gpu[gpu.pairs == 10**9].set_index("coupling")
+text = ", ".join(f"{billion.seconds[c]:.1f} s" for c in ("joint", "common"))
+claims.check("a billion pairs on one H200: joint, common", text, (billion.seconds < 5).all())
+text = ", ".join(f"{billion['branch-steps a second'][c] / 1e9:.1f}" for c in ("joint", "common"))
+fast = (billion["branch-steps a second"] > 3e9).all()
+claims.check("billions of branch-steps a second", text, fast)
+
+# %% [markdown]
+# **What limits it.** Hardly the arithmetic: a day of the depot is a dozen operations. Every one of them is a kernel that reads its arrays from the memory of the GPU and writes one back, so the time goes into moving
+# numbers. That is why small states are worth it (`int32` here), why merged runs are dropped, and why a hundred thousand pairs are too few: launching the kernels then takes longer than
+# running them. Memory stays bounded, because runs are played in chunks. How many chunks are in flight changes no number.
+#
+# ## 11.7 More than one machine
+#
+# Runs go out in chunks with seeds of their own, and sums come back. So it does not matter who plays them: any `concurrent.futures.Executor` will do, and the numbers stay the same. Threads are enough
+# to see this. They help if the simulator leaves Python for most of its time, as NumPy does; for a SimPy model, take processes (`processes=4`).
+
+# %%
+with ThreadPoolExecutor(2) as pool:
+    elsewhere = jl.estimate_gaps(depot, num_runs=num_runs, **asked, executor=pool)
+same = np.array_equal(elsewhere.mean, found.mean)
+claims.check("an executor plays the same numbers", same, same)
+
+# %% [markdown]
+# On a cluster, [Dask](https://distributed.dask.org) has such an executor. Simulator and policy are sent to the workers, so they must be defined in a module that these can import:
+#
+#     from dask.distributed import Client
+#
+#     client = Client("scheduler:8786")
+#     jl.estimate_gaps(depot, policy, [3, 2], state=0, num_runs=10**9, executor=client.get_executor())
+#
+# If a worker dies, Dask plays its chunk again, and the result does not change. With an executor that does not, the error keeps the result of all chunks that came back.
+#
+# ## What to take away
+#
+# - A vectorised simulator is two functions: one draws the noise, one steps. Draw first, decide later.
+# - The error falls with the root of the number of runs. Sharing the noise saves more runs than a faster machine would give you: a factor of 17 at the depot, hundreds at the queues and in the market.
+# - Noise that goes on whatever you do is *common*: customers, arrivals, markets.
+# - Whole rules are compared under the same customers, with `compare_policies`; `policy_gaps` is exact, if you have the tables.
+# - One query may be a whole day in any simulator that you have.
+#
+# ## Exercises
+#
+# **Exercise 1.** Compare a rule with itself, and with one that differs only where the depot never is: with eight in stock. What are the gaps?
+#
+# <details><summary>Solution</summary>
+#
+# Zero in both cases, in every run. Equal rules are equivalent at once. The second rule is played to the end, since nobody knows where a depot will never be; the horizon leaves an interval
+# of some width around zero.
+#
+# </details>
+
+# %% tags=["hide-cell"]
+odd = rules[0].copy()
+odd[8] = 3
+twice = jl.compare_policies(depot, [rules[0], rules[0].copy()], state=0, seed=seed)
+never = jl.compare_policies(depot, [rules[0], odd], state=0, budget=20000, seed=seed)
+zero = twice.estimates.variance[0, 1] == never.estimates.variance[0, 1] == 0.0
+text = f"{twice.verdict}, {never.verdict}"
+claims.check("exercise 1: equal rules; equal where the depot is", text, zero)
+
+# %% [markdown]
+# **Exercise 2.** What is the variance of the gap "rebalance today or hold" at a drift of 0.4, if you use `coupling="joint"` by mistake?
+#
+# <details><summary>Solution</summary>
+#
+# Several times as large. The branches share the first month, at one state, and are in markets of their own from then on, since their weights never agree again.
+#
+# </details>
+
+# %% tags=["hide-cell"]
+mistake = jl.estimate_gaps(portfolio, hold, [1, 0], coupling="joint", seed=seed, **today)
+right_one = jl.estimate_gaps(portfolio, hold, [1, 0], coupling="common", seed=seed, **today)
+times = mistake.variance[0, 1] / right_one.variance[0, 1]
+claims.check("exercise 2: variance, joint / common", f"{times:.1f}", times > 2)
+
+# %% [markdown]
+# **Exercise 3.** A fourth agent in the morning and in the afternoon costs 60 a day more. Is roster 4, 6, 4 worth it, against 3, 6, 3?
+#
+# <details><summary>Solution</summary>
+#
+# Add the roster to a subclass and subtract its wages. The interval of the gap lies below zero: no.
+#
+# </details>
+
+
+# %% tags=["hide-cell"]
+class LargerCentre(CallCentre):
+    rosters = ((4, 6, 4), (3, 6, 3))
+
+    def query(self, state, actions, rng):
+        earned, following = super().query(state, actions, rng)
+        return [x - 60.0 * (a == 0) for x, a in zip(earned, actions, strict=True)], following
+
+
+extra = jl.estimate_gaps(LargerCentre(), [0], [0, 1], 0, num_runs=50, seed=seed)
+low, high = extra.interval("mean")
+text = f"[{low[0, 1]:.0f}, {high[0, 1]:.0f}]"
+claims.check("exercise 3: gain of two more agents", text, high[0, 1] < 0)
+
+# %% [markdown]
+# **What to read next.** [Use it on your own simulator](../book/own_simulator.md) has all kinds of simulators on one page. Chapter 10 says what the intervals of a decision promise. The
+# [reference](../book/reference.md) lists all options of `VectorSimulator`, `estimate_gaps` and `compare_policies`.
+
+# %% tags=["summary"]
+# NBVAL_CHECK_OUTPUT
+claims.print()
