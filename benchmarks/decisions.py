@@ -8,11 +8,16 @@ of as many gaps. *Rare loss, worse*: an action pays 0.01 more, and 100 less once
 *Rare loss, equal*: it pays 1 more, and 99 less once in a hundred. *Fair coins*: one coin pays
 either action. In the first case a call may also be right; in the others every decision is false.
 The second table has the median number of runs until the better action is known, if one looks after
-each run.
+each run. The third has 2,000 calls each on a JMDP, played run by run, and on a `VectorSimulator` of
+the same tables, whose runs between two looks are played at once: decisions that are false, and
+that are right, and the median of the runs until a decision. *Fair coins* are those of the first
+table; of *four actions*, one is better, and beaten ones are dropped.
+`python decisions.py --players` makes that table alone.
 """
 
 from __future__ import annotations
 
+import csv
 import sys
 from pathlib import Path
 
@@ -20,11 +25,14 @@ import numpy as np
 from timing import machine
 
 import jmdp_lib as jl
+from jmdp_lib.machine import in_processes
 
 HERE = Path(__file__).resolve().parent
 ALPHA, FIRST = 0.05, 128  # the level, and the runs before an asymptotic sequence says anything
 CALLS, BUDGET = 300, 2_500
 REPEATS, LONGEST = 200, 20_000
+PLAYER_CALLS, PLAYER_BATCH, PLAYER_BUDGET = 2_000, 50, 300
+PLAYERS = HERE / "decisions_players.csv"
 
 
 def draw(prob: float, usual: tuple[float, float], rare: tuple[float, float]) -> jl.JMDP:
@@ -116,7 +124,90 @@ def runs_needed(jm: jl.JMDP, policy: np.ndarray, state: int, pair: tuple[int, in
     return [int(np.median(first(x))) for x in known]
 
 
+def four_actions() -> jl.JMDP:
+    """One state; two equal coins pay four actions, and the first pays 0.35 more on average."""
+    coins = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]])  # (K, 2)
+    rewards = coins[:, [0, 0, 1, 1]] * [1.0, -1.0, 1.0, -1.0] + [0.0, 1.0, 0.0, 1.0]
+    rewards[:, 0] += 0.35
+    return jl.JMDP(np.full((1, 4), 0.25), rewards[None], np.zeros((1, 4, 4), int), 0.0)
+
+
+def vectorised(jm: jl.JMDP) -> jl.VectorSimulator:
+    """A model of one state as a vectorised simulator."""
+    cumulative = np.cumsum(jm.probs)[:-1]
+
+    def step(states, actions, uniforms):
+        return jm.rewards[np.searchsorted(cumulative, uniforms, side="right"), actions], states
+
+    def draw(size, rng):
+        return rng.random(size)
+
+    return jl.VectorSimulator(step, draw, jm.num_actions, jm.gamma, jm.reward_range, num_states=1)
+
+
+def player_case(case: str) -> tuple[jl.JMDP, int | None]:
+    """A model, and its best action."""
+    return FALSE[case] if case in FALSE else (four_actions(), 0)
+
+
+def player_calls(case: str, player: str, reward_range: str | None, first: int) -> list[tuple]:
+    """Best action, or None if undecided, and number of runs, for a batch of seeds."""
+    jm, _ = player_case(case)
+    env = jm if player == "run by run" else vectorised(jm)
+    actions = list(range(jm.num_actions))
+    calls = (
+        jl.compare_actions(
+            env, [0], actions, 0, budget=PLAYER_BUDGET, seed=k, reward_range=reward_range
+        )
+        for k in range(first, first + PLAYER_BATCH)
+    )
+    return [(call.best, call.num_runs) for call in calls]
+
+
+def player_row(case: str, player: str, reward_range: str | None) -> dict:
+    """False and right decisions of PLAYER_CALLS calls, and the median number of runs."""
+    jobs = [(case, player, reward_range, k) for k in range(0, PLAYER_CALLS, PLAYER_BATCH)]
+    parts = in_processes(player_calls, jobs, None, "compare_players")
+    found = [call for part in parts for call in part]
+    right = player_case(case)[1]
+    bests = [best for best, _ in found if best is not None]
+    return {
+        "case": case, "sequence": reward_range or "betting", "player": player,
+        "calls": len(found),
+        "false": sum(best != right for best in bests),
+        "right": sum(best == right for best in bests),
+        "median runs": int(np.median([runs for _, runs in found])),
+    }  # fmt: skip
+
+
+def compare_players() -> None:
+    """The third table, row by row, into its file."""
+    rows = []
+    for case in ("fair coins", "four actions"):
+        for reward_range in (None, "asymptotic"):
+            for player in ("run by run", "vectorised"):
+                rows.append(player_row(case, player, reward_range))
+                print(rows[-1], flush=True)
+    with PLAYERS.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def player_table() -> list[str]:
+    if not PLAYERS.exists():
+        return []
+    with PLAYERS.open() as file:
+        rows = list(csv.DictReader(file))
+    names = list(rows[0])
+    lines = ["", "| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
+    return lines + ["| " + " | ".join(row.values()) + " |" for row in rows]
+
+
 def main() -> None:
+    if "--players" in sys.argv:
+        compare_players()
+        return
     lines = [
         "# Decisions", "", (__doc__ or "").split("\n\n", 1)[1].strip(), machine("numpy"), "",
         f"| false decisions of {CALLS} | Bernstein | betting | asymptotic |", "|---|---|---|---|",
@@ -129,7 +220,7 @@ def main() -> None:
     for name, asked in worlds().items():
         cells = (f"{n:,}" if n <= LONGEST else f"> {LONGEST:,}" for n in runs_needed(*asked))
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    text = "\n".join(lines) + "\n"
+    text = "\n".join(lines + player_table()) + "\n"
     sys.stdout.write(text)
     (HERE / "decisions.md").write_text(text)
 

@@ -27,7 +27,7 @@ import jmdp_lib as jl
 
 PAIRS = 10**7  # that a law is compared with
 PARTS = 20  # of them, simulated side by side
-PATIENCE = 60  # seconds that a call of the older version may take
+PATIENCE = 45  # seconds that a call of the older version may take
 THREADS = 2  # of a timed call
 
 

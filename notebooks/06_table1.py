@@ -18,12 +18,16 @@
 # network was copied, and a recursion of two lines gives it without any network. In its first column a calibrated
 # value would be 16, not 1: the shock is four times larger in training than in evaluation.** Figure 6.1 shows all of this.
 #
-# What does calibrate? **With one term for equal states and one for near states, and with the shock's covariance given, the learned
-# gap variance is within 5% of the simulated one in six games at four discounts. The paper's Gram network, with the same
-# search, is 13 to 130 times too small at $\gamma = 0.99$.** A ratio near one is not enough, though: in three of the games a constant reaches it as well.
-# We therefore also measure skill state by state. The network alone reaches our goal in 19 of the 24 cases. The other five
-# reach it if the first 64 steps are played in the emulator, in one seed. The *mean* of a gap at new states is learned in
-# Pong only.
+# What does calibrate? **With one term for equal states and one for near states, the learned gap variance is within 5% of the
+# simulated one in six games at four discounts. The paper's Gram network, with the same search, is 13 to 130 times too small at
+# $\gamma = 0.99$.** The local term does this: it helps in every case of a fair ablation, and whether the shock is
+# given to the network or must be learned makes hardly a difference (Section 6.7). Trained on with 500 copies of its target network
+# instead of 25, the paper's network is 5 to 55 times too small (Section 6.6).
+#
+# A ratio near one is not enough, though: in three of the games a constant reaches it as well. We therefore also measure skill
+# state by state. The network alone reaches our goal in 19 of the 24 cases. If the first 64 steps are played in the emulator, 23 of them
+# do. **The *mean* of a gap at new states is not learned:** the correlation with the simulated means is near zero in five
+# of the six games.
 #
 # **What you will learn.** Why a table of ratios needs its curve over training; what a target network can know after 22
 # copies; why such a table needs a baseline without learning; which structure a network of covariances needs; and how a few
@@ -31,10 +35,11 @@
 #
 # **What it needs.** Chapter 5, and standard errors. To run it, install the project with `pip install ".[notebooks]"` in its
 # folder, and keep this notebook somewhere in it. Long trainings are not repeated here: the chapter reads their results
-# from the files `atari_release.csv`, `atari_trials.csv`, `atari_fresh_table.csv`, `atari_fresh_gaps.csv`, `atari_sizes_table.csv`,
-# `atari_sticky_table.csv` and `atari_sticky_curves.csv` in `figures/`.
+# from the files `atari_release.csv`, `atari_trials.csv`, `atari_fresh_table.csv`, `atari_fresh_gaps.csv`, `atari_search.csv`, `atari_ablation_table.csv`,
+# `atari_converged_table.csv`, `atari_converged_curves.csv`, `atari_plays_table.csv`, `atari_plays_seeds.csv`, `atari_sizes_table.csv`, `atari_sticky_table.csv`
+# and `atari_sticky_curves.csv` in `figures/`.
 #
-# **How long it takes.** About 34 minutes to read.
+# **How long it takes.** About 38 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0
@@ -48,6 +53,12 @@ release_files = ["figures/atari_release.csv"]
 result_files = ["figures/atari_fresh_table.csv"]
 gap_files = ["figures/atari_fresh_gaps.csv"]
 trial_files = ["figures/atari_trials.csv"]
+search_files = ["figures/atari_search.csv"]
+ablation_files = ["figures/atari_ablation_table.csv"]
+converged_files = ["figures/atari_converged_table.csv"]
+converged_curve_files = ["figures/atari_converged_curves.csv"]
+play_files = ["figures/atari_plays_table.csv"]
+play_seed_files = ["figures/atari_plays_seeds.csv"]
 size_files = ["figures/atari_sizes_table.csv"]
 sticky_table_files = ["figures/atari_sticky_table.csv"]
 sticky_curve_files = ["figures/atari_sticky_curves.csv"]
@@ -63,9 +74,11 @@ import pandas as pd
 
 from experiments.atari import plots
 from experiments.atari.copies import copies_recursion
+from experiments.atari.credit import credits
 from experiments.atari.experiment import Experiment, run
 from experiments.atari.networks import Config
 from experiments.atari.predictions import gap_table
+from experiments.atari.protocol import TOLERANCE
 from experiments.atari.release_settings import PROTOCOL
 from experiments.atari.release_verdict import paper_layout, verdict
 from jmdp_lib import figures
@@ -419,8 +432,9 @@ claims.check(claim, True, independent < 0.1, enough=enough)
 # - The base is close to the settings of our earlier runs, which may favour our networks.
 # - The two new games were picked among six after a look at how often they give rewards and how often branches merge
 #   (1,536 states each).
-# - Our time on the device ran out. The four tuned games have seeds 10, 11 and 12. The two new games have seed 10 only, so
-#   their intervals do not cover the spread between seeds.
+# - Our time on the device ran out, twice. The four tuned games have seeds 10, 11 and 12. The two new games have seed 10 only, so
+#   their intervals do not cover the spread between seeds. Three further games (Qbert, Ms. Pacman and Freeway) are in the
+#   protocol, but were not run.
 
 # %%
 trials = figures.results(trial_files)
@@ -501,7 +515,8 @@ figures.save(fig, "table_networks", table[~table.kind.str.contains("+", regex=Fa
 # $1 - \mathrm{MSE}_{\text{network}} / \mathrm{MSE}_{\text{constant}}$ over states, with the noise of the simulation
 # subtracted from both errors: one is perfect, and zero is as good as the constant. *Rank* is Spearman's correlation over
 # states. Its *ceiling*, the square root of the reliability, is what a perfect prediction would reach against this noisy
-# simulation.
+# simulation. Where the constant is right within the noise of the simulation, or within 1%, a skill would divide by nothing, and a dash would
+# stand in its place; no case here needs one.
 
 # %%
 ours = table[table.kind == "near"]
@@ -565,6 +580,69 @@ plt.show()
 # <!-- alt: Six groups of four discounts. Circles of the local and near network lie on one everywhere, triangles of the local network close to it; squares of the plain Gram network start between 1.2 and 1.9 at gamma 0.1 and fall to between 0.008 and 0.07 at gamma 0.99. -->
 
 # %% [markdown]
+# **The sampled training with enough copies.** The two columns *sampled errors* and *same, divided* come from 25 copies of the
+# target network, which leave $\gamma^{50} = 61\%$ of an error of a covariance. They say more about the start than about the network. So we trained the same network
+# once more with a copy every 50 steps instead of every 1,000: 500 copies, the same 25,000 steps, three seeds
+# (`[converged]` in `experiments/atari/protocol.toml`). We say that a training has *settled* if the mean ratio over the last fifth of the steps
+# is within 10% of the mean over the fifth before. This rule was stated before the runs.
+
+# %%
+with_copies = figures.results(converged_curve_files)
+fig, axes = plt.subplots(1, 4, figsize=(6.75, 2.6), sharex=True, sharey=True, layout="constrained")
+for ax, game in zip(axes, paper.index, strict=True):
+    for scale, color in {"divided": "#D55E00", "natural": "#0072B2"}.items():
+        rows = with_copies[(with_copies.game == game) & (with_copies.scale == scale)]
+        plots.seed_curves(ax, rows, "coupled", color)
+    ax.axhline(1, color="0.6", lw=0.8, zorder=0)
+    ax.set_xticks([0, 10_000, 20_000], ["0", "200", "400"])
+    ax.set(title=game, yscale="log", xlabel="copies")
+
+# %%
+axes[0].set_ylabel("coupled / MC")
+lines = [ax.lines[3], ax.lines[7]]  # the mean over seeds of either scale
+fig.legend(lines, ["returns divided", "natural scale"], loc="outside lower center", ncols=2)
+figures.save(fig, "fig_copies", with_copies, out_dir)
+plt.show()
+
+# %% [markdown] tags=["caption"]
+# **Figure 6.3.** The Gram network that descends sampled errors, with 500 copies of its target network: learned over simulated gap variance during training at $\gamma = 0.99$, in both scales of returns. Thin lines are seeds, thick lines their mean; grey: one.
+#
+# <!-- alt: Four panels on a logarithmic axis over four decades. Orange curves of divided returns start between 18 and 70 and fall all the way, through one at about 200 copies, to about 0.1 at 500 copies, where they become flatter. Blue curves in the natural scale stay flat, between 0.02 and 0.2. -->
+
+# %%
+every = with_copies.groupby(["scale", "game", "step"], sort=False)[
+    ["coupled", "independent"]
+].mean()
+fifth = np.ceil(every.index.get_level_values("step") / 5_000)
+late, before = (every[fifth == part].groupby(level=[0, 1]).mean() for part in (5, 4))
+change = (late / before).coupled.unstack("game")
+settled = (change - 1).abs().max(axis=1) < TOLERANCE["settled"]
+for scale in ("natural", "divided"):
+    text = f"{change.loc[scale].min():.2f} to {change.loc[scale].max():.2f}"
+    name = f"500 copies, {scale}: coupled / MC, last fifth / fifth before"
+    reached = "holds" if settled[scale] else "goal missed"
+    claims.check(f"{name}, within 10%", text, settled[scale] == (scale == "natural"), reached)
+
+# %%
+converged = figures.results(converged_files).set_index(["kind", "game"])
+for scale in ("natural", "divided"):
+    ends = converged.loc[scale]
+    text = f"{ends.coupled.min():.3f} to {ends.coupled.max():.3f}"
+    claims.check(f"500 copies, {scale}: coupled / MC", text, ends.coupled.max() < 0.2, other)
+    text = f"{ends.independent.min():.2f} to {ends.independent.max():.2f}"
+    claims.check(
+        f"500 copies, {scale}: independent / MC", text, ends.independent.max() < 2.5, other
+    )
+simulated = f"{ends.mc_ratio.min():.2f} to {ends.mc_ratio.max():.2f}"
+claims.check("gamma 0.99: independent / MC, both simulated", simulated, ends.mc_ratio.max() < 2.5)
+
+# %% [markdown]
+# **With enough copies, the large ratios are gone.** Coupled / MC is 0.02 to 0.20 in the natural scale, where training has settled. With divided
+# returns it passes through one on its way down, and ends at 0.08 to 0.13. It has not settled: it still falls by a quarter to two fifths from one fifth of the steps to the next. So a ratio near one, or a large one, was a
+# matter of when training stopped. In either scale the gap variance is 5 times too small at least. Independent / MC
+# falls from about 100 to between 0.8 and 2.1 with divided returns, and is 0.6 to 1.0 in the natural scale; the simulation has 1.03 to 1.63.
+
+# %% [markdown]
 # ## 6.7 Why three terms
 #
 # One-step coupling is *local*: returns from two distinct states share no table, so their covariance is zero unless the
@@ -575,7 +653,7 @@ plt.show()
 #
 # - The **local** term, $1\{s=t\}\langle u(x), u(y)\rangle$, is a block-diagonal Gram kernel and still positive
 #   semidefinite. One coordinate of $u$ is the shock, which is known and not learned; the plain Gram network is not told
-#   about it. With this term and the shock, most games come out right.
+#   about it. With this term, most games come out right.
 # - In **Atlantis**, branches often meet again: the constant, which ignores this, is 1.6 to 2.0 times the simulated gap
 #   variance. So covariances between *distinct* states matter there, and inner products alone miss them.
 #   The **near** term is $k(s,t)\langle q(x), q(y)\rangle$ with $k = e^{-|f(s)-f(t)|^2}$ and a learned linear map $f$. It
@@ -586,6 +664,71 @@ atlantis = table[(table.game == "Atlantis") & (table.gamma == 0.99)].set_index("
 local, near = atlantis.coupled.local, atlantis.coupled.near
 off = abs(near - 1) < abs(local - 1)
 claims.check("Atlantis, gamma 0.99: coupled / MC, local alone, with the near term", f"{local:.2f}, {near:.2f}", off)  # fmt: skip
+
+# %% [markdown]
+# **Is it the structure, or the knowledge of the shock?** So far our networks were given the shock's covariance, and the Gram network was
+# not. A fair comparison has all six: {Gram, local, local + near} $\times$ {shock known, shock learned}. *Known* means one coordinate
+# of $u$ that is not learned, and this is the only local coordinate that "Gram, shock known" has. (The targets contain the shock's variance in closed form for all six.) Each of the six got the same
+# search, six trials in Pong and Atlantis at $\gamma = 0.9$ and 0.99, and was then trained with its best trial, in four games with
+# three seeds (`[search]` and `[ablation]` of the protocol).
+#
+# **The rule**, stated before the runs: an ingredient is *credited* in a case if the error over states with it is smaller by a factor of 1.25 or
+# more than the error without it, on average over the seeds, and smaller in every seed.
+
+# %%
+both = pd.concat([trials[trials.game.isin(["Pong", "Atlantis"]) & (trials.gamma >= 0.9)], figures.results(search_files)])  # fmt: skip
+sought = both.groupby(["kind", "trial"], sort=False).error.mean().unstack()
+ablation = figures.results(ablation_files)
+used = ablation.groupby("kind").trial.agg(set)
+right = all(used[kind] == {trial} for kind, trial in sought.idxmin(axis=1).items())
+claims.check("ablation: each of six networks has six trials, and uses its best", right, right and sought.notna().all(axis=None))  # fmt: skip
+sought.round(3)
+
+# %%
+fig, axes = plt.subplots(1, 2, figsize=(6.75, 3.1), sharey=True, layout="constrained")
+for ax, (gamma, rows) in zip(axes, ablation.groupby("gamma"), strict=True):
+    plots.ablation_errors(ax, rows.sort_values("game", key=lambda game: game.map(games.index)))
+    ax.set_title(rf"$\gamma = {gamma:g}$")
+axes[0].set_ylabel("error over states / average")
+fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+figures.save(fig, "fig_ablation", ablation, out_dir)
+plt.show()
+
+# %% [markdown] tags=["caption"]
+# **Figure 6.4.** Which ingredient helps? Root mean squared error over states of the learned gap variance, over its average, for six networks, four games and two discounts; one mark for each of three seeds. Open marks: the shock must be learned; filled marks: it is known.
+#
+# <!-- alt: Two panels with a group of six columns of marks for each game. The pink marks of the Gram networks are at 0.3 to 0.97; the orange and blue marks of the networks with a local term are at 0.01 to 0.2, ten times lower; open and filled marks of one colour lie almost at the same height, except for Gram at gamma 0.9, where filled ones are a little lower. Blue lies well below orange in Atlantis. -->
+
+# %%
+credited = credits(ablation, TOLERANCE["factor"])
+by_pair = credited.groupby(["ingredient", "with_it", "without", "gamma"], sort=False)
+by_pair.agg(credited=("credited", "sum"), least=("ratio", "min"), most=("ratio", "max")).round(2)
+
+# %%
+counts = credited.groupby("ingredient").credited.agg(["sum", "size"])
+text = f"{counts['sum']['local term']} of {counts['size']['local term']}"
+claims.check("ablation: the local term is credited in", text, counts["sum"]["local term"] == 16)
+near_term = credited[(credited.ingredient == "near term") & credited.credited]
+text = f"{len(near_term)} of 16, Atlantis {(near_term.game == 'Atlantis').sum()} of 4"
+claims.check("ablation: the near term is credited in", text, (near_term.game == "Atlantis").sum() == 4)  # fmt: skip
+known = credited[credited.ingredient == "shock known"].set_index("with_it")
+told = known.credited.groupby(level=0).sum()
+text = f"Gram {told['gram known']}, local {told['local']}, local + near {told['near']}"
+claims.check("ablation: a known shock is credited in, of 8 each", text, told["local"] + told["near"] <= 2)  # fmt: skip
+
+# %%
+level = ablation.groupby(["kind", "gamma", "game"], sort=False).coupled.mean()
+for kind, wanted in {"gram known": False, "local learned": False, "near learned": True}.items():
+    at = level[kind]
+    text = f"{at.min():.3f} to {at.max():.3f}"
+    inside = bool(((at - 1).abs() <= TOLERANCE["ratio"]).all())
+    claims.check(f"ablation, {kind}: coupled / MC of eight, all within 5%", text, inside == wanted, "holds" if inside else "goal missed")  # fmt: skip
+
+# %% [markdown]
+# **The local term is what counts.** It lowers the error in all 16 comparisons, by factors of 2 to 25. The near term is credited in all four
+# comparisons in Atlantis, where branches meet, and in four of the other twelve. Knowing the shock helps the Gram network at $\gamma = 0.9$ only, and it is still a third too small there; at 0.99 it is
+# 6 times too small. With a local term, a known shock is credited in 2 of 16 comparisons. *Local + near with a learned shock* is within 5%
+# in all eight cases. So our results do not rest on telling the network the shock.
 
 # %% [markdown]
 # ## 6.8 Independent over coupled, simulated
@@ -608,7 +751,7 @@ figures.save(fig, "fig_independent_ratio", ours, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 6.3.** Independent over coupled gap variance against $\gamma$: simulated (marks) and learned by the local + near network (lines). Grey: $1/\gamma^2$.
+# **Figure 6.5.** Independent over coupled gap variance against $\gamma$: simulated (marks) and learned by the local + near network (lines). Grey: $1/\gamma^2$.
 #
 # <!-- alt: Marks and thin lines of six games fall together along the grey line from 100 at gamma 0.1 to one at gamma 0.99; Atlantis and Space Invaders lie at about twice its height. -->
 
@@ -639,20 +782,24 @@ figures.save(fig, "fig_gap_scatter", chosen, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 6.4.** Gap variance at $\gamma = 0.9$, predicted by the local + near network (seed 10) against simulated, one dot for each of 64 states that were never looked at before; bars are 95% intervals of the simulation, the line is where both agree, and the dotted
+# **Figure 6.6.** Gap variance at $\gamma = 0.9$, predicted by the local + near network (seed 10) against simulated, one dot for each of 64 states that were never looked at before; bars are 95% intervals of the simulation, the line is where both agree, and the dotted
 # line marks the constant. Titles give skill and rank of all seeds, the rank beside its ceiling. Axes differ: Boxing spans a few percent.
 #
 # <!-- alt: Six scatter plots. In Atlantis, Space Invaders, Asterix and Pong the dots follow the diagonal over a wide range; in BattleZone nearly all dots sit at one place with some on the diagonal below; in Boxing they form a cloud near the constant with a few far below. -->
 
 # %% [markdown]
 # **Ask the emulator.** The emulator is at hand. A user can play the first $h$ steps from the queried state and use the
-# network only for what comes later. This costs $72h$ emulator steps per state here (36 pairs of two branches). The full
-# simulation costs 21,600.
+# network only for what comes later. We play each pair 24 times, in all games alike, and train the networks of Section 6.6 again, which gives
+# the same ratios (`[plays]` of the protocol; three seeds, one in Space Invaders and Asterix). This costs $144h$ emulator steps per state (72 pairs of two branches). The
+# full simulation costs 21,600.
 
 # %%
-table["h"] = pd.to_numeric(table.kind.str.extract(r"^near\+(\d+)$")[0])
-deep = pd.concat([ours.assign(h=0.5), table[table.h.notna()]])
+plays = figures.results(play_files)
+plays["h"] = pd.to_numeric(plays.kind.str.extract(r"^near\+(\d+)$")[0])
+plays.loc[plays.kind == "near", "h"] = 0.5  # the network alone, for a logarithmic axis
+deep = plays.dropna(subset="h")
 skill = deep[deep.gamma >= 0.9].pivot_table(index="h", columns=["gamma", "game"], values="skill")
+again = plays[plays.kind == "near"].set_index(["game", "gamma"])
 
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(6.75, 2.9), sharey=True, layout="constrained")
@@ -660,7 +807,7 @@ for ax, gamma in zip(axes, (0.9, 0.99), strict=True):
     for game, marker in zip(games, "os^Dvp", strict=True):
         ax.semilogx(skill.index, skill[gamma, game], marker=marker, ms=4, mfc="none", label=game)
     ax.axhline(0.9, color="0.6", ls="--", lw=0.8)
-    ax.set_xticks(skill.index, ["0\n0", *(f"{h:g}\n{72 * h:g}" for h in skill.index[1:])])
+    ax.set_xticks(skill.index, ["0\n0", *(f"{h:g}\n{144 * h:g}" for h in skill.index[1:])])
     ax.set(title=rf"$\gamma = {gamma:g}$", xlabel="$h$ and emulator steps per state")
     ax.minorticks_off()
 axes[0].set_ylabel("skill against the constant")
@@ -669,31 +816,42 @@ figures.save(fig, "fig_skill_depth", skill.stack([0, 1]).rename("skill").reset_i
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 6.5.** Skill of the local + near network when the first $h$ steps are played in the emulator and the network speaks only of what comes after; $h = 0$ is the network alone. Dashed: our goal, 0.9.
+# **Figure 6.7.** Skill of the local + near network when the first $h$ steps are played in the emulator, 24 times for each pair, and the network speaks only of what comes after; $h = 0$ is the network alone. Mean of three seeds (one in Space Invaders and Asterix). Dashed: our goal, 0.9.
 #
-# <!-- alt: Two panels over h from 0 to 64. At gamma 0.9 Boxing rises from 0.3 to one, and Pong falls from 0.97 to 0.84. At gamma 0.99 Boxing rises from minus 0.1 to 0.89 and BattleZone from 0.5 to 0.9, Pong falls to 0.78; the other three games stay near one. -->
+# <!-- alt: Two panels over h from 0 to 64. At gamma 0.9 Boxing rises from 0.3 to one, and all other games stay above 0.9. At gamma 0.99 Boxing rises from minus 0.1 to 0.88 and BattleZone from 0.5 to 0.91, most of it after 16 steps; the other four games stay above 0.9. -->
 
 # %%
-deepest = table[table.h == 64].set_index(["game", "gamma"]).skill
-at = ", ".join(f"{deepest['Boxing', gamma]:.2f}" for gamma in gammas)
-gain = (deepest - grid.skill)["Boxing"].min()
-claims.check("Boxing, h = 64: skill at the four discounts, each larger", at, gain > 0)
-zone, goal = deepest["BattleZone", 0.99], "goal missed"
-claims.check("BattleZone, gamma 0.99, h = 64: skill", f"{zone:.3f}", zone > grid.skill["BattleZone", 0.99])  # fmt: skip
-fell = deepest["Pong", 0.99] - grid.skill["Pong", 0.99]
-claims.check("Pong, gamma 0.99: change of skill from h = 0 to 64", fell.round(2), fell < 0)
-missed = ", ".join(f"{g} {y:g}" for g, y in deepest.index[deepest < 0.9])
-claims.check("goal: skill of at least 0.9 with h = 64; missed in", missed, missed != "", goal)
+deepest = plays[plays.h == 64].set_index(["game", "gamma"]).skill
+alone = again.skill
+differ = (again.coupled - grid.coupled).abs().max()
+claims.check("trained again: coupled / MC, largest difference to the run above", f"{differ:.4f}", differ < 0.001)  # fmt: skip
+low = again.index[alone < TOLERANCE["skill"]]
+text = ", ".join(f"{game} {gamma:g}" for game, gamma in low)
+claims.check("trained again, network alone: skill below 0.9 in", text, set(low) == set(grid.index[grid.skill < 0.9]), "goal missed")  # fmt: skip
+missed = deepest.index[deepest < TOLERANCE["skill"]]
+text = ", ".join(f"{game} {gamma:g} ({deepest[game, gamma]:.2f})" for game, gamma in missed)
+claims.check("goal: skill of at least 0.9 with h = 64; missed in", text, list(missed) == [("Boxing", 0.99)], "goal missed")  # fmt: skip
+
+# %%
+by_seed = figures.results(play_seed_files)
+by_seed = by_seed[by_seed.kind == "near+64"].set_index(["game", "gamma"]).skill
+for case in low:
+    each = by_seed.loc[case]
+    text = f"{each.mean():.2f} ({each.min():.2f} to {each.max():.2f})"
+    reached = "holds" if each.mean() >= TOLERANCE["skill"] else "goal missed"
+    claims.check(f"{case[0]} {case[1]:g}, h = 64: skill of three seeds, above the network's", text, each.min() > alone[case], reached)  # fmt: skip
+fell = (deepest - alone)["Pong"].min()
+claims.check("Pong: largest loss of skill from h = 0 to 64", f"{-fell:.2f}", deepest["Pong"].min() >= 0.9)  # fmt: skip
 
 # %% [markdown]
 # Playing the first steps repairs Boxing at three discounts: the rewards of the next $h$ steps need not be predicted if
-# they are played. At $\gamma = 0.99$ it brings Boxing and BattleZone to 0.89 and 0.90, just below the goal. In Pong the network is better
-# alone. Pong's states differ little, and 36 sampled pairs of $h$ steps are noisier than the trained network. So depth is a
+# they are played. At $\gamma = 0.99$ it brings BattleZone to 0.91 (seeds 0.89 to 0.95), and Boxing to 0.88 (0.86 to 0.92), which is
+# below the goal. In Pong the network is a little better alone, 0.94 against 0.93 at $\gamma = 0.99$. Pong's states differ little, and sampled plays are noisier than the trained network. So depth is a
 # trade: it replaces the network's error by the noise of a simulation, and it costs emulator steps. A user could play more
 # pairs, or stop where the noise exceeds the gain.
 #
 # **Are states, steps or plays short?** For the games with a case below the goal we trained the network again, one seed,
-# with 15,000 to 120,000 states and with 1,000 to 20,000 steps. We also played each pair 24 times instead of 12, and up to
+# with 15,000 to 120,000 states and with 1,000 to 20,000 steps. We also played each pair 24 times, and up to
 # 128 steps deep (`[curves]` in `experiments/atari/protocol.toml`).
 
 # %%
@@ -738,7 +896,7 @@ figures.save(fig, "fig_skill_sizes", short.reset_index(), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 6.6.** Skill in the five cases below the goal (dashed), one seed. Left: the network alone, after 5,000 steps on more and more states. Middle: the network alone, 60,000 states and more and more steps. Right: 60,000 states and 5,000 steps, with the first $h$ steps played 24 times for each pair.
+# **Figure 6.8.** Skill in the five cases below the goal (dashed), one seed. Left: the network alone, after 5,000 steps on more and more states. Middle: the network alone, 60,000 states and more and more steps. Right: 60,000 states and 5,000 steps, with the first $h$ steps played 24 times for each pair.
 #
 # <!-- alt: Three panels of five lines. Left and middle, the lines stay between minus 0.3 and 0.7 and do not rise towards 0.9 with more states or more steps. Right, all lines rise to above 0.9 at 64 played steps. -->
 
@@ -747,15 +905,16 @@ best_alone = short[short.h == 0.5].skill.max()
 name = "the five cases, network alone, any number of states and steps: largest skill"
 claims.check(name, best_alone.round(2), best_alone < 0.9, "goal missed")
 protocol = (short.states == 60_000) & (short.steps == 5_000)
-played = short[protocol & (short.h == 64)].skill
-text = ", ".join(f"{skill:.2f}" for skill in played)
-claims.check("the five cases, h = 64 and 24 plays: skill", text, played.min() >= 0.9)
+one = short[protocol & (short.h == 64)].skill
+text = ", ".join(f"{skill:.2f}" for skill in one)
+claims.check("the five cases, h = 64, this one seed: skill", text, one.min() >= 0.9)
+played = deepest[below]  # three seeds
 
 # %% [markdown]
 # Neither eight times the states nor twenty times the steps brings any of the five near the goal. What is short is
 # foresight: the network would have to predict single punches and shots many steps ahead, and `benchmarks/foresight.py`
 # (Section 5.5) finds even the next reward hard to predict with 25 times the states. Playing 64 steps brings all five
-# above the goal.
+# above the goal in this one seed and with these plays, and four of the five on average over three seeds (Figure 6.7).
 #
 # Is the network still needed then? Those plays cost 9,216 emulator steps per state, 43% of the simulation. A simulation cut
 # to the same cost has $12 \cdot 0.43$ plays of each pair. Its only error is noise, which we know from its standard errors.
@@ -795,7 +954,13 @@ means
 
 # %%
 good = list(means.index[means.correlation > 0.5])
-claims.check("gap means, gamma 0.9: games with a correlation above 0.5", ", ".join(good), len(good) < 6)  # fmt: skip
+claims.check("gap means, gamma 0.9: games with a correlation above 0.5", ", ".join(good), good == ["Pong"])  # fmt: skip
+rest = means.correlation.drop(good).abs().max()
+claims.check("gap means, gamma 0.9: largest absolute correlation elsewhere", rest, rest < 0.25, "goal missed")  # fmt: skip
+
+# %% [markdown]
+# With 64 states, a correlation below 0.25 in size is not distinguishable from zero. In five of the six games it is at most 0.13, although a perfect prediction would reach 0.63 to
+# 0.89 against this simulation. **The network knows how large gaps are, and not which action is better.**
 
 # %% [markdown]
 # ## 6.10 The emulator's own coupling
@@ -833,7 +998,7 @@ figures.save(fig, "fig_sticky_ratio", natural, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 6.7.** Sticky actions without a shock. Left: independent over coupled gap variance of four games, both simulated. Right: learned over simulated gap variance, with 95% intervals. The grey band is one, give or take 5%.
+# **Figure 6.9.** Sticky actions without a shock. Left: independent over coupled gap variance of four games, both simulated. Right: learned over simulated gap variance, with 95% intervals. The grey band is one, give or take 5%.
 #
 # <!-- alt: Left, marks of four games near one, Atlantis at 1.17 for gamma 0.99. Right, circles of the local and near network between 1.1 and 2.1 at gamma 0.9 and between 0.6 and 0.9 at gamma 0.99; squares of the plain Gram network far below. -->
 
@@ -923,7 +1088,7 @@ figures.save(fig, "fig_sticky_sizes", lottery.reset_index(), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 6.8.** Sticky actions: learned over simulated gap variance, one seed. Left: the network alone, after 4,000 steps on more and more states. Middle: the network alone, 100,000 states and more and more steps. Right: 100,000 states and 4,000 steps, with the first $h$ steps played. Grey: our goal, 0.9 to 1.1.
+# **Figure 6.10.** Sticky actions: learned over simulated gap variance, one seed. Left: the network alone, after 4,000 steps on more and more states. Middle: the network alone, 100,000 states and more and more steps. Right: 100,000 states and 4,000 steps, with the first $h$ steps played. Grey: our goal, 0.9 to 1.1.
 #
 # <!-- alt: Two rows of three panels. Left, the ratios of all games rise with the states, from about 0.4 to 0.7 at gamma 0.99. Middle, they fall from one and more at 1,000 steps to about 0.7 at 4,000. Right, they dip and then come into the grey band, between 0.84 and 1.04 at 128 played steps. -->
 
@@ -955,9 +1120,10 @@ claims.check("goal: sticky, h = 128, the ratio itself within 0.9 and 1.1; missed
 #   right. Table 1 is a snapshot at 50,000 steps: its second column counts copies of the target network, and its first would be 16.
 # - A target network that is copied $K$ times knows $K$ steps of the future. At $\gamma = 0.99$, 22 copies are far too few.
 # - Evaluate with the noise that you trained with.
-# - The covariance of a joint MDP is local. A representation that knows this, and knows the shock, is right within 5% on
-#   average, even in games it was not tuned for. A representation that knows neither is wrong by an order of magnitude after
-#   the same search.
+# - The covariance of a joint MDP is local. A representation that knows this is right within 5% on average, even in games it was
+#   not tuned for, and need not be told the shock. One that does not know it is wrong by a factor of six or more at $\gamma = 0.99$, after the
+#   same search, with the shock given, and with twenty times the copies.
+# - A right variance is not a right mean: gap means at new states are not learned in five of six games.
 # - An average near one can be had without learning. Show what a constant gives, and show the skill over states.
 # - Where rewards cannot be predicted, play a few steps and use the network for the rest.
 # - Under a common shock, $\gamma$ and the rate at which branches meet decide how much the coupling matters. The lottery of

@@ -92,7 +92,7 @@ claims.check("largest change of Sigma, and of T_2 Sigma", text, changed > 10 and
 #
 # $$c = c_0 + \gamma^2 P_2\, c, \qquad c_0(s, t) = 0 \text{ for } s \ne t.$$
 #
-# $P_2$ moves two branches, and while they are apart each follows the policy's chain $P$. Branches at distinct states draw
+# Here $c(s, t)$ and $c_0(s, t)$ are the covariances of section 2.5, averaged over the actions of both branches. $P_2$ moves the two branches, and while they are apart each follows the policy's chain $P$. Branches at distinct states draw
 # independent tables, so they become correlated only by meeting later. That is why the source $c_0$ is zero off the diagonal. Centring has two more
 # advantages: the rate is $\gamma^2$ rather than $\gamma$, and no large numbers are subtracted from each other.
 

@@ -19,6 +19,15 @@ def random_jmdp(rng, num_states=3, num_actions=2, num_tables=3, gamma=0.8, scale
     return jl.JMDP(probs, rewards, successors, gamma)
 
 
+def shared_noise_model(seed, num_states=3, num_actions=3, num_tables=3, gamma=0.7):
+    """A random model whose states have one law of tables, so that all couplings are defined."""
+    rng = np.random.default_rng(seed)
+    shape = (num_states, num_tables, num_actions)
+    probs = np.tile(rng.dirichlet(np.ones(num_tables)), (num_states, 1))
+    after = rng.integers(num_states, size=shape)
+    return jl.JMDP(probs, rng.uniform(-1.0, 1.0, shape), after, gamma)
+
+
 def random_policy(rng, jm, deterministic=False):
     """Dirichlet rows, or one action per state."""
     if deterministic:

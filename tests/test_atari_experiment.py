@@ -139,3 +139,22 @@ def test_the_table_of_known_numbers():
     assert row["coupled_interval"] == pytest.approx(np.hypot(of_seeds, 1.96 * error))
     assert row["mc_ratio_interval"] == pytest.approx(1.96 * 4 * error)
     assert row["rank"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("spread", "error", "shown"),
+    [(0.0, 0.3, False), (0.005, 1e-6, False), (0.3, 0.3, False), (0.5, 0.05, True)],
+)
+def test_a_skill_is_missing_where_the_constant_is_right(spread, error, shown):
+    """Within the noise of the simulation, or within 1% of the average."""
+    constant = 2 * 0.81 / 0.19
+    rng = np.random.default_rng(0)
+    drawn = rng.permutation(np.linspace(-1.7, 1.7, 64))  # of variance one
+    simulated = constant * (1 + spread * drawn)
+    columns = {"mc": simulated, "coupled": simulated, "mc_error": error * constant}
+    columns |= dict.fromkeys(("mc_mean", "mc_mean_error", "gap_mean", "mc_covariance"), 0.0)
+    columns |= {"mc_independent": constant, "mc_independent_error": 0.1, "independent": constant}
+    names = {"game": "Pong", "noise": "reward", "seed": 0, "gamma": 0.9, "kind": "near"}
+    gaps = pd.DataFrame({"state": np.arange(64), **columns}).assign(**names)
+    (skill,) = gap_table(gaps).skill
+    assert np.isfinite(skill) == shown

@@ -651,16 +651,6 @@ def test_a_good_run_and_then_only_what_changed(
     assert after["notebooks/02_second.ipynb"] == before["notebooks/02_second.ipynb"]
     assert after["provenance/02_second.json"] == before["provenance/02_second.json"]
 
-    # What is damaged in the kept run is made again; what is not, is not.
-    os.truncate(project.out(".runs", "01_first", "provenance", "01_first.json"), 100)
-    code, said = run("--profile", "quick", "--only", "01_first", "03_third")
-    assert code == 0, said
-    where = "out/quick/.runs/01_first/provenance/01_first.json"
-    assert f"{where} is damaged or missing: 01_first has to run again\n" in said
-    assert "  start   01_first" in said
-    assert "  start   03_third" not in said
-    assert project.results()["figures/first.txt"][1] == b"3.5 3"
-
 
 FILLING = """\
 # %% tags=["parameters"]

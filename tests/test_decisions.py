@@ -316,3 +316,31 @@ def test_bad_input_is_named(changed, message):
     asked = {"env": bandit([0.2, 0.5]), "state": 0, "actions": [0, 1], "policy": [0]} | changed
     with pytest.raises((ValueError, IndexError), match=message):
         jl.compare_actions(**asked)
+
+
+def test_an_undecided_comparison_says_what_would_decide():
+    """The budget that it names decides in most of 20 trials, and the margin at once."""
+    decided = []
+    for seed in range(20):
+        asked = {"env": bandit([0.5, 0.6]), "policy": [0], "actions": [0, 1], "state": 0}
+        short = jl.compare_actions(**asked, seed=seed, budget=60)
+        if short.verdict != "undecided" or not np.isfinite(short.deciding_budget):
+            continue
+        assert f"a budget of about {short.deciding_budget:,.0f} queries or margin=" in repr(short)
+        assert short.deciding_budget > 60
+        longer = jl.compare_actions(**asked, seed=seed, budget=int(short.deciding_budget))
+        decided.append(longer.verdict == "better")
+        wide = jl.compare_actions(
+            **asked, seed=seed, budget=60, margin=1.001 * short.deciding_margin
+        )
+        assert wide.verdict == "equivalent"
+    assert len(decided) >= 10
+    assert np.mean(decided) >= 0.6
+    even = jl.compare_actions(COINS, [0], [0, 1], 0, budget=1_000, margin=0.01)
+    assert even.outlook.endswith("would decide")
+    few = jl.compare_actions(COINS, [0], [0, 1], 0, budget=50, reward_range="asymptotic")
+    assert few.verdict == "undecided"
+    assert np.isinf(few.deciding_budget)
+    sure = jl.compare_actions(bandit([0.2, 0.9]), [0], [0, 1], 0)
+    assert sure.outlook == ""
+    assert "would decide" not in repr(sure)

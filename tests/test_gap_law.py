@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from fractions import Fraction
 
 import brute
@@ -12,8 +13,11 @@ from strategies import random_jmdp, random_policy
 
 import jmdp_lib as jl
 from jmdp_lib.solvers.laws import gap_law
-from jmdp_lib.solvers.laws.orders import _shifted, first_cut
+from jmdp_lib.solvers.laws import rows as rows_module
+from jmdp_lib.solvers.laws.brackets import PhiBracket
+from jmdp_lib.solvers.laws.convex import Convex, _lower_row, _upper_row
 from jmdp_lib.solvers.laws.rows import Rows
+from jmdp_lib.solvers.laws.stochastic import Stochastic, _shifted, first_cut
 
 COUPLINGS = ("joint", "independent", "common")
 
@@ -272,7 +276,7 @@ def test_close_reward_differences_that_are_read_together_stay_bounds(monkeypatch
     policy = random_policy(rng, jm)
     laws = []
     for fine in (2.0, 1e9):
-        monkeypatch.setattr("jmdp_lib.solvers.laws.orders._FINE", fine)
+        monkeypatch.setattr("jmdp_lib.solvers.laws.convex._FINE", fine)
         laws += jl.gap_law(jm, policy, [(0, 0, 1)], points=64, max_points=512)
     for p in (0.1, 0.5):
         (low, high), (least, most) = (law.cvar(p) for law in laws)
@@ -529,3 +533,179 @@ def test_one_action_has_no_gaps():
     found = jl.cautious_improvement(jm, [0, 0], level=0.5)
     assert not found.switched.any()
     np.testing.assert_array_equal(found.policy, np.ones((2, 1)))
+
+
+# --- The constants of bounds: each test fails if its constant is divided by 1.5 ------------------
+
+
+def rows_of(jm, policy, query, coupling="joint"):
+    problem = gap_law._Problem.of("gap_law", jm, policy, [query], coupling)
+    return Rows.of(problem.system, problem.pairs(), problem.queries)
+
+
+def two_ends(rewards, gamma=0.5):
+    """State 0 leads to one of two states that are never left, by the action; rewards there."""
+    paid = [[[0.0, 0.0]], [[rewards[0]] * 2], [[rewards[1]] * 2]]
+    return jl.JMDP(np.ones((3, 1)), paid, [[[1, 2]], [[1, 1]], [[2, 2]]], gamma)
+
+
+def exact_means(rows):
+    """(N,) E D of all rows in rational arithmetic, by Gauss-Jordan elimination."""
+    made = rows.outcomes
+    size = rows.factors.size
+    matrix = [[Fraction(int(r == c)) for c in range(size)] + [Fraction(0)] for r in range(size)]
+    entries = zip(made.row, made.d, made.after, made.flipped, made.weights, strict=True)
+    for row, d, after, flipped, weight in entries:
+        moved = Fraction(float(weight)) * Fraction(float(rows.factors[row]))
+        matrix[row][after] += moved if flipped else -moved
+        matrix[row][size] += Fraction(float(weight)) * Fraction(float(d))
+    for i in range(size):
+        matrix[i] = [x / matrix[i][i] for x in matrix[i]]
+        for k in range(size):
+            if k != i and matrix[k][i]:
+                factor = matrix[k][i]
+                matrix[k] = [x - factor * y for x, y in zip(matrix[k], matrix[i], strict=True)]
+    return [line[-1] for line in matrix]
+
+
+@pytest.mark.parametrize("worth", [np.inf, 0.0])
+def test_errors_of_means_are_as_large_as_their_bound_in_the_worst_case(worth, monkeypatch) -> None:
+    """Means that are wrong by one along a mode that lasts: the bound is that error, and little
+    more. Guards 1 / (1 - gamma), and the two parts of a step."""
+    monkeypatch.setattr("jmdp_lib.solvers.laws.rows._WORTH", worth)
+    rows = rows_of(two_ends([1.0, -1.0]), [0, 0, 0], (0, 0, 1))
+    assert rows.halved == (worth == 0.0)
+    exact = exact_means(rows)
+    assert max(abs(Fraction(float(m)) - x) for m, x in zip(rows.means, exact, strict=True)) <= (
+        rows.mean_error
+    )
+    made = rows.outcomes
+    equations = rows_module._Means(made, rows.factors, rows.gamma)
+    moves = np.zeros((rows.factors.size, rows.factors.size))
+    np.add.at(moves, (made.row, made.after), equations.weights)
+    wrong = rows.means + np.linalg.solve(np.eye(len(moves)) - moves, np.ones(len(moves)))
+    wrong[-1] = 0.0
+    true = max(abs(Fraction(float(m)) - x) for m, x in zip(wrong, exact, strict=True))
+    bound = equations.error(wrong, 0.0)
+    assert true <= bound + 1e-12
+    assert true > bound / 1.5
+
+
+@pytest.mark.parametrize(("worth", "rewards"), [(np.inf, [0.49, 0.0]), (0.0, [0.49, -0.49])])
+def test_rounding_of_rewards_is_allowed_for(worth, rewards, monkeypatch) -> None:
+    """Rewards of nearly half a unit of the twelfth digit for ever are rounded to zero. Guards
+    `Rows.digits`, by which law.mean holds for the model as it is given, too."""
+    monkeypatch.setattr("jmdp_lib.solvers.laws.rows._WORTH", worth)
+    paid = [[[1.0, 1.0]], *([[1e-12 * reward] * 2] for reward in rewards)]
+    jm = jl.JMDP(np.ones((3, 1)), paid, [[[1, 2]], [[1, 1]], [[2, 2]]], 0.9)
+    (law,) = jl.gap_law(jm, [0, 0, 0], [(0, 0, 1)])
+    exact = exact_gap_mean(jm, np.eye(2)[[0, 0, 0]], (0, 0, 1))
+    assert Fraction(law.mean[0]) <= exact <= Fraction(law.mean[1])
+    assert exact > law.mean[1] / 1.5
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_roundings_are_counted(size) -> None:
+    """Of each draw two additions and a product lose half an eps, of a step sixteen are done once;
+    numbers of a step are at most twice as large as the grid reaches."""
+    rng = np.random.default_rng(0)
+    jm = jl.JMDP(np.full((1, size), 1 / size), rng.normal(size=(1, size, 2)),
+                 np.zeros((1, size, 2), int), 0.5)  # fmt: skip
+    rows = rows_of(jm, [[1.0, 0.0]], (0, 0, 1))
+    eps = 2.0**-52
+    assert rows.longest == size
+    assert rows.rounding == pytest.approx((3 * size * 0.5 + 16) * eps, rel=1e-12, abs=0.0)
+    assert Convex(rows).slack(3.0) == pytest.approx(6.0 * rows.rounding, rel=1e-12, abs=0.0)
+    lost = rows_module._Means(rows.outcomes, rows.factors, 0.5).error(rows.means, 1.0)
+    sizes = np.abs(rows.outcomes.d).max() + np.abs(rows.means).max()
+    assert lost == pytest.approx(sizes / 0.5, rel=1e-9)
+
+
+def test_a_sweep_allows_for_its_roundings() -> None:
+    """A law that is a point: what a step adds to its bounds is the slack, and what it adds to and
+    takes from slopes is the rounding of a sum of probabilities."""
+    rows = replace(rows_of(two_ends([1.0, -1.0]), [0, 0, 0], (0, 0, 1)), longest=10**9)
+    x = np.arange(-64, 65) / 8.0
+    convex = Convex(rows)
+    slack = convex.slack(x[-1])
+    known = (rows.factors, 0.0, rows.rounding, slack)
+    for bounds, step in ((convex.above(x), _upper_row), (convex.below(x), _lower_row)):
+        bounds[:, 0] = np.maximum(x - rows.means[:, None], 0.0)  # exact, and so are its slopes
+        bounds[:, 1:2] = x > rows.means[:, None, None]
+        bounds[:, 2:] = x >= rows.means[:, None, None]
+        out = np.empty((6, x.size))
+        step(out, 0, bounds, *convex.grouped(x), known)
+        sign = 1.0 if step is _upper_row else -1.0
+        assert sign * (out[0] - bounds[0, 0]) == pytest.approx(slack, rel=1e-6)
+    assert out[1] - bounds[0, 1] == pytest.approx(rows.rounding, rel=1e-6, abs=0.0)
+    assert bounds[0, 2] - out[2] == pytest.approx(rows.rounding, rel=1e-6, abs=0.0)
+
+
+@pytest.mark.parametrize("upper", [True, False])
+def test_errors_of_means_widen_every_bound(upper) -> None:
+    """With means that may be wrong by 0.001, phi is off by as much at the right end, and by gamma
+    times that where it is read from a negative: the gap is 2 for certain, phi(3) is read at -6,
+    where phi of the other sign is zero, and phi(8) beyond the grid."""
+    jm = two_ends([1.0, -1.0])
+    x = np.arange(-64, 65) / 8.0
+    found = []
+    for error in (0.0, 1e-3):
+        rows = replace(rows_of(jm, [0, 0, 0], (0, 0, 1)), mean_error=error)
+        convex = Convex(rows)
+        bounds = convex.above(x) if upper else convex.below(x)
+        assert rows.outcomes.flipped.any()
+        starts = bounds[:-1, 0, -1].copy()
+        convex.settle(*convex.grouped(x), bounds, 1e-9)
+        found.append((starts, bounds[rows.asked[0], 0, (x == 3.0) | (x == 8.0)]))
+    sign = 1.0 if upper else -1.0
+    assert sign * (found[1][0] - found[0][0]) == pytest.approx(1e-3, rel=1e-6)
+    assert sign * (found[1][1] - found[0][1]) == pytest.approx(0.5e-3, rel=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:gap_law. brackets")
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("gamma", [0.5, 0.9])
+def test_bounds_of_convex_order_never_cross(seed, gamma) -> None:
+    """In the far tails, where there is hardly any mass, a line of another point once gave its
+    value without its slope: lower bounds rose above upper ones there."""
+    rng = np.random.default_rng(seed)
+    jm = random_jmdp(rng, 5, 3, 5, gamma=gamma)
+    (law,) = jl.gap_law(jm, jl.uniform_policy(jm), [(0, 0, 1)], width=0.05, points=256)
+    assert (law.phi.below <= law.phi.above).all()
+    assert (law.phi.lower(law.phi.x[:-1] + np.diff(law.phi.x) / 3) <= law.phi.above[1:]).all()
+    assert law.cvar(0.1)[0] <= law.cvar(0.1)[1]
+
+
+def test_scaling_and_complements_allow_for_their_roundings(monkeypatch) -> None:
+    """To scale phi moves its points by the twelfth digit of a unit and by four roundings, at most;
+    one minus a probability loses one; the mean of a law four, beside what is known of it."""
+    x = np.array([-2e6, 0.0, 3e6])
+    phi = PhiBracket(x, np.full(3, 0.5), np.full(3, 0.25), np.zeros(3), np.ones(3))
+    eps = 2.0**-52
+    for unit in (1.0, 1e-3):
+        found = phi.scaled(unit, np.zeros(1), np.zeros(1))
+        off = 1e-12 * unit + 4.0 * eps * np.abs(found.x)
+        assert found.above - unit * phi.above == pytest.approx(off, rel=2e-3, abs=0.0)
+        assert unit * phi.below - found.below == pytest.approx(off, rel=2e-3, abs=0.0)
+    rows = rows_of(two_ends([1.0, -1.0]), [0, 0, 0], (0, 0, 1))
+    stochastic = Stochastic.of(rows)
+    bounds = np.full((2 * rows.factors.size, 7), 0.5)
+    low, high = stochastic.bracket(bounds)
+    assert 0.5 - low == pytest.approx(eps, rel=0.1, abs=0.0)
+    assert (high == 0.5).all()
+    monkeypatch.setattr(rows_module._Means, "error", lambda *_: 0.0)
+    monkeypatch.setattr(Rows, "digits", 0.0)
+    (law,) = jl.gap_law(two_ends([1.0, -1.0]), [0, 0, 0], [(0, 0, 1)])  # whose mean is 2
+    assert np.ptp(law.mean) == pytest.approx(2.0 * 4.0 * eps * 2.0, rel=0.2, abs=0.0)
+
+
+def test_sweeps_of_stochastic_order_allow_for_their_roundings() -> None:
+    """A gap that is 1 or -1: its half is summed with the rounding of a billion draws."""
+    jm = jl.JMDP([[0.5, 0.5]], [[[1.0, 0.0], [-1.0, 0.0]]], np.zeros((1, 2, 2), int), 0.5)
+    rows = replace(rows_of(jm, [1], (0, 0, 1)), longest=10**9)
+    stochastic = Stochastic.of(rows)
+    points = np.repeat(np.arange(-2.0, 3.0), 2).reshape(-1, 2)
+    bounds = stochastic.start(points)
+    stochastic.settle(points, bounds, 1e-13)
+    found = bounds[stochastic.asked[:, 0], 4]  # P(G < 0), and of -G
+    assert found - 0.5 == pytest.approx(0.5 * rows.rounding, rel=1e-6)

@@ -341,6 +341,24 @@ def test_covariances_are_positive_semidefinite():
         assert (kind == "near") == (float(q.abs().max()) > 0.0)
 
 
+def test_a_shock_is_known_or_learned_whatever_the_other_terms():
+    kinds = ("gram", "gram known", "local", "local learned", "near", "near learned")
+    config = Config(gammas=(0.9,), kinds=kinds, sigma=2.0, hidden=8, shared_dim=3)
+    network = Network(config, (2, 4), (0.0, 1.0), [*range(4)])
+    seen = torch.tensor([[0, 1, 2, 3], [3, 2, 1, 0]], dtype=torch.uint8)
+    params = network.initial(torch.Generator().manual_seed(0))
+    here = network(params, seen, torch.tensor([0, 1]))
+    for kind, shock, rest, own in zip(
+        kinds, here.local[..., 0], here.local[..., 1:], here.own, strict=True
+    ):
+        known = kind in ("gram known", "local", "near")
+        assert (shock == (2.0 if known else 0.0)).all(), kind
+        assert bool((rest != 0).any()) == (not kind.startswith("gram")), kind
+        assert bool((own > 0).all()) == (not kind.startswith("gram")), kind
+    scale = dict(zip(kinds, network.scale.tolist(), strict=True))
+    assert scale["gram known"] == scale["local"] < scale["local learned"] == scale["gram"]
+
+
 def test_policy_moments_average_over_two_independent_actions():
     rng, jm, *_ = problem(3)
     policy = strategies.random_policy(rng, jm)

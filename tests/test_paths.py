@@ -145,21 +145,7 @@ CALLS = {
 }
 
 
-# Longer paths, with the files that make them so.
-LONGER = {
-    "gap_law": "its compiled sweeps stand in a file of their own, the ninth",
-}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(reason=LONGER[name], strict=True))
-        if name in LONGER
-        else name
-        for name in CALLS
-    ],
-)
+@pytest.mark.parametrize("name", CALLS)
 def test_few_files_are_behind_a_public_call(name, capsys):
     files = files_behind(CALLS[name]())
     with capsys.disabled():

@@ -127,7 +127,7 @@ def test_independent_actions_are_queries_of_their_own():
     """Two actions of one state: they part for a step, and are one branch for two more."""
     jm = jl.JMDP([[0.5, 0.5]], [[[1, 0], [0, 1]]], [[[0, 0], [0, 0]]], gamma=0.5)
     for coupling, queries, most in (("joint", 3, 5), ("common", 3, 5), ("independent", 4, 6)):
-        played = Branches.of_actions(jm, [0], [0, 1], 0, None, coupling, 0.1, 3)
+        played = Branches.of(jm, [0], [0, 1], 0, None, coupling, 0.1, 3)
         played.world.seed(np.random.SeedSequence(0))
         assert played.play(uniforms_of(np.random.default_rng(0))).queries == queries
         with pytest.raises(ValueError, match=f"a budget of {most} queries"):

@@ -7,22 +7,13 @@ from itertools import product
 import numpy as np
 import pytest
 from brute import tables_of
-from strategies import random_jmdp, random_policy
+from strategies import random_jmdp, random_policy, shared_noise_model
 
 import jmdp_lib as jl
 from jmdp_lib.operators.collapsed import CollapsedT2
 
 COUPLINGS = ("joint", "independent", "common")
 RULES = {"mixed": (False, False), "deterministic": (True, True), "one of each": (False, True)}
-
-
-def shared_noise_model(seed, num_states=3, num_actions=3, num_tables=3, gamma=0.7):
-    """A random model whose states have one law of tables, so that all couplings are defined."""
-    rng = np.random.default_rng(seed)
-    shape = (num_states, num_tables, num_actions)
-    probs = np.tile(rng.dirichlet(np.ones(num_tables)), (num_states, 1))
-    after = rng.integers(num_states, size=shape)
-    return jl.JMDP(probs, rng.uniform(-1.0, 1.0, shape), after, gamma)
 
 
 def two_rules(jm, kinds, seed=0):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from strategies import random_jmdp, random_policy
+from strategies import random_jmdp, random_policy, shared_noise_model
 
 import jmdp_lib as jl
 from jmdp_lib.simulators import returns
@@ -13,19 +13,10 @@ COUPLINGS = ("joint", "independent", "common")
 NUM_SAMPLES = 20_000
 
 
-def shared_noise_model(seed, num_states=3, num_actions=2, num_tables=3, gamma=0.7):
-    """A random model whose states have one law of tables, so that all couplings are defined."""
-    rng = np.random.default_rng(seed)
-    shape = (num_states, num_tables, num_actions)
-    probs = np.tile(rng.dirichlet(np.ones(num_tables)), (num_states, 1))
-    after = rng.integers(num_states, size=shape)
-    return jl.JMDP(probs, rng.uniform(-1.0, 1.0, shape), after, gamma)
-
-
 MODELS = {
-    "random": shared_noise_model(0),
+    "random": shared_noise_model(0, num_actions=2),
     "many tables": shared_noise_model(1, 2, 3, 12),
-    "one step": shared_noise_model(2, gamma=0.0),
+    "one step": shared_noise_model(2, num_actions=2, gamma=0.0),
     "chain": jl.coupled_reward_chain(4, gamma=0.9),
     "queues": jl.two_queues(capacity=1, gamma=0.8),
 }

@@ -116,7 +116,7 @@ def test_the_figure_can_be_used_by_keyboard_and_ear(address: str, tab: browser.P
     assert tab.evaluate(named) == ["Coupling", "Discount factor γ", "Gust, size of the shock"]
     spoken = "document.querySelector('.live [aria-live]').textContent"
     tab.evaluate("document.querySelector('[data-world=umbrellas]').click()")
-    assert "umbrellas" in tab.evaluate(spoken)
+    assert "antithetic" in tab.evaluate(spoken)
     assert tab.evaluate("document.querySelector('input[name=coupling]').value") == "-1"
     tab.evaluate("document.querySelector('input[name=coupling]').focus()")
     tab.press("ArrowRight")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import array_api_strict as strict
@@ -150,7 +151,7 @@ def test_sums_give_the_statistics_of_all_returns(coupling, small_chunks):
 
 def test_signs_that_the_cut_may_have_changed_count_as_ties():
     """As in the estimate of the plain player, from the same returns."""
-    branches = VectorBranches.of_actions(DEPOT, UNIFORM, [2, 1], 5, None, "independent", 1e-3, 12)
+    branches = VectorBranches.of(DEPOT, UNIFORM, [2, 1], 5, None, "independent", 1e-3, 12)
     (runs,) = branches.play(np.random.SeedSequence(0), [3000], whole=True)
     gap = runs.returns[0] - runs.returns[1]
     cut = 0.9**12 * np.ptp(runs.extremes) / 0.1
@@ -204,6 +205,16 @@ def test_processes_change_no_number(small_chunks, monkeypatch):
     assert other.mean[0, 1] != alone.mean[0, 1]
 
 
+def test_an_executor_changes_no_number(small_chunks):
+    asked = partial(jl.estimate_gaps, DEPOT, UNIFORM, [2, 1], 5, num_runs=1000)
+    with ThreadPoolExecutor(2) as pool:
+        apart = asked(executor=pool)
+    assert (apart.mean == asked().mean).all()
+    unpicklable = jl.VectorSimulator(lambda s, a, n: sell(s, a, n), demands, 5, 0.9, None, 12)
+    with pytest.raises(ValueError, match="env does not pickle"):
+        jl.estimate_gaps(unpicklable, UNIFORM, [2, 1], 5, processes=2)
+
+
 def depot_of(library):
     """The depot in another array library: the simulator, and a state of 5."""
     if library == "numpy":
@@ -244,9 +255,9 @@ def test_array_libraries_agree(library, coupling):
     found = jl.estimate_gaps(sim, UNIFORM, [2, 1], state, num_runs=8000, coupling=coupling)
     again = jl.estimate_gaps(sim, UNIFORM, [2, 1], state, num_runs=8000, coupling=coupling)
     assert (found.mean == again.mean).all()
-    known = {"joint": 27.93, "independent": 34.9, "common": 15.53}[coupling]
+    known = {"joint": 28.123, "independent": 34.990, "common": 15.581}[coupling]  # by `jipe2`
     assert abs(found.variance[0, 1] - known) <= 4.0 * found.variance_error[0, 1]
-    assert abs(found.mean[0, 1] - 0.38) <= 4.0 * found.mean_error[0, 1]
+    assert abs(found.mean[0, 1] - 0.378) <= 4.0 * found.mean_error[0, 1]
 
 
 def test_a_gpu_computes_with_narrow_types(monkeypatch):
@@ -258,7 +269,7 @@ def test_a_gpu_computes_with_narrow_types(monkeypatch):
     monkeypatch.setattr(vector_branches, "_GPU_CHUNK", 3000)
     sim, state = depot_of("torch")
     found = jl.estimate_gaps(sim, torch.tensor(UNIFORM), [2, 1], state, num_runs=20_000)
-    assert abs(found.variance[0, 1] - 27.93) <= 4.0 * found.variance_error[0, 1]
+    assert abs(found.variance[0, 1] - 28.123) <= 4.0 * found.variance_error[0, 1]
 
 
 def walk(states, actions, noise):
@@ -523,12 +534,12 @@ def betting_on(reward_range, seed=0, **settings):
 def test_decisions_are_taken_after_as_many_runs_as_by_the_plain_player():
     """Looks come at the same numbers of runs, queries stay within the budget."""
     plain = jl.compare_actions(
-        PlainDepot(), UNIFORM, [4, 0], 2, reward_range=(-6.0, 33.0), budget=3000
+        PlainDepot(), UNIFORM, [4, 0], 2, reward_range=(-6.0, 33.0), budget=1500
     )
-    found = betting_on((-6.0, 33.0), budget=3000)
+    found = betting_on((-6.0, 33.0), budget=1500)
     assert (found.verdict, plain.verdict) == ("undecided", "undecided")
-    assert 2800 < found.num_queries <= 3000
-    assert len(found.history) >= 10
+    assert 1300 < found.num_queries <= 1500
+    assert len(found.history) >= 5
     assert found.method == plain.method
     decided = betting_on(None, budget=200_000)  # the simulator declares its range
     assert decided.saving > 1.0
@@ -585,9 +596,7 @@ def test_equal_actions_are_rarely_told_apart(reward_range):
 def test_episodes_that_end_pay_nothing_afterwards():
     """So returns may be lower than the lowest reward suggests."""
     made = Tables(0)
-    branches = VectorBranches.of_actions(
-        made.simulator, made.policy, [0, 1], 1, None, "joint", 1e-3, None
-    )
+    branches = VectorBranches.of(made.simulator, made.policy, [0, 1], 1, None, "joint", 1e-3, None)
     assert branches.episodes_end
     low, high = np.nanmin(made.rewards), np.nanmax(made.rewards)
     found = jl.compare_actions(

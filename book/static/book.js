@@ -4,9 +4,9 @@
 function scrollOnTelephone(link, image) {
   const told = /(?:^| )readable-(\d+)/.exec(image.className);
   image.decode().catch(() => null).then(() => {
-    const width = told ? Number(told[1]) : image.naturalWidth;
+    const width = told ? Number(told[1]) : image.closest(".explore") ? image.naturalWidth : Math.min(image.naturalWidth, 736);
     image.style.setProperty("--readable", `${width}px`);
-    const mark = () => link.classList.toggle("scrolls", link.scrollWidth > link.clientWidth + 1);
+    const mark = () => link.classList.toggle("scrolls", link.scrollWidth > link.clientWidth + 16);
     new ResizeObserver(mark).observe(link);
   });
 }

@@ -231,10 +231,9 @@ const NUMBERS = {
 const WORLDS = { lemonade: 1, nuts: 0, umbrellas: -1 };
 
 function couplingName(coupling) {
-  if (coupling === 1) return "lemonade: one shock";
-  if (coupling === -1) return "umbrellas: antithetic";
-  if (coupling === 0) return "nuts: independent";
-  return coupling > 0 ? "partly shared" : "partly antithetic";
+  if (Math.abs(coupling) === 1) return coupling > 0 ? "one shock" : "antithetic";
+  if (coupling === 0) return "independent";
+  return coupling > 0 ? "partly shared" : "partly opposed";
 }
 
 function element(tag, attributes = {}, ...children) {
@@ -281,7 +280,7 @@ function live(place, number) {
       cell.textContent = Number.isNaN(numbers[name]) ? "none: nothing is random" : shown(Number(numbers[name].toFixed(3)));
     }
     for (const [name, { input, output }] of rows) {
-      const said = name === "coupling" ? `${shown(settings.coupling)}, ${couplingName(settings.coupling)}` : shown(settings[name]);
+      const said = name === "coupling" ? `${couplingName(settings.coupling)}, ${shown(settings.coupling)}` : shown(settings[name]);
       output.value = said;
       input.setAttribute("aria-valuetext", said);
     }
@@ -291,7 +290,7 @@ function live(place, number) {
   }
 
   function say() { // once a slider is let go, not at every step
-    status.textContent = `${couplingName(settings.coupling)}; gap variance ${cells.gapVariance.textContent}, ` +
+    status.textContent = `Shocks: ${couplingName(settings.coupling)}; gap variance ${cells.gapVariance.textContent}, ` +
       `ice cream earns less in ${Math.round(100 * numbers.worse)}% of pairs`;
   }
 

@@ -219,6 +219,17 @@ def learn(
     rows it learns from; None: all.
     """
     require_device(device)
+    tables, held_out = collected_tables(experiment, seed, home, processes)
+    if states is not None:
+        tables = tables.first(states)
+    config = replace(experiment.config, seed=seed)
+    return train(tables, config, home / f"run-{_suffixed(seed, trial)}", held_out, device)
+
+
+def collected_tables(
+    experiment: Experiment, seed: int, home: Path, processes: int | None = None
+) -> tuple[QueryTables, QueryTables]:
+    """What one seed learns from, and what is held out; collected if it is not there yet."""
     _claim(experiment, home)
 
     def collected(name: str, num_states: int, stream: Seed, **options: Any) -> QueryTables:
@@ -234,18 +245,18 @@ def learn(
         spacing=experiment.spacing,
     )
     held_out = collected("held_out", experiment.num_held_out, experiment.stream(1), enumerated=True)
-    if states is not None:
-        tables = tables.first(states)
-    config = replace(experiment.config, seed=seed)
-    return train(tables, config, home / f"run-{_suffixed(seed, trial)}", held_out, device)
+    return tables, held_out
 
 
 def monte_carlo(
-    experiment: Experiment, home: Path, processes: int | None = None, fresh: int = 0
-) -> tuple[QueryTables, PairRecords, PairRecords | None]:
+    experiment: Experiment, home: Path, processes: int | None = None, fresh: int = 0,
+    only_deep: bool = False,
+) -> tuple[QueryTables, PairRecords, PairRecords | None]:  # fmt: skip
     """Tables of the evaluation states, recursive pairs from them, and deep records if asked for.
 
     fresh: another number gives other states and other pairs.
+    only_deep: do not play the recursive pairs; the deep ones, of the same actions, stand in for
+        them. For states whose pairs were played before, and whose estimates are kept.
     """
     _claim(experiment, home)
     game = experiment.game
@@ -264,15 +275,16 @@ def monte_carlo(
         return record_pairs(game, states()[0], horizon, stream, repeats=repeats, **options)
 
     tables = QueryTables.load_or_make(file("evaluation"), lambda: states()[1])
+    deep = None
+    if experiment.depths:
+        horizon = max(experiment.depths) + 1
+        options = {"depths": experiment.depths, "replication": 1}
+        make = partial(record, horizon, experiment.deep_repeats, **options)
+        deep = PairRecords.load_or_make(file("deep"), make)
+    if deep is not None and only_deep:
+        return tables, deep, deep
     make = partial(record, experiment.horizon, experiment.repeats)
-    records = PairRecords.load_or_make(file("records"), make)
-    if not experiment.depths:
-        return tables, records, None
-    horizon = max(experiment.depths) + 1
-    make = partial(
-        record, horizon, experiment.deep_repeats, depths=experiment.depths, replication=1
-    )
-    return tables, records, PairRecords.load_or_make(file("deep"), make)
+    return tables, PairRecords.load_or_make(file("records"), make), deep
 
 
 def _suffixed(name: object, suffix: object) -> str:

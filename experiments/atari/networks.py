@@ -14,8 +14,10 @@ q; "near" has all, with k(s, t) = exp(-|f(s) - f(t)|^2) of a learned linear map 
 Each term is a Gram kernel: k is one, and so are its products with <q, q>, the vectors 1_s (x) u,
 and sqrt(own) 1_x. So C is positive semidefinite whatever the weights. The terms are the ways in
 which two branches can be related. At distinct states they may merge later, more likely if the
-states are near; at one state they share a table; or they are one branch. The reward shock
-sigma U of a table is known: it is a coordinate of u that is not learned.
+states are near; at one state they share a table; or they are one branch. "local" and "near" know
+the reward shock sigma U of a table: it is a coordinate of u that is not learned. "gram" does not.
+For a fair comparison there is each kind the other way too: "gram known" has that coordinate and no
+other of u; "local learned" and "near learned" have to learn it.
 
 Mean and covariance have separate trunks, so that errors of the mean, at scale 1/(1 - gamma), do not
 steer the features of the covariance.
@@ -41,8 +43,15 @@ with extra("torch"):
     from torch.nn import functional
 
 Params = dict[str, Tensor]
-# Whether a kind of network has the local and the near term.
-NETWORK_KINDS = {"gram": (0.0, 0.0), "local": (1.0, 0.0), "near": (1.0, 1.0)}
+# Whether a kind of network has the local term and the near term, and whether it knows the shock.
+NETWORK_KINDS = {
+    "gram": (0.0, 0.0, 0.0),
+    "local": (1.0, 0.0, 1.0),
+    "near": (1.0, 1.0, 1.0),
+    "gram known": (0.0, 0.0, 1.0),
+    "local learned": (1.0, 0.0, 0.0),
+    "near learned": (1.0, 1.0, 0.0),
+}
 SCALES = ("own", "natural", "divided")
 ERRORS = ("expected", "sampled")
 TD_BLOCKS = ("mu", "sigma_diag", "sigma_same", "sigma_cross", "sigma_pairs", "gap")
@@ -61,7 +70,7 @@ class Config:
     One run trains every (gamma, kind) at once, on the same batches: its *members*, E in all.
 
     name: of the game; a checkpoint of another game is refused.
-    gammas, kinds: the members are their product. kinds: "gram" (the paper's), "local", "near".
+    gammas, kinds: the members are their product. kinds: of NETWORK_KINDS; "gram" is the paper's.
     sigma: of the reward shock sigma * U, one for all actions of a table, E U = 0, E U^2 = 1.
     descend: the TD errors in the loss: "expected", with shock and next actions averaged out, or
         "sampled", the paper's own (see `td_errors`).
@@ -182,13 +191,14 @@ class Network:
     sizes: A and D, of the actions and of an observation. rewards: mean r and variance s^2 of the
     rewards of all tables. varied: numbers of the `ram_features` that vary in the tables;
     the others say nothing, and are left out.
-    gammas: (E,). local: (E,) 0 for kind "gram", 1 for others. near: (E,) 1 for kind "near".
+    gammas: (E,). local, near, known: (E,) 1 for kinds with that term, and 1 for kinds that know the
+    shock.
     earned: (E,) what a reward is multiplied by (see `Config.scale`). shock: (E, A) sigma, so
     multiplied.
     mean_offset, mean_scale, scale: (E,) units of mu and C, so that the outputs of the last layers
     are near one in size at every discount. Rewards of mean r and variance s^2 in every step give
-    returns of mean r / (1 - gamma) and variance (s^2 + shock) / (1 - gamma^2); of the shock, what
-    "local" has to learn comes a step later. Only a unit: it need not be right.
+    returns of mean r / (1 - gamma) and variance (s^2 + shock) / (1 - gamma^2); who knows the shock
+    has to learn only what comes a step later. Only a unit: it need not be right.
     """
 
     def __init__(
@@ -201,7 +211,7 @@ class Network:
         self.varied = varied
         self.num_actions = sizes[0]
         gamma = np.array([gamma for gamma, _ in config.members])
-        local, near = np.array([NETWORK_KINDS[kind] for _, kind in config.members]).T
+        local, near, known = np.array([NETWORK_KINDS[kind] for _, kind in config.members]).T
         earned = 1 - gamma if config.scale == "divided" else np.ones_like(gamma)
 
         def tensor(values: object) -> Tensor:
@@ -210,19 +220,20 @@ class Network:
         self.gammas = tensor(gamma)
         self.local = tensor(local)
         self.near = tensor(near)
+        self.known = tensor(known)
         self.columns = torch.tensor(varied, dtype=torch.long, device=device)
         self.earned = tensor(earned)
         self.shock = tensor(config.sigma * earned)[:, None].expand(-1, self.num_actions)
-        mean_offset, mean_scale, scale = self._units(gamma, local)
+        mean_offset, mean_scale, scale = self._units(gamma, known)
         self.mean_offset = tensor(mean_offset)
         self.mean_scale = tensor(mean_scale)
         self.scale = tensor(scale)
 
-    def _units(self, gamma: Floats, local: Floats) -> tuple[Floats, Floats, Floats]:
+    def _units(self, gamma: Floats, known: Floats) -> tuple[Floats, Floats, Floats]:
         """mean_offset, mean_scale and scale, (E,) each."""
         mean, variance = self.rewards
         spread = variance + 1e-6  # rewards may all be equal
-        shock = self.config.sigma**2 * np.where(local > 0, gamma**2, 1.0)
+        shock = self.config.sigma**2 * np.where(known > 0, gamma**2, 1.0)
         power = float(self.config.scale == "own")  # units to the power 0 are ones
         mean_scale = (spread / (1 - gamma**2)) ** (power / 2)
         scale = ((spread + shock) / (1 - gamma**2)) ** power
@@ -265,7 +276,8 @@ class Network:
     @property
     def _outputs(self) -> tuple[int, int, int, int]:
         """Sizes of the outputs of an action: v, q, u, own."""
-        near = self.config.near_dim if "near" in self.config.kinds else 0
+        any_near = any(NETWORK_KINDS[kind][1] for kind in self.config.kinds)
+        near = self.config.near_dim if any_near else 0
         return self.config.shared_dim, near, self.config.local_dim, 1
 
     def __call__(self, params: Params, observations: Tensor, previous: Tensor) -> Estimate:
@@ -278,8 +290,8 @@ class Network:
         mean = self.mean_offset[:, None, None] + self.mean_scale[:, None, None] * mean
         split = out.unflatten(-1, (self.num_actions, -1)).split(self._outputs, -1)
         shared, near, local, own = split  # (E, N, A, .)
-        unit, is_local, is_near = (
-            x[:, None, None, None] for x in (self.scale, self.local, self.near)
+        unit, is_local, is_near, is_known = (
+            x[:, None, None, None] for x in (self.scale, self.local, self.near, self.known)
         )
 
         def vector(part: Tensor) -> Tensor:
@@ -290,7 +302,7 @@ class Network:
             mean,
             vector(shared),
             vector(near) * is_near,
-            torch.cat([shock, vector(local)], -1) * is_local,
+            torch.cat([shock * is_known, vector(local) * is_local], -1),
             (functional.softplus(own) * unit * is_local)[..., 0],
             place,
         )

@@ -28,6 +28,15 @@ KIND_STYLES = {
     "near": ("local and near Gram", "#0072B2", "o", 0.1),
     "near+table": ("and the state's own tables", "#009E73", "D", 0.3),
 }
+#: The six networks of the ablation: label, colour, whether the mark is filled (the shock is known).
+ABLATION_STYLES = {
+    "gram": ("Gram, shock learned", "#CC79A7", False),
+    "gram known": ("Gram, shock known", "#CC79A7", True),
+    "local learned": ("local, shock learned", "#E69F00", False),
+    "local": ("local, shock known", "#E69F00", True),
+    "near learned": ("local + near, shock learned", "#0072B2", False),
+    "near": ("local + near, shock known", "#0072B2", True),
+}
 #: The two columns of the paper's Table 1: label, colour.
 RATIO_STYLES = {
     "coupled_ratio": ("coupled / MC", "#0072B2"),
@@ -93,6 +102,29 @@ def td_errors(ax: Axes, curves: pd.DataFrame, window: int = 1, markers: bool = F
     return ax
 
 
+def over_floor(rows: pd.DataFrame, window: int = 1) -> pd.DataFrame:
+    """Errors over their noise floors, as rows for `td_errors`; both are moving averages.
+
+    rows: columns step, seed, curve ("td" and "floor") and the blocks. A floor is logged once before
+    the first step, where there is no error yet.
+
+    Example:
+        >>> import pandas as pd
+        >>> from experiments.atari import plots
+        >>> rows = pd.DataFrame({"step": [0, 5, 5], "seed": 0, "curve": ["floor", "floor", "td"]})
+        >>> rows = rows.assign(**dict.fromkeys(plots.BLOCK_STYLES, [2.0, 1.0, 3.0]))
+        >>> print(plots.over_floor(rows)[["step", "mu"]].to_string(index=False))
+         step  mu
+            5 3.0
+    """
+    parts = {}
+    for curve, part in rows.groupby("curve"):
+        each = part.pivot(index="step", columns="seed", values=list(BLOCK_STYLES))
+        parts[curve] = each.rolling(window, center=True, min_periods=1).mean()
+    ratio = (parts["td"] / parts["floor"]).dropna(how="all")
+    return ratio.stack("seed", future_stack=True).reset_index()
+
+
 def block_legend(fig: Figure) -> None:
     """The legend of `td_errors`, below the figure.
 
@@ -146,6 +178,32 @@ def gap_ratios(ax: Axes, table: pd.DataFrame, paper: Mapping[str, float] | None 
     for x, game in zip(middle, games, strict=True):
         ax.text(x, 1.02, game, ha="center", va="bottom", transform=ax.get_xaxis_transform())
     ax.set(yscale="log", xlabel=r"$\gamma$")
+    ax.grid(visible=False, axis="x")
+    return ax
+
+
+def ablation_errors(ax: Axes, rows: pd.DataFrame) -> Axes:
+    """Errors of the six networks of the ablation at one gamma: a group per game, a mark per seed.
+
+    rows: columns game, kind, seed and error.
+
+    Example:
+        >>> import pandas as pd
+        >>> from experiments.atari import plots
+        >>> from matplotlib.figure import Figure
+        >>> kinds = list(plots.ABLATION_STYLES)
+        >>> rows = pd.DataFrame({"kind": kinds, "game": "Pong", "seed": 0, "error": 0.1})
+        >>> len(plots.ablation_errors(Figure().subplots(), rows).lines)
+        6
+    """
+    games = list(rows["game"].unique())
+    for place, (kind, (label, color, known)) in enumerate(ABLATION_STYLES.items()):
+        each = rows[rows["kind"] == kind]
+        x = each["game"].map(games.index) + 0.13 * (place - 2.5)
+        fill = color if known else "none"
+        ax.plot(x, each["error"], "o", color=color, mfc=fill, ms=4, label=label)
+    ax.set_xticks(range(len(games)), games)
+    ax.set(yscale="log")
     ax.grid(visible=False, axis="x")
     return ax
 

@@ -126,7 +126,7 @@ def by_state(gaps: pd.DataFrame) -> pd.DataFrame:
 
 
 @np.errstate(divide="ignore", invalid="ignore")  # where no simulated gap varied, a ratio is not one
-def gap_table(gaps: pd.DataFrame) -> pd.DataFrame:
+def gap_table(gaps: pd.DataFrame, within: float = 2.0, exact: float = 0.01) -> pd.DataFrame:
     """Table 1: a row per game, noise, gamma and kind, from the gaps of all seeds.
 
     gaps: the rows of `by_state`: every state has the same weight. Its column noise says what the
@@ -144,7 +144,9 @@ def gap_table(gaps: pd.DataFrame) -> pd.DataFrame:
     a shock of size one, as in all our runs, it is 2 gamma^2 / (1 - gamma^2), the gap variance
     if branches never meet and rewards do not vary; otherwise the average itself. skill:
     1 - MSE / (MSE of the constant), mean squared errors over states with the simulation's noise
-    subtracted from both, the mean over seeds.
+    subtracted from both, the mean over seeds. It is missing where the constant is right: if what
+    remains of its MSE is within `within` standard errors of the simulation's noise, or is that of
+    an error of less than the share `exact` of the average.
     error: root mean squared error over states / the average, noise included.
     """
     keys = ["game", "noise", "gamma", "kind"]
@@ -156,7 +158,10 @@ def gap_table(gaps: pd.DataFrame) -> pd.DataFrame:
         named = dict(zip(keys, key, strict=True))
         mc = averages.iloc[place]
         row = named | _ratios(part, mc) | _monte_carlo_ratio(mc)
-        row |= _over_states(part, mc, _constant(named["noise"], named["gamma"], mc))
+        constant = _constant(named["noise"], named["gamma"], mc)
+        row |= _over_states(part, mc, constant)
+        if _is_right(part, mc, constant, within, exact):
+            row["skill"] = np.nan
         rows.append({**row, "mc": mc.mc, "mc_error": mc.mc_error})
     return pd.DataFrame(rows)
 
@@ -185,6 +190,20 @@ def _monte_carlo_ratio(mc: pd.Series) -> dict[str, float]:
 def _constant(noise: str, gamma: float, mc: pd.Series) -> float:
     """The gap variance that a prediction without learning gives to all states."""
     return 2 * gamma**2 / (1 - gamma**2) if noise == "reward" else mc.mc
+
+
+def _is_right(
+    part: pd.DataFrame, mc: pd.Series, constant: float, within: float, exact: float
+) -> bool:
+    """Whether a constant is right at all states, within the simulation's noise or nearly exactly.
+
+    If it is right, its squared errors have the mean of the squared standard errors e^2 of the
+    simulation, and about the variance 2 e^4.
+    """
+    one_seed = part[part.seed == part.seed.iloc[0]]
+    left = ((constant - one_seed.mc) ** 2 - one_seed.mc_error**2).mean()
+    spread = np.sqrt(2 * (one_seed.mc_error**4).sum()) / len(one_seed)
+    return bool(left <= max(within * spread, (exact * mc.mc) ** 2))
 
 
 def _over_states(part: pd.DataFrame, mc: pd.Series, constant: float) -> dict[str, float]:

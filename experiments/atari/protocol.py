@@ -4,7 +4,8 @@
 
     PART GAME                   play pairs to compare with
     PART GAME SEED [TRIAL ...]  train, and compare with the pairs
-    PART                        write its tables and curves
+    PART                        write its tables and curves; of search, ablation, converged and
+                                plays, what `experiments.atari.device` has trained
     evaluate GAME --fresh 7     a network at states of your own
 
 PART is a table of protocol.toml, which has all settings. `tune` trains every trial, and its
@@ -42,9 +43,13 @@ sys.path.append(str(PROJECT / "workflow"))
 from job import end_with_parent, provenance, write_atomically  # noqa: E402
 
 PROTOCOL: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+TOLERANCE: dict[str, float] = PROTOCOL.pop("tolerance")
 PARTS = [name for name, table in PROTOCOL.items() if isinstance(table, dict)]
 RUNS = ("reward", "lottery")  # parts that the batch trains anew, for any game
 SIZED = ("curves", "sticky")  # parts whose trials are numbers of states and steps
+# Parts that use the states of another one, and share its folder.
+STATES_OF = {"paper": "final", "ablation": "plays", "converged": "plays"}
+LABELLED = ("ablation", "converged")  # parts whose files name the part before the trial
 Frames = dict[str, pd.DataFrame]  # by the name of their file, without atari_ and .csv
 
 
@@ -85,8 +90,8 @@ def check(options: argparse.Namespace) -> None:
 
 
 def place_of(part: str, options: argparse.Namespace) -> Path:
-    """The folder of a part, which has one for each game; `paper` uses the states of `final`."""
-    return Path(options.work, "final" if part == "paper" else part)
+    """The folder of a part, or of the part whose states it uses; it has one for each game."""
+    return Path(options.work, STATES_OF.get(part, part))
 
 
 def play(part: str, game: str, options: argparse.Namespace) -> None:
@@ -114,6 +119,14 @@ def train(part: str, game: str, options: argparse.Namespace) -> None:
             table["fresh"])  # fmt: skip
 
 
+def labelled(part: str, trial: str) -> bool:
+    """Whether a run whose files name this trial is the part's: some parts share a folder."""
+    others = [name for name in LABELLED if name != part]
+    if part in LABELLED:
+        return trial.startswith(f"{part}_")
+    return not any(trial.startswith(f"{name}_") for name in others)
+
+
 def read(part: str, files: str, options: argparse.Namespace) -> pd.DataFrame:
     """All "gaps-*.csv" of a part, or all "run-*/metrics.csv", with columns game and trial."""
     home = place_of(part, options)
@@ -121,7 +134,9 @@ def read(part: str, files: str, options: argparse.Namespace) -> pd.DataFrame:
     for path in sorted(home.glob(f"*/{files}")):
         game, name, *_ = path.relative_to(home).parts
         trial = name.removesuffix(".csv").split("-")[2]
-        frames.append(pd.read_csv(path).assign(game=game, trial=trial))
+        if labelled(part, trial):
+            own = trial.removeprefix(f"{part}_")
+            frames.append(pd.read_csv(path).assign(game=game, trial=own))
     found = pd.concat(frames, ignore_index=True)
     games = options.games or found.game
     seeds = options.seeds or found.seed
@@ -191,7 +206,11 @@ def run_facts(part: str, options: argparse.Namespace) -> dict[str, Any]:
         device = torch.cuda.get_device_name()
     log = options.work / f"{part}.log"
     minutes = [*map(float, log.read_text().split())] if log.exists() else []
-    return provenance(PROJECT) | {"device": device, "minutes": minutes, "note": options.note}
+    facts = provenance(PROJECT) | {"device": device, "minutes": minutes}
+    elsewhere = options.work / "facts.json"  # where `experiments.atari.device` has trained
+    if elsewhere.exists():
+        facts = json.loads(elsewhere.read_text())
+    return facts | {"note": options.note}
 
 
 def by_networks_alone(gaps: pd.DataFrame) -> pd.DataFrame:
@@ -234,6 +253,44 @@ def size_results(part: str, gaps: pd.DataFrame, options: argparse.Namespace) -> 
     return {"sizes_table": pd.concat(tables)}
 
 
+def search_results(part: str, gaps: pd.DataFrame, options: argparse.Namespace) -> Frames:
+    """The errors of all trials, as `tune_results` writes them; nothing is chosen here."""
+    tables = [gap_table(rows).assign(trial=trial) for trial, rows in gaps.groupby("trial")]
+    table = by_networks_alone(pd.concat(tables))
+    return {"search": table[["kind", "trial", "game", "gamma", "coupled", "error", "skill"]]}
+
+
+def ablation_results(part: str, gaps: pd.DataFrame, options: argparse.Namespace) -> Frames:
+    """A table for each seed, the trial of each kind beside it."""
+    alone = by_networks_alone(gaps)
+    tables = [
+        gap_table(rows.drop(columns="trial")).assign(seed=seed, trial=trial)
+        for (seed, trial), rows in alone.groupby(["seed", "trial"])
+    ]
+    return {"ablation_table": pd.concat(tables)}
+
+
+def converged_results(part: str, gaps: pd.DataFrame, options: argparse.Namespace) -> Frames:
+    """A table with the scale as the kind, and the ratios during training."""
+    alone = by_networks_alone(gaps).assign(kind=gaps.trial).drop(columns="trial")
+    table = gap_table(alone)
+    simulated = table.groupby("game").mc.first()
+    paths = sorted(place_of(part, options).glob("*/records-*.csv"))
+    records = pd.concat([pd.read_csv(path) for path in paths], ignore_index=True)
+    for name in ("coupled", "independent"):
+        records[name] /= records.game.map(simulated)
+    return {"converged_table": table, "converged_curves": records}
+
+
+def plays_results(part: str, gaps: pd.DataFrame, options: argparse.Namespace) -> Frames:
+    """Table 1 and the plays of some steps, all seeds; the gaps of the network alone, by state."""
+    whole = gaps.drop(columns="trial")
+    tables = [gap_table(rows).assign(seed=seed) for seed, rows in whole.groupby("seed")]
+    by_seed = pd.concat(tables)[["seed", "game", "gamma", "kind", "coupled", "skill"]]
+    alone = by_networks_alone(whole)
+    return {"plays_table": gap_table(whole), "plays_seeds": by_seed, "plays_gaps": alone}
+
+
 def run_results(part: str, gaps: pd.DataFrame, options: argparse.Namespace) -> Frames:
     """Gaps, table and curves of a part that the batch trains anew."""
     noise = gaps.noise.iloc[0]
@@ -249,6 +306,10 @@ RESULTS = {
     "tune": ("tune", tune_results),
     "final": ("fresh", final_results),
     "paper": ("paper", paper_results),
+    "search": ("search", search_results),
+    "ablation": ("ablation", ablation_results),
+    "converged": ("converged", converged_results),
+    "plays": ("plays", plays_results),
     **dict.fromkeys(SIZED, ("sizes", size_results)),
 }
 

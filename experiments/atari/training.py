@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -113,13 +113,17 @@ def train(
         "checksum of the tables": tables.checksum,
         "checksum of the held-out tables": held_out.checksum,
     }
-    run = _Run(network, Replay.of(tables, place), Path(folder), settings)
-    _train_to_the_end(run, Replay.of(held_out, place))
+    run = Run(network, Replay.of(tables, place), Path(folder), settings)
+    for _ in steps_to_the_end(run, Replay.of(held_out, place)):
+        pass
     return Trained(network, run.online, Path(folder))
 
 
-def _train_to_the_end(run: _Run, held_out: Replay) -> None:
-    """Make the steps that are left; log, evaluate and save on the way."""
+def steps_to_the_end(run: Run, held_out: Replay) -> Iterator[int]:
+    """Make the steps that are left, and yield each one's number; log, evaluate and save on the way.
+
+    It yields so that runs on one GPU can take turns (`experiments.atari.device`).
+    """
     config = run.network.config
 
     def is_due(every: int) -> bool:
@@ -142,10 +146,11 @@ def _train_to_the_end(run: _Run, held_out: Replay) -> None:
             run.log("expected", expected_errors(run.network, run.online, held_out))
         if is_due(config.save_every):
             run.save()
+        yield run.step
     bar.close()
 
 
-def _log_sampled_errors(run: _Run, held_out: Replay) -> None:
+def _log_sampled_errors(run: Run, held_out: Replay) -> None:
     """The paper's TD errors on a batch of held-out states and, if they are descended, their floor.
 
     The batch depends on the seed and the step alone: a resumed run draws the same.
@@ -161,11 +166,13 @@ def _log_sampled_errors(run: _Run, held_out: Replay) -> None:
         run.log("floor", sampling_floor(network, run.target, batch, stream))
 
 
-class _Run:
+class Run:
     """Everything that changes during a run; a checkpoint holds all of it.
 
     A step is a few hundred small kernels. On a GPU they are recorded as one graph after a few
-    steps, and replayed: launching them one by one takes longer than running them.
+    steps, and replayed: launching them one by one takes longer than running them. They are recorded
+    on the current stream of the GPU, if that is not its default one: graphs of runs that take
+    turns must not share the scratch memory of a stream.
 
     settings: of the run, by name; a checkpoint with others is refused.
     step: steps done. window: errors (len(TD_BLOCKS), E) of the steps since the last logged one.
@@ -321,16 +328,23 @@ class _Run:
         """`_descend` on a GPU."""
         if self.warm_up > 0:
             self.warm_up -= 1
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
+            here = torch.cuda.current_stream()
+            side = _side_stream()
+            side.wait_stream(here)
+            with torch.cuda.stream(side):
                 blocks = self._descend()
-            torch.cuda.current_stream().wait_stream(stream)
+            here.wait_stream(side)
             return blocks
         if self.graph is None:
             self.graph = torch.cuda.CUDAGraph()
             self.graph.register_generator_state(self.generator)
-            with torch.cuda.graph(self.graph):
+            with torch.cuda.graph(self.graph, stream=_side_stream()):
                 self.blocks = self._descend()
         self.graph.replay()
         return self.blocks.clone()
+
+
+def _side_stream() -> torch.cuda.Stream:
+    """The current stream of the GPU, or another one if that is the default, which no graph has."""
+    here = torch.cuda.current_stream()
+    return torch.cuda.Stream() if here == torch.cuda.default_stream() else here

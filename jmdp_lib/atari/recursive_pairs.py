@@ -141,7 +141,7 @@ def _play_state(
         next_actions = choices.integers(num_actions, size=(settings.horizon, 2))
         drawn = _DrawnActions(np.vstack([first_actions, next_actions[1:]]).tolist())
         for t, moves in enumerate(play_branches(world, 2, drawn, settings.horizon)):
-            for visit, steps in moves:
+            for visit, steps in zip(*moves, strict=True):
                 _record_moves(records, pair, t, visit, steps)
     return records
 
@@ -157,6 +157,7 @@ class _DrawnActions(NamedTuple):
     """How branches choose: by actions (H, 2), drawn for every time and branch beforehand."""
 
     actions: list[list[int]]
+    as_one: bool = True
 
     def alone(self, t: int, branch: int, seen: object) -> int:
         return self.actions[t][branch]

@@ -64,11 +64,11 @@ def save_parts(
 
 
 def load_parts(
-    path: str | os.PathLike[str], what: str, version: str, writer: str, again: str
+    path: str | os.PathLike[str], what: str, version: str, writer: str, remedy: str
 ) -> dict[str, Any]:
     """The parts that `save_parts` wrote, tuples for lists; no code in the file is executed.
 
-    writer: the method that writes such files; again: what to do if it is of another version.
+    writer: the method that writes such files; remedy: what to do if it is of another version.
     """
     try:
         parts = _read_parts(path)
@@ -80,7 +80,7 @@ def load_parts(
     if found != version:
         raise ValueError(
             f"{path} is {what} in format {found}; this version of jmdp_lib reads format {version} "
-            f"alone: {again}"
+            f"alone: {remedy}"
         )
     return parts
 
@@ -155,8 +155,7 @@ class Saved:
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read what `save` wrote; a file of another format is refused with its version."""
         name = cls.__name__
-        again = "make it again, and save"
-        parts = load_parts(path, name, cls._format, f"{name}.save", again)
+        parts = load_parts(path, name, cls._format, f"{name}.save", "make it again, and save")
         for part, make in cls._nested.items():
             if parts[part] is not None:
                 parts[part] = make(**parts[part])

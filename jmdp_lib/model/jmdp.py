@@ -100,8 +100,8 @@ class JMDP:
         num_states, num_tables = probs.shape
         sizes = {"state": num_states, "table": num_tables}
         reward, successor = _checked_tables(rewards, next_states, num_states, **sizes)
-        kept = np.nonzero(probs)
-        self._store(gamma, num_states, kept[0], probs[kept], reward[kept], successor[kept])
+        drawn = np.nonzero(probs)
+        self._store(gamma, num_states, drawn[0], probs[drawn], reward[drawn], successor[drawn])
 
     @classmethod
     def from_tables(

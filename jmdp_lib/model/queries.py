@@ -173,8 +173,13 @@ class CheckedQueries:
         """[(reward, next state)] of the actions."""
         try:
             rewards, states = self.simulator.query(state, actions, rng)
-            if type(rewards) is list and type(states) is list and len(actions) == len(rewards):
-                found = list(zip(rewards, states, strict=True))
+            if type(rewards) is np.ndarray:
+                rewards = rewards.tolist()
+            if type(states) is np.ndarray:
+                states = states.tolist()
+            lists = type(rewards) is list and type(states) is list
+            if lists and len(actions) == len(rewards) == len(states):
+                found = [*zip(rewards, states)]  # noqa: B905, the lengths are equal
                 for reward, after in found:
                     if type(reward) not in _NUMBERS or type(after) is not int:
                         break
@@ -190,8 +195,6 @@ class CheckedQueries:
             ) from error
 
     def _checked(self, rewards: Any, states: Any, size: int) -> list[tuple[float, Any]]:
-        if isinstance(rewards, np.ndarray):
-            rewards = rewards.tolist()
         if not (len(rewards) == size and {*map(type, rewards)} <= _NUMBERS):
             rewards = checks.floats("rewards", rewards, action=size).tolist()
         if not all(self.low <= reward <= self.high for reward in rewards):
@@ -200,7 +203,7 @@ class CheckedQueries:
 
     def _checked_states(self, states: Any, size: int) -> list[Any]:
         """Numbers below `num_states`, or anything hashable where there is no such number."""
-        plain = states.tolist() if isinstance(states, np.ndarray) else list(states)
+        plain = list(states)
         if not self.numbered:
             sum(map(hash, plain))  # refuses what is unhashable
             if len(plain) != size:

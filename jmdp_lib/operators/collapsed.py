@@ -126,8 +126,8 @@ class CollapsedT2:
         """
         if self.coupling != "common":
             return [self.jm.transitions]
-        given = zip(self.jm.noise_probs, self.jm.given_noise, strict=True)
-        return [np.sqrt(prob) * certain.transitions for prob, certain in given]
+        by_noise = zip(self.jm.noise_probs, self.jm.given_noise, strict=True)
+        return [np.sqrt(prob) * certain.transitions for prob, certain in by_noise]
 
     def noise_source(self, deviations: Floats) -> Floats:
         """F (S*A, K): F F' is the source of T_2 between distinct states; K = 0 where it has none.

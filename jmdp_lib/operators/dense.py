@@ -143,8 +143,8 @@ def device_bytes(device: str) -> int:
         raise ValueError(f"device {device!r} cannot be used: {error}") from None
     if kind.type != "cuda":
         return machine.available_bytes()
-    kept = torch.cuda.memory_reserved(kind) - torch.cuda.memory_allocated(kind)
-    return int(torch.cuda.mem_get_info(kind)[0] + kept)
+    unused = torch.cuda.memory_reserved(kind) - torch.cuda.memory_allocated(kind)
+    return int(torch.cuda.mem_get_info(kind)[0] + unused)
 
 
 def _torch() -> Any:

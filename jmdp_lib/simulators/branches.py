@@ -42,15 +42,19 @@ Members = tuple[int, ...]
 Here = list[tuple[Any, list[Members]]]
 """Distinct places, each with the groups of branches there; a group comes from one state-action."""
 
-Moves = list[tuple[Visit, list[Step]]]
+Moves = tuple[list[Visit], list[list[Step]]]
 """What is done at every place in a time step, and what it led to."""
 
 
 class Choices(Protocol):
     """How branches choose their actions."""
 
+    @property
+    def as_one(self) -> bool:
+        """Whether branches that come from one state-action always choose alike."""
+
     def alone(self, t: int, branch: int, seen: Any) -> Any:
-        """The action at time t > 0 of a branch that no other came with."""
+        """The action at time t > 0 of a branch, and of those that are one with it."""
 
     def together(self, t: int, members: Members, seen: Any) -> list[tuple[Any, Members]]:
         """The actions at time t of branches that come from one state-action, with who takes each.
@@ -69,22 +73,23 @@ def play_branches(
     """
     see = world.seen
     same = world.same
+    as_one = choices.as_one
+    alone = choices.alone
     here: Here = [(world.start(), [tuple(range(num_branches))])]
     for t in range(horizon):
         visits: list[Visit] = []
         for place, groups in here:
             seen = see(place)
-            if t and len(groups) == 1 and len(groups[0]) == 1:  # the usual case, kept fast
-                action = choices.alone(t, groups[0][0], seen)
-                visits.append((place, [action], groups, seen))
+            if t and len(groups) == 1 and (as_one or len(groups[0]) == 1):  # the usual case
+                visits.append((place, [alone(t, groups[0][0], seen)], groups, seen))
             else:
                 visits.append(_meeting(world, place, groups, seen, t, choices))
         if until_one and t and len(visits[0][2][0]) == num_branches:
             return
-        moves = list(zip(visits, world.play(visits, coupling), strict=True))
-        yield moves
+        outcomes = world.play(visits, coupling)
+        yield visits, outcomes
         here = []
-        for visit, steps in moves:
+        for visit, steps in zip(visits, outcomes, strict=True):
             for members, (_, place) in zip(visit[2], steps, strict=True):
                 if place is ENDED:
                     continue
@@ -159,17 +164,16 @@ class FirstActions:
 class _OnePolicy:
     """Choices of branches that all follow one policy. draw: an action of it, by a new number."""
 
-    def __init__(self, first: Sequence[Any], draw: Callable[[Any], Any]) -> None:
-        self.first = first
-        self.draw = draw
+    as_one = True
 
-    def alone(self, t: int, branch: int, seen: Any) -> Any:
-        return self.draw(seen)
+    def __init__(self, first: Sequence[Any], draw: Callable[[int, int, Any], Any]) -> None:
+        self.first = first
+        self.alone = draw
 
     def together(self, t: int, members: Members, seen: Any) -> list[tuple[Any, Members]]:
         if t == 0:
             return [(action, (i,)) for i, action in enumerate(self.first)]
-        return [(self.draw(seen), members)]
+        return [(self.alone(t, members[0], seen), members)]
 
 
 @dataclass(frozen=True)
@@ -221,6 +225,8 @@ class OwnRules:
 
 class _SeveralPolicies:
     """Choices of branches with rules of their own; those of one state-action share a number."""
+
+    as_one = False
 
     def __init__(
         self, choosers: Sequence[Chooser], rules: Sequence[int], uniforms: Iterator[float]
@@ -337,7 +343,7 @@ class Branches(Comparison):
     coupling: str
 
     @classmethod
-    def of_actions(
+    def of(
         cls, env: Any, policy: Any, actions: Sequence[Any], state: Any, gamma: float | None,
         coupling: str, truncation: float, horizon: int | None,
     ) -> Branches:  # fmt: skip
@@ -414,7 +420,6 @@ class Branches(Comparison):
         """
         size = len(self.names)
         returns = [0.0] * size
-        labels = [0] * size
         rewards: list[float] = []
         low, high = limits
         weight = 1.0
@@ -425,27 +430,25 @@ class Branches(Comparison):
         played = (self.world, size, self.rules.choices(uniforms), self.horizon, self.coupling, stop)
         try:
             for moves in play_branches(*played):
-                for visit, outcomes in moves:
+                for visit, outcomes in zip(*moves, strict=True):
+                    queries += len(outcomes) if alone else 1
                     for members, (reward, place) in zip(visit[2], outcomes, strict=True):
                         if not low <= reward <= high:
                             _refuse(reward, members, visit, limits)
                         rewards.append(reward)
-                        label = members[0]
                         if place is ENDED:
                             rewards.append(0.0)
-                            label = -1
                         for i in members:
                             returns[i] += weight * reward
-                            labels[i] = label
-                queries += sum(len(x) for _, x in moves) if alone else len(moves)
                 weight *= self.gamma
                 steps += 1
         except SimulatorError as error:
             raise SimulatorError(f"step {steps + 1}: {error}") from error
-        if steps < self.horizon:  # all have ended, or are one
-            labels = [-1] * size
+        labels = [-1] * size
+        if steps == self.horizon:  # else all have ended, or are one
+            labels = self.rules.futures(_labels(moves, size))
         extremes = (min(rewards), max(rewards))
-        return Run(returns, self.rules.futures(labels), extremes, queries)
+        return Run(returns, labels, extremes, queries)
 
     def play_runs(
         self, root: np.random.SeedSequence, first: int, last: int, whole: bool, name: str = ""
@@ -505,6 +508,16 @@ class PlayedRuns(NamedTuple):
         high = max(part.extremes[1] for part in parts)
         failure = next((part.failure for part in parts if part.failure), None)
         return cls(returns, labels, (low, high), failure)
+
+
+def _labels(moves: Moves, size: int) -> list[int]:
+    """(m,) equal for branches that were at one state-action in a time step, -1 after an end."""
+    labels = [-1] * size
+    for visit, steps in zip(*moves, strict=True):
+        for members, (_, place) in zip(visit[2], steps, strict=True):
+            for i in members:
+                labels[i] = -1 if place is ENDED else members[0]
+    return labels
 
 
 def _refuse(reward: float, members: Members, visit: Visit, limits: tuple[float, float]) -> None:

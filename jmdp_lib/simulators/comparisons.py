@@ -18,9 +18,8 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Policy, Seed
 from jmdp_lib.machine import in_executor, in_processes
 from jmdp_lib.model.queries import SimulatorError
-from jmdp_lib.simulators.branches import Branches, Comparison, PlayedRuns
-from jmdp_lib.simulators.estimates import PlayedGaps, action_labels
-from jmdp_lib.simulators.statistics import gap_statistics, unseen_variance
+from jmdp_lib.simulators.branches import Branches, PlayedRuns
+from jmdp_lib.simulators.estimates import PlayedGaps, gaps_of
 from jmdp_lib.simulators.vector_branches import VectorBranches
 from jmdp_lib.simulators.vector_estimates import estimate_vector_gaps
 from jmdp_lib.simulators.vector_simulator import VectorSimulator
@@ -49,8 +48,8 @@ def estimate_gaps(
 ) -> PlayedGaps:
     """Gaps of actions at one state of a simulator, from recursive branches.
 
-    env: a `CoupledEnv`, a `CoupledAtari`, a JMDP, an `ImplicitJMDP`, or a simulator with `query`.
-        It is left alone.
+    env: a `CoupledEnv`, a `CoupledAtari`, a JMDP, an `ImplicitJMDP`, a simulator with `query`, or a
+        `VectorSimulator`, whose runs are played many at once. It is left alone.
     policy: probabilities (S, A), actions (S,), or a function of the state or observation that
         returns probabilities (A,) or an action. Where actions have no numbers, it returns an
         action.
@@ -91,9 +90,9 @@ def estimate_gaps(
     asked: Any = (env, policy, actions, state, gamma, coupling, truncation, horizon)
     if isinstance(env, VectorSimulator):
         runs = checks.at_least("num_runs", num_runs, 3)
-        vectorised = VectorBranches.of_actions(*asked)
+        vectorised = VectorBranches.of(*asked)
         return estimate_vector_gaps(vectorised, runs, root, keep_returns, processes, executor)
-    branches = Branches.of_actions(*asked)
+    branches = Branches.of(*asked)
     num_runs = checks.at_least("num_runs", num_runs, 3)
     if executor is not None:
         played = _play_in_executor(branches, root, num_runs, keep_returns, executor)
@@ -144,35 +143,3 @@ def _play_in_executor(
     if error is None or played.failure is not None:
         return played
     return played._replace(failure=f"the executor failed: {error!r}")
-
-
-def gaps_of(branches: Comparison, played: PlayedRuns, keep_returns: bool = False) -> PlayedGaps:
-    """Estimates from runs of all branches; nan stands for a branch that a run did not play.
-
-    Three runs or more must have played any two of them.
-    """
-    returns, labels, extremes, _ = played
-    cut = branches.largest_rest(extremes[1] - extremes[0])
-    gaps = returns[:, :, None] - returns[:, None]  # (N, m, m)
-    apart = labels[:, :, None] != labels[:, None]
-    unsure = np.where(apart, cut, 0.0) + 1e-12 * np.nanmax(np.abs(returns))
-    both = ~np.isnan(gaps)
-    counts = both.sum(0)
-    if both.all():
-        found = gap_statistics(gaps, unsure)
-    else:
-        found = np.empty((7, *counts.shape))
-        for pair in np.ndindex(counts.shape):
-            rows = both[:, *pair]
-            found[:, *pair] = gap_statistics(gaps[rows, *pair], unsure[rows, *pair])
-    missed = (apart & both).sum(0) / counts
-    np.multiply(cut, missed, out=missed, where=missed > 0)
-    ends = branches.reward_range
-    unseen = unseen_variance(found[0], counts, ends, branches.discount_of_returns)
-    unseen[branches.alike] = 0.0
-    names = action_labels(branches.names)
-    index = {branches.compared: names[:, None], "other": names[None]}
-    num_runs = len(returns) if both.all() else counts
-    kept = returns if keep_returns else None
-    rest: Any = (missed, num_runs, kept)
-    return PlayedGaps(*found, *rest, unseen_variance=unseen, index=index)

@@ -18,8 +18,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy, Seed
 from jmdp_lib.machine import ReadOnly, Saved, progress, table
 from jmdp_lib.simulators.branches import Branches, Comparison, PlayedRuns, Run
-from jmdp_lib.simulators.comparisons import gaps_of
-from jmdp_lib.simulators.estimates import PlayedGaps, action_labels
+from jmdp_lib.simulators.estimates import PlayedGaps, action_labels, gaps_of
 from jmdp_lib.simulators.statistics import asymptotic_sequence, betting_bound
 from jmdp_lib.simulators.vector_branches import VectorBranches
 from jmdp_lib.simulators.vector_rules import VectorRules
@@ -207,9 +206,9 @@ def compare_actions(
     asked: Any = (env, policy, actions, state, gamma, coupling, _TAIL, horizon)
     branches: Comparison
     if isinstance(env, VectorSimulator):
-        branches = VectorBranches.of_actions(*asked)
+        branches = VectorBranches.of(*asked)
     else:
-        branches = Branches.of_actions(*asked)
+        branches = Branches.of(*asked)
     return _decide(env, branches, terms, reward_range)
 
 
@@ -339,7 +338,8 @@ def _known_range(env: Any, reward_range: Any) -> tuple[float, float] | None:
 class _Runs:
     """The runs so far, and what they say.
 
-    active: the numbers of the branches that no other was found to be better than. returns, labels:
+    active: the numbers of the branches that no other was found to be better than. playing: these
+    alone. returns, labels:
     of all m branches, by runs; nan where a branch was not played any more. whole: returns of all
     branches in runs that went on after these became one. centres: (m, m, 2) means of gaps, less and
     plus what may have been cut off. alike: (m, m) where gaps are zero for certain.
@@ -349,6 +349,7 @@ class _Runs:
         self, branches: Comparison, terms: _Terms, reward_range: tuple[float, float] | None
     ) -> None:
         self.branches = branches
+        self.playing = branches
         self.source = branches.begin(terms.rng)
         self.budget = terms.budget
         self.actions = tuple(branches.names)
@@ -373,7 +374,7 @@ class _Runs:
     @property
     def longest(self) -> int:
         """Queries that a run may need."""
-        return self.branches.only(self.active).most_queries
+        return self.playing.most_queries
 
     def play(self, next_look: int) -> None:
         """One run of all active branches, or several before the next look.
@@ -389,8 +390,7 @@ class _Runs:
             most = min(most, _WHOLE_RUNS - len(self.returns))
             left = int(share) - self.queries
         most = max(1, min(most, left // self.longest))
-        playing = self.branches.only(self.active)
-        for run in playing.play_some(self.source, most, not whole, limits):
+        for run in self.playing.play_some(self.source, most, not whole, limits):
             self.add(run, whole)
 
     def add(self, run: Run, whole: bool) -> None:
@@ -416,6 +416,7 @@ class _Runs:
         unbeaten = np.flatnonzero(lows.max(0) <= self.margin)
         if 0 < unbeaten.size < len(self.active):
             self.active = [self.active[k] for k in unbeaten]
+            self.playing = self.branches.only(self.active)
         close = lows[np.ix_(unbeaten, unbeaten)].min(initial=0.0) >= -self.margin
         equal = not largest_gap or self.alike[np.ix_(self.active, self.active)].all()
         if len(self.active) == 1:

@@ -1,7 +1,8 @@
 """Ways to copy an environment: as bytes, by its own hooks, or made anew and replayed.
 
 `WayToCopy` says what a way has to do, and when. To add one, write a class with these methods, let
-`ways_to_copy` offer it, and run it through `check_way` of `tests/copying.py`.
+`ways_to_copy` offer it, and run it through `check_way` of `tests/copying.py`. `CoupledEnv` tells
+users about the ways, and their names, in its docstring.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ class WayToCopy(Protocol):
 
     All environments that come and go are *wrapped*, as the user's is: TimeLimit and other wrappers
     have a state of their own, which belongs to what is saved. Randomness does not: before each
-    step, `CoupledEnv` sets the state of `env.unwrapped.np_random`.
+    step, `CoupledEnv` sets the state of `env.unwrapped.np_random`. Nobody sets a second generator,
+    and trying out does not find it: a way that sees one raises `OtherGenerator` when it is made or
+    saves. One that cannot look inside, such as `Replays`, comes after one that can, or relies on
+    the environment.
 
     An *origin* is where a state is reached from: what `save` returned, or the (seed, options) of a
     reset for a way that replays. None: nothing is saved yet, since nobody has asked for it.
@@ -55,9 +59,10 @@ class WayToCopy(Protocol):
     in_place: bool
 
     def new(self) -> Env:
-        """The environment as it was handed in. Called for the one that is stepped,
+        """A new copy of the environment as it was handed in.
 
-        once to try this way out, and once more when that went well."""
+        Called twice: to try this way out, and for the environment that is stepped from then on.
+        """
 
     def save(self, env: Env) -> Any:
         """The state of an environment, an origin for `load`. It must not change with `env` later.
@@ -206,7 +211,7 @@ class Copies:
     def _begin(self, only: list[Env]) -> None:
         self.only = only
         self.shared = SharedParts()
-        self.shared.add(self.only)
+        self.shared.add(self.only)  # so that `_set_back` is given this list, not a copy of it
         self.known_bytes: list[tuple[Any, bytes]] = []
         self.spare_physics: list[Any] = []
 

@@ -34,7 +34,7 @@ class VectorBranches(BatchPlan, Comparison):
     player: ClassVar[type[Batch]] = Batch
 
     @classmethod
-    def of_actions(
+    def of(
         cls, env: VectorSimulator, policy: Policy, actions: Sequence[int], state: Any,
         gamma: float | None, coupling: str, truncation: float, horizon: int | None,
     ) -> VectorBranches:  # fmt: skip

@@ -1,8 +1,9 @@
 """Worlds: one adapter for each kind of simulator, so that branches are played alike in all of them.
 
 A *place* is where a branch is, in whatever form its world knows it: a state, or an environment that
-stands there. `world_of` finds the adapter for a simulator; another kind is another class with the
-methods of `World`, and a line there.
+stands there. `world_of` finds the adapter for a simulator. Another kind has a line there. If it can
+be wrapped in an object that has `query(state, actions, rng)`, as `StepSimulator` wraps a step
+function, that goes to `QueriedWorld`; otherwise write a class with the methods of `World`.
 """
 
 from __future__ import annotations
@@ -111,12 +112,15 @@ class Chooser:
         probs = checks.policy_row(self.policy, seen, self.num_actions, self.first_action)
         return self.first_action + bisect_right(probs[:-1].cumsum().tolist(), uniform)
 
-    def drawing(self, uniforms: Iterator[float]) -> Callable[[Any], Any]:
-        """`action` with one number after the other, without detours where rows are known."""
+    def drawing(self, uniforms: Iterator[float]) -> Callable[[int, int, Any], Any]:
+        """draw(t, branch, seen): `action` with one number after the other.
+
+        Where all rows are known, it takes no detours: it is called for every branch and time step.
+        """
         rows = self.rows
         if rows is None or self.first_action or self.first_state:
-            return lambda seen: self.action(seen, next(uniforms))
-        return lambda seen: bisect_right(rows[seen], next(uniforms))
+            return lambda t, branch, seen: self.action(seen, next(uniforms))
+        return lambda t, branch, seen: bisect_right(rows[seen], next(uniforms))
 
     def same_rule(self, other: Chooser) -> bool:
         """Whether both choose alike for all that can be seen: equal arrays, or one function."""
@@ -137,7 +141,9 @@ def _rows(matrix: Floats) -> list[list[float]]:
 class QueriedWorld:
     """The world of a JMDP, or of a simulator with `query(state, actions, rng)`; places are states.
 
-    A simulator without `num_states` has states of any hashable kind.
+    A simulator without `num_states` has states of any hashable kind. It must be pure, as
+    `model.queries.Simulator` says: with coupling="common" all queries of a time step meet equal
+    generators.
     """
 
     def __init__(self, simulator: Any, state: Any, coupling: str) -> None:
@@ -220,13 +226,16 @@ class TabledWorld(QueriedWorld):
     With coupling="common" all states must have one law of tables; those that are met are checked.
     """
 
+    def __init__(self, simulator: ImplicitJMDP, state: Any, coupling: str) -> None:
+        super().__init__(simulator, state, coupling)
+        self.one_law = simulator.at(state)[0] if coupling == "common" else None
+        self.kept: dict[Hashable, tuple[list[float], list[list[float]], list[Hashable]]] = {}
+
     def check_unnumbered(self, simulator: ImplicitJMDP, state: Any, coupling: str) -> None:
         check_hashable(state)
         checks.pure(f"tables of state {state!r}", simulator.at, state)
         if coupling == "common" and simulator.unknown_noise is not None:
             raise ValueError(f'coupling="common" needs a known noise: {simulator.unknown_noise}')
-        self.one_law = simulator.at(state)[0] if coupling == "common" else None
-        self.kept: dict[Hashable, tuple[list[float], list[list[float]], list[Hashable]]] = {}
 
     def asker(self) -> Callable[[Any, Sequence[int], np.random.Generator], list[Step]]:
         return self.draw
@@ -374,7 +383,10 @@ def world_of(env: Any, state: Any, coupling: str) -> World:
 
 
 def copy_of(world: World) -> World:
-    """A world of its own for another thread; models do not change, and are shared."""
+    """A world of its own for another thread.
+
+    Models do not change, and are shared; any other simulator is copied deeply.
+    """
     model = getattr(world, "simulator", None)
     shared = {id(model): model} if isinstance(model, JMDP | ImplicitJMDP) else {}
     return copy.deepcopy(world, shared)

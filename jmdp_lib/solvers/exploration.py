@@ -32,13 +32,19 @@ time. The distance of Z and m~ is at most sigma-bar as well.
 branches in it (`_single_branches`), leaves states out of the core that hardly matter
 (`_choose_core`), follows pairs of branches step by step while these are few, and each branch on its
 own after that (`_follow_pairs`). The same numbers say which state outside matters how much
-(`_scores`). To add a bound, add its phi to `_losses_of_one_branch`, with a name in `Losses`.
+(`_scores`).
+
+**Another bound.** A smaller e or sigma-bar is a minimum in `_single_branches`, and all bounds
+follow from it. A bound of another kind has a name in `Losses` and its phi in
+`_losses_of_one_branch`; its sums come by themselves. Say in `_bounds_of_queries` if it counts
+twice, and see whether `_losses_of_two_at_one_state` holds for it. `Cut` of `solvers.local` makes
+errors of the bounds: of gaps from `View.bounds`, and of returns from `View.alone`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,22 +60,28 @@ _PAIRS = 30  # pairs of branches, for each explored state, that are followed for
 
 @dataclass(frozen=True)
 class Losses:
-    """E[gamma^(2 tau_core) phi(x)] for three functions phi of the state x that a branch enters.
+    """E[gamma^(2 tau_core) phi(x)] for functions phi of the state x that a branch enters.
 
     All arrays have one shape: (n + 1,) of one branch from each state, (Q,) of both branches of each
     query. Rewards are in [-1, 1], so that w = 1 / (1 - gamma).
 
-    value: phi = (e / w)^2, what bounds the mean. distance: phi = sigma-bar^2, of the L_2 distance.
-    later: phi of D, the variance that comes after a branch has left.
+    value: phi = (e / w)^2, which gives (E / w)^2. distance: phi = sigma-bar^2, which gives the L_2
+    distance, squared. later: the variance that comes after a branch has left, which gives D; its
+    phi is `_phi_of_later`.
     """
 
     value: Floats
     distance: Floats
     later: Floats
 
+    @classmethod
+    def zeros(cls, size: int) -> Losses:
+        """None of anything, (size,)."""
+        return cls(**{field.name: np.zeros(size) for field in fields(cls)})
+
     def each(self, change: Callable[[Floats], Floats]) -> Losses:
-        """The same change of all three."""
-        return Losses(change(self.value), change(self.distance), change(self.later))
+        """The same change of all of them."""
+        return Losses(**{name: change(loss) for name, loss in vars(self).items()})
 
 
 @dataclass(frozen=True)
@@ -167,7 +179,11 @@ def _explored_model(region: Region) -> ExploredModel:
 
 
 class SingleBranches(NamedTuple):
-    """Of a branch from each state, (n + 1,): m~, e / w, sigma-bar, and Var Z~ as solved."""
+    """Of a branch from each state, (n + 1,).
+
+    value: m~. off: e / w. deviation: sigma-bar. variance: Var Z~, as solved. The bounds are
+    larger by what the solver of m~ and Var Z~ left over.
+    """
 
     value: Floats
     off: Floats
@@ -182,13 +198,13 @@ def _single_branches(system: CollapsedT2, goal: float) -> SingleBranches:
     explored = np.arange(system.jm.num_states) < system.jm.num_states - 1
     one = np.ones(system.jm.num_states)
     chains = solve_chains(system, 1e-3 * np.sqrt(goal))
-    moved = chains.value_residual
+    residual = chains.value_residual
     accuracy = 0.01 * np.sqrt(goal) * (1.0 - gamma)
-    off = _leaving(system.kernel, explored, gamma, one, accuracy) + moved
+    off = _leaving(system.kernel, explored, gamma, one, accuracy) + residual
     variance = chains.backup.value_variance
-    deviation = np.sqrt(variance + (chains.variance_residual + 4.0 * moved) / (1.0 - rate))
+    deviation = np.sqrt(variance + (chains.variance_residual + 4.0 * residual) / (1.0 - rate))
     left = np.sqrt(_leaving(system.kernel, explored, rate, one, 0.01 * goal))
-    deviation += (left + moved) / (1.0 - gamma)
+    deviation += (left + residual) / (1.0 - gamma)
     return SingleBranches(chains.backup.value, off, deviation, variance)
 
 
@@ -205,7 +221,7 @@ def _choose_core(
 ) -> Any:
     """(n + 1,) the explored states without those that add least to D."""
     n = model.size
-    top = branch.deviation[asked].max()
+    top = branch.deviation[asked].max()  # a guess, as the core is not known yet
     weights = visits * _phi_of_later(model, branch.deviation, top)[:n]
     weights[asked] = np.inf
     least_first = np.argsort(weights)
@@ -236,8 +252,8 @@ def _losses_of_two_at_one_state(system: CollapsedT2, core: Any, alone: Losses) -
     They merge if they draw the same action, and those that play rarely chosen actions stay apart
     most often: what a branch adds is averaged with the weights pi(a) (1 - pi(a)). Outside of the
     core E[(Z_A - Z_B)^2] <= 2 v whatever the policy does, and it is zero if there is one action to
-    draw. Values are off by the same for both. Of the last state, which stands for all that were not
-    explored, nothing is known.
+    draw. There `value` is zero, since values are off by the same for both. Of the last state, which
+    stands for all that were not explored, nothing is known.
     """
     jm = system.jm
     policy = system.policy
@@ -274,7 +290,7 @@ def _follow_pairs(model: ExploredModel, core: Any, alone: Losses, goal: float) -
     n = model.size
     met = _losses_of_two_at_one_state(system, core, alone)
     unlike = np.append(1.0 - (policy[:n] ** 2).sum(1), 1.0)  # two branches at a state do not merge
-    bounds = Losses(*np.zeros((3, queries.states.size)))
+    both = Losses.zeros(queries.states.size)
     pending = np.zeros(n + 1)
     visits = np.zeros(policy.shape)
     for action in (queries.first, queries.second):
@@ -291,7 +307,7 @@ def _follow_pairs(model: ExploredModel, core: Any, alone: Losses, goal: float) -
         same = branches[0] == branches[1]
         left = mass[ended] * np.where(same, unlike[branches[0]], 1.0)
         for branch in branches:
-            for name, bound in vars(bounds).items():
+            for name, bound in vars(both).items():
                 loss = np.where(same, getattr(met, name)[branch], getattr(alone, name)[branch])
                 bound += np.bincount(query, mass[ended] * loss, bound.size)
             pending += np.bincount(branch, left, n + 1)
@@ -301,8 +317,15 @@ def _follow_pairs(model: ExploredModel, core: Any, alone: Losses, goal: float) -
         pairs, mass = system.step_pairs(pairs, mass)
         pairs[1:].sort(0)  # both branches count alike
         mass *= model.rate
-    doubled = Losses(2.0 * bounds.value, 2.0 * bounds.distance, bounds.later)
-    return Followed(doubled, visits, pending)
+    return Followed(_bounds_of_queries(both), visits, pending)
+
+
+def _bounds_of_queries(both: Losses) -> Losses:
+    """(Q,) from what both branches add: a squared difference is at most twice the squares.
+
+    D is no square of a difference, and counts once.
+    """
+    return replace(both, value=2.0 * both.value, distance=2.0 * both.distance)
 
 
 def _add_visits(visits: Floats, pairs: Ints, mass: Floats, policy: Floats) -> None:
@@ -348,7 +371,10 @@ def _restricted(kernel: sparse.csr_array, core: Any) -> sparse.csr_array:
 def _leaving(
     kernel: sparse.csr_array, core: Any, rate: float, phi: Floats, accuracy: float
 ) -> Floats:
-    """(S,) no less than E[rate^sigma phi(x)], x the state to which a branch leaves the core."""
+    """(S,) no less than E[rate^tau phi(x)]: a branch leaves `core` at time tau, and enters x.
+
+    From a state that is not in it tau is zero.
+    """
     within = _restricted(kernel, core)
     source = np.where(core, rate * (kernel @ (phi * ~core)), phi)
     chain = Chain(within, rate, source)

@@ -7,14 +7,15 @@
 two checkpoints and lets a `Recorder` write down residual and error at each. `updater` makes the
 updates: compiled for a JMDP, in Python for any other simulator.
 
-To add a step size, give `StepSize` what it depends on, and write the formula into `alpha`: both
-loops call it, and nothing else knows it.
+To add a step size, give `StepSize` and its compiled twin `Schedule` what it depends on, let
+`StepSize` refuse what breaks Robbins-Monro, and write the formula into `alpha`: both loops call it,
+and nothing else knows it. `Steps` says what a user may pass for one, here and in `order_n`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,12 +72,29 @@ class StepSize:
             raise ValueError(f"{name} breaks Robbins-Monro: {why}")
 
     @classmethod
-    def of(cls, value: StepSize | tuple[float, float] | float) -> StepSize:
+    def of(cls, value: Steps) -> StepSize:
         """A schedule from itself, from (scale, power), or from a constant (which is refused)."""
         if isinstance(value, StepSize):
             return value
         parts: Any = value if np.shape(value) == (2,) else (value, 0.0)
         return cls(*(checks.real("step size", part) for part in parts))
+
+
+Steps = StepSize | tuple[float, float] | float
+"""What a user may pass for a step size: all that `StepSize.of` takes."""
+
+
+class Schedule(NamedTuple):
+    """A `StepSize` as compiled loops take it: the same fields, in the same order."""
+
+    scale: float
+    power: float
+
+
+@inline
+def alpha(schedule: Any, visits: int) -> float:
+    """The step of eq. (28) at the n-th visit of a coordinate: the one formula of all step sizes."""
+    return schedule.scale * float(visits) ** -schedule.power
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -117,7 +135,7 @@ def incremental_jipe2(
     simulator: Simulator,
     policy: Policy,
     num_updates: int,
-    step_size: StepSize | tuple[float, float] | float = StepSize(),  # noqa: B008 (immutable)
+    step_size: Steps = StepSize(),  # noqa: B008 (immutable)
     seed: Seed = 0,
     initial: Solution | Moments | None = None,
     form: str = "full",
@@ -184,8 +202,7 @@ def _require_room(simulator: Simulator, policy: Floats, form: str, coupling: str
 
 
 def learn(
-    simulator: Simulator, layout: Any, num_updates: int,
-    step_size: StepSize | tuple[float, float] | float, seed: Seed,
+    simulator: Simulator, layout: Any, num_updates: int, step_size: Steps, seed: Seed,
     checkpoints: int | Sequence[int], truth: Floats | None = None,
     start: IncrementalSolution | Floats | None = None,
 ) -> IncrementalSolution:  # fmt: skip
@@ -330,19 +347,6 @@ def refuse_other_run(start: IncrementalSolution, layout: Any, size: int) -> None
         )
 
 
-class Schedule(NamedTuple):
-    """A `StepSize` as compiled loops take it."""
-
-    scale: float
-    power: float
-
-
-@inline
-def alpha(schedule: Any, visits: int) -> float:
-    """The step of eq. (28) at the n-th visit of a coordinate: the one formula of all step sizes."""
-    return schedule.scale * float(visits) ** -schedule.power
-
-
 @hot
 def _compiled_updates(
     rng: Any, count: int, values: Any, visits: Any, schedule: Any, cells: Any, drawing: Any
@@ -370,7 +374,7 @@ def updater(
     """A function that makes `count` updates in place. weights: how likely each coordinate is."""
     threshold, alias = draws.alias_tables(np.array([0, weights.size]), weights)
     cells = Cells(threshold, draws.cells(alias))
-    schedule = Schedule(step.scale, step.power)
+    schedule = Schedule(*astuple(step))
     if isinstance(simulator, JMDP) and layout.name in LAYOUTS:
         drawing = Drawing.of(simulator, layout)
         return lambda count: _compiled_updates(rng, count, values, visits, schedule, cells, drawing)

@@ -259,8 +259,11 @@ def gap_variance_error(weight: float, error_bound: float) -> float:
 
 
 class Cut(NamedTuple):
-    """What the cut at the core can change in the gaps that are asked for, (Q,): E, the L_2 distance
-    and D. alone: (n + 1, A), the L_2 distance of each return of the explored states."""
+    """What the cut at the core can change, by the bounds of `solvers.exploration`.
+
+    Of the gaps that are asked for, (Q,): moved, E. distance, the L_2 distance. lost, D. Of every
+    return of the explored states, (n + 1, A): alone, the L_2 distance.
+    """
 
     moved: Floats
     distance: Floats

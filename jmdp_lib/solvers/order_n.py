@@ -34,7 +34,13 @@ from jmdp_lib.operators.multisets import (
 )
 from jmdp_lib.solvers.affine import Chain, solve_to_residual
 from jmdp_lib.solvers.fixed_point import Plan, Solution, certify, collect_moments
-from jmdp_lib.solvers.incremental import IncrementalSolution, StepSize, checked_moments, learn
+from jmdp_lib.solvers.incremental import (
+    IncrementalSolution,
+    Steps,
+    StepSize,
+    checked_moments,
+    learn,
+)
 
 MAX_COORDINATES = 200_000  # of the incremental form
 _FEW = 2_000  # multisets up to which the plan makes the system itself
@@ -230,7 +236,7 @@ def incremental_jipe(
     policy: Policy,
     order: int,
     num_updates: int,
-    step_size: StepSize | tuple[float, float] | float = StepSize(),  # noqa: B008 (immutable)
+    step_size: Steps = StepSize(),  # noqa: B008 (immutable)
     seed: Seed = 0,
     checkpoints: int | Sequence[int] = 20,
     reference: Solution | Moments | None = None,

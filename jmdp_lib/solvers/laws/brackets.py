@@ -7,7 +7,9 @@ the slopes of phi are probabilities,
     P(G <= x) <= (phi(y) - phi(x)) / (y - x)  for y > x,     P(G < x) >= (phi(x) - phi(y)) / (x - y)
     for y < x,     CVaR_p = max over x of x - phi(x) / p.
 
-Every answer is the intersection of what both orders say.
+Every answer is the intersection of what both orders say. So to add a quantity, write what each
+order says of it, a method of `StepBracket` and one of `PhiBracket`, and intersect both in `GapLaw`,
+as `cvar` does. What follows from probabilities alone is made of `GapLaw.cdf`, as `prob_better` is.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ class StepBracket:
     """Bounds of a distribution function at 2n cuts, in ascending order.
 
     For the interval [x, y] in row k of points (n, 2), cut 2k is P(G < x), and cut 2k + 1 is
-    P(G <= y). low, high: (2n,), ascending; or (..., 2n), of several laws.
+    P(G <= y). low, high: (2n,), ascending; or (..., 2n), of several laws. The outermost points may
+    be infinite, and bounds there are rounded as all others are: low may end just below one.
     """
 
     points: Floats
@@ -81,10 +84,11 @@ class PhiBracket:
     right: Floats
 
     def scaled(self, unit: float, reads: Floats, wanted: Floats) -> PhiBracket:
-        """The same in units of 1 / unit; the points `reads` become `wanted`, which they stand for.
+        """From units, see `Rows`, to the unit of the rewards, in which one of them is `unit`.
 
-        Neither moves a point by more than a rounding, or by the twelfth digit of the largest
-        reward, and no slope of phi exceeds one.
+        The points `reads` become `wanted`, the read points as the user gave them. Neither moves a
+        point by more than a rounding, or by the twelfth digit of the largest reward, and no slope
+        of phi exceeds one.
         """
         x = rescaled(self.x, unit, reads, wanted)
         off = 1e-12 * unit + 4.0 * _EPS * np.abs(x)
@@ -243,7 +247,8 @@ class GapLaw(ReadOnly, Saved):
     @property
     def prob_tie(self) -> Bracket:
         """$P(G = 0)$."""
-        below, up_to = self.cdf(0.0, strict=True), self.cdf(0.0)
+        below = self.cdf(0.0, strict=True)
+        up_to = self.cdf(0.0)
         return max(0.0, up_to[0] - below[1]), up_to[1] - below[0]
 
     @property
@@ -260,7 +265,7 @@ class GapLaw(ReadOnly, Saved):
         return (float(low), float(high)) if at.ndim == 0 else (low, high)
 
     def _brackets(self, x: Floats, strict: bool) -> tuple[Floats, Floats]:
-        """(m,) each, at x (m,)."""
+        """(m,) each, at x (m,): what both orders say. Every probability is made of these."""
         low, high = self.steps.cdf(x, strict)
         if self.phi is None:
             return low, high
@@ -309,7 +314,8 @@ class GapLaw(ReadOnly, Saved):
             True
         """
         cuts = np.repeat(self.points.ravel(), 2)[1:-1]
-        low, high = np.repeat(self.low[:-1], 2), np.repeat(self.high[1:], 2)
+        low = np.repeat(self.low[:-1], 2)
+        high = np.repeat(self.high[1:], 2)
         band = ax.fill_between(cuts, low, high, **{"lw": 0.8, "alpha": 0.6, **style})
         color = band.get_facecolor()[0, :3]
         for k in np.flatnonzero(self.low[1::2] - self.high[::2] > 0.01):

@@ -1,6 +1,6 @@
 """The law of gaps: brackets of their distribution functions, narrowed as far as is asked for.
 
-Every bound that `orders` gives is valid, after any number of sweeps and on any grid. So coarse
+Every bound that an order gives is valid, after any number of sweeps and on any grid. So coarse
 grids come first, and each hands its bounds to the next one, of half the spacing. Stochastic
 order is exact where rewards lie on a lattice, convex order is narrow everywhere else: stochastic
 order is refined only as long as it says something that convex order does not.
@@ -22,13 +22,15 @@ from jmdp_lib.operators.collapsed import CollapsedT2, Queries
 from jmdp_lib.operators.reachable import PairSet
 from jmdp_lib.solvers.fixed_point import Plan, warn
 from jmdp_lib.solvers.laws.brackets import GapLaw, PhiBracket, StepBracket, joined, rescaled
-from jmdp_lib.solvers.laws.orders import Convex, Stochastic, convex_memory, line, with_reads
+from jmdp_lib.solvers.laws.convex import Convex, convex_memory
 from jmdp_lib.solvers.laws.rows import Rows, Sizes
+from jmdp_lib.solvers.laws.stochastic import Stochastic, line, with_reads
 
 _COARSE = 16  # spacings on either side of zero in the first grid
 _NEARBY = 512  # points that are read for the gaps at the read points, at most
 _TRUSTED = 256  # spacings among likely gaps from which on widths halve with the spacing
 _SETTLED = 12.0  # sweeps end when phi moves by less than spacing^2 / bulk over this
+_ON_THE_WAY = 3.0  # the same for grids that only lead to finer ones
 _WORK = 5e10  # numbers that are read, at most
 _EXACT = 1e-13  # sweeps of stochastic order end when probabilities move by less
 _EPS = float(np.finfo(float).eps)
@@ -172,11 +174,12 @@ def _read_points(at: ArrayLike) -> Floats:
 
 @dataclass(frozen=True)
 class _Grid:
-    """Bounds of all rows on one grid of each order, in units.
+    """Bounds of all rows on one grid of each order, in units of `Rows.unit`, as all of the search.
 
     points: (n, 2), and cuts, the bounds there in stochastic order. x: (m,), and above, below, the
     bounds there in convex order. new_cuts: whether stochastic order is on this grid, too, or still
-    on an older one. work: how many numbers its sweeps read.
+    on an older one. bulk: gaps are likely to be within it of zero. work: how many numbers its
+    sweeps read.
     """
 
     spacing: float
@@ -197,7 +200,7 @@ class _Grid:
 
 @dataclass(frozen=True)
 class _Search:
-    """The loop over grids. reads: (P,), in units."""
+    """The loop over grids. reads: (P,) the read points, in units."""
 
     rows: Rows
     reads: Floats
@@ -219,7 +222,7 @@ class _Search:
         return self.stochastic.nearby(self.reads, min(_NEARBY, self.max_points // 8))
 
     def run(self) -> tuple[_Grid, str]:
-        """The last grid, and a sentence about what was missed."""
+        """The last grid, and a sentence about what was missed; none if nothing was."""
         grid = self.first()
         work = 0.0
         with progress(None, "gap law", "grid") as bar:
@@ -228,17 +231,17 @@ class _Search:
                 bar.update()
                 work += grid.work
                 widths, telling = self.widths(grid)
-                missed = widths.max() / self.width
+                excess = widths.max() / self.width  # above one: too wide
                 spacing = self.next_spacing(grid)
                 finer = line(spacing, grid.bulk, self.rows.top)
                 over = len(finer) > self.max_points
                 over |= work + grid.work * len(finer) / grid.x.size > _WORK
-                needed = grid.x.size * max(missed, 1.0)
+                needed = grid.x.size * max(excess, 1.0)
                 trusted = grid.spacings >= _TRUSTED
-                done = missed <= 1.0 or (trusted and needed > self.max_points)
+                done = excess <= 1.0 or (trusted and needed > self.max_points)
                 enough = grid.spacings >= self.points
                 if over or (done and enough) or self.rows.top == 0.0:
-                    return grid, self.verdict(grid, widths, needed) if missed > 1.0 else ""
+                    return grid, self.verdict(grid, widths, needed) if excess > 1.0 else ""
                 grid = self.refined(grid, spacing, finer, trusted and telling)
 
     def next_spacing(self, grid: _Grid) -> float:
@@ -283,15 +286,18 @@ class _Search:
 
     def settled(self, grid: _Grid) -> _Grid:
         """The same grid after sweeps, until little changes; and where gaps are likely, by now."""
-        groups = self.convex.groups(grid.x)
-        tol = grid.spacing**2 / (_SETTLED * grid.bulk)
-        upper = self.convex.settle(groups, grid.above, tol)
-        lower = self.convex.settle(groups, grid.below, tol)
-        work = float(groups.reads) * (upper + 3 * lower)
+        read_at, groups = self.convex.grouped(grid.x)
+        may_be_the_last = grid.spacings >= self.points
+        share = _SETTLED if may_be_the_last else _ON_THE_WAY
+        tol = grid.spacing**2 / (share * grid.bulk)
+        upper = self.convex.settle(read_at, groups, grid.above, tol)
+        lower = self.convex.settle(read_at, groups, grid.below, tol)
+        work = float(groups.numbers_read) * grid.x.size * (upper + 3 * lower)
         if grid.new_cuts:
-            small = _EXACT if self.nearby[1] else max(0.1 * self.width, 1e-4)
+            enough = 0.1 * self.width if grid.spacings >= _TRUSTED else self.width
+            small = _EXACT if self.nearby[1] else max(enough, 1e-4)
             sweeps = self.stochastic.settle(grid.points, grid.cuts, small)
-            work += float(self.stochastic.reads) * grid.points.size * sweeps
+            work += float(self.stochastic.numbers_read) * grid.points.size * sweeps
         bulk = min(grid.bulk, self.convex.likely(grid.x, grid.above))
         return replace(grid, bulk=bulk, work=work)
 
@@ -333,7 +339,7 @@ class _Search:
         laws = []
         for n, (query, low, high) in enumerate(found):
             mean = unit * self.rows.means[self.rows.asked[n]]
-            off = unit * self.rows.mean_error + 4.0 * _EPS * abs(mean)
+            off = unit * (self.rows.mean_error + self.rows.digits) + 4.0 * _EPS * abs(mean)
             phi = self.phi(grid, n).scaled(unit, self.reads, wanted)
             steps = StepBracket(points, low, high)
             ends = (float(mean - off), float(mean + off))

@@ -1,0 +1,175 @@
+"""Whole rules, one for each branch: against exact gaps, error rates, and what is equal."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+from strategies import random_policy
+from test_policy_gaps import COUPLINGS, RULES, shared_noise_model, two_rules
+
+import jmdp_lib as jl
+from jmdp_lib.simulators.branches import Branches
+from jmdp_lib.simulators.comparisons import gaps_of
+
+
+def played(env, rules, state, coupling, num_runs, seed=0, **settings):
+    """Estimates from a number of runs that is known beforehand."""
+    horizon = settings.pop("horizon", None)
+    branches = Branches.of_policies(
+        env, rules, state, settings.pop("gamma", None), coupling, 1e-4, horizon
+    )
+    runs = branches.play_runs(np.random.SeedSequence(seed), 0, num_runs, False)
+    return gaps_of(branches, runs)
+
+
+class Plain:
+    """A JMDP behind the names that a simulator has."""
+
+    def __init__(self, jm):
+        self.num_states, self.num_actions, self.gamma = jm.num_states, jm.num_actions, jm.gamma
+        self.query = jm.query
+
+
+def scores(found, exact):
+    """(4,) distances from exact mean and variance of the first gap, in standard errors."""
+    mean, variance = exact
+    return [
+        (found.mean[0, 1] - mean) / (found.mean_error[0, 1] + 1e-9),
+        (found.variance[0, 1] - variance) / (found.variance_error[0, 1] + 1e-9),
+    ]
+
+
+@pytest.mark.parametrize("kinds", RULES.values(), ids=list(RULES))
+@pytest.mark.parametrize("coupling", COUPLINGS)
+def test_what_is_played_has_the_moments_of_policy_gaps(coupling, kinds):
+    """Four random models; with a third rule beside the two, which changes nothing."""
+    found = []
+    for seed in range(4):
+        jm = shared_noise_model(seed, gamma=0.5)
+        rules = two_rules(jm, kinds, seed)
+        third = random_policy(np.random.default_rng(seed + 50), jm, False)
+        exact = [x[1] for x in jl.policy_gaps(jm, *rules, coupling=coupling)]
+        found.append(scores(played(jm, [*rules, third], 1, coupling, 300, seed), exact))
+    assert np.abs(found).max() <= 4.5
+    assert abs(np.mean(found, 0)[0]) <= 4.5 / 2
+
+
+@pytest.mark.parametrize("coupling", COUPLINGS)
+@pytest.mark.parametrize("kind", ["implicit", "simulator", "functions"])
+def test_all_kinds_of_models_and_rules_give_the_same_numbers(kind, coupling):
+    jm = shared_noise_model(3, gamma=0.5)
+    rules = two_rules(jm, (False, True))
+    expected = played(jm, rules, 2, coupling, 30)
+    envs = {"implicit": jl.ImplicitJMDP.from_jmdp(jm), "simulator": Plain(jm), "functions": jm}
+    if kind == "functions":
+        rules = [rule.__getitem__ for rule in rules]
+    found = played(envs[kind], rules, 2, coupling, 30)
+    np.testing.assert_array_equal(found.mean, expected.mean)
+    np.testing.assert_array_equal(found.variance, expected.variance)
+
+
+@pytest.mark.parametrize("coupling", COUPLINGS)
+def test_equal_rules_have_no_gap_and_need_one_step(coupling):
+    jm = shared_noise_model(4, gamma=0.9)
+    rule, other = two_rules(jm, (False, False))
+    found = jl.compare_policies(jm, [rule, rule.copy()], state=0, coupling=coupling)
+    assert (found.verdict, found.best, found.remaining) == ("equivalent", None, (0, 1))
+    assert not found.intervals.any()
+    assert found.num_queries <= 8 * 66
+    unknown = [lambda s: rule[s], lambda s: rule[s]]  # that they are equal, nobody knows
+    estimates = played(jm, [*unknown, other], 0, coupling, 20)
+    assert estimates.mean[0, 1] == estimates.variance[0, 1] == 0.0
+    assert estimates.truncation_error[0, 1] > 0.0
+    assert played(jm, [rule, rule.copy(), other], 0, coupling, 20).truncation_error[0, 1] == 0.0
+
+
+@pytest.mark.parametrize("coupling", COUPLINGS)
+def test_rules_that_differ_in_one_state_differ_after_it_alone(coupling):
+    """State 2 is never reached from state 0, and always from state 1."""
+    rng = np.random.default_rng(5)
+    after = np.array([[[0, 0]] * 2, [[2, 2]] * 2, [[0, 1]] * 2])
+    jm = jl.JMDP([[0.5, 0.5]] * 3, rng.normal(size=(3, 2, 2)), after, 0.6)
+    rule = np.full((3, 2), 0.5)
+    other = rule.copy()
+    other[2] = [0.9, 0.1]
+    assert not played(jm, [rule, other], 0, coupling, 30).variance.any()
+    assert played(jm, [rule, other], 1, coupling, 30).variance[0, 1] > 0.01
+
+
+@pytest.mark.parametrize("coupling", ["joint", "common"])
+def test_an_environment_whose_episodes_end(coupling):
+    """On the frozen lake, for which `policy_gaps` knows the answer of independent states."""
+    lake = jl.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=1)
+    lake.reset()
+    lake.unwrapped.s = 9
+    jm = jl.JMDP.from_gymnasium("FrozenLake-v1", gamma=0.7)
+    rules = [random_policy(np.random.default_rng(k), jm, False) for k in range(2)]
+    found = played(lake, rules, None, coupling, 60, gamma=0.7, horizon=25)
+    mean, variance = (x[9] for x in jl.policy_gaps(jm, *rules))
+    assert abs(found.mean[0, 1] - mean) <= 4.5 * found.mean_error[0, 1]
+    if coupling == "joint":
+        assert abs(found.variance[0, 1] - variance) <= 4.5 * found.variance_error[0, 1]
+
+
+def orders(*levels, capacity=8):
+    return [np.maximum(level - np.arange(capacity + 1), 0) for level in levels]
+
+
+def test_the_best_of_several_rules_with_estimates_beside_it():
+    shop = jl.inventory(capacity=8, max_order=8, gamma=0.6)
+    rules = orders(8, 4, 7, 4)
+    found = jl.compare_policies(shop, rules, state=0, budget=60_000)
+    assert (found.verdict, found.remaining, found.compared) == ("equivalent", (1, 3), "policy")
+    better = jl.compare_policies(shop, rules[:3], state=0, budget=60_000)
+    assert (better.verdict, better.best) == ("better", 1)
+    for i, j in ((0, 1), (1, 2), (0, 2)):
+        exact = jl.policy_gaps(shop, rules[i], rules[j], "common")[0][0]
+        low, high = better.intervals[i, j]
+        assert low <= exact <= high
+        assert abs(better.estimates.mean[i, j] - exact) <= 4.5 * better.estimates.mean_error[i, j]
+    assert better.estimates.num_runs[1, 2] == better.num_runs > better.estimates.num_runs[0, 1]
+    assert better.saving > 2.0
+    assert list(better.to_frame().columns) == ["policy", "other", "low", "high"]
+    assert len(better.estimates.to_frame()) == 6
+
+
+def test_decisions_can_be_saved(tmp_path):
+    shop = jl.inventory(capacity=4, max_order=4, gamma=0.5)
+    found = jl.compare_policies(shop, orders(1, 4, capacity=4), state=0, budget=400)
+    found.save(tmp_path / "decision.npz")
+    again = jl.Decision.load(tmp_path / "decision.npz")
+    assert repr(again) == repr(found)
+    np.testing.assert_array_equal(again.estimates.mean, found.estimates.mean)
+
+
+def test_few_false_decisions():
+    """Two rules of one value that always differ; at a level of 20 %, and 40 decisions."""
+    jm = jl.JMDP([[0.5, 0.5]], [[[1.0, 0.0], [0.0, 1.0]]], np.zeros((1, 2, 2), int), 0.0)
+    asked = {"state": 0, "alpha": 0.2, "budget": 300}
+    for known in (None, "asymptotic"):
+        false = sum(
+            jl.compare_policies(jm, [[0], [1]], seed=k, reward_range=known, **asked).verdict
+            == "better"
+            for k in range(40)
+        )
+        assert false <= 15  # 8 on average at most; more with probability 0.3 %
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"policies": [[0, 0]]}, "two policies or more, and a budget of"),
+        ({"policies": [[0, 0], [0, 5]]}, r"policies\[1\]: policy\[1\]"),
+        ({"policies": [[0, 0], None]}, r"policies\[1\]: policy must be"),
+        ({"policies": [lambda s: 7, [0, 0]]}, r"policies\[0\]: policy\(0\) must be"),
+        ({"coupling": "both"}, "coupling must be"),
+        ({"margin": -1.0}, "margin must lie"),
+        ({"gamma": 1.0}, "together with a stated horizon="),
+    ],
+)
+def test_bad_input(changed, message):
+    jm = jl.coupled_reward_chain(2)
+    asked = {"policies": [[0, 0], [1, 1]], "state": 0} | changed
+    with pytest.raises(ValueError, match=message):
+        jl.compare_policies(jm, **asked)

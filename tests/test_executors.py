@@ -1,0 +1,157 @@
+"""Runs that an executor of the user's plays: the same numbers, and what remains of a failure."""
+
+from __future__ import annotations
+
+import os
+import signal
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+import jmdp_lib as jl
+from jmdp_lib.simulators import comparisons
+
+POLICY = [[0.5, 0.5]] * 3
+FIELDS = ("mean", "mean_error", "variance", "variance_error", "prob_worse", "truncation_error")
+
+
+class Walk:
+    """Three cells in a ring, with one gust for both actions."""
+
+    num_states, num_actions, gamma = 3, 2, 0.8
+
+    def query(self, state, actions, rng):
+        gust = int(rng.integers(3))
+        return [float(state == gust) - a for a in actions], [
+            (state + gust * a) % 3 for a in actions
+        ]
+
+
+class Fragile(Walk):
+    """Its process is killed on the way, once: the file says that it was."""
+
+    def __init__(self, mark: Path, name: str = "killed") -> None:
+        self.mark = mark / name
+        self.home = os.getpid()
+
+    def query(self, state, actions, rng):
+        if os.getpid() != self.home and rng.random() < 0.01:
+            try:
+                self.mark.touch(exist_ok=False)
+            except FileExistsError:
+                pass
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().query(state, actions, rng)
+
+
+def assert_same(found, expected):
+    for name in FIELDS:
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+    np.testing.assert_array_equal(found.returns, expected.returns)
+
+
+class Backwards(Executor):
+    """Plays the chunks one by one, the last one first, when the first result is asked for."""
+
+    def __init__(self, fails: int | None = None) -> None:
+        self.waiting = []
+        self.fails = fails
+
+    def submit(self, work, *job):
+        future = Future()
+        self.waiting.append((future, work, job))
+        if len(self.waiting) == self.chunks:
+            for number, (each, its_work, its_job) in reversed([*enumerate(self.waiting)]):
+                each.set_running_or_notify_cancel()
+                if number == self.fails:
+                    each.set_exception(OSError("the machine is gone"))
+                else:
+                    each.set_result(its_work(*its_job))
+        return future
+
+
+@pytest.mark.parametrize("coupling", ["joint", "common"])
+def test_the_numbers_are_those_of_one_process(coupling):
+    asked = {"state": 1, "num_runs": 70, "coupling": coupling, "keep_returns": True}
+    alone = jl.estimate_gaps(Walk(), POLICY, [0, 1], **asked)
+    backwards = Backwards()
+    backwards.chunks = 5  # of 70 runs
+    assert_same(jl.estimate_gaps(Walk(), POLICY, [0, 1], **asked, executor=backwards), alone)
+    with ThreadPoolExecutor(4) as threads:
+        assert_same(jl.estimate_gaps(Walk(), POLICY, [0, 1], **asked, executor=threads), alone)
+
+
+def test_other_processes_and_many_chunks(monkeypatch):
+    monkeypatch.setattr(comparisons, "_LEAST_RUNS", 1)
+    monkeypatch.setattr(comparisons, "_MOST_CHUNKS", 7)
+    asked = {"state": 1, "num_runs": 40}
+    alone = jl.estimate_gaps(Walk(), POLICY, [0, 1], **asked)
+    with ProcessPoolExecutor(2, get_context("spawn")) as processes:
+        assert_same(jl.estimate_gaps(Walk(), POLICY, [0, 1], **asked, executor=processes), alone)
+
+
+def test_threads_do_not_share_environments_or_tables():
+    import gymnasium
+
+    cart = jl.CoupledEnv(gymnasium.make("CartPole-v1"), seed=1)
+    cart.reset()
+    line = jl.ImplicitJMDP.from_step(2, 0.6, [0.7, 0.3], lambda s, a, u: (s % 3, s + a - u), (0, 2))
+    for env, state in ((cart, None), (line, 0)):
+        asked = {"state": state, "num_runs": 48, "horizon": 12}
+        alone = jl.estimate_gaps(env, lambda seen: [0.5, 0.5], [0, 1], **asked)
+        with ThreadPoolExecutor(3) as threads:
+            found = jl.estimate_gaps(
+                env, lambda seen: [0.5, 0.5], [0, 1], **asked, executor=threads
+            )
+        assert_same(found, alone)
+
+
+def test_what_came_back_before_a_failure_is_kept(tmp_path):
+    broken = Backwards(fails=1)
+    broken.chunks = 5
+    asked = {"state": 1, "num_runs": 80, "keep_returns": True}
+    with pytest.raises(
+        jl.SimulatorError, match=r"machine is gone.*\(64 runs went well\)"
+    ) as caught:
+        jl.estimate_gaps(Walk(), POLICY, [0, 1], **asked, executor=broken)
+    whole = jl.estimate_gaps(Walk(), POLICY, [0, 1], **asked).returns
+    np.testing.assert_array_equal(caught.value.result.returns, np.delete(whole, np.s_[16:32], 0))
+    with ProcessPoolExecutor(1, get_context("spawn")) as one:
+        asked["num_runs"] = 400
+        with pytest.raises(jl.SimulatorError, match="the executor failed: BrokenProcessPool"):
+            jl.estimate_gaps(Fragile(tmp_path), POLICY, [0, 1], **asked, executor=one)
+
+
+def test_dask_plays_again_what_a_killed_worker_did_not_finish(tmp_path):
+    import distributed  # slow to import
+
+    settings = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
+    asked = {"state": 1, "num_runs": 600}
+    with (
+        patch.dict(os.environ),  # Dask sets some variables
+        distributed.LocalCluster(processes=True, silence_logs=50, **settings) as cluster,
+        distributed.Client(cluster) as client,
+        client.get_executor() as executor,
+    ):
+        fragile = Fragile(tmp_path)
+        found = jl.estimate_gaps(fragile, POLICY, [0, 1], **asked, executor=executor)
+    assert fragile.mark.exists()  # a worker was killed
+    fragile.home = -1
+    assert_same(found, jl.estimate_gaps(fragile, POLICY, [0, 1], **asked))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"executor": "dask"}, r"executor must be a concurrent.futures.Executor.* got 'dask'"),
+        ({"executor": ThreadPoolExecutor(1), "processes": 2}, "processes= or executor=, not both"),
+    ],
+)
+def test_bad_input(changed, message):
+    with pytest.raises(ValueError, match=message):
+        jl.estimate_gaps(Walk(), POLICY, [0, 1], state=1, num_runs=5, **changed)
