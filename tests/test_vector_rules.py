@@ -178,3 +178,24 @@ def test_it_pickles_and_plays_some_of_the_rules():
     few = branches.only([2, 0])
     assert (few.names, few.kinds, few.alike.tolist()) == ([2, 0], (2, 0), np.eye(2).tolist())
     assert few.only([0]).kinds == (2,)
+
+
+def test_rules_on_tensors_of_torch():
+    torch = pytest.importorskip("torch")
+
+    def torch_sell(stock, order, demand):
+        full = torch.clamp(stock + order, max=11)
+        sold = torch.minimum(full, demand)
+        return 3.0 * sold - 1.5 * order, full - sold
+
+    def torch_demands(size, rng):
+        return torch.poisson(torch.full((size,), 3.0), generator=rng).to(torch.int64)
+
+    made = jl.VectorSimulator(torch_sell, torch_demands, 5, 0.9, (-6.0, 33.0), num_states=12)
+    rules = [up_to(3), np.full((12, 5), 0.2)]
+    settings = (None, "joint", 1e-4, None)
+    found = estimated(VectorRules.of_policies(made, rules, torch.tensor(5), *settings), 20_000)
+    model = jl.JMDP.from_step(12, 5, 0.9, demand_law(), sell)
+    mean, variance = jl.policy_gaps(model, *rules)
+    assert abs(found.mean[0, 1] - mean[5]) <= 4.5 * found.mean_error[0, 1] + 0.01
+    assert abs(found.variance[0, 1] - variance[5]) <= 4.5 * found.variance_error[0, 1] + 0.05
