@@ -29,7 +29,7 @@
 # here: the chapter reads their results from `figures/atari_paper_curves.csv`, `figures/atari_reward_curves.csv` and
 # `benchmarks/foresight.csv`.
 #
-# **How long it takes.** About 21 minutes to read.
+# **How long it takes.** About 23 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0
@@ -549,7 +549,9 @@ by_states.round(1)
 # %%
 few, *_, most = by_states.held_out.columns
 largest = by_states.held_out[most].max().round(1)
-claims.check(f"rewards foreseen, {most:,} states: largest fall on new states", largest, largest < 10)
+claims.check(
+    f"rewards foreseen, {most:,} states: largest fall on new states", largest, largest < 10
+)
 gained = (by_states.held_out[most] / by_states.held_out[few]).max().round(1)
 claims.check(
     f"rewards foreseen: largest gain from {most // few} times the states", gained, gained < 10

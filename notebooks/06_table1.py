@@ -45,7 +45,7 @@
 # `atari_converged_table.csv`, `atari_converged_curves.csv`, `atari_plays_table.csv`, `atari_plays_seeds.csv`, `atari_plays_gaps.csv`, `atari_sizes_table.csv`, `atari_sticky_table.csv`
 # and `atari_sticky_curves.csv` in `figures/`.
 #
-# **How long it takes.** About 38 minutes to read.
+# **How long it takes.** About 42 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0
@@ -621,16 +621,21 @@ plt.show()
 
 # %%
 with_copies = figures.results(converged_curve_files)
-fig, axes = plt.subplots(1, 4, figsize=(6.75, 2.6), sharex=True, sharey=True, layout="constrained")
-for ax, game in zip(axes, paper.index, strict=True):
+
+
+def copies_panel(ax, rows):
+    """Coupled / MC of one game against copies, seeds and mean, in both scales."""
     for scale, color in {"divided": "#D55E00", "natural": "#0072B2"}.items():
-        rows = with_copies[(with_copies.game == game) & (with_copies.scale == scale)]
-        plots.seed_curves(ax, rows, "coupled", color)
+        plots.seed_curves(ax, rows[rows.scale == scale], "coupled", color)
     ax.axhline(1, color="0.6", lw=0.8, zorder=0)
     ax.set_xticks([0, 10_000, 20_000], ["0", "200", "400"])
-    ax.set(title=game, yscale="log", xlabel="copies")
+    ax.set(title=rows.game.iloc[0], yscale="log", xlabel="copies")
+
 
 # %%
+fig, axes = plt.subplots(1, 4, figsize=(6.75, 2.6), sharex=True, sharey=True, layout="constrained")
+for ax, game in zip(axes, paper.index, strict=True):
+    copies_panel(ax, with_copies[with_copies.game == game])
 axes[0].set_ylabel("coupled / MC")
 lines = [ax.lines[3], ax.lines[7]]  # the mean over seeds of either scale
 fig.legend(lines, ["returns divided", "natural scale"], loc="outside lower center", ncols=2)
