@@ -9,8 +9,8 @@
 # %% [markdown]
 # # 6. Table 1: is the learned gap variance the true one?
 #
-# Appendix C of the paper asks the networks for the variance of a gap, $Z(s,a) - Z(s,b)$, and compares it with games
-# that were really played. The paper reports learned variances of 1.03 to 3.97 times the simulated ones, and
+# Appendix C of the paper asks the networks for the variance of a gap, $Z(s,a) - Z(s,b)$, and compares the answer with
+# simulation. The paper reports learned variances of 1.03 to 3.97 times the simulated ones, and
 # independent-marginals predictions that are about 100 times too large. It reads this as calibration by coupling.
 #
 # **Under the settings of the authors' release, seven of the eight numbers come out within a factor of 1.5; coupled / MC of
@@ -20,26 +20,32 @@
 #
 # What does calibrate? **With one term for equal states and one for near states, the learned gap variance is within 5% of the
 # simulated one in six games at four discounts. The paper's Gram network, with the same search, is 13 to 130 times too small at
-# $\gamma = 0.99$.** The local term does this: it helps in every case of a fair ablation, and whether the shock is
-# given to the network or must be learned makes hardly a difference (Section 6.7). Trained on with 500 copies of its target network
+# $\gamma = 0.99$.** The local term does this: it helps in every case of a fair ablation, and it makes hardly a difference whether
+# the shock is given to the network or must be learned (Section 6.7). With 500 copies of its target network
 # instead of 25, the paper's network is 5 to 55 times too small (Section 6.6).
 #
 # A ratio near one is not enough, though: in three of the games a constant reaches it as well. We therefore also measure skill
-# state by state. The network alone reaches our goal in 19 of the 24 cases. If the first 64 steps are played in the emulator, 23 of them
-# do. **The *mean* of a gap at new states is not learned:** the correlation with the simulated means is near zero in five
-# of the six games.
+# state by state. The network alone reaches our goal in 19 of the 24 cases. If the first 64 steps are played in the emulator,
+# 23 of the 24 do. **The *mean* of a gap at new states is not learned:** at $\gamma = 0.9$, its correlation with the simulated mean is near
+# zero in five of the six games.
+#
+# Our network has three seeds in five of the games and two in Asterix. The Gram network of the comparison has one seed in Space Invaders and Asterix, and three in
+# the other four games. Three further games of the protocol (Qbert, Ms. Pacman and Freeway) were not trained here.
+#
+# **Four words.** A *game* is one of the Atari games. A *run* is one training: one game, one seed. A *pair* is two actions of one state,
+# and a *play* simulates the two branches of a pair once.
 #
 # **What you will learn.** Why a table of ratios needs its curve over training; what a target network can know after 22
 # copies; why such a table needs a baseline without learning; which structure a network of covariances needs; and how a few
-# steps of the emulator help a network that cannot predict rewards.
+# simulated steps help a network that cannot predict rewards.
 #
 # **What it needs.** Chapter 5, and standard errors. To run it, install the project with `pip install ".[notebooks]"` in its
 # folder, and keep this notebook somewhere in it. Long trainings are not repeated here: the chapter reads their results
 # from the files `atari_release.csv`, `atari_trials.csv`, `atari_fresh_table.csv`, `atari_fresh_gaps.csv`, `atari_search.csv`, `atari_ablation_table.csv`,
-# `atari_converged_table.csv`, `atari_converged_curves.csv`, `atari_plays_table.csv`, `atari_plays_seeds.csv`, `atari_sizes_table.csv`, `atari_sticky_table.csv`
+# `atari_converged_table.csv`, `atari_converged_curves.csv`, `atari_plays_table.csv`, `atari_plays_seeds.csv`, `atari_plays_gaps.csv`, `atari_sizes_table.csv`, `atari_sticky_table.csv`
 # and `atari_sticky_curves.csv` in `figures/`.
 #
-# **How long it takes.** About 38 minutes to read.
+# **How long it takes.** About 42 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0
@@ -59,6 +65,7 @@ converged_files = ["figures/atari_converged_table.csv"]
 converged_curve_files = ["figures/atari_converged_curves.csv"]
 play_files = ["figures/atari_plays_table.csv"]
 play_seed_files = ["figures/atari_plays_seeds.csv"]
+play_gap_files = ["figures/atari_plays_gaps.csv"]
 size_files = ["figures/atari_sizes_table.csv"]
 sticky_table_files = ["figures/atari_sticky_table.csv"]
 sticky_curve_files = ["figures/atari_sticky_curves.csv"]
@@ -94,8 +101,8 @@ paper = pd.DataFrame(PROTOCOL["paper"], index=["coupled", "independent"]).T
 #
 # The paper (arXiv 2603.06946) does not state the discount, the shock, the horizon or the length of the training. The authors'
 # public release ([github.com/egecky/jmdp](https://github.com/egecky/jmdp)) does. We ran its experiment anew, with three
-# seeds, and went on to 70,000 steps (`experiments/atari/release.toml`; written from the facts that the release states, not copied). The rest of this
-# chapter has settings of its own:
+# seeds, and trained on to 70,000 steps (`experiments/atari/release.toml`). We wrote the code anew from the settings that the release states. From Section 6.5 on,
+# this chapter has settings of its own:
 #
 # | | release, and Sections 6.1 to 6.4 | this book, from Section 6.5 on |
 # |---|---|---|
@@ -109,7 +116,7 @@ paper = pd.DataFrame(PROTOCOL["paper"], index=["coupled", "independent"]).T
 # | its size | $b = 1$ in training, $b = 0.25$ in evaluation | $\sigma = 1$ in both |
 # | scale | returns divided by $1/(1-\gamma)$ | the network's own unit |
 # | discount | $\gamma = 0.99$ | 0.1, 0.5, 0.9 and 0.99 |
-# | evaluated at | the first 40 frames, 32 pairs of games each, horizon 150 | 64 new states, 36 pairs each, horizon 300 |
+# | evaluated at | the first 40 frames, 32 plays each, horizon 150 | 64 new states, 36 plays each, horizon 300 |
 #
 # The caption of the paper's table says what is printed: the *network's* gap variance and the *network's*
 # $\operatorname{Var} Z_a + \operatorname{Var} Z_b$, both divided by the same simulated gap variance.
@@ -146,13 +153,14 @@ for cell, factor in zip(cells.itertuples(), factors, strict=True):
     claims.check(name, f"{factor:.2f}", (factor <= allowed) == cell.within, verdicts[cell.within])
 missed = cells[~cells.within]
 claims.check("Table 1: numbers within a factor of 1.5, of eight", int(cells.within.sum()), len(missed) == 1, verdicts[False])  # fmt: skip
-only = [*missed.game, *missed.column] == ["Atlantis", "coupled_ratio"]
-claims.check("Table 1: the one that differs is coupled / MC of Atlantis", only, only, verdicts[False])  # fmt: skip
+differs = [*zip(missed.game, missed.column, missed["mean"].round(2), strict=True)]
+text = "; ".join(f"{game} {column.split('_')[0]} / MC, {value}" for game, column, value in differs)
+claims.check("Table 1: what differs", text, differs == [("Atlantis", "coupled_ratio", 1.66)], verdicts[False])  # fmt: skip
 
 # %% [markdown]
 # Seven of the eight numbers agree. Coupled / MC of Atlantis **differs**: 1.66 instead of 1.03, a factor of 1.61. So by the
-# rule that we had set, the table as a whole is not reproduced. One seed decides this: seed 10 has 2.37 at 50,000 steps, and
-# had 1.15 only 2,500 steps before.
+# rule that we had set, the table as a whole is not reproduced. One seed decides this: seed 10 is at 2.37 after 50,000 steps, and
+# was at 1.15 only 2,500 steps before.
 #
 # ## 6.2 The table is a snapshot
 #
@@ -184,8 +192,8 @@ plt.show()
 # %%
 mean = curves.groupby(["step", "game"], sort=False)[["coupled_ratio", "independent_ratio"]].mean()
 mean = mean.unstack()
-grows = bool((mean.independent_ratio.diff().dropna() > 0).all(axis=None))
-claims.check("release: independent / MC grows from record to record, every game", grows, grows)
+growth = (mean.independent_ratio / mean.independent_ratio.shift()).min(axis=None)
+claims.check("release: independent / MC over that of the record before, least", f"{growth:.2f}", growth > 1)  # fmt: skip
 last = mean.independent_ratio.iloc[-1]
 text = f"{last.min():.0f} to {last.max():.0f}"
 claims.check("release, 70,000 steps: independent / MC", text, last.min() > paper.independent.max())
@@ -199,11 +207,11 @@ claims.check(
 )
 
 # %% [markdown]
-# The second column grows at every record in all games, through the paper's values and on: at 70,000 steps it is 180 to 220. With
-# another length of training, the table would have other numbers. The first column falls slowly, and jumps. Between two
-# records of one seed it can change by a factor of 2.6, more than our tolerance allows: the first column is noisy.
+# The second column grows at every record in all games. It passes the paper's values, and at 70,000 steps it is 180 to 220. With
+# another length of training, the table would have other numbers. The first column falls slowly and is noisy: between two
+# records of one seed it can change by a factor of 2.6, more than our tolerance allows.
 #
-# The first 40 frames of a game are nearly alike. At 40 states from all over the play, both columns at 50,000 steps are within
+# The first 40 frames of an episode are nearly alike. At 40 states spaced over all collected steps, both columns at 50,000 steps are within
 # the same factor of 1.5 of those at the first frames:
 
 # %%
@@ -230,7 +238,7 @@ claims.check("release: ratios at spaced states / at first frames", text, np.log(
 # When the mean stands still, the bracket vanishes and $C = \operatorname{Var} r/(1-\gamma^2)$, as it should be. While the mean
 # rises, each copy adds a variance that no return has. After 50,000 steps 22 copies have been made, and the 23rd stage is being
 # learned. Then $m = 0.103$, far from the final 0.5. The dashed lines of Figure 6.1 are $2\,C_{K+1}$ after $K$ copies, divided by the
-# simulated gap variance. No network has a part in them.
+# simulated gap variance. They use no network.
 #
 # **Does it agree?** We allow a quarter, for the mean over seeds at every record from 30,000 steps on. (Unlike the factor of
 # Section 6.1, we set this after the runs.) Earlier, the random start of the networks is not yet forgotten.
@@ -256,9 +264,9 @@ claims.check("release, 12 runs: correlation of both ratios, learned / recursion"
 
 # %% [markdown]
 # It agrees, and it also explains why seeds differ. A network that starts with a higher mean forgets it only by a factor of $\gamma$ per
-# copy, and a higher mean is a larger second column: over the twelve runs, the deviations of the two from the recursion have a correlation of 1.00.
+# copy, and a higher mean makes the second column larger. Over the twelve runs, the two deviations from the recursion have a correlation of 1.00.
 #
-# **How far would it go on?** The recursion peaks after 125 copies, or 255,000 steps, and comes back to its true value only after
+# **How far would it rise?** The recursion peaks after 125 copies, or 255,000 steps, and returns to its true value only after
 # about a thousand copies.
 
 # %%
@@ -278,8 +286,8 @@ claims.check("recursion, 1,000 copies: independent / MC, within 2% of its end", 
 #
 # **A calibrated value would be 16.** With $b = 1$ a reward is 0 or 1; with $b = 0.25$ it is 0 or 1/4, and all variances are
 # $(1/0.25)^2 = 16$ times smaller. The network learns the first and is compared with the second. The rewards of the games
-# change this factor a little. A network with the right gap variance would therefore print about 16 in the first column, and a
-# value near 1 is a gap variance that is 16 times too small.
+# change this factor a little. With the right gap variance, the first column would therefore be about 16. A
+# value near 1 means a gap variance that is 16 times too small.
 
 # %%
 sizes_of_b = release[(release["where"] == "first") & (release.step == step)]
@@ -292,9 +300,9 @@ claims.check("release: coupled / MC, largest at any record", largest, largest < 
 
 # %% [markdown]
 # **Why is the first column too small?** Returns from two distinct states share no shock, so the difference $Z(s,a) - Z(t,a)$ has the
-# sum of two variances. For the network it has almost none: at 50,000 steps, its variance is at most 2.5% of the gap variance between *actions* of one
+# sum of two variances. In the network its variance is almost zero: at 50,000 steps, it is at most 2.5% of the gap variance between *actions* of one
 # state. The vectors $v(s,a)$ hardly depend on the state. But after one step a gap is mostly a difference between
-# two distinct states, and this part the network cannot see. Section 6.7 says why a Gram network is drawn there.
+# two distinct states, and the network misses this part. Section 6.7 says why a Gram network ends up there.
 
 # %%
 at = release[release.step == step]
@@ -363,7 +371,7 @@ claims.check("release, b = 1: independent / MC, both simulated", text, ratios.ma
 # ## 6.5 What calibrates: a diagnostic with one shock for all actions
 #
 # The rest of this chapter is our own estimator. The release's shock depends on the *position* of an action in the query. Then the
-# law of a reward depends on how we ask, which no joint MDP allows. Ours belongs to the table. The emulator plays
+# law of a reward depends on the query, which no joint MDP allows. Our shock belongs to the table. The emulator runs
 # without sticky actions, rewards are clipped, and a common shock is added:
 #
 # $$R(a) = \operatorname{clip}(r(s,a), -1, 1) + \sigma\, U, \qquad U = \pm 1 \text{ fair, one draw per table.}$$
@@ -378,8 +386,9 @@ claims.check("release, b = 1: independent / MC, both simulated", text, ratios.ma
 gammas = np.array([0.1, 0.5, 0.9, 0.99])
 line = shock_ratio(gammas)
 print(pd.Series(line.round(2), index=gammas).to_string())
+text = ", ".join(f"{value:.2f}" for value in line)
 claims.check(
-    "shocks alone: independent / coupled is 1/gamma^2", True, np.allclose(line, gammas**-2)
+    "shocks alone: independent / coupled is 1/gamma^2", text, np.allclose(line, gammas**-2)
 )
 
 # %% [markdown]
@@ -387,7 +396,7 @@ claims.check(
 # stand in the same state, they share one table; once they also choose the same action, they are one branch. The emulator's
 # part is recorded once. Discounts and shocks are added in closed form (`pair_gaps`), so no simulated shock adds noise.
 #
-# **Live, in miniature.** Here is everything at once on the real emulator: query states, train networks, play pairs of games, compare. (Rows with
+# **Live, in miniature.** Here is everything at once on the real emulator: query states, train networks, play pairs, compare. (Rows with
 # *+table* add one backup from the state's own tables, which Section 6.10 explains.) A pair is played for 30 steps or more, so that at most $0.9^{60}$, or
 # 0.2%, of the shocks' variance is cut off. With a few hundred states and steps we ask for gap variances within 20%, and for
 # the factor between independent and coupled ones within 10%.
@@ -412,10 +421,10 @@ near = small[small.kind == "near"]
 off = (near.coupled - 1).abs().max()
 enough = num_states >= 200 and num_steps >= 100 and num_evaluation >= 4 and horizon >= 30
 claim = "live: gap variance, learned / Monte Carlo, within 20%"
-claims.check(claim, True, off < 0.2, enough=enough)
+claims.check(claim, f"off by {off:.2f}", off < 0.2, enough=enough)
 independent = (near.independent / near.mc_ratio - 1).abs().max()
 claim = "live: independent / MC within 10% of Monte Carlo's own"
-claims.check(claim, True, independent < 0.1, enough=enough)
+claims.check(claim, f"off by {independent:.2f}", independent < 0.1, enough=enough)
 
 # %% [markdown]
 # ## 6.6 Three networks, the same search
@@ -432,9 +441,10 @@ claims.check(claim, True, independent < 0.1, enough=enough)
 # - The base is close to the settings of our earlier runs, which may favour our networks.
 # - The two new games were picked among six after a look at how often they give rewards and how often branches merge
 #   (1,536 states each).
-# - Our time on the device ran out, twice. The four tuned games have seeds 10, 11 and 12. The two new games have seed 10 only, so
-#   their intervals do not cover the spread between seeds. Three further games (Qbert, Ms. Pacman and Freeway) are in the
-#   protocol, but were not run.
+# - Our time on the device ran out. The four tuned games and Space Invaders have seeds 10, 11 and 12; Asterix has seeds 10 and 11.
+#   In these two new games the further seeds were trained later, and for the local + near network only: its rivals have seed 10
+#   there, and their intervals do not cover the spread between seeds. Three further games of the protocol (Qbert, Ms. Pacman and Freeway) were not
+#   trained. What an outside trial with one seed found for them is not repeated here.
 
 # %%
 trials = figures.results(trial_files)
@@ -444,8 +454,9 @@ errors.round(3)
 # %%
 best = errors.idxmin(axis=1).to_dict()
 claims.check("trial chosen for each network", best, len(errors.columns) == 6)
-even = trials.groupby(["kind", "trial"]).size().nunique() == 1
-claims.check("every network has every trial in the same games and discounts", even, even)
+tried = trials.groupby(["kind", "trial"]).size()
+text = f"{len(tried)} trials, {tried.max()} cases each"
+claims.check("three networks, six trials each, in the same games and discounts", text, len(tried) == 18 and tried.nunique() == 1)  # fmt: skip
 span = errors.max(axis=1) / errors.min(axis=1)
 claims.check(
     "worst / best trial: Gram, local, near", span.round(2).to_list(), span.gram > span.near
@@ -462,11 +473,29 @@ claims.check(
 # natural scale and with returns divided by $1/(1-\gamma)$, as in the release.
 #
 # **The constant** needs no learning. It is $2\sigma^2\gamma^2/(1-\gamma^2)$, the gap variance if branches never meet and
-# rewards have no variance. Where the ratio of this constant to the simulation is near one, a network's ratio near one shows nothing.
+# rewards have no variance. Where the ratio of this constant to the simulation is near one, a network's ratio near one is no evidence of learning.
+#
+# **Trained twice.** All runs of the local + near network were repeated for Section 6.9, and the new seeds were added then. We show the
+# repetition. The coupled ratios of the 14 runs that exist twice agree within 0.0002.
+
+# %%
+gaps = figures.results(gap_files)
+by_seed = figures.results(play_seed_files)
+run_of = ["game", "seed", "gamma"]
+sums = gaps[gaps.kind == "near"].groupby(run_of)[["coupled", "mc"]].sum()
+second_time = by_seed[by_seed.kind == "near"].set_index(run_of).coupled
+twice = (second_time - sums.coupled / sums.mc).dropna().abs()
+name = f"local + near, {len(twice) // 4} runs trained twice: coupled / MC, largest difference"
+claims.check(name, f"{twice.max():.4f}", len(twice) == 4 * 14 and twice.max() < 0.001)
+seeds = by_seed.groupby("game").seed.nunique()
+text = ", ".join(f"{game} {number}" for game, number in seeds.items())
+claims.check("local + near: seeds of each game", text, seeds.drop("Asterix").eq(3).all() and seeds.Asterix == 2)  # fmt: skip
 
 # %%
 games = [*paper.index, "SpaceInvaders", "Asterix"]
-table = figures.results(result_files)
+once = figures.results(result_files)
+plays = figures.results(play_files)  # the local + near network once more, with all seeds
+table = pd.concat([once[once.kind != "near"], plays[plays.kind == "near"]])
 table["game"] = pd.Categorical(table.game, games)  # in this order
 table = table.sort_values(["game", "gamma"]).astype({"game": str})
 wide = table.set_index(["kind", "gamma", "game"]).sort_index()
@@ -494,8 +523,8 @@ shown
 # one. It is shown for the local + near network, for the Gram network with its best trial, and for the Gram network that
 # descends sampled errors, with returns in their natural scale and divided by $1/(1-\gamma)$. *Independent / MC* divides
 # $\operatorname{Var} Z_a + \operatorname{Var} Z_b$ by the simulated gap variance, first with the variances of the local + near
-# network and then with simulated ones. Each number is the mean of three seeds over 64 states, with 36 pairs of games per
-# state and a horizon of 300. The ± is half of a 95% interval for these states; it covers the noise of the simulation and the
+# network and then with simulated ones. Each number is the mean of three seeds over 64 states, with 36 plays per
+# state (three pairs, twelve times each) and a horizon of 300. The ± is half of a 95% interval for these states; it covers the noise of the simulation and the
 # spread between seeds. The horizon cuts off $\gamma^{600}$ of the shocks' variance, 0.24%.
 
 # %%
@@ -515,8 +544,8 @@ figures.save(fig, "table_networks", table[~table.kind.str.contains("+", regex=Fa
 # $1 - \mathrm{MSE}_{\text{network}} / \mathrm{MSE}_{\text{constant}}$ over states, with the noise of the simulation
 # subtracted from both errors: one is perfect, and zero is as good as the constant. *Rank* is Spearman's correlation over
 # states. Its *ceiling*, the square root of the reliability, is what a perfect prediction would reach against this noisy
-# simulation. Where the constant is right within the noise of the simulation, or within 1%, a skill would divide by nothing, and a dash would
-# stand in its place; no case here needs one.
+# simulation. Where the constant is right within the noise of the simulation, or within 1%, a skill would divide by almost zero, and we would print a dash
+# instead. No case here needs one.
 
 # %%
 ours = table[table.kind == "near"]
@@ -525,11 +554,14 @@ grid[["coupled", "coupled_interval", "constant", "skill", "rank", "ceiling"]].ro
 
 # %%
 low, high = ours.coupled.min().round(3), ours.coupled.max().round(3)
-claims.check("local + near: coupled / MC, least of 24 within 5%", low, low >= 0.95)
-claims.check("local + near: coupled / MC, largest of 24 within 5%", high, high <= 1.05)
+claims.check("local + near: coupled / MC, least of 24 within 5%", low, low >= 1 - TOLERANCE["ratio"] and len(ours) == 24)  # fmt: skip
+claims.check("local + near: coupled / MC, largest of 24 within 5%", high, high <= 1 + TOLERANCE["ratio"])  # fmt: skip
+each = by_seed[by_seed.kind == "near"].coupled
+text = f"{each.min():.3f} to {each.max():.3f}"
+claims.check(f"local + near: coupled / MC of single seeds, {len(each)} cases", text, (each - 1).abs().max() <= TOLERANCE["ratio"])  # fmt: skip
 new = ours[ours.game.isin(["SpaceInvaders", "Asterix"])]
 off = (new.coupled - 1).abs().max().round(3)
-claims.check("new games alone: largest relative error within 5%", off, off <= 0.05)
+claims.check("new games alone: largest relative error within 5%", off, off <= TOLERANCE["ratio"])
 worst = (ours.independent / ours.mc_ratio - 1).abs().max().round(3)
 claims.check("independent / MC: learned and simulated differ by at most 5%", worst, worst < 0.05)
 near_one = [g for g, c in ours.groupby("game", sort=False).constant if (c - 1).abs().max() < 0.1]
@@ -547,17 +579,18 @@ claims.check("the same, with returns divided", text["paper, divided"], large.min
 # %% [markdown]
 # Our goal was a skill of 0.9 in every case where states differ by more than the noise of the simulation. It is **not
 # reached** in five of 24 cases: in Boxing at every discount, and in BattleZone at $\gamma = 0.99$. In both games the states
-# differ by only a few percent. What differs is the variance of the rewards, and to know it the network would have to predict who gets
+# differ by only a few percent, through the variance of their rewards. To know it, the network would have to predict who gets
 # hit. Section 6.9 shows what helps.
 #
-# Ranks stay far below their ceilings in more cases. Where most states have almost the same gap variance, as in Pong at
+# In more cases than these, ranks stay far below their ceilings. Where most states have almost the same gap variance, as in Pong at
 # $\gamma = 0.1$, a rank gives tiny differences the same weight as large ones. The skill does not.
 
 # %%
-missed = ours[(ours.reliability > 0.5) & (ours.skill < 0.9)]
+missed = ours[(ours.reliability > 0.5) & (ours.skill < TOLERANCE["skill"])]
 where = ", ".join(f"{g} {y:g}" for g, y in zip(missed.game, missed.gamma, strict=True))
 claims.check("goal: skill of at least 0.9; missed in", where, len(missed) > 0, "goal missed")
-claims.check("cases that reach it, of 24", 24 - len(missed), len(missed) == 5)
+text = f"{len(ours) - len(missed)} of {len(ours)}"
+claims.check("network alone: cases that reach it, none without a skill", text, text == "19 of 24" and ours.skill.notna().all())  # fmt: skip
 boxing = grid.loc[("Boxing", 0.99)]
 played = boxing.mc * boxing.mc_ratio * (1 - 0.99**2) / 2  # / that of shocks and nothing else
 learned = boxing.mc * boxing.independent * (1 - 0.99**2) / 2
@@ -574,30 +607,35 @@ figures.save(fig, "fig_gap_ratios", searched, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 6.2.** Learned over simulated gap variance of the three networks that got the same search, for six games and four discounts, with 95% intervals. Grey: one, give or take 5%. The crosses
+# **Figure 6.2.** Learned over simulated gap variance of the three networks that got the same search, for six games and four discounts, with 95% intervals. (In Space Invaders and Asterix, Gram and local have one seed.) Grey: one, give or take 5%. The crosses
 # are the paper's numbers, at $\gamma = 0.99$ and with the release's shock: there, a calibrated ratio would be 16 (Section 6.3).
 #
 # <!-- alt: Six groups of four discounts. Circles of the local and near network lie on one everywhere, triangles of the local network close to it; squares of the plain Gram network start between 1.2 and 1.9 at gamma 0.1 and fall to between 0.008 and 0.07 at gamma 0.99. -->
 
 # %% [markdown]
 # **The sampled training with enough copies.** The two columns *sampled errors* and *same, divided* come from 25 copies of the
-# target network, which leave $\gamma^{50} = 61\%$ of an error of a covariance. They say more about the start than about the network. So we trained the same network
+# target network, which leave $\gamma^{50} = 61\%$ of an initial error of a covariance. They still depend on the random start. So we trained the same network
 # once more with a copy every 50 steps instead of every 1,000: 500 copies, the same 25,000 steps, three seeds
 # (`[converged]` in `experiments/atari/protocol.toml`). We say that a training has *settled* if the mean ratio over the last fifth of the steps
 # is within 10% of the mean over the fifth before. This rule was stated before the runs.
 
 # %%
 with_copies = figures.results(converged_curve_files)
-fig, axes = plt.subplots(1, 4, figsize=(6.75, 2.6), sharex=True, sharey=True, layout="constrained")
-for ax, game in zip(axes, paper.index, strict=True):
+
+
+def copies_panel(ax, rows):
+    """Coupled / MC of one game against copies, seeds and mean, in both scales."""
     for scale, color in {"divided": "#D55E00", "natural": "#0072B2"}.items():
-        rows = with_copies[(with_copies.game == game) & (with_copies.scale == scale)]
-        plots.seed_curves(ax, rows, "coupled", color)
+        plots.seed_curves(ax, rows[rows.scale == scale], "coupled", color)
     ax.axhline(1, color="0.6", lw=0.8, zorder=0)
     ax.set_xticks([0, 10_000, 20_000], ["0", "200", "400"])
-    ax.set(title=game, yscale="log", xlabel="copies")
+    ax.set(title=rows.game.iloc[0], yscale="log", xlabel="copies")
+
 
 # %%
+fig, axes = plt.subplots(1, 4, figsize=(6.75, 2.6), sharex=True, sharey=True, layout="constrained")
+for ax, game in zip(axes, paper.index, strict=True):
+    copies_panel(ax, with_copies[with_copies.game == game])
 axes[0].set_ylabel("coupled / MC")
 lines = [ax.lines[3], ax.lines[7]]  # the mean over seeds of either scale
 fig.legend(lines, ["returns divided", "natural scale"], loc="outside lower center", ncols=2)
@@ -638,8 +676,8 @@ claims.check("gamma 0.99: independent / MC, both simulated", simulated, ends.mc_
 
 # %% [markdown]
 # **With enough copies, the large ratios are gone.** Coupled / MC is 0.02 to 0.20 in the natural scale, where training has settled. With divided
-# returns it passes through one on its way down, and ends at 0.08 to 0.13. It has not settled: it still falls by a quarter to two fifths from one fifth of the steps to the next. So a ratio near one, or a large one, was a
-# matter of when training stopped. In either scale the gap variance is 5 times too small at least. Independent / MC
+# returns it passes through one on its way down, and ends at 0.08 to 0.13. It has not settled: in the last fifth of the steps it is 0.57 to 0.77 times what it was in the fifth before. So a ratio near one, or a large one, only
+# says when training stopped. In either scale the gap variance is at least 5 times too small. Independent / MC
 # falls from about 100 to between 0.8 and 2.1 with divided returns, and is 0.6 to 1.0 in the natural scale; the simulation has 1.03 to 1.63.
 
 # %% [markdown]
@@ -647,8 +685,8 @@ claims.check("gamma 0.99: independent / MC, both simulated", simulated, ends.mc_
 #
 # One-step coupling is *local*: returns from two distinct states share no table, so their covariance is zero unless the
 # branches meet later. A Gram network uses $\langle v(x), v(y)\rangle$ for every pair. To give each state a large variance and
-# almost all pairs of states no covariance, its vectors $v$ would have to be orthogonal across thousands of states, which is impossible in
-# a space of 64 dimensions. In Figure 6.2 its gap variance is too large at $\gamma = 0.1$. At $\gamma = 0.99$ it makes all returns
+# almost all pairs of states no covariance, its vectors $v$ would have to be orthogonal across thousands of states. In
+# 64 dimensions they can be so only approximately. In Figure 6.2 its gap variance is too large at $\gamma = 0.1$. At $\gamma = 0.99$ it makes all returns
 # correlated, and the gap variance collapses.
 #
 # - The **local** term, $1\{s=t\}\langle u(x), u(y)\rangle$, is a block-diagonal Gram kernel and still positive
@@ -668,7 +706,7 @@ claims.check("Atlantis, gamma 0.99: coupled / MC, local alone, with the near ter
 # %% [markdown]
 # **Is it the structure, or the knowledge of the shock?** So far our networks were given the shock's covariance, and the Gram network was
 # not. A fair comparison has all six: {Gram, local, local + near} $\times$ {shock known, shock learned}. *Known* means one coordinate
-# of $u$ that is not learned, and this is the only local coordinate that "Gram, shock known" has. (The targets contain the shock's variance in closed form for all six.) Each of the six got the same
+# of $u$ that is not learned; "Gram, shock known" has this local coordinate and no other. (The targets contain the shock's variance in closed form for all six.) Each of the six got the same
 # search, six trials in Pong and Atlantis at $\gamma = 0.9$ and 0.99, and was then trained with its best trial, in four games with
 # three seeds (`[search]` and `[ablation]` of the protocol).
 #
@@ -680,8 +718,9 @@ both = pd.concat([trials[trials.game.isin(["Pong", "Atlantis"]) & (trials.gamma 
 sought = both.groupby(["kind", "trial"], sort=False).error.mean().unstack()
 ablation = figures.results(ablation_files)
 used = ablation.groupby("kind").trial.agg(set)
-right = all(used[kind] == {trial} for kind, trial in sought.idxmin(axis=1).items())
-claims.check("ablation: each of six networks has six trials, and uses its best", right, right and sought.notna().all(axis=None))  # fmt: skip
+right = sum(used[kind] == {trial} for kind, trial in sought.idxmin(axis=1).items())
+complete = sought.shape == (6, 6) and sought.notna().all(axis=None)
+claims.check("ablation: networks that had six trials and use the best of them", f"{right} of {len(used)}", right == 6 and complete)  # fmt: skip
 sought.round(3)
 
 # %%
@@ -726,7 +765,7 @@ for kind, wanted in {"gram known": False, "local learned": False, "near learned"
 
 # %% [markdown]
 # **The local term is what counts.** It lowers the error in all 16 comparisons, by factors of 2 to 25. The near term is credited in all four
-# comparisons in Atlantis, where branches meet, and in four of the other twelve. Knowing the shock helps the Gram network at $\gamma = 0.9$ only, and it is still a third too small there; at 0.99 it is
+# comparisons in Atlantis, where branches meet, and in four of the other twelve. Knowing the shock helps the Gram network at $\gamma = 0.9$ only. Even so, its gap variance is a third too small there, and at 0.99 it is
 # 6 times too small. With a local term, a known shock is credited in 2 of 16 comparisons. *Local + near with a learned shock* is within 5%
 # in all eight cases. So our results do not rest on telling the network the shock.
 
@@ -763,10 +802,9 @@ claims.check("gamma 0.1, without Atlantis", text, (least - 100).abs().max() < 10
 # %% [markdown]
 # ## 6.9 State by state
 #
-# An average can be right for the wrong reasons. So here is every state.
+# An average can be right for the wrong reasons, so we look at every state.
 
 # %%
-gaps = figures.results(gap_files)
 chosen = gaps[(gaps.gamma == 0.9) & (gaps.kind == "near") & (gaps.seed == 10)]
 
 # %%
@@ -789,17 +827,14 @@ plt.show()
 
 # %% [markdown]
 # **Ask the emulator.** The emulator is at hand. A user can play the first $h$ steps from the queried state and use the
-# network only for what comes later. We play each pair 24 times, in all games alike, and train the networks of Section 6.6 again, which gives
-# the same ratios (`[plays]` of the protocol; three seeds, one in Space Invaders and Asterix). This costs $144h$ emulator steps per state (72 pairs of two branches). The
-# full simulation costs 21,600.
+# network only for what comes later. We play each pair 24 times, in all games alike (`[plays]` of the protocol; three seeds, two in
+# Asterix). This costs $144h$ emulator steps per state: three pairs, 24 plays, two branches. The full simulation costs 21,600.
 
 # %%
-plays = figures.results(play_files)
 plays["h"] = pd.to_numeric(plays.kind.str.extract(r"^near\+(\d+)$")[0])
 plays.loc[plays.kind == "near", "h"] = 0.5  # the network alone, for a logarithmic axis
 deep = plays.dropna(subset="h")
 skill = deep[deep.gamma >= 0.9].pivot_table(index="h", columns=["gamma", "game"], values="skill")
-again = plays[plays.kind == "near"].set_index(["game", "gamma"])
 
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(6.75, 2.9), sharey=True, layout="constrained")
@@ -816,42 +851,42 @@ figures.save(fig, "fig_skill_depth", skill.stack([0, 1]).rename("skill").reset_i
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 6.7.** Skill of the local + near network when the first $h$ steps are played in the emulator, 24 times for each pair, and the network speaks only of what comes after; $h = 0$ is the network alone. Mean of three seeds (one in Space Invaders and Asterix). Dashed: our goal, 0.9.
+# **Figure 6.7.** Skill of the local + near network when the first $h$ steps are played in the emulator, 24 times for each pair, and the network predicts only what comes after; $h = 0$ is the network alone. Mean of three seeds (two in Asterix). Dashed: our goal, 0.9.
 #
 # <!-- alt: Two panels over h from 0 to 64. At gamma 0.9 Boxing rises from 0.3 to one, and all other games stay above 0.9. At gamma 0.99 Boxing rises from minus 0.1 to 0.88 and BattleZone from 0.5 to 0.91, most of it after 16 steps; the other four games stay above 0.9. -->
 
 # %%
 deepest = plays[plays.h == 64].set_index(["game", "gamma"]).skill
-alone = again.skill
-differ = (again.coupled - grid.coupled).abs().max()
-claims.check("trained again: coupled / MC, largest difference to the run above", f"{differ:.4f}", differ < 0.001)  # fmt: skip
-low = again.index[alone < TOLERANCE["skill"]]
-text = ", ".join(f"{game} {gamma:g}" for game, gamma in low)
-claims.check("trained again, network alone: skill below 0.9 in", text, set(low) == set(grid.index[grid.skill < 0.9]), "goal missed")  # fmt: skip
+alone = grid.skill
+low = alone.index[alone < TOLERANCE["skill"]]
 missed = deepest.index[deepest < TOLERANCE["skill"]]
 text = ", ".join(f"{game} {gamma:g} ({deepest[game, gamma]:.2f})" for game, gamma in missed)
 claims.check("goal: skill of at least 0.9 with h = 64; missed in", text, list(missed) == [("Boxing", 0.99)], "goal missed")  # fmt: skip
+text = f"{len(deepest) - len(missed)} of {len(deepest)}"
+claims.check("h = 64: cases that reach it", text, text == "23 of 24")
+new = deepest[["SpaceInvaders", "Asterix"]].min()
+claims.check("h = 64, new games: least skill", f"{new:.2f}", new >= TOLERANCE["skill"])
 
 # %%
-by_seed = figures.results(play_seed_files)
-by_seed = by_seed[by_seed.kind == "near+64"].set_index(["game", "gamma"]).skill
+played = by_seed[by_seed.kind == "near+64"].set_index(["game", "gamma"]).skill
 for case in low:
-    each = by_seed.loc[case]
+    each = played.loc[case]
     text = f"{each.mean():.2f} ({each.min():.2f} to {each.max():.2f})"
     reached = "holds" if each.mean() >= TOLERANCE["skill"] else "goal missed"
     claims.check(f"{case[0]} {case[1]:g}, h = 64: skill of three seeds, above the network's", text, each.min() > alone[case], reached)  # fmt: skip
 fell = (deepest - alone)["Pong"].min()
-claims.check("Pong: largest loss of skill from h = 0 to 64", f"{-fell:.2f}", deepest["Pong"].min() >= 0.9)  # fmt: skip
+claims.check("Pong: largest loss of skill from h = 0 to 64", f"{-fell:.2f}", deepest["Pong"].min() >= TOLERANCE["skill"])  # fmt: skip
 
 # %% [markdown]
 # Playing the first steps repairs Boxing at three discounts: the rewards of the next $h$ steps need not be predicted if
 # they are played. At $\gamma = 0.99$ it brings BattleZone to 0.91 (seeds 0.89 to 0.95), and Boxing to 0.88 (0.86 to 0.92), which is
-# below the goal. In Pong the network is a little better alone, 0.94 against 0.93 at $\gamma = 0.99$. Pong's states differ little, and sampled plays are noisier than the trained network. So depth is a
-# trade: it replaces the network's error by the noise of a simulation, and it costs emulator steps. A user could play more
-# pairs, or stop where the noise exceeds the gain.
+# below the goal. The two new games reach 0.99 at every discount. In Pong the network is a little better alone, 0.94 against 0.93 at $\gamma = 0.99$: Pong's states differ little, and
+# 24 plays are noisier than the trained network. So depth is a
+# trade: it replaces the network's error by the noise of a simulation, and it costs emulator steps. A user could play each
+# pair more often, or stop where the noise exceeds the gain.
 #
-# **Are states, steps or plays short?** For the games with a case below the goal we trained the network again, one seed,
-# with 15,000 to 120,000 states and with 1,000 to 20,000 steps. We also played each pair 24 times, and up to
+# **Is data, training or simulation the bottleneck?** For the two games with a case below the goal we trained further networks, with one seed:
+# on 15,000 to 120,000 states and for 1,000 to 20,000 steps. We also played each pair 24 times, up to
 # 128 steps deep (`[curves]` in `experiments/atari/protocol.toml`).
 
 # %%
@@ -860,7 +895,7 @@ sizes["h"] = pd.to_numeric(sizes.kind.str.extract(r"^near\+(\d+)$")[0])
 sizes.loc[sizes.kind == "near", "h"] = (
     0.5  # the network alone, where a logarithmic axis can show it
 )
-below = grid.index[grid.skill < 0.9]
+below = low
 short = sizes[sizes.noise == "reward"].dropna().set_index(["game", "gamma"]).loc[below]
 
 
@@ -911,10 +946,10 @@ claims.check("the five cases, h = 64, this one seed: skill", text, one.min() >= 
 played = deepest[below]  # three seeds
 
 # %% [markdown]
-# Neither eight times the states nor twenty times the steps brings any of the five near the goal. What is short is
-# foresight: the network would have to predict single punches and shots many steps ahead, and `benchmarks/foresight.py`
-# (Section 5.5) finds even the next reward hard to predict with 25 times the states. Playing 64 steps brings all five
-# above the goal in this one seed and with these plays, and four of the five on average over three seeds (Figure 6.7).
+# Neither eight times the states nor twenty times the steps brings any of the five near the goal. The bottleneck is
+# foresight: the network would have to predict single punches and shots many steps ahead, and even the next reward is hard to
+# predict with 25 times the states (`benchmarks/foresight.py`, Section 5.5). Playing 64 steps brings all five
+# above the goal in this one seed. On average over three seeds it does so for four of the five (Figure 6.7).
 #
 # Is the network still needed then? Those plays cost 9,216 emulator steps per state, 43% of the simulation. A simulation cut
 # to the same cost has $12 \cdot 0.43$ plays of each pair. Its only error is noise, which we know from its standard errors.
@@ -938,35 +973,43 @@ text = ", ".join(f"{game} {gamma:g}" for game, gamma in better)
 claims.check("equal cost: the network helps in", text, ("Boxing", 0.99) in better)
 
 # %% [markdown]
-# In Boxing the plays with the network are much better than a simulation of the same cost, most of all at large $\gamma$,
-# where long games are noisy. In BattleZone at $\gamma = 0.99$ the simulation alone is a little better, 0.94 against 0.91. So the network earns its place where
+# In Boxing, plays with the network are much better than a simulation of the same cost, most of all at large $\gamma$,
+# where long plays are noisy. In BattleZone at $\gamma = 0.99$ the simulation alone is a little better, 0.94 against 0.91. So the network pays off where
 # the far future is noisy but nearly the same for all states.
 #
 # Table 1 does not test the *mean* of a gap. A variance within 5% does not say which action is better. Here is the
-# correlation of predicted and simulated gap means over states, beside its ceiling.
+# correlation of predicted and simulated gap means over states: its mean over seeds, its least and largest seed, and its ceiling.
 
 # %%
 by_game = chosen.groupby("game", sort=False)
 noise = (chosen.mc_mean_error**2).groupby(chosen.game).mean() / by_game.mc_mean.var()
-together = by_game[["gap_mean", "mc_mean"]].corr().gap_mean.xs("mc_mean", level=1)
-means = pd.DataFrame({"correlation": together, "ceiling": np.sqrt(1 - noise)}).loc[games].round(2)
-means
+all_seeds = figures.results(play_gap_files)
+all_seeds = all_seeds[(all_seeds.gamma == 0.9) & (all_seeds.kind == "near")]
+together = all_seeds.groupby(["game", "seed"])[["gap_mean", "mc_mean"]].corr()
+together = together.gap_mean.xs("mc_mean", level=2)
+means = together.groupby(level="game").agg(["mean", "min", "max"])
+means.assign(ceiling=np.sqrt(1 - noise)).loc[games].round(2)
 
 # %%
-good = list(means.index[means.correlation > 0.5])
+good = list(means.index[means["mean"] > 0.5])
 claims.check("gap means, gamma 0.9: games with a correlation above 0.5", ", ".join(good), good == ["Pong"])  # fmt: skip
-rest = means.correlation.drop(good).abs().max()
-claims.check("gap means, gamma 0.9: largest absolute correlation elsewhere", rest, rest < 0.25, "goal missed")  # fmt: skip
+rest = means["mean"].drop(good).abs().max()
+claims.check("gap means, gamma 0.9: largest absolute correlation elsewhere", f"{rest:.2f}", rest < 0.25, "goal missed")  # fmt: skip
+single = together.drop(good, level="game")
+outside = single[single.abs() > 0.25]
+text = f"{single.min():.2f} to {single.max():.2f}; {len(outside)} of {len(single)} beyond 0.25"
+claims.check("gap means, gamma 0.9: single seeds elsewhere", text, (len(outside), len(single)) == (1, 14), "goal missed")  # fmt: skip
 
 # %% [markdown]
-# With 64 states, a correlation below 0.25 in size is not distinguishable from zero. In five of the six games it is at most 0.13, although a perfect prediction would reach 0.63 to
-# 0.89 against this simulation. **The network knows how large gaps are, and not which action is better.**
+# With 64 states, chance alone gives correlations of up to 0.25 in size, 19 times in 20. Outside Pong, the means over seeds are at most
+# 0.09 in size, and 13 of the 14 runs stay within 0.25; the other has -0.25, the wrong sign. A perfect prediction would reach 0.63 to
+# 0.89 against this simulation. **The network knows how large gaps are, but not which action is better.**
 
 # %% [markdown]
 # ## 6.10 The emulator's own coupling
 #
 # What do the actions of one state share without a reward shock? They share the sticky lottery of chapter 5 and, if their
-# branches meet again, their future. We use four games, three seeds, 256 states, and 12 pairs of games from each state. The
+# branches meet again, their future. We use four games, three seeds, 256 states, and 12 plays from each state. The
 # networks learn from 100,000 states with three actions each (`figures/atari_sticky.json`). They see the memory and the
 # previous action, but not Pong's knob. All variance now comes from rewards, which are rare. At $\gamma = 0.1$ three
 # games have gap variances below $10^{-6}$, and ratios to such numbers say nothing.
@@ -1047,8 +1090,8 @@ for gamma in (0.9, 0.99):
     claims.check(name, text, not right.all(), "goal missed")
 claims.check("sticky, gamma 0.99: plain Gram, largest", at.gram.max().round(2), at.gram.max() < 0.1)
 off = np.log(learned).abs().drop(index=0.99, level="gamma")
-nearer = bool((off["near+table"] < off.near).all())
-claims.check("sticky, below 0.99: a state's own tables bring it nearer to 1", nearer, nearer)
+nearer = (off["near+table"] < off.near).sum()
+claims.check("sticky, below 0.99: cases that a state's own tables bring nearer to 1", f"{nearer} of {len(off)}", nearer == len(off))  # fmt: skip
 
 # %%
 told = figures.results(sticky_curve_files)
@@ -1066,7 +1109,7 @@ claims.check(
 )
 
 # %% [markdown]
-# **States, steps or plays?** The second error suggests that states are short, and the first that plays of a few steps help.
+# **Data, training or simulation?** The second error suggests that more states help, and the first that plays of a few steps do.
 # Here are four games, one seed and 128 states under the protocol (`[sticky]`), with eight plays of each pair for the
 # simulation and eight others of up to 128 steps for the network to go on from. We leave out a case whose simulated variance
 # is less than three times its standard error.
@@ -1095,8 +1138,10 @@ plt.show()
 # %%
 ratio = lottery.reset_index().set_index(["states", "steps", "h", "gamma", "game"]).coupled.unstack()
 grown = ratio.xs((4_000, 0.5, 0.99), level=["steps", "h", "gamma"])  # by states
-rises = bool((grown.diff().dropna() > 0).all(axis=None))
-claims.check("sticky, gamma 0.99: more states raise the ratio, in every game", rises, rises)
+rises = (grown / grown.shift()).min(axis=None)
+claims.check(
+    "sticky, gamma 0.99: ratio with twice the states / before, least", f"{rises:.2f}", rises > 1
+)
 few, many = (ratio.loc[100_000, steps, 0.5, 0.99] for steps in (1_000, 4_000))
 claims.check("sticky, gamma 0.99: ratio after 4,000 steps / after 1,000, largest", (many / few).max().round(2), (many < few).all())  # fmt: skip
 deep = lottery[(lottery.states == 100_000) & (lottery.steps == 4_000) & (lottery.h == 128)]
@@ -1109,26 +1154,25 @@ claims.check("goal: sticky, h = 128, the ratio itself within 0.9 and 1.1; missed
 
 # %% [markdown]
 # At $\gamma = 0.99$ every doubling of the states raises the ratio, and after 1,000 steps it is larger than after 4,000. So the network memorises,
-# and states are short. With 128 played steps all seven cases come to 0.84 to 1.04. Two of them lie outside our goal, Boxing at $\gamma = 0.9$ and
-# BattleZone at 0.99, by less than the noise of their simulation. At $\gamma = 0.9$ nothing of the network is left after 128
-# steps, so that two simulations are compared with each other: eight plays of each pair are too few to show 10%.
+# and data is the bottleneck. With 128 played steps all seven cases come to 0.84 to 1.04. Two of them lie outside our goal, Boxing at $\gamma = 0.9$ and
+# BattleZone at 0.99, by less than the noise of their simulation. At $\gamma = 0.9$ the network no longer contributes after 128
+# steps, and we compare two simulations: eight plays of each pair are too few to show 10%.
 
 # %% [markdown]
 # ## What to take away
 #
-# - A ratio of two numbers says little without its curve over training and without the value that it would have if all were
-#   right. Table 1 is a snapshot at 50,000 steps: its second column counts copies of the target network, and its first would be 16.
+# - A ratio says little without its curve over training and without the value that a calibrated network would have. Table 1 is a snapshot at 50,000 steps: its second column counts copies of the target network, and a calibrated first column would be 16.
 # - A target network that is copied $K$ times knows $K$ steps of the future. At $\gamma = 0.99$, 22 copies are far too few.
 # - Evaluate with the noise that you trained with.
 # - The covariance of a joint MDP is local. A representation that knows this is right within 5% on average, even in games it was
-#   not tuned for, and need not be told the shock. One that does not know it is wrong by a factor of six or more at $\gamma = 0.99$, after the
+#   not tuned for, and need not be told the shock. One that does not know it is wrong by a factor of five or more at $\gamma = 0.99$: after the
 #   same search, with the shock given, and with twenty times the copies.
 # - A right variance is not a right mean: gap means at new states are not learned in five of six games.
-# - An average near one can be had without learning. Show what a constant gives, and show the skill over states.
+# - A constant can reach a ratio near one without learning. Show what a constant gives, and show the skill over states.
 # - Where rewards cannot be predicted, play a few steps and use the network for the rest.
 # - Under a common shock, $\gamma$ and the rate at which branches meet decide how much the coupling matters. The lottery of
 #   sticky actions alone couples little.
-# - Compare with games that were played, state by state, and show standard errors.
+# - Compare with simulation, state by state, and show standard errors.
 #
 # ## Exercises
 #
