@@ -17,8 +17,9 @@ import numpy as np
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy, Seed
 from jmdp_lib.machine import ReadOnly, Saved, progress, table
-from jmdp_lib.simulators.branches import Branches, Comparison, PlayedRuns, Run
-from jmdp_lib.simulators.estimates import PlayedGaps, action_labels, gaps_of
+from jmdp_lib.simulators.branches import Run
+from jmdp_lib.simulators.estimates import PlayedGaps
+from jmdp_lib.simulators.players import Branches, Comparison, PlayedRuns, action_labels, gaps_of
 from jmdp_lib.simulators.statistics import asymptotic_sequence, betting_bound
 from jmdp_lib.simulators.vector_branches import VectorBranches
 from jmdp_lib.simulators.vector_rules import VectorRules

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from jmdp_lib.checks import Policy
 from jmdp_lib.simulators.arrays import Arrays
-from jmdp_lib.simulators.branches import checked_settings
+from jmdp_lib.simulators.players import checked_settings
 from jmdp_lib.simulators.vector_batch import Batch, BatchPlan, Lanes
 from jmdp_lib.simulators.vector_branches import VectorBranches, check_numbered, start_of
 from jmdp_lib.simulators.vector_policies import VectorPolicy, checked_matrix
