@@ -18,7 +18,8 @@ from jmdp_lib.operators.dense import device_bytes
 from jmdp_lib.simulators.arrays import Arrays, as_array
 from jmdp_lib.simulators.branches import Run
 from jmdp_lib.simulators.players import Comparison, checked_settings
-from jmdp_lib.simulators.vector_batch import Batch, BatchPlan, ChunkRuns
+from jmdp_lib.simulators.vector_batch import Batch
+from jmdp_lib.simulators.vector_lanes import BatchPlan, ChunkRuns
 from jmdp_lib.simulators.vector_policies import VectorPolicy
 from jmdp_lib.simulators.vector_simulator import VectorSimulator, check_draw, drawn, played
 
