@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,12 +18,7 @@ from jmdp_lib.machine import progress
 from jmdp_lib.simulators.branches import Run
 from jmdp_lib.simulators.estimates import PlayedGaps
 from jmdp_lib.simulators.players import Branches, Comparison, PlayedRuns, gaps_of
-from jmdp_lib.simulators.statistics import (
-    Standing,
-    asymptotic_sequence,
-    betting_bound,
-    coupling_saving,
-)
+from jmdp_lib.simulators.statistics import GapIntervals, Standing, coupling_saving
 from jmdp_lib.simulators.vector_branches import VectorBranches
 from jmdp_lib.simulators.vector_rules import VectorRules
 from jmdp_lib.simulators.vector_simulator import VectorSimulator
@@ -226,10 +220,9 @@ class _Runs:
     """The runs so far, and what they say.
 
     active: the numbers of the branches that no other was found to be better than. playing: these
-    alone. returns, labels:
-    of all m branches, by runs; nan where a branch was not played any more. whole: returns of all
-    branches in runs that went on after these became one. centres: (m, m, 2) means of gaps, less and
-    plus what may have been cut off. alike: (m, m) where gaps are zero for certain.
+    alone. returns, labels: of all m branches, by runs; nan where a branch was not played any more.
+    whole: returns of all branches in runs that went on after these became one. gaps: what is known
+    of mean gaps.
     """
 
     def __init__(
@@ -251,12 +244,7 @@ class _Runs:
         self.whole: list[list[float]] = []
         self.history: list[Floats] = []
         self.rewards = [*(reward_range or ())]
-        size = len(self.actions)
-        self.alike = branches.alike
-        self.intervals = np.full((size, size, 2), [-math.inf, math.inf])
-        self.intervals[self.alike] = 0.0
-        self.centres = np.full((size, size, 2), math.nan)
-        self.centres[self.alike] = 0.0
+        self.gaps = GapIntervals(branches.alike, terms.alpha, _FIRST_ASYMPTOTIC)
 
     @property
     def longest(self) -> int:
@@ -296,68 +284,35 @@ class _Runs:
 
     def look(self) -> None:
         """Work out the intervals, drop the branches that are beaten, and give a verdict."""
-        largest_gap = self.branches.largest_return(self.rewards[1] - self.rewards[0])
-        self.narrow(largest_gap)
-        self.history.append(np.append(self.queries, self.intervals))
-        lows = self.intervals[np.ix_(self.active, self.active)][..., 0]
+        spread = self.rewards[1] - self.rewards[0]
+        largest_gap = self.branches.largest_return(spread)
+        bound = None if self.reward_range is None else largest_gap
+        rest = self.branches.largest_rest(spread)
+        self.gaps.narrow(self.active, np.array(self.returns), np.array(self.labels), rest, bound)
+        self.history.append(np.append(self.queries, self.gaps.intervals))
+        lows = self.gaps.intervals[np.ix_(self.active, self.active)][..., 0]
         unbeaten = np.flatnonzero(lows.max(0) <= self.margin)
         if 0 < unbeaten.size < len(self.active):
             self.active = [self.active[k] for k in unbeaten]
             self.playing = self.branches.only(self.active)
         close = lows[np.ix_(unbeaten, unbeaten)].min(initial=0.0) >= -self.margin
-        equal = not largest_gap or self.alike[np.ix_(self.active, self.active)].all()
+        equal = not largest_gap or self.gaps.alike[np.ix_(self.active, self.active)].all()
         if len(self.active) == 1:
             self.verdict = "better"
         elif close and (self.margin or equal):
             self.verdict = "equivalent"
 
-    def narrow(self, largest_gap: float) -> None:
-        """New intervals for the mean gaps of the active branches."""
-        returns = np.array(self.returns)
-        labels = np.array(self.labels)
-        rest = self.branches.largest_rest(self.rewards[1] - self.rewards[0])
-        alpha = self.alpha / math.comb(len(self.actions), 2)
-        for a, b in combinations(self.active, 2):
-            if self.alike[a, b]:
-                continue
-            gap = returns[:, a] - returns[:, b]
-            cut = np.where(labels[:, a] != labels[:, b], rest, 0.0)
-            known = self.intervals[a, b]
-            low, high = self.ends(gap - cut, gap + cut, largest_gap, alpha, known)
-            self.intervals[a, b] = (low, high)
-            self.intervals[b, a] = (-high, -low)
-            centres = (gap.mean() - cut.mean(), gap.mean() + cut.mean())
-            self.centres[a, b] = centres
-            self.centres[b, a] = (-centres[1], -centres[0])
-
-    def ends(
-        self, least: Floats, most: Floats, largest_gap: float, alpha: float, known: Floats
-    ) -> tuple[float, float]:
-        """Of an interval for the mean of gaps (T,) that lie between `least` and `most`.
-
-        largest_gap: no gap is larger, if a range of rewards is known. known: the interval so far.
-        """
-        if not np.isfinite(least).all():  # gamma is 1, and a run was cut off: anything may follow
-            return -math.inf, math.inf
-        if self.reward_range is None:
-            below, _ = asymptotic_sequence(least, alpha, _FIRST_ASYMPTOTIC)
-            _, above = asymptotic_sequence(most, alpha, _FIRST_ASYMPTOTIC)
-            return float(below.max()), float(above.min())
-        support = (-largest_gap, largest_gap)
-        low = betting_bound(least, *support, alpha / 2.0, known[0])
-        return low, -betting_bound(-most, *support, alpha / 2.0, -known[1])
-
     def decision(self) -> Decision:
         """What is known so far."""
         remaining = tuple(self.actions[i] for i in self.active)
-        looks = np.array(self.history).reshape(-1, 1 + self.intervals.size)
+        looks = np.array(self.history).reshape(-1, 1 + self.gaps.intervals.size)
         undecided = self.verdict == "undecided"
         return Decision(
             actions=self.actions,
             verdict=self.verdict,
             best=remaining[0] if self.verdict == "better" else None,
             remaining=remaining,
-            intervals=self.intervals.copy(),
+            intervals=self.gaps.intervals.copy(),
             margin=self.margin,
             num_queries=self.queries,
             num_runs=len(self.returns),
@@ -378,22 +333,20 @@ class _Runs:
         played = PlayedRuns(np.array(self.returns), np.array(self.labels), extremes, None)
         return gaps_of(self.branches, played)
 
+    @property
+    def _standing(self) -> Standing:
+        return self.gaps.standing(self.active, self.margin)
+
     def deciding_budget(self) -> float:
         """About how many queries would decide; infinite before the first look."""
         if not self.history:
             return math.inf
         queries = float(self.history[-1][0])
-        return _GROWTH * queries * self.standing().growth_to_decide()
+        return _GROWTH * queries * self._standing.growth_to_decide()
 
     def deciding_margin(self) -> float:
         """The margin that all intervals of the active branches keep; nan before the first look."""
-        return self.standing().kept_margin() if self.history else math.nan
-
-    def standing(self) -> Standing:
-        """How well the active branches are told apart."""
-        chosen = np.ix_(self.active, self.active)
-        known = (self.intervals[chosen], self.centres[chosen], self.alike[chosen])
-        return Standing(*known, self.margin)
+        return self._standing.kept_margin() if self.history else math.nan
 
     def method(self) -> str:
         """Which confidence sequence it is, and when it holds."""

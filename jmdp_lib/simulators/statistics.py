@@ -231,12 +231,74 @@ def asymptotic_sequence(x: ArrayLike, alpha: float, first: int) -> tuple[Floats,
     return x[:1] + mean - radius, x[:1] + mean + radius
 
 
-class Standing(NamedTuple):
-    """How well k means are told apart, from confidence intervals of their differences.
+class GapIntervals:
+    """Confidence intervals of all mean gaps of m branches, which narrow as runs come in.
 
-    intervals: (k, k, 2), entry [i, j] for mean i less mean j. centres: (k, k, 2), the observed
-    differences, less and plus what may have been cut off. alike: (k, k) where differences are zero
-    for certain. margin: differences up to it do not matter.
+    alike: (m, m) where gaps are zero for certain. alpha: probability with which any of them may
+    fail. first: runs before an asymptotic sequence says anything. intervals: (m, m, 2), entry
+    [i, j] for branch i against j. centres: (m, m, 2), means of gaps, less and plus what may have
+    been cut off.
+    """
+
+    def __init__(self, alike: NDArray[np.bool_], alpha: float, first: int) -> None:
+        self.alike = alike
+        self.alpha = alpha
+        self.first = first
+        self.intervals = np.full((*alike.shape, 2), [-math.inf, math.inf])
+        self.intervals[alike] = 0.0
+        self.centres = np.full((*alike.shape, 2), math.nan)
+        self.centres[alike] = 0.0
+
+    def narrow(
+        self, chosen: Sequence[int], returns: Floats, labels: Ints, rest: float,
+        largest_gap: float | None,
+    ) -> None:  # fmt: skip
+        """New intervals for some of the branches, from all runs so far.
+
+        returns, labels: (N, m), as in `Run`. rest: how much a gap that is open at the horizon may
+        still change. largest_gap: no gap is larger; None asks for the asymptotic sequence.
+        """
+        alpha = self.alpha / math.comb(len(self.alike), 2)
+        for a, b in combinations(chosen, 2):
+            if self.alike[a, b]:
+                continue
+            gap = returns[:, a] - returns[:, b]
+            cut = np.where(labels[:, a] != labels[:, b], rest, 0.0)
+            known = self.intervals[a, b]
+            low, high = self._ends(gap - cut, gap + cut, largest_gap, alpha, known)
+            self.intervals[a, b] = (low, high)
+            self.intervals[b, a] = (-high, -low)
+            centres = (gap.mean() - cut.mean(), gap.mean() + cut.mean())
+            self.centres[a, b] = centres
+            self.centres[b, a] = (-centres[1], -centres[0])
+
+    def _ends(
+        self, least: Floats, most: Floats, largest_gap: float | None, alpha: float, known: Floats
+    ) -> tuple[float, float]:
+        """Of an interval for the mean of gaps (N,) that lie between `least` and `most`.
+
+        known: the interval so far.
+        """
+        if not np.isfinite(least).all():  # gamma is 1, and a run was cut off: anything may follow
+            return -math.inf, math.inf
+        if largest_gap is None:
+            below, _ = asymptotic_sequence(least, alpha, self.first)
+            _, above = asymptotic_sequence(most, alpha, self.first)
+            return float(below.max()), float(above.min())
+        support = (-largest_gap, largest_gap)
+        low = betting_bound(least, *support, alpha / 2.0, known[0])
+        return low, -betting_bound(-most, *support, alpha / 2.0, -known[1])
+
+    def standing(self, chosen: Sequence[int], margin: float) -> Standing:
+        """How well some of the branches are told apart."""
+        pairs = np.ix_(chosen, chosen)
+        return Standing(self.intervals[pairs], self.centres[pairs], self.alike[pairs], margin)
+
+
+class Standing(NamedTuple):
+    """How well k branches are told apart, by their part of `GapIntervals`.
+
+    intervals, centres: (k, k, 2). alike: (k, k). margin: gaps up to it do not matter.
     """
 
     intervals: Floats
