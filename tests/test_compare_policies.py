@@ -9,8 +9,7 @@ from strategies import random_policy
 from test_policy_gaps import COUPLINGS, RULES, shared_noise_model, two_rules
 
 import jmdp_lib as jl
-from jmdp_lib.simulators.branches import Branches
-from jmdp_lib.simulators.comparisons import gaps_of
+from jmdp_lib.simulators.players import Branches, gaps_of
 
 
 def played(env, rules, state, coupling, num_runs, seed=0, **settings):

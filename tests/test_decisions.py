@@ -9,7 +9,7 @@ import pytest
 
 import jmdp_lib as jl
 from jmdp_lib.atari import CoupledAtari
-from jmdp_lib.simulators import decisions, statistics
+from jmdp_lib.simulators import statistics
 
 
 class Plain:
@@ -114,12 +114,13 @@ def test_branches_that_became_one_cost_no_more_queries():
 def test_all_bets_of_a_call_share_its_level(actions, monkeypatch):
     """That a bet holds its level is shown below, by thousands of samples."""
     bets = []
+    betting_bound = statistics.betting_bound
 
     def bet(x, low, high, alpha, known):
         bets.append((low, high, alpha))
-        return statistics.betting_bound(x, low, high, alpha, known)
+        return betting_bound(x, low, high, alpha, known)
 
-    monkeypatch.setattr(decisions, "betting_bound", bet)
+    monkeypatch.setattr(statistics, "betting_bound", bet)
     jm = bandit([0.5, 0.52, 0.54, 0.56])
     found = jl.compare_actions(jm, [0], actions, 0, alpha=0.06, budget=200)
     assert "valid at every sample size" in found.method

@@ -9,7 +9,8 @@ import pytest
 
 import jmdp_lib as jl
 from jmdp_lib.simulators import worlds
-from jmdp_lib.simulators.branches import Branches, uniforms_of
+from jmdp_lib.simulators.branches import uniforms_of
+from jmdp_lib.simulators.players import Branches
 
 COUPLINGS = ["joint", "independent", "common"]
 

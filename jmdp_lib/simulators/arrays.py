@@ -76,6 +76,13 @@ def as_array(value: Any) -> Any:
     return value if array_api_compat.is_array_api_obj(value) else np.asarray(value)
 
 
+def floating(xp: Any, numbers: Any) -> Any:
+    """Numbers as they are, or float64 if they are whole."""
+    if xp.isdtype(numbers.dtype, "real floating"):
+        return numbers
+    return xp.astype(numbers, xp.float64)
+
+
 def each(change: Callable[[Any], Any], noise: Any) -> Any:
     """The noise with every array of it changed: it is an array, or a tuple of arrays."""
     return tuple(map(change, noise)) if isinstance(noise, tuple) else change(noise)

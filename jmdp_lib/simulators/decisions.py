@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import combinations
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy, Seed
-from jmdp_lib.machine import ReadOnly, Saved, progress, table
-from jmdp_lib.simulators.branches import Branches, Comparison, PlayedRuns, Run
-from jmdp_lib.simulators.estimates import PlayedGaps, action_labels, gaps_of
-from jmdp_lib.simulators.statistics import asymptotic_sequence, betting_bound
+from jmdp_lib.machine import progress
+from jmdp_lib.simulators.branches import Run
+from jmdp_lib.simulators.estimates import PlayedGaps
+from jmdp_lib.simulators.players import Branches, Comparison, PlayedRuns, gaps_of
+from jmdp_lib.simulators.statistics import GapIntervals, Standing, coupling_saving
 from jmdp_lib.simulators.vector_branches import VectorBranches
 from jmdp_lib.simulators.vector_rules import VectorRules
 from jmdp_lib.simulators.vector_simulator import VectorSimulator
-
-if TYPE_CHECKING:
-    import pandas as pd
+from jmdp_lib.simulators.verdicts import Decision
 
 _TAIL = 1e-3  # share of the largest return that is cut off
 _FIRST_ASYMPTOTIC = 128  # runs before an asymptotic confidence sequence says anything
@@ -35,122 +32,6 @@ _GROWTH = 1.1  # of the number of runs between two looks
 # which share of the budget they may take.
 _WHOLE_RUNS = 64
 _WHOLE_SHARE = 0.2
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Decision(ReadOnly, Saved):
-    """What `compare_actions` or `compare_policies` found.
-
-    Attributes:
-        actions: the m actions that were asked for, or the numbers of the m policies.
-        verdict: "better", one action is best by more than the margin; "equivalent", those that
-            remain differ by at most the margin; or "undecided" when the budget ended.
-        best: the best action if the verdict is "better", else None.
-        remaining: the actions that no other was found to be better than.
-        intervals: (m, m, 2), lower and upper end for $E[Z(s, a_i) - Z(s, a_j)]$ at [i, j], where
-            $a_i$ is actions[i]. What returns lose by being cut off is included. If the range of the
-            rewards is known, all intervals hold at all looks at once with probability $1 - alpha$;
-            for an asymptotic sequence this is so only in the limit of large samples.
-        margin: as it was given.
-        num_queries: queries that were made: calls at one state, for one or more actions.
-        num_runs: runs of all branches.
-        saving: how many times as many independent runs would be needed for the same certainty,
-            estimated: the sum of $Var Z_a + Var Z_b$ over the pairs of actions, divided by that of
-            $Var(Z_a - Z_b)$.
-        method: which confidence sequence it is, and whether it holds at every sample size.
-        history: (L, 1 + 2 m**2), the number of queries and the intervals at each of L looks.
-        deciding_budget, deciding_margin: if undecided, about how many queries would decide if what
-            is still to come is like what was seen, and which margin the intervals already keep.
-            Infinite where none would do.
-        estimates: what the same runs say about all gaps, with standard errors, as from
-            `estimate_gaps`; of two actions, from the runs that played both. None before three runs.
-            Its intervals do not know that a decision ended the runs: `intervals` do.
-        compared: what `actions` are, "action" or "policy".
-    """
-
-    _nested: ClassVar[Any] = {"estimates": PlayedGaps}
-
-    actions: tuple[Any, ...]
-    verdict: str
-    best: Any
-    remaining: tuple[Any, ...]
-    intervals: Floats
-    margin: float
-    num_queries: int
-    num_runs: int
-    saving: float
-    method: str
-    history: Floats
-    deciding_budget: float = math.nan
-    deciding_margin: float = math.nan
-    estimates: PlayedGaps | None = None
-    compared: str = "action"
-
-    def __repr__(self) -> str:
-        best = "" if self.best is None else f"best={self.best}, "
-        outlook = f"; {self.outlook}" if self.outlook else ""
-        return (
-            f"Decision({self.verdict!r}, {best}num_queries={self.num_queries:,}, "
-            f"saving={self.saving:.3g}, {self.method}{outlook})"
-        )
-
-    @property
-    def outlook(self) -> str:
-        """What would decide, in words, from what was seen; empty once it is decided."""
-        if self.verdict != "undecided":
-            return ""
-        ways = []
-        if math.isfinite(self.deciding_budget):
-            ways.append(f"a budget of about {self.deciding_budget:,.0f} queries")
-        if math.isfinite(self.deciding_margin):
-            ways.append(f"margin={self.deciding_margin:.3g}")
-        if ways:
-            return f"{' or '.join(ways)} would decide"
-        if math.isnan(self.deciding_margin):
-            return "too few runs to say what would decide"
-        return "no budget would decide: runs are cut off too soon, and need a longer horizon"
-
-    def to_frame(self) -> pd.DataFrame:
-        """A pandas table with a row for every two actions: the ends of the interval of their gap.
-
-        Example:
-            >>> import jmdp_lib as jl
-            >>> found = jl.compare_actions(jl.example_1(0.5), [0], [0, 1], state=0, budget=500)
-            >>> list(found.to_frame().columns)
-            ['action', 'other', 'low', 'high']
-        """
-        names = action_labels(self.actions)
-        first, second = np.nonzero(~np.eye(names.size, dtype=bool))
-        low, high = self.intervals[first, second].T
-        ends = {"low": low, "high": high}
-        return table({self.compared: names[first], "other": names[second], **ends})
-
-    def plot(self, ax: Any) -> Any:
-        """The intervals of the first action that remains against the others, by queries.
-
-        Example:
-            >>> import jmdp_lib as jl
-            >>> from matplotlib.figure import Figure
-            >>> jm = jl.example_1(gamma=0.5)
-            >>> found = jl.compare_actions(jm, [0], [0, 1], state=0, budget=500)
-            >>> found.plot(Figure().subplots()).get_ylabel()
-            'mean gap'
-        """
-        size = len(self.actions)
-        first = self.actions.index(self.remaining[0])
-        queries = self.history[:, 0]
-        bands = self.history[:, 1:].reshape(-1, size, size, 2)
-        for other in (i for i in range(size) if i != first):
-            low, high = bands[:, first, other].T
-            shown = slice(np.flatnonzero(np.diff(high - low)).max(initial=0) + 2)  # until beaten
-            label = f"{self.compared} {self.actions[first]} minus {self.actions[other]}"
-            ends = queries[shown], low[shown], high[shown]
-            ax.fill_between(*ends, alpha=0.4, step="post", label=label)
-        for edge in {self.margin, -self.margin}:
-            ax.axhline(edge, color="0.3", lw=0.8, ls=":")
-        ax.set(xlabel="queries", ylabel="mean gap")
-        ax.legend()
-        return ax
 
 
 def compare_actions(
@@ -339,10 +220,9 @@ class _Runs:
     """The runs so far, and what they say.
 
     active: the numbers of the branches that no other was found to be better than. playing: these
-    alone. returns, labels:
-    of all m branches, by runs; nan where a branch was not played any more. whole: returns of all
-    branches in runs that went on after these became one. centres: (m, m, 2) means of gaps, less and
-    plus what may have been cut off. alike: (m, m) where gaps are zero for certain.
+    alone. returns, labels: of all m branches, by runs; nan where a branch was not played any more.
+    whole: returns of all branches in runs that went on after these became one. gaps: what is known
+    of mean gaps.
     """
 
     def __init__(
@@ -364,12 +244,7 @@ class _Runs:
         self.whole: list[list[float]] = []
         self.history: list[Floats] = []
         self.rewards = [*(reward_range or ())]
-        size = len(self.actions)
-        self.alike = branches.alike
-        self.intervals = np.full((size, size, 2), [-math.inf, math.inf])
-        self.intervals[self.alike] = 0.0
-        self.centres = np.full((size, size, 2), math.nan)
-        self.centres[self.alike] = 0.0
+        self.gaps = GapIntervals(branches.alike, terms.alpha, _FIRST_ASYMPTOTIC)
 
     @property
     def longest(self) -> int:
@@ -409,72 +284,39 @@ class _Runs:
 
     def look(self) -> None:
         """Work out the intervals, drop the branches that are beaten, and give a verdict."""
-        largest_gap = self.branches.largest_return(self.rewards[1] - self.rewards[0])
-        self.narrow(largest_gap)
-        self.history.append(np.append(self.queries, self.intervals))
-        lows = self.intervals[np.ix_(self.active, self.active)][..., 0]
+        spread = self.rewards[1] - self.rewards[0]
+        largest_gap = self.branches.largest_return(spread)
+        bound = None if self.reward_range is None else largest_gap
+        rest = self.branches.largest_rest(spread)
+        self.gaps.narrow(self.active, np.array(self.returns), np.array(self.labels), rest, bound)
+        self.history.append(np.append(self.queries, self.gaps.intervals))
+        lows = self.gaps.intervals[np.ix_(self.active, self.active)][..., 0]
         unbeaten = np.flatnonzero(lows.max(0) <= self.margin)
         if 0 < unbeaten.size < len(self.active):
             self.active = [self.active[k] for k in unbeaten]
             self.playing = self.branches.only(self.active)
         close = lows[np.ix_(unbeaten, unbeaten)].min(initial=0.0) >= -self.margin
-        equal = not largest_gap or self.alike[np.ix_(self.active, self.active)].all()
+        equal = not largest_gap or self.gaps.alike[np.ix_(self.active, self.active)].all()
         if len(self.active) == 1:
             self.verdict = "better"
         elif close and (self.margin or equal):
             self.verdict = "equivalent"
 
-    def narrow(self, largest_gap: float) -> None:
-        """New intervals for the mean gaps of the active branches."""
-        returns = np.array(self.returns)
-        labels = np.array(self.labels)
-        rest = self.branches.largest_rest(self.rewards[1] - self.rewards[0])
-        alpha = self.alpha / math.comb(len(self.actions), 2)
-        for a, b in combinations(self.active, 2):
-            if self.alike[a, b]:
-                continue
-            gap = returns[:, a] - returns[:, b]
-            cut = np.where(labels[:, a] != labels[:, b], rest, 0.0)
-            known = self.intervals[a, b]
-            low, high = self.ends(gap - cut, gap + cut, largest_gap, alpha, known)
-            self.intervals[a, b] = (low, high)
-            self.intervals[b, a] = (-high, -low)
-            centres = (gap.mean() - cut.mean(), gap.mean() + cut.mean())
-            self.centres[a, b] = centres
-            self.centres[b, a] = (-centres[1], -centres[0])
-
-    def ends(
-        self, least: Floats, most: Floats, largest_gap: float, alpha: float, known: Floats
-    ) -> tuple[float, float]:
-        """Of an interval for the mean of gaps (T,) that lie between `least` and `most`.
-
-        largest_gap: no gap is larger, if a range of rewards is known. known: the interval so far.
-        """
-        if not np.isfinite(least).all():  # gamma is 1, and a run was cut off: anything may follow
-            return -math.inf, math.inf
-        if self.reward_range is None:
-            below, _ = asymptotic_sequence(least, alpha, _FIRST_ASYMPTOTIC)
-            _, above = asymptotic_sequence(most, alpha, _FIRST_ASYMPTOTIC)
-            return float(below.max()), float(above.min())
-        support = (-largest_gap, largest_gap)
-        low = betting_bound(least, *support, alpha / 2.0, known[0])
-        return low, -betting_bound(-most, *support, alpha / 2.0, -known[1])
-
     def decision(self) -> Decision:
         """What is known so far."""
         remaining = tuple(self.actions[i] for i in self.active)
-        looks = np.array(self.history).reshape(-1, 1 + self.intervals.size)
+        looks = np.array(self.history).reshape(-1, 1 + self.gaps.intervals.size)
         undecided = self.verdict == "undecided"
         return Decision(
             actions=self.actions,
             verdict=self.verdict,
             best=remaining[0] if self.verdict == "better" else None,
             remaining=remaining,
-            intervals=self.intervals.copy(),
+            intervals=self.gaps.intervals.copy(),
             margin=self.margin,
             num_queries=self.queries,
             num_runs=len(self.returns),
-            saving=self.saving(),
+            saving=coupling_saving(self.whole, len(self.actions)),
             method=self.method(),
             history=looks,
             deciding_budget=self.deciding_budget() if undecided else math.nan,
@@ -491,47 +333,20 @@ class _Runs:
         played = PlayedRuns(np.array(self.returns), np.array(self.labels), extremes, None)
         return gaps_of(self.branches, played)
 
-    def deciding_margin(self) -> float:
-        """The margin that all intervals of the active branches keep; nan before the first look."""
-        if not self.history:
-            return math.nan
-        lows = self.intervals[np.ix_(self.active, self.active)][..., 0]
-        return float(-lows.min())
+    @property
+    def _standing(self) -> Standing:
+        return self.gaps.standing(self.active, self.margin)
 
     def deciding_budget(self) -> float:
-        """About how many queries decide if means stay, and intervals shrink as 1 / sqrt(runs).
-
-        The active branch with the largest means beats each other one, or is close to it; those that
-        are close to it must be so to each other, too.
-        """
-        if not self.history or not np.isfinite(self.intervals[self.active][:, self.active]).all():
+        """About how many queries would decide; infinite before the first look."""
+        if not self.history:
             return math.inf
-        best = max(self.active, key=lambda i: self.centres[i, self.active].sum())
-        others = [i for i in self.active if i != best]
-        close = [i for i in others if self.growth_to_tie(best, i) < self.growth_to_beat(best, i)]
-        growths = [self.growth_to_beat(best, i) for i in others if i not in close]
-        growths += [self.growth_to_tie(*pair) for pair in combinations([best, *close], 2)]
-        return _GROWTH * float(self.history[-1][0]) * max(1.0, *growths)
+        queries = float(self.history[-1][0])
+        return _GROWTH * queries * self._standing.growth_to_decide()
 
-    def growth_to_beat(self, a: int, b: int) -> float:
-        """How many times as many runs would show that a beats b by more than the margin."""
-        return _growth(self.centres[a, b, 0], self.intervals[a, b, 0], self.margin)
-
-    def growth_to_tie(self, a: int, b: int) -> float:
-        """How many times as many runs would show that they differ by at most the margin."""
-        if self.alike[a, b]:
-            return 1.0
-        sides = [(a, b), (b, a)]
-        return max(_growth(self.centres[x][0], self.intervals[x][0], -self.margin) for x in sides)
-
-    def saving(self) -> float:
-        """The attribute of `Decision` of this name; nan if no run was played to its end."""
-        size = len(self.actions)
-        returns = np.array(self.whole or [[math.nan] * size])
-        alone = returns.var(0).sum()
-        gaps = max(size * alone - returns.sum(1).var(), 0.0)  # Var(Z_a - Z_b) over all pairs
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return float(np.divide((size - 1) * alone, gaps))
+    def deciding_margin(self) -> float:
+        """The margin that all intervals of the active branches keep; nan before the first look."""
+        return self._standing.kept_margin() if self.history else math.nan
 
     def method(self) -> str:
         """Which confidence sequence it is, and when it holds."""
@@ -539,10 +354,3 @@ class _Runs:
             return "betting confidence sequence, valid at every sample size"
         unseen = -math.expm1(math.log(self.alpha) / max(len(self.returns), 1))
         return f"asymptotic confidence sequence, blind to events rarer than {unseen:.2g} per run"
-
-
-def _growth(centre: float, low: float, goal: float) -> float:
-    """How many times as many runs lift the lower end of an interval above a goal."""
-    if centre <= goal:
-        return math.inf
-    return float(((centre - low) / (centre - goal)) ** 2)

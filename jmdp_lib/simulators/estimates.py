@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,6 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import ReadOnly, Saved, table
 from jmdp_lib.moments import normal_quantile
-from jmdp_lib.simulators.branches import Comparison, PlayedRuns
-from jmdp_lib.simulators.statistics import gap_statistics, unseen_variance
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -183,41 +180,3 @@ class PlayedGaps(EstimatedGaps):
         centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
         reach = z * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z**2 / n)
         return centre - reach, centre + reach
-
-
-def gaps_of(branches: Comparison, played: PlayedRuns, keep_returns: bool = False) -> PlayedGaps:
-    """Estimates from runs of all branches; nan stands for a branch that a run did not play.
-
-    Three runs or more must have played any two of them.
-    """
-    returns, labels, extremes, _ = played
-    cut = branches.largest_rest(extremes[1] - extremes[0])
-    gaps = returns[:, :, None] - returns[:, None]  # (N, m, m)
-    apart = labels[:, :, None] != labels[:, None]
-    unsure = np.where(apart, cut, 0.0) + 1e-12 * np.nanmax(np.abs(returns))
-    both = ~np.isnan(gaps)
-    counts = both.sum(0)
-    if both.all():
-        found = gap_statistics(gaps, unsure)
-    else:
-        found = np.empty((7, *counts.shape))
-        for pair in np.ndindex(counts.shape):
-            rows = both[:, *pair]
-            found[:, *pair] = gap_statistics(gaps[rows, *pair], unsure[rows, *pair])
-    missed = (apart & both).sum(0) / counts
-    np.multiply(cut, missed, out=missed, where=missed > 0)
-    ends = branches.reward_range
-    unseen = unseen_variance(found[0], counts, ends, branches.discount_of_returns)
-    unseen[branches.alike] = 0.0
-    names = action_labels(branches.names)
-    index = {branches.compared: names[:, None], "other": names[None]}
-    num_runs = len(returns) if both.all() else counts
-    kept = returns if keep_returns else None
-    rest: Any = (missed, num_runs, kept)
-    return PlayedGaps(*found, *rest, unseen_variance=unseen, index=index)
-
-
-def action_labels(actions: Sequence[Any]) -> Any:
-    """(m,) what tables and files call the actions: their numbers, or what they print as."""
-    numbered = all(isinstance(action, int | np.integer) for action in actions)
-    return np.array([*actions] if numbered else [repr(action) for action in actions])

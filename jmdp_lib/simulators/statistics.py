@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
@@ -124,6 +127,15 @@ class GapSums(NamedTuple):
         return np.stack([self.mean, errors[0], variance, errors[1], *self.signs / n])
 
 
+def coupling_saving(runs: Sequence[Sequence[float]], num_branches: int) -> float:
+    """What `Decision.saving` is, from the returns (N, m) of whole runs; nan if there are none."""
+    returns = np.array(runs or [[math.nan] * num_branches])
+    alone = returns.var(0).sum()
+    gaps = max(num_branches * alone - returns.sum(1).var(), 0.0)  # Var(Z_a - Z_b) over all pairs
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.divide((num_branches - 1) * alone, gaps))
+
+
 def unseen_variance(
     mean: Floats, num_draws: Ints | int, ends: tuple[float, float] | None, gamma: float
 ) -> Floats:
@@ -217,3 +229,115 @@ def asymptotic_sequence(x: ArrayLike, alpha: float, first: int) -> tuple[Floats,
     radius += _SKEW * seen * level / t
     radius[: first - 1] = np.inf
     return x[:1] + mean - radius, x[:1] + mean + radius
+
+
+class GapIntervals:
+    """Confidence intervals of all mean gaps of m branches, which narrow as runs come in.
+
+    alike: (m, m) where gaps are zero for certain. alpha: probability with which any of them may
+    fail. first: runs before an asymptotic sequence says anything. intervals: (m, m, 2), entry
+    [i, j] for branch i against j. centres: (m, m, 2), means of gaps, less and plus what may have
+    been cut off.
+    """
+
+    def __init__(self, alike: NDArray[np.bool_], alpha: float, first: int) -> None:
+        self.alike = alike
+        self.alpha = alpha
+        self.first = first
+        self.intervals = np.full((*alike.shape, 2), [-math.inf, math.inf])
+        self.intervals[alike] = 0.0
+        self.centres = np.full((*alike.shape, 2), math.nan)
+        self.centres[alike] = 0.0
+
+    def narrow(
+        self, chosen: Sequence[int], returns: Floats, labels: Ints, rest: float,
+        largest_gap: float | None,
+    ) -> None:  # fmt: skip
+        """New intervals for some of the branches, from all runs so far.
+
+        returns, labels: (N, m), as in `Run`. rest: how much a gap that is open at the horizon may
+        still change. largest_gap: no gap is larger; None asks for the asymptotic sequence.
+        """
+        alpha = self.alpha / math.comb(len(self.alike), 2)
+        for a, b in combinations(chosen, 2):
+            if self.alike[a, b]:
+                continue
+            gap = returns[:, a] - returns[:, b]
+            cut = np.where(labels[:, a] != labels[:, b], rest, 0.0)
+            known = self.intervals[a, b]
+            low, high = self._ends(gap - cut, gap + cut, largest_gap, alpha, known)
+            self.intervals[a, b] = (low, high)
+            self.intervals[b, a] = (-high, -low)
+            centres = (gap.mean() - cut.mean(), gap.mean() + cut.mean())
+            self.centres[a, b] = centres
+            self.centres[b, a] = (-centres[1], -centres[0])
+
+    def _ends(
+        self, least: Floats, most: Floats, largest_gap: float | None, alpha: float, known: Floats
+    ) -> tuple[float, float]:
+        """Of an interval for the mean of gaps (N,) that lie between `least` and `most`.
+
+        known: the interval so far.
+        """
+        if not np.isfinite(least).all():  # gamma is 1, and a run was cut off: anything may follow
+            return -math.inf, math.inf
+        if largest_gap is None:
+            below, _ = asymptotic_sequence(least, alpha, self.first)
+            _, above = asymptotic_sequence(most, alpha, self.first)
+            return float(below.max()), float(above.min())
+        support = (-largest_gap, largest_gap)
+        low = betting_bound(least, *support, alpha / 2.0, known[0])
+        return low, -betting_bound(-most, *support, alpha / 2.0, -known[1])
+
+    def standing(self, chosen: Sequence[int], margin: float) -> Standing:
+        """How well some of the branches are told apart."""
+        pairs = np.ix_(chosen, chosen)
+        return Standing(self.intervals[pairs], self.centres[pairs], self.alike[pairs], margin)
+
+
+class Standing(NamedTuple):
+    """How well k branches are told apart, by their part of `GapIntervals`.
+
+    intervals, centres: (k, k, 2). alike: (k, k). margin: gaps up to it do not matter.
+    """
+
+    intervals: Floats
+    centres: Floats
+    alike: NDArray[np.bool_]
+    margin: float
+
+    def kept_margin(self) -> float:
+        """The margin that all intervals keep."""
+        return float(-self.intervals[..., 0].min())
+
+    def growth_to_decide(self) -> float:
+        """About how many times as many runs decide; infinite where none would do.
+
+        This supposes that means stay and intervals shrink as 1 / sqrt(runs). The largest mean beats
+        each other one, or is close to it; those that are close to it must be so to each other, too.
+        """
+        if not np.isfinite(self.intervals).all():
+            return math.inf
+        best = max(range(len(self.centres)), key=lambda i: self.centres[i].sum())
+        others = [i for i in range(len(self.centres)) if i != best]
+        close = [i for i in others if self.growth_to_tie(best, i) < self.growth_to_beat(best, i)]
+        growths = [self.growth_to_beat(best, i) for i in others if i not in close]
+        growths += [self.growth_to_tie(*pair) for pair in combinations([best, *close], 2)]
+        return max(1.0, *growths)
+
+    def growth_to_beat(self, a: int, b: int) -> float:
+        """How many times as many runs would show that a beats b by more than the margin."""
+        return self._growth(a, b, self.margin)
+
+    def growth_to_tie(self, a: int, b: int) -> float:
+        """How many times as many runs would show that they differ by at most the margin."""
+        if self.alike[a, b]:
+            return 1.0
+        return max(self._growth(a, b, -self.margin), self._growth(b, a, -self.margin))
+
+    def _growth(self, a: int, b: int, goal: float) -> float:
+        """How many times as many runs lift the lower end of an interval above a goal."""
+        centre = self.centres[a, b, 0]
+        if centre <= goal:
+            return math.inf
+        return float(((centre - self.intervals[a, b, 0]) / (centre - goal)) ** 2)

@@ -8,19 +8,18 @@ the first axis of all arrays, runs the second; runs of a chunk stand side by sid
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import reduce
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from jmdp_lib.model.queries import SimulatorError
-from jmdp_lib.simulators.arrays import Arrays, each, each_of
+from jmdp_lib.simulators.arrays import Arrays, each, each_of, floating
+from jmdp_lib.simulators.vector_lanes import BatchPlan, ChunkRuns, Finished, Lanes, Streams, beside
 from jmdp_lib.simulators.vector_policies import VectorPolicy
 from jmdp_lib.simulators.vector_simulator import (
     Played,
-    VectorSimulator,
     check_pure,
     check_values,
     drawn,
@@ -29,84 +28,6 @@ from jmdp_lib.simulators.vector_simulator import (
 )
 
 _DONE = 5  # finished runs of a chunk are dropped once they are a fifth of it
-
-
-@dataclass(frozen=True)
-class BatchPlan:
-    """What all runs of a comparison have in common. state: (...), where all branches start.
-
-    limits: (lo, hi) that holds all rewards, or None.
-    """
-
-    simulator: VectorSimulator
-    policy: VectorPolicy
-    state: Any
-    actions: list[int]
-    gamma: float
-    horizon: int
-    coupling: str
-    limits: tuple[float, float] | None
-
-    @property
-    def num_states(self) -> int | None:
-        """How many states there are, if the simulator or a table of the policy says so."""
-        return getattr(self.simulator, "num_states", self.policy.num_states)
-
-
-class ChunkRuns(NamedTuple):
-    """The runs of a chunk, N of them, in the order in which they finished.
-
-    returns: (m, N) until all branches of a run are one; until the horizon if they were played on.
-    apart: for every pair of branches (N,), whether they had different futures at the horizon.
-    numbers: (N,) which run of its chunk each is. queries: (N,). Both are None unless asked for.
-    extremes: the lowest and the highest reward, and 0 once an episode ended.
-    branch_steps: steps that were needed, of all branches together.
-    """
-
-    returns: Any
-    apart: tuple[Any, ...]
-    numbers: Any
-    queries: Any
-    extremes: tuple[float, float]
-    branch_steps: int
-
-
-class Lanes(NamedTuple):
-    """The n runs that are being played.
-
-    numbers: (n,) in their chunk, or None if no order is wanted. states: (m, n, ...).
-    actions, returns: (m, n).
-    same, one: for every pair of branches (n,), whether both are alive in one state; whether they
-    also have one action, and so are one branch. alive: (m, n), or None as long as no step says
-    that episodes end. queries: (n,), or None.
-    """
-
-    numbers: Any
-    states: Any
-    actions: Any
-    returns: Any
-    same: tuple[Any, ...]
-    one: tuple[Any, ...]
-    alive: Any
-    queries: Any
-
-
-class _Finished(NamedTuple):
-    """Runs that were put aside at a time. apart: as in `ChunkRuns`, or None before the horizon."""
-
-    lanes: Lanes
-    apart: tuple[Any, ...] | None
-    time: int
-
-
-class _Streams:
-    """The random streams of a chunk: of its noise, its actions, and what follows a merger."""
-
-    def __init__(self, arrays: Arrays, seed: np.random.SeedSequence) -> None:
-        noise, choices, later = seed.spawn(3)
-        self.noise = arrays.generator(noise)
-        self.choices = arrays.generator(choices)
-        self.later = arrays.generator(later)
 
 
 class Batch:
@@ -124,14 +45,14 @@ class Batch:
         self.arrays = Arrays.of(plan.state)
         self.xp = self.arrays.xp
         self.policy = plan.policy.on(self.arrays)
-        self.streams = [_Streams(self.arrays, seed) for seed in seeds]
+        self.streams = [Streams(self.arrays, seed) for seed in seeds]
         self.sizes = sizes
         self.whole = whole
         self.counted = counted
         self.careful = careful
         self.width = len(plan.actions)
         self.pairs = list(combinations(range(self.width), 2))
-        self.finished: list[list[_Finished]] = [[] for _ in sizes]
+        self.finished: list[list[Finished]] = [[] for _ in sizes]
         self.extremes: list[list[Any]] = [[] for _ in sizes]  # of the rewards of every step
         self.ends: list[list[Any]] = [[] for _ in sizes]  # whether an episode ended in a step
         self.suspects: list[Any] = []
@@ -192,7 +113,7 @@ class Batch:
         """Draw, step, and add the rewards up."""
         found = self._played(lanes.states, lanes.actions, self._noise(lanes))
         alive = lanes.alive
-        rewards = self._floating(found.rewards)
+        rewards = floating(self.xp, found.rewards)
         states = found.states
         queries = self._asked(lanes) if self.counted else None
         if found.over is not None:
@@ -200,7 +121,7 @@ class Batch:
             rewards = self.xp.where(before, rewards, self.xp.zeros_like(rewards))
             alive = before & ~found.over
             # A branch that has ended stays where it was: its step must still be a proper one.
-            states = self.xp.where(_beside(self.xp, alive, states), states, lanes.states)
+            states = self.xp.where(beside(self.xp, alive, states), states, lanes.states)
         self._watch(found)
         returns = lanes.returns + rewards * self.plan.gamma**self.time
         return lanes._replace(states=states, returns=returns, alive=alive, queries=queries)
@@ -250,13 +171,8 @@ class Batch:
         """m rows of values (m, n, ...): a branch takes over those of the first that it meets."""
         rows = [values[j, ...] for j in range(self.width)]
         for (i, j), met in reversed([*zip(self.pairs, meet, strict=True)]):
-            rows[j] = self.xp.where(_beside(self.xp, met, rows[j]), rows[i], rows[j])
+            rows[j] = self.xp.where(beside(self.xp, met, rows[j]), rows[i], rows[j])
         return rows
-
-    def _floating(self, rewards: Any) -> Any:
-        """Rewards as they are, or float64 if they are whole numbers."""
-        floating = self.xp.isdtype(rewards.dtype, "real floating")
-        return rewards if floating else self.xp.astype(rewards, self.xp.float64)
 
     def _by_branch(self, noise: Any, branches: int, size: int) -> Any:
         return each(lambda x: self.xp.reshape(x, (branches, size, *x.shape[1:])), noise)
@@ -291,14 +207,13 @@ class Batch:
     def _choose(self, lanes: Lanes) -> Lanes:
         """The next actions; which branches share a state by now, and which are one."""
         xp = self.xp
-        states = lanes.states
         parts = [
             xp.reshape(self._uniforms(chunk, rows), (self.width, rows.stop - rows.start))
             for chunk, rows in self._chunks()
         ]
         uniforms = parts[0] if len(parts) == 1 else xp.concat(parts, axis=1)
         actions = self._next_actions(lanes, uniforms)
-        same = tuple(self._meet(states, lanes.alive, i, j) for i, j in self.pairs)
+        same = tuple(lanes.meet(xp, i, j) for i, j in self.pairs)
         one = tuple(
             met & (actions[i, ...] == actions[j, ...])
             for (i, j), met in zip(self.pairs, same, strict=True)
@@ -332,14 +247,6 @@ class Batch:
             self.suspects.append(suspect)
         return self.xp.astype(actions, self.action_type, copy=False)
 
-    def _meet(self, states: Any, alive: Any, i: int, j: int) -> Any:
-        """(n,) whether two branches are alive in one state."""
-        xp = self.xp
-        equal = states[i, ...] == states[j, ...]
-        if len(states.shape) > 2:
-            equal = xp.all(equal, axis=tuple(range(1, len(equal.shape))))
-        return equal if alive is None else equal & alive[i, ...] & alive[j, ...]
-
     # Runs that are finished
 
     def _done(self, lanes: Lanes) -> Any:
@@ -371,27 +278,13 @@ class Batch:
             self._finish(lanes, chunk, xp.nonzero(done[rows])[0] + rows.start)
             kept.append(xp.nonzero(~done[rows])[0] + rows.start)
             self.sizes[chunk] -= count
-        return self._taken(lanes, xp.concat(kept)) if due else lanes
-
-    def _taken(self, lanes: Lanes, index: Any) -> Lanes:
-        """Some of the runs."""
-        take = self.arrays.take
-        return Lanes(
-            numbers=None if lanes.numbers is None else take(lanes.numbers, index),
-            states=take(lanes.states, index, 1),
-            actions=take(lanes.actions, index, 1),
-            returns=take(lanes.returns, index, 1),
-            same=tuple(take(met, index) for met in lanes.same),
-            one=tuple(take(one, index) for one in lanes.one),
-            alive=None if lanes.alive is None else take(lanes.alive, index, 1),
-            queries=None if lanes.queries is None else take(lanes.queries, index),
-        )
+        return lanes.taken(self.arrays, xp.concat(kept)) if due else lanes
 
     def _finish(self, lanes: Lanes, chunk: int, index: Any) -> None:
         """Put runs of a chunk aside."""
-        ended = self._taken(lanes, index)
+        ended = lanes.taken(self.arrays, index)
         apart = self._apart(ended) if self.time == self.plan.horizon else None
-        self.finished[chunk].append(_Finished(ended, apart, self.time))
+        self.finished[chunk].append(Finished(ended, apart, self.time))
 
     def _apart(self, lanes: Lanes) -> tuple[Any, ...]:
         """For every pair (n,): whether two branches can still differ after the horizon."""
@@ -411,7 +304,7 @@ class Batch:
         ordered = ended[0].numbers is not None
         numbers = xp.concat([lanes.numbers for lanes in ended]) if ordered else None
         apart = tuple(
-            xp.concat([self._apart_in(part, pair) for part in parts])
+            xp.concat([part.apart_at_horizon(xp, pair) for part in parts])
             for pair in range(len(self.pairs))
         )
         returns = xp.concat([lanes.returns for lanes in ended], axis=1)
@@ -426,13 +319,7 @@ class Batch:
         extremes = (float(seen.min()), float(seen.max()))
         return ChunkRuns(returns, apart, numbers, queries, extremes, self.branch_steps[chunk])
 
-    def _apart_in(self, part: _Finished, pair: int) -> Any:
-        """(n,) whether two branches were apart at the horizon."""
-        if part.apart is not None:
-            return part.apart[pair]
-        return self.xp.zeros_like(part.lanes.one[pair])
-
-    def _rest(self, parts: list[_Finished], chunk: int) -> tuple[Any, Any]:
+    def _rest(self, parts: list[Finished], chunk: int) -> tuple[Any, Any]:
         """(N,) what runs earn after their branches have become one, and how many steps that takes.
 
         Runs that became one earlier than others begin earlier.
@@ -444,7 +331,7 @@ class Batch:
         size = actions.shape[0]
         begin = xp.concat([xp.full_like(part.lanes.actions[0, ...], 0, dtype=xp.int64) + part.time
                            for part in parts])  # fmt: skip
-        alive = xp.concat([self._all_alive(part.lanes) for part in parts])
+        alive = xp.concat([part.lanes.all_alive(xp) for part in parts])
         total = xp.zeros((size,), dtype=xp.float64, device=self.arrays.device)
         steps = xp.zeros_like(begin)
         for time in range(min(part.time for part in parts), self.plan.horizon):
@@ -456,23 +343,17 @@ class Batch:
             if found.over is not None:
                 alive = alive & ~(going & found.over)
                 going = going & alive
-            states = xp.where(_beside(xp, going, states), found.states, states)
+            states = xp.where(beside(xp, going, states), found.states, states)
             chosen = self._chosen(self.policy, states, self.arrays.uniforms(size, rng))
             actions = xp.where(going, chosen, actions)
         return total, steps
-
-    def _all_alive(self, lanes: Lanes) -> Any:
-        """(n,) whether all branches of a run are."""
-        if lanes.alive is None:
-            return self.xp.ones_like(lanes.returns[0, ...], dtype=self.xp.bool)
-        return self.xp.all(lanes.alive, axis=0)
 
     def _alone(self, states: Any, actions: Any, noise: Any) -> Played:
         """What a step makes of states (n, ...)."""
         expand = self.xp.expand_dims
         found = self._played(expand(states, axis=0), expand(actions, axis=0), noise)
         over = None if found.over is None else found.over[0, ...]
-        return Played(self._floating(found.rewards)[0, ...], found.states[0, ...], over)
+        return Played(floating(self.xp, found.rewards)[0, ...], found.states[0, ...], over)
 
     # Rows
 
@@ -491,8 +372,3 @@ class Batch:
 
     def _range(self, rows: slice) -> Any:
         return self.xp.arange(rows.start, rows.stop, dtype=self.xp.int64, device=self.arrays.device)
-
-
-def _beside(xp: Any, mask: Any, values: Any) -> Any:
-    """A mask with as many axes as the values that it is for."""
-    return xp.reshape(mask, (*mask.shape, *(1,) * (len(values.shape) - len(mask.shape))))

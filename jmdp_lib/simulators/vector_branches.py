@@ -1,4 +1,4 @@
-"""Branches of a `VectorSimulator`: what `branches` is for runs that are played one by one."""
+"""Branches of a `VectorSimulator`: what `Branches` of `players` is for runs played one by one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from jmdp_lib.machine import available_bytes
 from jmdp_lib.model.queries import SimulatorError
 from jmdp_lib.operators.dense import device_bytes
 from jmdp_lib.simulators.arrays import Arrays, as_array
-from jmdp_lib.simulators.branches import Comparison, Run, checked_settings
-from jmdp_lib.simulators.vector_batch import Batch, BatchPlan, ChunkRuns
+from jmdp_lib.simulators.branches import Run
+from jmdp_lib.simulators.players import Comparison, checked_settings
+from jmdp_lib.simulators.vector_batch import Batch
+from jmdp_lib.simulators.vector_lanes import BatchPlan, ChunkRuns
 from jmdp_lib.simulators.vector_policies import VectorPolicy
 from jmdp_lib.simulators.vector_simulator import VectorSimulator, check_draw, drawn, played
 

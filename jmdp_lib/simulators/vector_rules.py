@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from jmdp_lib.checks import Policy
 from jmdp_lib.simulators.arrays import Arrays
-from jmdp_lib.simulators.branches import checked_settings
-from jmdp_lib.simulators.vector_batch import Batch, BatchPlan, Lanes
+from jmdp_lib.simulators.players import checked_settings
+from jmdp_lib.simulators.vector_batch import Batch
 from jmdp_lib.simulators.vector_branches import VectorBranches, check_numbered, start_of
+from jmdp_lib.simulators.vector_lanes import BatchPlan, Lanes
 from jmdp_lib.simulators.vector_policies import VectorPolicy, checked_matrix
 from jmdp_lib.simulators.vector_simulator import VectorSimulator
 
