@@ -269,7 +269,9 @@ for calm_prob in (1e-4, 1e-6):
     limit.append(np.subtract(*(m.correlation[5, U, R] for m in found)))
 tenfold = limit[0] / limit[1]
 near = abs(tenfold / 10 - 1) < 0.01
-claims.check("calm a hundred times rarer: the difference falls by a factor of", f"{tenfold:.1f}", near)
+claims.check(
+    "calm a hundred times rarer: the difference falls by a factor of", f"{tenfold:.1f}", near
+)
 
 # %% [markdown]
 # ## 3.5 Figure 5: anti-correlated rewards, correlated returns
