@@ -21,7 +21,7 @@
 # **What it needs.** Section 1.7, standard errors and p-values. To run it, install the project
 # with `pip install ".[notebooks]"` in its folder.
 #
-# **How long it takes.** About 12 minutes to read.
+# **How long it takes.** About 13 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0

@@ -20,7 +20,7 @@
 # **What it needs.** Chapter 4, distribution functions and quantiles. To run it, install the project
 # with `pip install ".[notebooks]"` in its folder.
 #
-# **How long it takes.** About 14 minutes to read.
+# **How long it takes.** About 15 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0

@@ -20,7 +20,7 @@
 # **What it needs.** Chapter 0 and confidence intervals. The last section uses the law of a gap (chapter 9). To run it, install the project
 # with `pip install ".[notebooks]"` in its folder.
 #
-# **How long it takes.** About 16 minutes to read.
+# **How long it takes.** About 17 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0

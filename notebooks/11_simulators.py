@@ -19,7 +19,7 @@
 # **What it needs.** Chapters 0 and 10, and NumPy. Section 3.6 introduced the three couplings. To run it, install the project
 # with `pip install ".[notebooks]"` in its folder, and keep this notebook in `notebooks/`: Section 11.6 reads measured times from `benchmarks/vector_gpu.csv`.
 #
-# **How long it takes.** About 15 minutes to read.
+# **How long it takes.** About 18 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0
