@@ -410,6 +410,7 @@ for k, coupling in enumerate(couplings):
 left.axhline(mean, color="k", lw=0.8, ls="--")
 left.axhline(0.15, color="0.3", lw=0.8, ls=":")
 left.set(xscale="log", xlabel="queries", ylabel="mean gap, up to 3 minus up to 4")
+left.xaxis.set_minor_formatter("")  # labels of powers of ten alone: the others would overlap
 left.legend(loc="upper right")
 for k, (name, days) in enumerate({"own customers": own, "the same customers": shared}.items()):
     right.plot(*days.returns.T[::-1], "ox"[k], color=("C0", "C2")[k], ms=3, alpha=0.6, label=name)
@@ -427,7 +428,7 @@ plt.show()
 # **Figure 11.2.** Left: the interval for the mean gap of two order rules, up to three minus up to four, against the number of queries, until it lies above the margin (dotted). The dashed line is the
 # exact gap. Right: what the call centre earns with two rosters, a point for every day. Above the diagonal, the roster with more agents at noon earned more.
 #
-# <!-- alt: Left, three bands around one dashed line. That of the common coupling is narrowest and is the first to lie above the dotted line; that of the independent coupling is widest and takes more than ten times as many queries. Right, days with the same customers lie in a narrow strip above the diagonal; days with customers of their own are scattered on both sides. -->
+# <!-- alt: Left, three bands around one dashed line. That of the common coupling is narrowest and is the first to lie above the dotted line; that of the independent coupling is widest and takes more than ten times as many queries. Right, most days with the same customers lie above the diagonal and follow it; days with customers of their own are scattered far on both sides. -->
 
 # %% [markdown]
 # Vectorised or not, a simulator can be used in this way only if *the noise is drawn first*. If `query` drew the length of a call when an agent answers it, the agents of the two rosters would soon talk to different
@@ -556,7 +557,7 @@ plt.show()
 # **Figure 11.3.** Left: the interval for the mean gap of two rebalancing rules, a band minus every month, against the number of queries. Right: what rebalancing today gains
 # over holding, against how far one weight has drifted: 95% intervals, and the second-order formula.
 #
-# <!-- alt: Left, a wide blue band for markets of their own that shrinks but does not leave zero, and a very narrow band for one market that lies above zero almost from the start. Right, points on a curve that first dips below zero and then rises; it crosses zero at a drift between 0.1 and 0.2. -->
+# <!-- alt: Left, a wide blue band for markets of their own that shrinks but does not leave zero, and a far narrower band for one market that ends above zero after a few thousand queries. Right, points on a curve that first dips below zero and then rises; it crosses zero at a drift between 0.1 and 0.2. -->
 
 # %% [markdown]
 # ## 11.6 On a GPU
