@@ -1,6 +1,6 @@
 """Simulators by the million: a vectorised depot beside a hand-written loop, and on a GPU.
 
-The depot of the guide, vectorised: ordering 2 against ordering 1 with 5 in stock, uniform policy,
+The depot of book/own_simulator.md: ordering 2 against ordering 1 with 5 in stock, uniform policy,
 gamma 0.9, horizon 66. *Loop* is what twenty lines of NumPy do: they play all pairs to the end.
 *Dropping loop* also drops pairs whose branches have become one, once they are a fifth. *Plain* is
 the player of one pair at a time, as it was at commit 28ab781. Times are the best of five in one

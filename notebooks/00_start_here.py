@@ -13,14 +13,14 @@
 # actions would have done **under the same shock**: the same weather, the same customer, the same gust of
 # wind. A **joint MDP** says that too.
 #
-# **What you will learn.** What difference the shared shock makes; what the library answers, and how to ask it; why
-# branches that meet make gaps small; how to use a simulator of your own; and where everything is.
+# **What you will learn.** What difference the shared shock makes; which questions the library answers, and how to ask them; why
+# futures that meet make gaps small; how to use a simulator of your own; and where everything is.
 #
 # **What it needs.** Markov decision processes, means and variances, and some Python.
 # [Notation and background](../book/background.md) has a table of symbols, a glossary, and where to learn more.
 # To run the notebook, install the project with `pip install ".[notebooks]"` in its folder.
 #
-# **How long it takes.** About 15 minutes to read. Every cell runs within seconds, the first call of a solver a little longer.
+# **How long it takes.** About 15 minutes to read. Every cell runs in seconds; the first call of a solver takes a little longer.
 
 # %% tags=["parameters"]
 seed = 0
@@ -45,10 +45,10 @@ claims = figures.Claims()
 #
 # You run a stall at a fair. Every morning you choose: sell **ice cream**, or the **other thing**. Ice cream
 # earns $12 + 3U$. The shock $U$ says how sunny the day gets, and is standard normal. The other thing earns 10
-# on average, with a standard deviation of 2. What is it?
+# on average, with a standard deviation of 2. What might it be?
 #
 # - **Lemonade** sells when the sun shines: $10 + 2U$.
-# - **Roasted nuts** do not care about the sky: $10 + 2V$, with a luck $V$ of their own.
+# - **Roasted nuts** do not care about the sky: $10 + 2V$, with luck $V$ of their own, also standard normal.
 # - **Umbrellas** sell when it rains: $10 - 2U$.
 #
 # `from_step` builds a joint MDP out of *one* step function and the probabilities of the shock, here a
@@ -72,7 +72,7 @@ worlds["umbrellas"] = fair(-1), "joint"
 
 # %% [markdown]
 # All three are **the same MDP**: each action, taken alone, earns the same amounts with the same
-# probabilities. Nobody who sells one thing a day can tell the worlds apart, however long they keep books.
+# probabilities. If you sell one thing a day you can never tell the worlds apart, however long you keep accounts.
 
 # %%
 takings = [np.sort(jm.rewards, axis=0) for jm, _ in worlds.values()]
@@ -88,10 +88,11 @@ claims.check(claim, f"{apart:.9f}", apart < 1e-10)
 #
 # $$G = Z(s, a) - Z(s, b)$$
 #
-# for the **gap**: how much better $a$ was than $b$, under the same skies. `jipe2` computes the first two
+# for the **gap**: how much better $a$ was than $b$, under the same skies. The two futures that we compare, one for each action,
+# are called **branches**, and the **law** of a random variable is its probability distribution. `jipe2` computes the first two
 # joint moments of the returns exactly, and with them the mean and the variance of every gap.
 # `simulate_pairs` simulates both branches as a check. Where we compare the two, we allow five Monte Carlo standard errors:
-# a right answer fails for fewer than one seed in a million.
+# a correct answer fails this test for fewer than one seed in a million.
 
 # %%
 policy = [[0.5, 0.5]]
@@ -119,19 +120,20 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 0.1.** Top: the two returns of a pair of branches, under the same skies; each point of the cloud is one pair, and the grey hills are the law of each return alone. Bottom: the gap
-# $G$, ice cream minus the other thing; the black dot is its mean, and the bar reaches one standard deviation to either side. Orange marks pairs in which ice cream earned less. $\gamma = 1/2$, from tomorrow on a coin decides.
+# $G$, ice cream minus the other thing; the black dot is its mean, and the bar reaches one standard deviation to either side. Orange marks pairs in which ice cream earned less. The discount factor is $\gamma = 1/2$, and from tomorrow on a coin decides what is sold.
 #
 # <!-- alt: Three columns, for lemonade, nuts and umbrellas. The clouds of paired returns rise along the diagonal for lemonade, are round for nuts and fall for umbrellas, between the same grey marginal laws. The gap laws below grow wider from left to right, and their orange part below zero grows with them. The black dots are at the same mean, and the black bars grow longer. -->
 
 # %% [markdown]
-# The grey hills along the sides, the laws of the two returns, are the same in all three columns. What lies
-# between them is not. Orange is regret: skies under which the other stall would have earned more. Against
+# The grey hills along the sides, the laws of the two returns, are the same in all three columns. The clouds
+# between them are not. Orange is regret: skies under which the other stall would have earned more. Against
 # lemonade, ice cream is a safe choice. Against umbrellas the *same* choice, with the *same* mean
 # advantage, goes wrong more than one time in three.
 #
 # This world is simple enough for a formula. Let $\sigma_1^2$ be the variance of the *first day's* difference: $(3 - 2)^2$, $3^2 + 2^2$ or $(3 + 2)^2$ times the
 # variance of the sky. Its mean is 2. Tomorrow both branches are in the same state, and toss their coins. With probability one half the coins agree: both do the same, and nothing differs any more. Otherwise the
-# comparison starts again, discounted by $\gamma$, with one action in each branch. So $\mathbb E[G^2] = \sigma_1^2 + 2^2 + \tfrac{\gamma^2}{2}\,\mathbb E[G^2]$, and
+# comparison starts again, discounted by $\gamma$, with one action in each branch. Each of the two is equally likely to hold ice cream, so this later difference
+# has mean zero and there is no mixed term. So $\mathbb E[G] = 2$, $\mathbb E[G^2] = \sigma_1^2 + 2^2 + \tfrac{\gamma^2}{2}\,\mathbb E[G^2]$, and
 #
 # $$\mathrm{Var}\,G = \frac{\sigma_1^2 + 4}{1 - \gamma^2/2} - 4 .$$
 
@@ -155,9 +157,10 @@ table = pd.DataFrame(rows).T
 table.round(3)
 
 # %% [markdown]
-# The first three columns are exact. `gap_law` brackets the whole law of a gap: the probability that ice cream
-# turns out worse is certainly between `from` and `to` (chapter 9). The last column is the paper's bound on
-# $P(G \le 0)$, $\sigma_G^2/(\sigma_G^2 + \mu_G^2)$: mean and variance alone cannot say more.
+# The first three columns are exact. `gap_law` encloses the whole law of a gap between two bounds: the probability that ice cream
+# turns out worse certainly lies between `from` and `to` (chapter 9). The last column is the paper's bound on
+# $P(G \le 0)$, $\sigma_G^2/(\sigma_G^2 + \mu_G^2)$, with the mean $\mu_G$ and the variance $\sigma_G^2$ of the gap. From these two numbers alone, no better bound
+# is possible.
 
 # %%
 for name, row in table.iterrows():
@@ -182,7 +185,7 @@ apart = np.ptp(marginals, axis=0).max()
 claim = "mean and variance of each return, three worlds: differ by"
 claims.check(claim, f"{apart:.5f}", apart < 1e-6)
 least = table["P(G < 0), from"]["umbrellas"]
-claim = "umbrellas: least P(G < 0) of the bracket, above 1/3"
+claim = "umbrellas: lower bound on P(G < 0), above 1/3"
 claims.check(claim, f"{least:.3f}", least > 1 / 3)
 first_day = np.array([1, 13, 25]) * np.mean(sky**2)
 formula = (first_day + 4) / (1 - 0.5**2 / 2) - 4
@@ -191,13 +194,14 @@ claims.check("Var G of the three worlds is the formula's", formula.round(2).toli
 
 # %% [markdown]
 # Why is the correlation of nuts not zero, although nothing is shared on the first day? Because tomorrow both branches are in the same
-# state, and if the coins make them choose alike they *are* one branch. Section 0.4 has a picture of it.
+# state, and if the coins make them choose alike they *are* one branch. Section 0.4 has a picture of this.
 #
-# ## 0.3 Four lines on the windy gridworld
+# ## 0.3 The windy gridworld, in a few lines
 #
-# In the paper's gridworld an agent walks from cell to cell. The goal, top right, is never left and pays 1 in every step. After
+# In the paper's gridworld an agent walks from cell to cell. Once reached, the goal (top right) is never left, and it pays 1 in every step. After
 # each move a gust may push the agent one more cell to the left: one draw for all four actions. The policy goes right and then
-# up. Actions 0 to 3 are up, right, down, left; results are arrays indexed `[state, a, b]`.
+# up. Actions 0 to 3 are up, right, down, left, and results are arrays indexed `[state, a, b]`. We ask about the middle cell, state 12:
+# the mean of the gap, its variance, the bound on $P(G \le 0)$, and the law.
 
 # %%
 grid, goal = jl.windy_gridworld(size=5, gust_prob=0.2, gamma=0.95), jl.goal_policy(5)
@@ -224,14 +228,14 @@ figures.save(fig, "fig_right_or_left", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 0.2.** *Right* against *left* in every cell of the 5x5 windy gridworld ($\gamma = 0.95$, gust probability 0.2, the policy goes right and then up): how much better on average, how sure, and an
-# upper bound on the probability that it is no better.
+# **Figure 0.2.** *Right* against *left* in every cell of the 5x5 windy gridworld ($\gamma = 0.95$, gust probability 0.2, the policy goes right and then up): the mean of the gap, its standard deviation, and an
+# upper bound on the probability that *right* is no better.
 #
 # <!-- alt: Three heat maps of the five by five grid with numbers in every cell and the goal top right. Means are largest in the middle columns near the top; standard deviations are similar everywhere; the bound grows from the top row down. -->
 
 # %% [markdown]
-# Next to a side wall one of the two moves leads nowhere, and the mean is small. Further down the
-# prize is further away: the mean shrinks, the spread does not, and the bound grows. One mean can be checked by hand. Under this policy a cell $d$ moves from the goal gets one move
+# Next to a side wall one of the two moves leads nowhere, and the mean is small. Further down, the
+# goal is further away: the mean shrinks, the spread does not, and the bound grows. One mean can be checked by hand. Under this policy a cell $d$ moves from the goal gets one move
 # closer with probability 0.8 and otherwise stays as far away as it was, so its value is $\tfrac{1}{1-\gamma}\,\tfrac1\gamma\, q^d$ with $q = 0.8\gamma/(1 - 0.2\gamma)$. In the middle, four moves away, *right* leads to $d = 3$, or with a gust
 # to $d = 4$, and *left* to $d = 5$ or 6.
 
@@ -243,10 +247,10 @@ near = np.isclose(middle, by_hand, rtol=0, atol=1e-6)
 claims.check("in the middle, right against left: mean, as by hand", f"{middle:.4f}", near)
 below = (m.inferiority_bound[:, right, left] + empty).reshape(5, 5)
 grows = np.nanmin(np.diff(below, axis=0))
-claims.check("down every column, the bound grows: at least by", f"{grows:.3f}", grows > 0)
+claims.check("down every column the bound grows, at least by", f"{grows:.3f}", grows > 0)
 
 # %% [markdown]
-# Now compare *up* with *right* below the top row and away from the side walls. Both are on the way, and on
+# Now compare *up* with *right* below the top row and away from the side walls. Both lead towards the goal, and on
 # average it does not matter at all which comes first. Yet the two returns are not the same:
 
 # %%
@@ -256,14 +260,14 @@ largest = np.abs(mean).max()
 claims.check(
     "up against right: largest mean in twelve such cells", f"{largest:.6f}", largest < 1e-7
 )
-claims.check("and a gap variance, in the middle", f"{variance:.2f}", variance > 0)
+claims.check("up against right: gap variance, in the middle", f"{variance:.2f}", variance > 0)
 
 # %% [markdown]
 # ## 0.4 Branches that meet
 #
-# Almost every number of this book has the same mechanism behind it. Follow both actions side by side. While the two **branches** are at different cells, each has
-# gusts of its own. When they come to the same cell **and** choose the same action, they are one and the same branch: the same gusts, the same rewards, for
-# ever. They have **merged**. Here is one such pair, from the bottom of the grid, right against up, simulated with `query`, which draws one gust for all the actions it is asked about:
+# Almost every number in this book has the same mechanism behind it. Follow both actions side by side. While the two branches are at different cells, each has
+# gusts of its own. Once they are in the same cell **and** choose the same action, they are one and the same branch: the same gusts, the same rewards, for
+# ever. They have **merged**. Here is one such pair, right against up, from the bottom of the grid. It is simulated with `query`, which draws one gust for all the actions it is asked about:
 
 
 # %%
@@ -288,8 +292,8 @@ met = int(np.argmax((paths[1:] == paths[1:, :1]).all(1))) + 1
 print("right first:", paths[:, 0], " up first:", paths[:, 1], " one branch from step", met)
 
 # %% [markdown]
-# How often are two branches still apart after $t$ steps? `pair_step` moves the law of a pair by one step. And what does merging do to the gap? Compare three ways to
-# simulate the two actions: in two separate runs, whose variances add; with branches that merge, but draw the first gust separately; and as the paper does, with one first gust
+# How often are two branches still apart after $t$ steps? `pair_step` computes the law of a pair one step later. And what does merging do to the gap? Compare three ways to
+# simulate the two actions: in two separate runs, whose variances add; with branches that merge but draw the first gust separately; and, as in the paper, with one first gust
 # for both.
 
 # %%
@@ -352,16 +356,16 @@ figures.save(fig, "fig_merging", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 0.3.** Merging. Left: one pair of branches in the windy gridworld, right first and up first, from the middle of the bottom row; numbers count steps. The first gust hits both: one is held back and stays where it is in step 1, the other drifts to the left. They go separate ways, meet in step 4, and are one branch from there on (black), in the next gust too.
-# Middle: the exact share of pairs that have not merged after so many steps. Right: the variance of the gap if the two actions are simulated in separate runs, if branches merge, and if they also
+# **Figure 0.3.** Merging. Left: one pair of branches in the windy gridworld, right first and up first, from the middle of the bottom row; numbers count steps. The first gust hits both: one is held back and stays where it is in step 1, the other drifts to the left. They go separate ways, meet in step 4, and are one branch from there on (black): the next gust hits both.
+# Middle: the exact share of pairs that have not yet merged, against the number of steps. Right: the variance of the gap if the two actions are simulated in separate runs, if branches merge, and if they also
 # share the first gust.
 #
 # <!-- alt: Left, a five by five grid with a blue and an orange path, with numbered steps, that start in the same cell of the bottom row, separate, meet in the last column and continue as one black path to the goal. Middle, a falling curve of the share of pairs still apart, from one at the start to nearly zero after fourteen steps. Right, three bars of gap variance that get shorter: separate runs, with merging, with merging and a shared first gust. -->
 
 # %% [markdown]
-# After merging the difference of the two returns does not change any more. Whatever luck comes later, it comes to both, and $G$ only remembers what happened
+# After merging, the difference of the two returns no longer changes. Whatever luck comes later comes to both, and $G$ depends only on what happened
 # *before*. Two separate runs, in contrast, add up all the luck of both branches to the end of time. So $\mathrm{Var}\,G$ is smaller than $\mathrm{Var}\,Z_a + \mathrm{Var}\,Z_b$, and the more so the earlier branches
-# meet and the more luck lies after that. Here the shared first gust helps nearly as much again.
+# meet and the more luck lies after that. Here merging takes about a quarter off the variance, and the shared first gust a quarter of what is left.
 
 # %%
 assert np.all(np.diff(apart) <= 1e-12)  # merged pairs stay merged
@@ -372,8 +376,8 @@ claims.check("Var G: separate runs, merging, one first gust", text, gains == sor
 # %% [markdown]
 # ## 0.5 A simulator of your own
 #
-# No tables? Anything with `num_states`, `num_actions`, `gamma` and `query(state, actions, rng)` will do:
-# rewards and next states of the asked actions, under **one** shared draw. Draw the shock before you look
+# If you have no tables, any object with `num_states`, `num_actions`, `gamma` and `query(state, actions, rng)` will do.
+# `query` returns the rewards and next states of the given actions, under **one** shared draw. Draw the shock before you look
 # at the actions. Here is the umbrella world again, with a sky from the normal law itself instead of a table.
 
 
@@ -382,7 +386,7 @@ class Fair:
     num_states, num_actions, gamma = 1, 2, 0.5
 
     def query(self, state, actions, rng):
-        sun = rng.normal()  # one sky for all asked actions
+        sun = rng.normal()  # one sky for all queried actions
         rewards = [12 + 3 * sun if stall == 0 else 10 - 2 * sun for stall in actions]
         return rewards, [0] * len(actions)
 
@@ -390,9 +394,9 @@ class Fair:
 learned = jl.incremental_jipe2(Fair(), policy, num_updates, (1.0, 0.9), seed, form="centred")
 
 # %% [markdown]
-# `incremental_jipe2` (Section 5.2) updates one coordinate per query, with steps $n^{-0.9}$ at the $n$-th
-# visit; the centred form learns covariances rather than second moments, which is what gaps need. Learning from samples is never
-# exact. We ask for the gap variance within 10%.
+# `incremental_jipe2` (Section 5.2) updates one number, a mean or a second moment, per query, with step size $n^{-0.9}$ at its $n$-th
+# visit. The centred form learns covariances rather than second moments, because these are what gaps need. Learning from samples is never
+# exact. We ask that the gap variance be right within 10%.
 
 # %%
 found = learned.moments.gap_variance[0, 0, 1]
@@ -402,7 +406,7 @@ claim = "umbrellas from queries alone: Var G, learned / exact, within 10%"
 claims.check(claim, f"{1 + off:.3f}", near, enough=enough)
 
 # %% [markdown]
-# Chapter 8 does this for a depot with an unknown demand. A Gymnasium environment that can be copied becomes
+# Chapter 8 does this for a depot that faces unknown demand. A Gymnasium environment that can be copied becomes
 # such a simulator without any change (`jl.CoupledEnv`), and so does an Atari game (`jmdp_lib.atari.CoupledAtari`).
 #
 # ## 0.6 Where everything is
@@ -422,10 +426,10 @@ claims.check(claim, f"{1 + off:.3f}", near, enough=enough)
 # | Theorem 5.4, learning from samples; Appendix B, features | `08_learning` | `incremental_jipe2`, `projected_jipe2` |
 # | Beyond the bound of Section 5.4: the law of a gap | `09_gap_law` | `gap_law`, `tail_bounds`, `coupling_range` |
 # | Beyond the paper: which action, with how many queries? | `10_which_action` | `compare_actions` |
-# | Beyond the paper: simulators by the million, whole rules | `11_simulators` | `VectorSimulator`, `compare_policies` |
+# | Beyond the paper: simulators by the million, two policies compared | `11_simulators` | `VectorSimulator`, `compare_policies` |
 #
 # The paper is silent or slips in thirteen places. Section 1.10 lists them as **Decisions**, each with the smallest
-# example that shows it. [Reading the paper](../book/paper.md) finds the place of every definition, theorem, equation and figure.
+# example that shows it. [Reading the paper](../book/paper.md) says where to find every definition, theorem, equation and figure.
 #
 # ## 0.7 How to run it
 #
@@ -433,7 +437,7 @@ claims.check(claim, f"{1 + off:.3f}", near, enough=enough)
 #     make figures PROFILE=paper   # the sizes of the committed figures; smoke is the smallest
 #     make test                    # everything that is asserted anywhere
 #
-# One notebook, to play with or as a job of the batch:
+# To run a single notebook, by hand or as a batch job:
 #
 #     .venv/bin/jupyter lab notebooks/00_start_here.ipynb
 #     .venv/bin/python workflow/batch.py --profile paper --only 00_start_here
@@ -446,16 +450,16 @@ claims.check(claim, f"{1 + off:.3f}", near, enough=enough)
 #
 # ## What to take away
 #
-# - The same MDP can hold very different gaps. The coupling is a fact about the environment, and ordinary
+# - The same MDP is compatible with very different gaps. The coupling is a fact about the environment, and ordinary
 #   experience, one action at a time, never shows it.
-# - `jipe2` gives the mean and variance of every gap, exactly and certified; `inferiority_bound` is an upper bound on the probability
+# - `jipe2` gives the mean and variance of every gap, with a certified error; `inferiority_bound` is an upper bound on the probability
 #   that the first action is no better. `gap_law` brackets the probability itself.
-# - Branches that meet and choose alike are one branch. That is why gaps vary so much less than returns.
-# - A simulator that answers "and what would the others have done?" is all that is needed to learn them.
+# - Branches that meet and choose alike are one branch. That is why a gap varies less than two separate runs would suggest.
+# - A simulator that answers "and what would the other actions have done?" is all you need to learn gaps from samples.
 #
 # ## Exercises
 #
-# **Exercise 1.** Among all other things of mean 10 and standard deviation 2, is there one with a
+# **Exercise 1.** Among all things that you could sell with mean 10 and standard deviation 2, is there one with a
 # smaller gap variance than lemonade?
 #
 # <details><summary>Solution</summary>
@@ -476,13 +480,13 @@ smallest = table["gap variance"]["lemonade"]
 claims.check("exercise 1: Var G of a stall for extreme days", f"{wider:.2f}", wider > smallest)
 
 # %% [markdown]
-# **Exercise 2.** Set the discount of the fair to 0.95. The returns of ice cream and umbrellas are now *positively* correlated, and still their gap
-# variance has grown. Why both?
+# **Exercise 2.** Set the discount of the fair to 0.95. The returns of ice cream and umbrellas are now *positively* correlated, and yet their gap
+# variance has grown. Explain both.
 #
 # <details><summary>Solution</summary>
 #
-# With more weight on the future, more luck is shared *after* merging: it raises the variance of each return and their covariance by the same amount, so the correlation rises
-# towards 1. The gap does not see that luck. But branches that do not merge at once have more at stake too: in $(\sigma_1^2 + 4)/(1 - \gamma^2/2) - 4$ the denominator falls, and the gap variance grows.
+# With more weight on the future, more luck is shared *after* merging. It raises the variance of each return and their covariance by the same amount, so the correlation rises
+# towards 1. That luck cancels in the gap. But branches that do not merge at once have more at stake, too: in $(\sigma_1^2 + 4)/(1 - \gamma^2/2) - 4$ the denominator falls, and the gap variance grows.
 #
 # </details>
 

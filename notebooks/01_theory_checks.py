@@ -9,17 +9,17 @@
 # %% [markdown]
 # # 1. Theory checks: joint MDPs from the definitions up
 #
-# Two actions, one state. How much better is the first? Its *mean* advantage is a matter of each
-# action alone. How *sure* that advantage is depends on what the two do **together**, under the same
-# realised randomness, and a Markov decision process does not say. A **joint MDP** does.
+# Two actions, one state. How much better is the first? Its *mean* advantage depends on each
+# action alone. How *certain* that advantage is depends on what the two do **together**, under the same
+# realised randomness, and this a Markov decision process does not say. A **joint MDP** does.
 #
 # **What you will learn.** All of the paper's definitions, in words and symbols; the operator $T_2$ and
 # exactly which random draws two branches share; why it is a contraction, with proofs short enough to
 # check with a pencil; how its residual certifies an answer; the same for moments of any order, for learning
-# from samples and for features. Every statement is followed by a number that is asserted.
+# from samples and for features. Wherever a statement can be checked in numbers, a check follows it, which fails if the statement is wrong.
 #
 # **What it needs.** Markov decision processes, expectation, variance and covariance, and the idea of a
-# contraction. The page [Notation and background](../book/background.md) says where to learn each, and lists
+# contraction. The page [Notation and background](../book/background.md) says where to learn each of them, and lists
 # every symbol. You need neither the paper nor chapter 0, although chapter 0 is the gentler start. To run the notebook, install the
 # project with `pip install ".[notebooks]"` in its folder.
 #
@@ -56,7 +56,7 @@ rng = np.random.default_rng(seed)
 #
 # **Definition 3.1 (MDP).** A Markov decision process is $(\mathcal S, \mathcal A, P_R, P_S, \gamma)$: finitely many states
 # $s$ and actions $a$, a law $P_R(\cdot \mid s, a)$ of the reward, a law $P_S(\cdot \mid s, a)$ of the next state, and a
-# discount factor $0 < \gamma < 1$. The paper takes rewards in $[0, 1]$. A **policy** $\pi(\cdot \mid s)$ is a law of actions in
+# discount factor $0 < \gamma < 1$. (A *law* is a probability distribution.) The paper takes rewards in $[0, 1]$. A **policy** $\pi(\cdot \mid s)$ is a law of actions in
 # each state. The **return** of taking $a$ in $s$ and following $\pi$ afterwards is
 #
 # $$Z^\pi(s, a) = \sum_{t \ge 0} \gamma^t R_t, \qquad S_0 = s,\ A_0 = a. \tag{1}$$
@@ -78,10 +78,10 @@ rng = np.random.default_rng(seed)
 # the *dependence* between the coordinates. A joint law with given marginals is called a **coupling** of them.
 #
 # **Definition 4.2 (coupled-dynamics environment).** An environment is coupled if some $\mathcal J_m$ with $m \ge 2$ is, at some state
-# and actions, *not* the product of its marginals. In other words: for some actions it matters that they are asked together.
+# and actions, *not* the product of its marginals. In other words: for some actions it matters that they are queried together.
 #
 # **Definition 4.3 (joint MDP, JMDP).** A joint MDP is $(\mathcal S, \mathcal A, \gamma, \mathcal J)$, where $\mathcal J(\cdot \mid s)$ is a law over
-# **outcome tables** $\big((R^{(a)}, S'^{(a)})\big)_{a \in \mathcal A}$: one row for every action, what it would have earned and where it would
+# **outcome tables** $\big((R^{(a)}, S'^{(a)})\big)_{a \in \mathcal A}$. A table has one row for every action, which says what the action would have earned and where it would
 # have led. At time $t$ the environment draws a table at $S_t$. The agent picks $A_t$ and gets that row. The other rows
 # are *counterfactual*; they do not influence what happens next.
 #
@@ -94,7 +94,7 @@ rng = np.random.default_rng(seed)
 # `query` is (6): it draws **one** table and shows the rows that were asked for.
 #
 # **Examples.** *Example 1* has one state and a fair coin $U$, with $R^{(1)} = U$ and $R^{(2)} = 1 - U$. *Example 2* has two
-# states; both actions jump to a uniformly random one, either to the same (2.1) or to opposite ones (2.2).
+# states; each action jumps to a uniformly random state, and both jump either to the same one (2.1) or to opposite ones (2.2).
 
 # %%
 examples = {
@@ -150,13 +150,13 @@ claims.check("their gap variances, as by hand", f"{gaps[0]:.3f}, {gaps[1]:.3f}",
 
 # %% [markdown]
 # In Example 2.1 both actions earn the same and lead to the same state, step after step, so nothing ever differs and the gap is zero.
-# In Example 2.2 the two futures begin at opposite states, one of which pays: $G = \pm\gamma D$, where $D$ is the difference of two returns from different states. With the rules of section 1.2, the first step of $D$ pays a
-# difference of 1. After it the two are at different states again with probability $\tfrac12$, at one state with different actions with probability $\tfrac14$, and otherwise they are the same from then on. Both directions are equally likely, so mixed terms vanish:
+# In Example 2.2 the two futures begin at opposite states, one of which pays: $G = \pm\gamma D$, where $D$ is the difference of two returns from different states. By the rules of section 1.2, the first step of $D$ pays a
+# difference of 1. After it the two futures are at different states again with probability $\tfrac12$, at one state with different actions with probability $\tfrac14$, and otherwise they are identical from then on. Whichever future is ahead now, both are equally likely to be ahead next, so mixed terms vanish:
 # $\mathbb E D^2 = 1 + \gamma^2 \big(\tfrac12\, \mathbb E D^2 + \tfrac14\, \mathbb E G^2\big)$ and $\mathbb E G^2 = \gamma^2\, \mathbb E D^2 = \gamma^2 \big/ \big(1 - \tfrac12\gamma^2 - \tfrac14\gamma^4\big)$, the number `by_hand` above.
 #
 # ## 1.2 Shared noise for one step
 #
-# The definition says how one table is drawn. Returns run on for ever, so one more thing must be specified: what
+# The definition says how one table is drawn. Returns go on for ever, so one more thing must be specified. Call the futures of two actions **branches**: what
 # do two branches share *later*?
 #
 # **Assumption 4.5 (exogenous noise).** There are independent, identically distributed shocks $U_t$ and maps
@@ -181,10 +181,10 @@ claims.check("Example 1 from g, h and U: its tables", tables[0], tables[0] == ta
 
 # %% [markdown]
 # **Definition 4.6 (joint return vector).** $Z^\pi(s) = (Z^\pi(s, a))_{a \in \mathcal A}$: the returns of all actions of one state, as random
-# variables on one probability space. They share the first table, and after that whatever the one-step regime makes
+# variables on one probability space. They share the first table, and after that whatever the one-step regime lets
 # them share: a table whenever two branches are at one state, and *everything* once they are at one state **and** choose the
 # same action. From then on they are the same branch. We say that the branches have **merged**. Figure 1.2 shows two
-# branches until they merge, under the paper's coupling and under the two others that the library knows.
+# branches until they merge, under the paper's coupling and under the two others that the library offers.
 
 # %%
 couplings = ("independent", "joint", "common")
@@ -216,10 +216,10 @@ plt.show()
 #   one table; at two states they read two independent tables.
 # - **Branches merge**, because maps *coalesce*: if $f_t$ sends two state-actions to the same place, all later maps move them together.
 # - **One step splits off**: $Z(x) = R_0(x) + \gamma\, Z_1(f_0(x))$, where $Z_1$ is made of $f_1, f_2, \dots$ in the same way. So $Z_1$ is independent of the first map and has the law of
-#   $Z$. Multiply two such equations, and the expectation gives the fixed point (19) of section 1.3; multiply $k$ of them, and it gives the moments of order $k$ of section 1.6.
-# - **The other couplings** change only the draw of the tables. One noise for all states makes it `"common"`; a table for every state-action makes it `"independent"`.
+#   $Z$. Multiply two such equations and take expectations: this gives the fixed-point equation (19) of section 1.3. Multiplying $k$ of them gives the moments of order $k$ of section 1.6.
+# - **The other couplings** differ only in how tables are drawn. One noise for all states gives `"common"`; a separate table for every state-action gives `"independent"`.
 #
-# It also says how to sample all returns of a model at once: start far in the future with $z = 0$ and go back in time, $z \leftarrow R + \gamma\, z[f]$.
+# The construction also shows how to sample all returns of a model at once: start far in the future with $z = 0$ and go back in time, $z \leftarrow R + \gamma\, z[f]$.
 
 
 # %%
@@ -241,7 +241,7 @@ def sample_returns(jm, policy, rng, steps=200):
 
 
 # %% [markdown]
-# Here are the returns of one such world, for a small shop: the stock is 0 to 3, the order 0 to 2, and the policy orders at random.
+# Here is one such sample of all returns, for a small shop: the stock is 0 to 3, the order 0 to 2, and the policy orders at random.
 
 # %%
 shop = jl.inventory(3, 2, demand_probs=[0.25, 0.5, 0.25])
@@ -288,8 +288,8 @@ plt.show()
 # <!-- alt: Twelve rows, in groups of three for the four stocks, over ten time steps. Pale lines connect each row with a row one step later. Dark lines run together into fewer and fewer paths; the numbers at the top are 12, 7, 7, 5, 3, 3, 3, 2, 1, 1. A blue and an orange path start side by side, separate, meet at time 4 and continue as one thick black path. -->
 
 # %% [markdown]
-# `simulate_returns` does the same in compiled code. It knows nothing of moments, so it can check them: the covariances of *all* state-actions of the paper's *windy gridworld*, here with 3x3
-# cells. An agent moves up, right, down or left. The goal, top right, is never left and pays 1 in every step. A gust with probability 0.2 pushes the agent one more cell to the left; it
+# `simulate_returns` does the same in compiled code. It knows nothing of moments, so it can serve as a check on them. We compare the covariances of *all* state-actions of the paper's *windy gridworld*, here with 3x3
+# cells. An agent moves up, right, down or left. Once reached, the goal (top right) is never left, and it pays 1 in every step. A gust with probability 0.2 pushes the agent one more cell to the left; it
 # is one draw for all four actions. The policy goes right and then up. (Section 2.1 has a picture.) Returns from the goal are constant; the others have 528 variances and covariances. We allow six Monte Carlo standard
 # errors, which a right answer exceeds for about one seed in a million.
 
@@ -388,9 +388,9 @@ plt.show()
 # - **Two actions, one state**, $s = \tilde s$, $a \ne \tilde a$: $(R, S', \tilde R, \tilde S') \sim \mathcal J_2(\cdot \mid s, (a, \tilde a))$, one table,
 #   and then $A' \sim \pi(\cdot \mid S')$, $\tilde A' \sim \pi(\cdot \mid \tilde S')$ independently (18).
 #
-# **The true moments are a fixed point** (19). By the construction of section 1.2, $Z(s, a) = R + \gamma Z_1(S', A')$, where $Z_1$ is independent of the first step and has the law of $Z$. Multiply two such returns,
-# take the expectation first given the draws of Figure 1.4, and every $Z$ or product of two $Z$s on the right becomes a $\mu$ or a $\Sigma$. What is
-# left is (14) with $M = (\mu^\pi, \Sigma^\pi)$ on both sides. Section 1.4 shows that it is the only fixed point.
+# **The true moments are a fixed point** (19). By the construction of section 1.2, $Z(s, a) = R + \gamma Z_1(S', A')$, where $Z_1$ is independent of the first step and has the law of $Z$. Multiply two such returns and
+# take the expectation, first conditionally on the draws of Figure 1.4. Then every $Z$, and every product of two $Z$s, on the right becomes a $\mu$ or a $\Sigma$. What is
+# left is (14) with $M = (\mu^\pi, \Sigma^\pi)$ on both sides. Section 1.5 shows that it is the only fixed point.
 #
 # `apply_t2` is the definition, line by line. `jipe2` iterates the same map in a form that is hundreds of times faster
 # (`benchmarks/results.md`; chapter 7 explains how). The two must give the same numbers from any $M_0$. We test this on the gridworld of section 1.2.
@@ -436,13 +436,13 @@ claims.check(claim, f"{apart:.9f}", apart < 1e-10)
 # $$\Big(\frac{2\gamma}{\lambda} + \gamma^2\Big)\|\Delta\|_\lambda = \big(\gamma(1 - \gamma) + \gamma^2\big)\|\Delta\|_\lambda = \gamma\,\|\Delta\|_\lambda. \qquad\blacksquare$$
 #
 # **Why $\lambda = 2/(1-\gamma)$?** Second moments inherit errors of the means: the $2\gamma$. The weight $\lambda$ makes second moments count less, so that
-# this leak fits into what is left over, $\gamma - \gamma^2$. We need $2\gamma/\lambda + \gamma^2 \le \gamma$, that is, $\lambda \ge 2/(1 - \gamma)$, and the
-# paper takes the smallest $\lambda$ that will do. A larger one would also contract by $\gamma$ (the means do not contract faster), but
-# it would say less about second moments. If rewards are bounded by $r_{\max}$ instead of 1, the leak is $2\gamma r_{\max}$, and
+# this leak fits into the slack, $\gamma - \gamma^2$. We need $2\gamma/\lambda + \gamma^2 \le \gamma$, that is, $\lambda \ge 2/(1 - \gamma)$, and the
+# paper takes the smallest $\lambda$ that will do. With a larger one $T_2$ would also contract by $\gamma$ (the means do not contract faster), but
+# the norm would say less about second moments. If rewards are bounded by $r_{\max}$ instead of 1, the leak is $2\gamma r_{\max}$, and
 # $\lambda = 2 r_{\max}/(1-\gamma)$ (decision 7).
 #
 # The inequalities are tight in a world of one state that always pays $r_{\max}$. There the modulus is *equal* to
-# $\gamma$, and with too small a weight $T_2$ is not a $\gamma$-contraction at all. Here $r_{\max} = 3$, once with its own
+# $\gamma$, and with too small a weight $T_2$ is not a $\gamma$-contraction at all. Here $r_{\max} = 3$, once with the right
 # weight and once with the weight for rewards up to 1:
 
 # %%
@@ -485,12 +485,12 @@ claims.check(
 #
 # Subtract the last term and divide by $1 - \gamma$. $\blacksquare$
 #
-# The right-hand side of (23) can be computed without knowing $M^\pi$. It is `sol.error_bound`, and `sol.converged` says that
+# The right-hand side of (23) can be computed without knowing $M^\pi$. It is `sol.error_bound`, and `sol.converged` says whether
 # it is at most `tol` times $r_{\max}$, the largest absolute reward (`jm.reward_bound`).
 #
-# We compare all three quantities on the gridworld and on the paper's *coupled reward chain*: states in a row, two actions that both lead to the next state, and at each
+# We compare the residual, the certificate and the true error on the gridworld and on the paper's *coupled reward chain*: states in a row, two actions that both lead to the next state, and at each
 # state a fair coin that pays 1 to one of the two actions. The last state pays 1 for ever. From $M_0 = 0$ the residual falls exactly along $\gamma^k$ in both worlds, and (23) holds with
-# equality: the true error *is* the certificate. Chapter 2 draws the line and says why.
+# equality: the true error *is* the certificate. Chapter 2 draws the line and explains why.
 
 
 # %%
@@ -524,7 +524,7 @@ for name, (residuals, errors) in runs.items():
 # %% [markdown]
 # ## 1.6 Moments of any order
 #
-# Two moments say how wide a gap is. They do not say on which side its tail lies, or how heavy it is. The $k$-th order collection is
+# Two moments say how widely a gap is spread. They do not say on which side its long tail lies, or how heavy that tail is. The $k$-th order collection is
 #
 # $$M^{(k)}(x_1, \dots, x_k) = \mathbb E\Big[\prod_{i=1}^k Z^\pi(x_i)\Big], \qquad x_i \in \mathcal X, \tag{31}$$
 #
@@ -538,7 +538,7 @@ for name, (residuals, errors) in runs.items():
 #
 # $$(T_n M)_k(x_{1:k}) = \mathbb E\Big[\sum_{I \subseteq \{1, \dots, k\}} \gamma^{|I|} \Big(\prod_{i \notin I} R_i\Big)\, M^{(|I|)}(X'_I)\Big], \qquad M^{(0)} = 1. \tag{33}$$
 #
-# This is $\prod_i (R_i + \gamma Z(X'_i))$ multiplied out: $I$ is the set of factors that contribute their future, the others contribute their reward.
+# This is $\prod_i (R_i + \gamma Z(X'_i))$ multiplied out: $I$ is the set of factors that contribute their future; the others contribute their reward.
 # At $k = 1$ it is Bellman's equation (13) and at $k = 2$ it is (14). The norm is
 #
 # $$\|M\|_\lambda = \max_{k \le n} \frac{1}{\lambda_k}\|M^{(k)}\|_\infty, \qquad \lambda_k = \Big(\frac{2}{1-\gamma}\Big)^{k-1}. \tag{34}$$
@@ -555,8 +555,8 @@ for name, (residuals, errors) in runs.items():
 # Call the two bases $u$ and $w$. Then $u + w = 1$ and $u - w = \gamma$, so $u^k - w^k = (u - w)\sum_{j<k} u^j w^{k-1-j} \le \gamma\,(u + w)^{k-1} = \gamma$, with equality
 # for $k = 1$ and $k = 2$. The state that always pays $r_{\max}$ attains it. $\blacksquare$
 #
-# So $T_n$ is a $\gamma$-contraction for every $n$, and Theorem 5.3 holds word by word. We measure the modulus twice: on the state that always pays 3,
-# where it must be equal to the formula, and with random collections of full size on random worlds with signed rewards, where it may be smaller:
+# So $T_n$ is a $\gamma$-contraction for every $n$, and Theorem 5.3 holds word for word. We measure the modulus twice: on the state that always pays 3,
+# where it must be equal to the formula, and with random collections, as large as the norm allows, on random worlds with signed rewards, where it may be smaller:
 
 
 # %%
@@ -581,7 +581,7 @@ found = [
 ]
 formula = [jl.contraction_modulus(order, always.gamma) for order in largest]
 text = ", ".join(f"{modulus:.4f}" for modulus in found)
-claims.check("orders 1 to 4: the modulus is attained", text, np.allclose(found, formula))
+claims.check("orders 1 to 4: largest modulus, as in the formula", text, np.allclose(found, formula))
 
 # %%
 fine = np.linspace(0.001, 0.999, 200)
@@ -598,14 +598,14 @@ figures.save(fig, "fig_moduli", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 1.5.** The modulus of order $k$ in the worst case over all models, as a share of $\gamma$. Orders 1 and 2 contract by $\gamma$, higher orders *faster*.
+# **Figure 1.5.** The modulus of order $k$ in the worst case over all models, divided by $\gamma$. Orders 1 and 2 contract by $\gamma$, higher orders *faster*.
 #
 # <!-- alt: Curves of the modulus divided by gamma, over gamma: constant one for orders 1 and 2, lower for 3, 4 and 8, all rising to one as gamma goes to one. -->
 
 # %% [markdown]
 # `jipe(order=n)` evaluates all these moments. A gap that is usually a little above its mean and now and then far below it has the same mean and
-# variance as its mirror image about that mean. The third moment tells them apart. Where this chapter simulates, we allow five Monte Carlo standard errors: if all is right,
-# a comparison fails for fewer than one seed in a million.
+# variance as its mirror image about that mean. The third moment tells them apart. Where this chapter simulates, we allow five Monte Carlo standard errors: a correct answer
+# fails such a comparison for fewer than one seed in a million.
 
 # %%
 m = jl.jipe(grid, goal, order=4).moments
@@ -639,7 +639,7 @@ claims.check(claim, f"{skew:.2f}", inside, enough=enough)
 #
 # $$P(G \le 0) \le \frac{\mathbb E\,(\mu_G - G + c)^2}{(\mu_G + c)^2} = \frac{\sigma_G^2 + c^2}{(\mu_G + c)^2} ,$$
 #
-# and $c = \sigma_G^2/\mu_G$ makes the right-hand side as small as it gets, which is the bound. $\blacksquare$ Where $\mu_G \le 0$ the argument fails, and
+# and $c = \sigma_G^2/\mu_G$ makes the right-hand side as small as possible, which gives the bound. $\blacksquare$ Where $\mu_G \le 0$ the argument fails, and
 # `inferiority_bound` is 1. It is an upper bound on the probability that $a$ is *no better* than $b$, not that probability itself; chapter 4 simulates pairs of branches, and
 # chapter 9 computes the probability.
 
@@ -689,8 +689,8 @@ claim = "all four sampled backups unbiased, in standard errors"
 claims.check(claim, f"{worst:.1f}", worst < 5, enough=num_draws >= 100)
 
 # %% [markdown]
-# The constants are generous. To stress them we take rewards that are 0 or 1 by a coin, and the largest
-# $M$ of its norm, with a sign that follows the coin:
+# The constants are generous. To stress them we take rewards that are 0 or 1 by a coin flip, and a collection
+# $M$ whose entries are as large as its norm allows, with signs that follow the coin:
 
 # %%
 share = 0.0
@@ -714,12 +714,12 @@ claims.check(claim, f"{share:.2f}", share <= 1 / 4, enough=num_draws >= 100)
 # *Idea of the proof.* Write the update as $M(i) \leftarrow M(i) + \alpha\,\big[(T_2 M)(i) - M(i) + \omega\big]$. Three things work together.
 # (a) Without noise each update pulls $M(i)$ towards $(T_2 M)(i)$, which by Lemma 5.2 is closer to the truth than the worst coordinate is, by the factor
 # $\gamma$. (b) The noise has mean zero and by Lemma A.3 a bounded variance as long as $M$ is bounded; $\sum\alpha^2 < \infty$ makes the sum of all noise converge,
-# so that in the end it no longer moves $M$. (c) $\sum\alpha = \infty$ means that the pull does not stop before the goal is reached. Since $\|\cdot\|_\lambda$ is a
+# so that in the end it no longer moves $M$. (c) $\sum\alpha = \infty$ means that the pull does not die out before $M$ has arrived. Since $\|\cdot\|_\lambda$ is a
 # weighted maximum, coordinates may be updated one at a time and in any order. The theorems of [Tsitsiklis (1994)](../book/background.md#ref-tsitsiklis) and of
 # [Jaakkola et al. (1993)](../book/background.md#ref-jaakkola) turn this idea into a proof.
 #
-# **The rate.** Let $\alpha = n^{-p}$ at the $n$-th visit. For $p < 1$ the noise that is left has standard deviation of order $n^{-p/2}$, whatever $\gamma$ is. At $p = 1$ the start fades
-# only as fast as $n^{-(1-\gamma)}$, so the error is of order $n^{-\min(1/2,\, 1-\gamma)}$ ([Szepesvári (1997)](../book/background.md#ref-szepesvari)); section 8.1 shows both cases. Here $p = 0.8$. The error is the largest of all coordinates,
+# **The rate.** Let $\alpha = n^{-p}$ at the $n$-th visit. For $p < 1$ the noise that is left has standard deviation of order $n^{-p/2}$, whatever $\gamma$ is. At $p = 1$ the error of the initial guess fades
+# only as fast as $n^{-(1-\gamma)}$, so the total error is of order $n^{-\min(1/2,\, 1-\gamma)}$ ([Szepesvári (1997)](../book/background.md#ref-szepesvari)); section 8.1 shows both cases. Here $p = 0.8$. The error is the largest over all coordinates,
 # and its slope is fitted over a factor of thirty in $n$; we allow a deviation of 0.12 from the theory's $-0.40$, as in chapter 8.
 
 # %%
@@ -778,12 +778,12 @@ claims.check("Theorem 5.4: slope of log error, theory -0.40", f"{slope:.2f}", ag
 # $\beta\,\|(T_2 \Delta)_\Sigma\|_{\nu_2} \le 2\beta\gamma r_{\max}\|\Delta_\mu\|_\nu + \gamma^2 \beta\|\Delta_\Sigma\|_{\nu_2} \le (2\beta\gamma r_{\max} + \gamma^2)\|\Delta\|_\beta$, and the bracket is below 1 exactly
 # for the $\beta$ of (86). Bound (78) is the argument of Theorem 5.3 once more, with $\Pi M^\pi$ in between. $\blacksquare$
 #
-# $\beta$ takes the place of $1/\lambda$: $\beta = (1 - \gamma)/2$, which is $1/\lambda$, is admissible and gives $\kappa = \gamma$. At a pair $(x, y)$ that $\nu_2$ can see, (78) also bounds the error of one number:
-# $|\hat M^*_\Sigma(x, y) - M^\pi_\Sigma(x, y)| \le \|\hat M^* - M^\pi\|_\beta \,/\, \big(\beta \sqrt{\nu_2(x, y)}\big)$ (79). Decision 10 is about the pairs that it cannot see.
+# $\beta$ takes the place of $1/\lambda$: $\beta = (1 - \gamma)/2$, which is $1/\lambda$, is admissible and gives $\kappa = \gamma$. At a pair $(x, y)$ to which $\nu_2$ gives weight, (78) also bounds the error of one number:
+# $|\hat M^*_\Sigma(x, y) - M^\pi_\Sigma(x, y)| \le \|\hat M^* - M^\pi\|_\beta \,/\, \big(\beta \sqrt{\nu_2(x, y)}\big)$ (79). Decision 10 is about the pairs that have none.
 #
 # We check the lemma, and the contraction with $\beta = 1/\lambda$. On most worlds the stationary pair law sits on merged pairs $x = y$ (decision 10), where $P_2$ is just
 # $P^\pi$, and a check would say nothing about two branches. So we take a random world of two sides with two states each, in which every step changes sides. Branches that start
-# on opposite sides never meet. If we start from all pairs alike, half of the mass of the stationary law $\nu_2$ stays on pairs that are apart:
+# on opposite sides never meet. If we start from the uniform law over all pairs, half of the mass of the stationary law $\nu_2$ stays on pairs that are apart:
 
 
 # %%
@@ -861,8 +861,8 @@ assert np.isclose(right, m.gap_variance[state, a, b])
 # %% [markdown]
 # **Decision 2: a misplaced bracket, and the name of an inequality.** The paper prints $\mu_G := \mathbb E[G > 0]$ and names Chebyshev. The bracket is misplaced: what is meant is
 # $\mu_G := \mathbb E[G] > 0$, a definition and a condition in one, and the code of the authors' release returns 1 for a mean that is not positive. The one-sided bound of section 1.7 is
-# Cantelli's. An implementation must not lose the condition. Turn a good gap round, so that its mean is negative, and
-# the formula alone would fall far below the probability that it should bound:
+# Cantelli's. An implementation must not lose the condition. Reverse a favourable gap, so that its mean is negative, and
+# the formula alone falls far below the probability that it should bound:
 
 # %%
 calm = jl.windy_gridworld(3, gust_prob=0.01)
@@ -908,9 +908,9 @@ naive = jl.jipe2(many, jl.uniform_policy(many)).moments.covariance[0, 0, 1]
 # Of 200 actions a branch picks the other's with probability 1/200, so what is left of the covariance is at most 1/200 of a bounded number.
 # On chains the slip shows in the correlations: both actions lead to the same state, branches that meet
 # and choose alike merge, and so the two returns share much of their future. On the 25-state chain at
-# $\gamma = 0.99$ the correlation is $+0.80$; without merging it would be $-1$, as twins show on a short one. Of its three coins the first gives the covariance of the two actions
-# $-\tfrac14$, and that of an action and its twin $+\tfrac14$. At the two later ones branches merge with a probability of at most 2/200, and share a variance below $\tfrac12$
-# from then on. This adds at most 0.005 to both covariances, so that their ratio is at most $-0.245/0.255 = -0.96$.
+# $\gamma = 0.99$ the correlation is $+0.80$; without merging it would be $-1$, as a short chain of 4 states with twins shows. Of its three coins the first gives the covariance of the two actions
+# $-\tfrac14$, and that of an action and its twin $+\tfrac14$. At the two later coins branches merge with a probability of at most 2/200, and share a variance below $\tfrac12$
+# from then on. This adds at most 0.005 to both covariances, so their ratio is at most $-0.245/0.255 = -0.96$.
 
 # %%
 claims.check(
@@ -941,7 +941,7 @@ claims.check("decision 4: E[R R~] of two states, same action", f"{second:.2f}", 
 # coupled only while they stand at the same state. The other reading is `coupling="common"`, for noise
 # that is one process for the whole world; section 3.6 says when to take which. It can also be built by
 # hand, as a JMDP whose states are pairs of cells blown by the same gust. The model built by hand must agree with `coupling="common"` to
-# its accuracy, $10^{-4}$:
+# a relative accuracy of $10^{-4}$:
 
 # %%
 n, cells = grid.num_states, np.arange(grid.num_states)
@@ -967,8 +967,8 @@ claims.check("decision 5: mean gap variance, noise per state; one U, by hand", t
 
 # %% [markdown]
 # **Decision 6: reward and next state belong together.** The paper gives $P_R$ and $P_S$ separately,
-# which leaves open how $R$ and $S'$ depend on each other *for one action*. Below, a coin pays and
-# also decides whether the next state pays for ever; in the second model two coins do. The marginal
+# which leaves open how $R$ and $S'$ depend on each other *for one action*. Below, one coin decides both the reward and
+# whether the next state pays for ever; in the second model there is a coin for each. The marginal
 # kernels agree, the variance of the return does not. So our tables store the pair $(R, S')$.
 
 
@@ -1000,7 +1000,7 @@ first = jl.jipe(grid, goal, order=1).moments.mean
 transition_probs, mean_rewards = grid.marginal_mdp()
 bellman = mean_rewards + grid.gamma * transition_probs @ (goal * first).sum(1)
 off = np.abs(bellman - first).max()
-claims.check("decision 8: order 1 in Bellman's equation, off by", f"{off:.7f}", off < 1e-8)
+claims.check("decision 8: residual of order 1 in Bellman's equation", f"{off:.7f}", off < 1e-8)
 
 # %% [markdown]
 # **Decision 9: the sums in (29) run over the visits of each coordinate**, not over the global clock $k$. A
@@ -1026,15 +1026,15 @@ for power in (0.5, 1.1):
         raise AssertionError(f"power {power} was accepted")
 
 # %% [markdown]
-# **Decision 10: no stationary pair law sees a gap.** If the chain of $x = (s, a)$ is irreducible and aperiodic, *every* stationary law $\nu_2$ of pairs sits on merged pairs. So
+# **Decision 10: no stationary pair law gives weight to a gap.** If the chain of $x = (s, a)$ is irreducible and aperiodic, *every* stationary law $\nu_2$ of pairs sits on merged pairs. So
 # $\|\cdot\|_{\nu_2}$ does not notice $\Sigma(s, a, s, b)$ with $a \ne b$, and Theorem B.4 never covers a gap.
 #
-# *Proof.* (a) Merged pairs stay merged, and a stationary law of a finite chain has no mass where a set that is never left can be reached. So it is enough that every pair can merge.
-# (b) Branches at two states move independently until they first stand at one state. After enough steps each of them can be at any $x$, so with positive probability they do stand at
-# one. (c) Whenever two branches come to one state $s'$ without being one, their next actions are independent draws from the same $\pi(\cdot \mid s')$ and agree with probability
+# *Proof.* (a) Merged pairs stay merged. So a pair that is apart and can merge is a transient state of the pair chain, and a stationary law of a finite chain gives transient states no mass. It is enough to show that every pair can merge.
+# (b) Branches at two states move independently until they first stand at one state. After enough steps each of them can be at any $x$, so with positive probability they stand at the
+# same state by then. (c) Whenever two branches that have not merged come to one state $s'$, their next actions are independent draws from the same $\pi(\cdot \mid s')$ and agree with probability
 # $\sum_a \pi(a \mid s')^2 > 0$: the branches have merged. A pair of distinct actions at one state is, one step later, either in case (b) or in case (c). $\blacksquare$
 #
-# In numbers: the spectral radius of $P_2$ among pairs that are apart is below one, so that their mass dies out. Below, a random world in which every state can follow every other. In the
+# In numbers: the spectral radius of $P_2$ among pairs that are apart is below one, so their mass dies out. We check this on a random world in which every state can follow every other. In the
 # world of two sides of section 1.9, which has period two, the radius is one. But its stationary mass is on pairs at opposite sides, and pairs of two actions at *one* state
 # have none there either: they are on the same side, and the proof applies to every second step.
 
@@ -1047,11 +1047,11 @@ radius = [np.abs(np.linalg.eigvals(p[~merged][:, ~merged])).max() for p in (mixi
 at_one_state = np.einsum("sasb->sab", weight)[:, ~np.eye(2, dtype=bool)].sum()
 text = f"{radius[0]:.2f}, {radius[1]:.2f}; {at_one_state:.6f}"
 dies = radius[0] < 1 - 1e-6 and np.isclose(radius[1], 1) and at_one_state < 1e-9
-claim = "decision 10: radius apart, mixing and two sides; weight of gaps there"
+claim = "decision 10: spectral radius apart, mixing and two-sided world; weight of gaps"
 claims.check(claim, text, dies, "differs from the paper")
 
 # %% [markdown]
-# `projected_jipe2` therefore weighs pairs by how often they are visited *on the way*, the discounted pair occupancy
+# `projected_jipe2` therefore weighs each pair by how often two branches visit it, discounted over time. This is the discounted pair occupancy
 # $\nu_2 = (1 - \eta)\sum_t \eta^t \xi_0 P_2^t$ from a law $\xi_0$ of pairs with distinct actions, $\gamma^2 < \eta < 1$. Then $\nu_2 \ge \eta\, \nu_2 P_2$, and the two steps of Lemma B.3 give
 # $\|P_2\| \le \eta^{-1/2}$ in its place. The factors become $\gamma\,\eta^{-1/2}$ and $\gamma^2 \eta^{-1/2}$, still below 1. Chapter 8 compares the two weights. On the random world, with
 # $\eta = 0.9$ and $\xi_0$ uniform over two actions at one state:
@@ -1064,8 +1064,9 @@ apart, norm = jl.mass_apart(occupancy.reshape(4, 2, 4, 2)), norm_of(mixing, occu
 text = f"{apart:.2f}, {norm:.4f}, {eta**-0.5:.4f}"
 held = norm <= eta**-0.5 and apart > 1 - eta
 claims.check("decision 10: occupancy, mass apart; norm of P_2 and its bound", text, held)
-#
-# **Decision 11: $\Theta \succeq 0$ is not enough.** A positive semidefinite second moment can sit below the
+
+# %% [markdown]
+# **Decision 11: $\Theta \succeq 0$ is not enough.** A positive semidefinite $\Theta$ allows second moments below the
 # squared mean. With one constant feature, $\theta = 1$ and $\Theta = 1/2$ pass $\Theta \succeq 0$ and claim
 # $\mathrm{Var} = \Theta - \theta^2 = -1/2$. The matrix that must be positive semidefinite is
 # $\begin{pmatrix}1 & \theta^\top\\ \theta & \Theta\end{pmatrix}$.
@@ -1103,7 +1104,7 @@ claims.check("decision 13: chain correlation", f"{correlation:.6f}", near)
 # %% [markdown]
 # ## What to take away
 #
-# - The coupling is part of the environment: the same MDP can hold very different gaps.
+# - The coupling is part of the environment: the same MDP is compatible with very different gaps.
 # - $T_2$ is a contraction whose residual *certifies* accuracy, for any bounded reward and any order.
 # - Equal state-actions are one random variable, and distinct states are independent. From these two
 #   sentences follow the decisions about the model itself: 3, 4, 5 and 10.
@@ -1115,8 +1116,8 @@ claims.check("decision 13: chain correlation", f"{correlation:.6f}", near)
 #
 # <details><summary>Solution</summary>
 #
-# Try them all. Without wind nothing is random and the variance is zero; with a gust at every step nothing is random either. The largest variance does not lie in the middle but in the
-# windy half: rare calm moments decide when each branch gets through, so waiting times vary most.
+# Try a grid of values. Without wind nothing is random and the variance is zero; with a gust at every step nothing is random either. The variance is largest not in the middle but in the
+# windy half: there, rare calm moments decide when each branch gets through, and waiting times vary most.
 #
 # </details>
 
@@ -1164,7 +1165,7 @@ edge = modulus_at(2 * bound * gamma / (1 + gamma) / (1 - gamma))
 claims.check("exercise 3: modulus at the smallest weight", f"{edge:.2f}", np.isclose(edge, 1))
 
 # %% [markdown]
-# **What to read next.** Chapter 2 runs JIPE-2 on the paper's two worlds and finds out what its residual says. If you came for the theory of learning,
+# **What to read next.** Chapter 2 runs JIPE-2 on the paper's two worlds and asks what its residual tells us. If you came for the theory of learning,
 # go on with chapter 8.
 
 # %% tags=["summary"]

@@ -10,12 +10,12 @@
 # # 2. Residuals: two worlds, one straight line
 #
 # The paper's Figure 2 runs JIPE-2 on a windy gridworld and on a chain of coupled rewards, and plots the Bellman residual
-# on a log scale. Both panels show a straight line, as a $\gamma$-contraction promises.
+# on a log scale. Both panels show a straight line, consistent with a $\gamma$-contraction.
 #
-# **What you will learn.** What the two worlds are (Figures 1 and 3); why the two lines are the *same* line, $\gamma^k$ to the last digit, for a reason that has
-# nothing to do with wind or coins; what a residual certifies and what it cannot; and how fast the **covariances** settle, which are what a gap is made of.
+# **What you will learn.** What the two worlds are (Figures 1 and 3); why the two lines are the *same* line, $\gamma^k$ up to rounding, for a reason that has
+# nothing to do with wind or coins; what a residual certifies and what it cannot; and how fast the **covariances** settle, from which gap variances are made.
 #
-# **What it needs.** Sections 1.3 to 1.5, or the definition of $T_2$ and Theorem 5.3; for section 2.5 eigenvalues. To run it, install the project
+# **What it needs.** Sections 1.3 to 1.5, or the definition of $T_2$ and Theorem 5.3; eigenvalues for section 2.5. To run it, install the project
 # with `pip install ".[notebooks]"` in its folder.
 #
 # **How long it takes.** About 15 minutes to read.
@@ -40,9 +40,9 @@ claims = figures.Claims()
 # %% [markdown]
 # ## 2.1 The windy gridworld
 #
-# Four moves, up, right, down and left. After the move a gust may push the agent one more cell to the left: one draw *for
-# all four actions*, so what each of them would have done is tied together. The goal, top right, is absorbing and pays 1 for
-# ever. The picture is read off the model's outcome tables: the first table of a cell is calm air, the second a gust.
+# There are four moves: up, right, down and left. After the move a gust may push the agent one more cell to the left. One draw serves
+# *all four actions*, so what each of them would have done is tied together. The goal, top right, is absorbing and pays 1 in every
+# step. The picture is read off the model's outcome tables: the first table of a cell is calm air, the second a gust.
 
 # %%
 small, small_goal = jl.windy_gridworld(3), jl.goal_policy(3)
@@ -60,15 +60,15 @@ figures.save(fig, "fig1_wgw", tables | moves, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 2.1.** The windy gridworld (the paper's Figure 1). Black: where the policy leads in calm air. Orange: where a gust, with probability 0.2, takes the same action instead; a ring where the
+# **Figure 2.1.** The windy gridworld (the paper's Figure 1). Black: where the policy leads in calm air. Orange: where the same action leads in a gust, which has probability 0.2; a ring means that the
 # agent stays.
 #
 # <!-- alt: A three by three grid with the goal in the top right cell. Black arrows point right, and up in the last column. Orange rings mark moves to the right that a gust undoes, orange arrows in the last column lead up and to the left. -->
 
 # %% [markdown]
 # The evaluated policy goes right until the last column and then up, as in the paper's Figure 1. A gust
-# undoes a move to the right. In the last column the agent ends up one row higher and one column back. Either way it is as far
-# from the goal as before, and so under this policy the value of a cell depends on its distance alone:
+# undoes a move to the right. In the last column, a gust leaves the agent one row higher and one column back. Either way it is as far
+# from the goal as before. So under this policy the value of a cell depends on its distance from the goal alone:
 
 # %%
 far = np.add.outer(np.arange(3), np.arange(3)[::-1]).ravel()  # moves to the goal, cell by cell
@@ -81,7 +81,7 @@ claims.check(claim, f"{apart:.7f}", apart < 1e-8)
 #
 # ## 2.2 The coupled reward chain
 #
-# States in a row, two actions, both lead to the next state. A coin $U$ is thrown afresh at every state and pays
+# The states form a row, and both actions lead to the next state. A coin $U$ is tossed afresh at every state and pays
 # $(R^{(1)}, R^{(2)}) = (U, 1 - U)$: what one action wins, the other loses. The paper draws $\pm r_i$ instead; that is
 # `rewards="signed"`, the same world on another scale. The last state pays 1 for ever.
 
@@ -116,7 +116,7 @@ claims.check("CRC: one next state; correlation of rewards (Figure 3)", text, fou
 # $$\frac{1}{1-\gamma}\,\|M_k - T_2 M_k\|_\lambda \le \mathrm{tol}, \qquad
 # \|M\|_\lambda = \max\{\|M_\mu\|_\infty,\ \|M_\Sigma\|_\infty / \lambda\},\quad \lambda = \tfrac{2}{1-\gamma}.$$
 #
-# `route="sweeps"` is exactly that iteration, and `residuals` its curve, over all $|\mathcal S|^2|\mathcal A|^2$ coordinates.
+# `route="sweeps"` is exactly this iteration, and `residuals` holds its residuals, taken over all $|\mathcal S|^2|\mathcal A|^2$ coordinates.
 
 # %%
 grid, chain = jl.windy_gridworld(5), jl.coupled_reward_chain(25)
@@ -153,7 +153,7 @@ for name, sol in solved.items():
     claims.check(f"{name}: residual - gamma^k, largest", f"{off:.10f}", off < 1e-11)
 
 # %% [markdown]
-# The residual is not *about* $\gamma^k$ or *at most* $\gamma^k$: it *is* $\gamma^k$, in both worlds. Why? Look at the state that pays 1 for ever, the goal of the grid
+# The residual is not roughly $\gamma^k$, or at most $\gamma^k$. It *equals* $\gamma^k$, in both worlds. Why? Look at the state that pays 1 for ever, the goal of the grid
 # and the end of the chain. Nothing is random there: after $k$ sweeps its mean is $(1 - \gamma^k)/(1-\gamma)$, and its second moment the square of
 # that. So sweep $k$ changes
 #
@@ -175,11 +175,11 @@ for name, trace in traces.items():
     claims.check(claim, f"{off:.10f}", off < 1e-11)
 
 # %% [markdown]
-# So $\Sigma$ starts far below $\mu$ and catches up: its slope is $\gamma$ in the end, not $\gamma^2$, because the terms $\gamma R\,M_\mu$ of $T_2$ carry the error
+# So the change in $\Sigma$ starts far below that in $\mu$ and catches up: in the end it falls by $\gamma$ per sweep, not by $\gamma^2$, because the terms $\gamma R\,M_\mu$ of $T_2$ carry the error
 # of the means into it.
 #
-# **What a straight line tells about the setting.** The paper does not say what its goal pays (decision 13). Suppose that the agent is paid
-# only once, on arrival. Then the end itself no longer changes, and the residual leaves the line $\gamma^k$. On the grid at most eight cells lie on the way, each
+# **What a straight line tells us about the setting.** The paper does not say what its goal pays (decision 13). Suppose that the agent is paid
+# only once, on arrival. Then the value of the goal no longer changes, and the residual leaves the line $\gamma^k$. On the grid at most eight cells lie on the way, each
 # of which is left with probability 0.8 or more, so after $k$ sweeps a change is at most of order $\binom k7 (0.2\gamma)^k$, and from $k = 15$ on it falls by at most
 # $0.19 \cdot \tfrac{16}{9} = 0.34$ per sweep:
 
@@ -202,14 +202,14 @@ exact_after = int(np.flatnonzero(done > 1e-12)[-1]) + 1
 claims.check("CRC that ends with nothing: exact after sweeps", exact_after, exact_after == 24)
 
 # %% [markdown]
-# A chain whose last state paid nothing would not show a straight line. Its residual is zero after 24 sweeps, one for each state with a coin.
-# The lines of the paper fit absorbing states that keep paying, which is how this companion sets both worlds.
+# Nor would a chain whose last state paid nothing show a straight line. Its residual is zero after 24 sweeps, one for each state with a coin.
+# The straight lines of the paper fit absorbing states that keep paying, and this is how we set up both worlds.
 
 # %% [markdown]
 # ## 2.4 What the residual certifies
 #
 # $\|M - M^\pi\|_\lambda \le \|M - T_2M\|_\lambda / (1-\gamma)$ is `sol.error_bound`: **means** are within it, **second moments** within $\lambda$ times it.
-# Here the bound is tight. JIPE returns $T_2 M_k$, one sweep further than the $M_k$ it has measured, so the
+# Here the bound is tight. JIPE-2 returns $T_2 M_k$, one sweep further than the $M_k$ whose residual it has measured, so the
 # true error should be $\gamma$ times the bound, and it is:
 
 # %%
@@ -222,7 +222,7 @@ for name, sol in loose.items():
 
 # %% [markdown]
 # What we want, though, are **gaps**, and $\mathrm{Var}\,G$ is a small difference of large second moments. From a bound of 0.01 on $M$ alone, with
-# $\lambda = 40$, each $\Sigma$ could be off by 0.4, and a gap variance, which takes four of them, by 1.6. That is as large as the gap variances themselves. How far off are they really?
+# $\lambda = 40$, each $\Sigma$ could be off by 0.4, and a gap variance, which takes four of them, by 1.6. That is as large as the gap variances themselves. How far off are the gap variances really?
 
 # %%
 name, case = "5x5 WGW, uniform policy", (grid, jl.uniform_policy(grid))
@@ -263,12 +263,12 @@ claims.check(claim, f"{off[2]:.3f}, {bound:.4f}", off[2] > bound)
 #
 # $$C_{k+1} = c_0(\mu_k) + \gamma^2 P_2\, C_k .$$
 #
-# Two things still move in it. (a) The source $c_0$ sees the means, but only their *differences* between state-actions that one step may reach: a
-# constant error cancels. Differences fade by $\gamma\zeta_\mu$ per sweep, with $\zeta_\mu$ the second largest eigenvalue, in modulus, of the policy's chain $P^\pi$. (b) What is in $C$ already fades by
+# Two things still change from sweep to sweep. (a) The source $c_0$ sees the means, but only their *differences* between state-actions that one step may reach: a
+# constant error cancels. Differences fade by $\gamma\zeta_\mu$ per sweep, with $\zeta_\mu$ the second largest eigenvalue, in modulus, of the policy's chain $P^\pi$. (b) What $C$ already holds fades by
 # $\gamma^2\zeta_C$, with $\zeta_C$ the spectral radius of $P^\pi$ among the states whose return varies. `covariance_rates` gives both. In the end
-# $C$ settles at least as fast as the slower of the two.
+# $C$ settles at least as fast as the slower of the two allows.
 #
-# To see all three speeds we add an inventory, where noise never ends and $\zeta_C = 1$.
+# To see all three speeds, of means, second moments and covariances, we add an inventory, where noise never ends and $\zeta_C = 1$.
 
 # %%
 stock = jl.inventory()
@@ -298,7 +298,7 @@ plt.show()
 # <!-- alt: Four panels. Means and second moments fall along gamma to the k in all of them. Covariances fall almost vertically on the grid under the goal policy, along gamma to the 2k and then to zero on the chain, nearly as slowly as the means on the grid under the uniform policy, and along gamma to the 2k for the inventory. -->
 
 # %% [markdown]
-# Means (blue) and second moments (green) fall by $\gamma$ in the end, along the grey band or parallel to it. The covariances (orange) go their own way. We measure their
+# Means (blue) and second moments (green) fall by $\gamma$ in the end, along the grey band or parallel to it. The covariances (orange) do not. We measure their
 # factors from sweep 60 on, or earlier where they have settled by then, and ask for the theory's factor to three decimals:
 
 # %%
@@ -323,7 +323,7 @@ faster = 0.19 < found < 0.19 * 16 / 9
 claims.check("WGW, goal policy: factor, between 0.19 and 0.34", f"{found:.2f}", faster)
 
 # %% [markdown]
-# - **Inventory:** the noise never ends, $\zeta_C = 1$, and differences of means are soon forgotten. The rate is $\gamma^2$, which is what one would expect.
+# - **Inventory:** the noise never ends, $\zeta_C = 1$, and differences of means are soon forgotten. The rate is $\gamma^2$, as one would expect.
 # - **Chain:** $\gamma^2$ while there are coins left, and then *nothing*: exact after 24 sweeps. Both actions lead to the same state, so the
 #   means cancel out of $c_0$ altogether.
 # - **Grid, goal policy:** a cell is left with probability 0.8 or more and never returned to, so $\zeta_\mu = \zeta_C = 0.2$ and the rate is $0.2\,\gamma = 0.19$ in the end. Measured
@@ -357,13 +357,13 @@ table["sweeps"], table["formula"] = list(taken.values()), formula
 print(table.round(2).to_string(index=False))
 
 # %% [markdown]
-# Twice the horizon takes a little more than twice the sweeps. At $\gamma = 0.999$ the formula says about 25,000, although the gap variances may be
-# ready after a few dozen. `jipe2` then uses a linear solver instead of sweeps, and says so in `sol.plan`.
+# Doubling the horizon $1/(1-\gamma)$ a little more than doubles the number of sweeps. At $\gamma = 0.999$ the formula says about 25,000, although the gap variances may have
+# converged after a few dozen. `jipe2` then uses a linear solver instead of sweeps, and says so in `sol.plan`.
 #
 # ## What to take away
 #
-# - Figure 2 holds exactly: the residual *is* $\gamma^k$ on both worlds. It is carried by the state that pays for ever and says nothing about coupling.
-# - The certificate always holds and, for means, is tight here. For gap variances it is often pessimistic, and it does not say when.
+# - Figure 2 holds exactly: the residual *is* $\gamma^k$ on both worlds. It comes from the state that pays for ever and says nothing about the coupling.
+# - The certificate always holds and, for means, is tight here. For gap variances it is often pessimistic, but it does not say when.
 # - Covariances settle by $\max(\gamma\zeta_\mu, \gamma^2\zeta_C)$ or faster: in finitely many sweeps on a chain, by $\gamma^2$ where noise never ends, by almost $\gamma$ where the policy wanders.
 #
 # ## Exercises
@@ -409,7 +409,7 @@ claims.check(
 )
 
 # %% [markdown]
-# **What to read next.** Chapter 3 looks at what the second moments say: correlations of actions. Chapter 7 is about solving faster than by sweeps.
+# **What to read next.** Chapter 3 looks at the correlations of actions that the second moments contain. Chapter 7 is about solving faster than by sweeps.
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT

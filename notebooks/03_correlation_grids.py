@@ -9,16 +9,16 @@
 # %% [markdown]
 # # 3. Correlation grids: what an MDP cannot see
 #
-# This chapter evaluates the two worlds of chapter 2. For every state the returns of its actions form a vector, whose correlation matrix
+# This chapter evaluates the two worlds of chapter 2. The returns of all actions of a state form a vector, whose correlation matrix
 #
 # $$\rho^\pi_s(a, b) = \frac{\Sigma^\pi(s,a,s,b) - \mu^\pi(s,a)\,\mu^\pi(s,b)}{\sqrt{\mathrm{Var}\,Z^\pi(s,a)\;\mathrm{Var}\,Z^\pi(s,b)}}$$
 #
 # is `moments.correlation[s]`. The paper shows these matrices for all cells of a 3x3 gridworld (Figure 4) and for the first state of a chain
-# (Figure 5). It prints no numbers, and reads them as "a structured, state-dependent joint law across actions which is invisible to
-# an MDP marginal description". We put each next to what one would get from the *marginals alone*, with actions that draw their tables
+# (Figure 5). It prints no numbers, and interprets the matrices as "a structured, state-dependent joint law across actions which is invisible to
+# an MDP marginal description". We put each matrix next to the one that the *marginals alone* would give if actions drew their outcomes
 # independently, and check that sentence word by word.
 #
-# **What you will learn.** To read a correlation matrix of actions; why opposite rewards can give positively correlated returns; why assuming independence can make a
+# **What you will learn.** How to read a correlation matrix of actions; why opposite rewards can give positively correlated returns; why assuming independence can make a
 # comparison look too uncertain, or too certain; and how to choose among three couplings for a world of your own.
 #
 # **What it needs.** The two worlds of sections 2.1 and 2.2, and merging (section 0.4). To run it, install the project
@@ -110,7 +110,7 @@ difference = joint.correlation - alone.correlation
 print(f"correlations differ by up to {np.nanmax(np.abs(difference)):.3f}")
 
 # %% [markdown]
-# **"State-dependent."** Below is one pair of actions, up against right, in the eight cells: once from `jipe2` and once from `jipe`, which has an operator of its own.
+# **"State-dependent."** Below is one pair of actions, up against right, in the eight other cells: once from `jipe2` and once from `jipe`, which implements the operator in a different way.
 
 # %%
 pair = np.delete(joint.correlation[:, U, R], 2)
@@ -121,8 +121,8 @@ same = np.allclose(pair, again, rtol=0, atol=1e-6)
 claims.check("U against R: smallest, largest, by both solvers", ends, same)
 
 # %% [markdown]
-# **"Structured."** The first column of the grid looks alike in both panels. Why? A wall stops the gust. In the first column it cannot move an agent that went up, down or left; it
-# only undoes *right*. With one random row there is nothing to couple. In the second column it undoes or shifts every move but *left*. A coupling can matter only where a gust moves
+# **"Structured."** The first column of the grid looks the same in both panels. Why? The wall stops the gust. In the first column a gust cannot move an agent that went up, down or left; it
+# only undoes *right*. With one random row there is nothing to couple. In the second column a gust undoes or shifts every move but *left*. A coupling can matter only where a gust moves
 # at least two actions, and there it does:
 
 # %%
@@ -134,8 +134,8 @@ matches = (differ == (moved >= 2)).all()
 claims.check("couplings differ in cells", np.flatnonzero(differ).tolist(), matches)
 
 # %% [markdown]
-# **Twins.** Bottom right, *right* and *down* both run into a wall. Under one gust they do the same, and their correlation is 1. With a gust for each
-# it is smaller. Top left, *up* and *left* stay put, gust or not: twins under either coupling.
+# **Twins.** Bottom right, *right* and *down* both run into a wall. Under one gust they do the same, and their correlation is 1. With separate gusts
+# it is smaller. Top left, *up* and *left* stay put, gust or not: they are twins under either coupling.
 
 # %%
 corner = joint.correlation[8, R, D], alone.correlation[8, R, D]
@@ -160,11 +160,11 @@ least = round(difference[off].min(), 6) + 0.0  # no minus before a zero
 claims.check("joint minus independent, gust 0.2: smallest", f"{least:.6f}", least >= 0)
 
 # %% [markdown]
-# ## 3.2 Is it true? Simulate it
+# ## 3.2 A check by simulation
 #
 # `simulate_pairs` knows nothing of moments. It draws one table for both branches while they share a cell, and separate tables while they do not. We compare its covariances
-# with those above, in the cell below the goal, for all six pairs of actions. Here and wherever this chapter simulates, we allow 4.5 Monte Carlo standard errors: if all is right, one of six comparisons is
-# further off for one seed in 25,000.
+# with those above, in the cell below the goal, for all six pairs of actions. Here and wherever this chapter simulates, we allow 4.5 Monte Carlo standard errors. If the theory is right, at least one of six comparisons
+# exceeds this for one seed in 25,000.
 
 # %%
 worst = 0.0
@@ -179,10 +179,10 @@ claim = "six covariances against Monte Carlo: largest error in standard errors"
 claims.check(claim, f"{worst:.1f}", worst < 4.5, enough=enough)
 
 # %% [markdown]
-# ## 3.3 What it does to a gap
+# ## 3.3 What correlation does to a gap
 #
-# $\mathrm{Var}(Z_a - Z_b) = \mathrm{Var} Z_a + \mathrm{Var} Z_b - 2\,\mathrm{Cov}(Z_a, Z_b)$: bad luck that both share cancels. If you only have marginals and assume
-# independence, the comparison looks more uncertain than it is.
+# $\mathrm{Var}(Z_a - Z_b) = \mathrm{Var} Z_a + \mathrm{Var} Z_b - 2\,\mathrm{Cov}(Z_a, Z_b)$: luck that both share cancels. If you only have the marginals and assume
+# independence, the comparison looks more uncertain here than it is.
 
 # %%
 ratio = alone.gap_variance[5] / np.where(np.eye(4), np.nan, joint.gap_variance[5])
@@ -197,20 +197,20 @@ claims.check("R and D bottom right, Var G: joint, independent", values, sure)
 # %% [markdown]
 # ## 3.4 Turn the wind up and down
 #
-# Move the slider above the figure from rare gusts to constant ones and watch three things: correlations grow in the right panel, they
-# fade below the goal in the left panel, and at the windy end the two panels look alike.
+# Move the slider above the figure from rare gusts to nearly constant ones and watch three things: correlations grow in the right panel, they
+# fade below the goal in the left panel, and when gusts are nearly constant the two panels look alike.
 
 # %%
 steps = [0.05, 0.2, 0.5, 0.8, 0.99]
 figures.explore(both_couplings, steps, "gust probability")
 
 # %% [markdown] tags=["caption"]
-# **Figure 3.2.** As Figure 3.1, for the gust probability of the slider; at first a gust comes once in twenty steps.
+# **Figure 3.2.** As Figure 3.1, for the gust probability of the slider. At its leftmost position a gust comes once in twenty steps.
 #
 # <!-- alt: The grid of correlation matrices twice, for a gust probability of 0.05. Joint draws on the left keep large correlations below and beside the goal; with independent draws on the right most of them are near zero. -->
 
 # %% [markdown]
-# The same in one picture, for two pairs of actions. At 0 and 1 nothing is random and no correlation exists.
+# The same in one picture, for two pairs of actions. At gust probabilities 0 and 1 nothing is random, and correlations are not defined.
 
 # %%
 gusts = np.linspace(0, 1, num_gusts + 2)[1:-1]
@@ -235,22 +235,22 @@ figures.save(fig, "fig_gust_correlation", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 3.3.** The correlation of two actions against the gust probability, for one gust in common (joint) and for a gust each (independent). Left: up and right, in the cell below the goal. Right: right and down,
-# bottom right, which are the same move.
+# **Figure 3.3.** The correlation of two actions against the gust probability, for one shared gust (joint) and for separate gusts (independent). Left: up and right, in the cell below the goal. Right: right and down
+# in the bottom right cell, where they are the same move.
 #
 # <!-- alt: Two panels with a solid curve for joint and a dashed one for independent draws. On the left the joint curve falls from 0.68 to 0.31 as gusts become frequent, and the independent one rises from 0 to 0.25. On the right the joint curve is constant at one and the independent one falls from 0.61 to 0.43 and then rises to 0.87. -->
 
 # %% [markdown]
-# **Rare gusts: the coupling is everything.** Suppose that a gust comes once in twenty steps. Then the return varies only if one comes, and a gust that comes *now* hits up and
-# right alike. With a gust for each, it hits one or the other, and their correlation vanishes. (The twins of the right panel land in the same cell and
+# **Rare gusts: the coupling is everything.** Suppose that a gust comes once in twenty steps. Then returns vary only because of rare gusts, and a gust that comes *now* hits up and
+# right alike. With separate gusts it hits one or the other, and their correlation vanishes. (The twins of the right panel land in the same cell and
 # mostly merge there, so they keep some correlation.)
 #
-# **Constant gusts: the coupling matters little.** Calm moments are rare, and waits are long. Branches share this waiting by *meeting*, under both couplings alike. In the limit the
-# difference of the two correlations even vanishes. Let calm have the small probability
+# **Constant gusts: the coupling matters little.** Calm moments are rare, and waits are long. Branches share this waiting after they *meet*, under both couplings alike. In the limit the
+# difference between the two correlations even vanishes. Let a calm moment have the small probability
 # $\varepsilon$. One calm moment takes *up* to the goal, while *right* has to wait for a second one, so the two returns have variances of order $\varepsilon$ and
 # $\varepsilon^2$. A first gust that both share adds a term of order $\varepsilon^2$ to their covariance: calm comes with probability $\varepsilon$, takes *up* to the goal, and takes *right* one step, which is
 # worth a multiple of $\varepsilon$. So the correlations differ by a multiple of $\varepsilon^2 / \sqrt{\varepsilon \cdot \varepsilon^2} = \sqrt\varepsilon$. If $\varepsilon$ is a hundred times smaller,
-# the difference must be ten times smaller; we allow 1%, since $\varepsilon$ is small and not zero.
+# the difference must be ten times smaller. We allow 1%, since $\varepsilon$ is small but not zero.
 
 # %%
 below = [curves["below the goal, U against R", coupling] for coupling in COUPLINGS]
@@ -258,7 +258,7 @@ rare, constant = (f"{below[0][k]:.3f}, {below[1][k]:.3f}" for k in (0, -1))
 apart = below[0] - below[1]
 claims.check("U, R below the goal, rarest gust: joint, independent", rare, apart[0] > 0)
 closing = bool((apart > 0).all() and (np.diff(apart) < 0).all())
-claims.check("the same at the most frequent one: closer with every step", constant, closing)
+claims.check("the same, most frequent gust; the difference shrinks throughout", constant, closing)
 assert np.isnan(jl.jipe2(jl.windy_gridworld(3, gust_prob=1.0), goal).moments.correlation).all()
 
 # %%
@@ -269,13 +269,15 @@ for calm_prob in (1e-4, 1e-6):
     limit.append(np.subtract(*(m.correlation[5, U, R] for m in found)))
 tenfold = limit[0] / limit[1]
 near = abs(tenfold / 10 - 1) < 0.01
-claims.check("a hundredth of calm: the difference falls by", f"{tenfold:.1f}", near)
+claims.check(
+    "calm a hundred times rarer: the difference falls by a factor of", f"{tenfold:.1f}", near
+)
 
 # %% [markdown]
 # ## 3.5 Figure 5: anti-correlated rewards, correlated returns
 #
-# Now the chain. At every state a coin pays one action or the other: rewards with correlation $-1$. The paper's Figure 5 shows $\rho^\pi_{s_0}$ for 25 states; it does
-# not say $\gamma$ or the policy. We take $\gamma = 0.99$ and the uniform policy, and a short chain of 4 states at $\gamma = 0.9$ beside it.
+# Now the chain. At every state a coin pays one action or the other, so their rewards have correlation $-1$. The paper's Figure 5 shows $\rho^\pi_{s_0}$ for 25 states; it does
+# not state $\gamma$ or the policy. We take $\gamma = 0.99$ and the uniform policy, and a short chain of 4 states at $\gamma = 0.9$ beside it.
 
 # %%
 chains = {
@@ -301,7 +303,7 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 3.4.** Correlations of the two actions' returns at the first state $s_0$ of a chain (the paper's Figure 5, which is the third matrix). The rewards of the two actions have correlation -1 at every state. As in Figure 3.1,
-# colours follow Fisher's scale, $\mathrm{artanh}$ of nearly the correlation, which tells large correlations apart.
+# colours follow Fisher's transformation, $\mathrm{artanh}$ of the slightly shrunken correlation, so that large correlations can be told apart.
 #
 # <!-- alt: Four two by two correlation matrices. Off the diagonal: pale blue minus .27 and pale red plus .36 for the chain of 4 states with joint and independent coins, medium red plus .80 and dark red plus .90 for the chain of 25 states. -->
 
@@ -316,13 +318,13 @@ claims.check("4 states: variance at s_0", f"{variance:.6f}", known)
 
 # %% [markdown]
 # Opposite rewards, and yet $+0.80$. The first coin pays one action and not the other. But both lead to the *same* next state, and there the two branches choose afresh: with
-# probability one half they choose alike, are one branch from then on, and share the rest of their luck. With $n$ coins to come, $V_n = \mathrm{Var}\,Z$ and
-# $D_n = V_n - \mathrm{Cov}$,
+# probability one half they choose alike, are one branch from then on, and share the rest of their luck. With $n$ coins to come, let $V_n$ be the variance of a return and
+# $D_n = V_n - \mathrm{Cov}$ half the gap variance. Then
 #
 # $$V_n = \tfrac14 + \gamma^2 V_{n-1}, \qquad D_n = \tfrac12 + \tfrac{\gamma^2}{2}\, D_{n-1}, \qquad \rho_n = 1 - D_n / V_n .$$
 #
 # The difference $D$ fades by $\gamma^2/2$ per step, the variance $V$ only by $\gamma^2$. With independent coins the first $\tfrac12$ becomes $\tfrac14$, and $D$ is halved. So on every chain the
-# **assumption of independence understates the gap variance by a factor of exactly two**, while on the grid it overstates it. There is no safe side.
+# **assumption of independence understates the gap variance by a factor of exactly two**, while on the grid it overstates it. Independence is not a cautious assumption.
 
 
 # %%
@@ -380,7 +382,7 @@ plt.show()
 # <!-- alt: Four rising curves of correlation against gamma. The two solid ones, for joint draws, start at minus one, the two dashed ones, for independent draws, at zero; those of the longer chain, with squares, rise further, to plus 0.8 and plus 0.9 near gamma 0.99. -->
 
 # %% [markdown]
-# At $\gamma = 0$ only the coin at hand counts: $-1$. A long chain crosses zero at $\gamma = \sqrt{2/3} \approx 0.816$, where
+# At $\gamma = 0$ only the first coin counts, and the correlation is $-1$. A long chain crosses zero at $\gamma = \sqrt{2/3} \approx 0.816$, where
 # $\rho_\infty = (3\gamma^2 - 2)/(2 - \gamma^2)$ vanishes. We read the crossing off the curve of Figure 3.5, and allow an error of one step of its grid, 0.0033:
 
 # %%
@@ -394,7 +396,7 @@ claims.check("25 states: correlation changes sign at gamma", f"{crossing:.3f}", 
 #
 # $$V_n = \tfrac14 + \tfrac{\gamma^2}{2}(V_{n-1} + C_{n-1}), \qquad C_n = -\tfrac14 + \tfrac{\gamma^2}{2}(V_{n-1} + C_{n-1}),$$
 #
-# whose sum stays zero. So its chain shows $-1$ at every $\gamma$ and every length, which looks convincing in a world of opposite rewards. But $V$ is then not the variance of a
+# and $V_n + C_n$ stays zero. So the chain of the release shows $-1$ at every $\gamma$ and every length, which looks convincing in a world of opposite rewards. But $V$ is then not the variance of a
 # return: it is 1/4 however long the chain is, as if only the first coin counted. Equal state-actions are one random variable (decision 3, chapter 1), and the correlation is $+0.80$.
 
 
@@ -422,12 +424,12 @@ claims.check(
 #
 # In the paper's regime two branches share a shock *while they stand at the same state*. One step later they are usually apart, and from then on each draws its own.
 # That fits a shock that belongs to a state. It does not fit demand, weather or traffic: these go on whatever we do, and strike both branches on the same day. So there
-# is a third answer to the question who shares a draw (Figure 1.2 has a picture):
+# is a third answer to the question of who shares a draw (Figure 1.2 has a picture):
 #
 # | `coupling=` | who shares a draw | take it if |
 # |---|---|---|
 # | `"independent"` | nobody | you know what each action does, and nothing about what they do together |
-# | `"joint"` | branches at one state, for one step: the paper's | the shock belongs to the state: cards dealt at this table, an emulator that repeats this action |
+# | `"joint"` | branches at one state, for one step: the paper's | the shock belongs to the state: cards dealt at this table, an emulator that may repeat the last action |
 # | `"common"` | all branches, at every step, wherever they are | the shock is an exogenous process: demand, weather, arrivals |
 #
 # Branches that meet and choose alike are one branch in all three, and next actions are drawn independently. `"common"` needs a model that knows its noise, one law of
@@ -439,12 +441,12 @@ claims.check(
 #
 # $$c(s, t) = \sum_k p_k\, \delta_k(s)\, \delta_k(t) + \gamma^2 \sum_k p_k\, (P_k\, c\, P_k^\top)(s, t), \qquad s \ne t .$$
 #
-# In the paper's regime the first sum is missing, and the second moves the two branches by two independent draws. At equal states nothing changes.
+# In the paper's regime the first sum is missing, and the second moves the two branches by two independent draws. For two branches at the same state the equation is that of the paper.
 #
 # With common noise $T_2$ is an average, over the noise, of operators that all contract by the same modulus. So norm, modulus and certificate are those of Lemma 5.2.
 #
-# Three worlds, one decision in each: right or left in the middle of the windy grid; one unit or two for a depot with five in stock, which afterwards orders up to six;
-# the fast queue or the slow one for a job that finds two waiting in each.
+# We look at three worlds, with one decision in each: right or left in the middle of the windy grid; ordering one unit or two for a depot that has five in stock and afterwards orders up to six;
+# the fast queue or the slow one for a job that finds two jobs in each.
 
 # %%
 ALL_THREE = ("independent", "joint", "common")
@@ -475,14 +477,14 @@ print(three.round(3).to_string())
 # %% [markdown]
 # The law of each action alone is the same under all three couplings. The gap is not.
 #
-# **The depot.** The two orders differ by one unit today. If both branches face the same demand through time,
-# this unit is nearly all that ever differs, and ordering one is the better choice 94 times in 100. If each branch has customers of its own, their later purchases differ by far more than
-# one unit, and ordering one is better only 54 times in 100.
+# **The depot.** The two orders differ by one unit today. If both branches face the same demand through time (`"common"`),
+# this unit is nearly all that ever differs, and ordering one is the better choice 94 times in 100. If branches that have parted have customers of their own (`"joint"`), what they sell later differs by far more than
+# one unit, and ordering one is better only about 54 times in 100.
 #
 # **The queues.** With common noise the fast queue is better in only 5 of 100 cases, and yet its mean advantage is $+0.25$. There is no contradiction: 94 of 100 pairs are **ties**. If no job arrives,
-# the two actions do the same. If one arrives, it joins one queue or the other, and the number of jobs, which is what costs, stays equal until a server stands idle in one branch while it still has work in the other. Later jobs
+# the two actions do the same. If one arrives, it joins one queue or the other, and the number of jobs, which determines the cost, stays equal until a server stands idle in one branch while it still has work in the other. Later jobs
 # join the shorter queue, so in most cases the branches meet before that happens. In the 6 of 100 cases that are left, the fast queue wins five times as often as it loses, and by more. "No better" and "worse" are
-# two things wherever ties are likely.
+# different things wherever ties are likely.
 
 # %%
 moved = max(
@@ -555,7 +557,7 @@ plt.show()
 # <!-- alt: Three panels of distribution functions, for gridworld, depot and queues. In each the curve for common noise is the steepest and the one for independent noise the flattest; for the depot the common curve is almost a single step. Thick bars at zero mark ties: few in the gridworld, almost none for the depot, and 15, 50 and 94 percent for the queues. -->
 
 # %% [markdown]
-# In these worlds, shared noise makes the gap narrow. It need not. If a good day here is a bad day there, sharing the day widens the gap; below are two places whose rewards are opposite. And if branches are never at different states,
+# In these worlds, shared noise makes the gap narrower. This need not be so. If a good day here is a bad day there, sharing the day widens the gap; below are two places whose rewards are opposite. And if branches are never at different states,
 # there is nothing more to share: on the chain, `"common"` is the same as `"joint"`.
 
 # %%
@@ -572,14 +574,14 @@ claims.check(claim, f"{off:.5f}", off < 1e-6)
 # %% [markdown]
 # ## What to take away
 #
-# - The paper's sentence stands, word by word: structured (walls, twins), state-dependent (0.02 to 0.60 for one pair), invisible to marginals (same means and variances).
-# - Correlation of *returns* is not correlation of *outcomes*: rewards at $-1$ gave returns at $+0.80$, and independent tables gave correlated returns. Branches meet.
-# - Assuming independence overstates the risk of a comparison on the grid and understates it on the chain. Rare shared shocks are where it is worst.
-# - "The same shock" has a duration. The paper shares the shock of one state for one step; an exogenous process is shared through time, and `coupling="common"` says so.
+# - The paper's sentence holds, word by word: structured (walls, twins), state-dependent (0.02 to 0.60 for one pair), invisible to marginals (same means and variances).
+# - Correlation of *returns* is not correlation of *outcomes*: rewards with correlation $-1$ gave returns with correlation $+0.80$, and independent tables gave correlated returns. The reason is that branches meet.
+# - Assuming independence overstates the variance of a gap on the grid and understates it on the chain. It does most harm where shared shocks are rare.
+# - "The same shock" has a duration. The paper shares the shock of one state for one step; an exogenous process is shared through time, and `coupling="common"` models that.
 #
 # ## Exercises
 #
-# **Exercise 1.** Let the wind blow down (`gust="D"`). Which cells will look alike under both couplings? Count the actions that a gust moves, predict, then draw
+# **Exercise 1.** Let the wind blow down (`gust="D"`). Which cells will look the same under both couplings? Count the actions that a gust moves, predict, then draw
 # `figures.correlation_grid`.
 #
 # <details><summary>Solution</summary>
@@ -603,7 +605,7 @@ claims.check("exercise 1: cells that look alike", np.flatnonzero(~differ).tolist
 #
 # <details><summary>Solution</summary>
 #
-# After one step both branches are at the same state and take $a_1$: they have merged, so the second term of the recursion for $D_n$ is gone and $D_n = \tfrac12$, half of $\mathrm{Var}(2U - 1)$. The variance is
+# After one step both branches are at the same state and take $a_1$: they have merged, so the second term of the recursion for $D_n$ is gone and $D_n = \tfrac12$, which is half of $\mathrm{Var}(2U - 1) = 1$, the variance of the difference of the two rewards. The variance is
 # as before, $V_{24} = \tfrac14 (1 - \gamma^{48})/(1 - \gamma^2)$. So $\rho_{s_0} = 1 - \tfrac12 / V_{24} = 0.896$.
 #
 # </details>

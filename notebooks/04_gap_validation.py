@@ -11,17 +11,17 @@
 #
 # How much better is the policy's action than another one, *under the same gust*? JIPE-2 predicts the mean
 # and the variance of that gap without any simulation. This chapter simulates pairs of branches and checks
-# whether they agree (the paper's Figure 6): **every difference is within Monte Carlo error.**
-# Then it asks what mean and variance say about the *sign* of a gap. That is less than it
-# seems, because gaps are often exactly zero.
+# whether prediction and simulation agree (the paper's Figure 6): **every difference is within Monte Carlo error.**
+# Then it asks what mean and variance say about the *sign* of a gap. They say less than they seem to,
+# because gaps are often exactly zero.
 #
-# **What you will learn.** How to test a predicted variance against simulation, with error bars that theory also gives; which of the paper's two curves can fail and which cannot; what
-# the bound on $P(G \le 0)$ bounds; and how many more pairs independent sampling would need.
+# **What you will learn.** How to test a predicted variance against simulation, with error bars that the theory gives as well; which of the two curves in the paper's Figure 6 can fail and which cannot; what
+# the bound on $P(G \le 0)$ really bounds; and how many more pairs independent sampling would need.
 #
 # **What it needs.** Section 1.7, standard errors and p-values. To run it, install the project
 # with `pip install ".[notebooks]"` in its folder.
 #
-# **How long it takes.** About 12 minutes to read.
+# **How long it takes.** About 13 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0
@@ -49,7 +49,7 @@ claims = figures.Claims()
 # %% [markdown]
 # ## 4.1 The gaps
 #
-# The windy gridworld, the policy "right, then up" of Figure 1, and at every cell the gap
+# We take the windy gridworld, the policy "right, then up" of the paper's Figure 1, and at every cell the gap
 #
 # $$G = Z^\pi(s, \pi(s)) - Z^\pi(s, b), \qquad b \ne \pi(s)$$
 #
@@ -69,7 +69,7 @@ at = tuple(np.transpose(gaps))  # m.gap_mean[at] is (K,), one number per gap
 
 # %% [markdown]
 # **Predicted**: Section 5.4, $\mathrm{var}\,G = \Sigma(a,a) + \Sigma(b,b) - 2\Sigma(a,b) - (\mu_a - \mu_b)^2$ (with the
-# sign that it needs, decision 1).
+# sign corrected, decision 1).
 
 # %%
 m = jl.jipe2(grid, policy, tol=1e-10).moments
@@ -79,7 +79,7 @@ print(f"variances {variance.min():.2f} to {variance.max():.2f}")
 
 # %% [markdown]
 # **Simulated**: `sample_gaps` simulates recursive pairs. Two branches leave one cell with two actions under one
-# gust, go separate ways, and are one branch as soon as they meet and choose alike. Every gap has its
+# gust, go separate ways, and become one branch as soon as they meet and choose alike. Every gap has its
 # own pairs, so the errors of distinct gaps are independent.
 
 # %%
@@ -89,13 +89,13 @@ print(f"{len(gaps) * num_pairs:,} pairs")
 # %% [markdown]
 # ## 4.2 Are the differences within Monte Carlo error?
 #
-# A sample mean has standard error $\sqrt{\mathrm{var}\,G / n}$. A sample *variance* has one too, and the textbook's
+# A sample mean has standard error $\sqrt{\mathrm{var}\,G / n}$. A sample *variance* has one too. The textbook formula
 # $\mathrm{var}\,G\,\sqrt{2/(n-1)}$ is for normal gaps only. In general
 #
 # $$\mathrm{se}^2 = \frac{1}{n}\Big(\mathbb E[(G - \mathbb E G)^4] - \frac{n-3}{n-1}\,(\mathrm{var}\,G)^2\Big),$$
 #
-# a fourth moment, which `jipe(order=4)` gives exactly. So theory predicts not only the numbers but
-# also how far Monte Carlo will miss them. A sample can estimate its own standard errors, too. These are less accurate, most of all for variances, because they are
+# a fourth moment, which `jipe(order=4)` gives exactly. So theory predicts not only the moments but
+# also how far Monte Carlo will be from them. A sample can estimate its own standard errors, too. These are less accurate, most of all for variances, because they are
 # made of fourth powers; we allow them 20%.
 
 # %%
@@ -116,9 +116,9 @@ claims.check(claim, f"{normal:.2f}", normal < 1)
 # %% [markdown]
 # Differences in units of their standard errors, $z = (\text{Monte Carlo} - \text{predicted}) / \text{se}$, should look
 # like draws from $N(0, 1)$. With so many of them, some must lie beyond 2. We ask
-# two questions. Is the *largest* $|z|$ one that as many independent normal draws would have? Is
+# two questions. Is the *largest* $|z|$ of a size that as many independent normal draws would have? Is
 # $\sum z^2$ what $\chi^2$ allows, neither too large nor too small? These are four p-values, each of which must
-# exceed 0.0025: a right prediction fails for at most one seed in a hundred.
+# exceed 0.0025: a correct prediction fails for at most one seed in a hundred.
 
 # %%
 scores = {
@@ -135,7 +135,7 @@ for name, z in scores.items():
 
 # %% [markdown]
 # Would the test notice a wrong prediction? Independent sampling is one: let every action draw a gust of
-# its own. Means stay, variances do not. The test rejects the prediction if a p-value is below 0.0025, as above. Here $\sum z^2$ is many times its expected value:
+# its own. The means stay the same, the variances do not. The test rejects the prediction if a p-value is below 0.0025, as above. Here $\sum z^2$ is many times its expected value:
 
 # %%
 independent = jl.jipe2(grid, policy, tol=1e-10, coupling="independent").moments.gap_variance[at]
@@ -239,9 +239,9 @@ plt.show()
 # <!-- alt: Three panels. In the first two, marks lie on the diagonal and their errors below scatter within three standard errors. In the third, two nearly identical distribution functions of the ratio rise between 0.05 and 0.87 and stay left of the line at one. -->
 
 # %% [markdown]
-# All ratios are below one. But the orange curve *could not* be elsewhere. A sample is a law too, with
-# its own mean, variance and share of $G \le 0$, and Cantelli's inequality holds for every law. So
-# numerator and denominator of the same sample give a ratio of at most one, however few pairs there
+# All ratios are below one. But the orange curve *could not* lie anywhere else. A sample is a probability law too, with
+# its own mean, variance and share of $G \le 0$, and Cantelli's inequality holds for every law. So if
+# numerator and denominator come from the same sample, the ratio is at most one, however few pairs there
 # are and whatever was simulated. Only the blue curve can fail. With a handful of pairs it does, by
 # chance alone:
 
@@ -255,8 +255,8 @@ claims.check(f"{few_pairs} pairs per gap: ratios above 1, blue", blue, blue > 0)
 # %% [markdown]
 # The condition $\mu_G > 0$ is part of the bound. The paper states it with a misplaced bracket, as "$\mathbb E[G > 0]$", and the code of the authors' release keeps it: it
 # returns 1 for a mean that is not positive, as `inferiority_bound` does. On this grid it is needed. At some cells the policy's action is *not* better on average: up and right
-# commute away from the walls, and at the left wall, where gusts cannot push, up is better. What would the formula say without its condition? Turn every gap round,
-# $Z(s, b) - Z(s, \pi(s))$, and look where the mean is negative now:
+# commute away from the walls, and at the left wall, where gusts cannot push, up is better. What would the formula say without its condition? Reverse every gap,
+# $Z(s, b) - Z(s, \pi(s))$, and look where the mean is now negative:
 
 # %%
 no_better = mean <= 1e-8
@@ -272,8 +272,8 @@ claims.check(claim, text, wrong, enough=enough)
 # ## 4.4 Wins, ties, losses
 #
 # $P(G \le 0)$ is not the probability of doing worse. Branches that merge, or reach the goal at the same
-# time, have gap *exactly* zero. On this grid the sign of a gap is decided by who arrives first, and
-# that is a small linear system on pairs of cells: `first_to_arrive` gives all three probabilities
+# time, have gap *exactly* zero. On this grid the sign of a gap depends on which branch arrives first. The probabilities of that solve
+# a small linear system on pairs of cells: `first_to_arrive` gives all three probabilities
 # without sampling error.
 
 # %%
@@ -300,12 +300,12 @@ text, tied = f"{exact_bound[most]:.2f}, {ties[most]:.2f}", ties[most] > exact_bo
 claims.check(f"{never.sum()} gaps are never negative; largest bound, its ties", text, tied)
 
 # %% [markdown]
-# An action that *never* does worse, and a "bound on its inferiority" of more than one half: most of
-# that is ties. The inequality is really one about wins. If $\mathbb E G > 0$,
+# Here is an action that *never* does worse, and yet its "inferiority bound" is more than one half: most of
+# that is ties. The inequality is really about wins. If $\mathbb E G > 0$,
 #
 # $$(\mathbb E G)^2 \le \big(\mathbb E[G\,1\{G > 0\}]\big)^2 \le P(G > 0)\;\mathbb E[G^2] \quad\Longrightarrow\quad P(G > 0) \ge \frac{\mu_G^2}{\mu_G^2 + \sigma_G^2},$$
 #
-# and it cannot say how the remainder is divided between ties and losses. If you know how often branches
+# and the bound cannot say how the remainder is divided between ties and losses. If you know how often branches
 # tie, you may subtract: $P(G < 0) \le \text{bound} - P(G = 0)$.
 
 # %%
@@ -315,10 +315,10 @@ before_after = f"{exact_bound.mean():.2f}, {strict.mean():.2f}"
 claims.check("average bound on losses, before and after subtracting ties", before_after, safe)
 
 # %% [markdown]
-# Ties also decide what the right panel of Figure 6 looks like. Over the gaps that have a bound below one, the ratio
+# Ties also explain what the right panel of the paper's Figure 6 looks like. Over the gaps that have a bound below one, the ratio
 # $P(G \le 0)$ / bound rises with $P(G = 0)$: it is large where branches tie often, and small where they seldom do. The
-# *slack*, bound $- P(G \le 0)$, has a narrower range and depends less on ties. A small ratio says that the
-# action nearly always wins, not that the bound is poor. The claims are comparisons of ranges and of rank correlations:
+# *slack*, bound $- P(G \le 0)$, has a narrower range and depends less on ties. A small ratio means that the
+# action nearly always wins, not that the bound is poor. The claims below compare ranges and rank correlations:
 
 # %%
 tight = (losses + ties) / exact_bound
@@ -358,7 +358,7 @@ figures.save(fig, "fig_gap_signs", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 4.3.** Left: losses, ties and wins of every gap, exactly, ordered by the bound on $P(G \le 0)$ (black line). The bound lies above losses and ties together. Right: the distribution over all gaps of
+# **Figure 4.3.** Left: the exact probabilities of losses, ties and wins for every gap, ordered by the bound on $P(G \le 0)$ (black line). The bound lies above losses and ties together. Right: the distribution over all gaps of
 # $P(G \le 0)$ and of $P(G < 0)$, each divided by the bound.
 #
 # <!-- alt: Left, 72 stacked bars of losses in orange, ties in yellow and wins in pale blue, with a rising black line of the bound that stays above the orange and yellow part; for the last gaps it is one. Right, two distribution functions; the one for losses alone lies far to the left of the one that includes ties. -->
@@ -408,17 +408,17 @@ plt.show()
 # <!-- alt: Two panels over 72 gaps. Above, JIPE-2 stays at one; independent tables lie between one and 2.25; independent returns rise from one to 2.45 and lie above all others. Below, magnified around one, the marks of JIPE-2 scatter in a grey band, and few lie outside. -->
 
 # %% [markdown]
-# One gust in common at the start, and paths that merge, are all the coupling there is here. The two averages above say what each is worth: without the first,
+# A shared first gust, and paths that merge, are all the coupling there is here. The two averages above say what each is worth: without the first,
 # variances come out about a quarter too large; without both, more than two fifths. The same factors are
-# what common random numbers save: to see a gap with a given error, independent runs need that many times
-# as many pairs. In the paper's Atari table the factors are 83 to 135.
+# what common random numbers save: to estimate a mean gap with a given error, independent runs need that many times
+# as many pairs. (The paper's Atari table has factors from 83 to 135, but these grow with the length of training and do not measure such a saving; see chapter 6.)
 #
 # ## What to take away
 #
-# - Predicted means and variances agree with simulation to within its standard errors, and the errors have the size and
-#   the shape that theory gives them, also those of the variances.
+# - Predicted means and variances agree with simulation to within its standard errors, and these errors have the size and
+#   the distribution that theory predicts, for variances as well as for means.
 # - "The ratio never exceeds one" is evidence only if the denominator does not come from the sample.
-# - The bound is about *not winning*. Gaps have atoms at zero, which fill half of it on average, so keep $P(G < 0)$, $P(G = 0)$ and $P(G > 0)$ apart.
+# - The bound is about *not winning*. Gaps have atoms at zero, which make up half of the bound on average, so keep $P(G < 0)$, $P(G = 0)$ and $P(G > 0)$ apart.
 #
 # ## Exercises
 #
@@ -445,7 +445,7 @@ claims.check("exercise 1: bounds, up-right and right-left", bounds_seen, bounds_
 #
 # <details><summary>Solution</summary>
 #
-# The sign of the third central moment tells: negative for rare large losses, positive for rare large wins. On this grid nearly all gaps are skewed towards wins. It does explain the looseness, in part: the slack falls as
+# The sign of the third central moment tells them apart: negative for rare large losses, positive for rare large wins. On this grid nearly all gaps are skewed towards wins. It does explain the looseness, in part: the slack falls as
 # skewness grows (a rank correlation of about -0.65). The law that attains Cantelli's bound has all its
 # mass at 0 and at one larger value: it ties or wins, and never loses. A gap with little below zero and a long tail of wins comes closest to it.
 #
@@ -459,7 +459,7 @@ text = f"{(skewness < -1e-6).sum()} of {len(gaps)}, {shape.iloc[0, 1]:.2f}"
 claims.check("exercise 2: skewed to losses, rank correlation", text, shape.iloc[0, 1] < 0)
 
 # %% [markdown]
-# **What to read next.** Chapter 9 computes the whole law of a gap, so that no bound is needed. Chapters 5 and 6 do for Atari games what this chapter did for a grid.
+# **What to read next.** Chapter 9 computes the whole law of a gap, so that no bound is needed. Chapters 5 and 6 try the same on Atari games.
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT

@@ -9,15 +9,15 @@
 # %% [markdown]
 # # 7. Large models: exact where the literal operator cannot start
 #
-# As Definition 5.1 writes it, $T_2$ updates $|\mathcal S|^2|\mathcal A|^2$ numbers, and the paper calls this the obstacle to
-# scale. Gaps need far fewer. Three observations, **collapse**, **centring** and **reachability**, leave one linear
+# As defined in Definition 5.1, $T_2$ updates $|\mathcal S|^2|\mathcal A|^2$ numbers, and the paper calls this the obstacle to
+# scale. Gaps need far fewer numbers. Three observations, **collapse**, **centring** and **reachability**, leave one linear
 # system over pairs of states. At worst it has all $|\mathcal S|^2$ pairs. For a policy that keeps its branches together it
-# has few of them, and a grid of $10^5$ cells fits on an ordinary machine. This chapter shows each observation in a picture and then
-# what the solutions cost. Its last section asks about one state of a model that is too large to enumerate.
+# has few of them, and a grid of $10^5$ cells fits on an ordinary machine. This chapter shows each observation in a picture, and then
+# what the solutions cost. Its last section answers a question about one state of a model that is too large to enumerate.
 #
 # **What you will learn.** Why $|\mathcal S|^2$ numbers suffice, and often far fewer; how to read the plan of an evaluation
 # before it runs; how every method certifies its answer; and how to get a certified answer about one state of a model that
-# is given by code.
+# exists only as code.
 #
 # **What it needs.** Sections 1.3 to 1.5, and sparse linear systems for sections 7.2 to 7.5. To run it, install the project
 # with `pip install ".[notebooks]"` in its folder, and keep this notebook in `notebooks/`: Section 7.9 reads measured times
@@ -85,7 +85,7 @@ claims.check("largest change of Sigma, and of T_2 Sigma", text, changed > 10 and
 # local expectation. (If two branches are at the *same* state and choose the same action, they are one branch. Its
 # $\mathbb E Z^2$ follows from the policy's Markov chain alone.)
 #
-# ## 7.2 Centre: where the randomness comes from
+# ## 7.2 Centring: where the randomness comes from
 #
 # The mean $m$ of each state's return is found first, from a sparse system with $|\mathcal S|$ unknowns. The covariance
 # $c = W - m m^\top$ then satisfies
@@ -121,16 +121,16 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 7.1.** The 6x6 gridworld under the uniform policy, absolute values for all pairs of states, on a logarithmic scale: second moments,
-# covariances, and the source of the covariances. Grey is zero, or less than a ten-thousandth of the largest.
+# covariances, and the source of the covariances. Grey means zero, or less than a ten-thousandth of the largest value.
 #
 # <!-- alt: Three square heat maps over pairs of states. Second moments fill the whole square, covariances fill it with a bright diagonal, and their source is on the diagonal alone. -->
 
 # %% [markdown]
 # ## 7.3 Reachability: pairs that no gap ever visits
 #
-# A gap starts two branches at *one* state. After one step they are at most two moves apart, and after two steps perhaps a
+# The two branches of a gap start at *one* state. After one step they are at most two moves apart, and after two steps perhaps a
 # little further. When they meet and choose the same action, they stay together for good. The pairs of states that can occur
-# are the closure of the same-state queries under $P_2$. Below are the 36 by 36 pairs of the 6x6 gridworld.
+# are those that $P_2$ can reach from two branches at one state. Below are the 36 by 36 pairs of the 6x6 gridworld.
 
 # %%
 asked = {
@@ -201,8 +201,8 @@ plt.show()
 #
 # `plan_jipe2` says what an evaluation will solve and how much memory it needs, without solving it. On a grid of $N \times N$ cells the literal operator has
 # $16 N^4$ coordinates, and collapse leaves $N^4$. Under the goal policy a branch at one of $N^2$ cells has its partner in one of five rows or in the last column,
-# which leaves a multiple of $N^3 = |\mathcal S|^{3/2}$ pairs. We read the power off the two largest grids and allow 0.02, since terms of
-# lower order are still there.
+# which leaves a multiple of $N^3 = |\mathcal S|^{3/2}$ pairs. We estimate the power from the two largest grids and allow an error of 0.02, since terms of
+# lower order are still present.
 
 # %%
 rows = []
@@ -269,8 +269,8 @@ name = f"900 states, uniform policy: share of the {plain} sweeps at rate gamma^2
 claims.check(name, f"{krylov / plain:.1f}", krylov < plain)
 
 # %% [markdown]
-# A solution by one sweep counts three applications of the operator: the sweep itself, a second one that finds nothing to change, and one
-# for the certificate. If chains do return, the solver accelerates the sweeps with BiCGSTAB, and goes back to plain sweeps if
+# A solution by one sweep takes three applications of the operator: the sweep itself, a second one that finds nothing to change, and one
+# for the certificate. If the chain does return to states it has left, the solver accelerates the sweeps with BiCGSTAB, and goes back to plain sweeps if
 # that does not help.
 #
 # ## 7.6 The same answer, certified
@@ -279,7 +279,7 @@ claims.check(name, f"{krylov / plain:.1f}", krylov < plain)
 # the error (eq. (23)), also after acceleration. The library has several methods, called *routes*: `reachable` solves for the
 # reachable pairs, `dense` for all pairs, and the `dense` route can run in torch. We verify them with the literal operator. Applied to the result of the dense
 # route, it must change none of the $|\mathcal S|^2|\mathcal A|^2$ coordinates. And every route must give the same moments
-# within a state, from which gaps are made. (The reachable route knows no other moments. If you ask it for `full_second`, it says so.)
+# within a state, from which gaps are made. (The reachable route computes no other moments. If you ask it for `full_second`, an error says so.)
 
 # %%
 scattered = jl.JMDP(rng.dirichlet(np.ones(3), 20), rng.uniform(-1, 1, (20, 3, 3)),
@@ -322,10 +322,10 @@ share = max(e / sol.error_bound for e, sol in zip(errors, solutions, strict=True
 claims.check("three routes and tols: true error / bound, at most", f"{share:.1f}", share <= 1)
 
 # %% [markdown]
-# ## 7.7 Ask for less
+# ## 7.7 Gaps of a few states
 #
 # If you need gaps at only a few states, pass them as `queries=`; only pairs reachable from them are solved. On a large grid
-# under the goal policy, the branches of three cells near the goal stay near the goal, so they reach as many pairs as on a small grid. Their gaps are the same as in the
+# under the goal policy, branches that start at three cells near the goal stay near it, so they reach as many pairs as on a small grid. Their gaps are the same as in the
 # evaluation of all states.
 
 # %%
@@ -364,8 +364,8 @@ claims.check("a million states, all pairs: refused, GiB", needed and needed[0], 
 # ## 7.8 Order 3
 #
 # An order-$k$ coordinate follows $k$ branches. After collapse it is a multiset of states, in which merged branches count together. At order 3 the definition has
-# $(|\mathcal S||\mathcal A|)^3$ coordinates. Only about $|\mathcal S|^3/6$ multisets are left, more than 300 times fewer, and on large grids not all of them are reached. The third
-# moments give the skewness of every gap. `plan_jipe` says beforehand how many multisets there are and what they cost. We compare one with simulation and allow four standard errors: a right answer fails for one seed in 15,000.
+# $(|\mathcal S||\mathcal A|)^3$ coordinates. Only about $|\mathcal S|^3/6$ multisets are left, with four actions more than 300 times fewer, and on large grids not all of them are reached. The third
+# moments give the skewness of every gap. `plan_jipe` says beforehand how many multisets there are and what they cost. We compare one skewness with simulation and allow four standard errors: a correct answer fails for one seed in 15,000.
 
 # %%
 local, local_goal = jl.windy_gridworld(order_size), jl.goal_policy(order_size)
@@ -399,8 +399,8 @@ claims.check(claim, f"{z:+.1f}", abs(z) < 4, enough=num_pairs >= 1000)
 # ## 7.9 What it costs
 #
 # `python benchmarks/scaling.py` measured the lines below, each point in a process of its own. `benchmarks/scaling.md` names
-# the machine, the versions and the method. The GPU belongs to another machine. Stars are measured by this notebook while it
-# runs, in processor time, which does not grow when the machine has other work to do. Monte Carlo is a *projection*: the time to estimate all gap variances with a standard error of 1%, at the speed
+# the machine, the versions and the method. The GPU belongs to another machine. Stars are processor times that this notebook measures while it
+# runs; these do not grow when the machine has other work to do. Monte Carlo is a *projection*: the time to estimate all gap variances with a standard error of 1%, at the speed
 # measured next to the goal. "Mean only" is what an ordinary MDP solver gives.
 
 # %%
@@ -446,7 +446,7 @@ plt.show()
 # works with two nested sets of states that grow outwards from the query.
 #
 # - In the *explored* states it follows single branches, which takes sparse systems of that size. Let $\tau$ be the time at
-#   which a branch leaves them, and $2w$ the width of the range of returns. Then the value of a state is off by at most
+#   which a branch leaves them, and $2w$ the width of the range of returns. Then the computed value of a state is off by at most
 #   $e = w\,\mathbb E \gamma^{\tau}$. A bound $\bar\sigma$ on the standard deviation of its return follows in the same way.
 # - In a small *core* it solves for pairs of branches. A branch that leaves the core, at time $\tau_{\mathrm{core}}$, gets the value of the
 #   state that it enters. Only the variance after that time is lost.
@@ -460,10 +460,10 @@ plt.show()
 #
 # $$|\mathrm{sd}\, G - \mathrm{sd}\, \tilde G| \le \min\Big\{E + \frac{D}{h + \sqrt{\max(h^2 - D,\, 0)}},\ \ \sqrt{2D}\Big\} .$$
 #
-# The first says that the standard deviation moves by $E$, and the variance by another $D$; it needs $h > 0$ and is the smaller one where $D$ is small. The second is the distance of $G$ and $\tilde G$ in mean square, and needs nothing. The module
+# The first bound says that the standard deviation changes by at most $E$, and the variance by at most another $D$; it needs $h > 0$ and is the smaller one where $D$ is small. The second bounds the root-mean-square distance between $G$ and $\tilde G$, and needs no condition. The module
 # `jmdp_lib.solvers.exploration` has the derivation, and the larger $D$ of common noise.
 #
-# Here is the gridworld with a million times a million cells. Nobody enumerates them: a function gives the outcome tables of
+# Here is the gridworld with a million times a million cells. They are never enumerated: a function gives the outcome tables of
 # a cell.
 
 # %%
@@ -579,8 +579,8 @@ claim = "10^12 states: simulated mean off the certified one, in standard errors"
 claims.check(claim, f"{z:.1f}", z < 4)
 
 # %% [markdown]
-# Compare the errors: 2,000 runs leave a standard error of some 0.04, and a tenth of it takes a hundred times as many runs. The certified mean above
-# is within 0.01. For a decision, `compare_actions` simulates until it knows which action is better; its intervals hold at every
+# Compare the errors: 2,000 runs leave a standard error of about 0.04, and a tenth of that takes a hundred times as many runs. The certified mean above
+# is within 0.01 of the truth. For a decision, `compare_actions` simulates until it knows which action is better; its intervals hold at every
 # sample size, since the model declares its range of rewards.
 
 # %%
@@ -592,8 +592,8 @@ claims.check("10^12 states: right or left, decided by simulation", decision.verd
 # %% [markdown]
 # ## What to take away
 #
-# - The operator sees only averages over the policy, its noise enters only on the diagonal, and gaps reach few pairs. None of this
-#   is an approximation: every route has the fixed point of the literal operator.
+# - Between states the operator uses only averages over the policy, its noise enters only on the diagonal, and gaps often reach few pairs. None of this
+#   is an approximation: every route has the same fixed point as the literal operator.
 # - If successors scatter or the policy wanders, all $|\mathcal S|^2$ pairs are reached. The dense route solves for all of
 #   them, faster with a GPU.
 # - Ask for the states you care about, and look at the plan first. If the model is too large to enumerate, `local_jipe2`
@@ -606,8 +606,8 @@ claims.check("10^12 states: right or left, decided by simulation", decision.verd
 #
 # <details><summary>Solution</summary>
 #
-# It reaches all 666 pairs: reachability asks what may happen, however small its probability. Chains now return to cells that they left, so no numbering
-# puts successors first and one sweep is not enough. The solver accelerates the sweeps instead.
+# It reaches all 666 unordered pairs: reachability asks what can happen, however small the probability. The chain now returns to cells that it has left, so no numbering
+# puts all successors first, and one sweep is not enough. The solver accelerates the sweeps instead.
 #
 # </details>
 

@@ -9,12 +9,12 @@
 # %% [markdown]
 # # 8. Learning from samples, and with features
 #
-# If the outcome tables are not known, or there are too many to hold, two algorithms of the paper take over.
+# If the outcome tables are unknown, or there are too many to store, two algorithms of the paper help.
 # **Incremental JIPE-2** (Section 5.2) needs nothing but queries. **Projected JIPE-2** (Section 5.1, Appendix B) looks for the
 # moments in the span of features. On the models of this chapter both can be checked against the exact answer.
 #
-# **What you will learn.** How fast sampled updates converge, and how a better choice of coordinates saves most of them; how to
-# learn gaps from a simulator of your own; and what can go wrong with features: weights that do not see gaps, a cone
+# **What you will learn.** How fast sampled updates converge, and how a better choice of coordinates saves most of the updates; how to
+# learn gaps from a simulator of your own; and what can go wrong with features: weights that ignore gaps, a cone
 # that allows negative variances, and an error that is small in the theorem's norm but large for gaps.
 #
 # **What it needs.** Sections 1.3 to 1.9, least squares, and the idea of stochastic approximation. To run it, install the
@@ -56,9 +56,9 @@ seeds = [np.random.SeedSequence([seed, k]) for k in range(num_seeds)]
 # $\mathcal X = \mathcal S \times \mathcal A$. Between *different* states, however, the operator uses $\Sigma$ only through its policy average
 # $W(s, t)$ (Section 7.1), so it is enough to learn that. This **collapsed** form has
 # $|\mathcal S||\mathcal A| + |\mathcal S||\mathcal A|^2 + |\mathcal S|^2$ coordinates, and it averages over the next action
-# instead of drawing it. On the 3x3 grid these are 261 coordinates instead of 1,332: 5.1 times as many visits of each after the same number of updates. With steps $n^{-0.7}$, whose error is of order
+# instead of drawing it. On the 3x3 grid these are 261 coordinates instead of 1,332, so each is visited 5.1 times as often in the same number of updates. With steps $n^{-0.7}$, whose error is of order
 # $n^{-0.35}$ (see below), the full form should end with an error at least $5.1^{0.35} = 1.8$ times as large, and should take about 5.1 times as many updates to a
-# given error. The second number is only a guide, because the start is not forgotten early on; we allow a factor of two.
+# given error. The second number is only a guide, because early on the initial guess still matters; we allow a factor of two.
 
 # %%
 grid = jl.windy_gridworld(3, gamma=0.8)
@@ -86,15 +86,15 @@ claims.check(claim, f"{saving:.1f}", as_told, enough=enough)
 # %% [markdown]
 # ### The rate
 #
-# Two things must happen: the start must be forgotten, and the noise must average out. After $n$ visits of a coordinate the noise that is left is of order $n^{-p/2}$. The start fades by a factor of about
+# Two things must happen: the initial guess must be forgotten, and the noise must average out. After $n$ visits of a coordinate the noise that is left is of order $n^{-p/2}$. The error of the initial guess shrinks by a factor of about
 # $1 - (1-\gamma)\,k^{-p}$ at visit $k$. For $p < 1$ the product of these factors falls faster than any power of $n$, and in the end the error is of order $n^{-p/2}$, whatever $\gamma$ is. At $p = 1$ the product
 # is of order $n^{-(1-\gamma)}$, so that the error is of order
 #
 # $$n^{-p/2} \quad (p < 1), \qquad n^{-\min(1/2,\; 1-\gamma)} \quad (p = 1).$$
 #
-# [Szepesvári (1997)](../book/background.md#ref-szepesvari) proves the second rate for Q-learning, and [Even-Dar and Mansour (2003)](../book/background.md#ref-evendar) what it costs: at $p = 1$ the number of visits is exponential in $1/(1-\gamma)$. Below
-# $\gamma = 1/2$ the two rates of $p = 1$ agree. We therefore measure the slope for three powers at $\gamma = 0.3$, where the start is soon forgotten, and at $p = 1$ also for $\gamma = 0.6$ and
-# $0.8$, where theory gives $-0.40$ and $-0.20$ instead of $-0.50$. The error is the largest of all coordinates, and its slope is fitted over a factor of thirty in $n$;
+# [Szepesvári (1997)](../book/background.md#ref-szepesvari) proves the second rate for Q-learning, and [Even-Dar and Mansour (2003)](../book/background.md#ref-evendar) what it costs: at $p = 1$ the number of visits is exponential in $1/(1-\gamma)$. For
+# $\gamma \le 1/2$ the rate at $p = 1$ is $n^{-1/2}$, as the first formula would give. We therefore measure the slope for three powers at $\gamma = 0.3$, where the initial guess is soon forgotten, and at $p = 1$ also for $\gamma = 0.6$ and
+# $0.8$, where theory gives $-0.40$ and $-0.20$ instead of $-0.50$. The error is the largest over all coordinates, and its slope is fitted over a factor of thirty in $n$;
 # we allow a deviation of 0.12.
 
 # %%
@@ -165,7 +165,7 @@ plt.show()
 # ## 8.2 A simulator of your own
 #
 # A simulator needs only `num_states`, `num_actions`, `gamma` and `query`. Here a depot compares order quantities under one
-# demand. Draw the noise *before* you look at the actions, and the coupling is right.
+# demand. As long as you draw the noise *before* you look at the actions, the coupling is right.
 
 
 # %%
@@ -181,7 +181,7 @@ class Depot:
 
 
 # %% [markdown]
-# A gap variance is a small difference of large second moments, so it is lost in their noise. The **centred** form learns
+# A gap variance is a small difference of large second moments, so it is easily lost in their noise. The **centred** form learns
 # covariances directly. Let $m$ be the learned mean of each state's return, $c$ the learned covariance between two states, and
 # $y = R + \gamma\, m(S')$. The target of a same-state coordinate is then $(y_a - \mu_a)(y_b - \mu_b) + \gamma^2 c(S'_a, S'_b)$.
 
@@ -220,7 +220,7 @@ claim = "depot: relative error of gap variances, collapsed, centred"
 claims.check(claim, values, better, enough=simulator_updates >= 20_000)
 
 # %% [markdown]
-# Was that luck? The tables answer the same queries in compiled code, so we can repeat it with many seeds. We ask for a smaller error of the centred form in at least nine of ten seeds.
+# Was that luck? The tables answer the same queries in compiled code, so we can repeat it with many seeds. We ask that the centred form have the smaller error in at least nine of ten seeds.
 
 # %%
 repeat = partial(jl.incremental_jipe2, depot, policy, simulator_updates, (1.0, 0.75), checkpoints=2)
@@ -267,9 +267,9 @@ plt.show()
 # small difference of entries of $\Sigma$. With 8, 20 and 40 such features, the average gap variance is 40, 6 and 3.5 times too
 # large.
 #
-# Are 40 features too few? No, but these say little about what two actions have in common. Take instead the average of the same bumps over **where the action leads**, $\phi(s, a) = \mathbb E\,\psi(S'^{(a)})$ with bumps
-# $\psi$ of a cell; with one bump for each cell it is the law of the next cell. These features know one step of the model, which can be counted from samples. They know nothing of policy, returns or gaps. Why should they
-# serve? A return is $R + \gamma Z(S', A')$, and on this grid the reward is decided by the next cell. So means are linear in the law of the next cell, and second moments between
+# Are 40 features too few? No, but these features say little about what two actions have in common. Take instead the average of the same bumps over **where the action leads**, $\phi(s, a) = \mathbb E\,\psi(S'^{(a)})$ with bumps
+# $\psi$ of a cell; with one bump for each cell it is the law of the next cell. These features use one step of the model, which can be estimated from samples. They contain nothing about policy, returns or gaps. Why should they
+# help? A return is $R + \gamma Z(S', A')$, and on this grid the reward is decided by the next cell. So means are linear in the law of the next cell, and second moments between
 # *different* states are linear in both laws: 25 features express them all. What they cannot express is two actions at *one* state, whose next cells are drawn together.
 
 # %%
@@ -447,12 +447,12 @@ plt.show()
 #
 # - Sampling one coordinate at a time converges at the rate that theory gives. Learning only what the operator uses takes far
 #   fewer updates.
-# - A simulator needs four names. Draw the shock once per query.
-# - In a feature space, the *weights* must see pairs of different actions and the *cone* must include the mean. Then exact
+# - A simulator needs three attributes and one method. Draw the shock once per query.
+# - In a feature space, the *weights* must cover pairs of different actions and the *cone* must include the mean. Then exact
 #   features give exact gaps.
 # - A small error in the theorem's norm does not mean that gaps are right. Look at the gaps, and prefer features that say where an
 #   action leads.
-# - Steps $n^{-p}$ with $p < 1$ forget the start at any $\gamma$. Steps $1/n$ do so only as fast as $n^{-(1-\gamma)}$.
+# - Step sizes $n^{-p}$ with $p < 1$ forget the initial guess quickly at any $\gamma$. Step sizes $1/n$ do so only as fast as $n^{-(1-\gamma)}$.
 #
 # ## Exercises
 #
@@ -462,7 +462,7 @@ plt.show()
 # <details><summary>Solution</summary>
 #
 # The steps are $n^{-0.75}$, so the error should fall like $n^{-0.375}$: by $16^{0.375} \approx 2.8$. This is a statement
-# about the late phase, and the error of a few runs is random. So we ask only for the right size: within a factor of two.
+# about the late phase, and the error of a few runs is random. So we ask only that it fall by this factor within a factor of two.
 #
 # </details>
 

@@ -9,18 +9,18 @@
 # %% [markdown]
 # # 9. The whole law of a gap
 #
-# How likely is it that my choice turns out worse than the other one? Mean and variance answer with a bound,
-# and the bound is cautious: chapter 0 found 0.27 where the truth is 0.10. This chapter computes the
-# probability itself, and quantiles and tail means with it, **as brackets that certainly contain the truth**.
-# Then it asks what moments of higher order would have told us, and what *any* coupling could have done.
+# How likely is it that my choice turns out no better than the other one? Mean and variance answer with a bound,
+# and the bound is cautious: for *right* against *left* in section 0.3 it is 0.27 where the truth is 0.10. This chapter computes the
+# probability itself, and with it quantiles and tail means, **as brackets: pairs of bounds that certainly contain the truth**.
+# Then it asks what moments of higher order would have told us, and how much the choice of coupling can matter.
 #
 # **What you will learn.** How to bracket a distribution function in two ways so that the truth is certainly inside; why ties
-# need care; how fast each bracket narrows; how much moments say about a law; and how much a coupling can matter at most.
+# need care; how fast each bracket narrows as its grid is refined; how much moments say about a law; and how much a coupling can matter at most.
 #
 # **What it needs.** Chapter 4, distribution functions and quantiles. To run it, install the project
 # with `pip install ".[notebooks]"` in its folder.
 #
-# **How long it takes.** About 14 minutes to read.
+# **How long it takes.** About 15 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0
@@ -47,19 +47,22 @@ claims = figures.Claims()
 # %% [markdown]
 # ## 9.1 One scalar law for each pair of states
 #
-# Under a fixed policy a gap does not need the joint law of two returns. Let $D(s, t) = Z(s, A) - Z(t, B)$, with $A$ and
+# To find the law of a gap under a fixed policy we do not need the joint law of two returns. Let $D(s, t) = Z(s, A) - Z(t, B)$, with $A$ and
 # $B$ drawn separately from the policy. Two branches at one state with the same action are one branch, and then
 # $D = 0$. Otherwise they move once more, $D(s, t) = R - R' + \gamma D(S', T')$, so that
 #
 # $$F_{s,t}(x) = \sum_o p_o\, F_{j(o)}\!\Big(\frac{x - d_o}{\gamma}\Big), \qquad d_o = R - R', \quad j(o) = (S', T').$$
 #
+# The sum is over the outcomes $o$ of one step of the pair, each with its probability $p_o$, its difference of rewards $d_o$ and its next pair of states $j(o)$; $F_{s,t}$ is the distribution
+# function of $D(s, t)$.
+#
 # **What the grid does.** A computer can store $F$ only at finitely many points $x$, the **grid**. The equation asks for $F$ at $(x - d_o)/\gamma$, which usually lies between two of them. $F$ never falls, so its value
-# at the next grid point above is an upper bound, and its value at the next one below is a lower bound. Start with 0 and 1 and repeat: every sweep keeps what is certain and narrows the rest, because
-# both operators are monotone. This is a bracket in *stochastic order*. The finer the grid, the narrower it is. It loses nothing where all the points that the equation asks for are grid points; near zero this is so
+# at the next grid point above is an upper bound, and its value at the next one below is a lower bound. Start with the bounds 0 and 1 and apply the equation again and again. Both bounds stay valid, because
+# the equation is monotone in $F$, and every sweep narrows them. This is a bracket in *stochastic order*. The finer the grid, the narrower it is. It is exact where all the points that the equation asks for are grid points; near zero this is so
 # in the gridworld, whose rewards are 0 or 1.
 #
-# **What an atom does.** A gap can have a value with positive probability: an **atom**, at which $F$ jumps. A bracket that asks at a grid point nearby cannot tell on which side of it the jump is, so
-# there it is as wide as the jump is high, however fine the grid. Ties are such an atom. That is why zero is always a grid point, and why `gap_law` keeps $P(G < x)$ and $P(G \le x)$ apart at every grid point. It
+# **What an atom does.** A gap can have a value with positive probability: an **atom**, at which $F$ jumps. A bracket that reads $F$ at a nearby grid point cannot tell on which side of that point the jump is, so
+# it is as wide as the jump is high, however fine the grid. Ties are such an atom. That is why zero is always a grid point, and why `gap_law` keeps $P(G < x)$ and $P(G \le x)$ apart at every grid point. It
 # refines the grid until both are as narrow at zero as you ask, and says so if it cannot.
 
 # %%
@@ -69,8 +72,8 @@ middle, right, left = size * size // 2, 1, 3
 law
 
 # %% [markdown]
-# Is it true? The branch that reaches the goal first wins, and chapter 4 computed the probabilities of that from a
-# linear system. They must lie in the bracket of every gap. We allow $10^{-12}$, because both numbers are rounded.
+# As a check: the branch that reaches the goal first wins, and chapter 4 computed the probabilities of that from a
+# linear system. They must lie in the bracket of every gap. We allow $10^{-12}$ for rounding.
 
 # %%
 first = jl.first_to_arrive(grid, policy, size - 1)
@@ -90,8 +93,8 @@ widest = max(x.width for x in laws)
 claims.check("widest bracket at zero, below 1e-6", f"{widest:.7f}", widest < 1e-6)
 
 # %% [markdown]
-# Simulation says the same, within its error. `GapLaw.from_sample` answers the same questions from simulated gaps, here from
-# recursive pairs, with the band of [Dvoretzky, Kiefer and Wolfowitz (1956)](../book/background.md#ref-dkw), in the sharp form of [Massart (1990)](../book/background.md#ref-massart). The band is $2\sqrt{\log(2/\alpha)/(2n)}$ wide for $n$ pairs, and
+# Simulation agrees, within its error. `GapLaw.from_sample` answers the same questions from simulated gaps, here those of `simulate_pairs`. It
+# uses the band of [Dvoretzky, Kiefer and Wolfowitz (1956)](../book/background.md#ref-dkw), in the sharp form of [Massart (1990)](../book/background.md#ref-massart). The band is $2\sqrt{\log(2/\alpha)/(2n)}$ wide for $n$ pairs, and
 # contains the whole law with probability $1 - \alpha$. Use it if a model is too large to solve for its pairs, or for gaps that your own simulator
 # produced. Even a million pairs leave a band thousands of times as wide as the bracket at zero.
 
@@ -102,7 +105,7 @@ sampled = jl.GapLaw.from_sample(law.query, gaps, alpha=1e-4, off=1e-8)
 cuts = law.points[:, 1]
 bands = law.cdf(cuts), sampled.cdf(cuts)
 agree = np.mean((bands[0][1] >= bands[1][0]) & (bands[0][0] <= bands[1][1]))
-claim, enough = "share of points at which the law is in the simulated band", num_pairs >= 100
+claim, enough = "share of points at which bracket and simulated band overlap", num_pairs >= 100
 claims.check(claim, f"{agree:.3f}", agree == 1, enough=enough)
 inner = (bands[1][0] > 0.0) & (bands[1][1] < 1.0)
 widest = np.median((bands[1][1] - bands[1][0])[inner])
@@ -127,8 +130,8 @@ plt.show()
 # <!-- alt: A rising staircase in blue, so narrow that it looks like a line, inside a wider grey band. The right panel shows a vertical step of the blue line at zero. -->
 
 # %% [markdown]
-# The step at zero is an atom: branches that tie do so exactly. It is resolved because zero is a grid point. Other
-# atoms lie between grid points, and there the blue band has a width.
+# The step at zero is an atom: branches that tie have exactly the same return. It is resolved because zero is a grid point. Other
+# atoms lie between grid points, and there the blue band has a visible width.
 
 # %%
 ties = max(0.0, law.prob_tie[0])
@@ -136,7 +139,7 @@ claims.check("right against left: P(G < 0)", f"{law.prob_worse[0]:.4f}", law.wid
 claims.check("the atom at zero, P(G = 0)", f"{ties:.4f}", np.ptp(law.prob_tie) < 2e-6)
 
 # %% [markdown]
-# ## 9.2 A second order, for rewards of any kind
+# ## 9.2 A second bracket, for rewards of any kind
 #
 # If rewards can take any values, the points that the equation asks for multiply with every step, and most of them fall between
 # grid points. Each step then moves mass by up to one spacing $h$ of the grid, and over all steps by up to $h / (1 - \gamma)$. A second bracket loses far
@@ -146,15 +149,15 @@ claims.check("the atom at zero, P(G = 0)", f"{ties:.4f}", np.ptp(law.prob_tie) <
 #
 # and it is *convex*. So chords between grid points lie above it, and tangents below: the chord moves mass to the two
 # ends of a cell, the tangents collect it at its mean, and both keep $\mathbb E D$, which is known exactly. A law with the
-# same mean that is more spread out is larger in *convex order*, whence the name. The error of chords and tangents is of second order
-# in $h$. The slopes of $\varphi$ are probabilities, and the mean of the worst share $p$ of outcomes is
+# same mean that is more spread out is larger in *convex order*, and this bracket is named after it. The error of chords and tangents is of second order
+# in $h$. The slopes of $\varphi$ are probabilities, and the mean of the worst share $p$ of outcomes, called CVaR (conditional value at risk), is
 #
 # $$\mathrm{CVaR}_p(G) = \max_x \Big(x - \frac{\varphi(x)}{p}\Big), \qquad
 # \frac{\varphi(x) - \varphi(y)}{x - y} \le P(G < x) \le P(G \le x) \le \frac{\varphi(z) - \varphi(x)}{z - x} \quad\text{for } y < x < z.$$
 #
 # `gap_law` keeps both brackets, and every answer is their intersection. Stochastic order resolves atoms at grid points; convex order
 # is narrow everywhere else. Here is a shop with a stock of up to ten units, which orders 0 to 5 units a day. With its prices and $\gamma = 0.9$, sums of
-# discounted rewards fall on no grid.
+# discounted rewards do not fall on any regular grid.
 
 # %%
 stock, up_to_six = jl.inventory(gamma=0.9), np.clip(6 - np.arange(11), 0, 5)
@@ -187,7 +190,7 @@ worst = gaps[:num_pairs]
 variance = worst.var() + 0.9 * (worst[-1] - worst.mean()) ** 2
 error = np.sqrt(variance / worst.size)
 agree = low - 4 * error <= worst.mean() <= high + 4 * error
-claims.check("simulated mean of the worst tenth, within 4 errors", f"{worst.mean():.3f}", agree)
+claims.check("simulated mean of the worst tenth, within 4 s.e.", f"{worst.mean():.3f}", agree)
 
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(6.75, 2.6))
@@ -210,20 +213,20 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 9.2.** Left: the law of a gap in the inventory, ordering one unit against none with five in stock. Grey: the bracket in
-# stochastic order, on the coarse grid at which `gap_law` gave it up; blue: both orders. Right: widths of two brackets against the points of the grid; the
+# stochastic order, on the coarse grid at which `gap_law` stopped refining it; blue: both orders. Right: widths of two brackets against the points of the grid; the
 # dotted lines have slopes one and two.
 #
 # <!-- alt: Left, a narrow blue distribution function inside a wide grey band of steps. Right, two falling lines on logarithmic axes, the width of a probability along a dotted line of slope one, the width of a tail mean along a dotted line of slope two. -->
 
 # %% [markdown]
-# Twice the points halve the bracket of a probability and quarter that of a tail mean. So CVaR is cheap to compute to many digits.
-# For a probability, name the thresholds that matter, `gap_law(..., at=[2.5])`: each becomes a grid point.
+# Doubling the number of points halves the bracket of a probability and quarters that of a tail mean. So CVaR is cheap to compute to many digits.
+# For probabilities, name the thresholds that matter, `gap_law(..., at=[2.5])`: each becomes a grid point.
 #
-# ## 9.3 How much do moments say?
+# ## 9.3 How much do moments tell?
 #
 # Section 5.4 of the paper bounds $P(G \le 0)$ by mean and variance. Sharp bounds exist for any even number of moments
-# (Chebyshev, Markov, Stieltjes; [Krein and Nudelman (1977)](../book/background.md#ref-krein)), and `tail_bounds` computes them from the moments of `jipe(order=n)`. How near do
-# they come? As in the right panel of the paper's Figure 6 we look at truth / bound, here with the *true* probability,
+# (Chebyshev, Markov, Stieltjes; [Krein and Nudelman (1977)](../book/background.md#ref-krein)), and `tail_bounds` computes them from the moments of `jipe(order=n)`. How close do
+# they come? As in the right panel of the paper's Figure 6 we look at the ratio truth / bound, here with the *true* probability,
 # over all gaps of a 3x3 grid whose mean is positive.
 
 # %%
@@ -246,7 +249,7 @@ text = ", ".join(f"{x:.2f}" for x in largest)
 claims.check("largest truth / bound: orders 2, 4, 6, 8", text, max(largest) <= 1 + 1e-6)
 cantelli = moments.inferiority_bound[tuple(np.transpose([x.query for x in asked]))]
 off = np.abs(bounds[2] - cantelli).max()
-claims.check("order 2 off the bound of Section 5.4 by", f"{off:.7f}", off < 1e-6)
+claims.check("order 2 minus the bound of Section 5.4, largest", f"{off:.7f}", off < 1e-6)
 ladder = [float(np.median(r)) for r in ratios.values()]
 text = ", ".join(f"{x:.2f}" for x in ladder)
 claims.check("median of truth / bound: orders 2, 4, 6, 8", text, ladder == sorted(ladder))
@@ -268,16 +271,16 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 9.3.** The share of gaps of the 3x3 grid whose true $P(G \le 0)$ is at most a given multiple of its bound, for
-# bounds from 2, 4, 6 and 8 moments. The law itself would be the grey line at one.
+# bounds from 2, 4, 6 and 8 moments. An exact bound would be the grey line at one.
 #
 # <!-- alt: Four rising curves over truth divided by bound, from 0 to 1. Curves of higher order lie further to the right, nearer to the grey line at one; the one of order 8 reaches it for a few gaps. -->
 
 # %% [markdown]
-# Every two further moments help. But even with eight of them the bound is still at least one and a half times the truth for half of the gaps.
+# Each further pair of moments helps. But even with eight moments the bound is still at least one and a half times the truth for half of the gaps.
 #
 # The same moments bound quantiles (`quantile_bounds`), and the mean of the worst outcomes, CVaR (`cvar_bounds`). Here are the 5% quantile and the
 # mean of the worst tenth, right against left in the middle of the 3x3 grid. `cvar_bounds` searches on grids and is sharp to about $10^{-4}$ standard
-# deviations, so we allow its bounds a thousandth of a standard deviation, and ask over all gaps whether the law lies within them.
+# deviations, so we allow its bounds a thousandth of a standard deviation, and check for all gaps that the law lies within them.
 
 # %%
 at = [x.query for x in asked].index((4, right, left))
@@ -298,15 +301,15 @@ for x, r in zip(asked, raw, strict=True):
     pairs = (jl.quantile_bounds(r, 0.05), x.quantile(0.05)), (jl.cvar_bounds(r, 0.1), x.cvar(0.1))
     beyond = max(max(b.low - low, high - b.high) for b, (low, high) in pairs)
     outside.append(beyond / np.sqrt(r[2] - r[1] ** 2))
-claim = "quantile and CVaR of every law: outside the bounds of order 8 by at most, sd"
+claim = "quantile and CVaR of every law: outside the bounds of order 8 by at most (in s.d.)"
 claims.check(claim, f"{max(*outside, 0.0):.4f}", max(outside) < 1e-3)
 
 # %% [markdown]
 # ## 9.4 Quantiles, tail means, and three couplings
 #
-# The law answers what the paper's introduction asks for: quantiles, and the mean of the worst tenth (CVaR). It
-# depends on the coupling, while the law of each action's return does not. We compare *up* with *right*, in the
-# middle, where both are on the way and the mean gap is zero.
+# The law gives what the paper's introduction asks for: quantiles, and the mean of the worst tenth (CVaR). It
+# depends on the coupling, although the law of each action's return does not. We compare *up* with *right*, in the
+# middle, where both lead towards the goal and the mean gap is zero.
 
 # %%
 couplings, rows = ("joint", "independent", "common"), {}
@@ -342,7 +345,7 @@ plt.show()
 # <!-- alt: Three distribution functions around zero. The one of independent actions is the flattest, the joint one steeper with a jump at zero, and with one common gust the whole mass is in a single jump at zero. -->
 
 # %% [markdown]
-# With a gust of its own for every action, the worst tenth is worse. With *one* gust for the whole grid, up and right always
+# With a separate gust for every action, the worst tenth is worse than under the paper's coupling. With *one* gust for the whole grid, up and right always
 # tie: their branches stay side by side and arrive together. And right never loses against
 # left, because every gust hits both branches.
 
@@ -350,21 +353,21 @@ plt.show()
 tail = {c: one.cvar(0.1) for c, (one, _) in found.items()}
 apart = tail["independent"][1] < tail["joint"][0]
 text = f"{tail['independent'][1]:.2f}, {tail['joint'][0]:.2f}"
-claims.check("worst tenth: at best without the coupling, at worst with it", text, apart)
+claims.check("CVaR, worst 10%: upper end, independent; lower end, joint", text, apart)
 one_mean = np.ptp([one.mean for one, _ in found.values()])
 claims.check("means under the three couplings differ by", f"{one_mean:.8f}", one_mean < 1e-9)
 together, safe = found["common"]
 tie = together.prob_tie[0] > 1 - 1e-9 and safe.prob_worse[1] < 1e-9
 text = f"{together.prob_tie[0]:.6f}, {safe.prob_worse[1]:.6f}"
-claims.check("one gust for all: up ties with right; right loses to left", text, tie)
+claims.check("one gust for all: P(up ties with right), P(right loses to left)", text, tie)
 
 # %% [markdown]
-# ## 9.5 What could a coupling do at most?
+# ## 9.5 How much can a coupling matter?
 #
-# If you have an ordinary MDP and no coupling, you can still ask for the range of gap variances over all *one-step* couplings, those that share a draw only among branches at one state. Marginal variances are fixed.
+# If you have an ordinary MDP and know nothing about the coupling, you can still ask for the range of gap variances over all *one-step* couplings, those that share a draw only among branches at one state. Marginal variances are fixed.
 # Covariances obey a monotone recursion, so the least and the largest follow from value iteration on
-# pairs, with an optimal transport problem at equal states. `coupling_range` does that: exactly for two
-# actions; for more it returns an outer range, which contains all values but may be too wide. Where in this range are the paper's two worlds? ("At an end" means within $10^{-5}$ of the range, since both are computed to
+# pairs, with an optimal transport problem wherever both branches are at the same state. `coupling_range` does that. For two
+# actions the range is exact; for more it is an outer range, which contains all values but may be too wide. Where in this range do the paper's two worlds lie? ("At an end" means within $10^{-5}$ of the width of the range, since both are computed to
 # finite accuracy.)
 
 # %%
@@ -414,32 +417,32 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 9.5.** The range of gap variances over all one-step couplings (grey), the paper's coupling (dots), independent
-# actions (dashes), and one noise for all states (crosses), which is no one-step coupling and can lie outside. One bar for every gap whose range is not a point.
+# actions (dashes), and one noise for all states (crosses), which is not a one-step coupling and can lie outside the range. One bar for every gap whose range is not a point.
 #
 # <!-- alt: Grey vertical bars, one for each gap. In the reward chain the dots are at the upper ends of the bars, in the gridworld at the lower ends; the dashes of independent actions lie in between. The crosses of common noise lie on the dots in the chain, and in the gridworld mostly far below the bars. -->
 
 # %% [markdown]
 # Among one-step couplings, the chain's opposite coins give the largest gap variances, in every state. The gust
-# that pushes all moves alike gives the smallest, in every cell. So the paper's two worlds are at the two ends. A noise that is
-# shared through time is not a one-step coupling, and can go further: with one gust for the whole grid, gap variances are on average a third of the least value that a one-step coupling can have.
+# that pushes all moves alike gives the smallest, in every cell. So the paper's two worlds lie at opposite ends of the range. Noise that is
+# shared through time is not a one-step coupling, and can go further: with one gust for the whole grid, the average gap variance is a third of the smallest average that a one-step coupling can have.
 #
 # ## What to take away
 #
-# - `gap_law` gives the probability that a choice turns out worse, with a certificate. Use it where the model is
-#   known, and `GapLaw.from_sample` with simulated gaps where it is too large.
-# - Two orders bracket a law: stochastic order separates atoms, convex order is narrow for rewards of any kind.
+# - `gap_law` gives the probability that a choice turns out worse, with a certificate. Use it if the model is
+#   known, and `GapLaw.from_sample` with simulated gaps if the model is unknown or too large.
+# - Two brackets enclose a law: the one in stochastic order resolves atoms, the one in convex order is narrow for rewards of any kind.
 # - `P(G < 0)` and `P(G = 0)` are different things. Only the law tells them apart.
-# - If you do not know the coupling, `coupling_range` says how much depends on it.
+# - If you do not know the coupling, `coupling_range` says how much depends on it, among one-step couplings.
 #
 # ## Exercises
 #
-# **Exercise 1.** Ask for `width=1e-9` on `jl.inventory(gamma=0.9)`, which orders up to six units, with `max_points=512`. What does
+# **Exercise 1.** Ask for `width=1e-9` on `jl.inventory(gamma=0.9)`, under the policy that orders up to six units, with `max_points=512`. What does
 # the warning say, and why is this model harder than the gridworld?
 #
 # <details><summary>Solution</summary>
 #
 # It says how wide the brackets are, on how many points, and how many points `width` would take: a billion. In the gridworld all
-# rewards are 0 or 1, and the few points that decide about a gap at zero are all on the grid. In the inventory rewards
+# rewards are 0 or 1, and the few points on which $F(0)$ depends are all on the grid. In the inventory rewards
 # take dozens of values, the points that the equation asks for multiply with every step, and most of them fall between the points of any grid.
 #
 # </details>
@@ -452,7 +455,7 @@ warned, widest = "not 1e-09" in str(said[0].message), max(x.width for x in coars
 claims.check("exercise 1: width that was reached", f"{widest:.3f}", warned)
 
 # %% [markdown]
-# **Exercise 2.** At stock 5, which order has the best worst tenth against ordering nothing?
+# **Exercise 2.** With five units in stock, which order has the best CVaR (mean of the worst tenth) against ordering nothing?
 #
 # <details><summary>Solution</summary>
 #

@@ -11,16 +11,16 @@
 #
 # You have a simulator and a choice to make. Nobody wrote down outcome tables, and every query costs time.
 # `compare_actions` simulates the candidates side by side, under the same shocks, and stops as soon as it
-# knows which one is best. This chapter follows one decision from the simulator to its price in queries.
+# knows which one is best. This chapter follows one decision, from the simulator to the number of queries that it costs.
 # In the last section, such decisions change the policy itself.
 #
 # **What you will learn.** How to ask for a decision, and what its intervals promise; what shared shocks save; why the
-# usual interval is good for one look only; and when it is safe to improve a policy.
+# usual confidence interval is valid for one look only; and when it is safe to improve a policy.
 #
 # **What it needs.** Chapter 0 and confidence intervals. The last section uses the law of a gap (chapter 9). To run it, install the project
 # with `pip install ".[notebooks]"` in its folder.
 #
-# **How long it takes.** About 16 minutes to read.
+# **How long it takes.** About 17 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0
@@ -76,16 +76,16 @@ class Depot:
 
 
 # %% [markdown]
-# From tomorrow on the depot will order up to four units, as it always did. Today it is empty: should it order
+# From tomorrow on the depot will order up to four units, as it always has. Today it is empty: should it order
 # none, one, two or three?
 #
 # ## 10.2 One call
 #
 # For every two actions the call keeps an interval for the mean gap $E[Z(s, a) - Z(s, b)]$, and looks at all of them again and again until
-# they decide. Here the range of the rewards is known. Then all intervals hold at all sample sizes at once with probability at least
-# $1 - \alpha$, whatever the law of the rewards, and it does no harm to look often. **This promise needs the range.** If nobody knows it, you may ask for an *asymptotic* sequence,
-# which promises the same only in the limit of large samples; section 10.4 defines both and shows how the second one fails. An action that another
-# one beats is not simulated any further.
+# they decide. Here the range of the rewards is known. Then, with probability at least
+# $1 - \alpha$, all intervals hold at all sample sizes at once, whatever the law of the rewards, and it does no harm to look often. **This promise needs the range.** If nobody knows it, you may ask for an *asymptotic* sequence,
+# which promises the same only in the limit of large samples; section 10.4 defines both and shows how the second one can fail. An action that is beaten
+# by another one is not simulated any further.
 
 # %%
 order_up_to_four = np.clip(4 - np.arange(9), 0, 3)
@@ -94,7 +94,7 @@ decision = jl.compare_actions(Depot(), **asked)
 decision
 
 # %% [markdown]
-# We know this depot's demand, so we can write its tables down and check the answer. You could not, and
+# We know the law of this depot's demand, so we can write its tables down and check the answer. In practice you cannot, and
 # need not.
 
 
@@ -121,7 +121,7 @@ claims.check("queries until it was decided", f"{decision.num_queries:,}", decide
 
 # %% [markdown]
 # **A margin.** A difference of half a coin may not be worth more queries. With `margin=0.5`, actions that
-# differ by less are *equivalent*, and to find this out is a decision, too.
+# differ by less are *equivalent*, and establishing this is a decision, too.
 
 # %%
 relaxed = jl.compare_actions(Depot(), **asked, margin=0.5)
@@ -139,7 +139,7 @@ claims.check("queries for that", f"{relaxed.num_queries:,}", fewer)
 #
 # The gap has variance $\mathrm{Var}\,G$ under shared demand, and $\mathrm{Var}\,Z_a + \mathrm{Var}\,Z_b$ from
 # two simulations that know nothing of each other. Their ratio says how many times as many runs independent
-# simulation needs; `saving` estimates it on the way, over all pairs of actions. An estimate from one call is rough: we allow it 40%.
+# simulation needs; `saving` estimates it on the way, over all pairs of actions. An estimate from one call is rough: we allow an error of 40%.
 
 # %%
 pairs = np.triu_indices(4, 1)
@@ -153,7 +153,7 @@ claims.check("saving, exact and estimated", f"{ratio:.1f}, {decision.saving:.1f}
 # together. In the other, each comes from a run of its own. The number of runs until the better order is known should grow by the ratio of the variances. That
 # holds for intervals whose width comes from the spread of the gaps alone, such as the asymptotic ones of section 10.4; those
 # that use a range must also allow for rewards that have not been seen. The width
-# of an interval also has a logarithm of the number of runs in it, and the median is one of a sample; we allow 30%.
+# of an interval also contains a logarithm of the number of runs, and we know the medians only from a sample; we allow 30%.
 
 # %%
 shape = (longest, num_seeds)
@@ -191,7 +191,7 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 10.1.** Left: intervals for the mean gap between the best order and each of the others, against the number
-# of queries, on a logarithmic scale. A band ends when its order is beaten, by whichever other. Right: the share of repetitions in
+# of queries, on a logarithmic scale. A band ends when its order is beaten by any other. Right: the share of repetitions in
 # which order 3 is known to be better than order 2, against the number of runs, also on a logarithmic scale.
 #
 # <!-- alt: Left, three bands that narrow as queries are added and leave zero one after the other, after about six, thirteen and fifty thousand queries. Right, two rising curves of the same shape: with shared demand decisions come after less than half the runs that separate demands need. -->
@@ -199,19 +199,19 @@ plt.show()
 # %% [markdown]
 # ## 10.4 Confidence sequences: intervals for many looks
 #
-# The usual 95% interval is for one look. If you look after every run, and stop when it excludes zero, you will
-# sooner or later be wrong. What is needed is a **confidence sequence** for the mean $\mu$ ([Howard et al. (2021)](../book/background.md#ref-howard)): intervals $C_1, C_2, \dots$, one for each sample size, with
+# The usual 95% interval is valid for one look. If you look after every run, and stop as soon as it excludes zero, you will
+# sooner or later be wrong. What you need is a **confidence sequence** for the mean $\mu$ ([Howard et al. (2021)](../book/background.md#ref-howard)): intervals $C_1, C_2, \dots$, one for each sample size, with
 #
 # $$P\big(\mu \in C_n \text{ for all } n\big) \ge 1 - \alpha .$$
 #
 # There are two kinds. The first one **bets**, and needs a range: let all gaps $x_t$ lie in $[l, u]$, and put them on the scale of $[0, 1]$, $z_t = (x_t - l)/(u - l)$. A gambler
 # wagers that the mean exceeds $m$, at odds that would be fair if it were $m$. A stake of the share $b$ of the capital is multiplied by $1 + b\,(z_t/m - 1)$. The gambler starts with 1, splits it among the
-# shares $b_j = 2^{1-j}$ with weights $w_j = \tfrac{1}{j(j+1)}$, $j = 1, \dots, 16$, and owns
+# shares $b_j = 2^{1-j}$ with weights $w_j = \tfrac{1}{j(j+1)}$, $j = 1, \dots, 16$, and then owns
 #
 # $$K_n(m) = \sum_j w_j \prod_{t \le n} \Big(1 + b_j\Big(\frac{z_t}{m} - 1\Big)\Big), \qquad P\Big(\sup_n K_n(m) \ge \tfrac1\alpha\Big) \le \alpha \quad\text{if the mean is at most } m .$$
 #
-# The inequality is [Ville's](../book/background.md#ref-ville): a capital that cannot grow on average ever reaches $1/\alpha$ with probability at most $\alpha$. So the largest $m$ with $K_n(m) \ge 1/\alpha$ is a lower end that holds at all
-# $n$ at once, whatever the law ([Waudby-Smith and Ramdas (2024)](../book/background.md#ref-betting)). A second gambler wagers on the other side, and each side has $\alpha/2$. With $\alpha = 0.05$, owning 40 decides.
+# The inequality is [Ville's](../book/background.md#ref-ville): the probability that a capital which does not grow on average ever reaches $1/\alpha$ is at most $\alpha$. So the largest $m$ with $K_n(m) \ge 1/\alpha$ is a lower end that holds at all
+# $n$ at once, whatever the law ([Waudby-Smith and Ramdas (2024)](../book/background.md#ref-betting)). A second gambler wagers on the other side, and each side has $\alpha/2$. With $\alpha = 0.05$, a capital of 40 decides.
 #
 # The second kind is **asymptotic**, a wider interval of the usual kind ([Waudby-Smith et al. (2024)](../book/background.md#ref-asymptotic)):
 #
@@ -221,7 +221,7 @@ plt.show()
 # probability at least $1 - \alpha$. At any given $n_0$, here 128, nothing is promised. With several pairs of actions, `compare_actions` divides $\alpha$ by their number.
 #
 # In the 5x5 gridworld two actions of the middle cell have exactly the same mean. We simulate pairs of them
-# and count how often an interval has excluded the truth by then. Rewards are in $[0, 1]$ and $\gamma = 0.95$, so gaps are in $[-20, 20]$.
+# and count in how many repetitions an interval has ever excluded the truth. Rewards are in $[0, 1]$ and $\gamma = 0.95$, so gaps are in $[-20, 20]$.
 
 # %%
 grid = jl.windy_gridworld(5)
@@ -264,11 +264,11 @@ plt.show()
 # <!-- alt: Three curves over the number of runs. The usual interval rises far above the grey line at 0.05; the asymptotic sequence stays below it and the one with a known reward range stays near zero. -->
 
 # %% [markdown]
-# These were confidence sequences on their own. Does `compare_actions` as a whole keep its promise, with its looks
-# and its stopping? We call it many times on two models whose actions have equal means, so that every "better" is
+# So far we tested confidence sequences on their own. Does `compare_actions` as a whole keep its promise, with its repeated looks
+# and its stopping rule? We call it many times on two models whose actions have equal means, so that every "better" is
 # a false decision. In the first, a fair coin pays either one action or the other. In the second, one
-# action always pays 1, and the other pays 100 once in a hundred draws. A JMDP knows the range of its rewards; for the
-# asymptotic sequence one has to ask by name.
+# action always pays 1, and the other pays 100 once in a hundred draws. A JMDP knows the range of its rewards; the
+# asymptotic sequence is used only if you ask for it by name.
 
 # %%
 coin = jl.example_1(gamma=0.0)
@@ -293,13 +293,13 @@ method = jl.compare_actions(rare, [0], [0, 1], 0, budget=200, reward_range="asym
 claims.check("and the result says why", method, "rarer than" in method)
 
 # %% [markdown]
-# The asymptotic sequence makes too many false decisions in the second model. No sample can tell how large an event is that it never showed. An event of
+# The asymptotic sequence makes too many false decisions in the second model. No sample can tell how large an event is that it does not contain. An event of
 # probability $p$ stays unseen in $n$ runs with probability $(1 - p)^n$, which for $p = 0.01$ and the first look at
 # $n = 128$ is 28%. An asymptotic interval then excludes the truth. The result names the probability below
 # which events may have escaped it. It can be worse: where an action loses 100 once in a thousand draws and gains a
 # cent in all others, the asymptotic sequence called it *better* in 249 of 300 calls (`benchmarks/decisions.md`).
 #
-# So the range is the default. A simulator that declares none is refused, and so is an environment, until you
+# So the range is the default. A simulator that declares none is rejected, and so is an environment, until you
 # pass `reward_range=(lo, hi)` or ask for `reward_range="asymptotic"`. A known range has a price: intervals must allow for rewards that were never seen.
 
 # %%
@@ -312,9 +312,9 @@ claims.check("runs, times those of the asymptotic sequence", f"{price:.1f}", pri
 # %% [markdown]
 # ## 10.5 A game
 #
-# The same call takes a `CoupledEnv` or an Atari game; then `state` is a snapshot and the policy a function of
-# what is seen. In Boxing, three steps before a punch lands: does it matter whether we punch now? Both branches
-# face the same sticky draws while they share a state. Nobody has written down how much one step of Boxing can pay, so we ask for the asymptotic sequence. The budget is
+# The same call takes a `CoupledEnv` or an Atari game; then `state` is a snapshot and the policy is a function of
+# the observation. In Boxing, three steps before a punch lands: does it matter whether we punch now? While both branches
+# share a state, they share the draw that decides whether the emulator repeats the last action (*sticky* actions). We do not know how much one step of Boxing can pay, so we ask for the asymptotic sequence. The budget is
 # only a limit: the call stops as soon as it has decided.
 
 # %%
@@ -350,13 +350,13 @@ claims.check(claim, text, boxing.verdict == "equivalent", enough=enough)
 # taking $a$ once and following the policy from then on. The **policy improvement theorem** says: choose any
 # states, and at each of them an action with $Q(s, a) \ge V(s)$. The policy that takes these actions there, and the
 # old ones elsewhere, has a value that is nowhere below $V$. *Greedy* improvement switches all states that it can.
-# `cautious_improvement` asks for more: $P(Z(s, a) > Z(s, \pi(s))) \ge$ `level`, with both returns from the same
-# scenario, as certified by `gap_law`. The theorem covers both.
+# `cautious_improvement` asks for more: $P(Z(s, a) > Z(s, \pi(s))) \ge$ `level`, with both returns under the same
+# shocks, as certified by `gap_law`. The theorem covers both.
 #
 # Our first world is a depot with a **lead time**: what it orders today arrives tomorrow, and its state is the stock
 # and what is on order. `inventory` has its tables, and `inventory_simulator` simulates the same world without
-# tables. (`two_queues` and `two_queues_simulator` are such a pair, too.) From one seed, tables and simulator draw the
-# same. The old policy keeps too little stock. Our second world is the gridworld, whose old policy goes down first,
+# tables. (`two_queues` and `two_queues_simulator` are such a pair, too.) With the same seed, tables and simulator give the
+# same draws. The old policy keeps too little stock. Our second world is the gridworld, whose old policy goes down first,
 # the long way round.
 
 # %%
@@ -407,14 +407,14 @@ best, rest = table["gain of all"].unstack()[0.0], table["gain of all"].unstack()
 claims.check("caution ends below the best policy", [*rest.round(2)], np.all(rest < best))
 
 # %% [markdown]
-# **Proven**: no value falls, and a higher level switches fewer states at first. Greedy improvement ends at the best
-# policy; cautious improvement may stop before it. **Only seen**: at the depot, the cautious first step gains *more*
-# than the greedy one at level 0.7. Each $Q(s, a)$ supposes that the old policy goes on, which is no longer true if many
-# states switch at once. Nothing promises that this happens elsewhere.
+# **Proved**: no value falls, and a higher level switches fewer states at first. Greedy improvement ends at the best
+# policy; cautious improvement may stop before it. **Only observed**: at the depot, the cautious first step gains *more*
+# than the greedy one at level 0.7. Each $Q(s, a)$ assumes that the old policy continues, which is no longer true if many
+# states switch at once. Nothing guarantees that this happens elsewhere.
 #
 # How does a whole new policy do against the old one under the same demand? We simulate both, from an empty
 # depot, with one stream of demands. A single switch is better with probability `level` by construction. A policy
-# of many switches has no such promise, so this, too, is only seen.
+# of many switches has no such guarantee, so this, too, is only observed.
 # The table has the mean and the standard deviation of the returns: a depot with more stock earns more, and what it
 # earns varies more.
 
@@ -440,11 +440,11 @@ returns = {"old": old, "greedy": new[0.0], "level 0.7": new[0.7]}
 pd.DataFrame({n: {"mean": x.mean(), "deviation": x.std()} for n, x in returns.items()}).T.round(2)
 
 # %% [markdown]
-# **With estimated gaps.** Now nobody knows the tables. The depot orders up to five, which is nearly right, and we ask
+# **With estimated gaps.** Now the tables are unknown. The depot orders up to five, which is nearly right, and we ask
 # the simulator a few times at each state. Greedy improvement takes the counts at face value. Cautious improvement switches
 # only where the confidence interval of $Q(s, a) - V(s)$ lies above zero, for all states and actions at once:
-# with probability $1 - \alpha$ no value falls, if there are enough queries for normal intervals. Greedy improvement promises nothing; we expect
-# that with 8 queries it makes some value fall more often than not. A method that switches nothing keeps any promise, so we count only runs in which
+# with probability $1 - \alpha$ no value falls, if there are enough queries for normal intervals. Greedy improvement guarantees nothing; we expect
+# that with 8 queries it makes some value fall more often than not. A method that never switches anything keeps every promise, so we count only runs in which
 # cautious improvement switched a state, and ask for 20 of them: one of 20 is a rate of 5%.
 
 # %%
@@ -511,8 +511,8 @@ plt.show()
 # - A simulator with one `query` is enough for a decision, and the answer comes with its interval.
 # - Shared shocks save queries: independent simulation needs more than twice the runs here.
 # - With a confidence sequence you may look as often as you like. The usual interval is for one look.
-# - An asymptotic sequence knows nothing of events that it never saw, and promises nothing at a given sample size. Declare the range of your rewards.
-# - Improving a policy is safe where the gain is certain, and nowhere else.
+# - An asymptotic sequence knows nothing about events that it has never seen, and promises nothing at a given sample size. Declare the range of your rewards.
+# - Switch an action only where its gain is certain. Elsewhere a switch may make the policy worse.
 #
 # ## Exercises
 #
@@ -557,7 +557,7 @@ claims.check("exercise 2: verdict, remaining", text, kept and inside)
 # <details><summary>Solution</summary>
 #
 # Where the second queue is full and the first one holds one to four jobs. The job is lost, which costs 5 once. Had it
-# been let in, it would have cost 1 in every step until it was served, and would have kept others waiting.
+# been admitted, it would have cost 1 in every step until it was served, and would have kept others waiting.
 #
 # </details>
 

@@ -9,17 +9,17 @@
 # %% [markdown]
 # # 11. Simulators by the million
 #
-# Chapter 10 asked a simulator one question at a time. If your simulator works on arrays, and those that matter mostly do, it can play
-# a million runs in the time that it takes to play a thousand one by one. This chapter does so: for a depot, two queues, a call centre and a
-# portfolio. It asks what a run is worth, how much shared noise saves, and which of two *whole rules* is better.
+# Chapter 10 asked a simulator one question at a time. If your simulator works on arrays, it can simulate hundreds of runs in the time
+# that one run takes on its own. This chapter shows how, for a depot, two queues, a call centre and a
+# portfolio. It asks what a run is worth, how many runs shared noise saves, and which of two *rules* is better. A rule is a policy that is followed every day.
 #
 # **What you will learn.** How to write a vectorised simulator; how many runs an interval needs under each coupling; how to compare two rules in
 # the same world, with the exact answer beside it; and how to use a GPU or a cluster.
 #
 # **What it needs.** Chapters 0 and 10, and NumPy. Section 3.6 introduced the three couplings. To run it, install the project
-# with `pip install ".[notebooks]"` in its folder.
+# with `pip install ".[notebooks]"` in its folder, and keep this notebook in `notebooks/`: Section 11.6 reads measured times from `benchmarks/vector_gpu.csv`.
 #
-# **How long it takes.** About 15 minutes to read.
+# **How long it takes.** About 18 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0
@@ -53,8 +53,8 @@ couplings = ("independent", "joint", "common")
 # %% [markdown]
 # ## 11.1 A simulator of arrays
 #
-# The depot of chapter 10 once more: up to eight units, orders of up to three at 1.5 each, sales at 3 each, and 0.1 a night for every unit
-# left over. Here it is for *n* depots at once. Two functions are all it takes. `customers` draws the noise of n days, **before** anybody looks at
+# Here is the depot of chapter 10 once more: it holds up to eight units, orders up to three at 1.5 each, sells at 3 each, and pays 0.1 a night for every unit
+# left over. This time we simulate *n* depots at once. Two functions are all it takes. `customers` draws the noise of n days, **before** anybody looks at
 # the orders. `step` has no randomness of its own: from stocks, orders and demands it computes rewards and the stocks of the next day, all as arrays.
 
 
@@ -72,7 +72,7 @@ def customers(n, rng):
 depot = jl.VectorSimulator(step, customers, 4, 0.8, reward_range=(-6.0, 24.0), num_states=9)
 
 # %% [markdown]
-# Everything that takes a simulator takes this one. From tomorrow on the depot orders up to four units. Is it better to order three or two today, if it is empty?
+# Every function that accepts a simulator accepts this one. From tomorrow on the depot orders up to four units. Today it is empty: is it better to order three units or two?
 
 # %%
 up_to_four = np.clip(4 - np.arange(9), 0, 3)
@@ -102,12 +102,12 @@ ratio = (perf_counter() - begin) / num_plain / per_run
 print(f"a plain run takes {ratio:,.0f} times as long", file=sys.stderr)
 
 # %% [markdown]
-# How much faster it is depends on your machine, so we print it and claim nothing. On one of ours, the depot of the README is hundreds of times as fast, and as
-# fast as a loop that is written by hand for this one depot (`benchmarks/vector.md`). Runs whose branches have merged leave the batch, so the work falls as
-# they do.
+# How much faster it is depends on your machine, so we print the ratio and claim nothing. In our benchmark, on a slightly larger depot, a vectorised run is hundreds of times as fast as a plain
+# one, and about as fast as a loop that is written by hand for this one depot (`benchmarks/vector.md`). Runs whose branches have merged leave the batch, so less and less work is
+# left.
 #
-# **The exact answer.** The law of the demand is known, so we can write the tables down: `JMDP.from_step` takes the same `step` a third time. `jipe2` has mean and variance
-# of the gap, `gap_law` the probability that ordering three turns out better. All estimates must be within four standard errors of the truth.
+# **The exact answer.** The law of the demand is known, so we can write the tables down: `JMDP.from_step` uses the same `step` a third time. `jipe2` gives the mean and variance
+# of the gap, and `gap_law` the probability that ordering three turns out better. Both estimates must be within four standard errors of the truth.
 
 # %%
 demand = stats.poisson.pmf(np.arange(31), 2)
@@ -136,9 +136,9 @@ text = f"[{low[0, 1]:.3f}, {high[0, 1]:.3f}] and {np.mean(law.prob_better):.3f}"
 claims.check("P(three is better): interval of the runs, and exact", text, inside)
 
 # %% [markdown]
-# **States with more than one number.** A state may also be a row. Here are the two queues of section 3.6: a job arrives with probability 0.6 and joins one of two
-# queues that hold five jobs each; the servers finish a job with probabilities 0.5 and 0.3. A step costs 1 for every waiting job, and 5 for a job that
-# finds its queue full. The state is the row (jobs in the first queue, jobs in the second), and the policy a function of many rows.
+# **States with more than one number.** A state may also be a row of numbers. Here are the two queues of section 3.6: a job arrives with probability 0.6 and joins one of two
+# queues that hold five jobs each; the servers finish a job with probabilities 0.5 and 0.3. A step costs 1 for every job in a queue, and 5 for a job that
+# finds its queue full. The state is the row (jobs in the first queue, jobs in the second), and the policy is a function that takes many rows at once.
 
 
 # %%
@@ -164,17 +164,17 @@ queues = jl.VectorSimulator(queue_step, coins, num_actions=2, gamma=0.95)
 # %% [markdown]
 # ## 11.2 What a run is worth
 #
-# The mean of $n$ independent gaps has the standard error $\sqrt{\mathrm{Var}\,G / n}$. There are two ways to make it smaller. More runs: a hundred times as many give
-# one more digit. Or a smaller variance, which is what sharing is for. The expected gap is the same under all couplings; its variance is not:
+# The mean of $n$ independent gaps has the standard error $\sqrt{\mathrm{Var}\,G / n}$. There are two ways to make it smaller. One is more runs: a hundred times as many give
+# one more digit. The other is a smaller variance, which is what sharing is for. The expected gap is the same under all couplings; its variance is not:
 #
-# - *independent*: no two branches share a draw, $\mathrm{Var}\,G = \mathrm{Var}\,Z_a + \mathrm{Var}\,Z_b$;
+# - *independent*: no two branches share a draw until they merge. Without merging, $\mathrm{Var}\,G$ would be $\mathrm{Var}\,Z_a + \mathrm{Var}\,Z_b$;
 # - *joint*: branches share a draw while they are at one state, the paper's regime;
 # - *common*: all branches share the draw of a time step, wherever they are: the same customers on the same day.
 #
-# **Which one is right?** A coupling is a statement about the world, if you ask how one and the same day would have gone. Customers do not care what is in stock: *common*. If you
-# want the expected gap and nothing else, any coupling gives it, so take the one with the least variance.
+# **Which one is right?** If you ask how one and the same day would have gone under another action, the coupling is a statement about the world. Here customers come whatever is in stock, so it is *common*. If you
+# want the expected gap and nothing else, any coupling gives it, so take the one with the smallest variance.
 #
-# We cut the runs into blocks of $n$ and look how far the means of the blocks really are from the exact gap.
+# We cut the runs into blocks of $n$ and measure how far the block means are from the exact gap.
 
 # %%
 blocks = 64 * 4 ** np.arange(5)
@@ -189,7 +189,7 @@ for coupling in couplings:
 errors = pd.DataFrame(rows, columns=["coupling", "runs", "error"])
 
 # %% [markdown]
-# On logarithmic axes the errors must fall with slope $-1/2$. The root mean square of 64 blocks is uncertain by 9%, so that a slope over two and a half decades is uncertain by about 0.02; we allow 0.08.
+# On logarithmic axes the errors must fall with slope $-1/2$. The root mean square over 64 blocks has an error of about 9%, so a slope over two and a half decades has an error of about 0.02. We allow 0.08.
 
 # %%
 slopes = {}
@@ -201,7 +201,7 @@ claims.check("slope of the error against runs: independent, joint, common", text
 
 # %% [markdown]
 # **How many runs for one interval?** A 95% interval of half-width $w$ needs $n = (1.96 / w)^2\, \mathrm{Var}\,G$ runs. So the numbers of runs that the
-# couplings need are in the ratio of their variances. We measure these in both worlds, and compare them with the exact ones.
+# couplings need are in the ratio of their variances. We measure the variances in both worlds, and compare them with the exact ones.
 
 # %%
 i, j = np.divmod(np.arange(36), 6)
@@ -230,16 +230,16 @@ need.round(2)
 
 # %%
 off = need.off.max()
-claims.check("both worlds, all couplings: most standard errors from exact", f"{off:.1f}", off < 4)
+claims.check("both worlds, all couplings: largest error in standard errors", f"{off:.1f}", off < 4)
 for name, part in need.groupby("world", sort=False):
     own, joint, common = part.measured
     text = f"{own / common:,.0f} and {joint / common:,.0f}"
     in_order = own > joint > common
-    claims.check(f"{name}: runs of independent, joint for one of common", text, in_order)
+    claims.check(f"{name}: runs of independent, joint that one of common replaces", text, in_order)
 
 # %% [markdown]
-# Does it work? We play the depot with just these numbers of runs. All three intervals must have the half-width that was asked for. The smallest sample has more than
-# a thousand runs, from which a standard deviation is known within a few percent; we allow 10%.
+# As a check, we simulate the depot with exactly these numbers of runs. All three intervals must have the half-width that was asked for. The smallest sample has more than
+# a thousand runs, which determine a standard deviation within a few percent; we allow 10%.
 
 # %%
 counts = need[need.world == "depot"].set_index("coupling").measured.astype(int)
@@ -271,23 +271,23 @@ figures.save(fig, "fig_worth_of_a_run", errors, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 11.1.** Left: how far means of $n$ runs at the depot are from the exact gap, as a root mean square over blocks of runs (points), and $\sqrt{\mathrm{Var}\,G/n}$ from the
+# **Figure 11.1.** Left: how far the mean of $n$ runs at the depot is from the exact gap, as a root mean square over blocks of $n$ runs (points), and $\sqrt{\mathrm{Var}\,G/n}$ from the
 # exact variances (lines). Right: how many runs a 95% interval of the given half-width needs, from measured variances (bars) and exact ones (ticks).
 #
-# <!-- alt: Left, three parallel falling lines on logarithmic axes, with points on them; independent is highest, joint a little below, common far below. Right, bars for the depot and for two queues: the common coupling needs a tenth of the runs or less at the depot, and about a thousandth at the queues. -->
+# <!-- alt: Left, three parallel falling lines on logarithmic axes, with points on them; independent is highest, joint a little below, common far below. Right, bars for the depot and for two queues: the common coupling needs less than a tenth of the runs of the others at the depot, and hundreds of times fewer at the queues. -->
 
 # %% [markdown]
-# At the queues the difference is larger than at the depot. Two branches that differ by one job differ for a short time only, if both see the same arrivals and services: the gap is the price of one job. With arrivals of their own, both queues
-# fluctuate by themselves for a long time, and all of it is noise.
+# At the queues the difference is larger than at the depot. If both branches see the same arrivals and services, they differ by one job for a short time only, and the gap is the cost of that job. If each branch has arrivals of its own, the queues
+# of both fluctuate separately for a long time, and all of this is noise in the gap.
 #
 # ## 11.3 Whole rules
 #
-# What an operator compares is rarely one order today. It is two **rules** for every day: fill up to three units or up to four? `compare_policies` gives every branch a rule of its own from the
-# start. Branches at one state and action draw their next actions with one number, each by its own rule. So equal rules have gap zero, and rules that differ in a few states differ only there. The default is
+# In practice the question is rarely what to order today. It is which of two **rules** to follow every day: fill up to three units, or up to four? `compare_policies` gives every branch a rule of its own from the
+# start. Branches that are at one state with one action draw their next actions from one random number, each by its own rule. So the gap of two equal rules is zero, and two rules that differ in a few states part only there. The default is
 # `coupling="common"`: the same customers for both.
 #
-# The depot fills up to four. To teach everybody a new rule is worth it if it earns at least 0.15 more, and this is our `margin`. Runs are twice as long as by default, so that what is cut off at the horizon is small against the margin. We ask for an asymptotic sequence, whose width follows the variance (section 10.4). With the
-# declared range, an interval must also allow for rewards that were never seen; for a few hundred runs that dominates, and sharing saves little. The exact answer is `policy_gaps`: mean and variance of the gap of two rules from every state.
+# The depot now fills up to four. Switching is worth the trouble only if the new rule earns at least 0.15 more, and this is our `margin`. Runs are twice as long as by default, so that what is cut off at the horizon is small compared with the margin. We ask for an asymptotic confidence sequence, whose width follows the variance (section 10.4). With the
+# declared range of rewards, an interval must also allow for rewards that were never seen; with a few hundred runs this dominates, and sharing saves little. `policy_gaps` gives the exact answer: the mean and variance of the gap of two rules, from every state.
 
 # %%
 rules = [np.clip(level - np.arange(9), 0, 3) for level in (3, 4)]
@@ -306,8 +306,8 @@ for coupling in couplings:
 claims.check("exact mean gap, up to three minus up to four", f"{mean:.2f}", mean > 0.15)
 
 # %% [markdown]
-# All couplings must come to the right decision: up to three is better by more than 0.15. The number of runs should be in the ratio of the variances. When a decision falls is also a
-# matter of luck, so we ask only that common customers save half of what this ratio promises.
+# All couplings must lead to the right decision: up to three is better by more than 0.15. The numbers of runs should be in the ratio of the variances. When exactly a decision is reached also depends
+# on chance, so we ask only that common customers save at least half of what this ratio promises.
 
 # %%
 found_best = [decided[coupling].best for coupling in couplings]
@@ -323,12 +323,12 @@ claims.check("variance of independent / common, exact", f"{times:.0f}", times > 
 # %% [markdown]
 # ## 11.4 A call centre in SimPy
 #
-# Not every simulator is a few lines of NumPy. A call centre is a matter of events: calls come, wait, are answered or hung up, agents start and end their shifts.
-# [SimPy](https://simpy.readthedocs.io) plays such events in order. One **query is a whole day**, and the next day is a new one, so $\gamma = 0$: the return is what the day earns. An action is a
+# Not every simulator is a few lines of NumPy. A call centre is a sequence of events: people call, wait, are answered or hang up, and agents start and end their shifts.
+# [SimPy](https://simpy.readthedocs.io) simulates such events in order. One **query is a whole day**, and the next day is a new one, so $\gamma = 0$: the return is what the day earns. An action is a
 # roster: how many agents work in the morning, at noon and in the afternoon, two hours each.
 #
 # All that is random about the day is drawn before anybody looks at the roster: when people call, how long they will talk and how long they are willing to wait. Then two rosters
-# face the same customers, although the days differ in every detail.
+# face the same customers, even though the two days go differently from the first call on.
 
 
 # %%
@@ -380,7 +380,7 @@ class CallCentre:
 
 
 # %% [markdown]
-# Both rosters cost the same wages. The second one moves two agents from morning and afternoon to noon, when most people call. (The policy decides what happens from tomorrow on; with $\gamma = 0$ that
+# Both rosters cost the same wages. The second one moves one agent from the morning and one from the afternoon to noon, when most people call. (The policy decides what happens from tomorrow on; with $\gamma = 0$ that
 # does not matter.)
 
 # %%
@@ -389,11 +389,15 @@ own = jl.estimate_gaps(CallCentre(), coupling="independent", seed=seed, **day)
 shared = jl.estimate_gaps(CallCentre(), coupling="joint", seed=seed, **day)
 gap, error = shared.mean[0, 1], shared.mean_error[0, 1]
 text = f"{gap:.1f}, {error:.1f}"
-claims.check("call centre, moved agents gain: mean, standard error", text, gap > 4 * error)
+claims.check("call centre, gain of the second roster: mean, standard error", text, gap > 4 * error)
 saved = own.variance[0, 1] / shared.variance[0, 1]
-claims.check("days with customers of their own for one shared", f"{saved:.1f}", saved > 2)
+claims.check(
+    "call centre: days with own customers that one shared day replaces", f"{saved:.1f}", saved > 2
+)
 agree = abs(own.mean[0, 1] - gap) < 4 * np.hypot(error, own.mean_error[0, 1])
-claims.check("both find the same mean gap, within 4 errors", f"{own.mean[0, 1]:.1f}", agree)
+claims.check(
+    "call centre, own customers: the same mean gap, within 4 s.e.", f"{own.mean[0, 1]:.1f}", agree
+)
 
 # %%
 fig, (left, right) = plt.subplots(1, 2, figsize=(6.75, 2.8), width_ratios=[3, 2])
@@ -406,6 +410,7 @@ for k, coupling in enumerate(couplings):
 left.axhline(mean, color="k", lw=0.8, ls="--")
 left.axhline(0.15, color="0.3", lw=0.8, ls=":")
 left.set(xscale="log", xlabel="queries", ylabel="mean gap, up to 3 minus up to 4")
+left.xaxis.set_minor_formatter("")  # labels of powers of ten alone: the others would overlap
 left.legend(loc="upper right")
 for k, (name, days) in enumerate({"own customers": own, "the same customers": shared}.items()):
     right.plot(*days.returns.T[::-1], "ox"[k], color=("C0", "C2")[k], ms=3, alpha=0.6, label=name)
@@ -423,19 +428,19 @@ plt.show()
 # **Figure 11.2.** Left: the interval for the mean gap of two order rules, up to three minus up to four, against the number of queries, until it lies above the margin (dotted). The dashed line is the
 # exact gap. Right: what the call centre earns with two rosters, a point for every day. Above the diagonal, the roster with more agents at noon earned more.
 #
-# <!-- alt: Left, three bands around one dashed line. That of the common coupling is narrowest and is the first to lie above the dotted line; that of the independent coupling is widest and takes more than ten times as many queries. Right, days with the same customers lie in a narrow strip above the diagonal; days with customers of their own are scattered on both sides. -->
+# <!-- alt: Left, three bands around one dashed line. That of the common coupling is narrowest and is the first to lie above the dotted line; that of the independent coupling is widest and takes more than ten times as many queries. Right, most days with the same customers lie above the diagonal and follow it; days with customers of their own are scattered far on both sides. -->
 
 # %% [markdown]
-# Vectorised or not, one thing makes a simulator fit for this: *the noise is drawn first*. If `query` drew the length of a call when an agent answers it, the two rosters would soon talk to different
+# Vectorised or not, a simulator can be used in this way only if *the noise is drawn first*. If `query` drew the length of a call when an agent answers it, the agents of the two rosters would soon talk to different
 # people.
 #
 # ## 11.5 A portfolio
 #
-# Ten assets, held in equal parts. Their prices move, and so do the parts. Once a month you may **rebalance**, at a cost of 0.5% of what is traded, or **hold**. Nobody's decision
-# moves the market, so both decisions face the same returns: *common* is the only coupling that makes sense. Under *joint*, two portfolios that differ by a cent would live in different markets.
+# You hold ten assets in equal parts. Their prices move, and so do their shares of your wealth. Once a month you may **rebalance**, at a cost of 0.5% of what is traded, or **hold**. Nobody's decision
+# moves the market, so both decisions face the same prices: *common* is the only coupling that makes sense. Under *joint*, two portfolios that differ by a cent would be in different markets.
 #
-# The state is a row of eleven numbers, ten weights and the month. A year ends after twelve months, which `step` says by a third result. The reward of a month is the logarithm of its growth, so
-# with $\gamma = 1$ the return is that of the year's wealth.
+# The state is a row of eleven numbers, ten weights and the month. A year ends after twelve months, which `invest` reports as a third result. The reward of a month is the logarithm of the growth of wealth in that month, so
+# with $\gamma = 1$ the return is the logarithm of the year's growth.
 
 
 # %%
@@ -456,7 +461,7 @@ def markets(n, rng):
 portfolio = jl.VectorSimulator(invest, markets, num_actions=2, gamma=1.0)
 
 # %% [markdown]
-# **Two rules.** Rebalance every month; or only if some weight is off by more than three percentage points. Gains are in *basis points*, hundredths of a percent, of a year's wealth.
+# **Two rules.** Rebalance every month; or only if some weight is off by more than three percentage points. Gains are in *basis points*: one is a hundredth of a percent of the year's wealth.
 
 
 # %%
@@ -480,21 +485,25 @@ gap = one_market.estimates
 text = f"{1e4 * gap.mean[0, 1]:.0f} +- {1e4 * gap.mean_error[0, 1]:.0f}"
 claims.check("the band gains, in basis points a year", text, one_market.best == 0)
 saved = own_markets.estimates.variance[0, 1] / gap.variance[0, 1]
-claims.check("runs in markets of their own for one shared", f"{saved:,.0f}", saved > 100)
+claims.check(
+    "portfolio: runs in own markets that one shared run replaces", f"{saved:,.0f}", saved > 100
+)
 text = f"{one_market.num_runs:,}; {own_markets.verdict} after {own_markets.num_runs:,}"
 undecided = own_markets.verdict == "undecided"
-claims.check("runs until decided; own markets", text, undecided, enough=rule_budget <= 1000000)
+claims.check(
+    "portfolio: runs until decided; in own markets", text, undecided, enough=rule_budget <= 1000000
+)
 
 # %% [markdown]
-# Own markets are not wrong, only hopeless: `own_markets.outlook` says what it would take.
+# Simulating each rule in a market of its own is not wrong, but it needs far too many runs. `own_markets.outlook` says how many queries would decide:
 
 # %%
 print(own_markets.outlook)
 
 # %% [markdown]
 # **One decision.** When does it pay to rebalance at all? One asset has grown and is $d$ too heavy. Rebalance today, or hold; then hold until the end of the year. Trading
-# costs $0.005 \cdot 2d$, in proportion to the drift. What it brings is a smaller variance of the portfolio, and half the variance is what a logarithm loses on average:
-# $\tfrac12 \cdot 12 \cdot 0.11^2 \cdot \tfrac{10}{9} d^2$, in proportion to the square. To second order, it pays from a drift of $0.005 \cdot 2 / (6 \cdot 0.11^2 \cdot \tfrac{10}{9}) = 0.124$ on.
+# costs $0.005 \cdot 2d$, in proportion to the drift $d$. It makes the variance of the portfolio smaller, and half the variance is what the mean logarithm loses. So the gain is
+# $\tfrac12 \cdot 12 \cdot 0.11^2 \cdot \tfrac{10}{9} d^2$, in proportion to the square of the drift. To second order, rebalancing pays from a drift of $0.005 \cdot 2 / (6 \cdot 0.11^2 \cdot \tfrac{10}{9}) = 0.124$ on.
 
 
 # %%
@@ -545,16 +554,16 @@ figures.save(fig, "fig_portfolio", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 11.3.** Left: the interval for the mean gap of two rebalancing rules, a band minus every month, against the number of queries. Right: what rebalancing today brings
-# against holding, by how far one weight has drifted: 95% intervals, and the second-order formula.
+# **Figure 11.3.** Left: the interval for the mean gap of two rebalancing rules, a band minus every month, against the number of queries. Right: what rebalancing today gains
+# over holding, against how far one weight has drifted: 95% intervals, and the second-order formula.
 #
-# <!-- alt: Left, a wide blue band for markets of their own that shrinks but does not leave zero, and a very narrow band for one market that lies above zero almost from the start. Right, points on a curve that first dips below zero and then rises; it crosses zero at a drift between 0.1 and 0.2. -->
+# <!-- alt: Left, a wide blue band for markets of their own that shrinks but does not leave zero, and a far narrower band for one market that ends above zero after a few thousand queries. Right, points on a curve that first dips below zero and then rises; it crosses zero at a drift between 0.1 and 0.2. -->
 
 # %% [markdown]
 # ## 11.6 On a GPU
 #
-# States, noise and rewards are whatever arrays your step returns. `state` says which library is used and on which device: if it is a tensor, `draw` gets a torch generator of that device,
-# and only sums leave it. The depot in torch is the same three lines. Without a GPU it runs on the processor.
+# States, noise and rewards can be arrays of any library. `state` decides which library is used, and on which device: if it is a torch tensor, the function that draws the noise gets a torch generator on that device,
+# and only sums leave the device. The depot in torch is the same three lines. Without a GPU it runs on the processor.
 
 
 # %%
@@ -581,11 +590,11 @@ played = jl.estimate_gaps(
 took = perf_counter() - begin
 print(f"{runs:,} pairs on {empty.device}: {took:.2f} s", file=sys.stderr)
 off = errors_off(played, truth)
-claims.check("in torch: mean and variance within 4 errors of the exact ones", off < 4, off < 4)
+claims.check("in torch: mean and variance within 4 s.e. of the exact ones", off < 4, off < 4)
 
 # %% [markdown]
-# We measured it once on a large GPU, with the depot of the README (`benchmarks/vector.py --device cuda`). The table is read from the file of that run; its last column has
-# the steps of all branches in a second, in billions.
+# We measured this once on a large GPU, with the depot of [Use it on your own simulator](../book/own_simulator.md) (`benchmarks/vector.py --device cuda`). The table is read from the file of that run. Its last
+# column has the steps of all branches in a second, in billions.
 
 # %%
 gpu = figures.results(["benchmarks/vector_gpu.csv"])
@@ -602,47 +611,47 @@ fast = (billion["branch-steps a second"] > 3e9).all()
 claims.check("billions of branch-steps a second", text, fast)
 
 # %% [markdown]
-# **What limits it.** Hardly the arithmetic: a day of the depot is a dozen operations. Every one of them is a kernel that reads its arrays from the memory of the GPU and writes one back, so the time goes into moving
-# numbers. That is why small states are worth it (`int32` here), why merged runs are dropped, and why a hundred thousand pairs are too few: launching the kernels then takes longer than
-# running them. Memory stays bounded, because runs are played in chunks. How many chunks are in flight changes no number.
+# **What limits the speed?** Not the arithmetic: a day of the depot takes a dozen operations. Each of them is a kernel that reads its arrays from the memory of the GPU and writes one back, so the time goes into moving
+# numbers. That is why small data types pay off (`int32` here), why merged runs are dropped, and why a hundred thousand pairs are too few: launching the kernels then takes longer than
+# running them. Memory stays bounded, because runs are simulated in chunks. The results do not depend on how many chunks are processed at the same time.
 #
 # ## 11.7 More than one machine
 #
-# Runs go out in chunks with seeds of their own, and sums come back. So it does not matter who plays them: any `concurrent.futures.Executor` will do, and the numbers stay the same. Threads are enough
-# to see this. They help if the simulator leaves Python for most of its time, as NumPy does; for a SimPy model, take processes (`processes=4`).
+# Runs are sent out in chunks with seeds of their own, and sums come back. So it does not matter where they are simulated: any `concurrent.futures.Executor` will do, and the numbers stay the same. Threads are enough
+# to show this. They save time if the simulator spends most of it outside Python, as NumPy does; for a SimPy model, use processes (`processes=4`).
 
 # %%
 with ThreadPoolExecutor(2) as pool:
     elsewhere = jl.estimate_gaps(depot, num_runs=num_runs, **asked, executor=pool)
 same = np.array_equal(elsewhere.mean, found.mean)
-claims.check("an executor plays the same numbers", same, same)
+claims.check("an executor gives the same numbers", same, same)
 
 # %% [markdown]
-# On a cluster, [Dask](https://distributed.dask.org) has such an executor. Simulator and policy are sent to the workers, so they must be defined in a module that these can import:
+# On a cluster, [Dask](https://distributed.dask.org) has such an executor. Simulator and policy are sent to the workers, so they must be defined in a module that the workers can import:
 #
 #     from dask.distributed import Client
 #
 #     client = Client("scheduler:8786")
 #     jl.estimate_gaps(depot, policy, [3, 2], state=0, num_runs=10**9, executor=client.get_executor())
 #
-# If a worker dies, Dask plays its chunk again, and the result does not change. With an executor that does not, the error keeps the result of all chunks that came back.
+# If a worker dies, Dask repeats its chunk, and the result does not change. If an executor does not repeat it, the error that is raised holds the result of all chunks that came back.
 #
 # ## What to take away
 #
 # - A vectorised simulator is two functions: one draws the noise, one steps. Draw first, decide later.
-# - The error falls with the root of the number of runs. Sharing the noise saves more runs than a faster machine would give you: a factor of 17 at the depot, hundreds at the queues and in the market.
+# - The error falls with the square root of the number of runs. Sharing the noise saves runs on any machine: a factor of 17 at the depot, and hundreds at the queues and in the market, against independent draws.
 # - Noise that goes on whatever you do is *common*: customers, arrivals, markets.
-# - Whole rules are compared under the same customers, with `compare_policies`; `policy_gaps` is exact, if you have the tables.
-# - One query may be a whole day in any simulator that you have.
+# - `compare_policies` compares whole rules under the same customers; `policy_gaps` gives the exact answer, if you have the tables.
+# - One query may be a whole day in an event simulator, as long as it draws the noise first.
 #
 # ## Exercises
 #
-# **Exercise 1.** Compare a rule with itself, and with one that differs only where the depot never is: with eight in stock. What are the gaps?
+# **Exercise 1.** Compare a rule with itself, and with a rule that differs only with eight units in stock, which never happens here. What are the gaps?
 #
 # <details><summary>Solution</summary>
 #
-# Zero in both cases, in every run. Equal rules are equivalent at once. The second rule is played to the end, since nobody knows where a depot will never be; the horizon leaves an interval
-# of some width around zero.
+# Zero in both cases, in every run. Equal rules are found equivalent at once. In the second case the library cannot know that this stock never occurs, so it simulates every run to the horizon. What lies beyond the horizon is unknown,
+# which leaves an interval of some width around zero.
 #
 # </details>
 
@@ -653,14 +662,14 @@ twice = jl.compare_policies(depot, [rules[0], rules[0].copy()], state=0, seed=se
 never = jl.compare_policies(depot, [rules[0], odd], state=0, budget=20000, seed=seed)
 zero = twice.estimates.variance[0, 1] == never.estimates.variance[0, 1] == 0.0
 text = f"{twice.verdict}, {never.verdict}"
-claims.check("exercise 1: equal rules; equal where the depot is", text, zero)
+claims.check("exercise 1: equal rules; rules equal at all stocks that occur", text, zero)
 
 # %% [markdown]
-# **Exercise 2.** What is the variance of the gap "rebalance today or hold" at a drift of 0.4, if you use `coupling="joint"` by mistake?
+# **Exercise 2.** How much larger is the variance of the gap "rebalance today or hold" at a drift of 0.4, if you use `coupling="joint"` by mistake?
 #
 # <details><summary>Solution</summary>
 #
-# Several times as large. The branches share the first month, at one state, and are in markets of their own from then on, since their weights never agree again.
+# About four times. The branches share the first month, in which they are at one state. After that each has a market of its own, since their weights never agree again.
 #
 # </details>
 
@@ -671,7 +680,7 @@ times = mistake.variance[0, 1] / right_one.variance[0, 1]
 claims.check("exercise 2: variance, joint / common", f"{times:.1f}", times > 2)
 
 # %% [markdown]
-# **Exercise 3.** A fourth agent in the morning and in the afternoon costs 60 a day more. Is roster 4, 6, 4 worth it, against 3, 6, 3?
+# **Exercise 3.** One more agent in the morning and one more in the afternoon cost 60 a day together. Is the roster 4, 6, 4 worth it, compared with 3, 6, 3?
 #
 # <details><summary>Solution</summary>
 #
@@ -695,7 +704,7 @@ text = f"[{low[0, 1]:.0f}, {high[0, 1]:.0f}]"
 claims.check("exercise 3: gain of two more agents", text, high[0, 1] < 0)
 
 # %% [markdown]
-# **What to read next.** [Use it on your own simulator](../book/own_simulator.md) has all kinds of simulators on one page. Chapter 10 says what the intervals of a decision promise. The
+# **What to read next.** [Use it on your own simulator](../book/own_simulator.md) covers all kinds of simulators on one page. Chapter 10 says what the intervals of a decision promise. The
 # [reference](../book/reference.md) lists all options of `VectorSimulator`, `estimate_gaps` and `compare_policies`.
 
 # %% tags=["summary"]
