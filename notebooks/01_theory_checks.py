@@ -16,7 +16,7 @@
 # **What you will learn.** All of the paper's definitions, in words and symbols; the operator $T_2$ and
 # exactly which random draws two branches share; why it is a contraction, with proofs short enough to
 # check with a pencil; how its residual certifies an answer; the same for moments of any order, for learning
-# from samples and for features. Wherever a statement can be checked in numbers, a check follows it, which fails if the statement is wrong.
+# from samples and for features. Most statements are followed by a check in numbers, and the notebook stops if a check fails.
 #
 # **What it needs.** Markov decision processes, expectation, variance and covariance, and the idea of a
 # contraction. The page [Notation and background](../book/background.md) says where to learn each of them, and lists

@@ -328,7 +328,7 @@ claims.check("variance of independent / common, exact", f"{times:.0f}", times > 
 # roster: how many agents work in the morning, at noon and in the afternoon, two hours each.
 #
 # All that is random about the day is drawn before anybody looks at the roster: when people call, how long they will talk and how long they are willing to wait. Then two rosters
-# face the same customers, even though the two days go differently from the first call on.
+# face the same customers, even though the two days soon go different ways.
 
 
 # %%
@@ -562,7 +562,7 @@ plt.show()
 # %% [markdown]
 # ## 11.6 On a GPU
 #
-# States, noise and rewards can be arrays of any library. `state` decides which library is used, and on which device: if it is a torch tensor, the function that draws the noise gets a torch generator on that device,
+# States, noise and rewards can be arrays of any library that follows the array API standard. `state` decides which library is used, and on which device: if it is a torch tensor, the function that draws the noise gets a torch generator on that device,
 # and only sums leave the device. The depot in torch is the same three lines. Without a GPU it runs on the processor.
 
 
