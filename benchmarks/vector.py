@@ -9,7 +9,10 @@ until its branches are one (joint), or 31 (common). A GPU is idle half of the ti
 Python takes longer to launch the last steps, of few pairs, than these take. With 10^8 pairs and
 more the kernels of a step limit it, each of which reads and writes its arrays once. Memory stays
 that of four chunks of 2^23 pairs, however many pairs there are. By `jipe2` the variances are
-28.1227 and 15.5805.
+28.1227 and 15.5805. JAX 0.10.2, tried once by hand on a processor with 64-bit numbers
+switched on, played 20,000 pairs to the same digits as NumPy, whose generator `draw` gets there. It
+took minutes: it compiles every operation anew for each shape, and shapes change whenever finished
+pairs are dropped.
 
     python benchmarks/vector.py --old CHECKOUT   # the table of the processor; 28ab781 beside it
     python benchmarks/vector.py --device cuda    # the rows of a GPU, into vector_gpu.csv
