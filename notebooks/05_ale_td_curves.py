@@ -455,26 +455,23 @@ for scale, each in above.groupby(level="scale"):
 # %%
 curves = figures.results(result_files)
 ours = curves[(curves.kind == "near") & (curves.gamma == shown_gamma)]
-fig, axes = plt.subplots(2, 4, figsize=(6.75, 3.9), sharex=True, sharey="row", layout="constrained")
-for (above, below), name in zip(axes.T, ours.game.unique(), strict=True):
+fig, axes = plt.subplots(1, 4, figsize=(6.75, 2.3), sharey=True, layout="constrained")
+for ax, name in zip(axes, ours.game.unique(), strict=True):
     one = ours[ours.game == name]
-    plots.td_errors(above, one[one.curve == "sampled"], 5)
-    plots.td_errors(below, one[one.curve == "td"])
-    plots.td_errors(below, one[one.curve == "expected"], markers=True)
-    above.set_title(name)
-    below.set_xlabel("SGD steps")
-axes[0, 0].set_ylabel("sampled TD error$^2$")
-axes[1, 0].set_ylabel("expected error$^2$")
+    plots.td_errors(ax, one[one.curve == "td"])
+    plots.td_errors(ax, one[one.curve == "expected"], markers=True)
+    ax.set(title=name, xlabel="SGD steps")
+axes[0].set_ylabel("expected error$^2$")
 title = rf"local + near network (ours), $\gamma = {shown_gamma:g}$, natural scale"
 fig.suptitle(title, fontsize="medium")
 plots.block_legend(fig)
-figures.save(fig, "fig_expected_errors", ours, out_dir)
+figures.save(fig, "fig_expected_errors", ours[ours.curve != "sampled"], out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 5.6.** Errors of our network during training. Top: sampled TD errors on 256 held-out states every 200 steps, moving average of five. Bottom: expected errors; lines show what the training descends (mean of 200 steps), marks show held-out states. Bold: mean of three seeds; faint: the seeds.
+# **Figure 5.6.** Expected errors of our network during training. Lines: what the training descends (mean of 200 steps); marks: 256 held-out states. Bold: mean of three seeds; faint: the seeds.
 #
-# <!-- alt: Eight panels. In the upper four the curves drop within the first few hundred steps, by up to two orders of magnitude for covariances and hardly for the mean, and are flat from then on. In the lower four the lines fall further; the marks of held-out states follow them, except for the mean outside Pong, which stays above. -->
+# <!-- alt: Four panels, one for each game. All lines fall within the first few hundred steps, by one to five orders of magnitude, and slowly from then on; the marks of held-out states follow them, except for the mean outside Pong, which stays above. -->
 
 # %% [markdown]
 # The table shows by which factor the expected error on held-out states falls, averaged over seeds. Our goal was 100
