@@ -7,7 +7,7 @@
 # ---
 
 # %% [markdown]
-# # 0. Start here: joint MDPs in a quarter of an hour
+# # 0. Start here: joint MDPs in twenty minutes
 #
 # You know Markov decision processes. An MDP says what *each* action does. It does not say what two
 # actions would have done **under the same shock**: the same weather, the same customer, the same gust of
