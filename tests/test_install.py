@@ -129,7 +129,7 @@ def test_the_description_needs_nothing_that_a_package_index_lacks(
     ):
         assert word not in text
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for mark in ("A joint MDP knows what", "## In five lines", "pip install"):
+    for mark in ("A joint MDP also says what", "## In five lines", "pip install"):
         assert mark in text
     same = [line for line in text.splitlines() if line and "pip install" not in line]
     assert [line for line in same if line not in readme] == ["## Install"]
