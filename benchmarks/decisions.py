@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from timing import machine
+from timing import machine, markdown_table
 
 import jmdp_lib as jl
 from jmdp_lib.machine import in_processes
@@ -194,16 +194,6 @@ def compare_players() -> None:
         writer.writerows(rows)
 
 
-def player_table() -> list[str]:
-    if not PLAYERS.exists():
-        return []
-    with PLAYERS.open() as file:
-        rows = list(csv.DictReader(file))
-    names = list(rows[0])
-    lines = ["", "| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
-    return lines + ["| " + " | ".join(row.values()) + " |" for row in rows]
-
-
 def main() -> None:
     if "--players" in sys.argv:
         compare_players()
@@ -220,7 +210,9 @@ def main() -> None:
     for name, asked in worlds().items():
         cells = (f"{n:,}" if n <= LONGEST else f"> {LONGEST:,}" for n in runs_needed(*asked))
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    text = "\n".join(lines + player_table()) + "\n"
+    if PLAYERS.exists():
+        lines += ["", *markdown_table(PLAYERS)]
+    text = "\n".join(lines) + "\n"
     sys.stdout.write(text)
     (HERE / "decisions.md").write_text(text)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import platform
 import time
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 
 import numba
 
@@ -30,3 +32,11 @@ def machine(*packages: str) -> str:
         f"Measured on {platform.machine()}, Python {platform.python_version()}, {versions}, "
         f"{numba.get_num_threads()} threads."
     )
+
+
+def markdown_table(path: Path) -> list[str]:
+    """The lines of a CSV file as a Markdown table."""
+    with path.open() as file:
+        head, *rows = csv.reader(file)
+    line = "| {} |".format
+    return [line(" | ".join(head)), "|---" * len(head) + "|", *(line(" | ".join(r)) for r in rows)]

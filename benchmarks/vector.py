@@ -29,7 +29,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from timing import machine, seconds
+from timing import machine, markdown_table, seconds
 
 import jmdp_lib as jl
 from jmdp_lib.simulators.vector_branches import VectorBranches
@@ -210,12 +210,8 @@ def profile(device: str) -> None:
 def gpu_table() -> list[str]:
     if not GPU_ROWS.exists():
         return []
-    with GPU_ROWS.open() as file:
-        rows = list(csv.DictReader(file))
-    names = list(rows[0])
-    lines = ["", "On a GPU, with torch; states and demands are of one byte:", ""]
-    lines += ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
-    return lines + ["| " + " | ".join(row.values()) + " |" for row in rows]
+    head = ["", "On a GPU, with torch; states and demands are of one byte:", ""]
+    return head + markdown_table(GPU_ROWS)
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ MODELS = 30
 
 
 def sell(stock, order, demand):
-    """The depot of the README."""
+    """The depot of the guide to one's own simulator."""
     full = np.minimum(stock + order, 11)
     sold = np.minimum(full, demand)
     return 3.0 * sold - 1.5 * order, full - sold

@@ -8,7 +8,7 @@ from dataclasses import replace
 import array_api_strict as strict
 import numpy as np
 import pytest
-from test_vector import COUPLINGS, DEPOT, MODELS, PlainDepot, Tables, sell
+from test_vector import COUPLINGS, DEPOT, MODELS, PlainDepot, Tables, depot_of, sell
 
 import jmdp_lib as jl
 from jmdp_lib.simulators.vector_estimates import estimate_vector_gaps
@@ -181,20 +181,10 @@ def test_it_pickles_and_plays_some_of_the_rules():
 
 
 def test_rules_on_tensors_of_torch():
-    torch = pytest.importorskip("torch")
-
-    def torch_sell(stock, order, demand):
-        full = torch.clamp(stock + order, max=11)
-        sold = torch.minimum(full, demand)
-        return 3.0 * sold - 1.5 * order, full - sold
-
-    def torch_demands(size, rng):
-        return torch.poisson(torch.full((size,), 3.0), generator=rng).to(torch.int64)
-
-    made = jl.VectorSimulator(torch_sell, torch_demands, 5, 0.9, (-6.0, 33.0), num_states=12)
+    depot, state = depot_of("torch")
     rules = [up_to(3), np.full((12, 5), 0.2)]
     settings = (None, "joint", 1e-4, None)
-    found = estimated(VectorRules.of_policies(made, rules, torch.tensor(5), *settings), 20_000)
+    found = estimated(VectorRules.of_policies(depot, rules, state, *settings), 20_000)
     model = jl.JMDP.from_step(12, 5, 0.9, demand_law(), sell)
     mean, variance = jl.policy_gaps(model, *rules)
     assert abs(found.mean[0, 1] - mean[5]) <= 4.5 * found.mean_error[0, 1] + 0.01
