@@ -150,6 +150,14 @@ def test_the_parts_after_the_first_protocol_share_states_and_search():
         assert replace(final, **unlike) == plays
         for part in ("ablation", "converged"):
             assert replace(experiment_of(part, game), config=plays.config) == plays
+    for game in protocol.PROTOCOL["rivals"]["games"]:
+        plays = experiment_of("plays", game)
+        assert replace(experiment_of("rivals", game), config=plays.config) == plays
+    for trial in protocol.PROTOCOL["rivals"]["trials"]:  # as `final` trains it
+        config = experiment_of("rivals", "Asterix", trial).config
+        final = experiment_of("final", "Asterix", trial).config
+        unlike = {"kinds": config.kinds, "log_every": 1000, "eval_every": 5000, "save_every": 5000}
+        assert replace(final, **unlike) == config
     converged = experiment_of("converged", "Pong", "divided").config
     paper = experiment_of("paper", "Pong", "divided").config
     assert (converged.steps // converged.copy_every, paper.steps // paper.copy_every) == (500, 25)
@@ -188,6 +196,7 @@ def test_a_device_trains_what_the_protocol_writes(tmp_path, do):
         ("plays", "fast", "near"),
         ("ablation", "base", "near learned"),
         ("converged", "divided", "gram"),
+        ("rivals", "gap", "gram"),
     ):
         jobs_and_training(device.Training(part, "Pong", 10, trial, (kind,)), options)
         do(part)
@@ -203,6 +212,10 @@ def test_a_device_trains_what_the_protocol_writes(tmp_path, do):
     curves = pd.read_csv(tmp_path / "out" / "atari_converged_curves.csv")
     assert curves.step.tolist() == [2, 4, 6, 8, 10]
     assert set(curves.scale) == {"divided"}
+    new = pd.read_csv(tmp_path / "out" / "atari_rivals_gaps.csv")
+    assert set(zip(new.kind, new.seed, strict=True)) == {("gram", 10)}
+    rivals = pd.read_csv(tmp_path / "out" / "atari_rivals_table.csv")
+    assert rivals.gamma.tolist() == sorted(settings("rivals", "Pong")["config"]["gammas"])
 
 
 @pytest.mark.slow

@@ -1,10 +1,10 @@
-"""The parts search, ablation, converged and plays of the protocol, all on a machine with one GPU.
+"""The parts search, ablation, converged, plays and rivals of the protocol, on one GPU.
 
     python -m experiments.atari.device run --work WORK --seconds 1000
     python -m experiments.atari.device run --work WORK --only Qbert:10 Asterix:11
     python -m experiments.atari.device run --work WORK --settings FILE --device cpu    in miniature
 
-With `--only`, nothing but these games and seeds of `plays`.
+With `--only`, nothing but these games and seeds of `plays` and `rivals`.
 
 Other processes play the games, and evaluate networks that are trained. This one trains. Each
 training has a stream of the GPU, and they take turns: small kernels of several streams run at once.
@@ -303,7 +303,7 @@ class Inputs:
 
     def ready(self, training: Training) -> bool:
         path = self.path(training)
-        needs_pairs = training.part in ("converged", "plays")
+        needs_pairs = training.part in ("converged", "plays", "rivals")
         return path.exists() and (not needs_pairs or path.with_name("pairs.done").exists())
 
     def load(self, training: Training) -> dict[str, Any]:
@@ -327,11 +327,15 @@ def moved(parts: dict[str, Any], device: str) -> Replay:
 
 def planned(part: str, games: Sequence[str]) -> Iterator[Training]:
     """All trainings of a part in these games, a seed after the other."""
-    table = settings(part, games[0])
-    for seed in table["seeds"]:
+    for seed in settings(part, games[0])["seeds"]:
         for game in games:
-            for trial in table["trials"]:
-                yield Training(part, game, seed, trial, tuple(table["config"]["kinds"]))
+            yield from trainings(part, game, seed)
+
+
+def trainings(part: str, game: str, seed: int) -> Iterator[Training]:
+    """All trials of a part in one game, with one seed."""
+    for trial in settings(part, game)["trials"]:
+        yield Training(part, game, seed, trial, experiment_of(part, game, trial).config.kinds)
 
 
 def chosen_kinds(options: argparse.Namespace) -> dict[str, list[str]] | None:
@@ -385,6 +389,7 @@ class Work:
             *planned("plays", self.first),
             *planned("plays", self.rest),
             *planned("plays", others),
+            *planned("rivals", list(settings("rivals", "")["games"])),
             *planned("converged", self.rest),
         ]
         if options.only:
@@ -393,17 +398,17 @@ class Work:
             self._plan_jobs([*self.first, *self.rest, *others])
 
     def _plan_only(self, runs: list[list[str]]) -> None:
-        """These games and seeds of `plays`, and nothing else."""
+        """These games and seeds of `plays` and `rivals`, and nothing else."""
         self.searched = True
         self.todo = []
         for game in dict.fromkeys(game for game, _ in runs):
             self.playing.add("pairs", "plays", game)
         for game, seed in runs:
             self.playing.add("tables", "plays", game, seed)
-            table = settings("plays", game)
-            kinds = tuple(table["config"]["kinds"])
-            for trial in table["trials"]:
-                self.todo.append(Training("plays", game, int(seed), trial, kinds))
+            self.todo += trainings("plays", game, int(seed))
+        for game, seed in runs:
+            if game in settings("rivals", "")["games"]:
+                self.todo += trainings("rivals", game, int(seed))
 
     def _plan_jobs(self, games: list[str]) -> None:
         for game in self.first:
@@ -514,7 +519,8 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=1e9, help="to train, from the start on")
     parser.add_argument("--grace", type=float, default=20.0, help="seconds for evaluations then")
     parser.add_argument("--settings", type=Path, help="a file of parts that replace those here")
-    parser.add_argument("--only", nargs="+", metavar="GAME:SEED", help="of the part `plays`")
+    parser.add_argument("--only", nargs="+", metavar="GAME:SEED",
+                        help="of the parts `plays` and `rivals`")  # fmt: skip
     known = PROJECT / "figures" / "atari_fresh_gaps.csv"
     parser.add_argument("--known", type=Path, default=known, help="pairs that were played before")
     return parser

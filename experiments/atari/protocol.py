@@ -4,8 +4,8 @@
 
     PART GAME                   play pairs to compare with
     PART GAME SEED [TRIAL ...]  train, and compare with the pairs
-    PART                        write its tables and curves; of search, ablation, converged and
-                                plays, what `experiments.atari.device` has trained
+    PART                        write its tables and curves; of search, ablation, converged,
+                                plays and rivals, what `experiments.atari.device` has trained
     evaluate GAME --fresh 7     a network at states of your own
 
 PART is a table of protocol.toml, which has all settings. `tune` trains every trial, and its
@@ -48,8 +48,8 @@ PARTS = [name for name, table in PROTOCOL.items() if isinstance(table, dict)]
 RUNS = ("reward", "lottery")  # parts that the batch trains anew, for any game
 SIZED = ("curves", "sticky")  # parts whose trials are numbers of states and steps
 # Parts that use the states of another one, and share its folder.
-STATES_OF = {"paper": "final", "ablation": "plays", "converged": "plays"}
-LABELLED = ("ablation", "converged")  # parts whose files name the part before the trial
+STATES_OF = {"paper": "final", "ablation": "plays", "converged": "plays", "rivals": "plays"}
+LABELLED = ("ablation", "converged", "rivals")  # parts whose files name the part before the trial
 Frames = dict[str, pd.DataFrame]  # by the name of their file, without atari_ and .csv
 
 
@@ -291,6 +291,15 @@ def plays_results(part: str, gaps: pd.DataFrame, options: argparse.Namespace) ->
     return {"plays_table": gap_table(whole), "plays_seeds": by_seed, "plays_gaps": alone}
 
 
+def rivals_results(part: str, gaps: pd.DataFrame, options: argparse.Namespace) -> Frames:
+    """Table 1 of the Gram and the local network, all seeds: also those that `final` has trained."""
+    alone = by_networks_alone(gaps).drop(columns="trial")
+    earlier = pd.read_csv(PROJECT / "figures" / "atari_fresh_gaps.csv")
+    earlier = earlier[earlier.kind.isin(alone.kind) & earlier.game.isin(alone.game)]
+    whole = pd.concat([earlier, alone], ignore_index=True)
+    return {"rivals_table": gap_table(whole), "rivals_gaps": alone}
+
+
 def run_results(part: str, gaps: pd.DataFrame, options: argparse.Namespace) -> Frames:
     """Gaps, table and curves of a part that the batch trains anew."""
     noise = gaps.noise.iloc[0]
@@ -310,6 +319,7 @@ RESULTS = {
     "ablation": ("ablation", ablation_results),
     "converged": ("converged", converged_results),
     "plays": ("plays", plays_results),
+    "rivals": ("rivals", rivals_results),
     **dict.fromkeys(SIZED, ("sizes", size_results)),
 }
 
