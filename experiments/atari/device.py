@@ -2,9 +2,10 @@
 
     python -m experiments.atari.device run --work WORK --seconds 1000
     python -m experiments.atari.device run --work WORK --only Qbert:10 Asterix:11
+    python -m experiments.atari.device run --work WORK --parts more --only Freeway:10
     python -m experiments.atari.device run --work WORK --settings FILE --device cpu    in miniature
 
-With `--only`, nothing but these games and seeds of `plays` and `rivals`.
+With `--only`, nothing but these games and seeds of some parts: `plays` and `rivals`, unless given.
 
 Other processes play the games, and evaluate networks that are trained. This one trains. Each
 training has a stream of the GPU, and they take turns: small kernels of several streams run at once.
@@ -41,8 +42,10 @@ from experiments.atari.experiment import Experiment, collected_tables, evaluate,
 from experiments.atari.networks import Network
 from experiments.atari.predictions import gap_table, predict_gaps
 from experiments.atari.protocol import (
+    PARTS,
     PROJECT,
     PROTOCOL,
+    STATES_OF,
     by_networks_alone,
     experiment_of,
     place_of,
@@ -303,7 +306,7 @@ class Inputs:
 
     def ready(self, training: Training) -> bool:
         path = self.path(training)
-        needs_pairs = training.part in ("converged", "plays", "rivals")
+        needs_pairs = training.part not in ("search", "ablation")
         return path.exists() and (not needs_pairs or path.with_name("pairs.done").exists())
 
     def load(self, training: Training) -> dict[str, Any]:
@@ -336,6 +339,20 @@ def trainings(part: str, game: str, seed: int) -> Iterator[Training]:
     """All trials of a part in one game, with one seed."""
     for trial in settings(part, game)["trials"]:
         yield Training(part, game, seed, trial, experiment_of(part, game, trial).config.kinds)
+
+
+def trainings_of(runs: Sequence[str], parts: Sequence[str]) -> list[Training]:
+    """All trainings of these runs, "GAME:SEED", in the parts that have them."""
+    found: list[Training] = []
+    for part in parts:
+        table = settings(part, "")
+        for game, seed in (run.split(":") for run in runs):
+            if game in table["games"] and int(seed) in table["seeds"]:
+                found += trainings(part, game, int(seed))
+    planned_runs = {f"{training.game}:{training.seed}" for training in found}
+    if unknown := [run for run in runs if run not in planned_runs]:
+        raise ValueError(f"no part of {', '.join(parts)} has the run {unknown[0]}")
+    return found
 
 
 def chosen_kinds(options: argparse.Namespace) -> dict[str, list[str]] | None:
@@ -393,22 +410,19 @@ class Work:
             *planned("converged", self.rest),
         ]
         if options.only:
-            self._plan_only([run.split(":") for run in options.only])
+            self._plan_only(options.only)
         else:
             self._plan_jobs([*self.first, *self.rest, *others])
 
-    def _plan_only(self, runs: list[list[str]]) -> None:
-        """These games and seeds of `plays` and `rivals`, and nothing else."""
+    def _plan_only(self, runs: Sequence[str]) -> None:
+        """These games and seeds of `--parts`, and nothing else."""
         self.searched = True
-        self.todo = []
-        for game in dict.fromkeys(game for game, _ in runs):
-            self.playing.add("pairs", "plays", game)
-        for game, seed in runs:
-            self.playing.add("tables", "plays", game, seed)
-            self.todo += trainings("plays", game, int(seed))
-        for game, seed in runs:
-            if game in settings("rivals", "")["games"]:
-                self.todo += trainings("rivals", game, int(seed))
+        self.todo = trainings_of(runs, self.options.parts)
+        homes = [(STATES_OF.get(t.part, t.part), t.game, t.seed) for t in self.todo]
+        for home, game in dict.fromkeys((home, game) for home, game, _ in homes):
+            self.playing.add("pairs", home, game)
+        for job in dict.fromkeys(homes):
+            self.playing.add("tables", *job)
 
     def _plan_jobs(self, games: list[str]) -> None:
         for game in self.first:
@@ -519,8 +533,8 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=1e9, help="to train, from the start on")
     parser.add_argument("--grace", type=float, default=20.0, help="seconds for evaluations then")
     parser.add_argument("--settings", type=Path, help="a file of parts that replace those here")
-    parser.add_argument("--only", nargs="+", metavar="GAME:SEED",
-                        help="of the parts `plays` and `rivals`")  # fmt: skip
+    parser.add_argument("--only", nargs="+", metavar="GAME:SEED", help="of --parts")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=["plays", "rivals"])
     known = PROJECT / "figures" / "atari_fresh_gaps.csv"
     parser.add_argument("--known", type=Path, default=known, help="pairs that were played before")
     return parser

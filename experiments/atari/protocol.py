@@ -4,8 +4,8 @@
 
     PART GAME                   play pairs to compare with
     PART GAME SEED [TRIAL ...]  train, and compare with the pairs
-    PART                        write its tables and curves; of search, ablation, converged,
-                                plays and rivals, what `experiments.atari.device` has trained
+    PART                        write its tables and curves; of search and all parts below it,
+                                what `experiments.atari.device` has trained
     evaluate GAME --fresh 7     a network at states of your own
 
 PART is a table of protocol.toml, which has all settings. `tune` trains every trial, and its
@@ -260,14 +260,14 @@ def search_results(part: str, gaps: pd.DataFrame, options: argparse.Namespace) -
     return {"search": table[["kind", "trial", "game", "gamma", "coupled", "error", "skill"]]}
 
 
-def ablation_results(part: str, gaps: pd.DataFrame, options: argparse.Namespace) -> Frames:
+def seed_results(part: str, gaps: pd.DataFrame, options: argparse.Namespace) -> Frames:
     """A table for each seed, the trial of each kind beside it."""
     alone = by_networks_alone(gaps)
     tables = [
         gap_table(rows.drop(columns="trial")).assign(seed=seed, trial=trial)
         for (seed, trial), rows in alone.groupby(["seed", "trial"])
     ]
-    return {"ablation_table": pd.concat(tables)}
+    return {f"{part}_table": pd.concat(tables)}
 
 
 def converged_results(part: str, gaps: pd.DataFrame, options: argparse.Namespace) -> Frames:
@@ -316,7 +316,9 @@ RESULTS = {
     "final": ("fresh", final_results),
     "paper": ("paper", paper_results),
     "search": ("search", search_results),
-    "ablation": ("ablation", ablation_results),
+    "ablation": ("ablation", seed_results),
+    "followed": ("followed", seed_results),
+    "more": ("more", seed_results),
     "converged": ("converged", converged_results),
     "plays": ("plays", plays_results),
     "rivals": ("rivals", rivals_results),
