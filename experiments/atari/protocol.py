@@ -319,6 +319,7 @@ RESULTS = {
     "ablation": ("ablation", seed_results),
     "followed": ("followed", seed_results),
     "more": ("more", seed_results),
+    "longer": ("longer", seed_results),
     "converged": ("converged", converged_results),
     "plays": ("plays", plays_results),
     "rivals": ("rivals", rivals_results),
