@@ -19,18 +19,16 @@
 # value would be 16, not 1: the shock is four times larger in training than in evaluation.** Figure 6.1 shows all of this.
 #
 # What does calibrate? **With one term for equal states and one for near states, the learned gap variance is within 5% of the
-# simulated one in six games at four discounts. The paper's Gram network, with the same search, is 13 to 130 times too small at
-# $\gamma = 0.99$.** The local term does this: it helps in every case of a fair ablation, and it makes hardly a difference whether
+# simulated one in 33 of 36 cases: nine games at four discounts. The paper's Gram network, with the same search, is 8 to 110 times too small at
+# $\gamma = 0.99$.** In the other three cases our network is 5 to 19% too high; one simulated step repairs two of them, and longer training the
+# third (Section 6.6). The local term does this: it helps in every case of a fair ablation, and it makes hardly a difference whether
 # the shock is given to the network or must be learned (Section 6.7). With 500 copies of its target network
 # instead of 25, the paper's network is 5 to 55 times too small (Section 6.6).
 #
 # A ratio near one is not enough, though: in three of the games a constant reaches it as well. We therefore also measure skill
-# state by state. The network alone reaches our goal in 19 of the 24 cases. If the first 64 steps are played in the emulator,
-# 23 of the 24 do. **The *mean* of a gap at new states is not learned:** at $\gamma = 0.9$, its correlation with the simulated mean is near
-# zero in five of the six games.
-#
-# Our network has three seeds in five of the games and two in Asterix. The Gram network of the comparison has one seed in Space Invaders and Asterix, and three in
-# the other four games. Three further games of the protocol (Qbert, Ms. Pacman and Freeway) were not trained here.
+# state by state. The network alone reaches our goal in 30 of the 35 cases that have a skill. If the first 64 steps are played in the emulator,
+# 34 of the 35 do. **The *mean* of a gap at new states is hardly learned:** at $\gamma = 0.9$, its correlation with the simulated mean is near
+# zero in five of the eight games with gap means, and above one half only in Pong.
 #
 # **Four words.** A *game* is one of the Atari games. A *run* is one training: one game, one seed. A *pair* is two actions of one state,
 # and a *play* simulates the two branches of a pair once.
@@ -42,7 +40,8 @@
 # **What it needs.** Chapter 5, and standard errors. To run it, install the project with `pip install ".[notebooks]"` in its
 # folder, and keep this notebook somewhere in it. Long trainings are not repeated here: the chapter reads their results
 # from the files `atari_release.csv`, `atari_trials.csv`, `atari_fresh_table.csv`, `atari_fresh_gaps.csv`, `atari_search.csv`, `atari_ablation_table.csv`,
-# `atari_converged_table.csv`, `atari_converged_curves.csv`, `atari_plays_table.csv`, `atari_plays_seeds.csv`, `atari_plays_gaps.csv`, `atari_sizes_table.csv`, `atari_sticky_table.csv`
+# `atari_converged_table.csv`, `atari_converged_curves.csv`, `atari_plays_table.csv`, `atari_plays_seeds.csv`, `atari_plays_gaps.csv`, `atari_rivals_table.csv`,
+# `atari_followed_table.csv`, `atari_more_table.csv`, `atari_longer_table.csv`, `atari_sizes_table.csv`, `atari_sticky_table.csv`
 # and `atari_sticky_curves.csv` in `figures/`.
 #
 # **How long it takes.** About 42 minutes to read.
@@ -66,6 +65,10 @@ converged_curve_files = ["figures/atari_converged_curves.csv"]
 play_files = ["figures/atari_plays_table.csv"]
 play_seed_files = ["figures/atari_plays_seeds.csv"]
 play_gap_files = ["figures/atari_plays_gaps.csv"]
+rival_files = ["figures/atari_rivals_table.csv"]
+followed_files = ["figures/atari_followed_table.csv"]
+more_files = ["figures/atari_more_table.csv"]
+longer_files = ["figures/atari_longer_table.csv"]
 size_files = ["figures/atari_sizes_table.csv"]
 sticky_table_files = ["figures/atari_sticky_table.csv"]
 sticky_curve_files = ["figures/atari_sticky_curves.csv"]
@@ -433,18 +436,15 @@ claims.check(claim, f"off by {independent:.2f}", independent < 0.1, enough=enoug
 # networks: the paper's Gram network, the local network, and the local + near network. Each gets the same six trials: a base,
 # and five variants that change one setting. The trials are judged on the same tuning states of four games (seed 0, half of
 # the states and steps), by the root mean squared error over states. Each network is then trained in full with its best trial
-# and other seeds. We report results at states that were not looked at before, and also in Space Invaders and Asterix, where
-# nothing was tuned.
+# and with seeds 10, 11 and 12. We report results at states that were not looked at before, and also in five games where
+# nothing was tuned: Space Invaders, Asterix, Qbert, Ms. Pacman and Freeway.
 #
 # Three reservations:
 #
 # - The base is close to the settings of our earlier runs, which may favour our networks.
-# - The two new games were picked among six after a look at how often they give rewards and how often branches merge
-#   (1,536 states each).
-# - Our time on the device ran out. The four tuned games and Space Invaders have seeds 10, 11 and 12; Asterix has seeds 10 and 11.
-#   In these two new games the further seeds were trained later, and for the local + near network only: its rivals have seed 10
-#   there, and their intervals do not cover the spread between seeds. Three further games of the protocol (Qbert, Ms. Pacman and Freeway) were not
-#   trained. What an outside trial with one seed found for them is not repeated here.
+# - Space Invaders and Asterix were picked among six games after a look at how often they give rewards and how often branches merge
+#   (1,536 states each). The last three games were chosen by others, who had tried them with one seed; no setting was chosen by what they found.
+# - The runs were made at several times, with the same settings and versions (`figures/atari_fresh.json`, `atari_plays.json` and `atari_rivals.json`).
 
 # %%
 trials = figures.results(trial_files)
@@ -481,6 +481,7 @@ claims.check(
 # %%
 gaps = figures.results(gap_files)
 by_seed = figures.results(play_seed_files)
+play_gaps = figures.results(play_gap_files)
 run_of = ["game", "seed", "gamma"]
 sums = gaps[gaps.kind == "near"].groupby(run_of)[["coupled", "mc"]].sum()
 second_time = by_seed[by_seed.kind == "near"].set_index(run_of).coupled
@@ -489,13 +490,15 @@ name = f"local + near, {len(twice) // 4} runs trained twice: coupled / MC, large
 claims.check(name, f"{twice.max():.4f}", len(twice) == 4 * 14 and twice.max() < 0.001)
 seeds = by_seed.groupby("game").seed.nunique()
 text = ", ".join(f"{game} {number}" for game, number in seeds.items())
-claims.check("local + near: seeds of each game", text, seeds.drop("Asterix").eq(3).all() and seeds.Asterix == 2)  # fmt: skip
+claims.check("local + near: seeds of each game", text, seeds.eq(3).all() and len(seeds) == 9)
 
 # %%
-games = [*paper.index, "SpaceInvaders", "Asterix"]
+untuned = ["SpaceInvaders", "Asterix", "Qbert", "MsPacman", "Freeway"]
+games = [*paper.index, *untuned]
 once = figures.results(result_files)
-plays = figures.results(play_files)  # the local + near network once more, with all seeds
-table = pd.concat([once[once.kind != "near"], plays[plays.kind == "near"]])
+once = once[(once.kind != "near") & once.game.isin(paper.index)]
+plays = figures.results(play_files)  # the local + near network once more, in all games
+table = pd.concat([once, figures.results(rival_files), plays[plays.kind == "near"]])
 table["game"] = pd.Categorical(table.game, games)  # in this order
 table = table.sort_values(["game", "gamma"]).astype({"game": str})
 wide = table.set_index(["kind", "gamma", "game"]).sort_index()
@@ -544,24 +547,26 @@ figures.save(fig, "table_networks", table[~table.kind.str.contains("+", regex=Fa
 # $1 - \mathrm{MSE}_{\text{network}} / \mathrm{MSE}_{\text{constant}}$ over states, with the noise of the simulation
 # subtracted from both errors: one is perfect, and zero is as good as the constant. *Rank* is Spearman's correlation over
 # states. Its *ceiling*, the square root of the reliability, is what a perfect prediction would reach against this noisy
-# simulation. Where the constant is right within the noise of the simulation, or within 1%, a skill would divide by almost zero, and we would print a dash
-# instead. No case here needs one.
+# simulation. Where the constant is right within the noise of the simulation, or within 1%, a skill would divide by almost zero, and we print a dash
+# instead. One case needs it: Freeway at $\gamma = 0.1$.
 
 # %%
 ours = table[table.kind == "near"]
 grid = ours.assign(ceiling=np.sqrt(ours.reliability)).set_index(["game", "gamma"])
-grid[["coupled", "coupled_interval", "constant", "skill", "rank", "ceiling"]].round(3)
+shown = grid[["coupled", "coupled_interval", "constant", "skill", "rank", "ceiling"]]
+shown.map(lambda value: "–" if np.isnan(value) else f"{value:.3f}")
 
 # %%
-low, high = ours.coupled.min().round(3), ours.coupled.max().round(3)
-claims.check("local + near: coupled / MC, least of 24 within 5%", low, low >= 1 - TOLERANCE["ratio"] and len(ours) == 24)  # fmt: skip
-claims.check("local + near: coupled / MC, largest of 24 within 5%", high, high <= 1 + TOLERANCE["ratio"])  # fmt: skip
-each = by_seed[by_seed.kind == "near"].coupled
+off = (ours.coupled - 1).abs()
+six = ours[ours.game.isin(games[:6])]
+text = f"{six.coupled.min():.3f} to {six.coupled.max():.3f}"
+claims.check(f"local + near, first six games: coupled / MC within 5%, {len(six)} cases", text, off[six.index].max() <= TOLERANCE["ratio"] and len(six) == 24)  # fmt: skip
+each = by_seed[(by_seed.kind == "near") & by_seed.game.isin(games[:6])].coupled
 text = f"{each.min():.3f} to {each.max():.3f}"
-claims.check(f"local + near: coupled / MC of single seeds, {len(each)} cases", text, (each - 1).abs().max() <= TOLERANCE["ratio"])  # fmt: skip
-new = ours[ours.game.isin(["SpaceInvaders", "Asterix"])]
-off = (new.coupled - 1).abs().max().round(3)
-claims.check("new games alone: largest relative error within 5%", off, off <= TOLERANCE["ratio"])
+claims.check(f"the same, single seeds: {len(each)} cases", text, (each - 1).abs().max() <= TOLERANCE["ratio"])  # fmt: skip
+outside = ours[off > TOLERANCE["ratio"]]
+text = ", ".join(f"{g} {y:g} ({v:.2f})" for g, y, v in outside[["game", "gamma", "coupled"]].values)
+claims.check(f"goal: coupled / MC within 5% in all {len(ours)} cases; missed in", text, len(outside) == 3 and len(ours) == 36, "goal missed")  # fmt: skip
 worst = (ours.independent / ours.mc_ratio - 1).abs().max().round(3)
 claims.check("independent / MC: learned and simulated differ by at most 5%", worst, worst < 0.05)
 near_one = [g for g, c in ours.groupby("game", sort=False).constant if (c - 1).abs().max() < 0.1]
@@ -578,7 +583,7 @@ claims.check("the same, with returns divided", text["paper, divided"], large.min
 
 # %% [markdown]
 # Our goal was a skill of 0.9 in every case where states differ by more than the noise of the simulation. It is **not
-# reached** in five of 24 cases: in Boxing at every discount, and in BattleZone at $\gamma = 0.99$. In both games the states
+# reached** in five of 35 cases: in Boxing at every discount, and in BattleZone at $\gamma = 0.99$. In both games the states
 # differ by only a few percent, through the variance of their rewards. To know it, the network would have to predict who gets
 # hit. Section 6.9 shows what helps.
 #
@@ -589,8 +594,11 @@ claims.check("the same, with returns divided", text["paper, divided"], large.min
 missed = ours[(ours.reliability > 0.5) & (ours.skill < TOLERANCE["skill"])]
 where = ", ".join(f"{g} {y:g}" for g, y in zip(missed.game, missed.gamma, strict=True))
 claims.check("goal: skill of at least 0.9; missed in", where, len(missed) > 0, "goal missed")
-text = f"{len(ours) - len(missed)} of {len(ours)}"
-claims.check("network alone: cases that reach it, none without a skill", text, text == "19 of 24" and ours.skill.notna().all())  # fmt: skip
+text = f"{ours.skill.count() - len(missed)} of {ours.skill.count()}"
+claims.check("network alone: cases that reach it", text, text == "30 of 35")
+without = ours[ours.skill.isna()]
+text = ", ".join(f"{g} {y:g}" for g, y in zip(without.game, without.gamma, strict=True))
+claims.check("cases without a skill, where the constant is right", text, text == "Freeway 0.1")
 boxing = grid.loc[("Boxing", 0.99)]
 played = boxing.mc * boxing.mc_ratio * (1 - 0.99**2) / 2  # / that of shocks and nothing else
 learned = boxing.mc * boxing.independent * (1 - 0.99**2) / 2
@@ -598,12 +606,12 @@ name = "Boxing, gamma 0.99: variance of returns / that of shocks alone"
 claims.check(f"{name}, simulated, learned", f"{played:.3f}, {learned:.3f}", learned < played)
 
 # %%
-fig, (ax, zoom) = plt.subplots(2, 1, figsize=(6.75, 4.2), sharex=True, layout="constrained")
+fig, (ax, zoom) = plt.subplots(2, 1, figsize=(6.75, 4.8), sharex=True, layout="constrained")
 searched = table[table.kind.isin(["gram", "local", "near"])]
 plots.gap_ratios(ax, searched, paper.coupled.reindex(games))
 fig.legend(loc="outside lower center", ncols=4)
 plots.gap_ratios(zoom, searched)
-zoom.set(yscale="linear", ylim=(0.85, 1.15))
+zoom.set(yscale="linear", ylim=(0.85, 1.35))
 for name in [*zoom.texts]:  # they stand above the upper panel
     name.remove()
 ax.set_xlabel("")
@@ -612,10 +620,65 @@ figures.save(fig, "fig_gap_ratios", searched, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 6.2.** Learned over simulated gap variance of the three networks that got the same search, for six games and four discounts, with 95% intervals; below, the same near one. (In Space Invaders and Asterix, Gram and local have one seed.) Grey: one, give or take 5%. The crosses
+# **Figure 6.2.** Learned over simulated gap variance of the three networks that got the same search, for nine games and four discounts, three seeds, with 95% intervals; below, the same near one. Nothing was tuned in the five games on the right. Grey: one, give or take 5%. The crosses
 # are the paper's numbers, at $\gamma = 0.99$ and with the release's shock: there, a calibrated ratio would be 16 (Section 6.3).
 #
-# <!-- alt: Two panels with six groups of four discounts, the lower one enlarged around one. Circles of the local and near network lie within 5% of one everywhere, triangles of the local network mostly; squares of the plain Gram network start between 1.2 and 1.9 at gamma 0.1 and fall to between 0.008 and 0.07 at gamma 0.99. -->
+# <!-- alt: Two panels with nine groups of four discounts, the lower one enlarged around one. Circles of the local and near network lie within 5% of one, except at gamma 0.1 in Qbert and Ms. Pacman and at gamma 0.99 in Freeway, where they are above; triangles of the local network mostly do. Squares of the plain Gram network start between 0.9 and 17 at gamma 0.1 and fall to between 0.009 and 0.12 at gamma 0.99. -->
+
+# %% [markdown]
+# **Where it is off by more than 5%.** All three cases are in the last three games, and all three ratios are too large.
+#
+# *Qbert and Ms. Pacman at $\gamma = 0.1$.* Here most actions have one future: while Qbert hops, the joystick does nothing. The gap
+# variance is almost zero at most states, so its average is small, and the constant is 37 and 4 times as large. At these states the network still predicts
+# half a percent of the constant in Qbert, and 4% in Ms. Pacman. Over so many states this adds up. A state's own tables tell which actions have one future. With
+# them, that is, after one step in the emulator, both ratios are right within 1%.
+
+# %%
+still = play_gaps[(play_gaps.gamma == 0.1) & (play_gaps.kind == "near") & (play_gaps.seed == 10)]
+constant = 2 * 0.01 / (1 - 0.01)
+after_one = plays[(plays.kind == "near+table") & (plays.gamma == 0.1)].set_index("game").coupled
+for game in ("Qbert", "MsPacman"):
+    each = still[still.game == game]
+    merged = each[each.mc < 0.01 * constant]
+    text = f"{len(merged)} of {len(each)}, {merged.coupled.mean() / constant:.3f}"
+    claims.check(f"{game}, gamma 0.1: states without a gap variance, learned / constant there", text, 2 * len(merged) > len(each))  # fmt: skip
+    text = f"{grid.coupled[game, 0.1]:.3f}, {after_one[game]:.3f}"
+    right = abs(after_one[game] - 1) < 0.01
+    claims.check(f"{game}, gamma 0.1: coupled / MC alone, with the state's tables", text, right)
+
+# %% [markdown]
+# *Freeway at $\gamma = 0.99$.* Nobody scores here, and all randomness is the shock. The variances of single returns are right, so the network is short of covariance: it
+# underestimates how often branches meet late. We had two guesses, written down before their runs: that it sees too few pairs of branches on
+# their way to each other (`[followed]` in the protocol: half of the states instead of one in twenty), or that it has too few states (`[more]`: twice as many). Both were also run with
+# 20,000 steps of training instead of 5,000. Last came the steps alone (`[longer]`).
+
+# %%
+freeway = {
+    ("as above", 5_000): by_seed[(by_seed.kind == "near") & (by_seed.game == "Freeway")],
+    ("more pairs followed", 5_000): figures.results(followed_files).query("trial == 'fast'"),
+    ("twice the states", 5_000): figures.results(more_files).query("trial == 'fast'"),
+    ("as above", 20_000): figures.results(longer_files),
+    ("more pairs followed", 20_000): figures.results(followed_files).query("trial == 'long'"),
+    ("twice the states", 20_000): figures.results(more_files).query("trial == 'long'"),
+}
+freeway = {case: rows[rows.gamma == 0.99].coupled for case, rows in freeway.items()}
+freeway = pd.DataFrame({case: each.agg(["mean", "min", "max", "size"]) for case, each in freeway.items()}).T  # fmt: skip
+freeway.index.names = ["states", "steps"]
+freeway.round(3).astype({"size": int}).rename(columns={"size": "seeds"})
+
+# %%
+short, long = freeway.xs(5_000, level="steps"), freeway.xs(20_000, level="steps")
+text = f"{short['mean'].min():.2f} to {short['mean'].max():.2f}"
+claims.check("Freeway, gamma 0.99, 5,000 steps: coupled / MC, whatever the states", text, short["min"].min() > 1.05, "goal missed")  # fmt: skip
+text = f"{long['min'].min():.3f} to {long['max'].max():.3f}"
+claims.check("the same, 20,000 steps: single seeds, within 5%", text, long["max"].max() <= 1.05)
+row = grid.loc[("Freeway", 0.99)]
+text = f"{row.independent / row.mc_ratio:.3f}"
+claims.check("Freeway, gamma 0.99: variances of single returns, learned / simulated", text, abs(row.independent / row.mc_ratio - 1) < 0.01)  # fmt: skip
+
+# %% [markdown]
+# Both guesses were wrong. With 5,000 steps the ratio stays at 1.09 to 1.10, whichever states the network learns from. With 20,000 steps every seed
+# is within 5%, on the same states as before. Knowledge of a late meeting comes one backup at a time, and these networks had made too few.
 
 # %% [markdown]
 # **The sampled training with enough copies.** The two columns *sampled errors* and *same, divided* come from 25 copies of the
@@ -779,30 +842,34 @@ for kind, wanted in {"gram known": False, "local learned": False, "near learned"
 #
 # By what factor do independent marginals really overestimate the gap variance? With one shock per state, the factor is about
 # $1/\gamma^2$ (within 10%) where branches rarely meet. In Atlantis and Space Invaders they merge often. This about halves the coupled
-# variance and doubles the factor. This is a ratio of two simulated variances, and has nothing to do with the second column
+# variance and doubles the factor. In Ms. Pacman the factor is four times as large at $\gamma = 0.1$, and in Qbert 37 times. This is a ratio of two simulated variances, and has nothing to do with the second column
 # of Table 1, which is a network's prediction.
 
 # %%
-fig, ax = plt.subplots(figsize=(3.4, 2.8), layout="constrained")
+looks = [*zip("os^Dvp*", (f"C{i}" for i in range(7)), strict=True), ("<", "0.5"), (">", "#8C510A")]
+fig, ax = plt.subplots(figsize=(4.6, 3.0), layout="constrained")
 fine = np.geomspace(0.09, 0.995, 100)
 ax.loglog(fine, fine**-2, color="0.6", lw=3, label=r"$1/\gamma^2$")
-for (game, each), marker in zip(ours.groupby("game", sort=False), "os^Dvp", strict=True):
-    (drawn,) = ax.loglog(each.gamma, each.mc_ratio, marker, ms=4, mfc="none", label=game)
-    ax.loglog(each.gamma, each.independent, lw=0.8, color=drawn.get_color())
+for (game, each), (marker, color) in zip(ours.groupby("game", sort=False), looks, strict=True):
+    ax.loglog(each.gamma, each.mc_ratio, marker, ms=4, mfc="none", color=color, label=game)
+    ax.loglog(each.gamma, each.independent, lw=0.8, color=color)
 ax.set(xlabel=r"$\gamma$", ylabel="independent / coupled")
-ax.legend()
+fig.legend(loc="outside right upper")
 figures.save(fig, "fig_independent_ratio", ours, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 6.5.** Independent over coupled gap variance against $\gamma$: simulated (marks) and learned by the local + near network (lines). Grey: $1/\gamma^2$.
 #
-# <!-- alt: Marks and thin lines of six games fall together along the grey line from 100 at gamma 0.1 to one at gamma 0.99; Atlantis and Space Invaders lie at about twice its height. -->
+# <!-- alt: Marks and thin lines of five games fall along the grey line from 100 at gamma 0.1 to one at gamma 0.99; Atlantis and Space Invaders lie at about twice its height, Ms. Pacman at four times and Qbert at 37 times at gamma 0.1. Every line goes through its marks. -->
 
 # %%
 least = wide.mc_ratio["near", 0.1][paper.index].drop("Atlantis")
 text = f"{least.min():.1f} to {least.max():.1f}"
-claims.check("gamma 0.1, without Atlantis", text, (least - 100).abs().max() < 10)
+claims.check("gamma 0.1, the paper's games without Atlantis", text, (least - 100).abs().max() < 10)
+often = wide.mc_ratio["near", 0.1][["SpaceInvaders", "MsPacman", "Qbert"]] / 100
+text = ", ".join(f"{game} {factor:.1f}" for game, factor in often.items())
+claims.check("gamma 0.1: independent / coupled over 1 / gamma^2", text, often.min() > 2)
 
 # %% [markdown]
 # ## 6.9 State by state
@@ -810,10 +877,11 @@ claims.check("gamma 0.1, without Atlantis", text, (least - 100).abs().max() < 10
 # An average can be right for the wrong reasons, so we look at every state.
 
 # %%
-chosen = gaps[(gaps.gamma == 0.9) & (gaps.kind == "near") & (gaps.seed == 10)]
+all_seeds = play_gaps[(play_gaps.gamma == 0.9) & (play_gaps.kind == "near")]
+chosen = all_seeds[all_seeds.seed == 10]
 
 # %%
-fig, axes = plt.subplots(2, 3, figsize=(6.75, 4.4), layout="constrained")
+fig, axes = plt.subplots(3, 3, figsize=(6.75, 6.4), layout="constrained")
 for ax, game in zip(axes.flat, games, strict=True):
     each, row = chosen[chosen.game == game], grid.loc[(game, 0.9)]
     figures.agreement(ax, each.coupled, each.mc, bars=1.96 * each.mc_error)
@@ -828,12 +896,12 @@ plt.show()
 # **Figure 6.6.** Gap variance at $\gamma = 0.9$, predicted by the local + near network (seed 10) against simulated, one dot for each of 64 states that were never looked at before; bars are 95% intervals of the simulation, the line is where both agree, and the dotted
 # line marks the constant. Titles give skill and rank of all seeds, the rank beside its ceiling. Axes differ: Boxing spans a few percent.
 #
-# <!-- alt: Six scatter plots. In Atlantis, Space Invaders, Asterix and Pong the dots follow the diagonal over a wide range; in BattleZone nearly all dots sit at one place with some on the diagonal below; in Boxing they form a cloud near the constant with a few far below. -->
+# <!-- alt: Nine scatter plots. In Atlantis, Space Invaders, Asterix, Qbert, Ms. Pacman and Pong the dots follow the diagonal over a wide range; in BattleZone and Freeway nearly all dots sit at one place, with some along the diagonal below; in Boxing they form a cloud near the constant with a few far below. -->
 
 # %% [markdown]
 # **Ask the emulator.** The emulator is at hand. A user can play the first $h$ steps from the queried state and use the
-# network only for what comes later. We play each pair 24 times, in all games alike (`[plays]` of the protocol; three seeds, two in
-# Asterix). This costs $144h$ emulator steps per state: three pairs, 24 plays, two branches. The full simulation costs 21,600.
+# network only for what comes later. We play each pair 24 times, in all games alike (`[plays]` of the protocol; three
+# seeds). This costs $144h$ emulator steps per state: three pairs, 24 plays, two branches. The full simulation costs 21,600.
 
 # %%
 plays["h"] = pd.to_numeric(plays.kind.str.extract(r"^near\+(\d+)$")[0])
@@ -842,35 +910,39 @@ deep = plays.dropna(subset="h")
 skill = deep[deep.gamma >= 0.9].pivot_table(index="h", columns=["gamma", "game"], values="skill")
 
 # %%
-fig, axes = plt.subplots(1, 2, figsize=(6.75, 2.9), sharey=True, layout="constrained")
+fig, axes = plt.subplots(1, 2, figsize=(6.75, 3.2), sharey=True, layout="constrained")
 for ax, gamma in zip(axes, (0.9, 0.99), strict=True):
-    for game, marker in zip(games, "os^Dvp", strict=True):
-        ax.semilogx(skill.index, skill[gamma, game], marker=marker, ms=4, mfc="none", label=game)
+    for game, (marker, color) in zip(games, looks, strict=True):
+        drawn = {"marker": marker, "color": color, "ms": 4, "mfc": "none"}
+        ax.semilogx(skill.index, skill[gamma, game], label=game, **drawn)
     ax.axhline(0.9, color="0.6", ls="--", lw=0.8)
     ax.set_xticks(skill.index, ["0\n0", *(f"{h:g}\n{144 * h:g}" for h in skill.index[1:])])
     ax.set(title=rf"$\gamma = {gamma:g}$", xlabel="$h$ and emulator steps per state")
     ax.minorticks_off()
 axes[0].set_ylabel("skill against the constant")
-fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=6)
+fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=5)
 figures.save(fig, "fig_skill_depth", skill.stack([0, 1]).rename("skill").reset_index(), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 6.7.** Skill of the local + near network when the first $h$ steps are played in the emulator, 24 times for each pair, and the network predicts only what comes after; $h = 0$ is the network alone. Mean of three seeds (two in Asterix). Dashed: our goal, 0.9.
+# **Figure 6.7.** Skill of the local + near network when the first $h$ steps are played in the emulator, 24 times for each pair, and the network predicts only what comes after; $h = 0$ is the network alone. Mean of three seeds. Dashed: our goal, 0.9.
 #
-# <!-- alt: Two panels over h from 0 to 64. At gamma 0.9 Boxing rises from 0.3 to one, and all other games stay above 0.9. At gamma 0.99 Boxing rises from minus 0.1 to 0.88 and BattleZone from 0.5 to 0.91, most of it after 16 steps; the other four games stay above 0.9. -->
+# <!-- alt: Two panels over h from 0 to 64. At gamma 0.9 Boxing rises from 0.3 to one, and all other games stay above 0.9. At gamma 0.99 Boxing rises from minus 0.1 to 0.88 and BattleZone from 0.5 to 0.91, most of it after 16 steps; the other seven games stay above 0.9. -->
 
 # %%
-deepest = plays[plays.h == 64].set_index(["game", "gamma"]).skill
+deepest = plays[plays.h == 64].set_index(["game", "gamma"]).skill.dropna()
 alone = grid.skill
 low = alone.index[alone < TOLERANCE["skill"]]
 missed = deepest.index[deepest < TOLERANCE["skill"]]
 text = ", ".join(f"{game} {gamma:g} ({deepest[game, gamma]:.2f})" for game, gamma in missed)
 claims.check("goal: skill of at least 0.9 with h = 64; missed in", text, list(missed) == [("Boxing", 0.99)], "goal missed")  # fmt: skip
 text = f"{len(deepest) - len(missed)} of {len(deepest)}"
-claims.check("h = 64: cases that reach it", text, text == "23 of 24")
-new = deepest[["SpaceInvaders", "Asterix"]].min()
-claims.check("h = 64, new games: least skill", f"{new:.2f}", new >= TOLERANCE["skill"])
+claims.check("h = 64: cases that reach it", text, text == "34 of 35")
+new = deepest[untuned].min()
+claims.check("h = 64, games without tuning: least skill", f"{new:.2f}", new >= TOLERANCE["skill"])
+ratio = plays[plays.h == 64].coupled
+text = f"{ratio.min():.2f} to {ratio.max():.2f}"
+claims.check(f"h = 64: coupled / MC within 5%, {len(ratio)} cases", text, (ratio - 1).abs().max() <= TOLERANCE["ratio"])  # fmt: skip
 
 # %%
 played = by_seed[by_seed.kind == "near+64"].set_index(["game", "gamma"]).skill
@@ -885,7 +957,7 @@ claims.check("Pong: largest loss of skill from h = 0 to 64", f"{-fell:.2f}", dee
 # %% [markdown]
 # Playing the first steps repairs Boxing at three discounts: the rewards of the next $h$ steps need not be predicted if
 # they are played. At $\gamma = 0.99$ it brings BattleZone to 0.91 (seeds 0.89 to 0.95), and Boxing to 0.88 (0.86 to 0.92), which is
-# below the goal. The two new games reach 0.99 at every discount. In Pong the network is a little better alone, 0.94 against 0.93 at $\gamma = 0.99$: Pong's states differ little, and
+# below the goal. The five games without tuning reach 0.96 and more, and all 36 ratios are within 5%. In Pong the network is a little better alone, 0.94 against 0.93 at $\gamma = 0.99$: Pong's states differ little, and
 # 24 plays are noisier than the trained network. So depth is a
 # trade: it replaces the network's error by the noise of a simulation, and it costs emulator steps. A user could play each
 # pair more often, or stop where the noise exceeds the gain.
@@ -983,32 +1055,39 @@ claims.check("equal cost: the network helps in", text, ("Boxing", 0.99) in bette
 # the far future is noisy but nearly the same for all states.
 #
 # Table 1 does not test the *mean* of a gap. A variance within 5% does not say which action is better. Here is the
-# correlation of predicted and simulated gap means over states: its mean over seeds, its least and largest seed, and its ceiling.
+# correlation of predicted and simulated gap means over states: its mean over seeds, its least and largest seed, and its ceiling. In
+# Freeway nobody scores, and every gap mean is zero.
 
 # %%
 by_game = chosen.groupby("game", sort=False)
 noise = (chosen.mc_mean_error**2).groupby(chosen.game).mean() / by_game.mc_mean.var()
-all_seeds = figures.results(play_gap_files)
-all_seeds = all_seeds[(all_seeds.gamma == 0.9) & (all_seeds.kind == "near")]
 together = all_seeds.groupby(["game", "seed"])[["gap_mean", "mc_mean"]].corr()
 together = together.gap_mean.xs("mc_mean", level=2)
-means = together.groupby(level="game").agg(["mean", "min", "max"])
-means.assign(ceiling=np.sqrt(1 - noise)).loc[games].round(2)
+means = together.groupby(level="game").agg(["mean", "min", "max"]).dropna()
+scoring = [game for game in games if game in means.index]
+means.assign(ceiling=np.sqrt(1 - noise[scoring])).loc[scoring].round(2)
 
 # %%
+none = [game for game in games if game not in scoring]
+claims.check("gap means: games where all are zero", ", ".join(none), none == ["Freeway"])
 good = list(means.index[means["mean"] > 0.5])
 claims.check("gap means, gamma 0.9: games with a correlation above 0.5", ", ".join(good), good == ["Pong"])  # fmt: skip
-rest = means["mean"].drop(good).abs().max()
+some = means[means["min"] > 0].drop(good).sort_values("mean")
+some = some[some["mean"] > 0.1]
+text = ", ".join(f"{game} {row['mean']:.2f}" for game, row in some.iterrows())
+claims.check("gap means, gamma 0.9: games between", text, list(some.index) == ["Qbert", "MsPacman"], "goal missed")  # fmt: skip
+single = together.loc[scoring].drop([*good, *some.index], level="game")
+rest = means["mean"].drop([*good, *some.index]).abs().max()
 claims.check("gap means, gamma 0.9: largest absolute correlation elsewhere", f"{rest:.2f}", rest < 0.25, "goal missed")  # fmt: skip
-single = together.drop(good, level="game")
 outside = single[single.abs() > 0.25]
 text = f"{single.min():.2f} to {single.max():.2f}; {len(outside)} of {len(single)} beyond 0.25"
-claims.check("gap means, gamma 0.9: single seeds elsewhere", text, (len(outside), len(single)) == (1, 14), "goal missed")  # fmt: skip
+claims.check("gap means, gamma 0.9: single seeds elsewhere", text, (len(outside), len(single)) == (1, 15), "goal missed")  # fmt: skip
 
 # %% [markdown]
-# With 64 states, chance alone gives correlations of up to 0.25 in size, 19 times in 20. Outside Pong, the means over seeds are at most
-# 0.09 in size, and 13 of the 14 runs stay within 0.25; the other has -0.25, the wrong sign. A perfect prediction would reach 0.63 to
-# 0.89 against this simulation. **The network knows how large gaps are, but not which action is better.**
+# With 64 states, chance alone gives correlations of up to 0.25 in size, 19 times in 20. In five games the means over seeds are at most
+# 0.09 in size, and 14 of the 15 runs stay within 0.25; the other has -0.25, the wrong sign. In Qbert and Ms. Pacman something is learned, with
+# correlations of 0.24 and 0.40, far below their ceilings. A perfect prediction would reach 0.63 to
+# 0.96 against this simulation. **The network knows how large gaps are, but seldom which action is better.**
 
 # %% [markdown]
 # ## 6.10 The emulator's own coupling
@@ -1169,10 +1248,11 @@ claims.check("goal: sticky, h = 128, the ratio itself within 0.9 and 1.1; missed
 # - A ratio says little without its curve over training and without the value that a calibrated network would have. Table 1 is a snapshot at 50,000 steps: its second column counts copies of the target network, and a calibrated first column would be 16.
 # - A target network that is copied $K$ times knows $K$ steps of the future. At $\gamma = 0.99$, 22 copies are far too few.
 # - Evaluate with the noise that you trained with.
-# - The covariance of a joint MDP is local. A representation that knows this is right within 5% on average, even in games it was
+# - The covariance of a joint MDP is local. A representation that knows this is right within 5% on average in 33 of 36 cases, also in games it was
 #   not tuned for, and need not be told the shock. One that does not know it is wrong by a factor of five or more at $\gamma = 0.99$: after the
 #   same search, with the shock given, and with twenty times the copies.
-# - A right variance is not a right mean: gap means at new states are not learned in five of six games.
+# - A right variance is not a right mean: at new states, gap means are learned well in one game of eight.
+# - A guess about what a network lacks is cheap to test and often wrong: write it down before the run.
 # - A constant can reach a ratio near one without learning. Show what a constant gives, and show the skill over states.
 # - Where rewards cannot be predicted, play a few steps and use the network for the rest.
 # - Under a common shock, $\gamma$ and the rate at which branches meet decide how much the coupling matters. The lottery of
@@ -1202,8 +1282,8 @@ claims.check("exercise 1: independent / coupled", opposite.round(3), np.isclose(
 #
 # <details><summary>Solution</summary>
 #
-# The better constant leaves only the variance between states, less the noise of the simulation. The level explains most in Atlantis,
-# a skill of 0.65, and almost nothing in Boxing. Compare the network's skill with these numbers.
+# The better constant leaves only the variance between states, less the noise of the simulation. The level explains most in Qbert,
+# a skill of 0.91, and almost nothing in Boxing. Compare the network's skill with these numbers.
 #
 # </details>
 
@@ -1216,7 +1296,7 @@ text = f"{level.idxmax()} {level.max()}, {level.idxmin()} {level.min()}"
 claims.check(
     "exercise 2: largest and least skill of the level alone",
     text,
-    (level.idxmax(), level.idxmin()) == ("Atlantis", "Boxing"),
+    (level.idxmax(), level.idxmin()) == ("Qbert", "Boxing"),
 )
 
 # %% [markdown]

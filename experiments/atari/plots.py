@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -173,10 +174,12 @@ def gap_ratios(ax: Axes, table: pd.DataFrame, paper: Mapping[str, float] | None 
     if paper is not None:
         ax.plot(middle, [paper[g] for g in games], "x", color="black", ms=6, label="the paper")
     ticks = np.add.outer(left, np.arange(len(gammas))).ravel()
-    labels = [f"{gamma:g}".replace("0.", ".") for gamma in gammas]  # six groups need the room
-    ax.set_xticks(ticks, labels * len(games), fontsize="small")
+    labels = [f"{gamma:g}".replace("0.", ".") for gamma in gammas]  # many groups need the room
+    many = len(games) > 6
+    ax.set_xticks(ticks, labels * len(games), fontsize="small", rotation=90 * many)
     for x, game in zip(middle, games, strict=True):
-        ax.text(x, 1.02, game, ha="center", va="bottom", transform=ax.get_xaxis_transform())
+        name = re.sub("(?<=[a-z])(?=[A-Z])", "\n", game) if many else game
+        ax.text(x, 1.02, name, ha="center", va="bottom", transform=ax.get_xaxis_transform())
     ax.set(yscale="log", xlabel=r"$\gamma$")
     ax.grid(visible=False, axis="x")
     return ax
