@@ -7,5 +7,3 @@ from jmdp_lib.model.jmdp import checked_coupling as checked_coupling
 from jmdp_lib.model.jmdp import model_of_parts as model_of_parts
 from jmdp_lib.model.jmdp import require_tables as require_tables
 from jmdp_lib.model.jmdp import room_for_tables as room_for_tables
-from jmdp_lib.model.policies import epsilon_mixture as epsilon_mixture
-from jmdp_lib.model.policies import uniform_policy as uniform_policy
