@@ -21,7 +21,7 @@ import pytest
 from numba import njit
 
 from jmdp_lib import machine
-from jmdp_lib.machine import compiled, extra, memory, processes
+from jmdp_lib.machine import compiled, extra, process
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -60,9 +60,9 @@ def group(
     """A machine of 16 cores and 64 GiB, and the control groups of this process."""
     for name in ("SLURM_CPUS_ON_NODE", "SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(memory, "MEMBERSHIP", tmp_path / "cgroup")
-    monkeypatch.setattr(memory, "GROUPS", tmp_path / "groups")
-    monkeypatch.setattr(memory.os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
+    monkeypatch.setattr(process, "MEMBERSHIP", tmp_path / "cgroup")
+    monkeypatch.setattr(process, "GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(process.os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
     leave(64 * GIB)
 
     def make(membership: str, groups: dict[str, dict[str, str]]) -> None:
@@ -141,12 +141,12 @@ def test_slurm_and_affinity_limit_memory_and_cores(
     assert 3 * GIB < machine.available_bytes() < 4 * GIB
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "0")  # all of the node
     assert 7 * GIB < machine.available_bytes() < 8 * GIB
-    monkeypatch.setattr(memory.os, "sched_getaffinity", lambda pid: {0, 5, 7}, raising=False)
+    monkeypatch.setattr(process.os, "sched_getaffinity", lambda pid: {0, 5, 7}, raising=False)
     assert machine.cores() == 3
 
 
 def test_as_many_processes_as_cores_that_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "cores", lambda: 1)
+    monkeypatch.setattr(process, "cores", lambda: 1)
     places = machine.in_processes(lambda _: os.getpid(), [(0,), (1,)], None, "where")
     assert places == [os.getpid()] * 2  # with two workers, others
 

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from jmdp_lib.machine.messages import extra
+from jmdp_lib.machine.process import extra
 
 if TYPE_CHECKING:
     import pandas as pd
