@@ -228,7 +228,11 @@ def in_executor(
 
 
 def _end_with_parent() -> None:
-    """Let a worker end when its parent has: after a `kill -9` nobody else would tell it to."""
+    """Let a worker end when its parent has: after a `kill -9` nobody else would tell it to.
+
+    It knows its parent by `multiprocessing`, on Windows too. The jobs of a batch are no workers,
+    and have their own version in workflow/job.py.
+    """
     parent = multiprocessing.parent_process()
     assert parent is not None
 
