@@ -27,7 +27,7 @@ from jmdp_lib.environments import (
 from jmdp_lib.machine import extra
 from jmdp_lib.model import JMDP
 from jmdp_lib.model.implicit import ImplicitJMDP
-from jmdp_lib.model.queries import Outcome, Simulator, SimulatorError, StepSimulator
+from jmdp_lib.model.simulator import Outcome, Simulator, SimulatorError, StepSimulator
 from jmdp_lib.moments import (
     MomentBounds,
     Moments,

@@ -20,7 +20,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Sized
 from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP, room_for_tables
-from jmdp_lib.model.queries import StepSimulator
+from jmdp_lib.model.simulator import StepSimulator
 
 ACTIONS = ("U", "R", "D", "L")
 _MOVES = np.array([(-1, 0), (0, 1), (1, 0), (0, -1)])  # (row, column), row 0 on top

@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, policy_row
 from jmdp_lib.model.jmdp import COUPLINGS, JMDP
-from jmdp_lib.model.queries import draw_index
+from jmdp_lib.model.simulator import draw_index
 
-Tables = Callable[[Any], tuple[ArrayLike, ArrayLike, Sequence[Sequence[Hashable]]]]
+TableFunction = Callable[[Any], tuple[ArrayLike, ArrayLike, Sequence[Sequence[Hashable]]]]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class ImplicitJMDP:
         right against left: 0.52
     """
 
-    tables: Tables
+    tables: TableFunction
     num_actions: int
     gamma: float
     reward_range: tuple[float, float]

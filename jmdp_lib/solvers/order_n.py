@@ -20,7 +20,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, Seed
 from jmdp_lib.machine import available_bytes, fits, gibibytes, rounding_of
 from jmdp_lib.model import JMDP, checked_coupling, require_tables
-from jmdp_lib.model.queries import Simulator, check_simulator, checked_query
+from jmdp_lib.model.simulator import Simulator, check_simulator, checked_query
 from jmdp_lib.moments import Moments, StateAction, norm_weight
 from jmdp_lib.operators.backups import Coordinates
 from jmdp_lib.operators.collapsed import CollapsedT2
