@@ -31,7 +31,6 @@ from jmdp_lib.machine import load_parts, require, save_parts
 from jmdp_lib.model.simulator import Simulator, check_simulator, declared_range, draw_index
 from jmdp_lib.model.tables import (
     Coupling,
-    checked_tables,
     counted_tables,
     coupled_tables,
     dependent_actions,
@@ -101,7 +100,7 @@ class JMDP:
         probs = checks.distributions("table_probs", table_probs, "state", "table")
         num_states, num_tables = probs.shape
         sizes = {"state": num_states, "table": num_tables}
-        reward, successor = checked_tables(rewards, next_states, num_states, **sizes)
+        reward, successor = _checked_tables(rewards, next_states, num_states, **sizes)
         drawn = np.nonzero(probs)
         self._store(gamma, num_states, drawn[0], probs[drawn], reward[drawn], successor[drawn])
 
@@ -133,7 +132,7 @@ class JMDP:
         state = checks.integers("states", states, "table", below=num_states)
         prob = checks.floats("probs", probs, table=state.size)
         try:
-            reward, successor = checked_tables(rewards, next_states, num_states, table=state.size)
+            reward, successor = _checked_tables(rewards, next_states, num_states, table=state.size)
         except ValueError as error:
             table = re.search(r"\(table (\d+)", str(error))
             owner = f": a table of state {state[int(table[1])]}" if table else ""
@@ -465,6 +464,19 @@ def checked_coupling(jm: object, coupling: str) -> str:
             )
         _ = jm.noise_probs  # refuses a model that has none
     return coupling
+
+
+def _checked_tables(
+    rewards: ArrayLike, next_states: ArrayLike, num_states: int, **sizes: int
+) -> tuple[Floats, Ints]:
+    """Rewards and next states of tables; the axes before the actions are named with their sizes."""
+    reward = checks.floats("rewards", rewards, **sizes, action=None)
+    sizes["action"] = reward.shape[-1]
+    absolute = np.abs(reward)
+    beyond = absolute > checks.LARGEST_REWARD
+    checks.refuse("rewards", reward, beyond, "leaves no room for moments", [*sizes])
+    checks.reward_unit("rewards", float(absolute.max()))
+    return reward, checks.integers("next_states", next_states, below=num_states, **sizes)
 
 
 def model_of_parts(gamma: float, starts: Ints, **parts: Any) -> JMDP:

@@ -55,19 +55,6 @@ def room_for_tables(argument: str, num_states: int, num_tables: int, num_actions
     )
 
 
-def checked_tables(
-    rewards: ArrayLike, next_states: ArrayLike, num_states: int, **sizes: int
-) -> tuple[Floats, Ints]:
-    """Rewards and next states of tables; the axes before the actions are named with their sizes."""
-    reward = checks.floats("rewards", rewards, **sizes, action=None)
-    sizes["action"] = reward.shape[-1]
-    absolute = np.abs(reward)
-    beyond = absolute > checks.LARGEST_REWARD
-    checks.refuse("rewards", reward, beyond, "leaves no room for moments", [*sizes])
-    checks.reward_unit("rewards", float(absolute.max()))
-    return reward, checks.integers("next_states", next_states, below=num_states, **sizes)
-
-
 def stacked(parts: Sequence[tuple[Floats, Floats]]) -> Tables:
     """From the probabilities (K,) and tables (K, A, 2), (reward, next state), of every state."""
     probs, tables = map(np.concatenate, zip(*parts, strict=True))
