@@ -10,24 +10,24 @@ Simulators: your own `Simulator`, a `StepSimulator`, `CoupledEnv`, and
 
 from typing import TYPE_CHECKING, Any
 
-from jmdp_lib.environments.paper import (
+from jmdp_lib.environments import (
     coupled_reward_chain,
+    epsilon_mixture,
     example_1,
     example_2_1,
     example_2_2,
     goal_policy,
-    windy_gridworld,
-)
-from jmdp_lib.environments.supply import (
     inventory,
     inventory_simulator,
     two_queues,
     two_queues_simulator,
+    uniform_policy,
+    windy_gridworld,
 )
 from jmdp_lib.machine import extra
-from jmdp_lib.model import JMDP, epsilon_mixture, uniform_policy
+from jmdp_lib.model import JMDP
 from jmdp_lib.model.implicit import ImplicitJMDP
-from jmdp_lib.model.queries import Outcome, Simulator, SimulatorError, StepSimulator
+from jmdp_lib.model.simulator import Outcome, Simulator, SimulatorError, StepSimulator
 from jmdp_lib.moments import (
     MomentBounds,
     Moments,

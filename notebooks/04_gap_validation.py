@@ -41,7 +41,7 @@ from scipy import stats
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from jmdp_lib.environments.paper import ACTIONS
+from jmdp_lib.environments import ACTIONS
 
 figures.style()
 claims = figures.Claims()

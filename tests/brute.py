@@ -19,18 +19,18 @@ def tables_of(jm, s):
 def from_outcomes(outcomes, gamma, coupling="quantile"):
     """outcomes[s][a] = [(probability, reward, next state), ...], coupled in the order of lists."""
     import jmdp_lib as jl
-    from jmdp_lib.model import couplings
+    from jmdp_lib.model import tables as made
 
-    tables = couplings.coupled_tables(couplings.laws_of_lists(outcomes), coupling)
+    tables = made.coupled_tables(made.laws_of_lists(outcomes), coupling)
     return jl.JMDP.from_tables(*tables, gamma)
 
 
 def antithetic(laws):
     """A coupling of two actions: one through the inverse cdf at U, and the other at 1 - U."""
-    from jmdp_lib.model import couplings
+    from jmdp_lib.model import tables as made
 
     first, second = laws
-    probs, outcomes = couplings.quantile([first, second[::-1]])
+    probs, outcomes = made.quantile([first, second[::-1]])
     return probs, np.stack([outcomes[:, 0], len(second) - 1 - outcomes[:, 1]], axis=1)
 
 

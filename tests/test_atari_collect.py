@@ -22,7 +22,7 @@ from jmdp_lib.atari import (
     shock_ratio,
 )
 from jmdp_lib.atari.tables import emulator_of
-from jmdp_lib.model.queries import SimulatorError
+from jmdp_lib.model.simulator import SimulatorError
 
 HERE = {"processes": 1}
 PONG = Game("Pong")

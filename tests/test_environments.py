@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import jmdp_lib as jl
-from jmdp_lib.model import jmdp as model
 
 U, R, D, L = range(4)
 
@@ -270,7 +269,7 @@ def test_from_step_shows_its_progress(monkeypatch):
         def __exit__(self, *error):
             pass
 
-    monkeypatch.setattr(model, "progress", Bar)
+    monkeypatch.setattr("jmdp_lib.model.tables.progress", Bar)
     jl.inventory(4, 2)
     assert [(bar.total, bar.done) for bar in bars] == [(5, 5)]
 

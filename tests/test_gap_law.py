@@ -293,7 +293,7 @@ def test_the_plan_foretells_pairs_and_outcomes(half) -> None:
     plan = jl.plan_gap_law(jm, policy, [(0, 0, 1)])
     problem = gap_law._Problem.of("gap_law", jm, policy, [(0, 0, 1)], "joint")
     pairs = problem.pairs()
-    rows = Rows.of(problem.system, pairs, problem.queries)
+    rows = Rows.of(problem.system, pairs, problem.gaps)
     assert plan.pairs == pairs.size
     assert rows.halved == half == (plan.route == "half-steps")
     assert rows.outcomes.row.size <= plan.outcomes
@@ -310,7 +310,7 @@ def test_no_gap_exceeds_the_bound_of_its_size() -> None:
         [[[1, 2]], [[1, 1]], [[2, 2]]], 0.99,
     )  # fmt: skip
     problem = gap_law._Problem.of("gap_law", jm, [0, 0, 0], [(0, 0, 1)], "joint")
-    rows = Rows.of(problem.system, problem.pairs(), problem.queries)
+    rows = Rows.of(problem.system, problem.pairs(), problem.gaps)
     assert 200.0 <= rows.top <= 200.0 * (1.0 + 1e-8)
     (law,) = jl.gap_law(jm, [0, 0, 0], [(0, 0, 1)])
     low, high = law.cvar(0.5)
@@ -540,7 +540,7 @@ def test_one_action_has_no_gaps():
 
 def rows_of(jm, policy, query, coupling="joint"):
     problem = gap_law._Problem.of("gap_law", jm, policy, [query], coupling)
-    return Rows.of(problem.system, problem.pairs(), problem.queries)
+    return Rows.of(problem.system, problem.pairs(), problem.gaps)
 
 
 def two_ends(rewards, gamma=0.5):

@@ -21,9 +21,14 @@ import pytest
 from numba import njit
 
 from jmdp_lib import machine
-from jmdp_lib.machine import compiled, extra, memory, processes
+from jmdp_lib.machine import compiled, extra, process
 
 ROOT = Path(__file__).resolve().parents[1]
+WORKFLOW = ROOT / "workflow"
+sys.path[:0] = [str(WORKFLOW)]
+
+import job  # noqa: E402
+
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 STRANGER = 54321  # a user that no machine knows
 NO_CACHES = shutil.ignore_patterns("__pycache__")
@@ -60,9 +65,9 @@ def group(
     """A machine of 16 cores and 64 GiB, and the control groups of this process."""
     for name in ("SLURM_CPUS_ON_NODE", "SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(memory, "MEMBERSHIP", tmp_path / "cgroup")
-    monkeypatch.setattr(memory, "GROUPS", tmp_path / "groups")
-    monkeypatch.setattr(memory.os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
+    monkeypatch.setattr(process, "MEMBERSHIP", tmp_path / "cgroup")
+    monkeypatch.setattr(process, "GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(process.os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
     leave(64 * GIB)
 
     def make(membership: str, groups: dict[str, dict[str, str]]) -> None:
@@ -141,30 +146,52 @@ def test_slurm_and_affinity_limit_memory_and_cores(
     assert 3 * GIB < machine.available_bytes() < 4 * GIB
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "0")  # all of the node
     assert 7 * GIB < machine.available_bytes() < 8 * GIB
-    monkeypatch.setattr(memory.os, "sched_getaffinity", lambda pid: {0, 5, 7}, raising=False)
+    monkeypatch.setattr(process.os, "sched_getaffinity", lambda pid: {0, 5, 7}, raising=False)
     assert machine.cores() == 3
 
 
 def test_as_many_processes_as_cores_that_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "cores", lambda: 1)
+    monkeypatch.setattr(process, "cores", lambda: 1)
     places = machine.in_processes(lambda _: os.getpid(), [(0,), (1,)], None, "where")
     assert places == [os.getpid()] * 2  # with two workers, others
 
 
-def test_a_file_being_replaced_is_the_writer_s_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+# The library and the jobs of a batch each have their own (workflow/job.py says why).
+REPLACING = {"library": machine.replacing, "jobs": job.replacing}
+
+
+@pytest.mark.parametrize("whose", REPLACING)
+def test_a_file_being_replaced_is_the_writer_s_own(whose: str, tmp_path: Path) -> None:
     """Two threads, or equal process numbers on two machines, wrote into one temporary file."""
     path = tmp_path / "file"
     umask = os.umask(0o022)
     os.umask(umask)
-    with machine.replacing(path) as one, machine.replacing(path) as two:
+    replacing = REPLACING[whose]
+    with replacing(path) as one, replacing(path) as two:
         one.write_text("one")
         two.write_text("two")
         assert one.parent == two.parent == tmp_path
         assert one.read_text() == "one"
     assert path.read_text() == "one"
     assert path.stat().st_mode & 0o777 == 0o666 & ~umask  # as any other new file
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("whose", REPLACING)
+def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(
+    whose: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def fail() -> None:
+        with REPLACING[whose](path) as part:
+            part.write_text("half of the n")
+            raise RuntimeError("the disk is full")
+
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        fail()
+    assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["file"]
 
 
@@ -257,17 +284,32 @@ def test_no_solver_compiles_in_a_second_process() -> None:
     assert run_python(SOLVE) == (0, 0) or run_python(SOLVE) == (0, 0)
 
 
-@pytest.mark.slow
-def test_workers_end_with_a_parent_that_was_killed_outright(
-    ends_when_killed: Callable[[str, int], None],
+WORKERS = """
+import time
+from jmdp_lib.machine import in_processes
+if __name__ == "__main__":
+    in_processes(time.sleep, [(600,), (600,)], 2, "sleep")
+"""
+# The job has a child, for some seconds, once it watches who started it.
+JOB = "import job, os, time; job.end_with_parent(); os.system('sleep 5'); time.sleep(600)"
+STARTS_A_JOB = f"""
+import subprocess
+subprocess.run({[sys.executable, "-c", JOB]!r}, cwd={str(WORKFLOW)!r})
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "count"),
+    [
+        # two workers, and what tracks their resources
+        pytest.param(WORKERS, 3, id="library", marks=pytest.mark.slow),
+        pytest.param(STARTS_A_JOB, 2, id="jobs"),
+    ],
+)
+def test_processes_end_with_a_parent_that_was_killed_outright(
+    code: str, count: int, ends_when_killed: Callable[[str, int], None]
 ) -> None:
-    code = (
-        "import time\n"
-        "from jmdp_lib.machine import in_processes\n"
-        "if __name__ == '__main__':\n"
-        "    in_processes(time.sleep, [(600,), (600,)], 2, 'sleep')\n"
-    )
-    ends_when_killed(code, 3)  # two workers, and what tracks their resources
+    ends_when_killed(code, count)
 
 
 UNGUARDED = """

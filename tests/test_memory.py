@@ -65,7 +65,7 @@ def guards_of(call, about, monkeypatch):
         for key, function in (("require", require), ("fits", fits)):
             if name.startswith("jmdp_lib.") and getattr(module, key, None) is real[key]:
                 monkeypatch.setattr(module, key, function)
-    monkeypatch.setattr(machine.memory, "fits", real["fits"])  # `require` asks it, too
+    monkeypatch.setattr(machine.process, "fits", real["fits"])  # `require` asks it, too
     peak(lambda: (call(), guards.end()))
     monkeypatch.undo()
     assert guards.asked, f"no guard says {about!r}"

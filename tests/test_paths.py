@@ -155,4 +155,4 @@ def test_few_files_are_behind_a_public_call(name, capsys):
 
 def test_the_trace_sees_files_and_leaves_out_what_is_everywhere():
     files = files_behind(lambda: jl.coupled_reward_chain(3))
-    assert files == ["environments/paper.py", "model/jmdp.py"]
+    assert files == ["environments.py", "model/tables.py", "model/jmdp.py"]

@@ -394,7 +394,7 @@ def test_the_changelog_names_every_chapter_and_public_name() -> None:
 def test_the_page_for_contributors_names_files_that_exist() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     files = re.findall(r"`([\w./]+/[\w./]*|[\w]+\.(?:md|toml|txt|yml|cff))`", text)
-    assert {"jmdp_lib/environments/", "jmdp_lib/solvers/", "book/layout.md"} <= set(files)
+    assert {"jmdp_lib/environments.py", "jmdp_lib/solvers/", "book/layout.md"} <= set(files)
     links = re.findall(r"\]\(([^)]*)\)", text)
     assert [name for name in [*files, *links] if not (ROOT / name).exists()] == [
         "notebooks/NN_name.py",

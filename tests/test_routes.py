@@ -17,7 +17,7 @@ from scipy import sparse
 from strategies import problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
-from jmdp_lib.operators.collapsed import CollapsedT2, Queries, successors_first
+from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2, successors_first
 from jmdp_lib.operators.dense import device_bytes
 from jmdp_lib.operators.multisets import MultisetOperator
 from jmdp_lib.operators.reachable import PairSet, places
@@ -137,8 +137,8 @@ def test_the_closure_is_what_branches_reach():
         system = CollapsedT2(jm, policy)
         step = system.kernel.toarray() > 0
         x, probs = jm.next_states, jm.probs
-        queries = Queries.of(jm, None)
-        law = system.law(queries.states, queries.first, queries.second)
+        asked = AskedGaps.of(jm, None)
+        law = system.law(asked.states, asked.first, asked.second)
         waiting = set(zip(law.first.tolist(), law.second.tolist(), strict=True))
         reached = set()
         while waiting:
@@ -154,7 +154,7 @@ def test_the_closure_is_what_branches_reach():
             for table in range(jm.starts[s], jm.starts[s + 1]):
                 taken = np.flatnonzero(policy[s]) if probs[table] > 0 else []
                 waiting |= {(x[table, a], x[table, b]) for a in taken for b in taken if a != b}
-        pairs = PairSet.of(system, queries, lambda *_: np.inf)
+        pairs = PairSet.of(system, asked, lambda *_: np.inf)
         assert pairs.size == len(reached)
         first, second = pairs.numbering.number[np.array(sorted(reached)).T]
         found = places(pairs.rows, pairs.words, first, second)
@@ -177,8 +177,8 @@ def test_pairs_of_states_that_lead_up_and_down():
     ahead = np.sort(jm.next_states % 300, axis=0).reshape(jm.next_states.shape)
     for one in (jm, jl.JMDP.from_tables(jm.table_states, jm.probs, jm.rewards, ahead, 300, 0.5)):
         system = CollapsedT2(one, jl.uniform_policy(one))
-        queries = Queries.of(one, [0, 7])
-        pairs = PairSet.of(system, queries, lambda *_: np.inf)
+        asked = AskedGaps.of(one, [0, 7])
+        pairs = PairSet.of(system, asked, lambda *_: np.inf)
         steps = jl.steps_to_reach(one, jl.uniform_policy(one), [0, 7])
         assert pairs.size == np.triu(steps > 0).sum()
         number = pairs.numbering.number

@@ -110,7 +110,7 @@ def test_jipe_of_order_2_is_jipe2(problem):
 
 
 def test_reachable_multisets_are_enough():
-    """With many states only what same-state queries reach is solved, to the same values."""
+    """With many states only what moments of one state reach is solved, to the same values."""
     jm, policy = jl.windy_gridworld(4), jl.goal_policy(4)
     everything = jl.jipe(jm, policy, order=3)
     with pytest.MonkeyPatch.context() as patch:
@@ -121,7 +121,7 @@ def test_reachable_multisets_are_enough():
         np.testing.assert_allclose(
             reached.moments.same_state(3), everything.moments.same_state(3), atol=1e-6
         )
-        with pytest.raises(ValueError, match="no same-state query reaches"):
+        with pytest.raises(ValueError, match="no moment of one state reaches"):
             reached.moments.moment([(0, 0), (3, 0), (15, 3)])
 
 

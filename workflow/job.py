@@ -1,6 +1,9 @@
 """What all jobs share: atomic writing of files, provenance, and ending together with the parent.
 
-Standard library only: the Atari runs use it on machines without any notebook software.
+Standard library only, and nothing of jmdp_lib: its import takes seconds, and if the library cannot
+be imported, a job still has to keep the notebook that failed and to say why. That is the reason why
+`replacing` and `end_with_parent` have twins in `jmdp_lib.machine`; tests/test_machine.py holds both
+to the same.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -24,15 +28,25 @@ RECORDED_PACKAGES = (
 )
 
 
-def write_atomically(path: Path, text: str, folder: Path | None = None) -> None:
-    """Write a file in one step. It is made in `folder` first, or beside the path."""
+@contextlib.contextmanager
+def replacing(path: Path, folder: Path | None = None) -> Iterator[Path]:
+    """A temporary path in `folder`, or beside the path, which it replaces at the end.
+
+    On failure it is removed. The folder of the path is made if it is not there.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = (folder or path.parent) / f".{path.name}.{uuid4().hex}.part"
     try:
-        part.write_text(text, encoding="utf-8")
+        yield part
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, text: str, folder: Path | None = None) -> None:
+    """Write a file in one step. It is made in `folder` first, or beside the path."""
+    with replacing(path, folder) as part:
+        part.write_text(text, encoding="utf-8")
 
 
 def provenance(root: Path) -> dict[str, Any]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+
+from job import replacing
 
 RUNS = ".runs"
 STATES = ("done", "failed", "interrupted", "not started")
@@ -76,13 +76,8 @@ def is_whole(path: Path, made: dict[str, Any]) -> bool:
 
 def copy_whole(out: Path, source: Path, target: Path) -> None:
     """Copy a file with its time, in one step for whoever looks at the target."""
-    part = out / RUNS / f".{uuid4().hex}.part"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    with replacing(target, out / RUNS) as part:
         shutil.copy2(source, part)
-        os.replace(part, target)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def publish(out: Path, name: str) -> None:

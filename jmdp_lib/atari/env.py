@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from jmdp_lib import checks
 from jmdp_lib.atari.emulator import compact, load, mute, ram_and_paddles, rom_id
-from jmdp_lib.model.queries import Outcome
+from jmdp_lib.model.simulator import Outcome
 
 Bytes = NDArray[np.uint8]
 OBSERVATIONS = ("ram", "ram+paddles", "pixels")

@@ -25,7 +25,7 @@ from jmdp_lib import checks
 from jmdp_lib.atari.env import CoupledAtari, Game, Snapshot
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.machine import in_processes, replacing, require
-from jmdp_lib.model.queries import Outcome
+from jmdp_lib.model.simulator import Outcome
 
 Bytes = NDArray[np.uint8]
 Flags = NDArray[np.bool_]

@@ -1,4 +1,4 @@
-"""What concerns the computer and not the mathematics: memory, messages, files, processes, code."""
+"""What concerns the computer and not the mathematics: this process, files, compiled code."""
 
 from jmdp_lib.machine.compiled import add_scaled as add_scaled
 from jmdp_lib.machine.compiled import cached as cached
@@ -14,12 +14,12 @@ from jmdp_lib.machine.files import load_parts as load_parts
 from jmdp_lib.machine.files import replacing as replacing
 from jmdp_lib.machine.files import save_parts as save_parts
 from jmdp_lib.machine.files import table as table
-from jmdp_lib.machine.memory import available_bytes as available_bytes
-from jmdp_lib.machine.memory import cores as cores
-from jmdp_lib.machine.memory import fits as fits
-from jmdp_lib.machine.memory import gibibytes as gibibytes
-from jmdp_lib.machine.memory import require as require
-from jmdp_lib.machine.messages import extra as extra
-from jmdp_lib.machine.messages import progress as progress
-from jmdp_lib.machine.processes import in_executor as in_executor
-from jmdp_lib.machine.processes import in_processes as in_processes
+from jmdp_lib.machine.process import available_bytes as available_bytes
+from jmdp_lib.machine.process import cores as cores
+from jmdp_lib.machine.process import extra as extra
+from jmdp_lib.machine.process import fits as fits
+from jmdp_lib.machine.process import gibibytes as gibibytes
+from jmdp_lib.machine.process import in_executor as in_executor
+from jmdp_lib.machine.process import in_processes as in_processes
+from jmdp_lib.machine.process import progress as progress
+from jmdp_lib.machine.process import require as require

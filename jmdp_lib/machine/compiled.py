@@ -26,7 +26,7 @@ from numba import config, njit, prange
 from numba.core import event
 from numba.np.ufunc.parallel import threading_layer
 
-from jmdp_lib.machine.messages import output_is_seen
+from jmdp_lib.machine.process import output_is_seen
 
 
 class _CompileNotice(event.Listener):

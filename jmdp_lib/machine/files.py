@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from jmdp_lib.machine.messages import extra
+from jmdp_lib.machine.process import extra
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary path beside `path`: it replaces `path` at the end, or is removed on failure.
 
-    No other thread, process or machine uses the same one.
+    No other thread, process or machine uses the same one. The jobs of a batch have their own
+    version in workflow/job.py, which says why.
     """
     target = Path(path)
     if not target.parent.is_dir():

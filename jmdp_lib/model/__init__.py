@@ -1,4 +1,4 @@
-"""The model: outcome tables, enumerated or not, couplings, and the query of a simulator."""
+"""The model: outcome tables, enumerated or not, couplings, and what a simulator is."""
 
 from jmdp_lib.model.implicit import ImplicitJMDP as ImplicitJMDP
 from jmdp_lib.model.jmdp import COUPLINGS as COUPLINGS
@@ -6,6 +6,4 @@ from jmdp_lib.model.jmdp import JMDP as JMDP
 from jmdp_lib.model.jmdp import checked_coupling as checked_coupling
 from jmdp_lib.model.jmdp import model_of_parts as model_of_parts
 from jmdp_lib.model.jmdp import require_tables as require_tables
-from jmdp_lib.model.jmdp import room_for_tables as room_for_tables
-from jmdp_lib.model.policies import epsilon_mixture as epsilon_mixture
-from jmdp_lib.model.policies import uniform_policy as uniform_policy
+from jmdp_lib.model.tables import room_for_tables as room_for_tables

@@ -1,7 +1,7 @@
 """Joint MDPs that nobody enumerates: the outcome tables of a state come from a function.
 
 States are anything hashable: tuples, strings, integers. `local_jipe2` asks for the tables of the
-states that a query looks at, and of no others: a `Region` of them.
+states that matter to the gaps asked for, and of no others: a `Region` of them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, policy_row
 from jmdp_lib.model.jmdp import COUPLINGS, JMDP
-from jmdp_lib.model.queries import draw_index
+from jmdp_lib.model.simulator import draw_index
 
-Tables = Callable[[Any], tuple[ArrayLike, ArrayLike, Sequence[Sequence[Hashable]]]]
+TableFunction = Callable[[Any], tuple[ArrayLike, ArrayLike, Sequence[Sequence[Hashable]]]]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class ImplicitJMDP:
         right against left: 0.52
     """
 
-    tables: Tables
+    tables: TableFunction
     num_actions: int
     gamma: float
     reward_range: tuple[float, float]
@@ -168,7 +168,7 @@ class StateTables(NamedTuple):
 class Region:
     """The states met so far, numbered as they were met, and the tables of those explored.
 
-    asked: (N,) the numbers of the queried states. limit: how many may be explored.
+    asked: (N,) the numbers of the states asked for. limit: how many may be explored.
     """
 
     model: ImplicitJMDP
@@ -185,7 +185,7 @@ class Region:
         cls, model: ImplicitJMDP | JMDP, policy: Policy, coupling: str, states: Sequence[Hashable],
         max_states: int,
     ) -> Region:  # fmt: skip
-        """The queried states, explored."""
+        """The states asked for, explored."""
         implicit = ImplicitJMDP.from_jmdp(model) if isinstance(model, JMDP) else model
         if isinstance(states, str) or not hasattr(states, "__len__"):
             raise ValueError(f"states must be a list of states: did you mean [{states!r}]?")
@@ -213,8 +213,8 @@ class Region:
         return 0.5 * (high - low) or 1.0
 
     @property
-    def num_queried(self) -> int:
-        """How many different states are queried."""
+    def num_asked(self) -> int:
+        """How many different states are asked for."""
         return int(self.asked.max()) + 1
 
     def explore(self, batch: Iterable[int]) -> None:

@@ -27,15 +27,17 @@ from scipy import sparse
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import load_parts, progress, require, save_parts
-from jmdp_lib.model import couplings
-from jmdp_lib.model.couplings import Coupling
-from jmdp_lib.model.queries import (
-    Simulator,
-    check_simulator,
-    checked_query,
-    declared_range,
-    draw_index,
+from jmdp_lib.machine import load_parts, require, save_parts
+from jmdp_lib.model.simulator import Simulator, check_simulator, declared_range, draw_index
+from jmdp_lib.model.tables import (
+    Coupling,
+    counted_tables,
+    coupled_tables,
+    dependent_actions,
+    gymnasium_lists,
+    laws_of_lists,
+    laws_of_mdp,
+    tables_of_step,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +47,6 @@ COUPLINGS = ("joint", "independent", "common")
 _KNOWN = ("queries_per_state", "declared_range", "unknown_noise")  # besides the tables
 _FILE = "a JMDP"
 _FORMAT = "1"
-_TRIALS = 8  # calls of a step function that are made twice
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -181,36 +182,8 @@ class JMDP:
             0.10 for the umbrella
         """
         gamma = checks.discount(gamma)
-        num_states = checks.at_least("num_states", num_states, 1)
-        num_actions = checks.at_least("num_actions", num_actions, 1)
-        probs = checks.distributions("noise_probs", noise_probs, "noise")
-        shape = (num_states, probs.size, num_actions)
-        room_for_tables("num_states", *shape)
-        low, high = declared_range(reward_range)
-
-        def called(s: int, u: int, a: int) -> tuple[float, int]:
-            try:
-                reward, successor = step(s, a, u)
-                if not low <= checks.real("reward", reward) <= high:
-                    raise ValueError(f"reward {reward} is not finite or not in reward_range")
-                return float(reward), checks.index("state", successor, num_states)
-            except Exception as error:
-                raise ValueError(
-                    f"step(state {s}, action {a}, noise {u}) must return (reward, next_state), in "
-                    f"this order: {error!r}"
-                ) from error
-
-        rewards = np.empty(shape)
-        successors = np.empty(shape, dtype=np.int64)
-        for entry in range(0, rewards.size, max(1, rewards.size // _TRIALS)):
-            s, u, a = (int(i) for i in np.unravel_index(entry, shape))
-            checks.pure(f"step(state {s}, action {a}, noise {u})", called, s, u, a)
-        with progress(num_states, "from_step", unit="state") as bar:
-            for s in range(num_states):
-                for u, a in np.ndindex(shape[1:]):
-                    rewards[s, u, a], successors[s, u, a] = called(s, u, a)
-                bar.update()
-        return cls(np.tile(probs, (num_states, 1)), rewards, successors, gamma)
+        tables = tables_of_step(num_states, num_actions, noise_probs, step, reward_range)
+        return cls(*tables, gamma)
 
     @classmethod
     def from_simulator(
@@ -233,19 +206,10 @@ class JMDP:
         """
         check_simulator(simulator)
         count = checks.at_least("queries_per_state", queries_per_state, 2)
-        num_states = simulator.num_states
-        actions = list(range(simulator.num_actions))
-        parts = []
-        with progress(num_states * count, "from_simulator", unit="query") as bar:
-            for s in range(num_states):
-                rng = checks.stream(seed, "from_simulator", s)
-                drawn = [checked_query(simulator, s, actions, rng) for _ in range(count)]
-                tables, times = np.unique(drawn, axis=0, return_counts=True)  # (K, A, 2), (K,)
-                parts.append((times / count, tables))
-                bar.update(count)
         why = "counted tables do not say which noise made them; "
         why += 'estimate_gaps(sim, ..., coupling="common") plays the simulator itself'
-        jm = cls.from_tables(*couplings.stacked(parts), simulator.gamma, why)
+        counted = counted_tables(simulator, count, seed)
+        jm = cls.from_tables(*counted, simulator.gamma, why)
         vars(jm)["queries_per_state"] = count
         if (ends := getattr(simulator, "reward_range", None)) is not None:
             vars(jm)["declared_range"] = declared_range(ends)
@@ -259,7 +223,7 @@ class JMDP:
         gamma: float,
         coupling: str | Coupling = "quantile",
     ) -> JMDP:
-        """A marginal MDP and a coupling of its actions (`jmdp_lib.model.couplings`).
+        """A marginal MDP and a coupling of its actions (`jmdp_lib.model.tables`).
 
         transition_probs: (S, A, S).
         rewards: (S, A) or (S, A, S).
@@ -279,9 +243,9 @@ class JMDP:
             1.0
         """
         gamma = checks.discount(gamma)
-        laws = couplings.laws_of_mdp(transition_probs, rewards, gamma)
+        laws = laws_of_mdp(transition_probs, rewards, gamma)
         why = "an MDP does not say which outcomes of two states belong together"
-        return cls.from_tables(*couplings.coupled_tables(laws, coupling), gamma, why)
+        return cls.from_tables(*coupled_tables(laws, coupling), gamma, why)
 
     @classmethod
     def from_gymnasium(cls, env: str | gymnasium.Env[Any, Any], gamma: float = 0.95) -> JMDP:
@@ -300,9 +264,9 @@ class JMDP:
             (16, 4, True)
         """
         gamma = checks.discount(gamma)
-        laws = couplings.laws_of_lists(couplings.gymnasium_lists(env))
+        laws = laws_of_lists(gymnasium_lists(env))
         why = "marginal laws do not say which outcomes of two states belong together"
-        return cls.from_tables(*couplings.coupled_tables(laws, "quantile"), gamma, why)
+        return cls.from_tables(*coupled_tables(laws, "quantile"), gamma, why)
 
     def _store(
         self, gamma: float, num_states: int, states: Ints, probs: Floats, rewards: Floats,
@@ -465,7 +429,7 @@ class JMDP:
         for s in range(self.num_states):
             rows = slice(self.starts[s], self.starts[s + 1])
             outcomes = np.stack([self.rewards[rows], self.next_states[rows]], axis=-1)
-            actions = couplings.dependent_actions(self.probs[rows], outcomes)
+            actions = dependent_actions(self.probs[rows], outcomes)
             if actions:
                 return s, actions
         return None
@@ -502,22 +466,10 @@ def checked_coupling(jm: object, coupling: str) -> str:
     return coupling
 
 
-def room_for_tables(argument: str, num_states: int, num_tables: int, num_actions: int) -> None:
-    """Refuse a model whose outcome tables would not fit into memory while they are made.
-
-    argument: what makes it so large.
-    """
-    require(
-        100.0 * num_states * num_tables * num_actions,
-        f"{argument}: a JMDP of {num_states:,} states, each with {num_tables:,} tables of "
-        f"{num_actions:,} actions,",
-        "make it smaller, or use ImplicitJMDP and local_jipe2, which enumerate no states",
-    )
-
-
 def _checked_tables(
     rewards: ArrayLike, next_states: ArrayLike, num_states: int, **sizes: int
 ) -> tuple[Floats, Ints]:
+    """Rewards and next states of tables; the axes before the actions are named with their sizes."""
     reward = checks.floats("rewards", rewards, **sizes, action=None)
     sizes["action"] = reward.shape[-1]
     absolute = np.abs(reward)

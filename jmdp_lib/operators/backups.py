@@ -27,7 +27,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.machine import inline
 from jmdp_lib.model import JMDP
-from jmdp_lib.model.queries import Simulator, checked_query, draw_index
+from jmdp_lib.model.simulator import Simulator, checked_query, draw_index
 from jmdp_lib.moments import StoredMoments
 from jmdp_lib.operators.collapsed import distinct_states
 from jmdp_lib.operators.draws import cumulative, pick

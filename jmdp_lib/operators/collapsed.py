@@ -187,15 +187,15 @@ class CollapsedT2:
         shared = self.coupling == "common" or (self.coupling == "joint" and others is None)
         others = states if others is None else others
         if shared:
-            starts, query, within = ragged(np.diff(jm.starts)[states])
-            here, there = (jm.starts[s][query] + within for s in (states, others))
-            first, second = jm.next_states[here, a[query]], jm.next_states[there, b[query]]
+            starts, row, within = ragged(np.diff(jm.starts)[states])
+            here, there = (jm.starts[s][row] + within for s in (states, others))
+            first, second = jm.next_states[here, a[row]], jm.next_states[there, b[row]]
             return PairLaw(starts, first, second, jm.probs[here], (here, there))
         left, right = states * jm.num_actions + a, others * jm.num_actions + b
         widths = np.diff(rows.indptr)[right]
-        starts, query, within = ragged(np.diff(rows.indptr)[left] * widths)
-        i = rows.indptr[left][query] + within // widths[query]
-        j = rows.indptr[right][query] + within % widths[query]
+        starts, row, within = ragged(np.diff(rows.indptr)[left] * widths)
+        i = rows.indptr[left][row] + within // widths[row]
+        j = rows.indptr[right][row] + within % widths[row]
         first, second = rows.indices[i].astype(np.int64), rows.indices[j].astype(np.int64)
         return PairLaw(starts, first, second, rows.data[i] * rows.data[j])
 
@@ -209,9 +209,9 @@ class CollapsedT2:
         states, pair = np.nonzero(self.policy[:, a] * self.policy[:, b])
         both = 2.0 * self.policy[states, a[pair]] * self.policy[states, b[pair]]
         law = self.law(states, a[pair], b[pair])
-        first_query = np.searchsorted(states, np.arange(self.jm.num_states + 1))
+        first_row = np.searchsorted(states, np.arange(self.jm.num_states + 1))
         weights = law.weights * np.repeat(both, np.diff(law.starts))
-        return PairLaw(law.starts[first_query], law.first, law.second, weights)
+        return PairLaw(law.starts[first_row], law.first, law.second, weights)
 
     def step_pairs(self, pairs: Ints, mass: Floats, ordered: bool = False) -> tuple[Ints, Floats]:
         """P_2: pairs of branches one step later, (3, N), and their masses (N,).
@@ -279,21 +279,21 @@ class CollapsedT2:
         """Bytes of products of two actions' deviations in all tables: three arrays (T, A, A)."""
         return 24.0 * self.jm.rewards.size * self.policy.shape[1]
 
-    def block_bytes(self, queries: Queries) -> float:
+    def block_bytes(self, asked: AskedGaps) -> float:
         """Bytes that `blocks` takes, at most: arrays over the entries of the laws of one part."""
-        entries = self.entries[queries.states].sum()
+        entries = self.entries[asked.states].sum()
         return 112.0 * float(min(entries, max(_CHUNK, self.entries.max())))
 
-    def bytes_beside_pairs(self, queries: Queries) -> float:
+    def bytes_beside_pairs(self, asked: AskedGaps) -> float:
         """Bytes that solving for c takes beside c itself, at most."""
         # The pair law is held twice; making it takes no more than that and the covariances do.
-        return 72.0 * self.diagonal_entries + self.block_bytes(queries) + self.table_bytes
+        return 72.0 * self.diagonal_entries + self.block_bytes(asked) + self.table_bytes
 
-    def blocks(self, backup: Backup, pairs: PairValues, queries: Queries) -> Floats:
+    def blocks(self, backup: Backup, pairs: PairValues, asked: AskedGaps) -> Floats:
         """(S, A, A), C(s,a; s,b) one step before c; nan for two actions that were not asked."""
         blocks = np.full((*self.policy.shape, self.policy.shape[1]), np.nan)
         np.einsum("saa->sa", blocks)[...] = backup.variance
-        for states, a, b in queries.parts(self.entries):
+        for states, a, b in asked.parts(self.entries):
             found = self.covariances(backup, pairs, states, a, b)
             blocks[states, a, b] = blocks[states, b, a] = found
         return blocks
@@ -303,11 +303,11 @@ class CollapsedT2:
         states, a, b = asked[:3]
         law = self.law(*asked)
         values = self.jm.gamma**2 * pairs(law.first, law.second)
-        query = np.repeat(np.arange(states.size), np.diff(law.starts))
+        row = np.repeat(np.arange(states.size), np.diff(law.starts))
         if law.tables is not None:
-            drawn = backup.deviations[law.tables[0], a[query]]
-            values += drawn * backup.deviations[law.tables[1], b[query]]
-        return np.bincount(query, law.weights * values, states.size).astype(float)
+            drawn = backup.deviations[law.tables[0], a[row]]
+            values += drawn * backup.deviations[law.tables[1], b[row]]
+        return np.bincount(row, law.weights * values, states.size).astype(float)
 
 
 PairValues = Callable[[Ints, Ints], Floats]
@@ -315,16 +315,20 @@ PairValues = Callable[[Ints, Ints], Floats]
 
 
 @dataclass(frozen=True)
-class Queries:
-    """Same-state queries (s, a, b), a < b: three arrays (Q,)."""
+class AskedGaps:
+    """The gaps that are asked for, of actions a < b at a state s: three arrays (Q,)."""
 
     states: Ints
     first: Ints
     second: Ints
 
     @classmethod
-    def of(cls, jm: JMDP, queries: ArrayLike | None) -> Queries:
-        """All pairs of actions, at all states or at states (N,); or rows (state, a, b), (N, 3)."""
+    def of(cls, jm: JMDP, queries: ArrayLike | None) -> AskedGaps:
+        """From the keyword `queries` of a solver.
+
+        Rows (state, a, b), (N, 3); or states (N,), for all pairs of their actions; or None, for all
+        pairs of actions at all states.
+        """
         asked = np.arange(jm.num_states) if queries is None else checks.as_array("queries", queries)
         if asked.ndim == 2:
             rows = checks.integers("queries", asked, "query", column=3)
@@ -339,7 +343,7 @@ class Queries:
         return cls(np.repeat(states, a.size), np.tile(a, states.size), np.tile(b, states.size))
 
     def parts(self, entries: Ints) -> Iterator[tuple[Ints, Ints, Ints]]:
-        """The queries in parts that fit into memory; entries (S,): of the law of each state."""
+        """The gaps in parts that fit into memory; entries (S,): of the law of each state."""
         size = max(1, _CHUNK // int(entries.max()))
         for start in range(0, self.states.size, size):
             part = slice(start, start + size)

@@ -42,7 +42,7 @@ from jmdp_lib.moments import StateAction, norm_weight, same_state_moments, secon
 Branches = tuple[tuple[int, int], ...]  # sorted (state, multiplicity)
 Law = dict[Branches, float]  # a polynomial: coefficient of each product of successor branches
 
-# Up to this many multisets all of them are kept; beyond it only what same-state queries reach.
+# Up to this many multisets all of them are kept; beyond it only what moments of one state reach.
 ALL_LIMIT = 250_000
 _ROWS = 50_000  # multisets that step at a time
 
@@ -236,7 +236,7 @@ class MultisetOperator:
         return whole[:, [-1]].toarray()[:, 0], whole[:, :-1], rows
 
     def _seeds(self) -> Ints:
-        """What is solved: all multisets of the orders that have few, and what queries lead to."""
+        """What is solved: all multisets of orders that have few, and what one state leads to."""
         n = self.order
         states = range(self.jm.num_states)
         actions = range(self.jm.num_actions)
@@ -244,8 +244,8 @@ class MultisetOperator:
         few = [k for k in orders if num_multisets(len(states), k) <= ALL_LIMIT]
         seeds = [np.empty((0, n), dtype=np.int64)]
         if n not in few:
-            queries = product(states, (x for k in orders for x in combinations(actions, k)))
-            laws = (self.action_law(s, list(Counter(chosen).items())) for s, chosen in queries)
+            asked = product(states, (x for k in orders for x in combinations(actions, k)))
+            laws = (self.action_law(s, list(Counter(chosen).items())) for s, chosen in asked)
             reached = {branches for law in laws for branches in law if branches}
             seeds.append(np.array([self._row(branches) for branches in reached]))
         for powers in (p for total in few for p in partitions(total)):
@@ -323,7 +323,7 @@ class MultisetOperator:
         if index is None:
             raise ValueError(
                 f"this moment needs that of the successors {branches} (state, multiplicity), which "
-                "no same-state query reaches; at this order and size only those were solved"
+                "no moment of one state reaches; at this order and size only those were solved"
             )
         return float(state[index])
 

@@ -32,7 +32,7 @@ from scipy.sparse.linalg import LinearOperator, gmres, spsolve
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.model import JMDP
-from jmdp_lib.operators.collapsed import CollapsedT2, Queries, distinct_states
+from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2, distinct_states
 
 RESTART = 60  # steps after which GMRES starts again: so many vectors it holds
 _SMALL = 4096  # entries up to which calling a sparse product takes longer than a dense product
@@ -253,7 +253,7 @@ def steps_to_reach(
     """
     system = CollapsedT2.of("steps_to_reach", jm, policy, coupling)
     steps = np.zeros((jm.num_states, jm.num_states), np.int64)
-    laws = [system.law(*part) for part in Queries.of(jm, queries).parts(system.entries)]
+    laws = [system.law(*part) for part in AskedGaps.of(jm, queries).parts(system.entries)]
     reached = np.array([np.concatenate([getattr(x, n) for x in laws]) for n in ("first", "second")])
     while (new := steps[*reached] == 0).any():
         first, second = reached[:, new]

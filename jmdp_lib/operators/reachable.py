@@ -1,8 +1,8 @@
-"""The collapsed pair operator on the pairs that the queries reach, and on no others.
+"""The collapsed pair operator on the pairs that the asked gaps reach, and on no others.
 
-The states that a query leads to are numbered, successors first. A set of pairs (i, j), j <= i, of
-their numbers is a bitmap of 64-bit words: (i, j) is a bit of word rows[i] + j // 64. The place of
-a pair in the set is the number of bits before it, so that c is one plain vector.
+The states that these gaps lead to are numbered, successors first. A set of pairs (i, j), j <= i,
+of their numbers is a bitmap of 64-bit words: (i, j) is a bit of word rows[i] + j // 64. The place
+of a pair in the set is the number of bits before it, so that c is one plain vector.
 
 Gauss-Seidel visits the pairs in that order. A policy that never returns to a state it left is
 solved by one sweep.
@@ -22,15 +22,15 @@ from scipy.sparse import csgraph
 
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import cached, hot, inline
-from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries, ragged, successors_first
+from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2, ragged, successors_first
 
 
-def reached_states(system: CollapsedT2, queries: Queries) -> Ints:
-    """The states that branches of the queries come to."""
+def reached_states(system: CollapsedT2, asked: AskedGaps) -> Ints:
+    """The states that branches of the gaps come to."""
     jm = system.jm
-    actions = (queries.first, queries.second)
-    asked = np.unique([queries.states * jm.num_actions + a for a in actions])
-    after = np.unique(jm.transitions[asked].indices)
+    actions = (asked.first, asked.second)
+    starts = np.unique([asked.states * jm.num_actions + a for a in actions])
+    after = np.unique(jm.transitions[starts].indices)
     steps = csgraph.dijkstra(system.kernel, indices=after, unweighted=True, min_only=True)
     return np.flatnonzero(np.isfinite(steps))
 
@@ -80,7 +80,7 @@ class Numbering:
 
 @dataclass(frozen=True)
 class PairSet:
-    """The unordered pairs of states that queries reach: closed under the pair chain.
+    """The unordered pairs of states that asked gaps reach: closed under the pair chain.
 
     rows: (N + 1,) where the words of each row start. words: (W, 2) the bits of each word, and how
     many bits are before it. size: how many pairs.
@@ -93,21 +93,21 @@ class PairSet:
 
     @classmethod
     def of(
-        cls, system: CollapsedT2, queries: Queries, most: Callable[[Numbering, float], float]
+        cls, system: CollapsedT2, asked: AskedGaps, most: Callable[[Numbering, float], float]
     ) -> PairSet | None:
-        """Follow the queries until nothing new is reached.
+        """Follow the branches of the gaps until nothing new is reached.
 
         most: how many pairs there may be, for the states that are reached and the bytes that a set
         of their pairs takes. If there are more, the result is None.
         """
-        numbering = Numbering.of(system, reached_states(system, queries))
+        numbering = Numbering.of(system, reached_states(system, asked))
         rows = np.concatenate([[0], np.cumsum((np.arange(numbering.order.size) >> 6) + 1)])
         limit = most(numbering, 16.0 * rows[-1])
         if limit < 0.0:
             return None
         words = np.zeros((rows[-1], 2), np.uint64)  # takes memory only where it is written to
         counts = np.zeros(2, np.int64)  # pairs in the set, and pairs followed
-        for part in queries.parts(system.entries):
+        for part in asked.parts(system.entries):
             law = system.law(*part)
             first, second = numbering.number[law.first], numbering.number[law.second]
             _add_all(rows, words, counts, first, second)

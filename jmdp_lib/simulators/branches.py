@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from jmdp_lib.model.queries import SimulatorError
+from jmdp_lib.model.simulator import SimulatorError
 from jmdp_lib.simulators.worlds import ENDED, Chooser, Step, Visit, World
 
 _AT_ONCE = 32  # uniform numbers

@@ -23,7 +23,7 @@ from gymnasium.utils.env_checker import data_equivalence
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Seed
-from jmdp_lib.model.queries import Outcome
+from jmdp_lib.model.simulator import Outcome
 from jmdp_lib.simulators import env_copies
 from jmdp_lib.simulators.env_copies import Env, Moves, OtherGenerator, name_of
 

@@ -20,7 +20,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import progress
 from jmdp_lib.model import COUPLINGS
-from jmdp_lib.model.queries import SimulatorError
+from jmdp_lib.model.simulator import SimulatorError
 from jmdp_lib.simulators.branches import (
     FirstActions,
     OwnRules,

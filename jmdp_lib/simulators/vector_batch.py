@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from jmdp_lib.model.queries import SimulatorError
+from jmdp_lib.model.simulator import SimulatorError
 from jmdp_lib.simulators.arrays import Arrays, each, each_of, floating
 from jmdp_lib.simulators.vector_lanes import BatchPlan, ChunkRuns, Finished, Lanes, Streams, beside
 from jmdp_lib.simulators.vector_policies import VectorPolicy

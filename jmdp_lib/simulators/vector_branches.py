@@ -13,7 +13,7 @@ import numpy as np
 from jmdp_lib import checks
 from jmdp_lib.checks import Ints, Policy
 from jmdp_lib.machine import available_bytes
-from jmdp_lib.model.queries import SimulatorError
+from jmdp_lib.model.simulator import SimulatorError
 from jmdp_lib.operators.dense import device_bytes
 from jmdp_lib.simulators.arrays import Arrays, as_array
 from jmdp_lib.simulators.branches import Run

@@ -12,7 +12,7 @@ import numpy as np
 
 from jmdp_lib.checks import Floats
 from jmdp_lib.machine import in_executor, in_processes, require
-from jmdp_lib.model.queries import SimulatorError
+from jmdp_lib.model.simulator import SimulatorError
 from jmdp_lib.simulators.arrays import Arrays
 from jmdp_lib.simulators.estimates import PlayedGaps
 from jmdp_lib.simulators.players import action_labels

@@ -10,7 +10,7 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
-from jmdp_lib.model.queries import SimulatorError
+from jmdp_lib.model.simulator import SimulatorError
 from jmdp_lib.operators.draws import alias_tables
 from jmdp_lib.simulators.arrays import Arrays
 

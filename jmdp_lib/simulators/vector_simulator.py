@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.model.queries import SimulatorError, declared_range
+from jmdp_lib.model.simulator import SimulatorError, declared_range
 from jmdp_lib.simulators.arrays import Arrays, as_array, each, each_of
 
 _SPOT = 16  # rows that are stepped twice

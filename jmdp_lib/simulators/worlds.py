@@ -19,7 +19,7 @@ import numpy as np
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.model import JMDP, ImplicitJMDP, checked_coupling
-from jmdp_lib.model.queries import (
+from jmdp_lib.model.simulator import (
     CheckedQueries,
     SimulatorError,
     check_hashable,
@@ -142,7 +142,7 @@ class QueriedWorld:
     """The world of a JMDP, or of a simulator with `query(state, actions, rng)`; places are states.
 
     A simulator without `num_states` has states of any hashable kind. It must be pure, as
-    `model.queries.Simulator` says: with coupling="common" all queries of a time step meet equal
+    `model.simulator.Simulator` says: with coupling="common" all queries of a time step meet equal
     generators.
     """
 

@@ -8,7 +8,7 @@ and on torch tensors alike.
 
 The fixed point of the collapsed T_2 is three such systems, one after the other (`solve_chains`,
 `solve_pairs`). The third has a coordinate for every pair of states. It is solved on the pairs that
-the queries reach where these are few, and on all pairs otherwise (`choose_pairs`).
+the asked gaps reach where these are few, and on all pairs otherwise (`choose_pairs`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,13 @@ from jmdp_lib.machine import (
     progress,
     rounding_of,
 )
-from jmdp_lib.operators.collapsed import Backup, CollapsedT2, PairValues, Queries, successors_first
+from jmdp_lib.operators.collapsed import (
+    AskedGaps,
+    Backup,
+    CollapsedT2,
+    PairValues,
+    successors_first,
+)
 from jmdp_lib.operators.dense import DensePairs, TorchPairs
 from jmdp_lib.operators.reachable import Numbering, PairSet, ReachablePairs
 
@@ -299,14 +305,14 @@ def solve_pairs(
 
 
 def choose_pairs(
-    system: CollapsedT2, queries: Queries, free: float, dense_fits: bool
+    system: CollapsedT2, asked: AskedGaps, free: float, dense_fits: bool
 ) -> PairSet | None:
-    """The pairs that the queries reach; None for all pairs, if these fit and are faster.
+    """The pairs that the asked gaps reach; None for all pairs, if these fit and are faster.
 
     free: bytes that may be taken. A MemoryError says that neither fits.
     """
     states = system.jm.num_states
-    beside = system.bytes_beside_pairs(queries)
+    beside = system.bytes_beside_pairs(asked)
     successors = sum(kernel.nnz for kernel in system.kernels) / len(system.kernels) / states
 
     def most(numbering: Numbering, size: float) -> float:
@@ -316,11 +322,11 @@ def choose_pairs(
         quick = 2.0 * states**2 * _DENSE_SWEEPS / (successors * sweeps * _FIND)
         return min(fit, quick) if dense_fits else fit
 
-    reached = PairSet.of(system, queries, most)
+    reached = PairSet.of(system, asked, most)
     if reached is None and not dense_fits:
         raise MemoryError(
             f"JIPE-2 on {states:,} states reaches more pairs than fit into the {gibibytes(free)} "
-            "that are available; ask for fewer queries, or use local_jipe2 for a few states"
+            "that are available; ask for fewer gaps (queries=), or use local_jipe2 for a few states"
         )
     return reached
 
@@ -330,9 +336,9 @@ def pair_bytes(numbering: Numbering) -> float:
     return 8.0 * (2 if numbering.acyclic else VECTORS)
 
 
-def dense_bytes(system: CollapsedT2, queries: Queries, device: str | None = None) -> float:
+def dense_bytes(system: CollapsedT2, asked: AskedGaps, device: str | None = None) -> float:
     """Bytes that solving on all pairs takes."""
     # The last ones for an application itself: a scratch matrix, and kernels that are not sparse.
     matrices = VECTORS + (1.25 if device is None else 4.0)
     matrices += 0.0 if system.few_successors else 2.0
-    return matrices * 8.0 * system.jm.num_states**2 + system.bytes_beside_pairs(queries)
+    return matrices * 8.0 * system.jm.num_states**2 + system.bytes_beside_pairs(asked)

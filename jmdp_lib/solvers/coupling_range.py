@@ -28,7 +28,7 @@ from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.machine import ReadOnly, Saved, hot, progress, require
 from jmdp_lib.model import JMDP, model_of_parts
 from jmdp_lib.moments import StoredMoments, gap_table
-from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries, ragged
+from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2, ragged
 from jmdp_lib.operators.dense import DensePairs
 from jmdp_lib.solvers.affine import solve_chains
 from jmdp_lib.solvers.fixed_point import collect_moments, enough_sweeps, warn
@@ -137,10 +137,10 @@ def _end_of_range(system: CollapsedT2, backup: Backup, sign: float, tol: float) 
     last, moved = _repeated(pairs, tol * (1.0 - rate) * size, rate)
     # c is off by (moved + slack) / (1 - rate) at most, and a covariance is a step away from it.
     error = 2.0 * (rate * moved + last.slack) / (1.0 - rate)
-    queries = pairs.queries
+    gaps = pairs.gaps
     blocks = np.einsum("sa,ab->sab", backup.variance, np.eye(jm.num_actions))
-    blocks[queries.states, queries.first, queries.second] = last.values
-    blocks[queries.states, queries.second, queries.first] = last.values
+    blocks[gaps.states, gaps.first, gaps.second] = last.values
+    blocks[gaps.states, gaps.second, gaps.first] = last.values
     moments = collect_moments(jm, 2, backup.mean, blocks, StoredMoments(None), 0.0, error)
     model = _extreme(pairs, last.plan) if jm.num_actions == 2 else None
     return End(moments.gap_variance, error, model)
@@ -158,7 +158,7 @@ class Sweep:
     """What `TransportedPairs` makes of c and a plan.
 
     c: (S, S), the new one. values: (Q,) the extremes of C(s,a; s,b), and slack: how far off they
-    may be. plan: (N,) the best coupling of every query, see `TransportedPairs.cells`.
+    may be. plan: (N,) the best coupling for every gap, see `TransportedPairs.cells`.
     """
 
     c: Floats
@@ -206,9 +206,9 @@ class TransportedPairs(DensePairs):
     sign: float
 
     @cached_property
-    def queries(self) -> Queries:
+    def gaps(self) -> AskedGaps:
         """All Q pairs of actions at all states."""
-        return Queries.of(self.system.jm, None)
+        return AskedGaps.of(self.system.jm, None)
 
     @cached_property
     def _outcomes(self) -> tuple[Any, Any, Any]:
@@ -227,8 +227,8 @@ class TransportedPairs(DensePairs):
 
     @property
     def _sizes(self) -> tuple[Ints, Ints]:
-        """(Q,), (Q,) how many outcomes the two actions of every query have."""
-        states, *actions = vars(self.queries).values()
+        """(Q,), (Q,) how many outcomes the two actions of every gap have."""
+        states, *actions = vars(self.gaps).values()
         sizes = np.diff(self._outcomes[2]).reshape(self.backup.mean.shape)
         return sizes[states, actions[0]], sizes[states, actions[1]]
 
@@ -243,24 +243,24 @@ class TransportedPairs(DensePairs):
 
     @cached_property
     def cells(self) -> Any:
-        """The N pairs of outcomes of all queries, row by row: a plan gives each a probability.
+        """The N pairs of outcomes of all gaps, row by row: a plan gives each a probability.
 
-        Query q owns the cells starts[q] to starts[q + 1] - 1, in rows of widths[q]. Returns starts
+        Gap q owns the cells starts[q] to starts[q + 1] - 1, in rows of widths[q]. Returns starts
         (Q + 1,), widths (Q,), states (N,), products of deviations y - mu (N,), rewards and next
         states (N, 2), and a first plan (N,): independent outcomes.
         """
         rows, probs, first_row = self._outcomes
-        states, *actions = vars(self.queries).values()
+        states, *actions = vars(self.gaps).values()
         pair = [states * self.system.jm.num_actions + action for action in actions]
         heights, widths = self._sizes
-        starts, query, within = ragged(heights * widths)
-        both = np.stack(np.divmod(within, widths[query]), axis=1)
-        both += np.stack([first_row[x][query] for x in pair], axis=1)
+        starts, gap, within = ragged(heights * widths)
+        both = np.stack(np.divmod(within, widths[gap]), axis=1)
+        both += np.stack([first_row[x][gap] for x in pair], axis=1)
         deviations = rows[both, 1]
         rewards = rows[both, 2]
         next_states = rows[both, 3].astype(int)
         products = deviations.prod(1), rewards, next_states, probs[both].prod(1)
-        return starts, widths, states[query], *products
+        return starts, widths, states[gap], *products
 
     def covariances(self, c: Floats, plan: Floats) -> tuple[Floats, float, Floats]:
         """(Q,) the extremes of C(s,a; s,b), how far off they may be, and the plan (N,) they have.
@@ -278,7 +278,7 @@ class TransportedPairs(DensePairs):
     def sweep(self, c: Floats, plan: Floats) -> Sweep:
         """The operator on c, with the plans of the sweep before."""
         policy = self.system.policy
-        states, first, second = vars(self.queries).values()
+        states, first, second = vars(self.gaps).values()
         values, slack, plan = self.covariances(c, plan)
         new = self.zeros()
         self.apply(c, new, with_source=False)  # right off the diagonal
@@ -294,7 +294,7 @@ class TransportedPairs(DensePairs):
 
 @hot
 def _transport(costs: Any, plans: Any, starts: Any, widths: Any, reach: Any, via: Any) -> Any:
-    """Make the plans of all queries optimal; how far off one of them may be.
+    """Make the plans of all gaps optimal; how far off one of them may be.
 
     reach, via: room for the rows and columns of a problem.
     """

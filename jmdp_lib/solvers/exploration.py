@@ -36,7 +36,7 @@ own after that (`_follow_pairs`). The same numbers say which state outside matte
 
 **Another bound.** A smaller e or sigma-bar is a minimum in `_single_branches`, and all bounds
 follow from it. A bound of another kind has a name in `Losses` and its phi in
-`_losses_of_one_branch`; its sums come by themselves. Say in `_bounds_of_queries` if it counts
+`_losses_of_one_branch`; its sums come by themselves. Say in `_bounds_of_gaps` if it counts
 twice, and see whether `_losses_of_two_at_one_state` holds for it. `Cut` of `solvers.local` makes
 errors of the bounds: of gaps from `View.bounds`, and of returns from `View.alone`.
 """
@@ -52,7 +52,7 @@ from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.model.implicit import Region, with_outside
-from jmdp_lib.operators.collapsed import CollapsedT2, Queries
+from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
 from jmdp_lib.solvers.affine import Chain, solve_chains
 
 _PAIRS = 30  # pairs of branches, for each explored state, that are followed for one step
@@ -63,7 +63,7 @@ class Losses:
     """E[gamma^(2 tau_core) phi(x)] for functions phi of the state x that a branch enters.
 
     All arrays have one shape: (n + 1,) of one branch from each state, (Q,) of both branches of each
-    query. Rewards are in [-1, 1], so that w = 1 / (1 - gamma).
+    gap. Rewards are in [-1, 1], so that w = 1 / (1 - gamma).
 
     value: phi = (e / w)^2, which gives (E / w)^2. distance: phi = sigma-bar^2, which gives the L_2
     distance, squared. later: the variance that comes after a branch has left, which gives D; its
@@ -88,14 +88,14 @@ class Losses:
 class View:
     """A model of n explored states and of the outside, state n, and what could change its answer.
 
-    system: rewards are in [-1, 1]. queries: Q pairs of actions. value: (n + 1,) m~. core: (n + 1,)
+    system: rewards are in [-1, 1]. asked: Q gaps. value: (n + 1,) m~. core: (n + 1,)
     whether a state is in the core. alone: of one branch, (n + 1,). bounds: of both branches of the
-    queries, (Q,), doubled where that is due. visits: (n,) discounted visits of branches that have
-    not merged, all queries together. scores: what each state outside adds to bounds.value.sum().
+    gaps, (Q,), doubled where that is due. visits: (n,) discounted visits of branches that have
+    not merged, all gaps together. scores: what each state outside adds to bounds.value.sum().
     """
 
     system: CollapsedT2
-    queries: Queries
+    asked: AskedGaps
     value: Floats
     core: Any
     alone: Losses
@@ -107,7 +107,7 @@ class View:
 def view_explored(
     region: Region, goal: float, before: View | None = None, theta: float = 0.0
 ) -> View:
-    """What is known of the queries, with the states that are explored by now.
+    """What is known of the asked gaps, with the states that are explored by now.
 
     goal: what (E / w)^2 is to fall below; it sets the accuracy. States stay out of the core as long
     as what they add to D, by the visits seen `before`, sums up to `theta` standard deviations.
@@ -115,7 +115,7 @@ def view_explored(
     model = _explored_model(region)
     accuracy = 0.01 * goal
     branch = _single_branches(model.system, goal)
-    start = 2.0 * np.bincount(model.queries.states, minlength=model.size).astype(float)
+    start = 2.0 * np.bincount(model.asked.states, minlength=model.size).astype(float)
     visits = Chain(model.inside, model.rate, start).solution(accuracy)  # if none ever merged
     if before is not None:
         visits[: before.visits.size] = before.visits[: visits.size]
@@ -124,7 +124,7 @@ def view_explored(
     followed = _follow_pairs(model, core, alone, goal)
     visits, scores = _scores(model, branch, core, followed, accuracy)
     return View(
-        model.system, model.queries, branch.value, core, alone, followed.bounds, visits, scores
+        model.system, model.asked, branch.value, core, alone, followed.bounds, visits, scores
     )
 
 
@@ -132,13 +132,13 @@ def view_explored(
 class ExploredModel:
     """The explored states, 0 to n - 1 as they were explored, and the outside, n.
 
-    queries: Q pairs of actions. For each of T tables of explored states: owners (T,) its state,
+    asked: Q gaps. For each of T tables of explored states: owners (T,) its state,
     probs (T,), targets (T, A) the next states by their numbers in the region, and places (T, A)
     their numbers here. num_met: how many states the region has numbered.
     """
 
     system: CollapsedT2
-    queries: Queries
+    asked: AskedGaps
     owners: Ints
     probs: Floats
     targets: Ints
@@ -174,8 +174,8 @@ def _explored_model(region: Region) -> ExploredModel:
     jm = with_outside(owners, prob, np.concatenate(rewards), place[to], n, gamma)
     policy = np.array([*rows, np.eye(region.model.num_actions)[0]])
     system = CollapsedT2(jm, policy, region.coupling)
-    queries = Queries.of(jm, region.asked)
-    return ExploredModel(system, queries, owners, prob, to, place[to], place.size)
+    asked = AskedGaps.of(jm, region.asked)
+    return ExploredModel(system, asked, owners, prob, to, place[to], place.size)
 
 
 class SingleBranches(NamedTuple):
@@ -225,7 +225,7 @@ def _choose_core(
     weights = visits * _phi_of_later(model, branch.deviation, top)[:n]
     weights[asked] = np.inf
     least_first = np.argsort(weights)
-    shares = model.queries.states.size or 1
+    shares = model.asked.states.size or 1
     allowed = theta * shares * max(theta, np.sqrt(branch.variance[asked].max()))
     core = np.arange(n + 1) < n
     core[least_first[np.cumsum(weights[least_first]) <= allowed]] = False
@@ -271,7 +271,7 @@ def _losses_of_two_at_one_state(system: CollapsedT2, core: Any, alone: Losses) -
 
 
 class Followed(NamedTuple):
-    """Pairs of branches of the queries, followed until they left the core or became too many.
+    """Pairs of branches of the gaps, followed until they left the core or became too many.
 
     bounds: (Q,). visits: (n + 1, A) in the core, of branches while they were followed in pairs.
     pending: (n + 1,) where branches are followed no further as pairs, discounted.
@@ -283,33 +283,33 @@ class Followed(NamedTuple):
 
 
 def _follow_pairs(model: ExploredModel, core: Any, alone: Losses, goal: float) -> Followed:
-    """Follow both branches of every query, with those that merge dropped."""
+    """Follow both branches of every gap, with those that merge dropped."""
     system = model.system
-    queries = model.queries
+    asked = model.asked
     policy = system.policy
     n = model.size
     met = _losses_of_two_at_one_state(system, core, alone)
     unlike = np.append(1.0 - (policy[:n] ** 2).sum(1), 1.0)  # two branches at a state do not merge
-    both = Losses.zeros(queries.states.size)
+    both = Losses.zeros(asked.states.size)
     pending = np.zeros(n + 1)
     visits = np.zeros(policy.shape)
-    for action in (queries.first, queries.second):
-        np.add.at(visits, (queries.states, action), 1.0)
-    law = system.law(queries.states, queries.first, queries.second)
-    query = np.repeat(np.arange(queries.states.size), np.diff(law.starts))
-    pairs = np.array([query, law.first, law.second])
+    for action in (asked.first, asked.second):
+        np.add.at(visits, (asked.states, action), 1.0)
+    law = system.law(asked.states, asked.first, asked.second)
+    gap = np.repeat(np.arange(asked.states.size), np.diff(law.starts))
+    pairs = np.array([gap, law.first, law.second])
     mass = model.rate * law.weights
     room = _PAIRS * (n + 100)
     while mass.size:
         room -= mass.size
         ended = ~core[pairs[1:]].all(0) | (room < 0) | (4.0 * mass.sum() <= 0.01 * goal)
-        query, *branches = pairs[:, ended]
+        gap, *branches = pairs[:, ended]
         same = branches[0] == branches[1]
         left = mass[ended] * np.where(same, unlike[branches[0]], 1.0)
         for branch in branches:
             for name, bound in vars(both).items():
                 loss = np.where(same, getattr(met, name)[branch], getattr(alone, name)[branch])
-                bound += np.bincount(query, mass[ended] * loss, bound.size)
+                bound += np.bincount(gap, mass[ended] * loss, bound.size)
             pending += np.bincount(branch, left, n + 1)
         pairs = pairs[:, ~ended]
         mass = mass[~ended]
@@ -317,10 +317,10 @@ def _follow_pairs(model: ExploredModel, core: Any, alone: Losses, goal: float) -
         pairs, mass = system.step_pairs(pairs, mass)
         pairs[1:].sort(0)  # both branches count alike
         mass *= model.rate
-    return Followed(_bounds_of_queries(both), visits, pending)
+    return Followed(_bounds_of_gaps(both), visits, pending)
 
 
-def _bounds_of_queries(both: Losses) -> Losses:
+def _bounds_of_gaps(both: Losses) -> Losses:
     """(Q,) from what both branches add: a squared difference is at most twice the squares.
 
     D is no square of a difference, and counts once.

@@ -65,9 +65,9 @@ class Plan:
 
     Attributes:
         route: "sweeps", $T_2$ repeated from zero, its residuals the paper's curve; "reachable", one
-            linear system on the pairs of states that the queries reach; "dense", on all pairs. Of
-            `jipe`: "all", one linear system on all multisets of states up to its order, or
-            "reached", on those that same-state queries reach.
+            linear system on the pairs of states that the gaps asked for reach; "dense", on all
+            pairs. Of `jipe`: "all", one linear system on all multisets of states up to its order,
+            or "reached", on those that moments of one state reach.
         states: $|S|$.
         pairs: unordered pairs of states that are solved for; with `jipe` multisets of states, and
             on the route "reached" the most that there can be.

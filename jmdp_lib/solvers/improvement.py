@@ -137,11 +137,11 @@ def _chances(jm: JMDP, policy: Floats, wanted: Any, width: float) -> Floats:
     """(S, A) lower bounds of P(Z(s, a) > Z(s, A)) where they are wanted (S, A), else zero."""
     chances = np.zeros(policy.shape)
     s, a, b = np.nonzero(wanted[:, :, None] & (policy > 0.0)[:, None])
-    queries = np.stack([s, a, b], axis=1)[a != b]
-    if len(queries):
-        laws = gap_law(jm, policy, queries, width, points=1)
+    asked = np.stack([s, a, b], axis=1)[a != b]
+    if len(asked):
+        laws = gap_law(jm, policy, asked, width, points=1)
         better = [policy[law.query[::2]] * law.prob_better[0] for law in laws]
-        np.add.at(chances, (queries[:, 0], queries[:, 1]), better)
+        np.add.at(chances, (asked[:, 0], asked[:, 1]), better)
     return chances
 
 

@@ -24,7 +24,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, Seed
 from jmdp_lib.machine import hot, inline, progress, require
 from jmdp_lib.model import JMDP, checked_coupling
-from jmdp_lib.model.queries import Simulator, check_simulator
+from jmdp_lib.model.simulator import Simulator, check_simulator
 from jmdp_lib.moments import Moments, norm_weight
 from jmdp_lib.operators import draws
 from jmdp_lib.operators.backups import LAYOUTS, Collapsed, Drawing, Full, compiled_backup

@@ -1,6 +1,6 @@
 """Gaps at a few states of a model that nobody enumerates, with a certificate.
 
-Two nested sets of states grow from the queried ones outwards: the *explored* states, through which
+Two nested sets of states grow from the asked ones outwards: the *explored* states, through which
 single branches are followed, and in them a *core*, in which pairs of branches are solved for.
 `solvers.exploration` says what their edges can change: E, and D of the core. The search (`_search`)
 explores until E is small (`_explored`, `_grow`), solves the pairs of the core as `jipe2` does
@@ -23,7 +23,7 @@ from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.model import JMDP
 from jmdp_lib.model.implicit import ImplicitJMDP, Region, with_outside
 from jmdp_lib.moments import Moments, StoredMoments, gap_table, moments_of_parts
-from jmdp_lib.operators.collapsed import Backup, CollapsedT2, Queries
+from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2
 from jmdp_lib.solvers.affine import choose_pairs, dense_bytes, solve_pairs
 from jmdp_lib.solvers.exploration import View, view_explored
 from jmdp_lib.solvers.fixed_point import warn
@@ -37,17 +37,17 @@ _BYTES = 2000  # of free memory for each next state of an explored one
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LocalSolution(machine.ReadOnly, machine.Saved):
-    """What `local_jipe2` found: gaps at N queried states. All arrays are read-only.
+    """What `local_jipe2` found: gaps at N states. All arrays are read-only.
 
     Attributes:
-        moments: of the N queried states, in their order, with A actions each.
+        moments: of the N states, in their order, with A actions each.
         gap_error: (N, A, A), how far the mean and the standard deviation of each gap may be off.
         return_error: (N, A), the same of each return $Z(s, a)$ itself. It may be much larger: the
             errors of two branches cancel once these have merged.
         error_bound: the largest gap_error.
         converged: whether error_bound is at most `tol` times the largest reward.
         explored: the states whose tables were asked for, in this order.
-        visits: (num_explored,) expected visits of branches that have not merged, all queries
+        visits: (num_explored,) expected visits of branches that have not merged, all gaps
             together, discounted by $gamma^2$ per step.
     """
 
@@ -69,7 +69,7 @@ class LocalSolution(machine.ReadOnly, machine.Saved):
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """A row per queried state (`query`, its number) and ordered pair of different actions.
+        """A row per asked state (`query`, its number) and ordered pair of different actions.
 
         Example:
             >>> import jmdp_lib as jl
@@ -92,7 +92,7 @@ class LocalSolution(machine.ReadOnly, machine.Saved):
 
     @property
     def gap_mean(self) -> Floats:
-        """(N, A, A), $E[Z(s, a) - Z(s, b)]$ at [n, a, b], where s is the n-th queried state."""
+        """(N, A, A), $E[Z(s, a) - Z(s, b)]$ at [n, a, b], where s is the n-th asked state."""
         return self.moments.gap_mean
 
     @property
@@ -163,7 +163,7 @@ def _search(region: Region, allowed: float) -> LocalSolution:
         try:
             answer = _answer(region, view, allowed)
         except MemoryError:
-            if best is not None or core_size == region.num_queried:
+            if best is not None or core_size == region.num_asked:
                 break
             theta *= 1e3
         else:
@@ -180,7 +180,7 @@ def _search(region: Region, allowed: float) -> LocalSolution:
                 theta *= min(0.1, max(1e-4, (0.5 * allowed / found.error_bound) ** 2))
         view = view_explored(region, goal, view, theta)
     if best is None:
-        raise MemoryError(f"local_jipe2 cannot solve for the pairs of {region.num_queried} states")
+        raise MemoryError(f"local_jipe2 cannot solve for the pairs of {region.num_asked} states")
     return best
 
 
@@ -298,7 +298,7 @@ def _answer(region: Region, view: View, allowed: float) -> Answer:
     asked = region.asked
     cut = Cut.of(view)
     system = _core_model(region, view)
-    core = _solve_core(system, view.queries, cut, allowed / unit)
+    core = _solve_core(system, view.asked, cut, allowed / unit)
     gap_error = _by_actions(view, unit * core.gap_error)[asked]
     bound = float(gap_error.max())
     return_error = unit * (cut.alone[asked] + core.solver_error(core.backup.variance[asked]))
@@ -319,17 +319,17 @@ def _answer(region: Region, view: View, allowed: float) -> Answer:
 
 
 def _by_actions(view: View, found: Floats) -> Floats:
-    """(n + 1, A, A) of what is known of the queries, (Q,); zero for all else."""
+    """(n + 1, A, A) of what is known of the gaps, (Q,); zero for all else."""
     jm = view.system.jm
-    queries = view.queries
+    asked = view.asked
     both = np.zeros((jm.num_states, jm.num_actions, jm.num_actions))
-    both[queries.states, queries.first, queries.second] = found
-    both[queries.states, queries.second, queries.first] = found
+    both[asked.states, asked.first, asked.second] = found
+    both[asked.states, asked.second, asked.first] = found
     return both
 
 
 def _core_model(region: Region, view: View) -> CollapsedT2:
-    """The core as a model of its own, in which the queried states have the numbers that they had.
+    """The core as a model of its own, in which the asked states have the numbers that they had.
 
     They are the first that were explored, and all of them are in the core. Its rewards are
     temporal-difference errors of m~: its returns are smaller by m~(s), and its gaps are the same.
@@ -362,18 +362,18 @@ class SolvedCore(NamedTuple):
     gap_error: Floats
 
 
-def _solve_core(system: CollapsedT2, queries: Queries, cut: Cut, allowed: float) -> SolvedCore:
+def _solve_core(system: CollapsedT2, asked: AskedGaps, cut: Cut, allowed: float) -> SolvedCore:
     """Solve until the solver's error does not matter beside that of the cut."""
     jm = system.jm
     free = 0.9 * machine.available_bytes()
-    reached = choose_pairs(system, queries, free, dense_bytes(system, queries) <= free)
+    reached = choose_pairs(system, asked, free, dense_bytes(system, asked) <= free)
     rough = 0.005 * allowed / system.weight
     for accuracy in (rough, 0.03 * rough, 1e-11 * jm.reward_bound):  # the last: tiny variances
         found = solve_pairs(system, reached, accuracy, "JIPE-2 of a core")
         error_bound = float(found.residuals[-1] + found.rounding) / (1.0 - jm.gamma)
         solver_error = partial(_solver_error, system.weight, error_bound)
-        blocks = system.blocks(found.backup, found.pairs, queries)
-        variance = _gap_variances(blocks, queries)
+        blocks = system.blocks(found.backup, found.pairs, asked)
+        variance = _gap_variances(blocks, asked)
         cut_error = cut.error(variance)
         gap_error = cut_error + solver_error(variance)
         enough = gap_error.max(initial=0.0) <= allowed
@@ -382,9 +382,9 @@ def _solve_core(system: CollapsedT2, queries: Queries, cut: Cut, allowed: float)
     return SolvedCore(found.backup, blocks, solver_error, cut_error, gap_error)
 
 
-def _gap_variances(blocks: Floats, queries: Queries) -> Floats:
+def _gap_variances(blocks: Floats, asked: AskedGaps) -> Floats:
     """(Q,), with what rounding put below zero at zero."""
-    s, a, b = queries.states, queries.first, queries.second
+    s, a, b = asked.states, asked.first, asked.second
     return np.maximum(blocks[s, a, a] + blocks[s, b, b] - 2.0 * blocks[s, a, b], 0.0)
 
 

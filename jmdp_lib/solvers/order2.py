@@ -1,7 +1,7 @@
 """Joint iterative policy evaluation, JIPE-2 (Theorem 5.3): T_2 repeated, or its fixed point solved.
 
 For few state-actions T_2 is repeated. Otherwise `affine` solves for the fixed point, on the pairs
-of states that the queries reach or on all. `_choose` says which, and forecasts memory and time.
+of states that the asked gaps reach or on all. `_choose` says which, and forecasts memory and time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jmdp_lib import checks, machine
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, StoredMoments
-from jmdp_lib.operators.collapsed import Backup, CollapsedT2, PairValues, Queries, distinct_states
+from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2, PairValues, distinct_states
 from jmdp_lib.operators.dense import device_bytes
 from jmdp_lib.operators.pairs import PairOperator, PairState
 from jmdp_lib.operators.reachable import PairSet
@@ -73,7 +73,7 @@ def jipe2(
     queries: which covariances are wanted: those of all actions at states (N,), or of rows
         (state, a, b), (N, 3); all unless given. Others are nan in the moments' arrays.
     route: "sweeps" repeats $T_2$ from `initial` and has the residuals of every sweep; "reachable"
-        solves one sparse system on the pairs of states that the queries reach, "dense" one on all
+        solves one sparse system on the pairs of states that `queries` reach, "dense" one on all
         pairs. "auto" takes sweeps for few state-actions, and otherwise the faster route that fits
         into memory; the solution's `plan` says which one it was. A model that fits in no way is
         refused: `local_jipe2` can still answer for a few of its states.
@@ -104,7 +104,7 @@ def jipe2(
     plan, reached = _choose(system, tol, for_sweeps, queries, route, device)
     if plan.route == "sweeps":
         return _sweeps(system, allowed, plan, initial, max_iterations)
-    return _solved(system, Queries.of(jm, queries), allowed, plan, reached)
+    return _solved(system, AskedGaps.of(jm, queries), allowed, plan, reached)
 
 
 def plan_jipe2(
@@ -155,16 +155,16 @@ def _choose(
         machine.require(memory, f"JIPE-2 by sweeps on {states:,} states")
         work = _sweeps_work(system, sweeps)
         return Plan("sweeps", states, states * (states + 1) // 2, memory, None, *work), None
-    return _choose_pairs(system, Queries.of(system.jm, queries), tol, route, device)
+    return _choose_pairs(system, AskedGaps.of(system.jm, queries), tol, route, device)
 
 
 def _choose_pairs(
-    system: CollapsedT2, queries: Queries, tol: float, route: str, device: str | None
+    system: CollapsedT2, asked: AskedGaps, tol: float, route: str, device: str | None
 ) -> tuple[Plan, PairSet | None]:
     """The plan of a linear system on pairs, and for the route "reachable" its pairs."""
     states = system.jm.num_states
     free = 0.9 * (machine.available_bytes() if device is None else device_bytes(device))
-    needed = affine.dense_bytes(system, queries, device)
+    needed = affine.dense_bytes(system, asked, device)
     work = _dense_work(system, tol)
     dense = Plan("dense", states, states * (states + 1) // 2, needed, device, *work)
     if route == "dense" or device is not None:
@@ -175,10 +175,10 @@ def _choose_pairs(
             )
         return dense, None
     dense_fits = route == "auto" and needed <= free
-    reached = affine.choose_pairs(system, queries, free, dense_fits)
+    reached = affine.choose_pairs(system, asked, free, dense_fits)
     if reached is None:
         return dense, None
-    taken = system.bytes_beside_pairs(queries) + reached.words.nbytes
+    taken = system.bytes_beside_pairs(asked) + reached.words.nbytes
     taken += affine.pair_bytes(reached.numbering) * reached.size
     work = _reachable_work(system, tol, reached)
     return Plan("reachable", states, reached.size, taken, None, *work), reached
@@ -231,7 +231,7 @@ def _start(
 
 
 def _solved(
-    system: CollapsedT2, asked: Queries, allowed: float, plan: Plan, reached: PairSet | None
+    system: CollapsedT2, asked: AskedGaps, allowed: float, plan: Plan, reached: PairSet | None
 ) -> Solution:
     """The moments by a linear system on pairs of states, as planned."""
     LOG.info("JIPE-2, %s", plan)

@@ -20,7 +20,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, Seed
 from jmdp_lib.machine import available_bytes, fits, gibibytes, rounding_of
 from jmdp_lib.model import JMDP, checked_coupling, require_tables
-from jmdp_lib.model.queries import Simulator, check_simulator, checked_query
+from jmdp_lib.model.simulator import Simulator, check_simulator, checked_query
 from jmdp_lib.moments import Moments, StateAction, norm_weight
 from jmdp_lib.operators.backups import Coordinates
 from jmdp_lib.operators.collapsed import CollapsedT2
@@ -74,10 +74,10 @@ def jipe(
     are policy averages over multisets of states (Section 5.3), from which every coordinate follows
     in one step; residuals are the paper's norm of these.
 
-    Up to 250,000 multisets, all of them are solved; beyond that, only those that same-state queries
-    reach. `plan_jipe` says beforehand how many there are, and what they cost: that grows fast with
-    the order. A system that does not fit into memory is refused before any work. If only the
-    queries can tell how large it is, and it may not fit, a warning says so.
+    Up to 250,000 multisets, all of them are solved; beyond that, only those that moments of one
+    state reach. `plan_jipe` says beforehand how many there are, and what they cost: that grows fast
+    with the order. A system that does not fit into memory is refused before any work. If it may not
+    fit, and nobody knows before how much is reached, a warning says so.
 
     The sparse system of $T_n$ is solved by accelerated Gauss-Seidel. The residuals are those of its
     steps, and the last one that of the moments.
@@ -122,8 +122,8 @@ def plan_jipe(
     """What `jipe` would do with the same arguments, and the memory and time it would take.
 
     If all multisets are solved, their number is exact. The outcomes, and with them memory and time,
-    are estimated from the steps of some of them. If only those are solved that queries reach, the
-    plan gives the most that there can be.
+    are estimated from the steps of some of them. If only those are solved that moments of one state
+    reach, the plan gives the most that there can be.
 
     Example:
         >>> import jmdp_lib as jl
@@ -227,7 +227,8 @@ def _refuse_or_warn(plan: Plan, order: int) -> None:
     if plan.route == "all":
         raise MemoryError(f"{what}; use a lower order, or jipe2 for means and covariances")
     warnings.warn(
-        f"{what}: it ends with a MemoryError if the queries reach as much as that", stacklevel=3
+        f"{what}: it ends with a MemoryError if moments of one state reach as much as that",
+        stacklevel=3,
     )
 
 

@@ -241,10 +241,10 @@ def _steps_from_one_state(
     alike = np.flatnonzero(a == b)
     differ = np.flatnonzero(a != b)
     law = system.law(states[differ], a[differ], b[differ])
-    query = np.repeat(differ, np.diff(law.starts))
+    row = np.repeat(differ, np.diff(law.starts))
     one = jm.transitions[states[alike] * jm.num_actions + a[alike]].tocoo()
     weights = np.concatenate([law.weights, one.data])
-    rows = np.concatenate([query, alike[one.row]])
+    rows = np.concatenate([row, alike[one.row]])
     columns = np.concatenate([law.first * size + law.second, size * size + one.col])
     left, right = backups
     off = left.mean[states, a] - right.mean[states, b] - mean[states]
@@ -253,8 +253,8 @@ def _steps_from_one_state(
         added += left.variance[states, a] + right.variance[states, b]
     else:
         table = law.tables[0]
-        between = left.deviations[table, a[query]] - right.deviations[table, b[query]]
-        added += np.bincount(query, law.weights * between**2, states.size)
+        between = left.deviations[table, a[row]] - right.deviations[table, b[row]]
+        added += np.bincount(row, law.weights * between**2, states.size)
     moved = jm.gamma * mean[jm.next_states] - mean[jm.table_states][:, None]
     added[alike] = (jm.averaging @ moved**2)[states[alike], a[alike]]
     leads: Any = sparse.csr_array((weights, (rows, columns)), (states.size, (size + 1) * size))

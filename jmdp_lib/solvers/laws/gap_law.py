@@ -18,7 +18,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model import JMDP
-from jmdp_lib.operators.collapsed import CollapsedT2, Queries
+from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
 from jmdp_lib.operators.reachable import PairSet
 from jmdp_lib.solvers.fixed_point import Plan, warn
 from jmdp_lib.solvers.laws.brackets import GapLaw, PhiBracket, StepBracket, joined, rescaled
@@ -46,7 +46,7 @@ def gap_law(
     points: int = 512,
     max_points: int = 4096,
 ) -> list[GapLaw]:
-    """The laws of gaps $G = Z(s, a) - Z(s, b)$, one per query, as brackets that contain the truth.
+    """The laws of gaps $G = Z(s, a) - Z(s, b)$, one for each, as brackets that contain the truth.
 
     policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
     queries: (N, 3), rows (state, a, b); unless given, all pairs a < b of all states.
@@ -80,17 +80,17 @@ def gap_law(
     problem = _Problem.of("gap_law", jm, policy, queries, coupling)
     points, max_points = _checked_sizes(width, points, max_points)
     reads = _read_points(at)
-    if not len(problem.queries):  # one action has no gaps
+    if not len(problem.gaps):  # one action has no gaps
         return []
     pairs = problem.pairs()
-    size = Sizes.of(problem.system, pairs, problem.queries).memory
+    size = Sizes.of(problem.system, pairs, problem.gaps).memory
     require(size, f"the law of gaps that reach {pairs.size:,} pairs")
-    rows = Rows.of(problem.system, pairs, problem.queries)
+    rows = Rows.of(problem.system, pairs, problem.gaps)
     search = _Search(rows, rows.rounded(reads), width, points, max_points)
     grid, missed = search.run()
     if missed:
         warn(f"gap_law: {missed}")
-    return search.laws(grid, problem.queries, reads)
+    return search.laws(grid, problem.gaps, reads)
 
 
 def plan_gap_law(
@@ -115,10 +115,10 @@ def plan_gap_law(
     problem = _Problem.of("plan_gap_law", jm, policy, queries, coupling)
     points, max_points = _checked_sizes(width, points, max_points)
     _read_points(at)
-    if not len(problem.queries):
+    if not len(problem.gaps):
         return Plan("whole steps", jm.num_states, 0, 0.0)
     pairs = problem.pairs()
-    sizes = Sizes.of(problem.system, pairs, problem.queries)
+    sizes = Sizes.of(problem.system, pairs, problem.gaps)
     memory = max(sizes.memory, convex_memory(sizes.rows, sizes.outcomes, max_points))
     sweeps = 3.0 / (1.0 - jm.gamma)  # a guess: branches that merge make it fewer
     seconds = 0.5e-9 * 2.0 * sizes.outcomes * 2.0 * (1.5 * points) * 4.0 * sweeps
@@ -129,11 +129,11 @@ def plan_gap_law(
 
 @dataclass(frozen=True)
 class _Problem:
-    """What is asked for, checked: queries (Q, 3), in the order and with the signs of the caller."""
+    """What is asked for, checked. gaps: (Q, 3), in the order and with the signs of the caller."""
 
     system: CollapsedT2
-    asked: Queries
-    queries: Ints
+    asked: AskedGaps
+    gaps: Ints
 
     @classmethod
     def of(
@@ -147,7 +147,7 @@ class _Problem:
                 raise ValueError(
                     f"queries must be rows (state, a, b), (N, 3), got shape {shape}{meant}"
                 )
-        asked = Queries.of(jm, queries)
+        asked = AskedGaps.of(jm, queries)
         rows = np.stack([asked.states, asked.first, asked.second], axis=1)
         return cls(system, asked, rows if queries is None else np.array(queries))
 
@@ -331,19 +331,19 @@ class _Search:
             f"{more:,.0f} times as long (max_points={self.max_points:,}, and work is bounded)"
         )
 
-    def laws(self, grid: _Grid, queries: Ints, wanted: Floats) -> list[GapLaw]:
+    def laws(self, grid: _Grid, gaps: Ints, wanted: Floats) -> list[GapLaw]:
         """What both orders say, in the unit of the rewards; wanted: (P,) the read points in it."""
         unit = self.rows.unit
         points = _scaled(grid.points, unit, self.reads, wanted)
-        found = zip(queries.tolist(), *self.stochastic.bracket(grid.cuts), strict=True)
+        found = zip(gaps.tolist(), *self.stochastic.bracket(grid.cuts), strict=True)
         laws = []
-        for n, (query, low, high) in enumerate(found):
+        for n, (gap, low, high) in enumerate(found):
             mean = unit * self.rows.means[self.rows.asked[n]]
             off = unit * (self.rows.mean_error + self.rows.digits) + 4.0 * _EPS * abs(mean)
             phi = self.phi(grid, n).scaled(unit, self.reads, wanted)
             steps = StepBracket(points, low, high)
             ends = (float(mean - off), float(mean + off))
-            laws.append(GapLaw(tuple(query), ends, steps, phi, tuple(wanted.tolist())))
+            laws.append(GapLaw(tuple(gap), ends, steps, phi, tuple(wanted.tolist())))
         return laws
 
 

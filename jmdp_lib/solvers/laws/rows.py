@@ -85,9 +85,9 @@ class Rows:
     longest: int
 
     @classmethod
-    def of(cls, system: CollapsedT2, pairs: PairSet, queries: Ints) -> Rows:
-        """The rows that gaps (s, a, b), queries (Q, 3), lead to, all of them in a set of pairs."""
-        return _Maker(system, pairs, queries).rows()
+    def of(cls, system: CollapsedT2, pairs: PairSet, gaps: Ints) -> Rows:
+        """The rows that gaps (s, a, b), (Q, 3), lead to, all of them in a set of pairs."""
+        return _Maker(system, pairs, gaps).rows()
 
     def rounded(self, x: Floats) -> Floats:
         """Numbers in `unit`, rounded as reward differences are."""
@@ -139,15 +139,15 @@ class Sizes:
     halved: bool
 
     @classmethod
-    def of(cls, system: CollapsedT2, pairs: PairSet, queries: Ints) -> Sizes:
-        """Count them. queries: (Q, 3)."""
+    def of(cls, system: CollapsedT2, pairs: PairSet, gaps: Ints) -> Sizes:
+        """Count them. gaps: (Q, 3)."""
         first, second = pairs.members
         same = first == second
         tables = np.diff(system.jm.starts)
         played = (system.policy > 0.0).sum(1)
         alone = tables if system.coupling == "independent" else np.ones_like(tables)
         state = first[same]
-        outcomes = (tables * alone)[queries[:, 0]].sum() + state.size
+        outcomes = (tables * alone)[gaps[:, 0]].sum() + state.size
         outcomes += (tables * alone * played * (played - 1))[state].sum()
         s = first[~same]
         t = second[~same]
@@ -156,7 +156,7 @@ class Sizes:
         half_rows = _half_rows(system, pairs, s, t)
         half = (played * tables)[s].sum() + half_rows @ (played * tables)
         halved = bool(system.coupling != "common" and system.jm.gamma and whole > _WORTH * half)
-        size = (half_rows.sum() if halved else 0) + pairs.size + len(queries) + 1
+        size = (half_rows.sum() if halved else 0) + pairs.size + len(gaps) + 1
         return cls(int(size), int(outcomes + (half if halved else whole)), halved)
 
     @property
@@ -178,7 +178,7 @@ class _Maker:
 
     system: CollapsedT2
     pairs: PairSet
-    queries: Ints
+    gaps: Ints
 
     @property
     def jm(self) -> JMDP:
@@ -200,9 +200,9 @@ class _Maker:
         return first == second
 
     def rows(self) -> Rows:
-        asked = self.halves + self.pairs.size + np.arange(len(self.queries))
+        asked = self.halves + self.pairs.size + np.arange(len(self.gaps))
         zero = asked[-1] + 1
-        parts = [self.merging(zero), self.together(zero), self.gaps(asked, zero)]
+        parts = [self.merging(zero), self.together(zero), self.first_steps(asked, zero)]
         parts += (
             [self.first_halves(), self.second_halves(zero)] if self.halves else [self.apart(zero)]
         )
@@ -252,9 +252,9 @@ class _Maker:
         rows = self.halves + row[pair]
         return self.moves(rows, state[pair], a, state[pair], b, chance, shared, zero)
 
-    def gaps(self, asked: Ints, zero: int) -> Part:
+    def first_steps(self, asked: Ints, zero: int) -> Part:
         """The first step of the gaps that are asked for."""
-        s, a, b = self.queries.T
+        s, a, b = self.gaps.T
         shared = self.system.coupling != "independent"
         return self.moves(asked, s, a, s, b, np.ones(s.size), shared, zero)
 
@@ -287,7 +287,7 @@ class _Maker:
     @cached_property
     def half_keys(self) -> Ints:
         """(h,) j * S + t of the half-steps H(j, t) that pairs of different states lead to."""
-        if not Sizes.of(self.system, self.pairs, self.queries).halved:
+        if not Sizes.of(self.system, self.pairs, self.gaps).halved:
             return np.zeros(0, np.int64)
         return np.unique(self.first_moves[2])
 

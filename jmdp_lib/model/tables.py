@@ -1,4 +1,4 @@
-"""Couplings: ways to make one joint outcome table out of the actions' marginal laws.
+"""Outcome tables, as `JMDP` keeps them: made of a step function, of queries, or of marginal laws.
 
 A marginal MDP says what each action does, not what they do *together* (Section 4). A coupling
 fills that in. It is a function
@@ -10,7 +10,8 @@ from the worst outcome to the best (`JMDP.from_mdp`), or as an environment lists
 (`JMDP.from_gymnasium`);
 `table_probs` (K,) are the probabilities of the joint tables, and `outcomes` (K, A) says which
 outcome each action gets in each table. Write your own in the same form and hand it to
-`JMDP.from_mdp`; its marginals are checked there.
+`JMDP.from_mdp`; its marginals are checked there. Conversely, `dependent_actions` says which actions
+the tables of a state couple.
 """
 
 from __future__ import annotations
@@ -24,15 +25,102 @@ from numpy.typing import ArrayLike, NDArray
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import extra
+from jmdp_lib.machine import extra, progress, require
+from jmdp_lib.model.simulator import Simulator, checked_query, declared_range
 
 if TYPE_CHECKING:
     import gymnasium
 
+Tables = tuple[Ints, Floats, Floats, Ints, int]
+"""States (T,), probabilities (T,), rewards and next states (T, A) of stacked tables, and |S|."""
+Outcomes = Sequence[Sequence[Sequence[tuple[float, float, int]]]]
+"""outcomes[s][a] = [(probability, reward, next state), ...]."""
 Coupling = Callable[[Sequence[Floats]], tuple[Floats, Ints]]
 
+_TRIALS = 8  # calls of a step function that are made twice
 # Breakpoints of two cumulative laws that differ by rounding alone are one breakpoint.
 _SLIVER = 1e-14
+
+
+def room_for_tables(argument: str, num_states: int, num_tables: int, num_actions: int) -> None:
+    """Refuse a model whose outcome tables would not fit into memory while they are made.
+
+    argument: what makes it so large.
+    """
+    require(
+        100.0 * num_states * num_tables * num_actions,
+        f"{argument}: a JMDP of {num_states:,} states, each with {num_tables:,} tables of "
+        f"{num_actions:,} actions,",
+        "make it smaller, or use ImplicitJMDP and local_jipe2, which enumerate no states",
+    )
+
+
+def stacked(parts: Sequence[tuple[Floats, Floats]]) -> Tables:
+    """From the probabilities (K,) and tables (K, A, 2), (reward, next state), of every state."""
+    probs, tables = map(np.concatenate, zip(*parts, strict=True))
+    states = np.repeat(np.arange(len(parts)), [own.size for own, _ in parts])
+    return states, probs, tables[..., 0], tables[..., 1].astype(np.int64), len(parts)
+
+
+def tables_of_step(
+    num_states: int,
+    num_actions: int,
+    noise_probs: ArrayLike,
+    step: Callable[[int, int, int], tuple[float, int]],
+    reward_range: tuple[float, float] | None,
+) -> tuple[Floats, Floats, Ints]:
+    """Table k of a state is what noise k does there: arrays (S, K), (S, K, A) and (S, K, A).
+
+    The arguments are those of `JMDP.from_step`.
+    """
+    num_states = checks.at_least("num_states", num_states, 1)
+    num_actions = checks.at_least("num_actions", num_actions, 1)
+    probs = checks.distributions("noise_probs", noise_probs, "noise")
+    shape = (num_states, probs.size, num_actions)
+    room_for_tables("num_states", *shape)
+    low, high = declared_range(reward_range)
+
+    def called(s: int, u: int, a: int) -> tuple[float, int]:
+        try:
+            reward, successor = step(s, a, u)
+            if not low <= checks.real("reward", reward) <= high:
+                raise ValueError(f"reward {reward} is not finite or not in reward_range")
+            return float(reward), checks.index("state", successor, num_states)
+        except Exception as error:
+            raise ValueError(
+                f"step(state {s}, action {a}, noise {u}) must return (reward, next_state), in "
+                f"this order: {error!r}"
+            ) from error
+
+    rewards = np.empty(shape)
+    successors = np.empty(shape, dtype=np.int64)
+    for entry in range(0, rewards.size, max(1, rewards.size // _TRIALS)):
+        s, u, a = (int(i) for i in np.unravel_index(entry, shape))
+        checks.pure(f"step(state {s}, action {a}, noise {u})", called, s, u, a)
+    with progress(num_states, "from_step", unit="state") as bar:
+        for s in range(num_states):
+            for u, a in np.ndindex(shape[1:]):
+                rewards[s, u, a], successors[s, u, a] = called(s, u, a)
+            bar.update()
+    return np.tile(probs, (num_states, 1)), rewards, successors
+
+
+def counted_tables(simulator: Simulator, count: int, seed: checks.Seed) -> Tables:
+    """Every state queried `count` times for all its actions; equal answers are one table.
+
+    Every state has a random stream of its own.
+    """
+    num_states = simulator.num_states
+    actions = list(range(simulator.num_actions))
+    parts = []
+    with progress(num_states * count, "from_simulator", unit="query") as bar:
+        for s in range(num_states):
+            rng = checks.stream(seed, "from_simulator", s)
+            drawn = [checked_query(simulator, s, actions, rng) for _ in range(count)]
+            tables, times = np.unique(drawn, axis=0, return_counts=True)  # (K, A, 2), (K,)
+            parts.append((times / count, tables))
+            bar.update(count)
+    return stacked(parts)
 
 
 def quantile(laws: Sequence[Floats]) -> tuple[Floats, Ints]:
@@ -47,12 +135,6 @@ def quantile(laws: Sequence[Floats]) -> tuple[Floats, Ints]:
 
 
 NAMED: dict[str, Coupling] = {"quantile": quantile}
-
-
-Outcomes = Sequence[Sequence[Sequence[tuple[float, float, int]]]]
-"""outcomes[s][a] = [(probability, reward, next state), ...]."""
-Tables = tuple[Ints, Floats, Floats, Ints, int]
-"""States (T,), probabilities (T,), rewards and next states (T, A) of stacked tables, and |S|."""
 
 
 def coupled_tables(laws: Iterable[list[Floats]], coupling: str | Coupling) -> Tables:
@@ -83,13 +165,6 @@ def coupled_tables(laws: Iterable[list[Floats]], coupling: str | Coupling) -> Ta
         chosen = [law[pick, 1:] for law, pick in zip(actions, picks.T, strict=True)]
         parts.append((probs, np.stack(chosen, axis=1)))
     return stacked(parts)
-
-
-def stacked(parts: Sequence[tuple[Floats, Floats]]) -> Tables:
-    """From the probabilities (K,) and tables (K, A, 2), (reward, next state), of every state."""
-    probs, tables = map(np.concatenate, zip(*parts, strict=True))
-    states = np.repeat(np.arange(len(parts)), [own.size for own, _ in parts])
-    return states, probs, tables[..., 0], tables[..., 1].astype(np.int64), len(parts)
 
 
 def laws_of_mdp(

@@ -1,9 +1,9 @@
-"""Queries: what can be asked for the outcomes of several actions under one shared draw.
+"""What a simulator is: it can be asked for the outcomes of several actions under one shared draw.
 
-`Simulator` is what the learning solvers and `JMDP.from_simulator` ask for, a JMDP without its
-tables; `StepSimulator` is one made of a step function. Every answer is checked here. `Outcome` is
-what an environment with a state of its own, `CoupledEnv` or `jmdp_lib.atari.CoupledAtari`, returns
-instead.
+Such a call is a query. `Simulator` is what the learning solvers and `JMDP.from_simulator` need, a
+JMDP without its tables; `StepSimulator` is one made of a step function. Every answer is checked
+here. `Outcome` is what an environment with a state of its own, `CoupledEnv` or
+`jmdp_lib.atari.CoupledAtari`, returns instead.
 """
 
 from __future__ import annotations

@@ -1,1 +1,0 @@
-"""Environments of the paper, and some that practitioners know, as JMDPs."""
