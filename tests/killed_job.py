@@ -83,6 +83,8 @@ class Job:
             if str(self.root) in str(arguments[0]) or event in WITHOUT_FOLDER:
                 left[0] -= 1
                 if left[0] == 0:
+                    if writes:  # killed in the middle of writing
+                        Path(arguments[0]).write_bytes(b"half")
                     os.kill(os.getpid(), signal.SIGKILL)
 
         return hook
