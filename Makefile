@@ -51,7 +51,8 @@ figures: $(STAMP)
 # and take minutes for what takes seconds.
 test test-fast: export OMP_NUM_THREADS = 1
 PYTEST   := MPLBACKEND=Agg $(PY) -m pytest -p no:nbval
-PROGRAMS := tests/test_batch.py tests/test_book.py tests/test_site.py
+PROGRAMS := $(patsubst %,tests/test_%.py,batch_slurm batch_kills batch_games batch batch_results \
+  batch_refusals book_pages book site)
 # What was skipped is said last of all; tests/conftest.py writes it down.
 test test-fast: export SKIPPED_TESTS = out/skipped.txt
 and_what_was_skipped = code=$$?; if [ -s $(SKIPPED_TESTS) ]; then echo "Skipped:"; \

@@ -316,7 +316,7 @@ def test_bad_calls():
     for state in (None, 3, -1, "1"):
         with pytest.raises(IndexError, match="state"):
             jl.estimate_gaps(SMALL, MIXED, [0, 1], state=state)
-    with pytest.raises(IndexError, match=r"action 3 is out of range|action 3"):
+    with pytest.raises(IndexError, match="action 3 is out of range"):
         jl.estimate_gaps(SMALL, MIXED, [0, 3], state=1)
     loose = jl.JMDP([[0.5, 0.5], [0.3, 0.7]], np.zeros((2, 2, 2)), np.zeros((2, 2, 2), int), 0.5)
     with pytest.raises(ValueError, match="one law of tables"):

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
+import layout
 import matplotlib.pyplot as plt
 import pytest
+from lines_of_code import lines_of_code
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "book"), str(ROOT / "benchmarks")]
-
-import layout  # noqa: E402
-from lines_of_code import lines_of_code  # noqa: E402
-
 PAGE = (ROOT / "book" / "layout.md").read_text(encoding="utf-8")
 
 

@@ -14,9 +14,11 @@ import sys
 import tomllib
 from pathlib import Path
 
+import batch
 import conftest
 import jupytext
 import nbformat
+import notebook_job
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -27,11 +29,6 @@ from packaging.version import Version
 import jmdp_lib
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "workflow"))
-
-import batch  # noqa: E402
-import notebook_job  # noqa: E402
-
 OWN = {"experiments", "jmdp_lib"}  # what an installation in place brings
 SOURCES = sorted((ROOT / "notebooks").glob("*.py"))
 PROFILES = sorted(p.stem for p in (ROOT / "workflow" / "profiles").glob("*.yaml"))
@@ -435,7 +432,9 @@ def test_pre_commit_uses_the_projects_own_tools() -> None:
     hooks = config["repos"][0]["hooks"]
     assert [hook["id"] for hook in hooks] == ["ruff", "ruff-format", "notebooks"]
     assert all(hook["language"] == "system" for hook in hooks)
-    tests = [test for test in globals() if test.startswith("test_") and "paired" in test]
+    file, word = re.search(r" tests/(\w+)\.py -k (\w+)$", hooks[2]["entry"]).groups()
+    assert file == Path(__file__).stem
+    tests = [test for test in globals() if test.startswith("test_") and word in test]
     assert tests == ["test_notebook_is_paired_with_its_source"]
 
 
@@ -462,9 +461,10 @@ def test_the_extras_that_tests_name_bring_what_they_import() -> None:
             known = not owners or owners & brought(extra) or module in handed_on
             assert known, f"jmdp_lib[{extra}] does not bring {module}"
     plain = {*brought(""), *brought("test")}
-    files = [path for path in sorted((ROOT / "tests").glob("*.py")) if path.stem != "test_batch"]
-    own = {path.stem for path in ROOT.rglob("*.py")} | {*OWN, *sys.stdlib_module_names}
-    for path in files:
+    folders = ("tests", "workflow", "book", "benchmarks")
+    own = {path.stem for name in folders for path in (ROOT / name).glob("*.py")}
+    own |= OWN | set(sys.stdlib_module_names)
+    for path in sorted((ROOT / "tests").glob("*.py")):
         for module in imported_modules(path.read_text(encoding="utf-8")) - own:
             owners = {canonicalize_name(name) for name in distributions.get(module, [])}
             assert owners & plain or module in conftest.BROUGHT_BY, f"{path.name}: {module}"

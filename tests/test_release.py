@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 import pickle
 from dataclasses import replace
@@ -14,7 +13,7 @@ import pytest
 import torch
 import torch._inductor  # a first optimiser imports it, and that sets a variable
 
-from experiments.atari import copies, release, release_training
+from experiments.atari import release, release_training
 from experiments.atari import release_play as play
 from experiments.atari.copies import copies_recursion
 from experiments.atari.release_network import (
@@ -75,10 +74,6 @@ def test_recursion_gives_the_second_column_without_a_network():
     assert variance[-1] == pytest.approx(fixed_point, rel=1e-3)
     with pytest.raises(ValueError, match="num_copies must be at least 0"):
         copies_recursion(-1, 0.99)
-
-
-def test_the_example_of_the_recursion_is_right():
-    assert doctest.testmod(copies) == (0, 3)  # failures, examples
 
 
 def test_shock_by_position_is_clipped():

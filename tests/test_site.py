@@ -10,9 +10,13 @@ import sys
 from pathlib import Path
 
 import browser
+import download
 import nbformat
 import numpy as np
+import pages
 import pytest
+import statements
+import telephone
 from bs4 import BeautifulSoup
 from scipy.special import ndtri
 
@@ -20,13 +24,6 @@ import jmdp_lib as jl
 from jmdp_lib import figures
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "book"))
-
-import download  # noqa: E402
-import pages  # noqa: E402
-import statements  # noqa: E402
-import telephone  # noqa: E402
-
 CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 # ---- the figure with sliders --------------------------------------------------------------------

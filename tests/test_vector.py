@@ -454,7 +454,7 @@ def test_what_went_well_before_a_failure_is_kept(small_chunks):
     scarce = np.tile([0.6, 0.2, 0.1, 0.07, 0.03], (12, 1))
     with pytest.raises(jl.SimulatorError, match=r"chunk \d+: time step \d+: .*state 11") as caught:
         jl.estimate_gaps(sim, scarce, [0, 1], 2, num_runs=30_000)
-    assert caught.value.result is None or caught.value.result.num_runs % 300 == 0
+    assert caught.value.result.num_runs == 30_000 - 300  # but for one chunk
 
 
 BAD_DRAWS = {
@@ -582,28 +582,30 @@ def toss(states, actions, uniforms):
 
 @pytest.mark.parametrize("reward_range", [(0.0, 1.0), "asymptotic"])
 def test_equal_actions_are_rarely_told_apart(reward_range):
-    """At alpha = 0.2 in 20 calls: 12 or more false decisions have a probability of 1e-4.
+    """At alpha = 0.2, in 4 of 20 calls at most: an error rate of 0.5 passes once in 170 times.
 
     `benchmarks/decisions.py` counts them in 2,000 calls, with four actions, too.
     """
     sim = jl.VectorSimulator(toss, coins, 2, 0.0, num_states=1)
     asked = partial(jl.compare_actions, sim, [0], [0, 1], 0, alpha=0.2, budget=300)
     calls = [asked(reward_range=reward_range, seed=seed) for seed in range(20)]
-    assert sum(call.verdict == "better" for call in calls) < 12
+    assert sum(call.verdict == "better" for call in calls) <= 4
     assert all(call.num_queries == call.num_runs == 300 for call in calls if call.best is None)
 
 
 def test_episodes_that_end_pay_nothing_afterwards():
-    """So returns may be lower than the lowest reward suggests."""
-    made = Tables(0)
-    branches = VectorBranches.of(made.simulator, made.policy, [0, 1], 1, None, "joint", 1e-3, None)
-    assert branches.episodes_end
-    low, high = np.nanmin(made.rewards), np.nanmax(made.rewards)
-    found = jl.compare_actions(
-        made.simulator, made.policy, [0, 1, 2], 1, budget=300_000, reward_range=(low, high)
-    )
-    exact = jl.jipe2(made.model, made.policy).moments
-    assert found.best in (None, exact.mean[1, :3].argmax())
+    """So returns are lower than the lowest reward suggests: a range of (1, 1) leaves gaps open."""
+
+    def toll(states, actions, uniforms):
+        """Every step pays 1; action 1 ends the game, and so do half of the draws."""
+        return np.ones(len(states)), states, (uniforms < 0.5) | (actions == 1)
+
+    sim = jl.VectorSimulator(toll, coins, 2, 0.9, (1.0, 1.0), num_states=1)
+    found = jl.compare_actions(sim, [0], [0, 1], 0, budget=20_000)
+    assert (found.verdict, found.best) == ("better", 0)
+    exact = 0.9 * 0.5 / (1.0 - 0.9 * 0.5)  # what comes after the first step, if it comes
+    low, high = found.intervals[0, 1]
+    assert low <= exact <= high
 
 
 def test_a_failure_keeps_what_is_known():

@@ -96,11 +96,15 @@ def publish(out: Path, name: str) -> None:
 
 
 def retract(out: Path, name: str) -> None:
-    """Remove a run and what is shown of it, which goes first: the run's folder lists it."""
+    """Remove a run and what is shown of it, which goes first: the run's folder lists it.
+
+    The record is no longer in that folder when Snakemake starts a job again.
+    """
     run = out / RUNS / name
     record = read_record(out, name) or {"files": {}}
     there = [str(path.relative_to(run)) for path in run.rglob("*") if path.is_file()]
-    for file in {*there, *record["files"]}:
+    own = str(record_of(out, name).relative_to(run))
+    for file in {own, *there, *record["files"]}:
         (out / file).unlink(missing_ok=True)
     discard(out, name)
     failed_of(out, name).unlink(missing_ok=True)

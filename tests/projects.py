@@ -1,0 +1,142 @@
+"""Small projects for tests of the batch: notebooks, profiles, and the command run on them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import batch
+import psutil
+import pytest
+
+BATCH = Path(batch.__file__)
+
+GOOD = """\
+# %% [markdown]
+# # A notebook
+
+# %% tags=["parameters"]
+level = 1.0
+num_points = 3
+seed = 7
+out_dir = ""
+
+# %%
+from pathlib import Path
+
+if out_dir:
+    Path(out_dir, "{figure}").write_text(f"{{level}} {{num_points}}")
+
+# %% tags=["summary"]
+# NBVAL_CHECK_OUTPUT
+print("claim | value | verdict")
+print(f"|S| is large | {{level}} | holds")
+"""
+
+# Waits for a file that the test makes, so that the test and not the clock decides when it ends.
+WAITING = """\
+# %% tags=["parameters"]
+gate = ""
+out_dir = ""
+
+# %%
+import time
+from pathlib import Path
+
+Path(gate + ".reached").touch()
+Path(out_dir, "wait.txt").write_text("half")
+while not Path(gate).exists():
+    time.sleep(0.05)
+Path(out_dir, "wait.txt").write_text("whole")
+
+# %% tags=["summary"]
+print("waited | yes | holds")
+"""
+
+# On one core Snakemake takes the largest notebook first: the others have not begun when it ends.
+PADDING = "# padding\n" * 500
+
+
+def good(figure: str) -> str:
+    """A notebook that writes a figure of this name."""
+    return GOOD.format(figure=figure)
+
+
+class Project:
+    """A folder with notebooks and profiles, and the command run on it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "notebooks").mkdir(parents=True)
+        (root / "workflow" / "profiles").mkdir(parents=True)
+
+    def notebook(self, name: str, text: str) -> None:
+        # Latin-1, so that a test can write what is not UTF-8; all else is ASCII
+        (self.root / "notebooks" / f"{name}.py").write_text(text, encoding="latin-1")
+
+    def profile(self, name: str, text: str) -> None:
+        (self.root / "workflow" / "profiles" / f"{name}.yaml").write_text(text, encoding="latin-1")
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, str(BATCH), "--root", str(self.root), "--cores", "2", *arguments]
+
+    def refusal(self, *arguments: str) -> str:
+        """What the same command says where it refuses to start; in this process, for speed."""
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            assert batch.main(self.command(*arguments)[2:]) == 2
+        assert not (self.root / "out").exists()
+        return said.getvalue()
+
+    def copy_workflow(self) -> None:
+        """Give the project the Makefile and the workflow that users have."""
+        shutil.copy(BATCH.parents[1] / "Makefile", self.root)
+        unwanted = shutil.ignore_patterns("profiles", "__pycache__")
+        shutil.copytree(BATCH.parent, self.root / "workflow", dirs_exist_ok=True, ignore=unwanted)
+
+    def out(self, *parts: str) -> Path:
+        return self.root.joinpath("out", "quick", *parts)
+
+    def results(self) -> dict[str, tuple[int, bytes]]:
+        """Everything a user reads, with its time and content."""
+        folders = ("notebooks", "figures", "provenance", "failed")
+        files = [
+            p for folder in folders for p in sorted(self.out(folder).rglob("*")) if p.is_file()
+        ]
+        return {
+            str(p.relative_to(self.out())): (p.stat().st_mtime_ns, p.read_bytes()) for p in files
+        }
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 300.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError("the awaited state did not come")
+        time.sleep(0.05)
+
+
+def alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@contextlib.contextmanager
+def mounted(folder: Path, *all_options: list[str]) -> Iterator[None]:
+    """Mount something at a folder, as root."""
+    for options in all_options:
+        mount = subprocess.run(["mount", *options, str(folder)], capture_output=True, text=True)
+        if mount.returncode:
+            pytest.skip(f"root may not mount a folder here: {mount.stderr.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)

@@ -1,0 +1,171 @@
+"""A real Slurm cluster of one node: what the batch sends there, and cancels."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import batch
+import psutil
+import pytest
+from projects import WAITING, Project, alive, wait_until
+
+SLURM = """\
+ClusterName=trial
+SlurmctldHost=localhost
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
+SlurmUser=root
+AuthInfo=socket={folder}/munge.socket
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+ProctrackType=proctrack/pgid
+TaskPlugin=task/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+SlurmdParameters=config_overrides
+ReturnToService=2
+KillWait=2
+NodeName=localhost CPUs=2 RealMemory=4500
+PartitionName=main Nodes=localhost Default=YES
+"""
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A Slurm cluster of one node, without an accounting database, with memory for one notebook."""
+    daemons = ("munged", "slurmctld", "slurmd")
+    missing = [name for name in (*daemons, "sbatch", "squeue") if not shutil.which(name)]
+    if missing or os.getuid() != 0:
+        pytest.skip(f"needs root and the packages slurm-wlm and munge; not found: {missing}")
+    with (
+        # not tmp_path: paths of sockets must be short
+        tempfile.TemporaryDirectory(prefix="slurm") as folder,
+        socket.socket() as one,
+        socket.socket() as two,
+        contextlib.ExitStack() as stack,
+    ):
+        place = Path(folder)
+        ports = []
+        for bound in (one, two):
+            bound.bind(("localhost", 0))
+            ports.append(bound.getsockname()[1])
+            bound.close()
+        (place / "key").write_bytes(os.urandom(1024))
+        (place / "key").chmod(0o600)
+        (place / "spool").mkdir()
+        (place / "state").mkdir()
+        (place / "slurm.conf").write_text(SLURM.format(ports=ports, folder=folder))
+        monkeypatch.setenv("SLURM_CONF", f"{folder}/slurm.conf")
+        # Snakemake's plugin keeps SLURM_CONF from srun, which would look for it in /etc.
+        srun = place / "bin" / "srun"
+        srun.parent.mkdir()
+        srun.write_text(
+            f'#!/bin/sh\nSLURM_CONF={folder}/slurm.conf exec {shutil.which("srun")} "$@"\n'
+        )
+        srun.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{srun.parent}{os.pathsep}{os.environ['PATH']}")
+        munged = ["munged", "--force", "--foreground", f"--socket={folder}/munge.socket"]
+        munged += [f"--{file}-file={folder}/{file}" for file in ("key", "pid", "log", "seed")]
+        said = stack.enter_context(open(place / "said", "w"))
+        for command in (munged, ["slurmctld", "-D"], ["slurmd", "-D", "-N", "localhost"]):
+            started = subprocess.Popen(command, stdout=said, stderr=said)
+            stack.callback(started.wait)
+            stack.callback(started.terminate)
+        idle = ["sinfo", "--noheader", "--format=%T"]
+        try:
+            wait_until(
+                lambda: "idle" in subprocess.run(idle, capture_output=True, text=True).stdout
+            )
+        except TimeoutError:
+            pytest.fail((place / "said").read_text())
+        yield
+
+
+def slurm_jobs(*options: str) -> list[list[str]]:
+    """State, memory and time limit of each job; of those alive unless asked for all."""
+    command = ["squeue", "--noheader", "--format=%T %m %l", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_slurm_jobs_are_cancelled_when_they_should_be_and_run_to_their_end_once(
+    project: Project, tmp_path: Path, family: list[psutil.Process]
+) -> None:
+    gate, said = tmp_path / "gate", tmp_path / "said"
+    (project.root / "jmdp_lib").mkdir()
+    for number in range(90):
+        (project.root / "jmdp_lib" / f"module_{number}.py").touch()
+    project.notebook("01_first", WAITING)
+    project.notebook("02_second", WAITING + "\n# %%\nraise RuntimeError")
+    names = ("01_first", "02_second")
+    project.profile("quick", "\n".join(f"{name}:\n  gate: '{gate}'" for name in names))
+    command = project.command("--slurm", "--", "--slurm-init-seconds-before-status-checks", "2")
+    partition = ["scontrol", "update", "PartitionName=main"]
+    for signum, found in (
+        (signal.SIGKILL, ["PENDING", "RUNNING"]),
+        (signal.SIGTERM, ["PENDING", "PENDING"]),
+    ):
+        with open(said, "w") as file:
+            running = subprocess.Popen(command, stdout=file, stderr=file)
+        family.append(psutil.Process(running.pid))
+        wait_until(lambda found=found: sorted(state for state, *_ in slurm_jobs()) == found)
+        left = slurm_jobs()
+        family.extend(family[-1].children(recursive=True))
+        running.send_signal(signum)
+        running.wait()
+        wait_until(lambda: not any(map(alive, family)))
+        if signum == signal.SIGKILL:
+            assert slurm_jobs() == left  # orphans, which the next run must not meet
+            subprocess.run([*partition, "State=DOWN"], check=True)  # so that its own jobs wait
+    assert "Cancelling Slurm jobs of an interrupted run" in said.read_text()
+    assert not slurm_jobs()
+
+    subprocess.run([*partition, "State=UP"], check=True)
+    gate.touch()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "FAILED 02_second: read out/quick/failed/02_second.ipynb" in done.stdout
+    assert "All 1 claims hold" in done.stdout
+    assert project.out("figures", "wait.txt").read_text() == "whole"
+    assert "has been submitted with SLURM jobid" in done.stderr  # progress is visible here too
+    assert "module_7" not in done.stderr
+    jobs = slurm_jobs("--states=all")
+    assert [state for state, *_ in jobs].count("COMPLETED") == 1
+    assert all(asked == ["4000M", "2:00:00"] for _, *asked in jobs)
+
+
+def test_a_slurm_job_that_does_not_end_is_named(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The batch waited for it for ever."""
+    calls = []
+
+    def run(command: list[str], **options: Any) -> Any:
+        calls.append(command)
+        listed = f"other 3\n{batch.job_prefix(project.out())}-x 71\n"
+        return subprocess.CompletedProcess(command, 0, listed, "")
+
+    monkeypatch.setattr(batch.subprocess, "run", run)
+
+    def sleep(seconds: float) -> None:
+        assert len(calls) < 1000
+
+    monkeypatch.setattr(batch.time, "sleep", sleep)
+    with pytest.raises(batch.ProjectError, match=r"jobs 71 do not end.*`scancel --signal=KILL 71`"):
+        batch.cancel_jobs(project.out())
+    assert ["scancel", "71"] in calls
+    assert capsys.readouterr().out == "Cancelling Slurm jobs of an interrupted run: 71\n"
