@@ -299,7 +299,7 @@ class Moments(ReadOnly):
 
     @property
     def variance(self) -> Floats:
-        """(S, A), $Var Z(s, a)$; nan where a learned estimate is negative."""
+        """(S, A), $Var Z(s, a)$; nan where a learned estimate is negative, as in `gap_variance`."""
         return frozen(self._not_negative(np.einsum("saa->sa", self.covariance)))
 
     @cached_property
@@ -319,7 +319,7 @@ class Moments(ReadOnly):
     def gap_variance(self) -> Floats:
         """(S, A, A), $Var[Z(s, a) - Z(s, b)]$: eq. (35) with the plus sign it needs.
 
-        nan where a learned estimate is negative: too few updates to tell.
+        A learned estimate may be negative. Zero if `resolution` cannot tell it from zero, else nan.
         """
         variance = np.einsum("saa->sa", self.covariance)
         cross = self.covariance + self.covariance.transpose(0, 2, 1)
