@@ -383,7 +383,7 @@ claims.check("one gust for all: P(up ties with right), P(right loses to left)", 
 # If you have an ordinary MDP and know nothing about the coupling, you can still ask for the range of gap variances over all *one-step* couplings, those that share a draw only among branches at one state. The coupling does not change the variance of an action's return.
 # Covariances obey a monotone recursion, so the least and the largest follow from value iteration on
 # pairs, with an optimal transport problem wherever both branches are at the same state. `coupling_range` does that. For two
-# actions the range is exact; for more it is an outer range, which contains all values but may be too wide. Where in this range do the paper's two worlds lie? We say "at an end" if a variance is within $10^{-5}$ of the width of the range, since all of them are computed to
+# actions the range is exact; for more it is an outer range, which contains all values but may be too wide. Where in this range do the paper's two worlds lie? We say that a variance lies at an end of its range if it is closer to it than $10^{-5}$ of the width of the range, since all of them are computed to
 # finite accuracy.
 
 # %%
@@ -405,7 +405,8 @@ data = pd.concat(parts, ignore_index=True)
 place = (data.joint - data.low) / (data.high - data.low)
 ends = {w: place[data.world == w] for w in worlds}
 top = ends["reward chain"].min()
-claims.check("reward chain, joint: place in the range, 1 is its upper end", f"{top:.4f}", top > 1 - 1e-5)  # fmt: skip
+claim = "reward chain, joint: place in the range, 1 is its upper end"
+claims.check(claim, f"{top:.4f}", top > 1 - 1e-5)
 least = ends["gridworld"].max()
 claim = "gridworld, joint: place in the range, 0 is its lower end"
 claims.check(claim, f"{least:.4f}", least < 1e-5)

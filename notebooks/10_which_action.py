@@ -151,7 +151,7 @@ claims.check("saving, exact and estimated", f"{ratio:.1f}, {decision.saving:.1f}
 
 # %% [markdown]
 # To see this happen, we simulate orders 3 and 2 many times. In one case both returns come from the same run, with shared
-# demand. In the other, each comes from a run of its own. The second case should need more runs until the better order is known, by the ratio of the variances. That
+# demand. In the other, each comes from a run of its own. In the second case it should take more runs until the better order is known, by the ratio of the variances. That
 # holds for intervals whose width comes from the spread of the gaps alone, such as the asymptotic ones of section 10.4; those
 # that use a range must also allow for rewards that have not been seen. The width
 # of an interval also contains a logarithm of the number of runs, and we know the medians only from a sample, so we allow 30%.
@@ -184,8 +184,8 @@ left.set_xticks(
 left.minorticks_off()
 for (name, each), line in zip(runs.items(), ("-", "--"), strict=True):
     right.plot(np.sort(each), np.linspace(0, 1, each.size), line, label=name)
-right.set(xlabel="runs until it is known", ylabel="share decided", title="order 3 against order 2")
-right.set_xscale("log")
+right.set(xscale="log", xlabel="runs until it is known", ylabel="share decided")
+right.set_title("order 3 against order 2")
 right.xaxis.set_major_formatter("{x:,.0f}")
 right.legend()
 figures.save(fig, "fig_decision", runs, out_dir)
@@ -302,7 +302,7 @@ claims.check("and the result says why", method, "rarer than" in method)
 # The asymptotic sequence makes too many false decisions in the second model. A sample says nothing about events that it does not contain. An event of
 # probability $p$ stays unseen in $n$ runs with probability $(1 - p)^n$. For $p = 0.01$ and the first look at
 # $n = 128$ this is 28%, and then the asymptotic interval excludes the truth. The result names the probability below
-# which events may have escaped it. It can be worse: if an action loses 100 once in a thousand draws and gains a
+# which events may have escaped it. It can be worse: when an action lost 100 once in a thousand draws and gained a
 # cent in all others, the asymptotic sequence called it *better* in 249 of 300 calls (`benchmarks/decisions.md`).
 #
 # So the range is the default. An environment, or a simulator that declares no range, is rejected unless you
@@ -384,7 +384,7 @@ down_first[4::5] = 0
 worlds = {"depot": (depot, short), "gridworld": (grid, np.eye(4)[down_first])}
 
 # %% [markdown]
-# We improve until no state switches any more. Level 0 is greedy improvement. The table has the number of states that the first round switches, and what this
+# We improve until no state switches any more. Level 0 is greedy improvement. For each world and level, the table has the number of states that the first round switches, and what this
 # gains in value (the mean over all states); then the number of rounds, and the gain of all of them.
 
 # %%
@@ -402,7 +402,7 @@ for steps in rounds.values():
     gains = (values - values[0]).mean(1)
     rows.append((steps[0].switched.sum(), gains[1], len(steps) - 1, gains[-1]))
     least = min(least, np.diff(values, axis=0).min())
-index = pd.MultiIndex.from_tuples(rounds, names=["world", "level"])
+index = pd.MultiIndex.from_tuples(rounds)
 table = pd.DataFrame(rows, index, ["switched", "first gain", "rounds", "total gain"])
 text = f"{round(least, 6) + 0.0:.6f}"  # no minus before a zero
 claims.check("both worlds, all levels, every round: largest fall of a value", text, least > -1e-8)
@@ -424,11 +424,11 @@ claims.check(claim, f"{greedy:.2f}, {cautious:.2f}", cautious > greedy)
 # %% [markdown]
 # **Proved**: no value falls, and a higher level never switches more states in the first round. Greedy improvement ends at the best
 # policy; cautious improvement may stop before it. **Only observed**: at the depot, the first round gains *more* at level 0.7
-# than greedily. Each $Q(s, a)$ assumes that the old policy continues, which is no longer true if many
+# than at level 0. Each $Q(s, a)$ assumes that the old policy continues, which is no longer true if many
 # states switch at once. Nothing guarantees that this happens elsewhere.
 #
 # How does a whole new policy do against the old one under the same demand? We simulate both, from an empty
-# depot, with one stream of demands. To take a new action once, and then to follow the old policy, is better with probability at least `level` by construction. A policy
+# depot, with one stream of demands. Taking a new action once, and following the old policy afterwards, is better with probability at least `level` by construction. A policy
 # of many switches has no such guarantee, so what we see here is only observed, too.
 # The table has the mean and the standard deviation of the returns. Both new policies keep more stock than the old one: they earn more, and what they
 # earn varies more.
@@ -583,7 +583,8 @@ while found.switched.any():
     found = jl.cautious_improvement(queues, found.policy, level=0.0)
 joins = found.policy.argmax(1).reshape(6, 6)  # [jobs in the first, jobs in the second]
 turned_away = np.flatnonzero(joins[:5, 5] == 1).tolist()
-claims.check("exercise 3: first queue when a job is lost", turned_away, turned_away == [1, 2, 3, 4])
+claim = "exercise 3: first queue when a job is lost"
+claims.check(claim, turned_away, turned_away == [1, 2, 3, 4])
 
 # %% [markdown]
 # **What to read next.** Chapter 8 learns gaps of all states at once from a simulator. The

@@ -11,7 +11,7 @@
 #
 # Chapter 10 asked a simulator one question at a time. If your simulator works on arrays, it can simulate hundreds of runs in the time
 # that one run takes on its own. This chapter shows how, with a depot, two queues and a
-# portfolio; a call centre shows what to do if it does not. The chapter asks what a run is worth, how many runs shared noise saves, and which of two *rules* is better. A rule is a policy that is followed every day.
+# portfolio. It also simulates a call centre, event by event. It asks what a run is worth, how many runs shared noise saves, and which of two *rules* is better. A rule is a policy that is followed every day.
 #
 # **What you will learn.** How to write a vectorised simulator; how many runs an interval needs under each coupling; how to compare two rules in
 # the same world, with the exact answer beside it; and how to use a GPU or a cluster.
@@ -225,7 +225,8 @@ for name, (world, question, half, (jm, policy, at)) in worlds.items():
         needed = [(1.96 / half) ** 2 * x for x in (gap.variance[0, 1], known["variance"])]
         rows.append((name, coupling, half, off, *needed))
 need = pd.DataFrame(rows, columns=["world", "coupling", "half", "off", "measured", "exact"])
-need.set_index(["world", "coupling"])[["measured", "exact"]].map("{:,.0f}".format)
+table = need.set_index(["world", "coupling"])[["measured", "exact"]].map("{:,.0f}".format)
+table.rename_axis([None, None])
 
 # %%
 off = need.off.max()
@@ -234,7 +235,8 @@ for name, part in need.groupby("world", sort=False):
     own, joint, common = part.measured
     text = f"{own / common:,.0f} and {joint / common:,.0f}"
     in_order = own > joint > common
-    claims.check(f"{name}: runs of independent, joint that one of common replaces", text, in_order)
+    claim = f"{name}: runs of independent, joint that one of common replaces"
+    claims.check(claim, text, in_order)
 
 # %% [markdown]
 # As a check, we simulate the depot with exactly the measured numbers of runs. All three intervals must have the half-width that was asked for. The smallest sample has more than
@@ -495,12 +497,11 @@ claims.check(
 )
 text = f"{one_market.num_runs:,}; {own_markets.verdict} after {own_markets.num_runs:,}"
 undecided = own_markets.verdict == "undecided"
-claims.check(
-    "portfolio: runs until decided; in own markets", text, undecided, enough=rule_budget <= 1000000
-)
+claim, enough = "portfolio: runs until decided; in own markets", rule_budget <= 1000000
+claims.check(claim, text, undecided, enough=enough)
 
 # %% [markdown]
-# The band, rule 0, is better. To simulate each rule in a market of its own is not wrong, but it needs far too many runs. `own_markets.outlook` says how many queries would decide:
+# The band, rule 0, is better. Simulating each rule in a market of its own is not wrong, but it needs far too many runs. `own_markets.outlook` says how many queries would decide:
 
 # %%
 print(own_markets.outlook)
@@ -600,13 +601,13 @@ claims.check("in torch: mean and variance, s.e. from the exact ones", f"{off:.1f
 
 # %% [markdown]
 # We measured this once on a large GPU, with the depot of [Use it on your own simulator](../book/own_simulator.md) (`benchmarks/vector.py --device cuda`). The table is read from the file of that run. Its last
-# column has the steps of all branches in a second, in billions. A branch that has merged with the other takes no more steps.
+# column has the steps of all branches in a second, in billions. A pair whose branches have merged takes no more steps.
 
 # %%
 gpu = figures.results(["benchmarks/vector_gpu.csv"])
 speed = gpu["branch-steps a second"] / 1e9
 columns = {"pairs": gpu.pairs.map("{:,}".format), "seconds": gpu.seconds, "speed": speed}
-pd.DataFrame(columns).set_index(gpu.coupling).round(2)
+pd.DataFrame(columns).set_axis(gpu.coupling.tolist()).round(2)
 
 # %%
 billion = gpu[gpu.pairs == 10**9].set_index("coupling")
