@@ -332,7 +332,7 @@ couplings, rows = ("joint", "independent", "common"), {}
 asked = [(middle, 0, right), law.query]
 found = {c: jl.gap_law(grid, policy, asked, coupling=c, points=points) for c in couplings}
 for coupling, (one, _) in found.items():
-    answers = {"P(G < 0)": one.prob_worse, "P(G = 0)": one.prob_tie, "mean": one.mean}
+    answers = {"P(G < 0)": one.prob_worse, "P(G = 0)": one.prob_tie}
     answers |= {"5% quantile": one.quantile(0.05), "CVaR, 10%": one.cvar(0.1)}
     rows[coupling] = {name: shown(*ends) for name, ends in answers.items()}
 pd.DataFrame(rows).T

@@ -582,9 +582,8 @@ found = jl.cautious_improvement(queues, np.zeros(36, int), level=0.0)
 while found.switched.any():
     found = jl.cautious_improvement(queues, found.policy, level=0.0)
 joins = found.policy.argmax(1).reshape(6, 6)  # [jobs in the first, jobs in the second]
-turned_away = np.flatnonzero(joins[:5, 5] == 1).tolist()
-claim = "exercise 3: first queue when a job is lost"
-claims.check(claim, turned_away, turned_away == [1, 2, 3, 4])
+lost = np.flatnonzero(joins[:5, 5] == 1).tolist()
+claims.check("exercise 3: first queue when a job is lost", lost, lost == [1, 2, 3, 4])
 
 # %% [markdown]
 # **What to read next.** Chapter 8 learns gaps of all states at once from a simulator. The
