@@ -49,31 +49,33 @@ claims = figures.Claims()
 #
 # To find the law of a gap under a fixed policy we do not need the joint law of two returns. Let $D(s, t) = Z(s, A) - Z(t, B)$, with $A$ and
 # $B$ drawn separately from the policy. Two branches at one state with the same action are one branch, and then
-# $D = 0$. Otherwise they move once more, $D(s, t) = R - R' + \gamma D(S', T')$, so that
+# $D = 0$. Otherwise they move once more, and $D(s, t)$ has the law of $R - R' + \gamma D(S', T')$. So its distribution function $F_{s,t}$ obeys
 #
-# $$F_{s,t}(x) = \sum_o p_o\, F_{j(o)}\!\Big(\frac{x - d_o}{\gamma}\Big), \qquad d_o = R - R', \quad j(o) = (S', T').$$
+# $$F_{s,t}(x) = \sum_o p_o\, F_{j(o)}\!\Big(\frac{x - d_o}{\gamma}\Big).$$
 #
-# The sum is over the outcomes $o$ of one step of the pair, each with its probability $p_o$, its difference of rewards $d_o$ and its next pair of states $j(o)$; $F_{s,t}$ is the distribution
-# function of $D(s, t)$.
+# The sum is over the outcomes $o$ of one step of the pair, that is, over actions and draws. Each has its probability $p_o$, its difference of rewards $d_o = R - R'$ and its next pair of states $j(o) = (S', T')$.
+# If the branches merge, $d_o = 0$, and the next law is a point mass at zero. The gap of two given actions is one more step of the same kind.
 #
 # **What the grid does.** A computer can store $F$ only at finitely many points $x$, the **grid**. The equation asks for $F$ at $(x - d_o)/\gamma$, which usually lies between two of them. $F$ never falls, so its value
 # at the next grid point above is an upper bound, and its value at the next one below is a lower bound. Start with the bounds 0 and 1 and apply the equation again and again. Both bounds stay valid, because
-# the equation is monotone in $F$, and every sweep narrows them. This is a bracket in *stochastic order*. The finer the grid, the narrower it is. It is exact where all the points that the equation asks for are grid points; near zero this is so
-# in the gridworld, whose rewards are 0 or 1.
+# the equation is monotone in $F$, and no sweep widens them. This is a bracket in *stochastic order*. The finer the grid, the narrower it is. It closes up where all the points that the equation asks for are grid points. In the gridworld, whose rewards are 0 or 1, this is
+# the case at zero.
 #
-# **What an atom does.** A gap can have a value with positive probability: an **atom**, at which $F$ jumps. A bracket that reads $F$ at a nearby grid point cannot tell on which side of that point the jump is, so
-# it is as wide as the jump is high, however fine the grid. Ties are such an atom. That is why zero is always a grid point, and why `gap_law` keeps $P(G < x)$ and $P(G \le x)$ apart at every grid point. It
-# refines the grid until both are as narrow at zero as you ask, and says so if it cannot.
+# **What an atom does.** A gap can have a value with positive probability: an **atom**, at which $F$ jumps. If an atom lies between two grid points, a bracket cannot tell where between them the jump is. There
+# it is as wide as the jump is high, however fine the grid. Ties are an atom at zero. That is why zero is always a grid point, and why `gap_law` keeps $P(G < x)$ and $P(G \le x)$ apart at every grid point. It
+# refines the grid until the brackets of both are as narrow at zero as you ask, and warns if it cannot.
 
 # %%
 grid, policy = jl.windy_gridworld(size), jl.goal_policy(size)
 middle, right, left = size * size // 2, 1, 3
 (law,) = jl.gap_law(grid, policy, [(middle, right, left)], width=1e-6, points=points)
-law
+for name in ("prob_worse", "prob_tie", "prob_better"):
+    low, high = getattr(law, name)
+    print(f"{name:11}  {low:.6f} to {high:.6f}")
 
 # %% [markdown]
-# As a check: the branch that reaches the goal first wins, and chapter 4 computed the probabilities of that from a
-# linear system. They must lie in the bracket of every gap. We allow $10^{-12}$ for rounding.
+# As a check: the branch that reaches the goal first wins, and chapter 4 computed the probabilities of winning and losing from a
+# linear system. For every gap they must lie in the brackets. We allow $10^{-12}$ for rounding.
 
 # %%
 first = jl.first_to_arrive(grid, policy, size - 1)
@@ -93,9 +95,9 @@ widest = max(x.width for x in laws)
 claims.check("widest bracket at zero, below 1e-6", f"{widest:.7f}", widest < 1e-6)
 
 # %% [markdown]
-# Simulation agrees, within its error. `GapLaw.from_sample` answers the same questions from simulated gaps, here those of `simulate_pairs`. It
+# Simulation agrees within its error. `GapLaw.from_sample` answers the same questions from simulated gaps, here those of `simulate_pairs`. It
 # uses the band of [Dvoretzky, Kiefer and Wolfowitz (1956)](../book/background.md#ref-dkw), in the sharp form of [Massart (1990)](../book/background.md#ref-massart). The band is $2\sqrt{\log(2/\alpha)/(2n)}$ wide for $n$ pairs, and
-# contains the whole law with probability $1 - \alpha$. Use it if a model is too large to solve for its pairs, or for gaps that your own simulator
+# contains the whole distribution function with probability at least $1 - \alpha$. Use it if a model is too large to solve for its pairs, or for gaps that your own simulator
 # produced. Even a million pairs leave a band thousands of times as wide as the bracket at zero.
 
 # %%
@@ -119,19 +121,19 @@ for ax in axes:
     law.plot(ax, color="#0072B2")
     ax.set(xlabel="gap $G$, right against left", ylabel=r"$P(G \leq x)$")
 axes[0].set(xlim=(-4, 9), ylim=(-0.02, 1.02))
-axes[1].set(xlim=(-1.5, 2.5), ylim=(0, 0.2))
+axes[1].set(xlim=(-1.5, 1.2), ylim=(0, 0.2))
 figures.save(fig, "fig_gap_law", {"x": cuts, "low": bands[0][0], "high": bands[0][1]}, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 9.1.** The distribution function of the gap, right against left, in the middle of the grid; the right panel
-# magnifies the neighbourhood of zero. Blue: the bracket. Grey: the band of the simulated pairs.
+# magnifies the neighbourhood of zero. Blue: the bracket; dots mark the ends of the jump at zero. Grey: the band of the simulated pairs.
 #
 # <!-- alt: A rising staircase in blue, so narrow that it looks like a line, inside a wider grey band. The right panel shows a vertical step of the blue line at zero. -->
 
 # %% [markdown]
-# The step at zero is an atom: branches that tie have exactly the same return. It is resolved because zero is a grid point. Other
-# atoms lie between grid points, and there the blue band has a visible width.
+# The jump at zero is an atom: branches that tie have exactly the same return. It is resolved because zero is a grid point. Other
+# atoms lie between grid points, and near them the blue line widens into a band.
 
 # %%
 ties = max(0.0, law.prob_tie[0])
@@ -143,20 +145,25 @@ claims.check("the atom at zero, P(G = 0)", f"{ties:.4f}", np.ptp(law.prob_tie) <
 #
 # If rewards can take any values, the points that the equation asks for multiply with every step, and most of them fall between
 # grid points. Each step then moves mass by up to one spacing $h$ of the grid, and over all steps by up to $h / (1 - \gamma)$. A second bracket loses far
-# less. Take $\varphi(x) = \mathbb E\,(x - D)^+$ instead of $F$. It obeys the same recursion,
+# less. Take $\varphi(x) = \mathbb E\,(x - D)^+$ instead of $F$. It obeys the same recursion with one more factor $\gamma$,
 #
 # $$\varphi_{s,t}(x) = \sum_o p_o\, \gamma\, \varphi_{j(o)}\!\Big(\frac{x - d_o}{\gamma}\Big),$$
 #
-# and it is *convex*. So chords between grid points lie above it, and tangents below: the chord moves mass to the two
-# ends of a cell, the tangents collect it at its mean, and both keep $\mathbb E D$, which is known exactly. A law with the
-# same mean that is more spread out is larger in *convex order*, and this bracket is named after it. The error of chords and tangents is of second order
-# in $h$. The slopes of $\varphi$ are probabilities, and the mean of the worst share $p$ of outcomes, called CVaR (conditional value at risk), is
+# and it is *convex*. So chords between grid points lie above it, and tangents below. A chord moves the mass of a cell to its two
+# ends, the tangents collect it at its mean, and both keep $\mathbb E D$, which is known exactly. Of two laws with the same mean, the one that is more
+# spread out is larger in *convex order*, and this bracket is named after it. The error of chords and tangents is of second order
+# in $h$.
 #
-# $$\mathrm{CVaR}_p(G) = \max_x \Big(x - \frac{\varphi(x)}{p}\Big), \qquad
-# \frac{\varphi(x) - \varphi(y)}{x - y} \le P(G < x) \le P(G \le x) \le \frac{\varphi(z) - \varphi(x)}{z - x} \quad\text{for } y < x < z.$$
+# Now let $\varphi(x) = \mathbb E\,(x - G)^+$ be that of a gap $G$. The mean of the worst share $p$ of outcomes, called CVaR (conditional value at risk), is
+#
+# $$\mathrm{CVaR}_p(G) = \max_x \Big(x - \frac{\varphi(x)}{p}\Big),$$
+#
+# and the slopes of $\varphi$ bound probabilities: for $y < x < z$,
+#
+# $$\frac{\varphi(x) - \varphi(y)}{x - y} \le P(G < x) \le P(G \le x) \le \frac{\varphi(z) - \varphi(x)}{z - x}.$$
 #
 # `gap_law` keeps both brackets, and every answer is their intersection. Stochastic order resolves atoms at grid points; convex order
-# is narrow everywhere else. Here is a shop with a stock of up to ten units, which orders 0 to 5 units a day. With its prices and $\gamma = 0.9$, sums of
+# is narrow everywhere else. Our example is a shop with a stock of up to ten units, which orders 0 to 5 units a day. With its prices and $\gamma = 0.9$, sums of
 # discounted rewards do not fall on any regular grid.
 
 # %%
@@ -181,7 +188,7 @@ claims.check(
 )
 
 # %% [markdown]
-# The same number by simulation. Its standard error accounts for the threshold of the worst tenth, which is estimated, too.
+# We check this number by simulation. The standard error includes a term for the threshold of the worst tenth, which is itself estimated.
 
 # %%
 pairs = jl.simulate_pairs(stock, up_to_six, 5, (1, 0), 10 * num_pairs, seed)
@@ -197,7 +204,7 @@ fig, axes = plt.subplots(1, 2, figsize=(6.75, 2.6))
 alone.plot(axes[0], color="0.75", alpha=1.0, label="stochastic order")
 found.plot(axes[0], color="#0072B2", label="both orders")
 axes[0].set(xlim=(-12, 8), ylim=(-0.02, 1.02), xlabel="gap $G$, one unit against none")
-axes[0].set_ylabel(r"$P(G \leq x)$")
+axes[0].set(xticks=[-10, -5, 0, 5], ylabel=r"$P(G \leq x)$")
 axes[0].legend(loc="upper left")
 names = {r"$P(G \leq 0)$": probability, "CVaR, worst tenth": tail}
 for (name, y), slope, color in zip(names.items(), (1, 2), ("#0072B2", "#D55E00"), strict=True):
@@ -206,28 +213,29 @@ for (name, y), slope, color in zip(names.items(), (1, 2), ("#0072B2", "#D55E00")
 axes[1].set(xlabel="points of the grid", ylabel="width of the bracket")
 axes[1].set_xticks(sizes, [f"{size:.0f}" for size in sizes])
 axes[1].minorticks_off()
+axes[1].yaxis.set_major_formatter("{x:g}")
 axes[1].legend(loc="lower left")
 data = {"points": sizes, "P(G <= 0)": probability, "CVaR": tail}
 figures.save(fig, "fig_two_orders", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 9.2.** Left: the law of a gap in the inventory, ordering one unit against none with five in stock. Grey: the bracket in
-# stochastic order, on the coarse grid at which `gap_law` stopped refining it; blue: both orders. Right: widths of two brackets against the points of the grid; the
-# dotted lines have slopes one and two.
+# **Figure 9.2.** Left: the distribution function of a gap in the shop, ordering one unit against none with five in stock. Grey: the bracket in
+# stochastic order, on the coarse grid at which `gap_law` stopped refining it; blue: both orders. Right: widths of two brackets against the points of the grid. The
+# dotted lines have slopes $-1$ and $-2$.
 #
-# <!-- alt: Left, a narrow blue distribution function inside a wide grey band of steps. Right, two falling lines on logarithmic axes, the width of a probability along a dotted line of slope one, the width of a tail mean along a dotted line of slope two. -->
+# <!-- alt: Left, a narrow blue distribution function inside a wide grey band of steps. Right, two falling lines on logarithmic axes, the width of a probability along a dotted line of slope minus one, the width of a tail mean along a dotted line of slope minus two. -->
 
 # %% [markdown]
-# Doubling the number of points halves the bracket of a probability and quarters that of a tail mean. So CVaR is cheap to compute to many digits.
-# For probabilities, name the thresholds that matter, `gap_law(..., at=[2.5])`: each becomes a grid point.
+# Doubling the number of points roughly halves the bracket of a probability, and divides that of a tail mean by about four. So it is cheap to compute CVaR to many digits.
+# For probabilities, name the thresholds that matter, as in `gap_law(..., at=[2.5])`: each becomes a grid point.
 #
 # ## 9.3 How much do moments tell?
 #
-# Section 5.4 of the paper bounds $P(G \le 0)$ by mean and variance. Sharp bounds exist for any even number of moments
+# Section 5.4 of the paper bounds $P(G \le 0)$ by the mean and the variance. Sharp bounds exist for any even number of moments
 # (Chebyshev, Markov, Stieltjes; [Krein and Nudelman (1977)](../book/background.md#ref-krein)), and `tail_bounds` computes them from the moments of `jipe(order=n)`. How close do
-# they come? As in the right panel of the paper's Figure 6 we look at the ratio truth / bound, here with the *true* probability,
-# over all gaps of a 3x3 grid whose mean is positive.
+# they come? As in the right panel of the paper's Figure 6 we look at the ratio of probability to bound. There the probability is estimated; here it is
+# the *true* one. We take all gaps of a 3x3 grid whose mean is positive.
 
 # %%
 small, orders = jl.windy_gridworld(3), (2, 4, 6, 8)
@@ -252,7 +260,8 @@ off = np.abs(bounds[2] - cantelli).max()
 claims.check("order 2 minus the bound of Section 5.4, largest", f"{off:.7f}", off < 1e-6)
 ladder = [float(np.median(r)) for r in ratios.values()]
 text = ", ".join(f"{x:.2f}" for x in ladder)
-claims.check("median of truth / bound: orders 2, 4, 6, 8", text, ladder == sorted(ladder))
+rises = ladder == sorted(ladder)
+claims.check("median of truth / bound: orders 2, 4, 6, 8", text, rises and ladder[-1] < 2 / 3)
 
 # %%
 fig, ax = plt.subplots(figsize=(3.6, 2.6))
@@ -270,17 +279,17 @@ figures.save(
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 9.3.** The share of gaps of the 3x3 grid whose true $P(G \le 0)$ is at most a given multiple of its bound, for
-# bounds from 2, 4, 6 and 8 moments. An exact bound would be the grey line at one.
+# **Figure 9.3.** The share of gaps of the 3x3 grid for which the true $P(G \le 0)$, divided by its bound, is at most the value on the horizontal axis, for
+# bounds from 2, 4, 6 and 8 moments. If a bound were exact for all gaps, its curve would be the grey line at one.
 #
 # <!-- alt: Four rising curves over truth divided by bound, from 0 to 1. Curves of higher order lie further to the right, nearer to the grey line at one; the one of order 8 reaches it for a few gaps. -->
 
 # %% [markdown]
-# Each further pair of moments helps. But even with eight moments the bound is still at least one and a half times the truth for half of the gaps.
+# Each further pair of moments helps. But even with eight moments, the bound is more than one and a half times the truth for half of the gaps.
 #
-# The same moments bound quantiles (`quantile_bounds`), and the mean of the worst outcomes, CVaR (`cvar_bounds`). Here are the 5% quantile and the
-# mean of the worst tenth, right against left in the middle of the 3x3 grid. `cvar_bounds` searches on grids and is sharp to about $10^{-4}$ standard
-# deviations, so we allow its bounds a thousandth of a standard deviation, and check for all gaps that the law lies within them.
+# The same moments bound quantiles (`quantile_bounds`), and the mean of the worst outcomes, CVaR (`cvar_bounds`). The table has the 5% quantile and the
+# mean of the worst tenth, right against left in the middle of the 3x3 grid. `cvar_bounds` searches on grids, so its bounds are not certified; they are sharp to about $10^{-4}$ standard
+# deviations. We check that the laws of all gaps lie within the bounds of order 8, up to a thousandth of a standard deviation.
 
 # %%
 at = [x.query for x in asked].index((4, right, left))
@@ -307,18 +316,25 @@ claims.check(claim, f"{max(*outside, 0.0):.4f}", max(outside) < 1e-3)
 # %% [markdown]
 # ## 9.4 Quantiles, tail means, and three couplings
 #
-# The law gives what the paper's introduction asks for: quantiles, and the mean of the worst tenth (CVaR). It
-# depends on the coupling, although the law of each action's return does not. We compare *up* with *right*, in the
-# middle, where both lead towards the goal and the mean gap is zero.
+# The law of a gap gives what the paper's introduction asks for: quantiles, and the mean of the worst outcomes (CVaR). It
+# depends on the coupling, although the law of each action's return does not. We compare *up* with *right* in the
+# middle, where both lead towards the goal and the mean gap is zero. A single number in the table stands for a bracket whose ends agree to three digits.
+
 
 # %%
+def shown(low, high):
+    """A bracket to three digits."""
+    ends = [f"{round(x, 3) + 0.0:.3f}" for x in (low, high)]  # no minus before a zero
+    return ends[0] if ends[0] == ends[1] else " to ".join(ends)
+
+
 couplings, rows = ("joint", "independent", "common"), {}
 asked = [(middle, 0, right), law.query]
 found = {c: jl.gap_law(grid, policy, asked, coupling=c, points=points) for c in couplings}
 for coupling, (one, _) in found.items():
-    answers = {"P(G < 0)": one.prob_worse, "P(G = 0)": one.prob_tie, "mean": one.mean}
-    answers |= {"5% quantile": one.quantile(0.05), "CVaR, worst 10%": one.cvar(0.1)}
-    rows[coupling] = {name: f"{low:.3f} to {high:.3f}" for name, (low, high) in answers.items()}
+    answers = {"P(G < 0)": one.prob_worse, "P(G = 0)": one.prob_tie}
+    answers |= {"5% quantile": one.quantile(0.05), "CVaR, 10%": one.cvar(0.1)}
+    rows[coupling] = {name: shown(*ends) for name, ends in answers.items()}
 pd.DataFrame(rows).T
 
 # %%
@@ -328,7 +344,7 @@ for coupling, (one, _) in found.items():
     data |= dict(zip((f"{coupling}, low", f"{coupling}, high"), one.cdf(x), strict=True))
 
 # %%
-fig, ax = plt.subplots(figsize=(4.2, 2.6))
+fig, ax = plt.subplots(figsize=(3.6, 2.6))
 colors = "#0072B2", "#D55E00", "#009E73"
 for coupling, color in zip(couplings, colors, strict=True):
     found[coupling][0].plot(ax, color=color, label=coupling)
@@ -340,13 +356,13 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 9.4.** The distribution function of the gap, up against right, under three couplings that give each action the
-# same returns. Bands are brackets.
+# same law of returns. Each line is a bracket, which is too narrow to show as a band. Dots mark the ends of the jump at zero.
 #
 # <!-- alt: Three distribution functions around zero. The one of independent actions is the flattest, the joint one steeper with a jump at zero, and with one common gust the whole mass is in a single jump at zero. -->
 
 # %% [markdown]
 # With a separate gust for every action, the worst tenth is worse than under the paper's coupling. With *one* gust for the whole grid, up and right always
-# tie: their branches stay side by side and arrive together. And right never loses against
+# tie: their branches stay side by side and arrive together. And right never loses to
 # left, because every gust hits both branches.
 
 # %%
@@ -364,11 +380,11 @@ claims.check("one gust for all: P(up ties with right), P(right loses to left)", 
 # %% [markdown]
 # ## 9.5 How much can a coupling matter?
 #
-# If you have an ordinary MDP and know nothing about the coupling, you can still ask for the range of gap variances over all *one-step* couplings, those that share a draw only among branches at one state. Marginal variances are fixed.
+# If you have an ordinary MDP and know nothing about the coupling, you can still ask for the range of gap variances over all *one-step* couplings, those that share a draw only among branches at one state. The coupling does not change the variance of an action's return.
 # Covariances obey a monotone recursion, so the least and the largest follow from value iteration on
 # pairs, with an optimal transport problem wherever both branches are at the same state. `coupling_range` does that. For two
-# actions the range is exact; for more it is an outer range, which contains all values but may be too wide. Where in this range do the paper's two worlds lie? ("At an end" means within $10^{-5}$ of the width of the range, since both are computed to
-# finite accuracy.)
+# actions the range is exact; for more it is an outer range, which contains all values but may be too wide. Where in this range do the paper's two worlds lie? We say that a variance lies at an end of its range if it is closer to it than $10^{-5}$ of the width of the range, since all of them are computed to
+# finite accuracy.
 
 # %%
 chain = jl.coupled_reward_chain(4, 0.9)
@@ -389,7 +405,8 @@ data = pd.concat(parts, ignore_index=True)
 place = (data.joint - data.low) / (data.high - data.low)
 ends = {w: place[data.world == w] for w in worlds}
 top = ends["reward chain"].min()
-claims.check("reward chain, joint: place in the range, 1 is its upper end", f"{top:.4f}", top > 1 - 1e-5)  # fmt: skip
+claim = "reward chain, joint: place in the range, 1 is its upper end"
+claims.check(claim, f"{top:.4f}", top > 1 - 1e-5)
 least = ends["gridworld"].max()
 claim = "gridworld, joint: place in the range, 0 is its lower end"
 claims.check(claim, f"{least:.4f}", least < 1e-5)
@@ -411,6 +428,7 @@ for ax, (name, part) in zip(axes, data.groupby("world", sort=False), strict=True
     ax.plot(part.index, part.independent, "_", ms=7, mew=1.4, label="independent")
     ax.plot(part.index, part.common, "x", ms=4, mew=1.2, label="common, not one-step")
     ax.set(title=name, xlabel="gaps", xticks=[], ylabel="gap variance", ylim=(0, None))
+    ax.set_xlim(-0.7, len(part) - 0.3)
 fig.legend(*axes[1].get_legend_handles_labels(), loc="outside lower center", ncols=3)
 figures.save(fig, "fig_coupling_range", data, out_dir)
 plt.show()
@@ -424,15 +442,15 @@ plt.show()
 # %% [markdown]
 # Among one-step couplings, the chain's opposite coins give the largest gap variances, in every state. The gust
 # that pushes all moves alike gives the smallest, in every cell. So the paper's two worlds lie at opposite ends of the range. Noise that is
-# shared through time is not a one-step coupling, and can go further: with one gust for the whole grid, the average gap variance is a third of the smallest average that a one-step coupling can have.
+# shared between states is not a one-step coupling, and can go further: with one gust for the whole grid, the average gap variance is a third of the smallest average that a one-step coupling can have.
 #
 # ## What to take away
 #
-# - `gap_law` gives the probability that a choice turns out worse, with a certificate. Use it if the model is
+# - `gap_law` brackets the probability that a choice turns out worse, and the truth is certainly inside. Use it if the model is
 #   known, and `GapLaw.from_sample` with simulated gaps if the model is unknown or too large.
 # - Two brackets enclose a law: the one in stochastic order resolves atoms, the one in convex order is narrow for rewards of any kind.
-# - `P(G < 0)` and `P(G = 0)` are different things. Only the law tells them apart.
-# - If you do not know the coupling, `coupling_range` says how much depends on it, among one-step couplings.
+# - $P(G < 0)$ and $P(G = 0)$ are different things. The mean and the variance do not tell them apart; the law does.
+# - If you do not know the coupling, `coupling_range` says how much the gap variances depend on it, among one-step couplings.
 #
 # ## Exercises
 #
@@ -441,9 +459,9 @@ plt.show()
 #
 # <details><summary>Solution</summary>
 #
-# It says how wide the brackets are, on how many points, and how many points `width` would take: a billion. In the gridworld all
+# It says how wide the brackets are, on how many points, and how many points the width that was asked for would take: more than twenty billion. In the gridworld all
 # rewards are 0 or 1, and the few points on which $F(0)$ depends are all on the grid. In the inventory rewards
-# take dozens of values, the points that the equation asks for multiply with every step, and most of them fall between the points of any grid.
+# take 189 values, the points that the equation asks for multiply with every step, and most of them fall between the points of any grid.
 #
 # </details>
 
@@ -451,16 +469,20 @@ plt.show()
 orders = [(5, order, 0) for order in range(1, 6)]
 with warnings.catch_warnings(record=True) as said:
     coarse = jl.gap_law(stock, up_to_six, orders, width=1e-9, max_points=512)
-warned, widest = "not 1e-09" in str(said[0].message), max(x.width for x in coarse)
-claims.check("exercise 1: width that was reached", f"{widest:.3f}", warned)
+widest = max(x.width for x in coarse)
+message = str(said[0].message)
+needed = int(message.partition("about ")[2].partition(" points")[0].replace(",", ""))
+warned = "not 1e-09" in message and needed > 20e9 and np.unique(stock.rewards).size == 189
+text = f"{widest:.3f}, {needed / 1e9:.0f} billion"
+claims.check("exercise 1: width that was reached, points for 1e-9", text, warned)
 
 # %% [markdown]
 # **Exercise 2.** With five units in stock, which order has the best CVaR (mean of the worst tenth) against ordering nothing?
 #
 # <details><summary>Solution</summary>
 #
-# The smallest one, a single unit. Every further unit is one more that may lie on the shelf when demand is low. The
-# brackets of the five orders do not overlap, so the answer is certain.
+# The smallest one, a single unit. Every further unit is one more that may stay on the shelf when demand is low. The
+# bracket of one unit lies above those of all other orders, so the answer is certain.
 #
 # </details>
 

@@ -10,14 +10,14 @@
 # # 11. Simulators by the million
 #
 # Chapter 10 asked a simulator one question at a time. If your simulator works on arrays, it can simulate hundreds of runs in the time
-# that one run takes on its own. This chapter shows how, for a depot, two queues, a call centre and a
-# portfolio. It asks what a run is worth, how many runs shared noise saves, and which of two *rules* is better. A rule is a policy that is followed every day.
+# that one run takes on its own. This chapter shows how, with a depot, two queues and a
+# portfolio. It also simulates a call centre, event by event. It asks what a run is worth, how many runs shared noise saves, and which of two *rules* is better. A rule is a policy that is followed every day.
 #
 # **What you will learn.** How to write a vectorised simulator; how many runs an interval needs under each coupling; how to compare two rules in
 # the same world, with the exact answer beside it; and how to use a GPU or a cluster.
 #
-# **What it needs.** Chapters 0 and 10, and NumPy. Section 3.6 introduced the three couplings. To run it, install the project
-# with `pip install ".[notebooks]"` in its folder, and keep this notebook in `notebooks/`: Section 11.6 reads measured times from `benchmarks/vector_gpu.csv`.
+# **What it needs.** Chapters 0 and 10, the three couplings of section 3.6, and NumPy. To run it, install the project
+# with `pip install ".[notebooks]"` in its folder, and keep this notebook in `notebooks/`, because section 11.6 reads measured times from `benchmarks/vector_gpu.csv`.
 #
 # **How long it takes.** About 18 minutes to read.
 
@@ -54,7 +54,7 @@ couplings = ("independent", "joint", "common")
 # ## 11.1 A simulator of arrays
 #
 # Here is the depot of chapter 10 once more: it holds up to eight units, orders up to three at 1.5 each, sells at 3 each, and pays 0.1 a night for every unit
-# left over. This time we simulate *n* depots at once. Two functions are all it takes. `customers` draws the noise of n days, **before** anybody looks at
+# left over. This time we simulate *n* depots at once. Two functions are all it takes. `customers` draws the noise of *n* days, **before** anybody looks at
 # the orders. `step` has no randomness of its own: from stocks, orders and demands it computes rewards and the stocks of the next day, all as arrays.
 
 
@@ -72,7 +72,7 @@ def customers(n, rng):
 depot = jl.VectorSimulator(step, customers, 4, 0.8, reward_range=(-6.0, 24.0), num_states=9)
 
 # %% [markdown]
-# Every function that accepts a simulator accepts this one. From tomorrow on the depot orders up to four units. Today it is empty: is it better to order three units or two?
+# Every function that accepts a simulator accepts this one. From tomorrow on the depot will order up to four units. Today it is empty: is it better to order three units or two?
 
 # %%
 up_to_four = np.clip(4 - np.arange(9), 0, 3)
@@ -80,10 +80,10 @@ asked = {"policy": up_to_four, "actions": [3, 2], "state": 0, "seed": seed}
 begin = perf_counter()
 found = jl.estimate_gaps(depot, num_runs=num_runs, **asked)
 per_run = (perf_counter() - begin) / num_runs
-found
+print(f"three units gain {found.mean[0, 1]:.4f}, standard error {found.mean_error[0, 1]:.4f}")
 
 # %% [markdown]
-# A plain simulator answers one query at a time. It uses the same step, so the answer must be the same, up to the errors of both samples.
+# A plain simulator answers one query at a time. This one uses the same step, so the answer must be the same, up to the errors of both samples.
 
 
 # %%
@@ -102,9 +102,8 @@ ratio = (perf_counter() - begin) / num_plain / per_run
 print(f"a plain run takes {ratio:,.0f} times as long", file=sys.stderr)
 
 # %% [markdown]
-# How much faster it is depends on your machine, so we print the ratio and claim nothing. In our benchmark, on a slightly larger depot, a vectorised run is hundreds of times as fast as a plain
-# one, and about as fast as a loop that is written by hand for this one depot (`benchmarks/vector.md`). Runs whose branches have merged leave the batch, so less and less work is
-# left.
+# How much faster the vectorised one is depends on your machine. So the cell prints the ratio when you run it, and we claim nothing. In our benchmark, on a slightly larger depot, a vectorised run is hundreds of times as fast as a plain
+# one, and about as fast as a loop that is written by hand for this one depot (`benchmarks/vector.md`). Runs whose branches have merged leave the batch, so there is less and less work to do.
 #
 # **The exact answer.** The law of the demand is known, so we can write the tables down: `JMDP.from_step` uses the same `step` a third time. `jipe2` gives the mean and variance
 # of the gap, and `gap_law` the probability that ordering three turns out better. Both estimates must be within four standard errors of the truth.
@@ -137,8 +136,8 @@ claims.check("P(three is better): interval of the runs, and exact", text, inside
 
 # %% [markdown]
 # **States with more than one number.** A state may also be a row of numbers. Here are the two queues of section 3.6: a job arrives with probability 0.6 and joins one of two
-# queues that hold five jobs each; the servers finish a job with probabilities 0.5 and 0.3. A step costs 1 for every job in a queue, and 5 for a job that
-# finds its queue full. The state is the row (jobs in the first queue, jobs in the second), and the policy is a function that takes many rows at once.
+# queues that hold five jobs each; in one step, the servers finish a job with probabilities 0.5 and 0.3. A step costs 1 for every job that is then in a queue, and 5 for a job that
+# finds its queue full and is lost. The state is the row (jobs in the first queue, jobs in the second), and the policy is a function that takes many rows at once.
 
 
 # %%
@@ -167,7 +166,7 @@ queues = jl.VectorSimulator(queue_step, coins, num_actions=2, gamma=0.95)
 # The mean of $n$ independent gaps has the standard error $\sqrt{\mathrm{Var}\,G / n}$. There are two ways to make it smaller. One is more runs: a hundred times as many give
 # one more digit. The other is a smaller variance, which is what sharing is for. The expected gap is the same under all couplings; its variance is not:
 #
-# - *independent*: no two branches share a draw until they merge. Without merging, $\mathrm{Var}\,G$ would be $\mathrm{Var}\,Z_a + \mathrm{Var}\,Z_b$;
+# - *independent*: no two branches share a draw until they merge. If they never merged, $\mathrm{Var}\,G$ would be $\mathrm{Var}\,Z_a + \mathrm{Var}\,Z_b$;
 # - *joint*: branches share a draw while they are at one state, the paper's regime;
 # - *common*: all branches share the draw of a time step, wherever they are: the same customers on the same day.
 #
@@ -201,7 +200,7 @@ claims.check("slope of the error against runs: independent, joint, common", text
 
 # %% [markdown]
 # **How many runs for one interval?** A 95% interval of half-width $w$ needs $n = (1.96 / w)^2\, \mathrm{Var}\,G$ runs. So the numbers of runs that the
-# couplings need are in the ratio of their variances. We measure the variances in both worlds, and compare them with the exact ones.
+# couplings need are in the ratio of their variances. We take $w = 0.05$ at the depot and $w = 0.25$ at the queues. The table has the runs needed according to measured variances, and according to exact ones.
 
 # %%
 i, j = np.divmod(np.arange(36), 6)
@@ -226,7 +225,8 @@ for name, (world, question, half, (jm, policy, at)) in worlds.items():
         needed = [(1.96 / half) ** 2 * x for x in (gap.variance[0, 1], known["variance"])]
         rows.append((name, coupling, half, off, *needed))
 need = pd.DataFrame(rows, columns=["world", "coupling", "half", "off", "measured", "exact"])
-need.round(2)
+table = need.set_index(["world", "coupling"])[["measured", "exact"]].map("{:,.0f}".format)
+table.rename_axis([None, None])
 
 # %%
 off = need.off.max()
@@ -235,11 +235,12 @@ for name, part in need.groupby("world", sort=False):
     own, joint, common = part.measured
     text = f"{own / common:,.0f} and {joint / common:,.0f}"
     in_order = own > joint > common
-    claims.check(f"{name}: runs of independent, joint that one of common replaces", text, in_order)
+    claim = f"{name}: runs of independent, joint that one of common replaces"
+    claims.check(claim, text, in_order)
 
 # %% [markdown]
-# As a check, we simulate the depot with exactly these numbers of runs. All three intervals must have the half-width that was asked for. The smallest sample has more than
-# a thousand runs, which determine a standard deviation within a few percent; we allow 10%.
+# As a check, we simulate the depot with exactly the measured numbers of runs. All three intervals must have the half-width that was asked for. The smallest sample has more than
+# a thousand runs, which determine a standard deviation to within a few percent; we allow 10%.
 
 # %%
 counts = need[need.world == "depot"].set_index("coupling").measured.astype(int)
@@ -264,29 +265,32 @@ for k, (coupling, part) in enumerate(errors.groupby("coupling", sort=False)):
     right.bar(np.arange(2) + 0.26 * (k - 1), shown.measured, 0.24, color=f"C{k}", label=coupling)
     right.plot(np.arange(2) + 0.26 * (k - 1), shown.exact, "_", color="k", ms=9)
 left.set(xscale="log", yscale="log", xlabel="runs", ylabel="error of the mean gap")
+left.xaxis.set_major_formatter("{x:,.0f}")
+left.yaxis.set_major_formatter("{x:g}")
 left.legend()
 right.set(yscale="log", ylabel="runs for one interval", ylim=(10, 4e5))
+right.yaxis.set_major_formatter("{x:,.0f}")
 right.set_xticks([0, 1], [f"{name},\n$\\pm${part[2]}" for name, part in worlds.items()])
 figures.save(fig, "fig_worth_of_a_run", errors, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 11.1.** Left: how far the mean of $n$ runs at the depot is from the exact gap, as a root mean square over blocks of $n$ runs (points), and $\sqrt{\mathrm{Var}\,G/n}$ from the
-# exact variances (lines). Right: how many runs a 95% interval of the given half-width needs, from measured variances (bars) and exact ones (ticks).
+# exact variances (lines). Right, in the same colours: how many runs a 95% interval of the given half-width needs, from measured variances (bars) and exact ones (ticks).
 #
 # <!-- alt: Left, three parallel falling lines on logarithmic axes, with points on them; independent is highest, joint a little below, common far below. Right, bars for the depot and for two queues: the common coupling needs less than a tenth of the runs of the others at the depot, and hundreds of times fewer at the queues. -->
 
 # %% [markdown]
 # At the queues the difference is larger than at the depot. If both branches see the same arrivals and services, they differ by one job for a short time only, and the gap is the cost of that job. If each branch has arrivals of its own, the queues
-# of both fluctuate separately for a long time, and all of this is noise in the gap.
+# of the two fluctuate separately for a long time, and all of this is noise in the gap.
 #
 # ## 11.3 Whole rules
 #
 # In practice the question is rarely what to order today. It is which of two **rules** to follow every day: fill up to three units, or up to four? `compare_policies` gives every branch a rule of its own from the
-# start. Branches that are at one state with one action draw their next actions from one random number, each by its own rule. So the gap of two equal rules is zero, and two rules that differ in a few states part only there. The default is
+# start. If branches have taken the same action in the same state, they draw their next actions with one random number, each by its own rule. So the gap of two equal rules is zero, and two rules that differ in a few states part only there. The default is
 # `coupling="common"`: the same customers for both.
 #
-# The depot now fills up to four. Switching is worth the trouble only if the new rule earns at least 0.15 more, and this is our `margin`. Runs are twice as long as by default, so that what is cut off at the horizon is small compared with the margin. We ask for an asymptotic confidence sequence, whose width follows the variance (section 10.4). With the
+# At present the depot fills up to four. A switch is worth the trouble only if the new rule earns at least 0.15 more, so this is our `margin`. Runs are about twice as long as by default, so that what is cut off at the horizon is small compared with the margin. We ask for an asymptotic confidence sequence, whose width follows the variance (section 10.4). With the
 # declared range of rewards, an interval must also allow for rewards that were never seen; with a few hundred runs this dominates, and sharing saves little. `policy_gaps` gives the exact answer: the mean and variance of the gap of two rules, from every state.
 
 # %%
@@ -294,7 +298,9 @@ rules = [np.clip(level - np.arange(9), 0, 3) for level in (3, 4)]
 limits = {"state": 0, "margin": 0.15, "budget": 40 * rule_budget, "horizon": 60}
 limits |= {"reward_range": "asymptotic", "seed": seed}
 decided = {c: jl.compare_policies(depot, rules, coupling=c, **limits) for c in couplings}
-decided["common"]
+quickest = decided["common"]
+print(f"{quickest.verdict}: rule {quickest.best}, known after {quickest.num_queries:,} queries")
+print(quickest.method)
 
 # %%
 for coupling in couplings:
@@ -306,8 +312,8 @@ for coupling in couplings:
 claims.check("exact mean gap, up to three minus up to four", f"{mean:.2f}", mean > 0.15)
 
 # %% [markdown]
-# All couplings must lead to the right decision: up to three is better by more than 0.15. The numbers of runs should be in the ratio of the variances. When exactly a decision is reached also depends
-# on chance, so we ask only that common customers save at least half of what this ratio promises.
+# All couplings must lead to the right decision: rule 0, up to three, is better by more than 0.15. The numbers of runs should be in the ratio of the variances. When exactly a decision is reached also depends
+# on chance, so we ask only that sharing all customers saves at least half of what this ratio promises.
 
 # %%
 found_best = [decided[coupling].best for coupling in couplings]
@@ -323,7 +329,7 @@ claims.check("variance of independent / common, exact", f"{times:.0f}", times > 
 # %% [markdown]
 # ## 11.4 A call centre in SimPy
 #
-# Not every simulator is a few lines of NumPy. A call centre is a sequence of events: people call, wait, are answered or hang up, and agents start and end their shifts.
+# Not every simulator is a few lines of NumPy. A day at a call centre is a sequence of events: people call, wait, are answered or hang up, and agents start and end their shifts.
 # [SimPy](https://simpy.readthedocs.io) simulates such events in order. One **query is a whole day**, and the next day is a new one, so $\gamma = 0$: the return is what the day earns. An action is a
 # roster: how many agents work in the morning, at noon and in the afternoon, two hours each.
 #
@@ -361,9 +367,8 @@ def play_day(roster, calls):
         for _ in range(agents):
             env.process(agent(env, line, start, start + 120.0, waits))
     env.run(until=360.0)
-    return 4.0 * len(waits) - 0.2 * sum(
-        waits
-    )  # an answered call pays 4, a minute of waiting costs 0.2
+    # An answered call pays 4, less 0.2 for every minute that the caller has waited.
+    return 4.0 * len(waits) - 0.2 * sum(waits)
 
 
 # %%
@@ -410,7 +415,8 @@ for k, coupling in enumerate(couplings):
 left.axhline(mean, color="k", lw=0.8, ls="--")
 left.axhline(0.15, color="0.3", lw=0.8, ls=":")
 left.set(xscale="log", xlabel="queries", ylabel="mean gap, up to 3 minus up to 4")
-left.xaxis.set_minor_formatter("")  # labels of powers of ten alone: the others would overlap
+left.set_xticks([20_000, 100_000, 500_000], ["20,000", "100,000", "500,000"])
+left.xaxis.set_minor_formatter("")  # no further labels: they would overlap
 left.legend(loc="upper right")
 for k, (name, days) in enumerate({"own customers": own, "the same customers": shared}.items()):
     right.plot(*days.returns.T[::-1], "ox"[k], color=("C0", "C2")[k], ms=3, alpha=0.6, label=name)
@@ -426,7 +432,7 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 11.2.** Left: the interval for the mean gap of two order rules, up to three minus up to four, against the number of queries, until it lies above the margin (dotted). The dashed line is the
-# exact gap. Right: what the call centre earns with two rosters, a point for every day. Above the diagonal, the roster with more agents at noon earned more.
+# exact gap. Right: what the call centre earns with two rosters, a point for every run. Above the diagonal, the roster with more agents at noon earned more.
 #
 # <!-- alt: Left, three bands around one dashed line. That of the common coupling is narrowest and is the first to lie above the dotted line; that of the independent coupling is widest and takes more than ten times as many queries. Right, most days with the same customers lie above the diagonal and follow it; days with customers of their own are scattered far on both sides. -->
 
@@ -436,8 +442,8 @@ plt.show()
 #
 # ## 11.5 A portfolio
 #
-# You hold ten assets in equal parts. Their prices move, and so do their shares of your wealth. Once a month you may **rebalance**, at a cost of 0.5% of what is traded, or **hold**. Nobody's decision
-# moves the market, so both decisions face the same prices: *common* is the only coupling that makes sense. Under *joint*, two portfolios that differ by a cent would be in different markets.
+# You hold ten assets in equal parts. Their prices move, and so do their shares of your wealth. Once a month you may **rebalance**, at a cost of 0.5% of what is traded, or **hold**. What you decide
+# does not move the market, so both decisions face the same prices: *common* is the only coupling that makes sense. Under *joint*, two portfolios that differ by a cent would be in different markets.
 #
 # The state is a row of eleven numbers, ten weights and the month. A year ends after twelve months, which `invest` reports as a third result. The reward of a month is the logarithm of the growth of wealth in that month, so
 # with $\gamma = 1$ the return is the logarithm of the year's growth.
@@ -461,7 +467,7 @@ def markets(n, rng):
 portfolio = jl.VectorSimulator(invest, markets, num_actions=2, gamma=1.0)
 
 # %% [markdown]
-# **Two rules.** Rebalance every month; or only if some weight is off by more than three percentage points. Gains are in *basis points*: one is a hundredth of a percent of the year's wealth.
+# **Two rules.** Rebalance every month; or only if some weight is off by more than three percentage points. We measure gains in *basis points*: one is 0.0001 of the logarithm, about a hundredth of a percent of the wealth.
 
 
 # %%
@@ -478,7 +484,8 @@ year = {"state": equal, "horizon": 12, "reward_range": "asymptotic", "budget": r
 pair = [outside_a_band, every_month]
 one_market = jl.compare_policies(portfolio, pair, **year, seed=seed)
 own_markets = jl.compare_policies(portfolio, pair, **year, seed=seed, coupling="independent")
-one_market
+print(f"{one_market.verdict}: rule {one_market.best}, after {one_market.num_queries:,} queries")
+print(one_market.method)
 
 # %%
 gap = one_market.estimates
@@ -490,20 +497,19 @@ claims.check(
 )
 text = f"{one_market.num_runs:,}; {own_markets.verdict} after {own_markets.num_runs:,}"
 undecided = own_markets.verdict == "undecided"
-claims.check(
-    "portfolio: runs until decided; in own markets", text, undecided, enough=rule_budget <= 1000000
-)
+claim, enough = "portfolio: runs until decided; in own markets", rule_budget <= 1000000
+claims.check(claim, text, undecided, enough=enough)
 
 # %% [markdown]
-# Simulating each rule in a market of its own is not wrong, but it needs far too many runs. `own_markets.outlook` says how many queries would decide:
+# The band, rule 0, is better. Simulating each rule in a market of its own is not wrong, but it needs far too many runs. `own_markets.outlook` says how many queries would decide:
 
 # %%
 print(own_markets.outlook)
 
 # %% [markdown]
-# **One decision.** When does it pay to rebalance at all? One asset has grown and is $d$ too heavy. Rebalance today, or hold; then hold until the end of the year. Trading
-# costs $0.005 \cdot 2d$, in proportion to the drift $d$. It makes the variance of the portfolio smaller, and half the variance is what the mean logarithm loses. So the gain is
-# $\tfrac12 \cdot 12 \cdot 0.11^2 \cdot \tfrac{10}{9} d^2$, in proportion to the square of the drift. To second order, rebalancing pays from a drift of $0.005 \cdot 2 / (6 \cdot 0.11^2 \cdot \tfrac{10}{9}) = 0.124$ on.
+# **One decision.** When does it pay to rebalance at all? One asset has grown: its weight is $0.1 + d$, and the other nine share the rest equally. Rebalance today, or hold; then hold until the end of the year. The cost of
+# trading is in proportion to the drift $d$: it is $0.005 \cdot 2d$. Trading also makes the variance of the portfolio smaller, and the mean logarithm loses half of the variance. So it gains
+# $\tfrac12 \cdot 12 \cdot 0.11^2 \cdot \tfrac{10}{9} d^2$, in proportion to the square of the drift. To second order, rebalancing pays if the drift exceeds $0.005 \cdot 2 / (6 \cdot 0.11^2 \cdot \tfrac{10}{9}) = 0.124$.
 
 
 # %%
@@ -539,6 +545,7 @@ for k, decision in ((0, own_markets), (2, one_market)):
 left.axhline(0.0, color="0.5", lw=0.8)
 left.set(xscale="log", xlabel="queries", ylabel="gain of the band, basis points")
 left.set_ylim(-500, 500)
+left.xaxis.set_major_formatter("{x:,.0f}")
 left.legend()
 fine = np.linspace(0, 0.41)
 theory = 1e4 * (6 * 0.11**2 * fine**2 / 0.9 - 0.01 * fine)
@@ -554,16 +561,16 @@ figures.save(fig, "fig_portfolio", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 11.3.** Left: the interval for the mean gap of two rebalancing rules, a band minus every month, against the number of queries. Right: what rebalancing today gains
-# over holding, against how far one weight has drifted: 95% intervals, and the second-order formula.
+# **Figure 11.3.** Left: the interval for the mean gap of two rebalancing rules, a band minus every month, against the number of queries, with a market for each rule and with one market for both. Right: what rebalancing today gains
+# over holding, against how far one weight has drifted: simulated means with 95% intervals, and the second-order formula.
 #
 # <!-- alt: Left, a wide blue band for markets of their own that shrinks but does not leave zero, and a far narrower band for one market that ends above zero after a few thousand queries. Right, points on a curve that first dips below zero and then rises; it crosses zero at a drift between 0.1 and 0.2. -->
 
 # %% [markdown]
 # ## 11.6 On a GPU
 #
-# States, noise and rewards can be arrays of any library that follows the array API standard. `state` decides which library is used, and on which device: if it is a torch tensor, the function that draws the noise gets a torch generator on that device,
-# and only sums leave the device. The depot in torch is the same three lines. Without a GPU it runs on the processor.
+# States, noise and rewards can be arrays of any library that follows the array API standard. `state` decides which library is used, and on which device. If it is a torch tensor, the function that draws the noise gets a torch generator on that device,
+# and only sums leave the device. The step of the depot is the same three lines in torch. Without a GPU it runs on the processor.
 
 
 # %%
@@ -594,12 +601,13 @@ claims.check("in torch: mean and variance, s.e. from the exact ones", f"{off:.1f
 
 # %% [markdown]
 # We measured this once on a large GPU, with the depot of [Use it on your own simulator](../book/own_simulator.md) (`benchmarks/vector.py --device cuda`). The table is read from the file of that run. Its last
-# column has the steps of all branches in a second, in billions.
+# column has the steps of all branches in a second, in billions. A pair whose branches have merged takes no more steps.
 
 # %%
 gpu = figures.results(["benchmarks/vector_gpu.csv"])
 speed = gpu["branch-steps a second"] / 1e9
-gpu[["coupling", "pairs", "seconds"]].assign(speed=speed).round(2)
+columns = {"pairs": gpu.pairs.map("{:,}".format), "seconds": gpu.seconds, "speed": speed}
+pd.DataFrame(columns).set_axis(gpu.coupling.tolist()).round(2)
 
 # %%
 billion = gpu[gpu.pairs == 10**9].set_index("coupling")
@@ -609,10 +617,14 @@ claims.check(claim, text, (billion.seconds < 5).all())
 text = ", ".join(f"{billion['branch-steps a second'][c] / 1e9:.1f}" for c in ("joint", "common"))
 fast = (billion["branch-steps a second"] > 3e9).all()
 claims.check("billions of branch-steps a second", text, fast)
+few = gpu[gpu.pairs == 10**7].set_index("coupling")["branch-steps a second"]
+part = few / billion["branch-steps a second"]
+text = ", ".join(f"{part[c]:.2f}" for c in ("joint", "common"))
+claims.check("speed with ten million pairs / with a billion", text, (part < 0.6).all())
 
 # %% [markdown]
 # **What limits the speed?** Not the arithmetic: a day of the depot takes a dozen operations. Each of them is a kernel that reads its arrays from the memory of the GPU and writes one back, so the time goes into moving
-# numbers. That is why small data types pay off (`int32` here), why merged runs are dropped, and why a hundred thousand pairs are too few: launching the kernels then takes longer than
+# numbers. That is why small data types pay off (`int32` here, one byte in the benchmark), and why merged runs are dropped. Ten million pairs reach little more than half the speed of a billion: towards the end few of them are left, and launching the kernels takes longer than
 # running them. Memory stays bounded, because runs are simulated in chunks. The results do not depend on how many chunks are processed at the same time.
 #
 # ## 11.7 More than one machine
@@ -624,29 +636,30 @@ claims.check("billions of branch-steps a second", text, fast)
 with ThreadPoolExecutor(2) as pool:
     elsewhere = jl.estimate_gaps(depot, num_runs=num_runs, **asked, executor=pool)
 same = np.array_equal(elsewhere.mean, found.mean)
-claims.check("an executor gives the same numbers", same, same)
+text = f"{elsewhere.mean[0, 1]:.6f}, {found.mean[0, 1]:.6f}"
+claims.check("mean gap, with an executor and without: the same number", text, same)
 
 # %% [markdown]
-# On a cluster, [Dask](https://distributed.dask.org) has such an executor. Simulator and policy are sent to the workers, so they must be defined in a module that the workers can import:
+# For clusters, [Dask](https://distributed.dask.org) has such an executor. Simulator and policy are sent to the workers, so they must be defined in a module that the workers can import:
 #
 #     from dask.distributed import Client
 #
 #     client = Client("scheduler:8786")
 #     jl.estimate_gaps(depot, policy, [3, 2], state=0, num_runs=10**9, executor=client.get_executor())
 #
-# If a worker dies, Dask repeats its chunk, and the result does not change. If an executor does not repeat it, the error that is raised holds the result of all chunks that came back.
+# If a worker dies, Dask repeats its chunk, and the result does not change. If an executor does not repeat chunks, an error is raised, and its attribute `result` has the estimate from all chunks that came back.
 #
 # ## What to take away
 #
 # - A vectorised simulator is two functions: one draws the noise, one steps. Draw first, decide later.
 # - The error falls with the square root of the number of runs. Sharing the noise saves runs on any machine: a factor of 17 at the depot, and hundreds at the queues and in the market, against independent draws.
-# - Noise that goes on whatever you do is *common*: customers, arrivals, markets.
+# - Noise that does not depend on what you do is *common*: customers, arrivals, markets.
 # - `compare_policies` compares whole rules under the same customers; `policy_gaps` gives the exact answer, if you have the tables.
 # - One query may be a whole day in an event simulator, as long as it draws the noise first.
 #
 # ## Exercises
 #
-# **Exercise 1.** Compare a rule with itself, and with a rule that differs only with eight units in stock, which never happens here. What are the gaps?
+# **Exercise 1.** Compare the rule "up to three" with itself, and with a rule that differs from it only if eight units are in stock, which never happens here. What are the gaps?
 #
 # <details><summary>Solution</summary>
 #
@@ -669,7 +682,7 @@ claims.check("exercise 1: equal rules; rules equal at all stocks that occur", te
 #
 # <details><summary>Solution</summary>
 #
-# About four times. The branches share the first month, in which they are at one state. After that each has a market of its own, since their weights never agree again.
+# About four times as large. The branches share the first month, in which they are at one state. After that each has a market of its own, since their weights never agree again.
 #
 # </details>
 
@@ -684,7 +697,7 @@ claims.check("exercise 2: variance, joint / common", f"{times:.1f}", times > 2)
 #
 # <details><summary>Solution</summary>
 #
-# Add the roster to a subclass and subtract its wages. The interval of the gap lies below zero: no.
+# No. Define a subclass with this roster and subtract the wages: the interval of the gap lies below zero.
 #
 # </details>
 
