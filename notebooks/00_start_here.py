@@ -20,7 +20,7 @@
 # [Notation and background](../book/background.md) has a table of symbols, a glossary, and where to learn more.
 # To run the notebook, install the project with `pip install ".[notebooks]"` in its folder.
 #
-# **How long it takes.** About 15 minutes to read. Every cell runs in seconds; the first call of a solver takes a little longer.
+# **How long it takes.** About 18 minutes to read. Every cell runs in seconds; the first call of a solver takes a little longer.
 
 # %% tags=["parameters"]
 seed = 0
@@ -217,8 +217,8 @@ for name, (low, high) in {"P(G < 0)": law.prob_worse, "P(G = 0)": law.prob_tie}.
     print(f"{name}: {low:.4f} to {high:.4f}")
 
 # %% [markdown]
-# Here the bounds on the probabilities agree to four digits, and $P(G \le 0)$ is their sum, 0.10. The bound on it from mean and variance alone is 0.27.
-# Figure 0.2 shows the same for every cell.
+# The law encloses each probability between two bounds, which agree here to four digits. So $P(G \le 0)$ is $0.0121 + 0.0914$, about 0.10; the bound
+# on it from mean and variance alone is 0.27. Figure 0.2 shows the mean, the standard deviation and this bound for every cell.
 
 # %%
 empty = np.where(np.arange(25) == 4, np.nan, 0.0)  # no gaps at the goal

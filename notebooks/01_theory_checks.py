@@ -24,7 +24,7 @@
 # every symbol. You need neither the paper nor chapter 0, although chapter 0 is the gentler start. To run the notebook, install the
 # project with `pip install ".[notebooks]"` in its folder.
 #
-# **How long it takes.** About 45 minutes to read. Sections 1.1 to 1.9 are the theory; section 1.10 collects the
+# **How long it takes.** About 48 minutes to read. Sections 1.1 to 1.9 are the theory; section 1.10 collects the
 # thirteen places where the paper is silent or slips, each as a **Decision** with the smallest example
 # that shows it, and can be read on its own.
 
@@ -113,7 +113,8 @@ print("one table of Example 1: rewards", rewards, "next states", next_states)
 assert rewards.sum() == 1.0
 num_coupled = sum(jm.is_coupled for jm in examples.values())
 claims.check("Examples 1, 2.1, 2.2: coupled (Definition 4.2)", num_coupled, num_coupled == 3)
-rows = [(name, *jm.rewards[k], *jm.next_states[k]) for name, jm in examples.items() for k in (0, 1)]
+tables = [(name, jm, k) for name, jm in examples.items() for k in (0, 1)]
+rows = [(name, *jm.rewards[k], *jm.next_states[k]) for name, jm, k in tables]
 data = pd.DataFrame(rows, columns=["example", "R1", "R2", "next1", "next2"])
 drawn = {"Example 1": "R", "Example 2.1": "S'", "Example 2.2": "S'"}
 
@@ -322,7 +323,7 @@ claims.check(claim, f"{worst:.1f}", worst < 6, enough=num_pairs >= 1000)
 #
 # A **moment collection** $M = (M_\mu, M_\Sigma)$ is any pair of functions, $M_\mu$ on $\mathcal X$ and $M_\Sigma$ on $\mathcal X^2$ (12): a guess of the moments.
 #
-# **Definition 5.1.** $T_2^\pi$ maps a guess to a better one, by looking one step ahead:
+# **Definition 5.1 (second-order joint Bellman operator).** $T_2^\pi$ maps a guess to a better one, by looking one step ahead:
 #
 # $$(T_2 M)_\mu(x) = \mathbb E\big[R + \gamma M_\mu(X')\big], \tag{13}$$
 # $$(T_2 M)_\Sigma(x, y) = \mathbb E\big[R \tilde R + \gamma R\, M_\mu(Y') + \gamma \tilde R\, M_\mu(X') + \gamma^2 M_\Sigma(X', Y')\big], \tag{14}$$
@@ -345,7 +346,8 @@ laws = {  # asked, tables drawn, outcomes, actions drawn, next state-actions, wh
     "two actions, one state\neq. (18)": (["$(s, a)$", r"$(s, \tilde a)$"],
         [("one table of $s$, both rows read", shared)], outcomes, each, [ahead, other], merge),
     "two states\neq. (17)": (["$(s, a)$", r"$(\tilde s, \tilde a)$"],
-        [("table of $s$", own), (r"table of $\tilde s$", own)], outcomes, each, [ahead, other], merge),
+        [("table of $s$", own), (r"table of $\tilde s$", own)],
+        outcomes, each, [ahead, other], merge),
 }  # fmt: skip
 
 
@@ -756,7 +758,8 @@ middle = np.median([curve.errors for curve in curves], axis=0)[late]
 slope = np.polyfit(np.log(visits[late]), np.log(middle), 1)[0]
 agrees = abs(slope + 0.4) < 0.12
 enough = num_seeds >= 5 and num_updates >= 100_000
-claims.check("Theorem 5.4: slope of log error, theory -0.40", f"{slope:.2f}", agrees, enough=enough)
+claim = "Theorem 5.4: slope of log error, theory -0.40"
+claims.check(claim, f"{slope:.2f}", agrees, enough=enough)
 
 # %% [markdown]
 # ## 1.9 With features
@@ -784,7 +787,7 @@ claims.check("Theorem 5.4: slope of log error, theory -0.40", f"{slope:.2f}", ag
 #
 # The same two steps with $P_2$ and $\nu_2$ give the other inequality. $\blacksquare$
 #
-# **Theorem B.4.** For every $\beta$ with
+# **Theorem B.4.** Under Assumptions B.1 and B.2, for every $\beta$ with
 #
 # $$0 < \beta < \frac{1 - \gamma^2}{2\gamma\, r_{\max}} \tag{86}$$
 #
@@ -807,7 +810,7 @@ claims.check("Theorem 5.4: slope of log error, theory -0.40", f"{slope:.2f}", ag
 #
 # Decision 10 is about the pairs without weight.
 #
-# We check the lemma, and the contraction with $\beta = 1/\lambda$. On most worlds the stationary pair law sits on merged pairs $x = y$ (decision 10), where $P_2$ is just
+# We check the lemma, and the contraction with $\beta = 1/\lambda$. In most worlds the stationary pair law sits on merged pairs $x = y$ (decision 10), where $P_2$ is just
 # $P^\pi$, and a check would say nothing about two branches. So we take a random world of two sides with two states each, in which every step changes sides. Branches that start
 # on opposite sides never meet. If we start from the uniform law over all pairs, half of the mass of the stationary law $\nu_2$ stays on pairs that are apart:
 
@@ -1017,7 +1020,7 @@ values = f"{variances[0]:.2f}, {variances[1]:.2f}"
 claims.check("decision 6: Var Z with one coin, with two", values, found)
 
 # %% [markdown]
-# **Decision 7: any bounded reward.** Rewards in $[0, 1]$ are not needed (the chain of Figure 3 pays
+# **Decision 7: any bounded reward.** Rewards in $[0, 1]$ are not needed (the chain of the paper's Figure 3 pays
 # $-r_i$). With $|R| \le r_{\max}$ take $\lambda_k = (2 r_{\max}/(1-\gamma))^{k-1}$; the modulus of order $k$ does not depend on $r_{\max}$. Sections 1.4 and 1.6
 # have the proofs, and section 1.4 the example: at $r_{\max} = 3$ the weight for $r_{\max} = 1$ would give a modulus above 1.
 #
@@ -1169,7 +1172,8 @@ claims.check("exercise 1: the widest gap is at gust_prob", f"{widest:.2f}", wide
 # </details>
 
 # %% tags=["hide-cell"]
-three = jl.JMDP.from_step(1, 3, 0.5, [0.25] * 4, lambda s, a, u: ((u % 2, 1 - u % 2, u // 2)[a], 0))
+paid = [lambda u: u % 2, lambda u: 1 - u % 2, lambda u: u // 2]  # u = 0..3 is two coins
+three = jl.JMDP.from_step(1, 3, 0.5, [0.25] * 4, lambda s, a, u: (paid[a](u), 0))
 witness = three.coupling_witness
 claims.check("exercise 2: the witness of coupling", witness, witness == (0, (0, 1)))
 
