@@ -238,7 +238,7 @@ for name, sol in loose.items():
 # %%
 columns = ["case", "sweeps", "error bound", "gap variance off by", "largest gap variance"]
 table = pd.DataFrame(rows, columns=columns).set_index("case")
-print(table.to_string(float_format=lambda x: f"{x:.4f}" if x > 1e-12 else "< 1e-12"))
+table.round(4)
 
 # %%
 off = table["gap variance off by"].to_numpy()
@@ -306,7 +306,9 @@ plt.show()
 late = {"5x5 WGW": 15, "CRC, 25 states": 0}  # where to begin; the chain has no late part
 measured = {n: jl.decay_rate(t.covariance, late.get(n, 60)) for n, t in traces.items()}
 speeds = pd.DataFrame(rates, index=["gamma zeta_mu", "gamma^2 zeta_C"]).T.assign(measured=measured)
-print(speeds.to_string(float_format="{:.4f}".format))
+speeds.round(4)
+
+# %%
 for name in ("5x5 WGW, uniform policy", "inventory, uniform policy"):
     found, theory = measured[name], max(rates[name])
     fits = abs(found - theory) < 5e-4
@@ -354,8 +356,9 @@ claims.check("their factors per sweep, gamma to 1e-6", text, np.allclose(slopes,
 
 # %%
 table = pd.DataFrame({"gamma": gammas, "horizon": 1 / (1 - np.array(gammas))})
-table["sweeps"], table["formula"] = list(taken.values()), formula
-print(table.round(2).to_string(index=False))
+table["sweeps"] = list(taken.values())
+table["formula"] = formula
+table.set_index("gamma").round(2)
 
 # %% [markdown]
 # Doubling the horizon $1/(1-\gamma)$ a little more than doubles the number of sweeps. At $\gamma = 0.999$ the formula says about 25,000, although the gap variances may have
