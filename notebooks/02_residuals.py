@@ -237,7 +237,7 @@ for name, sol in loose.items():
 
 # %%
 columns = ["case", "sweeps", "error bound", "gap variance off by", "largest gap variance"]
-table = pd.DataFrame(rows, columns=columns).set_index("case")
+table = pd.DataFrame(rows, columns=columns).set_index("case").rename_axis(None)
 table.round(4)
 
 # %%
@@ -366,7 +366,7 @@ table.set_index("gamma").round(2)
 #
 # ## What to take away
 #
-# - Figure 2 is reproduced exactly: the residual *is* $\gamma^k$ in both worlds. It comes from the state that pays for ever and says nothing about the coupling.
+# - Figure 2 is reproduced exactly: the residual *is* $\gamma^k$ in both worlds. The line comes from the state that pays for ever and says nothing about the coupling.
 # - The certificate always holds and, for means, is tight here. For gap variances it is often pessimistic, but it does not say when.
 # - Covariances settle by $\max(\gamma\zeta_\mu, \gamma^2\zeta_C)$ or faster: in finitely many sweeps on a chain, by $\gamma^2$ where noise never ends, by almost $\gamma$ where the policy wanders.
 #
