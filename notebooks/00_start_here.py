@@ -20,7 +20,7 @@
 # [Notation and background](../book/background.md) has a table of symbols, a glossary, and where to learn more.
 # To run the notebook, install the project with `pip install ".[notebooks]"` in its folder.
 #
-# **How long it takes.** About 15 minutes to read. Every cell runs in seconds; the first call of a solver takes a little longer.
+# **How long it takes.** About 18 minutes to read. Every cell runs in seconds; the first call of a solver takes a little longer.
 
 # %% tags=["parameters"]
 seed = 0
@@ -92,7 +92,8 @@ claims.check(claim, f"{apart:.9f}", apart < 1e-10)
 # are called **branches**, and the **law** of a random variable is its probability distribution. `jipe2` computes the first two
 # joint moments of the returns exactly, and with them the mean and the variance of every gap.
 # `simulate_pairs` simulates both branches as a check. Where we compare the two, we allow five Monte Carlo standard errors:
-# a correct answer fails this test for fewer than one seed in a million.
+# a correct answer fails this test for fewer than one seed in a million. The notebook stops if a check fails; the table at the end of
+# the chapter has the numbers of all checks.
 
 # %%
 policy = [[0.5, 0.5]]
@@ -131,9 +132,9 @@ plt.show()
 # advantage, goes wrong more than one time in three.
 #
 # This world is simple enough for a formula. Let $\sigma_1^2$ be the variance of the *first day's* difference: $(3 - 2)^2$, $3^2 + 2^2$ or $(3 + 2)^2$ times the
-# variance of the sky. Its mean is 2. Tomorrow both branches are in the same state, and toss their coins. With probability one half the coins agree: both do the same, and nothing differs any more. Otherwise the
-# comparison starts again, discounted by $\gamma$, with one action in each branch. Each of the two is equally likely to hold ice cream, so this later difference
-# has mean zero and there is no mixed term. So $\mathbb E[G] = 2$, $\mathbb E[G^2] = \sigma_1^2 + 2^2 + \tfrac{\gamma^2}{2}\,\mathbb E[G^2]$, and
+# variance of the sky, which is almost 1. The mean of that difference is 2. Tomorrow both branches are in the same state, and toss their coins. With probability one half the coins agree: both do the same, and nothing differs any more. Otherwise the
+# comparison starts again, discounted by $\gamma$: one branch sells ice cream and the other does not. Each of the two is equally likely to be the one with ice cream, so this later difference
+# has mean zero and there is no mixed term. Hence $\mathbb E[G] = 2$, $\mathbb E[G^2] = \sigma_1^2 + 2^2 + \tfrac{\gamma^2}{2}\,\mathbb E[G^2]$, and
 #
 # $$\mathrm{Var}\,G = \frac{\sigma_1^2 + 4}{1 - \gamma^2/2} - 4 .$$
 
@@ -154,11 +155,11 @@ for name, m in solved.items():
         "bound": m.inferiority_bound[0, 0, 1],
     }
 table = pd.DataFrame(rows).T
-table.round(3)
+table.T.round(3)
 
 # %% [markdown]
-# The first three columns are exact. `gap_law` encloses the whole law of a gap between two bounds: the probability that ice cream
-# turns out worse certainly lies between `from` and `to` (chapter 9). The last column is the paper's bound on
+# The first three rows are exact. `gap_law` encloses the whole law of a gap between two bounds: the probability that ice cream
+# turns out worse certainly lies between the values of the rows `from` and `to` (chapter 9). The last row is the paper's bound on
 # $P(G \le 0)$, $\sigma_G^2/(\sigma_G^2 + \mu_G^2)$, with the mean $\mu_G$ and the variance $\sigma_G^2$ of the gap. From these two numbers alone, no better bound
 # is possible.
 
@@ -193,23 +194,31 @@ exact = np.allclose(table["gap variance"], formula, rtol=1e-6)
 claims.check("Var G of the three worlds is the formula's", formula.round(2).tolist(), exact)
 
 # %% [markdown]
-# Why is the correlation of nuts not zero, although nothing is shared on the first day? Because tomorrow both branches are in the same
-# state, and if the coins make them choose alike they *are* one branch. Section 0.4 has a picture of this.
+# Why is the correlation for nuts not zero but 0.149, although nothing is shared on the first day? Because tomorrow both branches are in the same
+# state, and if the coins make them choose alike they *are* one branch (section 0.4 has a picture of this).
 #
 # ## 0.3 The windy gridworld, in a few lines
 #
 # In the paper's gridworld an agent walks from cell to cell. Once reached, the goal (top right) is never left, and it pays 1 in every step. After
 # each move a gust may push the agent one more cell to the left: one draw for all four actions. The policy goes right and then
 # up. Actions 0 to 3 are up, right, down, left, and results are arrays indexed `[state, a, b]`. We ask about the middle cell, state 12:
-# the mean of the gap, its variance, the bound on $P(G \le 0)$, and the law.
+# the mean of the gap, its variance, the bound on $P(G \le 0)$, and, from the law of the gap, the probabilities that *right* turns out worse
+# and that it makes no difference.
 
 # %%
 grid, goal = jl.windy_gridworld(size=5, gust_prob=0.2, gamma=0.95), jl.goal_policy(5)
 sol = jl.jipe2(grid, goal, tol=1e-8)
 m, right, left = sol.moments, 1, 3
-for answer in (m.gap_mean, m.gap_variance, m.inferiority_bound):
-    print(f"{answer[12, right, left]:.4f}")
-jl.gap_law(grid, goal, [(12, right, left)])[0]
+answers = {"mean": m.gap_mean, "variance": m.gap_variance, "bound": m.inferiority_bound}
+for name, answer in answers.items():
+    print(f"{name}: {answer[12, right, left]:.4f}")
+(law,) = jl.gap_law(grid, goal, [(12, right, left)])
+for name, (low, high) in {"P(G < 0)": law.prob_worse, "P(G = 0)": law.prob_tie}.items():
+    print(f"{name}: {low:.4f} to {high:.4f}")
+
+# %% [markdown]
+# The law encloses each probability between two bounds, which agree here to four digits. So $P(G \le 0)$ is $0.0121 + 0.0914$, about 0.10; the bound
+# on it from mean and variance alone is 0.27. Figure 0.2 shows the mean, the standard deviation and this bound for every cell.
 
 # %%
 empty = np.where(np.arange(25) == 4, np.nan, 0.0)  # no gaps at the goal
@@ -235,7 +244,7 @@ plt.show()
 
 # %% [markdown]
 # Next to a side wall one of the two moves leads nowhere, and the mean is small. Further down, the
-# goal is further away: the mean shrinks, the spread does not, and the bound grows. One mean can be checked by hand. Under this policy a cell $d$ moves from the goal gets one move
+# goal is further away: the mean shrinks, the spread hardly changes or grows, and the bound grows. One mean can be checked by hand. Under this policy a cell $d$ moves from the goal gets one move
 # closer with probability 0.8 and otherwise stays as far away as it was, so its value is $\tfrac{1}{1-\gamma}\,\tfrac1\gamma\, q^d$ with $q = 0.8\gamma/(1 - 0.2\gamma)$. In the middle, four moves away, *right* leads to $d = 3$, or with a gust
 # to $d = 4$, and *left* to $d = 5$ or 6.
 
@@ -251,7 +260,7 @@ claims.check("down every column the bound grows, at least by", f"{grows:.3f}", g
 
 # %% [markdown]
 # Now compare *up* with *right* below the top row and away from the side walls. Both lead towards the goal, and on
-# average it does not matter at all which comes first. Yet the two returns are not the same:
+# average it does not matter at all which comes first. Yet the two returns are not the same: in the middle cell the variance of their gap is 1.07.
 
 # %%
 up, inner = 0, np.arange(25).reshape(5, 5)[1:, 1:4]
@@ -267,7 +276,7 @@ claims.check("up against right: gap variance, in the middle", f"{variance:.2f}",
 #
 # Almost every number in this book has the same mechanism behind it. Follow both actions side by side. While the two branches are at different cells, each has
 # gusts of its own. Once they are in the same cell **and** choose the same action, they are one and the same branch: the same gusts, the same rewards, for
-# ever. They have **merged**. Here is one such pair, right against up, from the bottom of the grid. It is simulated with `query`, which draws one gust for all the actions it is asked about:
+# ever. They have **merged**. Here is one such pair, right against up, from the bottom of the grid. We simulate it with `query`, which draws one gust for all the actions it is asked about:
 
 
 # %%
@@ -289,7 +298,9 @@ def follow(jm, actions_of, state, actions, rng, steps=12):
 start, actions_of = 22, goal.argmax(1)
 paths = follow(grid, actions_of, start, (right, up), np.random.default_rng(31))
 met = int(np.argmax((paths[1:] == paths[1:, :1]).all(1))) + 1
-print("right first:", paths[:, 0], " up first:", paths[:, 1], " one branch from step", met)
+print("right first:", paths[:, 0])
+print("up first:   ", paths[:, 1])
+print("one branch from step", met)
 
 # %% [markdown]
 # How often are two branches still apart after $t$ steps? `pair_step` computes the law of a pair one step later. And what does merging do to the gap? Compare three ways to
@@ -464,8 +475,8 @@ claims.check(claim, f"{1 + off:.3f}", near, enough=enough)
 #
 # <details><summary>Solution</summary>
 #
-# No. By the formula of section 0.2 the gap variance grows with the variance $\sigma_1^2$ of the first day's difference, and
-# $\sigma_1^2 = 3^2 + 2^2 - 2 \cdot 3 \cdot 2 \cdot \mathrm{corr} \ge (3 - 2)^2$, with equality only for correlation 1: takings that are a rising linear function of the sun.
+# No. By the formula of section 0.2 the gap variance grows with the variance $\sigma_1^2$ of the first day's difference. If $\rho$ is the correlation of the takings, then
+# $\sigma_1^2 = 3^2 + 2^2 - 12 \rho \ge (3 - 2)^2$, with equality only for $\rho = 1$: takings that are a rising linear function of the sun.
 # With mean 10 and standard deviation 2 that *is* lemonade. Below, a stall that does best on extreme days, in sun and in rain, for comparison.
 #
 # </details>
@@ -480,7 +491,7 @@ smallest = table["gap variance"]["lemonade"]
 claims.check("exercise 1: Var G of a stall for extreme days", f"{wider:.2f}", wider > smallest)
 
 # %% [markdown]
-# **Exercise 2.** Set the discount of the fair to 0.95. The returns of ice cream and umbrellas are now *positively* correlated, and yet their gap
+# **Exercise 2.** Set the discount factor of the fair to 0.95. The returns of ice cream and umbrellas are now *positively* correlated, and yet their gap
 # variance has grown. Explain both.
 #
 # <details><summary>Solution</summary>
