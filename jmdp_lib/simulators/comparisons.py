@@ -18,8 +18,8 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Policy, Seed
 from jmdp_lib.machine import in_executor, in_processes
 from jmdp_lib.model.queries import SimulatorError
-from jmdp_lib.simulators.estimates import PlayedGaps
 from jmdp_lib.simulators.players import Branches, PlayedRuns, gaps_of
+from jmdp_lib.simulators.results import PlayedGaps
 from jmdp_lib.simulators.vector_branches import VectorBranches
 from jmdp_lib.simulators.vector_estimates import estimate_vector_gaps
 from jmdp_lib.simulators.vector_simulator import VectorSimulator

@@ -29,7 +29,7 @@ from jmdp_lib.simulators.branches import (
     play_run,
     uniforms_of,
 )
-from jmdp_lib.simulators.estimates import PlayedGaps
+from jmdp_lib.simulators.results import PlayedGaps, action_labels
 from jmdp_lib.simulators.statistics import gap_statistics, unseen_variance
 from jmdp_lib.simulators.worlds import Chooser, World, copy_of, world_of
 
@@ -333,9 +333,3 @@ def gaps_of(branches: Comparison, played: PlayedRuns, keep_returns: bool = False
     kept = returns if keep_returns else None
     rest: Any = (missed, num_runs, kept)
     return PlayedGaps(*found, *rest, unseen_variance=unseen, index=index)
-
-
-def action_labels(actions: Sequence[Any]) -> Any:
-    """(m,) what tables and files call the actions: their numbers, or what they print as."""
-    numbered = all(isinstance(action, int | np.integer) for action in actions)
-    return np.array([*actions] if numbered else [repr(action) for action in actions])

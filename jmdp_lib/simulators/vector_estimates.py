@@ -14,8 +14,7 @@ from jmdp_lib.checks import Floats
 from jmdp_lib.machine import in_executor, in_processes, require
 from jmdp_lib.model.queries import SimulatorError
 from jmdp_lib.simulators.arrays import Arrays
-from jmdp_lib.simulators.estimates import PlayedGaps
-from jmdp_lib.simulators.players import action_labels
+from jmdp_lib.simulators.results import PlayedGaps, action_labels
 from jmdp_lib.simulators.statistics import GapSums, unseen_variance
 from jmdp_lib.simulators.vector_branches import VectorBranches
 from jmdp_lib.simulators.vector_lanes import ChunkRuns
