@@ -19,8 +19,7 @@ from jmdp_lib.simulators.branches import Run
 from jmdp_lib.simulators.players import Branches, Comparison, PlayedRuns, gaps_of
 from jmdp_lib.simulators.results import Decision, PlayedGaps
 from jmdp_lib.simulators.statistics import GapIntervals, Standing, coupling_saving
-from jmdp_lib.simulators.vector_branches import VectorBranches
-from jmdp_lib.simulators.vector_rules import VectorRules
+from jmdp_lib.simulators.vector_branches import VectorBranches, VectorRules
 from jmdp_lib.simulators.vector_simulator import VectorSimulator
 
 _TAIL = 1e-3  # share of the largest return that is cut off

@@ -125,7 +125,7 @@ def sample_gaps(
     """
     num_pairs = checks.at_least("num_pairs", num_pairs, 3)
     root = checks.purpose_seed(seed, "sample_gaps")
-    sample = _played("gaps", jm, policy, gaps, num_pairs, root, truncation, coupling)
+    sample = _played(jm, policy, gaps, num_pairs, root, truncation, coupling)
     off = _gap_error(jm, truncation)
     found = np.transpose([gap_statistics(gap, off) for _, gap in sample])
     columns: Any = *found, off, num_pairs
@@ -136,11 +136,11 @@ def sample_gaps(
 
 
 def _played(
-    name: str, jm: JMDP, policy: Policy, gaps: ArrayLike, num_pairs: int, seed: Seed,
-    truncation: float, coupling: str,
+    jm: JMDP, policy: Policy, gaps: ArrayLike, num_pairs: int, seed: Seed, truncation: float,
+    coupling: str,
 ) -> Iterator[tuple[tuple[int, int, int], Floats]]:  # fmt: skip
     """Each gap (state, action, other action), all of them checked first, and its sample (N,)."""
-    asked = checks.integers(name, gaps, "gap", **{"(state, action, other action)": 3}).tolist()
+    asked = checks.integers("gaps", gaps, "gap", **{"(state, action, other action)": 3}).tolist()
     for s, *pair in asked:
         checks.index("state", s, jm.num_states)
         for action in pair:

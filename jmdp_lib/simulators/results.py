@@ -9,7 +9,6 @@ fields. `Decision` is what a comparison decided, and what an undecided one would
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,7 +16,7 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import ReadOnly, Saved, table
+from jmdp_lib.machine import ReadOnly, Saved, printed_names, table
 from jmdp_lib.moments import normal_quantile
 
 if TYPE_CHECKING:
@@ -272,7 +271,7 @@ class Decision(ReadOnly, Saved):
             >>> list(found.to_frame().columns)
             ['action', 'other', 'low', 'high']
         """
-        names = action_labels(self.actions)
+        names = printed_names(self.actions)
         first, second = np.nonzero(~np.eye(names.size, dtype=bool))
         low, high = self.intervals[first, second].T
         ends = {"low": low, "high": high}
@@ -304,9 +303,3 @@ class Decision(ReadOnly, Saved):
         ax.set(xlabel="queries", ylabel="mean gap")
         ax.legend()
         return ax
-
-
-def action_labels(actions: Sequence[Any]) -> Any:
-    """(m,) what tables and files call the actions: their numbers, or what they print as."""
-    numbered = all(isinstance(action, int | np.integer) for action in actions)
-    return np.array([*actions] if numbered else [repr(action) for action in actions])
