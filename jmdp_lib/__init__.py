@@ -42,15 +42,13 @@ from jmdp_lib.operators.backups import sample_t2
 from jmdp_lib.operators.literal import apply_t2
 from jmdp_lib.operators.multisets import measured_modulus
 from jmdp_lib.operators.pairs import first_to_arrive, mass_apart, pair_step, steps_to_reach
-from jmdp_lib.simulators.comparisons import estimate_gaps
 from jmdp_lib.simulators.decisions import compare_actions, compare_policies
-from jmdp_lib.simulators.estimates import EstimatedGaps, PlayedGaps
-from jmdp_lib.simulators.montecarlo import sample_gaps, simulate_pairs
+from jmdp_lib.simulators.estimates import estimate_gaps
+from jmdp_lib.simulators.montecarlo import sample_gaps, simulate_pairs, simulate_returns
 from jmdp_lib.simulators.resampling import resample_gaps
-from jmdp_lib.simulators.returns import simulate_returns
+from jmdp_lib.simulators.results import Decision, EstimatedGaps, PlayedGaps
 from jmdp_lib.simulators.statistics import asymptotic_sequence, log_capital, normal_p_values
 from jmdp_lib.simulators.vector_simulator import VectorSimulator
-from jmdp_lib.simulators.verdicts import Decision
 from jmdp_lib.solvers.coupling_range import CouplingRange, coupling_range
 from jmdp_lib.solvers.fixed_point import ConvergenceWarning, Plan, Solution
 from jmdp_lib.solvers.improvement import Improvement, cautious_improvement

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 import jmdp_lib as jl
 from jmdp_lib.atari import CoupledAtari
-from jmdp_lib.simulators import comparisons
+from jmdp_lib.simulators import estimates
 
 RNG = np.random.default_rng(0)
 PROBS = np.tile(RNG.dirichlet(np.full(3, 3.0)), (3, 1))  # one law of tables for all states
@@ -71,7 +71,7 @@ def test_processes_do_not_change_the_numbers(monkeypatch):
         run = partial(jl.estimate_gaps, env, policy, [0, 1], **asked)
         alone = run().returns
         with monkeypatch.context() as patch:
-            patch.setattr(comparisons, "in_processes", one_after_another)
+            patch.setattr(estimates, "in_processes", one_after_another)
             assert (run(processes=2).returns == alone).all()
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jmdp_lib as jl
-from jmdp_lib.simulators import comparisons
+from jmdp_lib.simulators import estimates
 
 POLICY = [[0.5, 0.5]] * 3
 FIELDS = ("mean", "mean_error", "variance", "variance_error", "prob_worse", "truncation_error")
@@ -87,8 +87,8 @@ def test_the_numbers_are_those_of_one_process(coupling):
 
 
 def test_other_processes_and_many_chunks(monkeypatch):
-    monkeypatch.setattr(comparisons, "_LEAST_RUNS", 1)
-    monkeypatch.setattr(comparisons, "_MOST_CHUNKS", 7)
+    monkeypatch.setattr(estimates, "_LEAST_RUNS", 1)
+    monkeypatch.setattr(estimates, "_MOST_CHUNKS", 7)
     asked = {"state": 1, "num_runs": 40}
     alone = jl.estimate_gaps(Walk(), POLICY, [0, 1], **asked)
     with ProcessPoolExecutor(2, get_context("spawn")) as processes:

@@ -8,6 +8,7 @@ compiled or imported on the way does not count either.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +88,7 @@ WORLDS = {
     "a JMDP": lambda: jl.windy_gridworld(3, gamma=0.5),
     "an implicit model": lambda: jl.ImplicitJMDP.from_jmdp(jl.windy_gridworld(3, gamma=0.5)),
     "a simulator": lambda: jl.StepSimulator(9, 2, 0.5, [0.5, 0.5], step_of_line, (0, 1)),
+    "a VectorSimulator": lambda: jl.VectorSimulator(steps_of_line, gusts, 2, 0.5, (0, 1), 9),
 }
 
 
@@ -94,10 +96,25 @@ def step_of_line(cell, action, gust):
     return float(cell > 3), min(max(cell + (1 if action == 0 else -1) - gust, 0), 8)
 
 
+def steps_of_line(cells, actions, gusts):
+    moved = cells + np.where(actions == 0, 1, -1) - gusts
+    return 1.0 * (cells > 3), np.clip(moved, 0, 8)
+
+
+def gusts(size, rng):
+    return rng.integers(2, size=size)
+
+
 def played(function, world):
     made = WORLDS[world]()
     asked = {"policy": [0] * 9, "actions": [0, 1], "state": 4}
     return lambda: function(made, **asked)
+
+
+def rivals(world):
+    made = WORLDS[world]()
+    asked = {"state": 4, "budget": 1000, "coupling": "joint"}
+    return lambda: jl.compare_policies(made, [[0] * 9, [1] * 9], **asked)
 
 
 def environment(name, call):
@@ -129,12 +146,6 @@ CALLS = {
     "local_jipe2": local,
     "policy_gaps": rules,
     "simulate_returns": lambda: lambda: jl.simulate_returns(jl.example_1(), [0], 5),
-    "estimate_gaps of a JMDP": lambda: played(jl.estimate_gaps, "a JMDP"),
-    "estimate_gaps of an implicit model": lambda: played(jl.estimate_gaps, "an implicit model"),
-    "estimate_gaps of a simulator": lambda: played(jl.estimate_gaps, "a simulator"),
-    "compare_actions of a JMDP": lambda: played(jl.compare_actions, "a JMDP"),
-    "compare_actions of an implicit model": lambda: played(jl.compare_actions, "an implicit model"),
-    "compare_actions of a simulator": lambda: played(jl.compare_actions, "a simulator"),
     "simulate_pairs": lambda: lambda: jl.simulate_pairs(jl.example_1(), [0], 0, (0, 1), 5),
     "sample_gaps": lambda: lambda: jl.sample_gaps(jl.example_1(), [0], [(0, 0, 1)], 5),
     "from_simulator": lambda: lambda: jl.JMDP.from_simulator(WORLDS["a simulator"](), 5),
@@ -143,6 +154,10 @@ CALLS = {
     "CoupledAtari.query": lambda: environment("Pong", query),
     "estimate_gaps of a CoupledAtari": lambda: environment("Pong", gaps),
 }
+for world in WORLDS:
+    CALLS[f"estimate_gaps of {world}"] = partial(played, jl.estimate_gaps, world)
+    CALLS[f"compare_actions of {world}"] = partial(played, jl.compare_actions, world)
+    CALLS[f"compare_policies of {world}"] = partial(rivals, world)
 
 
 @pytest.mark.parametrize("name", CALLS)

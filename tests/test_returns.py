@@ -7,7 +7,7 @@ import pytest
 from strategies import random_jmdp, random_policy, shared_noise_model
 
 import jmdp_lib as jl
-from jmdp_lib.simulators import returns
+from jmdp_lib.simulators import montecarlo
 
 COUPLINGS = ("joint", "independent", "common")
 NUM_SAMPLES = 20_000
@@ -129,7 +129,7 @@ def test_deterministic_and_independent_of_threads_and_of_their_number(monkeypatc
     policy = jl.uniform_policy(jm)
     runs = []
     for threads in (1, 2):
-        monkeypatch.setattr(returns, "get_num_threads", lambda n=threads: n)
+        monkeypatch.setattr(montecarlo, "get_num_threads", lambda n=threads: n)
         runs.append(jl.simulate_returns(jm, policy, 300, seed=5))
     np.testing.assert_array_equal(*runs)
     for num in (1, 63, 64, 65, 200):

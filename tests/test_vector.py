@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jmdp_lib as jl
-from jmdp_lib.simulators import statistics, vector_branches, vector_estimates
+from jmdp_lib.simulators import estimates, statistics, vector_branches
 from jmdp_lib.simulators.vector_branches import VectorBranches
 
 COUPLINGS = ("joint", "independent", "common")
@@ -159,7 +159,7 @@ def test_signs_that_the_cut_may_have_changed_count_as_ties():
     found = jl.estimate_gaps(
         DEPOT, UNIFORM, [2, 1], 5, num_runs=3000, coupling="independent", horizon=12
     )
-    again = vector_estimates._summed(branches, runs, False)
+    again = estimates._summed(branches, runs, False)
     assert (again.sums.signs[:, 0] / 3000 == statistics.gap_statistics(gap, unsure)[4:]).all()
     assert found.prob_tie[0, 1] > 0.3  # most are open after so few steps
 
@@ -197,7 +197,7 @@ def test_processes_change_no_number(small_chunks, monkeypatch):
         return [work(*pickle.loads(pickle.dumps(job))) for job in reversed(jobs)][::-1]
 
     alone = jl.estimate_gaps(DEPOT, UNIFORM, [2, 1], 5, num_runs=1000)
-    monkeypatch.setattr(vector_estimates, "in_processes", one_after_another)
+    monkeypatch.setattr(estimates, "in_processes", one_after_another)
     apart = jl.estimate_gaps(DEPOT, UNIFORM, [2, 1], 5, num_runs=1000, processes=2)
     assert (apart.mean == alone.mean).all()
     assert (apart.variance == alone.variance).all()
@@ -263,7 +263,7 @@ def test_array_libraries_agree(library, coupling):
 def test_a_gpu_computes_with_narrow_types(monkeypatch):
     """Its types and its chunks, tried on a processor."""
     torch = pytest.importorskip("torch")
-    from jmdp_lib.simulators.arrays import Arrays
+    from jmdp_lib.simulators.vector_simulator import Arrays
 
     monkeypatch.setattr(Arrays, "on_gpu", True)
     monkeypatch.setattr(vector_branches, "_GPU_CHUNK", 3000)

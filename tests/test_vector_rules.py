@@ -11,8 +11,8 @@ import pytest
 from test_vector import COUPLINGS, DEPOT, MODELS, PlainDepot, Tables, depot_of, sell
 
 import jmdp_lib as jl
-from jmdp_lib.simulators.vector_estimates import estimate_vector_gaps
-from jmdp_lib.simulators.vector_rules import VectorRules
+from jmdp_lib.simulators.estimates import estimate_vector_gaps
+from jmdp_lib.simulators.vector_branches import VectorRules
 
 
 def up_to(level):
@@ -137,6 +137,25 @@ def test_rules_of_other_array_libraries():
     found = jl.compare_policies(made, rules, state=strict.asarray(5), **asked)
     numpy = jl.compare_policies(DEPOT, rules, state=5, **asked)
     assert np.array_equal(found.intervals, numpy.intervals)
+
+
+@pytest.mark.parametrize("library", ["numpy", "strict", "torch"])
+def test_branches_of_equal_tables_are_played_on_as_one(library):
+    simulator, state = depot_of(library)
+    rules = [up_to(3), up_to(3)]
+    branches = VectorRules.of_policies(simulator, rules, state, None, "joint", 1e-3, None)
+    returns = estimated(branches, 50, keep_returns=True).returns
+    assert (returns[:, 0] == returns[:, 1]).all()
+
+
+def test_those_that_remain_are_played_on_by_their_own_rule():
+    def played_by(rules, chosen):
+        branches = VectorRules.of_policies(DEPOT, rules, 5, None, "joint", 1e-3, None)
+        return estimated(branches.only(chosen), 50, keep_returns=True).returns
+
+    alone = played_by([up_to(3), up_to(3)], [0, 1])
+    among_others = played_by([up_to(9), up_to(3), up_to(3)], [1, 2])
+    assert np.array_equal(alone, among_others)
 
 
 def test_rows_of_numbers_and_functions_of_them():

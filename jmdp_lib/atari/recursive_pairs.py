@@ -28,7 +28,7 @@ from jmdp_lib.atari.tables import Arrays, Flags, emulator_of
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.machine import in_processes
 from jmdp_lib.simulators.branches import play_branches
-from jmdp_lib.simulators.estimates import EstimatedGaps
+from jmdp_lib.simulators.results import EstimatedGaps
 from jmdp_lib.simulators.statistics import mean_and_error, variance_values
 from jmdp_lib.simulators.worlds import EnvironmentWorld, Step, Visit
 

@@ -11,6 +11,7 @@ from jmdp_lib.machine.compiled import threaded as threaded
 from jmdp_lib.machine.files import ReadOnly as ReadOnly
 from jmdp_lib.machine.files import Saved as Saved
 from jmdp_lib.machine.files import load_parts as load_parts
+from jmdp_lib.machine.files import printed_names as printed_names
 from jmdp_lib.machine.files import replacing as replacing
 from jmdp_lib.machine.files import save_parts as save_parts
 from jmdp_lib.machine.files import table as table

@@ -6,7 +6,7 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -110,6 +110,12 @@ def table(columns: Mapping[str, Any]) -> pd.DataFrame:
     with extra("figures"):
         import pandas as pd
     return pd.DataFrame(columns)
+
+
+def printed_names(things: Sequence[Any]) -> Any:
+    """(m,) what tables and files call things: their numbers, or what they print as."""
+    numbered = all(isinstance(thing, int | np.integer) for thing in things)
+    return np.array([*things] if numbered else [repr(thing) for thing in things])
 
 
 class ReadOnly:

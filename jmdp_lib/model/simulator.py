@@ -21,7 +21,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Sized
 
 _NUMBERS = {float, int}
-_ANY_REWARD = (-sys.float_info.max, sys.float_info.max)
+ANY_REWARD = (-sys.float_info.max, sys.float_info.max)
 _TRIALS = 8  # queries of a simulator that is tried out before it is used
 
 
@@ -82,7 +82,7 @@ def declared_range(
     ends: tuple[float, float] | None, name: str = "reward_range"
 ) -> tuple[float, float]:
     """(lo, hi) that holds all rewards, checked; all finite numbers if none is declared."""
-    return _ANY_REWARD if ends is None else checks.reward_range(name, ends)
+    return ANY_REWARD if ends is None else checks.reward_range(name, ends)
 
 
 def draw_index(cumulative: Sequence[float] | Floats, rng: np.random.Generator) -> int:
@@ -163,7 +163,7 @@ class CheckedQueries:
     def __init__(self, simulator: Any) -> None:
         self.simulator = simulator
         ends: tuple[float, float] | None = getattr(simulator, "reward_range", None)
-        self.low, self.high = _ANY_REWARD if ends is None else ends
+        self.low, self.high = ANY_REWARD if ends is None else ends
         self.numbered = hasattr(simulator, "num_states")
         self.num_states = simulator.num_states if self.numbered else 0
 

@@ -16,13 +16,11 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy, Seed
 from jmdp_lib.machine import progress
 from jmdp_lib.simulators.branches import Run
-from jmdp_lib.simulators.estimates import PlayedGaps
 from jmdp_lib.simulators.players import Branches, Comparison, PlayedRuns, gaps_of
+from jmdp_lib.simulators.results import Decision, PlayedGaps
 from jmdp_lib.simulators.statistics import GapIntervals, Standing, coupling_saving
-from jmdp_lib.simulators.vector_branches import VectorBranches
-from jmdp_lib.simulators.vector_rules import VectorRules
+from jmdp_lib.simulators.vector_branches import VectorBranches, VectorRules
 from jmdp_lib.simulators.vector_simulator import VectorSimulator
-from jmdp_lib.simulators.verdicts import Decision
 
 _TAIL = 1e-3  # share of the largest return that is cut off
 _FIRST_ASYMPTOTIC = 128  # runs before an asymptotic confidence sequence says anything

@@ -1,182 +1,282 @@
-"""Estimates of gaps, $G = Z(s, a) - Z(s, b)$, with their errors: what playing returns."""
+"""Estimates of the gaps of one state of any simulator, from recursive branches (`branches`).
+
+Branches that start at one state with different actions share a table while they share a state, and
+become one once they share state and action. So the differences of their returns vary little, and
+are known as soon as the branches are one.
+
+`estimate_gaps` cuts the runs into jobs for this process, other processes or an executor. A job
+returns its runs as they are; of a `VectorSimulator` only sums leave the device. Another statistic
+of gaps goes into `statistics`, twice: `gap_statistics` has it of gaps, and `GapSums` of their sums.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from functools import reduce
+from itertools import combinations, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import ReadOnly, Saved, table
-from jmdp_lib.moments import normal_quantile
+from jmdp_lib.checks import Floats, Policy, Seed
+from jmdp_lib.machine import in_executor, in_processes, require
+from jmdp_lib.model.simulator import SimulatorError
+from jmdp_lib.simulators.players import Branches, PlayedRuns, gaps_of, played_gaps
+from jmdp_lib.simulators.results import PlayedGaps
+from jmdp_lib.simulators.statistics import GapSums
+from jmdp_lib.simulators.vector_branches import VectorBranches
+from jmdp_lib.simulators.vector_runs import ChunkRuns
+from jmdp_lib.simulators.vector_simulator import Arrays, VectorSimulator
 
-if TYPE_CHECKING:
-    import pandas as pd
+# Runs go to an executor in chunks: at most so many, so that sending the simulator with each costs
+# little, and of so many runs at least.
+_MOST_CHUNKS = 256
+_LEAST_RUNS = 16
+_ROUNDING = 1e-12  # of the largest return: gaps of this size are none
 
-_NO_VARIATION = 1e-12  # of a squared mean: less variance than this is rounding
 
+def estimate_gaps(
+    env: Any,
+    policy: Policy,
+    actions: Sequence[Any],
+    state: Any = None,
+    gamma: float | None = None,
+    num_runs: int = 1000,
+    seed: Seed = 0,
+    coupling: str = "joint",
+    *,
+    truncation: float = 1e-3,
+    horizon: int | None = None,
+    processes: int = 1,
+    executor: Executor | None = None,
+    keep_returns: bool = False,
+) -> PlayedGaps:
+    """Gaps of actions at one state of a simulator, from recursive branches.
 
-@dataclass(frozen=True, eq=False, repr=False)
-class EstimatedGaps(ReadOnly, Saved):
-    """Estimates of gaps, $G = Z(s, a) - Z(s, b)$, with their standard errors, all of one shape.
+    env: a `CoupledEnv`, a `CoupledAtari`, a JMDP, an `ImplicitJMDP`, a simulator with `query`, or a
+        `VectorSimulator`, whose runs are played many at once. It is left alone.
+    policy: probabilities (S, A), actions (S,), or a function of the state or observation that
+        returns probabilities (A,) or an action. Where actions have no numbers, it returns an
+        action.
+    actions: m actions to compare. Each run has a branch for each of them, so that all gaps share
+        the runs.
+    state: where to start: the state of a simulator, which is a number or, if the simulator has no
+        `num_states`, anything hashable; or a snapshot of an environment, by default of where it is.
+    gamma: unless given, that of the simulator, or 0.99. It may be 1 together with a `horizon`.
+    num_runs: how many runs are played.
+    coupling: which branches share a draw, as in `jipe2`: "joint", those at one state;
+        "independent", none; "common", all of them, one draw per time step.
+    truncation: which share of the largest possible return may be cut off; it sets the horizon.
+    horizon: steps of a run; unless given, it follows from `truncation`. If gamma is 1 and a gap is
+        still open there, its truncation error is infinite.
+    processes: with more than one, `env` and `policy` must pickle. The numbers stay the same.
+    executor: plays the runs elsewhere: any `concurrent.futures.Executor`, such as that of a Dask
+        cluster, `client.get_executor()`. The numbers stay the same.
+    keep_returns: play every run to its end and keep the returns. Otherwise a run ends where all its
+        branches are one, and its gaps are final.
 
-    Attributes:
-        mean, mean_error: the estimate of $E G$, and its standard error.
-        variance, variance_error: the estimate of $Var G$, and its standard error.
-        unseen_mean, unseen_variance: how far what no draw showed can move $E G$; and how large it
-            can make $Var G$ if all draws were alike. Both are for one unit of $-log(1 - level)$:
-            in N draws an event stays unseen with probability $1 - level$ if its own is
-            $-log(1 - level) / N$. Unless a range of rewards is known, nothing is added to means,
-            and nothing bounds such a variance.
-        index: what tells the entries apart, by name: arrays that broadcast to the shape of `mean`.
+    If the simulator fails, the `SimulatorError` names state and action, and holds the result of
+    all runs before. If a worker of the executor dies, and the executor does not play its runs
+    again, the `SimulatorError` holds the result of all runs that came back.
 
     Example:
         >>> import jmdp_lib as jl
-        >>> import numpy as np
-        >>> found = jl.EstimatedGaps(*np.array([[1.0], [0.1], [2.0], [0.2]]))
-        >>> found
-        EstimatedGaps(1 gap: mean 1, standard error 0.1)
-        >>> low, high = found.interval("variance", level=0.95)
-        >>> print(low.round(2), high.round(2))
-        [1.64] [2.43]
+        >>> jm = jl.windy_gridworld(size=3, gamma=0.8)
+        >>> found = jl.estimate_gaps(jm, jl.goal_policy(3), actions=[0, 2], state=4, num_runs=300)
+        >>> print(f"up gains {found.mean[0, 1]:.2f} +- {found.mean_error[0, 1]:.2f}")
+        up gains 1.52 +- 0.04
+        >>> low, high = found.interval("prob_better")
+        >>> exact = jl.jipe2(jm, jl.goal_policy(3)).moments.gap_mean[4, 0, 2]
+        >>> print(f"exact mean {exact:.2f}; P(better) from {low[0, 1]:.2f} to {high[0, 1]:.2f}")
+        exact mean 1.52; P(better) from 0.92 to 0.97
     """
+    root = checks.purpose_seed(seed, "estimate_gaps")
+    _check_players(processes, executor)
+    num_runs = checks.at_least("num_runs", num_runs, 3)
+    asked: Any = (env, policy, actions, state, gamma, coupling, truncation, horizon)
+    wanted = (num_runs, root, keep_returns, processes, executor)
+    if isinstance(env, VectorSimulator):
+        return estimate_vector_gaps(VectorBranches.of(*asked), *wanted)
+    branches = Branches.of(*asked)
+    played = _play_runs(branches, *wanted)
+    if played.failure is None:
+        return gaps_of(branches, played, keep_returns)
+    done = len(played.returns)
+    raise _failure(played.failure, done, lambda: gaps_of(branches, played, keep_returns))
 
-    mean: Floats
-    mean_error: Floats
-    variance: Floats
-    variance_error: Floats
-    unseen_mean: Floats | float = field(default=0.0, kw_only=True)
-    unseen_variance: Floats | float = field(default=np.inf, kw_only=True)
-    index: dict[str, Any] = field(default_factory=dict, kw_only=True)
 
-    def __repr__(self) -> str:
-        apart = self._apart
-        means = np.asarray(self.mean)[apart]
-        worst = np.asarray(self.mean_error)[apart].max(initial=0.0)
-        if means.size == 1:
-            found = f"1 gap{self._source}: mean {means[0]:.4g}, standard error {worst:.2g}"
-        else:
-            ends = f"{means.min(initial=0.0):.4g} to {means.max(initial=0.0):.4g}"
-            found = f"{means.size:,} gaps{self._source}: means {ends}, standard errors up to "
-            found += f"{worst:.2g}"
-        return f"{type(self).__name__}({found})"
-
-    @property
-    def _source(self) -> str:
-        """What the estimates are from, in words for `repr`."""
-        return ""
-
-    @property
-    def _apart(self) -> Any:
-        """Which entries tell something: in tables of all pairs, those of two different actions."""
-        shape = np.shape(self.mean)
-        compared = next((name for name in ("action", "policy") if name in self.index), None)
-        if len(shape) < 2 or compared is None or "other" not in self.index:
-            return np.ones(shape, bool)
-        return np.broadcast_to(self.index[compared] != self.index["other"], shape)
-
-    def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
-        """Lower and upper ends of confidence intervals of "mean" or "variance", entry by entry.
-
-        They are normal. For a variance, whose estimates are positive and skewed, they are normal on
-        the scale of its logarithm. If no variation was seen at all, the upper end is that of an
-        event that all draws missed.
-        """
-        value = getattr(self, checks.one_of("name", name, ("mean", "variance")))
-        reach = normal_quantile(level) * getattr(self, f"{name}_error")
-        missed = -np.log1p(-level)
-        if name == "mean":
-            reach = reach + missed * self.unseen_mean
-            return value - reach, value + reach
-        none = value <= _NO_VARIATION * self.mean**2
-        factor = np.exp(np.divide(reach, value, out=np.zeros_like(value), where=~none))
-        return np.where(none, 0.0, value / factor), np.where(
-            none, missed * self.unseen_variance, value * factor
+def _check_players(processes: int, executor: Executor | None) -> None:
+    """Refuse what cannot play."""
+    many = checks.at_least("processes", processes, 1) > 1
+    if executor is None:
+        return
+    if not isinstance(executor, Executor):
+        raise ValueError(
+            "executor must be a concurrent.futures.Executor, such as client.get_executor() of a "
+            f"Dask client, got {executor!r}"
         )
-
-    def to_frame(self) -> pd.DataFrame:
-        """A pandas table with a row for every gap of two different actions.
-
-        Its columns are those of `index`, and all attributes of the shape of `mean`.
-
-        Example:
-            >>> import jmdp_lib as jl
-            >>> jm = jl.windy_gridworld(3, gamma=0.8)
-            >>> found = jl.sample_gaps(jm, jl.goal_policy(3), [(4, 0, 2), (4, 1, 2)], 5000)
-            >>> print(found.to_frame()[["state", "action", "other", "mean"]].round(1))
-               state  action  other  mean
-            0      4       0      2   1.5
-            1      4       1      2   1.5
-        """
-        shape = np.shape(self.mean)
-        columns = {name: np.broadcast_to(x, shape)[self._apart] for name, x in self.index.items()}
-        for part in fields(self):
-            values = getattr(self, part.name)
-            if isinstance(values, np.ndarray) and values.shape == shape:
-                columns[part.name] = values[self._apart]
-        return table(columns)
+    if many:
+        raise ValueError("pass processes= or executor=, not both")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class PlayedGaps(EstimatedGaps):
-    """What branches that were played say about gaps, $G = Z(s, a) - Z(s, b)$.
+def _failure(why: str, done: int, estimate: Callable[[], PlayedGaps]) -> SimulatorError:
+    """An error that holds what the runs that went well say, if there are enough of them."""
+    failure = SimulatorError(f"{why} ({done:,} runs went well)")
+    failure.result = estimate() if done >= 3 else None
+    return failure
 
-    `sample_gaps` has arrays (K,) for K gaps, each from its own pairs; `estimate_gaps` has arrays
-    (m, m), entry [i, j] about actions[i] against actions[j] of the m actions that were asked for.
 
-    Attributes:
-        mean, mean_error, variance, variance_error: as in `EstimatedGaps`, unbiased.
-        prob_worse, prob_tie, prob_better: shares of runs with $G < 0$, $G = 0$ and $G > 0$. A gap
-            whose sign the cut at the horizon may have changed counts as 0.
-        truncation_error: how far that cut may have moved $E G$; of a simulator, if later rewards
-            are like those that were seen.
-        num_runs: runs, or pairs, per gap; an array where gaps have different numbers of them.
-        returns: (num_runs, m) of the branches, if `estimate_gaps` was asked to keep them, or None.
+# One run after the other, in any world
 
-    Example:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> import jmdp_lib as jl
-        >>> jm = jl.windy_gridworld(3, gamma=0.8)
-        >>> asked = {"actions": [0, 1, 2], "state": 4, "num_runs": 100, "keep_returns": True}
-        >>> found = jl.estimate_gaps(jm, jl.goal_policy(3), **asked)
-        >>> found
-        PlayedGaps(6 gaps from 100 runs: means -1.564 to 1.564, standard errors up to 0.059)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     found.save(Path(folder) / "gaps.npz")
-        ...     again = jl.PlayedGaps.load(Path(folder) / "gaps.npz")
-        ...
-        >>> bool((again.returns == found.returns).all())
-        True
-    """
 
-    prob_worse: Floats
-    prob_tie: Floats
-    prob_better: Floats
-    truncation_error: Floats | float
-    num_runs: Ints | int
-    returns: Any = None
+def _play_runs(
+    branches: Branches, num_runs: int, root: np.random.SeedSequence, whole: bool, processes: int,
+    executor: Executor | None,
+) -> PlayedRuns:  # fmt: skip
+    """All runs, or those that went well and why there are no more."""
+    if executor is not None:
+        return _play_in_executor(branches, num_runs, root, whole, executor)
+    if processes == 1:
+        return branches.play_runs(root, 0, num_runs, whole, "estimate_gaps")
+    branches.check_pickles()
+    jobs = [(root, *ends, whole) for ends in _chunks(num_runs, 4 * processes)]
+    return PlayedRuns.joined(in_processes(branches.play_chunk, jobs, processes, "estimate_gaps"))
 
-    @property
-    def _source(self) -> str:
-        return f" from {np.max(self.num_runs):,} runs"
 
-    def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
-        """Ends of confidence intervals, entry by entry.
+def _play_in_executor(
+    branches: Branches, num_runs: int, root: np.random.SeedSequence, whole: bool,
+    executor: Executor,
+) -> PlayedRuns:  # fmt: skip
+    """All runs, or those that came back and why the others did not."""
+    most = min(_MOST_CHUNKS, -(-num_runs // _LEAST_RUNS))
+    jobs = [(root, *ends, whole) for ends in _chunks(num_runs, most)]
+    parts, error = in_executor(branches.play_chunk, jobs, executor, "estimate_gaps")
+    played = PlayedRuns.joined([PlayedRuns.of([], len(branches.names), None), *parts])
+    if error is None or played.failure is not None:
+        return played
+    return played._replace(failure=f"the executor failed: {error!r}")
 
-        Those of "mean" and "variance" are as in `EstimatedGaps`, the truncation error of means
-        added; those of "prob_worse", "prob_tie" and "prob_better" are Wilson's.
-        """
-        names = ("mean", "variance", "prob_worse", "prob_tie", "prob_better")
-        if checks.one_of("name", name, names) in names[:2]:
-            low, high = super().interval(name, level)
-            slack = self.truncation_error if name == "mean" else 0.0
-            return low - slack, high + slack
-        share = getattr(self, name)
-        z = normal_quantile(level)
-        n = self.num_runs
-        centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
-        reach = z * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z**2 / n)
-        return centre - reach, centre + reach
+
+def _chunks(num_runs: int, most: int) -> list[tuple[int, int]]:
+    """(first, last) of runs: so many chunks of about one size, or fewer."""
+    ends = np.linspace(0, num_runs, min(most, num_runs) + 1, dtype=int).tolist()
+    return list(pairwise(ends))
+
+
+# Many runs of a `VectorSimulator` at once
+
+
+def estimate_vector_gaps(
+    branches: VectorBranches, num_runs: int, root: np.random.SeedSequence, keep_returns: bool,
+    processes: int, executor: Executor | None,
+) -> PlayedGaps:  # fmt: skip
+    """As `estimate_gaps`, from all chunks of runs."""
+    if keep_returns:
+        size = 8.0 * num_runs * len(branches.names)
+        require(2.0 * size, f"the returns of num_runs = {num_runs:,}", "do without keep_returns")
+    chunk = branches.chunk_size
+    sizes = [min(chunk, num_runs - start) for start in range(0, num_runs, chunk)]
+    step = branches.most_in_flight
+    jobs = [
+        (branches, root, sizes[k : k + step], k, keep_returns) for k in range(0, len(sizes), step)
+    ]
+    error: BaseException | None = None
+    if executor is not None:
+        results, error = in_executor(_play_batch, jobs, executor, "estimate_gaps")
+    else:
+        if processes > 1:
+            branches.check_pickles()
+        results = in_processes(_play_batch, jobs, processes, "estimate_gaps")
+    parts = [part for found, _ in results for part in found]
+    failed = next((failure for _, failure in results if failure), None)
+    if failed is None and error is None:
+        return _estimate(branches, parts)
+    why = failed or f"the executor failed: {error!r}"
+    done = sum(part.sums.num_gaps for part in parts)
+    raise _failure(why, done, lambda: _estimate(branches, parts))
+
+
+class _Part(NamedTuple):
+    """What is kept of a chunk. sums: of the P pairs of actions. apart: (P,) runs that were."""
+
+    sums: GapSums
+    apart: Floats
+    extremes: tuple[float, float]
+    returns: Floats | None
+
+
+def _play_batch(
+    branches: VectorBranches, root: np.random.SeedSequence, sizes: Sequence[int], first: int,
+    keep_returns: bool,
+) -> tuple[list[_Part], str | None]:  # fmt: skip
+    """What is kept of a batch of chunks, or why the simulator failed in it."""
+    try:
+        chunks = branches.play(root, sizes, first, whole=keep_returns)
+    except SimulatorError as error:
+        last = first + len(sizes) - 1
+        return [], f"chunk {first}: {error}" if last == first else f"chunks {first}-{last}: {error}"
+    return [_summed(branches, chunk, keep_returns) for chunk in chunks], None
+
+
+def _summed(branches: VectorBranches, runs: ChunkRuns, keep_returns: bool) -> _Part:
+    """The sums of a chunk, computed where its runs are."""
+    arrays = Arrays.of(runs.returns)
+    xp = arrays.xp
+    tiny = _ROUNDING * float(xp.max(xp.abs(runs.returns)))
+    cut = branches.largest_rest(runs.extremes[1] - runs.extremes[0])
+    sums = []
+    counts = []
+    for (i, j), apart in zip(_pairs(branches), runs.apart, strict=True):
+        unsure = tiny + xp.where(apart, xp.full_like(runs.returns[i, ...], cut), 0.0)
+        sums.append(GapSums.of(runs.returns[i, ...] - runs.returns[j, ...], unsure, xp))
+        counts.append(int(xp.count_nonzero(apart)))
+    stacked = GapSums(
+        num_gaps=runs.returns.shape[1],
+        mean=np.array([part.mean for part in sums]),
+        central=np.array([part.central for part in sums]).reshape(-1, 3).T,
+        signs=np.array([part.signs for part in sums]).reshape(-1, 3).T,
+    )
+    kept = _in_order(arrays, runs) if keep_returns else None
+    return _Part(stacked, np.array(counts, float), runs.extremes, kept)
+
+
+def _in_order(arrays: Arrays, runs: ChunkRuns) -> Floats:
+    """Returns (N, m) in the order of the runs."""
+    return arrays.host(runs.returns).T[np.argsort(arrays.host(runs.numbers))]
+
+
+def _pairs(branches: VectorBranches) -> list[tuple[int, int]]:
+    return list(combinations(range(len(branches.names)), 2))
+
+
+def _estimate(branches: VectorBranches, parts: list[_Part]) -> PlayedGaps:
+    sums = reduce(GapSums.plus, (part.sums for part in parts))
+    open_share = _symmetric(branches, sum(part.apart for part in parts) / sums.num_gaps)
+    low = min(part.extremes[0] for part in parts)
+    high = max(part.extremes[1] for part in parts)
+    kept = [part.returns for part in parts if part.returns is not None]
+    returns = np.concatenate(kept) if kept else None
+    found = _table(branches, sums.statistics())
+    return played_gaps(branches, found, open_share, (low, high), sums.num_gaps, returns)
+
+
+def _table(branches: VectorBranches, values: Any) -> Any:
+    """(7, m, m) of statistics (7, P) of pairs of actions, as in `gap_statistics`."""
+    mean, *errors, below, at, above = (_symmetric(branches, row) for row in values)
+    upper = np.triu(np.ones_like(mean), 1) > 0
+    mean = np.where(upper, mean, -mean)
+    at += np.eye(len(at))  # an action against itself: always a tie
+    worse = np.where(upper, below, above)
+    return np.stack([mean, *errors, worse, at, worse.T])
+
+
+def _symmetric(branches: VectorBranches, values: Any) -> Floats:
+    """(m, m) of values (P,) of pairs of actions: the same for [i, j] and [j, i], 0 for [i, i]."""
+    size = len(branches.names)
+    first, second = np.triu_indices(size, 1)
+    whole = np.zeros((size, size))
+    whole[first, second] = values
+    whole[second, first] = values
+    return whole

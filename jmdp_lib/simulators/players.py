@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import progress
+from jmdp_lib.machine import printed_names, progress
 from jmdp_lib.model import COUPLINGS
 from jmdp_lib.model.simulator import SimulatorError
 from jmdp_lib.simulators.branches import (
@@ -29,7 +29,7 @@ from jmdp_lib.simulators.branches import (
     play_run,
     uniforms_of,
 )
-from jmdp_lib.simulators.estimates import PlayedGaps
+from jmdp_lib.simulators.results import PlayedGaps
 from jmdp_lib.simulators.statistics import gap_statistics, unseen_variance
 from jmdp_lib.simulators.worlds import Chooser, World, copy_of, world_of
 
@@ -322,20 +322,27 @@ def gaps_of(branches: Comparison, played: PlayedRuns, keep_returns: bool = False
         for pair in np.ndindex(counts.shape):
             rows = both[:, *pair]
             found[:, *pair] = gap_statistics(gaps[rows, *pair], unsure[rows, *pair])
-    missed = (apart & both).sum(0) / counts
-    np.multiply(cut, missed, out=missed, where=missed > 0)
-    ends = branches.reward_range
-    unseen = unseen_variance(found[0], counts, ends, branches.discount_of_returns)
-    unseen[branches.alike] = 0.0
-    names = action_labels(branches.names)
-    index = {branches.compared: names[:, None], "other": names[None]}
+    open_share = (apart & both).sum(0) / counts
     num_runs = len(returns) if both.all() else counts
     kept = returns if keep_returns else None
-    rest: Any = (missed, num_runs, kept)
+    return played_gaps(branches, found, open_share, extremes, num_runs, kept)
+
+
+def played_gaps(
+    branches: Comparison, found: Any, open_share: Floats, extremes: tuple[float, float],
+    num_runs: Ints | int, returns: Any,
+) -> PlayedGaps:  # fmt: skip
+    """Estimates from statistics (7, m, m) of gaps, which are those of `gap_statistics`.
+
+    open_share: (m, m) of the runs, those whose gap was open at the horizon. extremes: (2,) of all
+    rewards. num_runs, returns: as in `PlayedGaps`.
+    """
+    cut = branches.largest_rest(extremes[1] - extremes[0])
+    missed = np.multiply(cut, open_share, out=np.zeros_like(open_share), where=open_share > 0)
+    ends = branches.reward_range
+    unseen = unseen_variance(found[0], num_runs, ends, branches.discount_of_returns)
+    unseen[branches.alike] = 0.0
+    names = printed_names(branches.names)
+    index = {branches.compared: names[:, None], "other": names[None]}
+    rest: Any = (missed, num_runs, returns)
     return PlayedGaps(*found, *rest, unseen_variance=unseen, index=index)
-
-
-def action_labels(actions: Sequence[Any]) -> Any:
-    """(m,) what tables and files call the actions: their numbers, or what they print as."""
-    numbered = all(isinstance(action, int | np.integer) for action in actions)
-    return np.array([*actions] if numbered else [repr(action) for action in actions])

@@ -28,7 +28,7 @@ from jmdp_lib import checks, machine
 from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.model import JMDP, require_tables
 from jmdp_lib.operators.collapsed import CollapsedT2
-from jmdp_lib.simulators.estimates import EstimatedGaps
+from jmdp_lib.simulators.results import EstimatedGaps
 from jmdp_lib.solvers.order2 import jipe2
 
 _STATES = 10_000  # of the resampled models that are solved side by side

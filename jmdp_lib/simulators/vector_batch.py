@@ -15,14 +15,24 @@ from typing import Any
 import numpy as np
 
 from jmdp_lib.model.simulator import SimulatorError
-from jmdp_lib.simulators.arrays import Arrays, each, each_of, floating
-from jmdp_lib.simulators.vector_lanes import BatchPlan, ChunkRuns, Finished, Lanes, Streams, beside
-from jmdp_lib.simulators.vector_policies import VectorPolicy
+from jmdp_lib.simulators.vector_runs import (
+    BatchPlan,
+    ChunkRuns,
+    Finished,
+    Lanes,
+    Streams,
+    VectorPolicy,
+    beside,
+)
 from jmdp_lib.simulators.vector_simulator import (
+    Arrays,
     Played,
     check_pure,
     check_values,
     drawn,
+    each,
+    each_of,
+    floating,
     played,
     widened,
 )

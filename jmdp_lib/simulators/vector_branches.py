@@ -1,4 +1,10 @@
-"""Branches of a `VectorSimulator`: what `Branches` of `players` is for runs played one by one."""
+"""Branches of a `VectorSimulator`: what `Branches` of `players` is for runs played one by one.
+
+`VectorBranches` compares actions, `VectorRules` compares policies, as `branches.OwnRules` says.
+Both cut their runs into chunks, and let a `Batch` play these. What else is to be compared is a
+subclass of `VectorBranches` with a constructor of its own, and a `player`, a subclass of `Batch`,
+if its branches choose their actions in another way.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +15,25 @@ from itertools import combinations
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Ints, Policy
 from jmdp_lib.machine import available_bytes
 from jmdp_lib.model.simulator import SimulatorError
 from jmdp_lib.operators.dense import device_bytes
-from jmdp_lib.simulators.arrays import Arrays, as_array
 from jmdp_lib.simulators.branches import Run
 from jmdp_lib.simulators.players import Comparison, checked_settings
 from jmdp_lib.simulators.vector_batch import Batch
-from jmdp_lib.simulators.vector_lanes import BatchPlan, ChunkRuns
-from jmdp_lib.simulators.vector_policies import VectorPolicy
-from jmdp_lib.simulators.vector_simulator import VectorSimulator, check_draw, drawn, played
+from jmdp_lib.simulators.vector_runs import BatchPlan, ChunkRuns, Lanes, VectorPolicy
+from jmdp_lib.simulators.vector_simulator import (
+    Arrays,
+    VectorSimulator,
+    as_array,
+    check_draw,
+    drawn,
+    played,
+)
 
 _CHUNK = 2**16  # runs per random stream: few enough for the caches of a processor,
 _GPU_CHUNK = 2**23  # and many enough to keep a GPU busy
@@ -42,12 +54,11 @@ class VectorBranches(BatchPlan, Comparison):
     ) -> VectorBranches:  # fmt: skip
         """Arguments as of `estimate_gaps`, checked; step, draw and policy are tried out."""
         settings = checked_settings(env, gamma, coupling, truncation, horizon)
-        start = start_of(env, state)
+        start = _start_of(env, state)
         chosen = checks.distinct_actions(actions, env.num_actions)
-        table = VectorPolicy.of(policy, env.num_actions, getattr(env, "num_states", None))
-        if table.num_states is not None:
-            check_numbered(start, table.num_states)
-        made = cls(env, table, start, chosen, *settings, env.reward_range)
+        rule = VectorPolicy.of(policy, env.num_actions, getattr(env, "num_states", None))
+        _check_numbered(start, rule.num_states)
+        made = cls(env, rule, start, chosen, *settings, env.reward_range)
         made._try_out()
         return made
 
@@ -145,6 +156,129 @@ class VectorBranches(BatchPlan, Comparison):
         return [Run(own, futures, runs.extremes, count) for own, futures, count in columns]
 
 
+class _RuleBatch(Batch):
+    """Plays chunks of runs in which every branch has a rule of its own.
+
+    Branches at one state-action choose by one number, each by its own rule. They are one for good
+    only if all rules are the same.
+    """
+
+    def __init__(self, plan: BatchPlan, *rest: Any) -> None:
+        super().__init__(plan, *rest)
+        assert isinstance(plan, VectorRules)
+        self.kinds = plan.kinds
+        self.rules = [plan.rules[kind].on(self.arrays) for kind in plan.kinds]
+        self.policy = self.rules[0]  # what branches follow that are one for good
+
+    @property
+    def one_for_good(self) -> bool:
+        """Whether branches that have come together stay together."""
+        return len(set(self.kinds)) == 1
+
+    def _start(self) -> Lanes:
+        """All branches come from one place: their first actions are drawn by one number."""
+        lanes = super()._start()
+        streams = zip(self.sizes, self.streams, strict=True)
+        numbers = [self.arrays.uniforms(size, stream.choices) for size, stream in streams]
+        uniforms = self.xp.concat(numbers)
+        actions = self._by_rules(lanes.states, [uniforms] * self.width)
+        one = tuple(actions[i, ...] == actions[j, ...] for i, j in self.pairs)
+        return lanes._replace(actions=actions, one=one)
+
+    def _next_actions(self, lanes: Lanes, uniforms: Any) -> Any:
+        return self._by_rules(lanes.states, self._follow(lanes.one, uniforms))
+
+    def _by_rules(self, states: Any, uniforms: list[Any]) -> Any:
+        """(m, n) what every rule chooses in its own states, by its own numbers (n,)."""
+        chosen = [
+            self._chosen(rule, states[j, ...], uniforms[j]) for j, rule in enumerate(self.rules)
+        ]
+        return self.xp.stack(chosen)
+
+    def _done(self, lanes: Lanes) -> Any:
+        if self.one_for_good:
+            return super()._done(lanes)
+        if lanes.alive is None:
+            return self.xp.zeros_like(lanes.returns[0, ...], dtype=self.xp.bool)
+        return ~self.xp.any(lanes.alive, axis=0)
+
+    def _apart(self, lanes: Lanes) -> tuple[Any, ...]:
+        never = self.xp.zeros_like(lanes.returns[0, ...], dtype=self.xp.bool)
+        for_good = tuple(
+            one if self.kinds[i] == self.kinds[j] else never
+            for (i, j), one in zip(self.pairs, lanes.one, strict=True)
+        )
+        return super()._apart(lanes._replace(one=for_good))
+
+    def _rest(self, parts: Any, chunk: int) -> tuple[Any, Any]:
+        if self.one_for_good:
+            return super()._rest(parts, chunk)
+        size = sum(part.lanes.returns.shape[1] for part in parts)  # all have ended
+        total = self.xp.zeros((size,), dtype=self.xp.float64, device=self.arrays.device)
+        return total, self.xp.zeros_like(total, dtype=self.xp.int64)
+
+
+@dataclass(frozen=True)
+class VectorRules(VectorBranches):
+    """What all runs of a comparison of policies have in common; it pickles if its parts do.
+
+    policy: the first rule. actions: the numbers of the policies. rules: those that are distinct.
+    kinds: (m,) which of them each branch follows.
+    """
+
+    rules: tuple[VectorPolicy, ...]
+    kinds: tuple[int, ...]
+    player: ClassVar[type[Batch]] = _RuleBatch
+
+    @classmethod
+    def of_policies(
+        cls, env: VectorSimulator, policies: Sequence[Policy], state: Any, gamma: float | None,
+        coupling: str, truncation: float, horizon: int | None,
+    ) -> VectorRules:  # fmt: skip
+        """Arguments as of `compare_policies`, checked; step, draw and policies are tried out."""
+        settings = checked_settings(env, gamma, coupling, truncation, horizon)
+        start = _start_of(env, state)
+        count = getattr(env, "num_states", None)
+        rules: list[VectorPolicy] = []
+        kinds: list[int] = []
+        for number, policy in enumerate(policies):
+            try:
+                rule = VectorPolicy.by_inversion(policy, env.num_actions, count)
+                _check_numbered(start, rule.num_states)
+            except ValueError as error:
+                raise ValueError(f"policies[{number}]: {error}") from None
+            if rule not in rules:
+                rules.append(rule)
+            kinds.append(rules.index(rule))
+        names = list(range(len(kinds)))
+        parts = (tuple(rules), tuple(kinds))
+        made = cls(env, rules[0], start, names, *settings, env.reward_range, *parts)
+        made._try_out()
+        return made
+
+    @property
+    def num_states(self) -> int | None:
+        """How many states there are, if the simulator or a table says so."""
+        sizes = [rule.num_states for rule in self.rules if rule.num_states is not None]
+        return getattr(self.simulator, "num_states", min(sizes, default=None))
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        return {"env": self.simulator, "policies": self.rules, "state": self.state}
+
+    @property
+    def compared(self) -> str:
+        return "policy"
+
+    @property
+    def alike(self) -> NDArray[np.bool_]:
+        return np.equal.outer(self.kinds, self.kinds)
+
+    def only(self, chosen: Sequence[int]) -> VectorRules:
+        names = [self.actions[i] for i in chosen]
+        return replace(self, actions=names, kinds=tuple(self.kinds[i] for i in chosen))
+
+
 def _labels(width: int, apart: Sequence[Any]) -> Ints:
     """(N, m) equal where branches have the same future, from (N,) of every pair."""
     labels = np.tile(np.arange(width), (len(apart[0]), 1))
@@ -154,21 +288,21 @@ def _labels(width: int, apart: Sequence[Any]) -> Ints:
     return labels
 
 
-def start_of(env: VectorSimulator, state: Any) -> Any:
+def _start_of(env: VectorSimulator, state: Any) -> Any:
     """The state where all branches start, as an array () or (d,)."""
     if state is None:
         raise ValueError("state= must be given: the state at which the actions are compared")
     start = as_array(state)
     if len(start.shape) > 1 or (hasattr(start, "dtype") and str(start.dtype) == "object"):
         raise ValueError(f"state must be a number, or a row (d,) of numbers, got {state!r}")
-    count = getattr(env, "num_states", None)
-    if count is not None:
-        check_numbered(start, count)
+    _check_numbered(start, getattr(env, "num_states", None))
     return start
 
 
-def check_numbered(start: Any, num_states: int) -> None:
-    """Refuse a start that is no number of a state."""
+def _check_numbered(start: Any, num_states: int | None) -> None:
+    """Refuse a start that is no number of a state, where states have numbers."""
+    if num_states is None:
+        return
     arrays = Arrays.of(start)
     if start.shape or not arrays.xp.isdtype(start.dtype, "integral"):
         raise ValueError(
