@@ -226,7 +226,7 @@ by_gust = pd.DataFrame(index=pd.Index(steps, name="gusts"))
 by_gust["right, average"] = np.nanmean(right, axis=(1, 2))
 by_gust["left, below the goal"] = left[:, 5].mean(1)
 by_gust["largest difference"] = np.nanmax(np.abs(left - right), axis=(1, 2))
-print(by_gust.round(2).to_string())
+by_gust.round(2)
 
 # %%
 grown, faded, apart = by_gust.to_numpy().T
@@ -501,7 +501,7 @@ three["Var G"] = [m.gap_variance[worlds[name][2]] for (name, _), m in solved.ite
 three["P(G < 0)"] = [np.mean(gap < 0) for gap in simulated.values()]
 three["P(G = 0)"] = [np.mean(gap == 0) for gap in simulated.values()]
 three["P(G > 0)"] = [np.mean(gap > 0) for gap in simulated.values()]
-print(three.round(3).to_string())
+three.round(3)
 
 # %% [markdown]
 # The law of each action alone is the same under all three couplings. The law of the gap is not, although its mean is.
@@ -524,7 +524,8 @@ moved = max(
 claims.check("three couplings: means and variances differ by", f"{moved:.4f}", moved < 1e-5)
 squares = [(gap - gap.mean()) ** 2 for gap in simulated.values()]
 errors = [
-    (x.mean() - three["Var G"].iloc[i]) / (x.std() / np.sqrt(x.size)) for i, x in enumerate(squares)
+    (x.mean() - exact) / (x.std() / np.sqrt(x.size))
+    for x, exact in zip(squares, three["Var G"], strict=True)
 ]
 worst = np.abs(errors).max()
 claim = "nine gap variances against Monte Carlo: largest error in standard errors"

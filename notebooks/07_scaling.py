@@ -91,7 +91,7 @@ claims.check("largest change of Sigma, and of T_2 Sigma", text, changed > 10 and
 # The mean $m$ of each state's return is found first, from a sparse system with $|\mathcal S|$ unknowns. The covariance
 # $c = W - m m^\top$ then satisfies
 #
-# $$c = c_0 + \gamma^2 P_2\, c, \qquad c_0(s, t) = 0 \text{ for } s \ne t.$$
+# $$c = c_0 + \gamma^2 P_2\, c, \quad c_0(s, t) = 0 \text{ for } s \ne t.$$
 #
 # Here $c(s, t)$ and $c_0(s, t)$ are the covariances of section 2.5, averaged over the actions of both branches. $P_2$ moves the two branches, and while they are apart each follows the policy's chain $P$. Branches at distinct states draw
 # independent tables, so they become correlated only by meeting later. That is why the source $c_0$ is zero off the diagonal. Centring has two more
@@ -517,9 +517,8 @@ seen[cells[:, 0], cells[:, 1] - cells[:, 1].min()] = local_answer.visits
 fig, (ax, right) = plt.subplots(1, 2, figsize=(7.2, 2.5))
 image = figures.heatmap(ax, np.ma.masked_invalid(seen), norm=LogNorm())
 fig.colorbar(image, ax=ax, label="discounted visits", shrink=0.8)
-ax.set(
-    title="what was explored", xlabel="last columns", ylabel="row", xticks=[], yticks=[0, 5, 10, 15]
-)
+ax.set(title="what was explored", xlabel="last columns", ylabel="row")
+ax.set(xticks=[], yticks=[0, 5, 10, 15])
 right.loglog(grown.explored, grown[["certified", "true"]], "o-", label=["certified", "true"])
 right.set(xlabel="states explored", ylabel="error of a gap's sd")
 right.legend()
