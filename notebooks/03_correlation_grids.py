@@ -501,7 +501,7 @@ three["Var G"] = [m.gap_variance[worlds[name][2]] for (name, _), m in solved.ite
 three["P(G < 0)"] = [np.mean(gap < 0) for gap in simulated.values()]
 three["P(G = 0)"] = [np.mean(gap == 0) for gap in simulated.values()]
 three["P(G > 0)"] = [np.mean(gap > 0) for gap in simulated.values()]
-three.round(3)
+three.round({"E G": 2, "Var G": 2}).round(3)
 
 # %% [markdown]
 # The law of each action alone is the same under all three couplings. The law of the gap is not, although its mean is.
