@@ -21,7 +21,7 @@
 # **What you will learn.** How to read a correlation matrix of actions; why opposite rewards can give positively correlated returns; why assuming independence can make a
 # comparison look too uncertain, or too certain; and how to choose among three couplings for a world of your own.
 #
-# **What it needs.** The two worlds of sections 2.1 and 2.2, and merging (section 0.4). To run it, install the project
+# **What it needs.** The gridworld of section 2.1, the chain of section 2.2, and merging (section 0.4). To run it, install the project
 # with `pip install ".[notebooks]"` in its folder.
 #
 # **How long it takes.** About 20 minutes to read.
@@ -85,6 +85,7 @@ plt.show()
 # %% [markdown] tags=["caption"]
 # **Figure 3.1.** Correlations of the returns of the four moves, in every cell of the 3x3 windy gridworld (the paper's Figure 4); rows and columns of each small matrix are up, right, down, left. Left: one gust for
 # all actions of a cell. Right: a gust for each. $\gamma = 0.95$, gust probability 0.2, goal policy. The goal is hatched, because its return is constant.
+# Colours follow Fisher's transformation, $\mathrm{artanh}$ of the slightly shrunken correlation, so that large correlations can be told apart.
 #
 # <!-- alt: The three by three grid twice, with a four by four correlation matrix in each cell. All entries are between zero and one, red where large. In the second and third columns of the grid the joint matrices are clearly redder than the independent ones; in the first column they look alike. -->
 
@@ -110,7 +111,7 @@ difference = joint.correlation - alone.correlation
 print(f"correlations differ by up to {np.nanmax(np.abs(difference)):.3f}")
 
 # %% [markdown]
-# **"State-dependent."** Below is one pair of actions, up against right, in the eight other cells: once from `jipe2` and once from `jipe`, which implements the operator in a different way.
+# **"State-dependent."** Below is one pair of actions, up against right, in the eight other cells. `jipe2` computes it, and `jipe`, which implements the operator in a different way, must agree.
 
 # %%
 pair = np.delete(joint.correlation[:, U, R], 2)
@@ -163,7 +164,7 @@ claims.check("joint minus independent, gust 0.2: smallest", f"{least:.6f}", leas
 # ## 3.2 A check by simulation
 #
 # `simulate_pairs` knows nothing of moments. It draws one table for both branches while they share a cell, and separate tables while they do not. We compare its covariances
-# with those above, in the cell below the goal, for all six pairs of actions. Here and wherever this chapter simulates, we allow 4.5 Monte Carlo standard errors. If the theory is right, at least one of six comparisons
+# with those above, in the cell below the goal, for all six pairs of actions. Here and wherever this chapter simulates, we allow 4.5 Monte Carlo standard errors. If the theory is right, the largest of the six errors
 # exceeds this for one seed in 25,000.
 
 # %%
@@ -181,12 +182,17 @@ claims.check(claim, f"{worst:.1f}", worst < 4.5, enough=enough)
 # %% [markdown]
 # ## 3.3 What correlation does to a gap
 #
-# $\mathrm{Var}(Z_a - Z_b) = \mathrm{Var} Z_a + \mathrm{Var} Z_b - 2\,\mathrm{Cov}(Z_a, Z_b)$: luck that both share cancels. If you only have the marginals and assume
-# independence, the comparison looks more uncertain here than it is.
+# Luck that both actions share cancels in their gap:
+#
+# $$\mathrm{Var}(Z_a - Z_b) = \mathrm{Var}\, Z_a + \mathrm{Var}\, Z_b - 2\,\mathrm{Cov}(Z_a, Z_b).$$
+#
+# If you only have the marginals and assume independence, the comparison looks more uncertain here than it is. Below the goal, the gap variance with independent gusts is
+# this many times as large as with one gust:
 
 # %%
 ratio = alone.gap_variance[5] / np.where(np.eye(4), np.nan, joint.gap_variance[5])
-print(pd.DataFrame(ratio, index=list("URDL"), columns=list("URDL")).round(2))
+ratios = pd.DataFrame(ratio, index=list("URDL"), columns=list("URDL"))
+print(ratios.to_string(na_rep="", float_format="%.2f"))
 top = np.nanmax(ratio)
 claims.check("below the goal: independent / joint gap variance up to", f"{top:.2f}", top > 1)
 twins = joint.gap_variance[8, R, D], alone.gap_variance[8, R, D]
@@ -197,8 +203,8 @@ claims.check("R and D bottom right, Var G: joint, independent", values, sure)
 # %% [markdown]
 # ## 3.4 Turn the wind up and down
 #
-# Move the slider above the figure from rare gusts to nearly constant ones and watch three things: correlations grow in the right panel, they
-# fade below the goal in the left panel, and when gusts are nearly constant the two panels look alike.
+# Move the slider above the figure from rare gusts to nearly constant ones and watch three things: in the right panel correlations grow on the whole, in the left panel they
+# fade below the goal, and when gusts are nearly constant the two panels look alike. The table below the figure has the numbers.
 
 # %%
 steps = [0.05, 0.2, 0.5, 0.8, 0.99]
@@ -209,8 +215,31 @@ figures.explore(both_couplings, steps, "gust probability")
 #
 # <!-- alt: The grid of correlation matrices twice, for a gust probability of 0.05. Joint draws on the left keep large correlations below and beside the goal; with independent draws on the right most of them are near zero. -->
 
+# %%
+panels = []
+for gust_prob in steps:
+    world = jl.windy_gridworld(3, gust_prob=gust_prob)
+    both = [jl.jipe2(world, goal, coupling=coupling).moments.correlation for coupling in COUPLINGS]
+    panels.append(np.array(both)[:, :, ~np.eye(4, dtype=bool)])  # (coupling, cell, pair of actions)
+left, right = np.swapaxes(panels, 0, 1)
+by_gust = pd.DataFrame(index=pd.Index(steps, name="gusts"))
+by_gust["right, average"] = np.nanmean(right, axis=(1, 2))
+by_gust["left, below the goal"] = left[:, 5].mean(1)
+by_gust["largest difference"] = np.nanmax(np.abs(left - right), axis=(1, 2))
+by_gust.round(2)
+
+# %%
+grown, faded, apart = by_gust.to_numpy().T
+range_of = {name: f"{each.iloc[0]:.2f}, {each.iloc[-1]:.2f}" for name, each in by_gust.items()}
+claim = "independent, average correlation: rarest, most frequent gusts"
+claims.check(claim, range_of["right, average"], grown[-1] > grown[0])
+claim = "joint, below the goal: the same, falls throughout"
+claims.check(claim, range_of["left, below the goal"], bool((np.diff(faded) < 0).all()))
+claim = "largest difference of the panels: the same, falls throughout"
+claims.check(claim, range_of["largest difference"], bool((np.diff(apart) < 0).all()))
+
 # %% [markdown]
-# The same in one picture, for two pairs of actions. At gust probabilities 0 and 1 nothing is random, and correlations are not defined.
+# Figure 3.3 follows two pairs of actions through all gust probabilities. At gust probabilities 0 and 1 nothing is random, and correlations are not defined.
 
 # %%
 gusts = np.linspace(0, 1, num_gusts + 2)[1:-1]
@@ -248,7 +277,7 @@ plt.show()
 # **Constant gusts: the coupling matters little.** Calm moments are rare, and waits are long. Branches share this waiting after they *meet*, under both couplings alike. In the limit the
 # difference between the two correlations even vanishes. Let a calm moment have the small probability
 # $\varepsilon$. One calm moment takes *up* to the goal, while *right* has to wait for a second one, so the two returns have variances of order $\varepsilon$ and
-# $\varepsilon^2$. A first gust that both share adds a term of order $\varepsilon^2$ to their covariance: calm comes with probability $\varepsilon$, takes *up* to the goal, and takes *right* one step, which is
+# $\varepsilon^2$. A first draw that both share adds a term of order $\varepsilon^2$ to their covariance: calm comes with probability $\varepsilon$, takes *up* to the goal, and leaves *right* one calm moment away from it, which is
 # worth a multiple of $\varepsilon$. So the correlations differ by a multiple of $\varepsilon^2 / \sqrt{\varepsilon \cdot \varepsilon^2} = \sqrt\varepsilon$. If $\varepsilon$ is a hundred times smaller,
 # the difference must be ten times smaller. We allow 1%, since $\varepsilon$ is small but not zero.
 
@@ -302,8 +331,8 @@ figures.save(fig, "fig5_crc_correlation", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 3.4.** Correlations of the two actions' returns at the first state $s_0$ of a chain (the paper's Figure 5, which is the third matrix). The rewards of the two actions have correlation -1 at every state. As in Figure 3.1,
-# colours follow Fisher's transformation, $\mathrm{artanh}$ of the slightly shrunken correlation, so that large correlations can be told apart.
+# **Figure 3.4.** Correlations of the two actions' returns at the first state $s_0$ of a chain; the third matrix is our version of the paper's Figure 5. The rewards of the two actions have correlation $-1$ at every state. Colours
+# are those of Figure 3.1.
 #
 # <!-- alt: Four two by two correlation matrices. Off the diagonal: pale blue minus .27 and pale red plus .36 for the chain of 4 states with joint and independent coins, medium red plus .80 and dark red plus .90 for the chain of 25 states. -->
 
@@ -371,7 +400,7 @@ for (n, coupling), color in zip(solved, colors, strict=True):
     ax.plot(gammas, solved[n, coupling], mark, ms=3, color=color)
     ax.plot([], [], line + mark, ms=3, color=color, label=f"{n}, {coupling}")
 ax.axhline(0, color="0.6", lw=0.8, zorder=0)
-ax.set(xlabel=r"$\gamma$", ylabel="correlation at $s_0$", ylim=(-1.05, 1.05))
+ax.set(xlabel=r"$\gamma$", ylabel="correlation at the first state", ylim=(-1.05, 1.05))
 ax.legend(title="states, coupling", loc="upper left")
 figures.save(fig, "fig_crc_gamma", data, out_dir)
 plt.show()
@@ -391,7 +420,7 @@ near = abs(crossing - np.sqrt(2 / 3)) < fine[1] - fine[0]
 claims.check("25 states: correlation changes sign at gamma", f"{crossing:.3f}", near)
 
 # %% [markdown]
-# **Our Figure 5 differs from the paper's.** The authors' public release ([github.com/egecky/jmdp](https://github.com/egecky/jmdp)) draws the two next actions of *equal* pairs
+# **Our Figure 5 differs from the paper's.** The authors' public release ([github.com/egecky/jmdp](https://github.com/egecky/jmdp)) draws the two next actions of *equal* state-actions
 # independently, which is one way to read the paper's text on higher orders. Then the two factors of $\mathbb E\, Z^2$ count as different returns, and with $V$ and $C$ the variance and the covariance of the two actions,
 #
 # $$V_n = \tfrac14 + \tfrac{\gamma^2}{2}(V_{n-1} + C_{n-1}), \qquad C_n = -\tfrac14 + \tfrac{\gamma^2}{2}(V_{n-1} + C_{n-1}),$$
@@ -402,7 +431,7 @@ claims.check("25 states: correlation changes sign at gamma", f"{crossing:.3f}", 
 
 # %%
 def drawn_twice(coins, gamma):
-    """The correlation if the next actions of equal pairs are drawn independently."""
+    """The correlation if the next actions of equal state-actions are drawn independently."""
     variance = covariance = 0.0
     for _ in range(coins):
         later = gamma**2 * (variance + covariance) / 2
@@ -424,7 +453,7 @@ claims.check(
 #
 # In the paper's regime two branches share a shock *while they stand at the same state*. One step later they are usually apart, and from then on each draws its own.
 # That fits a shock that belongs to a state. It does not fit demand, weather or traffic: these go on whatever we do, and strike both branches on the same day. So there
-# is a third answer to the question of who shares a draw (Figure 1.2 has a picture):
+# is a third answer to the question of who shares a draw (Figure 1.2 shows all three):
 #
 # | `coupling=` | who shares a draw | take it if |
 # |---|---|---|
@@ -443,7 +472,7 @@ claims.check(
 #
 # In the paper's regime the first sum is missing, and the second moves the two branches by two independent draws. For two branches at the same state the equation is that of the paper.
 #
-# With common noise $T_2$ is an average, over the noise, of operators that all contract by the same modulus. So norm, modulus and certificate are those of Lemma 5.2.
+# With common noise $T_2$ is an average, over the noise, of operators that all contract by the same modulus. So the norm and the modulus are those of Lemma 5.2, and the certificate is that of Theorem 5.3.
 #
 # We look at three worlds, with one decision in each: right or left in the middle of the windy grid; ordering one unit or two for a depot that has five in stock and afterwards orders up to six;
 # the fast queue or the slow one for a job that finds two jobs in each.
@@ -472,10 +501,10 @@ three["Var G"] = [m.gap_variance[worlds[name][2]] for (name, _), m in solved.ite
 three["P(G < 0)"] = [np.mean(gap < 0) for gap in simulated.values()]
 three["P(G = 0)"] = [np.mean(gap == 0) for gap in simulated.values()]
 three["P(G > 0)"] = [np.mean(gap > 0) for gap in simulated.values()]
-print(three.round(3).to_string())
+three.round({"E G": 2, "Var G": 2}).round(3)
 
 # %% [markdown]
-# The law of each action alone is the same under all three couplings. The gap is not.
+# The law of each action alone is the same under all three couplings. The law of the gap is not, although its mean is.
 #
 # **The depot.** The two orders differ by one unit today. If both branches face the same demand through time (`"common"`),
 # this unit is nearly all that ever differs, and ordering one is the better choice 94 times in 100. If branches that have parted have customers of their own (`"joint"`), what they sell later differs by far more than
@@ -483,7 +512,7 @@ print(three.round(3).to_string())
 #
 # **The queues.** With common noise the fast queue is better in only 5 of 100 cases, and yet its mean advantage is $+0.25$. There is no contradiction: 94 of 100 pairs are **ties**. If no job arrives,
 # the two actions do the same. If one arrives, it joins one queue or the other, and the number of jobs, which determines the cost, stays equal until a server stands idle in one branch while it still has work in the other. Later jobs
-# join the shorter queue, so in most cases the branches meet before that happens. In the 6 of 100 cases that are left, the fast queue wins five times as often as it loses, and by more. "No better" and "worse" are
+# join the shorter queue, so in most cases the branches meet before that happens. In the 6 of 100 cases that are left, the fast queue wins five times as often as it loses, and wins more on average than it loses. "No better" and "worse" are
 # different things wherever ties are likely.
 
 # %%
@@ -495,7 +524,8 @@ moved = max(
 claims.check("three couplings: means and variances differ by", f"{moved:.4f}", moved < 1e-5)
 squares = [(gap - gap.mean()) ** 2 for gap in simulated.values()]
 errors = [
-    (x.mean() - three["Var G"].iloc[i]) / (x.std() / np.sqrt(x.size)) for i, x in enumerate(squares)
+    (x.mean() - exact) / (x.std() / np.sqrt(x.size))
+    for x, exact in zip(squares, three["Var G"], strict=True)
 ]
 worst = np.abs(errors).max()
 claim = "nine gap variances against Monte Carlo: largest error in standard errors"
@@ -511,12 +541,12 @@ depot_laws = [
     jl.gap_law(depot, worlds["depot: order 1, order 2"][1], [(5, 1, 2)], width=0.01, coupling=c)[0]
     for c in ("joint", "common")
 ]
-error = 5 * 0.5 / np.sqrt(min(num_pairs, 100_000))  # five standard errors at most
+error = 4.5 * 0.5 / np.sqrt(min(num_pairs, 100_000))  # 4.5 standard errors at most
 for coupling, law in zip(("joint", "common"), depot_laws, strict=True):
     low, high = law.cdf(1e-5)
     inside = low - error <= chance[coupling] <= high + error
     text = f"{chance[coupling]:.3f}, [{low:.3f}, {high:.3f}]"
-    claim = f"depot, {coupling}: P(G <= 0), simulated, and its bracket"
+    claim = f"depot, {coupling}: P(G <= 0), simulated, within 4.5 s.e. of its bracket"
     claims.check(claim, text, inside, enough=enough)
 jm, policy, query = worlds["queues: fast, slow"]
 (law,) = jl.gap_law(jm, policy, [query], width=0.01, coupling="common")
@@ -524,11 +554,16 @@ signs = [law.prob_worse, law.prob_tie, law.prob_better]
 found = three.loc[("queues: fast, slow", "common"), ["P(G < 0)", "P(G = 0)", "P(G > 0)"]]
 off = max(max(low - x, x - high) for x, (low, high) in zip(found, signs, strict=True))
 text = ", ".join(f"{np.mean(ends):.3f}" for ends in signs)
-claim = "queues, common: P(G < 0), P(G = 0), P(G > 0), as simulated within 5 s.e."
+claim = "queues, common: P(G < 0), P(G = 0), P(G > 0), as simulated within 4.5 s.e."
 claims.check(claim, text, off < error, enough=enough)
+gap = simulated["queues: fast, slow", "common"]
+won, lost = (gap[side].sum() / max(side.sum(), 1) for side in (gap > 0, gap < 0))
+claim = "queues, common: average win and average loss"
+claims.check(claim, f"{won:.1f}, {-lost:.1f}", won > -lost, enough=enough)
 
 # %%
-share, panels = np.linspace(0, 1, 400), np.repeat(np.arange(3), 3)
+share = np.linspace(0, 1, 400)
+panels = np.repeat(np.arange(3), 3)
 wide = 2.5 * np.sqrt(three["Var G"].to_numpy()[3 * panels])  # of the widest in each panel
 middle = three["E G"].to_numpy()
 
@@ -551,13 +586,13 @@ figures.save(fig, "fig_three_couplings", three.reset_index(), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 3.6.** The law of one gap in each of three worlds, under three couplings, as simulated: the share of pairs with a gap of at most $x$. Thick bars with dots at the grey line are ties, $P(G = 0)$: they begin at the probability that the first choice is worse and end at the probability that it is no better.
+# **Figure 3.6.** The law of one gap in each of three worlds, under three couplings, as simulated: the share of pairs with a gap of at most $x$. Thick bars with dots, beside the grey line at zero, are ties, $P(G = 0)$: they begin at the probability that the first choice is worse and end at the probability that it is no better.
 # All three laws of a panel have the same mean.
 #
 # <!-- alt: Three panels of distribution functions, for gridworld, depot and queues. In each the curve for common noise is the steepest and the one for independent noise the flattest; for the depot the common curve is almost a single step. Thick bars at zero mark ties: few in the gridworld, almost none for the depot, and 15, 50 and 94 percent for the queues. -->
 
 # %% [markdown]
-# In these worlds, shared noise makes the gap narrower. This need not be so. If a good day here is a bad day there, sharing the day widens the gap; below are two places whose rewards are opposite. And if branches are never at different states,
+# In these worlds, shared noise makes the gap narrower. This need not be so. If a good day here is a bad day there, sharing the day widens the gap: for the two places below, whose rewards are opposite, it doubles the gap variance. And if branches are never at different states,
 # there is nothing more to share: on the chain, `"common"` is the same as `"joint"`.
 
 # %%

@@ -18,7 +18,7 @@
 # **What you will learn.** How to test a predicted variance against simulation, with error bars that the theory gives as well; which of the two curves in the paper's Figure 6 can fail and which cannot; what
 # the bound on $P(G \le 0)$ really bounds; and how many more pairs independent sampling would need.
 #
-# **What it needs.** Section 1.7, standard errors and p-values. To run it, install the project
+# **What it needs.** Gaps and their bound (section 1.7), standard errors and p-values. To run it, install the project
 # with `pip install ".[notebooks]"` in its folder.
 #
 # **How long it takes.** About 13 minutes to read.
@@ -68,8 +68,9 @@ gaps = [
 at = tuple(np.transpose(gaps))  # m.gap_mean[at] is (K,), one number per gap
 
 # %% [markdown]
-# **Predicted**: Section 5.4, $\mathrm{var}\,G = \Sigma(a,a) + \Sigma(b,b) - 2\Sigma(a,b) - (\mu_a - \mu_b)^2$ (with the
-# sign corrected, decision 1).
+# **Predicted**: Section 5.4 of the paper, with the sign corrected (decision 1),
+#
+# $$\mathrm{var}\,G = \Sigma(a,a) + \Sigma(b,b) - 2\,\Sigma(a,b) - (\mu_a - \mu_b)^2 .$$
 
 # %%
 m = jl.jipe2(grid, policy, tol=1e-10).moments
@@ -78,7 +79,7 @@ print(f"{len(gaps)} gaps; means {mean.min():.2f} to {mean.max():.2f}, ", end="")
 print(f"variances {variance.min():.2f} to {variance.max():.2f}")
 
 # %% [markdown]
-# **Simulated**: `sample_gaps` simulates recursive pairs. Two branches leave one cell with two actions under one
+# **Simulated**: `sample_gaps` simulates pairs of branches. The two branches of a pair leave one cell with two actions under one
 # gust, go separate ways, and become one branch as soon as they meet and choose alike. Every gap has its
 # own pairs, so the errors of distinct gaps are independent.
 
@@ -92,10 +93,10 @@ print(f"{len(gaps) * num_pairs:,} pairs")
 # A sample mean has standard error $\sqrt{\mathrm{var}\,G / n}$. A sample *variance* has one too. The textbook formula
 # $\mathrm{var}\,G\,\sqrt{2/(n-1)}$ is for normal gaps only. In general
 #
-# $$\mathrm{se}^2 = \frac{1}{n}\Big(\mathbb E[(G - \mathbb E G)^4] - \frac{n-3}{n-1}\,(\mathrm{var}\,G)^2\Big),$$
+# $$\mathrm{se}^2 = \frac{1}{n}\Big(\mathbb E[(G - \mathbb E G)^4] - \frac{n-3}{n-1}\,(\mathrm{var}\,G)^2\Big).$$
 #
-# a fourth moment, which `jipe(order=4)` gives exactly. So theory predicts not only the moments but
-# also how far Monte Carlo will be from them. A sample can estimate its own standard errors, too. These are less accurate, most of all for variances, because they are
+# This takes a fourth moment, which `jipe(order=4)` gives exactly. So theory predicts not only the moments but
+# also how far off Monte Carlo will be. A sample can estimate its own standard errors, too. These are less accurate, most of all for variances, because they are
 # made of fourth powers; we allow them 20%.
 
 # %%
@@ -115,9 +116,9 @@ claims.check(claim, f"{normal:.2f}", normal < 1)
 
 # %% [markdown]
 # Differences in units of their standard errors, $z = (\text{Monte Carlo} - \text{predicted}) / \text{se}$, should look
-# like draws from $N(0, 1)$. With so many of them, some must lie beyond 2. We ask
+# like draws from $N(0, 1)$, of which one in twenty lies beyond 2. We ask
 # two questions. Is the *largest* $|z|$ of a size that as many independent normal draws would have? Is
-# $\sum z^2$ what $\chi^2$ allows, neither too large nor too small? These are four p-values, each of which must
+# $\sum z^2$ what $\chi^2$ allows, neither too large nor too small? For means and for variances, these are four p-values, each of which must
 # exceed 0.0025: a correct prediction fails for at most one seed in a hundred.
 
 # %%
@@ -134,8 +135,8 @@ for name, z in scores.items():
     claims.check(f"gap {name}: average z^2, 1 expected", text, total > 0.0025, enough=enough)
 
 # %% [markdown]
-# Would the test notice a wrong prediction? Independent sampling is one: let every action draw a gust of
-# its own. The means stay the same, the variances do not. The test rejects the prediction if a p-value is below 0.0025, as above. Here $\sum z^2$ is many times its expected value:
+# Would the test notice a wrong prediction? Suppose that every action had a gust of
+# its own. This predicts the same means but other variances. The test rejects a prediction if a p-value is below 0.0025, as above. Here $\sum z^2$ is hundreds of times its expected value:
 
 # %%
 independent = jl.jipe2(grid, policy, tol=1e-10, coupling="independent").moments.gap_variance[at]
@@ -168,17 +169,18 @@ plt.show()
 # **Figure 4.1.** Differences between Monte Carlo and prediction, in standard errors and sorted, against the quantiles of $N(0, 1)$: 72 gap means (circles) and 72 gap variances (triangles) of the 5x5 grid. Grey: where each point
 # lies with probability 0.95 if the prediction is right.
 #
-# <!-- alt: A normal quantile plot. Circles for gap means and triangles for gap variances follow the diagonal from about minus 2.5 to 2.5 and stay within or close to the grey band around it. -->
+# <!-- alt: A normal quantile plot. Circles for gap means and triangles for gap variances follow the diagonal from about minus 2 to 2.4 and stay within or close to the grey band around it. -->
 
 # %% [markdown]
 # ## 4.3 The bound, with two denominators
 #
-# From mean and variance alone (Cantelli's inequality; **decision 2** is about the paper's notation)
+# Mean and variance alone give a bound, Cantelli's inequality (decision 2 is about the paper's notation):
 #
 # $$P(G \le 0) \le \frac{\sigma_G^2}{\sigma_G^2 + \mu_G^2} \quad\text{if } \mu_G > 0, \qquad \text{else } P(G \le 0) \le 1.$$
 #
 # The paper shows the distribution of $\hat P(G \le 0)$ / bound over all gaps, with two denominators: moments from JIPE-2
-# (blue) and from the same Monte Carlo sample (orange).
+# (blue) and from the same Monte Carlo sample (orange). The table gives the least, the average and the largest value over all gaps; `mc` is Monte Carlo, `se` a standard error, and
+# `mc_inferior` is $\hat P(G \le 0)$.
 
 # %%
 inferior = played.prob_worse + played.prob_tie
@@ -233,7 +235,7 @@ figures.save(fig, "fig6_gap_validation", table, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 4.2.** The paper's Figure 6. Left and middle: predicted gap means and variances against Monte Carlo, one mark for each gap, shaped by the alternative action; below, the errors in units of their standard errors. Right: the share of gaps whose
+# **Figure 4.2.** Our version of the paper's Figure 6. Left and middle: predicted gap means and variances against Monte Carlo, one mark for each gap, shaped by the alternative action; below, the errors in units of their standard errors, with a grey band of two. Right: the share of gaps whose
 # ratio of $\hat P(G \le 0)$ to the bound is at most $x$, with moments from JIPE-2 (blue) and from the sample itself (orange, dashed).
 #
 # <!-- alt: Three panels. In the first two, marks lie on the diagonal and their errors below scatter within three standard errors. In the third, two nearly identical distribution functions of the ratio rise between 0.05 and 0.87 and stay left of the line at one. -->
@@ -253,9 +255,9 @@ assert np.all(share <= jl.one_sided_bound(few.mean, few.variance))  # orange, as
 claims.check(f"{few_pairs} pairs per gap: ratios above 1, blue", blue, blue > 0)
 
 # %% [markdown]
-# The condition $\mu_G > 0$ is part of the bound. The paper states it with a misplaced bracket, as "$\mathbb E[G > 0]$", and the code of the authors' release keeps it: it
-# returns 1 for a mean that is not positive, as `inferiority_bound` does. On this grid it is needed. At some cells the policy's action is *not* better on average: up and right
-# commute away from the walls, and at the left wall, where gusts cannot push, up is better. What would the formula say without its condition? Reverse every gap,
+# The condition $\mu_G > 0$ is part of the bound. The paper prints it with a misplaced bracket, as "$\mathbb E[G > 0]$". The code of the authors' release has it right: it
+# returns 1 for a mean that is not positive, as `inferiority_bound` does. On this grid the condition is needed. At some cells the policy's action is *not* better on average: up and right
+# commute away from the walls, and at the left wall, where a gust can undo a move to the right but cannot push an agent that goes up, up is better. What would the formula say without its condition? Reverse every gap,
 # $Z(s, b) - Z(s, \pi(s))$, and look where the mean is now negative:
 
 # %%
@@ -265,15 +267,15 @@ formula = variance / (variance + mean**2)
 violated = played.prob_better + played.prob_tie > formula
 text = f"{violated[~no_better].sum()} of {(~no_better).sum()}"
 wrong = np.all(violated[~no_better])
-claim = "gaps turned round, mean < 0: too small without the condition"
+claim = "reversed gaps, mean < 0: formula too small"
 claims.check(claim, text, wrong, enough=enough)
 
 # %% [markdown]
 # ## 4.4 Wins, ties, losses
 #
 # $P(G \le 0)$ is not the probability of doing worse. Branches that merge, or reach the goal at the same
-# time, have gap *exactly* zero. On this grid the sign of a gap depends on which branch arrives first. The probabilities of that solve
-# a small linear system on pairs of cells: `first_to_arrive` gives all three probabilities
+# time, have gap *exactly* zero. On this grid the sign of a gap depends on which branch arrives first. The probabilities of arriving first solve
+# a small linear system on pairs of cells, so `first_to_arrive` gives the probabilities of wins, ties and losses
 # without sampling error.
 
 # %%
@@ -300,8 +302,8 @@ text, tied = f"{exact_bound[most]:.2f}, {ties[most]:.2f}", ties[most] > exact_bo
 claims.check(f"{never.sum()} gaps are never negative; largest bound, its ties", text, tied)
 
 # %% [markdown]
-# Here is an action that *never* does worse, and yet its "inferiority bound" is more than one half: most of
-# that is ties. The inequality is really about wins. If $\mathbb E G > 0$,
+# Some gaps are *never* negative, and yet their "inferiority bound" can be as large as 0.60. It bounds ties as well as losses, and
+# of these 0.60 the ties take up 0.49. The inequality is really about wins. If $\mathbb E G > 0$,
 #
 # $$(\mathbb E G)^2 \le \big(\mathbb E[G\,1\{G > 0\}]\big)^2 \le P(G > 0)\;\mathbb E[G^2] \quad\Longrightarrow\quad P(G > 0) \ge \frac{\mu_G^2}{\mu_G^2 + \sigma_G^2},$$
 #
@@ -315,10 +317,10 @@ before_after = f"{exact_bound.mean():.2f}, {strict.mean():.2f}"
 claims.check("average bound on losses, before and after subtracting ties", before_after, safe)
 
 # %% [markdown]
-# Ties also explain what the right panel of the paper's Figure 6 looks like. Over the gaps that have a bound below one, the ratio
+# Ties also explain the right panel of Figure 4.2. Over the gaps that have a bound below one, the ratio
 # $P(G \le 0)$ / bound rises with $P(G = 0)$: it is large where branches tie often, and small where they seldom do. The
-# *slack*, bound $- P(G \le 0)$, has a narrower range and depends less on ties. A small ratio means that the
-# action nearly always wins, not that the bound is poor. The claims below compare ranges and rank correlations:
+# *slack*, $\text{bound} - P(G \le 0)$, has a narrower range and depends less on ties. The paper's caption reads a small ratio as a loose bound. Here a small ratio means that the
+# action nearly always wins. The claims below compare ranges and rank correlations:
 
 # %%
 tight = (losses + ties) / exact_bound
@@ -326,8 +328,10 @@ helps = ~no_better
 ranges = [f"{x[helps].min():.2f} to {x[helps].max():.2f}" for x in (tight, slack)]
 narrower = np.ptp(slack[helps]) < np.ptp(tight[helps])
 claims.check("gaps with mean > 0: ratio; slack, narrower", "; ".join(ranges), narrower)
-rank = pd.DataFrame({"ties": ties, "ratio": tight, "slack": slack})[helps].corr("spearman")["ties"]
-text, less = f"{rank['ratio']:.2f}, {rank['slack']:.2f}", abs(rank["slack"]) < rank["ratio"]
+columns = pd.DataFrame({"ties": ties, "ratio": tight, "slack": slack})[helps]
+rank = columns.corr("spearman")["ties"]
+text = f"{rank['ratio']:.2f}, {rank['slack']:.2f}"
+less = abs(rank["slack"]) < rank["ratio"]
 claims.check("rank correlation with P(G = 0): ratio; slack, smaller", text, less)
 
 # %% tags=["hide-input"]
@@ -366,10 +370,10 @@ plt.show()
 # %% [markdown]
 # ## 4.5 What independent sampling would say
 #
-# An ordinary simulator runs the two actions separately. There are two ways to do without
+# An ordinary simulator runs the two actions separately. There are two ways to leave out
 # the coupling. *Independent tables*: every action draws its own gust, but branches that meet still merge
 # (`coupling="independent"`). *Independent returns*: they never meet, and the variance is
-# $\mathrm{Var}\,Z(s, a) + \mathrm{Var}\,Z(s, b)$, what two marginal evaluations would give.
+# $\mathrm{Var}\,Z(s, a) + \mathrm{Var}\,Z(s, b)$, as two marginal evaluations would give it.
 
 # %%
 state, action, other = at
@@ -382,11 +386,12 @@ factors = {
 for name, exact in {"independent tables": independent, "independent returns": apart}.items():
     factor = exact / variance
     text = f"{np.mean(factor):.2f}, {factor.max():.2f}"
-    claims.check(f"{name}: factor of the gap variance, average, largest", text, np.mean(factor) > 1)
+    claim = f"{name}: factor of the gap variance, average, largest"
+    claims.check(claim, text, np.mean(factor) > 1)
 assert np.all(apart > variance)
 
 # %%
-fig, (ax, zoom) = plt.subplots(2, 1, figsize=(3.6, 3.6), sharex=True, height_ratios=[2, 1])
+fig, (ax, zoom) = plt.subplots(2, 1, figsize=(3.5, 3.6), sharex=True, height_ratios=[2, 1])
 order = np.argsort(apart / played.variance)
 bars = (2 * played.variance_error / played.variance)[order]
 for (name, factor), marker in zip(factors.items(), "o^s", strict=True):
@@ -402,14 +407,14 @@ figures.save(fig, "fig_gap_independent", pd.DataFrame(factors), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 4.4.** Gap variances over Monte Carlo, for JIPE-2 and for the two ways to do without the coupling, one mark for each gap, ordered by the last. Below: JIPE-2 alone, magnified. Grey: two standard errors of the simulation, which
-# are too small to see in the upper panel.
+# **Figure 4.4.** Predicted gap variances divided by those of Monte Carlo, for JIPE-2 and for the two ways to leave out the coupling, one mark for each gap, ordered by the last. Below: JIPE-2 alone, magnified. Grey: two standard errors of the simulation,
+# too small to be drawn in the upper panel.
 #
-# <!-- alt: Two panels over 72 gaps. Above, JIPE-2 stays at one; independent tables lie between one and 2.25; independent returns rise from one to 2.45 and lie above all others. Below, magnified around one, the marks of JIPE-2 scatter in a grey band, and few lie outside. -->
+# <!-- alt: Two panels over 72 gaps. Above, JIPE-2 stays at one; independent tables lie between one and 2.2; independent returns rise from one to 2.4 and lie above nearly all others. Below, magnified around one, the marks of JIPE-2 scatter in a grey band, and few lie outside. -->
 
 # %% [markdown]
-# A shared first gust, and paths that merge, are all the coupling there is here. The two averages above say what each is worth: without the first,
-# variances come out about a quarter too large; without both, more than two fifths. The same factors are
+# A shared first gust, and paths that merge, are all the coupling there is here. Without the first,
+# variances come out about a quarter too large on average; without both, more than two fifths. The same factors are
 # what common random numbers save: to estimate a mean gap with a given error, independent runs need that many times
 # as many pairs. (The paper's Atari table has factors from 83 to 135, but these grow with the length of training and do not measure such a saving; see chapter 6.)
 #
@@ -423,7 +428,7 @@ plt.show()
 # ## Exercises
 #
 # **Exercise 1.** Evaluate the grid without wind, `jl.windy_gridworld(5, gust_prob=0.0)`. What are the gap variances, and
-# what does `inferiority_bound` say where up and right are equally good?
+# what does `inferiority_bound` say of up against right where they are equally good?
 #
 # <details><summary>Solution</summary>
 #
@@ -437,7 +442,8 @@ calm = jl.jipe2(jl.windy_gridworld(5, gust_prob=0.0), jl.goal_policy(5)).moments
 up, right, left = 0, 1, 3
 assert calm.gap_variance.max() < 1e-9
 bounds_seen = calm.inferiority_bound[12, [up, right], [right, left]].tolist()
-claims.check("exercise 1: bounds, up-right and right-left", bounds_seen, bounds_seen == [1.0, 0.0])
+as_told = bounds_seen == [1.0, 0.0]
+claims.check("exercise 1: bounds, up-right and right-left", bounds_seen, as_told)
 
 # %% [markdown]
 # **Exercise 2.** Use the third moment (`jipe(order=3)`) to tell gaps with rare large losses from gaps with rare large wins. Does
@@ -446,7 +452,7 @@ claims.check("exercise 1: bounds, up-right and right-left", bounds_seen, bounds_
 # <details><summary>Solution</summary>
 #
 # The sign of the third central moment tells them apart: negative for rare large losses, positive for rare large wins. On this grid nearly all gaps are skewed towards wins. It does explain the looseness, in part: the slack falls as
-# skewness grows (a rank correlation of about -0.65). The law that attains Cantelli's bound has all its
+# skewness grows (a rank correlation of about $-0.65$). The law that attains Cantelli's bound has all its
 # mass at 0 and at one larger value: it ties or wins, and never loses. A gap with little below zero and a long tail of wins comes closest to it.
 #
 # </details>

@@ -9,8 +9,8 @@
 # %% [markdown]
 # # 7. Large models: exact where the literal operator cannot start
 #
-# As defined in Definition 5.1, $T_2$ updates $|\mathcal S|^2|\mathcal A|^2$ numbers, and the paper calls this the obstacle to
-# scale. Gaps need far fewer numbers. Three observations, **collapse**, **centring** and **reachability**, leave one linear
+# As defined in Definition 5.1, $T_2$ updates $|\mathcal S|^2|\mathcal A|^2$ numbers, and the paper turns to function approximation because of
+# this cost. Gaps need far fewer numbers. Three observations, **collapse**, **centring** and **reachability**, leave one linear
 # system over pairs of states. At worst it has all $|\mathcal S|^2$ pairs. For a policy that keeps its branches together it
 # has few of them, and a grid of $10^5$ cells fits on an ordinary machine. This chapter shows each observation in a picture, and then
 # what the solutions cost. Its last section answers a question about one state of a model that is too large to enumerate.
@@ -20,7 +20,7 @@
 # exists only as code.
 #
 # **What it needs.** Sections 1.3 to 1.5, and sparse linear systems for sections 7.2 to 7.5. To run it, install the project
-# with `pip install ".[notebooks]"` in its folder, and keep this notebook in `notebooks/`: Section 7.9 reads measured times
+# with `pip install ".[notebooks]"` in its folder, and keep this notebook in `notebooks/`, because section 7.9 reads measured times
 # from `benchmarks/scaling.csv` and `benchmarks/gpu.csv`.
 #
 # **How long it takes.** About 19 minutes to read.
@@ -36,6 +36,7 @@ out_dir = ""
 
 # %%
 import re
+import textwrap
 import time
 import warnings
 from functools import partial
@@ -56,11 +57,11 @@ rng = np.random.default_rng(seed)
 # %% [markdown]
 # ## 7.1 Collapse: what the operator does not see
 #
-# Between two different states, $T_2$ uses $M_\Sigma$ only through its average over the policy,
+# $T_2$ uses the coordinates of $M_\Sigma$ between two different states $s$ and $t$ only through their average over the policy,
 #
 # $$W(s, t) = \mathbb E\, M_\Sigma(s, A, t, B), \qquad A \sim \pi(\cdot \mid s),\; B \sim \pi(\cdot \mid t) \text{ independent.}$$
 #
-# To see this, change all coordinates between different states at random, but leave their averages as they are. The operator
+# To see this, we change all these coordinates at random, by up to 38, but leave their averages as they are. The operator
 # gives the same answer.
 
 # %%
@@ -82,7 +83,7 @@ claims.check("largest change of Sigma, and of T_2 Sigma", text, changed > 10 and
 
 # %% [markdown]
 # So it is enough to solve for $W$, which has $|\mathcal S|^2$ numbers. Every coordinate of $\Sigma$ follows from it by one
-# local expectation. (If two branches are at the *same* state and choose the same action, they are one branch. Its
+# local expectation. (Two branches that are at the *same* state and choose the same action are one branch. Its
 # $\mathbb E Z^2$ follows from the policy's Markov chain alone.)
 #
 # ## 7.2 Centring: where the randomness comes from
@@ -90,7 +91,7 @@ claims.check("largest change of Sigma, and of T_2 Sigma", text, changed > 10 and
 # The mean $m$ of each state's return is found first, from a sparse system with $|\mathcal S|$ unknowns. The covariance
 # $c = W - m m^\top$ then satisfies
 #
-# $$c = c_0 + \gamma^2 P_2\, c, \qquad c_0(s, t) = 0 \text{ for } s \ne t.$$
+# $$c = c_0 + \gamma^2 P_2\, c, \quad c_0(s, t) = 0 \text{ for } s \ne t.$$
 #
 # Here $c(s, t)$ and $c_0(s, t)$ are the covariances of section 2.5, averaged over the actions of both branches. $P_2$ moves the two branches, and while they are apart each follows the policy's chain $P$. Branches at distinct states draw
 # independent tables, so they become correlated only by meeting later. That is why the source $c_0$ is zero off the diagonal. Centring has two more
@@ -121,9 +122,9 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 7.1.** The 6x6 gridworld under the uniform policy, absolute values for all pairs of states, on a logarithmic scale: second moments,
-# covariances, and the source of the covariances. Grey means zero, or less than a ten-thousandth of the largest value.
+# covariances, and the source of the covariances. Grey means zero, or less than a ten-thousandth of the largest value. The grey row and column are the goal, whose return is constant.
 #
-# <!-- alt: Three square heat maps over pairs of states. Second moments fill the whole square, covariances fill it with a bright diagonal, and their source is on the diagonal alone. -->
+# <!-- alt: Three square heat maps over pairs of states. Second moments fill the whole square. Covariances fill it except for the row and column of the goal, and are largest on the diagonal. Their source is on the diagonal alone. -->
 
 # %% [markdown]
 # ## 7.3 Reachability: pairs that no gap ever visits
@@ -162,14 +163,14 @@ figures.save(fig, "fig_pair_closure", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 7.2.** The pairs of states that two branches of a gap can visit on the 6x6 gridworld, and after how many steps they first can. Grey pairs are never reached.
+# **Figure 7.2.** The pairs of states that two branches of a gap can visit on the 6x6 gridworld, and after how many steps they first can. Grey pairs are never reached. The titles count $(s, t)$ and $(t, s)$ once.
 #
 # <!-- alt: Three square maps of 36 by 36 pairs. Under the goal policy most pairs near the diagonal are reached and many others are grey; under the uniform policy the whole square is filled; for one queried state only a few pairs in a corner are. -->
 
 # %% [markdown]
-# Why does the goal policy leave out so many pairs? Its branches stay within two rows of each other until one of them turns
-# up in the last column. Figure 7.3 shows this on a 16x16 grid. Seen from one branch (the dot), the *other* branch is within
-# two rows or has moved further up the last column. Only if the first branch waits at the goal can the other be anywhere.
+# Why does the goal policy leave out so many pairs? Its branches stay within two rows of each other until one of them reaches
+# the last column and goes up; a gust can push it one column to the left on the way. Figure 7.3 shows this on a 16x16 grid. Seen from one branch (the dot), the *other* branch is within
+# two rows or further up in the last two columns. Only if the first branch waits at the goal can the other be anywhere.
 # Under the uniform policy the other branch can soon be anywhere.
 
 # %%
@@ -194,14 +195,14 @@ plt.show()
 # %% [markdown] tags=["caption"]
 # **Figure 7.3.** Where the other branch can be on a 16x16 grid, seen from a branch at the dot, and after how many steps it can first be there.
 #
-# <!-- alt: Four maps of a grid. Under the goal policy a band of five rows around the dot and the last column above it are coloured, for a dot in the middle as for one in the last column; for a dot at the goal the whole grid is, and under the uniform policy as well. -->
+# <!-- alt: Four maps of a grid. Under the goal policy a band of five rows around the dot and the last two columns above it are coloured, for a dot in the middle as for one in the last column; for a dot at the goal the whole grid is, and under the uniform policy as well. -->
 
 # %% [markdown]
 # ## 7.4 What is left
 #
 # `plan_jipe2` says what an evaluation will solve and how much memory it needs, without solving it. On a grid of $N \times N$ cells the literal operator has
-# $16 N^4$ coordinates, and collapse leaves $N^4$. Under the goal policy a branch at one of $N^2$ cells has its partner in one of five rows or in the last column,
-# which leaves a multiple of $N^3 = |\mathcal S|^{3/2}$ pairs. We estimate the power from the two largest grids and allow an error of 0.02, since terms of
+# $16 N^4$ coordinates, and collapse leaves $N^4$. Under the goal policy a branch at one of $N^2$ cells has its partner in one of five rows or in the last two columns,
+# which leaves a multiple of $N^3 = |\mathcal S|^{3/2}$ pairs. (The column "reachable" counts each pair once, since $c$ is symmetric.) We estimate the power from the two largest grids and allow an error of 0.02, since terms of
 # lower order are still present.
 
 # %%
@@ -223,9 +224,9 @@ claims.check(f"{name} coordinates, collapse alone gives 16", f"{saved:,.0f}", sa
 # %% [markdown]
 # ## 7.5 One sweep
 #
-# A Gauss-Seidel sweep uses new values as soon as they are computed. Suppose that no chain returns to a state it has left, and number
+# A Gauss-Seidel sweep uses new values as soon as they are computed. Suppose that the policy's chain never returns to a state it has left, and number
 # the states so that successors come first (Tarjan's strong components give this order). Then *one* sweep solves for the
-# means. One sweep over the pairs, ordered by their larger number, solves for the covariances in the same way. The goal policy is
+# means. One sweep over the pairs, ordered by their larger number and then by the smaller, solves for the covariances in the same way. The goal policy is
 # such a case: gusts blow to the left, but right-then-up never goes back to a cell it has left.
 
 # %%
@@ -275,10 +276,10 @@ claims.check(name, f"{krylov / plain:.1f}", krylov < plain)
 #
 # ## 7.6 The same answer, certified
 #
-# Whatever the method, the stopping rule is the paper's. The residual $\|M - T M\|_\lambda / (1 - \gamma)$ of what was solved bounds
+# Whatever the method, the stopping rule is the paper's. The residual $\|M - T_2 M\|_\lambda$ of what was solved, divided by $1 - \gamma$, bounds
 # the error (eq. (23)), also after acceleration. The library has several methods, called *routes*: `reachable` solves for the
 # reachable pairs, `dense` for all pairs, and the `dense` route can run in torch. We verify them with the literal operator. Applied to the result of the dense
-# route, it must change none of the $|\mathcal S|^2|\mathcal A|^2$ coordinates. And every route must give the same moments
+# route, it must change none of the $|\mathcal S|^2|\mathcal A|^2$ coordinates by more than $10^{-9}$. And every route must give the same moments
 # within a state, from which gaps are made. (The reachable route computes no other moments. If you ask it for `full_second`, an error says so.)
 
 # %%
@@ -356,7 +357,7 @@ try:
     refusal = ""
 except MemoryError as error:
     refusal = str(error).split(";")[0]
-print(refusal)
+print(textwrap.fill(refusal, 80))
 needed = re.search(r"[\d,]+(?=\.\d+ GiB)", refusal)
 claims.check("a million states, all pairs: refused, GiB", needed and needed[0], needed)
 
@@ -364,8 +365,8 @@ claims.check("a million states, all pairs: refused, GiB", needed and needed[0], 
 # ## 7.8 Order 3
 #
 # An order-$k$ coordinate follows $k$ branches. After collapse it is a multiset of states, in which merged branches count together. At order 3 the definition has
-# $(|\mathcal S||\mathcal A|)^3$ coordinates. Only about $|\mathcal S|^3/6$ multisets are left, with four actions more than 300 times fewer, and on large grids not all of them are reached. The third
-# moments give the skewness of every gap. `plan_jipe` says beforehand how many multisets there are and what they cost. We compare one skewness with simulation and allow four standard errors: a correct answer fails for one seed in 15,000.
+# $(|\mathcal S||\mathcal A|)^3$ coordinates. Collapse leaves about $|\mathcal S|^3/6$ multisets, with four actions more than 300 times fewer, and on large grids the goal policy does not reach all of them. The third
+# moments give the skewness of every gap. `plan_jipe` says beforehand how many multisets there are and what they cost. We compare the third moment of one gap with simulation and allow four standard errors: a correct answer fails for one seed in 15,000.
 
 # %%
 local, local_goal = jl.windy_gridworld(order_size), jl.goal_policy(order_size)
@@ -398,7 +399,7 @@ claims.check(claim, f"{z:+.1f}", abs(z) < 4, enough=num_pairs >= 1000)
 # %% [markdown]
 # ## 7.9 What it costs
 #
-# `python benchmarks/scaling.py` measured the lines below, each point in a process of its own. `benchmarks/scaling.md` names
+# The lines below were measured by `python benchmarks/scaling.py`, each point in a process of its own. `benchmarks/scaling.md` names
 # the machine, the versions and the method. The GPU belongs to another machine. Stars are processor times that this notebook measures while it
 # runs; these do not grow when the machine has other work to do. Monte Carlo is a *projection*: the time to estimate all gap variances with a standard error of 1%, at the speed
 # measured next to the goal. "Mean only" is what an ordinary MDP solver gives.
@@ -422,7 +423,7 @@ figures.save(fig, "fig_scaling", measured.drop(columns="bytes"), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 7.5.** The time that all gaps take, against the number of states, for three policies and models; methods as in the legend. Stars: the processor time of reachable pairs in this notebook.
+# **Figure 7.5.** The time that all gaps take, against the number of states, for two policies on the gridworld and for a model with random successors; methods as in the legend. Stars: the processor time of reachable pairs in this notebook.
 #
 # <!-- alt: Three panels on logarithmic axes. The time of the exact routes grows with the number of states, that of the reachable route least under the goal policy; the literal operator stops early, and projected Monte Carlo lies orders of magnitude above. -->
 
@@ -441,7 +442,7 @@ plt.show()
 # %% [markdown]
 # ## 7.10 One state of a trillion
 #
-# If the policy can take every action, every pair is reached, and a large model cannot be solved as a whole. But a question
+# If the policy can take every action, as a rule every pair is reached, and a large model cannot be solved as a whole. But a question
 # about one state does not need the whole model, because what happens after $t$ steps counts only $\gamma^t$. `local_jipe2`
 # works with two nested sets of states that grow outwards from the query.
 #
@@ -486,7 +487,9 @@ def tables(cell):
 trillion = jl.ImplicitJMDP(tables, num_actions=4, gamma=0.9, reward_range=(0.0, 1.0))
 ask = partial(jl.local_jipe2, trillion, lambda cell: [0.25] * 4, [(2, side - 3)])
 local_answer = ask(tol=1e-2)
-print(local_answer)
+found = local_answer.gap_mean[0, 1, 3]  # right against left
+print(f"mean gap {found:.3f}, error at most {local_answer.error_bound:.3f}")
+print(f"{local_answer.num_explored} states explored")
 name = "10^12 states: explored, for gaps certified to 0.01"
 claims.check(name, local_answer.num_explored, local_answer.converged)
 
@@ -516,9 +519,8 @@ seen[cells[:, 0], cells[:, 1] - cells[:, 1].min()] = local_answer.visits
 fig, (ax, right) = plt.subplots(1, 2, figsize=(7.2, 2.5))
 image = figures.heatmap(ax, np.ma.masked_invalid(seen), norm=LogNorm())
 fig.colorbar(image, ax=ax, label="discounted visits", shrink=0.8)
-ax.set(
-    title="what was explored", xlabel="last columns", ylabel="row", xticks=[], yticks=[0, 5, 10, 15]
-)
+ax.set(title="what was explored", xlabel="last columns", ylabel="row")
+ax.set(xticks=[], yticks=[0, 5, 10, 15])
 right.loglog(grown.explored, grown[["certified", "true"]], "o-", label=["certified", "true"])
 right.set(xlabel="states explored", ylabel="error of a gap's sd")
 right.legend()
@@ -556,21 +558,26 @@ stock = (8, 9, 7, 8, 9, 8)
 tol = 0.01 / shop.reward_bound  # relative to the largest reward: a gap to 0.01
 today = jl.local_jipe2(shop, lambda s: int(min(s) <= 5), [stock], tol, coupling="common")
 mean, deviation = today.gap_mean[0, 1, 0], today.gap_variance[0, 1, 0] ** 0.5
-print(f"ordering today: {mean:+.2f}, standard deviation {deviation:.2f}, of {today}")
+print(f"ordering today: {mean:+.2f}, standard deviation {deviation:.2f}")
+print(f"{today.num_explored} states explored")
+assert mean + 0.01 < 0
 claims.check("10^9 stocks: explored, for a gap to 0.01", today.num_explored, today.converged)
 
 # %% [markdown]
-# **The law of that gap.** Means and standard deviations are certified, but the whole law of a gap at such a state is not. You can
+# No: with eight or so of each product in stock, ordering today loses 5.29 on average.
+#
+# **The law of such a gap.** Means and standard deviations are certified, but the whole law of a gap at such a state is not. You can
 # still *simulate* it. A query is one draw of a state's tables, so `estimate_gaps` and `compare_actions` accept an
 # `ImplicitJMDP`, and its states can be anything hashable. Estimates come with their statistical errors: standard
 # errors for the mean and the variance, and confidence intervals for the probability that one action is worse or better than the
-# other. The returns of all runs are there as well, for a law of your own. In the grid of $10^{12}$ cells we simulate right against left.
+# other. With `keep_returns=True` the returns of all runs are kept as well. In the grid of $10^{12}$ cells we simulate right against left.
 
 # %%
 asked = {"policy": lambda cell: [0.25] * 4, "actions": [1, 3], "state": (2, side - 3)}
 simulated = jl.estimate_gaps(trillion, **asked, num_runs=2000, seed=seed)
-low, high = (end[0, 1] for end in simulated.interval("prob_better"))
-print(f"right is better than left with probability {low:.3f} to {high:.3f}")
+for name in ("better", "tie", "worse"):
+    low, high = (end[0, 1] for end in simulated.interval(f"prob_{name}"))
+    print(f"right against left, {name + ':':7} {low:.3f} to {high:.3f}")
 print(f"mean gap {simulated.mean[0, 1]:.2f}, standard error {simulated.mean_error[0, 1]:.2f}")
 off = simulated.mean[0, 1] - local_answer.gap_mean[0, 1, 3]
 known = np.max(simulated.truncation_error) + local_answer.error_bound  # of both answers
@@ -579,20 +586,20 @@ claim = "10^12 states: simulated mean off the certified one, in standard errors"
 claims.check(claim, f"{z:.1f}", z < 4)
 
 # %% [markdown]
-# Compare the errors: 2,000 runs leave a standard error of about 0.04, and a tenth of that takes a hundred times as many runs. The certified mean above
+# Most runs end in a tie, because the branches merge or because neither reaches the goal in time; right wins about four times as often as left. Compare the errors of the mean: 2,000 runs leave a standard error of about 0.04, and a tenth of that takes a hundred times as many runs. The certified mean
 # is within 0.01 of the truth. For a decision, `compare_actions` simulates until it knows which action is better; its intervals hold at every
 # sample size, since the model declares its range of rewards.
 
 # %%
 decision = jl.compare_actions(trillion, **asked, seed=seed)
-print(decision)
+print(f"{decision.verdict}: action {decision.best}, after {decision.num_queries:,} queries")
 right = decision.verdict == "undecided" or decision.best == 1
 claims.check("10^12 states: right or left, decided by simulation", decision.verdict, right)
 
 # %% [markdown]
 # ## What to take away
 #
-# - Between states the operator uses only averages over the policy, its noise enters only on the diagonal, and gaps often reach few pairs. None of this
+# - Between states the operator uses only averages over the policy, covariance arises only where two branches share a state, and gaps often reach few pairs. None of this
 #   is an approximation: every route has the same fixed point as the literal operator.
 # - If successors scatter or the policy wanders, all $|\mathcal S|^2$ pairs are reached. The dense route solves for all of
 #   them, faster with a GPU.

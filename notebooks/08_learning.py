@@ -54,10 +54,10 @@ seeds = [np.random.SeedSequence([seed, k]) for k in range(num_seeds)]
 #
 # The paper's coordinates are all $|\mathcal X| + |\mathcal X|^2$ entries of $(\mu, \Sigma)$, where
 # $\mathcal X = \mathcal S \times \mathcal A$. Between *different* states, however, the operator uses $\Sigma$ only through its policy average
-# $W(s, t)$ (Section 7.1), so it is enough to learn that. This **collapsed** form has
+# $W(s, t)$ (section 7.1), so it is enough to learn that. This **collapsed** form has
 # $|\mathcal S||\mathcal A| + |\mathcal S||\mathcal A|^2 + |\mathcal S|^2$ coordinates, and it averages over the next action
 # instead of drawing it. On the 3x3 grid these are 261 coordinates instead of 1,332, so each is visited 5.1 times as often in the same number of updates. With steps $n^{-0.7}$, whose error is of order
-# $n^{-0.35}$ (see below), the full form should end with an error at least $5.1^{0.35} = 1.8$ times as large, and should take about 5.1 times as many updates to a
+# $n^{-0.35}$ (see below), the full form should end with an error at least $5.1^{0.35} \approx 1.8$ times as large (at least, since it also draws the next action), and should take about 5.1 times as many updates to a
 # given error. The second number is only a guide, because early on the initial guess still matters; we allow a factor of two.
 
 # %%
@@ -92,10 +92,10 @@ claims.check(claim, f"{saving:.1f}", as_told, enough=enough)
 #
 # $$n^{-p/2} \quad (p < 1), \qquad n^{-\min(1/2,\; 1-\gamma)} \quad (p = 1).$$
 #
-# [Szepesvári (1997)](../book/background.md#ref-szepesvari) proves the second rate for Q-learning, and [Even-Dar and Mansour (2003)](../book/background.md#ref-evendar) what it costs: at $p = 1$ the number of visits is exponential in $1/(1-\gamma)$. For
+# [Szepesvári (1997)](../book/background.md#ref-szepesvari) proves the second rate for Q-learning, and [Even-Dar and Mansour (2003)](../book/background.md#ref-evendar) show what it costs: at $p = 1$ the number of visits is exponential in $1/(1-\gamma)$. For
 # $\gamma \le 1/2$ the rate at $p = 1$ is $n^{-1/2}$, as the first formula would give. We therefore measure the slope for three powers at $\gamma = 0.3$, where the initial guess is soon forgotten, and at $p = 1$ also for $\gamma = 0.6$ and
-# $0.8$, where theory gives $-0.40$ and $-0.20$ instead of $-0.50$. The error is the largest over all coordinates, and its slope is fitted over a factor of thirty in $n$;
-# we allow a deviation of 0.12.
+# $0.8$, where theory gives $-0.40$ and $-0.20$ instead of $-0.50$. The error is the largest over all coordinates, and its slope is fitted over a factor of thirty in $n$.
+# We allow a deviation of 0.12: if the error at one end is off by a factor of 1.5, the slope between the ends is off by $\log 1.5 / \log 30 = 0.12$.
 
 # %%
 powers = (0.6, 0.8, 1.0)
@@ -164,7 +164,7 @@ plt.show()
 # %% [markdown]
 # ## 8.2 A simulator of your own
 #
-# A simulator needs only `num_states`, `num_actions`, `gamma` and `query`. Here a depot compares order quantities under one
+# A simulator needs only `num_states`, `num_actions`, `gamma` and `query`. Here is a depot, whose query compares orders under one
 # demand. As long as you draw the noise *before* you look at the actions, the coupling is right.
 
 
@@ -193,7 +193,7 @@ by_form = {form: learn(form=form, checkpoints=2) for form in ("collapsed", "cent
 # %% [markdown]
 # We know this depot's demand. So we can also write down its tables (demand 0 to 30 with Poisson probabilities), solve them
 # exactly, and see how good the estimates are. A learned gap variance can be negative. The library then returns `nan`, which
-# counts as zero below and is not drawn.
+# counts as zero below.
 
 # %%
 demand = 2.0 ** np.arange(31) / factorial(np.arange(31))  # Poisson, up to a factor
@@ -220,7 +220,7 @@ claim = "depot: relative error of gap variances, collapsed, centred"
 claims.check(claim, values, better, enough=simulator_updates >= 20_000)
 
 # %% [markdown]
-# Was that luck? The tables answer the same queries in compiled code, so we can repeat it with many seeds. We ask that the centred form have the smaller error in at least nine of ten seeds.
+# Was that luck? The tables answer the same queries in compiled code, so we can repeat this with more seeds. We ask that the centred form have the smaller error in at least nine of ten seeds.
 
 # %%
 repeat = partial(jl.incremental_jipe2, depot, policy, simulator_updates, (1.0, 0.75), checkpoints=2)
@@ -255,22 +255,22 @@ plt.show()
 # ## 8.3 With features
 #
 # With features $\phi(x)$, the moments are $\mu(x) = \phi(x)^\top\theta$ and $\Sigma(x, y) = \phi(x)^\top\Theta\,\phi(y)$.
-# Projected JIPE-2 alternates $T_2$ with weighted least squares. It has a fixed point $\hat M$ with
+# Projected JIPE-2 alternates $T_2$ with weighted least squares. If $\kappa < 1$, it converges to a fixed point $\hat M$ with
 #
 # $$\|\hat M - M^\pi\| \le \frac{1}{1-\kappa}\,\|\Pi M^\pi - M^\pi\| . \tag{78}$$
 #
 # Here $\Pi$ is the projection of (69) and (70), and $\kappa$ is the modulus of $\Pi\, T_2$ in the norm
-# $\max\{\|\mu\|_\nu, \beta\,\|\Sigma\|_{\nu_2}\}$, with weights $\nu$ over state-actions and $\nu_2$ over their pairs.
+# $\max\{\|\mu\|_\nu, \beta\,\|\Sigma\|_{\nu_2}\}$, with weights $\nu$ over state-actions and $\nu_2$ over their pairs (the paper's $\mu_2$).
 #
 # If the features can express the answer, the method finds it. With fewer features, here radial bumps on the 5x5 grid with a copy for each action, the
 # error falls as the number of bumps grows and stays below the bound. **This is no promise about gaps.** A gap variance is a
-# small difference of entries of $\Sigma$. With 8, 20 and 40 such features, the average gap variance is 40, 6 and 3.5 times too
-# large.
+# small difference of entries of $\Sigma$. With 8, 20 and 40 such features, the average gap variance is 40, 6 and 3.5 times as
+# large as it should be.
 #
-# Are 40 features too few? No, but these features say little about what two actions have in common. Take instead the average of the same bumps over **where the action leads**, $\phi(s, a) = \mathbb E\,\psi(S'^{(a)})$ with bumps
+# Are 40 features too few? No: these features say little about what two actions have in common. Take instead the average of the same bumps over **where the action leads**, $\phi(s, a) = \mathbb E\,\psi(S'^{(a)})$ with bumps
 # $\psi$ of a cell; with one bump for each cell it is the law of the next cell. These features use one step of the model, which can be estimated from samples. They contain nothing about policy, returns or gaps. Why should they
 # help? A return is $R + \gamma Z(S', A')$, and on this grid the reward is decided by the next cell. So means are linear in the law of the next cell, and second moments between
-# *different* states are linear in both laws: 25 features express them all. What they cannot express is two actions at *one* state, whose next cells are drawn together.
+# *different* states are linear in each of the two laws: 25 features express them all. What they cannot express is two actions at *one* state, whose next cells are drawn together.
 
 # %%
 exact_features = jl.projected_jipe2(grid, uniform, jl.tabular_features(grid))
@@ -304,8 +304,8 @@ claim = "law of the next cell: second moments of different states, expressed up 
 claims.check(claim, f"{off:.5f}", off < 1e-6)
 
 # %% [markdown]
-# The column *gap error* is the average error of a gap variance divided by the average gap variance. The column *norm* is the
-# error that the theorem bounds. If the gap error is above one, it exceeds the gap variance itself, and nothing has been learned about gaps.
+# The column *norm* is the error that the theorem bounds. *Gap error* is the average error of a gap variance divided by the average gap variance, and
+# *gap ratio* the average fitted gap variance divided by the average true one. If the gap error is above one, it exceeds the gap variance itself, and nothing has been learned about gaps.
 
 # %%
 true_gaps = reference.gap_variance[:, *np.triu_indices(4, 1)]
@@ -325,11 +325,13 @@ gap_errors = by_map["gap error"]
 claims.check(
     "bumps: gap error, d = 40", round(gap_errors["bumps", 40], 2), gap_errors["bumps", 40] > 1
 )
+ahead = gap_errors["where it leads"]
+assert ahead[5] < ahead[10]  # more features are not always better
 last = gap_errors["where it leads", 25]
 claims.check("where the action leads: gap error, d = 25", round(last, 2), last < 1)
 
 # %% [markdown]
-# With 25 features that look one step ahead, the gap variances are off by less than a third. With 40 bumps they are off by more than twice their size. The error in the theorem's norm falls to 0.002, because
+# With 25 features that look one step ahead, the gap variances are off by less than a third on average. With 40 bumps they are off by more than twice their size. (More features are not always better: ten that look ahead do worse than five.) The error in the theorem's norm falls to 0.002, because
 # means and all pairs at different states can now be expressed. The gap error that remains comes from pairs at one state, that is, from the coupling itself.
 #
 # **The weights decide what is learned** (decision 10). The paper's weights are a stationary law of the pair chain, and all
@@ -377,7 +379,7 @@ figures.save(fig, "fig_weights", pd.DataFrame(columns), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 8.3.** The weights of pairs of state-actions (left: discounted occupancy; middle: the paper's stationary law), and the gap variances
+# **Figure 8.3.** The weights of pairs of state-actions, cut off at $10^{-6}$ (left: discounted occupancy; middle: the paper's stationary law), and the gap variances
 # that exact features give with each (right).
 #
 # <!-- alt: Two square heat maps and a scatter. Occupancy weights fill the whole square; stationary weights lie on the diagonal alone. In the scatter the occupancy's gap variances lie on the diagonal, and those of the stationary weights are far from it. -->
@@ -437,8 +439,7 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 8.4.** Projected JIPE-2 on the 5x5 gridworld. Left: errors against the number of features, in the theorem's norm (circles) and of gap
-# variances relative to their average (triangles), for bumps with a copy for each action and for bumps averaged over where the action leads. Right: the variances that three cones allow with 20 features of bumps, as distribution
-# functions.
+# variances relative to their average (triangles), for bumps with a copy for each action and for bumps averaged over where the action leads. Right: the distribution over all state-actions of the variances that are fitted with 20 features of bumps, for three choices of the cone ("psd" is $\Theta \succeq 0$, "none" is no constraint), and of the exact ones.
 #
 # <!-- alt: Left, on logarithmic axes, the errors of bumps fall slowly below the dashed bound while their gap errors stay above one; with features of where an action leads, the error falls to 0.002 and the gap error to 0.3. Right, four distribution functions of variances: those of the cone psd and of no cone begin below zero, those of the augmented cone and of the exact answer do not. -->
 
@@ -484,9 +485,9 @@ claims.check("exercise 1: error falls by", f"{falls:.1f}", expected / 2 < falls 
 #
 # <details><summary>Solution</summary>
 #
-# Exact features give the exact gaps, as before: positive weights matter only where the features cannot express the answer. With 20 features of bumps the
-# modulus $\kappa$ rises above one, because pairs that two branches visit together no longer weigh as much as the pairs that
-# they go to. Then nothing bounds the error. The library warns and does not call the answer converged.
+# Exact features give the exact gaps, as before: as long as all weights are positive, they matter only where the features cannot express the answer. With 20 features of bumps the
+# modulus $\kappa$ rises above one: branches merge, and a product gives merged pairs less weight than arrives there.
+# Then nothing bounds the error. The library warns and does not call the answer converged.
 #
 # </details>
 

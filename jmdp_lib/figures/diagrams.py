@@ -304,7 +304,7 @@ def correlation_grid(
     pitch = size + 0.8
     for s, matrix in enumerate(correlation):
         x, y = pitch * (s % columns), pitch * (s // columns)
-        _entries(ax, matrix, (x, y), fontsize=5.0)
+        _entries(ax, matrix, (x, y), fontsize=6.0)
         if s == goal:
             ax.text(x + (size - 1) / 2, y + (size - 1) / 2, "Goal", ha="center", va="center",
                     weight="bold", bbox={"fc": "white", "ec": "none", "pad": 1.5})  # fmt: skip
