@@ -196,7 +196,7 @@ def _fields(block: str) -> str:
 def render(page: Page) -> str:
     """A reference page: what the package says of itself, a table of names, and each in full."""
     lines = [f"# `{page.module}`", "", page.doc, "", f"```{{py:module}} {page.module}", "```", ""]
-    lines += ["| name | |", "|---|---|"]
+    lines += ["| name | what it is or does |", "|---|---|"]
     for entry in page.entries():
         first = entry.doc.split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
         lines.append(f"| {{py:obj}}`{entry.name} <{entry.path}>` | {first} |")
