@@ -20,8 +20,8 @@ FIELD = re.compile(r"([A-Za-z_]\w*(?:, [A-Za-z_]\w*)*): (.*)")
 # What formulas of docstrings, $gamma^2 <= 1$, write without a backslash; conf.py has the macros.
 SIGNS = {"<=": r"\le ", ">=": r"\ge ", "!=": r"\ne ", "->": r"\to ",
          "~": r"\sim ", "...": r"\dots ", "||": r"\|"}  # fmt: skip
-GREEK = "alpha|beta|zeta|eta|gamma|kappa|lambda|mu|nu|phi|pi|rho|sigma|tau|theta|Pi|Sigma|Theta"
-OTHERS = "sum|choose|max|inf|infty|hat|Var|Cov|Corr|CVaR|clip"
+GREEK = "alpha|beta|chi|zeta|eta|gamma|kappa|lambda|mu|nu|phi|pi|rho|sigma|tau|theta|Pi|Sigma|Theta"
+OTHERS = "sum|log|choose|max|inf|infty|hat|Var|Cov|Corr|CVaR|clip"
 NAMES = rf"(?<![a-zA-Z\\])(?:{GREEK}|{OTHERS})(?![a-zA-Z])"
 WORDS = re.compile("|".join([*map(re.escape, SIGNS), NAMES]))
 

@@ -78,7 +78,7 @@ document.addEventListener("DOMContentLoaded", () => {
     if (!e.closest(".gallery")) scrollOnTelephone(link, e);
   });
   window.MathJax?.startup?.promise?.then(() => {
-    const widest = 0.6 * document.querySelector(".bd-article").clientWidth; // a wider one may fill its line
+    const widest = 0.6 * (document.querySelector(".bd-article")?.clientWidth ?? 0); // a wider one may fill its line
     [...document.querySelectorAll("span.math")].filter((e) => e.offsetWidth < widest).forEach(keepPunctuation);
     document.querySelectorAll("mjx-container, .cell_output div:has(> table), pre").forEach((e) => {
       if (e.scrollWidth > e.clientWidth) e.tabIndex = 0;
