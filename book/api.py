@@ -20,8 +20,8 @@ FIELD = re.compile(r"([A-Za-z_]\w*(?:, [A-Za-z_]\w*)*): (.*)")
 # What formulas of docstrings, $gamma^2 <= 1$, write without a backslash; conf.py has the macros.
 SIGNS = {"<=": r"\le ", ">=": r"\ge ", "!=": r"\ne ", "->": r"\to ",
          "~": r"\sim ", "...": r"\dots ", "||": r"\|"}  # fmt: skip
-GREEK = "alpha|beta|eta|gamma|kappa|lambda|mu|nu|phi|pi|rho|sigma|tau|theta|Pi|Sigma|Theta"
-OTHERS = "sum|choose|max|inf|infty|hat|Var|Cov|Corr|CVaR|clip"
+GREEK = "alpha|beta|chi|zeta|eta|gamma|kappa|lambda|mu|nu|phi|pi|rho|sigma|tau|theta|Pi|Sigma|Theta"
+OTHERS = "sum|log|choose|max|inf|infty|hat|Var|Cov|Corr|CVaR|clip"
 NAMES = rf"(?<![a-zA-Z\\])(?:{GREEK}|{OTHERS})(?![a-zA-Z])"
 WORDS = re.compile("|".join([*map(re.escape, SIGNS), NAMES]))
 
@@ -196,7 +196,7 @@ def _fields(block: str) -> str:
 def render(page: Page) -> str:
     """A reference page: what the package says of itself, a table of names, and each in full."""
     lines = [f"# `{page.module}`", "", page.doc, "", f"```{{py:module}} {page.module}", "```", ""]
-    lines += ["| name | |", "|---|---|"]
+    lines += ["| name | what it is or does |", "|---|---|"]
     for entry in page.entries():
         first = entry.doc.split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
         lines.append(f"| {{py:obj}}`{entry.name} <{entry.path}>` | {first} |")

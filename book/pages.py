@@ -287,7 +287,8 @@ def gallery(figures: Path, notebooks: list[Notebook]) -> str:
         "# Gallery",
         "",
         "Every committed figure, as the paper profile drew it (`make figures PROFILE=paper`). Each",
-        "leads to the section that draws it, and to the numbers it was drawn from.",
+        "leads to the section that draws it, and to the numbers it was drawn from. Click a figure",
+        "to see it in full size.",
     ]
     shown: set[str] = set()
     for nb in notebooks:

@@ -69,6 +69,8 @@ def test_formulas_need_no_backslash() -> None:
         r"gamma <= $\gamma^2 \le  1$, $\Var G_\pi$"
     )
     assert api.tex("$(alphabet) \\mu -> theta_1$") == r"$(alphabet) \mu \to  \theta_1$"
+    assert api.tex("$gamma zeta_mu$") == r"$\gamma \zeta_\mu$"
+    assert api.tex("$chi^2 log x$") == r"$\chi^2 \log x$"
 
 
 def test_code_that_names_something_becomes_a_link() -> None:

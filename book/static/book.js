@@ -6,9 +6,46 @@ function scrollOnTelephone(link, image) {
   image.decode().catch(() => null).then(() => {
     const width = told ? Number(told[1]) : image.closest(".explore") ? image.naturalWidth : Math.min(image.naturalWidth, 736);
     image.style.setProperty("--readable", `${width}px`);
-    const mark = () => link.classList.toggle("scrolls", link.scrollWidth > link.clientWidth + 16);
+    const mark = () => {
+      const hidden = link.scrollWidth - link.clientWidth;
+      link.classList.toggle("scrolls", hidden > 16);
+      link.classList.toggle("more-to-the-right", hidden > 16 && link.scrollLeft < hidden - 8);
+    };
     new ResizeObserver(mark).observe(link);
+    link.addEventListener("scroll", mark, { passive: true });
   });
+}
+
+// A long name may break after a dot or an underscore, so that no word is cut in two.
+function breakBetweenParts(element) {
+  const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+  const texts = [];
+  while (walker.nextNode()) texts.push(walker.currentNode);
+  for (const text of texts) {
+    const parts = text.data.split(/(?<=[_/])(?=\w)|(?<=\.)(?=[A-Za-z])/);
+    text.replaceWith(...parts.flatMap((part, n) => (n ? [document.createElement("wbr"), part] : [part])));
+  }
+}
+
+// Text has columns if at least two of its lines have words that stand apart.
+function hasColumns(text) {
+  return text.split("\n").filter((line) => /\S {2,}\S/.test(line)).length > 1;
+}
+
+// A formula takes the punctuation beside it along to its line.
+function keepPunctuation(formula) {
+  const after = formula.nextSibling;
+  const marks = after?.nodeType === Node.TEXT_NODE && /^[.,;:!?)\]’”-]+/.exec(after.data);
+  if (marks) {
+    formula.append(marks[0]);
+    after.data = after.data.slice(marks[0].length);
+  }
+  const before = formula.previousSibling;
+  const opening = before?.nodeType === Node.TEXT_NODE && /[([“]+$/.exec(before.data);
+  if (opening) {
+    formula.prepend(opening[0]);
+    before.data = before.data.slice(0, opening.index);
+  }
 }
 
 document.addEventListener("DOMContentLoaded", () => {
@@ -20,7 +57,15 @@ document.addEventListener("DOMContentLoaded", () => {
     e.setAttribute("role", "list");
     for (const item of e.children) item.setAttribute("role", "listitem");
   });
-  document.querySelectorAll(".bd-article figure img, .bd-article .cell_output img").forEach((e) => {
+  const isLong = (e) => e.textContent.split(/\s/).some((word) => word.length > 30); // longer than a telephone is wide
+  const longNames = [...document.querySelectorAll(".bd-article :not(pre) > code")].filter(isLong);
+  longNames.forEach((e) => e.classList.add("long"));
+  const narrow = document.querySelectorAll(".bd-article table code, .bd-article thead th, .indextable a, .prev-next-title");
+  new Set([...narrow, ...longNames]).forEach(breakBetweenParts);
+  document.querySelectorAll(".bd-article .cell_output pre").forEach((e) => {
+    e.classList.toggle("columns", hasColumns(e.textContent));
+  });
+  document.querySelectorAll(".bd-article :is(figure, .cell_output) img, .bd-article p > img:only-child").forEach((e) => {
     if (e.closest("a")) return;
     const link = document.createElement("a");
     link.className = "figure-alone";
@@ -33,7 +78,9 @@ document.addEventListener("DOMContentLoaded", () => {
     if (!e.closest(".gallery")) scrollOnTelephone(link, e);
   });
   window.MathJax?.startup?.promise?.then(() => {
-    document.querySelectorAll("mjx-container, .cell_output table, pre").forEach((e) => {
+    const widest = 0.6 * (document.querySelector(".bd-article")?.clientWidth ?? 0); // a wider one may fill its line
+    [...document.querySelectorAll("span.math")].filter((e) => e.offsetWidth < widest).forEach(keepPunctuation);
+    document.querySelectorAll("mjx-container, .cell_output div:has(> table), pre").forEach((e) => {
       if (e.scrollWidth > e.clientWidth) e.tabIndex = 0;
     });
   });

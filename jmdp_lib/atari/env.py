@@ -137,7 +137,7 @@ class Game:
 
 
 class Snapshot(NamedTuple):
-    """A JMDP state of one game; it pickles.
+    """The whole state of one game, which can be pickled.
 
     Any `CoupledAtari` of that game can restore it; with its draw, one of the same settings.
 

@@ -218,7 +218,7 @@ class CheckedQueries:
 
 @dataclass(frozen=True, eq=False)
 class StepSimulator:
-    """A world as it is played, without tables: a query draws one noise, and every action meets it.
+    """A simulator made of a step function: a query draws one noise, which all its actions share.
 
     Its attributes are the arguments of `JMDP.from_step`, which makes the outcome tables of the same
     world: `JMDP.from_step(*vars(simulator).values())`. From one generator, both draw the same.

@@ -382,7 +382,7 @@ def multiply(laws: Iterable[Law]) -> Law:
 
 
 def measured_modulus(jm: JMDP, policy: Policy, order: int, rng: np.random.Generator) -> float:
-    """How far $T_n$ takes two collections of moments apart, over how far apart they were.
+    """The distance of two collections of moments after $T_n$, divided by that before it.
 
     They differ by $lambda_k$, with a random sign, in every coordinate. The distance is that of
     the moments of order $k$ = `order` alone. It is at most `contraction_modulus`.

@@ -132,7 +132,7 @@ def _faster(matrix: sparse.csr_array) -> Any:
 
 
 def pair_step(jm: JMDP, policy: Policy, law: ArrayLike) -> Floats:
-    """One step of the pair chain $P_2$: law (S, A, S, A) of two branches -> their law after it.
+    """The law (S, A, S, A) of two branches, after one step of the pair chain $P_2$.
 
     Branches at one state share a table; at one state-action they are one branch, and stay so.
 
