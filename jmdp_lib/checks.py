@@ -7,7 +7,7 @@ import numbers
 import random
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,6 +23,13 @@ class Sized(Protocol):
     @property
     def num_actions(self) -> int:
         """|A|."""
+
+
+class Sizes(NamedTuple):
+    """States and actions of what is no model: of an array, or of an environment's spaces."""
+
+    num_states: int
+    num_actions: int
 
 
 Floats = NDArray[np.float64]

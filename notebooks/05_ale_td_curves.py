@@ -15,7 +15,7 @@
 # answer is known. Then it draws Figure 7, with the paper's form of covariance and a training like that of the authors' public
 # release. Input, frame skip, batch and shock are our own; Section 5.4 lists all differences.
 #
-# **If returns are divided by $1/(1-\gamma)$, all TD errors fall by two to three orders of magnitude in all four games,
+# **If returns are multiplied by $1-\gamma$, all TD errors fall by two to three orders of magnitude in all four games,
 # as the paper says. In the natural scale of the returns, the same training lowers the error of the mean by a factor of
 # at most 1.4, and the errors of the covariances end higher than they began. In both scales, the errors end at one to
 # seven times the noise of their own targets.** A better measure averages that noise out. The second part
@@ -335,7 +335,7 @@ claims.check(claim, f"{round(least, -1):.0f}", least > 100, enough=enough)
 # | weights | 1 for the blocks, 0.1 for the gap | the same |
 # | optimiser | Adam, $10^{-4}$ | the same |
 # | discount | 0.99 | 0.99 |
-# | scale | **returns divided by $1/(1-\gamma)$** | divided, and in their natural scale |
+# | scale | **returns multiplied by $1-\gamma$** | multiplied by it, and in their natural scale |
 #
 # We use three seeds. Note the number of copies: 25 backups at $\gamma = 0.99$ leave $\gamma^{25} = 78\%$ of an error of the mean, and
 # $\gamma^{50} = 61\%$ of an error of a covariance. Chapter 6 shows what this does to Table 1.
@@ -375,11 +375,11 @@ def finish(fig, axes, scale, title, name):
 
 
 # %%
-figure_7("divided", r"returns divided by $1/(1-\gamma)$", "fig7_td_curves")
+figure_7("divided", r"returns multiplied by $1-\gamma$", "fig7_td_curves")
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 5.4.** The paper's Figure 7: squared TD errors during training of the plain Gram network, in blocks, with returns divided by $1/(1-\gamma)$. Top: the errors. Bottom: the same over their noise floors, the variances of their sampled targets; at one, all of the error is noise. (A peak after the first copy is cut off at 12.) Bold: mean of three seeds, moving average; faint: the seeds.
+# **Figure 5.4.** The paper's Figure 7: squared TD errors during training of the plain Gram network, in blocks, with returns multiplied by $1-\gamma$. Top: the errors. Bottom: the same over their noise floors, the variances of their sampled targets; at one, all of the error is noise. (A peak after the first copy is cut off at 12.) Bold: mean of three seeds, moving average; faint: the seeds.
 #
 # <!-- alt: Eight panels, a column for each game, on logarithmic axes. In the upper row all curves start between 0.05 and 0.5, drop by a factor of ten or more within the first 2,000 steps and fall on to between 0.0001 and 0.002. In the lower row all curves start at one. That of the mean rises to two or three and comes back to between one and two; the others end between one and seven. -->
 
@@ -407,7 +407,7 @@ start, end = at_end("td", first=True), at_end("td", first=False)
 # %%
 fell, above = start / end, end / at_end("floor", first=False)
 text = f"{fell.loc['divided'].min().min():.0f} to {fell.loc['divided'].max().max():.0f}"
-claims.check("divided: start / end of any block, at least 100", text, fell.loc["divided"].min().min() >= 100)  # fmt: skip
+claims.check("normalised: start / end of any block, at least 100", text, fell.loc["divided"].min().min() >= 100)  # fmt: skip
 text = f"{fell.mu['natural'].min():.2f} to {fell.mu['natural'].max():.2f}"
 claims.check(
     "natural scale, mu: start / end", text, fell.mu["natural"].max() < 10, "not reproduced"
@@ -417,7 +417,7 @@ text = f"{rest.min().min():.2f} to {rest.max().max():.2f}"
 claims.check("natural scale, sigma: start / end", text, rest.max().max() < 1, "not reproduced")
 before = (start / at_end("floor", first=True)).loc["divided"]
 text = f"{before.min().min():.2f} to {before.max().max():.2f}"
-claims.check("divided, start: error / floor within a factor of 2", text, before.max().max() < 2)
+claims.check("normalised, start: error / floor within a factor of 2", text, before.max().max() < 2)
 rise = above / (start / at_end("floor", first=True))
 least, most = rise.min(axis=None), rise.max(axis=None)
 name = "both scales: error / floor, end / start; no fall by a factor of 2"
@@ -427,12 +427,12 @@ for scale, each in above.groupby(level="scale"):
     claims.check(f"{scale}, end: error / floor within a factor of 10", text, each.max().max() < 10)
 
 # %% [markdown]
-# The paper says that TD errors "decrease by several orders of magnitude" in all cases. **With divided returns they do**,
+# The paper says that TD errors "decrease by several orders of magnitude" in all cases. **With normalised returns they do**,
 # by factors of 110 to 3,700. **In the natural scale they do not.** The error of the mean falls by a factor of 1.15 to 1.4.
 # The errors of the covariances fall at first, and then rise to between 1.7 and 4.3 times their first value.
 #
 # The scale explains both results. A fresh network gives a random answer for every state and action, and these answers
-# enter its own targets. In divided units they are far larger than the shock, whose standard deviation is only
+# enter its own targets. In these units they are far larger than the shock, whose standard deviation is only
 # $(1-\gamma)\sigma = 0.01$. The error therefore *starts at its floor* (0.9 to 1.3 times), and almost all of that floor is
 # noise that the fresh network makes itself. As its answers become smooth, the floors fall by orders of magnitude. The floor of
 # $\mu$ falls to the shock's own $(1-\gamma)^2\sigma^2 = 10^{-4}$. In natural units the shock's variance is one from the
@@ -622,7 +622,7 @@ claims.check("exercise 1: successors, probability of one future", text, successo
 #
 # <details><summary>Solution</summary>
 #
-# The target is $R + \sigma U + \gamma\mu$, so the floor is $\sigma^2\operatorname{Var} U = 1$. If returns are divided by $1/(1-\gamma)$, it is
+# The target is $R + \sigma U + \gamma\mu$, so the floor is $\sigma^2\operatorname{Var} U = 1$. If returns are multiplied by $1-\gamma$, it is
 # $(1-\gamma)^2\sigma^2 = 10^{-4}$. The measured floors agree within 20%, so at the end the drawn next action adds little.
 #
 # </details>
@@ -631,7 +631,7 @@ claims.check("exercise 1: successors, probability of one future", text, successo
 floors = at_end("floor", first=False).mu.groupby(level="scale").mean()
 off = abs(floors / pd.Series({"divided": 1e-4, "natural": 1.0}) - 1).max()
 claims.check(
-    "exercise 2: floors of mu, divided and natural", [f"{f:.2g}" for f in floors], off < 0.2
+    "exercise 2: floors of mu, normalised and natural", [f"{f:.2g}" for f in floors], off < 0.2
 )
 
 # %% [markdown]

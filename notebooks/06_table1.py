@@ -117,7 +117,7 @@ paper = pd.DataFrame(PROTOCOL["paper"], index=["coupled", "independent"]).T
 # | copies of the target | every 2,000 steps, 22 by the end | a moving average, a fifth of the way each step |
 # | shock | $+bU$ for the first queried action, $-bU$ for the second, clipped to $[0, 1]$ | $+\sigma U$ for all actions, after clipping to $[-1, 1]$ |
 # | its size | $b = 1$ in training, $b = 0.25$ in evaluation | $\sigma = 1$ in both |
-# | scale | returns divided by $1/(1-\gamma)$ | the network's own unit |
+# | scale | returns multiplied by $1-\gamma$ | the network's own unit |
 # | discount | $\gamma = 0.99$ | 0.1, 0.5, 0.9 and 0.99 |
 # | evaluated at | the first 40 frames, 32 plays each, horizon 150 | 64 new states, 36 plays each, horizon 300 |
 #
@@ -228,7 +228,7 @@ claims.check("release: ratios at spaced states / at first frames", text, np.log(
 # ## 6.3 Why: the second column counts copies
 #
 # **The mean.** Treat all states and actions alike. In training, almost every reward is zero before the shock, and 0 or 1 with equal chances after it. Returns are
-# divided by $1/(1-\gamma)$, so a reward $r$ has mean $(1-\gamma)/2$ and variance $(1-\gamma)^2/4$. The target network
+# multiplied by $1-\gamma$, so a reward $r$ has mean $(1-\gamma)/2$ and variance $(1-\gamma)^2/4$. The target network
 # stands still between two copies. So each copy is one backup of the mean $m$,
 #
 # $$m_{k+1} = \tfrac{1-\gamma}{2} + \gamma\, m_k, \qquad m_K = \tfrac12\,(1 - \gamma^K).$$
@@ -470,7 +470,7 @@ claims.check(
 # **Sampled errors.** Beside these, the plain Gram network descends sampled TD errors with sampled shocks, a target network
 # that is copied 25 times and a weight of a tenth on the gap's residual. This training resembles the release's, but it has our
 # states, our shock and our input; Section 5.4 compares all settings. It was not tuned. We trained it with returns in their
-# natural scale and with returns divided by $1/(1-\gamma)$, as in the release.
+# natural scale and with returns multiplied by $1-\gamma$, as in the release.
 #
 # **The constant** needs no learning. It is $2\sigma^2\gamma^2/(1-\gamma^2)$, the gap variance if branches never meet and
 # rewards have no variance. Where the ratio of this constant to the simulation is near one, a network's ratio near one is no evidence of learning.
@@ -502,7 +502,7 @@ table = pd.concat([once, figures.results(rival_files), plays[plays.kind == "near
 table["game"] = pd.Categorical(table.game, games)  # in this order
 table = table.sort_values(["game", "gamma"]).astype({"game": str})
 wide = table.set_index(["kind", "gamma", "game"]).sort_index()
-names = {"near": "local + near", "gram": "Gram", "paper, natural": "sampled errors", "paper, divided": "same, divided"}  # fmt: skip
+names = {"near": "local + near", "gram": "Gram", "paper, natural": "sampled errors", "paper, divided": "same, normalised"}  # fmt: skip
 
 
 def ratio(kind, column):
@@ -524,7 +524,7 @@ shown
 # The same ratios as in Table 1, at $\gamma = 0.99$, but with one shock for all actions, of one size in training and
 # evaluation. *Coupled / MC* is the learned gap variance divided by the simulated
 # one. It is shown for the local + near network, for the Gram network with its best trial, and for the Gram network that
-# descends sampled errors, with returns in their natural scale and divided by $1/(1-\gamma)$. *Independent / MC* divides
+# descends sampled errors, with returns in their natural scale and multiplied by $1-\gamma$. *Independent / MC* divides
 # $\operatorname{Var} Z_a + \operatorname{Var} Z_b$ by the simulated gap variance, first with the variances of the local + near
 # network and then with simulated ones. Each number is the mean of three seeds over 64 states, with 36 plays per
 # state (three pairs, twelve times each) and a horizon of 300. The ± is half of a 95% interval for these states; it covers the noise of the simulation and the
@@ -532,7 +532,7 @@ shown
 
 # %%
 head = [
-    "", "local + near", "Gram", "sampled", "divided", "constant", "indep.", "simulated",
+    "", "local + near", "Gram", "sampled", "normal.", "constant", "indep.", "simulated",
 ]  # fmt: skip
 cells = [[game, row[0], *(c.split(" ±")[0] for c in row[1:])] for game, *row in shown.itertuples()]
 fig, ax = plt.subplots(figsize=(6.75, 1.3), layout="constrained")
@@ -579,7 +579,7 @@ other = "differs from the paper"  # which has 1.03 to 3.97
 claims.check("Gram, tuned, gamma 0.99: coupled / MC", text["gram"], at["gram"].max() < 1.03, other)
 small, large = at["paper, natural"], at["paper, divided"]
 claims.check("Gram, sampled errors, gamma 0.99", text["paper, natural"], small.max() < 1.03, other)
-claims.check("the same, with returns divided", text["paper, divided"], large.min() > 3.97, other)
+claims.check("the same, with normalised returns", text["paper, divided"], large.min() > 3.97, other)
 
 # %% [markdown]
 # Our goal was a skill of 0.9 in every case where states differ by more than the noise of the simulation. It is **not
@@ -681,7 +681,7 @@ claims.check("Freeway, gamma 0.99: variances of single returns, learned / simula
 # is within 5%, on the same states as before. Knowledge of a late meeting comes one backup at a time, and these networks had made too few.
 
 # %% [markdown]
-# **The sampled training with enough copies.** The two columns *sampled errors* and *same, divided* come from 25 copies of the
+# **The sampled training with enough copies.** The two columns *sampled errors* and *same, normalised* come from 25 copies of the
 # target network, which leave $\gamma^{50} = 61\%$ of an initial error of a covariance. They still depend on the random start. So we trained the same network
 # once more with a copy every 50 steps instead of every 1,000: 500 copies, the same 25,000 steps, three seeds
 # (`[converged]` in `experiments/atari/protocol.toml`). We say that a training has *settled* if the mean ratio over the last fifth of the steps
@@ -706,14 +706,14 @@ for ax, game in zip(axes, paper.index, strict=True):
     copies_panel(ax, with_copies[with_copies.game == game])
 axes[0].set_ylabel("coupled / MC")
 lines = [ax.lines[3], ax.lines[7]]  # the mean over seeds of either scale
-fig.legend(lines, ["returns divided", "natural scale"], loc="outside lower center", ncols=2)
+fig.legend(lines, ["normalised returns", "natural scale"], loc="outside lower center", ncols=2)
 figures.save(fig, "fig_copies", with_copies, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 6.3.** The Gram network that descends sampled errors, with 500 copies of its target network: learned over simulated gap variance during training at $\gamma = 0.99$, in both scales of returns. Thin lines are seeds, thick lines their mean; grey: one.
 #
-# <!-- alt: Four panels on a logarithmic axis over four decades. Orange curves of divided returns start between 18 and 70 and fall all the way, through one at about 200 copies, to about 0.1 at 500 copies, where they become flatter. Blue curves in the natural scale stay flat, between 0.02 and 0.2. -->
+# <!-- alt: Four panels on a logarithmic axis over four decades. Orange curves of normalised returns start between 18 and 70 and fall all the way, through one at about 200 copies, to about 0.1 at 500 copies, where they become flatter. Blue curves in the natural scale stay flat, between 0.02 and 0.2. -->
 
 # %%
 every = with_copies.groupby(["scale", "game", "step"], sort=False)[
@@ -743,10 +743,10 @@ simulated = f"{ends.mc_ratio.min():.2f} to {ends.mc_ratio.max():.2f}"
 claims.check("gamma 0.99: independent / MC, both simulated", simulated, ends.mc_ratio.max() < 2.5)
 
 # %% [markdown]
-# **With enough copies, the large ratios are gone.** Coupled / MC is 0.02 to 0.20 in the natural scale, where training has settled. With divided
+# **With enough copies, the large ratios are gone.** Coupled / MC is 0.02 to 0.20 in the natural scale, where training has settled. With normalised
 # returns it passes through one on its way down, and ends at 0.08 to 0.13. It has not settled: in the last fifth of the steps it is 0.57 to 0.77 times what it was in the fifth before. So a ratio near one, or a large one, only
 # says when training stopped. In either scale the gap variance is at least 5 times too small. Independent / MC
-# falls from about 100 to between 0.8 and 2.1 with divided returns, and is 0.6 to 1.0 in the natural scale; the simulation has 1.03 to 1.63.
+# falls from about 100 to between 0.8 and 2.1 with normalised returns, and is 0.6 to 1.0 in the natural scale; the simulation has 1.03 to 1.63.
 
 # %% [markdown]
 # ## 6.7 Why three terms

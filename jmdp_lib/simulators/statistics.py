@@ -205,9 +205,10 @@ def _log_growth(z: Any, mean: float, bet: Any) -> Any:
 def asymptotic_sequence(x: ArrayLike, alpha: float, first: int) -> tuple[Floats, Floats]:
     """Ends of an asymptotic confidence sequence for the mean of values x (T, ...), (T, ...).
 
-    All intervals from the sample size `first` on hold at once with a probability that tends to
-    1 - alpha as `first` grows (Waudby-Smith et al. 2024, Theorem 2.2); earlier ones are infinite.
-    A term of order 1 / T, as in Bernstein's inequality, makes up for skewed laws in small samples.
+    All intervals from the sample size `first` on hold at once with a probability that is at
+    least 1 - alpha in the limit of large `first` (Waudby-Smith et al. 2024, Theorem 2.2); earlier
+    ones are infinite. A term of order 1 / T, as in Bernstein's inequality, makes up for skewed laws
+    in small samples.
 
     Example:
         >>> import jmdp_lib as jl

@@ -282,13 +282,7 @@ def _checked_matrix(policy: Any, num_actions: int, num_states: int | None) -> Fl
         policy = Arrays.of(policy).host(policy)
     shown = checks.as_array("policy", policy)
     count = num_states or (len(shown) if shown.ndim else 1)
-    return checks.policy_matrix(_Sizes(count, num_actions), policy)
-
-
-@dataclass(frozen=True)
-class _Sizes:
-    num_states: int
-    num_actions: int
+    return checks.policy_matrix(checks.Sizes(count, num_actions), policy)
 
 
 def _tolerance(xp: Any, probs: Any) -> float:

@@ -12,7 +12,7 @@ import copy
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -305,7 +305,7 @@ class EnvironmentWorld:
                 "the policy must be a function where observations or actions have no numbers, "
                 f"policy(observation) -> {answer}, not {type(policy).__name__}"
             )
-        matrix = checks.policy_matrix(_Sizes(int(sees.n), count), policy)
+        matrix = checks.policy_matrix(checks.Sizes(int(sees.n), count), policy)
         return Chooser(None, count, _rows(matrix), first, int(sees.start))
 
     def seed(self, seed: np.random.SeedSequence) -> None:
@@ -347,13 +347,6 @@ class EnvironmentWorld:
             where = f"state {env.observed}, action {action}"
             raise SimulatorError(f"the environment failed at {where}: {error!r}") from error
         return reward, ENDED if terminated or truncated else env
-
-
-class _Sizes(NamedTuple):
-    """How many states are observed, and how many actions there are."""
-
-    num_states: int
-    num_actions: int
 
 
 def _inside_episode(env: Any, state: Any) -> Any:

@@ -63,8 +63,9 @@ class LocalSolution(machine.ReadOnly, machine.Saved):
 
     def __repr__(self) -> str:
         state = "converged" if self.converged else "NOT converged"
+        asked = len(self.gap_error)
         return (
-            f"LocalSolution({state}, {len(self.gap_error)} states queried, "
+            f"LocalSolution({state}, {asked:,} state{'s' * (asked != 1)} asked for, "
             f"{self.num_explored:,} explored, error_bound={self.error_bound:.3g})"
         )
 
