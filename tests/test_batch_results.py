@@ -83,6 +83,18 @@ def test_shown_files_are_not_those_that_are_kept(finished: Project) -> None:
         assert path.stat().st_mtime_ns == kept.stat().st_mtime_ns
 
 
+def test_the_record_is_shown_last(finished: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever sees it sees the files that it lists."""
+    out = finished.out()
+    for folder in ("figures", "notebooks", "provenance"):
+        shutil.rmtree(out / folder)
+    copied: list[Path] = []
+    monkeypatch.setattr(results, "copy_whole", lambda out, source, target: copied.append(source))
+    results.publish(out, "01_first")
+    assert len(copied) == 6
+    assert copied[-1] == results.record_of(out, "01_first")
+
+
 def test_the_record_has_size_and_hash_of_every_file(finished: Project) -> None:
     record = json.loads(finished.out("provenance", "01_first.json").read_text())
     assert record["figures"] == ["a.txt", "b.txt", "sub/c.txt", "sub/d.txt"]

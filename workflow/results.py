@@ -83,9 +83,11 @@ def copy_whole(out: Path, source: Path, target: Path) -> None:
 def publish(out: Path, name: str) -> None:
     """Copy what is new of a finished run to where it is read; an unfinished one is not shown."""
     run = out / RUNS / name
-    if not record_of(out, name).exists():
+    record = record_of(out, name)
+    if not record.exists():
         return
-    for source in sorted(path for path in run.rglob("*") if path.is_file()):  # the record last
+    files = [path for path in run.rglob("*") if path.is_file() and path != record]
+    for source in [*files, record]:  # whoever sees the record sees all that it lists
         target = out / source.relative_to(run)
         made = source.stat()
         with contextlib.suppress(FileNotFoundError):
