@@ -51,8 +51,8 @@ claims = figures.Claims()
 # - **Roasted nuts** do not care about the sky: $10 + 2V$, with luck $V$ of their own, also standard normal.
 # - **Umbrellas** sell when it rains: $10 - 2U$.
 #
-# `from_step` builds a joint MDP out of *one* step function and the probabilities of the shock, here a
-# thousand equally likely skies. All actions see the same sky. For nuts we ask the solver to draw
+# `from_step` builds a joint MDP out of *one* step function and the probabilities of the shock, here a thousand equally likely skies in
+# place of the normal law. All actions see the same sky. For nuts we ask the solver to draw
 # the actions' outcomes independently.
 
 # %%
@@ -89,9 +89,9 @@ claims.check(claim, f"{apart:.9f}", apart < 1e-10)
 # $$G = Z(s, a) - Z(s, b)$$
 #
 # for the **gap**: how much better $a$ was than $b$, under the same skies. The two futures that we compare, one for each action,
-# are called **branches**, and the **law** of a random variable is its probability distribution. `jipe2` computes the first two
-# joint moments of the returns exactly, and with them the mean and the variance of every gap.
-# `simulate_pairs` simulates both branches as a check. Where we compare the two, we allow five Monte Carlo standard errors:
+# are called **branches**, and the **law** of a random variable is its probability distribution. `jipe2` (joint iterative policy evaluation of order two) computes the first two joint
+# moments of the returns exactly, and with them the mean and the variance of every gap.
+# `simulate_pairs` simulates both branches as a check. Where we compare a computed number with a simulated one, we allow five Monte Carlo standard errors:
 # a correct answer fails this test for fewer than one seed in a million. The notebook stops if a check fails; the table at the end of
 # the chapter has the numbers of all checks.
 
@@ -274,8 +274,8 @@ claims.check("up against right: gap variance, in the middle", f"{variance:.2f}",
 # %% [markdown]
 # ## 0.4 Branches that meet
 #
-# Almost every number in this book has the same mechanism behind it. Follow both actions side by side. While the two branches are at different cells, each has
-# gusts of its own. Once they are in the same cell **and** choose the same action, they are one and the same branch: the same gusts, the same rewards, for
+# Almost every number in this book has the same mechanism behind it. Follow both actions side by side. While the two branches are in
+# different cells, each has gusts of its own. Once they are in the same cell **and** choose the same action, they are one and the same branch: the same gusts, the same rewards, for
 # ever. They have **merged**. Here is one such pair, right against up, from the bottom of the grid. We simulate it with `query`, which draws one gust for all the actions it is asked about:
 
 
@@ -387,9 +387,9 @@ claims.check("Var G: separate runs, merging, one first gust", text, gains == sor
 # %% [markdown]
 # ## 0.5 A simulator of your own
 #
-# If you have no tables, any object with `num_states`, `num_actions`, `gamma` and `query(state, actions, rng)` will do.
+# You need not list all outcomes and their probabilities: any object with `num_states`, `num_actions`, `gamma` and `query(state, actions, rng)` will do.
 # `query` returns the rewards and next states of the given actions, under **one** shared draw. Draw the shock before you look
-# at the actions. Here is the umbrella world again, with a sky from the normal law itself instead of a table.
+# at the actions. Here is the umbrella world again, with a normally distributed sky instead of the thousand skies above.
 
 
 # %%
@@ -405,9 +405,9 @@ class Fair:
 learned = jl.incremental_jipe2(Fair(), policy, num_updates, (1.0, 0.9), seed, form="centred")
 
 # %% [markdown]
-# `incremental_jipe2` (Section 5.2) updates one number, a mean or a second moment, per query, with step size $n^{-0.9}$ at its $n$-th
-# visit. The centred form learns covariances rather than second moments, because these are what gaps need. Learning from samples is never
-# exact. We ask that the gap variance be right within 10%.
+# `incremental_jipe2` (Section 5.2 of the paper) updates one number per query, with step size $n^{-0.9}$ when that number is updated
+# for the $n$-th time. The paper's form learns means and second moments. The centred form, which we use here, learns means and
+# covariances, because these are what gaps need. Learning from samples is never exact. We ask that the gap variance be right within 10%.
 
 # %%
 found = learned.moments.gap_variance[0, 0, 1]
@@ -454,7 +454,7 @@ claims.check(claim, f"{1 + off:.3f}", near, enough=enough)
 #     .venv/bin/python workflow/batch.py --profile paper --only 00_start_here
 #
 # Every notebook has one cell of parameters near the top. Change them there and run all cells; the
-# profiles in `workflow/profiles/` do just that. Figures are written to `out_dir`, if it is not empty.
+# profiles in `workflow/profiles/` do just that. If `out_dir` names a folder, figures are written to it.
 #
 # If you downloaded a single notebook from the book, install the library first, in the project's folder: `pip install ".[notebooks]"`. Chapters 5, 6, 7 and 11 also
 # read results of long runs from the project's folders `figures/` and `benchmarks/`, so they have to stay in `notebooks/`.
@@ -464,20 +464,20 @@ claims.check(claim, f"{1 + off:.3f}", near, enough=enough)
 # - The same MDP is compatible with very different gaps. The coupling is a fact about the environment, and ordinary
 #   experience, one action at a time, never shows it.
 # - `jipe2` gives the mean and variance of every gap, with a certified error; `inferiority_bound` is an upper bound on the probability
-#   that the first action is no better. `gap_law` brackets the probability itself.
+#   that the first action is no better. `gap_law` encloses the probability itself between two bounds.
 # - Branches that meet and choose alike are one branch. That is why a gap varies less than two separate runs would suggest.
 # - A simulator that answers "and what would the other actions have done?" is all you need to learn gaps from samples.
 #
 # ## Exercises
 #
-# **Exercise 1.** Among all things that you could sell with mean 10 and standard deviation 2, is there one with a
-# smaller gap variance than lemonade?
+# **Exercise 1.** Among all things that earn 10 a day on average, with a standard
+# deviation of 2, is there one with a smaller gap variance than lemonade?
 #
 # <details><summary>Solution</summary>
 #
-# No. By the formula of section 0.2 the gap variance grows with the variance $\sigma_1^2$ of the first day's difference. If $\rho$ is the correlation of the takings, then
-# $\sigma_1^2 = 3^2 + 2^2 - 12 \rho \ge (3 - 2)^2$, with equality only for $\rho = 1$: takings that are a rising linear function of the sun.
-# With mean 10 and standard deviation 2 that *is* lemonade. Below, a stall that does best on extreme days, in sun and in rain, for comparison.
+# No. By the formula of section 0.2 the gap variance grows with the variance $\sigma_1^2$ of the first day's difference. If $\rho$ is the correlation of what the two stalls earn on one day, then
+# $\sigma_1^2 = 3^2 + 2^2 - 12 \rho \ge (3 - 2)^2$, with equality only for $\rho = 1$: earnings that are a rising linear function of the sun.
+# With mean 10 and standard deviation 2 that *is* lemonade. For comparison, the cell below has a stall that does best on extreme days, in sun and in rain.
 #
 # </details>
 
