@@ -133,8 +133,8 @@ plt.show()
 #
 # This world is simple enough for a formula. Let $\sigma_1^2$ be the variance of the *first day's* difference: $(3 - 2)^2$, $3^2 + 2^2$ or $(3 + 2)^2$ times the
 # variance of the sky, which is almost 1. The mean of that difference is 2. Tomorrow both branches are in the same state, and toss their coins. With probability one half the coins agree: both do the same, and nothing differs any more. Otherwise the
-# comparison starts again, discounted by $\gamma$: one branch sells ice cream and the other does not. Each of the two is equally likely to be the one with ice cream, so this later difference
-# has mean zero and there is no mixed term. Hence $\mathbb E[G] = 2$, $\mathbb E[G^2] = \sigma_1^2 + 2^2 + \tfrac{\gamma^2}{2}\,\mathbb E[G^2]$, and
+# comparison starts again, discounted by $\gamma$: one branch sells ice cream and the other does not. Each of the two is equally likely to be the one with ice cream, so this later difference has mean zero, and the
+# mixed term of $\mathbb E[G^2]$ vanishes. Hence $\mathbb E[G] = 2$, $\mathbb E[G^2] = \sigma_1^2 + 2^2 + \tfrac{\gamma^2}{2}\,\mathbb E[G^2]$, and
 #
 # $$\mathrm{Var}\,G = \frac{\sigma_1^2 + 4}{1 - \gamma^2/2} - 4 .$$
 
@@ -201,7 +201,7 @@ claims.check("Var G of the three worlds is the formula's", formula.round(2).toli
 #
 # In the paper's gridworld an agent walks from cell to cell. Once reached, the goal (top right) is never left, and it pays 1 in every step. After
 # each move a gust may push the agent one more cell to the left: one draw for all four actions. The policy goes right and then
-# up. Actions 0 to 3 are up, right, down, left, and results are arrays indexed `[state, a, b]`. We ask about the middle cell, state 12:
+# up. Actions 0 to 3 are up, right, down, left. States 0 to 24 are the cells, row by row from the top left. Results are arrays indexed `[state, a, b]`. We ask about the middle cell, state 12:
 # the mean of the gap, its variance, the bound on $P(G \le 0)$, and, from the law of the gap, the probabilities that *right* turns out worse
 # and that it makes no difference.
 

@@ -13,8 +13,8 @@
 # action alone. How *certain* that advantage is depends on what the two do **together**, under the same
 # realised randomness, and this a Markov decision process does not say. A **joint MDP** does.
 #
-# **What you will learn.** All of the paper's definitions, in words and symbols; the operator $T_2$ and
-# exactly which random draws two branches share; why it is a contraction, with proofs short enough to
+# **What you will learn.** All of the paper's definitions, in words and symbols; the operator $T_2$ and exactly which random draws the
+# futures of two actions share; why it is a contraction, with proofs short enough to
 # check with a pencil; how its residual certifies an answer; the same for moments of any order, for learning
 # from samples and for features. Most statements are followed by a numerical check. The notebook stops if a check fails; the table at its
 # end has all the numbers.
@@ -208,7 +208,7 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 1.2.** Who shares a draw? Two branches (blue, orange) leave state 2 by two actions, go apart, come back to one state at time 3 with different actions, and at time 4 also choose
-# alike: they have merged (black). An orange box is one draw for both, a blue box a draw for one branch alone. In the paper's regime, "joint", branches share a draw while they are at one state; with "common" noise always; with "independent" tables never, until they merge.
+# alike: they have merged (black). A pale orange box is one draw for both branches, a pale blue box a draw for one branch alone. In the paper's regime, "joint", branches share a draw while they are at one state; with "common" noise always; with "independent" tables never, until they merge.
 #
 # <!-- alt: Three panels with the same two paths over five time steps, which start at one state, separate, meet again and become one black path. Independent: every dot has a blue box of its own. Joint: an orange box holds both dots at times 0 and 3, blue boxes hold the separate dots at times 1 and 2. Common: an orange box holds both dots at times 0 to 3. -->
 
@@ -297,7 +297,7 @@ plt.show()
 # <!-- alt: Twelve rows, in groups of three for the four stocks, over ten time steps. Pale lines connect each row with a row one step later. Dark lines run together into fewer and fewer paths; the numbers at the top are 12, 7, 7, 5, 3, 3, 3, 2, 1, 1. A blue and an orange path start side by side, separate, meet at time 4 and continue as one thick black path. -->
 
 # %% [markdown]
-# `simulate_returns` does the same in compiled code. It knows nothing of moments, so it can serve as a check on them. We compare the covariances of *all* state-actions of the paper's *windy gridworld*, here with 3x3
+# `simulate_returns` does the same in compiled code. It does not use moments, so it can serve as a check on them. We compare the covariances of *all* state-actions of the paper's *windy gridworld*, here with 3x3
 # cells. An agent moves up, right, down or left. Once reached, the goal (top right) is never left, and it pays 1 in every step. A gust with probability 0.2 pushes the agent one more cell to the left; it
 # is one draw for all four actions. The policy goes right and then up. (Section 2.1 has a picture.) Returns from the goal are constant; the others have 528 variances and covariances. We allow six Monte Carlo standard
 # errors, which a right answer exceeds for about one seed in a million.
@@ -331,8 +331,8 @@ claims.check(claim, f"{worst:.1f}", worst < 6, enough=num_pairs >= 1000)
 # $$(T_2 M)_\Sigma(x, y) = \mathbb E\big[R \tilde R + \gamma R\, M_\mu(Y') + \gamma \tilde R\, M_\mu(X') + \gamma^2 M_\Sigma(X', Y')\big], \tag{14}$$
 #
 # where $x = (s, a)$ earns $R$ and goes on to $X' = (S', A')$, and $y = (\tilde s, \tilde a)$ earns $\tilde R$ and goes on to $Y' = (\tilde S', \tilde A')$.
-# The four terms are the product $\big(R + \gamma Z(X')\big)\big(\tilde R + \gamma Z(Y')\big)$, multiplied out. All the
-# coupling is in the question *under which joint law* the expectation is taken. There are three cases.
+# The four terms are the product $\big(R + \gamma Z(X')\big)\big(\tilde R + \gamma Z(Y')\big)$, multiplied out. The coupling enters only through the *joint law* under
+# which the expectation is taken. There are three cases.
 
 # %% tags=["hide-input"]
 shared, own = "#F6C9A8", "#BFDCEF"  # one draw for both factors; a draw of its own
@@ -1069,8 +1069,8 @@ for power in (0.5, 1.1):
 # $\sum_a \pi(a \mid s')^2 > 0$: the branches have merged. A pair of distinct actions at one state is, one step later, either in case (b) or in case (c). $\blacksquare$
 #
 # In numbers: the spectral radius of $P_2$ among pairs that are apart is below one, so their mass dies out. We check this on a random world in which every state can follow every other. In the
-# world of two sides of section 1.9, which has period two, the radius is one. But its stationary mass is on pairs at opposite sides, and pairs of two actions at *one* state
-# have none there either: they are on the same side, and the proof applies to every second step.
+# world of two sides of section 1.9, which has period two, the radius is one. But there the mass that stays apart is on pairs at opposite sides. Two actions at *one* state lead to the
+# same side, so such pairs have no mass in this world either: for them the proof applies to every second step.
 
 # %%
 ends = rng.integers(4, size=(4, 5, 2))

@@ -163,7 +163,7 @@ claims.check("joint minus independent, gust 0.2: smallest", f"{least:.6f}", leas
 # %% [markdown]
 # ## 3.2 A check by simulation
 #
-# `simulate_pairs` knows nothing of moments. It draws one table for both branches while they share a cell, and separate tables while they do not. We compare its covariances
+# `simulate_pairs` does not use moments. It draws one table for both branches while they share a cell, and separate tables while they do not. We compare its covariances
 # with those above, in the cell below the goal, for all six pairs of actions. Here and wherever this chapter simulates, we allow 4.5 Monte Carlo standard errors. If the theory is right, the largest of the six errors
 # exceeds this for about one seed in 25,000.
 
@@ -267,7 +267,7 @@ plt.show()
 # **Figure 3.3.** The correlation of two actions against the gust probability, for one shared gust (joint) and for separate gusts (independent). Left: up and right, in the cell below the goal. Right: right and down
 # in the bottom right cell, where they are the same move.
 #
-# <!-- alt: Two panels with a solid curve for joint and a dashed one for independent draws. On the left the joint curve falls from 0.68 to 0.31 as gusts become frequent, and the independent one rises from 0 to 0.25. On the right the joint curve is constant at one and the independent one falls from 0.61 to 0.43 and then rises to 0.87. -->
+# <!-- alt: Two panels with a solid curve for joint and a dashed one for independent draws. On the left the joint curve falls from about 0.7 to about 0.3 as gusts become frequent, and the independent one rises from 0 to about 0.25. On the right the joint curve is constant at one and the independent one falls from above 0.6 to 0.43 and then rises to almost 0.9. -->
 
 # %% [markdown]
 # **Rare gusts: the coupling is everything.** Suppose that a gust comes once in twenty steps. Then returns vary only because of rare gusts, and a gust that comes *now* hits up and
@@ -461,8 +461,8 @@ claims.check(
 # | `"joint"` | branches at one state, for one step: the paper's | the shock belongs to the state: cards dealt at this table, an emulator that may repeat the last action |
 # | `"common"` | all branches, at every step, wherever they are | the shock is an exogenous process: demand, weather, arrivals |
 #
-# Branches that meet and choose alike are one branch in all three, and next actions are drawn independently. `"common"` needs a model that knows its noise, one law of
-# tables for all states, as `JMDP.from_step` makes it.
+# In all three, branches that meet and choose alike are one branch, and until then they draw their actions
+# independently. `"common"` needs a model with one law of the noise for all states, such as `JMDP.from_step` builds.
 #
 # What changes in the equations? Let $v(s) = \mathbb E\, Z(s, A)$ be the value of a state, and $c(s, t) = \mathrm{Cov}\big(Z(s, A), Z(t, B)\big)$ the covariance of two branches at $s$ and $t$, with $A$ and $B$ drawn independently
 # from the policy. Noise $k$ comes with probability $p_k$; $r_k(s)$ and $P_k(s, \cdot)$ are the reward and the move from $s$ under it, averaged over the policy. So noise $k$ makes the branch at $s$ better than

@@ -54,7 +54,7 @@ claims = figures.Claims()
 # $$F_{s,t}(x) = \sum_o p_o\, F_{j(o)}\!\Big(\frac{x - d_o}{\gamma}\Big).$$
 #
 # The sum is over the outcomes $o$ of one step of the pair, that is, over actions and draws. Each has its probability $p_o$, its difference of rewards $d_o = R - R'$ and its next pair of states $j(o) = (S', T')$.
-# If the branches merge, $d_o = 0$, and the next law is a point mass at zero. The gap of two given actions is one more step of the same kind.
+# If the branches merge, $d_o = 0$, and the next law is a point mass at zero. The law of the gap of two given actions follows by one more such step.
 #
 # **What the grid does.** A computer can store $F$ only at finitely many points $x$, the **grid**. The equation asks for $F$ at $(x - d_o)/\gamma$, which usually lies between two of them. $F$ never falls, so its value
 # at the next grid point above is an upper bound, and its value at the next one below is a lower bound. Start with the bounds 0 and 1 and apply the equation again and again. Both bounds stay valid, because
