@@ -51,8 +51,8 @@ claims = figures.Claims()
 # - **Roasted nuts** do not care about the sky: $10 + 2V$, with luck $V$ of their own, also standard normal.
 # - **Umbrellas** sell when it rains: $10 - 2U$.
 #
-# `from_step` builds a joint MDP out of *one* step function and the probabilities of the shock, here a
-# thousand equally likely skies. All actions see the same sky. For nuts we ask the solver to draw
+# `from_step` builds a joint MDP out of *one* step function and the probabilities of the shock, here a thousand equally likely skies in
+# place of the normal law. All actions see the same sky. For nuts we ask the solver to draw
 # the actions' outcomes independently.
 
 # %%
@@ -89,9 +89,9 @@ claims.check(claim, f"{apart:.9f}", apart < 1e-10)
 # $$G = Z(s, a) - Z(s, b)$$
 #
 # for the **gap**: how much better $a$ was than $b$, under the same skies. The two futures that we compare, one for each action,
-# are called **branches**, and the **law** of a random variable is its probability distribution. `jipe2` computes the first two
-# joint moments of the returns exactly, and with them the mean and the variance of every gap.
-# `simulate_pairs` simulates both branches as a check. Where we compare the two, we allow five Monte Carlo standard errors:
+# are called **branches**, and the **law** of a random variable is its probability distribution. `jipe2` (joint iterative policy evaluation of order two) computes the first two joint
+# moments of the returns exactly, and with them the mean and the variance of every gap.
+# `simulate_pairs` simulates both branches as a check. Where we compare a computed number with a simulated one, we allow five Monte Carlo standard errors:
 # a correct answer fails this test for fewer than one seed in a million. The notebook stops if a check fails; the table at the end of
 # the chapter has the numbers of all checks.
 
@@ -133,8 +133,8 @@ plt.show()
 #
 # This world is simple enough for a formula. Let $\sigma_1^2$ be the variance of the *first day's* difference: $(3 - 2)^2$, $3^2 + 2^2$ or $(3 + 2)^2$ times the
 # variance of the sky, which is almost 1. The mean of that difference is 2. Tomorrow both branches are in the same state, and toss their coins. With probability one half the coins agree: both do the same, and nothing differs any more. Otherwise the
-# comparison starts again, discounted by $\gamma$: one branch sells ice cream and the other does not. Each of the two is equally likely to be the one with ice cream, so this later difference
-# has mean zero and there is no mixed term. Hence $\mathbb E[G] = 2$, $\mathbb E[G^2] = \sigma_1^2 + 2^2 + \tfrac{\gamma^2}{2}\,\mathbb E[G^2]$, and
+# comparison starts again, discounted by $\gamma$: one branch sells ice cream and the other does not. Each of the two is equally likely to be the one with ice cream, so this later difference has mean zero, and the
+# mixed term of $\mathbb E[G^2]$ vanishes. Hence $\mathbb E[G] = 2$, $\mathbb E[G^2] = \sigma_1^2 + 2^2 + \tfrac{\gamma^2}{2}\,\mathbb E[G^2]$, and
 #
 # $$\mathrm{Var}\,G = \frac{\sigma_1^2 + 4}{1 - \gamma^2/2} - 4 .$$
 
@@ -201,7 +201,7 @@ claims.check("Var G of the three worlds is the formula's", formula.round(2).toli
 #
 # In the paper's gridworld an agent walks from cell to cell. Once reached, the goal (top right) is never left, and it pays 1 in every step. After
 # each move a gust may push the agent one more cell to the left: one draw for all four actions. The policy goes right and then
-# up. Actions 0 to 3 are up, right, down, left, and results are arrays indexed `[state, a, b]`. We ask about the middle cell, state 12:
+# up. Actions 0 to 3 are up, right, down, left. States 0 to 24 are the cells, row by row from the top left. Results are arrays indexed `[state, a, b]`. We ask about the middle cell, state 12:
 # the mean of the gap, its variance, the bound on $P(G \le 0)$, and, from the law of the gap, the probabilities that *right* turns out worse
 # and that it makes no difference.
 
@@ -274,8 +274,8 @@ claims.check("up against right: gap variance, in the middle", f"{variance:.2f}",
 # %% [markdown]
 # ## 0.4 Branches that meet
 #
-# Almost every number in this book has the same mechanism behind it. Follow both actions side by side. While the two branches are at different cells, each has
-# gusts of its own. Once they are in the same cell **and** choose the same action, they are one and the same branch: the same gusts, the same rewards, for
+# Almost every number in this book has the same mechanism behind it. Follow both actions side by side. While the two branches are in
+# different cells, each has gusts of its own. Once they are in the same cell **and** choose the same action, they are one and the same branch: the same gusts, the same rewards, for
 # ever. They have **merged**. Here is one such pair, right against up, from the bottom of the grid. We simulate it with `query`, which draws one gust for all the actions it is asked about:
 
 
@@ -387,9 +387,9 @@ claims.check("Var G: separate runs, merging, one first gust", text, gains == sor
 # %% [markdown]
 # ## 0.5 A simulator of your own
 #
-# If you have no tables, any object with `num_states`, `num_actions`, `gamma` and `query(state, actions, rng)` will do.
+# You need not list all outcomes and their probabilities: any object with `num_states`, `num_actions`, `gamma` and `query(state, actions, rng)` will do.
 # `query` returns the rewards and next states of the given actions, under **one** shared draw. Draw the shock before you look
-# at the actions. Here is the umbrella world again, with a sky from the normal law itself instead of a table.
+# at the actions. Here is the umbrella world again, with a normally distributed sky instead of the thousand skies above.
 
 
 # %%
@@ -405,9 +405,9 @@ class Fair:
 learned = jl.incremental_jipe2(Fair(), policy, num_updates, (1.0, 0.9), seed, form="centred")
 
 # %% [markdown]
-# `incremental_jipe2` (Section 5.2) updates one number, a mean or a second moment, per query, with step size $n^{-0.9}$ at its $n$-th
-# visit. The centred form learns covariances rather than second moments, because these are what gaps need. Learning from samples is never
-# exact. We ask that the gap variance be right within 10%.
+# `incremental_jipe2` (Section 5.2 of the paper) updates one number per query, with step size $n^{-0.9}$ when that number is updated
+# for the $n$-th time. The paper's form learns means and second moments. The centred form, which we use here, learns means and
+# covariances, because these are what gaps need. Learning from samples is never exact. We ask that the gap variance be right within 10%.
 
 # %%
 found = learned.moments.gap_variance[0, 0, 1]
@@ -454,7 +454,7 @@ claims.check(claim, f"{1 + off:.3f}", near, enough=enough)
 #     .venv/bin/python workflow/batch.py --profile paper --only 00_start_here
 #
 # Every notebook has one cell of parameters near the top. Change them there and run all cells; the
-# profiles in `workflow/profiles/` do just that. Figures are written to `out_dir`, if it is not empty.
+# profiles in `workflow/profiles/` do just that. If `out_dir` names a folder, figures are written to it.
 #
 # If you downloaded a single notebook from the book, install the library first, in the project's folder: `pip install ".[notebooks]"`. Chapters 5, 6, 7 and 11 also
 # read results of long runs from the project's folders `figures/` and `benchmarks/`, so they have to stay in `notebooks/`.
@@ -464,20 +464,20 @@ claims.check(claim, f"{1 + off:.3f}", near, enough=enough)
 # - The same MDP is compatible with very different gaps. The coupling is a fact about the environment, and ordinary
 #   experience, one action at a time, never shows it.
 # - `jipe2` gives the mean and variance of every gap, with a certified error; `inferiority_bound` is an upper bound on the probability
-#   that the first action is no better. `gap_law` brackets the probability itself.
+#   that the first action is no better. `gap_law` encloses the probability itself between two bounds.
 # - Branches that meet and choose alike are one branch. That is why a gap varies less than two separate runs would suggest.
 # - A simulator that answers "and what would the other actions have done?" is all you need to learn gaps from samples.
 #
 # ## Exercises
 #
-# **Exercise 1.** Among all things that you could sell with mean 10 and standard deviation 2, is there one with a
-# smaller gap variance than lemonade?
+# **Exercise 1.** Among all things that earn 10 a day on average, with a standard
+# deviation of 2, is there one with a smaller gap variance than lemonade?
 #
 # <details><summary>Solution</summary>
 #
-# No. By the formula of section 0.2 the gap variance grows with the variance $\sigma_1^2$ of the first day's difference. If $\rho$ is the correlation of the takings, then
-# $\sigma_1^2 = 3^2 + 2^2 - 12 \rho \ge (3 - 2)^2$, with equality only for $\rho = 1$: takings that are a rising linear function of the sun.
-# With mean 10 and standard deviation 2 that *is* lemonade. Below, a stall that does best on extreme days, in sun and in rain, for comparison.
+# No. By the formula of section 0.2 the gap variance grows with the variance $\sigma_1^2$ of the first day's difference. If $\rho$ is the correlation of what the two stalls earn on one day, then
+# $\sigma_1^2 = 3^2 + 2^2 - 12 \rho \ge (3 - 2)^2$, with equality only for $\rho = 1$: earnings that are a rising linear function of the sun.
+# With mean 10 and standard deviation 2 that *is* lemonade. For comparison, the cell below has a stall that does best on extreme days, in sun and in rain.
 #
 # </details>
 

@@ -13,10 +13,10 @@
 # action alone. How *certain* that advantage is depends on what the two do **together**, under the same
 # realised randomness, and this a Markov decision process does not say. A **joint MDP** does.
 #
-# **What you will learn.** All of the paper's definitions, in words and symbols; the operator $T_2$ and
-# exactly which random draws two branches share; why it is a contraction, with proofs short enough to
+# **What you will learn.** All of the paper's definitions, in words and symbols; the operator $T_2$ and exactly which random draws the
+# futures of two actions share; why it is a contraction, with proofs short enough to
 # check with a pencil; how its residual certifies an answer; the same for moments of any order, for learning
-# from samples and for features. Most statements are followed by a check in numbers. The notebook stops if a check fails; the table at its
+# from samples and for features. Most statements are followed by a numerical check. The notebook stops if a check fails; the table at its
 # end has all the numbers.
 #
 # **What it needs.** Markov decision processes, expectation, variance and covariance, and the idea of a
@@ -54,6 +54,8 @@ rng = np.random.default_rng(seed)
 
 # %% [markdown]
 # ## 1.1 From MDPs to joint MDPs
+#
+# Definitions, lemmas, theorems and equations have the paper's numbers; a number in parentheses, such as (6), is an equation of the paper.
 #
 # **Definition 3.1 (MDP).** A Markov decision process is $(\mathcal S, \mathcal A, P_R, P_S, \gamma)$: finitely many states
 # $s$ and actions $a$, a law $P_R(\cdot \mid s, a)$ of the reward, a law $P_S(\cdot \mid s, a)$ of the next state, and a
@@ -95,7 +97,7 @@ rng = np.random.default_rng(seed)
 # `query` is (6): it draws **one** table and shows the rows that were asked for.
 #
 # **Examples.** *Example 1* has one state and a fair coin $U$, with $R^{(1)} = U$ and $R^{(2)} = 1 - U$. *Example 2* has two
-# states; each action jumps to a uniformly random state, and both jump either to the same one (2.1) or to opposite ones (2.2).
+# states; each action jumps to a uniformly random state, and both jump either to the same one (2.1) or to opposite ones (2.2). `coupling_witness` names a state, and actions whose outcomes at it are dependent:
 
 # %%
 examples = {
@@ -138,7 +140,7 @@ plt.show()
 # %% [markdown]
 # Examples 2.1 and 2.2 are the *same MDP*: no amount of ordinary experience tells them apart. Yet the
 # variance of the gap $G = Z(s, a) - Z(s, b)$ differs. The paper gives Example 2 no rewards, and without rewards there is no
-# return. To compare the two we add some: state 1 pays 1, state 0 pays nothing, whatever the action.
+# return. To compare the two we add some: state 1 pays 1, state 0 pays nothing, whatever the action. The policy tosses a fair coin.
 
 # %%
 same, opposite = examples["Example 2.1"], examples["Example 2.2"]
@@ -176,7 +178,7 @@ claims.check("their gap variances, as by hand", f"{gaps[0]:.3f}, {gaps[1]:.3f}",
 #
 # **The one-step coupling regime.** Two branches that stand at the *same* state read the *same* table. Two branches
 # that stand at *different* states draw independently. (Read literally, (8) has one $U_t$ for all states; the paper's text and
-# its operator say otherwise. That is decision 5 below, and the literal reading is available as `coupling="common"`.)
+# its operator say otherwise. That is decision 5 of section 1.10; the literal reading is available as `coupling="common"`.)
 #
 # `JMDP.from_step` builds tables from exactly this: a function `step(s, a, u)` that returns $g$ and $h$, and the
 # probabilities of $U$. Here is Example 1 again:
@@ -206,7 +208,7 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 1.2.** Who shares a draw? Two branches (blue, orange) leave state 2 by two actions, go apart, come back to one state at time 3 with different actions, and at time 4 also choose
-# alike: they have merged (black). An orange box is one draw for both, a blue box a draw for one branch alone. In the paper's regime, "joint", branches share a draw while they are at one state; with "common" noise always; with "independent" tables never, until they merge.
+# alike: they have merged (black). A pale orange box is one draw for both branches, a pale blue box a draw for one branch alone. In the paper's regime, "joint", branches share a draw while they are at one state; with "common" noise always; with "independent" tables never, until they merge.
 #
 # <!-- alt: Three panels with the same two paths over five time steps, which start at one state, separate, meet again and become one black path. Independent: every dot has a blue box of its own. Joint: an orange box holds both dots at times 0 and 3, blue boxes hold the separate dots at times 1 and 2. Common: an orange box holds both dots at times 0 to 3. -->
 
@@ -295,7 +297,7 @@ plt.show()
 # <!-- alt: Twelve rows, in groups of three for the four stocks, over ten time steps. Pale lines connect each row with a row one step later. Dark lines run together into fewer and fewer paths; the numbers at the top are 12, 7, 7, 5, 3, 3, 3, 2, 1, 1. A blue and an orange path start side by side, separate, meet at time 4 and continue as one thick black path. -->
 
 # %% [markdown]
-# `simulate_returns` does the same in compiled code. It knows nothing of moments, so it can serve as a check on them. We compare the covariances of *all* state-actions of the paper's *windy gridworld*, here with 3x3
+# `simulate_returns` does the same in compiled code. It does not use moments, so it can serve as a check on them. We compare the covariances of *all* state-actions of the paper's *windy gridworld*, here with 3x3
 # cells. An agent moves up, right, down or left. Once reached, the goal (top right) is never left, and it pays 1 in every step. A gust with probability 0.2 pushes the agent one more cell to the left; it
 # is one draw for all four actions. The policy goes right and then up. (Section 2.1 has a picture.) Returns from the goal are constant; the others have 528 variances and covariances. We allow six Monte Carlo standard
 # errors, which a right answer exceeds for about one seed in a million.
@@ -329,8 +331,8 @@ claims.check(claim, f"{worst:.1f}", worst < 6, enough=num_pairs >= 1000)
 # $$(T_2 M)_\Sigma(x, y) = \mathbb E\big[R \tilde R + \gamma R\, M_\mu(Y') + \gamma \tilde R\, M_\mu(X') + \gamma^2 M_\Sigma(X', Y')\big], \tag{14}$$
 #
 # where $x = (s, a)$ earns $R$ and goes on to $X' = (S', A')$, and $y = (\tilde s, \tilde a)$ earns $\tilde R$ and goes on to $Y' = (\tilde S', \tilde A')$.
-# The four terms are the product $\big(R + \gamma Z(X')\big)\big(\tilde R + \gamma Z(Y')\big)$, multiplied out. All the
-# coupling is in the question *under which joint law* the expectation is taken. There are three cases.
+# The four terms are the product $\big(R + \gamma Z(X')\big)\big(\tilde R + \gamma Z(Y')\big)$, multiplied out. The coupling enters only through the *joint law* under
+# which the expectation is taken. There are three cases.
 
 # %% tags=["hide-input"]
 shared, own = "#F6C9A8", "#BFDCEF"  # one draw for both factors; a draw of its own
@@ -403,7 +405,7 @@ plt.show()
 # left is (14) with $M = (\mu^\pi, \Sigma^\pi)$ on both sides. Section 1.5 shows that it is the only fixed point.
 #
 # `apply_t2` is the definition, line by line. `jipe2` iterates the same map in a form that is hundreds of times faster
-# (`benchmarks/results.md`; chapter 7 explains how). The two must give the same numbers from any $M_0$. We test this on the gridworld of section 1.2.
+# (`benchmarks/results.md`; chapter 7 explains how). The two must give the same numbers from any starting guess. We test this on the gridworld of section 1.2.
 
 
 # %%
@@ -446,15 +448,15 @@ claims.check(claim, f"{apart:.9f}", apart < 1e-10)
 #
 # $$\Big(\frac{2\gamma}{\lambda} + \gamma^2\Big)\|\Delta\|_\lambda = \big(\gamma(1 - \gamma) + \gamma^2\big)\|\Delta\|_\lambda = \gamma\,\|\Delta\|_\lambda. \qquad\blacksquare$$
 #
-# **Why $\lambda = 2/(1-\gamma)$?** Second moments inherit errors of the means: the $2\gamma$. The weight $\lambda$ makes second moments count less, so that
+# **Why $\lambda = 2/(1-\gamma)$?** Second moments inherit errors of the means: this is the term with $2\gamma$. The weight $\lambda$ makes second moments count less, so that
 # this leak fits into the slack, $\gamma - \gamma^2$. We need $2\gamma/\lambda + \gamma^2 \le \gamma$, that is, $\lambda \ge 2/(1 - \gamma)$, and the
 # paper takes the smallest $\lambda$ that will do. With a larger one $T_2$ would also contract by $\gamma$ (the means do not contract faster), but
 # the norm would say less about second moments. If rewards are bounded by $r_{\max}$ instead of 1, the leak is $2\gamma r_{\max}$, and
 # $\lambda = 2 r_{\max}/(1-\gamma)$ (decision 7).
 #
-# The inequalities are tight in a world of one state that always pays $r_{\max}$. There the modulus is *equal* to
-# $\gamma$, and with too small a weight it is larger. For $r_{\max} = 3$ and $\gamma = 0.9$ it is 0.90 with the right
-# weight. With the weight for rewards up to 1 it is 1.08, and $T_2$ does not contract at all:
+# The inequalities are tight in a world of one state that always pays $r_{\max}$. There the **modulus**, the smallest factor with which the lemma
+# holds, is *equal* to $\gamma$, and with too small a weight it is larger. For $r_{\max} = 3$ and $\gamma = 0.9$ it is 0.90 with the right
+# weight. With the weight for rewards up to 1 it is 1.08, and $T_2$ is no contraction:
 
 # %%
 always = jl.JMDP([[1.0]], [[[3.0]]], [[[0]]], gamma=0.9)
@@ -497,12 +499,12 @@ claims.check(
 #
 # Subtract the last term and divide by $1 - \gamma$. $\blacksquare$
 #
-# The right-hand side of (23) can be computed without knowing $M^\pi$. It is `sol.error_bound`, and `sol.converged` says whether
-# it is at most `tol` times $r_{\max}$, the largest absolute reward (`jm.reward_bound`).
+# The norm of $M - T_2 M$ is the **residual**. The right-hand side of (23), the **certificate**, can be computed without
+# knowing $M^\pi$. It is `sol.error_bound`, and `sol.converged` says whether it is at most `tol` times $r_{\max}$, the largest absolute reward (`jm.reward_bound`).
 #
-# We compare the residual, the certificate and the true error on the gridworld and on the paper's *coupled reward chain*: states in a row, two actions that both lead to the next state, and at each
+# We compare residual, certificate and true error on the gridworld and on the paper's *coupled reward chain*: states in a row, two actions that both lead to the next state, and at each
 # state a fair coin that pays 1 to one of the two actions. The last state pays 1 for ever. From $M_0 = 0$ the residual falls exactly along $\gamma^k$ in both worlds, and (23) holds with
-# equality: the true error *is* the certificate. Chapter 2 draws the line and explains why.
+# equality: the true error *is* the certificate. Chapter 2 draws the residuals and explains why.
 
 
 # %%
@@ -570,8 +572,8 @@ for name, (residuals, errors) in runs.items():
 #
 # with equality for $k = 1$ and $k = 2$. $\blacksquare$
 #
-# So $T_n$ is a $\gamma$-contraction for every $n$, and Theorem 5.3 holds word for word. We measure the modulus twice: on the state that always pays 3,
-# where it must be equal to the formula, and with random collections, as large as the norm allows, on random worlds with signed rewards, where it may be smaller:
+# So $T_n$ is a $\gamma$-contraction for every $n$, and Theorem 5.3 holds word for word. We measure the modulus twice. On the state that always pays 3 it must be equal to the formula. On random worlds, with
+# rewards of both signs and random collections as large as the norm allows, it may be smaller; the cell prints how close it comes:
 
 
 # %%
@@ -619,7 +621,7 @@ plt.show()
 
 # %% [markdown]
 # `jipe(order=n)` evaluates all these moments. A gap that is usually a little above its mean and now and then far below it has the same mean and
-# variance as its mirror image about that mean. The third moment tells them apart. Where this chapter simulates, we allow five Monte Carlo standard errors: a correct answer
+# variance as its mirror image about that mean. The third moment tells them apart. Where the rest of this chapter simulates, we allow five Monte Carlo standard errors: a correct answer
 # fails such a comparison for fewer than one seed in a million.
 
 # %%
@@ -640,7 +642,7 @@ claims.check(claim, f"{skew:.2f}", inside, enough=enough)
 # %% [markdown]
 # ## 1.7 The gap
 #
-# The mean of $G = Z(s, a) - Z(s, b)$ is $\mu_a - \mu_b$, and needs no coupling. Its variance does:
+# The mean of $G = Z(s, a) - Z(s, b)$ is $\mu_a - \mu_b$, whatever the coupling. Its variance depends on the coupling:
 #
 # $$\mathrm{Var}\,G = \Sigma(a, a) + \Sigma(b, b) - 2\,\Sigma(a, b) - (\mu_a - \mu_b)^2, \tag{35}$$
 #
@@ -655,8 +657,8 @@ claims.check(claim, f"{skew:.2f}", inside, enough=enough)
 # $$P(G \le 0) \le \frac{\mathbb E\,(\mu_G - G + c)^2}{(\mu_G + c)^2} = \frac{\sigma_G^2 + c^2}{(\mu_G + c)^2} ,$$
 #
 # and $c = \sigma_G^2/\mu_G$ makes the right-hand side as small as possible, which gives the bound. $\blacksquare$ Where $\mu_G \le 0$ the argument fails, and
-# `inferiority_bound` is 1. It is an upper bound on the probability that $a$ is *no better* than $b$, not that probability itself: chapter 4 estimates it by simulation, and
-# chapter 9 encloses it between two computed bounds.
+# `inferiority_bound` is 1. It is an upper bound on the probability that $a$ is *no better* than $b$, not that probability itself. Chapter 4 estimates the probability by
+# simulation, and chapter 9 encloses it between two computed bounds.
 
 # %%
 m, query = jl.jipe2(grid, goal).moments, (4, 1, 3)  # in the middle, right against left
@@ -675,7 +677,7 @@ claims.check(claim, value, share <= bound, enough=enough)
 # %% [markdown]
 # ## 1.8 From samples
 #
-# What if $\mathcal J$ can only be queried? Number the coordinates of a collection,
+# What if we can only query $\mathcal J$? Number the coordinates of a collection,
 # $\mathcal I_2 = \mathcal X \times \{\mu\} \,\cup\, \mathcal X^2 \times \{\Sigma\}$ (24). A **sampled backup** $\hat T_2(M, i)$ makes the draws of Figure 1.4 once and
 # returns what stands inside the expectation: (25) for a mean, (26) for the diagonal, (27) for two branches. **Incremental JIPE-2** updates one coordinate at
 # a time,
@@ -692,7 +694,7 @@ claims.check(claim, value, share <= bound, enough=enough)
 #
 # $$|\hat T_2(M, i)| \le 1 + 2\gamma\|M_\mu\|_\infty + \gamma^2\|M_\Sigma\|_\infty \le 1 + (2\gamma + \gamma^2\lambda)\|M\|_\lambda$$
 #
-# (or $1 + \gamma\|M\|_\lambda$ for a mean). With $(p + q)^2 \le 2p^2 + 2q^2$ this gives the claim even with 2 in the place of 8. $\blacksquare$
+# (or $1 + \gamma\|M\|_\lambda$ for a mean). With $(p + q)^2 \le 2p^2 + 2q^2$ this gives the claim, even with 2 in place of 8. $\blacksquare$
 
 # %%
 mean, second = random_collection(grid)
@@ -734,15 +736,15 @@ claims.check(claim, f"{share:.2f}", share <= 1 / 4, enough=num_draws >= 100)
 # $$M(i) \leftarrow M(i) + \alpha\,\big[(T_2 M)(i) - M(i) + \omega\big] .$$
 #
 # Three things work together.
-# (a) Without noise each update pulls $M(i)$ towards $(T_2 M)(i)$, which by Lemma 5.2 is closer to the truth than the worst coordinate is, by the factor
-# $\gamma$. (b) The noise has mean zero and by Lemma A.3 a bounded variance as long as $M$ is bounded; $\sum\alpha^2 < \infty$ makes the sum of all noise converge,
+# (a) Without noise each update pulls $M(i)$ towards $(T_2 M)(i)$. By Lemma 5.2 the
+# (weighted) error of this target is at most $\gamma$ times that of the worst coordinate. (b) The noise has mean zero and by Lemma A.3 a bounded variance as long as $M$ is bounded; $\sum\alpha^2 < \infty$ makes the sum of all noise converge,
 # so that in the end it no longer moves $M$. (c) $\sum\alpha = \infty$ means that the pull does not die out before $M$ has arrived. Since $\|\cdot\|_\lambda$ is a
 # weighted maximum, coordinates may be updated one at a time and in any order. The theorems of [Tsitsiklis (1994)](../book/background.md#ref-tsitsiklis) and of
 # [Jaakkola et al. (1993)](../book/background.md#ref-jaakkola) turn this idea into a proof.
 #
 # **The rate.** Let $\alpha = n^{-p}$ at the $n$-th visit. For $p < 1$ the noise that is left has standard deviation of order $n^{-p/2}$, whatever $\gamma$ is. At $p = 1$ the error of the initial guess fades
-# only as fast as $n^{-(1-\gamma)}$, so the total error is of order $n^{-\min(1/2,\, 1-\gamma)}$ ([Szepesvári (1997)](../book/background.md#ref-szepesvari)); section 8.1 shows both cases. Here $p = 0.8$. The error is the largest over all coordinates,
-# and its slope is fitted over a factor of thirty in $n$; we allow a deviation of 0.12 from the theory's $-0.40$, as in chapter 8.
+# only as fast as $n^{-(1-\gamma)}$, so the total error is of order $n^{-\min(1/2,\, 1-\gamma)}$ ([Szepesvári (1997)](../book/background.md#ref-szepesvari)); section 8.1 shows both cases. Here $p = 0.8$. We take the largest error over all coordinates, and fit the slope of its logarithm against $\log n$ where $n$ is
+# within a factor of thirty of its last value. As in chapter 8, we allow a deviation of 0.12 from the theory's $-0.40$.
 
 # %%
 small = jl.windy_gridworld(2, gamma=0.3)
@@ -774,13 +776,13 @@ claims.check(claim, f"{slope:.2f}", agrees, enough=enough)
 # **Assumption B.2.** The chain of $x = (s, a)$ under $\pi$, with transition matrix $P^\pi$, is ergodic: its stationary law $\nu$ is unique and positive everywhere.
 #
 # Means are measured in $\|f\|_\nu^2 = \sum_x \nu(x) f(x)^2$ (65). For second moments, let $P_2$ be the transition matrix of the **pair chain**: two branches that move as in
-# Figure 1.4. Let $\nu_2$ be a stationary law of it, $\nu_2 P_2 = \nu_2$ (66, where the paper writes $\mu_2$), and $\|f\|_{\nu_2}^2 = \sum_{x, y} \nu_2(x, y)\, f(x, y)^2$ (68). Each branch by itself moves by $P^\pi$, so
+# Figure 1.4. Let $\nu_2$ be one of its stationary laws, $\nu_2 P_2 = \nu_2$ (66, where the paper writes $\mu_2$), and $\|f\|_{\nu_2}^2 = \sum_{x, y} \nu_2(x, y)\, f(x, y)^2$ (68). Each branch by itself moves by $P^\pi$, so
 # both marginals of $\nu_2$ are $\nu$. $\Pi$ projects $M_\mu$ onto the span of the features in $\|\cdot\|_\nu$ (69) and $M_\Sigma$ onto the cone of all $\phi^\top \Theta\, \phi$ in $\|\cdot\|_{\nu_2}$ (70).
 # **Projected JIPE-2** is $M_{k+1} = \Pi T_2 M_k$ (72), and its fixed point $\hat M^* = \Pi T_2 \hat M^*$ (71) is the answer.
 #
 # **Lemma B.3.** $\|P^\pi f\|_\nu \le \|f\|_\nu$ for functions $f$ on $\mathcal X$, and $\|P_2 f\|_{\nu_2} \le \|f\|_{\nu_2}$ for functions $f$ on $\mathcal X^2$.
 #
-# *Proof.* The square of an average is at most the average of the squares, and averaging over one more step does not change a stationary law:
+# *Proof.* The square of an average is at most the average of the squares, and one more step does not change a stationary law:
 #
 # $$\begin{aligned} \|P^\pi f\|_\nu^2 &= \sum_x \nu(x)\Big(\sum_{x'} P^\pi(x' \mid x) f(x')\Big)^2 \\
 # &\le \sum_x \nu(x) \sum_{x'} P^\pi(x' \mid x) f(x')^2 = \sum_{x'} \nu(x') f(x')^2 = \|f\|_\nu^2 . \end{aligned}$$
@@ -797,18 +799,18 @@ claims.check(claim, f"{slope:.2f}", agrees, enough=enough)
 # $$\|\hat M^* - M^\pi\|_\beta \le \frac{1}{1 - \kappa}\,\|\Pi M^\pi - M^\pi\|_\beta . \tag{78}$$
 #
 # *Proof.* Projections onto a subspace or a convex cone do not increase distances, so $\Pi$ can be dropped. Let $\Delta = M - M'$ and $D = T_2 M - T_2 M'$. Lemma B.3 gives
-# $\|D_\mu\|_\nu \le \gamma\|\Delta_\mu\|_\nu$. In the second moments, the terms with $\Delta_\mu$ see one branch of the pair, whose law is $\nu$, and are at most
+# $\|D_\mu\|_\nu \le \gamma\|\Delta_\mu\|_\nu$. In the second moments, the terms with $\Delta_\mu$ involve only one branch of the pair, whose law is $\nu$, and are at most
 # $\gamma r_{\max}\|\Delta_\mu\|_\nu$ each; the last one is at most $\gamma^2\|\Delta_\Sigma\|_{\nu_2}$. Multiply by $\beta$:
 #
 # $$\beta\,\|D_\Sigma\|_{\nu_2} \le 2\beta\gamma r_{\max}\|\Delta_\mu\|_\nu + \gamma^2 \beta\|\Delta_\Sigma\|_{\nu_2} \le (2\beta\gamma r_{\max} + \gamma^2)\|\Delta\|_\beta ,$$
 #
-# and the bracket is below 1 exactly for the $\beta$ of (86). Bound (78) is the argument of Theorem 5.3 once more, with $\Pi M^\pi$ in between. $\blacksquare$
+# and the factor in parentheses is below 1 exactly for the $\beta$ of (86). Bound (78) is the argument of Theorem 5.3 once more, with $\Pi M^\pi$ in between. $\blacksquare$
 #
 # $\beta$ takes the place of $1/\lambda$. For $r_{\max} = 1$, $\beta = (1 - \gamma)/2 = 1/\lambda$ is admissible and gives $\kappa = \gamma$. At a pair $(x, y)$ to which $\nu_2$ gives weight, (78) also bounds the error of one number:
 #
 # $$|\hat M^*_\Sigma(x, y) - M^\pi_\Sigma(x, y)| \le \frac{\|\hat M^* - M^\pi\|_\beta}{\beta \sqrt{\nu_2(x, y)}} . \tag{79}$$
 #
-# Decision 10 is about the pairs without weight.
+# Decision 10 (section 1.10) is about the pairs without weight.
 #
 # We check the lemma, and the contraction with $\beta = 1/\lambda$. In most worlds the stationary pair law sits on merged pairs $x = y$ (decision 10), where $P_2$ is just
 # $P^\pi$, and a check would say nothing about two branches. So we take a random world of two sides with two states each, in which every step changes sides. Branches that start
@@ -909,13 +911,13 @@ claim = "decision 2: the formula without its condition, P(G <= 0)"
 claims.check(claim, text, needed, enough=enough)
 
 # %% [markdown]
-# **Decision 3: equal state-actions are one random variable.** The text on higher orders draws a next
+# **Decision 3: equal state-actions are one random variable.** The paper's text on higher orders draws a next
 # action $A'_i$ for *every* factor. Then $\mathbb E[Z(s,a)^2]$ would be computed as if the two factors
 # were different returns, and $T_n$ would contradict the diagonal (16) of $T_2$. The smallest example: one state, two actions that always pay 1 and 0, a
 # coin-flip policy. The return is random through the policy alone, with variance
-# $\gamma^2 / (4 (1 - \gamma^2)) = 1/12$ at $\gamma = 1/2$. What would two independent next actions give? The
-# covariance of an action with a *twin*: another action that does exactly the same. With many twins
-# two branches hardly ever pick the same one, and so hardly ever merge.
+# $\gamma^2 / (4 (1 - \gamma^2)) = 1/12$ at $\gamma = 1/2$. What would two independent next actions give? To see it with the right operator, give every action many *twins*: other
+# actions that do exactly the same. Two branches then hardly ever pick the same twin, and so hardly ever merge. So the
+# covariance of an action with one of its twins is nearly what independent next actions would give for the variance.
 
 # %%
 payer = jl.JMDP([[1.0]], [[[1.0, 0.0]]], [[[0, 0]]], 0.5)
@@ -937,7 +939,7 @@ many = with_twins(payer, 100)
 naive = jl.jipe2(many, jl.uniform_policy(many)).moments.covariance[0, 0, 1]
 
 # %% [markdown]
-# Two branches pick the same one of 200 actions with probability 1/200, and what is left of the covariance is less than 1/200 of the variance.
+# Two branches pick the same one of 200 actions with probability 1/200, and so this covariance is less than 1/200 of the true variance.
 #
 # On chains the slip shows in the correlations: both actions lead to the same state, branches that meet
 # and choose alike merge, and so the two returns share much of their future. On the 25-state chain at
@@ -971,7 +973,7 @@ claims.check("decision 4: E[R R~] of two states, same action", f"{second:.2f}", 
 # **Decision 5: noise is per state.** Assumption 4.5 reads as if one $U_t$ served every state. The
 # one-step regime means something else: *distinct states are independent*, and two branches are
 # coupled only while they stand at the same state. The other reading is `coupling="common"`, for noise
-# that is one process for the whole world; section 3.6 says when to take which. It can also be built by
+# that is one process for the whole world; section 3.6 says which to use when. It can also be built by
 # hand, as a JMDP whose states are pairs of cells in which the same gust blows. The model built by hand must agree with `coupling="common"` to
 # a relative accuracy of $10^{-4}$. The mean gap variance of the 3x3 grid is 0.603 with noise per state, and 0.196 with one gust for all cells:
 
@@ -1024,7 +1026,7 @@ claims.check("decision 6: Var Z with one coin, with two", values, found)
 # $-r_i$). With $|R| \le r_{\max}$ take $\lambda_k = (2 r_{\max}/(1-\gamma))^{k-1}$; the modulus of order $k$ does not depend on $r_{\max}$. Sections 1.4 and 1.6
 # have the proofs, and section 1.4 the example: at $r_{\max} = 3$ the weight for $r_{\max} = 1$ would give a modulus above 1.
 #
-# **Decision 8: the moment of order zero.** The sum over subsets in (33) meets $M^{(0)}$, which the paper leaves undefined; it
+# **Decision 8: the moment of order zero.** The sum over subsets in (33) contains $M^{(0)}$, which the paper leaves undefined; it
 # is identically 1 (the empty product). With it, $T_n$ at order 1 is the ordinary Bellman operator.
 
 # %%
@@ -1046,7 +1048,7 @@ stuck = np.isclose(left, 0.288788, atol=1e-6) and np.isclose(by_visit, 1 / 60)
 claims.check("decision 9: error left, 1/clock, 1/visits", f"{left:.3f}, {by_visit:.3f}", stuck)
 
 # %% [markdown]
-# Schedules that break the conditions are refused with the reason:
+# The library refuses step sizes that break the conditions, and says why:
 
 # %%
 for power in (0.5, 1.1):
@@ -1062,13 +1064,13 @@ for power in (0.5, 1.1):
 # $\|\cdot\|_{\nu_2}$ does not notice $\Sigma(s, a, s, b)$ with $a \ne b$, and Theorem B.4 never covers a gap.
 #
 # *Proof.* (a) Merged pairs stay merged. So a pair that is apart and can merge is a transient state of the pair chain, and a stationary law of a finite chain gives transient states no mass. It is enough to show that every pair can merge.
-# (b) Branches at two states move independently until they first stand at one state. After enough steps each of them can be at any $x$, so with positive probability they stand at the
-# same state by then. (c) Whenever two branches that have not merged come to one state $s'$, their next actions are independent draws from the same $\pi(\cdot \mid s')$ and agree with probability
+# (b) Branches at two states move independently until they first stand at one state. After enough steps each of them can be at any $x$, so with positive
+# probability they have met by then. (c) Whenever two branches that have not merged come to one state $s'$, their next actions are independent draws from the same $\pi(\cdot \mid s')$ and agree with probability
 # $\sum_a \pi(a \mid s')^2 > 0$: the branches have merged. A pair of distinct actions at one state is, one step later, either in case (b) or in case (c). $\blacksquare$
 #
 # In numbers: the spectral radius of $P_2$ among pairs that are apart is below one, so their mass dies out. We check this on a random world in which every state can follow every other. In the
-# world of two sides of section 1.9, which has period two, the radius is one. But its stationary mass is on pairs at opposite sides, and pairs of two actions at *one* state
-# have none there either: they are on the same side, and the proof applies to every second step.
+# world of two sides of section 1.9, which has period two, the radius is one. But there the mass that stays apart is on pairs at opposite sides. Two actions at *one* state lead to the
+# same side, so such pairs have no mass in this world either: for them the proof applies to every second step.
 
 # %%
 ends = rng.integers(4, size=(4, 5, 2))
@@ -1083,10 +1085,10 @@ claim = "decision 10: spectral radius apart, mixing and two-sided world; weight 
 claims.check(claim, text, dies, "differs from the paper")
 
 # %% [markdown]
-# `projected_jipe2` therefore weighs each pair by how often two branches visit it, discounted over time. This is the discounted pair occupancy
-# $\nu_2 = (1 - \eta)\sum_t \eta^t \xi_0 P_2^t$ from a law $\xi_0$ of pairs with distinct actions, $\gamma^2 < \eta < 1$. Then $\nu_2 \ge \eta\, \nu_2 P_2$, and the two steps of Lemma B.3 give
-# $\|P_2\| \le \eta^{-1/2}$ instead of $\|P_2\| \le 1$. The factors become $\gamma\,\eta^{-1/2}$ and $\gamma^2 \eta^{-1/2}$, still below 1. Chapter 8 compares the two weights. On the random world, with
-# $\eta = 0.9$ and $\xi_0$ uniform over two actions at one state:
+# `projected_jipe2` therefore weighs each pair by how often two branches visit it, discounted over time. This is the discounted pair occupancy $\nu_2 = (1 - \eta)\sum_t \eta^t \xi_0 P_2^t$, where
+# $\gamma^2 < \eta < 1$ and the law $\xi_0$ of the first pair sits on pairs with distinct actions. Then $\nu_2 \ge \eta\, \nu_2 P_2$, and the two steps of Lemma B.3 give
+# $\|P_2\| \le \eta^{-1/2}$ instead of $\|P_2\| \le 1$. The factors become $\gamma\,\eta^{-1/2}$ and $\gamma^2 \eta^{-1/2}$, still below 1. Chapter 8 compares the two weights. We check the bound on the random world,
+# with $\eta = 0.9$ and $\xi_0$ uniform over pairs of two actions at one state:
 
 # %%
 eta = 0.9
@@ -1099,7 +1101,7 @@ claims.check("decision 10: occupancy, mass apart; norm of P_2 and its bound", te
 
 # %% [markdown]
 # **Decision 11: $\Theta \succeq 0$ is not enough.** A positive semidefinite $\Theta$ allows second moments below the
-# squared mean. With one constant feature, $\theta = 1$ and $\Theta = 1/2$ pass $\Theta \succeq 0$ and claim
+# squared mean. With one constant feature, $\theta = 1$ and $\Theta = 1/2$ satisfy $\Theta \succeq 0$, but imply
 # $\mathrm{Var} = \Theta - \theta^2 = -1/2$. The matrix that must be positive semidefinite is
 # $\begin{pmatrix}1 & \theta^\top\\ \theta & \Theta\end{pmatrix}$.
 
@@ -1118,7 +1120,7 @@ claims.check("decision 11: variance, augmented eigenvalue", text, caught, verdic
 # **Decision 13: settings.** The paper leaves the gridworld's and the chain's settings open. Ours: the goal is
 # the top right cell, absorbing, and pays 1 on every transition into or inside it; a gust (probability
 # 0.2, one draw for all four actions) pushes the agent one more cell to the left; a move or a gust against a wall has no effect. In the chain a fair coin decides
-# which action gets the reward; the last state pays 1 for ever. Values to check other implementations against:
+# which action gets the reward; the last state pays 1 for ever. To check another implementation: at the first state of the chain of 4 states, with $\gamma = 0.9$ and the uniform policy, the variance of either return is 0.616525 and the correlation of the two is $-0.272475$. Rewards $\pm r$ instead of 1 and 0 give the same correlation.
 
 # %%
 short = jl.coupled_reward_chain(4, 0.9)
@@ -1138,8 +1140,8 @@ claims.check("decision 13: chain correlation", f"{correlation:.6f}", near)
 #
 # - The coupling is part of the environment: the same MDP is compatible with very different gaps.
 # - $T_2$ is a contraction whose residual *certifies* accuracy, for any bounded rewards; so is $T_n$ for every order $n$.
-# - Equal state-actions are one random variable, and distinct states are independent. From these two
-#   sentences follow the decisions about the model itself: 3, 4, 5 and 10.
+# - Equal state-actions are one random variable, and distinct states are independent. The decisions
+#   about the model itself, 3, 4, 5 and 10, follow from these two sentences.
 #
 # ## Exercises
 #
@@ -1148,7 +1150,7 @@ claims.check("decision 13: chain correlation", f"{correlation:.6f}", near)
 #
 # <details><summary>Solution</summary>
 #
-# Try a grid of values. Without wind nothing is random and the variance is zero; with a gust at every step nothing is random either. The variance is largest not in the middle but
+# Try many values. Without wind nothing is random and the variance is zero; with a gust at every step nothing is random either. The variance is largest not in the middle but
 # at a gust probability of about 0.86: there, rare calm moments decide when each branch gets through, and waiting times vary most.
 #
 # </details>
@@ -1178,12 +1180,12 @@ witness = three.coupling_witness
 claims.check("exercise 2: the witness of coupling", witness, witness == (0, (0, 1)))
 
 # %% [markdown]
-# **Exercise 3.** Replace $\lambda = 2/(1-\gamma)$ by $\lambda = c/(1-\gamma)$. For which $c$ is $T_2$ still a contraction, and with which modulus? Check your
-# formula on the state that always pays 3, where it is attained.
+# **Exercise 3.** Replace $\lambda = 2/(1-\gamma)$ by $\lambda = c/(1-\gamma)$. For which $c$ is $T_2$ still a contraction, and with which modulus? Check your formula on the state that
+# always pays 3, which attains it.
 #
 # <details><summary>Solution</summary>
 #
-# The second line of the proof gives $2\gamma r_{\max}/\lambda + \gamma^2 = \gamma^2 + \tfrac{2 r_{\max}}{c}\,\gamma(1-\gamma)$, and the first line gives $\gamma$. The
+# The second line of the proof of Lemma 5.2 gives $2\gamma r_{\max}/\lambda + \gamma^2 = \gamma^2 + \tfrac{2 r_{\max}}{c}\,\gamma(1-\gamma)$, and the first line gives $\gamma$. The
 # modulus is the larger of the two: $\gamma$ for $c \ge 2 r_{\max}$; and it stays below 1 as long as
 # $2 r_{\max}\gamma(1-\gamma)/c < 1 - \gamma^2$, that is, $c > 2 r_{\max}\gamma/(1 + \gamma)$.
 #

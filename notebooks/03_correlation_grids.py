@@ -15,8 +15,8 @@
 #
 # is `moments.correlation[s]`. The paper shows these matrices for all cells of a 3x3 gridworld (Figure 4) and for the first state of a chain
 # (Figure 5). It prints no numbers, and interprets the matrices as "a structured, state-dependent joint law across actions which is invisible to
-# an MDP marginal description". We put each matrix next to the one that the *marginals alone* would give if actions drew their outcomes
-# independently, and check that sentence word by word.
+# an MDP marginal description". We check this sentence word by word. For comparison, we put next to each matrix the
+# one that the *same marginals* give if every action draws its outcome independently.
 #
 # **What you will learn.** How to read a correlation matrix of actions; why opposite rewards can give positively correlated returns; why assuming independence can make a
 # comparison look too uncertain, or too certain; and how to choose among three couplings for a world of your own.
@@ -51,8 +51,8 @@ COUPLINGS = ("joint", "independent")
 # %% [markdown]
 # ## 3.1 Figure 4: nine matrices, laid out as the grid
 #
-# The policy goes right, then up. Cells count from the top left, so the goal is cell 2 and the cell below it is cell 5. `coupling="independent"` evaluates the
-# world with the same marginals in which every action of a cell has a gust of its own.
+# The policy goes right, then up. Cells are numbered row by row from the top left, beginning with 0, so the goal is cell 2 and the cell below it is cell 5. `coupling="joint"`, the paper's coupling, has one gust for all actions of a cell.
+# `coupling="independent"` keeps the marginals, but gives every action a gust of its own.
 
 # %%
 grid, goal = jl.windy_gridworld(3, gust_prob=0.2), jl.goal_policy(3)
@@ -92,8 +92,8 @@ plt.show()
 # %% [markdown]
 # Read it cell by cell.
 #
-# **The goal is hatched.** Its return is $1/(1-\gamma)$ whatever happens. A constant has no correlation with anything, so the library says `nan`
-# rather than 0 or 1. It is the only such cell.
+# **The goal is hatched.** Its return is $1/(1-\gamma)$ whatever happens. A constant has no correlation with anything, so
+# the library returns `nan` rather than 0 or 1. The goal is the only such cell.
 
 # %%
 constant = np.flatnonzero((joint.variance < 1e-12).all(1)).tolist()
@@ -101,7 +101,7 @@ undefined = np.flatnonzero(np.isnan(joint.correlation).any((1, 2))).tolist()
 claims.check("cells without a correlation: the goal", undefined, undefined == constant == [2])
 
 # %% [markdown]
-# **"Invisible to an MDP marginal description."** Means and variances, all that the marginals fix of the first two moments, are the same under both couplings. The correlations are not:
+# **"Invisible to an MDP marginal description."** The marginals determine the means and the variances, so these are the same under both couplings. The correlations are not:
 
 # %%
 moved = max(np.ptp([m.mean for m in (joint, alone)], 0).max(),
@@ -111,7 +111,7 @@ difference = joint.correlation - alone.correlation
 print(f"correlations differ by up to {np.nanmax(np.abs(difference)):.3f}")
 
 # %% [markdown]
-# **"State-dependent."** Below is one pair of actions, up against right, in the eight other cells. `jipe2` computes it, and `jipe`, which implements the operator in a different way, must agree.
+# **"State-dependent."** Below is the correlation of one pair of actions, up and right, in the eight other cells. `jipe2` computes it. `jipe`, a separate implementation of the operator, must agree.
 
 # %%
 pair = np.delete(joint.correlation[:, U, R], 2)
@@ -122,8 +122,8 @@ same = np.allclose(pair, again, rtol=0, atol=1e-6)
 claims.check("U against R: smallest, largest, by both solvers", ends, same)
 
 # %% [markdown]
-# **"Structured."** The first column of the grid looks the same in both panels. Why? The wall stops the gust. In the first column a gust cannot move an agent that went up, down or left; it
-# only undoes *right*. With one random row there is nothing to couple. In the second column a gust undoes or shifts every move but *left*. A coupling can matter only where a gust moves
+# **"Structured."** The first column of the grid looks the same in both panels. Why? The wall stops the gust. In the first column a gust cannot move an agent that went up, down or left; it only undoes *right*. If only one action has
+# a random outcome, there is nothing to couple. In the second column a gust undoes or shifts every move but *left*. A coupling can matter only where a gust moves
 # at least two actions, and there it does:
 
 # %%
@@ -163,9 +163,9 @@ claims.check("joint minus independent, gust 0.2: smallest", f"{least:.6f}", leas
 # %% [markdown]
 # ## 3.2 A check by simulation
 #
-# `simulate_pairs` knows nothing of moments. It draws one table for both branches while they share a cell, and separate tables while they do not. We compare its covariances
+# `simulate_pairs` does not use moments. It draws one table for both branches while they share a cell, and separate tables while they do not. We compare its covariances
 # with those above, in the cell below the goal, for all six pairs of actions. Here and wherever this chapter simulates, we allow 4.5 Monte Carlo standard errors. If the theory is right, the largest of the six errors
-# exceeds this for one seed in 25,000.
+# exceeds this for about one seed in 25,000.
 
 # %%
 worst = 0.0
@@ -186,8 +186,8 @@ claims.check(claim, f"{worst:.1f}", worst < 4.5, enough=enough)
 #
 # $$\mathrm{Var}(Z_a - Z_b) = \mathrm{Var}\, Z_a + \mathrm{Var}\, Z_b - 2\,\mathrm{Cov}(Z_a, Z_b).$$
 #
-# If you only have the marginals and assume independence, the comparison looks more uncertain here than it is. Below the goal, the gap variance with independent gusts is
-# this many times as large as with one gust:
+# If you only have the marginals and assume independence, the comparison looks more uncertain here than it is. In the cell below the goal, independent gusts
+# multiply the gap variance by these factors:
 
 # %%
 ratio = alone.gap_variance[5] / np.where(np.eye(4), np.nan, joint.gap_variance[5])
@@ -203,8 +203,8 @@ claims.check("R and D bottom right, Var G: joint, independent", values, sure)
 # %% [markdown]
 # ## 3.4 Turn the wind up and down
 #
-# Move the slider above the figure from rare gusts to nearly constant ones and watch three things: in the right panel correlations grow on the whole, in the left panel they
-# fade below the goal, and when gusts are nearly constant the two panels look alike. The table below the figure has the numbers.
+# Move the slider above the figure from rare gusts to nearly constant ones and watch three things. In the right panel, correlations grow on the whole. In the left panel, they
+# fade in the cell below the goal. And when gusts are nearly constant, the two panels look alike. The table below the figure has the numbers.
 
 # %%
 steps = [0.05, 0.2, 0.5, 0.8, 0.99]
@@ -267,15 +267,15 @@ plt.show()
 # **Figure 3.3.** The correlation of two actions against the gust probability, for one shared gust (joint) and for separate gusts (independent). Left: up and right, in the cell below the goal. Right: right and down
 # in the bottom right cell, where they are the same move.
 #
-# <!-- alt: Two panels with a solid curve for joint and a dashed one for independent draws. On the left the joint curve falls from 0.68 to 0.31 as gusts become frequent, and the independent one rises from 0 to 0.25. On the right the joint curve is constant at one and the independent one falls from 0.61 to 0.43 and then rises to 0.87. -->
+# <!-- alt: Two panels with a solid curve for joint and a dashed one for independent draws. On the left the joint curve falls from about 0.7 to about 0.3 as gusts become frequent, and the independent one rises from 0 to about 0.25. On the right the joint curve is constant at one and the independent one falls from above 0.6 to 0.43 and then rises to almost 0.9. -->
 
 # %% [markdown]
 # **Rare gusts: the coupling is everything.** Suppose that a gust comes once in twenty steps. Then returns vary only because of rare gusts, and a gust that comes *now* hits up and
 # right alike. With separate gusts it hits one or the other, and their correlation vanishes. (The twins of the right panel land in the same cell and
 # mostly merge there, so they keep some correlation.)
 #
-# **Constant gusts: the coupling matters little.** Calm moments are rare, and waits are long. Branches share this waiting after they *meet*, under both couplings alike. In the limit the
-# difference between the two correlations even vanishes. Let a calm moment have the small probability
+# **Nearly constant gusts: the coupling matters little.** Calm moments are rare, and waits are long. Branches share this waiting after they *meet*, under both couplings alike. As calm moments get rarer, the difference
+# between the two correlations even vanishes. Let a calm moment have the small probability
 # $\varepsilon$. One calm moment takes *up* to the goal, while *right* has to wait for a second one, so the two returns have variances of order $\varepsilon$ and
 # $\varepsilon^2$. A first draw that both share adds a term of order $\varepsilon^2$ to their covariance: calm comes with probability $\varepsilon$, takes *up* to the goal, and leaves *right* one calm moment away from it, which is
 # worth a multiple of $\varepsilon$. So the correlations differ by a multiple of $\varepsilon^2 / \sqrt{\varepsilon \cdot \varepsilon^2} = \sqrt\varepsilon$. If $\varepsilon$ is a hundred times smaller,
@@ -305,7 +305,7 @@ claims.check(
 # %% [markdown]
 # ## 3.5 Figure 5: anti-correlated rewards, correlated returns
 #
-# Now the chain. At every state a coin pays one action or the other, so their rewards have correlation $-1$. The paper's Figure 5 shows $\rho^\pi_{s_0}$ for 25 states; it does
+# Now the coupled reward chain (CRC for short). At every state a coin pays one action or the other, so their rewards have correlation $-1$. The paper's Figure 5 shows $\rho^\pi_{s_0}$ for 25 states; it does
 # not state $\gamma$ or the policy. We take $\gamma = 0.99$ and the uniform policy, and a short chain of 4 states at $\gamma = 0.9$ beside it.
 
 # %%
@@ -352,7 +352,7 @@ claims.check("4 states: variance at s_0", f"{variance:.6f}", known)
 #
 # $$V_n = \tfrac14 + \gamma^2 V_{n-1}, \qquad D_n = \tfrac12 + \tfrac{\gamma^2}{2}\, D_{n-1}, \qquad \rho_n = 1 - D_n / V_n .$$
 #
-# The difference $D$ fades by $\gamma^2/2$ per step, the variance $V$ only by $\gamma^2$. With independent coins the first $\tfrac12$ becomes $\tfrac14$, and $D$ is halved. So on every chain the
+# What a later coin adds to $D$ shrinks by the factor $\gamma^2/2$ per step; what it adds to $V$, only by $\gamma^2$. With independent coins the first $\tfrac12$ becomes $\tfrac14$, and $D$ is halved. So on every chain the
 # **assumption of independence understates the gap variance by a factor of exactly two**, while on the grid it overstates it. Independence is not a cautious assumption.
 
 
@@ -411,7 +411,7 @@ plt.show()
 # <!-- alt: Four rising curves of correlation against gamma. The two solid ones, for joint draws, start at minus one, the two dashed ones, for independent draws, at zero; those of the longer chain, with squares, rise further, to plus 0.8 and plus 0.9 near gamma 0.99. -->
 
 # %% [markdown]
-# At $\gamma = 0$ only the first coin counts, and the correlation is $-1$. A long chain crosses zero at $\gamma = \sqrt{2/3} \approx 0.816$, where
+# At $\gamma = 0$ only the first coin counts, and the correlation is $-1$. On a long chain it crosses zero at $\gamma = \sqrt{2/3} \approx 0.816$, where
 # $\rho_\infty = (3\gamma^2 - 2)/(2 - \gamma^2)$ vanishes. We read the crossing off the curve of Figure 3.5, and allow an error of one step of its grid, 0.0033:
 
 # %%
@@ -421,11 +421,11 @@ claims.check("25 states: correlation changes sign at gamma", f"{crossing:.3f}", 
 
 # %% [markdown]
 # **Our Figure 5 differs from the paper's.** The authors' public release ([github.com/egecky/jmdp](https://github.com/egecky/jmdp)) draws the two next actions of *equal* state-actions
-# independently, which is one way to read the paper's text on higher orders. Then the two factors of $\mathbb E\, Z^2$ count as different returns, and with $V$ and $C$ the variance and the covariance of the two actions,
+# independently, which is one way to read the paper's text on higher orders. Then the two factors of $\mathbb E\, Z^2$ count as different returns. The variance $V$ of an action and the covariance $C$ of the two actions obey
 #
 # $$V_n = \tfrac14 + \tfrac{\gamma^2}{2}(V_{n-1} + C_{n-1}), \qquad C_n = -\tfrac14 + \tfrac{\gamma^2}{2}(V_{n-1} + C_{n-1}),$$
 #
-# and $V_n + C_n$ stays zero. So the chain of the release shows $-1$ at every $\gamma$ and every length, which looks convincing in a world of opposite rewards. But $V$ is then not the variance of a
+# and $V_n + C_n$ stays zero. So the release gives $-1$ for every $\gamma$ and every length of the chain, which looks convincing in a world of opposite rewards. But $V$ is then not the variance of a
 # return: it is 1/4 however long the chain is, as if only the first coin counted. Equal state-actions are one random variable (decision 3, chapter 1), and the correlation is $+0.80$.
 
 
@@ -452,17 +452,17 @@ claims.check(
 # ## 3.6 How long is a shock shared? Three couplings
 #
 # In the paper's regime two branches share a shock *while they stand at the same state*. One step later they are usually apart, and from then on each draws its own.
-# That fits a shock that belongs to a state. It does not fit demand, weather or traffic: these go on whatever we do, and strike both branches on the same day. So there
-# is a third answer to the question of who shares a draw (Figure 1.2 shows all three):
+# That fits a shock that belongs to a state. It does not fit demand, weather or traffic: these go on whatever we do, and strike both branches on the same day. So the library has a third coupling,
+# `"common"` (Figure 1.2 shows all three):
 #
-# | `coupling=` | who shares a draw | take it if |
+# | `coupling=` | who shares a draw | use it if |
 # |---|---|---|
 # | `"independent"` | nobody | you know what each action does, and nothing about what they do together |
 # | `"joint"` | branches at one state, for one step: the paper's | the shock belongs to the state: cards dealt at this table, an emulator that may repeat the last action |
 # | `"common"` | all branches, at every step, wherever they are | the shock is an exogenous process: demand, weather, arrivals |
 #
-# Branches that meet and choose alike are one branch in all three, and next actions are drawn independently. `"common"` needs a model that knows its noise, one law of
-# tables for all states, as `JMDP.from_step` makes it.
+# In all three, branches that meet and choose alike are one branch, and until then they draw their actions
+# independently. `"common"` needs a model with one law of the noise for all states, such as `JMDP.from_step` builds.
 #
 # What changes in the equations? Let $v(s) = \mathbb E\, Z(s, A)$ be the value of a state, and $c(s, t) = \mathrm{Cov}\big(Z(s, A), Z(t, B)\big)$ the covariance of two branches at $s$ and $t$, with $A$ and $B$ drawn independently
 # from the policy. Noise $k$ comes with probability $p_k$; $r_k(s)$ and $P_k(s, \cdot)$ are the reward and the move from $s$ under it, averaged over the policy. So noise $k$ makes the branch at $s$ better than
@@ -474,8 +474,8 @@ claims.check(
 #
 # With common noise $T_2$ is an average, over the noise, of operators that all contract by the same modulus. So the norm and the modulus are those of Lemma 5.2, and the certificate is that of Theorem 5.3.
 #
-# We look at three worlds, with one decision in each: right or left in the middle of the windy grid; ordering one unit or two for a depot that has five in stock and afterwards orders up to six;
-# the fast queue or the slow one for a job that finds two jobs in each.
+# We look at three worlds, with one decision in each. In the middle of the windy grid: right or left? In a depot with five units in stock, which afterwards fills its stock
+# up to six (with at most four units a day): order one unit or two? With two jobs in each of two queues: send the next job to the fast queue or to the slow one?
 
 # %%
 ALL_THREE = ("independent", "joint", "common")
@@ -507,12 +507,12 @@ three.round({"E G": 2, "Var G": 2}).round(3)
 # The law of each action alone is the same under all three couplings. The law of the gap is not, although its mean is.
 #
 # **The depot.** The two orders differ by one unit today. If both branches face the same demand through time (`"common"`),
-# this unit is nearly all that ever differs, and ordering one is the better choice 94 times in 100. If branches that have parted have customers of their own (`"joint"`), what they sell later differs by far more than
+# this unit is nearly all that ever differs, and ordering one is the better choice 94 times in 100. If branches that have parted face demands of their own (`"joint"`), what they sell later differs by far more than
 # one unit, and ordering one is better only about 54 times in 100.
 #
 # **The queues.** With common noise the fast queue is better in only 5 of 100 cases, and yet its mean advantage is $+0.25$. There is no contradiction: 94 of 100 pairs are **ties**. If no job arrives,
-# the two actions do the same. If one arrives, it joins one queue or the other, and the number of jobs, which determines the cost, stays equal until a server stands idle in one branch while it still has work in the other. Later jobs
-# join the shorter queue, so in most cases the branches meet before that happens. In the 6 of 100 cases that are left, the fast queue wins five times as often as it loses, and wins more on average than it loses. "No better" and "worse" are
+# the two actions do the same. If one arrives, it joins one queue or the other, and the number of jobs, which determines the cost, stays equal until a server is idle in one branch and busy in the other. Later jobs
+# join the shorter queue, so in most cases the branches meet before that happens. In the 6 of 100 cases that are left, the fast queue wins five times as often as it loses, and an average win is larger than an average loss. "No better" and "worse" are
 # different things wherever ties are likely.
 
 # %%
@@ -592,7 +592,7 @@ plt.show()
 # <!-- alt: Three panels of distribution functions, for gridworld, depot and queues. In each the curve for common noise is the steepest and the one for independent noise the flattest; for the depot the common curve is almost a single step. Thick bars at zero mark ties: few in the gridworld, almost none for the depot, and 15, 50 and 94 percent for the queues. -->
 
 # %% [markdown]
-# In these worlds, shared noise makes the gap narrower. This need not be so. If a good day here is a bad day there, sharing the day widens the gap: for the two places below, whose rewards are opposite, it doubles the gap variance. And if branches are never at different states,
+# In these worlds, shared noise makes the gap narrower. This need not be so. If a day that is good at one state is bad at another, sharing the day widens the gap: for the two places below, whose rewards are opposite, it doubles the gap variance. And if branches are never at different states,
 # there is nothing more to share: on the chain, `"common"` is the same as `"joint"`.
 
 # %%
@@ -622,7 +622,7 @@ claims.check(claim, f"{off:.5f}", off < 1e-6)
 # <details><summary>Solution</summary>
 #
 # A gust moves all four actions in the top row (except at the goal), three in the middle row and only *up* in the bottom row, where the others are already at the
-# lower wall. The coupling shows where it moves at least two actions: in the two upper rows. The three cells of the bottom row look alike under both couplings, and so does the goal, where nothing is random.
+# lower wall. The coupling matters where a gust moves at least two actions: in the two upper rows. The three cells of the bottom row look the same under both couplings, and so does the goal, where nothing is random.
 #
 # </details>
 
@@ -635,12 +635,12 @@ predicted = bool((differ == (moved >= 2)).all())
 claims.check("exercise 1: cells that look alike", np.flatnonzero(~differ).tolist(), predicted)
 
 # %% [markdown]
-# **Exercise 2.** On the chain, replace the uniform policy by one that always takes $a_1$. Show that $D_n = \tfrac12$ for every $n$, and find
-# $\rho_{s_0}$ for 25 states at $\gamma = 0.99$ before you compute it.
+# **Exercise 2.** On the chain, replace the uniform policy by one that always takes $a_1$. Show that $D_n = \tfrac12$ for every $n$. Then find $\rho_{s_0}$ for
+# 25 states at $\gamma = 0.99$, first by hand and then with `jipe2`.
 #
 # <details><summary>Solution</summary>
 #
-# After one step both branches are at the same state and take $a_1$: they have merged, so the second term of the recursion for $D_n$ is gone and $D_n = \tfrac12$, which is half of $\mathrm{Var}(2U - 1) = 1$, the variance of the difference of the two rewards. The variance is
+# After one step both branches are at the same state and take $a_1$: they have merged. So the second term of the recursion for $D_n$ is gone, and $D_n = \tfrac12$. That is half the variance of the difference of the two rewards, which is $\pm 1$. The variance is
 # as before, $V_{24} = \tfrac14 (1 - \gamma^{48})/(1 - \gamma^2)$. So $\rho_{s_0} = 1 - \tfrac12 / V_{24} = 0.896$.
 #
 # </details>
@@ -654,7 +654,7 @@ found = first_action.correlation[0, 0, 1]
 claims.check("exercise 2: correlation at s_0", f"{found:.3f}", np.isclose(found, by_hand))
 
 # %% [markdown]
-# **What to read next.** Chapter 4 checks gaps against simulation and asks what mean and variance say about their sign. For worlds with exogenous noise, see also
+# **What to read next.** Chapter 4 checks gaps against simulation and asks what their mean and variance say about their sign. For worlds with exogenous noise, see also
 # [Use it on your own simulator](../book/own_simulator.md).
 
 # %% tags=["summary"]

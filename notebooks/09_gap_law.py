@@ -11,11 +11,11 @@
 #
 # How likely is it that my choice turns out no better than the other one? Mean and variance answer with a bound,
 # and the bound is cautious: for *right* against *left* in section 0.3 it is 0.27 where the truth is 0.10. This chapter computes the
-# probability itself, and with it quantiles and tail means, **as brackets: pairs of bounds that certainly contain the truth**.
+# probability itself, and with it quantiles and means of the worst outcomes. Each comes **as a bracket: a lower and an upper bound, with the truth certainly between them**.
 # Then it asks what moments of higher order would have told us, and how much the choice of coupling can matter.
 #
-# **What you will learn.** How to bracket a distribution function in two ways so that the truth is certainly inside; why ties
-# need care; how fast each bracket narrows as its grid is refined; how much moments say about a law; and how much a coupling can matter at most.
+# **What you will learn.** Two ways to compute a bracket for a
+# distribution function; why ties need care; how fast each bracket narrows as its grid is refined; how much moments say about a law; and how much the coupling can matter at most.
 #
 # **What it needs.** Chapter 4, distribution functions and quantiles. To run it, install the project
 # with `pip install ".[notebooks]"` in its folder.
@@ -47,22 +47,22 @@ claims = figures.Claims()
 # %% [markdown]
 # ## 9.1 One scalar law for each pair of states
 #
-# To find the law of a gap under a fixed policy we do not need the joint law of two returns. Let $D(s, t) = Z(s, A) - Z(t, B)$, with $A$ and
-# $B$ drawn separately from the policy. Two branches at one state with the same action are one branch, and then
+# To find the law of a gap under a fixed policy we do not need the joint law of two returns. Let $D(s, t) = Z(s, A) - Z(t, B)$, with $A$ and $B$ drawn
+# independently from the policy. Two branches at one state with the same action are one branch, and then
 # $D = 0$. Otherwise they move once more, and $D(s, t)$ has the law of $R - R' + \gamma D(S', T')$. So its distribution function $F_{s,t}$ obeys
 #
 # $$F_{s,t}(x) = \sum_o p_o\, F_{j(o)}\!\Big(\frac{x - d_o}{\gamma}\Big).$$
 #
 # The sum is over the outcomes $o$ of one step of the pair, that is, over actions and draws. Each has its probability $p_o$, its difference of rewards $d_o = R - R'$ and its next pair of states $j(o) = (S', T')$.
-# If the branches merge, $d_o = 0$, and the next law is a point mass at zero. The gap of two given actions is one more step of the same kind.
+# If the branches merge, $d_o = 0$, and the next law is a point mass at zero. The law of the gap of two given actions follows by one more such step.
 #
 # **What the grid does.** A computer can store $F$ only at finitely many points $x$, the **grid**. The equation asks for $F$ at $(x - d_o)/\gamma$, which usually lies between two of them. $F$ never falls, so its value
 # at the next grid point above is an upper bound, and its value at the next one below is a lower bound. Start with the bounds 0 and 1 and apply the equation again and again. Both bounds stay valid, because
-# the equation is monotone in $F$, and no sweep widens them. This is a bracket in *stochastic order*. The finer the grid, the narrower it is. It closes up where all the points that the equation asks for are grid points. In the gridworld, whose rewards are 0 or 1, this is
+# the equation is monotone in $F$, and no sweep widens them. This is a bracket in *stochastic order*. The finer the grid, the narrower it is. It closes at $x$ if the equation, applied any number of times, leads from $x$ only to grid points. In the gridworld, whose rewards are 0 or 1, this is
 # the case at zero.
 #
-# **What an atom does.** A gap can have a value with positive probability: an **atom**, at which $F$ jumps. If an atom lies between two grid points, a bracket cannot tell where between them the jump is. There
-# it is as wide as the jump is high, however fine the grid. Ties are an atom at zero. That is why zero is always a grid point, and why `gap_law` keeps $P(G < x)$ and $P(G \le x)$ apart at every grid point. It
+# **What an atom does.** A gap can take a single value with positive probability. Such a value is an **atom**, and $F$ jumps there. If an atom lies between two grid points, the bracket cannot tell where between them the jump
+# is. Between these points it is at least as wide as the jump is high, however fine the grid. Ties are an atom at zero. That is why zero is always a grid point, and why `gap_law` keeps $P(G < x)$ and $P(G \le x)$ apart at every grid point. It
 # refines the grid until the brackets of both are as narrow at zero as you ask, and warns if it cannot.
 
 # %%
@@ -74,8 +74,8 @@ for name in ("prob_worse", "prob_tie", "prob_better"):
     print(f"{name:11}  {low:.6f} to {high:.6f}")
 
 # %% [markdown]
-# As a check: the branch that reaches the goal first wins, and chapter 4 computed the probabilities of winning and losing from a
-# linear system. For every gap they must lie in the brackets. We allow $10^{-12}$ for rounding.
+# As a check: the branch that reaches the goal first wins, and chapter 4 computed the probabilities of
+# winning and losing from a linear system. These probabilities must lie in the brackets, for every gap. We allow $10^{-12}$ for rounding.
 
 # %%
 first = jl.first_to_arrive(grid, policy, size - 1)
@@ -97,8 +97,8 @@ claims.check("widest bracket at zero, below 1e-6", f"{widest:.7f}", widest < 1e-
 # %% [markdown]
 # Simulation agrees within its error. `GapLaw.from_sample` answers the same questions from simulated gaps, here those of `simulate_pairs`. It
 # uses the band of [Dvoretzky, Kiefer and Wolfowitz (1956)](../book/background.md#ref-dkw), in the sharp form of [Massart (1990)](../book/background.md#ref-massart). The band is $2\sqrt{\log(2/\alpha)/(2n)}$ wide for $n$ pairs, and
-# contains the whole distribution function with probability at least $1 - \alpha$. Use it if a model is too large to solve for its pairs, or for gaps that your own simulator
-# produced. Even a million pairs leave a band thousands of times as wide as the bracket at zero.
+# contains the whole distribution function with probability at least $1 - \alpha$. Use it for a model that is too large for
+# `gap_law`, or for gaps from a simulator of your own. Even a million pairs leave a band thousands of times as wide as the bracket at zero.
 
 # %%
 pairs = jl.simulate_pairs(grid, policy, middle, (right, left), num_pairs, seed, truncation=1e-10)
@@ -144,17 +144,17 @@ claims.check("the atom at zero, P(G = 0)", f"{ties:.4f}", np.ptp(law.prob_tie) <
 # ## 9.2 A second bracket, for rewards of any kind
 #
 # If rewards can take any values, the points that the equation asks for multiply with every step, and most of them fall between
-# grid points. Each step then moves mass by up to one spacing $h$ of the grid, and over all steps by up to $h / (1 - \gamma)$. A second bracket loses far
-# less. Take $\varphi(x) = \mathbb E\,(x - D)^+$ instead of $F$. It obeys the same recursion with one more factor $\gamma$,
+# grid points. Each step then shifts mass by up to one spacing $h$ of the grid, and all
+# steps together by up to $h / (1 - \gamma)$. A second bracket is far narrower. Take $\varphi(x) = \mathbb E\,(x - D)^+$ instead of $F$. It obeys the same recursion with one more factor $\gamma$,
 #
 # $$\varphi_{s,t}(x) = \sum_o p_o\, \gamma\, \varphi_{j(o)}\!\Big(\frac{x - d_o}{\gamma}\Big),$$
 #
-# and it is *convex*. So chords between grid points lie above it, and tangents below. A chord moves the mass of a cell to its two
-# ends, the tangents collect it at its mean, and both keep $\mathbb E D$, which is known exactly. Of two laws with the same mean, the one that is more
-# spread out is larger in *convex order*, and this bracket is named after it. The error of chords and tangents is of second order
+# and it is *convex*. So chords between grid points lie above it, and tangents below. Both are the $\varphi$ of some law: chords move the mass between two grid points to these two
+# points, tangents collect it at its mean. Both keep $\mathbb E D$, which is known exactly. Of two laws with the same mean, the one that is more
+# spread out is larger in *convex order*, so we call this a bracket in convex order. The error of chords and tangents is of second order
 # in $h$.
 #
-# Now let $\varphi(x) = \mathbb E\,(x - G)^+$ be that of a gap $G$. The mean of the worst share $p$ of outcomes, called CVaR (conditional value at risk), is
+# Now let $\varphi(x) = \mathbb E\,(x - G)^+$ for a gap $G$. The mean of the worst share $p$ of outcomes, called CVaR (conditional value at risk), is
 #
 # $$\mathrm{CVaR}_p(G) = \max_x \Big(x - \frac{\varphi(x)}{p}\Big),$$
 #
@@ -188,7 +188,7 @@ claims.check(
 )
 
 # %% [markdown]
-# We check this number by simulation. The standard error includes a term for the threshold of the worst tenth, which is itself estimated.
+# We check the mean of the worst tenth by simulation. Its standard error has two parts, because the threshold of the worst tenth is estimated, too.
 
 # %%
 pairs = jl.simulate_pairs(stock, up_to_six, 5, (1, 0), 10 * num_pairs, seed)
@@ -227,12 +227,12 @@ plt.show()
 # <!-- alt: Left, a narrow blue distribution function inside a wide grey band of steps. Right, two falling lines on logarithmic axes, the width of a probability along a dotted line of slope minus one, the width of a tail mean along a dotted line of slope minus two. -->
 
 # %% [markdown]
-# Doubling the number of points roughly halves the bracket of a probability, and divides that of a tail mean by about four. So it is cheap to compute CVaR to many digits.
+# Doubling the number of points roughly halves the bracket of a probability, and divides that of a CVaR by about four. So it is cheap to compute CVaR to many digits.
 # For probabilities, name the thresholds that matter, as in `gap_law(..., at=[2.5])`: each becomes a grid point.
 #
 # ## 9.3 How much do moments tell?
 #
-# Section 5.4 of the paper bounds $P(G \le 0)$ by the mean and the variance. Sharp bounds exist for any even number of moments
+# Section 5.4 of the paper bounds $P(G \le 0)$ in terms of the mean and the variance. Sharp bounds exist for any even number of moments
 # (Chebyshev, Markov, Stieltjes; [Krein and Nudelman (1977)](../book/background.md#ref-krein)), and `tail_bounds` computes them from the moments of `jipe(order=n)`. How close do
 # they come? As in the right panel of the paper's Figure 6 we look at the ratio of probability to bound. There the probability is estimated; here it is
 # the *true* one. We take all gaps of a 3x3 grid whose mean is positive.
@@ -287,9 +287,9 @@ plt.show()
 # %% [markdown]
 # Each further pair of moments helps. But even with eight moments, the bound is more than one and a half times the truth for half of the gaps.
 #
-# The same moments bound quantiles (`quantile_bounds`), and the mean of the worst outcomes, CVaR (`cvar_bounds`). The table has the 5% quantile and the
+# The same moments bound quantiles (`quantile_bounds`), and CVaR (`cvar_bounds`). The table has the 5% quantile and the
 # mean of the worst tenth, right against left in the middle of the 3x3 grid. `cvar_bounds` searches on grids, so its bounds are not certified; they are sharp to about $10^{-4}$ standard
-# deviations. We check that the laws of all gaps lie within the bounds of order 8, up to a thousandth of a standard deviation.
+# deviations. We check that the quantile and the CVaR of every gap lie within the bounds of order 8, up to a thousandth of a standard deviation.
 
 # %%
 at = [x.query for x in asked].index((4, right, left))
@@ -314,11 +314,11 @@ claim = "quantile and CVaR of every law: outside the bounds of order 8 by at mos
 claims.check(claim, f"{max(*outside, 0.0):.4f}", max(outside) < 1e-3)
 
 # %% [markdown]
-# ## 9.4 Quantiles, tail means, and three couplings
+# ## 9.4 Quantiles, CVaR, and three couplings
 #
-# The law of a gap gives what the paper's introduction asks for: quantiles, and the mean of the worst outcomes (CVaR). It
-# depends on the coupling, although the law of each action's return does not. We compare *up* with *right* in the
-# middle, where both lead towards the goal and the mean gap is zero. A single number in the table stands for a bracket whose ends agree to three digits.
+# The paper's introduction asks for quantiles and for the mean of the worst
+# outcomes (CVaR). The law of a gap gives both. It depends on the coupling, although the law of each action's return does not. We compare *up* with *right* in the
+# middle, where both lead towards the goal and the mean gap is zero. A single number in the table stands for a bracket whose ends agree to three decimals.
 
 
 # %%
@@ -380,11 +380,11 @@ claims.check("one gust for all: P(up ties with right), P(right loses to left)", 
 # %% [markdown]
 # ## 9.5 How much can a coupling matter?
 #
-# If you have an ordinary MDP and know nothing about the coupling, you can still ask for the range of gap variances over all *one-step* couplings, those that share a draw only among branches at one state. The coupling does not change the variance of an action's return.
-# Covariances obey a monotone recursion, so the least and the largest follow from value iteration on
-# pairs, with an optimal transport problem wherever both branches are at the same state. `coupling_range` does that. For two
-# actions the range is exact; for more it is an outer range, which contains all values but may be too wide. Where in this range do the paper's two worlds lie? We say that a variance lies at an end of its range if it is closer to it than $10^{-5}$ of the width of the range, since all of them are computed to
-# finite accuracy.
+# If you have an ordinary MDP and know nothing about the coupling, you can still ask for the range of gap variances over all *one-step* couplings, those that share a draw only among branches at one state. The coupling does not change the variance of an action's return, only the covariance of two returns. Covariances obey a
+# monotone recursion, so their smallest and largest values can be found by value iteration on pairs of states. Where both
+# branches are at the same state, each sweep solves an optimal transport problem. `coupling_range` does that. For two
+# actions the range is exact; for more it is an outer range, which contains all values but may be too wide. Where in this range do the paper's two worlds lie? All these numbers are computed to finite accuracy. So we say that a variance lies at an end
+# of its range if its distance from that end is less than $10^{-5}$ of the width of the range.
 
 # %%
 chain = jl.coupled_reward_chain(4, 0.9)
@@ -435,7 +435,7 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 9.5.** The range of gap variances over all one-step couplings (grey), the paper's coupling (dots), independent
-# actions (dashes), and one noise for all states (crosses), which is not a one-step coupling and can lie outside the range. One bar for every gap whose range is not a point.
+# actions (dashes), and one noise for all states (crosses), which is not a one-step coupling and can lie outside the range. There is one bar for every gap whose range is not a single point.
 #
 # <!-- alt: Grey vertical bars, one for each gap. In the reward chain the dots are at the upper ends of the bars, in the gridworld at the lower ends; the dashes of independent actions lie in between. The crosses of common noise lie on the dots in the chain, and in the gridworld mostly far below the bars. -->
 
@@ -459,7 +459,7 @@ plt.show()
 #
 # <details><summary>Solution</summary>
 #
-# It says how wide the brackets are, on how many points, and how many points the width that was asked for would take: more than twenty billion. In the gridworld all
+# It says how wide the brackets are, on how many points, and how many points the requested width would need: more than twenty billion. In the gridworld all
 # rewards are 0 or 1, and the few points on which $F(0)$ depends are all on the grid. In the inventory rewards
 # take 189 values, the points that the equation asks for multiply with every step, and most of them fall between the points of any grid.
 #
@@ -493,7 +493,7 @@ certain = tails[0][0] > max(high for _, high in tails[1:])
 claims.check("exercise 2: the order with the best worst tenth", 1, certain)
 
 # %% [markdown]
-# **What to read next.** Chapter 10 decides between actions in a simulator, and uses the law of a gap to improve a policy.
+# **What to read next.** Chapter 10 uses a simulator to decide between actions, and the law of a gap to improve a policy.
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT
