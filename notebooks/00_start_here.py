@@ -316,7 +316,7 @@ for _ in range(14):
 alone = jl.jipe2(grid, goal, coupling="independent").moments
 variances = {
     "two separate\nruns": m.variance[start, right] + m.variance[start, up],
-    "... that merge": alone.gap_variance[start, right, up],
+    "branches\nthat merge": alone.gap_variance[start, right, up],
     "... and share\nthe first gust": m.gap_variance[start, right, up],
 }
 data = {name: pd.Series(values) for name, values in {"apart": apart, "right": paths[:, 0],
