@@ -275,8 +275,8 @@ claims.check("release, 12 runs: correlation of both ratios, learned / recursion"
 # It agrees, and it also explains why seeds differ. A network that starts with a higher mean forgets it only by a factor of $\gamma$ per
 # copy, and a higher mean makes the second column larger. Over the twelve runs, the two deviations from the recursion have a correlation of 1.00.
 #
-# **How far would it rise?** The recursion peaks at about 600 to 700, after 125 copies or 255,000 steps. It comes back to its true
-# value, about 16, only after a thousand copies.
+# **How far would it rise?** The recursion peaks at 590 to 720, after 125 copies or 255,000 steps. It comes back to its true
+# value, 14 to 17, only after about a thousand copies.
 
 # %%
 _, variance = copies_recursion(1_000, 0.99)
@@ -634,8 +634,8 @@ plt.show()
 # %% [markdown]
 # **Where it is off by more than 5%.** All three cases are in the last three games, and all three ratios are too large.
 #
-# *Qbert and Ms. Pacman at $\gamma = 0.1$.* At 62 and 34 of the 64 states of one seed, all actions have one future (while Qbert hops,
-# the joystick does nothing), and the gap variance is zero or almost zero. So its average over states is small: the constant is 37 and 4 times as large. Where it
+# *Qbert and Ms. Pacman at $\gamma = 0.1$.* At 62 and 34 of the 64 states of one seed, the actions of all pairs have one future (while Qbert hops,
+# the joystick does nothing), and the gap variance is almost zero. So its average over states is small: the constant is 37 and 4 times as large. Where it
 # is almost zero, the network still predicts half a percent of the constant in Qbert, and 4% in Ms. Pacman, and over so many states
 # this adds up. A state's own tables tell which actions have one future. With them, that is, after one step in the emulator, both ratios
 # are right within 1%.
@@ -1092,7 +1092,7 @@ claims.check("gap means, gamma 0.9: single seeds elsewhere", text, (len(outside)
 
 # %% [markdown]
 # With 64 states, chance alone gives correlations of up to 0.25 in size, 19 times in 20. In five games the means over seeds are at most
-# 0.09 in size, and 14 of the 15 runs stay within 0.25; the other has -0.25, the wrong sign. In Ms. Pacman something is learned, with a
+# 0.09 in size, and 14 of the 15 runs stay within 0.25; the other, in Atlantis, is just beyond it and has the wrong sign. In Ms. Pacman something is learned, with a
 # correlation of 0.40, and a little in Qbert: 0.24, alike in all three seeds. Both are far below their ceilings of 0.82 and 0.63. **The network knows how large gaps are, but seldom which action is better.**
 
 # %% [markdown]
@@ -1134,7 +1134,7 @@ figures.save(fig, "fig_sticky_ratio", natural, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 6.9.** Sticky actions without a shock. Left: by what factor independent marginals overestimate the gap variance, in simulation; only Atlantis at $\gamma = 0.99$ is surely above one. Right: learned over simulated gap variance. Bars are 95% intervals; the grey band is our goal, 0.9 to 1.1.
+# **Figure 6.9.** Sticky actions without a shock. Left: by what factor independent marginals overestimate the gap variance, in simulation; only the interval of Atlantis at $\gamma = 0.99$ lies above one. Right: learned over simulated gap variance. Bars are 95% intervals; the grey band is our goal, 0.9 to 1.1.
 #
 # <!-- alt: Left, three marks for each of four games lie near one, most with bars that cross it; Atlantis is at 1.17 for gamma 0.99, and its bar is above one. Right, circles of the local and near network lie between 1.1 and 2.1 at gamma 0.9 and between 0.6 and 0.9 at gamma 0.99, diamonds with the state's own tables close to them, and squares of the plain Gram network below, at less than 0.1 for gamma 0.99. -->
 
