@@ -44,7 +44,7 @@
 # `atari_followed_table.csv`, `atari_more_table.csv`, `atari_longer_table.csv`, `atari_sizes_table.csv`, `atari_sticky_table.csv`
 # and `atari_sticky_curves.csv` in `figures/`.
 #
-# **How long it takes.** About 42 minutes to read.
+# **How long it takes.** About 47 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0
