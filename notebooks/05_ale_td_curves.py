@@ -188,8 +188,10 @@ claims.check(claim, left_open.round(2), left_open > 0, enough=enough)
 # The networks give a mean $\mu(s,a)$ and vectors whose inner products are covariances (Appendix C). With
 # $x=(s,a)$ and $y=(t,b)$,
 #
-# $$C(x,y) = \langle v(x), v(y)\rangle + k(s,t)\,\langle q(x), q(y)\rangle
-#   + 1\{s=t\}\,\langle u(x), u(y)\rangle + 1\{x=y\}\operatorname{own}(x),$$
+# $$\begin{aligned}
+# C(x,y) = {} & \langle v(x), v(y)\rangle + k(s,t)\,\langle q(x), q(y)\rangle \\
+# & + 1\{s=t\}\,\langle u(x), u(y)\rangle + 1\{x=y\}\operatorname{own}(x),
+# \end{aligned}$$
 #
 # and $\Sigma = \mu\mu^\top + C$. The first term is the paper's Gram network. The other three are ours. The weight
 #
@@ -203,13 +205,14 @@ claims.check(claim, left_open.round(2), left_open > 0, enough=enough)
 # and $Y' = (S'_b, B')$ with next actions of the policy. The paper's **sampled** errors, eqs. (25) to (28), are
 #
 # $$\begin{aligned}
-# \mu:\quad & R_a + \gamma\,\mu(X') - \mu(x), \\
-# \sigma_{\mathrm{diag}}:\quad & R_a^2 + 2\gamma R_a\,\mu(X') + \gamma^2\,\Sigma(X',X') - \Sigma(x,x), \\
-# \sigma_{\mathrm{same}}:\quad & R_a R_b + \gamma\bigl(R_a\,\mu(Y') + R_b\,\mu(X')\bigr) + \gamma^2\,\Sigma(X',Y') - \Sigma(x,y), && s = t,\ a \ne b, \\
-# \sigma_{\mathrm{cross}}:\quad & \text{the same with } R_b \text{ and } S'_b \text{ from a table of } t, && s \ne t.
+# \mu:\ & R_a + \gamma\,\mu(X') - \mu(x), \\
+# \sigma_{\mathrm{diag}}:\ & R_a^2 + 2\gamma R_a\,\mu(X') + \gamma^2\,\Sigma(X',X') - \Sigma(x,x), \\
+# \sigma_{\mathrm{same}}:\ & R_a R_b + \gamma\bigl(R_a\,\mu(Y') + R_b\,\mu(X')\bigr) \\
+# & {} + \gamma^2\,\Sigma(X',Y') - \Sigma(x,y).
 # \end{aligned}$$
 #
-# In $\sigma_{\mathrm{same}}$ both actions read one table; in $\sigma_{\mathrm{cross}}$ each state has its own. Two branches that reach one
+# In $\sigma_{\mathrm{same}}$ the states are equal, the actions differ, and both read one table. $\sigma_{\mathrm{cross}}$ is the same
+# error for two distinct states; then $R_b$ and $S'_b$ come from a table of $t$. Two branches that reach one
 # state and take the same next action there are one branch. Our own training descends **expected** errors of $\mu$ and $C$ instead, with the shock and the
 # next actions averaged in closed form. With $y_a = R_a + \gamma\,\mathbb E_A\,\mu(S'_a, A)$ without its shock, and
 # $\mathbb E$ over the tables of a state, the four targets are
@@ -388,7 +391,7 @@ figure_7("natural", "returns in their natural scale", "fig7_natural")
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 5.5.** The same training without the division: network, states, shocks and seeds are those of Figure 5.4.
+# **Figure 5.5.** The same training with returns in their natural scale: network, states, shocks and seeds are those of Figure 5.4.
 #
 # <!-- alt: Eight panels on logarithmic axes. In the upper row the curve of the mean falls slightly to about one. The curves of the covariances start between 0.8 and 2.5, dip within the first 2,000 steps and then rise to between 2.5 and 6. In the lower row all curves stay between one and two. -->
 
@@ -402,7 +405,7 @@ def at_end(curve, first):
 
 
 start, end = at_end("td", first=True), at_end("td", first=False)
-(start / end).round(2)
+(start / end).rename(index={"divided": "normalised"}).round(2)
 
 # %%
 fell, above = start / end, end / at_end("floor", first=False)
@@ -424,7 +427,8 @@ name = "both scales: error / floor, end / start; no fall by a factor of 2"
 claims.check(name, f"{least:.2f} to {most:.2f}", least > 0.5)
 for scale, each in above.groupby(level="scale"):
     text = f"{each.min().min():.1f} to {each.max().max():.1f}"
-    claims.check(f"{scale}, end: error / floor within a factor of 10", text, each.max().max() < 10)
+    name = {"divided": "normalised", "natural": "natural scale"}[scale]
+    claims.check(f"{name}, end: error / floor within a factor of 10", text, each.max().max() < 10)
 
 # %% [markdown]
 # The paper says that TD errors "decrease by several orders of magnitude" in all cases. **With normalised returns they do**,
@@ -432,9 +436,9 @@ for scale, each in above.groupby(level="scale"):
 # The errors of the covariances fall at first, and then rise to between 1.7 and 4.3 times their first value.
 #
 # The scale explains both results. A fresh network gives a random answer for every state and action, and these answers
-# enter its own targets. In these units they are far larger than the shock, whose standard deviation is only
+# enter its own targets. With normalised returns they are far larger than the shock, whose standard deviation is then only
 # $(1-\gamma)\sigma = 0.01$. The error therefore *starts at its floor* (0.9 to 1.3 times), and almost all of that floor is
-# noise that the fresh network makes itself. As its answers become smooth, the floors fall by orders of magnitude. The floor of
+# noise that the fresh network itself makes. As its answers become smooth, the floors fall by orders of magnitude. The floor of
 # $\mu$ falls to the shock's own $(1-\gamma)^2\sigma^2 = 10^{-4}$. In natural units the shock's variance is one from the
 # beginning, and the error of $\mu$ cannot fall below it.
 #
@@ -442,8 +446,8 @@ for scale, each in above.groupby(level="scale"):
 # factor of two: from start to end, the curves in the lower rows of the figures change by factors of 0.87 to 6.6.
 #
 # Chapter 6 asks these networks for gap variances. After 25 copies of the target they are 4.7 to 40 times too
-# large with the division, and 8 to 22 times too small without it. With 500 copies, in the same number of steps,
-# they are 5 to 55 times too small in both scales (Section 6.6).
+# large with normalised returns, and 8 to 22 times too small in the natural scale. With 500 copies, in the same number of steps,
+# they are 5 to 55 times too small in either scale (Section 6.6).
 #
 # ## 5.5 Expected errors, and our network
 #
@@ -519,7 +523,8 @@ claims.check("held-out error of mu, end / a fifth: least outside Pong", rise, ri
 # %% [markdown]
 # A small residual is not a small error. The remaining residual $M - T_2 M$ may add up over time, by a factor of
 # $1/(1-\gamma)$ at worst. At $\gamma = 0.99$ the plain Gram network has the *smaller* gap residual in Pong and Atlantis.
-# Yet the Gram networks that chapter 6 tests at this discount give gap variances that are 13 to 130 times too small.
+# Yet the Gram networks that chapter 6 trains at this discount, after a search for their settings, give gap variances that are 8 to 110
+# times too small.
 
 # %%
 last = curves[(curves.curve == "expected") & (curves.gamma == shown_gamma)]
