@@ -148,7 +148,7 @@ def block_legend(fig: Figure) -> None:
 def gap_ratios(ax: Axes, table: pd.DataFrame, paper: Mapping[str, float] | None = None) -> Axes:
     """Predicted / Monte Carlo gap variance with 95% intervals: a group per game, gammas within.
 
-    table: rows of `gap_table`. paper: the paper's ratio of each game, a cross at its group.
+    table: rows of `gap_table`. paper: the paper's ratio of each game, a cross at the largest gamma.
 
     Example:
         >>> from experiments.atari import plots
@@ -172,7 +172,8 @@ def gap_ratios(ax: Axes, table: pd.DataFrame, paper: Mapping[str, float] | None 
             ax.errorbar(x, rows["coupled"], rows["coupled_interval"], fmt=marker, color=color,
                         ms=3.5, mfc="none", elinewidth=0.8, label=label)  # fmt: skip
     if paper is not None:
-        ax.plot(middle, [paper[g] for g in games], "x", color="black", ms=6, label="the paper")
+        last = left + len(gammas) - 1  # the paper's discount is the largest
+        ax.plot(last, [paper[g] for g in games], "x", color="black", ms=6, label="the paper")
     ticks = np.add.outer(left, np.arange(len(gammas))).ravel()
     labels = [f"{gamma:g}".replace("0.", ".") for gamma in gammas]  # many groups need the room
     many = len(games) > 6
