@@ -5,6 +5,12 @@ coupled reward chain (Figure 3), whose two actions share one next state and have
 rewards; and Examples 1, 2.1 and 2.2, with equal marginals and different joint laws. Practitioners
 know the shop that orders before it knows demand, and two queues: both are simulators as well.
 
+To add one, write a function that returns a `JMDP`: `JMDP.from_step` makes it of a step function,
+which is short, and `JMDP` itself of arrays, which is fast for many states. Draw the noise before
+looking at the action, so that one draw is shared by all actions. If it is also wanted as a
+simulator, the simulator has the step function, and the JMDP is made of it, as `inventory` is. The
+page `book/layout.md` adds one from start to end, with its tests and what a public name needs.
+
 What a policy may be, everywhere, `checks.policy_matrix` says.
 """
 
@@ -181,7 +187,7 @@ def inventory(capacity: int = 10, max_order: int = 5, gamma: float = 0.95, **opt
     simulator = inventory_simulator(capacity, max_order, gamma, **options)
     shape = (simulator.num_states, np.size(simulator.noise_probs), simulator.num_actions)
     room_for_tables("capacity, max_order and lead_time", *shape)
-    return JMDP.from_step(*vars(simulator).values())
+    return JMDP.from_step(*vars(simulator).values())  # its fields are these arguments, in order
 
 
 def inventory_simulator(

@@ -390,6 +390,34 @@ def test_opposite_returns_attain_the_distance():
     assert nearly(bound, deviation)
 
 
+def test_the_distance_of_a_return_from_a_wrong_value_exceeds_w():
+    """A smaller sigma-bar must bound the L_2 distance of Z and m~. Their largest sd, w, does not.
+
+    From x and y returns are w or -w, at random, and half of them stay inside: m~ is off by e. The
+    first reward makes up for m~, so that the core sees a constant, and all of Z - m~ is missed.
+    """
+    gamma = 0.5
+    w = 2.0
+    off = 0.5  # -m~ of x, whose return of w is not explored after its first reward; m~ of y
+
+    def tables(state):
+        if state == "start":
+            paid = gamma * off
+            return [0.5, 0.5], [[paid, 0.0], [-paid, 0.0]], [["x", "end"], ["y", "end"]]
+        ends = {"x": ["top", "bottom"], "y": ["top of y", "bottom of y"]}.get(state, [state] * 2)
+        pays = {"end": 0.0, "top": 1.0, "top of y": 1.0, "bottom": -1.0, "bottom of y": -1.0}
+        rewards = [[1.0] * 2, [-1.0] * 2] if state in ("x", "y") else [[pays[state]] * 2] * 2
+        return [0.5, 0.5], rewards, [[to] * 2 for to in ends]
+
+    model = jl.ImplicitJMDP(tables, 2, gamma, (-1.0, 1.0))
+    explored = ["x", "y", "end", "bottom", "top of y"]
+    found = solved_core(model, lambda s: 0, ["start"], explored)
+    assert found.moments.variance[0, 0] == pytest.approx(0.0, abs=1e-9)
+    deviation = gamma * np.sqrt(w**2 + off**2)  # of the true return
+    assert deviation > gamma * w
+    assert nearly(found.return_error[0, 0], deviation, 1.1)
+
+
 def rare(inside):
     """Both actions of "start" lead to "met", whose policy nearly always ends the game. Its rare
     action pays -1 or 1: at once, or a step later if "met" is inside the core."""

@@ -113,7 +113,7 @@ def test_frames_have_a_row_for_every_gap():
     assert len(frame) == 6
     found = RESULTS["compare_actions"]()
     frame = found.to_frame().set_index(["action", "other"])
-    assert frame.loc[(2, 0)].tolist() == found.intervals[1, 0].tolist()
+    assert frame.loc[(2, 0), ["low", "high"]].tolist() == found.intervals[1, 0].tolist()
 
 
 def test_repr_does_not_dump_returns():

@@ -145,7 +145,9 @@ class Saved:
     """A dataclass that is kept in one .npz file, all of its fields.
 
     A field that is a dataclass itself is named in `_nested`, with the function that makes it again
-    from its own fields.
+    from its own fields. A new field that has a default and is not in `_nested` may be missing
+    in older files, which are read as before. Any other change of the fields needs another
+    `_format`: older files are refused then.
     """
 
     _format: ClassVar[str] = "1"

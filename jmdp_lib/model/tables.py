@@ -1,17 +1,20 @@
 """Outcome tables, as `JMDP` keeps them: made of a step function, of queries, or of marginal laws.
 
 A marginal MDP says what each action does, not what they do *together* (Section 4). A coupling
-fills that in. It is a function
+of marginal laws fills that in, state by state; `coupling=` of solvers and simulators is something
+else, which branches share a draw. It is a function
 
     coupling(laws) -> (table_probs, outcomes)
 
-where `laws[a]` holds the probabilities of action a's outcomes, in an order that means something:
-from the worst outcome to the best (`JMDP.from_mdp`), or as an environment lists them
-(`JMDP.from_gymnasium`);
-`table_probs` (K,) are the probabilities of the joint tables, and `outcomes` (K, A) says which
-outcome each action gets in each table. Write your own in the same form and hand it to
-`JMDP.from_mdp`; its marginals are checked there. Conversely, `dependent_actions` says which actions
-the tables of a state couple.
+where `laws[a]` holds the probabilities of action a's outcomes, as many as it has, in an order that
+means something: from the worst outcome to the best (`JMDP.from_mdp`, without those of probability
+zero), or as an environment lists them (`JMDP.from_gymnasium`). `table_probs` (K,) are the
+probabilities of the joint tables, and `outcomes` (K, A) says which outcome, counted from 0 within
+laws[a], each action gets in each table. Write your own in the same form and hand it to
+`JMDP.from_mdp`. One that all users can have gets a name in `NAMED`, a sentence in the docstring of
+`JMDP.from_mdp`, and a place beside "quantile" in the tests of couplings in `tests/test_model.py`.
+Either way `coupled_tables` checks that it keeps the marginals. Conversely, `dependent_actions` says
+which actions the tables of a state couple.
 """
 
 from __future__ import annotations
@@ -135,6 +138,7 @@ def quantile(laws: Sequence[Floats]) -> tuple[Floats, Ints]:
 
 
 NAMED: dict[str, Coupling] = {"quantile": quantile}
+"""What `JMDP.from_mdp` takes by name."""
 
 
 def coupled_tables(laws: Iterable[list[Floats]], coupling: str | Coupling) -> Tables:

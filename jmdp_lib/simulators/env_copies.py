@@ -2,7 +2,9 @@
 
 `WayToCopy` says what a way has to do, and when. To add one, write a class with these methods, let
 `ways_to_copy` offer it, and run it through `check_way` of `tests/copying.py`. `CoupledEnv` tells
-users about the ways, and their names, in its docstring.
+users about the ways, and their names, in its docstring. A way for some environments only is offered
+to these only: users are told why the way before the one that was taken has failed, and "it is not
+meant for this" would hide the reason that helps.
 """
 
 from __future__ import annotations

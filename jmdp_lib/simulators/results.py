@@ -3,7 +3,11 @@
 `EstimatedGaps` has means and variances of gaps, $G = Z(s, a) - Z(s, b)$, by whatever way they were
 found; `PlayedGaps` adds what only played branches know. A further statistic of gaps is a field of
 one of them: an array of the shape of `mean` becomes a column of `to_frame`, and `save` keeps all
-fields. `Decision` is what a comparison decided, and what an undecided one would take.
+fields. `Decision` is what a comparison decided, and what an undecided one would take. A column of
+its table is an array (m, m), which `Decision.to_frame` reads at [first, second], as the intervals;
+`estimates` has more of these, but is None after very few runs.
+
+A new field stands last and has a default, so that files that were saved without it are still read.
 """
 
 from __future__ import annotations

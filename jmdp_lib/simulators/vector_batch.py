@@ -3,6 +3,17 @@
 A batch is one or more chunks of runs. A chunk has random streams of its own and decides by itself
 when its finished runs are dropped, so how many chunks are in flight changes no number. Branches are
 the first axis of all arrays, runs the second; runs of a chunk stand side by side.
+
+At time 0 a batch steps from the start. At every later time it first chooses actions and says which
+branches are one by now (`_choose`), then drops finished runs (`_drop`), then steps (`_step`). A run
+whose branches are all one is finished, but is stepped on until its chunk drops it: its returns go
+on growing, by the same in all branches. What must not go on asks `_done`, as `_asked` does.
+
+**One more thing to record of every run.** It is a field of `Lanes`, which `Lanes.taken` takes along
+when runs are dropped. `_start` gives it its first value, `_choose` or `_step` changes it, and
+`_collected` puts it into a field of `ChunkRuns`, for all runs of a chunk. If it goes on after all
+branches are one, `_rest` counts that part. `VectorBranches.play_some` hands single runs to
+decisions, and `estimates` sums up chunks: let these two read it.
 """
 
 from __future__ import annotations
@@ -69,8 +80,8 @@ class Batch:
         self.branch_steps = [self.width * size for size in sizes]  # the first step is known
         self.time = 0
         # Small states have small actions: then less is moved.
-        whole_states = self.xp.isdtype(plan.state.dtype, "integral")
-        self.action_type = plan.state.dtype if whole_states else self.xp.int64
+        integral_states = self.xp.isdtype(plan.state.dtype, "integral")
+        self.action_type = plan.state.dtype if integral_states else self.xp.int64
 
     def play(self) -> list[ChunkRuns]:
         """All runs of all chunks, from the start to the horizon."""
@@ -174,14 +185,21 @@ class Batch:
         noise = each_of(lambda x: x[0] if len(x) == 1 else xp.concat(x, axis=1), parts)
         if shared:
             return each(lambda x: xp.concat([x[0, ...]] * self.width), noise)
-        meet = lanes.one if self.plan.coupling == "independent" else lanes.same
-        return each(lambda x: xp.concat(self._follow(meet, x)), noise)
+        sharing = self._sharing(lanes)
+        return each(lambda x: xp.concat(self._follow(sharing, x)), noise)
 
-    def _follow(self, meet: tuple[Any, ...], values: Any) -> list[Any]:
-        """m rows of values (m, n, ...): a branch takes over those of the first that it meets."""
+    def _sharing(self, lanes: Lanes) -> tuple[Any, ...]:
+        """For every pair (n,): whether two branches share a draw, unless noise is common to all."""
+        return lanes.one if self.plan.coupling == "independent" else lanes.same
+
+    def _follow(self, together: tuple[Any, ...], values: Any) -> list[Any]:
+        """m rows of values (m, n, ...): a branch takes over those of the first it is together with.
+
+        together: for every pair (n,).
+        """
         rows = [values[j, ...] for j in range(self.width)]
-        for (i, j), met in reversed([*zip(self.pairs, meet, strict=True)]):
-            rows[j] = self.xp.where(beside(self.xp, met, rows[j]), rows[i], rows[j])
+        for (i, j), both in reversed([*zip(self.pairs, together, strict=True)]):
+            rows[j] = self.xp.where(beside(self.xp, both, rows[j]), rows[i], rows[j])
         return rows
 
     def _by_branch(self, noise: Any, branches: int, size: int) -> Any:
@@ -204,13 +222,13 @@ class Batch:
     def _asked(self, lanes: Lanes) -> Any:
         """(n,) queries so far: one for every place, or for every action that is played alone."""
         xp = self.xp
-        meet = lanes.one if self.plan.coupling == "independent" else lanes.same
+        sharing = self._sharing(lanes)
         queries = lanes.queries
         going = ~self._done(lanes)
         for j in range(self.width):
             first = going if lanes.alive is None else going & lanes.alive[j, ...]
-            for (_, other), met in zip(self.pairs, meet, strict=True):
-                first = first & ~met if other == j else first
+            for (_, other), shared in zip(self.pairs, sharing, strict=True):
+                first = first & ~shared if other == j else first
             queries = queries + xp.astype(first, xp.int64)
         return queries
 
@@ -292,9 +310,9 @@ class Batch:
 
     def _finish(self, lanes: Lanes, chunk: int, index: Any) -> None:
         """Put runs of a chunk aside."""
-        ended = lanes.taken(self.arrays, index)
-        apart = self._apart(ended) if self.time == self.plan.horizon else None
-        self.finished[chunk].append(Finished(ended, apart, self.time))
+        aside = lanes.taken(self.arrays, index)
+        apart = self._apart(aside) if self.time == self.plan.horizon else None
+        self.finished[chunk].append(Finished(aside, apart, self.time))
 
     def _apart(self, lanes: Lanes) -> tuple[Any, ...]:
         """For every pair (n,): whether two branches can still differ after the horizon."""
@@ -310,15 +328,15 @@ class Batch:
         """All runs of a chunk."""
         xp = self.xp
         parts = self.finished[chunk]
-        ended = [part.lanes for part in parts]
-        ordered = ended[0].numbers is not None
-        numbers = xp.concat([lanes.numbers for lanes in ended]) if ordered else None
+        aside = [part.lanes for part in parts]
+        ordered = aside[0].numbers is not None
+        numbers = xp.concat([lanes.numbers for lanes in aside]) if ordered else None
         apart = tuple(
             xp.concat([part.apart_at_horizon(xp, pair) for part in parts])
             for pair in range(len(self.pairs))
         )
-        returns = xp.concat([lanes.returns for lanes in ended], axis=1)
-        queries = xp.concat([lanes.queries for lanes in ended]) if self.counted else None
+        returns = xp.concat([lanes.returns for lanes in aside], axis=1)
+        queries = xp.concat([lanes.queries for lanes in aside]) if self.counted else None
         if self.whole:
             later, steps = self._rest(parts, chunk)
             returns = returns + xp.expand_dims(later, axis=0)
@@ -326,8 +344,14 @@ class Batch:
         seen = self._host(self.extremes[chunk])
         if self._host(self.ends[chunk]).any():
             seen = np.append(seen, 0.0)
-        extremes = (float(seen.min()), float(seen.max()))
-        return ChunkRuns(returns, apart, numbers, queries, extremes, self.branch_steps[chunk])
+        return ChunkRuns(
+            returns=returns,
+            apart=apart,
+            numbers=numbers,
+            queries=queries,
+            extremes=(float(seen.min()), float(seen.max())),
+            branch_steps=self.branch_steps[chunk],
+        )
 
     def _rest(self, parts: list[Finished], chunk: int) -> tuple[Any, Any]:
         """(N,) what runs earn after their branches have become one, and how many steps that takes.

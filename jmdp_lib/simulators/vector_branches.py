@@ -3,7 +3,8 @@
 `VectorBranches` compares actions, `VectorRules` compares policies, as `branches.OwnRules` says.
 Both cut their runs into chunks, and let a `Batch` play these. What else is to be compared is a
 subclass of `VectorBranches` with a constructor of its own, and a `player`, a subclass of `Batch`,
-if its branches choose their actions in another way.
+if its branches choose their actions in another way. How to record one more thing of every run is
+said in `vector_batch`; `play_some` makes single runs of what a batch recorded.
 """
 
 from __future__ import annotations
@@ -58,7 +59,16 @@ class VectorBranches(BatchPlan, Comparison):
         chosen = checks.distinct_actions(actions, env.num_actions)
         rule = VectorPolicy.of(policy, env.num_actions, getattr(env, "num_states", None))
         _check_numbered(start, rule.num_states)
-        made = cls(env, rule, start, chosen, *settings, env.reward_range)
+        made = cls(
+            simulator=env,
+            policy=rule,
+            state=start,
+            actions=chosen,
+            gamma=settings.gamma,
+            horizon=settings.horizon,
+            coupling=settings.coupling,
+            limits=env.reward_range,
+        )
         made._try_out()
         return made
 
@@ -250,9 +260,18 @@ class VectorRules(VectorBranches):
             if rule not in rules:
                 rules.append(rule)
             kinds.append(rules.index(rule))
-        names = list(range(len(kinds)))
-        parts = (tuple(rules), tuple(kinds))
-        made = cls(env, rules[0], start, names, *settings, env.reward_range, *parts)
+        made = cls(
+            simulator=env,
+            policy=rules[0],
+            state=start,
+            actions=list(range(len(kinds))),
+            gamma=settings.gamma,
+            horizon=settings.horizon,
+            coupling=settings.coupling,
+            limits=env.reward_range,
+            rules=tuple(rules),
+            kinds=tuple(kinds),
+        )
         made._try_out()
         return made
 

@@ -2,8 +2,8 @@
 
 `vector_batch` plays them. `BatchPlan` is what all runs of a comparison have in common. `Lanes` are
 the runs that are being played, `Finished` those that were put aside, and `ChunkRuns` all runs of a
-chunk in the end. Branches are the first axis of all arrays, runs the second. What else is to be
-known of a run is a field of `Lanes`; `taken` takes it along when runs are dropped.
+chunk in the end. Branches are the first axis of all arrays, runs the second. `vector_batch` says
+how to record one more thing of every run.
 
 `VectorPolicy` is any policy as it is played: the actions of many states at once. `of` makes one for
 branches that all follow it: tables are drawn from by Walker's method, one comparison for a number.
@@ -54,8 +54,12 @@ class Lanes(NamedTuple):
     numbers: (n,) in their chunk, or None if no order is wanted. states: (m, n, ...).
     actions, returns: (m, n).
     same, one: for every pair of branches (n,), whether both are alive in one state; whether they
-    also have one action, and so are one branch. alive: (m, n), or None as long as no step says
-    that episodes end. queries: (n,), or None.
+    also have one action, and so are one branch. Both are as of the last choice of actions: the step
+    that follows does not change them, and a pair that was one is not any more once it has ended.
+    alive: (m, n), or None as long as no step says that episodes end. queries: (n,), or None.
+
+    Pairs are those of `itertools.combinations(range(m), 2)`, in this order, wherever there is a
+    tuple with an entry for every pair.
     """
 
     numbers: Any
@@ -112,7 +116,8 @@ class Finished(NamedTuple):
 class ChunkRuns(NamedTuple):
     """The runs of a chunk, N of them, in the order in which they finished.
 
-    returns: (m, N) until all branches of a run are one; until the horizon if they were played on.
+    returns: (m, N), at least until all branches of a run are one, so that gaps are whole; until the
+    horizon if they were played on, so that returns are.
     apart: for every pair of branches (N,), whether they had different futures at the horizon.
     numbers: (N,) which run of its chunk each is. queries: (N,). Both are None unless asked for.
     extremes: the lowest and the highest reward, and 0 once an episode ended.
@@ -146,14 +151,15 @@ def beside(xp: Any, mask: Any, values: Any) -> Any:
 class VectorPolicy:
     """A policy as it is played.
 
-    function: policy(states) -> (n, A) probabilities or (n,) actions; None if `limits` are given.
-    limits, others: (S * A,) of a table. A uniform number x in [0, A) falls into the cell of action
-    int(x); below limits[s * A + int(x)] it stands for this action, else for the one in `others`.
+    function: policy(states) -> (n, A) probabilities or (n,) actions; None if there is a table.
+    thresholds, others: (S * A,) of the table. A uniform number x in [0, A) falls into the cell of
+    action int(x). Below thresholds[s * A + int(x)] it stands for this action, else for the one in
+    `others`.
     """
 
     num_actions: int
     function: Any = None
-    limits: Any = None
+    thresholds: Any = None
     others: Any = None
 
     @classmethod
@@ -175,7 +181,7 @@ class VectorPolicy:
         """How many states the table has."""
         if isinstance(self.function, _TableRule):
             return len(self.function.probs)
-        return None if self.limits is None else len(self.limits) // self.num_actions
+        return None if self.thresholds is None else len(self.thresholds) // self.num_actions
 
     def on(self, arrays: Arrays) -> VectorPolicy:
         """The same policy, its table on a device."""
@@ -183,9 +189,10 @@ class VectorPolicy:
             return replace(self, function=self.function.on(arrays))
         if self.function is not None:
             return self
-        limits = arrays.put(self.limits.astype(np.float32) if arrays.on_gpu else self.limits)
+        narrow = self.thresholds.astype(np.float32) if arrays.on_gpu else self.thresholds
+        thresholds = arrays.put(narrow)
         others = arrays.xp.astype(arrays.put(self.others), arrays.index_type)
-        return VectorPolicy(self.num_actions, None, limits, others)
+        return VectorPolicy(self.num_actions, None, thresholds, others)
 
     def draw(self, arrays: Arrays, states: Any, uniforms: Any) -> tuple[Any, Any]:
         """Actions (n,) of states (n, ...), and whether an answer of the function was bad."""
@@ -196,9 +203,9 @@ class VectorPolicy:
         own = xp.astype(x, arrays.index_type)
         cell = xp.astype(states, arrays.index_type, copy=False) * self.num_actions + own
         if arrays.on_gpu:  # where a state out of range would end the process, before it is refused
-            cell = xp.clip(cell, 0, self.limits.shape[0] - 1)
-        limits = arrays.take(self.limits, cell)
-        return xp.where(x < limits, own, arrays.take(self.others, cell)), None
+            cell = xp.clip(cell, 0, self.thresholds.shape[0] - 1)
+        thresholds = arrays.take(self.thresholds, cell)
+        return xp.where(x < thresholds, own, arrays.take(self.others, cell)), None
 
     def _answer(self, arrays: Arrays, states: Any, uniforms: Any) -> tuple[Any, Any]:
         """What the function says: actions, or probabilities to draw from."""
@@ -291,7 +298,7 @@ def _tolerance(xp: Any, probs: Any) -> float:
 
 
 def _cells(matrix: Floats) -> tuple[Any, Any]:
-    """`limits` and `others` of probabilities (S, A), by Walker's method."""
+    """`thresholds` and `others` of probabilities (S, A), by Walker's method."""
     num_states, num_actions = matrix.shape
     starts = np.arange(num_states + 1) * num_actions
     threshold, alias = alias_tables(starts, matrix.ravel())

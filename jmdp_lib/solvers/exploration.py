@@ -35,7 +35,9 @@ own after that (`_follow_pairs`). The same numbers say which state outside matte
 (`_scores`).
 
 **Another bound.** A smaller e or sigma-bar is a minimum in `_single_branches`, and all bounds
-follow from it. A bound of another kind has a name in `Losses` and its phi in
+follow from it. There `off` is e / w, and `deviation` is sigma-bar itself. A smaller sigma-bar must
+bound the L_2 distance of Z and m~ as well, not only sd Z: w bounds the latter alone, and
+(w^2 + e^2)^(1/2) both. A bound of another kind has a name in `Losses` and its phi in
 `_losses_of_one_branch`; its sums come by themselves. Say in `_bounds_of_gaps` if it counts
 twice, and see whether `_losses_of_two_at_one_state` holds for it. `Cut` of `solvers.local` makes
 errors of the bounds: of gaps from `View.bounds`, and of returns from `View.alone`.

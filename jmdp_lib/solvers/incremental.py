@@ -7,9 +7,10 @@
 two checkpoints and lets a `Recorder` write down residual and error at each. `updater` makes the
 updates: compiled for a JMDP, in Python for any other simulator.
 
-To add a step size, give `StepSize` and its compiled twin `Schedule` what it depends on, let
-`StepSize` refuse what breaks Robbins-Monro, and write the formula into `alpha`: both loops call it,
-and nothing else knows it. `Steps` says what a user may pass for one, here and in `order_n`.
+To add a step size, give `StepSize` and its compiled twin `Schedule` what it depends on, with a
+default that keeps the old steps. Let `StepSize` refuse what breaks Robbins-Monro, and write the
+formula into `alpha`: both loops call it, and nothing else computes it. Docstring and messages of
+`StepSize` show it. `Steps` says what a user may pass for one, here and in `order_n`.
 """
 
 from __future__ import annotations

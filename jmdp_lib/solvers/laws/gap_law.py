@@ -4,6 +4,12 @@ Every bound that an order gives is valid, after any number of sweeps and on any 
 grids come first, and each hands its bounds to the next one, of half the spacing. Stochastic
 order is exact where rewards lie on a lattice, convex order is narrow everywhere else: stochastic
 order is refined only as long as it says something that convex order does not.
+
+Read points are where brackets are narrowed to `width`, of all gaps alike. The user names them by
+`at=`; another one that is always read is added in `_read_points`, and all else follows: `_Search`
+has them in units as `reads`, both orders get them as points of their grids, a bracket that stays
+too wide there is warned of, and `GapLaw.at` lists them, zero first. What a law says at any point,
+read or not, is in `brackets`.
 """
 
 from __future__ import annotations
