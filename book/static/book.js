@@ -65,6 +65,11 @@ document.addEventListener("DOMContentLoaded", () => {
   document.querySelectorAll(".bd-article .cell_output pre").forEach((e) => {
     e.classList.toggle("columns", hasColumns(e.textContent));
   });
+  document.querySelectorAll(".bd-article .highlight-pycon pre").forEach((e) => { // an example, and what it prints
+    const printed = [...e.querySelectorAll(".go")];
+    const columns = hasColumns(printed.map((line) => line.textContent).join("\n"));
+    printed.forEach((line) => line.classList.toggle("columns", columns));
+  });
   document.querySelectorAll(".bd-article :is(figure, .cell_output) img, .bd-article p > img:only-child").forEach((e) => {
     if (e.closest("a")) return;
     const link = document.createElement("a");
