@@ -60,7 +60,7 @@ document.addEventListener("DOMContentLoaded", () => {
   const isLong = (e) => e.textContent.split(/\s/).some((word) => word.length > 30); // longer than a telephone is wide
   const longNames = [...document.querySelectorAll(".bd-article :not(pre) > code")].filter(isLong);
   longNames.forEach((e) => e.classList.add("long"));
-  const narrow = document.querySelectorAll(".bd-article table code, .bd-article thead th, .indextable a, .prev-next-title");
+  const narrow = document.querySelectorAll(".bd-article h1, .bd-article table code, .bd-article thead th, .indextable a, .prev-next-title");
   new Set([...narrow, ...longNames]).forEach(breakBetweenParts);
   document.querySelectorAll(".bd-article .cell_output pre").forEach((e) => {
     e.classList.toggle("columns", hasColumns(e.textContent));

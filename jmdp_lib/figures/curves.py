@@ -178,7 +178,7 @@ def scaling(axes: NDArray[Any], data: pd.DataFrame, quantity: str = "seconds") -
 def counts(
     samples: ArrayLike, names: Sequence[str], limits: tuple[float, float], bins: int
 ) -> pd.DataFrame:
-    """A pandas table of samples (N, d), counted in cells: what `gap_law` and `joint_returns` draw.
+    """A pandas table of samples (N, d), counted in cells: the data of a histogram.
 
     It has a row per cell that is not empty: its middle, a column for each of the d names, and its
     share of the samples. Every axis has `bins` cells between `limits`.

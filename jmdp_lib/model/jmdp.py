@@ -310,7 +310,7 @@ class JMDP:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> JMDP:
-        """Read what `save` wrote; a file of another format is refused with its version."""
+        """Read what `JMDP.save` wrote; a file of another format is refused with its version."""
         parts = load_parts(path, _FILE, _FORMAT, "JMDP.save", "make the model again, and save")
         return model_of_parts(**parts)
 

@@ -29,7 +29,7 @@ _NO_VARIATION = 1e-12  # of a squared mean: less variance than this is rounding
 class EstimatedGaps(ReadOnly, Saved):
     """Estimates of gaps, $G = Z(s, a) - Z(s, b)$, with their standard errors, all of one shape.
 
-    `save` and `load` keep it in one .npz file, as those of `Solution` do.
+    Its methods save and load keep it in one .npz file, as those of `Solution` do.
 
     Attributes:
         mean, mean_error: the estimate of $E G$, and its standard error.
@@ -195,7 +195,7 @@ class PlayedGaps(EstimatedGaps):
 class Decision(ReadOnly, Saved):
     """What `compare_actions` or `compare_policies` found.
 
-    `save` and `load` keep it in one .npz file, as those of `Solution` do.
+    Its methods save and load keep it in one .npz file, as those of `Solution` do.
 
     Attributes:
         actions: the m actions that were asked for, or the numbers of the m policies.

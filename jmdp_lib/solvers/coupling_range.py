@@ -43,7 +43,7 @@ _LOOPS = 100  # that are cancelled per outcome of a transport problem, at most
 class CouplingRange(ReadOnly, Saved):
     """What `coupling_range` found: gap variances over all one-step couplings.
 
-    `save` and `load` keep it in one .npz file, as those of `Solution` do.
+    Its methods save and load keep it in one .npz file, as those of `Solution` do.
 
     Attributes:
         gap_variance_low, gap_variance_high: (S, A, A), the range of $Var[Z(s, a) - Z(s, b)]$.

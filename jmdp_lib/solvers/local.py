@@ -39,7 +39,7 @@ _BYTES = 2000  # of free memory for each next state of an explored one
 class LocalSolution(machine.ReadOnly, machine.Saved):
     """What `local_jipe2` found: gaps at N states. All arrays are read-only.
 
-    `save` and `load` keep it in one .npz file, as those of `Solution` do.
+    Its methods save and load keep it in one .npz file, as those of `Solution` do.
 
     Attributes:
         moments: of the N states, in their order, with A actions each.

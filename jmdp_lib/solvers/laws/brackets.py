@@ -137,7 +137,7 @@ class PhiBracket:
 class GapLaw(ReadOnly, Saved):
     """The law of one gap in brackets: every answer is a pair (low, high) that contains the truth.
 
-    `save` and `load` keep it in one .npz file, as those of `Solution` do.
+    Its methods save and load keep it in one .npz file, as those of `Solution` do.
 
     Attributes:
         query: (s, a, b).
