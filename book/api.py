@@ -153,12 +153,15 @@ def _signature(thing: Any, skip: bool = False) -> str:
     """As written in the source: annotations without quotes, without `self` or `cls`."""
     if inspect.isclass(thing) and issubclass(thing, Exception | enum.Enum):
         return ""
+    if getattr(thing, "_is_protocol", False):  # nobody makes one
+        return ""
     signature = inspect.signature(thing)
     if skip:
         signature = signature.replace(parameters=list(signature.parameters.values())[1:])
     if inspect.isclass(thing):
         signature = signature.replace(return_annotation=inspect.Signature.empty)
     text = re.sub(r"ForwardRef\(('[^']*')\)", r"\1", str(signature))
+    text = text.replace("<factory>", "...")  # an expression, which Sphinx can read
     return re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)
 
 

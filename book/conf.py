@@ -22,7 +22,7 @@ nitpicky = True
 nitpick_ignore_regex = [("py:class", ".*"), ("py:obj", "None")]
 add_module_names = False
 toc_object_entries_show_parents = "hide"
-maximum_signature_line_length = 80
+maximum_signature_line_length = 66  # as many as fit beside the link to the source
 
 # Nothing is fetched from another host: mathematics is one local file, buttons that launch are off.
 mathjax_path = "tex-svg.js"

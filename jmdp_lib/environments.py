@@ -44,8 +44,8 @@ def windy_gridworld(
     States count row by row from the top left: cell (row, column) is state row * columns + column.
     The goal, top right, is absorbing; every transition into or inside it earns 1, all others 0.
     Each table is one gust draw *for all four actions*: with probability gust_prob the agent is
-    moved one more cell in direction `gust` (left in the paper) after its own move. Walls clip
-    both moves.
+    moved one more cell in direction `gust`, one of "U", "R", "D" and "L" (left in the paper),
+    after its own move. Walls clip both moves.
 
     Example:
         >>> import jmdp_lib as jl
@@ -102,9 +102,9 @@ def _shape(size: int | tuple[int, int]) -> tuple[int, int]:
 def coupled_reward_chain(num_states: int = 25, gamma: float = 0.95, rewards: str = "unit") -> JMDP:
     """The coupled reward chain $s_0 -> s_1 -> ... -> s_{n-1}$ with two actions (Figure 3).
 
-    Every state draws its own fair coin $U$, 0 or 1. With rewards="unit" the two actions earn $U$
-    and $1 - U$; with "signed" they earn $2U - 1$ and $1 - 2U$, as in the paper's picture. Both move
-    to the next state. The last state is absorbing and pays 1 to both. The correlations of the
+    Every state draws its own fair coin $U$, 0 or 1. With `rewards="unit"` the two actions earn
+    $U$ and $1 - U$; with "signed" they earn $2U - 1$ and $1 - 2U$, as in the paper's picture. Both
+    move to the next state. The last state is absorbing and pays 1 to both. The correlations of the
     returns are the same for both scales.
 
     Example:

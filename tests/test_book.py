@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import api
 import build
@@ -62,6 +64,21 @@ def test_docstrings_become_markdown() -> None:
         "First line.\n\n\n`name`\n: what it\n  means\n\n`other, more`\n: too\n\n"
         "\n`Plain`\n: text.\n\n**Example:**\n\n```pycon\n>>> for x in y:\n...     x\n1\n```"
     )
+
+
+class Answering(Protocol):
+    def answer(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Indexed:
+    size: int
+    index: dict[str, int] = field(default_factory=dict)
+
+
+def test_signatures_are_those_that_a_reader_can_call() -> None:
+    assert api._signature(Answering) == ""
+    assert api._signature(Indexed) == "(size: int, index: dict[str, int] = ...)"
 
 
 def test_formulas_need_no_backslash() -> None:

@@ -60,10 +60,15 @@ document.addEventListener("DOMContentLoaded", () => {
   const isLong = (e) => e.textContent.split(/\s/).some((word) => word.length > 30); // longer than a telephone is wide
   const longNames = [...document.querySelectorAll(".bd-article :not(pre) > code")].filter(isLong);
   longNames.forEach((e) => e.classList.add("long"));
-  const narrow = document.querySelectorAll(".bd-article table code, .bd-article thead th, .indextable a, .prev-next-title");
+  const narrow = document.querySelectorAll(".bd-article h1, .bd-article table code, .bd-article thead th, .indextable a, .prev-next-title");
   new Set([...narrow, ...longNames]).forEach(breakBetweenParts);
   document.querySelectorAll(".bd-article .cell_output pre").forEach((e) => {
     e.classList.toggle("columns", hasColumns(e.textContent));
+  });
+  document.querySelectorAll(".bd-article .highlight-pycon pre").forEach((e) => { // an example, and what it prints
+    const printed = [...e.querySelectorAll(".go")];
+    const columns = hasColumns(printed.map((line) => line.textContent).join("\n"));
+    printed.forEach((line) => line.classList.toggle("columns", columns));
   });
   document.querySelectorAll(".bd-article :is(figure, .cell_output) img, .bd-article p > img:only-child").forEach((e) => {
     if (e.closest("a")) return;

@@ -217,7 +217,8 @@ def _record_moves(
 class Tail(NamedTuple):
     """What C estimates predict for M pairs from some time on, discounted to their start.
 
-    mean, variance: (C, M, 2) of each branch's return. gap_variance: (C, M) of their difference.
+    mean, variance: (C, M, 2) of each branch's return.
+    gap_variance: (C, M) of their difference.
 
     Example:
         >>> import numpy as np

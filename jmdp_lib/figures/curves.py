@@ -73,9 +73,8 @@ def block_decay(ax: Axes, trace: Trace, gamma: float) -> Axes:
     Example:
         >>> import jmdp_lib as jl
         >>> from jmdp_lib import figures
-        >>> from jmdp_lib.solvers.trace import trace_jipe2
         >>> from matplotlib.figure import Figure
-        >>> trace = trace_jipe2(jl.windy_gridworld(2, gamma=0.9), jl.goal_policy(2), sweeps=20)
+        >>> trace = jl.trace_jipe2(jl.windy_gridworld(2, gamma=0.9), jl.goal_policy(2), sweeps=20)
         >>> figures.block_decay(Figure().subplots(), trace, gamma=0.9).get_yscale()
         'log'
     """
@@ -179,9 +178,10 @@ def scaling(axes: NDArray[Any], data: pd.DataFrame, quantity: str = "seconds") -
 def counts(
     samples: ArrayLike, names: Sequence[str], limits: tuple[float, float], bins: int
 ) -> pd.DataFrame:
-    """The data of the two histograms below: samples (N, d), counted in d-dimensional cells.
+    """A pandas table of samples (N, d), counted in cells: the data of a histogram.
 
-    A row per cell that is not empty: its middle, a column for each of the d names, and its share.
+    It has a row per cell that is not empty: its middle, a column for each of the d names, and its
+    share of the samples. Every axis has `bins` cells between `limits`.
 
     Example:
         >>> from jmdp_lib import figures
@@ -268,7 +268,10 @@ def prediction(
     """Found against predicted values (K,), bars of two standard errors, the line where they agree.
 
     The axes `below` share the abscissa and show found - predicted in standard errors, which the
-    bars above are usually too short to show. group: (K,) indices into `names`, four at most.
+    bars above are usually too short to show.
+
+    predicted, found, errors: (K,); errors are standard errors of what was found.
+    group: (K,) indices into `names`, of which there are four at most.
 
     Example:
         >>> import numpy as np

@@ -70,8 +70,9 @@ def gust_of(jm: JMDP, columns: int) -> tuple[float, tuple[int, int]]:
 def gridworld(ax: Axes, jm: JMDP, policy: Policy, columns: int) -> Axes:
     """Figure 1: cells, goal, wind and policy, read from the tables of a grid `columns` wide.
 
-    Black: where the policy's actions lead in calm air, the more likely the darker. Orange: where a
-    gust takes the same actions instead; a ring where the agent stays. States count row by row.
+    Black arrows show where the policy's actions lead in calm air, the more likely the darker.
+    Orange ones show where a gust takes the same actions instead, and a ring where the agent stays.
+    States count row by row.
 
     Example:
         >>> import jmdp_lib as jl
@@ -211,7 +212,9 @@ def heatmap(
     """Values (rows, columns) as colours, what is masked or nan in grey. Returns the image.
 
     cmap: the name of a colormap, or a colour "#RRGGBB" for the largest value, with white for the
-    smallest. fontsize: of the numbers in the cells; 0: none are written. options: of `imshow`.
+        smallest.
+    fontsize: of the numbers in the cells; with 0 none are written.
+    options: of `imshow`.
 
     Example:
         >>> from jmdp_lib import figures

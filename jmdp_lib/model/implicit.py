@@ -34,7 +34,7 @@ class ImplicitJMDP:
         reward_range: (lo, hi), all rewards lie between these. The narrower, the sooner an
             answer is certified.
         unknown_noise: why no noise is shared by all states, or None if table k of every state is
-            what noise k does there, as coupling="common" needs it.
+            what noise k does there, as `coupling="common"` needs it.
 
     A state is checked when its tables are asked for; every message shows the state.
 

@@ -223,14 +223,17 @@ class JMDP:
         gamma: float,
         coupling: str | Coupling = "quantile",
     ) -> JMDP:
-        """A marginal MDP and a coupling of its actions (`jmdp_lib.model.tables`).
+        """A model with the marginal laws of an MDP, whose actions are coupled as `coupling` says.
 
         transition_probs: (S, A, S).
         rewards: (S, A) or (S, A, S).
         coupling: "quantile" lets good luck for one action be good luck for all: each action's
             outcomes are ordered from worst to best, by $r + gamma v(s')$ with $v$ the value of the
             uniform policy. How states are numbered matters only for outcomes that tie. Or a
-            function of yours, which makes tables of its own.
+            function of yours, coupling(laws) -> (probs (K,), outcomes (K, A)), which is called for
+            every state: laws[a] has the probabilities of the outcomes of action a, from worst to
+            best, and in table k, of probability probs[k], action a has its outcome number
+            outcomes[k, a]. The marginal laws must come back.
 
         For independent actions no tables are needed: `jipe2(coupling="independent")` evaluates any
         JMDP as if its actions were independent.
@@ -307,7 +310,7 @@ class JMDP:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> JMDP:
-        """Read what `save` wrote; a file of another format is refused with its version."""
+        """Read what `JMDP.save` wrote; a file of another format is refused with its version."""
         parts = load_parts(path, _FILE, _FORMAT, "JMDP.save", "make the model again, and save")
         return model_of_parts(**parts)
 

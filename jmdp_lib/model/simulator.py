@@ -34,8 +34,8 @@ class SimulatorError(ValueError):
         >>> try:
         ...     jl.incremental_jipe2(world, [0], num_updates=100)
         ... except jl.SimulatorError as error:
-        ...     print(str(error).rpartition(": ")[2])
-        one is not in range(1)')
+        ...     print(error.__cause__)
+        next states [7, 7]: one is not in range(1)
     """
 
     result: Any = None

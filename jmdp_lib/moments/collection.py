@@ -53,10 +53,11 @@ def norm_weight(order: int, gamma: float, reward_bound: float = 1.0) -> float:
 
 
 def contraction_modulus(order: int, gamma: float) -> float:
-    """The exact contraction modulus of the moments of order $k$, at most $gamma$.
+    """The contraction modulus of the moments of order $k$, at most $gamma$.
 
-    It is $sum_{l=1}^k {k choose l} gamma^l r_{max}^{k-l} lambda_l / lambda_k$, which the binomial
-    theorem makes $((1 + gamma) / 2)^k - ((1 - gamma) / 2)^k$. It does not depend on $r_{max}$, and
+    No smaller one holds for all models. It is
+    $sum_{l=1}^k {k choose l} gamma^l r_{max}^{k-l} lambda_l / lambda_k$, which the binomial theorem
+    makes $((1 + gamma) / 2)^k - ((1 - gamma) / 2)^k$. It does not depend on $r_{max}$, and
     equals $gamma$ for $k = 1$ and $k = 2$.
 
     Example:
@@ -125,7 +126,7 @@ class StoredMoments(ReadOnly):
 class Moments(ReadOnly):
     """Moments of the joint returns $Z^pi$ up to `order`: what every solver finds.
 
-    All arrays are read-only. A pickle holds what `without_model` says.
+    All arrays are read-only. A pickle holds what `without_model` keeps.
 
     Attributes:
         order: highest order held.

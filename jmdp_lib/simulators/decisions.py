@@ -48,20 +48,20 @@ def compare_actions(
 ) -> Decision:
     """Find the best of two or more actions of a state, all followed by one policy.
 
-    env, policy, actions, state, coupling: as of `estimate_gaps`.
+    env, policy, actions, state, seed, coupling: as in `estimate_gaps`.
     alpha: probability with which any of the intervals may fail, at any look; with
-        reward_range="asymptotic" a nominal one.
+        `reward_range="asymptotic"` a nominal one.
     margin: differences up to it do not matter. Without one no actions are ever equivalent.
     budget: how many queries may be made.
     reward_range: (lo, hi) that holds all rewards, so that the intervals hold at every sample size,
         whatever the law (a betting confidence sequence, Waudby-Smith and Ramdas 2024). A JMDP and
         an `ImplicitJMDP` know theirs, and a simulator may declare one; otherwise it has to be
-        given. If nobody knows it, reward_range="asymptotic" asks for intervals that hold for large
-        samples only (Waudby-Smith et al. 2024). They decide nothing before 128 runs, and suppose
-        that no event that the runs did not show would change the mean. An event of probability
-        $p$ stays unseen in $n$ runs with probability $(1 - p)^n$: `method` says how rare it has
-        to be. An action that is worse by a rare loss is then called better more often than not
-        (`benchmarks/decisions.md`).
+        given. If nobody knows it, `reward_range="asymptotic"` asks for intervals that hold for
+        large samples only (Waudby-Smith et al. 2024). They decide nothing before 128 runs, and
+        suppose that no event that the runs did not show would change the mean. An event of
+        probability $p$ stays unseen in $n$ runs with probability $(1 - p)^n$: `method` says how
+        rare it has to be. An action that is worse by a rare loss is then called better more often
+        than not (`benchmarks/decisions.md`).
     gamma: unless given, that of the simulator, or 0.99. It may be 1 together with a `horizon`.
     horizon: steps of a run; unless given, so many that a thousandth of a return can be missing. If
         gamma is 1, the returns of so many steps are compared; intervals are infinite once a run
@@ -116,7 +116,7 @@ def compare_policies(
         also functions of many states. In the result, a policy goes by its number.
     coupling: which branches share a draw, as in `jipe2`. "common" is one draw per time step for
         all: the same customers, wherever the policies have led.
-    env, state, alpha, margin, budget, reward_range, gamma, horizon: as of `compare_actions`.
+    env, state, alpha, margin, budget, seed, reward_range, gamma, horizon: as in `compare_actions`.
 
     The result has the estimates of all gaps beside the decision, as its attribute `estimates`.
 

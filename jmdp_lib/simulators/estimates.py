@@ -53,7 +53,7 @@ def estimate_gaps(
     executor: Executor | None = None,
     keep_returns: bool = False,
 ) -> PlayedGaps:
-    """Gaps of actions at one state of a simulator, from recursive branches.
+    """Estimates of the gaps between actions at one state of a simulator, from recursive branches.
 
     env: a `CoupledEnv`, a `CoupledAtari`, a JMDP, an `ImplicitJMDP`, a simulator with `query`, or a
         `VectorSimulator`, whose runs are played many at once. It is left alone.
@@ -66,6 +66,7 @@ def estimate_gaps(
         `num_states`, anything hashable; or a snapshot of an environment, by default of where it is.
     gamma: unless given, that of the simulator, or 0.99. It may be 1 together with a `horizon`.
     num_runs: how many runs are played.
+    seed: an integer, a sequence of integers or a SeedSequence. Equal seeds give equal numbers.
     coupling: which branches share a draw, as in `jipe2`: "joint", those at one state;
         "independent", none; "common", all of them, one draw per time step.
     truncation: which share of the largest possible return may be cut off; it sets the horizon.

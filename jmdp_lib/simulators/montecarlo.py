@@ -106,12 +106,14 @@ def sample_gaps(
     truncation: float = 1e-7,
     coupling: str = "joint",
 ) -> PlayedGaps:
-    """Play `num_pairs` recursive pairs, three or more, for every gap (state, action, other action).
+    """Estimates of gaps, each from `num_pairs` recursive pairs of its own, three or more.
 
     Every gap has a random stream of its own, whichever others are asked for with it. A gap whose
     sign the cut at the horizon may have changed counts as 0.
 
+    gaps: K of them, each (state, action, other action).
     truncation: which share of the largest possible return may be cut off.
+    coupling: which branches share a draw, as in `jipe2`.
 
     Example:
         >>> import jmdp_lib as jl

@@ -33,6 +33,8 @@ _NO_VARIATION = 1e-12  # of a squared mean: less variance than this is rounding
 class EstimatedGaps(ReadOnly, Saved):
     """Estimates of gaps, $G = Z(s, a) - Z(s, b)$, with their standard errors, all of one shape.
 
+    Its methods save and load keep it in one .npz file, as those of `Solution` do.
+
     Attributes:
         mean, mean_error: the estimate of $E G$, and its standard error.
         variance, variance_error: the estimate of $Var G$, and its standard error.
@@ -197,6 +199,8 @@ class PlayedGaps(EstimatedGaps):
 class Decision(ReadOnly, Saved):
     """What `compare_actions` or `compare_policies` found.
 
+    Its methods save and load keep it in one .npz file, as those of `Solution` do.
+
     Attributes:
         actions: the m actions that were asked for, or the numbers of the m policies.
         verdict: "better", one action is best by more than the margin; "equivalent", those that
@@ -282,7 +286,7 @@ class Decision(ReadOnly, Saved):
         return table({self.compared: names[first], "other": names[second], **ends})
 
     def plot(self, ax: Any) -> Any:
-        """The intervals of the first action that remains against the others, by queries.
+        """Draw the intervals of the first action that remains against the others, by queries.
 
         Example:
             >>> import jmdp_lib as jl

@@ -172,12 +172,13 @@ def betting_bound(
 
 
 def log_capital(x: ArrayLike, mean: float, low: float, high: float) -> Floats:
-    """Logarithm of what a gambler owns after each of the values x (T, ...) in [low, high].
+    """(T, ...) logarithm of what a gambler owns after each of the values x (T, ...).
 
-    The gambler bets that the mean of x exceeds `mean` > low, at odds that are fair if it is equal.
-    The gambler starts with 1 and splits it into shares. Share $j$ stakes $2^{-j}$ of what it owns
-    by then on every value, so that some share stakes about the best part for any law. If the mean
-    is at most `mean`, the capital ever reaches 1 / alpha with probability alpha at most.
+    All values are in [low, high]. The gambler bets that their mean exceeds `mean` > low, at odds
+    that are fair if it is equal. The gambler starts with 1 and splits it into shares. Share $j$
+    stakes $2^{-j}$ of what it owns by then on every value, so that some share stakes about the best
+    part for any law. If the mean is at most `mean`, the probability that the capital ever reaches
+    1 / alpha is at most alpha.
 
     Example:
         >>> import jmdp_lib as jl
@@ -203,7 +204,9 @@ def _log_growth(z: Any, mean: float, bet: Any) -> Any:
 
 
 def asymptotic_sequence(x: ArrayLike, alpha: float, first: int) -> tuple[Floats, Floats]:
-    """Ends of an asymptotic confidence sequence for the mean of values x (T, ...), (T, ...).
+    """Lower and upper ends of an asymptotic confidence sequence for the mean of values x.
+
+    x: (T, ...), T values one after the other; both ends have this shape.
 
     All intervals from the sample size `first` on hold at once with a probability that is at
     least 1 - alpha in the limit of large `first` (Waudby-Smith et al. 2024, Theorem 2.2); earlier

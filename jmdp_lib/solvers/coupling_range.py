@@ -41,7 +41,9 @@ _LOOPS = 100  # that are cancelled per outcome of a transport problem, at most
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CouplingRange(ReadOnly, Saved):
-    """Gap variances over all couplings.
+    """What `coupling_range` found: gap variances over all one-step couplings.
+
+    Its methods save and load keep it in one .npz file, as those of `Solution` do.
 
     Attributes:
         gap_variance_low, gap_variance_high: (S, A, A), the range of $Var[Z(s, a) - Z(s, b)]$.
@@ -69,7 +71,7 @@ class CouplingRange(ReadOnly, Saved):
         return f"CouplingRange({state}, {states} states, {actions} actions, {kind})"
 
     def to_frame(self) -> pd.DataFrame:
-        """A row per state and ordered pair of different actions.
+        """A pandas table with a row per state and ordered pair of different actions.
 
         Example:
             >>> import jmdp_lib as jl
@@ -84,7 +86,11 @@ class CouplingRange(ReadOnly, Saved):
 
 
 def coupling_range(jm: JMDP, policy: Policy, tol: float = 1e-8) -> CouplingRange:
-    """Least and largest gap variances over all couplings with jm's marginal laws.
+    """Least and largest gap variances over all one-step couplings with jm's marginal laws.
+
+    A one-step coupling says which outcomes of the actions of one state come together; branches at
+    distinct states stay independent, as with `coupling="joint"`. Noise that all states share,
+    `coupling="common"`, is none of these: its gap variances can lie outside of the range.
 
     Only the marginal laws of `jm` matter: for an MDP, take `JMDP.from_mdp` with any coupling. The
     ranges are exact for two actions. For more actions they contain the exact ones.

@@ -168,7 +168,7 @@ class Solution(ReadOnly):
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Solution:
-        """What `save` wrote, read-only: the same kind of solution, without its model.
+        """What `Solution.save` wrote, read-only: the same kind of solution, without its model.
 
         A coordinate that the file does not hold is an error when it is asked for.
         """

@@ -34,6 +34,8 @@ _ROUNDING = 1e-10  # advantages that are smaller, relative to the largest return
 class Improvement(ReadOnly, Saved):
     """What `cautious_improvement` found.
 
+    Its methods save and load keep it in one .npz file, as those of `Solution` do.
+
     Attributes:
         value: (S,), $V$, the value of the old policy.
         policy: (S, A), the new policy.

@@ -39,6 +39,8 @@ _BYTES = 2000  # of free memory for each next state of an explored one
 class LocalSolution(machine.ReadOnly, machine.Saved):
     """What `local_jipe2` found: gaps at N states. All arrays are read-only.
 
+    Its methods save and load keep it in one .npz file, as those of `Solution` do.
+
     Attributes:
         moments: of the N states, in their order, with A actions each.
         gap_error: (N, A, A), how far the mean and the standard deviation of each gap may be off.
@@ -112,8 +114,9 @@ def local_jipe2(
 ) -> LocalSolution:
     """Gap means and variances at a few states, exploring only what matters to them.
 
-    policy: a function of a state that returns probabilities (A,) or an action, or an array with
-        such a row for every state (see `jmdp_lib.checks.policy_row`).
+    policy: a function of a state that returns probabilities (A,) or an action, or an array whose
+        entry policy[state] is one of these: (S, A) if states are 0 to $|S| - 1$, or
+        (rows, columns, A) if they are (row, column).
     states: those whose gaps are wanted.
     tol: accuracy of the mean and the standard deviation of every gap, relative to the largest
         absolute reward (of an `ImplicitJMDP`, the larger absolute end of its range): the result has

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace(machine.ReadOnly):
-    """Largest change of any coordinate from $M_k$ to $T_2 M_k$, for $k = 0, 1, ...$, (sweeps,).
+    """What `trace_jipe2` recorded: the largest changes from $M_k$ to $T_2 M_k$, $k = 0, 1, ...$
 
     Attributes:
-        mean: of $mu(s, a)$.
-        second: of $Sigma(s, a, t, b)$, all of it.
-        covariance: of $C = Sigma - mu mu'$, all of it.
+        mean: (sweeps,), the largest change of any $mu(s, a)$.
+        second: (sweeps,), that of any $Sigma(s, a, t, b)$.
+        covariance: (sweeps,), that of any entry of $C = Sigma - mu mu'$.
         weight: $lambda$, so that max(mean, second / weight) is the residual of eq. (23).
     """
 

@@ -137,6 +137,8 @@ class PhiBracket:
 class GapLaw(ReadOnly, Saved):
     """The law of one gap in brackets: every answer is a pair (low, high) that contains the truth.
 
+    Its methods save and load keep it in one .npz file, as those of `Solution` do.
+
     Attributes:
         query: (s, a, b).
         mean: $E G$.
@@ -303,7 +305,7 @@ class GapLaw(ReadOnly, Saved):
         return table({"x": x, "low": low, "high": high})
 
     def plot(self, ax: Any, **style: Any) -> Any:
-        """The bracket as a band over x, and atoms of more than a percent as steps with a dot.
+        """Draw the bracket as a band over x, atoms of more than a percent as steps with a dot.
 
         Example:
             >>> import jmdp_lib as jl
