@@ -43,7 +43,7 @@ def resample_gaps(
 
     The estimates are those of `jipe2` for a model of `JMDP.from_simulator`; the errors come from
     the Bayesian bootstrap. With 200 resamples an error is nearly always within 10% of what more
-    resamples would give.
+    resamples would give. Equal seeds give equal resamples.
 
     Outcomes that no query showed are not in the model, and no error accounts for them. If the
     simulator declares a `reward_range`, the *intervals* of means do: they are wider by what an

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
@@ -48,7 +49,7 @@ class Improvement(ReadOnly, Saved):
 
     value: Floats
     policy: Floats
-    switched: Floats
+    switched: NDArray[np.bool_]
     advantage: Floats
     advantage_low: Floats
     prob_better: Floats

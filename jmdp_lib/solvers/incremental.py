@@ -154,6 +154,7 @@ def incremental_jipe2(
         declares a reward_range.
     policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
     step_size: a `StepSize`, or (scale, power).
+    seed: as in `estimate_gaps`.
     initial: $M_0$; zero unless given. An earlier result of the same policy, coupling and form is
         continued, random stream and all.
     form: which coordinates are kept. "full": $mu$ and all of $Sigma$, as in the paper. "collapsed":
