@@ -1,11 +1,12 @@
-"""The parts search, ablation, converged, plays and rivals of the protocol, on one GPU.
+"""The parts of the protocol from `plays` on, on a machine with one GPU.
 
     python -m experiments.atari.device run --work WORK --seconds 1000
     python -m experiments.atari.device run --work WORK --only Qbert:10 Asterix:11
     python -m experiments.atari.device run --work WORK --parts more --only Freeway:10
     python -m experiments.atari.device run --work WORK --settings FILE --device cpu    in miniature
 
-With `--only`, nothing but these games and seeds of some parts: `plays` and `rivals`, unless given.
+With `--only`, nothing but these games and seeds of `--parts`: `plays` and `rivals`, unless given.
+Otherwise all, but for `followed`, `more` and `longer`.
 
 Other processes play the games, and evaluate networks that are trained. This one trains. Each
 training has a stream of the GPU, and they take turns: small kernels of several streams run at once.

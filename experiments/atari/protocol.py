@@ -4,7 +4,7 @@
 
     PART GAME                   play pairs to compare with
     PART GAME SEED [TRIAL ...]  train, and compare with the pairs
-    PART                        write its tables and curves; of search and all parts below it,
+    PART                        write its tables and curves; of plays and all parts below it,
                                 what `experiments.atari.device` has trained
     evaluate GAME --fresh 7     a network at states of your own
 
@@ -296,7 +296,8 @@ def rivals_results(part: str, gaps: pd.DataFrame, options: argparse.Namespace) -
     alone = by_networks_alone(gaps).drop(columns="trial")
     earlier = pd.read_csv(PROJECT / "figures" / "atari_fresh_gaps.csv")
     earlier = earlier[earlier.kind.isin(alone.kind) & earlier.game.isin(alone.game)]
-    whole = pd.concat([earlier, alone], ignore_index=True)
+    run = ["game", "kind", "seed", "gamma", "state"]
+    whole = pd.concat([earlier, alone]).drop_duplicates(run, keep="last", ignore_index=True)
     return {"rivals_table": gap_table(whole), "rivals_gaps": alone}
 
 
