@@ -538,7 +538,7 @@ shown
 
 # %%
 head = [
-    "", "local + near", "Gram", "sampled", "normal.", "constant", "indep.", "simulated",
+    "", "local + near", "Gram", "sampled", "normalised", "constant", "indep.", "simulated",
 ]  # fmt: skip
 cells = [[game, row[0], *(c.split(" ±")[0] for c in row[1:])] for game, *row in shown.itertuples()]
 fig, ax = plt.subplots(figsize=(6.75, 1.3), layout="constrained")
