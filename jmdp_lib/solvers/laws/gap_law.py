@@ -29,7 +29,7 @@ from jmdp_lib.operators.reachable import PairSet
 from jmdp_lib.solvers.fixed_point import Plan, warn
 from jmdp_lib.solvers.laws.brackets import GapLaw, PhiBracket, StepBracket, joined, rescaled
 from jmdp_lib.solvers.laws.convex import Convex, convex_memory
-from jmdp_lib.solvers.laws.rows import Rows, Sizes
+from jmdp_lib.solvers.laws.rows import Rows, RowSizes
 from jmdp_lib.solvers.laws.stochastic import Stochastic, line, with_reads
 
 _COARSE = 16  # spacings on either side of zero in the first grid
@@ -89,7 +89,7 @@ def gap_law(
     if not len(problem.gaps):  # one action has no gaps
         return []
     pairs = problem.pairs()
-    size = Sizes.of(problem.system, pairs, problem.gaps).memory
+    size = RowSizes.of(problem.system, pairs, problem.gaps).memory
     require(size, f"the law of gaps that reach {pairs.size:,} pairs")
     rows = Rows.of(problem.system, pairs, problem.gaps)
     search = _Search(rows, rows.rounded(reads), width, points, max_points)
@@ -124,7 +124,7 @@ def plan_gap_law(
     if not len(problem.gaps):
         return Plan("whole steps", jm.num_states, 0, 0.0)
     pairs = problem.pairs()
-    sizes = Sizes.of(problem.system, pairs, problem.gaps)
+    sizes = RowSizes.of(problem.system, pairs, problem.gaps)
     memory = max(sizes.memory, convex_memory(sizes.rows, sizes.outcomes, max_points))
     sweeps = 3.0 / (1.0 - jm.gamma)  # a guess: branches that merge make it fewer
     seconds = 0.5e-9 * 2.0 * sizes.outcomes * 2.0 * (1.5 * points) * 4.0 * sweeps

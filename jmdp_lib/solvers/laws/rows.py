@@ -130,7 +130,7 @@ def _rounding(longest: int) -> float:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class RowSizes:
     """What `Rows.of` makes, known before: how many rows, how many outcomes at most, and whether
     steps of branches at different states are halved."""
 
@@ -139,7 +139,7 @@ class Sizes:
     halved: bool
 
     @classmethod
-    def of(cls, system: CollapsedT2, pairs: PairSet, gaps: Ints) -> Sizes:
+    def of(cls, system: CollapsedT2, pairs: PairSet, gaps: Ints) -> RowSizes:
         """Count them. gaps: (Q, 3)."""
         first, second = pairs.members
         same = first == second
@@ -287,7 +287,7 @@ class _Maker:
     @cached_property
     def half_keys(self) -> Ints:
         """(h,) j * S + t of the half-steps H(j, t) that pairs of different states lead to."""
-        if not Sizes.of(self.system, self.pairs, self.gaps).halved:
+        if not RowSizes.of(self.system, self.pairs, self.gaps).halved:
             return np.zeros(0, np.int64)
         return np.unique(self.first_moves[2])
 
