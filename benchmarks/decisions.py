@@ -77,7 +77,9 @@ def first(known: np.ndarray) -> np.ndarray:
 def false_calls(jm: jl.JMDP, better: int | None, reward_range: str | None) -> int:
     """Calls of `compare_actions`, one for every seed, that decide falsely."""
     calls = (
-        jl.compare_actions(jm, [0], [0, 1], 0, budget=BUDGET, seed=k, reward_range=reward_range)
+        jl.simulators.compare_actions(
+            jm, [0], [0, 1], 0, budget=BUDGET, seed=k, reward_range=reward_range
+        )
         for k in range(CALLS)
     )
     return sum(call.verdict == "better" and call.best != better for call in calls)
@@ -132,7 +134,7 @@ def four_actions() -> jl.JMDP:
     return jl.JMDP(np.full((1, 4), 0.25), rewards[None], np.zeros((1, 4, 4), int), 0.0)
 
 
-def vectorised(jm: jl.JMDP) -> jl.VectorSimulator:
+def vectorised(jm: jl.JMDP) -> jl.simulators.VectorSimulator:
     """A model of one state as a vectorised simulator."""
     cumulative = np.cumsum(jm.probs)[:-1]
 
@@ -142,7 +144,9 @@ def vectorised(jm: jl.JMDP) -> jl.VectorSimulator:
     def draw(size, rng):
         return rng.random(size)
 
-    return jl.VectorSimulator(step, draw, jm.num_actions, jm.gamma, jm.reward_range, num_states=1)
+    return jl.simulators.VectorSimulator(
+        step, draw, jm.num_actions, jm.gamma, jm.reward_range, num_states=1
+    )
 
 
 def player_case(case: str) -> tuple[jl.JMDP, int | None]:
@@ -156,7 +160,7 @@ def player_calls(case: str, player: str, reward_range: str | None, first: int) -
     env = jm if player == "run by run" else vectorised(jm)
     actions = list(range(jm.num_actions))
     calls = (
-        jl.compare_actions(
+        jl.simulators.compare_actions(
             env, [0], actions, 0, budget=PLAYER_BUDGET, seed=k, reward_range=reward_range
         )
         for k in range(first, first + PLAYER_BATCH)

@@ -21,7 +21,8 @@ from timing import machine
 from torch import Tensor, nn
 
 from experiments.atari.networks import ram_features
-from jmdp_lib.atari import Game, collect
+from experiments.atari.tables import collect
+from jmdp_lib.atari import Game
 
 HERE = Path(__file__).resolve().parent
 GAMES = ("BattleZone", "Boxing", "Atlantis")  # where the mean of chapter 5 hardly falls

@@ -90,10 +90,10 @@ def measured(name: str) -> dict:
     warnings.simplefilter("ignore")
     small = random_model(3, 0.5)
     for first in (small, grid(3, True)):
-        jl.gap_law(*first, [(0, 0, 1)], width=0.1)
+        jl.laws.gap_law(*first, [(0, 0, 1)], width=0.1)
     jm, policy = make()
     wall, cpu = time.perf_counter(), time.process_time()
-    laws = jl.gap_law(jm, policy, queries, width)
+    laws = jl.laws.gap_law(jm, policy, queries, width)
     took = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
     cvars = [law.cvar(0.1) for law in laws]
     return took | {

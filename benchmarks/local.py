@@ -60,7 +60,7 @@ def grid(size, gamma):
         rows = [[goal] * 4] * 2 if cell == goal else rows
         return [0.8, 0.2], [[float(to == goal) for to in row] for row in rows], rows
 
-    return jl.ImplicitJMDP(tables, 4, gamma, (0.0, 1.0))
+    return jl.large.ImplicitJMDP(tables, 4, gamma, (0.0, 1.0))
 
 
 def inventory(levels, gamma):
@@ -74,7 +74,7 @@ def inventory(levels, gamma):
         fixed = 4.0 if ordered else 0.0
         return 3.0 * sum(sold) - 1.5 * ordered - fixed - 0.05 * sum(left), left
 
-    return jl.ImplicitJMDP.from_step(2, gamma, [0.125] * 8, step, (-150.0, 36.0))
+    return jl.large.ImplicitJMDP.from_step(2, gamma, [0.125] * 8, step, (-150.0, 36.0))
 
 
 def network(levels, gamma):
@@ -88,7 +88,9 @@ def network(levels, gamma):
             left[event - 1] = max(left[event - 1] - 1, 0)
         return -float(sum(left)), tuple(left)
 
-    return jl.ImplicitJMDP.from_step(6, gamma, [0.4] + [0.1] * 6, step, (-6.0 * (levels - 1), 0.0))
+    return jl.large.ImplicitJMDP.from_step(
+        6, gamma, [0.4] + [0.1] * 6, step, (-6.0 * (levels - 1), 0.0)
+    )
 
 
 def play(model, policy, state, actions, rng, common):
@@ -128,7 +130,7 @@ def problem(name, size, gamma):
 def row(name, size, gamma, tol):
     """One measurement, in this process."""
     model, policy, states, actions, coupling = problem(name, size, gamma)
-    jl.local_jipe2(grid(5, 0.5), lambda s: [0.25] * 4, [(0, 0)], 1e-2, coupling)
+    jl.large.local_jipe2(grid(5, 0.5), lambda s: [0.25] * 4, [(0, 0)], 1e-2, coupling)
     if name == "whole":
         jm, numbers = jl.windy_gridworld(size, gamma=gamma), [size * r + c for r, c in states]
         work = partial(jl.jipe2, jm, policy.reshape(-1, 4), queries=numbers, route="dense")
@@ -137,7 +139,7 @@ def row(name, size, gamma, tol):
 
         def work():
             share = tol / model.reward_bound
-            return [jl.local_jipe2(model, policy, group, share, coupling) for group in groups]
+            return [jl.large.local_jipe2(model, policy, group, share, coupling) for group in groups]
 
     forget()
     before, start, wall = psutil.Process().memory_info().rss, time.process_time(), time.time()

@@ -152,7 +152,7 @@ def projection():
     for name, policy in (("goal", jl.goal_policy(5)), ("uniform", jl.uniform_policy(jm))):
         exact = seconds(lambda: jl.jipe2(jm, policy), 2)
         for centres in (2, 3):
-            features = jl.per_action(jl.rbf_features(5, 5, centres), 4)
+            features = jl.action_features(jl.rbf_features(5, 5, centres), 4)
             took = seconds(lambda: jl.projected_jipe2(jm, policy, features), 2)
             yield (
                 f"projected JIPE-2, d = {features.shape[-1]}, {name} policy",
@@ -177,7 +177,7 @@ def bounds():
 
     slow = seconds(programs, 1)
     for name, bound in (
-        ("tail", lambda: jl.tail_bounds(raw, points, support=(-1.0, 1.0))),
+        ("tail", lambda: jl.laws.tail_bounds(raw, points, support=(-1.0, 1.0))),
         ("quantile", lambda: jl.quantile_bounds(raw, (points + 1.0) / 2.0, support=(-1.0, 1.0))),
         ("CVaR", lambda: jl.cvar_bounds(raw, (points + 1.0) / 2.0, support=(-1.0, 1.0))),
     ):
@@ -195,7 +195,7 @@ def couplings():
     for gamma in (0.95, 0.99):
         jm = jl.windy_gridworld(25, gamma=gamma)
         policy = jl.uniform_policy(jm)
-        took = seconds(lambda: jl.coupling_range(jm, policy), 1)
+        took = seconds(lambda: jl.laws.coupling_range(jm, policy), 1)
         one = seconds(lambda: jl.jipe2(jm, policy), 1)
         yield (
             f"coupling_range, 25x25 gridworld, 4 actions, gamma {gamma}",
@@ -210,7 +210,7 @@ def rules():
     jm = jl.windy_gridworld(30)
     policy = jl.uniform_policy(jm)
     for coupling in ("joint", "common"):
-        took = seconds(lambda: jl.policy_gaps(jm, jl.goal_policy(30), policy, coupling), 1)
+        took = seconds(lambda: jl.laws.policy_gaps(jm, jl.goal_policy(30), policy, coupling), 1)
         one = seconds(lambda: jl.jipe2(jm, policy, coupling=coupling, route="dense"), 1)
         yield (
             f"policy_gaps, 30x30 gridworld, goal against uniform policy, {coupling}",
@@ -226,7 +226,7 @@ def decisions():
         ("5x5 gridworld, goal policy", jl.windy_gridworld(5), jl.goal_policy(5), 12, (0, 2)),
         ("inventory, order up to 6", jl.inventory(), np.clip(6 - np.arange(11), 0, 5), 5, (0, 4)),
     ):
-        found = jl.compare_actions(jm, policy, pair, state, budget=1_000_000)
+        found = jl.simulators.compare_actions(jm, policy, pair, state, budget=1_000_000)
         yield (
             f"compare_actions, {name}: {found.verdict}",
             f"{found.num_runs} runs",

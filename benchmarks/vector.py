@@ -57,7 +57,7 @@ class Depot:
 
 start = time.perf_counter()
 asked = dict(num_pairs=300, state=5, coupling=sys.argv[1])
-jl.estimate_gaps(Depot(), np.full((12, 5), 0.2), [2, 1], **asked)
+jl.simulators.estimate_gaps(Depot(), np.full((12, 5), 0.2), [2, 1], **asked)
 print((time.perf_counter() - start) / 300)
 """
 
@@ -73,8 +73,8 @@ def demands(size, rng):
     return rng.poisson(3, size)
 
 
-def depot() -> jl.VectorSimulator:
-    return jl.VectorSimulator(sell, demands, num_actions=5, gamma=0.9, num_states=12)
+def depot() -> jl.simulators.VectorSimulator:
+    return jl.simulators.VectorSimulator(sell, demands, num_actions=5, gamma=0.9, num_states=12)
 
 
 def loop(coupling: str, dropping: bool, rng: np.random.Generator) -> np.ndarray:
@@ -117,7 +117,7 @@ def processor_rows(old: str | None) -> list[str]:
         rng = np.random.default_rng(0)
 
         def ours() -> jl.PlayedGaps:
-            return jl.estimate_gaps(
+            return jl.simulators.estimate_gaps(
                 sim, POLICY, [2, 1], state=5, num_runs=PAIRS, coupling=coupling, horizon=STEPS
             )
 
@@ -152,7 +152,7 @@ def gpu_depot(device: str):
         uniforms = torch.rand(size, generator=rng, device=device)
         return torch.bucketize(uniforms, edges, out_int32=True, right=True).to(torch.int8)
 
-    sim = jl.VectorSimulator(day, draw, num_actions=5, gamma=0.9, num_states=12)
+    sim = jl.simulators.VectorSimulator(day, draw, num_actions=5, gamma=0.9, num_states=12)
     return sim, torch.tensor(5, dtype=torch.int8, device=device)
 
 
@@ -166,13 +166,13 @@ def gpu_rows(device: str, most: int) -> list[dict[str, object]]:
         asked = (sim, POLICY, [2, 1], state, None, coupling, 1e-3, STEPS)
         (chunk,) = VectorBranches.of(*asked).play(np.random.SeedSequence(0), [2**20])
         steps = chunk.branch_steps / 2**20
-        jl.estimate_gaps(*asked[:4], coupling=coupling, num_runs=10**7, horizon=STEPS)
+        jl.simulators.estimate_gaps(*asked[:4], coupling=coupling, num_runs=10**7, horizon=STEPS)
         for pairs in [count for count in (10**7, 10**8, 10**9) if count <= most]:
             torch.cuda.reset_peak_memory_stats()
             times = []
             for seed in range(3):
                 start = time.perf_counter()
-                found = jl.estimate_gaps(
+                found = jl.simulators.estimate_gaps(
                     *asked[:4], coupling=coupling, num_runs=pairs, horizon=STEPS, seed=seed
                 )
                 times.append(time.perf_counter() - start)
@@ -196,7 +196,7 @@ def profile(device: str) -> None:
     sim, state = gpu_depot(device)
 
     def play() -> None:
-        jl.estimate_gaps(sim, POLICY, [2, 1], state, num_runs=10**7, horizon=STEPS)
+        jl.simulators.estimate_gaps(sim, POLICY, [2, 1], state, num_runs=10**7, horizon=STEPS)
 
     play()
     kinds = torch.profiler.ProfilerActivity

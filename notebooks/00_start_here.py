@@ -143,7 +143,7 @@ rows = {}
 for name, m in solved.items():
     gap = simulated[name][:, 0] - simulated[name][:, 1]
     jm, coupling = worlds[name]
-    (law,) = jl.gap_law(jm, policy, [(0, 0, 1)], width=0.01, points=1, coupling=coupling)
+    (law,) = jl.laws.gap_law(jm, policy, [(0, 0, 1)], width=0.01, points=1, coupling=coupling)
     rows[name] = {
         "correlation": m.correlation[0, 0, 1],
         "gap mean": m.gap_mean[0, 0, 1],
@@ -212,7 +212,7 @@ m, right, left = sol.moments, 1, 3
 answers = {"mean": m.gap_mean, "variance": m.gap_variance, "bound": m.inferiority_bound}
 for name, answer in answers.items():
     print(f"{name}: {answer[12, right, left]:.4f}")
-(law,) = jl.gap_law(grid, goal, [(12, right, left)])
+(law,) = jl.laws.gap_law(grid, goal, [(12, right, left)])
 for name, (low, high) in {"P(G < 0)": law.prob_worse, "P(G = 0)": law.prob_tie}.items():
     print(f"{name}: {low:.4f} to {high:.4f}")
 
@@ -418,7 +418,7 @@ claims.check(claim, f"{1 + off:.3f}", near, enough=enough)
 
 # %% [markdown]
 # Chapter 8 does this for a depot that faces unknown demand. A Gymnasium environment that can be copied becomes
-# such a simulator without any change (`jl.CoupledEnv`), and so does an Atari game (`jmdp_lib.atari.CoupledAtari`).
+# such a simulator without any change (`jl.simulators.CoupledEnv`), and so does an Atari game (`jmdp_lib.atari.CoupledAtari`).
 #
 # ## 0.6 Where everything is
 #
@@ -427,7 +427,7 @@ claims.check(claim, f"{1 + off:.3f}", near, enough=enough)
 # | Definitions 3.1 to 4.6, Examples 1 and 2 | `01_theory_checks` | `JMDP`, `JMDP.query`, `JMDP.coupling_witness` |
 # | Definition 5.1, Lemma 5.2, Theorem 5.3: $T_2$, contraction, certificate | `01_theory_checks` | `apply_t2`, `jipe2`, `Solution.error_bound` |
 # | Section 5.3, moments of any order | `01_theory_checks` | `jipe`, `Moments.gap_moment` |
-# | Section 5.4, gaps and the bound | `01_theory_checks` | `Moments.gap_variance`, `one_sided_bound` |
+# | Section 5.4, gaps and the bound | `01_theory_checks` | `Moments.gap_variance`, `cantelli_bound` |
 # | Figures 1 to 3, two worlds and their residuals | `02_residuals` | `windy_gridworld`, `coupled_reward_chain` |
 # | Figures 4 and 5, correlations of actions | `03_correlation_grids` | `Moments.correlation` |
 # | Figure 6, gaps against Monte Carlo | `04_gap_validation` | `sample_gaps`, `Moments.gap_central_moment` |

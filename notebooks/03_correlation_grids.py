@@ -538,7 +538,7 @@ for name in worlds:
     claims.check(f"{name}: Var G {', '.join(ALL_THREE)}", values.round(2).tolist(), order)
 chance = 1 - three.loc["depot: order 1, order 2", "P(G > 0)"]
 depot_laws = [
-    jl.gap_law(depot, worlds["depot: order 1, order 2"][1], [(5, 1, 2)], width=0.01, coupling=c)[0]
+    jl.laws.gap_law(depot, worlds["depot: order 1, order 2"][1], [(5, 1, 2)], width=0.01, coupling=c)[0]
     for c in ("joint", "common")
 ]
 error = 4.5 * 0.5 / np.sqrt(min(num_pairs, 100_000))  # 4.5 standard errors at most
@@ -549,7 +549,7 @@ for coupling, law in zip(("joint", "common"), depot_laws, strict=True):
     claim = f"depot, {coupling}: P(G <= 0), simulated, within 4.5 s.e. of its bracket"
     claims.check(claim, text, inside, enough=enough)
 jm, policy, query = worlds["queues: fast, slow"]
-(law,) = jl.gap_law(jm, policy, [query], width=0.01, coupling="common")
+(law,) = jl.laws.gap_law(jm, policy, [query], width=0.01, coupling="common")
 signs = [law.prob_worse, law.prob_tie, law.prob_better]
 found = three.loc[("queues: fast, slow", "common"), ["P(G < 0)", "P(G = 0)", "P(G > 0)"]]
 off = max(max(low - x, x - high) for x, (low, high) in zip(found, signs, strict=True))

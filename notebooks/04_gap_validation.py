@@ -84,7 +84,7 @@ print(f"variances {variance.min():.2f} to {variance.max():.2f}")
 # own pairs, so the errors of distinct gaps are independent.
 
 # %%
-played = jl.sample_gaps(grid, policy, gaps, num_pairs, seed)
+played = jl.simulators.sample_gaps(grid, policy, gaps, num_pairs, seed)
 print(f"{len(gaps) * num_pairs:,} pairs")
 
 # %% [markdown]
@@ -186,7 +186,7 @@ plt.show()
 inferior = played.prob_worse + played.prob_tie
 bounds = {
     "JIPE-2": m.inferiority_bound[at],
-    "Monte Carlo": jl.one_sided_bound(played.mean, played.variance),
+    "Monte Carlo": jl.cantelli_bound(played.mean, played.variance),
 }
 ratios = {name: inferior / bound for name, bound in bounds.items()}
 largest = ratios["JIPE-2"].max()
@@ -248,10 +248,10 @@ plt.show()
 # chance alone:
 
 # %%
-few = jl.sample_gaps(grid, policy, gaps, few_pairs, seed)
+few = jl.simulators.sample_gaps(grid, policy, gaps, few_pairs, seed)
 share = few.prob_worse + few.prob_tie
 blue = (share > bounds["JIPE-2"]).sum()
-assert np.all(share <= jl.one_sided_bound(few.mean, few.variance))  # orange, as for every law
+assert np.all(share <= jl.cantelli_bound(few.mean, few.variance))  # orange, as for every law
 claims.check(f"{few_pairs} pairs per gap: ratios above 1, blue", blue, blue > 0)
 
 # %% [markdown]

@@ -89,10 +89,10 @@ from experiments.atari.experiment import Experiment, run
 from experiments.atari.networks import Config
 from experiments.atari.predictions import gap_table
 from experiments.atari.protocol import TOLERANCE
+from experiments.atari.recursive_pairs import shock_ratio
 from experiments.atari.release_settings import PROTOCOL
 from experiments.atari.release_verdict import paper_layout, verdict
 from jmdp_lib import figures
-from jmdp_lib.atari import shock_ratio
 
 figures.style()
 claims = figures.Claims()

@@ -462,7 +462,7 @@ plt.show()
 # $$|\mathrm{sd}\, G - \mathrm{sd}\, \tilde G| \le \min\Big\{E + \frac{D}{h + \sqrt{\max(h^2 - D,\, 0)}},\ \ \sqrt{2D}\Big\} .$$
 #
 # The first bound says that the standard deviation changes by at most $E$, and the variance by at most another $D$; it needs $h > 0$ and is the smaller one where $D$ is small. The second bounds the root-mean-square distance between $G$ and $\tilde G$, and needs no condition. The module
-# `jmdp_lib.solvers.exploration` has the derivation, and the larger $D$ of common noise.
+# `jmdp_lib.large.exploration` has the derivation, and the larger $D$ of common noise.
 #
 # Here is the gridworld with a million times a million cells. They are never enumerated: a function gives the outcome tables of
 # a cell.
@@ -484,8 +484,8 @@ def tables(cell):
 
 
 # %%
-trillion = jl.ImplicitJMDP(tables, num_actions=4, gamma=0.9, reward_range=(0.0, 1.0))
-ask = partial(jl.local_jipe2, trillion, lambda cell: [0.25] * 4, [(2, side - 3)])
+trillion = jl.large.ImplicitJMDP(tables, num_actions=4, gamma=0.9, reward_range=(0.0, 1.0))
+ask = partial(jl.large.local_jipe2, trillion, lambda cell: [0.25] * 4, [(2, side - 3)])
 local_answer = ask(tol=1e-2)
 found = local_answer.gap_mean[0, 1, 3]  # right against left
 print(f"mean gap {found:.3f}, error at most {local_answer.error_bound:.3f}")
@@ -553,10 +553,10 @@ def day(stock, order, mood):
 
 
 # %%
-shop = jl.ImplicitJMDP.from_step(2, 0.95, [0.25] * 4, day, reward_range=(-150.0, 36.0))
+shop = jl.large.ImplicitJMDP.from_step(2, 0.95, [0.25] * 4, day, reward_range=(-150.0, 36.0))
 stock = (8, 9, 7, 8, 9, 8)
 tol = 0.01 / shop.reward_bound  # relative to the largest reward: a gap to 0.01
-today = jl.local_jipe2(shop, lambda s: int(min(s) <= 5), [stock], tol, coupling="common")
+today = jl.large.local_jipe2(shop, lambda s: int(min(s) <= 5), [stock], tol, coupling="common")
 mean, deviation = today.gap_mean[0, 1, 0], today.gap_variance[0, 1, 0] ** 0.5
 print(f"ordering today: {mean:+.2f}, standard deviation {deviation:.2f}")
 print(f"{today.num_explored} states explored")
@@ -574,7 +574,7 @@ claims.check("10^9 stocks: explored, for a gap to 0.01", today.num_explored, tod
 
 # %%
 asked = {"policy": lambda cell: [0.25] * 4, "actions": [1, 3], "state": (2, side - 3)}
-simulated = jl.estimate_gaps(trillion, **asked, num_runs=2000, seed=seed)
+simulated = jl.simulators.estimate_gaps(trillion, **asked, num_runs=2000, seed=seed)
 for name in ("better", "tie", "worse"):
     low, high = (end[0, 1] for end in simulated.interval(f"prob_{name}"))
     print(f"right against left, {name + ':':7} {low:.3f} to {high:.3f}")
@@ -591,7 +591,7 @@ claims.check(claim, f"{z:.1f}", z < 4)
 # sample size, since the model declares its range of rewards.
 
 # %%
-decision = jl.compare_actions(trillion, **asked, seed=seed)
+decision = jl.simulators.compare_actions(trillion, **asked, seed=seed)
 print(f"{decision.verdict}: action {decision.best}, after {decision.num_queries:,} queries")
 right = decision.verdict == "undecided" or decision.best == 1
 claims.check("10^12 states: right or left, decided by simulation", decision.verdict, right)

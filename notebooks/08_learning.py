@@ -280,7 +280,7 @@ claims.check("tabular features: gap variances off by", f"{worst:.4f}", worst < 1
 # %%
 wide, goal = jl.windy_gridworld(5), jl.goal_policy(5)
 reference = jl.jipe2(wide, goal, tol=1e-10).moments
-bumps = {c: jl.per_action(jl.rbf_features(5, 5, c), 4) for c in (1, 2, 3)}
+bumps = {c: jl.action_features(jl.rbf_features(5, 5, c), 4) for c in (1, 2, 3)}
 fits = {phi.shape[-1]: jl.projected_jipe2(wide, goal, phi) for phi in bumps.values()}
 sizes = list(fits)
 found = [fits[d].approximation_error(reference) for d in sizes]

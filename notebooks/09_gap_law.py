@@ -68,7 +68,7 @@ claims = figures.Claims()
 # %%
 grid, policy = jl.windy_gridworld(size), jl.goal_policy(size)
 middle, right, left = size * size // 2, 1, 3
-(law,) = jl.gap_law(grid, policy, [(middle, right, left)], width=1e-6, points=points)
+(law,) = jl.laws.gap_law(grid, policy, [(middle, right, left)], width=1e-6, points=points)
 for name in ("prob_worse", "prob_tie", "prob_better"):
     low, high = getattr(law, name)
     print(f"{name:11}  {low:.6f} to {high:.6f}")
@@ -79,7 +79,7 @@ for name in ("prob_worse", "prob_tie", "prob_better"):
 
 # %%
 first = jl.first_to_arrive(grid, policy, size - 1)
-laws = jl.gap_law(grid, policy, width=1e-6)
+laws = jl.laws.gap_law(grid, policy, width=1e-6)
 at = tuple(np.transpose([x.query for x in laws]))
 worse, better = (
     np.array([getattr(x, name) for x in laws]) for name in ("prob_worse", "prob_better")
@@ -103,7 +103,7 @@ claims.check("widest bracket at zero, below 1e-6", f"{widest:.7f}", widest < 1e-
 # %%
 pairs = jl.simulate_pairs(grid, policy, middle, (right, left), num_pairs, seed, truncation=1e-10)
 gaps = pairs[:, 0] - pairs[:, 1]
-sampled = jl.GapLaw.from_sample(law.query, gaps, alpha=1e-4, off=1e-8)
+sampled = jl.laws.GapLaw.from_sample(law.query, gaps, alpha=1e-4, off=1e-8)
 cuts = law.points[:, 1]
 bands = law.cdf(cuts), sampled.cdf(cuts)
 agree = np.mean((bands[0][1] >= bands[1][0]) & (bands[0][0] <= bands[1][1]))
@@ -171,8 +171,8 @@ stock, up_to_six = jl.inventory(gamma=0.9), np.clip(6 - np.arange(11), 0, 5)
 widths = []
 for resolution in resolutions:
     with warnings.catch_warnings(action="ignore", category=jl.ConvergenceWarning):
-        (found,) = jl.gap_law(stock, up_to_six, [(5, 1, 0)], width=1e-9, points=resolution)
-    alone = jl.GapLaw(found.query, found.mean, found.steps)  # stochastic order, its last grid
+        (found,) = jl.laws.gap_law(stock, up_to_six, [(5, 1, 0)], width=1e-9, points=resolution)
+    alone = jl.laws.GapLaw(found.query, found.mean, found.steps)  # stochastic order, its last grid
     widths.append([len(found.phi.x), found.width, np.ptp(found.cvar(0.1))])
 sizes, probability, tail = np.transpose(widths)
 slopes = [np.polyfit(np.log(sizes), np.log(y), 1)[0] for y in (probability, tail)]
@@ -240,7 +240,7 @@ plt.show()
 # %%
 small, orders = jl.windy_gridworld(3), (2, 4, 6, 8)
 moments = jl.jipe(small, jl.goal_policy(3), order=8, tol=1e-10).moments
-everything = jl.gap_law(
+everything = jl.laws.gap_law(
     small,
     jl.goal_policy(3),
     [(s, a, b) for s in range(9) for a in range(4) for b in range(4) if a != b],
@@ -248,7 +248,7 @@ everything = jl.gap_law(
 asked = [x for x in everything if x.mean[0] > 1e-6]
 truth = np.array([1.0 - x.prob_better[0] for x in asked])
 raw = [[1.0, *(moments.gap_moment([x.query] * k) for k in range(1, 9))] for x in asked]
-bounds = {n: np.array([jl.tail_bounds(r[: n + 1], 0.0).high for r in raw]) for n in orders}
+bounds = {n: np.array([jl.laws.tail_bounds(r[: n + 1], 0.0).high for r in raw]) for n in orders}
 
 # %%
 ratios = {f"order {n}": truth / bound for n, bound in bounds.items()}
@@ -330,7 +330,7 @@ def shown(low, high):
 
 couplings, rows = ("joint", "independent", "common"), {}
 asked = [(middle, 0, right), law.query]
-found = {c: jl.gap_law(grid, policy, asked, coupling=c, points=points) for c in couplings}
+found = {c: jl.laws.gap_law(grid, policy, asked, coupling=c, points=points) for c in couplings}
 for coupling, (one, _) in found.items():
     answers = {"P(G < 0)": one.prob_worse, "P(G = 0)": one.prob_tie}
     answers |= {"5% quantile": one.quantile(0.05), "CVaR, 10%": one.cvar(0.1)}
@@ -392,7 +392,7 @@ worlds = {"reward chain": (chain, jl.uniform_policy(chain))}
 worlds["gridworld"] = jl.windy_gridworld(3, gamma=0.9), jl.goal_policy(3)
 parts = []
 for name, (jm, pi) in worlds.items():
-    ends = jl.coupling_range(jm, pi)
+    ends = jl.laws.coupling_range(jm, pi)
     solved = {c: jl.jipe2(jm, pi, tol=1e-10, coupling=c).moments for c in couplings}
     s, a, b = np.nonzero(ends.gap_variance_high - ends.gap_variance_low > 1e-6)
     at = (s[a < b], a[a < b], b[a < b])
@@ -468,7 +468,7 @@ plt.show()
 # %% tags=["hide-cell"]
 orders = [(5, order, 0) for order in range(1, 6)]
 with warnings.catch_warnings(record=True) as said:
-    coarse = jl.gap_law(stock, up_to_six, orders, width=1e-9, max_points=512)
+    coarse = jl.laws.gap_law(stock, up_to_six, orders, width=1e-9, max_points=512)
 widest = max(x.width for x in coarse)
 message = str(said[0].message)
 needed = int(message.partition("about ")[2].partition(" points")[0].replace(",", ""))
@@ -487,7 +487,7 @@ claims.check("exercise 1: width that was reached, points for 1e-9", text, warned
 # </details>
 
 # %% tags=["hide-cell"]
-finer = jl.gap_law(stock, up_to_six, orders, width=0.05)
+finer = jl.laws.gap_law(stock, up_to_six, orders, width=0.05)
 tails = [x.cvar(0.1) for x in finer]
 certain = tails[0][0] > max(high for _, high in tails[1:])
 claims.check("exercise 2: the order with the best worst tenth", 1, certain)

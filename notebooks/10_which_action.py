@@ -90,7 +90,7 @@ class Depot:
 # %%
 order_up_to_four = np.clip(4 - np.arange(9), 0, 3)
 asked = {"state": 0, "actions": [0, 1, 2, 3], "policy": order_up_to_four, "seed": seed}
-decision = jl.compare_actions(Depot(), **asked)
+decision = jl.simulators.compare_actions(Depot(), **asked)
 print(f"{decision.verdict}: order {decision.best}, known after {decision.num_queries:,} queries")
 print(decision.method)
 
@@ -124,7 +124,7 @@ claims.check("queries until it was decided", f"{decision.num_queries:,}", decide
 # differ by at most that much are *equivalent*, and to establish this is a decision, too.
 
 # %%
-relaxed = jl.compare_actions(Depot(), **asked, margin=0.5)
+relaxed = jl.simulators.compare_actions(Depot(), **asked, margin=0.5)
 gap = abs(exact.gap_mean[0][relaxed.remaining])
 claims.check(
     "within half a coin of each other",
@@ -284,7 +284,7 @@ cases |= {"rare": (rare, None), "rare, asymptotic": (rare, "asymptotic")}
 false = {}
 for name, (jm, known) in cases.items():
     limits = {"budget": 200, "reward_range": known}
-    calls = (jl.compare_actions(jm, [0], [0, 1], 0, seed=k, **limits) for k in range(num_decisions))
+    calls = (jl.simulators.compare_actions(jm, [0], [0, 1], 0, seed=k, **limits) for k in range(num_decisions))
     false[name] = sum(call.verdict == "better" for call in calls)
 
 # %%
@@ -295,7 +295,7 @@ for name in ("coin", "rare", "coin, asymptotic"):
 text = f"{false['rare, asymptotic']} of {num_decisions}"
 broken = false["rare, asymptotic"] > 0.05 * num_decisions
 claims.check("rare, asymptotic: false decisions, above 5%", text, broken, enough=enough)
-method = jl.compare_actions(rare, [0], [0, 1], 0, budget=200, reward_range="asymptotic").method
+method = jl.simulators.compare_actions(rare, [0], [0, 1], 0, budget=200, method="asymptotic").method
 claims.check("and the result says why", method, "rarer than" in method)
 
 # %% [markdown]
@@ -306,12 +306,12 @@ claims.check("and the result says why", method, "rarer than" in method)
 # cent in all others, the asymptotic sequence called it *better* in 249 of 300 calls (`benchmarks/decisions.md`).
 #
 # So the range is the default. An environment, or a simulator that declares no range, is rejected unless you
-# pass `reward_range=(lo, hi)` or ask for `reward_range="asymptotic"`. The guarantee has a price: intervals must allow for rewards that were never seen, so it takes more runs to decide.
+# pass `reward_range=(lo, hi)` or ask for `method="asymptotic"`. The guarantee has a price: intervals must allow for rewards that were never seen, so it takes more runs to decide.
 
 # %%
 pair = {"state": 0, "actions": [2, 1], "policy": order_up_to_four, "seed": seed}
-sure = jl.compare_actions(Depot(), **pair)
-price = sure.num_runs / jl.compare_actions(Depot(), **pair, reward_range="asymptotic").num_runs
+sure = jl.simulators.compare_actions(Depot(), **pair)
+price = sure.num_runs / jl.simulators.compare_actions(Depot(), **pair, method="asymptotic").num_runs
 claims.check("order 2 against 1, rewards in [-6, 24]: best", sure.best, sure.best == 2)
 claims.check("runs, times those of the asymptotic sequence", f"{price:.1f}", price > 1)
 
@@ -340,7 +340,7 @@ def at_random(seen):
 # %%
 punch, wait = env.action_names.index("FIRE"), env.action_names.index("NOOP")
 limits = {"margin": 0.25, "budget": game_budget, "reward_range": "asymptotic"}
-boxing = jl.compare_actions(
+boxing = jl.simulators.compare_actions(
     env, at_random, [punch, wait], trail[-3], gamma=0.5, horizon=6, **limits
 )
 low, high = boxing.intervals[0, 1]
@@ -391,9 +391,9 @@ worlds = {"depot": (depot, short), "gridworld": (grid, np.eye(4)[down_first])}
 rounds, levels = {}, (0.0, 0.6, 0.7, 0.8)
 for name, level in product(worlds, levels):
     jm, policy = worlds[name]
-    steps = rounds[name, level] = [jl.cautious_improvement(jm, policy, level, width=0.05)]
+    steps = rounds[name, level] = [jl.laws.cautious_improvement(jm, policy, level, width=0.05)]
     while steps[-1].switched.any():
-        steps.append(jl.cautious_improvement(jm, steps[-1].policy, level, width=0.05))
+        steps.append(jl.laws.cautious_improvement(jm, steps[-1].policy, level, width=0.05))
 
 # %%
 rows, least = [], 0.0
@@ -464,13 +464,13 @@ pd.DataFrame({n: {"mean": x.mean(), "s.d.": x.std()} for n, x in returns.items()
 
 # %%
 usual = np.eye(4)[np.clip(5 - stock - on_order, 0, 3)]
-before, rows = jl.cautious_improvement(depot, usual, 0.0).value, []
+before, rows = jl.laws.cautious_improvement(depot, usual, 0.0).value, []
 for size, k in product(queries, range(num_models)):
     counted = jl.JMDP.from_simulator(plain, size, seed=[seed, k])
-    found = jl.cautious_improvement(counted, usual, level=0.0)
+    found = jl.laws.cautious_improvement(counted, usual, level=0.0)
     choices = {"greedy": np.eye(4)[found.advantage.argmax(1)], "cautious": found.policy}
     for name, policy in choices.items():
-        gain = jl.cautious_improvement(depot, policy, 0.0).value - before
+        gain = jl.laws.cautious_improvement(depot, policy, 0.0).value - before
         rows.append((name, size, gain.mean(), gain.min() < -1e-8, (policy != usual).any()))
 data = pd.DataFrame(rows, columns=["improvement", "queries", "gain", "falls", "switches"])
 
@@ -543,7 +543,7 @@ plt.show()
 # %% tags=["hide-cell"]
 cheap = {"price": 2.0, "holding_cost": 0.1, "lost_sale_cost": 0.0}
 cheap |= {"demand_probs": stats.poisson.pmf(np.arange(31), 2) / stats.poisson.cdf(30, 2)}
-found = jl.compare_actions(jl.inventory_simulator(8, 3, 0.8, **cheap), **asked).best
+found = jl.simulators.compare_actions(jl.inventory_simulator(8, 3, 0.8, **cheap), **asked).best
 truth = jl.jipe2(jl.inventory(8, 3, 0.8, **cheap), order_up_to_four).moments.mean[0].argmax()
 claims.check("exercise 1: best order at a price of 2", found, found == truth)
 
@@ -558,7 +558,7 @@ claims.check("exercise 1: best order at a price of 2", found, found == truth)
 # </details>
 
 # %% tags=["hide-cell"]
-hasty = jl.compare_actions(Depot(), **asked, budget=2_000)
+hasty = jl.simulators.compare_actions(Depot(), **asked, budget=2_000)
 low, high = np.moveaxis(hasty.intervals, -1, 0)
 kept = exact.mean[0].argmax() in hasty.remaining
 inside = bool(np.all((low <= exact.gap_mean[0]) & (exact.gap_mean[0] <= high)))
@@ -578,9 +578,9 @@ claims.check("exercise 2: verdict, remaining", text, kept and inside)
 
 # %% tags=["hide-cell"]
 queues = jl.two_queues()
-found = jl.cautious_improvement(queues, np.zeros(36, int), level=0.0)
+found = jl.laws.cautious_improvement(queues, np.zeros(36, int), level=0.0)
 while found.switched.any():
-    found = jl.cautious_improvement(queues, found.policy, level=0.0)
+    found = jl.laws.cautious_improvement(queues, found.policy, level=0.0)
 joins = found.policy.argmax(1).reshape(6, 6)  # [jobs in the first, jobs in the second]
 lost = np.flatnonzero(joins[:5, 5] == 1).tolist()
 claims.check("exercise 3: first queue when a job is lost", lost, lost == [1, 2, 3, 4])

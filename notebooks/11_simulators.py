@@ -69,7 +69,7 @@ def customers(n, rng):
     return rng.poisson(2, n)
 
 
-depot = jl.VectorSimulator(step, customers, 4, 0.8, reward_range=(-6.0, 24.0), num_states=9)
+depot = jl.simulators.VectorSimulator(step, customers, 4, 0.8, reward_range=(-6.0, 24.0), num_states=9)
 
 # %% [markdown]
 # Every function that accepts a simulator accepts this one. From tomorrow on the depot will order up to four units. Today it is empty: is it better to order three units or two?
@@ -78,7 +78,7 @@ depot = jl.VectorSimulator(step, customers, 4, 0.8, reward_range=(-6.0, 24.0), n
 up_to_four = np.clip(4 - np.arange(9), 0, 3)
 asked = {"policy": up_to_four, "actions": [3, 2], "state": 0, "seed": seed}
 begin = perf_counter()
-found = jl.estimate_gaps(depot, num_runs=num_runs, **asked)
+found = jl.simulators.estimate_gaps(depot, num_runs=num_runs, **asked)
 per_run = (perf_counter() - begin) / num_runs
 print(f"three units gain {found.mean[0, 1]:.4f}, standard error {found.mean_error[0, 1]:.4f}")
 
@@ -97,7 +97,7 @@ class PlainDepot:
 
 
 begin = perf_counter()
-plain = jl.estimate_gaps(PlainDepot(), num_runs=num_plain, **asked)
+plain = jl.simulators.estimate_gaps(PlainDepot(), num_runs=num_plain, **asked)
 ratio = (perf_counter() - begin) / num_plain / per_run
 print(f"a plain run takes {ratio:,.0f} times as long", file=sys.stderr)
 
@@ -112,7 +112,7 @@ print(f"a plain run takes {ratio:,.0f} times as long", file=sys.stderr)
 demand = stats.poisson.pmf(np.arange(31), 2)
 tables = jl.JMDP.from_step(9, 4, 0.8, demand / demand.sum(), step)
 exact = jl.jipe2(tables, up_to_four).moments
-(law,) = jl.gap_law(tables, up_to_four, [(0, 3, 2)], width=2e-3)
+(law,) = jl.laws.gap_law(tables, up_to_four, [(0, 3, 2)], width=2e-3)
 truth = {"mean": exact.gap_mean[0, 3, 2], "variance": exact.gap_variance[0, 3, 2]}
 
 
@@ -158,7 +158,7 @@ def join_shorter(jobs):
     return (jobs[:, 1] < jobs[:, 0]).astype(int)
 
 
-queues = jl.VectorSimulator(queue_step, coins, num_actions=2, gamma=0.95)
+queues = jl.simulators.VectorSimulator(queue_step, coins, num_actions=2, gamma=0.95)
 
 # %% [markdown]
 # ## 11.2 What a run is worth
@@ -180,7 +180,7 @@ blocks = 64 * 4 ** np.arange(5)
 sizes = num_runs // blocks
 rows = []
 for coupling in couplings:
-    kept = jl.estimate_gaps(depot, num_runs=num_runs, coupling=coupling, keep_returns=True, **asked)
+    kept = jl.simulators.estimate_gaps(depot, num_runs=num_runs, coupling=coupling, keep_returns=True, **asked)
     gaps = kept.returns[:, 0] - kept.returns[:, 1]
     for count, n in zip(blocks, sizes, strict=True):
         off = gaps[: count * n].reshape(count, n).mean(1) - truth["mean"]
@@ -218,7 +218,7 @@ worlds = {
 rows = []
 for name, (world, question, half, (jm, policy, at)) in worlds.items():
     for coupling in couplings:
-        gap = jl.estimate_gaps(world, num_runs=num_runs // 2, coupling=coupling, **question)
+        gap = jl.simulators.estimate_gaps(world, num_runs=num_runs // 2, coupling=coupling, **question)
         moments = jl.jipe2(jm, policy, coupling=coupling).moments
         known = {"mean": moments.gap_mean[at], "variance": moments.gap_variance[at]}
         off = errors_off(gap, known)
@@ -246,7 +246,7 @@ for name, part in need.groupby("world", sort=False):
 counts = need[need.world == "depot"].set_index("coupling").measured.astype(int)
 widths = {}
 for coupling in couplings:
-    played = jl.estimate_gaps(
+    played = jl.simulators.estimate_gaps(
         depot, num_runs=counts[coupling], coupling=coupling, **{**asked, "seed": seed + 1}
     )
     widths[coupling] = 1.96 * played.mean_error[0, 1]
@@ -297,7 +297,7 @@ plt.show()
 rules = [np.clip(level - np.arange(9), 0, 3) for level in (3, 4)]
 limits = {"state": 0, "margin": 0.15, "budget": 40 * rule_budget, "horizon": 60}
 limits |= {"reward_range": "asymptotic", "seed": seed}
-decided = {c: jl.compare_policies(depot, rules, coupling=c, **limits) for c in couplings}
+decided = {c: jl.simulators.compare_policies(depot, rules, coupling=c, **limits) for c in couplings}
 quickest = decided["common"]
 print(f"{quickest.verdict}: rule {quickest.best}, known after {quickest.num_queries:,} queries")
 print(quickest.method)
@@ -305,7 +305,7 @@ print(quickest.method)
 # %%
 for coupling in couplings:
     gap = decided[coupling].estimates
-    mean, variance = (x[0] for x in jl.policy_gaps(tables, *rules, coupling=coupling))
+    mean, variance = (x[0] for x in jl.laws.policy_gaps(tables, *rules, coupling=coupling))
     off = errors_off(gap, {"mean": mean, "variance": variance})
     text = f"{gap.variance[0, 1]:.2f}, {variance:.2f}"
     claims.check(f"rules, {coupling}: Var G, simulated and exact", text, off < 4)
@@ -320,7 +320,7 @@ found_best = [decided[coupling].best for coupling in couplings]
 claims.check("better by more than 0.15: rule number", found_best, found_best == [0, 0, 0])
 runs = [decided[coupling].num_runs for coupling in couplings]
 text = ", ".join(f"{n:,}" for n in runs)
-variances = [jl.policy_gaps(tables, *rules, coupling=c)[1][0] for c in couplings]
+variances = [jl.laws.policy_gaps(tables, *rules, coupling=c)[1][0] for c in couplings]
 times = variances[0] / variances[2]
 as_promised = runs[0] / runs[2] > times / 2
 claims.check("runs until that is known: independent, joint, common", text, as_promised)
@@ -390,8 +390,8 @@ class CallCentre:
 
 # %%
 day = {"policy": [0], "actions": [1, 0], "state": 0, "num_runs": num_days, "keep_returns": True}
-own = jl.estimate_gaps(CallCentre(), coupling="independent", seed=seed, **day)
-shared = jl.estimate_gaps(CallCentre(), coupling="joint", seed=seed, **day)
+own = jl.simulators.estimate_gaps(CallCentre(), coupling="independent", seed=seed, **day)
+shared = jl.simulators.estimate_gaps(CallCentre(), coupling="joint", seed=seed, **day)
 gap, error = shared.mean[0, 1], shared.mean_error[0, 1]
 text = f"{gap:.1f}, {error:.1f}"
 claims.check("call centre, gain of the second roster: mean, standard error", text, gap > 4 * error)
@@ -464,7 +464,7 @@ def markets(n, rng):
     return np.exp(together + alone - 0.11**2 / 2)
 
 
-portfolio = jl.VectorSimulator(invest, markets, num_actions=2, gamma=1.0)
+portfolio = jl.simulators.VectorSimulator(invest, markets, num_actions=2, gamma=1.0)
 
 # %% [markdown]
 # **Two rules.** Rebalance every month; or only if some weight is off by more than three percentage points. We measure gains in *basis points*: one is 0.0001 of the logarithm, about a hundredth of a percent of the wealth.
@@ -482,8 +482,8 @@ def outside_a_band(states):
 equal = np.append(np.full(10, 0.1), 0.0)
 year = {"state": equal, "horizon": 12, "reward_range": "asymptotic", "budget": rule_budget}
 pair = [outside_a_band, every_month]
-one_market = jl.compare_policies(portfolio, pair, **year, seed=seed)
-own_markets = jl.compare_policies(portfolio, pair, **year, seed=seed, coupling="independent")
+one_market = jl.simulators.compare_policies(portfolio, pair, **year, seed=seed)
+own_markets = jl.simulators.compare_policies(portfolio, pair, **year, seed=seed, coupling="independent")
 print(f"{one_market.verdict}: rule {one_market.best}, after {one_market.num_queries:,} queries")
 print(one_market.method)
 
@@ -522,7 +522,7 @@ means, spreads = [], []
 for drift in drifts:
     weights = np.append(0.1 + drift, np.full(9, (0.9 - drift) / 9))
     today = {"state": np.append(weights, 0.0), "num_runs": num_markets, "horizon": 12}
-    gap = jl.estimate_gaps(
+    gap = jl.simulators.estimate_gaps(
         portfolio, hold, [1, 0], coupling="common", seed=[seed, len(means)], **today
     )
     means.append(1e4 * gap.mean[0, 1])
@@ -586,12 +586,12 @@ def torch_customers(n, rng):
 
 on_gpu = torch.cuda.is_available()
 empty = torch.tensor(0, dtype=torch.int32, device="cuda" if on_gpu else "cpu")
-torch_depot = jl.VectorSimulator(torch_step, torch_customers, 4, 0.8, (-6.0, 24.0), num_states=9)
+torch_depot = jl.simulators.VectorSimulator(torch_step, torch_customers, 4, 0.8, (-6.0, 24.0), num_states=9)
 
 # %%
 runs = gpu_runs if on_gpu else num_runs
 begin = perf_counter()
-played = jl.estimate_gaps(
+played = jl.simulators.estimate_gaps(
     torch_depot, num_runs=runs, truncation=1e-6, **{**asked, "state": empty}
 )  # a billion runs would see what the usual horizon cuts off
 took = perf_counter() - begin
@@ -634,7 +634,7 @@ claims.check("speed with ten million pairs / with a billion", text, (part < 0.6)
 
 # %%
 with ThreadPoolExecutor(2) as pool:
-    elsewhere = jl.estimate_gaps(depot, num_runs=num_runs, **asked, executor=pool)
+    elsewhere = jl.simulators.estimate_gaps(depot, num_runs=num_runs, **asked, executor=pool)
 same = np.array_equal(elsewhere.mean, found.mean)
 text = f"{elsewhere.mean[0, 1]:.6f}, {found.mean[0, 1]:.6f}"
 claims.check("mean gap, with an executor and without: the same number", text, same)
@@ -645,7 +645,7 @@ claims.check("mean gap, with an executor and without: the same number", text, sa
 #     from dask.distributed import Client
 #
 #     client = Client("scheduler:8786")
-#     jl.estimate_gaps(depot, policy, [3, 2], state=0, num_runs=10**9, executor=client.get_executor())
+#     jl.simulators.estimate_gaps(depot, policy, [3, 2], state=0, num_runs=10**9, executor=client.get_executor())
 #
 # If a worker dies, Dask repeats its chunk, and the result does not change. If an executor does not repeat chunks, an error is raised, and its attribute `result` has the estimate from all chunks that came back.
 #
@@ -671,8 +671,8 @@ claims.check("mean gap, with an executor and without: the same number", text, sa
 # %% tags=["hide-cell"]
 odd = rules[0].copy()
 odd[8] = 3
-twice = jl.compare_policies(depot, [rules[0], rules[0].copy()], state=0, seed=seed)
-never = jl.compare_policies(depot, [rules[0], odd], state=0, budget=20000, seed=seed)
+twice = jl.simulators.compare_policies(depot, [rules[0], rules[0].copy()], state=0, seed=seed)
+never = jl.simulators.compare_policies(depot, [rules[0], odd], state=0, budget=20000, seed=seed)
 zero = twice.estimates.variance[0, 1] == never.estimates.variance[0, 1] == 0.0
 text = f"{twice.verdict}, {never.verdict}"
 claims.check("exercise 1: equal rules; rules equal at all stocks that occur", text, zero)
@@ -687,8 +687,8 @@ claims.check("exercise 1: equal rules; rules equal at all stocks that occur", te
 # </details>
 
 # %% tags=["hide-cell"]
-mistake = jl.estimate_gaps(portfolio, hold, [1, 0], coupling="joint", seed=seed, **today)
-right_one = jl.estimate_gaps(portfolio, hold, [1, 0], coupling="common", seed=seed, **today)
+mistake = jl.simulators.estimate_gaps(portfolio, hold, [1, 0], coupling="joint", seed=seed, **today)
+right_one = jl.simulators.estimate_gaps(portfolio, hold, [1, 0], coupling="common", seed=seed, **today)
 times = mistake.variance[0, 1] / right_one.variance[0, 1]
 claims.check("exercise 2: variance, joint / common", f"{times:.1f}", times > 2)
 
@@ -711,7 +711,7 @@ class LargerCentre(CallCentre):
         return [x - 60.0 * (a == 0) for x, a in zip(earned, actions, strict=True)], following
 
 
-extra = jl.estimate_gaps(LargerCentre(), [0], [0, 1], 0, num_runs=50, seed=seed)
+extra = jl.simulators.estimate_gaps(LargerCentre(), [0], [0, 1], 0, num_runs=50, seed=seed)
 low, high = extra.interval("mean")
 text = f"[{low[0, 1]:.0f}, {high[0, 1]:.0f}]"
 claims.check("exercise 3: gain of two more agents", text, high[0, 1] < 0)

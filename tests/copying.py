@@ -29,7 +29,7 @@ def check_way(way: Callable[[Env], WayToCopy], make: Callable[[], Env], monkeypa
     given = TimeLimit(make(), LIMIT)
     wrappers = _wrappers(given)
     before = _contents(given)
-    env = jl.CoupledEnv(given, seed=0)
+    env = jl.simulators.CoupledEnv(given, seed=0)
     assert _wrappers(env.env) == wrappers, "a copy has lost or gained a wrapper"
     if not env._way.in_place:
         assert _contents(given) == before, "the environment that was handed in has changed"

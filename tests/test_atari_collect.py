@@ -10,18 +10,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from jmdp_lib.atari import (
-    CoupledAtari,
-    Game,
-    PairRecords,
-    QueryTables,
-    collect,
-    evaluation_states,
-    pair_gaps,
-    record_pairs,
-    shock_ratio,
-)
-from jmdp_lib.atari.tables import emulator_of
+from experiments.atari.recursive_pairs import PairRecords, pair_gaps, record_pairs, shock_ratio
+from experiments.atari.tables import QueryTables, collect, emulator_of, evaluation_states
+from jmdp_lib.atari import CoupledAtari, Game
 from jmdp_lib.model.simulator import SimulatorError
 
 HERE = {"processes": 1}

@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.atari import experiment
+from experiments.atari import experiment, tables
 from experiments.atari.experiment import Experiment, run
 from experiments.atari.networks import TD_BLOCKS, Config
 from experiments.atari.predictions import by_state, gap_table
-from jmdp_lib.atari import Game, tables
+from jmdp_lib.atari import Game
 
 TINY = Config(
     name="Pong", gammas=(0.1, 0.9), kinds=("gram", "local"), sigma=1.0, hidden=16, shared_dim=4,

@@ -10,8 +10,8 @@ import torch
 import jmdp_lib as jl
 from experiments.atari.networks import Estimate
 from experiments.atari.predictions import by_state, gap_table, tail
+from experiments.atari.recursive_pairs import PairRecords, pair_gaps, shock_ratio
 from experiments.atari.small_models import with_shock
-from jmdp_lib.atari import PairRecords, pair_gaps, shock_ratio
 
 GRID = jl.windy_gridworld(3)
 SIGMA = 0.7

@@ -13,9 +13,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments.atari import device, protocol
+from experiments.atari import device, protocol, tables
 from experiments.atari.protocol import experiment_of, settings
-from jmdp_lib.atari import tables
 
 ROOT = Path(__file__).resolve().parents[1]
 

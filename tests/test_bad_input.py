@@ -255,7 +255,7 @@ def test_policies(policy, message, evaluate):
             "tol must lie in",
         ),
         (lambda: jl.rbf_features(3, 0, 2), "columns must be at least 1"),
-        (lambda: jl.per_action(np.ones((3, 2)), 0), "num_actions must be at least 1"),
+        (lambda: jl.action_features(np.ones((3, 2)), 0), "num_actions must be at least 1"),
         (lambda: jl.jipe2(GRID, GOAL, tol=0.0), "tol must lie in"),
         (lambda: jl.jipe2(GRID, GOAL, tol=np.nan), "tol must lie in"),
         (lambda: jl.jipe2(GRID, GOAL, max_iterations=0), "max_iterations must be at least 1"),
@@ -280,7 +280,7 @@ def test_policies(policy, message, evaluate):
         (lambda: jl.apply_t2(GRID, GOAL, GOAL, np.zeros((9, 4, 9, 3))), "second must have shape"),
         (lambda: jl.contraction_modulus(0, 0.9), "order must be at least 1"),
         (lambda: jl.norm_weight(2, 0.9, -1.0), "reward_bound must lie in"),
-        (lambda: jl.one_sided_bound(1.0, -2.0), "variance must not be negative"),
+        (lambda: jl.cantelli_bound(1.0, -2.0), "variance must not be negative"),
         (lambda: jl.jipe2(GRID, GOAL, tol="small"), "tol must be a real number"),
         (lambda: jl.jipe2(GRID, GOAL, initial=3), "initial must be moments"),
         (lambda: jl.windy_gridworld((3,)), "size must be a number or"),
@@ -299,7 +299,9 @@ def test_arguments(call, message):
 
 def test_unknown_states_and_actions():
     with pytest.raises(IndexError, match="state 99 is out of range: there are 9"):
-        jl.sample_gaps(GRID, GOAL, [(0, 0, 1), (99, 0, 1)], 10**12)  # before any is played
+        jl.simulators.sample_gaps(
+            GRID, GOAL, [(0, 0, 1), (99, 0, 1)], 10**12
+        )  # before any is played
     with pytest.raises(IndexError, match="state 9"):
         jl.simulate_pairs(GRID, GOAL, 9, (0, 1), 1)
     with pytest.raises(IndexError, match="action 7"):
@@ -350,7 +352,7 @@ def test_simulators_are_tried_out_first(answer, message):
 
 def frozen_lake(seed):
     gymnasium = importlib.import_module("gymnasium")
-    return jl.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=seed)
+    return jl.simulators.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=seed)
 
 
 def pong(seed):
@@ -370,7 +372,7 @@ BAD_SEEDS = ["7", 1.5, -1, True, [1, -2], ["a"], np.nan, {}, torchs_own]
     [
         lambda seed: jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 10, seed=seed),
         lambda seed: jl.simulate_returns(GRID, GOAL, 10, seed=seed),
-        lambda seed: jl.sample_gaps(GRID, GOAL, [(0, 0, 1)], 10, seed=seed),
+        lambda seed: jl.simulators.sample_gaps(GRID, GOAL, [(0, 0, 1)], 10, seed=seed),
         lambda seed: jl.incremental_jipe2(GRID, GOAL, 10, seed=seed),
         frozen_lake,
         pong,
@@ -398,12 +400,18 @@ MANY = 10**12
     [
         (lambda: jl.simulate_pairs(NEAR_ONE, GOAL, 4, (0, 1), 1), r"gamma = 0.99.* horizon= to"),
         (lambda: jl.simulate_returns(NEAR_ONE, GOAL, 1), r"gamma = 0.99.* larger truncation="),
-        (lambda: jl.sample_gaps(NEAR_ONE, GOAL, [(4, 0, 1)], 3), r"truncation = 1e-07 ask for"),
         (
-            lambda: jl.estimate_gaps(GRID, GOAL, [0, 1], state=4, gamma=0.999999),
+            lambda: jl.simulators.sample_gaps(NEAR_ONE, GOAL, [(4, 0, 1)], 3),
+            r"truncation = 1e-07 ask for",
+        ),
+        (
+            lambda: jl.simulators.estimate_gaps(GRID, GOAL, [0, 1], state=4, gamma=0.999999),
             r"gamma = 0.999999 .* 6,907,752 steps, more than 1,000,000: pass horizon=",
         ),
-        (lambda: jl.compare_actions(NEAR_ONE, GOAL, [0, 1], 4), r"gamma = 0.99.*: pass horizon="),
+        (
+            lambda: jl.simulators.compare_actions(NEAR_ONE, GOAL, [0, 1], 4),
+            r"gamma = 0.99.*: pass horizon=",
+        ),
     ],
     ids=["simulate_pairs", "simulate_returns", "sample_gaps", "estimate_gaps", "compare_actions"],
 )
@@ -414,7 +422,7 @@ def test_horizons_without_end_are_refused(call, message):
 
 def test_a_horizon_that_is_given_is_not_too_long():
     assert jl.simulate_pairs(NEAR_ONE, GOAL, 4, (0, 1), 1, horizon=5).shape == (1, 2)
-    jl.estimate_gaps(GRID, GOAL, [0, 1], state=4, gamma=0.999999, horizon=5, num_runs=3)
+    jl.simulators.estimate_gaps(GRID, GOAL, [0, 1], state=4, gamma=0.999999, horizon=5, num_runs=3)
 
 
 @pytest.mark.parametrize(
@@ -431,7 +439,7 @@ def test_a_horizon_that_is_given_is_not_too_long():
         (lambda: jl.goal_policy(10**6), "size: goal_policy of 1,000,000,000,000 states"),
         (lambda: jl.coupled_reward_chain(MANY), "num_states: a JMDP of 1,000,000,000,000 states"),
         (
-            lambda: jl.sample_gaps(GRID, GOAL, [(4, 0, 1)], num_pairs=MANY),
+            lambda: jl.simulators.sample_gaps(GRID, GOAL, [(4, 0, 1)], num_pairs=MANY),
             "a sample of num_pairs = 1,000,000,000,000 needs 22,351.74 GiB.*: ask for fewer",
         ),
         (lambda: jl.simulate_pairs(GRID, GOAL, 4, (0, 1), MANY), "a sample of num_pairs = 1,000"),
@@ -458,18 +466,18 @@ def test_what_does_not_fit_is_refused_before_it_is_made(call, message):
     ("call", "message"),
     [
         (
-            lambda: jl.gap_law(GRID, GOAL, (4, 0, 2)),
+            lambda: jl.laws.gap_law(GRID, GOAL, (4, 0, 2)),
             r"rows \(state, a, b\), \(N, 3\), got shape \(3,\): did you mean \[\(4, 0, 2\)\]\?",
         ),
-        (lambda: jl.gap_law(GRID, GOAL, [4]), r"\(N, 3\), got shape \(1,\)$"),
-        (lambda: jl.one_sided_bound(np.nan, 1), r"mean\[0\] \(entry 0\) = nan is not finite"),
-        (lambda: jl.one_sided_bound(1, np.inf), r"variance\[0\] \(entry 0\) = inf is not finite"),
+        (lambda: jl.laws.gap_law(GRID, GOAL, [4]), r"\(N, 3\), got shape \(1,\)$"),
+        (lambda: jl.cantelli_bound(np.nan, 1), r"mean\[0\] \(entry 0\) = nan is not finite"),
+        (lambda: jl.cantelli_bound(1, np.inf), r"variance\[0\] \(entry 0\) = inf is not finite"),
         (
             lambda: jl.JMDP([[1.0]], [[[1e-200, -1e-180]]], [[[0, 0]]], 0.9),
             "rewards: the largest absolute reward, 1e-180, leaves no room .* between 1e-100 and",
         ),
         (
-            lambda: jl.ImplicitJMDP(lambda s: s, 1, 0.9, (0.0, 1e-200)),
+            lambda: jl.large.ImplicitJMDP(lambda s: s, 1, 0.9, (0.0, 1e-200)),
             "reward_range: the largest absolute reward, 1e-200, leaves no room",
         ),
         (
@@ -479,8 +487,8 @@ def test_what_does_not_fit_is_refused_before_it_is_made(call, message):
             ),
             r"coordinate must be \[\(s, a\)\] or \[\(s, a\), \(t, b\)\], got \(0, 1\)",
         ),
-        (lambda: jl.local_jipe2(GRID, GOAL, states=0), r"states must be a list .* mean \[0\]\?"),
-        (lambda: jl.local_jipe2(GRID, GOAL, states="a"), r"did you mean \['a'\]\?"),
+        (lambda: jl.large.local_jipe2(GRID, GOAL, states=0), r"must be a list .* mean \[0\]\?"),
+        (lambda: jl.large.local_jipe2(GRID, GOAL, states="a"), r"did you mean \['a'\]\?"),
     ],
 )  # fmt: skip
 def test_forgotten_brackets_and_numbers_without_room(call, message):
@@ -495,7 +503,7 @@ def test_rewards_may_be_zero_or_tiny_beside_others():
     jm = jl.JMDP.from_step(2, 2, 0.5, [0.5, 0.5], lambda s, a, u: (pays[u] * a, s))
     assert jl.jipe2(jm, [0, 1], coupling="common").converged
     apart = jl.JMDP(np.ones((2, 1)), [[[0.0, 1e-150]], [[-1.0, 1.0]]], [[[0, 0]], [[1, 1]]], 0.5)
-    assert jl.local_jipe2(apart, [0, 0], states=[0]).gap_mean[0, 1, 0] == pytest.approx(0.0)
+    assert jl.large.local_jipe2(apart, [0, 0], states=[0]).gap_mean[0, 1, 0] == pytest.approx(0.0)
 
 
 def test_the_options_of_inventory_are_listed():
@@ -523,20 +531,25 @@ def half(observation):
     ("call", "message"),
     [
         (
-            lambda: jl.estimate_gaps(lake(reset=False), half, [0, 1]),
+            lambda: jl.simulators.estimate_gaps(lake(reset=False), half, [0, 1]),
             r"^env is outside of an episode: call env.reset\(\) first$",
         ),
-        (lambda: jl.estimate_gaps(lake(), half, [0, 1], state=3), "state must be a snapshot .* 3"),
         (
-            lambda: jl.estimate_gaps(lake(), np.full((15, 4), 0.25), [0, 1]),
+            lambda: jl.simulators.estimate_gaps(lake(), half, [0, 1], state=3),
+            "state must be a snapshot .* 3",
+        ),
+        (
+            lambda: jl.simulators.estimate_gaps(lake(), np.full((15, 4), 0.25), [0, 1]),
             r"policy must have shape \(state = 16, action = 4\)",
         ),
         (
-            lambda: jl.estimate_gaps(GRID, lambda s: GOAL[s], [0, 1], state=4, processes=2),
+            lambda: jl.simulators.estimate_gaps(
+                GRID, lambda s: GOAL[s], [0, 1], state=4, processes=2
+            ),
             "policy does not pickle, as processes > 1 needs: .* or use processes=1",
         ),
         (
-            lambda: jl.estimate_gaps(
+            lambda: jl.simulators.estimate_gaps(
                 jl.two_queues_simulator(2), half, [0, 1], state=4, processes=2
             ),
             "env does not pickle, as processes > 1 needs: .*two_queues_simulator.*step",

@@ -40,7 +40,7 @@ def close(found, exact, state, actions):
 @pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
 @pytest.mark.parametrize("simulator", [SMALL, Plain()], ids=["JMDP", "simulator"])
 def test_gaps_are_those_of_jipe2(simulator, coupling):
-    found = jl.estimate_gaps(
+    found = jl.simulators.estimate_gaps(
         simulator, MIXED, [2, 0, 1], 1, num_runs=150, coupling=coupling, keep_returns=True
     )
     close(found, jl.jipe2(SMALL, MIXED, coupling=coupling).moments, 1, [2, 0, 1])
@@ -55,7 +55,7 @@ def test_gaps_are_those_of_jipe2(simulator, coupling):
 def test_couplings_differ_and_seeds_matter():
     def run(coupling, seed):
         asked = (SMALL, MIXED.__getitem__, [0, 1], 1, 0.5, 9, seed, coupling)
-        return jl.estimate_gaps(*asked, keep_returns=True).returns
+        return jl.simulators.estimate_gaps(*asked, keep_returns=True).returns
 
     runs = [run("joint", 0), run("independent", 0), run("common", 0), run("joint", 1)]
     assert len({each.tobytes() for each in runs}) == 4
@@ -64,11 +64,11 @@ def test_couplings_differ_and_seeds_matter():
 
 def test_processes_do_not_change_the_numbers(monkeypatch):
     """Each process gets a pickle, and some of the plays."""
-    cart = jl.CoupledEnv(gymnasium.make("CartPole-v1"), seed=1)
+    cart = jl.simulators.CoupledEnv(gymnasium.make("CartPole-v1"), seed=1)
     cart.reset()
     for env, policy, state in ((SMALL, MIXED, 1), (cart, even, None)):
         asked = {"num_runs": 4, "state": state, "horizon": 5, "keep_returns": True}
-        run = partial(jl.estimate_gaps, env, policy, [0, 1], **asked)
+        run = partial(jl.simulators.estimate_gaps, env, policy, [0, 1], **asked)
         alone = run().returns
         with monkeypatch.context() as patch:
             patch.setattr(estimates, "in_processes", one_after_another)
@@ -86,12 +86,12 @@ def one_after_another(work, jobs, processes, label):
 
 def test_branches_of_an_environment_meet():
     """On the frozen lake: with episodes that end, and states that are told apart by their bytes."""
-    lake = jl.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=1)
+    lake = jl.simulators.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=1)
     lake.reset()
     jm = jl.JMDP.from_gymnasium("FrozenLake-v1", gamma=0.7)
     lake.unwrapped.s = 9
     before = lake.snapshot()
-    found = jl.estimate_gaps(
+    found = jl.simulators.estimate_gaps(
         lake, lambda seen: [0.25] * 4, [0, 1, 2], gamma=0.7, num_runs=100, truncation=1e-2
     )
     close(found, jl.jipe2(jm, jl.uniform_policy(jm)).moments, 9, [0, 1, 2])
@@ -125,10 +125,10 @@ def first_action(seen):
 
 
 def test_an_episode_that_ends_keeps_its_return():
-    env = jl.CoupledEnv(Ending(), seed=1)
+    env = jl.simulators.CoupledEnv(Ending(), seed=1)
     env.reset()
     asked = {"gamma": 0.5, "num_runs": 3, "keep_returns": True}
-    found = jl.estimate_gaps(env, first_action, [0, 1, 2], **asked)
+    found = jl.simulators.estimate_gaps(env, first_action, [0, 1, 2], **asked)
     assert (found.returns == [1.75, 1.75, 2.75]).all()
     assert (found.mean == [[0, 0, -1], [0, 0, -1], [1, 1, 0]]).all()
     assert not found.variance.any()
@@ -136,9 +136,9 @@ def test_an_episode_that_ends_keeps_its_return():
     assert found.prob_tie[0, 1] == 1.0
     assert found.prob_better[2, 0] == 1.0
     env.step(2)
-    later = jl.estimate_gaps(env, first_action, [0, 1], **asked)
+    later = jl.simulators.estimate_gaps(env, first_action, [0, 1], **asked)
     assert (later.returns == 1.5).all()
-    short = jl.estimate_gaps(env, first_action, [0, 1], **asked, horizon=1)
+    short = jl.simulators.estimate_gaps(env, first_action, [0, 1], **asked, horizon=1)
     assert (short.returns == 1.0).all()
 
 
@@ -164,16 +164,16 @@ def test_actions_of_several_parts(kind):
         push = np.zeros(1, np.float32)
         return (push, way) if kind is Composite else {"way": way, "push": push}
 
-    env = jl.CoupledEnv(kind(), seed=1)
+    env = jl.simulators.CoupledEnv(kind(), seed=1)
     env.reset()
     asked = [action(way) for way in (0, 1, 2)]
     settings = {"gamma": 0.5, "num_runs": 3, "keep_returns": True}
-    found = jl.estimate_gaps(env, lambda seen: action(0), asked, **settings)
+    found = jl.simulators.estimate_gaps(env, lambda seen: action(0), asked, **settings)
     assert (found.returns == [1.75, 1.75, 2.75]).all()
 
 
 def test_what_is_cut_off_is_stated():
-    found = jl.estimate_gaps(SMALL, MIXED, [0, 1], num_runs=200, state=1, horizon=2)
+    found = jl.simulators.estimate_gaps(SMALL, MIXED, [0, 1], num_runs=200, state=1, horizon=2)
     exact = jl.jipe2(SMALL, MIXED).moments.gap_mean[1, 0, 1]
     low, high = found.interval("mean")
     assert low[0, 1] <= exact <= high[0, 1]
@@ -182,7 +182,7 @@ def test_what_is_cut_off_is_stated():
     assert np.allclose(high - low, 2 * (1.959964 * found.mean_error + found.truncation_error))
     low, high = found.interval("variance")
     assert (low <= found.variance).all()
-    half = jl.PlayedGaps(*np.zeros((4, 1)), *np.full((4, 1), 0.5), 100)
+    half = jl.simulators.results.PlayedGaps(*np.zeros((4, 1)), *np.full((4, 1), 0.5), 100)
     assert np.allclose(half.interval("prob_worse"), [[0.4038315], [0.5961685]])  # Wilson's
     with pytest.raises(
         ValueError, match="'mean', 'variance', 'prob_worse', 'prob_tie', 'prob_better', got"
@@ -195,14 +195,14 @@ def steady(seen):
 
 
 def test_continuous_actions_come_from_the_policy():
-    env = jl.CoupledEnv(gymnasium.make("Pendulum-v1"), seed=1)
+    env = jl.simulators.CoupledEnv(gymnasium.make("Pendulum-v1"), seed=1)
     env.reset()
     pushes = [np.array([x], np.float32) for x in (-1.0, 1.0)]
-    found = jl.estimate_gaps(env, steady, pushes, gamma=0.5, num_runs=3)
+    found = jl.simulators.estimate_gaps(env, steady, pushes, gamma=0.5, num_runs=3)
     assert found.mean[0, 1] != 0.0
     assert found.variance[0, 1] == pytest.approx(0.0, abs=1e-9)  # nothing is random here
     with pytest.raises(IndexError, match="is not in Box"):
-        jl.estimate_gaps(env, steady, [np.full(1, 5.0, np.float32)], num_runs=3)
+        jl.simulators.estimate_gaps(env, steady, [np.full(1, 5.0, np.float32)], num_runs=3)
 
 
 def test_atari():
@@ -210,7 +210,7 @@ def test_atari():
     env.reset()
     here = env.snapshot()
     asked = {"gamma": 0.9, "num_runs": 3, "horizon": 4, "keep_returns": True}
-    found = jl.estimate_gaps(env, lambda seen: np.full(6, 1 / 6), [0, 2, 3], **asked)
+    found = jl.simulators.estimate_gaps(env, lambda seen: np.full(6, 1 / 6), [0, 2, 3], **asked)
     assert found.returns.shape == (3, 3)
     assert env.snapshot().identity == here.identity
     assert env.draw == here.draw
@@ -232,27 +232,30 @@ class Failing(Plain):
 
 def test_a_simulator_that_fails_keeps_the_results_so_far():
     with pytest.raises(
-        jl.SimulatorError, match=r"run \d+: step \d+: simulator.query\(state \d, actions \["
+        jl.simulators.SimulatorError,
+        match=r"run \d+: step \d+: simulator.query\(state \d, actions \[",
     ) as caught:
-        jl.estimate_gaps(Failing(), MIXED, [0, 1], num_runs=1000, state=1, keep_returns=True)
+        jl.simulators.estimate_gaps(
+            Failing(), MIXED, [0, 1], num_runs=1000, state=1, keep_returns=True
+        )
     assert "licence server is gone" in str(caught.value)
     kept = caught.value.result.returns
     assert 3 <= len(kept) < 1000
     asked = {"num_runs": len(kept), "state": 1, "keep_returns": True}
-    whole = jl.estimate_gaps(Plain(), MIXED, [0, 1], **asked).returns
+    whole = jl.simulators.estimate_gaps(Plain(), MIXED, [0, 1], **asked).returns
     assert (kept == whole).all()
-    env = jl.CoupledEnv(Ending(), seed=1)
+    env = jl.simulators.CoupledEnv(Ending(), seed=1)
     env.reset()
     env.unwrapped.fails_at = 0.9
     with pytest.raises(
-        jl.SimulatorError, match=r"failed at state \[\d+\.\], action 0: OSError"
+        jl.simulators.SimulatorError, match=r"failed at state \[\d+\.\], action 0: OSError"
     ) as caught:
-        jl.estimate_gaps(env, first_action, [0, 2], num_runs=1000)
+        jl.simulators.estimate_gaps(env, first_action, [0, 2], num_runs=1000)
     assert caught.value.result.num_runs >= 3
     env.reset()
     env.unwrapped.fails_at = -1.0
-    with pytest.raises(jl.SimulatorError, match="0 runs went well") as caught:
-        jl.estimate_gaps(env, first_action, [0, 2], num_runs=1000)
+    with pytest.raises(jl.simulators.SimulatorError, match="0 runs went well") as caught:
+        jl.simulators.estimate_gaps(env, first_action, [0, 2], num_runs=1000)
     assert caught.value.result is None
 
 
@@ -272,55 +275,81 @@ def test_a_simulator_that_fails_keeps_the_results_so_far():
 def test_a_policy_that_returns_no_distribution_is_refused(answer, message):
     asked = []
     with pytest.raises(ValueError, match=message):
-        jl.estimate_gaps(Plain(), lambda x: asked.append(x) or answer, [0, 1], state=1)
+        jl.simulators.estimate_gaps(Plain(), lambda x: asked.append(x) or answer, [0, 1], state=1)
     assert asked == [1]  # before any work
     with pytest.raises(ValueError, match=r"policy\([02]\)"):  # or at the first offence
-        jl.estimate_gaps(Plain(), lambda x: MIXED[1] if x == 1 else answer, [0, 1, 2], state=1)
+        jl.simulators.estimate_gaps(
+            Plain(), lambda x: MIXED[1] if x == 1 else answer, [0, 1, 2], state=1
+        )
 
 
 def test_bad_calls():
-    env = jl.CoupledEnv(Ending(), seed=1)
+    env = jl.simulators.CoupledEnv(Ending(), seed=1)
     env.reset()
     ends = env.query([0])[0].snapshot
     for _ in range(3):
         env.step(0)
     for call, message in [
         (
-            lambda: jl.estimate_gaps(object(), MIXED, [0, 1]),
+            lambda: jl.simulators.estimate_gaps(object(), MIXED, [0, 1]),
             "it must be a CoupledEnv",
         ),
         (
-            lambda: jl.estimate_gaps(Ending(), MIXED, [0, 1]),
+            lambda: jl.simulators.estimate_gaps(Ending(), MIXED, [0, 1]),
             "it must be a CoupledEnv",
         ),
-        (lambda: jl.estimate_gaps(env, first_action, [0, 1]), "env is outside of an episode"),
         (
-            lambda: jl.estimate_gaps(env, first_action, [0, 1], state=3),
+            lambda: jl.simulators.estimate_gaps(env, first_action, [0, 1]),
+            "env is outside of an episode",
+        ),
+        (
+            lambda: jl.simulators.estimate_gaps(env, first_action, [0, 1], state=3),
             "snapshot inside an episode",
         ),
-        (lambda: jl.estimate_gaps(SMALL, MIXED, [0, 0], state=1), "all distinct"),
-        (lambda: jl.estimate_gaps(env, first_action, [1, 1], state=ends), "all distinct"),
-        (lambda: jl.estimate_gaps(SMALL, MIXED[:2], [0, 1], state=1), "policy must have shape"),
+        (lambda: jl.simulators.estimate_gaps(SMALL, MIXED, [0, 0], state=1), "all distinct"),
         (
-            lambda: jl.estimate_gaps(SMALL, MIXED, [0, 1], 1, 1.0),
+            lambda: jl.simulators.estimate_gaps(env, first_action, [1, 1], state=ends),
+            "all distinct",
+        ),
+        (
+            lambda: jl.simulators.estimate_gaps(SMALL, MIXED[:2], [0, 1], state=1),
+            "policy must have shape",
+        ),
+        (
+            lambda: jl.simulators.estimate_gaps(SMALL, MIXED, [0, 1], 1, 1.0),
             r"gamma must lie in \[0, 1\)",
         ),
-        (lambda: jl.estimate_gaps(SMALL, MIXED, [0, 1], num_runs=2, state=1), "num_runs must be"),
-        (lambda: jl.estimate_gaps(SMALL, MIXED, [0, 1], state=1, truncation=0), "truncation must"),
-        (lambda: jl.estimate_gaps(SMALL, MIXED, [0, 1], state=1, horizon=0), "horizon must"),
-        (lambda: jl.estimate_gaps(SMALL, MIXED, [0, 1], state=1, processes=0), "processes must"),
-        (lambda: jl.estimate_gaps(SMALL, MIXED, [0, 1], state=1, coupling="x"), "coupling must"),
+        (
+            lambda: jl.simulators.estimate_gaps(SMALL, MIXED, [0, 1], num_runs=2, state=1),
+            "num_runs must be",
+        ),
+        (
+            lambda: jl.simulators.estimate_gaps(SMALL, MIXED, [0, 1], state=1, truncation=0),
+            "truncation must",
+        ),
+        (
+            lambda: jl.simulators.estimate_gaps(SMALL, MIXED, [0, 1], state=1, horizon=0),
+            "horizon must",
+        ),
+        (
+            lambda: jl.simulators.estimate_gaps(SMALL, MIXED, [0, 1], state=1, processes=0),
+            "processes must",
+        ),
+        (
+            lambda: jl.simulators.estimate_gaps(SMALL, MIXED, [0, 1], state=1, coupling="x"),
+            "coupling must",
+        ),
     ]:
         with pytest.raises(ValueError, match=message):
             call()
     for state in (None, 3, -1, "1"):
         with pytest.raises(IndexError, match="state"):
-            jl.estimate_gaps(SMALL, MIXED, [0, 1], state=state)
+            jl.simulators.estimate_gaps(SMALL, MIXED, [0, 1], state=state)
     with pytest.raises(IndexError, match="action 3 is out of range"):
-        jl.estimate_gaps(SMALL, MIXED, [0, 3], state=1)
+        jl.simulators.estimate_gaps(SMALL, MIXED, [0, 3], state=1)
     loose = jl.JMDP([[0.5, 0.5], [0.3, 0.7]], np.zeros((2, 2, 2)), np.zeros((2, 2, 2), int), 0.5)
     with pytest.raises(ValueError, match="one law of tables"):
-        jl.estimate_gaps(loose, [[0.5, 0.5]] * 2, [0, 1], state=1, coupling="common")
+        jl.simulators.estimate_gaps(loose, [[0.5, 0.5]] * 2, [0, 1], state=1, coupling="common")
 
 
 class Counting(Plain):
@@ -338,8 +367,8 @@ def test_a_run_ends_where_all_its_branches_are_one(coupling):
     """The gaps are final by then: those of whole runs, which ask for many more queries."""
     asked = {"state": 1, "num_runs": 40, "coupling": coupling, "gamma": 0.95, "horizon": 200}
     short, long = Counting(), Counting()
-    ended = jl.estimate_gaps(short, MIXED, [0, 1, 2], **asked)
-    whole = jl.estimate_gaps(long, MIXED, [0, 1, 2], **asked, keep_returns=True)
+    ended = jl.simulators.estimate_gaps(short, MIXED, [0, 1, 2], **asked)
+    whole = jl.simulators.estimate_gaps(long, MIXED, [0, 1, 2], **asked, keep_returns=True)
     assert ended.returns is None
     for name in ("mean", "mean_error", "variance", "variance_error", "prob_worse", "prob_tie"):
         np.testing.assert_allclose(getattr(ended, name), getattr(whole, name), atol=1e-12)
@@ -363,7 +392,7 @@ def test_queries_of_a_time_step_share_one_draw_and_time_steps_do_not():
             return [0.0 for _ in actions], [(state + 1 + a) % 3 for a in actions]
 
     asked = {"state": 0, "num_runs": 3, "horizon": 30, "keep_returns": True}
-    jl.estimate_gaps(Greedy(), [0, 0, 0], [0, 1], coupling="common", **asked)
+    jl.simulators.estimate_gaps(Greedy(), [0, 0, 0], [0, 1], coupling="common", **asked)
     tried = len(seen) - 3 * (1 + 29 * 2)
     run = seen[tried : tried + 59]
     assert all(one[1] == two[1] for one, two in zip(run[1::2], run[2::2], strict=True))
@@ -388,20 +417,28 @@ class Dice:
 def test_returns_without_discount_need_a_horizon():
     keep_throwing = [0] * 8
     with pytest.raises(ValueError, match=r"or be 1 together with a stated horizon="):
-        jl.estimate_gaps(Dice(), keep_throwing, [0, 1], state=0)
+        jl.simulators.estimate_gaps(Dice(), keep_throwing, [0, 1], state=0)
     with pytest.raises(ValueError, match=r"or be 1 together with a stated horizon="):
-        jl.compare_actions(Dice(), keep_throwing, [0, 1], state=0)
-    found = jl.estimate_gaps(Dice(), keep_throwing, [0, 1], state=0, num_runs=2000, horizon=300)
+        jl.simulators.compare_actions(Dice(), keep_throwing, [0, 1], state=0)
+    found = jl.simulators.estimate_gaps(
+        Dice(), keep_throwing, [0, 1], state=0, num_runs=2000, horizon=300
+    )
     throws = 5.0  # before a six, on average
     assert abs(found.mean[0, 1] - (throws - 2.0)) <= 4.5 * found.mean_error[0, 1]
     assert (found.truncation_error == 0.0).all()
-    short = jl.estimate_gaps(Dice(), keep_throwing, [0, 1], state=0, num_runs=50, horizon=2)
+    short = jl.simulators.estimate_gaps(
+        Dice(), keep_throwing, [0, 1], state=0, num_runs=50, horizon=2
+    )
     assert np.isinf(short.truncation_error[0, 1])
     assert np.isinf(short.interval("mean")[1][0, 1])
     assert short.truncation_error[0, 0] == 0.0
-    decided = jl.compare_actions(Dice(), keep_throwing, [0, 1], state=0, horizon=80, budget=10**6)
+    decided = jl.simulators.compare_actions(
+        Dice(), keep_throwing, [0, 1], state=0, horizon=80, budget=10**6
+    )
     assert (decided.verdict, decided.best) == ("better", 0)
-    cut = jl.compare_actions(Dice(), keep_throwing, [0, 1], state=0, horizon=2, budget=500)
+    cut = jl.simulators.compare_actions(
+        Dice(), keep_throwing, [0, 1], state=0, horizon=2, budget=500
+    )
     assert cut.verdict == "undecided"
     assert np.isinf(cut.intervals[0, 1]).all()
     assert "need a longer horizon" in repr(cut)

@@ -90,7 +90,7 @@ def test_monte_carlo_is_within_its_error():
         policy = random_policy(rng, jm, deterministic=n % 2 == 0)
         exact = jl.jipe2(jm, policy, coupling="common").moments
         gaps = [(s, 0, 2) for s in range(4)]
-        played = jl.sample_gaps(jm, policy, gaps, 20_000, seed=n, coupling="common")
+        played = jl.simulators.sample_gaps(jm, policy, gaps, 20_000, seed=n, coupling="common")
         s, a, b = np.transpose(gaps)
         assert (np.abs(played.mean - exact.gap_mean[s, a, b]) < 5 * played.mean_error).all()
         wrong = np.abs(played.variance - exact.gap_variance[s, a, b])
@@ -178,7 +178,7 @@ def test_the_depot_with_demand_shared_through_time():
     )  # as the guide does
     for coupling, variance, worse in [("joint", 31.7, 0.454), ("common", 0.14, 0.063)]:
         exact = jl.jipe2(jm, policy, coupling=coupling).moments
-        played = jl.sample_gaps(jm, policy, [(5, 1, 2)], 50_000, coupling=coupling)
+        played = jl.simulators.sample_gaps(jm, policy, [(5, 1, 2)], 50_000, coupling=coupling)
         assert exact.gap_variance[5, 1, 2] == pytest.approx(variance, rel=0.015)
         guide = jl.jipe2(again, policy, coupling=coupling).moments
         assert guide.gap_variance[5, 1, 2] == pytest.approx(exact.gap_variance[5, 1, 2], abs=1e-6)
@@ -228,8 +228,8 @@ def test_a_model_knows_its_noise_or_says_which_state_has_another():
             (jl.apply_t2, zeros),
             (jl.simulate_pairs, (0, (0, 0), 9)),
             (jl.simulate_returns, (9,)),
-            (jl.policy_gaps, (policy,)),
-            (jl.sample_gaps, ([(0, 0, 0)], 9)),
+            (jl.laws.policy_gaps, (policy,)),
+            (jl.simulators.sample_gaps, ([(0, 0, 0)], 9)),
             (jl.incremental_jipe2, (9,)),
         ]:
             with pytest.raises(ValueError, match=f"one law of tables.* state {state} has"):
@@ -269,7 +269,7 @@ UNKNOWN = {
     "from_mdp": lambda: jl.JMDP.from_mdp(*equal_laws(), 0.9),
     "from_gymnasium": lambda: jl.JMDP.from_gymnasium("CliffWalking-v1"),
     "from_simulator": lambda: jl.JMDP.from_simulator(Fair(), 2, seed=3),
-    "coupling_range": lambda: jl.coupling_range(jl.example_2_1(), [0, 0]).low,
+    "coupling_range": lambda: jl.laws.coupling_range(jl.example_2_1(), [0, 0]).low,
 }
 
 
@@ -280,9 +280,9 @@ def test_models_that_do_not_know_their_noise_refuse_it_however_they_look(made):
     for model in (jm, copy.deepcopy(jm), pickle.loads(pickle.dumps(jm))):
         with pytest.raises(ValueError, match=r'coupling="common" needs a known noise: '):
             jl.jipe2(model, policy, coupling="common")
-    for model in (jm, jl.ImplicitJMDP.from_jmdp(jm)):
+    for model in (jm, jl.large.ImplicitJMDP.from_jmdp(jm)):
         with pytest.raises(ValueError, match=r'coupling="common" needs a known noise: '):
-            jl.local_jipe2(model, policy, [0], coupling="common")
+            jl.large.local_jipe2(model, policy, [0], coupling="common")
 
 
 def test_tables_with_one_law_keep_their_noise_in_copies():

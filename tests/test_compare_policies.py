@@ -48,7 +48,7 @@ def test_what_is_played_has_the_moments_of_policy_gaps(coupling, kinds):
         jm = shared_noise_model(seed, gamma=0.5)
         rules = two_rules(jm, kinds, seed)
         third = random_policy(np.random.default_rng(seed + 50), jm, False)
-        exact = [x[1] for x in jl.policy_gaps(jm, *rules, coupling=coupling)]
+        exact = [x[1] for x in jl.laws.policy_gaps(jm, *rules, coupling=coupling)]
         found.append(scores(played(jm, [*rules, third], 1, coupling, 300, seed), exact))
     assert np.abs(found).max() <= 4.5
     assert abs(np.mean(found, 0)[0]) <= 4.5 / 2
@@ -60,7 +60,11 @@ def test_all_kinds_of_models_and_rules_give_the_same_numbers(kind, coupling):
     jm = shared_noise_model(3, gamma=0.5)
     rules = two_rules(jm, (False, True))
     expected = played(jm, rules, 2, coupling, 30)
-    envs = {"implicit": jl.ImplicitJMDP.from_jmdp(jm), "simulator": Plain(jm), "functions": jm}
+    envs = {
+        "implicit": jl.large.ImplicitJMDP.from_jmdp(jm),
+        "simulator": Plain(jm),
+        "functions": jm,
+    }
     if kind == "functions":
         rules = [rule.__getitem__ for rule in rules]
     found = played(envs[kind], rules, 2, coupling, 30)
@@ -72,7 +76,7 @@ def test_all_kinds_of_models_and_rules_give_the_same_numbers(kind, coupling):
 def test_equal_rules_have_no_gap_and_need_one_step(coupling):
     jm = shared_noise_model(4, gamma=0.9)
     rule, other = two_rules(jm, (False, False))
-    found = jl.compare_policies(jm, [rule, rule.copy()], state=0, coupling=coupling)
+    found = jl.simulators.compare_policies(jm, [rule, rule.copy()], state=0, coupling=coupling)
     assert (found.verdict, found.best, found.remaining) == ("equivalent", None, (0, 1))
     assert not found.intervals.any()
     assert found.num_queries <= 8 * 66
@@ -99,13 +103,13 @@ def test_rules_that_differ_in_one_state_differ_after_it_alone(coupling):
 @pytest.mark.parametrize("coupling", ["joint", "common"])
 def test_an_environment_whose_episodes_end(coupling):
     """On the frozen lake, for which `policy_gaps` knows the answer of independent states."""
-    lake = jl.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=1)
+    lake = jl.simulators.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=1)
     lake.reset()
     lake.unwrapped.s = 9
     jm = jl.JMDP.from_gymnasium("FrozenLake-v1", gamma=0.7)
     rules = [random_policy(np.random.default_rng(k), jm, False) for k in range(2)]
     found = played(lake, rules, None, coupling, 60, gamma=0.7, horizon=25)
-    mean, variance = (x[9] for x in jl.policy_gaps(jm, *rules))
+    mean, variance = (x[9] for x in jl.laws.policy_gaps(jm, *rules))
     assert abs(found.mean[0, 1] - mean) <= 4.5 * found.mean_error[0, 1]
     if coupling == "joint":
         assert abs(found.variance[0, 1] - variance) <= 4.5 * found.variance_error[0, 1]
@@ -118,12 +122,12 @@ def orders(*levels, capacity=8):
 def test_the_best_of_several_rules_with_estimates_beside_it():
     shop = jl.inventory(capacity=8, max_order=8, gamma=0.6)
     rules = orders(8, 4, 7, 4)
-    found = jl.compare_policies(shop, rules, state=0, budget=60_000)
+    found = jl.simulators.compare_policies(shop, rules, state=0, budget=60_000)
     assert (found.verdict, found.remaining, found.compared) == ("equivalent", (1, 3), "policy")
-    better = jl.compare_policies(shop, rules[:3], state=0, budget=60_000)
+    better = jl.simulators.compare_policies(shop, rules[:3], state=0, budget=60_000)
     assert (better.verdict, better.best) == ("better", 1)
     for i, j in ((0, 1), (1, 2), (0, 2)):
-        exact = jl.policy_gaps(shop, rules[i], rules[j], "common")[0][0]
+        exact = jl.laws.policy_gaps(shop, rules[i], rules[j], "common")[0][0]
         low, high = better.intervals[i, j]
         assert low <= exact <= high
         assert abs(better.estimates.mean[i, j] - exact) <= 4.5 * better.estimates.mean_error[i, j]
@@ -135,9 +139,9 @@ def test_the_best_of_several_rules_with_estimates_beside_it():
 
 def test_decisions_can_be_saved(tmp_path):
     shop = jl.inventory(capacity=4, max_order=4, gamma=0.5)
-    found = jl.compare_policies(shop, orders(1, 4, capacity=4), state=0, budget=400)
+    found = jl.simulators.compare_policies(shop, orders(1, 4, capacity=4), state=0, budget=400)
     found.save(tmp_path / "decision.npz")
-    again = jl.Decision.load(tmp_path / "decision.npz")
+    again = jl.simulators.results.Decision.load(tmp_path / "decision.npz")
     assert repr(again) == repr(found)
     np.testing.assert_array_equal(again.estimates.mean, found.estimates.mean)
 
@@ -151,7 +155,9 @@ def test_few_false_decisions():
     asked = {"state": 0, "alpha": 0.2, "budget": 300}
     for known in (None, "asymptotic"):
         false = sum(
-            jl.compare_policies(jm, [[0], [1]], seed=k, reward_range=known, **asked).verdict
+            jl.simulators.compare_policies(
+                jm, [[0], [1]], seed=k, reward_range=known, **asked
+            ).verdict
             == "better"
             for k in range(40)
         )
@@ -174,4 +180,4 @@ def test_bad_input(changed, message):
     jm = jl.coupled_reward_chain(2)
     asked = {"policies": [[0, 0], [1, 1]], "state": 0} | changed
     with pytest.raises(ValueError, match=message):
-        jl.compare_policies(jm, **asked)
+        jl.simulators.compare_policies(jm, **asked)

@@ -9,9 +9,9 @@ from scipy.optimize import linprog
 from strategies import random_jmdp, random_policy
 
 import jmdp_lib as jl
+from jmdp_lib.laws.coupling_range import TransportedPairs
 from jmdp_lib.operators.collapsed import CollapsedT2
 from jmdp_lib.solvers.affine import solve_chains
-from jmdp_lib.solvers.coupling_range import TransportedPairs
 
 
 def random_mdp(rng, num_states, num_actions):
@@ -87,7 +87,7 @@ def test_two_actions_equal_linear_programs_over_whole_tables(num_states, num_tab
     for gamma in np.linspace(0.1, 0.9, 15):
         jm = random_jmdp(rng, num_states, 2, num_tables, gamma)
         policy = random_policy(rng, jm, deterministic=rng.random() < 0.3)
-        found = jl.coupling_range(jm, policy, tol=1e-11)
+        found = jl.laws.coupling_range(jm, policy, tol=1e-11)
         variance, s = sobel_variance(jm, policy), int(rng.integers(num_states))
         for sign, array in ((-1.0, found.gap_variance_low), (1.0, found.gap_variance_high)):
             expected = variance[s].sum() - 2.0 * extreme_by_program(jm, policy, s, sign)
@@ -100,7 +100,7 @@ def test_every_coupling_lies_in_the_range_and_the_ends_are_attained(seed):
     mdp = random_mdp(rng, 3, 2)
     joint = jl.JMDP.from_mdp(*mdp, 0.85)
     policy = random_policy(rng, joint, deterministic=seed < 2)
-    found = jl.coupling_range(joint, policy, tol=1e-10)
+    found = jl.laws.coupling_range(joint, policy, tol=1e-10)
     models = [jl.JMDP.from_mdp(*mdp, 0.85, coupling=x) for x in ("quantile", antithetic)]
     moments = [jl.jipe2(model, policy).moments for model in models]
     moments.append(jl.jipe2(joint, policy, coupling="independent").moments)
@@ -120,7 +120,7 @@ def test_more_actions_give_an_outer_range(seed):
     rng = np.random.default_rng([2, seed])
     jm = random_jmdp(rng, 4, 3, 4, gamma=0.9)
     policy = random_policy(rng, jm)
-    found = jl.coupling_range(jm, policy)
+    found = jl.laws.coupling_range(jm, policy)
     for coupling in ("joint", "independent"):
         gap = jl.jipe2(jm, policy, coupling=coupling).moments.gap_variance
         assert np.all(gap >= found.gap_variance_low - 1e-6)
@@ -135,7 +135,7 @@ def test_one_step_is_a_transport_problem():
     size = 40
     rewards = np.stack([rng.normal(size=size), rng.exponential(size=size)], axis=1)
     probs, stay = rng.dirichlet(np.ones(size)), np.zeros((1, size, 2), int)
-    found = jl.coupling_range(jl.JMDP([probs], [rewards], stay, 0.0), [[0.5, 0.5]])
+    found = jl.laws.coupling_range(jl.JMDP([probs], [rewards], stay, 0.0), [[0.5, 0.5]])
     outcomes = [sorted(zip(probs, rewards[:, a], stay[0, :, a], strict=True), key=lambda x: x[1])
                 for a in (0, 1)]  # fmt: skip
     for coupling, array in (
@@ -151,13 +151,13 @@ def test_one_step_is_a_transport_problem():
 def test_the_papers_two_worlds_stand_at_the_two_ends():
     chain = jl.coupled_reward_chain(4, gamma=0.9)
     policy = jl.uniform_policy(chain)
-    found = jl.coupling_range(chain, policy)
+    found = jl.laws.coupling_range(chain, policy)
     joint = jl.jipe2(chain, policy).moments.gap_variance
     assert found.gap_variance_low[0, 0, 1] == pytest.approx(0.0, abs=1e-9)
     np.testing.assert_allclose(joint, found.gap_variance_high, atol=1e-7)
     grid = jl.windy_gridworld(3, gamma=0.9)
     policy = jl.uniform_policy(grid)
-    found = jl.coupling_range(grid, policy)
+    found = jl.laws.coupling_range(grid, policy)
     independent = jl.jipe2(grid, policy, coupling="independent").moments.gap_variance
     joint = jl.jipe2(grid, policy).moments.gap_variance
     arrays = found.gap_variance_low, joint, independent, found.gap_variance_high
@@ -169,27 +169,27 @@ def test_the_error_bound_holds():
     rng = np.random.default_rng(9)
     jm = random_jmdp(rng, 4, 2, 3, gamma=0.95)
     policy = random_policy(rng, jm)
-    rough, fine = (jl.coupling_range(jm, policy, tol=tol) for tol in (1e-2, 1e-12))
+    rough, fine = (jl.laws.coupling_range(jm, policy, tol=tol) for tol in (1e-2, 1e-12))
     off = np.abs(rough.gap_variance_low - fine.gap_variance_low).max()
     assert 1e-6 < off <= rough.error_bound * jl.norm_weight(2, jm.gamma, jm.reward_bound)
     assert rough.converged
     assert rough.error_bound <= 1e-2 * jm.reward_bound
     with pytest.warns(jl.ConvergenceWarning, match="coupling_range stopped"):
-        assert not jl.coupling_range(jm, policy, tol=1e-17).converged
+        assert not jl.laws.coupling_range(jm, policy, tol=1e-17).converged
 
 
 def test_bad_input_is_refused():
     with pytest.raises(TypeError, match="coupling_range needs a JMDP"):
-        jl.coupling_range("model", [[1.0]])
+        jl.laws.coupling_range("model", [[1.0]])
     with pytest.raises(ValueError, match="tol"):
-        jl.coupling_range(
+        jl.laws.coupling_range(
             jl.coupled_reward_chain(4), jl.uniform_policy(jl.coupled_reward_chain(4)), 0.0
         )
 
 
 def test_one_action_has_nothing_to_couple():
     jm = random_jmdp(np.random.default_rng(0), 3, 1, 2)
-    assert not jl.coupling_range(jm, np.ones((3, 1))).gap_variance_high.any()
+    assert not jl.laws.coupling_range(jm, np.ones((3, 1))).gap_variance_high.any()
 
 
 @pytest.mark.parametrize("gamma", [0.9, 0.97])
@@ -200,7 +200,7 @@ def test_the_error_bound_is_nearly_attained(gamma):
     rewards = np.tile(np.array([-1.0, 1.0])[:, None], size)
     jm = jl.JMDP([[0.5, 0.5]], rewards[None], np.zeros((1, 2, size), int), gamma)
     policy = jl.uniform_policy(jm)
-    rough, fine = (jl.coupling_range(jm, policy, tol=tol) for tol in (0.1, 1e-12))
+    rough, fine = (jl.laws.coupling_range(jm, policy, tol=tol) for tol in (0.1, 1e-12))
     names = "gap_variance_low", "gap_variance_high"
     off = max(np.abs(getattr(rough, name) - getattr(fine, name)).max() for name in names)
     bound = rough.error_bound * jl.norm_weight(2, gamma)

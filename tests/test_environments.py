@@ -144,7 +144,7 @@ def test_the_simulator_and_the_tables_agree(simulator, jm, policy):
             assert np.all(
                 np.abs(power(found).mean(0) - exact) <= 5.0 * np.sqrt(spread / plays) + 1e-9
             )
-    g = jl.estimate_gaps(simulator, policy, [0, 1], state=4, num_runs=300, horizon=60)
+    g = jl.simulators.estimate_gaps(simulator, policy, [0, 1], state=4, num_runs=300, horizon=60)
     exact = jl.jipe2(jm, policy).moments
     assert abs(g.mean[0, 1] - exact.gap_mean[4, 0, 1]) < 5.0 * g.mean_error[0, 1] + 1e-9
     assert abs(g.variance[0, 1] - exact.gap_variance[4, 0, 1]) < 5.0 * g.variance_error[0, 1] + 1e-9
@@ -155,7 +155,7 @@ def test_the_simulator_and_the_tables_agree(simulator, jm, policy):
 
 def test_a_step_simulator_refuses_bad_noise():
     with pytest.raises(ValueError, match="sum of noise_probs"):
-        jl.StepSimulator(1, 2, 0.9, [0.5, 0.6], lambda s, a, u: (0.0, 0))
+        jl.simulators.StepSimulator(1, 2, 0.9, [0.5, 0.6], lambda s, a, u: (0.0, 0))
     with pytest.raises(ValueError, match="lead_time must be at least 0"):
         jl.inventory(lead_time=-1)
 

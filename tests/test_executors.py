@@ -78,34 +78,42 @@ class Backwards(Executor):
 @pytest.mark.parametrize("coupling", ["joint", "common"])
 def test_the_numbers_are_those_of_one_process(coupling):
     asked = {"state": 1, "num_runs": 70, "coupling": coupling, "keep_returns": True}
-    alone = jl.estimate_gaps(Walk(), POLICY, [0, 1], **asked)
+    alone = jl.simulators.estimate_gaps(Walk(), POLICY, [0, 1], **asked)
     backwards = Backwards()
     backwards.chunks = 5  # of 70 runs
-    assert_same(jl.estimate_gaps(Walk(), POLICY, [0, 1], **asked, executor=backwards), alone)
+    assert_same(
+        jl.simulators.estimate_gaps(Walk(), POLICY, [0, 1], **asked, executor=backwards), alone
+    )
     with ThreadPoolExecutor(4) as threads:
-        assert_same(jl.estimate_gaps(Walk(), POLICY, [0, 1], **asked, executor=threads), alone)
+        assert_same(
+            jl.simulators.estimate_gaps(Walk(), POLICY, [0, 1], **asked, executor=threads), alone
+        )
 
 
 def test_other_processes_and_many_chunks(monkeypatch):
     monkeypatch.setattr(estimates, "_LEAST_RUNS", 1)
     monkeypatch.setattr(estimates, "_MOST_CHUNKS", 7)
     asked = {"state": 1, "num_runs": 40}
-    alone = jl.estimate_gaps(Walk(), POLICY, [0, 1], **asked)
+    alone = jl.simulators.estimate_gaps(Walk(), POLICY, [0, 1], **asked)
     with ProcessPoolExecutor(2, get_context("spawn")) as processes:
-        assert_same(jl.estimate_gaps(Walk(), POLICY, [0, 1], **asked, executor=processes), alone)
+        assert_same(
+            jl.simulators.estimate_gaps(Walk(), POLICY, [0, 1], **asked, executor=processes), alone
+        )
 
 
 def test_threads_do_not_share_environments_or_tables():
     import gymnasium
 
-    cart = jl.CoupledEnv(gymnasium.make("CartPole-v1"), seed=1)
+    cart = jl.simulators.CoupledEnv(gymnasium.make("CartPole-v1"), seed=1)
     cart.reset()
-    line = jl.ImplicitJMDP.from_step(2, 0.6, [0.7, 0.3], lambda s, a, u: (s % 3, s + a - u), (0, 2))
+    line = jl.large.ImplicitJMDP.from_step(
+        2, 0.6, [0.7, 0.3], lambda s, a, u: (s % 3, s + a - u), (0, 2)
+    )
     for env, state in ((cart, None), (line, 0)):
         asked = {"state": state, "num_runs": 48, "horizon": 12}
-        alone = jl.estimate_gaps(env, lambda seen: [0.5, 0.5], [0, 1], **asked)
+        alone = jl.simulators.estimate_gaps(env, lambda seen: [0.5, 0.5], [0, 1], **asked)
         with ThreadPoolExecutor(3) as threads:
-            found = jl.estimate_gaps(
+            found = jl.simulators.estimate_gaps(
                 env, lambda seen: [0.5, 0.5], [0, 1], **asked, executor=threads
             )
         assert_same(found, alone)
@@ -116,15 +124,17 @@ def test_what_came_back_before_a_failure_is_kept(tmp_path):
     broken.chunks = 5
     asked = {"state": 1, "num_runs": 80, "keep_returns": True}
     with pytest.raises(
-        jl.SimulatorError, match=r"machine is gone.*\(64 runs went well\)"
+        jl.simulators.SimulatorError, match=r"machine is gone.*\(64 runs went well\)"
     ) as caught:
-        jl.estimate_gaps(Walk(), POLICY, [0, 1], **asked, executor=broken)
-    whole = jl.estimate_gaps(Walk(), POLICY, [0, 1], **asked).returns
+        jl.simulators.estimate_gaps(Walk(), POLICY, [0, 1], **asked, executor=broken)
+    whole = jl.simulators.estimate_gaps(Walk(), POLICY, [0, 1], **asked).returns
     np.testing.assert_array_equal(caught.value.result.returns, np.delete(whole, np.s_[16:32], 0))
     with ProcessPoolExecutor(1, get_context("spawn")) as one:
         asked["num_runs"] = 400
-        with pytest.raises(jl.SimulatorError, match="the executor failed: BrokenProcessPool"):
-            jl.estimate_gaps(Fragile(tmp_path), POLICY, [0, 1], **asked, executor=one)
+        with pytest.raises(
+            jl.simulators.SimulatorError, match="the executor failed: BrokenProcessPool"
+        ):
+            jl.simulators.estimate_gaps(Fragile(tmp_path), POLICY, [0, 1], **asked, executor=one)
 
 
 def test_dask_plays_again_what_a_killed_worker_did_not_finish(tmp_path):
@@ -139,10 +149,10 @@ def test_dask_plays_again_what_a_killed_worker_did_not_finish(tmp_path):
         client.get_executor() as executor,
     ):
         fragile = Fragile(tmp_path)
-        found = jl.estimate_gaps(fragile, POLICY, [0, 1], **asked, executor=executor)
+        found = jl.simulators.estimate_gaps(fragile, POLICY, [0, 1], **asked, executor=executor)
     assert fragile.mark.exists()  # a worker was killed
     fragile.home = -1
-    assert_same(found, jl.estimate_gaps(fragile, POLICY, [0, 1], **asked))
+    assert_same(found, jl.simulators.estimate_gaps(fragile, POLICY, [0, 1], **asked))
 
 
 @pytest.mark.parametrize(
@@ -154,4 +164,4 @@ def test_dask_plays_again_what_a_killed_worker_did_not_finish(tmp_path):
 )
 def test_bad_input(changed, message):
     with pytest.raises(ValueError, match=message):
-        jl.estimate_gaps(Walk(), POLICY, [0, 1], state=1, num_runs=5, **changed)
+        jl.simulators.estimate_gaps(Walk(), POLICY, [0, 1], state=1, num_runs=5, **changed)

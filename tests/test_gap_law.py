@@ -12,12 +12,12 @@ import pytest
 from strategies import random_jmdp, random_policy
 
 import jmdp_lib as jl
-from jmdp_lib.solvers.laws import gap_law
-from jmdp_lib.solvers.laws import rows as rows_module
-from jmdp_lib.solvers.laws.brackets import PhiBracket
-from jmdp_lib.solvers.laws.convex import Convex, _lower_row, _upper_row
-from jmdp_lib.solvers.laws.rows import Rows
-from jmdp_lib.solvers.laws.stochastic import Stochastic, _shifted, first_cut
+from jmdp_lib.laws import gap_law
+from jmdp_lib.laws import rows as rows_module
+from jmdp_lib.laws.brackets import PhiBracket
+from jmdp_lib.laws.convex import Convex, _lower_row, _upper_row
+from jmdp_lib.laws.rows import Rows
+from jmdp_lib.laws.stochastic import Stochastic, _shifted, first_cut
 
 COUPLINGS = ("joint", "independent", "common")
 
@@ -41,7 +41,7 @@ def played_law(jm, policy, query, num_pairs, alpha, limit=np.inf, coupling="join
         jm, policy, state, actions, num_pairs, seed=1, truncation=1e-10, coupling=coupling
     )
     off = 4e-10 * jm.reward_bound / (1.0 - jm.gamma)
-    return jl.GapLaw.from_sample(query, np.subtract(*pairs.T), alpha, off, limit)
+    return jl.laws.GapLaw.from_sample(query, np.subtract(*pairs.T), alpha, off, limit)
 
 
 def exact_gap_mean(jm, policy, query):
@@ -113,7 +113,7 @@ def test_brackets_contain_the_law_of_all_paths(coupling) -> None:
         jm = small_models(rng, gamma, grain, count=6)
         policy = random_policy(rng, jm, deterministic)
         queries = [(s, a, 1 - a) for s in range(1, 12, 2) for a in (0, 1)]
-        laws = jl.gap_law(jm, policy, queries, 0.02, coupling, points=32, max_points=128)
+        laws = jl.laws.gap_law(jm, policy, queries, 0.02, coupling, points=32, max_points=128)
         for law, mirrored in zip(laws[::2], laws[1::2], strict=True):
             paths = brute.gap_paths(jm, policy, law.query, coupling, depth)
             low, high = paths_bounds(paths, law.points)
@@ -139,7 +139,7 @@ def test_atoms_are_whole_at_every_point_of_the_grid(coupling) -> None:
         after = np.minimum(rng.integers(1, 3, (4, 2, 2)) + np.arange(4)[:, None, None], 3)
         jm = jl.JMDP(np.tile([0.25, 0.75], (4, 1)), rewards, after, 0.5)
         policy = random_policy(rng, jm)
-        (law,) = jl.gap_law(jm, policy, [(0, 0, 1)], coupling=coupling, points=64)
+        (law,) = jl.laws.gap_law(jm, policy, [(0, 0, 1)], coupling=coupling, points=64)
         paths = brute.gap_paths(jm, policy, (0, 0, 1), coupling, 4, digits=12)
         gaps, probs = paths[0], paths[1]
         cuts = law.points[:, 0, None]
@@ -156,7 +156,7 @@ def test_a_law_that_needs_no_computer() -> None:
         return (-0.25 if action == 0 else -float(rain)), 0
 
     jm = jl.JMDP.from_step(1, 2, 0.9, [0.7, 0.3], step)
-    (law,) = jl.gap_law(jm, [[1.0, 0.0]], [(0, 1, 0)])
+    (law,) = jl.laws.gap_law(jm, [[1.0, 0.0]], [(0, 1, 0)])
     assert law.prob_worse == pytest.approx((0.3, 0.3))
     assert law.prob_better == pytest.approx((0.7, 0.7))
     assert law.mean == pytest.approx((0.25 - 0.3, 0.25 - 0.3))
@@ -176,7 +176,7 @@ def test_read_points_are_exact_where_the_law_has_atoms() -> None:
     for unit in (1.0, 0.1, 3e5):
         jm = jl.JMDP(np.ones((1, 1)), [[[4.0 * unit, 3.0 * unit]]], [[[0, 0]]], 0.9)
         gap = jm.rewards[0, 0] - jm.rewards[0, 1]
-        (law,) = jl.gap_law(jm, [[1.0, 0.0]], [(0, 0, 1)], at=[gap, 2.5 * unit])
+        (law,) = jl.laws.gap_law(jm, [[1.0, 0.0]], [(0, 0, 1)], at=[gap, 2.5 * unit])
         assert law.at == (0.0, gap, 2.5 * unit)
         assert law.cdf(gap) == pytest.approx((1.0, 1.0), abs=1e-12)
         assert law.cdf(gap, strict=True) == pytest.approx((0.0, 0.0), abs=1e-12)
@@ -188,7 +188,7 @@ def test_brackets_at_read_points_are_as_narrow_as_asked() -> None:
     rng = np.random.default_rng(12)
     jm = random_jmdp(rng, 4, 3, 4, gamma=0.7)
     policy = random_policy(rng, jm)
-    (law,) = jl.gap_law(jm, policy, [(0, 0, 1)], width=0.01, at=[0.4, -1.0])
+    (law,) = jl.laws.gap_law(jm, policy, [(0, 0, 1)], width=0.01, at=[0.4, -1.0])
     assert law.at == (0.0, -1.0, 0.4)
     played = played_law(jm, policy, (0, 0, 1), 100_000, 1e-6)
     for x in law.at:
@@ -209,10 +209,12 @@ def test_half_steps_agree_with_whole_steps(coupling, monkeypatch) -> None:
     policy = random_policy(rng, jm)
     laws = []
     for worth in (np.inf, 0.0):
-        monkeypatch.setattr("jmdp_lib.solvers.laws.rows._WORTH", worth)
+        monkeypatch.setattr("jmdp_lib.laws.rows._WORTH", worth)
         plan = jl.plan_gap_law(jm, policy, [(0, 0, 1), (3, 2, 0)], coupling=coupling)
         assert plan.route == ("half-steps" if worth == 0.0 else "whole steps")
-        laws.append(jl.gap_law(jm, policy, [(0, 0, 1), (3, 2, 0)], coupling=coupling, points=256))
+        laws.append(
+            jl.laws.gap_law(jm, policy, [(0, 0, 1), (3, 2, 0)], coupling=coupling, points=256)
+        )
     for whole, half in zip(*laws, strict=True):
         for ask in (lambda x: x.cvar(0.1), lambda x: x.cdf(0.3), lambda x: x.prob_worse):
             (low, high), (least, most) = ask(whole), ask(half)
@@ -232,7 +234,7 @@ def test_brackets_contain_what_is_played(size, tables, gamma, coupling) -> None:
     rewards = rng.uniform(-1.0, 1.0, (size, tables, 3))
     jm = jl.JMDP(probs, rewards, rng.integers(size, size=rewards.shape), gamma)
     policy = jl.uniform_policy(jm)
-    (law,) = jl.gap_law(jm, policy, [(0, 0, 1)], width=0.05, coupling=coupling, points=128)
+    (law,) = jl.laws.gap_law(jm, policy, [(0, 0, 1)], width=0.05, coupling=coupling, points=128)
     limit = np.ptp(rewards) / (1.0 - gamma)
     played = played_law(jm, policy, law.query, 100_000, 1e-6, limit, coupling)
     assert law.width <= 0.1
@@ -259,7 +261,7 @@ def test_errors_are_of_first_and_of_second_order() -> None:
     jm = random_jmdp(rng, 5, 3, 5, gamma=0.9)
     found = []
     for points in (256, 512, 1024):
-        (law,) = jl.gap_law(jm, jl.uniform_policy(jm), [(0, 0, 1)], width=1e-9, points=points)
+        (law,) = jl.laws.gap_law(jm, jl.uniform_policy(jm), [(0, 0, 1)], width=1e-9, points=points)
         found.append([law.width, np.ptp(law.cvar(0.1)), len(law.phi.x)])
     widths, cvars, sizes = np.transpose(found)
     assert (sizes[1:] < 2.5 * sizes[:-1]).all()
@@ -276,8 +278,8 @@ def test_close_reward_differences_that_are_read_together_stay_bounds(monkeypatch
     policy = random_policy(rng, jm)
     laws = []
     for fine in (2.0, 1e9):
-        monkeypatch.setattr("jmdp_lib.solvers.laws.convex._FINE", fine)
-        laws += jl.gap_law(jm, policy, [(0, 0, 1)], points=64, max_points=512)
+        monkeypatch.setattr("jmdp_lib.laws.convex._FINE", fine)
+        laws += jl.laws.gap_law(jm, policy, [(0, 0, 1)], points=64, max_points=512)
     for p in (0.1, 0.5):
         (low, high), (least, most) = (law.cvar(p) for law in laws)
         assert low <= least + 1e-5  # as far as sweeps go
@@ -312,7 +314,7 @@ def test_no_gap_exceeds_the_bound_of_its_size() -> None:
     problem = gap_law._Problem.of("gap_law", jm, [0, 0, 0], [(0, 0, 1)], "joint")
     rows = Rows.of(problem.system, problem.pairs(), problem.gaps)
     assert 200.0 <= rows.top <= 200.0 * (1.0 + 1e-8)
-    (law,) = jl.gap_law(jm, [0, 0, 0], [(0, 0, 1)])
+    (law,) = jl.laws.gap_law(jm, [0, 0, 0], [(0, 0, 1)])
     low, high = law.cvar(0.5)
     assert 190.0 <= low <= 198.0 <= high <= 198.0 + 1e-6
     assert law.cdf(180.0) == pytest.approx((0.0, 0.0), abs=1e-6)
@@ -324,7 +326,7 @@ def test_means_are_within_their_error() -> None:
         rng = np.random.default_rng(seed)
         jm = random_jmdp(rng, 3, 2, 2, gamma=float(rng.uniform(0.1, 0.99)))
         policy = random_policy(rng, jm)
-        (law,) = jl.gap_law(jm, policy, [(0, 0, 1)], points=4, max_points=16, width=1.0)
+        (law,) = jl.laws.gap_law(jm, policy, [(0, 0, 1)], points=4, max_points=16, width=1.0)
         exact = exact_gap_mean(jm, policy, (0, 0, 1))
         assert Fraction(law.mean[0]) <= exact <= Fraction(law.mean[1])
         assert law.mean[1] - law.mean[0] < 1e-8
@@ -334,7 +336,7 @@ def test_more_rewards_than_are_told_apart() -> None:
     # The policy's branches merge after one step, so that the gap is one reward's difference.
     rewards = np.random.default_rng(5).normal(size=(1, 3000, 2))
     jm = jl.JMDP(np.full((1, 3000), 1 / 3000), rewards, np.zeros((1, 3000, 2), int), 0.5)
-    (law,) = jl.gap_law(jm, [[1.0, 0.0]], [(0, 0, 1)], width=0.01)
+    (law,) = jl.laws.gap_law(jm, [[1.0, 0.0]], [(0, 0, 1)], width=0.01)
     gaps, cuts = np.sort(rewards[0, :, 0] - rewards[0, :, 1]), law.points
     exact = [np.searchsorted(gaps, cuts[:, i], s) for i, s in enumerate(("left", "right"))]
     exact = np.stack(exact, axis=1).ravel() / 3000
@@ -351,7 +353,7 @@ def test_zero_stays_a_point_where_rounding_errors_grow(seed) -> None:
     policy = random_policy(rng, jm, deterministic=True).argmax(1)
     for s in range(3):
         query = (s, int(policy[s] + 1) % 3, int(policy[s]))
-        (law,) = jl.gap_law(jm, policy, [query], width=0.1, points=1)
+        (law,) = jl.laws.gap_law(jm, policy, [query], width=0.1, points=1)
         assert 0.0 in law.points[:, 0]
         gap = np.subtract(*jl.simulate_pairs(jm, policy, s, query[1:], 4000, seed=1).T)
         assert law.prob_better[0] - 0.04 <= np.mean(gap > 0.0) <= law.prob_better[1] + 0.04
@@ -359,13 +361,13 @@ def test_zero_stays_a_point_where_rounding_errors_grow(seed) -> None:
 
 def test_rewards_that_differ_by_rounding_tie() -> None:
     jm = jl.JMDP(np.ones((1, 1)), [[[0.1 + 0.2, 0.3]]], [[[0, 0]]], 0.9)
-    (law,) = jl.gap_law(jm, [[0.3, 0.7]], [(0, 0, 1)])
+    (law,) = jl.laws.gap_law(jm, [[0.3, 0.7]], [(0, 0, 1)])
     assert law.prob_tie == pytest.approx((1.0, 1.0))
 
 
 def test_actions_that_are_alike_tie() -> None:
     jm = jl.JMDP(np.ones((3, 1)), np.ones((3, 1, 2)), [[[1, 2]], [[1, 1]], [[2, 2]]], 0.9)
-    (law,) = jl.gap_law(jm, jl.uniform_policy(jm), [(0, 0, 1)])  # two ends that never meet
+    (law,) = jl.laws.gap_law(jm, jl.uniform_policy(jm), [(0, 0, 1)])  # two ends that never meet
     assert law.prob_tie == pytest.approx((1.0, 1.0))
     assert law.quantile(0.5) == (0.0, 0.0)
 
@@ -375,7 +377,7 @@ def test_gridworld_as_played(goal) -> None:
     jm = jl.windy_gridworld(4)
     policy = jl.goal_policy(4) if goal else jl.uniform_policy(jm)
     queries = [(5, 3, 2), (0, 1, 0), (14, 0, 3)]
-    laws = jl.gap_law(jm, policy, queries, points=256)
+    laws = jl.laws.gap_law(jm, policy, queries, points=256)
     assert [law.query for law in laws] == queries
     limit = np.ptp(jm.rewards) / (1.0 - jm.gamma)
     played = [played_law(jm, policy, query, 50_000, 1e-6, limit) for query in queries]
@@ -401,7 +403,7 @@ def test_more_points_narrow_quantiles_and_every_state_is_asked() -> None:
     jm = small_models(rng, 0.8, num_states=3, num_actions=3)
     policy, spread = random_policy(rng, jm), []
     for points in (32, 512):
-        laws = jl.gap_law(jm, policy, width=0.2, points=points, max_points=2048)
+        laws = jl.laws.gap_law(jm, policy, width=0.2, points=points, max_points=2048)
         assert [law.query for law in laws] == [
             (s, a, b) for s in range(3) for a, b in ((0, 1), (0, 2), (1, 2))
         ]
@@ -415,7 +417,7 @@ def test_a_width_that_is_not_reached_is_said() -> None:
     rng = np.random.default_rng(4)
     jm = small_models(rng, 0.9, num_states=3)
     with pytest.warns(jl.ConvergenceWarning, match=r"not 1e-06, on a grid of \d+ points"):
-        (law,) = jl.gap_law(
+        (law,) = jl.laws.gap_law(
             jm, jl.uniform_policy(jm), [(0, 0, 1)], width=1e-6, points=16, max_points=64
         )
     assert law.width > 1e-6
@@ -426,7 +428,7 @@ def test_the_plot_shows_the_band_and_its_atoms() -> None:
     from matplotlib.figure import Figure
 
     ax = Figure().add_subplot()
-    (law,) = jl.gap_law(jl.windy_gridworld(3), jl.goal_policy(3), [(4, 0, 3)])
+    (law,) = jl.laws.gap_law(jl.windy_gridworld(3), jl.goal_policy(3), [(4, 0, 3)])
     assert law.plot(ax) is ax
     assert len(ax.collections) == 1
     assert any(0.0 in line.get_xdata() for line in ax.lines) == (law.prob_tie[0] > 0.01)
@@ -451,20 +453,20 @@ def test_the_plot_shows_the_band_and_its_atoms() -> None:
 def test_bad_input_is_named(arguments, message) -> None:
     jm = jl.windy_gridworld(3)
     with pytest.raises(ValueError, match=message):
-        jl.gap_law(jm, jl.goal_policy(3), **arguments)
+        jl.laws.gap_law(jm, jl.goal_policy(3), **arguments)
 
 
 def test_bad_levels_and_samples_are_named() -> None:
-    law = jl.GapLaw.from_sample((0, 0, 1), [1.0, 2.0, -1.0])
+    law = jl.laws.GapLaw.from_sample((0, 0, 1), [1.0, 2.0, -1.0])
     for level in (0.0, 1.0, -0.1, np.nan):
         with pytest.raises(ValueError, match="p must lie in"):
             law.quantile(level)
         with pytest.raises(ValueError, match="p must lie in"):
             law.cvar(level)
     with pytest.raises(ValueError, match="alpha must lie in"):
-        jl.GapLaw.from_sample((0, 0, 1), [1.0], alpha=1.0)
+        jl.laws.GapLaw.from_sample((0, 0, 1), [1.0], alpha=1.0)
     with pytest.raises(ValueError, match=r"gaps.*nan.*not finite"):
-        jl.GapLaw.from_sample((0, 0, 1), [1.0, np.nan])
+        jl.laws.GapLaw.from_sample((0, 0, 1), [1.0, np.nan])
 
 
 def reads_below(points, d, gamma):
@@ -519,7 +521,7 @@ def test_sums_of_many_probabilities_are_rounded_up(equal) -> None:
     rewards = np.zeros((1, size, 2))
     rewards[0, :, 0] = np.where(np.arange(size) < size // 2, -1.0, 1.0)
     jm = jl.JMDP(probs[None], rewards, np.zeros((1, size, 2), int), 0.5)
-    (law,) = jl.gap_law(jm, [[1.0, 0.0]], [(0, 0, 1)], points=1)
+    (law,) = jl.laws.gap_law(jm, [[1.0, 0.0]], [(0, 0, 1)], points=1)
     worse, all_of_them = (sum(map(Fraction, jm.probs[:n].tolist())) for n in (size // 2, size))
     for exact in (worse, worse / all_of_them):
         assert Fraction(law.prob_worse[0]) <= exact <= Fraction(law.prob_worse[1])
@@ -529,8 +531,8 @@ def test_sums_of_many_probabilities_are_rounded_up(equal) -> None:
 def test_one_action_has_no_gaps():
     """NumPy's reduction error once stood here."""
     jm = jl.JMDP(np.ones((2, 1)), [[[1.0]], [[0.0]]], [[[1]], [[0]]], gamma=0.9)
-    assert jl.gap_law(jm, [0, 0]) == []
-    found = jl.cautious_improvement(jm, [0, 0], level=0.5)
+    assert jl.laws.gap_law(jm, [0, 0]) == []
+    found = jl.laws.cautious_improvement(jm, [0, 0], level=0.5)
     assert not found.switched.any()
     np.testing.assert_array_equal(found.policy, np.ones((2, 1)))
 
@@ -572,7 +574,7 @@ def exact_means(rows):
 def test_errors_of_means_are_as_large_as_their_bound_in_the_worst_case(worth, monkeypatch) -> None:
     """Means that are wrong by one along a mode that lasts: the bound is that error, and little
     more. Guards 1 / (1 - gamma), and the two parts of a step."""
-    monkeypatch.setattr("jmdp_lib.solvers.laws.rows._WORTH", worth)
+    monkeypatch.setattr("jmdp_lib.laws.rows._WORTH", worth)
     rows = rows_of(two_ends([1.0, -1.0]), [0, 0, 0], (0, 0, 1))
     assert rows.halved == (worth == 0.0)
     exact = exact_means(rows)
@@ -595,10 +597,10 @@ def test_errors_of_means_are_as_large_as_their_bound_in_the_worst_case(worth, mo
 def test_rounding_of_rewards_is_allowed_for(worth, rewards, monkeypatch) -> None:
     """Rewards of nearly half a unit of the twelfth digit for ever are rounded to zero. Guards
     `Rows.digits`, by which law.mean holds for the model as it is given, too."""
-    monkeypatch.setattr("jmdp_lib.solvers.laws.rows._WORTH", worth)
+    monkeypatch.setattr("jmdp_lib.laws.rows._WORTH", worth)
     paid = [[[1.0, 1.0]], *([[1e-12 * reward] * 2] for reward in rewards)]
     jm = jl.JMDP(np.ones((3, 1)), paid, [[[1, 2]], [[1, 1]], [[2, 2]]], 0.9)
-    (law,) = jl.gap_law(jm, [0, 0, 0], [(0, 0, 1)])
+    (law,) = jl.laws.gap_law(jm, [0, 0, 0], [(0, 0, 1)])
     exact = exact_gap_mean(jm, np.eye(2)[[0, 0, 0]], (0, 0, 1))
     assert Fraction(law.mean[0]) <= exact <= Fraction(law.mean[1])
     assert exact > law.mean[1] / 1.5
@@ -670,7 +672,7 @@ def test_bounds_of_convex_order_never_cross(seed, gamma) -> None:
     value without its slope: lower bounds rose above upper ones there."""
     rng = np.random.default_rng(seed)
     jm = random_jmdp(rng, 5, 3, 5, gamma=gamma)
-    (law,) = jl.gap_law(jm, jl.uniform_policy(jm), [(0, 0, 1)], width=0.05, points=256)
+    (law,) = jl.laws.gap_law(jm, jl.uniform_policy(jm), [(0, 0, 1)], width=0.05, points=256)
     assert (law.phi.below <= law.phi.above).all()
     assert (law.phi.lower(law.phi.x[:-1] + np.diff(law.phi.x) / 3) <= law.phi.above[1:]).all()
     assert law.cvar(0.1)[0] <= law.cvar(0.1)[1]
@@ -695,7 +697,7 @@ def test_scaling_and_complements_allow_for_their_roundings(monkeypatch) -> None:
     assert (high == 0.5).all()
     monkeypatch.setattr(rows_module._Means, "error", lambda *_: 0.0)
     monkeypatch.setattr(Rows, "digits", 0.0)
-    (law,) = jl.gap_law(two_ends([1.0, -1.0]), [0, 0, 0], [(0, 0, 1)])  # whose mean is 2
+    (law,) = jl.laws.gap_law(two_ends([1.0, -1.0]), [0, 0, 0], [(0, 0, 1)])  # whose mean is 2
     assert np.ptp(law.mean) == pytest.approx(2.0 * 4.0 * eps * 2.0, rel=0.2, abs=0.0)
 
 

@@ -244,7 +244,7 @@ import jmdp_lib as jl
 
 jm = jl.windy_gridworld(3)
 for extra, call in [
-    ("atari", lambda: jl.CoupledEnv),
+    ("atari", lambda: jl.simulators.CoupledEnv),
     ("atari", lambda: jl.JMDP.from_gymnasium("FrozenLake-v1")),
     ("atari", lambda: importlib.import_module("jmdp_lib.atari")),
     ("figures", lambda: importlib.import_module("jmdp_lib.figures")),

@@ -8,9 +8,9 @@ from strategies import random_policy
 
 import jmdp_lib as jl
 from jmdp_lib.checks import policy_row
-from jmdp_lib.model.implicit import Region
+from jmdp_lib.large.exploration import view_explored
+from jmdp_lib.large.implicit import Region
 from jmdp_lib.solvers import exploration, local
-from jmdp_lib.solvers.exploration import view_explored
 
 MODELS, STATES = 50, 10  # random models in one, which never lead into each other
 
@@ -60,14 +60,14 @@ def test_the_certificate_holds_on_many_models(gamma, coupling):
     bounds = []
     for share in (2, 5):
         budget = share * MODELS
-        local = jl.local_jipe2(jm, policy, states.tolist(), 1e-6, coupling, max_states=budget)
+        local = jl.large.local_jipe2(jm, policy, states.tolist(), 1e-6, coupling, max_states=budget)
         assert local.num_explored <= budget
         assert local.error_bound == local.gap_error.max()
         off = check_certificate(local, whole, states)
         assert off > 1e-6
         bounds.append(local.error_bound)
     assert bounds[0] > bounds[1]
-    local = jl.local_jipe2(jm, policy, states.tolist(), 1e-3, coupling)
+    local = jl.large.local_jipe2(jm, policy, states.tolist(), 1e-3, coupling)
     assert local.converged
     assert check_certificate(local, whole, states) <= local.error_bound <= 1e-3
 
@@ -81,7 +81,7 @@ def walk(reward=1.0, noise=2):
     def step(state, action, push):
         return (reward if state[1] == 0 and action else 0.0), ("at", state[1] + action - push)
 
-    return jl.ImplicitJMDP.from_step(2, 0.8, np.full(noise, 1.0 / noise), step, (0.0, reward))
+    return jl.large.ImplicitJMDP.from_step(2, 0.8, np.full(noise, 1.0 / noise), step, (0.0, reward))
 
 
 def window(half=60):
@@ -96,7 +96,7 @@ def window(half=60):
 @pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
 def test_infinitely_many_states(coupling):
     states = [("at", 0), ("at", 2), ("at", 0)]
-    local = jl.local_jipe2(walk(), lambda s: [0.5, 0.5], states, 1e-4, coupling)
+    local = jl.large.local_jipe2(walk(), lambda s: [0.5, 0.5], states, 1e-4, coupling)
     whole = jl.jipe2(window(), np.full((121, 2), 0.5), coupling=coupling).moments
     check_certificate(local, whole, [60, 62, 60])
     assert local.converged
@@ -115,19 +115,19 @@ def test_branches_that_merge_need_no_exploration():
     def step(state, action, noise):
         return action * (state % 2), (0 if action else 3 * state) + 7 * noise % width
 
-    model = jl.ImplicitJMDP.from_step(2, 0.95, [0.1] * 10, step, (0.0, 1.0))
-    local = jl.local_jipe2(model, lambda s: 1, [5], 1e-6, "common")
+    model = jl.large.ImplicitJMDP.from_step(2, 0.95, [0.1] * 10, step, (0.0, 1.0))
+    local = jl.large.local_jipe2(model, lambda s: 1, [5], 1e-6, "common")
     assert local.converged
     assert local.num_explored < 40
-    model = jl.ImplicitJMDP.from_step(2, 0.95, [0.1] * 10, step, (-50.0, 50.0))
-    wide = jl.local_jipe2(model, lambda s: 1, [5], 1e-6, "common")
+    model = jl.large.ImplicitJMDP.from_step(2, 0.95, [0.1] * 10, step, (-50.0, 50.0))
+    wide = jl.large.local_jipe2(model, lambda s: 1, [5], 1e-6, "common")
     np.testing.assert_allclose(wide.gap_variance, local.gap_variance, atol=1e-6)
 
 
 def test_everything_explored_is_jipe2():
     jm = jl.windy_gridworld(4, gamma=0.8)
     policy = jl.goal_policy(4)
-    local = jl.local_jipe2(jm, policy.argmax(1), range(16), tol=1e-5)
+    local = jl.large.local_jipe2(jm, policy.argmax(1), range(16), tol=1e-5)
     whole = jl.jipe2(jm, policy, tol=1e-11).moments
     np.testing.assert_allclose(local.gap_variance, whole.gap_variance, atol=1e-8)
     np.testing.assert_allclose(local.gap_mean, whole.gap_mean, atol=1e-8)
@@ -143,34 +143,36 @@ def test_policies_as_arrays_and_states_as_tuples():
         successors = [[divmod(s, 5) for s in row] for row in grid.next_states[rows].tolist()]
         return grid.probs[rows], grid.rewards[rows], successors
 
-    model = jl.ImplicitJMDP(tables, 4, 0.7, (0, 1))
-    by_cell = jl.local_jipe2(model, policy.reshape(5, 5, 4), [(1, 3)], 1e-5)
-    by_function = jl.local_jipe2(model, lambda cell: policy[5 * cell[0] + cell[1]], [(1, 3)], 1e-5)
+    model = jl.large.ImplicitJMDP(tables, 4, 0.7, (0, 1))
+    by_cell = jl.large.local_jipe2(model, policy.reshape(5, 5, 4), [(1, 3)], 1e-5)
+    by_function = jl.large.local_jipe2(
+        model, lambda cell: policy[5 * cell[0] + cell[1]], [(1, 3)], 1e-5
+    )
     np.testing.assert_array_equal(by_cell.gap_variance, by_function.gap_variance)
-    by_number = jl.local_jipe2(grid, policy, [8], 1e-5)
+    by_number = jl.large.local_jipe2(grid, policy, [8], 1e-5)
     np.testing.assert_allclose(by_cell.gap_variance, by_number.gap_variance, atol=1e-12)
 
 
 def test_degenerate_models():
-    alone = jl.ImplicitJMDP(lambda s: ([1.0], [[s % 2]], [[s + 1]]), 1, 0.5, (0, 1))
-    assert jl.local_jipe2(alone, lambda s: [1.0], [0]).gap_variance.tolist() == [[[0.0]]]
-    constant = jl.ImplicitJMDP(lambda s: ([1.0], [[3.0, 3.0]], [[s, 2 * s]]), 2, 0.5, (3, 3))
-    local = jl.local_jipe2(constant, lambda s: 0, [1])
+    alone = jl.large.ImplicitJMDP(lambda s: ([1.0], [[s % 2]], [[s + 1]]), 1, 0.5, (0, 1))
+    assert jl.large.local_jipe2(alone, lambda s: [1.0], [0]).gap_variance.tolist() == [[[0.0]]]
+    constant = jl.large.ImplicitJMDP(lambda s: ([1.0], [[3.0, 3.0]], [[s, 2 * s]]), 2, 0.5, (3, 3))
+    local = jl.large.local_jipe2(constant, lambda s: 0, [1])
     np.testing.assert_allclose(local.moments.mean, 6.0, atol=local.return_error.max())
     np.testing.assert_allclose(local.gap_mean, 0.0, atol=1e-3)
-    myopic = jl.ImplicitJMDP(lambda s: ([1.0], [[0.0, 1.0]], [[-s, 2 * s]]), 2, 0.0, (0, 1))
-    assert jl.local_jipe2(myopic, lambda s: 0, [1]).num_explored == 1
+    myopic = jl.large.ImplicitJMDP(lambda s: ([1.0], [[0.0, 1.0]], [[-s, 2 * s]]), 2, 0.0, (0, 1))
+    assert jl.large.local_jipe2(myopic, lambda s: 0, [1]).num_explored == 1
 
 
 def test_an_exploration_without_end_stops_at_its_budget():
     def step(state, action, noise):
         return noise / 3.0, (*state, action, noise)
 
-    model = jl.ImplicitJMDP.from_step(2, 0.999, [0.25] * 4, step, (0.0, 1.0))
+    model = jl.large.ImplicitJMDP.from_step(2, 0.999, [0.25] * 4, step, (0.0, 1.0))
     with pytest.warns(
         jl.ConvergenceWarning, match=r"after 300 states.*> tol \* reward_bound = 0.001"
     ):
-        local = jl.local_jipe2(model, lambda s: [0.5, 0.5], [()], max_states=300)
+        local = jl.large.local_jipe2(model, lambda s: [0.5, 0.5], [()], max_states=300)
     assert not local.converged
     assert local.num_explored == 300
     assert "NOT converged" in repr(local)
@@ -180,7 +182,7 @@ def test_an_exploration_without_end_stops_at_its_budget():
 def test_a_small_memory_means_a_smaller_model(leave):
     leave(200_000)
     with pytest.warns(jl.ConvergenceWarning, match="out of states or memory"):
-        local = jl.local_jipe2(walk(noise=9), lambda s: [0.5, 0.5], [("at", 0)], 1e-5)
+        local = jl.large.local_jipe2(walk(noise=9), lambda s: [0.5, 0.5], [("at", 0)], 1e-5)
     assert 3 <= local.num_explored < 500
 
 
@@ -189,7 +191,7 @@ def test_one_function_limits_what_is_explored(monkeypatch):
     real = local._room
     monkeypatch.setattr(local, "_room", lambda region: min(real(region), 20))
     with pytest.warns(jl.ConvergenceWarning, match="after 20 states"):
-        found = jl.local_jipe2(walk(), lambda s: [0.5, 0.5], [("at", 0)], 1e-6)
+        found = jl.large.local_jipe2(walk(), lambda s: [0.5, 0.5], [("at", 0)], 1e-6)
     assert found.num_explored == 20
 
 
@@ -207,19 +209,19 @@ def test_one_function_limits_what_is_explored(monkeypatch):
 )
 def test_bad_tables_are_refused_where_they_show(tables, message):
     good = [1.0], [[1.0]], [["bad"]]
-    model = jl.ImplicitJMDP(lambda s: tables if s == "bad" else good, 1, 0.9, (0, 1))
+    model = jl.large.ImplicitJMDP(lambda s: tables if s == "bad" else good, 1, 0.9, (0, 1))
     with pytest.raises(ValueError, match=f"tables of state 'bad': .*{message}"):
-        jl.local_jipe2(model, lambda s: [1.0], ["bad"])
+        jl.large.local_jipe2(model, lambda s: [1.0], ["bad"])
     three = [1.0], [[0.0, 1.0, 0.0]], [["bad", "start", "start"]]
-    model = jl.ImplicitJMDP(lambda s: tables if s == "bad" else three, 3, 0.9, (0, 1))
+    model = jl.large.ImplicitJMDP(lambda s: tables if s == "bad" else three, 3, 0.9, (0, 1))
     with pytest.raises(ValueError, match="tables of state 'bad'"):
-        jl.local_jipe2(model, lambda s: [0.5, 0.5, 0.0], ["start"])
+        jl.large.local_jipe2(model, lambda s: [0.5, 0.5, 0.0], ["start"])
 
 
 @pytest.mark.parametrize("row", [[0.5, 0.4], [1.0], 2, "up", [1.5, -0.5]])
 def test_a_bad_policy_row_shows_its_state(row):
     with pytest.raises(ValueError, match=r"policy\(\('at', -1\)\)"):
-        jl.local_jipe2(walk(), lambda s: [0.5, 0.5] if s[1] >= 0 else row, [("at", 0)])
+        jl.large.local_jipe2(walk(), lambda s: [0.5, 0.5] if s[1] >= 0 else row, [("at", 0)])
 
 
 def test_jipe2_never_answers_for_a_part_of_the_model_unasked(leave):
@@ -245,24 +247,24 @@ def test_a_plan_is_refused_where_its_solver_is(leave):
 
 def test_other_bad_input_is_refused():
     with pytest.raises(ValueError, match=r"policy\(3\)"):
-        jl.local_jipe2(jl.windy_gridworld(3), np.full((2, 4), 0.25), [0])
+        jl.large.local_jipe2(jl.windy_gridworld(3), np.full((2, 4), 0.25), [0])
     with pytest.raises(ValueError, match="reward_range must be"):
-        jl.ImplicitJMDP(lambda s: s, 2, 0.9, (1, 0))
+        jl.large.ImplicitJMDP(lambda s: s, 2, 0.9, (1, 0))
     with pytest.raises(ValueError, match="states must hold at least one"):
-        jl.local_jipe2(walk(), lambda s: 0, [])
+        jl.large.local_jipe2(walk(), lambda s: 0, [])
     with pytest.raises(ValueError, match="states must be hashable"):
-        jl.local_jipe2(walk(), lambda s: 0, [[0]])
+        jl.large.local_jipe2(walk(), lambda s: 0, [[0]])
     for name, value in (("tol", 0.0), ("coupling", "both"), ("max_states", 0)):
         with pytest.raises(ValueError, match=name):
-            jl.local_jipe2(walk(), lambda s: 0, [("at", 0)], **{name: value})
+            jl.large.local_jipe2(walk(), lambda s: 0, [("at", 0)], **{name: value})
     rng = np.random.default_rng(0)
-    impure = jl.ImplicitJMDP(lambda s: ([1.0], [[rng.random()]], [[s]]), 1, 0.9, (0, 1))
+    impure = jl.large.ImplicitJMDP(lambda s: ([1.0], [[rng.random()]], [[s]]), 1, 0.9, (0, 1))
     with pytest.raises(ValueError, match="must be pure"):
-        jl.local_jipe2(impure, lambda s: 0, [0])
+        jl.large.local_jipe2(impure, lambda s: 0, [0])
     laws = {0: [0.5, 0.5], 1: [0.4, 0.6]}
-    mixed = jl.ImplicitJMDP(lambda s: (laws[s], np.eye(2), [[0, 1]] * 2), 2, 0.9, (0, 1))
+    mixed = jl.large.ImplicitJMDP(lambda s: (laws[s], np.eye(2), [[0, 1]] * 2), 2, 0.9, (0, 1))
     with pytest.raises(ValueError, match=r"one law of tables.* state 1 has"):
-        jl.local_jipe2(mixed, lambda s: 0, [0], coupling="common")
+        jl.large.local_jipe2(mixed, lambda s: 0, [0], coupling="common")
 
 
 # The constants of the certificate: models on which a bound of `solvers.exploration` is attained,
@@ -315,7 +317,7 @@ def two_ways(length, noisy, following, low=-1.0, high=1.0, gamma=0.5):
         return [0.5, 0.5], [[paid] * 2] * 2, [[(way, min(cell + 1, length))] * 2] * 2
 
     cells = [(way, cell) for cell in range(length) for way in ("up", "down")]
-    return jl.ImplicitJMDP(tables, 2, gamma, (low, high)), cells
+    return jl.large.ImplicitJMDP(tables, 2, gamma, (low, high)), cells
 
 
 @pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
@@ -356,7 +358,7 @@ def noises(first, *, stay, to=("x", "y")):
         after = state if stay else "end"
         return [0.5, 0.5], [[u * sizes[state]] * 3 for u in (-1, 1)], [[after] * 3] * 2
 
-    return jl.ImplicitJMDP(tables, 3, 0.9, (-1.0, 1.0))
+    return jl.large.ImplicitJMDP(tables, 3, 0.9, (-1.0, 1.0))
 
 
 @pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
@@ -409,7 +411,7 @@ def test_the_distance_of_a_return_from_a_wrong_value_exceeds_w():
         rewards = [[1.0] * 2, [-1.0] * 2] if state in ("x", "y") else [[pays[state]] * 2] * 2
         return [0.5, 0.5], rewards, [[to] * 2 for to in ends]
 
-    model = jl.ImplicitJMDP(tables, 2, gamma, (-1.0, 1.0))
+    model = jl.large.ImplicitJMDP(tables, 2, gamma, (-1.0, 1.0))
     explored = ["x", "y", "end", "bottom", "top of y"]
     found = solved_core(model, lambda s: 0, ["start"], explored)
     assert found.moments.variance[0, 0] == pytest.approx(0.0, abs=1e-9)
@@ -432,7 +434,7 @@ def rare(inside):
     def policy(state):
         return {"met": [0.99, 0.01], "dice": [0.0, 1.0]}.get(state, [1.0, 0.0])
 
-    return jl.ImplicitJMDP(tables, 2, 0.9, (-1.0, 1.0)), policy
+    return jl.large.ImplicitJMDP(tables, 2, 0.9, (-1.0, 1.0)), policy
 
 
 @pytest.mark.parametrize("coupling", ["joint", "independent"])
@@ -455,9 +457,9 @@ def test_branches_that_meet_and_play_a_rare_action(coupling, monkeypatch):
 def test_the_certificate_counts_rare_actions():
     """The same from outside: what `local_jipe2` leaves out of its core is in its error bound."""
     model, policy = rare(inside=False)
-    exact = jl.local_jipe2(model, policy, ["start"], 1e-9)
+    exact = jl.large.local_jipe2(model, policy, ["start"], 1e-9)
     for tol in (0.1, 0.01):
-        found = jl.local_jipe2(model, policy, ["start"], tol)
+        found = jl.large.local_jipe2(model, policy, ["start"], tol)
         off = np.abs(np.sqrt(found.gap_variance) - np.sqrt(exact.gap_variance)).max()
         assert off <= found.error_bound + 1e-9
         assert found.converged
@@ -509,7 +511,7 @@ def test_what_was_not_explored_earns_the_middle_of_the_range(reward_range):
     np.testing.assert_allclose(found.moments.mean[0], middle / 0.5, atol=1e-9)
     np.testing.assert_allclose(found.return_error[0], half, rtol=1e-6)
     with pytest.warns(jl.ConvergenceWarning):
-        again = jl.local_jipe2(model, lambda s: 0, ["start"], 1e-3, max_states=1)
+        again = jl.large.local_jipe2(model, lambda s: 0, ["start"], 1e-3, max_states=1)
     np.testing.assert_allclose(again.moments.mean, found.moments.mean)
     mean, _, bound = errors_of(model, lambda s: 0, found, "start")
     assert nearly(bound, mean)
@@ -529,11 +531,15 @@ def test_local_answers_of_any_reward_range(reward_range, coupling, monkeypatch):
     jm = jl.JMDP.from_tables(
         jm.table_states, jm.probs, rewards, jm.next_states, jm.num_states, jm.gamma
     )
-    model = jl.ImplicitJMDP(jl.ImplicitJMDP.from_jmdp(jm).tables, 2, jm.gamma, reward_range)
+    model = jl.large.ImplicitJMDP(
+        jl.large.ImplicitJMDP.from_jmdp(jm).tables, 2, jm.gamma, reward_range
+    )
     states = np.arange(0, jm.num_states, STATES)
     whole = jl.jipe2(jm, policy, 1e-11, coupling, route="dense").moments
     for budget in (10, 25, jm.num_states):
-        found = jl.local_jipe2(model, policy, states.tolist(), 1e-4, coupling, max_states=budget)
+        found = jl.large.local_jipe2(
+            model, policy, states.tolist(), 1e-4, coupling, max_states=budget
+        )
         check_certificate(found, whole, states)
     assert found.error_bound <= 1e-2
     np.testing.assert_allclose(found.moments.mean, whole.mean[states], atol=0.1)

@@ -255,8 +255,8 @@ jl.jipe2(jm, policy, queries=[4]).moments.second((4, 1), (4, 2))
 jl.jipe(jl.coupled_reward_chain(4), uniform[:4, :2] * 2, order=3).moments.gap_variance
 jl.incremental_jipe2(jm, uniform, 1000)
 jl.incremental_jipe2(jm, uniform, 1000, form="centred")
-jl.sample_gaps(jm, uniform, [(4, 0, 1)], 10)
-jl.projected_jipe2(jm, uniform, jl.per_action(jl.rbf_features(3, 3, 1), 4))
+jl.simulators.sample_gaps(jm, uniform, [(4, 0, 1)], 10)
+jl.projected_jipe2(jm, uniform, jl.action_features(jl.rbf_features(3, 3, 1), 4))
 """
 
 
@@ -315,7 +315,7 @@ def test_processes_end_with_a_parent_that_was_killed_outright(
 UNGUARDED = """
 import jmdp_lib as jl
 jm = jl.windy_gridworld(3, gamma=0.8)
-jl.estimate_gaps(jm, jl.goal_policy(3), actions=[0, 2], state=4, num_runs=30, processes=2)
+jl.simulators.estimate_gaps(jm, jl.goal_policy(3), [0, 2], state=4, num_runs=30, processes=2)
 """
 
 
@@ -345,7 +345,7 @@ small, goal = jl.windy_gridworld(3, gamma=0.8), jl.goal_policy(3)
 uniform = jl.uniform_policy(grid)
 
 def numbers(_):
-    (law,) = jl.gap_law(small, goal, [(4, 0, 2)])
+    (law,) = jl.laws.gap_law(small, goal, [(4, 0, 2)])
     three = jl.jipe(chain, jl.uniform_policy(chain), order=3).moments
     one = jl.jipe2(grid, uniform, queries=[40]).moments.gap_variance[40]
     dense = jl.jipe2(grid, uniform, route="dense").moments.gap_variance

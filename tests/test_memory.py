@@ -205,7 +205,7 @@ def test_coupling_range(shape, monkeypatch):
     """Both ends have a guard; the second starts with less to do than the first."""
 
     def call(jm):
-        jl.coupling_range(jm, jl.uniform_policy(jm), tol=1e-2)
+        jl.laws.coupling_range(jm, jl.uniform_policy(jm), tol=1e-2)
 
     call(SMALL)
     jm = random_model(*shape)
@@ -263,7 +263,7 @@ def test_policy_gaps(shape, coupling, monkeypatch):
 
     def call(jm):
         other = np.random.default_rng(1).dirichlet(np.ones(jm.num_actions), size=jm.num_states)
-        jl.policy_gaps(jm, jl.uniform_policy(jm), other, coupling)
+        jl.laws.policy_gaps(jm, jl.uniform_policy(jm), other, coupling)
 
     call(SMALL)
     jm = random_model(*shape)
@@ -304,7 +304,7 @@ def test_gap_law(model, coupling, monkeypatch):
     """Of the outcomes, and of the first grid."""
 
     def call(jm, width):
-        jl.gap_law(jm, jl.uniform_policy(jm), None, width, coupling, points=1, max_points=4096)
+        jl.laws.gap_law(jm, jl.uniform_policy(jm), None, width, coupling, points=1, max_points=4096)
 
     call(SMALL, 0.5)
     jm = LAWS[model](40 if coupling == "independent" else 400)
@@ -321,7 +321,7 @@ def test_gap_law(model, coupling, monkeypatch):
 def test_finer_grids_of_a_gap_law(coupling, monkeypatch):
     """Their bounds, with those of many queries."""
     jm = random_model(7, 2, 8, gamma=0.9)
-    call = lambda: jl.gap_law(jm, jl.uniform_policy(jm), None, 0.02, coupling, (), 400, 1200)  # noqa: E731
+    call = lambda: jl.laws.gap_law(jm, jl.uniform_policy(jm), None, 0.02, coupling, (), 400, 1200)  # noqa: E731
     guards = guards_of(call, "law of gaps on a grid", monkeypatch)
     assert len(guards) > 3
     for guard in guards:

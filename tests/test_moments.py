@@ -82,7 +82,7 @@ def test_one_sided_bound_is_never_broken(seed):
     values, probs = rng.normal(0.5, 1.0, 6), rng.dirichlet(np.ones(6))
     mean = probs @ values
     variance = probs @ (values - mean) ** 2
-    bound = jl.one_sided_bound(mean, variance)
+    bound = jl.cantelli_bound(mean, variance)
     assert probs[values <= 0].sum() <= bound + 1e-12
     if mean <= 0:
         assert bound == 1.0
@@ -94,7 +94,7 @@ def test_one_sided_bound_is_sharp():
     p = variance / (variance + mean**2)
     assert p * low + (1 - p) * high == pytest.approx(mean)
     assert p * (low - mean) ** 2 + (1 - p) * (high - mean) ** 2 == pytest.approx(variance)
-    assert jl.one_sided_bound(mean, variance) == pytest.approx(p)
+    assert jl.cantelli_bound(mean, variance) == pytest.approx(p)
 
 
 def test_order_1_holds_no_second_moments():

@@ -20,6 +20,7 @@ from experiments.atari.networks import (
 from experiments.atari.predictions import backed_up_gaps, gaps_of
 from experiments.atari.replay import Replay
 from experiments.atari.small_models import tables_of, with_shock
+from experiments.atari.tables import QueryTables
 from experiments.atari.td_errors import (
     block_errors,
     compared_pairs,
@@ -34,7 +35,6 @@ from experiments.atari.td_errors import (
     sampling_floor,
     state_targets,
 )
-from jmdp_lib.atari import QueryTables
 
 CONFIG = Config(hidden=16, shared_dim=5, local_dim=3)
 

@@ -49,7 +49,7 @@ def grid(**options):
 
 def law():
     jm, policy = jl.windy_gridworld(3, gamma=0.8), jl.goal_policy(3)
-    return lambda: jl.gap_law(jm, policy, [(4, 0, 2)], width=0.1)
+    return lambda: jl.laws.gap_law(jm, policy, [(4, 0, 2)], width=0.1)
 
 
 def order_n():
@@ -74,21 +74,23 @@ def local():
     def step(cell, action, gust):
         return float(cell > 3), cell + (1 if action == 0 else -1) - gust
 
-    line = jl.ImplicitJMDP.from_step(2, 0.8, [0.7, 0.3], step, (0.0, 1.0))
-    return lambda: jl.local_jipe2(line, lambda cell: [0.5, 0.5], [2], 0.01)
+    line = jl.large.ImplicitJMDP.from_step(2, 0.8, [0.7, 0.3], step, (0.0, 1.0))
+    return lambda: jl.large.local_jipe2(line, lambda cell: [0.5, 0.5], [2], 0.01)
 
 
 def rules():
     jm = jl.windy_gridworld(3, gamma=0.5)
     policies = jl.goal_policy(3), jl.uniform_policy(jm)
-    return lambda: jl.policy_gaps(jm, *policies)
+    return lambda: jl.laws.policy_gaps(jm, *policies)
 
 
 WORLDS = {
     "a JMDP": lambda: jl.windy_gridworld(3, gamma=0.5),
-    "an implicit model": lambda: jl.ImplicitJMDP.from_jmdp(jl.windy_gridworld(3, gamma=0.5)),
-    "a simulator": lambda: jl.StepSimulator(9, 2, 0.5, [0.5, 0.5], step_of_line, (0, 1)),
-    "a VectorSimulator": lambda: jl.VectorSimulator(steps_of_line, gusts, 2, 0.5, (0, 1), 9),
+    "an implicit model": lambda: jl.large.ImplicitJMDP.from_jmdp(jl.windy_gridworld(3, gamma=0.5)),
+    "a simulator": lambda: jl.simulators.StepSimulator(9, 2, 0.5, [0.5, 0.5], step_of_line, (0, 1)),
+    "a VectorSimulator": lambda: jl.simulators.VectorSimulator(
+        steps_of_line, gusts, 2, 0.5, (0, 1), 9
+    ),
 }
 
 
@@ -114,7 +116,7 @@ def played(function, world):
 def rivals(world):
     made = WORLDS[world]()
     asked = {"state": 4, "budget": 1000, "coupling": "joint"}
-    return lambda: jl.compare_policies(made, [[0] * 9, [1] * 9], **asked)
+    return lambda: jl.simulators.compare_policies(made, [[0] * 9, [1] * 9], **asked)
 
 
 def environment(name, call):
@@ -122,7 +124,7 @@ def environment(name, call):
     if name == "Pong":
         env = pytest.importorskip("jmdp_lib.atari").CoupledAtari("Pong")
     else:
-        env = jl.CoupledEnv(pytest.importorskip("gymnasium").make(name), seed=0)
+        env = jl.simulators.CoupledEnv(pytest.importorskip("gymnasium").make(name), seed=0)
     env.reset(seed=0)
     return lambda: call(env, [0, 1])
 
@@ -132,7 +134,7 @@ def query(env, actions):
 
 
 def gaps(env, actions):
-    jl.estimate_gaps(env, lambda seen: 0, actions, num_runs=3, horizon=5)
+    jl.simulators.estimate_gaps(env, lambda seen: 0, actions, num_runs=3, horizon=5)
 
 
 CALLS = {
@@ -147,7 +149,7 @@ CALLS = {
     "policy_gaps": rules,
     "simulate_returns": lambda: lambda: jl.simulate_returns(jl.example_1(), [0], 5),
     "simulate_pairs": lambda: lambda: jl.simulate_pairs(jl.example_1(), [0], 0, (0, 1), 5),
-    "sample_gaps": lambda: lambda: jl.sample_gaps(jl.example_1(), [0], [(0, 0, 1)], 5),
+    "sample_gaps": lambda: lambda: jl.simulators.sample_gaps(jl.example_1(), [0], [(0, 0, 1)], 5),
     "from_simulator": lambda: lambda: jl.JMDP.from_simulator(WORLDS["a simulator"](), 5),
     "CoupledEnv.query": lambda: environment("FrozenLake-v1", query),
     "estimate_gaps of a CoupledEnv": lambda: environment("FrozenLake-v1", gaps),
@@ -155,8 +157,8 @@ CALLS = {
     "estimate_gaps of a CoupledAtari": lambda: environment("Pong", gaps),
 }
 for world in WORLDS:
-    CALLS[f"estimate_gaps of {world}"] = partial(played, jl.estimate_gaps, world)
-    CALLS[f"compare_actions of {world}"] = partial(played, jl.compare_actions, world)
+    CALLS[f"estimate_gaps of {world}"] = partial(played, jl.simulators.estimate_gaps, world)
+    CALLS[f"compare_actions of {world}"] = partial(played, jl.simulators.compare_actions, world)
     CALLS[f"compare_policies of {world}"] = partial(rivals, world)
 
 

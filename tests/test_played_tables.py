@@ -21,7 +21,7 @@ def step(cell, action, gust):
     return float(place > 3), ("cell", place)
 
 
-LINE = jl.ImplicitJMDP.from_step(2, 0.6, [0.7, 0.3], step, reward_range=(0.0, 1.0))
+LINE = jl.large.ImplicitJMDP.from_step(2, 0.6, [0.7, 0.3], step, reward_range=(0.0, 1.0))
 
 
 def mostly_right(cell):
@@ -30,13 +30,15 @@ def mostly_right(cell):
 
 @pytest.mark.parametrize("coupling", COUPLINGS)
 def test_what_is_played_is_what_local_jipe2_certifies(coupling):
-    known = jl.local_jipe2(LINE, mostly_right, [("cell", 2)], tol=1e-4, coupling=coupling)
+    known = jl.large.local_jipe2(LINE, mostly_right, [("cell", 2)], tol=1e-4, coupling=coupling)
     asked = {"state": ("cell", 2), "coupling": coupling, "seed": 5}
-    found = jl.estimate_gaps(LINE, mostly_right, [0, 1], num_runs=2000, truncation=1e-5, **asked)
+    found = jl.simulators.estimate_gaps(
+        LINE, mostly_right, [0, 1], num_runs=2000, truncation=1e-5, **asked
+    )
     for name, exact in (("mean", known.gap_mean), ("variance", known.gap_variance)):
         off = abs(getattr(found, name)[0, 1] - exact[0, 0, 1])
         assert off <= 4.5 * getattr(found, f"{name}_error")[0, 1] + known.error_bound
-    decided = jl.compare_actions(LINE, mostly_right, [0, 1], budget=20_000, **asked)
+    decided = jl.simulators.compare_actions(LINE, mostly_right, [0, 1], budget=20_000, **asked)
     assert (decided.verdict, decided.best) == ("better", 0)
     assert "valid at every sample size" in decided.method
     low, high = decided.intervals[0, 1]
@@ -46,15 +48,17 @@ def test_what_is_played_is_what_local_jipe2_certifies(coupling):
 @pytest.mark.parametrize("coupling", COUPLINGS)
 def test_a_model_that_was_enumerated_gives_the_same_numbers(coupling):
     jm = jl.windy_gridworld(3, gamma=0.7)
-    implicit = jl.ImplicitJMDP.from_jmdp(jm)
+    implicit = jl.large.ImplicitJMDP.from_jmdp(jm)
     asked = {"actions": [0, 2, 3], "state": 4, "coupling": coupling}
     runs = [
-        jl.estimate_gaps(model, jl.goal_policy(3), num_runs=20, keep_returns=True, **asked).returns
+        jl.simulators.estimate_gaps(
+            model, jl.goal_policy(3), num_runs=20, keep_returns=True, **asked
+        ).returns
         for model in (jm, implicit)
     ]
     np.testing.assert_array_equal(*runs)
     looks = [
-        jl.compare_actions(model, jl.goal_policy(3), budget=500, **asked).history
+        jl.simulators.compare_actions(model, jl.goal_policy(3), budget=500, **asked).history
         for model in (jm, implicit)
     ]
     np.testing.assert_array_equal(*looks)
@@ -76,50 +80,59 @@ class Words:
 
 
 def test_a_simulator_of_ones_own_may_have_any_hashable_states():
-    found = jl.estimate_gaps(Words(), lambda word: 1, [0, 1], state="c", num_runs=10)
+    found = jl.simulators.estimate_gaps(Words(), lambda word: 1, [0, 1], state="c", num_runs=10)
     assert (found.mean[0, 1], found.variance[0, 1]) == (2.0, 0.0)
-    assert jl.compare_actions(Words(), lambda word: 1, [0, 1], state="c", budget=5_000).best == 0
+    assert (
+        jl.simulators.compare_actions(Words(), lambda word: 1, [0, 1], state="c", budget=5_000).best
+        == 0
+    )
 
     class Lists(Words):
         def query(self, state, actions, rng):
             return [0.0 for _ in actions], [[1] for _ in actions]
 
-    with pytest.raises(jl.SimulatorError, match="unhashable"):
-        jl.estimate_gaps(Lists(), lambda word: 1, [0, 1], state="c")
+    with pytest.raises(jl.simulators.SimulatorError, match="unhashable"):
+        jl.simulators.estimate_gaps(Lists(), lambda word: 1, [0, 1], state="c")
 
 
 def test_what_has_no_meaning_is_refused():
     asked = {"policy": lambda cell: 0, "actions": [0, 1]}
     with pytest.raises(ValueError, match="state= must be given"):
-        jl.estimate_gaps(LINE, **asked)
+        jl.simulators.estimate_gaps(LINE, **asked)
     with pytest.raises(ValueError, match=r"state must be hashable, .* got \[3\]"):
-        jl.estimate_gaps(LINE, **asked, state=[3])
-    unknown = jl.ImplicitJMDP(LINE.tables, 2, 0.6, (0.0, 1.0), unknown_noise="nobody said so")
-    jl.estimate_gaps(unknown, **asked, state=("cell", 1), num_runs=3)
+        jl.simulators.estimate_gaps(LINE, **asked, state=[3])
+    unknown = jl.large.ImplicitJMDP(LINE.tables, 2, 0.6, (0.0, 1.0), unknown_noise="nobody said so")
+    jl.simulators.estimate_gaps(unknown, **asked, state=("cell", 1), num_runs=3)
     with pytest.raises(ValueError, match="needs a known noise: nobody said so"):
-        jl.estimate_gaps(unknown, **asked, state=("cell", 1), coupling="common")
+        jl.simulators.estimate_gaps(unknown, **asked, state=("cell", 1), coupling="common")
 
     def tables(state):
         share = 0.5 if state == "here" else 0.4
         return [share, 1.0 - share], np.zeros((2, 2)), [["there"] * 2] * 2
 
-    loose = jl.ImplicitJMDP(tables, 2, 0.6, (0.0, 1.0))
+    loose = jl.large.ImplicitJMDP(tables, 2, 0.6, (0.0, 1.0))
     with pytest.raises(ValueError, match="one law of tables for all states: state 'there'"):
-        jl.estimate_gaps(loose, **asked, state="here", coupling="common", keep_returns=True)
+        jl.simulators.estimate_gaps(
+            loose, **asked, state="here", coupling="common", keep_returns=True
+        )
     shop = jl.inventory_simulator(2, 1, gamma=0.5)
     with pytest.raises(ValueError, match=r'estimate_gaps\(sim, ..., coupling="common"\)'):
         jl.jipe2(jl.JMDP.from_simulator(shop, 9), [1, 0, 0], coupling="common")
-    found = jl.estimate_gaps(shop, [1, 0, 0], [0, 1], state=0, coupling="common", num_runs=3)
+    found = jl.simulators.estimate_gaps(
+        shop, [1, 0, 0], [0, 1], state=0, coupling="common", num_runs=3
+    )
     assert found.num_runs == 3
 
 
 def test_few_tables_are_kept_and_the_numbers_stay_the_same(monkeypatch):
     asked = {"actions": [0, 1], "state": ("cell", 0), "num_runs": 5, "keep_returns": True}
-    before = jl.estimate_gaps(LINE, mostly_right, **asked).returns
+    before = jl.simulators.estimate_gaps(LINE, mostly_right, **asked).returns
     monkeypatch.setattr(worlds, "_MOST_KEPT", 2)
-    np.testing.assert_array_equal(jl.estimate_gaps(LINE, mostly_right, **asked).returns, before)
+    np.testing.assert_array_equal(
+        jl.simulators.estimate_gaps(LINE, mostly_right, **asked).returns, before
+    )
     with pytest.raises(ValueError, match="env does not pickle"):  # `from_step` makes a function
-        jl.estimate_gaps(LINE, mostly_right, **asked, processes=2)
+        jl.simulators.estimate_gaps(LINE, mostly_right, **asked, processes=2)
     world = worlds.world_of(Words(), "c", "joint")
     assert pickle.loads(pickle.dumps(world)).state == "c"
 
@@ -132,4 +145,6 @@ def test_independent_actions_are_queries_of_their_own():
         played.world.seed(np.random.SeedSequence(0))
         assert played.play(uniforms_of(np.random.default_rng(0))).queries == queries
         with pytest.raises(ValueError, match=f"a budget of {most} queries"):
-            jl.compare_actions(jm, [0], [0, 1], 0, coupling=coupling, horizon=3, budget=most - 1)
+            jl.simulators.compare_actions(
+                jm, [0], [0, 1], 0, coupling=coupling, horizon=3, budget=most - 1
+            )

@@ -20,32 +20,36 @@ CALLS = {
     "apply_t2": lambda jm, policy: jl.apply_t2(jm, policy, np.ones((4, 2)), np.ones((4, 2, 4, 2)))[
         1
     ],
-    "gap_law": lambda jm, policy: [jl.gap_law(jm, policy, [(0, 0, 1)], 0.05)[0].prob_worse],
+    "gap_law": lambda jm, policy: [jl.laws.gap_law(jm, policy, [(0, 0, 1)], 0.05)[0].prob_worse],
     "incremental": lambda jm, policy: jl.incremental_jipe2(jm, policy, 500).moments.mean,
     "incremental_jipe": lambda jm, policy: (
         jl.incremental_jipe(jm, policy, num_updates=50, order=2).moments.mean
     ),
     "projected": lambda jm, policy: jl.projected_jipe2(jm, policy, FEATURES).moments.mean,
-    "coupling_range": lambda jm, policy: jl.coupling_range(jm, policy).gap_variance_low,
-    "cautious_improvement": lambda jm, policy: jl.cautious_improvement(jm, policy).policy,
-    "policy_gaps": lambda jm, policy: jl.policy_gaps(jm, policy, [1] * jm.num_states),
-    "policy_gaps, the other": lambda jm, policy: jl.policy_gaps(jm, [1] * jm.num_states, policy),
+    "coupling_range": lambda jm, policy: jl.laws.coupling_range(jm, policy).gap_variance_low,
+    "cautious_improvement": lambda jm, policy: jl.laws.cautious_improvement(jm, policy).policy,
+    "policy_gaps": lambda jm, policy: jl.laws.policy_gaps(jm, policy, [1] * jm.num_states),
+    "policy_gaps, the other": lambda jm, policy: jl.laws.policy_gaps(
+        jm, [1] * jm.num_states, policy
+    ),
     "simulate_pairs": lambda jm, policy: jl.simulate_pairs(jm, policy, 0, (0, 1), 50),
     "simulate_returns": lambda jm, policy: jl.simulate_returns(jm, policy, 50),
-    "sample_gaps": lambda jm, policy: jl.sample_gaps(jm, policy, [(0, 0, 1)], 50).mean,
+    "sample_gaps": lambda jm, policy: jl.simulators.sample_gaps(jm, policy, [(0, 0, 1)], 50).mean,
     "resample_gaps": lambda jm, policy: jl.resample_gaps(counted(), policy, 5).mean_error,
     "estimate_gaps": lambda jm, policy: (
-        jl.estimate_gaps(jm, policy, [0, 1], state=1, num_runs=5, keep_returns=True).returns
+        jl.simulators.estimate_gaps(
+            jm, policy, [0, 1], state=1, num_runs=5, keep_returns=True
+        ).returns
     ),
     "compare_policies": lambda jm, policy: (
-        jl.compare_policies(
+        jl.simulators.compare_policies(
             jm, [policy, [1] * jm.num_states], state=1, budget=500, coupling="joint"
         ).history
     ),
     "compare_actions": lambda jm, policy: (
-        jl.compare_actions(jm, policy, [0, 1], state=1, budget=200).history
+        jl.simulators.compare_actions(jm, policy, [0, 1], state=1, budget=200).history
     ),
-    "local_jipe2": lambda jm, policy: jl.local_jipe2(jm, policy, [0]).gap_variance,
+    "local_jipe2": lambda jm, policy: jl.large.local_jipe2(jm, policy, [0]).gap_variance,
 }
 
 
@@ -83,22 +87,23 @@ def lost(state):
 
 
 def test_an_environment_takes_arrays_where_its_observations_are_numbers():
-    lake = jl.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=1)
+    lake = jl.simulators.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=1)
     lake.reset()
     policy = np.random.default_rng(0).dirichlet(np.ones(4), size=16)
     asked = {"actions": [1, 2], "gamma": 0.8, "num_runs": 5, "horizon": 20, "keep_returns": True}
     by_array, by_function = (
-        jl.estimate_gaps(lake, x, **asked).returns for x in (policy, policy.__getitem__)
+        jl.simulators.estimate_gaps(lake, x, **asked).returns for x in (policy, policy.__getitem__)
     )
     np.testing.assert_array_equal(by_array, by_function)
     by_action, fixed = (
-        jl.estimate_gaps(lake, x, **asked).returns for x in (lambda seen: 2, np.full(16, 2))
+        jl.simulators.estimate_gaps(lake, x, **asked).returns
+        for x in (lambda seen: 2, np.full(16, 2))
     )
     np.testing.assert_array_equal(by_action, fixed)
-    cart = jl.CoupledEnv(gymnasium.make("CartPole-v1"), seed=1)
+    cart = jl.simulators.CoupledEnv(gymnasium.make("CartPole-v1"), seed=1)
     cart.reset()
     with pytest.raises(ValueError, match=r"must be a function .* \(2,\) probabilities or an act"):
-        jl.estimate_gaps(cart, policy, [0, 1])
+        jl.simulators.estimate_gaps(cart, policy, [0, 1])
 
 
 def test_actions_that_are_not_counted_from_zero():
@@ -117,19 +122,19 @@ def test_actions_that_are_not_counted_from_zero():
             self.time += 1
             return 6, float(action), self.time == 3, False, {}
 
-    env = jl.CoupledEnv(Late(), seed=0)
+    env = jl.simulators.CoupledEnv(Late(), seed=0)
     env.reset()
     asked = {"actions": [3, 4], "gamma": 0.5, "num_runs": 3, "keep_returns": True}
     for policy in (lambda seen: 4, lambda seen: [0.0, 1.0], [[0.0, 1.0]] * 2, [1, 1]):
-        returns = jl.estimate_gaps(env, policy, **asked).returns
+        returns = jl.simulators.estimate_gaps(env, policy, **asked).returns
         np.testing.assert_allclose(returns, [[3 + 2 + 1, 4 + 2 + 1]] * 3)
     with pytest.raises(ValueError, match=r"policy\(5\) must be .* an action from 3 to 4, got 1"):
-        jl.estimate_gaps(env, lambda seen: 1, **asked)
+        jl.simulators.estimate_gaps(env, lambda seen: 1, **asked)
 
 
-@pytest.mark.parametrize("call", [jl.compare_actions, jl.estimate_gaps])
+@pytest.mark.parametrize("call", [jl.simulators.compare_actions, jl.simulators.estimate_gaps])
 def test_the_old_order_of_arguments_is_refused_by_name(call):
-    env = jl.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=1)
+    env = jl.simulators.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=1)
     env.reset()
     for world, state in ((JM, 1), (env, None), (env, env.snapshot())):
         with pytest.raises(ValueError, match=r"order .* is \(env, policy, actions, state=...\)"):

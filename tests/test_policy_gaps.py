@@ -60,7 +60,7 @@ def test_inside_the_error_bars_of_play(coupling, kinds):
     """10,000 runs, 5 standard errors."""
     jm = shared_noise_model(1, gamma=0.6)
     rules = two_rules(jm, kinds)
-    mean, variance = jl.policy_gaps(jm, *rules, coupling=coupling)
+    mean, variance = jl.laws.policy_gaps(jm, *rules, coupling=coupling)
     for s in range(jm.num_states):
         rng = np.random.default_rng(s)
         gap = played_gaps(jm, rules, s, 10_000, 25, coupling, rng)
@@ -131,7 +131,7 @@ def test_enumeration_of_all_paths_of_three_steps(coupling, kinds):
     jm = shared_noise_model(2, 2, 2, 2, gamma=0.8)
     rules = two_rules(jm, kinds, seed=4)
     timed = [np.vstack([*[rule] * steps, rule[:1]]) for rule in rules]
-    mean, variance = jl.policy_gaps(with_time(jm, steps), *timed, coupling=coupling)
+    mean, variance = jl.laws.policy_gaps(with_time(jm, steps), *timed, coupling=coupling)
     for s in range(jm.num_states):
         exact = enumerated(jm, rules, s, steps, coupling)
         np.testing.assert_allclose((mean[s], variance[s]), exact, atol=1e-10)
@@ -142,7 +142,7 @@ def test_enumeration_of_all_paths_of_three_steps(coupling, kinds):
 def test_equal_rules_have_no_gap_at_all(coupling, gamma):
     jm = shared_noise_model(3, 6, gamma=gamma)
     for rule in two_rules(jm, (False, True)):
-        mean, variance = jl.policy_gaps(jm, rule, rule.copy(), coupling=coupling)
+        mean, variance = jl.laws.policy_gaps(jm, rule, rule.copy(), coupling=coupling)
         np.testing.assert_array_equal(mean, np.zeros(6))
         np.testing.assert_array_equal(variance, np.zeros(6))
 
@@ -159,7 +159,7 @@ def test_no_gap_where_rules_agree_on_all_that_can_still_come(coupling):
     policy = rng.dirichlet(np.ones(2), size=4)
     other = policy.copy()
     other[2:] = policy[2:, ::-1]
-    mean, variance = jl.policy_gaps(jm, policy, other, coupling=coupling)
+    mean, variance = jl.laws.policy_gaps(jm, policy, other, coupling=coupling)
     np.testing.assert_array_equal(mean[:2], 0.0)
     np.testing.assert_array_equal(variance[:2], 0.0)
     assert (np.abs(mean[2:]) > 1e-3).all()
@@ -181,7 +181,7 @@ def test_rules_that_differ_in_a_first_action_have_the_gap_of_jipe2(coupling, det
         rules = [policy.copy(), policy.copy()]
         rules[0][0] = np.eye(3)[a]
         rules[1][0] = np.eye(3)[b]
-        mean, variance = jl.policy_gaps(jm, *rules, coupling=coupling)
+        mean, variance = jl.laws.policy_gaps(jm, *rules, coupling=coupling)
         assert mean[0] == pytest.approx(exact.gap_mean[0, a, b], abs=1e-9)
         assert variance[0] == pytest.approx(exact.gap_variance[0, a, b], abs=1e-9)
         np.testing.assert_array_equal(variance[1:], 0.0)
@@ -192,8 +192,8 @@ def test_exchanged_rules_and_values(coupling):
     """The mean is the difference of values, the variance the same for both signs."""
     jm = jl.two_queues(capacity=3, gamma=0.95)
     policy, other = two_rules(jm, (False, True), seed=8)
-    mean, variance = jl.policy_gaps(jm, policy, other, coupling=coupling)
-    back, same = jl.policy_gaps(jm, other, policy, coupling=coupling)
+    mean, variance = jl.laws.policy_gaps(jm, policy, other, coupling=coupling)
+    back, same = jl.laws.policy_gaps(jm, other, policy, coupling=coupling)
     np.testing.assert_allclose(back, -mean, atol=1e-10)
     np.testing.assert_allclose(same, variance, rtol=1e-9)
     values = [(rule * jl.jipe2(jm, rule).moments.mean).sum(1) for rule in (policy, other)]
@@ -203,7 +203,7 @@ def test_exchanged_rules_and_values(coupling):
 def test_one_number_draws_both_actions():
     """Rewards 0 or 1 by the action alone: the gap of a step is 1 where only one rule plays 1."""
     jm = jl.JMDP([[1.0]], [[[0.0, 1.0]]], [[[0, 0]]], 0.0)
-    mean, variance = jl.policy_gaps(jm, [[0.2, 0.8]], [[0.7, 0.3]])
+    mean, variance = jl.laws.policy_gaps(jm, [[0.2, 0.8]], [[0.7, 0.3]])
     assert mean[0] == pytest.approx(0.5)
     assert variance[0] == pytest.approx(0.5 * 0.5)  # with two numbers: 0.16 + 0.21
 
@@ -212,13 +212,13 @@ def test_different_numbers_of_tables():
     jm = random_jmdp(np.random.default_rng(9), num_states=4, num_actions=3, gamma=0.5)
     rules = two_rules(jm, (False, False))
     for coupling in ("joint", "independent"):
-        mean, variance = jl.policy_gaps(jm, *rules, coupling=coupling)
+        mean, variance = jl.laws.policy_gaps(jm, *rules, coupling=coupling)
         gap = played_gaps(jm, rules, 0, 10_000, 20, coupling, np.random.default_rng(1))
         assert abs(gap.mean() - mean[0]) <= 5.0 * gap.std() / 100.0 + 1e-5
         squares = (gap - mean[0]) ** 2
         assert abs(squares.mean() - variance[0]) <= 5.0 * squares.std() / 100.0 + 1e-5
     with pytest.raises(ValueError, match="one law of tables"):
-        jl.policy_gaps(jm, *rules, coupling="common")
+        jl.laws.policy_gaps(jm, *rules, coupling="common")
 
 
 def test_the_couplings_order_an_inventory():
@@ -226,7 +226,7 @@ def test_the_couplings_order_an_inventory():
     jm = jl.inventory(capacity=6, max_order=6, gamma=0.95)
     stock = np.arange(7)
     rules = [np.maximum(level - stock, 0) for level in (5, 3)]
-    found = {coupling: jl.policy_gaps(jm, *rules, coupling=coupling) for coupling in COUPLINGS}
+    found = {coupling: jl.laws.policy_gaps(jm, *rules, coupling=coupling) for coupling in COUPLINGS}
     for mean, _ in found.values():
         np.testing.assert_allclose(mean, found["joint"][0], rtol=1e-9)
     assert (found["common"][1] < found["joint"][1]).all()
@@ -236,11 +236,23 @@ def test_the_couplings_order_an_inventory():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda jm: jl.policy_gaps(jm, [0], [0, 0]), ValueError, r"^policy must"),
-        (lambda jm: jl.policy_gaps(jm, [0, 0], [0, 5]), ValueError, r"^other: policy\[1\]"),
-        (lambda jm: jl.policy_gaps(jm, [0, 0], [[1, 1], [1, 0]]), ValueError, "^other: sum of"),
-        (lambda jm: jl.policy_gaps(jm, [0, 0], [0, 0], "both"), ValueError, "coupling must be"),
-        (lambda jm: jl.policy_gaps(None, [0, 0], [0, 0]), TypeError, "policy_gaps needs a JMDP"),
+        (lambda jm: jl.laws.policy_gaps(jm, [0], [0, 0]), ValueError, r"^policy must"),
+        (lambda jm: jl.laws.policy_gaps(jm, [0, 0], [0, 5]), ValueError, r"^other: policy\[1\]"),
+        (
+            lambda jm: jl.laws.policy_gaps(jm, [0, 0], [[1, 1], [1, 0]]),
+            ValueError,
+            "^other: sum of",
+        ),
+        (
+            lambda jm: jl.laws.policy_gaps(jm, [0, 0], [0, 0], "both"),
+            ValueError,
+            "coupling must be",
+        ),
+        (
+            lambda jm: jl.laws.policy_gaps(None, [0, 0], [0, 0]),
+            TypeError,
+            "policy_gaps needs a JMDP",
+        ),
     ],
 )
 def test_bad_input(call, error, message):
@@ -253,7 +265,7 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(
         MemoryError, match="policy_gaps on the 4,000,000,000,000 pairs of 2,000,000"
     ):
-        jl.policy_gaps(large, np.zeros(2_000_000, int), np.ones(2_000_000, int))
+        jl.laws.policy_gaps(large, np.zeros(2_000_000, int), np.ones(2_000_000, int))
 
 
 @pytest.mark.parametrize("coupling", ["joint", "independent"])
@@ -264,6 +276,6 @@ def test_sparse_rows_and_matrices_give_the_same(coupling, monkeypatch):
     found = []
     for few in (True, False):
         monkeypatch.setattr(CollapsedT2, "few_successors", few)
-        found.append(jl.policy_gaps(jm, *rules, coupling=coupling))
+        found.append(jl.laws.policy_gaps(jm, *rules, coupling=coupling))
     np.testing.assert_allclose(*found, rtol=1e-10, atol=1e-12)
     assert found[0][1].max() > 0.1

@@ -151,7 +151,7 @@ def test_cones():
     """Variances stay valid under the augmented cone and not under Theta >= 0 (decision 11)."""
     jm = jl.windy_gridworld(5)
     policy = jl.goal_policy(5)
-    features = jl.per_action(jl.rbf_features(5, 5, 2), 4)
+    features = jl.action_features(jl.rbf_features(5, 5, 2), 4)
     least = {}
     for cone in ("augmented", "psd", "none"):
         sol = jl.projected_jipe2(jm, policy, features, cone=cone)
@@ -246,7 +246,7 @@ def test_feature_maps():
     assert phi.shape == (16, 4, 8)
     np.testing.assert_array_equal(phi[0, 1], phi[7, 1])
     assert not np.array_equal(phi[0, 1], phi[8, 1])
-    assert jl.per_action(jl.rbf_features(4, 4, 3), 4).shape == (16, 4, 40)
+    assert jl.action_features(jl.rbf_features(4, 4, 3), 4).shape == (16, 4, 40)
     sol = jl.projected_jipe2(jm, jl.uniform_policy(jm), phi)
     np.testing.assert_allclose(sol.moments.mean[0], sol.moments.mean[7])  # alike is alike
 
@@ -271,7 +271,7 @@ def test_a_pickle_is_small_and_works(tmp_path):
     """Features and weights are kept, not the matrices that were worked out of them."""
     jm = jl.windy_gridworld(4)
     policy = jl.uniform_policy(jm)
-    sol = jl.projected_jipe2(jm, policy, jl.per_action(jl.rbf_features(4, 4, 2), 4))
+    sol = jl.projected_jipe2(jm, policy, jl.action_features(jl.rbf_features(4, 4, 2), 4))
     exact = jl.jipe2(jm, policy).moments
     bound = sol.approximation_bound(exact)
     kept = pickle.dumps(sol)

@@ -113,7 +113,7 @@ def test_the_table_says_how_environments_are_copied(name: str) -> None:
     needs = {"InvertedPendulum-v5": "mujoco", "LunarLander-v3": "Box2D"}
     importlib.import_module(needs.get(name, "gymnasium"))
     gymnasium = importlib.import_module("gymnasium")
-    assert jl.CoupledEnv(gymnasium.make(name)).copying == rows[name]
+    assert jl.simulators.CoupledEnv(gymnasium.make(name)).copying == rows[name]
 
 
 @pytest.mark.slow

@@ -14,23 +14,25 @@ JM = jl.windy_gridworld(3, gamma=0.6)
 GOAL = jl.goal_policy(3)
 SHOP = jl.inventory_simulator(2, 1, gamma=0.5)
 CHAIN = jl.coupled_reward_chain(3, gamma=0.5)
-PLANE = jl.ImplicitJMDP.from_step(
+PLANE = jl.large.ImplicitJMDP.from_step(
     2, 0.3, [0.7, 0.3], lambda place, a, u: (float(a == u), (place[0] + a, place[1] + u)), (0, 1)
 )
 RESULTS = {
     "resample_gaps": lambda: jl.resample_gaps(jl.JMDP.from_simulator(SHOP, 30), [1, 0, 0], 5),
-    "sample_gaps": lambda: jl.sample_gaps(JM, GOAL, [(4, 0, 2), (5, 1, 1)], 50),
-    "estimate_gaps": lambda: jl.estimate_gaps(JM, GOAL, [0, 2, 3], state=4, num_runs=200),
-    "compare_actions": lambda: jl.compare_actions(JM, GOAL, [0, 2], state=4, budget=300),
+    "sample_gaps": lambda: jl.simulators.sample_gaps(JM, GOAL, [(4, 0, 2), (5, 1, 1)], 50),
+    "estimate_gaps": lambda: jl.simulators.estimate_gaps(
+        JM, GOAL, [0, 2, 3], state=4, num_runs=200
+    ),
+    "compare_actions": lambda: jl.simulators.compare_actions(JM, GOAL, [0, 2], state=4, budget=300),
     "jipe2": lambda: jl.jipe2(JM, GOAL),
     "incremental_jipe2": lambda: jl.incremental_jipe2(JM, GOAL, 500),
     "projected_jipe2": lambda: jl.projected_jipe2(CHAIN, [0] * 3, jl.tabular_features(CHAIN)),
-    "local_jipe2": lambda: jl.local_jipe2(PLANE, lambda place: [0.5, 0.5], [(0, 0)], 0.1),
-    "coupling_range": lambda: jl.coupling_range(CHAIN, [0] * 3),
-    "coupling_range, three actions": lambda: jl.coupling_range(JM, GOAL),
-    "cautious_improvement": lambda: jl.cautious_improvement(CHAIN, [0] * 3),
-    "gap_law": lambda: jl.gap_law(JM, GOAL, [(4, 0, 2)], width=0.05)[0],
-    "a sampled law": lambda: jl.GapLaw.from_sample((0, 1, 2), [0.5, -1.0, 2.0]),
+    "local_jipe2": lambda: jl.large.local_jipe2(PLANE, lambda place: [0.5, 0.5], [(0, 0)], 0.1),
+    "coupling_range": lambda: jl.laws.coupling_range(CHAIN, [0] * 3),
+    "coupling_range, three actions": lambda: jl.laws.coupling_range(JM, GOAL),
+    "cautious_improvement": lambda: jl.laws.cautious_improvement(CHAIN, [0] * 3),
+    "gap_law": lambda: jl.laws.gap_law(JM, GOAL, [(4, 0, 2)], width=0.05)[0],
+    "a sampled law": lambda: jl.laws.GapLaw.from_sample((0, 1, 2), [0.5, -1.0, 2.0]),
 }
 SHORT_OF_TIME = {"trace_jipe2": lambda: jl.trace_jipe2(CHAIN, [0] * 3, 4)}  # not worth a file
 
@@ -55,7 +57,7 @@ def same(found: object, wanted: object) -> None:
     assert type(found) is type(wanted)
     for field in dataclasses.fields(wanted):
         value = getattr(wanted, field.name)
-        if isinstance(value, jl.Moments):
+        if isinstance(value, jl.moments.Moments):
             value = value.without_model()
         if dataclasses.is_dataclass(value):
             same(getattr(found, field.name), value)
@@ -73,16 +75,16 @@ def test_a_quick_result_is_shown_in_a_line_and_a_table(name):
 
 
 def test_bounds_of_many_points_are_shown_in_a_line():
-    one = jl.tail_bounds([1.0, 1.0, 2.0], -1.0)
+    one = jl.laws.tail_bounds([1.0, 1.0, 2.0], -1.0)
     assert repr(one) == "MomentBounds(0 to 0.2, from moments up to order 2)"
-    many = jl.tail_bounds([1.0, 1.0, 2.0], np.linspace(-1.0, 1.0, 300))
+    many = jl.laws.tail_bounds([1.0, 1.0, 2.0], np.linspace(-1.0, 1.0, 300))
     assert repr(many) == "MomentBounds(300 pairs within 0 to 1, from moments up to order 2)"
 
 
 def test_explored_states_survive_a_file_and_what_no_file_can_hold_is_refused(tmp_path):
     found = RESULTS["local_jipe2"]()
     found.save(tmp_path / "found.npz")
-    assert jl.LocalSolution.load(tmp_path / "found.npz").explored == found.explored
+    assert jl.large.local.LocalSolution.load(tmp_path / "found.npz").explored == found.explored
     strange = dataclasses.replace(found, explored=(frozenset([1]), *found.explored[1:]))
     with pytest.raises(TypeError, match=r"LocalSolution cannot be saved: frozenset\(\{1\}\)"):
         strange.save(tmp_path / "strange.npz")
@@ -117,9 +119,9 @@ def test_frames_have_a_row_for_every_gap():
 
 
 def test_repr_does_not_dump_returns():
-    many = jl.estimate_gaps(JM, GOAL, [0, 2], state=4, num_runs=2000)
+    many = jl.simulators.estimate_gaps(JM, GOAL, [0, 2], state=4, num_runs=2000)
     assert repr(many).startswith("PlayedGaps(2 gaps from 2,000 runs: means -")
-    one = jl.sample_gaps(JM, GOAL, [(4, 0, 2)], 50)
+    one = jl.simulators.sample_gaps(JM, GOAL, [(4, 0, 2)], 50)
     assert repr(one).startswith("PlayedGaps(1 gap from 50 runs: mean ")
 
 
@@ -155,7 +157,10 @@ def test_a_model_survives_its_file_with_all_that_is_known_of_it(tmp_path):
 def test_files_of_another_kind_or_format_are_refused_by_name(tmp_path):
     path = tmp_path / "file.npz"
     JM.save(path)
-    for kind, writer in ((jl.PlayedGaps, "PlayedGaps.save"), (jl.Solution, "Solution.save")):
+    for kind, writer in (
+        (jl.simulators.results.PlayedGaps, "PlayedGaps.save"),
+        (jl.Solution, "Solution.save"),
+    ):
         with pytest.raises(ValueError, match=f"file.npz is no file that {writer} has written"):
             kind.load(path)
     RESULTS["sample_gaps"]().save(path)

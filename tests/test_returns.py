@@ -80,7 +80,7 @@ def test_gaps_have_the_law_of_gap_law(coupling):
     """The share of samples at or below a point is in the law's bracket, to 5 standard errors."""
     jm = jl.windy_gridworld(3, gamma=0.8)
     policy = jl.uniform_policy(jm)
-    (law,) = jl.gap_law(jm, policy, [(4, 0, 2)], width=0.01, coupling=coupling)
+    (law,) = jl.laws.gap_law(jm, policy, [(4, 0, 2)], width=0.01, coupling=coupling)
     z = jl.simulate_returns(jm, policy, NUM_SAMPLES, seed=7, coupling=coupling, truncation=1e-10)
     gap = z[:, 4, 0] - z[:, 4, 2]
     allowed = 5.0 * 0.5 / np.sqrt(NUM_SAMPLES)

@@ -118,7 +118,7 @@ def test_intervals_cover_as_often_as_they_say() -> None:
 
 
 def test_levels() -> None:
-    gaps = jl.EstimatedGaps(*map(np.array, ([1.0], [0.5], [0.1], [0.2])))
+    gaps = jl.simulators.results.EstimatedGaps(*map(np.array, ([1.0], [0.5], [0.1], [0.2])))
     assert np.allclose(gaps.interval("mean"), [[1 - 0.5 * 1.959964], [1 + 0.5 * 1.959964]])
     low, high = gaps.interval("variance", level=0.5)
     assert np.allclose([low, high], 0.1 * np.exp([[-2 * 0.6744898], [2 * 0.6744898]]))
@@ -205,7 +205,7 @@ def test_the_variance_of_a_gap_that_never_varied_is_not_certainly_zero() -> None
     reach, both = 2.0 / (1.0 - 0.5), 2.0 / (1.0 - 0.25)
     assert np.allclose(high[:, 0, 1], -np.log(0.05) / 60 * both * (2.0 * reach) ** 2)
     assert not np.einsum("saa->sa", high).any()
-    unknown = jl.EstimatedGaps(*np.zeros((4, 1)))
+    unknown = jl.simulators.results.EstimatedGaps(*np.zeros((4, 1)))
     assert unknown.interval("variance") == ([0.0], [np.inf])
 
 
@@ -264,5 +264,5 @@ def test_the_functions_of_one_seed_draw_independently():
     jl.JMDP.from_simulator(Recorded(), 2, seed=5)
     counted = set(drawn[-2:])
     drawn.clear()
-    jl.estimate_gaps(Recorded(), [0], [0, 1], state=0, num_runs=3, seed=5)
+    jl.simulators.estimate_gaps(Recorded(), [0], [0, 1], state=0, num_runs=3, seed=5)
     assert not counted & set(drawn)

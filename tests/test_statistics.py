@@ -56,7 +56,7 @@ def test_p_values_are_uniform_and_notice_errors_of_the_wrong_size():
 
 def test_sampled_gaps_are_those_of_simulated_pairs():
     gaps = [(6, 1, 0), (4, 1, 3)]
-    sample = jl.sample_gaps(GRID, GOAL, gaps, 5000, seed=3)
+    sample = jl.simulators.sample_gaps(GRID, GOAL, gaps, 5000, seed=3)
     key = checks.purpose_seed(3, "sample_gaps", 4, 1, 3)
     z = jl.simulate_pairs(GRID, GOAL, 4, (1, 3), 5000, seed=key)
     gap = z[:, 0] - z[:, 1]
@@ -67,18 +67,20 @@ def test_sampled_gaps_are_those_of_simulated_pairs():
     np.testing.assert_allclose(sample.prob_worse + sample.prob_tie + sample.prob_better, 1.0)
     low, high = sample.interval("prob_tie")
     assert ((low < sample.prob_tie) & (sample.prob_tie < high)).all()
-    alone = jl.sample_gaps(GRID, GOAL, gaps[1:], 5000, seed=3)
+    alone = jl.simulators.sample_gaps(GRID, GOAL, gaps[1:], 5000, seed=3)
     assert alone.mean[0] == sample.mean[1]  # whichever others are asked for
-    other = jl.sample_gaps(GRID, GOAL, gaps, 5000, seed=np.random.SeedSequence(3, spawn_key=(1,)))
+    other = jl.simulators.sample_gaps(
+        GRID, GOAL, gaps, 5000, seed=np.random.SeedSequence(3, spawn_key=(1,))
+    )
     assert not np.array_equal(other.mean, sample.mean)
 
 
 def test_gaps_below_the_truncation_have_no_sign():
     """Twins that pay 1 and 1 + 1e-9: the gap is real, but not beyond what was cut off."""
     jm = jl.JMDP([[1.0]], [[[1.0, 1.0 + 1e-9]]], [[[0, 0]]], 0.5)
-    sample = jl.sample_gaps(jm, [[1.0, 0.0]], [(0, 1, 0)], 3)
+    sample = jl.simulators.sample_gaps(jm, [[1.0, 0.0]], [(0, 1, 0)], 3)
     assert (sample.prob_worse[0], sample.prob_tie[0], sample.prob_better[0]) == (0.0, 1.0, 0.0)
-    finer = jl.sample_gaps(jm, [[1.0, 0.0]], [(0, 1, 0)], 3, truncation=1e-11)
+    finer = jl.simulators.sample_gaps(jm, [[1.0, 0.0]], [(0, 1, 0)], 3, truncation=1e-11)
     assert finer.prob_better[0] == 1.0
 
 
@@ -87,13 +89,13 @@ def test_the_variance_of_equal_gaps_is_not_certainly_zero():
     rewards, stay = [[[1.0, 0.0], [0.0, 0.0]]], np.zeros((1, 2, 2), int)
     jm = jl.JMDP([[0.999, 0.001]], rewards, stay, 0.0)
     truth = jl.jipe2(jm, [0]).moments.gap_variance[0, 0, 1]
-    sample = jl.sample_gaps(jm, [0], [(0, 0, 1), (0, 1, 1)], 200, seed=1)
+    sample = jl.simulators.sample_gaps(jm, [0], [(0, 0, 1), (0, 1, 1)], 200, seed=1)
     assert not sample.variance.any()
     low, high = sample.interval("variance")
     assert low[0] == 0.0 < truth < high[0] < 0.1
     assert high[1] == 0.0  # the gap of an action with itself
     assert sample.interval("variance", level=0.99)[1][0] > high[0]
-    found = jl.estimate_gaps(jm, [0], [0, 1], num_runs=200, seed=2, state=0)
+    found = jl.simulators.estimate_gaps(jm, [0], [0, 1], num_runs=200, seed=2, state=0)
     assert not found.variance.any()
     low, high = found.interval("variance")
     assert not low.any()
@@ -107,7 +109,7 @@ def test_without_a_range_nothing_bounds_the_variance_of_equal_gaps():
         def query(self, state, actions, rng):
             return [float(a) for a in actions], [0 for _ in actions]
 
-    found = jl.estimate_gaps(Certain(), [0], [0, 1], num_runs=20, state=0)
+    found = jl.simulators.estimate_gaps(Certain(), [0], [0, 1], num_runs=20, state=0)
     low, high = found.interval("variance")
     assert not low.any()
     assert high.tolist() == [[0.0, np.inf], [np.inf, 0.0]]
@@ -122,7 +124,7 @@ def test_a_sample_of_gaps_that_never_varied_covers_any_variance():
 
 
 def test_a_law_at_nan_is_refused():
-    law = jl.GapLaw.from_sample((0, 0, 1), [0.0, 1.0, 2.0])
+    law = jl.laws.GapLaw.from_sample((0, 0, 1), [0.0, 1.0, 2.0])
     with pytest.raises(ValueError, match="x = nan is not a number"):
         law.cdf(np.nan)
     with pytest.raises(ValueError, match=r"x\[1\].* = nan is not a number"):
@@ -142,14 +144,14 @@ def test_a_law_at_nan_is_refused():
 )
 def test_bad_gaps_are_refused(gaps, num_pairs, message):
     with pytest.raises((ValueError, IndexError), match=message):
-        jl.sample_gaps(GRID, GOAL, gaps, num_pairs)
+        jl.simulators.sample_gaps(GRID, GOAL, gaps, num_pairs)
 
 
 @pytest.mark.parametrize("policy", [GOAL, UNIFORM], ids=["goal", "uniform"])
 def test_first_to_arrive_is_the_sign_of_a_gap_on_the_grid(policy):
     first = first_to_arrive(GRID, policy, target=2)
     gaps = [(s, a, b) for s in (3, 4, 6, 8) for a, b in ((0, 1), (1, 3))]
-    sample = jl.sample_gaps(GRID, policy, gaps, 20_000, seed=4)
+    sample = jl.simulators.sample_gaps(GRID, policy, gaps, 20_000, seed=4)
     for (s, a, b), above, below in zip(gaps, sample.prob_better, sample.prob_worse, strict=True):
         for share, exact in ((above, first[s, a, b]), (below, first[s, b, a])):
             assert abs(share - exact) <= 4.5 * np.sqrt(exact * (1 - exact) / 20_000) + 1e-9

@@ -70,7 +70,7 @@ def order_n(jm, policy, c):
 
 def law(jm, policy, c):
     for coupling in ("joint", "common"):
-        for found in jl.gap_law(jm, policy, [GAP, (0, 1, 0)], width=0.05, coupling=coupling):
+        for found in jl.laws.gap_law(jm, policy, [GAP, (0, 1, 0)], width=0.05, coupling=coupling):
             yield 1, found.mean
             for share in (found.prob_worse, found.prob_tie, found.prob_better):
                 yield 0, share
@@ -79,28 +79,30 @@ def law(jm, policy, c):
 
 
 def improvement(jm, policy, c):
-    found = jl.cautious_improvement(jm, policy, level=0.3)
+    found = jl.laws.cautious_improvement(jm, policy, level=0.3)
     yield 0, found.policy
     yield 1, found.advantage
     yield 0, found.prob_better
 
 
 def all_couplings(jm, policy, c):
-    found = converged(jl.coupling_range(jm, policy), jm.reward_bound, 1e-8)
+    found = converged(jl.laws.coupling_range(jm, policy), jm.reward_bound, 1e-8)
     yield 2, found.gap_variance_low
     yield 2, found.gap_variance_high
 
 
 def two_rules(jm, policy, c):
     for coupling in ("joint", "independent", "common"):
-        mean, variance = jl.policy_gaps(jm, policy, [0, 1, 0], coupling)
+        mean, variance = jl.laws.policy_gaps(jm, policy, [0, 1, 0], coupling)
         yield 1, mean
         yield 2, variance
 
 
 def local(jm, policy, c):
     for coupling in ("joint", "common"):
-        found = converged(jl.local_jipe2(jm, policy, [1], 1e-3, coupling), jm.reward_bound, 1e-3)
+        found = converged(
+            jl.large.local_jipe2(jm, policy, [1], 1e-3, coupling), jm.reward_bound, 1e-3
+        )
         yield 0, found.num_explored
         yield 1, found.gap_mean
         yield 2, found.gap_variance
@@ -147,19 +149,19 @@ def counted(jm, policy, c):
 def played(jm, policy, c):
     yield 1, jl.simulate_pairs(jm, policy, 1, (0, 1), 100)
     yield 1, jl.simulate_returns(jm, policy, 100)
-    found = jl.sample_gaps(jm, policy, [GAP], 100)
+    found = jl.simulators.sample_gaps(jm, policy, [GAP], 100)
     yield 1, [found.mean, found.mean_error, found.truncation_error * np.ones(1)]
     yield 0, [found.prob_worse, found.prob_tie]
     gaps = np.subtract(*jl.simulate_pairs(jm, policy, 1, (0, 1), 100).T)
-    law = jl.GapLaw.from_sample(GAP, gaps, off=1e-7 * c)  # a gap may lie where the law is read
+    law = jl.laws.GapLaw.from_sample(GAP, gaps, off=1e-7 * c)  # a gap may lie where the law is read
     yield 0, law.cdf(c * np.linspace(-3.01, 3.03, 20))
-    found = jl.estimate_gaps(jm, policy, [0, 1], state=1, num_runs=20, keep_returns=True)
+    found = jl.simulators.estimate_gaps(jm, policy, [0, 1], state=1, num_runs=20, keep_returns=True)
     yield 1, found.returns
     yield 0, found.prob_tie
 
 
 def decided(jm, policy, c):
-    found = jl.compare_actions(
+    found = jl.simulators.compare_actions(
         jm, policy, [0, 1], 1, margin=0.3 * c, budget=5000, reward_range=jm.reward_range
     )
     yield 0, [found.num_queries, found.num_runs, found.saving]
@@ -171,7 +173,7 @@ def bounds(jm, policy, c):
     raw = [1.0] + [m.gap_moment([GAP] * k) for k in (1, 2, 3, 4)]
     reach = float(np.ptp(jm.rewards)) / (1.0 - jm.gamma)
     for support in (None, (-reach, reach)):
-        yield 0, jl.tail_bounds(raw, c * np.array([-0.7, 0.1, 1.3]), support)
+        yield 0, jl.laws.tail_bounds(raw, c * np.array([-0.7, 0.1, 1.3]), support)
         yield 1, jl.quantile_bounds(raw, [0.1, 0.6], support)
         yield 1, jl.cvar_bounds(raw, [0.1, 0.6], support)
 
@@ -219,7 +221,7 @@ def test_without_rewards_every_answer_is_zero(solver):
     for power, found in solver(jm, random_policy(rng, jm), 1.0):
         if power:
             np.testing.assert_allclose(found, 0.0, atol=1e-9)
-    (law,) = jl.gap_law(jm, jl.uniform_policy(jm), [GAP])
+    (law,) = jl.laws.gap_law(jm, jl.uniform_policy(jm), [GAP])
     assert law.prob_tie == pytest.approx((1.0, 1.0))
 
 
@@ -240,7 +242,7 @@ def test_a_tie_of_tiny_rewards_is_not_certain():
     unit = jl.windy_gridworld(3, gamma=0.8)
     tables = (unit.table_states, unit.probs, 1e-13 * unit.rewards, unit.next_states, 9, 0.8)
     tiny = jl.JMDP.from_tables(*tables)
-    laws = [jl.gap_law(jm, policy, [(4, 0, 2)])[0] for jm in (unit, tiny)]
+    laws = [jl.laws.gap_law(jm, policy, [(4, 0, 2)])[0] for jm in (unit, tiny)]
     assert laws[0].prob_tie == pytest.approx(laws[1].prob_tie)
 
 

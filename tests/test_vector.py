@@ -29,7 +29,7 @@ def demands(size, rng):
     return rng.poisson(3, size)
 
 
-DEPOT = jl.VectorSimulator(sell, demands, 5, 0.9, (-6.0, 33.0), num_states=12)
+DEPOT = jl.simulators.VectorSimulator(sell, demands, 5, 0.9, (-6.0, 33.0), num_states=12)
 UNIFORM = np.full((12, 5), 0.2)
 
 
@@ -72,7 +72,7 @@ class Tables:
 
     @property
     def simulator(self):
-        return jl.VectorSimulator(self.step, self.draw, 4, 0.6, num_states=self.last + 1)
+        return jl.simulators.VectorSimulator(self.step, self.draw, 4, 0.6, num_states=self.last + 1)
 
 
 @pytest.mark.parametrize("actions", [[2, 0], [3, 0, 1, 2]], ids=["two", "four"])
@@ -82,7 +82,7 @@ def test_gaps_of_random_models_are_those_of_jipe2_and_their_laws(coupling, actio
     scores = []
     for seed in range(MODELS):
         made = Tables(seed)
-        found = jl.estimate_gaps(
+        found = jl.simulators.estimate_gaps(
             made.simulator, made.policy, actions, state=1, num_runs=4000, coupling=coupling,
             truncation=1e-6, seed=seed,
         )  # fmt: skip
@@ -93,7 +93,9 @@ def test_gaps_of_random_models_are_those_of_jipe2_and_their_laws(coupling, actio
             scores.append(off / getattr(found, f"{name}_error")[0, -1])
         if seed % 3 == len(actions) - 2:  # laws take their time: of every third model
             queries = [(1, actions[0], actions[-1])]
-            (law,) = jl.gap_law(made.model, made.policy, queries, width=0.05, coupling=coupling)
+            (law,) = jl.laws.gap_law(
+                made.model, made.policy, queries, width=0.05, coupling=coupling
+            )
             low, high = found.interval("prob_worse", level=0.99999)
             assert low[0, -1] <= law.prob_worse[1]
             assert high[0, -1] >= law.prob_worse[0]
@@ -102,7 +104,9 @@ def test_gaps_of_random_models_are_those_of_jipe2_and_their_laws(coupling, actio
 
 def test_a_run_with_four_branches_has_all_its_gaps():
     made = Tables(1)
-    found = jl.estimate_gaps(made.simulator, made.policy, [3, 0, 1, 2], 1, num_runs=20_000)
+    found = jl.simulators.estimate_gaps(
+        made.simulator, made.policy, [3, 0, 1, 2], 1, num_runs=20_000
+    )
     exact = jl.jipe2(made.model, made.policy).moments
     chosen = np.ix_([3, 0, 1, 2], [3, 0, 1, 2])
     for name in ("mean", "variance"):
@@ -116,8 +120,12 @@ def test_a_run_with_four_branches_has_all_its_gaps():
 
 @pytest.mark.parametrize("coupling", COUPLINGS)
 def test_the_plain_player_finds_the_same(coupling):
-    plain = jl.estimate_gaps(PlainDepot(), UNIFORM, [2, 1], 5, num_runs=300, coupling=coupling)
-    found = jl.estimate_gaps(DEPOT, UNIFORM, [2, 1], 5, num_runs=20_000, coupling=coupling)
+    plain = jl.simulators.estimate_gaps(
+        PlainDepot(), UNIFORM, [2, 1], 5, num_runs=300, coupling=coupling
+    )
+    found = jl.simulators.estimate_gaps(
+        DEPOT, UNIFORM, [2, 1], 5, num_runs=20_000, coupling=coupling
+    )
     for name in ("mean", "variance"):
         off = getattr(found, name)[0, 1] - getattr(plain, name)[0, 1]
         errors = [getattr(each, f"{name}_error")[0, 1] for each in (plain, found)]
@@ -134,7 +142,14 @@ def small_chunks(monkeypatch):
 @pytest.mark.parametrize("coupling", COUPLINGS)
 def test_sums_give_the_statistics_of_all_returns(coupling, small_chunks):
     asked = partial(
-        jl.estimate_gaps, DEPOT, UNIFORM, [2, 1, 4], 5, num_runs=2000, coupling=coupling, horizon=20
+        jl.simulators.estimate_gaps,
+        DEPOT,
+        UNIFORM,
+        [2, 1, 4],
+        5,
+        num_runs=2000,
+        coupling=coupling,
+        horizon=20,
     )
     kept = asked(keep_returns=True)
     assert kept.returns.shape == (2000, 3)
@@ -156,7 +171,7 @@ def test_signs_that_the_cut_may_have_changed_count_as_ties():
     gap = runs.returns[0] - runs.returns[1]
     cut = 0.9**12 * np.ptp(runs.extremes) / 0.1
     unsure = np.where(runs.apart[0], cut, 0.0) + 1e-12 * np.abs(runs.returns).max()
-    found = jl.estimate_gaps(
+    found = jl.simulators.estimate_gaps(
         DEPOT, UNIFORM, [2, 1], 5, num_runs=3000, coupling="independent", horizon=12
     )
     again = estimates._summed(branches, runs, False)
@@ -166,7 +181,7 @@ def test_signs_that_the_cut_may_have_changed_count_as_ties():
 
 def test_whole_returns_have_the_exact_law_of_each_action():
     made = Tables(3)
-    found = jl.estimate_gaps(
+    found = jl.simulators.estimate_gaps(
         made.simulator, made.policy, [0, 2], 1, num_runs=20_000, truncation=1e-6, keep_returns=True
     )
     exact = jl.jipe2(made.model, made.policy).moments
@@ -183,7 +198,7 @@ def test_chunks_in_flight_change_no_number(coupling, small_chunks, monkeypatch):
         monkeypatch.setattr(VectorBranches, "most_in_flight", in_flight)
         made = Tables(0)
         asked = (made.simulator, made.policy, [0, 1, 3], 1)
-        return jl.estimate_gaps(*asked, num_runs=1700, coupling=coupling)
+        return jl.simulators.estimate_gaps(*asked, num_runs=1700, coupling=coupling)
 
     alone = play(1)
     for in_flight in (2, 4, 100):
@@ -196,23 +211,25 @@ def test_processes_change_no_number(small_chunks, monkeypatch):
     def one_after_another(work, jobs, processes, label):
         return [work(*pickle.loads(pickle.dumps(job))) for job in reversed(jobs)][::-1]
 
-    alone = jl.estimate_gaps(DEPOT, UNIFORM, [2, 1], 5, num_runs=1000)
+    alone = jl.simulators.estimate_gaps(DEPOT, UNIFORM, [2, 1], 5, num_runs=1000)
     monkeypatch.setattr(estimates, "in_processes", one_after_another)
-    apart = jl.estimate_gaps(DEPOT, UNIFORM, [2, 1], 5, num_runs=1000, processes=2)
+    apart = jl.simulators.estimate_gaps(DEPOT, UNIFORM, [2, 1], 5, num_runs=1000, processes=2)
     assert (apart.mean == alone.mean).all()
     assert (apart.variance == alone.variance).all()
-    other = jl.estimate_gaps(DEPOT, UNIFORM, [2, 1], 5, num_runs=1000, seed=1)
+    other = jl.simulators.estimate_gaps(DEPOT, UNIFORM, [2, 1], 5, num_runs=1000, seed=1)
     assert other.mean[0, 1] != alone.mean[0, 1]
 
 
 def test_an_executor_changes_no_number(small_chunks):
-    asked = partial(jl.estimate_gaps, DEPOT, UNIFORM, [2, 1], 5, num_runs=1000)
+    asked = partial(jl.simulators.estimate_gaps, DEPOT, UNIFORM, [2, 1], 5, num_runs=1000)
     with ThreadPoolExecutor(2) as pool:
         apart = asked(executor=pool)
     assert (apart.mean == asked().mean).all()
-    unpicklable = jl.VectorSimulator(lambda s, a, n: sell(s, a, n), demands, 5, 0.9, None, 12)
+    unpicklable = jl.simulators.VectorSimulator(
+        lambda s, a, n: sell(s, a, n), demands, 5, 0.9, None, 12
+    )
     with pytest.raises(ValueError, match="env does not pickle"):
-        jl.estimate_gaps(unpicklable, UNIFORM, [2, 1], 5, processes=2)
+        jl.simulators.estimate_gaps(unpicklable, UNIFORM, [2, 1], 5, processes=2)
 
 
 def depot_of(library):
@@ -230,7 +247,7 @@ def depot_of(library):
         def strict_demands(size, rng):
             return strict.asarray(rng.poisson(3, size))
 
-        return jl.VectorSimulator(strict_sell, strict_demands, 5, 0.9), strict.asarray(5)
+        return jl.simulators.VectorSimulator(strict_sell, strict_demands, 5, 0.9), strict.asarray(5)
     torch = pytest.importorskip("torch")
 
     def torch_sell(stock, order, demand):
@@ -243,7 +260,7 @@ def depot_of(library):
 
     kind = torch.int32 if library == "torch" else torch.int8
     return (
-        jl.VectorSimulator(torch_sell, torch_demands, 5, 0.9),
+        jl.simulators.VectorSimulator(torch_sell, torch_demands, 5, 0.9),
         torch.tensor(5, dtype=kind),
     )
 
@@ -252,8 +269,12 @@ def depot_of(library):
 @pytest.mark.parametrize("library", ["numpy", "torch", "strict"])
 def test_array_libraries_agree(library, coupling):
     sim, state = depot_of(library)
-    found = jl.estimate_gaps(sim, UNIFORM, [2, 1], state, num_runs=8000, coupling=coupling)
-    again = jl.estimate_gaps(sim, UNIFORM, [2, 1], state, num_runs=8000, coupling=coupling)
+    found = jl.simulators.estimate_gaps(
+        sim, UNIFORM, [2, 1], state, num_runs=8000, coupling=coupling
+    )
+    again = jl.simulators.estimate_gaps(
+        sim, UNIFORM, [2, 1], state, num_runs=8000, coupling=coupling
+    )
     assert (found.mean == again.mean).all()
     known = {"joint": 28.123, "independent": 34.990, "common": 15.581}[coupling]  # by `jipe2`
     assert abs(found.variance[0, 1] - known) <= 4.0 * found.variance_error[0, 1]
@@ -268,7 +289,7 @@ def test_a_gpu_computes_with_narrow_types(monkeypatch):
     monkeypatch.setattr(Arrays, "on_gpu", True)
     monkeypatch.setattr(vector_branches, "_GPU_CHUNK", 3000)
     sim, state = depot_of("torch")
-    found = jl.estimate_gaps(sim, torch.tensor(UNIFORM), [2, 1], state, num_runs=20_000)
+    found = jl.simulators.estimate_gaps(sim, torch.tensor(UNIFORM), [2, 1], state, num_runs=20_000)
     assert abs(found.variance[0, 1] - 28.123) <= 4.0 * found.variance_error[0, 1]
 
 
@@ -301,10 +322,10 @@ class PlainWalk:
 
 @pytest.mark.parametrize("coupling", COUPLINGS)
 def test_states_are_rows_and_noise_a_tuple(coupling):
-    sim = jl.VectorSimulator(walk, pushes, 3, 0.8)
-    found = jl.estimate_gaps(sim, towards_zero, [0, 2], [1.0, 0.0], num_runs=20_000,
+    sim = jl.simulators.VectorSimulator(walk, pushes, 3, 0.8)
+    found = jl.simulators.estimate_gaps(sim, towards_zero, [0, 2], [1.0, 0.0], num_runs=20_000,
                              coupling=coupling)  # fmt: skip
-    plain = jl.estimate_gaps(
+    plain = jl.simulators.estimate_gaps(
         PlainWalk(), lambda s: towards_zero(np.array([s]))[0], [0, 2], (1.0, 0.0), num_runs=100,
         coupling=coupling,
     )  # fmt: skip
@@ -318,7 +339,7 @@ def test_a_policy_may_return_actions():
     def order_up_to_six(stock):
         return np.clip(6 - stock, 0, 4)
 
-    asked = partial(jl.estimate_gaps, DEPOT, actions=[2, 1], state=5, num_runs=2000)
+    asked = partial(jl.simulators.estimate_gaps, DEPOT, actions=[2, 1], state=5, num_runs=2000)
     by_function = asked(order_up_to_six)
     by_array = asked(order_up_to_six(np.arange(12)))
     assert np.allclose(by_function.mean, by_array.mean)
@@ -333,26 +354,26 @@ def test_episodes_without_discount_end_by_themselves():
     def coins(size, rng):
         return rng.random(size) < 0.5
 
-    sim = jl.VectorSimulator(toss, coins, 2, 1.0)
-    found = jl.estimate_gaps(sim, [[1.0, 0.0]], [0, 1], 0, num_runs=5000, horizon=200,
+    sim = jl.simulators.VectorSimulator(toss, coins, 2, 1.0)
+    found = jl.simulators.estimate_gaps(sim, [[1.0, 0.0]], [0, 1], 0, num_runs=5000, horizon=200,
                              keep_returns=True)  # fmt: skip
     assert found.mean[0, 1] == 2.0
     assert found.variance[0, 1] == 0.0
     assert found.truncation_error.max() == 0.0
     assert abs(found.returns[:, 0].mean() + 2.0) < 0.1  # two tosses on average
     with pytest.raises(ValueError, match="together with a stated horizon"):
-        jl.estimate_gaps(sim, [[1.0, 0.0]], [0, 1], 0)
+        jl.simulators.estimate_gaps(sim, [[1.0, 0.0]], [0, 1], 0)
 
 
 def test_one_action_has_no_gaps_but_returns():
-    found = jl.estimate_gaps(DEPOT, UNIFORM, [2], 5, num_runs=500, keep_returns=True)
+    found = jl.simulators.estimate_gaps(DEPOT, UNIFORM, [2], 5, num_runs=500, keep_returns=True)
     assert found.mean.tolist() == [[0.0]]
     assert found.prob_tie.tolist() == [[1.0]]
     assert found.returns.shape == (500, 1)
 
 
 def test_it_is_a_simulator_if_it_has_states():
-    assert isinstance(DEPOT, jl.Simulator)
+    assert isinstance(DEPOT, jl.simulators.Simulator)
     rewards, states = DEPOT.query(5, [2, 1], np.random.default_rng(0))
     demand = np.random.default_rng(0).poisson(3)
     assert states == [7 - min(7, demand), 6 - min(6, demand)]
@@ -360,11 +381,11 @@ def test_it_is_a_simulator_if_it_has_states():
     counted = jl.JMDP.from_simulator(DEPOT, queries_per_state=50)
     assert counted.num_states == 12
     assert counted.declared_range == (-6.0, 33.0)
-    without = jl.VectorSimulator(sell, demands, 5, 0.9)
-    assert not isinstance(without, jl.Simulator)
+    without = jl.simulators.VectorSimulator(sell, demands, 5, 0.9)
+    assert not isinstance(without, jl.simulators.Simulator)
     with pytest.raises(ValueError, match=r"it has no num_states.*one by one"):
         jl.JMDP.from_simulator(without, queries_per_state=50)
-    rows = jl.VectorSimulator(walk, pushes, 3, 0.8)
+    rows = jl.simulators.VectorSimulator(walk, pushes, 3, 0.8)
     _, (row,) = rows.query([1.0, 0.0], [0], np.random.default_rng(0))
     assert row in {(0.0, -1.0), (-1.0, -2.0), (1.0, 0.0)}
     made = Tables(0)
@@ -443,17 +464,19 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_step_is_refused_by_row(case):
     step, message = BAD[case]
-    sim = jl.VectorSimulator(step, demands, 5, 0.9, (-6.0, 33.0), 12)
-    with pytest.raises(jl.SimulatorError, match=message):
-        jl.estimate_gaps(sim, UNIFORM, [2, 1], 5, num_runs=2000)
+    sim = jl.simulators.VectorSimulator(step, demands, 5, 0.9, (-6.0, 33.0), 12)
+    with pytest.raises(jl.simulators.SimulatorError, match=message):
+        jl.simulators.estimate_gaps(sim, UNIFORM, [2, 1], 5, num_runs=2000)
 
 
 def test_what_went_well_before_a_failure_is_kept(small_chunks):
     step = after(lambda r, s, x: (put(r, x == 11, np.nan), s))  # a rare state
-    sim = jl.VectorSimulator(step, demands, 5, 0.9, num_states=12)
+    sim = jl.simulators.VectorSimulator(step, demands, 5, 0.9, num_states=12)
     scarce = np.tile([0.6, 0.2, 0.1, 0.07, 0.03], (12, 1))
-    with pytest.raises(jl.SimulatorError, match=r"chunk \d+: time step \d+: .*state 11") as caught:
-        jl.estimate_gaps(sim, scarce, [0, 1], 2, num_runs=30_000)
+    with pytest.raises(
+        jl.simulators.SimulatorError, match=r"chunk \d+: time step \d+: .*state 11"
+    ) as caught:
+        jl.simulators.estimate_gaps(sim, scarce, [0, 1], 2, num_runs=30_000)
     assert caught.value.result.num_runs == 30_000 - 300  # but for one chunk
 
 
@@ -468,9 +491,9 @@ BAD_DRAWS = {
 @pytest.mark.parametrize("case", BAD_DRAWS)
 def test_a_bad_draw_is_refused(case):
     draw, message = BAD_DRAWS[case]
-    sim = jl.VectorSimulator(sell, draw, 5, 0.9, num_states=12)
-    with pytest.raises(jl.SimulatorError, match=message):
-        jl.estimate_gaps(sim, UNIFORM, [2, 1], 5)
+    sim = jl.simulators.VectorSimulator(sell, draw, 5, 0.9, num_states=12)
+    with pytest.raises(jl.simulators.SimulatorError, match=message):
+        jl.simulators.estimate_gaps(sim, UNIFORM, [2, 1], 5)
 
 
 def rarely(bad):
@@ -496,29 +519,62 @@ BAD_POLICIES = {
 @pytest.mark.parametrize("case", BAD_POLICIES)
 def test_a_bad_policy_is_refused_by_row(case):
     policy, message = BAD_POLICIES[case]
-    with pytest.raises(jl.SimulatorError, match=message):
-        jl.estimate_gaps(DEPOT, policy, [2, 1], 5, num_runs=2000)
+    with pytest.raises(jl.simulators.SimulatorError, match=message):
+        jl.simulators.estimate_gaps(DEPOT, policy, [2, 1], 5, num_runs=2000)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: jl.VectorSimulator(3, demands, 5, 0.9), "step must be a function"),
-        (lambda: jl.VectorSimulator(sell, None, 5, 0.9), "draw must be a function"),
-        (lambda: jl.VectorSimulator(sell, demands, 0, 0.9), "num_actions must be at least 1"),
-        (lambda: jl.VectorSimulator(sell, demands, 5, 1.1), "gamma must lie"),
-        (lambda: jl.VectorSimulator(sell, demands, 5, 0.9, (1, 0)), "lo <= hi"),
-        (lambda: jl.VectorSimulator(sell, demands, 5, 0.9, None, 0), "num_states must be"),
-        (lambda: jl.estimate_gaps(DEPOT, UNIFORM, [2, 1]), "state= must be given"),
-        (lambda: jl.estimate_gaps(DEPOT, UNIFORM, [2, 1], 12), "state 12 is out of range"),
-        (lambda: jl.estimate_gaps(DEPOT, UNIFORM, [2, 1], 2.5), "states must be integers"),
-        (lambda: jl.estimate_gaps(DEPOT, UNIFORM, [2, 1], [[1, 2]]), "state must be a number"),
-        (lambda: jl.estimate_gaps(DEPOT, UNIFORM, [2, 5], 5), "action 5 is out of range"),
-        (lambda: jl.estimate_gaps(DEPOT, UNIFORM[:, :3], [2, 1], 5), "policy must have shape"),
-        (lambda: jl.estimate_gaps(DEPOT, 0.9 * UNIFORM, [2, 1], 5), "sum of policy.*is not one"),
-        (lambda: jl.estimate_gaps(DEPOT, UNIFORM, [2, 1], 5, num_runs=2), "num_runs must be"),
-        (lambda: jl.estimate_gaps(DEPOT, UNIFORM, [2, 1], 5, coupling="none"), "coupling must be"),
-        (lambda: jl.estimate_gaps(DEPOT, UNIFORM, [2, 1], 5, processes=0), "processes must be"),
+        (lambda: jl.simulators.VectorSimulator(3, demands, 5, 0.9), "step must be a function"),
+        (lambda: jl.simulators.VectorSimulator(sell, None, 5, 0.9), "draw must be a function"),
+        (
+            lambda: jl.simulators.VectorSimulator(sell, demands, 0, 0.9),
+            "num_actions must be at least 1",
+        ),
+        (lambda: jl.simulators.VectorSimulator(sell, demands, 5, 1.1), "gamma must lie"),
+        (lambda: jl.simulators.VectorSimulator(sell, demands, 5, 0.9, (1, 0)), "lo <= hi"),
+        (
+            lambda: jl.simulators.VectorSimulator(sell, demands, 5, 0.9, None, 0),
+            "num_states must be",
+        ),
+        (lambda: jl.simulators.estimate_gaps(DEPOT, UNIFORM, [2, 1]), "state= must be given"),
+        (
+            lambda: jl.simulators.estimate_gaps(DEPOT, UNIFORM, [2, 1], 12),
+            "state 12 is out of range",
+        ),
+        (
+            lambda: jl.simulators.estimate_gaps(DEPOT, UNIFORM, [2, 1], 2.5),
+            "states must be integers",
+        ),
+        (
+            lambda: jl.simulators.estimate_gaps(DEPOT, UNIFORM, [2, 1], [[1, 2]]),
+            "state must be a number",
+        ),
+        (
+            lambda: jl.simulators.estimate_gaps(DEPOT, UNIFORM, [2, 5], 5),
+            "action 5 is out of range",
+        ),
+        (
+            lambda: jl.simulators.estimate_gaps(DEPOT, UNIFORM[:, :3], [2, 1], 5),
+            "policy must have shape",
+        ),
+        (
+            lambda: jl.simulators.estimate_gaps(DEPOT, 0.9 * UNIFORM, [2, 1], 5),
+            "sum of policy.*is not one",
+        ),
+        (
+            lambda: jl.simulators.estimate_gaps(DEPOT, UNIFORM, [2, 1], 5, num_runs=2),
+            "num_runs must be",
+        ),
+        (
+            lambda: jl.simulators.estimate_gaps(DEPOT, UNIFORM, [2, 1], 5, coupling="none"),
+            "coupling must be",
+        ),
+        (
+            lambda: jl.simulators.estimate_gaps(DEPOT, UNIFORM, [2, 1], 5, processes=0),
+            "processes must be",
+        ),
     ],
 )
 def test_bad_arguments_are_refused(call, message):
@@ -527,13 +583,15 @@ def test_bad_arguments_are_refused(call, message):
 
 
 def betting_on(reward_range, seed=0, **settings):
-    asked = partial(jl.compare_actions, state=2, reward_range=reward_range, seed=seed, **settings)
+    asked = partial(
+        jl.simulators.compare_actions, state=2, reward_range=reward_range, seed=seed, **settings
+    )
     return asked(DEPOT, UNIFORM, [4, 0])
 
 
 def test_decisions_are_taken_after_as_many_runs_as_by_the_plain_player():
     """Looks come at the same numbers of runs, queries stay within the budget."""
-    plain = jl.compare_actions(
+    plain = jl.simulators.compare_actions(
         PlainDepot(), UNIFORM, [4, 0], 2, reward_range=(-6.0, 33.0), budget=1500
     )
     found = betting_on((-6.0, 33.0), budget=1500)
@@ -550,8 +608,8 @@ def test_decisions_are_taken_after_as_many_runs_as_by_the_plain_player():
 
 
 def test_beaten_actions_are_dropped_and_verdicts_are_right():
-    found = jl.compare_actions(
-        DEPOT, UNIFORM, [4, 3, 1, 0], 2, reward_range="asymptotic", budget=10**6, margin=0.05
+    found = jl.simulators.compare_actions(
+        DEPOT, UNIFORM, [4, 3, 1, 0], 2, method="asymptotic", budget=10**6, margin=0.05
     )
     assert found.remaining == (4,)
     assert found.best == 4
@@ -586,8 +644,8 @@ def test_equal_actions_are_rarely_told_apart(reward_range):
 
     `benchmarks/decisions.py` counts them in 2,000 calls, with four actions, too.
     """
-    sim = jl.VectorSimulator(toss, coins, 2, 0.0, num_states=1)
-    asked = partial(jl.compare_actions, sim, [0], [0, 1], 0, alpha=0.2, budget=300)
+    sim = jl.simulators.VectorSimulator(toss, coins, 2, 0.0, num_states=1)
+    asked = partial(jl.simulators.compare_actions, sim, [0], [0, 1], 0, alpha=0.2, budget=300)
     calls = [asked(reward_range=reward_range, seed=seed) for seed in range(20)]
     assert sum(call.verdict == "better" for call in calls) <= 4
     assert all(call.num_queries == call.num_runs == 300 for call in calls if call.best is None)
@@ -600,8 +658,8 @@ def test_episodes_that_end_pay_nothing_afterwards():
         """Every step pays 1; action 1 ends the game, and so do half of the draws."""
         return np.ones(len(states)), states, (uniforms < 0.5) | (actions == 1)
 
-    sim = jl.VectorSimulator(toll, coins, 2, 0.9, (1.0, 1.0), num_states=1)
-    found = jl.compare_actions(sim, [0], [0, 1], 0, budget=20_000)
+    sim = jl.simulators.VectorSimulator(toll, coins, 2, 0.9, (1.0, 1.0), num_states=1)
+    found = jl.simulators.compare_actions(sim, [0], [0, 1], 0, budget=20_000)
     assert (found.verdict, found.best) == ("better", 0)
     exact = 0.9 * 0.5 / (1.0 - 0.9 * 0.5)  # what comes after the first step, if it comes
     low, high = found.intervals[0, 1]
@@ -610,7 +668,7 @@ def test_episodes_that_end_pay_nothing_afterwards():
 
 def test_a_failure_keeps_what_is_known():
     step = after(lambda r, s, x: (put(r, x == 11, np.nan), s))
-    sim = jl.VectorSimulator(step, demands, 5, 0.9, (-6.0, 33.0), 12)
-    with pytest.raises(jl.SimulatorError, match="state 11") as caught:
-        jl.compare_actions(sim, UNIFORM, [0, 1], 2, budget=10**6)
+    sim = jl.simulators.VectorSimulator(step, demands, 5, 0.9, (-6.0, 33.0), 12)
+    with pytest.raises(jl.simulators.SimulatorError, match="state 11") as caught:
+        jl.simulators.compare_actions(sim, UNIFORM, [0, 1], 2, budget=10**6)
     assert caught.value.result.verdict == "undecided"

@@ -41,7 +41,7 @@ def test_gaps_of_rules_in_random_models_are_those_of_policy_gaps(coupling):
         rules = [made.policy, second_rule(made, seed)]
         asked = (made.simulator, rules, 1, None, coupling, 1e-6, None)
         found = estimated(VectorRules.of_policies(*asked), 4000, seed)
-        exact = jl.policy_gaps(made.model, *rules, coupling=coupling)
+        exact = jl.laws.policy_gaps(made.model, *rules, coupling=coupling)
         for name, truth in zip(("mean", "variance"), exact, strict=True):
             off = getattr(found, name)[0, 1] - truth[1]
             scores.append(off / getattr(found, f"{name}_error")[0, 1])
@@ -55,7 +55,7 @@ def test_three_rules_two_of_which_are_equal():
     branches = VectorRules.of_policies(made.simulator, rules, 1, None, "joint", 1e-6, None)
     assert branches.kinds == (0, 1, 0)
     found = estimated(branches, 20_000)
-    mean, variance = jl.policy_gaps(made.model, made.policy, other)
+    mean, variance = jl.laws.policy_gaps(made.model, made.policy, other)
     assert abs(found.mean[2, 1] - mean[1]) <= 4.5 * found.mean_error[2, 1]
     assert abs(found.variance[2, 1] - variance[1]) <= 4.5 * found.variance_error[2, 1]
     assert found.mean[0, 2] == found.variance[0, 2] == found.unseen_variance[0, 2] == 0.0
@@ -67,8 +67,8 @@ def test_three_rules_two_of_which_are_equal():
 def test_it_decides_as_the_plain_player(coupling):
     rules = [up_to(3), up_to(8)]
     asked = {"state": 0, "coupling": coupling, "reward_range": (-6.0, 33.0), "margin": 1.0}
-    found = jl.compare_policies(DEPOT, rules, budget=10**6, **asked)
-    plain = jl.compare_policies(PlainDepot(), rules, budget=10**6, **asked)
+    found = jl.simulators.compare_policies(DEPOT, rules, budget=10**6, **asked)
+    plain = jl.simulators.compare_policies(PlainDepot(), rules, budget=10**6, **asked)
     assert (found.verdict, found.best) == (plain.verdict, plain.best) == ("better", 1)
     assert found.compared == "policy"
     steps = [each.num_queries / each.num_runs for each in (found, plain)]
@@ -81,7 +81,7 @@ def test_it_decides_as_the_plain_player(coupling):
 @pytest.mark.parametrize("coupling", COUPLINGS)
 def test_equal_rules_have_gap_zero(coupling):
     rules = [np.full((12, 5), 0.2), np.full((12, 5), 0.2)]
-    found = jl.compare_policies(DEPOT, rules, state=3, coupling=coupling)
+    found = jl.simulators.compare_policies(DEPOT, rules, state=3, coupling=coupling)
     assert found.verdict == "equivalent"
     assert (found.intervals == 0.0).all()
 
@@ -131,11 +131,13 @@ def test_rules_of_other_array_libraries():
     def strict_demands(size, rng):
         return strict.asarray(rng.poisson(3, size))
 
-    made = jl.VectorSimulator(strict_sell, strict_demands, 5, 0.9, (-6.0, 33.0), num_states=12)
+    made = jl.simulators.VectorSimulator(
+        strict_sell, strict_demands, 5, 0.9, (-6.0, 33.0), num_states=12
+    )
     rules = [up_to(3), np.full((12, 5), 0.2)]
     asked = {"budget": 50_000, "reward_range": "asymptotic"}
-    found = jl.compare_policies(made, rules, state=strict.asarray(5), **asked)
-    numpy = jl.compare_policies(DEPOT, rules, state=5, **asked)
+    found = jl.simulators.compare_policies(made, rules, state=strict.asarray(5), **asked)
+    numpy = jl.simulators.compare_policies(DEPOT, rules, state=5, **asked)
     assert np.array_equal(found.intervals, numpy.intervals)
 
 
@@ -164,7 +166,7 @@ def test_rows_of_numbers_and_functions_of_them():
         time = states[:, 1] + 1
         return np.where(time == 4, wealth, 0.0), np.stack([wealth, time], 1), time == 4
 
-    bets = jl.VectorSimulator(step, lambda n, rng: rng.random(n), 2, 1.0, (0.0, 4.0))
+    bets = jl.simulators.VectorSimulator(step, lambda n, rng: rng.random(n), 2, 1.0, (0.0, 4.0))
 
     def always(states):
         return np.ones(len(states), int)
@@ -172,7 +174,9 @@ def test_rows_of_numbers_and_functions_of_them():
     def bold_if_poor(states):
         return (states[:, 0] < 1.0).astype(int)
 
-    found = jl.compare_policies(bets, [always, bold_if_poor], [0.0, 0.0], horizon=4, margin=0.1)
+    found = jl.simulators.compare_policies(
+        bets, [always, bold_if_poor], [0.0, 0.0], horizon=4, margin=0.1
+    )
     assert found.verdict == "equivalent"  # fair bets: all rules have one mean
     assert found.estimates.variance[0, 1] > 0.01
 
@@ -180,13 +184,17 @@ def test_rows_of_numbers_and_functions_of_them():
 def test_bad_rules_are_named():
     good = up_to(4)
     with pytest.raises(ValueError, match=r"policies\[1\]: .*sum"):
-        jl.compare_policies(DEPOT, [good, np.full((12, 5), 0.3)], state=0)
+        jl.simulators.compare_policies(DEPOT, [good, np.full((12, 5), 0.3)], state=0)
     with pytest.raises(ValueError, match="two policies or more"):
-        jl.compare_policies(DEPOT, [good], state=0)
-    with pytest.raises(jl.SimulatorError, match=r"time step 1: policy\(states\)\[0\] = 7"):
-        jl.compare_policies(DEPOT, [good, lambda stock: np.full(len(stock), 7)], state=0)
-    with pytest.raises(jl.SimulatorError, match=r"policy\(states\) failed: ZeroDivisionError"):
-        jl.compare_policies(DEPOT, [good, lambda stock: 1 // 0], state=0)
+        jl.simulators.compare_policies(DEPOT, [good], state=0)
+    with pytest.raises(
+        jl.simulators.SimulatorError, match=r"time step 1: policy\(states\)\[0\] = 7"
+    ):
+        jl.simulators.compare_policies(DEPOT, [good, lambda stock: np.full(len(stock), 7)], state=0)
+    with pytest.raises(
+        jl.simulators.SimulatorError, match=r"policy\(states\) failed: ZeroDivisionError"
+    ):
+        jl.simulators.compare_policies(DEPOT, [good, lambda stock: 1 // 0], state=0)
 
 
 def test_it_pickles_and_plays_some_of_the_rules():
@@ -205,6 +213,6 @@ def test_rules_on_tensors_of_torch():
     settings = (None, "joint", 1e-4, None)
     found = estimated(VectorRules.of_policies(depot, rules, state, *settings), 20_000)
     model = jl.JMDP.from_step(12, 5, 0.9, demand_law(), sell)
-    mean, variance = jl.policy_gaps(model, *rules)
+    mean, variance = jl.laws.policy_gaps(model, *rules)
     assert abs(found.mean[0, 1] - mean[5]) <= 4.5 * found.mean_error[0, 1] + 0.01
     assert abs(found.variance[0, 1] - variance[5]) <= 4.5 * found.variance_error[0, 1] + 0.05

@@ -52,9 +52,10 @@ from experiments.atari.protocol import (
     place_of,
     settings,
 )
+from experiments.atari.recursive_pairs import PairRecords
 from experiments.atari.replay import Replay
+from experiments.atari.tables import QueryTables
 from experiments.atari.training import Run, Trained, require_device, steps_to_the_end
-from jmdp_lib.atari import PairRecords, QueryTables
 from jmdp_lib.machine import replacing
 
 sys.path.append(str(PROJECT / "workflow"))

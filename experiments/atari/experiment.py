@@ -35,20 +35,12 @@ from experiments.atari.predictions import (
     predict_gaps,
     tail,
 )
+from experiments.atari.recursive_pairs import PairGaps, PairRecords, pair_gaps, record_pairs
 from experiments.atari.replay import Replay
+from experiments.atari.tables import QueryTables, collect, evaluation_states
 from experiments.atari.training import Trained, require_device, train
 from jmdp_lib import checks
-from jmdp_lib.atari import (
-    Game,
-    PairGaps,
-    PairRecords,
-    QueryTables,
-    Snapshot,
-    collect,
-    evaluation_states,
-    pair_gaps,
-    record_pairs,
-)
+from jmdp_lib.atari import Game, Snapshot
 from jmdp_lib.checks import Floats, Seed
 from jmdp_lib.machine import extra, replacing
 

@@ -32,8 +32,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from experiments.atari.tables import QueryTables
 from jmdp_lib import checks
-from jmdp_lib.atari import QueryTables
 from jmdp_lib.checks import Floats
 from jmdp_lib.machine import extra
 

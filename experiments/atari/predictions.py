@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from experiments.atari.networks import Network, Params
+from experiments.atari.recursive_pairs import PairRecords, Tail
 from experiments.atari.replay import Replay
 from experiments.atari.td_errors import (
     PolicyMoments,
@@ -20,7 +21,6 @@ from experiments.atari.td_errors import (
     policy_moments,
     state_targets,
 )
-from jmdp_lib.atari import PairRecords, Tail
 from jmdp_lib.machine import extra
 
 with extra("figures", "torch"):

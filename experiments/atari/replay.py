@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.atari.networks import Config
-from jmdp_lib.atari import QueryTables
+from experiments.atari.tables import QueryTables
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import extra
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from experiments.atari.tables import QueryTables
 from jmdp_lib import checks
-from jmdp_lib.atari import QueryTables
 from jmdp_lib.checks import Ints
 from jmdp_lib.model import JMDP
 

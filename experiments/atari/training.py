@@ -24,9 +24,9 @@ import jmdp_lib
 from experiments.atari.checkpoints import load_checkpoint, need_fields, refuse_other
 from experiments.atari.networks import TD_BLOCKS, Config, Network, Params
 from experiments.atari.replay import Replay
+from experiments.atari.tables import QueryTables
 from experiments.atari.td_errors import block_errors, expected_errors, sampling_floor
 from jmdp_lib import checks
-from jmdp_lib.atari import QueryTables
 from jmdp_lib.machine import extra, progress, replacing
 
 with extra("torch"):

@@ -1,6 +1,5 @@
-"""The model: outcome tables, enumerated or not, couplings, and what a simulator is."""
+"""The model: outcome tables, couplings, and what a simulator is."""
 
-from jmdp_lib.model.implicit import ImplicitJMDP as ImplicitJMDP
 from jmdp_lib.model.jmdp import COUPLINGS as COUPLINGS
 from jmdp_lib.model.jmdp import JMDP as JMDP
 from jmdp_lib.model.jmdp import checked_coupling as checked_coupling

@@ -30,10 +30,10 @@ class SimulatorError(ValueError):
 
     Example:
         >>> import jmdp_lib as jl
-        >>> world = jl.StepSimulator(1, 2, 0.9, [1.0], lambda state, action, noise: (1.0, 7))
+        >>> world = jl.simulators.StepSimulator(1, 2, 0.9, [1.0], lambda s, a, noise: (1.0, 7))
         >>> try:
         ...     jl.incremental_jipe2(world, [0], num_updates=100)
-        ... except jl.SimulatorError as error:
+        ... except jl.simulators.SimulatorError as error:
         ...     print(error.__cause__)
         next states [7, 7]: one is not in range(1)
     """
@@ -59,7 +59,7 @@ class Simulator(Sized, Protocol):
         ...         coin = rng.random() < 0.5  # one draw, before any action is looked at
         ...         return [float(coin == action) for action in actions], [0 for _ in actions]
         ...
-        >>> isinstance(Coins(), jl.Simulator)
+        >>> isinstance(Coins(), jl.simulators.Simulator)
         True
         >>> jl.JMDP.from_simulator(Coins(), queries_per_state=100).is_coupled
         True
@@ -229,7 +229,7 @@ class StepSimulator:
         >>> def step(state, action, rain):
         ...     return (-0.2 if action == 0 else -float(rain)), 0
         ...
-        >>> world = jl.StepSimulator(1, 2, 0.9, [0.7, 0.3], step)
+        >>> world = jl.simulators.StepSimulator(1, 2, 0.9, [0.7, 0.3], step)
         >>> world.query(0, [0, 1], np.random.default_rng(2))
         ([-0.2, -0.0], [0, 0])
         >>> jl.JMDP.from_step(*vars(world).values())

@@ -16,16 +16,20 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
-from gymnasium.error import ResetNeeded
-from gymnasium.utils.env_checker import data_equivalence
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Seed
+from jmdp_lib.machine import extra
 from jmdp_lib.model.simulator import Outcome
-from jmdp_lib.simulators import env_copies
-from jmdp_lib.simulators.env_copies import Env, Moves, OtherGenerator, name_of
+
+with extra("atari"):
+    import gymnasium
+    from gymnasium.error import ResetNeeded
+    from gymnasium.utils.env_checker import data_equivalence
+
+    from jmdp_lib.simulators import env_copies
+    from jmdp_lib.simulators.env_copies import Env, Moves, OtherGenerator, name_of
 
 _TRIAL_STEPS = 20
 
@@ -72,7 +76,7 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
     Example:
         >>> import gymnasium
         >>> import jmdp_lib as jl
-        >>> env = jl.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=0)
+        >>> env = jl.simulators.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=0)
         >>> start, _ = env.reset()
         >>> here = env.snapshot()
         >>> [outcome.observation for outcome in env.query([0, 1, 2, 3])]

@@ -50,13 +50,13 @@ def compare_actions(
 
     env, policy, actions, state, seed, coupling: as in `estimate_gaps`.
     alpha: probability with which any of the intervals may fail, at any look; with
-        `reward_range="asymptotic"` a nominal one.
+        `method="asymptotic"` a nominal one.
     margin: differences up to it do not matter. Without one no actions are ever equivalent.
     budget: how many queries may be made.
     reward_range: (lo, hi) that holds all rewards, so that the intervals hold at every sample size,
         whatever the law (a betting confidence sequence, Waudby-Smith and Ramdas 2024). A JMDP and
         an `ImplicitJMDP` know theirs, and a simulator may declare one; otherwise it has to be
-        given. If nobody knows it, `reward_range="asymptotic"` asks for intervals that hold for
+        given. If nobody knows it, `method="asymptotic"` asks for intervals that hold for
         large samples only (Waudby-Smith et al. 2024). They decide nothing before 128 runs, and
         suppose that no event that the runs did not show would change the mean. An event of
         probability $p$ stays unseen in $n$ runs with probability $(1 - p)^n$: `method` says how
@@ -74,7 +74,7 @@ def compare_actions(
     Example:
         >>> import jmdp_lib as jl
         >>> jm, policy = jl.windy_gridworld(size=3, gamma=0.5), jl.goal_policy(3)
-        >>> found = jl.compare_actions(jm, policy, actions=[0, 2], state=4)
+        >>> found = jl.simulators.compare_actions(jm, policy, actions=[0, 2], state=4)
         >>> found.verdict, found.best, found.remaining
         ('better', 0, (0,))
         >>> low, high = found.intervals[0, 1]
@@ -125,13 +125,13 @@ def compare_policies(
         >>> import numpy as np
         >>> shop = jl.inventory(capacity=8, max_order=8, gamma=0.8)
         >>> rules = [np.maximum(level - np.arange(9), 0) for level in (4, 7)]
-        >>> found = jl.compare_policies(shop, rules, state=0, budget=30_000)
+        >>> found = jl.simulators.compare_policies(shop, rules, state=0, budget=30_000)
         >>> found.verdict, found.best
         ('better', 0)
         >>> gap = found.estimates
         >>> print(f"filling up to 4 gains {gap.mean[0, 1]:.2f} +- {gap.mean_error[0, 1]:.2f}")
         filling up to 4 gains 3.81 +- 0.18
-        >>> print(f"exact {jl.policy_gaps(shop, *rules)[0][0]:.2f}")
+        >>> print(f"exact {jl.laws.policy_gaps(shop, *rules)[0][0]:.2f}")
         exact 3.72
     """
     terms = _Terms.of("compare_policies", alpha, margin, budget, seed)
@@ -209,7 +209,7 @@ def _known_range(env: Any, reward_range: Any) -> tuple[float, float] | None:
     if reward_range is None:
         raise ValueError(
             f"nothing says between which ends the rewards of {env!r} lie: pass reward_range=(lo, "
-            'hi), or reward_range="asymptotic" if intervals for large samples are enough'
+            'hi), or method="asymptotic" if intervals for large samples are enough'
         )
     return checks.reward_range("reward_range", reward_range)
 

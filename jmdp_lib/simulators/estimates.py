@@ -85,7 +85,8 @@ def estimate_gaps(
     Example:
         >>> import jmdp_lib as jl
         >>> jm = jl.windy_gridworld(size=3, gamma=0.8)
-        >>> found = jl.estimate_gaps(jm, jl.goal_policy(3), actions=[0, 2], state=4, num_runs=300)
+        >>> policy = jl.goal_policy(3)
+        >>> found = jl.simulators.estimate_gaps(jm, policy, [0, 2], state=4, num_runs=300)
         >>> print(f"up gains {found.mean[0, 1]:.2f} +- {found.mean_error[0, 1]:.2f}")
         up gains 1.52 +- 0.04
         >>> low, high = found.interval("prob_better")

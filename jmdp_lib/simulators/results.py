@@ -21,7 +21,7 @@ import numpy as np
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import ReadOnly, Saved, printed_names, table
-from jmdp_lib.moments import normal_quantile
+from jmdp_lib.simulators.statistics import normal_quantile
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +48,7 @@ class EstimatedGaps(ReadOnly, Saved):
     Example:
         >>> import jmdp_lib as jl
         >>> import numpy as np
-        >>> found = jl.EstimatedGaps(*np.array([[1.0], [0.1], [2.0], [0.2]]))
+        >>> found = jl.simulators.results.EstimatedGaps(*np.array([[1.0], [0.1], [2.0], [0.2]]))
         >>> found
         EstimatedGaps(1 gap: mean 1, standard error 0.1)
         >>> low, high = found.interval("variance", level=0.95)
@@ -117,7 +117,8 @@ class EstimatedGaps(ReadOnly, Saved):
         Example:
             >>> import jmdp_lib as jl
             >>> jm = jl.windy_gridworld(3, gamma=0.8)
-            >>> found = jl.sample_gaps(jm, jl.goal_policy(3), [(4, 0, 2), (4, 1, 2)], 5000)
+            >>> gaps = [(4, 0, 2), (4, 1, 2)]
+            >>> found = jl.simulators.sample_gaps(jm, jl.goal_policy(3), gaps, 5000)
             >>> print(found.to_frame()[["state", "action", "other", "mean"]].round(1))
                state  action  other  mean
             0      4       0      2   1.5
@@ -154,12 +155,12 @@ class PlayedGaps(EstimatedGaps):
         >>> import jmdp_lib as jl
         >>> jm = jl.windy_gridworld(3, gamma=0.8)
         >>> asked = {"actions": [0, 1, 2], "state": 4, "num_runs": 100, "keep_returns": True}
-        >>> found = jl.estimate_gaps(jm, jl.goal_policy(3), **asked)
+        >>> found = jl.simulators.estimate_gaps(jm, jl.goal_policy(3), **asked)
         >>> found
         PlayedGaps(6 gaps from 100 runs: means -1.564 to 1.564, standard errors up to 0.059)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     found.save(Path(folder) / "gaps.npz")
-        ...     again = jl.PlayedGaps.load(Path(folder) / "gaps.npz")
+        ...     again = jl.simulators.results.PlayedGaps.load(Path(folder) / "gaps.npz")
         ...
         >>> bool((again.returns == found.returns).all())
         True
@@ -275,7 +276,8 @@ class Decision(ReadOnly, Saved):
 
         Example:
             >>> import jmdp_lib as jl
-            >>> found = jl.compare_actions(jl.example_1(0.5), [0], [0, 1], state=0, budget=500)
+            >>> jm = jl.example_1(0.5)
+            >>> found = jl.simulators.compare_actions(jm, [0], [0, 1], state=0, budget=500)
             >>> list(found.to_frame().columns)
             ['action', 'other', 'low', 'high']
         """
@@ -292,7 +294,7 @@ class Decision(ReadOnly, Saved):
             >>> import jmdp_lib as jl
             >>> from matplotlib.figure import Figure
             >>> jm = jl.example_1(gamma=0.5)
-            >>> found = jl.compare_actions(jm, [0], [0, 1], state=0, budget=500)
+            >>> found = jl.simulators.compare_actions(jm, [0], [0, 1], state=0, budget=500)
             >>> found.plot(Figure().subplots()).get_ylabel()
             'mean gap'
         """

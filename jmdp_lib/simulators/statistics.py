@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import combinations
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -345,3 +346,8 @@ class Standing(NamedTuple):
         if centre <= goal:
             return math.inf
         return float(((centre - self.intervals[a, b, 0]) / (centre - goal)) ** 2)
+
+
+def normal_quantile(level: float) -> float:
+    """z with P(|N(0, 1)| <= z) = level."""
+    return NormalDist().inv_cdf((1.0 + checks.real("level", level, "(0, 1)")) / 2.0)

@@ -18,7 +18,8 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
-from jmdp_lib.model import JMDP, ImplicitJMDP, checked_coupling
+from jmdp_lib.large.implicit import ImplicitJMDP
+from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.model.simulator import (
     CheckedQueries,
     SimulatorError,

@@ -125,19 +125,19 @@ def aggregation_features(model: Sized, groups: ArrayLike) -> Floats:
     group = checks.integers("groups", groups, state=model.num_states)
     _, compact = np.unique(group, return_inverse=True)
     _room_for_features(*checks.sizes_of(model), int(compact.max() + 1) * model.num_actions)
-    return per_action(np.eye(compact.max() + 1)[compact], model.num_actions)
+    return action_features(np.eye(compact.max() + 1)[compact], model.num_actions)
 
 
 def rbf_features(rows: int, columns: int, centres: int) -> Floats:
     """State features of a grid of cells: Gaussian bumps around centres on a grid, and a constant.
 
     The result is (rows * columns, centres**2 + 1). The standard deviation of a bump is the distance
-    between two centres. `per_action` makes features of state-actions of them.
+    between two centres. `action_features` makes features of state-actions of them.
 
     Example:
         >>> import jmdp_lib as jl
         >>> features = jl.rbf_features(rows=3, columns=3, centres=2)
-        >>> features.shape, jl.per_action(features, num_actions=4).shape
+        >>> features.shape, jl.action_features(features, num_actions=4).shape
         ((9, 5), (9, 4, 20))
     """
     for name, value in (("rows", rows), ("columns", columns), ("centres", centres)):
@@ -153,12 +153,12 @@ def rbf_features(rows: int, columns: int, centres: int) -> Floats:
     return np.hstack([bumps, np.ones((rows * columns, 1))])
 
 
-def per_action(state_features: ArrayLike, num_actions: int) -> Floats:
+def action_features(state_features: ArrayLike, num_actions: int) -> Floats:
     """Features (S, A, c * A) out of state features (S, c): a copy of their own for every action.
 
     Example:
         >>> import jmdp_lib as jl
-        >>> jl.per_action([[1.0, 0.5]], num_actions=2).tolist()
+        >>> jl.action_features([[1.0, 0.5]], num_actions=2).tolist()
         [[[1.0, 0.5, 0.0, 0.0], [0.0, 0.0, 1.0, 0.5]]]
     """
     phi = checks.floats("state_features", state_features, "state", "feature")

@@ -150,7 +150,7 @@ class GapLaw(ReadOnly, Saved):
     Example:
         >>> import jmdp_lib as jl
         >>> jm = jl.windy_gridworld(size=3, gamma=0.8)
-        >>> law, = jl.gap_law(jm, jl.goal_policy(3), queries=[(4, 0, 2)], at=[1.0])
+        >>> law, = jl.laws.gap_law(jm, jl.goal_policy(3), queries=[(4, 0, 2)], at=[1.0])
         >>> print([round(float(end), 3) for end in (*law.mean, *law.prob_better, *law.cdf(1.0))])
         [1.522, 1.522, 0.971, 0.971, 0.154, 0.154]
         >>> print([round(float(end), 2) for end in (*law.quantile(0.1), *law.cvar(0.1))])
@@ -190,7 +190,7 @@ class GapLaw(ReadOnly, Saved):
             >>> import jmdp_lib as jl
             >>> import numpy as np
             >>> gaps = np.random.default_rng(0).normal(1.0, 1.0, size=2000)
-            >>> law = jl.GapLaw.from_sample((0, 0, 1), gaps)
+            >>> law = jl.laws.GapLaw.from_sample((0, 0, 1), gaps)
             >>> print("{:.2f} to {:.2f}; the truth is 0.16".format(*law.prob_worse))
             0.14 to 0.20; the truth is 0.16
         """
@@ -295,7 +295,7 @@ class GapLaw(ReadOnly, Saved):
 
         Example:
             >>> import jmdp_lib as jl
-            >>> law, = jl.gap_law(jl.example_1(gamma=0.0), [0], queries=[(0, 0, 1)])
+            >>> law, = jl.laws.gap_law(jl.example_1(gamma=0.0), [0], queries=[(0, 0, 1)])
             >>> found = law.to_frame().set_index("x")
             >>> print(*found.loc[0.0].round(3))
             0.5 0.5
@@ -310,7 +310,7 @@ class GapLaw(ReadOnly, Saved):
         Example:
             >>> import jmdp_lib as jl
             >>> from matplotlib.figure import Figure
-            >>> law, = jl.gap_law(jl.example_1(gamma=0.5), [0], queries=[(0, 0, 1)])
+            >>> law, = jl.laws.gap_law(jl.example_1(gamma=0.5), [0], queries=[(0, 0, 1)])
             >>> ax = law.plot(Figure().subplots(), color="C0")
             >>> len(ax.lines) > 0
             True

@@ -22,9 +22,9 @@ import numpy as np
 from numba import prange
 
 from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.laws.rows import Rows
+from jmdp_lib.laws.stochastic import parts
 from jmdp_lib.machine import cached, inline, threaded
-from jmdp_lib.solvers.laws.rows import Rows
-from jmdp_lib.solvers.laws.stochastic import parts
 
 _EPS = float(np.finfo(float).eps)
 _TAIL = 0.02  # probability beyond which the grid gets coarser

@@ -53,7 +53,7 @@ import numpy as np
 from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.model.implicit import Region, with_outside
+from jmdp_lib.large.implicit import Region, with_outside
 from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
 from jmdp_lib.solvers.affine import Chain, solve_chains
 

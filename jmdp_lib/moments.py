@@ -22,11 +22,11 @@ from math import comb
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, frozen
 from jmdp_lib.machine import ReadOnly, require, table
-from jmdp_lib.moments.bounds import cantelli
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,6 +68,31 @@ def contraction_modulus(order: int, gamma: float) -> float:
     order = checks.at_least("order", order, 1)
     gamma = checks.discount(gamma)
     return float(((1.0 + gamma) / 2.0) ** order - ((1.0 - gamma) / 2.0) ** order)
+
+
+def cantelli_bound(mean: ArrayLike, variance: ArrayLike) -> Floats:
+    """Cantelli's bound on $P(G <= 0)$ from mean and variance of the gap (Section 5.4).
+
+    It is $Var G / (Var G + (E G)^2)$ where $E G > 0$, and 1 elsewhere. `mean` and `variance` may
+    have any shape, and so has the result.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> print(jl.cantelli_bound([1.0, 2.0, -1.0], [1.0, 1.0, 1.0]))
+        [0.5 0.2 1. ]
+    """
+    for name, values in (("mean", mean), ("variance", variance)):
+        checks.floats(name, np.ravel(checks.as_array(name, values)), "entry")
+    if np.min(variance) < 0:
+        raise ValueError(f"variance must not be negative, got {np.min(variance)}")
+    return _cantelli(mean, variance)
+
+
+def _cantelli(mean: ArrayLike, variance: ArrayLike) -> Floats:
+    """`cantelli_bound`, and nan where the mean or the variance is nan; not checked."""
+    mean, variance = np.broadcast_arrays(np.asarray(mean, float), np.asarray(variance, float))
+    total = variance + np.maximum(mean, 0.0) ** 2
+    return np.divide(variance, total, out=np.ones_like(total), where=total != 0.0)
 
 
 class MomentSource(Protocol):
@@ -331,7 +356,7 @@ class Moments(ReadOnly):
     def inferiority_bound(self) -> Floats:
         """(S, A, A), Cantelli's bound on $P(Z(s, a) <= Z(s, b))$; 1 unless the mean gap is > 0."""
         mean = np.where(self.gap_mean > 2.0 * self.mean_error, self.gap_mean, 0.0)
-        return frozen(cantelli(mean, self.gap_variance))
+        return frozen(_cantelli(mean, self.gap_variance))
 
     def _not_negative(self, variance: Floats) -> Floats:
         """Variances, with what rounding put below zero at zero."""

@@ -44,11 +44,11 @@ class ImplicitJMDP:
         ...     calm, gust = [cell + 1, cell - 1], [cell, cell - 2]
         ...     return [0.7, 0.3], [[float(cell > 3)] * 2] * 2, [calm, gust]
         ...
-        >>> line = jl.ImplicitJMDP(tables, num_actions=2, gamma=0.8, reward_range=(0.0, 1.0))
+        >>> line = jl.large.ImplicitJMDP(tables, num_actions=2, gamma=0.8, reward_range=(0.0, 1.0))
         >>> probs, rewards, next_states = line.at(10)
         >>> probs.tolist(), next_states
         ([0.7, 0.3], [11, 9, 10, 8])
-        >>> found = jl.local_jipe2(line, lambda cell: [0.5, 0.5], states=[2], tol=0.01)
+        >>> found = jl.large.local_jipe2(line, lambda cell: [0.5, 0.5], states=[2], tol=0.01)
         >>> print(f"right against left: {found.gap_mean[0, 0, 1]:.2f}")
         right against left: 0.52
     """
@@ -86,7 +86,7 @@ class ImplicitJMDP:
             >>> def step(cell, action, gust):
             ...     return float(cell > 3), cell + (1 if action == 0 else -1) - gust
             ...
-            >>> line = jl.ImplicitJMDP.from_step(2, 0.8, [0.7, 0.3], step, reward_range=(0.0, 1.0))
+            >>> line = jl.large.ImplicitJMDP.from_step(2, 0.8, [0.7, 0.3], step, (0.0, 1.0))
             >>> line.at(10)[2]
             [11, 9, 10, 8]
         """
@@ -106,7 +106,7 @@ class ImplicitJMDP:
 
         Example:
             >>> import jmdp_lib as jl
-            >>> jl.ImplicitJMDP.from_jmdp(jl.windy_gridworld(3)).at(4)[2]
+            >>> jl.large.ImplicitJMDP.from_jmdp(jl.windy_gridworld(3)).at(4)[2]
             [1, 5, 7, 3, 0, 4, 6, 3]
         """
 
@@ -144,7 +144,7 @@ class ImplicitJMDP:
         Example:
             >>> import jmdp_lib as jl
             >>> import numpy as np
-            >>> grid = jl.ImplicitJMDP.from_jmdp(jl.windy_gridworld(3))
+            >>> grid = jl.large.ImplicitJMDP.from_jmdp(jl.windy_gridworld(3))
             >>> grid.query(4, [0, 1], np.random.default_rng(0))
             ([0.0, 0.0], [1, 5])
         """

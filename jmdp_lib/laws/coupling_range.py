@@ -76,7 +76,7 @@ class CouplingRange(ReadOnly, Saved):
         Example:
             >>> import jmdp_lib as jl
             >>> jm = jl.coupled_reward_chain(2, gamma=0.9)
-            >>> print(jl.coupling_range(jm, [0, 0]).to_frame().round(3).head(2))
+            >>> print(jl.laws.coupling_range(jm, [0, 0]).to_frame().round(3).head(2))
                state  action  other  gap_variance_low  gap_variance_high
             0      0       0      1               0.0                1.0
             1      0       1      0               0.0                1.0
@@ -102,7 +102,7 @@ def coupling_range(jm: JMDP, policy: Policy, tol: float = 1e-8) -> CouplingRange
     Example:
         >>> import jmdp_lib as jl
         >>> jm = jl.coupled_reward_chain(4, gamma=0.9)
-        >>> found = jl.coupling_range(jm, jl.uniform_policy(jm))
+        >>> found = jl.laws.coupling_range(jm, jl.uniform_policy(jm))
         >>> low, high = found.gap_variance_low[0, 0, 1], found.gap_variance_high[0, 0, 1]
         >>> print(f"between {low:.3f} and {high:.3f}; the chain's own coupling has 1.569")
         between 0.000 and 1.569; the chain's own coupling has 1.569

@@ -25,8 +25,8 @@ import numpy as np
 from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.laws.rows import Rows
 from jmdp_lib.machine import hot
-from jmdp_lib.solvers.laws.rows import Rows
 
 _EPS = float(np.finfo(float).eps)
 _GAPS = 1024  # reward differences that are told apart, about

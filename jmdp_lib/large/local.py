@@ -20,12 +20,12 @@ import numpy as np
 
 from jmdp_lib import checks, machine
 from jmdp_lib.checks import Floats, Ints, Policy
+from jmdp_lib.large.exploration import View, view_explored
+from jmdp_lib.large.implicit import ImplicitJMDP, Region, with_outside
 from jmdp_lib.model import JMDP
-from jmdp_lib.model.implicit import ImplicitJMDP, Region, with_outside
 from jmdp_lib.moments import Moments, StoredMoments, gap_table, moments_of_parts
 from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2
 from jmdp_lib.solvers.affine import choose_pairs, dense_bytes, solve_pairs
-from jmdp_lib.solvers.exploration import View, view_explored
 from jmdp_lib.solvers.fixed_point import warn
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class LocalSolution(machine.ReadOnly, machine.Saved):
         Example:
             >>> import jmdp_lib as jl
             >>> jm = jl.windy_gridworld(3, gamma=0.6)
-            >>> found = jl.local_jipe2(jm, jl.goal_policy(3), states=[4])
+            >>> found = jl.large.local_jipe2(jm, jl.goal_policy(3), states=[4])
             >>> print(found.to_frame()[["query", "action", "other", "gap_mean"]].round(2).head(2))
                query  action  other  gap_mean
             0      0       0      1      0.00
@@ -131,8 +131,8 @@ def local_jipe2(
         >>> def step(cell, action, gust):  # an endless line: a gust adds one cell to the left
         ...     return float(cell > 3), cell + (1 if action == 0 else -1) - gust
         ...
-        >>> line = jl.ImplicitJMDP.from_step(2, 0.8, [0.7, 0.3], step, reward_range=(0.0, 1.0))
-        >>> found = jl.local_jipe2(line, lambda cell: [0.5, 0.5], states=[2], tol=1e-3)
+        >>> line = jl.large.ImplicitJMDP.from_step(2, 0.8, [0.7, 0.3], step, (0.0, 1.0))
+        >>> found = jl.large.local_jipe2(line, lambda cell: [0.5, 0.5], states=[2], tol=1e-3)
         >>> print(f"{found.gap_mean[0, 0, 1]:.3f} and variance {found.gap_variance[0, 0, 1]:.3f}")
         0.522 and variance 0.759
         >>> found.converged, found.num_explored < 100

@@ -22,15 +22,15 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
+from jmdp_lib.laws.brackets import GapLaw, PhiBracket, StepBracket, joined, rescaled
+from jmdp_lib.laws.convex import Convex, convex_memory
+from jmdp_lib.laws.rows import Rows, RowSizes
+from jmdp_lib.laws.stochastic import Stochastic, line, with_reads
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model import JMDP
 from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
 from jmdp_lib.operators.reachable import PairSet
 from jmdp_lib.solvers.fixed_point import Plan, warn
-from jmdp_lib.solvers.laws.brackets import GapLaw, PhiBracket, StepBracket, joined, rescaled
-from jmdp_lib.solvers.laws.convex import Convex, convex_memory
-from jmdp_lib.solvers.laws.rows import Rows, RowSizes
-from jmdp_lib.solvers.laws.stochastic import Stochastic, line, with_reads
 
 _COARSE = 16  # spacings on either side of zero in the first grid
 _NEARBY = 512  # points that are read for the gaps at the read points, at most
@@ -73,7 +73,7 @@ def gap_law(
     Example:
         >>> import jmdp_lib as jl
         >>> jm = jl.windy_gridworld(size=3, gamma=0.8)
-        >>> law, = jl.gap_law(jm, jl.goal_policy(3), queries=[(4, 0, 2)], at=[1.0])
+        >>> law, = jl.laws.gap_law(jm, jl.goal_policy(3), queries=[(4, 0, 2)], at=[1.0])
         >>> print("P(up is worse than down) from {:.4f} to {:.4f}".format(*law.prob_worse))
         P(up is worse than down) from 0.0062 to 0.0062
         >>> print("P(both are the same) from {:.4f} to {:.4f}".format(*law.prob_tie))

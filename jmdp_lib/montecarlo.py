@@ -2,7 +2,7 @@
 
 It knows nothing of moments, which is why it can check them. The couplings are those of `jipe2`.
 
-*Recursive pairs* (`simulate_pairs`, `sample_gaps`) play out the process whose moments $T_2$
+*Recursive pairs* (`simulate_pairs`) play out the process whose moments $T_2$
 computes. Two branches start at one state with two actions. While they are at the same state they
 read the same outcome table; at distinct states their tables are independent, or with
 coupling="common" those of the same noise; and once they stand at the same state with the same
@@ -25,21 +25,17 @@ threads. Random streams belong to chunks, so threads do not change the numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import get_num_threads
-from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, Seed
 from jmdp_lib.machine import cached, progress, require
 from jmdp_lib.model import JMDP, checked_coupling, require_tables
 from jmdp_lib.operators.draws import alias_tables, cells, cumulative, pick, pick_cell
-from jmdp_lib.simulators.results import PlayedGaps
-from jmdp_lib.simulators.statistics import gap_statistics, unseen_variance
 
 _PAIRS = 4096  # per random stream
 _SAMPLES = 64  # of all returns, per random stream
@@ -98,71 +94,10 @@ def simulate_pairs(
     return returns
 
 
-def sample_gaps(
-    jm: JMDP,
-    policy: Policy,
-    gaps: Sequence[tuple[int, int, int]],
-    num_pairs: int,
-    seed: int | np.random.SeedSequence = 0,
-    truncation: float = 1e-7,
-    coupling: str = "joint",
-) -> PlayedGaps:
-    """Estimates of gaps, each from `num_pairs` recursive pairs of its own, three or more.
-
-    Every gap has a random stream of its own, whichever others are asked for with it. A gap whose
-    sign the cut at the horizon may have changed counts as 0.
-
-    gaps: K of them, each (state, action, other action).
-    truncation: which share of the largest possible return may be cut off.
-    coupling: which branches share a draw, as in `jipe2`.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> jm = jl.windy_gridworld(size=3, gamma=0.9)
-        >>> found = jl.sample_gaps(jm, jl.goal_policy(3), [(4, 0, 2), (4, 1, 2)], num_pairs=20_000)
-        >>> print(found.mean.round(2), found.mean_error.round(3), found.prob_better.round(2))
-        [1.97 1.96] [0.006 0.006] [0.97 0.97]
-        >>> low, high = found.interval("variance")
-        >>> print(low.round(2), high.round(2))
-        [0.67 0.68] [0.7  0.71]
-    """
-    num_pairs = checks.at_least("num_pairs", num_pairs, 3)
-    root = checks.purpose_seed(seed, "sample_gaps")
-    sample = _played(jm, policy, gaps, num_pairs, root, truncation, coupling)
-    off = _gap_error(jm, truncation)
-    found = np.transpose([gap_statistics(gap, off) for _, gap in sample])
-    columns: Any = *found, off, num_pairs
-    unseen = unseen_variance(found[0], num_pairs, jm.reward_range, jm.gamma)
-    unseen[[a == b for _, a, b in gaps]] = 0.0  # the gap of an action with itself
-    index = dict(zip(("state", "action", "other"), np.transpose(gaps), strict=True))
-    return PlayedGaps(*columns, unseen_variance=unseen, index=index)
-
-
-def _played(
-    jm: JMDP, policy: Policy, gaps: ArrayLike, num_pairs: int, seed: Seed, truncation: float,
-    coupling: str,
-) -> Iterator[tuple[tuple[int, int, int], Floats]]:  # fmt: skip
-    """Each gap (state, action, other action), all of them checked first, and its sample (N,)."""
-    asked = checks.integers("gaps", gaps, "gap", **{"(state, action, other action)": 3}).tolist()
-    for s, *pair in asked:
-        checks.index("state", s, jm.num_states)
-        for action in pair:
-            checks.index("action", action, jm.num_actions)
-    for s, a, b in asked:
-        own = checks.seed_sequence(seed, s, a, b)
-        x, y = simulate_pairs(jm, policy, s, (a, b), num_pairs, own, None, truncation, coupling).T
-        yield (s, a, b), x - y
-
-
 def horizon_for(jm: JMDP, truncation: float) -> int:
     """Steps after which at most this share of the largest return, r_max / (1 - g), is left."""
     other = "pass horizon= to simulate_pairs, a larger truncation=, or a model with a smaller gamma"
     return checks.derived_horizon(jm.gamma, truncation, _LONGEST, other)
-
-
-def _gap_error(jm: JMDP, truncation: float) -> float:
-    """How far the cut may have moved a gap: both returns may have lost their share."""
-    return 2.0 * truncation * float(np.abs(jm.reward_range).max()) / (1.0 - jm.gamma)
 
 
 def _lone_branch_law(jm: JMDP, policy: Floats) -> tuple[Ints, Floats, Floats, Ints]:

@@ -74,10 +74,10 @@ def policy_gaps(
         >>> jm = jl.inventory(capacity=8, max_order=8, gamma=0.9)
         >>> stock = np.arange(9)
         >>> high, low = np.maximum(6 - stock, 0), np.maximum(4 - stock, 0)
-        >>> mean, variance = jl.policy_gaps(jm, high, low)
+        >>> mean, variance = jl.laws.policy_gaps(jm, high, low)
         >>> print(f"from an empty shop: {mean[0]:.2f}, standard deviation {variance[0] ** 0.5:.2f}")
         from an empty shop: -0.69, standard deviation 7.26
-        >>> _, shared = jl.policy_gaps(jm, high, low, coupling="common")
+        >>> _, shared = jl.laws.policy_gaps(jm, high, low, coupling="common")
         >>> print(f"with the same customers: {shared[0] ** 0.5:.2f}")
         with the same customers: 3.25
     """

@@ -121,7 +121,8 @@ class QueryTables(Arrays):
         """The first rows, and the pairs among them.
 
         Example:
-            >>> from jmdp_lib.atari import Game, collect
+            >>> from experiments.atari.tables import collect
+            >>> from jmdp_lib.atari import Game
             >>> tables = collect(Game("Breakout"), num_states=4, seed=0, processes=1)
             >>> len(tables.first(2).weights)
             2
@@ -174,7 +175,8 @@ def collect(
         its probability as weight: expectations over the table are then exact.
 
     Example:
-        >>> from jmdp_lib.atari import Game, QueryTables, collect
+        >>> from experiments.atari.tables import QueryTables, collect
+        >>> from jmdp_lib.atari import Game
         >>> tables = collect(Game("Breakout"), num_states=4, seed=0, processes=1)
         >>> tables.actions.shape, tables.next_observations.shape
         ((4, 4), (4, 4, 128))
@@ -195,7 +197,8 @@ def evaluation_states(
     """Nearly independent states, and all their tables, state by state.
 
     Example:
-        >>> from jmdp_lib.atari import Game, evaluation_states
+        >>> from experiments.atari.tables import evaluation_states
+        >>> from jmdp_lib.atari import Game
         >>> starts, tables = evaluation_states(Game("Breakout"), num_states=1, seed=0, processes=1)
         >>> len(starts), len(tables.weights), round(float(tables.weights.sum()), 6)
         (1, 5, 1.0)

@@ -10,6 +10,7 @@ here a state changes only if the law of the gap says that the new action is bett
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,12 +18,11 @@ from numpy.typing import NDArray
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.laws.gap_law import gap_law
 from jmdp_lib.machine import ReadOnly, Saved, table
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import normal_quantile
 from jmdp_lib.operators.collapsed import CollapsedT2
 from jmdp_lib.solvers.affine import Chain
-from jmdp_lib.solvers.laws.gap_law import gap_law
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,7 +64,7 @@ class Improvement(ReadOnly, Saved):
         Example:
             >>> import jmdp_lib as jl
             >>> jm = jl.inventory(capacity=3, max_order=2, gamma=0.8)
-            >>> found = jl.cautious_improvement(jm, jl.uniform_policy(jm), level=0.4)
+            >>> found = jl.laws.cautious_improvement(jm, jl.uniform_policy(jm), level=0.4)
             >>> print(found.to_frame()[["state", "action", "policy", "advantage"]].round(2).head(3))
                state  action  policy  advantage
             0      0       0     0.0      -1.88
@@ -100,7 +100,7 @@ def cautious_improvement(
     Example:
         >>> import jmdp_lib as jl
         >>> jm = jl.inventory(capacity=3, max_order=2, gamma=0.8)
-        >>> found = jl.cautious_improvement(jm, jl.uniform_policy(jm), level=0.4)
+        >>> found = jl.laws.cautious_improvement(jm, jl.uniform_policy(jm), level=0.4)
         >>> found.policy.argmax(axis=1).tolist(), found.switched.tolist()
         ([2, 2, 0, 0], [True, True, False, False])
         >>> print(found.advantage[0].round(2), found.prob_better[0].round(2))
@@ -131,7 +131,7 @@ def _advantages(system: CollapsedT2, value: Floats) -> tuple[Floats, Floats]:
     advantage = jm.averaging @ (backed - usual)
     if jm.queries_per_state is None:
         return advantage, advantage
-    sure = normal_quantile(1.0 - 2.0 * _ALPHA / max(2, advantage.size))
+    sure = NormalDist().inv_cdf(1.0 - _ALPHA / max(2, advantage.size))
     variance = _variance(jm, system, backed, usual) / (jm.queries_per_state - 1)
     return advantage, advantage - sure * np.sqrt(variance)
 

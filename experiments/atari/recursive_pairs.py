@@ -22,9 +22,9 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from experiments.atari.tables import Arrays, Flags, emulator_of
 from jmdp_lib import checks
 from jmdp_lib.atari.env import CoupledAtari, Game, Snapshot
-from jmdp_lib.atari.tables import Arrays, Flags, emulator_of
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.machine import in_processes
 from jmdp_lib.simulators.branches import play_branches
@@ -48,7 +48,8 @@ class PairRecords(Arrays):
         seen, previous: (M, 2, L, D) and (M, 2, L) observation and previous action at those times.
 
     Example:
-        >>> from jmdp_lib.atari import CoupledAtari, Game, record_pairs
+        >>> from experiments.atari.recursive_pairs import record_pairs
+        >>> from jmdp_lib.atari import CoupledAtari, Game
         >>> env = CoupledAtari("Breakout", seed=0)
         >>> _ = env.reset()
         >>> here = [env.snapshot()]
@@ -93,7 +94,9 @@ def record_pairs(
     replication: another number plays the same action pairs again, independently.
 
     Example:
-        >>> from jmdp_lib.atari import Game, evaluation_states, record_pairs
+        >>> from experiments.atari.recursive_pairs import record_pairs
+        >>> from experiments.atari.tables import evaluation_states
+        >>> from jmdp_lib.atari import Game
         >>> game = Game("Breakout")
         >>> starts, _ = evaluation_states(game, num_states=1, seed=0, processes=1)
         >>> records = record_pairs(game, starts, 20, 1, pairs_per_state=1, repeats=4, processes=1)
@@ -222,7 +225,7 @@ class Tail(NamedTuple):
 
     Example:
         >>> import numpy as np
-        >>> from jmdp_lib.atari import Tail
+        >>> from experiments.atari.recursive_pairs import Tail
         >>> nothing_more = Tail(np.zeros((1, 8, 2)), np.zeros((1, 8, 2)), np.zeros((1, 8)))
         >>> nothing_more.gap_variance.shape
         (1, 8)
@@ -270,7 +273,9 @@ def pair_gaps(
         is missing.
 
     Example:
-        >>> from jmdp_lib.atari import Game, evaluation_states, pair_gaps, record_pairs
+        >>> from experiments.atari.recursive_pairs import pair_gaps, record_pairs
+        >>> from experiments.atari.tables import evaluation_states
+        >>> from jmdp_lib.atari import Game
         >>> game = Game("Breakout")
         >>> starts, _ = evaluation_states(game, num_states=1, seed=0, processes=1)
         >>> records = record_pairs(game, starts, 20, 1, pairs_per_state=1, repeats=4, processes=1)
@@ -349,7 +354,7 @@ def shock_ratio(gammas: ArrayLike, loadings: ArrayLike | None = None) -> Floats:
     are one, as they are unless given.
 
     Example:
-        >>> from jmdp_lib.atari import shock_ratio
+        >>> from experiments.atari.recursive_pairs import shock_ratio
         >>> print(shock_ratio([0.9, 0.99]).round(3))
         [1.235 1.02 ]
     """

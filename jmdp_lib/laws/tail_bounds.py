@@ -1,0 +1,196 @@
+"""What moments say about the law of a gap $G = Z(s, a) - Z(s, b)$.
+
+Moments of order 0 to n give sharp bounds on P(G <= t) (Chebyshev, Markov, Stieltjes). Among the
+laws with few atoms that have these moments, one has an atom at t. The mass of its atoms up to t is
+the largest P(G <= t) that any law with these moments has; the mass of those before t is the least.
+
+On the whole line n is even and the law has n/2 + 1 atoms. On a known support [a, b] some atoms may
+stand at its ends. Let E be the set of those. The others are the atoms of the measure
+prod_{e in E} |x - e| dF(x), whose moments are known up to order n - |E|:
+
+    n even: E = {} or {a, b};        n odd: E = {a} or {b}.
+
+The right one of the two laws has all its atoms in [a, b] (Krein and Nudelman 1977, chapter 4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import comb
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from jmdp_lib import checks
+from jmdp_lib.checks import Floats
+
+_ROUNDING = 1e-14  # relative error of moments
+_SURE = 1e6  # higher orders are used while a polynomial's norm is this many times its error
+_FAR = 1e8  # standard deviations; an atom farther away has no mass that rounding would not hide
+
+
+def tail_bounds(
+    raw_moments: ArrayLike, t: ArrayLike, support: tuple[float, float] | None = None
+) -> tuple[Floats, Floats]:
+    """The least and the largest $P(G <= t)$ among all distributions with the given moments.
+
+    raw_moments: (n + 1,), $1, E G, E G^2, ...$, which `Moments.gap_moment` gives for a gap.
+    t: a number or an array; the bounds have its shape.
+    support: (a, b) if $G$ is known to lie in [a, b].
+
+    Higher orders that determine the distribution to within the errors of the moments are not used.
+    On the whole line an odd order never narrows the bounds.
+
+    Example:
+        >>> import jmdp_lib as jl
+        >>> low, high = jl.laws.tail_bounds([1.0, 1.0, 2.0], -1.0)
+        >>> print(f"mean and variance: {low:.3f} to {high:.3f}, Cantelli's bound")
+        mean and variance: 0.000 to 0.200, Cantelli's bound
+        >>> low, high = jl.laws.tail_bounds([1.0, 1.0, 2.0, 4.0, 10.0], -1.0)
+        >>> print(f"four moments of a normal distribution: {low:.3f} to {high:.3f}")
+        four moments of a normal distribution: 0.000 to 0.105
+    """
+    raw = checks.floats("raw_moments", raw_moments, "order")
+    shape = checks.as_array("t", t).shape
+    points = checks.floats("t", np.ravel(t), "entry")
+    ends = (-np.inf, np.inf) if support is None else checks.floats("support", support, end=2)
+    low, high = ends
+    if abs(raw[0] - 1.0) > 1e-9 or not low < high:
+        told = f"{raw[0]} and {support}"
+        raise ValueError(f"raw_moments[0] must be 1, and support (a, b) with a < b, got {told}")
+    orders = np.arange(raw.size)
+    mean = raw[1] if raw.size > 1 else np.clip(0.0, low, high)
+    shift = np.array([[comb(k, j) * (-mean) ** max(k - j, 0) for j in orders] for k in orders])
+    moments = shift @ raw
+    off = np.abs(shift) @ np.abs(raw) * _ROUNDING
+    if raw.size > 2 and moments[2] < -off[2]:
+        raise ValueError(f"raw_moments give a negative variance, {moments[2]:.3g}")
+    scale = np.sqrt(max(moments[2], off[2])) if raw.size > 2 else high - low
+    scale = scale if 0.0 < scale < np.inf else 1.0
+    within = (low - mean) / scale, (high - mean) / scale
+    where = "" if support is None else f" on [{low:g}, {high:g}]"
+    laws = _Laws.of(moments / scale**orders, off / scale**orders, within, where)
+    least, largest = laws.tails((points - mean) / scale)
+    return least.reshape(shape), largest.reshape(shape)
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """A measure by its mass and its monic orthogonal polynomials pi_0, ..., pi_k.
+
+    centres, squares: (k,), pi_{j+1} = (x - centres[j]) pi_j - squares[j - 1] pi_{j-1}; the last of
+    the squares is |pi_k|^2 / |pi_{k-1}|^2.
+    """
+
+    mass: float
+    centres: Floats
+    squares: Floats
+
+    @classmethod
+    def of(cls, moments: Floats, errors: Floats, where: str) -> _Measure:
+        """From moments up to an even order, or up to the first that is not above its error.
+
+        The norm there is taken as large as it may be, and so the bounds are as wide.
+        """
+        before, here = np.zeros(1), np.ones(1)
+        norms = []
+        centres = []
+        for order in range(0, moments.size, 2):
+            square = np.convolve(here, here)
+            norm = float(square @ moments[: order + 1])
+            error = float(np.convolve(np.abs(here), np.abs(here)) @ errors[: order + 1])
+            if norm < -error:
+                raise ValueError(
+                    f"raw_moments are those of no law{where}: a polynomial of degree {order // 2} "
+                    f"would have the squared norm {norm:.3g}"
+                )
+            sure = norm > _SURE * error
+            norms.append(norm if sure else max(norm, 0.0) + error)
+            if not sure or order + 2 >= moments.size:
+                break
+            centres.append(float(square @ moments[1 : order + 2]) / norm)
+            longer = np.append(0.0, here) - centres[-1] * np.append(here, 0.0)
+            longer[: before.size] -= norm / norms[-2] * before if order else 0.0
+            before, here = here, longer
+        ratios = np.divide(norms[1:], norms[:-1])
+        return cls(norms[0], np.array(centres), ratios)
+
+    def atoms(self, points: Floats) -> tuple[Floats, Floats]:
+        """(N, k + 1) atoms, one of them at the point (N,), and masses, with the same moments.
+
+        They are eigenvalues of the Jacobi matrix whose last entry makes the point one of them.
+        """
+        size = self.centres.size
+        everyone = np.arange(size)
+        before, here = np.zeros_like(points), np.ones_like(points)
+        for centre, square in zip(self.centres, np.append(0.0, self.squares), strict=False):
+            before, here = here, (points - centre) * here - square * before
+        matrix = np.zeros((points.size, size + 1, size + 1))
+        matrix[:, everyone, everyone] = self.centres
+        matrix[:, everyone + 1, everyone] = np.sqrt(self.squares)  # eigh reads only this half
+        with np.errstate(divide="ignore", invalid="ignore"):
+            last = np.nan_to_num(self.squares[-1:].sum() * before / here, nan=_FAR)
+        matrix[:, size, size] = points - np.clip(last, -_FAR, _FAR)
+        nodes, vectors = np.linalg.eigh(matrix)
+        nodes[np.arange(points.size), np.abs(nodes - points[:, None]).argmin(1)] = points
+        return nodes, self.mass * vectors[:, 0] ** 2
+
+
+@dataclass(frozen=True)
+class _Laws:
+    """The laws with few atoms that have given moments: mean 0, variance 1 unless it is unknown.
+
+    ends: a and b, infinite if unknown. parts: for every candidate E, its ends and the measure of
+    the other atoms.
+    """
+
+    order: int
+    ends: tuple[float, float]
+    parts: list[tuple[tuple[float, ...], _Measure]]
+
+    @classmethod
+    def of(cls, moments: Floats, errors: Floats, ends: tuple[float, float], where: str) -> _Laws:
+        """From as many moments as all candidates can use."""
+        for order in range(moments.size - 1, -1, -1):
+            candidates = [(), ends] if order % 2 == 0 else [ends[:1], ends[1:]]
+            parts = []
+            for taken in candidates:
+                if len(taken) > order or (taken and not where):
+                    continue
+                known, error = moments[: order + 1], errors[: order + 1]
+                for end in taken:
+                    known = (known[1:] - end * known[:-1]) * (1.0 if end == ends[0] else -1.0)
+                    error = error[1:] + abs(end) * error[:-1]
+                parts.append((taken, _Measure.of(known, error, where)))
+            if parts and all(2 * x.centres.size + len(taken) == order for taken, x in parts):
+                break
+        return cls(order, ends, parts)
+
+    def atoms(self, points: Floats) -> tuple[Floats, Floats]:
+        """(N, m) atoms and masses of the laws that have an atom at each point (N,)."""
+        width = 3 + max(measure.centres.size for _, measure in self.parts)
+        nodes, masses = np.zeros((2, len(self.parts), points.size, width))
+        wrong = np.zeros((len(self.parts), points.size))
+        for part, (ends, measure) in enumerate(self.parts):
+            x, mass = measure.atoms(points)
+            for end in ends:
+                mass = mass / np.where(x == end, np.inf, np.abs(x - end))
+            missing = np.stack([1.0 - mass.sum(1), -(mass * x).sum(1)])[: len(ends)]
+            at_ends = np.linalg.solve(np.vander(ends, increasing=True).T, missing).T
+            size = x.shape[1] + len(ends)
+            nodes[part, :, :size] = np.hstack([x, np.tile(ends, (points.size, 1))])
+            masses[part, :, :size] = np.hstack([mass, at_ends])
+            beyond = np.maximum(self.ends[0] - x.min(1), x.max(1) - self.ends[1])
+            wrong[part] = np.maximum(beyond, -masses[part].min(1))
+            wrong[part, np.isin(points, ends)] = np.inf  # an atom of the other law
+        best = wrong.argmin(0), np.arange(points.size)
+        return np.clip(nodes[best], *self.ends), np.maximum(masses[best], 0.0)
+
+    def tails(self, points: Floats) -> tuple[Floats, Floats]:
+        """The least and the largest P(G <= x) at each point x (N,)."""
+        nodes, masses = self.atoms(np.clip(points, *self.ends))
+        beyond = points >= self.ends[1]
+        below = (masses * (nodes < points[:, None])).sum(1)
+        up_to = (masses * (nodes <= points[:, None])).sum(1)
+        least = np.where(beyond, 1.0, np.minimum(below, 1.0))
+        return least, np.where(beyond, 1.0, np.minimum(up_to, 1.0))
