@@ -538,7 +538,9 @@ for name in worlds:
     claims.check(f"{name}: Var G {', '.join(ALL_THREE)}", values.round(2).tolist(), order)
 chance = 1 - three.loc["depot: order 1, order 2", "P(G > 0)"]
 depot_laws = [
-    jl.laws.gap_law(depot, worlds["depot: order 1, order 2"][1], [(5, 1, 2)], width=0.01, coupling=c)[0]
+    jl.laws.gap_law(
+        depot, worlds["depot: order 1, order 2"][1], [(5, 1, 2)], width=0.01, coupling=c
+    )[0]
     for c in ("joint", "common")
 ]
 error = 4.5 * 0.5 / np.sqrt(min(num_pairs, 100_000))  # 4.5 standard errors at most

@@ -284,7 +284,10 @@ cases |= {"rare": (rare, None), "rare, asymptotic": (rare, "asymptotic")}
 false = {}
 for name, (jm, known) in cases.items():
     limits = {"budget": 200, "reward_range": known}
-    calls = (jl.simulators.compare_actions(jm, [0], [0, 1], 0, seed=k, **limits) for k in range(num_decisions))
+    calls = (
+        jl.simulators.compare_actions(jm, [0], [0, 1], 0, seed=k, **limits)
+        for k in range(num_decisions)
+    )
     false[name] = sum(call.verdict == "better" for call in calls)
 
 # %%

@@ -69,7 +69,9 @@ def customers(n, rng):
     return rng.poisson(2, n)
 
 
-depot = jl.simulators.VectorSimulator(step, customers, 4, 0.8, reward_range=(-6.0, 24.0), num_states=9)
+depot = jl.simulators.VectorSimulator(
+    step, customers, 4, 0.8, reward_range=(-6.0, 24.0), num_states=9
+)
 
 # %% [markdown]
 # Every function that accepts a simulator accepts this one. From tomorrow on the depot will order up to four units. Today it is empty: is it better to order three units or two?
@@ -180,7 +182,9 @@ blocks = 64 * 4 ** np.arange(5)
 sizes = num_runs // blocks
 rows = []
 for coupling in couplings:
-    kept = jl.simulators.estimate_gaps(depot, num_runs=num_runs, coupling=coupling, keep_returns=True, **asked)
+    kept = jl.simulators.estimate_gaps(
+        depot, num_runs=num_runs, coupling=coupling, keep_returns=True, **asked
+    )
     gaps = kept.returns[:, 0] - kept.returns[:, 1]
     for count, n in zip(blocks, sizes, strict=True):
         off = gaps[: count * n].reshape(count, n).mean(1) - truth["mean"]
@@ -218,7 +222,9 @@ worlds = {
 rows = []
 for name, (world, question, half, (jm, policy, at)) in worlds.items():
     for coupling in couplings:
-        gap = jl.simulators.estimate_gaps(world, num_runs=num_runs // 2, coupling=coupling, **question)
+        gap = jl.simulators.estimate_gaps(
+            world, num_runs=num_runs // 2, coupling=coupling, **question
+        )
         moments = jl.jipe2(jm, policy, coupling=coupling).moments
         known = {"mean": moments.gap_mean[at], "variance": moments.gap_variance[at]}
         off = errors_off(gap, known)
@@ -483,7 +489,9 @@ equal = np.append(np.full(10, 0.1), 0.0)
 year = {"state": equal, "horizon": 12, "reward_range": "asymptotic", "budget": rule_budget}
 pair = [outside_a_band, every_month]
 one_market = jl.simulators.compare_policies(portfolio, pair, **year, seed=seed)
-own_markets = jl.simulators.compare_policies(portfolio, pair, **year, seed=seed, coupling="independent")
+own_markets = jl.simulators.compare_policies(
+    portfolio, pair, **year, seed=seed, coupling="independent"
+)
 print(f"{one_market.verdict}: rule {one_market.best}, after {one_market.num_queries:,} queries")
 print(one_market.method)
 
@@ -586,7 +594,9 @@ def torch_customers(n, rng):
 
 on_gpu = torch.cuda.is_available()
 empty = torch.tensor(0, dtype=torch.int32, device="cuda" if on_gpu else "cpu")
-torch_depot = jl.simulators.VectorSimulator(torch_step, torch_customers, 4, 0.8, (-6.0, 24.0), num_states=9)
+torch_depot = jl.simulators.VectorSimulator(
+    torch_step, torch_customers, 4, 0.8, (-6.0, 24.0), num_states=9
+)
 
 # %%
 runs = gpu_runs if on_gpu else num_runs
@@ -688,7 +698,9 @@ claims.check("exercise 1: equal rules; rules equal at all stocks that occur", te
 
 # %% tags=["hide-cell"]
 mistake = jl.simulators.estimate_gaps(portfolio, hold, [1, 0], coupling="joint", seed=seed, **today)
-right_one = jl.simulators.estimate_gaps(portfolio, hold, [1, 0], coupling="common", seed=seed, **today)
+right_one = jl.simulators.estimate_gaps(
+    portfolio, hold, [1, 0], coupling="common", seed=seed, **today
+)
 times = mistake.variance[0, 1] / right_one.variance[0, 1]
 claims.check("exercise 2: variance, joint / common", f"{times:.1f}", times > 2)
 
