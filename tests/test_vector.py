@@ -606,6 +606,9 @@ def test_episodes_that_end_pay_nothing_afterwards():
     exact = 0.9 * 0.5 / (1.0 - 0.9 * 0.5)  # what comes after the first step, if it comes
     low, high = found.intervals[0, 1]
     assert low <= exact <= high
+    never = jl.VectorSimulator(lambda *x: (*toll(*x)[:2], x[2] < 0.0), coins, 2, 0.9, num_states=1)
+    cut = jl.estimate_gaps(never, [[0.5, 0.5]], [0, 1], 0, num_runs=10, horizon=2)
+    assert cut.truncation_error[0, 1] > 0.0
 
 
 def test_a_failure_keeps_what_is_known():

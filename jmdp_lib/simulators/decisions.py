@@ -165,8 +165,6 @@ class _Terms(NamedTuple):
 def _decide(env: Any, branches: Comparison, terms: _Terms, reward_range: Any) -> Decision:
     """Play branches until it is known which is best, or the budget is spent."""
     runs = _Runs(branches, terms, _known_range(env, reward_range))
-    if hasattr(env, "restore") or getattr(branches, "episodes_end", False):
-        runs.rewards.append(0.0)  # episodes may end, and rewards are zero from then on
     size = len(branches.names)
     if size < 2 or terms.budget < runs.longest:
         many = "policies" if branches.compared == "policy" else "actions"

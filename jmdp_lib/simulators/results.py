@@ -144,7 +144,7 @@ class PlayedGaps(EstimatedGaps):
         prob_worse, prob_tie, prob_better: shares of runs with $G < 0$, $G = 0$ and $G > 0$. A gap
             whose sign the cut at the horizon may have changed counts as 0.
         truncation_error: how far that cut may have moved $E G$; of a simulator, if later rewards
-            are like those that were seen.
+            are like those that were seen, or 0 where episodes can end.
         num_runs: runs, or pairs, per gap; an array where gaps have different numbers of them.
         returns: (num_runs, m) of the branches, if `estimate_gaps` was asked to keep them, or None.
 

@@ -120,7 +120,7 @@ class ChunkRuns(NamedTuple):
     horizon if they were played on, so that returns are.
     apart: for every pair of branches (N,), whether they had different futures at the horizon.
     numbers: (N,) which run of its chunk each is. queries: (N,). Both are None unless asked for.
-    extremes: the lowest and the highest reward, and 0 once an episode ended.
+    extremes: the lowest and the highest reward, and 0 if episodes can end.
     branch_steps: steps that were needed, of all branches together.
     """
 

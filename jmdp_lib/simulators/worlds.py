@@ -52,10 +52,12 @@ class World(Protocol):
     Attributes:
         reward_range: (lo, hi) that holds all rewards, as far as the simulator declares it.
         first_seen: what the policy sees where all branches start.
+        episodes_end: whether a branch can end; it earns 0 from then on.
     """
 
     reward_range: tuple[float, float] | None
     first_seen: Any
+    episodes_end: bool
 
     def checked_actions(self, actions: Sequence[Any]) -> list[Any]:
         """Actions to compare: at least one, all known, no two alike."""
@@ -145,6 +147,8 @@ class QueriedWorld:
     `model.simulator.Simulator` says: with coupling="common" all queries of a time step meet equal
     generators.
     """
+
+    episodes_end = False
 
     def __init__(self, simulator: Any, state: Any, coupling: str) -> None:
         if hasattr(simulator, "num_states"):
@@ -274,6 +278,7 @@ class EnvironmentWorld:
     """
 
     reward_range: tuple[float, float] | None = None
+    episodes_end = True
 
     def __init__(self, envs: list[Any], start: Any) -> None:
         self.envs = envs
