@@ -74,12 +74,24 @@ def test_sampled_gaps_are_those_of_simulated_pairs():
 
 
 def test_gaps_below_the_truncation_have_no_sign():
-    """Twins that pay 1 and 1 + 1e-9: the gap is real, but not beyond what was cut off."""
-    jm = jl.JMDP([[1.0]], [[[1.0, 1.0 + 1e-9]]], [[[0, 0]]], 0.5)
-    sample = jl.sample_gaps(jm, [[1.0, 0.0]], [(0, 1, 0)], 3)
-    assert (sample.prob_worse[0], sample.prob_tie[0], sample.prob_better[0]) == (0.0, 1.0, 0.0)
-    finer = jl.sample_gaps(jm, [[1.0, 0.0]], [(0, 1, 0)], 3, truncation=1e-11)
+    """Twins that pay 1 and 1 + 1e-9 for ever: the gap is real, but not beyond what was cut off."""
+    rewards = [[[0.0, 0.0]], [[1.0, 1.0]], [[1.0 + 1e-9, 1.0 + 1e-9]]]
+    jm = jl.JMDP([[1.0]] * 3, rewards, [[[1, 2]], [[1, 1]], [[2, 2]]], 0.5)
+    compiled = jl.sample_gaps(jm, [0] * 3, [(0, 1, 0)], 50)
+    plain = jl.estimate_gaps(jm, [0] * 3, [1, 0], 0, num_runs=50, truncation=1e-7)
+    for sample, gap in ((compiled, 0), (plain, (0, 1))):
+        assert (sample.prob_tie[gap], sample.prob_better[gap]) == (1.0, 0.0)
+        assert sample.interval("prob_tie")[0][gap] < 1e-9  # the truth is in both intervals
+        assert sample.interval("prob_better")[1][gap] > 1.0 - 1e-9
+    finer = jl.sample_gaps(jm, [0] * 3, [(0, 1, 0)], 3, truncation=1e-11)
     assert finer.prob_better[0] == 1.0
+
+
+def test_a_gap_that_is_final_has_its_sign_however_small():
+    """Twins that pay 1 and 1 + 1e-9 once: both branches are one after a step."""
+    jm = jl.JMDP([[1.0]], [[[1.0, 1.0 + 1e-9]]], [[[0, 0]]], 0.5)
+    sample = jl.sample_gaps(jm, [0], [(0, 1, 0)], 3)
+    assert (sample.prob_better[0], sample.prob_open[0]) == (1.0, 0.0)
 
 
 def test_the_variance_of_equal_gaps_is_not_certainly_zero():

@@ -139,12 +139,12 @@ def test_sums_give_the_statistics_of_all_returns(coupling, small_chunks):
     kept = asked(keep_returns=True)
     assert kept.returns.shape == (2000, 3)
     gaps = kept.returns[:, :, None] - kept.returns[:, None]
-    expected = statistics.gap_statistics(gaps, 1e-9)
+    expected = statistics.gap_statistics(gaps, np.zeros(1), 1e-9)
     names = ("mean", "mean_error", "variance", "variance_error")
     for name, values in zip(names, expected[:4], strict=True):
         assert np.allclose(getattr(kept, name), values, rtol=1e-9, atol=1e-9), name
     sums = asked()
-    for name in (*names, "prob_worse", "prob_tie", "truncation_error"):
+    for name in (*names, "prob_worse", "prob_tie", "prob_open", "truncation_error"):
         assert np.allclose(getattr(sums, name), getattr(kept, name), rtol=1e-9, atol=1e-9), name
     assert sums.returns is None
 
@@ -155,13 +155,16 @@ def test_signs_that_the_cut_may_have_changed_count_as_ties():
     (runs,) = branches.play(np.random.SeedSequence(0), [3000], whole=True)
     gap = runs.returns[0] - runs.returns[1]
     cut = 0.9**12 * np.ptp(runs.extremes) / 0.1
-    unsure = np.where(runs.apart[0], cut, 0.0) + 1e-12 * np.abs(runs.returns).max()
-    found = jl.estimate_gaps(
-        DEPOT, UNIFORM, [2, 1], 5, num_runs=3000, coupling="independent", horizon=12
-    )
+    unsure = np.where(runs.apart[0], cut, 0.0), 1e-12 * np.abs(runs.returns).max()
+    asked = {"state": 5, "num_runs": 3000, "coupling": "independent"}
+    found = jl.estimate_gaps(DEPOT, UNIFORM, [2, 1], horizon=12, **asked)
     again = estimates._summed(branches, runs, False)
-    assert (again.sums.signs[:, 0] / 3000 == statistics.gap_statistics(gap, unsure)[4:]).all()
-    assert found.prob_tie[0, 1] > 0.3  # most are open after so few steps
+    assert (again.sums.signs[:, 0] / 3000 == statistics.gap_statistics(gap, *unsure)[4:]).all()
+    assert found.prob_tie[0, 1] > found.prob_open[0, 1] > 0.3  # most are open after so few steps
+    later = jl.estimate_gaps(DEPOT, UNIFORM, [2, 1], horizon=120, **asked)
+    for name in ("prob_worse", "prob_tie", "prob_better"):
+        low, high = found.interval(name)
+        assert low[0, 1] < getattr(later, name)[0, 1] < high[0, 1], name
 
 
 def test_whole_returns_have_the_exact_law_of_each_action():

@@ -147,6 +147,7 @@ class PlayedGaps(EstimatedGaps):
             are like those that were seen, or 0 where episodes can end.
         num_runs: runs, or pairs, per gap; an array where gaps have different numbers of them.
         returns: (num_runs, m) of the branches, if `estimate_gaps` was asked to keep them, or None.
+        prob_open: share of runs that count as $G = 0$ only since the cut left their sign open.
 
     Example:
         >>> import tempfile
@@ -171,6 +172,7 @@ class PlayedGaps(EstimatedGaps):
     truncation_error: Floats | float
     num_runs: Ints | int
     returns: Any = None
+    prob_open: Floats | float = 0.0
 
     @property
     def _source(self) -> str:
@@ -180,7 +182,8 @@ class PlayedGaps(EstimatedGaps):
         """Ends of confidence intervals, entry by entry.
 
         Those of "mean" and "variance" are as in `EstimatedGaps`, the truncation error of means
-        added; those of "prob_worse", "prob_tie" and "prob_better" are Wilson's.
+        added; those of "prob_worse", "prob_tie" and "prob_better" are Wilson's, for any signs of
+        the gaps that the cut left open.
         """
         names = ("mean", "variance", "prob_worse", "prob_tie", "prob_better")
         if checks.one_of("name", name, names) in names[:2]:
@@ -188,6 +191,12 @@ class PlayedGaps(EstimatedGaps):
             slack = self.truncation_error if name == "mean" else 0.0
             return low - slack, high + slack
         share = getattr(self, name)
+        tie = name == "prob_tie"
+        low, _ = self._wilson(share - self.prob_open if tie else share, level)
+        _, high = self._wilson(share if tie else share + self.prob_open, level)
+        return low, high
+
+    def _wilson(self, share: Floats, level: float) -> tuple[Floats, Floats]:
         z = normal_quantile(level)
         n = self.num_runs
         centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
