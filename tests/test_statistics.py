@@ -94,6 +94,7 @@ def test_a_gap_that_is_final_has_its_sign_however_small():
     assert (sample.prob_better[0], sample.prob_open[0]) == (1.0, 0.0)
 
 
+@pytest.mark.filterwarnings("ignore:the intervals of")
 def test_the_variance_of_equal_gaps_is_not_certainly_zero():
     """A loss once in a thousand that no run showed: the interval must hold its variance."""
     rewards, stay = [[[1.0, 0.0], [0.0, 0.0]]], np.zeros((1, 2, 2), int)
@@ -112,6 +113,19 @@ def test_the_variance_of_equal_gaps_is_not_certainly_zero():
     assert np.allclose(high, -np.log(0.05) / 200 * (1.0 + 1.0) ** 2 * (1.0 - np.eye(2)))
 
 
+def test_intervals_that_rest_on_too_few_runs_say_so():
+    """A loss once in fifty: 30 runs meet it once, or not at all."""
+    jm = jl.JMDP([[0.98, 0.02]], [[[1.0, 0.0], [0.0, 0.0]]], np.zeros((1, 2, 2), int), 0.0)
+    for seed in range(10):
+        few = jl.estimate_gaps(jm, [0], [0, 1], num_runs=30, seed=seed, state=0)
+        with pytest.warns(UserWarning, match="2 gaps rest on too few runs: fewer than 5 of 30"):
+            few.interval("mean")
+    enough = jl.estimate_gaps(jm, [0], [0, 1], num_runs=3000, state=0)
+    low, high = enough.interval("mean")
+    assert low[0, 1] < 0.98 < high[0, 1]
+
+
+@pytest.mark.filterwarnings("ignore:the intervals of")
 def test_without_a_range_nothing_bounds_the_variance_of_equal_gaps():
     class Certain:
         num_states, num_actions, gamma = 1, 2, 0.0
