@@ -437,6 +437,15 @@ BAD = {
         r"next_states\[\d+\] = 12, which is not in range\(12\) \(state 9",
     ),
     "over": (lambda s, a, n: (*sell(s, a, n), np.zeros(3, bool)), r"over of shape \(3,\)"),
+    "over as numbers": (
+        lambda s, a, n: (*sell(s, a, n), np.zeros(len(s), int)),
+        "step returned over of dtype int64, not bools",
+    ),
+    "fractions": (
+        after(lambda r, s, x: (r, 0.5 * s)),
+        r"next_states of dtype float64, but states are integers below 12",
+    ),
+    "swapped": (after(lambda r, s, x: (s, r)), r"next_states of dtype float64.*rewards first"),
     "impure": (impure, r"step must be pure.*rewards\[0\]"),
     "mixing": (mixing_rows, r"no row may depend on another one.*rewards\[0\]"),
     "fails": (after(fails_in_nine), r"time step .*step\(.*ZeroDivisionError"),

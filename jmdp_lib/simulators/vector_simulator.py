@@ -195,8 +195,15 @@ def check_values(
     if following.dtype.kind == "f":
         refuse("next_states", following, np.isnan(following), "is not a number")
     if num_states is not None:
+        if following.dtype.kind not in "iu":
+            raise SimulatorError(
+                f"step returned next_states of dtype {following.dtype}, but states are integers "
+                f"below {num_states}; it must return rewards first, then next states"
+            )
         outside = (following < 0) | (following >= num_states)
         refuse("next_states", following, outside, f"is not in range({num_states})")
+    if found.over is not None and arrays.host(found.over).dtype.kind != "b":
+        raise SimulatorError(f"step returned over of dtype {found.over.dtype}, not bools")
 
 
 def widened(limits: tuple[float, float] | None) -> tuple[float, float]:
