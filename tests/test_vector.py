@@ -394,6 +394,14 @@ def mixing_rows(states, actions, noise):
     return rewards + 0.01 * rewards.mean(), following
 
 
+LUCK = np.random.default_rng(0).random(10_000)
+
+
+def with_luck(states, actions, noise):
+    rewards, following = sell(states, actions, noise)
+    return rewards - LUCK[: len(rewards)], following  # a row keeps its luck
+
+
 def after(change):
     """A step whose results are changed; by `put`, in states that a run reaches later alone."""
 
@@ -446,8 +454,9 @@ BAD = {
         r"next_states of dtype float64, but states are integers below 12",
     ),
     "swapped": (after(lambda r, s, x: (s, r)), r"next_states of dtype float64.*rewards first"),
-    "impure": (impure, r"step must be pure.*rewards\[0\]"),
-    "mixing": (mixing_rows, r"no row may depend on another one.*rewards\[0\]"),
+    "impure": (impure, r"step must be pure.*rewards\[\d+\]"),
+    "mixing": (mixing_rows, r"no row may depend on another one.*rewards\[\d+\]"),
+    "memory": (with_luck, r"no row may depend on another one.*rewards\[\d+\]"),
     "fails": (after(fails_in_nine), r"time step .*step\(.*ZeroDivisionError"),
 }
 
@@ -496,12 +505,20 @@ def rarely(bad):
     return policy
 
 
+def writes(states):
+    states[states > 5] = 5
+    return np.ones_like(states)
+
+
 BAD_POLICIES = {
     "sum": (rarely([0.5, 0.1, 0.1, 0.1, 0.1]), r"policy\(states\)\[\d+\] = .* 9.*sum to one"),
     "negative": (rarely([-0.2, 0.6, 0.2, 0.2, 0.2]), r"policy\(states\)\[\d+\] = .* in state 9"),
     "action": (lambda s: np.where(s == 3, 5, 1), r"policy\(states\)\[\d+\] = 5 in state 3.*below"),
     "shape": (lambda s: np.full((3, 5), 0.2), r"policy\(states\) must return.*shape \(3, 5\)"),
     "floats": (lambda s: 1.0 * s, r"policy\(states\) must return probabilities.*float64"),
+    "draws": (lambda s: np.random.default_rng().integers(5, size=len(s)), "policy must be pure"),
+    "rows": (lambda s: np.arange(len(s)) % 5, r"depend on another one, but policy\(states\)\["),
+    "writes": (writes, r"policy\(states\) failed: ValueError\('.* is read-only'\)"),
 }  # fmt: skip
 
 
@@ -510,6 +527,12 @@ def test_a_bad_policy_is_refused_by_row(case):
     policy, message = BAD_POLICIES[case]
     with pytest.raises(jl.SimulatorError, match=message):
         jl.estimate_gaps(DEPOT, policy, [2, 1], 5, num_runs=2000)
+
+
+def test_a_policy_may_not_write_into_tensors():
+    sim, state = depot_of("torch")
+    with pytest.raises(jl.SimulatorError, match="policy must not write into the states"):
+        jl.estimate_gaps(sim, lambda s: 0 * s.clamp_(max=3), [2, 1], state)
 
 
 @pytest.mark.parametrize(

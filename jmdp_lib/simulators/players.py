@@ -255,9 +255,13 @@ class Branches(Comparison):
 
 
 def _tried(world: World, policy: Any) -> Chooser:
-    """A policy as it is played, after it was asked for an action where all branches start."""
+    """A policy as it is played, after it was asked twice for the state where all branches start."""
     chooser = world.chooser(policy)
-    chooser.action(world.first_seen, 0.5)
+    seen = world.first_seen
+    if chooser.rows is None and chooser.num_actions is not None:
+        checks.policy_rows(policy, [seen], chooser.num_actions, chooser.first_action)
+    else:
+        chooser.action(seen, 0.5)
     return chooser
 
 

@@ -110,7 +110,7 @@ class Chooser:
             row = self.rows[seen - self.first_state]
             return self.first_action + bisect_right(row, uniform)
         if self.num_actions is None:
-            return self.policy(seen)
+            return self.policy(checks.read_only(seen))
         probs = checks.policy_row(self.policy, seen, self.num_actions, self.first_action)
         return self.first_action + bisect_right(probs[:-1].cumsum().tolist(), uniform)
 
