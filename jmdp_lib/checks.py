@@ -37,6 +37,7 @@ Ints = NDArray[np.int64]
 Seed = int | Sequence[int] | np.random.SeedSequence
 Policy = ArrayLike | Callable[[Any], Any]
 """Probabilities (S, A), actions (S,), or a function of the state: see `policy_matrix`."""
+SAME_POLICY = 1e-5  # probabilities that differ by less are rounded, perhaps to float32
 LARGEST_REWARD = 1e100  # so that powers of rewards, and of their inverses, are numbers
 
 
@@ -90,6 +91,15 @@ def frozen(array: NDArray[Any]) -> Any:
     """The array, read-only from now on."""
     array.setflags(write=False)
     return array
+
+
+def read_only(values: Any) -> Any:
+    """NumPy's arrays, also those in tuples and dictionaries, as views that nobody can write to."""
+    if isinstance(values, np.ndarray):
+        return frozen(values.view())
+    if isinstance(values, dict):
+        return {name: read_only(part) for name, part in values.items()}
+    return tuple(map(read_only, values)) if type(values) is tuple else values
 
 
 def refuse(name: str, array: NDArray[Any], bad: Any, why: str, axes: Sequence[str]) -> None:
@@ -266,14 +276,14 @@ def action_key(space: Any, action: Any) -> str:
 
 
 def policy_matrix(model: Sized, policy: Policy) -> Floats:
-    """Any policy as probabilities (S, A); a function is called once for every state.
+    """Any policy as probabilities (S, A); a function is called twice for every state.
 
     policy: probabilities (S, A); integers (S,), the actions of a deterministic policy; or a
     function of the state that returns probabilities (A,) or an action.
     """
     num_states, num_actions = sizes_of(model)
     if callable(policy):
-        return np.stack([policy_row(policy, s, num_actions) for s in range(num_states)])
+        return policy_rows(policy, range(num_states), num_actions)
     kinds = f"probabilities (S, A) = {num_states, num_actions}, integers (S,), the actions, or a "
     kinds += "function of the state that returns either for one state"
     if policy is None:
@@ -287,6 +297,30 @@ def policy_matrix(model: Sized, policy: Policy) -> Floats:
     return distributions("policy", policy, state=num_states, action=num_actions)
 
 
+def policy_rows(policy: Policy, states: Sequence[Any], num_actions: int, first: int = 0) -> Floats:
+    """(N, A) what a policy does in each of N states, as `policy_row`.
+
+    A function is asked for all of them, and then again in another order: one that draws an action
+    by itself, or has a memory, is refused.
+    """
+    before = _global_generators()
+    found = [policy_row(policy, state, num_actions, first) for state in states]
+    rows = np.reshape(found, (-1, num_actions))
+    if not callable(policy):
+        return rows
+    again = np.empty_like(rows)
+    for i in np.random.default_rng(0).permutation(len(states)):
+        again[i] = policy_row(policy, states[i], num_actions, first)
+    for i in np.flatnonzero(np.abs(rows - again).max(1) > SAME_POLICY)[:1]:
+        raise ValueError(
+            f"policy({states[i]!r}) must be pure, but gave {rows[i]} and then {again[i]}; a random "
+            "policy returns probabilities"
+        )
+    if _global_generators() != before:
+        raise ValueError("policy draws from a global generator; it must return probabilities")
+    return rows
+
+
 def policy_row(policy: Policy, state: Any, num_actions: int, first: int = 0) -> Floats:
     """(A,) what a policy does in a state, or after an observation.
 
@@ -295,13 +329,20 @@ def policy_row(policy: Policy, state: Any, num_actions: int, first: int = 0) -> 
     first: number of the first action.
     """
     try:
-        row: Any = policy(state) if callable(policy) else np.asarray(policy)[state]
+        row: Any = policy(read_only(state)) if callable(policy) else _entry(policy, state)
     except Exception as error:
         raise ValueError(f"policy({state!r}) failed: {error!r}") from error
     try:
         return _row("policy", row, num_actions, first)
     except ValueError:  # only a message names the state: to print an observation is slow
         return _row(f"policy({state!r})", row, num_actions, first)
+
+
+def _entry(policy: Policy, state: Any) -> Any:
+    """The entry of an array for a state; a negative one would be counted from the end."""
+    if np.any(np.less(state, 0)):
+        raise IndexError("an array has no entries for negative states")
+    return np.asarray(policy)[state]
 
 
 def _row(name: str, row: Any, num_actions: int, first: int) -> Floats:

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import get_num_threads
+from numpy.typing import NDArray
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, Seed
@@ -73,25 +74,44 @@ def simulate_pairs(
         >>> print(f"mean {gap.mean():.2f}, variance {gap.var():.2f}; exact are 1.96 and 0.68")
         mean 1.96, variance 0.67; exact are 1.96 and 0.68
     """
+    steps = horizon_for(jm, truncation) if horizon is None else horizon
+    return play_pairs(jm, policy, state, actions, num_pairs, seed, steps, coupling)[0]
+
+
+def play_pairs(
+    jm: JMDP,
+    policy: Policy,
+    state: int,
+    actions: tuple[int, int],
+    num_pairs: int,
+    seed: Seed,
+    horizon: int,
+    coupling: str,
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """As `simulate_pairs`; also (num_pairs,) whether the branches were still two at the horizon."""
     policy = checks.policy_matrix(jm, policy)
     state = checks.index("state", state, jm.num_states)
     pair = [checks.index("action", action, jm.num_actions) for action in actions]
     if len(pair) != 2:
         raise ValueError(f"actions must be a pair of actions, got {actions!r}")
     num_pairs = checks.at_least("num_pairs", num_pairs, 1)
-    steps = horizon_for(jm, truncation) if horizon is None else horizon
-    steps = checks.at_least("horizon", steps, 1)
+    steps = checks.at_least("horizon", horizon, 1)
     require(24.0 * num_pairs, f"a sample of num_pairs = {num_pairs:,}", "ask for fewer")
     returns = np.empty((num_pairs, 2))
-    chunks = [returns[i : i + _PAIRS] for i in range(0, num_pairs, _PAIRS)]
+    apart = np.empty(num_pairs, bool)
+    chunks = [slice(i, i + _PAIRS) for i in range(0, num_pairs, _PAIRS)]
     tables = (jm.starts, cumulative(jm.starts, jm.probs), jm.rewards, jm.next_states)
     shared = [checked_coupling(jm, coupling) == name for name in ("independent", "common")]
     fixed = (state, *pair, steps, *shared, jm.gamma, np.cumsum(policy, 1).ravel())
     known: Any = (*fixed, *tables, *_lone_branch_law(jm, policy))
     streams = [checks.stream(seed, "simulate_pairs", i) for i in range(len(chunks))]
+
+    def fill(rng: np.random.Generator, chunk: slice) -> None:
+        _fill_pairs(rng, returns[chunk], apart[chunk], *known)
+
     with ThreadPoolExecutor(get_num_threads()) as pool:  # the kernel releases the GIL
-        list(pool.map(lambda rng, out: _fill_pairs(rng, out, *known), streams, chunks))
-    return returns
+        list(pool.map(fill, streams, chunks))
+    return returns, apart
 
 
 def horizon_for(jm: JMDP, truncation: float) -> int:
@@ -147,11 +167,12 @@ def _alone(
 
 @cached(nogil=True)
 def _fill_pairs(
-    rng: Any, out: Any, state: int, first: int, second: int, steps: int, independent: bool,
-    common: bool, gamma: float, policy_cdf: Any, starts: Any, table_cdf: Any, rewards: Any,
-    next_states: Any, alone_starts: Any, threshold: Any, alone_rewards: Any, alone_next: Any,
+    rng: Any, out: Any, apart: Any, state: int, first: int, second: int, steps: int,
+    independent: bool, common: bool, gamma: float, policy_cdf: Any, starts: Any, table_cdf: Any,
+    rewards: Any, next_states: Any, alone_starts: Any, threshold: Any, alone_rewards: Any,
+    alone_next: Any,
 ) -> None:  # fmt: skip
-    """Fill out (n, 2) with the returns of n pairs."""
+    """Fill out (n, 2) with the returns of n pairs, and apart (n,) with whether they never met."""
     num_actions = rewards.shape[1]
     for pair in range(out.shape[0]):
         x = y = state
@@ -187,6 +208,7 @@ def _fill_pairs(
         law = (alone_starts, threshold, alone_rewards, alone_next)
         together = _alone(rng, x, weight, steps - step, gamma, *law)  # from here on one branch
         out[pair] = left + together, right + together
+        apart[pair] = step == steps and not one
 
 
 def simulate_returns(

@@ -293,8 +293,8 @@ plt.show()
 # ## 11.3 Whole rules
 #
 # In practice the question is rarely what to order today. It is which of two **rules** to follow every day: fill up to three units, or up to four? `compare_policies` gives every branch a rule of its own from the
-# start. If branches have taken the same action in the same state, they draw their next actions with one random number, each by its own rule. So the gap of two equal rules is zero, and two rules that differ in a few states part only there. The default is
-# `coupling="common"`: the same customers for both.
+# start. If branches have taken the same action in the same state, they draw their next actions with one random number, each by its own rule. So the gap of two equal rules is zero, and two rules that differ in a few states part only there. With
+# `coupling="common"` both meet the same customers.
 #
 # At present the depot fills up to four. A switch is worth the trouble only if the new rule earns at least 0.15 more, so this is our `margin`. Runs are about twice as long as by default, so that what is cut off at the horizon is small compared with the margin. We ask for an asymptotic confidence sequence, whose width follows the variance (section 10.4). With the
 # declared range of rewards, an interval must also allow for rewards that were never seen; with a few hundred runs this dominates, and sharing saves little. `policy_gaps` gives the exact answer: the mean and variance of the gap of two rules, from every state.
@@ -488,7 +488,7 @@ def outside_a_band(states):
 equal = np.append(np.full(10, 0.1), 0.0)
 year = {"state": equal, "horizon": 12, "reward_range": "asymptotic", "budget": rule_budget}
 pair = [outside_a_band, every_month]
-one_market = jl.simulators.compare_policies(portfolio, pair, **year, seed=seed)
+one_market = jl.simulators.compare_policies(portfolio, pair, **year, seed=seed, coupling="common")
 own_markets = jl.simulators.compare_policies(
     portfolio, pair, **year, seed=seed, coupling="independent"
 )
@@ -681,8 +681,9 @@ claims.check("mean gap, with an executor and without: the same number", text, sa
 # %% tags=["hide-cell"]
 odd = rules[0].copy()
 odd[8] = 3
-twice = jl.simulators.compare_policies(depot, [rules[0], rules[0].copy()], state=0, seed=seed)
-never = jl.simulators.compare_policies(depot, [rules[0], odd], state=0, budget=20000, seed=seed)
+settings = {"state": 0, "seed": seed, "coupling": "common"}
+twice = jl.simulators.compare_policies(depot, [rules[0], rules[0].copy()], **settings)
+never = jl.simulators.compare_policies(depot, [rules[0], odd], budget=20000, **settings)
 zero = twice.estimates.variance[0, 1] == never.estimates.variance[0, 1] == 0.0
 text = f"{twice.verdict}, {never.verdict}"
 claims.check("exercise 1: equal rules; rules equal at all stocks that occur", text, zero)

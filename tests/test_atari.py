@@ -291,6 +291,12 @@ def test_pixels_are_those_of_the_branch():
         assert (env.step(outcome.action)[0] == outcome.observation).all()
 
 
+def test_a_snapshot_is_shown_in_a_line():
+    here = started("Breakout", obs="pixels").snapshot()
+    shown = repr(here._replace(draw=Draw(1)))
+    assert shown == "Snapshot('breakout', over=False, draw=Draw(repeats=1, shock=None))"
+
+
 @pytest.mark.parametrize("law", ["sign", "normal"])
 def test_shock_is_shared_by_the_actions(law):
     loadings = [1.0, -1.0, 0.5, 0.0, 2.0, 1.0]

@@ -190,6 +190,29 @@ def test_what_is_cut_off_is_stated():
         half.interval("median")
 
 
+def by_speed(seen):
+    return int(2 * (seen[1] >= 0.0))
+
+
+def by_spin(seen):
+    return int(2 * (seen[4] < 0.0))
+
+
+@pytest.mark.parametrize(
+    ("game", "policy"), [("MountainCar-v0", by_speed), ("Acrobot-v1", by_spin)]
+)
+def test_equal_rewards_do_not_hide_that_episodes_can_end(game, policy):
+    """Every step pays -1 until the goal, which nobody reaches before the cut."""
+    env = jl.simulators.CoupledEnv(gymnasium.make(game), seed=0)
+    env.reset(seed=0)
+    asked = {"actions": [0, 2], "gamma": 0.99, "num_runs": 3}
+    cut = jl.simulators.estimate_gaps(env, policy, horizon=20, **asked)
+    whole = jl.simulators.estimate_gaps(env, policy, horizon=200, **asked)
+    assert not cut.mean.any()
+    assert cut.truncation_error[0, 1] == pytest.approx(0.99**20 / 0.01)
+    assert 0.0 < abs(whole.mean[0, 1]) < cut.truncation_error[0, 1]
+
+
 def steady(seen):
     return np.clip(-seen[2:], -2.0, 2.0)
 

@@ -122,9 +122,10 @@ def orders(*levels, capacity=8):
 def test_the_best_of_several_rules_with_estimates_beside_it():
     shop = jl.inventory(capacity=8, max_order=8, gamma=0.6)
     rules = orders(8, 4, 7, 4)
-    found = jl.simulators.compare_policies(shop, rules, state=0, budget=60_000)
+    asked = {"state": 0, "budget": 60_000, "coupling": "common"}
+    found = jl.simulators.compare_policies(shop, rules, **asked)
     assert (found.verdict, found.remaining, found.compared) == ("equivalent", (1, 3), "policy")
-    better = jl.simulators.compare_policies(shop, rules[:3], state=0, budget=60_000)
+    better = jl.simulators.compare_policies(shop, rules[:3], **asked)
     assert (better.verdict, better.best) == ("better", 1)
     for i, j in ((0, 1), (1, 2), (0, 2)):
         exact = jl.laws.policy_gaps(shop, rules[i], rules[j], "common")[0][0]
@@ -135,6 +136,18 @@ def test_the_best_of_several_rules_with_estimates_beside_it():
     assert better.saving > 2.0
     assert list(better.to_frame().columns) == ["policy", "other", "low", "high"]
     assert len(better.estimates.to_frame()) == 6
+
+
+def test_the_default_coupling_is_that_of_policy_gaps():
+    shop = jl.inventory(capacity=4, max_order=4, gamma=0.5)
+    rules = orders(1, 4, capacity=4)
+    for call in (
+        lambda **how: (
+            jl.simulators.compare_policies(shop, rules, state=0, budget=400, **how).history
+        ),
+        lambda **how: jl.laws.policy_gaps(shop, *rules, **how),
+    ):
+        np.testing.assert_array_equal(call(), call(coupling="joint"))
 
 
 def test_decisions_can_be_saved(tmp_path):

@@ -341,6 +341,13 @@ def test_redraw_and_restore():
     assert env.query([2])[0].reward == first
 
 
+def test_a_snapshot_is_shown_in_a_line():
+    env = jl.simulators.CoupledEnv(gymnasium.make("CartPole-v1"), seed=0)
+    env.reset()
+    env.redraw(draw=5)
+    assert repr(env.snapshot()) == "EnvSnapshot(CartPoleEnv, over=False, draw=5)"
+
+
 def test_frozen_lake_has_the_tables_of_from_gymnasium():
     """One uniform number through each action's list: all four slip alike, with the same law."""
     env = jl.simulators.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=9)

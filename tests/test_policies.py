@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import gymnasium
 import numpy as np
 import pytest
@@ -80,6 +82,55 @@ def test_a_function_that_is_wrong_at_one_state_is_told_which(call):
         call(JM, lambda s: 2)
     with pytest.raises(ValueError, match=r"policy\([01]\) failed: KeyError\('no such cell'\)"):
         call(JM, lost)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=list(CALLS))
+def test_a_function_that_draws_its_own_action_is_refused(call):
+    asked = itertools.count()
+    with pytest.raises(ValueError, match=r"policy\([01]\) must be pure, but gave .* and then"):
+        call(JM, lambda s: next(asked) % 2)
+    with pytest.raises(ValueError, match="policy draws from a global generator"):
+        call(JM, lambda s: int(np.random.random() < 1.0))  # noqa: NPY002
+
+
+def test_an_array_has_no_entries_for_negative_states():
+    def tables(cell):
+        return [1.0], [[0.0, 1.0]], [[cell + 1, cell - 1]]
+
+    line = jl.large.ImplicitJMDP(tables, 2, 0.5, (0.0, 1.0))
+    for policy in ([1, 1, 1], np.full((3, 2), 0.5)):
+        for call in (
+            lambda policy: jl.large.local_jipe2(line, policy, [0]),
+            lambda policy: jl.simulators.estimate_gaps(line, policy, [0, 1], 0, num_runs=3),
+        ):
+            with pytest.raises(ValueError, match=r"policy\(-1\) failed: .* for negative states"):
+                call(policy)
+
+
+def test_a_policy_cannot_write_into_what_it_sees():
+    class Drift(gymnasium.Env):
+        """What is seen is the state itself."""
+
+        observation_space = gymnasium.spaces.Box(-9.0, 9.0, (1,))
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.place = np.zeros(1, np.float32)
+            return self.place, {}
+
+        def step(self, action):
+            self.place = self.place + np.float32(action)
+            return self.place, float(self.place[0]), bool(self.place[0] > 3.0), False, {}
+
+    def clip(seen):
+        seen[0] = 0.0
+        return 1
+
+    env = jl.simulators.CoupledEnv(Drift(), seed=0)
+    env.reset()
+    with pytest.raises(ValueError, match=r"policy\(array.* failed: .*read-only"):
+        jl.simulators.estimate_gaps(env, clip, [0, 1], num_runs=3, gamma=0.5)
 
 
 def lost(state):

@@ -76,14 +76,27 @@ def test_sampled_gaps_are_those_of_simulated_pairs():
 
 
 def test_gaps_below_the_truncation_have_no_sign():
-    """Twins that pay 1 and 1 + 1e-9: the gap is real, but not beyond what was cut off."""
-    jm = jl.JMDP([[1.0]], [[[1.0, 1.0 + 1e-9]]], [[[0, 0]]], 0.5)
-    sample = jl.simulators.sample_gaps(jm, [[1.0, 0.0]], [(0, 1, 0)], 3)
-    assert (sample.prob_worse[0], sample.prob_tie[0], sample.prob_better[0]) == (0.0, 1.0, 0.0)
-    finer = jl.simulators.sample_gaps(jm, [[1.0, 0.0]], [(0, 1, 0)], 3, truncation=1e-11)
+    """Twins that pay 1 and 1 + 1e-9 for ever: the gap is real, but not beyond what was cut off."""
+    rewards = [[[0.0, 0.0]], [[1.0, 1.0]], [[1.0 + 1e-9, 1.0 + 1e-9]]]
+    jm = jl.JMDP([[1.0]] * 3, rewards, [[[1, 2]], [[1, 1]], [[2, 2]]], 0.5)
+    compiled = jl.simulators.sample_gaps(jm, [0] * 3, [(0, 1, 0)], 50)
+    plain = jl.simulators.estimate_gaps(jm, [0] * 3, [1, 0], 0, num_runs=50, truncation=1e-7)
+    for sample, gap in ((compiled, 0), (plain, (0, 1))):
+        assert (sample.prob_tie[gap], sample.prob_better[gap]) == (1.0, 0.0)
+        assert sample.interval("prob_tie")[0][gap] < 1e-9  # the truth is in both intervals
+        assert sample.interval("prob_better")[1][gap] > 1.0 - 1e-9
+    finer = jl.simulators.sample_gaps(jm, [0] * 3, [(0, 1, 0)], 3, truncation=1e-11)
     assert finer.prob_better[0] == 1.0
 
 
+def test_a_gap_that_is_final_has_its_sign_however_small():
+    """Twins that pay 1 and 1 + 1e-9 once: both branches are one after a step."""
+    jm = jl.JMDP([[1.0]], [[[1.0, 1.0 + 1e-9]]], [[[0, 0]]], 0.5)
+    sample = jl.simulators.sample_gaps(jm, [0], [(0, 1, 0)], 3)
+    assert (sample.prob_better[0], sample.prob_open[0]) == (1.0, 0.0)
+
+
+@pytest.mark.filterwarnings("ignore:the intervals of")
 def test_the_variance_of_equal_gaps_is_not_certainly_zero():
     """A loss once in a thousand that no run showed: the interval must hold its variance."""
     rewards, stay = [[[1.0, 0.0], [0.0, 0.0]]], np.zeros((1, 2, 2), int)
@@ -102,6 +115,19 @@ def test_the_variance_of_equal_gaps_is_not_certainly_zero():
     assert np.allclose(high, -np.log(0.05) / 200 * (1.0 + 1.0) ** 2 * (1.0 - np.eye(2)))
 
 
+def test_intervals_that_rest_on_too_few_runs_say_so():
+    """A loss once in fifty: 30 runs meet it once, or not at all."""
+    jm = jl.JMDP([[0.98, 0.02]], [[[1.0, 0.0], [0.0, 0.0]]], np.zeros((1, 2, 2), int), 0.0)
+    for seed in range(10):
+        few = jl.simulators.estimate_gaps(jm, [0], [0, 1], num_runs=30, seed=seed, state=0)
+        with pytest.warns(UserWarning, match="2 gaps rest on too few runs: fewer than 5 of 30"):
+            few.interval("mean")
+    enough = jl.simulators.estimate_gaps(jm, [0], [0, 1], num_runs=3000, state=0)
+    low, high = enough.interval("mean")
+    assert low[0, 1] < 0.98 < high[0, 1]
+
+
+@pytest.mark.filterwarnings("ignore:the intervals of")
 def test_without_a_range_nothing_bounds_the_variance_of_equal_gaps():
     class Certain:
         num_states, num_actions, gamma = 1, 2, 0.0

@@ -154,12 +154,12 @@ def test_sums_give_the_statistics_of_all_returns(coupling, small_chunks):
     kept = asked(keep_returns=True)
     assert kept.returns.shape == (2000, 3)
     gaps = kept.returns[:, :, None] - kept.returns[:, None]
-    expected = statistics.gap_statistics(gaps, 1e-9)
+    expected = statistics.gap_statistics(gaps, np.zeros(1), 1e-9)
     names = ("mean", "mean_error", "variance", "variance_error")
     for name, values in zip(names, expected[:4], strict=True):
         assert np.allclose(getattr(kept, name), values, rtol=1e-9, atol=1e-9), name
     sums = asked()
-    for name in (*names, "prob_worse", "prob_tie", "truncation_error"):
+    for name in (*names, "prob_worse", "prob_tie", "prob_open", "truncation_error"):
         assert np.allclose(getattr(sums, name), getattr(kept, name), rtol=1e-9, atol=1e-9), name
     assert sums.returns is None
 
@@ -170,13 +170,16 @@ def test_signs_that_the_cut_may_have_changed_count_as_ties():
     (runs,) = branches.play(np.random.SeedSequence(0), [3000], whole=True)
     gap = runs.returns[0] - runs.returns[1]
     cut = 0.9**12 * np.ptp(runs.extremes) / 0.1
-    unsure = np.where(runs.apart[0], cut, 0.0) + 1e-12 * np.abs(runs.returns).max()
-    found = jl.simulators.estimate_gaps(
-        DEPOT, UNIFORM, [2, 1], 5, num_runs=3000, coupling="independent", horizon=12
-    )
+    unsure = np.where(runs.apart[0], cut, 0.0), 1e-12 * np.abs(runs.returns).max()
+    asked = {"state": 5, "num_runs": 3000, "coupling": "independent"}
+    found = jl.simulators.estimate_gaps(DEPOT, UNIFORM, [2, 1], horizon=12, **asked)
     again = estimates._summed(branches, runs, False)
-    assert (again.sums.signs[:, 0] / 3000 == statistics.gap_statistics(gap, unsure)[4:]).all()
-    assert found.prob_tie[0, 1] > 0.3  # most are open after so few steps
+    assert (again.sums.signs[:, 0] / 3000 == statistics.gap_statistics(gap, *unsure)[4:]).all()
+    assert found.prob_tie[0, 1] > found.prob_open[0, 1] > 0.3  # most are open after so few steps
+    later = jl.simulators.estimate_gaps(DEPOT, UNIFORM, [2, 1], horizon=120, **asked)
+    for name in ("prob_worse", "prob_tie", "prob_better"):
+        low, high = found.interval(name)
+        assert low[0, 1] < getattr(later, name)[0, 1] < high[0, 1], name
 
 
 def test_whole_returns_have_the_exact_law_of_each_action():
@@ -412,6 +415,14 @@ def mixing_rows(states, actions, noise):
     return rewards + 0.01 * rewards.mean(), following
 
 
+LUCK = np.random.default_rng(0).random(10_000)
+
+
+def with_luck(states, actions, noise):
+    rewards, following = sell(states, actions, noise)
+    return rewards - LUCK[: len(rewards)], following  # a row keeps its luck
+
+
 def after(change):
     """A step whose results are changed; by `put`, in states that a run reaches later alone."""
 
@@ -455,8 +466,18 @@ BAD = {
         r"next_states\[\d+\] = 12, which is not in range\(12\) \(state 9",
     ),
     "over": (lambda s, a, n: (*sell(s, a, n), np.zeros(3, bool)), r"over of shape \(3,\)"),
-    "impure": (impure, r"step must be pure.*rewards\[0\]"),
-    "mixing": (mixing_rows, r"no row may depend on another one.*rewards\[0\]"),
+    "over as numbers": (
+        lambda s, a, n: (*sell(s, a, n), np.zeros(len(s), int)),
+        "step returned over of dtype int64, not bools",
+    ),
+    "fractions": (
+        after(lambda r, s, x: (r, 0.5 * s)),
+        r"next_states of dtype float64, but states are integers below 12",
+    ),
+    "swapped": (after(lambda r, s, x: (s, r)), r"next_states of dtype float64.*rewards first"),
+    "impure": (impure, r"step must be pure.*rewards\[\d+\]"),
+    "mixing": (mixing_rows, r"no row may depend on another one.*rewards\[\d+\]"),
+    "memory": (with_luck, r"no row may depend on another one.*rewards\[\d+\]"),
     "fails": (after(fails_in_nine), r"time step .*step\(.*ZeroDivisionError"),
 }
 
@@ -507,12 +528,20 @@ def rarely(bad):
     return policy
 
 
+def writes(states):
+    states[states > 5] = 5
+    return np.ones_like(states)
+
+
 BAD_POLICIES = {
     "sum": (rarely([0.5, 0.1, 0.1, 0.1, 0.1]), r"policy\(states\)\[\d+\] = .* 9.*sum to one"),
     "negative": (rarely([-0.2, 0.6, 0.2, 0.2, 0.2]), r"policy\(states\)\[\d+\] = .* in state 9"),
     "action": (lambda s: np.where(s == 3, 5, 1), r"policy\(states\)\[\d+\] = 5 in state 3.*below"),
     "shape": (lambda s: np.full((3, 5), 0.2), r"policy\(states\) must return.*shape \(3, 5\)"),
     "floats": (lambda s: 1.0 * s, r"policy\(states\) must return probabilities.*float64"),
+    "draws": (lambda s: np.random.default_rng().integers(5, size=len(s)), "policy must be pure"),
+    "rows": (lambda s: np.arange(len(s)) % 5, r"depend on another one, but policy\(states\)\["),
+    "writes": (writes, r"policy\(states\) failed: ValueError\('.* is read-only'\)"),
 }  # fmt: skip
 
 
@@ -521,6 +550,12 @@ def test_a_bad_policy_is_refused_by_row(case):
     policy, message = BAD_POLICIES[case]
     with pytest.raises(jl.simulators.SimulatorError, match=message):
         jl.simulators.estimate_gaps(DEPOT, policy, [2, 1], 5, num_runs=2000)
+
+
+def test_a_policy_may_not_write_into_tensors():
+    sim, state = depot_of("torch")
+    with pytest.raises(jl.simulators.SimulatorError, match="policy must not write into the states"):
+        jl.simulators.estimate_gaps(sim, lambda s: 0 * s.clamp_(max=3), [2, 1], state)
 
 
 @pytest.mark.parametrize(
@@ -664,6 +699,11 @@ def test_episodes_that_end_pay_nothing_afterwards():
     exact = 0.9 * 0.5 / (1.0 - 0.9 * 0.5)  # what comes after the first step, if it comes
     low, high = found.intervals[0, 1]
     assert low <= exact <= high
+    never = jl.simulators.VectorSimulator(
+        lambda *x: (*toll(*x)[:2], x[2] < 0.0), coins, 2, 0.9, num_states=1
+    )
+    cut = jl.simulators.estimate_gaps(never, [[0.5, 0.5]], [0, 1], 0, num_runs=10, horizon=2)
+    assert cut.truncation_error[0, 1] > 0.0
 
 
 def test_a_failure_keeps_what_is_known():

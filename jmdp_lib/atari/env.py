@@ -169,6 +169,9 @@ class Snapshot(NamedTuple):
     over: bool
     draw: Draw | None
 
+    def __repr__(self) -> str:
+        return f"Snapshot({self.game!r}, over={self.over}, draw={self.draw})"
+
     @property
     def identity(self) -> int:
         """64-bit digest of emulator state and previous action: equal iff the states are.

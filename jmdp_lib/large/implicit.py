@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Policy, policy_row
+from jmdp_lib.checks import Floats, Ints, Policy, policy_rows
 from jmdp_lib.model.jmdp import COUPLINGS, JMDP
 from jmdp_lib.model.simulator import draw_index
 
@@ -221,9 +221,10 @@ class Region:
         """Ask for the tables of states, given by their numbers."""
         met = list(self.numbers)
         middle = 0.5 * sum(self.model.reward_range)
-        for number in batch:
-            probs, rewards, successors = self.model.at(met[number])
-            row = policy_row(self.policy, met[number], self.model.num_actions)
+        numbers = list(batch)
+        found = [self.model.at(met[number]) for number in numbers]
+        rows = policy_rows(self.policy, [met[n] for n in numbers], self.model.num_actions)
+        for number, (probs, rewards, successors), row in zip(numbers, found, rows, strict=True):
             targets = [self.numbers.setdefault(x, len(self.numbers)) for x in successors]
             scaled = (rewards - middle) / self.unit
             self.tables.append(StateTables(probs, scaled, np.reshape(targets, rewards.shape), row))

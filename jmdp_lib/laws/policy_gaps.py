@@ -63,8 +63,8 @@ def policy_gaps(
     numbers: equal rules have gap 0, and rules that differ in a few states differ only after these.
 
     policy, other: the two rules, each in any form that `jipe2` accepts.
-    coupling: which branches share a draw, as in `jipe2`: those at one state, those that are one, or
-        all of them.
+    coupling: which branches share a draw, as in `jipe2`: by default "joint", those at one state;
+        "independent", those that are one; "common", all of them.
 
     Takes about 70 bytes for every pair of states.
 

@@ -228,7 +228,7 @@ class Run(NamedTuple):
 
     returns: (m,) up to the horizon, or until all branches were one. labels: (m,) equal where
     branches have the same future: where they are one for good, or have ended (-1). extremes: the
-    lowest and the highest reward, and 0 once an episode ended. queries: of several actions at one
+    lowest and the highest reward, and 0 if episodes can end. queries: of several actions at one
     state, or of one.
     """
 
@@ -256,7 +256,7 @@ def play_run(
     """
     size = len(rules.names)
     returns = [0.0] * size
-    rewards: list[float] = []
+    rewards = [0.0] if world.episodes_end else []
     low, high = limits
     weight = 1.0
     queries = 0
@@ -268,12 +268,10 @@ def play_run(
         for moves in play_branches(*played):
             for visit, outcomes in zip(*moves, strict=True):
                 queries += len(outcomes) if alone else 1
-                for members, (reward, place) in zip(visit[2], outcomes, strict=True):
+                for members, (reward, _) in zip(visit[2], outcomes, strict=True):
                     if not low <= reward <= high:
                         _refuse(reward, members, visit, limits)
                     rewards.append(reward)
-                    if place is ENDED:
-                        rewards.append(0.0)
                     for i in members:
                         returns[i] += weight * reward
             weight *= settings.gamma

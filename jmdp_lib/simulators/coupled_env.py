@@ -54,6 +54,9 @@ class EnvSnapshot(NamedTuple):
     over: bool
     draw: int | None = None
 
+    def __repr__(self) -> str:
+        return f"EnvSnapshot({self.kind.__name__}, over={self.over}, draw={self.draw})"
+
 
 class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
     """A Gymnasium environment that can be asked for several actions under the same randomness.

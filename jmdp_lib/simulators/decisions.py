@@ -99,7 +99,7 @@ def compare_policies(
     margin: float = 0.0,
     budget: int = 100_000,
     seed: Seed = 0,
-    coupling: str = "common",
+    coupling: str = "joint",
     reward_range: tuple[float, float] | str | None = None,
     gamma: float | None = None,
     horizon: int | None = None,
@@ -114,8 +114,9 @@ def compare_policies(
 
     policies: two or more, each in any form that `estimate_gaps` accepts; of a `VectorSimulator`,
         also functions of many states. In the result, a policy goes by its number.
-    coupling: which branches share a draw, as in `jipe2`. "common" is one draw per time step for
-        all: the same customers, wherever the policies have led.
+    coupling: which branches share a draw, as in `jipe2`: by default "joint", those at one state, as
+        in `policy_gaps`. "common" is one draw per time step for all: the same customers, wherever
+        the policies have led.
     env, state, alpha, margin, budget, seed, reward_range, gamma, horizon: as in `compare_actions`.
 
     The result has the estimates of all gaps beside the decision, as its attribute `estimates`.
@@ -125,7 +126,7 @@ def compare_policies(
         >>> import numpy as np
         >>> shop = jl.inventory(capacity=8, max_order=8, gamma=0.8)
         >>> rules = [np.maximum(level - np.arange(9), 0) for level in (4, 7)]
-        >>> found = jl.simulators.compare_policies(shop, rules, state=0, budget=30_000)
+        >>> found = jl.simulators.compare_policies(shop, rules, state=0, budget=30_000, coupling="common")
         >>> found.verdict, found.best
         ('better', 0)
         >>> gap = found.estimates
@@ -165,8 +166,6 @@ class _Terms(NamedTuple):
 def _decide(env: Any, branches: Comparison, terms: _Terms, reward_range: Any) -> Decision:
     """Play branches until it is known which is best, or the budget is spent."""
     runs = _Runs(branches, terms, _known_range(env, reward_range))
-    if hasattr(env, "restore") or getattr(branches, "episodes_end", False):
-        runs.rewards.append(0.0)  # episodes may end, and rewards are zero from then on
     size = len(branches.names)
     if size < 2 or terms.budget < runs.longest:
         many = "policies" if branches.compared == "policy" else "actions"

@@ -231,14 +231,14 @@ def _summed(branches: VectorBranches, runs: ChunkRuns, keep_returns: bool) -> _P
     sums = []
     counts = []
     for (i, j), apart in zip(_pairs(branches), runs.apart, strict=True):
-        unsure = tiny + xp.where(apart, xp.full_like(runs.returns[i, ...], cut), 0.0)
-        sums.append(GapSums.of(runs.returns[i, ...] - runs.returns[j, ...], unsure, xp))
+        cuts = xp.where(apart, xp.full_like(runs.returns[i, ...], cut), 0.0)
+        sums.append(GapSums.of(runs.returns[i, ...] - runs.returns[j, ...], cuts, tiny, xp))
         counts.append(int(xp.count_nonzero(apart)))
     stacked = GapSums(
         num_gaps=runs.returns.shape[1],
         mean=np.array([part.mean for part in sums]),
         central=np.array([part.central for part in sums]).reshape(-1, 3).T,
-        signs=np.array([part.signs for part in sums]).reshape(-1, 3).T,
+        signs=np.array([part.signs for part in sums]).reshape(-1, 4).T,
     )
     kept = _in_order(arrays, runs) if keep_returns else None
     return _Part(stacked, np.array(counts, float), runs.extremes, kept)
@@ -265,13 +265,13 @@ def _estimate(branches: VectorBranches, parts: list[_Part]) -> PlayedGaps:
 
 
 def _table(branches: VectorBranches, values: Any) -> Any:
-    """(7, m, m) of statistics (7, P) of pairs of actions, as in `gap_statistics`."""
-    mean, *errors, below, at, above = (_symmetric(branches, row) for row in values)
+    """(8, m, m) of statistics (8, P) of pairs of actions, as in `gap_statistics`."""
+    mean, *errors, below, at, above, left_open = (_symmetric(branches, row) for row in values)
     upper = np.triu(np.ones_like(mean), 1) > 0
     mean = np.where(upper, mean, -mean)
     at += np.eye(len(at))  # an action against itself: always a tie
     worse = np.where(upper, below, above)
-    return np.stack([mean, *errors, worse, at, worse.T])
+    return np.stack([mean, *errors, worse, at, worse.T, left_open])
 
 
 def _symmetric(branches: VectorBranches, values: Any) -> Floats:

@@ -255,9 +255,13 @@ class Branches(Comparison):
 
 
 def _tried(world: World, policy: Any) -> Chooser:
-    """A policy as it is played, after it was asked for an action where all branches start."""
+    """A policy as it is played, after it was asked twice for the state where all branches start."""
     chooser = world.chooser(policy)
-    chooser.action(world.first_seen, 0.5)
+    seen = world.first_seen
+    if chooser.rows is None and chooser.num_actions is not None:
+        checks.policy_rows(policy, [seen], chooser.num_actions, chooser.first_action)
+    else:
+        chooser.action(seen, 0.5)
     return chooser
 
 
@@ -312,16 +316,17 @@ def gaps_of(branches: Comparison, played: PlayedRuns, keep_returns: bool = False
     cut = branches.largest_rest(extremes[1] - extremes[0])
     gaps = returns[:, :, None] - returns[:, None]  # (N, m, m)
     apart = labels[:, :, None] != labels[:, None]
-    unsure = np.where(apart, cut, 0.0) + 1e-12 * np.nanmax(np.abs(returns))
+    cuts = np.where(apart, cut, 0.0)
+    rounding = 1e-12 * np.nanmax(np.abs(returns))
     both = ~np.isnan(gaps)
     counts = both.sum(0)
     if both.all():
-        found = gap_statistics(gaps, unsure)
+        found = gap_statistics(gaps, cuts, rounding)
     else:
-        found = np.empty((7, *counts.shape))
+        found = np.empty((8, *counts.shape))
         for pair in np.ndindex(counts.shape):
             rows = both[:, *pair]
-            found[:, *pair] = gap_statistics(gaps[rows, *pair], unsure[rows, *pair])
+            found[:, *pair] = gap_statistics(gaps[rows, *pair], cuts[rows, *pair], rounding)
     open_share = (apart & both).sum(0) / counts
     num_runs = len(returns) if both.all() else counts
     kept = returns if keep_returns else None
@@ -332,7 +337,7 @@ def played_gaps(
     branches: Comparison, found: Any, open_share: Floats, extremes: tuple[float, float],
     num_runs: Ints | int, returns: Any,
 ) -> PlayedGaps:  # fmt: skip
-    """Estimates from statistics (7, m, m) of gaps, which are those of `gap_statistics`.
+    """Estimates from statistics (8, m, m) of gaps, which are those of `gap_statistics`.
 
     open_share: (m, m) of the runs, those whose gap was open at the horizon. extremes: (2,) of all
     rewards. num_runs, returns: as in `PlayedGaps`.
@@ -344,5 +349,5 @@ def played_gaps(
     unseen[branches.alike] = 0.0
     names = printed_names(branches.names)
     index = {branches.compared: names[:, None], "other": names[None]}
-    rest: Any = (missed, num_runs, returns)
-    return PlayedGaps(*found, *rest, unseen_variance=unseen, index=index)
+    rest: Any = (missed, num_runs, returns, found[7])
+    return PlayedGaps(*found[:7], *rest, unseen_variance=unseen, index=index)

@@ -13,6 +13,7 @@ A new field stands last and has a default, so that files that were saved without
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _NO_VARIATION = 1e-12  # of a squared mean: less variance than this is rounding
+_ENOUGH = 5  # runs that carry a variance, for a normal interval to mean something
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -145,9 +147,10 @@ class PlayedGaps(EstimatedGaps):
         prob_worse, prob_tie, prob_better: shares of runs with $G < 0$, $G = 0$ and $G > 0$. A gap
             whose sign the cut at the horizon may have changed counts as 0.
         truncation_error: how far that cut may have moved $E G$; of a simulator, if later rewards
-            are like those that were seen.
+            are like those that were seen, or 0 where episodes can end.
         num_runs: runs, or pairs, per gap; an array where gaps have different numbers of them.
         returns: (num_runs, m) of the branches, if `estimate_gaps` was asked to keep them, or None.
+        prob_open: share of runs that count as $G = 0$ only since the cut left their sign open.
 
     Example:
         >>> import tempfile
@@ -172,6 +175,7 @@ class PlayedGaps(EstimatedGaps):
     truncation_error: Floats | float
     num_runs: Ints | int
     returns: Any = None
+    prob_open: Floats | float = 0.0
 
     @property
     def _source(self) -> str:
@@ -181,14 +185,38 @@ class PlayedGaps(EstimatedGaps):
         """Ends of confidence intervals, entry by entry.
 
         Those of "mean" and "variance" are as in `EstimatedGaps`, the truncation error of means
-        added; those of "prob_worse", "prob_tie" and "prob_better" are Wilson's.
+        added; a warning says where these rest on too few runs, such as those that met a rare event.
+        Those of "prob_worse", "prob_tie" and "prob_better" are Wilson's, for any signs of the gaps
+        that the cut left open.
         """
         names = ("mean", "variance", "prob_worse", "prob_tie", "prob_better")
         if checks.one_of("name", name, names) in names[:2]:
+            self._warn_of_few_runs()
             low, high = super().interval(name, level)
             slack = self.truncation_error if name == "mean" else 0.0
             return low - slack, high + slack
         share = getattr(self, name)
+        tie = name == "prob_tie"
+        low, _ = self._wilson(share - self.prob_open if tie else share, level)
+        _, high = self._wilson(share if tie else share + self.prob_open, level)
+        return low, high
+
+    def _warn_of_few_runs(self) -> None:
+        """Of n runs, n / kurtosis carry a variance: k, if these met an event and no others did."""
+        n = np.asarray(self.num_runs)
+        varied = self.variance > _NO_VARIATION * self.mean**2
+        unknown = np.full_like(self.variance, np.inf)
+        off = np.divide(self.variance_error, self.variance, out=unknown, where=varied)
+        kurtosis = 1.0 + n * off**2
+        few = self._apart & (n < _ENOUGH * kurtosis)
+        if few.any():
+            warnings.warn(
+                f"the intervals of {few.sum():,} gaps rest on too few runs: fewer than {_ENOUGH} "
+                f"of {n.max():,} carry the variance, and rarer events were not seen",
+                stacklevel=3,
+            )
+
+    def _wilson(self, share: Floats, level: float) -> tuple[Floats, Floats]:
         z = normal_quantile(level)
         n = self.num_runs
         centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)

@@ -6,14 +6,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy, Seed
 from jmdp_lib.model import JMDP
-from jmdp_lib.montecarlo import simulate_pairs
+from jmdp_lib.montecarlo import horizon_for, play_pairs
 from jmdp_lib.simulators.results import PlayedGaps
 from jmdp_lib.simulators.statistics import gap_statistics, unseen_variance
+
+_ROUNDING = 1e-12  # of the largest return: gaps of this size are none
 
 
 def sample_gaps(
@@ -37,7 +39,7 @@ def sample_gaps(
     Example:
         >>> import jmdp_lib as jl
         >>> jm = jl.windy_gridworld(size=3, gamma=0.9)
-        >>> found = jl.sample_gaps(jm, jl.goal_policy(3), [(4, 0, 2), (4, 1, 2)], num_pairs=20_000)
+        >>> found = jl.simulators.sample_gaps(jm, jl.goal_policy(3), [(4, 0, 2), (4, 1, 2)], num_pairs=20_000)
         >>> print(found.mean.round(2), found.mean_error.round(3), found.prob_better.round(2))
         [1.97 1.96] [0.006 0.006] [0.97 0.97]
         >>> low, high = found.interval("variance")
@@ -48,8 +50,9 @@ def sample_gaps(
     root = checks.purpose_seed(seed, "sample_gaps")
     sample = _played(jm, policy, gaps, num_pairs, root, truncation, coupling)
     off = _gap_error(jm, truncation)
-    found = np.transpose([gap_statistics(gap, off) for _, gap in sample])
-    columns: Any = *found, off, num_pairs
+    rounding = _gap_error(jm, _ROUNDING)
+    found = np.transpose([gap_statistics(gap, off * apart, rounding) for gap, apart in sample])
+    columns: Any = *found[:7], off, num_pairs, None, found[7]
     unseen = unseen_variance(found[0], num_pairs, jm.reward_range, jm.gamma)
     unseen[[a == b for _, a, b in gaps]] = 0.0  # the gap of an action with itself
     index = dict(zip(("state", "action", "other"), np.transpose(gaps), strict=True))
@@ -57,19 +60,25 @@ def sample_gaps(
 
 
 def _played(
-    jm: JMDP, policy: Policy, gaps: ArrayLike, num_pairs: int, seed: Seed, truncation: float,
+    jm: JMDP,
+    policy: Policy,
+    gaps: ArrayLike,
+    num_pairs: int,
+    seed: Seed,
+    truncation: float,
     coupling: str,
-) -> Iterator[tuple[tuple[int, int, int], Floats]]:  # fmt: skip
-    """Each gap (state, action, other action), all of them checked first, and its sample (N,)."""
+) -> Iterator[tuple[Floats, NDArray[np.bool_]]]:
+    """Samples (N,) of each gap (state, action, other action), and whether branches stayed apart."""
     asked = checks.integers("gaps", gaps, "gap", **{"(state, action, other action)": 3}).tolist()
     for s, *pair in asked:
         checks.index("state", s, jm.num_states)
         for action in pair:
             checks.index("action", action, jm.num_actions)
+    steps = horizon_for(jm, truncation)
     for s, a, b in asked:
         own = checks.seed_sequence(seed, s, a, b)
-        x, y = simulate_pairs(jm, policy, s, (a, b), num_pairs, own, None, truncation, coupling).T
-        yield (s, a, b), x - y
+        returns, apart = play_pairs(jm, policy, s, (a, b), num_pairs, own, steps, coupling)
+        yield returns[:, 0] - returns[:, 1], apart
 
 
 def _gap_error(jm: JMDP, truncation: float) -> float:

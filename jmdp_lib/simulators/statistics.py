@@ -67,12 +67,17 @@ def variance_values(x: Any) -> Floats:
     return (size * squares - squares.sum(0) / (size - 1)) / (size - 2)
 
 
-def gap_statistics(gaps: Floats, unsure: Floats | float) -> Any:
-    """(7, ...) of gaps (N, ...): mean and variance with their errors, shares below, at, above zero.
+def gap_statistics(gaps: Floats, cut: NDArray[np.floating], rounding: float) -> Any:
+    """(8, ...) of gaps (N, ...): mean and variance with their errors, and shares of signs.
 
-    unsure: gaps of this size count as zero.
+    The shares are those below, at and above zero, and those at zero whose sign the cut left open.
+
+    cut: (N, ...) how much a gap may still change; it is zero where the gap is final. Gaps up to
+    `cut` + `rounding` count as zero.
     """
-    signs = gaps < -unsure, np.abs(gaps) <= unsure, gaps > unsure
+    unsure = cut + rounding
+    zero = np.abs(gaps) <= unsure
+    signs = gaps < -unsure, zero, gaps > unsure, zero & (cut > 0.0)
     shares = [sign.mean(0) for sign in signs]
     return np.stack([*mean_and_error(gaps), *variance_and_error(gaps), *shares])
 
@@ -81,7 +86,7 @@ class GapSums(NamedTuple):
     """Sums over N gaps, all that their statistics need: parts of a sample merge into the whole.
 
     mean: (...). central: (3, ...), sums of second, third and fourth powers of what the gaps differ
-    from their mean. signs: (3, ...), how many are below, at and above zero.
+    from their mean. signs: (4, ...), how many are below, at and above zero, and open at zero.
     """
 
     num_gaps: int
@@ -90,15 +95,18 @@ class GapSums(NamedTuple):
     signs: Floats
 
     @classmethod
-    def of(cls, gaps: Any, unsure: Any, xp: Any) -> GapSums:
-        """Of gaps (N,), an array of the library `xp`. unsure: gaps of this size count as zero."""
+    def of(cls, gaps: Any, cut: Any, rounding: float, xp: Any) -> GapSums:
+        """Of gaps (N,), an array of the library `xp`. cut, rounding: as in `gap_statistics`."""
+        unsure = cut + rounding
         mean = xp.mean(gaps)
         apart = gaps - mean
         squares = apart * apart
         below = xp.count_nonzero(gaps < -unsure)
         above = xp.count_nonzero(gaps > unsure)
+        left_open = xp.count_nonzero((xp.abs(gaps) <= unsure) & (cut > 0.0))
         powers = [float(xp.sum(squares * part)) for part in (1.0, apart, squares)]
-        counts = [int(below), gaps.shape[0] - int(below) - int(above), int(above)]
+        zero = gaps.shape[0] - int(below) - int(above)
+        counts = [int(below), zero, int(above), int(left_open)]
         return cls(gaps.shape[0], np.array(float(mean)), np.array(powers), np.array(counts, float))
 
     def plus(self, other: GapSums) -> GapSums:
@@ -119,7 +127,7 @@ class GapSums(NamedTuple):
         return GapSums(total, self.mean + second * step, central, self.signs + other.signs)
 
     def statistics(self) -> Any:
-        """(7, ...) as `gap_statistics` of all the gaps."""
+        """(8, ...) as `gap_statistics` of all the gaps."""
         n = self.num_gaps
         square, _, fourth = self.central
         variance = square / (n - 1)

@@ -75,7 +75,7 @@ class Batch:
         self.pairs = list(combinations(range(self.width), 2))
         self.finished: list[list[Finished]] = [[] for _ in sizes]
         self.extremes: list[list[Any]] = [[] for _ in sizes]  # of the rewards of every step
-        self.ends: list[list[Any]] = [[] for _ in sizes]  # whether an episode ended in a step
+        self.episodes_end = False
         self.suspects: list[Any] = []
         self.branch_steps = [self.width * size for size in sizes]  # the first step is known
         self.time = 0
@@ -211,8 +211,7 @@ class Batch:
         for chunk, rows in self._chunks():
             rewards = found.rewards[:, rows]
             self.extremes[chunk] += [xp.min(rewards), xp.max(rewards)]
-            if found.over is not None:
-                self.ends[chunk].append(xp.any(found.over[:, rows]))
+        self.episodes_end |= found.over is not None
         count = self.plan.num_states
         if count is not None:
             self.suspects.append((xp.min(found.states) < 0) | (xp.max(found.states) >= count))
@@ -342,7 +341,7 @@ class Batch:
             returns = returns + xp.expand_dims(later, axis=0)
             queries = None if queries is None else queries + steps
         seen = self._host(self.extremes[chunk])
-        if self._host(self.ends[chunk]).any():
+        if self.episodes_end:
             seen = np.append(seen, 0.0)
         return ChunkRuns(
             returns=returns,

@@ -32,8 +32,6 @@ from jmdp_lib.simulators.vector_simulator import (
     VectorSimulator,
     as_array,
     check_draw,
-    drawn,
-    played,
 )
 
 _CHUNK = 2**16  # runs per random stream: few enough for the caches of a processor,
@@ -133,15 +131,6 @@ class VectorBranches(BatchPlan, Comparison):
             self.play(root, sizes, first, whole, careful=True)
             raise SimulatorError("step must be pure, but went wrong once and not a second time")
         return found
-
-    @property
-    def episodes_end(self) -> bool:
-        """Whether a step says that episodes end; rewards are zero from then on."""
-        arrays = Arrays.of(self.state)
-        noise = drawn(self.simulator, 1, arrays.generator(np.random.SeedSequence(0)))
-        states = arrays.xp.expand_dims(self.state, axis=0)
-        chosen = arrays.put(np.array(self.actions[:1]))
-        return played(self.simulator, states, chosen, noise).over is not None
 
     def begin(self, rng: np.random.Generator) -> np.random.Generator:
         """Seeds of batches come from it."""

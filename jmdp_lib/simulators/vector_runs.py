@@ -18,12 +18,18 @@ from typing import Any, NamedTuple
 
 import array_api_compat
 import numpy as np
+from numpy.typing import NDArray
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.model.simulator import SimulatorError
 from jmdp_lib.operators.draws import alias_tables
-from jmdp_lib.simulators.vector_simulator import Arrays, VectorSimulator
+from jmdp_lib.simulators.vector_simulator import (
+    Arrays,
+    VectorSimulator,
+    check_alone,
+    spot_rows,
+)
 
 
 @dataclass(frozen=True)
@@ -120,7 +126,7 @@ class ChunkRuns(NamedTuple):
     horizon if they were played on, so that returns are.
     apart: for every pair of branches (N,), whether they had different futures at the horizon.
     numbers: (N,) which run of its chunk each is. queries: (N,). Both are None unless asked for.
-    extremes: the lowest and the highest reward, and 0 once an episode ended.
+    extremes: the lowest and the highest reward, and 0 if episodes can end.
     branch_steps: steps that were needed, of all branches together.
     """
 
@@ -210,7 +216,7 @@ class VectorPolicy:
     def _answer(self, arrays: Arrays, states: Any, uniforms: Any) -> tuple[Any, Any]:
         """What the function says: actions, or probabilities to draw from."""
         xp = arrays.xp
-        answer = self.function(states)
+        answer = self.function(checks.read_only(states))
         size = uniforms.shape[0]
         self._check_form(xp, answer, size)
         if len(answer.shape) == 1:
@@ -240,10 +246,12 @@ class VectorPolicy:
         """Refuse what the function says of states; the first bad row is named."""
         if self.function is None:
             return
-        said = self.function(states)
+        seen = arrays.host(states).copy()
+        said = self.function(checks.read_only(states))
         self._check_form(arrays.xp, said, states.shape[0])
         answer = arrays.host(said)
-        seen = arrays.host(states)
+        if not np.array_equal(seen, arrays.host(states), equal_nan=True):
+            raise SimulatorError("policy must not write into the states that it is given")
         if answer.ndim == 1:
             bad = (answer < 0) | (answer >= self.num_actions)
             why = f"not an action below {self.num_actions}"
@@ -256,6 +264,15 @@ class VectorPolicy:
             raise SimulatorError(
                 f"policy(states)[{row}] = {answer[row]} in state {seen[row]}: {why}"
             )
+        self._check_pure(arrays, states, answer)
+
+    def _check_pure(self, arrays: Arrays, states: Any, answer: NDArray[Any]) -> None:
+        """Refuse a function that draws actions by itself, or whose rows depend on each other."""
+        rows = spot_rows(states.shape[0])
+        some = arrays.take(states, arrays.put(rows))
+        again = arrays.host(self.function(checks.read_only(some)))
+        whole = answer[rows]
+        check_alone("policy", "policy(states)", whole, again, rows, checks.SAME_POLICY)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jmdp_lib import checks
+from jmdp_lib.checks import Ints
 from jmdp_lib.model.simulator import ANY_REWARD, SimulatorError, declared_range
 
 _SPOT = 16  # rows that are stepped twice
@@ -196,8 +197,15 @@ def check_values(
     if following.dtype.kind == "f":
         refuse("next_states", following, np.isnan(following), "is not a number")
     if num_states is not None:
+        if following.dtype.kind not in "iu":
+            raise SimulatorError(
+                f"step returned next_states of dtype {following.dtype}, but states are integers "
+                f"below {num_states}; it must return rewards first, then next states"
+            )
         outside = (following < 0) | (following >= num_states)
         refuse("next_states", following, outside, f"is not in range({num_states})")
+    if found.over is not None and arrays.host(found.over).dtype.kind != "b":
+        raise SimulatorError(f"step returned over of dtype {found.over.dtype}, not bools")
 
 
 def widened(limits: tuple[float, float] | None) -> tuple[float, float]:
@@ -212,23 +220,32 @@ def widened(limits: tuple[float, float] | None) -> tuple[float, float]:
 def check_pure(
     simulator: VectorSimulator, arrays: Arrays, states: Any, actions: Any, noise: Any
 ) -> None:
-    """Refuse a step whose first rows come out differently alone, or the second time."""
-    few = min(_SPOT, actions.shape[0])
+    """Refuse a step some of whose rows come out differently in other places, or the second time."""
+    rows = spot_rows(actions.shape[0])
+    index = arrays.put(rows)
+    some = [each(lambda x: arrays.take(x, index), part) for part in (states, actions, noise)]
     whole = played(simulator, states, actions, noise)
-    alone = played(simulator, states[:few], actions[:few], each(lambda x: x[:few], noise))
-    names = ("rewards", "next_states", "over")
-    for name, first, second in zip(names, whole, alone, strict=True):
-        if first is None:
-            continue
-        one = arrays.host(first)[:few]
-        other = arrays.host(second)
-        differs = ~np.isclose(one, other, rtol=1e-6, equal_nan=True).reshape(few, -1).all(1)
-        if differs.any():
-            row = int(np.flatnonzero(differs)[0])
-            raise SimulatorError(
-                f"step must be pure, and no row may depend on another one, but {name}[{row}] was "
-                f"{one[row]} and then {other[row]}, by itself with the same state, action and noise"
-            )
+    alone = played(simulator, *some)
+    for name, first, second in zip(("rewards", "next_states", "over"), whole, alone, strict=True):
+        if first is not None:
+            check_alone("step", name, arrays.host(first)[rows], arrays.host(second), rows)
+
+
+def spot_rows(size: int) -> Ints:
+    """Some rows of an array in another order: what is asked again for these must not change."""
+    return np.random.default_rng(0).permutation(size)[:_SPOT]
+
+
+def check_alone(
+    function: str, name: str, whole: Any, alone: Any, rows: Ints, off: float = 1e-8
+) -> None:
+    """Refuse a function that says two things of one row. whole, alone: of `spot_rows`, arrays."""
+    close = np.isclose(whole, alone, rtol=1e-6, atol=off, equal_nan=True)
+    for k in np.flatnonzero(~close.reshape(len(rows), -1).all(1))[:1]:
+        raise SimulatorError(
+            f"{function} must be pure, and no row may depend on another one, but {name}[{rows[k]}] "
+            f"was {whole[k]} and then {alone[k]}, asked again among other rows"
+        )
 
 
 def check_draw(simulator: VectorSimulator, arrays: Arrays) -> None:

@@ -53,10 +53,12 @@ class World(Protocol):
     Attributes:
         reward_range: (lo, hi) that holds all rewards, as far as the simulator declares it.
         first_seen: what the policy sees where all branches start.
+        episodes_end: whether a branch can end; it earns 0 from then on.
     """
 
     reward_range: tuple[float, float] | None
     first_seen: Any
+    episodes_end: bool
 
     def checked_actions(self, actions: Sequence[Any]) -> list[Any]:
         """Actions to compare: at least one, all known, no two alike."""
@@ -109,7 +111,7 @@ class Chooser:
             row = self.rows[seen - self.first_state]
             return self.first_action + bisect_right(row, uniform)
         if self.num_actions is None:
-            return self.policy(seen)
+            return self.policy(checks.read_only(seen))
         probs = checks.policy_row(self.policy, seen, self.num_actions, self.first_action)
         return self.first_action + bisect_right(probs[:-1].cumsum().tolist(), uniform)
 
@@ -146,6 +148,8 @@ class QueriedWorld:
     `model.simulator.Simulator` says: with coupling="common" all queries of a time step meet equal
     generators.
     """
+
+    episodes_end = False
 
     def __init__(self, simulator: Any, state: Any, coupling: str) -> None:
         if hasattr(simulator, "num_states"):
@@ -275,6 +279,7 @@ class EnvironmentWorld:
     """
 
     reward_range: tuple[float, float] | None = None
+    episodes_end = True
 
     def __init__(self, envs: list[Any], start: Any) -> None:
         self.envs = envs
