@@ -443,12 +443,36 @@ def test_deprecations_are_ignored_by_package_and_ours_are_errors() -> None:
     first, *filters = settings["pytest"]["ini_options"]["filterwarnings"]
     assert first == "error"
     own = ["jmdp_lib.model", "test_project", "conftest", "batch", "notebook_job", "api", "layout"]
-    for entry in filters:
+    *by_module, swig = filters
+    for entry in by_module:
         kind, module = entry.split(":")[2:4]
         assert kind.endswith("DeprecationWarning")
         assert module
         assert not [name for name in own if re.match(module, name)]
         assert [name for name in ("numba.core", "zmq", "sphinx") if re.match(module, name)]
+    assert swig.endswith(" has no __module__ attribute:DeprecationWarning")
+
+
+SWIG = """
+import contextlib
+import warnings
+
+
+def test_it():
+    for name in ("SwigPyPacked", "SwigPyObject", "swigvarlink"):
+        warnings.warn(f"builtin type {name} has no __module__ attribute", DeprecationWarning)
+    with contextlib.suppress(ImportError):
+        import Box2D
+"""
+
+
+def test_box2d_can_be_imported_where_warnings_are_errors(tmp_path: Path) -> None:
+    """It ended in a segmentation fault; where it is not installed, its warnings are given."""
+    (tmp_path / "test_it.py").write_text(SWIG)
+    command = [sys.executable, "-m", "pytest", "-p", "no:nbval", "-p", "no:cacheprovider"]
+    command += ["-c", str(ROOT / "pyproject.toml"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_extras_that_tests_name_bring_what_they_import() -> None:
