@@ -333,6 +333,35 @@ def test_parameters_fit_the_settings_that_a_notebook_makes_of_them(
     assert made >= least
 
 
+JUPYTER = """
+import sys
+from jupyterlab.labapp import LabApp
+
+server = LabApp.initialize_server(argv=["--allow-root", *sys.argv[1:]])
+print(server.root_dir, server.file_to_run, sep="\\n")
+"""
+
+
+@pytest.mark.slow
+def test_links_of_notebooks_lead_somewhere_in_the_jupyter_that_the_readme_starts() -> None:
+    """Its root was notebooks/, and a link to ../book/ led nowhere."""
+    pages = [ROOT / "README.md", ROOT / "notebooks" / "00_start_here.py"]
+    commands = {c for p in pages for c in re.findall(r"/jupyter lab (.*\.ipynb)", p.read_text())}
+    [options] = commands
+    command = [sys.executable, "-c", JUPYTER, *options.split()]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    root, opened = map(Path, done.stdout.split("\n")[:2])
+    assert opened == ROOT / "notebooks" / "00_start_here.ipynb"
+    links = [
+        (source.parent / link).resolve()
+        for source in SOURCES
+        for link in re.findall(r"\]\((\.\./[^)#]+)", source.read_text())
+    ]
+    assert len(links) > 20
+    assert not [link for link in links if not (link.exists() and link.is_relative_to(root))]
+
+
 def checked(nb: nbformat.NotebookNode) -> list[str]:
     """The text that the cells printed whose output nbval compares."""
     cells = [c for c in nb.cells if c.source.startswith("# NBVAL_CHECK_OUTPUT")]
