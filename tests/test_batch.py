@@ -82,6 +82,7 @@ def test_failures_are_named_and_the_failed_notebook_is_kept(
         "FAILED 03_third: read out/quick/failed/03_third.ipynb",
     ]
     assert "02_second  |S| is large  1.0    holds" in said  # the table has it all the same
+    assert "\n2 claims hold\n" in said  # and not: all of them
     after = project.results()
     assert after["notebooks/02_second.ipynb"] == before["notebooks/02_second.ipynb"]
     # The figure of two notebooks went with one of them, and came back with the other.
