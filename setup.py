@@ -20,8 +20,8 @@ def description() -> str:
     """What the project is, how it is installed, and five lines of it."""
     intro = between("<!-- begin intro -->", "<!-- end intro -->")
     library = between("## Only the library", "<!-- end start -->")
-    library = library.replace('".[', '"jmdp_lib[').replace("in this folder: ", "")
-    library = re.sub(r"pip install \. {8}", "pip install jmdp_lib", library)
+    library = library.replace('-e ".[', '"jmdp_lib[').replace("in this folder: ", "")
+    library = re.sub(r"pip install \. {3}", "pip install jmdp_lib", library)
     return f"# The joint-MDP companion\n\n{intro}\n\n## Install\n\n    {library}\n"
 
 

@@ -45,7 +45,7 @@ def _needs(name: str, code: str, root: Path) -> str:
         return (
             "**To run this notebook** you need the whole project, because it trains networks with "
             f"code that is not part of the library. Put it into `notebooks/` as `{name}.ipynb`, "
-            'and in the folder above run `pip install ".[notebooks]"`.'
+            'and in the folder above run `pip install -e ".[notebooks]"`.'
         )
     extras = ["figures", *(extra for extra, sign in EXTRAS.items() if sign in code)]
     others = ["jupyterlab", *(["seaborn"] if "import seaborn" in code else [])]

@@ -18,7 +18,7 @@
 #
 # **What it needs.** Markov decision processes, means and variances, and some Python.
 # [Notation and background](../book/background.md) has a table of symbols, a glossary, and where to learn more.
-# To run the notebook, install the project with `pip install ".[notebooks]"` in its folder.
+# To run the notebook, install the project with `pip install -e ".[notebooks]"` in its folder.
 #
 # **How long it takes.** About 18 minutes to read. Every cell runs in seconds; the first call of a solver takes a little longer.
 
@@ -450,13 +450,13 @@ claims.check(claim, f"{1 + off:.3f}", near, enough=enough)
 #
 # To run a single notebook, by hand or as a batch job:
 #
-#     .venv/bin/jupyter lab notebooks/00_start_here.ipynb
+#     .venv/bin/jupyter lab --notebook-dir=. notebooks/00_start_here.ipynb
 #     .venv/bin/python workflow/batch.py --profile paper --only 00_start_here
 #
 # Every notebook has one cell of parameters near the top. Change them there and run all cells; the
 # profiles in `workflow/profiles/` do just that. If `out_dir` names a folder, figures are written to it.
 #
-# If you downloaded a single notebook from the book, install the library first, in the project's folder: `pip install ".[notebooks]"`. Chapters 5, 6, 7 and 11 also
+# If you downloaded a single notebook from the book, install the library first, in the project's folder: `pip install -e ".[notebooks]"`. Chapters 5, 6, 7 and 11 also
 # read results of long runs from the project's folders `figures/` and `benchmarks/`, so they have to stay in `notebooks/`.
 #
 # ## What to take away

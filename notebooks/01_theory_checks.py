@@ -22,7 +22,7 @@
 # **What it needs.** Markov decision processes, expectation, variance and covariance, and the idea of a
 # contraction. The page [Notation and background](../book/background.md) says where to learn each of them, and lists
 # every symbol. You need neither the paper nor chapter 0, although chapter 0 is the gentler start. To run the notebook, install the
-# project with `pip install ".[notebooks]"` in its folder.
+# project with `pip install -e ".[notebooks]"` in its folder.
 #
 # **How long it takes.** About 48 minutes to read. Sections 1.1 to 1.9 are the theory; section 1.10 collects the
 # thirteen places where the paper is silent or slips, each as a **Decision** with the smallest example

@@ -16,7 +16,7 @@
 # nothing to do with wind or coins; what a residual certifies and what it cannot; and how fast the **covariances**, of which gap variances are made, settle.
 #
 # **What it needs.** Sections 1.3 to 1.5, or the definition of $T_2$ and Theorem 5.3; eigenvalues for section 2.5. To run it, install the project
-# with `pip install ".[notebooks]"` in its folder.
+# with `pip install -e ".[notebooks]"` in its folder.
 #
 # **How long it takes.** About 15 minutes to read.
 

@@ -22,7 +22,7 @@
 # comparison look too uncertain, or too certain; and how to choose among three couplings for a world of your own.
 #
 # **What it needs.** The gridworld of section 2.1, the chain of section 2.2, and merging (section 0.4). To run it, install the project
-# with `pip install ".[notebooks]"` in its folder.
+# with `pip install -e ".[notebooks]"` in its folder.
 #
 # **How long it takes.** About 20 minutes to read.
 

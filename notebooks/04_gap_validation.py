@@ -19,7 +19,7 @@
 # the bound on $P(G \le 0)$ really bounds; and how many more pairs independent sampling would need.
 #
 # **What it needs.** Gaps and their bound (section 1.7), standard errors and p-values. To run it, install the project
-# with `pip install ".[notebooks]"` in its folder.
+# with `pip install -e ".[notebooks]"` in its folder.
 #
 # **How long it takes.** About 13 minutes to read.
 

@@ -25,7 +25,7 @@
 # and why its fall is little evidence of learning; and which moments a network can predict at states it has never seen.
 #
 # **What it needs.** Sections 1.3 and 1.8, and what a neural network is. To run it, install the project with
-# `pip install ".[notebooks]"` in its folder, and keep this notebook somewhere in it. Long trainings are not repeated
+# `pip install -e ".[notebooks]"` in its folder, and keep this notebook somewhere in it. Long trainings are not repeated
 # here: the chapter reads their results from `figures/atari_paper_curves.csv`, `figures/atari_reward_curves.csv` and
 # `benchmarks/foresight.csv`.
 #

@@ -37,7 +37,7 @@
 # copies; why such a table needs a baseline without learning; which structure a network of covariances needs; and how a few
 # simulated steps help a network that cannot predict rewards.
 #
-# **What it needs.** Chapter 5, and standard errors. To run it, install the project with `pip install ".[notebooks]"` in its
+# **What it needs.** Chapter 5, and standard errors. To run it, install the project with `pip install -e ".[notebooks]"` in its
 # folder, and keep this notebook somewhere in it. Long trainings are not repeated here: the chapter reads their results
 # from the files `atari_release.csv`, `atari_trials.csv`, `atari_fresh_table.csv`, `atari_fresh_gaps.csv`, `atari_search.csv`, `atari_ablation_table.csv`,
 # `atari_converged_table.csv`, `atari_converged_curves.csv`, `atari_plays_table.csv`, `atari_plays_seeds.csv`, `atari_plays_gaps.csv`, `atari_rivals_table.csv`,

@@ -20,7 +20,7 @@
 # exists only as code.
 #
 # **What it needs.** Sections 1.3 to 1.5, and sparse linear systems for sections 7.2 to 7.5. To run it, install the project
-# with `pip install ".[notebooks]"` in its folder, and keep this notebook in `notebooks/`, because section 7.9 reads measured times
+# with `pip install -e ".[notebooks]"` in its folder, and keep this notebook in `notebooks/`, because section 7.9 reads measured times
 # from `benchmarks/scaling.csv` and `benchmarks/gpu.csv`.
 #
 # **How long it takes.** About 19 minutes to read.

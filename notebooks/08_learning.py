@@ -18,7 +18,7 @@
 # that allows negative variances, and an error that is small in the theorem's norm but large for gaps.
 #
 # **What it needs.** Sections 1.3 to 1.9, least squares, and the idea of stochastic approximation. To run it, install the
-# project with `pip install ".[notebooks]"` in its folder.
+# project with `pip install -e ".[notebooks]"` in its folder.
 #
 # **How long it takes.** About 14 minutes to read.
 

@@ -18,7 +18,7 @@
 # distribution function; why ties need care; how fast each bracket narrows as its grid is refined; how much moments say about a law; and how much the coupling can matter at most.
 #
 # **What it needs.** Chapter 4, distribution functions and quantiles. To run it, install the project
-# with `pip install ".[notebooks]"` in its folder.
+# with `pip install -e ".[notebooks]"` in its folder.
 #
 # **How long it takes.** About 15 minutes to read.
 

@@ -18,7 +18,7 @@
 # usual confidence interval is valid for one look only; and when it is safe to improve a policy.
 #
 # **What it needs.** Chapter 0 and confidence intervals. The last section uses the law of a gap (chapter 9). To run it, install the project
-# with `pip install ".[notebooks]"` in its folder.
+# with `pip install -e ".[notebooks]"` in its folder.
 #
 # **How long it takes.** About 17 minutes to read.
 

@@ -17,7 +17,7 @@
 # the same world, with the exact answer beside it; and how to use a GPU or a cluster.
 #
 # **What it needs.** Chapters 0 and 10, the three couplings of section 3.6, and NumPy. To run it, install the project
-# with `pip install ".[notebooks]"` in its folder, and keep this notebook in `notebooks/`, because section 11.6 reads measured times from `benchmarks/vector_gpu.csv`.
+# with `pip install -e ".[notebooks]"` in its folder, and keep this notebook in `notebooks/`, because section 11.6 reads measured times from `benchmarks/vector_gpu.csv`.
 #
 # **How long it takes.** About 18 minutes to read.
 

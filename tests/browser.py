@@ -75,7 +75,7 @@ class Page:
         assert "exceptionDetails" not in answer, f"{expression}: {answer['exceptionDetails']}"
         return answer["result"].get("value")
 
-    def until(self, expression: str, seconds: float = 20.0) -> Any:
+    def until(self, expression: str, seconds: float = 120.0) -> Any:
         """The value of an expression once it is true."""
         end, value = time.monotonic() + seconds, None
         while not value:

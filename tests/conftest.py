@@ -137,7 +137,7 @@ def ends_when_killed() -> Callable[[str, int], None]:
             assert len(family) >= count
             parent.kill()
             parent.wait()
-            _, alive = psutil.wait_procs(family, timeout=30)
+            _, alive = psutil.wait_procs(family, timeout=120)
             assert not alive
         finally:
             for process in (parent, *family):

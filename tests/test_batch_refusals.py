@@ -67,6 +67,17 @@ def test_entries_of_lists_that_are_not_of_the_default_s_type(project: Project) -
     assert "01_first: labels: 1: 3 is not of type 'string'" in said
 
 
+def test_an_empty_list_of_which_every_claim_would_hold(project: Project) -> None:
+    cell = 'gammas = [0.9]\nsizes = [[3], [4]]\nothers = []\nout_dir = ""\n'
+    project.notebook("01_first", f'# %% tags=["parameters"]\n{cell}')
+    project.profile("quick", "01_first: {gammas: [], sizes: [[5], []], others: []}")
+    said = project.refusal().splitlines()
+    assert [line.partition(" should ")[0] for line in said] == [
+        "error: quick.yaml: 01_first: gammas: []",
+        "quick.yaml: 01_first: sizes: 1: []",
+    ]
+
+
 def test_a_file_that_a_notebook_reads_and_that_is_not_there(project: Project) -> None:
     cell = '# %% tags=["parameters"]\nresult_files = ["one.csv", "two.csv"]\nout_dir = ""\n'
     project.notebook("03_third", cell)

@@ -14,18 +14,43 @@ SOURCES = [*sorted(ROOT.glob("jmdp_lib/**/*.py")), *sorted(ROOT.glob("experiment
 FILES = [path for path in SOURCES if ">>> " in path.read_text()]
 
 
+NUMBER = re.compile(r"-?\d+\.\d*")
+
+
+class Rounded(doctest.OutputChecker):
+    """A number may be off by one in the last digit that is shown, and a zero may be negative."""
+
+    def check_output(self, want: str, got: str, flags: int) -> bool:
+        expected, found = NUMBER.findall(want), NUMBER.findall(got)
+        units = [0.1 ** len(number.partition(".")[2]) for number in expected]
+        pairs = zip(expected, found, units, strict=False)
+        if all(abs(float(x) - float(y)) < 1.5 * unit for x, y, unit in pairs):
+            got = NUMBER.sub(lambda _: expected.pop(0) if expected else "?", got)
+        return super().check_output(want, got, flags | doctest.NORMALIZE_WHITESPACE)
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_examples_say_what_happens(path: Path) -> None:
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
     module = importlib.import_module(name)
-    found = doctest.testmod(module)
-    if found.failed:  # perhaps for want of an extra, which is an error of its own
+    runner = doctest.DocTestRunner(checker=Rounded())
+    for test in doctest.DocTestFinder().find(module):
+        runner.run(test)
+    if runner.failures:  # perhaps for want of an extra, which is an error of its own
         try:
             doctest.testmod(module, raise_on_error=True)
         except doctest.UnexpectedException as error:
             raise error.exc_info[1] from None
-    assert found.attempted > 0
-    assert found.failed == 0
+    assert runner.tries > 0
+    assert runner.failures == 0
+
+
+def test_nothing_but_the_last_digit_of_an_example_may_depend_on_the_processor() -> None:
+    want, flags = "0.000, 1.569 of 3\n", 0
+    for same in ("-0.000, 1.569 of 3\n", "0.001, 1.568 of 3\n"):
+        assert Rounded().check_output(want, same, flags)
+    for other in ("0.000, 1.571 of 3\n", "0.000, 1.569 of 4\n", "0.000, 1.569, 1.0 of 3\n"):
+        assert not Rounded().check_output(want, other, flags)
 
 
 def test_every_public_function_has_an_example(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.metadata
 import os
@@ -71,22 +72,6 @@ def test_the_wheel_has_all_that_the_package_has_and_says_that_it_is_typed(
     assert {name for name in packed.namelist() if "dist-info" not in name} == wanted
     assert "jmdp_lib/py.typed" in wanted
     assert any(name.endswith("licenses/LICENSE") for name in packed.namelist())
-
-
-def test_an_installation_in_place_has_the_experiments_too(
-    distributions: tuple[Path, Path], tmp_path: Path
-) -> None:
-    """From any folder, as notebooks in out/ need it; the wheel above has the library alone."""
-    source = distributions[0].parent
-    hook = f"import setuptools.build_meta as hooks; hooks.build_editable({str(tmp_path)!r})"
-    run(sys.executable, "-c", hook, cwd=source)
-    [wheel] = tmp_path.glob("*.whl")
-    [link] = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".pth")]
-    zipfile.ZipFile(wheel).extract(link, tmp_path / "packages")
-    code = "import site, sys; site.addsitedir(sys.argv[1]); import experiments.atari as found\n"
-    code += "print(found.__file__)"
-    found = run(sys.executable, "-I", "-S", "-c", code, tmp_path / "packages", cwd=tmp_path)
-    assert Path(found.strip()) == source / "experiments" / "atari" / "__init__.py"
 
 
 def metadata_of(wheel: Path) -> Message:
@@ -199,12 +184,22 @@ def test_a_release_writes_its_version_everywhere(
         release.written(ROOT, "v1")
 
 
-def with_needs(distribution: importlib.metadata.Distribution) -> set[str]:
-    """A package and all that it needs when it is installed without extras."""
-    needed = [Requirement(line) for line in distribution.requires or []]
-    inner = [r.name for r in needed if r.marker is None or r.marker.evaluate({"extra": ""})]
-    names = {distribution.metadata["Name"]}
-    return names.union(*(with_needs(importlib.metadata.distribution(name)) for name in inner))
+def needed(lines: list[str], extra: str = "") -> set[tuple[str, str]]:
+    """The packages, each with an extra or "", that these requirements ask for."""
+    asked = [Requirement(line) for line in lines]
+    asked = [r for r in asked if r.marker is None or r.marker.evaluate({"extra": extra})]
+    return {(r.name, inner) for r in asked for inner in ("", *r.extras)}
+
+
+def with_needs(lines: list[str]) -> set[str]:
+    """The names of all packages that an installation of these requirements brings."""
+    waiting, done = needed(lines), set()
+    while waiting:
+        name, extra = waiting.pop()
+        done.add((name, extra))
+        inner = importlib.metadata.requires(name) or []
+        waiting |= needed(inner, extra) - done
+    return {name for name, _ in done} - {"jmdp_lib"}
 
 
 def link_packages(names: set[str], packages: Path) -> None:
@@ -273,10 +268,34 @@ def test_a_plain_wheel_runs_the_tabular_examples_and_names_what_it_lacks(
     python, packages = new_environment(tmp_path)
     shutil.unpack_archive(distributions[1], packages, "zip")  # installed, as it is pure Python
     [metadata] = packages.glob("jmdp_lib-*.dist-info")
-    link_packages(with_needs(importlib.metadata.Distribution.at(metadata)) - {"jmdp_lib"}, packages)
+    link_packages(with_needs(importlib.metadata.Distribution.at(metadata).requires), packages)
     take_what_is_compiled(packages)
     code = "import runpy, sys; [runpy.run_path(path) for path in sys.argv[1:]]"
     run(python, "-I", "-c", code, *files, cwd=tmp_path)
+
+
+@pytest.mark.slow
+def test_chapters_can_be_imported_from_where_the_extra_of_the_notebooks_is_installed_in_place(
+    tmp_path: Path, distributions: tuple[Path, Path]
+) -> None:
+    """Chapters 5 and 6 import the experiments, which the wheel above does not have."""
+    chapters = sorted((ROOT / "notebooks").glob("*.py"))
+    for path in (ROOT / "README.md", ROOT / "book" / "running.md", *chapters):
+        told = re.findall(r'pip install (.*?)"\.\[notebooks\]"', path.read_text())
+        assert set(told) == {"-e "}, path
+    python, packages = new_environment(tmp_path)
+    source = distributions[0].parent
+    hook = f"import setuptools.build_meta as hooks; hooks.build_editable({str(tmp_path)!r})"
+    run(sys.executable, "-c", hook, cwd=source)
+    [wheel] = tmp_path.glob("*.whl")
+    shutil.unpack_archive(wheel, packages, "zip")
+    asked = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["notebooks"]
+    link_packages(with_needs(asked), packages)
+    nodes = [node for path in chapters for node in ast.parse(path.read_text()).body]
+    imports = [ast.unparse(n) for n in nodes if isinstance(n, ast.Import | ast.ImportFrom)]
+    code = "\n".join(["from __future__ import annotations", *imports])
+    found = run(python, "-I", "-c", f"{code}\nprint(plots.__file__)", cwd=tmp_path)
+    assert Path(found.strip()) == source / "experiments" / "atari" / "plots.py"
 
 
 # Files of tests that take little time, most of the core and some of what needs an extra.
@@ -286,11 +305,9 @@ CORE = "bad_input bounds environments examples figures model neural readme stati
 @pytest.mark.slow
 def test_the_cores_tests_pass_where_nothing_but_the_core_is_installed(tmp_path: Path) -> None:
     """What needs an extra is skipped, and the reason names the extra; nothing fails."""
-    asked = [Requirement(line).name for line in PROJECT["dependencies"]]
-    asked += [Requirement(line).name for line in PROJECT["optional-dependencies"]["test"]]
     python, packages = new_environment(tmp_path)
-    needed = [with_needs(importlib.metadata.distribution(name)) for name in asked]
-    link_packages(set().union(*needed), packages)
+    asked = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["test"]
+    link_packages(with_needs(asked), packages)
     done = subprocess.run(
         [python, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider",
          *(f"tests/test_{name}.py" for name in CORE.split())],

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,21 +59,26 @@ class Killed(Exception):
     pass
 
 
+def die():
+    raise Killed
+
+
+def dying(batches, die=die):
+    """`Replay.sample`, which dies when it has drawn so many batches."""
+    sample, left = Replay.sample, iter(range(batches))
+
+    def sample_or_die(self, config, generator):
+        if next(left, None) is None:
+            die()
+        return sample(self, config, generator)
+
+    return sample_or_die
+
+
 @pytest.fixture
 def kill_after(monkeypatch):
     """Let training die when it has drawn so many batches."""
-
-    def arrange(batches):
-        sample, left = Replay.sample, iter(range(batches))
-
-        def dying(self, config, generator):
-            if next(left, None) is None:
-                raise Killed
-            return sample(self, config, generator)
-
-        monkeypatch.setattr(Replay, "sample", dying)
-
-    return arrange
+    return lambda batches: monkeypatch.setattr(Replay, "sample", dying(batches))
 
 
 @pytest.fixture(autouse=True)
@@ -136,19 +140,17 @@ LONGER = replace(SMALL, steps=60)
 def killed_run(tmp_path_factory):
     """The folder of a run in a process of its own, killed outright, and all that it imported."""
     code = (
-        "import sys, torch; torch.set_num_threads(1); sys.path[:0] = sys.argv[2:]\n"
+        "import os, sys, torch; torch.set_num_threads(1); sys.path[:0] = sys.argv[2:]\n"
         "import experiments.atari.protocol; from test_neural_training import *\n"
-        "print(*sys.modules, flush=True); fit(sys.argv[1], LONGER)"
+        "print(*sys.modules, flush=True)\n"
+        "Replay.sample = dying(40, lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
+        "fit(sys.argv[1], LONGER)"
     )
     folder, here = tmp_path_factory.mktemp("killed"), Path(__file__).parent
-    paths = [folder, here]
-    process = subprocess.Popen([sys.executable, "-c", code, *paths], stdout=subprocess.PIPE)
-    imported = process.stdout.readline().decode().split()
-    while not (folder / "checkpoint.pt").exists() and process.poll() is None:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.stdout.close()
-    assert process.wait() == -signal.SIGKILL
+    command = [sys.executable, "-c", code, folder, here]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    assert done.returncode == -signal.SIGKILL
+    imported = done.stdout.split()
     return folder, imported
 
 

@@ -242,7 +242,7 @@ def test_a_downloaded_notebook_says_what_to_install() -> None:
         nbformat.validate(content)
         first = content["cells"][0]
         assert first["cell_type"] == "markdown"
-        said = re.search(r"pip install \"\.\[([\w,]+)\]\"(.*)", first["source"])
+        said = re.search(r"pip install (?:-e )?\"\.\[([\w,]+)\]\"(.*)", first["source"])
         assert said, path.stem
         code = "".join(pages.source(c) for c in content["cells"] if c["cell_type"] == "code")
         assert ("experiments" in code) == (said[1] == "notebooks")

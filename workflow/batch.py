@@ -22,6 +22,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -56,7 +57,8 @@ def schema_of(default: Any) -> dict[str, Any]:
         fields = {name: schema_of(value) for name, value in default.items() if name != OUT_DIR}
         return {"type": ["object", "null"], "properties": fields, "additionalProperties": False}
     if isinstance(default, list | tuple):
-        return {"type": "array", "items": schema_of(next(iter(default), None))}
+        items = schema_of(next(iter(default), None))
+        return {"type": "array", "items": items, "minItems": min(len(default), 1)}
     return {"type": TYPES[type(default)]} if type(default) in TYPES else {}
 
 
@@ -273,17 +275,30 @@ def print_places(out: Path, states: dict[str, list[str]], num_figures: int) -> N
             print(f"  {word:<19}  {', '.join(states[word])}")
 
 
+def refusal_to_write(out: Path) -> str:
+    """What the system says when a mebibyte is written there: "No space left on device", or ""."""
+    try:
+        with tempfile.TemporaryFile(dir=out, buffering=0) as file:
+            file.write(bytes(2**20))
+            file.write(b" ")  # the first may have been written in part, without an error
+    except OSError as error:
+        return str(error.strerror)
+    return ""
+
+
 def failures(out: Path, states: dict[str, list[str]], code: int, log: str) -> list[str]:
-    """What to read about each notebook that failed, or about the end of Snakemake."""
+    """What to read about each notebook that failed, or about the end of Snakemake, and why."""
+    refusal = refusal_to_write(out)
+    why = f"{refusal}; " if refusal else ""
     hidden = [n for n in states["done"] if not (out / "provenance" / f"{n}.json").exists()]
-    told = [f"{name}: done, but not shown: is there space on the disk?" for name in hidden]
+    told = [f"{name}: done, but not shown: {why}read the messages above" for name in hidden]
     for name in states["failed"]:
         where = f"out/{out.name}/failed/{name}.ipynb"
         if not failed_of(out, name).exists():
             where = f"the messages above and {log}; nothing of it could be kept"
-        told.append(f"{name}: read {where}")
+        told.append(f"{name}: {why}read {where}")
     if code not in (0, INTERRUPTED) and not states["failed"]:
-        told.append(f"Snakemake stopped with code {code}: read {log}")
+        told.append(f"Snakemake stopped with code {code}: {why}read {log}")
     return told
 
 
@@ -304,15 +319,17 @@ def summarise(out: Path, selected: list[str], code: int, log: str) -> int:
     broken = sum(claim[-1] == "FAILS" for claim in claims)
     if broken:
         problems.append(f"{broken} of {len(claims)} claims")
-    elif claims:
+    all_is_well = not problems and len(states["done"]) == len(selected)
+    if claims and not broken:
         others = Counter(claim[-1] for claim in claims if claim[-1] != "holds")
         rest = "".join(f"; {verdict}: {count}" for verdict, count in others.items())
-        print(f"{'' if others else 'All '}{len(claims) - others.total()} claims hold{rest}")
+        every = "All " if all_is_well and not others else ""
+        print(f"{every}{len(claims) - others.total()} claims hold{rest}")
     for problem in problems:
         print(f"FAILED {problem}")
     if code == INTERRUPTED:
         return INTERRUPTED
-    return 1 if problems or len(states["done"]) < len(selected) else 0
+    return 0 if all_is_well else 1
 
 
 def cores_of(given: argparse.Namespace) -> int:

@@ -28,7 +28,16 @@ import jupytext
 import nbformat
 from job import end_with_parent, provenance, write_atomically
 from nbformat import NotebookNode
-from results import RUNS, failed_of, fingerprints, publish, record_of, retract, working_of
+from results import (
+    RUNS,
+    failed_of,
+    fingerprints,
+    publish,
+    record_of,
+    record_text,
+    retract,
+    working_of,
+)
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 VERDICTS = (
@@ -224,7 +233,7 @@ def write_run(out: Path, name: str, nb: NotebookNode, facts: dict[str, Any]) -> 
     files = fingerprints(run)
     figures = [file.removeprefix("figures/") for file in files if file.startswith("figures/")]
     record = {**facts, "claims": claims_of(nb), "figures": figures, "files": files}
-    write_atomically(record_of(out, name), json.dumps(record, indent=2) + "\n")
+    write_atomically(record_of(out, name), record_text(record))
 
 
 def make_run(out: Path, name: str, given: dict[str, Any]) -> None:

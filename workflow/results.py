@@ -1,8 +1,9 @@
 """Where the results of a profile are, and whether they are whole.
 
 A notebook's run is made in `out/PROFILE/.runs/NAME`. Its record comes last: the provenance, with
-size and hash of every file. What is finished is copied into `notebooks/`, `figures/` and
-`provenance/`. Before the batch works, it compares both places with the record.
+size and hash of every file, and a checksum of the record itself. What is finished is copied into
+`notebooks/`, `figures/` and `provenance/`. Before the batch works, it compares both places with the
+record.
 """
 
 from __future__ import annotations
@@ -56,21 +57,30 @@ def fingerprints(run: Path) -> dict[str, dict[str, Any]]:
     return {str(path.relative_to(run)): fingerprint(path) for path in paths}
 
 
+def checksum(record: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record).encode()).hexdigest()
+
+
+def record_text(record: dict[str, Any]) -> str:
+    """A record as it is written, with its checksum."""
+    return json.dumps({**record, "checksum": checksum(record)}, indent=2) + "\n"
+
+
 def read_record(out: Path, name: str) -> dict[str, Any] | None:
-    """The record of a run; None if there is none, or it is damaged."""
+    """The record of a run; None if there is none, or if it is not as it was written."""
     try:
         record = json.loads(record_of(out, name).read_bytes())
-        lists = {key: [*record[key]] for key in ("claims", "figures")}
-        return {**record, **lists, "files": {**record["files"]}}
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError):
         return None
+    whole = isinstance(record, dict) and record.pop("checksum", None) == checksum(record)
+    return record if whole else None
 
 
 def is_whole(path: Path, made: dict[str, Any]) -> bool:
     """Whether a file is what was made; most damage shows in its size."""
     try:
         return path.stat().st_size == made["size"] and fingerprint(path) == made
-    except (OSError, TypeError, KeyError):  # no such file, or no such record of it
+    except OSError:
         return False
 
 
