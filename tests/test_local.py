@@ -8,9 +8,9 @@ from strategies import random_policy
 
 import jmdp_lib as jl
 from jmdp_lib.checks import policy_row
+from jmdp_lib.large import exploration, local
 from jmdp_lib.large.exploration import view_explored
 from jmdp_lib.large.implicit import Region
-from jmdp_lib.large import exploration, local
 
 MODELS, STATES = 50, 10  # random models in one, which never lead into each other
 

@@ -126,7 +126,8 @@ def compare_policies(
         >>> import numpy as np
         >>> shop = jl.inventory(capacity=8, max_order=8, gamma=0.8)
         >>> rules = [np.maximum(level - np.arange(9), 0) for level in (4, 7)]
-        >>> found = jl.simulators.compare_policies(shop, rules, state=0, budget=30_000, coupling="common")
+        >>> limits = {"state": 0, "budget": 30_000}
+        >>> found = jl.simulators.compare_policies(shop, rules, coupling="common", **limits)
         >>> found.verdict, found.best
         ('better', 0)
         >>> gap = found.estimates

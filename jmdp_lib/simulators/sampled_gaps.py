@@ -39,7 +39,8 @@ def sample_gaps(
     Example:
         >>> import jmdp_lib as jl
         >>> jm = jl.windy_gridworld(size=3, gamma=0.9)
-        >>> found = jl.simulators.sample_gaps(jm, jl.goal_policy(3), [(4, 0, 2), (4, 1, 2)], num_pairs=20_000)
+        >>> gaps = [(4, 0, 2), (4, 1, 2)]
+        >>> found = jl.simulators.sample_gaps(jm, jl.goal_policy(3), gaps, num_pairs=20_000)
         >>> print(found.mean.round(2), found.mean_error.round(3), found.prob_better.round(2))
         [1.97 1.96] [0.006 0.006] [0.97 0.97]
         >>> low, high = found.interval("variance")
