@@ -88,7 +88,8 @@ lint: $(STAMP)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	@$(PY) benchmarks/lines_of_code.py
+	$(VENV)/bin/lint-imports --no-cache --no-logo
+	@$(PY) benchmarks/size.py
 
 notebooks: $(STAMP)
 	$(PY) workflow/pair.py

@@ -15,7 +15,6 @@ import tempfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-import layout
 from api import Page, UndocumentedError, read, render
 from download import standalone
 from pages import (
@@ -61,7 +60,6 @@ def gather(root: Path, stage: Path, reference: list[Page]) -> None:
     shutil.copytree(root / "book", stage, ignore=shutil.ignore_patterns("*.md", "__pycache__"))
     shutil.copy(root / "pyproject.toml", stage)  # conf.py reads it
     (stage / "static" / "tex-svg.js").write_bytes(mathjax())
-    layout.draw(root / "jmdp_lib").savefig(stage / "static" / "layout.png", dpi="figure")
     files = [p for p in (root / "figures").iterdir() if p.suffix in {".png", ".pdf", ".csv"}]
     for folder in ("figures", "notebooks", "api"):
         (stage / folder).mkdir()
