@@ -15,7 +15,7 @@ import tempfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from api import Page, UndocumentedError, read, render
+from api import Page, UndocumentedError, read, render, table
 from download import standalone
 from pages import (
     BookError,
@@ -78,11 +78,13 @@ def gather(root: Path, stage: Path, reference: list[Page]) -> None:
     for page in reference:
         (stage / "api" / f"{page.module}.md").write_text(linked(render(page), targets))
     (stage / "gallery.md").write_text(gallery(root / "figures", notebooks))
+    names = table(reference, {nb.name: nb.public_names for nb in notebooks})
     texts = {path.name: path for path in (root / "book").glob("*.md")}
     for name, path in {**texts, "_readme.md": root / "README.md"}.items():
         text = with_evidence(path.read_text(encoding="utf-8"), notebooks)
         text = cross_referenced(with_chapters(text, notebooks), references)
         text = text.replace("](book/static/", "](static/")  # the README's own pictures
+        text = text.replace("<!-- public names -->", names)
         (stage / name).write_text(linked(text, targets))
 
 

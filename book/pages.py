@@ -16,10 +16,18 @@ SECTION = re.compile(r"\s*## (\d+\.\d+) ")
 DECISION = re.compile(r"[Dd]ecisions? (\d+)")
 EVIDENCE = re.compile(r"^<!-- evidence: (\d+)(?:, (.*?))? -->$", re.MULTILINE)
 CODE = re.compile(r"(\{[\w:]+\}|\[|`)?`([^`\n]+)`")  # and what would make it something else
-VERDICTS = {"holds": "supported", "not reproduced": "**not reproduced**",
-            "differs from the paper": "*differs from the paper*",
-            "goal missed": "*goal missed*",
-            "too few runs to tell": "too few runs to tell"}  # fmt: skip
+VERDICTS = {
+    "holds": "supported",
+    "not reproduced": "**not reproduced**",
+    "differs from the paper": "*differs from the paper*",
+    "goal missed": "*goal missed*",
+    "too few runs to tell": "too few runs to tell",
+}
+GALLERY = """# Gallery
+
+Every committed figure, as the paper profile drew it (`make figures PROFILE=paper`). Each leads to
+the section that draws it, and to the numbers it was drawn from. Click a figure to see it in full
+size."""
 FULL_WIDTH = 1400  # pixels at 300 dpi: what is wider is no figure of one column
 WORDS_A_MINUTE = 150
 MINUTES = re.compile(r"About \d+ minutes")
@@ -61,6 +69,11 @@ class Notebook:
         """How long its prose takes to read."""
         texts = [source(cell) for cell in self.cells if cell["cell_type"] == "markdown"]
         return round(len(" ".join(texts).split()) / WORDS_A_MINUTE)
+
+    @property
+    def public_names(self) -> list[str]:
+        """The names of the library that it executes, as `workflow/pair.py` recorded them."""
+        return self.content["metadata"].get("public_names", [])
 
     def claims(self) -> list[tuple[str, str, str]]:
         """(claim, value, verdict) of every such line, `|` between them, that its cells print."""
@@ -283,13 +296,7 @@ def with_evidence(text: str, notebooks: list[Notebook]) -> str:
 
 def gallery(figures: Path, notebooks: list[Notebook]) -> str:
     """A page of the committed figures, by notebook, each with its section, data and PDF."""
-    lines = [
-        "# Gallery",
-        "",
-        "Every committed figure, as the paper profile drew it (`make figures PROFILE=paper`). Each",
-        "leads to the section that draws it, and to the numbers it was drawn from. Click a figure",
-        "to see it in full size.",
-    ]
+    lines = [GALLERY]
     shown: set[str] = set()
     for nb in notebooks:
         record = figures / "provenance" / f"{nb.name}.json"
@@ -298,12 +305,7 @@ def gallery(figures: Path, notebooks: list[Notebook]) -> str:
         made = json.loads(record.read_text())
         files = [Path(file) for file in made["figures"]]
         cells = figure_cells(nb, [file.stem for file in files])
-        alts = {
-            file.stem: alt
-            for c, (_, alt) in captions(nb).items()
-            for file in files
-            if f'"{file.stem}"' in source(nb.cells[c])
-        }
+        alts = _alts(nb, files)
         lines += ["", f"## {nb.title}", "", _provenance(nb, made), "", "::::{container} gallery"]
         images = [file for file in files if file.suffix == ".png"]
         for image in sorted(images, key=lambda file: cells.get(file.stem, (0,))[0]):
@@ -328,6 +330,16 @@ def gallery(figures: Path, notebooks: list[Notebook]) -> str:
     if orphans:
         raise BookError(f"figures/{orphans[0]} is in no figures/provenance/*.json")
     return "\n".join(lines) + "\n"
+
+
+def _alts(nb: Notebook, files: list[Path]) -> dict[str, str]:
+    """What is seen in the figures of a notebook, by their names."""
+    return {
+        file.stem: alt
+        for c, (_, alt) in captions(nb).items()
+        for file in files
+        if f'"{file.stem}"' in source(nb.cells[c])
+    }
 
 
 def _provenance(nb: Notebook, made: Mapping[str, Any]) -> str:
