@@ -58,6 +58,10 @@ class Page:
         for section in self.sections.values():
             yield from section
 
+    def public(self) -> Iterator[Entry]:
+        """Without the classes of results, which have the names of their own modules."""
+        return (entry for entry in self.entries() if entry.path == f"{self.module}.{entry.name}")
+
 
 def read(package: str) -> list[Page]:
     """The pages of a package and its subpackages; every name where it is first met.
@@ -77,8 +81,9 @@ def read(package: str) -> list[Page]:
                 seen.add(id(thing))
                 home, entry = _entry(owner, name, thing)
                 page.sections.setdefault(_section(module, home), []).append(entry)
-                results = [r for r in _results(home, entry) if id(r) not in public]
-                waiting += [(sys.modules[r.__module__], r.__name__) for r in results]
+                results = _results(home, entry) if owner is module else ()
+                new = [result for result in results if id(result) not in public]
+                waiting += [(sys.modules[result.__module__], result.__name__) for result in new]
         if page.sections:
             pages.append(page)
     _refuse_undocumented(pages)
@@ -150,9 +155,9 @@ def _member(path: str, name: str, value: Any) -> Entry | None:
 
 def _results(home: str, entry: Entry) -> Iterator[type]:
     """The classes of the same package that a function returns, or that a class keeps or returns."""
-    texts = [m.signature.rpartition("->")[2] + "".join(m.options) for m in entry.members]
-    kept = entry.signature if entry.kind == "class" else entry.signature.rpartition("->")[2]
-    for word in re.findall(r"\w+", " ".join([kept, *texts])):
+    types = [m.signature.rpartition("->")[2] + "".join(m.options) for m in entry.members]
+    types.append(entry.signature if entry.kind == "class" else entry.signature.rpartition("->")[2])
+    for word in re.findall(r"\w+", " ".join(types)):
         found = vars(sys.modules[home]).get(word)
         if inspect.isclass(found) and found.__module__.startswith(home.partition(".")[0] + "."):
             yield found
@@ -228,14 +233,11 @@ def table(pages: list[Page], chapters: dict[str, list[str]]) -> str:
     lines = ["| name | what it is or does | chapters |", "|---|---|---|"]
     for page in pages:
         lines.append(f"| **`{page.module}`** | {_first_line(page.doc)} | |")
-        for entry in page.entries():
-            if (
-                entry.path == f"{page.module}.{entry.name}"
-            ):  # results have names of their own modules
-                shown = [notebook for notebook, names in chapters.items() if entry.path in names]
-                links = [f"{{doc}}`{int(name[:2])} </notebooks/{name}>`" for name in shown]
-                name = f"{{py:obj}}`{entry.name} <{entry.path}>`"
-                lines.append(f"| {name} | {_first_line(entry.doc)} | {', '.join(links)} |")
+        for entry in page.public():
+            shown = [notebook for notebook, names in chapters.items() if entry.path in names]
+            links = [f"{{doc}}`{int(name[:2])} </notebooks/{name}>`" for name in shown]
+            name = f"{{py:obj}}`{entry.name} <{entry.path}>`"
+            lines.append(f"| {name} | {_first_line(entry.doc)} | {', '.join(links)} |")
     return tex("\n".join(lines)) + "\n"
 
 

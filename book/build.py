@@ -67,7 +67,9 @@ def gather(root: Path, stage: Path, reference: list[Page]) -> None:
         shutil.copy(path, stage / "figures")
 
     notebooks = [Notebook.read(path) for path in sorted((root / "notebooks").glob("*.ipynb"))]
-    entries = [e for page in reference for x in page.entries() for e in (x, *x.members)]
+    # `gap_law` is a distribution, and what draws it is `figures.gap_law`.
+    pages = sorted(reference, key=lambda page: page.module.endswith(".figures"))
+    entries = [e for page in pages for x in page.entries() for e in (x, *x.members)]
     parameters = {name for entry in entries for name in re.findall(r"(\w+): ", entry.signature)}
     targets = link_targets(notebooks, [entry.path for entry in entries], parameters)
     figures = {path.stem: readable_width(path) for path in files if path.suffix == ".pdf"}

@@ -35,7 +35,7 @@ CHAPTER = re.compile(r"<!-- chapter: (\d\d) -->")
 LIVE = '<p>Drag the sliders to move between the three worlds.</p><div data-live="fair"></div>'
 LIVE_AFTER = '"fig_three_worlds"'  # the figure that the sliders move
 ALT = re.compile(r"\s*<!-- alt: (.*?) -->", re.DOTALL)
-PACKAGE = re.compile(r"^(jl|figures|jmdp_lib(\.[a-z_]+)*)\.")  # as prose writes it before a name
+PACKAGE = re.compile(r"^(jl|jmdp_lib)\.")  # as prose writes it before a name
 
 
 class BookError(Exception):
@@ -141,7 +141,7 @@ def linked(text: str, targets: Mapping[str, str]) -> str:
 def link_targets(
     notebooks: Iterable[Notebook], objects: Iterable[str], parameters: set[str]
 ) -> dict[str, str]:
-    """What inline code can link to: notebooks, `name`, `Class.member`.
+    """What inline code can link to: notebooks, `name`, `package.name`, `Class.member`.
 
     And `member`, where it is one class's alone and no function has a parameter of that name.
     """
@@ -150,7 +150,8 @@ def link_targets(
     for path in objects:
         parts = path.split(".")
         start = next((n for n, part in enumerate(parts) if part[:1].isupper()), len(parts) - 1)
-        targets.setdefault(".".join(parts[start:]), path)
+        for first in range(start + 1):
+            targets.setdefault(".".join(parts[first:]), path)
         if start < len(parts) - 1:
             members.setdefault(parts[-1], []).append(path)
     for name, owners in members.items():

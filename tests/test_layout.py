@@ -28,7 +28,7 @@ def test_tokens_are_neither_comments_nor_docstrings_nor_layout(tmp_path: Path) -
         '"""Two\nlines."""\n\n# a comment\nx = "a"; y = 1\n\n\ndef f():\n    """Doc."""\n'
     )
     packed = size.num_tokens(file)
-    assert packed == len(["x", "=", "'a'", ";", "y", "=", "1"]) + len(["def", "f", "(", ")", ":"])
+    assert packed == 7 + 5
     file.write_text(file.read_text().replace("; ", "\n"))
     assert size.num_tokens(file) == packed - 1
 
