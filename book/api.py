@@ -18,8 +18,8 @@ from sphinx.pycode import ModuleAnalyzer
 
 FIELD = re.compile(r"([A-Za-z_]\w*(?:, [A-Za-z_]\w*)*): (.*)")
 # What formulas of docstrings, $gamma^2 <= 1$, write without a backslash; conf.py has the macros.
-SIGNS = {"<=": r"\le ", ">=": r"\ge ", "!=": r"\ne ", "->": r"\to ",
-         "~": r"\sim ", "...": r"\dots ", "||": r"\|"}  # fmt: skip
+SIGNS = {"<=": r"\le ", ">=": r"\ge ", "!=": r"\ne ", "->": r"\to "}
+SIGNS |= {"~": r"\sim ", "...": r"\dots ", "||": r"\|"}
 GREEK = "alpha|beta|chi|zeta|eta|gamma|kappa|lambda|mu|nu|phi|pi|rho|sigma|tau|theta|Pi|Sigma|Theta"
 OTHERS = "sum|log|choose|max|inf|infty|hat|Var|Cov|Corr|CVaR|clip"
 NAMES = rf"(?<![a-zA-Z\\])(?:{GREEK}|{OTHERS})(?![a-zA-Z])"
@@ -58,31 +58,47 @@ class Page:
         for section in self.sections.values():
             yield from section
 
+    def public(self) -> Iterator[Entry]:
+        """Without the classes of results, which have the names of their own modules."""
+        return (entry for entry in self.entries() if entry.path == f"{self.module}.{entry.name}")
+
 
 def read(package: str) -> list[Page]:
-    """The pages of a package and its subpackages; every name where it is first met."""
+    """The pages of a package and its subpackages; every name where it is first met.
+
+    Beside the public names a page describes the classes that these return or keep.
+    """
+    modules = list(_packages(package))
+    public = {id(getattr(module, name)) for module in modules for name in module.__all__}
     seen: set[int] = set()
-    missing: list[str] = []
     pages = []
-    for module in _packages(package):
+    for module in modules:
         page = Page(module.__name__, inspect.getdoc(module) or "")
-        if not page.doc:
-            missing.append(page.module)
-        for name in module.__all__:
-            thing = getattr(module, name)
-            if id(thing) not in seen:
+        waiting = [(module, name) for name in module.__all__]
+        for owner, name in waiting:  # results are appended on the way
+            thing = getattr(owner, name)
+            if id(thing) not in seen and not inspect.ismodule(thing):
                 seen.add(id(thing))
-                home, entry = _entry(module, name, thing)
-                missing += [e.path for e in (entry, *entry.members) if not e.doc]
+                home, entry = _entry(owner, name, thing)
                 page.sections.setdefault(_section(module, home), []).append(entry)
+                results = _results(home, entry) if owner is module else ()
+                new = [result for result in results if id(result) not in public]
+                waiting += [(sys.modules[result.__module__], result.__name__) for result in new]
         if page.sections:
             pages.append(page)
+    _refuse_undocumented(pages)
+    return pages
+
+
+def _refuse_undocumented(pages: list[Page]) -> None:
+    missing = [page.module for page in pages if not page.doc]
+    entries = [e for page in pages for entry in page.entries() for e in (entry, *entry.members)]
+    missing += [entry.path for entry in entries if not entry.doc]
     if missing:
         raise UndocumentedError(
             f"public names without a docstring (a comment `#:` above, for a constant): "
             f"{', '.join(missing)}"
         )
-    return pages
 
 
 def _packages(package: str) -> Iterator[ModuleType]:
@@ -97,8 +113,11 @@ def _packages(package: str) -> Iterator[ModuleType]:
 
 def _section(module: ModuleType, home: str) -> str:
     """The first line of what the file, or the subpackage, of an object says about itself."""
-    inside = home.removeprefix(module.__name__ + ".").split(".")[0]
-    doc = inspect.getdoc(sys.modules.get(f"{module.__name__}.{inside}")) or "Names"
+    inside = home
+    if home.startswith(module.__name__ + "."):
+        depth = module.__name__.count(".") + 2
+        inside = ".".join(home.split(".")[:depth])
+    doc = inspect.getdoc(sys.modules.get(inside)) or "Names"
     return doc.splitlines()[0].rstrip(".")
 
 
@@ -132,6 +151,16 @@ def _member(path: str, name: str, value: Any) -> Entry | None:
     if inspect.isfunction(value):
         return Entry(where, "method", _signature(value, skip=True), _own_doc(value))
     return None  # a field, described with the class
+
+
+def _results(home: str, entry: Entry) -> Iterator[type]:
+    """The classes of the same package that a function returns, or that a class keeps or returns."""
+    types = [m.signature.rpartition("->")[2] + "".join(m.options) for m in entry.members]
+    types.append(entry.signature if entry.kind == "class" else entry.signature.rpartition("->")[2])
+    for word in re.findall(r"\w+", " ".join(types)):
+        found = vars(sys.modules[home]).get(word)
+        if inspect.isclass(found) and found.__module__.startswith(home.partition(".")[0] + "."):
+            yield found
 
 
 def _own_doc(function: Any) -> str:
@@ -196,21 +225,39 @@ def _fields(block: str) -> str:
     return "\n".join(lines)
 
 
-def render(page: Page) -> str:
-    """A reference page: what the package says of itself, a table of names, and each in full."""
-    lines = [f"# `{page.module}`", "", page.doc, "", f"```{{py:module}} {page.module}", "```", ""]
-    lines += ["| name | what it is or does |", "|---|---|"]
-    for entry in page.entries():
-        first = entry.doc.split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
-        lines.append(f"| {{py:obj}}`{entry.name} <{entry.path}>` | {first} |")
-    for title, entries in page.sections.items():
-        lines += ["", f"## {title}", "", *(_directive(page.module, entry) for entry in entries)]
+def table(pages: list[Page], chapters: dict[str, list[str]]) -> str:
+    """One table of the public names, by sub-package, each with the chapters that execute it.
+
+    chapters: the full names that each notebook executes.
+    """
+    lines = ["| name | what it is or does | chapters |", "|---|---|---|"]
+    for page in pages:
+        lines.append(f"| **`{page.module}`** | {_first_line(page.doc)} | |")
+        for entry in page.public():
+            shown = [notebook for notebook, names in chapters.items() if entry.path in names]
+            links = [f"{{doc}}`{int(name[:2])} </notebooks/{name}>`" for name in shown]
+            name = f"{{py:obj}}`{entry.name} <{entry.path}>`"
+            lines.append(f"| {name} | {_first_line(entry.doc)} | {', '.join(links)} |")
     return tex("\n".join(lines)) + "\n"
 
 
-def _directive(module: str, entry: Entry, fence: str = "::::") -> str:
-    name = entry.path.removeprefix(module + ".")
-    lines = [f"{fence}{{py:{entry.kind}}} {name}{entry.signature}", *entry.options]
-    lines += ["", markdown(entry.doc), ""]
-    lines += [_directive(module, member, ":::") for member in entry.members]
+def _first_line(doc: str) -> str:
+    return doc.split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+
+
+def render(page: Page) -> str:
+    """A reference page: what the package says of itself, and its names in full."""
+    lines = [f"# `{page.module}`", "", page.doc, "", f"```{{py:module}} {page.module}", "```"]
+    for title, entries in page.sections.items():
+        lines += ["", f"## {title}", ""]
+        lines += [_directive(entry.path.removesuffix(f".{entry.name}"), entry) for entry in entries]
+    return tex("\n".join(lines)) + "\n"
+
+
+def _directive(owner: str, entry: Entry, fence: str = "::::") -> str:
+    """An object and its members; owner: the module whose name is before the object's own."""
+    name = entry.path.removeprefix(owner + ".")
+    lines = [f"{fence}{{py:{entry.kind}}} {name}{entry.signature}", f":module: {owner}"]
+    lines += [*entry.options, "", markdown(entry.doc), ""]
+    lines += [_directive(owner, member, ":::") for member in entry.members]
     return "\n".join([*lines, fence, ""])

@@ -15,8 +15,7 @@ import tempfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-import layout
-from api import Page, UndocumentedError, read, render
+from api import Page, UndocumentedError, read, render, table
 from download import standalone
 from pages import (
     BookError,
@@ -61,7 +60,6 @@ def gather(root: Path, stage: Path, reference: list[Page]) -> None:
     shutil.copytree(root / "book", stage, ignore=shutil.ignore_patterns("*.md", "__pycache__"))
     shutil.copy(root / "pyproject.toml", stage)  # conf.py reads it
     (stage / "static" / "tex-svg.js").write_bytes(mathjax())
-    layout.draw(root / "jmdp_lib").savefig(stage / "static" / "layout.png", dpi="figure")
     files = [p for p in (root / "figures").iterdir() if p.suffix in {".png", ".pdf", ".csv"}]
     for folder in ("figures", "notebooks", "api"):
         (stage / folder).mkdir()
@@ -69,7 +67,9 @@ def gather(root: Path, stage: Path, reference: list[Page]) -> None:
         shutil.copy(path, stage / "figures")
 
     notebooks = [Notebook.read(path) for path in sorted((root / "notebooks").glob("*.ipynb"))]
-    entries = [e for page in reference for x in page.entries() for e in (x, *x.members)]
+    # `gap_law` is a distribution, and what draws it is `figures.gap_law`.
+    pages = sorted(reference, key=lambda page: page.module.endswith(".figures"))
+    entries = [e for page in pages for x in page.entries() for e in (x, *x.members)]
     parameters = {name for entry in entries for name in re.findall(r"(\w+): ", entry.signature)}
     targets = link_targets(notebooks, [entry.path for entry in entries], parameters)
     figures = {path.stem: readable_width(path) for path in files if path.suffix == ".pdf"}
@@ -80,11 +80,13 @@ def gather(root: Path, stage: Path, reference: list[Page]) -> None:
     for page in reference:
         (stage / "api" / f"{page.module}.md").write_text(linked(render(page), targets))
     (stage / "gallery.md").write_text(gallery(root / "figures", notebooks))
+    names = table(reference, {nb.name: nb.public_names for nb in notebooks})
     texts = {path.name: path for path in (root / "book").glob("*.md")}
     for name, path in {**texts, "_readme.md": root / "README.md"}.items():
         text = with_evidence(path.read_text(encoding="utf-8"), notebooks)
         text = cross_referenced(with_chapters(text, notebooks), references)
         text = text.replace("](book/static/", "](static/")  # the README's own pictures
+        text = text.replace("<!-- public names -->", names)
         (stage / name).write_text(linked(text, targets))
 
 

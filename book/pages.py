@@ -16,10 +16,18 @@ SECTION = re.compile(r"\s*## (\d+\.\d+) ")
 DECISION = re.compile(r"[Dd]ecisions? (\d+)")
 EVIDENCE = re.compile(r"^<!-- evidence: (\d+)(?:, (.*?))? -->$", re.MULTILINE)
 CODE = re.compile(r"(\{[\w:]+\}|\[|`)?`([^`\n]+)`")  # and what would make it something else
-VERDICTS = {"holds": "supported", "not reproduced": "**not reproduced**",
-            "differs from the paper": "*differs from the paper*",
-            "goal missed": "*goal missed*",
-            "too few runs to tell": "too few runs to tell"}  # fmt: skip
+VERDICTS = {
+    "holds": "supported",
+    "not reproduced": "**not reproduced**",
+    "differs from the paper": "*differs from the paper*",
+    "goal missed": "*goal missed*",
+    "too few runs to tell": "too few runs to tell",
+}
+GALLERY = """# Gallery
+
+Every committed figure, as the paper profile drew it (`make figures PROFILE=paper`). Each leads to
+the section that draws it, and to the numbers it was drawn from. Click a figure to see it in full
+size."""
 FULL_WIDTH = 1400  # pixels at 300 dpi: what is wider is no figure of one column
 WORDS_A_MINUTE = 150
 MINUTES = re.compile(r"About \d+ minutes")
@@ -27,7 +35,7 @@ CHAPTER = re.compile(r"<!-- chapter: (\d\d) -->")
 LIVE = '<p>Drag the sliders to move between the three worlds.</p><div data-live="fair"></div>'
 LIVE_AFTER = '"fig_three_worlds"'  # the figure that the sliders move
 ALT = re.compile(r"\s*<!-- alt: (.*?) -->", re.DOTALL)
-PACKAGE = re.compile(r"^(jl|figures|jmdp_lib(\.[a-z_]+)*)\.")  # as prose writes it before a name
+PACKAGE = re.compile(r"^(jl|jmdp_lib)\.")  # as prose writes it before a name
 
 
 class BookError(Exception):
@@ -61,6 +69,11 @@ class Notebook:
         """How long its prose takes to read."""
         texts = [source(cell) for cell in self.cells if cell["cell_type"] == "markdown"]
         return round(len(" ".join(texts).split()) / WORDS_A_MINUTE)
+
+    @property
+    def public_names(self) -> list[str]:
+        """The names of the library that it executes, as `workflow/pair.py` recorded them."""
+        return self.content["metadata"].get("public_names", [])
 
     def claims(self) -> list[tuple[str, str, str]]:
         """(claim, value, verdict) of every such line, `|` between them, that its cells print."""
@@ -128,7 +141,7 @@ def linked(text: str, targets: Mapping[str, str]) -> str:
 def link_targets(
     notebooks: Iterable[Notebook], objects: Iterable[str], parameters: set[str]
 ) -> dict[str, str]:
-    """What inline code can link to: notebooks, `name`, `Class.member`.
+    """What inline code can link to: notebooks, `name`, `package.name`, `Class.member`.
 
     And `member`, where it is one class's alone and no function has a parameter of that name.
     """
@@ -137,7 +150,8 @@ def link_targets(
     for path in objects:
         parts = path.split(".")
         start = next((n for n, part in enumerate(parts) if part[:1].isupper()), len(parts) - 1)
-        targets.setdefault(".".join(parts[start:]), path)
+        for first in range(start + 1):
+            targets.setdefault(".".join(parts[first:]), path)
         if start < len(parts) - 1:
             members.setdefault(parts[-1], []).append(path)
     for name, owners in members.items():
@@ -283,13 +297,7 @@ def with_evidence(text: str, notebooks: list[Notebook]) -> str:
 
 def gallery(figures: Path, notebooks: list[Notebook]) -> str:
     """A page of the committed figures, by notebook, each with its section, data and PDF."""
-    lines = [
-        "# Gallery",
-        "",
-        "Every committed figure, as the paper profile drew it (`make figures PROFILE=paper`). Each",
-        "leads to the section that draws it, and to the numbers it was drawn from. Click a figure",
-        "to see it in full size.",
-    ]
+    lines = [GALLERY]
     shown: set[str] = set()
     for nb in notebooks:
         record = figures / "provenance" / f"{nb.name}.json"
@@ -298,12 +306,7 @@ def gallery(figures: Path, notebooks: list[Notebook]) -> str:
         made = json.loads(record.read_text())
         files = [Path(file) for file in made["figures"]]
         cells = figure_cells(nb, [file.stem for file in files])
-        alts = {
-            file.stem: alt
-            for c, (_, alt) in captions(nb).items()
-            for file in files
-            if f'"{file.stem}"' in source(nb.cells[c])
-        }
+        alts = _alts(nb, files)
         lines += ["", f"## {nb.title}", "", _provenance(nb, made), "", "::::{container} gallery"]
         images = [file for file in files if file.suffix == ".png"]
         for image in sorted(images, key=lambda file: cells.get(file.stem, (0,))[0]):
@@ -328,6 +331,16 @@ def gallery(figures: Path, notebooks: list[Notebook]) -> str:
     if orphans:
         raise BookError(f"figures/{orphans[0]} is in no figures/provenance/*.json")
     return "\n".join(lines) + "\n"
+
+
+def _alts(nb: Notebook, files: list[Path]) -> dict[str, str]:
+    """What is seen in the figures of a notebook, by their names."""
+    return {
+        file.stem: alt
+        for c, (_, alt) in captions(nb).items()
+        for file in files
+        if f'"{file.stem}"' in source(nb.cells[c])
+    }
 
 
 def _provenance(nb: Notebook, made: Mapping[str, Any]) -> str:

@@ -37,6 +37,7 @@ out_dir = ""
 # %%
 from itertools import product
 
+import gymnasium
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -319,7 +320,7 @@ claims.check("order 2 against 1, rewards in [-6, 24]: best", sure.best, sure.bes
 claims.check("runs, times those of the asymptotic sequence", f"{price:.1f}", price > 1)
 
 # %% [markdown]
-# ## 10.5 A game
+# ## 10.5 A game, and a pole
 #
 # The same call takes a `CoupledEnv` or an Atari game; then `state` is a snapshot and the policy is a function of
 # the observation. In Boxing, we go back to three steps before a punch lands. Does it matter there whether we punch or wait, if all later actions are random? We look six steps ahead, with $\gamma = 0.5$, and a quarter of a point is our margin. While both branches
@@ -355,6 +356,28 @@ claims.check(claim, text, boxing.verdict == "equivalent", enough=enough)
 # %% [markdown]
 # It does not matter: the interval contains zero and lies within the margin, so the verdict is *equivalent*.
 #
+# `CoupledEnv` wraps other Gymnasium environments. Six pushes to the left have made the pole of CartPole lean to the right. Is it
+# better to push right now, if a simple and somewhat shaky rule goes on from there? Every step pays one as long as the pole stays up, so the range of the rewards is known.
+
+# %%
+pole = jl.simulators.CoupledEnv(gymnasium.make("CartPole-v1"), seed=seed)
+pole.reset(seed=seed)
+for _ in range(6):
+    pole.step(0)
+
+
+def balance(seen):
+    return [0.1, 0.9] if seen[2] + seen[3] > 0 else [0.9, 0.1]
+
+
+# %%
+push = jl.simulators.compare_actions(
+    pole, balance, [1, 0], gamma=0.9, reward_range=(0.0, 1.0), budget=game_budget
+)
+text = f"{push.verdict}, {push.num_queries:,} queries"
+claims.check("CartPole leans to the right, push right", text, push.best == 1)
+
+# %% [markdown]
 # ## 10.6 A first step into control
 #
 # So far the policy was given. Now decisions change it. Let $V$ be the policy's value, and $Q(s, a)$ that of

@@ -92,7 +92,7 @@ def test_formulas_need_no_backslash() -> None:
 
 def test_code_that_names_something_becomes_a_link() -> None:
     notebook = pages.Notebook("01_one", {"cells": []})
-    objects = ["p.f", "p.C", "p.C.only", "p.C.both", "p.D", "p.D.both", "p.C.size"]
+    objects = ["p.f", "p.C", "p.C.only", "p.C.both", "p.D", "p.D.both", "p.C.size", "p.figures.f"]
     targets = pages.link_targets([notebook], objects, {"size"})
 
     def link(text: str) -> str:
@@ -100,8 +100,8 @@ def test_code_that_names_something_becomes_a_link() -> None:
 
     assert link("`f(x)`") == "{py:obj}`f(x) <p.f>`"
     assert link("`C.only`, `only`") == "{py:obj}`C.only <p.C.only>`, {py:obj}`only <p.C.only>`"
-    assert link("`jl.f`, `figures.f`") == "{py:obj}`jl.f <p.f>`, {py:obj}`figures.f <p.f>`"
-    assert link("`jmdp_lib.sub.C`") == "{py:obj}`jmdp_lib.sub.C <p.C>`"
+    assert link("`jl.f`, `figures.f`") == "{py:obj}`jl.f <p.f>`, {py:obj}`figures.f <p.figures.f>`"
+    assert link("`jl.figures.f`") == "{py:obj}`jl.figures.f <p.figures.f>`"
     assert link("`C.field`") == "{py:obj}`C.field <p.C>`"
     assert link("`01_one`") == "{doc}`01_one </notebooks/01_one>`"
     for text in (

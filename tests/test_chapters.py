@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import cProfile
 import re
 from pathlib import Path
+from typing import Any
 
 import pages
+import public_names
 import pytest
+
+import jmdp_lib as jl
 
 ROOT = Path(__file__).resolve().parents[1]
 CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -52,6 +57,31 @@ def test_every_figure_has_a_number_a_caption_and_alt_text(path: Path) -> None:
         assert len(alt) > 60
         images = [o for o in notebook.cells[c]["outputs"] if "image/png" in o.get("data", {})]
         assert [o["metadata"]["image/png"]["alt"] for o in images] == [alt] * len(images)
+
+
+def test_every_public_name_is_executed_by_a_chapter() -> None:
+    """Errors that are caught and protocols that are implemented have no code to execute."""
+    executed = {name for path in CHAPTERS for name in pages.Notebook.read(path).public_names}
+
+    def is_idle(thing: Any) -> bool:
+        error = isinstance(thing, type) and issubclass(thing, Exception)
+        return error or getattr(thing, "_is_protocol", False)
+
+    public = public_names.public_names()
+    assert [name for name in public if name not in executed and not is_idle(public[name])] == []
+
+
+def test_the_trace_of_a_chapter_sees_calls_from_outside_the_library() -> None:
+    trace = cProfile.Profile(builtins=False)
+
+    def cell() -> None:
+        jl.inventory(capacity=2)  # which calls the simulator itself
+        jl.jipe2(jl.example_1(), [[0.5, 0.5]])
+
+    with trace:
+        cell()
+    expected = ["JMDP", "Solution", "example_1", "inventory", "jipe2", "simulators.StepSimulator"]
+    assert public_names.executed(trace) == [f"jmdp_lib.{name}" for name in expected]
 
 
 def test_the_map_has_every_item_and_equation_of_the_paper() -> None:

@@ -56,7 +56,7 @@ def test_nothing_but_the_last_digit_of_an_example_may_depend_on_the_processor() 
 def test_every_public_function_has_an_example(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "book")
     api = importlib.import_module("api")
-    entries = [entry for page in api.read("jmdp_lib") for entry in page.entries()]
+    entries = [entry for page in api.read("jmdp_lib") for entry in page.public()]
     entries = [entry for entry in entries if entry.kind in ("class", "function")]
     everything = [e.doc for entry in entries for e in (entry, *entry.members)]
     shown = "\n".join(re.findall(r"(?:>>>|\.\.\.) .*", "\n".join(everything)))

@@ -23,8 +23,15 @@ from packaging.requirements import Requirement
 from test_readme import BLOCKS, ROOT, run, write_examples
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-SOURCE = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md",
-          "CITATION.cff")  # fmt: skip
+SOURCE = (
+    "pyproject.toml",
+    "setup.py",
+    "MANIFEST.in",
+    "README.md",
+    "LICENSE",
+    "CHANGELOG.md",
+    "CITATION.cff",
+)
 NO_CACHES = shutil.ignore_patterns("__pycache__")
 
 
@@ -309,11 +316,22 @@ def test_the_cores_tests_pass_where_nothing_but_the_core_is_installed(tmp_path: 
     asked = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["test"]
     link_packages(with_needs(asked), packages)
     done = subprocess.run(
-        [python, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider",
-         *(f"tests/test_{name}.py" for name in CORE.split())],
-        cwd=ROOT, capture_output=True, text=True,
+        [
+            python,
+            "-m",
+            "pytest",
+            "-q",
+            "-m",
+            "not slow",
+            "-p",
+            "no:cacheprovider",
+            *(f"tests/test_{name}.py" for name in CORE.split()),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
         env={**os.environ, "SKIPPED_TESTS": ""},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     skipped = re.findall(r"^SKIPPED \[\d+\] \S+ (.*)$", done.stdout, re.MULTILINE)
     extras = {re.search(r'pip install "jmdp_lib\[(\w+)\]"$', reason)[1] for reason in skipped}

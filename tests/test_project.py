@@ -149,28 +149,11 @@ def test_importing_the_library_imports_nothing_that_a_plain_install_lacks() -> N
     loaded = set(done.stdout.split())
     distributions = packages_distributions()
     optional = brought("atari") | brought("figures") | brought("torch")
-    assert not [
-        name for name in loaded
-        if optional & {canonicalize_name(owner) for owner in distributions.get(name, [])}
-    ]  # fmt: skip
+    for name in loaded:
+        owners = {canonicalize_name(owner) for owner in distributions.get(name, [])}
+        assert not optional & owners, name
     # A second of imports that a solver does not need.
     assert not loaded & {"scipy.special", "scipy.stats", "scipy.optimize", "jmdp_lib.atari"}
-
-
-def test_public_names_are_shown_somewhere_or_are_types_of_those_that_are() -> None:
-    """In code: prose may use the same words. Names in backticks of README or book count, too."""
-    pages = (ROOT / "README.md", *(ROOT / "book").glob("*.md"))
-    prose = "\n".join(path.read_text() for path in pages)
-    code = re.findall(r"^```python\n(.*?)^```", prose, re.M | re.S)
-    code += [path.read_text() for path in (*SOURCES, *(ROOT / "benchmarks").glob("*.py"))]
-    lines = [line for text in code for line in text.splitlines() if not line.startswith("#")]
-    shown = set(re.findall(r"\bjl\.(\w+)", "\n".join(lines)))
-    shown |= set(re.findall(r"`(\w+)[(`]", prose))
-    typed = [getattr(jmdp_lib, name) for name in shown & set(jmdp_lib.__all__)]
-    typed += [getattr(thing, "query", None) for thing in typed]  # returns outcomes
-    signatures = [str(getattr(thing, "__annotations__", "")) for thing in typed]
-    needed = set(re.findall(r"\w+", " ".join(signatures)))
-    assert not set(jmdp_lib.__all__) - shown - needed
 
 
 def test_every_extra_that_the_library_names_exists_and_brings_what_is_imported() -> None:
@@ -435,9 +418,8 @@ def test_notebooks_of_the_smoke_profile_run_through_the_batch() -> None:
         assert smoke["figures"] == paper["figures"]
 
 
-def test_the_changelog_names_every_chapter_and_public_name() -> None:
+def test_the_changelog_names_every_chapter() -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert [name for name in jmdp_lib.__all__ if f"`{name}`" not in text] == []
     chapters = re.findall(r"^\| (\d+) ", text, re.MULTILINE)
     assert [int(number) for number in chapters] == [int(path.stem[:2]) for path in SOURCES]
     assert "## Unreleased\n" in text
@@ -479,7 +461,7 @@ def test_ci_says_so_and_no_make_target_installs_system_packages() -> None:
     assert "export CI=true" in script
     assert script.rstrip().endswith("exec make test")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert not re.findall(r"apt|brew|sudo|dnf|yum", makefile)
+    assert not re.findall(r"\b(apt|apt-get|brew|sudo|dnf|yum)\b", makefile)
 
 
 def test_pre_commit_uses_the_projects_own_tools() -> None:
@@ -498,7 +480,7 @@ def test_deprecations_are_ignored_by_package_and_ours_are_errors() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
     first, *filters = settings["pytest"]["ini_options"]["filterwarnings"]
     assert first == "error"
-    own = ["jmdp_lib.model", "test_project", "conftest", "batch", "notebook_job", "api", "layout"]
+    own = ["jmdp_lib.model", "test_project", "conftest", "batch", "notebook_job", "api", "size"]
     *by_module, swig = filters
     for entry in by_module:
         kind, module = entry.split(":")[2:4]
@@ -601,11 +583,14 @@ def test_in_ci_property_tests_see_the_same_examples_in_every_order(tmp_path: Pat
     said = [
         subprocess.run(
             [*command, f"--randomly-seed={seed}", "test_it.py"],
-            cwd=tmp_path, capture_output=True, text=True, check=True,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
             env={**os.environ, "CI": "true", "SKIPPED_TESTS": ""},
         ).stdout
         for seed in (1, 2)
-    ]  # fmt: skip
+    ]
     orders = [re.findall(r"::(test_\w+)", text) for text in said]
     assert orders[0] != orders[1]
     assert all("--randomly-seed=" in text for text in said)  # so that an order can be repeated

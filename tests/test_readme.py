@@ -52,8 +52,11 @@ def write_examples(folder: Path, blocks: list[str]) -> list[Path]:
 def run(*command: object, cwd: Path, **environment: str) -> str:
     done = subprocess.run(
         [str(word) for word in command],
-        capture_output=True, text=True, cwd=cwd, env={**os.environ, **environment},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, **environment},
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

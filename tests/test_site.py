@@ -398,7 +398,7 @@ def test_printed_text_wraps_and_printed_tables_keep_their_columns(
 @pytest.mark.slow
 def test_a_figure_says_that_there_is_more_to_the_right(address: str, tab: browser.Page) -> None:
     tab.resize(390, 800, mobile=True)
-    for name in ("own_simulator.html", "layout.html", "notebooks/09_gap_law.html"):
+    for name in ("own_simulator.html", "notebooks/09_gap_law.html"):
         tab.open(address + name)
         tab.until("document.querySelectorAll('a.figure-alone.more-to-the-right').length > 0")
         hint = (

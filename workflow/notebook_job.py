@@ -41,9 +41,13 @@ from results import (
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 VERDICTS = (
-    "holds", "not reproduced", "differs from the paper", "goal missed", "too few runs to tell",
+    "holds",
+    "not reproduced",
+    "differs from the paper",
+    "goal missed",
+    "too few runs to tell",
     "FAILS",
-)  # fmt: skip
+)
 OUT_DIR = "out_dir"  # the parameter that the batch sets in every notebook
 HEARTBEAT_SECONDS = 30.0
 

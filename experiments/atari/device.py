@@ -68,8 +68,15 @@ PROCESSES = 4  # that play games in one job
 SLOTS = 14  # trainings at a time
 TURN = 4  # steps of a training before it is the next one's turn
 KEYS = ["game", "gamma", "state"]
-SIMULATED = ["mc_mean", "mc", "mc_independent", "mc_mean_error", "mc_error",
-             "mc_independent_error", "mc_covariance"]  # fmt: skip
+SIMULATED = [
+    "mc_mean",
+    "mc",
+    "mc_independent",
+    "mc_mean_error",
+    "mc_error",
+    "mc_independent_error",
+    "mc_covariance",
+]
 FIRST = ("Pong", "Atlantis")  # of the games of `ablation` and `converged`, the two that come first
 
 
@@ -196,8 +203,11 @@ class Lanes:
                 time.sleep(0.1)
                 continue
             began = time.monotonic()
-            done = subprocess.run(job_command(job, self.options), stderr=subprocess.STDOUT,
-                                  stdout=(self.options.work / "jobs.log").open("a"))  # fmt: skip
+            done = subprocess.run(
+                job_command(job, self.options),
+                stderr=subprocess.STDOUT,
+                stdout=(self.options.work / "jobs.log").open("a"),
+            )
             say("job", *job, f"{time.monotonic() - began:.1f} s", f"rc {done.returncode}")
             with self.lock:
                 self.working -= 1
@@ -462,9 +472,11 @@ class Work:
             later = [t for t in self.todo if t.part == "plays" and t.game not in self.first]
             now = [t for t in self.todo if t not in later]
             self.todo = [
-                *plan_of_ablation(self.first, kinds), *now, *later,
+                *plan_of_ablation(self.first, kinds),
+                *now,
+                *later,
                 *plan_of_ablation(self.rest, kinds),
-            ]  # fmt: skip
+            ]
 
     def _start_more(self) -> None:
         free = [slot for slot in self.slots if slot not in [a.slot for a in self.active]]
@@ -514,8 +526,14 @@ def run_all(options: argparse.Namespace) -> None:
     end = time.monotonic() + options.grace
     while time.monotonic() < end and not work.evaluating.idle:
         time.sleep(0.2)
-    say("left", len(work.todo), "under way", len(work.active), "failed",
-        work.playing.failed + work.evaluating.failed)  # fmt: skip
+    say(
+        "left",
+        len(work.todo),
+        "under way",
+        len(work.active),
+        "failed",
+        work.playing.failed + work.evaluating.failed,
+    )
     (options.work / "all.done").touch()
     os._exit(0)  # processes that still play end with this one
 

@@ -118,9 +118,15 @@ class Experiment:
 
 
 def run(
-    experiment: Experiment, seed: int, folder: str | Path, device: str = "cpu",
-    processes: int | None = None, trial: str = "", states: int | None = None, fresh: int = 0,
-) -> pd.DataFrame:  # fmt: skip
+    experiment: Experiment,
+    seed: int,
+    folder: str | Path,
+    device: str = "cpu",
+    processes: int | None = None,
+    trial: str = "",
+    states: int | None = None,
+    fresh: int = 0,
+) -> pd.DataFrame:
     """Collect, train and evaluate with one seed: the gaps of `evaluate`, also in gaps-SEED.csv.
 
     trial, states: see `learn`. fresh: see `monte_carlo`.
@@ -202,9 +208,14 @@ def _predicted_after_play(
 
 
 def learn(
-    experiment: Experiment, seed: int, home: Path, device: str = "cpu",
-    processes: int | None = None, trial: str = "", states: int | None = None,
-) -> Trained:  # fmt: skip
+    experiment: Experiment,
+    seed: int,
+    home: Path,
+    device: str = "cpu",
+    processes: int | None = None,
+    trial: str = "",
+    states: int | None = None,
+) -> Trained:
     """The trained ensemble of one seed; read from its checkpoint if that is finished.
 
     trial: a name for this training, if an experiment has several. states: how many of the queried
@@ -241,9 +252,12 @@ def collected_tables(
 
 
 def monte_carlo(
-    experiment: Experiment, home: Path, processes: int | None = None, fresh: int = 0,
+    experiment: Experiment,
+    home: Path,
+    processes: int | None = None,
+    fresh: int = 0,
     only_deep: bool = False,
-) -> tuple[QueryTables, PairRecords, PairRecords | None]:  # fmt: skip
+) -> tuple[QueryTables, PairRecords, PairRecords | None]:
     """Tables of the evaluation states, recursive pairs from them, and deep records if asked for.
 
     fresh: another number gives other states and other pairs.

@@ -202,9 +202,13 @@ class Network:
     """
 
     def __init__(
-        self, config: Config, sizes: tuple[int, int], rewards: tuple[float, float],
-        varied: Sequence[int], device: str | torch.device = "cpu",
-    ) -> None:  # fmt: skip
+        self,
+        config: Config,
+        sizes: tuple[int, int],
+        rewards: tuple[float, float],
+        varied: Sequence[int],
+        device: str | torch.device = "cpu",
+    ) -> None:
         self.config = config
         self.sizes = sizes
         self.rewards = rewards

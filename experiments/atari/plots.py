@@ -169,8 +169,17 @@ def gap_ratios(ax: Axes, table: pd.DataFrame, paper: Mapping[str, float] | None 
         rows = table[table["kind"] == kind]
         if len(rows):
             x = left[rows["game"].map(games.index)] + rows["gamma"].map(gammas.index) + shift
-            ax.errorbar(x, rows["coupled"], rows["coupled_interval"], fmt=marker, color=color,
-                        ms=3.5, mfc="none", elinewidth=0.8, label=label)  # fmt: skip
+            ax.errorbar(
+                x,
+                rows["coupled"],
+                rows["coupled_interval"],
+                fmt=marker,
+                color=color,
+                ms=3.5,
+                mfc="none",
+                elinewidth=0.8,
+                label=label,
+            )
     if paper is not None:
         last = left + len(gammas) - 1  # the paper's discount is the largest
         ax.plot(last, [paper[g] for g in games], "x", color="black", ms=6, label="the paper")

@@ -115,8 +115,16 @@ def train(part: str, game: str, options: argparse.Namespace) -> None:
         experiment = replace(experiment, config=replace(experiment.config, kinds=tuple(kinds)))
         states = int(trial.split("x")[0]) if part in SIZED else None
         home = place_of(part, options) / game
-        run(experiment, options.seed, home, options.device, options.processes, trial, states,
-            table["fresh"])  # fmt: skip
+        run(
+            experiment,
+            options.seed,
+            home,
+            options.device,
+            options.processes,
+            trial,
+            states,
+            table["fresh"],
+        )
 
 
 def labelled(part: str, trial: str) -> bool:

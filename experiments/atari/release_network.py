@@ -50,11 +50,16 @@ class Network(nn.Module):  # type: ignore[misc]  # torch is not followed
     def __init__(self, num_actions: int, hidden: int, gram_dim: int, gram_start: float) -> None:
         super().__init__()
         self.encoder = nn.Sequential(
-            nn.Conv2d(1, 32, 8, stride=4), nn.ReLU(),
-            nn.Conv2d(32, 64, 4, stride=2), nn.ReLU(),
-            nn.Conv2d(64, 64, 3), nn.ReLU(),
-            nn.Flatten(), nn.Linear(64 * 7 * 7, hidden), nn.ReLU(),
-        )  # fmt: skip
+            nn.Conv2d(1, 32, 8, stride=4),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 4, stride=2),
+            nn.ReLU(),
+            nn.Conv2d(64, 64, 3),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(64 * 7 * 7, hidden),
+            nn.ReLU(),
+        )
         self.mean = nn.Linear(hidden, num_actions)
         self.gram = nn.Linear(hidden, num_actions * gram_dim)
         nn.init.normal_(self.gram.weight, std=gram_start)

@@ -174,9 +174,14 @@ def collect(game: str, seed: int, num_steps: int, num_states: int, folder: Path)
     seconds = time.perf_counter() - started
     with replacing(folder / "steps.npz") as part, part.open("wb") as file:
         np.savez(
-            file, actions=actions, rewards=rewards, ended=ended, signs=signs,
-            num_actions=len(player.legal), seconds=seconds,
-        )  # fmt: skip
+            file,
+            actions=actions,
+            rewards=rewards,
+            ended=ended,
+            signs=signs,
+            num_actions=len(player.legal),
+            seconds=seconds,
+        )
     return seconds
 
 
@@ -195,9 +200,15 @@ def load_collected(folder: Path) -> Collected:
 
 
 def simulate(
-    game: str, seed: int, where: str, num_steps: int, num_states: int, num_pairs: int,
-    horizon: int, folder: Path,
-) -> None:  # fmt: skip
+    game: str,
+    seed: int,
+    where: str,
+    num_steps: int,
+    num_states: int,
+    num_pairs: int,
+    horizon: int,
+    folder: Path,
+) -> None:
     """Play the recursive pairs of the evaluation states, and write what `load_pairs` reads."""
     states = pickle.loads((folder / "states.pkl").read_bytes())
     starts = [states[step] for step in evaluation_steps(num_steps, num_states)[where].tolist()]

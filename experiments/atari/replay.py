@@ -100,9 +100,12 @@ class Replay:
         return self.gather(entries, columns, table, count)
 
     def gather(
-        self, entries: Tensor, columns: Tensor | None = None, table: Tensor | None = None,
+        self,
+        entries: Tensor,
+        columns: Tensor | None = None,
+        table: Tensor | None = None,
         pairs: int = 0,
-    ) -> Batch:  # fmt: skip
+    ) -> Batch:
         """A batch of entries (B,): all columns or these (B, m), all tables or this one (B,)."""
         actions = self.columns["actions"]
         if columns is None:

@@ -17,10 +17,13 @@ def with_shock(jm: JMDP, sigma: float) -> JMDP:
     """R(a) + sigma U with U = +-1 fair, one per table: the tables twice, at half the weight."""
     shock = checks.real("sigma", sigma)
     return JMDP.from_tables(
-        np.tile(jm.table_states, 2), np.tile(jm.probs / 2, 2),
+        np.tile(jm.table_states, 2),
+        np.tile(jm.probs / 2, 2),
         np.concatenate([jm.rewards + shock, jm.rewards - shock]),
-        np.tile(jm.next_states, (2, 1)), jm.num_states, jm.gamma,
-    )  # fmt: skip
+        np.tile(jm.next_states, (2, 1)),
+        jm.num_states,
+        jm.gamma,
+    )
 
 
 def tables_of(jm: JMDP, observations: ArrayLike, num_pairs: int = 0, seed: int = 0) -> QueryTables:

@@ -179,9 +179,13 @@ def outer(left: Tensor, right: Tensor) -> Tensor:
 
 
 def block_errors(
-    network: Network, online: Params, target: Params, batch: Batch, complete: bool = True,
+    network: Network,
+    online: Params,
+    target: Params,
+    batch: Batch,
+    complete: bool = True,
     generator: torch.Generator | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """(len(TD_BLOCKS), E) mean squared TD errors of one batch: expected ones, of mu and C.
 
     target: the weights that targets are made from; they carry no gradient. complete: the tables of

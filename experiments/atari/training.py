@@ -318,10 +318,22 @@ class Run:
         with torch.no_grad():
             # The function, since the class imports torch's compiler: two seconds of each process.
             adamw(
-                weights, list(slopes), gradients, squares, [], steps_made, lr=self.rate,
-                beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=config.weight_decay,
-                amsgrad=False, maximize=False, fused=True, capturable=self.on_gpu,
-            )  # fmt: skip
+                weights,
+                list(slopes),
+                gradients,
+                squares,
+                [],
+                steps_made,
+                lr=self.rate,
+                beta1=0.9,
+                beta2=0.999,
+                eps=1e-8,
+                weight_decay=config.weight_decay,
+                amsgrad=False,
+                maximize=False,
+                fused=True,
+                capturable=self.on_gpu,
+            )
         return blocks.detach()
 
     def _replayed(self) -> Tensor:

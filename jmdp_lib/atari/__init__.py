@@ -7,7 +7,6 @@ networks that learn moments, are an experiment beside the library, `experiments.
 from jmdp_lib.machine import extra
 
 with extra("atari"):
-    from jmdp_lib.atari.emulator import games
     from jmdp_lib.atari.env import CoupledAtari, Draw, Game, Shock, Snapshot
 
-__all__ = ["CoupledAtari", "Draw", "Game", "Shock", "Snapshot", "games"]
+__all__ = ["CoupledAtari", "Draw", "Game", "Shock", "Snapshot"]

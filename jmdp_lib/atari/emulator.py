@@ -28,18 +28,6 @@ def _roms() -> dict[str, str]:
     return {rom.replace("_", ""): rom for rom in playable}
 
 
-def games() -> list[str]:
-    """The names that `CoupledAtari` takes: Adventure, AirRaid, ..., Zaxxon.
-
-    Example:
-        >>> from jmdp_lib.atari import games
-        >>> names = games()
-        >>> "Breakout" in names, names[0]
-        (True, 'Adventure')
-    """
-    return sorted(map(title, _roms().values()))
-
-
 def title(game: str) -> str:
     """`BattleZone` for whatever `rom_id` takes."""
     return rom_id(game).title().replace("_", "")
@@ -50,9 +38,13 @@ def rom_id(game: str) -> str:
     key = game.lower().replace("_", "") if isinstance(game, str) else ""
     if key in _roms():
         return _roms()[key]
-    names = {name.lower(): name for name in games()}
+    names = {rom.replace("_", ""): title(rom) for rom in sorted(_roms().values())}
     close = [names[k] for k in difflib.get_close_matches(key, names, n=3, cutoff=0.5)]
-    hint = f"did you mean {' or '.join(close)}?" if close else "games() lists the names"
+    hint = (
+        f"did you mean {' or '.join(close)}?"
+        if close
+        else f"the games are {', '.join(names.values())}"
+    )
     raise ValueError(f"unknown game {game!r}: {hint}")
 
 

@@ -102,7 +102,7 @@ class Shock:
 class Game:
     """A game and how it is played; everything that plays takes one of these.
 
-    name: such as BattleZone; `games()` lists the names.
+    name: such as BattleZone; an unknown name is refused with a list of all.
     sticky_prob: probability that a frame repeats the previous action, as in the ALE.
     frame_skip: frames per step.
     obs: "ram", (128,) uint8; "ram+paddles", (130,) uint8, also where the emulator's two paddle

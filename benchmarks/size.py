@@ -1,0 +1,86 @@
+"""How large the project is, in tokens of code, and what `make lint` refuses of it.
+
+Comments, docstrings and layout are no tokens, so that packed lines gain nothing. Refused are
+lines that the formatter is told to leave alone, and functions of the library and of the programs
+beside it that have more than 40 lines without their docstring.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tokenize
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+# The uppermost layer of the import contract; all else of the library is the core.
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+    "contracts"
+]
+BESIDE_THE_CORE = {ROOT / "jmdp_lib" / room for room in CONTRACTS[0]["layers"][0].split(" | ")}
+FOLDERS = ("jmdp_lib", "tests", "experiments", "workflow", "book", "notebooks", "benchmarks")
+SHORT_FUNCTIONS = ("jmdp_lib", "experiments", "workflow", "book")
+MOST_LINES = 40
+UNFORMATTED = re.compile(r"#\s*fmt: *(skip|off)")
+LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT}
+LAYOUT |= {tokenize.ENCODING, tokenize.ENDMARKER}
+
+
+def num_tokens(path: Path) -> int:
+    """Tokens of code in a file; a statement that is only a string is a docstring."""
+    total = 0
+    statement: list[int] = []
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type == tokenize.NEWLINE:
+                total += len(statement) if statement != [tokenize.STRING] else 0
+                statement = []
+            elif token.type not in LAYOUT:
+                statement.append(token.type)
+    return total
+
+
+def unformatted(path: Path) -> Iterator[str]:
+    """Lines of a file that the formatter is told to leave alone."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if UNFORMATTED.search(line):
+            yield f"{path.relative_to(ROOT)}:{number}: let ruff format this"
+
+
+def long_functions(path: Path) -> Iterator[str]:
+    """Functions of a file that have too many lines, without their docstrings."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = node.end_lineno - node.lineno + 1
+            if ast.get_docstring(node) is not None:
+                lines -= node.body[0].end_lineno - node.body[0].lineno + 1
+            if lines > MOST_LINES:
+                where = f"{path.relative_to(ROOT)}:{node.lineno}"
+                yield f"{where}: {node.name} has {lines} lines, more than {MOST_LINES}"
+
+
+def main() -> None:
+    files = {name: sorted((ROOT / name).rglob("*.py")) for name in FOLDERS}
+    library = files["jmdp_lib"]
+    library += (ROOT / "jmdp_lib").rglob("*.pyi")
+    core = [path for path in library if not set(path.parents) & BESIDE_THE_CORE]
+    for name, paths in {
+        "jmdp_lib, the core without figures": core,
+        "jmdp_lib": library,
+        "tests": files["tests"],
+        "experiments": files["experiments"],
+        "workflow and book": files["workflow"] + files["book"],
+        "notebooks": files["notebooks"],
+    }.items():
+        print(f"{name:35} {sum(map(num_tokens, paths)):7,} tokens in {len(paths):2} files")
+    refused = [fault for paths in files.values() for path in paths for fault in unformatted(path)]
+    for name in SHORT_FUNCTIONS:
+        refused += [fault for path in files[name] for fault in long_functions(path)]
+    sys.exit("\n".join(refused) or None)
+
+
+if __name__ == "__main__":
+    main()
