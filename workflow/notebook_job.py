@@ -32,9 +32,15 @@ from results import RUNS, failed_of, fingerprints, publish, record_of, retract, 
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 VERDICTS = (
-    "holds", "not reproduced", "differs from the paper", "goal missed", "too few runs to tell",
+    "holds",
+    "cited",
+    "not reproduced",
+    "differs from the paper",
+    "differs from the release",
+    "goal missed",
+    "too few runs to tell",
     "FAILS",
-)  # fmt: skip
+)
 OUT_DIR = "out_dir"  # the parameter that the batch sets in every notebook
 HEARTBEAT_SECONDS = 30.0
 
