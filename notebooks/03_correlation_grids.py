@@ -519,7 +519,8 @@ moved = (down.next_states[0::2] != down.next_states[1::2]).sum(1)
 blown = [jl.jipe2(down, goal, coupling=coupling).moments.correlation for coupling in COUPLINGS]
 differ = (np.nan_to_num(np.abs(blown[0] - blown[1])) > 1e-6).any((1, 2))
 predicted = bool((differ == (moved >= 2)).all())
-assert predicted and np.flatnonzero(~differ).tolist() == [2, 6, 7, 8]
+assert predicted
+assert np.flatnonzero(~differ).tolist() == [2, 6, 7, 8]
 
 # %% [markdown]
 # **Exercise 2.** On the chain, replace the uniform policy by one that always takes $a_1$. Show that $D_n = \tfrac12$ for every $n$. Then find $\rho_{s_0}$ for
