@@ -355,7 +355,7 @@ claims.check(claim, text, opposite, "differs from the release")
 # ## 3.6 How long is a shock shared? Three couplings
 #
 # In the paper's regime (`"joint"`) two branches share a shock *while they stand at the same state*. One step later they are usually apart, and from then on each draws its own.
-# Section 0.3 says when this is sensible. Demand, weather or traffic go on whatever we do, and reach both branches at the same time: that is `coupling="common"`, for a model with one distribution of the noise for all states, such as `JMDP.from_step` builds.
+# Section 0.5 says when this is sensible. Demand, weather or traffic go on whatever we do, and reach both branches at the same time: that is `coupling="common"`, for a model with one distribution of the noise for all states, such as `JMDP.from_step` builds.
 #
 # Let $v(s) = \mathbb E\, Z(s, A)$ be the value of a state, and $c(s, t) = \mathrm{Cov}\big(Z(s, A), Z(t, B)\big)$ the covariance of two branches at $s$ and $t$, with $A$ and $B$ drawn independently
 # from the policy. Noise $k$ comes with probability $p_k$; $r_k(s)$ and $P_k(s, \cdot)$ are the reward and the move from $s$ under it, averaged over the policy. So noise $k$ makes the branch at $s$ better than
