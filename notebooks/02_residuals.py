@@ -13,17 +13,14 @@
 # on a log scale. Both panels show a straight line, consistent with a $\gamma$-contraction.
 #
 # **What you will learn.** What the two worlds are (Figures 1 and 3); why the two lines are the *same* line, $\gamma^k$ up to rounding, for a reason that has
-# nothing to do with wind or coins; what a residual certifies and what it cannot; and how fast the **covariances**, of which gap variances are made, settle.
+# nothing to do with wind or coins; what a residual certifies and what it cannot; and how fast the **covariances**, of which gap variances are made, converge.
 #
 # **What it needs.** Sections 1.3 to 1.5, or the definition of $T_2$ and Theorem 5.3; eigenvalues for section 2.5. To run it, install the project
 # with `pip install -e ".[notebooks]"` in its folder.
-#
-# **How long it takes.** About 15 minutes to read.
 
 # %% tags=["parameters"]
 tol = 1e-8  # at most 0.1
 sweeps = 400  # at least 200
-gammas = [0.5, 0.8, 0.9, 0.95, 0.98]  # at least one, each above 0
 out_dir = ""
 
 # %%
@@ -49,8 +46,8 @@ small, small_goal = jl.windy_gridworld(3), jl.goal_policy(3)
 ends, (prob, wind) = figures.goal_states(small), figures.gust_of(small, columns=3)
 print(f"goal: state {ends[0]}; gust: probability {prob}")
 print("a gust moves (rows, columns) by", wind)
-found = ends.tolist() == [2] and wind == (0, -1)
-claims.check("3x3 WGW: goal, wind in rows and columns (Figure 1)", f"{ends}, {wind}", found)
+assert ends.tolist() == [2]
+assert wind == (0, -1)
 
 # %%
 fig, ax = plt.subplots(figsize=(2.2, 2.7))
@@ -62,21 +59,19 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 2.1.** The windy gridworld (the paper's Figure 1). Black: where the policy leads in calm air. Orange: where the same action leads in a gust, which has probability 0.2; a ring means that the
-# agent stays.
+# agent stays. See that a gust never brings the agent closer to the goal.
 #
 # <!-- alt: A three by three grid with the goal in the top right cell. Black arrows point right, and up in the last column. Orange rings mark moves to the right that a gust undoes, orange arrows in the last column lead up and to the left. -->
 
 # %% [markdown]
 # The evaluated policy goes right until the last column and then up, as in the paper's Figure 1. A gust
 # undoes a move to the right. In the last column, a gust leaves the agent one row higher and one column back. Either way it is as far
-# from the goal as before. So under this policy the value of a cell depends on its distance from the goal alone, as the check below confirms.
+# from the goal as before. So under this policy the value of a cell depends on its distance from the goal alone.
 
 # %%
 far = np.add.outer(np.arange(3), np.arange(3)[::-1]).ravel()  # moves to the goal, cell by cell
 values = (jl.jipe2(small, small_goal, tol=1e-10).moments.mean * small_goal).sum(1)
-apart = max(np.ptp(values[far == moves]) for moves in range(5))
-claim = "3x3 WGW: values of cells equally far from the goal differ by"
-claims.check(claim, f"{apart:.7f}", apart < 1e-8)
+assert max(np.ptp(values[far == moves]) for moves in range(5)) < 1e-8
 
 # %% [markdown]
 #
@@ -84,7 +79,7 @@ claims.check(claim, f"{apart:.7f}", apart < 1e-8)
 #
 # The states form a row, and both actions lead to the next state. A coin $U$ is tossed afresh at every state and pays
 # $(R^{(1)}, R^{(2)}) = (U, 1 - U)$: one action is paid exactly when the other is not. The paper's picture has rewards $\pm r_i$ instead; that is
-# `rewards="signed"`, the same world on another scale. The last state pays 1 for ever.
+# `rewards="signed"`, the same world on another scale. The last state is absorbing and pays 1 in every step.
 
 # %%
 fig, axes = plt.subplots(1, 2, figsize=(5.4, 1.75))
@@ -92,22 +87,21 @@ rows = []
 for ax, scale in zip(axes, ("unit", "signed"), strict=True):
     one = jl.coupled_reward_chain(25, rewards=scale)
     figures.transition(ax, one, state=0)
-    ax.set_title(f'rewards="{scale}"')
+    ax.set_title("rewards 0 and 1" if scale == "unit" else "rewards -1 and 1")
     rows += [(scale, one.probs[k], *one.rewards[k], *one.next_states[k]) for k in (0, 1)]
 data = pd.DataFrame(rows, columns=["rewards", "prob", "R1", "R2", "next1", "next2"])
 figures.save(fig, "fig3_crc", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 2.2.** One transition of the coupled reward chain (the paper's Figure 3), on two scales of rewards. Both actions lead to the next state; one fair coin decides which of them earns more.
+# **Figure 2.2.** One transition of the coupled reward chain (the paper's Figure 3), on two scales of rewards. Both actions lead to the next state; one fair coin decides which of them earns more. See that the two rewards are always opposite.
 #
 # <!-- alt: Two diagrams of a state s i and the next state. A blue arrow for the first action and an orange one for the second lead from one to the other. With unit rewards each pays 0 or 1, with signed rewards minus 1 or 1; the correlation is minus 1. -->
 
 # %%
 opposite = [np.corrcoef(each.R1, each.R2)[0, 1] for _, each in data.groupby("rewards")]
-found = np.allclose(opposite, -1) and (data.next1 == data.next2).all()
-text = ", ".join(f"{correlation:.2f}" for correlation in opposite)
-claims.check("CRC: one next state; correlation of rewards (Figure 3)", text, found)
+assert np.allclose(opposite, -1)
+assert (data.next1 == data.next2).all()
 
 # %% [markdown]
 # ## 2.3 Figure 2: the residual
@@ -137,7 +131,7 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 2.3.** The Bellman residual $\|M_k - T_2 M_k\|_\lambda$ of JIPE-2 from $M_0 = 0$, on a logarithmic scale (the paper's Figure 2, which has a panel for each world). Circles are the 5x5 windy gridworld under the goal policy, squares the chain of 25
-# states under the uniform policy, both at $\gamma = 0.95$. The grey line is $\gamma^k$. Only every thirtieth residual is drawn.
+# states under the uniform policy, both at $\gamma = 0.95$. The grey line is $\gamma^k$. Only every thirtieth residual is drawn. See that the two worlds lie on one line.
 #
 # <!-- alt: One straight grey line that falls from 1 to below one billionth over about four hundred iterations on a logarithmic axis. Circles for the gridworld and squares for the chain lie on it in turn. -->
 
@@ -145,16 +139,28 @@ plt.show()
 # The paper speaks of "linear decay of the Bellman residual on a log scale, consistent with the $\gamma$-contraction". We find the same. The slope,
 # measured by least squares over all iterations, is a factor of 0.950000 per iteration in both worlds.
 
+
+# %%
+def decay_rate(values, first=0):
+    """The factor per sweep from sweep `first` on, as long as values are above rounding."""
+    steps = np.arange(values.size)
+    used = (steps >= first) & (values > 1e-10 * values.max())
+    return np.exp(np.polyfit(steps[used], np.log(values[used]), 1)[0])
+
+
 # %%
 for name, sol in solved.items():
-    rate, powers = jl.decay_rate(sol.residuals), 0.95 ** np.arange(sol.iterations)
+    rate, powers = decay_rate(sol.residuals), 0.95 ** np.arange(sol.iterations)
     off = np.abs(sol.residuals - powers).max()
     near = abs(rate - 0.95) < 1e-6
     claims.check(f"{name}: factor per iteration, gamma = 0.95", f"{rate:.6f}", near)
-    claims.check(f"{name}: residual - gamma^k, largest", f"{off:.10f}", off < 1e-11)
+    assert off < 1e-11
+taken = [sol.iterations for sol in solved.values()]
+needed = 1 + int(np.ceil(np.log(tol * 0.05) / np.log(0.95)))  # until gamma^k / (1 - gamma) <= tol
+claims.check("sweeps of the two worlds", taken, taken == [needed] * 2)
 
 # %% [markdown]
-# The residual is not roughly $\gamma^k$, or at most $\gamma^k$. It *equals* $\gamma^k$, in both worlds. Why? Look at the state that pays 1 for ever, the goal of the grid
+# The residual is not roughly $\gamma^k$, or at most $\gamma^k$. It *equals* $\gamma^k$, in both worlds. Why? Look at the absorbing state, the goal of the grid
 # and the end of the chain. Nothing is random there: after $k$ sweeps its mean is $(1 - \gamma^k)/(1-\gamma)$, and its second moment the square of
 # that. So sweep $k$ changes
 #
@@ -171,17 +177,14 @@ formula = powers * (1 - 0.975 * powers)
 for name, trace in traces.items():
     both = min(sweeps, solved[name].iterations)
     assert np.allclose(trace.residuals[:both], solved[name].residuals[:both], atol=1e-12)
-    off = np.abs(trace.second / trace.weight - formula).max()
-    claim = f"{name}: change of Sigma / lambda minus gamma^k (1 - (1+gamma)/2 gamma^k), largest"
-    claims.check(claim, f"{off:.10f}", off < 1e-11)
+    assert np.abs(trace.second / trace.weight - formula).max() < 1e-11
 
 # %% [markdown]
 # So the change in $\Sigma$ starts far below that in $\mu$ and catches up: in the end it falls by $\gamma$ per sweep, not by $\gamma^2$, because the terms $\gamma R\,M_\mu$ of $T_2$ carry the error
 # of the means into it.
 #
-# **What a straight line tells us about the setting.** The paper does not say what its goal pays (decision 13). Suppose that the agent is paid
-# only once, on arrival. Then the value of the goal no longer changes, and the residual leaves the line $\gamma^k$. On the grid at most eight cells lie on the way, each
-# of which is left with probability 0.8 or more. So after $k$ sweeps a change is at most of order $\binom k7 (0.2\gamma)^k$, and from $k = 15$ on each sweep should multiply it by at most
+# **What a straight line tells us about the setting.** The paper does not say what its goal pays ([decision 13](../book/paper.md)). Suppose that the agent is paid
+# only once, on arrival. Then the value of the goal no longer changes, and the residual falls much faster than $\gamma^k$. On the grid at most eight calm moves lead to the goal, so after $k$ sweeps a change is at most of the order of the probability of fewer than eight calm moves in $k$ steps, $\binom k7\, 0.2^k$, times $\gamma^k$. From $k = 15$ on, each sweep multiplies this by at most
 # $0.19 \cdot \tfrac{16}{9} = 0.34$. We measure 0.29:
 
 
@@ -197,14 +200,14 @@ def paid_once(jm, last):
 grid_once, chain_once = paid_once(grid, 4), paid_once(chain, 24)
 short = jl.trace_jipe2(grid_once, cases["5x5 WGW"][1], 60).residuals
 done = jl.trace_jipe2(chain_once, cases["CRC, 25 states"][1], 60).residuals
-late = jl.decay_rate(short, first=15)
+late = decay_rate(short, first=15)
 claims.check("WGW that pays once: factor per iteration, late", f"{late:.2f}", late < 0.19 * 16 / 9)
 exact_after = int(np.flatnonzero(done > 1e-12)[-1]) + 1
-claims.check("CRC that ends with nothing: exact after sweeps", exact_after, exact_after == 24)
+assert exact_after == 24
 
 # %% [markdown]
-# Nor would a chain whose last state paid nothing show a straight line. Its residual is zero after 24 sweeps, one for each state with a coin.
-# The straight lines of the paper fit absorbing states that keep paying, and this is how we set up both worlds.
+# A chain whose last state paid nothing would be exact after 24 sweeps, one for each coin.
+# So the straight lines of the paper fit absorbing states that keep paying, and this is how we set up both worlds.
 
 # %% [markdown]
 # ## 2.4 What the residual certifies
@@ -223,7 +226,7 @@ for name, sol in loose.items():
 
 # %% [markdown]
 # But we are after **gaps**, and $\mathrm{Var}\,G$ is a small difference of large second moments. For all that a bound of 0.01 on $M$ says, with
-# $\lambda = 40$ each $\Sigma$ could be off by 0.4, and a gap variance, which takes four of them, by 1.6. In the two worlds above that is almost as large as the largest gap variance itself, 1.8. How far off are the gap variances really?
+# $\lambda = 40$ each $\Sigma$ could be off by 0.4, and a gap variance, which takes four of them and the square of a difference of means, by 1.6 and some more. In the two worlds above that is almost as large as the largest gap variance itself, 1.8. How far off are the gap variances really?
 
 # %%
 name, case = "5x5 WGW, uniform policy", (grid, jl.uniform_policy(grid))
@@ -243,7 +246,7 @@ table.round(4)
 # %%
 off = table["gap variance off by"].to_numpy()
 claim = "tol 0.01, WGW goal policy and CRC: gap variances off by"
-claims.check(claim, f"{off[:2].max():.11f}", off[:2].max() < 1e-12)
+claims.check(claim, f"{off[:2].max():.10f}", off[:2].max() < 1e-11)
 bound = table["error bound"].iloc[2]
 claim = "WGW uniform policy: gap variances off by, more than the bound"
 claims.check(claim, f"{off[2]:.3f}, {bound:.4f}", off[2] > bound)
@@ -252,7 +255,7 @@ claims.check(claim, f"{off[2]:.3f}, {bound:.4f}", off[2] > bound)
 # In the first two cases the gap variances were exact long before the certificate was small. In the third, the grid under another
 # policy, they are off by more than the bound on the means. The bound is the same 0.0096 in all three cases, so it cannot tell them apart. What can?
 #
-# ## 2.5 Covariances: three speeds
+# ## 2.5 Covariances have their own rate
 #
 # Let $C = \Sigma - \mu\mu^\top$ be the covariances, and let $x$ and $y$ earn $R$ and $\tilde R$ and go on to $X'$ and $Y'$ as in the definition of $T_2$ (Figure 1.4). The pair moves by the
 # matrix $P_2$ of the **pair chain**, and one step has a covariance of its own:
@@ -264,19 +267,17 @@ claims.check(claim, f"{off[2]:.3f}, {bound:.4f}", off[2] > bound)
 #
 # $$C_{k+1} = c_0(\mu_k) + \gamma^2 P_2\, C_k .$$
 #
-# Two things still change from sweep to sweep. (a) The source $c_0$ sees the means, but only their *differences* between state-actions that one step may reach: a
-# constant error cancels. Differences fade by $\gamma\zeta_\mu$ per sweep, with $\zeta_\mu$ the second largest eigenvalue, in modulus, of the policy's chain $P^\pi$. (b) What $C$ already holds fades by
-# $\gamma^2\zeta_C$, with $\zeta_C$ the spectral radius of $P^\pi$ among the states whose return varies. `covariance_rates` gives both. In the end
-# $C$ settles at least as fast as the slower of the two allows.
-#
-# To see all three speeds, of means, second moments and covariances, we add an inventory, in which noise never ends and $\zeta_C = 1$.
+# Two things change from sweep to sweep. (a) The source $c_0$ sees only *differences* of means, since a
+# constant error cancels. Differences fall asymptotically by $\gamma\zeta_\mu$ per sweep, with $\zeta_\mu$ the second largest eigenvalue, in modulus, of the policy's chain $P^\pi$. (b) What $C$ already holds falls by
+# $\gamma^2$ or faster, since $P_2$ is a matrix of probabilities. So the asymptotic factor of the changes of $C$ is at most $\max(\gamma\zeta_\mu, \gamma^2)$. To see it, we add an inventory, in which noise never ends.
 
 # %%
 stock = jl.inventory()
 cases["inventory, uniform policy"] = stock, jl.uniform_policy(stock)
 for name, case in cases.items():
     traces.setdefault(name, jl.trace_jipe2(*case, sweeps))
-rates = {name: jl.covariance_rates(*case) for name, case in cases.items()}
+chains = {n: np.einsum("sa,sat->st", pi, jm.marginal_mdp()[0]) for n, (jm, pi) in cases.items()}
+zeta = {name: np.sort(np.abs(np.linalg.eigvals(chain)))[-2] for name, chain in chains.items()}
 columns = [(n, p) for n in traces for p in ("mean", "second", "covariance")]
 data = {f"{n}, {p}": getattr(traces[n], p) for n, p in columns}
 
@@ -294,81 +295,49 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 2.4.** How much means, second moments and covariances still change in sweep $k$, in four worlds at $\gamma = 0.95$, on a logarithmic scale. Means and second moments are drawn in units of the
-# first change of a mean, covariances in units of their largest change. Grey band: $\gamma^k$; dashed: $\gamma^{2k}$.
+# first change of a mean, covariances in units of their largest change. Grey band: $\gamma^k$; dashed: $\gamma^{2k}$. See that the orange curves have four different slopes.
 #
 # <!-- alt: Four panels. Means and second moments fall along gamma to the k on both grids and on the chain, and parallel to it for the inventory. Covariances fall almost vertically on the grid under the goal policy, along gamma to the 2k and then to zero on the chain, nearly as slowly as the means on the grid under the uniform policy, and parallel to gamma to the 2k for the inventory. -->
 
 # %% [markdown]
-# In the end means (blue) and second moments (green) fall by the factor $\gamma$ per sweep, along the grey band or parallel to it. The covariances (orange) do not. We measure their
-# factors from sweep 60 on, or from an earlier one where they have settled by then. For the grid under the uniform policy and for the inventory we ask for the theory's factor, the larger of the first two columns, to three decimals:
+# Means (blue) and second moments (green) fall by the factor $\gamma$ per sweep, along the grey band or parallel to it. The covariances (orange) do not. We measure their
+# factors from sweep 60 on, or from an earlier one where they have converged by then. For the grid under the uniform policy and for the inventory we ask for the larger of the first two columns, to three decimals:
 
 # %%
 late = {"5x5 WGW": 15, "CRC, 25 states": 0}  # where to begin; the chain has no late part
-measured = {n: jl.decay_rate(t.covariance, late.get(n, 60)) for n, t in traces.items()}
-speeds = pd.DataFrame(rates, index=["gamma zeta_mu", "gamma^2 zeta_C"]).T.assign(measured=measured)
-speeds.round(4)
+measured = {n: decay_rate(t.covariance, late.get(n, 60)) for n, t in traces.items()}
+speeds = pd.DataFrame({"gamma zeta_mu": 0.95 * pd.Series(zeta), "gamma^2": 0.95**2})
+speeds.assign(measured=measured).round(4)
 
 # %%
 for name in ("5x5 WGW, uniform policy", "inventory, uniform policy"):
-    found, theory = measured[name], max(rates[name])
+    found, theory = measured[name], speeds.loc[name].max()
     fits = abs(found - theory) < 5e-4
     claims.check(f"{name}: covariances, factor {theory:.4f}", f"{found:.4f}", fits)
 
 # %%
 changes = traces["CRC, 25 states"].covariance
-off = np.abs(changes[:24] - 0.25 * powers[:24] ** 2).max()
-claim = "CRC: change of covariances minus gamma^2k / 4, 24 sweeps, largest"
-claims.check(claim, f"{off:.9f}", off < 1e-10)
-still = changes[24:].max()
-claims.check("CRC: largest change after that", f"{still:.12f}", still < 1e-13)
+assert np.abs(changes[:24] - 0.25 * powers[:24] ** 2).max() < 1e-10
+exact_now = changes[24:].max() < 1e-13
+claims.check("CRC: covariances exact after sweeps", 24, exact_now)
 found = measured["5x5 WGW"]
-faster = 0.19 < found < 0.19 * 16 / 9
-claims.check("WGW, goal policy: factor, between 0.19 and 0.34", f"{found:.2f}", faster)
+claims.check("WGW, goal policy: factor, 0.19 to 0.34", f"{found:.2f}", 0.19 < found < 0.34)
 
 # %% [markdown]
-# - **Inventory:** the noise never ends, $\zeta_C = 1$, and differences of means are soon forgotten. The rate is $\gamma^2$, as one would expect.
-# - **Chain:** $\gamma^2$ while there are coins left, and then *nothing*: exact after 24 sweeps. Both actions lead to the same state, so the
-#   means cancel out of $c_0$ altogether.
-# - **Grid, goal policy:** a cell is left with probability 0.8 or more and never returned to, so $\zeta_\mu = \zeta_C = 0.2$ and the rate is $0.2\,\gamma = 0.19$ in the end. Measured
-#   before rounding sets in, it is still 0.29, because up to eight cells must be left one after the other: $\binom k7\, 0.2^k$ instead of $0.2^k$, as in section 2.3.
-# - **Grid, uniform policy:** the agent wanders, $\zeta_\mu = 0.997$. Differences of means fade more slowly than $\gamma^{2k}$, and the covariances must wait for them:
-#   their factor is $\gamma\zeta_\mu = 0.9472$, above $\gamma^2 = 0.9025$.
+# - **Inventory:** differences of means are soon forgotten, and the factor is $\gamma^2$.
+# - **Chain:** $\gamma^2$ while there are coins left, and exact after 24 sweeps. Both actions lead to the same state, so the
+#   means cancel out of $c_0$.
+# - **Grid, goal policy:** $\zeta_\mu = 0.2$, and nothing is random at the goal. The asymptotic factor is $0.2\,\gamma = 0.19$; measured before rounding sets in it is still 0.29, because of the binomial coefficient of section 2.3.
+# - **Grid, uniform policy:** $\zeta_\mu = 0.997$, so differences of means fall more slowly than $\gamma^{2k}$, and the covariances with them, by 0.9472.
 #
-# So "$\gamma$ for means, $\gamma^2$ for covariances" is only half true. In the end the factor is at most $\max(\gamma\zeta_\mu, \gamma^2\zeta_C)$, which can be anything from zero to $\gamma$; the grid under the uniform policy and the inventory attain it. This is also why
-# the other routes of `jipe2` solve for the means first: then (a) is gone, and only $\gamma^2\zeta_C$ is left (chapter 7).
-#
-# ## 2.6 The price of patience
-#
-# Since the residual is $\gamma^k$, the number of sweeps for a certificate of `tol` is known beforehand:
-# $1 + \lceil \log(\mathrm{tol}\,(1-\gamma)) / \log\gamma \rceil$, about $\frac{1}{1-\gamma}\log\frac{1}{\mathrm{tol}\,(1-\gamma)}$.
-
-# %%
-curves = {}
-for gamma in gammas:
-    jm = jl.windy_gridworld(5, gamma=gamma)
-    curves[gamma] = jl.jipe2(jm, jl.goal_policy(5), tol=tol, route="sweeps").residuals
-taken = {gamma: curve.size for gamma, curve in curves.items()}
-formula = [1 + int(np.ceil(np.log(tol * (1 - g)) / np.log(g))) for g in gammas]
-claims.check(f"sweeps at gamma = {gammas}", list(taken.values()), list(taken.values()) == formula)
-slopes = [jl.decay_rate(curve) for curve in curves.values()]
-text = ", ".join(f"{slope:.5f}" for slope in slopes)
-claims.check("their factors per sweep, gamma to 1e-6", text, np.allclose(slopes, gammas, atol=1e-6))
-
-# %%
-table = pd.DataFrame({"gamma": gammas, "horizon": 1 / (1 - np.array(gammas))})
-table["sweeps"] = list(taken.values())
-table["formula"] = formula
-table.set_index("gamma").round(2)
-
-# %% [markdown]
-# Doubling the horizon $1/(1-\gamma)$ a little more than doubles the number of sweeps. At $\gamma = 0.999$ the formula says about 25,000, although the gap variances may have
-# converged after a few dozen. `jipe2` then uses a linear solver instead of sweeps, and says so in `sol.plan`.
+# So "$\gamma$ for means, $\gamma^2$ for covariances" is only half true. This is why
+# the other routes of `jipe2` solve for the means first: then (a) is gone, and only $\gamma^2$ is left (chapter 7).
 #
 # ## What to take away
 #
-# - Figure 2 is reproduced exactly: the residual *is* $\gamma^k$ in both worlds. The line comes from the state that pays for ever and says nothing about the coupling.
+# - Figure 2 is reproduced exactly: the residual *is* $\gamma^k$ in both worlds. The line comes from the absorbing state that pays and says nothing about the coupling.
 # - The certificate always holds and, for means, is tight here. For gap variances it is often pessimistic, but it does not say when.
-# - Covariances settle by $\max(\gamma\zeta_\mu, \gamma^2\zeta_C)$ or faster: in finitely many sweeps on a chain, by $\gamma^2$ where noise never ends, by almost $\gamma$ where the policy wanders.
+# - The changes of covariances have an asymptotic factor of at most $\max(\gamma\zeta_\mu, \gamma^2)$. It is attained on the inventory and on the grid under the uniform policy.
 #
 # ## Exercises
 #
@@ -378,7 +347,7 @@ table.set_index("gamma").round(2)
 # <details><summary>Solution</summary>
 #
 # Both. The first residual is smaller by a factor of about 82, which alone would save some 86 of the 419 sweeps. More important is that the goal has the right value from the beginning,
-# $1/(1-\gamma)$ in either grid. Nothing is left on the line $\gamma^k$, and what remains fades like $(0.2\gamma)^k$, up to the factor of section 2.3: 26 sweeps instead of 419.
+# $1/(1-\gamma)$ in either grid. Nothing is left on the line $\gamma^k$, and what remains falls like $(0.2\gamma)^k$, up to the factor of section 2.3: 26 sweeps instead of 419.
 #
 # </details>
 
@@ -387,31 +356,31 @@ near_by = jl.jipe2(jl.windy_gridworld(5, gust_prob=0.19), jl.goal_policy(5), tol
 start = near_by.mean, near_by.full_second()
 warm = jl.jipe2(grid, jl.goal_policy(5), tol=1e-8, route="sweeps", initial=start)
 cold = jl.jipe2(grid, jl.goal_policy(5), tol=1e-8, route="sweeps")
-steeper = jl.decay_rate(warm.residuals, first=15) < 0.19 * 16 / 9
+steeper = decay_rate(warm.residuals, first=15) < 0.19 * 16 / 9
 head_start = cold.residuals[0] / warm.residuals[0]
-text = f"{warm.iterations}, {cold.iterations}; {head_start:.0f}"
-claims.check("exercise 1: sweeps from a neighbour, from zero; head start", text, steeper)
+assert steeper
+assert (warm.iterations, cold.iterations) == (26, 419)
+assert abs(head_start - 82) < 1
 
 # %% [markdown]
 # **Exercise 2.** Mix the goal policy with 5% of noise, `jl.epsilon_mixture(jl.goal_policy(5), 0.05)`, and predict the rate of the
-# covariances with `covariance_rates` before you measure it.
+# covariances from $\zeta_\mu$ before you measure it.
 #
 # <details><summary>Solution</summary>
 #
-# The larger of the two factors is $\gamma\zeta_\mu = 0.484$: a little wandering is enough to more than double the rate of 0.19. The measured rate comes down to it from above, and is
+# As under the goal policy nothing is random at the goal, so what $C$ holds fades by $\gamma^2\zeta_\mu$, and the larger factor is $\gamma\zeta_\mu = 0.484$: a little wandering is enough to more than double the rate of 0.19. The measured rate comes down to it from above, and is
 # within 5% of it once the first 24 sweeps are left out.
 #
 # </details>
 
 # %% tags=["hide-cell"]
 mixed = jl.epsilon_mixture(jl.goal_policy(5), 0.05)
-theory = max(jl.covariance_rates(grid, mixed))
+moves = np.einsum("sa,sat->st", mixed, grid.marginal_mdp()[0])
+theory = 0.95 * np.sort(np.abs(np.linalg.eigvals(moves)))[-2]
 settling = jl.trace_jipe2(grid, mixed, 60).covariance
-rates_seen = [jl.decay_rate(settling, first) for first in (12, 18, 24)]
-falling = rates_seen[0] > rates_seen[1] > rates_seen[2] > theory
-claims.check(
-    "exercise 2: predicted rate", f"{theory:.3f}", falling and rates_seen[2] < 1.05 * theory
-)
+rates_seen = [decay_rate(settling, first) for first in (12, 18, 24)]
+assert rates_seen[0] > rates_seen[1] > rates_seen[2] > theory
+assert rates_seen[2] < 1.05 * theory
 
 # %% [markdown]
 # **What to read next.** Chapter 3 looks at the correlations of actions that the second moments contain. Chapter 7 is about solving faster than by sweeps.

@@ -141,7 +141,7 @@ def test_claims_become_a_table_that_tells_verdicts_apart() -> None:
     cells = [{"cell_type": "code", "source": "", "outputs": [{"text": lines}]}]
     table = pages.claims_table(pages.Notebook("01_one", {"cells": cells}))["data"]["text/markdown"]
     assert table.splitlines()[2:] == [
-        r"| \|S\| | 5 | supported |",
+        r"| \|S\| | 5 | holds |",
         "| x | 0.4 | **not reproduced** |",
         "| y | -1 | *differs from the paper* |",
         "| z | 7 | *goal missed* |",

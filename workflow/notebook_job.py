@@ -42,8 +42,10 @@ from results import (
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 VERDICTS = (
     "holds",
+    "cited",
     "not reproduced",
     "differs from the paper",
+    "differs from the release",
     "goal missed",
     "too few runs to tell",
     "FAILS",

@@ -161,9 +161,10 @@ def explore(draw: Callable[[float], Figure], values: Sequence[float], name: str)
 class Claims:
     """`check` asserts a claim and remembers it; `print` lists `claim | value | verdict`.
 
-    The verdict is "holds" if the claim was confirmed, "differs from the paper" if something
-    else was found than the paper prints, "not reproduced" if a result of the paper was not found
-    again, and "goal missed" if a goal of our own was not reached.
+    The verdict is "holds" if the claim was confirmed; "cited" if the value is only read from a
+    committed file; "differs from the paper" (or "from the release") if something else was found
+    than the paper prints (or the authors' code gives); "not reproduced" if a result of the paper
+    was not found again; and "goal missed" if a goal of our own was not reached.
     A claim about a sample may say whether the sample is large enough to show it. If it is not, the
     verdict is "too few runs to tell", and nothing fails.
 
@@ -178,7 +179,15 @@ class Claims:
     """
 
     TOO_FEW = "too few runs to tell"
-    VERDICTS = ("holds", "not reproduced", "differs from the paper", "goal missed", TOO_FEW)
+    VERDICTS = (
+        "holds",
+        "cited",
+        "not reproduced",
+        "differs from the paper",
+        "differs from the release",
+        "goal missed",
+        TOO_FEW,
+    )
 
     def __init__(self) -> None:
         self._lines: list[str] = []
