@@ -176,9 +176,13 @@ class GapLaw(ReadOnly, Saved):
 
     @classmethod
     def from_sample(
-        cls, query: tuple[int, int, int], gaps: ArrayLike, alpha: float = 0.05, off: float = 0.0,
+        cls,
+        query: tuple[int, int, int],
+        gaps: ArrayLike,
+        alpha: float = 0.05,
+        off: float = 0.0,
         limit: float = np.inf,
-    ) -> GapLaw:  # fmt: skip
+    ) -> GapLaw:
         """The band of Dvoretzky, Kiefer, Wolfowitz and Massart around independent gaps (N,).
 
         It holds everywhere at once with probability $1 - alpha$.

@@ -438,9 +438,17 @@ def _keep_better(bounds: Any, found: Any, lower: Any) -> Any:
 
 
 def _sweep(
-    bounds: Any, order: Any, now: Any, grid: Any, groups: Any, known: Any, moved: Any, unsaid: Any,
-    tol: Any, room: Any,
-) -> None:  # fmt: skip
+    bounds: Any,
+    order: Any,
+    now: Any,
+    grid: Any,
+    groups: Any,
+    known: Any,
+    moved: Any,
+    unsaid: Any,
+    tol: Any,
+    room: Any,
+) -> None:
     """Sweep number `now` over all rows, where one that follows moved since the last sweep.
 
     bounds: (N, 1, n) from above or (N, 3, n) from below. moved: (N,) in which sweep a row moved

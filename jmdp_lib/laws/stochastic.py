@@ -263,9 +263,22 @@ def _shifted(x: Floats, d: float, factor: float) -> tuple[Floats, Floats]:
 
 @hot
 def _sweep(
-    bounds: Any, rows: Any, now: Any, starts: Any, gaps: Any, ends: Any, after: Any, weights: Any,
-    reads: Any, moved: Any, fallen: Any, tol: Any, rounding: Any, mixed: Any, total: Any,
-) -> Any:  # fmt: skip
+    bounds: Any,
+    rows: Any,
+    now: Any,
+    starts: Any,
+    gaps: Any,
+    ends: Any,
+    after: Any,
+    weights: Any,
+    reads: Any,
+    moved: Any,
+    fallen: Any,
+    tol: Any,
+    rounding: Any,
+    mixed: Any,
+    total: Any,
+) -> Any:
     """Sweep number `now`: Gauss-Seidel over rows, where one that follows moved since the last.
 
     bounds: (2 N, 2n + 1). moved: (2 N,) in which sweep a row moved last: it moves when its bounds

@@ -286,9 +286,23 @@ def _single_at(values: Any, policy: Any, centred: bool, u: int, mean: float) -> 
 
 @inline
 def _target(
-    values: Any, policy: Any, gamma: float, centred: bool, common: bool, i: int, s: int, a: int,
-    t: int, b: int, r: float, u: int, one: int, q: float, v: int, two: int,
-) -> float:  # fmt: skip
+    values: Any,
+    policy: Any,
+    gamma: float,
+    centred: bool,
+    common: bool,
+    i: int,
+    s: int,
+    a: int,
+    t: int,
+    b: int,
+    r: float,
+    u: int,
+    one: int,
+    q: float,
+    v: int,
+    two: int,
+) -> float:
     """hat T_2(M, i): (s, a) earned r and moved to u, (t, b) earned q and moved to v.
 
     one, two: the next state-actions of the layout `Full`; -1 where they are averaged over.
@@ -385,6 +399,20 @@ def compiled_backup(rng: Any, values: Any, i: int, drawing: Any) -> float:
     r = drawing.rewards[k, a]
     q = drawing.rewards[j, b]
     return _target(
-        values, drawing.policy, drawing.gamma, drawing.centred, drawing.common, i, s, a, t, b, r,
-        u, one, q, v, two,
-    )  # fmt: skip
+        values,
+        drawing.policy,
+        drawing.gamma,
+        drawing.centred,
+        drawing.common,
+        i,
+        s,
+        a,
+        t,
+        b,
+        r,
+        u,
+        one,
+        q,
+        v,
+        two,
+    )

@@ -102,9 +102,10 @@ class MultisetOperator:
         after = int(self.jm.next_states[table, action])
         terms: Law = {
             ((after, left),) if left else (): comb(power, left)
-            * reward ** (power - left) * self.jm.gamma**left
+            * reward ** (power - left)
+            * self.jm.gamma**left
             for left in range(power + 1)
-        }  # fmt: skip
+        }
         return {branches: c for branches, c in terms.items() if c != 0.0}
 
     def collapsed_law(self, state: int, powers: Sequence[int]) -> Law:
@@ -226,13 +227,20 @@ class MultisetOperator:
         rows = np.concatenate(found)
         # The empty multiset, whose moment is one, is the last column: b.
         column = np.argsort(np.append(self._numbers(rows), 0)).astype(np.int32)
-        whole = sparse.vstack([
-            sparse.csr_array(
-                (matrix.data, column[np.searchsorted(known, numbers)][matrix.indices],
-                 matrix.indptr), shape=(matrix.shape[0], len(column)),
-            )
-            for matrix, numbers in steps
-        ], format="csr")  # fmt: skip
+        whole = sparse.vstack(
+            [
+                sparse.csr_array(
+                    (
+                        matrix.data,
+                        column[np.searchsorted(known, numbers)][matrix.indices],
+                        matrix.indptr,
+                    ),
+                    shape=(matrix.shape[0], len(column)),
+                )
+                for matrix, numbers in steps
+            ],
+            format="csr",
+        )
         return whole[:, [-1]].toarray()[:, 0], whole[:, :-1], rows
 
     def _seeds(self) -> Ints:

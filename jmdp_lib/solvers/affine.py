@@ -64,9 +64,13 @@ class Affine(Protocol):
 
 
 def solve(
-    operator: Affine, target: float, rate: float, accelerate: bool = True, start: Any = None,
+    operator: Affine,
+    target: float,
+    rate: float,
+    accelerate: bool = True,
+    start: Any = None,
     bar: Any = None,
-) -> tuple[Any, list[float], int]:  # fmt: skip
+) -> tuple[Any, list[float], int]:
     """x with max |F(x) - x| <= target, the residuals on the way, and how often F was applied.
 
     rate: the contraction modulus of F in the maximum norm. Where rounding does not allow the
@@ -111,9 +115,13 @@ def solve(
 
 
 def solve_to_residual(
-    operator: Affine, residual: Callable[[Any], float], share: float, goal: float, rate: float,
+    operator: Affine,
+    residual: Callable[[Any], float],
+    share: float,
+    goal: float,
+    rate: float,
     name: str,
-) -> tuple[Any, Floats, int]:  # fmt: skip
+) -> tuple[Any, Floats, int]:
     """x with residual(x) <= goal, the residuals on the way, and how often F was applied.
 
     `solve` ends on the size of a Gauss-Seidel step, which may hide a larger `residual`. It starts
@@ -276,9 +284,12 @@ class SolvedPairs(NamedTuple):
 
 
 def solve_pairs(
-    system: CollapsedT2, reached: PairSet | None, allowed: float, name: str,
+    system: CollapsedT2,
+    reached: PairSet | None,
+    allowed: float,
+    name: str,
     device: str | None = None,
-) -> SolvedPairs:  # fmt: skip
+) -> SolvedPairs:
     """m, v and c, on the pairs reached or on all, until the error is `allowed` in ||.||_lambda."""
     backup, moved, alone, products = solve_chains(system, allowed)
     pairs: Any
@@ -291,10 +302,13 @@ def solve_pairs(
     gamma = system.jm.gamma
     weight = system.weight
     c, history, iterations = solve_to_residual(
-        pairs, lambda c: max(moved * weight, max(pairs.residual(c), alone) + products),
+        pairs,
+        lambda c: max(moved * weight, max(pairs.residual(c), alone) + products),
         0.05,  # gaps are differences of what is solved
-        allowed * (1.0 - gamma) * weight, gamma**2, name,
-    )  # fmt: skip
+        allowed * (1.0 - gamma) * weight,
+        gamma**2,
+        name,
+    )
     if isinstance(c, np.ndarray):
         frozen(c)
     mean = float(np.abs(backup.mean).max())

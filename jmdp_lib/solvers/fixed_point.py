@@ -272,9 +272,14 @@ def enough_sweeps(first: float, target: float, gamma: float) -> int:
 
 
 def collect_moments(
-    jm: JMDP, order: int, mean: Floats, blocks: Floats | None, source: MomentSource,
-    error_bound: float, variance_off: float,
-) -> Moments:  # fmt: skip
+    jm: JMDP,
+    order: int,
+    mean: Floats,
+    blocks: Floats | None,
+    source: MomentSource,
+    error_bound: float,
+    variance_off: float,
+) -> Moments:
     """What was solved, and below which size a standard deviation cannot be told from zero.
 
     Means of next states that are wrong by up to the error bound e give a constant return one-step

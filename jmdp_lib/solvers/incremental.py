@@ -204,10 +204,15 @@ def _require_room(simulator: Simulator, policy: Floats, form: str, coupling: str
 
 
 def learn(
-    simulator: Simulator, layout: Any, num_updates: int, step_size: Steps, seed: Seed,
-    checkpoints: int | Sequence[int], truth: Floats | None = None,
+    simulator: Simulator,
+    layout: Any,
+    num_updates: int,
+    step_size: Steps,
+    seed: Seed,
+    checkpoints: int | Sequence[int],
+    truth: Floats | None = None,
     start: IncrementalSolution | Floats | None = None,
-) -> IncrementalSolution:  # fmt: skip
+) -> IncrementalSolution:
     """The recursion of eq. (28) in any layout, with its history.
 
     truth: the right `values`. start: where to begin, or a run to go on with.
@@ -267,9 +272,14 @@ class Recorder:
 
     @classmethod
     def of(
-        cls, simulator: Simulator, layout: Any, values: Floats, visits: Ints,
-        truth: Floats | None, seed: Seed,
-    ) -> Recorder:  # fmt: skip
+        cls,
+        simulator: Simulator,
+        layout: Any,
+        values: Floats,
+        visits: Ints,
+        truth: Floats | None,
+        seed: Seed,
+    ) -> Recorder:
         """With the norm of the simulator's range of rewards."""
         declared = getattr(simulator, "reward_range", None)
         ends = None if declared is None else checks.reward_range("reward_range", declared)
@@ -323,10 +333,21 @@ def _solution(record: Recorder, rng: np.random.Generator) -> IncrementalSolution
     mean, blocks, source = layout.read(record.values)
     moments = Moments(order, mean, blocks, source, mean_error, resolution)
     return IncrementalSolution(
-        moments, residuals, False, error_bound, int(updates[-1]), updates, errors, record.values,
-        record.visits, layout.name, layout.policy, layout.coupling, record.reward_range,
+        moments,
+        residuals,
+        False,
+        error_bound,
+        int(updates[-1]),
+        updates,
+        errors,
+        record.values,
+        record.visits,
+        layout.name,
+        layout.policy,
+        layout.coupling,
+        record.reward_range,
         rng.bit_generator.state,
-    )  # fmt: skip
+    )
 
 
 def refuse_other_run(start: IncrementalSolution, layout: Any, size: int) -> None:
@@ -370,9 +391,14 @@ class Cells(NamedTuple):
 
 
 def updater(
-    simulator: Simulator, layout: Any, values: Floats, visits: Ints, step: StepSize,
-    weights: Floats, rng: np.random.Generator,
-) -> Callable[[int], None]:  # fmt: skip
+    simulator: Simulator,
+    layout: Any,
+    values: Floats,
+    visits: Ints,
+    step: StepSize,
+    weights: Floats,
+    rng: np.random.Generator,
+) -> Callable[[int], None]:
     """A function that makes `count` updates in place. weights: how likely each coordinate is."""
     threshold, alias = draws.alias_tables(np.array([0, weights.size]), weights)
     cells = Cells(threshold, draws.cells(alias))

@@ -130,9 +130,13 @@ def plan_jipe2(
 
 
 def _choose(
-    system: CollapsedT2, tol: float, for_sweeps: bool, queries: ArrayLike | None, route: str,
+    system: CollapsedT2,
+    tol: float,
+    for_sweeps: bool,
+    queries: ArrayLike | None,
+    route: str,
     device: str | None,
-) -> tuple[Plan, PairSet | None]:  # fmt: skip
+) -> tuple[Plan, PairSet | None]:
     """The plan, and for the route "reachable" its pairs; refuses what does not go together.
 
     for_sweeps: whether there is something that belongs to sweeps, `initial` or `max_iterations`.
@@ -194,9 +198,12 @@ def _sweeps_work(system: CollapsedT2, sweeps: int) -> tuple[int, float]:
 
 
 def _sweeps(
-    system: CollapsedT2, allowed: float, plan: Plan,
-    initial: Solution | Moments | tuple[ArrayLike, ArrayLike] | None, max_iterations: int | None,
-) -> Solution:  # fmt: skip
+    system: CollapsedT2,
+    allowed: float,
+    plan: Plan,
+    initial: Solution | Moments | tuple[ArrayLike, ArrayLike] | None,
+    max_iterations: int | None,
+) -> Solution:
     jm = system.jm
     operator = PairOperator(jm, system.policy, system.coupling)
     start = operator.zero() if initial is None else _start(operator, initial)

@@ -171,10 +171,12 @@ def _law_terms(operator: MultisetOperator) -> Floats:
     played = (operator.policy > 0.0).sum(1)
     tables = np.diff(operator.jm.starts)
     kinds = [powers for total in range(1, operator.order + 1) for powers in partitions(total)]
-    return np.array([
-        k * sum(comb(a + len(powers) - 1, len(powers)) * 2.0 ** sum(powers) for powers in kinds)
-        for k, a in zip(tables.tolist(), played.tolist(), strict=True)
-    ])  # fmt: skip
+    return np.array(
+        [
+            k * sum(comb(a + len(powers) - 1, len(powers)) * 2.0 ** sum(powers) for powers in kinds)
+            for k, a in zip(tables.tolist(), played.tolist(), strict=True)
+        ]
+    )
 
 
 def _sampled_work(operator: MultisetOperator, law_terms: Floats) -> tuple[float, float]:

@@ -167,9 +167,16 @@ def projected_jipe2(
     blocks = np.einsum("sasb->sab", second) - mean[:, :, None] * mean[:, None, :]
     resolution = 1e-7 * float(np.abs(mean).max())  # second moments are differences of squares
     return ProjectedSolution(
-        Moments(2, mean, blocks, StoredMoments(second), 0.0, resolution), *end, theta, big,
-        phi.reshape(*matrix.shape, -1), pairs.reshape(matrix.shape * 2), cone, kappa, beta,
-    )  # fmt: skip
+        Moments(2, mean, blocks, StoredMoments(second), 0.0, resolution),
+        *end,
+        theta,
+        big,
+        phi.reshape(*matrix.shape, -1),
+        pairs.reshape(matrix.shape * 2),
+        cone,
+        kappa,
+        beta,
+    )
 
 
 def _say_size(jm: JMDP, d: int, vectors: int) -> None:
