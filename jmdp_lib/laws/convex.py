@@ -212,13 +212,6 @@ class Convex:
         return float(reach[cells].max(initial=np.diff(x).min()))
 
 
-def convex_memory(rows: int, outcomes: int, points: int) -> float:
-    """Bytes that convex order takes on a grid, at most: bounds and their refinement, groups of
-    outcomes, and where reward differences are read, if there are no more than a few thousand."""
-    each = 8.0 * 9.0 * rows + 6.0 * 8.0 * _CHUNK + 13.0 * min(outcomes, _KINDS)
-    return points * each + 24.0 * 8.0 * outcomes
-
-
 def _count(*columns: Any) -> int:
     """How many distinct rows columns (M,) have."""
     order = np.lexsort(columns[::-1])
