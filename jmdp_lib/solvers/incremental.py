@@ -191,7 +191,8 @@ def incremental_jipe2(
     values, visits, rng = _begin(layout, seed, resumed or packed("initial", initial))
     truth = packed("reference", reference)
     record = Recorder.of(simulator, layout, values, visits, truth, seed)
-    update = updater(simulator, layout, values, visits, step, rng)
+    weights = layout.used / layout.used.sum()
+    update = updater(simulator, layout, values, visits, step, weights, rng)
     at_once = 1_000_000 if isinstance(simulator, JMDP) else 1_000  # between looks at Ctrl-C
     before = int(visits.sum())
     with progress(num_updates, "incremental JIPE-2") as bar:
@@ -374,10 +375,10 @@ def updater(
     values: Floats,
     visits: Ints,
     step: StepSize,
+    weights: Floats,
     rng: np.random.Generator,
 ) -> Callable[[int], None]:
-    """A function that makes `count` updates in place; coordinates are equally likely."""
-    weights = layout.used / layout.used.sum()
+    """A function that makes `count` updates in place. weights: how likely each coordinate is."""
     threshold, alias = draws.alias_tables(np.array([0, weights.size]), weights)
     cells = Cells(threshold, draws.cells(alias))
     schedule = Schedule(*astuple(step))
