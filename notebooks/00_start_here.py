@@ -312,7 +312,7 @@ law, apart = np.zeros((25, 4, 25, 4)), [1.0]
 law[start, right, start, up] = 1.0
 for _ in range(14):
     law = jl.pair_step(grid, goal, law)
-    apart.append(jl.mass_apart(law))
+    apart.append(law.sum() - np.einsum("sasa->", law))  # not at one state-action
 alone = jl.jipe2(grid, goal, coupling="independent").moments
 variances = {
     "two separate\nruns": m.variance[start, right] + m.variance[start, up],
@@ -433,7 +433,7 @@ claims.check(claim, f"{1 + off:.3f}", near, enough=enough)
 # | Figure 6, gaps against Monte Carlo | `04_gap_validation` | `sample_gaps`, `Moments.gap_central_moment` |
 # | Figure 7, TD curves on four Atari games | `05_ale_td_curves` | `jmdp_lib.atari.CoupledAtari`, `experiments.atari.experiment` |
 # | Table 1, gap variances on Atari | `06_table1` | `experiments.atari.release`, `experiments.atari.experiment` |
-# | The cost of $T_2$, large models | `07_scaling` | `plan_jipe2`, `jipe2` with `queries`, `route`, `device` |
+# | The cost of $T_2$, large models | `07_scaling` | `jipe2` with `queries`, `route`, `device` |
 # | Theorem 5.4, learning from samples; Appendix B, features | `08_learning` | `incremental_jipe2`, `projected_jipe2` |
 # | Beyond the bound of Section 5.4: the law of a gap | `09_gap_law` | `gap_law`, `tail_bounds`, `coupling_range` |
 # | Beyond the paper: which action, with how many queries? | `10_which_action` | `compare_actions` |

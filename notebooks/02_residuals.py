@@ -145,9 +145,18 @@ plt.show()
 # The paper speaks of "linear decay of the Bellman residual on a log scale, consistent with the $\gamma$-contraction". We find the same. The slope,
 # measured by least squares over all iterations, is a factor of 0.950000 per iteration in both worlds.
 
+
+# %%
+def decay_rate(values, first=0):
+    """The factor per sweep from sweep `first` on, as long as values are above rounding."""
+    steps = np.arange(values.size)
+    used = (steps >= first) & (values > 1e-10 * values.max())
+    return np.exp(np.polyfit(steps[used], np.log(values[used]), 1)[0])
+
+
 # %%
 for name, sol in solved.items():
-    rate, powers = jl.decay_rate(sol.residuals), 0.95 ** np.arange(sol.iterations)
+    rate, powers = decay_rate(sol.residuals), 0.95 ** np.arange(sol.iterations)
     off = np.abs(sol.residuals - powers).max()
     near = abs(rate - 0.95) < 1e-6
     claims.check(f"{name}: factor per iteration, gamma = 0.95", f"{rate:.6f}", near)
@@ -197,7 +206,7 @@ def paid_once(jm, last):
 grid_once, chain_once = paid_once(grid, 4), paid_once(chain, 24)
 short = jl.trace_jipe2(grid_once, cases["5x5 WGW"][1], 60).residuals
 done = jl.trace_jipe2(chain_once, cases["CRC, 25 states"][1], 60).residuals
-late = jl.decay_rate(short, first=15)
+late = decay_rate(short, first=15)
 claims.check("WGW that pays once: factor per iteration, late", f"{late:.2f}", late < 0.19 * 16 / 9)
 exact_after = int(np.flatnonzero(done > 1e-12)[-1]) + 1
 claims.check("CRC that ends with nothing: exact after sweeps", exact_after, exact_after == 24)
@@ -266,17 +275,17 @@ claims.check(claim, f"{off[2]:.3f}, {bound:.4f}", off[2] > bound)
 #
 # Two things still change from sweep to sweep. (a) The source $c_0$ sees the means, but only their *differences* between state-actions that one step may reach: a
 # constant error cancels. Differences fade by $\gamma\zeta_\mu$ per sweep, with $\zeta_\mu$ the second largest eigenvalue, in modulus, of the policy's chain $P^\pi$. (b) What $C$ already holds fades by
-# $\gamma^2\zeta_C$, with $\zeta_C$ the spectral radius of $P^\pi$ among the states whose return varies. `covariance_rates` gives both. In the end
-# $C$ settles at least as fast as the slower of the two allows.
+# $\gamma^2$ or faster, since $P_2$ is a matrix of probabilities. So in the end the changes of $C$ fall by a factor of at most $\max(\gamma\zeta_\mu, \gamma^2)$ per sweep.
 #
-# To see all three speeds, of means, second moments and covariances, we add an inventory, in which noise never ends and $\zeta_C = 1$.
+# To see the speeds of means, second moments and covariances, we add an inventory, in which noise never ends.
 
 # %%
 stock = jl.inventory()
 cases["inventory, uniform policy"] = stock, jl.uniform_policy(stock)
 for name, case in cases.items():
     traces.setdefault(name, jl.trace_jipe2(*case, sweeps))
-rates = {name: jl.covariance_rates(*case) for name, case in cases.items()}
+chains = {n: np.einsum("sa,sat->st", pi, jm.marginal_mdp()[0]) for n, (jm, pi) in cases.items()}
+zeta = {name: np.sort(np.abs(np.linalg.eigvals(chain)))[-2] for name, chain in chains.items()}
 columns = [(n, p) for n in traces for p in ("mean", "second", "covariance")]
 data = {f"{n}, {p}": getattr(traces[n], p) for n, p in columns}
 
@@ -304,13 +313,13 @@ plt.show()
 
 # %%
 late = {"5x5 WGW": 15, "CRC, 25 states": 0}  # where to begin; the chain has no late part
-measured = {n: jl.decay_rate(t.covariance, late.get(n, 60)) for n, t in traces.items()}
-speeds = pd.DataFrame(rates, index=["gamma zeta_mu", "gamma^2 zeta_C"]).T.assign(measured=measured)
-speeds.round(4)
+measured = {n: decay_rate(t.covariance, late.get(n, 60)) for n, t in traces.items()}
+speeds = pd.DataFrame({"gamma zeta_mu": 0.95 * pd.Series(zeta), "gamma^2": 0.95**2})
+speeds.assign(measured=measured).round(4)
 
 # %%
 for name in ("5x5 WGW, uniform policy", "inventory, uniform policy"):
-    found, theory = measured[name], max(rates[name])
+    found, theory = measured[name], speeds.loc[name].max()
     fits = abs(found - theory) < 5e-4
     claims.check(f"{name}: covariances, factor {theory:.4f}", f"{found:.4f}", fits)
 
@@ -326,16 +335,16 @@ faster = 0.19 < found < 0.19 * 16 / 9
 claims.check("WGW, goal policy: factor, between 0.19 and 0.34", f"{found:.2f}", faster)
 
 # %% [markdown]
-# - **Inventory:** the noise never ends, $\zeta_C = 1$, and differences of means are soon forgotten. The rate is $\gamma^2$, as one would expect.
+# - **Inventory:** the noise never ends, and differences of means are soon forgotten. The rate is $\gamma^2$, as one would expect.
 # - **Chain:** $\gamma^2$ while there are coins left, and then *nothing*: exact after 24 sweeps. Both actions lead to the same state, so the
 #   means cancel out of $c_0$ altogether.
-# - **Grid, goal policy:** a cell is left with probability 0.8 or more and never returned to, so $\zeta_\mu = \zeta_C = 0.2$ and the rate is $0.2\,\gamma = 0.19$ in the end. Measured
+# - **Grid, goal policy:** nothing is random at the goal, and every other cell is left for good, with probability 0.8 or more in each step. So $\zeta_\mu = 0.2$, what $C$ holds fades by $0.2\,\gamma^2$, and the rate is $0.2\,\gamma = 0.19$ in the end. Measured
 #   before rounding sets in, it is still 0.29, because up to eight cells must be left one after the other: $\binom k7\, 0.2^k$ instead of $0.2^k$, as in section 2.3.
 # - **Grid, uniform policy:** the agent wanders, $\zeta_\mu = 0.997$. Differences of means fade more slowly than $\gamma^{2k}$, and the covariances must wait for them:
 #   their factor is $\gamma\zeta_\mu = 0.9472$, above $\gamma^2 = 0.9025$.
 #
-# So "$\gamma$ for means, $\gamma^2$ for covariances" is only half true. In the end the factor is at most $\max(\gamma\zeta_\mu, \gamma^2\zeta_C)$, which can be anything from zero to $\gamma$; the grid under the uniform policy and the inventory attain it. This is also why
-# the other routes of `jipe2` solve for the means first: then (a) is gone, and only $\gamma^2\zeta_C$ is left (chapter 7).
+# So "$\gamma$ for means, $\gamma^2$ for covariances" is only half true. In the end the factor is at most $\max(\gamma\zeta_\mu, \gamma^2)$, and can be as small as zero; the grid under the uniform policy and the inventory attain the bound. This is also why
+# the other routes of `jipe2` solve for the means first: then (a) is gone, and only $\gamma^2$ is left (chapter 7).
 #
 # ## 2.6 The price of patience
 #
@@ -350,7 +359,7 @@ for gamma in gammas:
 taken = {gamma: curve.size for gamma, curve in curves.items()}
 formula = [1 + int(np.ceil(np.log(tol * (1 - g)) / np.log(g))) for g in gammas]
 claims.check(f"sweeps at gamma = {gammas}", list(taken.values()), list(taken.values()) == formula)
-slopes = [jl.decay_rate(curve) for curve in curves.values()]
+slopes = [decay_rate(curve) for curve in curves.values()]
 text = ", ".join(f"{slope:.5f}" for slope in slopes)
 claims.check("their factors per sweep, gamma to 1e-6", text, np.allclose(slopes, gammas, atol=1e-6))
 
@@ -362,13 +371,13 @@ table.set_index("gamma").round(2)
 
 # %% [markdown]
 # Doubling the horizon $1/(1-\gamma)$ a little more than doubles the number of sweeps. At $\gamma = 0.999$ the formula says about 25,000, although the gap variances may have
-# converged after a few dozen. `jipe2` then uses a linear solver instead of sweeps, and says so in `sol.plan`.
+# converged after a few dozen. `jipe2` then uses a linear solver instead of sweeps, and says so in `sol.route`.
 #
 # ## What to take away
 #
 # - Figure 2 is reproduced exactly: the residual *is* $\gamma^k$ in both worlds. The line comes from the state that pays for ever and says nothing about the coupling.
 # - The certificate always holds and, for means, is tight here. For gap variances it is often pessimistic, but it does not say when.
-# - Covariances settle by $\max(\gamma\zeta_\mu, \gamma^2\zeta_C)$ or faster: in finitely many sweeps on a chain, by $\gamma^2$ where noise never ends, by almost $\gamma$ where the policy wanders.
+# - Covariances settle by $\max(\gamma\zeta_\mu, \gamma^2)$ or faster: in finitely many sweeps on a chain, by $\gamma^2$ where noise never ends, by almost $\gamma$ where the policy wanders.
 #
 # ## Exercises
 #
@@ -387,27 +396,28 @@ near_by = jl.jipe2(jl.windy_gridworld(5, gust_prob=0.19), jl.goal_policy(5), tol
 start = near_by.mean, near_by.full_second()
 warm = jl.jipe2(grid, jl.goal_policy(5), tol=1e-8, route="sweeps", initial=start)
 cold = jl.jipe2(grid, jl.goal_policy(5), tol=1e-8, route="sweeps")
-steeper = jl.decay_rate(warm.residuals, first=15) < 0.19 * 16 / 9
+steeper = decay_rate(warm.residuals, first=15) < 0.19 * 16 / 9
 head_start = cold.residuals[0] / warm.residuals[0]
 text = f"{warm.iterations}, {cold.iterations}; {head_start:.0f}"
 claims.check("exercise 1: sweeps from a neighbour, from zero; head start", text, steeper)
 
 # %% [markdown]
 # **Exercise 2.** Mix the goal policy with 5% of noise, `jl.epsilon_mixture(jl.goal_policy(5), 0.05)`, and predict the rate of the
-# covariances with `covariance_rates` before you measure it.
+# covariances from $\zeta_\mu$ before you measure it.
 #
 # <details><summary>Solution</summary>
 #
-# The larger of the two factors is $\gamma\zeta_\mu = 0.484$: a little wandering is enough to more than double the rate of 0.19. The measured rate comes down to it from above, and is
+# As under the goal policy nothing is random at the goal, so what $C$ holds fades by $\gamma^2\zeta_\mu$, and the larger factor is $\gamma\zeta_\mu = 0.484$: a little wandering is enough to more than double the rate of 0.19. The measured rate comes down to it from above, and is
 # within 5% of it once the first 24 sweeps are left out.
 #
 # </details>
 
 # %% tags=["hide-cell"]
 mixed = jl.epsilon_mixture(jl.goal_policy(5), 0.05)
-theory = max(jl.covariance_rates(grid, mixed))
+moves = np.einsum("sa,sat->st", mixed, grid.marginal_mdp()[0])
+theory = 0.95 * np.sort(np.abs(np.linalg.eigvals(moves)))[-2]
 settling = jl.trace_jipe2(grid, mixed, 60).covariance
-rates_seen = [jl.decay_rate(settling, first) for first in (12, 18, 24)]
+rates_seen = [decay_rate(settling, first) for first in (12, 18, 24)]
 falling = rates_seen[0] > rates_seen[1] > rates_seen[2] > theory
 claims.check(
     "exercise 2: predicted rate", f"{theory:.3f}", falling and rates_seen[2] < 1.05 * theory
