@@ -161,8 +161,8 @@ def scaling_rows(problem: str, method: str, sides: list[int], device: str | None
         took, peak, found = timed(work_of(method, jm, policy, device), device)
         row |= {"seconds": took, "bytes": peak}
         if isinstance(found, jl.Solution):
-            count = {"dense": jm.num_states**2, "reachable": found.plan.pairs}
-            row |= {"coordinates": count[found.plan.route], "iterations": found.iterations}
+            count = {"dense": jm.num_states**2, "reachable": found.pairs}
+            row |= {"coordinates": count[found.route], "iterations": found.iterations}
         elif method == "literal":
             row |= {"coordinates": policy.size**2, "iterations": found}
         else:

@@ -25,6 +25,11 @@ VERDICTS = {  # as the book prints them
     "goal missed": "*goal missed*",
     "too few runs to tell": "too few runs to tell",
 }
+GALLERY = """# Gallery
+
+Every committed figure, as the paper profile drew it (`make figures PROFILE=paper`). Each leads to
+the section that draws it, and to the numbers it was drawn from. Click a figure to see it in full
+size."""
 FULL_WIDTH = 1400  # pixels at 300 dpi: what is wider is no figure of one column
 WORDS_A_MINUTE = 150
 MINUTES = re.compile(r"About \d+ minutes")

@@ -274,12 +274,27 @@ claims.check(claim, text, wrong, enough=enough)
 # ## 4.4 Wins, ties, losses
 #
 # $P(G \le 0)$ is not the probability of doing worse. Branches that merge, or reach the goal at the same
-# time, have gap *exactly* zero. On this grid the sign of a gap depends on which branch arrives first. The probabilities of arriving first solve
-# a small linear system on pairs of cells, so `first_to_arrive` gives the probabilities of wins, ties and losses
-# without sampling error.
+# time, have gap *exactly* zero. On this grid the sign of a gap depends on which branch arrives first. Let $h(s, t)$ be the probability that a branch at $s$ is at the goal before one at $t$. It is a
+# hitting probability of the pair chain: $h = P_2 h$, with $h = 1$ where only the first branch has arrived, and $h = 0$ where the second has, or where both are at one cell and so, under this policy, are one branch. This small linear system
+# gives the probabilities of wins, ties and losses without sampling error.
+
 
 # %%
-first = jl.first_to_arrive(grid, policy, goal)
+def first_to_arrive(jm, policy, goal):
+    """h (S, A, A) at [s, a, b]: branch a is at the goal strictly before branch b."""
+    chain = np.einsum("sa,sat->st", policy, jm.marginal_mdp()[0])
+    ahead = np.zeros(chain.shape)
+    ahead[goal] = np.arange(len(chain)) != goal
+    s, t = np.nonzero(ahead + ahead.T + np.eye(len(chain)) == 0)  # two branches, on their way
+    step = np.einsum("ps,pt->pst", chain[s], chain[t])
+    known = np.einsum("pst,st->p", step, ahead)
+    ahead[s, t] = np.linalg.solve(np.eye(s.size) - step[:, s, t], known)
+    one, other = jm.next_states[:, :, None], jm.next_states[:, None]
+    return np.add.reduceat(jm.probs[:, None, None] * ahead[one, other], jm.starts[:-1])
+
+
+# %%
+first = first_to_arrive(grid, policy, goal)
 wins, losses = first[at], first.transpose(0, 2, 1)[at]
 ties = 1.0 - wins - losses
 certain = (losses == 0.0) & (played.prob_worse == 0.0)

@@ -133,21 +133,35 @@ plt.show()
 # little further. When they meet and choose the same action, they stay together for good. The pairs of states that can occur
 # are those that $P_2$ can reach from two branches at one state. Below are the 36 by 36 pairs of the 6x6 gridworld.
 
+
+# %%
+def steps_to_reach(jm, policy, queries):
+    """(S, S) after how many steps two branches of a gap can be at each pair; 0 for never."""
+    steps = np.zeros((jm.num_states, jm.num_states), int)
+    law = np.zeros((jm.num_states, jm.num_actions) * 2)
+    law[queries, :, queries] = 1.0
+    new = np.array([True])
+    while new.any():
+        np.einsum("sasa->sa", law)[...] = 0.0  # one branch
+        law = jl.pair_step(jm, policy, law)
+        new = (law.sum((1, 3)) > 0) & (steps == 0)
+        steps[new] = steps.max() + 1
+    return steps
+
+
 # %%
 asked = {
-    "goal policy": (goal, None),
-    "uniform policy": (uniform, None),
+    "goal policy": (goal, np.arange(n)),
+    "uniform policy": (uniform, np.arange(n)),
     "goal, one state": (goal, [11]),  # the cell below the goal
 }
-steps = {
-    name: jl.steps_to_reach(grid, policy, queries) for name, (policy, queries) in asked.items()
-}
+steps = {name: steps_to_reach(grid, *of_gaps) for name, of_gaps in asked.items()}
 
 # %%
 count = {name: int((np.triu(reached) > 0).sum()) for name, reached in steps.items()}
-plan = partial(jl.plan_jipe2, grid, route="reachable")
-planned = [plan(policy, queries=queries).pairs for policy, queries in asked.values()]
-claims.check("6x6: pairs reached of 666", list(count.values()), planned == list(count.values()))
+solve = partial(jl.jipe2, grid, route="reachable")
+solved_for = [solve(policy, queries=queries).pairs for policy, queries in asked.values()]
+claims.check("6x6: pairs reached of 666", list(count.values()), solved_for == list(count.values()))
 
 # %%
 longest = max(s.max() for s in steps.values())
@@ -176,7 +190,7 @@ plt.show()
 # %%
 wide = jl.windy_gridworld(16)
 policies = {"goal policy": jl.goal_policy(16), "uniform policy": jl.uniform_policy(wide)}
-around = {k: jl.steps_to_reach(wide, pi) for k, pi in policies.items()}
+around = {k: steps_to_reach(wide, pi, np.arange(256)) for k, pi in policies.items()}
 places = {"middle": 130, "last column": 223, "at the goal": 15}
 views = [("goal policy", f"goal policy,\n{where}", s) for where, s in places.items()]
 views.append(("uniform policy", "uniform policy,\nmiddle", 130))
@@ -200,7 +214,7 @@ plt.show()
 # %% [markdown]
 # ## 7.4 What is left
 #
-# `plan_jipe2` says what an evaluation will solve and how much memory it needs, without solving it. On a grid of $N \times N$ cells the literal operator has
+# The attribute `pairs` of a solution says for how many pairs it was solved. On a grid of $N \times N$ cells the literal operator has
 # $16 N^4$ coordinates, and collapse leaves $N^4$. Under the goal policy a branch at one of $N^2$ cells has its partner in one of five rows or in the last two columns,
 # which leaves a multiple of $N^3 = |\mathcal S|^{3/2}$ pairs. (The column "reachable" counts each pair once, since $c$ is symmetric.) We estimate the power from the two largest grids and allow an error of 0.02, since terms of
 # lower order are still present.
@@ -208,8 +222,8 @@ plt.show()
 # %%
 rows = []
 for size in [size for size in (5, 10, 20, 30, 50, 70, 100, 150, 200) if size <= largest]:
-    plan = jl.plan_jipe2(jl.windy_gridworld(size), jl.goal_policy(size), route="reachable")
-    rows.append((plan.states, 16 * plan.states**2, plan.states**2, plan.pairs))
+    pairs = jl.jipe2(jl.windy_gridworld(size), jl.goal_policy(size), route="reachable").pairs
+    rows.append((size**2, 16 * size**4, size**4, pairs))
 table = pd.DataFrame(rows, columns=["states", "literal", "collapsed", "reachable"])
 print(table.to_string(index=False, formatters=dict.fromkeys(table, "{:,}".format)))
 
@@ -332,17 +346,15 @@ claims.check("three routes and tols: true error / bound, at most", f"{share:.1f}
 # %%
 large, large_goal = jl.windy_gridworld(largest), jl.goal_policy(largest)
 near = largest - 1 + largest * np.arange(1, 4)
-whole = jl.plan_jipe2(large, large_goal)
+whole = jl.jipe2(large, large_goal)
 few = jl.jipe2(large, large_goal, queries=near)
-print("everything:", whole)
-print("three states:", few.plan)
-little = jl.plan_jipe2(jl.windy_gridworld(20), jl.goal_policy(20), queries=20 * np.arange(2, 5) - 1)
-same = few.plan.pairs == little.pairs
-claims.check("pairs for three states, as on a 20x20 grid", f"{few.plan.pairs:,}", same)
+print(f"everything: {whole.pairs:,} pairs; three states: {few.pairs:,} pairs")
+little = jl.jipe2(jl.windy_gridworld(20), jl.goal_policy(20), queries=20 * np.arange(2, 5) - 1)
+same = few.pairs == little.pairs
+claims.check("pairs for three states, as on a 20x20 grid", f"{few.pairs:,}", same)
 
 # %%
-complete = jl.jipe2(large, large_goal).moments.gap_variance[near]
-off = np.abs(few.moments.gap_variance[near] - complete).max()
+off = np.abs(few.moments.gap_variance[near] - whole.moments.gap_variance[near]).max()
 claims.check("three states: gap variances off those of the whole by", f"{off:.8f}", off < 1e-7)
 not_asked = few.moments.gap_variance[0, 0, 1]
 claims.check("gaps that were not asked for", not_asked, np.isnan(not_asked))
@@ -353,10 +365,10 @@ claims.check("gaps that were not asked for", not_asked, np.isnan(not_asked))
 # %%
 million = jl.windy_gridworld(1000)
 try:
-    jl.plan_jipe2(million, jl.uniform_policy(million), route="dense")
+    jl.jipe2(million, jl.uniform_policy(million), route="dense")
     refusal = ""
 except MemoryError as error:
-    refusal = str(error).split(";")[0]
+    refusal = str(error).partition(", available")[0]
 print(textwrap.fill(refusal, 80))
 needed = re.search(r"[\d,]+(?=\.\d+ GiB)", refusal)
 claims.check("a million states, all pairs: refused, GiB", needed and needed[0], needed)
@@ -366,14 +378,13 @@ claims.check("a million states, all pairs: refused, GiB", needed and needed[0], 
 #
 # An order-$k$ coordinate follows $k$ branches. After collapse it is a multiset of states, in which merged branches count together. At order 3 the definition has
 # $(|\mathcal S||\mathcal A|)^3$ coordinates. Collapse leaves about $|\mathcal S|^3/6$ multisets, with four actions more than 300 times fewer, and on large grids the goal policy does not reach all of them. The third
-# moments give the skewness of every gap. `plan_jipe` says beforehand how many multisets there are and what they cost. We compare the third moment of one gap with simulation and allow four standard errors: a correct answer fails for one seed in 15,000.
+# moments give the skewness of every gap. We compare the third moment of one gap with simulation and allow four standard errors: a correct answer fails for one seed in 15,000.
 
 # %%
 local, local_goal = jl.windy_gridworld(order_size), jl.goal_policy(order_size)
-print(jl.plan_jipe(local, local_goal, order=3))
-third = jl.jipe(local, local_goal, order=3).moments
-solved_for, defined = third.source.state.size, (4 * local.num_states) ** 3
-share, n = defined / solved_for, local.num_states
+order_3 = jl.jipe(local, local_goal, order=3)
+third, defined = order_3.moments, (4 * local.num_states) ** 3
+share, n = defined / order_3.pairs, local.num_states
 least = defined / (
     n * (n + 1) * (n + 2) / 6 + n * n + n + n * (n + 1) / 2 + 2 * n
 )  # if all are reached
@@ -603,7 +614,7 @@ claims.check("10^12 states: right or left, decided by simulation", decision.verd
 #   is an approximation: every route has the same fixed point as the literal operator.
 # - If successors scatter or the policy wanders, all $|\mathcal S|^2$ pairs are reached. The dense route solves for all of
 #   them, faster with a GPU.
-# - Ask for the states you care about, and look at the plan first. If the model is too large to enumerate, `local_jipe2`
+# - Ask for the states you care about. If the model is too large to enumerate, `local_jipe2`
 #   explores what the question needs and says how far off the answer may be.
 #
 # ## Exercises
@@ -620,10 +631,8 @@ claims.check("10^12 states: right or left, decided by simulation", decision.verd
 
 # %% tags=["hide-cell"]
 noisy = jl.jipe2(grid, jl.epsilon_mixture(goal, 0.05), route="reachable")
-text = f"{noisy.plan.pairs}, {noisy.iterations}"
-claims.check(
-    "exercise 1: pairs, iterations", text, noisy.plan.pairs == 666 and noisy.iterations > 3
-)
+text = f"{noisy.pairs}, {noisy.iterations}"
+claims.check("exercise 1: pairs, iterations", text, noisy.pairs == 666 and noisy.iterations > 3)
 
 # %% [markdown]
 # **Exercise 2.** Let the wind blow down (`gust="D"`). Are fewer or more pairs of the 6x6 grid reached under the goal policy,
@@ -639,9 +648,9 @@ claims.check(
 
 # %% tags=["hide-cell"]
 down = jl.windy_gridworld(6, gust="D")
-reached = np.argwhere(jl.steps_to_reach(down, goal) > 0)
+reached = np.argwhere(steps_to_reach(down, goal, np.arange(36)) > 0)
 columns_apart = np.abs(np.diff(reached % 6, axis=1)).max()
-fewer = jl.plan_jipe2(down, goal, route="reachable").pairs
+fewer = jl.jipe2(down, goal, route="reachable").pairs
 claims.check(
     "exercise 2: pairs, columns apart", f"{fewer}, {columns_apart}", fewer < count["goal policy"]
 )

@@ -77,8 +77,23 @@ for name in ("prob_worse", "prob_tie", "prob_better"):
 # As a check: the branch that reaches the goal first wins, and chapter 4 computed the probabilities of
 # winning and losing from a linear system. These probabilities must lie in the brackets, for every gap. We allow $10^{-12}$ for rounding.
 
+
 # %%
-first = jl.first_to_arrive(grid, policy, size - 1)
+def first_to_arrive(jm, policy, goal):
+    """h (S, A, A) at [s, a, b]: branch a is at the goal strictly before branch b."""
+    chain = np.einsum("sa,sat->st", policy, jm.marginal_mdp()[0])
+    ahead = np.zeros(chain.shape)
+    ahead[goal] = np.arange(len(chain)) != goal
+    s, t = np.nonzero(ahead + ahead.T + np.eye(len(chain)) == 0)  # two branches, on their way
+    step = np.einsum("ps,pt->pst", chain[s], chain[t])
+    known = np.einsum("pst,st->p", step, ahead)
+    ahead[s, t] = np.linalg.solve(np.eye(s.size) - step[:, s, t], known)
+    one, other = jm.next_states[:, :, None], jm.next_states[:, None]
+    return np.add.reduceat(jm.probs[:, None, None] * ahead[one, other], jm.starts[:-1])
+
+
+# %%
+first = first_to_arrive(grid, policy, size - 1)
 laws = jl.laws.gap_law(grid, policy, width=1e-6)
 at = tuple(np.transpose([x.query for x in laws]))
 worse, better = (

@@ -449,7 +449,7 @@ def test_a_horizon_that_is_given_is_not_too_long():
         ),
         (
             lambda: jl.tabular_features(jl.windy_gridworld(300)),
-            r"\(S, A, d\) = \(90000, 4, 360000\) needs .* aggregation_features",
+            r"\(S, A, d\) = \(90000, 4, 360000\) needs .* rbf_features",
         ),
     ],
     ids=[
@@ -566,7 +566,7 @@ def test_environments_and_policies_of_comparisons(call, message):
 def test_features_of_any_scale(scale):
     """Squares of such features are no numbers; the moments do not depend on their unit."""
     chain = jl.coupled_reward_chain(6, gamma=0.9)
-    features = jl.aggregation_features(chain, [0, 0, 1, 1, 2, 2])
+    features = jl.action_features(np.repeat(np.eye(3), 2, axis=0), chain.num_actions)
     policy = jl.uniform_policy(chain)
     one, other = (jl.projected_jipe2(chain, policy, features * x) for x in (1.0, scale))
     np.testing.assert_allclose(one.moments.gap_variance, other.moments.gap_variance, atol=1e-9)

@@ -187,6 +187,13 @@ def test_bad_input_is_refused():
         )
 
 
+def test_what_does_not_fit_is_refused(leave):
+    jm = jl.windy_gridworld(20)
+    leave(10**7)
+    with pytest.raises(MemoryError, match="coupling_range on 400 states needs"):
+        jl.laws.coupling_range(jm, jl.uniform_policy(jm))
+
+
 def test_one_action_has_nothing_to_couple():
     jm = random_jmdp(np.random.default_rng(0), 3, 1, 2)
     assert not jl.laws.coupling_range(jm, np.ones((3, 1))).gap_variance_high.any()

@@ -12,12 +12,13 @@ import pytest
 from strategies import random_jmdp, random_policy
 
 import jmdp_lib as jl
-from jmdp_lib.laws import gap_law
 from jmdp_lib.laws import rows as rows_module
 from jmdp_lib.laws.brackets import PhiBracket
 from jmdp_lib.laws.convex import Convex, _lower_row, _upper_row
-from jmdp_lib.laws.rows import Rows
+from jmdp_lib.laws.rows import Rows, RowSizes
 from jmdp_lib.laws.stochastic import Stochastic, _shifted, first_cut
+from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
+from jmdp_lib.operators.reachable import PairSet
 
 COUPLINGS = ("joint", "independent", "common")
 
@@ -210,8 +211,7 @@ def test_half_steps_agree_with_whole_steps(coupling, monkeypatch) -> None:
     laws = []
     for worth in (np.inf, 0.0):
         monkeypatch.setattr("jmdp_lib.laws.rows._WORTH", worth)
-        plan = jl.plan_gap_law(jm, policy, [(0, 0, 1), (3, 2, 0)], coupling=coupling)
-        assert plan.route == ("half-steps" if worth == 0.0 else "whole steps")
+        assert rows_of(jm, policy, (0, 0, 1), coupling).halved == (worth == 0.0)
         laws.append(
             jl.laws.gap_law(jm, policy, [(0, 0, 1), (3, 2, 0)], coupling=coupling, points=256)
         )
@@ -288,20 +288,19 @@ def test_close_reward_differences_that_are_read_together_stay_bounds(monkeypatch
 
 
 @pytest.mark.parametrize("half", [True, False])
-def test_the_plan_foretells_pairs_and_outcomes(half) -> None:
+def test_rows_and_outcomes_are_counted_before_they_are_made(half, leave) -> None:
     rng = np.random.default_rng(15)
     jm = random_jmdp(rng, 6, 3, 5, gamma=0.9) if half else jl.windy_gridworld(4)
     policy = jl.uniform_policy(jm)
-    plan = jl.plan_gap_law(jm, policy, [(0, 0, 1)])
-    problem = gap_law._Problem.of("gap_law", jm, policy, [(0, 0, 1)], "joint")
-    pairs = problem.pairs()
-    rows = Rows.of(problem.system, pairs, problem.gaps)
-    assert plan.pairs == pairs.size
-    assert rows.halved == half == (plan.route == "half-steps")
-    assert rows.outcomes.row.size <= plan.outcomes
+    sizes = RowSizes.of(*reached(jm, policy, (0, 0, 1)))
+    rows = rows_of(jm, policy, (0, 0, 1))
+    assert rows.halved == half == sizes.halved
+    assert rows.outcomes.row.size <= sizes.outcomes
+    assert rows.factors.size <= sizes.rows
     assert rows.outcomes.weights.sum() == pytest.approx(rows.factors.size - 1)
-    assert plan.seconds > 0.0
-    assert "pairs of" in str(plan)
+    leave(400 * sizes.outcomes - 1)
+    with pytest.raises(MemoryError, match="law of gaps that reach"):
+        jl.laws.gap_law(jm, policy, [(0, 0, 1)])
 
 
 def test_no_gap_exceeds_the_bound_of_its_size() -> None:
@@ -311,8 +310,7 @@ def test_no_gap_exceeds_the_bound_of_its_size() -> None:
         np.ones((3, 1)), [[[0.0, 0.0]], [[1.0, 1.0]], [[-1.0, -1.0]]],
         [[[1, 2]], [[1, 1]], [[2, 2]]], 0.99,
     )  # fmt: skip
-    problem = gap_law._Problem.of("gap_law", jm, [0, 0, 0], [(0, 0, 1)], "joint")
-    rows = Rows.of(problem.system, problem.pairs(), problem.gaps)
+    rows = rows_of(jm, [0, 0, 0], (0, 0, 1))
     assert 200.0 <= rows.top <= 200.0 * (1.0 + 1e-8)
     (law,) = jl.laws.gap_law(jm, [0, 0, 0], [(0, 0, 1)])
     low, high = law.cvar(0.5)
@@ -540,9 +538,15 @@ def test_one_action_has_no_gaps():
 # --- The constants of bounds: each test fails if its constant is divided by 1.5 ------------------
 
 
+def reached(jm, policy, query, coupling="joint"):
+    """What `Rows.of` makes rows of: the operator, the pairs of states, and the gap."""
+    system = CollapsedT2.of("gap_law", jm, policy, coupling)
+    pairs = PairSet.of(system, AskedGaps.of(jm, [query]), lambda *_: np.inf)
+    return system, pairs, np.array([query])
+
+
 def rows_of(jm, policy, query, coupling="joint"):
-    problem = gap_law._Problem.of("gap_law", jm, policy, [query], coupling)
-    return Rows.of(problem.system, problem.pairs(), problem.gaps)
+    return Rows.of(*reached(jm, policy, query, coupling))
 
 
 def two_ends(rewards, gamma=0.5):

@@ -14,7 +14,6 @@ from strategies import problems, random_jmdp, random_policy
 import jmdp_lib as jl
 from jmdp_lib.operators.backups import LAYOUTS, Centred, Collapsed
 from jmdp_lib.solvers import incremental
-from jmdp_lib.solvers.order_n import Multisets
 
 
 class Wrapped:
@@ -248,47 +247,6 @@ def test_every_coordinate_comes_up_equally_often():
     assert collapsed.visits[~Collapsed(policy).used].sum() == 0
 
 
-@pytest.mark.parametrize("order", [1, 3])
-def test_order_n(order):
-    jm, policy = small_problem(6)
-    exact = jl.jipe(jm, policy, order=order, tol=1e-10).moments
-    run = jl.incremental_jipe(
-        jm, policy, order, 20_000, (1.0, 0.75), reference=exact, checkpoints=5
-    )
-    assert run.errors[-1] < 0.2 * run.errors[0]
-    assert np.isfinite(run.residuals[-1])  # an estimate, which bounds nothing
-    assert np.isnan(run.error_bound)
-    assert run.moments.moment([(0, 0)] * order) == pytest.approx(
-        exact.moment([(0, 0)] * order), abs=0.3
-    )
-    assert jl.incremental_jipe(Wrapped(jm), policy, order, 50).iterations == 50
-    with pytest.raises(ValueError, match="read-only"):
-        run.values[0] = 7.0
-
-
-def test_order_n_backup_of_order_2_is_the_second_order_backup():
-    jm, policy = small_problem(7)
-    rng = np.random.default_rng(0)
-    mean, second = rng.normal(size=(2, 2)), rng.normal(size=(2, 2, 2, 2))
-    second = second + second.transpose(2, 3, 0, 1)
-
-    layout = Multisets(policy, 2)
-    pairs = {x: mean[x[0]] if len(x) == 1 else second[x[0] + x[1]] for x in layout.every}
-    values = np.array(list(pairs.values()))
-
-    def sample_tn(coordinate, rng):
-        return layout.backup(jm, values, layout.every.index(tuple(coordinate)), rng)
-
-    for coordinate in ([(0, 1)], [(0, 1), (0, 1)], [(0, 0), (0, 1)]):
-        for seed in range(30):
-            one = sample_tn(coordinate, np.random.default_rng(seed))
-            two = jl.sample_t2(jm, policy, mean, second, coordinate, np.random.default_rng(seed))
-            assert one == pytest.approx(two)
-    draws = [sample_tn([(0, 0), (1, 0)], rng) for _ in range(8_000)]
-    expected = jl.apply_t2(jm, policy, mean, second)[1][0, 0, 1, 0]  # in another order: on average
-    assert abs(np.mean(draws) - expected) < 5 * np.std(draws) / np.sqrt(len(draws))
-
-
 @pytest.mark.parametrize(
     ("step", "message"),
     [
@@ -366,8 +324,6 @@ def test_wrong_resume_and_wrong_simulator():
         match=r"<object .* is no simulator: it has no num_states, num_actions, gamma, query",
     ):
         jl.incremental_jipe2(object(), policy, 10)
-    with pytest.raises(ValueError, match="more than 200,000"):
-        jl.incremental_jipe(jl.windy_gridworld(5), jl.goal_policy(5), 4, 10)
 
 
 @pytest.fixture
@@ -390,27 +346,17 @@ def test_interrupt():
     timer.join()
 
 
-def test_too_many_coordinates_are_counted_not_built():
-    grid = jl.windy_gridworld(30)
-    with pytest.raises(ValueError, match=r"has \d+,\d+,\d+,[\d,]+ coordinates, more than 200,000"):
-        jl.incremental_jipe(grid, jl.goal_policy(30), 4, 10)
-
-
 def test_a_reference_of_another_model_or_order_is_refused():
     jm, policy = small_problem()
     other = jl.jipe2(jl.windy_gridworld(2), jl.goal_policy(2))
-    for learn in (
-        jl.incremental_jipe2,
-        lambda *args, **kw: jl.incremental_jipe(args[0], args[1], 2, 10, **kw),
-    ):
-        with pytest.raises(ValueError, match=r"reference must have shape \(S, A\) = \(2, 2\)"):
-            learn(jm, policy, 10, reference=other)
-        with pytest.raises(ValueError, match="reference must be a Solution or Moments, got 3"):
-            learn(jm, policy, 10, reference=3)
-    with pytest.raises(ValueError, match="reference holds orders up to 2, needed are 3"):
-        jl.incremental_jipe(jm, policy, 3, 10, reference=jl.jipe2(jm, policy))
+    with pytest.raises(ValueError, match=r"reference must have shape \(S, A\) = \(2, 2\)"):
+        jl.incremental_jipe2(jm, policy, 10, reference=other)
+    with pytest.raises(ValueError, match="reference must be a Solution or Moments, got 3"):
+        jl.incremental_jipe2(jm, policy, 10, reference=3)
+    with pytest.raises(ValueError, match="reference holds orders up to 1, needed are 2"):
+        jl.incremental_jipe2(jm, policy, 10, reference=jl.jipe(jm, policy, order=1))
     known = jl.jipe2(jm, policy)
-    assert np.isfinite(jl.incremental_jipe(jm, policy, 2, 10, reference=known).errors).all()
+    assert np.isfinite(jl.incremental_jipe2(jm, policy, 10, reference=known).errors).all()
 
 
 def test_a_wrong_reward_range_is_refused_before_any_query():

@@ -17,16 +17,12 @@ FEATURES = jl.tabular_features(JM)
 
 CALLS = {
     "jipe2": lambda jm, policy: jl.jipe2(jm, policy).moments.gap_variance,
-    "plan_jipe2": lambda jm, policy: [jl.plan_jipe2(jm, policy).pairs],
     "jipe": lambda jm, policy: jl.jipe(jm, policy, order=3).moments.gap_variance,
     "apply_t2": lambda jm, policy: jl.apply_t2(jm, policy, np.ones((4, 2)), np.ones((4, 2, 4, 2)))[
         1
     ],
     "gap_law": lambda jm, policy: [jl.laws.gap_law(jm, policy, [(0, 0, 1)], 0.05)[0].prob_worse],
     "incremental": lambda jm, policy: jl.incremental_jipe2(jm, policy, 500).moments.mean,
-    "incremental_jipe": lambda jm, policy: (
-        jl.incremental_jipe(jm, policy, num_updates=50, order=2).moments.mean
-    ),
     "projected": lambda jm, policy: jl.projected_jipe2(jm, policy, FEATURES).moments.mean,
     "coupling_range": lambda jm, policy: jl.laws.coupling_range(jm, policy).gap_variance_low,
     "cautious_improvement": lambda jm, policy: jl.laws.cautious_improvement(jm, policy).policy,

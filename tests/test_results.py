@@ -43,13 +43,15 @@ def test_a_result_is_shown_in_a_line_and_survives_its_file(name, tmp_path):
     shown = repr(found)
     assert "\n" not in shown
     assert len(shown) < 140
-    found.save(tmp_path / "found.npz")
-    again = type(found).load(tmp_path / "found.npz")
-    assert repr(again) == shown
-    assert not again.to_frame().empty
-    same(again, found)
-    same(pickle.loads(pickle.dumps(found)), found)
-    assert again.to_frame().equals(found.to_frame())
+    again = [pickle.loads(pickle.dumps(found))]
+    if hasattr(found, "save"):
+        found.save(tmp_path / "found.npz")
+        again.append(type(found).load(tmp_path / "found.npz"))
+    for one in again:
+        assert repr(one) == shown
+        assert not one.to_frame().empty
+        same(one, found)
+        assert one.to_frame().equals(found.to_frame())
 
 
 def same(found: object, wanted: object) -> None:
@@ -79,16 +81,6 @@ def test_bounds_of_many_points_are_shown_in_a_line():
     assert repr(one) == "MomentBounds(0 to 0.2, from moments up to order 2)"
     many = jl.laws.tail_bounds([1.0, 1.0, 2.0], np.linspace(-1.0, 1.0, 300))
     assert repr(many) == "MomentBounds(300 pairs within 0 to 1, from moments up to order 2)"
-
-
-def test_explored_states_survive_a_file_and_what_no_file_can_hold_is_refused(tmp_path):
-    found = RESULTS["local_jipe2"]()
-    found.save(tmp_path / "found.npz")
-    assert jl.large.local.LocalSolution.load(tmp_path / "found.npz").explored == found.explored
-    strange = dataclasses.replace(found, explored=(frozenset([1]), *found.explored[1:]))
-    with pytest.raises(TypeError, match=r"LocalSolution cannot be saved: frozenset\(\{1\}\)"):
-        strange.save(tmp_path / "strange.npz")
-    assert [path.name for path in tmp_path.iterdir()] == ["found.npz"]
 
 
 def test_a_law_s_table_is_its_distribution_function():

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import pickle
-import warnings
 from functools import partial
 from types import SimpleNamespace
 
@@ -72,7 +70,7 @@ def test_every_route_is_the_literal_fixed_point(jm, policy, coupling):
         for x, y in [((1, 1), (1, 1)), ((1, 0), (1, 1))]:
             assert sol.moments.second(x, y) == pytest.approx(second[x + y], abs=1e-9)
         x, y = (0, 0), (jm.num_states - 1, 1)
-        if sol.plan.pairs < jm.num_states * (jm.num_states + 1) // 2:
+        if sol.pairs < jm.num_states * (jm.num_states + 1) // 2:
             continue  # the reachable route knows the pairs that are reached
         np.testing.assert_allclose(sol.moments.full_second(), second, atol=1e-9)
         assert sol.moments.second(x, y) == pytest.approx(second[x + y], abs=1e-9)
@@ -163,11 +161,8 @@ def test_the_closure_is_what_branches_reach():
         found = places(pairs.rows, pairs.words, i, j)
         assert (np.diff(found[found >= 0]) == 1).all()
         assert (found >= 0).sum() == len(reached)
-        found = jl.steps_to_reach(jm, policy)
-        assert {(s, t) for s, t in zip(*found.nonzero(), strict=True) if s >= t} == reached
-        assert (found == found.T).all()
     grid, goal = jl.windy_gridworld(50), jl.goal_policy(50)
-    assert jl.plan_jipe2(grid, goal).pairs == 419_050  # the figure of the design
+    assert jl.jipe2(grid, goal).pairs == 419_050  # the figure of the design
 
 
 def test_pairs_of_states_that_lead_up_and_down():
@@ -179,13 +174,30 @@ def test_pairs_of_states_that_lead_up_and_down():
         system = CollapsedT2(one, jl.uniform_policy(one))
         asked = AskedGaps.of(one, [0, 7])
         pairs = PairSet.of(system, asked, lambda *_: np.inf)
-        steps = jl.steps_to_reach(one, jl.uniform_policy(one), [0, 7])
-        assert pairs.size == np.triu(steps > 0).sum()
+        reached = pairs_reached(system, asked)
+        assert pairs.size == np.triu(reached).sum()
         number = pairs.numbering.number
-        found = places(pairs.rows, pairs.words, *(number[x] for x in steps.nonzero()))
+        found = places(pairs.rows, pairs.words, *(number[x] for x in reached.nonzero()))
         assert (found >= 0).all()
-        found = places(pairs.rows, pairs.words, *(number[x] for x in (steps == 0).nonzero()))
+        found = places(pairs.rows, pairs.words, *(number[x] for x in (~reached).nonzero()))
         assert (found == -1).all()
+
+
+def pairs_reached(system, asked):
+    """(S, S) booleans: where two branches of the gaps can be, one step of all pairs at a time."""
+    step, law = (system.kernel > 0).astype(int), system.diagonal
+    states = np.repeat(np.arange(system.jm.num_states), np.diff(law.starts))
+    first = system.law(asked.states, asked.first, asked.second)
+    reached = np.zeros(step.shape, bool)
+    more = reached.copy()
+    more[first.first, first.second] = True
+    while (more > reached).any():
+        reached = reached | more | more.T
+        apart = (reached & ~np.eye(len(reached), dtype=bool)).astype(int)
+        more = (step.T @ (step.T @ apart).T).T > 0
+        from_one = np.diagonal(reached)[states]
+        more[law.first[from_one], law.second[from_one]] = True
+    return reached
 
 
 def test_a_pair_with_many_successors():
@@ -194,7 +206,7 @@ def test_a_pair_with_many_successors():
     policy = jl.uniform_policy(jm)
     dense = jl.jipe2(jm, policy, 1e-10, route="dense").moments.covariance
     found = jl.jipe2(jm, policy, 1e-10, route="reachable", queries=[0, 1])
-    assert found.plan.pairs == 60 * 61 // 2
+    assert found.pairs == 60 * 61 // 2
     np.testing.assert_allclose(found.moments.covariance[:2], dense[:2], atol=1e-9)
 
 
@@ -253,7 +265,7 @@ def test_a_high_discount_costs_little_more():
 def test_one_sweep_solves_a_policy_that_never_returns():
     jm, policy = jl.windy_gridworld(30), jl.goal_policy(30)
     sol = jl.jipe2(jm, policy, 1e-10)
-    assert sol.plan.route == "reachable"
+    assert sol.route == "reachable"
     assert sol.iterations <= 3
     assert (
         jl.jipe2(
@@ -288,31 +300,26 @@ def test_the_safeguard_takes_over():
     assert applied < 3 * np.log(1e-10) / np.log(0.9) + 300
 
 
-def test_the_choice_and_what_it_says(caplog):
+def test_the_choice_of_a_route():
     local, goal = jl.windy_gridworld(30), jl.goal_policy(30)
     small, high = jl.windy_gridworld(5), jl.windy_gridworld(5, gamma=0.999)
     uniform = jl.uniform_policy(local)
-    assert jl.jipe2(small, jl.goal_policy(5)).plan.route == "sweeps"
-    assert jl.jipe2(high, jl.uniform_policy(high)).plan.route == "dense"  # 28,000 sweeps
-    with caplog.at_level(logging.INFO, logger="jmdp_lib"):
-        sol = jl.jipe2(local, goal)
-    assert sol.plan == jl.plan_jipe2(local, goal)
-    assert sol.plan.route == "reachable"
-    assert str(sol.plan) in caplog.text
-    assert f"{sol.plan.pairs:,} pairs of 900 states" in caplog.text
-    assert jl.plan_jipe2(local, uniform).route == "dense"
-    assert jl.plan_jipe2(local, uniform, route="reachable").pairs == 900 * 901 // 2
-    assert jl.plan_jipe2(small, jl.goal_policy(5)).route == "sweeps"
-    assert jl.plan_jipe2(local, goal, queries=[0]).pairs < sol.plan.pairs
+    assert jl.jipe2(small, jl.goal_policy(5)).route == "sweeps"
+    assert jl.jipe2(high, jl.uniform_policy(high)).route == "dense"  # 28,000 sweeps
+    sol = jl.jipe2(local, goal)
+    assert sol.route == "reachable"
+    assert jl.jipe2(local, uniform).route == "dense"
+    assert jl.jipe2(local, uniform, 1e-2, route="reachable").pairs == 900 * 901 // 2
+    assert jl.jipe2(local, goal, queries=[0]).pairs < sol.pairs
     for route in ("reachable", "dense", "sweeps"):
-        assert jl.jipe2(small, jl.goal_policy(5), route=route).plan.route == route
+        assert jl.jipe2(small, jl.goal_policy(5), route=route).route == route
 
 
 def test_what_cannot_fit_is_refused_beforehand(leave):
     jm = jl.windy_gridworld(40)
     goal, uniform = jl.goal_policy(40), jl.uniform_policy(jm)
-    leave(3 * 10**6)
-    with pytest.raises(MemoryError, match=r"dense: 1,280,800 pairs of 1,600 states.*GiB"):
+    leave(6 * 10**6)
+    with pytest.raises(MemoryError, match=r"all 1,280,800 pairs of 1,600 states.*GiB"):
         jl.jipe2(jm, goal, route="dense")
     with pytest.raises(MemoryError, match=r"1,600 states reaches more pairs than fit into.*GiB"):
         jl.jipe2(jm, uniform)
@@ -347,7 +354,7 @@ def test_bad_input(arguments, message):
 @pytest.mark.parametrize("thing", [SimpleNamespace(num_states=1, num_actions=1), None], ids=str)
 def test_what_is_no_jmdp_is_told_what_to_use(thing):
     projected = partial(jl.projected_jipe2, features=[[[1.0]]])
-    for call in (jl.jipe2, jl.plan_jipe2, jl.jipe, projected):
+    for call in (jl.jipe2, jl.jipe, projected):
         with pytest.raises(TypeError, match=r"`JMDP.from_simulator` counts .* `JMDP.from_step`"):
             call(thing, [[1.0]])
 
@@ -368,7 +375,7 @@ def test_a_solution_survives_pickling():
         sol = jl.jipe2(jm, jl.goal_policy(6), **how)
         again = pickle.loads(pickle.dumps(sol)).moments
         assert again.second((7, 0), (7, 1)) == sol.moments.second((7, 0), (7, 1))
-        if sol.plan.route == "dense":
+        if sol.route == "dense":
             assert again.second((0, 0), (7, 1)) == sol.moments.second((0, 0), (7, 1))
 
 
@@ -378,7 +385,7 @@ def test_large_models():
     chain = jl.coupled_reward_chain(20_000, 0.95)
     sol = jl.jipe2(chain, jl.uniform_policy(chain))
     assert sol.converged
-    assert sol.plan.pairs < 20_000
+    assert sol.pairs < 20_000
     small = jl.coupled_reward_chain(300, 0.95)
     tail = jl.jipe2(small, jl.uniform_policy(small)).moments
     np.testing.assert_allclose(sol.moments.covariance[-300:], tail.covariance, atol=1e-7)
@@ -386,7 +393,7 @@ def test_large_models():
     grid, goal = jl.windy_gridworld(size), jl.goal_policy(size)
     near_goal = size - 1 + size * np.arange(1, 4)
     found = jl.jipe2(grid, goal, queries=near_goal)
-    assert found.plan.pairs < 100
+    assert found.pairs < 100
     little = jl.windy_gridworld(30)
     whole = jl.jipe2(little, jl.goal_policy(30)).moments
     np.testing.assert_allclose(
@@ -432,15 +439,6 @@ def test_a_chain_that_hardly_mixes():
         np.testing.assert_allclose(found.moments.covariance, exact, atol=1e-6)
 
 
-def test_the_plan_is_the_one_that_is_followed():
-    for gamma, tol in ((0.994, 1e-12), (0.994, 1e-6), (0.997, 1e-2)):
-        jm = jl.windy_gridworld(3, gamma=gamma)
-        policy = jl.uniform_policy(jm)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", jl.ConvergenceWarning)
-            assert jl.plan_jipe2(jm, policy, tol) == jl.jipe2(jm, policy, tol).plan
-
-
 def test_a_warning_names_the_line_that_asked():
     jm = jl.windy_gridworld(5)
     for arguments in ({"route": "dense"}, {"route": "sweeps"}):
@@ -457,68 +455,19 @@ def random_model(num_states, num_tables, num_actions=2, gamma=0.9):
     return jl.JMDP(probs, rng.normal(size=shape), rng.integers(num_states, size=shape), gamma)
 
 
-@pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
-@pytest.mark.parametrize("route", ["dense", "reachable"])
-def test_a_plan_counts_the_terms_of_a_sweep(coupling, route):
-    jm = random_model(300, 5)
-    policy = jl.uniform_policy(jm)
-    plan = jl.plan_jipe2(jm, policy, coupling=coupling, route=route)
-    assert jl.jipe2(jm, policy, coupling=coupling, route=route).plan == plan
-    kernels = CollapsedT2(jm, policy, coupling).kernels
-    widths = [np.diff(kernel.indptr) for kernel in kernels]
-    if route == "dense":
-        terms = sum(2 * width.sum() * jm.num_states for width in widths)
-    else:
-        first, second = np.tril_indices(jm.num_states, -1)
-        terms = sum((width[first] * width[second]).sum() for width in widths)
-    assert terms <= plan.outcomes <= 1.5 * terms
-
-
-def test_a_plan_foretells_that_common_noise_takes_longer():
-    """Twenty kernels, each of which passes over all pairs: measured 3 times as long as one."""
-    plans = {}
-    for states in (500, 1000):
-        jm = random_model(states, 20, 3)
-        for coupling in ("joint", "common"):
-            plan = jl.plan_jipe2(jm, jl.uniform_policy(jm), coupling=coupling)
-            assert plan.route == "dense"
-            plans[states, coupling] = plan.seconds
-    assert 2.0 < plans[1000, "common"] / plans[1000, "joint"] < 5.0
-    assert 3.5 < plans[1000, "common"] / plans[500, "common"] < 4.5
-
-
 @pytest.mark.parametrize("coupling", ["joint", "common"])
 def test_a_system_of_order_n_that_does_not_fit_is_refused_before_work(coupling, leave, monkeypatch):
     jm = random_model(40, 3)
     policy = jl.uniform_policy(jm)
-    plan = jl.plan_jipe(jm, policy, 3, coupling=coupling)
-    available = int(0.99 * plan.memory)
-    leave(available)
-    monkeypatch.setattr(MultisetOperator, "system", None)
-    with pytest.raises(MemoryError, match=r"JIPE-3 needs all: 14,020 multisets .* lower order"):
+    assert jl.jipe(jm, policy, 2, coupling=coupling).route == "all"
+    leave(10**7)
+    monkeypatch.setattr(MultisetOperator, "step", None)
+    with pytest.raises(MemoryError, match=r"order 3 on 40 states with 14,021 multisets.*lower"):
         jl.jipe(jm, policy, 3, coupling=coupling)
-    assert jl.plan_jipe(jm, policy, 3, coupling=coupling) == plan
 
 
-def test_a_system_of_order_n_that_may_not_fit_is_announced(leave):
-    """Of too many multisets only those count that queries reach, which nobody knows before."""
+def test_of_too_many_multisets_those_are_solved_that_moments_of_one_state_reach():
     jm = jl.coupled_reward_chain(130, gamma=0.5)
-    plan = jl.plan_jipe(jm, jl.uniform_policy(jm), 3)
-    assert plan.route == "reached"
-    assert "at most" in str(plan)
-    leave(int(0.5 * plan.memory))
-    with pytest.warns(UserWarning, match="JIPE-3 needs reached: at most .* MemoryError"):
-        solution = jl.jipe(jm, jl.uniform_policy(jm), 3)
-    assert solution.moments.source.state.size <= plan.pairs
-
-
-def test_the_cost_of_high_orders_is_foretold():
-    """Order 4 on 20 states with 6 actions took half a minute and 4 GiB, and said nothing."""
-    jm = random_model(20, 2, 6)
-    plans = [jl.plan_jipe(jm, jl.uniform_policy(jm), order) for order in (2, 3, 4)]
-    assert [plan.pairs for plan in plans] == [250, 2210, 15895]
-    assert plans[2].seconds > 10.0 * plans[1].seconds > 10.0 * plans[0].seconds
-    assert plans[2].memory > 2**30
-    assert "multisets" in str(plans[2])
-    many = random_model(20, 20, 18)  # whose laws alone take minutes
-    assert jl.plan_jipe(many, jl.uniform_policy(many), 4).seconds > 60.0
+    found = jl.jipe(jm, jl.uniform_policy(jm), 3)
+    assert found.route == "reached"
+    assert found.pairs == found.moments.source.state.size < 250_000

@@ -12,7 +12,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from numpy.typing import ArrayLike, NDArray
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.solvers.trace import Trace, decay_rate
+from jmdp_lib.solvers.trace import Trace
 
 _WIN = "#0072B2"
 _LOSS = "#D55E00"
@@ -58,7 +58,9 @@ def residual_decay(ax: Axes, residuals: Mapping[str, Floats], gamma: float) -> A
         # marks of the second world lie between those of the first
         shown = np.arange(place * _APART // len(residuals), curve.size, _APART)
         look: dict[str, Any] = {"ms": 4.0, "mfc": "white", "zorder": 3}
-        label = f"{name}: factor {decay_rate(curve):.4f}"
+        fits = curve > 1e-10 * curve.max()  # below it is rounding
+        slope = np.polyfit(np.flatnonzero(fits), np.log(curve[fits]), 1)[0]
+        label = f"{name}: factor {np.exp(slope):.4f}"
         ax.semilogy(shown, curve[shown], _MARKS[place], label=label, **look)
     ax.set_xlabel("iteration $k$")
     return ax

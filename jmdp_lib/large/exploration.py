@@ -6,7 +6,7 @@ from there on. So values m~ and returns Z~ of the explored model differ from the
 
     |m - m~| <= e = w E gamma^tau,       sd Z <= sigma-bar = sd Z~ + w (E gamma^(2 tau))^(1/2).
 
-Pairs of branches are solved for in a *core* of these states only (`solvers.local`). A branch that
+Pairs of branches are solved for in a *core* of these states only (`large.local`). A branch that
 leaves it, at time tau_core, gets m~ of the state x that it enters. What that changes, in a gap G
 against the G~ of the core, sums over both branches while these have not merged:
 
@@ -39,7 +39,7 @@ follow from it. There `off` is e / w, and `deviation` is sigma-bar itself. A sma
 bound the L_2 distance of Z and m~ as well, not only sd Z: w bounds the latter alone, and
 (w^2 + e^2)^(1/2) both. A bound of another kind has a name in `Losses` and its phi in
 `_losses_of_one_branch`; its sums come by themselves. Say in `_bounds_of_gaps` if it counts
-twice, and see whether `_losses_of_two_at_one_state` holds for it. `Cut` of `solvers.local` makes
+twice, and see whether `_losses_of_two_at_one_state` holds for it. `Cut` of `large.local` makes
 errors of the bounds: of gaps from `View.bounds`, and of returns from `View.alone`.
 """
 
@@ -54,7 +54,7 @@ from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.large.implicit import Region, with_outside
-from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
+from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2, ragged
 from jmdp_lib.solvers.affine import Chain, solve_chains
 
 _PAIRS = 30  # pairs of branches, for each explored state, that are followed for one step
@@ -316,10 +316,37 @@ def _follow_pairs(model: ExploredModel, core: Any, alone: Losses, goal: float) -
         pairs = pairs[:, ~ended]
         mass = mass[~ended]
         _add_visits(visits, pairs, mass, policy)
-        pairs, mass = system.step_pairs(pairs, mass)
+        pairs, mass = _step_pairs(system, pairs, mass)
         pairs[1:].sort(0)  # both branches count alike
         mass *= model.rate
     return Followed(_bounds_of_gaps(both), visits, pending)
+
+
+def _step_pairs(system: CollapsedT2, pairs: Ints, mass: Floats) -> tuple[Ints, Floats]:
+    """P_2: pairs of branches one step later, (3, N), and their masses (N,).
+
+    pairs: (3, N), rows of gaps, first and second states. Pairs of one gap add up where they meet;
+    two branches that merge are dropped. Of two that were at one state either may come first.
+    """
+    gap, first, second = pairs
+    size = system.jm.num_states
+    apart = first != second
+    shape = (int(gap.max(initial=0) + 1) * size, size)
+
+    def matrix(mass: Floats, gap: Ints, first: Ints, second: Ints) -> sparse.csr_array:
+        return sparse.coo_array((mass, (gap * size + first, second)), shape).tocsr()
+
+    law = system.diagonal
+    _, pair, within = ragged(np.diff(law.starts)[first] * ~apart)
+    entry = law.starts[first][pair] + within
+    weights = mass[pair] * law.weights[entry]
+    total = matrix(weights, gap[pair], law.first[entry], law.second[entry])
+    start = matrix(mass * apart, gap, first, second)
+    for kernel in system.kernels:
+        half = (start @ kernel).tocoo()  # one branch has moved; now the other
+        total += matrix(half.data, half.row // size, half.col, half.row % size) @ kernel
+    found = total.tocoo()
+    return np.array([found.row // size, found.col, found.row % size], np.int64), found.data
 
 
 def _bounds_of_gaps(both: Losses) -> Losses:

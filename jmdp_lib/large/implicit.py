@@ -182,9 +182,13 @@ class Region:
 
     @classmethod
     def of(
-        cls, model: ImplicitJMDP | JMDP, policy: Policy, coupling: str, states: Sequence[Hashable],
+        cls,
+        model: ImplicitJMDP | JMDP,
+        policy: Policy,
+        coupling: str,
+        states: Sequence[Hashable],
         max_states: int,
-    ) -> Region:  # fmt: skip
+    ) -> Region:
         """The states asked for, explored."""
         implicit = ImplicitJMDP.from_jmdp(model) if isinstance(model, JMDP) else model
         if isinstance(states, str) or not hasattr(states, "__len__"):
@@ -239,6 +243,10 @@ def with_outside(
     stay = np.full((first.size, rewards.shape[1]), size)
     rewards = np.where(np.abs(rewards) < 1e-100, 0.0, rewards)  # of the unit 1: such a JMDP is none
     return JMDP.from_tables(
-        np.append(owners, stay[:, 0]), np.append(probs, first), np.append(rewards, 0.0 * stay, 0),
-        np.append(next_states, stay, 0), size + 1, gamma,
-    )  # fmt: skip
+        np.append(owners, stay[:, 0]),
+        np.append(probs, first),
+        np.append(rewards, 0.0 * stay, 0),
+        np.append(next_states, stay, 0),
+        size + 1,
+        gamma,
+    )

@@ -2,7 +2,7 @@
 
 Two nested sets of states grow from the asked ones outwards: the *explored* states, through which
 single branches are followed, and in them a *core*, in which pairs of branches are solved for.
-`solvers.exploration` says what their edges can change: E, and D of the core. The search (`_search`)
+`large.exploration` says what their edges can change: E, and D of the core. The search (`_search`)
 explores until E is small (`_explored`, `_grow`), solves the pairs of the core as `jipe2` does
 (`_answer`), and asks what the error comes from. If it is D, the core grows; if it is E, more states
 are explored. It ends when the certified error is allowed, or nothing more fits: `_room` has every
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -23,9 +23,9 @@ from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.large.exploration import View, view_explored
 from jmdp_lib.large.implicit import ImplicitJMDP, Region, with_outside
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Moments, StoredMoments, gap_table, moments_of_parts
+from jmdp_lib.moments import Moments, StoredMoments, gap_table
 from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2
-from jmdp_lib.solvers.affine import choose_pairs, dense_bytes, solve_pairs
+from jmdp_lib.solvers.affine import choose_pairs, solve_pairs
 from jmdp_lib.solvers.fixed_point import warn
 
 if TYPE_CHECKING:
@@ -36,10 +36,8 @@ _BYTES = 2000  # of free memory for each next state of an explored one
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LocalSolution(machine.ReadOnly, machine.Saved):
+class LocalSolution(machine.ReadOnly):
     """What `local_jipe2` found: gaps at N states. All arrays are read-only.
-
-    Its methods save and load keep it in one .npz file, as those of `Solution` do.
 
     Attributes:
         moments: of the N states, in their order, with A actions each.
@@ -60,8 +58,6 @@ class LocalSolution(machine.ReadOnly, machine.Saved):
     converged: bool
     explored: tuple[Hashable, ...]
     visits: Floats
-
-    _nested: ClassVar[Any] = {"moments": moments_of_parts}
 
     def __repr__(self) -> str:
         state = "converged" if self.converged else "NOT converged"
@@ -247,7 +243,7 @@ def _scores_behind(region: Region, scores: Floats, batch: Ints) -> Floats:
 def deviation_error(deviation: Floats, moved: Floats, lost: Floats) -> Floats:
     """How far off a standard deviation may be: by `moved` itself, and its square by `lost` as well.
 
-    These are E and D of `solvers.exploration`. The worst case subtracts both.
+    These are E and D of `large.exploration`. The worst case subtracts both.
     """
     least = np.maximum(deviation - moved, 1e-300)
     return moved + lost / (least + np.sqrt(np.maximum(least**2 - lost, 0.0)))
@@ -263,7 +259,7 @@ def gap_variance_error(weight: float, error_bound: float) -> float:
 
 
 class Cut(NamedTuple):
-    """What the cut at the core can change, by the bounds of `solvers.exploration`.
+    """What the cut at the core can change, by the bounds of `large.exploration`.
 
     Of the gaps that are asked for, (Q,): moved, E. distance, the L_2 distance. lost, D. Of every
     return of the explored states, (n + 1, A): alone, the L_2 distance.
@@ -369,8 +365,7 @@ class SolvedCore(NamedTuple):
 def _solve_core(system: CollapsedT2, asked: AskedGaps, cut: Cut, allowed: float) -> SolvedCore:
     """Solve until the solver's error does not matter beside that of the cut."""
     jm = system.jm
-    free = 0.9 * machine.available_bytes()
-    reached = choose_pairs(system, asked, free, dense_bytes(system, asked) <= free)
+    reached = choose_pairs(system, asked)
     rough = 0.005 * allowed / system.weight
     for accuracy in (rough, 0.03 * rough, 1e-11 * jm.reward_bound):  # the last: tiny variances
         found = solve_pairs(system, reached, accuracy, "JIPE-2 of a core")

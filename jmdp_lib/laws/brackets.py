@@ -16,14 +16,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
-from jmdp_lib.machine import ReadOnly, Saved, table
+from jmdp_lib.machine import ReadOnly, table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,10 +134,8 @@ class PhiBracket:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GapLaw(ReadOnly, Saved):
+class GapLaw(ReadOnly):
     """The law of one gap in brackets: every answer is a pair (low, high) that contains the truth.
-
-    Its methods save and load keep it in one .npz file, as those of `Solution` do.
 
     Attributes:
         query: (s, a, b).
@@ -166,8 +164,6 @@ class GapLaw(ReadOnly, Saved):
     at: tuple[float, ...] = (0.0,)
     confidence: float = 1.0
 
-    _nested: ClassVar[Any] = {"steps": StepBracket, "phi": PhiBracket}
-
     def __repr__(self) -> str:
         s, a, b = self.query
         names = ("worse", "tie", "better")
@@ -176,9 +172,13 @@ class GapLaw(ReadOnly, Saved):
 
     @classmethod
     def from_sample(
-        cls, query: tuple[int, int, int], gaps: ArrayLike, alpha: float = 0.05, off: float = 0.0,
+        cls,
+        query: tuple[int, int, int],
+        gaps: ArrayLike,
+        alpha: float = 0.05,
+        off: float = 0.0,
         limit: float = np.inf,
-    ) -> GapLaw:  # fmt: skip
+    ) -> GapLaw:
         """The band of Dvoretzky, Kiefer, Wolfowitz and Massart around independent gaps (N,).
 
         It holds everywhere at once with probability $1 - alpha$.

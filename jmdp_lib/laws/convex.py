@@ -212,13 +212,6 @@ class Convex:
         return float(reach[cells].max(initial=np.diff(x).min()))
 
 
-def convex_memory(rows: int, outcomes: int, points: int) -> float:
-    """Bytes that convex order takes on a grid, at most: bounds and their refinement, groups of
-    outcomes, and where reward differences are read, if there are no more than a few thousand."""
-    each = 8.0 * 9.0 * rows + 6.0 * 8.0 * _CHUNK + 13.0 * min(outcomes, _KINDS)
-    return points * each + 24.0 * 8.0 * outcomes
-
-
 def _count(*columns: Any) -> int:
     """How many distinct rows columns (M,) have."""
     order = np.lexsort(columns[::-1])
@@ -438,9 +431,17 @@ def _keep_better(bounds: Any, found: Any, lower: Any) -> Any:
 
 
 def _sweep(
-    bounds: Any, order: Any, now: Any, grid: Any, groups: Any, known: Any, moved: Any, unsaid: Any,
-    tol: Any, room: Any,
-) -> None:  # fmt: skip
+    bounds: Any,
+    order: Any,
+    now: Any,
+    grid: Any,
+    groups: Any,
+    known: Any,
+    moved: Any,
+    unsaid: Any,
+    tol: Any,
+    room: Any,
+) -> None:
     """Sweep number `now` over all rows, where one that follows moved since the last sweep.
 
     bounds: (N, 1, n) from above or (N, 3, n) from below. moved: (N,) in which sweep a row moved

@@ -19,14 +19,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
-from jmdp_lib.machine import ReadOnly, Saved, hot, progress, require
-from jmdp_lib.model import JMDP, model_of_parts
+from jmdp_lib.machine import ReadOnly, hot, progress, require
+from jmdp_lib.model import JMDP
 from jmdp_lib.moments import StoredMoments, gap_table
 from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2, ragged
 from jmdp_lib.operators.dense import DensePairs
@@ -40,10 +40,8 @@ _LOOPS = 100  # that are cancelled per outcome of a transport problem, at most
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CouplingRange(ReadOnly, Saved):
+class CouplingRange(ReadOnly):
     """What `coupling_range` found: gap variances over all one-step couplings.
-
-    Its methods save and load keep it in one .npz file, as those of `Solution` do.
 
     Attributes:
         gap_variance_low, gap_variance_high: (S, A, A), the range of $Var[Z(s, a) - Z(s, b)]$.
@@ -61,8 +59,6 @@ class CouplingRange(ReadOnly, Saved):
     converged: bool
     low: JMDP | None
     high: JMDP | None
-
-    _nested: ClassVar[Any] = {"low": model_of_parts, "high": model_of_parts}
 
     def __repr__(self) -> str:
         kind = "an outer range" if self.low is None else "exact"
@@ -240,12 +236,10 @@ class TransportedPairs(DensePairs):
 
     @property
     def memory(self) -> float:
-        """Bytes that sweeps take, at most: seven matrices (S, S), the law of independent actions,
-        and arrays over the cells, 25 while these are made."""
+        """Bytes that sweeps take, roughly: matrices (S, S), tables, and arrays over the cells."""
         heights, widths = self._sizes
-        matrices = 7 * 8.0 * len(self.backup.mean) ** 2
-        laws = self.system.law_bytes + self.system.table_bytes
-        return matrices + laws + 25 * 8.0 * float((heights * widths).sum())
+        cells = float((heights * widths).sum())
+        return 8.0 * (7 * len(self.backup.mean) ** 2 + 25 * cells) + self.system.table_bytes
 
     @cached_property
     def cells(self) -> Any:

@@ -23,14 +23,14 @@ from numpy.typing import ArrayLike
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.laws.brackets import GapLaw, PhiBracket, StepBracket, joined, rescaled
-from jmdp_lib.laws.convex import Convex, convex_memory
-from jmdp_lib.laws.rows import Rows, RowSizes
+from jmdp_lib.laws.convex import Convex
+from jmdp_lib.laws.rows import Rows, RowSizes, law_bytes
 from jmdp_lib.laws.stochastic import Stochastic, line, with_reads
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model import JMDP
 from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
 from jmdp_lib.operators.reachable import PairSet
-from jmdp_lib.solvers.fixed_point import Plan, warn
+from jmdp_lib.solvers.fixed_point import warn
 
 _COARSE = 16  # spacings on either side of zero in the first grid
 _NEARBY = 512  # points that are read for the gaps at the read points, at most
@@ -68,7 +68,7 @@ def gap_law(
 
     Bounds are rounded outwards. Differences of rewards, and read points, are rounded to the twelfth
     digit of the largest reward, so that 0.1 + 0.2 - 0.3 is zero: the brackets are for the model
-    rounded so. `plan_gap_law` foretells what a call takes.
+    rounded so.
 
     Example:
         >>> import jmdp_lib as jl
@@ -83,92 +83,39 @@ def gap_law(
         >>> print("the worst tenth averages {:.3f} to {:.3f}".format(*law.cvar(0.1)))
         the worst tenth averages 0.365 to 0.366
     """
-    problem = _Problem.of("gap_law", jm, policy, queries, coupling)
-    points, max_points = _checked_sizes(width, points, max_points)
+    system = CollapsedT2.of("gap_law", jm, policy, coupling)
+    asked, gaps = _checked_gaps(jm, queries)
+    checks.positive("width", width)
+    points = checks.at_least("points", points, 1)
+    max_points = checks.at_least("max_points", max_points, max(points, 16))
     reads = _read_points(at)
-    if not len(problem.gaps):  # one action has no gaps
+    if not len(gaps):  # one action has no gaps
         return []
-    pairs = problem.pairs()
-    size = RowSizes.of(problem.system, pairs, problem.gaps).memory
-    require(size, f"the law of gaps that reach {pairs.size:,} pairs")
-    rows = Rows.of(problem.system, pairs, problem.gaps)
+    pairs = PairSet.of(system, asked, lambda *_: np.inf)
+    assert pairs is not None
+    sizes = RowSizes.of(system, pairs, gaps)
+    needed = law_bytes(sizes.rows, sizes.outcomes, points=0)
+    require(needed, f"the law of gaps that reach {pairs.size:,} pairs", "ask for fewer queries")
+    rows = Rows.of(system, pairs, gaps)
     search = _Search(rows, rows.rounded(reads), width, points, max_points)
     grid, missed = search.run()
     if missed:
         warn(f"gap_law: {missed}")
-    return search.laws(grid, problem.gaps, reads)
+    return search.laws(grid, gaps, reads)
 
 
-def plan_gap_law(
-    jm: JMDP,
-    policy: Policy,
-    queries: ArrayLike | None = None,
-    width: float = 1e-3,
-    coupling: str = "joint",
-    at: ArrayLike = (),
-    points: int = 512,
-    max_points: int = 4096,
-) -> Plan:
-    """What `gap_law` would do with the same arguments, and the memory and time it would take.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> jm = jl.windy_gridworld(size=5)
-        >>> plan = jl.plan_gap_law(jm, jl.uniform_policy(jm), queries=[(12, 0, 1)])
-        >>> plan.route, plan.pairs, plan.outcomes
-        ('whole steps', 325, 19827)
-    """
-    problem = _Problem.of("plan_gap_law", jm, policy, queries, coupling)
-    points, max_points = _checked_sizes(width, points, max_points)
-    _read_points(at)
-    if not len(problem.gaps):
-        return Plan("whole steps", jm.num_states, 0, 0.0)
-    pairs = problem.pairs()
-    sizes = RowSizes.of(problem.system, pairs, problem.gaps)
-    memory = max(sizes.memory, convex_memory(sizes.rows, sizes.outcomes, max_points))
-    sweeps = 3.0 / (1.0 - jm.gamma)  # a guess: branches that merge make it fewer
-    seconds = 0.5e-9 * 2.0 * sizes.outcomes * 2.0 * (1.5 * points) * 4.0 * sweeps
-    seconds = min(seconds, 0.5e-9 * _WORK)
-    route = "half-steps" if sizes.halved else "whole steps"
-    return Plan(route, jm.num_states, pairs.size, memory, outcomes=sizes.outcomes, seconds=seconds)
-
-
-@dataclass(frozen=True)
-class _Problem:
-    """What is asked for, checked. gaps: (Q, 3), in the order and with the signs of the caller."""
-
-    system: CollapsedT2
-    asked: AskedGaps
-    gaps: Ints
-
-    @classmethod
-    def of(
-        cls, solver: str, jm: JMDP, policy: Policy, queries: ArrayLike | None, coupling: str
-    ) -> _Problem:
-        system = CollapsedT2.of(solver, jm, policy, coupling)
-        if queries is not None:
-            shape = checks.as_array("queries", queries).shape
-            if len(shape) != 2 or shape[1] != 3:
-                meant = f": did you mean [{queries!r}]?" if shape == (3,) else ""
-                raise ValueError(
-                    f"queries must be rows (state, a, b), (N, 3), got shape {shape}{meant}"
-                )
-        asked = AskedGaps.of(jm, queries)
-        rows = np.stack([asked.states, asked.first, asked.second], axis=1)
-        return cls(system, asked, rows if queries is None else np.array(queries))
-
-    def pairs(self) -> PairSet:
-        """The pairs of states that the gaps lead to."""
-        found = PairSet.of(self.system, self.asked, lambda *_: np.inf)
-        assert found is not None
-        return found
-
-
-def _checked_sizes(width: float, points: int, max_points: int) -> tuple[int, int]:
-    """The sizes of grids; refuses them, or a width, that make no sense."""
-    checks.positive("width", width)
-    points = checks.at_least("points", points, 1)
-    return points, checks.at_least("max_points", max_points, max(points, 16))
+def _checked_gaps(jm: JMDP, queries: ArrayLike | None) -> tuple[AskedGaps, Ints]:
+    """The gaps that are asked for, and (Q, 3) the same in the order and with the signs given."""
+    if queries is not None:
+        shape = checks.as_array("queries", queries).shape
+        if len(shape) != 2 or shape[1] != 3:
+            meant = f": did you mean [{queries!r}]?" if shape == (3,) else ""
+            raise ValueError(
+                f"queries must be rows (state, a, b), (N, 3), got shape {shape}{meant}"
+            )
+    asked = AskedGaps.of(jm, queries)
+    rows = np.stack([asked.states, asked.first, asked.second], axis=1)
+    return asked, rows if queries is None else np.array(queries)
 
 
 def _read_points(at: ArrayLike) -> Floats:
@@ -284,11 +231,10 @@ class _Search:
 
     def require(self, points: int, x: int) -> None:
         """Refuse a grid that does not fit into memory."""
-        outcomes = self.rows.outcomes.row.size
-        size = convex_memory(self.rows.factors.size, outcomes, x)
-        size += self.stochastic.memory_on(points)
+        most = max(points, x)
+        needed = law_bytes(self.rows.factors.size, self.rows.outcomes.row.size, most)
         smaller = f"max_points={x // 2:,} or fewer queries take less"
-        require(size, f"the law of gaps on a grid of {max(points, x):,} points", smaller)
+        require(needed, f"the law of gaps on a grid of {most:,} points", smaller)
 
     def settled(self, grid: _Grid) -> _Grid:
         """The same grid after sweeps, until little changes; and where gaps are likely, by now."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.laws.gap_law import gap_law
-from jmdp_lib.machine import ReadOnly, Saved, table
+from jmdp_lib.machine import ReadOnly, table
 from jmdp_lib.model import JMDP
 from jmdp_lib.operators.collapsed import CollapsedT2
 from jmdp_lib.solvers.affine import Chain
@@ -32,10 +32,8 @@ _ROUNDING = 1e-10  # advantages that are smaller, relative to the largest return
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Improvement(ReadOnly, Saved):
+class Improvement(ReadOnly):
     """What `cautious_improvement` found.
-
-    Its methods save and load keep it in one .npz file, as those of `Solution` do.
 
     Attributes:
         value: (S,), $V$, the value of the old policy.

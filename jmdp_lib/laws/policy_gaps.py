@@ -49,7 +49,7 @@ from jmdp_lib.machine import progress, require
 from jmdp_lib.model import JMDP
 from jmdp_lib.operators.collapsed import Backup, CollapsedT2
 from jmdp_lib.operators.dense import move
-from jmdp_lib.solvers.affine import VECTORS, Chain, solve
+from jmdp_lib.solvers.affine import Chain, solve
 
 _PRECISE = 1e-12  # residuals, relative to what each system adds in one step
 
@@ -97,15 +97,11 @@ def policy_gaps(
 
 
 def _bytes(first: CollapsedT2, second: CollapsedT2) -> float:
-    """What `policy_gaps` allocates at most: matrices over pairs, laws at one state, tables."""
+    """What `policy_gaps` takes, roughly: matrices over pairs, laws at one state, tables."""
     states, actions = first.policy.shape
     played = (first.policy > 0).sum(1) * (second.policy > 0).sum(1)
-    entries = float((played * first.entries).sum())
-    few = first.few_successors and second.few_successors
-    # The source and a scratch matrix; kernels that are not sparse, and a product of them.
-    matrices = VECTORS + (2.5 if few else 5.5)
-    laws = 100.0 * entries + 64.0 * states * actions**2
-    return 8.0 * matrices * (states + 1) * states + laws + first.table_bytes
+    laws = float((played * first.entries).sum()) + states * actions**2
+    return 80.0 * (states + 1) * states + 100.0 * laws + first.table_bytes
 
 
 def _solve_means(first: CollapsedT2, second: CollapsedT2) -> tuple[Floats, tuple[Backup, Backup]]:

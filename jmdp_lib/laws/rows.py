@@ -159,10 +159,13 @@ class RowSizes:
         size = (half_rows.sum() if halved else 0) + pairs.size + len(gaps) + 1
         return cls(int(size), int(outcomes + (half if halved else whole)), halved)
 
-    @property
-    def memory(self) -> float:
-        """Bytes that all outcomes take while they are made, sorted and grouped, at most."""
-        return 50.0 * 8.0 * self.outcomes + 16.0 * 8.0 * self.rows
+
+def law_bytes(rows: int, outcomes: int, points: int) -> float:
+    """Bytes of outcomes while they are made and grouped, and of bounds at so many points, roughly.
+
+    Reads of a point are held for a few thousand reward differences, at most.
+    """
+    return 400.0 * outcomes + points * (200.0 * rows + 20.0 * min(outcomes, 2048))
 
 
 def _half_rows(system: CollapsedT2, pairs: PairSet, s: Ints, t: Ints) -> Ints:

@@ -26,7 +26,7 @@ from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.laws.rows import Rows
-from jmdp_lib.machine import hot
+from jmdp_lib.machine import hot, inline
 
 _EPS = float(np.finfo(float).eps)
 _GAPS = 1024  # reward differences that are told apart, about
@@ -113,14 +113,6 @@ class Stochastic:
         """How many numbers a sweep reads, for each cut."""
         return self.groups[1].size + self.groups[3].size
 
-    def memory_on(self, points: int) -> float:
-        """Bytes that bounds at the cuts of a grid of so many points take, with their reads."""
-        return (
-            2.0
-            * points
-            * (8.5 * self.largest.size + 24.0 * self.asked.size + 4.0 * self.factors.size)
-        )
-
     def nearby(self, at: Floats, limit: int) -> tuple[Floats, bool]:
         """(n, 2) the points `at`, and those that are read, step by step, to know the gaps there;
         and whether these are all.
@@ -187,7 +179,7 @@ class Stochastic:
         moved = np.zeros(self.largest.size, np.int64)
         fallen = np.zeros(self.largest.size)
         room = np.empty((2, points.size + 1))
-        rest = (*self.groups, reads, moved, fallen, tol, self.rows.rounding, *room)
+        rest = (self.groups, reads, moved, fallen, tol, self.rows.rounding, *room)
         size = self.rows.factors.size
         order = np.stack([np.arange(size - 1), size + np.arange(size - 1)], axis=1).ravel()
         sweeps = 1
@@ -261,17 +253,39 @@ def _shifted(x: Floats, d: float, factor: float) -> tuple[Floats, Floats]:
     return y / factor, np.where(exact, 0.0, 2.0 * _EPS * (np.abs(x) + np.abs(d)) / factor)
 
 
+@inline
+def _lower(bounds: Any, total: Any, rounding: Any) -> Any:
+    """Lower bounds (2n + 1,), but the last, to the total, rounded up; by how much, at most."""
+    fall = 0.0
+    for k in range(bounds.size - 1):
+        new = total[k] * (1.0 + rounding)
+        if new < bounds[k]:
+            fall = max(fall, bounds[k] - new)
+            bounds[k] = new
+    return fall
+
+
 @hot
 def _sweep(
-    bounds: Any, rows: Any, now: Any, starts: Any, gaps: Any, ends: Any, after: Any, weights: Any,
-    reads: Any, moved: Any, fallen: Any, tol: Any, rounding: Any, mixed: Any, total: Any,
-) -> Any:  # fmt: skip
+    bounds: Any,
+    rows: Any,
+    now: Any,
+    groups: Any,
+    reads: Any,
+    moved: Any,
+    fallen: Any,
+    tol: Any,
+    rounding: Any,
+    mixed: Any,
+    total: Any,
+) -> Any:
     """Sweep number `now`: Gauss-Seidel over rows, where one that follows moved since the last.
 
     bounds: (2 N, 2n + 1). moved: (2 N,) in which sweep a row moved last: it moves when its bounds
     have fallen by `tol` since then, see fallen (2 N,). mixed, total: room, (2n + 1,). Returns how
     many rows moved.
     """
+    starts, gaps, ends, after, weights = groups
     last = bounds.shape[1] - 1
     count = 0
     for r in rows:
@@ -291,13 +305,7 @@ def _sweep(
             gap = gaps[g]
             for k in range(last):
                 total[k] += mixed[reads[gap, k]]
-        fall = 0.0
-        for k in range(last):
-            new = total[k] * (1.0 + rounding)
-            if new < bounds[r, k]:
-                fall = max(fall, bounds[r, k] - new)
-                bounds[r, k] = new
-        fallen[r] += fall
+        fallen[r] += _lower(bounds[r], total, rounding)
         if fallen[r] > tol:
             fallen[r] = 0.0
             moved[r] = now

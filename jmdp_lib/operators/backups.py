@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Policy
+from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.machine import inline
 from jmdp_lib.model import JMDP
 from jmdp_lib.model.simulator import Simulator, checked_query, draw_index
@@ -75,10 +75,17 @@ def sample_t2(
 
 
 @dataclass(frozen=True, eq=False)
-class Coordinates:
-    """Coordinates of the moments under a policy (S, A)."""
+class Full:
+    """values (X + X * X,): mu(x) at x, Sigma(x, y) at X + x * X + y, for x = s * A + a.
+
+    policy: (S, A).
+    """
 
     policy: Floats
+    coupling: str = "joint"
+    name = "full"
+    full = True
+    centred = False
 
     @cached_property
     def _policy_cdf(self) -> list[list[float]]:
@@ -92,25 +99,10 @@ class Coordinates:
         """The coordinates as raw moments."""
         return values
 
-
-@dataclass(frozen=True, eq=False)
-class Full(Coordinates):
-    """values (X + X * X,): mu(x) at x, Sigma(x, y) at X + x * X + y, for x = s * A + a."""
-
-    coupling: str = "joint"
-    name = "full"
-    full = True
-    centred = False
-
     @property
     def used(self) -> Any:
         """(size,) which coordinates are learned."""
         return np.ones(self.policy.size * (1 + self.policy.size), dtype=bool)
-
-    @property
-    def orders(self) -> Ints:
-        """(size,) of which order the moment at each coordinate is."""
-        return np.where(np.arange(self.used.size) < self.policy.size, 1, 2)
 
     def pack(self, mean: Floats, second: Floats) -> Floats:
         """The coordinates of M = (mean (S, A), second (S, A, S, A))."""
@@ -226,7 +218,7 @@ class Centred(Collapsed):
     centred = True
 
 
-LAYOUTS: dict[str, Any] = {"full": Full, "collapsed": Collapsed, "centred": Centred}
+LAYOUTS: dict[str, type[Full]] = {"full": Full, "collapsed": Collapsed, "centred": Centred}
 
 
 @inline
@@ -286,9 +278,23 @@ def _single_at(values: Any, policy: Any, centred: bool, u: int, mean: float) -> 
 
 @inline
 def _target(
-    values: Any, policy: Any, gamma: float, centred: bool, common: bool, i: int, s: int, a: int,
-    t: int, b: int, r: float, u: int, one: int, q: float, v: int, two: int,
-) -> float:  # fmt: skip
+    values: Any,
+    policy: Any,
+    gamma: float,
+    centred: bool,
+    common: bool,
+    i: int,
+    s: int,
+    a: int,
+    t: int,
+    b: int,
+    r: float,
+    u: int,
+    one: int,
+    q: float,
+    v: int,
+    two: int,
+) -> float:
     """hat T_2(M, i): (s, a) earned r and moved to u, (t, b) earned q and moved to v.
 
     one, two: the next state-actions of the layout `Full`; -1 where they are averaged over.
@@ -385,6 +391,20 @@ def compiled_backup(rng: Any, values: Any, i: int, drawing: Any) -> float:
     r = drawing.rewards[k, a]
     q = drawing.rewards[j, b]
     return _target(
-        values, drawing.policy, drawing.gamma, drawing.centred, drawing.common, i, s, a, t, b, r,
-        u, one, q, v, two,
-    )  # fmt: skip
+        values,
+        drawing.policy,
+        drawing.gamma,
+        drawing.centred,
+        drawing.common,
+        i,
+        s,
+        a,
+        t,
+        b,
+        r,
+        u,
+        one,
+        q,
+        v,
+        two,
+    )

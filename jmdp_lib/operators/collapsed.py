@@ -36,7 +36,7 @@ from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP, checked_coupling, require_tables
 
-_CHUNK = 1 << 22  # entries of laws that are worked on at once
+_CHUNK = 1 << 20  # entries of laws that are worked on at once
 _SPARSE = 0.1  # a term of a sum of rows costs some ten times what one of a matrix product does
 
 
@@ -203,8 +203,7 @@ class CollapsedT2:
     def diagonal(self) -> PairLaw:
         """(S, S^2): two branches at one state that drew distinct actions, weighted by pi_a pi_b."""
         # The pair (a, b) stands for (b, a) too: the covariance is symmetric.
-        made = self.law_bytes + 40.0 * self.jm.rewards.size  # and the transitions, if first needed
-        require(made, f"the pair law of {self.jm.num_states:,} states")
+        require(self.table_bytes, f"the pair law of {self.jm.num_states:,} states")
         a, b = np.triu_indices(self.policy.shape[1], 1)
         states, pair = np.nonzero(self.policy[:, a] * self.policy[:, b])
         both = 2.0 * self.policy[states, a[pair]] * self.policy[states, b[pair]]
@@ -212,36 +211,6 @@ class CollapsedT2:
         first_row = np.searchsorted(states, np.arange(self.jm.num_states + 1))
         weights = law.weights * np.repeat(both, np.diff(law.starts))
         return PairLaw(law.starts[first_row], law.first, law.second, weights)
-
-    def step_pairs(self, pairs: Ints, mass: Floats, ordered: bool = False) -> tuple[Ints, Floats]:
-        """P_2: pairs of branches one step later, (3, N), and their masses (N,).
-
-        pairs: (3, N), rows of groups, first and second states. Pairs of one group add up where they
-        meet; two branches that merge are dropped. ordered: whether it matters which branch is the
-        first after both were at one state. Whatever follows pairs of states calls this.
-        """
-        group, first, second = pairs
-        size = self.jm.num_states
-        apart = first != second
-        shape = (int(group.max(initial=0) + 1) * size, size)
-
-        def matrix(mass: Floats, group: Ints, first: Ints, second: Ints) -> sparse.csr_array:
-            return sparse.coo_array((mass, (group * size + first, second)), shape).tocsr()
-
-        law = self.diagonal
-        _, pair, within = ragged(np.diff(law.starts)[first] * ~apart)
-        entry = law.starts[first][pair] + within
-        weights = mass[pair] * law.weights[entry]
-        total = matrix(weights, group[pair], law.first[entry], law.second[entry])
-        if ordered:
-            swapped = matrix(weights, group[pair], law.second[entry], law.first[entry])
-            total = 0.5 * (total + swapped)
-        start = matrix(mass * apart, group, first, second)
-        for kernel in self.kernels:
-            half = (start @ kernel).tocoo()  # one branch has moved; now the other
-            total += matrix(half.data, half.row // size, half.col, half.row % size) @ kernel
-        found = total.tocoo()
-        return np.array([found.row // size, found.col, found.row % size], np.int64), found.data
 
     @cached_property
     def entries(self) -> Ints:
@@ -252,42 +221,12 @@ class CollapsedT2:
         return np.asarray(widths.astype(np.int64) ** 2)
 
     @property
-    def diagonal_entries(self) -> int:
-        """How many entries `diagonal` has, at most."""
-        played = (self.policy > 0).sum(1)
-        return int((played * (played - 1) // 2 * self.entries).sum())
-
-    @property
-    def law_bytes(self) -> float:
-        """Bytes of `diagonal` while it is made, at most: arrays over its entries, and over all
-        pairs of actions."""
-        size, num_actions = self.policy.shape
-        return 72.0 * self.diagonal_entries + 32.0 * size * num_actions * (num_actions - 1)
-
-    @property
     def table_bytes(self) -> float:
-        """Bytes of arrays over the tables, at most.
-
-        An entry of the tables is in ten arrays, those of `transitions` and `backup`. With common
-        noise it is also in one of the models given a noise.
-        """
-        common = 100.0 if self.coupling == "common" else 0.0
-        return (80.0 + common) * self.jm.rewards.size
-
-    @property
-    def product_bytes(self) -> float:
-        """Bytes of products of two actions' deviations in all tables: three arrays (T, A, A)."""
-        return 24.0 * self.jm.rewards.size * self.policy.shape[1]
-
-    def block_bytes(self, asked: AskedGaps) -> float:
-        """Bytes that `blocks` takes, at most: arrays over the entries of the laws of one part."""
-        entries = self.entries[asked.states].sum()
-        return 112.0 * float(min(entries, max(_CHUNK, self.entries.max())))
-
-    def bytes_beside_pairs(self, asked: AskedGaps) -> float:
-        """Bytes that solving for c takes beside c itself, at most."""
-        # The pair law is held twice; making it takes no more than that and the covariances do.
-        return 72.0 * self.diagonal_entries + self.block_bytes(asked) + self.table_bytes
+        """Bytes of arrays over the tables, and over pairs of actions at one state, roughly."""
+        played = (self.policy > 0).sum(1)
+        entries = float((played * (played - 1) // 2 * self.entries).sum())
+        actions = 16.0 * self.policy.size * self.policy.shape[1]
+        return 150.0 * self.jm.rewards.size + actions + 100.0 * entries
 
     def blocks(self, backup: Backup, pairs: PairValues, asked: AskedGaps) -> Floats:
         """(S, A, A), C(s,a; s,b) one step before c; nan for two actions that were not asked."""

@@ -33,11 +33,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Policy
-from jmdp_lib.machine import available_bytes, gibibytes
+from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import StateAction, norm_weight, same_state_moments, second_moments
+from jmdp_lib.operators.collapsed import CollapsedT2
 
 Branches = tuple[tuple[int, int], ...]  # sorted (state, multiplicity)
 Law = dict[Branches, float]  # a polynomial: coefficient of each product of successor branches
@@ -66,15 +66,13 @@ class MultisetOperator:
 
     A multiset is a row (n,) of sorted branch codes s * n + m - 1, with -1 in front where it has
     fewer than n branches. While a multiset steps, the codes of branches that have not stepped yet
-    are raised by S * n, so that they stand last. only: the states that branches step from, if these
-    are not all.
+    are raised by S * n, so that they stand last.
     """
 
     jm: JMDP
     policy: Floats
     order: int
     coupling: str = "joint"
-    only: tuple[int, ...] | None = None
 
     @cached_property
     def given_noise(self) -> list[tuple[float, MultisetOperator]]:
@@ -100,11 +98,10 @@ class MultisetOperator:
         """(R + gamma Z')^m of one action in one table."""
         reward = self.jm.rewards[table, action]
         after = int(self.jm.next_states[table, action])
-        terms: Law = {
-            ((after, left),) if left else (): comb(power, left)
-            * reward ** (power - left) * self.jm.gamma**left
-            for left in range(power + 1)
-        }  # fmt: skip
+        terms: Law = {}
+        for left in range(power + 1):
+            factor = comb(power, left) * reward ** (power - left) * self.jm.gamma**left
+            terms[((after, left),) if left else ()] = factor
         return {branches: c for branches, c in terms.items() if c != 0.0}
 
     def collapsed_law(self, state: int, powers: Sequence[int]) -> Law:
@@ -135,7 +132,7 @@ class MultisetOperator:
     @cached_property
     def _laws(self) -> Laws:
         """The laws of all branches that can be at one state, one law after the other."""
-        states = range(self.jm.num_states) if self.only is None else self.only
+        states = range(self.jm.num_states)
         laws: list[tuple[Branches, Law]] = [((), {(): 1.0})]  # what has no branches stays as it is
         for state, total in product(states, range(1, self.order + 1)):
             for powers in partitions(total):
@@ -165,35 +162,36 @@ class MultisetOperator:
         shape = (len(rows), len(first))
         return sparse.csr_array((laws.coefficients[entry], at), shape=shape), moved[first]
 
-    def step(self, rows: Ints) -> tuple[sparse.csr_array, Ints, int]:
-        """Step every state of every row (q, n): a matrix (q, p), and the rows (p, n) reached.
-
-        The third result says how many products of two numbers that took.
-        """
+    def step(self, rows: Ints) -> tuple[sparse.csr_array, Ints]:
+        """Step every state of every row (q, n): a matrix (q, p), and the rows (p, n) reached."""
         if self.coupling == "common":
             steps = [(prob, *given.step(rows)) for prob, given in self.given_noise]
-            reached = np.concatenate([after for _, _, after, _ in steps])
+            reached = np.concatenate([after for _, _, after in steps])
             number = self._numbers(reached)
             _, first, target = np.unique(number, return_index=True, return_inverse=True)
             merge = sparse.csr_array((np.ones(len(target)), target, np.arange(len(target) + 1)))
-            matrix = sparse.hstack([prob * step for prob, step, _, _ in steps], format="csr")
-            return matrix @ merge, reached[first], matrix.nnz + sum(made for *_, made in steps)
+            matrix = sparse.hstack([prob * step for prob, step, _ in steps], format="csr")
+            return matrix @ merge, reached[first]
         raised = self.jm.num_states * self.order
         matrix, rows = self._step_one_state(np.where(rows >= 0, rows + raised, -1))
-        made = matrix.nnz
         while rows.max(initial=-1) >= raised:
             step, rows = self._step_one_state(rows)
-            made += int(np.diff(step.indptr)[matrix.indices].sum())
             matrix = matrix @ step
-        return matrix, rows, made
+        return matrix, rows
 
-    def memory(self, entries: int, coordinates: int) -> float:
-        """Bytes that `system` takes, at most: its matrix in parts, as a whole and without b.
+    @property
+    def solves_all(self) -> bool:
+        """Whether all multisets are solved, and not only what moments of one state reach."""
+        return num_multisets(self.jm.num_states, self.order) <= ALL_LIMIT
 
-        Rows of multisets are in nine arrays. With common noise there are matrices for each noise.
-        """
+    @property
+    def bytes_per_multiset(self) -> float:
+        """Bytes that `system` takes for a multiset, roughly: a branch ends, or has a successor."""
+        successors = CollapsedT2(self.jm, self.policy).kernel.nnz / self.jm.num_states
+        most = num_multisets(self.jm.num_states, self.order)
+        entries = min((1.0 + successors) ** self.order, float(most))
         matrices = 6 if self.coupling == "common" else 3
-        return 13.0 * matrices * entries + 72.0 * coordinates * self.order
+        return 13.0 * matrices * entries + 72.0 * self.order
 
     @cached_property
     def system(self) -> tuple[Floats, sparse.csr_array, Ints]:
@@ -201,38 +199,32 @@ class MultisetOperator:
         new = self._seeds()
         found = [new]
         steps = []
-        entries = 0
-        free = available_bytes()
         known = np.append(0, np.sort(self._numbers(new)))
+        each = self.bytes_per_multiset
+        what = f"order {self.order} on {self.jm.num_states:,} states with"
+        instead = "use a lower order, or jipe2 for means and covariances"
         while len(new):
+            require(each * len(known), f"{what} {len(known):,} multisets", instead)
             rows = new
             new = new[:0]
             for part in np.array_split(rows, 1 + len(rows) // _ROWS):
-                matrix, reached, _ = self.step(part)
+                matrix, reached = self.step(part)
                 numbers = self._numbers(reached)
                 place = np.searchsorted(known, numbers)
                 unknown = known.take(place, mode="clip") != numbers
                 new = np.concatenate([new, reached[unknown]])
                 known = np.insert(known, place[unknown], numbers[unknown])
                 steps.append((matrix, numbers))
-                entries += matrix.nnz
-                if self.memory(entries, len(known)) > free:
-                    raise MemoryError(
-                        f"order {self.order} on {self.jm.num_states} states needs more than the "
-                        f"{gibibytes(free)} that are free: {len(known):,} coordinates were "
-                        "reached with more to come"
-                    )
             found.append(new)
         rows = np.concatenate(found)
         # The empty multiset, whose moment is one, is the last column: b.
         column = np.argsort(np.append(self._numbers(rows), 0)).astype(np.int32)
-        whole = sparse.vstack([
-            sparse.csr_array(
-                (matrix.data, column[np.searchsorted(known, numbers)][matrix.indices],
-                 matrix.indptr), shape=(matrix.shape[0], len(column)),
-            )
-            for matrix, numbers in steps
-        ], format="csr")  # fmt: skip
+        placed = []
+        for matrix, numbers in steps:
+            columns = column[np.searchsorted(known, numbers)][matrix.indices]
+            shape = (matrix.shape[0], len(column))
+            placed.append(sparse.csr_array((matrix.data, columns, matrix.indptr), shape=shape))
+        whole = sparse.vstack(placed, format="csr")
         return whole[:, [-1]].toarray()[:, 0], whole[:, :-1], rows
 
     def _seeds(self) -> Ints:
@@ -243,7 +235,7 @@ class MultisetOperator:
         orders = range(1, n + 1)
         few = [k for k in orders if num_multisets(len(states), k) <= ALL_LIMIT]
         seeds = [np.empty((0, n), dtype=np.int64)]
-        if n not in few:
+        if not self.solves_all:
             asked = product(states, (x for k in orders for x in combinations(actions, k)))
             laws = (self.action_law(s, list(Counter(chosen).items())) for s, chosen in asked)
             reached = {branches for law in laws for branches in law if branches}
@@ -254,26 +246,11 @@ class MultisetOperator:
                 picks = np.array(list(combinations(states, repeats))) * n + m - 1
                 left, right = np.indices((len(codes), len(picks))).reshape(2, -1)
                 codes = np.concatenate([codes[left], picks[right]], axis=1)
-            seeds.append(self._filled(codes))
+            rows = np.full((len(codes), n), -1)
+            rows[:, n - codes.shape[1] :] = np.sort(codes, axis=1)
+            seeds.append(rows)
         rows = np.concatenate(seeds)
         return rows[np.sort(np.unique(self._numbers(rows), return_index=True)[1])]
-
-    def _filled(self, codes: Ints) -> Ints:
-        """Rows (q, n) of branch codes (q, j), j <= n."""
-        rows = np.full((len(codes), self.order), -1)
-        rows[:, self.order - codes.shape[1] :] = np.sort(codes, axis=1)
-        return rows
-
-    def drawn(
-        self, powers: tuple[int, ...], count: int, states: Ints, rng: np.random.Generator
-    ) -> Ints:
-        """(count, n) random multisets with branches of these powers, all equally likely."""
-        codes = []
-        for m, repeats in Counter(powers).items():
-            bars = [rng.choice(states.size + repeats - 1, repeats, False) for _ in range(count)]
-            picks = np.sort(bars, axis=1) - np.arange(repeats)  # stars and bars
-            codes.append(states[picks] * self.order + m - 1)
-        return self._filled(np.concatenate(codes, axis=1))
 
     @cached_property
     def orders(self) -> Ints:
@@ -295,10 +272,6 @@ class MultisetOperator:
     def longest_sum(self) -> int:
         """How many terms one coordinate of T_n M sums at most."""
         return int(np.diff(self.system[1].indptr).max())
-
-    def zero(self) -> Floats:
-        """M_0 = 0."""
-        return np.zeros(len(self.system[0]))
 
     def apply(self, state: Floats) -> Floats:
         """T_n."""
@@ -330,13 +303,9 @@ class MultisetOperator:
 
 @dataclass(frozen=True)
 class MultisetSource:
-    """Coordinates of a collection that is held as multisets.
+    """Coordinates of a collection that is held as multisets, state (N,)."""
 
-    operator: a `MultisetOperator`, or whatever else gives a `moment` of a `state` (N,), up to an
-    `order` and under a `policy`.
-    """
-
-    operator: Any
+    operator: MultisetOperator
     state: Floats
 
     def moment(self, coordinates: Sequence[StateAction]) -> float:
@@ -353,7 +322,7 @@ class MultisetSource:
 
     @property
     def second_bytes(self) -> float:
-        """Bytes that `full_second` takes, at most."""
+        """Bytes that `full_second` takes, roughly."""
         return 2 * 8.0 * self.operator.policy.size**2
 
     def full_second(self) -> Floats:
@@ -381,27 +350,6 @@ def multiply(laws: Iterable[Law]) -> Law:
     return total
 
 
-def measured_modulus(jm: JMDP, policy: Policy, order: int, rng: np.random.Generator) -> float:
-    """The distance of two collections of moments after $T_n$, divided by that before it.
-
-    They differ by $lambda_k$, with a random sign, in every coordinate. The distance is that of
-    the moments of order $k$ = `order` alone. It is at most `contraction_modulus`.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> import numpy as np
-        >>> jm = jl.coupled_reward_chain(3, gamma=0.9)
-        >>> found = jl.measured_modulus(jm, [0] * 3, order=3, rng=np.random.default_rng(0))
-        >>> bool(0.0 < found <= jl.contraction_modulus(order=3, gamma=0.9))
-        True
-    """
-    order = checks.at_least("order", order, 1)
-    operator = MultisetOperator(jm, checks.policy_matrix(jm, policy), order)
-    signs = rng.choice([-1.0, 1.0], operator.weights.size)
-    change = operator.apply(signs * operator.weights) - operator.apply(operator.zero())
-    return float(np.abs(change / operator.weights)[operator.orders == order].max())
-
-
 def partitions(total: int, least: int = 1) -> Iterator[tuple[int, ...]]:
     """Ways to write `total` as a non-decreasing sum."""
     yield (total,)
@@ -412,14 +360,5 @@ def partitions(total: int, least: int = 1) -> Iterator[tuple[int, ...]]:
 
 def num_multisets(num_states: int, order: int) -> int:
     """How many multisets of (state, multiplicity) have order 1 to `order`."""
-    return sum(
-        num_of_kind(num_states, powers)
-        for total in range(1, order + 1)
-        for powers in partitions(total)
-    )
-
-
-def num_of_kind(num_states: int, powers: tuple[int, ...]) -> int:
-    """How many multisets have branches of these powers."""
-    each = Counter(powers).values()
-    return prod(comb(num_states + repeats - 1, repeats) for repeats in each)
+    kinds = (Counter(powers) for total in range(1, order + 1) for powers in partitions(total))
+    return sum(prod(comb(num_states + n - 1, n) for n in kind.values()) for kind in kinds)

@@ -289,9 +289,16 @@ def places(rows: Any, words: Any, first: Any, second: Any) -> Any:
 
 @inline
 def _backup(
-    rows: Any, words: Any, chain: Any, diagonal: Any, source: Any, x: Any, i: Any, j: Any,
+    rows: Any,
+    words: Any,
+    chain: Any,
+    diagonal: Any,
+    source: Any,
+    x: Any,
+    i: Any,
+    j: Any,
     place: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     """c_0 + gamma^2 P_2 c at the pair (i, j): its part without the pair itself, and that weight."""
     indptr, indices, probs, draws = chain
     total = loop = 0.0
@@ -323,9 +330,19 @@ def _backup(
 
 @hot
 def _sweep(
-    rows: Any, words: Any, chain: Any, diagonal: Any, source: Any, x: Any, out: Any,
-    in_place: Any, backward: Any, start: Any, end: Any, low: Any,
-) -> None:  # fmt: skip
+    rows: Any,
+    words: Any,
+    chain: Any,
+    diagonal: Any,
+    source: Any,
+    x: Any,
+    out: Any,
+    in_place: Any,
+    backward: Any,
+    start: Any,
+    end: Any,
+    low: Any,
+) -> None:
     """out = c_0 + gamma^2 P_2 x, both (size,), at the pairs of words start to end - 1.
 
     in_place: out is x itself. This is a Gauss-Seidel sweep, and a pair that returns to itself is

@@ -25,6 +25,7 @@ from scipy import sparse
 from jmdp_lib.checks import Floats, frozen
 from jmdp_lib.machine import (
     add_scaled,
+    available_bytes,
     gibibytes,
     hot,
     inner_product,
@@ -47,7 +48,7 @@ _CYCLE = 100  # steps of a cycle, at most
 _CYCLES = 100  # cycles, at most
 # Typical numbers of sweeps: on reachable pairs of a chain without cycles, of one with cycles, and
 # on all pairs; and how many times longer it takes to find a reachable pair than to read the next.
-ACYCLIC_SWEEPS = 3
+_ACYCLIC_SWEEPS = 3
 _CYCLIC_SWEEPS = 20
 _DENSE_SWEEPS = 40
 _FIND = 10
@@ -64,9 +65,13 @@ class Affine(Protocol):
 
 
 def solve(
-    operator: Affine, target: float, rate: float, accelerate: bool = True, start: Any = None,
+    operator: Affine,
+    target: float,
+    rate: float,
+    accelerate: bool = True,
+    start: Any = None,
     bar: Any = None,
-) -> tuple[Any, list[float], int]:  # fmt: skip
+) -> tuple[Any, list[float], int]:
     """x with max |F(x) - x| <= target, the residuals on the way, and how often F was applied.
 
     rate: the contraction modulus of F in the maximum norm. Where rounding does not allow the
@@ -106,14 +111,22 @@ def solve(
             )
         accelerate = accelerate and len(history) < _CYCLES
         if not accelerate and limit == math.inf:
-            sweeps = math.log(max(history[-1] / goal, 1.0)) / -math.log(max(rate, 1e-3))
-            limit = applied + 10 + math.ceil(1.1 * sweeps)
+            limit = applied + _enough_plain_steps(history[-1] / goal, rate)
+
+
+def _enough_plain_steps(ratio: float, rate: float) -> int:
+    """Steps after which plain iteration has divided its residual by `ratio`, and some more."""
+    return 10 + math.ceil(1.1 * math.log(max(ratio, 1.0)) / -math.log(max(rate, 1e-3)))
 
 
 def solve_to_residual(
-    operator: Affine, residual: Callable[[Any], float], share: float, goal: float, rate: float,
+    operator: Affine,
+    residual: Callable[[Any], float],
+    share: float,
+    goal: float,
+    rate: float,
     name: str,
-) -> tuple[Any, Floats, int]:  # fmt: skip
+) -> tuple[Any, Floats, int]:
     """x with residual(x) <= goal, the residuals on the way, and how often F was applied.
 
     `solve` ends on the size of a Gauss-Seidel step, which may hide a larger `residual`. It starts
@@ -276,9 +289,12 @@ class SolvedPairs(NamedTuple):
 
 
 def solve_pairs(
-    system: CollapsedT2, reached: PairSet | None, allowed: float, name: str,
+    system: CollapsedT2,
+    reached: PairSet | None,
+    allowed: float,
+    name: str,
     device: str | None = None,
-) -> SolvedPairs:  # fmt: skip
+) -> SolvedPairs:
     """m, v and c, on the pairs reached or on all, until the error is `allowed` in ||.||_lambda."""
     backup, moved, alone, products = solve_chains(system, allowed)
     pairs: Any
@@ -291,10 +307,13 @@ def solve_pairs(
     gamma = system.jm.gamma
     weight = system.weight
     c, history, iterations = solve_to_residual(
-        pairs, lambda c: max(moved * weight, max(pairs.residual(c), alone) + products),
+        pairs,
+        lambda c: max(moved * weight, max(pairs.residual(c), alone) + products),
         0.05,  # gaps are differences of what is solved
-        allowed * (1.0 - gamma) * weight, gamma**2, name,
-    )  # fmt: skip
+        allowed * (1.0 - gamma) * weight,
+        gamma**2,
+        name,
+    )
     if isinstance(c, np.ndarray):
         frozen(c)
     mean = float(np.abs(backup.mean).max())
@@ -304,26 +323,26 @@ def solve_pairs(
     return SolvedPairs(backup, values, history / weight, rounding, iterations)
 
 
-def choose_pairs(
-    system: CollapsedT2, asked: AskedGaps, free: float, dense_fits: bool
-) -> PairSet | None:
+def choose_pairs(system: CollapsedT2, asked: AskedGaps, or_all: bool = True) -> PairSet | None:
     """The pairs that the asked gaps reach; None for all pairs, if these fit and are faster.
 
-    free: bytes that may be taken. A MemoryError says that neither fits.
+    or_all: whether all pairs may be taken. A MemoryError says that neither fits.
     """
     states = system.jm.num_states
-    beside = system.bytes_beside_pairs(asked)
+    free = 0.9 * available_bytes()
+    or_all = or_all and dense_bytes(system) <= free
     successors = sum(kernel.nnz for kernel in system.kernels) / len(system.kernels) / states
 
     def most(numbering: Numbering, size: float) -> float:
         """As many pairs as fit, or as take no longer than all pairs would."""
-        sweeps = ACYCLIC_SWEEPS if numbering.acyclic else _CYCLIC_SWEEPS
-        fit = (free - beside - size) / pair_bytes(numbering)
+        sweeps = _ACYCLIC_SWEEPS if numbering.acyclic else _CYCLIC_SWEEPS
+        vectors = 2 if numbering.acyclic else VECTORS
+        fit = (free - system.table_bytes - size) / (8.0 * vectors)
         quick = 2.0 * states**2 * _DENSE_SWEEPS / (successors * sweeps * _FIND)
-        return min(fit, quick) if dense_fits else fit
+        return min(fit, quick) if or_all else fit
 
     reached = PairSet.of(system, asked, most)
-    if reached is None and not dense_fits:
+    if reached is None and not or_all:
         raise MemoryError(
             f"JIPE-2 on {states:,} states reaches more pairs than fit into the {gibibytes(free)} "
             "that are available; ask for fewer gaps (queries=), or use local_jipe2 for a few states"
@@ -331,14 +350,6 @@ def choose_pairs(
     return reached
 
 
-def pair_bytes(numbering: Numbering) -> float:
-    """Bytes of a reachable pair in all vectors that a solver holds."""
-    return 8.0 * (2 if numbering.acyclic else VECTORS)
-
-
-def dense_bytes(system: CollapsedT2, asked: AskedGaps, device: str | None = None) -> float:
-    """Bytes that solving on all pairs takes."""
-    # The last ones for an application itself: a scratch matrix, and kernels that are not sparse.
-    matrices = VECTORS + (1.25 if device is None else 4.0)
-    matrices += 0.0 if system.few_successors else 2.0
-    return matrices * 8.0 * system.jm.num_states**2 + system.bytes_beside_pairs(asked)
+def dense_bytes(system: CollapsedT2) -> float:
+    """Bytes that solving on all pairs takes, roughly."""
+    return 10 * 8.0 * system.jm.num_states**2 + system.table_bytes

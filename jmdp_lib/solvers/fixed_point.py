@@ -15,7 +15,6 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.machine import (
     ReadOnly,
-    gibibytes,
     load_parts,
     progress,
     rounding_of,
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 State = TypeVar("State")
 
 _FILE = "a solution"
-_FORMAT = "4"
+_FORMAT = "5"
 
 
 class ConvergenceWarning(UserWarning):
@@ -59,52 +58,6 @@ def warn(text: str) -> None:
     warnings.warn(text, ConvergenceWarning, stacklevel=depth)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How a solver solves a problem, known before it starts.
-
-    Attributes:
-        route: "sweeps", $T_2$ repeated from zero, its residuals the paper's curve; "reachable", one
-            linear system on the pairs of states that the gaps asked for reach; "dense", on all
-            pairs. Of `jipe`: "all", one linear system on all multisets of states up to its order,
-            or "reached", on those that moments of one state reach.
-        states: $|S|$.
-        pairs: unordered pairs of states that are solved for; with `jipe` multisets of states, and
-            on the route "reached" the most that there can be.
-        memory: bytes it takes at most.
-        device: the torch device of the dense route, or None.
-        outcomes: terms that one application of the operator sums, about.
-        seconds: what it takes on two cores of an ordinary machine. It is a rough forecast from
-            counted work, and can be several times too high or too low.
-    """
-
-    route: str
-    states: int
-    pairs: int
-    memory: float
-    device: str | None = None
-    outcomes: int = 0
-    seconds: float = 0.0
-
-    def __str__(self) -> str:
-        where = f" on {self.device}" if self.device else ""
-        solved = f"{self.pairs:,} multisets of {self.states:,} states"
-        if self.route not in ("all", "reached"):
-            share = self.pairs / (self.states * (self.states + 1) / 2)
-            solved = f"{self.pairs:,} pairs of {self.states:,} states ({share:.2%} of all)"
-        most = "at most " if self.route == "reached" else ""
-        cost = f"{gibibytes(self.memory)}, about {_duration(self.seconds)}"
-        return f"{self.route}{where}: {most}{solved}, {cost}"
-
-
-def _duration(seconds: float) -> str:
-    """A time for people, to one digit or two."""
-    for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
-        if seconds >= 2.0 * size:
-            return f"{seconds / size:,.0f} {unit}"
-    return f"{seconds:.1g} s" if seconds < 1.0 else f"{seconds:.0f} s"
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Solution(ReadOnly):
     """What every solver returns: the moments, and a certificate of their accuracy (Theorem 5.3).
@@ -119,7 +72,12 @@ class Solution(ReadOnly):
             $1 - gamma$, and an allowance for rounding. Means are within it, and moments of order
             $k$ within $lambda_k$ times it.
         iterations: how often $T$ was applied.
-        plan: which route `jipe2` or `jipe` took and what that needed; None for other solvers.
+        route: how it was solved, None for other solvers. By `jipe2`: "sweeps", $T_2$ repeated, its
+            residuals the paper's curve; "reachable", one linear system on the pairs of states that
+            the gaps asked for reach; "dense", one on all pairs. By `jipe`: "all", one linear system
+            on all multisets of states up to its order; "reached", on those that moments of one
+            state reach.
+        pairs: for how many unordered pairs, or multisets, of states that was; None if route is.
 
     An accelerated solver records the sizes of some of its steps; its last residual is that of the
     moments it returns.
@@ -130,7 +88,7 @@ class Solution(ReadOnly):
         >>> import jmdp_lib as jl
         >>> jm = jl.coupled_reward_chain(4, gamma=0.9)
         >>> solution = jl.jipe2(jm, jl.uniform_policy(jm))
-        >>> solution.converged, solution.error_bound < 1e-8, solution.plan.route
+        >>> solution.converged, solution.error_bound < 1e-8, solution.route
         (True, True, 'sweeps')
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     solution.save(Path(folder) / "chain.npz")
@@ -145,7 +103,8 @@ class Solution(ReadOnly):
     converged: bool
     error_bound: float
     iterations: int
-    plan: Plan | None = field(default=None, kw_only=True)
+    route: str | None = field(default=None, kw_only=True)
+    pairs: int | None = field(default=None, kw_only=True)
 
     def __repr__(self) -> str:
         state = "converged" if self.converged else "NOT converged"
@@ -177,9 +136,7 @@ class Solution(ReadOnly):
         kind = {known.__name__: known for known in kinds}.get(parts.pop("kind", None))
         if kind is None:
             raise ValueError(f"{path} is no file that Solution.save has written")
-        plan = parts.pop("plan")
-        moments = moments_of_parts(**parts.pop("moments"))
-        return kind(**parts, moments=moments, plan=plan and Plan(**plan))
+        return kind(**parts | {"moments": moments_of_parts(**parts["moments"])})
 
 
 class Operator(Protocol[State]):
@@ -272,9 +229,14 @@ def enough_sweeps(first: float, target: float, gamma: float) -> int:
 
 
 def collect_moments(
-    jm: JMDP, order: int, mean: Floats, blocks: Floats | None, source: MomentSource,
-    error_bound: float, variance_off: float,
-) -> Moments:  # fmt: skip
+    jm: JMDP,
+    order: int,
+    mean: Floats,
+    blocks: Floats | None,
+    source: MomentSource,
+    error_bound: float,
+    variance_off: float,
+) -> Moments:
     """What was solved, and below which size a standard deviation cannot be told from zero.
 
     Means of next states that are wrong by up to the error bound e give a constant return one-step

@@ -3,14 +3,14 @@
     M(i) <- (1 - alpha) M(i) + alpha hat T_2(M, i)        for the coordinate i = I_k, eq. (28)
 
 `jmdp_lib.operators.backups` has the coordinates, in three layouts, and their sampled backups.
-`incremental_jipe2` checks what it is given and hands it to `learn`, which makes the updates between
-two checkpoints and lets a `Recorder` write down residual and error at each. `updater` makes the
-updates: compiled for a JMDP, in Python for any other simulator.
+`incremental_jipe2` checks what it is given, makes the updates between two checkpoints and lets a
+`Recorder` write down residual and error at each. `updater` makes the updates: compiled for a JMDP,
+in Python for any other simulator.
 
 To add a step size, give `StepSize` and its compiled twin `Schedule` what it depends on, with a
 default that keeps the old steps. Let `StepSize` refuse what breaks Robbins-Monro, and write the
 formula into `alpha`: both loops call it, and nothing else computes it. Docstring and messages of
-`StepSize` show it. `Steps` says what a user may pass for one, here and in `order_n`.
+`StepSize` show it. `Steps` says what a user may pass for one.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.model.simulator import Simulator, check_simulator
 from jmdp_lib.moments import Moments, norm_weight
 from jmdp_lib.operators import draws
-from jmdp_lib.operators.backups import LAYOUTS, Collapsed, Drawing, Full, compiled_backup
-from jmdp_lib.operators.collapsed import CollapsedT2
+from jmdp_lib.operators.backups import LAYOUTS, Drawing, Full, compiled_backup
 from jmdp_lib.operators.draws import pick_cell
 from jmdp_lib.solvers.fixed_point import Solution
 
@@ -104,9 +103,9 @@ class IncrementalSolution(Solution):
 
     Attributes:
         residuals: (n,), $||M - T_2 M||_lambda$ at each checkpoint, exact if the tables are known.
-            For a simulator, and for orders above 2, it is an estimate: the largest mean TD error
-            over 64 random coordinates with 32 backups each. It is nan at checkpoints that are too
-            close to the last estimate to be worth that many queries. error_bound is then nan, too.
+            For a simulator it is an estimate: the largest mean TD error over 64 random coordinates
+            with 32 backups each. It is nan at checkpoints that are too close to the last estimate
+            to be worth that many queries. error_bound is then nan, too.
         iterations: updates made in all, resumed runs included.
         updates: (n,) updates made before each checkpoint.
         errors: (n,), $||M - M_{ref}||_lambda$, nan without a reference.
@@ -178,50 +177,25 @@ def incremental_jipe2(
     matrix = checks.policy_matrix(check_simulator(simulator), policy)
     checked_coupling(simulator, checks.one_of("coupling", coupling, ("joint", "common")))
     kind = LAYOUTS[checks.one_of("form", form, tuple(LAYOUTS))]
-    _require_room(simulator, matrix, form, coupling)
-    layout: Full | Collapsed = kind(matrix, coupling)
-
-    def packed(name: str, moments: Solution | Moments | None) -> Floats | None:
-        checked = checked_moments(name, moments, matrix.shape, 2)
-        return None if checked is None else layout.pack(checked.mean, checked.full_second())
-
-    resumed = initial if isinstance(initial, IncrementalSolution) else None
-    start = resumed or packed("initial", initial)
-    truth = packed("reference", reference)
-    return learn(simulator, layout, num_updates, step_size, seed, checkpoints, truth, start)
-
-
-def _require_room(simulator: Simulator, policy: Floats, form: str, coupling: str) -> None:
-    """Refuse more coordinates than fit into memory, before they are made."""
-    num_states, num_actions = policy.shape
-    seconds = policy.size**2 if form == "full" else num_states * (num_actions**2 + num_states)
-    coordinates = policy.size + seconds
-    needed = 16 * 8.0 * coordinates  # values, visits, how they are drawn, T_2 of them
-    if isinstance(simulator, JMDP):
-        system = CollapsedT2(simulator, policy, coupling)
-        needed += system.table_bytes + system.product_bytes
-    require(needed, f"incremental JIPE-2 in the form {form!r} with {coordinates:,} coordinates")
-
-
-def learn(
-    simulator: Simulator, layout: Any, num_updates: int, step_size: Steps, seed: Seed,
-    checkpoints: int | Sequence[int], truth: Floats | None = None,
-    start: IncrementalSolution | Floats | None = None,
-) -> IncrementalSolution:  # fmt: skip
-    """The recursion of eq. (28) in any layout, with its history.
-
-    truth: the right `values`. start: where to begin, or a run to go on with.
-    """
     num_updates = checks.at_least("num_updates", num_updates, 1)
     step = StepSize.of(step_size)
     stops = spread_stops(checkpoints, num_updates)
-    values, visits, rng = _begin(layout, seed, start)
+    _require_room(simulator, matrix, form)
+    layout = kind(matrix, coupling)
+
+    def packed(name: str, moments: Solution | Moments | None) -> Floats | None:
+        checked = checked_moments(name, moments, matrix.shape)
+        return None if checked is None else layout.pack(checked.mean, checked.full_second())
+
+    resumed = initial if isinstance(initial, IncrementalSolution) else None
+    values, visits, rng = _begin(layout, seed, resumed or packed("initial", initial))
+    truth = packed("reference", reference)
     record = Recorder.of(simulator, layout, values, visits, truth, seed)
     weights = layout.used / layout.used.sum()
     update = updater(simulator, layout, values, visits, step, weights, rng)
-    at_once = 1_000_000 if record.exact else 1_000  # between looks at Ctrl-C
+    at_once = 1_000_000 if isinstance(simulator, JMDP) else 1_000  # between looks at Ctrl-C
     before = int(visits.sum())
-    with progress(num_updates, "incremental JIPE") as bar:
+    with progress(num_updates, "incremental JIPE-2") as bar:
         for stop in stops:
             while (left := before + stop - int(visits.sum())) > 0:
                 update(min(left, at_once))
@@ -230,8 +204,19 @@ def learn(
     return _solution(record, rng)
 
 
+def _require_room(simulator: Simulator, policy: Floats, form: str) -> None:
+    """Refuse more coordinates than fit into memory, before they are made."""
+    num_states, num_actions = policy.shape
+    seconds = policy.size**2 if form == "full" else num_states * (num_actions**2 + num_states)
+    coordinates = policy.size + seconds
+    needed = 16 * 8.0 * coordinates  # values, visits, how they are drawn, T_2 of them
+    if isinstance(simulator, JMDP):
+        needed += simulator.rewards.size * (150.0 + 24.0 * num_actions)
+    require(needed, f"incremental JIPE-2 in the form {form!r} with {coordinates:,} coordinates")
+
+
 def _begin(
-    layout: Any, seed: Seed, start: IncrementalSolution | Floats | None
+    layout: Full, seed: Seed, start: IncrementalSolution | Floats | None
 ) -> tuple[Floats, Ints, np.random.Generator]:
     """Values and visits of all coordinates at the start, and the random stream."""
     rng = checks.stream(seed, f"learn {layout.name}")
@@ -248,18 +233,17 @@ def _begin(
 class Recorder:
     """Residuals and errors of a run at its checkpoints; values and visits change as it goes on.
 
-    exact: whether residuals are worked out from known tables, or estimated. norm_weights: (size,),
-    lambda of each coordinate. truth: the right values, if known. history: (updates, residual,
-    error) at each checkpoint. probes: the updates at which a residual was estimated.
+    norm_weights: (size,), lambda of each coordinate. truth: the right values, if known. history:
+    (updates, residual, error) at each checkpoint. probes: the updates at which a residual was
+    estimated.
     """
 
     simulator: Simulator
-    layout: Any
+    layout: Full
     values: Floats
     visits: Ints
     truth: Floats | None
     seed: Seed
-    exact: bool
     norm_weights: Floats
     reward_range: tuple[float, float] | None
     history: list[tuple[int, float, float]] = field(default_factory=list)
@@ -267,16 +251,21 @@ class Recorder:
 
     @classmethod
     def of(
-        cls, simulator: Simulator, layout: Any, values: Floats, visits: Ints,
-        truth: Floats | None, seed: Seed,
-    ) -> Recorder:  # fmt: skip
+        cls,
+        simulator: Simulator,
+        layout: Full,
+        values: Floats,
+        visits: Ints,
+        truth: Floats | None,
+        seed: Seed,
+    ) -> Recorder:
         """With the norm of the simulator's range of rewards."""
         declared = getattr(simulator, "reward_range", None)
         ends = None if declared is None else checks.reward_range("reward_range", declared)
         bound = float(np.abs(ends or (1.0, 1.0)).max()) or 1.0
-        norm_weights = norm_weight(2, simulator.gamma, bound) ** (layout.orders - 1.0)
-        exact = isinstance(simulator, JMDP) and layout.name in LAYOUTS
-        return cls(simulator, layout, values, visits, truth, seed, exact, norm_weights, ends)
+        first = np.arange(values.size) < layout.policy.size  # means; then come second moments
+        norm_weights = np.where(first, 1.0, norm_weight(2, simulator.gamma, bound))
+        return cls(simulator, layout, values, visits, truth, seed, norm_weights, ends)
 
     def write(self, last: bool) -> None:
         """A line of the history."""
@@ -284,7 +273,7 @@ class Recorder:
         made = int(self.visits.sum())
         residual = np.nan
         error = np.nan
-        if self.exact:
+        if isinstance(self.simulator, JMDP):
             applied = layout.applied(self.simulator, self.values)
             residual = self._norm(applied - layout.raw(self.values))
         elif last or made - (self.probes or [0])[-1] >= _PROBES_PAY * _PROBED * _BACKUPS:
@@ -315,21 +304,32 @@ def _solution(record: Recorder, rng: np.random.Generator) -> IncrementalSolution
     layout = record.layout
     gamma = record.simulator.gamma
     updates, residuals, errors = (np.array(x) for x in zip(*record.history, strict=True))
-    error_bound = float(residuals[-1] / (1.0 - gamma)) if record.exact else np.nan
+    known = isinstance(record.simulator, JMDP)
+    error_bound = float(residuals[-1] / (1.0 - gamma)) if known else np.nan
     # Means within the error bound may give a constant return this standard deviation.
     mean_error = np.nan_to_num(error_bound)
     resolution = float(2.0 * mean_error / np.sqrt(1.0 - gamma**2))
-    order = int(layout.orders.max())
     mean, blocks, source = layout.read(record.values)
-    moments = Moments(order, mean, blocks, source, mean_error, resolution)
+    moments = Moments(2, mean, blocks, source, mean_error, resolution)
     return IncrementalSolution(
-        moments, residuals, False, error_bound, int(updates[-1]), updates, errors, record.values,
-        record.visits, layout.name, layout.policy, layout.coupling, record.reward_range,
-        rng.bit_generator.state,
-    )  # fmt: skip
+        moments=moments,
+        residuals=residuals,
+        converged=False,
+        error_bound=error_bound,
+        iterations=int(updates[-1]),
+        updates=updates,
+        errors=errors,
+        values=record.values,
+        visits=record.visits,
+        form=layout.name,
+        policy=layout.policy,
+        coupling=layout.coupling,
+        reward_range=record.reward_range,
+        rng_state=rng.bit_generator.state,
+    )
 
 
-def refuse_other_run(start: IncrementalSolution, layout: Any, size: int) -> None:
+def refuse_other_run(start: IncrementalSolution, layout: Full, size: int) -> None:
     """Refuse to go on with a run about something else: its visits would count for nothing."""
     if start.form != layout.name or start.values.size != size:
         raise ValueError(
@@ -370,14 +370,19 @@ class Cells(NamedTuple):
 
 
 def updater(
-    simulator: Simulator, layout: Any, values: Floats, visits: Ints, step: StepSize,
-    weights: Floats, rng: np.random.Generator,
-) -> Callable[[int], None]:  # fmt: skip
+    simulator: Simulator,
+    layout: Full,
+    values: Floats,
+    visits: Ints,
+    step: StepSize,
+    weights: Floats,
+    rng: np.random.Generator,
+) -> Callable[[int], None]:
     """A function that makes `count` updates in place. weights: how likely each coordinate is."""
     threshold, alias = draws.alias_tables(np.array([0, weights.size]), weights)
     cells = Cells(threshold, draws.cells(alias))
     schedule = Schedule(*astuple(step))
-    if isinstance(simulator, JMDP) and layout.name in LAYOUTS:
+    if isinstance(simulator, JMDP):
         drawing = Drawing.of(simulator, layout)
         return lambda count: _compiled_updates(rng, count, values, visits, schedule, cells, drawing)
 
@@ -405,15 +410,15 @@ def spread_stops(checkpoints: int | Sequence[int], num_updates: int) -> list[int
 
 
 def checked_moments(
-    name: str, value: Solution | Moments | None, shape: tuple[int, ...], order: int
+    name: str, value: Solution | Moments | None, shape: tuple[int, ...]
 ) -> Moments | None:
-    """The moments to start from or to record errors against, if of this model and order."""
+    """The moments to start from or to record errors against, if of this model, up to order 2."""
     found = value.moments if isinstance(value, Solution) else value
     if found is None:
         return None
     if not isinstance(found, Moments):
         raise ValueError(f"{name} must be a Solution or Moments, got {value!r}")
     checks.same_shape(name, found.mean.shape, shape, "(S, A)")
-    if found.order < order:
-        raise ValueError(f"{name} holds orders up to {found.order}, needed are {order}")
+    if found.order < 2:
+        raise ValueError(f"{name} holds orders up to {found.order}, needed are 2")
     return found

@@ -1,13 +1,11 @@
 """Joint iterative policy evaluation, JIPE-2 (Theorem 5.3): T_2 repeated, or its fixed point solved.
 
 For few state-actions T_2 is repeated. Otherwise `affine` solves for the fixed point, on the pairs
-of states that the asked gaps reach or on all. `_choose` says which, and forecasts memory and time.
+of states that the asked gaps reach or on all.
 """
 
 from __future__ import annotations
 
-import logging
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,24 +22,12 @@ from jmdp_lib.operators.dense import device_bytes
 from jmdp_lib.operators.pairs import PairOperator, PairState
 from jmdp_lib.operators.reachable import PairSet
 from jmdp_lib.solvers import affine, fixed_point
-from jmdp_lib.solvers.fixed_point import Plan, Solution
+from jmdp_lib.solvers.fixed_point import Solution
 
 ROUTES = ("auto", "sweeps", "reachable", "dense")
 FEW = 512  # state-actions up to which T_2 is repeated, for the curve of its residuals
 # More sweeps than this are not worth the curve of their residuals: gamma above some 0.995.
 _MANY_SWEEPS = 5000
-# Nanoseconds that a sweep takes for itself, for each coordinate, and for each term of what moves.
-_SWEEP_NS = 2e5
-_COORDINATE_NS = 20.0
-_MOVED_NS = 5.0
-# Nanoseconds for a term of a sum over rows, and for an entry of (S, S) that a kernel moves twice;
-# for a term of a matrix product; for a term of a sum over reachable pairs, and for a pair.
-_TERM_NS = 1.2
-_ENTRY_NS = 16.0
-_PRODUCT_NS = 0.15
-_REACHED_NS = 20.0
-_PAIR_NS = 100.0
-LOG = logging.getLogger("jmdp_lib")
 
 
 def jipe2(
@@ -75,7 +61,7 @@ def jipe2(
     route: "sweeps" repeats $T_2$ from `initial` and has the residuals of every sweep; "reachable"
         solves one sparse system on the pairs of states that `queries` reach, "dense" one on all
         pairs. "auto" takes sweeps for few state-actions, and otherwise the faster route that fits
-        into memory; the solution's `plan` says which one it was. A model that fits in no way is
+        into memory; the solution's `route` says which one it was. A model that fits in no way is
         refused: `local_jipe2` can still answer for a few of its states.
     device: a torch device, such as "cuda", for the dense route.
 
@@ -100,105 +86,62 @@ def jipe2(
     """
     system = CollapsedT2.of("jipe2", jm, policy, coupling)
     allowed = checks.positive("tol", tol) * jm.reward_bound
-    for_sweeps = initial is not None or max_iterations is not None
-    plan, reached = _choose(system, tol, for_sweeps, queries, route, device)
-    if plan.route == "sweeps":
-        return _sweeps(system, allowed, plan, initial, max_iterations)
-    return _solved(system, AskedGaps.of(jm, queries), allowed, plan, reached)
+    swept = initial is not None or max_iterations is not None or route == "sweeps"
+    solved = route in ("reachable", "dense") or device is not None or queries is not None
+    _check_route(route, device, swept, solved)
+    if swept or (not solved and _is_small(system, tol)):
+        return _sweeps(system, allowed, initial, max_iterations)
+    asked = AskedGaps.of(jm, queries)
+    reached = None
+    if route == "dense" or device is not None:
+        _require_dense(system, device)
+    else:
+        reached = affine.choose_pairs(system, asked, or_all=route == "auto")
+    return _solved(system, asked, allowed, reached, device)
 
 
-def plan_jipe2(
-    jm: JMDP,
-    policy: Policy,
-    tol: float = 1e-8,
-    coupling: str = "joint",
-    queries: ArrayLike | None = None,
-    route: str = "auto",
-    device: str | None = None,
-) -> Plan:
-    """What `jipe2` would do with the same arguments, and the memory it would take.
+def _check_route(route: str, device: str | None, swept: bool, solved: bool) -> None:
+    """Refuse what does not go together.
 
-    Example:
-        >>> import jmdp_lib as jl
-        >>> jm = jl.windy_gridworld(size=30)
-        >>> plan = jl.plan_jipe2(jm, jl.goal_policy(30), queries=[0])
-        >>> plan.route, plan.pairs, plan.states
-        ('reachable', 1365, 900)
-    """
-    system = CollapsedT2.of("jipe2", jm, policy, coupling)
-    return _choose(system, checks.positive("tol", tol), False, queries, route, device)[0]
-
-
-def _choose(
-    system: CollapsedT2, tol: float, for_sweeps: bool, queries: ArrayLike | None, route: str,
-    device: str | None,
-) -> tuple[Plan, PairSet | None]:  # fmt: skip
-    """The plan, and for the route "reachable" its pairs; refuses what does not go together.
-
-    for_sweeps: whether there is something that belongs to sweeps, `initial` or `max_iterations`.
+    swept, solved: whether some argument belongs to sweeps alone, or to linear systems alone.
     """
     checks.one_of("route", route, ROUTES)
     if device is not None and route not in ("auto", "dense"):
         raise ValueError(f"device={device!r} belongs to route='dense', not to {route!r}")
-    solved = route in ("reachable", "dense") or device is not None or queries is not None
-    swept = for_sweeps or route == "sweeps"
-    states = system.jm.num_states
-    gamma = system.jm.gamma
     if swept and solved:
         raise ValueError(
             "initial, max_iterations and route='sweeps' belong to sweeps, which always solve all "
             "pairs: they do not go together with a device, queries or another route"
         )
+
+
+def _is_small(system: CollapsedT2, tol: float) -> bool:
+    """Whether sweeps take so little time that the curve of their residuals is worth it."""
+    gamma = system.jm.gamma
     sweeps = fixed_point.enough_sweeps(1.0, tol * (1.0 - gamma), gamma)
-    if swept or (not solved and system.policy.size <= FEW and sweeps <= _MANY_SWEEPS):
-        memory = PairOperator(system.jm, system.policy, system.coupling).memory
-        machine.require(memory, f"JIPE-2 by sweeps on {states:,} states")
-        work = _sweeps_work(system, sweeps)
-        return Plan("sweeps", states, states * (states + 1) // 2, memory, None, *work), None
-    return _choose_pairs(system, AskedGaps.of(system.jm, queries), tol, route, device)
+    return system.policy.size <= FEW and sweeps <= _MANY_SWEEPS
 
 
-def _choose_pairs(
-    system: CollapsedT2, asked: AskedGaps, tol: float, route: str, device: str | None
-) -> tuple[Plan, PairSet | None]:
-    """The plan of a linear system on pairs, and for the route "reachable" its pairs."""
-    states = system.jm.num_states
-    free = 0.9 * (machine.available_bytes() if device is None else device_bytes(device))
-    needed = affine.dense_bytes(system, asked, device)
-    work = _dense_work(system, tol)
-    dense = Plan("dense", states, states * (states + 1) // 2, needed, device, *work)
-    if route == "dense" or device is not None:
-        if needed > free:
-            raise MemoryError(
-                f"JIPE-2 needs {dense}; available are {machine.gibibytes(free)}; use local_jipe2 "
-                "for a few states"
-            )
-        return dense, None
-    dense_fits = route == "auto" and needed <= free
-    reached = affine.choose_pairs(system, asked, free, dense_fits)
-    if reached is None:
-        return dense, None
-    taken = system.bytes_beside_pairs(asked) + reached.words.nbytes
-    taken += affine.pair_bytes(reached.numbering) * reached.size
-    work = _reachable_work(system, tol, reached)
-    return Plan("reachable", states, reached.size, taken, None, *work), reached
-
-
-def _sweeps_work(system: CollapsedT2, sweeps: int) -> tuple[int, float]:
-    """Terms of one sweep over all coordinates, and seconds in all."""
-    size = system.policy.size
-    moved = sum(move.nnz for move in system.moves) * (system.jm.num_states + size)
-    noises = len(system.moves) if system.coupling == "common" else 0
-    time = _SWEEP_NS + _COORDINATE_NS * size**2 * (1 + min(noises, 2)) + _MOVED_NS * moved
-    return size**2 + moved, 1e-9 * time * sweeps
+def _require_dense(system: CollapsedT2, device: str | None) -> None:
+    """Refuse all pairs if they do not fit into memory, or into that of a device."""
+    needed = affine.dense_bytes(system)
+    what = f"JIPE-2 on all {_all_pairs(system.jm):,} pairs of {system.jm.num_states:,} states"
+    instead = "use local_jipe2 for a few states"
+    if device is None:
+        machine.require(needed, what, instead)
+    elif needed > device_bytes(device):
+        raise MemoryError(f"{what} needs {machine.gibibytes(needed)} on {device}: {instead}")
 
 
 def _sweeps(
-    system: CollapsedT2, allowed: float, plan: Plan,
-    initial: Solution | Moments | tuple[ArrayLike, ArrayLike] | None, max_iterations: int | None,
-) -> Solution:  # fmt: skip
+    system: CollapsedT2,
+    allowed: float,
+    initial: Solution | Moments | tuple[ArrayLike, ArrayLike] | None,
+    max_iterations: int | None,
+) -> Solution:
     jm = system.jm
     operator = PairOperator(jm, system.policy, system.coupling)
+    machine.require(operator.sweep_bytes, f"JIPE-2 by sweeps on {jm.num_states:,} states")
     start = operator.zero() if initial is None else _start(operator, initial)
     state, end = fixed_point.iterate(operator, start, jm.gamma, allowed, max_iterations, "JIPE-2")
     off = 2.0 * system.weight * end.error_bound
@@ -206,7 +149,12 @@ def _sweeps(
         off = _unplayed(jm.gamma**end.iterations, state)
     found = state.mean, state.blocks, StoredMoments(state.second)
     moments = fixed_point.collect_moments(jm, 2, *found, end.error_bound, off)
-    return Solution(moments, *end, plan=plan)
+    return Solution(moments, *end, route="sweeps", pairs=_all_pairs(jm))
+
+
+def _all_pairs(jm: JMDP) -> int:
+    """How many unordered pairs of states there are."""
+    return jm.num_states * (jm.num_states + 1) // 2
 
 
 def _unplayed(left: float, state: PairState) -> float:
@@ -231,12 +179,18 @@ def _start(
 
 
 def _solved(
-    system: CollapsedT2, asked: AskedGaps, allowed: float, plan: Plan, reached: PairSet | None
+    system: CollapsedT2,
+    asked: AskedGaps,
+    allowed: float,
+    reached: PairSet | None,
+    device: str | None,
 ) -> Solution:
-    """The moments by a linear system on pairs of states, as planned."""
-    LOG.info("JIPE-2, %s", plan)
+    """The moments by a linear system on the pairs of states reached, or on all."""
     jm = system.jm
-    found = affine.solve_pairs(system, reached, allowed, f"JIPE-2, {plan}", plan.device)
+    route = "dense" if reached is None else "reachable"
+    pairs = _all_pairs(jm) if reached is None else reached.size
+    name = f"JIPE-2, {route}, {pairs:,} pairs of {jm.num_states:,} states"
+    found = affine.solve_pairs(system, reached, allowed, name, device)
     certified = found.residuals, found.rounding, jm.gamma, allowed, found.iterations
     end = fixed_point.certify(*certified, "JIPE-2")
     blocks = system.blocks(found.backup, found.pairs, asked)
@@ -245,37 +199,7 @@ def _solved(
     off = 4.0 * found.residuals[-1] * system.weight / (1.0 - jm.gamma**2)
     known = found.backup.mean, blocks, source
     moments = fixed_point.collect_moments(jm, 2, *known, end.error_bound, off)
-    return Solution(moments, *end, plan=plan)
-
-
-def _accelerated_sweeps(gamma: float, tol: float) -> float:
-    """How often BiCGSTAB applies an operator: typical for a gamma^2-contraction."""
-    return 1.2 * math.log10(10.0 / min(tol, 1.0)) / math.sqrt(1.0 - gamma**2)
-
-
-def _dense_work(system: CollapsedT2, tol: float) -> tuple[int, float]:
-    """Terms of one application on all pairs, and seconds in all."""
-    states = system.jm.num_states
-    moved = sum(kernel.nnz for kernel in system.kernels) * states
-    common = states**2 * (len(system.kernels) if system.coupling == "common" else 0)
-    terms = 2 * moved + common + system.diagonal_entries
-    time = _TERM_NS * 2 * moved + _PRODUCT_NS * common
-    if not system.few_successors:
-        terms = 2 * states**3
-        time = _PRODUCT_NS * terms
-    time += _ENTRY_NS * len(system.kernels) * states**2
-    return terms, 1e-9 * time * _accelerated_sweeps(system.jm.gamma, tol)
-
-
-def _reachable_work(system: CollapsedT2, tol: float, reached: PairSet) -> tuple[int, float]:
-    """Terms of one application on the reachable pairs, and seconds in all."""
-    widths = np.array([np.diff(kernel.indptr) for kernel in system.kernels], float)
-    each = float((widths.mean(1) ** 2).sum()) + len(system.kernels)
-    terms = int(each * reached.size)
-    sweeps = float(affine.ACYCLIC_SWEEPS)
-    if not reached.numbering.acyclic:
-        sweeps = 1.0 + 0.5 * _accelerated_sweeps(system.jm.gamma, tol)
-    return terms, 1e-9 * (_REACHED_NS * terms + _PAIR_NS * reached.size) * sweeps
+    return Solution(moments, *end, route=route, pairs=pairs)
 
 
 @dataclass(frozen=True)
@@ -304,13 +228,8 @@ class MomentsFromPairs:
 
     @property
     def second_bytes(self) -> float:
-        """Bytes that `full_second` takes, at most: C, Sigma and where C is nan, c and the steps
-        from c to C. With common noise there are more steps, and its source."""
-        states = len(self.blocks)
-        pairs = self.backup.mean.size
-        common = self.system.coupling == "common"
-        source = 4 * pairs * self.system.jm.noise_probs.size if common else 0
-        return 8.0 * ((4.0 if common else 2.25) * pairs**2 + 2 * states * (states + pairs) + source)
+        """Bytes that `full_second` takes, roughly."""
+        return 32.0 * self.backup.mean.size**2
 
     def full_second(self) -> Floats:
         """(S, A, S, A)."""

@@ -22,7 +22,6 @@ infinite and `converged` false.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -32,7 +31,7 @@ from scipy import linalg
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
-from jmdp_lib.machine import gibibytes, require
+from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, StoredMoments
 from jmdp_lib.operators.pairs import RESTART, PairOperator, occupancy, pair_step, stationary_pairs
@@ -41,9 +40,6 @@ from jmdp_lib.solvers.fixed_point import Solution, iterate, warn
 from jmdp_lib.solvers.projection import CONES, Projection
 
 WEIGHTS = ("occupancy", "stationary", "product")
-# Vectors over all pairs that GMRES holds for the occupancy, and its residuals.
-_KRYLOV = RESTART + 2
-_LARGE = 2**29  # a problem of more bytes is announced by a warning
 Parameters = tuple[Floats, Floats]
 
 
@@ -130,9 +126,11 @@ def projected_jipe2(
 
     Example:
         >>> import jmdp_lib as jl
+        >>> import numpy as np
         >>> jm = jl.coupled_reward_chain(6, gamma=0.9)
         >>> policy = jl.uniform_policy(jm)
-        >>> features = jl.aggregation_features(jm, groups=[0, 0, 1, 1, 2, 2])
+        >>> groups = np.repeat(np.eye(3), 2, axis=0)  # two states after one another look alike
+        >>> features = jl.action_features(groups, jm.num_actions)
         >>> found, exact = jl.projected_jipe2(jm, policy, features), jl.jipe2(jm, policy).moments
         >>> found.converged, found.theta.shape, found.Theta.shape
         (True, (6,), (6, 6))
@@ -146,12 +144,8 @@ def projected_jipe2(
     checks.one_of("weights", weights, WEIGHTS)
     checks.one_of("cone", cone, CONES)
     phi = projection.checked_features(features, matrix.shape)
-    _say_size(jm, phi.shape[1], _KRYLOV if weights != "stationary" else 0)
-    law = (stationary_pairs if weights == "stationary" else occupancy)(jm, matrix)
-    pairs = law.reshape(matrix.size, matrix.size)
-    pairs = (pairs + pairs.T) / 2.0
-    if weights == "product":
-        pairs = np.outer(pairs.sum(1), pairs.sum(1))
+    _require_room(jm, phi.shape[1])
+    pairs = _pair_weights(jm, matrix, weights)
     pi = Projection(phi, pairs, cone)
     kappa, beta = modulus(jm, matrix, pi)
     step = ProjectionStep(operator, pi, beta)
@@ -167,28 +161,37 @@ def projected_jipe2(
     blocks = np.einsum("sasb->sab", second) - mean[:, :, None] * mean[:, None, :]
     resolution = 1e-7 * float(np.abs(mean).max())  # second moments are differences of squares
     return ProjectedSolution(
-        Moments(2, mean, blocks, StoredMoments(second), 0.0, resolution), *end, theta, big,
-        phi.reshape(*matrix.shape, -1), pairs.reshape(matrix.shape * 2), cone, kappa, beta,
-    )  # fmt: skip
+        Moments(2, mean, blocks, StoredMoments(second), 0.0, resolution),
+        *end,
+        theta,
+        big,
+        phi.reshape(*matrix.shape, -1),
+        pairs.reshape(matrix.shape * 2),
+        cone,
+        kappa,
+        beta,
+    )
 
 
-def _say_size(jm: JMDP, d: int, vectors: int) -> None:
-    """Refuse what does not fit, and warn of what is large, with d features.
+def _pair_weights(jm: JMDP, policy: Floats, weights: str) -> Floats:
+    """(X, X) symmetric weights of pairs of state-actions."""
+    law = (stationary_pairs if weights == "stationary" else occupancy)(jm, policy)
+    pairs = law.reshape(policy.size, policy.size)
+    pairs = (pairs + pairs.T) / 2.0
+    return np.outer(pairs.sum(1), pairs.sum(1)) if weights == "product" else pairs
 
-    vectors: over all pairs of state-actions, that are held to solve for the weights. T_2 and the
-    projection hold 14; products of features at all pairs of outcomes, and of all features, three.
+
+def _require_room(jm: JMDP, d: int) -> None:
+    """Refuse what does not fit into memory, with d features.
+
+    GMRES for the weights, T_2 and the projection hold vectors over all pairs of state-actions;
+    the projection also products of features at all pairs of outcomes, and of all features.
     """
     num = jm.num_states * jm.num_actions
     tables = jm.rewards.size * jm.num_actions
-    size = 8 * ((14 + vectors) * num**2 + 3 * d**2 * (num + tables) + 3 * d**4)
+    size = 8.0 * ((RESTART + 16) * num**2 + 3 * d**2 * (num + tables) + 3 * d**4)
     what = f"projected_jipe2 with {d:,} features on {num:,} state-actions"
-    require(size, f"{what} (jipe2 is exact and holds far less)")
-    if size > _LARGE:
-        warnings.warn(
-            f"{what} takes about {gibibytes(size)} and the time that such matrices need; jipe2 "
-            "solves this model exactly, with far less",
-            stacklevel=3,
-        )
+    require(size, what, "jipe2 is exact and holds far less")
 
 
 def modulus(jm: JMDP, policy: Floats, pi: Projection) -> tuple[float, float]:

@@ -113,21 +113,6 @@ def tabular_features(model: Sized) -> Floats:
     return np.eye(shape[0] * shape[1]).reshape(*shape, -1)
 
 
-def aggregation_features(model: Sized, groups: ArrayLike) -> Floats:
-    """One feature per (group, action), (S, A, d): states s with equal groups[s] (S,) look alike.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> features = jl.aggregation_features(jl.coupled_reward_chain(3), groups=[0, 0, 1])
-        >>> features[:, 0].tolist()
-        [[1.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]]
-    """
-    group = checks.integers("groups", groups, state=model.num_states)
-    _, compact = np.unique(group, return_inverse=True)
-    _room_for_features(*checks.sizes_of(model), int(compact.max() + 1) * model.num_actions)
-    return action_features(np.eye(compact.max() + 1)[compact], model.num_actions)
-
-
 def rbf_features(rows: int, columns: int, centres: int) -> Floats:
     """State features of a grid of cells: Gaussian bumps around centres on a grid, and a constant.
 
@@ -173,7 +158,7 @@ def _room_for_features(num_states: int, num_actions: int, dimension: int) -> Non
     require(
         8.0 * num_states * num_actions * dimension,
         f"an array of features (S, A, d) = {(num_states, num_actions, dimension)}",
-        "use fewer, as those of aggregation_features or rbf_features",
+        "use fewer, as those of rbf_features",
     )
 
 
