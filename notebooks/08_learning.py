@@ -19,8 +19,6 @@
 #
 # **What it needs.** Sections 1.3 to 1.9, least squares, and the idea of stochastic approximation. To run it, install the
 # project with `pip install -e ".[notebooks]"` in its folder.
-#
-# **How long it takes.** About 14 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0
@@ -57,8 +55,7 @@ seeds = [np.random.SeedSequence([seed, k]) for k in range(num_seeds)]
 # $W(s, t)$ (section 7.1), so it is enough to learn that. This **collapsed** form has
 # $|\mathcal S||\mathcal A| + |\mathcal S||\mathcal A|^2 + |\mathcal S|^2$ coordinates, and it averages over the next action
 # instead of drawing it. On the 3x3 grid these are 261 coordinates instead of 1,332, so each is visited 5.1 times as often in the same number of updates. With steps $n^{-0.7}$, whose error is of order
-# $n^{-0.35}$ (see below), the full form should end with an error at least $5.1^{0.35} \approx 1.8$ times as large (at least, since it also draws the next action), and should take about 5.1 times as many updates to a
-# given error. The second number is only a guide, because early on the initial guess still matters; we allow a factor of two.
+# $n^{-0.35}$ (see below), the full form should end with an error at least $5.1^{0.35} \approx 1.8$ times as large.
 
 # %%
 grid = jl.windy_gridworld(3, gamma=0.8)
@@ -74,26 +71,17 @@ ratio = np.median(errors["full"][:, -1]) / np.median(errors["collapsed"][:, -1])
 larger, enough = ratio > (1332 / 261) ** 0.35, num_seeds >= 5 and num_updates >= 200_000
 claims.check("final error, full / collapsed form", f"{ratio:.1f}", larger, enough=enough)
 
-# %%
-tenth = 0.1 * errors["full"][:, 0].max()  # the start, M_0 = 0, has hardly moved by then
-first = {f: updates[np.median(e, axis=0) <= tenth] for f, e in errors.items()}
-needed = {f: each.min(initial=num_updates) for f, each in first.items()}
-saving = needed["full"] / needed["collapsed"]
-as_told = 0.5 < saving / (1332 / 261) < 2
-claim = "updates to a tenth of the first error, full / collapsed"
-claims.check(claim, f"{saving:.1f}", as_told, enough=enough)
-
 # %% [markdown]
 # ### The rate
 #
 # Two things must happen: the initial guess must be forgotten, and the noise must average out. After $n$ visits of a coordinate the noise that is left is of order $n^{-p/2}$. The error of the initial guess shrinks by a factor of about
-# $1 - (1-\gamma)\,k^{-p}$ at visit $k$. For $p < 1$ the product of these factors falls faster than any power of $n$, and in the end the error is of order $n^{-p/2}$, whatever $\gamma$ is. At $p = 1$ the product
-# is of order $n^{-(1-\gamma)}$, so that the error is of order
+# $1 - (1-\gamma)\,k^{-p}$ at visit $k$. For $p < 1$ the product of these factors falls faster than any power of $n$, and in the end the error is of order $n^{-p/2}$. ("In the end" can be late: at $\gamma = 0.99$ and $p = 0.8$ the product is still 0.47 after a million visits.) At $p = 1$ the product
+# is of order $n^{-(1-\gamma)}$, so that for $\gamma \ne 1/2$ the error is of order
 #
 # $$n^{-p/2} \quad (p < 1), \qquad n^{-\min(1/2,\; 1-\gamma)} \quad (p = 1).$$
 #
 # [Szepesvári (1997)](../book/background.md#ref-szepesvari) proves the second rate for Q-learning, and [Even-Dar and Mansour (2003)](../book/background.md#ref-evendar) show what it costs: at $p = 1$ the number of visits is exponential in $1/(1-\gamma)$. For
-# $\gamma \le 1/2$ the rate at $p = 1$ is $n^{-1/2}$, as the first formula would give. We therefore measure the slope for three powers at $\gamma = 0.3$, where the initial guess is soon forgotten, and at $p = 1$ also for $\gamma = 0.6$ and
+# $\gamma < 1/2$ this is $n^{-1/2}$; at $\gamma = 1/2$ a logarithm is added, $\sqrt{\log n / n}$. We measure the slope for three powers at $\gamma = 0.3$, where the initial guess is soon forgotten, and at $p = 1$ also for $\gamma = 0.6$ and
 # $0.8$, where theory gives $-0.40$ and $-0.20$ instead of $-0.50$. The error is the largest over all coordinates, and its slope is fitted over a factor of thirty in $n$.
 # We allow a deviation of 0.12: if the error at one end is off by a factor of 1.5, the slope between the ends is off by $\log 1.5 / \log 30 = 0.12$.
 
@@ -128,7 +116,7 @@ def slope_of(visits, errors):
 slopes = {(0.3, p): (slope_of(visits, each), -p / 2) for p, each in curves.items()}
 slopes |= {(g, 1.0): (slope_of(*each), g - 1.0) for g, each in slow.items()}
 for (gamma, power), (slope, theory) in slopes.items():
-    claim = f"slope for gamma = {gamma}, p = {power}, theory {theory:.2f}"
+    claim = f"slope, gamma {gamma}, p {power}; theory {theory:.2f}"
     claims.check(claim, f"{slope:.2f}", abs(slope - theory) < 0.12, enough=enough)
 
 # %%
@@ -157,7 +145,7 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 8.1.** Errors of incremental JIPE-2, median and range over seeds. Left: the paper's coordinates against the collapsed ones, steps $n^{-0.7}$.
-# Right: three powers $p$ of the step size at $\gamma = 0.3$, where theory gives lines of slope $-p/2$, and $p = 1$ at two larger $\gamma$, where it gives $-(1 - \gamma)$.
+# Right: three powers $p$ of the step size at $\gamma = 0.3$, where theory gives lines of slope $-p/2$, and $p = 1$ at two larger $\gamma$, where it gives $-(1 - \gamma)$. See that $p = 1$ is the best choice at small $\gamma$ and the worst at large $\gamma$.
 #
 # <!-- alt: Two panels of falling curves on logarithmic axes. Left, the collapsed form's error falls several times earlier than the full form's and ends below it. Right, three curves for gamma 0.3 fall as straight lines, the steeper the larger p is; at p equal to 1 the curve for gamma 0.6 falls less steeply and the one for 0.8 is the flattest. -->
 
@@ -192,7 +180,7 @@ by_form = {form: learn(form=form, checkpoints=2) for form in ("collapsed", "cent
 
 # %% [markdown]
 # We know this depot's demand. So we can also write down its tables (demand 0 to 30 with Poisson probabilities), solve them
-# exactly, and see how good the estimates are. A learned gap variance can be negative. The library then returns `nan`, which
+# exactly. A learned gap variance can be negative. The library then returns `nan`, which
 # counts as zero below.
 
 # %%
@@ -207,22 +195,12 @@ def depot_step(stock, order, wanted):
 depot = jl.JMDP.from_step(6, 3, 0.5, demand / demand.sum(), depot_step)
 right = jl.jipe2(depot, policy).moments
 
+# %% [markdown]
+# The tables answer the same queries in compiled code, so we can repeat this with more seeds. We ask that the centred form have the smaller error in at least nine of ten seeds.
+
 # %%
 pairs = np.triu_indices(3, 1)
-gaps = {form: run.moments.gap_variance[:, *pairs] for form, run in by_form.items()}
 target = right.gap_variance[:, *pairs]
-off = {
-    f: np.sqrt(np.mean((np.nan_to_num(g) - target) ** 2)) / target.mean() for f, g in gaps.items()
-}
-better = off["centred"] < off["collapsed"]
-values = f"{off['collapsed']:.2f}, {off['centred']:.2f}"
-claim = "depot: relative error of gap variances, collapsed, centred"
-claims.check(claim, values, better, enough=simulator_updates >= 20_000)
-
-# %% [markdown]
-# Was that luck? The tables answer the same queries in compiled code, so we can repeat this with more seeds. We ask that the centred form have the smaller error in at least nine of ten seeds.
-
-# %%
 repeat = partial(jl.incremental_jipe2, depot, policy, simulator_updates, (1.0, 0.75), checkpoints=2)
 many = {}  # (seeds, states, pairs of orders)
 for form in by_form:
@@ -230,7 +208,7 @@ for form in by_form:
     many[form] = np.nan_to_num(found)
 squared = {f: ((g - target) ** 2).mean((1, 2)) for f, g in many.items()}
 share = np.mean(squared["centred"] < squared["collapsed"])
-claim = "depot, many seeds: share in which the centred form is closer"
+claim = "depot: share of seeds where the centred form is closer"
 claims.check(claim, f"{share:.2f}", share >= 0.9, enough=simulator_updates >= 20_000)
 
 # %%
@@ -247,7 +225,7 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 8.2.** Gap variances of the depot, learned from queries, against the exact ones; one mark for each state and pair of
-# orders. Marks are medians over seeds, bars reach from the 10% to the 90% quantile. On the diagonal, learned and exact values agree.
+# orders. Marks are medians over seeds, bars reach from the 10% to the 90% quantile. See that only the centred form has learned the gaps.
 #
 # <!-- alt: Two scatters of learned against exact gap variances, each with the diagonal. Left, for the collapsed form, bars are so long that they reach over a large part of the panel. Right, for the centred form, marks lie along the diagonal with short bars. -->
 
@@ -267,15 +245,15 @@ plt.show()
 # small difference of entries of $\Sigma$. With 8, 20 and 40 such features, the average gap variance is 40, 6 and 3.5 times as
 # large as it should be.
 #
-# Are 40 features too few? No: these features say little about what two actions have in common. Take instead the average of the same bumps over **where the action leads**, $\phi(s, a) = \mathbb E\,\psi(S'^{(a)})$ with bumps
-# $\psi$ of a cell; with one bump for each cell it is the law of the next cell. These features use one step of the model, which can be estimated from samples. They contain nothing about policy, returns or gaps. Why should they
-# help? A return is $R + \gamma Z(S', A')$, and on this grid the reward is decided by the next cell. So means are linear in the law of the next cell, and second moments between
-# *different* states are linear in each of the two laws: 25 features express them all. What they cannot express is two actions at *one* state, whose next cells are drawn together.
+# These features say little about what two actions have in common. Take instead the average of the same bumps over **where the action leads**, $\phi(s, a) = \mathbb E\,\psi(S'^{(a)})$ with bumps
+# $\psi$ of a cell; with one bump for each cell it is the distribution of the next cell. Why should they
+# help? A return is $R + \gamma Z(S', A')$, and on this grid the reward is decided by the next cell. So means are linear in the distribution of the next cell, and second moments between
+# *different* states are linear in each of the two: 25 features express them all. What they cannot express is two actions at *one* state, whose next cells are drawn together.
 
 # %%
 exact_features = jl.projected_jipe2(grid, uniform, jl.tabular_features(grid))
 worst = np.abs(exact_features.moments.gap_variance - exact.gap_variance).max()
-claims.check("tabular features: gap variances off by", f"{worst:.4f}", worst < 1e-5)
+assert worst < 1e-5  # tabular features give the exact gaps
 
 # %%
 wide, goal = jl.windy_gridworld(5), jl.goal_policy(5)
@@ -287,7 +265,7 @@ found = [fits[d].approximation_error(reference) for d in sizes]
 allowed = [fits[d].approximation_bound(reference) for d in sizes]
 below = np.all(np.array(found) <= allowed)
 text = "; ".join(f"{e:.2g}, {b:.2g}" for e, b in zip(found, allowed, strict=True))
-claims.check("approximation error and its bound, d = 8, 20, 40", text, below)
+claims.check("bumps, d = 8, 20, 40: error in the norm; bound", text, below)
 assert np.all(np.diff(found) < 0)
 
 # %%
@@ -300,8 +278,7 @@ leak = 0.95 * (np.outer(paid, value) + np.outer(value, paid))
 Theta = np.outer(paid, paid) + leak + 0.95**2 * later
 told = np.einsum("sai,ij,tbj->satb", next_cell, Theta, next_cell, optimize=True)
 off = np.abs(told - reference.full_second()).transpose(0, 2, 1, 3)[~np.eye(25, dtype=bool)].max()
-claim = "law of the next cell: second moments of different states, expressed up to"
-claims.check(claim, f"{off:.5f}", off < 1e-6)
+assert off < 1e-6  # all second moments of different states are expressed
 
 # %% [markdown]
 # The column *norm* is the error that the theorem bounds. *Gap error* is the average error of a gap variance divided by the average gap variance, and
@@ -322,22 +299,21 @@ by_map.round(4)
 
 # %%
 gap_errors = by_map["gap error"]
-claims.check(
-    "bumps: gap error, d = 40", round(gap_errors["bumps", 40], 2), gap_errors["bumps", 40] > 1
-)
+forty = gap_errors["bumps", 40]
+claims.check("bumps, d = 40: gap error", round(forty, 2), forty > 1)
 ahead = gap_errors["where it leads"]
 assert ahead[5] < ahead[10]  # more features are not always better
 last = gap_errors["where it leads", 25]
-claims.check("where the action leads: gap error, d = 25", round(last, 2), last < 1)
+claims.check("where it leads, d = 25: gap error", round(last, 2), last < 1)
 
 # %% [markdown]
 # With 25 features that look one step ahead, the gap variances are off by less than a third on average. With 40 bumps they are off by more than twice their size. (More features are not always better: ten that look ahead do worse than five.) The error in the theorem's norm falls to 0.002, because
 # means and all pairs at different states can now be expressed. The gap error that remains comes from pairs at one state, that is, from the coupling itself.
 #
-# **The weights decide what is learned** (decision 10). The paper's weights are a stationary law of the pair chain, and all
+# **The weights decide what is learned** ([decision 10](../book/paper.md)). The paper's weights are a stationary distribution of the pair chain, and all
 # its mass is on the diagonal $x = y$. These weights determine variances, but not covariances and therefore not gaps. The
-# discounted pair occupancy $\nu_2 = (1-\eta)\sum_t \eta^t \xi_0 P_2^t$ starts from a law $\xi_0$ of pairs with distinct
-# actions and moves two branches by $P_2$. With $\gamma^2 < \eta < 1$ (here $\eta = \gamma$) it keeps weight on pairs off the
+# discounted pair occupancy $\nu_2 = (1-\eta)\sum_t \eta^t \xi_0 P_2^t$ starts from a distribution $\xi_0$ of pairs, half of it on pairs at one state,
+# and moves two branches by $P_2$. With $\gamma^2 < \eta < 1$ (here $\eta = \gamma$) it keeps weight on pairs off the
 # diagonal. Below, both are used on a random ergodic model with exact features, so that nothing but the weights can go wrong.
 
 # %%
@@ -380,13 +356,13 @@ figures.save(fig, "fig_weights", pd.DataFrame(columns), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 8.3.** The weights of pairs of state-actions, cut off at $10^{-6}$ (left: discounted occupancy; middle: the paper's stationary law), and the gap variances
-# that exact features give with each (right).
+# **Figure 8.3.** The weights of pairs of state-actions, cut off at $10^{-6}$ (left: discounted occupancy; middle: the paper's stationary distribution), and the gap variances
+# that exact features give with each (right). See that stationary weights leave the gaps undetermined.
 #
 # <!-- alt: Two square heat maps and a scatter. Occupancy weights fill the whole square; stationary weights lie on the diagonal alone. In the scatter the occupancy's gap variances lie on the diagonal, and those of the stationary weights are far from it. -->
 
 # %% [markdown]
-# **The cone decides what remains possible** (decision 11). The constraint $\Theta \succeq 0$ keeps Gram matrices positive
+# **The cone decides what remains possible** ([decision 11](../book/paper.md)). The constraint $\Theta \succeq 0$ keeps Gram matrices positive
 # semidefinite, but it allows $\mathrm{Var} = \Sigma - \mu^2$ to be negative. The augmented cone
 # $\begin{pmatrix}1&\theta^\top\\\theta&\Theta\end{pmatrix} \succeq 0$ does not, and $T_2$ never leaves it.
 
@@ -400,49 +376,11 @@ valid = least["psd"] < -1e-6 < least["augmented"]
 claims.check(
     "least variance: augmented, psd", f"{least['augmented']:.2f}, {least['psd']:.2f}", valid
 )
-ordered = gram["augmented"] > -1e-9 and gram["psd"] > -1e-9 and gram["none"] < -1e-6
-text = ", ".join(f"{round(x, 5) + 0.0:.5f}" for x in gram.values())  # no minus before a zero
-claims.check("least eigenvalue of Theta / its size: augmented, psd, none", text, ordered)
+assert min(gram["augmented"], gram["psd"]) > -1e-9
+assert gram["none"] < -1e-6
 
-# %%
-variances["exact"] = np.einsum("saa->sa", reference.covariance).ravel()
-data = {c: np.sort(v) for c, v in variances.items()}
-data |= {"d": sizes, "error": found, "bound": allowed}
-for name, each in by_map.reset_index("d").groupby(level=0):
-    data |= {f"{name} {k}": each[k].to_numpy() for k in each}
-
-
-def show_errors(ax):
-    ax.loglog(sizes, allowed, "--", color="0.5", label="bound of the theorem, bumps")
-    for (name, each), color in zip(by_map.groupby(level=0), ("C0", "C1"), strict=True):
-        d = each.index.get_level_values("d")
-        ax.loglog(d, each["norm"], "o-", color=color, label=f"error in its norm, {name}")
-        ax.loglog(d, each["gap error"], "^:", color=color, label=f"gap variances, {name}")
-    ax.set_xticks([5, 10, 20, 40], [5, 10, 20, 40])
-    ax.minorticks_off()
-    ax.set(xlabel="number of features $d$", ylabel="error")
-    ax.legend(fontsize="x-small", loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
-
-
-# %%
-fig, (left, right) = plt.subplots(1, 2)
-show_errors(left)
-for (cone, values), line in zip(variances.items(), ("-", "--", ":", "-."), strict=True):
-    right.plot(np.sort(values), np.linspace(0, 1, values.size), line, label=cone)
-right.axvline(0.0, color="0.6", lw=0.8)
-right.set(
-    xlabel=r"$\mathrm{Var}\, Z(s, a)$ claimed, $d = 20$", ylabel="share of state-actions below"
-)
-right.legend()
-columns = {name: pd.Series(values) for name, values in data.items()}
-figures.save(fig, "fig_projected", pd.DataFrame(columns), out_dir)
-plt.show()
-
-# %% [markdown] tags=["caption"]
-# **Figure 8.4.** Projected JIPE-2 on the 5x5 gridworld. Left: errors against the number of features, in the theorem's norm (circles) and of gap
-# variances relative to their average (triangles), for bumps with a copy for each action and for bumps averaged over where the action leads. Right: the distribution over all state-actions of the variances that are fitted with 20 features of bumps, for three choices of the cone ("psd" is $\Theta \succeq 0$, "none" is no constraint), and of the exact ones.
-#
-# <!-- alt: Left, on logarithmic axes, the errors of bumps fall slowly below the dashed bound while their gap errors stay above one; with features of where an action leads, the error falls to 0.002 and the gap error to 0.3. Right, four distribution functions of variances: those of the cone psd and of no cone begin below zero, those of the augmented cone and of the exact answer do not. -->
+# %% [markdown]
+# With 20 features of bumps, the least variance is negative with $\Theta \succeq 0$ and not with the augmented cone.
 
 # %% [markdown]
 # ## What to take away
@@ -450,11 +388,10 @@ plt.show()
 # - Sampling one coordinate at a time converges at the rate that theory gives. Learning only what the operator uses takes far
 #   fewer updates.
 # - A simulator needs three attributes and one method. Draw the shock once per query.
-# - In a feature space, the *weights* must cover pairs of different actions and the *cone* must include the mean. Then exact
-#   features give exact gaps.
+# - In a feature space, the *weights* must cover pairs of different actions. The *cone* must include the mean, or variances can be negative.
 # - A small error in the theorem's norm does not mean that gaps are right. Look at the gaps, and prefer features that say where an
 #   action leads.
-# - Step sizes $n^{-p}$ with $p < 1$ forget the initial guess quickly at any $\gamma$. Step sizes $1/n$ do so only as fast as $n^{-(1-\gamma)}$.
+# - Step sizes $n^{-p}$ with $p < 1$ have the rate $n^{-p/2}$ at any $\gamma$, but at $\gamma$ near 1 it sets in late. Step sizes $1/n$ forget the initial guess only as fast as $n^{-(1-\gamma)}$.
 #
 # ## Exercises
 #
@@ -478,7 +415,7 @@ def depot_error(updates, runs=4):
 
 falls = depot_error(100_000) / depot_error(1_600_000)
 expected = 16**0.375
-claims.check("exercise 1: error falls by", f"{falls:.1f}", expected / 2 < falls < expected * 2)
+assert expected / 2 < falls < expected * 2
 
 # %% [markdown]
 # **Exercise 2.** Give `projected_jipe2` the weights `"product"`, for which the projection has a closed form. What happens to
@@ -498,8 +435,7 @@ with warnings.catch_warnings():
     product = jl.projected_jipe2(wide, goal, phi, weights="product")
     whole = solve(weights="product").moments.gap_variance
 assert np.allclose(whole, answer.gap_variance, rtol=0, atol=1e-8)
-kappas = f"{fits[20].contraction:.2f}, {product.contraction:.2f}"
-claims.check("exercise 2: kappa, occupancy and product", kappas, product.contraction >= 1)
+assert product.contraction >= 1
 assert fits[20].contraction < 1
 assert not product.converged
 
