@@ -12,8 +12,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = [*sorted(ROOT.glob("jmdp_lib/**/*.py")), *sorted(ROOT.glob("experiments/**/*.py"))]
 FILES = [path for path in SOURCES if ">>> " in path.read_text()]
-
-
 NUMBER = re.compile(r"-?\d+\.\d*")
 
 
