@@ -597,7 +597,7 @@ claim = "10^12 states: simulated mean off the certified one, in standard errors"
 claims.check(claim, f"{z:.1f}", z < 4)
 
 # %% [markdown]
-# Most runs end in a tie, because the branches merge or because neither reaches the goal in time; right wins about four times as often as left. Compare the errors of the mean: 2,000 runs leave a standard error of about 0.04, and a tenth of that takes a hundred times as many runs. The certified mean
+# In most runs neither branch reaches the goal before the run is cut off. They count as ties, but any sign is still possible, which the intervals allow for; of the others, right wins about four times as often as left. Compare the errors of the mean: 2,000 runs leave a standard error of about 0.04, and a tenth of that takes a hundred times as many runs. The certified mean
 # is within 0.01 of the truth. For a decision, `compare_actions` simulates until it knows which action is better; its intervals hold at every
 # sample size, since the model declares its range of rewards.
 
