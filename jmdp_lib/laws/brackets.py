@@ -37,9 +37,9 @@ _MANY = 1 << 22  # numbers of a matrix that is worked on at once
 class StepBracket:
     """Bounds of a distribution function at 2n cuts, in ascending order.
 
-    For the interval [x, y] in row k of points (n, 2), cut 2k is P(G < x), and cut 2k + 1 is
-    P(G <= y). low, high: (2n,), ascending; or (..., 2n), of several laws. The outermost points may
-    be infinite, and bounds there are rounded as all others are: low may end just below one.
+    For the interval [x, y] in row k of points (n, 2), cut 2k is $P(G < x)$, and cut 2k + 1 is
+    $P(G <= y)$. low, high: (2n,), ascending; or (..., 2n), of several laws. The outermost points
+    may be infinite, and bounds there are rounded as all others are: low may end just below one.
     """
 
     points: Floats
@@ -47,7 +47,7 @@ class StepBracket:
     high: Floats
 
     def cdf(self, x: Floats, strict: bool) -> tuple[Floats, Floats]:
-        """(m,) each, of P(G <= x), or of P(G < x), at x (m,)."""
+        """(m,) each, of $P(G <= x)$, or of $P(G < x)$, at x (m,)."""
         starts, ends = self.points.T
         side: Any = "left" if strict else "right"
         # How many cuts do not exceed what is wanted, and how many are below it.
@@ -58,7 +58,7 @@ class StepBracket:
         return low[..., not_above], high[..., below]
 
     def worst_mean(self, p: float) -> Bracket:
-        """The average of the quantiles below p, 0 < p <= 1."""
+        """The average of the quantiles below p, $0 < p <= 1$."""
         cuts = self.points.ravel()
         answers = []
         lowest = np.append(-np.inf, cuts)
@@ -71,7 +71,7 @@ class StepBracket:
 
 @dataclass(frozen=True, eq=False)
 class PhiBracket:
-    """Bounds of phi(x) = E (x - G)^+ at points x (n,): above, below, and slopes of lines below phi.
+    """Bounds of $phi(x) = E (x - G)^+$ at points x (n,): above, below, slopes of lines below it.
 
     above, below: (n,). left, right: (n,) slopes of the lines that go from a point to the left and
     to the right, and never above phi.
@@ -106,7 +106,7 @@ class PhiBracket:
         return np.where(inside, np.maximum(left, right), np.where(x > self.x[-1], beyond, 0.0))
 
     def cdf(self, x: Floats) -> tuple[Floats, Floats]:
-        """(m,) each: a lower bound of P(G < x), and an upper bound of P(G <= x)."""
+        """(m,) each: a lower bound of $P(G < x)$, and an upper bound of $P(G <= x)$."""
         size = max(1, _MANY // self.x.size)
         parts = [self._chords(x[k : k + size]) for k in range(0, x.size, size)]
         low, high = (np.concatenate(ends) for ends in zip(*parts, strict=True))
