@@ -37,7 +37,6 @@ from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import StateAction, norm_weight, same_state_moments, second_moments
-from jmdp_lib.operators.collapsed import CollapsedT2
 
 Branches = tuple[tuple[int, int], ...]  # sorted (state, multiplicity)
 Law = dict[Branches, float]  # a polynomial: coefficient of each product of successor branches
@@ -45,6 +44,7 @@ Law = dict[Branches, float]  # a polynomial: coefficient of each product of succ
 # Up to this many multisets all of them are kept; beyond it only what moments of one state reach.
 ALL_LIMIT = 250_000
 _ROWS = 50_000  # multisets that step at a time
+_TRIED = 64  # multisets from which the size of all steps is estimated
 
 
 class Laws(NamedTuple):
@@ -184,14 +184,14 @@ class MultisetOperator:
         """Whether all multisets are solved, and not only what moments of one state reach."""
         return num_multisets(self.jm.num_states, self.order) <= ALL_LIMIT
 
-    @property
-    def bytes_per_multiset(self) -> float:
-        """Bytes that `system` takes for a multiset, roughly: a branch ends, or has a successor."""
-        successors = CollapsedT2(self.jm, self.policy).kernel.nnz / self.jm.num_states
-        most = num_multisets(self.jm.num_states, self.order)
-        entries = min((1.0 + successors) ** self.order, float(most))
+    def _require_room(self, rows: Ints, count: int) -> None:
+        """Refuse the steps of `count` multisets, like those in rows (q, n), if they do not fit."""
+        some = rows[:: 1 + len(rows) // _TRIED]
+        entries = self.step(some)[0].nnz / len(some)
         matrices = 6 if self.coupling == "common" else 3
-        return 13.0 * matrices * entries + 72.0 * self.order
+        needed = count * (16.0 * matrices * entries + 72.0 * self.order)
+        what = f"order {self.order} on {self.jm.num_states:,} states with {count:,} multisets"
+        require(needed, what, "use a lower order, or jipe2 for means and covariances")
 
     @cached_property
     def system(self) -> tuple[Floats, sparse.csr_array, Ints]:
@@ -200,11 +200,8 @@ class MultisetOperator:
         found = [new]
         steps = []
         known = np.append(0, np.sort(self._numbers(new)))
-        each = self.bytes_per_multiset
-        what = f"order {self.order} on {self.jm.num_states:,} states with"
-        instead = "use a lower order, or jipe2 for means and covariances"
         while len(new):
-            require(each * len(known), f"{what} {len(known):,} multisets", instead)
+            self._require_room(new, len(known))
             rows = new
             new = new[:0]
             for part in np.array_split(rows, 1 + len(rows) // _ROWS):
