@@ -51,7 +51,7 @@ def simulate_pairs(
     state: int,
     actions: tuple[int, int],
     num_pairs: int,
-    seed: int | np.random.SeedSequence = 0,
+    seed: Seed = 0,
     horizon: int | None = None,
     truncation: float = 1e-7,
     coupling: str = "joint",
@@ -88,7 +88,8 @@ def simulate_pairs(
     shared = [checked_coupling(jm, coupling) == name for name in ("independent", "common")]
     fixed = (state, *pair, steps, *shared, jm.gamma, np.cumsum(policy, 1).ravel())
     known: Any = (*fixed, *tables, *_lone_branch_law(jm, policy))
-    streams = [checks.stream(seed, "simulate_pairs", i) for i in range(len(chunks))]
+    root = checks.seed_sequence(seed)
+    streams = [checks.stream(root, "simulate_pairs", i) for i in range(len(chunks))]
     with ThreadPoolExecutor(get_num_threads()) as pool:  # the kernel releases the GIL
         list(pool.map(lambda rng, out: _fill_pairs(rng, out, *known), streams, chunks))
     return returns

@@ -12,8 +12,8 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy, Seed
 from jmdp_lib.model import JMDP
 from jmdp_lib.montecarlo import simulate_pairs
-from jmdp_lib.simulators.results import PlayedGaps
-from jmdp_lib.simulators.statistics import gap_statistics, unseen_variance
+from jmdp_lib.simulators.results import GapEstimate
+from jmdp_lib.simulators.statistics import gap_statistics
 
 
 def sample_gaps(
@@ -21,10 +21,10 @@ def sample_gaps(
     policy: Policy,
     gaps: Sequence[tuple[int, int, int]],
     num_pairs: int,
-    seed: int | np.random.SeedSequence = 0,
+    seed: Seed = 0,
     truncation: float = 1e-7,
     coupling: str = "joint",
-) -> PlayedGaps:
+) -> GapEstimate:
     """Estimates of gaps, each from `num_pairs` recursive pairs of its own, three or more.
 
     Every gap has a random stream of its own, whichever others are asked for with it. A gap whose
@@ -37,7 +37,8 @@ def sample_gaps(
     Example:
         >>> import jmdp_lib as jl
         >>> jm = jl.windy_gridworld(size=3, gamma=0.9)
-        >>> found = jl.sample_gaps(jm, jl.goal_policy(3), [(4, 0, 2), (4, 1, 2)], num_pairs=20_000)
+        >>> gaps = [(4, 0, 2), (4, 1, 2)]
+        >>> found = jl.simulators.sample_gaps(jm, jl.goal_policy(3), gaps, num_pairs=20_000)
         >>> print(found.mean.round(2), found.mean_error.round(3), found.prob_better.round(2))
         [1.97 1.96] [0.006 0.006] [0.97 0.97]
         >>> low, high = found.interval("variance")
@@ -49,17 +50,20 @@ def sample_gaps(
     sample = _played(jm, policy, gaps, num_pairs, root, truncation, coupling)
     off = _gap_error(jm, truncation)
     found = np.transpose([gap_statistics(gap, off) for _, gap in sample])
-    columns: Any = *found, off, num_pairs
-    unseen = unseen_variance(found[0], num_pairs, jm.reward_range, jm.gamma)
-    unseen[[a == b for _, a, b in gaps]] = 0.0  # the gap of an action with itself
     index = dict(zip(("state", "action", "other"), np.transpose(gaps), strict=True))
-    return PlayedGaps(*columns, unseen_variance=unseen, index=index)
+    columns: Any = (*found, off, num_pairs)
+    return GapEstimate(*columns, index=index, entropy=root.entropy)
 
 
 def _played(
-    jm: JMDP, policy: Policy, gaps: ArrayLike, num_pairs: int, seed: Seed, truncation: float,
+    jm: JMDP,
+    policy: Policy,
+    gaps: ArrayLike,
+    num_pairs: int,
+    seed: Seed,
+    truncation: float,
     coupling: str,
-) -> Iterator[tuple[tuple[int, int, int], Floats]]:  # fmt: skip
+) -> Iterator[tuple[tuple[int, int, int], Floats]]:
     """Each gap (state, action, other action), all of them checked first, and its sample (N,)."""
     asked = checks.integers("gaps", gaps, "gap", **{"(state, action, other action)": 3}).tolist()
     for s, *pair in asked:

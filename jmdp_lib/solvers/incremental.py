@@ -115,6 +115,7 @@ class IncrementalSolution(Solution):
         reward_range: (lo, hi) of the simulator, whose larger end is the unit of all norms; None if
             it declares none: norms then take $|R| <= 1$, whatever the unit of the rewards is.
         rng_state: where the random stream stands.
+        entropy: of the seed; passed as the seed, it repeats a run that had none.
     """
 
     updates: Ints
@@ -126,6 +127,7 @@ class IncrementalSolution(Solution):
     coupling: str
     reward_range: tuple[float, float] | None
     rng_state: Mapping[str, Any]
+    entropy: int | Sequence[int] | None
 
     def __repr__(self) -> str:
         unit = "" if self.reward_range else ", norms for |R| <= 1: no reward_range is declared"
@@ -215,6 +217,7 @@ def learn(
     num_updates = checks.at_least("num_updates", num_updates, 1)
     step = StepSize.of(step_size)
     stops = spread_stops(checkpoints, num_updates)
+    seed = checks.seed_sequence(seed)
     values, visits, rng = _begin(layout, seed, start)
     record = Recorder.of(simulator, layout, values, visits, truth, seed)
     weights = layout.used / layout.used.sum()
@@ -258,7 +261,7 @@ class Recorder:
     values: Floats
     visits: Ints
     truth: Floats | None
-    seed: Seed
+    seed: np.random.SeedSequence
     exact: bool
     norm_weights: Floats
     reward_range: tuple[float, float] | None
@@ -268,7 +271,7 @@ class Recorder:
     @classmethod
     def of(
         cls, simulator: Simulator, layout: Any, values: Floats, visits: Ints,
-        truth: Floats | None, seed: Seed,
+        truth: Floats | None, seed: np.random.SeedSequence,
     ) -> Recorder:  # fmt: skip
         """With the norm of the simulator's range of rewards."""
         declared = getattr(simulator, "reward_range", None)
@@ -325,7 +328,7 @@ def _solution(record: Recorder, rng: np.random.Generator) -> IncrementalSolution
     return IncrementalSolution(
         moments, residuals, False, error_bound, int(updates[-1]), updates, errors, record.values,
         record.visits, layout.name, layout.policy, layout.coupling, record.reward_range,
-        rng.bit_generator.state,
+        rng.bit_generator.state, record.seed.entropy,
     )  # fmt: skip
 
 
