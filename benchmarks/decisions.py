@@ -19,13 +19,15 @@ from __future__ import annotations
 
 import csv
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from functools import reduce
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 from timing import machine, markdown_table
 
 import jmdp_lib as jl
-from jmdp_lib.machine import in_processes
 
 HERE = Path(__file__).resolve().parent
 ALPHA, FIRST = 0.05, 128  # the level, and the runs before an asymptotic sequence says anything
@@ -63,6 +65,28 @@ def bernstein(x: np.ndarray, reach: float) -> tuple[np.ndarray, np.ndarray]:
     return reach * (2.0 * (centre - radius) - 1.0), reach * (2.0 * (centre + radius) - 1.0)
 
 
+def log_capital(x: np.ndarray, reach: float) -> np.ndarray:
+    """(T, N) what a gambler owns who bets that values x in [-reach, reach] have a mean above 0."""
+    z = x / reach  # the values on a scale of [0, 1], over their mean, less one
+    with np.errstate(divide="ignore"):  # a share that stakes everything may lose everything
+        parts = (
+            np.cumsum(np.log1p(2.0 ** (1 - j) * z), 0) - np.log(j * (j + 1)) for j in range(1, 17)
+        )
+        return reduce(np.logaddexp, parts)
+
+
+def asymptotic(x: np.ndarray) -> np.ndarray:
+    """Lower ends of the asymptotic confidence sequence for the mean of values x (T, N), (T, N)."""
+    t = np.arange(1.0, len(x) + 1.0)[:, None]
+    mean = np.cumsum(x, 0) / t
+    variance = np.maximum(np.cumsum(x**2, 0) / t - mean**2, 0.0)
+    level = -2.0 * np.log(ALPHA)
+    rate = (level + np.log(level) + 1.0) / 1000.0 * t
+    radius = np.sqrt(variance * (rate + 1.0) / rate * (np.log(rate + 1.0) + level) / t)
+    radius += 0.2 * (np.maximum.accumulate(x) - np.minimum.accumulate(x)) * level / t
+    return np.where(t < FIRST, -np.inf, mean - radius)
+
+
 def reach_of(jm: jl.JMDP) -> float:
     """The largest gap that there can be."""
     low, high = jm.reward_range
@@ -74,12 +98,10 @@ def first(known: np.ndarray) -> np.ndarray:
     return np.where(known.any(0), known.argmax(0) + 1, len(known) + 1)
 
 
-def false_calls(jm: jl.JMDP, better: int | None, reward_range: str | None) -> int:
+def false_calls(jm: jl.JMDP, better: int | None, method: str) -> int:
     """Calls of `compare_actions`, one for every seed, that decide falsely."""
     calls = (
-        jl.simulators.compare_actions(
-            jm, [0], [0, 1], 0, budget=BUDGET, seed=k, reward_range=reward_range
-        )
+        jl.simulators.compare_actions(jm, [0], [0, 1], 0, budget=BUDGET, seed=k, method=method)
         for k in range(CALLS)
     )
     return sum(call.verdict == "better" and call.best != better for call in calls)
@@ -120,8 +142,8 @@ def runs_needed(jm: jl.JMDP, policy: np.ndarray, state: int, pair: tuple[int, in
     gap, reach = (played[:, 0] - played[:, 1]).reshape(LONGEST, REPEATS), reach_of(jm)
     known = (
         bernstein(gap, reach)[0] > 0.0,
-        jl.log_capital(gap, 0.0, -reach, reach) >= np.log(2.0 / ALPHA),
-        jl.asymptotic_sequence(gap, ALPHA, FIRST)[0] > 0.0,
+        log_capital(gap, reach) >= np.log(2.0 / ALPHA),
+        asymptotic(gap) > 0.0,
     )
     return [int(np.median(first(x))) for x in known]
 
@@ -154,29 +176,30 @@ def player_case(case: str) -> tuple[jl.JMDP, int | None]:
     return FALSE[case] if case in FALSE else (four_actions(), 0)
 
 
-def player_calls(case: str, player: str, reward_range: str | None, first: int) -> list[tuple]:
+def player_calls(case: str, player: str, method: str, first: int) -> list[tuple]:
     """Best action, or None if undecided, and number of runs, for a batch of seeds."""
     jm, _ = player_case(case)
     env = jm if player == "run by run" else vectorised(jm)
     actions = list(range(jm.num_actions))
     calls = (
         jl.simulators.compare_actions(
-            env, [0], actions, 0, budget=PLAYER_BUDGET, seed=k, reward_range=reward_range
+            env, [0], actions, 0, budget=PLAYER_BUDGET, seed=k, method=method
         )
         for k in range(first, first + PLAYER_BATCH)
     )
     return [(call.best, call.num_runs) for call in calls]
 
 
-def player_row(case: str, player: str, reward_range: str | None) -> dict:
+def player_row(case: str, player: str, method: str) -> dict:
     """False and right decisions of PLAYER_CALLS calls, and the median number of runs."""
-    jobs = [(case, player, reward_range, k) for k in range(0, PLAYER_CALLS, PLAYER_BATCH)]
-    parts = in_processes(player_calls, jobs, None, "compare_players")
+    jobs = [(case, player, method, k) for k in range(0, PLAYER_CALLS, PLAYER_BATCH)]
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        parts = list(pool.map(player_calls, *zip(*jobs, strict=True)))
     found = [call for part in parts for call in part]
     right = player_case(case)[1]
     bests = [best for best, _ in found if best is not None]
     return {
-        "case": case, "sequence": reward_range or "betting", "player": player,
+        "case": case, "sequence": method, "player": player,
         "calls": len(found),
         "false": sum(best != right for best in bests),
         "right": sum(best == right for best in bests),
@@ -188,9 +211,9 @@ def compare_players() -> None:
     """The third table, row by row, into its file."""
     rows = []
     for case in ("fair coins", "four actions"):
-        for reward_range in (None, "asymptotic"):
+        for method in ("betting", "asymptotic"):
             for player in ("run by run", "vectorised"):
-                rows.append(player_row(case, player, reward_range))
+                rows.append(player_row(case, player, method))
                 print(rows[-1], flush=True)
     with PLAYERS.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
@@ -207,7 +230,7 @@ def main() -> None:
         f"| false decisions of {CALLS} | Bernstein | betting | asymptotic |", "|---|---|---|---|",
     ]  # fmt: skip
     for name, (jm, better) in FALSE.items():
-        counts = [false_calls(jm, better, which) for which in (None, "asymptotic")]
+        counts = [false_calls(jm, better, which) for which in ("betting", "asymptotic")]
         counts = [false_bernstein(jm, better), *counts]
         lines.append(f"| {name} | " + " | ".join(map(str, counts)) + " |")
     lines += ["", "| runs needed | Bernstein | betting | asymptotic |", "|---|---|---|---|"]

@@ -80,22 +80,21 @@ def table() -> str:
 
 def picture() -> None:
     """Gap means and variances of the page's depot, with intervals and exact values."""
-    [block] = re.findall(r"^```python\n([^`]*class Depot.*?)^```$", PAGE.read_text(), re.M | re.S)
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
     scope: dict = {"jl": jl}
-    exec(block, scope)
+    for block in blocks[1:3]:  # the depot, and the spread of its gaps
+        exec(block, scope)
     gaps, poisson = scope["gaps"], np.exp(-3.0) * np.cumprod(np.append(1.0, 3.0 / np.arange(1, 60)))
     model = jl.JMDP.from_step(12, 5, 0.9, poisson / poisson.sum(), scope["day"])
     exact = jl.jipe2(model, scope["policy"]).moments
     figures.style()
     fig, axes = plt.subplots(1, 2, figsize=(6.4, 2.5), layout="constrained")
     orders = np.array([0, 1, 3, 4])
-    for ax, name, truth in zip(
-        axes, ("mean", "variance"), (exact.gap_mean, exact.gap_variance), strict=True
-    ):
-        found, (low, high) = getattr(gaps, name), gaps.interval(name)
-        found, low, high = (x[5, orders, 2] for x in (found, low, high))
-        ax.errorbar(orders, found, [found - low, high - found], fmt="o", capsize=4, ms=3)
-        ax.plot(orders, truth[5, orders, 2], "x", color="0.2", ms=7, label="exact")
+    for ax, name in zip(axes, ("mean", "variance"), strict=True):
+        found, truth = (getattr(m, f"gap_{name}")[5, orders, 2] for m in (gaps, exact))
+        reach = 1.96 * scope[f"{name}_error"][5, orders, 2]
+        ax.errorbar(orders, found, reach, fmt="o", capsize=4, ms=3)
+        ax.plot(orders, truth, "x", color="0.2", ms=7, label="exact")
         ax.set(xlabel="units ordered", ylabel=f"{name} of the gap", xticks=orders)
     axes[0].axhline(0.0, color="0.6", lw=0.8)
     axes[0].legend()

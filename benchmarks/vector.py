@@ -32,6 +32,7 @@ import numpy as np
 from timing import machine, markdown_table, seconds
 
 import jmdp_lib as jl
+from jmdp_lib.simulators.results import GapEstimate
 from jmdp_lib.simulators.vector_branches import VectorBranches
 
 HERE = Path(__file__).resolve().parent
@@ -116,7 +117,7 @@ def processor_rows(old: str | None) -> list[str]:
     for coupling in COUPLINGS:
         rng = np.random.default_rng(0)
 
-        def ours() -> jl.PlayedGaps:
+        def ours() -> GapEstimate:
             return jl.simulators.estimate_gaps(
                 sim, POLICY, [2, 1], state=5, num_runs=PAIRS, coupling=coupling, horizon=STEPS
             )

@@ -34,7 +34,7 @@ class Sizes(NamedTuple):
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Seed = int | Sequence[int] | np.random.SeedSequence
+Seed = int | Sequence[int] | np.random.SeedSequence | None
 Policy = ArrayLike | Callable[[Any], Any]
 """Probabilities (S, A), actions (S,), or a function of the state: see `policy_matrix`."""
 SAME_POLICY = 1e-5  # probabilities that differ by less are rounded, perhaps to float32
@@ -202,7 +202,7 @@ def _number(name: str, value: Any, kind: type, what: str, error: type[Exception]
 def seed_sequence(seed: Any, *key: int) -> np.random.SeedSequence:
     """The seed of part `key` of a task; unlike `spawn`, asking twice gives the same one.
 
-    seed: integers that are not negative, one or a list, or a SeedSequence; None: a new one.
+    seed: integers that are not negative, one or a list, or a SeedSequence; None: fresh entropy.
     """
     if isinstance(seed, np.random.SeedSequence):
         return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, *key))
@@ -213,14 +213,14 @@ def seed_sequence(seed: Any, *key: int) -> np.random.SeedSequence:
     return np.random.SeedSequence(seed, spawn_key=key)
 
 
-def generator(seed: Seed | np.random.Generator | None, *key: int) -> np.random.Generator:
+def generator(seed: Seed | np.random.Generator, *key: int) -> np.random.Generator:
     """The random stream of part `key` of a task; a numpy Generator is used as it is."""
     if isinstance(seed, np.random.Generator) and not key:
         return seed
     return np.random.default_rng(seed_sequence(seed, *key))
 
 
-def stream(seed: Seed | None, purpose: str, *key: int) -> np.random.Generator:
+def stream(seed: Seed, purpose: str, *key: int) -> np.random.Generator:
     """The random stream of part `key` of a purpose: one seed serves many purposes independently."""
     return np.random.default_rng(purpose_seed(seed, purpose, *key))
 

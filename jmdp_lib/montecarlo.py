@@ -52,7 +52,7 @@ def simulate_pairs(
     state: int,
     actions: tuple[int, int],
     num_pairs: int,
-    seed: int | np.random.SeedSequence = 0,
+    seed: Seed = 0,
     horizon: int | None = None,
     truncation: float = 1e-7,
     coupling: str = "joint",
@@ -104,7 +104,8 @@ def play_pairs(
     shared = [checked_coupling(jm, coupling) == name for name in ("independent", "common")]
     fixed = (state, *pair, steps, *shared, jm.gamma, np.cumsum(policy, 1).ravel())
     known: Any = (*fixed, *tables, *_lone_branch_law(jm, policy))
-    streams = [checks.stream(seed, "simulate_pairs", i) for i in range(len(chunks))]
+    root = checks.seed_sequence(seed)
+    streams = [checks.stream(root, "simulate_pairs", i) for i in range(len(chunks))]
 
     def fill(rng: np.random.Generator, chunk: slice) -> None:
         _fill_pairs(rng, returns[chunk], apart[chunk], *known)

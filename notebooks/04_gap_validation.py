@@ -121,13 +121,21 @@ claims.check(claim, f"{normal:.2f}", normal < 1)
 # $\sum z^2$ what $\chi^2$ allows, neither too large nor too small? For means and for variances, these are four p-values, each of which must
 # exceed 0.0025: a correct prediction fails for at most one seed in a hundred.
 
+
+# %%
+def normal_p_values(z):
+    beyond = 2.0 * stats.norm.sf(np.abs(z).max())
+    below = stats.chi2.cdf(np.sum(z**2), z.size)
+    return -np.expm1(z.size * np.log1p(-beyond)), 2.0 * min(below, 1.0 - below)
+
+
 # %%
 scores = {
     "mean": (played.mean - mean) / mean_se,
     "variance": (played.variance - variance) / variance_se,
 }
 for name, z in scores.items():
-    largest, total = jl.normal_p_values(z)
+    largest, total = normal_p_values(z)
     inside, text = np.mean(np.abs(z) < 2), f"{np.abs(z).max():.2f} (p = {largest:.2f})"
     print(f"{name}: {inside:.0%} within 2 standard errors, 95% expected")
     claims.check(f"gap {name}: largest |z| of {z.size}", text, largest > 0.0025, enough=enough)
@@ -141,7 +149,7 @@ for name, z in scores.items():
 # %%
 independent = jl.jipe2(grid, policy, tol=1e-10, coupling="independent").moments.gap_variance[at]
 wrong = (played.variance - independent) / variance_se
-unlike = jl.normal_p_values(wrong)[1] < 0.0025
+unlike = normal_p_values(wrong)[1] < 0.0025
 claim = "variances without the coupling: average z^2, 1 expected, rejected"
 claims.check(claim, f"{np.mean(wrong**2):.0f}", unlike, enough=enough)
 
@@ -300,7 +308,7 @@ ties = 1.0 - wins - losses
 certain = (losses == 0.0) & (played.prob_worse == 0.0)
 error = np.sqrt(losses * (1 - losses) / num_pairs)[~certain]
 z = (played.prob_worse - losses)[~certain] / error
-p = jl.normal_p_values(z)[0]
+p = normal_p_values(z)[0]
 claim, value = "P(G < 0), simulated against exact: largest |z|", f"{np.abs(z).max():.2f}"
 claims.check(claim, value, p > 0.0025, enough=enough)
 average = [f"{x.mean():.3f}" for x in (losses, ties, wins)]

@@ -35,6 +35,7 @@ num_models = 10  # at least 10
 out_dir = ""
 
 # %%
+from functools import reduce
 from itertools import product
 
 import gymnasium
@@ -141,14 +142,15 @@ claims.check("queries for that", f"{relaxed.num_queries:,}", fewer)
 # Here "shared" means the paper's coupling: branches share the demand of a day while their stocks are equal, as on the first day. (Chapter 11 shares the demand of every day, and saves more.)
 # The gap has variance $\mathrm{Var}\,G$ under shared demand, and $\mathrm{Var}\,Z_a + \mathrm{Var}\,Z_b$ from
 # two simulations that share nothing. The second divided by the first says how many times as many runs independent
-# simulation needs. `decision.saving` estimates it over all pairs of actions, from the first 64 runs only. So the estimate is rough, and we allow an error of 40%.
+# simulation needs. `decision.variance_reduction` estimates it over all pairs of actions, from the first 64 runs only. So the estimate is rough, and we allow an error of 40%.
 
 # %%
 pairs = np.triu_indices(4, 1)
 apart = np.add.outer(exact.variance[0], exact.variance[0])[pairs]
 ratio = apart.sum() / exact.gap_variance[0][pairs].sum()
-close = abs(decision.saving / ratio - 1.0) < 0.4
-claims.check("saving, exact and estimated", f"{ratio:.1f}, {decision.saving:.1f}", close)
+estimated = decision.variance_reduction
+close = abs(estimated / ratio - 1.0) < 0.4
+claims.check("saving, exact and estimated", f"{ratio:.1f}, {estimated:.1f}", close)
 
 # %% [markdown]
 # To see this happen, we simulate orders 3 and 2 many times. In one case both returns come from the same run, with shared
@@ -157,6 +159,20 @@ claims.check("saving, exact and estimated", f"{ratio:.1f}, {decision.saving:.1f}
 # that use a range must also allow for rewards that have not been seen. The width
 # of an interval also contains a logarithm of the number of runs, and we know the medians only from a sample, so we allow 30%.
 
+
+# %%
+def asymptotic_ends(gaps, alpha=0.05, first=128):  # the formula stands in section 10.4
+    n = np.arange(1, len(gaps) + 1)[:, None]
+    mean = gaps.cumsum(0) / n
+    spread = np.sqrt(np.maximum((gaps**2).cumsum(0) / n - mean**2, 0.0))
+    level = -2.0 * np.log(alpha)
+    n_rho2 = n * (level + np.log(level) + 1.0) / 1000
+    radius = spread * np.sqrt((n_rho2 + 1) / (n * n_rho2) * (np.log(n_rho2 + 1) + level))
+    seen = np.maximum.accumulate(gaps) - np.minimum.accumulate(gaps)
+    radius = np.where(n < first, np.inf, radius + 0.2 * seen * level / n)
+    return mean - radius, mean + radius
+
+
 # %%
 shape = (longest, num_seeds)
 returns = jl.simulate_pairs(tables, order_up_to_four, 0, (3, 2), longest * num_seeds, seed)
@@ -164,7 +180,7 @@ gaps = {
     "shared demand": returns[:, 0] - returns[:, 1],
     "own demand": returns[:, 0] - np.roll(returns[:, 1], 1),
 }
-ends = {name: jl.asymptotic_sequence(x.reshape(shape), 0.05, 128) for name, x in gaps.items()}
+ends = {name: asymptotic_ends(x.reshape(shape)) for name, x in gaps.items()}
 known = {name: low > 0 for name, (low, high) in ends.items()}
 runs = {name: np.where(x.any(0), x.argmax(0) + 1, longest) for name, x in known.items()}
 ratio = (exact.variance[0, 3] + exact.variance[0, 2]) / exact.gap_variance[0, 3, 2]
@@ -240,9 +256,18 @@ mean = gap.cumsum(0) / count
 error = np.sqrt(np.maximum((gap**2).cumsum(0) / count - mean**2, 0.0) / count)
 usual = np.where(count >= 128, np.abs(mean) > stats.norm.ppf(0.975) * error, False)
 
+
 # %%
-low, high = jl.asymptotic_sequence(gap, 0.05, 128)
-won = [jl.log_capital(side * gap, 0.0, -20.0, 20.0) for side in (1.0, -1.0)]
+def log_capital(gaps, reach):  # log K_n(m), for gaps in [-reach, reach] and a mean of zero
+    z, m = (gaps + reach) / (2.0 * reach), 0.5
+    growth = (np.log1p(2.0 ** (1 - j) * (z / m - 1.0)) for j in range(1, 17))
+    parts = (np.cumsum(x, 0) - np.log(j * (j + 1)) for j, x in enumerate(growth, 1))
+    return reduce(np.logaddexp, parts)
+
+
+# %%
+low, high = asymptotic_ends(gap)
+won = [log_capital(side * gap, 20.0) for side in (1.0, -1.0)]
 known = np.maximum(*won) >= np.log(2.0 / 0.05)
 wrong = {"asymptotic": (low > 0.0) | (high < 0.0), "reward range known": known}
 ever = {name: np.logical_or.accumulate(x).mean(1) for name, x in (wrong | {"usual": usual}).items()}
@@ -280,11 +305,11 @@ plt.show()
 # %%
 coin = jl.example_1(gamma=0.0)
 rare = jl.JMDP([[0.99, 0.01]], [[[1.0, 0.0], [1.0, 100.0]]], np.zeros((1, 2, 2), int), 0.0)
-cases = {"coin": (coin, None), "coin, asymptotic": (coin, "asymptotic")}
-cases |= {"rare": (rare, None), "rare, asymptotic": (rare, "asymptotic")}
+cases = {"coin": (coin, "betting"), "coin, asymptotic": (coin, "asymptotic")}
+cases |= {"rare": (rare, "betting"), "rare, asymptotic": (rare, "asymptotic")}
 false = {}
-for name, (jm, known) in cases.items():
-    limits = {"budget": 200, "reward_range": known}
+for name, (jm, method) in cases.items():
+    limits = {"budget": 200, "method": method}
     calls = (
         jl.simulators.compare_actions(jm, [0], [0, 1], 0, seed=k, **limits)
         for k in range(num_decisions)
@@ -343,7 +368,7 @@ def at_random(seen):
 
 # %%
 punch, wait = env.action_names.index("FIRE"), env.action_names.index("NOOP")
-limits = {"margin": 0.25, "budget": game_budget, "reward_range": "asymptotic"}
+limits = {"margin": 0.25, "budget": game_budget, "method": "asymptotic"}
 boxing = jl.simulators.compare_actions(
     env, at_random, [punch, wait], trail[-3], gamma=0.5, horizon=6, **limits
 )

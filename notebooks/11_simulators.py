@@ -302,7 +302,7 @@ plt.show()
 # %%
 rules = [np.clip(level - np.arange(9), 0, 3) for level in (3, 4)]
 limits = {"state": 0, "margin": 0.15, "budget": 40 * rule_budget, "horizon": 60}
-limits |= {"reward_range": "asymptotic", "seed": seed}
+limits |= {"method": "asymptotic", "seed": seed}
 decided = {c: jl.simulators.compare_policies(depot, rules, coupling=c, **limits) for c in couplings}
 quickest = decided["common"]
 print(f"{quickest.verdict}: rule {quickest.best}, known after {quickest.num_queries:,} queries")
@@ -486,7 +486,7 @@ def outside_a_band(states):
 
 
 equal = np.append(np.full(10, 0.1), 0.0)
-year = {"state": equal, "horizon": 12, "reward_range": "asymptotic", "budget": rule_budget}
+year = {"state": equal, "horizon": 12, "method": "asymptotic", "budget": rule_budget}
 pair = [outside_a_band, every_month]
 one_market = jl.simulators.compare_policies(portfolio, pair, **year, seed=seed, coupling="common")
 own_markets = jl.simulators.compare_policies(
@@ -640,7 +640,7 @@ claims.check("speed with ten million pairs / with a billion", text, (part < 0.6)
 # ## 11.7 More than one machine
 #
 # Runs are sent out in chunks with seeds of their own, and sums come back. So it does not matter where they are simulated: any `concurrent.futures.Executor` will do, and the numbers stay the same. Threads are enough
-# to show this. They save time if the simulator spends most of it outside Python, as NumPy does; for a SimPy model, use processes (`processes=4`).
+# to show this. They save time if the simulator spends most of it outside Python, as NumPy does; for a SimPy model, use a `ProcessPoolExecutor`.
 
 # %%
 with ThreadPoolExecutor(2) as pool:

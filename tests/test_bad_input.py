@@ -542,20 +542,8 @@ def half(observation):
             lambda: jl.simulators.estimate_gaps(lake(), np.full((15, 4), 0.25), [0, 1]),
             r"policy must have shape \(state = 16, action = 4\)",
         ),
-        (
-            lambda: jl.simulators.estimate_gaps(
-                GRID, lambda s: GOAL[s], [0, 1], state=4, processes=2
-            ),
-            "policy does not pickle, as processes > 1 needs: .* or use processes=1",
-        ),
-        (
-            lambda: jl.simulators.estimate_gaps(
-                jl.two_queues_simulator(2), half, [0, 1], state=4, processes=2
-            ),
-            "env does not pickle, as processes > 1 needs: .*two_queues_simulator.*step",
-        ),
     ],
-    ids=["no reset", "no snapshot", "array", "lambda", "simulator"],
+    ids=["no reset", "no snapshot", "array"],
 )
 def test_environments_and_policies_of_comparisons(call, message):
     with pytest.raises(ValueError, match=message):

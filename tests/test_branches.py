@@ -9,10 +9,10 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from test_executors import Pickles
 
 import jmdp_lib as jl
 from jmdp_lib.atari import CoupledAtari
-from jmdp_lib.simulators import estimates
 
 RNG = np.random.default_rng(0)
 PROBS = np.tile(RNG.dirichlet(np.full(3, 3.0)), (3, 1))  # one law of tables for all states
@@ -62,26 +62,26 @@ def test_couplings_differ_and_seeds_matter():
     assert (run("joint", 0) == runs[0]).all()
 
 
-def test_processes_do_not_change_the_numbers(monkeypatch):
-    """Each process gets a pickle, and some of the plays."""
-    cart = jl.simulators.CoupledEnv(gymnasium.make("CartPole-v1"), seed=1)
-    cart.reset()
-    for env, policy, state in ((SMALL, MIXED, 1), (cart, even, None)):
-        asked = {"num_runs": 4, "state": state, "horizon": 5, "keep_returns": True}
-        run = partial(jl.simulators.estimate_gaps, env, policy, [0, 1], **asked)
-        alone = run().returns
-        with monkeypatch.context() as patch:
-            patch.setattr(estimates, "in_processes", one_after_another)
-            assert (run(processes=2).returns == alone).all()
+@pytest.mark.parametrize("name", ["CartPole-v1", "InvertedPendulum-v5"])
+def test_other_processes_do_not_change_the_numbers(name):
+    """Each of them gets a pickle, and the state that the environment has come to with it."""
+    env = jl.simulators.CoupledEnv(gymnasium.make(name), seed=1)
+    env.reset()
+    for _ in range(3):
+        env.step(env.action_space.sample())
+    actions = [0, 1] if name == "CartPole-v1" else [np.ones(1, np.float32), np.zeros(1, np.float32)]
+    policy = even if name == "CartPole-v1" else still
+    asked = {"num_runs": 40, "horizon": 5, "keep_returns": True}
+    run = partial(jl.simulators.estimate_gaps, env, policy, actions, **asked)
+    assert (run(executor=Pickles()).returns == run().returns).all()
 
 
 def even(seen):
     return np.full(2, 1 / 2)
 
 
-def one_after_another(work, jobs, processes, label):
-    assert len(jobs) == 4
-    return [pickle.loads(pickle.dumps(work))(*job) for job in jobs]
+def still(seen):
+    return np.zeros(1, np.float32)
 
 
 def test_branches_of_an_environment_meet():
@@ -182,7 +182,7 @@ def test_what_is_cut_off_is_stated():
     assert np.allclose(high - low, 2 * (1.959964 * found.mean_error + found.truncation_error))
     low, high = found.interval("variance")
     assert (low <= found.variance).all()
-    half = jl.simulators.results.PlayedGaps(*np.zeros((4, 1)), *np.full((4, 1), 0.5), 100)
+    half = jl.simulators.results.GapEstimate(*np.zeros((4, 1)), *np.full((4, 1), 0.5), 100)
     assert np.allclose(half.interval("prob_worse"), [[0.4038315], [0.5961685]])  # Wilson's
     with pytest.raises(
         ValueError, match="'mean', 'variance', 'prob_worse', 'prob_tie', 'prob_better', got"
@@ -353,10 +353,6 @@ def test_bad_calls():
         (
             lambda: jl.simulators.estimate_gaps(SMALL, MIXED, [0, 1], state=1, horizon=0),
             "horizon must",
-        ),
-        (
-            lambda: jl.simulators.estimate_gaps(SMALL, MIXED, [0, 1], state=1, processes=0),
-            "processes must",
         ),
         (
             lambda: jl.simulators.estimate_gaps(SMALL, MIXED, [0, 1], state=1, coupling="x"),

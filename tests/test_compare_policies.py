@@ -133,7 +133,7 @@ def test_the_best_of_several_rules_with_estimates_beside_it():
         assert low <= exact <= high
         assert abs(better.estimates.mean[i, j] - exact) <= 4.5 * better.estimates.mean_error[i, j]
     assert better.estimates.num_runs[1, 2] == better.num_runs > better.estimates.num_runs[0, 1]
-    assert better.saving > 2.0
+    assert better.variance_reduction > 2.0
     assert list(better.to_frame().columns) == ["policy", "other", "low", "high"]
     assert len(better.estimates.to_frame()) == 6
 
@@ -150,15 +150,6 @@ def test_the_default_coupling_is_that_of_policy_gaps():
         np.testing.assert_array_equal(call(), call(coupling="joint"))
 
 
-def test_decisions_can_be_saved(tmp_path):
-    shop = jl.inventory(capacity=4, max_order=4, gamma=0.5)
-    found = jl.simulators.compare_policies(shop, orders(1, 4, capacity=4), state=0, budget=400)
-    found.save(tmp_path / "decision.npz")
-    again = jl.simulators.results.Decision.load(tmp_path / "decision.npz")
-    assert repr(again) == repr(found)
-    np.testing.assert_array_equal(again.estimates.mean, found.estimates.mean)
-
-
 def test_few_false_decisions():
     """Two rules of one value that always differ: at a level of 20 %, in 8 of 40 calls at most.
 
@@ -166,11 +157,9 @@ def test_few_false_decisions():
     """
     jm = jl.JMDP([[0.5, 0.5]], [[[1.0, 0.0], [0.0, 1.0]]], np.zeros((1, 2, 2), int), 0.0)
     asked = {"state": 0, "alpha": 0.2, "budget": 300}
-    for known in (None, "asymptotic"):
+    for method in ("betting", "asymptotic"):
         false = sum(
-            jl.simulators.compare_policies(
-                jm, [[0], [1]], seed=k, reward_range=known, **asked
-            ).verdict
+            jl.simulators.compare_policies(jm, [[0], [1]], seed=k, method=method, **asked).verdict
             == "better"
             for k in range(40)
         )

@@ -234,7 +234,7 @@ def test_what_cannot_be_copied_is_replayed_or_set_by_its_own_hooks():
         jl.simulators.CoupledEnv(Walk(), seed=5),
     )
     forgetful = jl.simulators.CoupledEnv(Forgetful(), seed=5)
-    assert [hooked.copying, forgetful.copying] == ["set_state", "saved"]
+    assert [hooked.copying, forgetful.copying] == ["set_state", "copied"]
     runs = []
     for env in (plain, hooked, replayed, forgetful):
         env.reset(seed=6)
@@ -567,7 +567,7 @@ class Unwrapped(env_copies.Replays):
     def after(self, env, origin, moves):
         return None, ()
 
-    def load(self, origin, briefly=False):
+    def load(self, origin, into=None):
         env = self.new()
         env.reset(seed=0)
         env.unwrapped.__dict__.update(copy.deepcopy(vars(origin)))

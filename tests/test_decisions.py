@@ -33,28 +33,40 @@ def rare(prob, usual, seldom):
     return jl.JMDP([[1 - prob, prob]], [[usual, seldom]], np.zeros((1, 2, 2), int), 0.0)
 
 
+def log_capital(x, mean, low, high):
+    """(T, ...) logarithm of what the gambler of `betting_bound` owns after each of the values."""
+    z, m = ((y - low) / (high - low) for y in (x, mean))
+    with np.errstate(divide="ignore"):  # a share that stakes everything may lose everything
+        parts = [
+            np.cumsum(np.log1p(2.0 ** (1 - j) * (z / m - 1.0)), 0) - np.log(j * (j + 1))
+            for j in range(1, 17)
+        ]
+    return np.logaddexp.reduce(parts)
+
+
 WORSE = rare(0.001, (0.01, 0.0), (-99.99, 0.0))  # by a loss of 100 once in a thousand
 EQUAL = rare(0.01, (1.0, 0.0), (-99.0, 0.0))  # a loss once in a hundred makes up for the gain
 COINS = rare(0.5, (1.0, 0.0), (0.0, 1.0))  # the actions win under opposite draws
 
 
-@pytest.mark.parametrize("reward_range", ["asymptotic", None, (0.0, 1.0)])
-def test_the_better_action_is_found_and_the_interval_holds(reward_range):
+@pytest.mark.parametrize(
+    "how", [{"method": "asymptotic"}, {}, {"reward_range": (0.0, 1.0), "method": "betting"}]
+)
+def test_the_better_action_is_found_and_the_interval_holds(how):
     jm, policy = jl.windy_gridworld(3, gamma=0.8), jl.goal_policy(3)
     exact = jl.jipe2(jm, policy).moments
-    found = jl.simulators.compare_actions(
-        jm, policy, [1, 2], 3, reward_range=reward_range, budget=40_000
-    )
+    found = jl.simulators.compare_actions(jm, policy, [1, 2], 3, budget=40_000, **how)
     assert (found.verdict, found.best, found.remaining) == ("better", 1, (1,))
     low, high = found.intervals[0, 1]
     assert 0.0 < low <= exact.gap_mean[3, 1, 2] <= high
     np.testing.assert_allclose(found.intervals[1, 0], [-high, -low])
     assert found.num_queries <= 40_000
-    assert ("asymptotic" in found.method) == (reward_range == "asymptotic")
+    asymptotic = how.get("method") == "asymptotic"
+    assert ("asymptotic" in found.method) == asymptotic
     unseen = 1.0 - 0.05 ** (1.0 / found.num_runs)  # events this rare are unseen in 5% of cases
-    assert (f"rarer than {unseen:.2g} per run" in found.method) == (reward_range == "asymptotic")
+    assert (f"rarer than {unseen:.2g} per run" in found.method) == asymptotic
     own = exact.variance[3, 1] + exact.variance[3, 2]
-    assert found.saving == pytest.approx(own / exact.gap_variance[3, 1, 2], rel=0.5)
+    assert found.variance_reduction == pytest.approx(own / exact.gap_variance[3, 1, 2], rel=0.5)
     assert found.plot(plt.figure().add_subplot()).get_xlabel() == "queries"
     plt.close("all")
 
@@ -81,7 +93,7 @@ def test_several_actions_are_eliminated():
     assert np.all((found.intervals[..., 0] <= gaps) & (gaps <= found.intervals[..., 1]))
     widths = np.diff(found.intervals)[..., 0]
     assert widths[0, 2] > 2.0 * widths[1, 3]  # those that were beaten were not played on
-    assert found.saving > 1.5
+    assert found.variance_reduction > 1.5
 
 
 def test_equivalent_within_a_margin_and_undecided_without():
@@ -136,7 +148,7 @@ def test_all_bets_of_a_call_share_its_level(actions, monkeypatch):
 
 
 def test_the_asymptotic_sequence_has_to_be_asked_for_since_it_is_blind_to_rare_losses():
-    asked = {"budget": 200, "reward_range": "asymptotic"}
+    asked = {"budget": 200, "method": "asymptotic"}
     few = [
         jl.simulators.compare_actions(WORSE, [0], [0, 1], 0, seed=seed, **asked)
         for seed in range(12)
@@ -183,7 +195,7 @@ def test_confidence_sequences_hold_at_all_sample_sizes(law):
     }[law]
     ends = (-1.0, 1.0) if law == "coins" else (0.0, 8.0)
     for side in (1.0, -1.0):
-        capital = statistics.log_capital(side * x, side * mean, *sorted(side * np.array(ends)))
+        capital = log_capital(side * x, side * mean, *sorted(side * np.array(ends)))
         assert np.any(capital >= np.log(40.0), axis=0).mean() <= 0.025
     low, high = statistics.asymptotic_sequence(x, 0.05, 128)
     assert np.any((low > mean) | (high < mean), axis=0).mean() <= 0.05
@@ -194,9 +206,9 @@ def test_a_betting_bound_is_where_the_capital_is_enough():
     """The bound is a root of the capital's path, from below; earlier bounds are kept."""
     x = np.random.default_rng(2).choice([0.0, 1.0, 8.0], size=500)
     low = statistics.betting_bound(x, 0.0, 8.0, 0.025)
-    assert statistics.log_capital(x, low, 0.0, 8.0)[-1] >= np.log(40.0)
+    assert log_capital(x, low, 0.0, 8.0)[-1] >= np.log(40.0)
     closer = low + 2e-3 * (x.mean() - low)
-    assert statistics.log_capital(x, closer, 0.0, 8.0)[-1] < np.log(40.0)
+    assert log_capital(x, closer, 0.0, 8.0)[-1] < np.log(40.0)
     assert 0.7 * x.mean() < low < x.mean()
     assert statistics.betting_bound(x, 0.0, 8.0, 0.025, known=2.9) == 2.9
     assert statistics.betting_bound(x, 0.0, 8.0, 0.025, known=1.0) == pytest.approx(low, rel=1e-3)
@@ -207,7 +219,7 @@ def test_betting_decides_small_gaps_that_bernstein_did_not():
     """A coin with a mean gap of 0.3 standard deviations: some 120 runs, and 250 in a wide range."""
     x = np.random.default_rng(3).choice([-1.0, 1.0], p=[0.3563, 0.6437], size=(2_500, 100))
     for reach, most in ((1.0, 150), (10.0, 300)):
-        known = statistics.log_capital(x, 0.0, -reach, reach) >= np.log(40.0)
+        known = log_capital(x, 0.0, -reach, reach) >= np.log(40.0)
         assert np.median(known.argmax(0)) < most
 
 
@@ -319,7 +331,8 @@ def test_a_failure_keeps_the_results_so_far():
         ({"actions": [0, 5]}, "action 5 is out of range"),
         ({"state": 3}, "state 3 is out of range"),
         ({"reward_range": (1, 0)}, "lo <= hi"),
-        ({"reward_range": "unknown"}, r'\(lo, hi\) or "asymptotic", got .unknown'),
+        ({"method": "unknown"}, "method must be one of 'betting', 'asymptotic', got 'unknown'"),
+        ({"method": "asymptotic", "reward_range": (0, 1)}, "uses no reward_range: pass one"),
         ({"reward_range": (2, 3)}, "is not in reward_range"),
         ({"env": "a game"}, "is no simulator"),
     ],

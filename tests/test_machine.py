@@ -150,12 +150,6 @@ def test_slurm_and_affinity_limit_memory_and_cores(
     assert machine.cores() == 3
 
 
-def test_as_many_processes_as_cores_that_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "cores", lambda: 1)
-    places = machine.in_processes(lambda _: os.getpid(), [(0,), (1,)], None, "where")
-    assert places == [os.getpid()] * 2  # with two workers, others
-
-
 # The library and the jobs of a batch each have their own (workflow/job.py says why).
 REPLACING = {"library": machine.replacing, "jobs": job.replacing}
 
@@ -286,7 +280,7 @@ def test_no_solver_compiles_in_a_second_process() -> None:
 
 WORKERS = """
 import time
-from jmdp_lib.machine import in_processes
+from experiments.atari.tables import in_processes
 if __name__ == "__main__":
     in_processes(time.sleep, [(600,), (600,)], 2, "sleep")
 """
@@ -302,7 +296,7 @@ subprocess.run({[sys.executable, "-c", JOB]!r}, cwd={str(WORKFLOW)!r})
     ("code", "count"),
     [
         # two workers, and what tracks their resources
-        pytest.param(WORKERS, 3, id="library", marks=pytest.mark.slow),
+        pytest.param(WORKERS, 3, id="experiments", marks=pytest.mark.slow),
         pytest.param(STARTS_A_JOB, 2, id="jobs"),
     ],
 )
@@ -310,27 +304,6 @@ def test_processes_end_with_a_parent_that_was_killed_outright(
     code: str, count: int, ends_when_killed: Callable[[str, int], None]
 ) -> None:
     ends_when_killed(code, count)
-
-
-UNGUARDED = """
-import jmdp_lib as jl
-jm = jl.windy_gridworld(3, gamma=0.8)
-jl.simulators.estimate_gaps(jm, jl.goal_policy(3), [0, 2], state=4, num_runs=30, processes=2)
-"""
-
-
-@pytest.mark.slow
-def test_a_script_without_a_guard_fails_with_one_error(tmp_path: Path) -> None:
-    """The processes that it starts import it, and say nothing of their own."""
-    script = tmp_path / "script.py"
-    script.write_text(UNGUARDED)
-    done = subprocess.run(
-        [sys.executable, str(script)], timeout=300, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert done.stderr.count("Traceback") == 1
-    assert 'under `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
 
 
 # Calls that use threads, and what they give: gap laws, moments of order two and of order three.

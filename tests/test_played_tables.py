@@ -131,8 +131,6 @@ def test_few_tables_are_kept_and_the_numbers_stay_the_same(monkeypatch):
     np.testing.assert_array_equal(
         jl.simulators.estimate_gaps(LINE, mostly_right, **asked).returns, before
     )
-    with pytest.raises(ValueError, match="env does not pickle"):  # `from_step` makes a function
-        jl.simulators.estimate_gaps(LINE, mostly_right, **asked, processes=2)
     world = worlds.world_of(Words(), "c", "joint")
     assert pickle.loads(pickle.dumps(world)).state == "c"
 

@@ -33,7 +33,6 @@ CALLS = {
     "simulate_pairs": lambda jm, policy: jl.simulate_pairs(jm, policy, 0, (0, 1), 50),
     "simulate_returns": lambda jm, policy: jl.simulate_returns(jm, policy, 50),
     "sample_gaps": lambda jm, policy: jl.simulators.sample_gaps(jm, policy, [(0, 0, 1)], 50).mean,
-    "resample_gaps": lambda jm, policy: jl.resample_gaps(counted(), policy, 5).mean_error,
     "estimate_gaps": lambda jm, policy: (
         jl.simulators.estimate_gaps(
             jm, policy, [0, 1], state=1, num_runs=5, keep_returns=True
@@ -49,10 +48,6 @@ CALLS = {
     ),
     "local_jipe2": lambda jm, policy: jl.large.local_jipe2(jm, policy, [0]).gap_variance,
 }
-
-
-def counted() -> jl.JMDP:
-    return jl.JMDP.from_simulator(jl.two_queues_simulator(capacity=1, gamma=0.6), 20)
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=list(CALLS))

@@ -7,12 +7,8 @@ import pytest
 
 import jmdp_lib as jl
 from jmdp_lib import checks
-from jmdp_lib.simulators.statistics import (
-    mean_and_error,
-    normal_p_values,
-    unseen_variance,
-    variance_and_error,
-)
+from jmdp_lib.simulators.results import GapEstimate
+from jmdp_lib.simulators.statistics import mean_and_error, variance_and_error
 
 GRID, GOAL = jl.windy_gridworld(3), jl.goal_policy(3)
 UNIFORM = jl.uniform_policy(GRID)
@@ -38,19 +34,6 @@ def test_the_error_of_a_variance_is_right_where_the_normal_formula_is_not():
     light = rng.random((2000, 400)) < 0.5
     errors = np.array([variance_and_error(x)[1] for x in light])
     assert np.mean(errors) < 0.1 * 0.25 * np.sqrt(2 / 399)
-
-
-def test_p_values_are_uniform_and_notice_errors_of_the_wrong_size():
-    rng = np.random.default_rng(1)
-    p = np.array([normal_p_values(rng.normal(size=72)) for _ in range(2000)])
-    for column in p.T:
-        assert np.abs(np.quantile(column, [0.1, 0.5, 0.9]) - [0.1, 0.5, 0.9]).max() < 0.05
-    z = rng.normal(size=72)
-    assert normal_p_values(np.append(z, 6.0))[0] < 1e-6
-    assert normal_p_values(2.0 * z)[1] < 1e-6
-    assert normal_p_values(0.4 * z)[1] < 1e-6  # bars that are too long are wrong too
-    with pytest.raises(ValueError, match=r"scores\[1\].*not finite"):
-        normal_p_values([0.0, np.nan])
 
 
 def test_sampled_gaps_are_those_of_simulated_pairs():
@@ -95,25 +78,6 @@ def test_a_gap_that_is_final_has_its_sign_however_small():
     assert (sample.prob_better[0], sample.prob_open[0]) == (1.0, 0.0)
 
 
-@pytest.mark.filterwarnings("ignore:the intervals of")
-def test_the_variance_of_equal_gaps_is_not_certainly_zero():
-    """A loss once in a thousand that no run showed: the interval must hold its variance."""
-    rewards, stay = [[[1.0, 0.0], [0.0, 0.0]]], np.zeros((1, 2, 2), int)
-    jm = jl.JMDP([[0.999, 0.001]], rewards, stay, 0.0)
-    truth = jl.jipe2(jm, [0]).moments.gap_variance[0, 0, 1]
-    sample = jl.simulators.sample_gaps(jm, [0], [(0, 0, 1), (0, 1, 1)], 200, seed=1)
-    assert not sample.variance.any()
-    low, high = sample.interval("variance")
-    assert low[0] == 0.0 < truth < high[0] < 0.1
-    assert high[1] == 0.0  # the gap of an action with itself
-    assert sample.interval("variance", level=0.99)[1][0] > high[0]
-    found = jl.simulators.estimate_gaps(jm, [0], [0, 1], num_runs=200, seed=2, state=0)
-    assert not found.variance.any()
-    low, high = found.interval("variance")
-    assert not low.any()
-    assert np.allclose(high, -np.log(0.05) / 200 * (1.0 + 1.0) ** 2 * (1.0 - np.eye(2)))
-
-
 def test_intervals_that_rest_on_too_few_runs_say_so():
     """A loss once in fifty: 30 runs meet it once, or not at all."""
     jm = jl.JMDP([[0.98, 0.02]], [[[1.0, 0.0], [0.0, 0.0]]], np.zeros((1, 2, 2), int), 0.0)
@@ -126,8 +90,18 @@ def test_intervals_that_rest_on_too_few_runs_say_so():
     assert low[0, 1] < 0.98 < high[0, 1]
 
 
+def test_levels():
+    values = [[1.0], [0.5], [0.1], [0.2], [0.1], [0.2], [0.7]]
+    gaps = GapEstimate(*map(np.array, values), 0.0, 100)
+    assert np.allclose(gaps.interval("mean"), [[1 - 0.5 * 1.959964], [1 + 0.5 * 1.959964]])
+    low, high = gaps.interval("variance", level=0.5)
+    assert np.allclose([low, high], 0.1 * np.exp([[-2 * 0.6744898], [2 * 0.6744898]]))
+    with pytest.raises(ValueError, match=r"level must lie in \(0, 1\), got 1"):
+        gaps.interval("mean", level=1)
+
+
 @pytest.mark.filterwarnings("ignore:the intervals of")
-def test_without_a_range_nothing_bounds_the_variance_of_equal_gaps():
+def test_nothing_bounds_the_variance_of_equal_gaps():
     class Certain:
         num_states, num_actions, gamma = 1, 2, 0.0
 
@@ -138,14 +112,6 @@ def test_without_a_range_nothing_bounds_the_variance_of_equal_gaps():
     low, high = found.interval("variance")
     assert not low.any()
     assert high.tolist() == [[0.0, np.inf], [np.inf, 0.0]]
-
-
-def test_a_sample_of_gaps_that_never_varied_covers_any_variance():
-    """Gaps of 1, and of -1 so rarely that 5% of samples do not show it: within the bound."""
-    bound = -np.log(0.05) * unseen_variance(np.ones(1), 50, (0.0, 1.0), 0.0)
-    rarely = 1.0 - 0.05 ** (1.0 / 50)
-    variance = 2.0**2 * rarely * (1.0 - rarely)
-    assert variance <= bound <= 1.1 * variance
 
 
 def test_a_law_at_nan_is_refused():

@@ -22,13 +22,11 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from experiments.atari.tables import Arrays, Flags, emulator_of
+from experiments.atari.tables import Arrays, Flags, emulator_of, in_processes
 from jmdp_lib import checks
 from jmdp_lib.atari.env import CoupledAtari, Game, Snapshot
 from jmdp_lib.checks import Floats, Ints, Seed
-from jmdp_lib.machine import in_processes
 from jmdp_lib.simulators.branches import play_branches
-from jmdp_lib.simulators.results import EstimatedGaps
 from jmdp_lib.simulators.statistics import mean_and_error, variance_values
 from jmdp_lib.simulators.worlds import EnvironmentWorld, Step, Visit
 
@@ -236,8 +234,8 @@ class Tail(NamedTuple):
     gap_variance: Floats
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class PairGaps(EstimatedGaps):
+@dataclass(frozen=True, eq=False)
+class PairGaps:
     """Unbiased estimates for C discounts and K groups of pairs, with their standard errors.
 
     A group is a state and two actions. Errors are those of the simulation at the given states and
@@ -251,6 +249,10 @@ class PairGaps(EstimatedGaps):
         state_rows, actions: (K,) and (K, 2).
     """
 
+    mean: Floats
+    mean_error: Floats
+    variance: Floats
+    variance_error: Floats
     independent: Floats
     independent_error: Floats
     covariance: Floats
@@ -296,9 +298,7 @@ def pair_gaps(
         mine = group_of_pair == k
         estimates.append(_group_estimates(returns[:, mine], gap_rest[:, mine], own_rest[:, mine]))
     columns = {name: np.stack([one[name] for one in estimates], 1) for name in estimates[0]}
-    names = ("state_row", "action", "other")
-    index = {"gamma": gammas[:, None], **dict(zip(names, groups.T, strict=True))}
-    return PairGaps(**columns, state_rows=groups[:, 0], actions=groups[:, 1:], index=index)
+    return PairGaps(**columns, state_rows=groups[:, 0], actions=groups[:, 1:])
 
 
 def _groups(records: PairRecords) -> tuple[Ints, Ints]:

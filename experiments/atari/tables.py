@@ -9,14 +9,17 @@ branches may meet again, which states drawn at random from a buffer never show.
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import os
+import threading
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +27,10 @@ from numpy.typing import NDArray
 from jmdp_lib import checks
 from jmdp_lib.atari.env import CoupledAtari, Game, Snapshot
 from jmdp_lib.checks import Floats, Ints, Seed
-from jmdp_lib.machine import in_processes, replacing, require
+from jmdp_lib.machine import cores, progress, replacing, require
 from jmdp_lib.model.simulator import Outcome
 
+Result = TypeVar("Result")
 Bytes = NDArray[np.uint8]
 Flags = NDArray[np.bool_]
 # States per trajectory: enough to pay for the way to its start; few for evaluation, where states
@@ -220,6 +224,45 @@ class _Settings:
     actions: int | None = None
     follow_share: float = 0.0
     keep_snapshots: bool = False
+
+
+def in_processes(
+    work: Callable[..., Result],
+    jobs: Sequence[tuple[Any, ...]],
+    processes: int | None,
+    label: str,
+) -> list[Result]:
+    """[work(*job) for job in jobs] in `processes` processes, one per core unless given.
+
+    Jobs carry their own seeds, so how many processes share them changes nothing. New processes are
+    spawned, not forked, since the parent may run threads (numba, torch): a script must start its
+    work under `if __name__ == "__main__"`.
+    """
+    workers = cores() if processes is None else checks.at_least("processes", processes, 1)
+    workers = min(workers, len(jobs))
+    context = multiprocessing.get_context("spawn")
+    columns = zip(*jobs, strict=True)
+    results: list[Result] = []
+    with (
+        ProcessPoolExecutor(workers, context, _end_with_parent) as pool,  # starts none by itself
+        progress(len(jobs), label, unit="chunk") as bar,
+    ):
+        for result in map(work, *columns) if workers == 1 else pool.map(work, *columns):
+            results.append(result)
+            bar.update()
+    return results
+
+
+def _end_with_parent() -> None:
+    """Let a worker end when its parent has: after a `kill -9` nobody else would tell it to."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _collect_chunks(

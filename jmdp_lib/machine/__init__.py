@@ -21,6 +21,5 @@ from jmdp_lib.machine.process import extra as extra
 from jmdp_lib.machine.process import fits as fits
 from jmdp_lib.machine.process import gibibytes as gibibytes
 from jmdp_lib.machine.process import in_executor as in_executor
-from jmdp_lib.machine.process import in_processes as in_processes
 from jmdp_lib.machine.process import progress as progress
 from jmdp_lib.machine.process import require as require

@@ -55,9 +55,13 @@ class Choices(Protocol):
 
 
 def play_branches(
-    world: World, num_branches: int, choices: Choices, horizon: int,
-    coupling: str = "joint", until_one: bool = False,
-) -> Iterator[Moves]:  # fmt: skip
+    world: World,
+    num_branches: int,
+    choices: Choices,
+    horizon: int,
+    coupling: str = "joint",
+    until_one: bool = False,
+) -> Iterator[Moves]:
     """Branches from a world's start: the moves of every time step.
 
     until_one: stop before a step that all branches would make as one.
@@ -247,9 +251,13 @@ class Settings(NamedTuple):
 
 
 def play_run(
-    world: World, rules: FirstActions | OwnRules, settings: Settings, uniforms: Iterator[float],
-    until_one: bool, limits: tuple[float, float],
-) -> Run:  # fmt: skip
+    world: World,
+    rules: FirstActions | OwnRules,
+    settings: Settings,
+    uniforms: Iterator[float],
+    until_one: bool,
+    limits: tuple[float, float],
+) -> Run:
     """One run; a reward outside of the limits is refused. If it fails, the error says when.
 
     until_one: stop where all branches are one for good.

@@ -17,8 +17,8 @@ from jmdp_lib.checks import Floats, Policy, Seed
 from jmdp_lib.machine import progress
 from jmdp_lib.simulators.branches import Run
 from jmdp_lib.simulators.players import Branches, Comparison, PlayedRuns, gaps_of
-from jmdp_lib.simulators.results import Decision, PlayedGaps
-from jmdp_lib.simulators.statistics import GapIntervals, Standing, coupling_saving
+from jmdp_lib.simulators.results import Decision, GapEstimate
+from jmdp_lib.simulators.statistics import GapIntervals, Standing, variance_reduction
 from jmdp_lib.simulators.vector_branches import VectorBranches, VectorRules
 from jmdp_lib.simulators.vector_simulator import VectorSimulator
 
@@ -26,8 +26,8 @@ _TAIL = 1e-3  # share of the largest return that is cut off
 _FIRST_ASYMPTOTIC = 128  # runs before an asymptotic confidence sequence says anything
 _FIRST_CERTAIN = 8  # runs before the first look at one that always holds
 _GROWTH = 1.1  # of the number of runs between two looks
-# Runs that go on after their branches became one, to estimate the saving: how many at most, and
-# which share of the budget they may take.
+# Runs that go on after their branches became one, to estimate the variance reduction: how many at
+# most, and which share of the budget they may take.
 _WHOLE_RUNS = 64
 _WHOLE_SHARE = 0.2
 
@@ -42,26 +42,28 @@ def compare_actions(
     budget: int = 100_000,
     seed: Seed = 0,
     coupling: str = "joint",
-    reward_range: tuple[float, float] | str | None = None,
+    reward_range: tuple[float, float] | None = None,
+    method: str = "betting",
     gamma: float | None = None,
     horizon: int | None = None,
 ) -> Decision:
     """Find the best of two or more actions of a state, all followed by one policy.
 
     env, policy, actions, state, seed, coupling: as in `estimate_gaps`.
-    alpha: probability with which any of the intervals may fail, at any look; with
-        `method="asymptotic"` a nominal one.
+    alpha: probability with which any of the intervals may fail, at any look; if asymptotic, a
+        nominal one.
     margin: differences up to it do not matter. Without one no actions are ever equivalent.
     budget: how many queries may be made.
-    reward_range: (lo, hi) that holds all rewards, so that the intervals hold at every sample size,
-        whatever the law (a betting confidence sequence, Waudby-Smith and Ramdas 2024). A JMDP and
-        an `ImplicitJMDP` know theirs, and a simulator may declare one; otherwise it has to be
-        given. If nobody knows it, `method="asymptotic"` asks for intervals that hold for
-        large samples only (Waudby-Smith et al. 2024). They decide nothing before 128 runs, and
-        suppose that no event that the runs did not show would change the mean. An event of
-        probability $p$ stays unseen in $n$ runs with probability $(1 - p)^n$: `method` says how
-        rare it has to be. An action that is worse by a rare loss is then called better more often
-        than not (`benchmarks/decisions.md`).
+    reward_range: (lo, hi) that holds all rewards. A JMDP and an `ImplicitJMDP` know theirs, and a
+        simulator may declare one; otherwise `method="betting"` asks for it.
+    method: which confidence sequence it is. "betting" needs the range, and its intervals hold at
+        every sample size, whatever the distribution (Waudby-Smith and Ramdas 2024). "asymptotic" is
+        for rewards whose range nobody knows: its intervals hold for large samples only
+        (Waudby-Smith et al. 2024). They decide nothing before 128 runs, and suppose that no event
+        that the runs did not show would change the mean. An event of probability $p$ stays unseen
+        in $n$ runs with probability $(1 - p)^n$: the result says how rare it has to be. An action
+        that is worse by a rare loss is then called better more often than not
+        (`benchmarks/decisions.md`).
     gamma: unless given, that of the simulator, or 0.99. It may be 1 together with a `horizon`.
     horizon: steps of a run; unless given, so many that a thousandth of a return can be missing. If
         gamma is 1, the returns of so many steps are compared; intervals are infinite once a run
@@ -88,7 +90,7 @@ def compare_actions(
         branches = VectorBranches.of(*asked)
     else:
         branches = Branches.of(*asked)
-    return _decide(env, branches, terms, reward_range)
+    return _decide(env, branches, terms, _known_range(env, reward_range, method))
 
 
 def compare_policies(
@@ -100,7 +102,8 @@ def compare_policies(
     budget: int = 100_000,
     seed: Seed = 0,
     coupling: str = "joint",
-    reward_range: tuple[float, float] | str | None = None,
+    reward_range: tuple[float, float] | None = None,
+    method: str = "betting",
     gamma: float | None = None,
     horizon: int | None = None,
 ) -> Decision:
@@ -117,7 +120,8 @@ def compare_policies(
     coupling: which branches share a draw, as in `jipe2`: by default "joint", those at one state, as
         in `policy_gaps`. "common" is one draw per time step for all: the same customers, wherever
         the policies have led.
-    env, state, alpha, margin, budget, seed, reward_range, gamma, horizon: as in `compare_actions`.
+    env, state, alpha, margin, budget, seed: as in `compare_actions`, and so are
+    reward_range, method, gamma, horizon.
 
     The result has the estimates of all gaps beside the decision, as its attribute `estimates`.
 
@@ -143,7 +147,7 @@ def compare_policies(
         branches = VectorRules.of_policies(*asked)
     else:
         branches = Branches.of_policies(*asked)
-    return _decide(env, branches, terms, reward_range)
+    return _decide(env, branches, terms, _known_range(env, reward_range, method))
 
 
 class _Terms(NamedTuple):
@@ -153,7 +157,7 @@ class _Terms(NamedTuple):
     alpha: float
     margin: float
     budget: int
-    rng: np.random.Generator
+    seed: np.random.SeedSequence
 
     @classmethod
     def of(cls, name: str, alpha: float, margin: float, budget: int, seed: Seed) -> _Terms:
@@ -161,12 +165,14 @@ class _Terms(NamedTuple):
         alpha = checks.real("alpha", alpha, "(0, 1)")
         margin = checks.real("margin", margin, "[0, inf)")
         budget = checks.at_least("budget", budget, 1)
-        return cls(name, alpha, margin, budget, checks.stream(seed, name))
+        return cls(name, alpha, margin, budget, checks.seed_sequence(seed))
 
 
-def _decide(env: Any, branches: Comparison, terms: _Terms, reward_range: Any) -> Decision:
+def _decide(
+    env: Any, branches: Comparison, terms: _Terms, reward_range: tuple[float, float] | None
+) -> Decision:
     """Play branches until it is known which is best, or the budget is spent."""
-    runs = _Runs(branches, terms, _known_range(env, reward_range))
+    runs = _Runs(branches, terms, reward_range)
     size = len(branches.names)
     if size < 2 or terms.budget < runs.longest:
         many = "policies" if branches.compared == "policy" else "actions"
@@ -198,11 +204,11 @@ def _play_until_decided(runs: _Runs, terms: _Terms) -> None:
             raise
 
 
-def _known_range(env: Any, reward_range: Any) -> tuple[float, float] | None:
-    """(lo, hi) that holds all rewards; None if the asymptotic sequence was asked for by name."""
-    if isinstance(reward_range, str):
-        if reward_range != "asymptotic":
-            raise ValueError(f'reward_range must be (lo, hi) or "asymptotic", got {reward_range!r}')
+def _known_range(env: Any, reward_range: Any, method: str) -> tuple[float, float] | None:
+    """(lo, hi) that holds all rewards, or None for the asymptotic sequence."""
+    if checks.one_of("method", method, ("betting", "asymptotic")) == "asymptotic":
+        if reward_range is not None:
+            raise ValueError('method="asymptotic" uses no reward_range: pass one of the two')
         return None
     if reward_range is None and not hasattr(env, "restore"):
         reward_range = getattr(env, "reward_range", None)
@@ -228,7 +234,8 @@ class _Runs:
     ) -> None:
         self.branches = branches
         self.playing = branches
-        self.source = branches.begin(terms.rng)
+        self.entropy = terms.seed.entropy
+        self.source = branches.begin(checks.stream(terms.seed, terms.name))
         self.budget = terms.budget
         self.actions = tuple(branches.names)
         self.reward_range = reward_range
@@ -314,16 +321,17 @@ class _Runs:
             margin=self.margin,
             num_queries=self.queries,
             num_runs=len(self.returns),
-            saving=coupling_saving(self.whole, len(self.actions)),
+            variance_reduction=variance_reduction(self.whole, len(self.actions)),
             method=self.method(),
             history=looks,
             deciding_budget=self.deciding_budget() if undecided else math.nan,
             deciding_margin=self.deciding_margin() if undecided else math.nan,
             estimates=self.estimates(),
             compared=self.branches.compared,
+            entropy=self.entropy,
         )
 
-    def estimates(self) -> PlayedGaps | None:
+    def estimates(self) -> GapEstimate | None:
         """What the runs say about all gaps, if there are enough of them."""
         if len(self.returns) < 3:
             return None

@@ -1,4 +1,4 @@
-"""Ways to copy an environment: as bytes, by its own hooks, or made anew and replayed.
+"""Ways to copy an environment: by its own hooks, deep copies of what it holds, or replay.
 
 `WayToCopy` says what a way has to do, and when. To add one, write a class with these methods, let
 `ways_to_copy` offer it, and run it through `check_way` of `tests/copying.py`. `CoupledEnv` tells
@@ -22,7 +22,6 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
-from gymnasium.utils import EzPickle
 
 Env = gymnasium.Env[Any, Any]
 Moves = tuple[tuple[int, Any], ...]
@@ -31,7 +30,6 @@ _GENERATORS = ("Generator", "RandomState", "Random")  # numpy's and torch's, num
 _CONSTANT = (type, types.FunctionType, types.ModuleType, gymnasium.Space, EnvSpec)
 _MANY = 10  # entries from which on a dictionary is shared by all copies, unless it changes
 _ONLY_DRAWN = "lastaction"  # of toy-text environments: for pictures, no part of the state
-_PHYSICS = "physics"  # marks MuJoCo's data in what is saved
 
 
 class OtherGenerator(ValueError):
@@ -63,7 +61,8 @@ class WayToCopy(Protocol):
     def new(self) -> Env:
         """A new copy of the environment as it was handed in.
 
-        Called twice: to try this way out, and for the environment that is stepped from then on.
+        Called to try this way out, for the environment that is stepped from then on, and for every
+        twin.
         """
 
     def save(self, env: Env) -> Any:
@@ -72,11 +71,11 @@ class WayToCopy(Protocol):
         Called at the first snapshot or query of a visit, if `after` gave no origin.
         """
 
-    def load(self, origin: Any, briefly: bool = False) -> Env:
+    def load(self, origin: Any, into: Env | None = None) -> Env:
         """An environment in the state of this origin, which the caller may step and change.
 
-        Called for every queried action and for every restored snapshot. briefly: it is used only
-        until the next one that is loaded briefly, so that the two may share what is slow to copy.
+        Called for every queried action and for every restored snapshot. into: one from `new` that
+        may be overwritten; None: what is returned is used only until the next such call.
         """
 
     def after(self, env: Env, origin: Any, moves: Moves) -> tuple[Any, Moves]:
@@ -87,7 +86,7 @@ class WayToCopy(Protocol):
         (None, ()) to let `save` be called once it is needed.
         """
 
-    def identity(self, env: Env, origin: Any, moves: Moves) -> Any:
+    def identity(self, origin: Any, moves: Moves) -> Any:
         """Equal for equal states, and only for these; None: there is no telling.
 
         Called when branches may have met. Where there is no telling they count as apart.
@@ -101,189 +100,132 @@ def ways_to_copy(env: Env) -> list[Callable[[Env], WayToCopy]]:
     return [Copies, partial(Copies, sharing=False), Replays]
 
 
-class SharedParts:
-    """What all copies of an environment have in common: spaces, classes, large tables, and so on.
-
-    In what is saved, a part is its number. Parts are told by their identity, not by their value.
-    """
-
-    def __init__(self) -> None:
-        # Every step sets the generator before it draws, so that one does for all copies.
-        self.parts: list[Any] = [np.random.default_rng(0)]
-        self.generator = 0
-        self._numbers: dict[int, int] = {}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)  # ids are of the process that pickled it
-        self._numbers = {id(x): i for i, x in enumerate(self.parts) if i != self.generator}
-
-    def add(self, x: Any) -> None:
-        """Let all copies have this one."""
-        if id(x) not in self._numbers:
-            self._numbers[id(x)] = len(self.parts)
-            self.parts.append(x)
-
-    def number(self, x: Any) -> int | None:
-        """Which part this is, if it is one."""
-        return self._numbers.get(id(x))
-
-
-class _Pickler(pickle.Pickler):
-    """Writes environments attribute by attribute, whatever they say of pickling.
-
-    physics: MuJoCo's data that was met, which is not written. compared: by value alone, so that
-    equal states are equal bytes.
-    """
-
-    def __init__(self, file: io.BytesIO, way: Copies, env: Env, compared: bool = False) -> None:
-        super().__init__(file, protocol=5)
-        self.way = way
-        self.known_generator = env.unwrapped.np_random
-        self.physics: list[Any] = []
-        self.compared = compared
-        self.fast = compared  # no memo: whether two attributes are one object is no matter then
-
-    def persistent_id(self, x: Any) -> Any:
-        if type(x).__name__ == "MjData":
-            return _PHYSICS, self._physics_number(x)
-        if x is self.known_generator:
-            return self.way.shared.generator
-        if isinstance(x, _CONSTANT):
-            self.way.shared.add(x)
-        return self.way.shared.number(x)
-
-    def _physics_number(self, data: Any) -> int:
-        for number, known in enumerate(self.physics):
-            if known is data:
-                return number
-        self.physics.append(data)
-        return len(self.physics) - 1
-
-    def reducer_override(self, x: Any) -> Any:
-        if type(x).__name__ in _GENERATORS and x is not self.known_generator:
-            raise OtherGenerator(f"it holds a generator besides np_random, {x!r}")
-        if self.way.is_set(x):
-            return _set_back, (self.way.only, x.get_state())
-        plain = (object.__getstate__, EzPickle.__getstate__)
-        if not isinstance(x, gymnasium.Env) or type(x).__getstate__ not in plain:
-            return NotImplemented
-        if self.compared:
-            return _fill, (type(x), {n: value for n, value in vars(x).items() if n != _ONLY_DRAWN})
-        return object.__new__, (type(x),), vars(x), None, None, _fill
-
-
-def _fill(env: Env, state: dict[str, Any]) -> None:
-    vars(env).update(state)
-
-
-def _set_back(only: list[Any], state: Any) -> Any:
-    """The one environment that hooks set, in a state."""
-    inner = only[0].unwrapped
-    inner.set_state(state)
-    return inner
+class _Mark:
+    """Stands for the environment, or one of its wrappers, in what was saved."""
 
 
 class Copies:
-    """Environments as bytes, MuJoCo's data beside them.
+    """Deep copies of all that an environment and its wrappers hold, whatever they say of copying.
+
+    A state is put into an environment that is there already. That of MuJoCo is its own `MjData`:
+    putting it back takes microseconds, a new one takes longer than a step.
 
     sharing: whether copies share large tables.
 
     Attributes:
-        shared: what all copies have in common.
-        only: for `SetStates`, the one environment; empty here.
-        known_bytes: shared parts that an environment could change, and what they were.
-        spare_physics: the data of copies that are played for one step only.
+        shared: what all copies have in common: a generator, which every step sets before it draws,
+            large tables, and MuJoCo's model.
+        known_bytes: what the tables and the model were, since an environment could change them.
+        marks: for the environment and its wrappers.
+        spare: the environment that is used until the next call.
         pristine: the environment as it was handed in, saved.
     """
 
-    name = "saved"
+    name = "copied"
     in_place = False
 
     def __init__(self, env: Env, sharing: bool = True) -> None:
-        self._begin([])
-        copied = self.load(self.save(env))  # the user's own tables are not shared
-        held = vars(copied.unwrapped).values()
-        large = [x for x in held if isinstance(x, dict) and len(x) >= _MANY and sharing]
-        large += [x for x in held if type(x).__name__ == "MjModel"]
-        for x in large:
-            self.known_bytes.append((x, pickle.dumps(x)))
-            self.shared.add(x)
-        self.pristine = self.save(copied)
+        self._begin(env, copy.deepcopy(env))
+        self.load(self.save(env))  # the user's own tables are not shared
+        for x in vars(self.spare.unwrapped).values():
+            large = isinstance(x, dict) and len(x) >= _MANY
+            if (large and sharing) or type(x).__name__ == "MjModel":
+                self.known_bytes.append((x, pickle.dumps(x)))
+                self.shared.append(x)
+        self.pristine = self.save(self.spare)
 
-    def _begin(self, only: list[Env]) -> None:
-        self.only = only
-        self.shared = SharedParts()
-        self.shared.add(self.only)  # so that `_set_back` is given this list, not a copy of it
+    def _begin(self, env: Env, spare: Env) -> None:
+        self.generator = np.random.default_rng(0)
+        self.shared: list[Any] = [self.generator]
         self.known_bytes: list[tuple[Any, bytes]] = []
-        self.spare_physics: list[Any] = []
-
-    def is_set(self, x: Any) -> bool:
-        """Whether this is the environment that is set by its hooks, not copied."""
-        return any(x is env.unwrapped for env in self.only)
+        self.marks = [_Mark() for _ in _layers(env)]
+        self.spare = spare
 
     def new(self) -> Env:
-        return self.load(self.pristine)
+        return self.load(self.pristine, copy.deepcopy(self.spare))
 
     def save(self, env: Env) -> Any:
-        file = io.BytesIO()
-        pickler = _Pickler(file, self, env)
-        pickler.dump(env)
-        return file.getvalue(), [copy.copy(data) for data in pickler.physics]
+        contents = self._contents(env)
+        memo = self._by_id(contents) | dict(zip(map(id, _layers(env)), self.marks, strict=True))
+        memo[id(env.unwrapped.np_random)] = self.generator
+        for x in contents[-1].values():
+            if type(x).__name__ == "MjData":
+                memo[id(x)] = copy.copy(x)
+        saved = copy.deepcopy(contents, memo)
+        for x in memo.values():
+            if type(x).__name__ in _GENERATORS and x is not self.generator:
+                raise OtherGenerator(f"it holds a generator besides np_random, {x!r}")
+        return saved
 
-    def load(self, origin: Any, briefly: bool = False) -> Env:
-        content, saved_physics = origin
-        physics = self._physics(saved_physics, briefly)
+    def load(self, origin: Any, into: Env | None = None) -> Env:
+        env = self.spare if into is None else into
+        memo = self._by_id(origin) | dict(zip(map(id, self.marks), _layers(env), strict=True))
+        for name, x in origin[-1].items():
+            if type(x).__name__ == "MjData":
+                own = vars(env.unwrapped)[name]
+                sys.modules["mujoco"].mj_copyData(own, x.model, x)
+                memo[id(x)] = own
+        self._put(env, copy.deepcopy(origin, memo))
+        return env
 
-        def part(mark: Any) -> Any:
-            return physics[mark[1]] if isinstance(mark, tuple) else self.shared.parts[mark]
+    def _contents(self, env: Env) -> list[dict[str, Any]]:
+        """What the wrappers and, last, the environment hold."""
+        return [layer.__dict__ for layer in _layers(env)]
 
-        reader: Any = pickle.Unpickler(io.BytesIO(content))
-        reader.persistent_load = part
-        return reader.load()
+    def _put(self, env: Env, contents: list[dict[str, Any]]) -> None:
+        for layer, held in zip(_layers(env), contents, strict=True):
+            layer.__dict__ = held
 
-    def _physics(self, saved: list[Any], briefly: bool) -> list[Any]:
-        """Copies of MuJoCo's data: new ones, or the spare ones, which is faster by far."""
-        if not (briefly and self.spare_physics):
-            physics = [copy.copy(data) for data in saved]  # takes as long as several steps
-            if briefly:
-                self.spare_physics = physics
-            return physics
-        for data, known in zip(self.spare_physics, saved, strict=True):
-            sys.modules["mujoco"].mj_copyData(data, known.model, known)
-        return self.spare_physics
+    def _by_id(self, contents: list[dict[str, Any]]) -> dict[int, Any]:
+        """What all copies share: for `copy.deepcopy`, which does not copy it then."""
+        values = [x for held in contents for x in held.values() if isinstance(x, _CONSTANT)]
+        return {id(x): x for x in self.shared + values}
 
     def after(self, env: Env, origin: Any, moves: Moves) -> tuple[Any, Moves]:
         if not moves and any(pickle.dumps(x) != known for x, known in self.known_bytes):
             raise RuntimeError("it changes a table or a MuJoCo model, which copies share")
         return None, ()
 
-    def identity(self, env: Env, origin: Any, moves: Moves) -> Any:
+    def identity(self, origin: Any, moves: Moves) -> Any:
+        shared = self._by_id(origin)
+        compared = [
+            {name: x for name, x in held.items() if name != _ONLY_DRAWN and id(x) not in shared}
+            for held in origin
+        ]
         file = io.BytesIO()
-        pickler = _Pickler(file, self, env, compared=True)
+        pickler = pickle.Pickler(file)
+        pickler.fast = True  # by value: whether two attributes are one object is no matter
         try:
-            pickler.dump(env)
-        except RecursionError:  # it holds itself
+            pickler.dump(compared)
+        except Exception:  # it holds itself, or what does not pickle
             return None
-        return None if pickler.physics else file.getvalue()
+        return file.getvalue()
 
 
 class SetStates(Copies):
-    """One environment, set to states by its own `set_state`, in copies of its wrappers."""
+    """One environment, set to states by its own `set_state`, in the wrappers that it is in."""
 
     name = "set_state"
     in_place = True
 
     def __init__(self, env: Env) -> None:
-        self._begin([env])
+        self._begin(env, env)
 
     def new(self) -> Env:
-        return self.only[0]
+        return self.spare
+
+    def _contents(self, env: Env) -> list[dict[str, Any]]:
+        *wrappers, inner = _layers(env)
+        return [*(wrapper.__dict__ for wrapper in wrappers), {"state": inner.get_state()}]
+
+    def _put(self, env: Env, contents: list[dict[str, Any]]) -> None:
+        *wrappers, inner = _layers(env)
+        inner.set_state(contents.pop()["state"])
+        for wrapper, held in zip(wrappers, contents, strict=True):
+            wrapper.__dict__ = held
 
     def after(self, env: Env, origin: Any, moves: Moves) -> tuple[Any, Moves]:
         return self.save(env), ()  # at once: the next query sets it to another state
-
-    def identity(self, env: Env, origin: Any, moves: Moves) -> Any:
-        return super().identity(self.load(origin), origin, moves)
 
 
 class Replays:
@@ -301,7 +243,7 @@ class Replays:
     def save(self, env: Env) -> Any:
         raise ResetNeeded("snapshot before reset()")
 
-    def load(self, origin: Any, briefly: bool = False) -> Env:
+    def load(self, origin: Any, into: Env | None = None) -> Env:
         env = self.new()
         seed, options = origin
         env.reset(seed=seed, options=options)
@@ -310,8 +252,16 @@ class Replays:
     def after(self, env: Env, origin: Any, moves: Moves) -> tuple[Any, Moves]:
         return origin, moves
 
-    def identity(self, env: Env, origin: Any, moves: Moves) -> Any:
+    def identity(self, origin: Any, moves: Moves) -> Any:
         return pickle.dumps((origin, moves))
+
+
+def _layers(env: Env) -> list[Any]:
+    """The environment, last, in its wrappers."""
+    layers: list[Any] = [env]
+    while isinstance(layers[-1], gymnasium.Wrapper):
+        layers.append(layers[-1].env)
+    return layers
 
 
 def name_of(env: Env) -> str:

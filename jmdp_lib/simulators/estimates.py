@@ -4,15 +4,16 @@ Branches that start at one state with different actions share a table while they
 become one once they share state and action. So the differences of their returns vary little, and
 are known as soon as the branches are one.
 
-`estimate_gaps` cuts the runs into jobs for this process, other processes or an executor. A job
-returns its runs as they are; of a `VectorSimulator` only sums leave the device. Another statistic
-of gaps goes into `statistics`, twice: `gap_statistics` has it of gaps, and `GapSums` of their sums.
+`estimate_gaps` cuts the runs into jobs for this process or an executor. A job returns its runs as
+they are; of a `VectorSimulator` only sums leave the device. Another statistic of gaps goes into
+`statistics`, twice: `gap_statistics` has it of gaps, and `GapSums` of their sums.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import reduce
 from itertools import combinations, pairwise
 from typing import Any, NamedTuple
@@ -21,10 +22,10 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy, Seed
-from jmdp_lib.machine import in_executor, in_processes, require
+from jmdp_lib.machine import in_executor, progress, require
 from jmdp_lib.model.simulator import SimulatorError
 from jmdp_lib.simulators.players import Branches, PlayedRuns, gaps_of, played_gaps
-from jmdp_lib.simulators.results import PlayedGaps
+from jmdp_lib.simulators.results import GapEstimate
 from jmdp_lib.simulators.statistics import GapSums
 from jmdp_lib.simulators.vector_branches import VectorBranches
 from jmdp_lib.simulators.vector_runs import ChunkRuns
@@ -49,10 +50,9 @@ def estimate_gaps(
     *,
     truncation: float = 1e-3,
     horizon: int | None = None,
-    processes: int = 1,
     executor: Executor | None = None,
     keep_returns: bool = False,
-) -> PlayedGaps:
+) -> GapEstimate:
     """Estimates of the gaps between actions at one state of a simulator, from recursive branches.
 
     env: a `CoupledEnv`, a `CoupledAtari`, a JMDP, an `ImplicitJMDP`, a simulator with `query`, or a
@@ -66,15 +66,16 @@ def estimate_gaps(
         `num_states`, anything hashable; or a snapshot of an environment, by default of where it is.
     gamma: unless given, that of the simulator, or 0.99. It may be 1 together with a `horizon`.
     num_runs: how many runs are played.
-    seed: an integer, a sequence of integers or a SeedSequence. Equal seeds give equal numbers.
+    seed: an integer, a sequence of integers or a SeedSequence. Equal seeds give equal numbers. None
+        draws fresh entropy; the result has it, and as a seed it repeats the runs.
     coupling: which branches share a draw, as in `jipe2`: "joint", those at one state;
         "independent", none; "common", all of them, one draw per time step.
     truncation: which share of the largest possible return may be cut off; it sets the horizon.
     horizon: steps of a run; unless given, it follows from `truncation`. If gamma is 1 and a gap is
         still open there, its truncation error is infinite.
-    processes: with more than one, `env` and `policy` must pickle. The numbers stay the same.
-    executor: plays the runs elsewhere: any `concurrent.futures.Executor`, such as that of a Dask
-        cluster, `client.get_executor()`. The numbers stay the same.
+    executor: plays the runs elsewhere: any `concurrent.futures.Executor`, such as a process pool or
+        that of a Dask cluster, `client.get_executor()`. The numbers stay the same. For other
+        processes, `env` and `policy` must pickle.
     keep_returns: play every run to its end and keep the returns. Otherwise a run ends where all its
         branches are one, and its gaps are final.
 
@@ -95,70 +96,58 @@ def estimate_gaps(
         exact mean 1.52; P(better) from 0.92 to 0.97
     """
     root = checks.purpose_seed(seed, "estimate_gaps")
-    _check_players(processes, executor)
-    num_runs = checks.at_least("num_runs", num_runs, 3)
-    asked: Any = (env, policy, actions, state, gamma, coupling, truncation, horizon)
-    wanted = (num_runs, root, keep_returns, processes, executor)
-    if isinstance(env, VectorSimulator):
-        return estimate_vector_gaps(VectorBranches.of(*asked), *wanted)
-    branches = Branches.of(*asked)
-    played = _play_runs(branches, *wanted)
-    if played.failure is None:
-        return gaps_of(branches, played, keep_returns)
-    done = len(played.returns)
-    raise _failure(played.failure, done, lambda: gaps_of(branches, played, keep_returns))
-
-
-def _check_players(processes: int, executor: Executor | None) -> None:
-    """Refuse what cannot play."""
-    many = checks.at_least("processes", processes, 1) > 1
-    if executor is None:
-        return
-    if not isinstance(executor, Executor):
+    if not isinstance(executor, Executor | None):
         raise ValueError(
             "executor must be a concurrent.futures.Executor, such as client.get_executor() of a "
             f"Dask client, got {executor!r}"
         )
-    if many:
-        raise ValueError("pass processes= or executor=, not both")
+    num_runs = checks.at_least("num_runs", num_runs, 3)
+    asked: Any = (env, policy, actions, state, gamma, coupling, truncation, horizon)
+    wanted = (num_runs, root, keep_returns, executor)
+    if isinstance(env, VectorSimulator):
+        played = _play_batches(VectorBranches.of(*asked), *wanted)
+    else:
+        played = _play_runs(Branches.of(*asked), *wanted)
+    if played.failure is None:
+        return replace(played.estimate(), entropy=root.entropy)
+    failure = SimulatorError(f"{played.failure} ({played.num_runs:,} runs went well)")
+    if played.num_runs >= 3:
+        failure.result = replace(played.estimate(), entropy=root.entropy)
+    raise failure
 
 
-def _failure(why: str, done: int, estimate: Callable[[], PlayedGaps]) -> SimulatorError:
-    """An error that holds what the runs that went well say, if there are enough of them."""
-    failure = SimulatorError(f"{why} ({done:,} runs went well)")
-    failure.result = estimate() if done >= 3 else None
-    return failure
+class _Played(NamedTuple):
+    """What was played. estimate: makes the result. failure: why there are no more runs, if so."""
+
+    num_runs: int
+    estimate: Callable[[], GapEstimate]
+    failure: str | None
 
 
 # One run after the other, in any world
 
 
 def _play_runs(
-    branches: Branches, num_runs: int, root: np.random.SeedSequence, whole: bool, processes: int,
+    branches: Branches,
+    num_runs: int,
+    root: np.random.SeedSequence,
+    keep_returns: bool,
     executor: Executor | None,
-) -> PlayedRuns:  # fmt: skip
+) -> _Played:
     """All runs, or those that went well and why there are no more."""
-    if executor is not None:
-        return _play_in_executor(branches, num_runs, root, whole, executor)
-    if processes == 1:
-        return branches.play_runs(root, 0, num_runs, whole, "estimate_gaps")
-    branches.check_pickles()
-    jobs = [(root, *ends, whole) for ends in _chunks(num_runs, 4 * processes)]
-    return PlayedRuns.joined(in_processes(branches.play_chunk, jobs, processes, "estimate_gaps"))
+    if executor is None:
+        played = branches.play_runs(root, 0, num_runs, keep_returns, "estimate_gaps")
+    else:
+        most = min(_MOST_CHUNKS, -(-num_runs // _LEAST_RUNS))
+        jobs = [(root, *ends, keep_returns) for ends in _chunks(num_runs, most)]
+        parts, error = in_executor(branches.play_chunk, jobs, executor, "estimate_gaps")
+        failure = None if error is None else f"the executor failed: {error!r}"
+        played = PlayedRuns.joined([*parts, PlayedRuns.of([], len(branches.names), failure)])
 
+    def estimate() -> GapEstimate:
+        return gaps_of(branches, played, keep_returns)
 
-def _play_in_executor(
-    branches: Branches, num_runs: int, root: np.random.SeedSequence, whole: bool,
-    executor: Executor,
-) -> PlayedRuns:  # fmt: skip
-    """All runs, or those that came back and why the others did not."""
-    most = min(_MOST_CHUNKS, -(-num_runs // _LEAST_RUNS))
-    jobs = [(root, *ends, whole) for ends in _chunks(num_runs, most)]
-    parts, error = in_executor(branches.play_chunk, jobs, executor, "estimate_gaps")
-    played = PlayedRuns.joined([PlayedRuns.of([], len(branches.names), None), *parts])
-    if error is None or played.failure is not None:
-        return played
-    return played._replace(failure=f"the executor failed: {error!r}")
+    return _Played(len(played.returns), estimate, played.failure)
 
 
 def _chunks(num_runs: int, most: int) -> list[tuple[int, int]]:
@@ -170,11 +159,14 @@ def _chunks(num_runs: int, most: int) -> list[tuple[int, int]]:
 # Many runs of a `VectorSimulator` at once
 
 
-def estimate_vector_gaps(
-    branches: VectorBranches, num_runs: int, root: np.random.SeedSequence, keep_returns: bool,
-    processes: int, executor: Executor | None,
-) -> PlayedGaps:  # fmt: skip
-    """As `estimate_gaps`, from all chunks of runs."""
+def _play_batches(
+    branches: VectorBranches,
+    num_runs: int,
+    root: np.random.SeedSequence,
+    keep_returns: bool,
+    executor: Executor | None,
+) -> _Played:
+    """All chunks of runs, or those that went well and why there are no more."""
     if keep_returns:
         size = 8.0 * num_runs * len(branches.names)
         require(2.0 * size, f"the returns of num_runs = {num_runs:,}", "do without keep_returns")
@@ -184,20 +176,27 @@ def estimate_vector_gaps(
     jobs = [
         (branches, root, sizes[k : k + step], k, keep_returns) for k in range(0, len(sizes), step)
     ]
-    error: BaseException | None = None
-    if executor is not None:
-        results, error = in_executor(_play_batch, jobs, executor, "estimate_gaps")
-    else:
-        if processes > 1:
-            branches.check_pickles()
-        results = in_processes(_play_batch, jobs, processes, "estimate_gaps")
-    parts = [part for found, _ in results for part in found]
-    failed = next((failure for _, failure in results if failure), None)
-    if failed is None and error is None:
-        return _estimate(branches, parts)
-    why = failed or f"the executor failed: {error!r}"
+    results, error = _results(jobs, executor)
+    parts = [part for batch, _ in results for part in batch]
+    failure = next((failure for _, failure in results if failure), None)
+    if failure is None and error is not None:
+        failure = f"the executor failed: {error!r}"
     done = sum(part.sums.num_gaps for part in parts)
-    raise _failure(why, done, lambda: _estimate(branches, parts))
+    return _Played(done, lambda: _estimate(branches, parts), failure)
+
+
+def _results(
+    jobs: list[Any], executor: Executor | None
+) -> tuple[list[tuple[list[_Part], str | None]], BaseException | None]:
+    """What `_play_batch` made of the jobs, here or by an executor, and why the latter failed."""
+    if executor is not None:
+        return in_executor(_play_batch, jobs, executor, "estimate_gaps")
+    results = []
+    with progress(len(jobs), "estimate_gaps", unit="chunk") as bar:
+        for job in jobs:
+            results.append(_play_batch(*job))
+            bar.update()
+    return results, None
 
 
 class _Part(NamedTuple):
@@ -210,9 +209,12 @@ class _Part(NamedTuple):
 
 
 def _play_batch(
-    branches: VectorBranches, root: np.random.SeedSequence, sizes: Sequence[int], first: int,
+    branches: VectorBranches,
+    root: np.random.SeedSequence,
+    sizes: Sequence[int],
+    first: int,
     keep_returns: bool,
-) -> tuple[list[_Part], str | None]:  # fmt: skip
+) -> tuple[list[_Part], str | None]:
     """What is kept of a batch of chunks, or why the simulator failed in it."""
     try:
         chunks = branches.play(root, sizes, first, whole=keep_returns)
@@ -253,7 +255,7 @@ def _pairs(branches: VectorBranches) -> list[tuple[int, int]]:
     return list(combinations(range(len(branches.names)), 2))
 
 
-def _estimate(branches: VectorBranches, parts: list[_Part]) -> PlayedGaps:
+def _estimate(branches: VectorBranches, parts: list[_Part]) -> GapEstimate:
     sums = reduce(GapSums.plus, (part.sums for part in parts))
     open_share = _symmetric(branches, sum(part.apart for part in parts) / sums.num_gaps)
     low = min(part.extremes[0] for part in parts)

@@ -7,7 +7,6 @@ the other, in any world; `vector_branches` has the player of many runs at once.
 from __future__ import annotations
 
 import math
-import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -29,8 +28,8 @@ from jmdp_lib.simulators.branches import (
     play_run,
     uniforms_of,
 )
-from jmdp_lib.simulators.results import PlayedGaps
-from jmdp_lib.simulators.statistics import gap_statistics, unseen_variance
+from jmdp_lib.simulators.results import GapEstimate
+from jmdp_lib.simulators.statistics import gap_statistics
 from jmdp_lib.simulators.worlds import Chooser, World, copy_of, world_of
 
 _LONGEST = 10**6  # steps of a run, unless a horizon is given
@@ -39,8 +38,8 @@ _LONGEST = 10**6  # steps of a run, unless a horizon is given
 class Comparison(ABC):
     """What the player of any simulator has, also one that plays many runs at once.
 
-    names: what tells the branches apart. parts: what is the user's, by name. reward_range: (lo, hi)
-    that holds all rewards, as far as the simulator declares it.
+    names: what tells the branches apart. reward_range: (lo, hi) that holds all rewards, as far as
+    the simulator declares it.
     """
 
     gamma: float
@@ -50,10 +49,6 @@ class Comparison(ABC):
     @property
     @abstractmethod
     def names(self) -> list[Any]: ...
-
-    @property
-    @abstractmethod
-    def parts(self) -> dict[str, Any]: ...
 
     @property
     @abstractmethod
@@ -109,17 +104,6 @@ class Comparison(ABC):
             return math.inf if reward else 0.0
         return self.gamma**self.horizon * self.largest_return(reward)
 
-    def check_pickles(self) -> None:
-        """Refuse what cannot be sent to other processes, by name."""
-        for name, part in self.parts.items():
-            try:
-                pickle.dumps(part)
-            except Exception as error:
-                raise ValueError(
-                    f"{name} does not pickle, as processes > 1 needs: {error}. A function must be "
-                    "defined by `def` at the top of a module; or use processes=1"
-                ) from None
-
 
 def checked_settings(
     env: Any, gamma: float | None, coupling: str, truncation: float, horizon: int | None
@@ -151,9 +135,16 @@ class Branches(Comparison):
 
     @classmethod
     def of(
-        cls, env: Any, policy: Any, actions: Sequence[Any], state: Any, gamma: float | None,
-        coupling: str, truncation: float, horizon: int | None,
-    ) -> Branches:  # fmt: skip
+        cls,
+        env: Any,
+        policy: Any,
+        actions: Sequence[Any],
+        state: Any,
+        gamma: float | None,
+        coupling: str,
+        truncation: float,
+        horizon: int | None,
+    ) -> Branches:
         """Arguments as of `estimate_gaps`, checked; the policy is tried out once."""
         settings = checked_settings(env, gamma, coupling, truncation, horizon)
         _check_order(policy)
@@ -164,9 +155,15 @@ class Branches(Comparison):
 
     @classmethod
     def of_policies(
-        cls, env: Any, policies: Sequence[Any], state: Any, gamma: float | None, coupling: str,
-        truncation: float, horizon: int | None,
-    ) -> Branches:  # fmt: skip
+        cls,
+        env: Any,
+        policies: Sequence[Any],
+        state: Any,
+        gamma: float | None,
+        coupling: str,
+        truncation: float,
+        horizon: int | None,
+    ) -> Branches:
         """Arguments as of `compare_policies`, checked; every policy is tried out once."""
         settings = checked_settings(env, gamma, coupling, truncation, horizon)
         world = world_of(env, state, coupling)
@@ -200,10 +197,6 @@ class Branches(Comparison):
         return replace(self, rules=self.rules.only(chosen))
 
     @property
-    def parts(self) -> dict[str, Any]:
-        return {"env": self.world, "policy": self.rules}
-
-    @property
     def reward_range(self) -> tuple[float, float] | None:
         return self.world.reward_range
 
@@ -218,9 +211,11 @@ class Branches(Comparison):
         return [self.play(source, until_one, limits)]
 
     def play(
-        self, uniforms: Iterator[float], until_one: bool = False,
+        self,
+        uniforms: Iterator[float],
+        until_one: bool = False,
         limits: tuple[float, float] = (-math.inf, math.inf),
-    ) -> Run:  # fmt: skip
+    ) -> Run:
         """One run, as `play_run` says."""
         settings = Settings(self.gamma, self.horizon, self.coupling)
         return play_run(self.world, self.rules, settings, uniforms, until_one, limits)
@@ -307,7 +302,7 @@ class PlayedRuns(NamedTuple):
         return cls(returns, labels, (low, high), failure)
 
 
-def gaps_of(branches: Comparison, played: PlayedRuns, keep_returns: bool = False) -> PlayedGaps:
+def gaps_of(branches: Comparison, played: PlayedRuns, keep_returns: bool = False) -> GapEstimate:
     """Estimates from runs of all branches; nan stands for a branch that a run did not play.
 
     Three runs or more must have played any two of them.
@@ -334,20 +329,21 @@ def gaps_of(branches: Comparison, played: PlayedRuns, keep_returns: bool = False
 
 
 def played_gaps(
-    branches: Comparison, found: Any, open_share: Floats, extremes: tuple[float, float],
-    num_runs: Ints | int, returns: Any,
-) -> PlayedGaps:  # fmt: skip
+    branches: Comparison,
+    found: Any,
+    open_share: Floats,
+    extremes: tuple[float, float],
+    num_runs: Ints | int,
+    returns: Any,
+) -> GapEstimate:
     """Estimates from statistics (8, m, m) of gaps, which are those of `gap_statistics`.
 
     open_share: (m, m) of the runs, those whose gap was open at the horizon. extremes: (2,) of all
-    rewards. num_runs, returns: as in `PlayedGaps`.
+    rewards. num_runs, returns: as in `GapEstimate`.
     """
     cut = branches.largest_rest(extremes[1] - extremes[0])
     missed = np.multiply(cut, open_share, out=np.zeros_like(open_share), where=open_share > 0)
-    ends = branches.reward_range
-    unseen = unseen_variance(found[0], num_runs, ends, branches.discount_of_returns)
-    unseen[branches.alike] = 0.0
     names = printed_names(branches.names)
     index = {branches.compared: names[:, None], "other": names[None]}
     rest: Any = (missed, num_runs, returns, found[7])
-    return PlayedGaps(*found[:7], *rest, unseen_variance=unseen, index=index)
+    return GapEstimate(*found[:7], *rest, index=index)

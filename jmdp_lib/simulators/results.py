@@ -1,13 +1,10 @@
 """Results: what the calls of this room return. Estimates of gaps with their errors, and decisions.
 
-`EstimatedGaps` has means and variances of gaps, $G = Z(s, a) - Z(s, b)$, by whatever way they were
-found; `PlayedGaps` adds what only played branches know. A further statistic of gaps is a field of
-one of them: an array of the shape of `mean` becomes a column of `to_frame`, and `save` keeps all
-fields. `Decision` is what a comparison decided, and what an undecided one would take. A column of
-its table is an array (m, m), which `Decision.to_frame` reads at [first, second], as the intervals;
+`GapEstimate` is what branches that were played say about gaps, $G = Z(s, a) - Z(s, b)$. A further
+statistic of gaps is a field of it; an array of the shape of `mean` becomes a column of `to_frame`.
+`Decision` is what a comparison decided, and what an undecided one would take. A column of its
+table is an array (m, m), which `Decision.to_frame` reads at [first, second], as the intervals;
 `estimates` has more of these, but is None after very few runs.
-
-A new field stands last and has a default, so that files that were saved without it are still read.
 """
 
 from __future__ import annotations
@@ -15,13 +12,13 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import ReadOnly, Saved, printed_names, table
+from jmdp_lib.machine import ReadOnly, printed_names, table
 from jmdp_lib.simulators.statistics import normal_quantile
 
 if TYPE_CHECKING:
@@ -32,84 +29,119 @@ _ENOUGH = 5  # runs that carry a variance, for a normal interval to mean somethi
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class EstimatedGaps(ReadOnly, Saved):
+class GapEstimate(ReadOnly):
     """Estimates of gaps, $G = Z(s, a) - Z(s, b)$, with their standard errors, all of one shape.
 
-    Its methods save and load keep it in one .npz file, as those of `Solution` do.
+    `sample_gaps` has arrays (K,) for K gaps, each from its own pairs; `estimate_gaps` has arrays
+    (m, m), entry [i, j] about actions[i] against actions[j] of the m actions that were asked for.
 
     Attributes:
-        mean, mean_error: the estimate of $E G$, and its standard error.
-        variance, variance_error: the estimate of $Var G$, and its standard error.
-        unseen_mean, unseen_variance: how far what no draw showed can move $E G$; and how large it
-            can make $Var G$ if all draws were alike. Both are for one unit of $-log(1 - level)$:
-            in N draws an event stays unseen with probability $1 - level$ if its own is
-            $-log(1 - level) / N$. Unless a range of rewards is known, nothing is added to means,
-            and nothing bounds such a variance.
+        mean, mean_error: the unbiased estimate of $E G$, and its standard error.
+        variance, variance_error: the unbiased estimate of $Var G$, and its standard error.
+        prob_worse, prob_tie, prob_better: shares of runs with $G < 0$, $G = 0$ and $G > 0$. A gap
+            whose sign the cut at the horizon may have changed counts as 0.
+        truncation_error: how far that cut may have moved $E G$; of a simulator, if later rewards
+            are like those that were seen, or 0 where episodes can end.
+        num_runs: runs, or pairs, per gap; an array where gaps have different numbers of them.
+        returns: (num_runs, m) of the branches, if `estimate_gaps` was asked to keep them, or None.
+        prob_open: share of runs that count as $G = 0$ only since the cut left their sign open.
         index: what tells the entries apart, by name: arrays that broadcast to the shape of `mean`.
+        entropy: of the seed; passed as the seed, it repeats runs that had none. A `Decision` has
+            its own.
 
     Example:
         >>> import jmdp_lib as jl
-        >>> import numpy as np
-        >>> found = jl.simulators.results.EstimatedGaps(*np.array([[1.0], [0.1], [2.0], [0.2]]))
+        >>> jm = jl.windy_gridworld(3, gamma=0.8)
+        >>> asked = {"actions": [0, 1, 2], "state": 4, "num_runs": 100}
+        >>> found = jl.simulators.estimate_gaps(jm, jl.goal_policy(3), **asked)
         >>> found
-        EstimatedGaps(1 gap: mean 1, standard error 0.1)
+        GapEstimate(6 gaps from 100 runs: means -1.564 to 1.564, standard errors up to 0.059)
         >>> low, high = found.interval("variance", level=0.95)
-        >>> print(low.round(2), high.round(2))
-        [1.64] [2.43]
+        >>> print(low[0, 2].round(2), high[0, 2].round(2))
+        XXX
     """
 
     mean: Floats
     mean_error: Floats
     variance: Floats
     variance_error: Floats
-    unseen_mean: Floats | float = field(default=0.0, kw_only=True)
-    unseen_variance: Floats | float = field(default=np.inf, kw_only=True)
+    prob_worse: Floats
+    prob_tie: Floats
+    prob_better: Floats
+    truncation_error: Floats | float
+    num_runs: Ints | int
+    returns: Any = None
+    prob_open: Floats | float = 0.0
     index: dict[str, Any] = field(default_factory=dict, kw_only=True)
+    entropy: Any = field(default=None, kw_only=True)
 
     def __repr__(self) -> str:
-        apart = self._apart
-        means = np.asarray(self.mean)[apart]
-        worst = np.asarray(self.mean_error)[apart].max(initial=0.0)
+        means = np.asarray(self.mean)[self._apart]
+        worst = np.asarray(self.mean_error)[self._apart].max(initial=0.0)
+        runs = f"from {np.max(self.num_runs):,} runs"
         if means.size == 1:
-            found = f"1 gap{self._source}: mean {means[0]:.4g}, standard error {worst:.2g}"
-        else:
-            ends = f"{means.min(initial=0.0):.4g} to {means.max(initial=0.0):.4g}"
-            found = f"{means.size:,} gaps{self._source}: means {ends}, standard errors up to "
-            found += f"{worst:.2g}"
-        return f"{type(self).__name__}({found})"
-
-    @property
-    def _source(self) -> str:
-        """What the estimates are from, in words for `repr`."""
-        return ""
+            return f"GapEstimate(1 gap {runs}: mean {means[0]:.4g}, standard error {worst:.2g})"
+        ends = f"{means.min(initial=0.0):.4g} to {means.max(initial=0.0):.4g}"
+        gaps = f"{means.size:,} gaps {runs}: means {ends}"
+        return f"GapEstimate({gaps}, standard errors up to {worst:.2g})"
 
     @property
     def _apart(self) -> Any:
         """Which entries tell something: in tables of all pairs, those of two different actions."""
         shape = np.shape(self.mean)
         compared = next((name for name in ("action", "policy") if name in self.index), None)
-        if len(shape) < 2 or compared is None or "other" not in self.index:
+        if len(shape) < 2 or compared is None:
             return np.ones(shape, bool)
         return np.broadcast_to(self.index[compared] != self.index["other"], shape)
 
     def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
-        """Lower and upper ends of confidence intervals of "mean" or "variance", entry by entry.
+        """Ends of confidence intervals, entry by entry.
 
-        They are normal. For a variance, whose estimates are positive and skewed, they are normal on
-        the scale of its logarithm. If no variation was seen at all, the upper end is that of an
-        event that all draws missed.
+        Those of "mean" are normal, with the truncation error added. Those of "variance", whose
+        estimates are positive and skewed, are normal on the scale of its logarithm; if no variation
+        was seen, nothing bounds it from above. A warning says where these two rest on too few runs,
+        such as those that met a rare event. Those of "prob_worse", "prob_tie" and "prob_better" are
+        Wilson's, for any signs of the gaps that the cut left open.
         """
-        value = getattr(self, checks.one_of("name", name, ("mean", "variance")))
-        reach = normal_quantile(level) * getattr(self, f"{name}_error")
-        missed = -np.log1p(-level)
+        names = ("mean", "variance", "prob_worse", "prob_tie", "prob_better")
+        value = getattr(self, checks.one_of("name", name, names))
+        z = normal_quantile(level)
+        if name.startswith("prob"):
+            tie = name == "prob_tie"
+            low, _ = self._wilson(value - self.prob_open if tie else value, z)
+            _, high = self._wilson(value if tie else value + self.prob_open, z)
+            return low, high
+        self._warn_of_few_runs()
         if name == "mean":
-            reach = reach + missed * self.unseen_mean
+            reach = z * self.mean_error + self.truncation_error
             return value - reach, value + reach
         none = value <= _NO_VARIATION * self.mean**2
-        factor = np.exp(np.divide(reach, value, out=np.zeros_like(value), where=~none))
-        return np.where(none, 0.0, value / factor), np.where(
-            none, missed * self.unseen_variance, value * factor
-        )
+        ratio = np.divide(self.variance_error, value, out=np.zeros_like(value), where=~none)
+        factor = np.exp(z * ratio)
+        unbounded = none & self._apart
+        return np.where(none, 0.0, value / factor), np.where(unbounded, np.inf, value * factor)
+
+    def _warn_of_few_runs(self) -> None:
+        """Of n runs, n / kurtosis carry a variance: k, if these met an event and no others did."""
+        n = np.asarray(self.num_runs)
+        varied = self.variance > _NO_VARIATION * self.mean**2
+        unknown = np.full_like(self.variance, np.inf)
+        off = np.divide(self.variance_error, self.variance, out=unknown, where=varied)
+        kurtosis = 1.0 + n * off**2
+        few = self._apart & (n < _ENOUGH * kurtosis)
+        if few.any():
+            warnings.warn(
+                f"the intervals of {few.sum():,} gaps rest on too few runs: fewer than {_ENOUGH} "
+                f"of {n.max():,} carry the variance, and rarer events were not seen",
+                stacklevel=3,
+            )
+
+    def _wilson(self, share: Floats, z: float) -> tuple[Floats, Floats]:
+        """Wilson's interval of a share of the runs, at z standard errors."""
+        n = self.num_runs
+        centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+        reach = z * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z**2 / n)
+        return centre - reach, centre + reach
 
     def to_frame(self) -> pd.DataFrame:
         """A pandas table with a row for every gap of two different actions.
@@ -136,99 +168,8 @@ class EstimatedGaps(ReadOnly, Saved):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PlayedGaps(EstimatedGaps):
-    """What branches that were played say about gaps, $G = Z(s, a) - Z(s, b)$.
-
-    `sample_gaps` has arrays (K,) for K gaps, each from its own pairs; `estimate_gaps` has arrays
-    (m, m), entry [i, j] about actions[i] against actions[j] of the m actions that were asked for.
-
-    Attributes:
-        mean, mean_error, variance, variance_error: as in `EstimatedGaps`, unbiased.
-        prob_worse, prob_tie, prob_better: shares of runs with $G < 0$, $G = 0$ and $G > 0$. A gap
-            whose sign the cut at the horizon may have changed counts as 0.
-        truncation_error: how far that cut may have moved $E G$; of a simulator, if later rewards
-            are like those that were seen, or 0 where episodes can end.
-        num_runs: runs, or pairs, per gap; an array where gaps have different numbers of them.
-        returns: (num_runs, m) of the branches, if `estimate_gaps` was asked to keep them, or None.
-        prob_open: share of runs that count as $G = 0$ only since the cut left their sign open.
-
-    Example:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> import jmdp_lib as jl
-        >>> jm = jl.windy_gridworld(3, gamma=0.8)
-        >>> asked = {"actions": [0, 1, 2], "state": 4, "num_runs": 100, "keep_returns": True}
-        >>> found = jl.simulators.estimate_gaps(jm, jl.goal_policy(3), **asked)
-        >>> found
-        PlayedGaps(6 gaps from 100 runs: means -1.564 to 1.564, standard errors up to 0.059)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     found.save(Path(folder) / "gaps.npz")
-        ...     again = jl.simulators.results.PlayedGaps.load(Path(folder) / "gaps.npz")
-        ...
-        >>> bool((again.returns == found.returns).all())
-        True
-    """
-
-    prob_worse: Floats
-    prob_tie: Floats
-    prob_better: Floats
-    truncation_error: Floats | float
-    num_runs: Ints | int
-    returns: Any = None
-    prob_open: Floats | float = 0.0
-
-    @property
-    def _source(self) -> str:
-        return f" from {np.max(self.num_runs):,} runs"
-
-    def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
-        """Ends of confidence intervals, entry by entry.
-
-        Those of "mean" and "variance" are as in `EstimatedGaps`, the truncation error of means
-        added; a warning says where these rest on too few runs, such as those that met a rare event.
-        Those of "prob_worse", "prob_tie" and "prob_better" are Wilson's, for any signs of the gaps
-        that the cut left open.
-        """
-        names = ("mean", "variance", "prob_worse", "prob_tie", "prob_better")
-        if checks.one_of("name", name, names) in names[:2]:
-            self._warn_of_few_runs()
-            low, high = super().interval(name, level)
-            slack = self.truncation_error if name == "mean" else 0.0
-            return low - slack, high + slack
-        share = getattr(self, name)
-        tie = name == "prob_tie"
-        low, _ = self._wilson(share - self.prob_open if tie else share, level)
-        _, high = self._wilson(share if tie else share + self.prob_open, level)
-        return low, high
-
-    def _warn_of_few_runs(self) -> None:
-        """Of n runs, n / kurtosis carry a variance: k, if these met an event and no others did."""
-        n = np.asarray(self.num_runs)
-        varied = self.variance > _NO_VARIATION * self.mean**2
-        unknown = np.full_like(self.variance, np.inf)
-        off = np.divide(self.variance_error, self.variance, out=unknown, where=varied)
-        kurtosis = 1.0 + n * off**2
-        few = self._apart & (n < _ENOUGH * kurtosis)
-        if few.any():
-            warnings.warn(
-                f"the intervals of {few.sum():,} gaps rest on too few runs: fewer than {_ENOUGH} "
-                f"of {n.max():,} carry the variance, and rarer events were not seen",
-                stacklevel=3,
-            )
-
-    def _wilson(self, share: Floats, level: float) -> tuple[Floats, Floats]:
-        z = normal_quantile(level)
-        n = self.num_runs
-        centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
-        reach = z * np.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z**2 / n)
-        return centre - reach, centre + reach
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Decision(ReadOnly, Saved):
+class Decision(ReadOnly):
     """What `compare_actions` or `compare_policies` found.
-
-    Its methods save and load keep it in one .npz file, as those of `Solution` do.
 
     Attributes:
         actions: the m actions that were asked for, or the numbers of the m policies.
@@ -243,9 +184,9 @@ class Decision(ReadOnly, Saved):
         margin: as it was given.
         num_queries: queries that were made: calls at one state, for one or more actions.
         num_runs: runs of all branches.
-        saving: how many times as many independent runs would be needed for the same certainty,
-            estimated: the sum of $Var Z_a + Var Z_b$ over the pairs of actions, divided by that of
-            $Var(Z_a - Z_b)$.
+        variance_reduction: how many times as many independent runs would be needed for the same
+            certainty, estimated: the sum of $Var Z_a + Var Z_b$ over the pairs of actions, divided
+            by that of $Var(Z_a - Z_b)$.
         method: which confidence sequence it is, and whether it holds at every sample size.
         history: (L, 1 + 2 m**2), the number of queries and the intervals at each of L looks.
         deciding_budget, deciding_margin: if undecided, about how many queries would decide if what
@@ -255,9 +196,8 @@ class Decision(ReadOnly, Saved):
             `estimate_gaps`; of two actions, from the runs that played both. None before three runs.
             Its intervals do not know that a decision ended the runs: `intervals` do.
         compared: what `actions` are, "action" or "policy".
+        entropy: of the seed; passed as the seed, it repeats a call that had none.
     """
-
-    _nested: ClassVar[Any] = {"estimates": PlayedGaps}
 
     actions: tuple[Any, ...]
     verdict: str
@@ -267,20 +207,21 @@ class Decision(ReadOnly, Saved):
     margin: float
     num_queries: int
     num_runs: int
-    saving: float
+    variance_reduction: float
     method: str
     history: Floats
     deciding_budget: float = math.nan
     deciding_margin: float = math.nan
-    estimates: PlayedGaps | None = None
+    estimates: GapEstimate | None = None
     compared: str = "action"
+    entropy: Any = None
 
     def __repr__(self) -> str:
         best = "" if self.best is None else f"best={self.best}, "
         outlook = f"; {self.outlook}" if self.outlook else ""
         return (
             f"Decision({self.verdict!r}, {best}num_queries={self.num_queries:,}, "
-            f"saving={self.saving:.3g}, {self.method}{outlook})"
+            f"variance_reduction={self.variance_reduction:.3g}, {self.method}{outlook})"
         )
 
     @property

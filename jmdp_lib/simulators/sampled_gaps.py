@@ -12,8 +12,8 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy, Seed
 from jmdp_lib.model import JMDP
 from jmdp_lib.montecarlo import horizon_for, play_pairs
-from jmdp_lib.simulators.results import PlayedGaps
-from jmdp_lib.simulators.statistics import gap_statistics, unseen_variance
+from jmdp_lib.simulators.results import GapEstimate
+from jmdp_lib.simulators.statistics import gap_statistics
 
 _ROUNDING = 1e-12  # of the largest return: gaps of this size are none
 
@@ -23,10 +23,10 @@ def sample_gaps(
     policy: Policy,
     gaps: Sequence[tuple[int, int, int]],
     num_pairs: int,
-    seed: int | np.random.SeedSequence = 0,
+    seed: Seed = 0,
     truncation: float = 1e-7,
     coupling: str = "joint",
-) -> PlayedGaps:
+) -> GapEstimate:
     """Estimates of gaps, each from `num_pairs` recursive pairs of its own, three or more.
 
     Every gap has a random stream of its own, whichever others are asked for with it. A gap whose
@@ -54,10 +54,8 @@ def sample_gaps(
     rounding = _gap_error(jm, _ROUNDING)
     found = np.transpose([gap_statistics(gap, off * apart, rounding) for gap, apart in sample])
     columns: Any = *found[:7], off, num_pairs, None, found[7]
-    unseen = unseen_variance(found[0], num_pairs, jm.reward_range, jm.gamma)
-    unseen[[a == b for _, a, b in gaps]] = 0.0  # the gap of an action with itself
     index = dict(zip(("state", "action", "other"), np.transpose(gaps), strict=True))
-    return PlayedGaps(*columns, unseen_variance=unseen, index=index)
+    return GapEstimate(*columns, index=index, entropy=root.entropy)
 
 
 def _played(

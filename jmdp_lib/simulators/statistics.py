@@ -23,29 +23,6 @@ _TIGHT = 1000.0  # the sample size at which an asymptotic confidence sequence is
 _SKEW = 0.2  # weight of its allowance for skewed laws
 
 
-def normal_p_values(scores: ArrayLike) -> tuple[float, float]:
-    """Are K scores independent draws of N(0, 1)? p-values of their largest size and their spread.
-
-    The first is P(max |z| is as large), which counts how many were looked at; the second is
-    two-sided, of the sum of $z^2$ against $chi^2$ with K degrees of freedom: errors too large *or*
-    too small.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> import numpy as np
-        >>> scores = np.random.default_rng(0).normal(size=50)
-        >>> largest, spread = jl.normal_p_values(scores)
-        >>> bool(min(largest, spread) > 0.05 > max(jl.normal_p_values(2.0 * scores)))
-        True
-    """
-    from scipy import special  # slow to import, and needed for this alone
-
-    z = checks.floats("scores", scores, "score")
-    one = 2.0 * special.ndtr(-np.abs(z).max())
-    tail = special.chdtr(z.size, np.sum(z**2))
-    return float(-np.expm1(z.size * np.log1p(-one))), float(2.0 * min(tail, 1.0 - tail))
-
-
 def mean_and_error(x: ArrayLike) -> tuple[Any, Any]:
     """Mean of a sample (M, ...), two values or more, and its standard error, each (...)."""
     values = np.asarray(x)
@@ -136,8 +113,8 @@ class GapSums(NamedTuple):
         return np.stack([self.mean, errors[0], variance, errors[1], *self.signs / n])
 
 
-def coupling_saving(runs: Sequence[Sequence[float]], num_branches: int) -> float:
-    """What `Decision.saving` is, from the returns (N, m) of whole runs; nan if there are none."""
+def variance_reduction(runs: Sequence[Sequence[float]], num_branches: int) -> float:
+    """What `Decision` says of it, from the returns (N, m) of whole runs; nan if there are none."""
     returns = np.array(runs or [[math.nan] * num_branches])
     alone = returns.var(0).sum()
     gaps = max(num_branches * alone - returns.sum(1).var(), 0.0)  # Var(Z_a - Z_b) over all pairs
@@ -145,26 +122,18 @@ def coupling_saving(runs: Sequence[Sequence[float]], num_branches: int) -> float
         return float(np.divide((num_branches - 1) * alone, gaps))
 
 
-def unseen_variance(
-    mean: Floats, num_draws: Ints | int, ends: tuple[float, float] | None, gamma: float
-) -> Floats:
-    """What `EstimatedGaps.unseen_variance` is for gaps that were drawn, entry by entry.
-
-    With rewards in `ends`, no gap is farther from the mean than that of the two worst returns.
-    """
-    low, high = (0.0, np.inf) if ends is None else ends
-    farthest = (high - low) / (1.0 - gamma) + np.abs(mean)
-    return np.asarray(farthest**2 / num_draws)
-
-
 def betting_bound(
     x: Floats, low: float, high: float, alpha: float, known: float = -np.inf
 ) -> float:
     """A lower confidence bound for the mean of values x (T,) in [low, high].
 
-    Whatever the law, the bounds for all T at once hold with probability 1 - alpha. The bound is the
-    largest mean against which the gambler of `log_capital` has come to own 1 / alpha (Waudby-Smith
-    and Ramdas 2024, Section 4), to a thousandth of its distance from the sample mean.
+    Whatever the distribution, the bounds for all T at once hold with probability 1 - alpha. A
+    gambler bets that the mean exceeds m, at odds that are fair if it is equal. The gambler starts
+    with 1 and splits it into shares. Share $j$ stakes $2^{-j}$ of what it owns by then on every
+    value, so that some share stakes about the best part. If the mean is at most m, the probability
+    that the capital ever reaches 1 / alpha is at most alpha. The bound is the largest m against
+    which it is as large by now (Waudby-Smith and Ramdas 2024, Section 4), to a thousandth of its
+    distance from the sample mean.
 
     known: the bound of fewer values, which the new one does not fall below.
     """
@@ -180,39 +149,13 @@ def betting_bound(
     return low + (high - low) * bottom
 
 
-def log_capital(x: ArrayLike, mean: float, low: float, high: float) -> Floats:
-    """(T, ...) logarithm of what a gambler owns after each of the values x (T, ...).
-
-    All values are in [low, high]. The gambler bets that their mean exceeds `mean` > low, at odds
-    that are fair if it is equal. The gambler starts with 1 and splits it into shares. Share $j$
-    stakes $2^{-j}$ of what it owns by then on every value, so that some share stakes about the best
-    part for any law. If the mean is at most `mean`, the probability that the capital ever reaches
-    1 / alpha is at most alpha.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> import numpy as np
-        >>> coins = np.random.default_rng(0).integers(2, size=400)
-        >>> won = np.exp(jl.log_capital(coins, mean=0.3, low=0.0, high=1.0))
-        >>> bool(won.max() > 20.0)  # the mean exceeds 0.3, at a level of 5%
-        True
-    """
-    x = checks.as_array("x", x).astype(float)
-    z = (x - low) / (high - low)
-    m = (mean - low) / (high - low)
-    total = np.full(x.shape, -np.inf)
-    for bet, log_share in zip(_BETS, _LOG_SHARES, strict=True):
-        total = np.logaddexp(total, log_share + np.cumsum(_log_growth(z, m, bet), 0))
-    return total
-
-
 def _log_growth(z: Any, mean: float, bet: Any) -> Any:
     """Logarithm of the factor that a stake grows by on values z in [0, 1]."""
     with np.errstate(divide="ignore"):  # a share that stakes everything may lose everything
         return np.log1p(bet * (z / mean - 1.0))
 
 
-def asymptotic_sequence(x: ArrayLike, alpha: float, first: int) -> tuple[Floats, Floats]:
+def asymptotic_sequence(x: Floats, alpha: float, first: int) -> tuple[Floats, Floats]:
     """Lower and upper ends of an asymptotic confidence sequence for the mean of values x.
 
     x: (T, ...), T values one after the other; both ends have this shape.
@@ -221,16 +164,7 @@ def asymptotic_sequence(x: ArrayLike, alpha: float, first: int) -> tuple[Floats,
     least 1 - alpha in the limit of large `first` (Waudby-Smith et al. 2024, Theorem 2.2); earlier
     ones are infinite. A term of order 1 / T, as in Bernstein's inequality, makes up for skewed laws
     in small samples.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> import numpy as np
-        >>> values = np.random.default_rng(0).normal(1.0, 1.0, size=2000)
-        >>> low, high = jl.asymptotic_sequence(values, alpha=0.05, first=128)
-        >>> print(f"after 2,000 values {low[-1]:.2f} to {high[-1]:.2f}; before the 128th, {low[0]}")
-        after 2,000 values 0.90 to 1.04; before the 128th, -inf
     """
-    x = checks.as_array("x", x).astype(float)
     t = np.arange(1.0, len(x) + 1.0).reshape(-1, *(1,) * (x.ndim - 1))
     shifted = x - x[:1]
     mean = np.cumsum(shifted, 0) / t
@@ -263,9 +197,13 @@ class GapIntervals:
         self.centres[alike] = 0.0
 
     def narrow(
-        self, chosen: Sequence[int], returns: Floats, labels: Ints, rest: float,
+        self,
+        chosen: Sequence[int],
+        returns: Floats,
+        labels: Ints,
+        rest: float,
         largest_gap: float | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """New intervals for some of the branches, from all runs so far.
 
         returns, labels: (N, m), as in `Run`. rest: how much a gap that is open at the horizon may

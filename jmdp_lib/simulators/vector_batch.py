@@ -59,9 +59,14 @@ class Batch:
     """
 
     def __init__(
-        self, plan: BatchPlan, seeds: list[np.random.SeedSequence], sizes: list[int],
-        whole: bool, counted: bool, careful: bool,
-    ) -> None:  # fmt: skip
+        self,
+        plan: BatchPlan,
+        seeds: list[np.random.SeedSequence],
+        sizes: list[int],
+        whole: bool,
+        counted: bool,
+        careful: bool,
+    ) -> None:
         self.plan = plan
         self.arrays = Arrays.of(plan.state)
         self.xp = self.arrays.xp
@@ -362,8 +367,12 @@ class Batch:
         states = xp.concat([part.lanes.states[0, ...] for part in parts])
         actions = xp.concat([part.lanes.actions[0, ...] for part in parts])
         size = actions.shape[0]
-        begin = xp.concat([xp.full_like(part.lanes.actions[0, ...], 0, dtype=xp.int64) + part.time
-                           for part in parts])  # fmt: skip
+        begin = xp.concat(
+            [
+                xp.full_like(part.lanes.actions[0, ...], 0, dtype=xp.int64) + part.time
+                for part in parts
+            ]
+        )
         alive = xp.concat([part.lanes.all_alive(xp) for part in parts])
         total = xp.zeros((size,), dtype=xp.float64, device=self.arrays.device)
         steps = xp.zeros_like(begin)

@@ -48,9 +48,16 @@ class VectorBranches(BatchPlan, Comparison):
 
     @classmethod
     def of(
-        cls, env: VectorSimulator, policy: Policy, actions: Sequence[int], state: Any,
-        gamma: float | None, coupling: str, truncation: float, horizon: int | None,
-    ) -> VectorBranches:  # fmt: skip
+        cls,
+        env: VectorSimulator,
+        policy: Policy,
+        actions: Sequence[int],
+        state: Any,
+        gamma: float | None,
+        coupling: str,
+        truncation: float,
+        horizon: int | None,
+    ) -> VectorBranches:
         """Arguments as of `estimate_gaps`, checked; step, draw and policy are tried out."""
         settings = checked_settings(env, gamma, coupling, truncation, horizon)
         start = _start_of(env, state)
@@ -81,10 +88,6 @@ class VectorBranches(BatchPlan, Comparison):
         return self.actions
 
     @property
-    def parts(self) -> dict[str, Any]:
-        return {"env": self.simulator, "policy": self.policy, "state": self.state}
-
-    @property
     def reward_range(self) -> tuple[float, float] | None:
         return self.simulator.reward_range
 
@@ -108,9 +111,14 @@ class VectorBranches(BatchPlan, Comparison):
         return max(1, min(_MOST_IN_FLIGHT, free // size))
 
     def play(
-        self, root: np.random.SeedSequence, sizes: Sequence[int], first: int = 0,
-        whole: bool = False, counted: bool = False, careful: bool = False,
-    ) -> list[ChunkRuns]:  # fmt: skip
+        self,
+        root: np.random.SeedSequence,
+        sizes: Sequence[int],
+        first: int = 0,
+        whole: bool = False,
+        counted: bool = False,
+        careful: bool = False,
+    ) -> list[ChunkRuns]:
         """The chunks of a batch, numbered from `first` on; sizes: how many runs each has.
 
         whole: branches that have become one are played on until the horizon, so that returns are
@@ -231,9 +239,15 @@ class VectorRules(VectorBranches):
 
     @classmethod
     def of_policies(
-        cls, env: VectorSimulator, policies: Sequence[Policy], state: Any, gamma: float | None,
-        coupling: str, truncation: float, horizon: int | None,
-    ) -> VectorRules:  # fmt: skip
+        cls,
+        env: VectorSimulator,
+        policies: Sequence[Policy],
+        state: Any,
+        gamma: float | None,
+        coupling: str,
+        truncation: float,
+        horizon: int | None,
+    ) -> VectorRules:
         """Arguments as of `compare_policies`, checked; step, draw and policies are tried out."""
         settings = checked_settings(env, gamma, coupling, truncation, horizon)
         start = _start_of(env, state)
@@ -269,10 +283,6 @@ class VectorRules(VectorBranches):
         """How many states there are, if the simulator or a table says so."""
         sizes = [rule.num_states for rule in self.rules if rule.num_states is not None]
         return getattr(self.simulator, "num_states", min(sizes, default=None))
-
-    @property
-    def parts(self) -> dict[str, Any]:
-        return {"env": self.simulator, "policies": self.rules, "state": self.state}
 
     @property
     def compared(self) -> str:

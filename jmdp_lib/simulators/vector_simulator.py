@@ -170,9 +170,13 @@ def _check_shape(name: str, part: Any, expected: tuple[int, ...]) -> None:
 
 
 def check_values(
-    arrays: Arrays, states: Any, actions: Any, found: Played,
-    limits: tuple[float, float] | None, num_states: int | None,
-) -> None:  # fmt: skip
+    arrays: Arrays,
+    states: Any,
+    actions: Any,
+    found: Played,
+    limits: tuple[float, float] | None,
+    num_states: int | None,
+) -> None:
     """Refuse a step that returned numbers that cannot be; the first row is named."""
     before = arrays.host(states)
     chosen = arrays.host(actions)

@@ -114,6 +114,7 @@ class IncrementalSolution(Solution):
         reward_range: (lo, hi) of the simulator, whose larger end is the unit of all norms; None if
             it declares none: norms then take $|R| <= 1$, whatever the unit of the rewards is.
         rng_state: where the random stream stands.
+        entropy: of the seed; passed as the seed, it repeats a run that had none.
     """
 
     updates: Ints
@@ -125,6 +126,7 @@ class IncrementalSolution(Solution):
     coupling: str
     reward_range: tuple[float, float] | None
     rng_state: Mapping[str, Any]
+    entropy: int | Sequence[int] | None
 
     def __repr__(self) -> str:
         unit = "" if self.reward_range else ", norms for |R| <= 1: no reward_range is declared"
@@ -187,10 +189,11 @@ def incremental_jipe2(
         checked = checked_moments(name, moments, matrix.shape)
         return None if checked is None else layout.pack(checked.mean, checked.full_second())
 
+    root = checks.seed_sequence(seed)
     resumed = initial if isinstance(initial, IncrementalSolution) else None
-    values, visits, rng = _begin(layout, seed, resumed or packed("initial", initial))
+    values, visits, rng = _begin(layout, root, resumed or packed("initial", initial))
     truth = packed("reference", reference)
-    record = Recorder.of(simulator, layout, values, visits, truth, seed)
+    record = Recorder.of(simulator, layout, values, visits, truth, root)
     weights = layout.used / layout.used.sum()
     update = updater(simulator, layout, values, visits, step, weights, rng)
     at_once = 1_000_000 if isinstance(simulator, JMDP) else 1_000  # between looks at Ctrl-C
@@ -243,7 +246,7 @@ class Recorder:
     values: Floats
     visits: Ints
     truth: Floats | None
-    seed: Seed
+    seed: np.random.SeedSequence
     norm_weights: Floats
     reward_range: tuple[float, float] | None
     history: list[tuple[int, float, float]] = field(default_factory=list)
@@ -257,7 +260,7 @@ class Recorder:
         values: Floats,
         visits: Ints,
         truth: Floats | None,
-        seed: Seed,
+        seed: np.random.SeedSequence,
     ) -> Recorder:
         """With the norm of the simulator's range of rewards."""
         declared = getattr(simulator, "reward_range", None)
@@ -326,6 +329,7 @@ def _solution(record: Recorder, rng: np.random.Generator) -> IncrementalSolution
         coupling=layout.coupling,
         reward_range=record.reward_range,
         rng_state=rng.bit_generator.state,
+        entropy=record.seed.entropy,
     )
 
 
