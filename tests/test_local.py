@@ -243,6 +243,27 @@ def test_a_plan_is_refused_where_its_solver_is(leave):
             solver(jm, jl.uniform_policy(jm))
 
 
+class Cell:
+    """A state with no `__repr__`: two that are equal print differently."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def __eq__(self, other):
+        return self.place == other.place
+
+    def __hash__(self):
+        return hash(self.place)
+
+
+def test_states_are_compared_and_not_what_they_print_as():
+    def tables(cell):
+        return [0.5, 0.5], np.eye(2), [[Cell(1 - cell.place), Cell(0)], [Cell(1), Cell(0)]]
+
+    named = jl.ImplicitJMDP(tables, 2, 0.5, (0.0, 1.0))
+    assert jl.local_jipe2(named, lambda cell: 0, [Cell(0)]).num_explored == 2
+
+
 def test_other_bad_input_is_refused():
     with pytest.raises(ValueError, match=r"policy\(3\)"):
         jl.local_jipe2(jl.windy_gridworld(3), np.full((2, 4), 0.25), [0])
@@ -257,6 +278,15 @@ def test_other_bad_input_is_refused():
             jl.local_jipe2(walk(), lambda s: 0, [("at", 0)], **{name: value})
     rng = np.random.default_rng(0)
     impure = jl.ImplicitJMDP(lambda s: ([1.0], [[rng.random()]], [[s]]), 1, 0.9, (0, 1))
+    with pytest.raises(ValueError, match="must be pure"):
+        jl.local_jipe2(impure, lambda s: 0, [0])
+    many = np.zeros((2000, 1))
+
+    def counts(state):
+        many[1000] += 1.0  # what is printed of so many rows does not change
+        return np.full(2000, 1 / 2000), many.copy(), [[0]] * 2000
+
+    impure = jl.ImplicitJMDP(counts, 1, 0.9, (0, 1e9))
     with pytest.raises(ValueError, match="must be pure"):
         jl.local_jipe2(impure, lambda s: 0, [0])
     laws = {0: [0.5, 0.5], 1: [0.4, 0.6]}
