@@ -129,7 +129,10 @@ class IncrementalSolution(Solution):
 
     def __repr__(self) -> str:
         unit = "" if self.reward_range else ", norms for |R| <= 1: no reward_range is declared"
-        return f"{super().__repr__()[:-1]}{unit})"
+        return (
+            f"IncrementalSolution(learned by {self.iterations:,} updates, last residual "
+            f"{self.residuals[-1]:.3g}, {self.moments}{unit})"
+        )
 
 
 def incremental_jipe2(
