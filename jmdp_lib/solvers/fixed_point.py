@@ -15,6 +15,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.machine import (
     ReadOnly,
+    content_of,
     gibibytes,
     load_parts,
     progress,
@@ -174,12 +175,12 @@ class Solution(ReadOnly):
         """
         parts = load_parts(path, _FILE, _FORMAT, "Solution.save", "solve again, and save")
         kinds: Any = (Solution, *Solution.__subclasses__())
-        kind = {known.__name__: known for known in kinds}.get(parts.pop("kind", None))
-        if kind is None:
-            raise ValueError(f"{path} is no file that Solution.save has written")
-        plan = parts.pop("plan")
-        moments = moments_of_parts(**parts.pop("moments"))
-        return kind(**parts, moments=moments, plan=plan and Plan(**plan))
+        with content_of(path, "Solution.save"):
+            kind = {known.__name__: known for known in kinds}[parts.pop("kind")]
+            plan = parts.pop("plan")
+            moments = moments_of_parts(**parts.pop("moments"))
+            found: Solution = kind(**parts, moments=moments, plan=plan and Plan(**plan))
+        return found
 
 
 class Operator(Protocol[State]):
