@@ -89,8 +89,9 @@ def gap_law(
     if not len(problem.gaps):  # one action has no gaps
         return []
     pairs = problem.pairs()
-    size = RowSizes.of(problem.system, pairs, problem.gaps).memory
-    require(size, f"the law of gaps that reach {pairs.size:,} pairs")
+    sizes = RowSizes.of(problem.system, pairs, problem.gaps)
+    size = max(sizes.memory, convex_memory(sizes.rows, sizes.outcomes, points))
+    require(size, f"the law of gaps that reach {pairs.size:,} pairs, at {points:,} points")
     rows = Rows.of(problem.system, pairs, problem.gaps)
     search = _Search(rows, rows.rounded(reads), width, points, max_points)
     grid, missed = search.run()
