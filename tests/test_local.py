@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import MagicMock
+
 import numpy as np
 import pytest
 from strategies import random_policy
@@ -168,7 +170,7 @@ def test_an_exploration_without_end_stops_at_its_budget():
 
     model = jl.ImplicitJMDP.from_step(2, 0.999, [0.25] * 4, step, (0.0, 1.0))
     with pytest.warns(
-        jl.ConvergenceWarning, match=r"after 300 states.*> tol \* reward_bound = 0.001"
+        jl.ConvergenceWarning, match="after 300 states.* above the 0.001 that tol allows"
     ):
         local = jl.local_jipe2(model, lambda s: [0.5, 0.5], [()], max_states=300)
     assert not local.converged
@@ -182,6 +184,17 @@ def test_a_small_memory_means_a_smaller_model(leave):
     with pytest.warns(jl.ConvergenceWarning, match="out of states or memory"):
         local = jl.local_jipe2(walk(noise=9), lambda s: [0.5, 0.5], [("at", 0)], 1e-5)
     assert 3 <= local.num_explored < 500
+
+
+def test_exploration_shows_its_progress(monkeypatch):
+    bar = MagicMock()
+    bar.__enter__.return_value = bar
+    shown = MagicMock(return_value=bar)
+    monkeypatch.setattr(local.machine, "progress", shown)
+    found = jl.local_jipe2(walk(), lambda s: [0.5, 0.5], [("at", 0)], 1e-3)
+    shown.assert_called_once_with(None, "local_jipe2", "state")
+    assert sum(call.args[0] for call in bar.update.call_args_list) == found.num_explored - 1
+    assert "allowed" in bar.set_postfix_str.call_args.args[0]
 
 
 def test_one_function_limits_what_is_explored(monkeypatch):

@@ -126,13 +126,6 @@ def test_repr_does_not_dump_returns():
     assert repr(one).startswith("PlayedGaps(1 gap from 50 runs: mean ")
 
 
-def test_a_learner_says_that_it_learned():
-    """No number of updates makes a certificate: it once said that it had not converged."""
-    assert repr(jl.incremental_jipe2(JM, GOAL, 500)).startswith(
-        "IncrementalSolution(learned by 500 updates, last residual "
-    )
-
-
 def same_model(one: jl.JMDP, other: jl.JMDP) -> None:
     for name in ("gamma", "starts", "probs", "rewards", "next_states"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))

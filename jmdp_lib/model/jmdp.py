@@ -343,6 +343,31 @@ class JMDP:
         return float(np.abs(self.reward_range).max()) or 1.0
 
     @cached_property
+    def reward_offset(self) -> float:
+        """What all rewards have in common: the least by size if they have one sign, else zero."""
+        low, high = self.reward_range
+        return min(max(low, 0.0), high)
+
+    @cached_property
+    def centred(self) -> JMDP:
+        """This model without `reward_offset`, which changes no gap; solvers work on it.
+
+        All of its returns are smaller by `return_offset`, so that no digits are spent on that.
+        """
+        if self.reward_offset == 0.0:
+            return self
+        jm = JMDP.__new__(JMDP)
+        vars(jm).update({field.name: getattr(self, field.name) for field in fields(self)})
+        vars(jm)["rewards"] = checks.frozen(self.rewards - self.reward_offset)
+        vars(jm)["reward_bound"] = min(jm.reward_bound, self.reward_bound)  # if no reward is left
+        return jm
+
+    @property
+    def return_offset(self) -> float:
+        """What `reward_offset` is worth in every return."""
+        return self.reward_offset / (1.0 - self.gamma)
+
+    @cached_property
     def table_states(self) -> Ints:
         """(T,) the state that owns each table."""
         return np.repeat(np.arange(self.num_states), np.diff(self.starts))

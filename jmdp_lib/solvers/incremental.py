@@ -129,10 +129,11 @@ class IncrementalSolution(Solution):
 
     def __repr__(self) -> str:
         unit = "" if self.reward_range else ", norms for |R| <= 1: no reward_range is declared"
-        return (
-            f"IncrementalSolution(learned by {self.iterations:,} updates, last residual "
-            f"{self.residuals[-1]:.3g}, {self.moments}{unit})"
-        )
+        return f"{super().__repr__()[:-1]}{unit})"
+
+    @property
+    def _verdict(self) -> str:
+        return f"learned by {self.iterations:,} updates"
 
 
 def incremental_jipe2(

@@ -33,7 +33,7 @@ from jmdp_lib.operators.multisets import (
     partitions,
 )
 from jmdp_lib.solvers.affine import Chain, solve_to_residual
-from jmdp_lib.solvers.fixed_point import Plan, Solution, certify, collect_moments
+from jmdp_lib.solvers.fixed_point import Plan, Solution, certify, collect_moments, false_variance
 from jmdp_lib.solvers.incremental import (
     IncrementalSolution,
     Steps,
@@ -94,6 +94,7 @@ def jipe(
     """
     operator = _operator(jm, policy, order, coupling)
     allowed = checks.positive("tol", tol) * jm.reward_bound
+    centred = operator.jm
     plan = _planned(operator, tol)
     LOG.info("JIPE-%d, %s", order, plan)
     _refuse_or_warn(plan, order)
@@ -103,16 +104,20 @@ def jipe(
     name = f"JIPE-{order}"
     scaled = sparse.diags_array(1.0 / weights) @ steps @ sparse.diags_array(weights)
     chain = Chain(sparse.csr_array(scaled), 1.0, constant / weights)
-    goal = allowed * (1.0 - jm.gamma)
+    goal = tol * centred.reward_bound * (1.0 - jm.gamma)
     x, residuals, iterations = solve_to_residual(chain, chain.residual, 0.5, goal, jm.gamma, name)
     rounding = rounding_of(operator.longest_sum) * float(np.abs(x).max())
-    end = certify(residuals, rounding, jm.gamma, allowed, iterations, name)
+    returns = rounding_of(0) * jm.reward_bound
+    end = certify(residuals, rounding + returns, jm.gamma, allowed, iterations, name)
     source = MultisetSource(operator, x * weights)
     mean, blocks = source.same_state()
     # Multisets give a variance as a difference of large numbers.
-    off = 1e-14 * (jm.reward_bound + float(np.abs(mean).max())) ** 2 / (1.0 - jm.gamma)
-    off += 2.0 * norm_weight(2, jm.gamma, jm.reward_bound) * end.error_bound
-    moments = collect_moments(jm, order, mean, blocks, source, end.error_bound, off)
+    off = 1e-14 * (centred.reward_bound + float(np.abs(mean).max())) ** 2 / (1.0 - jm.gamma)
+    solver_error = float(residuals[-1] + rounding) / (1.0 - jm.gamma)
+    off += 2.0 * norm_weight(2, jm.gamma, centred.reward_bound) * solver_error
+    off += false_variance(jm.gamma, solver_error)
+    found = order, mean, blocks, source
+    moments = collect_moments(jm, found, jm.return_offset, end.error_bound, off)
     return Solution(moments, *end, plan=plan)
 
 
@@ -139,11 +144,11 @@ def plan_jipe(
 
 
 def _operator(jm: JMDP, policy: Policy, order: int, coupling: str) -> MultisetOperator:
-    """T_n for what a user hands in, checked."""
+    """T_n for what a user hands in, checked, without the offset of its rewards."""
     require_tables("jipe", jm)
     order = checks.at_least("order", order, 1)
     matrix = checks.policy_matrix(jm, policy)
-    return MultisetOperator(jm, matrix, order, checked_coupling(jm, coupling))
+    return MultisetOperator(jm.centred, matrix, order, checked_coupling(jm, coupling))
 
 
 def _planned(operator: MultisetOperator, tol: float) -> Plan:
