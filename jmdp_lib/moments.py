@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from itertools import product
+from itertools import combinations, product
 from math import comb
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -96,7 +96,10 @@ def _cantelli(mean: ArrayLike, variance: ArrayLike) -> Floats:
 
 
 class MomentSource(Protocol):
-    """Where a collection gets coordinates from that its mean and same-state blocks do not give."""
+    """Where a collection gets coordinates from that its mean and same-state blocks do not give.
+
+    They are moments of the returns minus the `offset` of the collection.
+    """
 
     def moment(self, coordinates: Sequence[StateAction]) -> float:
         """E of the product of the returns."""
@@ -160,6 +163,7 @@ class Moments(ReadOnly):
         source: gives any other coordinate.
         mean_error: means are within this of the truth.
         resolution: a standard deviation below this cannot be told from zero.
+        offset: a part of all returns that `source` does without, so that it costs no digits.
 
     Example:
         >>> import jmdp_lib as jl
@@ -181,6 +185,7 @@ class Moments(ReadOnly):
     source: MomentSource
     mean_error: float
     resolution: float
+    offset: float = 0.0
 
     def __repr__(self) -> str:
         states, actions = self.mean.shape
@@ -204,8 +209,9 @@ class Moments(ReadOnly):
         second = None
         if self.order >= 2 and self.mean.size <= KEPT_LIMIT:
             with suppress(ValueError):  # not all of Sigma was solved
-                second = self.full_second()
-        higher = tuple(self.same_state(k) for k in range(3, self.order + 1))
+                second = self.source.full_second()
+        orders = range(3, self.order + 1)
+        higher = tuple(same_state_moments(self._excess, self.mean.shape, k) for k in orders)
         return replace(self, source=StoredMoments(second, higher))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -222,12 +228,21 @@ class Moments(ReadOnly):
         """
         self._need(len(coordinates), "moment")
         known = [self._state_action(x) for x in coordinates]
-        if len(known) == 1:
-            return float(self.mean[known[0]])
+        if self.offset == 0.0:
+            return self._excess(known)
+        sizes = range(len(known) + 1)
+        parts = ((part, len(known) - k) for k in sizes for part in combinations(known, k))
+        return sum(self.offset**power * self._excess(part) for part, power in parts)
+
+    def _excess(self, known: Sequence[StateAction]) -> float:
+        """The same of returns minus the offset; one of no coordinates."""
+        if not known:
+            return 1.0
+        means = [float(self.mean[x]) - self.offset for x in known]
         (s, a), (t, b) = known[0], known[-1]
         if len(known) == 2 and s == t and not np.isnan(self.covariance[s, a, b]):
-            return float(self.covariance[s, a, b] + self.mean[s, a] * self.mean[s, b])
-        return self.source.moment(known)
+            return float(self.covariance[s, a, b]) + means[0] * means[1]
+        return means[0] if len(known) == 1 else self.source.moment(known)
 
     def to_frame(self) -> pd.DataFrame:
         """A pandas table with a row per state and ordered pair of different actions.
@@ -267,7 +282,10 @@ class Moments(ReadOnly):
         """All of $Sigma$, (S, A, S, A); a MemoryError says its size if it does not fit."""
         self._need(2, "full_second")
         require(self.source.second_bytes, f"the full Sigma of shape {self.mean.shape * 2}")
-        return frozen(self.source.full_second())
+        second = self.source.full_second()
+        if self.offset != 0.0:
+            second = second + self.offset * (np.add.outer(self.mean, self.mean) - self.offset)
+        return frozen(second)
 
     def same_state(self, order: int) -> Floats:
         """All same-state mixed moments of one order k, (S, A, ..., A) with k action axes.
@@ -302,7 +320,7 @@ class Moments(ReadOnly):
         @cache  # many products of returns differ in nothing but their order
         def expected(chosen: tuple[StateAction, ...]) -> float:
             if len(chosen) == len(gaps):
-                return self.moment(chosen)
+                return self._excess([self._state_action(x) for x in chosen])
             s, *pair = gaps[len(chosen)]
             first, other = (expected(tuple(sorted([*chosen, (s, a)]))) for a in pair)
             return first - other

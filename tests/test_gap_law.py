@@ -422,6 +422,13 @@ def test_a_width_that_is_not_reached_is_said() -> None:
     assert len(law.phi.x) <= 64
 
 
+def test_a_grid_that_cannot_fit_is_refused_before_the_first() -> None:
+    jm = jl.windy_gridworld(3, gamma=0.8)
+    points = 10**10
+    with pytest.raises(MemoryError, match="at 10,000,000,000 points needs"):
+        jl.laws.gap_law(jm, jl.goal_policy(3), [(4, 0, 2)], points=points, max_points=2 * points)
+
+
 def test_the_plot_shows_the_band_and_its_atoms() -> None:
     from matplotlib.figure import Figure
 

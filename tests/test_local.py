@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import MagicMock
+
 import numpy as np
 import pytest
 from strategies import random_policy
@@ -170,7 +172,7 @@ def test_an_exploration_without_end_stops_at_its_budget():
 
     model = jl.large.ImplicitJMDP.from_step(2, 0.999, [0.25] * 4, step, (0.0, 1.0))
     with pytest.warns(
-        jl.ConvergenceWarning, match=r"after 300 states.*> tol \* reward_bound = 0.001"
+        jl.ConvergenceWarning, match="after 300 states.* above the 0.001 that tol allows"
     ):
         local = jl.large.local_jipe2(model, lambda s: [0.5, 0.5], [()], max_states=300)
     assert not local.converged
@@ -184,6 +186,17 @@ def test_a_small_memory_means_a_smaller_model(leave):
     with pytest.warns(jl.ConvergenceWarning, match="out of states or memory"):
         local = jl.large.local_jipe2(walk(noise=9), lambda s: [0.5, 0.5], [("at", 0)], 1e-5)
     assert 3 <= local.num_explored < 500
+
+
+def test_exploration_shows_its_progress(monkeypatch):
+    bar = MagicMock()
+    bar.__enter__.return_value = bar
+    shown = MagicMock(return_value=bar)
+    monkeypatch.setattr(local.machine, "progress", shown)
+    found = jl.large.local_jipe2(walk(), lambda s: [0.5, 0.5], [("at", 0)], 1e-3)
+    shown.assert_called_once_with(None, "local_jipe2", "state")
+    assert sum(call.args[0] for call in bar.update.call_args_list) == found.num_explored - 1
+    assert "allowed" in bar.set_postfix_str.call_args.args[0]
 
 
 def test_one_function_limits_what_is_explored(monkeypatch):
@@ -235,6 +248,27 @@ def test_jipe2_never_answers_for_a_part_of_the_model_unasked(leave):
         jl.jipe2(jm, jl.uniform_policy(jm), 1e-3, queries=[cell])
 
 
+class Cell:
+    """A state with no `__repr__`: two that are equal print differently."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def __eq__(self, other):
+        return self.place == other.place
+
+    def __hash__(self):
+        return hash(self.place)
+
+
+def test_states_are_compared_and_not_what_they_print_as():
+    def tables(cell):
+        return [0.5, 0.5], np.eye(2), [[Cell(1 - cell.place), Cell(0)], [Cell(1), Cell(0)]]
+
+    named = jl.large.ImplicitJMDP(tables, 2, 0.5, (0.0, 1.0))
+    assert jl.large.local_jipe2(named, lambda cell: 0, [Cell(0)]).num_explored == 2
+
+
 def test_other_bad_input_is_refused():
     with pytest.raises(ValueError, match=r"policy\(3\)"):
         jl.large.local_jipe2(jl.windy_gridworld(3), np.full((2, 4), 0.25), [0])
@@ -249,6 +283,15 @@ def test_other_bad_input_is_refused():
             jl.large.local_jipe2(walk(), lambda s: 0, [("at", 0)], **{name: value})
     rng = np.random.default_rng(0)
     impure = jl.large.ImplicitJMDP(lambda s: ([1.0], [[rng.random()]], [[s]]), 1, 0.9, (0, 1))
+    with pytest.raises(ValueError, match="must be pure"):
+        jl.large.local_jipe2(impure, lambda s: 0, [0])
+    many = np.zeros((2000, 1))
+
+    def counts(state):
+        many[1000] += 1.0  # what is printed of so many rows does not change
+        return np.full(2000, 1 / 2000), many.copy(), [[0]] * 2000
+
+    impure = jl.large.ImplicitJMDP(counts, 1, 0.9, (0, 1e9))
     with pytest.raises(ValueError, match="must be pure"):
         jl.large.local_jipe2(impure, lambda s: 0, [0])
     laws = {0: [0.5, 0.5], 1: [0.4, 0.6]}

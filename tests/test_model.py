@@ -64,6 +64,16 @@ def test_copies_and_pickles_are_immutable_too():
         jm.transitions.data[0] = 0.5
 
 
+def test_pickles_are_equal_to_the_last_bit():
+    """Probabilities that were normalised once may change when they are normalised again."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        jm = random_jmdp(rng, num_tables=4)
+        for other in (copy.copy(jm), pickle.loads(pickle.dumps(jm))):
+            np.testing.assert_array_equal(other.probs, jm.probs)
+            np.testing.assert_array_equal(other.rewards, jm.rewards)
+
+
 @given(problems())
 def test_marginal_mdp(problem):
     jm, _, _ = problem

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
 
 import jmdp_lib as jl
+from jmdp_lib.machine import save_parts
 
 JM = jl.windy_gridworld(3, gamma=0.6)
 GOAL = jl.goal_policy(3)
@@ -155,11 +158,55 @@ def test_files_of_another_kind_or_format_are_refused_by_name(tmp_path):
         jl.JMDP.load(path)
 
 
-def test_a_model_whose_file_was_changed_is_refused(tmp_path):
-    path = tmp_path / "file.npz"
-    JM.save(path)
-    parts = dict(np.load(path))
-    (wrong,) = (name for name, x in parts.items() if x.dtype == float and x.ndim == 1)
-    np.savez(path, **{**parts, wrong: 2.0 * parts[wrong]})
-    with pytest.raises(ValueError, match="sum of probs"):
+def changed_file(path, **fields):
+    """The file of a model in which some fields are others."""
+    parts = {field.name: getattr(JM, field.name) for field in dataclasses.fields(JM)}
+    save_parts(path, "a JMDP", "1", parts | fields)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"probs": 2.0 * JM.probs}, "sum of probs"),
+        ({"gamma": 1.5}, "gamma must lie in"),
+        ({"queries_per_state": -5}, "queries_per_state must be at least 2, got -5"),
+        ({"declared_range": (1.0, 0.0)}, "declared_range must be"),
+        ({"starts": np.array([0, 10**12])}, "probs must have shape"),
+        ({"starts": np.append([0, 18, 17], JM.starts[3:])}, r"starts\[1\] .* above the next one"),
+        ({"rewards": np.zeros((3, 4))}, "arrays have the shapes"),
+        ({"rewards": "many"}, "no attribute 'shape'"),
+        ({"more": 1}, "unexpected keyword"),
+    ],
+)
+def test_a_model_whose_file_was_changed_is_refused(fields, message, tmp_path):
+    path = changed_file(tmp_path / "file.npz", **fields)
+    with pytest.raises(ValueError, match=rf"no file that JMDP\.save has written: .*{message}"):
         jl.JMDP.load(path)
+
+
+def test_damaged_files_are_refused_whatever_goes_wrong(tmp_path):
+    path = tmp_path / "file.npz"
+    rng = np.random.default_rng(0)
+    for thing in (JM, RESULTS["jipe2"]()):
+        thing.save(path)
+        whole = path.read_bytes()
+        for _ in range(300):
+            damaged = bytearray(whole[: rng.integers(len(whole))] if rng.random() < 0.2 else whole)
+            for place in rng.integers(len(damaged) or 1, size=min(4, len(damaged))):
+                damaged[place] = rng.integers(256)
+            path.write_bytes(damaged)
+            with contextlib.suppress(ValueError):  # bytes that nobody reads may change
+                type(thing).load(path)
+
+
+def test_a_file_is_refused_before_its_arrays_are_read(tmp_path):
+    """Zeros take a thousand times as much room in memory as in their file."""
+    path = changed_file(tmp_path / "file.npz", rewards=np.zeros((2**23, 1)))
+    assert path.stat().st_size < 2**17
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="arrays have the shapes"):
+        jl.JMDP.load(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2**21

@@ -6,6 +6,10 @@ those of a random model must give the same numbers, up to rounding, and the same
 
 from __future__ import annotations
 
+import itertools
+import pickle
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -239,6 +243,117 @@ def test_a_tie_of_tiny_rewards_is_not_certain():
     tiny = jl.JMDP.from_tables(*tables)
     laws = [jl.laws.gap_law(jm, policy, [(4, 0, 2)])[0] for jm in (unit, tiny)]
     assert laws[0].prob_tie == pytest.approx(laws[1].prob_tie)
+
+
+def raised(jm, constant):
+    """The model with a constant added to all rewards."""
+    tables = jm.table_states, jm.probs, jm.rewards + constant, jm.next_states
+    return jl.JMDP.from_tables(*tables, jm.num_states, jm.gamma)
+
+
+def deviations(jm, policy):
+    """Standard deviations, or other numbers in the unit of the rewards, of gaps by every solver."""
+    gap = (1, 1, 3)
+    first = jl.jipe2(jm, policy, route="dense")
+    for solution in (
+        first,
+        jl.jipe2(jm, policy, route="reachable"),
+        jl.jipe2(jm, policy),
+        jl.jipe2(jm, policy, initial=jl.jipe2(jm, np.zeros_like(policy))),
+        jl.jipe(jm, policy, order=2),
+    ):
+        assert solution.converged
+        yield solution.moments.gap_variance[gap] ** 0.5
+        yield solution.moments.correlation[gap]
+    moments = jl.jipe(jm, policy, order=3).moments
+    for found in (moments, pickle.loads(pickle.dumps(moments))):
+        yield found.gap_moment([gap] * 2) ** 0.5
+        yield np.cbrt(found.gap_central_moment(gap, 3))
+    yield jl.laws.policy_gaps(jm, policy, np.zeros_like(policy))[1][1] ** 0.5
+    found = jl.laws.coupling_range(jm, policy)
+    yield [found.gap_variance_low[gap] ** 0.5, found.gap_variance_high[gap] ** 0.5]
+    yield jl.large.local_jipe2(jm, policy, [1], tol=1e-6).gap_variance[0, 1, 3] ** 0.5
+    yield jl.laws.cautious_improvement(jm, policy, level=0.0).policy[0]
+
+
+@pytest.mark.parametrize("constant", [-1e3, 1e3, 1e6, 1e9])
+def test_a_constant_in_all_rewards_is_in_no_gap(constant):
+    """Gaps agree to the digits that rewards still have after the constant was added to them."""
+    jm = jl.inventory(6, 4, gamma=0.9)
+    policy = np.clip(4 - np.arange(7), 0, 4)
+    digits = np.spacing(abs(constant)) / (1.0 - jm.gamma)
+    pairs = zip(deviations(jm, policy), deviations(raised(jm, constant), policy), strict=True)
+    for before, after in pairs:
+        np.testing.assert_allclose(after, before, rtol=1e-6, atol=4.0 * digits)
+
+
+def test_a_constant_is_put_back_into_all_moments():
+    """Of every order, and wherever they are read: those of Z + k follow from those of Z."""
+    jm = jl.inventory(3, 2, gamma=0.5)
+    policy = [2, 1, 0, 0]
+    k = 100.0 / (1.0 - jm.gamma)
+    low = jl.jipe(jm, policy, order=3).moments
+    coordinates = [(0, 0), (1, 2), (0, 1)]
+    parts = [part for n in range(4) for part in itertools.combinations(coordinates, n)]
+    third = sum(k ** (3 - len(part)) * (low.moment(part) if part else 1.0) for part in parts)
+    means = low.mean + k
+    second = low.full_second() + k * (np.add.outer(means, means) - k)
+    high = raised(jm, 100.0)
+    solved = [jl.jipe2(high, policy, route=route) for route in ("sweeps", "dense")]
+    for found in (jl.jipe(high, policy, order=3), *solved):
+        moments = found.moments
+        np.testing.assert_allclose(moments.mean, means, rtol=1e-6)
+        np.testing.assert_allclose(moments.full_second(), second, rtol=1e-6)
+        assert moments.second((0, 0), (1, 1)) == pytest.approx(second[0, 0, 1, 1], rel=1e-6)
+        if moments.order == 3:
+            assert moments.moment(coordinates) == pytest.approx(third, rel=1e-6)
+            assert moments.without_model().same_state(3)[0, 0, 1, 1] == pytest.approx(
+                moments.moment([(0, 0), (0, 1), (0, 1)])
+            )
+
+
+def test_sweeps_are_those_of_the_paper_whatever_constant_is_in_the_rewards():
+    jm = raised(jl.inventory(3, 2, gamma=0.5), 100.0)
+    policy = [2, 1, 0, 0]
+    mean = np.zeros((4, 3))
+    second = np.zeros((4, 3, 4, 3))
+    with pytest.warns(jl.ConvergenceWarning):
+        found = jl.jipe2(jm, policy, max_iterations=6)
+    weight = jl.norm_weight(2, jm.gamma, jm.reward_bound)
+    for residual in found.residuals:
+        new = jl.apply_t2(jm, policy, mean, second)
+        changes = np.abs(new[0] - mean).max(), np.abs(new[1] - second).max() / weight
+        assert residual == pytest.approx(max(changes))
+        mean, second = new
+    np.testing.assert_allclose(found.moments.mean, mean)
+    np.testing.assert_allclose(found.moments.full_second(), second)
+
+
+def test_gaps_that_rounding_has_taken_are_warned_of():
+    """Rewards of 1e13 are rounded to multiples of 0.002: differences of that size are left."""
+    unit = jl.inventory(6, 4, gamma=0.9)
+    tables = unit.table_states, unit.probs, 1e-3 * unit.rewards, unit.next_states
+    small = jl.JMDP.from_tables(*tables, unit.num_states, unit.gamma)
+    with pytest.warns(jl.ConvergenceWarning, match=r"below 0\.04, the rounding of returns"):
+        found = jl.jipe2(raised(small, 1e13), np.zeros(7, int)).moments
+    assert found.resolution > 0.04
+
+
+@pytest.mark.parametrize("reward", [0.1, 1e6 + 0.1, -1e12 / 3.0])
+def test_no_solver_certifies_less_than_rounding(reward):
+    """Every return is one number, to which no error is left but rounding."""
+    jm = jl.JMDP([[0.3, 0.7]], np.full((1, 2, 2), reward), np.zeros((1, 2, 2), int), 0.7)
+    exact = Fraction(reward) / (1 - Fraction(0.7))
+    for route in ("sweeps", "dense", "reachable"):
+        solution = jl.jipe2(jm, [0], route=route)
+        assert abs(Fraction(solution.moments.mean[0, 1]) - exact) <= solution.error_bound
+    for order in (1, 2):
+        solution = jl.jipe(jm, [0], order)
+        assert solution.error_bound > 0.0
+        assert abs(Fraction(solution.moments.mean[0, 1]) - exact) <= solution.error_bound
+    found = jl.large.local_jipe2(jm, [0], [0])
+    assert found.error_bound > 0.0
+    assert abs(Fraction(found.moments.mean[0, 1]) - exact) <= found.return_error[0, 1]
 
 
 def test_a_learner_says_that_its_simulator_declares_no_range():

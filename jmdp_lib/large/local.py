@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, StoredMoments, gap_table
 from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2
 from jmdp_lib.solvers.affine import choose_pairs, solve_pairs
-from jmdp_lib.solvers.fixed_point import warn
+from jmdp_lib.solvers.fixed_point import rounding_of_returns, warn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +45,7 @@ class LocalSolution(machine.ReadOnly):
         return_error: (N, A), the same of each return $Z(s, a)$ itself. It may be much larger: the
             errors of two branches cancel once these have merged.
         error_bound: the largest gap_error.
-        converged: whether error_bound is at most `tol` times the largest reward.
+        converged: whether error_bound is at most what `tol` allows.
         explored: the states whose tables were asked for, in this order.
         visits: (num_explored,) expected visits of branches that have not merged, all gaps
             together, discounted by $gamma^2$ per step.
@@ -115,9 +115,9 @@ def local_jipe2(
         (rows, columns, A) if they are (row, column).
     states: those whose gaps are wanted.
     tol: accuracy of the mean and the standard deviation of every gap, relative to the largest
-        absolute reward (of an `ImplicitJMDP`, the larger absolute end of its range): the result has
-        converged once error_bound is at most tol * model.reward_bound. Exploration goes on until
-        then.
+        absolute reward (of an `ImplicitJMDP`, the larger absolute end of its range), or to the
+        width of the range of rewards if that is less: a constant added to all rewards changes no
+        gap. Exploration goes on until error_bound is at most that; the result has then converged.
     coupling: "joint", "independent" or "common", as in `jipe2`.
     max_states: how many states are explored at most. If that, or the memory, does not suffice, a
         `ConvergenceWarning` says what was reached.
@@ -135,21 +135,29 @@ def local_jipe2(
         (True, True)
     """
     region = Region.of(model, policy, coupling, states, max_states)
-    allowed = checks.positive("tol", tol) * region.model.reward_bound
-    found = _search(region, allowed)
+    by_width = checks.positive("tol", tol) * 2.0 * region.unit + _rounding(region)
+    allowed = min(tol * region.model.reward_bound, by_width)
+    with machine.progress(None, "local_jipe2", "state") as bar:
+        found = _search(region, allowed, bar)
     if not found.converged:
         warn(
             f"local_jipe2 stopped after {found.num_explored:,} states with error bound "
-            f"{found.error_bound:.3g} > tol * reward_bound = {allowed:.3g}: out of states or memory"
+            f"{found.error_bound:.3g}, above the {allowed:.3g} that tol allows: out of states or "
+            "memory"
         )
     return found
 
 
-def _search(region: Region, allowed: float) -> LocalSolution:
+def _rounding(region: Region) -> float:
+    """How far off any answer may be by the rounding of returns."""
+    return rounding_of_returns(region.model.gamma, region.model.reward_bound)
+
+
+def _search(region: Region, allowed: float, bar: Any) -> LocalSolution:
     """Explore, solve the core, and mend whatever adds more to the error: explore, or a larger core.
 
     goal: what (E / w)^2 is to fall below. theta: how much the core may leave out, see
-    `view_explored`.
+    `view_explored`. bar: shows progress.
     """
     w = region.unit / (1.0 - region.model.gamma)
     goal = (0.5 * allowed / w) ** 2
@@ -158,7 +166,7 @@ def _search(region: Region, allowed: float) -> LocalSolution:
     solved_size = 0  # of the last core that was solved
     view = view_explored(region, goal)
     for _ in range(_TRIALS):
-        view, reached = _explored(region, view, goal, theta)
+        view, reached = _explored(region, view, goal, theta, bar)
         core_size = int(view.core.sum())
         try:
             answer = _answer(region, view, allowed)
@@ -170,6 +178,7 @@ def _search(region: Region, allowed: float) -> LocalSolution:
             found = answer.solution
             if best is None or found.error_bound < best.error_bound:
                 best = found
+            bar.set_postfix_str(f"error {best.error_bound:.1e}, allowed {allowed:.1e}")
             core_suffices = core_size == solved_size or answer.by_core < 0.3 * found.error_bound
             solved_size = core_size
             if best.converged or (core_suffices and not reached):
@@ -184,14 +193,12 @@ def _search(region: Region, allowed: float) -> LocalSolution:
     return best
 
 
-def _explored(region: Region, view: View, goal: float, theta: float) -> tuple[View, bool]:
+def _explored(region: Region, view: View, goal: float, theta: float, bar: Any) -> tuple[View, bool]:
     """Explore until (E / w)^2 <= goal; False if there are no more states, or no room for them."""
-    with machine.progress(None, "exploring", "state") as bar:
-        while view.bounds.value.max(initial=0.0) > goal:
-            if not _grow(region, view, goal, _room(region)):
-                return view, False
-            bar.update(len(region.explored) - bar.n)
-            view = view_explored(region, goal, view, theta)
+    while view.bounds.value.max(initial=0.0) > goal:
+        if not _grow(region, view, goal, _room(region), bar):
+            return view, False
+        view = view_explored(region, goal, view, theta)
     return view, True
 
 
@@ -202,7 +209,7 @@ def _room(region: Region) -> int:
     return min(region.limit, doubled, machine.available_bytes() // (_BYTES * widest))
 
 
-def _grow(region: Region, view: View, goal: float, room: int) -> bool:
+def _grow(region: Region, view: View, goal: float, room: int, bar: Any) -> bool:
     """Explore the states that matter most, up to `room` in all; False if there are none.
 
     States with the least scores stay outside, as long as these add up to half of what is allowed.
@@ -222,6 +229,7 @@ def _grow(region: Region, view: View, goal: float, room: int) -> bool:
         if not batch.size:
             return new > 0
         region.explore(batch.tolist())
+        bar.update(batch.size)
         scores = _scores_behind(region, scores, batch)
 
 
@@ -296,12 +304,14 @@ def _answer(region: Region, view: View, allowed: float) -> Answer:
     """The core's answer with its error, and how much of that a larger core could mend."""
     unit = region.unit
     asked = region.asked
+    rounding = _rounding(region)
     cut = Cut.of(view)
     system = _core_model(region, view)
-    core = _solve_core(system, view.asked, cut, allowed / unit)
-    gap_error = _by_actions(view, unit * core.gap_error)[asked]
-    bound = float(gap_error.max())
+    core = _solve_core(system, view.asked, cut, max(allowed - rounding, 0.5 * allowed) / unit)
+    gap_error = _by_actions(view, unit * core.gap_error + rounding)[asked]
+    bound = max(rounding, float(gap_error.max()))
     return_error = unit * (cut.alone[asked] + core.solver_error(core.backup.variance[asked]))
+    return_error += rounding
     worst = float(return_error.max())
     middle = 0.5 * sum(region.model.reward_range) / (1.0 - system.jm.gamma)
     mean = unit * (core.backup.mean[asked] + view.value[asked, None]) + middle

@@ -105,7 +105,8 @@ def coupling_range(jm: JMDP, policy: Policy, tol: float = 1e-8) -> CouplingRange
     """
     system = CollapsedT2.of("coupling_range", jm, policy, "independent")
     allowed = checks.positive("tol", tol) * jm.reward_bound
-    backup = solve_chains(system, 1e-14 * jm.reward_bound).backup  # to rounding
+    centred = system.centred
+    backup = solve_chains(centred, 1e-14 * centred.jm.reward_bound).backup  # to rounding
     # The largest covariances make the least gap variances.
     low = _end_of_range(system, backup, -1.0, tol)
     high = _end_of_range(system, backup, 1.0, tol)
@@ -143,7 +144,8 @@ def _end_of_range(system: CollapsedT2, backup: Backup, sign: float, tol: float) 
     blocks = np.einsum("sa,ab->sab", backup.variance, np.eye(jm.num_actions))
     blocks[gaps.states, gaps.first, gaps.second] = last.values
     blocks[gaps.states, gaps.second, gaps.first] = last.values
-    moments = collect_moments(jm, 2, backup.mean, blocks, StoredMoments(None), 0.0, error)
+    found = 2, backup.mean, blocks, StoredMoments(None)
+    moments = collect_moments(jm, found, jm.return_offset, 0.0, error)
     model = _extreme(pairs, last.plan) if jm.num_actions == 2 else None
     return End(moments.gap_variance, error, model)
 

@@ -94,8 +94,9 @@ def gap_law(
     pairs = PairSet.of(system, asked, lambda *_: np.inf)
     assert pairs is not None
     sizes = RowSizes.of(system, pairs, gaps)
-    needed = law_bytes(sizes.rows, sizes.outcomes, points=0)
-    require(needed, f"the law of gaps that reach {pairs.size:,} pairs", "ask for fewer queries")
+    needed = law_bytes(sizes.rows, sizes.outcomes, points)
+    what = f"the law of gaps that reach {pairs.size:,} pairs, at {points:,} points"
+    require(needed, what, "ask for fewer queries or points")
     rows = Rows.of(system, pairs, gaps)
     search = _Search(rows, rows.rounded(reads), width, points, max_points)
     grid, missed = search.run()

@@ -104,13 +104,14 @@ def cautious_improvement(
         >>> print(found.advantage[0].round(2), found.prob_better[0].round(2))
         [-1.88  0.07  1.81] [ nan 0.34 0.57]
     """
-    system = CollapsedT2.of("cautious_improvement", jm, policy)
+    system = CollapsedT2.of("cautious_improvement", jm, policy).centred
     level = checks.probability("level", level)
     width = checks.positive("width", width)
     old = system.policy
-    value = Chain(system.kernel, jm.gamma, system.mean_rewards).solution(1e-12 * jm.reward_bound)
+    bound = system.jm.reward_bound
+    value = Chain(system.kernel, jm.gamma, system.mean_rewards).solution(1e-12 * bound)
     advantage, low = _advantages(system, value)
-    allowed = low > _ROUNDING * jm.reward_bound / (1.0 - jm.gamma)
+    allowed = low > _ROUNDING * bound / (1.0 - jm.gamma)
     chances = np.full(old.shape, np.nan)
     if level > 0.0:
         chances[allowed] = _chances(jm, old, allowed, width)[allowed]
@@ -118,7 +119,7 @@ def cautious_improvement(
     best = np.where(allowed, advantage, -np.inf).argmax(1)
     switched: Any = allowed.any(1)
     new = np.where(switched[:, None], np.eye(jm.num_actions)[best], old)
-    return Improvement(value, new, switched, advantage, low, chances)
+    return Improvement(value + jm.return_offset, new, switched, advantage, low, chances)
 
 
 def _advantages(system: CollapsedT2, value: Floats) -> tuple[Floats, Floats]:

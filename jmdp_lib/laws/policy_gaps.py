@@ -81,9 +81,9 @@ def policy_gaps(
         >>> print(f"with the same customers: {shared[0] ** 0.5:.2f}")
         with the same customers: 3.25
     """
-    first = CollapsedT2.of("policy_gaps", jm, policy, coupling)
+    first = CollapsedT2.of("policy_gaps", jm, policy, coupling).centred
     try:
-        second = CollapsedT2.of("policy_gaps", jm, other, coupling)
+        second = CollapsedT2.of("policy_gaps", jm, other, coupling).centred
     except ValueError as error:
         raise ValueError(f"other: {error}") from None
     states = jm.num_states

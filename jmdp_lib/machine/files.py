@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 from uuid import uuid4
 
 import numpy as np
 
-from jmdp_lib.machine.process import extra
+from jmdp_lib.machine.process import extra, require
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_LONGEST_HEADER = 2**24  # bytes: arrays are not in it
 
 
 @contextmanager
@@ -64,40 +67,82 @@ def save_parts(
         np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
+@contextmanager
+def content_of(path: str | os.PathLike[str], writer: str) -> Iterator[None]:
+    """Around what reads a file: whatever is wrong with its content is one kind of ValueError.
+
+    writer: the method that writes such files.
+    """
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:  # NumPy, zipfile and json have many
+        raise ValueError(f"{path} is no file that {writer} has written: {error}") from None
+
+
 def load_parts(
-    path: str | os.PathLike[str], what: str, version: str, writer: str, remedy: str
+    path: str | os.PathLike[str],
+    what: str,
+    version: str,
+    writer: str,
+    remedy: str,
+    check: Callable[[dict[str, Any]], None] = lambda outline: None,
 ) -> dict[str, Any]:
     """The parts that `save_parts` wrote, tuples for lists; no code in the file is executed.
 
     writer: the method that writes such files; remedy: what to do if it is of another version.
+    check: refuses parts by the shapes and types of their arrays, before any array is read.
     """
-    try:
-        parts = _read_parts(path)
-        name, found = str(parts.pop("file")).rsplit(" of jmdp_lib, format ", 1)
+    content = io.BytesIO(Path(path).read_bytes())
+    with content_of(path, writer), zipfile.ZipFile(content) as archive:
+        if archive.getinfo("header.npy").file_size > _LONGEST_HEADER:
+            raise ValueError("its header is too long")
+        header = str(_array(archive, "header"))
+        outline = _parts(header, partial(_blank, archive))
+        name, found = str(outline.pop("file")).rsplit(" of jmdp_lib, format ", 1)
         if name != what:
-            raise ValueError
-    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, TypeError, ValueError):
-        raise ValueError(f"{path} is no file that {writer} has written") from None
-    if found != version:
-        raise ValueError(
-            f"{path} is {what} in format {found}; this version of jmdp_lib reads format {version} "
-            f"alone: {remedy}"
-        )
-    return parts
+            raise ValueError(f"it is {name}")
+        if found == version:
+            check(outline)
+            require(sum(member.file_size for member in archive.infolist()), f"reading {path}")
+            parts = _parts(header, partial(_array, archive))
+            del parts["file"]
+            return parts
+    raise ValueError(
+        f"{path} is {what} in format {found}; this version of jmdp_lib reads format {version} "
+        f"alone: {remedy}"
+    )
 
 
-def _read_parts(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The header of a file, with its arrays in their places."""
-    with open(path, "rb") as file:
-        arrays = dict(np.load(file, allow_pickle=False))
+def _parts(header: str, array: Callable[[str], Any]) -> dict[str, Any]:
+    """What a header says, with arrays in their places; array: gives one by its name."""
 
     def read(part: dict[str, Any]) -> Any:
         if part.keys() == {"array"}:
-            return arrays[part["array"]]
+            return array(part["array"])
         return {name: _tuples(x) for name, x in part.items()}
 
-    parts: dict[str, Any] = json.loads(str(arrays["header"]), object_hook=read)
+    parts: dict[str, Any] = json.loads(header, object_hook=read)
     return parts
+
+
+def _array(archive: zipfile.ZipFile, name: str) -> Any:
+    """An array of a file."""
+    _blank(archive, name)  # refuses one that would take more memory than it fills
+    with archive.open(f"{name}.npy") as member:
+        return np.lib.format.read_array(member, allow_pickle=False)
+
+
+def _blank(archive: zipfile.ZipFile, name: str) -> Any:
+    """Zeros of an array's shape and type, in no memory: nothing but its first bytes is read."""
+    with archive.open(f"{name}.npy") as member:
+        np.lib.format.read_magic(member)
+        shape, _, dtype = np.lib.format.read_array_header_1_0(member)
+        blank = np.broadcast_to(np.zeros((), dtype), shape)
+        if member.tell() + blank.nbytes != archive.getinfo(f"{name}.npy").file_size:
+            raise ValueError(f"array {name} has another size than it says")
+    return blank
 
 
 def _tuples(value: Any) -> Any:

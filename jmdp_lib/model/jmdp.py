@@ -27,7 +27,7 @@ from scipy import sparse
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import load_parts, require, save_parts
+from jmdp_lib.machine import content_of, load_parts, require, save_parts
 from jmdp_lib.model.simulator import Simulator, check_simulator, declared_range, draw_index
 from jmdp_lib.model.tables import (
     Coupling,
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     import gymnasium
 
 COUPLINGS = ("joint", "independent", "common")
-_KNOWN = ("queries_per_state", "declared_range", "unknown_noise")  # besides the tables
 _FILE = "a JMDP"
 _FORMAT = "1"
 
@@ -283,9 +282,7 @@ class JMDP:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are made anew, and so are as immutable as the original."""
-        tables = (self.table_states, self.probs, self.rewards, self.next_states)
-        known = {name: getattr(self, name) for name in _KNOWN}
-        return JMDP.from_tables, (*tables, self.num_states, self.gamma), known
+        return model_of_parts, tuple(getattr(self, field.name) for field in fields(self))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the tables to one .npz file, which appears whole or not at all.
@@ -311,8 +308,10 @@ class JMDP:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> JMDP:
         """Read what `JMDP.save` wrote; a file of another format is refused with its version."""
-        parts = load_parts(path, _FILE, _FORMAT, "JMDP.save", "make the model again, and save")
-        return model_of_parts(**parts)
+        remedy = "make the model again, and save"
+        parts = load_parts(path, _FILE, _FORMAT, "JMDP.save", remedy, _refuse_shapes)
+        with content_of(path, "JMDP.save"):
+            return model_of_parts(**parts)
 
     def __repr__(self) -> str:
         return (
@@ -342,6 +341,31 @@ class JMDP:
         It is the unit of all accuracies: the paper, whose rewards are in [0, 1], has 1.
         """
         return float(np.abs(self.reward_range).max()) or 1.0
+
+    @cached_property
+    def reward_offset(self) -> float:
+        """What all rewards have in common: the least by size if they have one sign, else zero."""
+        low, high = self.reward_range
+        return min(max(low, 0.0), high)
+
+    @cached_property
+    def centred(self) -> JMDP:
+        """This model without `reward_offset`, which changes no gap; solvers work on it.
+
+        All of its returns are smaller by `return_offset`, so that no digits are spent on that.
+        """
+        if self.reward_offset == 0.0:
+            return self
+        jm = JMDP.__new__(JMDP)
+        vars(jm).update({field.name: getattr(self, field.name) for field in fields(self)})
+        vars(jm)["rewards"] = checks.frozen(self.rewards - self.reward_offset)
+        vars(jm)["reward_bound"] = min(jm.reward_bound, self.reward_bound)  # if no reward is left
+        return jm
+
+    @property
+    def return_offset(self) -> float:
+        """What `reward_offset` is worth in every return."""
+        return self.reward_offset / (1.0 - self.gamma)
 
     @cached_property
     def table_states(self) -> Ints:
@@ -482,12 +506,42 @@ def _checked_tables(
     return reward, checks.integers("next_states", next_states, below=num_states, **sizes)
 
 
-def model_of_parts(gamma: float, starts: Ints, **parts: Any) -> JMDP:
-    """A model from the fields that a file holds; what is wrong with them is refused."""
-    states = np.repeat(np.arange(starts.size - 1), np.diff(starts))
-    tables = (parts["probs"], parts["rewards"], parts["next_states"])
-    JMDP.from_tables(states, *tables, starts.size - 1, gamma)  # refuses what is wrong
+def _refuse_shapes(parts: dict[str, Any]) -> None:
+    """Refuse arrays that cannot be those of one model by their shapes: every state has a table."""
+    starts, *tables = (parts[name].shape for name in ("starts", "probs", "rewards", "next_states"))
+    probs, rewards, next_states = tables
+    one_model = len(starts) == len(probs) == 1 and probs == rewards[:1] and rewards == next_states
+    if not one_model or starts[0] > probs[0] + 1:
+        raise ValueError(f"its arrays have the shapes {starts}, {probs}, {rewards}, {next_states}")
+
+
+def model_of_parts(
+    gamma: float,
+    starts: Ints,
+    probs: Floats,
+    rewards: Floats,
+    next_states: Ints,
+    queries_per_state: int | None = None,
+    unknown_noise: str | None = None,
+    declared_range: tuple[float, float] | None = None,
+) -> JMDP:
+    """A model from its fields, bit by bit; what is wrong with them is refused."""
+    starts = checks.integers("starts", starts, "state")
+    checks.same_shape("probs", probs.shape, (int(starts[-1]),), "(starts[-1],)")
+    checks.refuse("starts", starts[:-1], np.diff(starts) < 0, "is above the next one", ["state"])
+    if starts[0] != 0:
+        raise ValueError(f"starts must begin with 0, got {starts[0]}")
+    if queries_per_state is not None:
+        checks.at_least("queries_per_state", queries_per_state, 2)
+    if declared_range is not None:
+        declared_range = checks.reward_range("declared_range", declared_range)
+    size = starts.size - 1
+    states = np.repeat(np.arange(size), np.diff(starts))
+    JMDP.from_tables(states, probs, rewards, next_states, size, gamma)  # refuses what is wrong
     jm = JMDP.__new__(JMDP)
-    jm._store(gamma, starts.size - 1, states, *tables)
-    vars(jm).update({name: parts[name] for name in _KNOWN})
+    arrays = np.asarray(probs, float), np.asarray(rewards, float), np.asarray(next_states, np.int64)
+    jm._store(checks.discount(gamma), size, states, *arrays)
+    vars(jm)["queries_per_state"] = queries_per_state
+    vars(jm)["unknown_noise"] = unknown_noise
+    vars(jm)["declared_range"] = declared_range
     return jm

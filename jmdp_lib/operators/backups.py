@@ -200,6 +200,7 @@ class Collapsed(Full):
         np.fill_diagonal(pair, np.einsum("sa,sab,sb->s", self.policy, blocks, self.policy))
         operator = PairOperator(jm, self.policy, self.coupling)
         mean, blocks, deviations = operator.same_state(mean, blocks, pair)
+        mean += jm.reward_offset
         source = operator.average @ operator.noise_source(deviations)
         new = self._join(mean, blocks, distinct_states(jm.gamma, operator.kernels, pair, source))
         return new + self.products(new)

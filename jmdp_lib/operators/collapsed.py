@@ -22,7 +22,7 @@ where P_k is the policy's chain given k, and d_k(s) = E[y_A | k] - m(s).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any, Self
 
@@ -87,6 +87,11 @@ class CollapsedT2:
         """The operator for what a user hands to a solver, checked."""
         require_tables(solver, jm)
         return cls(jm, checks.policy_matrix(jm, policy), checked_coupling(jm, coupling))
+
+    @property
+    def centred(self) -> Self:
+        """The operator of `JMDP.centred`: its moments are those of smaller returns."""
+        return replace(self, jm=self.jm.centred)
 
     @cached_property
     def average(self) -> sparse.csr_array:

@@ -169,7 +169,9 @@ class MultisetOperator:
             reached = np.concatenate([after for _, _, after in steps])
             number = self._numbers(reached)
             _, first, target = np.unique(number, return_index=True, return_inverse=True)
-            merge = sparse.csr_array((np.ones(len(target)), target, np.arange(len(target) + 1)))
+            shape = (len(target), len(first))  # both zero if nothing is left to earn
+            entries = np.ones(len(target)), target, np.arange(len(target) + 1)
+            merge = sparse.csr_array(entries, shape=shape)
             matrix = sparse.hstack([prob * step for prob, step, _ in steps], format="csr")
             return matrix @ merge, reached[first]
         raised = self.jm.num_states * self.order

@@ -40,10 +40,20 @@ _SMALL = 4096  # entries up to which calling a sparse product takes longer than 
 
 @dataclass(frozen=True)
 class PairState:
-    """All first and second moments. mean: (S, A). covariance: C = Sigma - mu mu', (S, A, S, A)."""
+    """All first and second moments.
 
-    mean: Floats
+    excess: (S, A), what means are above `offset`, a part of all of them that would cost them their
+    digits. covariance: C = Sigma - mu mu', (S, A, S, A).
+    """
+
+    excess: Floats
     covariance: Floats
+    offset: float = 0.0
+
+    @property
+    def mean(self) -> Floats:
+        """(S, A)."""
+        return self.excess + self.offset
 
     @property
     def blocks(self) -> Floats:
@@ -57,7 +67,10 @@ class PairState:
 
 
 class PairOperator(CollapsedT2):
-    """T_2 for one JMDP, one policy (S, A) and one coupling, acting on PairState."""
+    """T_2 for one JMDP, one policy (S, A) and one coupling, acting on PairState.
+
+    What all rewards have in common, `JMDP.reward_offset`, acts on the offset of a state alone.
+    """
 
     @cached_property
     def _factors(self) -> tuple[Any, Any, list[Any]]:
@@ -85,7 +98,7 @@ class PairOperator(CollapsedT2):
         average, _, moves = self._factors
         side = self.policy.size
         pair = (average @ (average @ state.covariance.reshape(side, side)).T).T  # c
-        mean, blocks, deviations = self.same_state(state.mean, state.blocks, pair)
+        excess, blocks, deviations = self.same_state(state.excess, state.blocks, pair)
         source = self.noise_source(deviations)
         covariance = distinct_states(self.jm.gamma, moves, pair, source)
         covariance = covariance.reshape(state.covariance.shape)
@@ -93,14 +106,16 @@ class PairOperator(CollapsedT2):
             np.einsum("sasa->sa", covariance)[...] = np.einsum("saa->sa", blocks)
         else:
             np.einsum("sasb->sab", covariance)[...] = blocks
-        return PairState(mean, covariance)
+        offset = self.jm.reward_offset + self.jm.gamma * state.offset
+        return PairState(excess, covariance, offset)
 
     def same_state(
         self, mean: Floats, blocks: Floats, pair: Floats
     ) -> tuple[Floats, Floats, Floats]:
         """T_2 on means (S, A) and on the covariances (S, A, A) of actions that share their table.
 
-        pair: (S, S), c. Returns both, and the deviations y - mu (T, A).
+        pair: (S, S), c. Returns both, and the deviations y - mu (T, A). The new means are without
+        `JMDP.reward_offset`.
         """
         jm = self.jm
         gamma = self.jm.gamma
@@ -109,7 +124,7 @@ class PairOperator(CollapsedT2):
         value = (self.policy * mean).sum(1)  # m
         own = np.einsum("saa->sa", blocks) + (mean - value[:, None]) ** 2
         alone = np.einsum("sa,sa->s", self.policy, own)  # v
-        targets = jm.rewards + gamma * value[x]  # (T, A), y
+        targets = jm.centred.rewards + gamma * value[x]  # (T, A), y
         new = averaging @ targets
         deviations = targets - new[jm.table_states]
         joint = deviations[:, :, None] * deviations[:, None, :]

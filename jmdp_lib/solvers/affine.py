@@ -93,7 +93,7 @@ def solve(
             return x, history, applied
         # Two plain steps first: for a chain without cycles one Gauss-Seidel sweep is exact.
         if accelerate and len(history) > 2:
-            used = _cycle(operator, x, r, 0.5 * goal)
+            used = _cycle(operator, x, r, 0.5 * goal, bar)
             history.append(_residual(operator, x, r))
             accelerate = history[-1] <= history[-2] * max(rate**used, 1e-3)
             if not math.isfinite(history[-1]):
@@ -154,10 +154,10 @@ def _residual(operator: Affine, x: Any, r: Any) -> float:
     return largest_of(r)
 
 
-def _cycle(operator: Affine, x: Any, residual: Any, target: float) -> int:
+def _cycle(operator: Affine, x: Any, residual: Any, target: float, bar: Any) -> int:
     """BiCGSTAB on x in place, from its residual r = F(x) - x; how often G was applied.
 
-    `residual` is used up.
+    `residual` is used up. bar: shows progress, if not None.
     """
     r = residual
     shadow, p, v, t = (operator.zeros() for _ in range(4))
@@ -179,6 +179,8 @@ def _cycle(operator: Affine, x: Any, residual: Any, target: float) -> int:
         add_scaled(omega, r, 1.0, x)
         add_scaled(-omega, t, 1.0, r)
         size = largest_of(r)
+        if bar is not None:
+            bar.update(2)
         before = rho
         rho = inner_product(shadow, r)
         if not target < size < worst or omega == 0.0 or before == 0.0:

@@ -15,6 +15,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.machine import (
     ReadOnly,
+    content_of,
     load_parts,
     progress,
     rounding_of,
@@ -107,11 +108,15 @@ class Solution(ReadOnly):
     pairs: int | None = field(default=None, kw_only=True)
 
     def __repr__(self) -> str:
-        state = "converged" if self.converged else "NOT converged"
         return (
-            f"{type(self).__name__}({state} after {self.iterations} iterations, "
-            f"error_bound={self.error_bound:.3g}, {self.moments})"
+            f"{type(self).__name__}({self._verdict}, error_bound={self.error_bound:.3g}, "
+            f"{self.moments})"
         )
+
+    @property
+    def _verdict(self) -> str:
+        state = "converged" if self.converged else "NOT converged"
+        return f"{state} after {self.iterations} iterations"
 
     def to_frame(self) -> pd.DataFrame:
         """The table of the moments, `Moments.to_frame`: a row per state and pair of actions."""
@@ -133,10 +138,10 @@ class Solution(ReadOnly):
         """
         parts = load_parts(path, _FILE, _FORMAT, "Solution.save", "solve again, and save")
         kinds: Any = (Solution, *Solution.__subclasses__())
-        kind = {known.__name__: known for known in kinds}.get(parts.pop("kind", None))
-        if kind is None:
-            raise ValueError(f"{path} is no file that Solution.save has written")
-        return kind(**parts | {"moments": moments_of_parts(**parts["moments"])})
+        with content_of(path, "Solution.save"):
+            kind = {known.__name__: known for known in kinds}[parts.pop("kind")]
+            found: Solution = kind(**parts | {"moments": moments_of_parts(**parts["moments"])})
+        return found
 
 
 class Operator(Protocol[State]):
@@ -228,22 +233,51 @@ def enough_sweeps(first: float, target: float, gamma: float) -> int:
     return 50 + math.ceil(1.05 * math.log(target / first) / math.log(gamma))
 
 
+def rounding_of_returns(gamma: float, reward_bound: float) -> float:
+    """How far off a return may be only since a number has some sixteen digits."""
+    return rounding_of(0) * reward_bound / (1.0 - gamma)
+
+
+def false_variance(gamma: float, error: float) -> float:
+    """The variance that a constant return may seem to have.
+
+    Means of next states that are wrong by up to e = `error` give it one-step deviations of up to
+    gamma e, and so a standard deviation of up to gamma e / sqrt(1 - gamma^2).
+    """
+    return (gamma * error) ** 2 / (1.0 - gamma**2)
+
+
 def collect_moments(
     jm: JMDP,
-    order: int,
-    mean: Floats,
-    blocks: Floats | None,
-    source: MomentSource,
+    found: tuple[int, Floats, Floats | None, MomentSource],
+    offset: float,
     error_bound: float,
     variance_off: float,
 ) -> Moments:
-    """What was solved, and below which size a standard deviation cannot be told from zero.
+    """What was solved, with the offset of all returns put back into the means.
 
-    Means of next states that are wrong by up to the error bound e give a constant return one-step
-    deviations of up to gamma e, and so a standard deviation of up to gamma e / sqrt(1 - gamma^2).
-    Besides, a variance or a gap variance may be off by `variance_off`.
+    found: order, means, covariances and source of the returns minus `offset`. variance_off: how far
+    off a variance or a gap variance may be. Besides, the rounding of returns says below which size
+    a standard deviation cannot be told from zero.
     """
-    largest = jm.reward_bound + float(np.abs(mean).max())
-    variance = (jm.gamma * error_bound) ** 2 / (1.0 - jm.gamma**2) + (1e-12 * largest) ** 2
-    resolution = float(np.sqrt(variance + variance_off))
-    return Moments(order, mean, blocks, source, error_bound + 1e-12 * largest, resolution)
+    order, excess, blocks, source = found
+    mean = excess + offset
+    largest = jm.centred.reward_bound + float(np.abs(excess).max())
+    solved = float(np.sqrt(variance_off + (1e-12 * largest) ** 2))
+    rounding = rounding_of_returns(jm.gamma, jm.reward_bound)
+    mean_error = error_bound + 1e-12 * (jm.reward_bound + float(np.abs(mean).max()))
+    resolution = float(np.hypot(solved, rounding))
+    moments = Moments(order, mean, blocks, source, mean_error, resolution, offset)
+    if rounding > solved and blocks is not None:
+        _warn_of_lost_gaps(moments, solved, rounding)
+    return moments
+
+
+def _warn_of_lost_gaps(moments: Moments, solved: float, rounding: float) -> None:
+    """Warn of gaps that vary by less than returns are rounded by, but by more than nothing."""
+    deviation = np.sqrt(moments.gap_variance)
+    if ((deviation > solved) & (deviation < rounding)).any():
+        warn(
+            f"some gaps have standard deviations below {rounding:.1g}, the rounding of returns of "
+            "this size: subtract a constant from all rewards before they are rounded"
+        )

@@ -132,6 +132,10 @@ class IncrementalSolution(Solution):
         unit = "" if self.reward_range else ", norms for |R| <= 1: no reward_range is declared"
         return f"{super().__repr__()[:-1]}{unit})"
 
+    @property
+    def _verdict(self) -> str:
+        return f"learned by {self.iterations:,} updates"
+
 
 def incremental_jipe2(
     simulator: Simulator,

@@ -7,7 +7,7 @@ of states that the asked gaps reach or on all.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks, machine
 from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.machine import rounding_of
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, StoredMoments
 from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2, PairValues, distinct_states
@@ -65,6 +66,9 @@ def jipe2(
         refused: `local_jipe2` can still answer for a few of its states.
     device: a torch device, such as "cuda", for the dense route.
 
+    What all rewards have in common (`JMDP.reward_offset`) is subtracted before anything is solved,
+    and put back into the means, so that it costs gaps no digits.
+
     Residuals are the paper's norm on what is solved. Sweeps solve all coordinates. The other routes
     solve all means and the policy averages that $T_2$ needs, on which it is the same contraction,
     and every other coordinate follows from those in one step. `moments.second` and
@@ -84,20 +88,20 @@ def jipe2(
         >>> print(f"with two gusts: {apart.gap_mean[gap]:.3f}, {apart.gap_variance[gap]:.3f}")
         with two gusts: 1.962, 0.961
     """
-    system = CollapsedT2.of("jipe2", jm, policy, coupling)
-    allowed = checks.positive("tol", tol) * jm.reward_bound
+    system = CollapsedT2.of("jipe2", jm, policy, coupling).centred
+    tol = checks.positive("tol", tol)
     swept = initial is not None or max_iterations is not None or route == "sweeps"
     solved = route in ("reachable", "dense") or device is not None or queries is not None
     _check_route(route, device, swept, solved)
     if swept or (not solved and _is_small(system, tol)):
-        return _sweeps(system, allowed, initial, max_iterations)
+        return _sweeps(jm, system, tol, initial, max_iterations)
     asked = AskedGaps.of(jm, queries)
     reached = None
     if route == "dense" or device is not None:
         _require_dense(system, device)
     else:
         reached = affine.choose_pairs(system, asked, or_all=route == "auto")
-    return _solved(system, asked, allowed, reached, device)
+    return _solved(jm, system, asked, tol, reached, device)
 
 
 def _check_route(route: str, device: str | None, swept: bool, solved: bool) -> None:
@@ -134,21 +138,31 @@ def _require_dense(system: CollapsedT2, device: str | None) -> None:
 
 
 def _sweeps(
+    jm: JMDP,
     system: CollapsedT2,
-    allowed: float,
+    tol: float,
     initial: Solution | Moments | tuple[ArrayLike, ArrayLike] | None,
     max_iterations: int | None,
 ) -> Solution:
-    jm = system.jm
-    operator = PairOperator(jm, system.policy, system.coupling)
+    """T_2 repeated: that of jm from zero, or from `initial` that of jm without its offset."""
+    model = jm if initial is None else system.jm
+    operator = PairOperator(model, system.policy, system.coupling)
     machine.require(operator.sweep_bytes, f"JIPE-2 by sweeps on {jm.num_states:,} states")
-    start = operator.zero() if initial is None else _start(operator, initial)
+    start = operator.zero() if initial is None else _start(operator, initial, jm.return_offset)
+    allowed = tol * model.reward_bound
     state, end = fixed_point.iterate(operator, start, jm.gamma, allowed, max_iterations, "JIPE-2")
-    off = 2.0 * system.weight * end.error_bound
     if initial is None:
+        offset = state.offset
         off = _unplayed(jm.gamma**end.iterations, state)
-    found = state.mean, state.blocks, StoredMoments(state.second)
-    moments = fixed_point.collect_moments(jm, 2, *found, end.error_bound, off)
+    else:
+        offset = jm.return_offset
+        off = 2.0 * operator.weight * end.error_bound
+        off += fixed_point.false_variance(jm.gamma, end.error_bound)
+        error_bound = end.error_bound + fixed_point.rounding_of_returns(jm.gamma, jm.reward_bound)
+        end = end._replace(error_bound=error_bound)
+    excess = replace(state, offset=0.0) if state.offset else state
+    found = 2, excess.mean, state.blocks, StoredMoments(excess.second)
+    moments = fixed_point.collect_moments(jm, found, offset, end.error_bound, off)
     return Solution(moments, *end, route="sweeps", pairs=_all_pairs(jm))
 
 
@@ -161,44 +175,55 @@ def _unplayed(left: float, state: PairState) -> float:
     """E[(Z - Z_k)^2] at most, where k sweeps from zero have found the moments of k steps, Z_k.
 
     left: gamma^k. Then Z - Z_k is `left` times the return after k steps, so that its L_2 norm is at
-    most `left` times the largest ||Z||, which is at most the largest ||Z_k|| / (1 - left).
+    most `left` times the largest ||Z||, which is at most the largest ||Z_k|| / (1 - left). An
+    offset of all returns is in no variance, and does not count.
     """
-    largest = np.max(state.mean**2 + np.einsum("saa->sa", state.blocks))
+    largest = np.max(state.excess**2 + np.einsum("saa->sa", state.blocks))
     return float(largest * (left / (1.0 - left)) ** 2)
 
 
 def _start(
-    operator: PairOperator, initial: Solution | Moments | tuple[ArrayLike, ArrayLike]
+    operator: PairOperator, initial: Solution | Moments | tuple[ArrayLike, ArrayLike], offset: float
 ) -> PairState:
+    """M_0 of the returns minus `offset`."""
     found: Any = initial.moments if isinstance(initial, Solution) else initial
     if isinstance(found, Moments):
-        found = found.mean, found.full_second()
+        offset -= found.offset
+        found = found.mean - found.offset, replace(found, offset=0.0).full_second()
     if not isinstance(found, tuple) or len(found) != 2:
         raise ValueError(f"initial must be moments or (mean, second), got {initial!r}")
-    return operator.centre(*checks.collection("initial", *found, operator.jm))
+    start = operator.centre(*checks.collection("initial", *found, operator.jm))
+    return replace(start, excess=start.excess - offset)
 
 
 def _solved(
+    jm: JMDP,
     system: CollapsedT2,
     asked: AskedGaps,
-    allowed: float,
+    tol: float,
     reached: PairSet | None,
     device: str | None,
 ) -> Solution:
-    """The moments by a linear system on the pairs of states reached, or on all."""
-    jm = system.jm
+    """The moments by a linear system on the pairs of states reached, or on all.
+
+    system: of jm without the offset of its rewards.
+    """
+    gamma = jm.gamma
     route = "dense" if reached is None else "reachable"
     pairs = _all_pairs(jm) if reached is None else reached.size
     name = f"JIPE-2, {route}, {pairs:,} pairs of {jm.num_states:,} states"
-    found = affine.solve_pairs(system, reached, allowed, name, device)
-    certified = found.residuals, found.rounding, jm.gamma, allowed, found.iterations
+    found = affine.solve_pairs(system, reached, tol * system.jm.reward_bound, name, device)
+    rounding = found.rounding + rounding_of(0) * jm.reward_bound
+    certified = found.residuals, rounding, gamma, tol * jm.reward_bound, found.iterations
     end = fixed_point.certify(*certified, "JIPE-2")
     blocks = system.blocks(found.backup, found.pairs, asked)
     source = MomentsFromPairs(system, found.backup, blocks, found.pairs)
     # c contracts by gamma^2
-    off = 4.0 * found.residuals[-1] * system.weight / (1.0 - jm.gamma**2)
-    known = found.backup.mean, blocks, source
-    moments = fixed_point.collect_moments(jm, 2, *known, end.error_bound, off)
+    off = 4.0 * found.residuals[-1] * system.weight / (1.0 - gamma**2)
+    solver_error = float(found.residuals[-1] + found.rounding) / (1.0 - gamma)
+    off += fixed_point.false_variance(gamma, solver_error)
+    known = 2, found.backup.mean, blocks, source
+    moments = fixed_point.collect_moments(jm, known, jm.return_offset, end.error_bound, off)
     return Solution(moments, *end, route=route, pairs=pairs)
 
 

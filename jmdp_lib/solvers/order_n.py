@@ -12,7 +12,7 @@ from jmdp_lib.model import JMDP, checked_coupling, require_tables
 from jmdp_lib.moments import norm_weight
 from jmdp_lib.operators.multisets import MultisetOperator, MultisetSource
 from jmdp_lib.solvers.affine import Chain, solve_to_residual
-from jmdp_lib.solvers.fixed_point import Solution, certify, collect_moments
+from jmdp_lib.solvers.fixed_point import Solution, certify, collect_moments, false_variance
 
 
 def jipe(
@@ -52,23 +52,28 @@ def jipe(
     require_tables("jipe", jm)
     order = checks.at_least("order", order, 1)
     matrix = checks.policy_matrix(jm, policy)
-    operator = MultisetOperator(jm, matrix, order, checked_coupling(jm, coupling))
+    operator = MultisetOperator(jm.centred, matrix, order, checked_coupling(jm, coupling))
     allowed = checks.positive("tol", tol) * jm.reward_bound
+    centred = operator.jm
     # T_n x = x is one sparse system, in units of lambda, where T_n contracts by gamma.
     constant, steps, _ = operator.system
     weights = operator.weights
     name = f"JIPE-{order}"
     scaled = sparse.diags_array(1.0 / weights) @ steps @ sparse.diags_array(weights)
     chain = Chain(sparse.csr_array(scaled), 1.0, constant / weights)
-    goal = allowed * (1.0 - jm.gamma)
+    goal = tol * centred.reward_bound * (1.0 - jm.gamma)
     x, residuals, iterations = solve_to_residual(chain, chain.residual, 0.5, goal, jm.gamma, name)
     rounding = rounding_of(operator.longest_sum) * float(np.abs(x).max())
-    end = certify(residuals, rounding, jm.gamma, allowed, iterations, name)
+    returns = rounding_of(0) * jm.reward_bound
+    end = certify(residuals, rounding + returns, jm.gamma, allowed, iterations, name)
     source = MultisetSource(operator, x * weights)
     mean, blocks = source.same_state()
     # Multisets give a variance as a difference of large numbers.
-    off = 1e-14 * (jm.reward_bound + float(np.abs(mean).max())) ** 2 / (1.0 - jm.gamma)
-    off += 2.0 * norm_weight(2, jm.gamma, jm.reward_bound) * end.error_bound
-    moments = collect_moments(jm, order, mean, blocks, source, end.error_bound, off)
+    off = 1e-14 * (centred.reward_bound + float(np.abs(mean).max())) ** 2 / (1.0 - jm.gamma)
+    solver_error = float(residuals[-1] + rounding) / (1.0 - jm.gamma)
+    off += 2.0 * norm_weight(2, jm.gamma, centred.reward_bound) * solver_error
+    off += false_variance(jm.gamma, solver_error)
+    found = order, mean, blocks, source
+    moments = collect_moments(jm, found, jm.return_offset, end.error_bound, off)
     route = "all" if operator.solves_all else "reached"
     return Solution(moments, *end, route=route, pairs=x.size)
