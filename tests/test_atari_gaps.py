@@ -79,7 +79,7 @@ def exact_network(jm):
     values, vectors = np.linalg.eigh(covariance)
     shared = (vectors * np.sqrt(values.clip(0.0))).reshape(*shape, -1)
     none = np.zeros((*shape, 1))
-    parts = (m.mean, shared, none, none, none[..., 0], np.zeros((shape[0], 1)))
+    parts = (m.mean, shared, none, none, none[..., 0], np.zeros((shape[0], 1)), m.mean.var(1))
     table = [torch.tensor(part)[None] for part in parts]
 
     def network(params, observations, previous):
