@@ -129,11 +129,14 @@ def worlds() -> dict[str, tuple[jl.JMDP, np.ndarray, int, tuple[int, int]]]:
     return {
         **{name: (jm, np.zeros(1, int), 0, (0, 1)) for name, jm in coins.items()},
         "5x5 gridworld, middle, up or down": (
-            jl.windy_gridworld(5), jl.goal_policy(5), 12, (0, 2),
+            jl.windy_gridworld(5),
+            jl.goal_policy(5),
+            12,
+            (0, 2),
         ),
         "inventory of 5, order 0 or 4": (inventory, up_to_six, 5, (0, 4)),
         "inventory of 5, order 3 or 4": (inventory, up_to_six, 5, (3, 4)),
-    }  # fmt: skip
+    }
 
 
 def runs_needed(jm: jl.JMDP, policy: np.ndarray, state: int, pair: tuple[int, int]) -> list[int]:
@@ -199,12 +202,14 @@ def player_row(case: str, player: str, method: str) -> dict:
     right = player_case(case)[1]
     bests = [best for best, _ in found if best is not None]
     return {
-        "case": case, "sequence": method, "player": player,
+        "case": case,
+        "sequence": method,
+        "player": player,
         "calls": len(found),
         "false": sum(best != right for best in bests),
         "right": sum(best == right for best in bests),
         "median runs": int(np.median([runs for _, runs in found])),
-    }  # fmt: skip
+    }
 
 
 def compare_players() -> None:
@@ -226,9 +231,14 @@ def main() -> None:
         compare_players()
         return
     lines = [
-        "# Decisions", "", (__doc__ or "").split("\n\n", 1)[1].strip(), machine("numpy"), "",
-        f"| false decisions of {CALLS} | Bernstein | betting | asymptotic |", "|---|---|---|---|",
-    ]  # fmt: skip
+        "# Decisions",
+        "",
+        (__doc__ or "").split("\n\n", 1)[1].strip(),
+        machine("numpy"),
+        "",
+        f"| false decisions of {CALLS} | Bernstein | betting | asymptotic |",
+        "|---|---|---|---|",
+    ]
     for name, (jm, better) in FALSE.items():
         counts = [false_calls(jm, better, which) for which in ("betting", "asymptotic")]
         counts = [false_bernstein(jm, better), *counts]

@@ -68,9 +68,12 @@ def fitted(seen: Seen, count: int, seed: int = 0) -> nn.Module:
     with torch.random.fork_rng(devices=[]):  # layers draw from the global stream
         torch.manual_seed(seed)
         network = nn.Sequential(
-            nn.Linear(inputs, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(),
+            nn.Linear(inputs, HIDDEN),
+            nn.ReLU(),
+            nn.Linear(HIDDEN, HIDDEN),
+            nn.ReLU(),
             nn.Linear(HIDDEN, seen.num_actions),
-        )  # fmt: skip
+        )
     optimiser = torch.optim.AdamW(network.parameters(), RATE, weight_decay=WEIGHT_DECAY)
     rate = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, STEPS, RATE / 100)
     for _ in range(STEPS):
@@ -104,11 +107,14 @@ def main() -> None:
     found = pd.concat([measured(game) for game in GAMES], ignore_index=True)
     found.to_csv(HERE / "foresight.csv", index=False, float_format="%.4g")
     lines = [
-        "# Foreseeing Atari's rewards", "", (__doc__ or "").split("\n\n", 1)[1].strip(),
-        machine("torch", "ale_py"), "",
+        "# Foreseeing Atari's rewards",
+        "",
+        (__doc__ or "").split("\n\n", 1)[1].strip(),
+        machine("torch", "ale_py"),
+        "",
         "| game | " + " | ".join(f"{count:,} states" for count in STATES) + " |",
         "|---|" + "---|" * len(STATES),
-    ]  # fmt: skip
+    ]
     for game, rows in found.groupby("game", sort=False):
         both = zip(rows.held_out, rows.training, strict=True)
         cells = (f"{new:.1f} ({old:.0f})" for new, old in both)

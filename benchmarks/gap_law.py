@@ -113,9 +113,14 @@ def in_process(name: str, folder: Path | None, patience: float = PATIENCE) -> di
     command = [sys.executable, __file__, "--one", name]
     try:
         done = subprocess.run(
-            command, env=os.environ | settings, stdout=subprocess.PIPE, text=True,
-            timeout=patience, check=True, cwd=folder,
-        )  # fmt: skip
+            command,
+            env=os.environ | settings,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=patience,
+            check=True,
+            cwd=folder,
+        )
     except subprocess.TimeoutExpired:
         return None
     return json.loads(done.stdout.splitlines()[-1])
@@ -145,8 +150,9 @@ def row(name: str, new: dict, old: dict | None) -> str:
     """One line of the first table, held to a simulation."""
     share, share_error, cvar, cvar_error, deviation = simulated(name)
     for (low, high), value, error in (
-        (new["up to zero"], share, share_error), (new["cvar"], cvar, cvar_error)
-    ):  # fmt: skip
+        (new["up to zero"], share, share_error),
+        (new["cvar"], cvar, cvar_error),
+    ):
         assert low - 5.0 * error <= value <= high + 5.0 * error, (name, low, high, value, error)
     was = f"more than {PATIENCE} s | | |"
     if old is not None:
@@ -197,7 +203,7 @@ def main() -> None:
         "| | time | P | CVaR | P(G <= 0) | simulated | CVaR(0.1) | simulated | before | P | CVaR | "
         "ratio of times |",
         "|---" * 12 + "|",
-    ]  # fmt: skip
+    ]
     timed = {}
     for name in CASES | LATTICES:
         new = in_process(name, Path(__file__).resolve().parents[1], 600)

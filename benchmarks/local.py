@@ -33,10 +33,14 @@ import jmdp_lib as jl
 HERE = Path(__file__).parent
 MOVES = (-1, 0), (0, 1), (1, 0), (0, -1)
 ROWS = [
-    *(("grid", 10**n, 0.95, 1e-3) for n in (2, 3, 6)), ("grid", 10**6, 0.99, 1e-3),
-    ("near", 100, 0.95, 1e-3), ("goal", 100, 0.95, 1e-2),
-    ("inventory", 32, 0.95, 0.04), ("network", 10, 0.9, 0.015), ("whole", 100, 0.95, 1e-3),
-]  # fmt: skip
+    *(("grid", 10**n, 0.95, 1e-3) for n in (2, 3, 6)),
+    ("grid", 10**6, 0.99, 1e-3),
+    ("near", 100, 0.95, 1e-3),
+    ("goal", 100, 0.95, 1e-2),
+    ("inventory", 32, 0.95, 0.04),
+    ("network", 10, 0.9, 0.015),
+    ("whole", 100, 0.95, 1e-3),
+]
 TITLES = {
     "grid": "windy gridworld, uniform policy, one cell 4 from the goal",
     "near": "windy gridworld, goal policy with epsilon 0.1, 20 cells near the goal",
@@ -171,12 +175,19 @@ def main():
         r = json.loads(done.stdout.splitlines()[-1])
         print(r, file=sys.stderr, flush=True)
         states = r["size"] ** (6 if r["name"] in ("inventory", "network") else 2)
-        lines.append([
-            TITLES[r["name"]], f"{states:.3g}", str(r["gamma"]), f"{r['explored']:,}",
-            f"{r['bound']:.2g}" if "bound" in r else "", f"{r['sd']:.4g}" if "sd" in r else "",
-            f"{duration(r['cpu'])}, {duration(r['wall'])}", f"{r['bytes'] / 1e6:,.0f} MB",
-            duration(r["monte_carlo"]) if "monte_carlo" in r else "",
-        ])  # fmt: skip
+        lines.append(
+            [
+                TITLES[r["name"]],
+                f"{states:.3g}",
+                str(r["gamma"]),
+                f"{r['explored']:,}",
+                f"{r['bound']:.2g}" if "bound" in r else "",
+                f"{r['sd']:.4g}" if "sd" in r else "",
+                f"{duration(r['cpu'])}, {duration(r['wall'])}",
+                f"{r['bytes'] / 1e6:,.0f} MB",
+                duration(r["monte_carlo"]) if "monte_carlo" in r else "",
+            ]
+        )
         write(lines)
 
 

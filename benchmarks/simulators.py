@@ -22,10 +22,18 @@ from jmdp_lib import figures
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "book" / "own_simulator.md"
 NAMES = [
-    "CartPole-v1", "Pendulum-v1", "Blackjack-v1", "FrozenLake-v1", "Taxi-v4",
-    "InvertedPendulum-v5", "Hopper-v5", "Ant-v5", "Humanoid-v5", "LunarLander-v3",
+    "CartPole-v1",
+    "Pendulum-v1",
+    "Blackjack-v1",
+    "FrozenLake-v1",
+    "Taxi-v4",
+    "InvertedPendulum-v5",
+    "Hopper-v5",
+    "Ant-v5",
+    "Humanoid-v5",
+    "LunarLander-v3",
     "BipedalWalker-v3",
-]  # fmt: skip
+]
 _STEPS, _REPEATS = 10, 40
 
 

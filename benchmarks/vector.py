@@ -178,13 +178,16 @@ def gpu_rows(device: str, most: int) -> list[dict[str, object]]:
                 )
                 times.append(time.perf_counter() - start)
             row = {
-                "device": torch.cuda.get_device_name(), "coupling": coupling, "pairs": pairs,
-                "seconds": round(min(times), 4), "branch-steps a pair": round(steps, 2),
+                "device": torch.cuda.get_device_name(),
+                "coupling": coupling,
+                "pairs": pairs,
+                "seconds": round(min(times), 4),
+                "branch-steps a pair": round(steps, 2),
                 "branch-steps a second": float(f"{steps * pairs / min(times):.3g}"),
                 "peak GiB": round(torch.cuda.max_memory_allocated() / 2**30, 2),
                 "variance": round(float(found.variance[0, 1]), 5),
                 "standard error": float(f"{found.variance_error[0, 1]:.2g}"),
-            }  # fmt: skip
+            }
             print(row, flush=True)
             rows.append(row)
     return rows
@@ -236,10 +239,16 @@ def main() -> None:
     names = ["coupling", "`estimate_gaps`, a pair", "loop", "dropping loop"]
     names += ["ratio to the loop", "to the dropping loop", *old]
     lines = [
-        "# Vectorised simulators", "", (__doc__ or "").split("\n\n")[1].strip(),
-        machine("numpy"), "", "| " + " | ".join(names) + " |", "|---" * len(names) + "|",
-        *processor_rows(chosen.old), *gpu_table(),
-    ]  # fmt: skip
+        "# Vectorised simulators",
+        "",
+        (__doc__ or "").split("\n\n")[1].strip(),
+        machine("numpy"),
+        "",
+        "| " + " | ".join(names) + " |",
+        "|---" * len(names) + "|",
+        *processor_rows(chosen.old),
+        *gpu_table(),
+    ]
     (HERE / "vector.md").write_text("\n".join(lines) + "\n")
 
 

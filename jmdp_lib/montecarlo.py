@@ -148,9 +148,16 @@ def _settled(x: int, alone_starts: Any, alone_next: Any) -> bool:
 
 @cached(nogil=True)
 def _alone(
-    rng: Any, x: int, weight: float, steps: int, gamma: float, alone_starts: Any, threshold: Any,
-    alone_rewards: Any, alone_next: Any,
-) -> float:  # fmt: skip
+    rng: Any,
+    x: int,
+    weight: float,
+    steps: int,
+    gamma: float,
+    alone_starts: Any,
+    threshold: Any,
+    alone_rewards: Any,
+    alone_next: Any,
+) -> float:
     """What one branch at x earns in so many steps, times the weight of the first."""
     earned = 0.0
     step = 0
@@ -168,11 +175,26 @@ def _alone(
 
 @cached(nogil=True)
 def _fill_pairs(
-    rng: Any, out: Any, apart: Any, state: int, first: int, second: int, steps: int,
-    independent: bool, common: bool, gamma: float, policy_cdf: Any, starts: Any, table_cdf: Any,
-    rewards: Any, next_states: Any, alone_starts: Any, threshold: Any, alone_rewards: Any,
+    rng: Any,
+    out: Any,
+    apart: Any,
+    state: int,
+    first: int,
+    second: int,
+    steps: int,
+    independent: bool,
+    common: bool,
+    gamma: float,
+    policy_cdf: Any,
+    starts: Any,
+    table_cdf: Any,
+    rewards: Any,
+    next_states: Any,
+    alone_starts: Any,
+    threshold: Any,
+    alone_rewards: Any,
     alone_next: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Fill out (n, 2) with the returns of n pairs, and apart (n,) with whether they never met."""
     num_actions = rewards.shape[1]
     for pair in range(out.shape[0]):
@@ -304,10 +326,21 @@ def _action_law(policy: Floats) -> _Law:
 
 @cached(nogil=True)
 def _fill_samples(
-    rng: Any, out: Any, scratch: Any, steps: int, mode: int, gamma: float, rewards: Any,
-    next_states: Any, starts: Any, table_threshold: Any, tables: Any, action_starts: Any,
-    action_threshold: Any, state_actions: Any,
-) -> None:  # fmt: skip
+    rng: Any,
+    out: Any,
+    scratch: Any,
+    steps: int,
+    mode: int,
+    gamma: float,
+    rewards: Any,
+    next_states: Any,
+    starts: Any,
+    table_threshold: Any,
+    tables: Any,
+    action_starts: Any,
+    action_threshold: Any,
+    state_actions: Any,
+) -> None:
     """Fill out (n, S * A) with n samples. scratch: room for one of them."""
     num_states = starts.size - 1
     num_actions = rewards.shape[1]

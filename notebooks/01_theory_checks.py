@@ -344,14 +344,31 @@ outcomes, merge = (
     "if these are equal: one branch from here on",
 )
 laws = {  # asked, tables drawn, outcomes, actions drawn, next state-actions, what follows
-    "one branch\neqs. (15), (16)": (["$(s, a)$"], [("table of $s$", shared)], outcomes[:1],
-        [(r"$A' \sim \pi$", shared)], [ahead], "still one branch"),
-    "two actions, one state\neq. (18)": (["$(s, a)$", r"$(s, \tilde a)$"],
-        [("one table of $s$, both rows read", shared)], outcomes, each, [ahead, other], merge),
-    "two states\neq. (17)": (["$(s, a)$", r"$(\tilde s, \tilde a)$"],
+    "one branch\neqs. (15), (16)": (
+        ["$(s, a)$"],
+        [("table of $s$", shared)],
+        outcomes[:1],
+        [(r"$A' \sim \pi$", shared)],
+        [ahead],
+        "still one branch",
+    ),
+    "two actions, one state\neq. (18)": (
+        ["$(s, a)$", r"$(s, \tilde a)$"],
+        [("one table of $s$, both rows read", shared)],
+        outcomes,
+        each,
+        [ahead, other],
+        merge,
+    ),
+    "two states\neq. (17)": (
+        ["$(s, a)$", r"$(\tilde s, \tilde a)$"],
         [("table of $s$", own), (r"table of $\tilde s$", own)],
-        outcomes, each, [ahead, other], merge),
-}  # fmt: skip
+        outcomes,
+        each,
+        [ahead, other],
+        merge,
+    ),
+}
 
 
 def show_law(ax, rows, end):
@@ -376,8 +393,12 @@ fig, axes = plt.subplots(1, 3, figsize=(6.75, 3.3), width_ratios=[0.75, 1.25, 1.
 for ax, (title, (*rows, end)) in zip(axes, laws.items(), strict=True):
     show_law(ax, rows, end)
     ax.set_title(title)
-drawn = [(t.split("\n")[0], i[0], i[1] == shared) for t, law in laws.items()
-         for row in law[1:4:2] for i in row]  # fmt: skip
+drawn = [
+    (t.split("\n")[0], i[0], i[1] == shared)
+    for t, law in laws.items()
+    for row in law[1:4:2]
+    for i in row
+]
 data = pd.DataFrame(drawn, columns=["case", "draw", "shared"])
 figures.save(fig, "fig_shared_draws", data, out_dir)
 plt.show()
@@ -531,8 +552,10 @@ for name, (jm, policy) in cases.items():
 # %%
 for name, (residuals, errors) in runs.items():
     line = residuals[0] * 0.95 ** np.arange(residuals.size)
-    for claim, ratio in {"residual / gamma^k": residuals / line,
-                         "error / certificate": errors * 0.05 / residuals}.items():  # fmt: skip
+    for claim, ratio in {
+        "residual / gamma^k": residuals / line,
+        "error / certificate": errors * 0.05 / residuals,
+    }.items():
         ends = f"{ratio.min():.4f} to {ratio.max():.4f}"
         claims.check(f"{name}: {claim}", ends, np.allclose(ratio, 1, rtol=0, atol=1e-6))
 

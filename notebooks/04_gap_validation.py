@@ -203,10 +203,16 @@ claims.check(claim, f"{largest:.2f}", largest <= 1, enough=enough)
 
 # %%
 table = pd.DataFrame(gaps, columns=["state", "action", "alternative"]).assign(
-    predicted_mean=mean, mc_mean=played.mean, mc_mean_se=played.mean_error,
-    predicted_variance=variance, mc_variance=played.variance, mc_variance_se=played.variance_error,
-    mc_inferior=inferior, bound_jipe2=bounds["JIPE-2"], bound_mc=bounds["Monte Carlo"],
-)  # fmt: skip
+    predicted_mean=mean,
+    mc_mean=played.mean,
+    mc_mean_se=played.mean_error,
+    predicted_variance=variance,
+    mc_variance=played.variance,
+    mc_variance_se=played.variance_error,
+    mc_inferior=inferior,
+    bound_jipe2=bounds["JIPE-2"],
+    bound_mc=bounds["Monte Carlo"],
+)
 table.describe().loc[["min", "mean", "max"], "predicted_mean":].T.round(3)
 
 # %% tags=["hide-input"]
@@ -359,9 +365,14 @@ claims.check("rank correlation with P(G = 0): ratio; slack, smaller", text, less
 
 # %% tags=["hide-input"]
 data = table[["state", "action", "alternative"]].assign(
-    losses=losses, ties=ties, wins=wins, bound=exact_bound,
-    mc_losses=played.prob_worse, mc_ties=played.prob_tie, mc_wins=played.prob_better,
-)  # fmt: skip
+    losses=losses,
+    ties=ties,
+    wins=wins,
+    bound=exact_bound,
+    mc_losses=played.prob_worse,
+    mc_ties=played.prob_tie,
+    mc_wins=played.prob_better,
+)
 ordered = data.iloc[np.lexsort((losses + ties, exact_bound))]
 shares = {r"$P(G \leq 0)$ / bound": tight, "$P(G < 0)$ / bound": losses / exact_bound}
 

@@ -134,7 +134,11 @@ promised = pong.query([2])[0]
 seen, reward, *_ = pong.step(2)
 wrong = int((seen != promised.observation).sum())
 text = f"{wrong} of {seen.size:,} bytes, reward by {reward - promised.reward:g}"
-claims.check("the executed branch differs from the queried one in", text, wrong == 0 and reward == promised.reward)  # fmt: skip
+claims.check(
+    "the executed branch differs from the queried one in",
+    text,
+    wrong == 0 and reward == promised.reward,
+)
 
 # %% [markdown]
 # **What belongs to the state, and can a network see it?** Pong is played with a knob. The emulator turns it while left
@@ -235,9 +239,17 @@ claims.check(claim, left_open.round(2), left_open > 0, enough=enough)
 
 # %%
 config = Config(
-    name=game, gammas=(0.9,), kinds=("near",), sigma=1.0, hidden=128, batch=64, steps=num_steps,
-    seed=seed, log_every=10, eval_every=50,
-)  # fmt: skip
+    name=game,
+    gammas=(0.9,),
+    kinds=("near",),
+    sigma=1.0,
+    hidden=128,
+    batch=64,
+    steps=num_steps,
+    seed=seed,
+    log_every=10,
+    eval_every=50,
+)
 small = Experiment(config, obs="ram+paddles", num_states=num_states, num_held_out=100)
 learned = learn(small, seed, Path(work.name) / game, processes=1)
 live = pd.read_csv(learned.metrics)
@@ -277,9 +289,18 @@ grid = jl.windy_gridworld(4, gamma=0.9)
 cells = np.eye(16, dtype=np.uint8) * 255
 tables = tables_of(grid, cells, num_pairs=5_000, seed=seed)
 known = Config(
-    gammas=(0.9,), kinds=("gram", "near"), sigma=1.0, hidden=256, shared_dim=32, batch=64,
-    steps=grid_steps, learning_rate=3e-3, polyak=1.0, seed=seed, eval_every=grid_steps,
-)  # fmt: skip
+    gammas=(0.9,),
+    kinds=("gram", "near"),
+    sigma=1.0,
+    hidden=256,
+    shared_dim=32,
+    batch=64,
+    steps=grid_steps,
+    learning_rate=3e-3,
+    polyak=1.0,
+    seed=seed,
+    eval_every=grid_steps,
+)
 few = tables_of(grid, cells, num_pairs=500, seed=seed)
 fitted = train(tables, known, Path(work.name) / "grid", held_out=few)
 gaps = predict_gaps(fitted.network, fitted.params, torch.tensor(cells), torch.full((16,), 4))
@@ -356,7 +377,9 @@ told = figures.results(paper_files)
 def figure_7(scale, title, name):
     """TD errors, and below them the same over their noise floors, a column for each game."""
     fig, axes = plt.subplots(2, 4, figsize=(6.75, 4.4), sharex=True, sharey="row")
-    for (above, below), game in zip(axes.T, ("Pong", "BattleZone", "Boxing", "Atlantis"), strict=True):  # fmt: skip
+    for (above, below), game in zip(
+        axes.T, ("Pong", "BattleZone", "Boxing", "Atlantis"), strict=True
+    ):
         one = told[(told.scale == scale) & (told.game == game)]
         plots.td_errors(above, one[one.curve == "td"], window)
         plots.td_errors(below, plots.over_floor(one, window))
@@ -410,7 +433,11 @@ start, end = at_end("td", first=True), at_end("td", first=False)
 # %%
 fell, above = start / end, end / at_end("floor", first=False)
 text = f"{fell.loc['divided'].min().min():.0f} to {fell.loc['divided'].max().max():.0f}"
-claims.check("normalised: start / end of any block, at least 100", text, fell.loc["divided"].min().min() >= 100)  # fmt: skip
+claims.check(
+    "normalised: start / end of any block, at least 100",
+    text,
+    fell.loc["divided"].min().min() >= 100,
+)
 text = f"{fell.mu['natural'].min():.2f} to {fell.mu['natural'].max():.2f}"
 claims.check(
     "natural scale, mu: start / end", text, fell.mu["natural"].max() < 10, "not reproduced"
@@ -563,7 +590,9 @@ claims.check(
     f"rewards foreseen: least gain from {most // few} times the states", least, least < 1.5
 )
 trained = by_states.training[few].min()
-claims.check(f"rewards foreseen, {few:,} states: least fall in training", f"{trained:,.0f}", trained > 100)  # fmt: skip
+claims.check(
+    f"rewards foreseen, {few:,} states: least fall in training", f"{trained:,.0f}", trained > 100
+)
 
 # %% [markdown]
 # A hundredfold fall would mean $R^2 = 0.99$ for rare events. The network memorises 8,000 states and predicts

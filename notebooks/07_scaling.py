@@ -297,8 +297,12 @@ claims.check(name, f"{krylov / plain:.1f}", krylov < plain)
 # within a state, from which gaps are made. (The reachable route computes no other moments. If you ask it for `full_second`, an error says so.)
 
 # %%
-scattered = jl.JMDP(rng.dirichlet(np.ones(3), 20), rng.uniform(-1, 1, (20, 3, 3)),
-                    rng.integers(20, size=(20, 3, 3)), gamma=0.9)  # fmt: skip
+scattered = jl.JMDP(
+    rng.dirichlet(np.ones(3), 20),
+    rng.uniform(-1, 1, (20, 3, 3)),
+    rng.integers(20, size=(20, 3, 3)),
+    gamma=0.9,
+)
 small = jl.windy_gridworld(5)
 cases = {
     "grid, goal policy": (small, jl.goal_policy(5)),

@@ -42,9 +42,15 @@ def facts(outcome):
     """Everything an outcome says, comparable bit for bit."""
     after = outcome.snapshot
     return (
-        outcome.action, outcome.reward, outcome.observation.tobytes(), outcome.terminated,
-        outcome.truncated, outcome.info["lives"], after.previous, after.identity,
-    )  # fmt: skip
+        outcome.action,
+        outcome.reward,
+        outcome.observation.tobytes(),
+        outcome.terminated,
+        outcome.truncated,
+        outcome.info["lives"],
+        after.previous,
+        after.identity,
+    )
 
 
 def trajectory(env, actions):

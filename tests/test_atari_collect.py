@@ -276,8 +276,13 @@ def test_damaged_files_are_named(tmp_path):
     np.save(tmp_path / "one.npy", np.zeros(3))
     middle = len(whole) // 2
     spoilt = whole[:middle] + bytes(b ^ 255 for b in whole[middle : middle + 64])
-    for wrong in (b"", b"junk", whole[:-100], (tmp_path / "one.npy").read_bytes(),
-                  spoilt + whole[middle + 64 :]):  # fmt: skip
+    for wrong in (
+        b"",
+        b"junk",
+        whole[:-100],
+        (tmp_path / "one.npy").read_bytes(),
+        spoilt + whole[middle + 64 :],
+    ):
         path.write_bytes(wrong)
         with pytest.raises(ValueError, match=r"tables\.npz holds no QueryTables: "):
             QueryTables.load(path)

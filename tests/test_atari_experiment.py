@@ -15,9 +15,20 @@ from experiments.atari.predictions import by_state, gap_table
 from jmdp_lib.atari import Game
 
 TINY = Config(
-    name="Pong", gammas=(0.1, 0.9), kinds=("gram", "local"), sigma=1.0, hidden=16, shared_dim=4,
-    local_dim=4, steps=20, batch=16, actions=3, log_every=5, eval_every=10, save_every=10,
-)  # fmt: skip
+    name="Pong",
+    gammas=(0.1, 0.9),
+    kinds=("gram", "local"),
+    sigma=1.0,
+    hidden=16,
+    shared_dim=4,
+    local_dim=4,
+    steps=20,
+    batch=16,
+    actions=3,
+    log_every=5,
+    eval_every=10,
+    save_every=10,
+)
 SMALL = Experiment(
     TINY, num_states=60, num_held_out=12, num_evaluation=4, pairs_per_state=2, repeats=4, horizon=8
 )
@@ -103,12 +114,24 @@ def test_states_count_alike_however_many_action_pairs_they_have():
     keys = {"game": "G", "noise": "reward", "seed": 0, "gamma": 0.5, "kind": "near", "b": 1}
     gaps = pd.DataFrame(
         [
-            {**keys, "state": state, "a": a, "mc_mean": 0.0, "mc": mc, "mc_independent": 2.0,
-             "gap_mean": 0.0, "coupled": 1.0, "independent": 2.0, "mc_mean_error": 0.0,
-             "mc_error": error, "mc_independent_error": 0.0, "mc_covariance": error**2}
+            {
+                **keys,
+                "state": state,
+                "a": a,
+                "mc_mean": 0.0,
+                "mc": mc,
+                "mc_independent": 2.0,
+                "gap_mean": 0.0,
+                "coupled": 1.0,
+                "independent": 2.0,
+                "mc_mean_error": 0.0,
+                "mc_error": error,
+                "mc_independent_error": 0.0,
+                "mc_covariance": error**2,
+            }
             for state, a, mc, error in ((7, 0, 1.0, 0.3), (7, 2, 3.0, 0.4), (3, 0, 4.0, 0.1))
         ]
-    )  # fmt: skip
+    )
     states = by_state(gaps).set_index("state")
     assert states.mc.to_dict() == {7: 2.0, 3: 4.0}
     assert states.mc_error.to_dict() == pytest.approx({7: 0.25, 3: 0.1})
@@ -125,12 +148,24 @@ def test_the_table_of_known_numbers():
         for state, mc in ((0, 1.0), (1, 3.0)):
             rows.append(
                 {
-                    "game": "G", "noise": "reward", "seed": seed, "gamma": 0.5, "kind": "local",
-                    "state": state, "mc": mc, "mc_error": 0.1, "mc_independent": 4 * mc,
-                    "mc_independent_error": 0.0, "mc_covariance": 0.0, "coupled": factor * mc,
-                    "independent": 4 * mc, "mc_mean": 0.0, "mc_mean_error": 0.0, "gap_mean": 0.0,
+                    "game": "G",
+                    "noise": "reward",
+                    "seed": seed,
+                    "gamma": 0.5,
+                    "kind": "local",
+                    "state": state,
+                    "mc": mc,
+                    "mc_error": 0.1,
+                    "mc_independent": 4 * mc,
+                    "mc_independent_error": 0.0,
+                    "mc_covariance": 0.0,
+                    "coupled": factor * mc,
+                    "independent": 4 * mc,
+                    "mc_mean": 0.0,
+                    "mc_mean_error": 0.0,
+                    "gap_mean": 0.0,
                 }
-            )  # fmt: skip
+            )
     (row,) = gap_table(pd.DataFrame(rows)).to_dict("records")
     assert row["coupled"] == pytest.approx(1.0)
     assert row["independent"] == row["mc_ratio"] == pytest.approx(4.0)

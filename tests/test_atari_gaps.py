@@ -79,7 +79,7 @@ def exact_network(jm):
     values, vectors = np.linalg.eigh(covariance)
     shared = (vectors * np.sqrt(values.clip(0.0))).reshape(*shape, -1)
     none = np.zeros((*shape, 1))
-    parts = (m.mean, shared, none, none, none[..., 0], np.zeros((shape[0], 1)))
+    parts = (m.mean, shared, none, none, none[..., 0], np.zeros((shape[0], 1)), m.mean.var(1))
     table = [torch.tensor(part)[None] for part in parts]
 
     def network(params, observations, previous):
@@ -140,16 +140,26 @@ def test_errors_are_the_spread_of_repeated_experiments():
     found = pair_gaps(records, [0.8], 0.1)
     single = pd.DataFrame(
         {
-            "game": np.arange(repeats) // 8, "noise": "reward", "seed": 0, "gamma": 0.8,
-            "kind": "near", "state": np.arange(repeats), "a": 0, "b": 1,
-            "mc_mean": found.mean[0], "mc_mean_error": found.mean_error[0],
-            "mc": found.variance[0], "mc_error": found.variance_error[0],
+            "game": np.arange(repeats) // 8,
+            "noise": "reward",
+            "seed": 0,
+            "gamma": 0.8,
+            "kind": "near",
+            "state": np.arange(repeats),
+            "a": 0,
+            "b": 1,
+            "mc_mean": found.mean[0],
+            "mc_mean_error": found.mean_error[0],
+            "mc": found.variance[0],
+            "mc_error": found.variance_error[0],
             "mc_independent": found.independent[0],
             "mc_independent_error": found.independent_error[0],
             "mc_covariance": found.covariance[0],
-            "gap_mean": 0.0, "coupled": 1.0, "independent": 1.0,
+            "gap_mean": 0.0,
+            "coupled": 1.0,
+            "independent": 1.0,
         }
-    )  # fmt: skip
+    )
     eight = by_state(single.assign(state=0))  # of each game
     for data in (single, eight):
         for name in ("mc_mean", "mc", "mc_independent"):

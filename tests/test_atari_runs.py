@@ -119,8 +119,9 @@ def test_the_protocol_gives_every_network_the_same_search_and_keeps_games_and_se
             assert tuned.config.kinds == ("gram", "local", "near")
             assert (tuned.num_evaluation, tuned.obs) == (final.num_evaluation, final.obs)
             assert (2 * tuned.num_states, 2 * tuned.config.steps) == (
-                whole.num_states, whole.config.steps,
-            )  # fmt: skip
+                whole.num_states,
+                whole.config.steps,
+            )
         for scale in ("natural", "divided"):
             paper = experiment_of("paper", game, scale)
             assert (paper.config.descend, paper.config.scale) == ("sampled", scale)
@@ -166,16 +167,15 @@ def test_runs_of_parts_that_share_a_folder_are_told_apart():
     assert protocol.labelled("converged", training.label)
 
 
-def test_runs_are_planned_in_the_parts_that_have_them():
-    """Asterix, seed 11, is of both parts; the third part has no such game."""
-    found = device.trainings_of(["Asterix:11"], ["plays", "rivals", "followed"])
-    assert [(t.part, t.trial, t.kinds) for t in found] == [
-        ("plays", "fast", ("near",)),
-        ("rivals", "base", ("local",)),
-        ("rivals", "gap", ("gram",)),
-    ]
-    with pytest.raises(ValueError, match=r"no part of plays, rivals has the run Pong:13"):
-        device.trainings_of(["Pong:10", "Pong:13"], ["plays", "rivals"])
+def test_a_run_is_named_by_part_game_seed_and_trial():
+    found = device.Training.of("paper:Pong:10:divided")
+    assert (found.states, found.label, found.experiment.config.seed) == (
+        "calibrate",
+        "paper_divided",
+        10,
+    )
+    with pytest.raises(ValueError, match=r"the protocol has no run paper:Pong:10:fast"):
+        device.Training.of("paper:Pong:10:fast")
 
 
 def jobs_and_training(training, options):

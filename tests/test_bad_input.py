@@ -42,13 +42,17 @@ def with_entry(value, index, dtype=float):
         ({"probs": [0.5, 0.5]}, r"table_probs must have shape \(state, table\)"),
         ({"probs": [["a", "b"], ["c", "d"]]}, "table_probs must hold real numbers"),
         ({"probs": [[0.5, 0.5], [1.0]]}, "ragged"),
-        ({"rewards": with_entry(np.inf, (1, 0, 1))},
-         r"rewards\[1, 0, 1\] \(state 1, table 0, action 1\)"),
+        (
+            {"rewards": with_entry(np.inf, (1, 0, 1))},
+            r"rewards\[1, 0, 1\] \(state 1, table 0, action 1\)",
+        ),
         ({"rewards": np.zeros((2, 2, 2), dtype=complex)}, "rewards must hold real numbers"),
         ({"rewards": np.zeros((2, 3, 2))}, r"rewards must have shape \(state = 2, table = 2, "),
         ({"rewards": np.zeros((2, 2, 0))}, "rewards must have shape .* and not be empty"),
-        ({"successors": with_entry(2, (0, 1, 1), int)},
-         r"next_states\[0, 1, 1\] \(state 0, table 1, action 1\) = 2 is not in range\(2\)"),
+        (
+            {"successors": with_entry(2, (0, 1, 1), int)},
+            r"next_states\[0, 1, 1\] \(state 0, table 1, action 1\) = 2 is not in range\(2\)",
+        ),
         ({"successors": with_entry(-1, (1, 1, 0), int)}, r"next_states\[1, 1, 0\].*= -1"),
         ({"successors": np.zeros((2, 2, 2))}, "next_states must hold integers"),
         ({"successors": np.zeros((2, 2, 3), dtype=int)}, "next_states must have shape"),
@@ -58,7 +62,7 @@ def with_entry(value, index, dtype=float):
         ({"gamma": "0.9"}, "gamma must be a real number"),
         ({"gamma": [0.9]}, "gamma must be a real number"),
     ],
-)  # fmt: skip
+)
 def test_model_arrays(change, message):
     with pytest.raises(ValueError, match=message):
         tables(**change)
@@ -453,10 +457,19 @@ def test_a_horizon_that_is_given_is_not_too_long():
         ),
     ],
     ids=[
-        "rbf", "queues", "from_step", "inventory", "gridworld", "goal_policy", "chain",
-        "sample_gaps", "simulate_pairs", "simulate_returns", "tabular",
+        "rbf",
+        "queues",
+        "from_step",
+        "inventory",
+        "gridworld",
+        "goal_policy",
+        "chain",
+        "sample_gaps",
+        "simulate_pairs",
+        "simulate_returns",
+        "tabular",
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_refused_before_it_is_made(call, message):
     with pytest.raises(MemoryError, match=message):
         call()
@@ -482,7 +495,11 @@ def test_what_does_not_fit_is_refused_before_it_is_made(call, message):
         ),
         (
             lambda: jl.sample_t2(
-                GRID, GOAL, np.zeros((9, 4)), np.zeros((9, 4, 9, 4)), (0, 1),
+                GRID,
+                GOAL,
+                np.zeros((9, 4)),
+                np.zeros((9, 4, 9, 4)),
+                (0, 1),
                 np.random.default_rng(0),
             ),
             r"coordinate must be \[\(s, a\)\] or \[\(s, a\), \(t, b\)\], got \(0, 1\)",
@@ -490,7 +507,7 @@ def test_what_does_not_fit_is_refused_before_it_is_made(call, message):
         (lambda: jl.large.local_jipe2(GRID, GOAL, states=0), r"must be a list .* mean \[0\]\?"),
         (lambda: jl.large.local_jipe2(GRID, GOAL, states="a"), r"did you mean \['a'\]\?"),
     ],
-)  # fmt: skip
+)
 def test_forgotten_brackets_and_numbers_without_room(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -68,8 +68,11 @@ def test_games_are_trained_anew_and_no_seed_twice(
     games.profile("quick", profile.replace("[0]", "[0, 1]"))
     _, said = run(*again, "--", "--dry-run")  # would train the new seed, and no game or seed again
     assert dict(re.findall(r"^(\w+) +(\d+)$", said, re.MULTILINE)) == {
-        "atari_seed": "1", "atari_results": "1", "notebook": "1", "total": "3",
-    }  # fmt: skip
+        "atari_seed": "1",
+        "atari_results": "1",
+        "notebook": "1",
+        "total": "3",
+    }
 
 
 def test_notebooks_read_what_is_trained_anew_or_what_is_committed(games: Project) -> None:

@@ -103,9 +103,12 @@ def test_is_joint_where_only_one_state_is_occupied():
     pay = rng.uniform(-1, 1, (3, 3))
     for leave in (False, True):
         jm = jl.JMDP.from_step(
-            2, 3, 0.9, [0.2, 0.3, 0.5],
+            2,
+            3,
+            0.9,
+            [0.2, 0.3, 0.5],
             lambda s, a, u, leave=leave: (0.5, 1) if s else (pay[u, a], int(leave and u == a)),
-        )  # fmt: skip
+        )
         policy = random_policy(rng, jm)
         for how in ROUTES:
             one, other = (
@@ -200,8 +203,10 @@ def test_the_law_of_a_pair_of_states():
     rng = np.random.default_rng(8)
     jm = shared_noise(rng, 3, num_tables=3)
     law = CollapsedT2(jm, random_policy(rng, jm), "common").law(*np.array([[0], [1], [0], [2]]))
-    wanted = [(p, r[1], t[0]) for (p, _, r), (_, _, t) in
-              zip(brute.tables_of(jm, 0), brute.tables_of(jm, 2), strict=True)]  # fmt: skip
+    wanted = [
+        (p, r[1], t[0])
+        for (p, _, r), (_, _, t) in zip(brute.tables_of(jm, 0), brute.tables_of(jm, 2), strict=True)
+    ]
     assert list(zip(law.weights, law.first, law.second, strict=True)) == wanted
     assert [x.tolist() for x in law.tables] == [[0, 1, 2], [6, 7, 8]]
 

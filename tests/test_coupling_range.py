@@ -136,8 +136,10 @@ def test_one_step_is_a_transport_problem():
     rewards = np.stack([rng.normal(size=size), rng.exponential(size=size)], axis=1)
     probs, stay = rng.dirichlet(np.ones(size)), np.zeros((1, size, 2), int)
     found = jl.laws.coupling_range(jl.JMDP([probs], [rewards], stay, 0.0), [[0.5, 0.5]])
-    outcomes = [sorted(zip(probs, rewards[:, a], stay[0, :, a], strict=True), key=lambda x: x[1])
-                for a in (0, 1)]  # fmt: skip
+    outcomes = [
+        sorted(zip(probs, rewards[:, a], stay[0, :, a], strict=True), key=lambda x: x[1])
+        for a in (0, 1)
+    ]
     for coupling, array in (
         ("quantile", found.gap_variance_low),
         (antithetic, found.gap_variance_high),

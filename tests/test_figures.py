@@ -94,9 +94,17 @@ def test_transition_says_what_each_action_earns(ax: Axes) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.531, ".53"), (-0.071, "\u2212.07"), (1.0, "1"), (-1.0, "\u22121"), (0.0, ".00"),
-     (-0.001, ".00"), (0.999, "1"), (0.994, ".99")],
-)  # fmt: skip
+    [
+        (0.531, ".53"),
+        (-0.071, "\u2212.07"),
+        (1.0, "1"),
+        (-1.0, "\u22121"),
+        (0.0, ".00"),
+        (-0.001, ".00"),
+        (0.999, "1"),
+        (0.994, ".99"),
+    ],
+)
 def test_short_numbers(value: float, text: str) -> None:
     assert short(value) == text
 

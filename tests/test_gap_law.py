@@ -67,12 +67,14 @@ def exact_gap_mean(jm, policy, query):
     value = [row[-1] for row in rows]
     s, a, b = query
     return sum(
-        Fraction(float(p)) * (
-            Fraction(float(r[a])) - Fraction(float(r[b]))
+        Fraction(float(p))
+        * (
+            Fraction(float(r[a]))
+            - Fraction(float(r[b]))
             + gamma * (value[int(n[a])] - value[int(n[b])])
         )
         for p, r, n in tables[s]
-    )  # fmt: skip
+    )
 
 
 def paths_bounds(paths, points):
@@ -241,9 +243,9 @@ def test_brackets_contain_what_is_played(size, tables, gamma, coupling) -> None:
     for x in law.quantile(0.05)[0], law.quantile(0.4)[1], 0.0, law.quantile(0.9)[0]:
         assert law.cdf(x)[0] <= played.cdf(x)[1]
         assert played.cdf(x)[0] <= law.cdf(x)[1]
-    gaps = np.sort(np.subtract(*jl.simulate_pairs(
-        jm, policy, 0, (0, 1), 100_000, seed=2, coupling=coupling
-    ).T))  # fmt: skip
+    gaps = np.sort(
+        np.subtract(*jl.simulate_pairs(jm, policy, 0, (0, 1), 100_000, seed=2, coupling=coupling).T)
+    )
     for p in (0.1, 0.5):
         worst = gaps[: int(p * gaps.size)]
         spread = worst.var() + (1.0 - p) * (worst[-1] - worst.mean()) ** 2
@@ -307,9 +309,11 @@ def test_no_gap_exceeds_the_bound_of_its_size() -> None:
     """Branches that end in +1 and in -1 for good: |D| is 2 / (1 - gamma), far beyond the steps that
     are taken to bound it. Guards the rest that is added to them."""
     jm = jl.JMDP(
-        np.ones((3, 1)), [[[0.0, 0.0]], [[1.0, 1.0]], [[-1.0, -1.0]]],
-        [[[1, 2]], [[1, 1]], [[2, 2]]], 0.99,
-    )  # fmt: skip
+        np.ones((3, 1)),
+        [[[0.0, 0.0]], [[1.0, 1.0]], [[-1.0, -1.0]]],
+        [[[1, 2]], [[1, 1]], [[2, 2]]],
+        0.99,
+    )
     rows = rows_of(jm, [0, 0, 0], (0, 0, 1))
     assert 200.0 <= rows.top <= 200.0 * (1.0 + 1e-8)
     (law,) = jl.laws.gap_law(jm, [0, 0, 0], [(0, 0, 1)])
@@ -622,8 +626,12 @@ def test_roundings_are_counted(size) -> None:
     """Of each draw two additions and a product lose half an eps, of a step sixteen are done once;
     numbers of a step are at most twice as large as the grid reaches."""
     rng = np.random.default_rng(0)
-    jm = jl.JMDP(np.full((1, size), 1 / size), rng.normal(size=(1, size, 2)),
-                 np.zeros((1, size, 2), int), 0.5)  # fmt: skip
+    jm = jl.JMDP(
+        np.full((1, size), 1 / size),
+        rng.normal(size=(1, size, 2)),
+        np.zeros((1, size, 2), int),
+        0.5,
+    )
     rows = rows_of(jm, [[1.0, 0.0]], (0, 0, 1))
     eps = 2.0**-52
     assert rows.longest == size

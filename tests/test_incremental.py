@@ -73,12 +73,16 @@ def test_collapsed_needs_fewer_updates():
     policy = jl.uniform_policy(jm)
     exact = jl.jipe2(jm, policy, tol=1e-10).moments
     errors = {
-        form: np.mean([
-            jl.incremental_jipe2(jm, policy, 300_000, seed=k, form=form, reference=exact).errors[-1]
-            for k in range(10)
-        ])
+        form: np.mean(
+            [
+                jl.incremental_jipe2(
+                    jm, policy, 300_000, seed=k, form=form, reference=exact
+                ).errors[-1]
+                for k in range(10)
+            ]
+        )
         for form in ("full", "collapsed")
-    }  # fmt: skip
+    }
     assert errors["collapsed"] < 0.7 * errors["full"]  # 0.48 on average
 
 

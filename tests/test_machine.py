@@ -87,7 +87,8 @@ LIMITS = {
         "0::/a/b\n",
         {
             "a": {
-                "memory.max": str(8 * GIB), "memory.current": str(5 * GIB),
+                "memory.max": str(8 * GIB),
+                "memory.current": str(5 * GIB),
                 "cpu.max": "150000 100000",
             },
             "a/b": {"memory.max": "max", "memory.current": "7", "cpu.max": "max 100000"},
@@ -99,7 +100,8 @@ LIMITS = {
         "4:memory:/docker/abc\n1:cpu,cpuacct:/docker/abc\n0::/\n",
         {
             "memory": {
-                "memory.limit_in_bytes": str(4 * GIB), "memory.usage_in_bytes": str(3 * GIB),
+                "memory.limit_in_bytes": str(4 * GIB),
+                "memory.usage_in_bytes": str(3 * GIB),
             },
             "cpu": {"cpu.cfs_quota_us": "300000", "cpu.cfs_period_us": "100000"},
         },
@@ -110,7 +112,8 @@ LIMITS = {
         "4:memory:/\n1:cpu,cpuacct:/\n",
         {
             "memory": {
-                "memory.limit_in_bytes": "9223372036854771712", "memory.usage_in_bytes": "7",
+                "memory.limit_in_bytes": "9223372036854771712",
+                "memory.usage_in_bytes": "7",
             },
             "cpu": {"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"},
         },
@@ -123,7 +126,7 @@ LIMITS = {
         0,
         1,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", LIMITS)
@@ -259,8 +262,11 @@ def run_python(code: str, **environment: str) -> tuple[int, int]:
     code = PRELUDE + code + "print(sum(record.is_start for _, record in compiles.buffer))"
     done = subprocess.run(
         [sys.executable, "-c", code],
-        capture_output=True, text=True, cwd=ROOT, env={**os.environ, **environment},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+    )
     assert done.returncode == 0, done.stderr
     return int(done.stdout), done.stderr.count("is compiling")
 
@@ -348,9 +354,13 @@ def test_solvers_after_a_fork_and_in_two_threads_at_once(code: str, layer: str) 
     """Bit by bit the same numbers. In a process of its own: at worst it would never return."""
     settings = {"NUMBA_THREADING_LAYER": layer, "NUMBA_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
     done = subprocess.run(
-        [sys.executable, "-c", CALLS + code, layer], timeout=300,
-        capture_output=True, text=True, cwd=ROOT, env={**os.environ, **settings},
-    )  # fmt: skip
+        [sys.executable, "-c", CALLS + code, layer],
+        timeout=300,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **settings},
+    )
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -414,10 +424,15 @@ def as_stranger(root: Path, lines: str, **environment: str) -> tuple[int, str]:
     try:
         done = subprocess.run(
             [python, "-I", "-c", COUNTED.format(lines=lines), root, packages],
-            capture_output=True, text=True, cwd=root / "tmp", pass_fds=opened,
-            user=STRANGER, group=STRANGER, extra_groups=[],
+            capture_output=True,
+            text=True,
+            cwd=root / "tmp",
+            pass_fds=opened,
+            user=STRANGER,
+            group=STRANGER,
+            extra_groups=[],
             env={"TMPDIR": str(root / "tmp"), "OMP_NUM_THREADS": "1", **environment},
-        )  # fmt: skip
+        )
     finally:
         for number in opened:
             os.close(number)

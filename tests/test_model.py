@@ -31,9 +31,13 @@ def test_constructors_agree():
     )
     shuffled = rng.permutation(6)
     stacked = jl.JMDP.from_tables(
-        np.repeat([0, 1], 3)[shuffled], np.tile(probs, 2)[shuffled],
-        rewards.reshape(6, 2)[shuffled], successors.reshape(6, 2)[shuffled], 2, 0.9,
-    )  # fmt: skip
+        np.repeat([0, 1], 3)[shuffled],
+        np.tile(probs, 2)[shuffled],
+        rewards.reshape(6, 2)[shuffled],
+        successors.reshape(6, 2)[shuffled],
+        2,
+        0.9,
+    )
     same_tables(dense, step)
     assert sorted(stacked.probs) == sorted(dense.probs)
     policy = jl.uniform_policy(dense)
@@ -155,8 +159,9 @@ def test_quantile_orders_outcomes_from_worst_to_best():
         pays[good] = 1.0
         jm = jl.JMDP.from_mdp(moves, pays, 0.9)
         tables = {tuple(n): p for p, _, n in tables_of(jm, 0)}
-        assert tables == pytest.approx({(good, good): 0.4, (3 - good, good): 0.3,
-                                        (3 - good, 3 - good): 0.3})  # fmt: skip
+        assert tables == pytest.approx(
+            {(good, good): 0.4, (3 - good, good): 0.3, (3 - good, 3 - good): 0.3}
+        )
 
 
 def test_step_functions_may_return_arrays_without_axes():

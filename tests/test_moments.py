@@ -290,9 +290,17 @@ def test_frames():
     m = SOLVERS["sweeps"]().moments
     frame = m.to_frame()
     assert list(frame.columns) == [
-        "state", "action", "other", "mean", "variance", "covariance", "correlation", "gap_mean",
-        "gap_variance", "inferiority_bound",
-    ]  # fmt: skip
+        "state",
+        "action",
+        "other",
+        "mean",
+        "variance",
+        "covariance",
+        "correlation",
+        "gap_mean",
+        "gap_variance",
+        "inferiority_bound",
+    ]
     assert len(frame) == 9 * 4 * 3
     assert (frame.action != frame.other).all()
     for name in frame.columns[5:]:
@@ -304,13 +312,16 @@ def test_frames():
         SOLVERS["order 1"]().moments.to_frame()
 
 
-@pytest.mark.parametrize("solve", [
-    jl.jipe2,
-    partial(jl.jipe2, route="reachable"),
-    partial(jl.jipe2, route="dense"),
-    partial(jl.jipe, order=3),
-    partial(jl.projected_jipe2, features=np.eye(6).reshape(3, 2, 6)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "solve",
+    [
+        jl.jipe2,
+        partial(jl.jipe2, route="reachable"),
+        partial(jl.jipe2, route="dense"),
+        partial(jl.jipe, order=3),
+        partial(jl.projected_jipe2, features=np.eye(6).reshape(3, 2, 6)),
+    ],
+)
 def test_tolerance_fits_the_model(solve):
     """Rewards of 10^5 at gamma 0.99: as many iterations as for rewards of one, the same digits."""
     rng = np.random.default_rng(1)

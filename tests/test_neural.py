@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import types
 from dataclasses import replace
 
 import numpy as np
@@ -32,7 +34,8 @@ from experiments.atari.td_errors import (
     nearness,
     outer,
     policy_moments,
-    sampling_floor,
+    sampled_errors,
+    spread_targets,
     state_targets,
 )
 
@@ -44,14 +47,16 @@ def tabulated(jm, parts, sigma=0.0, policy=None):
 
     policy: (A,) what is played at every state; None: uniform.
     """
-    table = Estimate(*(torch.tensor(x, dtype=torch.float32) for x in parts))
+    law = np.full(jm.num_actions, 1 / jm.num_actions) if policy is None else policy
+    spread = (parts[0] ** 2) @ law - (parts[0] @ law) ** 2
+    table = Estimate(*(torch.tensor(x, dtype=torch.float32) for x in (*parts[:6], spread)))
 
     def network(params, observations, previous):
         return Estimate(*(part[observations[..., 0].long()][None] for part in table))
 
     network.gammas = torch.tensor([jm.gamma])
     network.earned, network.shock = torch.ones(1), torch.full((1, jm.num_actions), sigma)
-    law = np.full(jm.num_actions, 1 / jm.num_actions) if policy is None else policy
+    network.num_spreads = 0
     network.policy = torch.as_tensor(law, dtype=torch.float32)
     return network
 
@@ -64,10 +69,14 @@ def random_moments(rng, jm):
     """An Estimate for all states, and the second moments (S, A, S, A) that it stands for."""
     shape = (jm.num_states, jm.num_actions)
     parts = Estimate(
-        mean=rng.normal(size=shape), shared=rng.normal(size=(*shape, 4)),
-        near=rng.normal(size=(*shape, 2)), local=rng.normal(size=(*shape, 3)),
-        own=rng.uniform(0, 2, size=shape), place=rng.normal(size=(jm.num_states, 2)),
-    )  # fmt: skip
+        mean=rng.normal(size=shape),
+        shared=rng.normal(size=(*shape, 4)),
+        near=rng.normal(size=(*shape, 2)),
+        local=rng.normal(size=(*shape, 3)),
+        own=rng.uniform(0, 2, size=shape),
+        place=rng.normal(size=(jm.num_states, 2)),
+        spread=np.zeros(jm.num_states),
+    )
     second = np.einsum("sav,tbv->satb", parts.shared, parts.shared)
     second += np.multiply.outer(parts.mean, parts.mean)
     distance = ((parts.place[:, None] - parts.place[None]) ** 2).sum(-1)
@@ -196,7 +205,7 @@ def test_expected_errors_vanish_at_the_exact_solution(seed):
     assert errors.shape == (len(TD_BLOCKS), 1)
     assert float(errors.max()) < 1e-9
     wrong = tabulated(jm, (mean + 0.1, 1.1 * root + 0.1, *rest), sigma, law)
-    assert float(expected_errors(wrong, {}, data).min()) > 1e-7
+    assert float(expected_errors(wrong, {}, data)[:-1].min()) > 1e-7  # no spread is learned
 
 
 def test_a_state_without_a_neighbour_does_not_count_in_the_cross_error():
@@ -255,7 +264,9 @@ def test_the_floor_is_the_variance_of_the_sampled_target():
     parts = (mean, none, none, none, np.zeros(shape), np.zeros((3, 1)))
     network = tabulated(jm, parts, sigma=1.0)
     batch = Replay.of(tables_of(jm, observed(jm))).gather(torch.arange(3).repeat(2000))
-    floor = sampling_floor(network, {}, batch, torch.Generator().manual_seed(0))[:, 0]
+    stream = torch.Generator().manual_seed(0)
+    errors, floor = (part[:, 0] for part in sampled_errors(network, {}, {}, batch, stream))
+    assert (errors >= floor * (1 - 1e-5)).all()  # of the same draws
     found = dict(zip(TD_BLOCKS, floor.tolist(), strict=True))
     # y = U + Y, U = +-1, Y = 0 or 1: E y^2 = 3/2; y^2 is 0, 1, 1 or 4
     assert found["mu"] == pytest.approx(1.25, rel=0.05)
@@ -263,6 +274,14 @@ def test_the_floor_is_the_variance_of_the_sampled_target():
     # the branches part: (U + Y)(U + Y~), and their difference is Y - Y~
     assert found["sigma_same"] == pytest.approx(3.25 - 1.25**2, rel=0.08)
     assert found["gap"] == pytest.approx(0.25, rel=0.1)
+
+
+def test_the_target_of_a_spread_is_unbiased_if_actions_are_drawn():
+    mean = torch.tensor([0.0, 1.0, 3.0, 7.0])
+    network = types.SimpleNamespace(num_actions=4)
+    drawn = [list(chosen) for chosen in itertools.combinations(range(4), 2)]
+    targets = spread_targets(network, mean[torch.tensor(drawn)][None])
+    assert float(targets.mean()) == pytest.approx(float(mean.var(correction=0)))
 
 
 def test_constant_features_are_left_out():
@@ -317,9 +336,15 @@ def test_covariances_are_positive_semidefinite():
     jm = strategies.random_jmdp(rng, 5, 4, 2)
     seen = rng.integers(256, size=(5, 6), dtype=np.uint8)
     config = Config(
-        gammas=(0.1, 0.99), kinds=("gram", "local", "near"), sigma=1.0, hidden=16, shared_dim=5,
-        near_dim=2, local_dim=3, place_dim=4,
-    )  # fmt: skip
+        gammas=(0.1, 0.99),
+        kinds=("gram", "local", "near"),
+        sigma=1.0,
+        hidden=16,
+        shared_dim=5,
+        near_dim=2,
+        local_dim=3,
+        place_dim=4,
+    )
     tables = tables_of(jm, seen)
     network = Network.of(tables, config)
     params = network.initial(torch.Generator().manual_seed(1))
@@ -365,8 +390,10 @@ def test_policy_moments_average_over_two_independent_actions():
     parts, second = random_moments(rng, jm)
     mean = parts.mean
     here = tabulated(jm, parts)({}, torch.arange(4)[:, None].byte(), None)
-    done = policy_moments(here, torch.as_tensor(policy, dtype=torch.float32))
     value = (policy * mean).sum(1)
+    spread = (policy * mean**2).sum(1) - value**2
+    here = here._replace(spread=torch.as_tensor(spread, dtype=torch.float32)[None])
+    done = policy_moments(here, torch.as_tensor(policy, dtype=torch.float32))
     pair = np.einsum("sa,satb,tb->st", policy, second, policy) - np.outer(value, value)
     variance = np.einsum("sa,sasa->s", policy, second) - value**2
     np.testing.assert_allclose(done.value[0], value, atol=1e-5)

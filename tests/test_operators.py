@@ -99,10 +99,12 @@ def test_modulus_by_its_sum():
 
     for order, gamma in product(range(1, 7), (0.1, 0.5, 0.99)):
         total = sum(
-            comb(order, k) * gamma**k * jl.norm_weight(max(k, 1), gamma)
+            comb(order, k)
+            * gamma**k
+            * jl.norm_weight(max(k, 1), gamma)
             / jl.norm_weight(order, gamma)
             for k in range(1, order + 1)
-        )  # fmt: skip
+        )
         assert jl.contraction_modulus(order, gamma) == pytest.approx(total)
         assert jl.contraction_modulus(order, gamma) <= gamma + 1e-15
 

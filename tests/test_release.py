@@ -37,9 +37,15 @@ FIGURES = Path(__file__).parents[1] / "figures"
 def tiny():
     """Settings of a few steps."""
     return replace(
-        settings_of(smoke=True), steps=12, learn_from=4, record_every=2, save_every=4, copy_every=3,
-        batch=2, states=2,
-    )  # fmt: skip
+        settings_of(smoke=True),
+        steps=12,
+        learn_from=4,
+        record_every=2,
+        save_every=4,
+        copy_every=3,
+        batch=2,
+        states=2,
+    )
 
 
 @pytest.fixture
@@ -51,10 +57,14 @@ def collected():
     ended = np.zeros((steps, 2), bool)
     ended[::5] = True
     return play.Collected(
-        screens[: steps + 1], screens[steps + 1 :], play.action_pairs(rng, steps, 3),
-        rng.integers(-1, 2, (steps, 2)).astype(np.float32), ended,
-        rng.choice(np.array([-1, 1], np.int8), steps), 3,
-    )  # fmt: skip
+        screens[: steps + 1],
+        screens[steps + 1 :],
+        play.action_pairs(rng, steps, 3),
+        rng.integers(-1, 2, (steps, 2)).astype(np.float32),
+        ended,
+        rng.choice(np.array([-1, 1], np.int8), steps),
+        3,
+    )
 
 
 def pairs_of(same, alive=None, count=1, horizon=4):
@@ -374,8 +384,11 @@ def test_table_1_has_the_layout_of_the_paper():
     assert shown.columns[::2].tolist() == ["coupled / MC", "independent / MC"]
     assert shown.iloc[0].tolist() == ["1.30", "", "135.4", ""]
     assert shown.iloc[1].tolist() == [
-        "2.25 (2.20 to 2.30)", "differs", "95.0 (80.0 to 110.0)", "agrees",
-    ]  # fmt: skip
+        "2.25 (2.20 to 2.30)",
+        "differs",
+        "95.0 (80.0 to 110.0)",
+        "agrees",
+    ]
 
 
 def test_the_committed_verdict_is_that_of_the_committed_rows():

@@ -408,9 +408,13 @@ def test_actions_that_are_alike_have_a_gap_of_zero(how):
     for gamma, tol in ((0.99, 1e-8), (0.95, 1e-2)):
         jm = random_jmdp(rng, 40, 3, 3, gamma)
         alike = jl.JMDP.from_tables(
-            jm.table_states, jm.probs, jm.rewards[:, [0, 0, 0]], jm.next_states[:, [0, 0, 0]],
-            jm.num_states, gamma,
-        )  # fmt: skip
+            jm.table_states,
+            jm.probs,
+            jm.rewards[:, [0, 0, 0]],
+            jm.next_states[:, [0, 0, 0]],
+            jm.num_states,
+            gamma,
+        )
         found = jl.jipe2(alike, random_policy(rng, jm), tol, **how).moments.gap_variance
         assert (found >= 0).all()
         assert found.max() <= 1e4 * tol

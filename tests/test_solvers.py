@@ -177,8 +177,9 @@ def test_certificate_of_every_order(order):
         sol = jl.jipe(jm, policy, order=order, tol=tol)
         error = max(
             abs(sol.moments.moment(x) - v) / jl.norm_weight(len(x), jm.gamma, jm.reward_bound)
-            for x, v in truth.items() if x
-        )  # fmt: skip
+            for x, v in truth.items()
+            if x
+        )
         assert error <= sol.error_bound
 
 

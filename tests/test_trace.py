@@ -19,8 +19,12 @@ def test_trace_has_the_residuals_of_jipe2(coupling: str) -> None:
 
 def test_trace_agrees_with_the_literal_operator() -> None:
     rng = np.random.default_rng(0)
-    jm = jl.JMDP(rng.dirichlet([1, 1], 3), rng.uniform(-2, 2, (3, 2, 2)),
-                 rng.integers(3, size=(3, 2, 2)), 0.7)  # fmt: skip
+    jm = jl.JMDP(
+        rng.dirichlet([1, 1], 3),
+        rng.uniform(-2, 2, (3, 2, 2)),
+        rng.integers(3, size=(3, 2, 2)),
+        0.7,
+    )
     policy = rng.dirichlet([1, 1], 3)
     trace = trace_jipe2(jm, policy, 4)
     mean, second = np.zeros((3, 2)), np.zeros((3, 2, 3, 2))

@@ -188,9 +188,25 @@ def coupled(jm, policy, c):
 
 
 SOLVERS = [
-    sweeps, reachable, dense, warm, order_n, law, improvement, all_couplings, two_rules, local,
-    features, learned, counted, played, decided, bounds, rates, coupled,
-]  # fmt: skip
+    sweeps,
+    reachable,
+    dense,
+    warm,
+    order_n,
+    law,
+    improvement,
+    all_couplings,
+    two_rules,
+    local,
+    features,
+    learned,
+    counted,
+    played,
+    decided,
+    bounds,
+    rates,
+    coupled,
+]
 
 
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda solver: solver.__name__)

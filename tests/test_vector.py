@@ -84,9 +84,15 @@ def test_gaps_of_random_models_are_those_of_jipe2_and_their_laws(coupling, actio
     for seed in range(MODELS):
         made = Tables(seed)
         found = jl.simulators.estimate_gaps(
-            made.simulator, made.policy, actions, state=1, num_runs=4000, coupling=coupling,
-            truncation=1e-6, seed=seed,
-        )  # fmt: skip
+            made.simulator,
+            made.policy,
+            actions,
+            state=1,
+            num_runs=4000,
+            coupling=coupling,
+            truncation=1e-6,
+            seed=seed,
+        )
         exact = jl.jipe2(made.model, made.policy, coupling=coupling).moments
         for name in ("mean", "variance"):
             truth = getattr(exact, f"gap_{name}")[1, actions[0], actions[-1]]
@@ -317,12 +323,17 @@ class PlainWalk:
 @pytest.mark.parametrize("coupling", COUPLINGS)
 def test_states_are_rows_and_noise_a_tuple(coupling):
     sim = jl.simulators.VectorSimulator(walk, pushes, 3, 0.8)
-    found = jl.simulators.estimate_gaps(sim, towards_zero, [0, 2], [1.0, 0.0], num_runs=20_000,
-                             coupling=coupling)  # fmt: skip
+    found = jl.simulators.estimate_gaps(
+        sim, towards_zero, [0, 2], [1.0, 0.0], num_runs=20_000, coupling=coupling
+    )
     plain = jl.simulators.estimate_gaps(
-        PlainWalk(), lambda s: towards_zero(np.array([s]))[0], [0, 2], (1.0, 0.0), num_runs=100,
+        PlainWalk(),
+        lambda s: towards_zero(np.array([s]))[0],
+        [0, 2],
+        (1.0, 0.0),
+        num_runs=100,
         coupling=coupling,
-    )  # fmt: skip
+    )
     for name in ("mean", "variance"):
         off = getattr(found, name)[0, 1] - getattr(plain, name)[0, 1]
         errors = [getattr(each, f"{name}_error")[0, 1] for each in (plain, found)]
@@ -349,8 +360,9 @@ def test_episodes_without_discount_end_by_themselves():
         return rng.random(size) < 0.5
 
     sim = jl.simulators.VectorSimulator(toss, coins, 2, 1.0)
-    found = jl.simulators.estimate_gaps(sim, [[1.0, 0.0]], [0, 1], 0, num_runs=5000, horizon=200,
-                             keep_returns=True)  # fmt: skip
+    found = jl.simulators.estimate_gaps(
+        sim, [[1.0, 0.0]], [0, 1], 0, num_runs=5000, horizon=200, keep_returns=True
+    )
     assert found.mean[0, 1] == 2.0
     assert found.variance[0, 1] == 0.0
     assert found.truncation_error.max() == 0.0
@@ -533,7 +545,7 @@ BAD_POLICIES = {
     "draws": (lambda s: np.random.default_rng().integers(5, size=len(s)), "policy must be pure"),
     "rows": (lambda s: np.arange(len(s)) % 5, r"depend on another one, but policy\(states\)\["),
     "writes": (writes, r"policy\(states\) failed: ValueError\('.* is read-only'\)"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BAD_POLICIES)

@@ -256,13 +256,13 @@ def monte_carlo(
     home: Path,
     processes: int | None = None,
     fresh: int = 0,
-    only_deep: bool = False,
+    known: bool = False,
 ) -> tuple[QueryTables, PairRecords, PairRecords | None]:
     """Tables of the evaluation states, recursive pairs from them, and deep records if asked for.
 
     fresh: another number gives other states and other pairs.
-    only_deep: do not play the recursive pairs; the deep ones, of the same actions, stand in for
-        them. For states whose pairs were played before, and whose estimates are kept.
+    known: the pairs were played before, and their estimates are kept: play one step of each, which
+        tells what their actions are.
     """
     _claim(experiment, home)
     game = experiment.game
@@ -287,10 +287,10 @@ def monte_carlo(
         options = {"depths": experiment.depths, "replication": 1}
         make = partial(record, horizon, experiment.deep_repeats, **options)
         deep = PairRecords.load_or_make(file("deep"), make)
-    if deep is not None and only_deep:
-        return tables, deep, deep
     make = partial(record, experiment.horizon, experiment.repeats)
-    return tables, PairRecords.load_or_make(file("records"), make), deep
+    if known:
+        make = partial(record, 1, 3)
+    return tables, PairRecords.load_or_make(file("pairs" if known else "records"), make), deep
 
 
 def _suffixed(name: object, suffix: object) -> str:

@@ -43,18 +43,21 @@ with extra("torch"):
     from torch.nn import functional
 
 Params = dict[str, Tensor]
-# Whether a kind of network has the local term and the near term, and whether it knows the shock.
+# Whether a kind of network has the local term and the near term, whether it knows the shock, and
+# whether it learns the spread Var_A mu(s, A) as an output of its own.
 NETWORK_KINDS = {
-    "gram": (0.0, 0.0, 0.0),
-    "local": (1.0, 0.0, 1.0),
-    "near": (1.0, 1.0, 1.0),
-    "gram known": (0.0, 0.0, 1.0),
-    "local learned": (1.0, 0.0, 0.0),
-    "near learned": (1.0, 1.0, 0.0),
+    "gram": (0.0, 0.0, 0.0, 0.0),
+    "local": (1.0, 0.0, 1.0, 0.0),
+    "near": (1.0, 1.0, 1.0, 0.0),
+    "local spread": (1.0, 0.0, 1.0, 1.0),
+    "near spread": (1.0, 1.0, 1.0, 1.0),
+    "gram known": (0.0, 0.0, 1.0, 0.0),
+    "local learned": (1.0, 0.0, 0.0, 0.0),
+    "near learned": (1.0, 1.0, 0.0, 0.0),
 }
 SCALES = ("own", "natural", "divided")
 ERRORS = ("expected", "sampled")
-TD_BLOCKS = ("mu", "sigma_diag", "sigma_same", "sigma_cross", "sigma_pairs", "gap")
+TD_BLOCKS = ("mu", "sigma_diag", "sigma_same", "sigma_cross", "sigma_pairs", "gap", "spread")
 _LEAST = {"batch": 4, "seed": 0}  # of all other integers: 1
 _WITHIN = {
     **dict.fromkeys(("learning_rate", "final_rate"), "(0, inf)"),
@@ -88,8 +91,9 @@ class Config:
         that T_2 is applied: several 1 / (1 - gamma) are needed. 1: a copy.
     copy_every: steps between two updates of the target network. With polyak = 1 an update is a
         copy; if copy_every is 1 as well, there is no separate target network.
-    block_weights: of the squared errors of TD_BLOCKS in the loss. The covariances between states
-        are small on average and peak where branches merge: at weight 1 the peaks are not learned.
+    block_weights: of the squared errors of TD_BLOCKS in the loss, but for a learned spread's, which
+        is 1. The covariances between states are small on average and peak where branches merge: at
+        weight 1 the peaks are not learned.
     log_every, eval_every, save_every: in steps. The last step is always logged and saved.
     """
 
@@ -132,7 +136,7 @@ class Config:
                 checks.at_least(field.name, getattr(self, field.name), _LEAST.get(field.name, 1))
         for name, interval in _WITHIN.items():
             checks.real(name, getattr(self, name), interval)
-        weights = checks.floats("block_weights", self.block_weights, block=len(TD_BLOCKS))
+        weights = checks.floats("block_weights", self.block_weights, block=len(TD_BLOCKS) - 1)
         checks.refuse("block_weights", weights, weights < 0, "is negative", ("block",))
 
     @property
@@ -154,7 +158,7 @@ class Estimate(NamedTuple):
     """Moments of all actions at a batch of states; E members, any batch axes.
 
     mean: (E, ..., A). shared, near, local: v, q, u (E, ..., A, dimension). own: (E, ..., A).
-    place: f (E, ..., F), of the state alone.
+    place: f (E, ..., F), and spread: Var_A mu(s, A) (E, ...), of the state alone.
     """
 
     mean: Tensor
@@ -163,6 +167,7 @@ class Estimate(NamedTuple):
     local: Tensor
     own: Tensor
     place: Tensor
+    spread: Tensor
 
     def at(self, actions: Tensor) -> Estimate:
         """The actions (..., m) of each state."""
@@ -171,7 +176,7 @@ class Estimate(NamedTuple):
             ones = [1] * (part.ndim - actions.ndim - 1)
             return part.take_along_dim(actions.reshape(1, *actions.shape, *ones), actions.ndim)
 
-        return Estimate._make([*map(chosen, self[:-1]), self.place])
+        return Estimate._make([*map(chosen, self[:-2]), self.place, self.spread])
 
     @property
     def covariance(self) -> Tensor:
@@ -191,8 +196,8 @@ class Network:
     sizes: A and D, of the actions and of an observation. rewards: mean r and variance s^2 of the
     rewards of all tables. varied: numbers of the `ram_features` that vary in the tables;
     the others say nothing, and are left out.
-    gammas: (E,). local, near, known: (E,) 1 for kinds with that term, and 1 for kinds that know the
-    shock.
+    gammas: (E,). local, near, known, learned: (E,) 1 for kinds with that term, that know the shock,
+    and that learn the spread.
     earned: (E,) what a reward is multiplied by (see `Config.scale`). shock: (E, A) sigma, so
     multiplied.
     mean_offset, mean_scale, scale: (E,) units of mu and C, so that the outputs of the last layers
@@ -215,7 +220,9 @@ class Network:
         self.varied = varied
         self.num_actions = sizes[0]
         gamma = np.array([gamma for gamma, _ in config.members])
-        local, near, known = np.array([NETWORK_KINDS[kind] for _, kind in config.members]).T
+        local, near, known, learned = np.array(
+            [NETWORK_KINDS[kind] for _, kind in config.members]
+        ).T
         earned = 1 - gamma if config.scale == "divided" else np.ones_like(gamma)
 
         def tensor(values: object) -> Tensor:
@@ -225,6 +232,7 @@ class Network:
         self.local = tensor(local)
         self.near = tensor(near)
         self.known = tensor(known)
+        self.learned = tensor(learned)
         self.columns = torch.tensor(varied, dtype=torch.long, device=device)
         self.earned = tensor(earned)
         self.shock = tensor(config.sigma * earned)[:, None].expand(-1, self.num_actions)
@@ -268,7 +276,7 @@ class Network:
                 member = drawn.expand(len(self.scale), *drawn.shape)
                 params[part] = member.contiguous().to(self.scale.device)
 
-        outputs = self.num_actions * sum(self._outputs)
+        outputs = self.num_actions * sum(self._outputs) + self.num_spreads
         for trunk, size in (("mean", self.num_actions), ("sigma", outputs)):
             layer(f"{trunk}_0", width, config.hidden, fan_in=width)
             layer(f"{trunk}_1", config.hidden, config.hidden, fan_in=config.hidden)
@@ -284,6 +292,19 @@ class Network:
         near = self.config.near_dim if any_near else 0
         return self.config.shared_dim, near, self.config.local_dim, 1
 
+    @property
+    def num_spreads(self) -> int:
+        """1 if a member learns the spread: the last output of its trunk."""
+        return int(any(NETWORK_KINDS[kind][3] for kind in self.config.kinds))
+
+    def _spread(self, mean: Tensor, learned: Tensor) -> Tensor:
+        """Var_A mu(s, A) (E, N): of the mean (E, N, A), or as learned (E, N, 0 or 1)."""
+        found = mean.var(-1, correction=0)
+        if not learned.shape[-1]:
+            return found
+        own = functional.softplus(learned[..., 0] - 3.0) * self.mean_scale[:, None] ** 2
+        return torch.where(self.learned[:, None] > 0, own, found)
+
     def __call__(self, params: Params, observations: Tensor, previous: Tensor) -> Estimate:
         """Observations (..., D) uint8 and previous actions (...)."""
         seen = ram_features(observations.flatten(0, -2), previous.flatten(), self.num_actions)
@@ -292,6 +313,7 @@ class Network:
         mean, out = (_dense(params, trunk, seen) for trunk in ("mean", "sigma"))
         place = torch.baddbmm(params["place_bias"], seen, params["place"])
         mean = self.mean_offset[:, None, None] + self.mean_scale[:, None, None] * mean
+        out, learned = out.split([out.shape[-1] - self.num_spreads, self.num_spreads], -1)
         split = out.unflatten(-1, (self.num_actions, -1)).split(self._outputs, -1)
         shared, near, local, own = split  # (E, N, A, .)
         unit, is_local, is_near, is_known = (
@@ -309,6 +331,7 @@ class Network:
             torch.cat([shock * is_known, vector(local) * is_local], -1),
             (functional.softplus(own) * unit * is_local)[..., 0],
             place,
+            self._spread(mean, learned),
         )
         return Estimate(*(part.unflatten(1, previous.shape) for part in here))
 

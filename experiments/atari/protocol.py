@@ -48,8 +48,8 @@ PARTS = [name for name, table in PROTOCOL.items() if isinstance(table, dict)]
 RUNS = ("reward", "lottery")  # parts that the batch trains anew, for any game
 SIZED = ("curves", "sticky")  # parts whose trials are numbers of states and steps
 # Parts that use the states of another one, and share its folder.
-STATES_OF = {"paper": "final", "ablation": "plays", "converged": "plays", "rivals": "plays"}
-LABELLED = ("ablation", "converged", "rivals")  # parts whose files name the part before the trial
+STATES_OF = {"paper": "calibrate", "ablation": "plays", "converged": "plays", "rivals": "plays"}
+LABELLED = tuple(STATES_OF)  # parts whose files name the part before the trial
 Frames = dict[str, pd.DataFrame]  # by the name of their file, without atari_ and .csv
 
 

@@ -135,7 +135,7 @@ class Replay:
         for entries in (*every.split(size), *self.pairs.split(size // 2)):  # (n, 1), then (n, 2)
             n, width = entries.shape
             alone = n * (width == 1)  # one state alone has no neighbour to be compared with
-            counted = (alone, alone, alone, alone * (n > 1), n - alone, alone)
+            counted = (alone, alone, alone, alone * (n > 1), n - alone, alone, alone)
             share = torch.tensor(counted, dtype=torch.float32, device=entries.device)[:, None]
             if n:
                 yield self.gather(entries.T.flatten(), pairs=n * (width - 1)), share

@@ -35,7 +35,7 @@ X' = (S'_a, A') and Y' = (S'_b, B'),
 
 Branches in one state read one shock; with the same next action there they are one branch. The mean
 square of such an error has a floor, the variance of its target, that no learning removes
-(`sampling_floor`). So our own training reports sampled errors but does not descend them. With
+(`sampled_errors`). So our own training reports sampled errors but does not descend them. With
 `Config.descend` = "sampled" it does, like the paper's.
 """
 
@@ -81,9 +81,8 @@ def policy_moments(estimate: Estimate, policy: Tensor) -> PolicyMoments:
 
     A and B are independent but may be the same action, and are then one branch: hence pi_a^2 own_a.
     """
-    mean, shared, near, local, own, place = estimate
+    mean, shared, near, local, own, place, spread = estimate
     value = (policy * mean).sum(-1)
-    spread = (policy * (mean - value[..., None]) ** 2).sum(-1)
     by_action = sum(part.square().sum(-1) for part in (shared, near, local)) + own
     variance = spread + (policy * by_action).sum(-1)
     merged = (policy[..., None] * local).sum(-2).square().sum(-1) + (policy**2 * own).sum(-1)
@@ -202,7 +201,15 @@ def block_errors(
             own = state_targets(network, batch, ahead, None if complete else here.mean)
             targets = (*own, cross_targets(network, batch, ahead, pairs))
     errors = errors_of(here, targets, pairs, raw=generator is not None)
-    return mean_squares(batch, errors, pairs)
+    spread = None
+    if network.num_spreads and generator is None:
+        spread = here.spread - spread_targets(network, targets[0])
+    return mean_squares(batch, errors, pairs, spread)
+
+
+def spread_targets(network: Network, mean: Tensor) -> Tensor:
+    """Targets (E, B) of Var_A mu(s, A), from those of mu (E, B, m) at some of the actions."""
+    return mean.var(-1) * (1 - 1 / network.num_actions)  # unbiased: they are drawn
 
 
 def compared_pairs(batch: Batch) -> Tensor:
@@ -213,8 +220,13 @@ def compared_pairs(batch: Batch) -> Tensor:
     return torch.cat([torch.stack([every, every.roll(-1)], 1), followed])
 
 
-def mean_squares(batch: Batch, errors: Targets, pairs: Tensor) -> Tensor:
-    """(len(TD_BLOCKS), E) of errors as of `errors_of`; pairs: the `compared_pairs`."""
+def mean_squares(
+    batch: Batch, errors: Targets, pairs: Tensor, spread: Tensor | None = None
+) -> Tensor:
+    """(len(TD_BLOCKS), E) of errors as of `errors_of`; pairs: the `compared_pairs`.
+
+    spread: errors (E, B) of the spread; None: not looked at.
+    """
     mean, own, between = errors
     diagonal = own.diagonal(dim1=-2, dim2=-1)
     gap = diagonal[..., :, None] + diagonal[..., None, :] - 2 * own
@@ -226,6 +238,7 @@ def mean_squares(batch: Batch, errors: Targets, pairs: Tensor) -> Tensor:
     split = len(batch.actions)
     for name, part in (("sigma_cross", slice(split)), ("sigma_pairs", slice(split, None))):
         squares[name] = each[:, part] / distinct[part].mean().clamp(min=1e-9)
+    squares["spread"] = mean[:, :0, 0] if spread is None else spread.square()
     zero = torch.zeros(len(mean), device=mean.device)
     return torch.stack([squares[b].mean(1) if squares[b].numel() else zero for b in TD_BLOCKS])
 
@@ -274,7 +287,7 @@ def _sampled_step(
     below = network.policy.cumsum(0)[:-1] <= uniform(*previous.shape, 1)
     actions = below.sum(-1, keepdim=True)  # not torch.multinomial, which makes a GPU wait
     ahead = network(params, seen, previous).at(actions)  # (E, B, m, 1, .)
-    after = Estimate._make([*(part.squeeze(3) for part in ahead[:-1]), ahead.place])
+    after = Estimate._make([*(part.squeeze(3) for part in ahead[:-2]), *ahead[-2:]])
     coin = 2.0 * (uniform(len(previous), 1) < 0.5) - 1.0
     earned = network.earned[:, None, None] * batch.rewards[:, 0]
     return _SampledStep(
@@ -322,15 +335,23 @@ def sampled_targets(
 
 
 @torch.no_grad()
-def sampling_floor(
-    network: Network, params: Params, batch: Batch, generator: torch.Generator
-) -> Tensor:
-    """(len(TD_BLOCKS), E) floor of the sampled errors: no estimate has smaller ones on average.
+def sampled_errors(
+    network: Network,
+    online: Params,
+    target: Params,
+    batch: Batch,
+    generator: torch.Generator,
+    draws: int = 8,
+) -> tuple[Tensor, Tensor]:
+    """(len(TD_BLOCKS), E) mean squared sampled errors of one batch, and their floor.
 
-    The mean variance of a target given the state and the table: half the mean squared difference of
-    two independent draws of the target.
+    Both from the same draws of the targets. The floor is the mean variance of a target given the
+    state and the table: no estimate has smaller errors on average.
     """
+    here = network(online, batch.observations, batch.previous).at(batch.actions)
     pairs = compared_pairs(batch)
-    one, other = (sampled_targets(network, params, batch, pairs, generator) for _ in range(2))
-    mean, own, between = (a - b for a, b in zip(one, other, strict=True))
-    return mean_squares(batch, (mean, own, between), pairs) / 2
+    drawn = [sampled_targets(network, target, batch, pairs, generator) for _ in range(draws)]
+    errors = [mean_squares(batch, errors_of(here, y, pairs, raw=True), pairs) for y in drawn]
+    mean, own, between = (torch.stack(part).mean(0) for part in zip(*drawn, strict=True))
+    noise = [mean_squares(batch, (y[0] - mean, y[1] - own, y[2] - between), pairs) for y in drawn]
+    return torch.stack(errors).mean(0), torch.stack(noise).sum(0) / (draws - 1)

@@ -25,7 +25,7 @@ from experiments.atari.checkpoints import load_checkpoint, need_fields, refuse_o
 from experiments.atari.networks import TD_BLOCKS, Config, Network, Params
 from experiments.atari.replay import Replay
 from experiments.atari.tables import QueryTables
-from experiments.atari.td_errors import block_errors, expected_errors, sampling_floor
+from experiments.atari.td_errors import block_errors, expected_errors, sampled_errors
 from jmdp_lib import checks
 from jmdp_lib.machine import extra, progress, replacing
 
@@ -51,9 +51,9 @@ class Trained:
 
         Curves: "td", the errors that training descends, the mean over the last log_every steps (of
         covariances C if expected errors are descended); "sampled", the paper's TD errors on a batch
-        of held-out states at this step; "floor", if these are descended, their least possible value
-        (`td_errors.sampling_floor`); "expected", errors of the expected backup, of C, on held-out
-        tables at this step.
+        of held-out states at this step; "floor", their least possible value on the same batch, from
+        the same draws (`td_errors.sampled_errors`); "expected", errors of the expected backup, of
+        C, on held-out tables at this step.
         """
         return self.folder / "metrics.csv"
 
@@ -139,7 +139,7 @@ def steps_to_the_end(run: Run, held_out: Replay) -> Iterator[int]:
         bar.update()
         if is_due(config.log_every):
             errors = run.log_window()
-            mu, *_, gap = errors.mean(1).tolist()
+            mu, *_, gap, _ = errors.mean(1).tolist()
             bar.set_postfix(mu=f"{mu:.2g}", gap=f"{gap:.2g}")
             _log_sampled_errors(run, held_out)
         if is_due(config.eval_every):
@@ -151,7 +151,7 @@ def steps_to_the_end(run: Run, held_out: Replay) -> Iterator[int]:
 
 
 def _log_sampled_errors(run: Run, held_out: Replay) -> None:
-    """The paper's TD errors on a batch of held-out states and, if they are descended, their floor.
+    """The paper's TD errors on a batch of held-out states, and their floor.
 
     The batch depends on the seed and the step alone: a resumed run draws the same.
     """
@@ -159,11 +159,9 @@ def _log_sampled_errors(run: Run, held_out: Replay) -> None:
     config = replace(network.config, descend="sampled", batch=min(network.config.batch, 256))
     stream = _generator(network.scale.device, config.seed, 2, run.step)
     batch = held_out.sample(config, stream)
-    with torch.no_grad():
-        errors = block_errors(network, run.online, run.online, batch, generator=stream)
+    errors, floor = sampled_errors(network, run.online, run.target, batch, stream)
     run.log("sampled", errors)
-    if network.config.descend == "sampled":
-        run.log("floor", sampling_floor(network, run.target, batch, stream))
+    run.log("floor", floor)
 
 
 class Run:
@@ -238,9 +236,11 @@ class Run:
     def _loss_weights(self) -> Tensor:
         """The weights of the blocks, in the units of each member."""
         network = self.network
-        units = torch.stack([network.mean_scale, *[network.scale] * (len(TD_BLOCKS) - 1)])
-        weights = torch.tensor(network.config.block_weights, device=network.scale.device)
-        return weights[:, None] / units**2
+        unit = network.mean_scale
+        units = torch.stack([unit, *[network.scale] * (len(TD_BLOCKS) - 2), unit**2])
+        weights = torch.tensor(network.config.block_weights, device=unit.device)
+        by_member = weights[:, None].expand(-1, len(unit))
+        return torch.cat([by_member, network.learned[None]]) / units**2
 
     def _continue_from(self, state: dict[str, Any]) -> None:
         """Take up what only a run that goes on needs."""

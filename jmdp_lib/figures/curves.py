@@ -98,8 +98,16 @@ def block_decay(ax: Axes, trace: Trace, gamma: float) -> Axes:
             ax.plot(last, values[last], "o", ms=3.5, color=color, zorder=3)
             note = f"exact after\n{last + 1} sweeps"
             place = (last, values[last])
-            ax.annotate(note, place, (0, -14), textcoords="offset points", color=color, va="top",
-                        ha="center", fontsize=7)  # fmt: skip
+            ax.annotate(
+                note,
+                place,
+                (0, -14),
+                textcoords="offset points",
+                color=color,
+                va="top",
+                ha="center",
+                fontsize=7,
+            )
     ax.set_xlabel("iteration $k$")
     return ax
 
@@ -137,8 +145,9 @@ def agreement(
     """
     x, y = np.ravel(np.asarray(expected)), np.ravel(np.asarray(found))
     marker = "os^D"[len(ax.lines) // 2 % 4]
-    ax.errorbar(x, y, bars, ls="", marker=marker, ms=3, mfc="none", mew=0.7, elinewidth=0.8,
-                label=label)  # fmt: skip
+    ax.errorbar(
+        x, y, bars, ls="", marker=marker, ms=3, mfc="none", mew=0.7, elinewidth=0.8, label=label
+    )
     ends = [np.nanmin([x, y]), np.nanmax([x, y])]
     ax.plot(ends, ends, color="0.6", lw=0.8, zorder=1)
     return ax
@@ -253,10 +262,18 @@ def gap_law(ax: Axes, gaps: Floats, limit: float) -> Axes:
         weights = np.full(part.size, _BARS / (2 * limit * gaps.size))
         height, *_ = ax.hist(part, _BARS, range=(-limit, limit), weights=weights, color=color)
         top = max(top, np.max(height))
-    ax.errorbar(gaps.mean(), 1.12 * top, xerr=gaps.std(), fmt="o", color="black", ms=3, lw=1.0,
-                capsize=2)  # fmt: skip
-    ax.text(0.02, 0.62, f"$P(G<0)$\n= {np.mean(gaps < 0):.2f}", transform=ax.transAxes, color=_LOSS,
-            ha="left", va="center")  # fmt: skip
+    ax.errorbar(
+        gaps.mean(), 1.12 * top, xerr=gaps.std(), fmt="o", color="black", ms=3, lw=1.0, capsize=2
+    )
+    ax.text(
+        0.02,
+        0.62,
+        f"$P(G<0)$\n= {np.mean(gaps < 0):.2f}",
+        transform=ax.transAxes,
+        color=_LOSS,
+        ha="left",
+        va="center",
+    )
     ax.axvline(0.0, color="0.45", lw=0.8)
     ax.set(xlim=(-limit, limit), ylim=(0.0, 1.25 * top), yticks=[])
     ax.grid(visible=False)
@@ -264,9 +281,14 @@ def gap_law(ax: Axes, gaps: Floats, limit: float) -> Axes:
 
 
 def prediction(
-    ax: Axes, below: Axes, predicted: Floats, found: Floats, errors: Floats, group: Ints,
+    ax: Axes,
+    below: Axes,
+    predicted: Floats,
+    found: Floats,
+    errors: Floats,
+    group: Ints,
     names: Sequence[str],
-) -> Axes:  # fmt: skip
+) -> Axes:
     """Found against predicted values (K,), bars of two standard errors, the line where they agree.
 
     The axes `below` share the abscissa and show found - predicted in standard errors, which the

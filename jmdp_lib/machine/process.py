@@ -156,9 +156,15 @@ def output_is_seen() -> bool:
 def progress(total: int | None, name: str, unit: str = "update") -> Any:
     """A progress bar once a run takes longer than two seconds and somebody is watching."""
     return tqdm(
-        total=total, desc=name, unit=unit, unit_scale=unit == "update", delay=2.0,
-        disable=not output_is_seen(), leave=False, mininterval=0.5,
-    )  # fmt: skip
+        total=total,
+        desc=name,
+        unit=unit,
+        unit_scale=unit == "update",
+        delay=2.0,
+        disable=not output_is_seen(),
+        leave=False,
+        mininterval=0.5,
+    )
 
 
 def in_executor(

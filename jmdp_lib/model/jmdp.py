@@ -271,9 +271,14 @@ class JMDP:
         return cls.from_tables(*coupled_tables(laws, "quantile"), gamma, why)
 
     def _store(
-        self, gamma: float, num_states: int, states: Ints, probs: Floats, rewards: Floats,
+        self,
+        gamma: float,
+        num_states: int,
+        states: Ints,
+        probs: Floats,
+        rewards: Floats,
         next_states: Ints,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Freeze checked arrays that are sorted by state."""
         starts = np.searchsorted(states, np.arange(num_states + 1)).astype(np.int64)
         arrays = {"starts": starts, "probs": probs, "rewards": rewards, "next_states": next_states}

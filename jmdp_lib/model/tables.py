@@ -228,9 +228,10 @@ def gymnasium_lists(env: str | gymnasium.Env[Any, Any]) -> Outcomes:
         raise ValueError(f"env must be a toy-text environment, {made} has no transition lists P")
     last = len(listed)  # the state where episodes end, if none of their own is absorbing
     absorbing = {
-        s for s, laws in listed.items()
+        s
+        for s, laws in listed.items()
         if all(t == s and r == 0 for law in laws.values() for _, t, r, _ in law)
-    }  # fmt: skip
+    }
 
     def outcome(p: float, t: int, r: float, done: bool) -> tuple[float, float, int]:
         return p, float(r), last if done and t not in absorbing else int(t)
