@@ -15,8 +15,8 @@
 # has few of them, and a grid of $10^5$ cells fits on an ordinary machine. This chapter shows each observation in a picture, and then
 # what the solutions cost. Its last section answers a question about one state of a model that is too large to enumerate.
 #
-# **What you will learn.** Why $|\mathcal S|^2$ numbers suffice, and often far fewer; how to read the plan of an evaluation
-# before it runs; how every method certifies its answer; and how to get a certified answer about one state of a model that
+# **What you will learn.** Why $|\mathcal S|^2$ numbers suffice, and often far fewer; which pairs of states an evaluation
+# solves for; how every method certifies its answer; and how to get a certified answer about one state of a model that
 # exists only as code.
 #
 # **What it needs.** Sections 1.3 to 1.5, and sparse linear systems for sections 7.2 to 7.5. To run it, install the project

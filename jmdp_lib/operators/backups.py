@@ -132,8 +132,9 @@ class Full:
             one = two = u * num_actions + self.choose(u, rng)
             if (s, a) != (t, b):
                 two = v * num_actions + self.choose(v, rng)
-        drawn = (i, s, a, t, b, float(r), u, one, float(q), v, two)
-        return float(_target(values, self.policy, simulator.gamma, self.centred, False, *drawn))
+        branches = Branch(s, a, float(r), u, one), Branch(t, b, float(q), v, two)
+        kind = simulator.gamma, self.centred, False
+        return float(_target(values, self.policy, *kind, i, *branches))
 
     def applied(self, jm: JMDP, values: Floats) -> Floats:
         """T_2 M, exactly, as raw moments."""
@@ -277,6 +278,19 @@ def _single_at(values: Any, policy: Any, centred: bool, u: int, mean: float) -> 
     return total + spread
 
 
+class Branch(NamedTuple):
+    """One step of a branch: it played `action`, earned `reward` and moved to the state `after`.
+
+    next: its next state-action, for the layout `Full`; -1 where that is averaged over.
+    """
+
+    state: int
+    action: int
+    reward: float
+    after: int
+    next: int
+
+
 @inline
 def _target(
     values: Any,
@@ -285,44 +299,36 @@ def _target(
     centred: bool,
     common: bool,
     i: int,
-    s: int,
-    a: int,
-    t: int,
-    b: int,
-    r: float,
-    u: int,
-    one: int,
-    q: float,
-    v: int,
-    two: int,
+    first: Any,
+    second: Any,
 ) -> float:
-    """hat T_2(M, i): (s, a) earned r and moved to u, (t, b) earned q and moved to v.
-
-    one, two: the next state-actions of the layout `Full`; -1 where they are averaged over.
+    """hat T_2(M, i) from the steps of two branches.
 
     centred: with y = R + gamma m(S') the target of a block is (y_a - mu_a)(y_b - mu_b) +
     gamma^2 c(S'_a, S'_b), and of a cross coordinate its second term alone, unless the two states
-    share their noise (`common`). Its bias is a product of
-    two mean errors and so vanishes first; its noise is that of a covariance, however large the
-    means are.
+    share their noise (`common`). Its bias is a product of two mean errors and so vanishes first;
+    its noise is that of a covariance, however large the means are.
     """
     num = policy.size
-    here = values[one] if one >= 0 else _mean_at(values, policy, u)
+    num_actions = policy.shape[1]
+    here = values[first.next] if first.next >= 0 else _mean_at(values, policy, first.after)
     if i < num:
-        return r + gamma * here
-    there = values[two] if two >= 0 else _mean_at(values, policy, v)
-    if one >= 0:
-        later = values[num + one * num + two]
-    elif s == t and a == b:
-        later = _single_at(values, policy, centred, u, here)
+        return first.reward + gamma * here
+    there = values[second.next] if second.next >= 0 else _mean_at(values, policy, second.after)
+    if first.next >= 0:
+        later = values[num + first.next * num + second.next]
+    elif first.state == second.state and first.action == second.action:
+        later = _single_at(values, policy, centred, first.after, here)
     else:
-        later = _pair_at(values, policy, u, v)
+        later = _pair_at(values, policy, first.after, second.after)
     target = 0.0
     if not centred:
-        target = r * q + gamma * (r * there + q * here)
-    elif s == t or common:
-        target = r + gamma * here - values[s * policy.shape[1] + a]
-        target *= q + gamma * there - values[t * policy.shape[1] + b]
+        target = first.reward * second.reward + gamma * (
+            first.reward * there + second.reward * here
+        )
+    elif first.state == second.state or common:
+        target = first.reward + gamma * here - values[first.state * num_actions + first.action]
+        target *= second.reward + gamma * there - values[second.state * num_actions + second.action]
     return target + gamma * gamma * later
 
 
@@ -389,23 +395,7 @@ def compiled_backup(rng: Any, values: Any, i: int, drawing: Any) -> float:
     v = drawing.next_states[j, b]
     if drawing.full and (s != t or a != b):
         two = _action(rng, drawing, v)
-    r = drawing.rewards[k, a]
-    q = drawing.rewards[j, b]
-    return _target(
-        values,
-        drawing.policy,
-        drawing.gamma,
-        drawing.centred,
-        drawing.common,
-        i,
-        s,
-        a,
-        t,
-        b,
-        r,
-        u,
-        one,
-        q,
-        v,
-        two,
-    )
+    first = Branch(s, a, drawing.rewards[k, a], u, one)
+    second = Branch(t, b, drawing.rewards[j, b], v, two)
+    kind = drawing.gamma, drawing.centred, drawing.common
+    return _target(values, drawing.policy, *kind, i, first, second)

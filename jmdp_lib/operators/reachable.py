@@ -157,7 +157,7 @@ class ReachablePairs:
         system = self._system(with_source)
         size = len(self.pairs.words)
         for backward in (False,) if self.pairs.numbering.acyclic else (False, True):
-            _sweep(*system, out, out, True, backward, 0, size, np.empty(64, np.int64))
+            _sweep(system, out, out, True, backward, 0, size, np.empty(64, np.int64))
 
     def residual(self, x: Floats) -> float:
         """max |c_0 + gamma^2 P_2 c - c|."""
@@ -167,7 +167,7 @@ class ReachablePairs:
         ends = np.linspace(0, len(self.pairs.words), 16 * threads + 1, dtype=np.int64).tolist()
 
         def part(start: int, end: int) -> None:
-            _sweep(*system, x, out, False, False, start, end, np.empty(64, np.int64))
+            _sweep(system, x, out, False, False, start, end, np.empty(64, np.int64))
 
         with ThreadPoolExecutor(threads) as pool:  # the kernel releases the GIL
             list(pool.map(part, ends[:-1], ends[1:]))
@@ -288,18 +288,9 @@ def places(rows: Any, words: Any, first: Any, second: Any) -> Any:
 
 
 @inline
-def _backup(
-    rows: Any,
-    words: Any,
-    chain: Any,
-    diagonal: Any,
-    source: Any,
-    x: Any,
-    i: Any,
-    j: Any,
-    place: Any,
-) -> Any:
+def _backup(system: Any, x: Any, i: Any, j: Any, place: Any) -> Any:
     """c_0 + gamma^2 P_2 c at the pair (i, j): its part without the pair itself, and that weight."""
+    rows, words, chain, diagonal, source = system
     indptr, indices, probs, draws = chain
     total = loop = 0.0
     if i == j:
@@ -330,24 +321,14 @@ def _backup(
 
 @hot
 def _sweep(
-    rows: Any,
-    words: Any,
-    chain: Any,
-    diagonal: Any,
-    source: Any,
-    x: Any,
-    out: Any,
-    in_place: Any,
-    backward: Any,
-    start: Any,
-    end: Any,
-    low: Any,
+    system: Any, x: Any, out: Any, in_place: Any, backward: Any, start: Any, end: Any, low: Any
 ) -> None:
     """out = c_0 + gamma^2 P_2 x, both (size,), at the pairs of words start to end - 1.
 
     in_place: out is x itself. This is a Gauss-Seidel sweep, and a pair that returns to itself is
     solved for. low: room for the second numbers of the pairs of one word, (64,).
     """
+    rows, words = system[:2]
     i = np.int64(rows.size - 2 if backward else 0)
     for n in range(start, end):
         k = np.int64(len(words) - 1 - n if backward else n)
@@ -366,5 +347,5 @@ def _sweep(
             held += 1
         for m in range(held):
             p = held - 1 - m if backward else m
-            total, loop = _backup(rows, words, chain, diagonal, source, x, i, low[p], place + p)
+            total, loop = _backup(system, x, i, low[p], place + p)
             out[place + p] = total / (1.0 - loop) if in_place else total + loop * x[place + p]

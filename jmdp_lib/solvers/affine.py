@@ -68,7 +68,6 @@ def solve(
     operator: Affine,
     target: float,
     rate: float,
-    accelerate: bool = True,
     start: Any = None,
     bar: Any = None,
 ) -> tuple[Any, list[float], int]:
@@ -83,6 +82,7 @@ def solve(
     history = [_residual(operator, x, r)]
     applied = 1
     limit = math.inf
+    accelerate = True
     while True:
         goal = max(target, 8.0 * float(np.finfo(float).eps) * largest_of(x))
         if bar is not None:
