@@ -51,11 +51,9 @@ class World(Protocol):
     """What playing branches takes.
 
     Attributes:
-        reward_range: (lo, hi) that holds all rewards, as far as the simulator declares it.
         first_seen: what the policy sees where all branches start.
     """
 
-    reward_range: tuple[float, float] | None
     first_seen: Any
 
     def checked_actions(self, actions: Sequence[Any]) -> list[Any]:
@@ -158,7 +156,6 @@ class QueriedWorld:
             checked_coupling(simulator, coupling)
         self.simulator = simulator
         self.ask = self.asker()
-        self.reward_range = getattr(simulator, "reward_range", None)
         self.first_seen = self.state
         self.shared = np.random.default_rng(0)
         self.moment = self.shared.bit_generator.state
@@ -273,8 +270,6 @@ class EnvironmentWorld:
 
     envs: as many as there are branches. start: a snapshot of theirs.
     """
-
-    reward_range: tuple[float, float] | None = None
 
     def __init__(self, envs: list[Any], start: Any) -> None:
         self.envs = envs
