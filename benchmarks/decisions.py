@@ -20,7 +20,6 @@ from __future__ import annotations
 import csv
 import sys
 from concurrent.futures import ProcessPoolExecutor
-from functools import reduce
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -65,14 +64,14 @@ def bernstein(x: np.ndarray, reach: float) -> tuple[np.ndarray, np.ndarray]:
     return reach * (2.0 * (centre - radius) - 1.0), reach * (2.0 * (centre + radius) - 1.0)
 
 
-def log_capital(x: np.ndarray, reach: float) -> np.ndarray:
-    """(T, N) what a gambler owns who bets that values x in [-reach, reach] have a mean above 0."""
-    z = x / reach  # the values on a scale of [0, 1], over their mean, less one
-    with np.errstate(divide="ignore"):  # a share that stakes everything may lose everything
-        parts = (
-            np.cumsum(np.log1p(2.0 ** (1 - j) * z), 0) - np.log(j * (j + 1)) for j in range(1, 17)
-        )
-        return reduce(np.logaddexp, parts)
+def log_capital(x: np.ndarray) -> np.ndarray:
+    """(T, ...) what a gambler owns who bets on a positive mean of x in [-1, 1], as logarithm."""
+    total = np.full(x.shape, -np.inf)
+    for j in range(1, 17):
+        with np.errstate(divide="ignore"):  # a share that stakes everything may lose everything
+            growth = np.log1p(2.0 ** (1 - j) * x).cumsum(0)
+        total = np.logaddexp(total, growth - np.log(j * (j + 1)))
+    return total
 
 
 def asymptotic(x: np.ndarray) -> np.ndarray:
@@ -145,7 +144,7 @@ def runs_needed(jm: jl.JMDP, policy: np.ndarray, state: int, pair: tuple[int, in
     gap, reach = (played[:, 0] - played[:, 1]).reshape(LONGEST, REPEATS), reach_of(jm)
     known = (
         bernstein(gap, reach)[0] > 0.0,
-        log_capital(gap, reach) >= np.log(2.0 / ALPHA),
+        log_capital(gap / reach) >= np.log(2.0 / ALPHA),
         asymptotic(gap) > 0.0,
     )
     return [int(np.median(first(x))) for x in known]

@@ -124,9 +124,10 @@ claims.check(claim, f"{normal:.2f}", normal < 1)
 
 # %%
 def normal_p_values(z):
-    beyond = 2.0 * stats.norm.sf(np.abs(z).max())
+    """P-values of the largest |z| and, two-sided, of the sum of squares, if z is normal."""
+    beyond = 2 * stats.norm.sf(np.abs(z).max())
     below = stats.chi2.cdf(np.sum(z**2), z.size)
-    return -np.expm1(z.size * np.log1p(-beyond)), 2.0 * min(below, 1.0 - below)
+    return -np.expm1(z.size * np.log1p(-beyond)), 2 * min(below, 1 - below)
 
 
 # %%

@@ -35,7 +35,6 @@ num_models = 10  # at least 10
 out_dir = ""
 
 # %%
-from functools import reduce
 from itertools import product
 
 import gymnasium
@@ -258,16 +257,18 @@ usual = np.where(count >= 128, np.abs(mean) > stats.norm.ppf(0.975) * error, Fal
 
 
 # %%
-def log_capital(gaps, reach):  # log K_n(m), for gaps in [-reach, reach] and a mean of zero
-    z, m = (gaps + reach) / (2.0 * reach), 0.5
-    growth = (np.log1p(2.0 ** (1 - j) * (z / m - 1.0)) for j in range(1, 17))
-    parts = (np.cumsum(x, 0) - np.log(j * (j + 1)) for j, x in enumerate(growth, 1))
-    return reduce(np.logaddexp, parts)
+def log_capital(gap):
+    """log K_n(m) after each gap in [-20, 20] and m = 1/2, a mean gap of zero."""
+    total = -np.inf
+    for j in range(1, 17):
+        stakes = np.log1p(2.0 ** (1 - j) * gap / 20)  # z / m - 1 is gap / 20
+        total = np.logaddexp(total, stakes.cumsum(0) - np.log(j * (j + 1)))
+    return total
 
 
 # %%
 low, high = asymptotic_ends(gap)
-won = [log_capital(side * gap, 20.0) for side in (1.0, -1.0)]
+won = [log_capital(side * gap) for side in (1.0, -1.0)]
 known = np.maximum(*won) >= np.log(2.0 / 0.05)
 wrong = {"asymptotic": (low > 0.0) | (high < 0.0), "reward range known": known}
 ever = {name: np.logical_or.accumulate(x).mean(1) for name, x in (wrong | {"usual": usual}).items()}

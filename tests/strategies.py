@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from hypothesis import strategies as st
-from scipy import stats
 
 import jmdp_lib as jl
-
-
-def normal_p_values(scores):
-    """Are these draws of N(0, 1)? p-values of their largest size, and of the sum of squares."""
-    z = np.asarray(scores)
-    one = 2.0 * stats.norm.sf(np.abs(z).max())
-    tail = stats.chi2.cdf(np.sum(z**2), z.size)
-    return -np.expm1(z.size * np.log1p(-one)), 2.0 * min(tail, 1.0 - tail)
 
 
 def random_jmdp(rng, num_states=3, num_actions=2, num_tables=3, gamma=0.8, scale=1.0):

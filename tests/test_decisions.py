@@ -6,6 +6,7 @@ import gymnasium
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from brute import log_capital
 
 import jmdp_lib as jl
 from jmdp_lib.atari import CoupledAtari
@@ -31,17 +32,6 @@ def bandit(means, gamma=0.0):
 def rare(prob, usual, seldom):
     """One state, whose two actions pay `seldom` with this probability, and else `usual`."""
     return jl.JMDP([[1 - prob, prob]], [[usual, seldom]], np.zeros((1, 2, 2), int), 0.0)
-
-
-def log_capital(x, mean, low, high):
-    """(T, ...) logarithm of what the gambler of `betting_bound` owns after each of the values."""
-    z, m = ((y - low) / (high - low) for y in (x, mean))
-    with np.errstate(divide="ignore"):  # a share that stakes everything may lose everything
-        parts = [
-            np.cumsum(np.log1p(2.0 ** (1 - j) * (z / m - 1.0)), 0) - np.log(j * (j + 1))
-            for j in range(1, 17)
-        ]
-    return np.logaddexp.reduce(parts)
 
 
 WORSE = rare(0.001, (0.01, 0.0), (-99.99, 0.0))  # by a loss of 100 once in a thousand

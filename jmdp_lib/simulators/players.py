@@ -38,8 +38,7 @@ _LONGEST = 10**6  # steps of a run, unless a horizon is given
 class Comparison(ABC):
     """What the player of any simulator has, also one that plays many runs at once.
 
-    names: what tells the branches apart. reward_range: (lo, hi) that holds all rewards, as far as
-    the simulator declares it.
+    names: what tells the branches apart.
     """
 
     gamma: float
@@ -49,10 +48,6 @@ class Comparison(ABC):
     @property
     @abstractmethod
     def names(self) -> list[Any]: ...
-
-    @property
-    @abstractmethod
-    def reward_range(self) -> tuple[float, float] | None: ...
 
     @abstractmethod
     def only(self, chosen: Sequence[int]) -> Comparison:
@@ -195,10 +190,6 @@ class Branches(Comparison):
     def only(self, chosen: Sequence[int]) -> Branches:
         """Some of the branches."""
         return replace(self, rules=self.rules.only(chosen))
-
-    @property
-    def reward_range(self) -> tuple[float, float] | None:
-        return self.world.reward_range
 
     def begin(self, rng: np.random.Generator) -> Iterator[float]:
         """Give the world a random stream of its own; the uniform numbers that actions take."""

@@ -87,10 +87,6 @@ class VectorBranches(BatchPlan, Comparison):
     def names(self) -> list[int]:
         return self.actions
 
-    @property
-    def reward_range(self) -> tuple[float, float] | None:
-        return self.simulator.reward_range
-
     def only(self, chosen: Sequence[int]) -> VectorBranches:
         return replace(self, actions=[self.actions[i] for i in chosen])
 

@@ -51,12 +51,10 @@ class World(Protocol):
     """What playing branches takes.
 
     Attributes:
-        reward_range: (lo, hi) that holds all rewards, as far as the simulator declares it.
         first_seen: what the policy sees where all branches start.
         episodes_end: whether a branch can end; it earns 0 from then on.
     """
 
-    reward_range: tuple[float, float] | None
     first_seen: Any
     episodes_end: bool
 
@@ -162,7 +160,6 @@ class QueriedWorld:
             checked_coupling(simulator, coupling)
         self.simulator = simulator
         self.ask = self.asker()
-        self.reward_range = getattr(simulator, "reward_range", None)
         self.first_seen = self.state
         self.shared = np.random.default_rng(0)
         self.moment = self.shared.bit_generator.state
@@ -278,7 +275,6 @@ class EnvironmentWorld:
     envs: as many as there are branches. start: a snapshot of theirs.
     """
 
-    reward_range: tuple[float, float] | None = None
     episodes_end = True
 
     def __init__(self, envs: list[Any], start: Any) -> None:
