@@ -19,7 +19,7 @@ import numpy as np
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.large.implicit import ImplicitJMDP
-from jmdp_lib.model import JMDP, checked_coupling
+from jmdp_lib.model import JMDP, checked_coupling, require_noise
 from jmdp_lib.model.simulator import (
     CheckedQueries,
     SimulatorError,
@@ -235,8 +235,8 @@ class TabledWorld(QueriedWorld):
     def check_unnumbered(self, simulator: ImplicitJMDP, state: Any, coupling: str) -> None:
         check_hashable(state)
         checks.pure(f"tables of state {state!r}", simulator.at, state)
-        if coupling == "common" and simulator.unknown_noise is not None:
-            raise ValueError(f'coupling="common" needs a known noise: {simulator.unknown_noise}')
+        if coupling == "common":
+            require_noise(simulator)
 
     def asker(self) -> Callable[[Any, Sequence[int], np.random.Generator], list[Step]]:
         return self.draw
