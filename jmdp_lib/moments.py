@@ -101,10 +101,6 @@ class MomentSource(Protocol):
     def moment(self, coordinates: Sequence[StateAction]) -> float:
         """E of the product of the returns."""
 
-    @property
-    def second_bytes(self) -> float:
-        """Bytes that `full_second` takes, at most."""
-
     def full_second(self) -> Floats:
         """(S, A, S, A)."""
 
@@ -134,11 +130,6 @@ class StoredMoments(ReadOnly):
         if len(set(states)) > 1:
             raise ValueError(self.absent)
         return float(self.higher[len(coordinates) - 3][states[0], *actions])
-
-    @property
-    def second_bytes(self) -> float:
-        """None: it is here."""
-        return 0.0
 
     def full_second(self) -> Floats:
         """(S, A, S, A)."""
@@ -221,13 +212,13 @@ class Moments(ReadOnly):
             [0.5, 0.0, 0.0]
         """
         self._need(len(coordinates), "moment")
-        known = [self._state_action(x) for x in coordinates]
-        if len(known) == 1:
-            return float(self.mean[known[0]])
-        (s, a), (t, b) = known[0], known[-1]
-        if len(known) == 2 and s == t and not np.isnan(self.covariance[s, a, b]):
+        checked = [self._state_action(x) for x in coordinates]
+        if len(checked) == 1:
+            return float(self.mean[checked[0]])
+        (s, a), (t, b) = checked[0], checked[-1]
+        if len(checked) == 2 and s == t and not np.isnan(self.covariance[s, a, b]):
             return float(self.covariance[s, a, b] + self.mean[s, a] * self.mean[s, b])
-        return self.source.moment(known)
+        return self.source.moment(checked)
 
     def to_frame(self) -> pd.DataFrame:
         """A pandas table with a row per state and ordered pair of different actions.
@@ -266,7 +257,7 @@ class Moments(ReadOnly):
     def full_second(self) -> Floats:
         """All of $Sigma$, (S, A, S, A); a MemoryError says its size if it does not fit."""
         self._need(2, "full_second")
-        require(self.source.second_bytes, f"the full Sigma of shape {self.mean.shape * 2}")
+        require(32.0 * self.mean.size**2, f"the full Sigma of shape {self.mean.shape * 2}")
         return frozen(self.source.full_second())
 
     def same_state(self, order: int) -> Floats:

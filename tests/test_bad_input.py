@@ -139,7 +139,7 @@ def test_marginal_models():
         jl.JMDP.from_mdp(probs, np.zeros((2, 3)), 0.9)
     with pytest.raises(ValueError, match=r"transition_probs must have shape .* = \(2, 2, 2\)"):
         jl.JMDP.from_mdp(np.full((2, 2, 4), 0.25), np.zeros((2, 2)), 0.9)
-    with pytest.raises(ValueError, match="joint must be .quantile. or a function, got 'copula'"):
+    with pytest.raises(ValueError, match=r"joint must be .quantile. or a function, got 'copula'"):
         jl.JMDP.from_mdp(probs, np.zeros((2, 2)), 0.9, joint="copula")
     with pytest.raises(ValueError, match="pass coupling"):
         jl.JMDP.from_mdp(probs, np.zeros((2, 2)), 0.9, joint="independent")

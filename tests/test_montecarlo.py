@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from strategies import problems, random_jmdp
 
 import jmdp_lib as jl
-from jmdp_lib.simulators import montecarlo
+from jmdp_lib import montecarlo
 
 
 def standard_errors(z, m, s, a, b):

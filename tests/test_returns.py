@@ -7,7 +7,7 @@ import pytest
 from strategies import random_jmdp, random_policy, shared_noise_model
 
 import jmdp_lib as jl
-from jmdp_lib.simulators import montecarlo
+from jmdp_lib import montecarlo
 
 COUPLINGS = ("joint", "independent", "common")
 NUM_SAMPLES = 20_000

@@ -174,8 +174,6 @@ def bounds(jm, policy, c):
     reach = float(np.ptp(jm.rewards)) / (1.0 - jm.gamma)
     for support in (None, (-reach, reach)):
         yield 0, jl.laws.tail_bounds(raw, c * np.array([-0.7, 0.1, 1.3]), support)
-        yield 1, jl.quantile_bounds(raw, [0.1, 0.6], support)
-        yield 1, jl.cvar_bounds(raw, [0.1, 0.6], support)
 
 
 def rates(jm, policy, c):

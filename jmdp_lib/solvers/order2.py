@@ -302,16 +302,6 @@ class MomentsFromPairs:
         found = self._known(self.system.covariances(self.backup, self.pairs, *asked))
         return float(found[0] + self.backup.mean[s, a] * self.backup.mean[t, b])
 
-    @property
-    def second_bytes(self) -> float:
-        """Bytes that `full_second` takes, at most: C, Sigma and where C is nan, c and the steps
-        from c to C. With common noise there are more steps, and its source."""
-        states = len(self.blocks)
-        pairs = self.backup.mean.size
-        common = self.system.coupling == "common"
-        source = 4 * pairs * self.system.jm.noise_probs.size if common else 0
-        return 8.0 * ((4.0 if common else 2.25) * pairs**2 + 2 * states * (states + pairs) + source)
-
     def full_second(self) -> Floats:
         """(S, A, S, A)."""
         system = self.system
