@@ -26,6 +26,7 @@ from timing import machine, markdown_table
 
 import jmdp_lib as jl
 from jmdp_lib.machine import in_processes
+from jmdp_lib.simulators.statistics import asymptotic_sequence
 
 HERE = Path(__file__).resolve().parent
 ALPHA, FIRST = 0.05, 128  # the level, and the runs before an asymptotic sequence says anything
@@ -61,6 +62,16 @@ def bernstein(x: np.ndarray, reach: float) -> tuple[np.ndarray, np.ndarray]:
     centre = np.cumsum(bets * z, 0) / total
     radius = (sure + np.cumsum((z - mean) ** 2 * (-np.log1p(-bets) - bets), 0)) / total
     return reach * (2.0 * (centre - radius) - 1.0), reach * (2.0 * (centre + radius) - 1.0)
+
+
+def log_capital(x: np.ndarray) -> np.ndarray:
+    """(T, ...) what a gambler owns who bets on a positive mean of x in [-1, 1], as logarithm."""
+    total = np.full(x.shape, -np.inf)
+    for j in range(1, 17):
+        with np.errstate(divide="ignore"):  # a share that stakes everything may lose everything
+            growth = np.log1p(2.0 ** (1 - j) * x).cumsum(0)
+        total = np.logaddexp(total, growth - np.log(j * (j + 1)))
+    return total
 
 
 def reach_of(jm: jl.JMDP) -> float:
@@ -120,8 +131,8 @@ def runs_needed(jm: jl.JMDP, policy: np.ndarray, state: int, pair: tuple[int, in
     gap, reach = (played[:, 0] - played[:, 1]).reshape(LONGEST, REPEATS), reach_of(jm)
     known = (
         bernstein(gap, reach)[0] > 0.0,
-        jl.log_capital(gap, 0.0, -reach, reach) >= np.log(2.0 / ALPHA),
-        jl.asymptotic_sequence(gap, ALPHA, FIRST)[0] > 0.0,
+        log_capital(gap / reach) >= np.log(2.0 / ALPHA),
+        asymptotic_sequence(gap, ALPHA, FIRST)[0] > 0.0,
     )
     return [int(np.median(first(x))) for x in known]
 

@@ -126,10 +126,20 @@ solved = {name: jl.jipe2(*case, tol=tol, route="sweeps") for name, case in cases
 for name, sol in solved.items():
     print(f"{name}: {sol.iterations} sweeps, error bound {sol.error_bound:.2e}")
 
+
+# %%
+def decay_rate(values, first=0):
+    """The factor per step from step `first` on, by least squares on the logarithm."""
+    steps = np.flatnonzero(values > 1e-10 * values.max())  # below, rounding takes over
+    steps = steps[steps >= first]
+    return np.exp(np.polyfit(steps, np.log(values[steps]), 1)[0])
+
+
 # %%
 fig, ax = plt.subplots(figsize=(4.4, 2.7))
 curves = {name: sol.residuals for name, sol in solved.items()}
-figures.residual_decay(ax, curves, gamma=0.95)
+labels = {f"{name}: factor {decay_rate(x):.4f}": x for name, x in curves.items()}
+figures.residual_decay(ax, labels, gamma=0.95)
 ax.set_ylabel(r"Bellman residual $\|M_k - T_2 M_k\|_\lambda$")
 ax.legend()
 figures.save(fig, "fig2_residuals", {n: pd.Series(c) for n, c in curves.items()}, out_dir)
@@ -147,7 +157,8 @@ plt.show()
 
 # %%
 for name, sol in solved.items():
-    rate, powers = jl.decay_rate(sol.residuals), 0.95 ** np.arange(sol.iterations)
+    rate = decay_rate(sol.residuals)
+    powers = 0.95 ** np.arange(sol.iterations)
     off = np.abs(sol.residuals - powers).max()
     near = abs(rate - 0.95) < 1e-6
     claims.check(f"{name}: factor per iteration, gamma = 0.95", f"{rate:.6f}", near)
@@ -197,7 +208,7 @@ def paid_once(jm, last):
 grid_once, chain_once = paid_once(grid, 4), paid_once(chain, 24)
 short = jl.trace_jipe2(grid_once, cases["5x5 WGW"][1], 60).residuals
 done = jl.trace_jipe2(chain_once, cases["CRC, 25 states"][1], 60).residuals
-late = jl.decay_rate(short, first=15)
+late = decay_rate(short, first=15)
 claims.check("WGW that pays once: factor per iteration, late", f"{late:.2f}", late < 0.19 * 16 / 9)
 exact_after = int(np.flatnonzero(done > 1e-12)[-1]) + 1
 claims.check("CRC that ends with nothing: exact after sweeps", exact_after, exact_after == 24)
@@ -266,17 +277,30 @@ claims.check(claim, f"{off[2]:.3f}, {bound:.4f}", off[2] > bound)
 #
 # Two things still change from sweep to sweep. (a) The source $c_0$ sees the means, but only their *differences* between state-actions that one step may reach: a
 # constant error cancels. Differences fade by $\gamma\zeta_\mu$ per sweep, with $\zeta_\mu$ the second largest eigenvalue, in modulus, of the policy's chain $P^\pi$. (b) What $C$ already holds fades by
-# $\gamma^2\zeta_C$, with $\zeta_C$ the spectral radius of $P^\pi$ among the states whose return varies. `covariance_rates` gives both. In the end
+# $\gamma^2\zeta_C$, with $\zeta_C$ the spectral radius of $P^\pi$ among the states whose return varies. In the end
 # $C$ settles at least as fast as the slower of the two allows.
 #
 # To see all three speeds, of means, second moments and covariances, we add an inventory, in which noise never ends and $\zeta_C = 1$.
+
+
+# %%
+def covariance_rates(jm, policy):
+    """The factors gamma zeta_mu and gamma^2 zeta_C."""
+    chain = np.einsum("sa,sat->st", policy, jm.marginal_mdp()[0])
+    m = jl.jipe2(jm, policy).moments
+    value = (policy * m.mean).sum(1, keepdims=True)
+    varies = (policy * (m.variance + (m.mean - value) ** 2)).sum(1) > 1e-9
+    sizes = np.sort(np.abs(np.linalg.eigvals(chain)))
+    among = np.abs(np.linalg.eigvals(chain[np.ix_(varies, varies)]))
+    return jm.gamma * sizes[-2], jm.gamma**2 * among.max(initial=0.0)
+
 
 # %%
 stock = jl.inventory()
 cases["inventory, uniform policy"] = stock, jl.uniform_policy(stock)
 for name, case in cases.items():
     traces.setdefault(name, jl.trace_jipe2(*case, sweeps))
-rates = {name: jl.covariance_rates(*case) for name, case in cases.items()}
+rates = {name: covariance_rates(*case) for name, case in cases.items()}
 columns = [(n, p) for n in traces for p in ("mean", "second", "covariance")]
 data = {f"{n}, {p}": getattr(traces[n], p) for n, p in columns}
 
@@ -304,7 +328,7 @@ plt.show()
 
 # %%
 late = {"5x5 WGW": 15, "CRC, 25 states": 0}  # where to begin; the chain has no late part
-measured = {n: jl.decay_rate(t.covariance, late.get(n, 60)) for n, t in traces.items()}
+measured = {n: decay_rate(t.covariance, late.get(n, 60)) for n, t in traces.items()}
 speeds = pd.DataFrame(rates, index=["gamma zeta_mu", "gamma^2 zeta_C"]).T.assign(measured=measured)
 speeds.round(4)
 
@@ -350,7 +374,7 @@ for gamma in gammas:
 taken = {gamma: curve.size for gamma, curve in curves.items()}
 formula = [1 + int(np.ceil(np.log(tol * (1 - g)) / np.log(g))) for g in gammas]
 claims.check(f"sweeps at gamma = {gammas}", list(taken.values()), list(taken.values()) == formula)
-slopes = [jl.decay_rate(curve) for curve in curves.values()]
+slopes = [decay_rate(curve) for curve in curves.values()]
 text = ", ".join(f"{slope:.5f}" for slope in slopes)
 claims.check("their factors per sweep, gamma to 1e-6", text, np.allclose(slopes, gammas, atol=1e-6))
 
@@ -387,7 +411,7 @@ near_by = jl.jipe2(jl.windy_gridworld(5, gust_prob=0.19), jl.goal_policy(5), tol
 start = near_by.mean, near_by.full_second()
 warm = jl.jipe2(grid, jl.goal_policy(5), tol=1e-8, route="sweeps", initial=start)
 cold = jl.jipe2(grid, jl.goal_policy(5), tol=1e-8, route="sweeps")
-steeper = jl.decay_rate(warm.residuals, first=15) < 0.19 * 16 / 9
+steeper = decay_rate(warm.residuals, first=15) < 0.19 * 16 / 9
 head_start = cold.residuals[0] / warm.residuals[0]
 text = f"{warm.iterations}, {cold.iterations}; {head_start:.0f}"
 claims.check("exercise 1: sweeps from a neighbour, from zero; head start", text, steeper)
@@ -405,9 +429,9 @@ claims.check("exercise 1: sweeps from a neighbour, from zero; head start", text,
 
 # %% tags=["hide-cell"]
 mixed = jl.epsilon_mixture(jl.goal_policy(5), 0.05)
-theory = max(jl.covariance_rates(grid, mixed))
+theory = max(covariance_rates(grid, mixed))
 settling = jl.trace_jipe2(grid, mixed, 60).covariance
-rates_seen = [jl.decay_rate(settling, first) for first in (12, 18, 24)]
+rates_seen = [decay_rate(settling, first) for first in (12, 18, 24)]
 falling = rates_seen[0] > rates_seen[1] > rates_seen[2] > theory
 claims.check(
     "exercise 2: predicted rate", f"{theory:.3f}", falling and rates_seen[2] < 1.05 * theory

@@ -121,13 +121,22 @@ claims.check(claim, f"{normal:.2f}", normal < 1)
 # $\sum z^2$ what $\chi^2$ allows, neither too large nor too small? For means and for variances, these are four p-values, each of which must
 # exceed 0.0025: a correct prediction fails for at most one seed in a hundred.
 
+
+# %%
+def normal_p_values(z):
+    """P-values of the largest |z| and, two-sided, of the sum of squares, if z is normal."""
+    beyond = 2 * stats.norm.sf(np.abs(z).max())
+    below = stats.chi2.cdf(np.sum(z**2), z.size)
+    return -np.expm1(z.size * np.log1p(-beyond)), 2 * min(below, 1 - below)
+
+
 # %%
 scores = {
     "mean": (played.mean - mean) / mean_se,
     "variance": (played.variance - variance) / variance_se,
 }
 for name, z in scores.items():
-    largest, total = jl.normal_p_values(z)
+    largest, total = normal_p_values(z)
     inside, text = np.mean(np.abs(z) < 2), f"{np.abs(z).max():.2f} (p = {largest:.2f})"
     print(f"{name}: {inside:.0%} within 2 standard errors, 95% expected")
     claims.check(f"gap {name}: largest |z| of {z.size}", text, largest > 0.0025, enough=enough)
@@ -141,7 +150,7 @@ for name, z in scores.items():
 # %%
 independent = jl.jipe2(grid, policy, tol=1e-10, coupling="independent").moments.gap_variance[at]
 wrong = (played.variance - independent) / variance_se
-unlike = jl.normal_p_values(wrong)[1] < 0.0025
+unlike = normal_p_values(wrong)[1] < 0.0025
 claim = "variances without the coupling: average z^2, 1 expected, rejected"
 claims.check(claim, f"{np.mean(wrong**2):.0f}", unlike, enough=enough)
 
@@ -275,17 +284,35 @@ claims.check(claim, text, wrong, enough=enough)
 #
 # $P(G \le 0)$ is not the probability of doing worse. Branches that merge, or reach the goal at the same
 # time, have gap *exactly* zero. On this grid the sign of a gap depends on which branch arrives first. The probabilities of arriving first solve
-# a small linear system on pairs of cells, so `first_to_arrive` gives the probabilities of wins, ties and losses
+# a small linear system on pairs of cells, which the pair chain solves by repetition. So we get the probabilities of wins, ties and losses
 # without sampling error.
 
+
 # %%
-first = jl.first_to_arrive(grid, policy, goal)
+def first_to_arrive(jm, policy, target):
+    """(S, A, A): the probability that the first branch is at the target strictly before."""
+    apart = 1 - np.eye(jm.num_actions)  # equal actions are one branch
+    chain = np.einsum("sa,sat->st", policy, jm.marginal_mdp()[0])
+    first = np.zeros(chain.shape)
+    x = jm.next_states
+    for _ in range(300):  # steps, until all have arrived
+        first[target] = 1.0
+        first[:, target] = 0.0
+        joint = jm.averaging @ first[x[:, :, None], x[:, None, :]].reshape(len(x), -1)
+        actions = joint.reshape(-1, *apart.shape) * apart
+        first = chain @ first @ chain.T
+        np.fill_diagonal(first, np.einsum("sa,sab,sb->s", policy, actions, policy))
+    return actions
+
+
+# %%
+first = first_to_arrive(grid, policy, goal)
 wins, losses = first[at], first.transpose(0, 2, 1)[at]
 ties = 1.0 - wins - losses
 certain = (losses == 0.0) & (played.prob_worse == 0.0)
 error = np.sqrt(losses * (1 - losses) / num_pairs)[~certain]
 z = (played.prob_worse - losses)[~certain] / error
-p = jl.normal_p_values(z)[0]
+p = normal_p_values(z)[0]
 claim, value = "P(G < 0), simulated against exact: largest |z|", f"{np.abs(z).max():.2f}"
 claims.check(claim, value, p > 0.0025, enough=enough)
 average = [f"{x.mean():.3f}" for x in (losses, ties, wins)]

@@ -133,15 +133,31 @@ plt.show()
 # little further. When they meet and choose the same action, they stay together for good. The pairs of states that can occur
 # are those that $P_2$ can reach from two branches at one state. Below are the 36 by 36 pairs of the 6x6 gridworld.
 
+
+# %%
+def steps_to_reach(jm, policy, queries=None):
+    """(S, S) steps after which two branches can first be at each pair of states; 0 for never."""
+    states = np.arange(jm.num_states)
+    asked = np.isin(states, states if queries is None else queries)
+    law = np.einsum("st,ab->satb", np.diag(asked), 1.0 - np.eye(jm.num_actions))
+    steps = np.zeros((states.size, states.size), int)
+    while law.any():
+        law = np.sign(jl.pair_step(jm, policy, law))
+        pairs = law.sum((1, 3))
+        new = (pairs + pairs.T > 0) & (steps == 0)
+        steps[new] = steps.max() + 1
+        law *= new[:, None, :, None]
+        np.einsum("sasa->sa", law)[...] = 0.0  # merged
+    return steps
+
+
 # %%
 asked = {
     "goal policy": (goal, None),
     "uniform policy": (uniform, None),
     "goal, one state": (goal, [11]),  # the cell below the goal
 }
-steps = {
-    name: jl.steps_to_reach(grid, policy, queries) for name, (policy, queries) in asked.items()
-}
+steps = {name: steps_to_reach(grid, policy, queries) for name, (policy, queries) in asked.items()}
 
 # %%
 count = {name: int((np.triu(reached) > 0).sum()) for name, reached in steps.items()}
@@ -176,7 +192,7 @@ plt.show()
 # %%
 wide = jl.windy_gridworld(16)
 policies = {"goal policy": jl.goal_policy(16), "uniform policy": jl.uniform_policy(wide)}
-around = {k: jl.steps_to_reach(wide, pi) for k, pi in policies.items()}
+around = {k: steps_to_reach(wide, pi) for k, pi in policies.items()}
 places = {"middle": 130, "last column": 223, "at the goal": 15}
 views = [("goal policy", f"goal policy,\n{where}", s) for where, s in places.items()]
 views.append(("uniform policy", "uniform policy,\nmiddle", 130))
@@ -415,9 +431,25 @@ for size in live_sizes:
     evaluate()
     live.append((jm.num_states, time.process_time() - start))
 
+
 # %%
-fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.9), sharex=True, sharey=True)
-figures.scaling(axes, measured, "seconds")
+def draw_costs(quantity, unit):
+    """States against seconds or bytes, a panel for each problem; one look for each method."""
+    fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.9), sharex=True, sharey=True)
+    marks = ["sk-", "oC0-", "^C1-", "vC5-", "xC4--", "+k--", "C3:", "DC2-"]
+    looks = dict(zip(measured.method.unique(), marks, strict=True))
+    for ax, (problem, rows) in zip(axes, measured.groupby("problem", sort=False), strict=True):
+        for method, look in looks.items():
+            line = rows[rows.method == method].dropna(subset=quantity).sort_values("states")
+            ax.loglog(line.states, line[quantity] / unit, look, ms=4, label=method)
+        ax.set(title=problem, xlabel="states")
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return fig, axes
+
+
+# %%
+fig, axes = draw_costs("seconds", 1.0)
+axes[0].set_ylabel("time [s]")
 axes[0].plot(*np.transpose(live), "*", color="black", ms=5, zorder=3)
 figures.save(fig, "fig_scaling", measured.drop(columns="bytes"), out_dir)
 plt.show()
@@ -428,9 +460,9 @@ plt.show()
 # <!-- alt: Three panels on logarithmic axes. The time of the exact routes grows with the number of states, that of the reachable route least under the goal policy; the literal operator stops early, and projected Monte Carlo lies orders of magnitude above. -->
 
 # %%
-fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.9), sharex=True, sharey=True)
+fig, axes = draw_costs("bytes", 1e6)
+axes[0].set_ylabel("memory [MB]")
 held = measured[measured.bytes.notna()]
-figures.scaling(axes, held, "bytes")
 figures.save(fig, "fig_scaling_memory", held.drop(columns="seconds"), out_dir)
 plt.show()
 
@@ -639,7 +671,7 @@ claims.check(
 
 # %% tags=["hide-cell"]
 down = jl.windy_gridworld(6, gust="D")
-reached = np.argwhere(jl.steps_to_reach(down, goal) > 0)
+reached = np.argwhere(steps_to_reach(down, goal) > 0)
 columns_apart = np.abs(np.diff(reached % 6, axis=1)).max()
 fewer = jl.plan_jipe2(down, goal, route="reachable").pairs
 claims.check(

@@ -75,10 +75,28 @@ for name in ("prob_worse", "prob_tie", "prob_better"):
 
 # %% [markdown]
 # As a check: the branch that reaches the goal first wins, and chapter 4 computed the probabilities of
-# winning and losing from a linear system. These probabilities must lie in the brackets, for every gap. We allow $10^{-12}$ for rounding.
+# winning and losing from the pair chain. These probabilities must lie in the brackets, for every gap. We allow $10^{-12}$ for rounding.
+
 
 # %%
-first = jl.first_to_arrive(grid, policy, size - 1)
+def first_to_arrive(jm, policy, target):
+    """(S, A, A): the probability that the first branch is at the target strictly before."""
+    apart = 1 - np.eye(jm.num_actions)  # equal actions are one branch
+    chain = np.einsum("sa,sat->st", policy, jm.marginal_mdp()[0])
+    first = np.zeros(chain.shape)
+    x = jm.next_states
+    for _ in range(300):  # steps, until all have arrived
+        first[target] = 1.0
+        first[:, target] = 0.0
+        joint = jm.averaging @ first[x[:, :, None], x[:, None, :]].reshape(len(x), -1)
+        actions = joint.reshape(-1, *apart.shape) * apart
+        first = chain @ first @ chain.T
+        np.fill_diagonal(first, np.einsum("sa,sab,sb->s", policy, actions, policy))
+    return actions
+
+
+# %%
+first = first_to_arrive(grid, policy, size - 1)
 laws = jl.laws.gap_law(grid, policy, width=1e-6)
 at = tuple(np.transpose([x.query for x in laws]))
 worse, better = (

@@ -46,6 +46,7 @@ from scipy import stats
 import jmdp_lib as jl
 from jmdp_lib import figures
 from jmdp_lib.atari import CoupledAtari
+from jmdp_lib.simulators.statistics import asymptotic_sequence
 
 figures.style()
 claims = figures.Claims()
@@ -163,7 +164,7 @@ gaps = {
     "shared demand": returns[:, 0] - returns[:, 1],
     "own demand": returns[:, 0] - np.roll(returns[:, 1], 1),
 }
-ends = {name: jl.asymptotic_sequence(x.reshape(shape), 0.05, 128) for name, x in gaps.items()}
+ends = {name: asymptotic_sequence(x.reshape(shape), 0.05, 128) for name, x in gaps.items()}
 known = {name: low > 0 for name, (low, high) in ends.items()}
 runs = {name: np.where(x.any(0), x.argmax(0) + 1, longest) for name, x in known.items()}
 ratio = (exact.variance[0, 3] + exact.variance[0, 2]) / exact.gap_variance[0, 3, 2]
@@ -239,9 +240,20 @@ mean = gap.cumsum(0) / count
 error = np.sqrt(np.maximum((gap**2).cumsum(0) / count - mean**2, 0.0) / count)
 usual = np.where(count >= 128, np.abs(mean) > stats.norm.ppf(0.975) * error, False)
 
+
 # %%
-low, high = jl.asymptotic_sequence(gap, 0.05, 128)
-won = [jl.log_capital(side * gap, 0.0, -20.0, 20.0) for side in (1.0, -1.0)]
+def log_capital(gap):
+    """log K_n(m) after each gap in [-20, 20] and m = 1/2, a mean gap of zero."""
+    total = -np.inf
+    for j in range(1, 17):
+        stakes = np.log1p(2.0 ** (1 - j) * gap / 20)  # z / m - 1 is gap / 20
+        total = np.logaddexp(total, stakes.cumsum(0) - np.log(j * (j + 1)))
+    return total
+
+
+# %%
+low, high = asymptotic_sequence(gap, 0.05, 128)
+won = [log_capital(side * gap) for side in (1.0, -1.0)]
 known = np.maximum(*won) >= np.log(2.0 / 0.05)
 wrong = {"asymptotic": (low > 0.0) | (high < 0.0), "reward range known": known}
 ever = {name: np.logical_or.accumulate(x).mean(1) for name, x in (wrong | {"usual": usual}).items()}

@@ -147,3 +147,24 @@ def gap_paths(jm, policy, query, coupling, depth, digits=3):
     ends = [*((g, p, 0.0) for g, p in merged), *((g, p, left) for g, p in nodes.values())]
     parts = [(g, p, np.full(g.size, rest + depth * 0.1**digits)) for g, p, rest in ends]
     return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
+
+
+def normal_p_values(z):
+    """P-values of the largest |z| and, two-sided, of the sum of squares, if z is normal."""
+    from scipy import special
+
+    beyond = 2.0 * special.ndtr(-np.abs(z).max())
+    below = special.chdtr(z.size, np.sum(z**2))
+    return -np.expm1(z.size * np.log1p(-beyond)), 2.0 * min(below, 1.0 - below)
+
+
+def log_capital(x, mean, low, high):
+    """(T, ...) logarithm of what the gambler of `betting_bound` owns after each of the values."""
+    z = (x - low) / (high - low)
+    m = (mean - low) / (high - low)
+    total = np.full(np.shape(x), -np.inf)
+    for j in range(16):
+        with np.errstate(divide="ignore"):  # a share that stakes everything may lose everything
+            growth = np.cumsum(np.log1p(2.0**-j * (z / m - 1.0)), 0)
+        total = np.logaddexp(total, growth - np.log((j + 1) * (j + 2)))
+    return total

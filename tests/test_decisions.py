@@ -6,6 +6,7 @@ import gymnasium
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from brute import log_capital
 
 import jmdp_lib as jl
 from jmdp_lib.atari import CoupledAtari
@@ -183,7 +184,7 @@ def test_confidence_sequences_hold_at_all_sample_sizes(law):
     }[law]
     ends = (-1.0, 1.0) if law == "coins" else (0.0, 8.0)
     for side in (1.0, -1.0):
-        capital = statistics.log_capital(side * x, side * mean, *sorted(side * np.array(ends)))
+        capital = log_capital(side * x, side * mean, *sorted(side * np.array(ends)))
         assert np.any(capital >= np.log(40.0), axis=0).mean() <= 0.025
     low, high = statistics.asymptotic_sequence(x, 0.05, 128)
     assert np.any((low > mean) | (high < mean), axis=0).mean() <= 0.05
@@ -194,9 +195,9 @@ def test_a_betting_bound_is_where_the_capital_is_enough():
     """The bound is a root of the capital's path, from below; earlier bounds are kept."""
     x = np.random.default_rng(2).choice([0.0, 1.0, 8.0], size=500)
     low = statistics.betting_bound(x, 0.0, 8.0, 0.025)
-    assert statistics.log_capital(x, low, 0.0, 8.0)[-1] >= np.log(40.0)
+    assert log_capital(x, low, 0.0, 8.0)[-1] >= np.log(40.0)
     closer = low + 2e-3 * (x.mean() - low)
-    assert statistics.log_capital(x, closer, 0.0, 8.0)[-1] < np.log(40.0)
+    assert log_capital(x, closer, 0.0, 8.0)[-1] < np.log(40.0)
     assert 0.7 * x.mean() < low < x.mean()
     assert statistics.betting_bound(x, 0.0, 8.0, 0.025, known=2.9) == 2.9
     assert statistics.betting_bound(x, 0.0, 8.0, 0.025, known=1.0) == pytest.approx(low, rel=1e-3)
@@ -207,7 +208,7 @@ def test_betting_decides_small_gaps_that_bernstein_did_not():
     """A coin with a mean gap of 0.3 standard deviations: some 120 runs, and 250 in a wide range."""
     x = np.random.default_rng(3).choice([-1.0, 1.0], p=[0.3563, 0.6437], size=(2_500, 100))
     for reach, most in ((1.0, 150), (10.0, 300)):
-        known = statistics.log_capital(x, 0.0, -reach, reach) >= np.log(40.0)
+        known = log_capital(x, 0.0, -reach, reach) >= np.log(40.0)
         assert np.median(known.argmax(0)) < most
 
 

@@ -1,4 +1,4 @@
-"""Sample statistics, gaps played out, and who arrives first."""
+"""Sample statistics, and gaps played out."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import pytest
 
 import jmdp_lib as jl
 from jmdp_lib import checks
-from jmdp_lib.operators.pairs import first_to_arrive
 from jmdp_lib.simulators.statistics import (
     mean_and_error,
-    normal_p_values,
     unseen_variance,
     variance_and_error,
 )
@@ -39,19 +37,6 @@ def test_the_error_of_a_variance_is_right_where_the_normal_formula_is_not():
     light = rng.random((2000, 400)) < 0.5
     errors = np.array([variance_and_error(x)[1] for x in light])
     assert np.mean(errors) < 0.1 * 0.25 * np.sqrt(2 / 399)
-
-
-def test_p_values_are_uniform_and_notice_errors_of_the_wrong_size():
-    rng = np.random.default_rng(1)
-    p = np.array([normal_p_values(rng.normal(size=72)) for _ in range(2000)])
-    for column in p.T:
-        assert np.abs(np.quantile(column, [0.1, 0.5, 0.9]) - [0.1, 0.5, 0.9]).max() < 0.05
-    z = rng.normal(size=72)
-    assert normal_p_values(np.append(z, 6.0))[0] < 1e-6
-    assert normal_p_values(2.0 * z)[1] < 1e-6
-    assert normal_p_values(0.4 * z)[1] < 1e-6  # bars that are too long are wrong too
-    with pytest.raises(ValueError, match=r"scores\[1\].*not finite"):
-        normal_p_values([0.0, np.nan])
 
 
 def test_sampled_gaps_are_those_of_simulated_pairs():
@@ -145,39 +130,6 @@ def test_a_law_at_nan_is_refused():
 def test_bad_gaps_are_refused(gaps, num_pairs, message):
     with pytest.raises((ValueError, IndexError), match=message):
         jl.simulators.sample_gaps(GRID, GOAL, gaps, num_pairs)
-
-
-@pytest.mark.parametrize("policy", [GOAL, UNIFORM], ids=["goal", "uniform"])
-def test_first_to_arrive_is_the_sign_of_a_gap_on_the_grid(policy):
-    first = first_to_arrive(GRID, policy, target=2)
-    gaps = [(s, a, b) for s in (3, 4, 6, 8) for a, b in ((0, 1), (1, 3))]
-    sample = jl.simulators.sample_gaps(GRID, policy, gaps, 20_000, seed=4)
-    for (s, a, b), above, below in zip(gaps, sample.prob_better, sample.prob_worse, strict=True):
-        for share, exact in ((above, first[s, a, b]), (below, first[s, b, a])):
-            assert abs(share - exact) <= 4.5 * np.sqrt(exact * (1 - exact) / 20_000) + 1e-9
-    assert not np.einsum("saa->sa", first).any()
-    assert not first[2].any()  # both are there already
-    with pytest.raises(IndexError, match="target 9"):
-        first_to_arrive(GRID, policy, target=9)
-
-
-def test_first_to_arrive_takes_no_longer_where_arriving_does():
-    """Iterating h = P_2 h takes millions of sweeps here; two geometric times have a closed form."""
-    p, q = 1e-6, 3e-6
-    probs = [[p, 1.0 - p], [q, 1.0 - q], [1.0, 0.0]]
-    after = [[[2, 1], [0, 1]], [[2, 2], [1, 1]], [[2, 2], [2, 2]]]
-    jm = jl.JMDP(probs, np.zeros((3, 2, 2)), after, gamma=0.9)
-    first = first_to_arrive(jm, [0, 0, 0], target=2)
-    ahead = p * (1.0 - q) / (p + q - p * q)
-    assert first[0, 0, 1] == pytest.approx(p + (1.0 - p) * ahead, rel=1e-9)
-    assert first[0, 1, 0] == pytest.approx((1.0 - p) * q * (1.0 - p) / (p + q - p * q), rel=1e-9)
-    assert not first[1:].any()  # branches that merge, or are there already
-
-
-def test_first_to_arrive_where_nobody_can():
-    """Pairs that never lead to the target have probability zero, and no equation."""
-    jm = jl.JMDP(np.ones((2, 1)), np.zeros((2, 1, 2)), [[[0, 0]], [[1, 1]]], gamma=0.9)
-    assert not first_to_arrive(jm, jl.uniform_policy(jm), target=1).any()
 
 
 def test_central_moments_of_a_gap():

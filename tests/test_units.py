@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strategies import random_jmdp, random_policy
 
 import jmdp_lib as jl
-from jmdp_lib.solvers.trace import covariance_rates, trace_jipe2
+from jmdp_lib.solvers.trace import trace_jipe2
 
 GAP = (1, 0, 1)
 PROBS = np.array([0.2, 0.5, 0.3])
@@ -177,7 +177,6 @@ def bounds(jm, policy, c):
 
 
 def rates(jm, policy, c):
-    yield 0, covariance_rates(jm, policy)
     yield 1, trace_jipe2(jm, policy, 5).residuals
 
 

@@ -12,7 +12,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from numpy.typing import ArrayLike, NDArray
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.solvers.trace import Trace, decay_rate
+from jmdp_lib.solvers.trace import Trace
 
 _WIN = "#0072B2"
 _LOSS = "#D55E00"
@@ -40,8 +40,6 @@ _BARS = 60  # of the law of a gap: an even number, so that none crosses zero
 def residual_decay(ax: Axes, residuals: Mapping[str, Floats], gamma: float) -> Axes:
     """Figure 2: residuals (iterations,) of named worlds as marks, on the line $gamma^k$.
 
-    The legend has the factor per iteration that each world's residuals fall by.
-
     Example:
         >>> import jmdp_lib as jl
         >>> from jmdp_lib import figures
@@ -58,8 +56,7 @@ def residual_decay(ax: Axes, residuals: Mapping[str, Floats], gamma: float) -> A
         # marks of the second world lie between those of the first
         shown = np.arange(place * _APART // len(residuals), curve.size, _APART)
         look: dict[str, Any] = {"ms": 4.0, "mfc": "white", "zorder": 3}
-        label = f"{name}: factor {decay_rate(curve):.4f}"
-        ax.semilogy(shown, curve[shown], _MARKS[place], label=label, **look)
+        ax.semilogy(shown, curve[shown], _MARKS[place], label=name, **look)
     ax.set_xlabel("iteration $k$")
     return ax
 

@@ -213,12 +213,11 @@ class CollapsedT2:
         weights = law.weights * np.repeat(both, np.diff(law.starts))
         return PairLaw(law.starts[first_row], law.first, law.second, weights)
 
-    def step_pairs(self, pairs: Ints, mass: Floats, ordered: bool = False) -> tuple[Ints, Floats]:
+    def step_pairs(self, pairs: Ints, mass: Floats) -> tuple[Ints, Floats]:
         """P_2: pairs of branches one step later, (3, N), and their masses (N,).
 
         pairs: (3, N), rows of groups, first and second states. Pairs of one group add up where they
-        meet; two branches that merge are dropped. ordered: whether it matters which branch is the
-        first after both were at one state. Whatever follows pairs of states calls this.
+        meet; two branches that merge are dropped. Whatever follows pairs of states calls this.
         """
         group, first, second = pairs
         size = self.jm.num_states
@@ -233,9 +232,6 @@ class CollapsedT2:
         entry = law.starts[first][pair] + within
         weights = mass[pair] * law.weights[entry]
         total = matrix(weights, group[pair], law.first[entry], law.second[entry])
-        if ordered:
-            swapped = matrix(weights, group[pair], law.second[entry], law.first[entry])
-            total = 0.5 * (total + swapped)
         start = matrix(mass * apart, group, first, second)
         for kernel in self.kernels:
             half = (start @ kernel).tocoo()  # one branch has moved; now the other

@@ -33,8 +33,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Policy
+from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import available_bytes, gibibytes
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import StateAction, norm_weight, same_state_moments, second_moments
@@ -374,27 +373,6 @@ def multiply(laws: Iterable[Law]) -> Law:
             longer[tuple(sorted(left + right))] += c * d
         total = longer
     return total
-
-
-def measured_modulus(jm: JMDP, policy: Policy, order: int, rng: np.random.Generator) -> float:
-    """The distance of two collections of moments after $T_n$, divided by that before it.
-
-    They differ by $lambda_k$, with a random sign, in every coordinate. The distance is that of
-    the moments of order $k$ = `order` alone. It is at most `contraction_modulus`.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> import numpy as np
-        >>> jm = jl.coupled_reward_chain(3, gamma=0.9)
-        >>> found = jl.measured_modulus(jm, [0] * 3, order=3, rng=np.random.default_rng(0))
-        >>> bool(0.0 < found <= jl.contraction_modulus(order=3, gamma=0.9))
-        True
-    """
-    order = checks.at_least("order", order, 1)
-    operator = MultisetOperator(jm, checks.policy_matrix(jm, policy), order)
-    signs = rng.choice([-1.0, 1.0], operator.weights.size)
-    change = operator.apply(signs * operator.weights) - operator.apply(operator.zero())
-    return float(np.abs(change / operator.weights)[operator.orders == order].max())
 
 
 def partitions(total: int, least: int = 1) -> Iterator[tuple[int, ...]]:

@@ -27,12 +27,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 from scipy.sparse import csgraph
-from scipy.sparse.linalg import LinearOperator, gmres, spsolve
+from scipy.sparse.linalg import LinearOperator, gmres
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints, Policy
+from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.model import JMDP
-from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2, distinct_states
+from jmdp_lib.operators.collapsed import CollapsedT2, distinct_states
 
 RESTART = 60  # steps after which GMRES starts again: so many vectors it holds
 _SMALL = 4096  # entries up to which calling a sparse product takes longer than a dense product
@@ -143,7 +143,7 @@ def pair_step(jm: JMDP, policy: Policy, law: ArrayLike) -> Floats:
         >>> law = np.zeros((3, 2, 3, 2))
         >>> law[0, 0, 0, 1] = 1.0  # two branches at the first state, with different actions
         >>> law = jl.pair_step(jm, jl.uniform_policy(jm), law)
-        >>> float(law[1, :, 1, :].sum()), jl.mass_apart(law)
+        >>> float(law[1, :, 1, :].sum()), float(np.einsum("sasa->", law))  # half have merged
         (1.0, 0.5)
     """
     policy = checks.policy_matrix(jm, policy)
@@ -170,18 +170,6 @@ def pair_step(jm: JMDP, policy: Policy, law: ArrayLike) -> Floats:
     actions = np.arange(num_actions)
     after[states[:, None], actions, states[:, None], actions] += policy * singles[:, None]
     return after
-
-
-def mass_apart(law: Floats) -> float:
-    """The mass of a pair law (S, A, S, A) off the diagonal: pairs that are still two branches.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> import numpy as np
-        >>> jl.mass_apart(np.full((2, 1, 2, 1), 0.25))
-        0.5
-    """
-    return float(law.sum() - np.einsum("sasa->", law))
 
 
 def start_law(jm: JMDP) -> Floats:
@@ -235,79 +223,3 @@ def stationary_pairs(jm: JMDP, policy: Floats) -> Floats:
             return new
         law = new
     raise ValueError(f"the pair chain did not settle within 200,000 steps {why}")
-
-
-def steps_to_reach(
-    jm: JMDP, policy: Policy, queries: ArrayLike | None = None, coupling: str = "joint"
-) -> Ints:
-    """(S, S) steps after which two branches can first stand at each pair of states; 0 for never.
-
-    The branches are those of the queries, given as in `jipe2`. One step of all pairs at a time: for
-    small models.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> jm = jl.coupled_reward_chain(4)
-        >>> jl.steps_to_reach(jm, jl.uniform_policy(jm), queries=[0]).tolist()
-        [[0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 2, 0], [0, 0, 0, 3]]
-    """
-    system = CollapsedT2.of("steps_to_reach", jm, policy, coupling)
-    steps = np.zeros((jm.num_states, jm.num_states), np.int64)
-    laws = [system.law(*part) for part in AskedGaps.of(jm, queries).parts(system.entries)]
-    reached = np.array([np.concatenate([getattr(x, n) for x in laws]) for n in ("first", "second")])
-    while (new := steps[*reached] == 0).any():
-        first, second = reached[:, new]
-        steps[first, second] = steps[second, first] = steps.max() + 1
-        start = np.array([np.zeros_like(first), first, second])
-        reached = system.step_pairs(start, np.ones(first.size))[0][1:]
-    return steps
-
-
-def first_to_arrive(jm: JMDP, policy: Policy, target: int) -> Floats:
-    """(S, A, A), the probability at [s, a, b] that branch a is in `target` strictly before b.
-
-    The least solution $h >= 0$ of $h = P_2 h$, with $h = 1$ where only the first branch has arrived
-    and 0 where the second has or both have merged. It is zero at pairs that never lead to the
-    former, and at all others it solves a sparse linear system, directly: for small models.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> jm = jl.windy_gridworld(3)
-        >>> first = jl.first_to_arrive(jm, jl.goal_policy(3), target=2)
-        >>> print(f"from the centre, up is there before down with {first[4, 0, 2]:.3f}")
-        from the centre, up is there before down with 0.971
-    """
-    system = CollapsedT2.of("first_to_arrive", jm, policy)
-    target = checks.index("target", target, jm.num_states)
-    first, second = np.divmod(np.arange(jm.num_states**2), jm.num_states)
-    ahead = ((first == target) & (second != target)).astype(float)
-    step = _ordered_pairs(system, target)
-    leads = ahead > 0.0
-    while (more := leads | (step @ leads > 0.0)).sum() > leads.sum():
-        leads = more
-    unknown = np.flatnonzero(leads & (ahead == 0.0))
-    if unknown.size:
-        rows = step[unknown]
-        within = sparse.eye_array(unknown.size, format="csc") - rows[:, unknown].tocsc()
-        ahead[unknown] = spsolve(within, rows @ ahead)
-    x = jm.next_states
-    joint = ahead[x[:, :, None] * jm.num_states + x[:, None, :]].reshape(len(x), -1)
-    found = (jm.averaging @ joint).reshape(-1, jm.num_actions, jm.num_actions)
-    np.einsum("saa->sa", found)[...] = 0.0  # equal actions are one branch
-    return np.asarray(found)
-
-
-def _ordered_pairs(system: CollapsedT2, target: int) -> sparse.csr_array:
-    """(S^2, S^2) sparse, P_2 of ordered pairs s * S + t, none of whose branches is at the target.
-
-    Branches that merge are not followed: rows of equal states add up to less than one.
-    """
-    size = system.jm.num_states
-    others = np.flatnonzero(np.arange(size) != target)
-    parts = []
-    for s in range(size):
-        second = others if s != target else others[:0]
-        start = np.array([second, np.full_like(second, s), second])
-        (t, x, y), mass = system.step_pairs(start, np.ones(second.size), ordered=True)
-        parts.append(sparse.coo_array((mass, (t, x * size + y)), shape=(size, size**2)))
-    return sparse.vstack(parts, format="csr")

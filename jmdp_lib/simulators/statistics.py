@@ -23,29 +23,6 @@ _TIGHT = 1000.0  # the sample size at which an asymptotic confidence sequence is
 _SKEW = 0.2  # weight of its allowance for skewed laws
 
 
-def normal_p_values(scores: ArrayLike) -> tuple[float, float]:
-    """Are K scores independent draws of N(0, 1)? p-values of their largest size and their spread.
-
-    The first is P(max |z| is as large), which counts how many were looked at; the second is
-    two-sided, of the sum of $z^2$ against $chi^2$ with K degrees of freedom: errors too large *or*
-    too small.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> import numpy as np
-        >>> scores = np.random.default_rng(0).normal(size=50)
-        >>> largest, spread = jl.normal_p_values(scores)
-        >>> bool(min(largest, spread) > 0.05 > max(jl.normal_p_values(2.0 * scores)))
-        True
-    """
-    from scipy import special  # slow to import, and needed for this alone
-
-    z = checks.floats("scores", scores, "score")
-    one = 2.0 * special.ndtr(-np.abs(z).max())
-    tail = special.chdtr(z.size, np.sum(z**2))
-    return float(-np.expm1(z.size * np.log1p(-one))), float(2.0 * min(tail, 1.0 - tail))
-
-
 def mean_and_error(x: ArrayLike) -> tuple[Any, Any]:
     """Mean of a sample (M, ...), two values or more, and its standard error, each (...)."""
     values = np.asarray(x)
@@ -154,9 +131,12 @@ def betting_bound(
 ) -> float:
     """A lower confidence bound for the mean of values x (T,) in [low, high].
 
-    Whatever the law, the bounds for all T at once hold with probability 1 - alpha. The bound is the
-    largest mean against which the gambler of `log_capital` has come to own 1 / alpha (Waudby-Smith
-    and Ramdas 2024, Section 4), to a thousandth of its distance from the sample mean.
+    Whatever the law, the bounds for all T at once hold with probability 1 - alpha. A gambler bets
+    that the mean exceeds a number, at odds that are fair if it is equal, and splits a capital of 1
+    into shares: share $j$ stakes $2^{-j}$ of what it owns by then on every value, so that some
+    share stakes about the best part for any law. The bound is the largest mean against which the
+    gambler has come to own 1 / alpha (Waudby-Smith and Ramdas 2024, Section 4), to a thousandth of
+    its distance from the sample mean.
 
     known: the bound of fewer values, which the new one does not fall below.
     """
@@ -170,32 +150,6 @@ def betting_bound(
         capital = np.logaddexp.reduce(_LOG_SHARES + counts @ _log_growth(z[:, None], middle, _BETS))
         bottom, top = (middle, top) if capital >= -np.log(alpha) else (bottom, middle)
     return low + (high - low) * bottom
-
-
-def log_capital(x: ArrayLike, mean: float, low: float, high: float) -> Floats:
-    """(T, ...) logarithm of what a gambler owns after each of the values x (T, ...).
-
-    All values are in [low, high]. The gambler bets that their mean exceeds `mean` > low, at odds
-    that are fair if it is equal. The gambler starts with 1 and splits it into shares. Share $j$
-    stakes $2^{-j}$ of what it owns by then on every value, so that some share stakes about the best
-    part for any law. If the mean is at most `mean`, the probability that the capital ever reaches
-    1 / alpha is at most alpha.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> import numpy as np
-        >>> coins = np.random.default_rng(0).integers(2, size=400)
-        >>> won = np.exp(jl.log_capital(coins, mean=0.3, low=0.0, high=1.0))
-        >>> bool(won.max() > 20.0)  # the mean exceeds 0.3, at a level of 5%
-        True
-    """
-    x = checks.as_array("x", x).astype(float)
-    z = (x - low) / (high - low)
-    m = (mean - low) / (high - low)
-    total = np.full(x.shape, -np.inf)
-    for bet, log_share in zip(_BETS, _LOG_SHARES, strict=True):
-        total = np.logaddexp(total, log_share + np.cumsum(_log_growth(z, m, bet), 0))
-    return total
 
 
 def _log_growth(z: Any, mean: float, bet: Any) -> Any:
@@ -215,10 +169,10 @@ def asymptotic_sequence(x: ArrayLike, alpha: float, first: int) -> tuple[Floats,
     in small samples.
 
     Example:
-        >>> import jmdp_lib as jl
         >>> import numpy as np
+        >>> from jmdp_lib.simulators.statistics import asymptotic_sequence
         >>> values = np.random.default_rng(0).normal(1.0, 1.0, size=2000)
-        >>> low, high = jl.asymptotic_sequence(values, alpha=0.05, first=128)
+        >>> low, high = asymptotic_sequence(values, alpha=0.05, first=128)
         >>> print(f"after 2,000 values {low[-1]:.2f} to {high[-1]:.2f}; before the 128th, {low[0]}")
         after 2,000 values 0.90 to 1.04; before the 128th, -inf
     """
