@@ -47,6 +47,17 @@ from timing import machine
 from jmdp_lib import figures
 
 HERE = Path(__file__).parent
+# How the methods are drawn: label, colour, marker, line.
+STYLES = {
+    "literal": ("literal $T_2$", "#000000", "s", "-"),
+    "dense": ("dense pairs", "#0072B2", "o", "-"),
+    "reachable": ("reachable pairs", "#D55E00", "^", "-"),
+    "torch, cpu": ("dense, torch on CPU", "#56B4E9", "v", "-"),
+    "torch, cuda": ("dense, torch on GPU", "#009E73", "D", "-"),
+    "QuantEcon, mean only": ("mean only, QuantEcon", "#E69F00", "x", "--"),
+    "SciPy, mean only": ("mean only, SciPy", "0.5", "+", "--"),
+    "Monte Carlo, projected": ("Monte Carlo, projected", "#CC79A7", "", ":"),
+}
 # Sides of the model (states are their squares): by default, and those that --large adds.
 SIDES = {
     GOAL: {
@@ -140,7 +151,7 @@ def markdown(columns: list[str], rows: list[list[str]]) -> list[str]:
 
 def scaling_table(data: pd.DataFrame) -> list[str]:
     """A line for each model, a column for each method, and what they cost beside each other."""
-    methods = [m for m in figures.SCALING_STYLES if m in set(data.method)]
+    methods = [m for m in STYLES if m in set(data.method)]
     lines = []
     for (problem, states), each in data.groupby(["problem", "states"], sort=False):
         found = each.set_index("method")
@@ -180,6 +191,26 @@ def order_table(data: pd.DataFrame) -> list[str]:
     return markdown(heads, lines)
 
 
+def draw(axes: np.ndarray, data: pd.DataFrame, quantity: str) -> None:
+    """States against "seconds" or "bytes", in axes (P,), one for each problem.
+
+    If the figure has no legend yet, one goes below it, which needs room.
+    """
+    label, unit = {"seconds": ("time [s]", 1.0), "bytes": ("memory [MB]", 1e6)}[quantity]
+    shown = {}
+    for ax, (problem, each) in zip(axes, data.groupby("problem", sort=False), strict=True):
+        for method, (name, color, marker, line) in STYLES.items():
+            rows = each[(each["method"] == method) & each[quantity].notna()].sort_values("states")
+            if len(rows):
+                look = {"ms": 4, "marker": marker, "mfc": "none" if marker in "ov" else color}
+                values = rows[quantity] / unit
+                (shown[name],) = ax.loglog(rows["states"], values, line, color=color, **look)
+        ax.set(title=problem, xlabel="states")
+    axes[0].set_ylabel(label)
+    if not axes[0].figure.legends:
+        axes[0].figure.legend(shown.values(), shown, loc="outside lower center", ncols=4)
+
+
 def write(data: pd.DataFrame, command: str) -> str:
     """scaling.csv, scaling.png and scaling.md; the text of the last."""
     data.to_csv(HERE / "scaling.csv", index=False, float_format="%.4g")
@@ -192,7 +223,7 @@ def write(data: pd.DataFrame, command: str) -> str:
         tables["scaling"] if here else pd.concat([tables["scaling"], gpu[gpu.table == "scaling"]])
     )
     for row, quantity in zip(axes, ("seconds", "bytes"), strict=True):
-        figures.scaling(row, shown, quantity)
+        draw(row, shown, quantity)
     fig.savefig(HERE / "scaling.png", metadata={"Software": None})
     about = __doc__.split("\n\n", 2)[2].strip()
     versions = machine("numpy", "numba", "scipy", "torch", "quantecon")

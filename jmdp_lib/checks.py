@@ -6,7 +6,7 @@ import math
 import numbers
 import random
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -266,23 +266,6 @@ def distinct_actions(actions: Sequence[int], num_actions: int) -> list[int]:
     if not checked or len(set(checked)) < len(checked):
         raise ValueError(f"actions must hold at least one action, all distinct, got {checked}")
     return checked
-
-
-def distinct_in(space: Any, actions: Any) -> dict[str, Any]:
-    """Actions of a Gymnasium space in their order, by keys that tell different ones apart."""
-    chosen = list(actions) if isinstance(actions, Iterable) else []
-    for action in chosen:
-        if not space.contains(action):
-            raise IndexError(f"action {action!r} is not in {space}")
-    keys = {action_key(space, action): action for action in chosen}
-    if not keys or len(keys) < len(chosen):
-        raise ValueError(f"ask for at least one action, all distinct, got {actions!r}")
-    return keys
-
-
-def action_key(space: Any, action: Any) -> str:
-    """Equal for equal actions of a Gymnasium space, whatever their parts."""
-    return repr(space.to_jsonable([action]))
 
 
 def policy_matrix(model: Sized, policy: Policy) -> Floats:

@@ -16,7 +16,6 @@ What a policy may be, everywhere, `checks.policy_matrix` says.
 
 from __future__ import annotations
 
-from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -180,14 +179,9 @@ def inventory(capacity: int = 10, max_order: int = 5, gamma: float = 0.95, **opt
         ...       f" +- {moments.gap_variance[gap] ** 0.5:.2f}")
         empty shelf, order 2 instead of 0: 3.87 better, +- 3.67
     """
-    known = list(signature(inventory_simulator).parameters)
-    for name in options:
-        if name not in known:
-            raise TypeError(f"inventory has no option {name!r}; it has {', '.join(known)}")
-    simulator = inventory_simulator(capacity, max_order, gamma, **options)
-    shape = (simulator.num_states, np.size(simulator.noise_probs), simulator.num_actions)
-    room_for_tables("capacity, max_order and lead_time", *shape)
-    return JMDP.from_step(*vars(simulator).values())  # its fields are these arguments, in order
+    shop = inventory_simulator(capacity, max_order, gamma, **options)
+    sizes = (shop.num_states, shop.num_actions)
+    return JMDP.from_step(*sizes, gamma, shop.noise_probs, shop.step)
 
 
 def inventory_simulator(

@@ -104,10 +104,6 @@ class MomentSource(Protocol):
     def moment(self, coordinates: Sequence[StateAction]) -> float:
         """E of the product of the returns."""
 
-    @property
-    def second_bytes(self) -> float:
-        """Bytes that `full_second` takes, at most."""
-
     def full_second(self) -> Floats:
         """(S, A, S, A)."""
 
@@ -137,11 +133,6 @@ class StoredMoments(ReadOnly):
         if len(set(states)) > 1:
             raise ValueError(self.absent)
         return float(self.higher[len(coordinates) - 3][states[0], *actions])
-
-    @property
-    def second_bytes(self) -> float:
-        """None: it is here."""
-        return 0.0
 
     def full_second(self) -> Floats:
         """(S, A, S, A)."""
@@ -281,7 +272,7 @@ class Moments(ReadOnly):
     def full_second(self) -> Floats:
         """All of $Sigma$, (S, A, S, A); a MemoryError says its size if it does not fit."""
         self._need(2, "full_second")
-        require(self.source.second_bytes, f"the full Sigma of shape {self.mean.shape * 2}")
+        require(32.0 * self.mean.size**2, f"the full Sigma of shape {self.mean.shape * 2}")
         second = self.source.full_second()
         if self.offset != 0.0:
             second = second + self.offset * (np.add.outer(self.mean, self.mean) - self.offset)

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, Seed
-from jmdp_lib.machine import cached, progress, require
+from jmdp_lib.machine import cached, inline, progress, require
 from jmdp_lib.model import JMDP, checked_coupling, require_tables
 from jmdp_lib.operators.draws import alias_tables, cells, cumulative, pick, pick_cell
 
@@ -91,43 +91,73 @@ def play_pairs(
     """As `simulate_pairs`; also (num_pairs,) whether the branches were still two at the horizon."""
     policy = checks.policy_matrix(jm, policy)
     state = checks.index("state", state, jm.num_states)
-    pair = [checks.index("action", action, jm.num_actions) for action in actions]
-    if len(pair) != 2:
+    if len(actions) != 2:
         raise ValueError(f"actions must be a pair of actions, got {actions!r}")
+    a, b = (checks.index("action", action, jm.num_actions) for action in actions)
     num_pairs = checks.at_least("num_pairs", num_pairs, 1)
     steps = checks.at_least("horizon", horizon, 1)
     require(24.0 * num_pairs, f"a sample of num_pairs = {num_pairs:,}", "ask for fewer")
     returns = np.empty((num_pairs, 2))
     apart = np.empty(num_pairs, bool)
     chunks = [slice(i, i + _PAIRS) for i in range(0, num_pairs, _PAIRS)]
-    tables = (jm.starts, cumulative(jm.starts, jm.probs), jm.rewards, jm.next_states)
-    shared = [checked_coupling(jm, coupling) == name for name in ("independent", "common")]
-    fixed = (state, *pair, steps, *shared, jm.gamma, np.cumsum(policy, 1).ravel())
-    known: Any = (*fixed, *tables, *_lone_branch_law(jm, policy))
+    mode = _MODES[checked_coupling(jm, coupling)]
+    policy_cdf = np.cumsum(policy, 1).ravel()
+    tables = _Tables(jm.starts, cumulative(jm.starts, jm.probs), jm.rewards, jm.next_states)
+    law = _lone_branch(jm, policy)
+    played = _Played((state, a, b), steps, mode, jm.gamma, policy_cdf, tables, law)
     root = checks.seed_sequence(seed)
-    streams = [checks.stream(root, "simulate_pairs", i) for i in range(len(chunks))]
 
-    def fill(rng: np.random.Generator, chunk: slice) -> None:
-        _fill_pairs(rng, returns[chunk], apart[chunk], *known)
+    def fill(number: int) -> None:
+        rng = checks.stream(root, "simulate_pairs", number)
+        _fill_pairs(rng, returns[chunks[number]], apart[chunks[number]], played)
 
     with ThreadPoolExecutor(get_num_threads()) as pool:  # the kernel releases the GIL
-        list(pool.map(fill, streams, chunks))
+        list(pool.map(fill, range(len(chunks))))
     return returns, apart
 
 
 def horizon_for(jm: JMDP, truncation: float) -> int:
     """Steps after which at most this share of the largest return, r_max / (1 - g), is left."""
-    other = "pass horizon= to simulate_pairs, a larger truncation=, or a model with a smaller gamma"
+    other = "pass simulate_pairs a horizon=, or a larger truncation=, or take a smaller gamma"
     return checks.derived_horizon(jm.gamma, truncation, _LONGEST, other)
 
 
-def _lone_branch_law(jm: JMDP, policy: Floats) -> tuple[Ints, Floats, Floats, Ints]:
+class _Tables(NamedTuple):
+    """Outcome tables, to draw from by `pick`: as in a JMDP, with cumulative probabilities."""
+
+    starts: Ints
+    cumulative: Floats
+    rewards: Floats
+    next_states: Ints
+
+
+class _LoneBranch(NamedTuple):
     """The law of (R, S') of a branch that shares its state with no other, as alias tables.
 
     Such a branch needs neither its action nor its table by name: one draw gives reward and next
-    state. Returns starts (S + 1,), threshold (L,), and rewards and next states (2 L,) by cell (see
+    state. starts: (S + 1,). threshold: (L,). rewards, next_states: (2 L,), by cell (see
     `draws.pick_cell`).
     """
+
+    starts: Ints
+    threshold: Floats
+    rewards: Floats
+    next_states: Ints
+
+
+class _Played(NamedTuple):
+    """What all pairs of a call have in common. query: state, action, other action."""
+
+    query: tuple[int, int, int]
+    steps: int
+    mode: int
+    gamma: float
+    policy_cdf: Floats
+    tables: _Tables
+    law: _LoneBranch
+
+
+def _lone_branch(jm: JMDP, policy: Floats) -> _LoneBranch:
     weight = (jm.probs[:, None] * policy[jm.table_states]).ravel()
     owners = np.repeat(jm.table_states, jm.num_actions)
     outcome = np.stack([owners, jm.rewards.ravel(), jm.next_states.ravel()], axis=1)[weight > 0]
@@ -136,100 +166,85 @@ def _lone_branch_law(jm: JMDP, policy: Floats) -> tuple[Ints, Floats, Floats, In
     starts = np.searchsorted(distinct[:, 0], np.arange(jm.num_states + 1)).astype(np.int64)
     threshold, alias = alias_tables(starts, probs)
     either = cells(alias)
-    return starts, threshold, distinct[either, 1], distinct[either, 2].astype(np.int64)
+    return _LoneBranch(starts, threshold, distinct[either, 1], distinct[either, 2].astype(np.int64))
 
 
-@cached(nogil=True)
-def _settled(x: int, alone_starts: Any, alone_next: Any) -> bool:
+@inline
+def _settled(x: int, law: Any) -> bool:
     """Whether a branch at x stays for ever and earns the same: what is left is a geometric sum."""
-    low = alone_starts[x]
-    return alone_starts[x + 1] - low == 1 and alone_next[2 * low] == x
+    low = law.starts[x]
+    return law.starts[x + 1] - low == 1 and law.next_states[2 * low] == x
 
 
-@cached(nogil=True)
-def _alone(
-    rng: Any,
-    x: int,
-    weight: float,
-    steps: int,
-    gamma: float,
-    alone_starts: Any,
-    threshold: Any,
-    alone_rewards: Any,
-    alone_next: Any,
-) -> float:
+@inline
+def _alone(rng: Any, x: int, weight: float, steps: int, gamma: float, law: Any) -> float:
     """What one branch at x earns in so many steps, times the weight of the first."""
     earned = 0.0
     step = 0
-    while step < steps and not _settled(x, alone_starts, alone_next):
-        i = pick_cell(rng, alone_starts[x], alone_starts[x + 1], threshold)
-        earned += weight * alone_rewards[i]
-        x = alone_next[i]
+    while step < steps and not _settled(x, law):
+        i = pick_cell(rng, law.starts[x], law.starts[x + 1], law.threshold)
+        earned += weight * law.rewards[i]
+        x = law.next_states[i]
         weight *= gamma
         step += 1
     if step < steps:
         rest = (1.0 - gamma ** (steps - step)) / (1.0 - gamma)
-        earned += weight * rest * alone_rewards[2 * alone_starts[x]]
+        earned += weight * rest * law.rewards[2 * law.starts[x]]
     return earned
 
 
+@inline
+def _draw_actions(rng: Any, policy_cdf: Any, num_actions: int, x: int, y: int) -> Any:
+    """The actions of two branches, each drawn by itself."""
+    a = pick(rng, policy_cdf, x * num_actions, (x + 1) * num_actions)
+    b = pick(rng, policy_cdf, y * num_actions, (y + 1) * num_actions)
+    return a - x * num_actions, b - y * num_actions
+
+
+@inline
+def _draw_tables(rng: Any, tables: Any, x: int, y: int, apart: bool) -> Any:
+    """The tables of two branches: one draw, or another one at the same state, if apart."""
+    starts, probs_cdf, _, _ = tables
+    i = pick(rng, probs_cdf, starts[x], starts[x + 1])
+    if apart:
+        return i, pick(rng, probs_cdf, starts[x], starts[x + 1])
+    return i, i + starts[y] - starts[x]
+
+
 @cached(nogil=True)
-def _fill_pairs(
-    rng: Any,
-    out: Any,
-    apart: Any,
-    state: int,
-    first: int,
-    second: int,
-    steps: int,
-    independent: bool,
-    common: bool,
-    gamma: float,
-    policy_cdf: Any,
-    starts: Any,
-    table_cdf: Any,
-    rewards: Any,
-    next_states: Any,
-    alone_starts: Any,
-    threshold: Any,
-    alone_rewards: Any,
-    alone_next: Any,
-) -> None:
+def _fill_pairs(rng: Any, out: Any, apart: Any, played: Any) -> None:
     """Fill out (n, 2) with the returns of n pairs, and apart (n,) with whether they never met."""
+    query, steps, mode, gamma, policy_cdf, tables, law = played
+    _, _, rewards, next_states = tables
+    lone_starts, threshold, lone_rewards, lone_next = law
     num_actions = rewards.shape[1]
     for pair in range(out.shape[0]):
-        x = y = state
-        a, b = first, second
+        x, a, b = query
+        y = x
         left = right = 0.0
         weight = 1.0
         step = 0
         one = False
         while step < steps and not one:
-            if x == y and step > 0 and _settled(x, alone_starts, alone_next):
+            if x == y and step > 0 and _settled(x, law):
                 break
-            if x == y or common:
+            if x == y or mode == _COMMON:
                 if step > 0:  # they share a draw: who they are matters
-                    a = pick(rng, policy_cdf, x * num_actions, (x + 1) * num_actions)
-                    b = pick(rng, policy_cdf, y * num_actions, (y + 1) * num_actions)
-                    a, b = a - x * num_actions, b - y * num_actions
+                    a, b = _draw_actions(rng, policy_cdf, num_actions, x, y)
                 one = x == y and a == b
-                i = pick(rng, table_cdf, starts[x], starts[x + 1])
-                j = i + starts[y] - starts[x]
-                if independent and a != b:
-                    j = pick(rng, table_cdf, starts[x], starts[x + 1])
+                i, j = _draw_tables(rng, tables, x, y, mode == _INDEPENDENT and a != b)
                 left += weight * rewards[i, a]
                 right += weight * rewards[j, b]
                 x, y = next_states[i, a], next_states[j, b]
             else:
-                i = pick_cell(rng, alone_starts[x], alone_starts[x + 1], threshold)
-                j = pick_cell(rng, alone_starts[y], alone_starts[y + 1], threshold)
-                left += weight * alone_rewards[i]
-                right += weight * alone_rewards[j]
-                x, y = alone_next[i], alone_next[j]
+                i = pick_cell(rng, lone_starts[x], lone_starts[x + 1], threshold)
+                j = pick_cell(rng, lone_starts[y], lone_starts[y + 1], threshold)
+                left += weight * lone_rewards[i]
+                right += weight * lone_rewards[j]
+                x, y = lone_next[i], lone_next[j]
             weight *= gamma
             step += 1
-        law = (alone_starts, threshold, alone_rewards, alone_next)
-        together = _alone(rng, x, weight, steps - step, gamma, *law)  # from here on one branch
+        together = _alone(rng, x, weight, steps - step, gamma, law)  # from here on one branch
         out[pair] = left + together, right + together
         apart[pair] = step == steps and not one
 
@@ -271,20 +286,20 @@ def simulate_returns(
     matrix = checks.policy_matrix(jm, policy)
     num_samples = checks.at_least("num_samples", num_samples, 1)
     mode = _MODES[checked_coupling(jm, coupling)]
-    other = "pass simulate_returns a larger truncation=, or a model with a smaller gamma"
-    steps = checks.derived_horizon(jm.gamma, truncation, _LONGEST, other)
+    steps = horizon_for(jm, truncation)
     root = checks.purpose_seed(seed, "simulate_returns")
     threads = get_num_threads()
     words = (num_samples + threads + 8) * matrix.size + 8 * jm.probs.size
     what = f"a sample of num_samples = {num_samples:,} times {matrix.size:,} state-actions"
     require(8.0 * words, what, "ask for fewer")
     returns = np.empty((num_samples, matrix.size))
-    laws = (*_table_law(jm), *_action_law(matrix))
-    known: Any = (steps, mode, jm.gamma, jm.rewards, jm.next_states, *laws)
+    outcomes = (jm.rewards, jm.next_states)
+    laws = (_table_law(jm), _action_law(matrix))
 
     def fill(chunk: int) -> None:
         out = returns[chunk * _SAMPLES : (chunk + 1) * _SAMPLES]
-        _fill_samples(checks.generator(root, chunk), out, np.empty(matrix.size), *known)
+        rng = checks.generator(root, chunk)
+        _fill_samples(rng, out, np.empty(matrix.size), steps, mode, jm.gamma, *outcomes, *laws)
 
     chunks = range(-(-num_samples // _SAMPLES))
     with (
@@ -334,14 +349,11 @@ def _fill_samples(
     gamma: float,
     rewards: Any,
     next_states: Any,
-    starts: Any,
-    table_threshold: Any,
     tables: Any,
-    action_starts: Any,
-    action_threshold: Any,
-    state_actions: Any,
+    actions: Any,
 ) -> None:
     """Fill out (n, S * A) with n samples. scratch: room for one of them."""
+    starts = tables.starts
     num_states = starts.size - 1
     num_actions = rewards.shape[1]
     for sample in range(out.shape[0]):
@@ -352,19 +364,20 @@ def _fill_samples(
             z, after = after, z
             k = 0
             if mode == _COMMON:  # noise k is table k of every state
-                k = tables[pick_cell(rng, starts[0], starts[1], table_threshold)]
+                k = tables.meaning[pick_cell(rng, starts[0], starts[1], tables.threshold)]
             for s in range(num_states):
                 low = starts[s]
                 high = starts[s + 1]
                 table = low + k
                 if mode != _COMMON:
-                    table = tables[pick_cell(rng, low, high, table_threshold)]
+                    table = tables.meaning[pick_cell(rng, low, high, tables.threshold)]
                 for a in range(num_actions):
                     if mode == _INDEPENDENT and a > 0:
-                        table = tables[pick_cell(rng, low, high, table_threshold)]
+                        table = tables.meaning[pick_cell(rng, low, high, tables.threshold)]
                     x = next_states[table, a]
-                    cell = pick_cell(rng, action_starts[x], action_starts[x + 1], action_threshold)
-                    then = after[state_actions[cell]]
+                    low_x = actions.starts[x]
+                    cell = pick_cell(rng, low_x, actions.starts[x + 1], actions.threshold)
+                    then = after[actions.meaning[cell]]
                     z[s * num_actions + a] = rewards[table, a] + gamma * then
         if steps % 2 == 1:  # the last step wrote to the scratch
             out[sample] = z

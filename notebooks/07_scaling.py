@@ -430,9 +430,25 @@ for size in live_sizes:
     evaluate()
     live.append((jm.num_states, time.process_time() - start))
 
+
 # %%
-fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.9), sharex=True, sharey=True)
-figures.scaling(axes, measured, "seconds")
+def draw_costs(quantity, unit):
+    """States against seconds or bytes, a panel for each problem; one look for each method."""
+    fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.9), sharex=True, sharey=True)
+    marks = ["sk-", "oC0-", "^C1-", "vC5-", "xC4--", "+k--", "C3:", "DC2-"]
+    looks = dict(zip(measured.method.unique(), marks, strict=True))
+    for ax, (problem, rows) in zip(axes, measured.groupby("problem", sort=False), strict=True):
+        for method, look in looks.items():
+            line = rows[rows.method == method].dropna(subset=quantity).sort_values("states")
+            ax.loglog(line.states, line[quantity] / unit, look, ms=4, label=method)
+        ax.set(title=problem, xlabel="states")
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return fig, axes
+
+
+# %%
+fig, axes = draw_costs("seconds", 1.0)
+axes[0].set_ylabel("time [s]")
 axes[0].plot(*np.transpose(live), "*", color="black", ms=5, zorder=3)
 figures.save(fig, "fig_scaling", measured.drop(columns="bytes"), out_dir)
 plt.show()
@@ -443,9 +459,9 @@ plt.show()
 # <!-- alt: Three panels on logarithmic axes. The time of the exact routes grows with the number of states, that of the reachable route least under the goal policy; the literal operator stops early, and projected Monte Carlo lies orders of magnitude above. -->
 
 # %%
-fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.9), sharex=True, sharey=True)
+fig, axes = draw_costs("bytes", 1e6)
+axes[0].set_ylabel("memory [MB]")
 held = measured[measured.bytes.notna()]
-figures.scaling(axes, held, "bytes")
 figures.save(fig, "fig_scaling_memory", held.drop(columns="seconds"), out_dir)
 plt.show()
 

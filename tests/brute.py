@@ -16,12 +16,13 @@ def tables_of(jm, s):
     return [(jm.probs[i], jm.rewards[i], jm.next_states[i]) for i in rows]
 
 
-def from_outcomes(outcomes, gamma, coupling="quantile"):
-    """outcomes[s][a] = [(probability, reward, next state), ...], coupled in the order of lists."""
+def from_outcomes(outcomes, gamma, joint="quantile"):
+    """outcomes[s][a] = [(probability, reward, next state), ...], joined in the order of lists."""
     import jmdp_lib as jl
     from jmdp_lib.model import tables as made
 
-    tables = made.coupled_tables(made.laws_of_lists(outcomes), coupling)
+    laws = [[np.array(law, dtype=float) for law in actions] for actions in outcomes]
+    tables = made.joint_tables(laws, joint)
     return jl.JMDP.from_tables(*tables, gamma)
 
 

@@ -8,7 +8,6 @@ from itertools import count
 
 import numpy as np
 import pytest
-from brute import from_outcomes
 
 import jmdp_lib as jl
 
@@ -89,25 +88,8 @@ def test_stacked_tables():
         jl.JMDP.from_tables(*good, num_states=3, gamma=0.9)
     with pytest.raises(ValueError, match=r"states\[1\] \(table 1\) = 1 is not in range\(1\)"):
         jl.JMDP.from_tables(*good, num_states=1, gamma=0.9)
-    with pytest.raises(ValueError, match=r"rewards\[1, 0\] .*action 0.*nan.*a table of state 1"):
+    with pytest.raises(ValueError, match=r"rewards\[1, 0\] \(table 1, action 0\) = nan"):
         jl.JMDP.from_tables([0, 1], [1.0, 1.0], [[0.0], [np.nan]], [[1], [0]], 2, 0.9)
-    with pytest.raises(ValueError, match=r"state 0, action 0\): next state\[0\] .* = 7 is not in"):
-        from_outcomes([[[(1.0, 0.0, 7)]]], 0.9)
-    with pytest.raises(ValueError, match=r"outcomes must be a list of states, .* got \[\]"):
-        from_outcomes([], 0.9)
-    one = [(1.0, 0.0, 0)]
-    for second, message in (
-        ([one], r"number of actions\[1\] \(state 1\) = 1 is 0, or not that of state 0"),
-        ([], r"number of actions\[1\] \(state 1\) = 0 is 0, or not"),
-        ({0: one, 1: one}, "outcomes must be a list of states"),
-        ([one, [(1.0, 0.0)]], r"outcomes\[1\]\[1\] \(state 1, action 1\) must have shape .*, got"),
-        ([one, {0: 1.0}], r"outcomes\[1\]\[1\] \(state 1, action 1\) must have shape \(outcome, "),
-        ([one, [(1.0, 0, 0.5)]], r"action 1\): next state must hold integers"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            from_outcomes([[one, one], second], 0.9)
-    with pytest.raises(ValueError, match="outcomes must be a list of states"):
-        from_outcomes({0: {0: one}}, 0.9)
     with pytest.raises(ValueError, match="rewards must be an array, got a ragged list"):
         jl.JMDP.from_tables([0, 1], [1.0, 1.0], [[0.0], [1.0, 2.0]], [[1], [0]], 2, 0.9)
 
@@ -127,7 +109,10 @@ def test_gamma_is_checked_before_any_work():
         (lambda s, a, u: 0.0, r"step\(state 0, action 0, noise 0\)"),
         (lambda s, a, u: ("x", 0), r"step\(state 0"),
         (lambda s, a, u: ("1.5", 0), "reward must be a real number, got '1.5'"),
-        (lambda s, a, u: (np.nan if a else 0.0, 0), r"action 1, noise 0.*nan is not finite"),
+        (
+            lambda s, a, u: (np.nan if a else 0.0, 0),
+            r"action 1, noise 0.*in \(-inf, inf\), got nan",
+        ),
         (lambda s, a, u: (s, 0.5), r"\(reward, next_state\), in this order.*got 0.5"),
         (
             lambda s, a, u: (1 / (1 - u), 0),
@@ -158,14 +143,14 @@ def test_marginal_models():
         jl.JMDP.from_mdp(probs, np.zeros((2, 3)), 0.9)
     with pytest.raises(ValueError, match=r"transition_probs must have shape .* = \(2, 2, 2\)"):
         jl.JMDP.from_mdp(np.full((2, 2, 4), 0.25), np.zeros((2, 2)), 0.9)
-    with pytest.raises(ValueError, match="coupling must be a function or one of"):
-        jl.JMDP.from_mdp(probs, np.zeros((2, 2)), 0.9, coupling="copula")
+    with pytest.raises(ValueError, match=r"joint must be .quantile. or a function, got 'copula'"):
+        jl.JMDP.from_mdp(probs, np.zeros((2, 2)), 0.9, joint="copula")
     with pytest.raises(ValueError, match="pass coupling"):
-        jl.JMDP.from_mdp(probs, np.zeros((2, 2)), 0.9, coupling="independent")
+        jl.JMDP.from_mdp(probs, np.zeros((2, 2)), 0.9, joint="independent")
 
 
 @pytest.mark.parametrize(
-    ("coupling", "message"),
+    ("joint", "message"),
     [
         (lambda laws: (np.array([1.0]), np.array([[0, 0]])), "state 0.*law of action 0 is not"),
         (lambda laws: (np.array([1.0]), np.array([[0, 9]])), r"state 0.*action 1\) = 9"),
@@ -178,9 +163,9 @@ def test_marginal_models():
         (lambda laws: {}["copula"], "state 0: must return.*KeyError"),
     ],
 )
-def test_users_own_couplings(coupling, message):
+def test_users_own_joints(joint, message):
     with pytest.raises(ValueError, match=message):
-        jl.JMDP.from_mdp(np.full((2, 2, 2), 0.5), np.zeros((2, 2)), 0.9, coupling=coupling)
+        jl.JMDP.from_mdp(np.full((2, 2, 2), 0.5), np.zeros((2, 2)), 0.9, joint=joint)
 
 
 @pytest.mark.parametrize(
@@ -438,7 +423,7 @@ def test_a_horizon_that_is_given_is_not_too_long():
             lambda: jl.JMDP.from_step(10**10, 2, 0.9, [1.0], lambda s, a, u: (0.0, 0)),
             r"num_states: a JMDP of 10,000,000,000 states, .* ImplicitJMDP and local_jipe2",
         ),
-        (lambda: jl.inventory(5, 2, lead_time=30), "max_order and lead_time: a JMDP of 1,235,346,"),
+        (lambda: jl.inventory(5, 2, lead_time=30), "num_states: a JMDP of 1,235,346,"),
         (lambda: jl.windy_gridworld(10**6), "size: a JMDP of 1,000,000,000,000 states"),
         (lambda: jl.goal_policy(10**6), "size: goal_policy of 1,000,000,000,000 states"),
         (lambda: jl.coupled_reward_chain(MANY), "num_states: a JMDP of 1,000,000,000,000 states"),
@@ -521,11 +506,6 @@ def test_rewards_may_be_zero_or_tiny_beside_others():
     assert jl.jipe2(jm, [0, 1], coupling="common").converged
     apart = jl.JMDP(np.ones((2, 1)), [[[0.0, 1e-150]], [[-1.0, 1.0]]], [[[0, 0]], [[1, 1]]], 0.5)
     assert jl.large.local_jipe2(apart, [0, 0], states=[0]).gap_mean[0, 1, 0] == pytest.approx(0.0)
-
-
-def test_the_options_of_inventory_are_listed():
-    with pytest.raises(TypeError, match=r"inventory has no option 'leadtime'; it has .* lead_time"):
-        jl.inventory(leadtime=1)
 
 
 def test_a_missing_folder_is_named(tmp_path):

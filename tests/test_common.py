@@ -249,7 +249,7 @@ def test_a_simulator_does_not_say_which_noise_it_drew():
             return [float(rng.random()) for _ in actions], [0 for _ in actions]
 
     counted = jl.JMDP.from_simulator(Coin(), queries_per_state=4)  # at every state 4 times 1/4
-    with pytest.raises(ValueError, match="counted tables do not say which noise"):
+    with pytest.raises(ValueError, match="needs a known noise, and the tables of this model"):
         jl.jipe2(counted, [[0.5, 0.5]] * 2, coupling="common")
     with pytest.raises(ValueError, match="draws the noise of one state, not of two"):
         jl.incremental_jipe2(Coin(), [[0.5, 0.5]] * 2, 9, coupling="common")
@@ -283,10 +283,10 @@ def test_models_that_do_not_know_their_noise_refuse_it_however_they_look(made):
     jm = made()
     policy = jl.uniform_policy(jm)
     for model in (jm, copy.deepcopy(jm), pickle.loads(pickle.dumps(jm))):
-        with pytest.raises(ValueError, match=r'coupling="common" needs a known noise: '):
+        with pytest.raises(ValueError, match=r'coupling="common" needs a known noise, '):
             jl.jipe2(model, policy, coupling="common")
     for model in (jm, jl.large.ImplicitJMDP.from_jmdp(jm)):
-        with pytest.raises(ValueError, match=r'coupling="common" needs a known noise: '):
+        with pytest.raises(ValueError, match=r'coupling="common" needs a known noise, '):
             jl.large.local_jipe2(model, policy, [0], coupling="common")
 
 

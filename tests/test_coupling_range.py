@@ -101,7 +101,7 @@ def test_every_coupling_lies_in_the_range_and_the_ends_are_attained(seed):
     joint = jl.JMDP.from_mdp(*mdp, 0.85)
     policy = random_policy(rng, joint, deterministic=seed < 2)
     found = jl.laws.coupling_range(joint, policy, tol=1e-10)
-    models = [jl.JMDP.from_mdp(*mdp, 0.85, coupling=x) for x in ("quantile", antithetic)]
+    models = [jl.JMDP.from_mdp(*mdp, 0.85, joint=x) for x in ("quantile", antithetic)]
     moments = [jl.jipe2(model, policy).moments for model in models]
     moments.append(jl.jipe2(joint, policy, coupling="independent").moments)
     for m in moments:

@@ -239,10 +239,9 @@ def test_two_queues_are_those_of_the_simulator_bit_by_bit():
     """They are made by one call on arrays; a step function for every entry takes minutes."""
     for capacity in (1, 4):
         simulator = jl.two_queues_simulator(capacity, 0.37, 0.9)
-        known, made = (
-            jl.JMDP.from_step(*vars(simulator).values()),
-            jl.two_queues(capacity, 0.37, 0.9),
-        )
+        noise = simulator.noise_probs
+        known = jl.JMDP.from_step(simulator.num_states, 2, 0.9, noise, simulator.step)
+        made = jl.two_queues(capacity, 0.37, 0.9)
         for name in ("starts", "probs", "rewards", "next_states"):
             assert getattr(known, name).tobytes() == getattr(made, name).tobytes()
 

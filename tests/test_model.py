@@ -92,11 +92,11 @@ def test_marginal_mdp(problem):
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["quantile", antithetic]))
-def test_couplings_keep_the_marginals(seed, coupling):
+def test_joints_keep_the_marginals(seed, joint):
     rng = np.random.default_rng(seed)
     probs = rng.dirichlet(np.ones(4), size=(4, 2))
     rewards = rng.normal(size=(4, 2, 4))
-    jm = jl.JMDP.from_mdp(probs, rewards, 0.9, coupling=coupling)
+    jm = jl.JMDP.from_mdp(probs, rewards, 0.9, joint=joint)
     back, mean = jm.marginal_mdp()
     np.testing.assert_allclose(back, probs, atol=1e-12)
     np.testing.assert_allclose(mean, (probs * rewards).sum(-1), atol=1e-12)
@@ -109,8 +109,8 @@ def test_quantile_and_antithetic_are_the_extremes():
     probs[:, 1] = [0.4, 0.3, 0.2, 0.1]
     rewards = np.broadcast_to(np.arange(4.0), (4, 2, 4))  # increasing in the next state
 
-    def product_moment(coupling):
-        jm = jl.JMDP.from_mdp(probs, rewards, 0.0, coupling=coupling)
+    def product_moment(joint):
+        jm = jl.JMDP.from_mdp(probs, rewards, 0.0, joint=joint)
         return jl.jipe2(jm, jl.uniform_policy(jm)).moments.second((0, 0), (0, 1))
 
     def independent(laws):
@@ -133,8 +133,8 @@ def relabelled(probs, rewards, new):
     return probs[np.ix_(old, range(2), old)], rewards[np.ix_(old, range(2), old)]
 
 
-@pytest.mark.parametrize("coupling", ["quantile", antithetic])
-def test_couplings_do_not_depend_on_how_states_are_numbered(coupling):
+@pytest.mark.parametrize("joint", ["quantile", antithetic])
+def test_joints_do_not_depend_on_how_states_are_numbered(joint):
     """Ordered by next state, relabellings of this model have gap variances from 4.1 to 5.7."""
     rng = np.random.default_rng(7)
     probs, rewards = rng.dirichlet(np.ones(5), size=(5, 2)), rng.normal(size=(5, 2, 5))
@@ -142,10 +142,10 @@ def test_couplings_do_not_depend_on_how_states_are_numbered(coupling):
     def gap_variance(model):
         return jl.jipe2(model, jl.uniform_policy(model)).moments.gap_variance[:, 0, 1]
 
-    first = jl.JMDP.from_mdp(probs, rewards, 0.9, coupling)
+    first = jl.JMDP.from_mdp(probs, rewards, 0.9, joint)
     for _ in range(5):
         new = rng.permutation(5)
-        again = jl.JMDP.from_mdp(*relabelled(probs, rewards, new), 0.9, coupling)
+        again = jl.JMDP.from_mdp(*relabelled(probs, rewards, new), 0.9, joint)
         np.testing.assert_allclose(gap_variance(again)[new], gap_variance(first), rtol=1e-9)
 
 

@@ -101,9 +101,9 @@ def test_what_has_no_meaning_is_refused():
         jl.simulators.estimate_gaps(LINE, **asked)
     with pytest.raises(ValueError, match=r"state must be hashable, .* got \[3\]"):
         jl.simulators.estimate_gaps(LINE, **asked, state=[3])
-    unknown = jl.large.ImplicitJMDP(LINE.tables, 2, 0.6, (0.0, 1.0), unknown_noise="nobody said so")
+    unknown = jl.large.ImplicitJMDP(LINE.tables, 2, 0.6, (0.0, 1.0), knows_noise=False)
     jl.simulators.estimate_gaps(unknown, **asked, state=("cell", 1), num_runs=3)
-    with pytest.raises(ValueError, match="needs a known noise: nobody said so"):
+    with pytest.raises(ValueError, match="needs a known noise, and the tables"):
         jl.simulators.estimate_gaps(unknown, **asked, state=("cell", 1), coupling="common")
 
     def tables(state):

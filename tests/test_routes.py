@@ -165,6 +165,21 @@ def test_the_closure_is_what_branches_reach():
     assert jl.jipe2(grid, goal).pairs == 419_050  # the figure of the design
 
 
+def pairs_of_gaps(jm, policy, states):
+    """(S, S) whether two branches that leave one of the states can be at a pair of states."""
+    law = np.zeros((jm.num_states, jm.num_actions) * 2)
+    law[states, :, states] = 1.0 - np.eye(jm.num_actions)
+    reached = np.zeros((jm.num_states, jm.num_states), bool)
+    while law.any():
+        law = np.sign(jl.pair_step(jm, policy, law))
+        pairs = law.sum((1, 3))
+        new = (pairs + pairs.T > 0) & ~reached
+        reached |= new
+        law *= new[:, None, :, None]
+        np.einsum("sasa->sa", law)[...] = 0.0  # merged
+    return reached
+
+
 def test_pairs_of_states_that_lead_up_and_down():
     """Wide and cyclic: the search needs more than one pass, and many words of the bitmap."""
     rng = np.random.default_rng(0)

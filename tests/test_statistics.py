@@ -1,4 +1,4 @@
-"""Sample statistics, gaps played out, and who arrives first."""
+"""Sample statistics, and gaps played out."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ from jmdp_lib.machine import extra
 
 with extra("figures"):
     from jmdp_lib.figures.curves import (
-        SCALING_STYLES,
         agreement,
         band,
         block_decay,
@@ -16,7 +15,6 @@ with extra("figures"):
         joint_returns,
         prediction,
         residual_decay,
-        scaling,
     )
     from jmdp_lib.figures.diagrams import (
         correlation_bar,
@@ -33,6 +31,6 @@ with extra("figures"):
 
 __all__ = ["Claims", "explore", "results", "save", "style"]
 __all__ += ["goal_states", "gridworld", "gust_of", "shared_draws", "transition"]
-__all__ += ["SCALING_STYLES", "agreement", "band", "block_decay", "residual_decay", "scaling"]
+__all__ += ["agreement", "band", "block_decay", "residual_decay"]
 __all__ += ["correlation_bar", "correlation_grid", "correlation_matrix", "heatmap"]
 __all__ += ["counts", "gap_law", "joint_returns", "prediction"]

@@ -1,4 +1,4 @@
-"""Curves and laws: residuals (Figure 2), learning, agreement (Figure 6), costs, laws of gaps."""
+"""Curves and laws: residuals (Figure 2), learning, agreement (Figure 6), laws of gaps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.solvers.trace import Trace
@@ -18,19 +18,6 @@ _WIN = "#0072B2"
 _LOSS = "#D55E00"
 # gamma^k is a broad band that curves lie on.
 _BAND: dict[str, Any] = {"color": "0.8", "lw": 5.0, "solid_capstyle": "butt", "zorder": 1}
-#: How the methods of benchmarks/scaling.py are drawn: label, colour, marker, line.
-SCALING_STYLES = {
-    "literal": ("literal $T_2$", "#000000", "s", "-"),
-    "dense": ("dense pairs", "#0072B2", "o", "-"),
-    "reachable": ("reachable pairs", "#D55E00", "^", "-"),
-    "torch, cpu": ("dense, torch on CPU", "#56B4E9", "v", "-"),
-    "torch, cuda": ("dense, torch on GPU", "#009E73", "D", "-"),
-    "QuantEcon, mean only": ("mean only, QuantEcon", "#E69F00", "x", "--"),
-    "SciPy, mean only": ("mean only, SciPy", "0.5", "+", "--"),
-    "Monte Carlo, projected": ("Monte Carlo, projected", "#CC79A7", "", ":"),
-}
-
-
 _APART = 30  # iterations between two residuals that are drawn
 _MARKS = ("o", "s", "^", "v")
 _CELLS = 80  # on either axis of a joint law
@@ -39,8 +26,6 @@ _BARS = 60  # of the law of a gap: an even number, so that none crosses zero
 
 def residual_decay(ax: Axes, residuals: Mapping[str, Floats], gamma: float) -> Axes:
     """Figure 2: residuals (iterations,) of named worlds as marks, on the line $gamma^k$.
-
-    The legend has the factor per iteration that each world's residuals fall by.
 
     Example:
         >>> import jmdp_lib as jl
@@ -98,16 +83,8 @@ def block_decay(ax: Axes, trace: Trace, gamma: float) -> Axes:
             ax.plot(last, values[last], "o", ms=3.5, color=color, zorder=3)
             note = f"exact after\n{last + 1} sweeps"
             place = (last, values[last])
-            ax.annotate(
-                note,
-                place,
-                (0, -14),
-                textcoords="offset points",
-                color=color,
-                va="top",
-                ha="center",
-                fontsize=7,
-            )
+            look: dict[str, Any] = {"color": color, "va": "top", "ha": "center", "fontsize": 7}
+            ax.annotate(note, place, (0, -14), textcoords="offset points", **look)
     ax.set_xlabel("iteration $k$")
     return ax
 
@@ -145,45 +122,11 @@ def agreement(
     """
     x, y = np.ravel(np.asarray(expected)), np.ravel(np.asarray(found))
     marker = "os^D"[len(ax.lines) // 2 % 4]
-    ax.errorbar(
-        x, y, bars, ls="", marker=marker, ms=3, mfc="none", mew=0.7, elinewidth=0.8, label=label
-    )
+    look: dict[str, Any] = {"marker": marker, "ms": 3, "mfc": "none", "mew": 0.7}
+    ax.errorbar(x, y, bars, ls="", elinewidth=0.8, label=label, **look)
     ends = [np.nanmin([x, y]), np.nanmax([x, y])]
     ax.plot(ends, ends, color="0.6", lw=0.8, zorder=1)
     return ax
-
-
-def scaling(axes: NDArray[Any], data: pd.DataFrame, quantity: str = "seconds") -> NDArray[Any]:
-    """States against "seconds" or "bytes", in axes (P,), one for each problem.
-
-    data: columns problem, method (see SCALING_STYLES), states, seconds and bytes. If the figure has
-    no legend yet, one goes below it, which needs room.
-
-    Example:
-        >>> import pandas as pd
-        >>> from jmdp_lib import figures
-        >>> from matplotlib.figure import Figure
-        >>> data = pd.DataFrame({"problem": "grid", "method": "reachable", "states": [100, 10_000],
-        ...                      "seconds": [0.01, 1.0], "bytes": [1e6, 1e8]})
-        >>> (axes,) = Figure(layout="constrained").subplots(1, 1, squeeze=False)
-        >>> (ax,) = figures.scaling(axes, data, "bytes")
-        >>> ax.get_title(), ax.get_ylabel()
-        ('grid', 'memory [MB]')
-    """
-    label, unit = {"seconds": ("time [s]", 1.0), "bytes": ("memory [MB]", 1e6)}[quantity]
-    shown = {}
-    for ax, (problem, each) in zip(axes, data.groupby("problem", sort=False), strict=True):
-        for method, (name, color, marker, line) in SCALING_STYLES.items():
-            rows = each[(each["method"] == method) & each[quantity].notna()].sort_values("states")
-            if len(rows):
-                look = {"ms": 4, "marker": marker, "mfc": "none" if marker in "ov" else color}
-                values = rows[quantity] / unit
-                (shown[name],) = ax.loglog(rows["states"], values, line, color=color, **look)
-        ax.set(title=problem, xlabel="states")
-    axes[0].set_ylabel(label)
-    if not axes[0].figure.legends:
-        axes[0].figure.legend(shown.values(), shown, loc="outside lower center", ncols=4)
-    return axes
 
 
 def counts(
@@ -262,18 +205,10 @@ def gap_law(ax: Axes, gaps: Floats, limit: float) -> Axes:
         weights = np.full(part.size, _BARS / (2 * limit * gaps.size))
         height, *_ = ax.hist(part, _BARS, range=(-limit, limit), weights=weights, color=color)
         top = max(top, np.max(height))
-    ax.errorbar(
-        gaps.mean(), 1.12 * top, xerr=gaps.std(), fmt="o", color="black", ms=3, lw=1.0, capsize=2
-    )
-    ax.text(
-        0.02,
-        0.62,
-        f"$P(G<0)$\n= {np.mean(gaps < 0):.2f}",
-        transform=ax.transAxes,
-        color=_LOSS,
-        ha="left",
-        va="center",
-    )
+    bar: dict[str, Any] = {"fmt": "o", "color": "black", "ms": 3, "lw": 1.0, "capsize": 2}
+    ax.errorbar(gaps.mean(), 1.12 * top, xerr=gaps.std(), **bar)
+    note = f"$P(G<0)$\n= {np.mean(gaps < 0):.2f}"
+    ax.text(0.02, 0.62, note, transform=ax.transAxes, color=_LOSS, ha="left", va="center")
     ax.axvline(0.0, color="0.45", lw=0.8)
     ax.set(xlim=(-limit, limit), ylim=(0.0, 1.25 * top), yticks=[])
     ax.grid(visible=False)

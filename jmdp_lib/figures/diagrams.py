@@ -309,15 +309,9 @@ def correlation_grid(
         x, y = pitch * (s % columns), pitch * (s // columns)
         _entries(ax, matrix, (x, y), fontsize=6.0)
         if s == goal:
-            ax.text(
-                x + (size - 1) / 2,
-                y + (size - 1) / 2,
-                "Goal",
-                ha="center",
-                va="center",
-                weight="bold",
-                bbox={"fc": "white", "ec": "none", "pad": 1.5},
-            )
+            box = {"fc": "white", "ec": "none", "pad": 1.5}
+            middle = (x + (size - 1) / 2, y + (size - 1) / 2)
+            ax.text(*middle, "Goal", ha="center", va="center", weight="bold", bbox=box)
     ticks = np.add.outer(pitch * np.arange(max(rows, columns)), np.arange(size))
     ax.set_xticks(ticks[:columns].ravel(), list(labels) * columns)
     ax.set_yticks(ticks[:rows].ravel(), list(labels) * rows)

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, policy_rows
-from jmdp_lib.model.jmdp import COUPLINGS, JMDP
+from jmdp_lib.model.jmdp import COUPLINGS, JMDP, require_noise
 from jmdp_lib.model.simulator import draw_index
 
 TableFunction = Callable[[Any], tuple[ArrayLike, ArrayLike, Sequence[Sequence[Hashable]]]]
@@ -33,8 +33,8 @@ class ImplicitJMDP:
         gamma: discount factor in [0, 1).
         reward_range: (lo, hi), all rewards lie between these. The narrower, the sooner an
             answer is certified.
-        unknown_noise: why no noise is shared by all states, or None if table k of every state is
-            what noise k does there, as `coupling="common"` needs it.
+        knows_noise: whether table k of every state is what noise k does there, as
+            `coupling="common"` needs it.
 
     A state is checked when its tables are asked for; every message shows the state.
 
@@ -57,7 +57,7 @@ class ImplicitJMDP:
     num_actions: int
     gamma: float
     reward_range: tuple[float, float]
-    unknown_noise: str | None = None
+    knows_noise: bool = True
 
     def __post_init__(self) -> None:
         ends = checks.reward_range("reward_range", self.reward_range)
@@ -115,7 +115,7 @@ class ImplicitJMDP:
             rows = slice(jm.starts[s], jm.starts[s + 1])
             return jm.probs[rows], jm.rewards[rows], jm.next_states[rows].tolist()
 
-        return cls(tables, jm.num_actions, jm.gamma, jm.reward_range, jm.unknown_noise)
+        return cls(tables, jm.num_actions, jm.gamma, jm.reward_range, jm.knows_noise)
 
     def at(self, state: Hashable) -> tuple[Floats, Floats, list[Hashable]]:
         """The checked tables of a state: probabilities (K,), rewards (K, A), K * A next states."""
@@ -203,8 +203,8 @@ class Region:
         for state in numbers:
             checks.pure(f"tables of state {state!r}", implicit.at, state)
         checks.one_of("coupling", coupling, COUPLINGS)
-        if coupling == "common" and implicit.unknown_noise is not None:
-            raise ValueError(f'coupling="common" needs a known noise: {implicit.unknown_noise}')
+        if coupling == "common":
+            require_noise(implicit)
         limit = checks.at_least("max_states", max_states, len(numbers))
         region = cls(implicit, policy, coupling, numbers, asked, limit)
         region.explore(range(len(numbers)))

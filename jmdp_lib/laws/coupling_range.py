@@ -88,7 +88,7 @@ def coupling_range(jm: JMDP, policy: Policy, tol: float = 1e-8) -> CouplingRange
     distinct states stay independent, as with `coupling="joint"`. Noise that all states share,
     `coupling="common"`, is none of these: its gap variances can lie outside of the range.
 
-    Only the marginal laws of `jm` matter: for an MDP, take `JMDP.from_mdp` with any coupling. The
+    Only the marginal laws of `jm` matter: for an MDP, take `JMDP.from_mdp` with any `joint`. The
     ranges are exact for two actions. For more actions they contain the exact ones.
 
     policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
@@ -153,8 +153,7 @@ def _end_of_range(system: CollapsedT2, backup: Backup, sign: float, tol: float) 
 def _extreme(pairs: TransportedPairs, plan: Floats) -> JMDP:
     """The model of two actions whose coupling was found."""
     jm = pairs.system.jm
-    why = "each state was coupled by itself"
-    return JMDP.from_tables(*pairs.tables(plan), jm.num_states, jm.gamma, why)
+    return JMDP.from_tables(*pairs.tables(plan), jm.num_states, jm.gamma, knows_noise=False)
 
 
 @dataclass(frozen=True)

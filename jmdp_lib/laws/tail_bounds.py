@@ -53,11 +53,11 @@ def tail_bounds(
     raw = checks.floats("raw_moments", raw_moments, "order")
     shape = checks.as_array("t", t).shape
     points = checks.floats("t", np.ravel(t), "entry")
-    ends = (-np.inf, np.inf) if support is None else checks.floats("support", support, end=2)
-    low, high = ends
-    if abs(raw[0] - 1.0) > 1e-9 or not low < high:
-        told = f"{raw[0]} and {support}"
-        raise ValueError(f"raw_moments[0] must be 1, and support (a, b) with a < b, got {told}")
+    low, high = (-np.inf, np.inf) if support is None else checks.floats("support", support, end=2)
+    if abs(raw[0] - 1.0) > 1e-9:
+        raise ValueError(f"raw_moments[0] must be 1, got {raw[0]}")
+    if not low < high:
+        raise ValueError(f"support must be (a, b) with a < b, got {support}")
     orders = np.arange(raw.size)
     mean = raw[1] if raw.size > 1 else np.clip(0.0, low, high)
     shift = np.array([[comb(k, j) * (-mean) ** max(k - j, 0) for j in orders] for k in orders])
@@ -71,7 +71,7 @@ def tail_bounds(
     where = "" if support is None else f" on [{low:g}, {high:g}]"
     laws = _Laws.of(moments / scale**orders, off / scale**orders, within, where)
     least, largest = laws.tails((points - mean) / scale)
-    return least.reshape(shape), largest.reshape(shape)
+    return least.reshape(shape)[()], largest.reshape(shape)[()]  # numbers, if t is one
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,6 @@ class _Laws:
     the other atoms.
     """
 
-    order: int
     ends: tuple[float, float]
     parts: list[tuple[tuple[float, ...], _Measure]]
 
@@ -164,7 +163,7 @@ class _Laws:
                 parts.append((taken, _Measure.of(known, error, where)))
             if parts and all(2 * x.centres.size + len(taken) == order for taken, x in parts):
                 break
-        return cls(order, ends, parts)
+        return cls(ends, parts)
 
     def atoms(self, points: Floats) -> tuple[Floats, Floats]:
         """(N, m) atoms and masses of the laws that have an atom at each point (N,)."""

@@ -10,19 +10,16 @@ from __future__ import annotations
 import logging
 import math
 import os
-import stat
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 import numpy as np
-from numba import config, njit, prange
+from numba import njit, prange
 from numba.core import event
 from numba.np.ufunc.parallel import threading_layer
 
@@ -37,33 +34,25 @@ class _CompileNotice(event.Listener):
 
     depth = 0  # functions compile the functions they call
     ended = float("-inf")
-    complained = False  # that what is compiled cannot be kept
 
     def on_start(self, event: Any) -> None:
         compiled = event.data["dispatcher"]
         ours = compiled.__module__.startswith("jmdp_lib")
         if ours and not self.depth and time.monotonic() > self.ended + 1.0:
-            self.say(compiled.stats.cache_path)
+            self.say(compiled.stats.cache_path is not None)
         self.depth += 1
 
-    def say(self, folder: str | None) -> None:
-        """Say that a call compiles and, the first time, that the result cannot be kept for good."""
-        text = "jmdp_lib is compiling this call"
-        level = logging.INFO
-        if folder is not None and Path(folder).parent.name != _OWN_FOLDER:
-            text += ", only this once: the result is kept on disk"
-        elif not self.complained:
-            until = f"{Path(folder).parent} is emptied" if folder else "the next process starts"
-            text += (
-                f", and will again when {until}: it can write neither to its own folder nor to a "
-                "home. To have it compile only once, set NUMBA_CACHE_DIR to a folder that lasts"
-            )
-            level = logging.WARNING
-            self.complained = True
+    def say(self, kept: bool) -> None:
+        """Say that a call compiles; a warning if the result cannot be kept."""
+        text = "jmdp_lib is compiling this call, "
+        if kept:
+            text += "only this once: the result is kept on disk"
+        else:
+            text += "and will in every process: set NUMBA_CACHE_DIR to a folder it can write to"
         if output_is_seen():
             print(text, file=sys.stderr, flush=True)
         else:
-            logging.getLogger("jmdp_lib").log(level, text)
+            logging.getLogger("jmdp_lib").log(logging.INFO if kept else logging.WARNING, text)
 
     def on_end(self, event: Any) -> None:
         self.depth -= 1
@@ -73,50 +62,17 @@ class _CompileNotice(event.Listener):
 event.register("numba:compile", _CompileNotice())
 
 
-_OWN_FOLDER = f"jmdp_lib-{os.geteuid() if os.name == 'posix' else ''}"
-
-
-def _own_folder() -> Path | None:
-    """A temporary folder that this user alone can read and write, or None.
-
-    Numba runs what it finds there, so a folder that somebody else may have made is not used.
-    """
-    if os.name != "posix":
-        return None
-    try:
-        folder = Path(tempfile.gettempdir(), _OWN_FOLDER)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-    except OSError:
-        return None
-    own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    return folder if own and not found.st_mode & 0o077 else None
-
-
 def cached(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Numba's `njit(cache=True)`, which also works where Numba finds no folder for its cache.
+    """Numba's `njit(cache=True)`, or without its cache where Numba finds no folder for it.
 
-    That is a read-only installation whose user has no home. What is compiled is then kept in a
-    temporary folder of the user's own, or not at all, and `_CompileNotice` says so.
+    That is a read-only installation whose user has no home.
     """
-
-    numba_config: Any = config  # whose settings are made when it is imported
 
     def decorate(function: Callable[..., Any]) -> Any:
-        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~")
         try:
-            if numba_config.CACHE_DIR or os.path.isabs(home):  # else Numba makes a folder named ~
-                return njit(cache=True, **options)(function)
-        except RuntimeError as error:
-            if "no locator" not in str(error):
-                raise
-        folder = _own_folder()
-        before = numba_config.CACHE_DIR
-        numba_config.CACHE_DIR = str(folder or "")  # for this function: it is the user's setting
-        try:
-            return njit(cache=folder is not None, **options)(function)
-        finally:
-            numba_config.CACHE_DIR = before
+            return njit(cache=True, **options)(function)
+        except RuntimeError:  # no folder
+            return njit(**options)(function)
 
     return decorate
 

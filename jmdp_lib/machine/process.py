@@ -1,8 +1,7 @@
 """This process: the memory and cores that it may use, what it tells its user, how it shares work.
 
-A process may use less than the machine has: control groups limit containers and the jobs of many
-clusters, Slurm tells its jobs by variables what they have been given, and a process can be bound to
-some of the cores. What needs more memory is refused.
+A process may use less memory than the machine has: control groups limit containers and the jobs of
+many clusters. What needs more is refused.
 
 A user is told what is not installed (`extra`) and how far a long run is (`progress`). Work is
 shared with an executor of the user's.
@@ -10,7 +9,6 @@ shared with an executor of the user's.
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -24,16 +22,36 @@ from tqdm import tqdm
 
 MEMBERSHIP = Path("/proc/self/cgroup")
 GROUPS = Path("/sys/fs/cgroup")
-NO_LIMIT = 2**60  # version 1 says "no limit" by a number that no machine has
+# What control groups of version 2 and of version 1 call their limit and what they use.
+_MEMORY = {
+    "": ("memory.max", "memory.current"),
+    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+}
 
 Result = TypeVar("Result")
 
 
 def available_bytes() -> int:
     """Bytes that this process can take now without swapping and without breaking a limit."""
-    left = [psutil.virtual_memory().available, _slurm_memory() - psutil.Process().memory_info().rss]
-    left += [_memory_left(group) for group in _groups("memory")]
-    return max(0, int(min(left)))
+    return max(0, min([psutil.virtual_memory().available, *_left_in_groups()]))
+
+
+def _left_in_groups() -> Iterator[int]:
+    """Bytes that each control group around this process has left, of those that have a limit.
+
+    Pages of files count as left, since they can be dropped.
+    """
+    for line in MEMBERSHIP.read_text().splitlines() if MEMBERSHIP.exists() else []:
+        _, controller, path = line.split(":", 2)
+        own = Path(path.lstrip("/"))
+        # A container may see its own group as the topmost one, under the path of the outer system.
+        for folder in (own, *own.parents) if controller in _MEMORY else ():
+            group = GROUPS / controller / folder
+            limit, used = (group / name for name in _MEMORY[controller])
+            if limit.exists() and (most := limit.read_text().strip()) != "max":
+                stat = dict(map(str.split, (group / "memory.stat").read_text().splitlines()))
+                files = int(stat["inactive_file"]) + int(stat["active_file"])
+                yield int(most) - int(used.read_text()) + files
 
 
 def gibibytes(size: float) -> str:
@@ -56,71 +74,9 @@ def require(size: float, what: str, instead: str = "") -> None:
 
 
 def cores() -> int:
-    """The number of cores that this process may keep busy, at least one."""
+    """The number of cores that this process may run on."""
     bound = hasattr(os, "sched_getaffinity")
-    found = len(os.sched_getaffinity(0)) if bound else os.cpu_count() or 1
-    quotas = [_quota(group) for group in _groups("cpu")]
-    return max(1, math.ceil(min(found, _variable("SLURM_CPUS_ON_NODE"), *quotas)))
-
-
-def _groups(controller: str) -> Iterator[Path]:
-    """Folders of the control groups that this process is in, of version 2 and of version 1."""
-    if not MEMBERSHIP.exists():
-        return
-    for line in MEMBERSHIP.read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and controller not in controllers.split(","):
-            continue
-        group = Path(path.lstrip("/"))
-        base = GROUPS / controller if controllers else GROUPS
-        # A container may see its own group as the topmost one, under the path of the outer system.
-        yield from (base / part for part in (group, *group.parents))
-
-
-def _numbers(path: Path) -> list[float]:
-    """The numbers in a file; infinity if there is no such file, or no such limit ("max")."""
-    try:
-        words = path.read_text().split()
-    except OSError:
-        return [math.inf]
-    return [float(word) if word.isdigit() else math.inf for word in words]
-
-
-def _memory_left(group: Path) -> float:
-    """Bytes that a control group has left; pages of files count, since they can be dropped."""
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-    ):
-        (most,) = _numbers(group / limit)
-        if most < NO_LIMIT:
-            lines = (group / "memory.stat").read_text().splitlines()
-            counts = {name: int(value) for name, value in map(str.split, lines)}
-            kinds = ("inactive_file", "active_file")
-            files = sum(counts.get(f"total_{kind}", counts.get(kind, 0)) for kind in kinds)
-            return most - _numbers(group / used)[0] + files
-    return math.inf
-
-
-def _quota(group: Path) -> float:
-    """Cores that a control group may use on average: its time over the period."""
-    given, period = [*_numbers(group / "cpu.max"), 1.0][:2]
-    if given == math.inf:
-        (given,) = _numbers(group / "cpu.cfs_quota_us")
-        (period,) = _numbers(group / "cpu.cfs_period_us")
-    return given / period if given < math.inf else math.inf
-
-
-def _variable(name: str) -> float:
-    """A number that Slurm has set; infinity without it, and for zero, which stands for all."""
-    text = os.environ.get(name, "")
-    return float(text) if text.isdigit() and int(text) else math.inf
-
-
-def _slurm_memory() -> float:
-    """Bytes that the Slurm job may use on this node."""
-    per_cpu = _variable("SLURM_MEM_PER_CPU") * _variable("SLURM_CPUS_ON_NODE")
-    return min(_variable("SLURM_MEM_PER_NODE"), per_cpu) * 2**20
+    return len(os.sched_getaffinity(0)) if bound else os.cpu_count() or 1
 
 
 @contextmanager

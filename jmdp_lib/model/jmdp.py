@@ -15,7 +15,6 @@ states have one law of tables, `coupling="common"` lets them share the draw of a
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -28,14 +27,13 @@ from scipy import sparse
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import content_of, load_parts, require, save_parts
-from jmdp_lib.model.simulator import Simulator, check_simulator, declared_range, draw_index
+from jmdp_lib.model.simulator import Simulator, check_simulator, draw_index
 from jmdp_lib.model.tables import (
-    Coupling,
+    Joint,
     counted_tables,
-    coupled_tables,
     dependent_actions,
-    gymnasium_lists,
-    laws_of_lists,
+    joint_tables,
+    laws_of_gymnasium,
     laws_of_mdp,
     tables_of_step,
 )
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
 
 COUPLINGS = ("joint", "independent", "common")
 _FILE = "a JMDP"
-_FORMAT = "1"
+_FORMAT = "2"
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -66,8 +64,8 @@ class JMDP:
         next_states: (T, A) next state of each action in each table.
         queries_per_state: how many queries the tables of each state were counted from; None for
             tables that are known.
-        unknown_noise: why no noise is shared by all states (`noise_probs`), or None if one may be.
-        declared_range: the (lo, hi) that the simulator of counted tables declared, or None.
+        knows_noise: whether table k of every state may be what noise k does there, see
+            `noise_probs`.
 
     Example:
         >>> import jmdp_lib as jl
@@ -89,8 +87,7 @@ class JMDP:
     rewards: Floats
     next_states: Ints
     queries_per_state: int | None = None
-    unknown_noise: str | None = None
-    declared_range: tuple[float, float] | None = None
+    knows_noise: bool = True
 
     def __init__(
         self, table_probs: ArrayLike, rewards: ArrayLike, next_states: ArrayLike, gamma: float
@@ -112,11 +109,12 @@ class JMDP:
         next_states: ArrayLike,
         num_states: int,
         gamma: float,
-        unknown_noise: str | None = None,
+        knows_noise: bool = True,
+        queries_per_state: int | None = None,
     ) -> JMDP:
         """Tables stacked in any order: states (T,), probs (T,), rewards and next_states (T, A).
 
-        unknown_noise: the attribute of that name.
+        knows_noise, queries_per_state: the attributes of these names.
 
         Example:
             >>> import jmdp_lib as jl
@@ -130,12 +128,7 @@ class JMDP:
         num_states = checks.at_least("num_states", num_states, 1)
         state = checks.integers("states", states, "table", below=num_states)
         prob = checks.floats("probs", probs, table=state.size)
-        try:
-            reward, successor = _checked_tables(rewards, next_states, num_states, table=state.size)
-        except ValueError as error:
-            table = re.search(r"\(table (\d+)", str(error))
-            owner = f": a table of state {state[int(table[1])]}" if table else ""
-            raise ValueError(f"{error}{owner}") from None
+        reward, successor = _checked_tables(rewards, next_states, num_states, table=state.size)
         checks.refuse("probs", prob, prob < 0, "is negative", ["table"])
         totals: Floats = np.bincount(state, prob, minlength=num_states).astype(float)
         checks.sums_to_one("probs", probs, totals, ["state"])
@@ -143,10 +136,9 @@ class JMDP:
         order = order[prob[order] > 0]
         state = state[order]
         prob = prob[order] / totals[state]
-        jm = cls.__new__(cls)
-        jm._store(gamma, num_states, state, prob, reward[order], successor[order])
-        vars(jm)["unknown_noise"] = unknown_noise
-        return jm
+        tables = (state, prob, reward[order], successor[order])
+        facts = (knows_noise, queries_per_state)
+        return cls.__new__(cls)._store(gamma, num_states, *tables, *facts)
 
     @classmethod
     def from_step(
@@ -156,7 +148,6 @@ class JMDP:
         gamma: float,
         noise_probs: ArrayLike,
         step: Callable[[int, int, int], tuple[float, int]],
-        reward_range: tuple[float, float] | None = None,
     ) -> JMDP:
         """A world given by a step function and a law of its noise (Assumption 4.5).
 
@@ -167,7 +158,6 @@ class JMDP:
         step: step(s, a, u) -> (reward, next_state), $r = g(s, a, u)$ and $s' = h(s, a, u)$. It must
             be pure: all of its randomness is in u. It is called once for every (s, a, u), and twice
             for a few of them to see whether it is pure.
-        reward_range: (lo, hi), if known; a reward outside of it is refused.
 
         Example:
             >>> import jmdp_lib as jl
@@ -181,8 +171,7 @@ class JMDP:
             0.10 for the umbrella
         """
         gamma = checks.discount(gamma)
-        tables = tables_of_step(num_states, num_actions, noise_probs, step, reward_range)
-        return cls(*tables, gamma)
+        return cls(*tables_of_step(num_states, num_actions, noise_probs, step), gamma)
 
     @classmethod
     def from_simulator(
@@ -191,8 +180,7 @@ class JMDP:
         """The empirical model: all actions of every state, queried `queries_per_state` times.
 
         Equal answers are one table, whose probability is its share of the queries. Statistics of
-        this model are estimates; `resample_gaps` says how far off its gaps may be. Every state
-        has a random stream of its own.
+        this model are estimates. Every state has a random stream of its own.
 
         Example:
             >>> import jmdp_lib as jl
@@ -205,14 +193,8 @@ class JMDP:
         """
         check_simulator(simulator)
         count = checks.at_least("queries_per_state", queries_per_state, 2)
-        why = "counted tables do not say which noise made them; "
-        why += 'estimate_gaps(sim, ..., coupling="common") plays the simulator itself'
         counted = counted_tables(simulator, count, seed)
-        jm = cls.from_tables(*counted, simulator.gamma, why)
-        vars(jm)["queries_per_state"] = count
-        if (ends := getattr(simulator, "reward_range", None)) is not None:
-            vars(jm)["declared_range"] = declared_range(ends)
-        return jm
+        return cls.from_tables(*counted, simulator.gamma, False, count)
 
     @classmethod
     def from_mdp(
@@ -220,16 +202,16 @@ class JMDP:
         transition_probs: ArrayLike,
         rewards: ArrayLike,
         gamma: float,
-        coupling: str | Coupling = "quantile",
+        joint: str | Joint = "quantile",
     ) -> JMDP:
-        """A model with the marginal laws of an MDP, whose actions are coupled as `coupling` says.
+        """A model with the marginal laws of an MDP, whose actions are joined as `joint` says.
 
         transition_probs: (S, A, S).
         rewards: (S, A) or (S, A, S).
-        coupling: "quantile" lets good luck for one action be good luck for all: each action's
+        joint: "quantile" lets good luck for one action be good luck for all: each action's
             outcomes are ordered from worst to best, by $r + gamma v(s')$ with $v$ the value of the
             uniform policy. How states are numbered matters only for outcomes that tie. Or a
-            function of yours, coupling(laws) -> (probs (K,), outcomes (K, A)), which is called for
+            function of yours, joint(laws) -> (probs (K,), outcomes (K, A)), which is called for
             every state: laws[a] has the probabilities of the outcomes of action a, from worst to
             best, and in table k, of probability probs[k], action a has its outcome number
             outcomes[k, a]. The marginal laws must come back.
@@ -246,8 +228,7 @@ class JMDP:
         """
         gamma = checks.discount(gamma)
         laws = laws_of_mdp(transition_probs, rewards, gamma)
-        why = "an MDP does not say which outcomes of two states belong together"
-        return cls.from_tables(*coupled_tables(laws, coupling), gamma, why)
+        return cls.from_tables(*joint_tables(laws, joint), gamma, knows_noise=False)
 
     @classmethod
     def from_gymnasium(cls, env: str | gymnasium.Env[Any, Any], gamma: float = 0.95) -> JMDP:
@@ -266,9 +247,8 @@ class JMDP:
             (16, 4, True)
         """
         gamma = checks.discount(gamma)
-        laws = laws_of_lists(gymnasium_lists(env))
-        why = "marginal laws do not say which outcomes of two states belong together"
-        return cls.from_tables(*coupled_tables(laws, "quantile"), gamma, why)
+        tables = joint_tables(laws_of_gymnasium(env), "quantile")
+        return cls.from_tables(*tables, gamma, knows_noise=False)
 
     def _store(
         self,
@@ -278,12 +258,18 @@ class JMDP:
         probs: Floats,
         rewards: Floats,
         next_states: Ints,
-    ) -> None:
-        """Freeze checked arrays that are sorted by state."""
+        knows_noise: bool = True,
+        queries_per_state: int | None = None,
+    ) -> JMDP:
+        """Set all fields of a new model, whose tables are checked and sorted by state."""
         starts = np.searchsorted(states, np.arange(num_states + 1)).astype(np.int64)
         arrays = {"starts": starts, "probs": probs, "rewards": rewards, "next_states": next_states}
-        vars(self).update({n: checks.frozen(np.ascontiguousarray(x)) for n, x in arrays.items()})
-        vars(self)["gamma"] = gamma
+        for name, array in arrays.items():
+            object.__setattr__(self, name, checks.frozen(np.ascontiguousarray(array)))
+        object.__setattr__(self, "gamma", gamma)
+        object.__setattr__(self, "knows_noise", knows_noise)
+        object.__setattr__(self, "queries_per_state", queries_per_state)
+        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles are made anew, and so are as immutable as the original."""
@@ -292,8 +278,8 @@ class JMDP:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the tables to one .npz file, which appears whole or not at all.
 
-        What is known of them stays known: how many queries they were counted from, the declared
-        range, and whether states share a noise.
+        What is known of them stays known: how many queries they were counted from, and whether
+        states share a noise.
 
         Example:
             >>> import tempfile
@@ -386,8 +372,7 @@ class JMDP:
         nothing says which tables of two states belong together. Those of `from_mdp`,
         `from_gymnasium` and `from_simulator` are refused however their tables look.
         """
-        if self.unknown_noise is not None:
-            raise ValueError(f'coupling="common" needs a known noise: {self.unknown_noise}')
+        require_noise(self)
         first, *others = np.split(self.probs, self.starts[1:-1])
         for s, own in enumerate(others, 1):
             if own.size != first.size or np.abs(own - first).max() > 1e-12:
@@ -401,18 +386,10 @@ class JMDP:
     def given_noise(self) -> list[JMDP]:
         """K models, one for each noise of `noise_probs`: in it this noise is certain."""
         size = self.noise_probs.size
-        everyone = np.arange(self.num_states)
-        certain = np.ones(self.num_states)
-        return [
-            self._with_tables(everyone, certain, self.rewards[k::size], self.next_states[k::size])
-            for k in range(size)
-        ]
-
-    def _with_tables(self, states: Ints, probs: Floats, rewards: Floats, next_states: Ints) -> JMDP:
-        """A model of the same states with some of the tables, which are not checked again."""
-        jm = JMDP.__new__(JMDP)
-        jm._store(self.gamma, self.num_states, states, probs, rewards, next_states)
-        return jm
+        states = np.arange(self.num_states)
+        certain = (self.gamma, self.num_states, states, np.ones(self.num_states))
+        tables = ((self.rewards[k::size], self.next_states[k::size]) for k in range(size))
+        return [JMDP.__new__(JMDP)._store(*certain, *table) for table in tables]
 
     @cached_property
     def averaging(self) -> sparse.csr_array:
@@ -482,6 +459,17 @@ def require_tables(solver: str, model: object) -> None:
         )
 
 
+def require_noise(model: Any) -> None:
+    """Refuse a model whose tables do not say which noise made them."""
+    if not model.knows_noise:
+        raise ValueError(
+            'coupling="common" needs a known noise, and the tables of this model do not say which '
+            "outcomes of two states belong together, as those of from_mdp, from_gymnasium and "
+            'from_simulator do not. Use JMDP.from_step; estimate_gaps(sim, ..., coupling="common") '
+            "plays a simulator itself"
+        )
+
+
 def checked_coupling(jm: object, coupling: str) -> str:
     """Which state-actions share a draw in one time step; refuses what is unknown or has no meaning.
 
@@ -527,8 +515,7 @@ def model_of_parts(
     rewards: Floats,
     next_states: Ints,
     queries_per_state: int | None = None,
-    unknown_noise: str | None = None,
-    declared_range: tuple[float, float] | None = None,
+    knows_noise: bool = True,
 ) -> JMDP:
     """A model from its fields, bit by bit; what is wrong with them is refused."""
     starts = checks.integers("starts", starts, "state")
@@ -538,15 +525,11 @@ def model_of_parts(
         raise ValueError(f"starts must begin with 0, got {starts[0]}")
     if queries_per_state is not None:
         checks.at_least("queries_per_state", queries_per_state, 2)
-    if declared_range is not None:
-        declared_range = checks.reward_range("declared_range", declared_range)
+    if not isinstance(knows_noise, bool):
+        raise ValueError(f"knows_noise must be true or false, got {knows_noise!r}")
     size = starts.size - 1
     states = np.repeat(np.arange(size), np.diff(starts))
     JMDP.from_tables(states, probs, rewards, next_states, size, gamma)  # refuses what is wrong
-    jm = JMDP.__new__(JMDP)
     arrays = np.asarray(probs, float), np.asarray(rewards, float), np.asarray(next_states, np.int64)
-    jm._store(checks.discount(gamma), size, states, *arrays)
-    vars(jm)["queries_per_state"] = queries_per_state
-    vars(jm)["unknown_noise"] = unknown_noise
-    vars(jm)["declared_range"] = declared_range
-    return jm
+    facts = (knows_noise, queries_per_state)
+    return JMDP.__new__(JMDP)._store(checks.discount(gamma), size, states, *arrays, *facts)

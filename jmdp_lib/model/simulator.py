@@ -220,8 +220,8 @@ class CheckedQueries:
 class StepSimulator:
     """A simulator made of a step function: a query draws one noise, which all its actions share.
 
-    Its attributes are the arguments of `JMDP.from_step`, which makes the outcome tables of the same
-    world: `JMDP.from_step(*vars(simulator).values())`. From one generator, both draw the same.
+    `JMDP.from_step` makes the outcome tables of the same world. From one generator, both draw the
+    same.
 
     Example:
         >>> import jmdp_lib as jl
@@ -232,8 +232,9 @@ class StepSimulator:
         >>> world = jl.simulators.StepSimulator(1, 2, 0.9, [0.7, 0.3], step)
         >>> world.query(0, [0, 1], np.random.default_rng(2))
         ([-0.2, -0.0], [0, 0])
-        >>> jl.JMDP.from_step(*vars(world).values())
-        JMDP(num_states=1, num_actions=2, num_tables=2, gamma=0.9)
+        >>> tables = jl.JMDP.from_step(1, 2, 0.9, [0.7, 0.3], step)
+        >>> tables.query(0, [0, 1], np.random.default_rng(2))
+        (array([-0.2, -0. ]), array([0, 0]))
     """
 
     num_states: int

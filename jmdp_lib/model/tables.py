@@ -1,20 +1,17 @@
 """Outcome tables, as `JMDP` keeps them: made of a step function, of queries, or of marginal laws.
 
-A marginal MDP says what each action does, not what they do *together* (Section 4). A coupling
-of marginal laws fills that in, state by state; `coupling=` of solvers and simulators is something
-else, which branches share a draw. It is a function
+A marginal MDP says what each action does, not what they do *together* (Section 4). A function fills
+that in, state by state:
 
-    coupling(laws) -> (table_probs, outcomes)
+    joint(laws) -> (table_probs, outcomes)
 
 where `laws[a]` holds the probabilities of action a's outcomes, as many as it has, in an order that
 means something: from the worst outcome to the best (`JMDP.from_mdp`, without those of probability
 zero), or as an environment lists them (`JMDP.from_gymnasium`). `table_probs` (K,) are the
 probabilities of the joint tables, and `outcomes` (K, A) says which outcome, counted from 0 within
-laws[a], each action gets in each table. Write your own in the same form and hand it to
-`JMDP.from_mdp`. One that all users can have gets a name in `NAMED`, a sentence in the docstring of
-`JMDP.from_mdp`, and a place beside "quantile" in the tests of couplings in `tests/test_model.py`.
-Either way `coupled_tables` checks that it keeps the marginals. Conversely, `dependent_actions` says
-which actions the tables of a state couple.
+laws[a], each action gets in each table. `quantile` is such a function; `joint_tables`
+checks that one keeps the marginals. Conversely, `dependent_actions` says which actions the tables
+of a state couple.
 """
 
 from __future__ import annotations
@@ -29,16 +26,14 @@ from numpy.typing import ArrayLike, NDArray
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import extra, progress, require
-from jmdp_lib.model.simulator import Simulator, checked_query, declared_range
+from jmdp_lib.model.simulator import Simulator, checked_query
 
 if TYPE_CHECKING:
     import gymnasium
 
 Tables = tuple[Ints, Floats, Floats, Ints, int]
 """States (T,), probabilities (T,), rewards and next states (T, A) of stacked tables, and |S|."""
-Outcomes = Sequence[Sequence[Sequence[tuple[float, float, int]]]]
-"""outcomes[s][a] = [(probability, reward, next state), ...]."""
-Coupling = Callable[[Sequence[Floats]], tuple[Floats, Ints]]
+Joint = Callable[[Sequence[Floats]], tuple[Floats, Ints]]
 
 _TRIALS = 8  # calls of a step function that are made twice
 # Breakpoints of two cumulative laws that differ by rounding alone are one breakpoint.
@@ -70,7 +65,6 @@ def tables_of_step(
     num_actions: int,
     noise_probs: ArrayLike,
     step: Callable[[int, int, int], tuple[float, int]],
-    reward_range: tuple[float, float] | None,
 ) -> tuple[Floats, Floats, Ints]:
     """Table k of a state is what noise k does there: arrays (S, K), (S, K, A) and (S, K, A).
 
@@ -81,14 +75,12 @@ def tables_of_step(
     probs = checks.distributions("noise_probs", noise_probs, "noise")
     shape = (num_states, probs.size, num_actions)
     room_for_tables("num_states", *shape)
-    low, high = declared_range(reward_range)
 
     def called(s: int, u: int, a: int) -> tuple[float, int]:
         try:
             reward, successor = step(s, a, u)
-            if not low <= checks.real("reward", reward) <= high:
-                raise ValueError(f"reward {reward} is not finite or not in reward_range")
-            return float(reward), checks.index("state", successor, num_states)
+            paid = checks.real("reward", reward, "(-inf, inf)")
+            return paid, checks.index("state", successor, num_states)
         except Exception as error:
             raise ValueError(
                 f"step(state {s}, action {a}, noise {u}) must return (reward, next_state), in "
@@ -137,21 +129,17 @@ def quantile(laws: Sequence[Floats]) -> tuple[Floats, Ints]:
     return widths[keep] / widths[keep].sum(), np.stack(outcomes, axis=1)
 
 
-NAMED: dict[str, Coupling] = {"quantile": quantile}
-"""What `JMDP.from_mdp` takes by name."""
-
-
-def coupled_tables(laws: Iterable[list[Floats]], coupling: str | Coupling) -> Tables:
+def joint_tables(laws: Iterable[list[Floats]], joint: str | Joint) -> Tables:
     """From the laws of every state's actions, each with rows (probability, reward, next state).
 
-    A coupling may only join what is there, so every action's marginal law must come back.
+    `joint` may only join what is there, so every action's marginal law must come back.
     """
-    function = coupling if callable(coupling) else NAMED.get(coupling)
-    if function is None:
+    if not (callable(joint) or joint == "quantile"):
         raise ValueError(
-            f"coupling must be a function or one of {sorted(NAMED)}, got {coupling!r}; independent "
-            'actions need no tables: pass coupling="independent" to jipe2, jipe or simulate_pairs'
+            f'joint must be "quantile" or a function, got {joint!r}; independent actions need no '
+            'tables: pass coupling="independent" to jipe2, jipe or simulate_pairs'
         )
+    function = joint if callable(joint) else quantile
     parts = []
     for s, actions in enumerate(laws):
         try:
@@ -165,7 +153,7 @@ def coupled_tables(laws: Iterable[list[Floats]], coupling: str | Coupling) -> Ta
                     raise ValueError(f"the marginal law of action {a} is not kept")
         except Exception as error:
             form = "(probabilities (K,), outcomes (K, A))"
-            raise ValueError(f"coupling, state {s}: must return {form}: {error!r}") from error
+            raise ValueError(f"joint, state {s}: must return {form}: {error!r}") from error
         chosen = [law[pick, 1:] for law, pick in zip(actions, picks.T, strict=True)]
         parts.append((probs, np.stack(chosen, axis=1)))
     return stacked(parts)
@@ -193,31 +181,8 @@ def laws_of_mdp(
         yield [np.stack([prob[a, x], paid[a, x], x], axis=1) for a, x in enumerate(found)]
 
 
-def laws_of_lists(outcomes: Outcomes) -> Iterator[list[Floats]]:
-    """The laws of a state's actions, outcomes as they are listed."""
-    if not (outcomes and all(isinstance(x, list | tuple) for x in (outcomes, *outcomes))):
-        raise ValueError(
-            "outcomes must be a list of states, each a list of actions, each a list of triples "
-            f"(probability, reward, next_state), got {outcomes!r}"
-        )
-    counts = np.array([len(actions) for actions in outcomes])
-    wrong = (counts == 0) | (counts != counts[0])
-    checks.refuse("number of actions", counts, wrong, "is 0, or not that of state 0", ["state"])
-    columns = {"(probability, reward, next_state)": 3}
-    for s, actions in enumerate(outcomes):
-        laws = []
-        for a, listed in enumerate(actions):
-            where = f"outcomes[{s}][{a}] (state {s}, action {a})"
-            triples = checks.floats(where, listed, "outcome", **columns)
-            successors = [successor for _, _, successor in listed]
-            checks.integers(f"{where}: next state", successors, "outcome", below=counts.size)
-            probs = checks.distributions(f"{where}: probability", triples[:, 0], "outcome")
-            laws.append(np.column_stack([probs, triples[:, 1:]]))
-        yield laws
-
-
-def gymnasium_lists(env: str | gymnasium.Env[Any, Any]) -> Outcomes:
-    """The outcomes that a toy-text environment lists in `P`; see `JMDP.from_gymnasium`."""
+def laws_of_gymnasium(env: str | gymnasium.Env[Any, Any]) -> Iterator[list[Floats]]:
+    """The laws of a state's actions, outcomes as a toy-text environment lists them in `P`."""
     made: Any = env
     if isinstance(env, str):
         with extra("atari"):
@@ -227,20 +192,22 @@ def gymnasium_lists(env: str | gymnasium.Env[Any, Any]) -> Outcomes:
     if not isinstance(listed, dict):
         raise ValueError(f"env must be a toy-text environment, {made} has no transition lists P")
     last = len(listed)  # the state where episodes end, if none of their own is absorbing
-    absorbing = {
+    absorbing = [
         s
         for s, laws in listed.items()
         if all(t == s and r == 0 for law in laws.values() for _, t, r, _ in law)
-    }
+    ]
 
-    def outcome(p: float, t: int, r: float, done: bool) -> tuple[float, float, int]:
-        return p, float(r), last if done and t not in absorbing else int(t)
-
-    actions = range(len(listed[0]))
-    outcomes = [[[outcome(*row) for row in listed[s][a]] for a in actions] for s in range(last)]
-    if any(t == last for laws in outcomes for law in laws for _, _, t in law):
-        outcomes.append([[(1.0, 0.0, last)]] * len(actions))
-    return outcomes
+    ends = False
+    for s in range(last):
+        laws = [np.array(law, dtype=float) for law in listed[s].values()]
+        for law in laws:  # rows (probability, next state, reward, whether the episode ends)
+            leaves = (law[:, 3] == 1.0) & ~np.isin(law[:, 1], absorbing)
+            law[leaves, 1] = last
+            ends |= leaves.any()
+        yield [law[:, [0, 2, 1]] for law in laws]
+    if ends:
+        yield [np.array([[1.0, 0.0, last]])] * len(listed[0])
 
 
 def dependent_actions(probs: Floats, outcomes: Floats) -> tuple[int, ...] | None:

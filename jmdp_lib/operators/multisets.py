@@ -319,11 +319,6 @@ class MultisetSource:
         second = same_state_moments(self.moment, self.operator.policy.shape, 2)
         return mean, second - mean[:, :, None] * mean[:, None, :]
 
-    @property
-    def second_bytes(self) -> float:
-        """Bytes that `full_second` takes, roughly."""
-        return 2 * 8.0 * self.operator.policy.size**2
-
     def full_second(self) -> Floats:
         """(S, A, S, A)."""
         return second_moments(self.moment, self.operator.policy.shape)

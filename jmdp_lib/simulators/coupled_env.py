@@ -22,6 +22,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Seed
 from jmdp_lib.machine import extra
 from jmdp_lib.model.simulator import Outcome
+from jmdp_lib.simulators.worlds import distinct_in
 
 with extra("atari"):
     import gymnasium
@@ -243,7 +244,7 @@ class CoupledEnv(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordCo
         """The actions of a call, as `distinct_in` has them."""
         if self._over:
             raise ResetNeeded(f"{what} outside of an episode: call reset() or restore() first")
-        return checks.distinct_in(self.action_space, actions)
+        return distinct_in(self.action_space, actions)
 
     def _try_out(self) -> None:
         """Play a few steps: a queried branch must be repeated when it is executed."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ import numpy as np
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.large.implicit import ImplicitJMDP
-from jmdp_lib.model import JMDP, checked_coupling
+from jmdp_lib.model import JMDP, checked_coupling, require_noise
 from jmdp_lib.model.simulator import (
     CheckedQueries,
     SimulatorError,
@@ -236,8 +236,8 @@ class TabledWorld(QueriedWorld):
     def check_unnumbered(self, simulator: ImplicitJMDP, state: Any, coupling: str) -> None:
         check_hashable(state)
         checks.pure(f"tables of state {state!r}", simulator.at, state)
-        if coupling == "common" and simulator.unknown_noise is not None:
-            raise ValueError(f'coupling="common" needs a known noise: {simulator.unknown_noise}')
+        if coupling == "common":
+            require_noise(simulator)
 
     def asker(self) -> Callable[[Any, Sequence[int], np.random.Generator], list[Step]]:
         return self.draw
@@ -289,7 +289,7 @@ class EnvironmentWorld:
         return cls([env.twin()], start)
 
     def checked_actions(self, actions: Sequence[Any]) -> list[Any]:
-        return list(checks.distinct_in(self.envs[0].action_space, actions).values())
+        return list(distinct_in(self.envs[0].action_space, actions).values())
 
     def make_room(self, num_branches: int) -> None:
         self.envs += [self.envs[0].twin() for _ in range(num_branches - len(self.envs))]
@@ -325,7 +325,7 @@ class EnvironmentWorld:
         return bool(place.same_state(other))
 
     def key(self, action: Any) -> str:
-        return checks.action_key(self.envs[0].action_space, action)
+        return action_key(self.envs[0].action_space, action)
 
     def play(self, visits: list[Visit], coupling: str) -> list[list[Step]]:
         idle = [env for env in self.envs if not any(env is visit[0] for visit in visits)]
@@ -385,3 +385,20 @@ def copy_of(world: World) -> World:
     model = getattr(world, "simulator", None)
     shared = {id(model): model} if isinstance(model, JMDP | ImplicitJMDP) else {}
     return copy.deepcopy(world, shared)
+
+
+def distinct_in(space: Any, actions: Any) -> dict[str, Any]:
+    """Actions of a Gymnasium space in their order, by keys that tell different ones apart."""
+    chosen = list(actions) if isinstance(actions, Iterable) else []
+    for action in chosen:
+        if not space.contains(action):
+            raise IndexError(f"action {action!r} is not in {space}")
+    keys = {action_key(space, action): action for action in chosen}
+    if not keys or len(keys) < len(chosen):
+        raise ValueError(f"ask for at least one action, all distinct, got {actions!r}")
+    return keys
+
+
+def action_key(space: Any, action: Any) -> str:
+    """Equal for equal actions of a Gymnasium space, whatever their parts."""
+    return repr(space.to_jsonable([action]))

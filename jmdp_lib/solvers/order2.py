@@ -251,11 +251,6 @@ class MomentsFromPairs:
         found = self._known(self.system.covariances(self.backup, self.pairs, *asked))
         return float(found[0] + self.backup.mean[s, a] * self.backup.mean[t, b])
 
-    @property
-    def second_bytes(self) -> float:
-        """Bytes that `full_second` takes, roughly."""
-        return 32.0 * self.backup.mean.size**2
-
     def full_second(self) -> Floats:
         """(S, A, S, A)."""
         system = self.system
