@@ -9,7 +9,6 @@ from jmdp_lib.machine.compiled import largest_of as largest_of
 from jmdp_lib.machine.compiled import rounding_of as rounding_of
 from jmdp_lib.machine.compiled import threaded as threaded
 from jmdp_lib.machine.files import ReadOnly as ReadOnly
-from jmdp_lib.machine.files import Saved as Saved
 from jmdp_lib.machine.files import content_of as content_of
 from jmdp_lib.machine.files import load_parts as load_parts
 from jmdp_lib.machine.files import printed_names as printed_names

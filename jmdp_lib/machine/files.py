@@ -8,10 +8,10 @@ import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 import numpy as np
@@ -184,40 +184,3 @@ class ReadOnly:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.__post_init__()
-
-
-class Saved:
-    """A dataclass that is kept in one .npz file, all of its fields.
-
-    A field that is a dataclass itself is named in `_nested`, with the function that makes it again
-    from its own fields. A new field that has a default and is not in `_nested` may be missing
-    in older files, which are read as before. Any other change of the fields needs another
-    `_format`: older files are refused then.
-    """
-
-    _format: ClassVar[str] = "1"
-    _nested: ClassVar[Mapping[str, Callable[..., Any]]] = {}
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write this to one .npz file, which appears whole or not at all."""
-        names = [field.name for field in fields(self)]  # type: ignore[arg-type]
-        parts = {name: getattr(self, name) for name in names}
-        parts |= {name: _plain(parts[name]) for name in self._nested}
-        save_parts(path, type(self).__name__, self._format, parts)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what `save` wrote; a file of another format is refused with its version."""
-        name = cls.__name__
-        parts = load_parts(path, name, cls._format, f"{name}.save", "make it again, and save")
-        for part, make in cls._nested.items():
-            if parts[part] is not None:
-                parts[part] = make(**parts[part])
-        return cls(**parts)
-
-
-def _plain(value: Any) -> Any:
-    """A dataclass as a dictionary, and those in it, too; anything else as it is."""
-    if not is_dataclass(value):
-        return value
-    return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}

@@ -397,5 +397,7 @@ def compiled_backup(rng: Any, values: Any, i: int, drawing: Any) -> float:
         two = _action(rng, drawing, v)
     first = Branch(s, a, drawing.rewards[k, a], u, one)
     second = Branch(t, b, drawing.rewards[j, b], v, two)
-    kind = drawing.gamma, drawing.centred, drawing.common
-    return _target(values, drawing.policy, *kind, i, first, second)
+    policy = drawing.policy
+    centred = drawing.centred
+    common = drawing.common
+    return _target(values, policy, drawing.gamma, centred, common, i, first, second)

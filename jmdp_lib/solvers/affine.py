@@ -85,9 +85,7 @@ def solve(
     accelerate = True
     while True:
         goal = max(target, 8.0 * float(np.finfo(float).eps) * largest_of(x))
-        if bar is not None:
-            bar.set_postfix_str(f"residual {history[-1]:.1e}, target {goal:.1e}", refresh=False)
-            bar.update(applied - bar.n)
+        _show(bar, history[-1], goal, applied)
         if history[-1] <= goal or applied >= limit:
             add_scaled(1.0, r, 1.0, x)
             return x, history, applied
@@ -112,6 +110,13 @@ def solve(
         accelerate = accelerate and len(history) < _CYCLES
         if not accelerate and limit == math.inf:
             limit = applied + _enough_plain_steps(history[-1] / goal, rate)
+
+
+def _show(bar: Any, residual: float, goal: float, applied: int) -> None:
+    """How far the iteration is, on a progress bar if there is one."""
+    if bar is not None:
+        bar.set_postfix_str(f"residual {residual:.1e}, target {goal:.1e}", refresh=False)
+        bar.update(applied - bar.n)
 
 
 def _enough_plain_steps(ratio: float, rate: float) -> int:

@@ -198,17 +198,26 @@ def incremental_jipe2(
     values, visits, rng = _begin(layout, root, resumed or packed("initial", initial))
     truth = packed("reference", reference)
     record = Recorder.of(simulator, layout, values, visits, truth, root)
-    weights = layout.used / layout.used.sum()
-    update = updater(simulator, layout, values, visits, step, weights, rng)
+    chances = layout.used / layout.used.sum()
+    update = updater(simulator, layout, values, visits, step, chances, rng)
     at_once = 1_000_000 if isinstance(simulator, JMDP) else 1_000  # between looks at Ctrl-C
-    before = int(visits.sum())
-    with progress(num_updates, "incremental JIPE-2") as bar:
-        for stop in stops:
-            while (left := before + stop - int(visits.sum())) > 0:
-                update(min(left, at_once))
-                bar.update(min(left, at_once))
-            record.write(last=stop == stops[-1])
+    _make_updates(update, stops, at_once, record)
     return _solution(record, rng)
+
+
+def _make_updates(
+    update: Callable[[int], None], stops: Sequence[int], at_once: int, record: Recorder
+) -> None:
+    """Update, `at_once` coordinates at most in one call, and record at every stop."""
+    made = 0
+    with progress(stops[-1], "incremental JIPE-2") as bar:
+        for stop in stops:
+            while made < stop:
+                count = min(stop - made, at_once)
+                update(count)
+                bar.update(count)
+                made += count
+            record.write(last=stop == stops[-1])
 
 
 def _require_room(simulator: Simulator, policy: Floats, form: str) -> None:

@@ -156,12 +156,8 @@ def projected_jipe2(
         end = end._replace(converged=False, error_bound=np.inf)
         warn(f"these weights give no contraction (kappa = {kappa:.3g}): nothing bounds the error")
     theta, big = pi.unwhiten(*state)
-    mean = (phi @ theta).reshape(matrix.shape)
-    second = (phi @ big @ phi.T).reshape(matrix.shape * 2)
-    blocks = np.einsum("sasb->sab", second) - mean[:, :, None] * mean[:, None, :]
-    resolution = 1e-7 * float(np.abs(mean).max())  # second moments are differences of squares
     return ProjectedSolution(
-        Moments(2, mean, blocks, StoredMoments(second), 0.0, resolution),
+        _fitted_moments(phi, theta, big, matrix.shape),
         *end,
         theta,
         big,
@@ -171,6 +167,15 @@ def projected_jipe2(
         kappa,
         beta,
     )
+
+
+def _fitted_moments(phi: Floats, theta: Floats, big: Floats, shape: tuple[int, ...]) -> Moments:
+    """The moments of weights theta (d,) and big (d, d); phi: (X, d); shape: (S, A)."""
+    mean = (phi @ theta).reshape(shape)
+    second = (phi @ big @ phi.T).reshape(shape * 2)
+    blocks = np.einsum("sasb->sab", second) - mean[:, :, None] * mean[:, None, :]
+    resolution = 1e-7 * float(np.abs(mean).max())  # second moments are differences of squares
+    return Moments(2, mean, blocks, StoredMoments(second), 0.0, resolution)
 
 
 def _pair_weights(jm: JMDP, policy: Floats, weights: str) -> Floats:
