@@ -20,8 +20,6 @@
 #
 # **What it needs.** Gaps and their bound (section 1.7), standard errors and p-values. To run it, install the project
 # with `pip install -e ".[notebooks]"` in its folder.
-#
-# **How long it takes.** About 13 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0

@@ -28,8 +28,6 @@
 # `pip install -e ".[notebooks]"` in its folder, and keep this notebook somewhere in it. Long trainings are not repeated
 # here: the chapter reads their results from `figures/atari_paper_curves.csv`, `figures/atari_reward_curves.csv` and
 # `benchmarks/foresight.csv`.
-#
-# **How long it takes.** About 23 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0

@@ -22,8 +22,6 @@
 # **What it needs.** Sections 1.3 to 1.5, and sparse linear systems for sections 7.2 to 7.5. To run it, install the project
 # with `pip install -e ".[notebooks]"` in its folder, and keep this notebook in `notebooks/`, because section 7.9 reads measured times
 # from `benchmarks/scaling.csv` and `benchmarks/gpu.csv`.
-#
-# **How long it takes.** About 19 minutes to read.
 
 # %% tags=["parameters"]
 seed = 0
@@ -86,15 +84,19 @@ claims.check("largest change of Sigma, and of T_2 Sigma", text, changed > 10 and
 # local expectation. (Two branches that are at the *same* state and choose the same action are one branch. Its
 # $\mathbb E Z^2$ follows from the policy's Markov chain alone.)
 #
-# ## 7.2 Centring: where the randomness comes from
+# ## 7.2 Centring: a source on the diagonal alone
 #
 # The mean $m$ of each state's return is found first, from a sparse system with $|\mathcal S|$ unknowns. The covariance
 # $c = W - m m^\top$ then satisfies
 #
 # $$c = c_0 + \gamma^2 P_2\, c, \quad c_0(s, t) = 0 \text{ for } s \ne t.$$
 #
-# Here $c(s, t)$ and $c_0(s, t)$ are the covariances of section 2.5, averaged over the actions of both branches. $P_2$ moves the two branches, and while they are apart each follows the policy's chain $P$. Branches at distinct states draw
-# independent tables, so they become correlated only by meeting later. That is why the source $c_0$ is zero off the diagonal. Centring has two more
+# Here $c(s, t) = \mathrm{Cov}\big(Z(s, A), Z(t, B)\big)$ with independent actions $A$ and $B$ of the policy, and $P_2$ moves the two branches as long as they have not merged. Pairs that merge leave the system, so the source holds, on the diagonal, the whole variance of a merged branch and the covariance of one step of two branches:
+#
+# $$c_0(s, s) = \sum_a \pi(a \mid s)^2\, \mathrm{Var}\, Z(s, a) + \sum_{a \ne b} \pi(a \mid s)\, \pi(b \mid s)\, \mathrm{Cov}\big(Y_a, Y_b\big), \qquad Y_a = R^{(a)} + \gamma\, m(S'^{(a)}) .$$
+#
+# The variances follow from the policy's Markov chain. Branches at distinct states draw
+# independent tables, so they become correlated only by meeting later, and $c_0$ is zero off the diagonal. Centring has two more
 # advantages: the rate is $\gamma^2$ rather than $\gamma$, and no large numbers are subtracted from each other.
 
 # %%
@@ -107,10 +109,15 @@ moved = np.where(np.eye(uniform.size).reshape(sigma.shape), 0.0, two[0] - two[1]
 source = c - np.einsum("sa,satb,tb->st", uniform, moved, uniform)  # c - gamma^2 P_2 c
 apart = np.abs(source - np.diag(source.diagonal())).max()
 claims.check("c_0 between distinct states: largest", f"{apart:.10f}", apart < 1e-9)
+y = grid.rewards + 0.95 * m[grid.next_states]
+y = y - (grid.averaging @ y)[grid.table_states]
+step = (grid.averaging @ (y[:, :, None] * y[:, None, :]).reshape(len(y), -1)).reshape(-1, 4, 4)
+step[:, range(4), range(4)] = solved.variance  # merged: the whole variance
+assert np.allclose(np.einsum("sa,sab,sb->s", uniform, step, uniform), source.diagonal(), atol=1e-6)
 
 # %%
 fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.2))
-titles = "$W$: second moments", "$c = W - m m^\\top$: covariances", "$c_0$: their source"
+titles = "$W$: second moments", "$c = W - m m^\\top$: covariances", "$c_0$: the source of $c$"
 for ax, title, values in zip(axes, titles, np.abs([W, c, source]), strict=True):
     seen = np.ma.masked_less(values, 1e-4 * values.max())
     image = figures.heatmap(ax, seen, norm=LogNorm(1e-4 * values.max(), values.max()))
@@ -122,7 +129,7 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 7.1.** The 6x6 gridworld under the uniform policy, absolute values for all pairs of states, on a logarithmic scale: second moments,
-# covariances, and the source of the covariances. Grey means zero, or less than a ten-thousandth of the largest value. The grey row and column are the goal, whose return is constant.
+# covariances $c$, and the source $c_0$ of their equation. See that the source is on the diagonal alone. Grey means zero, or less than a ten-thousandth of the largest value. The grey row and column are the goal, whose return is constant.
 #
 # <!-- alt: Three square heat maps over pairs of states. Second moments fill the whole square. Covariances fill it except for the row and column of the goal, and are largest on the diagonal. Their source is on the diagonal alone. -->
 
