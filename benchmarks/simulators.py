@@ -88,10 +88,9 @@ def table() -> str:
 
 def picture() -> None:
     """Gap means and variances of the page's depot, with intervals and exact values."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+    [block] = re.findall(r"^```python\n([^`]*class Depot.*?)^```$", PAGE.read_text(), re.M | re.S)
     scope: dict = {"jl": jl}
-    for block in blocks[1:3]:  # the depot, and the spread of its gaps
-        exec(block, scope)
+    exec(block, scope)
     gaps, poisson = scope["gaps"], np.exp(-3.0) * np.cumprod(np.append(1.0, 3.0 / np.arange(1, 60)))
     model = jl.JMDP.from_step(12, 5, 0.9, poisson / poisson.sum(), scope["day"])
     exact = jl.jipe2(model, scope["policy"]).moments

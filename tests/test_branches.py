@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import gymnasium
@@ -62,26 +64,34 @@ def test_couplings_differ_and_seeds_matter():
     assert (run("joint", 0) == runs[0]).all()
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "InvertedPendulum-v5"])
-def test_other_processes_do_not_change_the_numbers(name):
-    """Each of them gets a pickle, and the state that the environment has come to with it."""
-    env = jl.simulators.CoupledEnv(gymnasium.make(name), seed=1)
-    env.reset()
-    for _ in range(3):
-        env.step(env.action_space.sample())
-    actions = [0, 1] if name == "CartPole-v1" else [np.ones(1, np.float32), np.zeros(1, np.float32)]
-    policy = even if name == "CartPole-v1" else still
-    asked = {"num_runs": 40, "horizon": 5, "keep_returns": True}
-    run = partial(jl.simulators.estimate_gaps, env, policy, actions, **asked)
-    assert (run(executor=Pickles()).returns == run().returns).all()
-
-
 def even(seen):
     return np.full(2, 1 / 2)
 
 
 def still(seen):
     return np.zeros(1, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "actions", "policy", "needs"),
+    [
+        ("CartPole-v1", [0, 1], even, "gymnasium"),
+        ("InvertedPendulum-v5", [np.ones(1, np.float32), still(None)], still, "mujoco"),
+    ],
+)
+def test_executors_start_where_the_environment_is(name, actions, policy, needs):
+    """Threads get deep copies of it and processes get pickles, which may forget the state."""
+    importlib.import_module(needs)
+    env = jl.simulators.CoupledEnv(gymnasium.make(name), seed=1)
+    env.reset()
+    for _ in range(3):
+        env.step(env.action_space.sample())
+    asked = {"num_runs": 40, "horizon": 5, "keep_returns": True}
+    run = partial(jl.simulators.estimate_gaps, env, policy, actions, **asked)
+    alone = run().returns
+    with ThreadPoolExecutor(2) as threads:
+        for executor in (Pickles(), threads):
+            assert (run(executor=executor).returns == alone).all()
 
 
 def test_branches_of_an_environment_meet():

@@ -58,7 +58,7 @@ class GapEstimate(ReadOnly):
         GapEstimate(6 gaps from 100 runs: means -1.564 to 1.564, standard errors up to 0.059)
         >>> low, high = found.interval("variance", level=0.95)
         >>> print(low[0, 2].round(2), high[0, 2].round(2))
-        XXX
+        0.22 0.41
     """
 
     mean: Floats
