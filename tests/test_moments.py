@@ -147,7 +147,6 @@ SOLVERS = {
     "order 3": lambda: jl.jipe(GRID, GOAL, order=3),
     "incremental, full": lambda: jl.incremental_jipe2(GRID, GOAL, 500),
     "incremental, centred": lambda: jl.incremental_jipe2(GRID, GOAL, 500, form="centred"),
-    "incremental, order 3": lambda: jl.incremental_jipe(LINE, jl.uniform_policy(LINE), 3, 100),
     "projected": lambda: jl.projected_jipe2(LINE, [0, 1], jl.tabular_features(LINE)),
 }
 LINE = jl.coupled_reward_chain(2, 0.5)

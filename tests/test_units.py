@@ -127,7 +127,6 @@ def learned(jm, policy, c):
         yield 1, found.residuals
         yield 1, found.moments.mean
         yield 2, found.moments.covariance
-    yield 1, jl.incremental_jipe(jm, policy, 2, 300).residuals[-1:]
 
 
 class Asked:
@@ -139,10 +138,9 @@ class Asked:
 
 
 def counted(jm, policy, c):
-    model = jl.JMDP.from_simulator(Asked(jm), 50)
-    found = jl.resample_gaps(model, policy, num_resamples=5)
-    yield 1, [found.mean, found.mean_error]
-    yield 2, [found.variance, found.variance_error]
+    found = jl.jipe2(jl.JMDP.from_simulator(Asked(jm), 50), policy).moments
+    yield 1, found.gap_mean
+    yield 2, found.gap_variance
     yield 1, jl.incremental_jipe2(Asked(jm), policy, 200).residuals[-1:]
 
 
