@@ -14,9 +14,9 @@ from scipy.optimize import linprog
 from timing import machine, seconds
 
 import jmdp_lib as jl
+from jmdp_lib import montecarlo
 from jmdp_lib.operators.backups import LAYOUTS
 from jmdp_lib.operators.pairs import PairOperator
-from jmdp_lib.simulators import montecarlo
 from jmdp_lib.solvers.incremental import updater
 
 

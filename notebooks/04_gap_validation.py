@@ -284,8 +284,8 @@ claims.check(claim, text, wrong, enough=enough)
 #
 # $P(G \le 0)$ is not the probability of doing worse. Branches that merge, or reach the goal at the same
 # time, have gap *exactly* zero. On this grid the sign of a gap depends on which branch arrives first. The probabilities of arriving first solve
-# a small linear system on pairs of cells, which the pair chain solves by repetition. So we get the probabilities of wins, ties and losses
-# without sampling error.
+# a small linear system on pairs of cells, which repeated steps of the pair chain solve. So the probabilities of wins, ties and losses
+# have no sampling error.
 
 
 # %%
