@@ -118,7 +118,7 @@ def play_pairs(
 
 def horizon_for(jm: JMDP, truncation: float) -> int:
     """Steps after which at most this share of the largest return, r_max / (1 - g), is left."""
-    other = "pass simulate_pairs a horizon=, or a larger truncation=, or take a smaller gamma"
+    other = "pass horizon= to simulate_pairs, a larger truncation=, or a model with a smaller gamma"
     return checks.derived_horizon(jm.gamma, truncation, _LONGEST, other)
 
 

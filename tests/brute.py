@@ -153,6 +153,7 @@ def normal_p_values(z):
     """P-values of the largest |z| and, two-sided, of the sum of squares, if z is normal."""
     from scipy import special
 
+    z = np.asarray(z)
     beyond = 2.0 * special.ndtr(-np.abs(z).max())
     below = special.chdtr(z.size, np.sum(z**2))
     return -np.expm1(z.size * np.log1p(-beyond)), 2.0 * min(below, 1.0 - below)

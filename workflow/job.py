@@ -1,9 +1,9 @@
 """What all jobs share: atomic writing of files, provenance, and ending together with the parent.
 
 Standard library only, and nothing of jmdp_lib: its import takes seconds, and if the library cannot
-be imported, a job still has to keep the notebook that failed and to say why. That is the reason why
-`replacing` has a twin in `jmdp_lib.machine`, and `end_with_parent` one in `experiments.atari.tables`;
-tests/test_machine.py holds both to the same.
+be imported, a job still has to keep the notebook that failed and to say why. That is why
+`replacing` has a twin in `jmdp_lib.machine`, and `end_with_parent` one in
+`experiments.atari.tables`; tests/test_machine.py holds both to the same.
 """
 
 from __future__ import annotations

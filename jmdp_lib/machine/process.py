@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,10 +48,11 @@ def _left_in_groups() -> Iterator[int]:
         for folder in (own, *own.parents) if controller in _MEMORY else ():
             group = GROUPS / controller / folder
             limit, used = (group / name for name in _MEMORY[controller])
-            if limit.exists() and (most := limit.read_text().strip()) != "max":
-                stat = dict(map(str.split, (group / "memory.stat").read_text().splitlines()))
-                files = int(stat["inactive_file"]) + int(stat["active_file"])
-                yield int(most) - int(used.read_text()) + files
+            with suppress(OSError):  # not all groups can be seen
+                if (most := limit.read_text().strip()) != "max":
+                    stat = dict(map(str.split, (group / "memory.stat").read_text().splitlines()))
+                    files = int(stat["inactive_file"]) + int(stat["active_file"])
+                    yield int(most) - int(used.read_text()) + files
 
 
 def gibibytes(size: float) -> str:

@@ -9,9 +9,9 @@ where `laws[a]` holds the probabilities of action a's outcomes, as many as it ha
 means something: from the worst outcome to the best (`JMDP.from_mdp`, without those of probability
 zero), or as an environment lists them (`JMDP.from_gymnasium`). `table_probs` (K,) are the
 probabilities of the joint tables, and `outcomes` (K, A) says which outcome, counted from 0 within
-laws[a], each action gets in each table. `quantile` is such a function; `joint_tables`
-checks that one keeps the marginals. Conversely, `dependent_actions` says which actions the tables
-of a state couple.
+laws[a], each action gets in each table. `quantile` is such a function; `joint_tables` checks that
+the marginals are kept. Conversely, `dependent_actions` says which actions the tables of a state
+couple.
 """
 
 from __future__ import annotations
@@ -183,24 +183,22 @@ def laws_of_mdp(
 
 def laws_of_gymnasium(env: str | gymnasium.Env[Any, Any]) -> Iterator[list[Floats]]:
     """The laws of a state's actions, outcomes as a toy-text environment lists them in `P`."""
-    made: Any = env
     if isinstance(env, str):
         with extra("atari"):
             import gymnasium
-        made = gymnasium.make(env)
-    listed = getattr(getattr(made, "unwrapped", None), "P", None)
+        env = gymnasium.make(env)
+    listed = getattr(getattr(env, "unwrapped", None), "P", None)
     if not isinstance(listed, dict):
-        raise ValueError(f"env must be a toy-text environment, {made} has no transition lists P")
+        raise ValueError(f"env must be a toy-text environment, {env} has no transition lists P")
     last = len(listed)  # the state where episodes end, if none of their own is absorbing
     absorbing = [
         s
         for s, laws in listed.items()
         if all(t == s and r == 0 for law in laws.values() for _, t, r, _ in law)
     ]
-
     ends = False
     for s in range(last):
-        laws = [np.array(law, dtype=float) for law in listed[s].values()]
+        laws = [np.array(listed[s][a], dtype=float) for a in range(len(listed[s]))]
         for law in laws:  # rows (probability, next state, reward, whether the episode ends)
             leaves = (law[:, 3] == 1.0) & ~np.isin(law[:, 1], absorbing)
             law[leaves, 1] = last
