@@ -87,7 +87,7 @@ rewards, next_states = examples["Example 1"].query(state=0, actions=[0, 1], rng=
 print("one table of Example 1: rewards", rewards, "next states", next_states)
 
 # %% [markdown]
-# Examples 2.1 and 2.2 are the *same MDP*: no amount of ordinary experience tells them apart. Yet the variance of the gap $G = Z(s, a) - Z(s, b)$ differs. The paper gives Example 2 no rewards; we let state 1 pay 1 and state 0 nothing, whatever the action. The policy tosses a fair coin. A third coupling of the same MDP comes from `JMDP.from_mdp`: good luck for one action is good luck for all, which here is Example 2.1. In Example 2.1 both actions earn the same and lead to the same state, step after step, so the gap is zero. Exercise 2 computes the variance in Example 2.2.
+# Examples 2.1 and 2.2 are the *same MDP*: no amount of ordinary experience tells them apart. Yet the variance of the gap $G = Z(s, a) - Z(s, b)$ differs. The paper gives Example 2 no rewards; we let state 1 pay 1 and state 0 nothing, whatever the action. The policy tosses a fair coin. `JMDP.from_mdp` couples the actions of an MDP so that good luck for one is good luck for all; from this MDP it builds Example 2.1. There both actions earn the same and lead to the same state, step after step, so the gap is zero. Exercise 2 computes the variance of Example 2.2.
 
 # %%
 assert all(jm.is_coupled for jm in examples.values())
@@ -453,11 +453,11 @@ for name, (residuals, errors) in runs.items():
 #
 # $$\|M\|_\lambda = \max_{k \le n} \frac{1}{\lambda_k}\|M^{(k)}\|_\infty, \qquad \lambda_k = \Big(\frac{2}{1-\gamma}\Big)^{k-1}. \tag{34}$$
 #
-# **The modulus of the block of order $k$, in the worst case over all models** with $|R| \le r_{\max}$, is $\big(\tfrac{1+\gamma}{2}\big)^k - \big(\tfrac{1-\gamma}{2}\big)^k \le \gamma$.
+# **The modulus of the block of order $k$, in the worst case over all models** with $|R| \le r_{\max}$, and with $\lambda_k = (2 r_{\max}/(1-\gamma))^{k-1}$, is $\big(\tfrac{1+\gamma}{2}\big)^k - \big(\tfrac{1-\gamma}{2}\big)^k \le \gamma$.
 #
 # <details><summary>Proof</summary>
 #
-# Let $\lambda = 2 r_{\max}/(1-\gamma)$ and $\lambda_k = \lambda^{k-1}$, and let $\Delta = M - M'$ be the difference of two collections, with $\|\Delta\|_\lambda \le 1$, so that $|\Delta^{(l)}| \le \lambda^{l-1}$. The term $I = \emptyset$ cancels. There are $\binom kl$ sets of size $l$, so by the binomial theorem, with $r_{\max}/\lambda = (1-\gamma)/2$,
+# Let $\lambda = 2 r_{\max}/(1-\gamma)$, so that $\lambda_k = \lambda^{k-1}$. Let $\Delta = M - M'$ be the difference of two collections, with $\|\Delta\|_\lambda \le 1$, so that $|\Delta^{(l)}| \le \lambda^{l-1}$. The term $I = \emptyset$ cancels. There are $\binom kl$ sets of size $l$, so by the binomial theorem, with $r_{\max}/\lambda = (1-\gamma)/2$,
 #
 # $$\begin{aligned} \frac{|(T_n M - T_n M')_k|}{\lambda_k} &\le \sum_{l=1}^{k} \binom kl \gamma^l\, r_{\max}^{k-l}\, \frac{\lambda^{l-1}}{\lambda^{k-1}} = \sum_{l=1}^{k} \binom kl \gamma^l \Big(\frac{1-\gamma}{2}\Big)^{k-l} \\
 # &= \Big(\frac{1+\gamma}{2}\Big)^k - \Big(\frac{1-\gamma}{2}\Big)^k . \end{aligned}$$
@@ -526,7 +526,7 @@ claims.check(claim, f"{skew:.2f}", inside, enough=enough)
 #
 # </details>
 #
-# Where $\mu_G \le 0$ nothing is bounded, and `inferiority_bound` is 1. Chapter 4 estimates the probability itself by simulation, and chapter 9 encloses it between two computed bounds.
+# Where $\mu_G \le 0$ there is no such bound, and `inferiority_bound` is 1. Chapter 4 estimates the probability itself by simulation, and chapter 9 encloses it between two computed bounds.
 
 # %%
 m, query = jl.jipe2(grid, goal).moments, (4, 1, 3)  # in the middle, right against left
@@ -654,7 +654,7 @@ claims.check(claim, f"{slope:.2f}", agrees, enough=enough)
 #
 # $$|\hat M^*_\Sigma(x, y) - M^\pi_\Sigma(x, y)| \le \frac{\|\hat M^* - M^\pi\|_\beta}{\beta \sqrt{\nu_2(x, y)}} . \tag{79}$$
 #
-# But no stationary $\nu_2$ gives weight to two actions of one state ([decision 10](../book/paper.md#decision-10)), so the theorem says nothing about gaps. `projected_jipe2` therefore weighs pairs by how often two branches visit them, discounted over time. With one feature for every state-action it must find the exact gap variances. We ask for three decimals:
+# But no stationary $\nu_2$ gives weight to two actions of one state ([decision 10](../book/paper.md#decision-10)), so the theorem says nothing about gaps. `projected_jipe2` therefore weighs pairs by how often two branches visit them, discounted over time. These weights cover all gaps. So with one feature for every state-action it must find the exact gap variances; we ask for three decimals:
 
 # %%
 by_coin = jl.uniform_policy(chain)
