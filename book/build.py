@@ -25,7 +25,6 @@ from pages import (
     link_targets,
     linked,
     with_chapters,
-    with_evidence,
 )
 from sphinx.cmd.build import build_main
 from statements import (
@@ -83,8 +82,8 @@ def gather(root: Path, stage: Path, reference: list[Page]) -> None:
     names = table(reference, {nb.name: nb.public_names for nb in notebooks})
     texts = {path.name: path for path in (root / "book").glob("*.md")}
     for name, path in {**texts, "_readme.md": root / "README.md"}.items():
-        text = with_evidence(path.read_text(encoding="utf-8"), notebooks)
-        text = cross_referenced(with_chapters(text, notebooks), references)
+        text = with_chapters(path.read_text(encoding="utf-8"), notebooks)
+        text = cross_referenced(text, references)
         text = text.replace("](book/static/", "](static/")  # the README's own pictures
         text = text.replace("<!-- public names -->", names)
         (stage / name).write_text(linked(text, targets))

@@ -1,4 +1,4 @@
-"""What the book says about the notebooks: links, the gallery, the evidence for each decision."""
+"""What the book says about the notebooks: links, captions, the gallery."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ import imagesize
 
 HEADING = re.compile(r"^#{1,4} +(.*)$", re.MULTILINE)
 SECTION = re.compile(r"\s*## (\d+\.\d+) ")
-DECISION = re.compile(r"[Dd]ecisions? (\d+)")
-EVIDENCE = re.compile(r"^<!-- evidence: (\d+)(?:, (.*?))? -->$", re.MULTILINE)
 CODE = re.compile(r"(\{[\w:]+\}|\[|`)?`([^`\n]+)`")  # and what would make it something else
 VERDICTS = {  # as the book prints them
     "holds": "holds",
@@ -163,25 +161,6 @@ def link_targets(
     return roles | {nb.name: f"{{{{doc}}}}`{{}} </notebooks/{nb.name}>`" for nb in notebooks}
 
 
-def decisions(notebook: Notebook) -> dict[int, tuple[int, int, str]]:
-    """Where a decision is first marked, (cell, paragraph, heading above it); bold marks first."""
-    found: dict[int, tuple[int, int, str]] = {}
-    bold: set[int] = set()
-    heading = notebook.title
-    for c, cell in enumerate(notebook.cells):
-        if cell["cell_type"] != "markdown":
-            continue
-        for p, paragraph in enumerate(source(cell).split("\n\n")):
-            if titles := HEADING.findall(paragraph):
-                heading = titles[-1]
-            for match in DECISION.finditer(paragraph):
-                number, marked = int(match[1]), "**Decision" in paragraph
-                if number not in found or (marked and number not in bold):
-                    found[number] = c, p, heading
-                    bold |= {number} if marked else set()
-    return found
-
-
 def figure_cells(notebook: Notebook, names: Iterable[str]) -> dict[str, tuple[int, str]]:
     """(cell of the text above it, heading above that) of each figure that the notebook saves."""
     found: dict[str, tuple[int, str]] = {}
@@ -209,14 +188,12 @@ def claims_table(notebook: Notebook) -> dict[str, Any]:
 def annotated(notebook: Notebook, figures: Mapping[str, int], targets: Mapping[str, str]) -> str:
     """The notebook as the book shows it.
 
-    It has labels at its decisions and above its figures, links in its prose, captions and alt texts
+    It has labels at its sections and above its figures, links in its prose, captions and alt texts
     at its figures, and folds the cells that only prepare, draw or check. `figures` says how wide
     each figure has to be on a telephone; a script reads it in the picture's class.
     """
     content: dict[str, Any] = json.loads(json.dumps(notebook.content))
     labels: dict[tuple[int, int], list[str]] = {}
-    for number, (c, p, _) in decisions(notebook).items():
-        labels.setdefault((c, p), []).append(f"decision-{number}-{notebook.name}")
     for name, (c, _) in figure_cells(notebook, figures).items():
         labels.setdefault((c, 0), []).append(f"{name}-{notebook.name}")
     for c, cell in enumerate(notebook.cells):
@@ -271,30 +248,6 @@ def with_chapters(text: str, notebooks: Iterable[Notebook]) -> str:
         return f"[{title}](notebooks/{nb.name}.ipynb), {nb.minutes}\u00a0min."
 
     return CHAPTER.sub(chapter, text)
-
-
-def with_evidence(text: str, notebooks: list[Notebook]) -> str:
-    """Each `<!-- evidence: N -->` replaced by where decision N is shown, and with which numbers.
-
-    `<!-- evidence: N, words -->` adds the claims that begin with these words.
-    """
-    marks = {nb.name: decisions(nb) for nb in notebooks}
-
-    def evidence(match: re.Match[str]) -> str:
-        number, words = int(match[1]), match[2]
-        starts = (f"decision {number}: ", *([words] if words else []))
-        places, numbers = [], []
-        for nb in notebooks:
-            if number in marks[nb.name]:
-                places.append(f"[{marks[nb.name][number][2]}](#decision-{number}-{nb.name})")
-            for claim, value, _ in nb.claims():
-                if claim.startswith(starts):
-                    numbers.append(f"{claim.removeprefix(starts[0])}: **{value}**")
-        if not places or not numbers:
-            raise BookError(f"no notebook marks decision {number} and asserts a number for it")
-        return f":The number: {'; '.join(numbers)}\n:Shown in: {', '.join(places)}"
-
-    return EVIDENCE.sub(evidence, text)
 
 
 def gallery(figures: Path, notebooks: list[Notebook]) -> str:

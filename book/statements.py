@@ -21,7 +21,6 @@ LEAD = re.compile(
     rf"\*\*(?P<kind>{KINDS}|Exercise) (?P<number>[\dAB]+(?:\.\d+)?)(?P<title> \([^*]*\))?\.\*\*\s*"
 )
 LABELS = re.compile(r"((?:\([\w.-]+\)=\n)*)(.*)", re.DOTALL)
-DECISION = re.compile(r"\*\*Decision (\d+)")
 SECTION = re.compile(r"^## (\d+\.\d+) ", re.MULTILINE)
 REFERENCE = re.compile(
     rf"(?<!\*\*)\b(?:{KINDS}|[Dd]ecision|section) (?:[\dAB]+\.\d+|\d+)\b(?!\.\d)"
@@ -54,15 +53,16 @@ class Statement:
 
 
 def reference_targets(notebooks: Iterable[Notebook]) -> dict[str, str]:
-    """The label of what prose calls "Lemma 5.2", "decision 3" or "section 1.4": its first place."""
-    targets: dict[str, str] = {}
+    """The label of what prose calls "Lemma 5.2" or "section 1.4": its first place.
+
+    "decision 3" is a section of the page "Reading the paper".
+    """
+    targets = {f"decision {number}": f"decision-{number}" for number in range(1, 14)}
     for nb in notebooks:
         text = "\n\n".join(source(cell) for cell in nb.cells if cell["cell_type"] == "markdown")
         for match in LEAD.finditer(text):
             statement = Statement.read(match, nb.name)
             targets.setdefault(statement.name, statement.label)
-        for number in DECISION.findall(text):
-            targets.setdefault(f"decision {number}", f"decision-{number}-{nb.name}")
         for number in SECTION.findall(text):
             targets.setdefault(f"section {number}", f"sec-{number}")
     return targets

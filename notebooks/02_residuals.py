@@ -257,7 +257,7 @@ claims.check(claim, f"{off[2]:.3f}, {bound:.4f}", off[2] > bound)
 #
 # ## 2.5 Covariances have their own rate
 #
-# Let $C = \Sigma - \mu\mu^\top$ be the covariances, and let $x$ and $y$ earn $R$ and $\tilde R$ and go on to $X'$ and $Y'$ as in the definition of $T_2$ (Figure 1.4). The pair moves by the
+# Let $C = \Sigma - \mu\mu^\top$ be the covariances, and let $x$ and $y$ earn $R$ and $\tilde R$ and go on to $X'$ and $Y'$ as in the definition of $T_2$ (Figure 1.3). The pair moves by the
 # matrix $P_2$ of the **pair chain**, and one step has a covariance of its own:
 #
 # $$(P_2\, C)(x, y) = \mathbb E\, C(X', Y'), \qquad c_0(\mu)(x, y) = \mathrm{Cov}\big(R + \gamma\mu(X'),\ \tilde R + \gamma\mu(Y')\big) .$$

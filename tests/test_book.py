@@ -117,20 +117,8 @@ def test_code_that_names_something_becomes_a_link() -> None:
     assert link("```python\nx = `f`\n```") == "```python\nx = `f`\n```"
 
 
-def test_a_decision_without_a_number_stops_the_build() -> None:
-    cells = [
-        {"cell_type": "markdown", "source": "# One\n\n**Decision 4: so.**"},
-        {"cell_type": "code", "source": "", "outputs": [{"text": "decision 4: x | 1.5 | holds\n"}]},
-    ]
-    notebook = pages.Notebook("01_one", {"cells": cells})
-    shown = pages.with_evidence("<!-- evidence: 4 -->", [notebook])
-    assert shown == ":The number: x: **1.5**\n:Shown in: [One](#decision-4-01_one)"
-    with pytest.raises(pages.BookError, match="decision 5"):
-        pages.with_evidence("<!-- evidence: 5 -->", [notebook])
-
-
 def test_a_figure_without_provenance_stops_the_build(tmp_path: Path) -> None:
-    shutil.copy(ROOT / "figures" / "fig_examples.png", tmp_path / "fig_lost.png")
+    shutil.copy(ROOT / "figures" / "fig_random_maps.png", tmp_path / "fig_lost.png")
     with pytest.raises(pages.BookError, match=r"fig_lost\.png"):
         pages.gallery(tmp_path, [])
 

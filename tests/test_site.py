@@ -199,10 +199,10 @@ def test_a_statement_becomes_a_box_that_prose_leads_to() -> None:
 
 
 def test_references_lead_only_to_what_is_there() -> None:
-    targets = {"section 1.4": "sec-1.4", "decision 3": "decision-3-01_one"}
+    targets = {"section 1.4": "sec-1.4", "decision 3": "decision-3"}
     text = "section 1.4, section 1.40, Section 1.4, Decision 3 and **Decision 3: so.**"
     linked = "[section 1.4](#sec-1.4), section 1.40, Section 1.4, "
-    linked += "[Decision 3](#decision-3-01_one) and **Decision 3: so.**"
+    linked += "[Decision 3](#decision-3) and **Decision 3: so.**"
     assert statements.cross_referenced(text, targets) == linked
 
 

@@ -1,0 +1,172 @@
+"""The decisions of "Reading the paper": each number is computed, and the page prints it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jmdp_lib as jl
+
+PAGE = Path(__file__).resolve().parents[1] / "book" / "paper.md"
+GRID, GOAL = jl.windy_gridworld(3), jl.goal_policy(3)
+
+
+def assert_printed(decision: int, *numbers: str) -> None:
+    """The page prints each of these under "In numbers" of the decision."""
+    section = PAGE.read_text().split(f"(decision-{decision})=")[1].split("\n(decision-")[0]
+    printed = re.findall(r"-?\d+(?:[./]\d+)?", section.split(":In numbers:")[1])
+    assert [number for number in numbers if number not in printed] == []
+
+
+def test_decision_1_a_sign() -> None:
+    m = jl.jipe2(GRID, GOAL).moments
+    right, up = (6, 1), (6, 0)
+    rest = -2 * m.second(right, up) - m.gap_mean[6, 1, 0] ** 2
+    variance = m.second(right, right) + m.second(up, up) + rest
+    printed = m.second(right, right) - m.second(up, up) + rest
+    assert m.gap_variance[6, 1, 0] == pytest.approx(variance)
+    assert_printed(1, f"{variance:.3f}", f"{printed:.0f}")
+
+
+def test_decision_2_a_condition() -> None:
+    """Cantelli's bound for the reversed gap bounds this probability from below."""
+    m = jl.jipe2(jl.windy_gridworld(3, gust_prob=0.01), GOAL).moments
+    left_right = 1, 3, 1
+    variance = m.gap_variance[left_right]
+    formula = variance / (variance + m.gap_mean[left_right] ** 2)
+    assert m.inferiority_bound[left_right] == 1.0
+    assert m.inferiority_bound[1, 1, 3] == pytest.approx(formula)
+    assert_printed(2, f"{formula:.3f}", f"{1 - formula:.3f}")
+
+
+def test_decision_3_one_random_variable() -> None:
+    payer = jl.JMDP([[1.0]], [[[1.0, 0.0]]], [[[0, 0]]], 0.5)
+    m = jl.jipe2(payer, [[0.5, 0.5]]).moments
+    assert m.variance[0, 0] == pytest.approx(1 / 12)
+    chain = jl.coupled_reward_chain(25, 0.99)
+    correlation = jl.jipe2(chain, jl.uniform_policy(chain)).moments.correlation[0, 0, 1]
+    coin = chain.rewards[: chain.starts[1]]  # of the first state; without merging the others cancel
+    assert np.corrcoef(coin.T)[0, 1] == pytest.approx(-1)
+    assert np.ptp(coin.mean(1)) == 0
+    assert_printed(3, "1/12", f"{correlation:.2f}")
+
+
+def test_decision_4_distinct_states() -> None:
+    flat = jl.coupled_reward_chain(3, gamma=0.0)
+    m = jl.jipe2(flat, jl.uniform_policy(flat)).moments
+    assert_printed(4, f"{m.second((0, 0), (1, 0)):.2f}", f"{m.second((0, 0), (0, 0)):.1f}")
+
+
+def two_cells_one_gust() -> jl.JMDP:
+    """A model whose states are pairs of cells in which the same gust blows; it earns a gap."""
+    n = GRID.num_states
+    reward = GRID.rewards.reshape(n, 2, 4)  # calm, gust
+    after = GRID.next_states.reshape(n, 2, 4)
+
+    def step(pair: int, actions: int, gust: int) -> tuple[float, int]:
+        (s, t), (a, b) = divmod(pair, n), divmod(actions, 4)
+        return reward[s, gust, a] - reward[t, gust, b], n * after[s, gust, a] + after[t, gust, b]
+
+    return jl.JMDP.from_step(n * n, 16, GRID.gamma, [0.8, 0.2], step)
+
+
+def test_decision_5_noise_of_a_state() -> None:
+    n = GRID.num_states
+    both_follow = np.einsum("sa,tb->stab", GOAL, GOAL).reshape(n * n, 16)
+    by_hand = jl.jipe2(two_cells_one_gust(), both_follow, tol=1e-6).moments.variance
+    common = jl.jipe2(GRID, GOAL, coupling="common").moments.gap_variance
+    per_state = jl.jipe2(GRID, GOAL).moments.gap_variance
+    together = np.arange(n) * (n + 1)  # both in one cell
+    np.testing.assert_allclose(common.mean(), by_hand[together].mean(), rtol=1e-4)
+    assert_printed(5, f"{per_state.mean():.2f}", f"{common.mean():.2f}")
+
+
+def test_decision_6_reward_and_next_state() -> None:
+    def coins(s: int, a: int, u: int) -> tuple[float, int]:
+        """u = 0..3 is two coins; state 2 pays 1 in every step, state 1 nothing."""
+        return (u % 2, 1 + u // 2) if s == 0 else (s - 1.0, s)
+
+    for odds, known in (([0.5, 0.0, 0.0, 0.5], 1.0), ([0.25] * 4, 0.5)):
+        jm = jl.JMDP.from_step(3, 1, 0.5, odds, coins)
+        variance = jl.jipe2(jm, np.ones((3, 1))).moments.variance[0, 0]
+        assert variance == pytest.approx(known)
+        assert_printed(6, f"{variance:.1f}")
+
+
+def test_decision_7_bounded_rewards() -> None:
+    always = jl.JMDP([[1.0]], [[[3.0]]], [[[0]]], gamma=0.9)
+    zero = jl.apply_t2(always, [[1.0]], [[0.0]], [[[[0.0]]]])[1].item()
+    for bound in (3.0, 1.0):
+        weight = jl.norm_weight(2, 0.9, bound)  # the collection (1, weight) has norm one
+        moved = jl.apply_t2(always, [[1.0]], [[1.0]], [[[[weight]]]])[1].item()
+        assert_printed(7, f"{(moved - zero) / weight:.2f}")
+
+
+def test_decision_8_order_zero() -> None:
+    first = jl.jipe(GRID, GOAL, order=1).moments.mean
+    transition_probs, mean_rewards = GRID.marginal_mdp()
+    bellman = mean_rewards + GRID.gamma * transition_probs @ (GOAL * first).sum(1)
+    np.testing.assert_allclose(first, bellman, atol=1e-8)
+
+
+def test_decision_9_visits() -> None:
+    by_clock = np.prod(1 - 0.5 ** np.arange(1, 60))
+    by_visit = np.prod(1 - 1 / np.arange(2, 61))
+    assert by_visit == pytest.approx(1 / 60)
+    assert_printed(9, f"{by_clock:.3f}", "1/60")
+    for power in (0.5, 1.1):
+        with pytest.raises(ValueError, match="Robbins-Monro"):
+            jl.incremental_jipe2(GRID, GOAL, 10, step_size=(1.0, power))
+
+
+def pair_matrix(jm: jl.JMDP) -> np.ndarray:
+    """P_2 under the uniform policy, one row for each pair to start from."""
+    shape = (jm.num_states, jm.num_actions) * 2
+    pairs = np.eye(np.prod(shape)).reshape(-1, *shape)
+    return np.array([jl.pair_step(jm, jl.uniform_policy(jm), pair).ravel() for pair in pairs])
+
+
+def test_decision_10_in_a_chain_with_period_two() -> None:
+    """Half of the mass stays apart, on opposite sides; two actions of one state have none."""
+
+    def other_side(s: int, a: int, u: int) -> tuple[float, int]:
+        return 0.0, 2 * (s < 2) + (u + a) % 2
+
+    step = pair_matrix(jl.JMDP.from_step(4, 2, 0.9, [0.3, 0.7], other_side))
+    late = np.full(64, 1 / 64) @ np.linalg.matrix_power(step, 4096)
+    stationary = ((late + late @ step) / 2).reshape(4, 2, 4, 2)
+    np.testing.assert_allclose(stationary.ravel() @ step, stationary.ravel(), atol=1e-12)
+    assert np.einsum("sasa->", stationary) == pytest.approx(0.5)
+    assert np.einsum("sasb->ab", stationary)[0, 1] < 1e-9
+
+
+def test_decision_10_weights_of_gaps() -> None:
+    step = pair_matrix(jl.inventory(3, 2, demand_probs=[0.25, 0.5, 0.25]))
+    apart = ~np.eye(12, dtype=bool).ravel()
+    radius = np.abs(np.linalg.eigvals(step[apart][:, apart])).max()
+    start = np.einsum("st,ab->satb", np.eye(4), 1 - np.eye(3)).ravel() / 24
+    weights = 0.1 * np.linalg.solve((np.eye(144) - 0.9 * step).T, start)
+    seen = weights > 1e-12
+    roots = np.sqrt(weights[seen])
+    norm = np.linalg.norm(roots[:, None] * step[np.ix_(seen, seen)] / roots, 2)
+    assert radius < 1
+    assert norm <= 0.9**-0.5
+    numbers = radius, weights[apart].sum(), norm
+    assert_printed(10, *(f"{x:.2f}" for x in numbers), f"{0.9**-0.5:.3f}")
+
+
+def test_decision_11_the_cone() -> None:
+    mean, second = 1.0, 0.5
+    smallest = np.linalg.eigvalsh([[1.0, mean], [mean, second]])[0]
+    assert_printed(11, f"{second - mean**2:.1f}", f"{smallest:.2f}")
+
+
+def test_decision_13_settings() -> None:
+    unit, signed = (jl.coupled_reward_chain(4, 0.9, rewards) for rewards in ("unit", "signed"))
+    m, other = (jl.jipe2(jm, jl.uniform_policy(jm), tol=1e-10).moments for jm in (unit, signed))
+    correlation = m.correlation[0, 0, 1]
+    assert other.correlation[0, 0, 1] == pytest.approx(correlation)
+    assert_printed(13, f"{m.variance[0, 0]:.4f}", f"{correlation:.4f}")
