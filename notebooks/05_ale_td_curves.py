@@ -13,14 +13,14 @@
 # under the same luck. Incremental JIPE-2 learns from such answers (Section 6, Figure 7 and Appendix C of the paper).
 # This chapter shows one such query, trains networks on a small scale, and tests the same code on a gridworld whose
 # answer is known. Then it draws Figure 7, with the paper's form of covariance and a training like that of the authors' public
-# release. Input, frame skip, batch and shock are our own; Section 5.4 lists all differences.
+# release. Section 5.4 lists what differs.
 #
 # **Figure 7 is reproduced: with returns multiplied by $1-\gamma$, all TD errors fall by factors of 110 to 3,700 in four
-# games.** But the noise in their targets falls as well. Over this noise floor, measured on the same states, no error falls
-# by a factor of two. And the same networks give gap variances that are 4.7 to 40 times too large.
+# games.** But the noise in their targets falls as well. Over this floor, measured on the same states with one seed, no
+# error falls by a factor of two from start to end. And the networks of Figure 7 give gap variances that are 4.7 to 40 times too large.
 #
-# **What you will learn.** How one draw per state turns an emulator into a joint MDP; why a sampled TD error has a floor;
-# and why its fall is little evidence that the moments are right.
+# **What you will learn.** How one draw per state turns an emulator into a joint MDP, and why the fall of a sampled TD error
+# is little evidence that the moments are right.
 #
 # **What it needs.** Sections 1.3 and 1.8, and what a neural network is. To run it, install the project with
 # `pip install -e ".[notebooks]"` in its folder, and keep this notebook somewhere in it. Long trainings are not repeated
@@ -293,14 +293,14 @@ claims.check(claim, f"{round(least, -1):.0f}", least > 100, enough=enough)
 #
 # | | release | this book, Figure 5.3 |
 # |---|---|---|
-# | input | one grey frame, $84 \times 84$ | the memory, as bytes and bits, and the paddle's position in Pong |
+# | input | one grey frame, $84 \times 84$ | the memory, as bytes and bits, and Pong's paddle knob, which the memory lacks |
 # | network | three convolutions, one encoder for mean and Gram vectors | two layers of 256, one trunk each |
 # | Gram vectors | 128 dimensions | 128 dimensions |
 # | frame skip | 1 | 4 |
 # | states | all steps so far, up to 50,000 | 60,000 to 100,000, collected beforehand |
 # | batch | 32 | 256 |
 # | steps | 50,000, with one update each from 5,000 on | 25,000 |
-# | copies of the target | every 2,000 steps: 22 | every 1,000 steps: 25, the last at the end |
+# | target network, a copy | renewed every 2,000 steps: 22 times | every 1,000 steps: 25 times, the last at the end |
 # | shock | $+U$ for the first queried action, $-U$ for the second; then clipped to $[0, 1]$ | $+U$ for all actions, after clipping to $[-1, 1]$ |
 # | error of a covariance | of $C$, with the target network's means | of $\Sigma = \mu\mu^\top + C$ |
 # | weights | 1 for the blocks, 0.1 for the gap | the same |
@@ -312,7 +312,7 @@ claims.check(claim, f"{round(least, -1):.0f}", least > 100, enough=enough)
 # magnitude" as a factor of at least 100.
 #
 # **The floor.** A sampled target is noisy, and no estimate brings the expectation of its squared error below the variance of the
-# target given the state and the action. For each of 51 batches of 256 held-out states, one every 500 steps, we drew the
+# target given the state and the action (the emulator is deterministic here). For each of 51 batches of 256 held-out states, one every 500 steps, we drew the
 # targets eight times with the current target network. The mean squared error over these draws, divided by their variance, is the
 # lower row of the figure. This comes from a second run with half of the states and **one seed**; its standard errors are over the last
 # ten batches, so they do not say how seeds differ.
@@ -337,7 +337,7 @@ def figure_7(scale, title, name):
     axes[0, 0].set_ylabel("squared TD error")
     axes[1, 0].set_ylabel("error / floor, held out")
     axes[1, 0].set(ylim=(0.9, 30), yticks=[1, 2, 5, 10, 20], yticklabels=[1, 2, 5, 10, 20])
-    fig.suptitle(rf"Gram network, $\gamma = 0.99$, 25 copies, {title}", fontsize="medium")
+    fig.suptitle(rf"Gram network, $\gamma = 0.99$, 25 backups, {title}", fontsize="medium")
     plots.block_legend(fig)
     figures.save(fig, name, pd.concat([curves[curves.curve == "td"], floors]), out_dir)
 
@@ -351,8 +351,7 @@ plt.show()
 # <!-- alt: Eight panels, a column for each game, on logarithmic axes. In the upper row all curves start between 0.05 and 0.5, drop steeply within the first 2,000 steps and fall on to between 0.0001 and 0.002. In the lower row all curves start near two and come close to one at step 500. The curve of the mean goes up to between two and four, then down to about one in BattleZone and Boxing, 1.5 in Pong and two in Atlantis. That of the variances rises to between five and twelve, those of the covariances end between one and twelve. -->
 
 # %% [markdown]
-# **An extra experiment.** Neither paper nor release trains in the natural scale of the returns. We did, with the same states, shocks and
-# seeds.
+# **An extra experiment**, not the paper's: the same states, shocks and seeds, with returns in their natural scale.
 
 # %%
 figure_7("natural", "returns in their natural scale", "fig7_natural")
@@ -394,7 +393,7 @@ last = batches.groupby(of_game).tail(10).groupby(of_game).mean()
 ratio, ratio_first = last.sampled / last.floor, first.sampled / first.floor
 each = batches.sampled / batches.floor
 error = each.groupby(of_game).tail(10).groupby(of_game).sem()
-table = ratio.round(2).astype(str) + " ± " + error.round(2).astype(str)
+table = ratio.map("{:.2f}".format) + " ± " + error.map("{:.3f}".format)
 table.rename(index={"divided": "normalised"})
 
 # %%
@@ -414,6 +413,7 @@ claim = "extra, natural scale: error / floor at the end"
 claims.check(claim, spread(extra), extra.max(axis=None) < 3)
 assert ratio.min(axis=None) > 1
 assert (int((each < 1).sum(axis=None)), each.size) == (19, 1_632)  # noise of single batches
+assert each.min(axis=None) > 0.975
 assert (error / ratio).max(axis=None) < 0.09
 
 # %% [markdown]
@@ -422,7 +422,7 @@ assert (error / ratio).max(axis=None) < 0.09
 # $\sigma_{\mathrm{same}}$ in BattleZone, by 66.
 #
 # **The floors fall too**, by factors of 43 to 3,700. A fresh network gives a random answer for every state and action. An error is
-# the difference of two such answers, at the state and at what the target drew; the second is noise. So errors begin at about
+# the difference of two such answers, at the state and at what the target drew, and the second is mostly noise. So errors begin at about
 # twice their floors, 1.57 to 2.41 times. At the end they are 1.05 to 10.43 times their floors (standard errors up to 9% of the
 # ratio). The ratio of $\mu$ falls in three games, to between 1.05 and 1.56; in BattleZone and Boxing, hardly
 # anything but the shock is left of its error. The ratio of $\sigma_{\mathrm{diag}}$ rises in all games.
@@ -431,8 +431,8 @@ assert (error / ratio).max(axis=None) < 0.09
 # down to 0.975, all but one for $\mu$ in the natural scale. No average over ten batches does.)
 #
 # **What the fall measures.** Shocks alone give a return a variance of $1/(1-\gamma^2) = 50$, which the factor $(1-\gamma)^2$ makes
-# 0.005. Squared errors of 0.05 to 0.43 at the start come from first answers far above that, and fall as these shrink. In the
-# natural scale the first answers are far too *small*. There, the error of $\mu$ falls by 1.15 to 1.39 only, since the shock's
+# 0.005. Squared errors of 0.05 to 0.43 at the start come from first answers of 0.2 and more, and fall as these shrink. In the
+# natural scale, such first answers are far too *small* for a variance of 50. There, the error of $\mu$ falls by 1.15 to 1.39 only, since the shock's
 # variance of one stays. The errors of covariances end at 1.7 to 4.3 times their first values.
 #
 # A fall therefore says how wrong the first answers were, not how right the last ones are. We asked the networks of the upper rows,
@@ -449,7 +449,7 @@ gap_ratios.rename(index={"divided": "normalised"})[["ratio", "interval"]].round(
 
 # %% [markdown]
 # (The interval is the half-width of a 95% interval over seeds.) Where errors fall by orders of magnitude, gap variances are 4.7 to 40
-# times too large; in the natural scale they are 8 to 22 times too small. One reason is the number of copies: 25 backups at
+# times too large; in the natural scale they are 8 to 22 times too small. One reason is the number of updates of the target network: 25 backups at
 # $\gamma = 0.99$ leave $\gamma^{25} = 78\%$ of an error of the mean, and $\gamma^{50} = 61\%$ of an error of a covariance. Chapter 6
 # shows what this does to Table 1, and chapter 12 which networks do better.
 
