@@ -417,7 +417,7 @@ assert each.min(axis=None) > 0.975
 assert (error / ratio).max(axis=None) < 0.09
 
 # %% [markdown]
-# The paper says that TD errors "decrease by several orders of magnitude" in all cases. **They do**, by factors of 110 to 3,700
+# The paper says that TD errors "decrease by several orders of magnitude". **They do**, by factors of 110 to 3,700
 # on training batches. On the held-out states of the second run, one block of 16 falls by less than 100:
 # $\sigma_{\mathrm{same}}$ in BattleZone, by 66.
 #
@@ -436,7 +436,7 @@ assert (error / ratio).max(axis=None) < 0.09
 # variance of one stays. The errors of covariances end at 1.7 to 4.3 times their first values.
 #
 # A fall therefore says how wrong the first answers were, not how right the last ones are. We asked the networks of the upper rows,
-# after their training, for gap variances at new states, and simulated these.
+# for gap variances at new states, and simulated these.
 
 # %%
 gap_ratios = figures.results(gap_files).set_index(of_game)
