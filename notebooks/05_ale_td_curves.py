@@ -348,7 +348,7 @@ plt.show()
 # %% [markdown] tags=["caption"]
 # **Figure 5.3.** The paper's Figure 7: squared TD errors during training of the Gram network, in blocks, with returns multiplied by $1-\gamma$. Top: errors on training batches, moving averages; bold: mean of three seeds, faint: the seeds. Bottom: error over floor on the same held-out states, one seed of a second run, means of two batches; at the dotted line, all of the error is noise.
 #
-# <!-- alt: Eight panels, a column for each game, on logarithmic axes. In the upper row all curves start between 0.05 and 0.5, drop steeply within the first 2,000 steps and fall on to between 0.0001 and 0.002. In the lower row all curves start near two and come close to one at step 500. The curve of the mean goes up to between two and four, then down to about one in BattleZone and Boxing, 1.5 in Pong and two in Atlantis. That of the variances rises to between five and twelve, those of the covariances end between one and twelve. -->
+# <!-- alt: Eight panels, a column for each game, on logarithmic axes. In the upper row all curves start between 0.05 and 0.5, drop steeply within the first 2,000 steps and fall on to between 0.00007 and 0.002. In the lower row all curves start near two and dip close to one within 1,000 steps. The curve of the mean goes up to between two and three, then down to about one in BattleZone and Boxing, 1.5 in Pong and two in Atlantis. That of the variances rises to between five and twelve, those of the covariances end between one and ten. -->
 
 # %% [markdown]
 # **An extra experiment**, not the paper's: the same states, shocks and seeds, with returns in their natural scale.
