@@ -14,12 +14,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-#: The four blocks of Figure 7: label, colour, line, marker. Dotted lines are left to their floors.
-BLOCK_STYLES: dict[str, tuple[str, str, Any, str]] = {
-    "mu": (r"$\mu$", "#000000", "-", "o"),
-    "sigma_diag": (r"$\sigma_{\mathrm{diag}}$", "#0072B2", "--", "s"),
-    "sigma_same": (r"$\sigma_{\mathrm{same}}$", "#D55E00", "-.", "^"),
-    "sigma_cross": (r"$\sigma_{\mathrm{cross}}$", "#009E73", (0, (4, 1, 1, 1, 1, 1)), "D"),
+#: The four blocks of Figure 7: label, colour, line.
+BLOCK_STYLES: dict[str, tuple[str, str, Any]] = {
+    "mu": (r"$\mu$", "#000000", "-"),
+    "sigma_diag": (r"$\sigma_{\mathrm{diag}}$", "#0072B2", "--"),
+    "sigma_same": (r"$\sigma_{\mathrm{same}}$", "#D55E00", "-."),
+    "sigma_cross": (r"$\sigma_{\mathrm{cross}}$", "#009E73", (0, (4, 1, 1, 1, 1, 1))),
 }
 #: The covariance networks of Table 1, and the last of them backed up from the state's own tables:
 #: label, colour, marker, place in a group.
@@ -77,11 +77,11 @@ def screen(
     return ax
 
 
-def td_errors(ax: Axes, curves: pd.DataFrame, window: int = 1, markers: bool = False) -> Axes:
+def td_errors(ax: Axes, curves: pd.DataFrame, window: int = 1) -> Axes:
     """Mean squared errors of the BLOCK_STYLES against SGD steps: bold mean, faint seeds.
 
     curves: columns step, seed and the blocks. window: logged steps of the moving average, centred,
-    shorter at the ends. markers: draw markers instead of lines, for values measured rarely.
+    shorter at the ends.
 
     Example:
         >>> import pandas as pd
@@ -93,27 +93,24 @@ def td_errors(ax: Axes, curves: pd.DataFrame, window: int = 1, markers: bool = F
         >>> len(ax.lines)  # two seeds and their mean, for each of four blocks
         12
     """
-    for block, (_, color, line, marker) in BLOCK_STYLES.items():
+    for block, (_, color, line) in BLOCK_STYLES.items():
         each = curves.pivot_table(index="step", columns="seed", values=block)
         each = each.rolling(window, center=True, min_periods=1).mean()
-        drawn = {"ls": "", "marker": marker, "mfc": "none"} if markers else {"ls": line}
-        faint = {"ls": "" if markers else "-", "alpha": 0.3, "lw": 0.6, "ms": 2, "mew": 0.4}
-        ax.semilogy(each.index, each, color=color, **drawn | faint)
-        ax.semilogy(each.index, each.mean(axis=1), color=color, lw=1.4, ms=3.5, **drawn)
+        ax.semilogy(each.index, each, color=color, alpha=0.3, lw=0.6)
+        ax.semilogy(each.index, each.mean(axis=1), color=color, lw=1.4, ls=line)
     return ax
 
 
 def over_floor(rows: pd.DataFrame, window: int = 1) -> pd.DataFrame:
     """Errors over their noise floors, as rows for `td_errors`; both are moving averages.
 
-    rows: columns step, seed, curve ("td" and "floor") and the blocks. A floor is logged once before
-    the first step, where there is no error yet.
+    rows: columns step, seed, curve ("sampled" and "floor") and the blocks.
 
     Example:
         >>> import pandas as pd
         >>> from experiments.atari import plots
-        >>> rows = pd.DataFrame({"step": [0, 5, 5], "seed": 0, "curve": ["floor", "floor", "td"]})
-        >>> rows = rows.assign(**dict.fromkeys(plots.BLOCK_STYLES, [2.0, 1.0, 3.0]))
+        >>> rows = pd.DataFrame({"step": 5, "seed": 0, "curve": ["floor", "sampled"]})
+        >>> rows = rows.assign(**dict.fromkeys(plots.BLOCK_STYLES, [1.0, 3.0]))
         >>> print(plots.over_floor(rows)[["step", "mu"]].to_string(index=False))
          step  mu
             5 3.0
@@ -122,7 +119,7 @@ def over_floor(rows: pd.DataFrame, window: int = 1) -> pd.DataFrame:
     for curve, part in rows.groupby("curve"):
         each = part.pivot(index="step", columns="seed", values=list(BLOCK_STYLES))
         parts[curve] = each.rolling(window, center=True, min_periods=1).mean()
-    ratio = (parts["td"] / parts["floor"]).dropna(how="all")
+    ratio = parts["sampled"] / parts["floor"]
     return ratio.stack("seed", future_stack=True).reset_index()
 
 
@@ -138,8 +135,7 @@ def block_legend(fig: Figure) -> None:
         4
     """
     handles = [
-        Line2D([], [], color=color, ls=line, marker=marker, mfc="none", lw=1.4, ms=3.5)
-        for _, color, line, marker in BLOCK_STYLES.values()
+        Line2D([], [], color=color, ls=line, lw=1.4) for _, color, line in BLOCK_STYLES.values()
     ]
     labels = [label for label, *_ in BLOCK_STYLES.values()]
     fig.legend(handles, labels, loc="outside lower center", ncols=len(labels))
