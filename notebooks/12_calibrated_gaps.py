@@ -88,7 +88,7 @@ off.nlargest(3).round(2).to_frame("difference / constant")
 claims.check("states that are not the simulated ones", f"{other[0]} {other[1]}", len(off) == 576)
 kept = gaps[(gaps.game != other[0]) | (gaps.state != other[1])]
 nine = kept[kept.game.isin(games)]
-played = gap_table(nine[nine.kind == "near"]).set_index(case).loc[games]
+played = gap_table(nine[(nine.kind == "near") & (nine.seed == 10)]).set_index(case).loc[games]
 
 # %%
 looks = [*zip("os^Dvp*", (f"C{i}" for i in range(7)), strict=True), ("<", "0.5"), (">", "#8C510A")]
@@ -233,7 +233,6 @@ def told(table):
     return np.select([inside, outside], ["inside", "outside"], "cannot tell")
 
 
-# %%
 both = pd.concat([alone, backed_up])
 table = gap_table(both)
 table["told"] = told(table)
@@ -327,7 +326,7 @@ claims.check("chosen, the 12 cases that one cannot tell", text, len(open_cases) 
 
 # %%
 with_it = gaps.merge(chosen.reset_index(), on=[*case, "kind"])
-with_it = gap_table(with_it[with_it.game.isin(games)])
+with_it = gap_table(with_it[with_it.game == other[0]])
 outside = with_it[told(with_it) == "outside"]
 text = ", ".join(f"{game} {gamma:g}" for game, gamma in outside[case].to_numpy())
 claims.check(
@@ -453,7 +452,7 @@ assert round(size[0.99, "decay"], 2) == 0.76
 at = cell.loc["chosen"].xs(0.9, level="gamma")
 level = 1 - (1 - at.skill) / (1 - at.skill_mean)
 text = f"{level.idxmax()} {level.max():.2f}, {level.idxmin()} {level.min():.2f}"
-assert text == "Qbert 0.91, Boxing 0.05"
+claims.check("exercise 1: most and least", text, text == "Qbert 0.91, Boxing 0.05")
 
 # %% [markdown]
 # **Exercise 2.** Give two actions of one state the loadings 1 and $-1$ on the shock. Does $1/\gamma^2$ get larger or smaller, and does a network without a local term suffer more or less?
@@ -466,7 +465,8 @@ assert text == "Qbert 0.91, Boxing 0.05"
 # </details>
 
 # %% tags=["hide-cell"]
-assert np.isclose(shock_ratio([0.5], [1.0, -1.0])[0], 1 / 1.75)
+opposite = shock_ratio([0.5], [1.0, -1.0])[0]
+claims.check("exercise 2: gamma 0.5", f"{opposite:.2f}", np.isclose(opposite, 1 / 1.75))
 
 # %% [markdown]
 # **What to read next.** [Chapter 7](07_scaling.ipynb) asks how far exact solutions reach before networks are needed, and
