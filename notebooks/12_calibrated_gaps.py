@@ -81,12 +81,14 @@ off.nlargest(3).round(2).to_frame("difference / constant")
 # **A check before all others.** The pairs were simulated earlier than the networks were trained, and states were collected anew
 # from the same seeds. At $\gamma = 0.1$ almost all of a gap's variance is decided by the state's own outcome table, which was queried anew. So this table
 # and the simulation must agree, state by state. They do, but for one state of 576: in Qbert, the table of state 23 says that its actions have distinct
-# futures, and the simulation that they have one. It is not the state that was simulated, and we leave it out.
+# futures, and the simulation that they have one. It is not the state that was simulated. Four states each come from one trajectory, so we leave out all four of this one,
+# 20 to 23. We made this rule when we saw the disagreement. (Another trajectory of Qbert may differ, too: at state 10
+# networks predict a gap variance where the simulation has none. The check does not show it, so this state stays in.)
 
 # %%
 (other,) = off.index[off > 0.5]
-claims.check("states that are not the simulated ones", f"{other[0]} {other[1]}", len(off) == 576)
-kept = gaps[(gaps.game != other[0]) | (gaps.state != other[1])]
+claims.check("a state that is not the simulated one", f"{other[0]} {other[1]}", len(off) == 576)
+kept = gaps[(gaps.game != other[0]) | (gaps.state // 4 != other[1] // 4)]
 nine = kept[kept.game.isin(games)]
 played = gap_table(nine[(nine.kind == "near") & (nine.seed == 10)]).set_index(case).loc[games]
 
@@ -107,7 +109,7 @@ plt.show()
 # %% [markdown] tags=["caption"]
 # **Figure 12.1.** Independent over coupled gap variance, both simulated, against $\gamma$. Grey: $1/\gamma^2$. See that it is a lower edge: games lie above it where branches meet again.
 #
-# <!-- alt: Marks of nine games against gamma on logarithmic axes. Pong, BattleZone, Boxing and, up to 0.9, Freeway lie on the grey line from 100 at gamma 0.1 to one at 0.99. Asterix is a little above it, Atlantis and Space Invaders at twice its height, Ms. Pacman at four times and Qbert at 37 times at gamma 0.1. -->
+# <!-- alt: Marks of nine games against gamma on logarithmic axes. Pong, BattleZone, Boxing and, up to 0.9, Freeway lie on the grey line from 100 at gamma 0.1 to one at 0.99. Asterix is a little above it, Atlantis and Space Invaders at twice its height, Ms. Pacman at four times and Qbert at 35 times at gamma 0.1. -->
 
 # %%
 at = played.mc_ratio.xs(0.1, level="gamma")
@@ -120,7 +122,7 @@ claims.check("independent / coupled, gamma 0.1; Ms. Pacman, Qbert", text, at.min
 # its states the actions of a pair have one future.
 #
 # **The constant** $2\sigma^2\gamma^2/(1-\gamma^2)$ is the gap variance if branches never meet and rewards do not vary. It needs no learning. It is within 7% of the average in
-# Pong, BattleZone and Boxing, and 37 times too large in Qbert at $\gamma = 0.1$.
+# Pong, BattleZone and Boxing, and 35 times too large in Qbert at $\gamma = 0.1$.
 #
 # ## 12.2 Three networks
 #
@@ -244,8 +246,8 @@ counts
 
 # %%
 for kind, expected in {
-    "Gram": (0, 1, 35), "local": (21, 12, 3), "near": (23, 12, 1), "chosen": (24, 12, 0),
-    "chosen + table": (29, 7, 0),
+    "Gram": (0, 1, 35), "local": (21, 11, 4), "near": (23, 12, 1), "chosen": (24, 12, 0),
+    "chosen + table": (30, 6, 0),
 }.items():  # fmt: skip
     found = tuple(counts.loc[kind])
     text = "{} inside, {} cannot tell, {} outside".format(*found)
@@ -288,7 +290,7 @@ plt.show()
 # %% [markdown] tags=["caption"]
 # **Figure 12.3.** Of 36 cases, how many have their 95% interval inside $1 \pm 5\%$, how many outside, and how many neither. See that the near term moves only a few cases, and the local term nearly all.
 #
-# <!-- alt: Five horizontal bars of 36 cases. Gram: one cannot tell, 35 outside. Local: 21 inside, 12 cannot tell, 3 outside. Near: 23, 12 and 1. Chosen: 24 and 12, none outside. Chosen with table: 29 and 7, none outside. -->
+# <!-- alt: Five horizontal bars of 36 cases. Gram: one cannot tell, 35 outside. Local: 21 inside, 11 cannot tell, 4 outside. Near: 23, 12 and 1. Chosen: 24 and 12, none outside. Chosen with table: 30 and 6, none outside. -->
 
 # %%
 wide = table.pivot(index=case, columns="kind", values="coupled")
@@ -314,15 +316,15 @@ claims.check("chosen, the 12 cases that one cannot tell", text, len(open_cases) 
 # %% [markdown]
 # **The local term does most of the work.** At $\gamma = 0.99$ the gap variances of the Gram network are 6 to 43 times too small.
 #
-# **The near term is worth little on average.** It is closer to one than the local network in 20 of 36 cases. It helps where branches
+# **The near term is worth little on average.** It is closer to one than the local network in 22 of 36 cases. It helps where branches
 # often meet: in Atlantis at $\gamma = 0.99$ from $0.900 \pm 0.038$ to $0.992 \pm 0.024$. It hurts in Freeway at 0.99: from $1.001 \pm 0.030$ to $1.070 \pm 0.028$, after the same steps on the same states.
 # The choice by tuning states gets both right.
 #
-# **"Cannot tell" is not "right".** All 12 such cases are in four of the five games where no trial was tuned, and their ratios run from 0.96 to 1.27. Three seeds give wide intervals.
-# With one exact backup 7 are left: the state's own table says which actions have one future, and this repairs Qbert and Ms. Pacman at
+# **"Cannot tell" is not "right".** All 12 such cases are in four of the five games where no trial was tuned, and their ratios run from 0.97 to 1.27. Three seeds give wide intervals.
+# With one exact backup 6 are left: the state's own table says which actions have one future, and this repairs Qbert and Ms. Pacman at
 # $\gamma = 0.1$.
 #
-# The result depends on the state that we left out. With it, chosen is outside in two cases, Qbert at $\gamma = 0.1$ and 0.5.
+# The result depends on the trajectory that we left out. With it, chosen is outside in two cases, Qbert at $\gamma = 0.1$ and 0.5.
 
 # %%
 with_it = gaps.merge(chosen.reset_index(), on=[*case, "kind"])
@@ -330,7 +332,7 @@ with_it = gap_table(with_it[with_it.game == other[0]])
 outside = with_it[told(with_it) == "outside"]
 text = ", ".join(f"{game} {gamma:g}" for game, gamma in outside[case].to_numpy())
 claims.check(
-    "chosen, outside with state 23 of Qbert", text, text == "Qbert 0.1, Qbert 0.5", "goal missed"
+    "chosen, outside with all states of Qbert", text, text == "Qbert 0.1, Qbert 0.5", "goal missed"
 )
 
 # %% [markdown]
@@ -338,7 +340,7 @@ claims.check(
 #
 # An average can be right for the wrong reasons. *Skill* is $1 - \mathrm{MSE}_{\text{network}}/\mathrm{MSE}_{\text{baseline}}$ over states, with the noise
 # of the simulation subtracted from both errors: one is perfect, zero as good as the baseline. There are two baselines. The constant needs no
-# simulation, and can be wrong by a factor of 37. The mean of the game knows the level, so what is left are differences between states.
+# simulation, and can be wrong by a factor of 35. The mean of the game knows the level, so what is left are differences between states.
 
 # %%
 goal = 0.9
@@ -378,14 +380,14 @@ row = reached.loc["chosen"]
 found = [*map(int, row)]
 text = "{}, {}, {} of {}".format(*found)
 claims.check(
-    "chosen, skill of 0.9: constant, mean, both", text, found == [29, 21, 21, 35], "goal missed"
+    "chosen, skill of 0.9: constant, mean, both", text, found == [29, 22, 22, 35], "goal missed"
 )
 text = f"{reached.both['chosen + table']} of {row.of}"
-claims.check("chosen + table: skill of 0.9, both", text, text == "24 of 35", "goal missed")
+claims.check("chosen + table: skill of 0.9, both", text, text == "25 of 35", "goal missed")
 
 # %% [markdown]
 # Of the 35 cases where states differ at all (not Freeway at $\gamma = 0.1$), the chosen network reaches a skill of 0.9 against the constant in 29, and against
-# the mean of the game in 21. So in eight cases it knows the level of the game better than its states. Boxing fails at every discount: its states differ through rewards, and to know them the network would have to predict who gets hit.
+# the mean of the game in 22. So in seven cases it knows the level of the game better than its states. Boxing fails at every discount: its states differ through rewards, and to know them the network would have to predict who gets hit.
 #
 # **Play first.** A user with an emulator can play the first 64 steps and use the network only for the rest. In earlier runs of the near
 # network (24 plays of each pair; more states and steps of training) 34 of 36 intervals lie inside 5% and none outside. This costs 9,216 emulator steps for each state, beside all queries of the training.
