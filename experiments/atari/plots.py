@@ -27,15 +27,6 @@ KIND_STYLES = {
     "local": ("local", "#E69F00", "^", 0.0),
     "near": ("near", "#0072B2", "o", 0.25),
 }
-#: The six networks of the ablation: label, colour, whether the mark is filled (the shock is known).
-ABLATION_STYLES = {
-    "gram": ("Gram, shock learned", "#CC79A7", False),
-    "gram known": ("Gram, shock known", "#CC79A7", True),
-    "local learned": ("local, shock learned", "#E69F00", False),
-    "local": ("local, shock known", "#E69F00", True),
-    "near learned": ("local + near, shock learned", "#0072B2", False),
-    "near": ("local + near, shock known", "#0072B2", True),
-}
 #: The two columns of the paper's Table 1: label, colour.
 RATIO_STYLES = {
     "coupled_ratio": ("coupled / MC", "#0072B2"),
@@ -186,32 +177,6 @@ def gap_ratios(ax: Axes, table: pd.DataFrame) -> Axes:
         name = re.sub("(?<=[a-z])(?=[A-Z])", "\n", game) if many else game
         ax.text(x, 1.02, name, ha="center", va="bottom", transform=ax.get_xaxis_transform())
     ax.set(yscale="log", xlabel=r"$\gamma$")
-    ax.grid(visible=False, axis="x")
-    return ax
-
-
-def ablation_errors(ax: Axes, rows: pd.DataFrame) -> Axes:
-    """Errors of the six networks of the ablation at one gamma: a group per game, a mark per seed.
-
-    rows: columns game, kind, seed and error.
-
-    Example:
-        >>> import pandas as pd
-        >>> from experiments.atari import plots
-        >>> from matplotlib.figure import Figure
-        >>> kinds = list(plots.ABLATION_STYLES)
-        >>> rows = pd.DataFrame({"kind": kinds, "game": "Pong", "seed": 0, "error": 0.1})
-        >>> len(plots.ablation_errors(Figure().subplots(), rows).lines)
-        6
-    """
-    games = list(rows["game"].unique())
-    for place, (kind, (label, color, known)) in enumerate(ABLATION_STYLES.items()):
-        each = rows[rows["kind"] == kind]
-        x = each["game"].map(games.index) + 0.13 * (place - 2.5)
-        fill = color if known else "none"
-        ax.plot(x, each["error"], "o", color=color, mfc=fill, ms=4, label=label)
-    ax.set_xticks(range(len(games)), games)
-    ax.set(yscale="log")
     ax.grid(visible=False, axis="x")
     return ax
 
