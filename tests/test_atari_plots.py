@@ -48,7 +48,7 @@ def test_gap_ratios_hide_no_row(ax: Axes) -> None:
         for gamma in (0.1, 0.9)
         for kind in plots.KIND_STYLES
     ]
-    plots.gap_ratios(ax, pd.DataFrame(rows), {"A": 2.0, "B": 3.0})
+    plots.gap_ratios(ax, pd.DataFrame(rows))
     points = [line.get_xdata() for line in ax.lines if len(np.atleast_1d(line.get_xdata())) == 4]
     assert len(points) == len(plots.KIND_STYLES)
     assert len(np.unique(np.concatenate(points))) == len(rows)  # none hides another

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,22 +21,11 @@ BLOCK_STYLES: dict[str, tuple[str, str, Any]] = {
     "sigma_same": (r"$\sigma_{\mathrm{same}}$", "#D55E00", "-."),
     "sigma_cross": (r"$\sigma_{\mathrm{cross}}$", "#009E73", (0, (4, 1, 1, 1, 1, 1))),
 }
-#: The covariance networks of Table 1, and the last of them backed up from the state's own tables:
-#: label, colour, marker, place in a group.
+#: The three networks of chapter 12: label, colour, marker, place in a group.
 KIND_STYLES = {
-    "gram": ("Gram (the paper's head)", "#CC79A7", "s", -0.3),
-    "local": ("local Gram", "#E69F00", "^", -0.1),
-    "near": ("local and near Gram", "#0072B2", "o", 0.1),
-    "near+table": ("and the state's own tables", "#009E73", "D", 0.3),
-}
-#: The six networks of the ablation: label, colour, whether the mark is filled (the shock is known).
-ABLATION_STYLES = {
-    "gram": ("Gram, shock learned", "#CC79A7", False),
-    "gram known": ("Gram, shock known", "#CC79A7", True),
-    "local learned": ("local, shock learned", "#E69F00", False),
-    "local": ("local, shock known", "#E69F00", True),
-    "near learned": ("local + near, shock learned", "#0072B2", False),
-    "near": ("local + near, shock known", "#0072B2", True),
+    "Gram": ("Gram", "#CC79A7", "s", -0.25),
+    "local": ("local", "#E69F00", "^", 0.0),
+    "near": ("near", "#0072B2", "o", 0.25),
 }
 #: The two columns of the paper's Table 1: label, colour.
 RATIO_STYLES = {
@@ -141,19 +130,19 @@ def block_legend(fig: Figure) -> None:
     fig.legend(handles, labels, loc="outside lower center", ncols=len(labels))
 
 
-def gap_ratios(ax: Axes, table: pd.DataFrame, paper: Mapping[str, float] | None = None) -> Axes:
+def gap_ratios(ax: Axes, table: pd.DataFrame) -> Axes:
     """Predicted / Monte Carlo gap variance with 95% intervals: a group per game, gammas within.
 
-    table: rows of `gap_table`. paper: the paper's ratio of each game, a cross at the largest gamma.
+    table: rows of `gap_table` whose kinds are those of KIND_STYLES.
 
     Example:
         >>> from experiments.atari import plots
         >>> from jmdp_lib import figures
         >>> from matplotlib.figure import Figure
-        >>> table = figures.results(["figures/atari_fresh_table.csv"])
+        >>> table = figures.results(["figures/atari_plays_table.csv"])
         >>> ax = plots.gap_ratios(Figure().subplots(), table[table.game == "Pong"])
-        >>> ax.get_legend_handles_labels()[1][-1]
-        "and the state's own tables"
+        >>> ax.get_legend_handles_labels()[1]
+        ['near']
     """
     games = list(table["game"].unique())
     gammas = sorted(table["gamma"].unique())
@@ -176,9 +165,6 @@ def gap_ratios(ax: Axes, table: pd.DataFrame, paper: Mapping[str, float] | None 
                 elinewidth=0.8,
                 label=label,
             )
-    if paper is not None:
-        last = left + len(gammas) - 1  # the paper's discount is the largest
-        ax.plot(last, [paper[g] for g in games], "x", color="black", ms=6, label="the paper")
     ticks = np.add.outer(left, np.arange(len(gammas))).ravel()
     labels = [f"{gamma:g}".replace("0.", ".") for gamma in gammas]  # many groups need the room
     many = len(games) > 6
@@ -187,32 +173,6 @@ def gap_ratios(ax: Axes, table: pd.DataFrame, paper: Mapping[str, float] | None 
         name = re.sub("(?<=[a-z])(?=[A-Z])", "\n", game) if many else game
         ax.text(x, 1.02, name, ha="center", va="bottom", transform=ax.get_xaxis_transform())
     ax.set(yscale="log", xlabel=r"$\gamma$")
-    ax.grid(visible=False, axis="x")
-    return ax
-
-
-def ablation_errors(ax: Axes, rows: pd.DataFrame) -> Axes:
-    """Errors of the six networks of the ablation at one gamma: a group per game, a mark per seed.
-
-    rows: columns game, kind, seed and error.
-
-    Example:
-        >>> import pandas as pd
-        >>> from experiments.atari import plots
-        >>> from matplotlib.figure import Figure
-        >>> kinds = list(plots.ABLATION_STYLES)
-        >>> rows = pd.DataFrame({"kind": kinds, "game": "Pong", "seed": 0, "error": 0.1})
-        >>> len(plots.ablation_errors(Figure().subplots(), rows).lines)
-        6
-    """
-    games = list(rows["game"].unique())
-    for place, (kind, (label, color, known)) in enumerate(ABLATION_STYLES.items()):
-        each = rows[rows["kind"] == kind]
-        x = each["game"].map(games.index) + 0.13 * (place - 2.5)
-        fill = color if known else "none"
-        ax.plot(x, each["error"], "o", color=color, mfc=fill, ms=4, label=label)
-    ax.set_xticks(range(len(games)), games)
-    ax.set(yscale="log")
     ax.grid(visible=False, axis="x")
     return ax
 
