@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -125,46 +124,7 @@ def test_the_protocol_gives_every_network_the_same_search_and_keeps_games_and_se
         for scale in ("natural", "divided"):
             paper = experiment_of("paper", game, scale)
             assert (paper.config.descend, paper.config.scale) == ("sampled", scale)
-            assert replace(paper, config=final.config) == final  # the same states
     assert experiment_of("sticky", "Pong").noise == "sticky"
-
-
-def test_the_parts_after_the_first_protocol_share_states_and_search():
-    """The states of `plays` are those of `final`, and each network of the ablation has a trial."""
-    searched = {
-        *settings("search", "")["config"]["kinds"],
-        *settings("tune", "")["config"]["kinds"],
-    }
-    assert searched == set(settings("ablation", "")["config"]["kinds"])
-    assert settings("search", "")["trials"] == settings("ablation", "")["trials"]
-    assert set(protocol.PROTOCOL["search"]["games"]) < set(protocol.PROTOCOL["tune"]["games"])
-    for game in protocol.PROTOCOL["ablation"]["games"]:
-        plays = experiment_of("plays", game)
-        final = experiment_of("final", game)
-        unlike = {"config": plays.config, "num_held_out": 256, "deep_repeats": 24}
-        assert replace(final, **unlike) == plays
-        for part in ("ablation", "converged"):
-            assert replace(experiment_of(part, game), config=plays.config) == plays
-    for game in protocol.PROTOCOL["rivals"]["games"]:
-        plays = experiment_of("plays", game)
-        assert replace(experiment_of("rivals", game), config=plays.config) == plays
-    for trial in protocol.PROTOCOL["rivals"]["trials"]:  # as `final` trains it
-        config = experiment_of("rivals", "Asterix", trial).config
-        final = experiment_of("final", "Asterix", trial).config
-        unlike = {"kinds": config.kinds, "log_every": 1000, "eval_every": 5000, "save_every": 5000}
-        assert replace(final, **unlike) == config
-    converged = experiment_of("converged", "Pong", "divided").config
-    paper = experiment_of("paper", "Pong", "divided").config
-    assert (converged.steps // converged.copy_every, paper.steps // paper.copy_every) == (500, 25)
-
-
-def test_runs_of_parts_that_share_a_folder_are_told_apart():
-    assert protocol.labelled("plays", "fast")
-    assert not protocol.labelled("plays", "ablation_fast")
-    assert protocol.labelled("ablation", "ablation_fast")
-    assert not protocol.labelled("ablation", "converged_natural")
-    training = device.Training("converged", "Pong", 10, "natural", ("gram",))
-    assert protocol.labelled("converged", training.label)
 
 
 def test_a_run_is_named_by_part_game_seed_and_trial():
@@ -178,64 +138,14 @@ def test_a_run_is_named_by_part_game_seed_and_trial():
         device.Training.of("paper:Pong:10:fast")
 
 
-def jobs_and_training(training, options):
-    """What the processes of `experiments.atari.device` do for one training, in this one."""
-    names = [training.part, training.game, str(training.seed), training.label]
-    words = device.command_line().parse_args(["gaps", *names, *options])
-    device.prepare_tables(words)
-    device.play_pairs(words)
-    inputs = device.Inputs(words)
-    assert inputs.ready(training)
-    home = protocol.place_of(training.part, words) / training.game
-    active = device.Active(training, None, inputs.load(training), home)
-    while active.turn():
-        pass
-    active.finish()
-    device.write_gaps(words)
-
-
-@pytest.mark.slow
-def test_a_device_trains_what_the_protocol_writes(tmp_path, do):
-    """A game whose long pairs are known, and a kind that learns the shock."""
-    options = ["--work", str(tmp_path / "work"), "--device", "cpu", "--processes", "1"]
-    for part, trial, kind in (
-        ("plays", "fast", "near"),
-        ("ablation", "base", "near learned"),
-        ("converged", "divided", "gram"),
-        ("rivals", "gap", "gram"),
-    ):
-        jobs_and_training(device.Training(part, "Pong", 10, trial, (kind,)), options)
-        do(part)
-    plays = pd.read_csv(tmp_path / "out" / "atari_plays_table.csv")
-    assert {"near", "near+table", "near+1"} == set(plays.kind)
-    gaps = pd.read_csv(tmp_path / "out" / "atari_plays_gaps.csv")
-    known = pd.read_csv(ROOT / "figures" / "atari_fresh_gaps.csv")
-    known = known[(known.game == "Pong") & (known.seed == 10) & (known.kind == "near")]
-    both = gaps.merge(known, on=["gamma", "state"])
-    assert (both.mc_x == both.mc_y).all()  # the long pairs were not played again
-    ablation = pd.read_csv(tmp_path / "out" / "atari_ablation_table.csv")
-    assert set(zip(ablation.kind, ablation.trial, strict=True)) == {("near learned", "base")}
-    curves = pd.read_csv(tmp_path / "out" / "atari_converged_curves.csv")
-    assert curves.step.tolist() == [2, 4, 6, 8, 10]
-    assert set(curves.scale) == {"divided"}
-    new = pd.read_csv(tmp_path / "out" / "atari_rivals_gaps.csv")
-    assert set(zip(new.kind, new.seed, strict=True)) == {("gram", 10)}
-    rivals = pd.read_csv(tmp_path / "out" / "atari_rivals_table.csv")
-    assert rivals.gamma.tolist() == sorted(settings("rivals", "Pong")["config"]["gammas"])
-
-
 @pytest.mark.slow
 def test_the_protocol_from_states_to_a_kept_network(tmp_path, capsys, do):
     do("tune", "Pong", "0", "base")
     do("tune")
     do("final", "Pong", "10")
-    do("paper", "Pong", "10", "divided")
     do("final")
-    do("paper")
     table = pd.read_csv(tmp_path / "out" / "atari_fresh_table.csv")
-    assert {"gram", "near", "near+table", "near+1", "paper, divided"} <= set(table.kind)
-    curves = pd.read_csv(tmp_path / "out" / "atari_paper_curves.csv")
-    assert set(curves.curve) == {"td", "floor"}
+    assert {"gram", "near", "near+table", "near+1"} <= set(table.kind)
     for part in ("curves", "sticky"):
         do(part, "Pong")
         do(part, "Pong", "10")

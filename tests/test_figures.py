@@ -137,7 +137,7 @@ def test_correlation_grid_is_laid_out_as_the_grid(ax: Axes) -> None:
 def test_residual_decay_names_worlds_and_gamma(ax: Axes) -> None:
     figures.residual_decay(ax, {"a world": 3.0 * 0.9 ** np.arange(50)}, gamma=0.95)
     labels = [line.get_label() for line in ax.lines]
-    assert "a world" in labels
+    assert "a world: factor 0.9000" in labels
     assert any("0.95" in str(label) for label in labels)
 
 

@@ -159,7 +159,7 @@ def test_files_of_another_kind_or_format_are_refused_by_name(tmp_path):
 def changed_file(path, **fields):
     """The file of a model in which some fields are others."""
     parts = {field.name: getattr(JM, field.name) for field in dataclasses.fields(JM)}
-    save_parts(path, "a JMDP", "1", parts | fields)
+    save_parts(path, "a JMDP", "2", parts | fields)
     return path
 
 
@@ -169,7 +169,7 @@ def changed_file(path, **fields):
         ({"probs": 2.0 * JM.probs}, "sum of probs"),
         ({"gamma": 1.5}, "gamma must lie in"),
         ({"queries_per_state": -5}, "queries_per_state must be at least 2, got -5"),
-        ({"declared_range": (1.0, 0.0)}, "declared_range must be"),
+        ({"knows_noise": "perhaps"}, "knows_noise must be true or false"),
         ({"starts": np.array([0, 10**12])}, "probs must have shape"),
         ({"starts": np.append([0, 18, 17], JM.starts[3:])}, r"starts\[1\] .* above the next one"),
         ({"rewards": np.zeros((3, 4))}, "arrays have the shapes"),

@@ -61,27 +61,6 @@ def test_a_copy_knows_how_often_was_asked() -> None:
     assert SMALL.queries_per_state is None
 
 
-class Rare:
-    """One state: action 0 pays 50 once in fifty queries."""
-
-    num_states, num_actions, gamma = 1, 2, 0.5
-
-    def query(self, state, actions, rng):
-        rewards = [50.0 * (rng.random() < 0.02), 0.0]
-        return [rewards[a] for a in actions], [0 for _ in actions]
-
-
-class RareInRange(Rare):
-    reward_range = (0.0, 50.0)
-
-
-def test_a_counted_model_and_its_copy_know_the_declared_range() -> None:
-    jm = jl.JMDP.from_simulator(RareInRange(), 10)
-    assert pickle.loads(pickle.dumps(jm)).declared_range == (0.0, 50.0)
-    assert jl.JMDP.from_simulator(Rare(), 10).declared_range is None
-    assert RareInRange.reward_range != jm.reward_range  # that of the tables that were seen
-
-
 class Broken:
     """Fails at state 1, and only when it is asked for the tenth time."""
 

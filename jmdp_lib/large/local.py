@@ -26,7 +26,7 @@ from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, StoredMoments, gap_table
 from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2
 from jmdp_lib.solvers.affine import choose_pairs, solve_pairs
-from jmdp_lib.solvers.fixed_point import rounding_of_returns, warn
+from jmdp_lib.solvers.fixed_point import warn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -150,7 +150,7 @@ def local_jipe2(
 
 def _rounding(region: Region) -> float:
     """How far off any answer may be by the rounding of returns."""
-    return rounding_of_returns(region.model.gamma, region.model.reward_bound)
+    return machine.rounding_of_returns(region.model.gamma, region.model.reward_bound)
 
 
 def _search(region: Region, allowed: float, bar: Any) -> LocalSolution:

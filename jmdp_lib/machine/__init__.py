@@ -7,6 +7,7 @@ from jmdp_lib.machine.compiled import inline as inline
 from jmdp_lib.machine.compiled import inner_product as inner_product
 from jmdp_lib.machine.compiled import largest_of as largest_of
 from jmdp_lib.machine.compiled import rounding_of as rounding_of
+from jmdp_lib.machine.compiled import rounding_of_returns as rounding_of_returns
 from jmdp_lib.machine.compiled import threaded as threaded
 from jmdp_lib.machine.files import ReadOnly as ReadOnly
 from jmdp_lib.machine.files import content_of as content_of

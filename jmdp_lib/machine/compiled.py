@@ -155,6 +155,11 @@ def rounding_of(longest_sum: int) -> float:
     return (2.0 + math.sqrt(longest_sum)) * float(np.finfo(float).eps)
 
 
+def rounding_of_returns(gamma: float, reward_bound: float) -> float:
+    """How far off a return may be only since a number has some sixteen digits."""
+    return rounding_of(0) * reward_bound / (1.0 - gamma)
+
+
 def _add_scaled(a: Any, x: Any, b: Any, y: Any) -> None:
     for i in prange(y.size):  # one by one: an array of sums would be one more in memory
         y[i] = a * x[i] + b * y[i]

@@ -19,6 +19,7 @@ from jmdp_lib.machine import (
     load_parts,
     progress,
     rounding_of,
+    rounding_of_returns,
     save_parts,
 )
 from jmdp_lib.model import JMDP
@@ -231,11 +232,6 @@ def enough_sweeps(first: float, target: float, gamma: float) -> int:
     if first <= target or gamma == 0.0:
         return 3
     return 50 + math.ceil(1.05 * math.log(target / first) / math.log(gamma))
-
-
-def rounding_of_returns(gamma: float, reward_bound: float) -> float:
-    """How far off a return may be only since a number has some sixteen digits."""
-    return rounding_of(0) * reward_bound / (1.0 - gamma)
 
 
 def false_variance(gamma: float, error: float) -> float:

@@ -158,7 +158,7 @@ def _sweeps(
         offset = jm.return_offset
         off = 2.0 * operator.weight * end.error_bound
         off += fixed_point.false_variance(jm.gamma, end.error_bound)
-        error_bound = end.error_bound + fixed_point.rounding_of_returns(jm.gamma, jm.reward_bound)
+        error_bound = end.error_bound + machine.rounding_of_returns(jm.gamma, jm.reward_bound)
         end = end._replace(error_bound=error_bound)
     excess = replace(state, offset=0.0) if state.offset else state
     found = 2, excess.mean, state.blocks, StoredMoments(excess.second)
