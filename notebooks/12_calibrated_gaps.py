@@ -246,9 +246,12 @@ counts
 
 # %%
 for kind, expected in {
-    "Gram": (0, 1, 35), "local": (21, 11, 4), "near": (23, 12, 1), "chosen": (24, 12, 0),
+    "Gram": (0, 1, 35),
+    "local": (21, 11, 4),
+    "near": (23, 12, 1),
+    "chosen": (24, 12, 0),
     "chosen + table": (30, 6, 0),
-}.items():  # fmt: skip
+}.items():
     found = tuple(counts.loc[kind])
     text = "{} inside, {} cannot tell, {} outside".format(*found)
     reached = "holds" if found[2] == 0 else "goal missed"
@@ -426,7 +429,10 @@ krull = averages[(averages.game == "Krull") & (averages.states == 1)]
 krull = krull[krull.network == "near"].set_index(["gamma", "trial"])
 size = krull.coupled / krull.mc
 interval = 1.96 * size * krull.mc_error / krull.mc
-text = ", ".join(f"{size[key]:.3f} ± {interval[key]:.3f}" for key in [(0.5, "decay"), (0.9, "decay"), (0.99, "spread")])  # fmt: skip
+text = ", ".join(
+    f"{size[key]:.3f} ± {interval[key]:.3f}"
+    for key in [(0.5, "decay"), (0.9, "decay"), (0.99, "spread")]
+)
 claims.check("Krull, near, gamma 0.5, 0.9, 0.99", text, size[0.99, "spread"] < 0.95, "goal missed")
 assert round(size[0.99, "decay"], 2) == 0.76
 
