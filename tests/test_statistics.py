@@ -90,6 +90,7 @@ def test_intervals_that_rest_on_too_few_runs_say_so():
     assert low[0, 1] < 0.98 < high[0, 1]
 
 
+@pytest.mark.filterwarnings("ignore:the intervals of")
 def test_levels():
     values = [[1.0], [0.5], [0.1], [0.2], [0.1], [0.2], [0.7]]
     gaps = GapEstimate(*map(np.array, values), 0.0, 100)

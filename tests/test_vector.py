@@ -386,7 +386,6 @@ def test_it_is_a_simulator_if_it_has_states():
     assert rewards == [3.0 * min(7, demand) - 3.0, 3.0 * min(6, demand) - 1.5]
     counted = jl.JMDP.from_simulator(DEPOT, queries_per_state=50)
     assert counted.num_states == 12
-    assert counted.declared_range == (-6.0, 33.0)
     without = jl.simulators.VectorSimulator(sell, demands, 5, 0.9)
     assert not isinstance(without, jl.simulators.Simulator)
     with pytest.raises(ValueError, match=r"it has no num_states.*one by one"):
