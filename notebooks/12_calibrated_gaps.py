@@ -41,6 +41,7 @@ from experiments.atari import plots
 from experiments.atari.predictions import gap_table
 from experiments.atari.recursive_pairs import shock_ratio
 from jmdp_lib import figures
+from jmdp_lib.atari import CoupledAtari, Shock
 
 figures.style()
 claims = figures.Claims()
@@ -56,7 +57,16 @@ case = ["game", "gamma"]
 #
 # $$R(a) = \operatorname{clip}(r(s,a), -1, 1) + \sigma U, \qquad U = \pm 1, \quad \sigma = 1 .$$
 #
-# $U$ is drawn once per table, so all actions of a state get the same shock. It cancels in a gap between two branches of one table, but not in the difference of
+# $U$ is drawn once per table, so all actions of a state get the same shock:
+
+# %%
+pong = CoupledAtari("Pong", shock=Shock(sigma=1.0), seed=0)
+pong.reset()
+rewards = {float(outcome.reward) for outcome in pong.query(range(pong.num_actions))}
+assert rewards in ({1.0}, {-1.0})  # at a state that pays nothing
+
+# %% [markdown]
+# It cancels in a gap between two branches of one table, but not in the difference of
 # two independent returns. If shocks are the only randomness and branches never meet again, then
 #
 # $$\frac{\operatorname{Var} Z_a + \operatorname{Var} Z_b}{\operatorname{Var}(Z_a - Z_b)}

@@ -403,12 +403,18 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(
     monkeypatch, missing, module, extras
 ):
     rooms = ("jmdp_lib.atari", "experiments")
-    for name in [name for name in sys.modules if name.startswith(rooms)]:
-        monkeypatch.delitem(sys.modules, name)
+    loaded = {name: sys.modules[name] for name in list(sys.modules) if name.startswith(rooms)}
+    for name in loaded:
+        del sys.modules[name]
     monkeypatch.setattr(jmdp_lib, "atari", None)  # so that it comes back with the modules
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(ImportError, match=f"^{missing} is not installed") as raised:
-        importlib.import_module(module)
+    try:
+        with pytest.raises(ImportError, match=f"^{missing} is not installed") as raised:
+            importlib.import_module(module)
+    finally:  # what was imported now knows other classes than what was there before
+        for name in [name for name in sys.modules if name.startswith(rooms)]:
+            del sys.modules[name]
+        sys.modules.update(loaded)
     assert f'pip install "jmdp_lib[{extras}]"' in str(raised.value)
 
 
