@@ -442,7 +442,7 @@ claims.check(claim, f"{1 + off:.3f}", near, enough=enough)
 
 # %% [markdown]
 # Chapter 8 does this for a depot that faces unknown demand. A Gymnasium environment that can be copied becomes
-# such a simulator without any change (`jl.simulators.CoupledEnv`), and so does an Atari game (`jl.atari.CoupledAtari`). The [README](../README.md) maps the paper's figures and equations to notebooks and functions, and [Installing and running](../book/running.md) says how to run them all.
+# such a simulator without any change (`jl.simulators.CoupledEnv`), and so does an Atari game (`jl.atari.CoupledAtari`). [Reading the paper](../book/paper.md) maps its definitions, equations and figures to chapters and functions, and [Installing and running](../book/running.md) says how to run them all.
 #
 # ## What to take away
 #
