@@ -99,7 +99,7 @@ def test_an_experiment_and_its_resumption(tmp_path, monkeypatch):
     files = sorted(tmp_path.glob("run-*/metrics.csv"))
     curve = pd.concat([pd.read_csv(file) for file in files]).assign(game="Pong")
     assert set(curve.seed) == {0, 1}
-    assert set(curve.curve) == {"td", "sampled", "expected"}
+    assert set(curve.curve) == {"td", "sampled", "expected", "floor"}
     assert np.isfinite(curve[list(TD_BLOCKS)].to_numpy()).all()
 
     both = pd.concat(frames)
