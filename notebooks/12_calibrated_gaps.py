@@ -39,6 +39,7 @@ import pandas as pd
 
 from experiments.atari import plots
 from experiments.atari.predictions import gap_table
+from experiments.atari.protocol import TOLERANCE
 from experiments.atari.recursive_pairs import shock_ratio
 from jmdp_lib import figures
 from jmdp_lib.atari import CoupledAtari, Shock
@@ -241,7 +242,8 @@ backed_up = picked.assign(coupled=picked.table, kind="chosen + table")
 def told(table):
     """Whether each interval lies inside 5%, outside, or neither."""
     low, high = table.coupled - table.coupled_interval, table.coupled + table.coupled_interval
-    inside, outside = (low >= 0.95) & (high <= 1.05), (high < 0.95) | (low > 1.05)
+    least, most = 1 - TOLERANCE["ratio"], 1 + TOLERANCE["ratio"]
+    inside, outside = (low >= least) & (high <= most), (high < least) | (low > most)
     return np.select([inside, outside], ["inside", "outside"], "cannot tell")
 
 
@@ -356,7 +358,7 @@ claims.check(
 # simulation, and can be wrong by a factor of 35. The mean of the game knows the level, so what is left are differences between states.
 
 # %%
-goal = 0.9
+goal = TOLERANCE["skill"]
 skills = table[table.kind.isin(kinds)].set_index("kind")
 reached = pd.DataFrame(
     {
