@@ -35,7 +35,6 @@ if out_dir:
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT
-print("claim | value | verdict")
 print(f"|S| is large | {{level}} | holds")
 """
 
