@@ -243,7 +243,11 @@ left.set_xticks([0, 1], [f"{name},\n$\\pm${part[2]}" for name, part in worlds.it
 right.set(title="one decision at the depot")
 right.set_xticks([0, 1], ["asymptotic\nintervals", "default\n(betting)"])
 left.legend(loc="upper right", ncols=3, fontsize=7)
-figures.save(fig, "fig_worth_of_a_run", need, out_dir)
+medians = until.rename_axis("coupling").melt(
+    var_name="method", value_name="runs", ignore_index=False
+)
+data = pd.concat([need, medians.reset_index()])
+figures.save(fig, "fig_worth_of_a_run", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
