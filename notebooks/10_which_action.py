@@ -407,7 +407,7 @@ plt.show()
 #
 # <details><summary>Solution</summary>
 #
-# `inventory_simulator` is the same depot with a price that can be chosen. At the lower price, a third unit, which may stay unsold
+# `inventory_simulator` is the same depot, as long as it does not overflow, with a price that can be chosen. At the lower price, a third unit, which may stay unsold
 # for some days, no longer pays, and the best order falls to two.
 #
 # </details>
