@@ -12,7 +12,7 @@
 # For its Figure 2 the paper runs JIPE-2 on a windy gridworld and on a chain of coupled rewards, and plots the Bellman residual
 # on a log scale. Both panels show a straight line, consistent with a $\gamma$-contraction.
 #
-# **What you will learn.** What the two worlds are (Figures 1 and 3); why the two lines are the *same* line, for a reason that has
+# **What you will learn.** What the two worlds are; why the two lines are the *same* line, for a reason that has
 # nothing to do with wind or coins; what a residual certifies and what it cannot; and how fast **covariances**, of which gap variances are made, converge.
 #
 # **What it needs.** Sections 1.3 to 1.5; eigenvalues for section 2.5. To run it, install the project
@@ -169,7 +169,7 @@ for name, trace in traces.items():
 # So the change in $\Sigma$ starts far below that in $\mu$ and catches up: in the end it falls by $\gamma$ per sweep, not by $\gamma^2$, because the terms $\gamma R\,M_\mu$ of $T_2$ carry the error
 # of the means into it.
 #
-# The paper does not say what its goal pays ([decision 13](../book/paper.md#decision-13)). If the agent were paid only once, on arrival, nothing would lie on the line $\gamma^k$: the grid would converge much faster, and the chain would be exact after 24 sweeps, one for each coin. So the straight lines of the paper fit absorbing states that keep paying.
+# The paper does not say what its goal pays ([decision 13](../book/paper.md#decision-13)). If the agent were paid only once, on arrival, nothing would lie on the line $\gamma^k$: the grid would converge much faster, and the chain would be exact after 24 sweeps, one for each coin. So the paper's straight lines fit absorbing states that keep paying.
 
 
 # %%
