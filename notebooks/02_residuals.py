@@ -76,7 +76,7 @@ rows = []
 for ax, scale in zip(axes, ("unit", "signed"), strict=True):
     one = jl.coupled_reward_chain(25, rewards=scale)
     figures.transition(ax, one, state=0)
-    ax.set_title("rewards 0 and 1" if scale == "unit" else "rewards -1 and 1")
+    ax.set_title("rewards 0 and 1" if scale == "unit" else "rewards $-1$ and 1")
     rows += [(scale, one.probs[k], *one.rewards[k], *one.next_states[k]) for k in (0, 1)]
 data = pd.DataFrame(rows, columns=["rewards", "prob", "R1", "R2", "next1", "next2"])
 figures.save(fig, "fig3_crc", data, out_dir)

@@ -66,7 +66,7 @@ def both_couplings(gust_prob):
         ax.set_title(f"{coupling}, gust probability {gust_prob:g}")
     axes[1].set_yticks([])
     fig.get_layout_engine().set(wspace=0.12)
-    figures.correlation_bar(fig, axes, label="correlation", shrink=0.85)
+    figures.correlation_bar(fig, axes, label="correlation (scale not linear)", shrink=0.85)
     return fig
 
 
@@ -224,7 +224,7 @@ fig, axes = plt.subplots(1, 4, figsize=(6.75, 1.9))
 for ax, ((name, coupling), m) in zip(axes, first.items(), strict=True):
     figures.correlation_matrix(ax, m.correlation[0], ["$a_1$", "$a_2$"], fontsize=9)
     ax.set_title(f"{name}\n{coupling}")
-figures.correlation_bar(fig, axes, label="correlation")
+figures.correlation_bar(fig, axes, label="correlation\n(scale not linear)")
 rows = [(*key, m.correlation[0, 0, 1]) for key, m in first.items()]
 data = pd.DataFrame(rows, columns=["chain", "coupling", "correlation"])
 figures.save(fig, "fig5_crc_correlation", data, out_dir)
@@ -444,8 +444,8 @@ for (name, rows), (upper, lower) in zip(three.groupby("world", sort=False), axes
 for ax in axes[1, 1:]:
     ax.set_yticks([])
 axes[0, 0].set_ylabel("share of pairs up to $x$")
-axes[0, 2].legend(loc="lower right")
-fig.legend(*axes[1, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+(lines, names), (bars, labels) = (ax.get_legend_handles_labels() for ax in axes[:, 0])
+fig.legend(lines + bars, names + labels, loc="outside lower center", ncols=6)
 figures.save(fig, "fig_three_couplings", three.reset_index(), out_dir)
 plt.show()
 
