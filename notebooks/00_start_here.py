@@ -197,7 +197,7 @@ for name, (low, high) in {"P(G < 0)": law.prob_worse, "P(G = 0)": law.prob_tie}.
     print(f"{name}: {low:.4f} to {high:.4f}")
 
 # %% [markdown]
-# The law encloses each probability between two bounds, which agree here to four digits. So $P(G \le 0)$ is $0.0121 + 0.0914$, about 0.10; the bound
+# The law encloses each probability between two bounds, which agree to four digits. So $P(G \le 0)$ is $0.0121 + 0.0914$, about 0.10; the bound
 # on it from mean and variance alone is 0.27.
 
 # %% [markdown]
@@ -336,7 +336,7 @@ claims.check("umbrellas: Var G, above Var Z_a + Var Z_b", text, formula[2] > tot
 # | `"common"` | all branches, at every step | the shock is one process for the whole world: demand, weather, arrivals, a market |
 # | `"independent"` | nobody, until branches merge | a baseline: simulation without common random numbers |
 #
-# Why would two cells of a grid have separate gusts? Because wind is local on a large field. In a small yard one gust hits every cell, and `"common"` is the right coupling. It makes a large difference:
+# Why would two cells of a grid have separate gusts? Because wind is local on a large field. In a small yard one gust hits every cell, and `"common"` is the right coupling. The difference is large:
 
 # %%
 couplings = ("independent", "joint", "common")

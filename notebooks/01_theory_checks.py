@@ -13,7 +13,7 @@
 #
 # **What you will learn.** The paper's definitions; the operator $T_2$ and exactly which random draws the futures of two actions share; why it is a contraction, and how its residual certifies an answer; the same for moments of any order, for learning from samples and for features.
 #
-# **What it needs.** Markov decision processes, expectation, variance and covariance, and the idea of a contraction. [Notation and background](../book/background.md) lists every symbol. Chapter 0 is the gentler start. With a pencil, the proofs take an evening. To run the notebook, install the project with `pip install -e ".[notebooks]"` in its folder.
+# **What it needs.** Markov decision processes, expectation, variance and covariance, and the idea of a contraction. [Notation and background](../book/background.md) lists every symbol. Chapter 0 is the gentler start. To run the notebook, install the project with `pip install -e ".[notebooks]"` in its folder.
 #
 # In thirteen places the paper is silent or slips. [Reading the paper](../book/paper.md) lists them as decisions 1 to 13.
 
@@ -56,7 +56,7 @@ rng = np.random.default_rng(seed)
 #
 # Each draw shows the outcome of *one* action. What another action would have done at the same moment is not part of the model. So the distribution of a difference $Z^\pi(s, a) - Z^\pi(s, b)$ is not defined.
 #
-# **Definition 4.1 ($m$-joint sample transition model, $m$-JSTM).** Ask for $m$ *distinct* actions at one state, and get the $m$ outcomes that they would have had under the same randomness. It is a kernel
+# **Definition 4.1 ($m$-joint sample transition model, $m$-JSTM).** Ask for $m$ *distinct* actions at one state, and get the $m$ outcomes that they would have had under the same randomness. Such a query is a kernel
 #
 # $$\mathcal J_m(\cdot \mid s, a_1, \dots, a_m) \quad\text{over}\quad \big((R_1, S'_1), \dots, (R_m, S'_m)\big), \tag{3}$$
 #
@@ -64,7 +64,7 @@ rng = np.random.default_rng(seed)
 #
 # **Definition 4.2 (coupled-dynamics environment).** An environment is coupled if some $\mathcal J_m$ with $m \ge 2$ is, at some state and actions, *not* the product of its marginals.
 #
-# **Definition 4.3 (joint MDP, JMDP).** A joint MDP is $(\mathcal S, \mathcal A, \gamma, \mathcal J)$, where $\mathcal J(\cdot \mid s)$ is a distribution over **outcome tables** $\big((R^{(a)}, S'^{(a)})\big)_{a \in \mathcal A}$. A table has one row for every action: what it would have earned, and where it would have led. At time $t$ the environment draws a table at $S_t$, and the agent picks $A_t$ and receives the outcome in that row. The other rows are *counterfactual*.
+# **Definition 4.3 (joint MDP, JMDP).** A joint MDP is $(\mathcal S, \mathcal A, \gamma, \mathcal J)$, where $\mathcal J(\cdot \mid s)$ is a distribution over **outcome tables** $\big((R^{(a)}, S'^{(a)})\big)_{a \in \mathcal A}$. A table has one row for every action: what it would have earned, and where it would have led. At time $t$ the environment draws a table at $S_t$, and the agent picks $A_t$ and receives the outcome in its row. The other rows are *counterfactual*.
 #
 # **Remark 4.4.** A joint MDP contains the others as marginals. One row of the table gives the MDP (5), $m$ rows give the $m$-JSTM (6):
 #
@@ -87,7 +87,7 @@ rewards, next_states = examples["Example 1"].query(state=0, actions=[0, 1], rng=
 print("one table of Example 1: rewards", rewards, "next states", next_states)
 
 # %% [markdown]
-# Examples 2.1 and 2.2 are the *same MDP*: no amount of ordinary experience tells them apart. Yet the variance of the gap $G = Z(s, a) - Z(s, b)$ differs. The paper gives Example 2 no rewards; we let state 1 pay 1 and state 0 nothing, whatever the action, and the policy tosses a fair coin. In Example 2.1 both actions earn the same and lead to the same state, step after step, so the gap is zero. (`JMDP.from_mdp`, which couples the actions of an MDP so that good luck for one is good luck for all, builds it from the MDP.) Exercise 2 computes the variance of Example 2.2.
+# Examples 2.1 and 2.2 are the *same MDP*: no amount of ordinary experience tells them apart. Yet the variance of the gap $G = Z(s, a) - Z(s, b)$ differs. The paper gives Example 2 no rewards; we let state 1 pay 1 and state 0 nothing, whatever the action, and the policy tosses a fair coin. In Example 2.1 both actions earn the same and always lead to the same state, so the gap is zero. (`JMDP.from_mdp`, which couples the actions of an MDP so that good luck for one is good luck for all, builds it from the MDP.) Exercise 2 computes the variance of Example 2.2.
 
 # %%
 assert all(jm.is_coupled for jm in examples.values())
@@ -142,7 +142,7 @@ plt.show()
 # <!-- alt: Three panels with the same two paths over five time steps, which start at one state, separate, meet again and become one black path. Independent: every dot has a blue box of its own. Joint: an orange box holds both dots at times 0 and 3, blue boxes hold the separate dots at times 1 and 2. Common: an orange box holds both dots at times 0 to 3. -->
 
 # %% [markdown]
-# **Such a vector exists.** Here is a construction, for all state-actions $x = (s, a)$ of $\mathcal X = \mathcal S \times \mathcal A$ at once. At each time $t$, draw one table for *every* state and one next action for *every* state-action. Together the draws are a **random map** $f_t$ of $\mathcal X$ into itself, $f_t(x) = (S', A')$, with rewards $R_t(x)$. The draws of different times are independent. Then let
+# **Such a vector exists.** Here is a construction, for all state-actions $x = (s, a)$ of $\mathcal X = \mathcal S \times \mathcal A$ at once. At each time $t$, draw one table for *every* state, and for *every* state-action a next action from the policy at the state where it leads. Together the draws are a **random map** $f_t$ of $\mathcal X$ into itself, $f_t(x) = (S', A')$, with rewards $R_t(x)$. The draws of different times are independent. Then let
 #
 # $$Z^\pi(x) = \sum_{t \ge 0} \gamma^t\, R_t\big(f_{t-1} \circ \dots \circ f_0\,(x)\big), \qquad x \in \mathcal X .$$
 #
@@ -359,7 +359,7 @@ claims.check(claim, f"{apart:.6f}", apart < 1e-10)
 #
 # $$\Big(\frac{2\gamma}{\lambda} + \gamma^2\Big)\|\Delta\|_\lambda = \big(\gamma(1 - \gamma) + \gamma^2\big)\|\Delta\|_\lambda = \gamma\,\|\Delta\|_\lambda. \qquad\blacksquare$$
 #
-# **Why $\lambda = 2/(1-\gamma)$?** Second moments inherit errors of the means: this is the term with $2\gamma$. It must fit into the slack $\gamma - \gamma^2$, so we need $\lambda \ge 2/(1 - \gamma)$. If rewards are bounded by $r_{\max}$ instead of 1, the term is $2\gamma r_{\max}$, and $\lambda = 2 r_{\max}/(1-\gamma)$ ([decision 7](../book/paper.md#decision-7)).
+# **Why $\lambda = 2/(1-\gamma)$?** Second moments inherit errors of the means: this is the term with $2\gamma$. Divided by $\lambda$, it must fit into the slack $\gamma - \gamma^2$, so we need $\lambda \ge 2/(1 - \gamma)$. If rewards are bounded by $r_{\max}$ instead of 1, the term is $2\gamma r_{\max}$, and $\lambda = 2 r_{\max}/(1-\gamma)$ ([decision 7](../book/paper.md#decision-7)).
 #
 # The inequalities are tight in a world of one state that always pays $r_{\max}$: there the **modulus**, the smallest factor with which the lemma holds, is *equal* to $\gamma$. For $r_{\max} = 3$ and $\gamma = 0.9$ it is 0.90 with the right weight. With the weight for $r_{\max} = 1$ it is 1.08, and in that norm $T_2$ is no contraction:
 
@@ -442,7 +442,7 @@ claims.check("two worlds: residual / gamma^k, error / certificate", text, exactl
 #
 # $$M^{(k)}(x_1, \dots, x_k) = \mathbb E\Big[\prod_{i=1}^k Z^\pi(x_i)\Big], \qquad x_i \in \mathcal X, \tag{31}$$
 #
-# and $M = (M^{(1)}, \dots, M^{(n)})$ holds all orders up to $n$. For the operator, put the $k$ factors into groups $B_1, \dots, B_L$, one for each of their states. Each group reads **one** table, and the groups are independent:
+# and $M = (M^{(1)}, \dots, M^{(n)})$ holds all orders up to $n$. For the operator, put factors at the same state into one group; the groups are $B_1, \dots, B_L$. Each group reads **one** table, and the groups are independent:
 #
 # $$\big((R_i, S'_i)\big)_{i \in B_l} \sim \mathcal J_{|B_l|}(\cdot \mid s^{(l)}, a_{B_l}), \qquad l = 1, \dots, L. \tag{32}$$
 #
@@ -454,7 +454,7 @@ claims.check("two worlds: residual / gamma^k, error / certificate", text, exactl
 #
 # $$\|M\|_\lambda = \max_{k \le n} \frac{1}{\lambda_k}\|M^{(k)}\|_\infty, \qquad \lambda_k = \Big(\frac{2}{1-\gamma}\Big)^{k-1}. \tag{34}$$
 #
-# **The modulus of the block of order $k$, in the worst case over all models** with $|R| \le r_{\max}$, and with $\lambda_k = (2 r_{\max}/(1-\gamma))^{k-1}$, is $\big(\tfrac{1+\gamma}{2}\big)^k - \big(\tfrac{1-\gamma}{2}\big)^k \le \gamma$.
+# With $|R| \le r_{\max}$ and $\lambda_k = (2 r_{\max}/(1-\gamma))^{k-1}$, **the modulus of the block of order $k$, in the worst case over all models,** is $\big(\tfrac{1+\gamma}{2}\big)^k - \big(\tfrac{1-\gamma}{2}\big)^k \le \gamma$.
 #
 # <details><summary>Proof</summary>
 #
@@ -553,7 +553,7 @@ estimate = jl.jipe2(counted, goal).moments.gap_variance[query]
 print(f"Var G: exact {m.gap_variance[query]:.2f}, counted {estimate:.2f}")
 
 # %% [markdown]
-# The other way needs no model. Number the coordinates of a collection, $\mathcal I_2 = \mathcal X \times \{\mu\} \,\cup\, \mathcal X^2 \times \{\Sigma\}$ (24). A **sampled backup** $\hat T_2(M, i)$ makes the draws of Figure 1.3 once and returns what stands inside the expectation: (25) for a mean, (26) for the diagonal, (27) for two branches. **Incremental JIPE-2** updates one coordinate at a time,
+# The other way needs no model. The coordinates of a collection are $\mathcal I_2 = \mathcal X \times \{\mu\} \,\cup\, \mathcal X^2 \times \{\Sigma\}$ (24). A **sampled backup** $\hat T_2(M, i)$ makes the draws of Figure 1.3 once and returns what stands inside the expectation: (25) for a mean, (26) for the diagonal, (27) for two branches. **Incremental JIPE-2** updates one coordinate at a time,
 #
 # $$M_{k+1}(i) = \begin{cases} (1 - \alpha_k(i))\, M_k(i) + \alpha_k(i)\, \hat T_2(M_k, i), & i = I_k, \\ M_k(i), & \text{otherwise.} \end{cases}$$
 #

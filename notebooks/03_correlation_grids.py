@@ -381,7 +381,7 @@ three.round({"E G": 2, "Var G": 2}).round(3)
 # one unit, and ordering one is better only 54 or 55 times in 100.
 #
 # **The queues.** With common noise the fast queue is better in only 5 of 100 cases, and yet its mean advantage is $+0.25$: 94 of 100 pairs are **ties**, since the number of jobs, which determines the cost, stays equal until a server is idle in one branch and busy in the other.
-# In the other 6, the fast queue wins five times as often as it loses.
+# In the other 6, the fast queue wins about five times as often as it loses.
 
 # %%
 for (name, _), m in solved.items():
