@@ -19,10 +19,11 @@ def between(start: str, end: str) -> str:
 def description() -> str:
     """What the project is, how it is installed, and five lines of it."""
     intro = between("<!-- begin intro -->", "<!-- end intro -->")
+    lines = between("<!-- begin lines -->", "<!-- end lines -->")
     library = between("## Only the library", "<!-- end start -->")
     library = library.replace('-e ".[', '"jmdp_lib[').replace("in this folder: ", "")
     library = re.sub(r"pip install \. {3}", "pip install jmdp_lib", library)
-    return f"# The joint-MDP companion\n\n{intro}\n\n## Install\n\n    {library}\n"
+    return f"# The joint-MDP companion\n\n{intro}\n\n{lines}\n\n## Install\n\n    {library}\n"
 
 
 setup(long_description=description(), long_description_content_type="text/markdown")
