@@ -212,25 +212,6 @@ def test_projection_against_an_oracle():
         assert value <= oracle.value + 1e-6
 
 
-def test_normal_and_slope_matrices_by_definition():
-    """Both (p, p) matrices against one application per basis matrix."""
-    jm, policy, rng = ergodic_problem(8)
-    problem = projection_of(jm, policy, random_features(jm, 3))
-    step = ProjectionStep(PairOperator(jm, policy), problem, 1.0)
-    matrix = rng.normal(size=(3, 3))
-    matrix += matrix.T
-    values = problem.psi @ matrix @ problem.psi.T
-    normal = problem.normal @ projection.to_vector(matrix)
-    np.testing.assert_allclose(normal, problem.second_side(values), atol=1e-10)
-    zero = np.zeros(3), np.zeros((3, 3))
-    moved = step.targets((zero[0], matrix))[1] - step.targets(zero)[1]
-    slope = step.second_slope() @ projection.to_vector(matrix)
-    np.testing.assert_allclose(slope, problem.second_side(moved), atol=1e-10)
-    theta = rng.normal(size=3)
-    mean = step.targets((theta, zero[1]))[0] - step.targets(zero)[0]
-    np.testing.assert_allclose(step.mean_slope() @ theta, problem.mean_side(mean), atol=1e-10)
-
-
 def test_symmetric_vectors():
     rng = np.random.default_rng(0)
     one, two = (m + m.T for m in rng.normal(size=(2, 4, 4)))
