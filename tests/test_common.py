@@ -14,7 +14,7 @@ from strategies import random_policy
 
 import jmdp_lib as jl
 from jmdp_lib.moments import norm_weight
-from jmdp_lib.operators.backups import LAYOUTS
+from jmdp_lib.operators.backups import FORMS, Layout
 from jmdp_lib.operators.collapsed import CollapsedT2
 
 ROUTES = [{"route": "sweeps"}, {"route": "reachable"}, {"route": "dense"}, {"device": "cpu"}]
@@ -141,7 +141,7 @@ def test_is_a_mixture_of_contractions():
         assert after <= jl.contraction_modulus(2, jm.gamma) * before * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("form", list(LAYOUTS))
+@pytest.mark.parametrize("form", FORMS)
 def test_incremental_has_the_same_fixed_point(form):
     """Two states that branches rarely leave, so that much is shared: joint tables are far off."""
     jm = jl.JMDP.from_step(
@@ -149,7 +149,7 @@ def test_incremental_has_the_same_fixed_point(form):
     )
     policy = [[0.9, 0.1], [0.2, 0.8]]
     exact = jl.jipe2(jm, policy, 1e-12, "common")
-    layout = LAYOUTS[form](np.array(policy), "common")
+    layout = Layout(np.array(policy), form, "common")
     values = layout.pack(exact.moments.mean, exact.moments.full_second())
     np.testing.assert_allclose(layout.applied(jm, values), layout.raw(values), atol=1e-9)
     learned = jl.incremental_jipe2(

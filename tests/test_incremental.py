@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from strategies import problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
-from jmdp_lib.operators.backups import LAYOUTS, Centred, Collapsed
-from jmdp_lib.solvers import incremental
+from jmdp_lib.operators.backups import FORMS, Layout
+from jmdp_lib.solvers.incremental import Learned, updater
 
 
 class Wrapped:
@@ -94,7 +94,7 @@ def test_exact_operator_of_a_layout_is_literal(problem, form):
     jm, policy, rng = problem
     shape = (jm.num_states, jm.num_actions)
     mean, second = rng.normal(size=shape), rng.normal(size=shape + shape)
-    layout = LAYOUTS[form](policy)
+    layout = Layout(policy, form)
     found = layout.applied(jm, layout.pack(mean, second))
     expected = layout.raw(layout.pack(*jl.apply_t2(jm, policy, mean, second)))
     np.testing.assert_allclose(found, expected, atol=1e-9)
@@ -116,16 +116,16 @@ class Scripted(Wrapped):
         return self.uniforms.pop(0)
 
 
-@pytest.mark.parametrize("layout", [Collapsed, Centred])
+@pytest.mark.parametrize("form", FORMS[1:])
 @given(problem=problems(max_states=3, max_actions=3))
 @settings(max_examples=40)
-def test_collapsed_backup_is_unbiased(problem, layout):
+def test_collapsed_backup_is_unbiased(problem, form):
     """Exactly, by enumeration: tables (and for W the actions) are all that is drawn.
 
     The centred target is unbiased at the true means.
     """
     jm, policy, rng = problem
-    layout = layout(policy)
+    layout = Layout(policy, form)
     shape = (jm.num_states, jm.num_actions)
     mean, second = rng.normal(size=shape), rng.normal(size=shape + shape)
     second = second + second.transpose(2, 3, 0, 1)
@@ -160,7 +160,7 @@ def test_any_simulator_follows_the_same_law(form):
     rng = np.random.default_rng(1)
     shape = (2, 2)
     start = rng.normal(size=shape), rng.normal(size=shape + shape)
-    layout = LAYOUTS[form](policy)
+    layout = Layout(policy, form)
     values = layout.pack(*start)
     used = np.flatnonzero(layout.used)
     for i in used:
@@ -170,7 +170,7 @@ def test_any_simulator_follows_the_same_law(form):
         for one in (jm, Wrapped(jm)):
             sample, moved, visits = [], values.copy(), np.zeros(values.size, dtype=np.int64)
             step, stream = jl.StepSize(1.0, 1.0), np.random.default_rng(5)
-            update = incremental.updater(one, layout, moved, visits, step, only, stream)
+            update = updater(one, layout, Learned(moved, visits), step, only, stream)
             for _ in range(1500):
                 moved[i], visits[i] = values[i], 0
                 update(1)
@@ -248,7 +248,7 @@ def test_every_coordinate_comes_up_equally_often():
     run = jl.incremental_jipe2(jm, policy, 100_000)
     np.testing.assert_allclose(run.visits / 100_000, 1.0 / run.visits.size, atol=0.01)
     collapsed = jl.incremental_jipe2(jm, policy, 10_000, form="collapsed")
-    assert collapsed.visits[~Collapsed(policy).used].sum() == 0
+    assert collapsed.visits[~Layout(policy, "collapsed").used].sum() == 0
 
 
 @pytest.mark.parametrize(

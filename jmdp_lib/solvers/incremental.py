@@ -2,7 +2,7 @@
 
     M(i) <- (1 - alpha) M(i) + alpha hat T_2(M, i)        for the coordinate i = I_k, eq. (28)
 
-`jmdp_lib.operators.backups` has the coordinates, in three layouts, and their sampled backups.
+`jmdp_lib.operators.backups` has the coordinates, in three forms, and their sampled backups.
 `incremental_jipe2` checks what it is given, makes the updates between two checkpoints and lets a
 `Recorder` write down residual and error at each. `updater` makes the updates: compiled for a JMDP,
 in Python for any other simulator.
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +29,7 @@ from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.model.simulator import Simulator, check_simulator
 from jmdp_lib.moments import Moments, norm_weight
 from jmdp_lib.operators import draws
-from jmdp_lib.operators.backups import LAYOUTS, Drawing, Full, compiled_backup
+from jmdp_lib.operators.backups import FORMS, Drawing, Layout, compiled_backup
 from jmdp_lib.operators.draws import pick_cell
 from jmdp_lib.solvers.fixed_point import Solution
 
@@ -182,33 +183,17 @@ def incremental_jipe2(
     """
     matrix = checks.policy_matrix(check_simulator(simulator), policy)
     checked_coupling(simulator, checks.one_of("coupling", coupling, ("joint", "common")))
-    kind = LAYOUTS[checks.one_of("form", form, tuple(LAYOUTS))]
+    layout = Layout(matrix, checks.one_of("form", form, FORMS), coupling)
     num_updates = checks.at_least("num_updates", num_updates, 1)
     step = StepSize.of(step_size)
     stops = spread_stops(checkpoints, num_updates)
     _require_room(simulator, matrix, form)
-    layout = kind(matrix, coupling)
-
-    def packed(name: str, moments: Solution | Moments | None) -> Floats | None:
-        checked = checked_moments(name, moments, matrix.shape)
-        return None if checked is None else layout.pack(checked.mean, checked.full_second())
-
     root = checks.seed_sequence(seed)
-    resumed = initial if isinstance(initial, IncrementalSolution) else None
-    values, visits, rng = _begin(layout, root, resumed or packed("initial", initial))
-    truth = packed("reference", reference)
-    record = Recorder.of(simulator, layout, values, visits, truth, root)
-    chances = layout.used / layout.used.sum()
-    update = updater(simulator, layout, values, visits, step, chances, rng)
+    learned, rng = _begin(layout, root, initial)
+    truth = None if reference is None else _packed("reference", reference, layout)
+    record = Recorder(simulator, layout, learned, truth, root)
+    update = updater(simulator, layout, learned, step, layout.used / layout.used.sum(), rng)
     at_once = 1_000_000 if isinstance(simulator, JMDP) else 1_000  # between looks at Ctrl-C
-    _make_updates(update, stops, at_once, record)
-    return _solution(record, rng)
-
-
-def _make_updates(
-    update: Callable[[int], None], stops: Sequence[int], at_once: int, record: Recorder
-) -> None:
-    """Update, `at_once` coordinates at most in one call, and record at every stop."""
     made = 0
     with progress(stops[-1], "incremental JIPE-2") as bar:
         for stop in stops:
@@ -218,6 +203,14 @@ def _make_updates(
                 bar.update(count)
                 made += count
             record.write(last=stop == stops[-1])
+    return _solution(record, rng)
+
+
+class Learned(NamedTuple):
+    """values, visits: (size,) the coordinates, and how often each was updated; both change."""
+
+    values: Floats
+    visits: Ints
 
 
 def _require_room(simulator: Simulator, policy: Floats, form: str) -> None:
@@ -232,71 +225,75 @@ def _require_room(simulator: Simulator, policy: Floats, form: str) -> None:
 
 
 def _begin(
-    layout: Full, seed: Seed, start: IncrementalSolution | Floats | None
-) -> tuple[Floats, Ints, np.random.Generator]:
-    """Values and visits of all coordinates at the start, and the random stream."""
-    rng = checks.stream(seed, f"learn {layout.name}")
-    num_coordinates = layout.used.size
-    if isinstance(start, IncrementalSolution):
-        refuse_other_run(start, layout, num_coordinates)
-        rng.bit_generator.state = start.rng_state
-        return start.values.copy(), start.visits.copy(), rng
-    values = np.zeros(num_coordinates) if start is None else start
-    return values, np.zeros(num_coordinates, dtype=np.int64), rng
+    layout: Layout, seed: Seed, initial: Solution | Moments | None
+) -> tuple[Learned, np.random.Generator]:
+    """All coordinates at the start, and the random stream."""
+    rng = checks.stream(seed, f"learn {layout.form}")
+    size = layout.used.size
+    if isinstance(initial, IncrementalSolution):
+        refuse_other_run(initial, layout, size)
+        rng.bit_generator.state = initial.rng_state
+        return Learned(initial.values.copy(), initial.visits.copy()), rng
+    values = np.zeros(size) if initial is None else _packed("initial", initial, layout)
+    return Learned(values, np.zeros(size, dtype=np.int64)), rng
+
+
+def _packed(name: str, given: Solution | Moments, layout: Layout) -> Floats:
+    """The moments to start from or to record errors against, if of this model, up to order 2."""
+    moments = given.moments if isinstance(given, Solution) else given
+    if not isinstance(moments, Moments):
+        raise ValueError(f"{name} must be a Solution or Moments, got {given!r}")
+    checks.same_shape(name, moments.mean.shape, layout.policy.shape, "(S, A)")
+    if moments.order < 2:
+        raise ValueError(f"{name} holds orders up to {moments.order}, needed are 2")
+    return layout.pack(moments.mean, moments.full_second())
 
 
 @dataclass(frozen=True)
 class Recorder:
-    """Residuals and errors of a run at its checkpoints; values and visits change as it goes on.
+    """Residuals and errors of a run at its checkpoints.
 
-    norm_weights: (size,), lambda of each coordinate. truth: the right values, if known. history:
-    (updates, residual, error) at each checkpoint. probes: the updates at which a residual was
-    estimated.
+    learned: changes as the run goes on. truth: the right values, if known. history: (updates,
+    residual, error) at each checkpoint. probes: the updates at which a residual was estimated.
     """
 
     simulator: Simulator
-    layout: Full
-    values: Floats
-    visits: Ints
+    layout: Layout
+    learned: Learned
     truth: Floats | None
     seed: np.random.SeedSequence
-    norm_weights: Floats
-    reward_range: tuple[float, float] | None
     history: list[tuple[int, float, float]] = field(default_factory=list)
-    probes: list[int] = field(default_factory=list)
+    probes: list[int] = field(default_factory=lambda: [0])
 
-    @classmethod
-    def of(
-        cls,
-        simulator: Simulator,
-        layout: Full,
-        values: Floats,
-        visits: Ints,
-        truth: Floats | None,
-        seed: np.random.SeedSequence,
-    ) -> Recorder:
-        """With the norm of the simulator's range of rewards."""
-        declared = getattr(simulator, "reward_range", None)
-        ends = None if declared is None else checks.reward_range("reward_range", declared)
-        bound = float(np.abs(ends or (1.0, 1.0)).max()) or 1.0
-        first = np.arange(values.size) < layout.policy.size  # means; then come second moments
-        norm_weights = np.where(first, 1.0, norm_weight(2, simulator.gamma, bound))
-        return cls(simulator, layout, values, visits, truth, seed, norm_weights, ends)
+    @cached_property
+    def reward_range(self) -> tuple[float, float] | None:
+        """What the simulator declares."""
+        declared = getattr(self.simulator, "reward_range", None)
+        return None if declared is None else checks.reward_range("reward_range", declared)
+
+    @cached_property
+    def norm_weights(self) -> Floats:
+        """(size,), lambda of each coordinate: means come first, then second moments."""
+        bound = float(np.abs(self.reward_range or (1.0, 1.0)).max()) or 1.0
+        weights = np.full(self.learned.values.size, norm_weight(2, self.simulator.gamma, bound))
+        weights[: self.layout.policy.size] = 1.0
+        return weights
 
     def write(self, last: bool) -> None:
         """A line of the history."""
         layout = self.layout
-        made = int(self.visits.sum())
+        made = int(self.learned.visits.sum())
+        raw = layout.raw(self.learned.values)
         residual = np.nan
         error = np.nan
         if isinstance(self.simulator, JMDP):
-            applied = layout.applied(self.simulator, self.values)
-            residual = self._norm(applied - layout.raw(self.values))
-        elif last or made - (self.probes or [0])[-1] >= _PROBES_PAY * _PROBED * _BACKUPS:
-            residual = self._estimate(checks.stream(self.seed, f"probe {layout.name}", made))
+            applied = layout.applied(self.simulator, self.learned.values)
+            residual = self._norm(applied - raw)
+        elif last or made - self.probes[-1] >= _PROBES_PAY * _PROBED * _BACKUPS:
+            residual = self._estimate(checks.stream(self.seed, f"probe {layout.form}", made))
             self.probes.append(made)
         if self.truth is not None:
-            error = self._norm(layout.raw(self.values) - layout.raw(self.truth))
+            error = self._norm(raw - layout.raw(self.truth))
         self.history.append((made, residual, error))
 
     def _norm(self, difference: Floats) -> float:
@@ -305,13 +302,12 @@ class Recorder:
 
     def _estimate(self, rng: np.random.Generator) -> float:
         """The residual as the largest mean TD error of some coordinates."""
-        errors = np.zeros(self.values.size)
+        values = self.learned.values
+        errors = np.zeros(values.size)
         used = np.flatnonzero(self.layout.used)
         for i in rng.choice(used, min(_PROBED, used.size), replace=False).tolist():
-            backups = [
-                self.layout.backup(self.simulator, self.values, i, rng) for _ in range(_BACKUPS)
-            ]
-            errors[i] = np.mean(backups) - self.values[i]
+            backups = [self.layout.backup(self.simulator, values, i, rng) for _ in range(_BACKUPS)]
+            errors[i] = np.mean(backups) - values[i]
         return self._norm(errors)
 
 
@@ -325,7 +321,7 @@ def _solution(record: Recorder, rng: np.random.Generator) -> IncrementalSolution
     # Means within the error bound may give a constant return this standard deviation.
     mean_error = np.nan_to_num(error_bound)
     resolution = float(2.0 * mean_error / np.sqrt(1.0 - gamma**2))
-    mean, blocks, source = layout.read(record.values)
+    mean, blocks, source = layout.read(record.learned.values)
     moments = Moments(2, mean, blocks, source, mean_error, resolution)
     return IncrementalSolution(
         moments=moments,
@@ -335,9 +331,9 @@ def _solution(record: Recorder, rng: np.random.Generator) -> IncrementalSolution
         iterations=int(updates[-1]),
         updates=updates,
         errors=errors,
-        values=record.values,
-        visits=record.visits,
-        form=layout.name,
+        values=record.learned.values,
+        visits=record.learned.visits,
+        form=layout.form,
         policy=layout.policy,
         coupling=layout.coupling,
         reward_range=record.reward_range,
@@ -346,12 +342,12 @@ def _solution(record: Recorder, rng: np.random.Generator) -> IncrementalSolution
     )
 
 
-def refuse_other_run(start: IncrementalSolution, layout: Full, size: int) -> None:
+def refuse_other_run(start: IncrementalSolution, layout: Layout, size: int) -> None:
     """Refuse to go on with a run about something else: its visits would count for nothing."""
-    if start.form != layout.name or start.values.size != size:
+    if start.form != layout.form or start.values.size != size:
         raise ValueError(
             f"initial was learned in the form {start.form!r} with {start.values.size} "
-            f"coordinates; this run is {layout.name!r} with {size}"
+            f"coordinates; this run is {layout.form!r} with {size}"
         )
     if start.coupling != layout.coupling:
         raise ValueError(
@@ -368,10 +364,12 @@ def refuse_other_run(start: IncrementalSolution, layout: Full, size: int) -> Non
 
 @hot
 def _compiled_updates(
-    rng: Any, count: int, values: Any, visits: Any, schedule: Any, cells: Any, drawing: Any
+    rng: Any, count: int, learned: Any, schedule: Any, cells: Any, drawing: Any
 ) -> None:
     """`count` updates of eq. (28) in place, for known tables. cells, drawing: what draws i, and
     hat T_2(M, i)."""
+    values = learned.values
+    visits = learned.visits
     for _ in range(count):
         i = cells.meaning[pick_cell(rng, 0, cells.threshold.size, cells.threshold)]
         target = compiled_backup(rng, values, i, drawing)
@@ -388,9 +386,8 @@ class Cells(NamedTuple):
 
 def updater(
     simulator: Simulator,
-    layout: Full,
-    values: Floats,
-    visits: Ints,
+    layout: Layout,
+    learned: Learned,
     step: StepSize,
     weights: Floats,
     rng: np.random.Generator,
@@ -401,7 +398,8 @@ def updater(
     schedule = Schedule(*astuple(step))
     if isinstance(simulator, JMDP):
         drawing = Drawing.of(simulator, layout)
-        return lambda count: _compiled_updates(rng, count, values, visits, schedule, cells, drawing)
+        return lambda count: _compiled_updates(rng, count, learned, schedule, cells, drawing)
+    values, visits = learned
 
     def update(count: int) -> None:
         for _ in range(count):
@@ -424,18 +422,3 @@ def spread_stops(checkpoints: int | Sequence[int], num_updates: int) -> list[int
         if chosen.min() < 1 or chosen.max() > num_updates:
             raise ValueError(f"checkpoints must lie in 1..{num_updates}, got {list(chosen)}")
     return sorted({int(stop) for stop in chosen} | {num_updates})
-
-
-def checked_moments(
-    name: str, value: Solution | Moments | None, shape: tuple[int, ...]
-) -> Moments | None:
-    """The moments to start from or to record errors against, if of this model, up to order 2."""
-    found = value.moments if isinstance(value, Solution) else value
-    if found is None:
-        return None
-    if not isinstance(found, Moments):
-        raise ValueError(f"{name} must be a Solution or Moments, got {value!r}")
-    checks.same_shape(name, found.mean.shape, shape, "(S, A)")
-    if found.order < 2:
-        raise ValueError(f"{name} holds orders up to {found.order}, needed are 2")
-    return found
