@@ -155,25 +155,6 @@ def test_gap_law_has_unit_mass_and_says_how_often_the_gap_is_negative(
     }
 
 
-def test_a_heatmap_shows_every_number_but_nan(ax: Axes) -> None:
-    image = figures.heatmap(ax, np.array([[0.5, np.nan], [1.0, 2.0]]), "#0072B2", fontsize=7)
-    assert texts(ax) == ["0.50", "1.00", "2.00"]
-    assert [text.get_color() for text in ax.texts] == ["black", "black", "white"]
-    assert image.cmap(1.0)[:3] == pytest.approx((0.0, 0x72 / 255, 0xB2 / 255))
-    figures.heatmap(ax, np.ones((2, 2)))
-    assert len(ax.texts) == 3
-
-
-def test_agreement_has_another_marker_each_time_and_ignores_nan(ax: Axes) -> None:
-    figures.agreement(ax, [1.0, 2.0], [1.0, np.nan], "one")
-    figures.agreement(ax, [1.0, 2.0], [3.0, 0.0], "two", bars=[0.1, 0.2])
-    points, diagonals = ax.lines[0::2], ax.lines[1::2]
-    assert [line.get_marker() for line in points] == ["o", "s"]
-    assert [list(line.get_xdata()) for line in diagonals] == [[1.0, 2.0], [0.0, 3.0]]
-    (bars,) = ax.collections
-    np.testing.assert_allclose(np.ptp([s[:, 1] for s in bars.get_segments()], axis=1), [0.2, 0.4])
-
-
 def test_prediction_counts_misses_in_standard_errors() -> None:
     fig, (above, below) = plt.subplots(2)
     predicted, errors = np.array([1.0, 2.0, 3.0]), np.array([0.1, 0.2, 0.5])
@@ -185,11 +166,6 @@ def test_prediction_counts_misses_in_standard_errors() -> None:
     np.testing.assert_allclose(second.get_ydata(), [0.0], atol=1e-12)
     assert below.get_ylim()[1] > 4.0
     plt.close(fig)
-
-
-def test_counts_are_shares_of_cells() -> None:
-    found = figures.counts([[0.5, 1.5], [0.6, 1.6], [9.0, 9.0]], ["x", "y"], (0.0, 2.0), 2)
-    assert found.round(3).to_numpy().tolist() == [[0.5, 1.5, 0.667]]
 
 
 @pytest.mark.parametrize("place", ["", "notebooks", "out/quick/notebooks"])

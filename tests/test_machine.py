@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import numba
 import pytest
-from numba import njit
 
 from jmdp_lib import machine
-from jmdp_lib.machine import compiled, extra, process
+from jmdp_lib.machine import extra, process
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKFLOW = ROOT / "workflow"
@@ -39,11 +34,6 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it() -> None:
     assert 'pip install "jmdp_lib[figures,torch]"' in str(caught.value)
     assert caught.value.name == "no_such_module"
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
-
-
-def test_the_inner_extra_is_named() -> None:
-    with pytest.raises(ImportError, match=r"jmdp_lib\[torch\]"), extra("atari"), extra("torch"):
-        import_module("no_such_module")
 
 
 def test_a_mistake_of_our_own_is_not_blamed_on_an_extra() -> None:
@@ -136,45 +126,6 @@ def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(
         fail()
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["file"]
-
-
-def compile_two(module: str) -> None:
-    """Compile a function of a module, and with it another one that it calls."""
-
-    def half(x: Any) -> Any:
-        return x / 2
-
-    def third(x: Any) -> Any:
-        return inner(x) / 1.5
-
-    half.__module__ = third.__module__ = module
-    inner = njit(half)
-    assert njit(third)(3.0) == 1.0
-
-
-def test_compiling_is_said_once_a_call(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    clock = time.monotonic() + 1e3
-    monkeypatch.setattr(compiled.time, "monotonic", lambda: clock)
-    monkeypatch.setattr(compiled, "output_is_seen", lambda: True)
-    compile_two("somebody_elses")
-    assert capsys.readouterr().err == ""
-    clock += 5.0
-    compile_two("jmdp_lib.example")
-    compile_two("jmdp_lib.example")  # at once after the first: the same call
-    assert capsys.readouterr().err.count("is compiling") == 1
-    clock += 5.0
-    compile_two("jmdp_lib.example")
-    assert capsys.readouterr().err.count("is compiling") == 1
-    clock += 5.0
-    monkeypatch.setattr(compiled, "output_is_seen", lambda: False)
-    with caplog.at_level(logging.INFO, "jmdp_lib"):
-        compile_two("jmdp_lib.example")
-    assert capsys.readouterr().err == ""
-    assert [record.name for record in caplog.records] == ["jmdp_lib"]
 
 
 # What a second process does after the first: `compiles` counts what Numba really compiled.
@@ -398,11 +349,3 @@ def test_a_stranger_without_a_home_solves_with_a_read_only_install(
         count, said = as_stranger(read_only, SHORT, HOME="/no/home")
         assert count > 0
         assert said.count("compiling") == said.count("set NUMBA_CACHE_DIR to a folder") == 1
-
-
-def test_all_that_is_compiled_is_compiled_in_one_place() -> None:
-    """`njit(cache=True)` by itself fails at import where Numba finds no folder for its cache."""
-    files = [path for path in sorted((ROOT / "jmdp_lib").rglob("*.py")) if path.stem != "compiled"]
-    assert not [
-        p.name for p in files if re.search(r"\b(njit|jit|vectorize|cfunc)\b", p.read_text())
-    ]
