@@ -15,7 +15,7 @@ formula into `alpha`: both loops call it, and nothing else computes it. Docstrin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -107,14 +107,12 @@ class IncrementalSolution(Solution):
             For a simulator it is an estimate: the largest mean TD error over 64 random coordinates
             with 32 backups each. It is nan at checkpoints that are too close to the last estimate
             to be worth that many queries. error_bound is then nan, too.
-        iterations: updates made in all, resumed runs included.
+        iterations: updates made in all.
         updates: (n,) updates made before each checkpoint.
         errors: (n,), $||M - M_{ref}||_lambda$, nan without a reference.
         values, visits: the coordinates and how often each was updated; `form` says their layout.
-        policy, coupling: (S, A), and which branches share a draw: what was learned about.
         reward_range: (lo, hi) of the simulator, whose larger end is the unit of all norms; None if
             it declares none: norms then take $|R| <= 1$, whatever the unit of the rewards is.
-        rng_state: where the random stream stands.
         entropy: of the seed; passed as the seed, it repeats a run that had none.
     """
 
@@ -123,10 +121,7 @@ class IncrementalSolution(Solution):
     values: Floats
     visits: Ints
     form: str
-    policy: Floats
-    coupling: str
     reward_range: tuple[float, float] | None
-    rng_state: Mapping[str, Any]
     entropy: int | Sequence[int] | None
 
     def __repr__(self) -> str:
@@ -161,8 +156,7 @@ def incremental_jipe2(
     policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
     step_size: a `StepSize`, or (scale, power).
     seed: as in `estimate_gaps`.
-    initial: $M_0$; zero unless given. An earlier result of the same policy, coupling and form is
-        continued, random stream and all.
+    initial: $M_0$; zero unless given.
     form: which coordinates are kept. "full": $mu$ and all of $Sigma$, as in the paper. "collapsed":
         between states only policy averages, with the next action averaged over. "centred": the
         same for covariances, which is best for gaps.
@@ -189,7 +183,9 @@ def incremental_jipe2(
     stops = spread_stops(checkpoints, num_updates)
     _require_room(simulator, matrix, form)
     root = checks.seed_sequence(seed)
-    learned, rng = _begin(layout, root, initial)
+    rng = checks.stream(root, f"learn {form}")
+    values = np.zeros(layout.used.size) if initial is None else _packed("initial", initial, layout)
+    learned = Learned(values, np.zeros(values.size, dtype=np.int64))
     truth = None if reference is None else _packed("reference", reference, layout)
     record = Recorder(simulator, layout, learned, truth, root)
     update = updater(simulator, layout, learned, step, layout.used / layout.used.sum(), rng)
@@ -203,7 +199,7 @@ def incremental_jipe2(
                 bar.update(count)
                 made += count
             record.write(last=stop == stops[-1])
-    return _solution(record, rng)
+    return _solution(record)
 
 
 class Learned(NamedTuple):
@@ -222,20 +218,6 @@ def _require_room(simulator: Simulator, policy: Floats, form: str) -> None:
     if isinstance(simulator, JMDP):
         needed += simulator.rewards.size * (150.0 + 24.0 * num_actions)
     require(needed, f"incremental JIPE-2 in the form {form!r} with {coordinates:,} coordinates")
-
-
-def _begin(
-    layout: Layout, seed: Seed, initial: Solution | Moments | None
-) -> tuple[Learned, np.random.Generator]:
-    """All coordinates at the start, and the random stream."""
-    rng = checks.stream(seed, f"learn {layout.form}")
-    size = layout.used.size
-    if isinstance(initial, IncrementalSolution):
-        refuse_other_run(initial, layout, size)
-        rng.bit_generator.state = initial.rng_state
-        return Learned(initial.values.copy(), initial.visits.copy()), rng
-    values = np.zeros(size) if initial is None else _packed("initial", initial, layout)
-    return Learned(values, np.zeros(size, dtype=np.int64)), rng
 
 
 def _packed(name: str, given: Solution | Moments, layout: Layout) -> Floats:
@@ -311,7 +293,7 @@ class Recorder:
         return self._norm(errors)
 
 
-def _solution(record: Recorder, rng: np.random.Generator) -> IncrementalSolution:
+def _solution(record: Recorder) -> IncrementalSolution:
     """What a run has learned."""
     layout = record.layout
     gamma = record.simulator.gamma
@@ -334,32 +316,9 @@ def _solution(record: Recorder, rng: np.random.Generator) -> IncrementalSolution
         values=record.learned.values,
         visits=record.learned.visits,
         form=layout.form,
-        policy=layout.policy,
-        coupling=layout.coupling,
         reward_range=record.reward_range,
-        rng_state=rng.bit_generator.state,
         entropy=record.seed.entropy,
     )
-
-
-def refuse_other_run(start: IncrementalSolution, layout: Layout, size: int) -> None:
-    """Refuse to go on with a run about something else: its visits would count for nothing."""
-    if start.form != layout.form or start.values.size != size:
-        raise ValueError(
-            f"initial was learned in the form {start.form!r} with {start.values.size} "
-            f"coordinates; this run is {layout.form!r} with {size}"
-        )
-    if start.coupling != layout.coupling:
-        raise ValueError(
-            f"initial was learned with coupling={start.coupling!r}, this run has "
-            f"{layout.coupling!r}: start anew, or pass initial.moments to start from its values"
-        )
-    differs = np.flatnonzero((start.policy != layout.policy).any(1))
-    if differs.size:
-        raise ValueError(
-            f"initial was learned under another policy, which differs in state {differs[0]}: start "
-            "anew, or pass initial.moments to start from its values"
-        )
 
 
 @hot
