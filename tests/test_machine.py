@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import numba
 import pytest
-from numba import njit
 
 from jmdp_lib import machine
-from jmdp_lib.machine import compiled, extra, process
+from jmdp_lib.machine import extra, process, replacing
 
 ROOT = Path(__file__).resolve().parents[1]
-WORKFLOW = ROOT / "workflow"
-sys.path[:0] = [str(WORKFLOW)]
-
-import job  # noqa: E402
-
 STRANGER = 54321  # a user that no machine knows
 NO_CACHES = shutil.ignore_patterns("__pycache__")
 
@@ -39,11 +29,6 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it() -> None:
     assert 'pip install "jmdp_lib[figures,torch]"' in str(caught.value)
     assert caught.value.name == "no_such_module"
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
-
-
-def test_the_inner_extra_is_named() -> None:
-    with pytest.raises(ImportError, match=r"jmdp_lib\[torch\]"), extra("atari"), extra("torch"):
-        import_module("no_such_module")
 
 
 def test_a_mistake_of_our_own_is_not_blamed_on_an_extra() -> None:
@@ -99,17 +84,11 @@ def test_control_groups_limit_memory(
     assert machine.available_bytes() == gibibytes * GIB
 
 
-# The library and the jobs of a batch each have their own (workflow/job.py says why).
-REPLACING = {"library": machine.replacing, "jobs": job.replacing}
-
-
-@pytest.mark.parametrize("whose", REPLACING)
-def test_a_file_being_replaced_is_the_writer_s_own(whose: str, tmp_path: Path) -> None:
+def test_a_file_being_replaced_is_the_writer_s_own(tmp_path: Path) -> None:
     """Two threads, or equal process numbers on two machines, wrote into one temporary file."""
     path = tmp_path / "file"
     umask = os.umask(0o022)
     os.umask(umask)
-    replacing = REPLACING[whose]
     with replacing(path) as one, replacing(path) as two:
         one.write_text("one")
         two.write_text("two")
@@ -120,15 +99,12 @@ def test_a_file_being_replaced_is_the_writer_s_own(whose: str, tmp_path: Path) -
     assert os.listdir(tmp_path) == ["file"]
 
 
-@pytest.mark.parametrize("whose", REPLACING)
-def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(
-    whose: str, tmp_path: Path
-) -> None:
+def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
 
     def fail() -> None:
-        with REPLACING[whose](path) as part:
+        with replacing(path) as part:
             part.write_text("half of the n")
             raise RuntimeError("the disk is full")
 
@@ -136,45 +112,6 @@ def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(
         fail()
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["file"]
-
-
-def compile_two(module: str) -> None:
-    """Compile a function of a module, and with it another one that it calls."""
-
-    def half(x: Any) -> Any:
-        return x / 2
-
-    def third(x: Any) -> Any:
-        return inner(x) / 1.5
-
-    half.__module__ = third.__module__ = module
-    inner = njit(half)
-    assert njit(third)(3.0) == 1.0
-
-
-def test_compiling_is_said_once_a_call(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    clock = time.monotonic() + 1e3
-    monkeypatch.setattr(compiled.time, "monotonic", lambda: clock)
-    monkeypatch.setattr(compiled, "output_is_seen", lambda: True)
-    compile_two("somebody_elses")
-    assert capsys.readouterr().err == ""
-    clock += 5.0
-    compile_two("jmdp_lib.example")
-    compile_two("jmdp_lib.example")  # at once after the first: the same call
-    assert capsys.readouterr().err.count("is compiling") == 1
-    clock += 5.0
-    compile_two("jmdp_lib.example")
-    assert capsys.readouterr().err.count("is compiling") == 1
-    clock += 5.0
-    monkeypatch.setattr(compiled, "output_is_seen", lambda: False)
-    with caplog.at_level(logging.INFO, "jmdp_lib"):
-        compile_two("jmdp_lib.example")
-    assert capsys.readouterr().err == ""
-    assert [record.name for record in caplog.records] == ["jmdp_lib"]
 
 
 # What a second process does after the first: `compiles` counts what Numba really compiled.
@@ -236,26 +173,13 @@ from experiments.atari.tables import in_processes
 if __name__ == "__main__":
     in_processes(time.sleep, [(600,), (600,)], 2, "sleep")
 """
-# The job has a child, for some seconds, once it watches who started it.
-JOB = "import job, os, time; job.end_with_parent(); os.system('sleep 5'); time.sleep(600)"
-STARTS_A_JOB = f"""
-import subprocess
-subprocess.run({[sys.executable, "-c", JOB]!r}, cwd={str(WORKFLOW)!r})
-"""
 
 
-@pytest.mark.parametrize(
-    ("code", "count"),
-    [
-        # two workers, and what tracks their resources
-        pytest.param(WORKERS, 3, id="experiments", marks=pytest.mark.slow),
-        pytest.param(STARTS_A_JOB, 2, id="jobs"),
-    ],
-)
+@pytest.mark.slow
 def test_processes_end_with_a_parent_that_was_killed_outright(
-    code: str, count: int, ends_when_killed: Callable[[str, int], None]
+    ends_when_killed: Callable[[str, int], None],
 ) -> None:
-    ends_when_killed(code, count)
+    ends_when_killed(WORKERS, 3)  # two workers, and what tracks their resources
 
 
 # Calls that use threads, and what they give: gap laws, moments of order two and of order three.
@@ -398,11 +322,3 @@ def test_a_stranger_without_a_home_solves_with_a_read_only_install(
         count, said = as_stranger(read_only, SHORT, HOME="/no/home")
         assert count > 0
         assert said.count("compiling") == said.count("set NUMBA_CACHE_DIR to a folder") == 1
-
-
-def test_all_that_is_compiled_is_compiled_in_one_place() -> None:
-    """`njit(cache=True)` by itself fails at import where Numba finds no folder for its cache."""
-    files = [path for path in sorted((ROOT / "jmdp_lib").rglob("*.py")) if path.stem != "compiled"]
-    assert not [
-        p.name for p in files if re.search(r"\b(njit|jit|vectorize|cfunc)\b", p.read_text())
-    ]
