@@ -87,7 +87,7 @@ rewards, next_states = examples["Example 1"].query(state=0, actions=[0, 1], rng=
 print("one table of Example 1: rewards", rewards, "next states", next_states)
 
 # %% [markdown]
-# Examples 2.1 and 2.2 are the *same MDP*: no amount of ordinary experience tells them apart. Yet the variance of the gap $G = Z(s, a) - Z(s, b)$ differs. The paper gives Example 2 no rewards; we let state 1 pay 1 and state 0 nothing, whatever the action, and the policy tosses a fair coin. In Example 2.1 both actions earn the same and always lead to the same state, so the gap is zero. (`JMDP.from_mdp`, which couples the actions of an MDP so that good luck for one is good luck for all, builds it from the MDP.) Exercise 2 computes the variance of Example 2.2.
+# Examples 2.1 and 2.2 are the *same MDP*: no amount of ordinary experience tells them apart. Yet the variance of the gap $G = Z(s, a) - Z(s, b)$ differs. The paper gives Example 2 no rewards; we let state 1 pay 1 and state 0 nothing, whatever the action, and the policy tosses a fair coin. In Example 2.1 both actions earn the same and lead to the same state, so the gap is zero. (`JMDP.from_mdp`, which couples the actions of an MDP so that good luck for one is good luck for all, builds it from the MDP.) Exercise 2 computes the variance of Example 2.2.
 
 # %%
 assert all(jm.is_coupled for jm in examples.values())
