@@ -98,7 +98,7 @@ outside = max(
     np.maximum(p[:, 0] - exact, exact - p[:, 1]).max()
     for p, exact in ((worse, losses), (better, wins))
 )
-claim = f"all {len(laws)} gaps: exact P(G < 0), P(G > 0) outside the bracket by at most"
+claim = f"all {len(laws)} gaps: exact P(G < 0), P(G > 0) outside the bracket by"
 claims.check(claim, f"{max(outside, 0.0):.12f}", outside < 1e-12)
 assert max(x.width for x in laws) < 1e-6
 
@@ -302,15 +302,17 @@ data = pd.concat(parts, ignore_index=True)
 place = {c: (data[c] - data.low) / (data.high - data.low) for c in ("joint", "independent")}
 top = place["joint"][data.world == "reward chain"].min()
 least = place["joint"][data.world == "gridworld"].max()
-claim = "paper's coupling: 0 at the lower end of the range, 1 at the upper; chain, gridworld"
+claim = "paper's coupling in the range, from 0 to 1: chain, gridworld"
 at_ends = top > 1 - 1e-5 and least < 1e-5  # of the width of the range
 claims.check(claim, f"{top:.4f}, {least:.4f}", at_ends)
 alone = place["independent"]
 text = f"{alone.min():.2f} to {alone.max():.2f}"
-claims.check("independent actions, on the same scale", text, alone.min() > 0 and alone.max() < 1)
+claims.check(
+    "independent actions in the range, from 0 to 1", text, alone.min() > 0 and alone.max() < 1
+)
 means = data[data.world == "gridworld"][["common", "low"]].mean()
 text = ", ".join(f"{x:.2f}" for x in means)
-claim = "gridworld, average variance: one gust for all cells, least of one-step couplings"
+claim = "gridworld, mean variance: one gust for all, least of one-step"
 claims.check(claim, text, means["common"] < 0.4 * means["low"])
 
 # %%

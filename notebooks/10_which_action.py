@@ -104,7 +104,7 @@ exact = jl.jipe2(tables, order_up_to_four).moments
 # %%
 right = decision.best == exact.mean[0].argmax()
 text = f"{decision.best}, {decision.num_queries:,}"
-claims.check("best order at an empty depot, and queries until it is known", text, right)
+claims.check("best order at an empty depot, and queries until known", text, right)
 low, high = np.moveaxis(decision.intervals, -1, 0)
 inside = ((low <= exact.gap_mean[0]) & (exact.gap_mean[0] <= high))[np.triu_indices(4, 1)]
 text = f"{inside.sum()} of {inside.size}"
@@ -120,7 +120,7 @@ gap = abs(exact.gap_mean[0][relaxed.remaining])
 assert relaxed.num_queries < decision.num_queries
 text = f"{relaxed.remaining}, {relaxed.num_queries:,}"
 alike = relaxed.verdict == "equivalent" and gap <= 0.5
-claims.check("within half a coin of each other, and queries until it is known", text, alike)
+claims.check("within half a coin of each other, and queries until known", text, alike)
 
 # %% [markdown]
 # ## 10.3 Confidence sequences: intervals for many looks
@@ -231,7 +231,7 @@ print(calls[0].method)
 enough, most = num_decisions >= 20, 0.05 * num_decisions
 text = f"{false['betting']}, {false['asymptotic']} of {num_decisions}"
 as_said = false["betting"] <= most < false["asymptotic"]
-claim = "rare events, false decisions: betting at most 5%, asymptotic more"
+claim = "rare events, false decisions: betting, asymptotic"
 claims.check(claim, text, as_said, enough=enough)
 
 # %% [markdown]

@@ -198,7 +198,7 @@ assert need.off.max() < 4  # standard errors
 for name, part in need.groupby("world", sort=False):
     own, joint, common = part.measured
     text = f"{own / common:,.0f} and {joint / common:,.0f}"
-    claim = f"{name}: runs of independent, joint that one of common replaces"
+    claim = f"{name}: runs of independent, joint for one of common"
     claims.check(claim, text, own > joint > common)
 
 # %% [markdown]
