@@ -64,16 +64,6 @@ def test_model_arrays(change, message):
         tables(**change)
 
 
-def test_single_precision_and_one_hot_probabilities_are_accepted():
-    probs = np.array([[0.1, 0.2, 0.7]], dtype=np.float32)
-    jm = jl.JMDP(probs, np.zeros((1, 3, 2)), np.zeros((1, 3, 2), dtype=int), 0.9)
-    assert jm.probs.sum() == pytest.approx(1.0, abs=1e-15)
-    rest = (np.zeros((3, 2)), np.zeros((3, 2), dtype=int), 1, 0.9)
-    assert jl.JMDP.from_tables([0, 0, 0], probs[0], *rest).probs.sum() == pytest.approx(1.0)
-    assert jl.jipe2(GRID, GOAL.astype(bool)).converged
-    assert jl.jipe2(GRID, GOAL.tolist()).converged
-
-
 def test_gamma_is_checked_before_any_work():
     calls = []
     with pytest.raises(ValueError, match="gamma"):
@@ -467,3 +457,11 @@ def test_features_of_any_scale(scale):
     np.testing.assert_allclose(one.moments.gap_variance, other.moments.gap_variance, atol=1e-9)
     assert one.converged
     assert other.converged
+
+
+def test_single_precision_and_one_hot_probabilities_are_accepted():
+    probs = np.array([[0.1, 0.2, 0.7]], dtype=np.float32)
+    jm = jl.JMDP(probs, np.zeros((1, 3, 2)), np.zeros((1, 3, 2), dtype=int), 0.9)
+    assert jm.probs.sum() == pytest.approx(1.0, abs=1e-15)
+    for policy in (GOAL.astype(bool), GOAL.tolist()):
+        assert jl.jipe2(GRID, policy).converged
