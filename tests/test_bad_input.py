@@ -64,16 +64,6 @@ def test_model_arrays(change, message):
         tables(**change)
 
 
-def test_single_precision_and_one_hot_probabilities_are_accepted():
-    probs = np.array([[0.1, 0.2, 0.7]], dtype=np.float32)
-    jm = jl.JMDP(probs, np.zeros((1, 3, 2)), np.zeros((1, 3, 2), dtype=int), 0.9)
-    assert jm.probs.sum() == pytest.approx(1.0, abs=1e-15)
-    rest = (np.zeros((3, 2)), np.zeros((3, 2), dtype=int), 1, 0.9)
-    assert jl.JMDP.from_tables([0, 0, 0], probs[0], *rest).probs.sum() == pytest.approx(1.0)
-    assert jl.jipe2(GRID, GOAL.astype(bool)).converged
-    assert jl.jipe2(GRID, GOAL.tolist()).converged
-
-
 def test_gamma_is_checked_before_any_work():
     calls = []
     with pytest.raises(ValueError, match="gamma"):
@@ -255,10 +245,6 @@ def test_policies(policy, message, evaluate):
         (lambda: jl.simulate_pairs(NEAR_ONE, GOAL, 4, (0, 1), 1), r"gamma = 0.99.* horizon= to"),
         (lambda: jl.simulate_returns(NEAR_ONE, GOAL, 1), r"gamma = 0.99.* larger truncation="),
         (
-            lambda: jl.simulators.sample_gaps(NEAR_ONE, GOAL, [(4, 0, 1)], 3),
-            r"truncation = 1e-07 ask for",
-        ),
-        (
             lambda: jl.simulators.estimate_gaps(GRID, GOAL, [0, 1], state=4, gamma=0.999999),
             r"gamma = 0.999999 .* 6,907,752 steps, more than 1,000,000: pass horizon=",
         ),
@@ -303,10 +289,6 @@ def test_arguments(call, message):
 
 
 def test_unknown_states_and_actions():
-    with pytest.raises(IndexError, match="state 99 is out of range: there are 9"):
-        jl.simulators.sample_gaps(
-            GRID, GOAL, [(0, 0, 1), (99, 0, 1)], 10**12
-        )  # before any is played
     with pytest.raises(IndexError, match="state 9"):
         jl.simulate_pairs(GRID, GOAL, 9, (0, 1), 1)
     with pytest.raises(IndexError, match="action 7"):
@@ -395,12 +377,11 @@ BAD_SEEDS = ["7", 1.5, -1, True, [1, -2], ["a"], np.nan, {}, torchs_own]
     [
         lambda seed: jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 10, seed=seed),
         lambda seed: jl.simulate_returns(GRID, GOAL, 10, seed=seed),
-        lambda seed: jl.simulators.sample_gaps(GRID, GOAL, [(0, 0, 1)], 10, seed=seed),
         lambda seed: jl.incremental_jipe2(GRID, GOAL, 10, seed=seed),
         frozen_lake,
         pong,
     ],
-    ids=["pairs", "returns", "gaps", "incremental", "env", "atari"],
+    ids=["pairs", "returns", "incremental", "env", "atari"],
 )
 def test_seeds(call, seed):
     seed = seed() if callable(seed) else seed
@@ -426,7 +407,7 @@ def test_a_horizon_that_is_given_is_not_too_long():
     ("call", "message"),
     [
         (lambda: jl.rbf_features(10**4, 10**4, 100), r"100,000,000 cells .*: use fewer centres"),
-        (lambda: jl.two_queues(10**5), "capacity: a JMDP of 10,000,200,001 states, each with 8"),
+        (lambda: jl.two_queues(10**5), "a JMDP of 10,000,200,001 states, each with 8"),
         (
             lambda: jl.JMDP.from_step(10**10, 2, 0.9, [1.0], lambda s, a, u: (0.0, 0)),
             r"num_states: a JMDP of 10,000,000,000 states, .* ImplicitJMDP and local_jipe2",
@@ -435,10 +416,6 @@ def test_a_horizon_that_is_given_is_not_too_long():
         (lambda: jl.windy_gridworld(10**6), "size: a JMDP of 1,000,000,000,000 states"),
         (lambda: jl.goal_policy(10**6), "size: goal_policy of 1,000,000,000,000 states"),
         (lambda: jl.coupled_reward_chain(MANY), "num_states: a JMDP of 1,000,000,000,000 states"),
-        (
-            lambda: jl.simulators.sample_gaps(GRID, GOAL, [(4, 0, 1)], num_pairs=MANY),
-            "a sample of num_pairs = 1,000,000,000,000 needs 22,351.74 GiB.*: ask for fewer",
-        ),
         (lambda: jl.simulate_pairs(GRID, GOAL, 4, (0, 1), MANY), "a sample of num_pairs = 1,000"),
         (
             lambda: jl.simulate_returns(GRID, GOAL, MANY),
@@ -480,3 +457,11 @@ def test_features_of_any_scale(scale):
     np.testing.assert_allclose(one.moments.gap_variance, other.moments.gap_variance, atol=1e-9)
     assert one.converged
     assert other.converged
+
+
+def test_single_precision_and_one_hot_probabilities_are_accepted():
+    probs = np.array([[0.1, 0.2, 0.7]], dtype=np.float32)
+    jm = jl.JMDP(probs, np.zeros((1, 3, 2)), np.zeros((1, 3, 2), dtype=int), 0.9)
+    assert jm.probs.sum() == pytest.approx(1.0, abs=1e-15)
+    for policy in (GOAL.astype(bool), GOAL.tolist()):
+        assert jl.jipe2(GRID, policy).converged

@@ -151,15 +151,14 @@ def counted(jm, policy, c):
 def played(jm, policy, c):
     yield 1, jl.simulate_pairs(jm, policy, 1, (0, 1), 100)
     yield 1, jl.simulate_returns(jm, policy, 100)
-    found = jl.simulators.sample_gaps(jm, policy, [GAP], 100)
-    yield 1, [found.mean, found.mean_error, found.truncation_error * np.ones(1)]
-    yield 0, [found.prob_worse, found.prob_tie]
     gaps = np.subtract(*jl.simulate_pairs(jm, policy, 1, (0, 1), 100).T)
     law = jl.laws.GapLaw.from_sample(GAP, gaps, off=1e-7 * c)  # a gap may lie where the law is read
     yield 0, law.cdf(c * np.linspace(-3.01, 3.03, 20))
     found = jl.simulators.estimate_gaps(jm, policy, [0, 1], state=1, num_runs=20, keep_returns=True)
     yield 1, found.returns
-    yield 0, found.prob_tie
+    yield 1, [found.mean, found.mean_error]
+    yield 2, [found.variance, found.variance_error]
+    yield 0, [found.prob_worse, found.prob_tie]
 
 
 def decided(jm, policy, c):

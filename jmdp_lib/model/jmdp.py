@@ -106,15 +106,15 @@ class JMDP(_Tables):
         super().__init__(gamma, starts, probs[drawn], reward[drawn], successor[drawn])
 
     @classmethod
-    def _of(cls, *fields: Any) -> JMDP:
+    def _of(cls, **fields: Any) -> JMDP:
         """A model of fields that are checked."""
         jm = cls.__new__(cls)
-        _Tables.__init__(jm, *fields)
+        _Tables.__init__(jm, **fields)
         return jm
 
     def _with(self, **changes: Any) -> JMDP:
         """This model with some fields replaced."""
-        return JMDP._of(*({**self.__getstate__(), **changes}).values())
+        return JMDP._of(**self.__getstate__() | changes)
 
     @classmethod
     def from_tables(
@@ -155,9 +155,15 @@ class JMDP(_Tables):
         order = np.argsort(state, kind="stable")
         order = order[prob[order] > 0]
         state = state[order]
-        starts = np.searchsorted(state, np.arange(num_states + 1))
-        tables = (prob[order] / totals[state], reward[order], successor[order])
-        return cls._of(gamma, starts, *tables, queries_per_state, knows_noise)
+        return cls._of(
+            gamma=gamma,
+            starts=np.searchsorted(state, np.arange(num_states + 1)),
+            probs=prob[order] / totals[state],
+            rewards=reward[order],
+            next_states=successor[order],
+            queries_per_state=queries_per_state,
+            knows_noise=knows_noise,
+        )
 
     @classmethod
     def from_step(
@@ -213,7 +219,9 @@ class JMDP(_Tables):
         check_simulator(simulator)
         count = checks.at_least("queries_per_state", queries_per_state, 2)
         counted = counted_tables(simulator, count, seed)
-        return cls.from_tables(*counted, simulator.gamma, False, count)
+        return cls.from_tables(
+            *counted, simulator.gamma, knows_noise=False, queries_per_state=count
+        )
 
     @classmethod
     def from_mdp(
@@ -375,9 +383,9 @@ class JMDP(_Tables):
     def given_noise(self) -> list[JMDP]:
         """K models, one for each noise of `noise_probs`: in it this noise is certain."""
         size = self.noise_probs.size
-        certain = (self.gamma, np.arange(self.num_states + 1), np.ones(self.num_states))
+        certain = {"starts": np.arange(self.num_states + 1), "probs": np.ones(self.num_states)}
         tables = ((self.rewards[k::size], self.next_states[k::size]) for k in range(size))
-        return [JMDP._of(*certain, *map(np.ascontiguousarray, table)) for table in tables]
+        return [self._with(**certain, rewards=r.copy(), next_states=s.copy()) for r, s in tables]
 
     @cached_property
     def averaging(self) -> sparse.csr_array:

@@ -166,13 +166,13 @@ def projected_jipe2(
     return ProjectedSolution(
         _fitted_moments(phi, theta, big, matrix.shape),
         *end,
-        theta,
-        big,
-        phi.reshape(*matrix.shape, -1),
-        pairs.reshape(matrix.shape * 2),
-        cone,
-        kappa,
-        beta,
+        theta=theta,
+        Theta=big,
+        features=phi.reshape(*matrix.shape, -1),
+        pair_weights=pairs.reshape(matrix.shape * 2),
+        cone=cone,
+        contraction=kappa,
+        beta=beta,
     )
 
 
