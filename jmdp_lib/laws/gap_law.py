@@ -35,8 +35,8 @@ from jmdp_lib.solvers.fixed_point import warn
 _COARSE = 16  # spacings on either side of zero in the first grid
 _NEARBY = 512  # points that are read for the gaps at the read points, at most
 _TRUSTED = 256  # spacings among likely gaps from which on widths halve with the spacing
-_SETTLED = 12.0  # sweeps end when phi moves by less than spacing^2 / bulk over this
-_ON_THE_WAY = 3.0  # the same for grids that only lead to finer ones
+_SETTLED = 6.0  # sweeps end when psi moves by less than spacing^2 / bulk over this
+_ON_THE_WAY = 1.5  # the same for grids that only lead to finer ones
 _WORK = 5e10  # numbers that are read, at most
 _EXACT = 1e-13  # sweeps of stochastic order end when probabilities move by less
 _EPS = float(np.finfo(float).eps)
@@ -164,7 +164,7 @@ class _Search:
 
     @cached_property
     def stochastic(self) -> Stochastic:
-        return Stochastic.of(self.rows)
+        return Stochastic(self.rows)
 
     @cached_property
     def convex(self) -> Convex:
@@ -239,13 +239,13 @@ class _Search:
 
     def settled(self, grid: _Grid) -> _Grid:
         """The same grid after sweeps, until little changes; and where gaps are likely, by now."""
-        read_at, groups = self.convex.grouped(grid.x)
+        step = self.convex.step(grid.x)
         may_be_the_last = grid.spacings >= self.points
         share = _SETTLED if may_be_the_last else _ON_THE_WAY
         tol = grid.spacing**2 / (share * grid.bulk)
-        upper = self.convex.settle(read_at, groups, grid.above, tol)
-        lower = self.convex.settle(read_at, groups, grid.below, tol)
-        work = float(groups.numbers_read) * grid.x.size * (upper + 3 * lower)
+        upper = self.convex.settle(step, grid.above, tol)
+        lower = self.convex.settle(step.from_below, grid.below, tol)
+        work = float(step.groups.numbers_read) * grid.x.size * (upper + 3 * lower)
         if grid.new_cuts:
             enough = 0.1 * self.width if grid.spacings >= _TRUSTED else self.width
             small = _EXACT if self.nearby[1] else max(enough, 1e-4)
@@ -270,9 +270,14 @@ class _Search:
         return widest, telling
 
     def phi(self, grid: _Grid, n: int) -> PhiBracket:
-        """What convex order says of gap n, in units."""
+        """What convex order says of gap n, in units: phi(x) is half of psi(x) + x - E G."""
         row = self.rows.asked[n]
-        return PhiBracket(grid.x, grid.above[row, 0], *grid.below[row])
+        off = self.rows.mean_error
+        past = grid.x - self.rows.means[row]
+        value, left, right = grid.below[row]
+        above = 0.5 * (grid.above[row, 0] + past + off)
+        slopes = 0.5 * (1.0 + left), 0.5 * (1.0 + right)
+        return PhiBracket(grid.x, above, 0.5 * (value + past - off), *slopes)
 
     def verdict(self, grid: _Grid, widths: Floats, needed: float) -> str:
         """What was reached where, and what would be needed."""
