@@ -9,7 +9,7 @@ from scipy.optimize import linprog
 from strategies import random_jmdp, random_policy
 
 import jmdp_lib as jl
-from jmdp_lib.laws.coupling_range import TransportedPairs
+from jmdp_lib.laws.coupling_range import Cells, TransportedPairs
 from jmdp_lib.operators.collapsed import CollapsedT2
 from jmdp_lib.solvers.affine import solve_chains
 
@@ -220,8 +220,9 @@ def test_a_sweep_changes_nothing_that_it_is_given():
     """Operators are pure: plans were once improved in place, so that a second call differed."""
     jm = random_jmdp(np.random.default_rng(5), 4, 3, 3, gamma=0.9)
     system = CollapsedT2(jm, jl.uniform_policy(jm), "independent")
-    pairs = TransportedPairs(system, solve_chains(system, 1e-10)[0], 1.0)
-    first = pairs.cells[-1]
+    backup = solve_chains(system, 1e-10).backup
+    pairs = TransportedPairs(system, backup, Cells.of(system, backup), 1.0)
+    first = pairs.cells.independent
     kept, c = first.copy(), np.eye(4)
     one, two = pairs.sweep(c, first), pairs.sweep(c, first)
     np.testing.assert_array_equal(first, kept)

@@ -58,7 +58,8 @@ class Outcomes:
         first = np.flatnonzero(np.append(True, new))
         weights = np.add.reduceat(self.weights[order], first)
         beyond = np.add.reduceat((self.weights * self.beyond)[order], first) / weights
-        return Outcomes(*(key[first] for key in keys), weights, beyond)
+        row, d, after, flipped = (key[first] for key in keys)
+        return Outcomes(row, d, after, flipped, weights, beyond)
 
     def together(self, d: Floats, factors: Floats) -> Outcomes:
         """The same outcomes, read at other differences d (M,), no less than theirs."""
