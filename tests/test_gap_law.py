@@ -45,38 +45,6 @@ def played_law(jm, policy, query, num_pairs, alpha, limit=np.inf, coupling="join
     return jl.laws.GapLaw.from_sample(query, np.subtract(*pairs.T), alpha, off, limit)
 
 
-def exact_gap_mean(jm, policy, query):
-    """E G in rational arithmetic: values by Gauss-Jordan elimination."""
-    states, gamma = range(jm.num_states), Fraction(jm.gamma)
-    moves = [[Fraction(0)] * jm.num_states for _ in states]
-    mean = [Fraction(0)] * jm.num_states
-    tables = [brute.tables_of(jm, s) for s in states]
-    chance = [[Fraction(float(p)) for p in row] for row in policy]
-    for s in states:
-        for p, r, n in tables[s]:
-            for a, pi in enumerate(chance[s]):
-                weight = pi * Fraction(float(p))
-                mean[s] += weight * Fraction(float(r[a]))
-                moves[s][int(n[a])] += weight
-    rows = [[(s == t) - gamma * moves[s][t] for t in states] + [mean[s]] for s in states]
-    for i in states:
-        rows[i] = [x / rows[i][i] for x in rows[i]]
-        for k in states:
-            if k != i:
-                rows[k] = [x - rows[k][i] * y for x, y in zip(rows[k], rows[i], strict=True)]
-    value = [row[-1] for row in rows]
-    s, a, b = query
-    return sum(
-        Fraction(float(p))
-        * (
-            Fraction(float(r[a]))
-            - Fraction(float(r[b]))
-            + gamma * (value[int(n[a])] - value[int(n[b])])
-        )
-        for p, r, n in tables[s]
-    )
-
-
 def paths_bounds(paths, points):
     """Bounds (2n,) of the law's cuts at points (n, 2), from paths of `brute.gap_paths`."""
     gaps, probs, off = paths
@@ -187,22 +155,6 @@ def test_read_points_are_exact_where_the_law_has_atoms() -> None:
         assert law.width < 1e-12
 
 
-def test_brackets_at_read_points_are_as_narrow_as_asked() -> None:
-    rng = np.random.default_rng(12)
-    jm = random_jmdp(rng, 4, 3, 4, gamma=0.7)
-    policy = random_policy(rng, jm)
-    (law,) = jl.laws.gap_law(jm, policy, [(0, 0, 1)], width=0.01, at=[0.4, -1.0])
-    assert law.at == (0.0, -1.0, 0.4)
-    played = played_law(jm, policy, (0, 0, 1), 100_000, 1e-6)
-    for x in law.at:
-        for strict in (False, True):
-            low, high = law.cdf(x, strict)
-            least, most = played.cdf(x, strict)
-            assert high - low <= 0.01
-            assert low <= most
-            assert least <= high
-
-
 @pytest.mark.filterwarnings("ignore:gap_law. brackets")
 @pytest.mark.parametrize("coupling", ["joint", "independent"])
 def test_half_steps_agree_with_whole_steps(coupling, monkeypatch) -> None:
@@ -230,17 +182,19 @@ def test_half_steps_agree_with_whole_steps(coupling, monkeypatch) -> None:
 @pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
 def test_brackets_contain_what_is_played(size, tables, gamma, coupling) -> None:
     """Random models with rewards that lie on no lattice, 10^5 pairs each; see benchmarks/ for
-    longer ones."""
+    longer ones. Brackets at read points are about as narrow as asked."""
     rng = np.random.default_rng(size)
     probs = np.tile(rng.dirichlet(np.ones(tables)), (size, 1))
     rewards = rng.uniform(-1.0, 1.0, (size, tables, 3))
     jm = jl.JMDP(probs, rewards, rng.integers(size, size=rewards.shape), gamma)
     policy = jl.uniform_policy(jm)
-    (law,) = jl.laws.gap_law(jm, policy, [(0, 0, 1)], width=0.05, coupling=coupling, points=128)
+    asked = {"width": 0.05, "at": [0.4, -1.0], "points": 128}
+    (law,) = jl.laws.gap_law(jm, policy, [(0, 0, 1)], coupling=coupling, **asked)
+    assert law.at == (0.0, -1.0, 0.4)
     limit = np.ptp(rewards) / (1.0 - gamma)
     played = played_law(jm, policy, law.query, 100_000, 1e-6, limit, coupling)
     assert law.width <= 0.1
-    for x in law.quantile(0.05)[0], law.quantile(0.4)[1], 0.0, law.quantile(0.9)[0]:
+    for x in *law.at, law.quantile(0.05)[0], law.quantile(0.4)[1], law.quantile(0.9)[0]:
         assert law.cdf(x)[0] <= played.cdf(x)[1]
         assert played.cdf(x)[0] <= law.cdf(x)[1]
     gaps = np.sort(
@@ -322,18 +276,6 @@ def test_no_gap_exceeds_the_bound_of_its_size() -> None:
     assert law.cdf(180.0) == pytest.approx((0.0, 0.0), abs=1e-6)
 
 
-def test_means_are_within_their_error() -> None:
-    """Guards `mean_error`, which keeps every mean in its bracket."""
-    for seed in range(20):
-        rng = np.random.default_rng(seed)
-        jm = random_jmdp(rng, 3, 2, 2, gamma=float(rng.uniform(0.1, 0.99)))
-        policy = random_policy(rng, jm)
-        (law,) = jl.laws.gap_law(jm, policy, [(0, 0, 1)], points=4, max_points=16, width=1.0)
-        exact = exact_gap_mean(jm, policy, (0, 0, 1))
-        assert Fraction(law.mean[0]) <= exact <= Fraction(law.mean[1])
-        assert law.mean[1] - law.mean[0] < 1e-8
-
-
 def test_more_rewards_than_are_told_apart() -> None:
     # The policy's branches merge after one step, so that the gap is one reward's difference.
     rewards = np.random.default_rng(5).normal(size=(1, 3000, 2))
@@ -361,14 +303,9 @@ def test_zero_stays_a_point_where_rounding_errors_grow(seed) -> None:
         assert law.prob_better[0] - 0.04 <= np.mean(gap > 0.0) <= law.prob_better[1] + 0.04
 
 
-def test_rewards_that_differ_by_rounding_tie() -> None:
-    jm = jl.JMDP(np.ones((1, 1)), [[[0.1 + 0.2, 0.3]]], [[[0, 0]]], 0.9)
-    (law,) = jl.laws.gap_law(jm, [[0.3, 0.7]], [(0, 0, 1)])
-    assert law.prob_tie == pytest.approx((1.0, 1.0))
-
-
-def test_actions_that_are_alike_tie() -> None:
-    jm = jl.JMDP(np.ones((3, 1)), np.ones((3, 1, 2)), [[[1, 2]], [[1, 1]], [[2, 2]]], 0.9)
+@pytest.mark.parametrize("rewards", [np.ones((3, 1, 2)), np.tile([0.1 + 0.2, 0.3], (3, 1, 1))])
+def test_actions_that_are_alike_but_for_rounding_tie(rewards) -> None:
+    jm = jl.JMDP(np.ones((3, 1)), rewards, [[[1, 2]], [[1, 1]], [[2, 2]]], 0.9)
     (law,) = jl.laws.gap_law(jm, jl.uniform_policy(jm), [(0, 0, 1)])  # two ends that never meet
     assert law.prob_tie == pytest.approx((1.0, 1.0))
     assert law.quantile(0.5) == (0.0, 0.0)
@@ -400,25 +337,11 @@ def test_gridworld_as_played(goal) -> None:
         assert sample.prob_tie == pytest.approx(law.prob_tie, abs=0.03)
 
 
-def test_more_points_narrow_quantiles_and_every_state_is_asked() -> None:
-    rng = np.random.default_rng(3)
-    jm = small_models(rng, 0.8, num_states=3, num_actions=3)
-    policy, spread = random_policy(rng, jm), []
-    for points in (32, 512):
-        laws = jl.laws.gap_law(jm, policy, width=0.2, points=points, max_points=2048)
-        assert [law.query for law in laws] == [
-            (s, a, b) for s in range(3) for a, b in ((0, 1), (0, 2), (1, 2))
-        ]
-        spread.append(np.mean([np.ptp(law.quantile(p)) for law in laws for p in (0.1, 0.5, 0.9)]))
-        spacing = np.diff(laws[0].points[:, 0]).max()
-        assert all(np.ptp(law.quantile(0.5)) <= 2 * spacing / (1 - 0.8) for law in laws)
-    assert spread[1] < spread[0] / 2
-
-
 def test_a_width_that_is_not_reached_is_said() -> None:
     rng = np.random.default_rng(4)
     jm = small_models(rng, 0.9, num_states=3)
-    with pytest.warns(jl.ConvergenceWarning, match=r"not 1e-06, on a grid of \d+ points"):
+    said = r"not 1e-06, on a grid of \d+ points.* a sample may be the better choice"
+    with pytest.warns(jl.ConvergenceWarning, match=said):
         (law,) = jl.laws.gap_law(
             jm, jl.uniform_policy(jm), [(0, 0, 1)], width=1e-6, points=16, max_points=64
         )
@@ -537,10 +460,13 @@ def test_sums_of_many_probabilities_are_rounded_up(equal) -> None:
     assert law.width < 1e-10
 
 
-def test_one_action_has_no_gaps():
+def test_all_gaps_are_asked_and_one_action_has_none() -> None:
     """NumPy's reduction error once stood here."""
     jm = jl.JMDP(np.ones((2, 1)), [[[1.0]], [[0.0]]], [[[1]], [[0]]], gamma=0.9)
     assert jl.laws.gap_law(jm, [0, 0]) == []
+    three = random_jmdp(np.random.default_rng(0), 2, 3, 2, gamma=0.5)
+    every = [law.query for law in jl.laws.gap_law(three, [0, 0], width=0.5, points=1)]
+    assert every == [(s, a, b) for s in range(2) for a, b in ((0, 1), (0, 2), (1, 2))]
     found = jl.laws.cautious_improvement(jm, [0, 0], level=0.5)
     assert not found.switched.any()
     np.testing.assert_array_equal(found.policy, np.ones((2, 1)))
@@ -585,24 +511,29 @@ def exact_means(rows):
     return [line[-1] for line in matrix]
 
 
+def off(means, exact):
+    return max(abs(Fraction(float(m)) - x) for m, x in zip(means, exact, strict=True))
+
+
 @pytest.mark.parametrize("worth", [np.inf, 0.0])
 def test_errors_of_means_are_as_large_as_their_bound_in_the_worst_case(worth, monkeypatch) -> None:
     """Means that are wrong by one along a mode that lasts: the bound is that error, and little
     more. Guards 1 / (1 - gamma), and the two parts of a step."""
     monkeypatch.setattr("jmdp_lib.laws.rows._WORTH", worth)
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        jm = random_jmdp(rng, 3, 2, 2, gamma=float(rng.uniform(0.1, 0.99)))
+        rows = rows_of(jm, random_policy(rng, jm), (0, 0, 1))
+        assert off(rows.means, exact_means(rows)) <= rows.mean_error < 1e-8
     rows = rows_of(two_ends([1.0, -1.0]), [0, 0, 0], (0, 0, 1))
     assert rows.halved == (worth == 0.0)
-    exact = exact_means(rows)
-    assert max(abs(Fraction(float(m)) - x) for m, x in zip(rows.means, exact, strict=True)) <= (
-        rows.mean_error
-    )
     made = rows.outcomes
     moves = np.zeros((rows.factors.size, rows.factors.size))
     weights = made.weights * rows.factors[made.row] * (1.0 - 2.0 * made.flipped)
     np.add.at(moves, (made.row, made.after), weights)
     wrong = rows.means + np.linalg.solve(np.eye(len(moves)) - moves, np.ones(len(moves)))
     wrong[-1] = 0.0
-    true = max(abs(Fraction(float(m)) - x) for m, x in zip(wrong, exact, strict=True))
+    true = off(wrong, exact_means(rows))
     bound = mean_error(made, rows.factors, rows.gamma, wrong, 0.0)
     assert true <= bound + 1e-12
     assert true > bound / 1.5
@@ -616,7 +547,8 @@ def test_rounding_of_rewards_is_allowed_for(worth, monkeypatch) -> None:
     paid = [[[1.0, 1.0]], [[0.49e-12] * 2], [[-0.49e-12] * 2]]
     jm = jl.JMDP(np.ones((3, 1)), paid, [[[1, 2]], [[1, 1]], [[2, 2]]], 0.9)
     (law,) = jl.laws.gap_law(jm, [0, 0, 0], [(0, 0, 1)])
-    exact = exact_gap_mean(jm, np.eye(2)[[0, 0, 0]], (0, 0, 1))
+    gamma, (up, down) = Fraction(jm.gamma), map(Fraction, jm.rewards[1:, 0].tolist())
+    exact = gamma / (1 - gamma) * (up - down)
     assert Fraction(law.mean[0]) <= exact <= Fraction(law.mean[1])
     assert exact > law.mean[1] / 1.5
 

@@ -9,7 +9,8 @@ Chords between the points of a grid lie above psi. Lines that support a lower bo
 it: at each point one keeps its value and both one-sided slopes, and reads between two points the
 higher one of the right line of the left point and the left line of the right point. Reading lower
 lines is not monotone, but leads from lines below psi to lines below psi: of the old and the new
-line at a point, the higher one is kept. Beyond a grid, no slope exceeds one.
+line at a point, the higher one is kept. The outer cells of a grid lie beyond all mass: psi is
+linear there, and is read so beyond the grid.
 
 What sums to a bound is rounded: see `Convex.slack`.
 """
@@ -50,7 +51,7 @@ class Convex:
     def step(self, x: Floats) -> Step:
         """One step of all rows on a grid, from above."""
         groups, kinds = self._grouped(x)
-        return self._step(groups, Reads(*place(x, x, kinds)), float(x[-1]))
+        return self._step(groups, place(x, x, kinds), float(x[-1]))
 
     def _step(self, groups: Groups, reads: Reads, reach: float) -> Step:
         limits = Limits(ABOVE, self.slack(reach), self.rows.rounding)
@@ -85,7 +86,7 @@ class Convex:
 
     def refined(self, x: Floats, bounds: Floats, finer: Floats) -> Floats:
         """Bounds on another grid that reaches as far, or farther."""
-        reads = Reads(*place(x, finer, np.array([[0.0], [1.0]])))
+        reads = place(x, finer, np.array([[0.0], [1.0]]))
         step = self._step(Groups.identity(len(bounds)), reads, float(finer[-1]))
         if bounds.shape[1] == 1:
             return carry(bounds, step, self.above(finer))

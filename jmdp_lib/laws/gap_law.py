@@ -66,9 +66,15 @@ def gap_law(
         enough for `width`, no time is spent on it: a `ConvergenceWarning` says what was reached,
         and what `width` would take. Each law's `width` says what was reached, too.
 
-    Bounds are rounded outwards. Differences of rewards, and read points, are rounded to the twelfth
-    digit of the largest reward, so that 0.1 + 0.2 - 0.3 is zero: the brackets are for the model
-    rounded so.
+    Bounds are rounded outwards. Rewards, their differences, and read points are rounded to the
+    twelfth digit of the largest reward, so that 0.1 + 0.2 - 0.3 is zero: the brackets are for the
+    model rounded so.
+
+    If rewards are random, states are many, and you need a probability, a sample is the better
+    choice: `estimate_gaps`, or `GapLaw.from_sample` with pairs of `simulate_pairs`. For one gap of
+    30 random states (benchmarks/gap_law.py), `gap_law` took 12.9 s on one core and left $P(G <= 0)$
+    in a bracket 0.008 wide; a million pairs took 4.0 s, and their 95% interval is 0.002 wide. For
+    `cvar` it is the other way round: the bracket is 70 times narrower, and it is certain.
 
     Example:
         >>> import jmdp_lib as jl
@@ -273,11 +279,12 @@ class _Search:
         """What convex order says of gap n, in units: phi(x) is half of psi(x) + x - E G."""
         row = self.rows.asked[n]
         off = self.rows.mean_error
-        past = grid.x - self.rows.means[row]
-        value, left, right = grid.below[row]
-        above = 0.5 * (grid.above[row, 0] + past + off)
+        x = grid.x[1:-1]
+        past = x - self.rows.means[row]
+        value, left, right = grid.below[row, :, 1:-1]
+        above = 0.5 * (grid.above[row, 0, 1:-1] + past + off)
         slopes = 0.5 * (1.0 + left), 0.5 * (1.0 + right)
-        return PhiBracket(grid.x, above, 0.5 * (value + past - off), *slopes)
+        return PhiBracket(x, above, 0.5 * (value + past - off), *slopes)
 
     def verdict(self, grid: _Grid, widths: Floats, needed: float) -> str:
         """What was reached where, and what would be needed."""
@@ -286,7 +293,9 @@ class _Search:
         return (
             f"brackets at {where:g} are up to {widths.max():.2g} wide, not {self.width:g}, on a "
             f"grid of {grid.x.size:,} points; that would take about {needed:,.0f} points and "
-            f"{more:,.0f} times as long (max_points={self.max_points:,}, and work is bounded)"
+            f"{more:,.0f} times as long (max_points={self.max_points:,}, and work is bounded). For a "
+            "probability a sample may be the better choice: estimate_gaps, or GapLaw.from_sample of "
+            "a million simulate_pairs"
         )
 
     def laws(self, grid: _Grid, gaps: Ints, wanted: Floats) -> list[GapLaw]:

@@ -46,13 +46,15 @@ def line(spacing: float, bulk: float, top: float) -> Floats:
 
 
 def with_reads(points: Floats, reads: Floats) -> Floats:
-    """The points of a line and the read points, with either sign; these replace points nearby."""
+    """The points of a line and the read points, with either sign; these replace points nearby.
+    The ends of the line lie beyond all mass, and there is one more point on either side."""
     both = np.unique(np.append(reads, 0.0 - reads))
     place = np.searchsorted(both, points)
     padded = np.concatenate([[-np.inf], both, [np.inf]])
     apart = np.minimum(points - padded[place], padded[place + 1] - points)
     apart[[0, -1]] = np.inf  # the ends stay
-    return np.union1d(points[apart >= np.diff(points).min() / 2.0], both)
+    far = 2.0 * points[[0, -1]]
+    return np.unique(np.concatenate([points[apart >= np.diff(points).min() / 2.0], both, far]))
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ class Stochastic:
     def _step(self, groups: Groups, cells: list[Ints]) -> Step:
         """One step of all rows that reads cuts: (2n,) for each kind."""
         none = np.zeros((0, 2))
-        reads = Reads(np.array(cells, np.int32), none, none.ravel(), none.astype(int), none.ravel())
+        reads = Reads(np.array(cells, np.int32), none, none.ravel(), none.ravel())
         limits = Limits(CUTS, 0.0, self.rows.rounding)
         return Step(groups, reads, limits)
 

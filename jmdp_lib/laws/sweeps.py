@@ -78,15 +78,14 @@ class Groups(NamedTuple):
 class Reads(NamedTuple):
     """Where n points are read among those of a grid, for each of K kinds.
 
-    cells: (K, n) the cut, or the cell of the grid. shares: (K, n) after which share of its width.
-    widths: of the cells. spans: (K, 2) the points spans[kind, 0] <= k < spans[kind, 1] are read
-    between those of the grid; of others, `shares` is the distance to its end. factors: (K,).
+    cells: (K, n) the cut, or the cell of the grid. shares: (K, n) after which share of its width;
+    beyond the grid, whose outer cells have no mass, less than zero or more than one. widths: of the
+    cells. factors: (K,).
     """
 
     cells: Ints
     shares: Floats
     widths: Floats
-    spans: Ints
     factors: Floats
 
 
@@ -156,26 +155,16 @@ def carry(bounds: Floats, step: Step, out: Floats) -> Floats:
     return out
 
 
-@cached(error_model="numpy")
-def place(x: Any, points: Any, kinds: Any) -> Any:
-    """`Reads` of points (n,) on a grid x for kinds (2, K): cells move to the right with them."""
-    last = x.size - 1
-    widths = x[1:] - x[:-1]
+def place(x: Floats, points: Floats, kinds: Floats) -> Reads:
+    """Where points (n,) are read on a grid x, for kinds (2, K)."""
+    widths = np.diff(x)
     cells = np.empty((kinds.shape[1], points.size), np.int32)
     shares = np.empty(cells.shape)
-    spans = np.zeros((cells.shape[0], 2), np.int64)
-    for kind in range(cells.shape[0]):
-        cell = 0
-        for k in range(points.size):
-            y = (points[k] - kinds[0, kind]) / kinds[1, kind]
-            spans[kind, 0] += y < x[0]
-            spans[kind, 1] += y < x[last]
-            while cell < last - 1 and x[cell + 1] <= y:
-                cell += 1
-            cells[kind, k] = cell
-            share = (y - x[cell]) / widths[cell]
-            shares[kind, k] = max(x[0] - y, y - x[last]) if y < x[0] or y >= x[last] else share
-    return cells, shares, widths, spans, kinds[1]
+    for kind, (d, factor) in enumerate(kinds.T):
+        y = (points - d) / factor
+        cells[kind] = np.clip(np.searchsorted(x, y, "right") - 1, 0, widths.size - 1)
+        shares[kind] = (y - x[cells[kind]]) / widths[cells[kind]]
+    return Reads(cells, shares, widths, kinds[1])
 
 
 @inline
@@ -199,20 +188,18 @@ def _is_read_alone(g: Any, groups: Any) -> Any:
 
 @_plain
 def _mixture(out: Any, g: Any, bounds: Any, groups: Any, widths: Any) -> Any:
-    """What follows in group g, (n,), by what to multiply it, and its mass; out[3:5] is room."""
+    """What follows in group g, (n,), and by what to multiply it; out[3:5] is room."""
     start = groups.ends[g]
     if _is_read_alone(g, groups):
-        return bounds[groups.after[start], 0], groups.weights[start], groups.weights[start]
+        return bounds[groups.after[start], 0], groups.weights[start]
     mixed = out[3]
     ahead = out[4]
     mixed[:] = 0.0
     ahead[:] = 0.0
-    mass = 0.0
     past_the_end = 0.0
     for e in range(start, groups.ends[g + 1]):
         values = bounds[groups.after[e], 0]
         _add(mixed, values, groups.weights[e], groups.flipped[e])
-        mass += groups.weights[e]
         if groups.beyond[e] > 0.0:
             distance = groups.weights[e] * groups.beyond[e]
             _add(ahead, values, distance, groups.flipped[e])
@@ -221,7 +208,7 @@ def _mixture(out: Any, g: Any, bounds: Any, groups: Any, widths: Any) -> Any:
         for k in range(mixed.size - 1):
             mixed[k] += (ahead[k + 1] - ahead[k]) / widths[k]
         mixed[-1] += past_the_end  # no slope exceeds one
-    return mixed, 1.0, mass
+    return mixed, 1.0
 
 
 @_plain
@@ -230,7 +217,7 @@ def _cuts_row(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, limits: An
     total = out[0]
     total[:] = 0.0
     for g in range(groups.starts[r], groups.starts[r + 1]):
-        mixed, scale, _ = _mixture(out, g, bounds, groups, reads.widths)
+        mixed, scale = _mixture(out, g, bounds, groups, reads.widths)
         cells = reads.cells[groups.kind[g]]
         for k in range(cells.size):
             total[k] += scale * mixed[cells[k]]
@@ -239,32 +226,21 @@ def _cuts_row(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, limits: An
     total[-1] = 1.0  # beyond the grid
 
 
-@inline
-def _extend(out: Any, value: Any, slope: Any, distances: Any, points: Any) -> None:
-    """Add what is on a line beyond the end of a grid."""
-    for k in points:
-        out[k] += value + slope * distances[k]
-
-
 @_plain
 def _upper_row(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, limits: Any) -> None:
     """One step of row r from above, into out[0]; out[3:5] is room."""
     total = out[0]
     total[:] = limits.slack
     for g in range(groups.starts[r], groups.starts[r + 1]):
-        mixed, scale, mass = _mixture(out, g, bounds, groups, reads.widths)
+        mixed, scale = _mixture(out, g, bounds, groups, reads.widths)
         kind = groups.kind[g]
-        factor = reads.factors[kind]
-        scale *= factor
+        scale *= reads.factors[kind]
         cells = reads.cells[kind]
         shares = reads.shares[kind]
-        start, end = reads.spans[kind]
-        for k in range(np.uintp(start), np.uintp(end)):
+        for k in range(total.size):
             i = np.uintp(cells[k])  # unsigned numbers need no look whether they count from the end
             value = mixed[i]
             total[k] += scale * (value + shares[k] * (mixed[i + np.uintp(1)] - value))
-        _extend(total, scale * mixed[0], factor * mass, shares, range(start))
-        _extend(total, scale * mixed[-1], factor * mass, shares, range(end, total.size))
 
 
 @_plain
@@ -304,30 +280,21 @@ def _lower_row(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, limits: A
     slopes[:] = -limits.rounding
     for g in range(groups.starts[r], groups.starts[r + 1]):
         lines, scale = _mixed_lines(out, g, bounds, groups)
-        kind = groups.kind[g]
-        factor = reads.factors[kind]
-        shares = reads.shares[kind]
-        start, end = reads.spans[kind]
-        _read_lines(out, lines, scale, factor * scale, kind, reads)
-        first = scale * lines[1, 0]
-        last = scale * lines[2, -1]
-        _extend(total, factor * scale * lines[0, 0], -factor * first, shares, range(start))
-        _extend(slopes, first, 0.0, shares, range(start))
-        _extend(total, factor * scale * lines[0, -1], factor * last, shares, range(end, total.size))
-        _extend(slopes, last, 0.0, shares, range(end, total.size))
+        _read_lines(out, lines, scale, groups.kind[g], reads)
     for k in range(total.size):
         kinks[k] += slopes[k]
 
 
 @inline
-def _read_lines(out: Any, lines: Any, scale: Any, scaled: Any, kind: Any, reads: Any) -> None:
+def _read_lines(out: Any, lines: Any, scale: Any, kind: Any, reads: Any) -> None:
     """Add values, kinks and slopes of lines (3, n), where they are read, to out[:3]."""
     cells = reads.cells[kind]
     shares = reads.shares[kind]
+    scaled = scale * reads.factors[kind]
     values = lines[0]
     lefts = lines[1]
     rights = lines[2]
-    for k in range(np.uintp(reads.spans[kind, 0]), np.uintp(reads.spans[kind, 1])):
+    for k in range(cells.size):
         i = np.uintp(cells[k])
         after = i + np.uintp(1)
         width = reads.widths[i]
