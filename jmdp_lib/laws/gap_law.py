@@ -293,9 +293,9 @@ class _Search:
         return (
             f"brackets at {where:g} are up to {widths.max():.2g} wide, not {self.width:g}, on a "
             f"grid of {grid.x.size:,} points; that would take about {needed:,.0f} points and "
-            f"{more:,.0f} times as long (max_points={self.max_points:,}, and work is bounded). For a "
-            "probability a sample may be the better choice: estimate_gaps, or GapLaw.from_sample of "
-            "a million simulate_pairs"
+            f"{more:,.0f} times as long (max_points={self.max_points:,}, and work is bounded). "
+            "For a probability a sample may be the better choice: estimate_gaps, or "
+            "GapLaw.from_sample of a million simulate_pairs"
         )
 
     def laws(self, grid: _Grid, gaps: Ints, wanted: Floats) -> list[GapLaw]:

@@ -15,7 +15,7 @@ values v of the policy, E D(s, t) = v(s) - v(t), and E H(j, t) = gamma v(j) - v(
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -327,7 +327,7 @@ class _Maker:
             return []
         made = self.first_halves
         after = np.searchsorted(self.half_keys, made.after)
-        first = Outcomes(halves + made.row, made.d, after, made.flipped, made.weights, made.beyond)
+        first = replace(made, row=halves + made.row, after=after)
         j, t = np.divmod(self.half_keys, self.jm.num_states)
         row, reward, end, chance = self.single(t)
         return [first, self.outcomes(row, 0.0 - reward, j[row], end, chance)]

@@ -158,7 +158,7 @@ def carry(bounds: Floats, step: Step, out: Floats) -> Floats:
 def place(x: Floats, points: Floats, kinds: Floats) -> Reads:
     """Where points (n,) are read on a grid x, for kinds (2, K)."""
     widths = np.diff(x)
-    cells = np.empty((kinds.shape[1], points.size), np.int32)
+    cells: Any = np.empty((kinds.shape[1], points.size), np.int32)
     shares = np.empty(cells.shape)
     for kind, (d, factor) in enumerate(kinds.T):
         y = (points - d) / factor
