@@ -182,6 +182,19 @@ def test_state_can_be_saved_after_its_branches_were_played(game, repeats):
     assert compact(env.ale.cloneState()) == here
 
 
+@pytest.mark.parametrize("game", ["Pong", "Qbert"])
+def test_all_resets_have_one_future(game):
+    """In Qbert the first game after loading went another way than all later ones."""
+    env = CoupledAtari(game, 0.0)
+    futures = []
+    for _ in range(2):
+        env.reset()
+        for _ in range(20):
+            env.step(0)
+        futures.append(env.snapshot().identity)
+    assert futures[0] == futures[1]
+
+
 @on_all_games
 def test_fresh_draws_are_independent(game):
     env = started(game, 5)

@@ -115,18 +115,14 @@ def test_simulated_gap_variance_is_that_of_independent_coins():
     pairs = pairs_of(False, count=4000, horizon=30)
     found = play.simulated(play.pair_returns(pairs, 0.25, 0.9, np.random.default_rng(1)))
     exact = 2.0 / 64.0 * 0.1**2 * np.sum(0.9 ** (2 * np.arange(30)))
-    assert abs(found.gap_variance - exact) < 4.0 * found.gap_variance_error
-    assert found.gap_variance_error < 0.05 * exact
+    assert found.gap_variance == pytest.approx(exact, rel=0.1)
     assert found.independent_variance == pytest.approx(exact, rel=0.1)
-    assert found.mean == pytest.approx(0.125 * 0.1 * np.sum(0.9 ** np.arange(30)), rel=0.02)
 
 
 def test_simulated_variances_divide_by_the_number_of_pairs():
     found = play.simulated(np.array([[[1.0, 0.0], [0.0, 1.0]], [[2.0, 0.0], [0.0, 0.0]]]))
     assert found.gap_variance == 1.0  # gaps 1 and -1, gaps 2 and 0
-    assert found.gap_variance_error == 0.0
     assert found.independent_variance == 0.75
-    assert found.mean == 0.5
 
 
 def test_screens_are_averages_over_areas():
@@ -145,7 +141,7 @@ def test_action_pairs_are_distinct_and_uniform():
 
 def test_collected_play_can_be_played_again(tmp_path):
     play.collect("Pong", 3, 30, 4, tmp_path)
-    found = play.load_collected(tmp_path)
+    found = play.Collected.load(tmp_path / "steps.npz")
     states = pickle.loads((tmp_path / "states.pkl").read_bytes())
     assert sorted(states) == [0, 1, 2, 3, 11, 18, 26]
     player = play.Emulator("Pong")
@@ -156,7 +152,7 @@ def test_collected_play_can_be_played_again(tmp_path):
             assert told == (found.rewards[step, position], found.ended[step, position])
             np.testing.assert_array_equal(player.screen(), seen)
     play.simulate("Pong", 3, "spaced", 30, 4, 3, 6, tmp_path)
-    pairs = play.load_pairs(tmp_path, "spaced")
+    pairs = play.Pairs.load(tmp_path / "pairs_spaced.npz")
     assert pairs.rewards.shape == pairs.alive.shape == (4, 3, 2, 6)
     assert pairs.same[:, :, 0].all()
     assert not pairs.same.all()
@@ -240,7 +236,7 @@ def test_draws_reach_up_to_the_present(tiny):
 
 
 def test_targets_look_at_the_successor_of_each_action(tiny, collected):
-    learner = Learner(tiny, "Pong", 0, collected, "cpu", graphs=True)
+    learner = Learner(tiny, "Pong", 0, collected, "cpu")
     values = torch.tensor([1.0, 2.0, 3.0])
     learner.target = lambda screens: (
         screens.float().mean((1, 2))[:, None] * values,
@@ -265,7 +261,7 @@ def test_targets_look_at_the_successor_of_each_action(tiny, collected):
 
 
 def test_target_is_copied_after_its_step(tiny, collected):
-    learner = Learner(tiny, "Pong", 0, collected, "cpu", graphs=True)
+    learner = Learner(tiny, "Pong", 0, collected, "cpu")
     weights = learner.target.mean.weight
     learner.begin_block()
     assert torch.equal(weights, learner.network.mean.weight)
@@ -283,7 +279,7 @@ def test_target_is_copied_after_its_step(tiny, collected):
 def test_killed_training_goes_on_as_if_nothing_had_happened(
     tiny, collected, tmp_path, monkeypatch, capsys
 ):
-    whole = Learner(tiny, "Pong", 0, collected, "cpu", graphs=True)
+    whole = Learner(tiny, "Pong", 0, collected, "cpu")
     (tmp_path / "whole").mkdir()
     train([whole], [tmp_path / "whole"])
     assert [record["step"] for record in whole.records] == [4, 6, 8, 10, 12]
@@ -296,11 +292,11 @@ def test_killed_training_goes_on_as_if_nothing_had_happened(
     train_block = release_training.train_block
     monkeypatch.setattr(release_training, "train_block", killed)
     with pytest.raises(KeyboardInterrupt):
-        train([Learner(tiny, "Pong", 0, collected, "cpu", graphs=True)], [tmp_path])
+        train([Learner(tiny, "Pong", 0, collected, "cpu")], [tmp_path])
     monkeypatch.undo()
-    assert release_training.saved_step(tmp_path) == 8
-    resumed = Learner(tiny, "Pong", 0, collected, "cpu", graphs=True)
+    resumed = Learner(tiny, "Pong", 0, collected, "cpu")
     resumed.restore(tmp_path)
+    assert resumed.step == 8
     train([resumed], [tmp_path])
     assert repr(resumed.records) == repr(whole.records)
     assert all(map(torch.equal, resumed.network.parameters(), whole.network.parameters()))
@@ -309,26 +305,14 @@ def test_killed_training_goes_on_as_if_nothing_had_happened(
 
 def test_side_by_side_changes_nothing(tiny, collected, tmp_path, capsys):
     names = ("Pong", "Boxing")
-    alone, other = (Learner(tiny, name, 0, collected, "cpu", graphs=True) for name in names)
+    alone, other = (Learner(tiny, name, 0, collected, "cpu") for name in names)
     train([alone], [tmp_path])
     train([other], [tmp_path])
-    together = [Learner(tiny, name, 0, collected, "cpu", graphs=True) for name in names]
+    together = [Learner(tiny, name, 0, collected, "cpu") for name in names]
     train(together, [tmp_path, tmp_path])
     assert repr(together[0].records) == repr(alone.records)
     assert repr(together[1].records) == repr(other.records)
     assert "2 networks" in capsys.readouterr().out
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_captured_update_is_the_update(tiny, collected, tmp_path):
-    captured, eager = (
-        Learner(tiny, "Pong", 0, collected, "cuda", graphs=graphs) for graphs in (True, False)
-    )
-    train([captured, eager], [tmp_path, tmp_path])
-    assert captured.graph is not None
-    pairs = zip(captured.network.parameters(), eager.network.parameters(), strict=True)
-    for one, other in pairs:
-        torch.testing.assert_close(one, other)
 
 
 def test_the_whole_experiment_in_miniature(tmp_path, capsys):
@@ -404,8 +388,8 @@ def test_the_committed_verdict_is_that_of_the_committed_rows():
     ("words", "message"),
     [
         (["--games", "Pang"], "did you mean Pong"),
-        (["--seeds", "10,x"], "--seeds must be integers"),
-        (["--games", "Pong,pong"], "named twice"),
+        (["--seeds", "-1"], "--seeds must be at least 0"),
+        (["--games", "Pong", "pong"], "named twice"),
         (["--processes", "0"], "--processes must be at least 1"),
         (["table"], "there is no run"),
     ],
@@ -418,7 +402,7 @@ def test_bad_input_is_refused_before_work(words, message, tmp_path, capsys):
 
 
 def test_a_missing_gpu_is_refused_before_work(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(SystemExit):
         release.main(["--device", "cuda", "--work", str(tmp_path / "work")])
     assert "no GPU" in capsys.readouterr().err

@@ -43,15 +43,16 @@ class PairRecords(Arrays):
         same_state: (M, H) bool: both branches stand at the same JMDP state, and share a table.
         played: (M, 2, H) int8 the action of each branch, 0 after an end.
         depths: (L,) times at which observations were recorded, for a network to continue from.
-        seen, previous: (M, 2, L, D) and (M, 2, L) observation and previous action at those times.
+        seen: (M, 2, L, D) observations at those times.
 
     Example:
         >>> from experiments.atari.recursive_pairs import record_pairs
         >>> from jmdp_lib.atari import CoupledAtari, Game
-        >>> env = CoupledAtari("Breakout", seed=0)
+        >>> env = CoupledAtari("Breakout", 0.0)
         >>> _ = env.reset()
         >>> here = [env.snapshot()]
-        >>> records = record_pairs(Game("Breakout"), here, 5, 0, pairs_per_state=2, processes=1)
+        >>> game = Game("Breakout", 0.0)
+        >>> records = record_pairs(game, here, 5, 0, pairs_per_state=2, processes=1)
         >>> records.rewards.shape, records.until(2).rewards.shape
         ((32, 2, 5), (32, 2, 2))
     """
@@ -64,7 +65,6 @@ class PairRecords(Arrays):
     played: NDArray[np.int8]
     depths: Ints
     seen: NDArray[np.uint8]
-    previous: Ints
 
     def until(self, horizon: int) -> Self:
         """The first steps alone."""
@@ -95,7 +95,7 @@ def record_pairs(
         >>> from experiments.atari.recursive_pairs import record_pairs
         >>> from experiments.atari.tables import evaluation_states
         >>> from jmdp_lib.atari import Game
-        >>> game = Game("Breakout")
+        >>> game = Game("Breakout", 0.0)
         >>> starts, _ = evaluation_states(game, num_states=1, seed=0, processes=1)
         >>> records = record_pairs(game, starts, 20, 1, pairs_per_state=1, repeats=4, processes=1)
         >>> records.rewards.shape, records.until(5).rewards.shape
@@ -137,7 +137,7 @@ def _play_state(
         choices = _seeded(envs, seed)
     actions = np.repeat(chosen, settings.repeats, axis=0)
     records = _empty_records(settings, row, actions, start.observation.size)
-    world = _RecordedWorld(envs, start)
+    world = EnvironmentWorld(envs, start)
     for pair, first_actions in enumerate(actions.tolist()):
         next_actions = choices.integers(num_actions, size=(settings.horizon, 2))
         drawn = _DrawnActions(np.vstack([first_actions, next_actions[1:]]).tolist())
@@ -145,13 +145,6 @@ def _play_state(
             for visit, steps in zip(*moves, strict=True):
                 _record_moves(records, pair, t, visit, steps)
     return records
-
-
-class _RecordedWorld(EnvironmentWorld):
-    """A world of emulators in which branches see the action before, too."""
-
-    def seen(self, place: CoupledAtari) -> tuple[NDArray[np.uint8], int]:
-        return place.observed, place.previous
 
 
 class _DrawnActions(NamedTuple):
@@ -185,7 +178,6 @@ def _empty_records(
     """Records of pairs with these first actions (M, 2), before anything was played."""
     num_pairs = len(actions)
     per_step = (num_pairs, 2, settings.horizon)
-    per_depth = (num_pairs, 2, len(settings.depths))
     return PairRecords(
         state_rows=np.full(num_pairs, row),
         actions=actions,
@@ -194,8 +186,7 @@ def _empty_records(
         same_state=np.zeros((num_pairs, settings.horizon), bool),
         played=np.zeros(per_step, np.int8),
         depths=np.array(settings.depths, dtype=np.int64),
-        seen=np.zeros((*per_depth, observation_size), np.uint8),
-        previous=np.zeros(per_depth, np.int64),
+        seen=np.zeros((num_pairs, 2, len(settings.depths), observation_size), np.uint8),
     )
 
 
@@ -203,7 +194,7 @@ def _record_moves(
     records: PairRecords, pair: int, t: int, visit: Visit, steps: Sequence[Step]
 ) -> None:
     """Write what the branches at one state did at time t into the arrays of the records."""
-    _, actions, who, (observed, previous) = visit
+    _, actions, who, observed = visit
     records.same_state[pair, t] |= sum(map(len, who)) == 2
     for action, members, (reward, _) in zip(actions, who, steps, strict=True):
         at_time = (pair, members, t)
@@ -212,7 +203,6 @@ def _record_moves(
         records.played[at_time] = action
         for place in np.flatnonzero(records.depths == t):
             records.seen[pair, members, place] = observed.ravel()
-            records.previous[pair, members, place] = previous
 
 
 class Tail(NamedTuple):
@@ -278,7 +268,7 @@ def pair_gaps(
         >>> from experiments.atari.recursive_pairs import pair_gaps, record_pairs
         >>> from experiments.atari.tables import evaluation_states
         >>> from jmdp_lib.atari import Game
-        >>> game = Game("Breakout")
+        >>> game = Game("Breakout", 0.0)
         >>> starts, _ = evaluation_states(game, num_states=1, seed=0, processes=1)
         >>> records = record_pairs(game, starts, 20, 1, pairs_per_state=1, repeats=4, processes=1)
         >>> found = pair_gaps(records, gammas=[0.9, 0.99], sigma=0.5)
