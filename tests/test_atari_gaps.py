@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 import jmdp_lib as jl
-from experiments.atari.networks import Estimate
-from experiments.atari.predictions import by_state, gap_table, tail
+from experiments.atari.predictions import by_state, gap_table
 from experiments.atari.recursive_pairs import PairRecords, pair_gaps, shock_ratio
 from experiments.atari.small_models import with_shock
 
@@ -17,7 +15,7 @@ GRID = jl.windy_gridworld(3)
 SIGMA = 0.7
 
 
-def tabular_records(jm, rows, states, actions, horizon, rng, depths=()):
+def tabular_records(jm, rows, states, actions, horizon, rng):
     """`record_pairs` on a tabular JMDP without shocks, uniform policy; rows label the groups."""
     size = len(states)
     record = PairRecords(
@@ -27,14 +25,10 @@ def tabular_records(jm, rows, states, actions, horizon, rng, depths=()):
         np.ones((size, 2, horizon), bool),
         np.zeros((size, horizon), bool),
         np.zeros((size, 2, horizon), np.int8),
-        np.array(depths, dtype=int),
-        np.zeros((size, 2, len(depths), 1), np.uint8),
     )
     at, act, one = np.column_stack([states, states]), actions.copy(), np.zeros(size, bool)
     cdf = np.cumsum(jm.probs.reshape(jm.num_states, -1), 1)  # all states have as many tables
     for t in range(horizon):
-        if t in depths:
-            record.seen[:, :, depths.index(t), 0] = at
         together = at[:, 0] == at[:, 1]
         one |= together & (act[:, 0] == act[:, 1])
         uniform = rng.random((size, 2))
@@ -68,50 +62,6 @@ def test_inside_error_bars_of_the_exact_solution():
             ):
                 assert abs(value[c, k] - exact) < 4.5 * error[c, k] + 1e-4
     assert (found.variance_error[1:] < 0.05 * found.variance[1:]).all()
-
-
-def exact_network(jm):
-    """What looks like a network and returns the exact moments of the state that a byte names."""
-    m = jl.jipe2(jm, jl.uniform_policy(jm), tol=1e-10).moments
-    shape, mean = m.mean.shape, m.mean.ravel()
-    covariance = m.full_second().reshape(mean.size, -1) - np.outer(mean, mean)
-    values, vectors = np.linalg.eigh(covariance)
-    shared = (vectors * np.sqrt(values.clip(0.0))).reshape(*shape, -1)
-    none = np.zeros((*shape, 1))
-    parts = (m.mean, shared, none, none, none[..., 0], np.zeros((shape[0], 1)), m.mean.var(1))
-    table = [torch.tensor(part)[None] for part in parts]
-
-    def network(params, observations):
-        return Estimate(*(part[:, observations[..., 0].long()] for part in table))
-
-    one = torch.ones(1, dtype=torch.float64)
-    network.scale, network.earned, network.gammas = one, one, one * jm.gamma
-    network.policy = one.expand(shape[1]) / shape[1]
-    return network, m
-
-
-def test_the_exact_moments_go_on_where_a_record_ends():
-    groups, depths = [(6, 0, 1), (4, 1, 3), (3, 2, 0), (0, 3, 1)], [1, 3, 20]
-    state, *pair = np.repeat(groups, 3000, axis=0).T
-    network, m = exact_network(with_shock(jl.windy_gridworld(3, gamma=0.9), SIGMA))
-    records = tabular_records(
-        GRID, state, state, np.column_stack(pair), 21, np.random.default_rng(3), depths
-    )
-    errors = []
-    for place, depth in enumerate(depths):
-        later = tail(network, {}, records, place)
-        found = pair_gaps(records.until(depth), [0.9], SIGMA, tail=later)
-        row, (a, b) = found.state_rows, found.actions.T
-        variances = np.diagonal(m.covariance, axis1=1, axis2=2)
-        independent = variances[row, a] + variances[row, b]
-        for value, error, exact in (
-            (found.mean, found.mean_error, m.gap_mean[row, a, b]),
-            (found.variance, found.variance_error, m.gap_variance[row, a, b]),
-            (found.independent, found.independent_error, independent),
-        ):
-            assert (np.abs(value[0] - exact) < 4.5 * error[0] + 1e-4).all()
-        errors.append(found.variance_error.mean())
-    assert errors[0] < 0.7 * errors[-1]  # what the network knows is not simulated
 
 
 def test_skill_is_against_the_constant_and_without_the_noise():

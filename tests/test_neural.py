@@ -17,7 +17,6 @@ from experiments.atari.networks import (
     Config,
     Estimate,
     Network,
-    inner,
 )
 from experiments.atari.predictions import backed_up_gaps, gaps_of
 from experiments.atari.replay import Replay
@@ -31,9 +30,7 @@ from experiments.atari.td_errors import (
     expected_errors,
     look_ahead,
     mean_squares,
-    nearness,
     outer,
-    policy_moments,
     sampled_errors,
     spread_targets,
     state_targets,
@@ -218,22 +215,6 @@ def test_sampled_errors_are_those_of_the_backup_where_nothing_is_random():
     torch.testing.assert_close(drawn, exact, rtol=1e-4, atol=1e-4)
 
 
-def test_sampled_errors_have_the_floor_of_the_shock():
-    jm = jl.JMDP(np.ones((3, 1)), np.zeros((3, 1, 2)), np.zeros((3, 1, 2), int), 0.0)
-    shape = (3, 2)
-    local = np.ones((*shape, 1))  # C = 1 at one state: the exact moments under the shock U
-    none = np.zeros((*shape, 1))
-    parts = (np.zeros(shape), none, none, local, np.zeros(shape), np.zeros((3, 1)))
-    network = tabulated(jm, parts, sigma=1.0)
-    data = Replay.of(tables_of(jm, observed(jm)))
-    batch = data.gather(torch.arange(3))
-    errors = block_errors(network, {}, {}, batch, generator=torch.Generator())
-    found = dict(zip(TD_BLOCKS, errors[:, 0].tolist(), strict=True))
-    assert found["mu"] == pytest.approx(1)  # U^2
-    assert found["sigma_cross"] == pytest.approx(1)  # (U U~)^2
-    assert found["sigma_diag"] == found["sigma_same"] == found["gap"] == 0
-
-
 def test_the_floor_is_the_variance_of_the_sampled_target():
     jm = jl.JMDP(np.ones((3, 1)), np.zeros((3, 1, 2)), np.zeros((3, 1, 2), int), 0.5)
     shape = (3, 2)
@@ -359,25 +340,6 @@ def test_a_shock_is_known_or_learned_whatever_the_other_terms():
         assert bool((own > 0).all()) == (not kind.startswith("gram")), kind
     scale = dict(zip(kinds, network.scale.tolist(), strict=True))
     assert scale["gram known"] == scale["local"] < scale["near learned"] == scale["gram"]
-
-
-def test_policy_moments_average_over_two_independent_actions():
-    rng, jm, *_ = problem(3)
-    policy = strategies.random_policy(rng, jm)
-    parts, second = random_moments(rng, jm)
-    mean = parts.mean
-    here = tabulated(jm, parts)({}, torch.arange(4)[:, None].byte())
-    value = (policy * mean).sum(1)
-    spread = (policy * mean**2).sum(1) - value**2
-    here = here._replace(spread=torch.as_tensor(spread, dtype=torch.float32)[None])
-    done = policy_moments(here, torch.as_tensor(policy, dtype=torch.float32))
-    pair = np.einsum("sa,satb,tb->st", policy, second, policy) - np.outer(value, value)
-    variance = np.einsum("sa,sasa->s", policy, second) - value**2
-    np.testing.assert_allclose(done.value[0], value, atol=1e-5)
-    np.testing.assert_allclose(done.variance[0], variance, atol=1e-5)
-    near = inner(done.near[0]) * nearness(done.place[0], done.place[0])
-    found = inner(done.shared[0]) + near + torch.diag(done.merged[0])
-    np.testing.assert_allclose(found, pair, atol=1e-5)
 
 
 def test_equal_tables_of_a_state_become_one():

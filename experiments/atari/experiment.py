@@ -7,12 +7,10 @@ written atomically and only once, so a run that was killed continues where it st
     tables-SEED.npz, held_out.npz   queried states, to learn from and to test the backup on
     evaluation.npz, records.npz     states for the gap diagnostic, recursive pairs from them;
                                     -FRESH is appended if fresh states were asked for
-    deep.npz                        other plays of the same pairs, with observations on the way
     run-SEED/                       training: metrics, checkpoint; `device` appends -TRIAL
     gaps-SEED.csv                   predicted and Monte Carlo gap moments, a row per state and pair;
                                     KIND is the network's prediction, KIND+table one exact backup of
-                                    it from the state's own tables, KIND+DEPTH plays DEPTH steps and
-                                    predicts only what follows
+                                    it from the state's own table
 """
 
 from __future__ import annotations
@@ -28,11 +26,9 @@ import numpy as np
 from experiments.atari.checkpoints import refuse_other
 from experiments.atari.networks import Config
 from experiments.atari.predictions import (
-    PredictedGaps,
     backed_up_gaps,
     by_state,
     predict_gaps,
-    tail,
 )
 from experiments.atari.recursive_pairs import PairGaps, PairRecords, pair_gaps, record_pairs
 from experiments.atari.replay import Replay
@@ -69,8 +65,6 @@ class Experiment:
     follow_share: share of them whose branches are followed (see `collect`).
     pairs_per_state, repeats, horizon: of the recursive pairs: action pairs of each state, how
         often each is played, and for how many steps.
-    depths, deep_repeats: after how many played steps a network predicts the rest, and how often
-        each pair is played for this.
     """
 
     config: Config
@@ -83,16 +77,13 @@ class Experiment:
     pairs_per_state: int = 4
     repeats: int = 12
     horizon: int = 300
-    depths: tuple[int, ...] = ()
-    deep_repeats: int = 12
 
     def __post_init__(self) -> None:
         _ = self.game  # refuses an unknown one
         sizes = ("num_states", "num_held_out", "num_evaluation", "pairs_per_state", "horizon")
         for name in sizes:
             checks.at_least(name, getattr(self, name), 1)
-        for name in ("repeats", "deep_repeats"):
-            checks.at_least(name, getattr(self, name), 3)  # for a variance with its error
+        checks.at_least("repeats", self.repeats, 3)  # for a variance with its error
 
     @property
     def game(self) -> Game:
@@ -110,15 +101,12 @@ def evaluate(
     trained: Trained,
     evaluation: QueryTables,
     records: PairRecords,
-    deep: PairRecords | None = None,
 ) -> pd.DataFrame:
-    """Predictions beside Monte Carlo, by state: KIND, KIND+table and, if recorded, KIND+DEPTH."""
+    """Predictions beside Monte Carlo, by state: KIND and KIND+table."""
     members = experiment.config.members
     gammas = [gamma for gamma, _ in members]
     simulated = pair_gaps(records, gammas, experiment.config.sigma)
     predicted = _predicted(experiment, trained, evaluation, simulated)
-    if deep is not None:
-        predicted |= _predicted_after_play(experiment, trained, deep)
     frames = []
     for suffix, prediction in predicted.items():
         for member, (gamma, kind) in enumerate(members):
@@ -152,20 +140,6 @@ def _predicted(
         }
         for suffix, gaps in told.items()
     }
-
-
-def _predicted_after_play(
-    experiment: Experiment, trained: Trained, deep: PairRecords
-) -> dict[str, dict[str, Floats]]:
-    """As `_predicted`, "+DEPTH": the network predicts what follows DEPTH steps of real play."""
-    gammas = [gamma for gamma, _ in experiment.config.members]
-    predicted = {}
-    for place, depth in enumerate(deep.depths.tolist()):
-        later = tail(trained.network, trained.params, deep, place)
-        gaps = pair_gaps(deep.until(depth), gammas, experiment.config.sigma, later)
-        values = (gaps.mean, gaps.variance, gaps.independent)
-        predicted[f"+{depth}"] = dict(zip(PredictedGaps._fields, values, strict=True))
-    return predicted
 
 
 def learn(
@@ -205,8 +179,8 @@ def collected_tables(
 
 def monte_carlo(
     experiment: Experiment, home: Path, processes: int | None = None, fresh: int = 0
-) -> tuple[QueryTables, PairRecords, PairRecords | None]:
-    """Tables of the evaluation states, recursive pairs from them, and deep records if asked for.
+) -> tuple[QueryTables, PairRecords]:
+    """Tables of the evaluation states, and recursive pairs from them.
 
     fresh: another number gives other states and other pairs.
     """
@@ -218,23 +192,16 @@ def monte_carlo(
         stream = experiment.stream(2, fresh)
         return evaluation_states(game, experiment.num_evaluation, stream, processes=processes)
 
-    def file(name: str) -> Path:
-        return home / (f"{name}-{fresh}.npz" if fresh else f"{name}.npz")
-
-    def record(horizon: int, repeats: int, **options: Any) -> PairRecords:
-        options |= {"pairs_per_state": experiment.pairs_per_state, "processes": processes}
+    def record() -> PairRecords:
+        sizes = {"pairs_per_state": experiment.pairs_per_state, "repeats": experiment.repeats}
         stream = experiment.stream(3, fresh)
-        return record_pairs(game, states()[0], horizon, stream, repeats=repeats, **options)
+        return record_pairs(
+            game, states()[0], experiment.horizon, stream, **sizes, processes=processes
+        )
 
-    tables = QueryTables.load_or_make(file("evaluation"), lambda: states()[1])
-    deep = None
-    if experiment.depths:
-        horizon = max(experiment.depths) + 1
-        options = {"depths": experiment.depths, "replication": 1}
-        make = partial(record, horizon, experiment.deep_repeats, **options)
-        deep = PairRecords.load_or_make(file("deep"), make)
-    make = partial(record, experiment.horizon, experiment.repeats)
-    return tables, PairRecords.load_or_make(file("records"), make), deep
+    suffix = f"-{fresh}" if fresh else ""
+    tables = QueryTables.load_or_make(home / f"evaluation{suffix}.npz", lambda: states()[1])
+    return tables, PairRecords.load_or_make(home / f"records{suffix}.npz", record)
 
 
 def _claim(experiment: Experiment, home: Path) -> None:

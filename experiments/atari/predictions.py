@@ -1,24 +1,20 @@
 """Gaps as networks predict them, and the table that compares them with played ones (Table 1).
 
 A network predicts the gaps of a state from what it sees of it. With the emulator's help it does
-better: from the state's own table, or after a few steps that are really played.
+better: from the state's own table.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
 from experiments.atari.networks import Network, Params
-from experiments.atari.recursive_pairs import PairRecords, Tail
 from experiments.atari.replay import Replay
 from experiments.atari.td_errors import (
-    PolicyMoments,
     look_ahead,
-    policy_moments,
     state_targets,
 )
 from jmdp_lib import checks
@@ -75,37 +71,6 @@ def backed_up_gaps(network: Network, params: Params, data: Replay, size: int = 6
         batch = data.gather(entries)
         parts.append(state_targets(network, batch, look_ahead(network, params, batch)))
     return gaps_of(network, *(torch.cat(part, 1) for part in zip(*parts, strict=True)))
-
-
-@torch.no_grad()
-def tail(network: Network, params: Params, records: PairRecords, place: int) -> Tail:
-    """What the E members predict for recorded pairs from time `records.depths[place]` on."""
-    depth = int(records.depths[place])
-
-    def tensor(array: NDArray[Any]) -> Tensor:
-        return torch.tensor(array, device=network.scale.device)
-
-    seen = tensor(records.seen[:, :, place])
-    ahead = policy_moments(network(params, seen), network.policy)  # (E, M, 2, .)
-    together = records.same_state & (records.played[:, 0] == records.played[:, 1])
-    are_one = tensor(together[:, :depth].any(1))
-    same_state = tensor(records.same_state[:, depth])
-    alive = tensor(records.alive[:, :, depth])
-    discount = (network.gammas**depth / network.earned)[:, None, None]
-    covariance = _pair_covariance(ahead, same_state)
-    covariance = alive.all(1) * torch.where(are_one, ahead.variance[..., 0], covariance)  # (E, M)
-    mean = alive * discount * ahead.value
-    variance = alive * discount**2 * ahead.variance
-    gap_variance = variance.sum(-1) - 2 * discount[..., 0] ** 2 * covariance
-    return Tail(*(part.double().cpu().numpy() for part in (mean, variance, gap_variance)))
-
-
-def _pair_covariance(ahead: PolicyMoments, same_state: Tensor) -> Tensor:
-    """C (E, M) of two branches that are not one, at states (E, M, 2, .); same_state: (M,)."""
-    shared = (ahead.shared[:, :, 0] * ahead.shared[:, :, 1]).sum(-1)
-    near = (ahead.near[:, :, 0] * ahead.near[:, :, 1]).sum(-1)
-    close = (ahead.place[:, :, 0] - ahead.place[:, :, 1]).square().sum(-1).neg().exp()
-    return shared + close * near + same_state * ahead.merged[..., 0]
 
 
 def by_state(gaps: pd.DataFrame) -> pd.DataFrame:

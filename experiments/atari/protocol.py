@@ -48,7 +48,7 @@ def settings(part: str, game: str) -> dict[str, Any]:
 def experiment_of(part: str, game: str, trial: str = "") -> Experiment:
     """The experiment of a part, with the config of one of its trials."""
     table = settings(part, game)
-    config = table["config"] | table["trials"].get(trial, {})
+    config = table["config"] | table.get("trials", {}).get(trial, {})
     return Experiment(Config(name=game, **_tuples(config)), **_tuples(table["experiment"]))
 
 

@@ -26,12 +26,11 @@ from experiments.atari.replay import Replay
 from experiments.atari.tables import QueryTables
 from experiments.atari.td_errors import block_errors, expected_errors, sampled_errors
 from jmdp_lib import checks
-from jmdp_lib.machine import extra, progress, replacing
+from jmdp_lib.machine import extra, replacing
 
 with extra("torch"):
     import torch
     from torch import Tensor
-    from torch.optim.adamw import adamw
 
 COLUMNS = ("step", "seed", "gamma", "kind", "curve", *TD_BLOCKS)
 
@@ -134,19 +133,14 @@ def steps_to_the_end(run: Run, held_out: Replay) -> Iterator[int]:
 
     _log_sampled_errors(run, held_out)
     run.log("expected", expected_errors(run.network, run.online, held_out))
-    bar = progress(config.steps, config.name, "step")
     while run.step < config.steps:
         run.advance()
-        bar.update()
         if is_due(config.log_every):
-            errors = run.log_window()
-            mu, *_, gap, _ = errors.mean(1).tolist()
-            bar.set_postfix(mu=f"{mu:.2g}", gap=f"{gap:.2g}")
+            run.log_window()
             _log_sampled_errors(run, held_out)
         if is_due(config.eval_every):
             run.log("expected", expected_errors(run.network, run.online, held_out))
         yield run.step
-    bar.close()
     run.save()
 
 
@@ -175,8 +169,7 @@ class Run:
     settings: of the run, by name, for its checkpoint.
     step: steps done. window: errors (len(TD_BLOCKS), E) of the steps since the last logged one.
     rows: of metrics.csv. loss_weights: (len(TD_BLOCKS), E) of the mean squared errors in the loss.
-    averages: of AdamW, for each weight: steps made, moving averages of its gradient and of the
-    gradient's square. rate: the learning rate; a graph reads it on the device.
+    rate: the learning rate of AdamW; a graph reads it on the device.
     warm_up: steps before the graph is recorded.
     """
 
@@ -197,20 +190,18 @@ class Run:
         for weight in self.online.values():
             weight.requires_grad_(True)
         self.generator = _generator(device, seed, 1)
-        self.averages = self._no_averages()
         self.loss_weights = self._loss_weights()
         self.on_gpu = device.type == "cuda"
-        self.rate: Tensor | float = torch.zeros((), device=device) if self.on_gpu else 0.0
+        self.rate = torch.zeros((), device=device)
+        self.optimiser = torch.optim.AdamW(
+            list(self.online.values()),
+            lr=self.rate,
+            weight_decay=network.config.weight_decay,
+            fused=True,
+            capturable=self.on_gpu,
+        )
         self.warm_up = 3
         self.graph: torch.cuda.CUDAGraph | None = None
-
-    def _no_averages(self) -> list[list[Tensor]]:
-        """Those before the first step."""
-        weights = self.online.values()
-        steps_made = [torch.zeros((), device=self.network.scale.device) for _ in weights]
-        gradients = [torch.zeros_like(weight) for weight in weights]
-        squares = [torch.zeros_like(weight) for weight in weights]
-        return [steps_made, gradients, squares]
 
     def _loss_weights(self) -> Tensor:
         """The weights of the blocks, in the units of each member."""
@@ -227,14 +218,13 @@ class Run:
         for member, values in zip(config.members, blocks.T.tolist(), strict=True):
             self.rows.append((self.step, config.seed, *member, curve, *values))
 
-    def log_window(self) -> Tensor:
+    def log_window(self) -> None:
         """Log the mean errors (len(TD_BLOCKS), E) of the steps since the last time."""
         mean = torch.stack(self.window).mean(0)
         self.window.clear()
         if not bool(mean.isfinite().all()):
             raise FloatingPointError(f"TD errors are no longer finite at step {self.step}")
         self.log("td", mean)
-        return mean
 
     def save(self) -> None:
         """Write the metrics, then the checkpoint: tensors, numbers and strings only."""
@@ -255,8 +245,7 @@ class Run:
     def advance(self) -> None:
         """One SGD step; its errors go into the window."""
         config = self.network.config
-        rate = learning_rate(config, self.step)
-        self.rate = self.rate.fill_(rate) if isinstance(self.rate, Tensor) else rate
+        self.rate.fill_(learning_rate(config, self.step))
         self.step += 1
         self.window.append(self._replayed() if self.on_gpu else self._descend())
         if self.step % config.copy_every == 0:
@@ -270,28 +259,9 @@ class Run:
         batch = self.data.sample(config, self.generator)
         stream = self.generator if config.descend == "sampled" else None
         blocks = block_errors(self.network, self.online, self.target, batch, stream)
-        weights = list(self.online.values())
-        slopes = torch.autograd.grad((self.loss_weights * blocks).sum(), weights)
-        steps_made, gradients, squares = self.averages
-        with torch.no_grad():
-            # The function, since the class imports torch's compiler: two seconds of each process.
-            adamw(
-                weights,
-                list(slopes),
-                gradients,
-                squares,
-                [],
-                steps_made,
-                lr=self.rate,
-                beta1=0.9,
-                beta2=0.999,
-                eps=1e-8,
-                weight_decay=config.weight_decay,
-                amsgrad=False,
-                maximize=False,
-                fused=True,
-                capturable=self.on_gpu,
-            )
+        self.optimiser.zero_grad()
+        (self.loss_weights * blocks).sum().backward()
+        self.optimiser.step()
         return blocks.detach()
 
     def _replayed(self) -> Tensor:
