@@ -288,8 +288,8 @@ def test_arguments(call, message):
 
 def test_unknown_states_and_actions():
     with pytest.raises(IndexError, match="state 99 is out of range: there are 9"):
-        jl.simulators.sample_gaps(
-            GRID, GOAL, [(0, 0, 1), (99, 0, 1)], 10**12
+        jl.simulators.estimate_gaps(
+            GRID, GOAL, [(0, 0, 1), (99, 0, 1)], num_runs=10**12
         )  # before any is played
     with pytest.raises(IndexError, match="state 9"):
         jl.simulate_pairs(GRID, GOAL, 9, (0, 1), 1)
@@ -361,7 +361,7 @@ BAD_SEEDS = ["7", 1.5, -1, True, [1, -2], ["a"], np.nan, {}, torchs_own]
     [
         lambda seed: jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 10, seed=seed),
         lambda seed: jl.simulate_returns(GRID, GOAL, 10, seed=seed),
-        lambda seed: jl.simulators.sample_gaps(GRID, GOAL, [(0, 0, 1)], 10, seed=seed),
+        lambda seed: jl.simulators.estimate_gaps(GRID, GOAL, [(0, 0, 1)], num_runs=10, seed=seed),
         lambda seed: jl.incremental_jipe2(GRID, GOAL, 10, seed=seed),
         frozen_lake,
         pong,
@@ -390,7 +390,7 @@ MANY = 10**12
         (lambda: jl.simulate_pairs(NEAR_ONE, GOAL, 4, (0, 1), 1), r"gamma = 0.99.* horizon= to"),
         (lambda: jl.simulate_returns(NEAR_ONE, GOAL, 1), r"gamma = 0.99.* larger truncation="),
         (
-            lambda: jl.simulators.sample_gaps(NEAR_ONE, GOAL, [(4, 0, 1)], 3),
+            lambda: jl.simulators.estimate_gaps(NEAR_ONE, GOAL, [(4, 0, 1)], num_runs=3),
             r"truncation = 1e-07 ask for",
         ),
         (
@@ -402,7 +402,7 @@ MANY = 10**12
             r"gamma = 0.99.*: pass horizon=",
         ),
     ],
-    ids=["simulate_pairs", "simulate_returns", "sample_gaps", "estimate_gaps", "compare_actions"],
+    ids=["simulate_pairs", "simulate_returns", "rows", "estimate_gaps", "compare_actions"],
 )
 def test_horizons_without_end_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
@@ -428,7 +428,7 @@ def test_a_horizon_that_is_given_is_not_too_long():
         (lambda: jl.goal_policy(10**6), "size: goal_policy of 1,000,000,000,000 states"),
         (lambda: jl.coupled_reward_chain(MANY), "num_states: a JMDP of 1,000,000,000,000 states"),
         (
-            lambda: jl.simulators.sample_gaps(GRID, GOAL, [(4, 0, 1)], num_pairs=MANY),
+            lambda: jl.simulators.estimate_gaps(GRID, GOAL, [(4, 0, 1)], num_runs=MANY),
             "a sample of num_pairs = 1,000,000,000,000 needs 22,351.74 GiB.*: ask for fewer",
         ),
         (lambda: jl.simulate_pairs(GRID, GOAL, 4, (0, 1), MANY), "a sample of num_pairs = 1,000"),
@@ -449,7 +449,7 @@ def test_a_horizon_that_is_given_is_not_too_long():
         "gridworld",
         "goal_policy",
         "chain",
-        "sample_gaps",
+        "rows",
         "simulate_pairs",
         "simulate_returns",
         "tabular",

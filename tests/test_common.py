@@ -90,7 +90,9 @@ def test_monte_carlo_is_within_its_error():
         policy = random_policy(rng, jm, deterministic=n % 2 == 0)
         exact = jl.jipe2(jm, policy, coupling="common").moments
         gaps = [(s, 0, 2) for s in range(4)]
-        played = jl.simulators.sample_gaps(jm, policy, gaps, 20_000, seed=n, coupling="common")
+        played = jl.simulators.estimate_gaps(
+            jm, policy, gaps, num_runs=20_000, seed=n, coupling="common", truncation=1e-7
+        )
         s, a, b = np.transpose(gaps)
         assert (np.abs(played.mean - exact.gap_mean[s, a, b]) < 5 * played.mean_error).all()
         wrong = np.abs(played.variance - exact.gap_variance[s, a, b])
@@ -181,7 +183,9 @@ def test_the_depot_with_demand_shared_through_time():
     )  # as the guide does
     for coupling, variance, worse in [("joint", 31.7, 0.454), ("common", 0.14, 0.063)]:
         exact = jl.jipe2(jm, policy, coupling=coupling).moments
-        played = jl.simulators.sample_gaps(jm, policy, [(5, 1, 2)], 50_000, coupling=coupling)
+        played = jl.simulators.estimate_gaps(
+            jm, policy, [(5, 1, 2)], num_runs=50_000, coupling=coupling, truncation=1e-7
+        )
         assert exact.gap_variance[5, 1, 2] == pytest.approx(variance, rel=0.015)
         guide = jl.jipe2(again, policy, coupling=coupling).moments
         assert guide.gap_variance[5, 1, 2] == pytest.approx(exact.gap_variance[5, 1, 2], abs=1e-6)
@@ -234,7 +238,7 @@ def test_a_model_knows_its_noise_or_says_which_state_has_another():
             (jl.simulate_pairs, (0, (0, 0), 9)),
             (jl.simulate_returns, (9,)),
             (jl.laws.policy_gaps, (policy,)),
-            (jl.simulators.sample_gaps, ([(0, 0, 0)], 9)),
+            (jl.simulators.estimate_gaps, ([(0, 0, 0)],)),
             (jl.incremental_jipe2, (9,)),
         ]:
             with pytest.raises(ValueError, match=f"one law of tables.* state {state} has"):

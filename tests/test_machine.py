@@ -198,7 +198,7 @@ jl.jipe2(jm, policy, queries=[4]).moments.second((4, 1), (4, 2))
 jl.jipe(jl.coupled_reward_chain(4), uniform[:4, :2] * 2, order=3).moments.gap_variance
 jl.incremental_jipe2(jm, uniform, 1000)
 jl.incremental_jipe2(jm, uniform, 1000, form="centred")
-jl.simulators.sample_gaps(jm, uniform, [(4, 0, 1)], 10)
+jl.simulators.estimate_gaps(jm, uniform, [(4, 0, 1)])
 jl.projected_jipe2(jm, uniform, jl.action_features(jl.rbf_features(3, 3, 1), 4))
 """
 

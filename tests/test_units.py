@@ -151,7 +151,7 @@ def counted(jm, policy, c):
 def played(jm, policy, c):
     yield 1, jl.simulate_pairs(jm, policy, 1, (0, 1), 100)
     yield 1, jl.simulate_returns(jm, policy, 100)
-    found = jl.simulators.sample_gaps(jm, policy, [GAP], 100)
+    found = jl.simulators.estimate_gaps(jm, policy, [GAP], num_runs=100)
     yield 1, [found.mean, found.mean_error, found.truncation_error * np.ones(1)]
     yield 0, [found.prob_worse, found.prob_tie]
     gaps = np.subtract(*jl.simulate_pairs(jm, policy, 1, (0, 1), 100).T)
