@@ -77,12 +77,14 @@ print(f"{len(gaps)} gaps; means {mean.min():.2f} to {mean.max():.2f}, ", end="")
 print(f"variances {variance.min():.2f} to {variance.max():.2f}")
 
 # %% [markdown]
-# **Simulated**: `sample_gaps` simulates pairs of branches. The two branches of a pair leave one cell with two actions under one
+# **Simulated**: `estimate_gaps` simulates pairs of branches. The two branches of a pair leave one cell with two actions under one
 # gust, go separate ways, and merge as soon as they meet and take the same action. Every gap has its
 # own pairs, so the errors of distinct gaps are independent.
 
 # %%
-played = jl.simulators.sample_gaps(grid, policy, gaps, num_pairs, seed)
+played = jl.simulators.estimate_gaps(
+    grid, policy, gaps, num_runs=num_pairs, seed=seed, truncation=1e-7
+)
 print(f"{len(gaps) * num_pairs:,} pairs")
 
 # %% [markdown]
@@ -225,7 +227,9 @@ plt.show()
 # chance alone:
 
 # %%
-few = jl.simulators.sample_gaps(grid, policy, gaps, few_pairs, seed)
+few = jl.simulators.estimate_gaps(
+    grid, policy, gaps, num_runs=few_pairs, seed=seed, truncation=1e-7
+)
 share = few.prob_worse + few.prob_tie
 blue = (share > bounds["JIPE-2"]).sum()
 assert np.all(share <= jl.cantelli_bound(few.mean, few.variance))  # orange, as for every sample

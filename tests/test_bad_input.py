@@ -289,6 +289,10 @@ def test_arguments(call, message):
 
 
 def test_unknown_states_and_actions():
+    with pytest.raises(IndexError, match="state 99 is out of range: there are 9"):
+        jl.simulators.estimate_gaps(
+            GRID, GOAL, [(0, 0, 1), (99, 0, 1)], num_runs=10**12
+        )  # before any is played
     with pytest.raises(IndexError, match="state 9"):
         jl.simulate_pairs(GRID, GOAL, 9, (0, 1), 1)
     with pytest.raises(IndexError, match="action 7"):
@@ -377,6 +381,7 @@ BAD_SEEDS = ["7", 1.5, -1, True, [1, -2], ["a"], np.nan, {}, torchs_own]
     [
         lambda seed: jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 10, seed=seed),
         lambda seed: jl.simulate_returns(GRID, GOAL, 10, seed=seed),
+        lambda seed: jl.simulators.estimate_gaps(GRID, GOAL, [(0, 0, 1)], num_runs=10, seed=seed),
         lambda seed: jl.incremental_jipe2(GRID, GOAL, 10, seed=seed),
         frozen_lake,
         pong,
@@ -416,6 +421,10 @@ def test_a_horizon_that_is_given_is_not_too_long():
         (lambda: jl.windy_gridworld(10**6), "size: a JMDP of 1,000,000,000,000 states"),
         (lambda: jl.goal_policy(10**6), "size: goal_policy of 1,000,000,000,000 states"),
         (lambda: jl.coupled_reward_chain(MANY), "num_states: a JMDP of 1,000,000,000,000 states"),
+        (
+            lambda: jl.simulators.estimate_gaps(GRID, GOAL, [(4, 0, 1)], num_runs=MANY),
+            "a sample of num_pairs = 1,000,000,000,000 needs 22,351.74 GiB.*: ask for fewer",
+        ),
         (lambda: jl.simulate_pairs(GRID, GOAL, 4, (0, 1), MANY), "a sample of num_pairs = 1,000"),
         (
             lambda: jl.simulate_returns(GRID, GOAL, MANY),

@@ -13,9 +13,15 @@ import pytest
 
 import jmdp_lib as jl
 from jmdp_lib.simulators import estimates
+from jmdp_lib.simulators.rows import RowPlayer
 
 POLICY = [[0.5, 0.5]] * 3
 FIELDS = ("mean", "mean_error", "variance", "variance_error", "prob_worse", "truncation_error")
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(RowPlayer, "chunk_size", 16)
 
 
 class Walk:
@@ -94,9 +100,8 @@ def test_the_numbers_are_those_of_one_process(coupling):
 
 
 def test_other_processes_and_many_chunks(monkeypatch):
-    monkeypatch.setattr(estimates, "_LEAST_RUNS", 1)
-    monkeypatch.setattr(estimates, "_MOST_CHUNKS", 7)
-    asked = {"state": 1, "num_runs": 40}
+    monkeypatch.setattr(estimates, "_MOST_JOBS", 2)
+    asked = {"state": 1, "num_runs": 300}
     alone = jl.simulators.estimate_gaps(Walk(), POLICY, [0, 1], **asked)
     with ProcessPoolExecutor(2, get_context("spawn")) as processes:
         assert_same(

@@ -27,7 +27,7 @@ SOLUTIONS = {
 RESULTS = {
     **SOLUTIONS,
     "trace_jipe2": lambda: jl.trace_jipe2(CHAIN, [0] * 3, 4),
-    "sample_gaps": lambda: jl.simulators.sample_gaps(JM, GOAL, [(4, 0, 2), (5, 1, 1)], 50),
+    "rows": lambda: jl.simulators.estimate_gaps(JM, GOAL, [(4, 0, 2), (5, 1, 1)], num_runs=50),
     "estimate_gaps": lambda: jl.simulators.estimate_gaps(
         JM, GOAL, [0, 2, 3], state=4, num_runs=200
     ),
@@ -93,7 +93,7 @@ def test_frames_have_a_row_for_every_gap():
     assert frame[["state", "action", "other"]].to_numpy().tolist() == [
         [s, a, 1 - a] for s in range(3) for a in range(2)
     ]
-    found = RESULTS["sample_gaps"]()
+    found = RESULTS["rows"]()
     frame = found.to_frame()
     assert frame.state.tolist() == [4, 5]
     assert frame["mean"].tolist() == found.mean.tolist()
@@ -109,7 +109,7 @@ def test_frames_have_a_row_for_every_gap():
 def test_repr_does_not_dump_returns():
     many = jl.simulators.estimate_gaps(JM, GOAL, [0, 2], state=4, num_runs=2000)
     assert repr(many).startswith("GapEstimate(2 gaps from 2,000 runs: means -")
-    one = jl.simulators.sample_gaps(JM, GOAL, [(4, 0, 2)], 50)
+    one = jl.simulators.estimate_gaps(JM, GOAL, [(4, 0, 2)], num_runs=50)
     assert repr(one).startswith("GapEstimate(1 gap from 50 runs: mean ")
 
 

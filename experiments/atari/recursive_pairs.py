@@ -26,9 +26,7 @@ from experiments.atari.tables import Arrays, Flags, emulator_of, in_processes
 from jmdp_lib import checks
 from jmdp_lib.atari.env import CoupledAtari, Game, Snapshot
 from jmdp_lib.checks import Floats, Ints, Seed
-from jmdp_lib.simulators.branches import play_branches
-from jmdp_lib.simulators.statistics import mean_and_error, variance_values
-from jmdp_lib.simulators.worlds import EnvironmentWorld, Step, Visit
+from jmdp_lib.simulators.rows import EnvironmentPlayer
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,31 +117,35 @@ def _play_state(
     ]
     actions = np.repeat(chosen, settings.repeats, axis=0)
     records = _empty_records(settings, row, actions)
-    world = EnvironmentWorld(envs, start)
+    player = EnvironmentPlayer(envs, start)
     for pair, first_actions in enumerate(actions.tolist()):
         next_actions = choices.integers(num_actions, size=(settings.horizon, 2))
-        drawn = _DrawnActions(np.vstack([first_actions, next_actions[1:]]).tolist())
-        for t, moves in enumerate(play_branches(world, 2, drawn, settings.horizon)):
-            for visit, steps in zip(*moves, strict=True):
-                _record_moves(records, pair, t, visit, steps)
+        _play_pair(player, records, pair, np.vstack([first_actions, next_actions[1:]]))
     return records
 
 
-class _DrawnActions(NamedTuple):
-    """How branches choose: by actions (H, 2), drawn for every time and branch beforehand."""
+def _play_pair(player: EnvironmentPlayer, records: PairRecords, pair: int, drawn: Ints) -> None:
+    """Play two branches by actions (H, 2) that were drawn beforehand, and record what they do.
 
-    actions: list[list[int]]
-    as_one: bool = True
-
-    def alone(self, t: int, branch: int, seen: object) -> int:
-        return self.actions[t][branch]
-
-    def together(
-        self, t: int, members: tuple[int, ...], seen: object
-    ) -> list[tuple[int, tuple[int, ...]]]:
-        if t == 0:
-            return [(first, (i,)) for i, first in enumerate(self.actions[0])]
-        return [(self.actions[t][members[0]], members)]
+    Branches that are one take the action of the first.
+    """
+    states = player.start(2, 1)
+    alive = np.ones((2, 1), bool)
+    one = False
+    for t, actions in enumerate(drawn.reshape(-1, 2, 1)):
+        same = bool(alive.all() and states[0] == states[1])
+        chosen = np.broadcast_to(actions[:1], (2, 1)) if one else actions
+        going = np.flatnonzero(alive)
+        records.same_state[pair, t] = same
+        records.alive[pair, going, t] = True
+        records.played[pair, going, t] = chosen[going, 0]
+        one = same and bool(chosen[0] == chosen[1])
+        found = player.step(states, chosen, alive, (np.array([same]),), [])
+        records.rewards[pair, going, t] = np.clip(found.rewards[going, 0], -1.0, 1.0)
+        alive = alive & ~found.over
+        states = np.where(alive, found.states, states)
+        if not alive.any():
+            return
 
 
 def _seeded(envs: list[CoupledAtari], seed: np.random.SeedSequence) -> np.random.Generator:
@@ -166,19 +168,6 @@ def _empty_records(settings: _Settings, row: int, actions: Ints) -> PairRecords:
         same_state=np.zeros((num_pairs, settings.horizon), bool),
         played=np.zeros(per_step, np.int8),
     )
-
-
-def _record_moves(
-    records: PairRecords, pair: int, t: int, visit: Visit, steps: Sequence[Step]
-) -> None:
-    """Write what the branches at one state did at time t into the arrays of the records."""
-    _, actions, who, _ = visit
-    records.same_state[pair, t] |= sum(map(len, who)) == 2
-    for action, members, (reward, _) in zip(actions, who, steps, strict=True):
-        at_time = (pair, members, t)
-        records.alive[at_time] = True
-        records.rewards[at_time] = min(max(reward, -1.0), 1.0)
-        records.played[at_time] = action
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,6 +262,18 @@ def _group_estimates(returns: Floats, gap_rest: Floats, own_rest: Floats) -> dic
     for name, each in values.items():
         found[name], found[f"{name}_error"] = mean_and_error(each)
     return found
+
+
+def mean_and_error(x: Floats) -> tuple[Floats, Floats]:
+    """Mean of a sample (M, ...), two values or more, and its standard error, each (...)."""
+    return x.mean(0), x.std(0, ddof=1) / np.sqrt(len(x))
+
+
+def variance_values(x: Floats) -> Floats:
+    """(M, ...) jackknife values of a sample (M, ...): their mean is its unbiased variance."""
+    size = len(x)
+    squares = (x - np.mean(x, 0)) ** 2
+    return (size * squares - squares.sum(0) / (size - 1)) / (size - 2)
 
 
 def _shock_variances(records: PairRecords, gammas: Floats, sigma: float) -> tuple[Floats, Floats]:
