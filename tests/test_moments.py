@@ -131,7 +131,7 @@ def test_what_cannot_fit_is_refused_with_its_size(leave):
     with pytest.raises(MemoryError, match=r"\(9, 4, 9, 4\).*GiB"):
         m.full_second()
     with pytest.raises(MemoryError, match="JIPE-2 by sweeps on 9 states needs"):
-        jl.jipe2(jm, jl.goal_policy(3))
+        jl.jipe2(jm, jl.goal_policy(3), route="sweeps")
     with pytest.raises(MemoryError, match="marginal MDP"):
         jm.marginal_mdp()
     with pytest.raises(MemoryError, match="1,332 coordinates"):
@@ -140,7 +140,7 @@ def test_what_cannot_fit_is_refused_with_its_size(leave):
 
 GRID, GOAL = jl.windy_gridworld(3), jl.goal_policy(3)
 SOLVERS = {
-    "sweeps": lambda: jl.jipe2(GRID, GOAL),
+    "sweeps": lambda: jl.jipe2(GRID, GOAL, route="sweeps"),
     "reachable": lambda: jl.jipe2(GRID, GOAL, route="reachable"),
     "dense": lambda: jl.jipe2(GRID, GOAL, route="dense"),
     "order 1": lambda: jl.jipe(GRID, GOAL, order=1),

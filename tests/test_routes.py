@@ -70,8 +70,6 @@ def test_every_route_is_the_literal_fixed_point(jm, policy, coupling):
         for x, y in [((1, 1), (1, 1)), ((1, 0), (1, 1))]:
             assert sol.moments.second(x, y) == pytest.approx(second[x + y], abs=1e-9)
         x, y = (0, 0), (jm.num_states - 1, 1)
-        if sol.pairs < jm.num_states * (jm.num_states + 1) // 2:
-            continue  # the reachable route knows the pairs that are reached
         np.testing.assert_allclose(sol.moments.full_second(), second, atol=1e-9)
         assert sol.moments.second(x, y) == pytest.approx(second[x + y], abs=1e-9)
 
@@ -93,21 +91,21 @@ def test_random_problems(problem, coupling):
     assert found.second(x, y) == pytest.approx(exact.second(x, y), abs=1e-9 * scale)
 
 
-def test_what_was_not_solved_is_refused_with_what_to_ask_for():
-    """Reading a moment never starts a solve."""
+@pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
+def test_what_a_solution_answers_does_not_depend_on_the_route(coupling, leave):
+    """What no gap reaches is solved when it is read, and only memory refuses it."""
     jm, policy = jl.windy_gridworld(6), jl.goal_policy(6)
-    near = jl.jipe2(jm, policy, route="reachable").moments
-    exact = jl.jipe2(jm, policy, route="dense").moments
-    with pytest.raises(ValueError, match='solve with route="dense"'):
-        near.second((0, 0), (35, 1))
-    with pytest.raises(ValueError, match='solve with route="dense"'):
-        near.full_second()
-    x, y = (12, 0), (12 + 6, 1)  # neighbours, whose successors gaps do reach
-    assert near.second(x, y) == pytest.approx(exact.second(x, y), abs=1e-7)
-    few = jl.jipe2(jm, policy, queries=[(3, 0, 1)]).moments
-    assert few.second((3, 1), (3, 0)) == pytest.approx(exact.second((3, 1), (3, 0)), abs=1e-7)
-    with pytest.raises(ValueError, match=r"solve with queries=\[\(3, 0, 2\)\]"):
-        few.second((3, 0), (3, 2))
+    exact = jl.jipe2(jm, policy, 1e-11, coupling, route="sweeps").moments
+    near = jl.jipe2(jm, policy, coupling=coupling, route="reachable").moments
+    few = jl.jipe2(jm, policy, coupling=coupling, queries=[(3, 0, 1)]).moments
+    for found in (near, few):
+        for x, y in [((0, 0), (35, 1)), ((12, 0), (18, 1)), ((3, 1), (3, 0)), ((3, 0), (3, 2))]:
+            assert found.second(x, y) == pytest.approx(exact.second(x, y), abs=1e-6)
+        np.testing.assert_allclose(found.full_second(), exact.full_second(), atol=1e-6)
+    fresh = jl.jipe2(jm, policy, coupling=coupling, queries=[(3, 0, 1)]).moments
+    leave(1000)
+    with pytest.raises(MemoryError, match="36 states"):
+        fresh.second((0, 0), (35, 1))
 
 
 @given(problems(max_states=6), st.integers(1, 4))
@@ -317,10 +315,8 @@ def test_the_safeguard_takes_over():
 
 def test_the_choice_of_a_route():
     local, goal = jl.windy_gridworld(30), jl.goal_policy(30)
-    small, high = jl.windy_gridworld(5), jl.windy_gridworld(5, gamma=0.999)
+    small = jl.windy_gridworld(5)
     uniform = jl.uniform_policy(local)
-    assert jl.jipe2(small, jl.goal_policy(5)).route == "sweeps"
-    assert jl.jipe2(high, jl.uniform_policy(high)).route == "dense"  # 28,000 sweeps
     sol = jl.jipe2(local, goal)
     assert sol.route == "reachable"
     assert jl.jipe2(local, uniform).route == "dense"
@@ -328,6 +324,27 @@ def test_the_choice_of_a_route():
     assert jl.jipe2(local, goal, queries=[0]).pairs < sol.pairs
     for route in ("reachable", "dense", "sweeps"):
         assert jl.jipe2(small, jl.goal_policy(5), route=route).route == route
+
+
+@pytest.mark.parametrize("size", [2, 5, 10, 12])
+@pytest.mark.parametrize("kind", ["goal", "uniform"])
+def test_the_default_does_little_more_than_the_best_route(size, kind):
+    """As a count of what is read: successors of pairs, at every application of T_2, and a call."""
+    jm = jl.windy_gridworld(size)
+    policy = jl.goal_policy(size) if kind == "goal" else jl.uniform_policy(jm)
+    kernel = CollapsedT2(jm, policy).kernel
+    width = kernel.nnz / jm.num_states
+    cost = {}
+    call = 1000.0  # takes as long as so many reads
+    for route in ("auto", "reachable", "dense", "sweeps"):
+        sol = jl.jipe2(jm, policy, route=route)
+        if sol.route == "reachable":  # a place is found ten times slower than the next is read
+            cost[route] = call + 10.0 * sol.iterations * sol.pairs * width**2
+        else:
+            actions = jm.num_actions if sol.route == "sweeps" else 1
+            cost[route] = call + 2.0 * sol.iterations * (jm.num_states * actions) ** 2 * width
+    assert cost["auto"] <= 2.0 * min(cost.values())
+    assert cost["auto"] <= 0.1 * cost["sweeps"]
 
 
 def test_what_cannot_fit_is_refused_beforehand(leave):
@@ -390,8 +407,7 @@ def test_a_solution_survives_pickling():
         sol = jl.jipe2(jm, jl.goal_policy(6), **how)
         again = pickle.loads(pickle.dumps(sol)).moments
         assert again.second((7, 0), (7, 1)) == sol.moments.second((7, 0), (7, 1))
-        if sol.route == "dense":
-            assert again.second((0, 0), (7, 1)) == sol.moments.second((0, 0), (7, 1))
+        assert again.second((0, 0), (7, 1)) == pytest.approx(sol.moments.second((0, 0), (7, 1)))
 
 
 @pytest.mark.slow

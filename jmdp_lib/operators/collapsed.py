@@ -108,6 +108,8 @@ class CollapsedT2:
     @cached_property
     def kernels(self) -> list[sparse.csr_array]:
         """(S, S) sparse: from distinct states P_2 c is the sum of K c K' over these."""
+        if len(self.moves) == 1:
+            return [self.kernel]
         return [self._averaged(move) for move in self.moves]
 
     @cached_property
@@ -266,6 +268,11 @@ class AskedGaps:
     first: Ints
     second: Ints
 
+    @property
+    def columns(self) -> tuple[Ints, ...]:
+        """The arguments of `CollapsedT2.law`."""
+        return tuple(vars(self).values())
+
     @classmethod
     def of(cls, jm: JMDP, queries: ArrayLike | None) -> AskedGaps:
         """From the keyword `queries` of a solver.
@@ -286,12 +293,18 @@ class AskedGaps:
         a, b = np.triu_indices(jm.num_actions, 1)
         return cls(np.repeat(states, a.size), np.tile(a, states.size), np.tile(b, states.size))
 
-    def parts(self, entries: Ints) -> Iterator[tuple[Ints, Ints, Ints]]:
-        """The gaps in parts that fit into memory; entries (S,): of the law of each state."""
+    def parts(self, entries: Ints) -> Iterator[tuple[Ints, ...]]:
+        """`columns` in parts that fit into memory; entries (S,): of the law of each state."""
         size = max(1, _CHUNK // int(entries.max()))
         for start in range(0, self.states.size, size):
-            part = slice(start, start + size)
-            yield self.states[part], self.first[part], self.second[part]
+            yield tuple(column[start : start + size] for column in self.columns)
+
+
+@dataclass(frozen=True)
+class AskedPairs(AskedGaps):
+    """Pairs of state-actions at two states: the second action is played at `others`, (Q,)."""
+
+    others: Ints
 
 
 def successors_first(graph: sparse.csr_array) -> Ints:
