@@ -200,10 +200,10 @@ class Collapsed(Full):
         pair = cross.copy()
         np.fill_diagonal(pair, np.einsum("sa,sab,sb->s", self.policy, blocks, self.policy))
         operator = PairOperator(jm, self.policy, self.coupling)
-        mean, blocks, deviations = operator.same_state(mean, blocks, pair)
-        mean += jm.reward_offset
-        source = operator.average @ operator.noise_source(deviations)
-        new = self._join(mean, blocks, distinct_states(jm.gamma, operator.kernels, pair, source))
+        backup = operator.centred.collapsed_backup(mean, blocks)
+        blocks = operator.shared_blocks(backup, pair)
+        cross = distinct_states(jm.gamma, operator.kernels, pair, backup.noise_source)
+        new = self._join(backup.mean + jm.reward_offset, blocks, cross)
         return new + self.products(new)
 
     def read(self, values: Floats) -> tuple[Floats, Floats, StoredMoments]:

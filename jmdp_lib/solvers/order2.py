@@ -19,7 +19,7 @@ from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.machine import rounding_of
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, StoredMoments
-from jmdp_lib.operators.collapsed import AskedGaps, AskedPairs, CollapsedT2, distinct_states
+from jmdp_lib.operators.collapsed import AskedGaps, AskedPairs, CollapsedT2
 from jmdp_lib.operators.dense import device_bytes
 from jmdp_lib.operators.pairs import PairOperator, PairState
 from jmdp_lib.operators.reachable import PairSet
@@ -261,13 +261,8 @@ class MomentsFromPairs:
 
     def full_second(self) -> Floats:
         """(S, A, S, A)."""
-        system = self.system
         backup = self._everywhere.backup
-        pairs = self._everywhere.pairs
-        states = np.arange(system.jm.num_states)
-        source = system.noise_source(backup.deviations)
-        c = pairs(*np.broadcast_arrays(states[:, None], states))
-        full = distinct_states(system.jm.gamma, system.moves, c, source)
-        full = full.reshape(backup.mean.shape * 2)
-        full[states, :, states] = system.blocks(backup, pairs, AskedGaps.of(system.jm, None))
-        return full + np.multiply.outer(backup.mean, backup.mean)
+        states = np.arange(self.system.jm.num_states)
+        c = self._everywhere.pairs(*np.broadcast_arrays(states[:, None], states))
+        mean = backup.mean
+        return self.system.full_covariance(backup, c) + np.multiply.outer(mean, mean)
