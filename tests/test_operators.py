@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import problems
+from strategies import problems, random_policy, shared_noise_model
 
 import jmdp_lib as jl
+from jmdp_lib.operators.collapsed import CollapsedT2
 from jmdp_lib.operators.multisets import MultisetOperator
 from jmdp_lib.operators.pairs import PairOperator
 
@@ -40,6 +41,32 @@ def test_fast_is_literal(problem, coupling):
         state = operator.apply(state)
         np.testing.assert_allclose(state.mean, mean, atol=1e-10)
         np.testing.assert_allclose(state.second, second, atol=1e-10)
+
+
+@pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_step_of_a_pair_is_brute_force(seed, coupling):
+    """Every pair of state-actions that are two branches, and the pair chain that follows them."""
+    jm = shared_noise_model(seed, 2, 3, 2)
+    policy = random_policy(np.random.default_rng(seed), jm)
+    system = CollapsedT2(jm, policy, coupling)
+    drawn = brute.product_jmdp(jm) if coupling == "independent" else jm
+    every = list(product(range(jm.num_states), range(jm.num_actions)))
+    for (s, a), (t, b) in product(every, repeat=2):
+        if (s, a) == (t, b):
+            continue
+        arguments = (s, a, b) if s == t else (s, a, b, t)
+        law = system.law(*(np.array([x]) for x in arguments))
+        found = np.zeros((jm.num_states,) * 2)
+        np.add.at(found, (law.first, law.second), law.weights)
+        exact = np.zeros(policy.shape * 2)
+        for prob, after in brute.one_step(drawn, policy, [(s, a), (t, b)], coupling == "common"):
+            exact[*after[0][1], *after[1][1]] += prob
+        np.testing.assert_allclose(found, exact.sum((1, 3)), atol=1e-12)
+        if coupling == "joint":
+            start = np.zeros(exact.shape)
+            start[s, a, t, b] = 1.0
+            np.testing.assert_allclose(jl.pair_step(jm, policy, start), exact, atol=1e-12)
 
 
 @given(problems())

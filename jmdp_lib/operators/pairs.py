@@ -142,11 +142,11 @@ def pair_step(jm: JMDP, policy: Policy, law: ArrayLike) -> Floats:
     side = num_states * num_actions
     moved = jm.transitions.T @ (jm.transitions.T @ apart.reshape(side, side)).T
     pairs = np.asarray(moved.T)  # (S, S), law of (S', T') of two branches
-    x = jm.next_states
-    shared = jm.probs[:, None, None] * same[jm.table_states]
-    np.add.at(pairs, (x[:, :, None], x[:, None, :]), shared)
-    singles = np.zeros(num_states)
-    np.add.at(singles, x, jm.probs[:, None] * alone[jm.table_states])
+    at, a, b = np.nonzero(same)
+    step = CollapsedT2(jm, policy).law(at, a, b)
+    shared = np.repeat(same[at, a, b], np.diff(step.starts)) * step.weights
+    np.add.at(pairs, (step.first, step.second), shared)
+    singles = jm.transitions.T @ alone.ravel()
 
     after = np.einsum("sa,st,tb->satb", policy, pairs, policy)
     actions = np.arange(num_actions)
