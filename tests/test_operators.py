@@ -69,17 +69,6 @@ def test_the_step_of_a_pair_is_brute_force(seed, coupling):
             np.testing.assert_allclose(jl.pair_step(jm, policy, start), exact, atol=1e-12)
 
 
-@given(problems())
-def test_fast_distance_is_the_papers_norm(problem):
-    jm, policy, rng = problem
-    operator = PairOperator(jm, policy)
-    (mean, second), (other_mean, other_second) = (random_collection(rng, jm) for _ in range(2))
-    distance = operator.distance(
-        operator.centre(mean, second), operator.centre(other_mean, other_second)
-    )
-    assert distance == pytest.approx(lambda_norm(jm, mean - other_mean, second - other_second))
-
-
 @given(problems(max_gamma=0.95))
 def test_t2_contracts_in_the_papers_norm(problem):
     """Lemma 5.2, with rho >= |R| in place of 1."""
@@ -119,21 +108,6 @@ def test_modulus_is_attained(order, gamma, reward):
     change = np.abs(operator.apply(worst) - operator.apply(0.0 * worst))
     measured = change[operator.orders == order].max() / jl.norm_weight(order, gamma, abs(reward))
     assert measured == pytest.approx(jl.contraction_modulus(order, gamma))
-
-
-def test_modulus_by_its_sum():
-    from math import comb
-
-    for order, gamma in product(range(1, 7), (0.1, 0.5, 0.99)):
-        total = sum(
-            comb(order, k)
-            * gamma**k
-            * jl.norm_weight(max(k, 1), gamma)
-            / jl.norm_weight(order, gamma)
-            for k in range(1, order + 1)
-        )
-        assert jl.contraction_modulus(order, gamma) == pytest.approx(total)
-        assert jl.contraction_modulus(order, gamma) <= gamma + 1e-15
 
 
 class Scripted:
