@@ -95,6 +95,24 @@ def evaluation():
         )
 
 
+def routes():
+    """The default of jipe2 against the best of its routes, on ever larger gridworlds."""
+    for size in (3, 5, 10, 11, 12, 30, 100):
+        jm = jl.windy_gridworld(size)
+        policy = jl.goal_policy(size)
+        tried = ["reachable", *["dense"] * (size <= 30), *["sweeps"] * (size <= 5)]
+        repeats = 2 if size >= 30 else 10
+        default = seconds(lambda: jl.jipe2(jm, policy), repeats)
+        took = {r: seconds(lambda: jl.jipe2(jm, policy, route=r), repeats) for r in tried}
+        best = min(took, key=took.get)
+        yield (
+            f"jipe2 by default, {size}x{size} gridworld, goal policy",
+            f"{default * 1e3:.0f} ms",
+            f"{took[best] * 1e3:.0f} ms ({best}, the best route)",
+            default / took[best],
+        )
+
+
 class Plain:
     """The same model behind the four names of a simulator: the plain Python loop."""
 
@@ -231,7 +249,15 @@ def decisions():
 
 
 def main() -> None:
-    exact = [*evaluation(), *projection(), *bounds(), *couplings(), *rules(), *decisions()]
+    exact = [
+        *evaluation(),
+        *routes(),
+        *projection(),
+        *bounds(),
+        *couplings(),
+        *rules(),
+        *decisions(),
+    ]
     rows = [*simulation(), *joint_returns(), *exact, *learning(), *collapse()]
     lines = [
         machine("numpy", "numba"),

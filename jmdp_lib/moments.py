@@ -264,8 +264,8 @@ class Moments(ReadOnly):
             >>> import jmdp_lib as jl
             >>> jm = jl.coupled_reward_chain(4, gamma=0.9)
             >>> m = jl.jipe2(jm, jl.uniform_policy(jm)).moments
-            >>> print(round(m.second((0, 0), (1, 1)), 4), round(m.full_second()[0, 0, 1, 1], 4))
-            78.2372 78.2372
+            >>> print(round(m.second((0, 0), (1, 1)), 3), round(m.full_second()[0, 0, 1, 1], 3))
+            78.237 78.237
         """
         return self.moment([x, y])
 

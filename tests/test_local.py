@@ -237,17 +237,6 @@ def test_a_bad_policy_row_shows_its_state(row):
         jl.large.local_jipe2(walk(), lambda s: [0.5, 0.5] if s[1] >= 0 else row, [("at", 0)])
 
 
-def test_jipe2_never_answers_for_a_part_of_the_model_unasked(leave):
-    """A model that does not fit is refused, and told of this."""
-    jm = jl.windy_gridworld(70, gamma=0.5)  # 4,900 states: such models once turned local
-    cell = 70 * 2 + 67
-    whole = jl.jipe2(jm, jl.goal_policy(70), 1e-3, queries=[cell])
-    assert np.isfinite(whole.moments.mean).all()
-    leave(60_000_000)
-    with pytest.raises(MemoryError, match="use local_jipe2 for a few states"):
-        jl.jipe2(jm, jl.uniform_policy(jm), 1e-3, queries=[cell])
-
-
 class Cell:
     """A state with no `__repr__`: two that are equal print differently."""
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import problems
+from strategies import problems, random_policy, shared_noise_model
 
 import jmdp_lib as jl
+from jmdp_lib.operators.collapsed import CollapsedT2
 from jmdp_lib.operators.multisets import MultisetOperator
 from jmdp_lib.operators.pairs import PairOperator
 
@@ -42,15 +43,30 @@ def test_fast_is_literal(problem, coupling):
         np.testing.assert_allclose(state.second, second, atol=1e-10)
 
 
-@given(problems())
-def test_fast_distance_is_the_papers_norm(problem):
-    jm, policy, rng = problem
-    operator = PairOperator(jm, policy)
-    (mean, second), (other_mean, other_second) = (random_collection(rng, jm) for _ in range(2))
-    distance = operator.distance(
-        operator.centre(mean, second), operator.centre(other_mean, other_second)
-    )
-    assert distance == pytest.approx(lambda_norm(jm, mean - other_mean, second - other_second))
+@pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_step_of_a_pair_is_brute_force(seed, coupling):
+    """Every pair of state-actions that are two branches, and the pair chain that follows them."""
+    jm = shared_noise_model(seed, 2, 3, 2)
+    policy = random_policy(np.random.default_rng(seed), jm)
+    system = CollapsedT2(jm, policy, coupling)
+    drawn = brute.product_jmdp(jm) if coupling == "independent" else jm
+    every = list(product(range(jm.num_states), range(jm.num_actions)))
+    for (s, a), (t, b) in product(every, repeat=2):
+        if (s, a) == (t, b):
+            continue
+        arguments = (s, a, b) if s == t else (s, a, b, t)
+        law = system.law(*(np.array([x]) for x in arguments))
+        found = np.zeros((jm.num_states,) * 2)
+        np.add.at(found, (law.first, law.second), law.weights)
+        exact = np.zeros(policy.shape * 2)
+        for prob, after in brute.one_step(drawn, policy, [(s, a), (t, b)], coupling == "common"):
+            exact[*after[0][1], *after[1][1]] += prob
+        np.testing.assert_allclose(found, exact.sum((1, 3)), atol=1e-12)
+        if coupling == "joint":
+            start = np.zeros(exact.shape)
+            start[s, a, t, b] = 1.0
+            np.testing.assert_allclose(jl.pair_step(jm, policy, start), exact, atol=1e-12)
 
 
 @given(problems(max_gamma=0.95))
@@ -92,21 +108,6 @@ def test_modulus_is_attained(order, gamma, reward):
     change = np.abs(operator.apply(worst) - operator.apply(0.0 * worst))
     measured = change[operator.orders == order].max() / jl.norm_weight(order, gamma, abs(reward))
     assert measured == pytest.approx(jl.contraction_modulus(order, gamma))
-
-
-def test_modulus_by_its_sum():
-    from math import comb
-
-    for order, gamma in product(range(1, 7), (0.1, 0.5, 0.99)):
-        total = sum(
-            comb(order, k)
-            * gamma**k
-            * jl.norm_weight(max(k, 1), gamma)
-            / jl.norm_weight(order, gamma)
-            for k in range(1, order + 1)
-        )
-        assert jl.contraction_modulus(order, gamma) == pytest.approx(total)
-        assert jl.contraction_modulus(order, gamma) <= gamma + 1e-15
 
 
 class Scripted:

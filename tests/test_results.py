@@ -54,16 +54,6 @@ def test_a_result_is_shown_in_a_line_and_a_table(name):
     assert again.to_frame().equals(found.to_frame())
 
 
-@pytest.mark.parametrize("name", SOLUTIONS)
-def test_a_solution_survives_its_file(name, tmp_path):
-    found = SOLUTIONS[name]()
-    found.save(tmp_path / "found.npz")
-    again = type(found).load(tmp_path / "found.npz")
-    assert repr(again) == repr(found)
-    same(again, found)
-    assert again.to_frame().equals(found.to_frame())
-
-
 def same(found: object, wanted: object) -> None:
     """Field by field. Of moments, what a file holds; the index of estimates says what they are."""
     assert type(found) is type(wanted)

@@ -70,44 +70,25 @@ def test_every_route_is_the_literal_fixed_point(jm, policy, coupling):
         for x, y in [((1, 1), (1, 1)), ((1, 0), (1, 1))]:
             assert sol.moments.second(x, y) == pytest.approx(second[x + y], abs=1e-9)
         x, y = (0, 0), (jm.num_states - 1, 1)
-        if sol.pairs < jm.num_states * (jm.num_states + 1) // 2:
-            continue  # the reachable route knows the pairs that are reached
         np.testing.assert_allclose(sol.moments.full_second(), second, atol=1e-9)
         assert sol.moments.second(x, y) == pytest.approx(second[x + y], abs=1e-9)
 
 
-@given(problems(max_states=7), st.sampled_from(["joint", "independent"]))
-@settings(max_examples=25)
-def test_random_problems(problem, coupling):
-    """Every kind of policy, also one state and one action."""
-    jm, policy, rng = problem
-    exact = jl.jipe2(jm, policy, 1e-11, coupling, route="sweeps").moments
-    scale = 1.0 + np.abs(exact.covariance).max()
-    for how in EVERY:
-        found = jl.jipe2(jm, policy, 1e-11, coupling, **how).moments
-        np.testing.assert_allclose(found.mean, exact.mean, atol=1e-9 * scale)
-        np.testing.assert_allclose(found.covariance, exact.covariance, atol=1e-9 * scale)
-    x = int(rng.integers(jm.num_states)), int(rng.integers(jm.num_actions))
-    y = int(rng.integers(jm.num_states)), int(rng.integers(jm.num_actions))
-    scale += np.abs(exact.mean).max() ** 2  # Sigma = C + mu mu'
-    assert found.second(x, y) == pytest.approx(exact.second(x, y), abs=1e-9 * scale)
-
-
-def test_what_was_not_solved_is_refused_with_what_to_ask_for():
-    """Reading a moment never starts a solve."""
+@pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
+def test_what_a_solution_answers_does_not_depend_on_the_route(coupling, leave):
+    """What no gap reaches is solved when it is read, and only memory refuses it."""
     jm, policy = jl.windy_gridworld(6), jl.goal_policy(6)
-    near = jl.jipe2(jm, policy, route="reachable").moments
-    exact = jl.jipe2(jm, policy, route="dense").moments
-    with pytest.raises(ValueError, match='solve with route="dense"'):
-        near.second((0, 0), (35, 1))
-    with pytest.raises(ValueError, match='solve with route="dense"'):
-        near.full_second()
-    x, y = (12, 0), (12 + 6, 1)  # neighbours, whose successors gaps do reach
-    assert near.second(x, y) == pytest.approx(exact.second(x, y), abs=1e-7)
-    few = jl.jipe2(jm, policy, queries=[(3, 0, 1)]).moments
-    assert few.second((3, 1), (3, 0)) == pytest.approx(exact.second((3, 1), (3, 0)), abs=1e-7)
-    with pytest.raises(ValueError, match=r"solve with queries=\[\(3, 0, 2\)\]"):
-        few.second((3, 0), (3, 2))
+    exact = jl.jipe2(jm, policy, 1e-11, coupling, route="sweeps").moments
+    near = jl.jipe2(jm, policy, coupling=coupling, route="reachable").moments
+    few = jl.jipe2(jm, policy, coupling=coupling, queries=[(3, 0, 1)]).moments
+    for found in (near, few):
+        for x, y in [((0, 0), (35, 1)), ((12, 0), (18, 1)), ((3, 1), (3, 0)), ((3, 0), (3, 2))]:
+            assert found.second(x, y) == pytest.approx(exact.second(x, y), abs=1e-6)
+        np.testing.assert_allclose(found.full_second(), exact.full_second(), atol=1e-6)
+    fresh = jl.jipe2(jm, policy, coupling=coupling, queries=[(3, 0, 1)]).moments
+    leave(1000)
+    with pytest.raises(MemoryError, match="36 states"):
+        fresh.second((0, 0), (35, 1))
 
 
 @given(problems(max_states=6), st.integers(1, 4))
@@ -129,73 +110,29 @@ def test_queries_are_answered_and_nothing_else(problem, count):
         assert one.gap_variance[states[0], 1, 0] == pytest.approx(wanted, abs=1e-8)
 
 
-def test_the_closure_is_what_branches_reach():
-    """Against a search in plain Python over the pair chain."""
-    for _, jm, policy in CASES:
-        system = CollapsedT2(jm, policy)
-        step = system.kernel.toarray() > 0
-        x, probs = jm.next_states, jm.probs
-        asked = AskedGaps.of(jm, None)
-        law = system.law(asked.states, asked.first, asked.second)
-        waiting = set(zip(law.first.tolist(), law.second.tolist(), strict=True))
-        reached = set()
-        while waiting:
-            s, t = waiting.pop()
-            if (pair := (max(s, t), min(s, t))) in reached:
-                continue
-            reached.add(pair)
-            if s != t:
-                waiting |= {
-                    (i, j) for i in np.flatnonzero(step[s]) for j in np.flatnonzero(step[t])
-                }
-                continue
-            for table in range(jm.starts[s], jm.starts[s + 1]):
-                taken = np.flatnonzero(policy[s]) if probs[table] > 0 else []
-                waiting |= {(x[table, a], x[table, b]) for a in taken for b in taken if a != b}
-        pairs = PairSet.of(system, asked, lambda *_: np.inf)
-        assert pairs.size == len(reached)
-        first, second = pairs.numbering.number[np.array(sorted(reached)).T]
-        found = places(pairs.rows, pairs.words, first, second)
-        assert sorted(found) == list(range(len(reached)))  # a place for each
-        i, j = np.tril_indices(pairs.numbering.order.size)  # places go up with (i, j)
-        found = places(pairs.rows, pairs.words, i, j)
-        assert (np.diff(found[found >= 0]) == 1).all()
-        assert (found >= 0).sum() == len(reached)
-    grid, goal = jl.windy_gridworld(50), jl.goal_policy(50)
-    assert jl.jipe2(grid, goal).pairs == 419_050  # the figure of the design
-
-
-def pairs_of_gaps(jm, policy, states):
-    """(S, S) whether two branches that leave one of the states can be at a pair of states."""
-    law = np.zeros((jm.num_states, jm.num_actions) * 2)
-    law[states, :, states] = 1.0 - np.eye(jm.num_actions)
-    reached = np.zeros((jm.num_states, jm.num_states), bool)
-    while law.any():
-        law = np.sign(jl.pair_step(jm, policy, law))
-        pairs = law.sum((1, 3))
-        new = (pairs + pairs.T > 0) & ~reached
-        reached |= new
-        law *= new[:, None, :, None]
-        np.einsum("sasa->sa", law)[...] = 0.0  # merged
-    return reached
-
-
-def test_pairs_of_states_that_lead_up_and_down():
-    """Wide and cyclic: the search needs more than one pass, and many words of the bitmap."""
-    rng = np.random.default_rng(0)
-    jm = random_jmdp(rng, 300, 2, 2, 0.5)
+def wide_and_cyclic():
+    """The search for their pairs needs more than one pass, and many words of the bitmap."""
+    jm = random_jmdp(np.random.default_rng(0), 300, 2, 2, 0.5)
     ahead = np.sort(jm.next_states % 300, axis=0).reshape(jm.next_states.shape)
     for one in (jm, jl.JMDP.from_tables(jm.table_states, jm.probs, jm.rewards, ahead, 300, 0.5)):
-        system = CollapsedT2(one, jl.uniform_policy(one))
-        asked = AskedGaps.of(one, [0, 7])
+        yield one, jl.uniform_policy(one), [0, 7]
+
+
+def test_the_closure_is_what_branches_reach():
+    local = [(jm, policy, None) for _, jm, policy in CASES]
+    for jm, policy, queries in (*local, *wide_and_cyclic()):
+        system = CollapsedT2(jm, policy)
+        asked = AskedGaps.of(jm, queries)
         pairs = PairSet.of(system, asked, lambda *_: np.inf)
         reached = pairs_reached(system, asked)
         assert pairs.size == np.triu(reached).sum()
-        number = pairs.numbering.number
-        found = places(pairs.rows, pairs.words, *(number[x] for x in reached.nonzero()))
-        assert (found >= 0).all()
-        found = places(pairs.rows, pairs.words, *(number[x] for x in (~reached).nonzero()))
-        assert (found == -1).all()
+        i, j = np.tril_indices(pairs.numbering.order.size)
+        found = places(pairs.rows, pairs.words, i, j)
+        order = pairs.numbering.order
+        np.testing.assert_array_equal(found >= 0, reached[order[i], order[j]])
+        assert (np.diff(found[found >= 0]) == 1).all()  # places go up with (i, j)
+    grid, goal = jl.windy_gridworld(50), jl.goal_policy(50)
+    assert jl.jipe2(grid, goal).pairs == 419_050  # the figure of the design
 
 
 def pairs_reached(system, asked):
@@ -213,16 +150,6 @@ def pairs_reached(system, asked):
         from_one = np.diagonal(reached)[states]
         more[law.first[from_one], law.second[from_one]] = True
     return reached
-
-
-def test_a_pair_with_many_successors():
-    rng = np.random.default_rng(0)
-    jm = random_jmdp(rng, 60, 4, 30, 0.5)
-    policy = jl.uniform_policy(jm)
-    dense = jl.jipe2(jm, policy, 1e-10, route="dense").moments.covariance
-    found = jl.jipe2(jm, policy, 1e-10, route="reachable", queries=[0, 1])
-    assert found.pairs == 60 * 61 // 2
-    np.testing.assert_allclose(found.moments.covariance[:2], dense[:2], atol=1e-9)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 30))
@@ -317,10 +244,8 @@ def test_the_safeguard_takes_over():
 
 def test_the_choice_of_a_route():
     local, goal = jl.windy_gridworld(30), jl.goal_policy(30)
-    small, high = jl.windy_gridworld(5), jl.windy_gridworld(5, gamma=0.999)
+    small = jl.windy_gridworld(5)
     uniform = jl.uniform_policy(local)
-    assert jl.jipe2(small, jl.goal_policy(5)).route == "sweeps"
-    assert jl.jipe2(high, jl.uniform_policy(high)).route == "dense"  # 28,000 sweeps
     sol = jl.jipe2(local, goal)
     assert sol.route == "reachable"
     assert jl.jipe2(local, uniform).route == "dense"
@@ -328,6 +253,27 @@ def test_the_choice_of_a_route():
     assert jl.jipe2(local, goal, queries=[0]).pairs < sol.pairs
     for route in ("reachable", "dense", "sweeps"):
         assert jl.jipe2(small, jl.goal_policy(5), route=route).route == route
+
+
+@pytest.mark.parametrize("size", [2, 5, 10, 12])
+@pytest.mark.parametrize("kind", ["goal", "uniform"])
+def test_the_default_does_little_more_than_the_best_route(size, kind):
+    """As a count of what is read: successors of pairs, at every application of T_2, and a call."""
+    jm = jl.windy_gridworld(size)
+    policy = jl.goal_policy(size) if kind == "goal" else jl.uniform_policy(jm)
+    kernel = CollapsedT2(jm, policy).kernel
+    width = kernel.nnz / jm.num_states
+    cost = {}
+    call = 1000.0  # takes as long as so many reads
+    for route in ("auto", "reachable", "dense", "sweeps"):
+        sol = jl.jipe2(jm, policy, route=route)
+        if sol.route == "reachable":  # a place is found ten times slower than the next is read
+            cost[route] = call + 10.0 * sol.iterations * sol.pairs * width**2
+        else:
+            actions = jm.num_actions if sol.route == "sweeps" else 1
+            cost[route] = call + 2.0 * sol.iterations * (jm.num_states * actions) ** 2 * width
+    assert cost["auto"] <= 2.0 * min(cost.values())
+    assert cost["auto"] <= 0.1 * cost["sweeps"]
 
 
 def test_what_cannot_fit_is_refused_beforehand(leave):
@@ -390,8 +336,7 @@ def test_a_solution_survives_pickling():
         sol = jl.jipe2(jm, jl.goal_policy(6), **how)
         again = pickle.loads(pickle.dumps(sol)).moments
         assert again.second((7, 0), (7, 1)) == sol.moments.second((7, 0), (7, 1))
-        if sol.route == "dense":
-            assert again.second((0, 0), (7, 1)) == sol.moments.second((0, 0), (7, 1))
+        assert again.second((0, 0), (7, 1)) == pytest.approx(sol.moments.second((0, 0), (7, 1)))
 
 
 @pytest.mark.slow

@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 import jmdp_lib as jl
 from jmdp_lib.solvers.trace import trace_jipe2
-
-
-@pytest.mark.parametrize("coupling", ["joint", "independent"])
-def test_trace_has_the_residuals_of_jipe2(coupling: str) -> None:
-    jm = jl.windy_gridworld(3, gamma=0.8)
-    sol = jl.jipe2(jm, jl.uniform_policy(jm), coupling=coupling, route="sweeps")
-    trace = trace_jipe2(jm, jl.uniform_policy(jm), sol.iterations, coupling)
-    np.testing.assert_allclose(trace.residuals, sol.residuals, rtol=0, atol=1e-13)
 
 
 def test_trace_agrees_with_the_literal_operator() -> None:

@@ -36,7 +36,6 @@ come, g and tau are exactly zero.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -48,7 +47,7 @@ from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.machine import progress, require
 from jmdp_lib.model import JMDP
 from jmdp_lib.operators.collapsed import Backup, CollapsedT2
-from jmdp_lib.operators.dense import move
+from jmdp_lib.operators.dense import PairArrays, PairMap, scaled_kernels
 from jmdp_lib.solvers.affine import Chain, solve
 
 _PRECISE = 1e-12  # residuals, relative to what each system adds in one step
@@ -89,8 +88,8 @@ def policy_gaps(
     states = jm.num_states
     require(_bytes(first, second), f"policy_gaps on the {states**2:,} pairs of {states:,} states")
     mean, backups = _solve_means(first, second)
-    pairs = _GapPairs.of(first, second, mean, backups)
-    target = _PRECISE * float(max(pairs.source.max(), pairs.shared_source.max()))
+    pairs = _GapPairs(first, second, mean, backups)
+    target = _PRECISE * float(max(pairs.arrays.source.max(), pairs.arrays.shared_source.max()))
     with progress(None, "policy_gaps", "sweep") as bar:
         found = solve(pairs, target, jm.gamma**2, bar=bar)[0]
     return mean, np.maximum(found[states], 0.0)
@@ -118,79 +117,45 @@ def _solve_means(first: CollapsedT2, second: CollapsedT2) -> tuple[Floats, tuple
 
 
 @dataclass(frozen=True)
-class _GapPairs:
+class _GapPairs(PairMap):
     """The system of u and tau, x (S + 1, S): row s < S is u(s, .), and the last row is tau.
 
-    kernels: from distinct states, u moves by the sum of K u L' over these (K, L). Each is gamma
-        times a kernel of a rule: its sparse rows, or a matrix.
-    sparse_rows: which of the two.
-    source: (S, S), Var(y_A - y~_B) for distinct states.
-    shared: (2 S, (S + 1) * S) sparse, gamma^2 times where two branches at one state go: first the S
-        states where they are apart, then those where they are together.
-    shared_source: (2 S,), what such a step adds.
+    first, second: of the two rules. mean: g. backups: what one step makes of their values.
     """
 
-    kernels: Sequence[tuple[Any, Any]]
-    sparse_rows: bool
-    source: Floats
-    shared: sparse.csr_array
-    shared_source: Floats
+    first: CollapsedT2
+    second: CollapsedT2
+    mean: Floats
+    backups: tuple[Backup, Backup]
 
-    @classmethod
-    def of(
-        cls, first: CollapsedT2, second: CollapsedT2, mean: Floats, backups: tuple[Backup, Backup]
-    ) -> _GapPairs:
-        """The system of two rules. mean: g. backups: what one step makes of their values."""
-        states = first.jm.num_states
+    @property
+    def num_states(self) -> int:
+        """S."""
+        return self.mean.size
+
+    @cached_property
+    def arrays(self) -> PairArrays:
+        """Of branches at one state, the S states where they are apart come first."""
+        states = self.num_states
+        first, second = self.first, self.second
+        left, right = self.backups
         drawn = _Drawn.of(first.policy, second.policy)
-        left, right = backups
-        source = -2.0 * left.noise_source @ right.noise_source.T
-        source += left.value_variance[:, None] + right.value_variance
-        law, added = _steps_from_one_state(first, drawn, mean, backups)
+        law, added = _steps_from_one_state(first, drawn, self.mean, self.backups)
         rows = np.concatenate([drawn.states, drawn.states + states])
         columns = np.tile(np.arange(drawn.states.size), 2)
         weights = np.concatenate([drawn.apart, drawn.together])
         average = sparse.csr_array((weights, (rows, columns)), (2 * states, drawn.states.size))
         few = first.few_successors and second.few_successors
-        kernels = zip(_kernels(first, few), _kernels(second, few), strict=True)
-        shared = first.jm.gamma**2 * (average @ law)
-        return cls(list(kernels), few, source, shared, average @ added)
-
-    @cached_property
-    def _scratch(self) -> Floats:
-        return np.empty_like(self.source)
-
-    def zeros(self) -> Floats:
-        """x = 0."""
-        size = len(self.source)
-        return np.zeros((size + 1, size))
-
-    def apply(self, x: Floats, out: Floats, with_source: bool = True) -> None:
-        """out = F(x), or without the source."""
-        size = len(self.source)
-        apart = out[:size]
-        apart[...] = self.source if with_source else 0.0
-        for kernel, others in self.kernels:
-            if self.sparse_rows:
-                move(*kernel, x[:size], self._scratch, False)
-                move(*others, self._scratch, apart, True)  # (L (K u)')' = K u L'
-            else:
-                np.matmul(kernel, x[:size], out=self._scratch)
-                apart += self._scratch @ others.T
-        at_one_state = self.shared @ x.ravel()
-        if with_source:
-            at_one_state += self.shared_source
-        np.fill_diagonal(apart, at_one_state[:size])
-        out[size] = at_one_state[size:]
-
-
-def _kernels(system: CollapsedT2, few: bool) -> list[Any]:
-    """gamma times each kernel of a rule: its sparse rows if there are few, or a matrix."""
-    gamma = system.jm.gamma
-    return [
-        (kernel.indptr, kernel.indices, gamma * kernel.data) if few else gamma * kernel.toarray()
-        for kernel in system.kernels
-    ]
+        kernels = (scaled_kernels(system, few) for system in (first, second))
+        apart = left.value_variance[:, None] + right.value_variance
+        if left.noise_source.size:
+            apart -= 2.0 * left.noise_source @ right.noise_source.T
+        return PairArrays(
+            kernels=list(zip(*kernels, strict=True)),
+            source=apart,  # Var(y_A - y~_B)
+            shared=first.jm.gamma**2 * (average @ law),
+            shared_source=average @ added,
+        )
 
 
 class _Drawn(NamedTuple):

@@ -37,6 +37,7 @@ from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP, checked_coupling, require_tables
 
 _CHUNK = 1 << 20  # entries of laws that are worked on at once
+_SMALL = 4096  # entries up to which calling a sparse product takes longer than a dense product
 _SPARSE = 0.1  # a term of a sum of rows costs some ten times what one of a matrix product does
 
 
@@ -56,22 +57,47 @@ class PairLaw:
     tables: tuple[Ints, Ints] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Backup:
     """What one application of T_2 makes of m (S,) and v (S,).
 
-    mean: (S, A). deviations: (T, A), y - mu. variance: (S, A), Var Z(s, a). value: (S,), the new m.
-    value_variance: (S,), the new v. diagonal_source: (S,), c_0 on the diagonal. noise_source: (S,
-    K), between states s != t c_0 is noise_source[s] @ noise_source[t]; K = 0 where that is zero.
+    mean: (S, A). deviations: (T, A), y - mu. variance: (S, A), Var Z(s, a). later: (S, A), the part
+    of it that comes after one step.
     """
 
+    system: CollapsedT2
     mean: Floats
     deviations: Floats
     variance: Floats
-    value: Floats
-    value_variance: Floats
-    diagonal_source: Floats
-    noise_source: Floats
+    later: Floats
+
+    def _averaged(self, x: Floats) -> Floats:
+        return np.einsum("sa,sa->s", self.system.policy, x)
+
+    @cached_property
+    def value(self) -> Floats:
+        """(S,), the new m."""
+        return self._averaged(self.mean)
+
+    @cached_property
+    def value_variance(self) -> Floats:
+        """(S,), the new v."""
+        return self._averaged(self.variance + (self.mean - self.value[:, None]) ** 2)
+
+    @cached_property
+    def diagonal_source(self) -> Floats:
+        """(S,), c_0 on the diagonal."""
+        policy = self.system.policy
+        if self.system.coupling == "independent":
+            return self._averaged(policy * self.variance)
+        jm = self.system.jm
+        together = np.einsum("ta,ta->t", policy[jm.table_states], self.deviations)
+        return np.asarray(jm.averaging @ together**2 + self._averaged(policy * self.later))
+
+    @cached_property
+    def noise_source(self) -> Floats:
+        """(S, K), between states s != t c_0 is noise_source[s] @ noise_source[t]; K may be 0."""
+        return np.asarray(self.system.average @ self.system.noise_source(self.deviations))
 
 
 @dataclass(frozen=True)
@@ -88,7 +114,7 @@ class CollapsedT2:
         require_tables(solver, jm)
         return cls(jm, checks.policy_matrix(jm, policy), checked_coupling(jm, coupling))
 
-    @property
+    @cached_property
     def centred(self) -> Self:
         """The operator of `JMDP.centred`: its moments are those of smaller returns."""
         return replace(self, jm=self.jm.centred)
@@ -108,6 +134,8 @@ class CollapsedT2:
     @cached_property
     def kernels(self) -> list[sparse.csr_array]:
         """(S, S) sparse: from distinct states P_2 c is the sum of K c K' over these."""
+        if len(self.moves) == 1:
+            return [self.kernel]
         return [self._averaged(move) for move in self.moves]
 
     @cached_property
@@ -164,22 +192,12 @@ class CollapsedT2:
     def backup(self, value: Floats, value_variance: Floats) -> Backup:
         """T_2 on m and v; their fixed points give every mean and every variance."""
         jm = self.jm
-        policy = self.policy
+        averaging = self._averaging
         targets = jm.rewards + jm.gamma * value[jm.next_states]
-        mean = jm.averaging @ targets
+        mean = averaging @ targets
         targets -= mean[jm.table_states]
-        later = jm.gamma**2 * (jm.averaging @ value_variance[jm.next_states])
-        variance = jm.averaging @ targets**2 + later
-        new = np.einsum("sa,sa->s", policy, mean)
-        spread = np.einsum("sa,sa->s", policy, (mean - new[:, None]) ** 2)
-        if self.coupling == "independent":
-            source = np.einsum("sa,sa->s", policy**2, variance)
-        else:
-            together = np.einsum("ta,ta->t", policy[jm.table_states], targets)
-            source = jm.averaging @ together**2 + np.einsum("sa,sa->s", policy**2, later)
-        alone = np.einsum("sa,sa->s", policy, variance) + spread
-        apart = self.average @ self.noise_source(targets)
-        return Backup(mean, targets, variance, new, alone, source, apart)
+        later = jm.gamma**2 * (averaging @ value_variance[jm.next_states])
+        return Backup(self, mean, targets, averaging @ targets**2 + later, later)
 
     def law(self, states: Ints, a: Ints, b: Ints, others: Ints | None = None) -> PairLaw:
         """The law of the pairs (states[q], a[q]), (others[q], b[q]), all (Q,), under the coupling.
@@ -242,6 +260,35 @@ class CollapsedT2:
             blocks[states, a, b] = blocks[states, b, a] = found
         return blocks
 
+    def full_covariance(self, backup: Backup, c: Floats) -> Floats:
+        """(S, A, S, A), C(s,a; t,b) one step before c (S, S)."""
+        source = self.noise_source(backup.deviations)
+        full = distinct_states(self.jm.gamma, self._fast_moves, c, source)
+        full = full.reshape(self.policy.shape * 2)
+        if self.coupling == "independent":
+            np.einsum("sasa->sa", full)[...] = backup.variance
+        else:
+            np.einsum("sasb->sab", full)[...] = self.shared_blocks(backup, c)
+        return full
+
+    def shared_blocks(self, backup: Backup, c: Floats) -> Floats:
+        """(S, A, A), C(s,a; s,b) of all actions, which share their table, one step before c."""
+        x = self.jm.next_states
+        joint = backup.deviations[:, :, None] * backup.deviations[:, None, :]
+        joint += self.jm.gamma**2 * c[x[:, :, None], x[:, None, :]]
+        blocks = (self._averaging @ joint.reshape(len(x), -1)).reshape(*self.policy.shape, -1)
+        np.einsum("saa->sa", blocks)[...] = backup.variance
+        return np.asarray(blocks)
+
+    @cached_property
+    def _averaging(self) -> Any:
+        """`JMDP.averaging`, dense where that is faster."""
+        return faster(self.jm.averaging)
+
+    @cached_property
+    def _fast_moves(self) -> list[Any]:
+        return [faster(move) for move in self.moves]
+
     def covariances(self, backup: Backup, pairs: PairValues, *asked: Ints) -> Floats:
         """(Q,), C(s,a; t,b) one step before c. asked: the arguments of `law`."""
         states, a, b = asked[:3]
@@ -266,6 +313,11 @@ class AskedGaps:
     first: Ints
     second: Ints
 
+    @property
+    def columns(self) -> tuple[Ints, ...]:
+        """The arguments of `CollapsedT2.law`."""
+        return tuple(vars(self).values())
+
     @classmethod
     def of(cls, jm: JMDP, queries: ArrayLike | None) -> AskedGaps:
         """From the keyword `queries` of a solver.
@@ -286,12 +338,24 @@ class AskedGaps:
         a, b = np.triu_indices(jm.num_actions, 1)
         return cls(np.repeat(states, a.size), np.tile(a, states.size), np.tile(b, states.size))
 
-    def parts(self, entries: Ints) -> Iterator[tuple[Ints, Ints, Ints]]:
-        """The gaps in parts that fit into memory; entries (S,): of the law of each state."""
+    def parts(self, entries: Ints) -> Iterator[tuple[Ints, ...]]:
+        """`columns` in parts that fit into memory; entries (S,): of the law of each state."""
         size = max(1, _CHUNK // int(entries.max()))
         for start in range(0, self.states.size, size):
-            part = slice(start, start + size)
-            yield self.states[part], self.first[part], self.second[part]
+            yield tuple(column[start : start + size] for column in self.columns)
+
+
+@dataclass(frozen=True)
+class AskedPairs(AskedGaps):
+    """Pairs of state-actions at two states: the second action is played at `others`, (Q,)."""
+
+    others: Ints
+
+
+def faster(matrix: sparse.csr_array) -> Any:
+    """The matrix, dense where products with it are faster so: small, or with many entries."""
+    size = matrix.shape[0] * matrix.shape[1]
+    return matrix.toarray() if size <= _SMALL or matrix.nnz > _SPARSE * size else matrix
 
 
 def successors_first(graph: sparse.csr_array) -> Ints:

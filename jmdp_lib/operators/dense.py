@@ -1,86 +1,120 @@
-"""The collapsed pair operator on the whole (S, S) matrix: c -> c_0 + gamma^2 P_2 c.
+"""Affine maps of all pairs of states, such as the collapsed pair operator c -> c_0 + gamma^2 P_2 c.
 
-Off the diagonal that is gamma^2 P c P', c being symmetric, or with common noise a sum of such terms
-and a source. Where the chain has few successors, both products are sums of few rows, compiled and
-threaded; where it has many, they are BLAS's.
-`TorchPairs` does the same on any torch device.
+From two distinct states both branches move by products of matrices, K x L'; from one state they
+move together. Where the chain has few successors, the products are sums of few rows, compiled and
+threaded; where it has many, they are BLAS's. On a torch device both are torch's.
 """
 
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import prange
+from scipy import sparse
 
 from jmdp_lib import machine
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import threaded
+from jmdp_lib.machine import largest_of, threaded
 from jmdp_lib.operators.collapsed import Backup, CollapsedT2
 
 _BLOCK = 16  # rows of a tile
 _WIDTH = 2048  # columns of a tile
 
 
+class PairArrays(NamedTuple):
+    """What a map of x (R, S) consists of: row s < S is about pairs (s, .), others as one likes.
+
+    kernels: from distinct states, x moves by the sum of K x L' over these (K, L), matrices (S, S)
+    or the sparse rows of such. source: (S, S) what is added there, or None. shared: (N, R * S)
+    sparse, where branches at one state go: its first S rows are the diagonal, and the others those
+    rows of x that are no pairs. shared_source: (N,) what is added there.
+    """
+
+    kernels: list[tuple[Any, Any]]
+    source: Any
+    shared: Any
+    shared_source: Any
+
+
+class PairMap(ABC):
+    """x -> F(x) on all pairs of states, for `solvers.affine.solve`."""
+
+    @property
+    @abstractmethod
+    def arrays(self) -> PairArrays:
+        """What the map consists of."""
+
+    @property
+    @abstractmethod
+    def num_states(self) -> int:
+        """S."""
+
+    def zeros(self) -> Any:
+        """x = 0."""
+        return np.zeros((self.arrays.shared.shape[1] // self.num_states, self.num_states))
+
+    @cached_property
+    def _scratch(self) -> Any:
+        return self.zeros()[: self.num_states]
+
+    def apply(self, x: Any, out: Any, with_source: bool = True) -> None:
+        """out = F(x), or without the source."""
+        size = self.num_states
+        kernels, source, shared, shared_source = self.arrays
+        apart = out[:size]
+        add = with_source and source is not None
+        if add:
+            apart[...] = source
+        for kernel, other in kernels:
+            _move_both(kernel, other, x[:size], self._scratch, apart, add)
+            add = True
+        together = shared @ x.reshape(-1)
+        if with_source:
+            together += shared_source
+        apart.reshape(-1)[:: size + 1] = together[:size]
+        out[size:] = together[size:].reshape(-1, size)
+
+    def residual(self, x: Any) -> float:
+        """max |F(x) - x|."""
+        out = self.zeros()
+        self.apply(x, out)
+        out -= x
+        return largest_of(out)
+
+
 @dataclass(frozen=True)
-class DensePairs:
+class DensePairs(PairMap):
     """c over all pairs, (S, S) symmetric. backup: has c_0."""
 
     system: CollapsedT2
     backup: Backup
 
-    @cached_property
-    def _kernels(self) -> list[Any]:
-        """gamma times each kernel of the system: its sparse rows, or a matrix."""
-        gamma = self.system.jm.gamma
-        few = self.system.few_successors
-        return [
-            (k.indptr, k.indices, gamma * k.data) if few else gamma * k.toarray()
-            for k in self.system.kernels
-        ]
+    @property
+    def num_states(self) -> int:
+        """S."""
+        return self.system.jm.num_states
 
     @cached_property
-    def _diagonal(self) -> Any:
-        """Of every entry of the law: the state, both successors, and gamma^2 times its weight."""
+    def arrays(self) -> PairArrays:
+        """The collapsed T_2."""
         law = self.system.diagonal
-        states = np.repeat(np.arange(self.backup.value.size), np.diff(law.starts))
-        return states, law.first, law.second, self.system.jm.gamma**2 * law.weights
-
-    @cached_property
-    def _scratch(self) -> Any:
-        return self.zeros()
-
-    def zeros(self) -> Any:
-        """c = 0."""
-        return np.zeros(self.system.kernel.shape)
-
-    def apply(self, c: Any, out: Any, with_source: bool = True) -> None:
-        """out = c_0 + gamma^2 P_2 c, or without c_0."""
-        source = self.backup.noise_source
-        add = with_source and source.size > 0
-        if add:
-            np.matmul(source, source.T, out=out)
-        for kernel in self._kernels:
-            if self.system.few_successors:
-                move(*kernel, c, self._scratch, False)
-                move(*kernel, self._scratch, out, add)  # (P (P c)')' = P c P'
-            else:
-                np.matmul(kernel, c, out=self._scratch)
-                np.matmul(self._scratch, kernel.T, out=out)  # the only kernel, and no source
-            add = True
-        states, first, second, weights = self._diagonal
-        later = np.bincount(states, weights * c[first, second], len(c))
-        np.fill_diagonal(out, self.backup.diagonal_source * with_source + later)
-
-    def residual(self, c: Any) -> float:
-        """max |c_0 + gamma^2 P_2 c - c|."""
-        out = self.zeros()
-        self.apply(c, out)
-        out -= c
-        return float(max(out.max(), -out.min()))
+        size = self.num_states
+        kernels = scaled_kernels(self.system, self.system.few_successors)
+        noise = self.backup.noise_source
+        entries = self.system.jm.gamma**2 * law.weights, law.first * size + law.second, law.starts
+        shared = sparse.csr_array(entries, (size, size * size), copy=True)
+        shared.sum_duplicates()
+        return PairArrays(
+            kernels=list(zip(kernels, kernels, strict=True)),
+            source=noise @ noise.T if noise.size else None,
+            shared=shared,
+            shared_source=self.backup.diagonal_source,
+        )
 
     def values(self, c: Any, first: Ints, second: Ints) -> Floats:
         """c at pairs of states, first and second of any one shape."""
@@ -94,39 +128,61 @@ class TorchPairs(DensePairs):
     device: str
 
     @cached_property
-    def _kernels(self) -> list[Any]:
-        if not self.system.few_successors:
-            return [self._tensor(kernel) for kernel in super()._kernels]
-        parts = [(*map(self._tensor, rows), self.system.kernel.shape) for rows in super()._kernels]
+    def arrays(self) -> PairArrays:
+        """The same, as tensors."""
+        kernels, source, shared, shared_source = super().arrays
+        moves = [self._tensor(kernel) for kernel, _ in kernels]
+        return PairArrays(
+            kernels=list(zip(moves, moves, strict=True)),
+            source=None if source is None else self._tensor(source),
+            shared=self._tensor((shared.indptr, shared.indices, shared.data), shared.shape),
+            shared_source=self._tensor(shared_source),
+        )
+
+    def _tensor(self, array: Any, shape: Any = None) -> Any:
+        """An array, or a sparse matrix from its rows."""
+        torch = _torch()
+        if not isinstance(array, tuple):
+            return torch.tensor(array, device=self.device)
+        rows = [torch.tensor(x, device=self.device) for x in array]
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)")
-            return [_torch().sparse_csr_tensor(*rows, check_invariants=True) for rows in parts]
-
-    @cached_property
-    def _diagonal(self) -> Any:
-        return [self._tensor(x) for x in super()._diagonal]
-
-    def _tensor(self, array: Any) -> Any:
-        return _torch().tensor(array, device=self.device)
+            shape = shape or (self.num_states, self.num_states)
+            return torch.sparse_csr_tensor(*rows, shape, check_invariants=True)
 
     def zeros(self) -> Any:
         """c = 0."""
-        return self._tensor(np.zeros(1)).new_zeros(self.system.kernel.shape)
-
-    def apply(self, c: Any, out: Any, with_source: bool = True) -> None:
-        """out = c_0 + gamma^2 P_2 c, or without c_0."""
-        source = self._tensor(self.backup.noise_source * with_source)
-        _torch().matmul(source, source.T, out=out)
-        for kernel in self._kernels:
-            out += kernel @ (kernel @ c).T.contiguous()
-        states, first, second, weights = self._diagonal
-        diagonal = self._tensor(self.backup.diagonal_source * with_source)
-        diagonal.index_add_(0, states, weights * c[first, second])
-        out.diagonal().copy_(diagonal)
+        return self._tensor(np.zeros(1)).new_zeros(self.num_states, self.num_states)
 
     def values(self, c: Any, first: Ints, second: Ints) -> Floats:
         """c at pairs of states, first and second of any one shape."""
         return np.asarray(c[self._tensor(first), self._tensor(second)].cpu())
+
+
+def scaled_kernels(system: CollapsedT2, few: bool) -> list[Any]:
+    """gamma times each kernel of a system: its sparse rows if there are few, or a matrix."""
+    gamma = system.jm.gamma
+    return [
+        (kernel.indptr, kernel.indices, gamma * kernel.data) if few else gamma * kernel.toarray()
+        for kernel in system.kernels
+    ]
+
+
+def _move_both(kernel: Any, other: Any, x: Any, scratch: Any, out: Any, add: bool) -> None:
+    """out = K x L', or out += K x L', for sparse rows, or matrices of NumPy or torch."""
+    if isinstance(kernel, tuple):
+        move(*kernel, x, scratch, False)
+        move(*other, scratch, out, add)  # (L (K x)')' = K x L'
+        return
+    if isinstance(out, np.ndarray):
+        np.matmul(kernel, x, out=scratch)
+        moved = scratch @ other.T
+    else:
+        moved = (other @ (kernel @ x).T.contiguous()).T
+    if add:
+        out += moved
+    else:
+        out[...] = moved
 
 
 def device_bytes(device: str) -> int:

@@ -25,17 +25,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import sparse
 from scipy.sparse import csgraph
 from scipy.sparse.linalg import LinearOperator, gmres
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.model import JMDP
-from jmdp_lib.operators.collapsed import CollapsedT2, distinct_states
+from jmdp_lib.operators.collapsed import Backup, CollapsedT2, faster
 
 RESTART = 60  # steps after which GMRES starts again: so many vectors it holds
-_SMALL = 4096  # entries up to which calling a sparse product takes longer than a dense product
 
 
 @dataclass(frozen=True)
@@ -73,10 +71,9 @@ class PairOperator(CollapsedT2):
     """
 
     @cached_property
-    def _factors(self) -> tuple[Any, Any, list[Any]]:
-        """The matrices of a sweep, dense where that is faster: `average`, `averaging`, `moves`."""
-        average, averaging, *moves = map(_faster, [self.average, self.jm.averaging, *self.moves])
-        return average, averaging, moves
+    def _average(self) -> Any:
+        """`average`, dense where that is faster."""
+        return faster(self.average)
 
     @property
     def sweep_bytes(self) -> float:
@@ -95,56 +92,25 @@ class PairOperator(CollapsedT2):
 
     def apply(self, state: PairState) -> PairState:
         """T_2."""
-        average, _, moves = self._factors
         side = self.policy.size
+        average = self._average
         pair = (average @ (average @ state.covariance.reshape(side, side)).T).T  # c
-        excess, blocks, deviations = self.same_state(state.excess, state.blocks, pair)
-        source = self.noise_source(deviations)
-        covariance = distinct_states(self.jm.gamma, moves, pair, source)
-        covariance = covariance.reshape(state.covariance.shape)
-        if self.coupling == "independent":
-            np.einsum("sasa->sa", covariance)[...] = np.einsum("saa->sa", blocks)
-        else:
-            np.einsum("sasb->sab", covariance)[...] = blocks
+        backup = self.centred.collapsed_backup(state.excess, state.blocks)
+        covariance = self.centred.full_covariance(backup, pair)
         offset = self.jm.reward_offset + self.jm.gamma * state.offset
-        return PairState(excess, covariance, offset)
+        return PairState(backup.mean, covariance, offset)
 
-    def same_state(
-        self, mean: Floats, blocks: Floats, pair: Floats
-    ) -> tuple[Floats, Floats, Floats]:
-        """T_2 on means (S, A) and on the covariances (S, A, A) of actions that share their table.
-
-        pair: (S, S), c. Returns both, and the deviations y - mu (T, A). The new means are without
-        `JMDP.reward_offset`.
-        """
-        jm = self.jm
-        gamma = self.jm.gamma
-        x = self.jm.next_states
-        _, averaging, _ = self._factors
-        value = (self.policy * mean).sum(1)  # m
+    def collapsed_backup(self, mean: Floats, blocks: Floats) -> Backup:
+        """T_2 on m and v of means (S, A) and same-state covariances (S, A, A)."""
+        value = (self.policy * mean).sum(1)
         own = np.einsum("saa->sa", blocks) + (mean - value[:, None]) ** 2
-        alone = np.einsum("sa,sa->s", self.policy, own)  # v
-        targets = jm.centred.rewards + gamma * value[x]  # (T, A), y
-        new = averaging @ targets
-        deviations = targets - new[jm.table_states]
-        joint = deviations[:, :, None] * deviations[:, None, :]
-        joint += gamma**2 * pair[x[:, :, None], x[:, None, :]]
-        same = (averaging @ joint.reshape(len(x), -1)).reshape(blocks.shape)
-        variance = averaging @ (deviations**2 + gamma**2 * alone[x])
-        np.einsum("saa->sa", same)[...] = variance
-        return new, same, deviations
+        return self.backup(value, np.einsum("sa,sa->s", self.policy, own))
 
     def distance(self, new: PairState, old: PairState) -> float:
         """||new - old||_lambda over all coordinates."""
         mean = np.abs(new.mean - old.mean).max()
         second = np.abs(new.second - old.second).max()
         return float(max(mean, second / self.weight))
-
-
-def _faster(matrix: sparse.csr_array) -> Any:
-    """The matrix, dense where products with it are faster so: small, or with many entries."""
-    size = matrix.shape[0] * matrix.shape[1]
-    return matrix.toarray() if size <= _SMALL or matrix.nnz > 0.1 * size else matrix
 
 
 def pair_step(jm: JMDP, policy: Policy, law: ArrayLike) -> Floats:
@@ -176,11 +142,11 @@ def pair_step(jm: JMDP, policy: Policy, law: ArrayLike) -> Floats:
     side = num_states * num_actions
     moved = jm.transitions.T @ (jm.transitions.T @ apart.reshape(side, side)).T
     pairs = np.asarray(moved.T)  # (S, S), law of (S', T') of two branches
-    x = jm.next_states
-    shared = jm.probs[:, None, None] * same[jm.table_states]
-    np.add.at(pairs, (x[:, :, None], x[:, None, :]), shared)
-    singles = np.zeros(num_states)
-    np.add.at(singles, x, jm.probs[:, None] * alone[jm.table_states])
+    at, a, b = np.nonzero(same)
+    step = CollapsedT2(jm, policy).law(at, a, b)
+    shared = np.repeat(same[at, a, b], np.diff(step.starts)) * step.weights
+    np.add.at(pairs, (step.first, step.second), shared)
+    singles = jm.transitions.T @ alone.ravel()
 
     after = np.einsum("sa,st,tb->satb", policy, pairs, policy)
     actions = np.arange(num_actions)

@@ -24,12 +24,15 @@ from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import cached, hot, inline
 from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2, ragged, successors_first
 
+_MANY_WORDS = 10_000  # fewer are done before a second thread has started
+
 
 def reached_states(system: CollapsedT2, asked: AskedGaps) -> Ints:
     """The states that branches of the gaps come to."""
     jm = system.jm
-    actions = (asked.first, asked.second)
-    starts = np.unique([asked.states * jm.num_actions + a for a in actions])
+    states, first, second, *others = asked.columns
+    branches = (states, first), ([*others, states][0], second)
+    starts = np.unique([s * jm.num_actions + a for s, a in branches])
     after = np.unique(jm.transitions[starts].indices)
     steps = csgraph.dijkstra(system.kernel, indices=after, unweighted=True, min_only=True)
     return np.flatnonzero(np.isfinite(steps))
@@ -163,14 +166,18 @@ class ReachablePairs:
         """max |c_0 + gamma^2 P_2 c - c|."""
         out = self.zeros()
         system = self._system()
-        threads = get_num_threads()
-        ends = np.linspace(0, len(self.pairs.words), 16 * threads + 1, dtype=np.int64).tolist()
+        size = len(self.pairs.words)
+        threads = get_num_threads() if size >= _MANY_WORDS else 1
+        ends = np.linspace(0, size, 16 * threads + 1, dtype=np.int64).tolist()
 
         def part(start: int, end: int) -> None:
             _sweep(system, x, out, False, False, start, end, np.empty(64, np.int64))
 
-        with ThreadPoolExecutor(threads) as pool:  # the kernel releases the GIL
-            list(pool.map(part, ends[:-1], ends[1:]))
+        if threads == 1:
+            part(0, size)
+        else:
+            with ThreadPoolExecutor(threads) as pool:  # the kernel releases the GIL
+                list(pool.map(part, ends[:-1], ends[1:]))
         out -= x
         return float(max(out.max(initial=0.0), -out.min(initial=0.0)))
 

@@ -359,4 +359,5 @@ def choose_pairs(system: CollapsedT2, asked: AskedGaps, or_all: bool = True) -> 
 
 def dense_bytes(system: CollapsedT2) -> float:
     """Bytes that solving on all pairs takes, roughly."""
-    return 10 * 8.0 * system.jm.num_states**2 + system.table_bytes
+    matrices = 10 + (system.coupling == "common")
+    return matrices * 8.0 * system.jm.num_states**2 + system.table_bytes

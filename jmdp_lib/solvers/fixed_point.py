@@ -91,7 +91,7 @@ class Solution(ReadOnly):
         >>> jm = jl.coupled_reward_chain(4, gamma=0.9)
         >>> solution = jl.jipe2(jm, jl.uniform_policy(jm))
         >>> solution.converged, solution.error_bound < 1e-8, solution.route
-        (True, True, 'sweeps')
+        (True, True, 'reachable')
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     solution.save(Path(folder) / "chain.npz")
         ...     again = jl.Solution.load(Path(folder) / "chain.npz")

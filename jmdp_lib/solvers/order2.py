@@ -1,13 +1,14 @@
 """Joint iterative policy evaluation, JIPE-2 (Theorem 5.3): T_2 repeated, or its fixed point solved.
 
-For few state-actions T_2 is repeated. Otherwise `affine` solves for the fixed point, on the pairs
-of states that the asked gaps reach or on all.
+`affine` solves for the fixed point, on the pairs of states that the asked gaps reach or on all. T_2
+is repeated where that is asked for: it is slower, and has the paper's curve of residuals.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,17 +19,15 @@ from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.machine import rounding_of
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, StoredMoments
-from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2, PairValues, distinct_states
+from jmdp_lib.operators.collapsed import AskedGaps, AskedPairs, CollapsedT2
 from jmdp_lib.operators.dense import device_bytes
 from jmdp_lib.operators.pairs import PairOperator, PairState
 from jmdp_lib.operators.reachable import PairSet
 from jmdp_lib.solvers import affine, fixed_point
+from jmdp_lib.solvers.affine import SolvedPairs
 from jmdp_lib.solvers.fixed_point import Solution
 
 ROUTES = ("auto", "sweeps", "reachable", "dense")
-FEW = 512  # state-actions up to which T_2 is repeated, for the curve of its residuals
-# More sweeps than this are not worth the curve of their residuals: gamma above some 0.995.
-_MANY_SWEEPS = 5000
 
 
 def jipe2(
@@ -59,11 +58,11 @@ def jipe2(
     max_iterations: sweeps after which to stop; as many as `tol` can need unless given.
     queries: which covariances are wanted: those of all actions at states (N,), or of rows
         (state, a, b), (N, 3); all unless given. Others are nan in the moments' arrays.
-    route: "sweeps" repeats $T_2$ from `initial` and has the residuals of every sweep; "reachable"
-        solves one sparse system on the pairs of states that `queries` reach, "dense" one on all
-        pairs. "auto" takes sweeps for few state-actions, and otherwise the faster route that fits
-        into memory; the solution's `route` says which one it was. A model that fits in no way is
-        refused: `local_jipe2` can still answer for a few of its states.
+    route: "reachable" solves one sparse system on the pairs of states that `queries` reach, "dense"
+        one on all pairs. "auto" takes the faster of these that fits into memory; the solution's
+        `route` says which one it was. A model that fits in no way is refused: `local_jipe2` can
+        still answer for a few of its states. "sweeps" repeats $T_2$ from `initial`, as it does
+        if that or `max_iterations` is given. It is slower, and has the residuals of every sweep.
     device: a torch device, such as "cuda", for the dense route.
 
     What all rewards have in common (`JMDP.reward_offset`) is subtracted before anything is solved,
@@ -72,8 +71,8 @@ def jipe2(
     Residuals are the paper's norm on what is solved. Sweeps solve all coordinates. The other routes
     solve all means and the policy averages that $T_2$ needs, on which it is the same contraction,
     and every other coordinate follows from those in one step. `moments.second` and
-    `moments.full_second` know any two states after sweeps or the dense route; after the reachable
-    route they know only the pairs that were reached, and refuse others.
+    `moments.full_second` answer for any two states, whatever the route was: what no gap that was
+    asked for reaches is solved when it is read.
 
     Example:
         >>> import jmdp_lib as jl
@@ -93,7 +92,7 @@ def jipe2(
     swept = initial is not None or max_iterations is not None or route == "sweeps"
     solved = route in ("reachable", "dense") or device is not None or queries is not None
     _check_route(route, device, swept, solved)
-    if swept or (not solved and _is_small(system, tol)):
+    if swept:
         return _sweeps(jm, system, tol, initial, max_iterations)
     asked = AskedGaps.of(jm, queries)
     reached = None
@@ -117,13 +116,6 @@ def _check_route(route: str, device: str | None, swept: bool, solved: bool) -> N
             "initial, max_iterations and route='sweeps' belong to sweeps, which always solve all "
             "pairs: they do not go together with a device, queries or another route"
         )
-
-
-def _is_small(system: CollapsedT2, tol: float) -> bool:
-    """Whether sweeps take so little time that the curve of their residuals is worth it."""
-    gamma = system.jm.gamma
-    sweeps = fixed_point.enough_sweeps(1.0, tol * (1.0 - gamma), gamma)
-    return system.policy.size <= FEW and sweeps <= _MANY_SWEEPS
 
 
 def _require_dense(system: CollapsedT2, device: str | None) -> None:
@@ -212,61 +204,65 @@ def _solved(
     route = "dense" if reached is None else "reachable"
     pairs = _all_pairs(jm) if reached is None else reached.size
     name = f"JIPE-2, {route}, {pairs:,} pairs of {jm.num_states:,} states"
-    found = affine.solve_pairs(system, reached, tol * system.jm.reward_bound, name, device)
+    accuracy = tol * system.jm.reward_bound
+    found = affine.solve_pairs(system, reached, accuracy, name, device)
     rounding = found.rounding + rounding_of(0) * jm.reward_bound
     certified = found.residuals, rounding, gamma, tol * jm.reward_bound, found.iterations
     end = fixed_point.certify(*certified, "JIPE-2")
-    blocks = system.blocks(found.backup, found.pairs, asked)
-    source = MomentsFromPairs(system, found.backup, blocks, found.pairs)
+    source = MomentsFromPairs(system, found, accuracy, pairs == _all_pairs(jm))
     # c contracts by gamma^2
     off = 4.0 * found.residuals[-1] * system.weight / (1.0 - gamma**2)
     solver_error = float(found.residuals[-1] + found.rounding) / (1.0 - gamma)
     off += fixed_point.false_variance(gamma, solver_error)
-    known = 2, found.backup.mean, blocks, source
+    known = 2, found.backup.mean, system.blocks(found.backup, found.pairs, asked), source
     moments = fixed_point.collect_moments(jm, known, jm.return_offset, end.error_bound, off)
     return Solution(moments, *end, route=route, pairs=pairs)
 
 
 @dataclass(frozen=True)
 class MomentsFromPairs:
-    """Second moments between states, each one local expectation away from c.
+    """Second moments, each one local expectation away from c; where c is not known, it is solved.
 
-    backup: T_2 on m and v. blocks: (S, A, A). pairs: c.
+    accuracy: to which it is. complete: whether `solved` knows c at all pairs of states.
     """
 
     system: CollapsedT2
-    backup: Backup
-    blocks: Floats
-    pairs: PairValues
+    solved: SolvedPairs
+    accuracy: float
+    complete: bool
 
     def moment(self, coordinates: Sequence[tuple[int, int]]) -> float:
-        """Sigma(s, a, t, b), of two states, or of actions of one state that were not asked for."""
+        """Sigma(s, a, t, b)."""
         (s, a), (t, b) = coordinates
-        if s == t:
-            raise ValueError(
-                f"the covariance of actions {a} and {b} of state {s} was not asked for: solve with "
-                f"queries=[({s}, {a}, {b})], or without queries for all of them"
-            )
-        asked = (np.array([x]) for x in (s, a, b, t))
-        found = self._known(self.system.covariances(self.backup, self.pairs, *asked))
-        return float(found[0] + self.backup.mean[s, a] * self.backup.mean[t, b])
+        mean = self.solved.backup.mean
+        here, one, two, there = (np.array([x]) for x in (s, a, b, t))
+        gap = AskedGaps(here, one, two)
+        asked = gap if s == t else AskedPairs(here, one, two, there)
+        found = self._covariance(self.solved, asked)
+        if np.isnan(found):
+            reached = affine.choose_pairs(self.system, asked)
+            found = self._covariance(self._solve(reached), asked)
+        return found + float(mean[s, a] * mean[t, b])
+
+    def _covariance(self, solved: SolvedPairs, asked: AskedGaps) -> float:
+        found = self.system.covariances(solved.backup, solved.pairs, *asked.columns)
+        return float(found[0])
+
+    def _solve(self, reached: PairSet | None) -> SolvedPairs:
+        return affine.solve_pairs(self.system, reached, self.accuracy, "JIPE-2 of other pairs")
+
+    @cached_property
+    def _everywhere(self) -> SolvedPairs:
+        """With c at all pairs of states."""
+        if self.complete:
+            return self.solved
+        _require_dense(self.system, None)
+        return self._solve(None)
 
     def full_second(self) -> Floats:
         """(S, A, S, A)."""
-        system = self.system
-        mean = self.backup.mean
-        states = np.arange(len(self.blocks))
-        source = system.noise_source(self.backup.deviations)
-        c = self.pairs(*np.broadcast_arrays(states[:, None], states))
-        full = distinct_states(system.jm.gamma, system.moves, c, source)
-        full = full.reshape(mean.shape * 2)
-        full[states, :, states] = self.blocks
-        return self._known(full) + np.multiply.outer(mean, mean)
-
-    def _known(self, covariance: Floats) -> Floats:
-        if np.isnan(covariance).any():
-            raise ValueError(
-                "no gap that was asked for reaches these pairs of states, so that their moments "
-                'were not solved: solve with route="dense" for those of all pairs'
-            )
-        return covariance
+        backup = self._everywhere.backup
+        states = np.arange(self.system.jm.num_states)
+        c = self._everywhere.pairs(*np.broadcast_arrays(states[:, None], states))
+        mean = backup.mean
+        return self.system.full_covariance(backup, c) + np.multiply.outer(mean, mean)
