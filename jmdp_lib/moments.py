@@ -186,7 +186,7 @@ class Moments(ReadOnly):
         """The same collection in arrays alone, without the model it was solved on.
 
         It has all means and same-state moments, and all of $Sigma$ for up to 512 state-actions if
-        it was solved; asking it for anything else is an error.
+        it can be solved; asking it for anything else is an error.
 
         Example:
             >>> import jmdp_lib as jl
@@ -199,7 +199,7 @@ class Moments(ReadOnly):
             return self
         second = None
         if self.order >= 2 and self.mean.size <= KEPT_LIMIT:
-            with suppress(ValueError):  # not all of Sigma was solved
+            with suppress(ValueError, MemoryError):  # not all of Sigma is known, or fits
                 second = self.source.full_second()
         orders = range(3, self.order + 1)
         higher = tuple(same_state_moments(self._excess, self.mean.shape, k) for k in orders)

@@ -285,7 +285,7 @@ def test_frames():
 @pytest.mark.parametrize(
     "solve",
     [
-        jl.jipe2,
+        partial(jl.jipe2, route="sweeps"),
         partial(jl.jipe2, route="reachable"),
         partial(jl.jipe2, route="dense"),
         partial(jl.jipe, order=3),
