@@ -275,13 +275,15 @@ class ProjectionStep:
         zero, nothing = self.zero()
         size = zero.size
         source = self.applied((zero, nothing))
-        means = [self.applied((unit, nothing)).mean - source.mean for unit in np.eye(size)]
-        slope = np.stack([pi.mean_side(mean) for mean in means], axis=1)
+        bound = self.operator.jm.reward_bound  # else differences from the source lose their digits
+        means = [self.applied((bound * unit, nothing)).mean - source.mean for unit in np.eye(size)]
+        slope = np.stack([pi.mean_side(mean) / bound for mean in means], axis=1)
         theta: Floats = linalg.solve(np.eye(size) - slope, pi.mean_side(source.mean))
         right = pi.second_side(self.applied((theta, nothing)).second)
 
         def second_slope(unit: Floats) -> Floats:
-            return pi.second_side(self.applied((zero, unit)).covariance - source.covariance)
+            moved = self.applied((zero, bound**2 * unit)).covariance - source.covariance
+            return pi.second_side(moved) / bound**2
 
         linear = pi.normal - projection.matrix_of(second_slope, size)
         free = projection.to_matrix(projection.least_squares(linear, right))
