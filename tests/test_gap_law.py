@@ -156,28 +156,26 @@ def test_read_points_are_exact_where_the_law_has_atoms() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:gap_law. brackets")
-@pytest.mark.parametrize("coupling", ["joint", "independent"])
 @pytest.mark.parametrize(
-    ("name", "exact", "fast", "shape", "points"),
+    ("name", "values", "shape", "coupling"),
     [
-        ("rows._WORTH", 1e300, 0.0, (5, 3, 4), 256),  # whole steps, and half-steps
-        ("convex._FINE", 1e9, 2.0, (2, 2, 300), 64),  # close reward differences share a read
+        ("rows._WORTH", (1e300, 0.0), (5, 3, 4), "joint"),  # whole steps, and half-steps
+        ("rows._WORTH", (1e300, 0.0), (5, 3, 4), "independent"),
+        ("convex._FINE", (1e9, 2.0), (2, 2, 300), "joint"),  # close differences share a read
     ],
 )
-def test_what_is_faster_brackets_the_same_law(
-    name, exact, fast, shape, points, coupling, monkeypatch
-) -> None:
+def test_what_is_faster_brackets_the_same_law(name, values, shape, coupling, monkeypatch) -> None:
     """And nearly as narrowly."""
     rng = np.random.default_rng(13)
     jm = random_jmdp(rng, *shape, gamma=0.7)
     policy = random_policy(rng, jm)
     laws = []
-    for value in (exact, fast):
+    for value in values:
         monkeypatch.setattr(f"jmdp_lib.laws.{name}", value)
         if name == "rows._WORTH":
-            assert rows_of(jm, policy, (0, 0, 1), coupling).halved == (value == fast)
+            assert rows_of(jm, policy, (0, 0, 1), coupling).halved == (value == 0.0)
         laws += jl.laws.gap_law(
-            jm, policy, [(1, 0, 1)], coupling=coupling, points=points, max_points=1024
+            jm, policy, [(1, 0, 1)], coupling=coupling, points=64, max_points=512
         )
     for ask in (lambda x: x.cvar(0.1), lambda x: x.cdf(0.3), lambda x: x.prob_worse):
         (low, high), (least, most) = map(ask, laws)

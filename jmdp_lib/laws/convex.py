@@ -24,7 +24,7 @@ import numpy as np
 
 from jmdp_lib.checks import Floats
 from jmdp_lib.laws.rows import Rows
-from jmdp_lib.laws.sweeps import ABOVE, Groups, Limits, Reads, Step, carry, place, settle
+from jmdp_lib.laws.sweeps import ABOVE, CHUNK, Groups, Limits, Reads, Step, carry, place, settle
 
 _TAIL = 0.02  # probability beyond which the grid gets coarser
 _FINE = 2.0  # reward differences that are closer than a spacing over this may be read together
@@ -99,7 +99,8 @@ class Convex:
         whole steps are best done one by one, each with what the ones before it found.
         """
         order = np.arange(len(bounds) - 1)
-        return settle(bounds, step, order, tol, self.rows.halved)
+        halved = self.rows.halved
+        return settle(bounds, step, order, tol, not halved, CHUNK if halved else 1)
 
     def likely(self, x: Floats, above: Floats) -> float:
         """How far from zero some row is likely to be, about: slopes of psi are probabilities."""
