@@ -81,8 +81,8 @@ class Convex:
         """(N, 3, n) psi of the narrowest law with a row's mean: a point there."""
         past = x - self.rows.means[:, None]
         value = np.abs(past) - self.rows.mean_error - self.slack(x[-1])
-        left = np.where(past > 0.0, 1.0, -1.0)
-        return np.stack([value, left, np.where(past >= 0.0, 1.0, -1.0)], axis=1)
+        slope = np.where(past > 0.0, 1.0, -1.0)
+        return np.stack([value, slope, slope], axis=1)
 
     def refined(self, x: Floats, bounds: Floats, finer: Floats) -> Floats:
         """Bounds on another grid that reaches as far, or farther."""
