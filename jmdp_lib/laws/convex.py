@@ -24,7 +24,7 @@ import numpy as np
 
 from jmdp_lib.checks import Floats
 from jmdp_lib.laws.rows import Rows
-from jmdp_lib.laws.sweeps import ABOVE, Groups, Limits, Reads, Step, carry, place, settle
+from jmdp_lib.laws.sweeps import ABOVE, CHUNK, Groups, Limits, Reads, Step, carry, place, settle
 
 _TAIL = 0.02  # probability beyond which the grid gets coarser
 _FINE = 2.0  # reward differences that are closer than a spacing over this may be read together
@@ -81,8 +81,8 @@ class Convex:
         """(N, 3, n) psi of the narrowest law with a row's mean: a point there."""
         past = x - self.rows.means[:, None]
         value = np.abs(past) - self.rows.mean_error - self.slack(x[-1])
-        left = np.where(past > 0.0, 1.0, -1.0)
-        return np.stack([value, left, np.where(past >= 0.0, 1.0, -1.0)], axis=1)
+        slope = np.where(past > 0.0, 1.0, -1.0)
+        return np.stack([value, slope, slope], axis=1)
 
     def refined(self, x: Floats, bounds: Floats, finer: Floats) -> Floats:
         """Bounds on another grid that reaches as far, or farther."""
@@ -99,7 +99,8 @@ class Convex:
         whole steps are best done one by one, each with what the ones before it found.
         """
         order = np.arange(len(bounds) - 1)
-        return settle(bounds, step, order, tol, self.rows.halved)
+        halved = self.rows.halved
+        return settle(bounds, step, order, tol, not halved, CHUNK if halved else 1)
 
     def likely(self, x: Floats, above: Floats) -> float:
         """How far from zero some row is likely to be, about: slopes of psi are probabilities."""

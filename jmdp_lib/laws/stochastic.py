@@ -164,7 +164,7 @@ class Stochastic:
         step = self._step(groups, [first_cut(points, *_shifted(cuts, *x)) for x in kinds.T])
         size = self.rows.factors.size
         rows = np.stack([np.arange(size - 1), size + np.arange(size - 1)], axis=1).ravel()
-        return settle(bounds, step, rows, tol, at_once=False)
+        return settle(bounds, step, rows, tol, not self.rows.halved)
 
     def bracket(self, bounds: Floats) -> tuple[Floats, Floats]:
         """Lower and upper bounds (Q, 2n) of the gaps at the cuts."""

@@ -23,7 +23,7 @@ from jmdp_lib.laws.rows import Outcomes
 from jmdp_lib.machine import cached, inline, threaded
 
 CUTS, ABOVE, BELOW = range(3)
-_CHUNK = 32  # rows that are worked on at once; each of them sees what the chunks before it found
+CHUNK = 32  # rows that are done at a time where that is worth it
 _LONG = 1 << 12  # bounds in a chunk from which on threads are worth it
 _plain: Any = cached(nogil=True, error_model="numpy", fastmath={"contract"})
 
@@ -130,18 +130,18 @@ class Progress(NamedTuple):
         return cls(rows, 1, np.zeros(size, np.int64), np.zeros(size), tol, room)
 
 
-def settle(bounds: Floats, step: Step, rows: Ints, tol: float, at_once: bool) -> int:
+def settle(bounds: Floats, step: Step, rows: Ints, tol: float, back: bool, chunk: int = 1) -> int:
     """Sweep over rows until no bound moves by `tol`, in place; returns how many sweeps that took.
 
-    at_once: work on many rows at a time. Otherwise every row sees what the ones before it found,
-    there and back.
+    back: every second sweep goes from the last row to the first. chunk: so many rows are done at a
+    time; each of them sees what the chunks before it found.
     """
-    progress = Progress.start(rows, bounds, tol, _CHUNK if at_once else 1)
+    progress = Progress.start(rows, bounds, tol, chunk)
     while True:
         _sweep(bounds, bounds, *step, progress)
         if not (progress.moved == progress.now).any():
             return progress.now
-        rows = rows if at_once else rows[::-1].copy()
+        rows = rows[::-1].copy() if back else rows
         progress = progress._replace(rows=rows, now=progress.now + 1)
 
 
@@ -150,7 +150,7 @@ def carry(bounds: Floats, step: Step, out: Floats) -> Floats:
 
     step: of rows that follow from themselves.
     """
-    progress = Progress.start(np.arange(len(out)), out, np.inf, _CHUNK)
+    progress = Progress.start(np.arange(len(out)), out, np.inf, CHUNK)
     _sweep(bounds, out, *step, progress)
     return out
 
@@ -195,12 +195,13 @@ def _mixture(out: Any, g: Any, bounds: Any, groups: Any, widths: Any) -> Any:
     mixed = out[3]
     ahead = out[4]
     mixed[:] = 0.0
-    ahead[:] = 0.0
     past_the_end = 0.0
     for e in range(start, groups.ends[g + 1]):
         values = bounds[groups.after[e], 0]
         _add(mixed, values, groups.weights[e], groups.flipped[e])
         if groups.beyond[e] > 0.0:
+            if past_the_end == 0.0:
+                ahead[:] = 0.0
             distance = groups.weights[e] * groups.beyond[e]
             _add(ahead, values, distance, groups.flipped[e])
             past_the_end += distance
