@@ -84,7 +84,7 @@ assert rewards in ({1.0}, {-1.0})  # at a state that pays nothing
 # they differ by a third of the *constant* $2\sigma^2\gamma^2/(1-\gamma^2)$, the gap variance if branches never meet and rewards do not vary.
 # The largest difference at any state is 0.18 of it.
 #
-# (At first it was one, in Qbert. There the first game after loading the emulator goes another way than all later ones, so 12 of the 64 states
+# (At first it was one, in Qbert. There the first game after loading the emulator goes another way than all later ones, so 8 of the 64 states
 # were not those that had been simulated. We repaired this and simulated Qbert again, after all trainings. No other of our ten games has this fault.)
 
 # %%
