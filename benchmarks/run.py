@@ -44,6 +44,24 @@ def simulation():
         )
 
 
+def gaps_of_a_jmdp():
+    """Estimates and decisions of a JMDP beside the pairs alone, per pair: three times at most."""
+    jm = jl.windy_gridworld(5)
+    policy, pairs = jl.uniform_policy(jm), 100_000
+    alone = seconds(lambda: jl.simulate_pairs(jm, policy, 20, (0, 1), pairs, truncation=1e-3))
+    estimated = seconds(lambda: jl.simulators.estimate_gaps(jm, policy, [0, 1], 20, num_runs=pairs))
+    budget = {"budget": 10**7, "method": "asymptotic"}
+    runs = jl.simulators.compare_actions(jm, policy, [0, 1], 20, **budget).num_runs
+    decided = seconds(lambda: jl.simulators.compare_actions(jm, policy, [0, 1], 20, **budget), 2)
+    for name, each in (("estimate_gaps", estimated / pairs), ("compare_actions", decided / runs)):
+        yield (
+            f"{name}, 5x5 gridworld, uniform policy",
+            f"{1e6 * each:.2f} µs a pair",
+            f"{1e6 * alone / pairs:.2f} µs (simulate_pairs)",
+            each * pairs / alone,
+        )
+
+
 def joint_returns():
     """State-actions per second that random maps step, compiled against vectorised NumPy."""
     for size in (5, 30):
@@ -258,7 +276,7 @@ def main() -> None:
         *rules(),
         *decisions(),
     ]
-    rows = [*simulation(), *joint_returns(), *exact, *learning(), *collapse()]
+    rows = [*simulation(), *gaps_of_a_jmdp(), *joint_returns(), *exact, *learning(), *collapse()]
     lines = [
         machine("numpy", "numba"),
         "",

@@ -86,7 +86,7 @@ def simulate_pairs(
     model = BranchModel.of(jm, [matrix], checked_coupling(jm, coupling))
     start = BranchStart.of(state, chosen, [0, 0])
     plan = BranchPlan(model, start, BranchLimits(steps, jm.gamma, True))
-    return play_branches(plan, num_pairs, seed).returns
+    return play_branches(plan, num_pairs, seed, "num_pairs").returns
 
 
 def horizon_for(jm: JMDP, truncation: float) -> int:
@@ -192,10 +192,15 @@ class BranchRuns(NamedTuple):
     queries: Ints
 
 
-def play_branches(plan: BranchPlan, num_runs: int, seed: Seed) -> BranchRuns:
-    """Play branches of a JMDP. The first runs are the same however many are asked for."""
+def play_branches(
+    plan: BranchPlan, num_runs: int, seed: Seed, name: str = "num_runs"
+) -> BranchRuns:
+    """Play branches of a JMDP. The first runs are the same however many are asked for.
+
+    name: what their number is called where there are too many.
+    """
     size = plan.start.kinds.size
-    require(8.0 * num_runs * (2 * size + 1), f"a sample of {num_runs:,} runs", "ask for fewer")
+    require(8.0 * num_runs * (2 * size + 1), f"a sample of {name} = {num_runs:,}", "ask for fewer")
     runs = BranchRuns(
         returns=np.empty((num_runs, size)),
         labels=np.empty((num_runs, size), np.int64),

@@ -529,7 +529,7 @@ def test_a_failing_environment_names_step_and_action():
     env = jl.simulators.CoupledEnv(Fragile(30))
     env.reset()
     with pytest.raises(
-        jl.simulators.SimulatorError, match=r"run 0: step 30: .* state 29, action [01]: KeyEr"
+        jl.simulators.SimulatorError, match=r"time step 30: .* state 29, action [01]: KeyEr"
     ):
         # Branches meet at once here, and only runs whose returns are kept go on after that.
         jl.simulators.estimate_gaps(

@@ -406,6 +406,7 @@ class Batch:
         steps = xp.zeros_like(begin, dtype=xp.int64)
         size = begin.shape[1]
         for time in range(min(part.time for part in parts), self.plan.settings.horizon):
+            self.time = time
             going = alive & (begin <= time)
             found = self.player.step(states, actions, going, (), [(rng, size)])
             rewards = floating(xp, found.rewards)
