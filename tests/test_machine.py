@@ -23,10 +23,6 @@ from jmdp_lib import machine
 from jmdp_lib.machine import compiled, extra, process
 
 ROOT = Path(__file__).resolve().parents[1]
-WORKFLOW = ROOT / "workflow"
-sys.path[:0] = [str(WORKFLOW)]
-
-import job  # noqa: E402
 
 STRANGER = 54321  # a user that no machine knows
 NO_CACHES = shutil.ignore_patterns("__pycache__")
@@ -99,17 +95,12 @@ def test_control_groups_limit_memory(
     assert machine.available_bytes() == gibibytes * GIB
 
 
-# The library and the jobs of a batch each have their own (workflow/job.py says why).
-REPLACING = {"library": machine.replacing, "jobs": job.replacing}
-
-
-@pytest.mark.parametrize("whose", REPLACING)
-def test_a_file_being_replaced_is_the_writer_s_own(whose: str, tmp_path: Path) -> None:
+def test_a_file_being_replaced_is_the_writer_s_own(tmp_path: Path) -> None:
     """Two threads, or equal process numbers on two machines, wrote into one temporary file."""
     path = tmp_path / "file"
     umask = os.umask(0o022)
     os.umask(umask)
-    replacing = REPLACING[whose]
+    replacing = machine.replacing
     with replacing(path) as one, replacing(path) as two:
         one.write_text("one")
         two.write_text("two")
@@ -120,15 +111,12 @@ def test_a_file_being_replaced_is_the_writer_s_own(whose: str, tmp_path: Path) -
     assert os.listdir(tmp_path) == ["file"]
 
 
-@pytest.mark.parametrize("whose", REPLACING)
-def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(
-    whose: str, tmp_path: Path
-) -> None:
+def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
 
     def fail() -> None:
-        with REPLACING[whose](path) as part:
+        with machine.replacing(path) as part:
             part.write_text("half of the n")
             raise RuntimeError("the disk is full")
 
@@ -236,26 +224,13 @@ from experiments.atari.tables import in_processes
 if __name__ == "__main__":
     in_processes(time.sleep, [(600,), (600,)], 2, "sleep")
 """
-# The job has a child, for some seconds, once it watches who started it.
-JOB = "import job, os, time; job.end_with_parent(); os.system('sleep 5'); time.sleep(600)"
-STARTS_A_JOB = f"""
-import subprocess
-subprocess.run({[sys.executable, "-c", JOB]!r}, cwd={str(WORKFLOW)!r})
-"""
 
 
-@pytest.mark.parametrize(
-    ("code", "count"),
-    [
-        # two workers, and what tracks their resources
-        pytest.param(WORKERS, 3, id="experiments", marks=pytest.mark.slow),
-        pytest.param(STARTS_A_JOB, 2, id="jobs"),
-    ],
-)
+@pytest.mark.slow
 def test_processes_end_with_a_parent_that_was_killed_outright(
-    code: str, count: int, ends_when_killed: Callable[[str, int], None]
+    ends_when_killed: Callable[[str, int], None],
 ) -> None:
-    ends_when_killed(code, count)
+    ends_when_killed(WORKERS, 3)  # two workers, and what tracks their resources
 
 
 # Calls that use threads, and what they give: gap laws, moments of order two and of order three.
