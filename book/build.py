@@ -28,7 +28,7 @@ def gather(root: Path, stage: Path) -> None:
     unwanted = shutil.ignore_patterns("*.md", "atari*")
     shutil.copytree(root / "figures", stage / "figures", ignore=unwanted)
     notebooks = [Notebook.read(path) for path in sorted((root / "notebooks").glob("*.ipynb"))]
-    figures = {path.stem for path in (root / "figures").glob("*.png")}
+    figures = {path.stem for path in (root / "figures").rglob("*.png")}
     (stage / "notebooks").mkdir()
     for nb in notebooks:
         (stage / "notebooks" / f"{nb.name}.ipynb").write_text(annotated(nb, figures))

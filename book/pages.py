@@ -171,27 +171,32 @@ def with_chapters(text: str, notebooks: Iterable[Notebook]) -> str:
 def gallery(figures: Path, notebooks: list[Notebook]) -> str:
     """A page of the committed figures, by notebook, each with its data and PDF."""
     lines = [GALLERY]
-    missing = {path.stem for path in figures.glob("*.png")}
+    images = {path.stem: path for path in figures.rglob("*.png")}
+    missing = set(images)
     for nb in notebooks:
-        lines += ["", f"## {nb.title}", "", RECORD.format(nb.name), "", "::::{container} gallery"]
-        for c, cell in enumerate(nb.cells):
-            for name in figures_in(cell, missing):
-                lines += _in_gallery(figures / f"{name}.png", nb, nb.captions().get(c))
-                missing.remove(name)
-        lines += ["::::"]
+        drawn = [(c, name) for c, cell in enumerate(nb.cells) for name in figures_in(cell, missing)]
+        if drawn:
+            lines += ["", f"## {nb.title}", "", RECORD.format(nb.name), ""]
+            lines += ["::::{container} gallery"]
+        for c, name in drawn:
+            lines += _in_gallery(images[name], figures.parent, nb, nb.captions().get(c))
+            missing.discard(name)
+        lines += ["::::"] * bool(drawn)
     if missing:
-        raise BookError(f"no chapter draws figures/{min(missing)}.png")
+        raise BookError(f"no chapter draws {min(missing)}.png")
     return "\n".join(lines) + "\n"
 
 
-def _in_gallery(image: Path, nb: Notebook, described: tuple[str, str] | None) -> Iterator[str]:
+def _in_gallery(
+    image: Path, root: Path, nb: Notebook, described: tuple[str, str] | None
+) -> Iterator[str]:
     caption, alt = described or (f"**{nb.title}**", f"A table of the chapter {nb.title}")
     place = f"#{image.stem}-{nb.name}" if described else f"notebooks/{nb.name}"
     title = caption.split("**")[1]
-    data = [image.with_suffix(suffix) for suffix in (".csv", ".pdf")]
-    downloads = [f"{{download}}`{f.suffix[1:].upper()} <figures/{f.name}>`" for f in data]
+    files = [image.with_suffix(suffix).relative_to(root) for suffix in (".csv", ".pdf")]
+    downloads = [f"{{download}}`{file.suffix[1:].upper()} <{file}>`" for file in files]
     width, _ = imagesize.get(image)
-    yield f":::{{figure}} figures/{image.name}"
+    yield f":::{{figure}} {image.relative_to(root)}"
     yield f":figclass: {'wide' if width > FULL_WIDTH else 'column'}"
     yield f":alt: {alt}"
     yield ""
