@@ -277,15 +277,16 @@ def summarise(out: Path, selected: list[str], code: int, log: str) -> int:
     print(f"\n{len(records)} of {len(selected)} notebooks done, profile {out.name}")
     for what, folder in PLACES.items():
         print(f"  {what:<20} out/{out.name}/{folder}")
-    problems = problems_of(out, selected, records, log)
-    if code not in (0, INTERRUPTED) and not problems:
+    interrupted = code == INTERRUPTED
+    problems = [] if interrupted else problems_of(out, selected, records, log)
+    if code and not problems and not interrupted:
         problems = [f"Snakemake stopped with code {code}: read {log}"]
     all_is_well = not problems and len(records) == len(selected)
     if claims:
         print_claims_that_hold(Counter(claim[-1] for claim in claims), all_is_well)
     for problem in problems:
         print(f"FAILED {problem}")
-    if code == INTERRUPTED:
+    if interrupted:
         return INTERRUPTED
     return 0 if all_is_well else 1
 
