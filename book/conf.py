@@ -13,7 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # prose.py
 extensions = ["myst_nb", "prose", "sphinx.ext.mathjax", "sphinx.ext.viewcode"]
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 # Signatures are shown as they are written.
-autodoc_type_aliases = {name: name for name in ("ArrayLike", "Floats", "Ints", "Policy")}
+ALIASES = "ArrayLike Bracket Bytes Floats Ints Joint Policy Seed StateAction Steps TableFunction"
+autodoc_type_aliases = {name: name for name in ALIASES.split()}
 autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
 exclude_patterns = ["_readme.md"]  # parts of it are included
