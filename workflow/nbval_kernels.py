@@ -1,6 +1,6 @@
 """A pytest plugin: kernels of notebooks that nbval runs are like those of the batch.
 
-`make nbval` runs `pytest -p workflow.nbval_kernels --nbval-lax notebooks/*.ipynb`. A kernel talks
+`make nbval` runs `pytest -p nbval_kernels --nbval-lax notebooks/*.ipynb`. A kernel talks
 over sockets that are files, since kernels on TCP race for ports when several start at once.
 """
 
