@@ -15,9 +15,9 @@ from timing import machine, seconds
 
 import jmdp_lib as jl
 from jmdp_lib import montecarlo
-from jmdp_lib.operators.backups import LAYOUTS
+from jmdp_lib.operators.backups import Layout
 from jmdp_lib.operators.pairs import PairOperator
-from jmdp_lib.solvers.incremental import updater
+from jmdp_lib.solvers.incremental import Learned, updater
 
 
 def simulation():
@@ -112,11 +112,11 @@ def learning():
             fast = seconds(
                 lambda: jl.incremental_jipe2(jm, policy, updates, form=form, checkpoints=1)
             )
-            layout = LAYOUTS[form](policy)
+            layout = Layout(policy, form)
             used = layout.used
-            values, visits = np.zeros(used.size), np.zeros(used.size, dtype=np.int64)
+            learned = Learned(np.zeros(used.size), np.zeros(used.size, dtype=np.int64))
             rng, weights = np.random.default_rng(0), used / used.sum()
-            update = updater(Plain(jm), layout, values, visits, jl.StepSize(), weights, rng)
+            update = updater(Plain(jm), layout, learned, jl.StepSize(), weights, rng)
             slow = seconds(lambda: update(few), 2)
             yield (
                 f"incremental JIPE-2, {form}, 5x5 gridworld, {name} policy",

@@ -32,8 +32,10 @@ import numpy as np
 from timing import machine, markdown_table, seconds
 
 import jmdp_lib as jl
+from jmdp_lib.simulators.batch import Batch
+from jmdp_lib.simulators.plans import Asked, Plan, Settings
 from jmdp_lib.simulators.results import GapEstimate
-from jmdp_lib.simulators.vector_branches import VectorBranches
+from jmdp_lib.simulators.vector_player import VectorPlayer
 
 HERE = Path(__file__).resolve().parent
 GPU_ROWS = HERE / "vector_gpu.csv"
@@ -164,17 +166,21 @@ def gpu_rows(device: str, most: int) -> list[dict[str, object]]:
     sim, state = gpu_depot(device)
     rows = []
     for coupling in COUPLINGS:
-        asked = (sim, POLICY, [2, 1], state, None, coupling, 1e-3, STEPS)
-        (chunk,) = VectorBranches.of(*asked).play(np.random.SeedSequence(0), [2**20])
-        steps = chunk.branch_steps / 2**20
-        jl.simulators.estimate_gaps(*asked[:4], coupling=coupling, num_runs=10**7, horizon=STEPS)
+        asked = (sim, POLICY, [2, 1], state)
+        player = VectorPlayer(sim, state)
+        settings = Settings(0.9, STEPS, coupling)
+        plan = Plan.of_actions(player, POLICY, [2, 1], settings)
+        batch = Batch(plan, player, [np.random.SeedSequence(0)], [2**20], Asked())
+        batch.play()
+        steps = batch.branch_steps / 2**20
+        jl.simulators.estimate_gaps(*asked, coupling=coupling, num_runs=10**7, horizon=STEPS)
         for pairs in [count for count in (10**7, 10**8, 10**9) if count <= most]:
             torch.cuda.reset_peak_memory_stats()
             times = []
             for seed in range(3):
                 start = time.perf_counter()
                 found = jl.simulators.estimate_gaps(
-                    *asked[:4], coupling=coupling, num_runs=pairs, horizon=STEPS, seed=seed
+                    *asked, coupling=coupling, num_runs=pairs, horizon=STEPS, seed=seed
                 )
                 times.append(time.perf_counter() - start)
             row = {

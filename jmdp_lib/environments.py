@@ -179,9 +179,12 @@ def inventory(capacity: int = 10, max_order: int = 5, gamma: float = 0.95, **opt
         ...       f" +- {moments.gap_variance[gap] ** 0.5:.2f}")
         empty shelf, order 2 instead of 0: 3.87 better, +- 3.67
     """
-    shop = inventory_simulator(capacity, max_order, gamma, **options)
-    sizes = (shop.num_states, shop.num_actions)
-    return JMDP.from_step(*sizes, gamma, shop.noise_probs, shop.step)
+    return _tables_of(inventory_simulator(capacity, max_order, gamma, **options))
+
+
+def _tables_of(world: StepSimulator) -> JMDP:
+    sizes = (world.num_states, world.num_actions)
+    return JMDP.from_step(*sizes, world.gamma, world.noise_probs, world.step)
 
 
 def inventory_simulator(
@@ -275,14 +278,7 @@ def two_queues(capacity: int = 5, arrival_prob: float = 0.6, gamma: float = 0.95
         >>> print(f"{jl.jipe2(jm, policy).moments.gap_mean[0, 0, 1]:.2f} for the fast server")
         1.13 for the fast server
     """
-    simulator = two_queues_simulator(capacity, arrival_prob, gamma)
-    probs = np.asarray(simulator.noise_probs)
-    shape = (simulator.num_states, probs.size, simulator.num_actions)
-    room_for_tables("capacity", *shape)
-    states, noise, actions = np.ogrid[tuple(map(slice, shape))]
-    step: Any = simulator.step
-    rewards, next_states = step(states, actions, noise)  # (S, K, A)
-    return JMDP(np.tile(probs, (shape[0], 1)), rewards, next_states, gamma)
+    return _tables_of(two_queues_simulator(capacity, arrival_prob, gamma))
 
 
 def two_queues_simulator(
@@ -308,18 +304,13 @@ def two_queues_simulator(
     events = np.indices((2, 2, 2)).reshape(3, 8).T  # arrival, first service, second service
 
     def step(state: int, action: int, noise: int) -> tuple[float, int]:
-        """By arithmetic that numbers and arrays have in common."""
         arrival = noise >> 2  # these three are events[noise]
         served = (noise >> 1 & 1, noise & 1)
         jobs = [*divmod(state, side)]
-        lost = 0
-        for queue, done in enumerate(served):
-            joins = arrival * (action == queue)
-            refused = joins * (jobs[queue] == capacity)
-            held = jobs[queue] + joins - refused
-            jobs[queue] = held - done * (held > 0)
-            lost = lost + refused
-        return -jobs[0] - jobs[1] - 5.0 * lost, jobs[0] * side + jobs[1]
+        lost = arrival and jobs[action] == capacity
+        jobs[action] += arrival - lost
+        left = [max(held - done, 0) for held, done in zip(jobs, served, strict=True)]
+        return -sum(left) - 5.0 * lost, left[0] * side + left[1]
 
     probs = np.where(events, chances, 1.0 - chances).prod(1)
     return StepSimulator(side**2, 2, gamma, probs, step, (-2.0 * capacity - 5.0, 0.0))

@@ -25,6 +25,7 @@ threads. Random streams belong to chunks, so threads do not change the numbers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -34,11 +35,11 @@ from numpy.typing import NDArray
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, Seed
-from jmdp_lib.machine import cached, inline, progress, require
+from jmdp_lib.machine import cached, hot, inline, progress, require
 from jmdp_lib.model import JMDP, checked_coupling, require_tables
-from jmdp_lib.operators.draws import alias_tables, cells, cumulative, pick, pick_cell
+from jmdp_lib.operators.draws import alias_tables, cells, cumulative, find, pick, pick_cell
 
-_PAIRS = 4096  # per random stream
+RUNS_PER_STREAM = 4096
 _SAMPLES = 64  # of all returns, per random stream
 _LONGEST = 10**7  # steps of a run, unless a horizon is given: about a second for a pair
 _INDEPENDENT = 1
@@ -75,45 +76,17 @@ def simulate_pairs(
         mean 1.96, variance 0.67; exact are 1.96 and 0.68
     """
     steps = horizon_for(jm, truncation) if horizon is None else horizon
-    return play_pairs(jm, policy, state, actions, num_pairs, seed, steps, coupling)[0]
-
-
-def play_pairs(
-    jm: JMDP,
-    policy: Policy,
-    state: int,
-    actions: tuple[int, int],
-    num_pairs: int,
-    seed: Seed,
-    horizon: int,
-    coupling: str,
-) -> tuple[Floats, NDArray[np.bool_]]:
-    """As `simulate_pairs`; also (num_pairs,) whether the branches were still two at the horizon."""
-    policy = checks.policy_matrix(jm, policy)
+    matrix = checks.policy_matrix(jm, policy)
     state = checks.index("state", state, jm.num_states)
     if len(actions) != 2:
         raise ValueError(f"actions must be a pair of actions, got {actions!r}")
-    a, b = (checks.index("action", action, jm.num_actions) for action in actions)
+    chosen = [checks.index("action", action, jm.num_actions) for action in actions]
     num_pairs = checks.at_least("num_pairs", num_pairs, 1)
-    steps = checks.at_least("horizon", horizon, 1)
-    require(24.0 * num_pairs, f"a sample of num_pairs = {num_pairs:,}", "ask for fewer")
-    returns = np.empty((num_pairs, 2))
-    apart = np.empty(num_pairs, bool)
-    chunks = [slice(i, i + _PAIRS) for i in range(0, num_pairs, _PAIRS)]
-    mode = _MODES[checked_coupling(jm, coupling)]
-    policy_cdf = np.cumsum(policy, 1).ravel()
-    tables = _Tables(jm.starts, cumulative(jm.starts, jm.probs), jm.rewards, jm.next_states)
-    law = _lone_branch(jm, policy)
-    played = _Played((state, a, b), steps, mode, jm.gamma, policy_cdf, tables, law)
-    root = checks.seed_sequence(seed)
-
-    def fill(number: int) -> None:
-        rng = checks.stream(root, "simulate_pairs", number)
-        _fill_pairs(rng, returns[chunks[number]], apart[chunks[number]], played)
-
-    with ThreadPoolExecutor(get_num_threads()) as pool:  # the kernel releases the GIL
-        list(pool.map(fill, range(len(chunks))))
-    return returns, apart
+    steps = checks.at_least("horizon", steps, 1)
+    model = BranchModel.of(jm, [matrix], checked_coupling(jm, coupling))
+    start = BranchStart.of(state, chosen, [0, 0])
+    plan = BranchPlan(model, start, BranchLimits(steps, jm.gamma, True))
+    return play_branches(plan, num_pairs, seed).returns
 
 
 def horizon_for(jm: JMDP, truncation: float) -> int:
@@ -135,8 +108,8 @@ class _LoneBranch(NamedTuple):
     """The law of (R, S') of a branch that shares its state with no other, as alias tables.
 
     Such a branch needs neither its action nor its table by name: one draw gives reward and next
-    state. starts: (S + 1,). threshold: (L,). rewards, next_states: (2 L,), by cell (see
-    `draws.pick_cell`).
+    state. starts: (Q S + 1,), for Q policies one after the other. threshold: (L,). rewards,
+    next_states: (2 L,), by cell (see `draws.pick_cell`).
     """
 
     starts: Ints
@@ -145,108 +118,343 @@ class _LoneBranch(NamedTuple):
     next_states: Ints
 
 
-class _Played(NamedTuple):
-    """What all pairs of a call have in common. query: state, action, other action."""
+class BranchModel(NamedTuple):
+    """A JMDP and Q policies, as the kernel reads them. policy_cdf: (Q S A,)."""
 
-    query: tuple[int, int, int]
-    steps: int
+    num_states: int
     mode: int
-    gamma: float
     policy_cdf: Floats
     tables: _Tables
     law: _LoneBranch
 
+    @classmethod
+    def of(cls, jm: JMDP, policies: Sequence[Floats], coupling: str) -> BranchModel:
+        """policies: (S, A) each. The coupling has been checked."""
+        tables = _Tables(jm.starts, cumulative(jm.starts, jm.probs), jm.rewards, jm.next_states)
+        policy_cdf = np.cumsum(np.concatenate(policies), 1).ravel()
+        return cls(jm.num_states, _MODES[coupling], policy_cdf, tables, _lone_branch(jm, policies))
 
-def _lone_branch(jm: JMDP, policy: Floats) -> _LoneBranch:
-    weight = (jm.probs[:, None] * policy[jm.table_states]).ravel()
-    owners = np.repeat(jm.table_states, jm.num_actions)
-    outcome = np.stack([owners, jm.rewards.ravel(), jm.next_states.ravel()], axis=1)[weight > 0]
-    distinct, inverse = np.unique(outcome, axis=0, return_inverse=True)
-    probs = np.bincount(inverse.ravel(), weight[weight > 0])
-    starts = np.searchsorted(distinct[:, 0], np.arange(jm.num_states + 1)).astype(np.int64)
+
+class BranchStart(NamedTuple):
+    """Where m branches start.
+
+    actions: (m,) their first actions; (0,) if these are drawn, by one number for all branches.
+    kinds: (m,) which policy each of them follows. one: (m,) the first branch that each is one with.
+    num_played: how many are not one with an earlier one. one_policy: whether all follow the same.
+    """
+
+    state: int
+    actions: Ints
+    kinds: Ints
+    one: Ints
+    num_played: int
+    one_policy: bool
+
+    @classmethod
+    def of(cls, state: int, actions: Sequence[int], kinds: Sequence[int]) -> BranchStart:
+        """Without actions, branches of one policy are one from the start."""
+        one = [*range(len(kinds))] if actions else [*map(kinds.index, kinds)]
+        return cls(
+            state=state,
+            actions=np.array(actions, np.int64),
+            kinds=np.array(kinds, np.int64),
+            one=np.array(one, np.int64),
+            num_played=len(set(one)),
+            one_policy=len(set(kinds)) == 1,
+        )
+
+
+class BranchLimits(NamedTuple):
+    """Until when runs are played. whole: on to the horizon where all branches are one for good."""
+
+    steps: int
+    gamma: float
+    whole: bool
+
+
+class BranchPlan(NamedTuple):
+    """What all runs have in common."""
+
+    model: BranchModel
+    start: BranchStart
+    limits: BranchLimits
+
+
+class BranchRuns(NamedTuple):
+    """N runs of m branches.
+
+    returns: (N, m). labels: (N, m), equal where branches have the same future after the horizon.
+    queries: (N,) draws of tables: of one or more actions at one state.
+    """
+
+    returns: Floats
+    labels: Ints
+    queries: Ints
+
+
+def play_branches(plan: BranchPlan, num_runs: int, seed: Seed) -> BranchRuns:
+    """Play branches of a JMDP. The first runs are the same however many are asked for."""
+    size = plan.start.kinds.size
+    require(8.0 * num_runs * (2 * size + 1), f"a sample of {num_runs:,} runs", "ask for fewer")
+    runs = BranchRuns(
+        returns=np.empty((num_runs, size)),
+        labels=np.empty((num_runs, size), np.int64),
+        queries=np.empty(num_runs, np.int64),
+    )
+    chunks = [slice(i, i + RUNS_PER_STREAM) for i in range(0, num_runs, RUNS_PER_STREAM)]
+    root = checks.seed_sequence(seed)
+
+    def fill(number: int) -> None:
+        rng = checks.stream(root, "simulate_pairs", number)
+        part: Any = (array[chunks[number]] for array in runs)
+        _fill_runs(rng, BranchRuns(*part), _Branches.of(size), plan)
+
+    with ThreadPoolExecutor(get_num_threads()) as pool:  # the kernel releases the GIL
+        list(pool.map(fill, range(len(chunks))))
+    return runs
+
+
+def _lone_branch(jm: JMDP, policies: Sequence[Floats]) -> _LoneBranch:
+    parts = []
+    for kind, policy in enumerate(policies):
+        weight = (jm.probs[:, None] * policy[jm.table_states]).ravel()
+        owners = np.repeat(jm.table_states + kind * jm.num_states, jm.num_actions)
+        outcome = np.stack([owners, jm.rewards.ravel(), jm.next_states.ravel()], axis=1)
+        parts.append(np.column_stack([outcome, weight])[weight > 0])
+    played = np.concatenate(parts)
+    distinct, inverse = np.unique(played[:, :3], axis=0, return_inverse=True)
+    probs = np.bincount(inverse.ravel(), played[:, 3])
+    owners = np.arange(len(policies) * jm.num_states + 1)
+    starts = np.searchsorted(distinct[:, 0], owners).astype(np.int64)
     threshold, alias = alias_tables(starts, probs)
     either = cells(alias)
     return _LoneBranch(starts, threshold, distinct[either, 1], distinct[either, 2].astype(np.int64))
 
 
 @inline
-def _settled(x: int, law: Any) -> bool:
+def _settled(x: int, model: Any) -> bool:
     """Whether a branch at x stays for ever and earns the same: what is left is a geometric sum."""
+    law = model.law
     low = law.starts[x]
-    return law.starts[x + 1] - low == 1 and law.next_states[2 * low] == x
+    return law.starts[x + 1] - low == 1 and law.next_states[2 * low] == x % model.num_states
 
 
 @inline
-def _alone(rng: Any, x: int, weight: float, steps: int, gamma: float, law: Any) -> float:
-    """What one branch at x earns in so many steps, times the weight of the first."""
+def _alone(rng: Any, x: int, weight: float, steps: int, gamma: float, model: Any) -> float:
+    """What one branch earns in so many steps, times the weight of the first.
+
+    x: its state, plus S times the number of its policy.
+    """
+    law = model.law
+    base = x - x % model.num_states
     earned = 0.0
     step = 0
-    while step < steps and not _settled(x, law):
+    while step < steps and not _settled(x, model):
         i = pick_cell(rng, law.starts[x], law.starts[x + 1], law.threshold)
         earned += weight * law.rewards[i]
-        x = law.next_states[i]
+        x = base + law.next_states[i]
         weight *= gamma
         step += 1
     if step < steps:
-        rest = (1.0 - gamma ** (steps - step)) / (1.0 - gamma)
+        left = steps - step
+        rest = (1.0 - gamma**left) / (1.0 - gamma) if gamma < 1.0 else float(left)
         earned += weight * rest * law.rewards[2 * law.starts[x]]
     return earned
 
 
-@inline
-def _draw_actions(rng: Any, policy_cdf: Any, num_actions: int, x: int, y: int) -> Any:
-    """The actions of two branches, each drawn by itself."""
-    a = pick(rng, policy_cdf, x * num_actions, (x + 1) * num_actions)
-    b = pick(rng, policy_cdf, y * num_actions, (y + 1) * num_actions)
-    return a - x * num_actions, b - y * num_actions
+class _Branches(NamedTuple):
+    """Where the branches of a run are, (m,) each.
+
+    states, actions: of every branch. one: the first branch that it is one with for good; itself, if
+    it is still played. source: the first branch that comes from the same state-action: both draw
+    their next actions by one number. numbers: these. host: the first branch at the same state.
+    shared: whether it shares a draw with another one. tables: what was drawn. rewards: of the step.
+    """
+
+    states: Ints
+    actions: Ints
+    one: Ints
+    source: Ints
+    numbers: Floats
+    host: Ints
+    shared: NDArray[np.bool_]
+    tables: Ints
+    rewards: Floats
+
+    @classmethod
+    def of(cls, size: int) -> _Branches:
+        kinds = {"numbers": float, "rewards": float, "shared": bool}
+        return cls(*(np.zeros(size, kinds.get(name, np.int64)) for name in cls._fields))
 
 
 @inline
-def _draw_tables(rng: Any, tables: Any, x: int, y: int, apart: bool) -> Any:
-    """The tables of two branches: one draw, or another one at the same state, if apart."""
-    starts, probs_cdf, _, _ = tables
-    i = pick(rng, probs_cdf, starts[x], starts[x + 1])
-    if apart:
-        return i, pick(rng, probs_cdf, starts[x], starts[x + 1])
-    return i, i + starts[y] - starts[x]
+def _look_around(at: Any, named: bool) -> int:
+    """Find out who shares a state; returns how many branches are at the state of an earlier one.
+
+    named: whether all branches need their actions and tables by name.
+    """
+    meetings = 0
+    for j in range(at.one.size):
+        if at.one[j] != j:
+            continue
+        at.host[j] = j
+        at.shared[j] = named
+        for i in range(j):
+            if at.one[i] == i and at.states[i] == at.states[j]:
+                at.host[j] = i
+                at.shared[i] = True
+                at.shared[j] = True
+                meetings += 1
+                break
+    return meetings
 
 
-@cached(nogil=True)
-def _fill_pairs(rng: Any, out: Any, apart: Any, played: Any) -> None:
-    """Fill out (n, 2) with the returns of n pairs, and apart (n,) with whether they never met."""
-    query, steps, mode, gamma, policy_cdf, tables, law = played
-    _, _, rewards, next_states = tables
-    lone_starts, threshold, lone_rewards, lone_next = law
-    num_actions = rewards.shape[1]
-    for pair in range(out.shape[0]):
-        x, a, b = query
-        y = x
-        left = right = 0.0
+@inline
+def _choose(rng: Any, at: Any, model: Any, kinds: Any) -> None:
+    """Actions of the branches that share a draw: of the others nobody needs to know them."""
+    num_actions = model.tables.rewards.shape[1]
+    for j in range(at.one.size):
+        if at.one[j] != j or not at.shared[j]:
+            continue
+        if num_actions > 1:
+            at.numbers[j] = rng.random() if at.source[j] == j else at.numbers[at.source[j]]
+        low = (kinds[j] * model.num_states + at.states[j]) * num_actions
+        at.actions[j] = find(at.numbers[j], model.policy_cdf, low, low + num_actions) - low
+
+
+@inline
+def _merge(at: Any, kinds: Any) -> int:
+    """Find out who is at one state-action; returns how many branches are still to be played."""
+    played = 0
+    for j in range(at.one.size):
+        if at.one[j] != j:
+            continue
+        at.source[j] = j
+        for i in range(j):
+            here = at.one[i] == i and at.host[i] == at.host[j]
+            if here and at.shared[j] and at.actions[i] == at.actions[j]:
+                at.source[j] = i
+                break
+        if at.source[j] < j and kinds[at.source[j]] == kinds[j]:
+            for k in range(j, at.one.size):
+                if at.one[k] == j:
+                    at.one[k] = at.source[j]
+        else:
+            played += 1
+    return played
+
+
+@inline
+def _two_apart(rng: Any, at: Any, returns: Any, plan: Any, step: int, weight: float) -> Any:
+    """Play two branches while they share no state; returns the step, and its weight, then.
+
+    `_move` would do the same: here most of the time is spent, and nothing is looked up.
+    """
+    model, start, limits = plan
+    law = model.law
+    first = start.kinds[0] * model.num_states
+    second = start.kinds[1] * model.num_states
+    x = at.states[0]
+    y = at.states[1]
+    left = returns[0]
+    right = returns[1]
+    while step < limits.steps and x != y:
+        i = pick_cell(rng, law.starts[first + x], law.starts[first + x + 1], law.threshold)
+        j = pick_cell(rng, law.starts[second + y], law.starts[second + y + 1], law.threshold)
+        left += weight * law.rewards[i]
+        right += weight * law.rewards[j]
+        x = law.next_states[i]
+        y = law.next_states[j]
+        weight *= limits.gamma
+        step += 1
+    returns[0] = left
+    returns[1] = right
+    at.states[0] = x
+    at.states[1] = y
+    at.source[1] = 1
+    return step, weight
+
+
+@inline
+def _move(rng: Any, at: Any, model: Any, kinds: Any) -> int:
+    """One step of all branches that are played; returns the number of queries."""
+    tables = model.tables
+    law = model.law
+    noise = 0
+    queries = 0
+    for j in range(at.one.size):
+        if at.one[j] != j:
+            continue
+        if not at.shared[j]:
+            x = kinds[j] * model.num_states + at.states[j]
+            cell = pick_cell(rng, law.starts[x], law.starts[x + 1], law.threshold)
+            at.rewards[j] = law.rewards[cell]
+            at.states[j] = law.next_states[cell]
+            queries += 1
+            continue
+        x = at.states[j]
+        leader = at.source[j] if model.mode == _INDEPENDENT else at.host[j]
+        queries += leader == j
+        if model.mode == _COMMON and j > 0:
+            at.tables[j] = tables.starts[x] + noise
+        elif leader < j:
+            at.tables[j] = at.tables[leader]
+        else:
+            at.tables[j] = pick(rng, tables.cumulative, tables.starts[x], tables.starts[x + 1])
+            noise = at.tables[j] - tables.starts[x]
+        at.rewards[j] = tables.rewards[at.tables[j], at.actions[j]]
+        at.states[j] = tables.next_states[at.tables[j], at.actions[j]]
+    return queries
+
+
+@hot
+def _fill_runs(rng: Any, runs: Any, at: Any, plan: Any) -> None:
+    """Fill the rows of `BranchRuns`. at: scratch."""
+    model, start, limits = plan
+    size = start.kinds.size
+    for run in range(runs.queries.size):
+        returns = runs.returns[run]
+        for j in range(size):
+            returns[j] = 0.0
+            at.states[j] = start.state
+            at.one[j] = start.one[j]
+            at.source[j] = j if start.actions.size else 0
+            if start.actions.size:
+                at.actions[j] = start.actions[j]
+        played = start.num_played
         weight = 1.0
         step = 0
-        one = False
-        while step < steps and not one:
-            if x == y and step > 0 and _settled(x, law):
+        queries = 0
+        while step < limits.steps and (played > 1 or (step == 0 and start.actions.size > 0)):
+            if size == 2 and model.mode != _COMMON and at.states[0] != at.states[1]:
+                queries -= 2 * step
+                step, weight = _two_apart(rng, at, returns, plan, step, weight)
+                queries += 2 * step
+                continue
+            given = step == 0 and start.actions.size > 0
+            meetings = _look_around(at, given or model.mode == _COMMON)
+            if not given:
+                if start.one_policy and meetings == played - 1 and _settled(at.states[0], model):
+                    break
+                _choose(rng, at, model, start.kinds)
+            played = _merge(at, start.kinds)
+            if played == 1 and not limits.whole:
                 break
-            if x == y or mode == _COMMON:
-                if step > 0:  # they share a draw: who they are matters
-                    a, b = _draw_actions(rng, policy_cdf, num_actions, x, y)
-                one = x == y and a == b
-                i, j = _draw_tables(rng, tables, x, y, mode == _INDEPENDENT and a != b)
-                left += weight * rewards[i, a]
-                right += weight * rewards[j, b]
-                x, y = next_states[i, a], next_states[j, b]
-            else:
-                i = pick_cell(rng, lone_starts[x], lone_starts[x + 1], threshold)
-                j = pick_cell(rng, lone_starts[y], lone_starts[y + 1], threshold)
-                left += weight * lone_rewards[i]
-                right += weight * lone_rewards[j]
-                x, y = lone_next[i], lone_next[j]
-            weight *= gamma
+            queries += _move(rng, at, model, start.kinds)
+            for j in range(size):
+                returns[j] += weight * at.rewards[at.one[j]]
+            weight *= limits.gamma
             step += 1
-        together = _alone(rng, x, weight, steps - step, gamma, law)  # from here on one branch
-        out[pair] = left + together, right + together
-        apart[pair] = step == steps and not one
+        left = limits.steps - step
+        if left > 0 and limits.whole:  # from here on all branches earn the same
+            x = start.kinds[0] * model.num_states + at.states[0]
+            earned = _alone(rng, x, weight, left, limits.gamma, model)
+            for j in range(size):
+                returns[j] += earned
+            queries += left
+        for j in range(size):
+            runs.labels[run, j] = at.one[j] if left == 0 else 0
+        runs.queries[run] = queries
 
 
 def simulate_returns(
@@ -293,13 +501,13 @@ def simulate_returns(
     what = f"a sample of num_samples = {num_samples:,} times {matrix.size:,} state-actions"
     require(8.0 * words, what, "ask for fewer")
     returns = np.empty((num_samples, matrix.size))
-    outcomes = (jm.rewards, jm.next_states)
     laws = (_table_law(jm), _action_law(matrix))
+    maps = _Maps(steps, mode, jm.gamma, jm.rewards, jm.next_states, *laws)
 
     def fill(chunk: int) -> None:
         out = returns[chunk * _SAMPLES : (chunk + 1) * _SAMPLES]
         rng = checks.generator(root, chunk)
-        _fill_samples(rng, out, np.empty(matrix.size), steps, mode, jm.gamma, *outcomes, *laws)
+        _fill_samples(rng, out, np.empty(matrix.size), maps)
 
     chunks = range(-(-num_samples // _SAMPLES))
     with (
@@ -339,20 +547,22 @@ def _action_law(policy: Floats) -> _Law:
     return _Law(starts, threshold, played[cells(alias)])
 
 
+class _Maps(NamedTuple):
+    """What all random maps have in common."""
+
+    steps: int
+    mode: int
+    gamma: float
+    rewards: Floats
+    next_states: Ints
+    tables: _Law
+    actions: _Law
+
+
 @cached(nogil=True)
-def _fill_samples(
-    rng: Any,
-    out: Any,
-    scratch: Any,
-    steps: int,
-    mode: int,
-    gamma: float,
-    rewards: Any,
-    next_states: Any,
-    tables: Any,
-    actions: Any,
-) -> None:
+def _fill_samples(rng: Any, out: Any, scratch: Any, maps: Any) -> None:
     """Fill out (n, S * A) with n samples. scratch: room for one of them."""
+    steps, mode, gamma, rewards, next_states, tables, actions = maps
     starts = tables.starts
     num_states = starts.size - 1
     num_actions = rewards.shape[1]

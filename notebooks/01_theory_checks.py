@@ -9,11 +9,11 @@
 # %% [markdown]
 # # 1. Theory checks: joint MDPs from the definitions up
 #
-# Two actions, one state. How much better is the first? Its *mean* advantage depends on each action alone. How *certain* that advantage is depends on what the two do **together**, under the same realised randomness, and this a Markov decision process does not say. A **joint MDP** does.
+# Two actions, one state. How much better is the first? Its *mean* advantage depends on each action alone. How *certain* that advantage is depends on what the two do **together**, under the same realised randomness, and a Markov decision process does not say this. A **joint MDP** does.
 #
-# **What you will learn.** The paper's definitions; the operator $T_2$ and exactly which random draws the futures of two actions share; why it is a contraction, and how its residual certifies an answer; the same for moments of any order, for learning from samples and for features. The notebook stops if a numerical check fails; the table at its end has all of them.
+# **What you will learn.** The paper's definitions; the operator $T_2$ and exactly which random draws the futures of two actions share; why it is a contraction, and how its residual certifies an answer; the same for moments of any order, for learning from samples and for features.
 #
-# **What it needs.** Markov decision processes, expectation, variance and covariance, and the idea of a contraction. [Notation and background](../book/background.md) says where to learn them, and lists every symbol. Chapter 0 is the gentler start. With a pencil, the proofs take an evening. To run the notebook, install the project with `pip install -e ".[notebooks]"` in its folder.
+# **What it needs.** Markov decision processes, expectation, variance and covariance, and the idea of a contraction. [Notation and background](../book/background.md) lists every symbol. Chapter 0 is the gentler start. To run the notebook, install the project with `pip install -e ".[notebooks]"` in its folder.
 #
 # In thirteen places the paper is silent or slips. [Reading the paper](../book/paper.md) lists them as decisions 1 to 13.
 
@@ -44,7 +44,7 @@ rng = np.random.default_rng(seed)
 # %% [markdown]
 # ## 1.1 From MDPs to joint MDPs
 #
-# Definitions, lemmas, theorems and equations have the paper's numbers; a number in parentheses, such as (6), is an equation of the paper.
+# Definitions, lemmas, theorems and equations, such as (6), have the paper's numbers.
 #
 # **Definition 3.1 (MDP).** A Markov decision process is $(\mathcal S, \mathcal A, P_R, P_S, \gamma)$: finitely many states $s$ and actions $a$, a distribution $P_R(\cdot \mid s, a)$ of the reward, a distribution $P_S(\cdot \mid s, a)$ of the next state, and a discount factor $0 < \gamma < 1$. The paper takes rewards in $[0, 1]$. A **policy** $\pi(\cdot \mid s)$ is a distribution of actions in each state. The **return** of taking $a$ in $s$ and following $\pi$ afterwards is
 #
@@ -54,9 +54,9 @@ rng = np.random.default_rng(seed)
 #
 # $$S \sim \xi, \quad A \sim \pi(\cdot \mid S), \quad R \sim P_R(\cdot \mid S, A), \quad S' \sim P_S(\cdot \mid S, A). \tag{2}$$
 #
-# Each draw shows the outcome of *one* action. What another action would have done at the same moment is not part of the model, and so the distribution of a difference $Z^\pi(s, a) - Z^\pi(s, b)$ is not defined.
+# Each draw shows the outcome of *one* action. What another action would have done at the same moment is not part of the model. So the distribution of a difference $Z^\pi(s, a) - Z^\pi(s, b)$ is not defined.
 #
-# **Definition 4.1 ($m$-joint sample transition model, $m$-JSTM).** Ask for $m$ *distinct* actions at one state, and get the $m$ outcomes that they would have had under the same randomness. It is a kernel
+# **Definition 4.1 ($m$-joint sample transition model, $m$-JSTM).** Ask for $m$ *distinct* actions at one state, and get the $m$ outcomes that they would have had under the same randomness. Such a query is a kernel
 #
 # $$\mathcal J_m(\cdot \mid s, a_1, \dots, a_m) \quad\text{over}\quad \big((R_1, S'_1), \dots, (R_m, S'_m)\big), \tag{3}$$
 #
@@ -64,7 +64,7 @@ rng = np.random.default_rng(seed)
 #
 # **Definition 4.2 (coupled-dynamics environment).** An environment is coupled if some $\mathcal J_m$ with $m \ge 2$ is, at some state and actions, *not* the product of its marginals.
 #
-# **Definition 4.3 (joint MDP, JMDP).** A joint MDP is $(\mathcal S, \mathcal A, \gamma, \mathcal J)$, where $\mathcal J(\cdot \mid s)$ is a distribution over **outcome tables** $\big((R^{(a)}, S'^{(a)})\big)_{a \in \mathcal A}$. A table has one row for every action, which says what the action would have earned and where it would have led. At time $t$ the environment draws a table at $S_t$. The agent picks $A_t$ and receives the outcome in that row. The other rows are *counterfactual*; they do not influence what happens next.
+# **Definition 4.3 (joint MDP, JMDP).** A joint MDP is $(\mathcal S, \mathcal A, \gamma, \mathcal J)$, where $\mathcal J(\cdot \mid s)$ is a distribution over **outcome tables** $\big((R^{(a)}, S'^{(a)})\big)_{a \in \mathcal A}$. A table has one row for every action: what it would have earned, and where it would have led. At time $t$ the environment draws a table at $S_t$, and the agent picks $A_t$ and receives the outcome in its row. The other rows are *counterfactual*.
 #
 # **Remark 4.4.** A joint MDP contains the others as marginals. One row of the table gives the MDP (5), $m$ rows give the $m$-JSTM (6):
 #
@@ -72,7 +72,7 @@ rng = np.random.default_rng(seed)
 #
 # In the library a `JMDP` is a list of tables with probabilities for each state. `marginal_mdp` is (5), and `query` is (6): it draws **one** table and shows the rows of the queried actions.
 #
-# **Examples.** *Example 1* has one state and a fair coin $U$, with $R^{(1)} = U$ and $R^{(2)} = 1 - U$. *Example 2* has two states; each action jumps to a uniformly random state, and both jump either to the same one (2.1) or to opposite ones (2.2). `coupling_witness` names a state, and actions whose outcomes at it are dependent:
+# **Examples.** *Example 1* has one state and a fair coin $U$, with $R^{(1)} = U$ and $R^{(2)} = 1 - U$. *Example 2* has two states; each action jumps to a uniformly random state, and both jump either to the same one (2.1) or to opposite ones (2.2). `coupling_witness` names a state and actions whose outcomes there are dependent:
 
 # %%
 examples = {
@@ -87,7 +87,7 @@ rewards, next_states = examples["Example 1"].query(state=0, actions=[0, 1], rng=
 print("one table of Example 1: rewards", rewards, "next states", next_states)
 
 # %% [markdown]
-# Examples 2.1 and 2.2 are the *same MDP*: no amount of ordinary experience tells them apart. Yet the variance of the gap $G = Z(s, a) - Z(s, b)$ differs. The paper gives Example 2 no rewards; we let state 1 pay 1 and state 0 nothing, whatever the action. The policy tosses a fair coin. `JMDP.from_mdp` couples the actions of an MDP so that good luck for one is good luck for all; from this MDP it builds Example 2.1. There both actions earn the same and lead to the same state, step after step, so the gap is zero. Exercise 2 computes the variance of Example 2.2.
+# Examples 2.1 and 2.2 are the *same MDP*: no amount of ordinary experience tells them apart. Yet the variance of the gap $G = Z(s, a) - Z(s, b)$ differs. The paper gives Example 2 no rewards; we let state 1 pay 1 and state 0 nothing, whatever the action, and the policy tosses a fair coin. In Example 2.1 both actions earn the same and lead to the same state, so the gap is zero. (`JMDP.from_mdp`, which couples the actions of an MDP so that good luck for one is good luck for all, builds it from the MDP.) Exercise 2 computes the variance of Example 2.2.
 
 # %%
 assert all(jm.is_coupled for jm in examples.values())
@@ -106,13 +106,13 @@ claims.check("Var G of Examples 2.1, 2.2 and from_mdp", text, differ)
 # %% [markdown]
 # ## 1.2 Shared noise for one step
 #
-# The definition says how one table is drawn. A return adds up rewards over infinitely many steps, so one more thing must be specified. Call the futures of two actions **branches**: what do two branches share *later*?
+# The definition says how one table is drawn. A return adds up rewards over infinitely many steps. Call the futures of two actions **branches**: what do two branches share *later*?
 #
 # **Assumption 4.5 (exogenous noise).** There are independent, identically distributed shocks $U_t$ and maps $g: \mathcal S \times \mathcal A \times \mathcal U \to [0, 1]$ and $h: \mathcal S \times \mathcal A \times \mathcal U \to \mathcal S$ (7) with
 #
 # $$R_t^{(a)} = g(s, a, U_t), \qquad S_{t+1}^{(a)} = h(s, a, U_t) \qquad\text{for all actions } a, \tag{8}$$
 #
-# so that the table is $\big((g(S_t, a, U_t), h(S_t, a, U_t))\big)_a$ (9). The shock plays the role of the weather, the demand or the gust. Tables that are drawn later use fresh shocks.
+# so that the table is $\big((g(S_t, a, U_t), h(S_t, a, U_t))\big)_a$ (9). The shock is the weather, the demand or the gust.
 #
 # **The one-step coupling regime.** Two branches that are at the *same* state read the *same* table. Two branches that are at *different* states draw independently. (Read literally, (8) has one $U_t$ for all states; that is [decision 5](../book/paper.md#decision-5). Section 0.5 says when each of the three couplings of the library is sensible.)
 #
@@ -123,7 +123,7 @@ coin = jl.JMDP.from_step(1, 2, 0.9, [0.5, 0.5], lambda s, a, u: (u if a == 0 els
 assert sorted(coin.rewards.tolist()) == sorted(examples["Example 1"].rewards.tolist())
 
 # %% [markdown]
-# **Definition 4.6 (joint return vector).** $Z^\pi(s) = (Z^\pi(s, a))_{a \in \mathcal A}$: the returns of all actions of one state, as random variables on one probability space. They share the first table, and after that a table whenever two branches are at one state. Two branches at one state that also take the same action are the same branch from then on. We say that they have **merged**.
+# **Definition 4.6 (joint return vector).** $Z^\pi(s) = (Z^\pi(s, a))_{a \in \mathcal A}$: the returns of all actions of one state, as random variables on one probability space. Branches share the first table, and later a table whenever they are at one state. Two branches at one state that also take the same action are the same branch from then on: they have **merged**.
 
 # %%
 couplings = ("independent", "joint", "common")
@@ -137,20 +137,20 @@ figures.save(fig, "fig_who_shares", data.assign(time=range(5)), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 1.1.** Who shares a draw? Two branches (blue, orange) leave state 2 by two actions, separate, meet at one state at time 3 with different actions, and at time 4 also take the same action: they have merged (black). A pale orange box is one draw for both branches, a pale blue box a draw for one branch alone. In the paper's regime, the middle panel, branches share a draw exactly while they are at one state.
+# **Figure 1.1.** Who shares a draw? Two branches (blue, orange) leave state 2 by two actions, separate, meet at one state at time 3 with different actions, and at time 4 also take the same action: they have merged (black). A pale orange box is one draw for both branches, a pale blue box a draw for one branch alone. See that in the paper's regime, the middle panel, branches share a draw exactly while they are at one state.
 #
 # <!-- alt: Three panels with the same two paths over five time steps, which start at one state, separate, meet again and become one black path. Independent: every dot has a blue box of its own. Joint: an orange box holds both dots at times 0 and 3, blue boxes hold the separate dots at times 1 and 2. Common: an orange box holds both dots at times 0 to 3. -->
 
 # %% [markdown]
-# **Such a vector exists.** Here is a construction, for all state-actions $x = (s, a)$ of $\mathcal X = \mathcal S \times \mathcal A$ at once. At each time $t$, draw one table for *every* state and one next action for *every* state-action. Together the draws are a **random map** $f_t$ of $\mathcal X$ into itself, $f_t(x) = (S', A')$, with rewards $R_t(x)$. The draws of different times are independent. Then let
+# **Such a vector exists.** Here is a construction, for all state-actions $x = (s, a)$ of $\mathcal X = \mathcal S \times \mathcal A$ at once. At each time $t$, draw one table for *every* state, and for *every* state-action a next action from the policy at the state where it leads. Together the draws are a **random map** $f_t$ of $\mathcal X$ into itself, $f_t(x) = (S', A')$, with rewards $R_t(x)$. The draws of different times are independent. Then let
 #
 # $$Z^\pi(x) = \sum_{t \ge 0} \gamma^t\, R_t\big(f_{t-1} \circ \dots \circ f_0\,(x)\big), \qquad x \in \mathcal X .$$
 #
 # Rewards are bounded, so the sum converges. Three things follow.
 #
-# - **It is the one-step regime.** At each time a branch reads the table of its state and draws a new action, so each branch alone has the distribution of the return (1). Two branches at one state read one table; at two states they read two independent tables.
-# - **Branches merge**, because maps *coalesce*: if $f_t$ sends two state-actions to the same place, all later maps move them together.
-# - **One step splits off**: $Z(x) = R_0(x) + \gamma\, Z_1(f_0(x))$, where $Z_1$ is made of $f_1, f_2, \dots$ in the same way. So $Z_1$ is independent of the first map and has the distribution of $Z$. Multiply two such equations and take expectations: this gives the fixed-point equation (19) of section 1.3. Multiplying $k$ of them gives the moments of order $k$ of section 1.6.
+# - **It is the one-step regime.** Each branch alone reads the table of its state and draws a new action at each time, so it has the distribution of the return (1). Two branches at one state read one table; at two states they read two independent tables.
+# - **Branches merge**, because maps *coalesce*: if $f_t$ sends two state-actions to the same one, all later maps move them together.
+# - **One step splits off**: $Z(x) = R_0(x) + \gamma\, Z_1(f_0(x))$, where $Z_1$ is made of $f_1, f_2, \dots$ in the same way. So $Z_1$ is independent of the first map and has the distribution of $Z$. Multiply two such equations and take expectations: this gives the fixed-point equation (19) of section 1.3.
 #
 # Figure 1.2 shows nine such maps of a small shop: the stock is 0 to 3, the order 0 to 2, and the policy orders at random.
 
@@ -196,12 +196,12 @@ figures.save(fig, "fig_random_maps", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 1.2.** Nine random maps of the twelve state-actions of a shop, three orders for each stock. A line leads from each state-action at time $t$ to where $f_t$ sends it. Dark lines are branches that started at time 0. Blue and orange: order 1 and order 2 with two in stock, until they meet; black after that. The number of different branches, at the top, falls from twelve to one.
+# **Figure 1.2.** Nine random maps of the twelve state-actions of a shop, three orders for each stock. A line leads from each state-action at time $t$ to where $f_t$ sends it. Dark lines are branches that started at time 0. Blue and orange: order 1 and order 2 with two in stock, until they meet; black after that. See that the number of different branches, at the top, falls from twelve to one.
 #
 # <!-- alt: Twelve rows, in groups of three for the four stocks, over ten time steps. Pale lines connect each row with a row one step later. Dark lines run together into fewer and fewer paths; the numbers at the top are 12, 7, 7, 5, 3, 3, 3, 2, 1, 1. A blue and an orange path start side by side, separate, meet at time 4 and continue as one thick black path. -->
 
 # %% [markdown]
-# `simulate_returns` samples all returns of a model from such maps. It does not use moments, so it can serve as a check on them. We compare the covariances of *all* state-actions of the paper's *windy gridworld* (section 2.1), here with 3x3 cells. The goal (top right) is absorbing and pays 1 in every step; a gust, one draw for all four actions, pushes the agent one more cell to the left with probability 0.2; the policy goes right and then up. Returns from the goal are constant; the others have 528 variances and covariances. We allow six Monte Carlo standard errors, which by the normal approximation a right answer exceeds for about one seed in a million.
+# `simulate_returns` samples all returns of a model from such maps. It does not use moments, so it can check them. We compare the covariances of *all* state-actions of the paper's *windy gridworld* (section 0.3), here with 3x3 cells and a gust probability of 0.2. Returns from the goal are constant; the others have 528 variances and covariances. We allow six Monte Carlo standard errors, which by the normal approximation a right answer exceeds for about one seed in a million.
 
 # %%
 grid, goal = jl.windy_gridworld(3), jl.goal_policy(3)
@@ -304,20 +304,20 @@ figures.save(fig, "fig_shared_draws", data, out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 1.3.** What is drawn together in $(T_2 M)_\Sigma$. Read each column from top to bottom; boxes are random draws. Orange draws are shared by both factors of the product, blue ones belong to one branch. Next actions are drawn independently unless the two factors are one branch.
+# **Figure 1.3.** What is drawn together in $(T_2 M)_\Sigma$. Read each column from top to bottom; boxes are random draws. Orange draws are shared by both factors of the product, blue ones belong to one branch. See that next actions are drawn independently unless the two factors are one branch.
 #
 # <!-- alt: Three flow diagrams. One branch: a single table and a single next action serve both factors. Two actions at one state: one shared table, of which both rows are read, then two separate next actions. Two states: two separate tables and two separate next actions. If both branches end at the same state and action they are one branch from there on. -->
 
 # %% [markdown]
-# In symbols, with $\mathcal J_1$ and $\mathcal J_2$ the sample transition models induced by (6):
+# In symbols, with $\mathcal J_1$ and $\mathcal J_2$ the sample transition models of (6):
 #
 # - **One branch**, as in (13), and in (14) with $(s, a) = (\tilde s, \tilde a)$: $(R, S') \sim \mathcal J_1(\cdot \mid s, a)$ and $A' \sim \pi(\cdot \mid S')$ (15), used for *both* factors. So (14) becomes (16), $\mathbb E\big[R^2 + 2\gamma R M_\mu(X') + \gamma^2 M_\Sigma(X', X')\big]$.
-# - **Two states**, $s \ne \tilde s$: $(R, S') \sim \mathcal J_1(\cdot \mid s, a)$ and $(\tilde R, \tilde S') \sim \mathcal J_1(\cdot \mid \tilde s, \tilde a)$, $A' \sim \pi(\cdot \mid S')$, $\tilde A' \sim \pi(\cdot \mid \tilde S')$, all independent between the branches (17).
-# - **Two actions, one state**, $s = \tilde s$, $a \ne \tilde a$: $(R, S', \tilde R, \tilde S') \sim \mathcal J_2(\cdot \mid s, (a, \tilde a))$, one table, and then $A' \sim \pi(\cdot \mid S')$, $\tilde A' \sim \pi(\cdot \mid \tilde S')$ independently (18).
+# - **Two states**, $s \ne \tilde s$: $(R, S') \sim \mathcal J_1(\cdot \mid s, a)$ and $(\tilde R, \tilde S') \sim \mathcal J_1(\cdot \mid \tilde s, \tilde a)$, and next actions $A' \sim \pi(\cdot \mid S')$, $\tilde A' \sim \pi(\cdot \mid \tilde S')$, all independent between the branches (17).
+# - **Two actions, one state**, $s = \tilde s$, $a \ne \tilde a$: $(R, S', \tilde R, \tilde S') \sim \mathcal J_2(\cdot \mid s, (a, \tilde a))$, one table, and then next actions independently, as before (18).
 #
 # **The true moments are a fixed point** (19). By section 1.2, $Z(x) = R + \gamma Z_1(X')$, where $Z_1$ is independent of the first step and has the distribution of $Z$. Multiply two such returns and take the expectation, first conditionally on the draws of Figure 1.3. Every $Z_1$ then becomes a $\mu$, and every product of two a $\Sigma$. Section 1.5 shows that there is no other fixed point.
 #
-# `apply_t2` is the definition, line by line. `jipe2` iterates the same map in a faster form, which chapter 7 explains. The two must give the same numbers from any starting guess. We test this on the gridworld.
+# `apply_t2` is the definition, line by line. `jipe2(route="sweeps")` iterates the same map in a faster form, which chapter 7 explains. From any starting guess the two must give the same numbers:
 
 
 # %%
@@ -334,7 +334,7 @@ for _ in range(5):
 # %%
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", jl.ConvergenceWarning)  # stopped on purpose
-    fast = jl.jipe2(grid, goal, initial=start, max_iterations=5).moments
+    fast = jl.jipe2(grid, goal, initial=start, max_iterations=5, route="sweeps").moments
 apart = np.abs(fast.full_second() - literal[1]).max()
 claim = "fast and literal operator, 5 sweeps: largest difference"
 claims.check(claim, f"{apart:.6f}", apart < 1e-10)
@@ -359,9 +359,9 @@ claims.check(claim, f"{apart:.6f}", apart < 1e-10)
 #
 # $$\Big(\frac{2\gamma}{\lambda} + \gamma^2\Big)\|\Delta\|_\lambda = \big(\gamma(1 - \gamma) + \gamma^2\big)\|\Delta\|_\lambda = \gamma\,\|\Delta\|_\lambda. \qquad\blacksquare$$
 #
-# **Why $\lambda = 2/(1-\gamma)$?** Second moments inherit errors of the means: this is the term with $2\gamma$. It must fit into the slack $\gamma - \gamma^2$, so we need $\lambda \ge 2/(1 - \gamma)$. If rewards are bounded by $r_{\max}$ instead of 1, the term is $2\gamma r_{\max}$, and $\lambda = 2 r_{\max}/(1-\gamma)$ ([decision 7](../book/paper.md#decision-7)).
+# **Why $\lambda = 2/(1-\gamma)$?** Second moments inherit errors of the means: this is the term with $2\gamma$. Divided by $\lambda$, it must fit into the slack $\gamma - \gamma^2$, so we need $\lambda \ge 2/(1 - \gamma)$. If rewards are bounded by $r_{\max}$ instead of 1, the term is $2\gamma r_{\max}$, and $\lambda = 2 r_{\max}/(1-\gamma)$ ([decision 7](../book/paper.md#decision-7)).
 #
-# The inequalities are tight in a world of one state that always pays $r_{\max}$. There the **modulus**, the smallest factor with which the lemma holds, is *equal* to $\gamma$. For $r_{\max} = 3$ and $\gamma = 0.9$ it is 0.90 with the right weight. With the weight for rewards up to 1 it is 1.08, and in that norm $T_2$ is no contraction:
+# The inequalities are tight in a world of one state that always pays $r_{\max}$: there the **modulus**, the smallest factor with which the lemma holds, is *equal* to $\gamma$. For $r_{\max} = 3$ and $\gamma = 0.9$ it is 0.90 with the right weight. With the weight for $r_{\max} = 1$ it is 1.08, and in that norm $T_2$ is no contraction:
 
 # %%
 always = jl.JMDP([[1.0]], [[[3.0]]], [[[0]]], gamma=0.9)
@@ -390,11 +390,11 @@ claims.check("modulus, weight for |R| <= 3, for |R| <= 1", text, right)
 #
 # $$\|M_k - M^\pi\|_\lambda \le \gamma^k\,\|M_0 - M^\pi\|_\lambda, \tag{22}$$
 #
-# and for any collection $M$ whatever,
+# and for any collection $M$,
 #
 # $$\|M - M^\pi\|_\lambda \le \frac{1}{1-\gamma}\,\|M - T_2 M\|_\lambda. \tag{23}$$
 #
-# *Proof.* Collections form a finite-dimensional space, which is complete, so Banach's theorem applies to the contraction $T_2$: there is one fixed point, by (19) it is $M^\pi$, and each application brings $M$ closer to it by the factor $\gamma$. That is (22). For (23), insert $T_2 M$ and use the contraction once:
+# *Proof.* Collections form a finite-dimensional space, which is complete, so Banach's theorem applies to the contraction $T_2$. There is one fixed point, by (19) it is $M^\pi$, and each application of $T_2$ multiplies the distance to it by at most $\gamma$. That is (22). For (23), insert $T_2 M$ and use the contraction once:
 #
 # $$\begin{aligned} \|M - M^\pi\|_\lambda &\le \|M - T_2 M\|_\lambda + \|T_2 M - T_2 M^\pi\|_\lambda \\
 # &\le \|M - T_2 M\|_\lambda + \gamma\,\|M - M^\pi\|_\lambda. \end{aligned}$$
@@ -403,7 +403,7 @@ claims.check("modulus, weight for |R| <= 3, for |R| <= 1", text, right)
 #
 # The norm of $M - T_2 M$ is the **residual**. The right-hand side of (23), the **certificate**, can be computed without knowing $M^\pi$. It is `sol.error_bound`, and `sol.converged` says whether it is at most `tol` times $r_{\max}$, the largest absolute reward (`jm.reward_bound`).
 #
-# We compare residual, certificate and true error on the gridworld and on the paper's *coupled reward chain*: states in a row, two actions that both lead to the next state, and at each state a fair coin that pays 1 to one of the two actions. The last state is absorbing and pays 1 in every step. From $M_0 = 0$ the residual is $\gamma^k$ times the first in both worlds, and (23) holds with equality: the true error *is* the certificate. Chapter 2 explains why.
+# We compare residual, certificate and true error on the gridworld and on the paper's *coupled reward chain*: states in a row, two actions that both lead to the next state, and at each state a fair coin that pays 1 to one of the two. The last state is absorbing and pays 1 in every step. From $M_0 = 0$ the residual is $\gamma^k$ times the first in both worlds, and the true error *is* the certificate. Chapter 2 explains why.
 
 
 # %%
@@ -422,17 +422,18 @@ cases = {"3x3 gridworld": (grid, goal), "5-state chain": (chain, jl.uniform_poli
 runs = {}
 for name, (jm, policy) in cases.items():
     exact = jl.jipe2(jm, policy, tol=1e-12).moments
-    residuals = jl.jipe2(jm, policy, tol=1e-2).residuals
+    residuals = jl.jipe2(jm, policy, tol=1e-2, route="sweeps").residuals
     truth = exact.mean, exact.full_second()
     runs[name] = residuals, np.array(list(errors_along(jm, policy, residuals.size, truth)))
 
 # %%
-for name, (residuals, errors) in runs.items():
+ratios = []
+for residuals, errors in runs.values():
     line = residuals[0] * 0.95 ** np.arange(residuals.size)
-    ratios = np.array([residuals / line, errors * 0.05 / residuals])
-    text = ", ".join(f"{ratio:.4f}" for ratio in ratios.min(1))
-    exactly = np.allclose(ratios, 1, rtol=0, atol=1e-6)
-    claims.check(f"{name}: residual / gamma^k, error / certificate", text, exactly)
+    ratios += [*(residuals / line), *(errors * 0.05 / residuals)]
+text = f"{min(ratios):.4f} to {max(ratios):.4f}"
+exactly = np.allclose(ratios, 1, rtol=0, atol=1e-6)
+claims.check("two worlds: residual / gamma^k, error / certificate", text, exactly)
 
 # %% [markdown]
 # ## 1.6 Moments of any order
@@ -441,7 +442,7 @@ for name, (residuals, errors) in runs.items():
 #
 # $$M^{(k)}(x_1, \dots, x_k) = \mathbb E\Big[\prod_{i=1}^k Z^\pi(x_i)\Big], \qquad x_i \in \mathcal X, \tag{31}$$
 #
-# and $M = (M^{(1)}, \dots, M^{(n)})$ holds all orders up to $n$. For the operator, put the $k$ factors into groups $B_1, \dots, B_L$, one for each of their states. Each group reads **one** table, and the groups are independent:
+# and $M = (M^{(1)}, \dots, M^{(n)})$ holds all orders up to $n$. For the operator, put factors at the same state into one group; the groups are $B_1, \dots, B_L$. Each group reads **one** table, and the groups are independent:
 #
 # $$\big((R_i, S'_i)\big)_{i \in B_l} \sim \mathcal J_{|B_l|}(\cdot \mid s^{(l)}, a_{B_l}), \qquad l = 1, \dots, L. \tag{32}$$
 #
@@ -453,7 +454,7 @@ for name, (residuals, errors) in runs.items():
 #
 # $$\|M\|_\lambda = \max_{k \le n} \frac{1}{\lambda_k}\|M^{(k)}\|_\infty, \qquad \lambda_k = \Big(\frac{2}{1-\gamma}\Big)^{k-1}. \tag{34}$$
 #
-# **The modulus of the block of order $k$, in the worst case over all models** with $|R| \le r_{\max}$, and with $\lambda_k = (2 r_{\max}/(1-\gamma))^{k-1}$, is $\big(\tfrac{1+\gamma}{2}\big)^k - \big(\tfrac{1-\gamma}{2}\big)^k \le \gamma$.
+# With $|R| \le r_{\max}$ and $\lambda_k = (2 r_{\max}/(1-\gamma))^{k-1}$, **the modulus of the block of order $k$, in the worst case over all models,** is $\big(\tfrac{1+\gamma}{2}\big)^k - \big(\tfrac{1-\gamma}{2}\big)^k \le \gamma$.
 #
 # <details><summary>Proof</summary>
 #
@@ -487,7 +488,7 @@ text = ", ".join(f"{modulus:.4f}" for modulus in measured)
 claims.check("orders 1 to 4: modulus, as in the formula", text, np.allclose(measured, formula))
 
 # %% [markdown]
-# `jipe(order=n)` evaluates all these moments. The third one tells a gap from its mirror image about the mean. Where the rest of this chapter simulates, we allow five Monte Carlo standard errors: in a large sample, a correct answer fails such a comparison for fewer than one seed in a million.
+# `jipe(order=n)` evaluates all these moments. The third one tells a gap from its mirror image about the mean. Where the rest of this chapter simulates, we allow five Monte Carlo standard errors.
 
 # %%
 m = jl.jipe(grid, goal, order=4).moments
@@ -526,7 +527,7 @@ claims.check(claim, f"{skew:.2f}", inside, enough=enough)
 #
 # </details>
 #
-# Where $\mu_G \le 0$ there is no such bound, and `inferiority_bound` is 1. Chapter 4 estimates the probability itself by simulation, and chapter 9 encloses it between two computed bounds.
+# Where $\mu_G \le 0$ there is no such bound, and `inferiority_bound` is 1. Chapter 9 encloses the probability itself between two computed bounds.
 
 # %%
 m, query = jl.jipe2(grid, goal).moments, (4, 1, 3)  # in the middle, right against left
@@ -536,11 +537,10 @@ gap = jl.simulate_pairs(grid, goal, 4, (1, 3), num_pairs, seed=seed) @ [1, -1]
 # %%
 spread = (gap - gap.mean()) ** 2
 near = abs(spread.mean() - m.gap_variance[query]) < 5 * spread.std() / np.sqrt(num_pairs)
-value = f"{m.gap_variance[query]:.4f}"
-claims.check("Var G within 5 s.e. of Monte Carlo", value, near, enough=enough)
 share, bound = np.mean(gap <= 0), m.inferiority_bound[query]
-claim, value = "P(G <= 0), simulated, and its bound", f"{share:.3f}, {bound:.3f}"
-claims.check(claim, value, share <= bound, enough=enough)
+text = f"{m.gap_variance[query]:.4f}; {share:.3f}, {bound:.3f}"
+claim = "Var G, within 5 s.e. of Monte Carlo; P(G <= 0), simulated, and its bound"
+claims.check(claim, text, near and share <= bound, enough=enough)
 
 # %% [markdown]
 # ## 1.8 From samples
@@ -553,7 +553,7 @@ estimate = jl.jipe2(counted, goal).moments.gap_variance[query]
 print(f"Var G: exact {m.gap_variance[query]:.2f}, counted {estimate:.2f}")
 
 # %% [markdown]
-# The other way needs no model. Number the coordinates of a collection, $\mathcal I_2 = \mathcal X \times \{\mu\} \,\cup\, \mathcal X^2 \times \{\Sigma\}$ (24). A **sampled backup** $\hat T_2(M, i)$ makes the draws of Figure 1.3 once and returns what stands inside the expectation: (25) for a mean, (26) for the diagonal, (27) for two branches. **Incremental JIPE-2** updates one coordinate at a time,
+# The other way needs no model. The coordinates of a collection are $\mathcal I_2 = \mathcal X \times \{\mu\} \,\cup\, \mathcal X^2 \times \{\Sigma\}$ (24). A **sampled backup** $\hat T_2(M, i)$ makes the draws of Figure 1.3 once and returns what stands inside the expectation: (25) for a mean, (26) for the diagonal, (27) for two branches. **Incremental JIPE-2** updates one coordinate at a time,
 #
 # $$M_{k+1}(i) = \begin{cases} (1 - \alpha_k(i))\, M_k(i) + \alpha_k(i)\, \hat T_2(M_k, i), & i = I_k, \\ M_k(i), & \text{otherwise.} \end{cases}$$
 #
@@ -561,11 +561,15 @@ print(f"Var G: exact {m.gap_variance[query]:.2f}, counted {estimate:.2f}")
 #
 # **Lemma A.3.** Let rewards be in $[0, 1]$, and let $M$ and $i$ not depend on the draws of the backup. Then the noise $\omega = \hat T_2(M, i) - (T_2 M)(i)$ has mean zero, and $\mathbb E[\omega^2] \le C_0 + C_1\|M\|_\lambda^2$ with $C_0 = 8$ and $C_1 = 8\max\{\gamma^2, (2\gamma + \gamma^2\lambda)^2\}$.
 #
-# *Proof.* The mean is zero because $T_2$ is *defined* as the expectation of what $\hat T_2$ returns. A variance is at most a second moment, and as in Lemma 5.2,
+# <details><summary>Proof</summary>
+#
+# The mean is zero because $T_2$ is *defined* as the expectation of what $\hat T_2$ returns. A variance is at most a second moment, and as in Lemma 5.2,
 #
 # $$|\hat T_2(M, i)| \le 1 + 2\gamma\|M_\mu\|_\infty + \gamma^2\|M_\Sigma\|_\infty \le 1 + (2\gamma + \gamma^2\lambda)\|M\|_\lambda$$
 #
-# (or $1 + \gamma\|M\|_\lambda$ for a mean). With $(p + q)^2 \le 2p^2 + 2q^2$ this gives the lemma, even with 2 in place of 8. $\blacksquare$
+# (or $1 + \gamma\|M\|_\lambda$ for a mean). With $(p + q)^2 \le 2p^2 + 2q^2$ this gives the lemma, even with 2 in place of 8.
+#
+# </details>
 
 # %%
 mean, second = random_collection(grid)
@@ -592,7 +596,7 @@ claims.check(claim, f"{worst:.1f}", worst < 5, enough=num_draws >= 1000)
 #
 # </details>
 #
-# **The rate.** With $\alpha = n^{-0.8}$ at the $n$-th visit, the noise that is left has standard deviation of order $n^{-0.4}$; section 8.1 compares other step sizes. We take the largest error over all coordinates, and fit the slope of its logarithm against $\log n$ where $n$ is within a factor of thirty of its last value. As in chapter 8, we allow a deviation of 0.12 from the theory's $-0.40$.
+# With $\alpha = n^{-0.8}$ at the $n$-th visit, the error in the end is of order $n^{-0.4}$. Section 8.1 explains this rate and the tolerance of 0.12 for its slope on logarithmic axes.
 
 # %%
 small = jl.windy_gridworld(2, gamma=0.3)
@@ -626,17 +630,21 @@ claims.check(claim, f"{slope:.2f}", agrees, enough=enough)
 #
 # **Lemma B.3.** $\|P^\pi f\|_\nu \le \|f\|_\nu$ for functions $f$ on $\mathcal X$, and $\|P_2 f\|_{\nu_2} \le \|f\|_{\nu_2}$ for functions $f$ on $\mathcal X^2$.
 #
-# *Proof.* The square of an average is at most the average of the squares, and one more step does not change a stationary distribution:
+# <details><summary>Proof</summary>
+#
+# The square of an average is at most the average of the squares, and one more step does not change a stationary distribution:
 #
 # $$\|P^\pi f\|_\nu^2 \le \sum_x \nu(x) \sum_{x'} P^\pi(x' \mid x) f(x')^2 = \sum_{x'} \nu(x') f(x')^2 = \|f\|_\nu^2 .$$
 #
-# The other inequality has the same proof. $\blacksquare$
+# The other inequality has the same proof.
+#
+# </details>
 #
 # **Theorem B.4.** Under Assumptions B.1 and B.2, and with a closed cone, for every $\beta$ with
 #
 # $$0 < \beta < \frac{1 - \gamma^2}{2\gamma\, r_{\max}} \tag{86}$$
 #
-# (the paper has $r_{\max} = 1$), $\Pi T_2$ contracts in $\|M\|_\beta = \max\{\|M_\mu\|_\nu,\ \beta\,\|M_\Sigma\|_{\nu_2}\}$ (77) by the factor $\kappa = \max\{\gamma,\ 2\beta\gamma\, r_{\max} + \gamma^2\} < 1$. So it has a fixed point $\hat M^*$ that is unique up to functions of norm zero (equivalently, a unique fixed point on the support of $\nu_2$), the projected iteration converges to it there, and
+# (the paper has $r_{\max} = 1$), $\Pi T_2$ contracts in $\|M\|_\beta = \max\{\|M_\mu\|_\nu,\ \beta\,\|M_\Sigma\|_{\nu_2}\}$ (77) by the factor $\kappa = \max\{\gamma,\ 2\beta\gamma\, r_{\max} + \gamma^2\} < 1$. So it has a fixed point $\hat M^*$, unique on the support of $\nu_2$, the projected iteration converges to it there, and
 #
 # $$\|\hat M^* - M^\pi\|_\beta \le \frac{1}{1 - \kappa}\,\|\Pi M^\pi - M^\pi\|_\beta . \tag{78}$$
 #
@@ -654,7 +662,7 @@ claims.check(claim, f"{slope:.2f}", agrees, enough=enough)
 #
 # $$|\hat M^*_\Sigma(x, y) - M^\pi_\Sigma(x, y)| \le \frac{\|\hat M^* - M^\pi\|_\beta}{\beta \sqrt{\nu_2(x, y)}} . \tag{79}$$
 #
-# But no stationary $\nu_2$ gives weight to two actions of one state ([decision 10](../book/paper.md#decision-10)), so the theorem says nothing about gaps. `projected_jipe2` therefore weighs pairs by how often two branches visit them, discounted over time. These weights cover all gaps. So with one feature for every state-action it must find the exact gap variances; we ask for three decimals:
+# But no stationary $\nu_2$ gives weight to two actions of one state ([decision 10](../book/paper.md#decision-10)), so the theorem says nothing about gaps. `projected_jipe2` therefore weighs pairs by how often two branches visit them, discounted over time. These weights cover all gaps. With one feature for every state-action it must find the exact gap variances:
 
 # %%
 by_coin = jl.uniform_policy(chain)
@@ -685,7 +693,7 @@ worlds = [jl.windy_gridworld(3, gust_prob=p) for p in gusts]
 variances = [jl.jipe2(jm, goal, queries=[6]).moments.gap_variance[6, 1, 0] for jm in worlds]
 assert max(variances[0], variances[-1]) < 1e-9
 widest = gusts[np.argmax(variances)]
-claims.check("exercise 1: the widest gap is at gust_prob", f"{widest:.2f}", widest > 0.5)
+assert 0.8 < widest < 0.9
 
 # %% [markdown]
 # **Exercise 2.** Compute the gap variance of Example 2.2, with the rewards of section 1.1, by hand.
@@ -701,8 +709,7 @@ claims.check("exercise 1: the widest gap is at gust_prob", f"{widest:.2f}", wide
 
 # %% tags=["hide-cell"]
 by_hand = 0.9**2 / (1 - 0.9**2 / 2 - 0.9**4 / 4)
-near = np.isclose(gaps[1], by_hand, rtol=0, atol=1e-6)
-claims.check("exercise 2: Var G of Example 2.2 by hand", f"{by_hand:.3f}", near)
+assert np.isclose(gaps[1], by_hand, rtol=0, atol=1e-6)
 
 # %% [markdown]
 # **Exercise 3.** Replace $\lambda = 2/(1-\gamma)$ by $\lambda = c/(1-\gamma)$. For which $c$ is $T_2$ still a contraction, and with which modulus? Check your formula on the state that
@@ -722,10 +729,10 @@ for c in (bound, 2 * bound * gamma / (1 + gamma), 2 * bound):
     formula = gamma**2 + 2 * bound / c * gamma * (1 - gamma)
     assert np.isclose(modulus_at(c / (1 - gamma)), formula)
 edge = modulus_at(2 * bound * gamma / (1 + gamma) / (1 - gamma))
-claims.check("exercise 3: modulus at the smallest weight", f"{edge:.2f}", np.isclose(edge, 1))
+assert np.isclose(edge, 1)
 
 # %% [markdown]
-# **What to read next.** Chapter 2 runs JIPE-2 on the paper's two worlds and asks what its residual tells us. If you came for the theory of learning, continue with chapter 8.
+# **What to read next.** Chapter 2 runs JIPE-2 on the paper's two worlds and asks what its residual tells us.
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT

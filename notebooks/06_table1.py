@@ -17,7 +17,7 @@
 # Coupled / MC of Atlantis does not: 1.66, with seeds from 1.07 to 2.37, instead of 1.03.
 #
 # The numbers do not mean what they seem to mean. The second column grows with the number of target-network
-# updates: a recursion of two lines, which uses no network, predicts it within 20%. In the first column a calibrated network would have 16 and not 1, because the shock is four times larger in training than in
+# updates: a recursion of two lines, which uses no network, predicts it within 20% from 30,000 steps on. In the first column a calibrated network would have 16 and not 1, because the shock is four times larger in training than in
 # evaluation.
 #
 # **What you will learn.** Why a table of ratios needs its curve over training, what a network can know after 22
@@ -146,7 +146,7 @@ text = f"{last.min():.0f} to {last.max():.0f}"
 claims.check("independent / MC at 70,000 steps, above the paper's", text, last.min() > 135.4)
 each = curves.pivot_table(index=["game", "seed"], columns="step", values="coupled_ratio")
 jump = np.exp(np.log(each).diff(axis=1).abs().max(axis=None))
-claims.check("coupled / MC: largest factor between records", f"{jump:.1f}", jump > 1.5)
+assert f"{jump:.1f}" == "2.6"
 before, after = each.loc[("Atlantis", 10), [47_500, 50_000]]
 assert (round(before, 2), round(after, 2)) == (1.15, 2.37)
 
@@ -201,7 +201,7 @@ for name, ratio in {
     claims.check(f"{name}, network / recursion", text, ratio.between(1 / 1.25, 1.25).all())
 at = curves[curves.step == step]
 excess = np.corrcoef(at["mean"] / at.recursion_mean, at.independent_ratio / at.recursion_ratio)
-claims.check("correlation of these ratios over 12 runs", f"{excess[0, 1]:.2f}", excess[0, 1] > 0.9)
+assert excess[0, 1] > 0.9  # over 12 runs
 
 # %% [markdown]
 # The network's second column is 0.88 to 1.19 times the recursion. The recursion also explains why seeds differ: a network whose mean is initially higher loses this excess only by a factor of $\gamma$ with
@@ -236,8 +236,7 @@ by_b = both.groupby(["game", "b"], sort=False).simulated_gap_variance.mean().uns
 right = by_b[1.0] / by_b[0.25]
 text = f"{right.min():.1f} to {right.max():.1f}"
 claims.check("simulated gap variance, b = 1 / b = 0.25", text, (right / 16 - 1).abs().max() < 0.1)
-largest = curves.coupled_ratio.max()
-claims.check("coupled / MC, largest at any record", f"{largest:.1f}", largest < right.min())
+assert curves.coupled_ratio.max() < right.min()  # at every record
 
 # %% [markdown]
 # **Why is it too small?** Returns from two distinct states share no shock, so the difference $Z(s,a) - Z(t,a)$ has the

@@ -13,8 +13,9 @@
 # right? We compare three networks in nine Atari games at four discounts: 36 cases. A case counts as right if the 95% interval of
 # learned over simulated gap variance lies inside $1 \pm 5\%$.
 #
-# A network that knows which states are *equal* and which are *near*, chosen by a rule stated before its runs, is right in 24 cases, wrong in none, and in 12 the
-# interval is too wide to tell. The paper's Gram network, with the best of its settings at every discount, is right in none and wrong in 35.
+# We have two networks that know which states are *equal*; one of them also learns which are *near*. With the better one of the two, chosen for each case
+# at other states by a rule stated before the runs, 24 cases are right and none is wrong; in 12 the interval is too wide to tell. The paper's Gram
+# network, with the best of its settings at every discount, is right in none and wrong in 35.
 #
 # **What you will learn.** Why the covariance of a joint MDP is local, how to compare networks fairly, and what a right variance
 # does not tell you.
@@ -27,9 +28,9 @@
 calibrated_files = ["figures/atari_calibrated.csv"]
 average_files = ["figures/atari_calibrated_averages.csv"]
 simulated_files = ["figures/atari_simulated.csv"]
-trial_files = ["figures/atari_trials.csv"]
-ablation_files = ["figures/atari_ablation_table.csv"]
-play_files = ["figures/atari_plays_table.csv"]
+trial_files = ["figures/atari_tune.csv"]
+ablation_files = ["figures/atari_ablation.csv"]
+play_files = ["figures/atari_plays.csv"]
 out_dir = ""
 
 # %%
@@ -75,32 +76,27 @@ assert rewards in ({1.0}, {-1.0})  # at a state that pays nothing
 #
 # **The reference** is simulation. Two branches start at one state with two actions and go on with uniform random actions. While they
 # stand at the same state they share a table; if they also take the same action, they are one from then on. Discounts
-# and shocks are added in closed form. There are 64 states for each game, three pairs of actions at each state, twelve plays of each pair, and 300 steps for each play.
+# and shocks are added in closed form. There are 64 states for each game, three pairs of actions at each state, twelve plays of each pair (four at
+# tuning states), and 300 steps for each play.
+#
+# **A check before all others.** Networks and simulation must see the same states. At $\gamma = 0.1$ a gap varies only if its two actions have distinct
+# futures, which the state's own outcome table says; the run of the networks queried it anew. Where table and simulation disagree on one of the three pairs,
+# they differ by a third of the *constant* $2\sigma^2\gamma^2/(1-\gamma^2)$, the gap variance if branches never meet and rewards do not vary.
+# The largest difference at any state is 0.18 of it.
+#
+# (At first it was one, in Qbert. There the first game after loading the emulator goes another way than all later ones, so 12 of the 64 states
+# were not those that had been simulated. We repaired this and simulated Qbert again, after all trainings. No other of our ten games has this fault.)
 
 # %%
 simulated = figures.results(simulated_files).query("states == 1").drop(columns="states")
 runs = figures.results(calibrated_files).rename(columns={"network": "kind"})
 gaps = runs.merge(simulated, on=[*case, "state"], validate="many_to_one")
-gaps = gaps.assign(noise="reward", independent=np.nan)
+gaps = gaps.assign(independent=np.nan)
+nine = gaps[gaps.game.isin(games)]
 first_step = gaps[(gaps.gamma == 0.1) & (gaps.kind == "near")]
 first_step = first_step.groupby(["game", "state"])[["table", "mc"]].mean()
-constant = 2 * 0.1**2 / (1 - 0.1**2)
-off = (first_step.table - first_step.mc).abs() / constant
-off.nlargest(3).round(2).to_frame("difference / constant")
-
-# %% [markdown]
-# **A check before all others.** The pairs were simulated earlier than the networks were trained, and states were collected anew
-# from the same seeds. At $\gamma = 0.1$ almost all of a gap's variance is decided by the state's own outcome table, which was queried anew. So this table
-# and the simulation must agree, state by state. They do, but for one state of 576: in Qbert, the table of state 23 says that its actions have distinct
-# futures, and the simulation that they have one. It is not the state that was simulated. Four states each come from one trajectory, so we leave out all four of this one,
-# 20 to 23. We made this rule when we saw the disagreement. (Another trajectory of Qbert may differ, too: at state 10
-# networks predict a gap variance where the simulation has none. The check does not show it, so this state stays in.)
-
-# %%
-(other,) = off.index[off > 0.5]
-claims.check("a state that is not the simulated one", f"{other[0]} {other[1]}", len(off) == 576)
-kept = gaps[(gaps.game != other[0]) | (gaps.state // 4 != other[1] // 4)]
-nine = kept[kept.game.isin(games)]
+off = (first_step.table - first_step.mc).abs().max() / (2 * 0.1**2 / (1 - 0.1**2))
+claims.check("table and simulation, 576 states, gamma 0.1: off by", f"{off:.2f}", off < 1 / 3)
 played = gap_table(nine[(nine.kind == "near") & (nine.seed == 10)]).set_index(case).loc[games]
 
 # %%
@@ -120,20 +116,23 @@ plt.show()
 # %% [markdown] tags=["caption"]
 # **Figure 12.1.** Independent over coupled gap variance, both simulated, against $\gamma$. Grey: $1/\gamma^2$. See that it is a lower edge: games lie above it where branches meet again.
 #
-# <!-- alt: Marks of nine games against gamma on logarithmic axes. Pong, BattleZone, Boxing and, up to 0.9, Freeway lie on the grey line from 100 at gamma 0.1 to one at 0.99. Asterix is a little above it, Atlantis and Space Invaders at twice its height, Ms. Pacman at four times and Qbert at 35 times at gamma 0.1. -->
+# <!-- alt: Marks of nine games against gamma on logarithmic axes. Pong, BattleZone, Boxing and, up to 0.9, Freeway lie on the grey line from 100 at gamma 0.1 to one at 0.99. Asterix is a little above it, Atlantis and Space Invaders at twice its height, Ms. Pacman at four times and Qbert at 24 times at gamma 0.1. -->
 
 # %%
 at = played.mc_ratio.xs(0.1, level="gamma")
 text = f"{at.min():.0f} to {at.drop(['MsPacman', 'Qbert']).max():.0f}; {at.MsPacman:.0f}, {at.Qbert:.0f}"
 assert (played.mc_ratio * played.index.get_level_values("gamma") ** 2 > 0.99).all()
 claims.check("independent / coupled, gamma 0.1; Ms. Pacman, Qbert", text, at.min() > 99)
+still = first_step.mc["Qbert"] < 0.001
+assert still.sum() == 61
+assert played.constant[["Pong", "BattleZone", "Boxing"]].between(0.93, 1.07).all()
+assert round(played.constant.max()) == round(played.constant["Qbert", 0.1]) == 24
 
 # %% [markdown]
-# Where branches merge, the coupled variance shrinks: it is about half of the constant in Atlantis and Space Invaders. While Qbert hops, the joystick does nothing, and at almost all of
-# its states the actions of a pair have one future.
+# Where branches merge, the coupled variance shrinks: it is about half of the constant in Atlantis and Space Invaders. While Qbert hops, the joystick does nothing: at 61 of
+# its 64 states the actions of a pair have one future, at least for a step.
 #
-# **The constant** $2\sigma^2\gamma^2/(1-\gamma^2)$ is the gap variance if branches never meet and rewards do not vary. It needs no learning. It is within 7% of the average in
-# Pong, BattleZone and Boxing, and 35 times too large in Qbert at $\gamma = 0.1$.
+# The constant needs no learning. It is within 7% of the average in Pong, BattleZone and Boxing at all discounts, and 24 times too large in Qbert at $\gamma = 0.1$.
 #
 # ## 12.2 Three networks
 #
@@ -157,17 +156,13 @@ claims.check("independent / coupled, gamma 0.1; Ms. Pacman, Qbert", text, at.min
 # network that has to learn the shock has 0.96 to 1.01.
 
 # %%
-ablation = figures.results(ablation_files).query("gamma == 0.99").groupby(["kind", "game"])
-ablation = ablation.coupled.mean().unstack("kind")
-for kind, text in {
-    "gram known": "Gram, shock given",
-    "near learned": "near, shock learned",
-}.items():
-    low, high = ablation[kind].min(), ablation[kind].max()
-    right = (low > 0.95) == (kind == "near learned")
-    claims.check(
-        f"gamma 0.99, {text}: learned / simulated", f"{low:.2f} to {high:.2f}", right, "cited"
-    )
+ablation = figures.results(ablation_files).set_index(["kind", "game"]).coupled
+span = ablation.groupby("kind").agg(["min", "max"])
+text = "; ".join(
+    "{:.2f} to {:.2f}".format(*span.loc[kind]) for kind in ("gram known", "near learned")
+)
+right = span["max"]["gram known"] < 0.2 and span["min"]["near learned"] > 0.95
+claims.check("Gram, shock given; near, shock learned", text, right, "cited")
 
 # %% [markdown]
 # ## 12.3 The protocol, stated before the runs
@@ -175,7 +170,7 @@ for kind, text in {
 # The rules are in `experiments/atari/protocol.toml`, part `calibrate`.
 #
 # - **Trials.** Each network has the same six settings to choose from: a base, and five variants that change one thing (learning rate, weight decay, width, weight of the gap). For each discount it
-#   gets the one with the least error at tuning states of four games (two games at $\gamma = 0.5$). The error is the root mean squared error over states, divided by the average.
+#   gets the one with the least error at tuning states of four games (two games at $\gamma = 0.5$; one seed, 2,500 steps). The error is the root mean squared error over states, divided by the average.
 # - **Spread.** At $\gamma = 0.99$ the local and near network have one more trial, *spread*: an own output for $\operatorname{Var}_A \mu(s,A)$ over the next action. Without it,
 #   a reward that the mean does not foresee adds nothing to the variance.
 # - **Local or near.** For each game and discount, the one whose average gap variance at tuning states is nearer to the simulated one. We call the result *chosen*. It needs
@@ -197,32 +192,36 @@ of_tuned = far[tuned].mean(axis=1).unstack("network")
 assert (of_tuned.idxmin() == "spread").all()
 best.update(pd.Series("spread", [("local", 0.99), ("near", 0.99)]))
 used = nine.groupby(["kind", "gamma"]).trial.unique().str[0]
-text = "; ".join(f"{kind} {', '.join(best[kind])}" for kind in ("Gram", "local", "near"))
-claims.check("trial at gamma 0.1, 0.5, 0.9, 0.99", text, (used == best).all())
+assert (used == best).all()
 of_all = far.mean(axis=1).near
-text = f"{of_all.spread:.3f}, {of_all.decay:.3f}"
-claims.check("near, ten games: error with spread, without", text, of_all.spread > of_all.decay)
+assert (round(of_all.spread, 3), round(of_all.decay, 3)) == (0.216, 0.182)
+best.unstack()
 
 # %% [markdown]
 # The table shows errors at tuning states. One rule needs a remark: in the four tuning games, *spread* makes the error of
 # both networks a little smaller, so both get it. In all ten games together it would make that of the near network larger, 0.216 instead of 0.182.
 #
 # **One trial for all discounts?** An earlier version of this comparison chose by one average over discounts. For the Gram network the errors at $\gamma = 0.1$ decide
-# that average alone: it would get the trial *gap*, which is the worst of the six at $\gamma = 0.9$ and 0.99. For the local and near network the choice hardly matters.
+# that average alone: it would get the trial *gap*, which is the worst of the six at $\gamma = 0.5$, 0.9 and 0.99. The local and near network would lose at most 15% of
+# accuracy at any discount.
 
 # %%
 one = errors.groupby("kind").mean().idxmin(axis=1)
 gram = errors.loc["Gram"]
 worst = gram.idxmax(axis=1)
 assert one.Gram == "gap"
+for kind in ("local", "near"):
+    assert (errors.loc[kind][one[kind]] / errors.loc[kind].min(axis=1)).max() < 1.15
 text = f"{gram.gap[0.99]:.3f}, {gram.min(axis=1)[0.99]:.3f}"
 claims.check(
-    "Gram, gamma 0.99, error: one trial for all, best", text, set(worst[[0.9, 0.99]]) == {"gap"}
+    "Gram, gamma 0.99, error: one trial for all, best",
+    text,
+    set(worst[[0.5, 0.9, 0.99]]) == {"gap"},
 )
 
 # %% [markdown]
 # Reservations. The base is close to the settings of our earlier runs, which may favour our networks. Time on the device ran out for a part of the Gram network's
-# runs: in the four tuning games it has one seed at $\gamma = 0.5$ and two at 0.9 and 0.99 (`figures/atari_calibrated.json`).
+# runs: in the four tuning games it has one seed at $\gamma = 0.5$ and two at 0.9 and 0.99 (`figures/atari_calibrate.json`).
 #
 # ## 12.4 How many cases are right?
 #
@@ -250,24 +249,19 @@ def told(table):
 both = pd.concat([alone, backed_up])
 table = gap_table(both)
 table["told"] = told(table)
-table["skill_mean"] = gap_table(both.assign(noise="mean of the game")).skill
+table["skill_mean"] = gap_table(both, "mean").skill
 kinds = ["Gram", "local", "near", "chosen", "chosen + table"]
 counts = table.groupby("kind").told.value_counts().unstack(fill_value=0)
 counts = counts.loc[kinds, ["inside", "cannot tell", "outside"]]
 counts
 
 # %%
-for kind, expected in {
-    "Gram": (0, 1, 35),
-    "local": (21, 11, 4),
-    "near": (23, 12, 1),
-    "chosen": (24, 12, 0),
-    "chosen + table": (30, 6, 0),
-}.items():
+for kind, expected in {"Gram": (0, 1, 35), "local": (21, 11, 4), "near": (23, 12, 1)}.items():
+    assert tuple(counts.loc[kind]) == expected
+for kind, expected in {"chosen": (24, 12, 0), "chosen + table": (30, 6, 0)}.items():
     found = tuple(counts.loc[kind])
     text = "{} inside, {} cannot tell, {} outside".format(*found)
-    reached = "holds" if found[2] == 0 else "goal missed"
-    claims.check(f"{kind}, 36 cases", text, found == expected, reached)
+    claims.check(f"{kind}, 36 cases", text, found == expected)
 
 # %%
 fig, (ax, zoom) = plt.subplots(2, 1, figsize=(6.75, 4.8), sharex=True, layout="constrained")
@@ -287,7 +281,7 @@ plt.show()
 # %% [markdown] tags=["caption"]
 # **Figure 12.2.** Learned over simulated gap variance of the three networks, in nine games at four discounts, with 95% intervals; below, the same near one. Grey: $1 \pm 5\%$. See that the Gram network is far too small at $\gamma = 0.99$ in every game, and too large at 0.1 in most.
 #
-# <!-- alt: Two panels with nine groups of four discounts, the lower one enlarged around one. Squares of the Gram network start between 1 and 23 at gamma 0.1 and fall to between 0.02 and 0.16 at 0.99. Triangles of the local and circles of the near network lie close to one; the farthest are in Qbert at gamma 0.1, with wide bars, and, for the local network, in Atlantis and Space Invaders at 0.99. -->
+# <!-- alt: Two panels with nine groups of four discounts, the lower one enlarged around one. Squares of the Gram network start between 1 and 14 at gamma 0.1 and fall to between 0.02 and 0.16 at 0.99. Triangles of the local and circles of the near network lie close to one; the farthest are in Qbert at gamma 0.1, with wide bars, and, for the local network, in Atlantis and Space Invaders at 0.99. -->
 
 # %%
 fig, ax = plt.subplots(figsize=(6.0, 2.2), layout="constrained")
@@ -315,7 +309,6 @@ claims.check(
     "Gram, gamma 0.99: learned / simulated", text, gram.max() < 0.2, "differs from the paper"
 )
 nearer = int(((wide.near - 1).abs() < (wide.local - 1).abs()).sum())
-claims.check("near closer to 1 than local, of 36 cases", nearer, nearer < 36)
 cell = table.set_index(["kind", *case])
 for game in ("Atlantis", "Freeway"):
     rows = [cell.loc[kind, game, 0.99] for kind in ("local", "near")]
@@ -326,36 +319,26 @@ open_cases = cell.loc["chosen"].query("told == 'cannot tell'")
 where = sorted({game for game, _ in open_cases.index}, key=games.index)
 text = f"{open_cases.coupled.min():.2f} to {open_cases.coupled.max():.2f}"
 assert where == ["SpaceInvaders", "Asterix", "Qbert", "MsPacman"]
-claims.check("chosen, the 12 cases that one cannot tell", text, len(open_cases) == 12)
+assert (nearer, text) == (21, "0.96 to 1.14")
+for game in ("Qbert", "MsPacman"):
+    assert cell.told["chosen + table", game, 0.1] == "inside"
 
 # %% [markdown]
 # **The local term does most of the work.** At $\gamma = 0.99$ the gap variances of the Gram network are 6 to 43 times too small.
 #
-# **The near term is worth little on average.** It is closer to one than the local network in 22 of 36 cases. It helps where branches
-# often meet: in Atlantis at $\gamma = 0.99$ from $0.900 \pm 0.038$ to $0.992 \pm 0.024$. It hurts in Freeway at 0.99: from $1.001 \pm 0.030$ to $1.070 \pm 0.028$, after the same steps on the same states.
+# **The near term is worth little on average.** The near network is closer to one than the local network in 21 of 36 cases. It helps in Atlantis, where branches
+# often meet, at $\gamma = 0.99$ from $0.900 \pm 0.038$ to $0.992 \pm 0.024$. It hurts in Freeway at 0.99: from $1.001 \pm 0.030$ to $1.070 \pm 0.028$, after the same steps on the same states.
 # The choice by tuning states gets both right.
 #
-# **"Cannot tell" is not "right".** All 12 such cases are in four of the five games where no trial was tuned, and their ratios run from 0.97 to 1.27. Three seeds give wide intervals.
+# **"Cannot tell" is not "right".** All 12 such cases are in four of the five games where no trial was tuned, and their ratios run from 0.96 to 1.14. Three seeds give wide intervals.
 # With one exact backup 6 are left: the state's own table says which actions have one future, and this repairs Qbert and Ms. Pacman at
 # $\gamma = 0.1$.
 #
-# The result depends on the trajectory that we left out. With it, chosen is outside in two cases, Qbert at $\gamma = 0.1$ and 0.5.
-
-# %%
-with_it = gaps.merge(chosen.reset_index(), on=[*case, "kind"])
-with_it = gap_table(with_it[with_it.game == other[0]])
-outside = with_it[told(with_it) == "outside"]
-text = ", ".join(f"{game} {gamma:g}" for game, gamma in outside[case].to_numpy())
-claims.check(
-    "chosen, outside with all states of Qbert", text, text == "Qbert 0.1, Qbert 0.5", "goal missed"
-)
-
-# %% [markdown]
 # ## 12.5 State by state
 #
 # An average can be right for the wrong reasons. *Skill* is $1 - \mathrm{MSE}_{\text{network}}/\mathrm{MSE}_{\text{baseline}}$ over states, with the noise
 # of the simulation subtracted from both errors: one is perfect, zero as good as the baseline. There are two baselines. The constant needs no
-# simulation, and can be wrong by a factor of 35. The mean of the game knows the level, so what is left are differences between states.
+# simulation, and can be wrong by a factor of 24. The mean of the game knows the level, so what is left are differences between states.
 
 # %%
 goal = TOLERANCE["skill"]
@@ -399,13 +382,14 @@ claims.check(
 )
 text = f"{reached.both['chosen + table']} of {row.of}"
 claims.check("chosen + table: skill of 0.9, both", text, text == "25 of 35", "goal missed")
+assert (cell.loc["chosen", "Boxing"].skill_mean < goal).all()
 
 # %% [markdown]
 # Of the 35 cases where states differ at all (not Freeway at $\gamma = 0.1$), the chosen network reaches a skill of 0.9 against the constant in 29, and against
-# the mean of the game in 22. So in seven cases it knows the level of the game better than its states. Boxing fails at every discount: its states differ through rewards, and to know them the network would have to predict who gets hit.
+# the mean of the game in 22. So in seven cases it knows the level of the game better than its states. Boxing fails at every discount. We think that its states differ through rewards, and that the network would have to predict who gets hit.
 #
 # **Play first.** A user with an emulator can play the first 64 steps and use the network only for the rest. In earlier runs of the near
-# network (24 plays of each pair; more states and steps of training) 34 of 36 intervals lie inside 5% and none outside. This costs 9,216 emulator steps for each state, beside all queries of the training.
+# network (24 plays of each pair; more states and steps of training; Qbert as it was before the repair) 34 of 36 intervals lie inside 5% and none outside. This costs 9,216 emulator steps for each state, beside all queries of the training.
 
 # %%
 deep = figures.results(play_files).query("kind == 'near+64'")
@@ -416,25 +400,31 @@ claims.check("near, 64 played steps, 36 cases", text, number.sum() == 36, "cited
 # %% [markdown]
 # ## 12.6 What the network does not know
 #
-# **Which action is better.** A right variance says nothing about the mean of a gap. Here are correlations over states of learned and simulated gap means of the near network at $\gamma = 0.9$. With
-# 64 states, chance alone gives up to 0.25 in size, 19 times in 20. In Freeway nobody scores, and all means are zero.
+# **Which action is better.** A right variance says nothing about the mean of a gap. Here are correlations over states of learned and simulated gap means of the near network at $\gamma = 0.9$,
+# and their ranks. With 64 states, chance alone gives up to 0.25 in size, 19 times in 20; the noise of the simulation lowers all of them. In Freeway nobody scores, and all means are zero.
 
 # %%
 near = nine[(nine.gamma == 0.9) & (nine.kind == "near") & (nine.game != "Freeway")]
-together = near.groupby(["game", "seed"])[["gap_mean", "mc_mean"]].corr()
-together = together.gap_mean.xs("mc_mean", level=2).groupby("game").agg(["mean", "min", "max"])
+by_run = near.groupby(["game", "seed"])[["gap_mean", "mc_mean"]]
+together = pd.DataFrame(
+    {
+        name: by_run.corr(method).gap_mean.xs("mc_mean", level=2).groupby("game").mean()
+        for name, method in (("values", "pearson"), ("ranks", "spearman"))
+    }
+)
 together.loc[[game for game in games if game in together.index]].round(2)
 
 # %%
-above = together.index[together["mean"] > 0.25]
-text = ", ".join(f"{game} {together['mean'][game]:.2f}" for game in above)
-claims.check("gap means: correlation above 0.25", text, len(above) == 2, "goal missed")
+above = together.index[together["values"] > 0.25]
+text = ", ".join(f"{game} {together['values'][game]:.2f}" for game in above)
+claims.check("gap means: correlation above 0.25", text, len(above) == 3, "goal missed")
+assert together.ranks.max() < 0.25
 
 # %% [markdown]
-# In Pong and Ms. Pacman something is learned, in the other six games nothing. **The network knows how large gaps are, but seldom which action is better.**
+# In Ms. Pacman, Pong and Qbert the values go together, but this comes from a few states: no rank correlation is above 0.25. **The network knows how large gaps are, but hardly which action is better.**
 #
-# **Rewards that it cannot foresee.** An outside trial with one seed found a gap variance in Krull at $\gamma = 0.99$ that was 14% too small. There, rewards make up a third of
-# the variance. The trial *spread* was made for this, so Krull is no unseen game. At other states, with one seed, it still is 11% too small, and without the spread 24%.
+# **Rewards that it cannot foresee.** An outside trial with one seed found a gap variance in Krull at $\gamma = 0.99$ that was 14% too small. There the constant, which leaves out rewards, is only 0.69 of
+# the simulated variance. The trial *spread* was made for this, so Krull is no unseen game. At other states, with one seed, the network still is 11% too small, and without the spread 24%.
 
 # %%
 krull = averages[(averages.game == "Krull") & (averages.states == 1)]
@@ -447,12 +437,13 @@ text = ", ".join(
 )
 claims.check("Krull, near, gamma 0.5, 0.9, 0.99", text, size[0.99, "spread"] < 0.95, "goal missed")
 assert round(size[0.99, "decay"], 2) == 0.76
+assert round(2 * 0.99**2 / (1 - 0.99**2) / krull.mc[0.99, "spread"], 2) == 0.69
 
 # %% [markdown]
 # ## What to take away
 #
 # - The covariance of a joint MDP is local: states share a shock only if they are equal. A network that knows this has gap variances that are right within 5% in 24 of 36 cases and wrong in none. In a third of the cases three seeds are too few to tell.
-# - The term for near states helps where branches meet often, and hurts elsewhere. Let simulated pairs at tuning states decide.
+# - The term for near states helps in some games and hurts in others. Let simulated pairs at tuning states decide.
 # - Choose settings for each rival as for yourself, at every discount. One average can pick the worst.
 # - An average is not a state. Show the skill against the mean of the game, not only against a constant.
 # - A right variance is not a right mean.
@@ -464,7 +455,7 @@ assert round(size[0.99, "decay"], 2) == 0.76
 # <details><summary>Solution</summary>
 #
 # With skills $k_c$ and $k_m$ of any network against the two baselines, the skill of the mean is $1 - (1-k_c)/(1-k_m)$, because both have the same error
-# in the numerator. It is 0.91 in Qbert, where the constant is 6 times too large, and 0.05 in Boxing.
+# in the numerator. It is 0.90 in Qbert, where the constant is 6 times too large, and 0.05 in Boxing.
 #
 # </details>
 
@@ -472,7 +463,7 @@ assert round(size[0.99, "decay"], 2) == 0.76
 at = cell.loc["chosen"].xs(0.9, level="gamma")
 level = 1 - (1 - at.skill) / (1 - at.skill_mean)
 text = f"{level.idxmax()} {level.max():.2f}, {level.idxmin()} {level.min():.2f}"
-claims.check("exercise 1: most and least", text, text == "Qbert 0.91, Boxing 0.05")
+assert text == "Qbert 0.90, Boxing 0.05"
 
 # %% [markdown]
 # **Exercise 2.** Give two actions of one state the loadings 1 and $-1$ on the shock. Does $1/\gamma^2$ get larger or smaller, and does a network without a local term suffer more or less?
@@ -486,7 +477,7 @@ claims.check("exercise 1: most and least", text, text == "Qbert 0.91, Boxing 0.0
 
 # %% tags=["hide-cell"]
 opposite = shock_ratio([0.5], [1.0, -1.0])[0]
-claims.check("exercise 2: gamma 0.5", f"{opposite:.2f}", np.isclose(opposite, 1 / 1.75))
+assert np.isclose(opposite, 1 / 1.75)
 
 # %% [markdown]
 # **What to read next.** [Chapter 7](07_scaling.ipynb) asks how far exact solutions reach before networks are needed, and

@@ -16,7 +16,8 @@ from jmdp_lib.atari import CoupledAtari, Game
 from jmdp_lib.model.simulator import SimulatorError
 
 HERE = {"processes": 1}
-PONG = Game("Pong")
+PONG = Game("Pong", 0.0)
+ATLANTIS = Game("Atlantis", 0.0)
 MODULE = sys.modules[collect.__module__]
 
 
@@ -32,23 +33,16 @@ def equal(left, right):
     return all(np.array_equal(getattr(left, n), getattr(right, n)) for n in names)
 
 
-@pytest.mark.parametrize(("game", "sticky_prob"), [("Atlantis", 0.0), ("Pong", 0.25)])
-def test_tables_agree_with_themselves(game, sticky_prob):
-    tables = collect(Game(game, sticky_prob), 60, 1, follow_share=0.5, **HERE)
+def test_tables_agree_with_themselves():
+    tables = collect(ATLANTIS, 60, 1, follow_share=0.5, **HERE)
     n, a = tables.rewards.shape
-    assert (n, a) == (60, {"Atlantis": 4, "Pong": 6}[game])
+    assert (n, a) == (60, 4)
     assert tables.observations.shape == (60, 128)
     assert (tables.weights == 1.0).all()
-    if sticky_prob == 0:
-        assert (tables.previous == a).all()
-        assert (tables.next_previous == a).all()
-    else:
-        assert (tables.previous < a).all()
     for row in range(n):
-        seen, previous = tables.next_observations[row], tables.next_previous[row]
+        seen = tables.next_observations[row]
         for action, other in np.argwhere(tables.next_ids[row][:, None] == tables.next_ids[row]):
             assert (seen[action] == seen[other]).all()
-            assert previous[action] == previous[other]
     i, j = tables.pairs.T
     assert len(i) > 5
     assert (tables.state_ids[i] != tables.state_ids[j]).all()
@@ -62,7 +56,7 @@ def test_tables_agree_with_themselves(game, sticky_prob):
 
 def test_followed_pairs_have_every_age_at_the_price_of_its_logarithm():
     # One query, and its branches at ten ages: in 32 steps of Pong they hardly ever meet.
-    tables = collect(Game("Pong", 0.0), 21, 5, follow_share=1.0, **HERE)
+    tables = collect(PONG, 21, 5, follow_share=1.0, **HERE)
     assert tables.pairs.tolist() == [[i, i + 1] for i in range(1, 21, 2)]
     # Their first two ages are one step apart: each stands at a successor of itself before.
     for before, after in ((1, 3), (2, 4)):
@@ -72,37 +66,20 @@ def test_followed_pairs_have_every_age_at_the_price_of_its_logarithm():
 
 def test_some_siblings_merge_in_atlantis(monkeypatch):
     monkeypatch.undo()  # at the start of a game, nearly all of them do
-    tables = collect(Game("Atlantis", 0.0), 60, 2, **HERE)
+    tables = collect(ATLANTIS, 60, 2, **HERE)
     assert 0.1 < np.mean([len(set(row)) < 4 for row in tables.next_ids]) < 0.9
 
 
-def test_enumerated_tables_are_those_of_the_draws():
-    settings, pong = {"follow_share": 0.0, **HERE}, Game("Pong", 0.25)
-    tables = collect(pong, 4, 3, enumerated=True, **settings)
-    assert len(tables) == 20
-    weights = tables.weights.reshape(4, 5)
-    assert weights.sum(1) == pytest.approx(1.0)
-    assert weights[0] == pytest.approx([0.75, 0.1875, 0.046875, 0.01171875, 0.00390625])
-    assert (np.unique(tables.state_ids, return_counts=True)[1] == 5).all()
-    drawn = collect(pong, 4, 3, **settings)  # the same trajectory, its tables among these
-    assert (drawn.state_ids == tables.state_ids[::5]).all()
-    for row in range(4):
-        outcomes = tables.next_observations[5 * row : 5 * row + 5]
-        assert any((drawn.next_observations[row] == outcome).all() for outcome in outcomes)
-    assert len(collect(Game("Pong", 0.0), 4, 3, enumerated=True, **settings)) == 4
-
-
-@pytest.mark.parametrize("enumerated", [False, True])
-def test_a_part_of_the_actions_is_a_part_of_the_table(enumerated):
-    settings, boxing = {"enumerated": enumerated, **HERE}, Game("Boxing")
-    part = collect(boxing, 30, 3, actions=4, follow_share=0.3, **settings)
+def test_a_part_of_the_actions_is_a_part_of_the_table():
+    boxing = Game("Boxing", 0.0)
+    part = collect(boxing, 30, 3, actions=4, follow_share=0.3, **HERE)
     assert part.num_actions == 18
     assert part.next_ids.shape == part.actions.shape == (len(part), 4)
     assert (np.diff(part.actions, axis=1) > 0).all()
     assert len(np.unique(part.actions)) == 18
     assert len(part.pairs) > 0
     # A query changes neither the state nor its draw, so the start of a trajectory is the same.
-    whole = collect(boxing, 1, 3, **settings)
+    whole = collect(boxing, 1, 3, **HERE)
     assert (part.state_ids[: len(whole)] == whole.state_ids).all()
     for row, asked in enumerate(part.actions[: len(whole)]):
         assert (part.next_ids[row] == whole.next_ids[row, asked]).all()
@@ -110,14 +87,12 @@ def test_a_part_of_the_actions_is_a_part_of_the_table(enumerated):
 
 
 def test_spacing_and_seeds():
-    near, far = (
-        collect(Game("Pong", 0.0), 6, 4, spacing=k, follow_share=0.0, **HERE) for k in (1, 10)
-    )
+    near, far = (collect(PONG, 6, 4, spacing=k, follow_share=0.0, **HERE) for k in (1, 10))
     assert near.state_ids[0] == far.state_ids[0]  # the start of the trajectory
     assert len(np.unique(far.state_ids)) == 6
     assert near.state_ids[1] != far.state_ids[1]
-    other = collect(Game("Pong"), 6, np.random.SeedSequence(5), **HERE)
-    again = collect(Game("Pong"), 6, np.random.SeedSequence(5), **HERE)
+    other = collect(PONG, 6, np.random.SeedSequence(5), **HERE)
+    again = collect(PONG, 6, np.random.SeedSequence(5), **HERE)
     assert equal(other, again)
 
 
@@ -132,7 +107,7 @@ def test_number_of_processes_changes_nothing(monkeypatch):
     """Tables from processes that are really started; pairs as if from some, as that takes long."""
     monkeypatch.undo()  # other processes start their play as usual
     monkeypatch.setattr(MODULE, "_CHUNK", 8)
-    game = Game("Atlantis")
+    game = ATLANTIS
     assert equal(collect(game, 30, 6, processes=2), collect(game, 30, 6, **HERE))
     states, _ = evaluation_states(game, 2, 7, **HERE)
     record = partial(record_pairs, game, states, 8, 8, pairs_per_state=2, repeats=2)
@@ -141,14 +116,10 @@ def test_number_of_processes_changes_nothing(monkeypatch):
     assert equal(record(processes=2), alone)
 
 
-@pytest.mark.parametrize(("game", "sticky_prob"), [("Atlantis", 0.0), ("Pong", 0.25)])
-def test_records_agree_with_themselves(game, sticky_prob):
-    played = Game(game, sticky_prob)
-    states, rows = evaluation_states(played, 3, 9, **HERE)
-    identities = [s.identity for s in states]
-    per_state = 5 if sticky_prob else 1  # all patterns of the lottery
-    assert np.repeat(identities, per_state).tolist() == rows.state_ids.tolist()
-    records = record_pairs(played, states, 12, 10, pairs_per_state=4, repeats=3, **HERE)
+def test_records_agree_with_themselves():
+    states, rows = evaluation_states(ATLANTIS, 3, 9, **HERE)
+    assert [s.identity for s in states] == rows.state_ids.tolist()
+    records = record_pairs(ATLANTIS, states, 12, 10, pairs_per_state=4, repeats=3, **HERE)
     assert records.rewards.shape == (36, 2, 12)
     assert (records.state_rows == np.repeat([0, 1, 2], 12)).all()
     assert (records.actions[:, 0] != records.actions[:, 1]).all()
@@ -159,24 +130,24 @@ def test_records_agree_with_themselves(game, sticky_prob):
     assert not one[:, 0].any()
     assert (one == met).all()
     assert (records.rewards[:, 0] == records.rewards[:, 1])[one].all()
-    if sticky_prob == 0:  # nothing but the actions decides: play them again
-        assert one.any()
-        env = CoupledAtari(game, 0.0)
-        for m in range(0, 36, 7):
-            reached = []
-            for branch in (0, 1):
-                env.restore(states[records.state_rows[m]])
-                visited = []
-                for t, action in enumerate(records.played[m, branch]):
-                    visited.append(env.snapshot().identity)
-                    clipped = np.clip(env.step(action)[1], -1, 1)
-                    assert clipped == records.rewards[m, branch, t]
-                reached.append(visited)
-            assert (np.equal(*reached) == records.same_state[m]).all()
+    # Nothing but the actions decides: play them again.
+    assert one.any()
+    env = CoupledAtari("Atlantis", 0.0)
+    for m in range(0, 36, 7):
+        reached = []
+        for branch in (0, 1):
+            env.restore(states[records.state_rows[m]])
+            visited = []
+            for t, action in enumerate(records.played[m, branch]):
+                visited.append(env.snapshot().identity)
+                clipped = np.clip(env.step(action)[1], -1, 1)
+                assert clipped == records.rewards[m, branch, t]
+            reached.append(visited)
+        assert (np.equal(*reached) == records.same_state[m]).all()
 
 
 def test_shock_dominated_ratio_on_the_emulator():
-    game = Game("Pong", 0.0)
+    game = PONG
     states, _ = evaluation_states(game, 2, 11, **HERE)
     records = record_pairs(game, states, 6, 12, pairs_per_state=2, repeats=4, **HERE)
     assert len(records.actions) == 2 * 2 * 4
@@ -227,7 +198,7 @@ def test_files(tmp_path, kind):
 
 
 def test_concatenated_pairs_point_at_their_rows():
-    parts = [collect(Game("Atlantis"), 12, s, follow_share=1.0, **HERE) for s in (1, 2)]
+    parts = [collect(ATLANTIS, 12, s, follow_share=1.0, **HERE) for s in (1, 2)]
     both = QueryTables.concatenate(parts)
     assert len(both) == 24
     assert (both.pairs[len(parts[0].pairs) :] - 12 == parts[1].pairs).all()
@@ -245,6 +216,7 @@ def test_concatenated_pairs_point_at_their_rows():
         ({"actions": 1}, r"actions must lie in 2\.\.6, got 1"),
         ({"actions": 7}, r"actions must lie in 2\.\.6, got 7"),
         ({"actions": 2.5}, r"actions must be an integer, got 2\.5"),
+        ({"game": Game("Pong", 0.25)}, "a state has one table without sticky actions only"),
     ],
 )
 def test_bad_settings(change, message):
@@ -254,11 +226,11 @@ def test_bad_settings(change, message):
 
 def test_bad_pairs():
     states, _ = evaluation_states(PONG, 1, 19, **HERE)
-    other, _ = evaluation_states(Game("Atlantis"), 1, 19, **HERE)
+    other, _ = evaluation_states(ATLANTIS, 1, 19, **HERE)
     for change, message in (
         ({"starts": []}, "at least one snapshot"),
         ({"starts": other}, "a snapshot of atlantis cannot be restored"),
-        ({"game": Game("Pong", obs="pixels")}, "the snapshot's observation must have"),
+        ({"game": Game("Pong", 0.0, obs="pixels")}, "the snapshot's observation must have"),
         ({"horizon": 0}, "horizon must be at least 1"),
         ({"seed": "none"}, "seed must be an integer"),
     ):

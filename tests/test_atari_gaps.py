@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 import jmdp_lib as jl
-from experiments.atari.networks import Estimate
-from experiments.atari.predictions import by_state, gap_table, tail
+from experiments.atari.predictions import by_state, gap_table
 from experiments.atari.recursive_pairs import PairRecords, pair_gaps, shock_ratio
 from experiments.atari.small_models import with_shock
 
@@ -17,7 +15,7 @@ GRID = jl.windy_gridworld(3)
 SIGMA = 0.7
 
 
-def tabular_records(jm, rows, states, actions, horizon, rng, depths=()):
+def tabular_records(jm, rows, states, actions, horizon, rng):
     """`record_pairs` on a tabular JMDP without shocks, uniform policy; rows label the groups."""
     size = len(states)
     record = PairRecords(
@@ -27,15 +25,10 @@ def tabular_records(jm, rows, states, actions, horizon, rng, depths=()):
         np.ones((size, 2, horizon), bool),
         np.zeros((size, horizon), bool),
         np.zeros((size, 2, horizon), np.int8),
-        np.array(depths, dtype=int),
-        np.zeros((size, 2, len(depths), 1), np.uint8),
-        np.zeros((size, 2, len(depths)), int),
     )
     at, act, one = np.column_stack([states, states]), actions.copy(), np.zeros(size, bool)
     cdf = np.cumsum(jm.probs.reshape(jm.num_states, -1), 1)  # all states have as many tables
     for t in range(horizon):
-        if t in depths:
-            record.seen[:, :, depths.index(t), 0] = at
         together = at[:, 0] == at[:, 1]
         one |= together & (act[:, 0] == act[:, 1])
         uniform = rng.random((size, 2))
@@ -71,55 +64,11 @@ def test_inside_error_bars_of_the_exact_solution():
     assert (found.variance_error[1:] < 0.05 * found.variance[1:]).all()
 
 
-def exact_network(jm):
-    """What looks like a network and returns the exact moments of the state that a byte names."""
-    m = jl.jipe2(jm, jl.uniform_policy(jm), tol=1e-10).moments
-    shape, mean = m.mean.shape, m.mean.ravel()
-    covariance = m.full_second().reshape(mean.size, -1) - np.outer(mean, mean)
-    values, vectors = np.linalg.eigh(covariance)
-    shared = (vectors * np.sqrt(values.clip(0.0))).reshape(*shape, -1)
-    none = np.zeros((*shape, 1))
-    parts = (m.mean, shared, none, none, none[..., 0], np.zeros((shape[0], 1)), m.mean.var(1))
-    table = [torch.tensor(part)[None] for part in parts]
-
-    def network(params, observations, previous):
-        return Estimate(*(part[:, observations[..., 0].long()] for part in table))
-
-    one = torch.ones(1, dtype=torch.float64)
-    network.scale, network.earned, network.gammas = one, one, one * jm.gamma
-    network.policy = one.expand(shape[1]) / shape[1]
-    return network, m
-
-
-def test_the_exact_moments_go_on_where_a_record_ends():
-    groups, depths = [(6, 0, 1), (4, 1, 3), (3, 2, 0), (0, 3, 1)], [1, 3, 20]
-    state, *pair = np.repeat(groups, 3000, axis=0).T
-    network, m = exact_network(with_shock(jl.windy_gridworld(3, gamma=0.9), SIGMA))
-    records = tabular_records(
-        GRID, state, state, np.column_stack(pair), 21, np.random.default_rng(3), depths
-    )
-    errors = []
-    for place, depth in enumerate(depths):
-        later = tail(network, {}, records, place)
-        found = pair_gaps(records.until(depth), [0.9], SIGMA, tail=later)
-        row, (a, b) = found.state_rows, found.actions.T
-        variances = np.diagonal(m.covariance, axis1=1, axis2=2)
-        independent = variances[row, a] + variances[row, b]
-        for value, error, exact in (
-            (found.mean, found.mean_error, m.gap_mean[row, a, b]),
-            (found.variance, found.variance_error, m.gap_variance[row, a, b]),
-            (found.independent, found.independent_error, independent),
-        ):
-            assert (np.abs(value[0] - exact) < 4.5 * error[0] + 1e-4).all()
-        errors.append(found.variance_error.mean())
-    assert errors[0] < 0.7 * errors[-1]  # what the network knows is not simulated
-
-
 def test_skill_is_against_the_constant_and_without_the_noise():
     rng = np.random.default_rng(0)
     constant, spread, noise = 2 * 0.9**2 / (1 - 0.9**2), 0.3, 0.1
     truth = constant + spread * rng.normal(size=4000)
-    data = {"game": "Pong", "noise": "reward", "seed": 0, "gamma": 0.9, "state": range(4000)}
+    data = {"game": "Pong", "seed": 0, "gamma": 0.9, "state": range(4000)}
     data |= dict.fromkeys(("mc_mean", "mc_mean_error", "mc_covariance", "gap_mean"), 0.0)
     data |= {"mc_independent": 1.0, "mc_independent_error": 0.0, "independent": 1.0}
     data |= {"mc": truth + noise * rng.normal(size=4000), "mc_error": noise}
@@ -129,6 +78,11 @@ def test_skill_is_against_the_constant_and_without_the_noise():
     assert table.skill.to_numpy() == pytest.approx([1.0, 0.0, 0.75], abs=0.02)
     assert table.error["known"] == pytest.approx(noise / constant, rel=0.1)
     assert table.constant["half"] == pytest.approx(1.0, rel=0.01)
+    against_mean = gap_table(pd.concat(frames), "mean").set_index("kind")
+    assert (against_mean.constant == 1).all()  # where the constant is right, the mean is, too
+    assert against_mean.skill.to_numpy() == pytest.approx(table.skill.to_numpy(), abs=0.02)
+    with pytest.raises(ValueError, match="baseline must be one of"):
+        gap_table(pd.concat(frames), "zero")
 
 
 def test_errors_are_the_spread_of_repeated_experiments():
@@ -141,7 +95,6 @@ def test_errors_are_the_spread_of_repeated_experiments():
     single = pd.DataFrame(
         {
             "game": np.arange(repeats) // 8,
-            "noise": "reward",
             "seed": 0,
             "gamma": 0.8,
             "kind": "near",
@@ -214,3 +167,50 @@ def test_bad_input():
         shock_ratio([0.5, -0.5])
     with pytest.raises(ValueError, match=r"sigma must lie in \(-inf, inf\), got nan"):
         pair_gaps(records, [0.5], np.nan)
+
+
+def gaps(**columns):
+    """Rows of `by_state`, or of the pairs of actions of its states, in which nothing varies."""
+    rest = ("mc_mean", "mc_mean_error", "mc_independent_error", "mc_covariance", "gap_mean")
+    names = {"game": "G", "seed": 0, "gamma": 0.5, "kind": "near"}
+    same = names | dict.fromkeys(rest, 0.0) | {"mc_independent": 4.0, "independent": 4.0}
+    return pd.DataFrame(columns).assign(**{n: x for n, x in same.items() if n not in columns})
+
+
+def test_states_count_alike_however_many_action_pairs_they_have():
+    error = np.array([0.3, 0.4, 0.1])
+    pairs = gaps(state=[7, 7, 3], mc=[1.0, 3.0, 4.0], mc_error=error, mc_covariance=error**2)
+    states = by_state(pairs.assign(coupled=1.0)).set_index("state")
+    assert states.mc.to_dict() == {7: 2.0, 3: 4.0}
+    assert states.mc_error.to_dict() == pytest.approx({7: 0.25, 3: 0.1})
+    assert states.mc_covariance.to_dict() == pytest.approx({7: 0.0625, 3: 0.01})
+    (row,) = gap_table(states.reset_index()).to_dict("records")
+    assert row["mc"] == pytest.approx(3.0)
+    assert row["mc_error"] == pytest.approx(np.hypot(0.25, 0.1) / 2)
+
+
+def test_the_table_of_known_numbers():
+    mc = np.array([1.0, 3.0, 1.0, 3.0])
+    told = mc * [0.9, 0.9, 1.1, 1.1]
+    rows = gaps(seed=[0, 0, 1, 1], state=[0, 1, 0, 1], mc=mc, mc_independent=4 * mc, coupled=told)
+    (row,) = gap_table(rows.assign(mc_error=0.1)).to_dict("records")
+    assert row["coupled"] == pytest.approx(1.0)
+    assert row["mc_ratio"] == pytest.approx(4.0)
+    error = 0.1 * 2**0.5 / 2 / 2  # of the average Monte Carlo variance, relative
+    of_seeds = 12.7062 * 0.1  # Student's t of one degree of freedom, error of the mean of two seeds
+    assert row["coupled_interval"] == pytest.approx(np.hypot(of_seeds, 1.96 * error))
+    assert row["mc_ratio_interval"] == pytest.approx(1.96 * 4 * error)
+
+
+@pytest.mark.parametrize(
+    ("spread", "error", "shown"),
+    [(0.0, 0.3, False), (0.005, 1e-6, False), (0.3, 0.3, False), (0.5, 0.05, True)],
+)
+def test_a_skill_is_missing_where_the_constant_is_right(spread, error, shown):
+    """Within the noise of the simulation, or within 1% of the average."""
+    constant = 2 * 0.25 / 0.75
+    drawn = np.random.default_rng(0).permutation(np.linspace(-1.7, 1.7, 64))  # of variance one
+    mc = constant * (1 + spread * drawn)
+    rows = gaps(state=range(64), mc=mc, coupled=mc, mc_error=[error * constant] * 64)
+    (skill,) = gap_table(rows).skill
+    assert np.isfinite(skill) == shown

@@ -64,14 +64,6 @@ def release_rows() -> pd.DataFrame:
     return pd.concat([one, other], ignore_index=True)
 
 
-def test_seed_curves_draw_every_seed_and_their_mean(ax: Axes) -> None:
-    plots.seed_curves(ax, release_rows(), "coupled_ratio", "C0")
-    drawn = [line.get_ydata().tolist() for line in ax.lines]
-    assert drawn == [[4.0, 2.0, 1.0], [12.0, 6.0, 3.0], [8.0, 4.0, 2.0]]
-    thin, _, thick = (line.get_linewidth() for line in ax.lines)
-    assert thin < thick
-
-
 def test_release_ratios_show_the_recursion_and_the_paper_at_its_step(ax: Axes) -> None:
     plots.release_ratios(ax, release_rows(), [1.5, 60.0], 20, 16.0)
     points = [line for line in ax.lines if line.get_marker() == "o"]
@@ -82,9 +74,3 @@ def test_release_ratios_show_the_recursion_and_the_paper_at_its_step(ax: Axes) -
     assert ax.lines[1].get_ydata() == [16, 16]
     np.testing.assert_allclose(ax.lines[-1].get_ydata(), [30.0, 60.0, 90.0])  # mean of both seeds
     assert ax.get_yscale() == "log"
-
-
-def test_a_text_table_shows_every_cell(ax: Axes) -> None:
-    plots.text_table(ax, [["name", "value"], ["x", "1"], ["y", "2"]])
-    assert [text.get_text() for text in ax.texts] == ["name", "value", "x", "1", "y", "2"]
-    assert len(ax.lines) == 3

@@ -1,169 +1,181 @@
-"""The script of the full Atari runs: sizes, options, going on after a kill, no orphans."""
+"""The runs of chapters 5 and 12: settings, trainings side by side, and their results as files."""
 
 from __future__ import annotations
 
-import copy
 import json
 import re
-import shutil
+import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.atari import device, protocol, tables
-from experiments.atari.protocol import experiment_of, settings
+from experiments.atari import device, protocol
+from experiments.atari.experiment import Experiment
+from experiments.atari.networks import Config
+from experiments.atari.protocol import calibrated_results, experiment_of, paper_results, settings
 
 ROOT = Path(__file__).resolve().parents[1]
+SMALL = Experiment(Config(name="Pong", sigma=1.0))
+# Miniatures of two parts that share their states.
+SETTINGS = """\
+[calibrate]
+fresh = [0, 1]
+experiment = { num_states = 40, num_held_out = 10, num_evaluation = 2, repeats = 3, horizon = 5 }
+config = { sigma = 1.0, steps = 4, log_every = 2, eval_every = 4, batch = 16, hidden = 16 }
+games = { Pong = {} }
+trials = { base = { kinds = ["local", "near spread"], gammas = [0.1, 0.99] } }
 
-GAMES = protocol.PROTOCOL["final"]["games"]
-
-
-@pytest.fixture
-def do(tmp_path, monkeypatch):
-    """The script in miniature, with these words and options."""
-    sizes = {"num_states": 20, "num_held_out": 5, "num_evaluation": 3, "horizon": 5}
-    sizes |= {"repeats": 3, "deep_repeats": 3, "actions": 3, "pairs_per_state": 2}
-    config = {"steps": 10, "batch": 16, "hidden": 32, "log_every": 2, "eval_every": 5}
-    monkeypatch.setattr(tables, "_START_STEPS", 10)
-    monkeypatch.setattr(tables, "_EVALUATION_SPACING", 5)
-    for name in protocol.PARTS:
-        part = copy.deepcopy(protocol.PROTOCOL[name])
-        deep = {"depths": [1]} if "depths" in part.get("experiment", {}) else {}
-        part["experiment"] = part.get("experiment", {}) | sizes | deep
-        part["config"] = part.get("config", {}) | config
-        if name in protocol.SIZED:
-            part |= {"games": {"Pong": {}}, "trials": {"10x10": {}, "6x10": {}}}
-        else:
-            part["games"] = {game: {} for game in settings(name, "")["games"]}
-        monkeypatch.setitem(protocol.PROTOCOL, name, part)
-
-    def run(*what):
-        where = ["--work", str(tmp_path / "work"), "--out", str(tmp_path / "out")]
-        options = ["--processes", "1", *where]
-        monkeypatch.setattr(sys, "argv", ["protocol", *options, *what])
-        protocol.main()
-
-    return run
+[paper]
+like = "calibrate"
+trials = { divided = { scale = "divided" } }
+config = { gammas = [0.99], kinds = ["gram"], descend = "sampled", polyak = 1.0, copy_every = 2 }
+"""
 
 
 @pytest.mark.parametrize(
-    ("what", "message"),
+    ("run", "message"),
     [
-        ("finals Pong", "PART: invalid choice: 'finals' .choose from '?reward'?, .*final"),
-        ("reward Pnog", "did you mean Pong"),
-        ("curves Asterix 10", "part curves has the games Pong, not 'Asterix'"),
-        ("tune Asterix 0", "part tune has the games Pong, .*, not 'Asterix'"),
-        ("paper Pong 10 halved", "has the trials natural, divided, not 'halved'"),
-        ("reward Pong one", "SEED: invalid int value: 'one'"),
-        ("reward Pong -1", "SEED must be at least 0, got -1"),
-        ("reward Pong 0 --device toaster", "'toaster' is unknown"),
+        ("finals:Pong:10:base", "the protocol has no run finals:Pong:10:base"),
+        ("paper:Pong:10:fast", "the protocol has no run paper:Pong:10:fast"),
+        ("calibrate:Pnog:10:base", "did you mean Pong"),
+        ("calibrate:Pong:-1:base", "SEED must be at least 0, got -1"),
+        ("calibrate:Pong:10:base --device toaster", "'toaster' is unknown"),
     ],
 )
-def test_bad_words_are_refused_before_any_work(tmp_path, do, capsys, what, message):
+def test_bad_words_are_refused_before_any_work(tmp_path, monkeypatch, capsys, run, message):
+    words = [*run.split(), "--device", "cpu"] if "--device" not in run else run.split()
+    monkeypatch.setattr(sys, "argv", ["device", *words, "--work", str(tmp_path / "work")])
     with pytest.raises(SystemExit):
-        do(*what.split())
+        device.main()
     assert re.search(message, capsys.readouterr().err)
-    assert not list(tmp_path.rglob("*.npz"))
+    assert not (tmp_path / "work").exists()
 
 
-def test_a_job_ends_with_whoever_started_it(do, monkeypatch):
-    asked = []
-    monkeypatch.setattr(protocol, "end_with_parent", lambda: asked.append(True))
-    with pytest.raises(SystemExit):
-        do("reward", "Pnog", "--with-parent")
-    assert asked
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"config": replace(SMALL.config, name="Pnog")}, "did you mean Pong"),
+        ({"obs": "smell"}, "obs must be one of"),
+        ({"num_states": -5}, "num_states must be at least 1"),
+        ({"repeats": 2}, "repeats must be at least 3"),
+    ],
+)
+def test_what_cannot_finish_is_not_begun(change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(SMALL, **change)
 
 
-@pytest.mark.slow
-def test_a_part_goes_on_where_it_was_killed(tmp_path, monkeypatch, do):
-    def results():
-        do("reward", "Pong")
-        do("reward", "Pong", "0")
-        do("reward", "Pong", "1")
-        do("reward")
-        names = [f"atari_reward_{name}.csv" for name in ("gaps", "table", "curves")]
-        return [(tmp_path / "out" / name).read_bytes() for name in names]
-
-    whole = results()
-    home = tmp_path / "work" / "reward" / "Pong"
-    shutil.rmtree(home / "run-1-base")
-    for name in ("tables-1.npz", "gaps-1-base.csv", "records.npz"):
-        (home / name).unlink()
-    assert results() == whole
-    minutes = json.loads((tmp_path / "out" / "atari_reward.json").read_text())["minutes"]
-    assert len(minutes) == 6
-    table = pd.read_csv(tmp_path / "out" / "atari_reward_table.csv")
-    assert set(table.kind) == {k + how for k in ("gram", "local", "near") for how in ("", "+table")}
-    monkeypatch.setattr(protocol.torch.cuda, "is_available", lambda: False)
-    do("reward", "--games", "Pong", "--seeds", "1", "--device", "cuda")  # results need no GPU
-    facts = json.loads((tmp_path / "out" / "atari_reward.json").read_text())
-    assert (facts["device"], facts["seeds"]) == ("cuda", [1])
-    assert "ale_py" in facts["versions"]
-    assert set(pd.read_csv(tmp_path / "out" / "atari_reward_curves.csv").seed) == {1}
-
-
-def test_the_protocol_gives_every_network_the_same_search_and_keeps_games_and_seeds_back():
-    parts = protocol.PROTOCOL
-    tune = parts["tune"]
-    reported = parts["final"]
-    assert not set(parts["new_games"]) & {*tune["games"], *parts["reward"]["games"]}
-    assert not set(tune["seeds"]) & set(reported["seeds"])
-    assert tune["fresh"] != reported["fresh"]
-    for game in GAMES:
-        final = experiment_of("final", game)
-        for trial in settings("tune", game)["trials"] if game in tune["games"] else ():
-            tuned, whole = experiment_of("tune", game, trial), experiment_of("final", game, trial)
-            assert tuned.config.kinds == ("gram", "local", "near")
-            assert (tuned.num_evaluation, tuned.obs) == (final.num_evaluation, final.obs)
-            assert (2 * tuned.num_states, 2 * tuned.config.steps) == (
-                whole.num_states,
-                whole.config.steps,
-            )
-        for scale in ("natural", "divided"):
-            paper = experiment_of("paper", game, scale)
-            assert (paper.config.descend, paper.config.scale) == ("sampled", scale)
-    assert experiment_of("sticky", "Pong").noise == "sticky"
-
-
-def test_a_run_is_named_by_part_game_seed_and_trial():
-    found = device.Training.of("paper:Pong:10:divided")
-    assert (found.states, found.label, found.experiment.config.seed) == (
-        "calibrate",
-        "paper_divided",
-        10,
-    )
-    with pytest.raises(ValueError, match=r"the protocol has no run paper:Pong:10:fast"):
-        device.Training.of("paper:Pong:10:fast")
-
-
-@pytest.mark.slow
-def test_the_protocol_from_states_to_a_kept_network(tmp_path, capsys, do):
-    do("tune", "Pong", "0", "base")
-    do("tune")
-    do("final", "Pong", "10")
-    do("final")
-    table = pd.read_csv(tmp_path / "out" / "atari_fresh_table.csv")
-    assert {"gram", "near", "near+table", "near+1"} <= set(table.kind)
-    for part in ("curves", "sticky"):
-        do(part, "Pong")
-        do(part, "Pong", "10")
-    do("curves")
-    table = pd.read_csv(tmp_path / "out" / "atari_sizes_table.csv")
-    assert {"near", "near+1"} <= set(table.kind)
-    assert set(zip(table.noise, table.states, strict=True)) == {
-        (noise, states) for noise in ("reward", "sticky") for states in (6, 10)
+def test_streams_share_nothing():
+    draws = {
+        tuple(SMALL.stream(purpose, seed).generate_state(2))
+        for purpose in range(4)
+        for seed in range(3)
     }
-    capsys.readouterr()
-    do("evaluate", "Pong", "--states", "3")
-    assert "0.99" in capsys.readouterr().out
+    assert len(draws) == 12
 
 
-def test_a_committed_network_is_there_for_every_game() -> None:
-    kept = {path.name: path for path in (ROOT / "figures" / "networks").iterdir()}
-    assert set(kept) == set(GAMES)
-    for game, folder in kept.items():
-        network = protocol.Trained.load(folder).network
-        assert network.config.name == game
-        assert network.config.members == ((0.99, "near"),)
+def test_every_network_has_the_same_search_and_seeds_and_states_are_kept_back():
+    tune, reported = settings("tune", ""), settings("calibrate", "")
+    assert not set(tune["seeds"]) & set(reported["seeds"])
+    assert set(reported["fresh"]) - set(tune["fresh"]) == {1}
+    for game in tune["games"]:
+        for trial in tune["trials"]:
+            assert experiment_of("tune", game, trial).config.kinds == ("gram", "local", "near")
+    for scale in ("natural", "divided"):
+        paper = experiment_of("paper", "Pong", scale)
+        assert (paper.config.descend, paper.config.scale) == ("sampled", scale)
+        assert replace(paper, config=SMALL.config) == replace(
+            experiment_of("calibrate", "Pong"), config=SMALL.config
+        )  # they share their states
+
+
+@pytest.mark.slow
+def test_runs_from_states_to_results(tmp_path, monkeypatch):
+    """Two parts in processes, then their files; and what is there is not made again."""
+    changed, work, out = tmp_path / "small.toml", tmp_path / "work", tmp_path / "out"
+    changed.write_text(SETTINGS)
+    runs = ["calibrate:Pong:10:base", "paper:Pong:10:divided"]
+    options = ["--work", str(work), "--settings", str(changed)]
+    command = [sys.executable, "-m", "experiments.atari.device", *runs, *options]
+    command += ["--device", "cpu", "--processes", "1"]
+    first = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert first.returncode == 0, first.stdout + first.stderr
+    made = {path: path.stat().st_mtime_ns for path in work.rglob("*.*") if path.suffix != ".json"}
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "trained" not in again.stdout
+    assert all(path.stat().st_mtime_ns == then for path, then in made.items())
+    out.mkdir()
+    monkeypatch.setattr(protocol, "PROTOCOL", {**protocol.PROTOCOL})
+    for part in ("calibrate", "paper"):
+        monkeypatch.setattr(sys, "argv", ["protocol", part, *options, "--out", str(out)])
+        protocol.main()
+    by_state = pd.read_csv(out / "atari_calibrated.csv")
+    assert set(zip(by_state.network, by_state.trial, strict=True)) == {
+        ("local", "base"),
+        ("near", "spread"),
+    }
+    assert len(by_state) == 2 * 2 * 2  # networks, discounts, states
+    assert np.isfinite(by_state[["coupled", "table", "gap_mean"]].to_numpy()).all()
+    assert len(pd.read_csv(out / "atari_simulated.csv")) == 2 * 2 * 2  # numbers, discounts, states
+    floors = pd.read_csv(out / "atari_paper_floors.csv")
+    assert set(floors["curve"]) == {"sampled", "floor"}
+    assert sorted(set(floors.step)) == [0, 2, 4]
+    assert len(pd.read_csv(out / "atari_paper_gaps.csv")) == 1
+    facts = json.loads((out / "atari_paper.json").read_text())
+    assert (facts["device"], facts["seeds"]) == ("cpu", [10])
+
+
+def test_results_of_known_gaps():
+    """Pong's tuning states choose the trial; its other states are reported, Krull's as well."""
+    rows = []
+    for game, states, state in (("Pong", 0, 0), ("Pong", 1, 0), ("Pong", 1, 1), ("Krull", 1, 0)):
+        for kind, trial, factor in (
+            ("near", "decay", 0.5),
+            ("near spread", "base", 1.1),
+            ("near+table", "decay", 0.6),
+            ("near spread+table", "base", 1.2),
+        ):
+            row = {"game": game, "states": states, "state": state, "kind": kind, "trial": trial}
+            row |= {"seed": 10, "gamma": 0.99, "coupled": factor * (state + 1), "gap_mean": 0.3}
+            row |= dict.fromkeys(protocol.SIMULATED, 0.1) | {"mc": state + 1.0}
+            rows.append(row)
+    found = calibrated_results(pd.DataFrame(rows))
+    by_state = found["calibrated"].set_index(["game", "state"])
+    assert set(by_state.trial) == {"spread"}  # of error 0.1; decay has 0.5
+    assert by_state.table.to_dict() == {("Pong", 0): 1.2, ("Pong", 1): 2.4, ("Krull", 0): 1.2}
+    averages = found["calibrated_averages"].set_index(["game", "states", "trial"])
+    assert averages.coupled["Pong", 1, "decay"] == pytest.approx(0.75)
+    assert averages.mc_error["Pong", 1, "decay"] == pytest.approx(0.1 / 2**0.5)
+    assert averages.error["Pong", 1, "decay"] == pytest.approx((0.5**2 + 1) ** 0.5 / 2**0.5 / 1.5)
+    assert len(found["simulated"]) == 4
+
+
+def test_curves_are_those_of_finished_runs():
+    gaps = pd.DataFrame({"game": ["Pong"], "seed": 10, "gamma": 0.9, "kind": "gram", "state": 0})
+    gaps = gaps.assign(states=1, trial="divided", coupled=3.0, gap_mean=0.0, independent=1.0)
+    gaps = gaps.assign(**dict.fromkeys(protocol.SIMULATED, 1.0))
+    metrics = pd.DataFrame(
+        [
+            {"game": "Pong", "trial": "divided", "seed": seed, "step": step, "curve": curve}
+            for seed, last in ((10, 4), (11, 2))
+            for step in range(0, last + 1, 2)
+            for curve in ("td", "sampled", "floor", "expected")
+        ]
+    ).assign(**dict.fromkeys(protocol.BLOCKS, 1.0))
+    found = paper_results(gaps, metrics)
+    assert set(found["paper_curves"].seed) == {10}
+    assert found["paper_floors"].groupby("curve").step.max().to_dict() == {"floor": 4, "sampled": 4}
+    assert found["paper_gaps"].ratio.tolist() == [3.0]
+
+
+def test_a_machine_that_only_trains_needs_no_notebook_software():
+    code = "import sys, experiments.atari.device; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    imported = set(done.stdout.split())
+    assert not {"nbformat", "jupytext", "papermill", "snakemake", "matplotlib"} & imported

@@ -14,6 +14,7 @@ import jmdp_lib as jl
 GRID = jl.windy_gridworld(3)
 GOAL = jl.goal_policy(3)
 CALLS = count()
+NEAR_ONE = jl.windy_gridworld(3, gamma=1 - 1e-10)
 
 
 def tables(probs=None, rewards=None, successors=None, gamma=0.9):
@@ -37,7 +38,6 @@ def with_entry(value, index, dtype=float):
     [
         ({"probs": [[0.5, 0.5], [1.5, -0.5]]}, r"table_probs\[1, 1\] \(state 1, table 1\) = -0.5"),
         ({"probs": [[0.5, 0.5], [0.5, 0.4]]}, r"sum of table_probs\[1\] \(state 1\) = 0.9"),
-        ({"probs": [[0.5, np.nan], [1, 0]]}, r"table_probs\[0, 1\].*not finite"),
         ({"probs": [0.5, 0.5]}, r"table_probs must have shape \(state, table\)"),
         ({"probs": [["a", "b"], ["c", "d"]]}, "table_probs must hold real numbers"),
         ({"probs": [[0.5, 0.5], [1.0]]}, "ragged"),
@@ -45,7 +45,6 @@ def with_entry(value, index, dtype=float):
             {"rewards": with_entry(np.inf, (1, 0, 1))},
             r"rewards\[1, 0, 1\] \(state 1, table 0, action 1\)",
         ),
-        ({"rewards": np.zeros((2, 2, 2), dtype=complex)}, "rewards must hold real numbers"),
         ({"rewards": np.zeros((2, 3, 2))}, r"rewards must have shape \(state = 2, table = 2, "),
         ({"rewards": np.zeros((2, 2, 0))}, "rewards must have shape .* and not be empty"),
         (
@@ -56,42 +55,13 @@ def with_entry(value, index, dtype=float):
         ({"successors": np.zeros((2, 2, 2))}, "next_states must hold integers"),
         ({"successors": np.zeros((2, 2, 3), dtype=int)}, "next_states must have shape"),
         ({"gamma": 1.0}, "gamma must lie in"),
-        ({"gamma": -0.1}, "gamma must lie in"),
         ({"gamma": float("nan")}, "gamma must lie in"),
         ({"gamma": "0.9"}, "gamma must be a real number"),
-        ({"gamma": [0.9]}, "gamma must be a real number"),
     ],
 )
 def test_model_arrays(change, message):
     with pytest.raises(ValueError, match=message):
         tables(**change)
-
-
-def test_good_model_is_accepted():
-    assert tables().num_states == 2
-
-
-def test_single_precision_and_one_hot_probabilities_are_accepted():
-    probs = np.array([[0.1, 0.2, 0.7]], dtype=np.float32)
-    jm = jl.JMDP(probs, np.zeros((1, 3, 2)), np.zeros((1, 3, 2), dtype=int), 0.9)
-    assert jm.probs.sum() == pytest.approx(1.0, abs=1e-15)
-    rest = (np.zeros((3, 2)), np.zeros((3, 2), dtype=int), 1, 0.9)
-    assert jl.JMDP.from_tables([0, 0, 0], probs[0], *rest).probs.sum() == pytest.approx(1.0)
-    assert jl.jipe2(GRID, GOAL.astype(bool)).converged
-    assert jl.jipe2(GRID, GOAL.tolist()).converged
-
-
-def test_stacked_tables():
-    good = ([0, 1], [1.0, 1.0], [[0.0], [1.0]], [[1], [0]])
-    assert jl.JMDP.from_tables(*good, num_states=2, gamma=0.9).num_states == 2
-    with pytest.raises(ValueError, match=r"sum of probs\[2\] \(state 2\) = 0"):
-        jl.JMDP.from_tables(*good, num_states=3, gamma=0.9)
-    with pytest.raises(ValueError, match=r"states\[1\] \(table 1\) = 1 is not in range\(1\)"):
-        jl.JMDP.from_tables(*good, num_states=1, gamma=0.9)
-    with pytest.raises(ValueError, match=r"rewards\[1, 0\] \(table 1, action 0\) = nan"):
-        jl.JMDP.from_tables([0, 1], [1.0, 1.0], [[0.0], [np.nan]], [[1], [0]], 2, 0.9)
-    with pytest.raises(ValueError, match="rewards must be an array, got a ragged list"):
-        jl.JMDP.from_tables([0, 1], [1.0, 1.0], [[0.0], [1.0, 2.0]], [[1], [0]], 2, 0.9)
 
 
 def test_gamma_is_checked_before_any_work():
@@ -105,81 +75,53 @@ def test_gamma_is_checked_before_any_work():
     ("step", "message"),
     [
         (lambda s, a, u: (0.0, 5), r"step\(state 0, action 0, noise 0\).*5 is out of range"),
-        (lambda s, a, u: (0.0, 0.5), "must be an integer"),
         (lambda s, a, u: 0.0, r"step\(state 0, action 0, noise 0\)"),
-        (lambda s, a, u: ("x", 0), r"step\(state 0"),
         (lambda s, a, u: ("1.5", 0), "reward must be a real number, got '1.5'"),
         (
             lambda s, a, u: (np.nan if a else 0.0, 0),
             r"action 1, noise 0.*in \(-inf, inf\), got nan",
         ),
         (lambda s, a, u: (s, 0.5), r"\(reward, next_state\), in this order.*got 0.5"),
-        (
-            lambda s, a, u: (1 / (1 - u), 0),
-            r"step\(state 0, action 0, noise 1\).*ZeroDiv",
-        ),
-        (lambda s, a, u: {}[a], r"step\(state 0, action 0, noise 0\).*KeyError"),
+        (lambda s, a, u: {}[u - 1], r"step\(state 0, action 0, noise 0\).*KeyError"),
         (lambda s, a, u: (np.random.rand(), 0), "noise 0\\) draws from a global generator"),  # noqa: NPY002
         (lambda s, a, u: (random.random(), 0), "noise 0\\) draws from a global generator"),
         (lambda s, a, u: (next(CALLS), 0), r"gave \(0.0, 0\) and then \(1.0, 0\)"),
     ],
 )
 def test_step_functions(step, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as caught:
         jl.JMDP.from_step(2, 2, 0.9, [0.5, 0.5], step)
+    assert isinstance(caught.value.__cause__, KeyError) == ("KeyError" in message)
 
 
-def test_step_functions_keep_the_cause():
-    with pytest.raises(ValueError, match="noise 0") as caught:
-        jl.JMDP.from_step(2, 2, 0.9, [0.5, 0.5], lambda s, a, u: {}[a])
-    assert isinstance(caught.value.__cause__, KeyError)
-
-
-def test_marginal_models():
-    probs = np.full((2, 2, 2), 0.5)
-    with pytest.raises(ValueError, match=r"sum of transition_probs\[1, 0\] \(state 1, action 0\)"):
-        jl.JMDP.from_mdp(probs - [[[0], [0]], [[0.1], [0]]], np.zeros((2, 2)), 0.9)
-    with pytest.raises(ValueError, match=r"rewards must have shape \(state = 2, action = 2\)"):
-        jl.JMDP.from_mdp(probs, np.zeros((2, 3)), 0.9)
-    with pytest.raises(ValueError, match=r"transition_probs must have shape .* = \(2, 2, 2\)"):
-        jl.JMDP.from_mdp(np.full((2, 2, 4), 0.25), np.zeros((2, 2)), 0.9)
-    with pytest.raises(ValueError, match=r"joint must be .quantile. or a function, got 'copula'"):
-        jl.JMDP.from_mdp(probs, np.zeros((2, 2)), 0.9, joint="copula")
-    with pytest.raises(ValueError, match="pass coupling"):
-        jl.JMDP.from_mdp(probs, np.zeros((2, 2)), 0.9, joint="independent")
+HALVES = np.full((2, 2, 2), 0.5)
+PAYS = np.zeros((2, 2))
 
 
 @pytest.mark.parametrize(
     ("joint", "message"),
     [
         (lambda laws: (np.array([1.0]), np.array([[0, 0]])), "state 0.*law of action 0 is not"),
-        (lambda laws: (np.array([1.0]), np.array([[0, 9]])), r"state 0.*action 1\) = 9"),
         (
             lambda laws: (np.array([0.5, 0.5]), np.array([[0, 9], [1, 1]])),
             r"table 0, action 1\) = 9 does",
         ),
-        (lambda laws: (np.array([1.0]), np.array([0, 0])), "state 0: must return"),
-        (lambda laws: None, r"state 0: must return \(probabilities.*NoneType"),
         (lambda laws: {}["copula"], "state 0: must return.*KeyError"),
     ],
 )
 def test_users_own_joints(joint, message):
     with pytest.raises(ValueError, match=message):
-        jl.JMDP.from_mdp(np.full((2, 2, 2), 0.5), np.zeros((2, 2)), 0.9, joint=joint)
+        jl.JMDP.from_mdp(HALVES, PAYS, 0.9, joint=joint)
 
 
 @pytest.mark.parametrize(
     ("state", "actions", "error", "message"),
     [
         (9, [0], IndexError, "state 9 is out of range: there are 9"),
-        (-1, [0], IndexError, "state -1 is out of range"),
-        (1.5, [0], IndexError, "state must be an integer"),
         (0, [4], IndexError, "action 4 is out of range: there are 4"),
         (True, [0], IndexError, "state must be an integer, got True"),
-        (0, [False], IndexError, "action must be an integer, got False"),
         (0, [1, 2, 1], ValueError, r"distinct, got \[1, 2, 1\]"),
         (0, [], ValueError, "at least one action"),
-        (0, 2, ValueError, "must be a sequence"),
         (0, None, ValueError, "actions must be a sequence of actions, got None"),
     ],
 )
@@ -202,9 +144,7 @@ def bad_policies():
     row[8, 2] = np.nan
     yield row, r"policy\[8, 2\] \(state 8, action 2\) = nan is not finite"
     yield GOAL[:, :3], r"policy must have shape \(state = 9, action = 4\)"
-    yield GOAL[0], r"policy must have shape \(state = 9, action = 4\) .*, got \(4,\)"
     yield [[1.0, 0.0, 0.0, 0.0], [1.0]], "policy must be an array, got a ragged list"
-    yield [0, 1], r"policy must have shape \(state = 9\)"
     known = (
         r"policy must be probabilities \(S, A\) = \(9, 4\), integers \(S,\), the actions, or a "
         r"function of the state that returns either for one state, got "
@@ -238,7 +178,6 @@ def test_policies(policy, message, evaluate):
     ("call", "message"),
     [
         (lambda: jl.jipe(GRID, GOAL, order=0), "order must be at least 1, got 0"),
-        (lambda: jl.jipe(GRID, GOAL, order=2.5), "order must be an integer"),
         (
             lambda: jl.projected_jipe2(GRID, GOAL, jl.tabular_features(GRID), tol=-1.0),
             "tol must lie in",
@@ -246,7 +185,6 @@ def test_policies(policy, message, evaluate):
         (lambda: jl.rbf_features(3, 0, 2), "columns must be at least 1"),
         (lambda: jl.action_features(np.ones((3, 2)), 0), "num_actions must be at least 1"),
         (lambda: jl.jipe2(GRID, GOAL, tol=0.0), "tol must lie in"),
-        (lambda: jl.jipe2(GRID, GOAL, tol=np.nan), "tol must lie in"),
         (lambda: jl.jipe2(GRID, GOAL, max_iterations=0), "max_iterations must be at least 1"),
         (lambda: jl.jipe2(GRID, GOAL, coupling="both"), "coupling must be one of 'joint'"),
         (lambda: jl.jipe2(GRID, GOAL, initial=(GOAL, GOAL)), "initial second must have shape"),
@@ -255,7 +193,6 @@ def test_policies(policy, message, evaluate):
         (lambda: jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 1, horizon=0), "horizon must be"),
         (lambda: jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 1, truncation=0), "truncation must"),
         (lambda: jl.simulate_returns(GRID, GOAL, 0), "num_samples must be at least 1"),
-        (lambda: jl.simulate_returns(GRID, GOAL, 2.0), "num_samples must be an integer"),
         (lambda: jl.simulate_returns(GRID, GOAL, 1, truncation=0), "truncation must lie in"),
         (lambda: jl.simulate_returns(GRID, GOAL, 1, coupling="both"), "coupling must be one of"),
         (lambda: jl.windy_gridworld(0), "size must be at least 1"),
@@ -273,12 +210,77 @@ def test_policies(policy, message, evaluate):
         (lambda: jl.jipe2(GRID, GOAL, tol="small"), "tol must be a real number"),
         (lambda: jl.jipe2(GRID, GOAL, initial=3), "initial must be moments"),
         (lambda: jl.windy_gridworld((3,)), "size must be a number or"),
-        (lambda: jl.windy_gridworld(3, gust_prob=None), "gust_prob must be a real number"),
         (
-            lambda: jl.JMDP([[1.0]], [[[1e200]]], [[[0]]], 0.9),
-            "leaves no room for moments",
+            lambda: jl.JMDP.from_tables([0, 1], [1, 1], [[0], [1]], [[1], [0]], 3, 0.9),
+            "sum of probs",
         ),
-        (lambda: jl.JMDP([[1.0]], [[[1.0]]], [[[0]]], np.complex64(0.5)), "gamma must be a real"),
+        (
+            lambda: jl.JMDP.from_tables([0, 1], [1, 1], [[0], [1]], [[0], [0]], 1, 0.9),
+            r"states\[1\] \(table 1\) = 1 is not in range\(1\)",
+        ),
+        (
+            lambda: jl.JMDP.from_mdp(HALVES - [[[0], [0]], [[0.1], [0]]], PAYS, 0.9),
+            r"sum of transition_probs\[1, 0\] \(state 1, action 0\)",
+        ),
+        (
+            lambda: jl.JMDP.from_mdp(HALVES, np.zeros((2, 3)), 0.9),
+            r"rewards must have shape \(state = 2, action = 2\)",
+        ),
+        (
+            lambda: jl.JMDP.from_mdp(np.full((2, 2, 4), 0.25), PAYS, 0.9),
+            r"transition_probs must have shape .* = \(2, 2, 2\)",
+        ),
+        (
+            lambda: jl.JMDP.from_mdp(HALVES, PAYS, 0.9, joint="independent"),
+            "joint must be .quantile. or a function, got 'independent'; .* pass coupling",
+        ),
+        (
+            lambda: jl.incremental_jipe2(object(), GOAL, 10),
+            "<object .* is no simulator: it has no num_states, num_actions, gamma, query",
+        ),
+        (
+            lambda: jl.incremental_jipe2(Depot(never, reward_range=(1.0, -1.0)), [0] * 6, 10),
+            r"simulator\.reward_range must be \(lo, hi\)",
+        ),
+        (lambda: jl.simulate_pairs(NEAR_ONE, GOAL, 4, (0, 1), 1), r"gamma = 0.99.* horizon= to"),
+        (lambda: jl.simulate_returns(NEAR_ONE, GOAL, 1), r"gamma = 0.99.* larger truncation="),
+        (
+            lambda: jl.simulators.estimate_gaps(GRID, GOAL, [0, 1], state=4, gamma=0.999999),
+            r"gamma = 0.999999 .* 6,907,752 steps, more than 1,000,000: pass horizon=",
+        ),
+        (
+            lambda: jl.simulators.compare_actions(NEAR_ONE, GOAL, [0, 1], 4),
+            r"gamma = 0.99.*: pass horizon=",
+        ),
+        (
+            lambda: jl.laws.gap_law(GRID, GOAL, (4, 0, 2)),
+            r"rows \(state, a, b\), \(N, 3\), got shape \(3,\): did you mean \[\(4, 0, 2\)\]\?",
+        ),
+        (lambda: jl.laws.gap_law(GRID, GOAL, [4]), r"\(N, 3\), got shape \(1,\)$"),
+        (lambda: jl.cantelli_bound(np.nan, 1), r"mean\[0\] \(entry 0\) = nan is not finite"),
+        (lambda: jl.cantelli_bound(1, np.inf), r"variance\[0\] \(entry 0\) = inf is not finite"),
+        (
+            lambda: jl.JMDP([[1.0]], [[[1e-200, -1e-180]]], [[[0, 0]]], 0.9),
+            "rewards: the largest absolute reward, 1e-180, leaves no room .* between 1e-100 and",
+        ),
+        (
+            lambda: jl.large.ImplicitJMDP(lambda s: s, 1, 0.9, (0.0, 1e-200)),
+            "reward_range: the largest absolute reward, 1e-200, leaves no room",
+        ),
+        (lambda: jl.large.local_jipe2(GRID, GOAL, states=0), r"must be a list .* mean \[0\]\?"),
+        (lambda: jl.large.local_jipe2(GRID, GOAL, states="a"), r"did you mean \['a'\]\?"),
+        (
+            lambda: jl.simulators.estimate_gaps(lake(reset=False), half, [0, 1]),
+            r"^env is outside of an episode: call env.reset\(\) first$",
+        ),
+        (
+            lambda: jl.simulators.estimate_gaps(lake(), half, [0, 1], state=3),
+            "state must be a snapshot .* 3",
+        ),
+        (
+            lambda: jl.simulators.estimate_gaps(lake(), np.full((15, 4), 0.25), [0, 1]),
+            r"policy must have shape \(state = 16, action = 4\)",
+        ),
     ],
 )
 def test_arguments(call, message):
@@ -288,8 +290,8 @@ def test_arguments(call, message):
 
 def test_unknown_states_and_actions():
     with pytest.raises(IndexError, match="state 99 is out of range: there are 9"):
-        jl.simulators.sample_gaps(
-            GRID, GOAL, [(0, 0, 1), (99, 0, 1)], 10**12
+        jl.simulators.estimate_gaps(
+            GRID, GOAL, [(0, 0, 1), (99, 0, 1)], num_runs=10**12
         )  # before any is played
     with pytest.raises(IndexError, match="state 9"):
         jl.simulate_pairs(GRID, GOAL, 9, (0, 1), 1)
@@ -319,7 +321,11 @@ class Depot:
     [
         (lambda sim, s, actions: 1 / 0, r"query\(state 0, actions \[0, 1, 2\]\).*ZeroDiv"),
         (lambda sim, s, actions: ([np.random.rand()] * 3, [0] * 3), "a global generator"),  # noqa: NPY002
-        (lambda sim, s, actions: ([random.random()] * 3, [0] * 3), "a global generator"),
+        (lambda sim, s, actions: ([0.0] * 3, [6] * 3), r"next states \[6.*not in range\(6\)"),
+        (lambda sim, s, actions: ([np.nan] * 3, [0] * 3), "rewards.*finite"),
+        (lambda sim, s, actions: ([0.0] * 4, [0] * 3), "rewards must have shape"),
+        (lambda sim, s, actions: (["x"] * 3, [0] * 3), "rewards must hold real numbers"),
+        (lambda sim, s, actions: None, "must return rewards and next states.*NoneType"),
         (lambda sim, s, actions: ([sim.calls] * 3, [0] * 3), r"gave \[.* and then \["),
         (
             lambda sim, s, actions: ([5.0] * 3, [0] * 3),
@@ -330,7 +336,6 @@ class Depot:
             "in this order.*next states must",
         ),
     ],
-    ids=["raises", "numpy", "random", "impure", "bound", "swapped"],
 )
 def test_simulators_are_tried_out_first(answer, message):
     with pytest.raises(ValueError, match=message) as caught:
@@ -352,6 +357,21 @@ def torchs_own():
     return importlib.import_module("torch").Generator()
 
 
+def lake(reset: bool = True):
+    env = frozen_lake(seed=0)
+    if reset:
+        env.reset()
+    return env
+
+
+def half(observation):
+    return [0.5, 0.5]
+
+
+def never(*asked):
+    pytest.fail("queried")
+
+
 BAD_SEEDS = ["7", 1.5, -1, True, [1, -2], ["a"], np.nan, {}, torchs_own]
 
 
@@ -361,12 +381,12 @@ BAD_SEEDS = ["7", 1.5, -1, True, [1, -2], ["a"], np.nan, {}, torchs_own]
     [
         lambda seed: jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 10, seed=seed),
         lambda seed: jl.simulate_returns(GRID, GOAL, 10, seed=seed),
-        lambda seed: jl.simulators.sample_gaps(GRID, GOAL, [(0, 0, 1)], 10, seed=seed),
+        lambda seed: jl.simulators.estimate_gaps(GRID, GOAL, [(0, 0, 1)], num_runs=10, seed=seed),
         lambda seed: jl.incremental_jipe2(GRID, GOAL, 10, seed=seed),
         frozen_lake,
         pong,
     ],
-    ids=["pairs", "returns", "gaps", "incremental", "env", "atari"],
+    ids=["pairs", "returns", "incremental", "env", "atari"],
 )
 def test_seeds(call, seed):
     seed = seed() if callable(seed) else seed
@@ -380,33 +400,7 @@ def test_seeds_of_every_good_kind():
         np.testing.assert_array_equal(one, two)
 
 
-NEAR_ONE = jl.windy_gridworld(3, gamma=1 - 1e-10)
 MANY = 10**12
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: jl.simulate_pairs(NEAR_ONE, GOAL, 4, (0, 1), 1), r"gamma = 0.99.* horizon= to"),
-        (lambda: jl.simulate_returns(NEAR_ONE, GOAL, 1), r"gamma = 0.99.* larger truncation="),
-        (
-            lambda: jl.simulators.sample_gaps(NEAR_ONE, GOAL, [(4, 0, 1)], 3),
-            r"truncation = 1e-07 ask for",
-        ),
-        (
-            lambda: jl.simulators.estimate_gaps(GRID, GOAL, [0, 1], state=4, gamma=0.999999),
-            r"gamma = 0.999999 .* 6,907,752 steps, more than 1,000,000: pass horizon=",
-        ),
-        (
-            lambda: jl.simulators.compare_actions(NEAR_ONE, GOAL, [0, 1], 4),
-            r"gamma = 0.99.*: pass horizon=",
-        ),
-    ],
-    ids=["simulate_pairs", "simulate_returns", "sample_gaps", "estimate_gaps", "compare_actions"],
-)
-def test_horizons_without_end_are_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
 
 
 def test_a_horizon_that_is_given_is_not_too_long():
@@ -418,7 +412,7 @@ def test_a_horizon_that_is_given_is_not_too_long():
     ("call", "message"),
     [
         (lambda: jl.rbf_features(10**4, 10**4, 100), r"100,000,000 cells .*: use fewer centres"),
-        (lambda: jl.two_queues(10**5), "capacity: a JMDP of 10,000,200,001 states, each with 8"),
+        (lambda: jl.two_queues(10**5), "a JMDP of 10,000,200,001 states, each with 8"),
         (
             lambda: jl.JMDP.from_step(10**10, 2, 0.9, [1.0], lambda s, a, u: (0.0, 0)),
             r"num_states: a JMDP of 10,000,000,000 states, .* ImplicitJMDP and local_jipe2",
@@ -428,7 +422,7 @@ def test_a_horizon_that_is_given_is_not_too_long():
         (lambda: jl.goal_policy(10**6), "size: goal_policy of 1,000,000,000,000 states"),
         (lambda: jl.coupled_reward_chain(MANY), "num_states: a JMDP of 1,000,000,000,000 states"),
         (
-            lambda: jl.simulators.sample_gaps(GRID, GOAL, [(4, 0, 1)], num_pairs=MANY),
+            lambda: jl.simulators.estimate_gaps(GRID, GOAL, [(4, 0, 1)], num_runs=MANY),
             "a sample of num_pairs = 1,000,000,000,000 needs 22,351.74 GiB.*: ask for fewer",
         ),
         (lambda: jl.simulate_pairs(GRID, GOAL, 4, (0, 1), MANY), "a sample of num_pairs = 1,000"),
@@ -441,60 +435,9 @@ def test_a_horizon_that_is_given_is_not_too_long():
             r"\(S, A, d\) = \(90000, 4, 360000\) needs .* rbf_features",
         ),
     ],
-    ids=[
-        "rbf",
-        "queues",
-        "from_step",
-        "inventory",
-        "gridworld",
-        "goal_policy",
-        "chain",
-        "sample_gaps",
-        "simulate_pairs",
-        "simulate_returns",
-        "tabular",
-    ],
 )
 def test_what_does_not_fit_is_refused_before_it_is_made(call, message):
     with pytest.raises(MemoryError, match=message):
-        call()
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda: jl.laws.gap_law(GRID, GOAL, (4, 0, 2)),
-            r"rows \(state, a, b\), \(N, 3\), got shape \(3,\): did you mean \[\(4, 0, 2\)\]\?",
-        ),
-        (lambda: jl.laws.gap_law(GRID, GOAL, [4]), r"\(N, 3\), got shape \(1,\)$"),
-        (lambda: jl.cantelli_bound(np.nan, 1), r"mean\[0\] \(entry 0\) = nan is not finite"),
-        (lambda: jl.cantelli_bound(1, np.inf), r"variance\[0\] \(entry 0\) = inf is not finite"),
-        (
-            lambda: jl.JMDP([[1.0]], [[[1e-200, -1e-180]]], [[[0, 0]]], 0.9),
-            "rewards: the largest absolute reward, 1e-180, leaves no room .* between 1e-100 and",
-        ),
-        (
-            lambda: jl.large.ImplicitJMDP(lambda s: s, 1, 0.9, (0.0, 1e-200)),
-            "reward_range: the largest absolute reward, 1e-200, leaves no room",
-        ),
-        (
-            lambda: jl.sample_t2(
-                GRID,
-                GOAL,
-                np.zeros((9, 4)),
-                np.zeros((9, 4, 9, 4)),
-                (0, 1),
-                np.random.default_rng(0),
-            ),
-            r"coordinate must be \[\(s, a\)\] or \[\(s, a\), \(t, b\)\], got \(0, 1\)",
-        ),
-        (lambda: jl.large.local_jipe2(GRID, GOAL, states=0), r"must be a list .* mean \[0\]\?"),
-        (lambda: jl.large.local_jipe2(GRID, GOAL, states="a"), r"did you mean \['a'\]\?"),
-    ],
-)
-def test_forgotten_brackets_and_numbers_without_room(call, message):
-    with pytest.raises(ValueError, match=message):
         call()
 
 
@@ -513,40 +456,6 @@ def test_a_missing_folder_is_named(tmp_path):
         jl.jipe2(GRID, GOAL).save(tmp_path / "nowhere" / "at" / "solution.npz")
 
 
-def lake(reset: bool = True):
-    env = frozen_lake(seed=0)
-    if reset:
-        env.reset()
-    return env
-
-
-def half(observation):
-    return [0.5, 0.5]
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda: jl.simulators.estimate_gaps(lake(reset=False), half, [0, 1]),
-            r"^env is outside of an episode: call env.reset\(\) first$",
-        ),
-        (
-            lambda: jl.simulators.estimate_gaps(lake(), half, [0, 1], state=3),
-            "state must be a snapshot .* 3",
-        ),
-        (
-            lambda: jl.simulators.estimate_gaps(lake(), np.full((15, 4), 0.25), [0, 1]),
-            r"policy must have shape \(state = 16, action = 4\)",
-        ),
-    ],
-    ids=["no reset", "no snapshot", "array"],
-)
-def test_environments_and_policies_of_comparisons(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
 @pytest.mark.parametrize("scale", [1e200, 1e-200])
 def test_features_of_any_scale(scale):
     """Squares of such features are no numbers; the moments do not depend on their unit."""
@@ -557,3 +466,11 @@ def test_features_of_any_scale(scale):
     np.testing.assert_allclose(one.moments.gap_variance, other.moments.gap_variance, atol=1e-9)
     assert one.converged
     assert other.converged
+
+
+def test_single_precision_and_one_hot_probabilities_are_accepted():
+    probs = np.array([[0.1, 0.2, 0.7]], dtype=np.float32)
+    jm = jl.JMDP(probs, np.zeros((1, 3, 2)), np.zeros((1, 3, 2), dtype=int), 0.9)
+    assert jm.probs.sum() == pytest.approx(1.0, abs=1e-15)
+    for policy in (GOAL.astype(bool), GOAL.tolist()):
+        assert jl.jipe2(GRID, policy).converged

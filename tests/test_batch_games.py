@@ -11,7 +11,7 @@ from projects import Project
 
 PLAYED = """\
 # %% tags=["parameters"]
-result_files = ["figures/atari_reward_gaps.csv", "figures/atari_sticky_gaps.csv"]
+result_files = ["figures/atari_paper_gaps.csv", "figures/atari_other.csv"]
 out_dir = ""
 
 # %%
@@ -21,18 +21,21 @@ from pathlib import Path
 rows = [row for file in result_files for row in csv.DictReader((Path.cwd().parent / file).open())]
 
 # %% tags=["summary"]
-found = sorted({" ".join((row["game"], row["noise"], row["seed"])) for row in rows})
-print(f"games and seeds | {', '.join(found)} | holds")
+found = sorted({" ".join((row["game"], row["scale"])) for row in rows})
+print(f"games and scales | {', '.join(found)} | holds")
 """
 SMALL = "atari:\n  games: [Pong]\n  seeds: [0]\n  settings: small.toml\n"
 SETTINGS = """\
-[lottery]
-fresh = 0
-trials.base = {}
-experiment = { num_states = 60, num_held_out = 10, num_evaluation = 3, repeats = 4, horizon = 10 }
-config = { kinds = ["gram", "near"], steps = 20, batch = 16, hidden = 32, log_every = 5 }
+[calibrate]
+fresh = [1]
+experiment = { num_states = 40, num_held_out = 10, num_evaluation = 2, repeats = 3, horizon = 5 }
+config = { sigma = 1.0, kinds = ["gram"], steps = 4, batch = 16, hidden = 16 }
+
+[paper]
+like = "calibrate"
+trials = { divided = { scale = "divided" }, natural = { scale = "natural" } }
 """
-COMMITTED = [f"figures/atari_{noise}_gaps.csv" for noise in ("reward", "sticky")]
+COMMITTED = ["figures/atari_paper_gaps.csv", "figures/atari_other.csv"]
 
 
 @pytest.fixture
@@ -43,32 +46,31 @@ def games(project: Project) -> Project:
     (project.root / "small.toml").write_text(SETTINGS)
     (project.root / "figures").mkdir()
     for file in COMMITTED:
-        (project.root / file).write_text("game,noise,seed\ncommitted,sticky,9\n")
+        (project.root / file).write_text("game,scale\ncommitted,natural\n")
     return project
 
 
 @pytest.mark.slow
-def test_games_are_trained_anew_and_no_seed_twice(
+def test_games_are_trained_anew_and_none_twice(
     games: Project, run: Callable[..., tuple[int, str]]
 ) -> None:
-    sticky = COMMITTED[1]
-    profile = f"{SMALL}03_played:\n  result_files: [{sticky}]\n"
+    profile = f"{SMALL}03_played:\n  result_files: [{COMMITTED[0]}]\n"
     games.profile("quick", profile)
     # On one core: to spawn a process takes longer than it saves.
     again = ("--atari", "cpu", "--only", "03_played", "--cores", "1")
     code, said = run(*again)
     assert code == 0, said
-    assert "games and seeds  Pong sticky 0 " in said
-    tables = {f"atari_sticky_{name}.csv" for name in ("gaps", "table", "curves")}
-    assert {p.name for p in games.out("atari").glob("atari_*")} == {*tables, "atari_sticky.json"}
+    assert "games and scales  Pong divided, Pong natural " in said
+    tables = {f"atari_paper_{name}.csv" for name in ("gaps", "floors", "curves")}
+    assert {p.name for p in games.out("atari").glob("atari_*")} == {*tables, "atari_paper.json"}
 
-    committed_file = games.root / sticky
-    assert committed_file.read_text().endswith("committed,sticky,9\n")
+    committed_file = games.root / COMMITTED[0]
+    assert committed_file.read_text().endswith("committed,natural\n")
     committed_file.unlink()  # what is made anew need not be there
-    games.profile("quick", profile.replace("[0]", "[0, 1]"))
-    _, said = run(*again, "--", "--dry-run")  # would train the new seed, and no game or seed again
+    games.profile("quick", profile.replace("[Pong]", "[Pong, Boxing]"))
+    _, said = run(*again, "--", "--dry-run")  # would train the new game, and no game again
     assert dict(re.findall(r"^(\w+) +(\d+)$", said, re.MULTILINE)) == {
-        "atari_seed": "1",
+        "atari_game": "1",
         "atari_results": "1",
         "notebook": "1",
         "total": "3",
@@ -79,7 +81,7 @@ def test_notebooks_read_what_is_trained_anew_or_what_is_committed(games: Project
     plan = batch.make_plan(games.root, "quick")
     assert plan["notebooks"]["03_played"] == {"result_files": COMMITTED}
     plan = batch.make_plan(games.root, "quick", "cpu")
-    made = [file.replace("figures", "out/quick/atari") for file in COMMITTED]
+    made = [COMMITTED[0].replace("figures", "out/quick/atari"), COMMITTED[1]]
     assert plan["notebooks"]["03_played"] == {"result_files": made}
 
 

@@ -258,7 +258,7 @@ class Failing(Plain):
 
     def query(self, state, actions, rng):
         self.asked += 1
-        if self.asked > 200:
+        if self.asked > 900:
             raise OSError("the licence server is gone")
         return super().query(state, actions, rng)
 
@@ -266,7 +266,7 @@ class Failing(Plain):
 def test_a_simulator_that_fails_keeps_the_results_so_far():
     with pytest.raises(
         jl.simulators.SimulatorError,
-        match=r"run \d+: step \d+: simulator.query\(state \d, actions \[",
+        match=r"chunk \d+: time step \d+: simulator.query\(state \d, actions \[",
     ) as caught:
         jl.simulators.estimate_gaps(
             Failing(), MIXED, [0, 1], num_runs=1000, state=1, keep_returns=True
@@ -279,7 +279,7 @@ def test_a_simulator_that_fails_keeps_the_results_so_far():
     assert (kept == whole).all()
     env = jl.simulators.CoupledEnv(Ending(), seed=1)
     env.reset()
-    env.unwrapped.fails_at = 0.9
+    env.unwrapped.fails_at = 0.99
     with pytest.raises(
         jl.simulators.SimulatorError, match=r"failed at state \[\d+\.\], action 0: OSError"
     ) as caught:
@@ -309,7 +309,7 @@ def test_a_policy_that_returns_no_distribution_is_refused(answer, message):
     asked = []
     with pytest.raises(ValueError, match=message):
         jl.simulators.estimate_gaps(Plain(), lambda x: asked.append(x) or answer, [0, 1], state=1)
-    assert asked == [1]  # before any work
+    assert set(asked) == {1}  # before any work
     with pytest.raises(ValueError, match=r"policy\([02]\)"):  # or at the first offence
         jl.simulators.estimate_gaps(
             Plain(), lambda x: MIXED[1] if x == 1 else answer, [0, 1, 2], state=1
@@ -423,9 +423,12 @@ def test_queries_of_a_time_step_share_one_draw_and_time_steps_do_not():
     asked = {"state": 0, "num_runs": 3, "horizon": 30, "keep_returns": True}
     jl.simulators.estimate_gaps(Greedy(), [0, 0, 0], [0, 1], coupling="common", **asked)
     tried = len(seen) - 3 * (1 + 29 * 2)
-    run = seen[tried : tried + 59]
-    assert all(one[1] == two[1] for one, two in zip(run[1::2], run[2::2], strict=True))
-    numbers = [number for step in (run[0], *map(max, run[1::2], run[2::2])) for number in step[1:]]
+    first = seen[tried : tried + 3]  # of three runs, which are stepped in turn
+    later = seen[tried + 3 :]
+    assert all(one[1] == two[1] for one, two in zip(later[::2], later[1::2], strict=True))
+    numbers = [
+        number for step in (*first, *map(max, later[::2], later[1::2])) for number in step[1:]
+    ]
     assert len(set(numbers)) == len(numbers)
 
 

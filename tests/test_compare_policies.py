@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 from strategies import random_policy
 from test_policy_gaps import COUPLINGS, RULES, shared_noise_model, two_rules
+from test_vector_rules import estimated
 
 import jmdp_lib as jl
-from jmdp_lib.simulators.players import Branches, gaps_of
+from jmdp_lib.simulators.plans import Plan, Settings
+from jmdp_lib.simulators.players import player_of
 
 
-def played(env, rules, state, coupling, num_runs, seed=0, **settings):
+def played(env, rules, state, coupling, num_runs, seed=0, gamma=None, horizon=None):
     """Estimates from a number of runs that is known beforehand."""
-    horizon = settings.pop("horizon", None)
-    branches = Branches.of_policies(
-        env, rules, state, settings.pop("gamma", None), coupling, 1e-4, horizon
+    settings = Settings.of(env, gamma, coupling, 1e-4, horizon)
+    return estimated(
+        Plan.of_policies(player_of(env, state, coupling), rules, settings), num_runs, seed
     )
-    runs = branches.play_runs(np.random.SeedSequence(seed), 0, num_runs, False)
-    return gaps_of(branches, runs)
 
 
 class Plain:
@@ -55,21 +55,21 @@ def test_what_is_played_has_the_moments_of_policy_gaps(coupling, kinds):
 
 
 @pytest.mark.parametrize("coupling", COUPLINGS)
-@pytest.mark.parametrize("kind", ["implicit", "simulator", "functions"])
-def test_all_kinds_of_models_and_rules_give_the_same_numbers(kind, coupling):
+@pytest.mark.parametrize("functions", [False, True])
+def test_rows_that_are_stepped_in_turn_find_the_same(functions, coupling):
+    """A simulator and an implicit model give equal numbers, which are those of `policy_gaps`."""
     jm = shared_noise_model(3, gamma=0.5)
     rules = two_rules(jm, (False, True))
-    expected = played(jm, rules, 2, coupling, 30)
-    envs = {
-        "implicit": jl.large.ImplicitJMDP.from_jmdp(jm),
-        "simulator": Plain(jm),
-        "functions": jm,
-    }
-    if kind == "functions":
+    exact = [x[2] for x in jl.laws.policy_gaps(jm, *rules, coupling=coupling)]
+    if functions:
         rules = [rule.__getitem__ for rule in rules]
-    found = played(envs[kind], rules, 2, coupling, 30)
-    np.testing.assert_array_equal(found.mean, expected.mean)
-    np.testing.assert_array_equal(found.variance, expected.variance)
+    found = played(Plain(jm), rules, 2, coupling, 300)
+    again = played(jl.large.ImplicitJMDP.from_jmdp(jm), rules, 2, coupling, 300)
+    np.testing.assert_array_equal(found.mean, again.mean)
+    np.testing.assert_array_equal(found.variance, again.variance)
+    assert np.abs(scores(found, exact)).max() <= 4.5
+    compiled = played(jm, rules, 2, coupling, 300)
+    assert np.abs(scores(compiled, exact)).max() <= 4.5
 
 
 @pytest.mark.parametrize("coupling", COUPLINGS)
@@ -81,7 +81,7 @@ def test_equal_rules_have_no_gap_and_need_one_step(coupling):
     assert not found.intervals.any()
     assert found.num_queries <= 8 * 66
     unknown = [lambda s: rule[s], lambda s: rule[s]]  # that they are equal, nobody knows
-    estimates = played(jm, [*unknown, other], 0, coupling, 20)
+    estimates = played(Plain(jm), [*unknown, other], 0, coupling, 20)
     assert estimates.mean[0, 1] == estimates.variance[0, 1] == 0.0
     assert estimates.truncation_error[0, 1] > 0.0
     assert played(jm, [rule, rule.copy(), other], 0, coupling, 20).truncation_error[0, 1] == 0.0

@@ -105,42 +105,11 @@ def test_decision_7_bounded_rewards() -> None:
         assert_printed(7, f"{(moved - zero) / weight:.2f}")
 
 
-def test_decision_8_order_zero() -> None:
-    first = jl.jipe(GRID, GOAL, order=1).moments.mean
-    transition_probs, mean_rewards = GRID.marginal_mdp()
-    bellman = mean_rewards + GRID.gamma * transition_probs @ (GOAL * first).sum(1)
-    np.testing.assert_allclose(first, bellman, atol=1e-8)
-
-
-def test_decision_9_visits() -> None:
-    by_clock = np.prod(1 - 0.5 ** np.arange(1, 60))
-    by_visit = np.prod(1 - 1 / np.arange(2, 61))
-    assert by_visit == pytest.approx(1 / 60)
-    assert_printed(9, f"{by_clock:.3f}", "1/60")
-    for power in (0.5, 1.1):
-        with pytest.raises(ValueError, match="Robbins-Monro"):
-            jl.incremental_jipe2(GRID, GOAL, 10, step_size=(1.0, power))
-
-
 def pair_matrix(jm: jl.JMDP) -> np.ndarray:
     """P_2 under the uniform policy, one row for each pair to start from."""
     shape = (jm.num_states, jm.num_actions) * 2
     pairs = np.eye(np.prod(shape)).reshape(-1, *shape)
     return np.array([jl.pair_step(jm, jl.uniform_policy(jm), pair).ravel() for pair in pairs])
-
-
-def test_decision_10_in_a_chain_with_period_two() -> None:
-    """Half of the mass stays apart, on opposite sides; two actions of one state have none."""
-
-    def other_side(s: int, a: int, u: int) -> tuple[float, int]:
-        return 0.0, 2 * (s < 2) + (u + a) % 2
-
-    step = pair_matrix(jl.JMDP.from_step(4, 2, 0.9, [0.3, 0.7], other_side))
-    late = np.full(64, 1 / 64) @ np.linalg.matrix_power(step, 4096)
-    stationary = ((late + late @ step) / 2).reshape(4, 2, 4, 2)
-    np.testing.assert_allclose(stationary.ravel() @ step, stationary.ravel(), atol=1e-12)
-    assert np.einsum("sasa->", stationary) == pytest.approx(0.5)
-    assert np.einsum("sasb->ab", stationary)[0, 1] < 1e-9
 
 
 def test_decision_10_weights_of_gaps() -> None:
@@ -156,17 +125,3 @@ def test_decision_10_weights_of_gaps() -> None:
     assert norm <= 0.9**-0.5
     numbers = radius, weights[apart].sum(), norm
     assert_printed(10, *(f"{x:.2f}" for x in numbers), f"{0.9**-0.5:.3f}")
-
-
-def test_decision_11_the_cone() -> None:
-    mean, second = 1.0, 0.5
-    smallest = np.linalg.eigvalsh([[1.0, mean], [mean, second]])[0]
-    assert_printed(11, f"{second - mean**2:.1f}", f"{smallest:.2f}")
-
-
-def test_decision_13_settings() -> None:
-    unit, signed = (jl.coupled_reward_chain(4, 0.9, rewards) for rewards in ("unit", "signed"))
-    m, other = (jl.jipe2(jm, jl.uniform_policy(jm), tol=1e-10).moments for jm in (unit, signed))
-    correlation = m.correlation[0, 0, 1]
-    assert other.correlation[0, 0, 1] == pytest.approx(correlation)
-    assert_printed(13, f"{m.variance[0, 0]:.4f}", f"{correlation:.4f}")

@@ -91,20 +91,6 @@ def test_example_2_differs_only_in_the_coupling():
     assert np.all(first.gap_variance[:, 0, 1] < second.gap_variance[:, 0, 1])
 
 
-def test_inventory_shares_demand():
-    jm = jl.inventory(capacity=4, max_order=2, demand_probs=[0.5, 0.0, 0.5])
-    rng = np.random.default_rng(0)
-    rewards, stocks = jm.query(1, [0, 1, 2], rng)
-    demand = 0 if stocks[0] == 1 else 2
-    sold = [min(1 + order, demand) for order in range(3)]
-    assert stocks.tolist() == [1 + order - s for order, s in enumerate(sold)]
-    expected = [
-        3.0 * s - 1.5 * order - 0.2 * (1 + order - s) - 0.5 * (demand - s)
-        for order, s in enumerate(sold)
-    ]
-    np.testing.assert_allclose(rewards, expected)
-
-
 def test_inventory_with_a_lead_time():
     """Against a depot that is written down anew: yesterday's order arrives, then customers come."""
     jm = jl.inventory(capacity=4, max_order=2, demand_probs=[0.2, 0.3, 0.5], lead_time=1)
@@ -122,69 +108,11 @@ def test_inventory_with_a_lead_time():
     assert long.next_states[:, 1].tolist() == [2, 6, 3, 7, 6, 10, 7, 11, 10, 10, 11, 11]
 
 
-@pytest.mark.parametrize(
-    ("simulator", "jm", "policy"),
-    [
-        (jl.two_queues_simulator(2), jl.two_queues(2), [0, 1, 1, 0, 1, 1, 0, 0, 1]),
-        (jl.inventory_simulator(5, 2, lead_time=1), jl.inventory(5, 2, lead_time=1), [1] * 18),
-    ],
-    ids=["queues", "inventory"],
-)
-def test_the_simulator_and_the_tables_agree(simulator, jm, policy):
-    """One step of every state and all actions: means and covariances; then a gap; then draws."""
-    plays, actions = 800, range(jm.num_actions)
-    for s in range(0, jm.num_states, 4):
-        rng = np.random.default_rng(s)
-        found = np.array([simulator.query(s, actions, rng) for _ in range(plays)])  # (N, 2, A)
-        rows = slice(jm.starts[s], jm.starts[s + 1])
-        tables = np.stack([jm.rewards[rows], jm.next_states[rows]], axis=1)
-        for power in (lambda x: x, lambda x: np.einsum("kia,kjb->kijab", x, x)):
-            exact = np.tensordot(jm.probs[rows], power(tables), 1)
-            spread = np.tensordot(jm.probs[rows], power(tables) ** 2, 1) - exact**2
-            assert np.all(
-                np.abs(power(found).mean(0) - exact) <= 5.0 * np.sqrt(spread / plays) + 1e-9
-            )
-    g = jl.simulators.estimate_gaps(simulator, policy, [0, 1], state=4, num_runs=300, horizon=60)
-    exact = jl.jipe2(jm, policy).moments
-    assert abs(g.mean[0, 1] - exact.gap_mean[4, 0, 1]) < 5.0 * g.mean_error[0, 1] + 1e-9
-    assert abs(g.variance[0, 1] - exact.gap_variance[4, 0, 1]) < 5.0 * g.variance_error[0, 1] + 1e-9
-    counted = [jl.JMDP.from_simulator(world, 30, seed=1) for world in (simulator, jm)]
-    np.testing.assert_array_equal(counted[0].probs, counted[1].probs)
-    np.testing.assert_array_equal(counted[0].rewards, counted[1].rewards)
-
-
 def test_a_step_simulator_refuses_bad_noise():
     with pytest.raises(ValueError, match="sum of noise_probs"):
         jl.simulators.StepSimulator(1, 2, 0.9, [0.5, 0.6], lambda s, a, u: (0.0, 0))
     with pytest.raises(ValueError, match="lead_time must be at least 0"):
         jl.inventory(lead_time=-1)
-
-
-def test_two_queues_share_arrivals_and_services():
-    """Against the same world as a plain simulator that flips three coins."""
-    jm, rng, coins = jl.two_queues(capacity=2), np.random.default_rng(0), np.random.default_rng(0)
-    seen = np.zeros((jm.num_states, jm.num_actions, jm.num_states))
-    paid = np.zeros((jm.num_states, jm.num_actions))
-    plays = 3000
-    for state, _ in product(range(jm.num_states), range(plays)):
-        arrives, *served = coins.random(3) < [0.6, 0.5, 0.3]
-        for action in range(2):
-            jobs = [state // 3, state % 3]
-            full = arrives and jobs[action] == 2
-            if arrives and not full:
-                jobs[action] += 1
-            jobs = [n - 1 if n > 0 and done else n for n, done in zip(jobs, served, strict=True)]
-            seen[state, action, 3 * jobs[0] + jobs[1]] += 1 / plays
-            paid[state, action] += (-sum(jobs) - 5.0 * full) / plays
-    transitions, rewards = jm.marginal_mdp()
-    assert np.abs(seen - transitions).max() < 5 * 0.5 / plays**0.5
-    assert np.abs(paid - rewards).max() < 5 * 3.0 / plays**0.5
-    for _ in range(20):  # in the middle of a larger world no job is lost and no server is idle
-        rewards, _ = jl.two_queues().query(6 * 2 + 2, [0, 1], rng)
-        assert rewards[0] == rewards[1]
-
-    with pytest.raises(ValueError, match="arrival_prob"):
-        jl.two_queues(arrival_prob=1.5)
 
 
 @pytest.mark.parametrize(
@@ -218,59 +146,10 @@ def test_toy_text_is_what_gymnasium_plays(name, options):
     env.close()
 
 
-def test_toy_text_value_by_play():
-    """CliffWalking under its safe path: a return known by hand."""
-    jm = jl.JMDP.from_gymnasium("CliffWalking-v1", 0.9)
-    actions = np.full(jm.num_states, 1)  # right
-    actions[36:48] = 0  # up from the bottom row
-    actions[[11, 23, 35]] = 2  # down the last column
-    m = jl.jipe2(jm, actions).moments
-    steps = 1 + 11 + 1  # up, along, down into the goal
-    assert m.mean[36, 0] == pytest.approx(-sum(0.9**t for t in range(steps)), abs=1e-6)
-
-
 @pytest.mark.parametrize("env", ["CartPole-v1", None, 3])
 def test_environment_without_lists_is_refused(env):
     with pytest.raises(ValueError, match=r"must be a toy-text environment.* no transition lists P"):
         jl.JMDP.from_gymnasium(env)
-
-
-def test_two_queues_are_those_of_the_simulator_bit_by_bit():
-    """They are made by one call on arrays; a step function for every entry takes minutes."""
-    for capacity in (1, 4):
-        simulator = jl.two_queues_simulator(capacity, 0.37, 0.9)
-        noise = simulator.noise_probs
-        known = jl.JMDP.from_step(simulator.num_states, 2, 0.9, noise, simulator.step)
-        made = jl.two_queues(capacity, 0.37, 0.9)
-        for name in ("starts", "probs", "rewards", "next_states"):
-            assert getattr(known, name).tobytes() == getattr(made, name).tobytes()
-
-
-def test_two_queues_make_no_step_of_their_own(monkeypatch):
-    monkeypatch.setattr(jl.JMDP, "from_step", None)
-    assert jl.two_queues(300).num_states == 301**2
-
-
-def test_from_step_shows_its_progress(monkeypatch):
-    bars = []
-
-    class Bar:
-        def __init__(self, total, name, unit):
-            self.total, self.done = total, 0
-            bars.append(self)
-
-        def update(self, count=1):
-            self.done += count
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            pass
-
-    monkeypatch.setattr("jmdp_lib.model.tables.progress", Bar)
-    jl.inventory(4, 2)
-    assert [(bar.total, bar.done) for bar in bars] == [(5, 5)]
 
 
 def test_simulators_declare_the_range_of_their_rewards():
@@ -284,3 +163,37 @@ def test_simulators_declare_the_range_of_their_rewards():
         declared = jl.inventory_simulator(**shop).reward_range
         assert declared == pytest.approx(jl.inventory(**shop).reward_range)
     assert jl.two_queues_simulator(3).reward_range == jl.two_queues(3).reward_range
+
+
+@pytest.mark.parametrize(
+    ("simulator", "jm"),
+    [
+        (jl.two_queues_simulator(2, 0.37), jl.two_queues(2, 0.37)),
+        (jl.inventory_simulator(5, 2, lead_time=1), jl.inventory(5, 2, lead_time=1)),
+    ],
+    ids=["queues", "inventory"],
+)
+def test_the_simulator_and_the_tables_draw_the_same_from_one_generator(simulator, jm):
+    actions = range(jm.num_actions)
+    for state, seed in product(range(jm.num_states), range(50)):
+        drawn, known = (
+            world.query(state, actions, np.random.default_rng(seed)) for world in (simulator, jm)
+        )
+        np.testing.assert_array_equal(drawn, known)
+
+
+def test_two_queues_share_arrivals_and_services():
+    """Against the same world written down anew, event by event."""
+    jm = jl.two_queues(capacity=2)
+    for state, action, (arrives, *served) in product(range(9), range(2), np.ndindex(2, 2, 2)):
+        jobs = [state // 3, state % 3]
+        full = arrives and jobs[action] == 2
+        jobs[action] += arrives - full
+        jobs = [max(n - done, 0) for n, done in zip(jobs, served, strict=True)]
+        table = 8 * state + 4 * arrives + 2 * served[0] + served[1]
+        assert jm.next_states[table, action] == 3 * jobs[0] + jobs[1]
+        assert jm.rewards[table, action] == -sum(jobs) - 5.0 * full
+        chances = [(0.4, 0.6)[arrives], 0.5, (0.7, 0.3)[served[1]]]
+        assert jm.probs[table] == pytest.approx(np.prod(chances))
+    with pytest.raises(ValueError, match="arrival_prob"):
+        jl.two_queues(arrival_prob=1.5)

@@ -83,20 +83,3 @@ def test_bad_input_is_named():
         jl.laws.cautious_improvement(jm, [0, 0, 0], width=0.0)
     with pytest.raises(TypeError, match="cautious_improvement needs a JMDP"):
         jl.laws.cautious_improvement("a depot", [0])
-
-
-def test_convex_order_allows_what_stochastic_order_alone_would_not():
-    """Rewards on no lattice: of the same call, the bracket in stochastic order leaves the chance of
-    being better below a level that convex order shows it to reach."""
-    rng = np.random.default_rng(5)
-    jm = random_jmdp(rng, 5, 2, 5, gamma=0.9)
-    policy = np.zeros(5, int)
-    value, q = value_of(jm, np.eye(2)[policy])
-    state = int((q[:, 1] - value).argmax())
-    (law,) = jl.laws.gap_law(jm, policy, [(state, 1, 0)], width=0.05, points=1)
-    alone = jl.laws.GapLaw(law.query, law.mean, law.steps)
-    level = (law.prob_better[0] + alone.prob_better[0]) / 2.0
-    assert law.prob_better[0] > alone.prob_better[0] + 0.04
-    found = jl.laws.cautious_improvement(jm, policy, level, width=0.05)
-    assert found.switched[state]
-    assert found.prob_better[state, 1] >= level > alone.prob_better[0]

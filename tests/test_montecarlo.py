@@ -112,7 +112,7 @@ def test_a_truncation_that_leaves_nothing_is_refused(truncation):
     policy = jl.uniform_policy(jm)
     for call in (
         lambda: jl.simulate_pairs(jm, policy, 0, (0, 1), 10, truncation=truncation),
-        lambda: jl.simulators.sample_gaps(jm, policy, [(0, 0, 1)], 10, truncation=truncation),
+        lambda: jl.simulators.estimate_gaps(jm, policy, [(0, 0, 1)], truncation=truncation),
     ):
         with pytest.raises(ValueError, match=r"truncation must lie in \(0, 1\)"):
             call()

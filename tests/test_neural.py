@@ -17,7 +17,6 @@ from experiments.atari.networks import (
     Config,
     Estimate,
     Network,
-    inner,
 )
 from experiments.atari.predictions import backed_up_gaps, gaps_of
 from experiments.atari.replay import Replay
@@ -31,9 +30,7 @@ from experiments.atari.td_errors import (
     expected_errors,
     look_ahead,
     mean_squares,
-    nearness,
     outer,
-    policy_moments,
     sampled_errors,
     spread_targets,
     state_targets,
@@ -51,7 +48,7 @@ def tabulated(jm, parts, sigma=0.0, policy=None):
     spread = (parts[0] ** 2) @ law - (parts[0] @ law) ** 2
     table = Estimate(*(torch.tensor(x, dtype=torch.float32) for x in (*parts[:6], spread)))
 
-    def network(params, observations, previous):
+    def network(params, observations):
         return Estimate(*(part[observations[..., 0].long()][None] for part in table))
 
     network.gammas = torch.tensor([jm.gamma])
@@ -147,7 +144,7 @@ def test_of_a_part_of_the_actions_the_targets_are_the_same():
     for columns in asked:
         cut = {
             name: getattr(whole, name)[:, columns]
-            for name in ("rewards", "next_observations", "next_previous", "terminated", "next_ids")
+            for name in ("rewards", "next_observations", "terminated", "next_ids")
         }
         queries.append(replace(whole, actions=whole.actions[:, columns], **cut))
     data, part = Replay.of(whole), Replay.of(QueryTables.concatenate(queries))
@@ -163,28 +160,6 @@ def test_of_a_part_of_the_actions_the_targets_are_the_same():
         found.append((*state_targets(network, batch, ahead), cross))
     assert sorted(map(tuple, seen.actions.tolist())) == sorted(asked * 4)
     torch.testing.assert_close(found[0], found[1])
-
-
-def test_single_draws_average_to_the_operator_but_for_the_means_error_squared():
-    rng, jm, law, policy = problem(5)
-    parts, second = random_moments(rng, jm)
-    new_mean, new_second = jl.apply_t2(jm, policy, parts.mean, second)
-    network = tabulated(jm, parts, policy=law)
-    tables = tables_of(jm, observed(jm))
-    data = Replay.of(tables)
-    table = torch.as_tensor(np.arange(len(tables.state_ids)) - jm.starts[tables.state_ids])
-    batch = data.gather(torch.as_tensor(tables.state_ids.copy()), table=table)
-    here = network({}, batch.observations, batch.previous)
-    ahead = look_ahead(network, {}, batch)
-    target, covariance = state_targets(network, batch, ahead, centre=here.mean)
-    for s in range(jm.num_states):
-        rows = tables.state_ids == s
-        weight = data.weights[s, : rows.sum()].numpy()
-        np.testing.assert_allclose(weight @ target[0, rows].numpy(), new_mean[s], atol=1e-5)
-        error = new_mean[s] - parts.mean[s]
-        drawn = np.einsum("k,kab->ab", weight, covariance[0, rows].numpy())
-        exact = new_second[s, :, s] - np.outer(new_mean[s], new_mean[s]) + np.outer(error, error)
-        np.testing.assert_allclose(drawn, exact, atol=2e-5)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -235,25 +210,9 @@ def test_sampled_errors_are_those_of_the_backup_where_nothing_is_random():
     cross = cross_targets(network, batch, ahead, pairs)
     left, right = mean[:, pairs[:, 0]], mean[:, pairs[:, 1]]
     second = (mean, own + outer(mean, mean), cross + outer(left, right))
-    here = network({}, batch.observations, batch.previous)
+    here = network({}, batch.observations)
     exact = mean_squares(batch, errors_of(here, second, pairs, raw=True), pairs)
     torch.testing.assert_close(drawn, exact, rtol=1e-4, atol=1e-4)
-
-
-def test_sampled_errors_have_the_floor_of_the_shock():
-    jm = jl.JMDP(np.ones((3, 1)), np.zeros((3, 1, 2)), np.zeros((3, 1, 2), int), 0.0)
-    shape = (3, 2)
-    local = np.ones((*shape, 1))  # C = 1 at one state: the exact moments under the shock U
-    none = np.zeros((*shape, 1))
-    parts = (np.zeros(shape), none, none, local, np.zeros(shape), np.zeros((3, 1)))
-    network = tabulated(jm, parts, sigma=1.0)
-    data = Replay.of(tables_of(jm, observed(jm)))
-    batch = data.gather(torch.arange(3))
-    errors = block_errors(network, {}, {}, batch, generator=torch.Generator())
-    found = dict(zip(TD_BLOCKS, errors[:, 0].tolist(), strict=True))
-    assert found["mu"] == pytest.approx(1)  # U^2
-    assert found["sigma_cross"] == pytest.approx(1)  # (U U~)^2
-    assert found["sigma_diag"] == found["sigma_same"] == found["gap"] == 0
 
 
 def test_the_floor_is_the_variance_of_the_sampled_target():
@@ -348,8 +307,7 @@ def test_covariances_are_positive_semidefinite():
     tables = tables_of(jm, seen)
     network = Network.of(tables, config)
     params = network.initial(torch.Generator().manual_seed(1))
-    states = np.array([0, 1, 2, 3, 4])
-    here = network(params, torch.as_tensor(seen[states]), torch.full((5,), 4))
+    here = network(params, torch.as_tensor(seen))
     assert here.mean.shape == (6, 5, 4)
     for e, (_, kind) in enumerate(config.members):
         v = here.shared[e].double().flatten(0, 1)
@@ -367,12 +325,12 @@ def test_covariances_are_positive_semidefinite():
 
 
 def test_a_shock_is_known_or_learned_whatever_the_other_terms():
-    kinds = ("gram", "gram known", "local", "local learned", "near", "near learned")
+    kinds = ("gram", "gram known", "local", "near", "near learned")
     config = Config(gammas=(0.9,), kinds=kinds, sigma=2.0, hidden=8, shared_dim=3)
     network = Network(config, (2, 4), (0.0, 1.0), [*range(4)])
     seen = torch.tensor([[0, 1, 2, 3], [3, 2, 1, 0]], dtype=torch.uint8)
     params = network.initial(torch.Generator().manual_seed(0))
-    here = network(params, seen, torch.tensor([0, 1]))
+    here = network(params, seen)
     for kind, shock, rest, own in zip(
         kinds, here.local[..., 0], here.local[..., 1:], here.own, strict=True
     ):
@@ -381,36 +339,7 @@ def test_a_shock_is_known_or_learned_whatever_the_other_terms():
         assert bool((rest != 0).any()) == (not kind.startswith("gram")), kind
         assert bool((own > 0).all()) == (not kind.startswith("gram")), kind
     scale = dict(zip(kinds, network.scale.tolist(), strict=True))
-    assert scale["gram known"] == scale["local"] < scale["local learned"] == scale["gram"]
-
-
-def test_policy_moments_average_over_two_independent_actions():
-    rng, jm, *_ = problem(3)
-    policy = strategies.random_policy(rng, jm)
-    parts, second = random_moments(rng, jm)
-    mean = parts.mean
-    here = tabulated(jm, parts)({}, torch.arange(4)[:, None].byte(), None)
-    value = (policy * mean).sum(1)
-    spread = (policy * mean**2).sum(1) - value**2
-    here = here._replace(spread=torch.as_tensor(spread, dtype=torch.float32)[None])
-    done = policy_moments(here, torch.as_tensor(policy, dtype=torch.float32))
-    pair = np.einsum("sa,satb,tb->st", policy, second, policy) - np.outer(value, value)
-    variance = np.einsum("sa,sasa->s", policy, second) - value**2
-    np.testing.assert_allclose(done.value[0], value, atol=1e-5)
-    np.testing.assert_allclose(done.variance[0], variance, atol=1e-5)
-    near = inner(done.near[0]) * nearness(done.place[0], done.place[0])
-    found = inner(done.shared[0]) + near + torch.diag(done.merged[0])
-    np.testing.assert_allclose(found, pair, atol=1e-5)
-
-
-def test_gaps_are_those_of_the_covariance():
-    covariance = torch.tensor([[[[2.0, 0.5], [0.5, 3.0]]]])
-    jm = jl.windy_gridworld(2)
-    network = Network.of(tables_of(jm, observed(jm)), CONFIG)
-    gaps = gaps_of(network, torch.tensor([[[1.0, 4.0]]]), covariance)
-    assert gaps.gap_mean[0, 0].tolist() == [[0, -3], [3, 0]]
-    assert gaps.coupled[0, 0].tolist() == [[0, 4], [4, 0]]
-    assert float(gaps.independent[0, 0, 0, 1]) == 5
+    assert scale["gram known"] == scale["local"] < scale["near learned"] == scale["gram"]
 
 
 def test_equal_tables_of_a_state_become_one():

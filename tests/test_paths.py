@@ -149,7 +149,7 @@ CALLS = {
     "policy_gaps": rules,
     "simulate_returns": lambda: lambda: jl.simulate_returns(jl.example_1(), [0], 5),
     "simulate_pairs": lambda: lambda: jl.simulate_pairs(jl.example_1(), [0], 0, (0, 1), 5),
-    "sample_gaps": lambda: lambda: jl.simulators.sample_gaps(jl.example_1(), [0], [(0, 0, 1)], 5),
+    "rows": lambda: lambda: jl.simulators.estimate_gaps(jl.example_1(), [0], [(0, 0, 1)]),
     "from_simulator": lambda: lambda: jl.JMDP.from_simulator(WORLDS["a simulator"](), 5),
     "CoupledEnv.query": lambda: environment("FrozenLake-v1", query),
     "estimate_gaps of a CoupledEnv": lambda: environment("FrozenLake-v1", gaps),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import jmdp_lib as jl
-from jmdp_lib.simulators import worlds
-from jmdp_lib.simulators.branches import uniforms_of
-from jmdp_lib.simulators.players import Branches
+from jmdp_lib.simulators import rows
+from jmdp_lib.simulators.plans import Asked, Plan, Settings
+from jmdp_lib.simulators.players import player_of
 
 COUPLINGS = ["joint", "independent", "common"]
 
@@ -47,19 +48,22 @@ def test_what_is_played_is_what_local_jipe2_certifies(coupling):
 
 @pytest.mark.parametrize("coupling", COUPLINGS)
 def test_a_model_that_was_enumerated_gives_the_same_numbers(coupling):
+    """As a simulator that answers from the same tables."""
     jm = jl.windy_gridworld(3, gamma=0.7)
     implicit = jl.large.ImplicitJMDP.from_jmdp(jm)
+    plain = SimpleNamespace(num_actions=4, gamma=0.7, num_states=9, query=jm.query)
+    plain.reward_range = jm.reward_range
     asked = {"actions": [0, 2, 3], "state": 4, "coupling": coupling}
     runs = [
         jl.simulators.estimate_gaps(
             model, jl.goal_policy(3), num_runs=20, keep_returns=True, **asked
         ).returns
-        for model in (jm, implicit)
+        for model in (plain, implicit)
     ]
     np.testing.assert_array_equal(*runs)
     looks = [
         jl.simulators.compare_actions(model, jl.goal_policy(3), budget=500, **asked).history
-        for model in (jm, implicit)
+        for model in (plain, implicit)
     ]
     np.testing.assert_array_equal(*looks)
     rng, other = np.random.default_rng(1), np.random.default_rng(1)
@@ -127,21 +131,24 @@ def test_what_has_no_meaning_is_refused():
 def test_few_tables_are_kept_and_the_numbers_stay_the_same(monkeypatch):
     asked = {"actions": [0, 1], "state": ("cell", 0), "num_runs": 5, "keep_returns": True}
     before = jl.simulators.estimate_gaps(LINE, mostly_right, **asked).returns
-    monkeypatch.setattr(worlds, "_MOST_KEPT", 2)
+    monkeypatch.setattr(rows, "_MOST_KEPT", 2)
     np.testing.assert_array_equal(
         jl.simulators.estimate_gaps(LINE, mostly_right, **asked).returns, before
     )
-    world = worlds.world_of(Words(), "c", "joint")
-    assert pickle.loads(pickle.dumps(world)).state == "c"
+    player = player_of(Words(), "c", "joint")
+    assert pickle.loads(pickle.dumps(player)).first == "c"
 
 
 def test_independent_actions_are_queries_of_their_own():
     """Two actions of one state: they part for a step, and are one branch for two more."""
     jm = jl.JMDP([[0.5, 0.5]], [[[1, 0], [0, 1]]], [[[0, 0], [0, 0]]], gamma=0.5)
     for coupling, queries, most in (("joint", 3, 5), ("common", 3, 5), ("independent", 4, 6)):
-        played = Branches.of(jm, [0], [0, 1], 0, None, coupling, 0.1, 3)
-        played.world.seed(np.random.SeedSequence(0))
-        assert played.play(uniforms_of(np.random.default_rng(0))).queries == queries
+        plain = SimpleNamespace(num_actions=2, gamma=0.5, num_states=1, query=jm.query)
+        for env in (jm, plain):
+            settings = Settings.of(env, None, coupling, 0.1, 3)
+            plan = Plan.of_actions(player_of(env, 0, coupling), [0], [0, 1], settings)
+            (runs,) = plan.play(np.random.SeedSequence(0), [5], Asked(whole=True, counted=True))
+            assert (runs.queries == queries).all()
         with pytest.raises(ValueError, match=f"a budget of {most} queries"):
             jl.simulators.compare_actions(
                 jm, [0], [0, 1], 0, coupling=coupling, horizon=3, budget=most - 1

@@ -32,7 +32,6 @@ CALLS = {
     ),
     "simulate_pairs": lambda jm, policy: jl.simulate_pairs(jm, policy, 0, (0, 1), 50),
     "simulate_returns": lambda jm, policy: jl.simulate_returns(jm, policy, 50),
-    "sample_gaps": lambda jm, policy: jl.simulators.sample_gaps(jm, policy, [(0, 0, 1)], 50).mean,
     "estimate_gaps": lambda jm, policy: (
         jl.simulators.estimate_gaps(
             jm, policy, [0, 1], state=1, num_runs=5, keep_returns=True

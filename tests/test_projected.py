@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,7 +16,6 @@ from jmdp_lib.operators.pairs import (
     start_law,
     stationary_pairs,
 )
-from jmdp_lib.solvers import projection
 from jmdp_lib.solvers.fixed_point import iterate
 from jmdp_lib.solvers.projected import ProjectionStep, modulus
 from jmdp_lib.solvers.projection import Projection
@@ -89,14 +86,6 @@ def test_stationary_weights_lose_the_gaps():
     assert wrong > 0.05 * exact.gap_variance.max()
     right = jl.projected_jipe2(jm, policy, jl.tabular_features(jm)).moments.gap_variance
     np.testing.assert_allclose(right, exact.gap_variance, atol=1e-4)
-
-
-@given(st.integers(0, 2**32 - 1))
-@settings(max_examples=15)
-def test_pair_stationary_law_is_on_the_diagonal(seed):
-    jm, policy, _ = ergodic_problem(seed)
-    law = stationary_pairs(jm, policy)
-    assert law.sum() - np.einsum("sasa->", law) < 1e-10
 
 
 @given(problems(max_states=3, max_actions=2))
@@ -212,82 +201,6 @@ def test_projection_against_an_oracle():
         assert value <= oracle.value + 1e-6
 
 
-def test_normal_and_slope_matrices_by_definition():
-    """Both (p, p) matrices against one application per basis matrix."""
-    jm, policy, rng = ergodic_problem(8)
-    problem = projection_of(jm, policy, random_features(jm, 3))
-    step = ProjectionStep(PairOperator(jm, policy), problem, 1.0)
-    matrix = rng.normal(size=(3, 3))
-    matrix += matrix.T
-    values = problem.psi @ matrix @ problem.psi.T
-    normal = problem.normal @ projection.to_vector(matrix)
-    np.testing.assert_allclose(normal, problem.second_side(values), atol=1e-10)
-    zero = np.zeros(3), np.zeros((3, 3))
-    moved = step.targets((zero[0], matrix))[1] - step.targets(zero)[1]
-    slope = step.second_slope() @ projection.to_vector(matrix)
-    np.testing.assert_allclose(slope, problem.second_side(moved), atol=1e-10)
-    theta = rng.normal(size=3)
-    mean = step.targets((theta, zero[1]))[0] - step.targets(zero)[0]
-    np.testing.assert_allclose(step.mean_slope() @ theta, problem.mean_side(mean), atol=1e-10)
-
-
-def test_symmetric_vectors():
-    rng = np.random.default_rng(0)
-    one, two = (m + m.T for m in rng.normal(size=(2, 4, 4)))
-    assert projection.to_vector(one) @ projection.to_vector(two) == pytest.approx(np.sum(one * two))
-    np.testing.assert_allclose(projection.to_matrix(projection.to_vector(one)), one)
-
-
-def test_feature_maps():
-    jm = jl.windy_gridworld(4)
-    assert jl.tabular_features(jm).shape == (16, 4, 64)
-    phi = jl.action_features(np.repeat(np.eye(2), 8, axis=0), 4)
-    assert phi.shape == (16, 4, 8)
-    np.testing.assert_array_equal(phi[0, 1], phi[7, 1])
-    assert not np.array_equal(phi[0, 1], phi[8, 1])
-    assert jl.action_features(jl.rbf_features(4, 4, 3), 4).shape == (16, 4, 40)
-    sol = jl.projected_jipe2(jm, jl.uniform_policy(jm), phi)
-    np.testing.assert_allclose(sol.moments.mean[0], sol.moments.mean[7])  # alike is alike
-
-
-@pytest.mark.parametrize("weights", ["occupancy", "product"])
-def test_one_action(weights):
-    jm = jl.JMDP([[0.5, 0.5]], [[[0.0], [1.0]]], [[[0], [0]]], 0.5)
-    sol = jl.projected_jipe2(jm, [[1.0]], np.ones((1, 1, 1)), weights=weights)
-    assert sol.moments.mean[0, 0] == pytest.approx(1.0)
-    assert sol.moments.variance[0, 0] == pytest.approx(0.25 / 0.75)
-
-
-def test_occupancy_close_to_one():
-    """The series would need a hundred thousand terms."""
-    jm, policy, _ = ergodic_problem(7, gamma=0.9999)
-    d = occupancy(jm, policy)
-    balance = (1 - jm.gamma) * start_law(jm) + jm.gamma * pair_step(jm, policy, d)
-    np.testing.assert_allclose(d, balance, atol=1e-10)
-
-
-def test_a_pickle_is_small_and_works(tmp_path):
-    """Features and weights are kept, not the matrices that were worked out of them."""
-    jm = jl.windy_gridworld(4)
-    policy = jl.uniform_policy(jm)
-    sol = jl.projected_jipe2(jm, policy, jl.action_features(jl.rbf_features(4, 4, 2), 4))
-    exact = jl.jipe2(jm, policy).moments
-    bound = sol.approximation_bound(exact)
-    kept = pickle.dumps(sol)
-    assert len(kept) < 4 * sol.pair_weights.nbytes
-    again = pickle.loads(kept)
-    sol.save(tmp_path / "projected.npz")
-    loaded = jl.Solution.load(tmp_path / "projected.npz")
-    for one in (again, loaded):
-        assert one.approximation_bound(exact) == bound
-        np.testing.assert_array_equal(one.moments.gap_variance, sol.moments.gap_variance)
-    for one in (sol, again, loaded):
-        arrays = (one.theta, one.Theta, one.pair_weights, one.residuals)
-        for array in (*arrays, one.features, one.moments.mean, one.moments.full_second()):
-            with pytest.raises(ValueError, match="read-only"):
-                array[0] = 0.0
-
-
 def test_what_does_not_fit_is_refused_before_the_work(leave):
     jm = jl.windy_gridworld(2)
     leave(2**20)
@@ -304,6 +217,7 @@ def test_gamma_zero():
 
 GRID = jl.windy_gridworld(2)
 UNIFORM = jl.uniform_policy(GRID)
+SWINGS = jl.JMDP([[1.0], [1.0]], np.ones((2, 1, 1)), [[[1]], [[0]]], 0.9)
 
 
 @pytest.mark.parametrize(
@@ -315,27 +229,23 @@ UNIFORM = jl.uniform_policy(GRID)
         ({"features": np.ones((4, 4))}, "features must have shape"),
         ({"features": random_features(GRID, 17)}, "rank 16 < d = 17"),
         ({"weights": "stationary"}, "not lead from state 0 to 1 and back .Assumption B.2"),
+        (
+            {"jm": ergodic_problem(0)[0], "policy": [0, 1, 0], "weights": "stationary"},
+            r"policy\[0, 1\] \(state 0, action 1\).*Assumption B.2",
+        ),
+        (
+            {"jm": SWINGS, "policy": [0, 0], "weights": "stationary"},
+            "period 2",
+        ),
         ({"weights": "even"}, "weights must be one of"),
         ({"cone": "round"}, "cone must be one of"),
     ],
 )
 def test_arguments(options, message):
-    arguments = {"features": random_features(GRID, 3)} | options
+    arguments = {"jm": GRID, "policy": UNIFORM} | options
+    arguments = {"features": random_features(arguments["jm"], 1)} | arguments
     with pytest.raises(ValueError, match=message):
-        jl.projected_jipe2(GRID, UNIFORM, **arguments)
-
-
-def test_policy_without_support_under_stationary_weights():
-    jm, _, _ = ergodic_problem(0)
-    policy = [0, 1, 0]
-    with pytest.raises(ValueError, match=r"policy\[0, 1\] \(state 0, action 1\).*Assumption B.2"):
-        jl.projected_jipe2(jm, policy, random_features(jm, 2), weights="stationary")
-
-
-def test_periodic_chain_under_stationary_weights():
-    jm = jl.JMDP([[1.0], [1.0]], np.ones((2, 1, 1)), [[[1]], [[0]]], 0.9)
-    with pytest.raises(ValueError, match="period 2"):
-        jl.projected_jipe2(jm, np.ones((2, 1)), np.ones((2, 1, 1)), weights="stationary")
+        jl.projected_jipe2(**arguments)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from experiments.atari.release_network import (
     answers,
     covariances,
     losses,
-    new_network,
     predictions,
     targets,
 )
@@ -104,48 +103,23 @@ def test_branches_in_one_state_share_the_sign_by_position():
     assert np.ptp(apart.sum(-1)) > 0.1 * most
 
 
-def test_no_shock_after_the_end():
-    alive = np.zeros((1, 30, 2, 4), bool)
-    alive[..., 0] = True
-    returns = play.pair_returns(pairs_of(False, alive), 0.25, 0.9, np.random.default_rng(0))
-    assert set(returns.round(6).ravel().tolist()) == {0.0, 0.025}
-
-
 def test_simulated_gap_variance_is_that_of_independent_coins():
     pairs = pairs_of(False, count=4000, horizon=30)
     found = play.simulated(play.pair_returns(pairs, 0.25, 0.9, np.random.default_rng(1)))
     exact = 2.0 / 64.0 * 0.1**2 * np.sum(0.9 ** (2 * np.arange(30)))
-    assert abs(found.gap_variance - exact) < 4.0 * found.gap_variance_error
-    assert found.gap_variance_error < 0.05 * exact
+    assert found.gap_variance == pytest.approx(exact, rel=0.1)
     assert found.independent_variance == pytest.approx(exact, rel=0.1)
-    assert found.mean == pytest.approx(0.125 * 0.1 * np.sum(0.9 ** np.arange(30)), rel=0.02)
 
 
 def test_simulated_variances_divide_by_the_number_of_pairs():
     found = play.simulated(np.array([[[1.0, 0.0], [0.0, 1.0]], [[2.0, 0.0], [0.0, 0.0]]]))
     assert found.gap_variance == 1.0  # gaps 1 and -1, gaps 2 and 0
-    assert found.gap_variance_error == 0.0
     assert found.independent_variance == 0.75
-    assert found.mean == 0.5
-
-
-def test_screens_are_averages_over_areas():
-    np.testing.assert_allclose(play.area_weights(4, 2), [[0.5, 0.5, 0, 0], [0, 0, 0.5, 0.5]])
-    np.testing.assert_allclose(play.area_weights(3, 2), np.array([[2, 1, 0], [0, 1, 2]]) / 3)
-    np.testing.assert_allclose(play.area_weights(210).sum(1), 1.0, rtol=1e-5)
-
-
-def test_action_pairs_are_distinct_and_uniform():
-    pairs = play.action_pairs(np.random.default_rng(0), 6000, 3)
-    assert (pairs[:, 0] != pairs[:, 1]).all()
-    counts = np.unique(pairs, axis=0, return_counts=True)[1]
-    assert len(counts) == 6
-    assert np.abs(counts - 1000).max() < 150
 
 
 def test_collected_play_can_be_played_again(tmp_path):
     play.collect("Pong", 3, 30, 4, tmp_path)
-    found = play.load_collected(tmp_path)
+    found = play.Collected.load(tmp_path / "steps.npz")
     states = pickle.loads((tmp_path / "states.pkl").read_bytes())
     assert sorted(states) == [0, 1, 2, 3, 11, 18, 26]
     player = play.Emulator("Pong")
@@ -156,7 +130,7 @@ def test_collected_play_can_be_played_again(tmp_path):
             assert told == (found.rewards[step, position], found.ended[step, position])
             np.testing.assert_array_equal(player.screen(), seen)
     play.simulate("Pong", 3, "spaced", 30, 4, 3, 6, tmp_path)
-    pairs = play.load_pairs(tmp_path, "spaced")
+    pairs = play.Pairs.load(tmp_path / "pairs_spaced.npz")
     assert pairs.rewards.shape == pairs.alive.shape == (4, 3, 2, 6)
     assert pairs.same[:, :, 0].all()
     assert not pairs.same.all()
@@ -188,18 +162,6 @@ def test_losses_of_a_batch_by_hand():
     assert found.tolist() == [2.0, 0.5, 1.0, 0.0, 1.0]  # the gap's variance: 1 instead of 2
 
 
-def test_network_has_its_shapes_and_starts_small():
-    settings = settings_of(smoke=False)
-    network = new_network(settings, 4, np.random.SeedSequence(1))
-    mean, vectors = network(torch.zeros(3, 84, 84, dtype=torch.uint8))
-    assert mean.shape == (3, 4)
-    assert vectors.shape == (3, 4, 128)
-    assert network.gram.weight.std().item() == pytest.approx(1e-3, rel=0.02)
-    assert not network.gram.bias.any()
-    again = new_network(settings, 4, np.random.SeedSequence(1))
-    assert all(map(torch.equal, network.parameters(), again.parameters()))
-
-
 def test_predictions_are_those_of_the_asked_actions():
     mean = torch.tensor([[1.0, 2.0, 3.0]])
     vectors = torch.tensor([[[3.0, 0.0], [9.0, 9.0], [0.0, 4.0]]])
@@ -211,14 +173,8 @@ def test_predictions_are_those_of_the_asked_actions():
     found = predictions((mean, aligned), asked)
     assert found == {"mean": 2.0, "coupled": 4.0, "independent": 10.0, "states_apart": 0.0}
     assert covariances(answers((mean, aligned), asked).vectors).same.tolist() == [3.0]
-
-
-def test_distance_of_states_is_that_of_two_different_ones():
-    vectors = torch.tensor(
-        [[[0.0], [5.0]], [[2.0], [5.0]], [[4.0], [5.0]]]
-    )  # (S, A, D) = (3, 2, 1)
-    asked = torch.eye(2).expand(3, 2, 2)
-    found = predictions((torch.zeros(3, 2), vectors), asked)
+    apart = torch.tensor([[[0.0], [5.0]], [[2.0], [5.0]], [[4.0], [5.0]]])  # (S, A, D) = (3, 2, 1)
+    found = predictions((torch.zeros(3, 2), apart), torch.eye(2).expand(3, 2, 2))
     assert found["states_apart"] == pytest.approx((4.0 + 4.0 + 16.0) / 3.0 / 2.0)
 
 
@@ -240,7 +196,7 @@ def test_draws_reach_up_to_the_present(tiny):
 
 
 def test_targets_look_at_the_successor_of_each_action(tiny, collected):
-    learner = Learner(tiny, "Pong", 0, collected, "cpu", graphs=True)
+    learner = Learner(tiny, "Pong", 0, collected, "cpu")
     values = torch.tensor([1.0, 2.0, 3.0])
     learner.target = lambda screens: (
         screens.float().mean((1, 2))[:, None] * values,
@@ -265,7 +221,7 @@ def test_targets_look_at_the_successor_of_each_action(tiny, collected):
 
 
 def test_target_is_copied_after_its_step(tiny, collected):
-    learner = Learner(tiny, "Pong", 0, collected, "cpu", graphs=True)
+    learner = Learner(tiny, "Pong", 0, collected, "cpu")
     weights = learner.target.mean.weight
     learner.begin_block()
     assert torch.equal(weights, learner.network.mean.weight)
@@ -283,7 +239,7 @@ def test_target_is_copied_after_its_step(tiny, collected):
 def test_killed_training_goes_on_as_if_nothing_had_happened(
     tiny, collected, tmp_path, monkeypatch, capsys
 ):
-    whole = Learner(tiny, "Pong", 0, collected, "cpu", graphs=True)
+    whole = Learner(tiny, "Pong", 0, collected, "cpu")
     (tmp_path / "whole").mkdir()
     train([whole], [tmp_path / "whole"])
     assert [record["step"] for record in whole.records] == [4, 6, 8, 10, 12]
@@ -296,39 +252,15 @@ def test_killed_training_goes_on_as_if_nothing_had_happened(
     train_block = release_training.train_block
     monkeypatch.setattr(release_training, "train_block", killed)
     with pytest.raises(KeyboardInterrupt):
-        train([Learner(tiny, "Pong", 0, collected, "cpu", graphs=True)], [tmp_path])
+        train([Learner(tiny, "Pong", 0, collected, "cpu")], [tmp_path])
     monkeypatch.undo()
-    assert release_training.saved_step(tmp_path) == 8
-    resumed = Learner(tiny, "Pong", 0, collected, "cpu", graphs=True)
+    resumed = Learner(tiny, "Pong", 0, collected, "cpu")
     resumed.restore(tmp_path)
+    assert resumed.step == 8
     train([resumed], [tmp_path])
     assert repr(resumed.records) == repr(whole.records)
     assert all(map(torch.equal, resumed.network.parameters(), whole.network.parameters()))
     assert "step 12: 1 networks" in capsys.readouterr().out
-
-
-def test_side_by_side_changes_nothing(tiny, collected, tmp_path, capsys):
-    names = ("Pong", "Boxing")
-    alone, other = (Learner(tiny, name, 0, collected, "cpu", graphs=True) for name in names)
-    train([alone], [tmp_path])
-    train([other], [tmp_path])
-    together = [Learner(tiny, name, 0, collected, "cpu", graphs=True) for name in names]
-    train(together, [tmp_path, tmp_path])
-    assert repr(together[0].records) == repr(alone.records)
-    assert repr(together[1].records) == repr(other.records)
-    assert "2 networks" in capsys.readouterr().out
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_captured_update_is_the_update(tiny, collected, tmp_path):
-    captured, eager = (
-        Learner(tiny, "Pong", 0, collected, "cuda", graphs=graphs) for graphs in (True, False)
-    )
-    train([captured, eager], [tmp_path, tmp_path])
-    assert captured.graph is not None
-    pairs = zip(captured.network.parameters(), eager.network.parameters(), strict=True)
-    for one, other in pairs:
-        torch.testing.assert_close(one, other)
 
 
 def test_the_whole_experiment_in_miniature(tmp_path, capsys):
@@ -391,21 +323,12 @@ def test_table_1_has_the_layout_of_the_paper():
     ]
 
 
-def test_the_committed_verdict_is_that_of_the_committed_rows():
-    rows = pd.read_csv(FIGURES / "atari_release.csv")
-    told = json.loads((FIGURES / "atari_release.json").read_text())
-    cells = verdict(rows, PROTOCOL)
-    assert cells.within.tolist() == [cell["within"] for cell in told["verdict"]]
-    missed = cells[~cells.within]
-    assert missed[["game", "column"]].to_numpy().tolist() == [["Atlantis", "coupled_ratio"]]
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--games", "Pang"], "did you mean Pong"),
-        (["--seeds", "10,x"], "--seeds must be integers"),
-        (["--games", "Pong,pong"], "named twice"),
+        (["--seeds", "-1"], "--seeds must be at least 0"),
+        (["--games", "Pong", "pong"], "named twice"),
         (["--processes", "0"], "--processes must be at least 1"),
         (["table"], "there is no run"),
     ],
@@ -415,13 +338,6 @@ def test_bad_input_is_refused_before_work(words, message, tmp_path, capsys):
         release.main([*words, "--work", str(tmp_path / "work")])
     assert message in capsys.readouterr().err
     assert not (tmp_path / "work").exists()
-
-
-def test_a_missing_gpu_is_refused_before_work(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(SystemExit):
-        release.main(["--device", "cuda", "--work", str(tmp_path / "work")])
-    assert "no GPU" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

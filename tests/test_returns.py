@@ -49,15 +49,6 @@ def test_means_and_covariances_of_all_pairs_within_five_standard_errors(
     assert standard_errors_off(products, covariance).max() < 5.0
 
 
-def test_the_couplings_differ():
-    """The test above can tell them apart: its model has other covariances under each."""
-    jm = MODELS["random"]
-    policy = jl.uniform_policy(jm)
-    seconds = [jl.jipe2(jm, policy, coupling=c).moments.full_second() for c in COUPLINGS]
-    for i in range(3):
-        assert np.abs(seconds[i] - seconds[i - 1]).max() > 0.05
-
-
 @pytest.mark.parametrize("coupling", COUPLINGS)
 def test_ragged_tables_and_signs(coupling):
     """States with different numbers of tables, some of probability zero."""
@@ -113,15 +104,6 @@ def test_equal_columns_where_two_actions_do_the_same(coupling):
     np.testing.assert_array_equal(z[:, 0, 0], z[:, 0, 1])
     mixed = jl.simulate_returns(jm, jl.uniform_policy(jm), 50, coupling=coupling)
     assert 0 < np.sum(mixed[:, 0, 0] == mixed[:, 0, 1]) < 50  # next actions are drawn for each
-
-
-def test_coalescence():
-    """As for pairs: the branches of three states part again or merge, each half of the time."""
-    jm = jl.coupled_reward_chain(3, 0.9)
-    z = jl.simulate_returns(jm, jl.uniform_policy(jm), 4000, seed=1)
-    sizes = np.abs(z[:, 0, 0] - z[:, 0, 1])
-    np.testing.assert_allclose(np.unique(sizes.round(12)), [0.1, 1.0, 1.9])
-    assert np.isclose(sizes, 1.0).mean() == pytest.approx(0.5, abs=5 * 0.5 / np.sqrt(4000))
 
 
 def test_deterministic_and_independent_of_threads_and_of_their_number(monkeypatch):

@@ -129,7 +129,7 @@ def test_no_seed_is_fresh_entropy(call) -> None:
 def test_the_entropy_of_a_result_repeats_it() -> None:
     for call in (
         partial(jl.simulators.estimate_gaps, SMALL, MIXED, [0, 1], state=0, num_runs=20),
-        partial(jl.simulators.sample_gaps, SMALL, MIXED, [(0, 0, 1)], 20),
+        partial(jl.simulators.estimate_gaps, SMALL, MIXED, [(0, 0, 1)], num_runs=20),
         partial(jl.simulators.compare_actions, SMALL, MIXED, [0, 1], state=0, budget=300),
         partial(jl.incremental_jipe2, SMALL, MIXED, 500),
     ):

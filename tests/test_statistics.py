@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from brute import mean_and_error, variance_and_error
 
 import jmdp_lib as jl
 from jmdp_lib import checks
 from jmdp_lib.simulators.results import GapEstimate
-from jmdp_lib.simulators.statistics import mean_and_error, variance_and_error
 
 GRID, GOAL = jl.windy_gridworld(3), jl.goal_policy(3)
 UNIFORM = jl.uniform_policy(GRID)
@@ -38,7 +38,7 @@ def test_the_error_of_a_variance_is_right_where_the_normal_formula_is_not():
 
 def test_sampled_gaps_are_those_of_simulated_pairs():
     gaps = [(6, 1, 0), (4, 1, 3)]
-    sample = jl.simulators.sample_gaps(GRID, GOAL, gaps, 5000, seed=3)
+    sample = jl.simulators.estimate_gaps(GRID, GOAL, gaps, num_runs=5000, seed=3, truncation=1e-7)
     key = checks.purpose_seed(3, "sample_gaps", 4, 1, 3)
     z = jl.simulate_pairs(GRID, GOAL, 4, (1, 3), 5000, seed=key)
     gap = z[:, 0] - z[:, 1]
@@ -49,10 +49,12 @@ def test_sampled_gaps_are_those_of_simulated_pairs():
     np.testing.assert_allclose(sample.prob_worse + sample.prob_tie + sample.prob_better, 1.0)
     low, high = sample.interval("prob_tie")
     assert ((low < sample.prob_tie) & (sample.prob_tie < high)).all()
-    alone = jl.simulators.sample_gaps(GRID, GOAL, gaps[1:], 5000, seed=3)
+    alone = jl.simulators.estimate_gaps(
+        GRID, GOAL, gaps[1:], num_runs=5000, seed=3, truncation=1e-7
+    )
     assert alone.mean[0] == sample.mean[1]  # whichever others are asked for
-    other = jl.simulators.sample_gaps(
-        GRID, GOAL, gaps, 5000, seed=np.random.SeedSequence(3, spawn_key=(1,))
+    other = jl.simulators.estimate_gaps(
+        GRID, GOAL, gaps, num_runs=5000, seed=np.random.SeedSequence(3, spawn_key=(1,))
     )
     assert not np.array_equal(other.mean, sample.mean)
 
@@ -61,20 +63,20 @@ def test_gaps_below_the_truncation_have_no_sign():
     """Twins that pay 1 and 1 + 1e-9 for ever: the gap is real, but not beyond what was cut off."""
     rewards = [[[0.0, 0.0]], [[1.0, 1.0]], [[1.0 + 1e-9, 1.0 + 1e-9]]]
     jm = jl.JMDP([[1.0]] * 3, rewards, [[[1, 2]], [[1, 1]], [[2, 2]]], 0.5)
-    compiled = jl.simulators.sample_gaps(jm, [0] * 3, [(0, 1, 0)], 50)
+    compiled = jl.simulators.estimate_gaps(jm, [0] * 3, [(0, 1, 0)], num_runs=50, truncation=1e-7)
     plain = jl.simulators.estimate_gaps(jm, [0] * 3, [1, 0], 0, num_runs=50, truncation=1e-7)
     for sample, gap in ((compiled, 0), (plain, (0, 1))):
         assert (sample.prob_tie[gap], sample.prob_better[gap]) == (1.0, 0.0)
         assert sample.interval("prob_tie")[0][gap] < 1e-9  # the truth is in both intervals
         assert sample.interval("prob_better")[1][gap] > 1.0 - 1e-9
-    finer = jl.simulators.sample_gaps(jm, [0] * 3, [(0, 1, 0)], 3, truncation=1e-11)
+    finer = jl.simulators.estimate_gaps(jm, [0] * 3, [(0, 1, 0)], num_runs=3, truncation=1e-11)
     assert finer.prob_better[0] == 1.0
 
 
 def test_a_gap_that_is_final_has_its_sign_however_small():
     """Twins that pay 1 and 1 + 1e-9 once: both branches are one after a step."""
     jm = jl.JMDP([[1.0]], [[[1.0, 1.0 + 1e-9]]], [[[0, 0]]], 0.5)
-    sample = jl.simulators.sample_gaps(jm, [0], [(0, 1, 0)], 3)
+    sample = jl.simulators.estimate_gaps(jm, [0], [(0, 1, 0)], num_runs=3)
     assert (sample.prob_better[0], sample.prob_open[0]) == (1.0, 0.0)
 
 
@@ -129,14 +131,14 @@ def test_a_law_at_nan_is_refused():
     [
         ([(0, 1, 4)], 10, "action 4"),
         ([(9, 1, 0)], 10, "state 9"),
-        ([(0, 1)], 10, r"gaps must have shape \(gap, .* = 3\)"),
-        ([(0, 1, 0.5)], 10, "gaps must hold integers"),
-        ([(0, 1, 0)], 2, "num_pairs"),
+        ([(0, 1)], 10, r"actions must have shape \(row, .* = 3\)"),
+        ([(0, 1, 0.5)], 10, "actions must hold integers"),
+        ([(0, 1, 0)], 2, "num_runs"),
     ],
 )
 def test_bad_gaps_are_refused(gaps, num_pairs, message):
     with pytest.raises((ValueError, IndexError), match=message):
-        jl.simulators.sample_gaps(GRID, GOAL, gaps, num_pairs)
+        jl.simulators.estimate_gaps(GRID, GOAL, gaps, num_runs=num_pairs)
 
 
 def test_central_moments_of_a_gap():

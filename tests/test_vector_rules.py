@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 
 import array_api_strict as strict
 import numpy as np
@@ -13,7 +12,8 @@ from test_vector import COUPLINGS, DEPOT, MODELS, PlainDepot, Tables, depot_of, 
 
 import jmdp_lib as jl
 from jmdp_lib.simulators import estimates
-from jmdp_lib.simulators.vector_branches import VectorRules
+from jmdp_lib.simulators.plans import Plan, Settings
+from jmdp_lib.simulators.players import player_of
 
 
 def up_to(level):
@@ -21,9 +21,18 @@ def up_to(level):
     return np.clip(level - np.arange(12), 0, 4)
 
 
-def estimated(branches, num_runs, seed=0, keep_returns=False):
-    root = np.random.SeedSequence(seed)
-    return estimates._play_batches(branches, num_runs, root, keep_returns, None).estimate()
+def plan_of(env, policies, state, coupling="joint", truncation=1e-3):
+    settings = Settings.of(env, None, coupling, truncation, None)
+    return Plan.of_policies(player_of(env, state, coupling), policies, settings)
+
+
+def estimated(plan, num_runs, seed=0, keep_returns=False):
+    """Estimates from a number of runs that is known beforehand."""
+    parts, failure = estimates._play(
+        plan, num_runs, np.random.SeedSequence(seed), keep_returns, None
+    )
+    assert failure is None
+    return estimates._estimate(plan, estimates._joined(plan, parts, keep_returns))
 
 
 def second_rule(made, seed):
@@ -40,8 +49,7 @@ def test_gaps_of_rules_in_random_models_are_those_of_policy_gaps(coupling):
     for seed in range(MODELS):
         made = Tables(seed)
         rules = [made.policy, second_rule(made, seed)]
-        asked = (made.simulator, rules, 1, None, coupling, 1e-6, None)
-        found = estimated(VectorRules.of_policies(*asked), 4000, seed)
+        found = estimated(plan_of(made.simulator, rules, 1, coupling, 1e-6), 4000, seed)
         exact = jl.laws.policy_gaps(made.model, *rules, coupling=coupling)
         for name, truth in zip(("mean", "variance"), exact, strict=True):
             off = getattr(found, name)[0, 1] - truth[1]
@@ -53,7 +61,7 @@ def test_three_rules_two_of_which_are_equal():
     made = Tables(3)
     other = second_rule(made, 3)
     rules = [made.policy, other, made.policy.copy()]
-    branches = VectorRules.of_policies(made.simulator, rules, 1, None, "joint", 1e-6, None)
+    branches = plan_of(made.simulator, rules, 1, "joint", 1e-6)
     assert branches.kinds == (0, 1, 0)
     found = estimated(branches, 20_000)
     mean, variance = jl.laws.policy_gaps(made.model, made.policy, other)
@@ -89,7 +97,7 @@ def test_equal_rules_have_gap_zero(coupling):
     def alike(stock):
         return np.full((len(stock), 5), 0.2)
 
-    branches = VectorRules.of_policies(DEPOT, [rules[0], alike], 3, None, coupling, 1e-3, None)
+    branches = plan_of(DEPOT, [rules[0], alike], 3, coupling, 1e-3)
     assert branches.kinds == (0, 1)  # nobody knows that a function and a table agree
     played = estimated(branches, 500, keep_returns=True)
     assert (played.returns[:, 0] == played.returns[:, 1]).all()
@@ -100,7 +108,7 @@ def test_a_rule_that_differs_where_nobody_goes_has_no_gap():
     rule = up_to(4)
     other = rule.copy()
     other[11] = 4
-    branches = VectorRules.of_policies(DEPOT, [rule, other], 0, None, "joint", 1e-3, None)
+    branches = plan_of(DEPOT, [rule, other], 0, "joint", 1e-3)
     found = estimated(branches, 1000, keep_returns=True)
     assert (found.returns[:, 0] == found.returns[:, 1]).all()
     assert found.returns.var() > 0.0
@@ -109,7 +117,7 @@ def test_a_rule_that_differs_where_nobody_goes_has_no_gap():
 def test_returns_do_not_depend_on_the_other_rules_but_by_their_draws():
     """A branch alone has the mean of its policy."""
     rules = [up_to(6), up_to(9)]
-    branches = VectorRules.of_policies(DEPOT, rules, 5, None, "common", 1e-4, None)
+    branches = plan_of(DEPOT, rules, 5, "common", 1e-4)
     found = estimated(branches, 20_000, keep_returns=True)
     model = jl.JMDP.from_step(12, 5, 0.9, demand_law(), sell)
     for rule, returns in zip(rules, found.returns.T, strict=True):
@@ -146,14 +154,14 @@ def test_rules_of_other_array_libraries():
 def test_branches_of_equal_tables_are_played_on_as_one(library):
     simulator, state = depot_of(library)
     rules = [up_to(3), up_to(3)]
-    branches = VectorRules.of_policies(simulator, rules, state, None, "joint", 1e-3, None)
+    branches = plan_of(simulator, rules, state, "joint", 1e-3)
     returns = estimated(branches, 50, keep_returns=True).returns
     assert (returns[:, 0] == returns[:, 1]).all()
 
 
 def test_those_that_remain_are_played_on_by_their_own_rule():
     def played_by(rules, chosen):
-        branches = VectorRules.of_policies(DEPOT, rules, 5, None, "joint", 1e-3, None)
+        branches = plan_of(DEPOT, rules, 5, "joint", 1e-3)
         return estimated(branches.only(chosen), 50, keep_returns=True).returns
 
     alone = played_by([up_to(3), up_to(3)], [0, 1])
@@ -200,9 +208,9 @@ def test_bad_rules_are_named():
 
 def test_it_pickles_and_plays_some_of_the_rules():
     rules = [up_to(3), up_to(5), up_to(7)]
-    branches = VectorRules.of_policies(DEPOT, rules, 0, None, "common", 1e-3, None)
-    again = pickle.loads(pickle.dumps(replace(branches, simulator=None)))
-    assert again.rules == branches.rules
+    branches = plan_of(DEPOT, rules, 0, "common", 1e-3)
+    again = pickle.loads(pickle.dumps(branches))
+    assert again.policies == branches.policies
     few = branches.only([2, 0])
     assert (few.names, few.kinds, few.alike.tolist()) == ([2, 0], (2, 0), np.eye(2).tolist())
     assert few.only([0]).kinds == (2,)
@@ -211,8 +219,7 @@ def test_it_pickles_and_plays_some_of_the_rules():
 def test_rules_on_tensors_of_torch():
     depot, state = depot_of("torch")
     rules = [up_to(3), np.full((12, 5), 0.2)]
-    settings = (None, "joint", 1e-4, None)
-    found = estimated(VectorRules.of_policies(depot, rules, state, *settings), 20_000)
+    found = estimated(plan_of(depot, rules, state, truncation=1e-4), 20_000)
     model = jl.JMDP.from_step(12, 5, 0.9, demand_law(), sell)
     mean, variance = jl.laws.policy_gaps(model, *rules)
     assert abs(found.mean[0, 1] - mean[5]) <= 4.5 * found.mean_error[0, 1] + 0.01

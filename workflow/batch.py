@@ -4,7 +4,7 @@ Everything that can be wrong in profiles and parameters is refused before any wo
 missing result that a notebook reads (a parameter named *_files, paths from the project's folder).
 Then Snakemake runs one job per notebook, in parallel, and repeats nothing that is done. A failing
 notebook is kept in `failed/` and the others go on. With `--slurm` each is a job of a Slurm cluster.
-With `--atari DEVICE` the Atari games are trained anew first, a job for each game and seed of the
+With `--atari DEVICE` the Atari games are trained anew first, a job for each game of the
 profile's `atari:` entry, and the notebooks read those results instead of the committed ones.
 Arguments after `--` go to Snakemake (`--slurm -- --default-resources slurm_account=me`).
 """
@@ -134,7 +134,7 @@ def make_plan(
     atari = atari_jobs(entries.get(ATARI), device, elsewhere) if device else None
 
     def found(name: str, file: str) -> str:
-        if atari and Path(file).name.startswith(("atari_reward_", "atari_sticky_")):
+        if atari and Path(file).name.startswith("atari_paper_"):
             return f"out/{profile}/{ATARI}/{Path(file).name}"
         if not (root / file).is_file():
             raise ProjectError(f"{name}: there is no file {file}")

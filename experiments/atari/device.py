@@ -1,73 +1,60 @@
-"""Trainings of the protocol on a machine with one GPU.
+"""Train runs of the protocol, many at a time, on a machine with one GPU or with none.
 
-    python -m experiments.atari.device run --work WORK --runs calibrate:Pong:10:base ...
-    python -m experiments.atari.device run --work WORK --settings FILE --device cpu --runs ...
+    python -m experiments.atari.device calibrate:Pong:10:base ... --work WORK
+    python -m experiments.atari.device ... --work WORK --settings FILE --device cpu
 
 Other processes play the games, and evaluate networks that are trained. This one trains. Each
 training has a stream of the GPU, and they take turns: small kernels of several streams run at once.
-They begin in the order of --runs, PART:GAME:SEED:TRIAL each. What is finished is a file under WORK,
-and is not made again. The work ends when all is done, or cleanly when the --seconds are over.
-
-    jobs    tables PART GAME SEED           states to learn from, ready for the GPU
-            pairs PART GAME                 evaluation states, and plays from them
-            gaps PART GAME SEED TRIAL       predictions of a trained run beside the simulation
+They begin in the order in which they are named, PART:GAME:SEED:TRIAL each. What is finished is a
+file under WORK, and is not made again. The work ends when all is done, or cleanly when the
+--seconds are over; its exit status is 1 if something was left or failed. Then
+`experiments.atari.protocol` writes the results.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
-import subprocess
 import sys
-import threading
 import time
 import tomllib
 import traceback
-from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
 
-from experiments.atari.experiment import Experiment, collected_tables, evaluate, monte_carlo
+from experiments.atari.experiment import collected_tables, evaluate, monte_carlo
 from experiments.atari.networks import Network
 from experiments.atari.protocol import (
     PROJECT,
     PROTOCOL,
     STATES_OF,
     experiment_of,
-    place_of,
+    label_of,
     settings,
 )
-from experiments.atari.recursive_pairs import PairRecords
 from experiments.atari.replay import Replay
-from experiments.atari.tables import QueryTables
 from experiments.atari.training import Run, Trained, require_device, steps_to_the_end
+from jmdp_lib import checks
 from jmdp_lib.machine import replacing
 
 sys.path.append(str(PROJECT / "workflow"))
 
-from job import provenance
+from job import end_with_parent, provenance
 
 STARTED = time.monotonic()
 LANES = {"play": 4, "evaluate": 8}  # jobs at a time
 PROCESSES = 4  # that play games in one job
 SLOTS = 14  # trainings at a time
 TURNS = 750  # of a training; it makes so many steps in each
-KEYS = ["game", "states", "gamma", "state"]
-SIMULATED = [
-    "mc_mean",
-    "mc",
-    "mc_independent",
-    "mc_mean_error",
-    "mc_error",
-    "mc_independent_error",
-    "mc_covariance",
-]
 
 
 def say(*words: object) -> None:
@@ -75,8 +62,7 @@ def say(*words: object) -> None:
     print(f"{time.monotonic() - STARTED:7.1f}", *words, flush=True)
 
 
-@dataclass(frozen=True)
-class Training:
+class Training(NamedTuple):
     """A run to train: of a part, a game and a seed, with a trial."""
 
     part: str
@@ -88,168 +74,113 @@ class Training:
     def of(cls, run: str) -> Training:
         """As --runs names it."""
         part, game, seed, trial = run.split(":")
-        table = settings(part, game)
-        if game not in table["games"] or trial not in table["trials"]:
+        if part not in PROTOCOL or trial not in settings(part, game)["trials"]:
             raise ValueError(f"the protocol has no run {run}")
-        return cls(part, game, int(seed), trial)
+        experiment_of(part, game, trial)  # refuses an unknown game
+        return cls(part, game, checks.at_least("SEED", int(seed), 0), trial)
 
     @property
-    def states(self) -> str:
-        """The part whose states it learns from."""
-        return STATES_OF.get(self.part, self.part)
+    def states(self) -> tuple[str, str]:
+        """The part and the game whose states it learns from."""
+        return STATES_OF.get(self.part, self.part), self.game
 
     @property
-    def label(self) -> str:
-        """The trial, as the files of the run name it: parts that share a folder do not clash."""
-        return self.trial if self.part == self.states else f"{self.part}_{self.trial}"
+    def name(self) -> str:
+        """As the files of the run name it."""
+        return f"{self.seed}-{label_of(self.part, self.trial)}"
 
-    @property
-    def experiment(self) -> Experiment:
-        experiment = experiment_of(self.part, self.game, self.trial)
-        return replace(experiment, config=replace(experiment.config, seed=self.seed))
+    def home(self, work: Path) -> Path:
+        return work.joinpath(*self.states)
 
 
-# Jobs: what other processes do. Each writes one file, which is its result.
+# Jobs: what other processes do.
 
 
-def prepare_tables(options: argparse.Namespace) -> None:
+def prepare_tables(training: Training, options: argparse.Namespace) -> None:
     """Collect the states of a seed, and group them for the GPU; write prepared-SEED.pt."""
-    home = place_of(options.part, options) / options.game
-    experiment = experiment_of(options.part, options.game)
-    tables, held_out = collected_tables(experiment, options.seed, home, options.processes)
+    home = training.home(options.work)
+    experiment = experiment_of(training.part, training.game)
+    tables, held_out = collected_tables(experiment, training.seed, home, options.processes)
     network = Network.of(tables, experiment.config)
     prepared = {
         "tables": vars(Replay.of(tables)),
         "held_out": vars(Replay.of(held_out)),
         "network": (network.sizes, network.rewards, network.varied),
-        "checksum of the tables": tables.checksum,
-        "checksum of the held-out tables": held_out.checksum,
+        "checksums": {
+            "checksum of the tables": tables.checksum,
+            "checksum of the held-out tables": held_out.checksum,
+        },
     }
-    with replacing(home / f"prepared-{options.seed}.pt") as part:
+    with replacing(home / f"prepared-{training.seed}.pt") as part:
         torch.save(prepared, part)
 
 
-def play_pairs(options: argparse.Namespace) -> None:
-    """Play what networks are compared with; write pairs.done."""
-    home = place_of(options.part, options) / options.game
-    for fresh in settings(options.part, options.game)["fresh"]:
-        simulated(fresh, home, options)
-    (home / "pairs.done").touch()
+def play_pairs(training: Training, options: argparse.Namespace) -> None:
+    """Play what networks are compared with, for all parts that use these states."""
+    experiment = experiment_of(*training.states)
+    for fresh in settings(*training.states)["fresh"]:
+        monte_carlo(experiment, training.home(options.work), options.processes, fresh)
 
 
-def simulated(
-    fresh: int, home: Path, options: argparse.Namespace
-) -> tuple[QueryTables, PairRecords, PairRecords | None]:
-    """`monte_carlo` at the states of a number; pairs whose estimates are kept are not played."""
-    experiment = experiment_of(options.part, options.game)
-    known = len(known_gaps(options, fresh)) > 0
-    return monte_carlo(experiment, home, options.processes, fresh, known)
-
-
-def known_gaps(options: argparse.Namespace, fresh: int) -> pd.DataFrame:
-    """The estimates that are kept of a game at the states of a number, if any."""
-    rows = pd.read_csv(options.known)
-    return rows[(rows.game == options.game) & (rows.states == fresh)][[*KEYS, *SIMULATED]]
-
-
-def write_gaps(options: argparse.Namespace) -> None:
-    """Evaluate a trained run beside the simulation; write gaps-SEED-LABEL.csv."""
-    home = place_of(options.part, options) / options.game
-    name = f"{options.seed}-{options.label}"
-    trained = Trained.load(home / f"run-{name}")
-    experiment = replace(
-        experiment_of(options.part, options.game), config=replace(trained.network.config, seed=0)
-    )
+def write_gaps(training: Training, options: argparse.Namespace) -> None:
+    """Evaluate a trained run beside the simulation; write gaps-SEED-TRIAL.csv."""
+    home = training.home(options.work)
+    trained = Trained.load(home / f"run-{training.name}")
+    experiment = experiment_of(training.part, training.game)
+    told = replace(experiment, config=trained.network.config)
     frames = []
-    for fresh in settings(options.part, options.game)["fresh"]:
-        found = simulated(fresh, home, options)
-        frame = evaluate(experiment, options.seed, trained, *found).assign(states=fresh)
-        known = known_gaps(options, fresh)
-        if len(known):
-            frame = frame.drop(columns=SIMULATED).merge(known, on=KEYS, validate="many_to_one")
-        frames.append(frame)
-    with replacing(home / f"gaps-{name}.csv") as file:
+    for fresh in settings(training.part, training.game)["fresh"]:
+        simulated = monte_carlo(experiment, home, options.processes, fresh)
+        frames.append(evaluate(told, training.seed, trained, *simulated).assign(states=fresh))
+    with replacing(home / f"gaps-{training.name}.csv") as file:
         pd.concat(frames).to_csv(file, index=False, float_format="%.8g")
 
 
-JOBS = {"tables": prepare_tables, "pairs": play_pairs, "gaps": write_gaps}
+def workers(lane: str, options: argparse.Namespace) -> ProcessPoolExecutor:
+    """Processes for jobs: they end with this one, which comes first."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(LANES[lane], context, start_worker, (options.settings,))
 
 
-class Lanes:
-    """Jobs in order, so many at a time; threads wait for the processes that do them.
-
-    A job begins when the file that it needs is there.
-    """
-
-    def __init__(self, count: int, options: argparse.Namespace) -> None:
-        self.waiting: list[tuple[Path, tuple[str, ...]]] = []
-        self.options = options
-        self.lock = threading.Lock()
-        self.failed: list[tuple[str, ...]] = []
-        self.working = 0
-        self.closed = False
-        for _ in range(count):
-            threading.Thread(target=self._work, daemon=True).start()
-
-    def add(self, needs: Path, *words: object) -> None:
-        with self.lock:
-            self.waiting.append((needs, tuple(map(str, words))))
-
-    def _next(self) -> tuple[Path, tuple[str, ...]] | None:
-        return next((job for job in self.waiting if job[0].exists()), None)
-
-    @property
-    def idle(self) -> bool:
-        with self.lock:
-            return not self.working and self._next() is None
-
-    def _work(self) -> None:
-        while not self.closed:
-            with self.lock:
-                found = self._next()
-                if found is not None:
-                    self.waiting.remove(found)
-                    self.working += 1
-            if found is None:
-                time.sleep(0.1)
-                continue
-            job = found[1]
-            began = time.monotonic()
-            done = subprocess.run(
-                job_command(job, self.options),
-                stderr=subprocess.STDOUT,
-                stdout=(self.options.work / "jobs.log").open("a"),
-            )
-            say("job", *job, f"{time.monotonic() - began:.1f} s", f"rc {done.returncode}")
-            with self.lock:
-                self.working -= 1
-                if done.returncode:
-                    self.failed.append(job)
+def start_worker(changed: Path | None) -> None:
+    end_with_parent()
+    os.nice(10)
+    torch.set_num_threads(1)
+    use_settings(changed)
 
 
-def job_command(job: Sequence[str], options: argparse.Namespace) -> list[str]:
-    """The command of a job, with the options of this one."""
-    command = [sys.executable, "-m", "experiments.atari.device", *job]
-    command += ["--work", str(options.work), "--known", str(options.known)]
-    command += ["--processes", str(options.processes)]
-    return command + (["--settings", str(options.settings)] if options.settings else [])
+def use_settings(changed: Path | None) -> None:
+    """Replace parts of the protocol by those of a file."""
+    if changed:
+        PROTOCOL.update(tomllib.loads(changed.read_text()))
 
 
 # Training, in this process.
 
 
+@lru_cache(maxsize=12)
+def load_inputs(path: Path, device: str) -> dict[str, Any]:
+    """What trainings learn from, on the device; only the last few are kept."""
+    stored = torch.load(path, weights_only=True, map_location=device)
+    return stored | {name: Replay(**stored[name]) for name in ("tables", "held_out")}
+
+
 class Active:
     """A training under way: its stream, and its steps to the end."""
 
-    def __init__(self, training: Training, slot: Any, inputs: dict[str, Any], home: Path) -> None:
+    def __init__(self, training: Training, options: argparse.Namespace) -> None:
         self.training = training
-        self.slot = slot
-        config = training.experiment.config
+        self.stream = None if options.device == "cpu" else torch.cuda.Stream()
+        home = training.home(options.work)
+        inputs = load_inputs(home / f"prepared-{training.seed}.pt", options.device)
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream())
+        config = experiment_of(training.part, training.game, training.trial).config
+        config = replace(config, seed=training.seed)
         sizes, rewards, varied = inputs["network"]
-        network = Network(config, sizes, rewards, varied, inputs["device"])
-        checksums = {name: x for name, x in inputs.items() if name.startswith("checksum")}
-        folder = home / f"run-{training.seed}-{training.label}"
-        run = Run(network, inputs["tables"], folder, asdict(config) | checksums)
+        network = Network(config, sizes, rewards, varied, options.device)
+        told = asdict(config) | inputs["checksums"]
+        run = Run(network, inputs["tables"], home / f"run-{training.name}", told)
         self.steps = steps_to_the_end(run, inputs["held_out"])
         self.steps_a_turn = max(1, config.steps // TURNS)
         self.began = time.monotonic()
@@ -257,111 +188,95 @@ class Active:
     def turn(self) -> bool:
         """Some steps; whether there are more."""
         context: AbstractContextManager[Any] = nullcontext()
-        if self.slot is not None:
-            context = torch.cuda.stream(self.slot)
+        if self.stream is not None:
+            context = torch.cuda.stream(self.stream)
         with context:
             return all(next(self.steps, None) is not None for _ in range(self.steps_a_turn))
 
 
-class Inputs:
-    """What trainings learn from, on the device; only the last few are kept."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
-        self.kept: dict[Path, dict[str, Any]] = {}
-
-    def path(self, training: Training) -> Path:
-        home = place_of(training.part, self.options) / training.game
-        return home / f"prepared-{training.seed}.pt"
-
-    def ready(self, training: Training) -> bool:
-        return self.path(training).exists()
-
-    def load(self, training: Training) -> dict[str, Any]:
-        path = self.path(training)
-        if path not in self.kept:
-            while len(self.kept) >= 12:
-                self.kept.pop(next(iter(self.kept)))
-            stored = torch.load(path, weights_only=True)
-            for name in ("tables", "held_out"):
-                stored[name] = moved(stored[name], self.options.device)
-            self.kept[path] = stored | {"device": self.options.device}
-        return self.kept[path]
-
-
-def moved(parts: dict[str, Any], device: str) -> Replay:
-    """A Replay on the device."""
-    columns = {name: column.to(device) for name, column in parts["columns"].items()}
-    others = {name: part.to(device) for name, part in parts.items() if name != "columns"}
-    return Replay(columns=columns, **others)
-
-
 class Work:
-    """All trainings: those to come, in order, and those under way."""
+    """All trainings: those to come, in order, those under way, and the jobs around them.
+
+    tables, pairs: the jobs that a training and its evaluation wait for, by what they are of.
+    """
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        self.inputs = Inputs(options)
-        self.playing = Lanes(LANES["play"], options)
-        self.evaluating = Lanes(LANES["evaluate"], options)
-        on_gpu = options.device != "cpu"
-        self.slots = [torch.cuda.Stream() if on_gpu else None for _ in range(SLOTS)]
+        self.failed = 0
         self.active: list[Active] = []
-        self.todo = [Training.of(run) for run in options.runs]
-        for job in dict.fromkeys((t.states, t.game, t.seed) for t in self.todo):
-            self.playing.add(options.work, "tables", *job)
-        for place in dict.fromkeys((t.states, t.game) for t in self.todo):
-            self.playing.add(options.work, "pairs", *place)
+        self.todo = [t for t in options.runs if not self.path(t, f"gaps-{t.name}.csv").exists()]
+        self.gaps: list[Future[None]] = []
+        self.waiting = ThreadPoolExecutor(len(self.todo) or 1)  # for the pairs of an evaluation
+        self.evaluating = workers("evaluate", options)
+        playing = workers("play", options)
+        tables = {(t.states, t.seed): t for t in self.todo}
+        self.tables = {k: playing.submit(prepare_tables, t, options) for k, t in tables.items()}
+        pairs = {t.states: t for t in self.todo}
+        self.pairs = {k: playing.submit(play_pairs, t, options) for k, t in pairs.items()}
+
+    def path(self, training: Training, name: str) -> Path:
+        return training.home(self.options.work) / name
 
     def go(self) -> None:
         """Train until all is done or the time is over."""
-        while time.monotonic() - STARTED < self.options.seconds:
-            self._start_more()
+        while self.todo or self.active:
+            if time.monotonic() - STARTED > self.options.seconds:
+                return
+            self._start_one()
             for active in list(self.active):
                 self._turn(active)
             if not self.active:
-                quiet = self.playing.idle and self.evaluating.idle
-                if quiet and (not self.todo or not any(map(self.inputs.ready, self.todo))):
-                    break
                 time.sleep(0.1)
 
-    def _start_more(self) -> None:
-        free = [slot for slot in self.slots if slot not in [a.slot for a in self.active]]
-        if not free and self.slots[0] is not None:
+    def _start_one(self) -> None:
+        """Begin the first training whose states are there, if there is a slot for it."""
+        ready = [t for t in self.todo if self.tables[t.states, t.seed].done()]
+        if not ready or len(self.active) == SLOTS:
             return
-        if len(self.active) >= SLOTS:
-            return
-        training = next((t for t in self.todo if self.inputs.ready(t)), None)
-        if training is None:
-            return
+        training = ready[0]
         self.todo.remove(training)
-        home = place_of(training.part, self.options) / training.game
-        if (home / f"gaps-{training.seed}-{training.label}.csv").exists():
+        if self.path(training, f"run-{training.name}/checkpoint.pt").exists():
+            self.gaps.append(self.waiting.submit(self._evaluate, training))
             return
-        slot = free[0] if self.slots[0] is not None else None
         try:
-            self.active.append(Active(training, slot, self.inputs.load(training), home))
-            if slot is not None:
-                slot.wait_stream(torch.cuda.current_stream())
+            self.tables[training.states, training.seed].result()
+            self.active.append(Active(training, self.options))
         except Exception:
-            say("FAILED", training, traceback.format_exc())
+            self._fail(training)
 
     def _turn(self, active: Active) -> None:
-        training = active.training
         try:
             if active.turn():
                 return
-            pairs = self.inputs.path(training).with_name("pairs.done")
-            words = (training.states, training.game, training.seed, training.label)
-            self.evaluating.add(pairs, "gaps", *words)
-            say("trained", training, f"{time.monotonic() - active.began:.1f} s")
+            self.gaps.append(self.waiting.submit(self._evaluate, active.training))
+            say("trained", *active.training, f"{time.monotonic() - active.began:.1f} s")
         except Exception:
-            say("FAILED", training, traceback.format_exc())
+            self._fail(active.training)
         self.active.remove(active)
+
+    def _evaluate(self, training: Training) -> None:
+        """Wait for the pairs, then for the process that writes the gaps."""
+        self.pairs[training.states].result()
+        self.evaluating.submit(write_gaps, training, self.options).result()
+        say("evaluated", *training)
+
+    def _fail(self, training: Training) -> None:
+        self.failed += 1
+        say("FAILED", *training, traceback.format_exc())
+
+    def finish(self) -> bool:
+        """Give the last evaluations a moment; whether all that was asked for is there."""
+        done, late = wait(self.gaps, self.options.grace)
+        for error in filter(None, (future.exception() for future in done)):
+            self.failed += 1
+            say("FAILED", *traceback.format_exception(error))
+        left = len(self.todo) + len(self.active) + len(late)
+        say("left", left, "failed", self.failed)
+        return not (left or self.failed)
 
 
 def run_all(options: argparse.Namespace) -> None:
-    """Train and evaluate; at the end give the last evaluations a moment."""
+    """Train and evaluate."""
     options.work.mkdir(parents=True, exist_ok=True)
     facts = provenance(PROJECT) | {"device": options.device, "cores": os.cpu_count()}
     if options.device != "cpu":
@@ -371,53 +286,33 @@ def run_all(options: argparse.Namespace) -> None:
     (options.work / "facts.json").write_text(json.dumps(facts, indent=1) + "\n")
     work = Work(options)
     work.go()
-    end = time.monotonic() + options.grace
-    while time.monotonic() < end and not (work.playing.idle and work.evaluating.idle):
-        time.sleep(0.2)
-    say(
-        "left",
-        len(work.todo),
-        "under way",
-        len(work.active),
-        "failed",
-        work.playing.failed + work.evaluating.failed,
-    )
-    (options.work / "all.done").touch()
-    os._exit(0)  # processes that still play end with this one
+    code = 0 if work.finish() else 1
+    os._exit(code)  # jobs that still go on end with this process
 
 
-def command_line() -> argparse.ArgumentParser:
+def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=[*JOBS, "run"])
-    parser.add_argument("part", nargs="?")
-    parser.add_argument("game", nargs="?")
-    parser.add_argument("seed", nargs="?", type=int)
-    parser.add_argument("label", nargs="?")
+    parser.add_argument("runs", nargs="+", metavar="PART:GAME:SEED:TRIAL")
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--processes", type=int, default=PROCESSES)
     parser.add_argument("--seconds", type=float, default=1e9, help="to train, from the start on")
-    parser.add_argument("--grace", type=float, default=20.0, help="seconds for evaluations then")
+    parser.add_argument("--grace", type=float, default=600.0, help="seconds for evaluations then")
     parser.add_argument("--settings", type=Path, help="a file of parts that replace those here")
-    parser.add_argument("--runs", nargs="+", metavar="PART:GAME:SEED:TRIAL")
-    known = PROJECT / "figures" / "atari_simulated.csv"
-    parser.add_argument("--known", type=Path, default=known, help="pairs that were played before")
-    return parser
-
-
-def main() -> None:
-    options = command_line().parse_args()
-    if options.settings:
-        PROTOCOL.update(tomllib.loads(options.settings.read_text()))
-    torch.set_num_threads(1)
-    if options.what == "run":
+    parser.add_argument("--with-parent", action="store_true", help="end when it has ended")
+    options = parser.parse_args()
+    use_settings(options.settings)
+    try:
+        options.runs = [Training.of(run) for run in options.runs]
         require_device(options.device)
-        run_all(options)
-    else:
-        os.nice(10)  # the process that trains comes first
-        JOBS[options.what](options)
+    except (RuntimeError, ValueError) as error:
+        parser.error(str(error))
+    torch.set_num_threads(1)
+    if options.with_parent:
+        end_with_parent()
+    run_all(options)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,16 @@
 """The paper's Atari experiments: from the emulator to curves (Figure 7) and gap ratios (Table 1).
 
-One `Experiment` is a game with one kind of noise that its actions share. Each of its parts is a
-file that is written atomically and only once, so a run that was killed continues where it stopped:
+One `Experiment` is a game whose actions share a reward shock. Each of its parts is a file that is
+written atomically and only once, so a run that was killed continues where it stopped:
 
     settings.json                   whose files these are: another experiment is refused
     tables-SEED.npz, held_out.npz   queried states, to learn from and to test the backup on
     evaluation.npz, records.npz     states for the gap diagnostic, recursive pairs from them;
                                     -FRESH is appended if fresh states were asked for
-    deep.npz                        other plays of the same pairs, with observations on the way
-    run-SEED/                       training: metrics, checkpoint; -TRIAL is appended if an
-                                    experiment has several trials
+    run-SEED/                       training: metrics, checkpoint; `device` appends -TRIAL
     gaps-SEED.csv                   predicted and Monte Carlo gap moments, a row per state and pair;
                                     KIND is the network's prediction, KIND+table one exact backup of
-                                    it from the state's own tables, KIND+DEPTH plays DEPTH steps and
-                                    predicts only what follows
+                                    it from the state's own table
 """
 
 from __future__ import annotations
@@ -29,11 +26,9 @@ import numpy as np
 from experiments.atari.checkpoints import refuse_other
 from experiments.atari.networks import Config
 from experiments.atari.predictions import (
-    PredictedGaps,
     backed_up_gaps,
     by_state,
     predict_gaps,
-    tail,
 )
 from experiments.atari.recursive_pairs import PairGaps, PairRecords, pair_gaps, record_pairs
 from experiments.atari.replay import Replay
@@ -47,7 +42,6 @@ from jmdp_lib.machine import extra, replacing
 with extra("figures", "torch"):
     import pandas as pd
 
-NOISES = ("reward", "sticky")
 # Columns of what was simulated, and the fields of `PairGaps` that they are.
 _SIMULATED = {
     "mc_mean": "mean",
@@ -62,18 +56,15 @@ _SIMULATED = {
 
 @dataclass(frozen=True)
 class Experiment:
-    """A game with one kind of noise that its actions share, and the sizes of all parts.
+    """A game whose actions share a reward shock, and the sizes of all parts.
 
     config: of training; its name is the game, its sigma the reward shock.
     obs: what the networks see (see `Game`).
     num_states, num_held_out, num_evaluation: queried states for each purpose.
     actions: queried at each of the num_states; None: all (see `collect`).
-    spacing, follow_share: steps from one of them to the next, and the share whose branches are
-        followed (see `collect`).
+    follow_share: share of them whose branches are followed (see `collect`).
     pairs_per_state, repeats, horizon: of the recursive pairs: action pairs of each state, how
         often each is played, and for how many steps.
-    depths, deep_repeats: after how many played steps a network predicts the rest, and how often
-        each pair is played for this.
     """
 
     config: Config
@@ -82,61 +73,26 @@ class Experiment:
     num_held_out: int = 1_000
     num_evaluation: int = 64
     actions: int | None = None
-    spacing: int = 4
     follow_share: float = 0.05
     pairs_per_state: int = 4
     repeats: int = 12
     horizon: int = 300
-    depths: tuple[int, ...] = ()
-    deep_repeats: int = 12
 
     def __post_init__(self) -> None:
         _ = self.game  # refuses an unknown one
-        sizes = ("num_states", "num_held_out", "num_evaluation", "spacing", "pairs_per_state")
-        for name in (*sizes, "horizon"):
+        sizes = ("num_states", "num_held_out", "num_evaluation", "pairs_per_state", "horizon")
+        for name in sizes:
             checks.at_least(name, getattr(self, name), 1)
-        for name in ("repeats", "deep_repeats"):
-            checks.at_least(name, getattr(self, name), 3)  # for a variance with its error
-
-    @property
-    def noise(self) -> str:
-        """What the actions of a state share.
-
-        "reward", a common reward shock on a deterministic emulator (Table 1); "sticky", where sigma
-        is 0: the lottery of sticky actions and no shock.
-        """
-        return "reward" if self.config.sigma > 0 else "sticky"
+        checks.at_least("repeats", self.repeats, 3)  # for a variance with its error
 
     @property
     def game(self) -> Game:
-        """How all its states are played: sticky where the lottery is the noise."""
-        return Game(self.config.name, 0.25 if self.noise == "sticky" else 0.0, obs=self.obs)
+        """How all its states are played: without sticky actions, so the shock is all the noise."""
+        return Game(self.config.name, 0.0, obs=self.obs)
 
     def stream(self, purpose: int, seed: int = 0) -> np.random.SeedSequence:
         """The random stream of a part: independent of other parts and seeds."""
-        return np.random.SeedSequence([purpose, seed, NOISES.index(self.noise)])
-
-
-def run(
-    experiment: Experiment,
-    seed: int,
-    folder: str | Path,
-    device: str = "cpu",
-    processes: int | None = None,
-    trial: str = "",
-    states: int | None = None,
-    fresh: int = 0,
-) -> pd.DataFrame:
-    """Collect, train and evaluate with one seed: the gaps of `evaluate`, also in gaps-SEED.csv.
-
-    trial, states: see `learn`. fresh: see `monte_carlo`.
-    """
-    home = Path(folder)
-    trained = learn(experiment, seed, home, device, processes, trial, states)
-    frame = evaluate(experiment, seed, trained, *monte_carlo(experiment, home, processes, fresh))
-    with replacing(home / f"gaps-{_suffixed(seed, trial)}.csv") as part:
-        frame.to_csv(part, index=False, float_format="%.8g")
-    return frame
+        return np.random.SeedSequence([purpose, seed, 0])
 
 
 def evaluate(
@@ -145,15 +101,12 @@ def evaluate(
     trained: Trained,
     evaluation: QueryTables,
     records: PairRecords,
-    deep: PairRecords | None = None,
 ) -> pd.DataFrame:
-    """Predictions beside Monte Carlo, by state: KIND, KIND+table and, if recorded, KIND+DEPTH."""
+    """Predictions beside Monte Carlo, by state: KIND and KIND+table."""
     members = experiment.config.members
     gammas = [gamma for gamma, _ in members]
     simulated = pair_gaps(records, gammas, experiment.config.sigma)
     predicted = _predicted(experiment, trained, evaluation, simulated)
-    if deep is not None:
-        predicted |= _predicted_after_play(experiment, trained, deep)
     frames = []
     for suffix, prediction in predicted.items():
         for member, (gamma, kind) in enumerate(members):
@@ -161,7 +114,7 @@ def evaluate(
             estimates = {name: getattr(simulated, of)[member] for name, of in _SIMULATED.items()}
             told = {name: array[member] for name, array in prediction.items()}
             frames.append(pd.DataFrame(keys | estimates | told))
-    names = {"game": experiment.config.name, "noise": experiment.noise, "seed": seed}
+    names = {"game": experiment.config.name, "seed": seed}
     return by_state(pd.concat(frames).assign(**names))
 
 
@@ -174,15 +127,11 @@ def _predicted(
     """
     network = trained.network
     data = Replay.of(evaluation, network.scale.device)
-    first_rows = data.rows[:, 0]
-    seen = data.columns["observations"][first_rows]
-    previous = data.columns["previous"][first_rows]
     told = {
-        "": predict_gaps(network, trained.params, seen, previous),
+        "": predict_gaps(network, trained.params, data.columns["observations"][data.rows[:, 0]]),
         "+table": backed_up_gaps(network, trained.params, data),
     }
-    ids = evaluation.state_ids[:: len(evaluation) // experiment.num_evaluation]  # of each state
-    entry = np.unique(ids, return_inverse=True)[1][simulated.state_rows]
+    entry = np.unique(evaluation.state_ids, return_inverse=True)[1][simulated.state_rows]
     a, b = simulated.actions.T
     return {
         suffix: {
@@ -193,40 +142,18 @@ def _predicted(
     }
 
 
-def _predicted_after_play(
-    experiment: Experiment, trained: Trained, deep: PairRecords
-) -> dict[str, dict[str, Floats]]:
-    """As `_predicted`, "+DEPTH": the network predicts what follows DEPTH steps of real play."""
-    gammas = [gamma for gamma, _ in experiment.config.members]
-    predicted = {}
-    for place, depth in enumerate(deep.depths.tolist()):
-        later = tail(trained.network, trained.params, deep, place)
-        gaps = pair_gaps(deep.until(depth), gammas, experiment.config.sigma, later)
-        values = (gaps.mean, gaps.variance, gaps.independent)
-        predicted[f"+{depth}"] = dict(zip(PredictedGaps._fields, values, strict=True))
-    return predicted
-
-
 def learn(
     experiment: Experiment,
     seed: int,
     home: Path,
     device: str = "cpu",
     processes: int | None = None,
-    trial: str = "",
-    states: int | None = None,
 ) -> Trained:
-    """The trained ensemble of one seed; read from its checkpoint if that is finished.
-
-    trial: a name for this training, if an experiment has several. states: how many of the queried
-    rows it learns from; None: all.
-    """
+    """The trained ensemble of one seed; read from its checkpoint if that is finished."""
     require_device(device)
     tables, held_out = collected_tables(experiment, seed, home, processes)
-    if states is not None:
-        tables = tables.first(states)
     config = replace(experiment.config, seed=seed)
-    return train(tables, config, home / f"run-{_suffixed(seed, trial)}", held_out, device)
+    return train(tables, config, home / f"run-{seed}", held_out, device)
 
 
 def collected_tables(
@@ -245,24 +172,17 @@ def collected_tables(
         experiment.num_states,
         experiment.stream(0, seed),
         actions=experiment.actions,
-        spacing=experiment.spacing,
     )
-    held_out = collected("held_out", experiment.num_held_out, experiment.stream(1), enumerated=True)
+    held_out = collected("held_out", experiment.num_held_out, experiment.stream(1))
     return tables, held_out
 
 
 def monte_carlo(
-    experiment: Experiment,
-    home: Path,
-    processes: int | None = None,
-    fresh: int = 0,
-    known: bool = False,
-) -> tuple[QueryTables, PairRecords, PairRecords | None]:
-    """Tables of the evaluation states, recursive pairs from them, and deep records if asked for.
+    experiment: Experiment, home: Path, processes: int | None = None, fresh: int = 0
+) -> tuple[QueryTables, PairRecords]:
+    """Tables of the evaluation states, and recursive pairs from them.
 
     fresh: another number gives other states and other pairs.
-    known: the pairs were played before, and their estimates are kept: play one step of each, which
-        tells what their actions are.
     """
     _claim(experiment, home)
     game = experiment.game
@@ -272,30 +192,16 @@ def monte_carlo(
         stream = experiment.stream(2, fresh)
         return evaluation_states(game, experiment.num_evaluation, stream, processes=processes)
 
-    def file(name: str) -> Path:
-        return home / f"{_suffixed(name, fresh or '')}.npz"
-
-    def record(horizon: int, repeats: int, **options: Any) -> PairRecords:
-        options |= {"pairs_per_state": experiment.pairs_per_state, "processes": processes}
+    def record() -> PairRecords:
+        sizes = {"pairs_per_state": experiment.pairs_per_state, "repeats": experiment.repeats}
         stream = experiment.stream(3, fresh)
-        return record_pairs(game, states()[0], horizon, stream, repeats=repeats, **options)
+        return record_pairs(
+            game, states()[0], experiment.horizon, stream, **sizes, processes=processes
+        )
 
-    tables = QueryTables.load_or_make(file("evaluation"), lambda: states()[1])
-    deep = None
-    if experiment.depths:
-        horizon = max(experiment.depths) + 1
-        options = {"depths": experiment.depths, "replication": 1}
-        make = partial(record, horizon, experiment.deep_repeats, **options)
-        deep = PairRecords.load_or_make(file("deep"), make)
-    make = partial(record, experiment.horizon, experiment.repeats)
-    if known:
-        make = partial(record, 1, 3)
-    return tables, PairRecords.load_or_make(file("pairs" if known else "records"), make), deep
-
-
-def _suffixed(name: object, suffix: object) -> str:
-    """NAME-SUFFIX, or NAME where there is no suffix."""
-    return f"{name}-{suffix}" if suffix else f"{name}"
+    suffix = f"-{fresh}" if fresh else ""
+    tables = QueryTables.load_or_make(home / f"evaluation{suffix}.npz", lambda: states()[1])
+    return tables, PairRecords.load_or_make(home / f"records{suffix}.npz", record)
 
 
 def _claim(experiment: Experiment, home: Path) -> None:

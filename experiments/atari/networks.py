@@ -16,8 +16,8 @@ and sqrt(own) 1_x. So C is positive semidefinite whatever the weights. The terms
 which two branches can be related. At distinct states they may merge later, more likely if the
 states are near; at one state they share a table; or they are one branch. "local" and "near" know
 the reward shock sigma U of a table: it is a coordinate of u that is not learned. "gram" does not.
-For a fair comparison there is each kind the other way too: "gram known" has that coordinate and no
-other of u; "local learned" and "near learned" have to learn it.
+For a fair comparison, "gram known" has that coordinate and no other of u, and "near learned" has to
+learn it. "local spread" and "near spread" have an output of their own for Var_A mu(s, A).
 
 Mean and covariance have separate trunks, so that errors of the mean, at scale 1/(1 - gamma), do not
 steer the features of the covariance.
@@ -52,7 +52,6 @@ NETWORK_KINDS = {
     "local spread": (1.0, 0.0, 1.0, 1.0),
     "near spread": (1.0, 1.0, 1.0, 1.0),
     "gram known": (0.0, 0.0, 1.0, 0.0),
-    "local learned": (1.0, 0.0, 0.0, 0.0),
     "near learned": (1.0, 1.0, 0.0, 0.0),
 }
 SCALES = ("own", "natural", "divided")
@@ -94,7 +93,7 @@ class Config:
     block_weights: of the squared errors of TD_BLOCKS in the loss, but for a learned spread's, which
         is 1. The covariances between states are small on average and peak where branches merge: at
         weight 1 the peaks are not learned.
-    log_every, eval_every, save_every: in steps. The last step is always logged and saved.
+    log_every, eval_every: in steps. The last step is always logged.
     """
 
     name: str = ""
@@ -121,7 +120,6 @@ class Config:
     seed: int = 0
     log_every: int = 100
     eval_every: int = 500
-    save_every: int = 1_000
 
     def __post_init__(self) -> None:
         if not self.members or len(set(self.members)) < len(self.members):
@@ -143,15 +141,6 @@ class Config:
     def members(self) -> tuple[tuple[float, str], ...]:
         """(gamma, kind) of each member."""
         return tuple(product(self.gammas, self.kinds))
-
-    @property
-    def complete(self) -> bool:
-        """Whether the tables of a state are its whole law.
-
-        They are if a shock is the only noise: one table, of a deterministic emulator. Then a step
-        averages over the tables of a state; otherwise, over a lottery, it draws one.
-        """
-        return self.sigma > 0
 
 
 class Estimate(NamedTuple):
@@ -305,10 +294,9 @@ class Network:
         own = functional.softplus(learned[..., 0] - 3.0) * self.mean_scale[:, None] ** 2
         return torch.where(self.learned[:, None] > 0, own, found)
 
-    def __call__(self, params: Params, observations: Tensor, previous: Tensor) -> Estimate:
-        """Observations (..., D) uint8 and previous actions (...)."""
-        seen = ram_features(observations.flatten(0, -2), previous.flatten(), self.num_actions)
-        seen = seen.index_select(1, self.columns)
+    def __call__(self, params: Params, observations: Tensor) -> Estimate:
+        """The moments at observations (..., D) uint8."""
+        seen = ram_features(observations.flatten(0, -2)).index_select(1, self.columns)
         seen = seen.expand(len(self.scale), *seen.shape)  # (E, N, features), all N states in a row
         mean, out = (_dense(params, trunk, seen) for trunk in ("mean", "sigma"))
         place = torch.baddbmm(params["place_bias"], seen, params["place"])
@@ -333,7 +321,7 @@ class Network:
             place,
             self._spread(mean, learned),
         )
-        return Estimate(*(part.unflatten(1, previous.shape) for part in here))
+        return Estimate(*(part.unflatten(1, observations.shape[:-1]) for part in here))
 
 
 def _dense(params: Params, trunk: str, x: Tensor) -> Tensor:
@@ -350,15 +338,11 @@ def varied_features(tables: QueryTables) -> list[int]:
     after = tables.next_observations.reshape(-1, seen.shape[1])
     bits = np.bitwise_or.reduce(seen ^ seen[0]) | np.bitwise_or.reduce(after ^ seen[0])
     each_bit = np.unpackbits(bits, bitorder="little")
-    previous_actions = np.union1d(tables.previous, tables.next_previous)
-    previous = np.full(tables.num_actions + 1, len(previous_actions) > 1)
-    return np.flatnonzero(np.concatenate([bits > 0, each_bit, previous])).tolist()
+    return np.flatnonzero(np.concatenate([bits > 0, each_bit])).tolist()
 
 
-def ram_features(observations: Tensor, previous: Tensor, num_actions: int) -> Tensor:
-    """(..., 9 D + A + 1): bytes / 255, their bits, and the previous action one-hot (A: none)."""
+def ram_features(observations: Tensor) -> Tensor:
+    """(..., 9 D): bytes / 255, and their bits."""
     places = torch.arange(8, dtype=torch.uint8, device=observations.device)
     bits = (observations[..., None] >> places) & 1
-    hot = functional.one_hot(previous, num_actions + 1)
-    parts = (observations.float() / 255, bits.flatten(-2).float(), hot.float())
-    return torch.cat(parts, -1)
+    return torch.cat([observations.float() / 255, bits.flatten(-2).float()], -1)

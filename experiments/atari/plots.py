@@ -139,7 +139,7 @@ def gap_ratios(ax: Axes, table: pd.DataFrame) -> Axes:
         >>> from experiments.atari import plots
         >>> from jmdp_lib import figures
         >>> from matplotlib.figure import Figure
-        >>> table = figures.results(["figures/atari_plays_table.csv"])
+        >>> table = figures.results(["figures/atari_ablation.csv"])
         >>> ax = plots.gap_ratios(Figure().subplots(), table[table.game == "Pong"])
         >>> ax.get_legend_handles_labels()[1]
         ['near']

@@ -1,26 +1,23 @@
 """Gaps as networks predict them, and the table that compares them with played ones (Table 1).
 
 A network predicts the gaps of a state from what it sees of it. With the emulator's help it does
-better: from the state's own tables, or after a few steps that are really played.
+better: from the state's own table.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
 from experiments.atari.networks import Network, Params
-from experiments.atari.recursive_pairs import PairRecords, Tail
 from experiments.atari.replay import Replay
 from experiments.atari.td_errors import (
-    PolicyMoments,
     look_ahead,
-    policy_moments,
     state_targets,
 )
+from jmdp_lib import checks
 from jmdp_lib.machine import extra
 
 with extra("figures", "torch"):
@@ -56,12 +53,9 @@ def gaps_of(network: Network, mean: Tensor, covariance: Tensor) -> PredictedGaps
 
 
 @torch.no_grad()
-def predict_gaps(
-    network: Network, params: Params, observations: Tensor, previous: Tensor
-) -> PredictedGaps:
-    """The gaps at states seen as observations (S, D) uint8 with previous actions (S,)."""
-    device = network.scale.device
-    here = network(params, observations.to(device), previous.to(device))
+def predict_gaps(network: Network, params: Params, observations: Tensor) -> PredictedGaps:
+    """The gaps at states seen as observations (S, D) uint8."""
+    here = network(params, observations.to(network.scale.device))
     return gaps_of(network, here.mean, here.covariance)
 
 
@@ -79,44 +73,12 @@ def backed_up_gaps(network: Network, params: Params, data: Replay, size: int = 6
     return gaps_of(network, *(torch.cat(part, 1) for part in zip(*parts, strict=True)))
 
 
-@torch.no_grad()
-def tail(network: Network, params: Params, records: PairRecords, place: int) -> Tail:
-    """What the E members predict for recorded pairs from time `records.depths[place]` on."""
-    depth = int(records.depths[place])
-
-    def tensor(array: NDArray[Any]) -> Tensor:
-        return torch.tensor(array, device=network.scale.device)
-
-    seen = tensor(records.seen[:, :, place])
-    previous = tensor(records.previous[:, :, place])
-    ahead = policy_moments(network(params, seen, previous), network.policy)  # (E, M, 2, .)
-    together = records.same_state & (records.played[:, 0] == records.played[:, 1])
-    are_one = tensor(together[:, :depth].any(1))
-    same_state = tensor(records.same_state[:, depth])
-    alive = tensor(records.alive[:, :, depth])
-    discount = (network.gammas**depth / network.earned)[:, None, None]
-    covariance = _pair_covariance(ahead, same_state)
-    covariance = alive.all(1) * torch.where(are_one, ahead.variance[..., 0], covariance)  # (E, M)
-    mean = alive * discount * ahead.value
-    variance = alive * discount**2 * ahead.variance
-    gap_variance = variance.sum(-1) - 2 * discount[..., 0] ** 2 * covariance
-    return Tail(*(part.double().cpu().numpy() for part in (mean, variance, gap_variance)))
-
-
-def _pair_covariance(ahead: PolicyMoments, same_state: Tensor) -> Tensor:
-    """C (E, M) of two branches that are not one, at states (E, M, 2, .); same_state: (M,)."""
-    shared = (ahead.shared[:, :, 0] * ahead.shared[:, :, 1]).sum(-1)
-    near = (ahead.near[:, :, 0] * ahead.near[:, :, 1]).sum(-1)
-    close = (ahead.place[:, :, 0] - ahead.place[:, :, 1]).square().sum(-1).neg().exp()
-    return shared + close * near + same_state * ahead.merged[..., 0]
-
-
 def by_state(gaps: pd.DataFrame) -> pd.DataFrame:
     """Gaps averaged over the action pairs of a state, a row each: all that a table needs.
 
     All pairs have the same weight, and their simulations are independent.
     """
-    keys = ["game", "noise", "seed", "gamma", "kind", "state"]
+    keys = ["game", "seed", "gamma", "kind", "state"]
     squared = gaps.assign(**gaps[_ERRORS] ** 2).groupby(keys, sort=False)
     size = squared.size()
     means = squared[[*_SIMULATED, *PredictedGaps._fields]].mean()
@@ -126,30 +88,28 @@ def by_state(gaps: pd.DataFrame) -> pd.DataFrame:
 
 
 @np.errstate(divide="ignore", invalid="ignore")  # where no simulated gap varied, a ratio is not one
-def gap_table(gaps: pd.DataFrame, within: float = 2.0, exact: float = 0.01) -> pd.DataFrame:
-    """Table 1: a row per game, noise, gamma and kind, from the gaps of all seeds.
+def gap_table(
+    gaps: pd.DataFrame, baseline: str = "constant", within: float = 2.0, exact: float = 0.01
+) -> pd.DataFrame:
+    """Table 1: a row per game, gamma and kind, from the gaps of all seeds.
 
-    gaps: the rows of `by_state`: every state has the same weight. Its column noise says what the
-    actions share (`Experiment.noise`).
+    gaps: the rows of `by_state`: every state has the same weight.
 
-    coupled, independent: average prediction / average Monte Carlo gap variance, the mean over
-    seeds; *_interval: half a 95% interval for the given states (other states would have another
+    coupled: average prediction / average Monte Carlo gap variance, the mean over seeds;
+    coupled_interval: half a 95% interval for the given states (other states would have another
     average), from the simulation (normal) and the seeds (Student's t; zero if there is only one
-    seed). mc_ratio: Monte Carlo's own independent / coupled, with an interval by
-    the delta method.
-    rank: Spearman correlation over states of predicted and simulated gap variance, the mean over
-    seeds. reliability: share of the variance between the simulated gap variances of states that is
-    not simulation noise; a perfect prediction's correlation would be about its square root.
-    constant: a prediction that needs no learning, over the average Monte Carlo gap variance. Under
-    a shock of size one, as in all our runs, it is 2 gamma^2 / (1 - gamma^2), the gap variance
-    if branches never meet and rewards do not vary; otherwise the average itself. skill:
-    1 - MSE / (MSE of the constant), mean squared errors over states with the simulation's noise
-    subtracted from both, the mean over seeds. It is missing where the constant is right: if what
+    seed). mc_ratio: Monte Carlo's own independent / coupled, with an interval by the delta method.
+    constant: the `baseline` over the average Monte Carlo gap variance: "constant", which needs no
+    learning, is 2 gamma^2 / (1 - gamma^2), the gap variance under a shock of size one if branches
+    never meet and rewards do not vary; "mean" is the average itself. skill:
+    1 - MSE / (MSE of the baseline), mean squared errors over states with the simulation's noise
+    subtracted from both, the mean over seeds. It is missing where the baseline is right: if what
     remains of its MSE is within `within` standard errors of the simulation's noise, or is that of
     an error of less than the share `exact` of the average.
     error: root mean squared error over states / the average, noise included.
     """
-    keys = ["game", "noise", "gamma", "kind"]
+    checks.one_of("baseline", baseline, ("constant", "mean"))
+    keys = ["game", "gamma", "kind"]
     groups = gaps.groupby(keys, sort=False)
     one_seed = gaps[gaps.seed == groups.seed.transform("first")]  # all have the same simulation
     averages = by_state(one_seed.assign(state=0))
@@ -157,26 +117,22 @@ def gap_table(gaps: pd.DataFrame, within: float = 2.0, exact: float = 0.01) -> p
     for place, (key, part) in enumerate(groups):
         named = dict(zip(keys, key, strict=True))
         mc = averages.iloc[place]
-        row = named | _ratios(part, mc) | _monte_carlo_ratio(mc)
-        constant = _constant(named["noise"], named["gamma"], mc)
-        row |= _over_states(part, mc, constant)
+        gamma = named["gamma"]
+        constant = 2 * gamma**2 / (1 - gamma**2) if baseline == "constant" else mc.mc
+        row = named | _ratio(part, mc) | _monte_carlo_ratio(mc) | _over_states(part, mc, constant)
         if _is_right(part, mc, constant, within, exact):
             row["skill"] = np.nan
         rows.append({**row, "mc": mc.mc, "mc_error": mc.mc_error})
     return pd.DataFrame(rows)
 
 
-def _ratios(part: pd.DataFrame, mc: pd.Series) -> dict[str, float]:
-    """Predicted / Monte Carlo gap variance, with intervals; mc: the average over states."""
-    found = {}
-    for name in ("coupled", "independent"):
-        by_seed = part.groupby("seed")[name].mean() / mc.mc
-        ratio = by_seed.mean()
-        of_seeds = np.nan_to_num(special.stdtrit(len(by_seed) - 1, 0.975) * by_seed.sem())
-        of_simulation = 1.96 * ratio * mc.mc_error / mc.mc
-        found[name] = ratio
-        found[f"{name}_interval"] = np.hypot(of_seeds, of_simulation)
-    return found
+def _ratio(part: pd.DataFrame, mc: pd.Series) -> dict[str, float]:
+    """Predicted / Monte Carlo gap variance, with its interval; mc: the average over states."""
+    by_seed = part.groupby("seed").coupled.mean() / mc.mc
+    ratio = by_seed.mean()
+    of_seeds = np.nan_to_num(special.stdtrit(len(by_seed) - 1, 0.975) * by_seed.sem())
+    of_simulation = 1.96 * ratio * mc.mc_error / mc.mc
+    return {"coupled": ratio, "coupled_interval": np.hypot(of_seeds, of_simulation)}
 
 
 def _monte_carlo_ratio(mc: pd.Series) -> dict[str, float]:
@@ -185,11 +141,6 @@ def _monte_carlo_ratio(mc: pd.Series) -> dict[str, float]:
     spread = mc.mc_independent_error**2 + (ratio * mc.mc_error) ** 2
     spread -= 2.0 * ratio * mc.mc_covariance
     return {"mc_ratio": ratio, "mc_ratio_interval": 1.96 * np.sqrt(max(spread, 0.0)) / mc.mc}
-
-
-def _constant(noise: str, gamma: float, mc: pd.Series) -> float:
-    """The gap variance that a prediction without learning gives to all states."""
-    return 2 * gamma**2 / (1 - gamma**2) if noise == "reward" else mc.mc
 
 
 def _is_right(
@@ -209,15 +160,8 @@ def _is_right(
 def _over_states(part: pd.DataFrame, mc: pd.Series, constant: float) -> dict[str, float]:
     """How well the differences between states are predicted."""
     one_seed = part[part.seed == part.seed.iloc[0]]
-    ranks = [s[["coupled", "mc"]].rank().corr().iloc[0, 1] for _, s in part.groupby("seed")]
     simulation_noise = (one_seed.mc_error**2).mean()
     constant_error = ((constant - one_seed.mc) ** 2).mean() - simulation_noise
     squares = ((part.coupled - part.mc) ** 2).mean()
     skill = 1.0 - (squares - simulation_noise) / constant_error if constant_error > 0 else np.nan
-    return {
-        "rank": np.mean(ranks),
-        "reliability": max(0.0, 1.0 - simulation_noise / max(one_seed.mc.var(), 1e-300)),
-        "constant": constant / mc.mc,
-        "skill": skill,
-        "error": np.sqrt(squares) / mc.mc,
-    }
+    return {"constant": constant / mc.mc, "skill": skill, "error": np.sqrt(squares) / mc.mc}

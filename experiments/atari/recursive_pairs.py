@@ -16,8 +16,8 @@ Var G = Var(first part) + E[Var(S | record)] needs no simulated shock (Rao-Black
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,9 +26,7 @@ from experiments.atari.tables import Arrays, Flags, emulator_of, in_processes
 from jmdp_lib import checks
 from jmdp_lib.atari.env import CoupledAtari, Game, Snapshot
 from jmdp_lib.checks import Floats, Ints, Seed
-from jmdp_lib.simulators.branches import play_branches
-from jmdp_lib.simulators.statistics import mean_and_error, variance_values
-from jmdp_lib.simulators.worlds import EnvironmentWorld, Step, Visit
+from jmdp_lib.simulators.rows import EnvironmentPlayer
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,18 +40,17 @@ class PairRecords(Arrays):
         alive: (M, 2, H) bool: the branch made a transition at time t.
         same_state: (M, H) bool: both branches stand at the same JMDP state, and share a table.
         played: (M, 2, H) int8 the action of each branch, 0 after an end.
-        depths: (L,) times at which observations were recorded, for a network to continue from.
-        seen, previous: (M, 2, L, D) and (M, 2, L) observation and previous action at those times.
 
     Example:
         >>> from experiments.atari.recursive_pairs import record_pairs
         >>> from jmdp_lib.atari import CoupledAtari, Game
-        >>> env = CoupledAtari("Breakout", seed=0)
+        >>> env = CoupledAtari("Breakout", 0.0)
         >>> _ = env.reset()
         >>> here = [env.snapshot()]
-        >>> records = record_pairs(Game("Breakout"), here, 5, 0, pairs_per_state=2, processes=1)
-        >>> records.rewards.shape, records.until(2).rewards.shape
-        ((32, 2, 5), (32, 2, 2))
+        >>> game = Game("Breakout", 0.0)
+        >>> records = record_pairs(game, here, 5, 0, pairs_per_state=2, processes=1)
+        >>> records.rewards.shape
+        (32, 2, 5)
     """
 
     state_rows: Ints
@@ -62,14 +59,6 @@ class PairRecords(Arrays):
     alive: Flags
     same_state: Flags
     played: NDArray[np.int8]
-    depths: Ints
-    seen: NDArray[np.uint8]
-    previous: Ints
-
-    def until(self, horizon: int) -> Self:
-        """The first steps alone."""
-        names = ("rewards", "alive", "same_state", "played")
-        return replace(self, **{name: getattr(self, name)[..., :horizon] for name in names})
 
 
 def record_pairs(
@@ -80,36 +69,31 @@ def record_pairs(
     *,
     pairs_per_state: int = 8,
     repeats: int = 16,
-    depths: Sequence[int] = (),
-    replication: int = 0,
     processes: int | None = None,
 ) -> PairRecords:
     """Play `repeats` pairs for each of `pairs_per_state` random action pairs of every start.
 
     starts: snapshots from `evaluation_states` of the same game; `state_rows` counts them.
     horizon: steps of every pair.
-    depths: times, before the horizon, at which observations are recorded.
-    replication: another number plays the same action pairs again, independently.
 
     Example:
         >>> from experiments.atari.recursive_pairs import record_pairs
         >>> from experiments.atari.tables import evaluation_states
         >>> from jmdp_lib.atari import Game
-        >>> game = Game("Breakout")
+        >>> game = Game("Breakout", 0.0)
         >>> starts, _ = evaluation_states(game, num_states=1, seed=0, processes=1)
         >>> records = record_pairs(game, starts, 20, 1, pairs_per_state=1, repeats=4, processes=1)
-        >>> records.rewards.shape, records.until(5).rewards.shape
-        ((4, 2, 20), (4, 2, 5))
+        >>> records.rewards.shape
+        (4, 2, 20)
     """
     if not starts:
         raise ValueError("starts must hold at least one snapshot, got none")
     checks.at_least("horizon", horizon, 1)
-    times = [checks.index("depths", depth, horizon) for depth in depths]
-    settings = _Settings(game, horizon, pairs_per_state, repeats, times, replication)
+    settings = _Settings(game, horizon, pairs_per_state, repeats)
     streams = [checks.seed_sequence(seed, row) for row in range(len(starts))]
     jobs = [(settings, streams[row], row, start) for row, start in enumerate(starts)]
     parts = in_processes(_play_state, jobs, processes, f"{game.name} pairs")
-    return PairRecords.joined(parts, depths=np.array(times, dtype=np.int64))
+    return PairRecords.joined(parts)
 
 
 class _Settings(NamedTuple):
@@ -119,8 +103,6 @@ class _Settings(NamedTuple):
     horizon: int
     pairs_per_state: int
     repeats: int
-    depths: list[int]
-    replication: int
 
 
 def _play_state(
@@ -133,42 +115,37 @@ def _play_state(
     chosen = [
         choices.choice(num_actions, 2, replace=False) for _ in range(settings.pairs_per_state)
     ]
-    for _ in range(settings.replication):
-        choices = _seeded(envs, seed)
     actions = np.repeat(chosen, settings.repeats, axis=0)
-    records = _empty_records(settings, row, actions, start.observation.size)
-    world = _RecordedWorld(envs, start)
+    records = _empty_records(settings, row, actions)
+    player = EnvironmentPlayer(envs, start)
     for pair, first_actions in enumerate(actions.tolist()):
         next_actions = choices.integers(num_actions, size=(settings.horizon, 2))
-        drawn = _DrawnActions(np.vstack([first_actions, next_actions[1:]]).tolist())
-        for t, moves in enumerate(play_branches(world, 2, drawn, settings.horizon)):
-            for visit, steps in zip(*moves, strict=True):
-                _record_moves(records, pair, t, visit, steps)
+        _play_pair(player, records, pair, np.vstack([first_actions, next_actions[1:]]))
     return records
 
 
-class _RecordedWorld(EnvironmentWorld):
-    """A world of emulators in which branches see the action before, too."""
+def _play_pair(player: EnvironmentPlayer, records: PairRecords, pair: int, drawn: Ints) -> None:
+    """Play two branches by actions (H, 2) that were drawn beforehand, and record what they do.
 
-    def seen(self, place: CoupledAtari) -> tuple[NDArray[np.uint8], int]:
-        return place.observed, place.previous
-
-
-class _DrawnActions(NamedTuple):
-    """How branches choose: by actions (H, 2), drawn for every time and branch beforehand."""
-
-    actions: list[list[int]]
-    as_one: bool = True
-
-    def alone(self, t: int, branch: int, seen: object) -> int:
-        return self.actions[t][branch]
-
-    def together(
-        self, t: int, members: tuple[int, ...], seen: object
-    ) -> list[tuple[int, tuple[int, ...]]]:
-        if t == 0:
-            return [(first, (i,)) for i, first in enumerate(self.actions[0])]
-        return [(self.actions[t][members[0]], members)]
+    Branches that are one take the action of the first.
+    """
+    states = player.start(2, 1)
+    alive = np.ones((2, 1), bool)
+    one = False
+    for t, actions in enumerate(drawn.reshape(-1, 2, 1)):
+        same = bool(alive.all() and states[0] == states[1])
+        chosen = np.broadcast_to(actions[:1], (2, 1)) if one else actions
+        going = np.flatnonzero(alive)
+        records.same_state[pair, t] = same
+        records.alive[pair, going, t] = True
+        records.played[pair, going, t] = chosen[going, 0]
+        one = same and bool(chosen[0] == chosen[1])
+        found = player.step(states, chosen, alive, (np.array([same]),), [])
+        records.rewards[pair, going, t] = np.clip(found.rewards[going, 0], -1.0, 1.0)
+        alive = alive & ~found.over
+        states = np.where(alive, found.states, states)
+        if not alive.any():
+            return
 
 
 def _seeded(envs: list[CoupledAtari], seed: np.random.SeedSequence) -> np.random.Generator:
@@ -179,13 +156,10 @@ def _seeded(envs: list[CoupledAtari], seed: np.random.SeedSequence) -> np.random
     return choices
 
 
-def _empty_records(
-    settings: _Settings, row: int, actions: Ints, observation_size: int
-) -> PairRecords:
+def _empty_records(settings: _Settings, row: int, actions: Ints) -> PairRecords:
     """Records of pairs with these first actions (M, 2), before anything was played."""
     num_pairs = len(actions)
     per_step = (num_pairs, 2, settings.horizon)
-    per_depth = (num_pairs, 2, len(settings.depths))
     return PairRecords(
         state_rows=np.full(num_pairs, row),
         actions=actions,
@@ -193,45 +167,7 @@ def _empty_records(
         alive=np.zeros(per_step, bool),
         same_state=np.zeros((num_pairs, settings.horizon), bool),
         played=np.zeros(per_step, np.int8),
-        depths=np.array(settings.depths, dtype=np.int64),
-        seen=np.zeros((*per_depth, observation_size), np.uint8),
-        previous=np.zeros(per_depth, np.int64),
     )
-
-
-def _record_moves(
-    records: PairRecords, pair: int, t: int, visit: Visit, steps: Sequence[Step]
-) -> None:
-    """Write what the branches at one state did at time t into the arrays of the records."""
-    _, actions, who, (observed, previous) = visit
-    records.same_state[pair, t] |= sum(map(len, who)) == 2
-    for action, members, (reward, _) in zip(actions, who, steps, strict=True):
-        at_time = (pair, members, t)
-        records.alive[at_time] = True
-        records.rewards[at_time] = min(max(reward, -1.0), 1.0)
-        records.played[at_time] = action
-        for place in np.flatnonzero(records.depths == t):
-            records.seen[pair, members, place] = observed.ravel()
-            records.previous[pair, members, place] = previous
-
-
-class Tail(NamedTuple):
-    """What C estimates predict for M pairs from some time on, discounted to their start.
-
-    mean, variance: (C, M, 2) of each branch's return.
-    gap_variance: (C, M) of their difference.
-
-    Example:
-        >>> import numpy as np
-        >>> from experiments.atari.recursive_pairs import Tail
-        >>> nothing_more = Tail(np.zeros((1, 8, 2)), np.zeros((1, 8, 2)), np.zeros((1, 8)))
-        >>> nothing_more.gap_variance.shape
-        (1, 8)
-    """
-
-    mean: Floats
-    variance: Floats
-    gap_variance: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,25 +196,18 @@ class PairGaps:
     actions: Ints
 
 
-def pair_gaps(
-    records: PairRecords,
-    gammas: ArrayLike,
-    sigma: float = 0.0,
-    tail: Tail | None = None,
-) -> PairGaps:
+def pair_gaps(records: PairRecords, gammas: ArrayLike, sigma: float = 0.0) -> PairGaps:
     """Gap mean and variance of every (state, actions), each with three pairs or more.
 
     gammas: (C,) discounts.
     sigma: of the reward shock.
-    tail: what returns earn after the records' horizon $H$, added by
-        $Var G = Var E[G | r] + E Var[G | r]$ for a record $r$; without it, a part of size $gamma^H$
-        is missing.
+    A part of size $gamma^H$, of what returns earn after the horizon $H$, is missing.
 
     Example:
         >>> from experiments.atari.recursive_pairs import pair_gaps, record_pairs
         >>> from experiments.atari.tables import evaluation_states
         >>> from jmdp_lib.atari import Game
-        >>> game = Game("Breakout")
+        >>> game = Game("Breakout", 0.0)
         >>> starts, _ = evaluation_states(game, num_states=1, seed=0, processes=1)
         >>> records = record_pairs(game, starts, 20, 1, pairs_per_state=1, repeats=4, processes=1)
         >>> found = pair_gaps(records, gammas=[0.9, 0.99], sigma=0.5)
@@ -289,10 +218,6 @@ def pair_gaps(
     groups, group_of_pair = _groups(records)
     returns = _returns(records, gammas)
     gap_rest, own_rest = _shock_variances(records, gammas, sigma)
-    if tail is not None:
-        returns = returns + tail.mean
-        gap_rest = gap_rest + tail.gap_variance
-        own_rest = own_rest + tail.variance
     estimates = []
     for k in range(len(groups)):
         mine = group_of_pair == k
@@ -337,6 +262,18 @@ def _group_estimates(returns: Floats, gap_rest: Floats, own_rest: Floats) -> dic
     for name, each in values.items():
         found[name], found[f"{name}_error"] = mean_and_error(each)
     return found
+
+
+def mean_and_error(x: Floats) -> tuple[Floats, Floats]:
+    """Mean of a sample (M, ...), two values or more, and its standard error, each (...)."""
+    return x.mean(0), x.std(0, ddof=1) / np.sqrt(len(x))
+
+
+def variance_values(x: Floats) -> Floats:
+    """(M, ...) jackknife values of a sample (M, ...): their mean is its unbiased variance."""
+    size = len(x)
+    squares = (x - np.mean(x, 0)) ** 2
+    return (size * squares - squares.sum(0) / (size - 1)) / (size - 2)
 
 
 def _shock_variances(records: PairRecords, gammas: Floats, sigma: float) -> tuple[Floats, Floats]:

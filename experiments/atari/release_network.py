@@ -21,8 +21,6 @@ from torch import Tensor, nn
 
 from experiments.atari.release_settings import Settings
 
-LOSSES = ("mu", "diag", "same", "cross", "gap")
-
 
 class Answers(NamedTuple):
     """Means (B, 2) and Gram vectors (B, 2, D) of two actions at each of B states."""
@@ -112,7 +110,7 @@ def targets(
 
 
 def losses(predicted: Answers, mean: Tensor, covariance: Covariances) -> Tensor:
-    """(5,) mean squared errors, in the order of LOSSES."""
+    """(5,) mean squared errors: mu, diag, same, cross, gap."""
     found = covariances(predicted.vectors)
     errors = [predicted.mean - mean]
     errors += [one - other for one, other in zip(found, covariance, strict=True)]

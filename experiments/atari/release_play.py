@@ -14,7 +14,6 @@ divided by 1 / (1 - gamma).
 from __future__ import annotations
 
 import pickle
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,12 @@ import numpy as np
 from ale_py import ALEInterface, ALEState
 from numpy.typing import NDArray
 
+from experiments.atari.tables import Arrays, Flags
 from jmdp_lib import checks
 from jmdp_lib.atari import emulator
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import replacing
 
-Flags = NDArray[np.bool_]
 Screens = NDArray[np.uint8]
 
 POSITIONS = np.array([1.0, -1.0])  # the sign of a shock at the first and second place of a query
@@ -37,7 +36,7 @@ WHERE = ("first", "spaced")  # evaluation states: a game's first frames, frames 
 
 
 @dataclass(frozen=True, eq=False)
-class Collected:
+class Collected(Arrays):
     """N steps of play: what was seen, asked and answered.
 
     Attributes:
@@ -61,7 +60,7 @@ class Collected:
 
 
 @dataclass(frozen=True, eq=False)
-class Pairs:
+class Pairs(Arrays):
     """P recursive pairs over H steps from each of S states.
 
     Attributes:
@@ -77,12 +76,10 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Simulated:
-    """Averages over states of what pairs show, with the standard error of the gap's variance."""
+    """Averages over states of what pairs show."""
 
     gap_variance: float
-    gap_variance_error: float
     independent_variance: float
-    mean: float
 
 
 def shocked(rewards: NDArray[Any], signs: NDArray[Any], b: float) -> Floats:
@@ -142,9 +139,10 @@ class Emulator:
         return emulator.compact(self.ale.cloneState())
 
 
-def collect(game: str, seed: int, num_steps: int, num_states: int, folder: Path) -> float:
-    """Play, and write what `load_collected` and `load_states` read. Returns the seconds it took."""
-    started = time.perf_counter()
+def collect(game: str, seed: int, num_steps: int, num_states: int, folder: Path) -> None:
+    """Play, and write the evaluation states, then the steps, if they are not there yet."""
+    if (folder / "steps.npz").exists():
+        return
     player = Emulator(game)
     rng = checks.stream(seed, f"release, play, {game}")
     actions = action_pairs(rng, num_steps, len(player.legal))
@@ -167,36 +165,10 @@ def collect(game: str, seed: int, num_steps: int, num_states: int, folder: Path)
             player.ale.reset_game()
         screens[t + 1] = player.screen()
     folder.mkdir(parents=True, exist_ok=True)
-    _save(folder / "screens.npy", screens)
-    _save(folder / "others.npy", others)
     with replacing(folder / "states.pkl") as part:
         part.write_bytes(pickle.dumps({int(step): state for step, state in kept.items()}))
-    seconds = time.perf_counter() - started
-    with replacing(folder / "steps.npz") as part, part.open("wb") as file:
-        np.savez(
-            file,
-            actions=actions,
-            rewards=rewards,
-            ended=ended,
-            signs=signs,
-            num_actions=len(player.legal),
-            seconds=seconds,
-        )
-    return seconds
-
-
-def is_collected(folder: Path) -> bool:
-    return (folder / "steps.npz").exists()  # it is written last
-
-
-def load_collected(folder: Path) -> Collected:
-    with np.load(folder / "steps.npz") as steps:
-        names = ("actions", "rewards", "ended", "signs")
-        arrays = {name: steps[name] for name in names}
-        num_actions = int(steps["num_actions"])
-    screens = np.load(folder / "screens.npy")
-    others = np.load(folder / "others.npy")
-    return Collected(screens, others, num_actions=num_actions, **arrays)
+    played = Collected(screens, others, actions, rewards, ended, signs, len(player.legal))
+    played.save(folder / "steps.npz")
 
 
 def simulate(
@@ -209,7 +181,10 @@ def simulate(
     horizon: int,
     folder: Path,
 ) -> None:
-    """Play the recursive pairs of the evaluation states, and write what `load_pairs` reads."""
+    """Play the recursive pairs of the evaluation states, and write them if they are not there."""
+    path = folder / f"pairs_{where}.npz"
+    if path.exists():
+        return
     states = pickle.loads((folder / "states.pkl").read_bytes())
     starts = [states[step] for step in evaluation_steps(num_steps, num_states)[where].tolist()]
     players = [Emulator(game), Emulator(game)]
@@ -224,8 +199,7 @@ def simulate(
     rewards, alive, same = (
         np.array([[pair[i] for pair in pairs] for pairs in played]) for i in range(3)
     )
-    with replacing(folder / f"pairs_{where}.npz") as part, part.open("wb") as file:
-        np.savez_compressed(file, rewards=rewards, alive=alive, same=same)
+    Pairs(rewards, alive, same).save(path)
 
 
 def play_pair(
@@ -250,11 +224,6 @@ def play_pair(
     return rewards, alive, same
 
 
-def load_pairs(folder: Path, where: str) -> Pairs:
-    with np.load(folder / f"pairs_{where}.npz") as saved:
-        return Pairs(saved["rewards"], saved["alive"], saved["same"])
-
-
 def pair_returns(pairs: Pairs, b: float, gamma: float, rng: np.random.Generator) -> Floats:
     """(S, P, 2) returns with shocks, divided by 1 / (1 - gamma).
 
@@ -270,18 +239,5 @@ def pair_returns(pairs: Pairs, b: float, gamma: float, rng: np.random.Generator)
 
 def simulated(returns: Floats) -> Simulated:
     """Averages over states. returns (S, P, 2); variances divide by P, as the release's do."""
-    num_states, num_pairs, _ = returns.shape
     gap = returns[:, :, 0] - returns[:, :, 1]
-    squares = (gap - gap.mean(1, keepdims=True)) ** 2  # (S, P)
-    errors = squares.std(1, ddof=1) / np.sqrt(num_pairs)
-    return Simulated(
-        gap_variance=float(squares.mean()),
-        gap_variance_error=float(np.sqrt(np.sum(errors**2)) / num_states),
-        independent_variance=float(returns.var(1).sum(1).mean()),
-        mean=float(returns.mean()),
-    )
-
-
-def _save(path: Path, array: NDArray[Any]) -> None:
-    with replacing(path) as part, part.open("wb") as file:
-        np.save(file, array)
+    return Simulated(float(gap.var(1).mean()), float(returns.var(1).sum(1).mean()))

@@ -28,7 +28,7 @@ def rows_of(run: Run, settings: Settings, work: Path) -> list[dict[str, Any]]:
     saved = torch.load(folder / "learner.pt", map_location="cpu", weights_only=True)
     rows = []
     for b, where in product(settings.eval_b, release_play.WHERE):
-        pairs = release_play.load_pairs(folder, where)
+        pairs = release_play.Pairs.load(folder / f"pairs_{where}.npz")
         rng = checks.stream(seed, f"release, shocks, {game}, {where}")
         found = release_play.simulated(release_play.pair_returns(pairs, b, settings.gamma, rng))
         key = {"game": game, "seed": seed, "b": b, "where": where}
@@ -59,10 +59,7 @@ def recorded(
         "mean": told["mean"],
         "recursion_mean": mean[copies + 1],
         "simulated_gap_variance": found.gap_variance,
-        "simulated_error": found.gap_variance_error,
         "simulated_independent": found.independent_variance,
-        "simulated_mean": found.mean,
-        **{f"loss_{name}": value for name, value in record["losses"].items()},
     }
 
 

@@ -7,7 +7,6 @@ several learners run side by side, each on its own stream.
 
 from __future__ import annotations
 
-import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from experiments.atari.release_network import (
-    LOSSES,
     Answers,
     Covariances,
     answers,
@@ -65,19 +63,17 @@ class Learner:
     """The training of one game and seed, from one record to the next."""
 
     def __init__(
-        self, settings: Settings, game: str, seed: int, play: Collected, device: str, graphs: bool
+        self, settings: Settings, game: str, seed: int, play: Collected, device: str
     ) -> None:
         self.settings = settings
         self.game = game
         self.seed = seed
         self.step = settings.learn_from
         self.records: list[dict[str, Any]] = []
-        self.seconds = 0.0
         self.num_actions = play.num_actions
         self.device = torch.device(device)
         on_cuda = self.device.type == "cuda"
         self.stream = torch.cuda.Stream(self.device) if on_cuda else None
-        self.graphs = graphs and on_cuda
         self.graph: torch.cuda.CUDAGraph | None = None
         self.eager_updates = 0
         with self.on_stream():
@@ -97,7 +93,6 @@ class Learner:
         )
         weights = [1.0, 1.0, 1.0, 1.0, settings.gap_weight]
         self.weights = torch.tensor(weights, device=self.device)
-        self.totals = torch.zeros(len(LOSSES), device=self.device)
         self.identity = torch.eye(self.num_actions, device=self.device)
         block = (settings.record_every, settings.batch)
         self.rows = torch.zeros(block, dtype=torch.int64, device=self.device)
@@ -127,7 +122,6 @@ class Learner:
             self.rows.copy_(torch.from_numpy(rows))
             self.next_actions.copy_(torch.from_numpy(next_actions))
             self.position.zero_()
-            self.totals.zero_()
 
     def advance(self) -> None:
         """One step, that is one update, after a copy of the target where it is due."""
@@ -139,7 +133,7 @@ class Learner:
             else:
                 self._update()
                 self.eager_updates += 1
-                if self.graphs and self.eager_updates == EAGER_UPDATES:
+                if self.stream is not None and self.eager_updates == EAGER_UPDATES:
                     self._capture()
         self.step += 1
 
@@ -171,7 +165,6 @@ class Learner:
         (found * self.weights).sum().backward()
         nn.utils.clip_grad_norm_(self.network.parameters(), settings.gradient_norm)
         self.optimiser.step()
-        self.totals.add_(found.detach())
         self.position.add_(1)
 
     def _targets(
@@ -192,12 +185,10 @@ class Learner:
         return targets(rewards, alive, now, later, self.settings.gamma)
 
     @torch.no_grad()
-    def record(self, updates: int) -> None:
-        """Note what the network says at the evaluation states, and the block's average losses."""
+    def record(self) -> None:
+        """Note what the network says at the evaluation states."""
         row: dict[str, Any] = {"step": self.step, "copies": self.settings.copies(self.step)}
         with self.on_stream():
-            averages = (self.totals / updates).tolist() if updates else [float("nan")] * len(LOSSES)
-            row["losses"] = dict(zip(LOSSES, averages, strict=True))
             for where, (screens, chosen) in self.evaluated.items():
                 row[where] = predictions(self.network(screens), chosen)
         self.records.append(row)
@@ -211,7 +202,6 @@ class Learner:
                 "optimiser": self.optimiser.state_dict(),
                 "step": self.step,
                 "records": self.records,
-                "seconds": self.seconds,
             }
             torch.save(state, part)
 
@@ -226,15 +216,6 @@ class Learner:
             self.optimiser.load_state_dict(state["optimiser"])
         self.step = state["step"]
         self.records = state["records"]
-        self.seconds = state["seconds"]
-
-
-def saved_step(folder: Path) -> int:
-    """The step of the last save, 0 if there is none."""
-    path = folder / SAVED
-    if not path.exists():
-        return 0
-    return int(torch.load(path, map_location="cpu", weights_only=True)["step"])
 
 
 def block_draws(
@@ -255,31 +236,25 @@ def train(learners: list[Learner], folders: list[Path]) -> None:
     """Train side by side to the last step, and save into the folders on the way."""
     for learner in learners:
         if not learner.records:
-            learner.record(updates=0)  # the fresh network
+            learner.record()  # the fresh network
     while going := [one for one in learners if one.step < one.settings.steps]:
         least = min(learner.step for learner in going)
         block = [learner for learner in going if learner.step == least]
-        seconds = train_block(block)
+        train_block(block)
         for learner, folder in zip(learners, folders, strict=True):
             settings = learner.settings
             due = learner.step % settings.save_every == 0 or learner.step == settings.steps
             if due and learner in block:
                 learner.save(folder)
-        print(f"step {block[0].step}: {len(block)} networks, {seconds:.1f} s", flush=True)
+        print(f"step {block[0].step}: {len(block)} networks", flush=True)
 
 
-def train_block(learners: list[Learner]) -> float:
-    """Train learners of one step up to their next record. Returns the seconds it took."""
-    started = time.perf_counter()
-    updates = learners[0].settings.record_every
+def train_block(learners: list[Learner]) -> None:
+    """Train learners of one step up to their next record."""
     for learner in learners:
         learner.begin_block()
-    for _ in range(updates):
+    for _ in range(learners[0].settings.record_every):
         for learner in learners:
             learner.advance()
     for learner in learners:
-        learner.record(updates)
-    seconds = time.perf_counter() - started
-    for learner in learners:
-        learner.seconds += seconds
-    return seconds
+        learner.record()

@@ -18,28 +18,26 @@ with extra("torch"):
     import torch
     from torch import Tensor
 
-_OF_STATE = ("observations", "previous", "state_ids")
-_OF_BRANCH = ("rewards", "next_observations", "next_previous", "next_ids", "alive")
+_OF_STATE = ("observations", "state_ids")
+_OF_BRANCH = ("rewards", "next_observations", "next_ids", "alive")
 
 
 class Batch(NamedTuple):
     """B queried states, K tables of each, m actions of each (the same in all its tables).
 
-    observations: (B, D) uint8. previous: (B,). state_ids: (B,). actions: (B, m).
+    observations: (B, D) uint8. state_ids: (B,). actions: (B, m).
     weights: (B, K) probabilities of the tables. rewards: (B, K, m), without shock.
-    next_observations: (B, K, m, D) uint8. next_previous, next_ids: (B, K, m).
+    next_observations: (B, K, m, D) uint8. next_ids: (B, K, m).
     alive: (B, K, m) 0 where the branch ended.
     pairs: p followed pairs stand first: p left ends, p right ends, then states drawn on their own.
     """
 
     observations: Tensor
-    previous: Tensor
     state_ids: Tensor
     actions: Tensor
     weights: Tensor
     rewards: Tensor
     next_observations: Tensor
-    next_previous: Tensor
     next_ids: Tensor
     alive: Tensor
     pairs: int
@@ -67,7 +65,7 @@ class Replay:
         """The tables on the device."""
         next_ids = np.unique(tables.next_ids, return_inverse=True)[1].reshape(tables.rewards.shape)
         rows, weights, entry, visits = _grouped(tables, next_ids)
-        same = ("actions", *_OF_STATE, "next_observations", "next_previous")
+        same = ("actions", *_OF_STATE, "next_observations")
         columns = {name: getattr(tables, name) for name in same} | {
             "rewards": tables.rewards.astype(np.float32),
             "alive": (~tables.terminated).astype(np.float32),
@@ -94,7 +92,7 @@ class Replay:
         num_queried = self.columns["actions"].shape[1]
         columns = uniform(config.batch, num_queried).argsort(1)[:, : config.actions]
         table = None
-        if not config.complete or config.descend == "sampled":
+        if config.descend == "sampled":
             below = self.weights[entries].cumsum(1) < uniform(config.batch, 1)
             table = below.sum(1).clamp(max=self.rows.shape[1] - 1)
         return self.gather(entries, columns, table, count)

@@ -82,16 +82,13 @@ class QueryTables(Arrays):
         num_actions: A.
         actions: (N, m) the queried actions, in increasing order.
         observations: (N, D) uint8 raw observation of the queried state (RAM: D = 128).
-        previous: (N,) previous action, part of the state; A where it is not (sticky_prob = 0).
         rewards: (N, m) reward of each action, without a shock.
         next_observations: (N, m, D) uint8.
-        next_previous: (N, m).
         terminated: (N, m) bool: this branch ended, its continuation is worth 0.
         next_ids: (N, m) equal iff the successors are the same JMDP state, in one row or in two:
             that is where branches merge. Terminated branches are worth 0 whatever it says.
         state_ids: (N,) equal iff the queried JMDP states are; numbered as `next_ids` are.
-        weights: (N,) probability of this table among the rows of its state: 1 for a drawn table,
-            the probability of the sticky pattern where all patterns are enumerated.
+        weights: (N,) probability of this table among the rows of its state.
         pairs: (P, 2) rows (i, j) of distinct states: where the two branches of one query stood
             some steps later (`collect` says which), with independent actions, before they met or
             one ended. Of a state with several rows, the first.
@@ -100,10 +97,8 @@ class QueryTables(Arrays):
     num_actions: int
     actions: Ints
     observations: Bytes
-    previous: Ints
     rewards: Floats
     next_observations: Bytes
-    next_previous: Ints
     terminated: Flags
     next_ids: Ints
     state_ids: Ints
@@ -121,20 +116,6 @@ class QueryTables(Arrays):
         actions = parts[0].num_actions
         return QueryTables.joined(parts, num_actions=actions, pairs=np.concatenate(pairs))
 
-    def first(self, count: int) -> QueryTables:
-        """The first rows, and the pairs among them.
-
-        Example:
-            >>> from experiments.atari.tables import collect
-            >>> from jmdp_lib.atari import Game
-            >>> tables = collect(Game("Breakout"), num_states=4, seed=0, processes=1)
-            >>> len(tables.first(2).weights)
-            2
-        """
-        rows = {name: array[:count] for name, array in vars(self).items() if np.ndim(array)}
-        rows["pairs"] = self.pairs[(self.pairs < count).all(1)]
-        return QueryTables(self.num_actions, **rows)
-
     @property
     def checksum(self) -> int:
         """Of everything: it tells one collection of tables from another."""
@@ -147,7 +128,9 @@ class QueryTables(Arrays):
 @lru_cache(maxsize=4)
 def emulator_of(game: Game, number: int = 0) -> CoupledAtari:
     """Emulator `number` of this process for a game: loading a ROM takes half a second."""
-    return CoupledAtari(game.name, game.sticky_prob, game.frame_skip, obs=game.obs)
+    if game.sticky_prob:
+        raise ValueError(f"a state has one table without sticky actions only, got {game}")
+    return CoupledAtari(game.name, 0.0, game.frame_skip, obs=game.obs)
 
 
 atexit.register(emulator_of.cache_clear)  # else threads keep them, and ale-py complains
@@ -161,7 +144,6 @@ def collect(
     actions: int | None = None,
     follow_share: float = 0.05,
     spacing: int = 4,
-    enumerated: bool = False,
     processes: int | None = None,
 ) -> QueryTables:
     """Query actions at `num_states` states of random play, those of followed branches included.
@@ -175,13 +157,11 @@ def collect(
     follow_share: share of the queries of which two branches are followed. They are queried again 1,
         2, 3, 4, 6, 8, 12, ..., 64 steps later.
     spacing: steps from one queried state of a trajectory to the next.
-    enumerated: instead of one drawn table per state, all sticky patterns that differ, each with
-        its probability as weight: expectations over the table are then exact.
 
     Example:
         >>> from experiments.atari.tables import QueryTables, collect
         >>> from jmdp_lib.atari import Game
-        >>> tables = collect(Game("Breakout"), num_states=4, seed=0, processes=1)
+        >>> tables = collect(Game("Breakout", 0.0), num_states=4, seed=0, processes=1)
         >>> tables.actions.shape, tables.next_observations.shape
         ((4, 4), (4, 4, 128))
         >>> len(QueryTables.concatenate([tables, tables]).weights)
@@ -191,23 +171,23 @@ def collect(
     known = emulator_of(game).num_actions
     if actions is not None and not 2 <= checks.at_least("actions", actions, 0) <= known:
         raise ValueError(f"actions must lie in 2..{known}, got {actions}")
-    settings = _Settings(game, spacing, enumerated, actions, follow_share)
+    settings = _Settings(game, spacing, actions, follow_share)
     return _collect_chunks(settings, _CHUNK, num_states, seed, processes)[1]
 
 
 def evaluation_states(
     game: Game, num_states: int, seed: Seed, *, processes: int | None = None
 ) -> tuple[list[Snapshot], QueryTables]:
-    """Nearly independent states, and all their tables, state by state.
+    """Nearly independent states, and the table of each, with all actions.
 
     Example:
         >>> from experiments.atari.tables import evaluation_states
         >>> from jmdp_lib.atari import Game
-        >>> starts, tables = evaluation_states(Game("Breakout"), num_states=1, seed=0, processes=1)
-        >>> len(starts), len(tables.weights), round(float(tables.weights.sum()), 6)
-        (1, 5, 1.0)
+        >>> starts, tables = evaluation_states(Game("Breakout", 0.0), 2, seed=0, processes=1)
+        >>> len(starts), tables.rewards.shape
+        (2, (2, 4))
     """
-    settings = _Settings(game, _EVALUATION_SPACING, enumerated=True, keep_snapshots=True)
+    settings = _Settings(game, _EVALUATION_SPACING, keep_snapshots=True)
     return _collect_chunks(settings, _EVALUATION_CHUNK, num_states, seed, processes)
 
 
@@ -220,7 +200,6 @@ class _Settings:
 
     game: Game
     spacing: int
-    enumerated: bool
     actions: int | None = None
     follow_share: float = 0.0
     keep_snapshots: bool = False
@@ -283,12 +262,10 @@ def _require_memory(settings: _Settings, chunk: int, num_states: int) -> None:
     """Refuse to collect more tables than the memory holds."""
     env = emulator_of(settings.game)
     num_queried = settings.actions or env.num_actions
-    tables_per_state = len(settings.game.draws) if settings.enumerated else 1
     bytes_per_row = env.reset()[0].size * (num_queried + 1) + 33 * num_queried + 40
-    rows = num_states * tables_per_state
-    chunk_bytes = min(chunk, num_states) * (3072.0 + bytes_per_row * tables_per_state)  # as objects
-    both_bytes = 2.25 * bytes_per_row * rows  # all parts, then the whole
-    require(both_bytes + chunk_bytes, f"{rows:,} tables of {settings.game.name}")
+    chunk_bytes = min(chunk, num_states) * (3072.0 + bytes_per_row)  # as objects
+    both_bytes = 2.25 * bytes_per_row * num_states  # all parts, then the whole
+    require(both_bytes + chunk_bytes, f"{num_states:,} tables of {settings.game.name}")
 
 
 def _play_trajectory(
@@ -358,22 +335,17 @@ class _Trajectory:
         return False
 
     def query_and_record(self) -> tuple[Outcome, ...]:
-        """Record this state, and return the outcomes of the table drawn for the visit."""
+        """Record this state, and return the outcomes of its table."""
         here = self.env.snapshot()
-        visit_draw = self.env.draw
         asked = list(range(self.env.num_actions))
         if self.settings.actions is not None:
             asked = sorted(
                 self.choices.choice(asked, self.settings.actions, replace=False).tolist()
             )
         self.snapshots.append(here)
-        found = {}
-        draws = self.settings.game.draws if self.settings.enumerated else [(visit_draw, 1.0)]
-        for draw, weight in draws:
-            self.env.redraw(draw)
-            found[draw] = self.env.query(asked, clones=True)
-            self.rows.append(_row(here, found[draw], weight))
-        return found[visit_draw]
+        outcomes = self.env.query(asked, clones=True)
+        self.rows.append(_row(here, outcomes))
+        return outcomes
 
     def follow(self, left: Snapshot, right: Snapshot) -> None:
         """Move on with independent actions; query where the branches stand, ever less often."""
@@ -402,18 +374,16 @@ class _Trajectory:
         return self.env.snapshot()
 
 
-def _row(here: Snapshot, outcomes: tuple[Outcome, ...], weight: float) -> dict[str, Any]:
+def _row(here: Snapshot, outcomes: tuple[Outcome, ...]) -> dict[str, Any]:
     """One row of `QueryTables`; the clones are not kept, they are large."""
     after = [outcome.snapshot for outcome in outcomes]
     return {
         "actions": [outcome.action for outcome in outcomes],
         "observations": here.observation.ravel(),
-        "previous": here.previous,
         "rewards": np.clip([outcome.reward for outcome in outcomes], -1.0, 1.0),
         "next_observations": np.array([snapshot.observation.ravel() for snapshot in after]),
-        "next_previous": [snapshot.previous for snapshot in after],
         "terminated": [outcome.terminated for outcome in outcomes],
         "next_ids": [snapshot.identity for snapshot in after],
         "state_ids": here.identity,
-        "weights": weight,
+        "weights": 1.0,
     }

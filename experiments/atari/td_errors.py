@@ -5,9 +5,9 @@ y_a = R_a + gamma m(S'_a) of one table, E over the tables of a state, and W = si
 covariance of the reward shock (in closed form: it is never sampled),
 
     mu           mu(s,a)     <-  E y_a
-    sigma_diag   C(s,a; s,a) <-  W + E[(y_a - c_a)^2]           + gamma^2 E variance(S'_a)
-    sigma_same   C(s,a; s,b) <-  W + E[(y_a - c_a)(y_b - c_b)]  + gamma^2 E pair(S'_a, S'_b)
-    sigma_cross  C(s,a; t,b) <-                                      gamma^2 E pair(S'_a, S'_b)
+    sigma_diag   C(s,a; s,a) <-  W + Var y_a         + gamma^2 E variance(S'_a)
+    sigma_same   C(s,a; s,b) <-  W + Cov(y_a, y_b)   + gamma^2 E pair(S'_a, S'_b)
+    sigma_cross  C(s,a; t,b) <-                        gamma^2 E pair(S'_a, S'_b)
     sigma_pairs  the same, for the two branches of one query, followed until they merge
     gap          C_aa + C_bb - 2 C_ab, each with the target above (Appendix C, centred)
 
@@ -20,12 +20,6 @@ one state, which `next_ids` says: branches of one table, or of two states.
 
 **Why centred.** C = Sigma - mu mu' is fitted, not Sigma: at gamma = 0.99 mu mu' is orders of
 magnitude above a gap's variance. An error e of the mean enters C as e^2, and Sigma as 2 mu e.
-
-**The centre c.** Where the rows of a state are its whole law, c = E y is known: a deterministic
-emulator has no reward covariance but W, however wrong the mean network is. From single draws,
-c = mu(s, .), the current mean. The product is then biased by (E y_a - mu_a)(E y_b - mu_b), which
-is of second order and vanishes with the mean's error. The bias also has a use if rewards are the
-only variance: rewards that the mean does not predict count as uncertain, which c = E y would omit.
 
 **Sampled errors** are the paper's own: one table, one shock, one next action of a branch, with
 X' = (S'_a, A') and Y' = (S'_b, B'),
@@ -92,23 +86,20 @@ def policy_moments(estimate: Estimate, policy: Tensor) -> PolicyMoments:
 
 def look_ahead(network: Network, params: Params, batch: Batch) -> PolicyMoments:
     """The moments of every successor of a batch, (E, B, K, m), policy averaged out."""
-    ahead = network(params, batch.next_observations, batch.next_previous)
-    return policy_moments(ahead, network.policy)
+    return policy_moments(network(params, batch.next_observations), network.policy)
 
 
-def state_targets(
-    network: Network, batch: Batch, ahead: PolicyMoments, centre: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def state_targets(network: Network, batch: Batch, ahead: PolicyMoments) -> tuple[Tensor, Tensor]:
     """Targets of mu (E, B, m) and of C at one state (E, B, m, m).
 
-    ahead: at the successors, (E, B, K, m). centre: c (E, B, m); None: E y, of a whole law.
+    ahead: at the successors, (E, B, K, m).
     """
     gamma = network.gammas[:, None, None, None]
     weights = batch.weights[:, :, None]
     earned = network.earned[:, None, None, None] * batch.rewards
     y = earned + gamma * batch.alive * ahead.value  # (E, B, K, m)
     mean = (weights * y).sum(2)
-    deviation = y - (mean if centre is None else centre).unsqueeze(2)
+    deviation = y - mean.unsqueeze(2)
 
     same = batch.next_ids[..., :, None] == batch.next_ids[..., None, :]
     near = inner(ahead.near) * nearness(ahead.place, ahead.place)
@@ -182,23 +173,21 @@ def block_errors(
     online: Params,
     target: Params,
     batch: Batch,
-    complete: bool = True,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """(len(TD_BLOCKS), E) mean squared TD errors of one batch: expected ones, of mu and C.
 
-    target: the weights that targets are made from; they carry no gradient. complete: the tables of
-    a state are its whole law. generator: if given, sampled errors, of mu and Sigma, of a batch with
-    one drawn table of each state (K = 1).
+    target: the weights that targets are made from; they carry no gradient. generator: if given,
+    sampled errors, of mu and Sigma, of a batch with one drawn table of each state (K = 1).
     """
-    here = network(online, batch.observations, batch.previous).at(batch.actions)
+    here = network(online, batch.observations).at(batch.actions)
     pairs = compared_pairs(batch)
     with torch.no_grad():
         if generator is not None:
             targets = sampled_targets(network, target, batch, pairs, generator)
         else:
             ahead = look_ahead(network, target, batch)
-            own = state_targets(network, batch, ahead, None if complete else here.mean)
+            own = state_targets(network, batch, ahead)
             targets = (*own, cross_targets(network, batch, ahead, pairs))
     errors = errors_of(here, targets, pairs, raw=generator is not None)
     spread = None
@@ -279,16 +268,15 @@ def _sampled_step(
 ) -> _SampledStep:
     """Draw the shock of each state, and the next action of each branch."""
     seen = batch.next_observations[:, 0]  # (B, m, D)
-    previous = batch.next_previous[:, 0]  # (B, m)
 
     def uniform(*size: int) -> Tensor:
-        return torch.rand(size, generator=generator, device=previous.device)
+        return torch.rand(size, generator=generator, device=seen.device)
 
-    below = network.policy.cumsum(0)[:-1] <= uniform(*previous.shape, 1)
+    below = network.policy.cumsum(0)[:-1] <= uniform(*seen.shape[:2], 1)
     actions = below.sum(-1, keepdim=True)  # not torch.multinomial, which makes a GPU wait
-    ahead = network(params, seen, previous).at(actions)  # (E, B, m, 1, .)
+    ahead = network(params, seen).at(actions)  # (E, B, m, 1, .)
     after = Estimate._make([*(part.squeeze(3) for part in ahead[:-2]), *ahead[-2:]])
-    coin = 2.0 * (uniform(len(previous), 1) < 0.5) - 1.0
+    coin = 2.0 * (uniform(len(seen), 1) < 0.5) - 1.0
     earned = network.earned[:, None, None] * batch.rewards[:, 0]
     return _SampledStep(
         rewards=earned + network.shock[:, batch.actions] * coin,
@@ -348,7 +336,7 @@ def sampled_errors(
     Both from the same draws of the targets. The floor is the mean variance of a target given the
     state and the table: no estimate has smaller errors on average.
     """
-    here = network(online, batch.observations, batch.previous).at(batch.actions)
+    here = network(online, batch.observations).at(batch.actions)
     pairs = compared_pairs(batch)
     drawn = [sampled_targets(network, target, batch, pairs, generator) for _ in range(draws)]
     errors = [mean_squares(batch, errors_of(here, y, pairs, raw=True), pairs) for y in drawn]

@@ -4,8 +4,8 @@
     loss            =   sum over members and blocks of  weight * mean squared TD error / unit^2
 
 Each member has its own units (of mu and of C), so no discount outweighs another. The members share
-nothing but their batches. A run resumed from a checkpoint gives the same bits as one without
-a break, on the CPU and, when we tried, on an H200.
+nothing but their batches. A run takes minutes: its checkpoint is written at its end, and one that
+was killed starts anew.
 """
 
 from __future__ import annotations
@@ -20,19 +20,17 @@ from typing import Any
 
 import numpy as np
 
-import jmdp_lib
-from experiments.atari.checkpoints import load_checkpoint, need_fields, refuse_other
+from experiments.atari.checkpoints import load_checkpoint, refuse_other
 from experiments.atari.networks import TD_BLOCKS, Config, Network, Params
 from experiments.atari.replay import Replay
 from experiments.atari.tables import QueryTables
 from experiments.atari.td_errors import block_errors, expected_errors, sampled_errors
 from jmdp_lib import checks
-from jmdp_lib.machine import extra, progress, replacing
+from jmdp_lib.machine import extra, replacing
 
 with extra("torch"):
     import torch
     from torch import Tensor
-    from torch.optim.adamw import adamw
 
 COLUMNS = ("step", "seed", "gamma", "kind", "curve", *TD_BLOCKS)
 
@@ -58,15 +56,17 @@ class Trained:
         return self.folder / "metrics.csv"
 
     @staticmethod
-    def load(folder: str | Path) -> Trained:
-        """Load a run from its last checkpoint. No tables are needed to predict."""
+    def load(folder: str | Path, settings: Mapping[str, object] | None = None) -> Trained:
+        """Load a run from its checkpoint. No tables are needed to predict.
+
+        settings: if given, those that it must have been made with.
+        """
         path = Path(folder) / "checkpoint.pt"
         state = load_checkpoint(path)
-        need_fields(path, state, "params")
-        need_fields(path, state["of"], *asdict(Config()), version=state.get("version"))
+        if settings is not None:
+            refuse_other(path, state["of"], settings)
         config = Config(**{name: state["of"][name] for name in asdict(Config())})
-        params = {name: weight.float() for name, weight in state["params"].items()}
-        return Trained(Network(config, *state["network"]), params, Path(folder))
+        return Trained(Network(config, *state["network"]), state["params"], Path(folder))
 
 
 def require_device(name: str) -> torch.device:
@@ -102,8 +102,8 @@ def train(
     """Learn the moments of all members; metrics.csv and checkpoint.pt grow in `folder`.
 
     held_out: complete tables with all actions, for the errors on states never trained on. The
-    policy is uniform. A checkpoint in the folder is continued if it is of this very run, and
-    refused otherwise. On another kind of device only a finished one is accepted.
+    policy is uniform. A checkpoint in the folder is the answer if it is of this very run, and
+    refused otherwise.
     """
     place = require_device(device)
     network = Network.of(tables, config, place)
@@ -113,6 +113,8 @@ def train(
         "checksum of the tables": tables.checksum,
         "checksum of the held-out tables": held_out.checksum,
     }
+    if (Path(folder) / "checkpoint.pt").exists():
+        return Trained.load(folder, settings)
     run = Run(network, Replay.of(tables, place), Path(folder), settings)
     for _ in steps_to_the_end(run, Replay.of(held_out, place)):
         pass
@@ -120,7 +122,7 @@ def train(
 
 
 def steps_to_the_end(run: Run, held_out: Replay) -> Iterator[int]:
-    """Make the steps that are left, and yield each one's number; log, evaluate and save on the way.
+    """Make all steps, and yield each one's number; log and evaluate on the way, save at the end.
 
     It yields so that runs on one GPU can take turns (`experiments.atari.device`).
     """
@@ -129,31 +131,23 @@ def steps_to_the_end(run: Run, held_out: Replay) -> Iterator[int]:
     def is_due(every: int) -> bool:
         return run.step == config.steps or run.step % every == 0
 
-    if not run.step:
-        _log_sampled_errors(run, held_out)
-        run.log("expected", expected_errors(run.network, run.online, held_out))
-    bar = progress(config.steps, config.name, "step")
-    bar.update(run.step)
+    _log_sampled_errors(run, held_out)
+    run.log("expected", expected_errors(run.network, run.online, held_out))
     while run.step < config.steps:
         run.advance()
-        bar.update()
         if is_due(config.log_every):
-            errors = run.log_window()
-            mu, *_, gap, _ = errors.mean(1).tolist()
-            bar.set_postfix(mu=f"{mu:.2g}", gap=f"{gap:.2g}")
+            run.log_window()
             _log_sampled_errors(run, held_out)
         if is_due(config.eval_every):
             run.log("expected", expected_errors(run.network, run.online, held_out))
-        if is_due(config.save_every):
-            run.save()
         yield run.step
-    bar.close()
+    run.save()
 
 
 def _log_sampled_errors(run: Run, held_out: Replay) -> None:
     """The paper's TD errors on a batch of held-out states, and their floor.
 
-    The batch depends on the seed and the step alone: a resumed run draws the same.
+    The batch depends on the seed and the step alone.
     """
     network = run.network
     config = replace(network.config, descend="sampled", batch=min(network.config.batch, 256))
@@ -165,73 +159,49 @@ def _log_sampled_errors(run: Run, held_out: Replay) -> None:
 
 
 class Run:
-    """Everything that changes during a run; a checkpoint holds all of it.
+    """Everything that changes during a run.
 
     A step is a few hundred small kernels. On a GPU they are recorded as one graph after a few
     steps, and replayed: launching them one by one takes longer than running them. They are recorded
     on the current stream of the GPU, if that is not its default one: graphs of runs that take
     turns must not share the scratch memory of a stream.
 
-    settings: of the run, by name; a checkpoint with others is refused.
+    settings: of the run, by name, for its checkpoint.
     step: steps done. window: errors (len(TD_BLOCKS), E) of the steps since the last logged one.
     rows: of metrics.csv. loss_weights: (len(TD_BLOCKS), E) of the mean squared errors in the loss.
-    averages: of AdamW, for each weight: steps made, moving averages of its gradient and of the
-    gradient's square. rate: the learning rate; a graph reads it on the device.
+    rate: the learning rate of AdamW; a graph reads it on the device.
     warm_up: steps before the graph is recorded.
     """
 
     def __init__(
         self, network: Network, data: Replay, folder: Path, settings: Mapping[str, object]
     ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         device = network.scale.device
         self.network = network
         self.data = data
+        self.folder = folder
         self.settings = settings
-        self.path = folder / "checkpoint.pt"
-        state = self._stored_state() if self.path.exists() else self._first_state()
-        self.step: int = state["step"]
-        self.rows: list[Any] = state["rows"]
-        self.window = [blocks.to(device) for blocks in state["window"]]
-        self.online = self._own_copy(state["params"])
-        self.target = self._own_copy(state["target"])
+        self.step = 0
+        self.rows: list[Any] = []
+        self.window: list[Tensor] = []
+        seed = network.config.seed
+        self.online = network.initial(_generator(torch.device("cpu"), seed, 0))
+        self.target = {name: weight.clone() for name, weight in self.online.items()}
         for weight in self.online.values():
             weight.requires_grad_(True)
-        self.generator = _generator(device, network.config.seed, 1)
-        self.averages = self._no_averages()
+        self.generator = _generator(device, seed, 1)
         self.loss_weights = self._loss_weights()
         self.on_gpu = device.type == "cuda"
-        self.rate: Tensor | float = torch.zeros((), device=device) if self.on_gpu else 0.0
+        self.rate = torch.zeros((), device=device)
+        self.optimiser = torch.optim.AdamW(
+            list(self.online.values()),
+            lr=self.rate,
+            weight_decay=network.config.weight_decay,
+            fused=True,
+            capturable=self.on_gpu,
+        )
         self.warm_up = 3
         self.graph: torch.cuda.CUDAGraph | None = None
-        if 0 < self.step < network.config.steps:
-            self._continue_from(state)
-
-    def _first_state(self) -> dict[str, Any]:
-        """What a checkpoint before the first step would hold."""
-        stream = _generator(torch.device("cpu"), self.network.config.seed, 0)
-        weights = self.network.initial(stream)
-        return {"step": 0, "rows": [], "window": [], "params": weights, "target": weights}
-
-    def _stored_state(self) -> dict[str, Any]:
-        """The checkpoint of this run; one of another run is refused."""
-        state = load_checkpoint(self.path)
-        need_fields(self.path, state, "window", "params", "target")
-        need_fields(self.path, state["of"], *self.settings, version=state.get("version"))
-        refuse_other(self.path, state["of"], self.settings)
-        return state
-
-    def _own_copy(self, weights: Params) -> Params:
-        device = self.network.scale.device
-        return {name: weight.to(device, copy=True) for name, weight in weights.items()}
-
-    def _no_averages(self) -> list[list[Tensor]]:
-        """Those before the first step."""
-        weights = self.online.values()
-        steps_made = [torch.zeros((), device=self.network.scale.device) for _ in weights]
-        gradients = [torch.zeros_like(weight) for weight in weights]
-        squares = [torch.zeros_like(weight) for weight in weights]
-        return [steps_made, gradients, squares]
 
     def _loss_weights(self) -> Tensor:
         """The weights of the blocks, in the units of each member."""
@@ -242,52 +212,32 @@ class Run:
         by_member = weights[:, None].expand(-1, len(unit))
         return torch.cat([by_member, network.learned[None]]) / units**2
 
-    def _continue_from(self, state: dict[str, Any]) -> None:
-        """Take up what only a run that goes on needs."""
-        need_fields(self.path, state, "device", "averages", "generator")
-        device = self.network.scale.device
-        written_on = state["device"]
-        if written_on != device.type:
-            raise ValueError(
-                f"{self.path} was written on {written_on!r}: go on with device={written_on!r}"
-            )
-        self.averages = [[x.to(device) for x in part] for part in state["averages"]]
-        self.generator.set_state(state["generator"])
-
     def log(self, curve: str, blocks: Tensor) -> None:
         """A row of metrics.csv for each member; blocks: (len(TD_BLOCKS), E)."""
         config = self.network.config
         for member, values in zip(config.members, blocks.T.tolist(), strict=True):
             self.rows.append((self.step, config.seed, *member, curve, *values))
 
-    def log_window(self) -> Tensor:
+    def log_window(self) -> None:
         """Log the mean errors (len(TD_BLOCKS), E) of the steps since the last time."""
         mean = torch.stack(self.window).mean(0)
         self.window.clear()
         if not bool(mean.isfinite().all()):
             raise FloatingPointError(f"TD errors are no longer finite at step {self.step}")
         self.log("td", mean)
-        return mean
 
     def save(self) -> None:
         """Write the metrics, then the checkpoint: tensors, numbers and strings only."""
-        metrics = self.path.with_name("metrics.csv")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        metrics = self.folder / "metrics.csv"
         with replacing(metrics) as part, part.open("w", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows([COLUMNS, *self.rows])
-        with replacing(self.path) as part:
+        with replacing(self.folder / "checkpoint.pt") as part:
             torch.save(
                 {
-                    "version": jmdp_lib.__version__,
                     "of": dict(self.settings),
                     "network": (self.network.sizes, self.network.rewards, self.network.varied),
-                    "device": self.network.scale.device.type,
-                    "step": self.step,
-                    "rows": self.rows,
-                    "window": self.window,
                     "params": {name: w.detach() for name, w in self.online.items()},
-                    "target": self.target,
-                    "averages": self.averages,
-                    "generator": self.generator.get_state(),
                 },
                 part,
             )
@@ -295,8 +245,7 @@ class Run:
     def advance(self) -> None:
         """One SGD step; its errors go into the window."""
         config = self.network.config
-        rate = learning_rate(config, self.step)
-        self.rate = self.rate.fill_(rate) if isinstance(self.rate, Tensor) else rate
+        self.rate.fill_(learning_rate(config, self.step))
         self.step += 1
         self.window.append(self._replayed() if self.on_gpu else self._descend())
         if self.step % config.copy_every == 0:
@@ -309,31 +258,10 @@ class Run:
         config = self.network.config
         batch = self.data.sample(config, self.generator)
         stream = self.generator if config.descend == "sampled" else None
-        blocks = block_errors(
-            self.network, self.online, self.target, batch, config.complete, stream
-        )
-        weights = list(self.online.values())
-        slopes = torch.autograd.grad((self.loss_weights * blocks).sum(), weights)
-        steps_made, gradients, squares = self.averages
-        with torch.no_grad():
-            # The function, since the class imports torch's compiler: two seconds of each process.
-            adamw(
-                weights,
-                list(slopes),
-                gradients,
-                squares,
-                [],
-                steps_made,
-                lr=self.rate,
-                beta1=0.9,
-                beta2=0.999,
-                eps=1e-8,
-                weight_decay=config.weight_decay,
-                amsgrad=False,
-                maximize=False,
-                fused=True,
-                capturable=self.on_gpu,
-            )
+        blocks = block_errors(self.network, self.online, self.target, batch, stream)
+        self.optimiser.zero_grad()
+        (self.loss_weights * blocks).sum().backward()
+        self.optimiser.step()
         return blocks.detach()
 
     def _replayed(self) -> Tensor:

@@ -6,7 +6,7 @@ import difflib
 from functools import lru_cache
 
 import numpy as np
-from ale_py import ALEInterface, ALEState, LoggerMode, roms
+from ale_py import Action, ALEInterface, ALEState, LoggerMode, roms
 from numpy.typing import NDArray
 
 # An ALEState in bytes: seven integers, the saved console and two integers. The first two are the
@@ -61,6 +61,9 @@ def load(rom: str) -> ALEInterface:
     ale.setFloat("repeat_action_probability", 0.0)
     ale.loadROM(_path(rom))
     ale.reset_game()
+    start = ale.cloneState()
+    ale.act(Action.NOOP)  # in Qbert, a saved state lacks something that settles with a frame
+    ale.restoreState(start)
     return ale
 
 

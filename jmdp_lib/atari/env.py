@@ -167,7 +167,7 @@ class Snapshot(NamedTuple):
     previous: int
     observation: NDArray[np.uint8]
     over: bool
-    draw: Draw | None
+    draw: Draw | None = None
 
     def __repr__(self) -> str:
         return f"Snapshot({self.game!r}, over={self.over}, draw={self.draw})"
@@ -265,7 +265,7 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64], EzPickle):
         saved = self._clone()
         seen = checks.frozen(self._observe())
         mute(self.ale)
-        return Snapshot(self.game, saved, (), first, seen, False, None)
+        return Snapshot(self.game, saved, (), first, seen, over=False)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -425,8 +425,8 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64], EzPickle):
         previous = action if self._free else self.previous
         if self.sticky_prob == 0.0:
             previous = self.num_actions  # none is part of the state
-        after = Snapshot(self.game, saved, moves, previous, seen, terminated or truncated, None)
-        return Outcome(action, earned, seen, terminated, truncated, info, after)
+        after = Snapshot(self.game, saved, moves, previous, seen, terminated or truncated)
+        return Outcome(action, earned, seen, terminated, truncated, info=info, snapshot=after)
 
     def _play(self, moves: tuple[int, ...]) -> int:
         return sum(map(self._act, moves))

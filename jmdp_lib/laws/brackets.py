@@ -93,17 +93,14 @@ class PhiBracket:
         x = rescaled(self.x, unit, reads, wanted)
         off = 1e-12 * unit + 4.0 * _EPS * np.abs(x)
         above = unit * self.above + off
-        below = np.maximum(unit * self.below - off, 0.0)
-        return PhiBracket(x, above, below, self.left, self.right)
+        return PhiBracket(x, above, unit * self.below - off, self.left, self.right)
 
     def lower(self, x: Floats) -> Floats:
         """The highest line below phi at x (m,), of those of the two points around it."""
         cell = np.clip(np.searchsorted(self.x, x, "right") - 1, 0, self.x.size - 2)
         left = self.below[cell] + self.right[cell] * (x - self.x[cell])
         right = self.below[cell + 1] - self.left[cell + 1] * (self.x[cell + 1] - x)
-        inside = (x >= self.x[0]) & (x <= self.x[-1])
-        beyond = self.below[-1] + self.right[-1] * (x - self.x[-1])
-        return np.where(inside, np.maximum(left, right), np.where(x > self.x[-1], beyond, 0.0))
+        return np.maximum(np.maximum(left, right), 0.0)
 
     def cdf(self, x: Floats) -> tuple[Floats, Floats]:
         """(m,) each: a lower bound of $P(G < x)$, and an upper bound of $P(G <= x)$."""

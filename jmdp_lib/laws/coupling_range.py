@@ -17,7 +17,6 @@ feasible when c changes: every sweep is handed the plans of the sweep before.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
-from jmdp_lib.machine import ReadOnly, hot, progress, require
+from jmdp_lib.machine import ReadOnly, cached, hot, progress, require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import StoredMoments, gap_table
 from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2, ragged
@@ -107,53 +106,40 @@ def coupling_range(jm: JMDP, policy: Policy, tol: float = 1e-8) -> CouplingRange
     allowed = checks.positive("tol", tol) * jm.reward_bound
     centred = system.centred
     backup = solve_chains(centred, 1e-14 * centred.jm.reward_bound).backup  # to rounding
+    cells = Cells.of(system, backup)
     # The largest covariances make the least gap variances.
-    low = _end_of_range(system, backup, -1.0, tol)
-    high = _end_of_range(system, backup, 1.0, tol)
-    error_bound = max(low.error, high.error) / system.weight
+    ends = [_end_of_range(TransportedPairs(system, backup, cells, x), tol) for x in (-1.0, 1.0)]
+    (low, low_error, least), (high, high_error, most) = ends
+    error_bound = max(low_error, high_error) / system.weight
     converged = error_bound <= allowed
     if not converged:
         warn(f"coupling_range stopped with error bound {error_bound:.3g} > tol * reward_bound")
-    return CouplingRange(
-        low.gap_variance, high.gap_variance, error_bound, converged, low.model, high.model
-    )
+    return CouplingRange(low, high, error_bound, converged, least, most)
 
 
-@dataclass(frozen=True)
-class End:
-    """One end of the range: gap variances (S, A, A), how far off they may be, and the model of two
-    actions that has them."""
-
-    gap_variance: Floats
-    error: float
-    model: JMDP | None
-
-
-def _end_of_range(system: CollapsedT2, backup: Backup, sign: float, tol: float) -> End:
-    """sign: 1 for the least covariances, -1 for the largest."""
-    jm = system.jm
+def _end_of_range(pairs: TransportedPairs, tol: float) -> tuple[Floats, float, JMDP | None]:
+    """Gap variances (S, A, A), how far off they may be, and the model of two actions with them."""
+    jm = pairs.system.jm
+    variance = pairs.backup.variance
     rate = jm.gamma**2
-    pairs = TransportedPairs(system, backup, sign)
-    require(pairs.memory, f"coupling_range on {jm.num_states:,} states")
     # Gap variances are sought more exactly than tol asks: relative to the largest variance.
-    size = min(0.1 * float(backup.variance.max()), 0.2 * system.weight * jm.reward_bound)
+    size = min(0.1 * float(variance.max()), 0.2 * pairs.system.weight * jm.reward_bound)
     last, moved = _repeated(pairs, tol * (1.0 - rate) * size, rate)
     # c is off by (moved + slack) / (1 - rate) at most, and a covariance is a step away from it.
     error = 2.0 * (rate * moved + last.slack) / (1.0 - rate)
-    gaps = pairs.gaps
-    blocks = np.einsum("sa,ab->sab", backup.variance, np.eye(jm.num_actions))
+    cells = pairs.cells
+    gaps = cells.gaps
+    blocks = np.einsum("sa,ab->sab", variance, np.eye(jm.num_actions))
     blocks[gaps.states, gaps.first, gaps.second] = last.values
     blocks[gaps.states, gaps.second, gaps.first] = last.values
-    found = 2, backup.mean, blocks, StoredMoments(None)
+    found = 2, pairs.backup.mean, blocks, StoredMoments(None)
     moments = collect_moments(jm, found, jm.return_offset, 0.0, error)
-    model = _extreme(pairs, last.plan) if jm.num_actions == 2 else None
-    return End(moments.gap_variance, error, model)
-
-
-def _extreme(pairs: TransportedPairs, plan: Floats) -> JMDP:
-    """The model of two actions whose coupling was found."""
-    jm = pairs.system.jm
-    return JMDP.from_tables(*pairs.tables(plan), jm.num_states, jm.gamma, knows_noise=False)
+    model = None
+    if jm.num_actions == 2:
+        states = np.repeat(gaps.states, np.diff(cells.starts))
+        tables = (states, last.plan, cells.rewards, cells.next_states)
+        model = JMDP.from_tables(*tables, jm.num_states, jm.gamma, knows_noise=False)
+    return moments.gap_variance, error, model
 
 
 @dataclass(frozen=True)
@@ -161,7 +147,7 @@ class Sweep:
     """What `TransportedPairs` makes of c and a plan.
 
     c: (S, S), the new one. values: (Q,) the extremes of C(s,a; s,b), and slack: how far off they
-    may be. plan: (N,) the best coupling for every gap, see `TransportedPairs.cells`.
+    may be. plan: (N,) the best coupling for every gap, see `Cells`.
     """
 
     c: Floats
@@ -176,7 +162,7 @@ def _repeated(pairs: TransportedPairs, target: float, rate: float) -> tuple[Swee
     rate: the contraction modulus. Where rounding does not allow the target, it stops at the size of
     rounding.
     """
-    made = Sweep(pairs.zeros(), np.empty(0), 0.0, pairs.cells[-1])
+    made = Sweep(pairs.zeros(), np.empty(0), 0.0, pairs.cells.independent)
     moved = np.inf
     limit = 0
     with progress(None, "coupling_range", "sweep") as bar:
@@ -199,6 +185,51 @@ def _repeated(pairs: TransportedPairs, target: float, rate: float) -> tuple[Swee
 
 
 @dataclass(frozen=True)
+class Cells:
+    """The N pairs of distinct outcomes of all Q gaps: a plan (N,) gives each a probability.
+
+    Gap q owns the cells starts[q] to starts[q + 1] - 1, in rows of widths[q]. products: (N,) of
+    deviations y - mu. rewards, next_states: (N, 2). independent: (N,) a first plan.
+    """
+
+    gaps: AskedGaps
+    starts: Ints
+    widths: Ints
+    products: Floats
+    rewards: Floats
+    next_states: Ints
+    independent: Floats
+
+    @classmethod
+    def of(cls, system: CollapsedT2, backup: Backup) -> Cells:
+        """For all pairs of actions at all states."""
+        jm = system.jm
+        gaps = AskedGaps.of(jm, None)
+        owners = jm.table_states[:, None] * jm.num_actions + np.arange(jm.num_actions)
+        columns = owners, backup.deviations, jm.rewards, jm.next_states
+        rows = np.stack([x.ravel() for x in columns], axis=1)
+        rows, place = np.unique(rows, axis=0, return_inverse=True)
+        probs = np.bincount(place.ravel(), np.repeat(jm.probs, jm.num_actions))
+        first = np.searchsorted(rows[:, 0], np.arange(system.policy.size + 1))
+        owner = gaps.states[:, None] * jm.num_actions + np.stack([gaps.first, gaps.second], axis=1)
+        heights, widths = np.diff(first)[owner].T
+        size = float((heights * widths).sum())
+        needed = 8.0 * (7 * jm.num_states**2 + 25 * size) + system.table_bytes
+        require(needed, f"coupling_range on {jm.num_states:,} states")
+        starts, gap, within = ragged(heights * widths)
+        both = first[owner[gap]] + np.stack(np.divmod(within, widths[gap]), axis=1)
+        return cls(
+            gaps=gaps,
+            starts=starts,
+            widths=widths,
+            products=rows[both, 1].prod(1),
+            rewards=rows[both, 2],
+            next_states=rows[both, 3].astype(int),
+            independent=probs[both].prod(1),
+        )
+
+
+@dataclass(frozen=True)
 class TransportedPairs(DensePairs):
     """c over all pairs, (S, S) symmetric: one sweep of the extremes over all couplings.
 
@@ -206,100 +237,36 @@ class TransportedPairs(DensePairs):
     sign: 1 for the least covariances, -1 for the largest.
     """
 
+    cells: Cells
     sign: float
 
-    @cached_property
-    def gaps(self) -> AskedGaps:
-        """All Q pairs of actions at all states."""
-        return AskedGaps.of(self.system.jm, None)
-
-    @cached_property
-    def _outcomes(self) -> tuple[Any, Any, Any]:
-        """The distinct outcomes of all state-actions, one state-action after the other.
-
-        Rows (state-action, deviation y - mu, reward, next state), their probabilities, and where
-        those of each state-action start, (S * A + 1,).
-        """
-        jm = self.system.jm
-        owners = jm.table_states[:, None] * jm.num_actions + np.arange(jm.num_actions)
-        columns = owners, self.backup.deviations, jm.rewards, jm.next_states
-        rows = np.stack([x.ravel() for x in columns], axis=1)
-        rows, place = np.unique(rows, axis=0, return_inverse=True)
-        probs = np.bincount(place.ravel(), np.repeat(jm.probs, jm.num_actions))
-        return rows, probs, np.searchsorted(rows[:, 0], np.arange(self.backup.mean.size + 1))
-
-    @property
-    def _sizes(self) -> tuple[Ints, Ints]:
-        """(Q,), (Q,) how many outcomes the two actions of every gap have."""
-        states, *actions = vars(self.gaps).values()
-        sizes = np.diff(self._outcomes[2]).reshape(self.backup.mean.shape)
-        return sizes[states, actions[0]], sizes[states, actions[1]]
-
-    @property
-    def memory(self) -> float:
-        """Bytes that sweeps take, roughly: matrices (S, S), tables, and arrays over the cells."""
-        heights, widths = self._sizes
-        cells = float((heights * widths).sum())
-        return 8.0 * (7 * len(self.backup.mean) ** 2 + 25 * cells) + self.system.table_bytes
-
-    @cached_property
-    def cells(self) -> Any:
-        """The N pairs of outcomes of all gaps, row by row: a plan gives each a probability.
-
-        Gap q owns the cells starts[q] to starts[q + 1] - 1, in rows of widths[q]. Returns starts
-        (Q + 1,), widths (Q,), states (N,), products of deviations y - mu (N,), rewards and next
-        states (N, 2), and a first plan (N,): independent outcomes.
-        """
-        rows, probs, first_row = self._outcomes
-        states, *actions = vars(self.gaps).values()
-        pair = [states * self.system.jm.num_actions + action for action in actions]
-        heights, widths = self._sizes
-        starts, gap, within = ragged(heights * widths)
-        both = np.stack(np.divmod(within, widths[gap]), axis=1)
-        both += np.stack([first_row[x][gap] for x in pair], axis=1)
-        deviations = rows[both, 1]
-        rewards = rows[both, 2]
-        next_states = rows[both, 3].astype(int)
-        products = deviations.prod(1), rewards, next_states, probs[both].prod(1)
-        return starts, widths, states[gap], *products
-
-    def covariances(self, c: Floats, plan: Floats) -> tuple[Floats, float, Floats]:
-        """(Q,) the extremes of C(s,a; s,b), how far off they may be, and the plan (N,) they have.
-
-        plan: any feasible one; the search for the best one starts with it.
-        """
-        starts, widths, _, products, _, next_states, _ = self.cells
-        values = products + self.system.jm.gamma**2 * c[next_states[:, 0], next_states[:, 1]]
-        nodes = int((widths + np.diff(starts) // widths).max(initial=0))
-        room = np.empty(nodes), np.empty(nodes, np.int64)
-        best = plan.copy()
-        slack = _transport(self.sign * values, best, starts, widths, *room)
-        return np.add.reduceat(best * values, starts[:-1]), slack, best
-
     def sweep(self, c: Floats, plan: Floats) -> Sweep:
-        """The operator on c, with the plans of the sweep before."""
+        """The operator on c. plan: any feasible one; the search for the best starts with it."""
         policy = self.system.policy
-        states, first, second = vars(self.gaps).values()
-        values, slack, plan = self.covariances(c, plan)
+        cells = self.cells
+        gaps = cells.gaps
+        later = c[cells.next_states[:, 0], cells.next_states[:, 1]]
+        costs = cells.products + self.system.jm.gamma**2 * later
+        best = plan.copy()
+        slack = _transport(self.sign * costs, best, cells.starts, cells.widths)
+        values = np.add.reduceat(best * costs, cells.starts[:-1])
         new = self.zeros()
         self.apply(c, new, with_source=False)  # right off the diagonal
-        both = 2.0 * policy[states, first] * policy[states, second] * values
-        np.fill_diagonal(new, self.backup.diagonal_source + np.bincount(states, both, len(c)))
-        return Sweep(new, values, slack, plan)
-
-    def tables(self, plan: Floats) -> tuple[Any, Any, Any, Any]:
-        """The coupling of two actions: states, probs (T,), rewards and next_states (T, 2)."""
-        _, _, states, _, rewards, next_states, _ = self.cells
-        return states, plan, rewards, next_states
+        both = 2.0 * policy[gaps.states, gaps.first] * policy[gaps.states, gaps.second] * values
+        diagonal = self.backup.diagonal_source + np.bincount(gaps.states, both, len(c))
+        np.fill_diagonal(new, diagonal)
+        return Sweep(new, values, slack, best)
 
 
-@hot
-def _transport(costs: Any, plans: Any, starts: Any, widths: Any, reach: Any, via: Any) -> Any:
-    """Make the plans of all gaps optimal; how far off one of them may be.
-
-    reach, via: room for the rows and columns of a problem.
-    """
+@cached(nogil=True, error_model="numpy")
+def _transport(costs: Any, plans: Any, starts: Any, widths: Any) -> Any:
+    """Make the plans of all gaps optimal; how far off one of them may be."""
     worst = 0.0
+    nodes = 0
+    for q in range(widths.size):
+        nodes = max(nodes, widths[q] + (starts[q + 1] - starts[q]) // widths[q])
+    reach = np.empty(nodes)
+    via = np.empty(nodes, np.int64)
     for q in range(widths.size):
         n = widths[q]
         m = (starts[q + 1] - starts[q]) // n

@@ -9,30 +9,28 @@ come of it, such a step is taken in two halves, in which one branch moves at a t
 
     D(s, t) = R + H(S', t),        H(j, t) = -R' + gamma D(j, T').
 
-So every row is d + factor * (another row, or its negative), for outcomes of a finite law.
+So every row is d + factor * (another row, or its negative), for outcomes of a finite law. With the
+values v of the policy, E D(s, t) = v(s) - v(t), and E H(j, t) = gamma v(j) - v(t).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import hot
 from jmdp_lib.model import JMDP
 from jmdp_lib.operators.collapsed import CollapsedT2, ragged
 from jmdp_lib.operators.reachable import PairSet, places
+from jmdp_lib.solvers.affine import Chain
 
-_DIGITS = 12  # decimals of reward differences that count, in units of the largest reward
+_DIGITS = 12  # decimals of rewards that count, in units of the largest one
 _ROUNDS = 64  # steps that bound |D|, at least
 _WORTH = 4.0  # half-steps must have so many times fewer outcomes
 _EPS = float(np.finfo(float).eps)
-
-Part = tuple[Ints, Floats, Ints, Ints, Floats]
-"""Some outcomes, as in `Outcomes`, in any order."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,8 @@ class Outcomes:
     """What can happen in one step, entry by entry, in order of their rows: arrays (M,).
 
     row: whose outcome it is. d: the reward difference. after: the row that follows. flipped:
-    whether its negative follows. weights: probabilities.
+    whether its negative follows. weights: probabilities. beyond: what follows is read at
+    (x - d) / factor plus this, see `together`.
     """
 
     row: Ints
@@ -48,19 +47,29 @@ class Outcomes:
     after: Ints
     flipped: Ints
     weights: Floats
+    beyond: Floats
+
+    @property
+    def merged(self) -> Outcomes:
+        """Sorted by row, d, after and flipped, with equal outcomes added up."""
+        order = np.lexsort((self.flipped, self.after, self.d, self.row))
+        keys: Any = [x[order] for x in (self.row, self.d, self.after, self.flipped)]
+        new = np.any([np.diff(key) != 0 for key in keys], axis=0)
+        first = np.flatnonzero(np.append(True, new))
+        weights = np.add.reduceat(self.weights[order], first)
+        beyond = np.add.reduceat((self.weights * self.beyond)[order], first) / weights
+        row, d, after, flipped = (key[first] for key in keys)
+        return Outcomes(row, d, after, flipped, weights, beyond)
+
+    def together(self, d: Floats, factors: Floats) -> Outcomes:
+        """The same outcomes, read at other differences d (M,), no less than theirs."""
+        beyond = np.maximum((d - self.d) / factors[self.row], 0.0)
+        return Outcomes(self.row, d, self.after, self.flipped, self.weights, beyond).merged
 
     @classmethod
-    def merged(cls, parts: list[Part]) -> Outcomes:
-        """Outcomes from parts, with equal ones added up."""
-        row, d, after, flipped, weights = map(np.concatenate, zip(*parts, strict=True))
-        order = np.lexsort((flipped, after, d, row))
-        row, d, after, flipped, weights = (x[order] for x in (row, d, after, flipped, weights))
-        new = np.append(True, np.diff(row) + np.diff(after) != 0)
-        new[1:] |= (np.diff(row) != 0) | (np.diff(d) != 0.0) | (np.diff(flipped) != 0)
-        first = np.flatnonzero(new)
-        return cls(
-            row[first], d[first], after[first], flipped[first], np.add.reduceat(weights, first)
-        )
+    def joined(cls, parts: list[Outcomes]) -> Outcomes:
+        """All of the parts."""
+        return cls(*map(np.concatenate, zip(*(vars(x).values() for x in parts), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -87,11 +96,31 @@ class Rows:
     @classmethod
     def of(cls, system: CollapsedT2, pairs: PairSet, gaps: Ints) -> Rows:
         """The rows that gaps (s, a, b), (Q, 3), lead to, all of them in a set of pairs."""
-        return _Maker(system, pairs, gaps).rows()
+        maker = _Maker(system, pairs, gaps)
+        parts = [maker.at_once(), *maker.in_halves()]
+        longest = int(np.bincount(np.concatenate([part.row for part in parts])).max())
+        gamma = system.jm.gamma
+        outcomes = Outcomes.joined(parts).merged
+        factors = np.full(maker.zero + 1, gamma or 1.0)
+        if maker.half_keys.size:
+            factors[maker.half_keys.size + np.flatnonzero(maker.apart)] = 1.0
+        means = maker.means(outcomes, factors)
+        error = mean_error(outcomes, factors, gamma, means, _rounding(longest))
+        return cls(
+            unit=maker.unit,
+            gamma=gamma,
+            outcomes=outcomes,
+            factors=factors,
+            asked=maker.asked,
+            means=means,
+            mean_error=error,
+            largest=_largest(outcomes, factors, gamma),
+            longest=longest,
+        )
 
     def rounded(self, x: Floats) -> Floats:
-        """Numbers in `unit`, rounded as reward differences are."""
-        return np.round(x / self.unit, _DIGITS) + 0.0
+        """Numbers in `unit`, rounded as rewards are."""
+        return _rounded(x / self.unit)
 
     @property
     def top(self) -> float:
@@ -107,16 +136,21 @@ class Rows:
     def digits(self) -> float:
         """How far E D of the model as it is given can be from that of the rounded one.
 
-        Each part of a step rounds a number to the nearest multiple of 10^-12 units, half of that
-        away at most, and its difference, quotient and rounding lose half an _EPS each, or two.
+        Each of two rewards is rounded to the nearest multiple of 10^-12 units, half of that away at
+        most, and its quotient and rounding lose half an _EPS each, or two with the difference.
         """
         each = 0.5 * 10.0**-_DIGITS + 2.0 * _EPS * np.abs(self.outcomes.d).max()
-        return float(_draws(self.factors, self.gamma) * each / (1.0 - self.gamma))
+        return float(2.0 * each / (1.0 - self.gamma))
 
     @property
     def halved(self) -> bool:
         """Whether there are half-steps."""
-        return bool((self.factors[:-1] != self.factors[-1]).any())
+        return _parts_of_a_step(self.factors, self.gamma) == 2
+
+
+def _rounded(x: Floats) -> Floats:
+    """Numbers without the digits that rounding may have changed."""
+    return np.round(x, _DIGITS) + 0.0
 
 
 def _rounding(longest: int) -> float:
@@ -142,22 +176,21 @@ class RowSizes:
     def of(cls, system: CollapsedT2, pairs: PairSet, gaps: Ints) -> RowSizes:
         """Count them. gaps: (Q, 3)."""
         first, second = pairs.members
-        same = first == second
+        apart = first != second
         tables = np.diff(system.jm.starts)
-        played = (system.policy > 0.0).sum(1)
-        alone = tables if system.coupling == "independent" else np.ones_like(tables)
-        state = first[same]
-        outcomes = (tables * alone)[gaps[:, 0]].sum() + state.size
-        outcomes += (tables * alone * played * (played - 1))[state].sum()
-        s = first[~same]
-        t = second[~same]
-        whole = played[s] * played[t] * tables[s]
-        whole = (whole if system.coupling == "common" else whole * tables[t]).sum()
-        half_rows = _half_rows(system, pairs, s, t)
-        half = (played * tables)[s].sum() + half_rows @ (played * tables)
+        draws = tables * (system.policy > 0.0).sum(1)  # of one branch
+        shared = np.where(apart, system.coupling == "common", system.coupling != "independent")
+        at_once = draws[first] * draws[second] // np.where(shared, tables[second], 1)
+        whole = at_once[apart].sum()
+        successors = np.diff(system.kernel.indptr)
+        keys = np.bincount(second[apart], successors[first[apart]], tables.size)
+        keys = np.minimum(keys, pairs.numbering.order.size)  # half-steps H(j, t), for each t
+        half = draws[first[apart]].sum() + keys @ draws
         halved = bool(system.coupling != "common" and system.jm.gamma and whole > _WORTH * half)
-        size = (half_rows.sum() if halved else 0) + pairs.size + len(gaps) + 1
-        return cls(int(size), int(outcomes + (half if halved else whole)), halved)
+        rows = (keys.sum() if halved else 0) + pairs.size + len(gaps) + 1
+        of_a_gap = tables ** (2 if system.coupling == "independent" else 1)
+        others = at_once[~apart].sum() + of_a_gap[gaps[:, 0]].sum()
+        return cls(int(rows), int(others + (half if halved else whole)), halved)
 
 
 def law_bytes(rows: int, outcomes: int, points: int) -> float:
@@ -166,13 +199,6 @@ def law_bytes(rows: int, outcomes: int, points: int) -> float:
     Reads of a point are held for a few thousand reward differences, at most.
     """
     return 400.0 * outcomes + points * (200.0 * rows + 20.0 * min(outcomes, 2048))
-
-
-def _half_rows(system: CollapsedT2, pairs: PairSet, s: Ints, t: Ints) -> Ints:
-    """(S,) how many half-steps H(j, t) pairs of different states s, t (M,) lead to, for each t."""
-    successors = np.diff(system.kernel.indptr)
-    found = np.bincount(t, successors[s], system.jm.num_states)
-    return np.minimum(found, pairs.numbering.order.size).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -192,214 +218,158 @@ class _Maker:
         return float(10.0 ** np.floor(np.log10(self.jm.reward_bound)))
 
     @cached_property
+    def rewards(self) -> Floats:
+        """(T, A) in units."""
+        return _rounded(self.jm.rewards / self.unit)
+
+    @cached_property
     def members(self) -> tuple[Ints, Ints]:
         """The two states of every pair, (P,) each."""
         return self.pairs.members
 
     @cached_property
-    def same(self) -> Any:
-        """(P,) whether both are one state."""
+    def apart(self) -> Ints:
+        """(P,) whether they differ."""
         first, second = self.members
-        return first == second
+        return np.not_equal(first, second)
 
-    def rows(self) -> Rows:
-        asked = self.halves + self.pairs.size + np.arange(len(self.gaps))
-        zero = asked[-1] + 1
-        parts = [self.merging(zero), self.together(zero), self.first_steps(asked, zero)]
-        parts += (
-            [self.first_halves(), self.second_halves(zero)] if self.halves else [self.apart(zero)]
-        )
-        longest = int(np.bincount(np.concatenate([part[0] for part in parts])).max())
-        outcomes = Outcomes.merged(parts)
-        factors = np.full(zero + 1, self.jm.gamma or 1.0)
-        if self.halves:
-            factors[self.halves + np.flatnonzero(~self.same)] = 1.0
-        equations = _Means(outcomes, factors, self.jm.gamma)
-        means = equations.solution()
-        error = equations.error(means, _rounding(longest))
-        largest = _largest(outcomes, factors, self.jm.gamma)
-        return Rows(
-            self.unit, self.jm.gamma, outcomes, factors, asked, means, error, largest, longest
-        )
+    @property
+    def asked(self) -> Ints:
+        """(Q,) the rows of the gaps."""
+        return self.half_keys.size + self.pairs.size + np.arange(len(self.gaps))
 
-    def rounded(self, d: Floats) -> Floats:
-        """Reward differences in `unit`, without the digits that rounding may have changed."""
-        return np.round(d / self.unit, _DIGITS) + 0.0
-
-    def successors(self, first: Ints, second: Ints, zero: int) -> tuple[Ints, Ints]:
-        """The rows of pairs of states (M,), and whether they are flipped; zero at gamma 0."""
-        x = self.pairs.numbering.number[first]
-        y = self.pairs.numbering.number[second]
-        if self.jm.gamma == 0.0:
-            return np.full(x.size, zero), np.zeros(x.size, np.int64)
-        place = places(self.pairs.rows, self.pairs.words, x, y)
-        return self.halves + place, (x < y).astype(np.int64)
-
-    def merging(self, zero: int) -> Part:
-        """Branches at one state that draw the same action are one from there on."""
-        row = np.flatnonzero(self.same)
-        chance = (self.system.policy[self.members[0][row]] ** 2).sum(1)
-        none = np.zeros(row.size, np.int64)
-        return self.halves + row, np.zeros(row.size), none + zero, none, chance
-
-    def together(self, zero: int) -> Part:
-        """Branches at one state that draw distinct actions."""
-        row = np.flatnonzero(self.same)
-        state = self.members[0][row]
-        policy = self.system.policy[state]
-        pair, a, b = np.nonzero(
-            policy[:, :, None] * policy[:, None, :] * (1.0 - np.eye(policy.shape[1]))
-        )
-        chance = policy[pair, a] * policy[pair, b]
-        shared = self.system.coupling != "independent"
-        rows = self.halves + row[pair]
-        return self.moves(rows, state[pair], a, state[pair], b, chance, shared, zero)
-
-    def first_steps(self, asked: Ints, zero: int) -> Part:
-        """The first step of the gaps that are asked for."""
-        s, a, b = self.gaps.T
-        shared = self.system.coupling != "independent"
-        return self.moves(asked, s, a, s, b, np.ones(s.size), shared, zero)
-
-    def apart(self, zero: int) -> Part:
-        """Branches at different states, in whole steps."""
-        row = np.flatnonzero(~self.same)
-        s, t = (x[row] for x in self.members)
-        policy = self.system.policy
-        pair, a, b = np.nonzero(policy[s][:, :, None] * policy[t][:, None, :])
-        chance = policy[s[pair], a] * policy[t[pair], b]
-        shared = self.system.coupling == "common"
-        return self.moves(row[pair], s[pair], a, t[pair], b, chance, shared, zero)
-
-    def moves(
-        self, row: Ints, s: Ints, a: Ints, t: Ints, b: Ints, chance: Floats, shared: bool, zero: int
-    ) -> Part:
-        """What follows when branches at s and t play a and b, (M,) each, with one table or two."""
-        jm = self.jm
-        counts = np.diff(jm.starts)
-        width = np.ones_like(t) if shared else counts[t]
-        _, branch, within = ragged(counts[s] * width)
-        own, other = np.divmod(within, width[branch])
-        own = jm.starts[s][branch] + own
-        other = jm.starts[t][branch] + (within if shared else other)
-        probs = jm.probs[own] if shared else jm.probs[own] * jm.probs[other]
-        d = jm.rewards[own, a[branch]] - jm.rewards[other, b[branch]]
-        ends = jm.next_states[own, a[branch]], jm.next_states[other, b[branch]]
-        return row[branch], self.rounded(d), *self.successors(*ends, zero), chance[branch] * probs
+    @property
+    def zero(self) -> int:
+        """The last row."""
+        return self.half_keys.size + self.pairs.size + len(self.gaps)
 
     @cached_property
     def half_keys(self) -> Ints:
         """(h,) j * S + t of the half-steps H(j, t) that pairs of different states lead to."""
         if not RowSizes.of(self.system, self.pairs, self.gaps).halved:
             return np.zeros(0, np.int64)
-        return np.unique(self.first_moves[2])
+        return np.unique(self.first_halves.after)
 
-    @property
-    def halves(self) -> int:
-        """How many half-steps there are."""
-        return self.half_keys.size
+    def outcomes(self, row: Ints, d: Floats, first: Ints, second: Ints, chance: Floats) -> Outcomes:
+        """Of steps that lead to two states, (M,) each; at gamma 0 they lead to zero."""
+        x = self.pairs.numbering.number[first]
+        y = self.pairs.numbering.number[second]
+        after = np.full(x.size, self.zero)
+        flipped = np.zeros(x.size, np.int64)
+        if self.jm.gamma > 0.0:
+            after = self.half_keys.size + places(self.pairs.rows, self.pairs.words, x, y)
+            flipped += x < y
+        return Outcomes(row, d, after, flipped, chance, np.zeros(x.size))
 
-    @cached_property
-    def first_moves(self) -> tuple[Ints, Floats, Ints, Floats]:
-        """Row, reward, key of H and probability, when the first branch of a pair moves."""
-        row = np.flatnonzero(~self.same)
+    def at_once(self) -> Outcomes:
+        """Steps in which both branches move: of gaps, and of pairs that are not halved."""
+        row = np.flatnonzero(~self.apart | (self.half_keys.size == 0))
         s, t = (x[row] for x in self.members)
-        pair, table, action, chance = self.single(s)
-        key = self.jm.next_states[table, action] * self.jm.num_states + t[pair]
-        return row[pair], self.rounded(self.jm.rewards[table, action]), key, chance
+        policy = self.system.policy
+        pair, a, b = np.nonzero(policy[s][:, :, None] * policy[t][:, None])
+        chance = policy[s[pair], a] * policy[t[pair], b]
+        state, *actions = self.gaps.T
+        s, t = (np.append(x[pair], state) for x in (s, t))
+        a, b = (np.append(x, y) for x, y in zip((a, b), actions, strict=True))
+        row = np.append(self.half_keys.size + row[pair], self.asked)
+        return self.moves(row, (s, a), (t, b), np.append(chance, np.ones(state.size)))
 
-    def single(self, states: Ints) -> tuple[Ints, Ints, Ints, Floats]:
-        """All draws of one branch at states (M,): which of them, table, action and probability."""
+    def moves(
+        self, row: Ints, one: tuple[Ints, Ints], other: tuple[Ints, Ints], chance: Floats
+    ) -> Outcomes:
+        """What follows when branches play an action at a state, (M,) each; equal ones are one."""
+        jm = self.jm
+        (s, a), (t, b) = one, other
+        alike = (s == t) & (a == b)
+        shared = (s == t) if self.system.coupling == "joint" else self.system.coupling == "common"
+        shared = shared | alike
+        tables = np.diff(jm.starts)
+        width = np.where(shared, 1, tables[t])
+        _, step, within = ragged(np.where(alike, 1, tables[s] * width))
+        left, right = np.divmod(within, width[step])
+        right = np.where(shared[step], left, right)
+        left += jm.starts[s][step]
+        right += jm.starts[t][step]
+        probs = jm.probs[left] * np.where(shared[step], 1.0, jm.probs[right])
+        d = _rounded(self.rewards[left, a[step]] - self.rewards[right, b[step]])
+        ends = jm.next_states[left, a[step]], jm.next_states[right, b[step]]
+        merged = alike[step]
+        # Branches that are one lead to zero, whatever the table is.
+        found = self.outcomes(row[step], d, *ends, chance[step] * np.where(merged, 1.0, probs))
+        found.after[merged] = self.zero
+        found.flipped[merged] = 0
+        return found
+
+    def single(self, states: Ints) -> tuple[Ints, Floats, Ints, Floats]:
+        """All draws of one branch at states (M,): which of them, reward, successor, probability."""
         jm = self.jm
         at, action = np.nonzero(self.system.policy[states])
         here = states[at]
         _, played, within = ragged(np.diff(jm.starts)[here])
         table = jm.starts[here][played] + within
         chance = self.system.policy[here, action][played] * jm.probs[table]
-        return at[played], table, action[played], chance
+        drawn = table, action[played]
+        return at[played], self.rewards[drawn], jm.next_states[drawn], chance
 
-    def first_halves(self) -> Part:
-        """The first branch of two at different states moves."""
-        row, reward, key, chance = self.first_moves
-        after = np.searchsorted(self.half_keys, key)
-        return self.halves + row, reward, after, np.zeros(row.size, np.int64), chance
+    @cached_property
+    def first_halves(self) -> Outcomes:
+        """The first branch of two at different states moves; `after` has keys of half-steps."""
+        row = np.flatnonzero(self.apart)
+        s, t = (x[row] for x in self.members)
+        pair, reward, after, chance = self.single(s)
+        keys = after * self.jm.num_states + t[pair]
+        return Outcomes(row[pair], reward, keys, 0 * pair, chance, np.zeros(pair.size))
 
-    def second_halves(self, zero: int) -> Part:
-        """And then the second one."""
+    def in_halves(self) -> list[Outcomes]:
+        """Steps of branches at different states, in two halves, if they are."""
+        halves = self.half_keys.size
+        if not halves:
+            return []
+        made = self.first_halves
+        after = np.searchsorted(self.half_keys, made.after)
+        first = replace(made, row=halves + made.row, after=after)
         j, t = np.divmod(self.half_keys, self.jm.num_states)
-        row, table, action, chance = self.single(t)
-        d = 0.0 - self.rounded(self.jm.rewards[table, action])
-        after = self.successors(j[row], self.jm.next_states[table, action], zero)
-        return row, d, *after, chance
+        row, reward, end, chance = self.single(t)
+        return [first, self.outcomes(row, 0.0 - reward, j[row], end, chance)]
+
+    def means(self, outcomes: Outcomes, factors: Floats) -> Floats:
+        """(N,) E D, as far as rounding lets it be found."""
+        jm = self.jm
+        rewards = np.einsum("sa,sa->s", self.system.policy, jm.averaging @ self.rewards)
+        value = Chain(self.system.kernel, jm.gamma, rewards).solution(0.0)
+        first, second = self.members
+        j, t = np.divmod(self.half_keys, jm.num_states)
+        means = np.zeros(self.zero + 1)
+        means[: self.asked[0]] = np.append(
+            jm.gamma * value[j] - value[t], value[first] - value[second]
+        )
+        means[self.asked] = _step_of_means(outcomes, factors, means)[self.asked]
+        return means
 
 
-@dataclass(frozen=True)
-class _Means:
-    """E D of all rows: the solution of m = b + W m, b = E d, by Gauss-Seidel sweeps.
+def _step_of_means(outcomes: Outcomes, factors: Floats, means: Floats) -> Floats:
+    """(N,) E[d + factor * mean of what follows]."""
+    later = factors[outcomes.row] * means[outcomes.after] * (1.0 - 2.0 * outcomes.flipped)
+    both = outcomes.weights * (outcomes.d + later)
+    return np.bincount(outcomes.row, both, means.size).astype(float)
 
-    Compared with the bounds, whose sweeps read hundreds of points, these take no time.
+
+def mean_error(
+    outcomes: Outcomes, factors: Floats, gamma: float, means: Floats, rounding: float
+) -> float:
+    """How far each of the means (N,) is from the truth, at most.
+
+    The residual rho bounds it by rho / (1 - gamma), and with half-steps, of which every second one
+    has the factor one, by 2 rho / (1 - gamma). Computing rho loses `rounding`, relative to the
+    largest numbers that are summed.
     """
-
-    outcomes: Outcomes
-    factors: Floats
-    gamma: float
-
-    @cached_property
-    def weights(self) -> Floats:
-        """(M,) entries of W: a probability times a factor, negative where a row is flipped."""
-        made = self.outcomes
-        return made.weights * self.factors[made.row] * (1.0 - 2.0 * made.flipped)
-
-    @cached_property
-    def source(self) -> Floats:
-        """(N,) b."""
-        made = self.outcomes
-        return np.bincount(made.row, made.weights * made.d, self.factors.size).astype(float)
-
-    def solution(self) -> Floats:
-        """(N,) m, as far as rounding lets it be found."""
-        made = self.outcomes
-        starts = np.searchsorted(made.row, np.arange(self.factors.size + 1))
-        m = np.zeros(self.factors.size)
-        least = np.log(_EPS * (1.0 - self.gamma))  # plain sweeps need no more steps than this
-        most = 4 + 4 * int(least / np.log(max(self.gamma, 0.1)))
-        for sweep in range(most):
-            change = _sweep_means(m, starts, made.after, self.weights, self.source, sweep % 2)
-            if change <= _EPS * np.abs(m).max():
-                break
-        return m
-
-    def error(self, m: Floats, rounding: float) -> float:
-        """How far each entry of m is from the truth, at most.
-
-        The residual rho bounds it by rho / (1 - gamma), and with half-steps, of which every second
-        one has the factor one, by 2 rho / (1 - gamma). Computing rho loses `rounding`, relative to
-        the largest numbers that are summed.
-        """
-        made = self.outcomes
-        moved = np.bincount(made.row, self.weights * m[made.after], m.size)
-        residual = np.abs(self.source + moved - m).max()
-        lost = rounding * (np.abs(made.d).max() + np.abs(m).max())
-        return float(_draws(self.factors, self.gamma) * (residual + lost) / (1.0 - self.gamma))
+    residual = np.abs(_step_of_means(outcomes, factors, means) - means).max()
+    lost = rounding * (np.abs(outcomes.d).max() + np.abs(means).max())
+    return float(_parts_of_a_step(factors, gamma) * (residual + lost) / (1.0 - gamma))
 
 
-@hot
-def _sweep_means(m: Any, starts: Any, after: Any, weights: Any, source: Any, backward: Any) -> Any:
-    """One sweep of m = source + W m over the rows, in place; returns the largest change."""
-    last = m.size - 2  # then comes zero
-    largest = 0.0
-    for n in range(m.size - 1):
-        r = last - n if backward else n
-        total = source[r]
-        for e in range(starts[r], starts[r + 1]):
-            total += weights[e] * m[after[e]]
-        largest = max(largest, abs(total - m[r]))
-        m[r] = total
-    return largest
-
-
-def _draws(factors: Floats, gamma: float) -> int:
-    """In how many parts a step is taken: two, if there are half-steps."""
+def _parts_of_a_step(factors: Floats, gamma: float) -> int:
+    """Two, if there are half-steps."""
     return 2 if gamma and (factors[:-1] != gamma).any() else 1
 
 
@@ -415,6 +385,6 @@ def _largest(outcomes: Outcomes, factors: Floats, gamma: float) -> Floats:
         rounds += 1
         later = factors[outcomes.row] * bound[outcomes.after]
         bound[:-1] = np.maximum.reduceat(size + later, starts)
-    halves = _draws(factors, gamma)
+    halves = _parts_of_a_step(factors, gamma)
     rest = gamma ** (rounds // halves) * halves * size.max(initial=0.0) / (1.0 - gamma)
     return np.where(bound > 0.0, (bound + rest) * (1.0 + 1e-9), 0.0)

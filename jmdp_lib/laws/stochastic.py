@@ -16,23 +16,20 @@ size, with the cuts P(D < lower end) and P(D <= upper end). Sums of probabilitie
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.laws.rows import Rows
-from jmdp_lib.machine import hot, inline
+from jmdp_lib.laws.rows import Outcomes, Rows
+from jmdp_lib.laws.sweeps import CUTS, Groups, Limits, Reads, Step, carry, settle
 
 _EPS = float(np.finfo(float).eps)
 _GAPS = 1024  # reward differences that are told apart, about
 _ALIKE = 1e-10  # points that differ by less, relative to the largest gap, are taken for one
 _OCTAVE = 8  # points between a distance and twice this distance, at least
-_ROOM = 1 << 14  # numbers of an array that is worked on at once
 
 
 def line(spacing: float, bulk: float, top: float) -> Floats:
@@ -49,54 +46,23 @@ def line(spacing: float, bulk: float, top: float) -> Floats:
 
 
 def with_reads(points: Floats, reads: Floats) -> Floats:
-    """The points of a line and the read points, with either sign; these replace points nearby."""
+    """The points of a line and the read points, with either sign; these replace points nearby.
+    The ends of the line lie beyond all mass, and there is one more point on either side."""
     both = np.unique(np.append(reads, 0.0 - reads))
     place = np.searchsorted(both, points)
     padded = np.concatenate([[-np.inf], both, [np.inf]])
     apart = np.minimum(points - padded[place], padded[place + 1] - points)
     apart[[0, -1]] = np.inf  # the ends stay
-    return np.union1d(points[apart >= np.diff(points).min() / 2.0], both)
+    far = 2.0 * points[[0, -1]]
+    return np.unique(np.concatenate([points[apart >= np.diff(points).min() / 2.0], both, far]))
 
 
 @dataclass(frozen=True)
 class Stochastic:
-    """Upper bounds of the distribution functions of N rows and their negatives, 2 N in all.
-
-    groups: (starts, gaps, ends, after, weights). Row r, or r - N with the other sign, owns the
-    groups starts[r] to starts[r + 1] - 1. A group holds the outcomes with one reward difference
-    and factor, differences[gaps[g]] and factors[gaps[g]], and owns the entries ends[g] to
-    ends[g + 1] - 1: each a row that follows, after (M,), and its probability, weights (M,).
-    """
+    """Upper bounds (2 N, 1, 2n + 1) of the distribution functions of N rows and their negatives at
+    the 2n cuts of a grid (n, 2); the last one, beyond the grid, is one."""
 
     rows: Rows
-    groups: Any
-    differences: Floats
-    factors: Floats
-
-    @classmethod
-    def of(cls, rows: Rows) -> Stochastic:
-        """Group the outcomes of all rows with both signs."""
-        made = rows.outcomes
-        size = rows.factors.size
-        row = np.append(made.row, made.row + size)
-        after = np.append(made.after + size * made.flipped, made.after + size * (1 - made.flipped))
-        d = _told_apart(np.append(made.d, 0.0 - made.d))
-        factor = np.tile(rows.factors[made.row], 2)
-        weights = np.tile(made.weights, 2)
-        kinds, gap = np.unique(np.stack([d, factor]), axis=1, return_inverse=True)
-        keys = (row * kinds.shape[1] + gap.ravel()) * (2 * size) + after
-        keys, entry = _distinct(keys)
-        groups, ends = np.unique(keys // (2 * size), return_index=True)
-        row, gaps = np.divmod(groups, kinds.shape[1])
-        starts = np.searchsorted(row, np.arange(2 * size + 1))
-        found = (
-            starts,
-            gaps,
-            np.append(ends, keys.size),
-            keys % (2 * size),
-            np.bincount(entry, weights),
-        )
-        return cls(rows, found, *kinds)
 
     @cached_property
     def largest(self) -> Floats:
@@ -108,10 +74,25 @@ class Stochastic:
         """(2, Q) the rows of the gaps, with either sign."""
         return np.stack([self.rows.asked, self.rows.asked + self.rows.factors.size])
 
+    @cached_property
+    def _outcomes(self) -> Outcomes:
+        """Of all rows with both signs."""
+        made = self.rows.outcomes
+        size = self.rows.factors.size
+        row = np.append(made.row, made.row + size)
+        after = np.append(made.after + size * made.flipped, made.after + size * (1 - made.flipped))
+        d = _told_apart(np.append(made.d, 0.0 - made.d))
+        none = np.zeros(row.size, np.int64)
+        return Outcomes(row, d, after, none, np.tile(made.weights, 2), np.zeros(row.size)).merged
+
+    @cached_property
+    def _grouped(self) -> tuple[Groups, Floats]:
+        return Groups.of(self._outcomes, np.tile(self.rows.factors, 2))
+
     @property
     def numbers_read(self) -> int:
         """How many numbers a sweep reads, for each cut."""
-        return self.groups[1].size + self.groups[3].size
+        return self._grouped[0].numbers_read
 
     def nearby(self, at: Floats, limit: int) -> tuple[Floats, bool]:
         """(n, 2) the points `at`, and those that are read, step by step, to know the gaps there;
@@ -122,83 +103,73 @@ class Stochastic:
         interval by 1 / factor; one that is no longer much narrower than points that are taken for
         one is left out, so that none reaches another.
         """
-        if self.differences.size > limit:
+        kinds = self._grouped[1].T
+        if len(kinds) > limit:
             return _mirrored([(float(x), float(x)) for x in at]), False
         top = self.rows.top
         alike = _ALIKE * top
         has, follow = self._followers
         found = {(round(float(x) / alike) if alike else 0, -1): (float(x), float(x)) for x in at}
         known = {node[0]: ends for node, ends in found.items()}
-        todo = [(x, x, np.unique(has[self.asked.ravel()].indices)) for x, _ in found.values()]
-        for start, end, then in todo:
-            for gap in then:
+        todo = [(ends, np.unique(has[self.asked.ravel()].indices)) for ends in found.values()]
+        for ends, then in todo:
+            for kind in then:
                 if len(found) >= limit:
                     return _mirrored([*found.values()][: len(at) + limit // 8]), False
-                low, high = _interval(start, end, self.differences[gap], self.factors[gap])
-                node = round(low / alike), gap
+                x, off = _shifted(np.array(ends), *kinds[kind])
+                low, high = (x + off * [-1.0, 1.0]).tolist()
+                node = round(low / alike), kind
                 if node not in found and max(-low, high) < top and high - low < alike / 4.0:
                     found[node] = known.get(node[0], (low, high))
-                    after_it = follow.indices[follow.indptr[gap] : follow.indptr[gap + 1]]
-                    todo.append((*found[node], after_it))
+                    after_it = follow.indices[follow.indptr[kind] : follow.indptr[kind + 1]]
+                    todo.append((found[node], after_it))
         return _mirrored([*found.values()]), True
 
     @cached_property
     def _followers(self) -> tuple[sparse.csr_array, sparse.csr_array]:
-        """(2 N, G) which differences a row has, and (G, G) which ones follow another."""
-        starts, gaps, ends, after, _ = self.groups
-        shape = (self.largest.size, self.differences.size)
-        lasting = self.largest[after] > 0.0
-        gap = np.repeat(gaps, np.diff(ends))[lasting]
-        row = np.repeat(np.arange(shape[0]), np.diff(ends[starts]))[lasting]
-        ones = np.ones(gap.size)
-        has = sparse.csr_array((ones, (row, gap)), shape)
-        return has, sparse.csr_array((ones, (after[lasting], gap)), shape).T.tocsr() @ has
+        """(2 N, K) which kinds a row has, and (K, K) which ones follow another."""
+        groups, kinds = self._grouped
+        shape = (self.largest.size, kinds.shape[1])
+        lasting = self.largest[groups.after] > 0.0
+        kind = np.repeat(groups.kind, np.diff(groups.ends))[lasting]
+        ones = np.ones(kind.size)
+        has = sparse.csr_array((ones, (self._outcomes.row[lasting], kind)), shape)
+        after = sparse.csr_array((ones, (groups.after[lasting], kind)), shape)
+        return has, after.T.tocsr() @ has
 
     def start(self, points: Floats) -> Floats:
-        """(2 N, 2n + 1) upper bounds at the cuts of a grid (n, 2) from nothing but the size of D;
-        the last one, beyond the grid, is one."""
-        least = -self.largest[:, None]
-        bounds = np.ones((self.largest.size, points.size + 1))
-        bounds[:, :-1:2][points[:, 0] <= least] = 0.0
-        bounds[:, 1::2][points[:, 1] < least] = 0.0
+        """(2 N, 1, 2n + 1) upper bounds from nothing but the size of D."""
+        least = -self.largest[:, None, None]
+        bounds = np.ones((self.largest.size, 1, points.size + 1))
+        bounds[..., :-1:2][points[:, 0] <= least] = 0.0
+        bounds[..., 1::2][points[:, 1] < least] = 0.0
         return bounds
+
+    def _step(self, groups: Groups, cells: list[Ints]) -> Step:
+        """One step of all rows that reads cuts: (2n,) for each kind."""
+        none = np.zeros((0, 2))
+        reads = Reads(np.array(cells, np.int32), none, none.ravel(), none.ravel())
+        limits = Limits(CUTS, 0.0, self.rows.rounding)
+        return Step(groups, reads, limits)
 
     def refined(self, grid: Floats, bounds: Floats, finer: Floats) -> Floats:
         """The bounds on a finer grid."""
-        out = self.start(finer)
-        same = first_cut(grid, finer.ravel())
-        for rows in parts(len(out), finer.size):
-            out[rows, :-1] = np.minimum(out[rows, :-1], bounds[rows][:, same])
-        return out
+        cells = [first_cut(grid, finer.ravel())]
+        return carry(bounds, self._step(Groups.identity(len(bounds)), cells), self.start(finer))
 
     def settle(self, points: Floats, bounds: Floats, tol: float) -> int:
         """Sweep until no bound falls by `tol`, in place; returns how many sweeps that took."""
-        reads = np.empty((self.differences.size, points.size), np.int32)
-        for index, (d, factor) in enumerate(zip(self.differences, self.factors, strict=True)):
-            reads[index] = first_cut(points, *_shifted(points.ravel(), d, factor))
-        moved = np.zeros(self.largest.size, np.int64)
-        fallen = np.zeros(self.largest.size)
-        room = np.empty((2, points.size + 1))
-        rest = (self.groups, reads, moved, fallen, tol, self.rows.rounding, *room)
+        cuts = points.ravel()
+        groups, kinds = self._grouped
+        step = self._step(groups, [first_cut(points, *_shifted(cuts, *x)) for x in kinds.T])
         size = self.rows.factors.size
-        order = np.stack([np.arange(size - 1), size + np.arange(size - 1)], axis=1).ravel()
-        sweeps = 1
-        while _sweep(bounds, order, sweeps, *rest):
-            order = order if self.rows.halved else order[::-1].copy()
-            sweeps += 1
-        return sweeps
+        rows = np.stack([np.arange(size - 1), size + np.arange(size - 1)], axis=1).ravel()
+        return settle(bounds, step, rows, tol, at_once=False)
 
     def bracket(self, bounds: Floats) -> tuple[Floats, Floats]:
         """Lower and upper bounds (Q, 2n) of the gaps at the cuts."""
-        high, other = np.minimum.accumulate(bounds[self.asked, -2::-1], axis=2)
+        high, other = np.minimum.accumulate(bounds[self.asked, 0, -2::-1], axis=2)
         return np.maximum(0.0, 1.0 - other - _EPS), high[:, ::-1]
-
-
-def parts(size: int, width: int) -> Iterator[slice]:
-    """All rows of an array, as many at a time as do not take much memory."""
-    step = max(1, _ROOM // width)
-    for start in range(0, size, step):
-        yield slice(start, start + step)
 
 
 def _mirrored(intervals: list[tuple[float, float]]) -> Floats:
@@ -229,20 +200,6 @@ def _told_apart(d: Floats) -> Floats:
     return np.floor(d / step) * step
 
 
-def _distinct(numbers: Ints) -> tuple[Ints, Ints]:
-    """`np.unique` with its inverse for integers from zero on, without sorting if they are dense."""
-    if numbers.max() > numbers.size:
-        return np.unique(numbers, return_inverse=True)
-    there = np.bincount(numbers) > 0
-    return np.flatnonzero(there), (np.cumsum(there) - 1)[numbers]
-
-
-def _interval(start: float, end: float, d: float, factor: float) -> tuple[float, float]:
-    """Where an interval is read after a step, with its rounding."""
-    ends, off = _shifted(np.array([start, end]), d, factor)
-    return float(ends[0] - off[0]), float(ends[1] + off[1])
-
-
 def _shifted(x: Floats, d: float, factor: float) -> tuple[Floats, Floats]:
     """(x - d) / factor, and how inexact: not at all where d = x, or where the factor is a power of
     two and the difference a float. Otherwise the difference, the quotient and the sum of both
@@ -251,63 +208,3 @@ def _shifted(x: Floats, d: float, factor: float) -> tuple[Floats, Floats]:
     lost = (x - (y - (y - x))) - (d + (y - x))
     exact = (y == 0.0) | ((lost == 0.0) & (np.frexp(factor)[0] == 0.5))
     return y / factor, np.where(exact, 0.0, 2.0 * _EPS * (np.abs(x) + np.abs(d)) / factor)
-
-
-@inline
-def _lower(bounds: Any, total: Any, rounding: Any) -> Any:
-    """Lower bounds (2n + 1,), but the last, to the total, rounded up; by how much, at most."""
-    fall = 0.0
-    for k in range(bounds.size - 1):
-        new = total[k] * (1.0 + rounding)
-        if new < bounds[k]:
-            fall = max(fall, bounds[k] - new)
-            bounds[k] = new
-    return fall
-
-
-@hot
-def _sweep(
-    bounds: Any,
-    rows: Any,
-    now: Any,
-    groups: Any,
-    reads: Any,
-    moved: Any,
-    fallen: Any,
-    tol: Any,
-    rounding: Any,
-    mixed: Any,
-    total: Any,
-) -> Any:
-    """Sweep number `now`: Gauss-Seidel over rows, where one that follows moved since the last.
-
-    bounds: (2 N, 2n + 1). moved: (2 N,) in which sweep a row moved last: it moves when its bounds
-    have fallen by `tol` since then, see fallen (2 N,). mixed, total: room, (2n + 1,). Returns how
-    many rows moved.
-    """
-    starts, gaps, ends, after, weights = groups
-    last = bounds.shape[1] - 1
-    count = 0
-    for r in rows:
-        stale = False
-        for e in range(ends[starts[r]], ends[starts[r + 1]]):
-            stale |= moved[after[e]] >= now - 1
-        if not stale:
-            continue
-        total[:] = 0.0
-        for g in range(starts[r], starts[r + 1]):
-            mixed[:] = 0.0
-            for e in range(ends[g], ends[g + 1]):
-                weight = weights[e]
-                successor = after[e]
-                for k in range(last + 1):
-                    mixed[k] += weight * bounds[successor, k]
-            gap = gaps[g]
-            for k in range(last):
-                total[k] += mixed[reads[gap, k]]
-        fallen[r] += _lower(bounds[r], total, rounding)
-        if fallen[r] > tol:
-            fallen[r] = 0.0
-            moved[r] = now
-            count += 1
-    return count

@@ -12,7 +12,6 @@ import math
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FunctionType
@@ -27,24 +26,20 @@ from jmdp_lib.machine.process import output_is_seen
 
 
 class _CompileNotice(event.Listener):
-    """Says that a call compiles, which takes seconds; functions that it compiles next are silent.
+    """Says, once in a process, that a call compiles, which takes seconds.
 
     Numba sends its events only for what it really compiles, not for what it finds on disk.
     """
 
-    depth = 0  # functions compile the functions they call
-    ended = float("-inf")
+    said = False
 
     def on_start(self, event: Any) -> None:
         compiled = event.data["dispatcher"]
-        ours = compiled.__module__.startswith("jmdp_lib")
-        if ours and not self.depth and time.monotonic() > self.ended + 1.0:
-            self.say(compiled.stats.cache_path is not None)
-        self.depth += 1
-
-    def say(self, kept: bool) -> None:
-        """Say that a call compiles; a warning if the result cannot be kept."""
-        text = "jmdp_lib is compiling this call, "
+        if self.said or not compiled.__module__.startswith("jmdp_lib"):
+            return
+        self.said = True
+        kept = compiled.stats.cache_path is not None
+        text = "jmdp_lib is compiling what this process calls, "
         if kept:
             text += "only this once: the result is kept on disk"
         else:
@@ -55,8 +50,7 @@ class _CompileNotice(event.Listener):
             logging.getLogger("jmdp_lib").log(logging.INFO if kept else logging.WARNING, text)
 
     def on_end(self, event: Any) -> None:
-        self.depth -= 1
-        self.ended = time.monotonic()
+        """Numba asks for this method, too."""
 
 
 event.register("numba:compile", _CompileNotice())

@@ -5,11 +5,9 @@ from __future__ import annotations
 import io
 import json
 import os
-import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
@@ -20,8 +18,6 @@ from jmdp_lib.machine.process import extra, require
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_LONGEST_HEADER = 2**24  # bytes: arrays are not in it
 
 
 @contextmanager
@@ -81,67 +77,31 @@ def content_of(path: str | os.PathLike[str], writer: str) -> Iterator[None]:
 
 
 def load_parts(
-    path: str | os.PathLike[str],
-    what: str,
-    version: str,
-    writer: str,
-    remedy: str,
-    check: Callable[[dict[str, Any]], None] = lambda outline: None,
+    path: str | os.PathLike[str], what: str, version: str, writer: str, remedy: str
 ) -> dict[str, Any]:
     """The parts that `save_parts` wrote, tuples for lists; no code in the file is executed.
 
     writer: the method that writes such files; remedy: what to do if it is of another version.
-    check: refuses parts by the shapes and types of their arrays, before any array is read.
     """
     content = io.BytesIO(Path(path).read_bytes())
-    with content_of(path, writer), zipfile.ZipFile(content) as archive:
-        if archive.getinfo("header.npy").file_size > _LONGEST_HEADER:
-            raise ValueError("its header is too long")
-        header = str(_array(archive, "header"))
-        outline = _parts(header, partial(_blank, archive))
-        name, found = str(outline.pop("file")).rsplit(" of jmdp_lib, format ", 1)
+    with content_of(path, writer), np.load(content, allow_pickle=False) as archive:
+        require(sum(member.file_size for member in archive.zip.infolist()), f"reading {path}")
+
+        def read(part: dict[str, Any]) -> Any:
+            if part.keys() == {"array"}:
+                return archive[part["array"]]
+            return {name: _tuples(value) for name, value in part.items()}
+
+        parts: dict[str, Any] = json.loads(str(archive["header"]), object_hook=read)
+        name, found = parts.pop("file").rsplit(" of jmdp_lib, format ", 1)
         if name != what:
             raise ValueError(f"it is {name}")
-        if found == version:
-            check(outline)
-            require(sum(member.file_size for member in archive.infolist()), f"reading {path}")
-            parts = _parts(header, partial(_array, archive))
-            del parts["file"]
-            return parts
-    raise ValueError(
-        f"{path} is {what} in format {found}; this version of jmdp_lib reads format {version} "
-        f"alone: {remedy}"
-    )
-
-
-def _parts(header: str, array: Callable[[str], Any]) -> dict[str, Any]:
-    """What a header says, with arrays in their places; array: gives one by its name."""
-
-    def read(part: dict[str, Any]) -> Any:
-        if part.keys() == {"array"}:
-            return array(part["array"])
-        return {name: _tuples(x) for name, x in part.items()}
-
-    parts: dict[str, Any] = json.loads(header, object_hook=read)
+    if found != version:
+        raise ValueError(
+            f"{path} is {what} in format {found}; this version of jmdp_lib reads format {version} "
+            f"alone: {remedy}"
+        )
     return parts
-
-
-def _array(archive: zipfile.ZipFile, name: str) -> Any:
-    """An array of a file."""
-    _blank(archive, name)  # refuses one that would take more memory than it fills
-    with archive.open(f"{name}.npy") as member:
-        return np.lib.format.read_array(member, allow_pickle=False)
-
-
-def _blank(archive: zipfile.ZipFile, name: str) -> Any:
-    """Zeros of an array's shape and type, in no memory: nothing but its first bytes is read."""
-    with archive.open(f"{name}.npy") as member:
-        np.lib.format.read_magic(member)
-        shape, _, dtype = np.lib.format.read_array_header_1_0(member)
-        blank = np.broadcast_to(np.zeros((), dtype), shape)
-        if member.tell() + blank.nbytes != archive.getinfo(f"{name}.npy").file_size:
-            raise ValueError(f"array {name} has another size than it says")
-    return blank
 
 
 def _tuples(value: Any) -> Any:

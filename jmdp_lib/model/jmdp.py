@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from scipy import sparse
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import content_of, load_parts, require, save_parts
+from jmdp_lib.machine import ReadOnly, content_of, load_parts, require, save_parts
 from jmdp_lib.model.simulator import Simulator, check_simulator, draw_index
 from jmdp_lib.model.tables import (
     Joint,
@@ -46,8 +46,20 @@ _FILE = "a JMDP"
 _FORMAT = "2"
 
 
-@dataclass(frozen=True, init=False, eq=False, repr=False)
-class JMDP:
+@dataclass(frozen=True, eq=False, repr=False)
+class _Tables(ReadOnly):
+    """The fields of a `JMDP`, which says what they are; they are checked, and sorted by state."""
+
+    gamma: float
+    starts: Ints
+    probs: Floats
+    rewards: Floats
+    next_states: Ints
+    queries_per_state: int | None = None
+    knows_noise: bool = True
+
+
+class JMDP(_Tables):
     """A finite joint MDP (Definition 4.3), immutable, with T outcome tables sorted by state.
 
     `JMDP(table_probs, rewards, next_states, gamma)` takes arrays (S, K), (S, K, A) and (S, K, A):
@@ -81,14 +93,6 @@ class JMDP:
         ([[0.5, 0.5]], True)
     """
 
-    gamma: float
-    starts: Ints
-    probs: Floats
-    rewards: Floats
-    next_states: Ints
-    queries_per_state: int | None = None
-    knows_noise: bool = True
-
     def __init__(
         self, table_probs: ArrayLike, rewards: ArrayLike, next_states: ArrayLike, gamma: float
     ) -> None:
@@ -98,7 +102,19 @@ class JMDP:
         sizes = {"state": num_states, "table": num_tables}
         reward, successor = _checked_tables(rewards, next_states, num_states, **sizes)
         drawn = np.nonzero(probs)
-        self._store(gamma, num_states, drawn[0], probs[drawn], reward[drawn], successor[drawn])
+        starts = np.searchsorted(drawn[0], np.arange(num_states + 1))
+        super().__init__(gamma, starts, probs[drawn], reward[drawn], successor[drawn])
+
+    @classmethod
+    def _of(cls, **fields: Any) -> JMDP:
+        """A model of fields that are checked."""
+        jm = cls.__new__(cls)
+        _Tables.__init__(jm, **fields)
+        return jm
+
+    def _with(self, **changes: Any) -> JMDP:
+        """This model with some fields replaced."""
+        return JMDP._of(**self.__getstate__() | changes)
 
     @classmethod
     def from_tables(
@@ -132,13 +148,22 @@ class JMDP:
         checks.refuse("probs", prob, prob < 0, "is negative", ["table"])
         totals: Floats = np.bincount(state, prob, minlength=num_states).astype(float)
         checks.sums_to_one("probs", probs, totals, ["state"])
+        if queries_per_state is not None:
+            checks.at_least("queries_per_state", queries_per_state, 2)
+        if not isinstance(knows_noise, bool):
+            raise ValueError(f"knows_noise must be true or false, got {knows_noise!r}")
         order = np.argsort(state, kind="stable")
         order = order[prob[order] > 0]
         state = state[order]
-        prob = prob[order] / totals[state]
-        tables = (state, prob, reward[order], successor[order])
-        facts = (knows_noise, queries_per_state)
-        return cls.__new__(cls)._store(gamma, num_states, *tables, *facts)
+        return cls._of(
+            gamma=gamma,
+            starts=np.searchsorted(state, np.arange(num_states + 1)),
+            probs=prob[order] / totals[state],
+            rewards=reward[order],
+            next_states=successor[order],
+            queries_per_state=queries_per_state,
+            knows_noise=knows_noise,
+        )
 
     @classmethod
     def from_step(
@@ -194,7 +219,9 @@ class JMDP:
         check_simulator(simulator)
         count = checks.at_least("queries_per_state", queries_per_state, 2)
         counted = counted_tables(simulator, count, seed)
-        return cls.from_tables(*counted, simulator.gamma, False, count)
+        return cls.from_tables(
+            *counted, simulator.gamma, knows_noise=False, queries_per_state=count
+        )
 
     @classmethod
     def from_mdp(
@@ -250,31 +277,6 @@ class JMDP:
         tables = joint_tables(laws_of_gymnasium(env), "quantile")
         return cls.from_tables(*tables, gamma, knows_noise=False)
 
-    def _store(
-        self,
-        gamma: float,
-        num_states: int,
-        states: Ints,
-        probs: Floats,
-        rewards: Floats,
-        next_states: Ints,
-        knows_noise: bool = True,
-        queries_per_state: int | None = None,
-    ) -> JMDP:
-        """Set all fields of a new model, whose tables are checked and sorted by state."""
-        starts = np.searchsorted(states, np.arange(num_states + 1)).astype(np.int64)
-        arrays = {"starts": starts, "probs": probs, "rewards": rewards, "next_states": next_states}
-        for name, array in arrays.items():
-            object.__setattr__(self, name, checks.frozen(np.ascontiguousarray(array)))
-        object.__setattr__(self, "gamma", gamma)
-        object.__setattr__(self, "knows_noise", knows_noise)
-        object.__setattr__(self, "queries_per_state", queries_per_state)
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Copies and pickles are made anew, and so are as immutable as the original."""
-        return model_of_parts, tuple(getattr(self, field.name) for field in fields(self))
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the tables to one .npz file, which appears whole or not at all.
 
@@ -293,16 +295,15 @@ class JMDP:
             >>> again.queries_per_state, bool((again.probs == counted.probs).all())
             (50, True)
         """
-        names = [field.name for field in fields(self)]
-        save_parts(path, _FILE, _FORMAT, {name: getattr(self, name) for name in names})
+        save_parts(path, _FILE, _FORMAT, self.__getstate__())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> JMDP:
         """Read what `JMDP.save` wrote; a file of another format is refused with its version."""
         remedy = "make the model again, and save"
-        parts = load_parts(path, _FILE, _FORMAT, "JMDP.save", remedy, _refuse_shapes)
+        parts = load_parts(path, _FILE, _FORMAT, "JMDP.save", remedy)
         with content_of(path, "JMDP.save"):
-            return model_of_parts(**parts)
+            return _model_of_parts(**parts)
 
     def __repr__(self) -> str:
         return (
@@ -347,11 +348,7 @@ class JMDP:
         """
         if self.reward_offset == 0.0:
             return self
-        jm = JMDP.__new__(JMDP)
-        vars(jm).update({field.name: getattr(self, field.name) for field in fields(self)})
-        vars(jm)["rewards"] = checks.frozen(self.rewards - self.reward_offset)
-        vars(jm)["reward_bound"] = min(jm.reward_bound, self.reward_bound)  # if no reward is left
-        return jm
+        return self._with(rewards=self.rewards - self.reward_offset)
 
     @property
     def return_offset(self) -> float:
@@ -386,10 +383,9 @@ class JMDP:
     def given_noise(self) -> list[JMDP]:
         """K models, one for each noise of `noise_probs`: in it this noise is certain."""
         size = self.noise_probs.size
-        states = np.arange(self.num_states)
-        certain = (self.gamma, self.num_states, states, np.ones(self.num_states))
+        certain = {"starts": np.arange(self.num_states + 1), "probs": np.ones(self.num_states)}
         tables = ((self.rewards[k::size], self.next_states[k::size]) for k in range(size))
-        return [JMDP.__new__(JMDP)._store(*certain, *table) for table in tables]
+        return [self._with(**certain, rewards=r.copy(), next_states=s.copy()) for r, s in tables]
 
     @cached_property
     def averaging(self) -> sparse.csr_array:
@@ -499,37 +495,12 @@ def _checked_tables(
     return reward, checks.integers("next_states", next_states, below=num_states, **sizes)
 
 
-def _refuse_shapes(parts: dict[str, Any]) -> None:
-    """Refuse arrays that cannot be those of one model by their shapes: every state has a table."""
-    starts, *tables = (parts[name].shape for name in ("starts", "probs", "rewards", "next_states"))
-    probs, rewards, next_states = tables
-    one_model = len(starts) == len(probs) == 1 and probs == rewards[:1] and rewards == next_states
-    if not one_model or starts[0] > probs[0] + 1:
-        raise ValueError(f"its arrays have the shapes {starts}, {probs}, {rewards}, {next_states}")
-
-
-def model_of_parts(
-    gamma: float,
-    starts: Ints,
-    probs: Floats,
-    rewards: Floats,
-    next_states: Ints,
-    queries_per_state: int | None = None,
-    knows_noise: bool = True,
-) -> JMDP:
+def _model_of_parts(starts: ArrayLike, probs: Any, **others: Any) -> JMDP:
     """A model from its fields, bit by bit; what is wrong with them is refused."""
-    starts = checks.integers("starts", starts, "state")
-    checks.same_shape("probs", probs.shape, (int(starts[-1]),), "(starts[-1],)")
-    checks.refuse("starts", starts[:-1], np.diff(starts) < 0, "is above the next one", ["state"])
-    if starts[0] != 0:
-        raise ValueError(f"starts must begin with 0, got {starts[0]}")
-    if queries_per_state is not None:
-        checks.at_least("queries_per_state", queries_per_state, 2)
-    if not isinstance(knows_noise, bool):
-        raise ValueError(f"knows_noise must be true or false, got {knows_noise!r}")
-    size = starts.size - 1
-    states = np.repeat(np.arange(size), np.diff(starts))
-    JMDP.from_tables(states, probs, rewards, next_states, size, gamma)  # refuses what is wrong
-    arrays = np.asarray(probs, float), np.asarray(rewards, float), np.asarray(next_states, np.int64)
-    facts = (knows_noise, queries_per_state)
-    return JMDP.__new__(JMDP)._store(checks.discount(gamma), size, states, *arrays, *facts)
+    first = checks.integers("starts", starts, "state")
+    checks.same_shape("probs", probs.shape, (int(first[-1]),), "(starts[-1],)")
+    num_states = first.size - 1
+    states = np.repeat(np.arange(num_states), np.diff(first))
+    jm = JMDP.from_tables(states, probs, num_states=num_states, **others)
+    checks.same_shape("probs", probs.shape, jm.probs.shape, "(tables that can be drawn,)")
+    return jm._with(probs=np.asarray(probs, float))  # normalised again, they may change

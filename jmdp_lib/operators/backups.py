@@ -1,16 +1,16 @@
 """Sampled backups (Section 5.2): draws of hat T_2(M, i), twins of `literal.apply_t2`.
 
 A layout says which coordinates i of M = (mu, Sigma) are kept, one after another in a vector
-`values`, and how to draw the backup of one:
+`values`, and how to draw the backup of one. Its form is
 
-    Full        mu(x), Sigma(x, y) for all state-actions x, y: the paper's, X + X^2 coordinates
-    Collapsed   mu(s, a), Sigma(s, a, s, b) and, between states, only the policy average W(s, t);
+    full        mu(x), Sigma(x, y) for all state-actions x, y: the paper's, X + X^2 coordinates
+    collapsed   mu(s, a), Sigma(s, a, s, b) and, between states, only the policy average W(s, t);
                 the next action is averaged over instead of drawn
-    Centred     the same with covariances in the place of second moments: the form for gaps, since
+    centred     the same with covariances in the place of second moments: the form for gaps, since
                 nothing large is subtracted at the end
 
 The backup is written once, as a compiled target. Where the tables of a JMDP are known,
-`compiled_backup` draws from them; any other simulator is queried by `Full.backup`.
+`compiled_backup` draws from them; any other simulator is queried by `Layout.backup`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from jmdp_lib.machine import inline
 from jmdp_lib.model import JMDP
 from jmdp_lib.model.simulator import Simulator, checked_query, draw_index
 from jmdp_lib.moments import StoredMoments
-from jmdp_lib.operators.collapsed import distinct_states
 from jmdp_lib.operators.draws import cumulative, pick
 from jmdp_lib.operators.pairs import PairOperator
 
 Coordinate = Sequence[tuple[int, int]]
+FORMS = ("full", "collapsed", "centred")
 
 
 def sample_t2(
@@ -62,7 +62,7 @@ def sample_t2(
         >>> print(f"{np.mean(drawn):.1f} +- {np.std(drawn) / 10:.1f}, exactly {exact:.2f}")
         24.8 +- 0.5, exactly 25.25
     """
-    layout = Full(checks.policy_matrix(simulator, policy))
+    layout = Layout(checks.policy_matrix(simulator, policy), "full")
     values = layout.pack(*checks.collection("M", mean, second, simulator))
     if checks.as_array("coordinate", coordinate).shape not in ((1, 2), (2, 2)):
         raise ValueError(f"coordinate must be [(s, a)] or [(s, a), (t, b)], got {coordinate!r}")
@@ -74,45 +74,90 @@ def sample_t2(
     return layout.backup(simulator, values, i + (len(coordinate) - 1) * layout.policy.size, rng)
 
 
-@dataclass(frozen=True, eq=False)
-class Full:
-    """values (X + X * X,): mu(x) at x, Sigma(x, y) at X + x * X + y, for x = s * A + a.
+class Rules(NamedTuple):
+    """What a target depends on besides the moments and the steps of two branches.
 
-    policy: (S, A).
+    policy: (S, A). full, centred: of the layout. common: whether distinct states share their noise.
+    """
+
+    policy: Any
+    gamma: float
+    full: bool
+    centred: bool
+    common: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Which coordinates are kept: with X = S A and x = s A + a, values holds
+
+        form "full":  mu(x) at x, Sigma(x, y) at X + x X + y, (X + X^2,)
+        the others:   mu (S, A), Sigma or C of one state (S, A, A), W or c between states (S, S)
+
+    policy: (S, A). form: one of FORMS.
     """
 
     policy: Floats
+    form: str
     coupling: str = "joint"
-    name = "full"
-    full = True
-    centred = False
 
     @cached_property
-    def _policy_cdf(self) -> list[list[float]]:
-        return np.cumsum(self.policy, axis=1).tolist()
+    def full(self) -> bool:
+        """Whether all of Sigma is kept."""
+        return self.form == "full"
 
-    def choose(self, state: int, rng: np.random.Generator) -> int:
-        """An action from pi(. | state)."""
-        return draw_index(self._policy_cdf[state], rng)
+    @cached_property
+    def centred(self) -> bool:
+        """Whether covariances are kept in the place of second moments."""
+        return self.form == "centred"
 
-    def raw(self, values: Floats) -> Floats:
-        """The coordinates as raw moments."""
-        return values
-
-    @property
+    @cached_property
     def used(self) -> Any:
-        """(size,) which coordinates are learned."""
-        return np.ones(self.policy.size * (1 + self.policy.size), dtype=bool)
+        """(size,) which coordinates are learned: all but W(s, s)."""
+        num_states, num_actions = self.policy.shape
+        if self.full:
+            return np.ones(self.policy.size * (1 + self.policy.size), dtype=bool)
+        means_and_blocks = np.ones(self.policy.size * (1 + num_actions), dtype=bool)
+        return np.append(means_and_blocks, ~np.eye(num_states, dtype=bool))
+
+    def rules(self, gamma: float) -> Rules:
+        """What compiled targets know of this layout."""
+        return Rules(self.policy, gamma, self.full, self.centred, self.coupling == "common")
 
     def pack(self, mean: Floats, second: Floats) -> Floats:
         """The coordinates of M = (mean (S, A), second (S, A, S, A))."""
-        return np.concatenate([mean.ravel(), second.ravel()])
+        if self.full:
+            return np.concatenate([mean.ravel(), second.ravel()])
+        cross = np.einsum("sa,satb,tb->st", self.policy, second, self.policy)
+        raw = self._join(mean, np.einsum("sasb->sab", second), cross)
+        return raw - self._products(raw)
+
+    def _join(self, *parts: Floats) -> Floats:
+        return np.concatenate([part.ravel() for part in parts]) * self.used
 
     def split(self, values: Floats) -> tuple[Floats, Floats, Floats]:
-        """Views: mean (S, A), same-state entries (S, A, A), all entries (S, A, S, A)."""
-        mean, second = np.split(values, [self.policy.size])
-        second = second.reshape(self.policy.shape * 2)
-        return mean.reshape(self.policy.shape), np.einsum("sasb->sab", second), second
+        """Views: mean (S, A), same-state entries (S, A, A), and what there is between states."""
+        num_states, num_actions = self.policy.shape
+        mean, rest = np.split(values, [self.policy.size])
+        mean = mean.reshape(self.policy.shape)
+        if self.full:
+            second = rest.reshape(self.policy.shape * 2)
+            return mean, np.einsum("sasb->sab", second), second
+        same, cross = np.split(rest, [self.policy.size * num_actions])
+        return mean, same.reshape(*mean.shape, -1), cross.reshape(num_states, -1)
+
+    def _products(self, values: Floats) -> Any:
+        """What second moments exceed the coordinates by, given the means in `values`."""
+        if not self.centred:
+            return 0.0
+        mean, _, _ = self.split(values)
+        value = (self.policy * mean).sum(1)
+        same = mean[:, :, None] * mean[:, None, :]
+        return self._join(np.zeros(mean.size), same, np.outer(value, value))
+
+    def raw(self, values: Floats) -> Floats:
+        """The coordinates as raw moments."""
+        return values + self._products(values)
 
     def backup(
         self, simulator: Simulator, values: Floats, i: int, rng: np.random.Generator
@@ -132,95 +177,42 @@ class Full:
             one = two = u * num_actions + self.choose(u, rng)
             if (s, a) != (t, b):
                 two = v * num_actions + self.choose(v, rng)
-        branches = Branch(s, a, float(r), u, one), Branch(t, b, float(q), v, two)
-        kind = simulator.gamma, self.centred, False
-        return float(_target(values, self.policy, *kind, i, *branches))
+        first = Branch(s, a, float(r), u, one)
+        second = Branch(t, b, float(q), v, two)
+        return float(_target(values, i, first, second, self.rules(simulator.gamma)))
+
+    def choose(self, state: int, rng: np.random.Generator) -> int:
+        """An action from pi(. | state)."""
+        return draw_index(self._policy_cdf[state], rng)
+
+    @cached_property
+    def _policy_cdf(self) -> list[list[float]]:
+        return np.cumsum(self.policy, axis=1).tolist()
 
     def applied(self, jm: JMDP, values: Floats) -> Floats:
-        """T_2 M, exactly, as raw moments."""
+        """T_2 M, exactly, as raw moments.
+
+        T_2 sees the moments between two states only through their policy average, which thus may
+        stand for all of them.
+        """
+        mean, same, second = self.split(self.raw(values))
+        if not self.full:
+            second = np.tile(second[:, None, :, None], (1, mean.shape[1], 1, mean.shape[1]))
+            np.einsum("sasb->sab", second)[...] = same
         operator = PairOperator(jm, self.policy, self.coupling)
-        mean, _, second = self.split(values)
         new = operator.apply(operator.centre(mean, second))
-        return self.pack(new.mean, new.second)
+        return self.raw(self.pack(new.mean, new.second))
 
     def read(self, values: Floats) -> tuple[Floats, Floats, StoredMoments]:
-        """Mean (S, A), covariance blocks (S, A, A), and all of Sigma."""
-        mean, same, second = self.split(values)
-        return mean.copy(), same - mean[:, :, None] * mean[:, None, :], StoredMoments(second.copy())
-
-
-class Collapsed(Full):
-    """values: mu (S, A), Sigma of one state (S, A, A), W (S, S) between states."""
-
-    name = "collapsed"
-    full = False
-
-    @property
-    def used(self) -> Any:
-        """(size,) which coordinates are learned: all but W(s, s)."""
-        num_states, num_actions = self.policy.shape
-        means_and_blocks = np.ones(self.policy.size * (1 + num_actions), dtype=bool)
-        return np.append(means_and_blocks, ~np.eye(num_states, dtype=bool))
-
-    def pack(self, mean: Floats, second: Floats) -> Floats:
-        """The coordinates of M = (mean (S, A), second (S, A, S, A))."""
-        cross = np.einsum("sa,satb,tb->st", self.policy, second, self.policy)
-        raw = self._join(mean, np.einsum("sasb->sab", second), cross)
-        return raw - self.products(raw) * self.centred
-
-    def _join(self, mean: Floats, same: Floats, cross: Floats) -> Floats:
-        np.fill_diagonal(cross, 0.0)
-        return np.concatenate([mean.ravel(), same.ravel(), cross.ravel()])
-
-    def split(self, values: Floats) -> tuple[Floats, Floats, Floats]:
-        """Views: mean (S, A), same-state entries (S, A, A), entries between states (S, S)."""
-        num_states, num_actions = self.policy.shape
-        mean, same, cross = np.split(values, self.policy.size * np.array([1, 1 + num_actions]))
-        blocks = same.reshape(num_states, num_actions, num_actions)
-        return mean.reshape(self.policy.shape), blocks, cross.reshape(num_states, num_states)
-
-    def products(self, values: Floats) -> Floats:
-        """What second moments exceed the covariances by, given the means in `values`."""
-        mean = self.split(values)[0]
-        value = (self.policy * mean).sum(1)
-        same = mean[:, :, None] * mean[:, None, :]
-        return self._join(np.zeros(mean.size), same, np.outer(value, value))
-
-    def raw(self, values: Floats) -> Floats:
-        """The coordinates as raw moments."""
-        return values + self.products(values) * self.centred
-
-    def covariances(self, values: Floats) -> Floats:
-        """The coordinates with covariances in the place of second moments."""
-        return values - self.products(values) * (not self.centred)
-
-    def applied(self, jm: JMDP, values: Floats) -> Floats:
-        """T_2 M, exactly, as raw moments."""
-        mean, blocks, cross = self.split(self.covariances(values))
-        pair = cross.copy()
-        np.fill_diagonal(pair, np.einsum("sa,sab,sb->s", self.policy, blocks, self.policy))
-        operator = PairOperator(jm, self.policy, self.coupling)
-        mean, blocks, deviations = operator.same_state(mean, blocks, pair)
-        mean += jm.reward_offset
-        source = operator.average @ operator.noise_source(deviations)
-        new = self._join(mean, blocks, distinct_states(jm.gamma, operator.kernels, pair, source))
-        return new + self.products(new)
-
-    def read(self, values: Floats) -> tuple[Floats, Floats, StoredMoments]:
-        """Mean (S, A) and covariance blocks (S, A, A); there is no more."""
+        """Mean (S, A), covariance blocks (S, A, A), and all of Sigma if there is more."""
+        mean, same, second = self.split(values.copy())
+        blocks = same if self.centred else same - mean[:, :, None] * mean[:, None, :]
         absent = 'only form="full" learns moments between states; the others learn their averages'
-        mean, blocks, _ = self.split(self.covariances(values))
-        return mean.copy(), blocks.copy(), StoredMoments(None, absent=absent)
-
-
-class Centred(Collapsed):
-    """`Collapsed` with covariances."""
-
-    name = "centred"
-    centred = True
-
-
-LAYOUTS: dict[str, type[Full]] = {"full": Full, "collapsed": Collapsed, "centred": Centred}
+        return (
+            mean,
+            blocks,
+            StoredMoments(second) if self.full else StoredMoments(None, absent=absent),
+        )
 
 
 @inline
@@ -292,16 +284,7 @@ class Branch(NamedTuple):
 
 
 @inline
-def _target(
-    values: Any,
-    policy: Any,
-    gamma: float,
-    centred: bool,
-    common: bool,
-    i: int,
-    first: Any,
-    second: Any,
-) -> float:
+def _target(values: Any, i: int, first: Any, second: Any, rules: Any) -> float:
     """hat T_2(M, i) from the steps of two branches.
 
     centred: with y = R + gamma m(S') the target of a block is (y_a - mu_a)(y_b - mu_b) +
@@ -309,6 +292,8 @@ def _target(
     share their noise (`common`). Its bias is a product of two mean errors and so vanishes first;
     its noise is that of a covariance, however large the means are.
     """
+    policy = rules.policy
+    gamma = rules.gamma
     num = policy.size
     num_actions = policy.shape[1]
     here = values[first.next] if first.next >= 0 else _mean_at(values, policy, first.after)
@@ -318,15 +303,15 @@ def _target(
     if first.next >= 0:
         later = values[num + first.next * num + second.next]
     elif first.state == second.state and first.action == second.action:
-        later = _single_at(values, policy, centred, first.after, here)
+        later = _single_at(values, policy, rules.centred, first.after, here)
     else:
         later = _pair_at(values, policy, first.after, second.after)
     target = 0.0
-    if not centred:
+    if not rules.centred:
         target = first.reward * second.reward + gamma * (
             first.reward * there + second.reward * here
         )
-    elif first.state == second.state or common:
+    elif first.state == second.state or rules.common:
         target = first.reward + gamma * here - values[first.state * num_actions + first.action]
         target *= second.reward + gamma * there - values[second.state * num_actions + second.action]
     return target + gamma * gamma * later
@@ -335,16 +320,11 @@ def _target(
 class Drawing(NamedTuple):
     """What the compiled backup draws from: arrays of a JMDP, and of a layout of its moments.
 
-    full, centred, common: which layout, and whether distinct states share their noise. policy: (S,
-    A). policy_cdf: (S * A,) and table_cdf: (T,), cumulative within each state. starts: (S + 1,).
+    policy_cdf: (S * A,) and table_cdf: (T,), cumulative within each state. starts: (S + 1,).
     rewards, next_states: (T, A).
     """
 
-    full: bool
-    centred: bool
-    common: bool
-    gamma: float
-    policy: Any
+    rules: Rules
     policy_cdf: Any
     starts: Any
     table_cdf: Any
@@ -352,14 +332,10 @@ class Drawing(NamedTuple):
     next_states: Any
 
     @classmethod
-    def of(cls, jm: JMDP, layout: Full) -> Drawing:
+    def of(cls, jm: JMDP, layout: Layout) -> Drawing:
         """For a layout of the moments of a JMDP."""
         return cls(
-            full=layout.full,
-            centred=layout.centred,
-            common=layout.coupling == "common",
-            gamma=jm.gamma,
-            policy=layout.policy,
+            rules=layout.rules(jm.gamma),
             policy_cdf=np.cumsum(layout.policy, axis=1).ravel(),
             starts=jm.starts,
             table_cdf=cumulative(jm.starts, jm.probs),
@@ -371,16 +347,17 @@ class Drawing(NamedTuple):
 @inline
 def _action(rng: Any, drawing: Any, s: int) -> int:
     """An action from pi(. | s), as the state-action s * A + a."""
-    num_actions = drawing.policy.shape[1]
+    num_actions = drawing.rules.policy.shape[1]
     return pick(rng, drawing.policy_cdf, s * num_actions, (s + 1) * num_actions)
 
 
 @inline
 def compiled_backup(rng: Any, values: Any, i: int, drawing: Any) -> float:
-    """A draw of hat T_2(M, i) from known tables: the twin of `Full.backup`."""
+    """A draw of hat T_2(M, i) from known tables: the twin of `Layout.backup`."""
+    rules = drawing.rules
     starts = drawing.starts
-    size, num_actions = drawing.policy.shape
-    s, a, t, b = _place(i, size, num_actions, drawing.full)
+    size, num_actions = rules.policy.shape
+    s, a, t, b = _place(i, size, num_actions, rules.full)
     if a < 0:
         a = _action(rng, drawing, s) - s * num_actions
         b = _action(rng, drawing, t) - t * num_actions
@@ -388,16 +365,13 @@ def compiled_backup(rng: Any, values: Any, i: int, drawing: Any) -> float:
     j = k + starts[t] - starts[s]
     u = drawing.next_states[k, a]
     one = two = -1
-    if drawing.full:
+    if rules.full:
         one = two = _action(rng, drawing, u)
-    if s != t and not drawing.common:
+    if s != t and not rules.common:
         j = pick(rng, drawing.table_cdf, starts[t], starts[t + 1])
     v = drawing.next_states[j, b]
-    if drawing.full and (s != t or a != b):
+    if rules.full and (s != t or a != b):
         two = _action(rng, drawing, v)
     first = Branch(s, a, drawing.rewards[k, a], u, one)
     second = Branch(t, b, drawing.rewards[j, b], v, two)
-    policy = drawing.policy
-    centred = drawing.centred
-    common = drawing.common
-    return _target(values, policy, drawing.gamma, centred, common, i, first, second)
+    return _target(values, i, first, second, rules)

@@ -20,11 +20,8 @@ def cumulative(starts: Ints, probs: Floats) -> Floats:
 
 
 @cached(nogil=True)
-def pick(rng: Any, cdf: Any, low: int, high: int) -> int:
-    """Index in low..high-1 by its cumulative probability; no draw where there is no choice."""
-    if high - low == 1:
-        return low
-    u = rng.random()
+def find(u: float, cdf: Any, low: int, high: int) -> int:
+    """Index in low..high-1 at which the cumulative probability passes a number."""
     while high - low > 8:
         middle = (low + high) // 2
         if cdf[middle - 1] <= u:
@@ -34,6 +31,12 @@ def pick(rng: Any, cdf: Any, low: int, high: int) -> int:
     while low < high - 1 and cdf[low] <= u:
         low += 1
     return low
+
+
+@cached(nogil=True)
+def pick(rng: Any, cdf: Any, low: int, high: int) -> int:
+    """Index in low..high-1 by its cumulative probability; no draw where there is no choice."""
+    return low if high - low == 1 else find(rng.random(), cdf, low, high)
 
 
 @cached()

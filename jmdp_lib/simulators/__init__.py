@@ -7,7 +7,6 @@ import lazy_loader
 from jmdp_lib.model.simulator import Outcome, Simulator, SimulatorError, StepSimulator
 from jmdp_lib.simulators.decisions import compare_actions, compare_policies
 from jmdp_lib.simulators.estimates import estimate_gaps
-from jmdp_lib.simulators.sampled_gaps import sample_gaps
 from jmdp_lib.simulators.vector_simulator import VectorSimulator
 
 if TYPE_CHECKING:
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CoupledEnv", "Outcome", "Simulator", "SimulatorError", "StepSimulator"]
 __all__ += ["VectorSimulator", "compare_actions", "compare_policies", "estimate_gaps"]
-__all__ += ["sample_gaps"]
 
 # It alone needs Gymnasium, and is loaded when it is first used.
 __getattr__, *_ = lazy_loader.attach(__name__, submod_attrs={"coupled_env": ["CoupledEnv"]})

@@ -22,7 +22,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Seed
 from jmdp_lib.machine import extra
 from jmdp_lib.model.simulator import Outcome
-from jmdp_lib.simulators.worlds import distinct_in
+from jmdp_lib.simulators.rows import distinct_in
 
 with extra("atari"):
     import gymnasium

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,12 +16,11 @@ import numpy as np
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy, Seed
 from jmdp_lib.machine import progress
-from jmdp_lib.simulators.branches import Run
-from jmdp_lib.simulators.players import Branches, Comparison, PlayedRuns, gaps_of
+from jmdp_lib.simulators.estimates import ROUNDING, gap_table, in_order, symmetric
+from jmdp_lib.simulators.plans import Asked, Plan, Runs, Settings, check_order
+from jmdp_lib.simulators.players import player_of
 from jmdp_lib.simulators.results import Decision, GapEstimate
-from jmdp_lib.simulators.statistics import GapIntervals, Standing, variance_reduction
-from jmdp_lib.simulators.vector_branches import VectorBranches, VectorRules
-from jmdp_lib.simulators.vector_simulator import VectorSimulator
+from jmdp_lib.simulators.statistics import GapIntervals, GapSums, Standing, variance_reduction
 
 _TAIL = 1e-3  # share of the largest return that is cut off
 _FIRST_ASYMPTOTIC = 128  # runs before an asymptotic confidence sequence says anything
@@ -84,13 +84,10 @@ def compare_actions(
         up gains 0.04 to 0.97, known after 236 queries
     """
     terms = _Terms.of("compare_actions", alpha, margin, budget, seed)
-    asked: Any = (env, policy, actions, state, gamma, coupling, _TAIL, horizon)
-    branches: Comparison
-    if isinstance(env, VectorSimulator):
-        branches = VectorBranches.of(*asked)
-    else:
-        branches = Branches.of(*asked)
-    return _decide(env, branches, terms, _known_range(env, reward_range, method))
+    check_order(policy)
+    settings = Settings.of(env, gamma, coupling, _TAIL, horizon)
+    plan = Plan.of_actions(player_of(env, state, coupling), policy, actions, settings)
+    return _decide(plan, terms, _known_range(env, reward_range, method))
 
 
 def compare_policies(
@@ -141,13 +138,9 @@ def compare_policies(
         exact 3.72
     """
     terms = _Terms.of("compare_policies", alpha, margin, budget, seed)
-    asked: Any = (env, policies, state, gamma, coupling, _TAIL, horizon)
-    branches: Comparison
-    if isinstance(env, VectorSimulator):
-        branches = VectorRules.of_policies(*asked)
-    else:
-        branches = Branches.of_policies(*asked)
-    return _decide(env, branches, terms, _known_range(env, reward_range, method))
+    settings = Settings.of(env, gamma, coupling, _TAIL, horizon)
+    plan = Plan.of_policies(player_of(env, state, coupling), policies, settings)
+    return _decide(plan, terms, _known_range(env, reward_range, method))
 
 
 class _Terms(NamedTuple):
@@ -168,14 +161,12 @@ class _Terms(NamedTuple):
         return cls(name, alpha, margin, budget, checks.seed_sequence(seed))
 
 
-def _decide(
-    env: Any, branches: Comparison, terms: _Terms, reward_range: tuple[float, float] | None
-) -> Decision:
+def _decide(plan: Plan, terms: _Terms, reward_range: tuple[float, float] | None) -> Decision:
     """Play branches until it is known which is best, or the budget is spent."""
-    runs = _Runs(branches, terms, reward_range)
-    size = len(branches.names)
+    runs = _Runs(plan, terms, reward_range)
+    size = len(plan.names)
     if size < 2 or terms.budget < runs.longest:
-        many = "policies" if branches.compared == "policy" else "actions"
+        many = "policies" if plan.compared == "policy" else "actions"
         raise ValueError(
             f"two {many} or more, and a budget of {runs.longest} queries, which one run may take, "
             f"are needed; got {size} {many} and budget {terms.budget}"
@@ -196,7 +187,7 @@ def _play_until_decided(runs: _Runs, terms: _Terms) -> None:
             while runs.verdict == "undecided" and runs.queries + runs.longest <= budget:
                 runs.play(next_look)
                 bar.update(runs.queries - bar.n)
-                if len(runs.returns) >= next_look or runs.queries + runs.longest > budget:
+                if runs.num_runs >= next_look or runs.queries + runs.longest > budget:
                     runs.look()
                     next_look = math.ceil(_GROWTH * next_look)
         except Exception as error:
@@ -224,32 +215,30 @@ class _Runs:
     """The runs so far, and what they say.
 
     active: the numbers of the branches that no other was found to be better than. playing: these
-    alone. returns, labels: of all m branches, by runs; nan where a branch was not played any more.
-    whole: returns of all branches in runs that went on after these became one. gaps: what is known
-    of mean gaps.
+    alone. returns: (m, N) of all branches; nan where a branch was not played any more. apart: (P,
+    N), for pairs of branches, whether their gap is open at the horizon. whole: returns of all
+    branches in runs that went on after these became one. gaps: what is known of mean gaps.
     """
 
-    def __init__(
-        self, branches: Comparison, terms: _Terms, reward_range: tuple[float, float] | None
-    ) -> None:
-        self.branches = branches
-        self.playing = branches
-        self.entropy = terms.seed.entropy
-        self.source = branches.begin(checks.stream(terms.seed, terms.name))
-        self.budget = terms.budget
-        self.actions = tuple(branches.names)
+    def __init__(self, plan: Plan, terms: _Terms, reward_range: tuple[float, float] | None) -> None:
+        self.plan = plan
+        self.playing = plan
+        self.terms = terms
+        self.seeds = checks.stream(terms.seed, terms.name)
         self.reward_range = reward_range
-        self.alpha = terms.alpha
-        self.margin = terms.margin
         self.verdict = "undecided"
         self.queries = 0
-        self.active = list(range(len(self.actions)))
-        self.returns: list[list[float]] = []
-        self.labels: list[list[int]] = []
-        self.whole: list[list[float]] = []
+        self.active = list(range(len(plan.names)))
+        self.returns = np.zeros((len(plan.names), 0))
+        self.apart = np.zeros((len(plan.pairs), 0), bool)
+        self.whole = self.returns
         self.history: list[Floats] = []
         self.rewards = [*(reward_range or ())]
-        self.gaps = GapIntervals(branches.alike, terms.alpha, _FIRST_ASYMPTOTIC)
+        self.gaps = GapIntervals(plan.alike, terms.alpha, _FIRST_ASYMPTOTIC)
+
+    @property
+    def num_runs(self) -> int:
+        return self.returns.shape[1]
 
     @property
     def longest(self) -> int:
@@ -257,91 +246,108 @@ class _Runs:
         return self.playing.most_queries
 
     def play(self, next_look: int) -> None:
-        """One run of all active branches, or several before the next look.
+        """Some runs of all active branches, until about the next look.
 
         The first runs are whole: they go on after their branches have become one.
         """
-        limits = self.reward_range or (-math.inf, math.inf)
-        most = next_look - len(self.returns)
-        left = self.budget - self.queries
-        share = _WHOLE_SHARE * self.budget
-        whole = len(self.returns) < _WHOLE_RUNS and self.queries < share
+        most = max(next_look - self.num_runs, self.playing.player.least_runs)
+        left = self.terms.budget - self.queries
+        share = _WHOLE_SHARE * self.terms.budget
+        whole = self.num_runs < _WHOLE_RUNS and self.queries < share
         if whole:
-            most = min(most, _WHOLE_RUNS - len(self.returns))
+            most = min(most, _WHOLE_RUNS - self.num_runs)
             left = int(share) - self.queries
-        most = max(1, min(most, left // self.longest))
-        for run in self.playing.play_some(self.source, most, not whole, limits):
-            self.add(run, whole)
+        most = max(1, min(most, left // self.longest, self.playing.player.chunk_size))
+        root = np.random.SeedSequence(int(self.seeds.integers(2**63)))
+        asked = Asked(whole, counted=True, limits=self.reward_range)
+        (runs,) = self.playing.play(root, [most], asked)
+        self.add(in_order(runs), whole)
 
-    def add(self, run: Run, whole: bool) -> None:
-        """Keep a run of all active branches."""
-        self.queries += run.queries
-        returns = [math.nan] * len(self.actions)
-        labels = [-1] * len(self.actions)
-        for k, i in enumerate(self.active):
-            returns[i] = run.returns[k]
-            labels[i] = run.labels[k]
-        self.returns.append(returns)
-        self.labels.append(labels)
-        if whole and len(self.active) == len(self.actions):
-            self.whole.append(returns)
-        self.rewards = [min(*self.rewards, *run.extremes), max(*self.rewards, *run.extremes)]
+    def add(self, runs: Runs, whole: bool) -> None:
+        """Keep runs of all active branches."""
+        count = runs.returns.shape[1]
+        returns = np.full((len(self.returns), count), math.nan)
+        returns[self.active] = runs.returns
+        apart = np.zeros((len(self.apart), count), bool)
+        for pair, differ in zip(combinations(self.active, 2), runs.apart, strict=True):
+            apart[self.plan.pairs.index(pair)] = differ
+        self.returns = np.hstack([self.returns, returns])
+        self.apart = np.hstack([self.apart, apart])
+        if whole and len(self.active) == len(returns):
+            self.whole = np.hstack([self.whole, returns])
+        self.queries += int(runs.queries.sum())
+        self.rewards = [min(*self.rewards, *runs.extremes), max(*self.rewards, *runs.extremes)]
 
     def look(self) -> None:
         """Work out the intervals, drop the branches that are beaten, and give a verdict."""
         spread = self.rewards[1] - self.rewards[0]
-        largest_gap = self.branches.largest_return(spread)
+        largest_gap = self.plan.largest_return(spread)
         bound = None if self.reward_range is None else largest_gap
-        rest = self.branches.largest_rest(spread)
-        self.gaps.narrow(self.active, np.array(self.returns), np.array(self.labels), rest, bound)
+        rest = self.plan.largest_rest(spread)
+        for pair in combinations(self.active, 2):
+            gap = self.returns[pair[0]] - self.returns[pair[1]]
+            cut = np.where(self.apart[self.plan.pairs.index(pair)], rest, 0.0)
+            self.gaps.narrow(pair, gap, cut, bound)
         self.history.append(np.append(self.queries, self.gaps.intervals))
+        margin = self.terms.margin
         lows = self.gaps.intervals[np.ix_(self.active, self.active)][..., 0]
-        unbeaten = np.flatnonzero(lows.max(0) <= self.margin)
+        unbeaten = np.flatnonzero(lows.max(0) <= margin)
         if 0 < unbeaten.size < len(self.active):
             self.active = [self.active[k] for k in unbeaten]
-            self.playing = self.branches.only(self.active)
-        close = lows[np.ix_(unbeaten, unbeaten)].min(initial=0.0) >= -self.margin
+            self.playing = self.plan.only(self.active)
+        close = lows[np.ix_(unbeaten, unbeaten)].min(initial=0.0) >= -margin
         equal = not largest_gap or self.gaps.alike[np.ix_(self.active, self.active)].all()
         if len(self.active) == 1:
             self.verdict = "better"
-        elif close and (self.margin or equal):
+        elif close and (margin or equal):
             self.verdict = "equivalent"
 
     def decision(self) -> Decision:
         """What is known so far."""
-        remaining = tuple(self.actions[i] for i in self.active)
+        remaining = tuple(self.plan.names[i] for i in self.active)
         looks = np.array(self.history).reshape(-1, 1 + self.gaps.intervals.size)
         undecided = self.verdict == "undecided"
         return Decision(
-            actions=self.actions,
+            actions=tuple(self.plan.names),
             verdict=self.verdict,
             best=remaining[0] if self.verdict == "better" else None,
             remaining=remaining,
             intervals=self.gaps.intervals.copy(),
-            margin=self.margin,
+            margin=self.terms.margin,
             num_queries=self.queries,
-            num_runs=len(self.returns),
-            variance_reduction=variance_reduction(self.whole, len(self.actions)),
+            num_runs=self.num_runs,
+            variance_reduction=variance_reduction(self.whole),
             method=self.method(),
             history=looks,
             deciding_budget=self.deciding_budget() if undecided else math.nan,
             deciding_margin=self.deciding_margin() if undecided else math.nan,
             estimates=self.estimates(),
-            compared=self.branches.compared,
-            entropy=self.entropy,
+            compared=self.plan.compared,
+            entropy=self.terms.seed.entropy,
         )
 
     def estimates(self) -> GapEstimate | None:
         """What the runs say about all gaps, if there are enough of them."""
-        if len(self.returns) < 3:
+        if self.num_runs < 3:
             return None
+        rest = self.plan.largest_rest(self.rewards[1] - self.rewards[0])
+        tiny = ROUNDING * np.nanmax(np.abs(self.returns))
+        sums = []
+        for (i, j), apart in zip(self.plan.pairs, self.apart, strict=True):
+            gap = self.returns[i] - self.returns[j]
+            both = ~np.isnan(gap)
+            sums.append(GapSums.of(gap[both], np.where(apart[both], rest, 0.0), tiny, np))
+        found = np.transpose([part.statistics() for part in sums])
+        counts = np.array([part.num_gaps for part in sums])
+        num_runs = symmetric(len(self.returns), counts).astype(int)
+        np.fill_diagonal(num_runs, (~np.isnan(self.returns)).sum(1))
+        shares = self.apart.sum(1) / counts
         extremes = (self.rewards[0], self.rewards[1])
-        played = PlayedRuns(np.array(self.returns), np.array(self.labels), extremes, None)
-        return gaps_of(self.branches, played)
+        return gap_table(self.plan, found.reshape(8, -1), shares, extremes, num_runs)
 
     @property
     def _standing(self) -> Standing:
-        return self.gaps.standing(self.active, self.margin)
+        return self.gaps.standing(self.active, self.terms.margin)
 
     def deciding_budget(self) -> float:
         """About how many queries would decide; infinite before the first look."""
@@ -358,5 +364,5 @@ class _Runs:
         """Which confidence sequence it is, and when it holds."""
         if self.reward_range is not None:
             return "betting confidence sequence, valid at every sample size"
-        unseen = -math.expm1(math.log(self.alpha) / max(len(self.returns), 1))
+        unseen = -math.expm1(math.log(self.terms.alpha) / max(self.num_runs, 1))
         return f"asymptotic confidence sequence, blind to events rarer than {unseen:.2g} per run"

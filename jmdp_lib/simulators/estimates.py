@@ -1,41 +1,40 @@
-"""Estimates of the gaps of one state of any simulator, from recursive branches (`branches`).
+"""Estimates of gaps: of the actions of one state of any simulator, or of many rows of a JMDP.
 
 Branches that start at one state with different actions share a table while they share a state, and
 become one once they share state and action. So the differences of their returns vary little, and
 are known as soon as the branches are one.
 
-`estimate_gaps` cuts the runs into jobs for this process or an executor. A job returns its runs as
-they are; of a `VectorSimulator` only sums leave the device. Another statistic of gaps goes into
-`statistics`, twice: `gap_statistics` has it of gaps, and `GapSums` of their sums.
+`estimate_gaps` cuts the runs into jobs for this process or an executor. Chunks are summed up where
+they are played, or, where they are small, kept until the end. Another statistic of gaps is one of
+`statistics.GapSums`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import reduce
-from itertools import combinations, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Policy, Seed
-from jmdp_lib.machine import in_executor, progress, require
+from jmdp_lib.checks import Floats, Ints, Policy, Seed
+from jmdp_lib.machine import in_executor, printed_names, progress, require
+from jmdp_lib.model import JMDP
 from jmdp_lib.model.simulator import SimulatorError
-from jmdp_lib.simulators.players import Branches, PlayedRuns, gaps_of, played_gaps
+from jmdp_lib.simulators.compiled import CompiledPlayer
+from jmdp_lib.simulators.plans import Asked, Plan, Runs, Settings, check_order
+from jmdp_lib.simulators.players import player_of
 from jmdp_lib.simulators.results import GapEstimate
 from jmdp_lib.simulators.statistics import GapSums
-from jmdp_lib.simulators.vector_branches import VectorBranches
-from jmdp_lib.simulators.vector_runs import ChunkRuns
-from jmdp_lib.simulators.vector_simulator import Arrays, VectorSimulator
+from jmdp_lib.simulators.vector_simulator import Arrays
 
-# Runs go to an executor in chunks: at most so many, so that sending the simulator with each costs
-# little, and of so many runs at least.
-_MOST_CHUNKS = 256
-_LEAST_RUNS = 16
-_ROUNDING = 1e-12  # of the largest return: gaps of this size are none
+_MOST_JOBS = 256  # of an executor: so that sending the simulator with each costs little
+ROUNDING = 1e-12  # of the largest return: gaps of this size are none
 
 
 def estimate_gaps(
@@ -61,7 +60,8 @@ def estimate_gaps(
         returns probabilities (A,) or an action. Where actions have no numbers, it returns an
         action.
     actions: m actions to compare. Each run has a branch for each of them, so that all gaps share
-        the runs.
+        the runs. Of a JMDP, also K rows (state, action, other action), without `state`: every row
+        has runs and a random stream of its own, whichever others are asked for with it.
     state: where to start: the state of a simulator, which is a number or, if the simulator has no
         `num_states`, anything hashable; or a snapshot of an environment, by default of where it is.
     gamma: unless given, that of the simulator, or 0.99. It may be 1 together with a `horizon`.
@@ -94,113 +94,125 @@ def estimate_gaps(
         >>> exact = jl.jipe2(jm, jl.goal_policy(3)).moments.gap_mean[4, 0, 2]
         >>> print(f"exact mean {exact:.2f}; P(better) from {low[0, 1]:.2f} to {high[0, 1]:.2f}")
         exact mean 1.52; P(better) from 0.92 to 0.97
+        >>> rows = jl.simulators.estimate_gaps(jm, policy, [(4, 0, 2), (4, 1, 2)], num_runs=20_000)
+        >>> print(rows.mean.round(2), rows.mean_error.round(3))
+        [1.52 1.52] [0.004 0.004]
     """
-    root = checks.purpose_seed(seed, "estimate_gaps")
     if not isinstance(executor, Executor | None):
         raise ValueError(
             "executor must be a concurrent.futures.Executor, such as client.get_executor() of a "
             f"Dask client, got {executor!r}"
         )
+    check_order(policy)
     num_runs = checks.at_least("num_runs", num_runs, 3)
-    asked: Any = (env, policy, actions, state, gamma, coupling, truncation, horizon)
-    wanted = (num_runs, root, keep_returns, executor)
-    if isinstance(env, VectorSimulator):
-        played = _play_batches(VectorBranches.of(*asked), *wanted)
-    else:
-        played = _play_runs(Branches.of(*asked), *wanted)
-    if played.failure is None:
-        return replace(played.estimate(), entropy=root.entropy)
-    failure = SimulatorError(f"{played.failure} ({played.num_runs:,} runs went well)")
-    if played.num_runs >= 3:
-        failure.result = replace(played.estimate(), entropy=root.entropy)
-    raise failure
+    settings = Settings.of(env, gamma, coupling, truncation, horizon)
+    if isinstance(env, JMDP) and state is None and np.ndim(actions) == 2:
+        if executor is not None or keep_returns:
+            raise ValueError("rows (state, action, other) take no executor= and no keep_returns=")
+        return _estimate_rows(env, policy, actions, num_runs, seed, settings)
+    root = checks.purpose_seed(seed, "estimate_gaps")
+    plan = Plan.of_actions(player_of(env, state, coupling), policy, actions, settings)
+    chunks, failure = _play(plan, num_runs, root, keep_returns, executor)
+    parts = _joined(plan, chunks, keep_returns)
+    done = sum(part.sums.num_gaps for part in parts)
+    if failure is None:
+        return replace(_estimate(plan, parts), entropy=root.entropy)
+    error = SimulatorError(f"{failure} ({done:,} runs went well)")
+    if done >= 3:
+        error.result = replace(_estimate(plan, parts), entropy=root.entropy)
+    raise error
 
 
-class _Played(NamedTuple):
-    """What was played. estimate: makes the result. failure: why there are no more runs, if so."""
+def _estimate_rows(
+    jm: JMDP, policy: Policy, rows: ArrayLike, num_runs: int, seed: Seed, settings: Settings
+) -> GapEstimate:
+    """Estimates (K,) of rows (state, action, other action)."""
+    asked = checks.integers("actions", rows, "row", **{"(state, action, other action)": 3}).tolist()
+    root = checks.purpose_seed(seed, "sample_gaps")
+    player = CompiledPlayer(jm, asked[0][0], settings.coupling)
+    policies = (player.checked_policy(policy, alone=True),)
+    for s, *pair in asked:
+        checks.index("state", s, jm.num_states)
+        for action in pair:
+            checks.index("action", action, jm.num_actions)
+    found = []
+    for s, *pair in asked:
+        player = copy.copy(player)
+        player.state = s
+        plan = Plan(player, policies, (0, 0), pair, tuple(pair), settings)
+        seeds = [checks.seed_sequence(root, s, *pair)]
+        (runs,) = player.play(plan, seeds, [num_runs], Asked())
+        found.append(_summed(plan, runs, False))
+    sums = np.concatenate([part.sums.statistics() for part in found], axis=1)
+    shares = np.concatenate([part.apart for part in found]) / num_runs
+    index = dict(zip(("state", "action", "other"), np.transpose(asked), strict=True))
+    missed = _missed(plan, shares, jm.reward_range)
+    columns: Any = (*sums[:7], missed, num_runs, None, sums[7])
+    return GapEstimate(*columns, index=index, entropy=root.entropy)
 
-    num_runs: int
-    estimate: Callable[[], GapEstimate]
-    failure: str | None
 
-
-# One run after the other, in any world
-
-
-def _play_runs(
-    branches: Branches,
+def _play(
+    plan: Plan,
     num_runs: int,
     root: np.random.SeedSequence,
     keep_returns: bool,
     executor: Executor | None,
-) -> _Played:
-    """All runs, or those that went well and why there are no more."""
-    if executor is None:
-        played = branches.play_runs(root, 0, num_runs, keep_returns, "estimate_gaps")
-    else:
-        most = min(_MOST_CHUNKS, -(-num_runs // _LEAST_RUNS))
-        jobs = [(root, *ends, keep_returns) for ends in _chunks(num_runs, most)]
-        parts, error = in_executor(branches.play_chunk, jobs, executor, "estimate_gaps")
-        failure = None if error is None else f"the executor failed: {error!r}"
-        played = PlayedRuns.joined([*parts, PlayedRuns.of([], len(branches.names), failure)])
-
-    def estimate() -> GapEstimate:
-        return gaps_of(branches, played, keep_returns)
-
-    return _Played(len(played.returns), estimate, played.failure)
-
-
-def _chunks(num_runs: int, most: int) -> list[tuple[int, int]]:
-    """(first, last) of runs: so many chunks of about one size, or fewer."""
-    ends = np.linspace(0, num_runs, min(most, num_runs) + 1, dtype=int).tolist()
-    return list(pairwise(ends))
-
-
-# Many runs of a `VectorSimulator` at once
-
-
-def _play_batches(
-    branches: VectorBranches,
-    num_runs: int,
-    root: np.random.SeedSequence,
-    keep_returns: bool,
-    executor: Executor | None,
-) -> _Played:
+) -> tuple[list[Any], str | None]:
     """All chunks of runs, or those that went well and why there are no more."""
     if keep_returns:
-        size = 8.0 * num_runs * len(branches.names)
+        size = 8.0 * num_runs * len(plan.names)
         require(2.0 * size, f"the returns of num_runs = {num_runs:,}", "do without keep_returns")
-    chunk = branches.chunk_size
+    chunk = plan.player.chunk_size
     sizes = [min(chunk, num_runs - start) for start in range(0, num_runs, chunk)]
-    step = branches.most_in_flight
-    jobs = [
-        (branches, root, sizes[k : k + step], k, keep_returns) for k in range(0, len(sizes), step)
-    ]
-    results, error = _results(jobs, executor)
-    parts = [part for batch, _ in results for part in batch]
+    step = plan.player.most_in_flight(len(plan.names))
+    if executor is not None:
+        step *= -(-len(sizes) // (step * _MOST_JOBS))
+    jobs = [(plan, root, sizes[k : k + step], k, keep_returns) for k in range(0, len(sizes), step)]
+    results: list[tuple[list[Any], str | None]] = []
+    error = None
+    if executor is not None:
+        results, error = in_executor(_play_elsewhere, jobs, executor, "estimate_gaps")
+    else:
+        with progress(len(jobs), "estimate_gaps", unit="chunk") as bar:
+            for job in jobs:
+                results.append(_play_job(*job))
+                bar.update()
+                if results[-1][1] is not None:
+                    break
+    parts = [part for played, _ in results for part in played]
     failure = next((failure for _, failure in results if failure), None)
     if failure is None and error is not None:
         failure = f"the executor failed: {error!r}"
-    done = sum(part.sums.num_gaps for part in parts)
-    return _Played(done, lambda: _estimate(branches, parts), failure)
+    return parts, failure
 
 
-def _results(
-    jobs: list[Any], executor: Executor | None
-) -> tuple[list[tuple[list[_Part], str | None]], BaseException | None]:
-    """What `_play_batch` made of the jobs, here or by an executor, and why the latter failed."""
-    if executor is not None:
-        return in_executor(_play_batch, jobs, executor, "estimate_gaps")
-    results = []
-    with progress(len(jobs), "estimate_gaps", unit="chunk") as bar:
-        for job in jobs:
-            results.append(_play_batch(*job))
-            bar.update()
-    return results, None
+def _play_elsewhere(plan: Plan, *rest: Any) -> tuple[list[Any], str | None]:
+    """As `_play_job`, with a player of its own: threads may share this one."""
+    return _play_job(replace(plan, player=plan.player.own()), *rest)
+
+
+def _play_job(
+    plan: Plan, root: np.random.SeedSequence, sizes: list[int], first: int, keep_returns: bool
+) -> tuple[list[Any], str | None]:
+    """What is kept of chunks, numbered from `first` on; and why there are no more, if so."""
+    kept: list[Any] = []
+    step = plan.player.most_in_flight(len(plan.names))
+    for k in range(0, len(sizes), step):
+        some = sizes[k : k + step]
+        try:
+            chunks = plan.play(root, some, Asked(whole=keep_returns), first + k)
+        except SimulatorError as error:
+            last = f"-{first + k + len(some) - 1}" if len(some) > 1 else ""
+            return kept, f"chunk{'s' if last else ''} {first + k}{last}: {error}"
+        if plan.player.sums_chunks:
+            kept += [_summed(plan, chunk, keep_returns) for chunk in chunks]
+        else:
+            kept += chunks
+    return kept, None
 
 
 class _Part(NamedTuple):
-    """What is kept of a chunk. sums: of the P pairs of actions. apart: (P,) runs that were."""
+    """What is kept of a chunk. sums: of the P pairs of branches. apart: (P,) runs that were."""
 
     sums: GapSums
     apart: Floats
@@ -208,31 +220,31 @@ class _Part(NamedTuple):
     returns: Floats | None
 
 
-def _play_batch(
-    branches: VectorBranches,
-    root: np.random.SeedSequence,
-    sizes: Sequence[int],
-    first: int,
-    keep_returns: bool,
-) -> tuple[list[_Part], str | None]:
-    """What is kept of a batch of chunks, or why the simulator failed in it."""
-    try:
-        chunks = branches.play(root, sizes, first, whole=keep_returns)
-    except SimulatorError as error:
-        last = first + len(sizes) - 1
-        return [], f"chunk {first}: {error}" if last == first else f"chunks {first}-{last}: {error}"
-    return [_summed(branches, chunk, keep_returns) for chunk in chunks], None
+def _joined(plan: Plan, parts: list[Any], keep_returns: bool) -> list[_Part]:
+    """Chunks that were kept until the end, summed up as one."""
+    if plan.player.sums_chunks or not parts:
+        return parts
+    runs = [part if part.numbers is None else in_order(part) for part in parts]
+    lows, highs = zip(*(part.extremes for part in runs), strict=True)
+    together = Runs(
+        returns=np.concatenate([part.returns for part in runs], axis=1),
+        apart=tuple(map(np.concatenate, zip(*(part.apart for part in runs), strict=True))),
+        numbers=None,
+        queries=None,
+        extremes=(min(lows), max(highs)),
+    )
+    return [_summed(plan, together, keep_returns)]
 
 
-def _summed(branches: VectorBranches, runs: ChunkRuns, keep_returns: bool) -> _Part:
+def _summed(plan: Plan, runs: Runs, keep_returns: bool) -> _Part:
     """The sums of a chunk, computed where its runs are."""
     arrays = Arrays.of(runs.returns)
     xp = arrays.xp
-    tiny = _ROUNDING * float(xp.max(xp.abs(runs.returns)))
-    cut = branches.largest_rest(runs.extremes[1] - runs.extremes[0])
+    tiny = ROUNDING * float(xp.max(xp.abs(runs.returns)))
+    cut = plan.largest_rest(runs.extremes[1] - runs.extremes[0])
     sums = []
     counts = []
-    for (i, j), apart in zip(_pairs(branches), runs.apart, strict=True):
+    for (i, j), apart in zip(plan.pairs, runs.apart, strict=True):
         cuts = xp.where(apart, xp.full_like(runs.returns[i, ...], cut), 0.0)
         sums.append(GapSums.of(runs.returns[i, ...] - runs.returns[j, ...], cuts, tiny, xp))
         counts.append(int(xp.count_nonzero(apart)))
@@ -242,43 +254,65 @@ def _summed(branches: VectorBranches, runs: ChunkRuns, keep_returns: bool) -> _P
         central=np.array([part.central for part in sums]).reshape(-1, 3).T,
         signs=np.array([part.signs for part in sums]).reshape(-1, 4).T,
     )
-    kept = _in_order(arrays, runs) if keep_returns else None
+    kept = in_order(runs).returns.T if keep_returns else None
     return _Part(stacked, np.array(counts, float), runs.extremes, kept)
 
 
-def _in_order(arrays: Arrays, runs: ChunkRuns) -> Floats:
-    """Returns (N, m) in the order of the runs."""
-    return arrays.host(runs.returns).T[np.argsort(arrays.host(runs.numbers))]
+def in_order(runs: Runs) -> Runs:
+    """Runs as arrays of NumPy, in the order of their numbers if these are known."""
+    host = Arrays.of(runs.returns).host
+    order = slice(None) if runs.numbers is None else np.argsort(host(runs.numbers))
+    return runs._replace(
+        returns=host(runs.returns)[:, order],
+        apart=tuple(host(apart)[order] for apart in runs.apart),
+        queries=None if runs.queries is None else host(runs.queries)[order],
+    )
 
 
-def _pairs(branches: VectorBranches) -> list[tuple[int, int]]:
-    return list(combinations(range(len(branches.names)), 2))
-
-
-def _estimate(branches: VectorBranches, parts: list[_Part]) -> GapEstimate:
+def _estimate(plan: Plan, parts: list[_Part]) -> GapEstimate:
     sums = reduce(GapSums.plus, (part.sums for part in parts))
-    open_share = _symmetric(branches, sum(part.apart for part in parts) / sums.num_gaps)
-    low = min(part.extremes[0] for part in parts)
-    high = max(part.extremes[1] for part in parts)
+    shares = np.sum([part.apart for part in parts], axis=0) / sums.num_gaps
+    lows, highs = zip(*(part.extremes for part in parts), strict=True)
     kept = [part.returns for part in parts if part.returns is not None]
     returns = np.concatenate(kept) if kept else None
-    found = _table(branches, sums.statistics())
-    return played_gaps(branches, found, open_share, (low, high), sums.num_gaps, returns)
+    extremes = (min(lows), max(highs))
+    return gap_table(plan, sums.statistics(), shares, extremes, sums.num_gaps, returns)
 
 
-def _table(branches: VectorBranches, values: Any) -> Any:
-    """(8, m, m) of statistics (8, P) of pairs of actions, as in `gap_statistics`."""
-    mean, *errors, below, at, above, left_open = (_symmetric(branches, row) for row in values)
+def gap_table(
+    plan: Plan,
+    found: Floats,
+    shares: Floats,
+    extremes: tuple[float, float],
+    num_runs: Ints | int,
+    returns: Any = None,
+) -> GapEstimate:
+    """Estimates (m, m) from statistics (8, P) of pairs, as `GapSums` has them.
+
+    shares: (P,) of the runs, those whose gap was open at the horizon. extremes: (2,) of all
+    rewards. num_runs, returns: as in `GapEstimate`.
+    """
+    size = len(plan.names)
+    mean, *errors, below, at, above, left_open = (symmetric(size, row) for row in found)
     upper = np.triu(np.ones_like(mean), 1) > 0
     mean = np.where(upper, mean, -mean)
-    at += np.eye(len(at))  # an action against itself: always a tie
+    at += np.eye(size)  # an action against itself: always a tie
     worse = np.where(upper, below, above)
-    return np.stack([mean, *errors, worse, at, worse.T, left_open])
+    missed = _missed(plan, symmetric(size, shares), extremes)
+    names = printed_names(plan.names)
+    index = {plan.compared: names[:, None], "other": names[None]}
+    columns: Any = (mean, *errors, worse, at, worse.T, missed, num_runs, returns, left_open)
+    return GapEstimate(*columns, index=index)
 
 
-def _symmetric(branches: VectorBranches, values: Any) -> Floats:
-    """(m, m) of values (P,) of pairs of actions: the same for [i, j] and [j, i], 0 for [i, i]."""
-    size = len(branches.names)
+def _missed(plan: Plan, shares: Floats, extremes: tuple[float, float]) -> Floats:
+    """How far the cut at the horizon may have moved means, by the share of gaps left open."""
+    cut = plan.largest_rest(extremes[1] - extremes[0])
+    return np.multiply(cut, shares, out=np.zeros_like(shares), where=shares > 0)
+
+
+def symmetric(size: int, values: Any) -> Floats:
+    """(m, m) of values (P,) of pairs: the same for [i, j] and [j, i], 0 for [i, i]."""
     first, second = np.triu_indices(size, 1)
     whole = np.zeros((size, size))
     whole[first, second] = values

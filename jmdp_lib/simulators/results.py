@@ -32,8 +32,8 @@ _ENOUGH = 5  # runs that carry a variance, for a normal interval to mean somethi
 class GapEstimate(ReadOnly):
     """Estimates of gaps, $G = Z(s, a) - Z(s, b)$, with their standard errors, all of one shape.
 
-    `sample_gaps` has arrays (K,) for K gaps, each from its own pairs; `estimate_gaps` has arrays
-    (m, m), entry [i, j] about actions[i] against actions[j] of the m actions that were asked for.
+    `estimate_gaps` has arrays (m, m), entry [i, j] about actions[i] against actions[j] of the m
+    actions that were asked for; or (K,) for K rows (state, action, other action).
 
     Attributes:
         mean, mean_error: the unbiased estimate of $E G$, and its standard error.
@@ -152,7 +152,7 @@ class GapEstimate(ReadOnly):
             >>> import jmdp_lib as jl
             >>> jm = jl.windy_gridworld(3, gamma=0.8)
             >>> gaps = [(4, 0, 2), (4, 1, 2)]
-            >>> found = jl.simulators.sample_gaps(jm, jl.goal_policy(3), gaps, 5000)
+            >>> found = jl.simulators.estimate_gaps(jm, jl.goal_policy(3), gaps, num_runs=5000)
             >>> print(found.to_frame()[["state", "action", "other", "mean"]].round(1))
                state  action  other  mean
             0      4       0      2   1.5

@@ -9,10 +9,10 @@ from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.checks import Floats
 
 # A gambler's stakes, and the shares of the capital that are staked so; large ones count for more,
 # since the range of returns is often wide.
@@ -21,42 +21,6 @@ _LOG_SHARES = -np.log(np.arange(1.0, 17.0) * np.arange(2.0, 18.0))
 _CLOSE = 1e-3  # of the distance of a bound from the mean: how exactly it is worked out
 _TIGHT = 1000.0  # the sample size at which an asymptotic confidence sequence is tightest
 _SKEW = 0.2  # weight of its allowance for skewed laws
-
-
-def mean_and_error(x: ArrayLike) -> tuple[Any, Any]:
-    """Mean of a sample (M, ...), two values or more, and its standard error, each (...)."""
-    values = np.asarray(x)
-    return values.mean(0), values.std(0, ddof=1) / np.sqrt(len(values))
-
-
-def variance_and_error(x: ArrayLike) -> tuple[Any, Any]:
-    """Unbiased variance of a sample (M, ...), three values or more, and its standard error.
-
-    The error is the jackknife's: no law is assumed, unlike in variance * sqrt(2 / (M - 1)).
-    """
-    return mean_and_error(variance_values(x))
-
-
-def variance_values(x: Any) -> Floats:
-    """(M, ...) jackknife values of a sample (M, ...): their mean is its unbiased variance."""
-    size = len(x)
-    squares = (x - np.mean(x, 0)) ** 2
-    return (size * squares - squares.sum(0) / (size - 1)) / (size - 2)
-
-
-def gap_statistics(gaps: Floats, cut: NDArray[np.floating], rounding: float) -> Any:
-    """(8, ...) of gaps (N, ...): mean and variance with their errors, and shares of signs.
-
-    The shares are those below, at and above zero, and those at zero whose sign the cut left open.
-
-    cut: (N, ...) how much a gap may still change; it is zero where the gap is final. Gaps up to
-    `cut` + `rounding` count as zero.
-    """
-    unsure = cut + rounding
-    zero = np.abs(gaps) <= unsure
-    signs = gaps < -unsure, zero, gaps > unsure, zero & (cut > 0.0)
-    shares = [sign.mean(0) for sign in signs]
-    return np.stack([*mean_and_error(gaps), *variance_and_error(gaps), *shares])
 
 
 class GapSums(NamedTuple):
@@ -73,7 +37,11 @@ class GapSums(NamedTuple):
 
     @classmethod
     def of(cls, gaps: Any, cut: Any, rounding: float, xp: Any) -> GapSums:
-        """Of gaps (N,), an array of the library `xp`. cut, rounding: as in `gap_statistics`."""
+        """Of gaps (N,), an array of the library `xp`.
+
+        cut: (N,) how much a gap may still change; it is zero where the gap is final. Gaps up to
+        `cut` + `rounding` count as zero.
+        """
         unsure = cut + rounding
         mean = xp.mean(gaps)
         apart = gaps - mean
@@ -104,7 +72,11 @@ class GapSums(NamedTuple):
         return GapSums(total, self.mean + second * step, central, self.signs + other.signs)
 
     def statistics(self) -> Any:
-        """(8, ...) as `gap_statistics` of all the gaps."""
+        """(8, ...) mean and variance with their standard errors, and shares of signs.
+
+        The error of the variance is the jackknife's: no law is assumed. The shares are those below,
+        at and above zero, and those at zero whose sign the cut left open.
+        """
         n = self.num_gaps
         square, _, fourth = self.central
         variance = square / (n - 1)
@@ -113,13 +85,15 @@ class GapSums(NamedTuple):
         return np.stack([self.mean, errors[0], variance, errors[1], *self.signs / n])
 
 
-def variance_reduction(runs: Sequence[Sequence[float]], num_branches: int) -> float:
-    """What `Decision` says of it, from the returns (N, m) of whole runs; nan if there are none."""
-    returns = np.array(runs or [[math.nan] * num_branches])
-    alone = returns.var(0).sum()
-    gaps = max(num_branches * alone - returns.sum(1).var(), 0.0)  # Var(Z_a - Z_b) over all pairs
+def variance_reduction(returns: Floats) -> float:
+    """What `Decision` says of it, from the returns (m, N) of whole runs; nan if there are none."""
+    size, count = returns.shape
+    if not count:
+        return math.nan
+    alone = returns.var(1).sum()
+    gaps = max(size * alone - returns.sum(0).var(), 0.0)  # Var(Z_a - Z_b) over all pairs
     with np.errstate(divide="ignore", invalid="ignore"):
-        return float(np.divide((num_branches - 1) * alone, gaps))
+        return float(np.divide((size - 1) * alone, gaps))
 
 
 def betting_bound(
@@ -197,34 +171,25 @@ class GapIntervals:
         self.centres[alike] = 0.0
 
     def narrow(
-        self,
-        chosen: Sequence[int],
-        returns: Floats,
-        labels: Ints,
-        rest: float,
-        largest_gap: float | None,
+        self, pair: tuple[int, int], gap: Floats, cut: Floats, largest_gap: float | None
     ) -> None:
-        """New intervals for some of the branches, from all runs so far.
+        """New intervals for two of the branches, from all runs that played both.
 
-        returns, labels: (N, m), as in `Run`. rest: how much a gap that is open at the horizon may
-        still change. largest_gap: no gap is larger; None asks for the asymptotic sequence.
+        gap: (N,). cut: (N,) how much it may still change. largest_gap: no gap is larger; None asks
+        for the asymptotic sequence.
         """
-        alpha = self.alpha / math.comb(len(self.alike), 2)
-        for a, b in combinations(chosen, 2):
-            if self.alike[a, b]:
-                continue
-            gap = returns[:, a] - returns[:, b]
-            cut = np.where(labels[:, a] != labels[:, b], rest, 0.0)
-            known = self.intervals[a, b]
-            low, high = self._ends(gap - cut, gap + cut, largest_gap, alpha, known)
-            self.intervals[a, b] = (low, high)
-            self.intervals[b, a] = (-high, -low)
-            centres = (gap.mean() - cut.mean(), gap.mean() + cut.mean())
-            self.centres[a, b] = centres
-            self.centres[b, a] = (-centres[1], -centres[0])
+        a, b = pair
+        if self.alike[a, b]:
+            return
+        low, high = self._ends(gap - cut, gap + cut, largest_gap, self.intervals[a, b])
+        self.intervals[a, b] = (low, high)
+        self.intervals[b, a] = (-high, -low)
+        centres = (gap.mean() - cut.mean(), gap.mean() + cut.mean())
+        self.centres[a, b] = centres
+        self.centres[b, a] = (-centres[1], -centres[0])
 
     def _ends(
-        self, least: Floats, most: Floats, largest_gap: float | None, alpha: float, known: Floats
+        self, least: Floats, most: Floats, largest_gap: float | None, known: Floats
     ) -> tuple[float, float]:
         """Of an interval for the mean of gaps (N,) that lie between `least` and `most`.
 
@@ -232,6 +197,7 @@ class GapIntervals:
         """
         if not np.isfinite(least).all():  # gamma is 1, and a run was cut off: anything may follow
             return -math.inf, math.inf
+        alpha = self.alpha / math.comb(len(self.alike), 2)
         if largest_gap is None:
             below, _ = asymptotic_sequence(least, alpha, self.first)
             _, above = asymptotic_sequence(most, alpha, self.first)

@@ -258,7 +258,7 @@ def collect_moments(
     """
     order, excess, blocks, source = found
     mean = excess + offset
-    largest = jm.centred.reward_bound + float(np.abs(excess).max())
+    largest = min(jm.centred.reward_bound, jm.reward_bound) + float(np.abs(excess).max())
     solved = float(np.sqrt(variance_off + (1e-12 * largest) ** 2))
     rounding = rounding_of_returns(jm.gamma, jm.reward_bound)
     mean_error = error_bound + 1e-12 * (jm.reward_bound + float(np.abs(mean).max()))

@@ -2,7 +2,7 @@
 
     M(i) <- (1 - alpha) M(i) + alpha hat T_2(M, i)        for the coordinate i = I_k, eq. (28)
 
-`jmdp_lib.operators.backups` has the coordinates, in three layouts, and their sampled backups.
+`jmdp_lib.operators.backups` has the coordinates, in three forms, and their sampled backups.
 `incremental_jipe2` checks what it is given, makes the updates between two checkpoints and lets a
 `Recorder` write down residual and error at each. `updater` makes the updates: compiled for a JMDP,
 in Python for any other simulator.
@@ -15,8 +15,9 @@ formula into `alpha`: both loops call it, and nothing else computes it. Docstrin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +29,7 @@ from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.model.simulator import Simulator, check_simulator
 from jmdp_lib.moments import Moments, norm_weight
 from jmdp_lib.operators import draws
-from jmdp_lib.operators.backups import LAYOUTS, Drawing, Full, compiled_backup
+from jmdp_lib.operators.backups import FORMS, Drawing, Layout, compiled_backup
 from jmdp_lib.operators.draws import pick_cell
 from jmdp_lib.solvers.fixed_point import Solution
 
@@ -106,14 +107,12 @@ class IncrementalSolution(Solution):
             For a simulator it is an estimate: the largest mean TD error over 64 random coordinates
             with 32 backups each. It is nan at checkpoints that are too close to the last estimate
             to be worth that many queries. error_bound is then nan, too.
-        iterations: updates made in all, resumed runs included.
+        iterations: updates made in all.
         updates: (n,) updates made before each checkpoint.
         errors: (n,), $||M - M_{ref}||_lambda$, nan without a reference.
         values, visits: the coordinates and how often each was updated; `form` says their layout.
-        policy, coupling: (S, A), and which branches share a draw: what was learned about.
         reward_range: (lo, hi) of the simulator, whose larger end is the unit of all norms; None if
             it declares none: norms then take $|R| <= 1$, whatever the unit of the rewards is.
-        rng_state: where the random stream stands.
         entropy: of the seed; passed as the seed, it repeats a run that had none.
     """
 
@@ -122,10 +121,7 @@ class IncrementalSolution(Solution):
     values: Floats
     visits: Ints
     form: str
-    policy: Floats
-    coupling: str
     reward_range: tuple[float, float] | None
-    rng_state: Mapping[str, Any]
     entropy: int | Sequence[int] | None
 
     def __repr__(self) -> str:
@@ -160,8 +156,7 @@ def incremental_jipe2(
     policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
     step_size: a `StepSize`, or (scale, power).
     seed: as in `estimate_gaps`.
-    initial: $M_0$; zero unless given. An earlier result of the same policy, coupling and form is
-        continued, random stream and all.
+    initial: $M_0$; zero unless given.
     form: which coordinates are kept. "full": $mu$ and all of $Sigma$, as in the paper. "collapsed":
         between states only policy averages, with the next action averaged over. "centred": the
         same for covariances, which is best for gaps.
@@ -182,33 +177,19 @@ def incremental_jipe2(
     """
     matrix = checks.policy_matrix(check_simulator(simulator), policy)
     checked_coupling(simulator, checks.one_of("coupling", coupling, ("joint", "common")))
-    kind = LAYOUTS[checks.one_of("form", form, tuple(LAYOUTS))]
+    layout = Layout(matrix, checks.one_of("form", form, FORMS), coupling)
     num_updates = checks.at_least("num_updates", num_updates, 1)
     step = StepSize.of(step_size)
     stops = spread_stops(checkpoints, num_updates)
     _require_room(simulator, matrix, form)
-    layout = kind(matrix, coupling)
-
-    def packed(name: str, moments: Solution | Moments | None) -> Floats | None:
-        checked = checked_moments(name, moments, matrix.shape)
-        return None if checked is None else layout.pack(checked.mean, checked.full_second())
-
     root = checks.seed_sequence(seed)
-    resumed = initial if isinstance(initial, IncrementalSolution) else None
-    values, visits, rng = _begin(layout, root, resumed or packed("initial", initial))
-    truth = packed("reference", reference)
-    record = Recorder.of(simulator, layout, values, visits, truth, root)
-    chances = layout.used / layout.used.sum()
-    update = updater(simulator, layout, values, visits, step, chances, rng)
+    rng = checks.stream(root, f"learn {form}")
+    values = np.zeros(layout.used.size) if initial is None else _packed("initial", initial, layout)
+    learned = Learned(values, np.zeros(values.size, dtype=np.int64))
+    truth = None if reference is None else _packed("reference", reference, layout)
+    record = Recorder(simulator, layout, learned, truth, root)
+    update = updater(simulator, layout, learned, step, layout.used / layout.used.sum(), rng)
     at_once = 1_000_000 if isinstance(simulator, JMDP) else 1_000  # between looks at Ctrl-C
-    _make_updates(update, stops, at_once, record)
-    return _solution(record, rng)
-
-
-def _make_updates(
-    update: Callable[[int], None], stops: Sequence[int], at_once: int, record: Recorder
-) -> None:
-    """Update, `at_once` coordinates at most in one call, and record at every stop."""
     made = 0
     with progress(stops[-1], "incremental JIPE-2") as bar:
         for stop in stops:
@@ -218,6 +199,14 @@ def _make_updates(
                 bar.update(count)
                 made += count
             record.write(last=stop == stops[-1])
+    return _solution(record)
+
+
+class Learned(NamedTuple):
+    """values, visits: (size,) the coordinates, and how often each was updated; both change."""
+
+    values: Floats
+    visits: Ints
 
 
 def _require_room(simulator: Simulator, policy: Floats, form: str) -> None:
@@ -231,72 +220,62 @@ def _require_room(simulator: Simulator, policy: Floats, form: str) -> None:
     require(needed, f"incremental JIPE-2 in the form {form!r} with {coordinates:,} coordinates")
 
 
-def _begin(
-    layout: Full, seed: Seed, start: IncrementalSolution | Floats | None
-) -> tuple[Floats, Ints, np.random.Generator]:
-    """Values and visits of all coordinates at the start, and the random stream."""
-    rng = checks.stream(seed, f"learn {layout.name}")
-    num_coordinates = layout.used.size
-    if isinstance(start, IncrementalSolution):
-        refuse_other_run(start, layout, num_coordinates)
-        rng.bit_generator.state = start.rng_state
-        return start.values.copy(), start.visits.copy(), rng
-    values = np.zeros(num_coordinates) if start is None else start
-    return values, np.zeros(num_coordinates, dtype=np.int64), rng
+def _packed(name: str, given: Solution | Moments, layout: Layout) -> Floats:
+    """The moments to start from or to record errors against, if of this model, up to order 2."""
+    moments = given.moments if isinstance(given, Solution) else given
+    if not isinstance(moments, Moments):
+        raise ValueError(f"{name} must be a Solution or Moments, got {given!r}")
+    checks.same_shape(name, moments.mean.shape, layout.policy.shape, "(S, A)")
+    if moments.order < 2:
+        raise ValueError(f"{name} holds orders up to {moments.order}, needed are 2")
+    return layout.pack(moments.mean, moments.full_second())
 
 
 @dataclass(frozen=True)
 class Recorder:
-    """Residuals and errors of a run at its checkpoints; values and visits change as it goes on.
+    """Residuals and errors of a run at its checkpoints.
 
-    norm_weights: (size,), lambda of each coordinate. truth: the right values, if known. history:
-    (updates, residual, error) at each checkpoint. probes: the updates at which a residual was
-    estimated.
+    learned: changes as the run goes on. truth: the right values, if known. history: (updates,
+    residual, error) at each checkpoint. probes: the updates at which a residual was estimated.
     """
 
     simulator: Simulator
-    layout: Full
-    values: Floats
-    visits: Ints
+    layout: Layout
+    learned: Learned
     truth: Floats | None
     seed: np.random.SeedSequence
-    norm_weights: Floats
-    reward_range: tuple[float, float] | None
     history: list[tuple[int, float, float]] = field(default_factory=list)
-    probes: list[int] = field(default_factory=list)
+    probes: list[int] = field(default_factory=lambda: [0])
 
-    @classmethod
-    def of(
-        cls,
-        simulator: Simulator,
-        layout: Full,
-        values: Floats,
-        visits: Ints,
-        truth: Floats | None,
-        seed: np.random.SeedSequence,
-    ) -> Recorder:
-        """With the norm of the simulator's range of rewards."""
-        declared = getattr(simulator, "reward_range", None)
-        ends = None if declared is None else checks.reward_range("reward_range", declared)
-        bound = float(np.abs(ends or (1.0, 1.0)).max()) or 1.0
-        first = np.arange(values.size) < layout.policy.size  # means; then come second moments
-        norm_weights = np.where(first, 1.0, norm_weight(2, simulator.gamma, bound))
-        return cls(simulator, layout, values, visits, truth, seed, norm_weights, ends)
+    @cached_property
+    def reward_range(self) -> tuple[float, float] | None:
+        """What the simulator declares."""
+        declared = getattr(self.simulator, "reward_range", None)
+        return None if declared is None else checks.reward_range("reward_range", declared)
+
+    @cached_property
+    def norm_weights(self) -> Floats:
+        """(size,), lambda of each coordinate: means come first, then second moments."""
+        bound = float(np.abs(self.reward_range or (1.0, 1.0)).max()) or 1.0
+        weights = np.full(self.learned.values.size, norm_weight(2, self.simulator.gamma, bound))
+        weights[: self.layout.policy.size] = 1.0
+        return weights
 
     def write(self, last: bool) -> None:
         """A line of the history."""
         layout = self.layout
-        made = int(self.visits.sum())
+        made = int(self.learned.visits.sum())
+        raw = layout.raw(self.learned.values)
         residual = np.nan
         error = np.nan
         if isinstance(self.simulator, JMDP):
-            applied = layout.applied(self.simulator, self.values)
-            residual = self._norm(applied - layout.raw(self.values))
-        elif last or made - (self.probes or [0])[-1] >= _PROBES_PAY * _PROBED * _BACKUPS:
-            residual = self._estimate(checks.stream(self.seed, f"probe {layout.name}", made))
+            applied = layout.applied(self.simulator, self.learned.values)
+            residual = self._norm(applied - raw)
+        elif last or made - self.probes[-1] >= _PROBES_PAY * _PROBED * _BACKUPS:
+            residual = self._estimate(checks.stream(self.seed, f"probe {layout.form}", made))
             self.probes.append(made)
         if self.truth is not None:
-            error = self._norm(layout.raw(self.values) - layout.raw(self.truth))
+            error = self._norm(raw - layout.raw(self.truth))
         self.history.append((made, residual, error))
 
     def _norm(self, difference: Floats) -> float:
@@ -305,17 +284,16 @@ class Recorder:
 
     def _estimate(self, rng: np.random.Generator) -> float:
         """The residual as the largest mean TD error of some coordinates."""
-        errors = np.zeros(self.values.size)
+        values = self.learned.values
+        errors = np.zeros(values.size)
         used = np.flatnonzero(self.layout.used)
         for i in rng.choice(used, min(_PROBED, used.size), replace=False).tolist():
-            backups = [
-                self.layout.backup(self.simulator, self.values, i, rng) for _ in range(_BACKUPS)
-            ]
-            errors[i] = np.mean(backups) - self.values[i]
+            backups = [self.layout.backup(self.simulator, values, i, rng) for _ in range(_BACKUPS)]
+            errors[i] = np.mean(backups) - values[i]
         return self._norm(errors)
 
 
-def _solution(record: Recorder, rng: np.random.Generator) -> IncrementalSolution:
+def _solution(record: Recorder) -> IncrementalSolution:
     """What a run has learned."""
     layout = record.layout
     gamma = record.simulator.gamma
@@ -325,7 +303,7 @@ def _solution(record: Recorder, rng: np.random.Generator) -> IncrementalSolution
     # Means within the error bound may give a constant return this standard deviation.
     mean_error = np.nan_to_num(error_bound)
     resolution = float(2.0 * mean_error / np.sqrt(1.0 - gamma**2))
-    mean, blocks, source = layout.read(record.values)
+    mean, blocks, source = layout.read(record.learned.values)
     moments = Moments(2, mean, blocks, source, mean_error, resolution)
     return IncrementalSolution(
         moments=moments,
@@ -335,43 +313,22 @@ def _solution(record: Recorder, rng: np.random.Generator) -> IncrementalSolution
         iterations=int(updates[-1]),
         updates=updates,
         errors=errors,
-        values=record.values,
-        visits=record.visits,
-        form=layout.name,
-        policy=layout.policy,
-        coupling=layout.coupling,
+        values=record.learned.values,
+        visits=record.learned.visits,
+        form=layout.form,
         reward_range=record.reward_range,
-        rng_state=rng.bit_generator.state,
         entropy=record.seed.entropy,
     )
 
 
-def refuse_other_run(start: IncrementalSolution, layout: Full, size: int) -> None:
-    """Refuse to go on with a run about something else: its visits would count for nothing."""
-    if start.form != layout.name or start.values.size != size:
-        raise ValueError(
-            f"initial was learned in the form {start.form!r} with {start.values.size} "
-            f"coordinates; this run is {layout.name!r} with {size}"
-        )
-    if start.coupling != layout.coupling:
-        raise ValueError(
-            f"initial was learned with coupling={start.coupling!r}, this run has "
-            f"{layout.coupling!r}: start anew, or pass initial.moments to start from its values"
-        )
-    differs = np.flatnonzero((start.policy != layout.policy).any(1))
-    if differs.size:
-        raise ValueError(
-            f"initial was learned under another policy, which differs in state {differs[0]}: start "
-            "anew, or pass initial.moments to start from its values"
-        )
-
-
 @hot
 def _compiled_updates(
-    rng: Any, count: int, values: Any, visits: Any, schedule: Any, cells: Any, drawing: Any
+    rng: Any, count: int, learned: Any, schedule: Any, cells: Any, drawing: Any
 ) -> None:
     """`count` updates of eq. (28) in place, for known tables. cells, drawing: what draws i, and
     hat T_2(M, i)."""
+    values = learned.values
+    visits = learned.visits
     for _ in range(count):
         i = cells.meaning[pick_cell(rng, 0, cells.threshold.size, cells.threshold)]
         target = compiled_backup(rng, values, i, drawing)
@@ -388,9 +345,8 @@ class Cells(NamedTuple):
 
 def updater(
     simulator: Simulator,
-    layout: Full,
-    values: Floats,
-    visits: Ints,
+    layout: Layout,
+    learned: Learned,
     step: StepSize,
     weights: Floats,
     rng: np.random.Generator,
@@ -401,7 +357,8 @@ def updater(
     schedule = Schedule(*astuple(step))
     if isinstance(simulator, JMDP):
         drawing = Drawing.of(simulator, layout)
-        return lambda count: _compiled_updates(rng, count, values, visits, schedule, cells, drawing)
+        return lambda count: _compiled_updates(rng, count, learned, schedule, cells, drawing)
+    values, visits = learned
 
     def update(count: int) -> None:
         for _ in range(count):
@@ -424,18 +381,3 @@ def spread_stops(checkpoints: int | Sequence[int], num_updates: int) -> list[int
         if chosen.min() < 1 or chosen.max() > num_updates:
             raise ValueError(f"checkpoints must lie in 1..{num_updates}, got {list(chosen)}")
     return sorted({int(stop) for stop in chosen} | {num_updates})
-
-
-def checked_moments(
-    name: str, value: Solution | Moments | None, shape: tuple[int, ...]
-) -> Moments | None:
-    """The moments to start from or to record errors against, if of this model, up to order 2."""
-    found = value.moments if isinstance(value, Solution) else value
-    if found is None:
-        return None
-    if not isinstance(found, Moments):
-        raise ValueError(f"{name} must be a Solution or Moments, got {value!r}")
-    checks.same_shape(name, found.mean.shape, shape, "(S, A)")
-    if found.order < 2:
-        raise ValueError(f"{name} holds orders up to {found.order}, needed are 2")
-    return found

@@ -34,7 +34,14 @@ from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, StoredMoments
-from jmdp_lib.operators.pairs import RESTART, PairOperator, occupancy, pair_step, stationary_pairs
+from jmdp_lib.operators.pairs import (
+    RESTART,
+    PairOperator,
+    PairState,
+    occupancy,
+    pair_step,
+    stationary_pairs,
+)
 from jmdp_lib.solvers import projection
 from jmdp_lib.solvers.fixed_point import Solution, iterate, warn
 from jmdp_lib.solvers.projection import CONES, Projection
@@ -86,9 +93,9 @@ class ProjectedSolution(Solution):
         if self.contraction >= 1.0:
             return np.inf
         pi = self.projection
-        right = pi.second_side(exact.full_second().reshape(pi.pairs.shape))
+        right = pi.second_side(exact.full_second())
         best = pi.project(right, pi.whiten @ self.theta)  # in the cone at the fixed point
-        distance = self._distance(exact, *pi.unwhiten(pi.mean_side(exact.mean.ravel()), best))
+        distance = self._distance(exact, *pi.unwhiten(pi.mean_side(exact.mean), best))
         return distance / (1.0 - self.contraction) + self.error_bound
 
     def _distance(self, exact: Moments, theta: Floats, matrix: Floats) -> float:
@@ -159,13 +166,13 @@ def projected_jipe2(
     return ProjectedSolution(
         _fitted_moments(phi, theta, big, matrix.shape),
         *end,
-        theta,
-        big,
-        phi.reshape(*matrix.shape, -1),
-        pairs.reshape(matrix.shape * 2),
-        cone,
-        kappa,
-        beta,
+        theta=theta,
+        Theta=big,
+        features=phi.reshape(*matrix.shape, -1),
+        pair_weights=pairs.reshape(matrix.shape * 2),
+        cone=cone,
+        contraction=kappa,
+        beta=beta,
     )
 
 
@@ -189,12 +196,11 @@ def _pair_weights(jm: JMDP, policy: Floats, weights: str) -> Floats:
 def _require_room(jm: JMDP, d: int) -> None:
     """Refuse what does not fit into memory, with d features.
 
-    GMRES for the weights, T_2 and the projection hold vectors over all pairs of state-actions;
-    the projection also products of features at all pairs of outcomes, and of all features.
+    GMRES for the weights and T_2 hold vectors over all pairs of state-actions, the projection
+    matrices over all pairs of features.
     """
     num = jm.num_states * jm.num_actions
-    tables = jm.rewards.size * jm.num_actions
-    size = 8.0 * ((RESTART + 16) * num**2 + 3 * d**2 * (num + tables) + 3 * d**4)
+    size = 8.0 * ((RESTART + 16) * num**2 + 3 * d**4)
     what = f"projected_jipe2 with {d:,} features on {num:,} state-actions"
     require(size, what, "jipe2 is exact and holds far less")
 
@@ -239,20 +245,19 @@ class ProjectionStep:
         size = self.pi.phi.shape[1]
         return np.zeros(size), np.zeros((size, size))
 
-    def targets(self, state: Parameters) -> Parameters:
-        """T_2 M of M = (psi theta, psi Theta psi'), (X,) and (X, X)."""
+    def applied(self, state: Parameters) -> PairState:
+        """T_2 M of M = (psi theta, psi Theta psi')."""
         psi = self.pi.psi
         shape = self.operator.policy.shape
         mean = (psi @ state[0]).reshape(shape)
         second = (psi @ state[1] @ psi.T).reshape(shape + shape)
-        new = self.operator.apply(self.operator.centre(mean, second))
-        return new.mean.ravel(), new.second.reshape(self.pi.pairs.shape)
+        return self.operator.apply(self.operator.centre(mean, second))
 
     def apply(self, state: Parameters) -> Parameters:
         """Pi T_2 M."""
-        mean, second = self.targets(state)
-        theta = self.pi.mean_side(mean)
-        return theta, self.pi.project(self.pi.second_side(second), theta)
+        new = self.applied(state)
+        theta = self.pi.mean_side(new.mean)
+        return theta, self.pi.project(self.pi.second_side(new.second), theta)
 
     def distance(self, new: Parameters, old: Parameters) -> float:
         """The weighted norm of a difference of parameters."""
@@ -261,47 +266,26 @@ class ProjectionStep:
         return float(max(np.linalg.norm(new[0] - old[0]), self.beta * second))
 
     def solve(self) -> Parameters:
-        """The projected fixed point: theta by a linear solve, then Theta by one conic solve."""
+        """The projected fixed point: theta by a linear solve, then Theta by one conic solve.
+
+        T_2 is affine in theta, and for a given theta in Theta: its slopes are what it makes of the
+        unit vectors and matrices.
+        """
         pi = self.pi
         zero, nothing = self.zero()
-        constant, _ = self.targets((zero, nothing))
-        slope = np.eye(zero.size) - self.mean_slope()
-        theta: Floats = linalg.solve(slope, pi.mean_side(constant))
-        right = pi.second_side(self.targets((theta, nothing))[1])
-        linear = pi.normal - self.second_slope()
-        free = projection.to_matrix(linalg.lstsq(linear, right, cond=1e-12)[0])
+        size = zero.size
+        source = self.applied((zero, nothing))
+        means = [self.applied((unit, nothing)).mean - source.mean for unit in np.eye(size)]
+        slope = np.stack([pi.mean_side(mean) for mean in means], axis=1)
+        theta: Floats = linalg.solve(np.eye(size) - slope, pi.mean_side(source.mean))
+        right = pi.second_side(self.applied((theta, nothing)).second)
+
+        def second_slope(unit: Floats) -> Floats:
+            return pi.second_side(self.applied((zero, unit)).covariance - source.covariance)
+
+        linear = pi.normal - projection.matrix_of(second_slope, size)
+        free = projection.to_matrix(projection.least_squares(linear, right))
         floor = pi.floor(theta)
         if pi.cone == "none" or linalg.eigvalsh(free - floor)[0] >= 0.0:
             return theta, free
         return theta, projection.solve_in_cone(linear, right, floor, free)
-
-    def mean_slope(self) -> Floats:
-        """(d, d) psi' diag(nu) gamma P psi."""
-        after = self.operator.jm.transitions @ (self.operator.average @ self.pi.psi)
-        return self.operator.jm.gamma * self.pi.psi.T @ (self.pi.nu[:, None] * after)
-
-    def second_slope(self) -> Floats:
-        """(p, p) Theta -> psi' (d o gamma^2 P_2 (psi Theta psi')) psi, by matrix products."""
-        jm = self.operator.jm
-        policy = self.operator.policy
-        psi = self.pi.psi
-        size = psi.shape[1]
-        x = jm.next_states
-        shaped = psi.reshape(*policy.shape, size)
-        value = np.einsum("sa,sai->si", policy, shaped)  # E psi(s, A)
-        square = np.einsum("sa,sai,saj->sij", policy, shaped, shaped, optimize=True)
-        apart = self.pi.pairs.copy()
-        same = np.einsum("sasb->sab", apart.reshape(policy.shape * 2))
-        weight = jm.probs[:, None, None] * same[jm.table_states]  # (T, A, A)
-        same[...] = 0.0
-        mixed = (psi[:, :, None] * (jm.transitions @ value)[:, None, :]).reshape(len(psi), -1)
-        four = (mixed.T @ (apart @ mixed)).reshape([size] * 4).transpose(0, 2, 1, 3)
-
-        table, a, b = np.nonzero(weight)
-        here = jm.table_states[table]
-        left = shaped[here, a][:, :, None] * shaped[here, b][:, None, :]
-        left *= weight[table, a, b][:, None, None]
-        right = value[x[table, a]][:, :, None] * value[x[table, b]][:, None, :]
-        right[a == b] = square[x[table, a][a == b]]  # one branch
-        four += np.tensordot(left, right, (0, 0))
-        return jm.gamma**2 * projection.symmetric_matrix(four)

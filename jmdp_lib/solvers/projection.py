@@ -6,6 +6,7 @@ are those of the matrices.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -62,23 +63,16 @@ class Projection(ReadOnly):
     @cached_property
     def normal(self) -> Floats:
         """(p, p) N: the map Theta -> psi' (pairs o psi Theta psi') psi."""
-        size = self.psi.shape[1]
-        square = (self.psi[:, :, None] * self.psi[:, None, :]).reshape(len(self.psi), -1)
-        four = (square.T @ (self.pairs @ square)).reshape([size] * 4)  # [i, k, j, l]
-        return symmetric_matrix(four.transpose(0, 2, 1, 3))
-
-    @cached_property
-    def _inverse(self) -> Floats:
-        """(p, p) pseudo-inverse of the normal matrix: weights may leave directions unseen."""
-        return np.asarray(linalg.pinvh(self.normal, rtol=1e-12))
+        psi = self.psi
+        return matrix_of(lambda matrix: self.second_side(psi @ matrix @ psi.T), psi.shape[1])
 
     def mean_side(self, target: Floats) -> Floats:
-        """(d,) psi' diag(nu) target for a target (X,): its projection, whitened."""
-        return self.psi.T @ (self.nu * target)
+        """(d,) psi' diag(nu) target for a target (S, A): its projection, whitened."""
+        return self.psi.T @ (self.nu * target.ravel())
 
     def second_side(self, target: Floats) -> Floats:
-        """(p,) psi' (pairs o target) psi for a target (X, X)."""
-        return to_vector(self.psi.T @ (self.pairs * target) @ self.psi)
+        """(p,) psi' (pairs o target) psi for a target (S, A, S, A), or (X, X)."""
+        return to_vector(self.psi.T @ (self.pairs * target.reshape(self.pairs.shape)) @ self.psi)
 
     def floor(self, theta: Floats) -> Floats:
         """What Theta must not fall below: theta theta' in the augmented cone, else zero."""
@@ -90,7 +84,7 @@ class Projection(ReadOnly):
         Closed form where the constraint does not bind or N is the identity, as for product weights:
         the search then starts at its end.
         """
-        free = to_matrix(self._inverse @ right)
+        free = to_matrix(least_squares(self.normal, right))
         if self.cone == "none":
             return free
         floor = self.floor(theta)
@@ -184,6 +178,11 @@ def checked_features(features: ArrayLike, shape: tuple[int, ...]) -> Floats:
     return phi
 
 
+def least_squares(matrix: Floats, right: Floats) -> Floats:
+    """The smallest x with matrix @ x = right: weights may leave directions unseen."""
+    return np.asarray(linalg.lstsq(matrix, right, cond=1e-12, lapack_driver="gelsy")[0])
+
+
 def solve_in_cone(
     matrix: Floats, right: Floats, floor: Floats, start: Floats, tol: float = 1e-11
 ) -> Floats:
@@ -195,12 +194,10 @@ def solve_in_cone(
     """
     size = max(float(np.abs(x).max()) for x in (start, floor)) or 1.0  # the unit from here on
     shift = (right - matrix @ to_vector(floor)) / size
-    identity = np.eye(len(right))
-    spread = np.abs(linalg.eigvalsh((matrix + matrix.T) / 2.0))
-    rho = float(np.sqrt(max(spread.min(), 1e-4 * spread.max()) * spread.max())) or 1.0
-    factors = linalg.lu_factor(matrix + rho * identity)
+    rho = float(np.diag(matrix).mean()) or 1.0
     inside = to_vector(psd_part(start - floor)) / size
     dual = (shift - matrix @ inside) / rho
+    factors = linalg.lu_factor(matrix + rho * np.eye(len(right)))
     for turn in range(1, 20_001):
         free = linalg.lu_solve(factors, shift + rho * (inside - dual))
         relaxed = 1.6 * free - 0.6 * inside
@@ -210,13 +207,14 @@ def solve_in_cone(
         moved = rho * np.linalg.norm(new - inside) / (1.0 + np.linalg.norm(shift))
         inside = new
         if max(apart, moved) <= tol:
-            return floor + size * to_matrix(inside)
+            break
         if turn % 20 == 0 and turn <= 500 and not 0.2 <= apart / (moved + 1e-300) <= 5.0:
             factor = float(np.clip(np.sqrt(apart / (moved + 1e-300)), 0.1, 10.0))
-            rho = rho * factor
-            dual = dual / factor
-            factors = linalg.lu_factor(matrix + rho * identity)
-    warn(f"the projection onto the cone stopped {apart:.1e} away from it")
+            rho *= factor
+            dual /= factor
+            factors = linalg.lu_factor(matrix + rho * np.eye(len(right)))
+    else:
+        warn(f"the projection onto the cone stopped {apart:.1e} away from it")
     return floor + size * to_matrix(inside)
 
 
@@ -252,9 +250,7 @@ def to_matrix(vector: Floats) -> Floats:
     return matrix
 
 
-def symmetric_matrix(four: Floats) -> Floats:
-    """(p, p), in the coordinates of `to_vector`: the map Theta -> sum four[i,j,k,l] Theta[k,l]."""
-    rows, columns, scale = _triangle(len(four))
-    one = four[rows, columns] + four[columns, rows]  # (p, d, d)
-    both = one[:, rows, columns] + one[:, columns, rows]
-    return scale[:, None] * both * scale / 4.0
+def matrix_of(linear: Callable[[Floats], Floats], size: int) -> Floats:
+    """(p, p) what a linear map makes of the symmetric matrices (d, d), d = size, as vectors."""
+    basis = np.eye(size * (size + 1) // 2)
+    return np.stack([linear(to_matrix(vector)) for vector in basis], axis=1)

@@ -1,0 +1,72 @@
+"""The player of a JMDP: compiled code, whoever asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jmdp_lib import checks
+from jmdp_lib.checks import Policy
+from jmdp_lib.model import JMDP, checked_coupling
+from jmdp_lib.montecarlo import BranchLimits, BranchModel, BranchPlan, BranchStart, play_branches
+from jmdp_lib.simulators.plans import Asked, Plan, Player, Runs
+from jmdp_lib.simulators.policies import TablePolicy
+
+
+class CompiledPlayer(Player):
+    """Plays the branches of a JMDP. Its policies are tables, also those that were functions."""
+
+    chunk_size = 2**16
+
+    def __init__(self, jm: JMDP, state: Any, coupling: str) -> None:
+        self.jm = jm
+        self.state = checks.index("state", state, jm.num_states)
+        self.coupling = checked_coupling(jm, coupling)
+        self.model: tuple[Any, BranchModel | None] = (None, None)
+
+    def checked_actions(self, actions: Sequence[int]) -> list[int]:
+        return checks.distinct_actions(actions, self.jm.num_actions)
+
+    def checked_policy(self, policy: Policy, alone: bool) -> Any:
+        return TablePolicy(checks.policy_matrix(self.jm, policy))
+
+    def _model(self, policies: tuple[TablePolicy, ...]) -> BranchModel:
+        """What compiled code reads; it is made once, and not for every look of a decision."""
+        known, model = self.model
+        if known is not policies or model is None:
+            tables = [policy.probs for policy in policies]
+            model = BranchModel.of(self.jm, tables, self.coupling)
+            self.model = (policies, model)
+        return model
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"model": (None, None)}
+
+    def play(
+        self, plan: Plan, seeds: list[np.random.SeedSequence], sizes: Sequence[int], asked: Asked
+    ) -> list[Runs]:
+        gamma, horizon, _ = plan.settings
+        self._check_rewards(asked.limits)
+        start = BranchStart.of(self.state, plan.first, plan.kinds)
+        # Gaps must not depend on it: unless queries are counted, all runs are whole.
+        limits = BranchLimits(horizon, gamma, asked.whole or not asked.counted)
+        played = BranchPlan(self._model(plan.policies), start, limits)
+        chunks = []
+        for seed, size in zip(seeds, sizes, strict=True):
+            returns, labels, queries = play_branches(played, size, seed)
+            apart = tuple(labels[:, i] != labels[:, j] for i, j in plan.pairs)
+            numbers = np.arange(size)
+            chunks.append(Runs(returns.T, apart, numbers, queries, self.jm.reward_range))
+        return chunks
+
+    def _check_rewards(self, limits: tuple[float, float] | None) -> None:
+        """Refuse a range that does not hold all rewards of the model."""
+        low, high = limits or self.jm.reward_range
+        outside = (self.jm.rewards < low) | (self.jm.rewards > high)
+        for table, action in np.argwhere(outside)[:1]:
+            raise ValueError(
+                f"reward {self.jm.rewards[table, action]} of action {action} in state "
+                f"{self.jm.table_states[table]} is not in reward_range {limits}"
+            )

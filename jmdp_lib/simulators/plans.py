@@ -1,0 +1,246 @@
+"""What is compared: branches from one state, their policies, and how long they are played.
+
+A `Player` plays the runs of one kind of simulator, and `players.player_of` finds it. `compiled`
+plays a JMDP; all others are batches (`batch`), whose rows are stepped at once (`vector_player`) or
+one after the other (`rows`).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jmdp_lib import checks
+from jmdp_lib.checks import Policy
+from jmdp_lib.model import COUPLINGS
+
+_LONGEST = 10**6  # steps of a run, unless a horizon is given
+
+
+class Runs(NamedTuple):
+    """N runs of m branches.
+
+    returns: (m, N), at least until all branches of a run are one, so that gaps are whole; until the
+    horizon if they were played on, so that returns are.
+    apart: for every pair of branches (N,), whether they had different futures at the horizon. Pairs
+    are those of `itertools.combinations(range(m), 2)`, in this order, here and everywhere.
+    numbers: (N,) which run of its chunk each is; None: nobody asked.
+    queries: (N,), of one or more actions at one state; None: nobody asked.
+    extremes: the lowest and the highest reward, and 0 if episodes can end.
+    """
+
+    returns: Any
+    apart: tuple[Any, ...]
+    numbers: Any
+    queries: Any
+    extremes: tuple[float, float]
+
+
+class Player(ABC):
+    """Plays the runs of a simulator, in chunks with random streams of their own.
+
+    Attributes:
+        chunk_size: runs of a chunk: fixed, since numbers depend on it.
+        least_runs: fewer at once take about as long.
+        sums_chunks: whether a chunk is summed up by itself; else all runs are kept until the end.
+    """
+
+    chunk_size: int
+    least_runs = 1
+    sums_chunks = True
+
+    @abstractmethod
+    def checked_actions(self, actions: Sequence[Any]) -> list[Any]:
+        """Actions to compare: at least one, all known, no two alike."""
+
+    @abstractmethod
+    def checked_policy(self, policy: Policy, alone: bool) -> Any:
+        """A policy as it is played; equal ones are `==`. alone: whether all branches follow it."""
+
+    def most_in_flight(self, width: int) -> int:
+        """Chunks of so many branches that are played at once."""
+        return 1
+
+    def number_of(self, action: Any) -> int:
+        """Of an action that was checked."""
+        return int(action)
+
+    def try_out(self, plan: Plan) -> None:  # noqa: B027, a JMDP was checked when it was made
+        """Refuse a simulator or a policy that goes wrong at once."""
+
+    def own(self) -> Player:
+        """One for another thread; this one, if nothing in it ever changes."""
+        return self
+
+    @abstractmethod
+    def play(
+        self, plan: Plan, seeds: list[np.random.SeedSequence], sizes: Sequence[int], asked: Asked
+    ) -> list[Runs]:
+        """Play chunks, `most_in_flight` at most. sizes: how many runs each has."""
+
+
+class Asked(NamedTuple):
+    """What is asked of runs.
+
+    whole: branches that have become one are played on until the horizon, so that returns are whole;
+    gaps stay the same. counted: count queries. limits: (lo, hi) that holds all rewards, or None.
+    """
+
+    whole: bool = False
+    counted: bool = False
+    limits: tuple[float, float] | None = None
+
+
+class Settings(NamedTuple):
+    """Discount, number of steps, and which branches share a draw."""
+
+    gamma: float
+    horizon: int
+    coupling: str
+
+    @classmethod
+    def of(
+        cls, env: Any, gamma: float | None, coupling: str, truncation: float, horizon: int | None
+    ) -> Settings:
+        """Arguments as of `estimate_gaps`, checked. A discount of 1 needs a stated horizon."""
+        checks.one_of("coupling", coupling, COUPLINGS)
+        given = getattr(env, "gamma", 0.99) if gamma is None else gamma
+        if horizon is None and given == 1:
+            raise ValueError(
+                "gamma must lie in [0, 1), or be 1 together with a stated horizon=, by which "
+                f"episodes have ended; got gamma = {given} and no horizon"
+            )
+        gamma = checks.discount(given) if horizon is None else checks.real("gamma", given, "[0, 1]")
+        if horizon is None:
+            other = "pass horizon=, or a smaller gamma="
+            horizon = checks.derived_horizon(gamma, truncation, _LONGEST, other)
+        return cls(gamma, checks.at_least("horizon", horizon, 1), coupling)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all runs of a comparison have in common; it pickles if its parts do.
+
+    policies: those that are distinct. kinds: (m,) which of them each branch follows. names: what
+    tells the branches apart. first: (m,) the numbers of the first actions; none if every branch
+    follows its policy from the start.
+
+    Branches at one state with one action are at one *state-action*: they get one reward, go to one
+    state, and draw their next actions there with one uniform number, each by its own policy. So
+    branches of one policy that have come together are one for good, and branches of several
+    policies are one until these choose differently. Branches that come from distinct state-actions
+    draw with independent numbers.
+    """
+
+    player: Player
+    policies: tuple[Any, ...]
+    kinds: tuple[int, ...]
+    names: list[Any]
+    first: tuple[int, ...]
+    settings: Settings
+
+    @classmethod
+    def of_actions(
+        cls, player: Player, policy: Policy, actions: Sequence[Any], settings: Settings
+    ) -> Plan:
+        """Arguments as of `estimate_gaps`, checked; the policy is tried out."""
+        names = player.checked_actions(actions)
+        policies = (player.checked_policy(policy, alone=True),)
+        first = tuple(map(player.number_of, names))
+        made = cls(player, policies, (0,) * len(names), names, first, settings)
+        player.try_out(made)
+        return made
+
+    @classmethod
+    def of_policies(cls, player: Player, policies: Sequence[Policy], settings: Settings) -> Plan:
+        """Arguments as of `compare_policies`, checked; every policy is tried out.
+
+        Policies are the same if they are equal arrays, or one function.
+        """
+        distinct: list[Any] = []
+        kinds: list[int] = []
+        for number, policy in enumerate(policies):
+            try:
+                checked = player.checked_policy(policy, alone=False)
+            except ValueError as error:
+                raise ValueError(f"policies[{number}]: {error}") from None
+            if checked not in distinct:
+                distinct.append(checked)
+            kinds.append(distinct.index(checked))
+        names = list(range(len(kinds)))
+        made = cls(player, tuple(distinct), tuple(kinds), names, (), settings)
+        player.try_out(made)
+        return made
+
+    @property
+    def compared(self) -> str:
+        """What is compared, in a word."""
+        return "action" if self.first else "policy"
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        return list(combinations(range(len(self.names)), 2))
+
+    @property
+    def one_for_good(self) -> bool:
+        """Whether branches that have come together stay together."""
+        return len(set(self.kinds)) == 1
+
+    @property
+    def alike(self) -> NDArray[np.bool_]:
+        """(m, m) which branches are one from the start, for good."""
+        kinds = range(len(self.kinds)) if self.first else self.kinds
+        return np.equal.outer(kinds, kinds)
+
+    def only(self, chosen: Sequence[int]) -> Plan:
+        """Some of the branches."""
+        return replace(
+            self,
+            kinds=tuple(self.kinds[i] for i in chosen),
+            names=[self.names[i] for i in chosen],
+            first=tuple(self.first[i] for i in chosen) if self.first else (),
+        )
+
+    def play(
+        self, root: np.random.SeedSequence, sizes: Sequence[int], asked: Asked, first: int = 0
+    ) -> list[Runs]:
+        """The chunks of a batch, numbered from `first` on."""
+        seeds = [checks.seed_sequence(root, first + k) for k in range(len(sizes))]
+        return self.player.play(self, seeds, sizes, asked)
+
+    @property
+    def most_queries(self) -> int:
+        """Queries that a run may need: at first all branches are at one state."""
+        size = len(self.names)
+        first = size if self.settings.coupling == "independent" else 1
+        return first + (self.settings.horizon - 1) * size
+
+    def largest_return(self, reward: float) -> float:
+        """The return of so large a reward at every step; if gamma is 1, up to the horizon."""
+        gamma, horizon, _ = self.settings
+        return reward * horizon if gamma == 1.0 else reward / (1.0 - gamma)
+
+    def largest_rest(self, reward: float) -> float:
+        """What of it comes after the horizon, discounted; if gamma is 1, nobody knows."""
+        gamma, horizon, _ = self.settings
+        if gamma == 1.0:
+            return math.inf if reward else 0.0
+        return gamma**horizon * self.largest_return(reward)
+
+
+def check_order(policy: Any) -> None:
+    """Refuse what can only be a state: the policy comes before the actions, the state after."""
+    snapshot = hasattr(policy, "observation")
+    if policy is None or snapshot or (not callable(policy) and np.ndim(policy) == 0):
+        raise ValueError(
+            "policy must be probabilities (S, A), actions (S,), or a function of what is seen that "
+            f"returns either for it, got {'a snapshot' if snapshot else repr(policy)}. The order "
+            "of arguments is (env, policy, actions, state=...)"
+        )

@@ -1,0 +1,458 @@
+"""Players of simulators that answer one query at a time: batches whose rows are stepped in turn.
+
+States and actions are numbers in the arrays of a batch, whatever they are to the simulator: what a
+policy sees at a state is `seen`. A kind of simulator that can be wrapped in an object that has
+`query(state, actions, rng)`, as `StepSimulator` wraps a step function, goes to `QueriedPlayer`;
+otherwise write a class with the methods of `RowPlayer`.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from bisect import bisect_right
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, islice
+from typing import Any
+
+import numpy as np
+
+from jmdp_lib import checks
+from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.large.implicit import ImplicitJMDP
+from jmdp_lib.model import require_noise
+from jmdp_lib.model.simulator import (
+    ANY_REWARD,
+    CheckedQueries,
+    SimulatorError,
+    check_hashable,
+    check_simulator,
+    check_unnumbered,
+    draw_index,
+)
+from jmdp_lib.simulators.batch import BatchPlayer, follow
+from jmdp_lib.simulators.plans import Asked, Plan, Runs
+from jmdp_lib.simulators.policies import TablePolicy, policy_table
+from jmdp_lib.simulators.vector_simulator import Arrays, Played
+
+_MOST_KEPT = 100_000  # states whose tables are kept
+_DISCOUNTS = "[0, 1]"  # what a simulator may have here: 1 for runs of a stated horizon
+
+Groups = dict[tuple[int, int], dict[int, list[int]]]
+"""Of one run: by whose draw it is and state, the actions that are played, and by which branches."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowPolicy:
+    """A policy that is asked for one state at a time.
+
+    policy: a function, or an array by states. num_actions: A, or None where the policy returns
+    actions that have no numbers. first_action, first_state: the numbers from which these count.
+    """
+
+    policy: Any
+    num_actions: int | None
+    first_action: int = 0
+    first_state: int = 0
+
+    def on(self, arrays: Arrays) -> RowPolicy:
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RowPolicy):
+            return False
+        if callable(self.policy) or callable(other.policy):
+            return bool(self.policy is other.policy or self.policy == other.policy)
+        return np.array_equal(self.policy, other.policy)
+
+    def steps(self, seen: Any) -> list[float]:
+        """Cumulative probabilities, for what is seen, of all actions but the last."""
+        assert self.num_actions is not None
+        state = self.state(seen)
+        probs = checks.policy_row(self.policy, state, self.num_actions, self.first_action)
+        return list(probs[:-1].cumsum())
+
+    def state(self, seen: Any) -> Any:
+        """What the policy is asked for."""
+        return seen - self.first_state if self.first_state else seen
+
+    def try_out(self, seen: Any) -> None:
+        """Ask twice, where there is a right answer."""
+        if self.num_actions is None:
+            self.policy(checks.read_only(seen))
+        else:
+            states = [self.state(seen)]
+            checks.policy_rows(self.policy, states, self.num_actions, self.first_action)
+
+
+class RowPlayer(BatchPlayer):
+    """Plays rows one after the other."""
+
+    arrays = Arrays(np, "cpu")
+    chunk_size = 64  # few, since a simulator that fails takes all of them with it
+    least_runs = 16
+    sums_chunks = False
+    patience = 10**9  # finished runs are dropped at once
+    limits = ANY_REWARD
+
+    @abstractmethod
+    def seen(self, state: int) -> Any:
+        """What a policy sees at a state."""
+
+    def generator(self, seed: np.random.SeedSequence) -> np.random.Generator:
+        return np.random.default_rng(seed)
+
+    def try_out(self, plan: Plan) -> None:
+        """Ask every policy twice for the state where all branches start."""
+        self.begin(plan, 1, np.random.SeedSequence(0))
+        seen = self.seen(int(self.start(1, 1)[0, 0]))
+        for number, policy in enumerate(plan.policies):
+            try:
+                if isinstance(policy, RowPolicy):
+                    policy.try_out(seen)
+            except ValueError as error:
+                which = "" if plan.first else f"policies[{plan.kinds.index(number)}]: "
+                raise ValueError(f"{which}{error}") from None
+
+    def own(self) -> RowPlayer:
+        return copy.deepcopy(self)
+
+    def play(
+        self, plan: Plan, seeds: list[np.random.SeedSequence], sizes: Sequence[int], asked: Asked
+    ) -> list[Runs]:
+        self.limits = asked.limits or ANY_REWARD
+        return super().play(plan, seeds, sizes, asked)
+
+    def choose(self, policy: Any, states: Any, alive: Any, uniforms: Any) -> tuple[Any, Any]:
+        if not isinstance(policy, RowPolicy):
+            return super().choose(policy, states, alive, uniforms)
+        known: dict[int, Any] = {}
+        actions = np.zeros(len(states), np.int64)
+        going = range(len(states)) if alive is None else np.flatnonzero(alive).tolist()
+        numbers = uniforms.tolist()
+        for row, state in zip(going, states[going].tolist(), strict=True):
+            if state not in known:
+                seen = self.seen(state)
+                if policy.num_actions is None:
+                    known[state] = self.number_of(policy.policy(checks.read_only(seen)))
+                else:
+                    known[state] = policy.steps(seen)
+            answer = known[state]
+            actions[row] = (
+                bisect_right(answer, numbers[row]) if isinstance(answer, list) else answer
+            )
+        return actions, None
+
+    def groups(self, states: Any, actions: Any, alive: Any, together: Any) -> Iterator[Groups]:
+        """For every run, what is asked of the simulator in a step."""
+        width, size = states.shape
+        own = np.broadcast_to(np.arange(width)[:, None], (width, size))
+        leaders = np.zeros_like(own)
+        if together is not None:
+            leaders = np.array(follow(np, list(combinations(range(width), 2)), together, own))
+        going = np.ones_like(states, bool) if alive is None else alive
+        columns = (part.T.tolist() for part in (going, leaders, states, actions))
+        for rows in zip(*columns, strict=True):
+            found: Groups = {}
+            for branch, (plays, leader, state, action) in enumerate(zip(*rows, strict=True)):
+                if plays:
+                    asked = found.setdefault((leader, state), {})
+                    asked.setdefault(action, []).append(branch)
+            yield found
+
+    def refuse(self, reward: float, action: Any, state: Any) -> None:
+        raise SimulatorError(
+            f"reward {reward} of action {action} in state {state} is not in reward_range "
+            f"{self.limits}"
+        )
+
+
+def _played(states: Any, alive: Any, rewards: Any, over: Any) -> Played:
+    """Branches that are not alive get a reward that another one had: it is not looked at."""
+    if alive is not None and alive.any():
+        rewards[~alive] = rewards[alive][0]
+    return Played(rewards, states, over)
+
+
+class QueriedPlayer(RowPlayer):
+    """Plays a simulator with `query(state, actions, rng)`.
+
+    A simulator without `num_states` has states of any hashable kind, which get numbers here. It
+    must be pure, as `model.simulator.Simulator` says: with one draw for all branches all queries of
+    a time step meet equal generators.
+    """
+
+    def __init__(self, simulator: Any, state: Any) -> None:
+        self.simulator = simulator
+        self.numbered = hasattr(simulator, "num_states")
+        self.first = state
+        if self.numbered:
+            known = check_simulator(simulator, _DISCOUNTS)
+            self.first = checks.index("state", state, known.num_states)
+        else:
+            self.check_unnumbered()
+        self.ask = CheckedQueries(simulator).ask
+        self.shared = np.random.default_rng(0)
+        self.moment = self.shared.bit_generator.state
+        self.states: list[Any] = []
+        self.numbers: dict[Any, int] = {}
+
+    def check_unnumbered(self) -> None:
+        """Refuse a simulator whose states have no numbers, or its first state."""
+        check_unnumbered(self.simulator, self.first, _DISCOUNTS)
+
+    def checked_actions(self, actions: Sequence[int]) -> list[int]:
+        return checks.distinct_actions(actions, self.simulator.num_actions)
+
+    def checked_policy(self, policy: Policy, alone: bool) -> Any:
+        count = self.simulator.num_actions
+        if callable(policy) or not self.numbered:
+            return RowPolicy(policy, count)
+        return TablePolicy(policy_table(policy, count, self.simulator.num_states))
+
+    def begin(self, plan: Plan, size: int, seed: np.random.SeedSequence) -> None:
+        self.states = []
+        self.numbers = {}
+
+    def number(self, state: Any) -> int:
+        """Of a state."""
+        if self.numbered:
+            return int(state)
+        if state not in self.numbers:
+            self.numbers[state] = len(self.states)
+            self.states.append(state)
+        return self.numbers[state]
+
+    def seen(self, state: int) -> Any:
+        return state if self.numbered else self.states[state]
+
+    def start(self, width: int, size: int) -> Any:
+        return np.full((width, size), self.number(self.first))
+
+    def step(
+        self, states: Any, actions: Any, alive: Any, together: Any, sources: list[tuple[Any, int]]
+    ) -> Played:
+        ((rng, _),) = sources
+        low, high = self.limits
+        rewards = np.zeros(states.shape).tolist()
+        following = states.tolist()
+        for run, groups in enumerate(self.groups(states, actions, alive, together)):
+            if together is None:  # one generator in one state, which is drawn for the time step
+                draw = rng.bit_generator.random_raw
+                self.moment["state"]["state"] = draw() << 64 | draw()
+            for (_, number), asked in groups.items():
+                source = rng
+                if together is None:
+                    source = self.shared
+                    source.bit_generator.state = self.moment
+                state = number if self.numbered else self.states[number]
+                outcomes = self.ask(state, [*asked], source)
+                for (reward, after), action in zip(outcomes, asked, strict=True):
+                    if not low <= reward <= high:
+                        self.refuse(reward, action, state)
+                    reached = after if self.numbered else self.number(after)
+                    for branch in asked[action]:
+                        rewards[branch][run] = reward
+                        following[branch][run] = reached
+        return _played(np.array(following), alive, np.array(rewards), None)
+
+
+class TabledPlayer(QueriedPlayer):
+    """Plays an `ImplicitJMDP`: tables are kept, since asking takes longer than drawing.
+
+    With coupling="common" all states must have one law of tables; those that are met are checked.
+    """
+
+    def __init__(self, simulator: ImplicitJMDP, state: Any, coupling: str) -> None:
+        self.common = coupling == "common"
+        super().__init__(simulator, state)
+        self.ask = self.draw
+        self.one_law = simulator.at(self.first)[0] if self.common else None
+        self.kept: dict[Hashable, tuple[list[float], list[list[float]], list[Hashable]]] = {}
+
+    def check_unnumbered(self) -> None:
+        check_hashable(self.first)
+        checks.pure(f"tables of state {self.first!r}", self.simulator.at, self.first)
+        if self.common:
+            require_noise(self.simulator)
+
+    def own(self) -> TabledPlayer:
+        return copy.deepcopy(self, {id(self.simulator): self.simulator})  # models do not change
+
+    def draw(
+        self, state: Any, actions: Sequence[int], rng: np.random.Generator
+    ) -> list[tuple[float, Any]]:
+        """The outcomes of the actions, from one of the tables of the state."""
+        if state not in self.kept:
+            if len(self.kept) >= _MOST_KEPT:
+                self.kept.clear()
+            probs, rewards, successors = self.simulator.at(state)
+            self.check_law(state, probs)
+            self.kept[state] = (probs.cumsum().tolist(), rewards.tolist(), successors)
+        cumulative, rewards, successors = self.kept[state]
+        table = draw_index(cumulative, rng)
+        first = table * self.simulator.num_actions
+        return [(rewards[table][a], successors[first + a]) for a in actions]
+
+    def check_law(self, state: Any, probs: Floats) -> None:
+        """Refuse a state whose tables are not those of the one noise that all states share."""
+        law = self.one_law
+        if law is not None and (law.size != probs.size or np.abs(law - probs).max() > 1e-12):
+            raise ValueError(
+                'coupling="common" needs one law of tables for all states: state '
+                f"{state!r} has the probabilities {probs.round(6)}, the first one {law.round(6)}"
+            )
+
+
+class EnvironmentPlayer(RowPlayer):
+    """Plays environments that are alike; a state is the number of one that stands there.
+
+    Every run has an environment for each of its branches. Branches that meet go on in one of these.
+
+    envs: one or more. start: a snapshot of theirs.
+    """
+
+    chunk_size = 8
+    least_runs = 4
+
+    def __init__(self, envs: list[Any], start: Any) -> None:
+        self.snapshot = start._replace(draw=None)  # each run has its own tables
+        self.envs = envs
+        self.width = len(envs)
+        space = envs[0].action_space
+        self.listed = type(space).__name__ == "Discrete"
+        self.num_actions = int(space.n) if self.listed else None
+        self.first_action = int(space.start) if self.listed else 0
+        self.actions: dict[str, int] = {}
+        self.played: list[Any] = []
+
+    @classmethod
+    def of(cls, env: Any, state: Any) -> EnvironmentPlayer:
+        """From a snapshot, or from where the environment is. It is left alone."""
+        start = _inside_episode(env, state)
+        return cls([env.twin()], start)
+
+    def checked_actions(self, actions: Sequence[Any]) -> list[Any]:
+        return list(distinct_in(self.envs[0].action_space, actions).values())
+
+    def number_of(self, action: Any) -> int:
+        if self.listed:
+            return int(action) - self.first_action
+        key = action_key(self.envs[0].action_space, action)
+        if key not in self.actions:
+            self.actions[key] = len(self.played)
+            self.played.append(action)
+        return self.actions[key]
+
+    def checked_policy(self, policy: Policy, alone: bool) -> RowPolicy:
+        if callable(policy):
+            return RowPolicy(policy, self.num_actions, self.first_action)
+        sees = self.envs[0].observation_space
+        count = self.num_actions
+        if count is None or type(sees).__name__ != "Discrete":
+            answer = "an action" if count is None else f"({count},) probabilities or an action"
+            raise ValueError(
+                "the policy must be a function where observations or actions have no numbers, "
+                f"policy(observation) -> {answer}, not {type(policy).__name__}"
+            )
+        matrix = checks.policy_matrix(checks.Sizes(int(sees.n), count), policy)
+        return RowPolicy(matrix, count, self.first_action, int(sees.start))
+
+    def begin(self, plan: Plan, size: int, seed: np.random.SeedSequence) -> None:
+        self.width = len(plan.names)
+        known = 1 + max(plan.first, default=-1)
+        del self.played[known:]
+        self.actions = dict(islice(self.actions.items(), known))
+        missing = size * self.width - len(self.envs)
+        self.envs += [self.envs[0].twin() for _ in range(missing)]
+        for number, env in enumerate(self.envs[: size * self.width]):
+            env.np_random = checks.generator(seed, 3, number)
+
+    def start(self, width: int, size: int) -> Any:
+        numbers = np.arange(size) * self.width
+        for number in numbers:
+            self.envs[number].restore(self.snapshot)
+        return np.tile(numbers, (width, 1))
+
+    def seen(self, state: int) -> Any:
+        return self.envs[state].observed
+
+    def step(
+        self, states: Any, actions: Any, alive: Any, together: Any, sources: list[tuple[Any, int]]
+    ) -> Played:
+        rewards = np.zeros(states.shape)
+        over = np.zeros(states.shape, bool)
+        following = states.copy()
+        for run, groups in enumerate(self.groups(states, actions, alive, together)):
+            here: list[int] = []  # where branches are after the step
+            for number, action, branches in self._placed(groups):
+                rewards[branches, run], ended = self._step_one(self.envs[number], action)
+                over[branches, run] = ended
+                met = [k for k in here if not ended and self.envs[k].same_state(self.envs[number])]
+                following[branches, run] = met[0] if met else number
+                here += [] if ended or met else [number]
+        return _played(following, alive, rewards, over)
+
+    def _placed(self, groups: Groups) -> list[tuple[int, int, list[int]]]:
+        """An environment for every action that is played, in its state and with its draw."""
+        taken = {number for _, number in groups}
+        block = min(taken, default=0) // self.width * self.width
+        idle = [k for k in range(block, block + self.width) if k not in taken]
+        draws: dict[int, Any] = {}
+        used: set[int] = set()
+        placed = []
+        for (leader, number), asked in groups.items():
+            for action, branches in asked.items():
+                chosen = number if number not in used else idle.pop()
+                env = self.envs[chosen]
+                if chosen != number:
+                    here = self.envs[number].snapshot()
+                    env.restore(here._replace(draw=draws.get(leader)))
+                elif leader in draws:
+                    env.redraw(draws[leader])
+                draws.setdefault(leader, env.draw)
+                used.add(number)
+                placed.append((chosen, action, branches))
+        return placed
+
+    def _step_one(self, env: Any, number: int) -> tuple[float, bool]:
+        action = number + self.first_action if self.listed else self.played[number]
+        seen = env.observed
+        try:
+            _, reward, terminated, truncated, _ = env.step(action)
+        except Exception as error:
+            where = f"state {env.observed}, action {action}"
+            raise SimulatorError(f"the environment failed at {where}: {error!r}") from error
+        if not self.limits[0] <= reward <= self.limits[1]:
+            self.refuse(reward, action, seen)
+        return reward, terminated or truncated
+
+
+def _inside_episode(env: Any, state: Any) -> Any:
+    """The snapshot of an environment, or of where it is, inside an episode."""
+    start = env.snapshot() if state is None else state
+    if not hasattr(start, "observation"):
+        raise ValueError(f"state must be a snapshot inside an episode, env.snapshot(), not {start}")
+    if start.over and state is None:
+        raise ValueError("env is outside of an episode: call env.reset() first")
+    if start.over:
+        raise ValueError("state must be a snapshot inside an episode, and this one is outside")
+    return start
+
+
+def distinct_in(space: Any, actions: Any) -> dict[str, Any]:
+    """Actions of a Gymnasium space in their order, by keys that tell different ones apart."""
+    chosen = list(actions) if isinstance(actions, Iterable) else []
+    for action in chosen:
+        if not space.contains(action):
+            raise IndexError(f"action {action!r} is not in {space}")
+    keys = {action_key(space, action): action for action in chosen}
+    if not keys or len(keys) < len(chosen):
+        raise ValueError(f"ask for at least one action, all distinct, got {actions!r}")
+    return keys
+
+
+def action_key(space: Any, action: Any) -> str:
+    """Equal for equal actions of a Gymnasium space, whatever their parts."""
+    return repr(space.to_jsonable([action]))
