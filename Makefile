@@ -31,30 +31,30 @@ ifneq ($(and $(wildcard $(STAMP)),$(realpath $(PY)),$(value MADE_IN)),$(CURDIR))
 STALE := stale
 endif
 
-.PHONY: help figures test test-fast test-units test-programs lint smoke nbval coverage notebooks book \
-  clean stale
+.PHONY: help figures test test-fast test-random test-units test-programs lint nbval coverage notebooks \
+  book clean stale
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make figures     run every notebook into out/PROFILE (PROFILE=quick; smoke, paper)"
 	@echo "make test        lint, type check, tests, notebooks"
-	@echo "make test-fast   the same without slow tests and notebooks: two to three minutes"
+	@echo "make test-fast   the same without slow tests and notebooks: two minutes"
+	@echo "make test-random the same tests with new examples, in a new order"
 	@echo "make notebooks   write notebooks/*.ipynb, executed, from notebooks/*.py"
 	@echo "make coverage    how much of the core chapters 1 to 6 execute"
 	@echo "make book        the executed notebooks, figures and reference as a site, out/book"
 	@echo "make clean       remove out/ and caches; .venv stays"
 
-# exec and --parent: whatever ends make ends the batch, and the batch all that it has started.
+# exec: a signal to make ends the batch, and the batch all that it has started.
 figures: $(STAMP)
-	@exec $(PY) workflow/batch.py --parent $$PPID --profile "$(PROFILE)" $(if $(CORES),--cores "$(CORES)") \
+	@exec $(PY) workflow/batch.py --profile "$(PROFILE)" $(if $(CORES),--cores "$(CORES)") \
 	  $(if $(ATARI),--atari "$(ATARI)") $(if $(SLURM),--slurm) $(if $(SNAKEMAKE),-- $(SNAKEMAKE))
 
 # A thread for each process: two that train with two threads each on two cores wait for each other,
 # and take minutes for what takes seconds.
 test test-fast: export OMP_NUM_THREADS = 1
-PYTEST   := MPLBACKEND=Agg $(PY) -m pytest -p no:nbval
-PROGRAMS := $(patsubst %,tests/test_%.py,batch_slurm batch_kills batch_games batch batch_results \
-  batch_refusals book_pages book site)
+PYTEST   := MPLBACKEND=Agg $(PY) -m pytest -p no:nbval -p no:randomly
+PROGRAMS := $(patsubst %,tests/test_%.py,batch_slurm batch batch_games batch_refusals book site)
 # What was skipped is said last of all; tests/conftest.py writes it down.
 test test-fast: export SKIPPED_TESTS = out/skipped.txt
 and_what_was_skipped = code=$$?; if [ -s $(SKIPPED_TESTS) ]; then echo "Skipped:"; \
@@ -63,26 +63,26 @@ and_what_was_skipped = code=$$?; if [ -s $(SKIPPED_TESTS) ]; then echo "Skipped:
 # come after the notebooks: they find what Numba has compiled for those.
 test: $(STAMP)
 	@mkdir -p out && : > $(SKIPPED_TESTS)
-	@$(MAKE) --no-print-directory -j 3 nbval test-programs lint smoke test-units; $(and_what_was_skipped)
+	@$(MAKE) --no-print-directory -j 3 nbval test-programs lint test-units; $(and_what_was_skipped)
 
-# In a new order with every run. The header names it, and --randomly-seed=N repeats it.
-test-units: nbval smoke
+test-units: nbval
 	$(PYTEST) -n 2 --dist worksteal $(PROGRAMS:%=--ignore %)
 
 # The longest first, so that no process is left alone with one at the end.
 test-programs: $(STAMP)
-	$(PYTEST) -p no:randomly -n 2 --dist worksteal $(PROGRAMS)
+	$(PYTEST) -n 2 --dist worksteal $(PROGRAMS)
 
-# Two notebooks through the batch, which is tested on small ones besides; nbval runs them all.
-smoke: $(STAMP)
-	$(PY) workflow/batch.py --profile smoke --only 02_residuals 09_gap_law
+# New examples in a new order. The header names the order, and --randomly-seed=N repeats it.
+test-random: $(STAMP)
+	RANDOM_TESTS=1 OMP_NUM_THREADS=1 $(subst -p no:randomly,,$(PYTEST)) -n 2 --dist worksteal
 
 # Every committed notebook as it stands; its claims and their verdicts are compared with the committed
 # ones, their numbers are not: some depend on the processor.
+NOTEBOOKS = notebooks/*.ipynb
 nbval: $(STAMP)
-	$(PY) -m pytest -p no:randomly -p workflow.nbval_kernels -n 2 --dist loadfile \
+	PYTHONPATH=workflow $(PY) -m pytest -p no:randomly -p nbval_kernels -n 2 --dist loadfile \
 	  --nbval-lax --nbval-current-env --nbval-cell-timeout=600 --nbval-sanitize-with workflow/nbval.cfg \
-	  notebooks/*.ipynb
+	  $(NOTEBOOKS)
 
 test-fast: lint
 	@mkdir -p out && : > $(SKIPPED_TESTS)

@@ -1,17 +1,22 @@
 """Settings of the book. `build.py` gathers the pages beside this file and runs Sphinx on them."""
 
 import sys
-import tomllib
 from importlib.metadata import version as installed
 from pathlib import Path
-from typing import Any
 
 project = "The joint-MDP companion"
 author = "The joint-MDP companion authors"
 project_copyright = author
 version = release = installed("jmdp_lib")
 
-extensions = ["myst_nb", "sphinx.ext.mathjax", "sphinx.ext.viewcode"]
+sys.path.insert(0, str(Path(__file__).parent))  # prose.py
+extensions = ["myst_nb", "prose", "sphinx.ext.mathjax", "sphinx.ext.viewcode"]
+autodoc_default_options = {"members": True, "member-order": "bysource"}
+# Signatures are shown as they are written.
+ALIASES = "ArrayLike Bracket Bytes Floats Ints Joint Policy Seed StateAction Steps TableFunction"
+autodoc_type_aliases = {name: name for name in ALIASES.split()}
+autodoc_preserve_defaults = True
+autodoc_typehints_format = "short"
 exclude_patterns = ["_readme.md"]  # parts of it are included
 nb_execution_mode = "off"  # the notebooks are committed executed
 nb_render_markdown_format = "gfm"  # tables in outputs
@@ -42,24 +47,10 @@ html_favicon = "static/favicon.svg"
 html_context = {"default_mode": "light"}
 html_last_updated_fmt = None
 html_show_sphinx = False
-html_theme_options: dict[str, Any] = {
+html_theme_options = {
     "show_toc_level": 2,
     "use_download_button": True,
     "use_fullscreen_button": False,
     "home_page_in_toc": True,
     "navbar_persistent": [],  # the search field is in the margin
 }
-# An icon leads to the repository, once pyproject.toml has its address.
-urls = tomllib.loads(Path(__file__).with_name("pyproject.toml").read_text())["project"]["urls"]
-html_theme_options["icon_links"] = [
-    {"name": name, "url": url, "icon": "fa-solid fa-code-branch"} for name, url in urls.items()
-]
-
-
-def setup(app: Any) -> None:
-    """Source links lead to the file that defines a name: that of its class, for a property."""
-
-    def home(_: Any, module: str, name: str) -> str | None:
-        return getattr(getattr(sys.modules[module], name.split(".")[0]), "__module__", None)
-
-    app.connect("viewcode-follow-imported", home)

@@ -8,6 +8,7 @@ import functools
 import http.server
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -21,12 +22,12 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-# In continuous integration the same examples every time; elsewhere new ones with every run.
-# Property tests take as long as they take: machines are noisy, and kernels compile.
+# The same examples every time, but for `make test-random`, which draws new ones. Property tests
+# take as long as they take: machines are noisy, and kernels compile.
 settings.register_profile(
     "project",
     deadline=None,
-    derandomize=bool(os.environ.get("CI")),
+    derandomize=not os.environ.get("RANDOM_TESTS"),
     suppress_health_check=[HealthCheck.too_slow],
     print_blob=True,
 )
@@ -40,7 +41,15 @@ EXTRAS = {
     "atari": ["ale_py", "gymnasium"],
     "book": ["imagesize", "myst_nb", "sphinx"],
     "box2d": ["Box2D"],
-    "dev": ["axe_core_python", "bs4", "cvxpy", "mypy", "packaging", "quantecon", "setuptools"],
+    "dev": [
+        "axe_core_python",
+        "cvxpy",
+        "mypy",
+        "packaging",
+        "playwright",
+        "quantecon",
+        "setuptools",
+    ],
     "figures": ["PIL", "matplotlib", "pandas"],
     "mujoco": ["mujoco"],
     "notebooks": ["IPython", "jsonschema", "jupytext", "nbformat", "papermill", "yaml"],
@@ -213,35 +222,39 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-@contextlib.contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """The address of a folder, for a browser of this machine."""
-    handler = functools.partial(Quiet, directory=str(folder))
+@pytest.fixture(scope="session")
+def address(site: Path) -> Iterator[str]:
+    """The address of the book, for a browser of this machine."""
+    handler = functools.partial(Quiet, directory=str(site))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()
 
 
-@pytest.fixture(scope="session")
-def address(site: Path) -> Iterator[str]:
-    with served(site) as address:
-        yield address
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
 
 @pytest.fixture(scope="module")
 def tab() -> Iterator[Any]:
-    """A tab of a real browser, a `browser.Page`."""
-    import browser
+    """A page of the system's Chromium, driven by playwright."""
+    from playwright.sync_api import sync_playwright
 
-    executable = browser.find()
+    executable = next(filter(None, map(shutil.which, BROWSERS)), None)
     if executable is None:
         message = (
             "no browser to read the book with: install Chromium (Debian: apt install chromium)"
         )
         (pytest.fail if os.environ.get("CI") else pytest.skip)(message)
-    with browser.page(executable) as page:
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+    # Whatever a page asks of another host fails, and is seen.
+    flags.append("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=executable, args=flags)
+        page = browser.new_page()
+        page.set_default_timeout(180_000)
         yield page
+        browser.close()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

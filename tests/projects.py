@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 import shutil
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import batch
 import psutil
-import pytest
 
 BATCH = Path(batch.__file__)
 
@@ -37,29 +35,6 @@ if out_dir:
 # NBVAL_CHECK_OUTPUT
 print(f"|S| is large | {{level}} | holds")
 """
-
-# Waits for a file that the test makes, so that the test and not the clock decides when it ends.
-WAITING = """\
-# %% tags=["parameters"]
-gate = ""
-out_dir = ""
-
-# %%
-import time
-from pathlib import Path
-
-Path(gate + ".reached").touch()
-Path(out_dir, "wait.txt").write_text("half")
-while not Path(gate).exists():
-    time.sleep(0.05)
-Path(out_dir, "wait.txt").write_text("whole")
-
-# %% tags=["summary"]
-print("waited | yes | holds")
-"""
-
-# On one core Snakemake takes the largest notebook first: the others have not begun when it ends.
-PADDING = "# padding\n" * 500
 
 
 def good(figure: str) -> str:
@@ -94,8 +69,7 @@ class Project:
         return said.getvalue()
 
     def copy_workflow(self) -> None:
-        """Give the project the Makefile and the workflow that users have."""
-        shutil.copy(BATCH.parents[1] / "Makefile", self.root)
+        """Give the project the workflow that users have."""
         unwanted = shutil.ignore_patterns("profiles", "__pycache__")
         shutil.copytree(BATCH.parent, self.root / "workflow", dirs_exist_ok=True, ignore=unwanted)
 
@@ -126,16 +100,3 @@ def alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-@contextlib.contextmanager
-def mounted(folder: Path, *all_options: list[str]) -> Iterator[None]:
-    """Mount something at a folder, as root."""
-    for options in all_options:
-        mount = subprocess.run(["mount", *options, str(folder)], capture_output=True, text=True)
-        if mount.returncode:
-            pytest.skip(f"root may not mount a folder here: {mount.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)

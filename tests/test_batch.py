@@ -1,32 +1,32 @@
-"""What the batch runs, what it leaves alone, and what it says of it."""
+"""What the batch promises: it goes on where it was, ends at once, and keeps results whole."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import batch
 import nbformat
+import psutil
 import pytest
-from projects import PADDING, Project, good
+from projects import Project, alive, good, wait_until
 
 FAILING = """\
 # %% tags=["parameters"]
 out_dir = ""
 
 # %%
-from pathlib import Path
+print("before")
 
-if out_dir:
-    Path(out_dir, "half.txt").write_text("made before the failure")
-raise RuntimeError("this one is broken")
+# %%
+{fault}
 """
-
 READING = """\
 # %% tags=["parameters"]
 result_files = ["one.csv", "two.csv"]
@@ -41,117 +41,101 @@ for file in result_files:
 # %% tags=["summary"]
 print("read | yes | holds")
 """
+# Waits for a file that the test makes, so that the test and not the clock decides when it ends.
+WAITING = """\
+# %% tags=["parameters"]
+gate = ""
+out_dir = ""
+
+# %%
+import time
+from pathlib import Path
+
+Path(gate + ".reached").touch()
+while not Path(gate).exists():
+    time.sleep(0.05)
+Path(out_dir, "wait.txt").write_text("whole")
+
+# %% tags=["summary"]
+print("waited | yes | holds")
+"""
 
 
 @pytest.mark.slow
-def test_failures_are_named_and_the_failed_notebook_is_kept(
+def test_a_failed_cell_keeps_what_ran_before_it_and_the_other_notebooks_go_on(
     project: Project, run: Callable[..., tuple[int, str]]
 ) -> None:
-    project.notebook("00_zero", good("second.txt").replace("| holds", "| FAILS"))
-    project.notebook("01_first", FAILING + PADDING)
-    project.notebook("03_third", good("third.txt"))
+    project.notebook("01_first", good("second.txt").replace("| holds", "| FAILS"))
+    project.notebook("03_third", FAILING.format(fault='raise RuntimeError("this one is broken")'))
+    project.notebook("04_fourth", FAILING.format(fault="import os\nos.kill(os.getpid(), 9)"))
     project.profile("quick", "")
-    code, said = run("--profile", "quick", "--cores", "1")
+    code, said = run()
     assert code == 1
-    assert [line for line in said.splitlines() if line.startswith("FAILED")] == [
+    problems = [line.split(" and ")[0] for line in said.splitlines() if line.startswith("FAILED")]
+    assert problems == [
         "FAILED second.txt is written by two notebooks",
-        "FAILED 01_first: read out/quick/failed/01_first.ipynb",
-        "FAILED 1 of 3 claims",
-    ]
-    assert re.search(r"  FAILED  01_first  \d+:.*this one is broken", said)
-    before = project.results()
-    finished = ("00_zero", "02_second", "03_third")
-    assert set(before) == {
-        "failed/01_first.ipynb",
-        *("figures/second.txt", "figures/third.txt"),
-        *(f"notebooks/{name}.ipynb" for name in finished),
-        *(f"provenance/{name}.json" for name in finished),
-    }
-    kept = nbformat.read(project.out("failed", "01_first.ipynb"), as_version=4)
-    errors = [o for c in kept.cells for o in c.get("outputs", []) if o.output_type == "error"]
-    assert errors[0].evalue == "this one is broken"
-
-    # The same command runs the failed notebook again, and changed ones, but not what is done.
-    project.notebook("00_zero", good("zero.txt"))
-    project.notebook("03_third", FAILING)
-    project.out("figures", "mine.txt").write_text("a user's own file stays")
-    code, said = run("--profile", "quick")
-    assert code == 1
-    assert [line for line in said.splitlines() if line.startswith("FAILED")] == [
-        "FAILED 01_first: read out/quick/failed/01_first.ipynb",
         "FAILED 03_third: read out/quick/failed/03_third.ipynb",
+        "FAILED 04_fourth: read out/quick/failed/04_fourth.ipynb",
+        "FAILED 1 of 2 claims",
     ]
-    assert "02_second  |S| is large  1.0    holds" in said  # the table has it all the same
-    assert "\n2 claims hold\n" in said  # and not: all of them
-    after = project.results()
-    assert after["notebooks/02_second.ipynb"] == before["notebooks/02_second.ipynb"]
-    # The figure of two notebooks went with one of them, and came back with the other.
-    assert after["figures/second.txt"] == before["figures/second.txt"]
-    # Of the third notebook, which fails now, no earlier success is left.
-    assert set(after) == {
-        *("failed/01_first.ipynb", "failed/03_third.ipynb"),
-        *(f"figures/{name}.txt" for name in ("zero", "second", "mine")),
-        *("notebooks/00_zero.ipynb", "notebooks/02_second.ipynb"),
-        *("provenance/00_zero.json", "provenance/02_second.json"),
-    }
+    assert re.search(r"  FAILED  03_third  \d+:.*this one is broken", said)
+    assert re.search(r"  FAILED  04_fourth  .*kernel died after cell \d, perhaps for want of", said)
+    assert "\n1 claims hold; FAILS: 1\n" in said
+    assert "notebooks/02_second.ipynb" in project.results()
+    assert not {"notebooks/03_third.ipynb", "provenance/03_third.json"} & set(project.results())
+    for name in ("03_third", "04_fourth"):
+        kept = nbformat.read(project.out("failed", f"{name}.ipynb"), as_version=4)
+        streams = [o.text for c in kept.cells for o in c.get("outputs", []) if "text" in o]
+        assert streams[0] == "before\n"
 
 
 @pytest.mark.slow
-def test_a_good_run_and_then_only_what_changed(
+def test_only_what_changed_or_was_damaged_is_made_again(
     project: Project, run: Callable[..., tuple[int, str]]
 ) -> None:
-    committed = project.root / "figures" / "first.txt"
-    committed.parent.mkdir()
-    committed.write_text("of the paper profile")
     project.notebook("03_third", READING)
     (project.root / "one.csv").write_text("1")
     (project.root / "two.csv").write_text("2")
-    code, said = run("--profile", "quick")
+    code, said = run()
     assert code == 0, said
-    assert committed.read_text() == "of the paper profile"
-    assert not (project.root / "out" / "paper").exists()
-    assert "All 3 claims hold" in said
     names = ("01_first", "02_second", "03_third")
-    assert set(project.results()) == {
+    before = project.results()
+    assert set(before) == {
         *(f"figures/{file}" for file in ("first.txt", "second.txt", "one.csv", "two.csv")),
         *(f"notebooks/{name}.ipynb" for name in names),
         *(f"provenance/{name}.json" for name in names),
     }
-    # the profile's value in one, the defaults in the other
-    assert project.out("figures", "first.txt").read_text() == "2.5 3"
-    assert project.out("figures", "second.txt").read_text() == "1.0 3"
+    assert before["figures/first.txt"][1] == b"2.5 3"  # the profile's value, and a default
     assert "01_first   |S| is large  2.5    holds" in said
-    assert "02_second  |S| is large  1.0    holds" in said
-    for name in names:
-        for word in ("start", "done"):
-            assert re.search(rf"  {word:<6}  {name}  \d+:", said)
-    check_provenance(project)
+    assert "All 3 claims hold" in said
+    check_record(project)
+    assert "Nothing had to be run: all results are up to date." in run()[1]
+    assert project.results() == before
 
-    before = project.results()
+    os.truncate(project.out("notebooks", "01_first.ipynb"), 1000)
+    os.truncate(project.out(".figures", "02_second", "second.txt"), 2)
+    os.truncate(project.out("provenance", "03_third.json"), 100)
     project.profile("quick", "01_first:\n  level: 3.5\n")
     (project.root / "two.csv").write_text("3")
-    project.notebook("02_second", good("other.txt"))
-    project.out("figures", "second.txt").unlink()  # a deleted figure comes back, and damaged files
-    os.truncate(project.out("notebooks", "02_second.ipynb"), 1000)
-    os.truncate(project.out("provenance", "02_second.json"), 100)
-    code, said = run("--profile", "quick", "--only", "01_first", "03_third")
+    code, said = run()
     assert code == 0, said
-    after = project.results()
-    assert after["figures/first.txt"][1] == b"3.5 3"
-    assert after["figures/two.csv"][1] == b"3"
-    assert after["figures/second.txt"] == before["figures/second.txt"]
-    assert after["notebooks/02_second.ipynb"] == before["notebooks/02_second.ipynb"]
-    assert after["provenance/02_second.json"] == before["provenance/02_second.json"]
+    damaged = ("notebooks/01_first.ipynb", ".figures/02_second/second.txt")
+    for file in (*damaged, "provenance/03_third.json"):
+        assert f"Damaged or missing: out/quick/{file}; " in said
+    after = {file: content for file, (_, content) in project.results().items()}
+    assert after["figures/first.txt"] == b"3.5 3"
+    assert after["figures/second.txt"] == b"1.0 3"
+    assert after["figures/two.csv"] == b"3"
+    assert not batch.damaged_files(project.out(), "01_first")
 
-    only = ("--only", "01_first", "03_third")
-    assert "Nothing had to be run: all results are up to date." in run(*only)[1]
     library = project.root / "jmdp_lib" / "new.py"
     library.parent.mkdir()
     library.write_text("pass")  # every notebook may import it, and would be run again
-    assert re.search(r"^notebook +2$", run(*only, "--", "--dry-run")[1], re.MULTILINE)
+    would_run = run("--only", "01_first", "02_second", "--", "--dry-run")[1]
+    assert re.search(r"^notebook +2$", would_run, re.MULTILINE)
 
 
-def check_provenance(project: Project) -> None:
+def check_record(project: Project) -> None:
     text = project.out("provenance", "01_first.json").read_text()
     record = json.loads(text)
     assert record["parameters"] == {"level": 2.5, "num_points": 3, "seed": 7}
@@ -165,6 +149,78 @@ def check_provenance(project: Project) -> None:
     assert str(project.root) not in text
 
 
+@pytest.fixture
+def waiting(project: Project, tmp_path: Path) -> Path:
+    """A project whose second notebook waits until this file is there."""
+    project.notebook("02_second", WAITING)
+    project.profile("quick", f"02_second:\n  gate: '{tmp_path / 'gate'}'\n")
+    return tmp_path / "gate"
+
+
+def start(project: Project, waiting: Path, said: Path) -> tuple[psutil.Popen, list[psutil.Process]]:
+    """A batch whose first notebook is done and whose second waits, and all that it has started."""
+    reached = Path(f"{waiting}.reached")
+    reached.unlink(missing_ok=True)
+    earlier = project.out("provenance", "01_first.json").exists()
+    with open(said, "wb") as file:
+        running = psutil.Popen(project.command(), stdout=file, stderr=file)
+    try:
+        wait_until(reached.exists)
+        wait_until(lambda: earlier or "1 of 2 steps" in project.out("snakemake.log").read_text())
+    finally:
+        family = running.children(recursive=True)
+    return running, family
+
+
+@pytest.mark.slow
+def test_signals_end_everything_and_the_same_command_goes_on(
+    project: Project, waiting: Path, tmp_path: Path, family: list[psutil.Process]
+) -> None:
+    assert batch.PATIENCE <= 1.0
+    before: dict[str, tuple[int, bytes]] = {}
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        running, started = start(project, waiting, tmp_path / "said")
+        family += [running, *started]
+        assert len(started) >= 3  # Snakemake, a job and its kernel
+        running.send_signal(signum)
+        assert running.wait(timeout=60) == batch.INTERRUPTED
+        assert not any(map(alive, started))
+        said = (tmp_path / "said").read_text()
+        assert "1 of 2 notebooks done" in said
+        assert "FAILED" not in said
+        assert "interrupted; the same command goes on from here" in said
+        before = before or project.results()
+        assert project.results() == before  # what was done was not done again
+    assert {"notebooks/01_first.ipynb", "figures/first.txt"} <= set(before)
+    assert not {"notebooks/02_second.ipynb", "provenance/02_second.json"} & set(before)
+
+    waiting.touch()
+    done = subprocess.run(project.command(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    after = project.results()
+    assert before.items() <= after.items()
+    assert after["figures/wait.txt"][1] == b"whole"
+
+
+@pytest.mark.slow
+def test_a_batch_waits_for_another_even_for_what_a_killed_one_has_left(
+    project: Project, waiting: Path, tmp_path: Path, family: list[psutil.Process]
+) -> None:
+    first, started = start(project, waiting, tmp_path / "said")
+    family += [first, *started]
+    first.kill()
+    first.wait()
+    second = subprocess.Popen(project.command(), stdout=subprocess.PIPE, text=True)
+    family.append(psutil.Process(second.pid))
+    lines = [second.stdout.readline() for _ in range(2)]
+    assert lines[1] == "Another run of profile quick is going on; waiting for it.\n"
+    waiting.touch()
+    said = second.communicate()[0]
+    assert second.returncode == 0, said
+    assert "Nothing had to be run" in said
+    assert "All 2 claims hold" in said
+
+
 @pytest.mark.slow
 def test_paired_notebooks_are_reproduced_byte_for_byte(project: Project) -> None:
     noisy = good("first.txt") + (
@@ -172,27 +228,17 @@ def test_paired_notebooks_are_reproduced_byte_for_byte(project: Project) -> None
         "print('one', flush=True)\nprint('progress', file=sys.stderr, flush=True)\nprint('two')\n"
     )
     project.notebook("01_first", noisy)
+    project.notebook("02_second", good("x") + f"\n# %%\nprint({str(project.root)!r})\n")
     project.copy_workflow()
     command = [sys.executable, str(project.root / "workflow" / "pair.py"), "01_first"]
     path = project.root / "notebooks" / "01_first.ipynb"
     subprocess.run(command, check=True, capture_output=True)
     content = path.read_bytes()
     path.unlink()
-    shown = good("x") + f"\n# %%\nprint({str(project.root)!r})\n"
-    project.notebook("02_second", shown)
     refused = subprocess.run([*command, "02_second"], capture_output=True, text=True)
     assert refused.returncode == 1
     assert "02_second.py: an output shows this machine's folder" in refused.stderr
     assert not path.with_name("02_second.ipynb").exists()
     assert path.read_bytes() == content
-    cells = json.loads(content)["cells"]
-    assert "".join(cells[3]["source"]).startswith("# NBVAL_CHECK_OUTPUT\n")
-    assert cells[3]["metadata"] == {"tags": ["summary"]}
-    streams = [(o["name"], "".join(o["text"])) for o in cells[4]["outputs"]]
+    streams = [(o["name"], "".join(o["text"])) for o in json.loads(content)["cells"][4]["outputs"]]
     assert streams == [("stdout", "one\ntwo\n")]
-
-
-def test_all_cores_that_may_be_used_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jmdp_lib.machine.cores", lambda: 3)
-    assert batch.cores_of(argparse.Namespace(cores=None)) == 3
-    assert batch.cores_of(argparse.Namespace(cores=5)) == 5

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator
-from pathlib import Path
-
 import batch
 import pytest
-from projects import Project, mounted
+from projects import Project
 
 
 @pytest.mark.parametrize(
@@ -99,27 +94,3 @@ def test_bad_options(
 ) -> None:
     monkeypatch.setenv("PATH", str(project.root))  # there is no Slurm
     assert said in project.refusal(*options)
-
-
-@contextlib.contextmanager
-def read_only(folder: Path) -> Iterator[None]:
-    """Keep everybody from writing into a folder: root too, by a mount."""
-    folder.mkdir(parents=True)
-    if os.getuid() != 0:
-        folder.chmod(0o555)
-        yield
-        return
-    with mounted(folder, ["--bind", str(folder)], ["-o", "remount,ro,bind"]):
-        yield
-
-
-@pytest.mark.parametrize("place", ["out", "out/quick"])
-def test_a_read_only_folder_is_one_line_of_error(
-    project: Project, capsys: pytest.CaptureFixture[str], place: str
-) -> None:
-    with read_only(project.root / place):
-        assert batch.main(project.command()[2:]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ")
-    assert str(project.root / "out") in said
-    assert said.count("\n") == 1

@@ -5,18 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import batch
 import psutil
 import pytest
-from projects import WAITING, Project, alive, wait_until
+from projects import Project, alive, wait_until
+from test_batch import WAITING
 
 SLURM = """\
 ClusterName=trial
@@ -102,70 +101,30 @@ def slurm_jobs(*options: str) -> list[list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-def test_slurm_jobs_are_cancelled_when_they_should_be_and_run_to_their_end_once(
+def test_slurm_jobs_end_with_the_batch_and_run_to_their_end_with_the_next(
     project: Project, tmp_path: Path, family: list[psutil.Process]
 ) -> None:
     gate, said = tmp_path / "gate", tmp_path / "said"
-    (project.root / "jmdp_lib").mkdir()
-    for number in range(90):
-        (project.root / "jmdp_lib" / f"module_{number}.py").touch()
     project.notebook("01_first", WAITING)
     project.notebook("02_second", WAITING + "\n# %%\nraise RuntimeError")
     names = ("01_first", "02_second")
     project.profile("quick", "\n".join(f"{name}:\n  gate: '{gate}'" for name in names))
     command = project.command("--slurm", "--", "--slurm-init-seconds-before-status-checks", "2")
-    partition = ["scontrol", "update", "PartitionName=main"]
-    for signum, found in (
-        (signal.SIGKILL, ["PENDING", "RUNNING"]),
-        (signal.SIGTERM, ["PENDING", "PENDING"]),
-    ):
-        with open(said, "w") as file:
-            running = subprocess.Popen(command, stdout=file, stderr=file)
-        family.append(psutil.Process(running.pid))
-        wait_until(lambda found=found: sorted(state for state, *_ in slurm_jobs()) == found)
-        left = slurm_jobs()
-        family.extend(family[-1].children(recursive=True))
-        running.send_signal(signum)
-        running.wait()
-        wait_until(lambda: not any(map(alive, family)))
-        if signum == signal.SIGKILL:
-            assert slurm_jobs() == left  # orphans, which the next run must not meet
-            subprocess.run([*partition, "State=DOWN"], check=True)  # so that its own jobs wait
-    assert "Cancelling Slurm jobs of an interrupted run" in said.read_text()
-    assert not slurm_jobs()
+    with open(said, "w") as file:
+        running = psutil.Popen(command, stdout=file, stderr=file)
+    family.append(running)
+    wait_until(lambda: sorted(state for state, *_ in slurm_jobs()) == ["PENDING", "RUNNING"])
+    family.extend(running.children(recursive=True))
+    running.terminate()
+    assert running.wait() == batch.INTERRUPTED, said.read_text()
+    wait_until(lambda: not slurm_jobs() and not any(map(alive, family)))
 
-    subprocess.run([*partition, "State=UP"], check=True)
     gate.touch()
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "FAILED 02_second: read out/quick/failed/02_second.ipynb" in done.stdout
     assert "\n1 claims hold" in done.stdout
     assert project.out("figures", "wait.txt").read_text() == "whole"
-    assert "has been submitted with SLURM jobid" in done.stderr  # progress is visible here too
-    assert "module_7" not in done.stderr
     jobs = slurm_jobs("--states=all")
     assert [state for state, *_ in jobs].count("COMPLETED") == 1
     assert all(asked == ["4000M", "2:00:00"] for _, *asked in jobs)
-
-
-def test_a_slurm_job_that_does_not_end_is_named(
-    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The batch waited for it for ever."""
-    calls = []
-
-    def run(command: list[str], **options: Any) -> Any:
-        calls.append(command)
-        listed = f"other 3\n{batch.job_prefix(project.out())}-x 71\n"
-        return subprocess.CompletedProcess(command, 0, listed, "")
-
-    monkeypatch.setattr(batch.subprocess, "run", run)
-
-    def sleep(seconds: float) -> None:
-        assert len(calls) < 1000
-
-    monkeypatch.setattr(batch.time, "sleep", sleep)
-    with pytest.raises(batch.ProjectError, match=r"jobs 71 do not end.*`scancel --signal=KILL 71`"):
-        batch.cancel_jobs(project.out())
-    assert ["scancel", "71"] in calls
-    assert capsys.readouterr().out == "Cancelling Slurm jobs of an interrupted run: 71\n"

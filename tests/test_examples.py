@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import doctest
+import functools
 import importlib
+import inspect
 import re
+import types
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = [*sorted(ROOT.glob("jmdp_lib/**/*.py")), *sorted(ROOT.glob("experiments/**/*.py"))]
 FILES = [path for path in SOURCES if ">>> " in path.read_text()]
+PROPERTIES = (property, functools.cached_property)
+MEMBERS = (types.FunctionType, classmethod, staticmethod, *PROPERTIES)
 NUMBER = re.compile(r"-?\d+\.\d*")
 
 
@@ -51,20 +56,26 @@ def test_nothing_but_the_last_digit_of_an_example_may_depend_on_the_processor() 
         assert not Rounded().check_output(want, other, flags)
 
 
-def test_every_public_function_has_an_example(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_public_name_is_documented_and_every_function_has_an_example(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.syspath_prepend(ROOT / "book")
-    api = importlib.import_module("api")
-    entries = [entry for page in api.read("jmdp_lib") for entry in page.public()]
-    entries = [entry for entry in entries if entry.kind in ("class", "function")]
-    everything = [e.doc for entry in entries for e in (entry, *entry.members)]
-    shown = "\n".join(re.findall(r"(?:>>>|\.\.\.) .*", "\n".join(everything)))
-    called = [e for entry in entries for e in (entry, *entry.members) if e.kind != "class"]
-    returned = " ".join(e.signature.rpartition("->")[2] for e in called)
-    missing = []
-    for entry in entries:
-        own = "\nExample:\n    >>> " in entry.doc
-        if not own and not (entry.kind == "class" and re.search(rf"\b{entry.name}\b", returned)):
-            missing.append(entry.path)
-        methods = [member for member in entry.members if member.kind == "method"]
-        missing += [m.path for m in methods if not re.search(rf"\.{m.name}\(", shown)]
-    assert not missing
+    names = importlib.import_module("pages").public_names()
+    members = {
+        f"{path}.{name}": member
+        for path, thing in names.items()
+        if inspect.isclass(thing)
+        for name, member in vars(thing).items()
+        if not name.startswith("_") and isinstance(member, MEMBERS)
+    }
+    # A class that has no docstring would show that of its parent.
+    docs = {
+        p: vars(x).get("__doc__") if inspect.isclass(x) else x.__doc__ for p, x in names.items()
+    }
+    docs |= {path: getattr(member, "__func__", member).__doc__ for path, member in members.items()}
+    assert not [path for path, doc in docs.items() if not doc]
+    functions = [path for path, thing in names.items() if inspect.isfunction(thing)]
+    assert not [path for path in functions if "\n    Example:\n        >>> " not in docs[path]]
+    shown = "\n".join(re.findall(r"(?:>>>|\.\.\.) .*", "\n".join(docs.values())))
+    methods = [p for p, member in members.items() if not isinstance(member, PROPERTIES)]
+    assert not [p for p in methods if f".{p.rpartition('.')[2]}(" not in shown]

@@ -13,34 +13,43 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
-import hashlib
 import json
-import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import yaml
-from job import end_with_parent, write_atomically
 from jsonschema import Draft202012Validator, ValidationError, validators
-from notebook_job import OUT_DIR, ProjectError, clock, parameter_defaults
-from results import RUNS, STATES, failed_of, mend, publish, read_record, record_of, state_of
+from notebook_job import (
+    OUT_DIR,
+    ProjectError,
+    clock,
+    damaged_files,
+    figures_of,
+    locked,
+    parameter_defaults,
+    read_record,
+    record_of,
+)
 
 WORKFLOW = Path(__file__).resolve().parent
 FILES = "_files"  # parameters that end so are lists of files that must be there
 ATARI = "atari"  # the entry of a profile that is not a notebook, and the folder of its results
 INTERRUPTED = 130  # the exit code
-CANCELLING_ROUNDS = 60  # of two seconds; Slurm gives a job half a minute to end, unless configured
+PATIENCE = 1.0  # seconds that jobs have to end before they are killed
+SLURM_PATIENCE = 60.0  # until Snakemake has cancelled its jobs
+PLACES = {
+    "executed notebooks": "notebooks",
+    "figures and data": "figures",
+    "how they were made": "provenance",
+}
 TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 # In JSON 3.0 is an integer; range() refuses it.
 INTEGERS = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, v: type(v) is int)
@@ -141,116 +150,90 @@ def make_plan(
     return {"profile": profile, "notebooks": notebooks, ATARI: atari}
 
 
-def job_prefix(out: Path) -> str:
-    """How the names of this profile's Slurm jobs begin: no other project or profile has it."""
-    return f"jmdp-{hashlib.sha256(str(out).encode()).hexdigest()[:12]}"
-
-
-def slurm_options(out: Path) -> list[str]:
+def slurm_options() -> list[str]:
     """Options for Snakemake; `squeue` tells how jobs ended where no accounting database does."""
     asked = subprocess.run("sacct --noheader --allocations", shell=True, capture_output=True)
-    tells = f"--slurm-status-command {'squeue' if asked.returncode else 'sacct'}"
-    name = f"--slurm-jobname-prefix {job_prefix(out)}"
-    return f"--executor slurm --jobs 100 {name} {tells}".split()
+    tells = "squeue" if asked.returncode else "sacct"
+    return ["--executor", "slurm", "--jobs", "100", "--slurm-status-command", tells]
 
 
-def cancel_jobs(out: Path) -> None:
-    """Cancel the Slurm jobs of this profile, and wait until they have ended."""
-    command = ["squeue", "--me", "--noheader", "--format=%j %i"]
-    numbers: list[str] = []
-    for _ in range(CANCELLING_ROUNDS):
-        listed = subprocess.run(command, capture_output=True, text=True)
-        if listed.returncode:
-            raise ProjectError(f"Slurm does not answer: {listed.stderr.strip()}")
-        left = re.findall(rf"^{job_prefix(out)}.* (\d+)$", listed.stdout, re.MULTILINE)
-        if not left:
-            return
-        if left != numbers:
-            print(f"Cancelling Slurm jobs of an interrupted run: {' '.join(left)}", flush=True)
-        numbers = left
-        subprocess.run(["scancel", *numbers], check=False)
-        time.sleep(2.0)
-    raise ProjectError(
-        f"Slurm jobs {' '.join(numbers)} do not end. Results are safe only after their end: try "
-        f"`scancel --signal=KILL {' '.join(numbers)}`, or ask those who run the cluster"
-    )
+def on_signals(handler: Any) -> None:
+    """Handle Ctrl-C and SIGTERM alike."""
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, handler)
 
 
-@contextlib.contextmanager
-def signals(handler: Any) -> Iterator[None]:
-    """Handle Ctrl-C and SIGTERM alike, for a while."""
-    before = {s: signal.signal(s, handler) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for signum, earlier in before.items():
-            signal.signal(signum, earlier)
+def stop(snakemake: psutil.Popen, patience: float) -> None:
+    """Ask Snakemake, its jobs and their kernels to end; those that do not are killed.
 
-
-def stop(snakemake: subprocess.Popen[bytes]) -> None:
-    """End Snakemake and its jobs.
-
-    Asked politely, it would wait for them. Jobs are asked, so that they can tidy up.
+    Snakemake cancels its Slurm jobs on SIGINT. On SIGTERM it would wait for them.
     """
-    family, jobs = [], []
+    family = []
     with contextlib.suppress(psutil.NoSuchProcess):
-        jobs = psutil.Process(snakemake.pid).children()
-        family = psutil.Process(snakemake.pid).children(recursive=True)
-    snakemake.kill()
-    snakemake.wait()
-    for job in jobs:
+        family = snakemake.children(recursive=True)
+        snakemake.send_signal(signal.SIGINT)
+    for process in family:
         with contextlib.suppress(psutil.NoSuchProcess):
-            job.terminate()
-    psutil.wait_procs(family, timeout=20)
+            process.terminate()
+    for process in psutil.wait_procs([snakemake, *family], timeout=patience)[1]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
-def wait_for(snakemake: subprocess.Popen[bytes]) -> int:
+def wait_for(snakemake: psutil.Popen, patience: float) -> int:
     """Wait for the end of Snakemake, or for a signal, which ends it; its code or INTERRUPTED."""
     try:
-        return snakemake.wait()
+        return int(snakemake.wait())
     except KeyboardInterrupt:
-        with signals(signal.SIG_IGN):  # a second one must not stop the tidying up
-            stop(snakemake)
+        on_signals(signal.SIG_IGN)  # a second one must not stop the tidying up
+        stop(snakemake, patience)
         return INTERRUPTED
 
 
-def check_results(out: Path, names: list[str]) -> None:
-    """Compare all results with their records, and say what was damaged."""
-    for part in (out / RUNS).glob(".*.part"):  # of a run that was killed
-        part.unlink(missing_ok=True)
+def forget_damaged(out: Path, names: Iterable[str]) -> None:
+    """Remove the records of damaged results, so that Snakemake makes these again.
+
+    It would notice that a file is missing, but not that one was truncated.
+    """
     for name in names:
-        if told := mend(out, name):
-            print(told, flush=True)
+        record = record_of(out, name)
+        if record.exists() and (damaged := damaged_files(out, name)):
+            files = ", ".join(f"out/{out.name}/{file}" for file in damaged)
+            print(f"Damaged or missing: {files}; {name} has to run again", flush=True)
+            record.unlink()
+
+
+def show_figures(out: Path, names: Iterable[str]) -> None:
+    """Show the figures of all finished notebooks together."""
+    shown = out / "figures"
+    shutil.rmtree(shown, ignore_errors=True)
+    own = shutil.ignore_patterns(".snakemake_timestamp")
+    for name in names:
+        if record_of(out, name).exists():
+            shutil.copytree(figures_of(out, name), shown, ignore=own, dirs_exist_ok=True)
 
 
 def run_snakemake(out: Path, plan: dict[str, Any], options: list[str], visible: bool) -> int:
     """Bring results up to date; Snakemake's exit code. Its log goes into a file, or is visible."""
-    command = [sys.executable, str(WORKFLOW / "job.py"), str(os.getpid()), "--snakefile"]
-    command += [str(WORKFLOW / "Snakefile"), "--directory", str(out), "--nolock", "--nocolor"]
-    command += ["--configfile", str(out / "plan.json"), "--keep-going", "--rerun-incomplete"]
-    command += ["--scheduler", "greedy", "--workflow-profile", "none", *options]
-    out.mkdir(parents=True, exist_ok=True)
-    with open(out / ".lock", "w") as lock:  # freed on any death, unlike Snakemake's own
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"Another run of profile {out.name} is going on; waiting for it.", flush=True)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        if "slurm" in options:
-            cancel_jobs(out)
-        check_results(out, list(plan["notebooks"]))
-        write_atomically(out / "plan.json", json.dumps(plan, indent=2) + "\n")
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(WORKFLOW / "Snakefile")]
+    command += ["--directory", str(out), "--configfile", str(out / "plan.json"), "--nolock"]
+    command += ["--nocolor", "--keep-going", "--rerun-incomplete", "--scheduler", "greedy"]
+    command += ["--workflow-profile", "none", *options]
+    waiting = f"Another run of profile {out.name} is going on; waiting for it."
+    with locked(out / ".locks" / "batch", waiting) as lock:
+        forget_damaged(out, plan["notebooks"])
+        (out / "plan.json").write_text(json.dumps(plan, indent=2) + "\n")
         with open(out / "snakemake.log", "wb") as log:
             # The lock travels to Snakemake: the profile stays held until that has ended, too.
-            told = None if visible else log
-            process = subprocess.Popen(command, stderr=told, pass_fds=[lock.fileno()])
-        code = wait_for(process)
-        if "slurm" in options:
-            time.sleep(1.0)  # what Snakemake was just submitting
-            cancel_jobs(out)
-        for name in plan["notebooks"]:
-            with contextlib.suppress(OSError):  # the summary says what is not shown
-                publish(out, name)
+            # In a session of its own, it does not get a Ctrl-C of the terminal beside ours.
+            process = psutil.Popen(
+                command,
+                stderr=None if visible else log,
+                pass_fds=[lock],
+                start_new_session=True,
+            )
+        code = wait_for(process, SLURM_PATIENCE if "slurm" in options else PATIENCE)
+        show_figures(out, plan["notebooks"])
     return code
 
 
@@ -262,44 +245,24 @@ def print_claims(claims: list[tuple[str, ...]]) -> None:
         print("  ".join(map(str.ljust, row, widths)).rstrip())
 
 
-def print_places(out: Path, states: dict[str, list[str]], num_figures: int) -> None:
-    """Print how many notebooks are done, where results are, and which notebooks are unfinished."""
-    here = Path("out", out.name)
-    total = sum(map(len, states.values()))
-    print(f"\n{len(states['done'])} of {total} notebooks done, profile {out.name}")
-    print(f"  executed notebooks   {here / 'notebooks'}")
-    print(f"  figures and data     {here / 'figures'} ({num_figures} files)")
-    print(f"  how they were made   {here / 'provenance'}")
-    for word in ("interrupted", "not started"):
-        if states[word]:
-            print(f"  {word:<19}  {', '.join(states[word])}")
+def problems_of(out: Path, selected: list[str], records: dict[str, Any], log: str) -> list[str]:
+    """What to read about each notebook that failed, and what else went wrong."""
+    written = Counter(file for record in records.values() for file in record["figures"])
+    problems = [f"{file} is written by two notebooks" for file in written if written[file] > 1]
+    for name in selected:
+        kept = out / "failed" / f"{name}.ipynb"
+        if name not in records and kept.exists():
+            problems.append(f"{name}: read out/{out.name}/failed/{name}.ipynb and {log}")
+    verdicts = [claim[-1] for record in records.values() for claim in record["claims"]]
+    if broken := verdicts.count("FAILS"):
+        problems.append(f"{broken} of {len(verdicts)} claims")
+    return problems
 
 
-def refusal_to_write(out: Path) -> str:
-    """What the system says when a mebibyte is written there: "No space left on device", or ""."""
-    try:
-        with tempfile.TemporaryFile(dir=out, buffering=0) as file:
-            file.write(bytes(2**20))
-            file.write(b" ")  # the first may have been written in part, without an error
-    except OSError as error:
-        return str(error.strerror)
-    return ""
-
-
-def failures(out: Path, states: dict[str, list[str]], code: int, log: str) -> list[str]:
-    """What to read about each notebook that failed, or about the end of Snakemake, and why."""
-    refusal = refusal_to_write(out)
-    why = f"{refusal}; " if refusal else ""
-    hidden = [n for n in states["done"] if not (out / "provenance" / f"{n}.json").exists()]
-    told = [f"{name}: done, but not shown: {why}read the messages above" for name in hidden]
-    for name in states["failed"]:
-        where = f"out/{out.name}/failed/{name}.ipynb"
-        if not failed_of(out, name).exists():
-            where = f"the messages above and {log}; nothing of it could be kept"
-        told.append(f"{name}: {why}read {where}")
-    if code not in (0, INTERRUPTED) and not states["failed"]:
-        told.append(f"Snakemake stopped with code {code}: {why}read {log}")
-    return told
+def print_claims_that_hold(verdicts: Counter[str], all_is_well: bool) -> None:
+    others = "".join(f"; {word}: {n}" for word, n in verdicts.items() if word != "holds")
+    every = "All " if all_is_well and not others else ""
+    print(f"{every}{verdicts['holds']} claims hold{others}")
 
 
 def summarise(out: Path, selected: list[str], code: int, log: str) -> int:
@@ -307,56 +270,43 @@ def summarise(out: Path, selected: list[str], code: int, log: str) -> int:
     found = {name: read_record(out, name) for name in selected}
     records = {name: record for name, record in found.items() if record is not None}
     claims = [(name, *claim) for name, record in records.items() for claim in record["claims"]]
-    states = {word: [n for n in selected if state_of(out, n) == word] for word in STATES}
-    written = Counter(file for record in records.values() for file in record["figures"])
     if claims:
         print_claims(claims)
     if "Nothing to be done" in (out / "snakemake.log").read_text(errors="replace"):
         print("\nNothing had to be run: all results are up to date.")
-    print_places(out, states, len(written))
-    problems = [f"{file} is written by two notebooks" for file in written if written[file] > 1]
-    problems += failures(out, states, code, log)
-    broken = sum(claim[-1] == "FAILS" for claim in claims)
-    if broken:
-        problems.append(f"{broken} of {len(claims)} claims")
-    all_is_well = not problems and len(states["done"]) == len(selected)
-    if claims and not broken:
-        others = Counter(claim[-1] for claim in claims if claim[-1] != "holds")
-        rest = "".join(f"; {verdict}: {count}" for verdict, count in others.items())
-        every = "All " if all_is_well and not others else ""
-        print(f"{every}{len(claims) - others.total()} claims hold{rest}")
+    print(f"\n{len(records)} of {len(selected)} notebooks done, profile {out.name}")
+    for what, folder in PLACES.items():
+        print(f"  {what:<20} out/{out.name}/{folder}")
+    interrupted = code == INTERRUPTED
+    problems = [] if interrupted else problems_of(out, selected, records, log)
+    if code and not problems and not interrupted:
+        problems = [f"Snakemake stopped with code {code}: read {log}"]
+    all_is_well = not problems and len(records) == len(selected)
+    if claims:
+        print_claims_that_hold(Counter(claim[-1] for claim in claims), all_is_well)
     for problem in problems:
         print(f"FAILED {problem}")
-    if code == INTERRUPTED:
+    if interrupted:
         return INTERRUPTED
     return 0 if all_is_well else 1
-
-
-def cores_of(given: argparse.Namespace) -> int:
-    """How many notebooks run at a time."""
-    if given.cores is None:
-        from jmdp_lib.machine import cores
-
-        return cores()
-    if given.cores < 1:
-        raise ProjectError(f"--cores must be at least 1, found {given.cores}")
-    return int(given.cores)
 
 
 def run_batch(given: argparse.Namespace) -> int:
     """Check what is asked for, run it and say what came out; the exit code."""
     root = given.root.resolve()
     out = root / "out" / given.profile
-    cores = cores_of(given)
+    if given.cores is not None and given.cores < 1:
+        raise ProjectError(f"--cores must be at least 1, found {given.cores}")
     if given.slurm and not shutil.which("sbatch"):
         raise ProjectError("--slurm: there is no command sbatch on this machine")
     plan = make_plan(root, given.profile, given.atari, given.slurm)
     selected = list(dict.fromkeys(given.only or plan["notebooks"]))
     for name in set(selected) - set(plan["notebooks"]):
         raise ProjectError(f"unknown notebook {name!r}; known: {', '.join(plan['notebooks'])}")
+    cores = str(given.cores or "all")
     where = "a Slurm cluster" if given.slurm else f"{cores} cores"
     print(f"Profile {given.profile}: {len(selected)} notebooks on {where}", flush=True)
-    options = slurm_options(out) if given.slurm else ["--cores", str(cores)]
+    options = slurm_options() if given.slurm else ["--cores", cores]
     targets = [str(record_of(Path(), name)) for name in selected]
     visible = given.slurm or bool(given.atari)
     code = run_snakemake(out, plan, [*options, *given.snakemake, "--", *targets], visible)
@@ -372,15 +322,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--atari", metavar="DEVICE", help="train the games anew: cpu or cuda")
     parser.add_argument("--only", nargs="+", action="extend", default=[], metavar="NN_name")
     parser.add_argument("--root", type=Path, default=WORKFLOW.parent, help="the project's folder")
-    parser.add_argument("--parent", type=int, metavar="PID", help="end when this parent has died")
     parser.add_argument("snakemake", nargs="*", help="after --: options for Snakemake")
     given = parser.parse_args(argv)
     begin = time.monotonic()
-    if given.parent:
-        end_with_parent(given.parent)
     try:
-        with signals(signal.default_int_handler):
-            code = run_batch(given)
+        on_signals(signal.default_int_handler)
+        code = run_batch(given)
     except (ProjectError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

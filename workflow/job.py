@@ -1,9 +1,6 @@
-"""What all jobs share: atomic writing of files, provenance, and ending together with the parent.
+"""What notebooks and experiments share: how results were made, and ending with the parent.
 
-Standard library only, and nothing of jmdp_lib: its import takes seconds, and if the library cannot
-be imported, a job still has to keep the notebook that failed and to say why. That is why
-`replacing` has a twin in `jmdp_lib.machine`, and `end_with_parent` one in
-`experiments.atari.tables`; tests/test_machine.py holds both to the same.
+Standard library only: the import of jmdp_lib takes seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +13,6 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -28,25 +24,15 @@ RECORDED_PACKAGES = (
 )
 
 
-@contextlib.contextmanager
-def replacing(path: Path, folder: Path | None = None) -> Iterator[Path]:
-    """A temporary path in `folder`, or beside the path, which it replaces at the end.
-
-    On failure it is removed. The folder of the path is made if it is not there.
-    """
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file in one step; the folder is made if it is not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = (folder or path.parent) / f".{path.name}.{uuid4().hex}.part"
+    part = path.with_name(f".{path.name}.{uuid4().hex}.part")
     try:
-        yield part
+        part.write_text(text, encoding="utf-8")
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
-
-
-def write_atomically(path: Path, text: str, folder: Path | None = None) -> None:
-    """Write a file in one step. It is made in `folder` first, or beside the path."""
-    with replacing(path, folder) as part:
-        part.write_text(text, encoding="utf-8")
 
 
 def provenance(root: Path) -> dict[str, Any]:
@@ -81,11 +67,7 @@ def hardware() -> dict[str, Any]:
 
 
 def end_with_parent(parent: int | None = None, signum: int = signal.SIGTERM) -> None:
-    """From now on this process ends when its parent has died.
-
-    Without this, the orphan of a run that was killed outright would race with the next run. A
-    process that may be orphaned before it gets here needs the parent's number from its caller.
-    """
+    """From now on this process ends when its parent has died."""
     parent = os.getppid() if parent is None else parent
 
     def watch() -> None:
@@ -94,13 +76,3 @@ def end_with_parent(parent: int | None = None, signum: int = signal.SIGTERM) -> 
         os.kill(os.getpid(), signum)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-if __name__ == "__main__":
-    # Snakemake, which ends with the batch that started it: `job.py PARENT OPTIONS...`
-    import sys
-
-    from snakemake.cli import main
-
-    end_with_parent(int(sys.argv.pop(1)), signal.SIGKILL)
-    main()

@@ -1,15 +1,17 @@
-"""Run one notebook: `notebooks/NN_name.py` in; executed notebook, figures and provenance out.
+"""Run one notebook: `notebooks/NN_name.py` in; executed notebook, figures and record out.
 
-The Snakefile starts one such process per notebook. Everything is made in
-`out/PROFILE/.runs/NN_name`, the provenance last: a run without it is not finished, and never shown.
-What is finished is copied to where it is read (results.py); of a notebook that failed, `failed/`
-has all that was run.
+The Snakefile starts one such process per notebook. Papermill writes the notebook to `failed/` after
+every cell; it is moved to `notebooks/` when all of them have run. The record comes last: how
+everything was made, with size and hash of every file. Figures are made in a folder that belongs to
+the notebook alone, `.figures/NN_name`, and are shown together in `figures/`.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
+import fcntl
+import hashlib
 import json
 import os
 import resource
@@ -19,25 +21,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import jupytext
 import nbformat
-from job import end_with_parent, provenance, write_atomically
+from job import provenance
 from nbformat import NotebookNode
-from results import (
-    RUNS,
-    failed_of,
-    fingerprints,
-    publish,
-    record_of,
-    record_text,
-    retract,
-    working_of,
-)
 
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 OUT_DIR = "out_dir"  # the parameter that the batch sets in every notebook
@@ -46,6 +38,9 @@ HEARTBEAT_SECONDS = 30.0
 
 class ProjectError(Exception):
     """Something in the notebooks or profiles is wrong; the message names the file."""
+
+
+# ---- what a notebook says -----------------------------------------------------------------------
 
 
 def read_source(path: Path) -> NotebookNode:
@@ -87,6 +82,45 @@ def claims_of(nb: NotebookNode) -> list[list[str]]:
     return [line for line in lines if len(line) == 3]
 
 
+# ---- the record ---------------------------------------------------------------------------------
+
+
+def record_of(out: Path, name: str) -> Path:
+    """Where the record of a notebook is. It is there only once the notebook is finished."""
+    return out / "provenance" / f"{name}.json"
+
+
+def figures_of(out: Path, name: str) -> Path:
+    return out / ".figures" / name
+
+
+def fingerprint(path: Path) -> dict[str, Any] | None:
+    """Size and hash of a file, or None if there is none."""
+    if not path.is_file():
+        return None
+    content = path.read_bytes()
+    return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def read_record(out: Path, name: str) -> dict[str, Any] | None:
+    """The record of a notebook; None if there is none, or if it is not whole."""
+    try:
+        return json.loads(record_of(out, name).read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def damaged_files(out: Path, name: str) -> list[str]:
+    """Files of a finished notebook that are not as its record says, or the record itself."""
+    record = read_record(out, name)
+    if record is None:
+        return [str(record_of(out, name).relative_to(out))]
+    return [file for file, made in record["files"].items() if fingerprint(out / file) != made]
+
+
+# ---- the run ------------------------------------------------------------------------------------
+
+
 def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
@@ -119,32 +153,23 @@ def progress(name: str, num_cells: int, reached: list[int]) -> Iterator[None]:
         ended.set()
 
 
-def isolate(scratch: str) -> None:
-    """Make the kernel independent of the user's shell, dot-files and number of cores."""
-    for variable in ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "MPLBACKEND"):
-        os.environ.pop(variable, None)
-    os.environ["JUPYTER_PATH"] = str(Path(sys.prefix) / "share" / "jupyter")
-    os.environ["JUPYTER_RUNTIME_DIR"] = f"{scratch}/runtime"
-    os.environ["IPYTHONDIR"] = f"{scratch}/ipython"
-    os.environ["PYTHONHASHSEED"] = "0"
-    # One thread per notebook: the batch is parallel over notebooks, and the order of summation
-    # inside BLAS must not depend on the machine's number of cores.
-    for library in ("OMP", "OPENBLAS", "MKL", "NUMBA"):
-        os.environ[f"{library}_NUM_THREADS"] = "1"
-
-
-def holding_engine(held: list[NotebookNode]) -> str:
-    """The name of papermill's engine, made to put the notebook that it works on into a list."""
-    from papermill.engines import NBClientEngine, papermill_engines
-
-    class Holding(NBClientEngine):  # type: ignore[misc]
-        @classmethod
-        def execute_managed_notebook(cls, manager: Any, kernel: str, **options: Any) -> None:
-            held.append(manager.nb)
-            super().execute_managed_notebook(manager, kernel, **options)
-
-    papermill_engines.register("holding", Holding)
-    return "holding"
+@contextlib.contextmanager
+def isolated() -> Iterator[str]:
+    """A folder for a kernel, which is independent of the user's shell, dot-files and cores."""
+    # Paths of sockets may have about 100 characters, so they do not go into a deep TMPDIR.
+    base = None if len(tempfile.gettempdir()) < 60 else "/tmp"
+    with tempfile.TemporaryDirectory(prefix="nb", dir=base, ignore_cleanup_errors=True) as scratch:
+        for variable in ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "MPLBACKEND"):
+            os.environ.pop(variable, None)
+        os.environ["JUPYTER_PATH"] = str(Path(sys.prefix) / "share" / "jupyter")
+        os.environ["JUPYTER_RUNTIME_DIR"] = f"{scratch}/runtime"
+        os.environ["IPYTHONDIR"] = f"{scratch}/ipython"
+        os.environ["PYTHONHASHSEED"] = "0"
+        # One thread per notebook: the batch is parallel over notebooks, and the order of summation
+        # inside BLAS must not depend on the machine's number of cores.
+        for library in ("OMP", "OPENBLAS", "MKL", "NUMBA"):
+            os.environ[f"{library}_NUM_THREADS"] = "1"
+        yield scratch
 
 
 def death_of_kernel(cells: int) -> str:
@@ -155,133 +180,86 @@ def death_of_kernel(cells: int) -> str:
     return f"kernel died after cell {cells}, {why}"
 
 
-def run_cells(
-    nb: NotebookNode,
-    parameters: dict[str, Any],
-    folder: Path,
-    scratch: str,
-    held: list[NotebookNode],
-    reached: list[int],
-) -> NotebookNode:
-    """Run a notebook with papermill, in a folder.
-
-    held, reached: filled with the notebook that is worked on, and the numbers of cells that began.
-    """
-    import papermill
-    from traitlets.config import Config
-
-    connection = Path(scratch, "connection.json")
-    # Kernels on TCP race for ports when several start at once.
-    manager = {"transport": "ipc", "ip": f"{scratch}/k", "connection_file": str(connection)}
-
-    def on_cell_start(cell: NotebookNode, cell_index: int) -> None:
-        connection.unlink(missing_ok=True)  # it has the key, and the kernel has read it
-        reached.append(cell_index)
-
-    return papermill.execute_notebook(
-        nb,
-        None,
-        parameters=parameters,
-        engine_name=holding_engine(held),
-        cwd=folder,
-        progress_bar=False,
-        coalesce_streams=True,  # how a kernel cuts its output into messages is timing
-        config=Config({"KernelManager": manager}),
-        on_cell_start=on_cell_start,
-    )
-
-
 def execute(
-    nb: NotebookNode,
-    parameters: dict[str, Any],
-    source: Path,
-    keep: Callable[[NotebookNode], None] = lambda nb: None,
+    nb: NotebookNode, parameters: dict[str, Any], source: Path, target: Path | None = None
 ) -> NotebookNode:
     """Run the notebook of a source, in its folder; raises when a cell fails or the kernel dies.
 
-    Then `keep` is called with what there is of the notebook.
+    target: where what has run is written after every cell.
     """
+    import papermill
     from nbclient.exceptions import DeadKernelError
+    from traitlets.config import Config
 
-    held: list[NotebookNode] = []
     reached = [0]
-    # Paths of sockets may have about 100 characters, so they do not go into a deep TMPDIR.
-    base = None if len(tempfile.gettempdir()) < 60 else "/tmp"
-    with (
-        tempfile.TemporaryDirectory(prefix="nb", dir=base, ignore_cleanup_errors=True) as scratch,
-        progress(source.stem, len(nb.cells) + bool(parameters), reached),
-    ):
-        isolate(scratch)
+    with isolated() as scratch, progress(source.stem, len(nb.cells) + bool(parameters), reached):
+        connection = Path(scratch, "connection.json")
+        # Kernels on TCP race for ports when several start at once.
+        manager = {"transport": "ipc", "ip": f"{scratch}/k", "connection_file": str(connection)}
+
+        def on_cell_start(cell: NotebookNode, cell_index: int) -> None:
+            connection.unlink(missing_ok=True)  # it has the key, and the kernel has read it
+            reached.append(cell_index)
+
         try:
-            return run_cells(nb, parameters, source.parent, scratch, held, reached)
-        except Exception as error:
-            for part in held:
-                keep(part)
-            if isinstance(error, DeadKernelError):
-                raise RuntimeError(death_of_kernel(reached[-1])) from error
-            raise
+            return papermill.execute_notebook(
+                nb,
+                target,
+                parameters=parameters,
+                cwd=source.parent,
+                progress_bar=False,
+                coalesce_streams=True,  # how a kernel cuts its output into messages is timing
+                config=Config({"KernelManager": manager}),
+                on_cell_start=on_cell_start,
+            )
+        except DeadKernelError as error:
+            raise RuntimeError(death_of_kernel(reached[-1])) from error
 
 
-def write_run(out: Path, name: str, nb: NotebookNode, facts: dict[str, Any]) -> None:
-    """Write the executed notebook, and then, last of all files, the record of the run."""
-    run = out / RUNS / name
-    write_atomically(run / "notebooks" / f"{name}.ipynb", nbformat.writes(nb))
-    files = fingerprints(run)
-    figures = [file.removeprefix("figures/") for file in files if file.startswith("figures/")]
-    record = {**facts, "claims": claims_of(nb), "figures": figures, "files": files}
-    write_atomically(record_of(out, name), record_text(record))
+def write_record(out: Path, name: str, nb: NotebookNode, facts: dict[str, Any]) -> None:
+    """Write how a notebook was made, the last of its files."""
+    folder = figures_of(out, name)
+    figures = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = [out / "notebooks" / f"{name}.ipynb", *figures]
+    record = {
+        "notebook": name,
+        "profile": out.name,
+        **facts,
+        "claims": claims_of(nb),
+        "figures": [str(path.relative_to(folder)) for path in figures],
+        "files": {str(path.relative_to(out)): fingerprint(path) for path in files},
+    }
+    record_of(out, name).parent.mkdir(parents=True, exist_ok=True)
+    record_of(out, name).write_text(json.dumps(record, indent=2) + "\n")
 
 
-def make_run(out: Path, name: str, given: dict[str, Any]) -> None:
-    """Run a notebook and keep all that it made; raises when it fails."""
+def run_job(out: Path, name: str, given: dict[str, Any]) -> None:
+    """Run one notebook of the profile whose results are in `out`; raises when it fails."""
     root = out.parents[1]
     source = root / "notebooks" / f"{name}.py"
-    figures = out / RUNS / name / "figures"
-    figures.mkdir(parents=True)
+    unfinished = out / "failed" / f"{name}.ipynb"
+    notebook = out / "notebooks" / f"{name}.ipynb"
+    figures = figures_of(out, name)
+    shutil.rmtree(figures, ignore_errors=True)
+    for folder in (figures, unfinished.parent, notebook.parent):
+        folder.mkdir(parents=True, exist_ok=True)
     values = {**parameter_defaults(source), **given}
     del values[OUT_DIR]
     started = datetime.now(UTC)
-
-    def keep(nb: NotebookNode) -> None:
-        try:
-            write_atomically(failed_of(out, name), nbformat.writes(nb), working_of(out, name))
-        except OSError as error:
-            print(f"  {name} cannot be kept in failed/: {error}", flush=True)
-
-    nb = execute(read_source(source), {**given, OUT_DIR: str(figures)}, source, keep)
+    try:
+        nb = execute(read_source(source), {**given, OUT_DIR: str(figures)}, source, unfinished)
+    except SystemExit:  # interrupted, not failed
+        unfinished.unlink(missing_ok=True)
+        raise
+    os.replace(unfinished, notebook)
     facts = {
-        "notebook": name,
-        "profile": out.name,
         **provenance(root),
         "parameters": values,
         "seeds": {k: v for k, v in values.items() if "seed" in k and not k.startswith("num_")},
         "started": started.isoformat(timespec="seconds"),
         "wall_seconds": round((datetime.now(UTC) - started).total_seconds(), 1),
     }
-    try:
-        write_run(out, name, nb, facts)
-    except OSError as error:
-        print(f"  FAILED  {name}  {error}", flush=True)
-        raise
-
-
-def run_job(out: Path, name: str, given: dict[str, Any]) -> bool:
-    """Run one notebook of the profile whose results are in `out`; False when it failed."""
-    retract(out, name)
-    working = working_of(out, name)
-    working.mkdir(parents=True)
-    try:
-        make_run(out, name, given)
-        made = True
-    except Exception as error:
-        print(error, file=sys.stderr)
-        made = False
-    shutil.rmtree(working, ignore_errors=True)  # but not when this job is interrupted
-    try:
-        publish(out, name)
-    except OSError as error:
-        print(f"  {name} is done, but cannot be shown: {error}", flush=True)
-    return made
+    write_record(out, name, nb, facts)
 
 
 def exit_once(signum: int, frame: object) -> None:
@@ -291,13 +269,31 @@ def exit_once(signum: int, frame: object) -> None:
     sys.exit(128 + signum)
 
 
-def main(plan: str, name: str, parent: str) -> int:
-    """Run the notebook `name` as a job that ends with the process number `parent`."""
+@contextlib.contextmanager
+def locked(path: Path, told: str) -> Iterator[int]:
+    """Hold a lock, which any death of its holder frees; tell when others are waited for."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(told, flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock.fileno()
+
+
+def main(plan: str, name: str) -> int:
+    """Run the notebook `name` of a plan. One that Snakemake has lost is waited for."""
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, exit_once)
-    end_with_parent(int(parent))
     out = Path(plan).resolve().parent
-    return 0 if run_job(out, name, json.loads(Path(plan).read_text())["notebooks"][name]) else 1
+    with locked(out / ".locks" / name, f"  {name} is still running; waiting for it"):
+        try:
+            run_job(out, name, json.loads(Path(plan).read_text())["notebooks"][name])
+        except Exception as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -2,12 +2,11 @@
 
 The parameters are the defaults; without names, all notebooks are written.
 What differs from run to run (times, ids, progress bars, versions) is left out, so that the files
-change only when the notebooks do. The public names that a notebook executes are in its metadata.
+change only when the notebooks do.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from itertools import pairwise
@@ -15,14 +14,12 @@ from pathlib import Path
 
 import nbformat
 from batch import notebook_names
-from job import write_atomically
 from nbformat import NotebookNode
 from notebook_job import KERNELSPEC, ProjectError, execute, read_source
 
 ROOT = Path(__file__).resolve().parents[1]
 ALT = re.compile(r"<!-- alt: (.*?) -->", re.DOTALL)
 WIDGET = "application/vnd.jupyter.widget-view+json"
-TRACED = "import workflow.public_names as _names; _names."
 
 
 def is_stable(output: NotebookNode) -> bool:
@@ -49,30 +46,13 @@ def stable(nb: NotebookNode) -> NotebookNode:
     return nb
 
 
-def traced(source: Path) -> NotebookNode:
-    """The executed notebook of a source, with the public names that it has executed."""
-    nb = read_source(source)
-    first, last = (nbformat.v4.new_code_cell(TRACED + call) for call in ("start()", "finish()"))
-    nb.cells = [first, *nb.cells, last]
-    nb = execute(nb, {}, source)
-    [printed] = nb.cells[-1].outputs
-    nb.cells = nb.cells[1:-1]
-    for cell in nb.cells:
-        for counted in (cell, *cell.get("outputs", [])):
-            if "execution_count" in counted:
-                counted.execution_count -= 1
-    nb = stable(nb)
-    nb.metadata.public_names = json.loads(printed.text)
-    return nb
-
-
 def main(names: list[str]) -> None:
     for name in names or notebook_names(ROOT):
         source = ROOT / "notebooks" / f"{name}.py"
-        text = nbformat.writes(traced(source)) + "\n"
+        text = nbformat.writes(stable(execute(read_source(source), {}, source))) + "\n"
         if str(ROOT) in text:
             raise ProjectError(f"{name}.py: an output shows this machine's folder {ROOT}")
-        write_atomically(source.with_suffix(".ipynb"), text)
+        source.with_suffix(".ipynb").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

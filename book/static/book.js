@@ -1,10 +1,9 @@
 // Names for what the theme leaves without one, the keyboard for what scrolls, and figures in full size.
 
-// The build writes how wide a figure must be for its smallest text to be read, as a class; a slider's frames are drawn at that size.
+// On a telephone a figure is so wide that its text of 7 points, at 150 dots an inch, has 9 pixels; a slider's frames are drawn at that size.
 function scrollOnTelephone(link, image) {
-  const told = /(?:^| )readable-(\d+)/.exec(image.className);
   image.decode().catch(() => null).then(() => {
-    const width = told ? Number(told[1]) : image.closest(".explore") ? image.naturalWidth : Math.min(image.naturalWidth, 736);
+    const width = image.closest(".explore") ? image.naturalWidth : Math.min(0.62 * image.naturalWidth, 736);
     image.style.setProperty("--readable", `${width}px`);
     const mark = () => {
       const hidden = link.scrollWidth - link.clientWidth;
@@ -64,11 +63,6 @@ document.addEventListener("DOMContentLoaded", () => {
   new Set([...narrow, ...longNames]).forEach(breakBetweenParts);
   document.querySelectorAll(".bd-article .cell_output pre").forEach((e) => {
     e.classList.toggle("columns", hasColumns(e.textContent));
-  });
-  document.querySelectorAll(".bd-article .highlight-pycon pre").forEach((e) => { // an example, and what it prints
-    const printed = [...e.querySelectorAll(".go")];
-    const columns = hasColumns(printed.map((line) => line.textContent).join("\n"));
-    printed.forEach((line) => line.classList.toggle("columns", columns));
   });
   document.querySelectorAll(".bd-article :is(figure, .cell_output) img, .bd-article p > img:only-child").forEach((e) => {
     if (e.closest("a")) return;

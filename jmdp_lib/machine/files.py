@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary path beside `path`: it replaces `path` at the end, or is removed on failure.
 
-    No other thread, process or machine uses the same one. The jobs of a batch have their own
-    version in workflow/job.py, which says why.
+    No other thread, process or machine uses the same one.
     """
     target = Path(path)
     if not target.parent.is_dir():
