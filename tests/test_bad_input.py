@@ -386,7 +386,7 @@ BAD_SEEDS = ["7", 1.5, -1, True, [1, -2], ["a"], np.nan, {}, torchs_own]
         frozen_lake,
         pong,
     ],
-    ids=["pairs", "returns", "incremental", "env", "atari"],
+    ids=["pairs", "returns", "rows", "incremental", "env", "atari"],
 )
 def test_seeds(call, seed):
     seed = seed() if callable(seed) else seed
