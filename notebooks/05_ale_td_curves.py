@@ -24,7 +24,7 @@
 #
 # **What it needs.** Sections 1.3 and 1.8, and what a neural network is. To run it, install the project with
 # `pip install -e ".[notebooks]"` in its folder, and keep this notebook somewhere in it. Long trainings are not repeated
-# here: the chapter reads their results from `figures/atari_paper_*.csv`; `figures/atari_paper.json` says how they were made.
+# here: the chapter reads their results from `figures/atari/paper_*.csv`; `figures/atari/paper.json` says how they were made.
 
 # %% tags=["parameters"]
 seed = 0
@@ -34,9 +34,9 @@ num_states = 300  # at least 100
 num_steps = 200  # at least 100
 grid_steps = 250  # at least 250
 window = 9  # at least 1
-curve_files = ["figures/atari_paper_curves.csv"]
-floor_files = ["figures/atari_paper_floors.csv"]
-gap_files = ["figures/atari_paper_gaps.csv"]
+curve_files = ["figures/atari/paper_curves.csv"]
+floor_files = ["figures/atari/paper_floors.csv"]
+gap_files = ["figures/atari/paper_gaps.csv"]
 out_dir = ""
 
 # %%

@@ -25,10 +25,10 @@
 #
 # **What it needs.** Chapter 5. To run the notebook, install the project with `pip install -e ".[notebooks]"` in its
 # folder and keep the notebook in `notebooks/`. The trainings are not repeated here: the chapter reads their results from
-# `figures/atari_release.csv`.
+# `figures/atari/release.csv`.
 
 # %% tags=["parameters"]
-release_files = ["figures/atari_release.csv"]
+release_files = ["figures/atari/release.csv"]
 out_dir = ""
 
 # %%

@@ -22,15 +22,15 @@
 #
 # **What it needs.** Chapters 5 and 6. To run the notebook, install the project with `pip install -e ".[notebooks]"` in its
 # folder and keep the notebook in `notebooks/`. The trainings are not repeated here. The chapter computes all its numbers from
-# their predictions and from simulated gaps, state by state, in `figures/atari_calibrated.csv` and `figures/atari_simulated.csv`.
+# their predictions and from simulated gaps, state by state, in `figures/atari/calibrated.csv` and `figures/atari/simulated.csv`.
 
 # %% tags=["parameters"]
-calibrated_files = ["figures/atari_calibrated.csv"]
-average_files = ["figures/atari_calibrated_averages.csv"]
-simulated_files = ["figures/atari_simulated.csv"]
-trial_files = ["figures/atari_tune.csv"]
-ablation_files = ["figures/atari_ablation.csv"]
-play_files = ["figures/atari_plays.csv"]
+calibrated_files = ["figures/atari/calibrated.csv"]
+average_files = ["figures/atari/calibrated_averages.csv"]
+simulated_files = ["figures/atari/simulated.csv"]
+trial_files = ["figures/atari/tune.csv"]
+ablation_files = ["figures/atari/ablation.csv"]
+play_files = ["figures/atari/plays.csv"]
 out_dir = ""
 
 # %%
@@ -221,7 +221,7 @@ claims.check(
 
 # %% [markdown]
 # Reservations. The base is close to the settings of our earlier runs, which may favour our networks. Time on the device ran out for a part of the Gram network's
-# runs: in the four tuning games it has one seed at $\gamma = 0.5$ and two at 0.9 and 0.99 (`figures/atari_calibrate.json`).
+# runs: in the four tuning games it has one seed at $\gamma = 0.5$ and two at 0.9 and 0.99 (`figures/atari/calibrate.json`).
 #
 # ## 12.4 How many cases are right?
 #

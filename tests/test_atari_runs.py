@@ -113,19 +113,19 @@ def test_runs_from_states_to_results(tmp_path, monkeypatch):
     for part in ("calibrate", "paper"):
         monkeypatch.setattr(sys, "argv", ["protocol", part, *options, "--out", str(out)])
         protocol.main()
-    by_state = pd.read_csv(out / "atari_calibrated.csv")
+    by_state = pd.read_csv(out / "calibrated.csv")
     assert set(zip(by_state.network, by_state.trial, strict=True)) == {
         ("local", "base"),
         ("near", "spread"),
     }
     assert len(by_state) == 2 * 2 * 2  # networks, discounts, states
     assert np.isfinite(by_state[["coupled", "table", "gap_mean"]].to_numpy()).all()
-    assert len(pd.read_csv(out / "atari_simulated.csv")) == 2 * 2 * 2  # numbers, discounts, states
-    floors = pd.read_csv(out / "atari_paper_floors.csv")
+    assert len(pd.read_csv(out / "simulated.csv")) == 2 * 2 * 2  # numbers, discounts, states
+    floors = pd.read_csv(out / "paper_floors.csv")
     assert set(floors["curve"]) == {"sampled", "floor"}
     assert sorted(set(floors.step)) == [0, 2, 4]
-    assert len(pd.read_csv(out / "atari_paper_gaps.csv")) == 1
-    facts = json.loads((out / "atari_paper.json").read_text())
+    assert len(pd.read_csv(out / "paper_gaps.csv")) == 1
+    facts = json.loads((out / "paper.json").read_text())
     assert (facts["device"], facts["seeds"]) == ("cpu", [10])
 
 

@@ -11,7 +11,7 @@ from projects import Project
 
 PLAYED = """\
 # %% tags=["parameters"]
-result_files = ["figures/atari_paper_gaps.csv", "figures/atari_other.csv"]
+result_files = ["figures/atari/paper_gaps.csv", "figures/atari/other.csv"]
 out_dir = ""
 
 # %%
@@ -35,7 +35,7 @@ config = { sigma = 1.0, kinds = ["gram"], steps = 4, batch = 16, hidden = 16 }
 like = "calibrate"
 trials = { divided = { scale = "divided" }, natural = { scale = "natural" } }
 """
-COMMITTED = ["figures/atari_paper_gaps.csv", "figures/atari_other.csv"]
+COMMITTED = ["figures/atari/paper_gaps.csv", "figures/atari/other.csv"]
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def games(project: Project) -> Project:
     project.notebook("03_played", PLAYED)
     project.profile("quick", SMALL)
     (project.root / "small.toml").write_text(SETTINGS)
-    (project.root / "figures").mkdir()
+    (project.root / "figures" / "atari").mkdir(parents=True)
     for file in COMMITTED:
         (project.root / file).write_text("game,scale\ncommitted,natural\n")
     return project
@@ -61,8 +61,8 @@ def test_games_are_trained_anew_and_none_twice(
     code, said = run(*again)
     assert code == 0, said
     assert "games and scales  Pong divided, Pong natural " in said
-    tables = {f"atari_paper_{name}.csv" for name in ("gaps", "floors", "curves")}
-    assert {p.name for p in games.out("atari").glob("atari_*")} == {*tables, "atari_paper.json"}
+    tables = {f"paper_{name}.csv" for name in ("gaps", "floors", "curves")}
+    assert {p.name for p in games.out("atari").glob("paper*")} == {*tables, "paper.json"}
 
     committed_file = games.root / COMMITTED[0]
     assert committed_file.read_text().endswith("committed,natural\n")
@@ -81,7 +81,7 @@ def test_notebooks_read_what_is_trained_anew_or_what_is_committed(games: Project
     plan = batch.make_plan(games.root, "quick")
     assert plan["notebooks"]["03_played"] == {"result_files": COMMITTED}
     plan = batch.make_plan(games.root, "quick", "cpu")
-    made = [COMMITTED[0].replace("figures", "out/quick/atari"), COMMITTED[1]]
+    made = [COMMITTED[0].replace("figures", "out/quick"), COMMITTED[1]]
     assert plan["notebooks"]["03_played"] == {"result_files": made}
 
 

@@ -193,8 +193,8 @@ def test_profiles_fit_the_notebooks_and_smoke_is_what_is_committed() -> None:
 
 def test_only_what_the_batch_can_train_is_trained_anew() -> None:
     notebooks = batch.make_plan(ROOT, "paper", "cpu")["notebooks"]
-    assert notebooks["05_ale_td_curves"]["gap_files"] == ["out/paper/atari/atari_paper_gaps.csv"]
-    assert notebooks["12_calibrated_gaps"]["play_files"] == ["figures/atari_plays.csv"]
+    assert notebooks["05_ale_td_curves"]["gap_files"] == ["out/paper/atari/paper_gaps.csv"]
+    assert notebooks["12_calibrated_gaps"]["play_files"] == ["figures/atari/plays.csv"]
 
 
 def test_links_of_notebooks_lead_to_files() -> None:

@@ -275,12 +275,12 @@ def test_the_whole_experiment_in_miniature(tmp_path, capsys):
         release.main([*words, "--smoke"])
         release.main(["table", *words, "--out", str(tmp_path)])
     assert all(path.stat().st_mtime_ns == made for path, made in first.items())
-    rows = pd.read_csv(tmp_path / "atari_release.csv")
+    rows = pd.read_csv(tmp_path / "release.csv")
     assert len(rows) == 3 * 2 * 2  # steps 80, 100 and 120, b, where
     np.testing.assert_allclose(
         rows.coupled_ratio * rows.simulated_gap_variance, rows.coupled, rtol=1e-4
     )
-    told = json.loads((tmp_path / "atari_release.json").read_text())
+    told = json.loads((tmp_path / "release.json").read_text())
     assert [call["device"] for call in told["calls"]][:1] == ["cpu"]
     assert {"commit", "versions", "hardware", "seconds"} <= told["calls"][0].keys()
     assert told["recorded"] == [{"game": "Pong", "seed": 10, "last_step": 120}]

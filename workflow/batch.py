@@ -134,7 +134,7 @@ def make_plan(
     atari = atari_jobs(entries.get(ATARI), device, elsewhere) if device else None
 
     def found(name: str, file: str) -> str:
-        if atari and Path(file).name.startswith("atari_paper_"):
+        if atari and file.startswith("figures/atari/paper_"):
             return f"out/{profile}/{ATARI}/{Path(file).name}"
         if not (root / file).is_file():
             raise ProjectError(f"{name}: there is no file {file}")

@@ -139,7 +139,7 @@ def gap_ratios(ax: Axes, table: pd.DataFrame) -> Axes:
         >>> from experiments.atari import plots
         >>> from jmdp_lib import figures
         >>> from matplotlib.figure import Figure
-        >>> table = figures.results(["figures/atari_ablation.csv"])
+        >>> table = figures.results(["figures/atari/ablation.csv"])
         >>> ax = plots.gap_ratios(Figure().subplots(), table[table.game == "Pong"])
         >>> ax.get_legend_handles_labels()[1]
         ['near']
@@ -202,7 +202,7 @@ def release_ratios(
 ) -> Axes:
     """Both columns of Table 1 of one game during training, and the paper's values at `step`.
 
-    rows: of figures/atari_release.csv, one game, one b, one kind of states. paper: its coupled and
+    rows: of figures/atari/release.csv, one game, one b, one kind of states. paper: its coupled and
     its independent ratio. calibrated: where a right coupled ratio would be, a dotted line. The
     dashed line is what copies of the target network alone give.
 
@@ -210,7 +210,7 @@ def release_ratios(
         >>> from experiments.atari import plots
         >>> from jmdp_lib import figures
         >>> from matplotlib.figure import Figure
-        >>> rows = figures.results(["figures/atari_release.csv"])
+        >>> rows = figures.results(["figures/atari/release.csv"])
         >>> pong = rows[(rows.game == "Pong") & (rows.b == 0.25) & (rows["where"] == "first")]
         >>> ax = plots.release_ratios(Figure().subplots(), pong, [1.30, 135.4], 50_000, 16.0)
         >>> ax.get_yscale()

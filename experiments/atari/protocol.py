@@ -33,7 +33,7 @@ STATES_OF = {"paper": "calibrate"}  # parts that use the states of another one, 
 BLOCKS = ["mu", "sigma_diag", "sigma_same", "sigma_cross"]  # those of Figure 7
 SIMULATED = ["mc_mean", "mc", "mc_independent"]
 SIMULATED += [f"{name}_error" for name in SIMULATED] + ["mc_covariance"]
-Frames = dict[str, pd.DataFrame]  # by the name of their file, without atari_ and .csv
+Frames = dict[str, pd.DataFrame]  # by the name of their file, without .csv
 
 
 def settings(part: str, game: str) -> dict[str, Any]:
@@ -90,14 +90,14 @@ def results(part: str, options: argparse.Namespace) -> None:
         frames = {part: trial_results(gaps)}
     for file, frame in frames.items():
         text = frame.to_csv(index=False, float_format="%.8g" if file == "simulated" else "%.6g")
-        write_atomically(options.out / f"atari_{file}.csv", text)
+        write_atomically(options.out / f"{file}.csv", text)
     facts = json.loads((options.work / "facts.json").read_text()) | {
         "note": options.note,
         "seeds": sorted(gaps.seed.unique().tolist()),
         "experiments": [asdict(experiment_of(part, game)) for game in gaps.game.unique()],
         "trials": settings(part, "")["trials"],
     }
-    write_atomically(options.out / f"atari_{part}.json", json.dumps(facts, indent=1) + "\n")
+    write_atomically(options.out / f"{part}.json", json.dumps(facts, indent=1) + "\n")
 
 
 def calibrated_results(gaps: pd.DataFrame) -> Frames:
@@ -176,7 +176,7 @@ def command_line() -> argparse.ArgumentParser:
     )
     parser.add_argument("part", choices=PROTOCOL, metavar="PART")
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--out", type=Path, default=PROJECT / "figures")
+    parser.add_argument("--out", type=Path, default=PROJECT / "figures" / "atari")
     parser.add_argument("--settings", type=Path, help="a file of parts that replace those here")
     parser.add_argument("--games", nargs="+", help="of the results; all unless given")
     parser.add_argument("--seeds", nargs="+", type=int, help="of the results, as --games")

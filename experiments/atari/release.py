@@ -6,8 +6,8 @@
 
 Settings, seeds, games and tolerances are in release.toml. Play runs in processes, one per core;
 then all networks are trained side by side by this process. What is there is not made twice, and a
-run that was killed goes on from the last save. `table` writes atari_release.csv and
-atari_release.json, into figures/ unless told otherwise.
+run that was killed goes on from the last save. `table` writes release.csv and
+release.json, into figures/atari unless told otherwise.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=PROTOCOL["seeds"])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 1) - 1))
-    parser.add_argument("--out", type=Path, default=PROJECT / "figures")
+    parser.add_argument("--out", type=Path, default=PROJECT / "figures" / "atari")
     parser.add_argument("--smoke", action="store_true", help="in miniature")
     options = parser.parse_args(words)
     commands = {"run": (prepare, run_all), "table": (recorded_runs, write_results)}

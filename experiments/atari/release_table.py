@@ -84,6 +84,6 @@ def write_table(
     }
     out.mkdir(parents=True, exist_ok=True)
     text = rows.to_csv(index=False, float_format="%.6g", lineterminator="\n")
-    write_atomically(out / "atari_release.csv", text)
-    write_atomically(out / "atari_release.json", json.dumps(told, indent=1) + "\n")
+    write_atomically(out / "release.csv", text)
+    write_atomically(out / "release.json", json.dumps(told, indent=1) + "\n")
     print(cells.to_string(index=False) if len(cells) else "no records at the paper's step yet")
