@@ -152,7 +152,7 @@ class Moments(ReadOnly):
         mean: (S, A), $E Z(s, a)$.
         blocks: (S, A, A), $Cov(Z(s, a), Z(s, b))$, or None at order 1; nan where not asked for.
         source: gives any other coordinate.
-        mean_error: means are within this of the truth.
+        mean_error: means are within this of the truth; 0 where nothing bounds them.
         resolution: a standard deviation below this cannot be told from zero.
         offset: a part of all returns that `source` does without, so that it costs no digits.
 

@@ -62,7 +62,7 @@ def simulate_pairs(
 
     The two actions may be the same: then so are the returns.
 
-    seed: as in `estimate_gaps`.
+    seed: an integer, a sequence of integers or a SeedSequence; None draws fresh entropy.
     horizon: steps after which returns are cut; unless given, it follows from `truncation`.
     truncation: which share of the largest possible return may be cut off.
     coupling: which branches share a draw, as in `jipe2`.
@@ -476,7 +476,7 @@ def simulate_returns(
     the law of any function of them, can be estimated. For two actions of one state
     `simulate_pairs` is much faster.
 
-    seed: as in `estimate_gaps`.
+    seed: an integer, a sequence of integers or a SeedSequence; None draws fresh entropy.
     coupling: which state-actions share a draw, as in `jipe2`.
     truncation: which share of the largest possible return may be cut off.
 

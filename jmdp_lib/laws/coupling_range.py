@@ -104,7 +104,7 @@ def coupling_range(jm: JMDP, policy: Policy, tol: float = 1e-8) -> CouplingRange
     """
     system = CollapsedT2.of("coupling_range", jm, policy, "independent")
     allowed = checks.positive("tol", tol) * jm.reward_bound
-    centred = system.centred
+    centred = system.without_offset
     backup = solve_chains(centred, 1e-14 * centred.jm.reward_bound).backup  # to rounding
     cells = Cells.of(system, backup)
     # The largest covariances make the least gap variances.

@@ -181,8 +181,8 @@ class JMDP(_Tables):
             have the same law of the noise, but not the same noise, unless a solver is told
             `coupling="common"`.
         step: step(s, a, u) -> (reward, next_state), $r = g(s, a, u)$ and $s' = h(s, a, u)$. It must
-            be pure: all of its randomness is in u. It is called once for every (s, a, u), and twice
-            for a few of them to see whether it is pure.
+            be pure: all of its randomness is in u. It is called once for every (s, a, u), and for
+            a few of them twice more to see whether it is pure.
 
         Example:
             >>> import jmdp_lib as jl
@@ -341,7 +341,7 @@ class JMDP(_Tables):
         return min(max(low, 0.0), high)
 
     @cached_property
-    def centred(self) -> JMDP:
+    def without_offset(self) -> JMDP:
         """This model without `reward_offset`, which changes no gap; solvers work on it.
 
         All of its returns are smaller by `return_offset`, so that no digits are spent on that.

@@ -1,1 +1,1 @@
-"""Joint Bellman operators: the literal $T_2$, the fast $T_2$, $T_n$, and the sampled backups."""
+"""Joint Bellman operators: $T_2$ literal, on arrays and collapsed, $T_n$, and sampled backups."""

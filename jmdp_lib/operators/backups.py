@@ -273,7 +273,7 @@ def _single_at(values: Any, policy: Any, centred: bool, u: int, mean: float) -> 
 class Branch(NamedTuple):
     """One step of a branch: it played `action`, earned `reward` and moved to the state `after`.
 
-    next: its next state-action, for the layout `Full`; -1 where that is averaged over.
+    next: its next state-action, for `form="full"`; -1 where that is averaged over.
     """
 
     state: int

@@ -7,10 +7,14 @@ y = R + gamma m(S') with its mean mu(s, a) = E y,
     v = E[(y_A - m)^2] + gamma^2 P v,
     c = c_0 + gamma^2 P_2 c,        c_0(s, t) = 0 for s != t,
 
-where P is the policy's chain and P_2 moves two branches: independently from distinct states, by
-one table from the same state. Two branches at one state that draw the same action are one branch,
-whose covariance is v: that part of the diagonal is in c_0. Every coordinate of T_2's fixed point is
-one local expectation away, C(s,a; s,b) = E[(y_a - mu_a)(y_b - mu_b)] + gamma^2 E c(S'_a, S'_b).
+where P is the policy's chain. P_2 is that of Appendix B, averaged over the policy: it moves two
+branches, independently from distinct states, by one table from the same state. Two branches at one
+state that draw the same action are one branch. Such pairs leave P_2, and c_0 has their variance:
+
+    c_0(s, s) = sum_a pi_a^2 Var Z(s, a) + sum_{a != b} pi_a pi_b E[(y_a - mu_a)(y_b - mu_b)].
+
+Every coordinate of T_2's fixed point is one local expectation away,
+C(s,a; s,b) = E[(y_a - mu_a)(y_b - mu_b)] + gamma^2 E c(S'_a, S'_b).
 
 With common noise k, of probability p_k, distinct states share it, and only the third line changes:
 
@@ -86,7 +90,7 @@ class Backup:
 
     @cached_property
     def diagonal_source(self) -> Floats:
-        """(S,), c_0 on the diagonal."""
+        """(S,), c_0 on the diagonal, as above."""
         policy = self.system.policy
         if self.system.coupling == "independent":
             return self._averaged(policy * self.variance)
@@ -115,9 +119,9 @@ class CollapsedT2:
         return cls(jm, checks.policy_matrix(jm, policy), checked_coupling(jm, coupling))
 
     @cached_property
-    def centred(self) -> Self:
-        """The operator of `JMDP.centred`: its moments are those of smaller returns."""
-        return replace(self, jm=self.jm.centred)
+    def without_offset(self) -> Self:
+        """The operator of `JMDP.without_offset`: its moments are those of smaller returns."""
+        return replace(self, jm=self.jm.without_offset)
 
     @cached_property
     def average(self) -> sparse.csr_array:

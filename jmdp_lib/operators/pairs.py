@@ -1,4 +1,4 @@
-"""T_2 made fast on all pairs of state-actions, and the pair chain P_2 beneath it.
+"""T_2 on whole collections, for sweeps, residuals and projections; the pair chain P_2 beneath it.
 
 **Collapse.** T_2 sees M only through m(s) = E mu(s, A), W(s, t) = E Sigma(s, A, t, B) with A and B
 independent, and D(s) = E Sigma(s, A, s, A).
@@ -95,8 +95,8 @@ class PairOperator(CollapsedT2):
         side = self.policy.size
         average = self._average
         pair = (average @ (average @ state.covariance.reshape(side, side)).T).T  # c
-        backup = self.centred.collapsed_backup(state.excess, state.blocks)
-        covariance = self.centred.full_covariance(backup, pair)
+        backup = self.without_offset.collapsed_backup(state.excess, state.blocks)
+        covariance = self.without_offset.full_covariance(backup, pair)
         offset = self.jm.reward_offset + self.jm.gamma * state.offset
         return PairState(backup.mean, covariance, offset)
 

@@ -1,1 +1,1 @@
-"""Solvers: one fixed-point loop, and the evaluations that run it."""
+"""Solvers: the paper's iteration, and the same fixed points by linear systems."""

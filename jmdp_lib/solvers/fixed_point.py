@@ -1,4 +1,7 @@
-"""The one loop: M_{k+1} = T M_k until the certificate of Theorem 5.3 says it is accurate enough."""
+"""The paper's iteration, M_{k+1} = T M_k until the certificate of Theorem 5.3 is small enough.
+
+Sweeps and projections run it; `affine` solves the same equations faster.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,7 @@ class Solution(ReadOnly):
         error_bound: a bound on $||M - M^pi||_lambda$, eq. (23): the last residual divided by
             $1 - gamma$, and an allowance for rounding. Means are within it, and moments of order
             $k$ within $lambda_k$ times it.
-        iterations: how often $T$ was applied.
+        iterations: how often $T$, or the pair operator of the route, was applied.
         route: how it was solved, None for other solvers. By `jipe2`: "sweeps", $T_2$ repeated, its
             residuals the paper's curve; "reachable", one linear system on the pairs of states that
             the gaps asked for reach; "dense", one on all pairs. By `jipe`: "all", one linear system
@@ -258,7 +261,7 @@ def collect_moments(
     """
     order, excess, blocks, source = found
     mean = excess + offset
-    largest = min(jm.centred.reward_bound, jm.reward_bound) + float(np.abs(excess).max())
+    largest = min(jm.without_offset.reward_bound, jm.reward_bound) + float(np.abs(excess).max())
     solved = float(np.sqrt(variance_off + (1e-12 * largest) ** 2))
     rounding = rounding_of_returns(jm.gamma, jm.reward_bound)
     mean_error = error_bound + 1e-12 * (jm.reward_bound + float(np.abs(mean).max()))

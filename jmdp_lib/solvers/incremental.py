@@ -155,7 +155,7 @@ def incremental_jipe2(
         declares a reward_range.
     policy: probabilities (S, A), actions (S,), or a function of the state, as in `jipe2`.
     step_size: a `StepSize`, or (scale, power).
-    seed: as in `estimate_gaps`.
+    seed: an integer, a sequence of integers or a SeedSequence; None draws fresh entropy.
     initial: $M_0$; zero unless given.
     form: which coordinates are kept. "full": $mu$ and all of $Sigma$, as in the paper. "collapsed":
         between states only policy averages, with the next action averaged over. "centred": the

@@ -52,7 +52,7 @@ def jipe(
     require_tables("jipe", jm)
     order = checks.at_least("order", order, 1)
     matrix = checks.policy_matrix(jm, policy)
-    operator = MultisetOperator(jm.centred, matrix, order, checked_coupling(jm, coupling))
+    operator = MultisetOperator(jm.without_offset, matrix, order, checked_coupling(jm, coupling))
     allowed = checks.positive("tol", tol) * jm.reward_bound
     centred = operator.jm
     # T_n x = x is one sparse system, in units of lambda, where T_n contracts by gamma.
