@@ -539,7 +539,7 @@ spread = (gap - gap.mean()) ** 2
 near = abs(spread.mean() - m.gap_variance[query]) < 5 * spread.std() / np.sqrt(num_pairs)
 share, bound = np.mean(gap <= 0), m.inferiority_bound[query]
 text = f"{m.gap_variance[query]:.4f}; {share:.3f}, {bound:.3f}"
-claim = "Var G, within 5 s.e. of Monte Carlo; P(G <= 0), simulated, and its bound"
+claim = "Var G, within 5 s.e. of Monte Carlo; P(G <= 0), and its bound"
 claims.check(claim, text, near and share <= bound, enough=enough)
 
 # %% [markdown]

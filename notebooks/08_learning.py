@@ -116,7 +116,7 @@ slopes |= {(g, 1.0): (slope_of(*each), g - 1.0) for g, each in slow.items()}
 for theory, kinds in (("p/2", [(0.3, p) for p in powers]), ("1 - gamma", [(0.6, 1), (0.8, 1)])):
     text = ", ".join(f"{slopes[kind][0]:.2f}" for kind in kinds)
     right = all(abs(np.subtract(*slopes[kind])) < 0.12 for kind in kinds)
-    claim = f"slopes at (gamma, p) = {', '.join(map(str, kinds))}; theory -({theory})"
+    claim = f"slopes at (gamma, p) = {', '.join(map(str, kinds))}; -({theory})"
     claims.check(claim, text, right, enough=enough)
 
 # %%

@@ -238,11 +238,12 @@ def run_snakemake(out: Path, plan: dict[str, Any], options: list[str], visible: 
 
 
 def print_claims(claims: list[tuple[str, ...]]) -> None:
-    print("\nClaims checked")
-    rows = [("notebook", "claim", "value", "verdict"), *claims]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(map(str.ljust, row, widths)).rstrip())
+    """One line for each claim; `claims` has notebook, claim, value and verdict."""
+    print("\nClaims checked: notebook, claim | value, verdict")
+    lines = [f"{name[:2]}  {claim} | {value}" for name, claim, value, _ in claims]
+    width = max(map(len, lines))
+    for line, (*_, verdict) in zip(lines, claims, strict=True):
+        print(f"{line:<{width}}  {verdict}")
 
 
 def problems_of(out: Path, selected: list[str], records: dict[str, Any], log: str) -> list[str]:
