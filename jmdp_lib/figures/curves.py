@@ -32,7 +32,7 @@ def residual_decay(ax: Axes, residuals: Mapping[str, Floats], gamma: float) -> A
         >>> from jmdp_lib import figures
         >>> from matplotlib.figure import Figure
         >>> chain = jl.coupled_reward_chain(4, gamma=0.9)
-        >>> residuals = {"chain": jl.jipe2(chain, [0, 1, 0, 1]).residuals}
+        >>> residuals = {"chain": jl.jipe2(chain, [0, 1, 0, 1], route="sweeps").residuals}
         >>> figures.residual_decay(Figure().subplots(), residuals, gamma=0.9).get_yscale()
         'log'
     """
