@@ -106,7 +106,7 @@ def test_only_what_changed_or_was_damaged_is_made_again(
         *(f"provenance/{name}.json" for name in names),
     }
     assert before["figures/first.txt"][1] == b"2.5 3"  # the profile's value, and a default
-    assert "01_first   |S| is large  2.5    holds" in said
+    assert "01  |S| is large | 2.5  holds" in said
     assert "All 3 claims hold" in said
     check_record(project)
     assert "Nothing had to be run: all results are up to date." in run()[1]

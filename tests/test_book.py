@@ -81,7 +81,7 @@ def test_statements_become_boxes_and_names_become_links(tmp_path: Path) -> None:
 
 
 def test_a_figure_that_no_chapter_draws_stops_the_build(tmp_path: Path) -> None:
-    shutil.copy(ROOT / "figures" / "fig_random_maps.png", tmp_path / "fig_lost.png")
+    shutil.copy(ROOT / "figures" / "book" / "fig_random_maps.png", tmp_path / "fig_lost.png")
     with pytest.raises(pages.BookError, match=r"fig_lost\.png"):
         pages.gallery(tmp_path, [])
 
