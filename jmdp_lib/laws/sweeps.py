@@ -25,7 +25,7 @@ from jmdp_lib.machine import cached, inline, threaded
 CUTS, ABOVE, BELOW = range(3)
 CHUNK = 32  # rows that are done at a time where that is worth it
 _LONG = 1 << 12  # bounds in a chunk from which on threads are worth it
-_plain: Any = cached(nogil=True, error_model="numpy", fastmath={"contract"})
+_plain: Any = cached(nogil=True, error_model="numpy", fastmath={"contract"}, _nrt=False)
 
 
 class Groups(NamedTuple):
@@ -321,6 +321,15 @@ def follow(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, limits: Any) 
 
 
 @_plain
+def _is_stale(r: Any, groups: Any, moved: Any, now: Any) -> Any:
+    """Whether a row that follows row r moved since the last sweep."""
+    stale = False
+    for e in range(groups.ends[groups.starts[r]], groups.ends[groups.starts[r + 1]]):
+        stale |= moved[groups.after[e]] >= now - 1
+    return stale
+
+
+@_plain
 def _keep_better(bounds: Any, found: Any, lower: Any) -> Any:
     """Put what is found where it is a better bound of a row; returns by how much it is, at most."""
     change = 0.0
@@ -356,9 +365,7 @@ def _sweep_rows(
         size = min(chunk, rows.size - start)
         for n in prange(size):
             r = rows[start + n]
-            stale[n] = False
-            for e in range(groups.ends[groups.starts[r]], groups.ends[groups.starts[r + 1]]):
-                stale[n] |= moved[groups.after[e]] >= now - 1
+            stale[n] = _is_stale(r, groups, moved, now)
             if stale[n]:
                 follow(room[n], r, source, groups, reads, limits)
         for n in prange(size):
