@@ -240,7 +240,7 @@ text = f"{low[1]:.3f} to {high[1]:.3f}, {centre[1]:.3f}"
 claims.check("CVaR, one unit against none: bracket, simulated", text, high[1] - low[1] < 0.01)
 
 # %% [markdown]
-# **Take a sample** if you want a probability, rewards are on no lattice and there are many states. With 30 states and random rewards (`benchmarks/gap_law.py`), one gap took `gap_law` 17 to 20 processor seconds, and a million
+# **Take a sample** if you want a probability, rewards are on no lattice and there are many states. With 30 states and random rewards (`benchmarks/gap_law.py`), one gap took `gap_law` 10 processor seconds, and a million
 # compiled pairs 4. Their 95% interval of $P(G \le 0)$ was the narrower one, 0.002 against 0.008; the bracket of the CVaR was 70 times narrower than theirs.
 # **Take `gap_law`** for a precise CVaR, if the answer must be certain, or if the rewards lie on a lattice.
 #

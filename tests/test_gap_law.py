@@ -165,7 +165,8 @@ def test_read_points_are_exact_where_the_law_has_atoms() -> None:
     ],
 )
 def test_what_is_faster_brackets_the_same_law(name, values, shape, coupling, monkeypatch) -> None:
-    """And nearly as narrowly."""
+    """And at least as narrowly as half as many points would: probabilities within twice the width,
+    CVaR, whose errors are of second order, within four times."""
     rng = np.random.default_rng(13)
     jm = random_jmdp(rng, *shape, gamma=0.7)
     policy = random_policy(rng, jm)
@@ -177,11 +178,12 @@ def test_what_is_faster_brackets_the_same_law(name, values, shape, coupling, mon
         laws += jl.laws.gap_law(
             jm, policy, [(1, 0, 1)], coupling=coupling, points=64, max_points=512
         )
-    for ask in (lambda x: x.cvar(0.1), lambda x: x.cdf(0.3), lambda x: x.prob_worse):
+    asked = (lambda x: x.cvar(0.1), 4.0), (lambda x: x.cdf(0.3), 2.0), (lambda x: x.prob_worse, 2.0)
+    for ask, ratio in asked:
         (low, high), (least, most) = map(ask, laws)
         assert low <= most
         assert least <= high
-        assert most - least <= 3.0 * (high - low) + 1e-9
+        assert most - least <= ratio * (high - low) + 1e-9
 
 
 @pytest.mark.filterwarnings("ignore:gap_law. brackets")

@@ -72,9 +72,9 @@ def gap_law(
 
     If rewards are random, states are many, and you need a probability, a sample is the better
     choice: `estimate_gaps`, or `GapLaw.from_sample` with pairs of `simulate_pairs`. For one gap of
-    30 random states (benchmarks/gap_law.py), `gap_law` took 12.9 s on one core and left $P(G <= 0)$
-    in a bracket 0.008 wide; a million pairs took 4.0 s, and their 95% interval is 0.002 wide. For
-    `cvar` it is the other way round: the bracket is 70 times narrower, and it is certain.
+    30 random states (benchmarks/gap_law.py), `gap_law` took 10 processor seconds and left
+    $P(G <= 0)$ in a bracket 0.008 wide; a million pairs took 4, and their 95% interval is 0.002
+    wide. For `cvar` it is the other way round: the bracket is 70 times narrower, and certain.
 
     Example:
         >>> import jmdp_lib as jl

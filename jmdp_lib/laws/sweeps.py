@@ -25,7 +25,7 @@ from jmdp_lib.machine import cached, inline, threaded
 CUTS, ABOVE, BELOW = range(3)
 CHUNK = 32  # rows that are done at a time where that is worth it
 _LONG = 1 << 12  # bounds in a chunk from which on threads are worth it
-_plain: Any = cached(nogil=True, error_model="numpy", fastmath={"contract"})
+_plain: Any = cached(nogil=True, error_model="numpy", fastmath={"contract"}, _nrt=False)
 
 
 class Groups(NamedTuple):
@@ -221,7 +221,7 @@ def _cuts_row(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, limits: An
         mixed, scale = _mixture(out, g, bounds, groups, reads.widths)
         cells = reads.cells[groups.kind[g]]
         for k in range(cells.size):
-            total[k] += scale * mixed[cells[k]]
+            total[k] += scale * mixed[np.uintp(cells[k])]  # see `_upper_row`
     for k in range(total.size):
         total[k] *= 1.0 + limits.rounding
     total[-1] = 1.0  # beyond the grid
@@ -321,18 +321,37 @@ def follow(out: Any, r: Any, bounds: Any, groups: Any, reads: Any, limits: Any) 
 
 
 @_plain
-def _keep_better(bounds: Any, found: Any, lower: Any) -> Any:
-    """Put what is found where it is a better bound of a row; returns by how much it is, at most."""
+def _is_stale(r: Any, groups: Any, moved: Any, now: Any) -> Any:
+    """Whether a row that follows row r moved since the last sweep."""
+    stale = False
+    for e in range(groups.ends[groups.starts[r]], groups.ends[groups.starts[r + 1]]):
+        stale |= moved[groups.after[e]] >= now - 1
+    return stale
+
+
+@_plain
+def _keep_lower(values: Any, found: Any) -> Any:
+    """Put what is found where it is a lower upper bound; returns by how much it is, at most."""
     change = 0.0
-    for k in range(bounds.shape[1]):
-        better = found[0, k] - bounds[0, k] if lower else bounds[0, k] - found[0, k]
+    for k in range(values.size):
+        change = max(change, values[k] - found[k])
+        values[k] = min(values[k], found[k])
+    return change
+
+
+@_plain
+def _keep_higher(lines: Any, found: Any) -> Any:
+    """The same for lines below psi; of two that are equally high, what lies higher beside them."""
+    change = 0.0
+    for k in range(lines.shape[1]):
+        better = found[0, k] - lines[0, k]
         if better > 0.0:
             change = max(change, better)
-            for part in range(bounds.shape[0]):
-                bounds[part, k] = found[part, k]
-        elif lower and better == 0.0:
-            bounds[1, k] = min(bounds[1, k], found[1, k])
-            bounds[2, k] = max(bounds[2, k], found[2, k])
+            for part in range(3):
+                lines[part, k] = found[part, k]
+        elif better == 0.0:
+            lines[1, k] = min(lines[1, k], found[1, k])
+            lines[2, k] = max(lines[2, k], found[2, k])
     return change
 
 
@@ -356,15 +375,16 @@ def _sweep_rows(
         size = min(chunk, rows.size - start)
         for n in prange(size):
             r = rows[start + n]
-            stale[n] = False
-            for e in range(groups.ends[groups.starts[r]], groups.ends[groups.starts[r + 1]]):
-                stale[n] |= moved[groups.after[e]] >= now - 1
+            stale[n] = _is_stale(r, groups, moved, now)
             if stale[n]:
                 follow(room[n], r, source, groups, reads, limits)
         for n in prange(size):
             if stale[n]:
                 r = rows[start + n]
-                unsaid[r] += _keep_better(bounds[r], room[n], lower)
+                if lower:
+                    unsaid[r] += _keep_higher(bounds[r], room[n])
+                else:
+                    unsaid[r] += _keep_lower(bounds[r, 0], room[n, 0])
                 if unsaid[r] > tol:
                     unsaid[r] = 0.0
                     moved[r] = now

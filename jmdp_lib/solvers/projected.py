@@ -196,11 +196,12 @@ def _pair_weights(jm: JMDP, policy: Floats, weights: str) -> Floats:
 def _require_room(jm: JMDP, d: int) -> None:
     """Refuse what does not fit into memory, with d features.
 
-    GMRES for the weights and T_2 hold vectors over all pairs of state-actions, the projection
-    matrices over all pairs of features.
+    GMRES for the weights, T_2 and the projection hold vectors over all pairs of state-actions;
+    the projection also products of features at all pairs of outcomes, and of all features.
     """
     num = jm.num_states * jm.num_actions
-    size = 8.0 * ((RESTART + 16) * num**2 + 3 * d**4)
+    tables = jm.rewards.size * jm.num_actions
+    size = 8.0 * ((RESTART + 16) * num**2 + 3 * d**2 * (num + tables) + 3 * d**4)
     what = f"projected_jipe2 with {d:,} features on {num:,} state-actions"
     require(size, what, "jipe2 is exact and holds far less")
 
@@ -266,28 +267,46 @@ class ProjectionStep:
         return float(max(np.linalg.norm(new[0] - old[0]), self.beta * second))
 
     def solve(self) -> Parameters:
-        """The projected fixed point: theta by a linear solve, then Theta by one conic solve.
-
-        T_2 is affine in theta, and for a given theta in Theta: its slopes are what it makes of the
-        unit vectors and matrices.
-        """
+        """The projected fixed point: theta by a linear solve, then Theta by one conic solve."""
         pi = self.pi
         zero, nothing = self.zero()
-        size = zero.size
-        source = self.applied((zero, nothing))
-        bound = self.operator.jm.reward_bound  # else differences from the source lose their digits
-        means = [self.applied((bound * unit, nothing)).mean - source.mean for unit in np.eye(size)]
-        slope = np.stack([pi.mean_side(mean) / bound for mean in means], axis=1)
-        theta: Floats = linalg.solve(np.eye(size) - slope, pi.mean_side(source.mean))
+        source = pi.mean_side(self.applied((zero, nothing)).mean)
+        theta: Floats = linalg.solve(np.eye(zero.size) - self.mean_slope(), source)
         right = pi.second_side(self.applied((theta, nothing)).second)
-
-        def second_slope(unit: Floats) -> Floats:
-            moved = self.applied((zero, bound**2 * unit)).covariance - source.covariance
-            return pi.second_side(moved) / bound**2
-
-        linear = pi.normal - projection.matrix_of(second_slope, size)
+        linear = pi.normal - self.second_slope()
         free = projection.to_matrix(projection.least_squares(linear, right))
         floor = pi.floor(theta)
         if pi.cone == "none" or linalg.eigvalsh(free - floor)[0] >= 0.0:
             return theta, free
         return theta, projection.solve_in_cone(linear, right, floor, free)
+
+    def mean_slope(self) -> Floats:
+        """(d, d) psi' diag(nu) gamma P psi."""
+        after = self.operator.jm.transitions @ (self.operator.average @ self.pi.psi)
+        return self.operator.jm.gamma * self.pi.psi.T @ (self.pi.nu[:, None] * after)
+
+    def second_slope(self) -> Floats:
+        """(p, p) Theta -> psi' (d o gamma^2 P_2 (psi Theta psi')) psi, by matrix products."""
+        jm = self.operator.jm
+        policy = self.operator.policy
+        psi = self.pi.psi
+        size = psi.shape[1]
+        x = jm.next_states
+        shaped = psi.reshape(*policy.shape, size)
+        value = np.einsum("sa,sai->si", policy, shaped)  # E psi(s, A)
+        square = np.einsum("sa,sai,saj->sij", policy, shaped, shaped, optimize=True)
+        apart = self.pi.pairs.copy()
+        same = np.einsum("sasb->sab", apart.reshape(policy.shape * 2))
+        weight = jm.probs[:, None, None] * same[jm.table_states]  # (T, A, A)
+        same[...] = 0.0
+        mixed = (psi[:, :, None] * (jm.transitions @ value)[:, None, :]).reshape(len(psi), -1)
+        four = (mixed.T @ (apart @ mixed)).reshape([size] * 4).transpose(0, 2, 1, 3)
+
+        table, a, b = np.nonzero(weight)
+        here = jm.table_states[table]
+        left = shaped[here, a][:, :, None] * shaped[here, b][:, None, :]
+        left *= weight[table, a, b][:, None, None]
+        right = value[x[table, a]][:, :, None] * value[x[table, b]][:, None, :]
+        right[a == b] = square[x[table, a][a == b]]  # one branch
+        four += np.tensordot(left, right, (0, 0))
+        return jm.gamma**2 * projection.symmetric_matrix(four)

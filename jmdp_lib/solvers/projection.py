@@ -6,7 +6,6 @@ are those of the matrices.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -63,8 +62,10 @@ class Projection(ReadOnly):
     @cached_property
     def normal(self) -> Floats:
         """(p, p) N: the map Theta -> psi' (pairs o psi Theta psi') psi."""
-        psi = self.psi
-        return matrix_of(lambda matrix: self.second_side(psi @ matrix @ psi.T), psi.shape[1])
+        size = self.psi.shape[1]
+        square = (self.psi[:, :, None] * self.psi[:, None, :]).reshape(len(self.psi), -1)
+        four = (square.T @ (self.pairs @ square)).reshape([size] * 4)  # [i, k, j, l]
+        return symmetric_matrix(four.transpose(0, 2, 1, 3))
 
     def mean_side(self, target: Floats) -> Floats:
         """(d,) psi' diag(nu) target for a target (S, A): its projection, whitened."""
@@ -250,7 +251,9 @@ def to_matrix(vector: Floats) -> Floats:
     return matrix
 
 
-def matrix_of(linear: Callable[[Floats], Floats], size: int) -> Floats:
-    """(p, p) what a linear map makes of the symmetric matrices (d, d), d = size, as vectors."""
-    basis = np.eye(size * (size + 1) // 2)
-    return np.stack([linear(to_matrix(vector)) for vector in basis], axis=1)
+def symmetric_matrix(four: Floats) -> Floats:
+    """(p, p), in the coordinates of `to_vector`: the map Theta -> sum four[i,j,k,l] Theta[k,l]."""
+    rows, columns, scale = _triangle(len(four))
+    one = four[rows, columns] + four[columns, rows]  # (p, d, d)
+    both = one[:, rows, columns] + one[:, columns, rows]
+    return scale[:, None] * both * scale / 4.0
