@@ -416,6 +416,8 @@ class Batch:
             if found.over is not None:
                 alive = alive & ~(going & found.over)
                 going = going & alive
+                if not bool(xp.any(alive)):
+                    break
             states = xp.where(beside(xp, going, states), found.states, states)
             uniforms = self.arrays.uniforms(size, rng)
             chosen = self._chosen(self.plan.kinds[0], states[0, ...], going[0, ...], uniforms)
