@@ -95,7 +95,7 @@ class RowPlayer(BatchPlayer):
     """Plays rows one after the other."""
 
     arrays = Arrays(np, "cpu")
-    chunk_size = 64  # few, since a simulator that fails takes all of them with it
+    chunk_size = 128  # few, since a simulator that fails takes all of them with it
     least_runs = 16
     sums_chunks = False
     patience = 10**9  # finished runs are dropped at once
@@ -321,7 +321,7 @@ class EnvironmentPlayer(RowPlayer):
     envs: one or more. start: a snapshot of theirs.
     """
 
-    chunk_size = 8
+    chunk_size = 16
     least_runs = 4
 
     def __init__(self, envs: list[Any], start: Any) -> None:
