@@ -412,6 +412,18 @@ def _move(rng: Any, at: Any, model: Any, kinds: Any) -> int:
     return queries
 
 
+@inline
+def _begin(at: Any, returns: Any, start: Any) -> None:
+    """All branches at the start, with nothing earned."""
+    for j in range(at.one.size):
+        returns[j] = 0.0
+        at.states[j] = start.state
+        at.one[j] = start.one[j]
+        at.source[j] = j if start.actions.size else 0
+        if start.actions.size:
+            at.actions[j] = start.actions[j]
+
+
 @hot
 def _fill_runs(rng: Any, runs: Any, at: Any, plan: Any) -> None:
     """Fill the rows of `BranchRuns`. at: scratch."""
@@ -419,13 +431,7 @@ def _fill_runs(rng: Any, runs: Any, at: Any, plan: Any) -> None:
     size = start.kinds.size
     for run in range(runs.queries.size):
         returns = runs.returns[run]
-        for j in range(size):
-            returns[j] = 0.0
-            at.states[j] = start.state
-            at.one[j] = start.one[j]
-            at.source[j] = j if start.actions.size else 0
-            if start.actions.size:
-                at.actions[j] = start.actions[j]
+        _begin(at, returns, start)
         played = start.num_played
         weight = 1.0
         step = 0

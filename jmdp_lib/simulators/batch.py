@@ -97,7 +97,8 @@ class Streams:
 
 def beside(xp: Any, mask: Any, values: Any) -> Any:
     """A mask with as many axes as the values that it is for."""
-    return xp.reshape(mask, (*mask.shape, *(1,) * (len(values.shape) - len(mask.shape))))
+    missing = len(values.shape) - len(mask.shape)
+    return xp.reshape(mask, (*mask.shape, *(1,) * missing)) if missing else mask
 
 
 class BatchPlayer(Player):
@@ -416,10 +417,12 @@ class Batch:
             if found.over is not None:
                 alive = alive & ~(going & found.over)
                 going = going & alive
+                if not bool(xp.any(alive)):
+                    break
             states = xp.where(beside(xp, going, states), found.states, states)
             uniforms = self.arrays.uniforms(size, rng)
             chosen = self._chosen(self.plan.kinds[0], states[0, ...], going[0, ...], uniforms)
-            actions = xp.where(going, xp.expand_dims(chosen, axis=0), actions)
+            actions = xp.where(going, chosen[None, ...], actions)
         return total, steps[0, ...]
 
     # Rows

@@ -27,7 +27,7 @@ _FIRST_ASYMPTOTIC = 128  # runs before an asymptotic confidence sequence says an
 _FIRST_CERTAIN = 8  # runs before the first look at one that always holds
 _GROWTH = 1.1  # of the number of runs between two looks
 # Runs that go on after their branches became one, to estimate the variance reduction: how many at
-# most, and which share of the budget they may take.
+# most, and about which share of the budget they may take.
 _WHOLE_RUNS = 64
 _WHOLE_SHARE = 0.2
 
@@ -255,8 +255,8 @@ class _Runs:
         share = _WHOLE_SHARE * self.terms.budget
         whole = self.num_runs < _WHOLE_RUNS and self.queries < share
         if whole:
-            most = min(most, _WHOLE_RUNS - self.num_runs)
-            left = int(share) - self.queries
+            paid = (share - self.queries) // self.plan.settings.horizon  # each takes this at least
+            most = min(most, _WHOLE_RUNS - self.num_runs, max(1, int(paid)))
         most = max(1, min(most, left // self.longest, self.playing.player.chunk_size))
         root = np.random.SeedSequence(int(self.seeds.integers(2**63)))
         asked = Asked(whole, counted=True, limits=self.reward_range)

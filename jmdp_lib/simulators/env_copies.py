@@ -142,7 +142,8 @@ class Copies:
         self.spare = spare
 
     def new(self) -> Env:
-        return self.load(self.pristine, copy.deepcopy(self.spare))
+        shared = self._by_id(self._contents(self.spare))
+        return self.load(self.pristine, copy.deepcopy(self.spare, shared))
 
     def save(self, env: Env) -> Any:
         contents = self._contents(env)

@@ -59,8 +59,8 @@ class TablePolicy:
 
 def _by_inversion(xp: Any, steps: Any, uniforms: Any) -> Any:
     """(n,) where cumulative probabilities (n, A) pass the numbers (n,)."""
-    scaled = xp.expand_dims(xp.astype(uniforms, xp.float64) * steps[:, -1], axis=1)
-    return xp.sum(xp.astype(steps[:, :-1] <= scaled, xp.int64), axis=1)
+    scaled = xp.astype(uniforms, xp.float64, copy=False) * steps[:, -1]
+    return xp.count_nonzero(steps[:, :-1] <= scaled[:, None], axis=1)
 
 
 @dataclass(frozen=True, eq=False)

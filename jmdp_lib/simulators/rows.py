@@ -13,7 +13,7 @@ from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, islice
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from jmdp_lib.model.simulator import (
     check_unnumbered,
     draw_index,
 )
-from jmdp_lib.simulators.batch import BatchPlayer, follow
+from jmdp_lib.simulators.batch import BatchPlayer
 from jmdp_lib.simulators.plans import Asked, Plan, Runs
 from jmdp_lib.simulators.policies import TablePolicy, policy_table
 from jmdp_lib.simulators.vector_simulator import Arrays, Played
@@ -39,8 +39,8 @@ from jmdp_lib.simulators.vector_simulator import Arrays, Played
 _MOST_KEPT = 100_000  # states whose tables are kept
 _DISCOUNTS = "[0, 1]"  # what a simulator may have here: 1 for runs of a stated horizon
 
-Groups = dict[tuple[int, int], dict[int, list[int]]]
-"""Of one run: by whose draw it is and state, the actions that are played, and by which branches."""
+Groups = list[tuple[int, dict[int, list[int]]]]
+"""Of one run, for every draw: the state, the actions that are played, and by which branches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +49,14 @@ class RowPolicy:
 
     policy: a function, or an array by states. num_actions: A, or None where the policy returns
     actions that have no numbers. first_action, first_state: the numbers from which these count.
+    rows: what `steps` says of every state, if it is known.
     """
 
     policy: Any
     num_actions: int | None
     first_action: int = 0
     first_state: int = 0
+    rows: list[list[float]] | None = None
 
     def on(self, arrays: Arrays) -> RowPolicy:
         return self
@@ -70,8 +72,11 @@ class RowPolicy:
         """Cumulative probabilities, for what is seen, of all actions but the last."""
         assert self.num_actions is not None
         state = self.state(seen)
+        if self.rows is not None:
+            return self.rows[state]
         probs = checks.policy_row(self.policy, state, self.num_actions, self.first_action)
-        return list(probs[:-1].cumsum())
+        steps: list[float] = probs[:-1].cumsum().tolist()
+        return steps
 
     def state(self, seen: Any) -> Any:
         """What the policy is asked for."""
@@ -90,11 +95,12 @@ class RowPlayer(BatchPlayer):
     """Plays rows one after the other."""
 
     arrays = Arrays(np, "cpu")
-    chunk_size = 64  # few, since a simulator that fails takes all of them with it
+    chunk_size = 128  # few, since a simulator that fails takes all of them with it
     least_runs = 16
     sums_chunks = False
     patience = 10**9  # finished runs are dropped at once
     limits = ANY_REWARD
+    coupling = "joint"
 
     @abstractmethod
     def seen(self, state: int) -> Any:
@@ -122,6 +128,7 @@ class RowPlayer(BatchPlayer):
         self, plan: Plan, seeds: list[np.random.SeedSequence], sizes: Sequence[int], asked: Asked
     ) -> list[Runs]:
         self.limits = asked.limits or ANY_REWARD
+        self.coupling = plan.settings.coupling
         return super().play(plan, seeds, sizes, asked)
 
     def choose(self, policy: Any, states: Any, alive: Any, uniforms: Any) -> tuple[Any, Any]:
@@ -144,22 +151,19 @@ class RowPlayer(BatchPlayer):
             )
         return actions, None
 
-    def groups(self, states: Any, actions: Any, alive: Any, together: Any) -> Iterator[Groups]:
-        """For every run, what is asked of the simulator in a step."""
-        width, size = states.shape
-        own = np.broadcast_to(np.arange(width)[:, None], (width, size))
-        leaders = np.zeros_like(own)
-        if together is not None:
-            leaders = np.array(follow(np, list(combinations(range(width), 2)), together, own))
+    def groups(self, states: Any, actions: Any, alive: Any) -> Iterator[Groups]:
+        """For every run, what is asked of the simulator in a step, which the coupling says."""
+        alone = self.coupling == "independent"
         going = np.ones_like(states, bool) if alive is None else alive
-        columns = (part.T.tolist() for part in (going, leaders, states, actions))
-        for rows in zip(*columns, strict=True):
-            found: Groups = {}
-            for branch, (plays, leader, state, action) in enumerate(zip(*rows, strict=True)):
-                if plays:
-                    asked = found.setdefault((leader, state), {})
-                    asked.setdefault(action, []).append(branch)
-            yield found
+        columns = (part.T.tolist() for part in (going, states, actions))
+        for plays, places, chosen in zip(*columns, strict=True):
+            found: dict[Any, dict[int, list[int]]] = {}
+            for branch, state in enumerate(places):
+                if plays[branch]:
+                    action = chosen[branch]
+                    key = (state, action) if alone else (state,)
+                    found.setdefault(key, {}).setdefault(action, []).append(branch)
+            yield [(key[0], asked) for key, asked in found.items()]
 
     def refuse(self, reward: float, action: Any, state: Any) -> None:
         raise SimulatorError(
@@ -234,28 +238,32 @@ class QueriedPlayer(RowPlayer):
         self, states: Any, actions: Any, alive: Any, together: Any, sources: list[tuple[Any, int]]
     ) -> Played:
         ((rng, _),) = sources
+        common = together is None
+        source = self.shared if common else rng
         low, high = self.limits
-        rewards = np.zeros(states.shape).tolist()
-        following = states.tolist()
-        for run, groups in enumerate(self.groups(states, actions, alive, together)):
-            if together is None:  # one generator in one state, which is drawn for the time step
+        rewards = []
+        following = states.T.tolist()
+        for run, groups in enumerate(self.groups(states, actions, alive)):
+            earned = [0.0] * len(states)
+            reached = following[run]
+            if common:  # one generator in one state, which is drawn for the time step
                 draw = rng.bit_generator.random_raw
                 self.moment["state"]["state"] = draw() << 64 | draw()
-            for (_, number), asked in groups.items():
-                source = rng
-                if together is None:
-                    source = self.shared
+            for number, asked in groups:
+                if common:
                     source.bit_generator.state = self.moment
                 state = number if self.numbered else self.states[number]
                 outcomes = self.ask(state, [*asked], source)
-                for (reward, after), action in zip(outcomes, asked, strict=True):
+                for (reward, after), (action, branches) in zip(
+                    outcomes, asked.items(), strict=True
+                ):
                     if not low <= reward <= high:
                         self.refuse(reward, action, state)
-                    reached = after if self.numbered else self.number(after)
-                    for branch in asked[action]:
-                        rewards[branch][run] = reward
-                        following[branch][run] = reached
-        return _played(np.array(following), alive, np.array(rewards), None)
+                    for branch in branches:
+                        earned[branch] = reward
+                        reached[branch] = after if self.numbered else self.number(after)
+            rewards.append(earned)
+        return _played(np.array(following).T, alive, np.array(rewards).T, None)
 
 
 class TabledPlayer(QueriedPlayer):
@@ -313,7 +321,7 @@ class EnvironmentPlayer(RowPlayer):
     envs: one or more. start: a snapshot of theirs.
     """
 
-    chunk_size = 8
+    chunk_size = 16
     least_runs = 4
 
     def __init__(self, envs: list[Any], start: Any) -> None:
@@ -357,7 +365,8 @@ class EnvironmentPlayer(RowPlayer):
                 f"policy(observation) -> {answer}, not {type(policy).__name__}"
             )
         matrix = checks.policy_matrix(checks.Sizes(int(sees.n), count), policy)
-        return RowPolicy(matrix, count, self.first_action, int(sees.start))
+        rows = matrix[:, :-1].cumsum(1).tolist()
+        return RowPolicy(matrix, count, self.first_action, int(sees.start), rows)
 
     def begin(self, plan: Plan, size: int, seed: np.random.SeedSequence) -> None:
         self.width = len(plan.names)
@@ -384,34 +393,36 @@ class EnvironmentPlayer(RowPlayer):
         rewards = np.zeros(states.shape)
         over = np.zeros(states.shape, bool)
         following = states.copy()
-        for run, groups in enumerate(self.groups(states, actions, alive, together)):
+        for run, groups in enumerate(self.groups(states, actions, alive)):
             here: list[int] = []  # where branches are after the step
             for number, action, branches in self._placed(groups):
-                rewards[branches, run], ended = self._step_one(self.envs[number], action)
-                over[branches, run] = ended
+                reward, ended = self._step_one(self.envs[number], action)
                 met = [k for k in here if not ended and self.envs[k].same_state(self.envs[number])]
-                following[branches, run] = met[0] if met else number
+                for branch in branches:
+                    rewards[branch, run] = reward
+                    over[branch, run] = ended
+                    following[branch, run] = met[0] if met else number
                 here += [] if ended or met else [number]
         return _played(following, alive, rewards, over)
 
     def _placed(self, groups: Groups) -> list[tuple[int, int, list[int]]]:
         """An environment for every action that is played, in its state and with its draw."""
-        taken = {number for _, number in groups}
+        taken = {number for number, _ in groups}
         block = min(taken, default=0) // self.width * self.width
         idle = [k for k in range(block, block + self.width) if k not in taken]
-        draws: dict[int, Any] = {}
+        draw = None
         used: set[int] = set()
         placed = []
-        for (leader, number), asked in groups.items():
+        for number, asked in groups:
+            draw = draw if self.coupling == "common" else None
             for action, branches in asked.items():
                 chosen = number if number not in used else idle.pop()
                 env = self.envs[chosen]
                 if chosen != number:
-                    here = self.envs[number].snapshot()
-                    env.restore(here._replace(draw=draws.get(leader)))
-                elif leader in draws:
-                    env.redraw(draws[leader])
-                draws.setdefault(leader, env.draw)
+                    env.restore(self.envs[number].snapshot()._replace(draw=draw))
+                elif draw is not None:
+                    env.redraw(draw)
+                draw = env.draw
                 used.add(number)
                 placed.append((chosen, action, branches))
         return placed

@@ -339,7 +339,7 @@ def as_array(value: Any) -> Any:
 
 def floating(xp: Any, numbers: Any) -> Any:
     """Numbers as they are, or float64 if they are whole."""
-    if xp.isdtype(numbers.dtype, "real floating"):
+    if numbers.dtype == xp.float64 or xp.isdtype(numbers.dtype, "real floating"):
         return numbers
     return xp.astype(numbers, xp.float64)
 
