@@ -425,10 +425,10 @@ assert (error / ratio).max(axis=None) < 0.1
 # anything but noise is left of its error. The ratio of $\sigma_{\mathrm{diag}}$ rises in all games.
 #
 # (A single batch may lie below one, because error and floor are estimates from eight draws: about one ratio in a hundred does,
-# by less than 3%. No average over ten batches does.)
+# by less than 3%. No average over the last ten batches does.)
 #
 # **What the fall measures.** Shocks alone give a return a variance of $1/(1-\gamma^2) = 50$, which the factor $(1-\gamma)^2$ makes
-# 0.005. Squared errors of 0.05 to 0.43 at the start come from first answers of 0.2 and more, and fall as these shrink. In the
+# 0.005. Squared errors of 0.05 to 0.43 at the start come from first answers of about 0.16 and more, and fall as these shrink. In the
 # natural scale, such first answers are far too *small* for a variance of 50. There, the error of $\mu$ falls by 1.15 to 1.39 only, since the shock's
 # variance of one stays. The errors of covariances end at 1.7 to 4.3 times their first values.
 #
@@ -447,8 +447,8 @@ gap_ratios.rename(index={"divided": "normalised"})[["ratio", "interval"]].round(
 
 # %% [markdown]
 # (The interval is the half-width of a 95% interval over seeds.) Where errors fall by orders of magnitude, gap variances are 4.7 to 40
-# times too large; in the natural scale they are 8 to 22 times too small. One reason is the number of updates of the target network: 25 backups at
-# $\gamma = 0.99$ leave $\gamma^{25} = 78\%$ of an error of the mean, and $\gamma^{50} = 61\%$ of an error of a covariance. Chapter 6
+# times too large; in the natural scale they are 8 to 22 times too small. The number of updates of the target network explains a part: 25 backups at
+# $\gamma = 0.99$ may leave $\gamma^{25} = 78\%$ of an error of the mean, and $\gamma^{50} = 61\%$ of an error of a covariance, so from zero a factor of 2.6. Chapter 6
 # shows what this does to Table 1, and chapter 12 which networks do better.
 
 # %% [markdown]

@@ -14,7 +14,7 @@
 # learned over simulated gap variance lies inside $1 \pm 5\%$.
 #
 # We have two networks that know which states are *equal*; one of them also learns which are *near*. With the better one of the two, chosen for each case
-# at other states by a rule stated before the runs, 24 cases are right and none is wrong; in 12 the interval is too wide to tell. The paper's Gram
+# at other states, 24 cases are right, none is shown to be wrong, and in 12 one cannot tell: in half of these the ratio itself is off by more than 5%. The paper's Gram
 # network, with the best of its settings at every discount, is right in none and wrong in 35.
 #
 # **What you will learn.** Why the covariance of a joint MDP is local, how to compare networks fairly, and what a right variance
@@ -85,7 +85,7 @@ assert rewards in ({1.0}, {-1.0})  # at a state that pays nothing
 # The largest difference at any state is 0.18 of it.
 #
 # (At first it was one, in Qbert. There the first game after loading the emulator goes another way than all later ones, so 8 of the 64 states
-# were not those that had been simulated. We repaired this and simulated Qbert again, after all trainings. No other of our ten games has this fault.)
+# were not those that had been simulated. We repaired this and simulated Qbert again, after all trainings.)
 
 # %%
 simulated = figures.results(simulated_files).query("states == 1").drop(columns="states")
@@ -116,21 +116,18 @@ plt.show()
 # %% [markdown] tags=["caption"]
 # **Figure 12.1.** Independent over coupled gap variance, both simulated, against $\gamma$. Grey: $1/\gamma^2$. See that it is a lower edge: games lie above it where branches meet again.
 #
-# <!-- alt: Marks of nine games against gamma on logarithmic axes. Pong, BattleZone, Boxing and, up to 0.9, Freeway lie on the grey line from 100 at gamma 0.1 to one at 0.99. Asterix is a little above it, Atlantis and Space Invaders at twice its height, Ms. Pacman at four times and Qbert at 24 times at gamma 0.1. -->
+# <!-- alt: Marks of nine games against gamma on logarithmic axes. Pong, BattleZone, Boxing and, up to 0.5, Freeway lie on the grey line from 100 at gamma 0.1 to one at 0.99. Asterix is a little above it, Atlantis and Space Invaders at twice its height, Ms. Pacman at four times and Qbert at 24 times at gamma 0.1. -->
 
 # %%
 at = played.mc_ratio.xs(0.1, level="gamma")
 text = f"{at.min():.0f} to {at.drop(['MsPacman', 'Qbert']).max():.0f}; {at.MsPacman:.0f}, {at.Qbert:.0f}"
 assert (played.mc_ratio * played.index.get_level_values("gamma") ** 2 > 0.99).all()
 claims.check("independent / coupled, gamma 0.1; Ms. Pacman, Qbert", text, at.min() > 99)
-still = first_step.mc["Qbert"] < 0.001
-assert still.sum() == 61
 assert played.constant[["Pong", "BattleZone", "Boxing"]].between(0.93, 1.07).all()
 assert round(played.constant.max()) == round(played.constant["Qbert", 0.1]) == 24
 
 # %% [markdown]
-# Where branches merge, the coupled variance shrinks: it is about half of the constant in Atlantis and Space Invaders. While Qbert hops, the joystick does nothing: at 61 of
-# its 64 states the actions of a pair have one future, at least for a step.
+# Where branches merge, the coupled variance shrinks: it is about half of the constant in Atlantis and Space Invaders.
 #
 # The constant needs no learning. It is within 7% of the average in Pong, BattleZone and Boxing at all discounts, and 24 times too large in Qbert at $\gamma = 0.1$.
 #
@@ -151,8 +148,8 @@ assert round(played.constant.max()) == round(played.constant["Qbert", 0.1]) == 2
 #
 # **Why a near term.** Branches at distinct states that are close may meet soon. The map $f$ is linear and learned.
 #
-# The shock is one coordinate of $u$ that is given, not learned; the Gram network is not told it. This is not what makes the difference. In an earlier
-# ablation in four games at $\gamma = 0.99$, the Gram network with the shock given has 0.15 to 0.17 of the simulated gap variance; the near
+# The shock is one coordinate of $u$ that is given, not learned; the Gram network is not told it. At $\gamma = 0.99$ this is not what makes the difference; at smaller discounts, where the shock is nearly all of a variance and cancels in the gap, we did not test it. In an earlier
+# ablation in four games at 0.99, the Gram network with the shock given has 0.15 to 0.17 of the simulated gap variance; the near
 # network that has to learn the shock has 0.96 to 1.01.
 
 # %%
@@ -167,7 +164,7 @@ claims.check("Gram, shock given; near, shock learned", text, right, "cited")
 # %% [markdown]
 # ## 12.3 The protocol, stated before the runs
 #
-# The rules are in `experiments/atari/protocol.toml`, part `calibrate`.
+# The rules are in `experiments/atari/protocol.toml`, part `calibrate`. We wrote them before these runs, but after an earlier version had shown us all three networks in these nine games, at the same evaluation states: these are no fresh test of the rules.
 #
 # - **Trials.** Each network has the same six settings to choose from: a base, and five variants that change one thing (learning rate, weight decay, width, weight of the gap). For each discount it
 #   gets the one with the least error at tuning states of four games (two games at $\gamma = 0.5$; one seed, 2,500 steps). The error is the root mean squared error over states, divided by the average.
@@ -193,16 +190,17 @@ assert (of_tuned.idxmin() == "spread").all()
 best.update(pd.Series("spread", [("local", 0.99), ("near", 0.99)]))
 used = nine.groupby(["kind", "gamma"]).trial.unique().str[0]
 assert (used == best).all()
-of_all = far.mean(axis=1).near
-assert (round(of_all.spread, 3), round(of_all.decay, 3)) == (0.216, 0.182)
+of_all = far.mean(axis=1).round(3)
+assert (of_all["near", "spread"], of_all["near", "decay"]) == (0.216, 0.182)
+assert (of_all["local", "spread"], of_all["local", "base"]) == (0.228, 0.288)
 best.unstack()
 
 # %% [markdown]
-# The table shows errors at tuning states. One rule needs a remark: in the four tuning games, *spread* makes the error of
-# both networks a little smaller, so both get it. In all ten games together it would make that of the near network larger, 0.216 instead of 0.182.
+# In the four tuning games, *spread* makes the error of
+# both networks a little smaller, so both get it. In all ten games together it makes that of the near network larger, 0.216 instead of 0.182, but weight decay changes there, too. For the local network, where only the spread changes, it falls from 0.288 to 0.228.
 #
-# **One trial for all discounts?** An earlier version of this comparison chose by one average over discounts. For the Gram network the errors at $\gamma = 0.1$ decide
-# that average alone: it would get the trial *gap*, which is the worst of the six at $\gamma = 0.5$, 0.9 and 0.99. The local and near network would lose at most 15% of
+# **One trial for all discounts?** In one average over discounts, the errors at $\gamma = 0.1$ decide: the Gram network
+# would get the trial *gap*, which is the worst of the six at $\gamma = 0.5$, 0.9 and 0.99. The local and near network would lose at most 15% of
 # accuracy at any discount.
 
 # %%
@@ -225,7 +223,7 @@ claims.check(
 #
 # ## 12.4 How many cases are right?
 #
-# An interval covers the noise of the simulation and the spread between seeds (Student's $t$), for these states. It can lie inside 5%, outside, or neither: then one cannot
+# An interval covers the noise of the simulation and the spread between seeds (Student's $t$), for these states; where the Gram network has one seed, the simulation alone. It can lie inside 5%, outside, or neither: then one cannot
 # tell. *Table* means one exact backup: the first step is read from the state's own outcome table, and the network is used only for what comes later.
 
 # %%
@@ -297,7 +295,7 @@ figures.save(fig, "fig_calibrated_counts", counts.reset_index(), out_dir)
 plt.show()
 
 # %% [markdown] tags=["caption"]
-# **Figure 12.3.** Of 36 cases, how many have their 95% interval inside $1 \pm 5\%$, how many outside, and how many neither. See that the near term moves only a few cases, and the local term nearly all.
+# **Figure 12.3.** Of 36 cases, how many have their 95% interval inside $1 \pm 5\%$, how many outside, and how many neither. See that the near term moves only a few cases, and the local term, with the shock given, nearly all.
 #
 # <!-- alt: Five horizontal bars of 36 cases. Gram: one cannot tell, 35 outside. Local: 21 inside, 11 cannot tell, 4 outside. Near: 23, 12 and 1. Chosen: 24 and 12, none outside. Chosen with table: 30 and 6, none outside. -->
 
@@ -305,9 +303,7 @@ plt.show()
 wide = table.pivot(index=case, columns="kind", values="coupled")
 gram = wide.Gram.xs(0.99, level="gamma")
 text = f"{gram.min():.3f} to {gram.max():.3f}"
-claims.check(
-    "Gram, gamma 0.99: learned / simulated", text, gram.max() < 0.2, "differs from the paper"
-)
+claims.check("Gram, gamma 0.99: learned / simulated", text, gram.max() < 0.2)
 nearer = int(((wide.near - 1).abs() < (wide.local - 1).abs()).sum())
 cell = table.set_index(["kind", *case])
 for game in ("Atlantis", "Freeway"):
@@ -320,17 +316,18 @@ where = sorted({game for game, _ in open_cases.index}, key=games.index)
 text = f"{open_cases.coupled.min():.2f} to {open_cases.coupled.max():.2f}"
 assert where == ["SpaceInvaders", "Asterix", "Qbert", "MsPacman"]
 assert (nearer, text) == (21, "0.96 to 1.14")
+assert ((open_cases.coupled - 1).abs() > TOLERANCE["ratio"]).sum() == 6
 for game in ("Qbert", "MsPacman"):
     assert cell.told["chosen + table", game, 0.1] == "inside"
 
 # %% [markdown]
-# **The local term does most of the work.** At $\gamma = 0.99$ the gap variances of the Gram network are 6 to 43 times too small.
+# **The local term does most of the work at $\gamma = 0.99$.** There the gap variances of the Gram network are 6 to 43 times too small.
 #
-# **The near term is worth little on average.** The near network is closer to one than the local network in 21 of 36 cases. It helps in Atlantis, where branches
-# often meet, at $\gamma = 0.99$ from $0.900 \pm 0.038$ to $0.992 \pm 0.024$. It hurts in Freeway at 0.99: from $1.001 \pm 0.030$ to $1.070 \pm 0.028$, after the same steps on the same states.
+# **The near term is worth little for averages, and more state by state** (section 12.5). The near network is closer to one than the local network in 21 of 36 cases. It helps in Atlantis
+# at $\gamma = 0.99$ from $0.900 \pm 0.038$ to $0.992 \pm 0.024$. It hurts in Freeway at 0.99: from $1.001 \pm 0.030$ to $1.070 \pm 0.028$, after the same steps on the same states.
 # The choice by tuning states gets both right.
 #
-# **"Cannot tell" is not "right".** All 12 such cases are in four of the five games where no trial was tuned, and their ratios run from 0.96 to 1.14. Three seeds give wide intervals.
+# **"Cannot tell" is not "right".** All 12 such cases are in four of the five games where no trial was tuned, and their ratios run from 0.96 to 1.14. Six of them are off by more than 5%, so more seeds may well show these wrong.
 # With one exact backup 6 are left: the state's own table says which actions have one future, and this repairs Qbert and Ms. Pacman at
 # $\gamma = 0.1$.
 #
@@ -386,7 +383,7 @@ assert (cell.loc["chosen", "Boxing"].skill_mean < goal).all()
 
 # %% [markdown]
 # Of the 35 cases where states differ at all (not Freeway at $\gamma = 0.1$), the chosen network reaches a skill of 0.9 against the constant in 29, and against
-# the mean of the game in 22. So in seven cases it knows the level of the game better than its states. Boxing fails at every discount. We think that its states differ through rewards, and that the network would have to predict who gets hit.
+# the mean of the game in 22. The near network alone reaches 22 against the mean, the local one 16. Boxing fails at every discount.
 #
 # **Play first.** A user with an emulator can play the first 64 steps and use the network only for the rest. In earlier runs of the near
 # network (24 plays of each pair; more states and steps of training; Qbert as it was before the repair) 34 of 36 intervals lie inside 5% and none outside. This costs 9,216 emulator steps for each state, beside all queries of the training.
@@ -401,7 +398,7 @@ claims.check("near, 64 played steps, 36 cases", text, number.sum() == 36, "cited
 # ## 12.6 What the network does not know
 #
 # **Which action is better.** A right variance says nothing about the mean of a gap. Here are correlations over states of learned and simulated gap means of the near network at $\gamma = 0.9$,
-# and their ranks. With 64 states, chance alone gives up to 0.25 in size, 19 times in 20; the noise of the simulation lowers all of them. In Freeway nobody scores, and all means are zero.
+# and their ranks. The noise of the simulation lowers all of them. In Freeway nobody scores, and all means are zero.
 
 # %%
 near = nine[(nine.gamma == 0.9) & (nine.kind == "near") & (nine.game != "Freeway")]
@@ -417,17 +414,23 @@ together.loc[[game for game in games if game in together.index]].round(2)
 # %%
 above = together.index[together["values"] > 0.25]
 text = ", ".join(f"{game} {together['values'][game]:.2f}" for game in above)
-claims.check("gap means: correlation above 0.25", text, len(above) == 3, "goal missed")
+claims.check("gap means: correlation above 0.25", text, len(above) == 3)
 assert together.ranks.max() < 0.25
+for game in ("Pong", "Qbert"):
+    rows = near[near.game == game]
+    rest = rows[rows.state != rows.state[rows.mc_mean.abs().idxmax()]]
+    rest = rest.groupby("seed")[["gap_mean", "mc_mean"]].corr().gap_mean.xs("mc_mean", level=1)
+    assert abs(rest.mean()) < 0.05
 
 # %% [markdown]
-# In Ms. Pacman, Pong and Qbert the values go together, but this comes from a few states: no rank correlation is above 0.25. **The network knows how large gaps are, but hardly which action is better.**
+# In Pong and Qbert one state each makes the correlation: without it, it is zero. Ms. Pacman has 0.32, but no rank correlation is above 0.25. **At $\gamma = 0.9$ the network knows how large gaps are, but hardly which action is better.**
 #
 # **Rewards that it cannot foresee.** An outside trial with one seed found a gap variance in Krull at $\gamma = 0.99$ that was 14% too small. There the constant, which leaves out rewards, is only 0.69 of
-# the simulated variance. The trial *spread* was made for this, so Krull is no unseen game. At other states, with one seed, the network still is 11% too small, and without the spread 24%.
+# the simulated variance. The trial *spread* was made for this, so Krull is no unseen game. At other states, with one seed, the near network still is 11% too small. The local network, where nothing but the spread changes, goes from 20% to 11%.
 
 # %%
 krull = averages[(averages.game == "Krull") & (averages.states == 1)]
+of_local = krull[(krull.network == "local") & (krull.gamma == 0.99)].set_index("trial")
 krull = krull[krull.network == "near"].set_index(["gamma", "trial"])
 size = krull.coupled / krull.mc
 interval = 1.96 * size * krull.mc_error / krull.mc
@@ -436,14 +439,15 @@ text = ", ".join(
     for key in [(0.5, "decay"), (0.9, "decay"), (0.99, "spread")]
 )
 claims.check("Krull, near, gamma 0.5, 0.9, 0.99", text, size[0.99, "spread"] < 0.95, "goal missed")
-assert round(size[0.99, "decay"], 2) == 0.76
+of_local = (of_local.coupled / of_local.mc).round(2)
+assert (of_local.base, of_local.spread) == (0.80, 0.89)
 assert round(2 * 0.99**2 / (1 - 0.99**2) / krull.mc[0.99, "spread"], 2) == 0.69
 
 # %% [markdown]
 # ## What to take away
 #
-# - The covariance of a joint MDP is local: states share a shock only if they are equal. A network that knows this has gap variances that are right within 5% in 24 of 36 cases and wrong in none. In a third of the cases three seeds are too few to tell.
-# - The term for near states helps in some games and hurts in others. Let simulated pairs at tuning states decide.
+# - The covariance of a joint MDP is local: states share a shock only if they are equal. A network that knows this has gap variances that are right within 5% in 24 of 36 cases. In the other 12 three seeds cannot tell, and half of those have ratios off by more than 5%.
+# - The term for near states helps state by state; for averages it helps in some games and hurts in others. Let simulated pairs at tuning states decide.
 # - Choose settings for each rival as for yourself, at every discount. One average can pick the worst.
 # - An average is not a state. Show the skill against the mean of the game, not only against a constant.
 # - A right variance is not a right mean.
@@ -471,7 +475,7 @@ assert text == "Qbert 0.90, Boxing 0.05"
 # <details><summary>Solution</summary>
 #
 # Now the shock of the first step adds up in the gap, and the ratio is $1/(2-\gamma^2) < 1$: independent marginals underestimate the gap variance. The
-# Gram network suffers as before: what it cannot represent is that *distinct* states share nothing, and this has not changed.
+# Gram network should suffer as before (we did not try): what it cannot represent is that *distinct* states share nothing, and this has not changed.
 #
 # </details>
 
@@ -480,8 +484,7 @@ opposite = shock_ratio([0.5], [1.0, -1.0])[0]
 assert np.isclose(opposite, 1 / 1.75)
 
 # %% [markdown]
-# **What to read next.** [Chapter 7](07_scaling.ipynb) asks how far exact solutions reach before networks are needed, and
-# [chapter 8](08_learning.ipynb) learns the same moments where they can be checked exactly.
+# **What to read next.** [Chapter 8](08_learning.ipynb) learns the same moments where they can be checked exactly.
 
 # %% tags=["summary"]
 # NBVAL_CHECK_OUTPUT
