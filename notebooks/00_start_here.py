@@ -349,9 +349,9 @@ order = by_coupling == sorted(by_coupling, reverse=True)
 claims.check("right against left, Var G: " + ", ".join(couplings), text, order)
 
 # %% [markdown]
-# **If the coupling is unknown,** `coupling_range` gives the least and the largest gap variance over all one-step couplings with the same marginals (chapter 9). Independence lies somewhere between; it is not a cautious choice.
+# **If the coupling is unknown,** `coupling_range` gives the least and the largest gap variance over all one-step couplings with the same marginals (with more than two actions, bounds on them; chapter 9). Independence lies somewhere between; it is not a cautious choice.
 #
-# **If there is data and no simulator,** ask what was recorded together. Ordinary transitions, one action at a time, identify the marginals and so the *mean* of every gap, but no variance. Records of every *pair* of actions under a shared shock, in every state, identify the gap variances under the paper's coupling. A recorded shock that is independent from day to day, such as demand or sky, with a known rule for what each action does under it, identifies the whole joint MDP, and `"common"` as well: hand the rule and the frequencies to `from_step`. Here are 200 days at the fair, with ten kinds of sky. From the takings alone, the gap variance of umbrellas could be anything in the range. With the recorded skies it is a number:
+# **If there is data and no simulator,** ask what was recorded together. Ordinary transitions, one action at a time, identify the marginals and so the *mean* of every gap, but in general not its variance. Records of every *pair* of actions under a shared shock, in every state, identify the gap variances under the paper's coupling. A recorded shock that is independent from day to day, such as demand or sky, with a known rule for what each action does under it, identifies the whole joint MDP, and `"common"` as well: hand the rule and the frequencies to `from_step`. Here are 200 days at the fair, with ten kinds of sky. From the takings alone, the gap variance of umbrellas could be anything in the range. With the recorded skies it is a number:
 
 # %%
 kinds = ndtri((np.arange(10) + 0.5) / 10)

@@ -142,7 +142,7 @@ plt.show()
 # <!-- alt: Three panels with the same two paths over five time steps, which start at one state, separate, meet again and become one black path. Independent: every dot has a blue box of its own. Joint: an orange box holds both dots at times 0 and 3, blue boxes hold the separate dots at times 1 and 2. Common: an orange box holds both dots at times 0 to 3. -->
 
 # %% [markdown]
-# **Such a vector exists.** Here is a construction, for all state-actions $x = (s, a)$ of $\mathcal X = \mathcal S \times \mathcal A$ at once. At each time $t$, draw one table for *every* state, and for *every* state-action a next action from the policy at the state where it leads. Together the draws are a **random map** $f_t$ of $\mathcal X$ into itself, $f_t(x) = (S', A')$, with rewards $R_t(x)$. The draws of different times are independent. Then let
+# **Such a vector exists.** Here is a construction, for all state-actions $x = (s, a)$ of $\mathcal X = \mathcal S \times \mathcal A$ at once. At each time $t$, draw independently one table for *every* state and then, for *every* state-action, a next action from the policy at the state where it leads. Together the draws are a **random map** $f_t$ of $\mathcal X$ into itself, $f_t(x) = (S', A')$, with rewards $R_t(x)$. The draws of different times are independent. Then let
 #
 # $$Z^\pi(x) = \sum_{t \ge 0} \gamma^t\, R_t\big(f_{t-1} \circ \dots \circ f_0\,(x)\big), \qquad x \in \mathcal X .$$
 #
@@ -624,7 +624,7 @@ claims.check(claim, f"{slope:.2f}", agrees, enough=enough)
 #
 # **Assumption B.1.** The matrix $\Phi$ of all features, one row for each $x$, has full column rank: no feature is a combination of the others.
 #
-# **Assumption B.2.** The chain of $x = (s, a)$ under $\pi$, with transition matrix $P^\pi$, is ergodic: its stationary distribution $\nu$ is unique and positive everywhere.
+# **Assumption B.2.** The chain of $x = (s, a)$ under $\pi$, with transition matrix $P^\pi$, is ergodic, that is, irreducible: its stationary distribution $\nu$ is unique and positive everywhere.
 #
 # Means are measured in $\|f\|_\nu^2 = \sum_x \nu(x) f(x)^2$ (65). For second moments, let $P_2$ be the transition matrix of the **pair chain**: two branches that move as in Figure 1.3. Let $\nu_2$ be one of its stationary distributions, $\nu_2 P_2 = \nu_2$ (66, where the paper writes $\mu_2$), and $\|f\|_{\nu_2}^2 = \sum_{x, y} \nu_2(x, y)\, f(x, y)^2$ (68). Each branch by itself moves by $P^\pi$, so both marginals of $\nu_2$ are $\nu$. $\Pi$ projects $M_\mu$ onto the span of the features in $\|\cdot\|_\nu$ (69) and $M_\Sigma$ onto the cone of all $\phi^\top \Theta\, \phi$ in $\|\cdot\|_{\nu_2}$ (70). A projection onto a cone exists if the cone is closed on the support of $\nu_2$, which it is if $\nu_2$ gives weight to all $(x, x)$. **Projected JIPE-2** is $M_{k+1} = \Pi T_2 M_k$ (72), and its fixed point $\hat M^* = \Pi T_2 \hat M^*$ (71) is the answer.
 #
@@ -675,7 +675,7 @@ claims.check("projected JIPE-2, tabular features: error of Var G", f"{off:.3f}",
 #
 # - The coupling is part of the environment: the same MDP is compatible with very different gaps.
 # - $T_2$ is a contraction whose residual *certifies* accuracy, for any bounded rewards; so is $T_n$ for every order $n$.
-# - Equal state-actions are one random variable, and draws at distinct states are independent. The three cases of $T_2$ follow from these two sentences.
+# - Equal state-actions are one random variable, and draws at distinct states are independent. With one table for all actions of a state and independent next actions, the three cases of $T_2$ follow.
 #
 # ## Exercises
 #

@@ -248,7 +248,7 @@ claims.check(claim, f"{off[2]:.3f}, {bound:.4f}", off[2] > bound)
 # $$C_{k+1} = c_0(\mu_k) + \gamma^2 P_2\, C_k .$$
 #
 # Two things change from sweep to sweep. (a) The source $c_0$ sees only *differences* of means, since a
-# constant error cancels. Differences fall asymptotically by $\gamma\zeta_\mu$ per sweep, with $\zeta_\mu$ the second largest eigenvalue, in modulus, of the policy's chain $P^\pi$. (b) What $C$ already holds falls by
+# constant error cancels. Differences fall asymptotically by $\gamma\zeta_\mu$ per sweep or faster, with $\zeta_\mu$ the second largest eigenvalue, in modulus, of the policy's chain $P^\pi$. (b) What $C$ already holds falls by
 # $\gamma^2$ or faster, since $P_2$ is a matrix of probabilities. So the asymptotic factor of the changes of $C$ is at most $\max(\gamma\zeta_\mu, \gamma^2)$. To see it, we add an inventory, in which noise never ends.
 
 # %%
@@ -303,7 +303,7 @@ assert 0.19 < measured["5x5 WGW"] < 0.34
 
 # %% [markdown]
 # - **Inventory:** differences of means are soon forgotten, and the factor is $\gamma^2$.
-# - **Chain:** $\gamma^2$ while there are coins left, and exact after 24 sweeps. Both actions lead to the same state, so the
+# - **Chain:** $\gamma^2$ while there are coins left, and exact after 24 sweeps. Both actions lead to the same state, where they have equal means, so the
 #   means cancel out of $c_0$.
 # - **Grid, goal policy:** $\zeta_\mu = 0.2$, and nothing is random at the goal. The asymptotic factor is $0.2\,\gamma = 0.19$; measured before rounding sets in it is still 0.29, because $0.19^k$ is multiplied by powers of $k$.
 # - **Grid, uniform policy:** $\zeta_\mu = 0.997$, so differences of means fall more slowly than $\gamma^{2k}$, and the covariances with them, by 0.9472.

@@ -75,7 +75,7 @@ claims.check("final error, full / collapsed form", f"{ratio:.1f}", larger, enoug
 #
 # Two things must happen: the initial guess must be forgotten, and the noise must average out. After $n$ visits of a coordinate the noise that is left is of order $n^{-p/2}$. The error of the initial guess shrinks by a factor of about
 # $1 - (1-\gamma)\,k^{-p}$ at visit $k$. For $p < 1$ the product of these factors falls faster than any power of $n$. (In the end; at $\gamma = 0.99$ and $p = 0.8$ it is still 0.47 after a million visits.) At $p = 1$ the product
-# is of order $n^{-(1-\gamma)}$. So for $\gamma \ne 1/2$ the error is of order
+# is of order $n^{-(1-\gamma)}$. So for $\gamma \ne 1/2$ the error is at worst, and in worlds with an absorbing state that pays, of order
 #
 # $$n^{-p/2} \quad (p < 1), \qquad n^{-\min(1/2,\; 1-\gamma)} \quad (p = 1).$$
 #
@@ -145,7 +145,7 @@ plt.show()
 
 # %% [markdown] tags=["caption"]
 # **Figure 8.1.** Errors of incremental JIPE-2, median and range over seeds. Left: the paper's coordinates against the collapsed ones, steps $n^{-0.7}$.
-# Right: three powers $p$ of the step size at $\gamma = 0.3$, where theory gives lines of slope $-p/2$, and $p = 1$ at two larger $\gamma$, where it gives $-(1 - \gamma)$. See that $p = 1$ is the best choice at small $\gamma$ and the worst at large $\gamma$.
+# Right: three powers $p$ of the step size at $\gamma = 0.3$, where theory gives lines of slope $-p/2$, and $p = 1$ at two larger $\gamma$, where it gives $-(1 - \gamma)$. See that at $\gamma = 0.3$ the largest $p$ falls fastest, and that at $p = 1$ the error falls more slowly the larger $\gamma$ is.
 #
 # <!-- alt: Two panels of falling curves on logarithmic axes. Left, the collapsed form's error falls several times earlier than the full form's and ends below it. Right, three curves for gamma 0.3 fall as straight lines, the steeper the larger p is; at p equal to 1 the curve for gamma 0.6 falls less steeply and the one for 0.8 is the flattest. -->
 
@@ -244,7 +244,7 @@ plt.show()
 # These features say little about what two actions have in common. Take instead the average of the same bumps over **where the action leads**, $\phi(s, a) = \mathbb E\,\psi(S'^{(a)})$ with bumps
 # $\psi$ of a cell; with one bump for each cell it is the distribution of the next cell. Why should they
 # help? A return is $R + \gamma Z(S', A')$, and on this grid the reward is decided by the next cell. So means are linear in the distribution of the next cell, and second moments between
-# *different* states are linear in each of the two: 25 features express them all. What they cannot express is two actions at *one* state, whose next cells are drawn together.
+# *different* states are linear in each of the two: 25 features express them all. What they cannot express is pairs at *one* state, an action with itself or with another, whose next cells are drawn together.
 
 # %%
 exact_features = jl.projected_jipe2(grid, uniform, jl.tabular_features(grid))
@@ -303,9 +303,9 @@ assert ahead[5] < ahead[10]  # more features are not always better
 
 # %% [markdown]
 # With 25 features that look one step ahead, the gap variances are off by less than a third on average. With 40 bumps they are off by more than twice their size. The error in the theorem's norm falls to 0.002, because
-# means and all pairs at different states can now be expressed. The gap error that remains comes from pairs at one state, that is, from the coupling itself.
+# means and all pairs at different states can now be expressed. The gap error that remains comes from pairs at one state, most of it from the variances.
 #
-# **The weights decide what is learned** ([decision 10](../book/paper.md#decision-10)). The paper's weights are a stationary distribution of the pair chain. For an ergodic chain, all
+# **The weights decide what is learned** ([decision 10](../book/paper.md#decision-10)). The paper's weights are a stationary distribution of the pair chain. For an irreducible and aperiodic chain, all
 # its mass is on the diagonal $x = y$. This determines variances, but not covariances and therefore not gaps. The
 # discounted pair occupancy $\nu_2 = (1-\eta)\sum_t \eta^t \xi_0 P_2^t$ starts from a distribution $\xi_0$ of pairs, half of it on pairs at one state. With $\gamma^2 < \eta < 1$ (here $\eta = \gamma$) it keeps weight on pairs off the
 # diagonal. Below, both are used on a random ergodic model with exact features, so that nothing but the weights can go wrong.

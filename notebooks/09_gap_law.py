@@ -145,8 +145,8 @@ plt.show()
 # $$\varphi_{s,t}(x) = \sum_o p_o\, \gamma\, \varphi_{j(o)}\!\Big(\frac{x - d_o}{\gamma}\Big),$$
 #
 # and it is *convex*. So chords between grid points lie above it, and tangents below. Chords move the mass between two grid points to these two
-# points, tangents collect it at its mean; both keep $\mathbb E D$, which is known exactly. This is a bracket in *convex order*. **Between two grid points where the distribution has a bounded density, chord and tangent are off by second order
-# in $h$. Where there is an atom between them, $\varphi$ has a kink, and they are off by first order.**
+# points, tangents collect it at its mean; both keep $\mathbb E D$, which is known exactly. This is a bracket in *convex order*. **Between two grid points, chord and tangent are off by at most $h/4$ times the mass between them: by second order in $h$ while that mass shrinks with $h$,
+# as for a bounded density or many small atoms; by first order where a single atom is left.**
 #
 # Now let $\varphi(x) = \mathbb E\,(x - G)^+$ for a gap $G$. The mean of the worst share $p$ of outcomes, called CVaR (conditional value at risk), is
 #
@@ -240,9 +240,9 @@ text = f"{low[1]:.3f} to {high[1]:.3f}, {centre[1]:.3f}"
 claims.check("CVaR, one unit against none: bracket, simulated", text, high[1] - low[1] < 0.01)
 
 # %% [markdown]
-# **Take a sample** if you want a probability, rewards are on no lattice and there are many states. With 30 states and random rewards (`benchmarks/gap_law.py`), one gap took `gap_law` 10 processor seconds, and a million
+# **Take a sample** if you want a probability, *discounted* sums of rewards miss the grid, and there are many states. With 30 states and random rewards (`benchmarks/gap_law.py`), one gap took `gap_law` 10 processor seconds, and a million
 # compiled pairs 4. Their 95% interval of $P(G \le 0)$ was the narrower one, 0.002 against 0.008; the bracket of the CVaR was 70 times narrower than theirs.
-# **Take `gap_law`** for a precise CVaR, if the answer must be certain, or if the rewards lie on a lattice.
+# **Take `gap_law`** for a precise CVaR, if the answer must be certain, or if the bracket closes at zero, as in the gridworld.
 #
 # ## 9.4 How much do moments tell?
 #
@@ -341,7 +341,7 @@ plt.show()
 #
 # ## What to take away
 #
-# - `gap_law` brackets the probability that a choice turns out worse, and the truth is certainly inside. Stochastic order resolves atoms at grid points; convex order suits all other rewards, and is of second order where the density is bounded.
+# - `gap_law` brackets the probability that a choice turns out worse, and the truth is certainly inside. Stochastic order resolves atoms at grid points; convex order suits all other rewards, and is of second order as long as no single atom between grid points matters.
 # - For a probability in a model with many states and random rewards, simulate.
 # - $P(G < 0)$ and $P(G = 0)$ are different things. The mean and the variance do not tell them apart; the law does.
 # - If you do not know the coupling, `coupling_range` says how much the gap variances depend on it, among one-step couplings.

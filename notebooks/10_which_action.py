@@ -425,7 +425,7 @@ claims.check("exercise 1: best order at a price of 2", found, found == truth)
 #
 # <details><summary>Solution</summary>
 #
-# Where the second queue is full and the first one holds one to four jobs. The job is lost, which costs 5 once. Had it
+# Where one queue is full and the other one holds one to four jobs, whichever of the two is full. The job is lost, which costs 5 once. Had it
 # been admitted, it would have cost 1 in every step until it was served, and would have kept others waiting.
 #
 # </details>
@@ -437,6 +437,7 @@ while found.switched.any():
     found = jl.laws.cautious_improvement(queues, found.policy, level=0.0)
 joins = found.policy.argmax(1).reshape(6, 6)  # [jobs in the first, jobs in the second]
 assert np.flatnonzero(joins[:5, 5] == 1).tolist() == [1, 2, 3, 4]
+assert np.flatnonzero(joins[5, :5] == 0).tolist() == [1, 2, 3, 4]
 
 # %% [markdown]
 # **What to read next.** Chapter 8 learns gaps of all states at once from a simulator.

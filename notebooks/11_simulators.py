@@ -205,7 +205,7 @@ for name, part in need.groupby("world", sort=False):
 # At the queues, branches with the same arrivals and services differ by one job for a short time only. If each branch has arrivals of its own, the queues
 # of the two fluctuate separately for a long time, and all of this is noise in the gap.
 #
-# **Decisions.** These factors hold for intervals that follow the variance. The default of `compare_actions` must allow for gaps up to $\pm 150$ at the depot (section 10.3): even if every gap were exactly 0.18, the mean, it would need about 3,600 runs. So sharing saves much less. We count the runs until order 3 is known to be better than order 2, medians over seeds.
+# **Decisions.** These factors hold for intervals that follow the variance. The default of `compare_actions` must allow for gaps up to $\pm 150$ at the depot (section 10.4): even if every gap were exactly 0.18, the mean, it would need about 3,600 runs. So sharing saves much less. We count the runs until order 3 is known to be better than order 2, medians over seeds.
 
 # %%
 wager = 2.0 ** -np.arange(16) * truth["mean"] / 150
