@@ -50,8 +50,7 @@ claims = figures.Claims()
 # - **Umbrellas** sell when it rains: $10 - 2U$.
 #
 # `from_step` builds a joint MDP out of *one* step function and the probabilities of the shock, here a thousand equally likely skies in
-# place of the normal distribution. All actions see the same sky. Nuts are the exception: for them we ask the solver to draw
-# the two outcomes independently.
+# place of the normal distribution. All actions see the same sky. Nuts are the exception: they use lemonade's step function, but we ask the solver to draw the two outcomes independently.
 
 # %%
 sky = ndtri((np.arange(1000) + 0.5) / 1000)  # normal quantiles, from rainiest to sunniest
@@ -127,7 +126,7 @@ plt.show()
 #
 # This world is simple enough for a formula. Let $\sigma_1^2$ be the variance of the *first day's* difference: $(3 - 2)^2$, $3^2 + 2^2$ or $(3 + 2)^2$, times the
 # variance of the sky, which is almost 1. The mean of that difference is 2. The next morning both branches are in the same state, and each tosses a coin. With probability one half the coins agree: both branches do the same, and nothing differs any more. Otherwise the
-# comparison starts again, discounted by $\gamma$, and each branch is equally likely to be the one with ice cream. So this later difference has mean zero and second moment $\gamma^2\, \mathbb E[G^2]$. Together,
+# comparison starts again, discounted by $\gamma$, and each branch is equally likely to be the one with ice cream. So in that case the later difference has mean zero and second moment $\gamma^2\, \mathbb E[G^2]$. Together,
 #
 # $$\mathbb E[G] = 2, \qquad \mathbb E[G^2] = \sigma_1^2 + 2^2 + \tfrac12 \gamma^2\,\mathbb E[G^2], \qquad \mathrm{Var}\,G = \frac{\sigma_1^2 + 4}{1 - \gamma^2/2} - 4 .$$
 
@@ -151,8 +150,7 @@ table = pd.DataFrame(rows).T
 table.T.round(3)
 
 # %% [markdown]
-# The first three rows are exact. `gap_law` encloses the whole distribution of a gap, the **law** of the gap, between two bounds: the probability that ice cream
-# turns out worse certainly lies between the values of the rows `from` and `to` (chapter 9). The last row is the paper's bound on
+# The first three rows are exact. `gap_law` encloses the whole distribution of a gap, its **law**, between two bounds: the rows `P(G < 0), from` and `to` are certain bounds on the probability that ice cream turns out worse (chapter 9). The last row is the paper's bound on
 # $P(G \le 0)$, $\sigma_G^2/(\sigma_G^2 + \mu_G^2)$, with the mean $\mu_G$ and the variance $\sigma_G^2$ of the gap. From these two numbers alone, no better bound
 # is possible.
 
@@ -349,9 +347,9 @@ order = by_coupling == sorted(by_coupling, reverse=True)
 claims.check("right against left, Var G: " + ", ".join(couplings), text, order)
 
 # %% [markdown]
-# **If the coupling is unknown,** `coupling_range` gives the least and the largest gap variance over all one-step couplings with the same marginals (with more than two actions, bounds on them; chapter 9). Independence lies somewhere between; it is not a cautious choice.
+# **If the coupling is unknown,** `coupling_range` gives the least and the largest gap variance over all ways to couple the actions of one state with the same marginals (with more than two actions, a range that contains both; chapter 9). Independence lies somewhere between; it is not a cautious choice.
 #
-# **If there is data and no simulator,** ask what was recorded together. Ordinary transitions, one action at a time, identify the marginals and so the *mean* of every gap, but in general not its variance. Records of every *pair* of actions under a shared shock, in every state, identify the gap variances under the paper's coupling. A recorded shock that is independent from day to day, such as demand or sky, with a known rule for what each action does under it, identifies the whole joint MDP, and `"common"` as well: hand the rule and the frequencies to `from_step`. Here are 200 days at the fair, with ten kinds of sky. From the takings alone, the gap variance of umbrellas could be anything in the range. With the recorded skies it is a number:
+# **If there is data and no simulator,** ask what was recorded together. Ordinary transitions, one action at a time, identify the marginals and so the *mean* of every gap, but in general not its variance. Records of every *pair* of actions under a shared shock, in every state, identify the gap variances under the paper's coupling. If a shock that is independent from day to day, such as demand or sky, was recorded, and we know what each action does under it, then the whole joint MDP is identified, and so are the gaps under `"common"`: hand the rule and the frequencies to `from_step`. Here are 200 days at the fair, with ten kinds of sky. From the takings alone, the gap variance of umbrellas could be anything in the range. With the recorded skies it is a number:
 
 # %%
 kinds = ndtri((np.arange(10) + 0.5) / 10)
@@ -412,7 +410,7 @@ claims.check(claim, f"{1 + off:.3f}", near, enough=enough)
 #   experience, one action at a time, never shows it.
 # - `jipe2` gives the mean and variance of every gap, with a certified error. `gap_law` encloses the probability
 #   that the first action turns out worse between two bounds.
-# - Branches that meet and take the same action are one branch. This alone makes a gap less variable than two separate runs; a coupling can make it more so, or less.
+# - Branches that meet and take the same action are one branch. This alone makes a gap less variable than in two separate runs; a coupling can then make it more variable, or less.
 # - What branches share in different states is a modelling choice: `"joint"`, `"common"` or `"independent"`.
 # - A simulator that answers "and what would the other actions have done?" is all you need to learn gaps from samples.
 #

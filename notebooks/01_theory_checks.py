@@ -9,7 +9,7 @@
 # %% [markdown]
 # # 1. Theory checks: joint MDPs from the definitions up
 #
-# Two actions, one state. How much better is the first? Its *mean* advantage depends on each action alone. How *certain* that advantage is depends on what the two do **together**, under the same realised randomness, and a Markov decision process does not say this. A **joint MDP** does.
+# Two actions, one state. How much better is the first? Its *mean* advantage depends on each action alone. The *certainty* of that advantage depends on what the two do **together**, under the same realised randomness, and a Markov decision process does not say this. A **joint MDP** does.
 #
 # **What you will learn.** The paper's definitions; the operator $T_2$ and exactly which random draws the futures of two actions share; why it is a contraction, and how its residual certifies an answer; the same for moments of any order, for learning from samples and for features.
 #
@@ -87,7 +87,7 @@ rewards, next_states = examples["Example 1"].query(state=0, actions=[0, 1], rng=
 print("one table of Example 1: rewards", rewards, "next states", next_states)
 
 # %% [markdown]
-# Examples 2.1 and 2.2 are the *same MDP*: no amount of ordinary experience tells them apart. Yet the variance of the gap $G = Z(s, a) - Z(s, b)$ differs. The paper gives Example 2 no rewards; we let state 1 pay 1 and state 0 nothing, whatever the action, and the policy tosses a fair coin. In Example 2.1 both actions earn the same and lead to the same state, so the gap is zero. (`JMDP.from_mdp`, which couples the actions of an MDP so that good luck for one is good luck for all, builds it from the MDP.) Exercise 2 computes the variance of Example 2.2.
+# Examples 2.1 and 2.2 are the *same MDP*: no amount of ordinary experience tells them apart. Yet the variance of the gap $G = Z(s, a) - Z(s, b)$ differs. The paper gives Example 2 no rewards; we let state 1 pay 1 and state 0 nothing, whatever the action, and the policy tosses a fair coin. In Example 2.1 both actions earn the same and lead to the same state, so the gap is zero. (`JMDP.from_mdp` couples the actions of an MDP so that good luck for one is good luck for all; from this MDP it builds Example 2.1.) Exercise 2 computes the variance of Example 2.2.
 
 # %%
 assert all(jm.is_coupled for jm in examples.values())
@@ -142,7 +142,7 @@ plt.show()
 # <!-- alt: Three panels with the same two paths over five time steps, which start at one state, separate, meet again and become one black path. Independent: every dot has a blue box of its own. Joint: an orange box holds both dots at times 0 and 3, blue boxes hold the separate dots at times 1 and 2. Common: an orange box holds both dots at times 0 to 3. -->
 
 # %% [markdown]
-# **Such a vector exists.** Here is a construction, for all state-actions $x = (s, a)$ of $\mathcal X = \mathcal S \times \mathcal A$ at once. At each time $t$, draw independently one table for *every* state and then, for *every* state-action, a next action from the policy at the state where it leads. Together the draws are a **random map** $f_t$ of $\mathcal X$ into itself, $f_t(x) = (S', A')$, with rewards $R_t(x)$. The draws of different times are independent. Then let
+# **Such a vector exists.** Here is a construction, for all state-actions $x = (s, a)$ of $\mathcal X = \mathcal S \times \mathcal A$ at once. At each time $t$, draw independently one table for *every* state, which says where each state-action leads, and then, for *every* state-action, a next action from the policy at the state to which it leads. Together the draws are a **random map** $f_t$ of $\mathcal X$ into itself, $f_t(x) = (S', A')$, with rewards $R_t(x)$. The draws of different times are independent. Then let
 #
 # $$Z^\pi(x) = \sum_{t \ge 0} \gamma^t\, R_t\big(f_{t-1} \circ \dots \circ f_0\,(x)\big), \qquad x \in \mathcal X .$$
 #
@@ -201,7 +201,7 @@ plt.show()
 # <!-- alt: Twelve rows, in groups of three for the four stocks, over ten time steps. Pale lines connect each row with a row one step later. Dark lines run together into fewer and fewer paths; the numbers at the top are 12, 7, 7, 5, 3, 3, 3, 2, 1, 1. A blue and an orange path start side by side, separate, meet at time 4 and continue as one thick black path. -->
 
 # %% [markdown]
-# `simulate_returns` samples all returns of a model from such maps. It does not use moments, so it can check them. We compare the covariances of *all* state-actions of the paper's *windy gridworld* (section 0.3), here with 3x3 cells and a gust probability of 0.2. Returns from the goal are constant; the others have 528 variances and covariances. We allow six Monte Carlo standard errors, which by the normal approximation a right answer exceeds for about one seed in a million.
+# `simulate_returns` samples all returns of a model from such maps. It does not use moments, so it can check them. We compare the covariances of *all* state-actions of the paper's *windy gridworld* (section 0.3), here with 3x3 cells and a gust probability of 0.2. Returns from the goal are constant; the others have 528 variances and covariances. We allow six Monte Carlo standard errors; by the normal approximation, a right answer is off by more than that for about one seed in a million.
 
 # %%
 grid, goal = jl.windy_gridworld(3), jl.goal_policy(3)
@@ -403,7 +403,7 @@ claims.check("modulus, weight for |R| <= 3, for |R| <= 1", text, right)
 #
 # The norm of $M - T_2 M$ is the **residual**. The right-hand side of (23), the **certificate**, can be computed without knowing $M^\pi$. It is `sol.error_bound`, and `sol.converged` says whether it is at most `tol` times $r_{\max}$, the largest absolute reward (`jm.reward_bound`).
 #
-# We compare residual, certificate and true error on the gridworld and on the paper's *coupled reward chain*: states in a row, two actions that both lead to the next state, and at each state a fair coin that pays 1 to one of the two. The last state is absorbing and pays 1 in every step. From $M_0 = 0$ the residual is $\gamma^k$ times the first in both worlds, and the true error *is* the certificate. Chapter 2 explains why.
+# We compare residual, certificate and true error on the gridworld and on the paper's *coupled reward chain*: states in a row, two actions that both lead to the next state, and at each state a fair coin that pays 1 to one of the two. The last state is absorbing and pays 1 in every step. From $M_0 = 0$ the residual of $M_k$ is $\gamma^k$ times that of $M_0$ in both worlds, and the true error is *equal* to the certificate. Chapter 2 explains why.
 
 
 # %%
@@ -454,7 +454,7 @@ claims.check("two worlds: residual / gamma^k, error / certificate", text, exactl
 #
 # $$\|M\|_\lambda = \max_{k \le n} \frac{1}{\lambda_k}\|M^{(k)}\|_\infty, \qquad \lambda_k = \Big(\frac{2}{1-\gamma}\Big)^{k-1}. \tag{34}$$
 #
-# With $|R| \le r_{\max}$ and $\lambda_k = (2 r_{\max}/(1-\gamma))^{k-1}$, **the modulus of the block of order $k$, in the worst case over all models,** is $\big(\tfrac{1+\gamma}{2}\big)^k - \big(\tfrac{1-\gamma}{2}\big)^k \le \gamma$.
+# With $|R| \le r_{\max}$ and $\lambda_k = (2 r_{\max}/(1-\gamma))^{k-1}$, **the modulus of $(T_n M)_k$, the block of order $k$, in the worst case over all models,** is $\big(\tfrac{1+\gamma}{2}\big)^k - \big(\tfrac{1-\gamma}{2}\big)^k \le \gamma$.
 #
 # <details><summary>Proof</summary>
 #
@@ -488,7 +488,7 @@ text = ", ".join(f"{modulus:.4f}" for modulus in measured)
 claims.check("orders 1 to 4: modulus, as in the formula", text, np.allclose(measured, formula))
 
 # %% [markdown]
-# `jipe(order=n)` evaluates all these moments. The third one tells a gap from its mirror image about the mean. Where the rest of this chapter simulates, we allow five Monte Carlo standard errors.
+# `jipe(order=n)` evaluates all these moments. The third moment can distinguish a gap from its mirror image about the mean. Where the rest of this chapter simulates, we allow five Monte Carlo standard errors.
 
 # %%
 m = jl.jipe(grid, goal, order=4).moments
@@ -596,7 +596,7 @@ claims.check(claim, f"{worst:.1f}", worst < 5, enough=num_draws >= 1000)
 #
 # </details>
 #
-# With $\alpha = n^{-0.8}$ at the $n$-th visit, the error in the end is of order $n^{-0.4}$. Section 8.1 explains this rate and the tolerance of 0.12 for its slope on logarithmic axes.
+# With $\alpha = n^{-0.8}$ at the $n$-th visit, the error in the end is of order $n^{-0.4}$. Section 8.1 explains this rate, and why we accept a slope within 0.12 of $-0.4$ on logarithmic axes.
 
 # %%
 small = jl.windy_gridworld(2, gamma=0.3)
@@ -700,7 +700,7 @@ assert 0.8 < widest < 0.9
 #
 # <details><summary>Solution</summary>
 #
-# The two futures begin at opposite states, one of which pays: $G = \pm\gamma D$, where $D$ is the difference of two returns from different states. The first step of $D$ pays a difference of 1. After it the two futures are at different states again with probability $\tfrac12$, at one state with different actions with probability $\tfrac14$, and otherwise identical from then on. Whichever future is ahead now, both are equally likely to be ahead next, so mixed terms vanish:
+# Both actions earn the same and then jump to opposite states, one of which pays: $G = \pm\gamma D$, where $D$ is the difference of two returns from different states. The first step of $D$ pays a difference of 1. After it the two futures are at different states again with probability $\tfrac12$, at one state with different actions with probability $\tfrac14$, and otherwise identical from then on. Whichever future is ahead now, both are equally likely to be ahead next, so mixed terms vanish:
 #
 # $$\begin{aligned} \mathbb E D^2 &= 1 + \gamma^2 \big(\tfrac12\, \mathbb E D^2 + \tfrac14\, \mathbb E G^2\big), \\
 # \mathbb E G^2 &= \gamma^2\, \mathbb E D^2 = \frac{\gamma^2}{1 - \tfrac12\gamma^2 - \tfrac14\gamma^4} . \end{aligned}$$
