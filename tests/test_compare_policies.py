@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from strategies import random_policy
 from test_policy_gaps import COUPLINGS, RULES, shared_noise_model, two_rules
-from test_vector_rules import estimated
+from test_vector_rules import played as play
 
 import jmdp_lib as jl
+from jmdp_lib.simulators import CoupledEnv, compare_policies
 from jmdp_lib.simulators.plans import Plan, Settings
 from jmdp_lib.simulators.players import player_of
 
@@ -17,9 +18,7 @@ from jmdp_lib.simulators.players import player_of
 def played(env, rules, state, coupling, num_runs, seed=0, gamma=None, horizon=None):
     """Estimates from a number of runs that is known beforehand."""
     settings = Settings.of(env, gamma, coupling, 1e-4, horizon)
-    return estimated(
-        Plan.of_policies(player_of(env, state, coupling), rules, settings), num_runs, seed
-    )
+    return play(Plan.of_policies(player_of(env, state, coupling), rules, settings), num_runs, seed)
 
 
 class Plain:
@@ -76,7 +75,7 @@ def test_rows_that_are_stepped_in_turn_find_the_same(functions, coupling):
 def test_equal_rules_have_no_gap_and_need_one_step(coupling):
     jm = shared_noise_model(4, gamma=0.9)
     rule, other = two_rules(jm, (False, False))
-    found = jl.simulators.compare_policies(jm, [rule, rule.copy()], state=0, coupling=coupling)
+    found = compare_policies(jm, [rule, rule.copy()], state=0, coupling=coupling)
     assert (found.verdict, found.best, found.remaining) == ("equivalent", None, (0, 1))
     assert not found.intervals.any()
     assert found.num_queries <= 8 * 66
@@ -103,7 +102,7 @@ def test_rules_that_differ_in_one_state_differ_after_it_alone(coupling):
 @pytest.mark.parametrize("coupling", ["joint", "common"])
 def test_an_environment_whose_episodes_end(coupling):
     """On the frozen lake, for which `policy_gaps` knows the answer of independent states."""
-    lake = jl.simulators.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=1)
+    lake = CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=1)
     lake.reset()
     lake.unwrapped.s = 9
     jm = jl.JMDP.from_gymnasium("FrozenLake-v1", gamma=0.7)
@@ -123,9 +122,9 @@ def test_the_best_of_several_rules_with_estimates_beside_it():
     shop = jl.inventory(capacity=8, max_order=8, gamma=0.6)
     rules = orders(8, 4, 7, 4)
     asked = {"state": 0, "budget": 60_000, "coupling": "common"}
-    found = jl.simulators.compare_policies(shop, rules, **asked)
+    found = compare_policies(shop, rules, **asked)
     assert (found.verdict, found.remaining, found.compared) == ("equivalent", (1, 3), "policy")
-    better = jl.simulators.compare_policies(shop, rules[:3], **asked)
+    better = compare_policies(shop, rules[:3], **asked)
     assert (better.verdict, better.best) == ("better", 1)
     for i, j in ((0, 1), (1, 2), (0, 2)):
         exact = jl.laws.policy_gaps(shop, rules[i], rules[j], "common")[0][0]
@@ -142,9 +141,7 @@ def test_the_default_coupling_is_that_of_policy_gaps():
     shop = jl.inventory(capacity=4, max_order=4, gamma=0.5)
     rules = orders(1, 4, capacity=4)
     for call in (
-        lambda **how: (
-            jl.simulators.compare_policies(shop, rules, state=0, budget=400, **how).history
-        ),
+        lambda **how: compare_policies(shop, rules, state=0, budget=400, **how).history,
         lambda **how: jl.laws.policy_gaps(shop, *rules, **how),
     ):
         np.testing.assert_array_equal(call(), call(coupling="joint"))
@@ -159,8 +156,7 @@ def test_few_false_decisions():
     asked = {"state": 0, "alpha": 0.2, "budget": 300}
     for method in ("betting", "asymptotic"):
         false = sum(
-            jl.simulators.compare_policies(jm, [[0], [1]], seed=k, method=method, **asked).verdict
-            == "better"
+            compare_policies(jm, [[0], [1]], seed=k, method=method, **asked).verdict == "better"
             for k in range(40)
         )
         assert false <= 8
@@ -182,4 +178,4 @@ def test_bad_input(changed, message):
     jm = jl.coupled_reward_chain(2)
     asked = {"policies": [[0, 0], [1, 1]], "state": 0} | changed
     with pytest.raises(ValueError, match=message):
-        jl.simulators.compare_policies(jm, **asked)
+        compare_policies(jm, **asked)

@@ -10,6 +10,7 @@ import pytest
 
 import jmdp_lib as jl
 from jmdp_lib import checks
+from jmdp_lib.simulators import compare_actions, estimate_gaps
 
 RNG = np.random.default_rng(0)
 SMALL = jl.JMDP(
@@ -110,7 +111,7 @@ def test_the_functions_of_one_seed_draw_independently():
     jl.JMDP.from_simulator(Recorded(), 2, seed=5)
     counted = set(drawn[-2:])
     drawn.clear()
-    jl.simulators.estimate_gaps(Recorded(), [0], [0, 1], state=0, num_runs=3, seed=5)
+    estimate_gaps(Recorded(), [0], [0, 1], state=0, num_runs=3, seed=5)
     assert not counted & set(drawn)
 
 
@@ -128,9 +129,9 @@ def test_no_seed_is_fresh_entropy(call) -> None:
 
 def test_the_entropy_of_a_result_repeats_it() -> None:
     for call in (
-        partial(jl.simulators.estimate_gaps, SMALL, MIXED, [0, 1], state=0, num_runs=20),
-        partial(jl.simulators.estimate_gaps, SMALL, MIXED, [(0, 0, 1)], num_runs=20),
-        partial(jl.simulators.compare_actions, SMALL, MIXED, [0, 1], state=0, budget=300),
+        partial(estimate_gaps, SMALL, MIXED, [0, 1], state=0, num_runs=20),
+        partial(estimate_gaps, SMALL, MIXED, [(0, 0, 1)], num_runs=20),
+        partial(compare_actions, SMALL, MIXED, [0, 1], state=0, budget=300),
         partial(jl.incremental_jipe2, SMALL, MIXED, 500),
     ):
         found = call(seed=None)
