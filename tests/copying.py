@@ -11,13 +11,13 @@ from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.wrappers import TimeLimit
 
 from jmdp_lib.simulators import CoupledEnv, env_copies
-from jmdp_lib.simulators.env_copies import Env, WayToCopy
+from jmdp_lib.simulators.env_copies import Copies, Env
 
 LIMIT = 6  # steps of an episode: fewer than `CoupledEnv` tries out by itself
 _NOT_COMPARED = ("env", "_np_random", "_np_random_seed")
 
 
-def check_way(way: Callable[[Env], WayToCopy], make: Callable[[], Env], monkeypatch: Any) -> None:
+def check_way(way: Callable[[Env], Copies], make: Callable[[], Env], monkeypatch: Any) -> None:
     """Assert that copies of `make()`, which ends no episode within six steps, are complete.
 
     What is checked: the user's environment is left alone; the copy has the same wrappers; states

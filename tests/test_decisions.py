@@ -9,7 +9,6 @@ import pytest
 from brute import log_capital
 
 import jmdp_lib as jl
-from jmdp_lib.atari import CoupledAtari
 from jmdp_lib.simulators import CoupledEnv, compare_actions, statistics
 
 
@@ -34,8 +33,6 @@ def rare(prob, usual, seldom):
     return jl.JMDP([[1 - prob, prob]], [[usual, seldom]], np.zeros((1, 2, 2), int), 0.0)
 
 
-WORSE = rare(0.001, (0.01, 0.0), (-99.99, 0.0))  # by a loss of 100 once in a thousand
-EQUAL = rare(0.01, (1.0, 0.0), (-99.0, 0.0))  # a loss once in a hundred makes up for the gain
 COINS = rare(0.5, (1.0, 0.0), (0.0, 1.0))  # the actions win under opposite draws
 
 
@@ -135,13 +132,6 @@ def test_all_bets_of_a_call_share_its_level(actions, monkeypatch):
     assert {(low, high) for low, high, _ in bets} == {(-1.0, 1.0)}
 
 
-def test_the_asymptotic_sequence_has_to_be_asked_for_since_it_is_blind_to_rare_losses():
-    asked = {"budget": 200, "method": "asymptotic"}
-    few = [compare_actions(WORSE, [0], [0, 1], 0, seed=seed, **asked) for seed in range(12)]
-    assert sum(x.best == 0 for x in few) >= 6  # seen by 128 runs with probability 12 %
-    assert all("blind to events rarer than" in x.method for x in few)
-
-
 def test_a_declared_range_is_used_and_a_missing_one_asked_for():
     """A simulator may declare a range; without one, an environment or a simulator is refused."""
     declares = Plain(COINS)
@@ -203,14 +193,6 @@ def test_a_betting_bound_is_where_the_capital_is_enough():
     assert statistics.betting_bound(np.zeros(9), 0.0, 8.0, 0.025) == 0.0
 
 
-def test_betting_decides_small_gaps_that_bernstein_did_not():
-    """A coin with a mean gap of 0.3 standard deviations: some 120 runs, and 250 in a wide range."""
-    x = np.random.default_rng(3).choice([-1.0, 1.0], p=[0.3563, 0.6437], size=(2_500, 100))
-    for reach, most in ((1.0, 150), (10.0, 300)):
-        known = log_capital(x, 0.0, -reach, reach) >= np.log(40.0)
-        assert np.median(known.argmax(0)) < most
-
-
 class Walk(gymnasium.Env):
     """Ten cells, shared wind; action 1 walks right, where the reward is."""
 
@@ -267,16 +249,6 @@ def test_the_range_of_an_environment_is_widened_to_zero():
     asked = {"gamma": 0.5, "horizon": 4, "budget": 3_000, "reward_range": (1.0, 1.0)}
     found = compare_actions(env, lambda seen: [0.5, 0.5], [0, 1], None, **asked)
     assert (found.verdict, found.best) == ("better", 1)
-
-
-def test_a_game():
-    env = CoupledAtari("Breakout", seed=0)
-    env.reset(seed=0)
-    asked = {"gamma": 0.5, "budget": 60, "horizon": 4, "reward_range": (-1.0, 1.0)}
-    found = compare_actions(env, lambda seen: np.full(4, 0.25), [0, 2], None, **asked)
-    assert found.verdict == "undecided"
-    assert 60 - 7 < found.num_queries <= 60
-    assert np.isfinite(found.intervals).all()
 
 
 def test_a_failure_keeps_the_results_so_far():

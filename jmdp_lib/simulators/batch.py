@@ -27,7 +27,7 @@ import numpy as np
 from jmdp_lib import checks
 from jmdp_lib.model.simulator import SimulatorError
 from jmdp_lib.simulators.plans import Asked, Plan, Player, Runs
-from jmdp_lib.simulators.vector_simulator import Arrays, Played, floating
+from jmdp_lib.simulators.vector_simulator import Arrays, Played
 
 _PATIENCE = 5  # finished runs are dropped once they are one in so many
 
@@ -235,7 +235,7 @@ class Batch:
         self.suspects += [] if found.suspect is None else [found.suspect]
         if self.asked.counted:
             self._count(going, sharing)
-        rewards = floating(xp, found.rewards)
+        rewards = xp.astype(found.rewards, xp.float64, copy=False)
         states = found.states
         alive = lanes.alive
         if found.over is not None:

@@ -351,10 +351,9 @@ class _Runs:
             gap = self.returns[i] - self.returns[j]
             both = ~np.isnan(gap)
             sums.append(GapSums.of(gap[both], apart[both], rest, tiny, np))
-        found = np.stack([part.statistics() for part in sums], axis=1)
         num_runs = symmetric(len(self.returns), [part.num_gaps for part in sums]).astype(int)
         np.fill_diagonal(num_runs, (~np.isnan(self.returns)).sum(1))
-        return gap_table(self.plan, found, (self.rewards[0], self.rewards[1]), num_runs)
+        return gap_table(self.plan, sums, (self.rewards[0], self.rewards[1]), num_runs)
 
     def method(self) -> str:
         """Which confidence sequence it is, and when it holds."""

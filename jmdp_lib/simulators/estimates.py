@@ -125,7 +125,7 @@ def estimated(
     parts, failure = _play(plan, num_runs, root, keep_returns, executor)
     if parts and not plan.player.sums_chunks:
         parts = [_summed(plan, parts, keep_returns)]
-    done = sum(part.sums.num_gaps for part in parts)
+    done = sum(part.num_runs for part in parts)
     found = replace(_estimate(plan, parts), entropy=root.entropy) if done >= 3 else None
     if found is not None and failure is None:
         return found
@@ -154,8 +154,9 @@ def _estimate_rows(
         player.state = s
         plan = Plan(player, policies, (0, 0), pair, tuple(pair), settings)
         runs = player.play(plan, checks.seed_sequence(root, s, *pair), num_runs, Asked())
-        found.append(_summed(plan, [runs], False).sums.statistics())
-    *columns, left_open, apart = np.concatenate(found, axis=1)
+        (sums,) = _summed(plan, [runs], False).sums
+        found.append(sums.statistics())
+    *columns, left_open, apart = np.transpose(found)
     index = dict(zip(("state", "action", "other"), np.transpose(asked), strict=True))
     missed = _missed(plan, apart, jm.reward_range)
     rest: Any = (missed, num_runs, None, left_open)
@@ -204,9 +205,10 @@ def _play_chunk(plan: Plan, seed: np.random.SeedSequence, size: int, keep_return
 
 
 class _Part(NamedTuple):
-    """What is kept of chunks. sums: of the P pairs of branches. returns: (N, m), or None."""
+    """What is kept of chunks. sums: of every pair of branches. returns: (N, m), or None."""
 
-    sums: GapSums
+    num_runs: int
+    sums: list[GapSums]
     extremes: tuple[float, float]
     returns: Floats | None
 
@@ -223,13 +225,8 @@ def _summed(plan: Plan, chunks: list[Runs], keep_returns: bool) -> _Part:
     for number, (i, j) in enumerate(plan.pairs):
         apart = xp.concat([runs.apart[number] for runs in chunks])
         sums.append(GapSums.of(returns[i, ...] - returns[j, ...], apart, rest, tiny, xp))
-    stacked = GapSums(
-        num_gaps=returns.shape[1],
-        mean=np.array([part.mean for part in sums]),
-        central=np.array([part.central for part in sums]).reshape(-1, 3).T,
-        counts=np.array([part.counts for part in sums]).reshape(-1, 5).T,
-    )
-    return _Part(stacked, extremes, arrays.host(returns).T if keep_returns else None)
+    kept = arrays.host(returns).T if keep_returns else None
+    return _Part(returns.shape[1], sums, extremes, kept)
 
 
 def _extremes(parts: Sequence[Runs | _Part]) -> tuple[float, float]:
@@ -239,24 +236,26 @@ def _extremes(parts: Sequence[Runs | _Part]) -> tuple[float, float]:
 
 
 def _estimate(plan: Plan, parts: list[_Part]) -> GapEstimate:
-    sums = reduce(GapSums.plus, (part.sums for part in parts))
+    sums = [reduce(GapSums.plus, pair) for pair in zip(*(part.sums for part in parts), strict=True)]
     kept = [part.returns for part in parts if part.returns is not None]
     returns = np.concatenate(kept) if kept else None
-    return gap_table(plan, sums.statistics(), _extremes(parts), sums.num_gaps, returns)
+    num_runs = sum(part.num_runs for part in parts)
+    return gap_table(plan, sums, _extremes(parts), num_runs, returns)
 
 
 def gap_table(
     plan: Plan,
-    found: Floats,
+    sums: Sequence[GapSums],
     extremes: tuple[float, float],
     num_runs: Ints | int,
     returns: Any = None,
 ) -> GapEstimate:
-    """Estimates (m, m) from statistics (9, P) of pairs, as `GapSums` has them.
+    """Estimates (m, m) from the sums of all pairs.
 
     extremes: (2,) of all rewards. num_runs, returns: as in `GapEstimate`.
     """
     size = len(plan.names)
+    found = np.reshape([pair.statistics() for pair in sums], (-1, 9)).T
     mean, *errors, below, at, above, left_open, apart = (symmetric(size, row) for row in found)
     upper = np.triu(np.ones_like(mean), 1) > 0
     mean = np.where(upper, mean, -mean)

@@ -13,12 +13,11 @@ from typing import Any
 
 import array_api_compat
 import numpy as np
-from numpy.typing import NDArray
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
 from jmdp_lib.model.simulator import SimulatorError
-from jmdp_lib.simulators.vector_simulator import Arrays, check_alone, spot_rows
+from jmdp_lib.simulators.vector_simulator import ALONE, Arrays, check_repeated, spot_rows
 
 
 def policy_table(policy: Any, num_actions: int, num_states: int | None) -> Floats:
@@ -70,23 +69,22 @@ class BatchFunction:
     def draw(self, arrays: Arrays, states: Any, uniforms: Any) -> tuple[Any, Any]:
         xp = arrays.xp
         answer = self.function(checks.read_only(states))
-        self._check_form(xp, answer, uniforms.shape[0])
+        bad = xp.any(self._bad(xp, answer, uniforms.shape[0]))
         if len(answer.shape) == 1:
-            bad = xp.any((answer < 0) | (answer >= self.num_actions))
             return xp.astype(answer, xp.int64, copy=False), bad
-        probs = xp.astype(answer, xp.float64, copy=False)
-        steps = xp.cumulative_sum(probs, axis=1)
-        tolerance = 1e-9 if answer.dtype == xp.float64 else 1e-5
-        bad = xp.any(xp.abs(steps[:, -1] - 1.0) > tolerance) | ~xp.all(probs >= 0.0)
+        steps = xp.cumulative_sum(xp.astype(answer, xp.float64, copy=False), axis=1)
         scaled = xp.astype(uniforms, xp.float64, copy=False) * steps[:, -1]
         return xp.count_nonzero(steps[:, :-1] <= scaled[:, None], axis=1), bad
 
-    def _check_form(self, xp: Any, answer: Any, size: int) -> None:
+    def _bad(self, xp: Any, answer: Any, size: int) -> Any:
+        """(n,) which rows of an answer are neither probabilities nor an action."""
         shape = tuple(getattr(answer, "shape", ()))
-        if shape == (size, self.num_actions):
-            return
         if shape == (size,) and xp.isdtype(answer.dtype, "integral"):
-            return
+            return (answer < 0) | (answer >= self.num_actions)
+        if shape == (size, self.num_actions):
+            tolerance = 1e-9 if answer.dtype == xp.float64 else 1e-5
+            off = xp.abs(xp.sum(answer, axis=1) - 1.0)
+            return ~(xp.all(answer >= 0.0, axis=1) & (off <= tolerance))
         what = f"shape {shape} of {answer.dtype}" if shape else repr(answer)
         raise SimulatorError(
             f"policy(states) must return probabilities ({size}, {self.num_actions}) or integer "
@@ -97,28 +95,18 @@ class BatchFunction:
         """Refuse what the function says of states; the first bad row is named."""
         seen = arrays.host(states).copy()
         said = self.function(checks.read_only(states))
-        self._check_form(arrays.xp, said, states.shape[0])
+        bad = arrays.host(self._bad(arrays.xp, said, states.shape[0]))
         answer = arrays.host(said)
         if not np.array_equal(seen, arrays.host(states), equal_nan=True):
             raise SimulatorError("policy must not write into the states that it is given")
-        if answer.ndim == 1:
-            bad = (answer < 0) | (answer >= self.num_actions)
-            why = f"not an action below {self.num_actions}"
-        else:
-            tolerance = 1e-5 if answer.dtype.itemsize < 8 else 1e-9
-            bad = ~((answer >= 0.0).all(1) & (np.abs(answer.sum(1) - 1.0) <= tolerance))
-            why = "not probabilities that sum to one"
-        if bad.any():
-            row = int(np.flatnonzero(bad)[0])
+        for row in np.flatnonzero(bad)[:1]:
+            proper = f"an action below {self.num_actions}, or probabilities that sum to one"
             raise SimulatorError(
-                f"policy(states)[{row}] = {answer[row]} in state {seen[row]}: {why}"
+                f"policy(states)[{row}] = {answer[row]} in state {seen[row]}: not {proper}"
             )
-        self._check_pure(arrays, states, answer)
-
-    def _check_pure(self, arrays: Arrays, states: Any, answer: NDArray[Any]) -> None:
-        """Refuse a function that draws actions by itself, or whose rows depend on each other."""
         rows = spot_rows(states.shape[0])
         some = arrays.take(states, arrays.put(rows))
         again = arrays.host(self.function(checks.read_only(some)))
-        whole = answer[rows]
-        check_alone("policy", "policy(states)", whole, again, rows, checks.SAME_POLICY)
+        promise = f"policy {ALONE}"
+        off = checks.SAME_POLICY
+        check_repeated(promise, "policy(states)", answer[rows], again, rows, off)

@@ -313,7 +313,8 @@ class TabledPlayer(QueriedPlayer):
 class EnvironmentPlayer(RowPlayer):
     """Plays environments that are alike; a state is the number of one that stands there.
 
-    Every run has an environment for each of its branches. Branches that meet go on in one of these.
+    Every run has an environment for each of its branches. Branches that meet go on in that of the
+    first.
 
     envs: one or more. start: a snapshot of theirs.
     """
@@ -393,25 +394,24 @@ class EnvironmentPlayer(RowPlayer):
             yield branches, reward, met[0] if met else number, ended
 
     def _placed(self, groups: Groups) -> list[tuple[int, int, list[int]]]:
-        """An environment for every action that is played, in its state and with its draw."""
-        taken = {number for number, _ in groups}
-        block = min(taken, default=0) // self.width * self.width
-        idle = [k for k in range(block, block + self.width) if k not in taken]
-        draw = None
-        used: set[int] = set()
+        """An environment for every action that is played, in its state and with its draw.
+
+        It is that of the first branch that plays it. So a state has the number of the environment
+        of the first branch there, and those of the other branches are free.
+        """
         placed = []
+        draw = None
         for number, asked in groups:
-            draw = draw if self.coupling == "common" else None
+            home = self.envs[number]
+            if self.coupling == "common" and draw is not None:
+                home.redraw(draw)
+            draw = home.draw
             for action, branches in asked.items():
-                chosen = number if number not in used else idle.pop()
-                env = self.envs[chosen]
-                if chosen != number:
-                    env.restore(self.envs[number].snapshot()._replace(draw=draw))
-                elif draw is not None:
-                    env.redraw(draw)
-                draw = env.draw
-                used.add(number)
-                placed.append((chosen, action, branches))
+                own = number - number % self.width + branches[0]
+                if own != number:
+                    given = None if self.coupling == "independent" else draw
+                    self.envs[own].restore(home.snapshot()._replace(draw=given))
+                placed.append((own, action, branches))
         return placed
 
     def _step_one(self, env: Any, number: int) -> tuple[float, bool]:

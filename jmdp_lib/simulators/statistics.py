@@ -24,13 +24,13 @@ FIRST_ASYMPTOTIC = 128  # values before it says anything
 class GapSums(NamedTuple):
     """Sums over N gaps, all that their statistics need: parts of a sample merge into the whole.
 
-    mean: (...). central: (3, ...), sums of second, third and fourth powers of what the gaps differ
-    from their mean. counts: (5, ...), how many are below, at and above zero, at zero since the cut
-    at the horizon left their sign open, and open at the horizon at all.
+    central: (3,), sums of second, third and fourth powers of what the gaps differ from their mean.
+    counts: (5,), how many are below, at and above zero, at zero since the cut at the horizon left
+    their sign open, and open at the horizon at all.
     """
 
     num_gaps: int
-    mean: Floats
+    mean: float
     central: Floats
     counts: Floats
 
@@ -42,14 +42,14 @@ class GapSums(NamedTuple):
         and `rounding` count as zero.
         """
         unsure = xp.where(apart, xp.full_like(gaps, rest), xp.zeros_like(gaps)) + rounding
-        mean = xp.mean(gaps)
+        mean = float(xp.mean(gaps))
         off = gaps - mean
         squares = off * off
         powers = [float(xp.sum(squares * part)) for part in (1.0, off, squares)]
         zero = xp.abs(gaps) <= unsure
         signs = (gaps < -unsure, zero, gaps > unsure, zero & apart & (rest > 0.0), apart)
         counts = [float(xp.count_nonzero(sign)) for sign in signs]
-        return cls(gaps.shape[0], np.array(float(mean)), np.array(powers), np.array(counts))
+        return cls(gaps.shape[0], mean, np.array(powers), np.array(counts))
 
     def plus(self, other: GapSums) -> GapSums:
         """Of both samples together (Pébay 2008, eqs. 1.1 to 1.3): nothing large is subtracted."""
@@ -65,11 +65,11 @@ class GapSums(NamedTuple):
         fourth += 4.0 * step * (first * its3 - second * own3)
         cube += weight * step**3 * (first - second) + 3.0 * step * (first * its2 - second * own2)
         square += weight * step**2
-        central = np.stack([square, cube, fourth])
+        central = np.array([square, cube, fourth])
         return GapSums(total, self.mean + second * step, central, self.counts + other.counts)
 
-    def statistics(self) -> Any:
-        """(9, ...) mean and variance with their standard errors, and shares of all gaps.
+    def statistics(self) -> Floats:
+        """(9,) mean and variance with their standard errors, and shares of all gaps.
 
         The error of the variance is the jackknife's: no law is assumed. The shares are those that
         `counts` counts.
@@ -77,9 +77,9 @@ class GapSums(NamedTuple):
         n = self.num_gaps
         square, _, fourth = self.central
         variance = square / (n - 1)
-        spread = np.sqrt(np.maximum(fourth - square**2 / n, 0.0) / (n - 1))  # of the squares
+        spread = np.sqrt(max(fourth - square**2 / n, 0.0) / (n - 1))  # of the squares
         errors = np.sqrt(variance / n), n / (n - 2) * spread / np.sqrt(n)
-        return np.stack([self.mean, errors[0], variance, errors[1], *self.counts / n])
+        return np.array([self.mean, errors[0], variance, errors[1], *self.counts / n])
 
 
 def variance_reduction(returns: Floats) -> float:

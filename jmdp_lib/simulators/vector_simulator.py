@@ -22,6 +22,7 @@ from jmdp_lib.checks import Ints
 from jmdp_lib.model.simulator import ANY_REWARD, SimulatorError, declared_range
 
 _SPOT = 16  # rows that are stepped twice
+ALONE = "must be pure, and no row may depend on another one"
 _ROUNDED = 1e-6  # of the largest reward, since rewards may be float32
 
 
@@ -231,24 +232,8 @@ def check_pure(
     names = ("rewards", "next_states", "over")
     for name, first, second in zip(names, whole[:3], alone[:3], strict=True):
         if first is not None:
-            check_alone("step", name, arrays.host(first)[rows], arrays.host(second), rows)
-
-
-def spot_rows(size: int) -> Ints:
-    """Some rows of an array in another order: what is asked again for these must not change."""
-    return np.random.default_rng(0).permutation(size)[:_SPOT]
-
-
-def check_alone(
-    function: str, name: str, whole: Any, alone: Any, rows: Ints, off: float = 1e-8
-) -> None:
-    """Refuse a function that says two things of one row. whole, alone: of `spot_rows`, arrays."""
-    close = np.isclose(whole, alone, rtol=1e-6, atol=off, equal_nan=True)
-    for k in np.flatnonzero(~close.reshape(len(rows), -1).all(1))[:1]:
-        raise SimulatorError(
-            f"{function} must be pure, and no row may depend on another one, but {name}[{rows[k]}] "
-            f"was {whole[k]} and then {alone[k]}, asked again among other rows"
-        )
+            found = arrays.host(first)[rows]
+            check_repeated(f"step {ALONE}", name, found, arrays.host(second), rows)
 
 
 def check_draw(simulator: VectorSimulator, arrays: Arrays) -> None:
@@ -257,12 +242,24 @@ def check_draw(simulator: VectorSimulator, arrays: Arrays) -> None:
     noises = [drawn(simulator, _SPOT, arrays.generator(seed)) for _ in range(2)]
     for parts in zip(*noises, strict=True) if isinstance(noises[0], tuple) else [noises]:
         one, other = map(arrays.host, parts)
-        differs = np.asarray(one != other).reshape(_SPOT, -1).any(1)
-        for row in np.flatnonzero(differs)[:1]:
-            raise SimulatorError(
-                "draw(n, rng) must draw from rng alone, but from the same generator row "
-                f"{row} was {one[row]} and then {other[row]}"
-            )
+        why = "draw(n, rng) must draw from rng alone"
+        check_repeated(why, "noise", one, other, np.arange(_SPOT))
+
+
+def spot_rows(size: int) -> Ints:
+    """Some rows of an array in another order: what is asked again for these must not change."""
+    return np.random.default_rng(0).permutation(size)[:_SPOT]
+
+
+def check_repeated(
+    promise: str, name: str, first: Any, second: Any, rows: Ints, off: float = 1e-8
+) -> None:
+    """Refuse what was said of the same rows once and then again, if it differs."""
+    close = np.isclose(first, second, rtol=1e-6, atol=off, equal_nan=True)
+    for k in np.flatnonzero(~close.reshape(len(rows), -1).all(1))[:1]:
+        raise SimulatorError(
+            f"{promise}, but {name}[{rows[k]}] was {first[k]} and then {second[k]}, asked again"
+        )
 
 
 @dataclass(frozen=True)
@@ -333,13 +330,6 @@ class Arrays:
 def as_array(value: Any) -> Any:
     """An array as it is; anything else as one of NumPy."""
     return value if array_api_compat.is_array_api_obj(value) else np.asarray(value)
-
-
-def floating(xp: Any, numbers: Any) -> Any:
-    """Numbers as they are, or float64 if they are whole."""
-    if numbers.dtype == xp.float64 or xp.isdtype(numbers.dtype, "real floating"):
-        return numbers
-    return xp.astype(numbers, xp.float64)
 
 
 def each(change: Callable[[Any], Any], noise: Any) -> Any:
