@@ -198,21 +198,6 @@ def test_equal_rewards_do_not_hide_that_episodes_can_end():
     assert 0.0 < abs(whole.mean[0, 1]) < cut.truncation_error[0, 1]
 
 
-def steady(seen):
-    return np.clip(-seen[2:], -2.0, 2.0)
-
-
-def test_continuous_actions_come_from_the_policy():
-    env = CoupledEnv(gymnasium.make("Pendulum-v1"), seed=1)
-    env.reset()
-    pushes = [np.array([x], np.float32) for x in (-1.0, 1.0)]
-    found = estimate_gaps(env, steady, pushes, gamma=0.5, num_runs=3)
-    assert found.mean[0, 1] != 0.0
-    assert found.variance[0, 1] == pytest.approx(0.0, abs=1e-9)  # nothing is random here
-    with pytest.raises(IndexError, match="is not in Box"):
-        estimate_gaps(env, steady, [np.full(1, 5.0, np.float32)], num_runs=3)
-
-
 def test_atari():
     env = CoupledAtari("Pong", sticky_prob=0.5, seed=1)
     env.reset()

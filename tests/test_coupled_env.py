@@ -530,13 +530,6 @@ class Unwrapped(env_copies.Replays):
         return env
 
 
-class Bare(Unwrapped):
-    """A way that hands out environments without their wrappers."""
-
-    def new(self):
-        return copy.deepcopy(self.env.unwrapped)
-
-
 class Lazy(Unwrapped):
     """A way that saves no copy: what was saved changes with the environment."""
 
@@ -548,7 +541,6 @@ class Lazy(Unwrapped):
     ("way", "reason"),
     [
         (Unwrapped, "cannot be coupled: .*step 6, .* did not repeat the queried outcome"),
-        (Bare, "lost or gained a wrapper"),
         (Lazy, "cannot be coupled: .* did not repeat the queried outcome"),
     ],
 )

@@ -96,25 +96,6 @@ def test_one_seed_gives_every_purpose_streams_of_its_own():
     assert checks.stream(7, "from_simulator", 0).random() == first[0]
 
 
-def test_the_functions_of_one_seed_draw_independently():
-    """A coin pays 1 or 0, once: what one function draws says nothing about another's draws."""
-    jm = jl.JMDP.from_step(1, 2, 0.0, [0.5, 0.5], lambda s, a, u: (float(u) * (1 - a), 0))
-    drawn = []
-
-    class Recorded:
-        num_states, num_actions, gamma = 1, 2, 0.0
-
-        def query(self, state, actions, rng):
-            drawn.append(rng.bit_generator.state["state"]["state"])
-            return jm.query(state, actions, rng)
-
-    jl.JMDP.from_simulator(Recorded(), 2, seed=5)
-    counted = set(drawn[-2:])
-    drawn.clear()
-    estimate_gaps(Recorded(), [0], [0, 1], state=0, num_runs=3, seed=5)
-    assert not counted & set(drawn)
-
-
 SEEDED = {
     "from_simulator": lambda seed: jl.JMDP.from_simulator(SMALL, 500, seed).marginal_mdp()[1],
     "simulate_pairs": lambda seed: jl.simulate_pairs(SMALL, MIXED, 0, (0, 1), 20, seed),
