@@ -219,9 +219,9 @@ class _Runs:
     """The runs so far, and what they say.
 
     active: the numbers of the branches that no other was found to be better than. playing: these
-    alone. returns: (m, N) of all branches; nan where a branch was not played any more. apart: (P,
-    N), for pairs of branches, whether their gap is open at the horizon. whole: returns of all
-    branches in runs that went on after these became one. intervals: (m, m, 2) of mean gaps.
+    alone. gaps: for all pairs of branches, the gaps (N,) of the runs that played both. apart:
+    likewise, whether a gap is open at the horizon. whole: returns (m, N) of all branches in runs
+    that went on after these became one. intervals: (m, m, 2) of mean gaps.
     """
 
     def __init__(self, plan: Plan, terms: _Terms, reward_range: tuple[float, float] | None) -> None:
@@ -232,18 +232,16 @@ class _Runs:
         self.reward_range = reward_range
         self.verdict = "undecided"
         self.queries = 0
+        self.num_runs = 0
         self.active = list(range(len(plan.names)))
-        self.returns = np.zeros((len(plan.names), 0))
-        self.apart = np.zeros((len(plan.pairs), 0), bool)
-        self.whole = self.returns
+        self.gaps = {pair: np.zeros(0) for pair in plan.pairs}
+        self.apart = {pair: np.zeros(0, bool) for pair in plan.pairs}
+        self.whole = np.zeros((len(plan.names), 0))
+        self.largest_return = 0.0
         self.history: list[Floats] = []
         self.rewards = [*(reward_range or ())]
         self.alike = plan.alike
         self.intervals = np.where(self.alike[..., None], 0.0, [-math.inf, math.inf])
-
-    @property
-    def num_runs(self) -> int:
-        return self.returns.shape[1]
 
     @property
     def longest(self) -> int:
@@ -276,17 +274,16 @@ class _Runs:
     def add(self, runs: Runs, whole: bool) -> None:
         """Keep runs of all active branches."""
         host = Arrays.of(runs.returns).host
-        count = runs.returns.shape[1]
-        returns = np.full((len(self.returns), count), math.nan)
-        returns[self.active] = host(runs.returns)
-        apart = np.zeros((len(self.apart), count), bool)
-        for pair, differ in zip(combinations(self.active, 2), runs.apart, strict=True):
-            apart[self.plan.pairs.index(pair)] = host(differ)
-        self.returns = np.hstack([self.returns, returns])
-        self.apart = np.hstack([self.apart, apart])
-        if whole and len(self.active) == len(returns):
+        returns = host(runs.returns)
+        for number, (i, j) in enumerate(self.playing.pairs):
+            pair = (self.active[i], self.active[j])
+            self.gaps[pair] = np.append(self.gaps[pair], returns[i] - returns[j])
+            self.apart[pair] = np.append(self.apart[pair], host(runs.apart[number]))
+        if whole and len(returns) == len(self.whole):
             self.whole = np.hstack([self.whole, returns])
+        self.num_runs += returns.shape[1]
         self.queries += runs.queries
+        self.largest_return = max(self.largest_return, np.abs(returns).max())
         self.rewards = [min(*self.rewards, *runs.extremes), max(*self.rewards, *runs.extremes)]
 
     def look(self) -> None:
@@ -314,9 +311,8 @@ class _Runs:
         for a, b in combinations(self.active, 2):
             if self.alike[a, b]:
                 continue
-            gap = self.returns[a] - self.returns[b]
-            cut = np.where(self.apart[self.plan.pairs.index((a, b))], rest, 0.0)
-            low, high = gap_interval(gap, cut, self.intervals[a, b], alpha, bound)
+            cut = np.where(self.apart[a, b], rest, 0.0)
+            low, high = gap_interval(self.gaps[a, b], cut, self.intervals[a, b], alpha, bound)
             self.intervals[a, b] = (low, high)
             self.intervals[b, a] = (-high, -low)
 
@@ -345,14 +341,12 @@ class _Runs:
         if self.num_runs < 3:
             return None
         rest = self.plan.largest_rest(self.spread)
-        tiny = ROUNDING * np.nanmax(np.abs(self.returns))
-        sums = []
-        for (i, j), apart in zip(self.plan.pairs, self.apart, strict=True):
-            gap = self.returns[i] - self.returns[j]
-            both = ~np.isnan(gap)
-            sums.append(GapSums.of(gap[both], apart[both], rest, tiny, np))
-        num_runs = symmetric(len(self.returns), [part.num_gaps for part in sums]).astype(int)
-        np.fill_diagonal(num_runs, (~np.isnan(self.returns)).sum(1))
+        tiny = ROUNDING * self.largest_return
+        sums = [
+            GapSums.of(gap, self.apart[pair], rest, tiny, np) for pair, gap in self.gaps.items()
+        ]
+        num_runs = symmetric(len(self.whole), [pair.num_gaps for pair in sums]).astype(int)
+        np.fill_diagonal(num_runs, num_runs.max(1))
         return gap_table(self.plan, sums, (self.rewards[0], self.rewards[1]), num_runs)
 
     def method(self) -> str:

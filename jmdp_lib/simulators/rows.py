@@ -319,8 +319,8 @@ class EnvironmentPlayer(RowPlayer):
     envs: one or more. start: a snapshot of theirs.
     """
 
-    chunk_size = 16
-    least_runs = 4
+    chunk_size = 32
+    least_runs = 8
     episodes_end = True
 
     def __init__(self, envs: list[Any], start: Any) -> None:
