@@ -207,9 +207,9 @@ class Batch:
     def _done(self, lanes: Lanes) -> Any:
         """(n,) whether all branches of a run have ended, or are one for good."""
         ended = ~self.xp.any(lanes.alive, axis=0)
-        if self.asked.whole or not self.plan.one_for_good:
+        if self.asked.whole or not self.plan.one_for_good or not lanes.one:
             return ended
-        return reduce(lambda x, y: x & y, lanes.one[: self.width - 1], ended | True) | ended
+        return reduce(lambda x, y: x & y, lanes.one[: self.width - 1]) | ended
 
     def _drop(self, lanes: Lanes) -> tuple[Lanes, Any]:
         """Take the finished runs out if they are many enough; (m, n) which branches go on."""

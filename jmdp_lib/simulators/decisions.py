@@ -16,7 +16,7 @@ import numpy as np
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy, Seed
 from jmdp_lib.machine import progress
-from jmdp_lib.simulators.estimates import ROUNDING, gap_table, symmetric
+from jmdp_lib.simulators.estimates import ROUNDING, gap_table
 from jmdp_lib.simulators.plans import Asked, Plan, Runs, Settings, check_order
 from jmdp_lib.simulators.players import player_of
 from jmdp_lib.simulators.results import Decision, GapEstimate
@@ -345,7 +345,9 @@ class _Runs:
         sums = [
             GapSums.of(gap, self.apart[pair], rest, tiny, np) for pair, gap in self.gaps.items()
         ]
-        num_runs = symmetric(len(self.whole), [pair.num_gaps for pair in sums]).astype(int)
+        num_runs = np.zeros_like(self.alike, int)
+        for (i, j), gap in self.gaps.items():
+            num_runs[i, j] = num_runs[j, i] = gap.size
         np.fill_diagonal(num_runs, num_runs.max(1))
         return gap_table(self.plan, sums, (self.rewards[0], self.rewards[1]), num_runs)
 

@@ -255,29 +255,20 @@ def gap_table(
     extremes: (2,) of all rewards. num_runs, returns: as in `GapEstimate`.
     """
     size = len(plan.names)
-    found = np.reshape([pair.statistics() for pair in sums], (-1, 9)).T
-    mean, *errors, below, at, above, left_open, apart = (symmetric(size, row) for row in found)
-    upper = np.triu(np.ones_like(mean), 1) > 0
-    mean = np.where(upper, mean, -mean)
-    at += np.eye(size)  # an action against itself: always a tie
-    worse = np.where(upper, below, above)
-    missed = _missed(plan, apart, extremes)
+    table = np.zeros((9, size, size))
+    for (i, j), pair in zip(plan.pairs, sums, strict=True):
+        mean, *errors, below, at, above, left_open, apart = pair.statistics()
+        table[:, i, j] = (mean, *errors, below, at, above, left_open, apart)
+        table[:, j, i] = (-mean, *errors, above, at, below, left_open, apart)
+    *columns, open_signs, open_gaps = table
+    columns[5] += np.eye(size)  # an action against itself: always a tie
     names = printed_names(plan.names)
     index = {plan.compared: names[:, None], "other": names[None]}
-    columns: Any = (mean, *errors, worse, at, worse.T, missed, num_runs, returns, left_open)
-    return GapEstimate(*columns, index=index)
+    rest: Any = (_missed(plan, open_gaps, extremes), num_runs, returns, open_signs)
+    return GapEstimate(*columns, *rest, index=index)
 
 
 def _missed(plan: Plan, shares: Floats, extremes: tuple[float, float]) -> Floats:
     """How far the cut at the horizon may have moved means, by the share of gaps left open."""
     cut = plan.largest_rest(extremes[1] - extremes[0])
     return np.multiply(cut, shares, out=np.zeros_like(shares), where=shares > 0)
-
-
-def symmetric(size: int, values: Any) -> Floats:
-    """(m, m) of values (P,) of pairs: the same for [i, j] and [j, i], 0 for [i, i]."""
-    first, second = np.triu_indices(size, 1)
-    whole = np.zeros((size, size))
-    whole[first, second] = values
-    whole[second, first] = values
-    return whole
