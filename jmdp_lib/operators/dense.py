@@ -148,7 +148,7 @@ class TorchPairs(DensePairs):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)")
             shape = shape or (self.num_states, self.num_states)
-            return torch.sparse_csr_tensor(*rows, shape, check_invariants=True)
+            return torch.sparse_csr_tensor(*rows, shape, check_invariants=False)
 
     def zeros(self) -> Any:
         """c = 0."""
