@@ -301,7 +301,7 @@ def test_a_constant_is_put_back_into_all_moments():
         assert moments.second((0, 0), (1, 1)) == pytest.approx(second[0, 0, 1, 1], rel=1e-6)
         if moments.order == 3:
             assert moments.moment(coordinates) == pytest.approx(third, rel=1e-6)
-            assert moments.without_model().same_state(3)[0, 0, 1, 1] == pytest.approx(
+            assert moments.same_state(3)[0, 0, 1, 1] == pytest.approx(
                 moments.moment([(0, 0), (0, 1), (0, 1)])
             )
 
