@@ -10,7 +10,8 @@ import numpy as np
 from jmdp_lib import checks
 from jmdp_lib.checks import Policy
 from jmdp_lib.model import JMDP, checked_coupling
-from jmdp_lib.montecarlo import BranchLimits, BranchModel, BranchPlan, BranchStart, play_branches
+from jmdp_lib.montecarlo import BranchModel
+from jmdp_lib.simulators.kernel import Limits, Start, model_of, play_branches
 from jmdp_lib.simulators.plans import Asked, Plan, Player, Runs
 from jmdp_lib.simulators.policies import TablePolicy
 
@@ -37,7 +38,7 @@ class CompiledPlayer(Player):
         known, model = self.model
         if known is not policies or model is None:
             tables = [policy.probs for policy in policies]
-            model = BranchModel.of(self.jm, tables, self.coupling)
+            model = model_of(self.jm, tables, self.coupling)
             self.model = (policies, model)
         return model
 
@@ -49,13 +50,13 @@ class CompiledPlayer(Player):
     ) -> list[Runs]:
         gamma, horizon, _ = plan.settings
         self._check_rewards(asked.limits)
-        start = BranchStart.of(self.state, plan.first, plan.kinds)
+        model = self._model(plan.policies)
+        start = Start.of(self.jm, self.state, plan.first, plan.kinds)
         # Gaps must not depend on it: unless queries are counted, all runs are whole.
-        limits = BranchLimits(horizon, gamma, asked.whole or not asked.counted)
-        played = BranchPlan(self._model(plan.policies), start, limits)
+        limits = Limits(horizon, gamma, asked.whole or not asked.counted)
         chunks = []
         for seed, size in zip(seeds, sizes, strict=True):
-            returns, labels, queries = play_branches(played, size, seed)
+            returns, labels, queries = play_branches(model, start, limits, size, seed)
             apart = tuple(labels[:, i] != labels[:, j] for i, j in plan.pairs)
             numbers = np.arange(size)
             chunks.append(Runs(returns.T, apart, numbers, queries, self.jm.reward_range))
