@@ -36,7 +36,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, Seed
 from jmdp_lib.machine import cached, hot, inline, progress, require
 from jmdp_lib.model import JMDP, checked_coupling, require_tables
-from jmdp_lib.operators.draws import alias_tables, cells, cumulative, pick, pick_cell
+from jmdp_lib.operators.draws import DrawnModel, Law, draw, draw_action, draw_table
 
 RUNS_PER_STREAM = 4096
 INDEPENDENT = 1
@@ -82,7 +82,7 @@ def simulate_pairs(
     chosen = [checks.index("action", action, jm.num_actions) for action in actions]
     num_pairs = checks.at_least("num_pairs", num_pairs, 1)
     steps = checks.at_least("horizon", steps, 1)
-    model = BranchModel.of(jm, matrix, checked_coupling(jm, coupling))
+    model = BranchModel.of(jm, matrix[None], checked_coupling(jm, coupling))
     require(16.0 * num_pairs, f"a sample of num_pairs = {num_pairs:,}", "ask for fewer")
     returns = np.empty((num_pairs, 2))
     root = checks.seed_sequence(seed)
@@ -110,66 +110,53 @@ def fill_chunks(fill: Callable[[int], None], count: int, name: str) -> None:
 
 
 class LoneBranch(NamedTuple):
-    """The law of (R, S') of a branch that shares its state with no other, as alias tables.
+    """The law of (R, S') of a branch that shares its state with no other.
 
-    Such a branch needs neither its action nor its table by name: one draw gives reward and next
-    state. starts: (S + 1,). threshold: (L,). rewards, next_states: (2 L,), by cell (see
-    `draws.pick_cell`).
+    Such a branch needs neither its action nor its table by name: one draw from `outcomes` gives
+    reward and next state, rewards[i] and next_states[i], both (L,). There is a law for every state
+    and each of Q policies: state s under policy number k counts as k S + s, here and in
+    next_states.
     """
 
-    starts: Ints
-    threshold: Floats
+    outcomes: Law
     rewards: Floats
     next_states: Ints
 
     @classmethod
-    def of(cls, jm: JMDP, policy: Floats) -> LoneBranch:
-        """Equal outcomes of a state are one."""
-        weight = (jm.probs[:, None] * policy[jm.table_states]).ravel()
-        owners = np.repeat(jm.table_states, jm.num_actions)
-        outcome = np.stack([owners, jm.rewards.ravel(), jm.next_states.ravel()], axis=1)
+    def of(cls, jm: JMDP, policies: Floats) -> LoneBranch:
+        """Equal outcomes of a state are one. policies: (Q, S, A)."""
+        weight = jm.probs[:, None] * policies[:, jm.table_states]  # (Q, T, A)
+        count = len(policies) * jm.num_states
+        owners = np.arange(count).reshape(len(policies), -1)[:, jm.table_states, None]
+        after = owners + (jm.next_states - jm.table_states[:, None])
+        outcome = np.stack(np.broadcast_arrays(owners, jm.rewards, after), axis=-1)
         played = weight > 0
         distinct, inverse = np.unique(outcome[played], axis=0, return_inverse=True)
         probs = np.bincount(inverse.ravel(), weight[played])
-        starts = np.searchsorted(distinct[:, 0], np.arange(jm.num_states + 1)).astype(np.int64)
-        threshold, alias = alias_tables(starts, probs)
-        either = cells(alias)
-        return cls(starts, threshold, distinct[either, 1], distinct[either, 2].astype(np.int64))
+        starts = np.searchsorted(distinct[:, 0], np.arange(count + 1)).astype(np.int64)
+        outcomes = Law.of(starts, probs, np.arange(probs.size))
+        return cls(outcomes, distinct[:, 1].copy(), distinct[:, 2].astype(np.int64))
 
 
 class BranchModel(NamedTuple):
-    """A JMDP and a policy, as kernels read them: arrays of the JMDP, and what to draw from.
-
-    table_cdf: (T,) and policy_cdf: (S A,), cumulative within each state.
-    """
+    """What kernels know of a JMDP, its policies and a coupling."""
 
     mode: int
-    starts: Ints
-    table_cdf: Floats
-    rewards: Floats
-    next_states: Ints
-    policy_cdf: Floats
+    drawn: DrawnModel
     law: LoneBranch
 
     @classmethod
-    def of(cls, jm: JMDP, policy: Floats, coupling: str) -> BranchModel:
-        """policy: (S, A). The coupling has been checked."""
-        return cls(
-            mode=_MODES[coupling],
-            starts=jm.starts,
-            table_cdf=cumulative(jm.starts, jm.probs),
-            rewards=jm.rewards,
-            next_states=jm.next_states,
-            policy_cdf=np.cumsum(policy, axis=1).ravel(),
-            law=LoneBranch.of(jm, policy),
-        )
+    def of(cls, jm: JMDP, policies: Floats, coupling: str) -> BranchModel:
+        """policies: (Q, S, A). The coupling has been checked."""
+        drawn = DrawnModel.of(jm, policies)
+        return cls(_MODES[coupling], drawn, LoneBranch.of(jm, policies))
 
 
 @inline
 def settled(x: int, law: Any) -> bool:
     """Whether a branch at x stays for ever and earns the same: what is left is a geometric sum."""
-    low = law.starts[x]
-    return law.starts[x + 1] - low == 1 and law.next_states[2 * low] == x
+    low = law.outcomes.starts[x]
+    return law.outcomes.starts[x + 1] - low == 1 and law.next_states[low] == x
 
 
 @inline
@@ -178,7 +165,7 @@ def earned_alone(rng: Any, x: int, weight: float, steps: int, gamma: float, law:
     earned = 0.0
     step = 0
     while step < steps and not settled(x, law):
-        i = pick_cell(rng, law.starts[x], law.starts[x + 1], law.threshold)
+        i = draw(rng, law.outcomes, x)
         earned += weight * law.rewards[i]
         x = law.next_states[i]
         weight *= gamma
@@ -186,15 +173,8 @@ def earned_alone(rng: Any, x: int, weight: float, steps: int, gamma: float, law:
     if step < steps:
         left = steps - step
         rest = (1.0 - gamma**left) / (1.0 - gamma) if gamma < 1.0 else float(left)
-        earned += weight * rest * law.rewards[2 * law.starts[x]]
+        earned += weight * rest * law.rewards[law.outcomes.starts[x]]
     return earned
-
-
-@inline
-def _action(rng: Any, x: int, model: Any) -> int:
-    """What the policy plays at x."""
-    low = x * model.rewards.shape[1]
-    return pick(rng, model.policy_cdf, low, low + model.rewards.shape[1]) - low
 
 
 @hot
@@ -203,7 +183,9 @@ def _fill_pairs(rng: Any, returns: Any, start: Any, model: Any, limits: Any) -> 
 
     Branches at two states, whose tables are independent, are drawn by the law of a lone branch.
     """
-    mode, starts, table_cdf, rewards, next_states, _, law = model
+    mode, drawn, law = model
+    starts, _, rewards, next_states, _ = drawn
+    num_actions = rewards.shape[1]
     steps, gamma = limits
     for run in range(len(returns)):
         x, a, b = start
@@ -215,8 +197,8 @@ def _fill_pairs(rng: Any, returns: Any, start: Any, model: Any, limits: Any) -> 
         one = False
         while step < steps and not one:
             if x != y and mode != COMMON:
-                i = pick_cell(rng, law.starts[x], law.starts[x + 1], law.threshold)
-                j = pick_cell(rng, law.starts[y], law.starts[y + 1], law.threshold)
+                i = draw(rng, law.outcomes, x)
+                j = draw(rng, law.outcomes, y)
                 left += weight * law.rewards[i]
                 right += weight * law.rewards[j]
                 x = law.next_states[i]
@@ -225,13 +207,13 @@ def _fill_pairs(rng: Any, returns: Any, start: Any, model: Any, limits: Any) -> 
                 if step > 0:
                     if x == y and settled(x, law):
                         break
-                    a = _action(rng, x, model)
-                    b = _action(rng, y, model)
+                    a = draw_action(rng, drawn, x) - x * num_actions
+                    b = draw_action(rng, drawn, y) - y * num_actions
                 one = x == y and a == b
-                i = pick(rng, table_cdf, starts[x], starts[x + 1])
+                i = draw_table(rng, drawn, x)
                 j = starts[y] + i - starts[x]
                 if mode == INDEPENDENT and not one:
-                    j = pick(rng, table_cdf, starts[y], starts[y + 1])
+                    j = draw_table(rng, drawn, y)
                 left += weight * rewards[i, a]
                 right += weight * rewards[j, b]
                 x = next_states[i, a]
@@ -286,7 +268,7 @@ def simulate_returns(
     what = f"a sample of num_samples = {num_samples:,} times {matrix.size:,} state-actions"
     require(8.0 * words, what, "ask for fewer")
     returns = np.empty((num_samples, matrix.size))
-    tables = _law(jm.starts, jm.probs, np.arange(jm.probs.size))
+    tables = Law.of(jm.starts, jm.probs, np.arange(jm.probs.size))
     maps = _Maps(steps, mode, jm.gamma, jm.rewards, jm.next_states, tables, _action_law(matrix))
 
     def fill(chunk: int) -> None:
@@ -298,31 +280,14 @@ def simulate_returns(
     return returns.reshape(num_samples, *matrix.shape)
 
 
-class _Law(NamedTuple):
-    """One law for every state, to draw from by `pick_cell`.
-
-    starts: (S + 1,). threshold: (L,). meaning: (2 L,), what each cell stands for.
-    """
-
-    starts: Ints
-    threshold: Floats
-    meaning: Ints
-
-
-def _law(starts: Ints, probs: Floats, meaning: Ints) -> _Law:
-    """probs, meaning: (L,)."""
-    threshold, alias = alias_tables(starts, probs)
-    return _Law(starts, threshold, meaning[cells(alias)])
-
-
-def _action_law(policy: Floats) -> _Law:
+def _action_law(policy: Floats) -> Law:
     """The law of every state's action, whose cells mean state-actions s * A + a.
 
     Actions of probability zero are left out: a deterministic policy draws nothing.
     """
     played = np.flatnonzero(policy)
     starts = np.concatenate([[0], np.cumsum((policy > 0).sum(1))])
-    return _law(starts, policy.ravel()[played], played)
+    return Law.of(starts, policy.ravel()[played], played)
 
 
 class _Maps(NamedTuple):
@@ -333,16 +298,14 @@ class _Maps(NamedTuple):
     gamma: float
     rewards: Floats
     next_states: Ints
-    tables: _Law
-    actions: _Law
+    tables: Law
+    actions: Law
 
 
 @cached(nogil=True)
 def _fill_samples(rng: Any, out: Any, scratch: Any, maps: Any) -> None:
     """Fill out (n, S * A) with n samples. scratch: room for one of them."""
     steps, mode, gamma, rewards, next_states, tables, actions = maps
-    starts = tables.starts
-    num_states = starts.size - 1
     num_actions = rewards.shape[1]
     for sample in range(out.shape[0]):
         z = out[sample]
@@ -352,20 +315,15 @@ def _fill_samples(rng: Any, out: Any, scratch: Any, maps: Any) -> None:
             z, after = after, z
             k = 0
             if mode == COMMON:  # noise k is table k of every state
-                k = tables.meaning[pick_cell(rng, starts[0], starts[1], tables.threshold)]
-            for s in range(num_states):
-                low = starts[s]
-                high = starts[s + 1]
-                table = low + k
+                k = draw(rng, tables, 0)
+            for s in range(tables.starts.size - 1):
+                table = tables.starts[s] + k
                 if mode != COMMON:
-                    table = tables.meaning[pick_cell(rng, low, high, tables.threshold)]
+                    table = draw(rng, tables, s)
                 for a in range(num_actions):
                     if mode == INDEPENDENT and a > 0:
-                        table = tables.meaning[pick_cell(rng, low, high, tables.threshold)]
-                    x = next_states[table, a]
-                    low_x = actions.starts[x]
-                    cell = pick_cell(rng, low_x, actions.starts[x + 1], actions.threshold)
-                    then = after[actions.meaning[cell]]
+                        table = draw(rng, tables, s)
+                    then = after[draw(rng, actions, next_states[table, a])]
                     z[s * num_actions + a] = rewards[table, a] + gamma * then
         if steps % 2 == 1:  # the last step wrote to the scratch
             out[sample] = z

@@ -11,7 +11,7 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Policy
 from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.montecarlo import BranchModel
-from jmdp_lib.simulators.kernel import Limits, Start, model_of, play_branches
+from jmdp_lib.simulators.kernel import BranchTask, play_branches
 from jmdp_lib.simulators.plans import Asked, Plan, Player, Runs
 from jmdp_lib.simulators.policies import TablePolicy
 
@@ -37,8 +37,8 @@ class CompiledPlayer(Player):
         """What compiled code reads; it is made once, and not for every look of a decision."""
         known, model = self.model
         if known is not policies or model is None:
-            tables = [policy.probs for policy in policies]
-            model = model_of(self.jm, tables, self.coupling)
+            tables = np.stack([policy.probs for policy in policies])
+            model = BranchModel.of(self.jm, tables, self.coupling)
             self.model = (policies, model)
         return model
 
@@ -51,12 +51,19 @@ class CompiledPlayer(Player):
         gamma, horizon, _ = plan.settings
         self._check_rewards(asked.limits)
         model = self._model(plan.policies)
-        start = Start.of(self.jm, self.state, plan.first, plan.kinds)
         # Gaps must not depend on it: unless queries are counted, all runs are whole.
-        limits = Limits(horizon, gamma, asked.whole or not asked.counted)
+        task = BranchTask(
+            state=self.state,
+            actions=np.array(plan.first, np.int64),
+            kinds=np.array(plan.kinds, np.int64),
+            one_policy=plan.one_for_good,
+            steps=horizon,
+            gamma=gamma,
+            whole=asked.whole or not asked.counted,
+        )
         chunks = []
         for seed, size in zip(seeds, sizes, strict=True):
-            returns, labels, queries = play_branches(model, start, limits, size, seed)
+            returns, labels, queries = play_branches(model, task, size, seed)
             apart = tuple(labels[:, i] != labels[:, j] for i, j in plan.pairs)
             numbers = np.arange(size)
             chunks.append(Runs(returns.T, apart, numbers, queries, self.jm.reward_range))

@@ -1,13 +1,10 @@
 """Many branches of a JMDP, of one policy or of several, in compiled code.
 
-`montecarlo.simulate_pairs` plays the same for two branches of one policy, and faster. Several
-policies are one policy of a model that holds the JMDP once for each: policy number k is played at
-the states k S to k S + S - 1, and outcome tables are read at the first S.
+`montecarlo.simulate_pairs` plays the same for two branches of one policy, and faster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +13,6 @@ from numpy.typing import NDArray
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Seed
 from jmdp_lib.machine import hot, inline, require
-from jmdp_lib.model import JMDP
 from jmdp_lib.montecarlo import (
     COMMON,
     INDEPENDENT,
@@ -26,58 +22,21 @@ from jmdp_lib.montecarlo import (
     fill_chunks,
     settled,
 )
-from jmdp_lib.operators.draws import find, pick, pick_cell
+from jmdp_lib.operators.draws import draw, draw_table, find
 
 
-def model_of(jm: JMDP, policies: Sequence[Floats], coupling: str) -> BranchModel:
-    """A JMDP and policies, (S, A) each, as the kernel reads them; the coupling has been checked."""
-    shifts = jm.num_states * np.arange(len(policies))
-    copies = JMDP.from_tables(
-        states=np.add.outer(shifts, jm.table_states).ravel(),
-        probs=np.tile(jm.probs, len(policies)),
-        rewards=np.tile(jm.rewards, (len(policies), 1)),
-        next_states=np.concatenate([shift + jm.next_states for shift in shifts]),
-        num_states=jm.num_states * len(policies),
-        gamma=jm.gamma,
-    )
-    return BranchModel.of(copies, np.concatenate(policies), coupling)
+class BranchTask(NamedTuple):
+    """Where m branches start, and until when they are played.
 
-
-class Start(NamedTuple):
-    """Where m branches start.
-
-    num_states: of the JMDP.
     actions: (m,) their first actions; (0,) if these are drawn, by one number for all branches.
-    kinds: (m,) which policy each of them follows. one: (m,) the first branch that each is one with.
-    num_played: how many are not one with an earlier one. one_policy: whether all follow the same.
+    kinds: (m,) which policy each of them follows. one_policy: whether it is one. whole: on to the
+    horizon, `steps`, even where all branches are one for good.
     """
 
     state: int
-    num_states: int
     actions: Ints
     kinds: Ints
-    one: Ints
-    num_played: int
     one_policy: bool
-
-    @classmethod
-    def of(cls, jm: JMDP, state: int, actions: Sequence[int], kinds: Sequence[int]) -> Start:
-        """Without actions, branches of one policy are one from the start."""
-        one = [*range(len(kinds))] if actions else [*map(kinds.index, kinds)]
-        return cls(
-            state=state,
-            num_states=jm.num_states,
-            actions=np.array(actions, np.int64),
-            kinds=np.array(kinds, np.int64),
-            one=np.array(one, np.int64),
-            num_played=len(set(one)),
-            one_policy=len(set(kinds)) == 1,
-        )
-
-
-class Limits(NamedTuple):
-    """Until when runs are played. whole: on to the horizon where all branches are one for good."""
-
     steps: int
     gamma: float
     whole: bool
@@ -95,28 +54,26 @@ class BranchRuns(NamedTuple):
     queries: Ints
 
 
-def play_branches(
-    model: BranchModel, start: Start, limits: Limits, num_runs: int, seed: Seed
-) -> BranchRuns:
+def play_branches(model: BranchModel, task: BranchTask, num_runs: int, seed: Seed) -> BranchRuns:
     """Play branches of a JMDP. The first runs are the same however many are asked for."""
-    size = start.kinds.size
+    size = task.kinds.size
     require(
         8.0 * num_runs * (2 * size + 1), f"a sample of num_runs = {num_runs:,}", "ask for fewer"
     )
     runs = BranchRuns(
-        returns=np.empty((num_runs, size)),
+        returns=np.zeros((num_runs, size)),
         labels=np.empty((num_runs, size), np.int64),
-        queries=np.empty(num_runs, np.int64),
+        queries=np.zeros(num_runs, np.int64),
     )
     root = checks.seed_sequence(seed)
 
     def fill(chunk: int) -> None:
         rows = slice(chunk * RUNS_PER_STREAM, (chunk + 1) * RUNS_PER_STREAM)
-        part = BranchRuns(*(array[rows] for array in runs))
+        part: Any = (array[rows] for array in runs)
         rng = checks.stream(root, "simulate_pairs", chunk)
-        _fill_runs(rng, part, _Branches.of(size), model, start, limits)
+        _fill_runs(rng, BranchRuns(*part), _Branches.of(size), model, task)
 
-    fill_chunks(fill, -(-num_runs // RUNS_PER_STREAM), "branches")
+    fill_chunks(fill, -(-num_runs // RUNS_PER_STREAM), "branches of a JMDP")
     return runs
 
 
@@ -168,44 +125,41 @@ def _look_around(at: Any, named: bool) -> int:
 
 
 @inline
-def _choose(rng: Any, at: Any, model: Any, start: Any) -> None:
-    """Actions of the branches that share a draw: of the others nobody needs to know them."""
-    num_actions = model.rewards.shape[1]
-    for j in range(at.one.size):
-        if at.one[j] != j or not at.shared[j]:
-            continue
-        if num_actions > 1:
-            at.numbers[j] = rng.random() if at.source[j] == j else at.numbers[at.source[j]]
-        low = (start.kinds[j] * start.num_states + at.states[j]) * num_actions
-        at.actions[j] = find(at.numbers[j], model.policy_cdf, low, low + num_actions) - low
+def _act(rng: Any, at: Any, model: Any, kinds: Any, given: bool) -> int:
+    """Choose actions and find out who is at one state-action; returns how many are still played.
 
-
-@inline
-def _merge(at: Any, kinds: Any) -> int:
-    """Find out who is at one state-action; returns how many branches are still to be played."""
+    Nobody needs to know the action of a branch that shares no draw. given: actions are known.
+    """
+    drawn = model.drawn
+    num_states = drawn.starts.size - 1
+    num_actions = drawn.rewards.shape[1]
     played = 0
     for j in range(at.one.size):
         if at.one[j] != j:
             continue
+        if at.shared[j] and not given:
+            if num_actions > 1:
+                at.numbers[j] = rng.random() if at.source[j] == j else at.numbers[at.source[j]]
+            low = (kinds[j] * num_states + at.states[j]) * num_actions
+            at.actions[j] = find(at.numbers[j], drawn.policy_cdf, low, low + num_actions) - low
         at.source[j] = j
         for i in range(j):
             here = at.one[i] == i and at.host[i] == at.host[j]
-            if here and at.shared[j] and at.actions[i] == at.actions[j]:
+            if here and at.actions[i] == at.actions[j]:
                 at.source[j] = i
                 break
-        if at.source[j] < j and kinds[at.source[j]] == kinds[j]:
-            for k in range(j, at.one.size):
-                if at.one[k] == j:
-                    at.one[k] = at.source[j]
-        else:
+        if at.source[j] == j or kinds[at.source[j]] != kinds[j]:
             played += 1
+        else:
+            at.one[j] = at.source[j]
     return played
 
 
 @inline
-def _move(rng: Any, at: Any, model: Any, start: Any) -> int:
+def _move(rng: Any, at: Any, model: Any, kinds: Any) -> int:
     """One step of all branches that are played; returns the number of queries."""
     law = model.law
+    drawn = model.drawn
     noise = 0
     queries = 0
     for j in range(at.one.size):
@@ -213,72 +167,69 @@ def _move(rng: Any, at: Any, model: Any, start: Any) -> int:
             continue
         x = at.states[j]
         if not at.shared[j]:
-            shift = start.kinds[j] * start.num_states
-            low = law.starts[x + shift]
-            cell = pick_cell(rng, low, law.starts[x + shift + 1], law.threshold)
-            at.rewards[j] = law.rewards[cell]
-            at.states[j] = law.next_states[cell] - shift
+            shift = kinds[j] * (drawn.starts.size - 1)
+            i = draw(rng, law.outcomes, shift + x)
+            at.rewards[j] = law.rewards[i]
+            at.states[j] = law.next_states[i] - shift
             queries += 1
             continue
         leader = at.source[j] if model.mode == INDEPENDENT else at.host[j]
         queries += leader == j
         if model.mode == COMMON and j > 0:
-            at.tables[j] = model.starts[x] + noise
+            at.tables[j] = drawn.starts[x] + noise
         elif leader < j:
             at.tables[j] = at.tables[leader]
         else:
-            at.tables[j] = pick(rng, model.table_cdf, model.starts[x], model.starts[x + 1])
-            noise = at.tables[j] - model.starts[x]
-        at.rewards[j] = model.rewards[at.tables[j], at.actions[j]]
-        at.states[j] = model.next_states[at.tables[j], at.actions[j]]
+            at.tables[j] = draw_table(rng, drawn, x)
+            noise = at.tables[j] - drawn.starts[x]
+        at.rewards[j] = drawn.rewards[at.tables[j], at.actions[j]]
+        at.states[j] = drawn.next_states[at.tables[j], at.actions[j]]
     return queries
 
 
 @inline
-def _begin(at: Any, returns: Any, start: Any) -> None:
-    """All branches at the start, with nothing earned."""
+def _begin(at: Any, task: Any) -> None:
+    """All branches at the start."""
     for j in range(at.one.size):
-        returns[j] = 0.0
-        at.states[j] = start.state
-        at.one[j] = start.one[j]
-        at.source[j] = j if start.actions.size else 0
-        if start.actions.size:
-            at.actions[j] = start.actions[j]
+        at.states[j] = task.state
+        at.one[j] = j
+        at.source[j] = 0
+        if task.actions.size:
+            at.actions[j] = task.actions[j]
 
 
 @hot
-def _fill_runs(rng: Any, runs: Any, at: Any, model: Any, start: Any, limits: Any) -> None:
-    """Fill the rows of `BranchRuns`. at: scratch."""
-    size = start.kinds.size
+def _fill_runs(rng: Any, runs: Any, at: Any, model: Any, task: Any) -> None:
+    """Add to the rows of `BranchRuns`. at: scratch."""
+    size = task.kinds.size
+    shift = task.kinds[0] * (model.drawn.starts.size - 1)
     for run in range(runs.queries.size):
         returns = runs.returns[run]
-        _begin(at, returns, start)
-        played = start.num_played
+        _begin(at, task)
+        played = size
         weight = 1.0
         step = 0
-        queries = 0
-        while step < limits.steps and (played > 1 or (step == 0 and start.actions.size > 0)):
-            given = step == 0 and start.actions.size > 0
+        while step < task.steps and (played > 1 or step == 0):
+            given = step == 0 and task.actions.size > 0
             meetings = _look_around(at, given or model.mode == COMMON)
-            if not given:
-                if start.one_policy and meetings == played - 1 and settled(at.states[0], model.law):
-                    break
-                _choose(rng, at, model, start)
-            played = _merge(at, start.kinds)
-            if played == 1 and not limits.whole:
+            all_here = task.one_policy and meetings == played - 1
+            if all_here and not given and settled(shift + at.states[0], model.law):
                 break
-            queries += _move(rng, at, model, start)
+            played = _act(rng, at, model, task.kinds, given)
+            if played == 1 and not task.whole:
+                break
+            runs.queries[run] += _move(rng, at, model, task.kinds)
             for j in range(size):
+                at.one[j] = at.one[at.one[j]]
                 returns[j] += weight * at.rewards[at.one[j]]
-            weight *= limits.gamma
+            weight *= task.gamma
             step += 1
-        left = limits.steps - step
-        if left > 0 and limits.whole:  # from here on all branches earn the same
-            x = start.kinds[0] * start.num_states + at.states[0]
-            earned = earned_alone(rng, x, weight, left, limits.gamma, model.law)
+        left = task.steps - step
+        if left > 0 and task.whole:  # from here on all branches earn the same
+            x = shift + at.states[0]
+            earned = earned_alone(rng, x, weight, left, task.gamma, model.law)
             for j in range(size):
                 returns[j] += earned
-            queries += left
+            runs.queries[run] += left
         for j in range(size):
             runs.labels[run, j] = at.one[j] if left == 0 else 0
-        runs.queries[run] = queries
