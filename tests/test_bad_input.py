@@ -193,7 +193,11 @@ def test_policies(policy, message, evaluate):
         (lambda: jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 1, horizon=0), "horizon must be"),
         (lambda: jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 1, truncation=0), "truncation must"),
         (lambda: jl.simulate_returns(GRID, GOAL, 0), "num_samples must be at least 1"),
-        (lambda: jl.simulate_returns(GRID, GOAL, 1, truncation=0), "truncation must lie in"),
+        (lambda: jl.simulate_returns(GRID, GOAL, 1, truncation=1.0), "truncation must lie in"),
+        (
+            lambda: jl.simulators.estimate_gaps(GRID, GOAL, [(0, 0, 1)], truncation=2.0),
+            r"truncation must lie in \(0, 1\)",
+        ),
         (lambda: jl.simulate_returns(GRID, GOAL, 1, coupling="both"), "coupling must be one of"),
         (lambda: jl.windy_gridworld(0), "size must be at least 1"),
         (lambda: jl.windy_gridworld(3, gust_prob=1.2), "gust_prob must lie in"),
