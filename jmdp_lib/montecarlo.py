@@ -132,7 +132,7 @@ class LoneBranch(NamedTuple):
         outcome = np.stack(np.broadcast_arrays(owners, jm.rewards, after), axis=-1)
         played = weight > 0
         distinct, inverse = np.unique(outcome[played], axis=0, return_inverse=True)
-        probs = np.bincount(inverse.ravel(), weight[played])
+        probs: Floats = np.bincount(inverse.ravel(), weight[played]).astype(float)
         starts = np.searchsorted(distinct[:, 0], np.arange(count + 1)).astype(np.int64)
         outcomes = Law.of(starts, probs, np.arange(probs.size))
         return cls(outcomes, distinct[:, 1].copy(), distinct[:, 2].astype(np.int64))

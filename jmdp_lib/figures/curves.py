@@ -89,22 +89,6 @@ def block_decay(ax: Axes, trace: Trace, gamma: float) -> Axes:
     return ax
 
 
-def band(ax: Axes, x: ArrayLike, runs: ArrayLike, label: str, line: str = "-") -> Axes:
-    """Median and 10-90% band of runs (num_runs, len(x)), on log-log axes.
-
-    Example:
-        >>> from jmdp_lib import figures
-        >>> from matplotlib.figure import Figure
-        >>> runs = [[1.0, 0.5, 0.2], [2.0, 0.6, 0.3]]
-        >>> figures.band(Figure().subplots(), [1, 10, 100], runs, label="two runs").get_xscale()
-        'log'
-    """
-    low, middle, high = np.quantile(np.asarray(runs), [0.1, 0.5, 0.9], axis=0)
-    (drawn,) = ax.loglog(np.asarray(x), middle, line, label=label)
-    ax.fill_between(np.asarray(x), low, high, color=drawn.get_color(), alpha=0.2, lw=0)
-    return ax
-
-
 def agreement(
     ax: Axes, expected: ArrayLike, found: ArrayLike, label: str = "", bars: ArrayLike | None = None
 ) -> Axes:

@@ -238,8 +238,9 @@ def _residual_and_error(
         mean, second = np.split(np.abs(raw - other), [layout.policy.size])
         return float(max(mean.max(), second.max() / weight))
 
-    known = isinstance(simulator, JMDP)
-    residual = distance(layout.applied(simulator, values)) if known else np.nan
+    residual = np.nan
+    if isinstance(simulator, JMDP):
+        residual = distance(layout.applied(simulator, values))
     return residual, np.nan if truth is None else distance(layout.raw(truth))
 
 
