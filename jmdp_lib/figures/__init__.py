@@ -9,10 +9,8 @@ with extra("figures"):
     from jmdp_lib.figures.curves import (
         agreement,
         block_decay,
-        counts,
         gap_law,
         joint_returns,
-        prediction,
         residual_decay,
     )
     from jmdp_lib.figures.diagrams import (
@@ -32,4 +30,4 @@ __all__ = ["Claims", "explore", "results", "save", "style"]
 __all__ += ["goal_states", "gridworld", "gust_of", "shared_draws", "transition"]
 __all__ += ["agreement", "block_decay", "residual_decay"]
 __all__ += ["correlation_bar", "correlation_grid", "correlation_matrix", "heatmap"]
-__all__ += ["counts", "gap_law", "joint_returns", "prediction"]
+__all__ += ["gap_law", "joint_returns"]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from numpy.typing import ArrayLike
 
-from jmdp_lib.checks import Floats, Ints
+from jmdp_lib.checks import Floats
 from jmdp_lib.solvers.trace import Trace
 
 _WIN = "#0072B2"
@@ -113,27 +112,6 @@ def agreement(
     return ax
 
 
-def counts(
-    samples: ArrayLike, names: Sequence[str], limits: tuple[float, float], bins: int
-) -> pd.DataFrame:
-    """A pandas table of samples (N, d), counted in cells: the data of a histogram.
-
-    It has a row per cell that is not empty: its middle, a column for each of the d names, and its
-    share of the samples. Every axis has `bins` cells between `limits`.
-
-    Example:
-        >>> from jmdp_lib import figures
-        >>> table = figures.counts([[0.1], [0.2], [0.9]], ["gap"], limits=(0.0, 1.0), bins=2)
-        >>> table.round(2).values.tolist()
-        [[0.25, 0.67], [0.75, 0.33]]
-    """
-    table = np.asarray(samples, dtype=float).reshape(-1, len(names))
-    found, edges = np.histogramdd(table, bins, [limits] * len(names))
-    cell = np.nonzero(found)
-    middle = {n: (e[:-1] + e[1:])[i] / 2 for n, e, i in zip(names, edges, cell, strict=True)}
-    return pd.DataFrame({**middle, "share": found[cell] / len(table)})
-
-
 def joint_returns(ax: Axes, pairs: Floats, limits: tuple[float, float]) -> Axes:
     """The joint law of two returns, pairs (N, 2), with the law of each along its side.
 
@@ -196,45 +174,4 @@ def gap_law(ax: Axes, gaps: Floats, limit: float) -> Axes:
     ax.axvline(0.0, color="0.45", lw=0.8)
     ax.set(xlim=(-limit, limit), ylim=(0.0, 1.25 * top), yticks=[])
     ax.grid(visible=False)
-    return ax
-
-
-def prediction(
-    ax: Axes,
-    below: Axes,
-    predicted: Floats,
-    found: Floats,
-    errors: Floats,
-    group: Ints,
-    names: Sequence[str],
-) -> Axes:
-    """Found against predicted values (K,), bars of two standard errors, the line where they agree.
-
-    The axes `below` share the abscissa and show found - predicted in standard errors, which the
-    bars above are usually too short to show.
-
-    predicted, found, errors: (K,); errors are standard errors of what was found.
-    group: (K,) indices into `names`, of which there are four at most.
-
-    Example:
-        >>> import numpy as np
-        >>> from jmdp_lib import figures
-        >>> from matplotlib.figure import Figure
-        >>> above, below = Figure().subplots(2, 1, sharex=True)
-        >>> predicted, found, errors = np.array([[1.0, 2.0], [1.1, 1.8], [0.1, 0.1]])
-        >>> group, names = np.array([0, 1]), ["a", "b"]
-        >>> ax = figures.prediction(above, below, predicted, found, errors, group, names)
-        >>> ax.get_legend_handles_labels()[1]
-        ['a', 'b']
-    """
-    scores = (found - predicted) / errors
-    limit = max(3.4, 1.1 * float(np.abs(scores).max()))
-    below.axhspan(-2.0, 2.0, color="0.9", lw=0, zorder=0)
-    below.axhline(0.0, color="0.6", lw=0.8, zorder=0)
-    for marker, g in zip("os^D", np.unique(group), strict=False):
-        rows = group == g
-        agreement(ax, predicted[rows], found[rows], names[g], 2.0 * errors[rows])
-        below.plot(predicted[rows], scores[rows], marker, ms=3.0, mfc="none", mew=0.7)
-    below.set(ylim=(-limit, limit), yticks=[-2, 0, 2])
-    ax.tick_params(labelbottom=False)
     return ax
