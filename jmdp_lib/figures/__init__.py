@@ -8,10 +8,8 @@ from jmdp_lib.machine import extra
 with extra("figures"):
     from jmdp_lib.figures.curves import (
         agreement,
-        block_decay,
         gap_law,
         joint_returns,
-        residual_decay,
     )
     from jmdp_lib.figures.diagrams import (
         correlation_bar,
@@ -28,6 +26,5 @@ with extra("figures"):
 
 __all__ = ["Claims", "explore", "results", "save", "style"]
 __all__ += ["goal_states", "gridworld", "gust_of", "shared_draws", "transition"]
-__all__ += ["agreement", "block_decay", "residual_decay"]
 __all__ += ["correlation_bar", "correlation_grid", "correlation_matrix", "heatmap"]
-__all__ += ["gap_law", "joint_returns"]
+__all__ += ["agreement", "gap_law", "joint_returns"]

@@ -1,8 +1,7 @@
-"""Curves and laws: residuals (Figure 2), learning, agreement (Figure 6), laws of gaps."""
+"""Scatters and laws: agreement (Figure 6), joint returns, gaps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,81 +10,11 @@ from matplotlib.colors import LinearSegmentedColormap
 from numpy.typing import ArrayLike
 
 from jmdp_lib.checks import Floats
-from jmdp_lib.solvers.trace import Trace
 
 _WIN = "#0072B2"
 _LOSS = "#D55E00"
-# gamma^k is a broad band that curves lie on.
-_BAND: dict[str, Any] = {"color": "0.8", "lw": 5.0, "solid_capstyle": "butt", "zorder": 1}
-_APART = 30  # iterations between two residuals that are drawn
-_MARKS = ("o", "s", "^", "v")
 _CELLS = 80  # on either axis of a joint law
 _BARS = 60  # of the law of a gap: an even number, so that none crosses zero
-
-
-def residual_decay(ax: Axes, residuals: Mapping[str, Floats], gamma: float) -> Axes:
-    """Figure 2: residuals (iterations,) of named worlds as marks, on the line $gamma^k$.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> from jmdp_lib import figures
-        >>> from matplotlib.figure import Figure
-        >>> chain = jl.coupled_reward_chain(4, gamma=0.9)
-        >>> residuals = {"chain": jl.jipe2(chain, [0, 1, 0, 1], route="sweeps").residuals}
-        >>> figures.residual_decay(Figure().subplots(), residuals, gamma=0.9).get_yscale()
-        'log'
-    """
-    first = max(curve[0] for curve in residuals.values())
-    steps = np.arange(max(curve.size for curve in residuals.values()))
-    ax.semilogy(steps, first * gamma**steps, label=rf"$\gamma^k$, $\gamma = {gamma:g}$", **_BAND)
-    for place, (name, curve) in enumerate(residuals.items()):
-        # marks of the second world lie between those of the first
-        shown = np.arange(place * _APART // len(residuals), curve.size, _APART)
-        look: dict[str, Any] = {"ms": 4.0, "mfc": "white", "zorder": 3}
-        fits = curve > 1e-10 * curve.max()  # below it is rounding
-        slope = np.polyfit(np.flatnonzero(fits), np.log(curve[fits]), 1)[0]
-        label = f"{name}: factor {np.exp(slope):.4f}"
-        ax.semilogy(shown, curve[shown], _MARKS[place], label=label, **look)
-    ax.set_xlabel("iteration $k$")
-    return ax
-
-
-def block_decay(ax: Axes, trace: Trace, gamma: float) -> Axes:
-    """What each part of the collection changes in sweep k.
-
-    Means and $Sigma / lambda$ are in units of the first change of a mean, covariances in units of
-    their own largest change.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> from jmdp_lib import figures
-        >>> from matplotlib.figure import Figure
-        >>> trace = jl.trace_jipe2(jl.windy_gridworld(2, gamma=0.9), jl.goal_policy(2), sweeps=20)
-        >>> figures.block_decay(Figure().subplots(), trace, gamma=0.9).get_yscale()
-        'log'
-    """
-    steps = np.arange(trace.mean.size)
-    unit = trace.mean[0]
-    ax.semilogy(steps, gamma**steps, label=r"$\gamma^k$", **_BAND)
-    square = r"$\gamma^{2k}$"
-    ax.semilogy(steps, gamma ** (2.0 * steps), "--", color="0.4", lw=0.9, zorder=1, label=square)
-    parts = (
-        (r"means $\mu$", trace.mean / unit, "#0072B2", "-"),
-        (r"second moments $\Sigma / \lambda$", trace.second / trace.weight / unit, "#009E73", "-."),
-        (r"covariances $C$", trace.covariance / trace.covariance.max(), "#D55E00", "-"),
-    )
-    for label, values, color, line in parts:
-        seen = np.where(values > 1e-13 * values.max(), values, np.nan)  # below it is rounding
-        ax.semilogy(steps, seen, line, color=color, label=label, zorder=2)
-        last = int(np.flatnonzero(np.isfinite(seen))[-1])
-        if last + 1 < values.size and values[last] > 1e-6 * values.max():  # at once, not gradually
-            ax.plot(last, values[last], "o", ms=3.5, color=color, zorder=3)
-            note = f"exact after\n{last + 1} sweeps"
-            place = (last, values[last])
-            look: dict[str, Any] = {"color": color, "va": "top", "ha": "center", "fontsize": 7}
-            ax.annotate(note, place, (0, -14), textcoords="offset points", **look)
-    ax.set_xlabel("iteration $k$")
-    return ax
 
 
 def agreement(
