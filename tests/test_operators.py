@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import problems, random_policy, shared_noise_model
 
 import jmdp_lib as jl
-from jmdp_lib.operators.collapsed import CollapsedT2
+from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
 from jmdp_lib.operators.multisets import MultisetOperator
 from jmdp_lib.operators.pairs import PairOperator
 
@@ -55,8 +55,8 @@ def test_the_step_of_a_pair_is_brute_force(seed, coupling):
     for (s, a), (t, b) in product(every, repeat=2):
         if (s, a) == (t, b):
             continue
-        arguments = (s, a, b) if s == t else (s, a, b, t)
-        law = system.law(*(np.array([x]) for x in arguments))
+        pair = AskedGaps(*(np.array([x]) for x in ((s, a, b) if s == t else (s, a, b, t))))
+        law = system.step(pair)
         found = np.zeros((jm.num_states,) * 2)
         np.add.at(found, (law.first, law.second), law.weights)
         exact = np.zeros(policy.shape * 2)

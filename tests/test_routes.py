@@ -123,7 +123,7 @@ def test_the_closure_is_what_branches_reach():
     for jm, policy, queries in (*local, *wide_and_cyclic()):
         system = CollapsedT2(jm, policy)
         asked = AskedGaps.of(jm, queries)
-        pairs = PairSet.of(system, asked, lambda *_: np.inf)
+        pairs = PairSet.of(system, asked)
         reached = pairs_reached(system, asked)
         assert pairs.size == np.triu(reached).sum()
         i, j = np.tril_indices(pairs.numbering.order.size)
@@ -137,9 +137,8 @@ def test_the_closure_is_what_branches_reach():
 
 def pairs_reached(system, asked):
     """(S, S) booleans: where two branches of the gaps can be, one step of all pairs at a time."""
-    step, law = (system.kernel > 0).astype(int), system.diagonal
-    states = np.repeat(np.arange(system.jm.num_states), np.diff(law.starts))
-    first = system.law(asked.states, asked.first, asked.second)
+    step, met = (system.kernel > 0).astype(int), system.diagonal.tocoo()
+    first = system.step(asked)
     reached = np.zeros(step.shape, bool)
     more = reached.copy()
     more[first.first, first.second] = True
@@ -147,8 +146,7 @@ def pairs_reached(system, asked):
         reached = reached | more | more.T
         apart = (reached & ~np.eye(len(reached), dtype=bool)).astype(int)
         more = (step.T @ (step.T @ apart).T).T > 0
-        from_one = np.diagonal(reached)[states]
-        more[law.first[from_one], law.second[from_one]] = True
+        more.flat[met.col[np.diagonal(reached)[met.row]]] = True
     return reached
 
 
@@ -231,11 +229,16 @@ class Shift:
         out[-1] = 0.0
         out += with_source
 
+    def residual(self, x):
+        out = self.zeros()
+        self.apply(x, out)
+        return np.abs(out - x).max()
+
 
 def test_the_safeguard_takes_over():
     """No acceleration is possible here: plain iteration ends it, at its own cost."""
     operator = Shift(0.9, 5000)
-    x, history, applied = solve(operator, 1e-10, 0.9)
+    x, history, applied = solve(operator, 1e-10, 0.9, share=1.0)
     exact = (1.0 - 0.9 ** (5000 - np.arange(5000))) / 0.1
     np.testing.assert_allclose(x, exact, rtol=1e-8)
     assert history[-1] <= 1e-10

@@ -54,7 +54,7 @@ from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.large.implicit import Region, with_outside
-from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2, ragged
+from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
 from jmdp_lib.solvers.affine import Chain, solve_chains
 
 _PAIRS = 30  # pairs of branches, for each explored state, that are followed for one step
@@ -297,10 +297,9 @@ def _follow_pairs(model: ExploredModel, core: Any, alone: Losses, goal: float) -
     visits = np.zeros(policy.shape)
     for action in (asked.first, asked.second):
         np.add.at(visits, (asked.states, action), 1.0)
-    law = system.law(asked.states, asked.first, asked.second)
-    gap = np.repeat(np.arange(asked.states.size), np.diff(law.starts))
-    pairs = np.array([gap, law.first, law.second])
-    mass = model.rate * law.weights
+    step = system.step(asked)
+    pairs = np.array([step.row, step.first, step.second])
+    mass = model.rate * step.weights
     room = _PAIRS * (n + 100)
     while mass.size:
         room -= mass.size
@@ -331,16 +330,14 @@ def _step_pairs(system: CollapsedT2, pairs: Ints, mass: Floats) -> tuple[Ints, F
     gap, first, second = pairs
     size = system.jm.num_states
     apart = first != second
-    shape = (int(gap.max(initial=0) + 1) * size, size)
+    gaps = int(gap.max(initial=0) + 1)
+    shape = (gaps * size, size)
 
     def matrix(mass: Floats, gap: Ints, first: Ints, second: Ints) -> sparse.csr_array:
         return sparse.coo_array((mass, (gap * size + first, second)), shape).tocsr()
 
-    law = system.diagonal
-    _, pair, within = ragged(np.diff(law.starts)[first] * ~apart)
-    entry = law.starts[first][pair] + within
-    weights = mass[pair] * law.weights[entry]
-    total = matrix(weights, gap[pair], law.first[entry], law.second[entry])
+    met = sparse.coo_array((mass * ~apart, (gap, first)), (gaps, size)).tocsr()
+    total = (met @ system.diagonal).reshape(shape).tocsr()
     start = matrix(mass * apart, gap, first, second)
     for kernel in system.kernels:
         half = (start @ kernel).tocoo()  # one branch has moved; now the other

@@ -44,9 +44,9 @@ import numpy as np
 from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints, Policy
-from jmdp_lib.machine import progress, require
+from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP
-from jmdp_lib.operators.collapsed import Backup, CollapsedT2
+from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2
 from jmdp_lib.operators.dense import PairArrays, PairMap, scaled_kernels
 from jmdp_lib.solvers.affine import Chain, solve
 
@@ -90,8 +90,7 @@ def policy_gaps(
     mean, backups = _solve_means(first, second)
     pairs = _GapPairs(first, second, mean, backups)
     target = _PRECISE * float(max(pairs.arrays.source.max(), pairs.arrays.shared_source.max()))
-    with progress(None, "policy_gaps", "sweep") as bar:
-        found = solve(pairs, target, jm.gamma**2, bar=bar)[0]
+    found = solve(pairs, target, jm.gamma**2, "policy_gaps", 1.0).x
     return mean, np.maximum(found[states], 0.0)
 
 
@@ -128,15 +127,10 @@ class _GapPairs(PairMap):
     mean: Floats
     backups: tuple[Backup, Backup]
 
-    @property
-    def num_states(self) -> int:
-        """S."""
-        return self.mean.size
-
     @cached_property
     def arrays(self) -> PairArrays:
         """Of branches at one state, the S states where they are apart come first."""
-        states = self.num_states
+        states = self.mean.size
         first, second = self.first, self.second
         left, right = self.backups
         drawn = _Drawn.of(first.policy, second.policy)
@@ -151,6 +145,7 @@ class _GapPairs(PairMap):
         if left.noise_source.size:
             apart -= 2.0 * left.noise_source @ right.noise_source.T
         return PairArrays(
+            num_states=states,
             kernels=list(zip(*kernels, strict=True)),
             source=apart,  # Var(y_A - y~_B)
             shared=first.jm.gamma**2 * (average @ law),
@@ -201,8 +196,8 @@ def _steps_from_one_state(
     states, a, b = drawn[:3]
     alike = np.flatnonzero(a == b)
     differ = np.flatnonzero(a != b)
-    law = system.law(states[differ], a[differ], b[differ])
-    row = np.repeat(differ, np.diff(law.starts))
+    law = system.step(AskedGaps(states[differ], a[differ], b[differ]))
+    row = differ[law.row]
     one = jm.transitions[states[alike] * jm.num_actions + a[alike]].tocoo()
     weights = np.concatenate([law.weights, one.data])
     rows = np.concatenate([row, alike[one.row]])

@@ -31,7 +31,7 @@ from scipy.sparse.linalg import LinearOperator, gmres
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.model import JMDP
-from jmdp_lib.operators.collapsed import Backup, CollapsedT2, faster
+from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2, faster
 
 RESTART = 60  # steps after which GMRES starts again: so many vectors it holds
 
@@ -143,8 +143,8 @@ def pair_step(jm: JMDP, policy: Policy, law: ArrayLike) -> Floats:
     moved = jm.transitions.T @ (jm.transitions.T @ apart.reshape(side, side)).T
     pairs = np.asarray(moved.T)  # (S, S), law of (S', T') of two branches
     at, a, b = np.nonzero(same)
-    step = CollapsedT2(jm, policy).law(at, a, b)
-    shared = np.repeat(same[at, a, b], np.diff(step.starts)) * step.weights
+    step = CollapsedT2(jm, policy).step(AskedGaps(at, a, b))
+    shared = same[at, a, b][step.row] * step.weights
     np.add.at(pairs, (step.first, step.second), shared)
     singles = jm.transitions.T @ alone.ravel()
 

@@ -11,7 +11,7 @@ from jmdp_lib.machine import rounding_of
 from jmdp_lib.model import JMDP, checked_coupling, require_tables
 from jmdp_lib.moments import norm_weight
 from jmdp_lib.operators.multisets import MultisetOperator, MultisetSource
-from jmdp_lib.solvers.affine import Chain, solve_to_residual
+from jmdp_lib.solvers.affine import Chain, solve
 from jmdp_lib.solvers.fixed_point import Solution, certify, collect_moments, false_variance
 
 
@@ -62,7 +62,7 @@ def jipe(
     scaled = sparse.diags_array(1.0 / weights) @ steps @ sparse.diags_array(weights)
     chain = Chain(sparse.csr_array(scaled), 1.0, constant / weights)
     goal = tol * centred.reward_bound * (1.0 - jm.gamma)
-    x, residuals, iterations = solve_to_residual(chain, chain.residual, 0.5, goal, jm.gamma, name)
+    x, residuals, iterations = solve(chain, goal, jm.gamma, name)
     rounding = rounding_of(operator.longest_sum) * float(np.abs(x).max())
     returns = rounding_of(0) * jm.reward_bound
     end = certify(residuals, rounding + returns, jm.gamma, allowed, iterations, name)
