@@ -329,16 +329,16 @@ def _step_pairs(system: CollapsedT2, pairs: Ints, mass: Floats) -> tuple[Ints, F
     """
     gap, first, second = pairs
     size = system.jm.num_states
-    apart = first != second
-    gaps = int(gap.max(initial=0) + 1)
-    shape = (gaps * size, size)
+    shape = (int(gap.max(initial=0) + 1) * size, size)
 
     def matrix(mass: Floats, gap: Ints, first: Ints, second: Ints) -> sparse.csr_array:
         return sparse.coo_array((mass, (gap * size + first, second)), shape).tocsr()
 
-    met = sparse.coo_array((mass * ~apart, (gap, first)), (gaps, size)).tocsr()
-    total = (met @ system.diagonal).reshape(shape).tocsr()
-    start = matrix(mass * apart, gap, first, second)
+    same = np.flatnonzero(first == second)
+    met = system.diagonal[first[same]].tocoo()
+    pair = same[met.row]
+    total = matrix(mass[pair] * met.data, gap[pair], met.col // size, met.col % size)
+    start = matrix(mass * (first != second), gap, first, second)
     for kernel in system.kernels:
         half = (start @ kernel).tocoo()  # one branch has moved; now the other
         total += matrix(half.data, half.row // size, half.col, half.row % size) @ kernel

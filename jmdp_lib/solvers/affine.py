@@ -47,7 +47,7 @@ _CYCLE = 100  # steps of a cycle, at most
 _CYCLES = 100  # cycles, at most
 # With more reachable pairs than this times S^2, over the successors of a state, all pairs are
 # faster: for chains with cycles, and for chains without.
-_READS = (0.4, 2.6)
+_READS = (0.8, 2.6)
 
 
 class Affine(Protocol):
