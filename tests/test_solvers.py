@@ -15,7 +15,6 @@ from strategies import problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
 from jmdp_lib.moments import StoredMoments
-from jmdp_lib.operators import multisets
 from jmdp_lib.operators.collapsed import CollapsedT2
 from jmdp_lib.solvers.fixed_point import collect_moments, false_variance
 
@@ -90,20 +89,16 @@ def test_jipe_is_brute_force(problem, order, coupling):
             assert sol.moments.moment(coordinate) == pytest.approx(value, abs=1e-8 * scale)
 
 
-def test_reachable_multisets_are_enough():
-    """With many states only what moments of one state reach is solved, to the same values."""
-    jm, policy = jl.windy_gridworld(4), jl.goal_policy(4)
-    everything = jl.jipe(jm, policy, order=3)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(multisets, "ALL_LIMIT", 0)
-        reached = jl.jipe(jm, policy, order=3)
-        held = len(reached.moments.source.state)
-        assert held < len(everything.moments.source.state)
-        np.testing.assert_allclose(
-            reached.moments.same_state(3), everything.moments.same_state(3), atol=1e-6
-        )
-        with pytest.raises(ValueError, match="no moment of one state reaches"):
-            reached.moments.moment([(0, 0), (3, 0), (15, 3)])
+def test_moments_of_several_states_are_solved_when_they_are_read():
+    jm, policy = jl.windy_gridworld(5, gamma=0.8), jl.goal_policy(5)
+    found = jl.jipe(jm, policy, order=3, tol=1e-11)
+    exact = jl.jipe2(jm, policy, tol=1e-11).moments.full_second()
+    assert found.pairs == len(found.moments.source.known) - 1
+    x, y, z = (0, 0), (24, 3), (12, 1)
+    assert found.moments.second(x, y) == pytest.approx(exact[x + y])
+    np.testing.assert_allclose(found.moments.full_second(), exact, atol=1e-8)
+    assert found.moments.moment([x, y, z]) == found.moments.moment([z, x, y])
+    assert found.pairs < len(found.moments.source.known) - 1
 
 
 @given(problems(), st.integers(1, 30))
@@ -205,17 +200,6 @@ def test_high_orders(order):
     jm = jl.JMDP([[0.5, 0.5]], [[[1.0], [-1.0]]], [[[0], [0]]], 0.0)
     m = jl.jipe(jm, [[1.0]], order=order).moments
     assert m.moment([(0, 0)] * order) == pytest.approx(1.0 - order % 2)
-
-
-def test_low_orders_are_held_for_every_coordinate():
-    """Too many multisets of order 3, few of order 2: the latter are all there."""
-    jm, policy = jl.windy_gridworld(4), jl.goal_policy(4)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(multisets, "ALL_LIMIT", 500)
-        m = jl.jipe(jm, policy, order=3).moments
-        expected = jl.jipe2(jm, policy).moments
-        assert m.second((0, 0), (15, 3)) == pytest.approx(expected.second((0, 0), (15, 3)))
-        np.testing.assert_allclose(m.full_second(), expected.full_second(), atol=1e-6)
 
 
 def test_stopping_rule():
