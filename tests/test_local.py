@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from unittest.mock import MagicMock
-
 import numpy as np
 import pytest
 from strategies import random_policy
@@ -186,26 +184,6 @@ def test_a_small_memory_means_a_smaller_model(leave):
     with pytest.warns(jl.ConvergenceWarning, match="out of states or memory"):
         local = jl.large.local_jipe2(walk(noise=9), lambda s: [0.5, 0.5], [("at", 0)], 1e-5)
     assert 3 <= local.num_explored < 500
-
-
-def test_exploration_shows_its_progress(monkeypatch):
-    bar = MagicMock()
-    bar.__enter__.return_value = bar
-    shown = MagicMock(return_value=bar)
-    monkeypatch.setattr(local.machine, "progress", shown)
-    found = jl.large.local_jipe2(walk(), lambda s: [0.5, 0.5], [("at", 0)], 1e-3)
-    shown.assert_called_once_with(None, "local_jipe2", "state")
-    assert sum(call.args[0] for call in bar.update.call_args_list) == found.num_explored - 1
-    assert "allowed" in bar.set_postfix_str.call_args.args[0]
-
-
-def test_one_function_limits_what_is_explored(monkeypatch):
-    """A stop that is added to `_room` holds to the state: nothing else lets the region grow."""
-    real = local._room
-    monkeypatch.setattr(local, "_room", lambda region: min(real(region), 20))
-    with pytest.warns(jl.ConvergenceWarning, match="after 20 states"):
-        found = jl.large.local_jipe2(walk(), lambda s: [0.5, 0.5], [("at", 0)], 1e-6)
-    assert found.num_explored == 20
 
 
 @pytest.mark.parametrize(
@@ -474,17 +452,6 @@ def test_branches_that_meet_and_play_a_rare_action(coupling, monkeypatch):
         added = 2.0 * 0.01 * 0.99 * factor
         assert deviation == pytest.approx(np.sqrt(first + added) - np.sqrt(first))
         assert nearly(bound, deviation)
-
-
-def test_the_certificate_counts_rare_actions():
-    """The same from outside: what `local_jipe2` leaves out of its core is in its error bound."""
-    model, policy = rare(inside=False)
-    exact = jl.large.local_jipe2(model, policy, ["start"], 1e-9)
-    for tol in (0.1, 0.01):
-        found = jl.large.local_jipe2(model, policy, ["start"], tol)
-        off = np.abs(np.sqrt(found.gap_variance) - np.sqrt(exact.gap_variance)).max()
-        assert off <= found.error_bound + 1e-9
-        assert found.converged
 
 
 def test_errors_of_deviations_and_of_variances_add_up():

@@ -23,21 +23,6 @@ from jmdp_lib.solvers.affine import solve
 EVERY = [{"route": "reachable"}, {"route": "dense"}, {"device": "cpu"}]
 
 
-def literal(jm, policy, coupling="joint", accuracy=1e-12):
-    """The fixed point by the paper's own operator on (S, A) and (S, A, S, A).
-
-    It does not depend on the start, which is near it: the operator is slow.
-    """
-    near = jl.jipe2(jm, policy, 1e-9, coupling, route="sweeps").moments
-    mean, second = near.mean, near.full_second()
-    while True:
-        new = jl.apply_t2(jm, policy, mean, second, coupling)
-        step = max(np.abs(new[0] - mean).max(), np.abs(new[1] - second).max())
-        mean, second = new
-        if step <= accuracy * (1.0 + np.abs(second).max()):
-            return mean, second
-
-
 def local_and_random():
     """Environments whose branches stay near each other, and some whose do not."""
     rng = np.random.default_rng(7)
@@ -57,34 +42,24 @@ CASES = list(local_and_random())
 
 @pytest.mark.parametrize("coupling", ["joint", "independent"])
 @pytest.mark.parametrize(("jm", "policy"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
-def test_every_route_is_the_literal_fixed_point(jm, policy, coupling):
-    mean, second = literal(jm, policy, coupling)
-    states = np.arange(jm.num_states)
-    blocks = second[states, :, states] - mean[:, :, None] * mean[:, None, :]
-    for how in [*EVERY, {"route": "sweeps"}, {}]:
+def test_what_a_solution_answers_does_not_depend_on_the_route(jm, policy, coupling):
+    """What no gap reaches is solved when it is read. Sweeps are those of the literal operator."""
+    exact = jl.jipe2(jm, policy, 1e-11, coupling, route="sweeps").moments
+    second = exact.full_second()
+    close = 1e-10 * (1.0 + np.abs(second).max())
+    for how in [*EVERY, {}, {"queries": [(1, 0, 1)]}]:
         sol = jl.jipe2(jm, policy, 1e-11, coupling, **how)
         assert sol.converged
-        np.testing.assert_allclose(sol.moments.mean, mean, atol=1e-9)
-        np.testing.assert_allclose(sol.moments.covariance, blocks, atol=1e-9)
-        for x, y in [((1, 1), (1, 1)), ((1, 0), (1, 1))]:
-            assert sol.moments.second(x, y) == pytest.approx(second[x + y], abs=1e-9)
-        x, y = (0, 0), (jm.num_states - 1, 1)
-        np.testing.assert_allclose(sol.moments.full_second(), second, atol=1e-9)
-        assert sol.moments.second(x, y) == pytest.approx(second[x + y], abs=1e-9)
+        np.testing.assert_allclose(sol.moments.mean, exact.mean, atol=close)
+        if "queries" not in how:
+            np.testing.assert_allclose(sol.moments.covariance, exact.covariance, atol=close)
+        for x, y in [((1, 1), (1, 1)), ((2, 0), (2, 1)), ((0, 0), (jm.num_states - 1, 1))]:
+            assert sol.moments.second(x, y) == pytest.approx(second[x + y], abs=close)
+        np.testing.assert_allclose(sol.moments.full_second(), second, atol=close)
 
 
-@pytest.mark.parametrize("coupling", ["joint", "independent", "common"])
-def test_what_a_solution_answers_does_not_depend_on_the_route(coupling, leave):
-    """What no gap reaches is solved when it is read, and only memory refuses it."""
-    jm, policy = jl.windy_gridworld(6), jl.goal_policy(6)
-    exact = jl.jipe2(jm, policy, 1e-11, coupling, route="sweeps").moments
-    near = jl.jipe2(jm, policy, coupling=coupling, route="reachable").moments
-    few = jl.jipe2(jm, policy, coupling=coupling, queries=[(3, 0, 1)]).moments
-    for found in (near, few):
-        for x, y in [((0, 0), (35, 1)), ((12, 0), (18, 1)), ((3, 1), (3, 0)), ((3, 0), (3, 2))]:
-            assert found.second(x, y) == pytest.approx(exact.second(x, y), abs=1e-6)
-        np.testing.assert_allclose(found.full_second(), exact.full_second(), atol=1e-6)
-    fresh = jl.jipe2(jm, policy, coupling=coupling, queries=[(3, 0, 1)]).moments
+def test_only_memory_refuses_a_coordinate(leave):
+    fresh = jl.jipe2(jl.windy_gridworld(6), jl.goal_policy(6), queries=[(3, 0, 1)]).moments
     leave(1000)
     with pytest.raises(MemoryError, match="36 states"):
         fresh.second((0, 0), (35, 1))
@@ -184,21 +159,14 @@ def test_the_error_bound_holds_after_acceleration(how):
             assert np.abs(second - truth).max() / weight <= sol.error_bound + 1e-9
 
 
-def test_a_high_discount_costs_little_more():
+@pytest.mark.parametrize("route", ["dense", "reachable"])
+def test_a_high_discount_costs_little_more(route):
     """Applications of T_2: gamma = 0.999 needs ten times those of 0.99 when it is repeated."""
-    rng = np.random.default_rng(0)
-    state = rng.bit_generator.state
-    for route in ("dense", "reachable"):
-        needed = {}
-        for gamma in (0.99, 0.999):
-            rng.bit_generator.state = state
-            scattered = random_jmdp(rng, 40, 3, 3, gamma)
-            grid = jl.windy_gridworld(7, gamma=gamma)
-            for name, jm in (("scattered", scattered), ("grid", grid)):
-                policy = jl.uniform_policy(jm)
-                needed[name, gamma] = jl.jipe2(jm, policy, route=route).iterations
-        assert needed["scattered", 0.999] < 4 * needed["scattered", 0.99]
-        assert needed["grid", 0.999] < 4 * needed["grid", 0.99]
+    scattered = [random_jmdp(np.random.default_rng(0), 40, 3, 3, gamma) for gamma in (0.99, 0.999)]
+    grids = [jl.windy_gridworld(7, gamma=gamma) for gamma in (0.99, 0.999)]
+    for models in (scattered, grids):
+        low, high = (jl.jipe2(jm, jl.uniform_policy(jm), route=route).iterations for jm in models)
+        assert high < 4 * low
 
 
 def test_one_sweep_solves_a_policy_that_never_returns():
@@ -206,12 +174,6 @@ def test_one_sweep_solves_a_policy_that_never_returns():
     sol = jl.jipe2(jm, policy, 1e-10)
     assert sol.route == "reachable"
     assert sol.iterations <= 3
-    assert (
-        jl.jipe2(
-            jl.coupled_reward_chain(600), jl.uniform_policy(jl.coupled_reward_chain(600))
-        ).iterations
-        <= 3
-    )
 
 
 class Shift:
@@ -246,15 +208,10 @@ def test_the_safeguard_takes_over():
 
 def test_the_choice_of_a_route():
     local, goal = jl.windy_gridworld(30), jl.goal_policy(30)
-    small = jl.windy_gridworld(5)
-    uniform = jl.uniform_policy(local)
     sol = jl.jipe2(local, goal)
     assert sol.route == "reachable"
-    assert jl.jipe2(local, uniform).route == "dense"
-    assert jl.jipe2(local, uniform, 1e-2, route="reachable").pairs == 900 * 901 // 2
+    assert jl.jipe2(local, jl.uniform_policy(local)).route == "dense"
     assert jl.jipe2(local, goal, queries=[0]).pairs < sol.pairs
-    for route in ("reachable", "dense", "sweeps"):
-        assert jl.jipe2(small, jl.goal_policy(5), route=route).route == route
 
 
 @pytest.mark.parametrize("size", [2, 5, 10, 12])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from fractions import Fraction
+from functools import partial
 from itertools import product
 
 import brute
@@ -47,29 +48,6 @@ def test_jipe2_is_the_linear_solution_on_every_route(problem, coupling):
         assert sol.converged
         np.testing.assert_allclose(sol.moments.mean, mean, atol=1e-9 * scale)
         np.testing.assert_allclose(sol.moments.full_second(), second, atol=1e-9 * scale)
-
-
-@pytest.fixture(scope="module")
-def discrete_dp():
-    """QuantEcon's model. Its import would compile a function for random games, for seconds."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("numba.guvectorize", lambda *_, **__: lambda function: function)
-        from quantecon.markov import DiscreteDP
-    return DiscreteDP
-
-
-@given(problem=problems(), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=30)
-def test_means_are_quantecons(discrete_dp, problem, seed):
-    jm, _, _ = problem
-    if jm.gamma == 0.0:
-        return  # QuantEcon wants a positive discount
-    policy = random_policy(np.random.default_rng(seed), jm, deterministic=True)
-    transition_probs, rewards = jm.marginal_mdp()
-    actions = policy.argmax(1)
-    value = discrete_dp(rewards, transition_probs, jm.gamma).evaluate_policy(actions)
-    mean = jl.jipe2(jm, policy, tol=1e-11).moments.mean
-    np.testing.assert_allclose(mean[np.arange(jm.num_states), actions], value, atol=1e-9)
 
 
 @given(
@@ -246,28 +224,6 @@ def test_zero_variance_returns(order):
     assert np.all(m.inferiority_bound[m.gap_mean < 1e-9] == 1.0)
 
 
-def test_all_rewards_zero():
-    jm = jl.JMDP([[1.0], [1.0]], np.zeros((2, 1, 2)), [[[1, 0]], [[1, 1]]], 0.9)
-    sol = jl.jipe2(jm, jl.uniform_policy(jm))
-    assert sol.converged
-    assert not sol.moments.mean.any()
-
-
-@pytest.mark.parametrize("gamma", [0.9, 0.999])  # sweeps, and the accelerated solver
-def test_constant_returns_have_no_correlation_however_they_are_solved(gamma):
-    rng = np.random.default_rng(0)
-    for _ in range(5):
-        successors = rng.integers(0, 6, (6, 1, 2))
-        jm = jl.JMDP(np.ones((6, 1)), rng.uniform(-1, 1, (6, 1, 2)), successors, gamma)
-        policy = np.eye(2)[rng.integers(0, 2, 6)]
-        solution = jl.jipe(jm, policy, order=2, tol=1e-4)
-        assert solution.converged
-        moments = solution.moments
-        assert np.isnan(moments.correlation).all()
-        assert np.isfinite(moments.variance).all()
-        assert np.isfinite(moments.gap_variance).all()
-
-
 def test_nothing_to_solve():
     """gamma = 0 and no rewards: every law is empty."""
     jm = jl.JMDP(np.ones((2, 1)), np.zeros((2, 1, 2)), np.zeros((2, 1, 2), dtype=int), 0.0)
@@ -294,13 +250,13 @@ def constant_returns(gamma, scale=1.0):
     return jl.JMDP(np.full((2, 2), 0.5), rewards, after, gamma)
 
 
-@pytest.mark.parametrize("options", ROUTES, ids=str)
+@pytest.mark.parametrize("solve", [*(partial(jl.jipe2, **how) for how in ROUTES), jl.jipe])
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_returns_that_are_constant_have_no_correlation(options, scale):
+def test_returns_that_are_constant_have_no_correlation(solve, scale):
     """After k sweeps the variance of V(s) - gamma^k V(S_k) is left. The mean is exact by then, and
     so an error bound of means says nothing of that."""
     jm = constant_returns(0.9, scale)
-    found = jl.jipe2(jm, jl.uniform_policy(jm), **options).moments
+    found = solve(jm, jl.uniform_policy(jm)).moments
     assert np.isnan(found.correlation).all()
     assert np.sqrt(found.variance).max() <= found.resolution <= 1e-3 * scale
 
