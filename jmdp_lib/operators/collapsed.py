@@ -126,9 +126,7 @@ class CollapsedT2:
     @cached_property
     def average(self) -> sparse.csr_array:
         """(S, S*A) sparse: times a function of state-actions, its average over the policy."""
-        states, actions = np.nonzero(self.policy)
-        entries = self.policy[states, actions], (states, states * self.policy.shape[1] + actions)
-        return sparse.csr_array(entries, shape=(len(self.policy), self.policy.size))
+        return policy_average(self.policy)
 
     @cached_property
     def kernel(self) -> sparse.csr_array:
@@ -357,6 +355,13 @@ class AskedGaps:
         size = max(1, _CHUNK // int(entries.max()))
         for start in range(0, self.states.size, size):
             yield self.part(slice(start, start + size))
+
+
+def policy_average(policy: Floats) -> sparse.csr_array:
+    """(S, S*A) sparse: row s has the probabilities of its actions, policy (S, A)."""
+    states, actions = np.nonzero(policy)
+    entries = policy[states, actions], (states, states * policy.shape[1] + actions)
+    return sparse.csr_array(entries, shape=(len(policy), policy.size))
 
 
 def faster(matrix: sparse.csr_array) -> Any:
