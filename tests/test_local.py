@@ -278,7 +278,7 @@ def solved_core(model, policy, core, also=(), coupling="joint"):
         region.explore([region.numbers[state]])
     view = view_explored(region, 1e-12, None, theta=1e6)
     assert view.core.sum() == len(core)
-    return local._answer(region, view, 1e-6).solution
+    return local._answer(region, view, 1e-6)[0]
 
 
 def errors_of(model, policy, found, start, coupling="joint"):

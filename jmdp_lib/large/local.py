@@ -169,17 +169,16 @@ def _search(region: Region, allowed: float, bar: Any) -> LocalSolution:
         view, reached = _explored(region, view, goal, theta, bar)
         core_size = int(view.core.sum())
         try:
-            answer = _answer(region, view, allowed)
+            found, by_core = _answer(region, view, allowed)
         except MemoryError:
             if best is not None or core_size == region.num_asked:
                 break
             theta *= 1e3
         else:
-            found = answer.solution
             if best is None or found.error_bound < best.error_bound:
                 best = found
             bar.set_postfix_str(f"error {best.error_bound:.1e}, allowed {allowed:.1e}")
-            core_suffices = core_size == solved_size or answer.by_core < 0.3 * found.error_bound
+            core_suffices = core_size == solved_size or by_core < 0.3 * found.error_bound
             solved_size = core_size
             if best.converged or (core_suffices and not reached):
                 break
@@ -293,14 +292,7 @@ class Cut(NamedTuple):
         return np.minimum(self.distance, by_parts)
 
 
-class Answer(NamedTuple):
-    """What a core says, and how much of its error a larger core could mend."""
-
-    solution: LocalSolution
-    by_core: float
-
-
-def _answer(region: Region, view: View, allowed: float) -> Answer:
+def _answer(region: Region, view: View, allowed: float) -> tuple[LocalSolution, float]:
     """The core's answer with its error, and how much of that a larger core could mend."""
     unit = region.unit
     asked = region.asked
@@ -325,7 +317,7 @@ def _answer(region: Region, view: View, allowed: float) -> Answer:
         explored=explored,
         visits=view.visits,
     )
-    return Answer(solution, unit * float((core.cut_error - cut.moved).max(initial=0.0)))
+    return solution, unit * float((core.cut_error - cut.moved).max(initial=0.0))
 
 
 def _by_actions(view: View, found: Floats) -> Floats:
