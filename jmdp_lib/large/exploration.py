@@ -53,7 +53,7 @@ from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.large.implicit import Region, with_outside
-from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
+from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2, ragged
 from jmdp_lib.solvers.affine import Chain, solve_chains
 
 _PAIRS = 30  # pairs of branches, for each explored state, that are followed for one step
@@ -319,10 +319,11 @@ def _step_pairs(system: CollapsedT2, pairs: Ints, mass: Floats) -> tuple[Ints, F
     def matrix(mass: Floats, gap: Ints, first: Ints, second: Ints) -> sparse.csr_array:
         return sparse.coo_array((mass, (gap * size + first, second)), shape).tocsr()
 
-    same = np.flatnonzero(first == second)
-    met = system.diagonal[first[same]].tocoo()
-    pair = same[met.row]
-    total = matrix(mass[pair] * met.data, gap[pair], met.col // size, met.col % size)
+    met = system.diagonal
+    _, pair, within = ragged(np.diff(met.indptr)[first] * (first == second))
+    entry = met.indptr[first][pair] + within
+    ends = np.divmod(met.indices[entry], size)
+    total = matrix(mass[pair] * met.data[entry], gap[pair], *ends)
     start = matrix(mass * (first != second), gap, first, second)
     for kernel in system.kernels:
         half = (start @ kernel).tocoo()  # one branch has moved; now the other

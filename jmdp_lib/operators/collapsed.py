@@ -347,8 +347,8 @@ class AskedGaps:
 
     def part(self, which: Any) -> AskedGaps:
         """Some of them, by an index or a slice."""
-        columns = vars(self).values()
-        return AskedGaps(*(x if x is None else x[which] for x in columns))
+        others = None if self.others is None else self.others[which]
+        return AskedGaps(self.states[which], self.first[which], self.second[which], others)
 
     def parts(self, entries: Ints) -> Iterator[AskedGaps]:
         """Parts that fit into memory; entries (S,): how many outcomes a pair at each state has."""

@@ -112,7 +112,7 @@ def on_device(array: Any, device: str | None) -> Any:
     if device is None:
         return array
     torch = _torch()
-    if not sparse.issparse(array):
+    if not isinstance(array, sparse.csr_array):
         return torch.tensor(array, device=device)
     rows = [torch.tensor(x, device=device) for x in (array.indptr, array.indices, array.data)]
     with warnings.catch_warnings():
@@ -135,7 +135,7 @@ def scaled_kernels(system: CollapsedT2, few: bool) -> list[Any]:
 
 def _move_both(kernel: Any, other: Any, x: Any, scratch: Any, out: Any, add: bool) -> None:
     """out = K x L', or out += K x L', for sparse matrices, or matrices of NumPy or torch."""
-    if sparse.issparse(kernel):
+    if isinstance(kernel, sparse.csr_array):
         move(kernel.indptr, kernel.indices, kernel.data, x, scratch, False)
         move(other.indptr, other.indices, other.data, scratch, out, add)  # (L (K x)')' = K x L'
         return

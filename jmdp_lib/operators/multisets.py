@@ -266,7 +266,8 @@ class MultisetOperator:
 
     def norm_weights(self, orders: Ints) -> Floats:
         """lambda_k of each order k, (q,)."""
-        return norm_weight(2, self.jm.gamma, self.jm.reward_bound) ** (orders - 1.0)
+        base = norm_weight(2, self.jm.gamma, self.jm.reward_bound)
+        return np.power(base, orders - 1.0)
 
     def apply(self, x: Floats) -> Floats:
         """T_n on `system`."""

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from scipy import sparse
 
-from jmdp_lib.checks import Floats, Ints, frozen
+from jmdp_lib.checks import Floats, frozen
 from jmdp_lib.machine import (
     add_scaled,
     available_bytes,
@@ -185,11 +185,11 @@ class Chain:
     kernel: sparse.csr_array
     discount: float
     source: Floats
-    order: Ints | None = None
+    order: Any = None
     acyclic: bool = False
 
     @cached_property
-    def _order(self) -> Ints:
+    def _order(self) -> Any:
         return successors_first(self.kernel) if self.order is None else self.order
 
     def zeros(self) -> Floats:

@@ -97,7 +97,7 @@ class MomentsFromMultisets:
         return f"JIPE-{self.operator.order}"
 
     def solve(self, system: System) -> Solved:
-        """Moments of the multisets of a system, in units of lambda, where T_n contracts by gamma."""
+        """The moments of a system, in units of lambda, where T_n contracts by gamma."""
         weights = self.operator.norm_weights(system.orders)
         scaled = sparse.diags_array(1.0 / weights) @ system.matrix @ sparse.diags_array(weights)
         chain = Chain(sparse.csr_array(scaled), 1.0, system.constant / weights)
