@@ -151,8 +151,8 @@ def learning():
             layout = Layout(policy, form)
             used = layout.used
             learned = Learned(np.zeros(used.size), np.zeros(used.size, dtype=np.int64))
-            rng, weights = np.random.default_rng(0), used / used.sum()
-            update = updater(Plain(jm), layout, learned, jl.StepSize(), weights, rng)
+            rng = np.random.default_rng(0)
+            update = updater(Plain(jm), layout, learned, jl.StepSize(), rng)
             slow = seconds(lambda: update(few), 2)
             yield (
                 f"incremental JIPE-2, {form}, 5x5 gridworld, {name} policy",

@@ -17,7 +17,6 @@ ALIASES = "ArrayLike Bracket Bytes Floats Ints Joint Policy Seed StateAction Ste
 autodoc_type_aliases = {name: name for name in ALIASES.split()}
 autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
-exclude_patterns = ["_readme.md"]  # parts of it are included
 nb_execution_mode = "off"  # the notebooks are committed executed
 nb_render_markdown_format = "gfm"  # tables in outputs
 myst_enable_extensions = ["colon_fence", "dollarmath", "fieldlist", "deflist"]

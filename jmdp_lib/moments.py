@@ -14,8 +14,7 @@ certifies the accuracy of any candidate M.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import combinations, product
 from math import comb
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 StateAction = tuple[int, int]
-
-# Up to this many state-actions a collection that is kept without its model holds all of Sigma.
-KEPT_LIMIT = 512
 
 
 def norm_weight(order: int, gamma: float, reward_bound: float = 1.0) -> float:
@@ -110,29 +106,20 @@ class MomentSource(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StoredMoments(ReadOnly):
-    """A source that holds arrays and no model: what was learned, projected or loaded from a file.
+    """A source that holds all of Sigma, or nothing besides the moments of one state.
 
     Attributes:
         second: (S, A, S, A), all of Sigma, or None.
-        higher: same-state moments of orders 3, 4, ...: (S, A, A, A), (S, A, A, A, A), ...
         absent: what to say when something else is asked for.
     """
 
     second: Floats | None
-    higher: tuple[Floats, ...] = ()
-    absent: str = (
-        "a saved or pickled collection holds same-state moments, and other second moments of up to "
-        f"{KEPT_LIMIT} state-actions; this one is not among them: solve again"
-    )
+    absent: str = "this collection has no moments between states"
 
     def moment(self, coordinates: Sequence[StateAction]) -> float:
         """E of the product of the returns."""
-        if len(coordinates) == 2:
-            return float(self.full_second()[coordinates[0] + coordinates[1]])
-        states, actions = zip(*coordinates, strict=True)
-        if len(set(states)) > 1:
-            raise ValueError(self.absent)
-        return float(self.higher[len(coordinates) - 3][states[0], *actions])
+        x, y = coordinates
+        return float(self.full_second()[x + y])
 
     def full_second(self) -> Floats:
         """(S, A, S, A)."""
@@ -145,7 +132,7 @@ class StoredMoments(ReadOnly):
 class Moments(ReadOnly):
     """Moments of the joint returns $Z^pi$ up to `order`: what every solver finds.
 
-    All arrays are read-only. A pickle holds what `without_model` keeps.
+    All arrays are read-only.
 
     Attributes:
         order: highest order held.
@@ -181,32 +168,6 @@ class Moments(ReadOnly):
     def __repr__(self) -> str:
         states, actions = self.mean.shape
         return f"Moments({states} states, {actions} actions, order {self.order})"
-
-    def without_model(self) -> Moments:
-        """The same collection in arrays alone, without the model it was solved on.
-
-        It has all means and same-state moments, and all of $Sigma$ for up to 512 state-actions if
-        it can be solved; asking it for anything else is an error.
-
-        Example:
-            >>> import jmdp_lib as jl
-            >>> jm = jl.coupled_reward_chain(4, gamma=0.9)
-            >>> alone = jl.jipe2(jm, jl.uniform_policy(jm)).moments.without_model()
-            >>> alone.full_second().shape
-            (4, 2, 4, 2)
-        """
-        if isinstance(self.source, StoredMoments):
-            return self
-        second = None
-        if self.order >= 2 and self.mean.size <= KEPT_LIMIT:
-            with suppress(ValueError, MemoryError):  # not all of Sigma is known, or fits
-                second = self.source.full_second()
-        orders = range(3, self.order + 1)
-        higher = tuple(same_state_moments(self._excess, self.mean.shape, k) for k in orders)
-        return replace(self, source=StoredMoments(second, higher))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return ReadOnly.__getstate__(self.without_model())
 
     def moment(self, coordinates: Sequence[StateAction]) -> float:
         """$E[Z(s_1, a_1) ... Z(s_k, a_k)]$ for coordinates [(s_1, a_1), ...], k up to `order`.
@@ -387,11 +348,6 @@ class Moments(ReadOnly):
             raise ValueError(f"a coordinate must be a pair (state, action), got {x!r}") from None
         num_states, num_actions = self.mean.shape
         return checks.index("state", s, num_states), checks.index("action", a, num_actions)
-
-
-def moments_of_parts(source: dict[str, Any], **parts: Any) -> Moments:
-    """A collection without its model, from the fields that a file holds."""
-    return Moments(**parts, source=StoredMoments(**source))
 
 
 def gap_table(columns: Mapping[str, Floats]) -> pd.DataFrame:

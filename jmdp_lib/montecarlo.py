@@ -20,31 +20,30 @@ coupling="common" one noise draws the tables of all states; with "independent" e
 has a table of its own. Next actions are always drawn for each state-action by itself.
 
 A further sampler is a kernel that fills rows of an array, and a function that hands chunks of it to
-threads. Random streams belong to chunks, so threads do not change the numbers.
+threads (`fill_chunks`). Random streams belong to chunks, so threads do not change the numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import get_num_threads
-from numpy.typing import NDArray
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, Seed
 from jmdp_lib.machine import cached, hot, inline, progress, require
 from jmdp_lib.model import JMDP, checked_coupling, require_tables
-from jmdp_lib.operators.draws import alias_tables, cells, cumulative, find, pick, pick_cell
+from jmdp_lib.operators.draws import DrawnModel, Law, draw, draw_action, draw_table
 
 RUNS_PER_STREAM = 4096
+INDEPENDENT = 1
+COMMON = 2
+_MODES = {"joint": 0, "independent": INDEPENDENT, "common": COMMON}
 _SAMPLES = 64  # of all returns, per random stream
 _LONGEST = 10**7  # steps of a run, unless a horizon is given: about a second for a pair
-_INDEPENDENT = 1
-_COMMON = 2
-_MODES = {"joint": 0, "independent": _INDEPENDENT, "common": _COMMON}
 
 
 def simulate_pairs(
@@ -83,10 +82,18 @@ def simulate_pairs(
     chosen = [checks.index("action", action, jm.num_actions) for action in actions]
     num_pairs = checks.at_least("num_pairs", num_pairs, 1)
     steps = checks.at_least("horizon", steps, 1)
-    model = BranchModel.of(jm, [matrix], checked_coupling(jm, coupling))
-    start = BranchStart.of(state, chosen, [0, 0])
-    plan = BranchPlan(model, start, BranchLimits(steps, jm.gamma, True))
-    return play_branches(plan, num_pairs, seed, "num_pairs").returns
+    model = BranchModel.of(jm, matrix[None], checked_coupling(jm, coupling))
+    require(16.0 * num_pairs, f"a sample of num_pairs = {num_pairs:,}", "ask for fewer")
+    returns = np.empty((num_pairs, 2))
+    root = checks.seed_sequence(seed)
+
+    def fill(chunk: int) -> None:
+        out = returns[chunk * RUNS_PER_STREAM : (chunk + 1) * RUNS_PER_STREAM]
+        rng = checks.stream(root, "simulate_pairs", chunk)
+        _fill_pairs(rng, out, (state, *chosen), model, (steps, jm.gamma))
+
+    fill_chunks(fill, -(-num_pairs // RUNS_PER_STREAM), "simulate_pairs")
+    return returns
 
 
 def horizon_for(jm: JMDP, truncation: float) -> int:
@@ -95,377 +102,127 @@ def horizon_for(jm: JMDP, truncation: float) -> int:
     return checks.derived_horizon(jm.gamma, truncation, _LONGEST, other)
 
 
-class _Tables(NamedTuple):
-    """Outcome tables, to draw from by `pick`: as in a JMDP, with cumulative probabilities."""
-
-    starts: Ints
-    cumulative: Floats
-    rewards: Floats
-    next_states: Ints
+def fill_chunks(fill: Callable[[int], None], count: int, name: str) -> None:
+    """Call fill(chunk) for all chunks, in threads: kernels release the GIL."""
+    with ThreadPoolExecutor(get_num_threads()) as pool, progress(count, name, unit="chunk") as bar:
+        for _ in pool.map(fill, range(count)):
+            bar.update()
 
 
-class _LoneBranch(NamedTuple):
-    """The law of (R, S') of a branch that shares its state with no other, as alias tables.
+class LoneBranch(NamedTuple):
+    """The law of (R, S') of a branch that shares its state with no other.
 
-    Such a branch needs neither its action nor its table by name: one draw gives reward and next
-    state. starts: (Q S + 1,), for Q policies one after the other. threshold: (L,). rewards,
-    next_states: (2 L,), by cell (see `draws.pick_cell`).
+    Such a branch needs neither its action nor its table by name: one draw from `outcomes` gives
+    reward and next state, rewards[i] and next_states[i], both (L,). There is a law for every state
+    and each of Q policies: state s under policy number k counts as k S + s, here and in
+    next_states.
     """
 
-    starts: Ints
-    threshold: Floats
+    outcomes: Law
     rewards: Floats
     next_states: Ints
+
+    @classmethod
+    def of(cls, jm: JMDP, policies: Floats) -> LoneBranch:
+        """Equal outcomes of a state are one. policies: (Q, S, A)."""
+        weight = jm.probs[:, None] * policies[:, jm.table_states]  # (Q, T, A)
+        count = len(policies) * jm.num_states
+        owners = np.arange(count).reshape(len(policies), -1)[:, jm.table_states, None]
+        after = owners + (jm.next_states - jm.table_states[:, None])
+        outcome = np.stack(np.broadcast_arrays(owners, jm.rewards, after), axis=-1)
+        played = weight > 0
+        distinct, inverse = np.unique(outcome[played], axis=0, return_inverse=True)
+        probs: Floats = np.bincount(inverse.ravel(), weight[played]).astype(float)
+        starts = np.searchsorted(distinct[:, 0], np.arange(count + 1)).astype(np.int64)
+        outcomes = Law.of(starts, probs, np.arange(probs.size))
+        return cls(outcomes, distinct[:, 1].copy(), distinct[:, 2].astype(np.int64))
 
 
 class BranchModel(NamedTuple):
-    """A JMDP and Q policies, as the kernel reads them. policy_cdf: (Q S A,)."""
+    """What kernels know of a JMDP, its policies and a coupling."""
 
-    num_states: int
     mode: int
-    policy_cdf: Floats
-    tables: _Tables
-    law: _LoneBranch
+    drawn: DrawnModel
+    law: LoneBranch
 
     @classmethod
-    def of(cls, jm: JMDP, policies: Sequence[Floats], coupling: str) -> BranchModel:
-        """policies: (S, A) each. The coupling has been checked."""
-        tables = _Tables(jm.starts, cumulative(jm.starts, jm.probs), jm.rewards, jm.next_states)
-        policy_cdf = np.cumsum(np.concatenate(policies), 1).ravel()
-        return cls(jm.num_states, _MODES[coupling], policy_cdf, tables, _lone_branch(jm, policies))
-
-
-class BranchStart(NamedTuple):
-    """Where m branches start.
-
-    actions: (m,) their first actions; (0,) if these are drawn, by one number for all branches.
-    kinds: (m,) which policy each of them follows. one: (m,) the first branch that each is one with.
-    num_played: how many are not one with an earlier one. one_policy: whether all follow the same.
-    """
-
-    state: int
-    actions: Ints
-    kinds: Ints
-    one: Ints
-    num_played: int
-    one_policy: bool
-
-    @classmethod
-    def of(cls, state: int, actions: Sequence[int], kinds: Sequence[int]) -> BranchStart:
-        """Without actions, branches of one policy are one from the start."""
-        one = [*range(len(kinds))] if actions else [*map(kinds.index, kinds)]
-        return cls(
-            state=state,
-            actions=np.array(actions, np.int64),
-            kinds=np.array(kinds, np.int64),
-            one=np.array(one, np.int64),
-            num_played=len(set(one)),
-            one_policy=len(set(kinds)) == 1,
-        )
-
-
-class BranchLimits(NamedTuple):
-    """Until when runs are played. whole: on to the horizon where all branches are one for good."""
-
-    steps: int
-    gamma: float
-    whole: bool
-
-
-class BranchPlan(NamedTuple):
-    """What all runs have in common."""
-
-    model: BranchModel
-    start: BranchStart
-    limits: BranchLimits
-
-
-class BranchRuns(NamedTuple):
-    """N runs of m branches.
-
-    returns: (N, m). labels: (N, m), equal where branches have the same future after the horizon.
-    queries: (N,) draws of tables: of one or more actions at one state.
-    """
-
-    returns: Floats
-    labels: Ints
-    queries: Ints
-
-
-def play_branches(
-    plan: BranchPlan, num_runs: int, seed: Seed, name: str = "num_runs"
-) -> BranchRuns:
-    """Play branches of a JMDP. The first runs are the same however many are asked for.
-
-    name: what their number is called where there are too many.
-    """
-    size = plan.start.kinds.size
-    require(8.0 * num_runs * (2 * size + 1), f"a sample of {name} = {num_runs:,}", "ask for fewer")
-    runs = BranchRuns(
-        returns=np.empty((num_runs, size)),
-        labels=np.empty((num_runs, size), np.int64),
-        queries=np.empty(num_runs, np.int64),
-    )
-    chunks = [slice(i, i + RUNS_PER_STREAM) for i in range(0, num_runs, RUNS_PER_STREAM)]
-    root = checks.seed_sequence(seed)
-
-    def fill(number: int) -> None:
-        rng = checks.stream(root, "simulate_pairs", number)
-        part: Any = (array[chunks[number]] for array in runs)
-        _fill_runs(rng, BranchRuns(*part), _Branches.of(size), plan)
-
-    with ThreadPoolExecutor(get_num_threads()) as pool:  # the kernel releases the GIL
-        list(pool.map(fill, range(len(chunks))))
-    return runs
-
-
-def _lone_branch(jm: JMDP, policies: Sequence[Floats]) -> _LoneBranch:
-    parts = []
-    for kind, policy in enumerate(policies):
-        weight = (jm.probs[:, None] * policy[jm.table_states]).ravel()
-        owners = np.repeat(jm.table_states + kind * jm.num_states, jm.num_actions)
-        outcome = np.stack([owners, jm.rewards.ravel(), jm.next_states.ravel()], axis=1)
-        parts.append(np.column_stack([outcome, weight])[weight > 0])
-    played = np.concatenate(parts)
-    distinct, inverse = np.unique(played[:, :3], axis=0, return_inverse=True)
-    probs = np.bincount(inverse.ravel(), played[:, 3])
-    owners = np.arange(len(policies) * jm.num_states + 1)
-    starts = np.searchsorted(distinct[:, 0], owners).astype(np.int64)
-    threshold, alias = alias_tables(starts, probs)
-    either = cells(alias)
-    return _LoneBranch(starts, threshold, distinct[either, 1], distinct[either, 2].astype(np.int64))
+    def of(cls, jm: JMDP, policies: Floats, coupling: str) -> BranchModel:
+        """policies: (Q, S, A). The coupling has been checked."""
+        drawn = DrawnModel.of(jm, policies)
+        return cls(_MODES[coupling], drawn, LoneBranch.of(jm, policies))
 
 
 @inline
-def _settled(x: int, model: Any) -> bool:
+def settled(x: int, law: Any) -> bool:
     """Whether a branch at x stays for ever and earns the same: what is left is a geometric sum."""
-    law = model.law
-    low = law.starts[x]
-    return law.starts[x + 1] - low == 1 and law.next_states[2 * low] == x % model.num_states
+    low = law.outcomes.starts[x]
+    return law.outcomes.starts[x + 1] - low == 1 and law.next_states[low] == x
 
 
 @inline
-def _alone(rng: Any, x: int, weight: float, steps: int, gamma: float, model: Any) -> float:
-    """What one branch earns in so many steps, times the weight of the first.
-
-    x: its state, plus S times the number of its policy.
-    """
-    law = model.law
-    base = x - x % model.num_states
+def earned_alone(rng: Any, x: int, weight: float, steps: int, gamma: float, law: Any) -> float:
+    """What one branch earns from state x on in so many steps, times the weight of the first."""
     earned = 0.0
     step = 0
-    while step < steps and not _settled(x, model):
-        i = pick_cell(rng, law.starts[x], law.starts[x + 1], law.threshold)
+    while step < steps and not settled(x, law):
+        i = draw(rng, law.outcomes, x)
         earned += weight * law.rewards[i]
-        x = base + law.next_states[i]
+        x = law.next_states[i]
         weight *= gamma
         step += 1
     if step < steps:
         left = steps - step
         rest = (1.0 - gamma**left) / (1.0 - gamma) if gamma < 1.0 else float(left)
-        earned += weight * rest * law.rewards[2 * law.starts[x]]
+        earned += weight * rest * law.rewards[law.outcomes.starts[x]]
     return earned
 
 
-class _Branches(NamedTuple):
-    """Where the branches of a run are, (m,) each.
-
-    states, actions: of every branch. one: the first branch that it is one with for good; itself, if
-    it is still played. source: the first branch that comes from the same state-action: both draw
-    their next actions by one number. numbers: these. host: the first branch at the same state.
-    shared: whether it shares a draw with another one. tables: what was drawn. rewards: of the step.
-    """
-
-    states: Ints
-    actions: Ints
-    one: Ints
-    source: Ints
-    numbers: Floats
-    host: Ints
-    shared: NDArray[np.bool_]
-    tables: Ints
-    rewards: Floats
-
-    @classmethod
-    def of(cls, size: int) -> _Branches:
-        kinds = {"numbers": float, "rewards": float, "shared": bool}
-        return cls(*(np.zeros(size, kinds.get(name, np.int64)) for name in cls._fields))
-
-
-@inline
-def _look_around(at: Any, named: bool) -> int:
-    """Find out who shares a state; returns how many branches are at the state of an earlier one.
-
-    named: whether all branches need their actions and tables by name.
-    """
-    meetings = 0
-    for j in range(at.one.size):
-        if at.one[j] != j:
-            continue
-        at.host[j] = j
-        at.shared[j] = named
-        for i in range(j):
-            if at.one[i] == i and at.states[i] == at.states[j]:
-                at.host[j] = i
-                at.shared[i] = True
-                at.shared[j] = True
-                meetings += 1
-                break
-    return meetings
-
-
-@inline
-def _choose(rng: Any, at: Any, model: Any, kinds: Any) -> None:
-    """Actions of the branches that share a draw: of the others nobody needs to know them."""
-    num_actions = model.tables.rewards.shape[1]
-    for j in range(at.one.size):
-        if at.one[j] != j or not at.shared[j]:
-            continue
-        if num_actions > 1:
-            at.numbers[j] = rng.random() if at.source[j] == j else at.numbers[at.source[j]]
-        low = (kinds[j] * model.num_states + at.states[j]) * num_actions
-        at.actions[j] = find(at.numbers[j], model.policy_cdf, low, low + num_actions) - low
-
-
-@inline
-def _merge(at: Any, kinds: Any) -> int:
-    """Find out who is at one state-action; returns how many branches are still to be played."""
-    played = 0
-    for j in range(at.one.size):
-        if at.one[j] != j:
-            continue
-        at.source[j] = j
-        for i in range(j):
-            here = at.one[i] == i and at.host[i] == at.host[j]
-            if here and at.shared[j] and at.actions[i] == at.actions[j]:
-                at.source[j] = i
-                break
-        if at.source[j] < j and kinds[at.source[j]] == kinds[j]:
-            for k in range(j, at.one.size):
-                if at.one[k] == j:
-                    at.one[k] = at.source[j]
-        else:
-            played += 1
-    return played
-
-
-@inline
-def _two_apart(rng: Any, at: Any, returns: Any, plan: Any, step: int, weight: float) -> Any:
-    """Play two branches while they share no state; returns the step, and its weight, then.
-
-    `_move` would do the same: here most of the time is spent, and nothing is looked up.
-    """
-    model, start, limits = plan
-    law = model.law
-    first = start.kinds[0] * model.num_states
-    second = start.kinds[1] * model.num_states
-    x = at.states[0]
-    y = at.states[1]
-    left = returns[0]
-    right = returns[1]
-    while step < limits.steps and x != y:
-        i = pick_cell(rng, law.starts[first + x], law.starts[first + x + 1], law.threshold)
-        j = pick_cell(rng, law.starts[second + y], law.starts[second + y + 1], law.threshold)
-        left += weight * law.rewards[i]
-        right += weight * law.rewards[j]
-        x = law.next_states[i]
-        y = law.next_states[j]
-        weight *= limits.gamma
-        step += 1
-    returns[0] = left
-    returns[1] = right
-    at.states[0] = x
-    at.states[1] = y
-    at.source[1] = 1
-    return step, weight
-
-
-@inline
-def _move(rng: Any, at: Any, model: Any, kinds: Any) -> int:
-    """One step of all branches that are played; returns the number of queries."""
-    tables = model.tables
-    law = model.law
-    noise = 0
-    queries = 0
-    for j in range(at.one.size):
-        if at.one[j] != j:
-            continue
-        if not at.shared[j]:
-            x = kinds[j] * model.num_states + at.states[j]
-            cell = pick_cell(rng, law.starts[x], law.starts[x + 1], law.threshold)
-            at.rewards[j] = law.rewards[cell]
-            at.states[j] = law.next_states[cell]
-            queries += 1
-            continue
-        x = at.states[j]
-        leader = at.source[j] if model.mode == _INDEPENDENT else at.host[j]
-        queries += leader == j
-        if model.mode == _COMMON and j > 0:
-            at.tables[j] = tables.starts[x] + noise
-        elif leader < j:
-            at.tables[j] = at.tables[leader]
-        else:
-            at.tables[j] = pick(rng, tables.cumulative, tables.starts[x], tables.starts[x + 1])
-            noise = at.tables[j] - tables.starts[x]
-        at.rewards[j] = tables.rewards[at.tables[j], at.actions[j]]
-        at.states[j] = tables.next_states[at.tables[j], at.actions[j]]
-    return queries
-
-
-@inline
-def _begin(at: Any, returns: Any, start: Any) -> None:
-    """All branches at the start, with nothing earned."""
-    for j in range(at.one.size):
-        returns[j] = 0.0
-        at.states[j] = start.state
-        at.one[j] = start.one[j]
-        at.source[j] = j if start.actions.size else 0
-        if start.actions.size:
-            at.actions[j] = start.actions[j]
-
-
 @hot
-def _fill_runs(rng: Any, runs: Any, at: Any, plan: Any) -> None:
-    """Fill the rows of `BranchRuns`. at: scratch."""
-    model, start, limits = plan
-    size = start.kinds.size
-    for run in range(runs.queries.size):
-        returns = runs.returns[run]
-        _begin(at, returns, start)
-        played = start.num_played
+def _fill_pairs(rng: Any, returns: Any, start: Any, model: Any, limits: Any) -> None:
+    """Fill returns (n, 2). start: state and two actions. limits: steps and gamma.
+
+    Branches at two states, whose tables are independent, are drawn by the law of a lone branch.
+    """
+    mode, drawn, law = model
+    starts, _, rewards, next_states, _ = drawn
+    num_actions = rewards.shape[1]
+    steps, gamma = limits
+    for run in range(len(returns)):
+        x, a, b = start
+        y = x
+        left = 0.0
+        right = 0.0
         weight = 1.0
         step = 0
-        queries = 0
-        while step < limits.steps and (played > 1 or (step == 0 and start.actions.size > 0)):
-            if size == 2 and model.mode != _COMMON and at.states[0] != at.states[1]:
-                queries -= 2 * step
-                step, weight = _two_apart(rng, at, returns, plan, step, weight)
-                queries += 2 * step
-                continue
-            given = step == 0 and start.actions.size > 0
-            meetings = _look_around(at, given or model.mode == _COMMON)
-            if not given:
-                if start.one_policy and meetings == played - 1 and _settled(at.states[0], model):
-                    break
-                _choose(rng, at, model, start.kinds)
-            played = _merge(at, start.kinds)
-            if played == 1 and not limits.whole:
-                break
-            queries += _move(rng, at, model, start.kinds)
-            for j in range(size):
-                returns[j] += weight * at.rewards[at.one[j]]
-            weight *= limits.gamma
+        one = False
+        while step < steps and not one:
+            if x != y and mode != COMMON:
+                i = draw(rng, law.outcomes, x)
+                j = draw(rng, law.outcomes, y)
+                left += weight * law.rewards[i]
+                right += weight * law.rewards[j]
+                x = law.next_states[i]
+                y = law.next_states[j]
+            else:
+                if step > 0:
+                    if x == y and settled(x, law):
+                        break
+                    a = draw_action(rng, drawn, x) - x * num_actions
+                    b = draw_action(rng, drawn, y) - y * num_actions
+                one = x == y and a == b
+                i = draw_table(rng, drawn, x)
+                j = starts[y] + i - starts[x]
+                if mode == INDEPENDENT and not one:
+                    j = draw_table(rng, drawn, y)
+                left += weight * rewards[i, a]
+                right += weight * rewards[j, b]
+                x = next_states[i, a]
+                y = next_states[j, b]
+            weight *= gamma
             step += 1
-        left = limits.steps - step
-        if left > 0 and limits.whole:  # from here on all branches earn the same
-            x = start.kinds[0] * model.num_states + at.states[0]
-            earned = _alone(rng, x, weight, left, limits.gamma, model)
-            for j in range(size):
-                returns[j] += earned
-            queries += left
-        for j in range(size):
-            runs.labels[run, j] = at.one[j] if left == 0 else 0
-        runs.queries[run] = queries
+        rest = earned_alone(rng, x, weight, steps - step, gamma, law)
+        returns[run, 0] = left + rest
+        returns[run, 1] = right + rest
 
 
 def simulate_returns(
@@ -507,55 +264,30 @@ def simulate_returns(
     mode = _MODES[checked_coupling(jm, coupling)]
     steps = horizon_for(jm, truncation)
     root = checks.purpose_seed(seed, "simulate_returns")
-    threads = get_num_threads()
-    words = (num_samples + threads + 8) * matrix.size + 8 * jm.probs.size
+    words = (num_samples + get_num_threads() + 8) * matrix.size + 8 * jm.probs.size
     what = f"a sample of num_samples = {num_samples:,} times {matrix.size:,} state-actions"
     require(8.0 * words, what, "ask for fewer")
     returns = np.empty((num_samples, matrix.size))
-    laws = (_table_law(jm), _action_law(matrix))
-    maps = _Maps(steps, mode, jm.gamma, jm.rewards, jm.next_states, *laws)
+    tables = Law.of(jm.starts, jm.probs, np.arange(jm.probs.size))
+    maps = _Maps(steps, mode, jm.gamma, jm.rewards, jm.next_states, tables, _action_law(matrix))
 
     def fill(chunk: int) -> None:
         out = returns[chunk * _SAMPLES : (chunk + 1) * _SAMPLES]
         rng = checks.generator(root, chunk)
         _fill_samples(rng, out, np.empty(matrix.size), maps)
 
-    chunks = range(-(-num_samples // _SAMPLES))
-    with (
-        ThreadPoolExecutor(threads) as pool,  # the kernel releases the GIL
-        progress(len(chunks), "simulate_returns", unit="chunk") as bar,
-    ):
-        for _ in pool.map(fill, chunks):
-            bar.update()
+    fill_chunks(fill, -(-num_samples // _SAMPLES), "simulate_returns")
     return returns.reshape(num_samples, *matrix.shape)
 
 
-class _Law(NamedTuple):
-    """One law for every state, to draw from by `pick_cell`.
-
-    starts: (S + 1,). threshold: (L,). meaning: (2 L,), what each cell stands for.
-    """
-
-    starts: Ints
-    threshold: Floats
-    meaning: Ints
-
-
-def _table_law(jm: JMDP) -> _Law:
-    """The law of every state's table, whose cells mean tables."""
-    threshold, alias = alias_tables(jm.starts, jm.probs)
-    return _Law(jm.starts, threshold, cells(alias))
-
-
-def _action_law(policy: Floats) -> _Law:
+def _action_law(policy: Floats) -> Law:
     """The law of every state's action, whose cells mean state-actions s * A + a.
 
     Actions of probability zero are left out: a deterministic policy draws nothing.
     """
     played = np.flatnonzero(policy)
     starts = np.concatenate([[0], np.cumsum((policy > 0).sum(1))])
-    threshold, alias = alias_tables(starts, policy.ravel()[played])
-    return _Law(starts, threshold, played[cells(alias)])
+    return Law.of(starts, policy.ravel()[played], played)
 
 
 class _Maps(NamedTuple):
@@ -566,16 +298,14 @@ class _Maps(NamedTuple):
     gamma: float
     rewards: Floats
     next_states: Ints
-    tables: _Law
-    actions: _Law
+    tables: Law
+    actions: Law
 
 
 @cached(nogil=True)
 def _fill_samples(rng: Any, out: Any, scratch: Any, maps: Any) -> None:
     """Fill out (n, S * A) with n samples. scratch: room for one of them."""
     steps, mode, gamma, rewards, next_states, tables, actions = maps
-    starts = tables.starts
-    num_states = starts.size - 1
     num_actions = rewards.shape[1]
     for sample in range(out.shape[0]):
         z = out[sample]
@@ -584,21 +314,16 @@ def _fill_samples(rng: Any, out: Any, scratch: Any, maps: Any) -> None:
         for _ in range(steps):
             z, after = after, z
             k = 0
-            if mode == _COMMON:  # noise k is table k of every state
-                k = tables.meaning[pick_cell(rng, starts[0], starts[1], tables.threshold)]
-            for s in range(num_states):
-                low = starts[s]
-                high = starts[s + 1]
-                table = low + k
-                if mode != _COMMON:
-                    table = tables.meaning[pick_cell(rng, low, high, tables.threshold)]
+            if mode == COMMON:  # noise k is table k of every state
+                k = draw(rng, tables, 0)
+            for s in range(tables.starts.size - 1):
+                table = tables.starts[s] + k
+                if mode != COMMON:
+                    table = draw(rng, tables, s)
                 for a in range(num_actions):
-                    if mode == _INDEPENDENT and a > 0:
-                        table = tables.meaning[pick_cell(rng, low, high, tables.threshold)]
-                    x = next_states[table, a]
-                    low_x = actions.starts[x]
-                    cell = pick_cell(rng, low_x, actions.starts[x + 1], actions.threshold)
-                    then = after[actions.meaning[cell]]
+                    if mode == INDEPENDENT and a > 0:
+                        table = draw(rng, tables, s)
+                    then = after[draw(rng, actions, next_states[table, a])]
                     z[s * num_actions + a] = rewards[table, a] + gamma * then
         if steps % 2 == 1:  # the last step wrote to the scratch
             out[sample] = z

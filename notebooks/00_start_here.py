@@ -95,8 +95,19 @@ solved, simulated = {}, {}
 for name, (jm, coupling) in worlds.items():
     solved[name] = jl.jipe2(jm, policy, coupling=coupling).moments
     simulated[name] = jl.simulate_pairs(jm, policy, 0, (0, 1), num_pairs, seed, coupling=coupling)
-joint = {n: figures.counts(z, ["Z(a)", "Z(b)"], (10, 36), 80) for n, z in simulated.items()}
-gaps = {n: figures.counts(z @ [1, -1], ["G"], (-16, 16), 60) for n, z in simulated.items()}
+
+
+# %% tags=["hide-input"]
+def counts(samples, names, limits, bins):
+    """Samples (N, d), counted in cells: the middle of each that is not empty, and its share."""
+    found, edges = np.histogramdd(samples, bins, [limits] * len(names))
+    cell = np.nonzero(found)
+    middle = {n: (e[:-1] + e[1:])[i] / 2 for n, e, i in zip(names, edges, cell, strict=True)}
+    return pd.DataFrame({**middle, "share": found[cell] / len(samples)})
+
+
+joint = {n: counts(z, ["Z(a)", "Z(b)"], (10, 36), 80) for n, z in simulated.items()}
+gaps = {n: counts(z @ [[1], [-1]], ["G"], (-16, 16), 60) for n, z in simulated.items()}
 data = pd.concat([pd.concat(part, names=["world"]) for part in (joint, gaps)]).reset_index(0)
 
 # %%
@@ -120,6 +131,8 @@ plt.show()
 # <!-- alt: Three columns, for lemonade, nuts and umbrellas. The clouds of paired returns rise along the diagonal for lemonade, are round for nuts and fall for umbrellas, between the same grey marginal distributions. The distributions of the gap below grow wider from left to right, and their orange part below zero grows with them. The black dots are at the same mean, and the black bars grow longer. -->
 
 # %% [markdown]
+# <div data-live="fair"></div>
+#
 # Orange is regret: skies under which the alternative would have earned more. Against
 # lemonade, ice cream is a safe choice. Against umbrellas the *same* choice, with the *same* mean
 # advantage, goes wrong more than one time in three.

@@ -109,10 +109,35 @@ solved = {name: jl.jipe2(*case, tol=tol, route="sweeps") for name, case in cases
 for name, sol in solved.items():
     print(f"{name}: {sol.iterations} sweeps, error bound {sol.error_bound:.2e}")
 
+# %% tags=["hide-input"]
+# gamma^k is a broad band that curves lie on
+wide = {"color": "0.8", "lw": 5.0, "solid_capstyle": "butt", "zorder": 1}
+
+
+def draw_residuals(ax, curves, gamma=0.95, apart=30):
+    """Residuals of named worlds as marks, every thirtieth, on the line gamma^k."""
+    first = max(curve[0] for curve in curves.values())
+    steps = np.arange(max(curve.size for curve in curves.values()))
+    ax.semilogy(steps, first * gamma**steps, label=rf"$\gamma^k$, $\gamma = {gamma:g}$", **wide)
+    for place, (name, curve) in enumerate(curves.items()):
+        # marks of the second world lie between those of the first
+        shown = np.arange(place * apart // len(curves), curve.size, apart)
+        fits = curve > 1e-10 * curve.max()  # below it is rounding
+        slope = np.polyfit(np.flatnonzero(fits), np.log(curve[fits]), 1)[0]
+        look = {
+            "ms": 4.0,
+            "mfc": "white",
+            "zorder": 3,
+            "label": f"{name}: factor {np.exp(slope):.4f}",
+        }
+        ax.semilogy(shown, curve[shown], "os"[place], **look)
+    ax.set_xlabel("iteration $k$")
+
+
 # %%
 fig, ax = plt.subplots(figsize=(4.4, 2.7))
 curves = {name: sol.residuals for name, sol in solved.items()}
-figures.residual_decay(ax, curves, gamma=0.95)
+draw_residuals(ax, curves)
 ax.set_ylabel(r"Bellman residual $\|M_k - T_2 M_k\|_\lambda$")
 ax.legend()
 figures.save(fig, "fig2_residuals", {n: pd.Series(c) for n, c in curves.items()}, out_dir)
@@ -261,10 +286,38 @@ zeta = {name: np.sort(np.abs(np.linalg.eigvals(chain)))[-2] for name, chain in c
 columns = [(n, p) for n in traces for p in ("mean", "second", "covariance")]
 data = {f"{n}, {p}": getattr(traces[n], p) for n, p in columns}
 
+
+# %% tags=["hide-input"]
+def draw_parts(ax, trace, gamma=0.95):
+    """What each part of the collection changes in sweep k, scaled."""
+    steps = np.arange(trace.mean.size)
+    unit = trace.mean[0]
+    ax.semilogy(steps, gamma**steps, label=r"$\gamma^k$", **wide)
+    twice = {"color": "0.4", "lw": 0.9, "zorder": 1, "label": r"$\gamma^{2k}$"}
+    ax.semilogy(steps, gamma ** (2.0 * steps), "--", **twice)
+    second = trace.second / trace.weight / unit
+    draw_part(ax, trace.mean / unit, "-", "#0072B2", r"means $\mu$")
+    draw_part(ax, second, "-.", "#009E73", r"second moments $\Sigma / \lambda$")
+    draw_part(ax, trace.covariance / trace.covariance.max(), "-", "#D55E00", r"covariances $C$")
+    ax.set_xlabel("iteration $k$")
+
+
+def draw_part(ax, values, line, color, label):
+    """One curve; a dot marks its end if it ends at once and not gradually."""
+    seen = np.where(values > 1e-13 * values.max(), values, np.nan)  # below it is rounding
+    ax.semilogy(np.arange(values.size), seen, line, color=color, label=label, zorder=2)
+    last = int(np.flatnonzero(np.isfinite(seen))[-1])
+    if last + 1 < values.size and values[last] > 1e-6 * values.max():
+        ax.plot(last, values[last], "o", ms=3.5, color=color, zorder=3)
+        look = {"color": color, "va": "top", "ha": "center", "fontsize": 7}
+        place = {"xytext": (0, -14), "textcoords": "offset points"}
+        ax.annotate(f"exact after\n{last + 1} sweeps", (last, values[last]), **place, **look)
+
+
 # %%
 fig, axes = plt.subplots(2, 2, figsize=(6.75, 4.2), sharex=True, sharey=True)
 for ax, (name, trace) in zip(axes.flat, traces.items(), strict=True):
-    figures.block_decay(ax, trace, gamma=0.95)
+    draw_parts(ax, trace)
     ax.set_title("5x5 WGW, goal policy" if name == "5x5 WGW" else name)
     ax.label_outer()
 axes[0, 0].set(xlim=(-4, 204), ylim=(1e-9, 5), ylabel="change in sweep $k$, scaled")

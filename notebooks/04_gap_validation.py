@@ -186,12 +186,26 @@ layout = [["mean", "variance", "ratio"], ["mean z", "variance z", "ratio"]]
 found = (mean, played.mean, played.mean_error), (variance, played.variance, played.variance_error)
 
 
+def draw_errors(ax, below, predicted, simulated, errors):
+    """Simulated against predicted values; below, their differences in standard errors."""
+    below.axhspan(-2.0, 2.0, color="0.9", lw=0, zorder=0)
+    below.axhline(0.0, color="0.6", lw=0.8, zorder=0)
+    off = (simulated - predicted) / errors
+    for marker, action in zip("os^D", np.unique(at[2]), strict=False):
+        rows = at[2] == action
+        bars = 2.0 * errors[rows]
+        figures.agreement(ax, predicted[rows], simulated[rows], ACTIONS[action], bars)
+        below.plot(predicted[rows], off[rows], marker, ms=3.0, mfc="none", mew=0.7)
+    limit = max(3.4, 1.1 * np.abs(off).max())
+    below.set(ylim=(-limit, limit), yticks=[-2, 0, 2], xlabel="predicted (JIPE-2)")
+    ax.tick_params(labelbottom=False)
+
+
 def draw_moments(axes):
-    """Predicted against simulated means and variances, and the errors below them."""
+    """Means and variances, and the errors below them."""
     for name, values in zip(scores, found, strict=True):
-        figures.prediction(axes[name], axes[f"{name} z"], *values, at[2], ACTIONS)
+        draw_errors(axes[name], axes[f"{name} z"], *values)
         axes[name].set_title(f"gap {name}")
-        axes[f"{name} z"].set_xlabel("predicted (JIPE-2)")
     axes["mean"].set_ylabel("Monte Carlo")
     axes["mean z"].set_ylabel("error / s.e.")
     axes["mean"].legend(title="alternative", loc="upper left", handletextpad=0.1)

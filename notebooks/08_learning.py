@@ -127,17 +127,26 @@ for gamma, (at, each) in slow.items():
     both[f"visits, gamma {gamma}"] = at
     both |= {f"p 1.0, gamma {gamma}, seed {i}": e for i, e in enumerate(each)}
 
+
+# %%
+def band(ax, x, runs, label, line):
+    """Median and range from the 10% to the 90% quantile of runs (num_runs, len(x))."""
+    low, middle, high = np.quantile(runs, [0.1, 0.5, 0.9], axis=0)
+    (drawn,) = ax.loglog(x, middle, line, label=label)
+    ax.fill_between(x, low, high, color=drawn.get_color(), alpha=0.2, lw=0)
+
+
 # %%
 fig, (left, right) = plt.subplots(1, 2)
 for (form, each), line in zip(errors.items(), ("-", "--"), strict=True):
-    figures.band(left, updates, each, form, line)
+    band(left, updates, each, form, line)
 left.set(
     title="3x3 gridworld, $\\gamma = 0.8$", xlabel="updates", ylabel=r"$\|M_k - M^\pi\|_\lambda$"
 )
 for (power, each), line in zip(curves.items(), ("-", "--", "-."), strict=True):
-    figures.band(right, visits, each, f"$p = {power}$, $\\gamma = 0.3$", line)
+    band(right, visits, each, f"$p = {power}$, $\\gamma = 0.3$", line)
 for (gamma, each), line in zip(slow.items(), (":", "--"), strict=True):
-    figures.band(right, *each, f"$p = 1.0$, $\\gamma = {gamma}$", line)
+    band(right, *each, f"$p = 1.0$, $\\gamma = {gamma}$", line)
 right.set(title="2x2 gridworld", xlabel="visits per coordinate")
 left.legend(), right.legend()
 figures.save(fig, "fig_incremental", both, out_dir)

@@ -193,7 +193,11 @@ def test_policies(policy, message, evaluate):
         (lambda: jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 1, horizon=0), "horizon must be"),
         (lambda: jl.simulate_pairs(GRID, GOAL, 0, (0, 1), 1, truncation=0), "truncation must"),
         (lambda: jl.simulate_returns(GRID, GOAL, 0), "num_samples must be at least 1"),
-        (lambda: jl.simulate_returns(GRID, GOAL, 1, truncation=0), "truncation must lie in"),
+        (lambda: jl.simulate_returns(GRID, GOAL, 1, truncation=1.0), "truncation must lie in"),
+        (
+            lambda: jl.simulators.estimate_gaps(GRID, GOAL, [(0, 0, 1)], truncation=2.0),
+            r"truncation must lie in \(0, 1\)",
+        ),
         (lambda: jl.simulate_returns(GRID, GOAL, 1, coupling="both"), "coupling must be one of"),
         (lambda: jl.windy_gridworld(0), "size must be at least 1"),
         (lambda: jl.windy_gridworld(3, gust_prob=1.2), "gust_prob must lie in"),
@@ -213,6 +217,14 @@ def test_policies(policy, message, evaluate):
         (
             lambda: jl.JMDP.from_tables([0, 1], [1, 1], [[0], [1]], [[1], [0]], 3, 0.9),
             "sum of probs",
+        ),
+        (
+            lambda: jl.JMDP.from_tables([0], [1], [[0]], [[0]], 1, 0.9, queries_per_state=-5),
+            "queries_per_state must be at least 2, got -5",
+        ),
+        (
+            lambda: jl.JMDP.from_tables([0], [1], [[0]], [[0]], 1, 0.9, knows_noise="perhaps"),
+            "knows_noise must be true or false",
         ),
         (
             lambda: jl.JMDP.from_tables([0, 1], [1, 1], [[0], [1]], [[0], [0]], 1, 0.9),
@@ -449,11 +461,6 @@ def test_rewards_may_be_zero_or_tiny_beside_others():
     assert jl.jipe2(jm, [0, 1], coupling="common").converged
     apart = jl.JMDP(np.ones((2, 1)), [[[0.0, 1e-150]], [[-1.0, 1.0]]], [[[0, 0]], [[1, 1]]], 0.5)
     assert jl.large.local_jipe2(apart, [0, 0], states=[0]).gap_mean[0, 1, 0] == pytest.approx(0.0)
-
-
-def test_a_missing_folder_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"npz cannot be written: there is no folder .*at$"):
-        jl.jipe2(GRID, GOAL).save(tmp_path / "nowhere" / "at" / "solution.npz")
 
 
 @pytest.mark.parametrize("scale", [1e200, 1e-200])

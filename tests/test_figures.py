@@ -16,8 +16,6 @@ from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangl
 
 import jmdp_lib as jl
 from jmdp_lib import figures
-from jmdp_lib.figures import gust_of
-from jmdp_lib.figures.diagrams import short
 
 
 @pytest.fixture
@@ -33,14 +31,6 @@ def texts(ax: Axes) -> list[str]:
 
 def patches(ax: Axes, kind: type) -> list:
     return [patch for patch in ax.patches if isinstance(patch, kind)]
-
-
-WAYS = [("L", (0, -1)), ("R", (0, 1)), ("U", (-1, 0)), ("D", (1, 0))]
-
-
-@pytest.mark.parametrize(("gust", "way"), WAYS)
-def test_gust_is_read_from_the_tables(gust: str, way: tuple[int, int]) -> None:
-    assert gust_of(jl.windy_gridworld((3, 4), 0.3, gust=gust), columns=4) == (0.3, way)
 
 
 def test_gridworld_shows_the_policy_and_where_gusts_lead(ax: Axes) -> None:
@@ -61,26 +51,12 @@ def test_transition_says_what_each_action_earns(ax: Axes) -> None:
     assert "correlation \u22121" in shown
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.531, ".53"),
-        (-0.071, "\u2212.07"),
-        (-1.0, "\u22121"),
-        (-0.001, ".00"),
-        (0.999, "1"),
-    ],
-)
-def test_short_numbers(value: float, text: str) -> None:
-    assert short(value) == text
-
-
 def test_correlations_are_shown_and_nan_is_hatched(ax: Axes) -> None:
-    matrix = np.array([[1.0, -0.25, np.nan], [-0.25, 1.0, np.nan], [np.nan] * 3])
+    matrix = np.array([[1.0, -0.25, np.nan], [-0.001, 0.999, np.nan], [np.nan] * 3])
     figures.correlation_matrix(ax, matrix, "abc")
     cells = patches(ax, Rectangle)[:9]
     assert [bool(cell.get_hatch()) for cell in cells] == np.isnan(matrix).ravel().tolist()
-    assert texts(ax) == ["1", "\u2212.25", "\u2212.25", "1"]
+    assert texts(ax) == ["1", "\u2212.25", ".00", "1"]
 
 
 def test_correlation_grid_is_laid_out_as_the_grid(ax: Axes) -> None:

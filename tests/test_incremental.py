@@ -127,10 +127,7 @@ def test_wrapped_simulator_learns():
     learned = jl.incremental_jipe2(Wrapped(jm), policy, 45_000, (1.0, 0.8), form="collapsed")
     assert np.abs(learned.moments.mean - exact.mean).max() < 0.1
     assert np.abs(learned.moments.covariance - exact.covariance).max() < 0.2
-    estimated = learned.updates[~np.isnan(learned.residuals)]  # each pays: ten updates a backup
-    assert np.diff(estimated, prepend=0)[:-1].min() >= 10 * 64 * 32
-    assert estimated[-1] == learned.updates[-1]
-    assert learned.residuals[-1] < 1.0
+    assert np.isnan(learned.residuals).all()  # its tables are unknown
     assert np.isnan(learned.error_bound)
     assert not learned.converged
     with pytest.raises(ValueError, match="the others learn their averages"):

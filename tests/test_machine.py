@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from experiments.atari.files import replacing
 from jmdp_lib import machine
-from jmdp_lib.machine import extra, process, replacing
+from jmdp_lib.machine import extra, process
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -145,7 +145,7 @@ every_solver = pytest.mark.parametrize("solver", SOLVERS)
 
 def arrays_of(result):
     """Every array that the attributes of a solution and of its moments hand out."""
-    for thing in (result, result.moments, result.moments.without_model()):
+    for thing in (result, result.moments):
         names = [name for name in dir(thing) if not name.startswith("_")]
         if getattr(thing, "order", 2) < 2:
             names = ["mean", "gap_mean"]
@@ -170,90 +170,29 @@ def test_every_array_is_read_only(solver):
     assert len({sol, sol}) == 1  # results can be kept in sets and as keys
 
 
-def test_pickles_hold_numbers_and_no_model():
-    """What was solved for is there; what would need the model is named as absent."""
-    jm = jl.windy_gridworld(12)  # 576 state-actions: too many for all of Sigma
-    sol = jl.jipe2(jm, jl.goal_policy(12))
-    pickled = pickle.dumps(sol)
-    assert len(pickled) < 2 * (sol.moments.mean.nbytes + sol.moments.covariance.nbytes) + 10_000
-    again = pickle.loads(pickled).moments
-    np.testing.assert_array_equal(again.gap_variance, sol.moments.gap_variance)
-    assert again.second((3, 0), (3, 1)) == sol.moments.second((3, 0), (3, 1))
-    with pytest.raises(ValueError, match=r"holds same-state moments.*solve again"):
-        again.second((0, 0), (3, 1))
-    third = jl.jipe(GRID, GOAL, order=3).moments
-    again = pickle.loads(pickle.dumps(third))
-    np.testing.assert_array_equal(again.same_state(3), third.same_state(3))
-    np.testing.assert_array_equal(again.full_second(), third.full_second())
-    with pytest.raises(ValueError, match="solve again"):
-        again.moment([(0, 0), (1, 1), (2, 2)])
-
-
 @every_solver
-def test_saved_solutions_are_loaded_again(solver, tmp_path):
+def test_a_pickle_keeps_all_of_a_solution_bit_by_bit(solver):
     sol = SOLVERS[solver]()
-    sol.save(tmp_path / "one.npz")
-    assert [file.name for file in tmp_path.iterdir()] == ["one.npz"]
-    again = jl.Solution.load(tmp_path / "one.npz")
+    again = pickle.loads(pickle.dumps(sol))
     assert type(again) is type(sol)
     assert repr(again) == repr(sol)
     here, there = dict(arrays_of(sol)), dict(arrays_of(again))
     assert here.keys() == there.keys()
     for name, array in here.items():
         np.testing.assert_array_equal(there[name], array, name)
-        assert not there[name].flags.writeable
     for k in range(1, sol.moments.order + 1):
         np.testing.assert_array_equal(again.moments.same_state(k), sol.moments.same_state(k))
-    if sol.moments.order > 1 and solver != "incremental, centred":
-        np.testing.assert_array_equal(again.moments.full_second(), sol.moments.full_second())
-    elif sol.moments.order > 1:
+    if solver == "incremental, centred":
         with pytest.raises(ValueError, match="learns moments between states"):
             again.moments.full_second()
-    assert (again.route, again.pairs) == (sol.route, sol.pairs)
+    elif sol.moments.order > 1:
+        np.testing.assert_array_equal(again.moments.full_second(), sol.moments.full_second())
+    if solver == "order 3":
+        other = [(0, 0), (1, 1), (2, 2)]
+        assert again.moments.moment(other) == sol.moments.moment(other)
     if solver == "projected":
         exact = jl.jipe2(LINE, [0, 1]).moments
         assert again.approximation_bound(exact) == sol.approximation_bound(exact)
-    again.save(str(tmp_path / "two.npz"))
-    assert (tmp_path / "two.npz").read_bytes() == (tmp_path / "one.npz").read_bytes()
-
-
-def test_a_learned_solution_goes_on_from_its_file(tmp_path):
-    first = jl.incremental_jipe2(GRID, GOAL, 300)
-    first.save(tmp_path / "half.npz")
-    loaded = jl.Solution.load(tmp_path / "half.npz")
-    one, two = (jl.incremental_jipe2(GRID, GOAL, 300, initial=x) for x in (first, loaded))
-    np.testing.assert_array_equal(one.values, two.values)
-
-
-def test_files_that_are_no_solutions_are_refused_by_name(tmp_path):
-    (tmp_path / "text.npz").write_text("no archive")
-    (tmp_path / "empty.npz").write_bytes(b"")
-    np.savez(tmp_path / "other.npz", mean=np.zeros(3))
-    np.savez(tmp_path / "header.npz", header="{}")
-    np.save(tmp_path / "array.npz", np.zeros(3))
-    SOLVERS["sweeps"]().save(tmp_path / "cut.npz")
-    parts = dict(np.load(tmp_path / "cut.npz"))
-    parts["header"] = np.array(str(parts["header"]).replace('"Solution"', '"Moments"'))
-    np.savez(tmp_path / "kind.npz", **parts)
-    (tmp_path / "cut.npz").write_bytes((tmp_path / "cut.npz").read_bytes()[:-100])
-    files = list(tmp_path.iterdir())
-    assert len(files) == 7
-    for path in files:
-        with pytest.raises(ValueError, match=f"{path.name} is no file that Solution.save has"):
-            jl.Solution.load(path)
-    with pytest.raises(FileNotFoundError):
-        jl.Solution.load(tmp_path / "absent.npz")
-
-
-def test_a_save_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
-    path = tmp_path / "one.npz"
-    SOLVERS["sweeps"]().save(path)
-    before = path.read_bytes()
-    monkeypatch.setattr(np, "savez_compressed", lambda file, **_: file.write(b"half") / 0)
-    with pytest.raises(ZeroDivisionError):
-        SOLVERS["order 3"]().save(path)
-    assert path.read_bytes() == before
-    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_frames():

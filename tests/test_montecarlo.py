@@ -41,8 +41,13 @@ def test_inside_its_error_bars(problem, coupling):
 
 @pytest.mark.parametrize(
     ("jm", "state"),
-    [(jl.windy_gridworld(5), 20), (jl.coupled_reward_chain(25, 0.95), 0), (jl.inventory(), 3)],
-    ids=["gridworld", "chain", "inventory"],
+    [
+        (jl.windy_gridworld(5), 20),
+        (jl.coupled_reward_chain(25, 0.95), 0),
+        (jl.inventory(), 3),
+        (random_jmdp(np.random.default_rng(1), 2, 2, num_tables=40), 1),
+    ],
+    ids=["gridworld", "chain", "inventory", "many tables"],
 )
 def test_environments_inside_error_bars(jm, state):
     policy = jl.uniform_policy(jm)
@@ -63,15 +68,6 @@ def test_deterministic_and_independent_of_threads(monkeypatch):
     assert not np.array_equal(runs[0], other)
     shorter = jl.simulate_pairs(jm, policy, 0, (0, 1), 5_000, seed=5)
     np.testing.assert_array_equal(shorter[:4096], runs[0][:4096])
-
-
-def test_seed_sequence_is_accepted_and_not_used_up():
-    jm = random_jmdp(np.random.default_rng(0))
-    seed = np.random.SeedSequence(7)
-    one, two = (
-        jl.simulate_pairs(jm, jl.uniform_policy(jm), 0, (0, 1), 100, seed=seed) for _ in range(2)
-    )
-    np.testing.assert_array_equal(one, two)
 
 
 def test_same_action_is_one_branch():
@@ -104,24 +100,3 @@ def test_horizon():
     z = jl.simulate_pairs(always, [[1.0]], 0, (0, 0), 1, horizon=2)
     assert z[0, 0] == pytest.approx(1.9)
     assert montecarlo.horizon_for(jl.example_1(0.0), 1e-9) == 1
-
-
-@pytest.mark.parametrize("truncation", [0.0, 1.0, 2.0, 1e9])
-def test_a_truncation_that_leaves_nothing_is_refused(truncation):
-    jm = jl.windy_gridworld(3, gamma=0.9)
-    policy = jl.uniform_policy(jm)
-    for call in (
-        lambda: jl.simulate_pairs(jm, policy, 0, (0, 1), 10, truncation=truncation),
-        lambda: jl.simulators.estimate_gaps(jm, policy, [(0, 0, 1)], truncation=truncation),
-    ):
-        with pytest.raises(ValueError, match=r"truncation must lie in \(0, 1\)"):
-            call()
-
-
-def test_many_tables():
-    """More than eight outcomes take the other branch of the search."""
-    jm = random_jmdp(np.random.default_rng(1), num_states=2, num_actions=2, num_tables=40)
-    policy = jl.uniform_policy(jm)
-    m = jl.jipe2(jm, policy).moments
-    z = jl.simulate_pairs(jm, policy, 1, (0, 1), 50_000, seed=2)
-    assert max(standard_errors(z, m, 1, 0, 1)) < 5

@@ -14,7 +14,6 @@ import fcntl
 import hashlib
 import json
 import os
-import resource
 import shutil
 import signal
 import sys
@@ -172,14 +171,6 @@ def isolated() -> Iterator[str]:
         yield scratch
 
 
-def death_of_kernel(cells: int) -> str:
-    """What to say of a kernel that died after so many cells; it counts as a child of this job."""
-    unit = 1 if sys.platform == "darwin" else 2**10
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit / 2**30
-    why = f"perhaps for want of memory: the job's peak was {peak:.2f} GiB"
-    return f"kernel died after cell {cells}, {why}"
-
-
 def execute(
     nb: NotebookNode, parameters: dict[str, Any], source: Path, target: Path | None = None
 ) -> NotebookNode:
@@ -213,7 +204,8 @@ def execute(
                 on_cell_start=on_cell_start,
             )
         except DeadKernelError as error:
-            raise RuntimeError(death_of_kernel(reached[-1])) from error
+            why = f"kernel died after cell {reached[-1]}, perhaps for want of memory"
+            raise RuntimeError(why) from error
 
 
 def write_record(out: Path, name: str, nb: NotebookNode, facts: dict[str, Any]) -> None:

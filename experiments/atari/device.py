@@ -32,6 +32,7 @@ import pandas as pd
 import torch
 
 from experiments.atari.experiment import collected_tables, evaluate, monte_carlo
+from experiments.atari.files import replacing
 from experiments.atari.networks import Network
 from experiments.atari.protocol import (
     PROJECT,
@@ -44,7 +45,6 @@ from experiments.atari.protocol import (
 from experiments.atari.replay import Replay
 from experiments.atari.training import Run, Trained, require_device, steps_to_the_end
 from jmdp_lib import checks
-from jmdp_lib.machine import replacing
 
 sys.path.append(str(PROJECT / "workflow"))
 

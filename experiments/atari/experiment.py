@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from experiments.atari.checkpoints import refuse_other
+from experiments.atari.files import replacing
 from experiments.atari.networks import Config
 from experiments.atari.predictions import (
     backed_up_gaps,
@@ -37,7 +38,7 @@ from experiments.atari.training import Trained, require_device, train
 from jmdp_lib import checks
 from jmdp_lib.atari import Game, Snapshot
 from jmdp_lib.checks import Floats, Seed
-from jmdp_lib.machine import extra, replacing
+from jmdp_lib.machine import extra
 
 with extra("figures", "torch"):
     import pandas as pd

@@ -22,11 +22,11 @@ import numpy as np
 from ale_py import ALEInterface, ALEState
 from numpy.typing import NDArray
 
+from experiments.atari.files import replacing
 from experiments.atari.tables import Arrays, Flags
 from jmdp_lib import checks
 from jmdp_lib.atari import emulator
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import replacing
 
 Screens = NDArray[np.uint8]
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from experiments.atari.files import replacing
 from experiments.atari.release_network import (
     Answers,
     Covariances,
@@ -34,7 +35,6 @@ from experiments.atari.release_play import (
 from experiments.atari.release_settings import Settings
 from jmdp_lib import checks
 from jmdp_lib.checks import Ints
-from jmdp_lib.machine import replacing
 
 SAVED = "learner.pt"
 EAGER_UPDATES = 3  # before an update is captured as a graph: libraries set themselves up in these

@@ -24,10 +24,11 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.atari.files import replacing
 from jmdp_lib import checks
 from jmdp_lib.atari.env import CoupledAtari, Game, Snapshot
 from jmdp_lib.checks import Floats, Ints, Seed
-from jmdp_lib.machine import cores, progress, replacing, require
+from jmdp_lib.machine import progress, require
 from jmdp_lib.model.simulator import Outcome
 
 Result = TypeVar("Result")
@@ -217,7 +218,7 @@ def in_processes(
     spawned, not forked, since the parent may run threads (numba, torch): a script must start its
     work under `if __name__ == "__main__"`.
     """
-    workers = cores() if processes is None else checks.at_least("processes", processes, 1)
+    workers = _cores() if processes is None else checks.at_least("processes", processes, 1)
     workers = min(workers, len(jobs))
     context = multiprocessing.get_context("spawn")
     columns = zip(*jobs, strict=True)
@@ -230,6 +231,12 @@ def in_processes(
             results.append(result)
             bar.update()
     return results
+
+
+def _cores() -> int:
+    """The number of cores that this process may run on."""
+    bound = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if bound else os.cpu_count() or 1
 
 
 def _end_with_parent() -> None:

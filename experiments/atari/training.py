@@ -21,12 +21,13 @@ from typing import Any
 import numpy as np
 
 from experiments.atari.checkpoints import load_checkpoint, refuse_other
+from experiments.atari.files import replacing
 from experiments.atari.networks import TD_BLOCKS, Config, Network, Params
 from experiments.atari.replay import Replay
 from experiments.atari.tables import QueryTables
 from experiments.atari.td_errors import block_errors, expected_errors, sampled_errors
 from jmdp_lib import checks
-from jmdp_lib.machine import extra, replacing
+from jmdp_lib.machine import extra
 
 with extra("torch"):
     import torch

@@ -8,13 +8,8 @@ from jmdp_lib.machine import extra
 with extra("figures"):
     from jmdp_lib.figures.curves import (
         agreement,
-        band,
-        block_decay,
-        counts,
         gap_law,
         joint_returns,
-        prediction,
-        residual_decay,
     )
     from jmdp_lib.figures.diagrams import (
         correlation_bar,
@@ -31,6 +26,5 @@ with extra("figures"):
 
 __all__ = ["Claims", "explore", "results", "save", "style"]
 __all__ += ["goal_states", "gridworld", "gust_of", "shared_draws", "transition"]
-__all__ += ["agreement", "band", "block_decay", "residual_decay"]
 __all__ += ["correlation_bar", "correlation_grid", "correlation_matrix", "heatmap"]
-__all__ += ["counts", "gap_law", "joint_returns", "prediction"]
+__all__ += ["agreement", "gap_law", "joint_returns"]

@@ -1,108 +1,20 @@
-"""Curves and laws: residuals (Figure 2), learning, agreement (Figure 6), laws of gaps."""
+"""Scatters and laws: agreement (Figure 6), joint returns, gaps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from numpy.typing import ArrayLike
 
-from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.solvers.trace import Trace
+from jmdp_lib.checks import Floats
 
 _WIN = "#0072B2"
 _LOSS = "#D55E00"
-# gamma^k is a broad band that curves lie on.
-_BAND: dict[str, Any] = {"color": "0.8", "lw": 5.0, "solid_capstyle": "butt", "zorder": 1}
-_APART = 30  # iterations between two residuals that are drawn
-_MARKS = ("o", "s", "^", "v")
 _CELLS = 80  # on either axis of a joint law
 _BARS = 60  # of the law of a gap: an even number, so that none crosses zero
-
-
-def residual_decay(ax: Axes, residuals: Mapping[str, Floats], gamma: float) -> Axes:
-    """Figure 2: residuals (iterations,) of named worlds as marks, on the line $gamma^k$.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> from jmdp_lib import figures
-        >>> from matplotlib.figure import Figure
-        >>> chain = jl.coupled_reward_chain(4, gamma=0.9)
-        >>> residuals = {"chain": jl.jipe2(chain, [0, 1, 0, 1], route="sweeps").residuals}
-        >>> figures.residual_decay(Figure().subplots(), residuals, gamma=0.9).get_yscale()
-        'log'
-    """
-    first = max(curve[0] for curve in residuals.values())
-    steps = np.arange(max(curve.size for curve in residuals.values()))
-    ax.semilogy(steps, first * gamma**steps, label=rf"$\gamma^k$, $\gamma = {gamma:g}$", **_BAND)
-    for place, (name, curve) in enumerate(residuals.items()):
-        # marks of the second world lie between those of the first
-        shown = np.arange(place * _APART // len(residuals), curve.size, _APART)
-        look: dict[str, Any] = {"ms": 4.0, "mfc": "white", "zorder": 3}
-        fits = curve > 1e-10 * curve.max()  # below it is rounding
-        slope = np.polyfit(np.flatnonzero(fits), np.log(curve[fits]), 1)[0]
-        label = f"{name}: factor {np.exp(slope):.4f}"
-        ax.semilogy(shown, curve[shown], _MARKS[place], label=label, **look)
-    ax.set_xlabel("iteration $k$")
-    return ax
-
-
-def block_decay(ax: Axes, trace: Trace, gamma: float) -> Axes:
-    """What each part of the collection changes in sweep k.
-
-    Means and $Sigma / lambda$ are in units of the first change of a mean, covariances in units of
-    their own largest change.
-
-    Example:
-        >>> import jmdp_lib as jl
-        >>> from jmdp_lib import figures
-        >>> from matplotlib.figure import Figure
-        >>> trace = jl.trace_jipe2(jl.windy_gridworld(2, gamma=0.9), jl.goal_policy(2), sweeps=20)
-        >>> figures.block_decay(Figure().subplots(), trace, gamma=0.9).get_yscale()
-        'log'
-    """
-    steps = np.arange(trace.mean.size)
-    unit = trace.mean[0]
-    ax.semilogy(steps, gamma**steps, label=r"$\gamma^k$", **_BAND)
-    square = r"$\gamma^{2k}$"
-    ax.semilogy(steps, gamma ** (2.0 * steps), "--", color="0.4", lw=0.9, zorder=1, label=square)
-    parts = (
-        (r"means $\mu$", trace.mean / unit, "#0072B2", "-"),
-        (r"second moments $\Sigma / \lambda$", trace.second / trace.weight / unit, "#009E73", "-."),
-        (r"covariances $C$", trace.covariance / trace.covariance.max(), "#D55E00", "-"),
-    )
-    for label, values, color, line in parts:
-        seen = np.where(values > 1e-13 * values.max(), values, np.nan)  # below it is rounding
-        ax.semilogy(steps, seen, line, color=color, label=label, zorder=2)
-        last = int(np.flatnonzero(np.isfinite(seen))[-1])
-        if last + 1 < values.size and values[last] > 1e-6 * values.max():  # at once, not gradually
-            ax.plot(last, values[last], "o", ms=3.5, color=color, zorder=3)
-            note = f"exact after\n{last + 1} sweeps"
-            place = (last, values[last])
-            look: dict[str, Any] = {"color": color, "va": "top", "ha": "center", "fontsize": 7}
-            ax.annotate(note, place, (0, -14), textcoords="offset points", **look)
-    ax.set_xlabel("iteration $k$")
-    return ax
-
-
-def band(ax: Axes, x: ArrayLike, runs: ArrayLike, label: str, line: str = "-") -> Axes:
-    """Median and 10-90% band of runs (num_runs, len(x)), on log-log axes.
-
-    Example:
-        >>> from jmdp_lib import figures
-        >>> from matplotlib.figure import Figure
-        >>> runs = [[1.0, 0.5, 0.2], [2.0, 0.6, 0.3]]
-        >>> figures.band(Figure().subplots(), [1, 10, 100], runs, label="two runs").get_xscale()
-        'log'
-    """
-    low, middle, high = np.quantile(np.asarray(runs), [0.1, 0.5, 0.9], axis=0)
-    (drawn,) = ax.loglog(np.asarray(x), middle, line, label=label)
-    ax.fill_between(np.asarray(x), low, high, color=drawn.get_color(), alpha=0.2, lw=0)
-    return ax
 
 
 def agreement(
@@ -127,27 +39,6 @@ def agreement(
     ends = [np.nanmin([x, y]), np.nanmax([x, y])]
     ax.plot(ends, ends, color="0.6", lw=0.8, zorder=1)
     return ax
-
-
-def counts(
-    samples: ArrayLike, names: Sequence[str], limits: tuple[float, float], bins: int
-) -> pd.DataFrame:
-    """A pandas table of samples (N, d), counted in cells: the data of a histogram.
-
-    It has a row per cell that is not empty: its middle, a column for each of the d names, and its
-    share of the samples. Every axis has `bins` cells between `limits`.
-
-    Example:
-        >>> from jmdp_lib import figures
-        >>> table = figures.counts([[0.1], [0.2], [0.9]], ["gap"], limits=(0.0, 1.0), bins=2)
-        >>> table.round(2).values.tolist()
-        [[0.25, 0.67], [0.75, 0.33]]
-    """
-    table = np.asarray(samples, dtype=float).reshape(-1, len(names))
-    found, edges = np.histogramdd(table, bins, [limits] * len(names))
-    cell = np.nonzero(found)
-    middle = {n: (e[:-1] + e[1:])[i] / 2 for n, e, i in zip(names, edges, cell, strict=True)}
-    return pd.DataFrame({**middle, "share": found[cell] / len(table)})
 
 
 def joint_returns(ax: Axes, pairs: Floats, limits: tuple[float, float]) -> Axes:
@@ -212,45 +103,4 @@ def gap_law(ax: Axes, gaps: Floats, limit: float) -> Axes:
     ax.axvline(0.0, color="0.45", lw=0.8)
     ax.set(xlim=(-limit, limit), ylim=(0.0, 1.25 * top), yticks=[])
     ax.grid(visible=False)
-    return ax
-
-
-def prediction(
-    ax: Axes,
-    below: Axes,
-    predicted: Floats,
-    found: Floats,
-    errors: Floats,
-    group: Ints,
-    names: Sequence[str],
-) -> Axes:
-    """Found against predicted values (K,), bars of two standard errors, the line where they agree.
-
-    The axes `below` share the abscissa and show found - predicted in standard errors, which the
-    bars above are usually too short to show.
-
-    predicted, found, errors: (K,); errors are standard errors of what was found.
-    group: (K,) indices into `names`, of which there are four at most.
-
-    Example:
-        >>> import numpy as np
-        >>> from jmdp_lib import figures
-        >>> from matplotlib.figure import Figure
-        >>> above, below = Figure().subplots(2, 1, sharex=True)
-        >>> predicted, found, errors = np.array([[1.0, 2.0], [1.1, 1.8], [0.1, 0.1]])
-        >>> group, names = np.array([0, 1]), ["a", "b"]
-        >>> ax = figures.prediction(above, below, predicted, found, errors, group, names)
-        >>> ax.get_legend_handles_labels()[1]
-        ['a', 'b']
-    """
-    scores = (found - predicted) / errors
-    limit = max(3.4, 1.1 * float(np.abs(scores).max()))
-    below.axhspan(-2.0, 2.0, color="0.9", lw=0, zorder=0)
-    below.axhline(0.0, color="0.6", lw=0.8, zorder=0)
-    for marker, g in zip("os^D", np.unique(group), strict=False):
-        rows = group == g
-        agreement(ax, predicted[rows], found[rows], names[g], 2.0 * errors[rows])
-        below.plot(predicted[rows], scores[rows], marker, ms=3.0, mfc="none", mew=0.7)
-    below.set(ylim=(-limit, limit), yticks=[-2, 0, 2])
-    ax.tick_params(labelbottom=False)
     return ax

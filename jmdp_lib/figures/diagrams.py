@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import FuncNorm, LinearSegmentedColormap
+from matplotlib.colors import FuncNorm
 from matplotlib.image import AxesImage
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
 from numpy.typing import ArrayLike
@@ -206,15 +206,10 @@ def _draw(ax: Axes, time: float, heights: ArrayLike, color: str) -> None:
     ax.add_patch(FancyBboxPatch(corner, 0.24, np.ptp(heights) + 0.04, **look))
 
 
-def heatmap(
-    ax: Axes, values: Any, cmap: str = "viridis_r", fontsize: float = 0.0, **options: Any
-) -> AxesImage:
+def heatmap(ax: Axes, values: Any, cmap: str = "viridis_r", **options: Any) -> AxesImage:
     """Values (rows, columns) as colours, what is masked or nan in grey. Returns the image.
 
-    cmap: the name of a colormap, or a colour "#RRGGBB" for the largest value, with white for the
-        smallest.
-    fontsize: of the numbers in the cells; with 0 none are written.
-    options: of `imshow`.
+    cmap: the name of a colormap. options: of `imshow`.
 
     Example:
         >>> from jmdp_lib import figures
@@ -223,18 +218,9 @@ def heatmap(
         >>> image.get_array().shape
         (2, 2)
     """
-    colors = LinearSegmentedColormap.from_list("", ["white", cmap]) if "#" in cmap else cmap
-    image: Any = ax.imshow(values, cmap=colors, **options)
     ax.set_facecolor("0.93")
     ax.grid(visible=False)
-    if fontsize:
-        ax.spines[:].set_visible(False)
-    for (i, j), value in np.ndenumerate(values) if fontsize else ():
-        ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, ec="0.6", lw=0.5))
-        if not np.isnan(value):
-            shade = "white" if image.norm(value) > 0.7 else "black"
-            ax.text(j, i, f"{value:.2f}", color=shade, fontsize=fontsize, **_IN_CELL)
-    return image
+    return ax.imshow(values, cmap=cmap, **options)
 
 
 def correlation_matrix(

@@ -1,21 +1,18 @@
-"""This process: the memory and cores that it may use, what it tells its user, how it shares work.
+"""This process: the memory that it may use, and what it tells its user.
 
 A process may use less memory than the machine has: control groups limit containers and the jobs of
 many clusters. What needs more is refused.
 
-A user is told what is not installed (`extra`) and how far a long run is (`progress`). Work is
-shared with an executor of the user's.
+A user is told what is not installed (`extra`) and how far a long run is (`progress`).
 """
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, as_completed
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 from tqdm import tqdm
@@ -27,8 +24,6 @@ _MEMORY = {
     "": ("memory.max", "memory.current"),
     "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes"),
 }
-
-Result = TypeVar("Result")
 
 
 def available_bytes() -> int:
@@ -74,12 +69,6 @@ def require(size: float, what: str, instead: str = "") -> None:
         )
 
 
-def cores() -> int:
-    """The number of cores that this process may run on."""
-    bound = hasattr(os, "sched_getaffinity")
-    return len(os.sched_getaffinity(0)) if bound else os.cpu_count() or 1
-
-
 @contextmanager
 def extra(*names: str) -> Iterator[None]:
     """Around imports that a plain install lacks: a missing one names the command that installs it.
@@ -122,28 +111,3 @@ def progress(total: int | None, name: str, unit: str = "update") -> Any:
         leave=False,
         mininterval=0.5,
     )
-
-
-def in_executor(
-    work: Callable[..., Result], jobs: Sequence[tuple[Any, ...]], executor: Executor, label: str
-) -> tuple[list[Result], BaseException | None]:
-    """What `work` made of the jobs, in their order, by an executor of the user's.
-
-    If a job fails, because of its own error or since its worker died, the jobs that wait are
-    cancelled; what was done by then comes back, with the error.
-    """
-    futures: list[Future[Result]] = []
-    error: BaseException | None = None
-    try:
-        futures.extend(executor.submit(work, *job) for job in jobs)
-        with progress(len(jobs), label, unit="chunk") as bar:
-            for future in as_completed(futures):
-                future.result()
-                bar.update()
-    except Exception as failure:
-        error = failure
-    finally:
-        for future in futures:
-            future.cancel()
-    done = [x for x in futures if x.done() and not x.cancelled() and x.exception() is None]
-    return [future.result() for future in done], error

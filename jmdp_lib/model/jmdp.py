@@ -14,7 +14,6 @@ states have one law of tables, `coupling="common"` lets them share the draw of a
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +25,7 @@ from scipy import sparse
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import ReadOnly, content_of, load_parts, require, save_parts
+from jmdp_lib.machine import ReadOnly, require
 from jmdp_lib.model.simulator import Simulator, check_simulator, draw_index
 from jmdp_lib.model.tables import (
     Joint,
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
     import gymnasium
 
 COUPLINGS = ("joint", "independent", "common")
-_FILE = "a JMDP"
-_FORMAT = "2"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -277,34 +274,6 @@ class JMDP(_Tables):
         tables = joint_tables(laws_of_gymnasium(env), "quantile")
         return cls.from_tables(*tables, gamma, knows_noise=False)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the tables to one .npz file, which appears whole or not at all.
-
-        What is known of them stays known: how many queries they were counted from, and whether
-        states share a noise.
-
-        Example:
-            >>> import tempfile
-            >>> from pathlib import Path
-            >>> import jmdp_lib as jl
-            >>> counted = jl.JMDP.from_simulator(jl.inventory_simulator(2, 1), 50)
-            >>> with tempfile.TemporaryDirectory() as folder:
-            ...     counted.save(Path(folder) / "shop.npz")
-            ...     again = jl.JMDP.load(Path(folder) / "shop.npz")
-            ...
-            >>> again.queries_per_state, bool((again.probs == counted.probs).all())
-            (50, True)
-        """
-        save_parts(path, _FILE, _FORMAT, self.__getstate__())
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> JMDP:
-        """Read what `JMDP.save` wrote; a file of another format is refused with its version."""
-        remedy = "make the model again, and save"
-        parts = load_parts(path, _FILE, _FORMAT, "JMDP.save", remedy)
-        with content_of(path, "JMDP.save"):
-            return _model_of_parts(**parts)
-
     def __repr__(self) -> str:
         return (
             f"JMDP(num_states={self.num_states}, num_actions={self.num_actions}, "
@@ -493,14 +462,3 @@ def _checked_tables(
     checks.refuse("rewards", reward, beyond, "leaves no room for moments", [*sizes])
     checks.reward_unit("rewards", float(absolute.max()))
     return reward, checks.integers("next_states", next_states, below=num_states, **sizes)
-
-
-def _model_of_parts(starts: ArrayLike, probs: Any, **others: Any) -> JMDP:
-    """A model from its fields, bit by bit; what is wrong with them is refused."""
-    first = checks.integers("starts", starts, "state")
-    checks.same_shape("probs", probs.shape, (int(first[-1]),), "(starts[-1],)")
-    num_states = first.size - 1
-    states = np.repeat(np.arange(num_states), np.diff(first))
-    jm = JMDP.from_tables(states, probs, num_states=num_states, **others)
-    checks.same_shape("probs", probs.shape, jm.probs.shape, "(tables that can be drawn,)")
-    return jm._with(probs=np.asarray(probs, float))  # normalised again, they may change

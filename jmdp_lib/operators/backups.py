@@ -29,7 +29,7 @@ from jmdp_lib.machine import inline
 from jmdp_lib.model import JMDP
 from jmdp_lib.model.simulator import Simulator, checked_query, draw_index
 from jmdp_lib.moments import StoredMoments
-from jmdp_lib.operators.draws import cumulative, pick
+from jmdp_lib.operators.draws import draw_action, draw_table
 from jmdp_lib.operators.pairs import PairOperator
 
 Coordinate = Sequence[tuple[int, int]]
@@ -317,61 +317,25 @@ def _target(values: Any, i: int, first: Any, second: Any, rules: Any) -> float:
     return target + gamma * gamma * later
 
 
-class Drawing(NamedTuple):
-    """What the compiled backup draws from: arrays of a JMDP, and of a layout of its moments.
-
-    policy_cdf: (S * A,) and table_cdf: (T,), cumulative within each state. starts: (S + 1,).
-    rewards, next_states: (T, A).
-    """
-
-    rules: Rules
-    policy_cdf: Any
-    starts: Any
-    table_cdf: Any
-    rewards: Any
-    next_states: Any
-
-    @classmethod
-    def of(cls, jm: JMDP, layout: Layout) -> Drawing:
-        """For a layout of the moments of a JMDP."""
-        return cls(
-            rules=layout.rules(jm.gamma),
-            policy_cdf=np.cumsum(layout.policy, axis=1).ravel(),
-            starts=jm.starts,
-            table_cdf=cumulative(jm.starts, jm.probs),
-            rewards=jm.rewards,
-            next_states=jm.next_states,
-        )
-
-
 @inline
-def _action(rng: Any, drawing: Any, s: int) -> int:
-    """An action from pi(. | s), as the state-action s * A + a."""
-    num_actions = drawing.rules.policy.shape[1]
-    return pick(rng, drawing.policy_cdf, s * num_actions, (s + 1) * num_actions)
-
-
-@inline
-def compiled_backup(rng: Any, values: Any, i: int, drawing: Any) -> float:
-    """A draw of hat T_2(M, i) from known tables: the twin of `Layout.backup`."""
-    rules = drawing.rules
-    starts = drawing.starts
+def compiled_backup(rng: Any, values: Any, i: int, model: Any, rules: Any) -> float:
+    """A draw of hat T_2(M, i) from known tables, a `DrawnModel`: the twin of `Layout.backup`."""
     size, num_actions = rules.policy.shape
     s, a, t, b = _place(i, size, num_actions, rules.full)
     if a < 0:
-        a = _action(rng, drawing, s) - s * num_actions
-        b = _action(rng, drawing, t) - t * num_actions
-    k = pick(rng, drawing.table_cdf, starts[s], starts[s + 1])
-    j = k + starts[t] - starts[s]
-    u = drawing.next_states[k, a]
+        a = draw_action(rng, model, s) - s * num_actions
+        b = draw_action(rng, model, t) - t * num_actions
+    k = draw_table(rng, model, s)
+    j = k + model.starts[t] - model.starts[s]
+    u = model.next_states[k, a]
     one = two = -1
     if rules.full:
-        one = two = _action(rng, drawing, u)
+        one = two = draw_action(rng, model, u)
     if s != t and not rules.common:
-        j = pick(rng, drawing.table_cdf, starts[t], starts[t + 1])
-    v = drawing.next_states[j, b]
+        j = draw_table(rng, model, t)
+    v = model.next_states[j, b]
     if rules.full and (s != t or a != b):
-        two = _action(rng, drawing, v)
-    first = Branch(s, a, drawing.rewards[k, a], u, one)
-    second = Branch(t, b, drawing.rewards[j, b], v, two)
+        two = draw_action(rng, model, v)
+    first = Branch(s, a, model.rewards[k, a], u, one)
+    second = Branch(t, b, model.rewards[j, b], v, two)
     return _target(values, i, first, second, rules)

@@ -5,18 +5,13 @@ The entries of all laws stand one after another; law s owns entries starts[s] to
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import cached
-
-
-def cumulative(starts: Ints, probs: Floats) -> Floats:
-    """Cumulative probabilities within each group: entries starts[i] .. starts[i+1] - 1 end at 1."""
-    total = np.concatenate([[0.0], np.cumsum(probs)])
-    return total[1:] - np.repeat(total[starts[:-1]], np.diff(starts))
+from jmdp_lib.machine import cached, inline
+from jmdp_lib.model import JMDP
 
 
 @cached(nogil=True)
@@ -84,6 +79,59 @@ def pick_cell(rng: Any, low: int, high: int, threshold: Any) -> int:
     return 2 * i + int(u - int(u) >= threshold[i])
 
 
-def cells(alias: Ints) -> Ints:
-    """(2 L,) what each result of `pick_cell` stands for."""
-    return np.stack([np.arange(alias.size), alias], axis=1).ravel()
+class Law(NamedTuple):
+    """Many laws at once, to draw from by `draw`.
+
+    starts: (N + 1,). threshold: (L,). meaning: (2 L,), what each result of `pick_cell` stands for.
+    """
+
+    starts: Ints
+    threshold: Floats
+    meaning: Ints
+
+    @classmethod
+    def of(cls, starts: Ints, probs: Floats, meaning: Ints) -> Law:
+        """probs, meaning: (L,) of the entries."""
+        threshold, alias = alias_tables(starts, probs)
+        return cls(starts, threshold, np.stack([meaning, meaning[alias]], axis=1).ravel())
+
+
+@inline
+def draw(rng: Any, law: Any, s: int) -> int:
+    """What an entry of law s means."""
+    return law.meaning[pick_cell(rng, law.starts[s], law.starts[s + 1], law.threshold)]
+
+
+class DrawnModel(NamedTuple):
+    """A JMDP and Q policies as compiled loops read them: its arrays, and what to draw from.
+
+    starts: (S + 1,). table_cdf: (T,) and policy_cdf: (Q S A,), cumulative within each state.
+    rewards, next_states: (T, A).
+    """
+
+    starts: Ints
+    table_cdf: Floats
+    rewards: Floats
+    next_states: Ints
+    policy_cdf: Floats
+
+    @classmethod
+    def of(cls, jm: JMDP, policies: Floats) -> DrawnModel:
+        """policies: (Q, S, A), or (S, A) for one."""
+        total = np.concatenate([[0.0], np.cumsum(jm.probs)])
+        table_cdf = total[1:] - total[jm.starts[jm.table_states]]
+        policy_cdf = np.cumsum(policies, axis=-1).ravel()
+        return cls(jm.starts, table_cdf, jm.rewards, jm.next_states, policy_cdf)
+
+
+@inline
+def draw_table(rng: Any, model: Any, s: int) -> int:
+    """A table of state s."""
+    return pick(rng, model.table_cdf, model.starts[s], model.starts[s + 1])
+
+
+@inline
+def draw_action(rng: Any, model: Any, s: int) -> int:
+    """What the first policy plays at s, as the state-action s * A + a."""
+    low = s * model.rewards.shape[1]
+    return pick(rng, model.policy_cdf, low, low + model.rewards.shape[1])

@@ -9,7 +9,8 @@ import numpy as np
 from jmdp_lib import checks
 from jmdp_lib.checks import Policy
 from jmdp_lib.model import JMDP, checked_coupling
-from jmdp_lib.montecarlo import BranchLimits, BranchModel, BranchPlan, BranchStart, play_branches
+from jmdp_lib.montecarlo import BranchModel
+from jmdp_lib.simulators.kernel import BranchTask, play_branches
 from jmdp_lib.simulators.plans import Asked, Plan, Player, Runs
 from jmdp_lib.simulators.policies import TablePolicy
 
@@ -33,7 +34,7 @@ class CompiledPlayer(Player):
         """What compiled code reads; it is made once, and not for every look of a decision."""
         known, model = self.model
         if known is not policies or model is None:
-            tables = [policy.probs for policy in policies]
+            tables = np.stack([policy.probs for policy in policies])
             model = BranchModel.of(self.jm, tables, self.coupling)
             self.model = (policies, model)
         return model
@@ -44,11 +45,18 @@ class CompiledPlayer(Player):
     def play(self, plan: Plan, seed: np.random.SeedSequence, size: int, asked: Asked) -> Runs:
         gamma, horizon, _ = plan.settings
         self._check_rewards(asked.limits)
-        start = BranchStart.of(self.state, plan.first, plan.kinds)
+        model = self._model(plan.policies)
         # Gaps must not depend on it: unless queries are counted, all runs are whole.
-        limits = BranchLimits(horizon, gamma, asked.whole or not asked.counted)
-        played = BranchPlan(self._model(plan.policies), start, limits)
-        returns, labels, queries = play_branches(played, size, seed)
+        task = BranchTask(
+            state=self.state,
+            actions=np.array(plan.first, np.int64),
+            kinds=np.array(plan.kinds, np.int64),
+            one_policy=plan.one_for_good,
+            steps=horizon,
+            gamma=gamma,
+            whole=asked.whole or not asked.counted,
+        )
+        returns, labels, queries = play_branches(model, task, size, seed)
         apart = tuple(labels[:, i] != labels[:, j] for i, j in plan.pairs)
         return Runs(returns.T, apart, int(queries.sum()), self.jm.reward_range)
 

@@ -23,13 +23,14 @@ from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy, Seed
-from jmdp_lib.machine import in_executor, printed_names, progress, require
+from jmdp_lib.machine import progress, require
 from jmdp_lib.model import JMDP
 from jmdp_lib.model.simulator import SimulatorError
 from jmdp_lib.simulators.compiled import CompiledPlayer
+from jmdp_lib.simulators.executors import in_executor
 from jmdp_lib.simulators.plans import Asked, Plan, Runs, Settings, check_order
 from jmdp_lib.simulators.players import player_of
-from jmdp_lib.simulators.results import GapEstimate
+from jmdp_lib.simulators.results import GapEstimate, printed_names
 from jmdp_lib.simulators.statistics import GapSums
 from jmdp_lib.simulators.vector_simulator import Arrays
 

@@ -10,6 +10,7 @@ table is an array (m, m), which `Decision.to_frame` reads at [first, second], as
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints
-from jmdp_lib.machine import ReadOnly, printed_names, table
+from jmdp_lib.machine import ReadOnly, table
 from jmdp_lib.simulators.statistics import normal_quantile
 
 if TYPE_CHECKING:
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
 
 _NO_VARIATION = 1e-12  # of a squared mean: less variance than this is rounding
 _ENOUGH = 5  # runs that carry a variance, for a normal interval to mean something
+
+
+def printed_names(things: Sequence[Any]) -> Any:
+    """(m,) what tables call things: their numbers, or what they print as."""
+    numbered = all(isinstance(thing, int | np.integer) for thing in things)
+    return np.array([*things] if numbered else [repr(thing) for thing in things])
 
 
 @dataclass(frozen=True, eq=False, repr=False)

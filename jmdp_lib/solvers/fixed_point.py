@@ -7,34 +7,22 @@ from __future__ import annotations
 
 import inspect
 import math
-import os
 import warnings
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats
-from jmdp_lib.machine import (
-    ReadOnly,
-    content_of,
-    load_parts,
-    progress,
-    rounding_of,
-    rounding_of_returns,
-    save_parts,
-)
+from jmdp_lib.machine import ReadOnly, progress, rounding_of, rounding_of_returns
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import Moments, MomentSource, moments_of_parts
+from jmdp_lib.moments import Moments, MomentSource
 
 if TYPE_CHECKING:
     import pandas as pd
 
 State = TypeVar("State")
-
-_FILE = "a solution"
-_FORMAT = "5"
 
 
 class ConvergenceWarning(UserWarning):
@@ -67,7 +55,7 @@ def warn(text: str) -> None:
 class Solution(ReadOnly):
     """What every solver returns: the moments, and a certificate of their accuracy (Theorem 5.3).
 
-    All arrays are read-only.
+    All arrays are read-only. `pickle` keeps all of it.
 
     Attributes:
         moments: the moment collection.
@@ -79,28 +67,19 @@ class Solution(ReadOnly):
         iterations: how often $T$, or the pair operator of the route, was applied.
         route: how it was solved, None for other solvers. By `jipe2`: "sweeps", $T_2$ repeated, its
             residuals the paper's curve; "reachable", one linear system on the pairs of states that
-            the gaps asked for reach; "dense", one on all pairs. By `jipe`: "all", one linear system
-            on all multisets of states up to its order; "reached", on those that moments of one
-            state reach.
+            the gaps asked for reach; "dense", one on all pairs. By `jipe`: "reachable", one linear
+            system on the multisets of states that moments of one state reach.
         pairs: for how many unordered pairs, or multisets, of states that was; None if route is.
 
     An accelerated solver records the sizes of some of its steps; its last residual is that of the
     moments it returns.
 
     Example:
-        >>> import tempfile
-        >>> from pathlib import Path
         >>> import jmdp_lib as jl
         >>> jm = jl.coupled_reward_chain(4, gamma=0.9)
         >>> solution = jl.jipe2(jm, jl.uniform_policy(jm))
         >>> solution.converged, solution.error_bound < 1e-8, solution.route
         (True, True, 'reachable')
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     solution.save(Path(folder) / "chain.npz")
-        ...     again = jl.Solution.load(Path(folder) / "chain.npz")
-        ...
-        >>> bool((again.moments.gap_variance == solution.moments.gap_variance).all())
-        True
     """
 
     moments: Moments
@@ -125,27 +104,6 @@ class Solution(ReadOnly):
     def to_frame(self) -> pd.DataFrame:
         """The table of the moments, `Moments.to_frame`: a row per state and pair of actions."""
         return self.moments.to_frame()
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write this solution to one .npz file, which appears whole or not at all.
-
-        The file holds numbers and no model: it has the moments that `Moments.without_model` has.
-        """
-        parts = asdict(replace(self, moments=self.moments.without_model()))
-        save_parts(path, _FILE, _FORMAT, {"kind": type(self).__name__, **parts})
-
-    @staticmethod
-    def load(path: str | os.PathLike[str]) -> Solution:
-        """What `Solution.save` wrote, read-only: the same kind of solution, without its model.
-
-        A coordinate that the file does not hold is an error when it is asked for.
-        """
-        parts = load_parts(path, _FILE, _FORMAT, "Solution.save", "solve again, and save")
-        kinds: Any = (Solution, *Solution.__subclasses__())
-        with content_of(path, "Solution.save"):
-            kind = {known.__name__: known for known in kinds}[parts.pop("kind")]
-            found: Solution = kind(**parts | {"moments": moments_of_parts(**parts["moments"])})
-        return found
 
 
 class Operator(Protocol[State]):

@@ -3,21 +3,20 @@
     M(i) <- (1 - alpha) M(i) + alpha hat T_2(M, i)        for the coordinate i = I_k, eq. (28)
 
 `jmdp_lib.operators.backups` has the coordinates, in three forms, and their sampled backups.
-`incremental_jipe2` checks what it is given, makes the updates between two checkpoints and lets a
-`Recorder` write down residual and error at each. `updater` makes the updates: compiled for a JMDP,
-in Python for any other simulator.
+`incremental_jipe2` checks what it is given, makes the updates between two checkpoints and writes
+down residual and error at each. `updater` makes the updates: compiled for a JMDP, in Python for any
+other simulator.
 
-To add a step size, give `StepSize` and its compiled twin `Schedule` what it depends on, with a
-default that keeps the old steps. Let `StepSize` refuse what breaks Robbins-Monro, and write the
-formula into `alpha`: both loops call it, and nothing else computes it. Docstring and messages of
+To add a step size, give `StepSize` what it depends on, with a default that keeps the old steps. Let
+it refuse what breaks Robbins-Monro, and write the formula into `alpha`: both loops call it with the
+fields of `StepSize`, in their order, and nothing else computes it. Docstring and messages of
 `StepSize` show it. `Steps` says what a user may pass for one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, field
-from functools import cached_property
+from dataclasses import astuple, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,14 +27,9 @@ from jmdp_lib.machine import hot, inline, progress, require
 from jmdp_lib.model import JMDP, checked_coupling
 from jmdp_lib.model.simulator import Simulator, check_simulator
 from jmdp_lib.moments import Moments, norm_weight
-from jmdp_lib.operators import draws
-from jmdp_lib.operators.backups import FORMS, Drawing, Layout, compiled_backup
-from jmdp_lib.operators.draws import pick_cell
+from jmdp_lib.operators.backups import FORMS, Layout, compiled_backup
+from jmdp_lib.operators.draws import DrawnModel, Law, draw, pick_cell
 from jmdp_lib.solvers.fixed_point import Solution
-
-_PROBED = 64  # coordinates from which a residual is estimated
-_BACKUPS = 32  # of each of them
-_PROBES_PAY = 10  # updates for each backup of an estimate, so that estimating stays cheap
 
 
 @dataclass(frozen=True)
@@ -85,17 +79,11 @@ Steps = StepSize | tuple[float, float] | float
 """What a user may pass for a step size: all that `StepSize.of` takes."""
 
 
-class Schedule(NamedTuple):
-    """A `StepSize` as compiled loops take it: the same fields, in the same order."""
-
-    scale: float
-    power: float
-
-
 @inline
-def alpha(schedule: Any, visits: int) -> float:
+def alpha(step: Any, visits: int) -> float:
     """The step of eq. (28) at the n-th visit of a coordinate: the one formula of all step sizes."""
-    return schedule.scale * float(visits) ** -schedule.power
+    scale, power = step
+    return scale * float(visits) ** -power
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -103,16 +91,12 @@ class IncrementalSolution(Solution):
     """A `Solution` that was learned from samples, with what was recorded at n checkpoints.
 
     Attributes:
-        residuals: (n,), $||M - T_2 M||_lambda$ at each checkpoint, exact if the tables are known.
-            For a simulator it is an estimate: the largest mean TD error over 64 random coordinates
-            with 32 backups each. It is nan at checkpoints that are too close to the last estimate
-            to be worth that many queries. error_bound is then nan, too.
+        residuals: (n,), $||M - T_2 M||_lambda$ at each checkpoint; nan for a simulator, whose
+            tables are unknown. error_bound is then nan, too.
         iterations: updates made in all.
         updates: (n,) updates made before each checkpoint.
         errors: (n,), $||M - M_{ref}||_lambda$, nan without a reference.
         values, visits: the coordinates and how often each was updated; `form` says their layout.
-        reward_range: (lo, hi) of the simulator, whose larger end is the unit of all norms; None if
-            it declares none: norms then take $|R| <= 1$, whatever the unit of the rewards is.
         entropy: of the seed; passed as the seed, it repeats a run that had none.
     """
 
@@ -121,12 +105,7 @@ class IncrementalSolution(Solution):
     values: Floats
     visits: Ints
     form: str
-    reward_range: tuple[float, float] | None
     entropy: int | Sequence[int] | None
-
-    def __repr__(self) -> str:
-        unit = "" if self.reward_range else ", norms for |R| <= 1: no reward_range is declared"
-        return f"{super().__repr__()[:-1]}{unit})"
 
     @property
     def _verdict(self) -> str:
@@ -182,15 +161,14 @@ def incremental_jipe2(
     step = StepSize.of(step_size)
     stops = spread_stops(checkpoints, num_updates)
     _require_room(simulator, matrix, form)
-    root = checks.seed_sequence(seed)
-    rng = checks.stream(root, f"learn {form}")
     values = np.zeros(layout.used.size) if initial is None else _packed("initial", initial, layout)
-    learned = Learned(values, np.zeros(values.size, dtype=np.int64))
     truth = None if reference is None else _packed("reference", reference, layout)
-    record = Recorder(simulator, layout, learned, truth, root)
-    update = updater(simulator, layout, learned, step, layout.used / layout.used.sum(), rng)
+    learned = Learned(values, np.zeros(values.size, dtype=np.int64))
+    root = checks.seed_sequence(seed)
+    update = updater(simulator, layout, learned, step, checks.stream(root, f"learn {form}"))
     at_once = 1_000_000 if isinstance(simulator, JMDP) else 1_000  # between looks at Ctrl-C
     made = 0
+    history = []
     with progress(stops[-1], "incremental JIPE-2") as bar:
         for stop in stops:
             while made < stop:
@@ -198,8 +176,22 @@ def incremental_jipe2(
                 update(count)
                 bar.update(count)
                 made += count
-            record.write(last=stop == stops[-1])
-    return _solution(record)
+            history.append(_residual_and_error(simulator, layout, values, truth))
+    residuals, errors = np.transpose(history)
+    error_bound = float(residuals[-1] / (1.0 - simulator.gamma))
+    return IncrementalSolution(
+        moments=_learned_moments(layout, values, simulator.gamma, error_bound),
+        residuals=residuals,
+        converged=False,
+        error_bound=error_bound,
+        iterations=made,
+        updates=np.array(stops),
+        errors=errors,
+        values=values,
+        visits=learned.visits,
+        form=form,
+        entropy=root.entropy,
+    )
 
 
 class Learned(NamedTuple):
@@ -231,141 +223,64 @@ def _packed(name: str, given: Solution | Moments, layout: Layout) -> Floats:
     return layout.pack(moments.mean, moments.full_second())
 
 
-@dataclass(frozen=True)
-class Recorder:
-    """Residuals and errors of a run at its checkpoints.
+def _residual_and_error(
+    simulator: Simulator, layout: Layout, values: Floats, truth: Floats | None
+) -> tuple[float, float]:
+    """||M - T_2 M|| of a JMDP and ||M - truth||, each nan where it is unknown.
 
-    learned: changes as the run goes on. truth: the right values, if known. history: (updates,
-    residual, error) at each checkpoint. probes: the updates at which a residual was estimated.
+    The unit of the norm is the largest |R| that the simulator declares, or one.
     """
+    bound = float(np.abs(getattr(simulator, "reward_range", None) or 1.0).max()) or 1.0
+    weight = norm_weight(2, simulator.gamma, bound)
+    raw = layout.raw(values)
 
-    simulator: Simulator
-    layout: Layout
-    learned: Learned
-    truth: Floats | None
-    seed: np.random.SeedSequence
-    history: list[tuple[int, float, float]] = field(default_factory=list)
-    probes: list[int] = field(default_factory=lambda: [0])
+    def distance(other: Floats) -> float:
+        mean, second = np.split(np.abs(raw - other), [layout.policy.size])
+        return float(max(mean.max(), second.max() / weight))
 
-    @cached_property
-    def reward_range(self) -> tuple[float, float] | None:
-        """What the simulator declares."""
-        declared = getattr(self.simulator, "reward_range", None)
-        return None if declared is None else checks.reward_range("reward_range", declared)
-
-    @cached_property
-    def norm_weights(self) -> Floats:
-        """(size,), lambda of each coordinate: means come first, then second moments."""
-        bound = float(np.abs(self.reward_range or (1.0, 1.0)).max()) or 1.0
-        weights = np.full(self.learned.values.size, norm_weight(2, self.simulator.gamma, bound))
-        weights[: self.layout.policy.size] = 1.0
-        return weights
-
-    def write(self, last: bool) -> None:
-        """A line of the history."""
-        layout = self.layout
-        made = int(self.learned.visits.sum())
-        raw = layout.raw(self.learned.values)
-        residual = np.nan
-        error = np.nan
-        if isinstance(self.simulator, JMDP):
-            applied = layout.applied(self.simulator, self.learned.values)
-            residual = self._norm(applied - raw)
-        elif last or made - self.probes[-1] >= _PROBES_PAY * _PROBED * _BACKUPS:
-            residual = self._estimate(checks.stream(self.seed, f"probe {layout.form}", made))
-            self.probes.append(made)
-        if self.truth is not None:
-            error = self._norm(raw - layout.raw(self.truth))
-        self.history.append((made, residual, error))
-
-    def _norm(self, difference: Floats) -> float:
-        """||.||_lambda."""
-        return float((np.abs(difference) / self.norm_weights).max())
-
-    def _estimate(self, rng: np.random.Generator) -> float:
-        """The residual as the largest mean TD error of some coordinates."""
-        values = self.learned.values
-        errors = np.zeros(values.size)
-        used = np.flatnonzero(self.layout.used)
-        for i in rng.choice(used, min(_PROBED, used.size), replace=False).tolist():
-            backups = [self.layout.backup(self.simulator, values, i, rng) for _ in range(_BACKUPS)]
-            errors[i] = np.mean(backups) - values[i]
-        return self._norm(errors)
+    residual = np.nan
+    if isinstance(simulator, JMDP):
+        residual = distance(layout.applied(simulator, values))
+    return residual, np.nan if truth is None else distance(layout.raw(truth))
 
 
-def _solution(record: Recorder) -> IncrementalSolution:
-    """What a run has learned."""
-    layout = record.layout
-    gamma = record.simulator.gamma
-    updates, residuals, errors = (np.array(x) for x in zip(*record.history, strict=True))
-    known = isinstance(record.simulator, JMDP)
-    error_bound = float(residuals[-1] / (1.0 - gamma)) if known else np.nan
-    # Means within the error bound may give a constant return this standard deviation.
-    mean_error = np.nan_to_num(error_bound)
+def _learned_moments(layout: Layout, values: Floats, gamma: float, error_bound: float) -> Moments:
+    """Means within the error bound may give a constant return a standard deviation, too."""
+    mean_error = float(np.nan_to_num(error_bound))
     resolution = float(2.0 * mean_error / np.sqrt(1.0 - gamma**2))
-    mean, blocks, source = layout.read(record.learned.values)
-    moments = Moments(2, mean, blocks, source, mean_error, resolution)
-    return IncrementalSolution(
-        moments=moments,
-        residuals=residuals,
-        converged=False,
-        error_bound=error_bound,
-        iterations=int(updates[-1]),
-        updates=updates,
-        errors=errors,
-        values=record.learned.values,
-        visits=record.learned.visits,
-        form=layout.form,
-        reward_range=record.reward_range,
-        entropy=record.seed.entropy,
-    )
+    return Moments(2, *layout.read(values), mean_error, resolution)
 
 
 @hot
-def _compiled_updates(
-    rng: Any, count: int, learned: Any, schedule: Any, cells: Any, drawing: Any
-) -> None:
-    """`count` updates of eq. (28) in place, for known tables. cells, drawing: what draws i, and
-    hat T_2(M, i)."""
-    values = learned.values
-    visits = learned.visits
+def _compiled_updates(rng: Any, count: int, learned: Any, step: Any, law: Any, world: Any) -> None:
+    """`count` updates of eq. (28) in place, for known tables. law: what draws coordinates."""
+    values, visits = learned
+    model, rules = world
     for _ in range(count):
-        i = cells.meaning[pick_cell(rng, 0, cells.threshold.size, cells.threshold)]
-        target = compiled_backup(rng, values, i, drawing)
+        i = draw(rng, law, 0)
+        target = compiled_backup(rng, values, i, model, rules)
         visits[i] += 1
-        values[i] += alpha(schedule, visits[i]) * (target - values[i])
-
-
-class Cells(NamedTuple):
-    """What draws coordinates by Walker's method, see `draws.pick_cell`."""
-
-    threshold: Floats
-    meaning: Ints
+        values[i] += alpha(step, visits[i]) * (target - values[i])
 
 
 def updater(
-    simulator: Simulator,
-    layout: Layout,
-    learned: Learned,
-    step: StepSize,
-    weights: Floats,
-    rng: np.random.Generator,
+    simulator: Simulator, layout: Layout, learned: Learned, step: StepSize, rng: np.random.Generator
 ) -> Callable[[int], None]:
-    """A function that makes `count` updates in place. weights: how likely each coordinate is."""
-    threshold, alias = draws.alias_tables(np.array([0, weights.size]), weights)
-    cells = Cells(threshold, draws.cells(alias))
-    schedule = Schedule(*astuple(step))
+    """A function that makes `count` updates in place, of coordinates drawn uniformly."""
+    size = layout.used.size
+    law = Law.of(np.array([0, size]), layout.used / layout.used.sum(), np.arange(size))
+    fields = astuple(step)
     if isinstance(simulator, JMDP):
-        drawing = Drawing.of(simulator, layout)
-        return lambda count: _compiled_updates(rng, count, learned, schedule, cells, drawing)
+        world = DrawnModel.of(simulator, layout.policy), layout.rules(simulator.gamma)
+        return lambda count: _compiled_updates(rng, count, learned, fields, law, world)
     values, visits = learned
 
     def update(count: int) -> None:
         for _ in range(count):
-            i = int(cells.meaning[pick_cell.py_func(rng, 0, weights.size, threshold)])
+            i = int(law.meaning[pick_cell.py_func(rng, 0, size, law.threshold)])
             target = layout.backup(simulator, values, i, rng)
             visits[i] += 1
-            values[i] += alpha.py_func(schedule, visits[i]) * (target - values[i])
+            values[i] += alpha.py_func(fields, visits[i]) * (target - values[i])
 
     return update
 

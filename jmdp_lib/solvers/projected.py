@@ -22,6 +22,7 @@ infinite and `converged` false.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -270,43 +271,24 @@ class ProjectionStep:
         """The projected fixed point: theta by a linear solve, then Theta by one conic solve."""
         pi = self.pi
         zero, nothing = self.zero()
-        source = pi.mean_side(self.applied((zero, nothing)).mean)
-        theta: Floats = linalg.solve(np.eye(zero.size) - self.mean_slope(), source)
-        right = pi.second_side(self.applied((theta, nothing)).second)
-        linear = pi.normal - self.second_slope()
+        source, slope = _affine(lambda x: pi.mean_side(self.applied((x, nothing)).mean), zero.size)
+        theta: Floats = linalg.solve(np.eye(zero.size) - slope, source)
+
+        def backup(x: Floats) -> Floats:
+            return pi.second_side(self.applied((theta, projection.to_matrix(x))).second)
+
+        right, slope = _affine(backup, len(pi.normal))
+        linear = pi.normal - slope
         free = projection.to_matrix(projection.least_squares(linear, right))
         floor = pi.floor(theta)
         if pi.cone == "none" or linalg.eigvalsh(free - floor)[0] >= 0.0:
             return theta, free
         return theta, projection.solve_in_cone(linear, right, floor, free)
 
-    def mean_slope(self) -> Floats:
-        """(d, d) psi' diag(nu) gamma P psi."""
-        after = self.operator.jm.transitions @ (self.operator.average @ self.pi.psi)
-        return self.operator.jm.gamma * self.pi.psi.T @ (self.pi.nu[:, None] * after)
 
-    def second_slope(self) -> Floats:
-        """(p, p) Theta -> psi' (d o gamma^2 P_2 (psi Theta psi')) psi, by matrix products."""
-        jm = self.operator.jm
-        policy = self.operator.policy
-        psi = self.pi.psi
-        size = psi.shape[1]
-        x = jm.next_states
-        shaped = psi.reshape(*policy.shape, size)
-        value = np.einsum("sa,sai->si", policy, shaped)  # E psi(s, A)
-        square = np.einsum("sa,sai,saj->sij", policy, shaped, shaped, optimize=True)
-        apart = self.pi.pairs.copy()
-        same = np.einsum("sasb->sab", apart.reshape(policy.shape * 2))
-        weight = jm.probs[:, None, None] * same[jm.table_states]  # (T, A, A)
-        same[...] = 0.0
-        mixed = (psi[:, :, None] * (jm.transitions @ value)[:, None, :]).reshape(len(psi), -1)
-        four = (mixed.T @ (apart @ mixed)).reshape([size] * 4).transpose(0, 2, 1, 3)
-
-        table, a, b = np.nonzero(weight)
-        here = jm.table_states[table]
-        left = shaped[here, a][:, :, None] * shaped[here, b][:, None, :]
-        left *= weight[table, a, b][:, None, None]
-        right = value[x[table, a]][:, :, None] * value[x[table, b]][:, None, :]
-        right[a == b] = square[x[table, a][a == b]]  # one branch
-        four += np.tensordot(left, right, (0, 0))
-        return jm.gamma**2 * projection.symmetric_matrix(four)
+def _affine(function: Callable[[Floats], Floats], size: int) -> tuple[Floats, Floats]:
+    """b (n,) and B (n, size) of an affine function x -> b + B x, from its values."""
+    constant = function(np.zeros(size))
+    unit = float(np.abs(constant).max()) or 1.0  # so that neither part drowns in the other
+    columns = [(function(unit * x) - constant) / unit for x in np.eye(size)]
+    return constant, np.stack(columns, axis=1)

@@ -1,0 +1,44 @@
+"""Results: dataclasses that are read-only, and tables of pandas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from jmdp_lib.machine.process import extra
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def table(columns: Mapping[str, Any]) -> pd.DataFrame:
+    """A pandas table. Pandas is imported only now: a plain install does without it."""
+    with extra("figures"):
+        import pandas as pd
+    return pd.DataFrame(columns)
+
+
+class ReadOnly:
+    """A frozen dataclass whose arrays cannot be written to, in copies and pickles either."""
+
+    def __post_init__(self) -> None:
+        for value in vars(self).values():
+            if isinstance(value, np.ndarray):
+                value.setflags(write=False)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields alone: what was cached can be worked out again."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()
