@@ -281,9 +281,9 @@ class KeptTables:
         if state not in self.kept:
             if len(self.kept) >= _MOST_KEPT:
                 self.kept.clear()
-            probs, rewards, successors = self.model.at(state)
+            probs, table_rewards, reached = self.model.at(state)
             self._check_law(state, probs)
-            self.kept[state] = (probs.cumsum().tolist(), rewards.tolist(), successors)
+            self.kept[state] = (probs.cumsum().tolist(), table_rewards.tolist(), reached)
         cumulative, rewards, successors = self.kept[state]
         table = draw_index(cumulative, rng)
         first = table * self.num_actions
