@@ -97,6 +97,7 @@ class BatchPlayer(Player):
 class Batch:
     """Plays runs together.
 
+    aside: returns of runs that are finished, and whether branches were apart, as in `Runs`.
     extremes: the lowest and the highest reward of every step. suspects: signs that something is
     wrong, to be looked at in the end, since that waits for the device.
     """
@@ -116,7 +117,7 @@ class Batch:
         self.size = size
         self.width = len(plan.names)
         self.pairs = plan.pairs
-        self.aside: list[tuple[Lanes, tuple[Any, ...]]] = []
+        self.aside: list[tuple[Any, tuple[Any, ...]]] = []
         self.extremes: list[Any] = []
         self.suspects: list[Any] = []
         self.queries: Any = 0
@@ -138,9 +139,9 @@ class Batch:
         except SimulatorError as error:
             raise SimulatorError(f"time step {self.time + 1}: {error}") from error
         apart = tuple(self._apart(lanes, *pair) for pair in enumerate(self.pairs))
-        self.aside.append((lanes, apart))
+        self.aside.append((lanes.returns, apart))
         concat = self.xp.concat
-        returns, differ = zip(*((each.returns, apart) for each, apart in self.aside), strict=True)
+        returns, differ = zip(*self.aside, strict=True)
         seen = self.host(self.extremes)
         if self.episodes_end:
             seen = np.append(seen, 0.0)
@@ -218,8 +219,9 @@ class Batch:
         count = int(xp.count_nonzero(done))
         if _PATIENCE * count < self.size:
             return lanes, lanes.alive & ~done
-        finished = lanes.taken(self.arrays, xp.nonzero(done)[0])
-        self.aside.append((finished, tuple(xp.zeros_like(one) for one in finished.one)))
+        finished = self.arrays.take(lanes.returns, xp.nonzero(done)[0], 1)
+        together = xp.zeros_like(finished[0, ...], dtype=xp.bool)
+        self.aside.append((finished, (together,) * len(self.pairs)))
         self.size -= count
         kept = lanes.taken(self.arrays, xp.nonzero(~done)[0])
         return kept, kept.alive
