@@ -90,7 +90,7 @@ def simulate_pairs(
     def fill(chunk: int) -> None:
         out = returns[chunk * RUNS_PER_STREAM : (chunk + 1) * RUNS_PER_STREAM]
         rng = checks.stream(root, "simulate_pairs", chunk)
-        _fill_pairs(rng, out, (state, *chosen), model, (steps, jm.gamma))
+        _fill_pairs(rng, out, (state, state, *chosen), model, (steps, jm.gamma))
 
     fill_chunks(fill, -(-num_pairs // RUNS_PER_STREAM), "simulate_pairs")
     return returns
@@ -179,7 +179,7 @@ def earned_alone(rng: Any, x: int, weight: float, steps: int, gamma: float, law:
 
 @hot
 def _fill_pairs(rng: Any, returns: Any, start: Any, model: Any, limits: Any) -> None:
-    """Fill returns (n, 2). start: state and two actions. limits: steps and gamma.
+    """Fill returns (n, 2). start: two states and two actions. limits: steps and gamma.
 
     Branches at two states, whose tables are independent, are drawn by the law of a lone branch.
     """
@@ -188,8 +188,7 @@ def _fill_pairs(rng: Any, returns: Any, start: Any, model: Any, limits: Any) -> 
     num_actions = rewards.shape[1]
     steps, gamma = limits
     for run in range(len(returns)):
-        x, a, b = start
-        y = x
+        x, y, a, b = start
         left = 0.0
         right = 0.0
         weight = 1.0
