@@ -268,7 +268,7 @@ def simulate_returns(
     require(8.0 * words, what, "ask for fewer")
     returns = np.empty((num_samples, matrix.size))
     tables = Law.of(jm.starts, jm.probs, np.arange(jm.probs.size))
-    maps = _Maps(steps, mode, jm.gamma, jm.rewards, jm.next_states, tables, _action_law(matrix))
+    maps = steps, mode, jm.gamma, jm.rewards, jm.next_states, tables, _action_law(matrix)
 
     def fill(chunk: int) -> None:
         out = returns[chunk * _SAMPLES : (chunk + 1) * _SAMPLES]
@@ -289,21 +289,9 @@ def _action_law(policy: Floats) -> Law:
     return Law.of(starts, policy.ravel()[played], played)
 
 
-class _Maps(NamedTuple):
-    """What all random maps have in common."""
-
-    steps: int
-    mode: int
-    gamma: float
-    rewards: Floats
-    next_states: Ints
-    tables: Law
-    actions: Law
-
-
 @cached(nogil=True)
 def _fill_samples(rng: Any, out: Any, scratch: Any, maps: Any) -> None:
-    """Fill out (n, S * A) with n samples. scratch: room for one of them."""
+    """Fill out (n, S * A) with n samples. scratch: room for one. maps: what all maps share."""
     steps, mode, gamma, rewards, next_states, tables, actions = maps
     num_actions = rewards.shape[1]
     for sample in range(out.shape[0]):
