@@ -234,7 +234,8 @@ def _residual_and_error(
 
     The unit of the norm is the largest |R| that the simulator declares, or one.
     """
-    bound = float(np.abs(getattr(simulator, "reward_range", None) or 1.0).max()) or 1.0
+    ends = getattr(simulator, "reward_range", None)
+    bound = float(np.abs(1.0 if ends is None else ends).max()) or 1.0
     weight = norm_weight(2, simulator.gamma, bound)
     raw = layout.raw(values)
 
