@@ -13,7 +13,7 @@ import tempfile
 from importlib.metadata import distribution
 from pathlib import Path
 
-from pages import BookError, Notebook, annotated, gallery, table, with_chapters
+from pages import BookError, Notebook, annotated, gallery, table
 from sphinx.cmd.build import build_main
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,11 +34,10 @@ def gather(root: Path, stage: Path) -> None:
         (stage / "notebooks" / f"{nb.name}.ipynb").write_text(annotated(nb, figures))
     (stage / "gallery.md").write_text(gallery(root / "figures", notebooks))
     names = table(notebooks)
-    texts = {path.name: path for path in (root / "book").glob("*.md") if path.stem != "layout"}
-    for name, path in {**texts, "_readme.md": root / "README.md"}.items():
-        text = with_chapters(path.read_text(encoding="utf-8"), notebooks)
-        text = text.replace("](book/static/", "](static/")  # the README's own pictures
-        (stage / name).write_text(text.replace("<!-- public names -->", names))
+    for path in (root / "book").glob("*.md"):
+        if path.stem != "layout":
+            text = path.read_text(encoding="utf-8").replace("<!-- public names -->", names)
+            (stage / path.name).write_text(text)
 
 
 def build(root: Path, out: Path) -> int:

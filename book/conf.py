@@ -17,7 +17,6 @@ ALIASES = "ArrayLike Bracket Bytes Floats Ints Joint Policy Seed StateAction Ste
 autodoc_type_aliases = {name: name for name in ALIASES.split()}
 autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
-exclude_patterns = ["_readme.md"]  # parts of it are included
 nb_execution_mode = "off"  # the notebooks are committed executed
 nb_render_markdown_format = "gfm"  # tables in outputs
 myst_enable_extensions = ["colon_fence", "dollarmath", "fieldlist", "deflist"]
@@ -45,7 +44,6 @@ html_theme = "sphinx_book_theme"
 html_title = project
 html_favicon = "static/favicon.svg"
 html_context = {"default_mode": "light"}
-html_last_updated_fmt = None
 html_show_sphinx = False
 html_theme_options = {
     "show_toc_level": 2,

@@ -20,15 +20,6 @@ from prose import INLINE, tex
 sys.path.append(str(Path(__file__).resolve().parents[1] / "workflow"))
 from notebook_job import claims_of
 
-VERDICTS = {  # as the book prints them
-    "holds": "holds",
-    "cited": "cited",
-    "not reproduced": "**not reproduced**",
-    "differs from the paper": "*differs from the paper*",
-    "differs from the release": "*differs from the release*",
-    "goal missed": "*goal missed*",
-    "too few runs to tell": "too few runs to tell",
-}
 GALLERY = """# Gallery
 
 Every committed figure, as the paper profile drew it (`make figures PROFILE=paper`). Each leads to
@@ -39,8 +30,6 @@ RECORD = (
     "says how."
 )
 FULL_WIDTH = 1400  # pixels at 300 dpi: what is wider is no figure of one column
-LIVE = '<p>Drag the sliders to move between the three worlds.</p><div data-live="fair"></div>'
-LIVE_AFTER = '"fig_three_worlds"'  # the figure that the sliders move
 ALT = re.compile(r"\s*<!-- alt: (.*?) -->", re.DOTALL)
 
 
@@ -107,7 +96,7 @@ def prompt(cell: NotebookNode) -> str | None:
 def claims_table(nb: NotebookNode) -> NotebookNode:
     """What the notebook found, as an output that shows a table."""
     rows = [["claim", "value", "verdict"], ["---", "---", "---"]]
-    rows += [[claim, value, VERDICTS[verdict]] for claim, value, verdict in claims_of(nb)]
+    rows += [[*rest, word if word == "holds" else f"*{word}*"] for *rest, word in claims_of(nb)]
     cells = [[cell.replace("|", r"\|").replace("$", r"\$") for cell in row] for row in rows]
     text = "\n".join(f"| {' | '.join(row)} |" for row in cells)
     return nbformat.v4.new_output("display_data", {"text/markdown": text})
@@ -151,18 +140,8 @@ def annotated(notebook: Notebook, figures: set[str]) -> str:
         if asked:
             cell.metadata.tags = [*tags(cell), "hide-input"]
         shown.append(cell)
-        if LIVE_AFTER in cell.source:
-            shown.append(nbformat.v4.new_markdown_cell(f"```{{raw}} html\n{LIVE}\n```"))
     content.cells = shown
     return nbformat.writes(content)
-
-
-def with_chapters(text: str, notebooks: Iterable[Notebook]) -> str:
-    """Each `<!-- chapter: NN -->` replaced by a link to that chapter."""
-    for nb in notebooks:
-        link = f"[{re.split(r'[:?]', nb.title)[0]}](notebooks/{nb.name}.ipynb)."
-        text = text.replace(f"<!-- chapter: {nb.name[:2]} -->", link)
-    return text
 
 
 # ---- the gallery --------------------------------------------------------------------------------

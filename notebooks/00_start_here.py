@@ -131,6 +131,8 @@ plt.show()
 # <!-- alt: Three columns, for lemonade, nuts and umbrellas. The clouds of paired returns rise along the diagonal for lemonade, are round for nuts and fall for umbrellas, between the same grey marginal distributions. The distributions of the gap below grow wider from left to right, and their orange part below zero grows with them. The black dots are at the same mean, and the black bars grow longer. -->
 
 # %% [markdown]
+# <div data-live="fair"></div>
+#
 # Orange is regret: skies under which the alternative would have earned more. Against
 # lemonade, ice cream is a safe choice. Against umbrellas the *same* choice, with the *same* mean
 # advantage, goes wrong more than one time in three.

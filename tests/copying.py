@@ -10,15 +10,14 @@ import numpy as np
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.wrappers import TimeLimit
 
-import jmdp_lib as jl
-from jmdp_lib.simulators import env_copies
-from jmdp_lib.simulators.env_copies import Env, WayToCopy
+from jmdp_lib.simulators import CoupledEnv, env_copies
+from jmdp_lib.simulators.env_copies import Copies, Env
 
 LIMIT = 6  # steps of an episode: fewer than `CoupledEnv` tries out by itself
 _NOT_COMPARED = ("env", "_np_random", "_np_random_seed")
 
 
-def check_way(way: Callable[[Env], WayToCopy], make: Callable[[], Env], monkeypatch: Any) -> None:
+def check_way(way: Callable[[Env], Copies], make: Callable[[], Env], monkeypatch: Any) -> None:
     """Assert that copies of `make()`, which ends no episode within six steps, are complete.
 
     What is checked: the user's environment is left alone; the copy has the same wrappers; states
@@ -29,7 +28,7 @@ def check_way(way: Callable[[Env], WayToCopy], make: Callable[[], Env], monkeypa
     given = TimeLimit(make(), LIMIT)
     wrappers = _wrappers(given)
     before = _contents(given)
-    env = jl.simulators.CoupledEnv(given, seed=0)
+    env = CoupledEnv(given, seed=0)
     assert _wrappers(env.env) == wrappers, "a copy has lost or gained a wrapper"
     if not env._way.in_place:
         assert _contents(given) == before, "the environment that was handed in has changed"

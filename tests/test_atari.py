@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import pickle
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from ale_py import ALEInterface, LoggerMode, roms
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 
-import jmdp_lib
 from jmdp_lib.atari import CoupledAtari, Draw, Shock
 from jmdp_lib.atari.emulator import _roms, compact, load, mute, rom_id, title
 
@@ -143,41 +141,6 @@ def test_compact_states_lead_where_whole_ones_lead(names):
         _, once, again = (way_from(state, ale) for state in (saved, saved, compact(saved)))
         mute(ale)
         assert once == again == way_from(compact(saved), ale), rom
-
-
-def test_numbers_of_another_generator_change_nothing():
-    native = ALEInterface()
-    native.setInt("system_random_seed", 5)
-    native.loadROM(str(roms.get_rom_path("pong")))
-    env = started("Pong", 0)
-    here = env.snapshot()
-    usual = [facts(o) for o in env.query([2, 5, 3], clones=True)]
-    env.ale.restoreState(native.cloneState())
-    env.restore(here)
-    assert [facts(o) for o in env.query([2, 5, 3], clones=True)] == usual
-    assert env.snapshot().saved == here.saved
-    mute(env.ale)
-
-
-@on_all_games
-@pytest.mark.parametrize("repeats", [0, 2, 4])
-def test_state_can_be_saved_after_its_branches_were_played(game, repeats):
-    env = started(game, 14)
-    env.query([0, 1])
-    env.step(1)  # known as the way from the state before
-    env.redraw(Draw(repeats))
-    here = compact(env.ale.cloneState())
-    queried = env.query([2, 0])
-    assert env.snapshot().saved == here
-    seen, reward, *_ = env.step(2)
-    assert (seen.tobytes(), reward) == (queried[0].observation.tobytes(), queried[0].reward)
-    env.query([0, 1])
-    env.step(1)
-    env.redraw(Draw(repeats))
-    here = compact(env.ale.cloneState())
-    env.query([0, 2])
-    env.redraw(Draw(1))
-    assert compact(env.ale.cloneState()) == here
 
 
 @pytest.mark.parametrize("game", ["Pong", "Qbert"])
@@ -394,33 +357,6 @@ def test_other_games_can_be_queried():
         outcomes = env.query(range(env.num_actions))
         seen = env.step(env.num_actions - 1)[0]
         assert (seen == outcomes[-1].observation).all(), game
-
-
-@pytest.mark.parametrize(
-    ("missing", "module", "extras"),
-    [
-        ("ale_py", "jmdp_lib.atari", "atari"),
-        ("torch", "experiments.atari.training", "torch"),
-        ("pandas", "experiments.atari.experiment", "figures,torch"),
-    ],
-)
-def test_a_missing_extra_is_named_with_the_command_that_installs_it(
-    monkeypatch, missing, module, extras
-):
-    rooms = ("jmdp_lib.atari", "experiments")
-    loaded = {name: sys.modules[name] for name in list(sys.modules) if name.startswith(rooms)}
-    for name in loaded:
-        del sys.modules[name]
-    monkeypatch.setattr(jmdp_lib, "atari", None)  # so that it comes back with the modules
-    monkeypatch.setitem(sys.modules, missing, None)
-    try:
-        with pytest.raises(ImportError, match=f"^{missing} is not installed") as raised:
-            importlib.import_module(module)
-    finally:  # what was imported now knows other classes than what was there before
-        for name in [name for name in sys.modules if name.startswith(rooms)]:
-            del sys.modules[name]
-        sys.modules.update(loaded)
-    assert f'pip install "jmdp_lib[{extras}]"' in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_slurm_jobs_end_with_the_batch_and_run_to_their_end_with_the_next(
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "FAILED 02_second: read out/quick/failed/02_second.ipynb" in done.stdout
-    assert "\n1 claims hold" in done.stdout
+    assert "\nClaims: holds 1\n" in done.stdout
     assert project.out("figures", "wait.txt").read_text() == "whole"
     jobs = slurm_jobs("--states=all")
     assert [state for state, *_ in jobs].count("COMPLETED") == 1

@@ -47,6 +47,13 @@ def test_every_figure_has_a_number_a_caption_and_alt_text(path: Path) -> None:
         assert [o["metadata"]["image/png"]["alt"] for o in images] == [alt] * len(images)
 
 
+def test_no_two_chapters_draw_figures_of_one_name() -> None:
+    """The batch shows the figures of all of them in one folder."""
+    code = "\n".join(pages.Notebook.read(path).code for path in CHAPTERS)
+    names = re.findall(r'figures\.save\(\w+, "(\w+)"', code)
+    assert len(names) == len(set(names)) > 30
+
+
 def test_every_public_name_is_used_by_a_chapter() -> None:
     """Errors that are caught, protocols that are implemented and defaults need no name there."""
     names = pages.public_names()

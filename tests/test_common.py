@@ -39,29 +39,6 @@ def test_equals_a_linear_solve_from_the_definition(deterministic):
                 assert second.moments.moment(x) == pytest.approx(moment, abs=1e-8)
 
 
-def test_is_joint_where_only_one_state_is_occupied():
-    """A state that every branch stays at, or leaves for one in which nothing is random."""
-    rng = np.random.default_rng(4)
-    pay = rng.uniform(-1, 1, (3, 3))
-    for leave in (False, True):
-        jm = jl.JMDP.from_step(
-            2,
-            3,
-            0.9,
-            [0.2, 0.3, 0.5],
-            lambda s, a, u, leave=leave: (0.5, 1) if s else (pay[u, a], int(leave and u == a)),
-        )
-        policy = random_policy(rng, jm)
-        for how in ROUTES:
-            one, other = (
-                jl.jipe2(jm, policy, 1e-11, coupling, **how).moments
-                for coupling in ("joint", "common")
-            )
-            np.testing.assert_allclose(one.covariance, other.covariance, atol=1e-9)
-        same = (jl.jipe(jm, policy, 3, coupling=name).moments for name in ("joint", "common"))
-        np.testing.assert_allclose(*(m.same_state(3) for m in same), atol=1e-6)
-
-
 def test_is_a_mixture_of_contractions():
     """T_2 is the average over the noise of operators that all have the modulus of Lemma 5.2."""
     rng = np.random.default_rng(5)

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import pickle
+
 import gymnasium
 import numpy as np
 import pytest
+from brute import normal_p_values
 from strategies import random_policy
 from test_policy_gaps import COUPLINGS, RULES, shared_noise_model, two_rules
-from test_vector_rules import estimated
+from test_vector import DEPOT, MODELS, Tables
 
 import jmdp_lib as jl
+from jmdp_lib.simulators import CoupledEnv, SimulatorError, compare_policies
+from jmdp_lib.simulators.estimates import estimated
 from jmdp_lib.simulators.plans import Plan, Settings
 from jmdp_lib.simulators.players import player_of
 
 
-def played(env, rules, state, coupling, num_runs, seed=0, gamma=None, horizon=None):
+def plan_of(env, policies, state, coupling="joint", truncation=1e-4, gamma=None, horizon=None):
+    settings = Settings.of(env, gamma, coupling, truncation, horizon)
+    return Plan.of_policies(player_of(env, state, coupling), policies, settings)
+
+
+def played(env, rules, state, coupling, num_runs, seed=0, keep_returns=False, **settings):
     """Estimates from a number of runs that is known beforehand."""
-    settings = Settings.of(env, gamma, coupling, 1e-4, horizon)
-    return estimated(
-        Plan.of_policies(player_of(env, state, coupling), rules, settings), num_runs, seed
-    )
+    plan = plan_of(env, rules, state, coupling, **settings)
+    return estimated(plan, num_runs, np.random.SeedSequence(seed), keep_returns)
+
+
+def up_to(level):
+    """Order up to a level, at the depot."""
+    return np.clip(level - np.arange(12), 0, 4)
 
 
 class Plain:
@@ -31,7 +44,7 @@ class Plain:
 
 
 def scores(found, exact):
-    """(4,) distances from exact mean and variance of the first gap, in standard errors."""
+    """[2] distances from exact mean and variance of the first gap, in standard errors."""
     mean, variance = exact
     return [
         (found.mean[0, 1] - mean) / (found.mean_error[0, 1] + 1e-9),
@@ -73,17 +86,36 @@ def test_rows_that_are_stepped_in_turn_find_the_same(functions, coupling):
 
 
 @pytest.mark.parametrize("coupling", COUPLINGS)
+def test_rows_that_are_stepped_at_once_find_the_same(coupling):
+    """With ends of episodes; all scores together must look like draws of N(0, 1)."""
+    found = []
+    for seed in range(MODELS):
+        made = Tables(seed)
+        other = np.random.default_rng([seed, 1]).dirichlet(np.ones(4), size=len(made.policy))
+        other[2] = made.policy[2]
+        rules = [made.policy, other, made.policy.copy()]
+        exact = [x[1] for x in jl.laws.policy_gaps(made.model, *rules[:2], coupling=coupling)]
+        estimates = played(made.simulator, rules, 1, coupling, 4000, seed, truncation=1e-6)
+        found += scores(estimates, exact)
+        assert estimates.mean[0, 2] == estimates.truncation_error[0, 2] == 0.0  # equal rules
+    assert min(normal_p_values(np.array(found))) > 1e-3
+
+
+@pytest.mark.parametrize("coupling", COUPLINGS)
 def test_equal_rules_have_no_gap_and_need_one_step(coupling):
     jm = shared_noise_model(4, gamma=0.9)
     rule, other = two_rules(jm, (False, False))
-    found = jl.simulators.compare_policies(jm, [rule, rule.copy()], state=0, coupling=coupling)
+    found = compare_policies(jm, [rule, rule.copy()], state=0, coupling=coupling)
     assert (found.verdict, found.best, found.remaining) == ("equivalent", None, (0, 1))
     assert not found.intervals.any()
     assert found.num_queries <= 8 * 66
     unknown = [lambda s: rule[s], lambda s: rule[s]]  # that they are equal, nobody knows
-    estimates = played(Plain(jm), [*unknown, other], 0, coupling, 20)
-    assert estimates.mean[0, 1] == estimates.variance[0, 1] == 0.0
-    assert estimates.truncation_error[0, 1] > 0.0
+    for env, state in ((Plain(jm), 0), (DEPOT, 3)):
+        rules = [*unknown, other] if state == 0 else [up_to(4), lambda stock: up_to(4)[stock]]
+        estimates = played(env, rules, state, coupling, 20, keep_returns=True)
+        assert (estimates.returns[:, 0] == estimates.returns[:, 1]).all()
+        assert estimates.returns.var() > 0.0
+        assert estimates.truncation_error[0, 1] > 0.0
     assert played(jm, [rule, rule.copy(), other], 0, coupling, 20).truncation_error[0, 1] == 0.0
 
 
@@ -103,7 +135,7 @@ def test_rules_that_differ_in_one_state_differ_after_it_alone(coupling):
 @pytest.mark.parametrize("coupling", ["joint", "common"])
 def test_an_environment_whose_episodes_end(coupling):
     """On the frozen lake, for which `policy_gaps` knows the answer of independent states."""
-    lake = jl.simulators.CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=1)
+    lake = CoupledEnv(gymnasium.make("FrozenLake-v1"), seed=1)
     lake.reset()
     lake.unwrapped.s = 9
     jm = jl.JMDP.from_gymnasium("FrozenLake-v1", gamma=0.7)
@@ -123,9 +155,9 @@ def test_the_best_of_several_rules_with_estimates_beside_it():
     shop = jl.inventory(capacity=8, max_order=8, gamma=0.6)
     rules = orders(8, 4, 7, 4)
     asked = {"state": 0, "budget": 60_000, "coupling": "common"}
-    found = jl.simulators.compare_policies(shop, rules, **asked)
+    found = compare_policies(shop, rules, **asked)
     assert (found.verdict, found.remaining, found.compared) == ("equivalent", (1, 3), "policy")
-    better = jl.simulators.compare_policies(shop, rules[:3], **asked)
+    better = compare_policies(shop, rules[:3], **asked)
     assert (better.verdict, better.best) == ("better", 1)
     for i, j in ((0, 1), (1, 2), (0, 2)):
         exact = jl.laws.policy_gaps(shop, rules[i], rules[j], "common")[0][0]
@@ -138,16 +170,21 @@ def test_the_best_of_several_rules_with_estimates_beside_it():
     assert len(better.estimates.to_frame()) == 6
 
 
-def test_the_default_coupling_is_that_of_policy_gaps():
-    shop = jl.inventory(capacity=4, max_order=4, gamma=0.5)
-    rules = orders(1, 4, capacity=4)
-    for call in (
-        lambda **how: (
-            jl.simulators.compare_policies(shop, rules, state=0, budget=400, **how).history
-        ),
-        lambda **how: jl.laws.policy_gaps(shop, *rules, **how),
-    ):
-        np.testing.assert_array_equal(call(), call(coupling="joint"))
+def test_those_that_remain_are_played_on_by_their_own_rule():
+    def returns(rules, chosen):
+        plan = plan_of(DEPOT, rules, 5).only(chosen)
+        plan = pickle.loads(pickle.dumps(plan))
+        return estimated(plan, 50, np.random.SeedSequence(0), keep_returns=True).returns
+
+    alone = returns([up_to(3), up_to(5)], [0, 1])
+    among_others = returns([up_to(9), up_to(3), up_to(5)], [1, 2])
+    assert np.array_equal(alone, among_others)
+    few = plan_of(DEPOT, [up_to(3), up_to(5), up_to(3)], 0).only([2, 0, 1])
+    assert (few.names, few.kinds, few.alike[0].tolist()) == (
+        [2, 0, 1],
+        (0, 0, 1),
+        [True, True, False],
+    )
 
 
 def test_few_false_decisions():
@@ -159,8 +196,7 @@ def test_few_false_decisions():
     asked = {"state": 0, "alpha": 0.2, "budget": 300}
     for method in ("betting", "asymptotic"):
         false = sum(
-            jl.simulators.compare_policies(jm, [[0], [1]], seed=k, method=method, **asked).verdict
-            == "better"
+            compare_policies(jm, [[0], [1]], seed=k, method=method, **asked).verdict == "better"
             for k in range(40)
         )
         assert false <= 8
@@ -182,4 +218,18 @@ def test_bad_input(changed, message):
     jm = jl.coupled_reward_chain(2)
     asked = {"policies": [[0, 0], [1, 1]], "state": 0} | changed
     with pytest.raises(ValueError, match=message):
-        jl.simulators.compare_policies(jm, **asked)
+        compare_policies(jm, **asked)
+
+
+def test_bad_rules_of_many_states_are_named():
+    for rule, error, message in (
+        (np.full((12, 5), 0.3), ValueError, r"policies\[1\]: .*sum"),
+        (
+            lambda stock: np.full(len(stock), 7),
+            SimulatorError,
+            r"step 1: policy\(states\)\[0\] = 7",
+        ),
+        (lambda stock: 1 // 0, SimulatorError, r"policy\(states\) failed: ZeroDivisionError"),
+    ):
+        with pytest.raises(error, match=message):
+            compare_policies(DEPOT, [up_to(4), rule], state=0)

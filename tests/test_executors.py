@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import jmdp_lib as jl
-from jmdp_lib.simulators import estimates
+from jmdp_lib.simulators import CoupledEnv, SimulatorError, estimate_gaps
 from jmdp_lib.simulators.rows import RowPlayer
 
 POLICY = [[0.5, 0.5]] * 3
@@ -87,43 +87,34 @@ class Pickles(Executor):
 @pytest.mark.parametrize("coupling", ["joint", "common"])
 def test_the_numbers_are_those_of_one_process(coupling):
     asked = {"state": 1, "num_runs": 70, "coupling": coupling, "keep_returns": True}
-    alone = jl.simulators.estimate_gaps(Walk(), POLICY, [0, 1], **asked)
+    alone = estimate_gaps(Walk(), POLICY, [0, 1], **asked)
     backwards = Backwards()
     backwards.chunks = 5  # of 70 runs
-    assert_same(
-        jl.simulators.estimate_gaps(Walk(), POLICY, [0, 1], **asked, executor=backwards), alone
-    )
+    assert_same(estimate_gaps(Walk(), POLICY, [0, 1], **asked, executor=backwards), alone)
     with ThreadPoolExecutor(4) as threads:
-        assert_same(
-            jl.simulators.estimate_gaps(Walk(), POLICY, [0, 1], **asked, executor=threads), alone
-        )
+        assert_same(estimate_gaps(Walk(), POLICY, [0, 1], **asked, executor=threads), alone)
 
 
-def test_other_processes_and_many_chunks(monkeypatch):
-    monkeypatch.setattr(estimates, "_MOST_JOBS", 2)
+def test_other_processes_and_many_chunks():
     asked = {"state": 1, "num_runs": 300}
-    alone = jl.simulators.estimate_gaps(Walk(), POLICY, [0, 1], **asked)
+    alone = estimate_gaps(Walk(), POLICY, [0, 1], **asked)
     with ProcessPoolExecutor(2, get_context("spawn")) as processes:
-        assert_same(
-            jl.simulators.estimate_gaps(Walk(), POLICY, [0, 1], **asked, executor=processes), alone
-        )
+        assert_same(estimate_gaps(Walk(), POLICY, [0, 1], **asked, executor=processes), alone)
 
 
 def test_threads_do_not_share_environments_or_tables():
     import gymnasium
 
-    cart = jl.simulators.CoupledEnv(gymnasium.make("CartPole-v1"), seed=1)
+    cart = CoupledEnv(gymnasium.make("CartPole-v1"), seed=1)
     cart.reset()
     line = jl.large.ImplicitJMDP.from_step(
         2, 0.6, [0.7, 0.3], lambda s, a, u: (s % 3, s + a - u), (0, 2)
     )
     for env, state in ((cart, None), (line, 0)):
         asked = {"state": state, "num_runs": 48, "horizon": 12}
-        alone = jl.simulators.estimate_gaps(env, lambda seen: [0.5, 0.5], [0, 1], **asked)
+        alone = estimate_gaps(env, lambda seen: [0.5, 0.5], [0, 1], **asked)
         with ThreadPoolExecutor(3) as threads:
-            found = jl.simulators.estimate_gaps(
-                env, lambda seen: [0.5, 0.5], [0, 1], **asked, executor=threads
-            )
+            found = estimate_gaps(env, lambda seen: [0.5, 0.5], [0, 1], **asked, executor=threads)
         assert_same(found, alone)
 
 
@@ -131,24 +122,20 @@ def test_what_came_back_before_a_failure_is_kept():
     broken = Backwards(fails=1)
     broken.chunks = 5
     asked = {"state": 1, "num_runs": 80, "keep_returns": True}
-    with pytest.raises(
-        jl.simulators.SimulatorError, match=r"machine is gone.*\(64 runs went well\)"
-    ) as caught:
-        jl.simulators.estimate_gaps(Walk(), POLICY, [0, 1], **asked, executor=broken)
-    whole = jl.simulators.estimate_gaps(Walk(), POLICY, [0, 1], **asked).returns
+    with pytest.raises(SimulatorError, match=r"machine is gone.*\(64 runs went well\)") as caught:
+        estimate_gaps(Walk(), POLICY, [0, 1], **asked, executor=broken)
+    whole = estimate_gaps(Walk(), POLICY, [0, 1], **asked).returns
     np.testing.assert_array_equal(caught.value.result.returns, np.delete(whole, np.s_[16:32], 0))
     with (
         ProcessPoolExecutor(1, get_context("spawn")) as one,
-        pytest.raises(jl.simulators.SimulatorError, match="the executor failed: BrokenProcessPool"),
+        pytest.raises(SimulatorError, match="the executor failed: BrokenProcessPool"),
     ):
-        jl.simulators.estimate_gaps(Fragile(), POLICY, [0, 1], **asked, executor=one)
+        estimate_gaps(Fragile(), POLICY, [0, 1], **asked, executor=one)
 
 
 def test_bad_input():
     asked = (Walk(), POLICY, [0, 1], 1)
     with pytest.raises(ValueError, match=r"executor must be a concurrent.futures.* got 'dask'"):
-        jl.simulators.estimate_gaps(*asked, num_runs=5, executor="dask")
-    with pytest.raises(jl.simulators.SimulatorError, match=r"the executor failed: .*<lambda>"):
-        jl.simulators.estimate_gaps(
-            Walk(), lambda seen: POLICY[seen], [0, 1], 1, num_runs=5, executor=Pickles()
-        )
+        estimate_gaps(*asked, num_runs=5, executor="dask")
+    with pytest.raises(SimulatorError, match=r"the executor failed: .*<lambda>"):
+        estimate_gaps(Walk(), lambda seen: POLICY[seen], [0, 1], 1, num_runs=5, executor=Pickles())

@@ -470,7 +470,7 @@ def test_all_gaps_are_asked_and_one_action_has_none() -> None:
 def reached(jm, policy, query, coupling="joint"):
     """What `Rows.of` makes rows of: the operator, the pairs of states, and the gap."""
     system = CollapsedT2.of("gap_law", jm, policy, coupling)
-    pairs = PairSet.of(system, AskedGaps.of(jm, [query]), lambda *_: np.inf)
+    pairs = PairSet.of(system, AskedGaps.of(jm, [query]))
     return system, pairs, np.array([query])
 
 

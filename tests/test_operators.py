@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import problems, random_policy, shared_noise_model
 
 import jmdp_lib as jl
-from jmdp_lib.operators.collapsed import CollapsedT2
+from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
 from jmdp_lib.operators.multisets import MultisetOperator
 from jmdp_lib.operators.pairs import PairOperator
 
@@ -55,8 +55,8 @@ def test_the_step_of_a_pair_is_brute_force(seed, coupling):
     for (s, a), (t, b) in product(every, repeat=2):
         if (s, a) == (t, b):
             continue
-        arguments = (s, a, b) if s == t else (s, a, b, t)
-        law = system.law(*(np.array([x]) for x in arguments))
+        pair = AskedGaps(*(np.array([x]) for x in ((s, a, b) if s == t else (s, a, b, t))))
+        law = system.step(pair)
         found = np.zeros((jm.num_states,) * 2)
         np.add.at(found, (law.first, law.second), law.weights)
         exact = np.zeros(policy.shape * 2)
@@ -184,29 +184,3 @@ def test_noise_lemma_constants(problem):
     for coordinate in kinds(jm):
         first, square = expectation(jm, policy, mean, second, coordinate)
         assert square - first**2 <= bound
-
-
-def averaged(truth, policy, order, row):
-    """E prod_i Z(s_i, A_i)^(m_i) of a multiset, a row of codes s * n + m - 1, or -1 for none."""
-    branches = [divmod(code, order) for code in row.tolist() if code >= 0]
-    total = 0.0
-    for actions in np.ndindex(*[policy.shape[1]] * len(branches)):
-        chosen = [((s, a), m + 1) for (s, m), a in zip(branches, actions, strict=True)]
-        powers = [x for x, m in chosen for _ in range(m)]
-        total += np.prod([policy[x] for x, _ in chosen]) * truth[tuple(sorted(powers))]
-    return total
-
-
-@given(problems(max_states=2, max_actions=2, max_tables=2), st.sampled_from([3, 4]))
-@settings(max_examples=25)
-def test_t_n_step_is_brute_force(problem, order):
-    """One application of T_n at the true moments of orders 1..n changes nothing."""
-    jm, policy, _ = problem
-    truth = brute.moments(jm, policy, order)
-    operator = MultisetOperator(jm, policy, order)
-    state = np.array([averaged(truth, policy, order, row) for row in operator.system[2]])
-    scale = max(1.0, *map(abs, truth.values()))
-    np.testing.assert_allclose(operator.apply(state), state, atol=1e-10 * scale)
-    for coordinate, value in truth.items():
-        if coordinate:
-            assert operator.moment(state, coordinate) == pytest.approx(value, abs=1e-10 * scale)

@@ -147,8 +147,10 @@ def test_independent_actions_are_queries_of_their_own():
         for env in (jm, plain):
             settings = Settings.of(env, None, coupling, 0.1, 3)
             plan = Plan.of_actions(player_of(env, 0, coupling), [0], [0, 1], settings)
-            (runs,) = plan.play(np.random.SeedSequence(0), [5], Asked(whole=True, counted=True))
-            assert (runs.queries == queries).all()
+            asked = Asked(whole=True, counted=True)
+            assert (
+                plan.player.play(plan, np.random.SeedSequence(0), 5, asked).queries == 5 * queries
+            )
         with pytest.raises(ValueError, match=f"a budget of {most} queries"):
             jl.simulators.compare_actions(
                 jm, [0], [0, 1], 0, coupling=coupling, horizon=3, budget=most - 1

@@ -10,6 +10,7 @@ import pytest
 
 import jmdp_lib as jl
 from jmdp_lib import checks
+from jmdp_lib.simulators import compare_actions, estimate_gaps
 
 RNG = np.random.default_rng(0)
 SMALL = jl.JMDP(
@@ -95,25 +96,6 @@ def test_one_seed_gives_every_purpose_streams_of_its_own():
     assert checks.stream(7, "from_simulator", 0).random() == first[0]
 
 
-def test_the_functions_of_one_seed_draw_independently():
-    """A coin pays 1 or 0, once: what one function draws says nothing about another's draws."""
-    jm = jl.JMDP.from_step(1, 2, 0.0, [0.5, 0.5], lambda s, a, u: (float(u) * (1 - a), 0))
-    drawn = []
-
-    class Recorded:
-        num_states, num_actions, gamma = 1, 2, 0.0
-
-        def query(self, state, actions, rng):
-            drawn.append(rng.bit_generator.state["state"]["state"])
-            return jm.query(state, actions, rng)
-
-    jl.JMDP.from_simulator(Recorded(), 2, seed=5)
-    counted = set(drawn[-2:])
-    drawn.clear()
-    jl.simulators.estimate_gaps(Recorded(), [0], [0, 1], state=0, num_runs=3, seed=5)
-    assert not counted & set(drawn)
-
-
 SEEDED = {
     "from_simulator": lambda seed: jl.JMDP.from_simulator(SMALL, 500, seed).marginal_mdp()[1],
     "simulate_pairs": lambda seed: jl.simulate_pairs(SMALL, MIXED, 0, (0, 1), 20, seed),
@@ -128,9 +110,9 @@ def test_no_seed_is_fresh_entropy(call) -> None:
 
 def test_the_entropy_of_a_result_repeats_it() -> None:
     for call in (
-        partial(jl.simulators.estimate_gaps, SMALL, MIXED, [0, 1], state=0, num_runs=20),
-        partial(jl.simulators.estimate_gaps, SMALL, MIXED, [(0, 0, 1)], num_runs=20),
-        partial(jl.simulators.compare_actions, SMALL, MIXED, [0, 1], state=0, budget=300),
+        partial(estimate_gaps, SMALL, MIXED, [0, 1], state=0, num_runs=20),
+        partial(estimate_gaps, SMALL, MIXED, [(0, 0, 1)], num_runs=20),
+        partial(compare_actions, SMALL, MIXED, [0, 1], state=0, budget=300),
         partial(jl.incremental_jipe2, SMALL, MIXED, 500),
     ):
         found = call(seed=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from fractions import Fraction
+from functools import partial
 from itertools import product
 
 import brute
@@ -15,7 +16,6 @@ from strategies import problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
 from jmdp_lib.moments import StoredMoments
-from jmdp_lib.operators import multisets
 from jmdp_lib.operators.collapsed import CollapsedT2
 from jmdp_lib.solvers.fixed_point import collect_moments, false_variance
 
@@ -50,29 +50,6 @@ def test_jipe2_is_the_linear_solution_on_every_route(problem, coupling):
         np.testing.assert_allclose(sol.moments.full_second(), second, atol=1e-9 * scale)
 
 
-@pytest.fixture(scope="module")
-def discrete_dp():
-    """QuantEcon's model. Its import would compile a function for random games, for seconds."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("numba.guvectorize", lambda *_, **__: lambda function: function)
-        from quantecon.markov import DiscreteDP
-    return DiscreteDP
-
-
-@given(problem=problems(), seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=30)
-def test_means_are_quantecons(discrete_dp, problem, seed):
-    jm, _, _ = problem
-    if jm.gamma == 0.0:
-        return  # QuantEcon wants a positive discount
-    policy = random_policy(np.random.default_rng(seed), jm, deterministic=True)
-    transition_probs, rewards = jm.marginal_mdp()
-    actions = policy.argmax(1)
-    value = discrete_dp(rewards, transition_probs, jm.gamma).evaluate_policy(actions)
-    mean = jl.jipe2(jm, policy, tol=1e-11).moments.mean
-    np.testing.assert_allclose(mean[np.arange(jm.num_states), actions], value, atol=1e-9)
-
-
 @given(
     problems(max_states=2, max_actions=2, max_tables=2),
     st.sampled_from([1, 2, 3, 4]),
@@ -90,20 +67,16 @@ def test_jipe_is_brute_force(problem, order, coupling):
             assert sol.moments.moment(coordinate) == pytest.approx(value, abs=1e-8 * scale)
 
 
-def test_reachable_multisets_are_enough():
-    """With many states only what moments of one state reach is solved, to the same values."""
-    jm, policy = jl.windy_gridworld(4), jl.goal_policy(4)
-    everything = jl.jipe(jm, policy, order=3)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(multisets, "ALL_LIMIT", 0)
-        reached = jl.jipe(jm, policy, order=3)
-        held = len(reached.moments.source.state)
-        assert held < len(everything.moments.source.state)
-        np.testing.assert_allclose(
-            reached.moments.same_state(3), everything.moments.same_state(3), atol=1e-6
-        )
-        with pytest.raises(ValueError, match="no moment of one state reaches"):
-            reached.moments.moment([(0, 0), (3, 0), (15, 3)])
+def test_moments_of_several_states_are_solved_when_they_are_read():
+    jm, policy = jl.windy_gridworld(5, gamma=0.8), jl.goal_policy(5)
+    found = jl.jipe(jm, policy, order=3, tol=1e-11)
+    exact = jl.jipe2(jm, policy, tol=1e-11).moments.full_second()
+    assert found.pairs == len(found.moments.source.known) - 1
+    x, y, z = (0, 0), (24, 3), (12, 1)
+    assert found.moments.second(x, y) == pytest.approx(exact[x + y])
+    np.testing.assert_allclose(found.moments.full_second(), exact, atol=1e-8)
+    assert found.moments.moment([x, y, z]) == found.moments.moment([z, x, y])
+    assert found.pairs < len(found.moments.source.known) - 1
 
 
 @given(problems(), st.integers(1, 30))
@@ -207,17 +180,6 @@ def test_high_orders(order):
     assert m.moment([(0, 0)] * order) == pytest.approx(1.0 - order % 2)
 
 
-def test_low_orders_are_held_for_every_coordinate():
-    """Too many multisets of order 3, few of order 2: the latter are all there."""
-    jm, policy = jl.windy_gridworld(4), jl.goal_policy(4)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(multisets, "ALL_LIMIT", 500)
-        m = jl.jipe(jm, policy, order=3).moments
-        expected = jl.jipe2(jm, policy).moments
-        assert m.second((0, 0), (15, 3)) == pytest.approx(expected.second((0, 0), (15, 3)))
-        np.testing.assert_allclose(m.full_second(), expected.full_second(), atol=1e-6)
-
-
 def test_stopping_rule():
     jm = jl.windy_gridworld(3)
     sol = jl.jipe2(jm, jl.goal_policy(3), tol=1e-5, route="sweeps")
@@ -262,28 +224,6 @@ def test_zero_variance_returns(order):
     assert np.all(m.inferiority_bound[m.gap_mean < 1e-9] == 1.0)
 
 
-def test_all_rewards_zero():
-    jm = jl.JMDP([[1.0], [1.0]], np.zeros((2, 1, 2)), [[[1, 0]], [[1, 1]]], 0.9)
-    sol = jl.jipe2(jm, jl.uniform_policy(jm))
-    assert sol.converged
-    assert not sol.moments.mean.any()
-
-
-@pytest.mark.parametrize("gamma", [0.9, 0.999])  # sweeps, and the accelerated solver
-def test_constant_returns_have_no_correlation_however_they_are_solved(gamma):
-    rng = np.random.default_rng(0)
-    for _ in range(5):
-        successors = rng.integers(0, 6, (6, 1, 2))
-        jm = jl.JMDP(np.ones((6, 1)), rng.uniform(-1, 1, (6, 1, 2)), successors, gamma)
-        policy = np.eye(2)[rng.integers(0, 2, 6)]
-        solution = jl.jipe(jm, policy, order=2, tol=1e-4)
-        assert solution.converged
-        moments = solution.moments
-        assert np.isnan(moments.correlation).all()
-        assert np.isfinite(moments.variance).all()
-        assert np.isfinite(moments.gap_variance).all()
-
-
 def test_nothing_to_solve():
     """gamma = 0 and no rewards: every law is empty."""
     jm = jl.JMDP(np.ones((2, 1)), np.zeros((2, 1, 2)), np.zeros((2, 1, 2), dtype=int), 0.0)
@@ -310,13 +250,13 @@ def constant_returns(gamma, scale=1.0):
     return jl.JMDP(np.full((2, 2), 0.5), rewards, after, gamma)
 
 
-@pytest.mark.parametrize("options", ROUTES, ids=str)
+@pytest.mark.parametrize("solve", [*(partial(jl.jipe2, **how) for how in ROUTES), jl.jipe])
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_returns_that_are_constant_have_no_correlation(options, scale):
+def test_returns_that_are_constant_have_no_correlation(solve, scale):
     """After k sweeps the variance of V(s) - gamma^k V(S_k) is left. The mean is exact by then, and
     so an error bound of means says nothing of that."""
     jm = constant_returns(0.9, scale)
-    found = jl.jipe2(jm, jl.uniform_policy(jm), **options).moments
+    found = solve(jm, jl.uniform_policy(jm)).moments
     assert np.isnan(found.correlation).all()
     assert np.sqrt(found.variance).max() <= found.resolution <= 1e-3 * scale
 

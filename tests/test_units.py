@@ -35,34 +35,18 @@ def converged(solution, unit, tol):
     return solution
 
 
-def second_order(jm, policy, **options):
-    solution = converged(jl.jipe2(jm, policy, **options), jm.reward_bound, 1e-8)
-    m = solution.moments
-    yield 1, m.mean
-    yield 2, m.covariance
-    yield 2, m.gap_variance
-    yield 0, m.correlation
-    yield 0, m.inferiority_bound
-
-
-def sweeps(jm, policy, c):
-    yield from second_order(jm, policy)
-    yield 1, jl.jipe2(jm, policy).residuals[:10]
-    yield 2, jl.jipe2(jm, policy).moments.full_second()
-
-
-def reachable(jm, policy, c):
-    for coupling in ("joint", "independent", "common"):
-        yield from second_order(jm, policy, coupling=coupling, route="reachable")
-
-
-def dense(jm, policy, c):
-    yield from second_order(jm, policy, route="dense")
-
-
-def warm(jm, policy, c):
-    first = jl.jipe2(jm, policy, tol=1e-3)
-    yield from second_order(jm, policy, initial=first)
+def second_order(jm, policy, c):
+    routes = [{"route": "sweeps"}, {"route": "dense"}, {"initial": jl.jipe2(jm, policy, tol=1e-3)}]
+    routes += [{"route": "reachable", "coupling": x} for x in ("joint", "independent", "common")]
+    for how in routes:
+        m = converged(jl.jipe2(jm, policy, **how), jm.reward_bound, 1e-8).moments
+        yield 1, m.mean
+        yield 2, m.covariance
+        yield 2, m.gap_variance
+        yield 0, m.correlation
+        yield 0, m.inferiority_bound
+        yield 2, m.full_second()
+    yield 1, jl.jipe2(jm, policy, route="sweeps").residuals[:10]
 
 
 def order_n(jm, policy, c):
@@ -187,10 +171,7 @@ def coupled(jm, policy, c):
 
 
 SOLVERS = [
-    sweeps,
-    reachable,
-    dense,
-    warm,
+    second_order,
     order_n,
     law,
     improvement,

@@ -34,6 +34,7 @@ from notebook_job import (
     damaged_files,
     figures_of,
     locked,
+    on_signals,
     parameter_defaults,
     read_record,
     record_of,
@@ -45,11 +46,6 @@ ATARI = "atari"  # the entry of a profile that is not a notebook, and the folder
 INTERRUPTED = 130  # the exit code
 PATIENCE = 1.0  # seconds that jobs have to end before they are killed
 SLURM_PATIENCE = 60.0  # until Snakemake has cancelled its jobs
-PLACES = {
-    "executed notebooks": "notebooks",
-    "figures and data": "figures",
-    "how they were made": "provenance",
-}
 TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 # In JSON 3.0 is an integer; range() refuses it.
 INTEGERS = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, v: type(v) is int)
@@ -157,12 +153,6 @@ def slurm_options() -> list[str]:
     return ["--executor", "slurm", "--jobs", "100", "--slurm-status-command", tells]
 
 
-def on_signals(handler: Any) -> None:
-    """Handle Ctrl-C and SIGTERM alike."""
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, handler)
-
-
 def stop(snakemake: psutil.Popen, patience: float) -> None:
     """Ask Snakemake, its jobs and their kernels to end; those that do not are killed.
 
@@ -237,59 +227,31 @@ def run_snakemake(out: Path, plan: dict[str, Any], options: list[str], visible: 
     return code
 
 
-def print_claims(claims: list[tuple[str, ...]]) -> None:
-    """One line for each claim; `claims` has notebook, claim, value and verdict."""
-    print("\nClaims checked: notebook, claim | value, verdict")
-    lines = [f"{name[:2]}  {claim} | {value}" for name, claim, value, _ in claims]
-    width = max(map(len, lines))
-    for line, (*_, verdict) in zip(lines, claims, strict=True):
-        print(f"{line:<{width}}  {verdict}")
-
-
-def problems_of(out: Path, selected: list[str], records: dict[str, Any], log: str) -> list[str]:
-    """What to read about each notebook that failed, and what else went wrong."""
-    written = Counter(file for record in records.values() for file in record["figures"])
-    problems = [f"{file} is written by two notebooks" for file in written if written[file] > 1]
-    for name in selected:
-        kept = out / "failed" / f"{name}.ipynb"
-        if name not in records and kept.exists():
-            problems.append(f"{name}: read out/{out.name}/failed/{name}.ipynb and {log}")
-    verdicts = [claim[-1] for record in records.values() for claim in record["claims"]]
-    if broken := verdicts.count("FAILS"):
-        problems.append(f"{broken} of {len(verdicts)} claims")
-    return problems
-
-
-def print_claims_that_hold(verdicts: Counter[str], all_is_well: bool) -> None:
-    others = "".join(f"; {word}: {n}" for word, n in verdicts.items() if word != "holds")
-    every = "All " if all_is_well and not others else ""
-    print(f"{every}{verdicts['holds']} claims hold{others}")
-
-
 def summarise(out: Path, selected: list[str], code: int, log: str) -> int:
     """Print what came out; the exit code of the batch. log: where Snakemake's messages are."""
-    found = {name: read_record(out, name) for name in selected}
-    records = {name: record for name, record in found.items() if record is not None}
-    claims = [(name, *claim) for name, record in records.items() for claim in record["claims"]]
-    if claims:
-        print_claims(claims)
+    records = {name: found for name in selected if (found := read_record(out, name))}
+    verdicts: Counter[str] = Counter()
+    print("\nClaims checked: verdict, notebook, claim | value")
+    for name, record in records.items():
+        for claim, value, verdict in record["claims"]:
+            print(f"{verdict:<24}  {name[:2]}  {claim} | {value}")
+            verdicts[verdict] += 1
     if "Nothing to be done" in (out / "snakemake.log").read_text(errors="replace"):
         print("\nNothing had to be run: all results are up to date.")
-    print(f"\n{len(records)} of {len(selected)} notebooks done, profile {out.name}")
-    for what, folder in PLACES.items():
-        print(f"  {what:<20} out/{out.name}/{folder}")
-    interrupted = code == INTERRUPTED
-    problems = [] if interrupted else problems_of(out, selected, records, log)
-    if code and not problems and not interrupted:
+    print(f"\n{len(records)} of {len(selected)} notebooks done: look into out/{out.name}")
+    print("Claims:", ", ".join(f"{verdict} {count}" for verdict, count in verdicts.items()))
+    if code == INTERRUPTED:
+        return code
+    lost = [name for name in selected if name not in records]
+    kept = [name for name in lost if (out / "failed" / f"{name}.ipynb").exists()]
+    problems = [f"{name}: read out/{out.name}/failed/{name}.ipynb and {log}" for name in kept]
+    if code and not problems:
         problems = [f"Snakemake stopped with code {code}: read {log}"]
-    all_is_well = not problems and len(records) == len(selected)
-    if claims:
-        print_claims_that_hold(Counter(claim[-1] for claim in claims), all_is_well)
+    if verdicts["FAILS"]:
+        problems.append(f"{verdicts['FAILS']} of {verdicts.total()} claims")
     for problem in problems:
         print(f"FAILED {problem}")
-    if interrupted:
-        return INTERRUPTED
-    return 0 if all_is_well else 1
+    return int(bool(problems or lost))
 
 
 def run_batch(given: argparse.Namespace) -> int:

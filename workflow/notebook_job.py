@@ -14,7 +14,6 @@ import fcntl
 import hashlib
 import json
 import os
-import resource
 import shutil
 import signal
 import sys
@@ -172,14 +171,6 @@ def isolated() -> Iterator[str]:
         yield scratch
 
 
-def death_of_kernel(cells: int) -> str:
-    """What to say of a kernel that died after so many cells; it counts as a child of this job."""
-    unit = 1 if sys.platform == "darwin" else 2**10
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit / 2**30
-    why = f"perhaps for want of memory: the job's peak was {peak:.2f} GiB"
-    return f"kernel died after cell {cells}, {why}"
-
-
 def execute(
     nb: NotebookNode, parameters: dict[str, Any], source: Path, target: Path | None = None
 ) -> NotebookNode:
@@ -213,7 +204,8 @@ def execute(
                 on_cell_start=on_cell_start,
             )
         except DeadKernelError as error:
-            raise RuntimeError(death_of_kernel(reached[-1])) from error
+            why = f"kernel died after cell {reached[-1]}, perhaps for want of memory"
+            raise RuntimeError(why) from error
 
 
 def write_record(out: Path, name: str, nb: NotebookNode, facts: dict[str, Any]) -> None:
@@ -262,10 +254,15 @@ def run_job(out: Path, name: str, given: dict[str, Any]) -> None:
     write_record(out, name, nb, facts)
 
 
+def on_signals(handler: Any) -> None:
+    """Handle Ctrl-C and SIGTERM alike."""
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, handler)
+
+
 def exit_once(signum: int, frame: object) -> None:
     """Leave, so that papermill stops its kernel and folders are removed, undisturbed by more."""
-    for other in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(other, signal.SIG_IGN)
+    on_signals(signal.SIG_IGN)
     sys.exit(128 + signum)
 
 
@@ -284,8 +281,7 @@ def locked(path: Path, told: str) -> Iterator[int]:
 
 def main(plan: str, name: str) -> int:
     """Run the notebook `name` of a plan. One that Snakemake has lost is waited for."""
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, exit_once)
+    on_signals(exit_once)
     out = Path(plan).resolve().parent
     with locked(out / ".locks" / name, f"  {name} is still running; waiting for it"):
         try:

@@ -140,7 +140,7 @@ def _play_pair(player: EnvironmentPlayer, records: PairRecords, pair: int, drawn
         records.alive[pair, going, t] = True
         records.played[pair, going, t] = chosen[going, 0]
         one = same and bool(chosen[0] == chosen[1])
-        found = player.step(states, chosen, alive, (np.array([same]),), [])
+        found = player.step(states, chosen, alive, None, None)
         records.rewards[pair, going, t] = np.clip(found.rewards[going, 0], -1.0, 1.0)
         alive = alive & ~found.over
         states = np.where(alive, found.states, states)

@@ -111,9 +111,8 @@ class Game:
 
     Example:
         >>> from jmdp_lib.atari import Game
-        >>> game = Game("Breakout", sticky_prob=0.25)
-        >>> [(draw.repeats, round(prob, 4)) for draw, prob in game.draws]
-        [(0, 0.75), (1, 0.1875), (2, 0.0469), (3, 0.0117), (4, 0.0039)]
+        >>> Game("Breakout", sticky_prob=0.25).frame_skip
+        4
     """
 
     name: str
@@ -126,14 +125,6 @@ class Game:
         checks.probability("sticky_prob", self.sticky_prob)
         checks.at_least("frame_skip", self.frame_skip, 1)
         checks.one_of("obs", self.obs, OBSERVATIONS)
-
-    @property
-    def draws(self) -> list[tuple[Draw, float]]:
-        """The sticky draws that differ, with their probabilities: k repeats, then the action."""
-        p = self.sticky_prob
-        n = self.frame_skip
-        law = [(Draw(k), p**k * (1.0 - p if k < n else 1.0)) for k in range(n + 1)]
-        return [(draw, weight) for draw, weight in law if weight > 0]
 
 
 class Snapshot(NamedTuple):
@@ -228,8 +219,10 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64], EzPickle):
         obs: str = "ram",
         seed: int | np.random.SeedSequence | np.random.Generator | None = None,
     ) -> None:
-        settings = Game(game, sticky_prob, frame_skip, obs)
-        self._possible = {draw.repeats for draw, _ in settings.draws}
+        Game(game, sticky_prob, frame_skip, obs)  # which refuses what cannot be
+        fewest = frame_skip if sticky_prob == 1.0 else 0
+        most = 0 if sticky_prob == 0.0 else frame_skip
+        self._possible = range(fewest, most + 1)
         self.game = rom_id(game)
         self.sticky_prob = sticky_prob
         self.frame_skip = frame_skip
@@ -351,7 +344,7 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64], EzPickle):
             and (draw.shock is None) == (self.shock is None)
         )
         if not fits:
-            possible = f"repeats {sorted(self._possible)} have probability above 0"
+            possible = f"repeats {list(self._possible)} have probability above 0"
             raise ValueError(f"{draw!r} is no draw here: {possible}, the shock is {self.shock}")
 
     def _enter(self, here: Snapshot) -> None:

@@ -38,15 +38,14 @@ own after that (`_follow_pairs`). The same numbers say which state outside matte
 follow from it. There `off` is e / w, and `deviation` is sigma-bar itself. A smaller sigma-bar must
 bound the L_2 distance of Z and m~ as well, not only sd Z: w bounds the latter alone, and
 (w^2 + e^2)^(1/2) both. A bound of another kind has a name in `Losses` and its phi in
-`_losses_of_one_branch`; its sums come by themselves. Say in `_bounds_of_gaps` if it counts
+`_losses_of_one_branch`; its sums come by themselves. Say in `_follow_pairs` if it counts
 twice, and see whether `_losses_of_two_at_one_state` holds for it. `Cut` of `large.local` makes
 errors of the bounds: of gaps from `View.bounds`, and of returns from `View.alone`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,8 +59,7 @@ from jmdp_lib.solvers.affine import Chain, solve_chains
 _PAIRS = 30  # pairs of branches, for each explored state, that are followed for one step
 
 
-@dataclass(frozen=True)
-class Losses:
+class Losses(NamedTuple):
     """E[gamma^(2 tau_core) phi(x)] for functions phi of the state x that a branch enters.
 
     All arrays have one shape: (n + 1,) of one branch from each state, (Q,) of both branches of each
@@ -75,15 +73,6 @@ class Losses:
     value: Floats
     distance: Floats
     later: Floats
-
-    @classmethod
-    def zeros(cls, size: int) -> Losses:
-        """None of anything, (size,)."""
-        return cls(**{field.name: np.zeros(size) for field in fields(cls)})
-
-    def each(self, change: Callable[[Floats], Floats]) -> Losses:
-        """The same change of all of them."""
-        return Losses(**{name: change(loss) for name, loss in vars(self).items()})
 
 
 @dataclass(frozen=True)
@@ -134,17 +123,13 @@ def view_explored(
 class ExploredModel:
     """The explored states, 0 to n - 1 as they were explored, and the outside, n.
 
-    asked: Q gaps. For each of T tables of explored states: owners (T,) its state,
-    probs (T,), targets (T, A) the next states by their numbers in the region, and places (T, A)
-    their numbers here. num_met: how many states the region has numbered.
+    asked: Q gaps. targets: (T, A), of the tables of explored states, the next states by their
+    numbers in the region. num_met: how many states the region has numbered.
     """
 
     system: CollapsedT2
     asked: AskedGaps
-    owners: Ints
-    probs: Floats
     targets: Ints
-    places: Ints
     num_met: int
 
     @property
@@ -170,14 +155,12 @@ def _explored_model(region: Region) -> ExploredModel:
     place = np.full(len(region.numbers), n)
     place[region.explored] = np.arange(n)
     owners = np.repeat(np.arange(n), [p.size for p in probs])
-    prob = np.concatenate(probs)
     to = np.concatenate(targets)
-    gamma = region.model.gamma
-    jm = with_outside(owners, prob, np.concatenate(rewards), place[to], n, gamma)
+    tables = owners, np.concatenate(probs), np.concatenate(rewards), place[to]
+    jm = with_outside(*tables, n, region.model.gamma)
     policy = np.array([*rows, np.eye(region.model.num_actions)[0]])
     system = CollapsedT2(jm, policy, region.coupling)
-    asked = AskedGaps.of(jm, region.asked)
-    return ExploredModel(system, asked, owners, prob, to, place[to], place.size)
+    return ExploredModel(system, AskedGaps.of(jm, region.asked), to, place.size)
 
 
 class SingleBranches(NamedTuple):
@@ -245,7 +228,7 @@ def _losses_of_one_branch(
         later=_phi_of_later(model, branch.deviation, top),
     )
     kernel = model.system.kernel
-    return phi.each(lambda x: _leaving(kernel, core, model.rate, x, accuracy))
+    return Losses(*(_leaving(kernel, core, model.rate, x, accuracy) for x in phi))
 
 
 def _losses_of_two_at_one_state(system: CollapsedT2, core: Any, alone: Losses) -> Losses:
@@ -267,9 +250,9 @@ def _losses_of_two_at_one_state(system: CollapsedT2, core: Any, alone: Losses) -
         found[-1] = loss[-1]
         return found
 
-    found = alone.each(apart)
-    found.value[:-1] *= core[:-1]
-    return found
+    met = Losses(*map(apart, alone))
+    met.value[:-1] *= core[:-1]
+    return met
 
 
 class Followed(NamedTuple):
@@ -292,15 +275,14 @@ def _follow_pairs(model: ExploredModel, core: Any, alone: Losses, goal: float) -
     n = model.size
     met = _losses_of_two_at_one_state(system, core, alone)
     unlike = np.append(1.0 - (policy[:n] ** 2).sum(1), 1.0)  # two branches at a state do not merge
-    both = Losses.zeros(asked.states.size)
+    both = Losses(*np.zeros((3, asked.states.size)))
     pending = np.zeros(n + 1)
     visits = np.zeros(policy.shape)
     for action in (asked.first, asked.second):
         np.add.at(visits, (asked.states, action), 1.0)
-    law = system.law(asked.states, asked.first, asked.second)
-    gap = np.repeat(np.arange(asked.states.size), np.diff(law.starts))
-    pairs = np.array([gap, law.first, law.second])
-    mass = model.rate * law.weights
+    step = system.step(asked)
+    pairs = np.array([step.row, step.first, step.second])
+    mass = model.rate * step.weights
     room = _PAIRS * (n + 100)
     while mass.size:
         room -= mass.size
@@ -309,8 +291,8 @@ def _follow_pairs(model: ExploredModel, core: Any, alone: Losses, goal: float) -
         same = branches[0] == branches[1]
         left = mass[ended] * np.where(same, unlike[branches[0]], 1.0)
         for branch in branches:
-            for name, bound in vars(both).items():
-                loss = np.where(same, getattr(met, name)[branch], getattr(alone, name)[branch])
+            for bound, together, apart in zip(both, met, alone, strict=True):
+                loss = np.where(same, together[branch], apart[branch])
                 bound += np.bincount(gap, mass[ended] * loss, bound.size)
             pending += np.bincount(branch, left, n + 1)
         pairs = pairs[:, ~ended]
@@ -319,7 +301,9 @@ def _follow_pairs(model: ExploredModel, core: Any, alone: Losses, goal: float) -
         pairs, mass = _step_pairs(system, pairs, mass)
         pairs[1:].sort(0)  # both branches count alike
         mass *= model.rate
-    return Followed(_bounds_of_gaps(both), visits, pending)
+    # A squared difference is at most twice the squares; D is none, and counts once.
+    bounds = Losses(2.0 * both.value, 2.0 * both.distance, both.later)
+    return Followed(bounds, visits, pending)
 
 
 def _step_pairs(system: CollapsedT2, pairs: Ints, mass: Floats) -> tuple[Ints, Floats]:
@@ -330,31 +314,22 @@ def _step_pairs(system: CollapsedT2, pairs: Ints, mass: Floats) -> tuple[Ints, F
     """
     gap, first, second = pairs
     size = system.jm.num_states
-    apart = first != second
     shape = (int(gap.max(initial=0) + 1) * size, size)
 
     def matrix(mass: Floats, gap: Ints, first: Ints, second: Ints) -> sparse.csr_array:
         return sparse.coo_array((mass, (gap * size + first, second)), shape).tocsr()
 
-    law = system.diagonal
-    _, pair, within = ragged(np.diff(law.starts)[first] * ~apart)
-    entry = law.starts[first][pair] + within
-    weights = mass[pair] * law.weights[entry]
-    total = matrix(weights, gap[pair], law.first[entry], law.second[entry])
-    start = matrix(mass * apart, gap, first, second)
+    met = system.diagonal
+    _, pair, within = ragged(np.diff(met.indptr)[first] * (first == second))
+    entry = met.indptr[first][pair] + within
+    ends = np.divmod(met.indices[entry], size)
+    total = matrix(mass[pair] * met.data[entry], gap[pair], *ends)
+    start = matrix(mass * (first != second), gap, first, second)
     for kernel in system.kernels:
         half = (start @ kernel).tocoo()  # one branch has moved; now the other
         total += matrix(half.data, half.row // size, half.col, half.row % size) @ kernel
     found = total.tocoo()
     return np.array([found.row // size, found.col, found.row % size], np.int64), found.data
-
-
-def _bounds_of_gaps(both: Losses) -> Losses:
-    """(Q,) from what both branches add: a squared difference is at most twice the squares.
-
-    D is no square of a difference, and counts once.
-    """
-    return replace(both, value=2.0 * both.value, distance=2.0 * both.distance)
 
 
 def _add_visits(visits: Floats, pairs: Ints, mass: Floats, policy: Floats) -> None:
@@ -374,20 +349,20 @@ def _scores(
     From the visits in the core follow those of the explored states around it, and from both which
     states outside branches enter, discounted by gamma^2 in the core and by gamma around it.
     """
+    jm = model.system.jm
     policy = model.system.policy
-    gamma = model.system.jm.gamma
-    rate = model.rate
     n = model.size
     within = _restricted(model.system.kernel, core).T.tocsr()
-    alone = Chain(within, rate, followed.pending * core).solution(accuracy)
+    alone = Chain(within, model.rate, followed.pending * core).solution(accuracy)
     visits = followed.visits + alone[:, None] * policy
-    flows = rate * model.probs[:, None] * visits[model.owners]  # of branches in the core
-    exits = np.bincount(model.places.ravel(), flows.ravel(), n + 1)[:n] * ~core[:n]
-    further = Chain(model.inside, gamma, exits * branch.off[:n]).solution(accuracy)
-    flows += gamma * model.probs[:, None] * (further[:, None] * policy[:n])[model.owners]
-    leaving = (flows * (model.places == n)).ravel()
-    scores = np.bincount(model.targets.ravel(), leaving, model.num_met).astype(float)
-    onwards = Chain(model.inside, rate, followed.pending[:n]).solution(accuracy)
+    flows = model.rate * jm.probs[:, None] * visits[jm.table_states]  # of branches in the core
+    exits = np.bincount(jm.next_states.ravel(), flows.ravel(), n + 1)[:n] * ~core[:n]
+    further = Chain(model.inside, jm.gamma, exits * branch.off[:n]).solution(accuracy)
+    around = np.append(further, 0.0)[:, None] * policy
+    flows += jm.gamma * jm.probs[:, None] * around[jm.table_states]
+    leaving = np.where(jm.next_states == n, flows, 0.0)[: len(model.targets)]
+    scores = np.bincount(model.targets.ravel(), leaving.ravel(), model.num_met).astype(float)
+    onwards = Chain(model.inside, model.rate, followed.pending[:n]).solution(accuracy)
     return np.where(core[:n], visits[:n].sum(1), onwards), scores
 
 

@@ -230,8 +230,10 @@ class Region:
         rows = policy_rows(self.policy, [met[n] for n in numbers], self.model.num_actions)
         for number, (probs, rewards, successors), row in zip(numbers, found, rows, strict=True):
             targets = [self.numbers.setdefault(x, len(self.numbers)) for x in successors]
-            scaled = (rewards - middle) / self.unit
-            self.tables.append(StateTables(probs, scaled, np.reshape(targets, rewards.shape), row))
+            to = np.reshape(targets, rewards.shape)
+            drawn = probs > 0.0
+            scaled = (rewards[drawn] - middle) / self.unit
+            self.tables.append(StateTables(probs[drawn], scaled, to[drawn], row))
             self.explored.append(number)
 
 

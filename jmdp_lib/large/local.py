@@ -24,7 +24,7 @@ from jmdp_lib.large.exploration import View, view_explored
 from jmdp_lib.large.implicit import ImplicitJMDP, Region, with_outside
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, StoredMoments, gap_table
-from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2
+from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
 from jmdp_lib.solvers.affine import choose_pairs, solve_pairs
 from jmdp_lib.solvers.fixed_point import warn
 
@@ -169,17 +169,16 @@ def _search(region: Region, allowed: float, bar: Any) -> LocalSolution:
         view, reached = _explored(region, view, goal, theta, bar)
         core_size = int(view.core.sum())
         try:
-            answer = _answer(region, view, allowed)
+            found, by_core = _answer(region, view, allowed)
         except MemoryError:
             if best is not None or core_size == region.num_asked:
                 break
             theta *= 1e3
         else:
-            found = answer.solution
             if best is None or found.error_bound < best.error_bound:
                 best = found
             bar.set_postfix_str(f"error {best.error_bound:.1e}, allowed {allowed:.1e}")
-            core_suffices = core_size == solved_size or answer.by_core < 0.3 * found.error_bound
+            core_suffices = core_size == solved_size or by_core < 0.3 * found.error_bound
             solved_size = core_size
             if best.converged or (core_suffices and not reached):
                 break
@@ -269,8 +268,8 @@ def gap_variance_error(weight: float, error_bound: float) -> float:
 class Cut(NamedTuple):
     """What the cut at the core can change, by the bounds of `large.exploration`.
 
-    Of the gaps that are asked for, (Q,): moved, E. distance, the L_2 distance. lost, D. Of every
-    return of the explored states, (n + 1, A): alone, the L_2 distance.
+    Of the gaps at N asked states, (N, A, A): moved, E. distance, the L_2 distance. lost, D. Of
+    every return of these states, (N, A): alone, the L_2 distance.
     """
 
     moved: Floats
@@ -279,45 +278,43 @@ class Cut(NamedTuple):
     alone: Floats
 
     @classmethod
-    def of(cls, view: View) -> Cut:
+    def of(cls, view: View, num_asked: int) -> Cut:
         """From the bounds of a view."""
         jm = view.system.jm
-        bounds = view.bounds
-        moved = np.sqrt(bounds.value) / (1.0 - jm.gamma)
+        asked = view.asked
+        bounds = np.zeros((3, num_asked, jm.num_actions, jm.num_actions))
+        bounds[:, asked.states, asked.first, asked.second] = view.bounds
+        moved, distance, lost = bounds + bounds.swapaxes(2, 3)
         after = jm.averaging @ view.alone.distance[jm.next_states]
-        return cls(moved, np.sqrt(bounds.distance), bounds.later, jm.gamma * np.sqrt(after))
+        alone = jm.gamma * np.sqrt(after[:num_asked])
+        return cls(np.sqrt(moved) / (1.0 - jm.gamma), np.sqrt(distance), lost, alone)
 
     def error(self, variance: Floats) -> Floats:
-        """(Q,) of means and standard deviations, for gaps of these variances."""
+        """(N, A, A) of means and standard deviations, for gaps of these variances."""
         by_parts = deviation_error(np.sqrt(variance), self.moved, self.lost)
         return np.minimum(self.distance, by_parts)
 
 
-class Answer(NamedTuple):
-    """What a core says, and how much of its error a larger core could mend."""
-
-    solution: LocalSolution
-    by_core: float
-
-
-def _answer(region: Region, view: View, allowed: float) -> Answer:
+def _answer(region: Region, view: View, allowed: float) -> tuple[LocalSolution, float]:
     """The core's answer with its error, and how much of that a larger core could mend."""
     unit = region.unit
     asked = region.asked
     rounding = _rounding(region)
-    cut = Cut.of(view)
+    cut = Cut.of(view, region.num_asked)
     system = _core_model(region, view)
     core = _solve_core(system, view.asked, cut, max(allowed - rounding, 0.5 * allowed) / unit)
-    gap_error = _by_actions(view, unit * core.gap_error + rounding)[asked]
+    gap_error = unit * core.gap_error[asked]
+    gap_error[gap_error > 0.0] += rounding
     bound = max(rounding, float(gap_error.max()))
-    return_error = unit * (cut.alone[asked] + core.solver_error(core.backup.variance[asked]))
-    return_error += rounding
+    blocks = core.blocks[asked]
+    return_error = cut.alone[asked] + core.solver_error(np.einsum("saa->sa", blocks))
+    return_error = unit * return_error + rounding
     worst = float(return_error.max())
     middle = 0.5 * sum(region.model.reward_range) / (1.0 - system.jm.gamma)
-    mean = unit * (core.backup.mean[asked] + view.value[asked, None]) + middle
+    mean = unit * (core.mean[asked] + view.value[asked, None]) + middle
     explored = tuple(np.fromiter(region.numbers, object)[region.explored])
     solution = LocalSolution(
-        moments=Moments(2, mean, unit**2 * core.blocks[asked], StoredMoments(None), worst, worst),
+        moments=Moments(2, mean, unit**2 * blocks, StoredMoments(None), worst, worst),
         gap_error=gap_error,
         return_error=return_error,
         error_bound=bound,
@@ -325,17 +322,7 @@ def _answer(region: Region, view: View, allowed: float) -> Answer:
         explored=explored,
         visits=view.visits,
     )
-    return Answer(solution, unit * float((core.cut_error - cut.moved).max(initial=0.0)))
-
-
-def _by_actions(view: View, found: Floats) -> Floats:
-    """(n + 1, A, A) of what is known of the gaps, (Q,); zero for all else."""
-    jm = view.system.jm
-    asked = view.asked
-    both = np.zeros((jm.num_states, jm.num_actions, jm.num_actions))
-    both[asked.states, asked.first, asked.second] = found
-    both[asked.states, asked.second, asked.first] = found
-    return both
+    return solution, unit * float((core.cut_error - cut.moved).max())
 
 
 def _core_model(region: Region, view: View) -> CollapsedT2:
@@ -359,13 +346,13 @@ def _core_model(region: Region, view: View) -> CollapsedT2:
 
 
 class SolvedCore(NamedTuple):
-    """Moments of a core of n states and the outside, and how far off gaps may be, (Q,).
+    """Moments of N asked states in a core, and how far off gaps may be, (N, A, A).
 
-    blocks: (n + 1, A, A) covariances. solver_error: of a mean and a standard deviation, as a
-    function of the variance. cut_error: what the cut adds to it. gap_error: both.
+    mean: (N, A). blocks: (N, A, A) covariances. solver_error: of a mean and a standard deviation,
+    as a function of the variance. cut_error: what the cut adds to it. gap_error: both.
     """
 
-    backup: Backup
+    mean: Floats
     blocks: Floats
     solver_error: Callable[[Floats], Floats]
     cut_error: Floats
@@ -381,20 +368,14 @@ def _solve_core(system: CollapsedT2, asked: AskedGaps, cut: Cut, allowed: float)
         found = solve_pairs(system, reached, accuracy, "JIPE-2 of a core")
         error_bound = float(found.residuals[-1] + found.rounding) / (1.0 - jm.gamma)
         solver_error = partial(_solver_error, system.weight, error_bound)
-        blocks = system.blocks(found.backup, found.pairs, asked)
-        variance = _gap_variances(blocks, asked)
+        blocks = system.blocks(found.backup, found.pairs, asked)[: len(cut.alone)]
+        own = np.einsum("saa->sa", blocks)
+        variance = np.maximum(own[:, :, None] + own[:, None, :] - 2.0 * blocks, 0.0)
         cut_error = cut.error(variance)
-        gap_error = cut_error + solver_error(variance)
-        enough = gap_error.max(initial=0.0) <= allowed
-        if enough or cut_error.max(initial=0.0) > 0.95 * allowed:
+        gap_error = (cut_error + solver_error(variance)) * ~np.eye(jm.num_actions, dtype=bool)
+        if gap_error.max() <= allowed or cut_error.max() > 0.95 * allowed:
             break
-    return SolvedCore(found.backup, blocks, solver_error, cut_error, gap_error)
-
-
-def _gap_variances(blocks: Floats, asked: AskedGaps) -> Floats:
-    """(Q,), with what rounding put below zero at zero."""
-    s, a, b = asked.states, asked.first, asked.second
-    return np.maximum(blocks[s, a, a] + blocks[s, b, b] - 2.0 * blocks[s, a, b], 0.0)
+    return SolvedCore(found.backup.mean, blocks, solver_error, cut_error, gap_error)
 
 
 def _solver_error(weight: float, error_bound: float, variance: Floats) -> Floats:

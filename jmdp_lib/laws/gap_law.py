@@ -97,7 +97,7 @@ def gap_law(
     reads = _read_points(at)
     if not len(gaps):  # one action has no gaps
         return []
-    pairs = PairSet.of(system, asked, lambda *_: np.inf)
+    pairs = PairSet.of(system, asked)
     assert pairs is not None
     sizes = RowSizes.of(system, pairs, gaps)
     needed = law_bytes(sizes.rows, sizes.outcomes, points)

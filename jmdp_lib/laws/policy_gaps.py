@@ -38,15 +38,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
-from jmdp_lib.checks import Floats, Ints, Policy
-from jmdp_lib.machine import progress, require
+from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP
-from jmdp_lib.operators.collapsed import Backup, CollapsedT2
+from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2, PairStep, policy_average
 from jmdp_lib.operators.dense import PairArrays, PairMap, scaled_kernels
 from jmdp_lib.solvers.affine import Chain, solve
 
@@ -90,8 +89,7 @@ def policy_gaps(
     mean, backups = _solve_means(first, second)
     pairs = _GapPairs(first, second, mean, backups)
     target = _PRECISE * float(max(pairs.arrays.source.max(), pairs.arrays.shared_source.max()))
-    with progress(None, "policy_gaps", "sweep") as bar:
-        found = solve(pairs, target, jm.gamma**2, bar=bar)[0]
+    found = solve(pairs, target, jm.gamma**2, "policy_gaps", 1.0).x
     return mean, np.maximum(found[states], 0.0)
 
 
@@ -128,95 +126,63 @@ class _GapPairs(PairMap):
     mean: Floats
     backups: tuple[Backup, Backup]
 
-    @property
-    def num_states(self) -> int:
-        """S."""
-        return self.mean.size
-
     @cached_property
     def arrays(self) -> PairArrays:
         """Of branches at one state, the S states where they are apart come first."""
-        states = self.num_states
         first, second = self.first, self.second
         left, right = self.backups
-        drawn = _Drawn.of(first.policy, second.policy)
-        law, added = _steps_from_one_state(first, drawn, self.mean, self.backups)
-        rows = np.concatenate([drawn.states, drawn.states + states])
-        columns = np.tile(np.arange(drawn.states.size), 2)
-        weights = np.concatenate([drawn.apart, drawn.together])
-        average = sparse.csr_array((weights, (rows, columns)), (2 * states, drawn.states.size))
+        apart = first.policy[:, :, None] * second.policy[:, None, :]
+        leads, added = zip(*map(self._from_one_state, (apart, self._together)), strict=True)
         few = first.few_successors and second.few_successors
         kernels = (scaled_kernels(system, few) for system in (first, second))
-        apart = left.value_variance[:, None] + right.value_variance
+        source = left.value_variance[:, None] + right.value_variance
         if left.noise_source.size:
-            apart -= 2.0 * left.noise_source @ right.noise_source.T
+            source -= 2.0 * left.noise_source @ right.noise_source.T
         return PairArrays(
+            num_states=self.mean.size,
             kernels=list(zip(*kernels, strict=True)),
-            source=apart,  # Var(y_A - y~_B)
-            shared=first.jm.gamma**2 * (average @ law),
-            shared_source=average @ added,
+            source=source,  # Var(y_A - y~_B)
+            shared=first.jm.gamma**2 * sparse.vstack(leads, format="csr"),
+            shared_source=np.concatenate(added),
         )
 
+    @property
+    def _together(self) -> Floats:
+        """(S, A, A) w_s(a, b): how often one number draws a from one rule and b from the other."""
+        ends = []
+        for rule in (self.first.policy, self.second.policy):
+            total = np.cumsum(rule, axis=1)
+            ends.append(np.pad(total / total[:, -1:], ((0, 0), (1, 0))))
+        mine, theirs = ends
+        high = np.minimum(mine[:, 1:, None], theirs[:, None, 1:])
+        low = np.maximum(mine[:, :-1, None], theirs[:, None, :-1])
+        return np.asarray(np.maximum(high - low, 0.0))
 
-class _Drawn(NamedTuple):
-    """The actions that two branches at one state may take, arrays (Q,).
+    def _from_one_state(self, drawn: Floats) -> tuple[sparse.csr_array, Floats]:
+        """Where branches at one state go, (S, (S + 1) * S) sparse, and what they add, (S,).
 
-    states, first, second: the state and the two actions. apart, together: their probability for
-    branches that are apart, and for those that are together.
-    """
+        drawn: (S, A, A) the probabilities of their actions.
+        """
+        jm = self.first.jm
+        size = jm.num_states
+        alike = np.einsum("saa->sa", drawn)
+        gaps = AskedGaps(*np.nonzero(drawn * ~np.eye(jm.num_actions, dtype=bool)))
+        weights = drawn[gaps.states, gaps.first, gaps.second]
+        step = self.first.step(gaps)
+        at = gaps.states[step.row], step.first * size + step.second
+        apart = sparse.csr_array((weights[step.row] * step.weights, at), (size, size * size))
+        leads = sparse.hstack([apart, policy_average(alike) @ jm.transitions], format="csr")
+        moved = jm.gamma * self.mean[jm.next_states] - self.mean[jm.table_states][:, None]
+        added = np.einsum("sa,sa->s", alike, jm.averaging @ moved**2)
+        return leads, added + np.bincount(gaps.states, weights * self._spread(gaps, step), size)
 
-    states: Ints
-    first: Ints
-    second: Ints
-    apart: Floats
-    together: Floats
-
-    @classmethod
-    def of(cls, policy: Floats, other: Floats) -> _Drawn:
-        """All that have a positive probability under the rules (S, A)."""
-        apart = policy[:, :, None] * other[:, None, :]
-        states, first, second = np.nonzero(apart)
-        together = _overlaps(policy, other)[states, first, second]
-        return cls(states, first, second, apart[states, first, second], together)
-
-
-def _overlaps(policy: Floats, other: Floats) -> Floats:
-    """(S, A, A) w_s(a, b): how often one number draws a from one rule and b from the other."""
-    ends = []
-    for rule in (policy, other):
-        total = np.cumsum(rule, axis=1)
-        ends.append(np.pad(total / total[:, -1:], ((0, 0), (1, 0))))
-    mine, theirs = ends
-    high = np.minimum(mine[:, 1:, None], theirs[:, None, 1:])
-    low = np.maximum(mine[:, :-1, None], theirs[:, None, :-1])
-    return np.asarray(np.maximum(high - low, 0.0))
-
-
-def _steps_from_one_state(
-    system: CollapsedT2, drawn: _Drawn, mean: Floats, backups: tuple[Backup, Backup]
-) -> tuple[sparse.csr_array, Floats]:
-    """h: where Q pairs of actions lead, (Q, (S + 1) * S) sparse, and what they add, (Q,)."""
-    jm = system.jm
-    size = jm.num_states
-    states, a, b = drawn[:3]
-    alike = np.flatnonzero(a == b)
-    differ = np.flatnonzero(a != b)
-    law = system.law(states[differ], a[differ], b[differ])
-    row = np.repeat(differ, np.diff(law.starts))
-    one = jm.transitions[states[alike] * jm.num_actions + a[alike]].tocoo()
-    weights = np.concatenate([law.weights, one.data])
-    rows = np.concatenate([row, alike[one.row]])
-    columns = np.concatenate([law.first * size + law.second, size * size + one.col])
-    left, right = backups
-    off = left.mean[states, a] - right.mean[states, b] - mean[states]
-    added = off**2
-    if law.tables is None:
-        added += left.variance[states, a] + right.variance[states, b]
-    else:
-        table = law.tables[0]
-        between = left.deviations[table, a[row]] - right.deviations[table, b[row]]
-        added += np.bincount(row, law.weights * between**2, states.size)
-    moved = jm.gamma * mean[jm.next_states] - mean[jm.table_states][:, None]
-    added[alike] = (jm.averaging @ moved**2)[states[alike], a[alike]]
-    leads: Any = sparse.csr_array((weights, (rows, columns)), (states.size, (size + 1) * size))
-    return leads, added
+    def _spread(self, gaps: AskedGaps, step: PairStep) -> Floats:
+        """(Q,) E[(y_a - y~_b - g(s))^2] of two actions."""
+        left, right = self.backups
+        s, a, b = gaps.states, gaps.first, gaps.second
+        off = left.mean[s, a] - right.mean[s, b] - self.mean[s]
+        if step.tables is None:
+            return np.asarray(off**2 + left.variance[s, a] + right.variance[s, b])
+        table = step.tables[0]
+        between = left.deviations[table, a[step.row]] - right.deviations[table, b[step.row]]
+        return np.asarray(off**2 + np.bincount(step.row, step.weights * between**2, s.size))

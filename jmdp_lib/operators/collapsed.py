@@ -25,7 +25,7 @@ where P_k is the policy's chain given k, and d_k(s) = E[y_A | k] - m(s).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any, Self
@@ -46,15 +46,15 @@ _SPARSE = 0.1  # a term of a sum of rows costs some ten times what one of a matr
 
 
 @dataclass(frozen=True)
-class PairLaw:
-    """Where two branches go in one step, for Q pairs of state-actions: a sparse (Q, S^2) matrix.
+class PairStep:
+    """Where two branches go in one step, for Q pairs of state-actions: N outcomes, arrays (N,).
 
-    starts: (Q + 1,) pair q owns the entries starts[q] to starts[q + 1] - 1. first, second: (N,)
-    successors. weights: (N,) probabilities. tables: the table (N,) of each branch, one and the same
-    at one state; None for branches that draw independently.
+    row: whose outcome it is, ascending. first, second: the next states. weights: probabilities.
+    tables: the table of each branch, one and the same at one state; None for branches that draw
+    independently.
     """
 
-    starts: Ints
+    row: Ints
     first: Ints
     second: Ints
     weights: Floats
@@ -126,9 +126,7 @@ class CollapsedT2:
     @cached_property
     def average(self) -> sparse.csr_array:
         """(S, S*A) sparse: times a function of state-actions, its average over the policy."""
-        states, actions = np.nonzero(self.policy)
-        entries = self.policy[states, actions], (states, states * self.policy.shape[1] + actions)
-        return sparse.csr_array(entries, shape=(len(self.policy), self.policy.size))
+        return policy_average(self.policy)
 
     @cached_property
     def kernel(self) -> sparse.csr_array:
@@ -203,41 +201,53 @@ class CollapsedT2:
         later = jm.gamma**2 * (averaging @ value_variance[jm.next_states])
         return Backup(self, mean, targets, averaging @ targets**2 + later, later)
 
-    def law(self, states: Ints, a: Ints, b: Ints, others: Ints | None = None) -> PairLaw:
-        """The law of the pairs (states[q], a[q]), (others[q], b[q]), all (Q,), under the coupling.
-
-        others: states that differ from `states`; without them both branches are at one state, with
-        distinct actions.
-        """
+    def step(self, asked: AskedGaps) -> PairStep:
+        """One step of the pairs that are asked for, under the coupling."""
         jm = self.jm
-        rows = self.jm.transitions
-        shared = self.coupling == "common" or (self.coupling == "joint" and others is None)
-        others = states if others is None else others
-        if shared:
-            starts, row, within = ragged(np.diff(jm.starts)[states])
+        states, a, b = asked.states, asked.first, asked.second
+        others = states if asked.others is None else asked.others
+        if self.coupling == "common" or (self.coupling == "joint" and asked.others is None):
+            _, row, within = ragged(np.diff(jm.starts)[states])
             here, there = (jm.starts[s][row] + within for s in (states, others))
             first, second = jm.next_states[here, a[row]], jm.next_states[there, b[row]]
-            return PairLaw(starts, first, second, jm.probs[here], (here, there))
+            return PairStep(row, first, second, jm.probs[here], (here, there))
+        rows = jm.transitions
         left, right = states * jm.num_actions + a, others * jm.num_actions + b
         widths = np.diff(rows.indptr)[right]
-        starts, row, within = ragged(np.diff(rows.indptr)[left] * widths)
+        _, row, within = ragged(np.diff(rows.indptr)[left] * widths)
         i = rows.indptr[left][row] + within // widths[row]
         j = rows.indptr[right][row] + within % widths[row]
         first, second = rows.indices[i].astype(np.int64), rows.indices[j].astype(np.int64)
-        return PairLaw(starts, first, second, rows.data[i] * rows.data[j])
+        return PairStep(row, first, second, rows.data[i] * rows.data[j])
 
     @cached_property
-    def diagonal(self) -> PairLaw:
-        """(S, S^2): two branches at one state that drew distinct actions, weighted by pi_a pi_b."""
+    def diagonal(self) -> sparse.csr_array:
+        """(S, S * S) sparse: two branches at one state that drew distinct actions, by pi_a pi_b.
+
+        Column x * S + y has the probability that they go to x and y.
+        """
         # The pair (a, b) stands for (b, a) too: the covariance is symmetric.
-        require(self.table_bytes, f"the pair law of {self.jm.num_states:,} states")
-        a, b = np.triu_indices(self.policy.shape[1], 1)
-        states, pair = np.nonzero(self.policy[:, a] * self.policy[:, b])
-        both = 2.0 * self.policy[states, a[pair]] * self.policy[states, b[pair]]
-        law = self.law(states, a[pair], b[pair])
-        first_row = np.searchsorted(states, np.arange(self.jm.num_states + 1))
-        weights = law.weights * np.repeat(both, np.diff(law.starts))
-        return PairLaw(law.starts[first_row], law.first, law.second, weights)
+        size = self.jm.num_states
+        require(self.table_bytes, f"the pair law of {size:,} states")
+        gaps = AskedGaps.of(self.jm, None)
+        both = self.policy[gaps.states, gaps.first] * self.policy[gaps.states, gaps.second]
+        gaps = gaps.part(np.flatnonzero(both))
+        step = self.step(gaps)
+        weights = 2.0 * both[both > 0.0][step.row] * step.weights
+        at = gaps.states[step.row], step.first * size + step.second
+        return sparse.csr_array((weights, at), (size, size * size))
+
+    @cached_property
+    def order(self) -> Ints:
+        """(S,) the states, successors first."""
+        return successors_first(self.kernel)
+
+    @cached_property
+    def acyclic(self) -> bool:
+        """Whether the policy never returns to a state it left."""
+        place = np.argsort(self.order)
+        here = np.repeat(place, np.diff(self.kernel.indptr))
+        return bool((place[self.kernel.indices] <= here).all())
 
     @cached_property
     def entries(self) -> Ints:
@@ -259,30 +269,26 @@ class CollapsedT2:
         """(S, A, A), C(s,a; s,b) one step before c; nan for two actions that were not asked."""
         blocks = np.full((*self.policy.shape, self.policy.shape[1]), np.nan)
         np.einsum("saa->sa", blocks)[...] = backup.variance
-        for states, a, b in asked.parts(self.entries):
-            found = self.covariances(backup, pairs, states, a, b)
-            blocks[states, a, b] = blocks[states, b, a] = found
+        for part in asked.parts(self.entries):
+            between = self.covariances(backup, pairs, part)
+            blocks[part.states, part.first, part.second] = between
+            blocks[part.states, part.second, part.first] = between
         return blocks
 
     def full_covariance(self, backup: Backup, c: Floats) -> Floats:
         """(S, A, S, A), C(s,a; t,b) one step before c (S, S)."""
         source = self.noise_source(backup.deviations)
-        full = distinct_states(self.jm.gamma, self._fast_moves, c, source)
+        moved = reduce(np.add, ((move @ (move @ c).T).T for move in self._fast_moves))
+        full = self.jm.gamma**2 * moved + (source @ source.T if source.size else 0.0)
         full = full.reshape(self.policy.shape * 2)
-        if self.coupling == "independent":
-            np.einsum("sasa->sa", full)[...] = backup.variance
-        else:
-            np.einsum("sasb->sab", full)[...] = self.shared_blocks(backup, c)
+        if self.coupling != "independent":  # all actions of a state share their table
+            x = self.jm.next_states
+            joint = backup.deviations[:, :, None] * backup.deviations[:, None, :]
+            joint += self.jm.gamma**2 * c[x[:, :, None], x[:, None, :]]
+            same = np.einsum("sasb->sab", full)
+            same[...] = (self._averaging @ joint.reshape(len(x), -1)).reshape(same.shape)
+        np.einsum("sasa->sa", full)[...] = backup.variance
         return full
-
-    def shared_blocks(self, backup: Backup, c: Floats) -> Floats:
-        """(S, A, A), C(s,a; s,b) of all actions, which share their table, one step before c."""
-        x = self.jm.next_states
-        joint = backup.deviations[:, :, None] * backup.deviations[:, None, :]
-        joint += self.jm.gamma**2 * c[x[:, :, None], x[:, None, :]]
-        blocks = (self._averaging @ joint.reshape(len(x), -1)).reshape(*self.policy.shape, -1)
-        np.einsum("saa->sa", blocks)[...] = backup.variance
-        return np.asarray(blocks)
 
     @cached_property
     def _averaging(self) -> Any:
@@ -293,16 +299,14 @@ class CollapsedT2:
     def _fast_moves(self) -> list[Any]:
         return [faster(move) for move in self.moves]
 
-    def covariances(self, backup: Backup, pairs: PairValues, *asked: Ints) -> Floats:
-        """(Q,), C(s,a; t,b) one step before c. asked: the arguments of `law`."""
-        states, a, b = asked[:3]
-        law = self.law(*asked)
-        values = self.jm.gamma**2 * pairs(law.first, law.second)
-        row = np.repeat(np.arange(states.size), np.diff(law.starts))
-        if law.tables is not None:
-            drawn = backup.deviations[law.tables[0], a[row]]
-            values += drawn * backup.deviations[law.tables[1], b[row]]
-        return np.bincount(row, law.weights * values, states.size).astype(float)
+    def covariances(self, backup: Backup, pairs: PairValues, asked: AskedGaps) -> Floats:
+        """(Q,), C(s,a; t,b) one step before c."""
+        step = self.step(asked)
+        values = self.jm.gamma**2 * pairs(step.first, step.second)
+        if step.tables is not None:
+            drawn = backup.deviations[step.tables[0], asked.first[step.row]]
+            values += drawn * backup.deviations[step.tables[1], asked.second[step.row]]
+        return np.bincount(step.row, step.weights * values, asked.states.size).astype(float)
 
 
 PairValues = Callable[[Ints, Ints], Floats]
@@ -311,16 +315,15 @@ PairValues = Callable[[Ints, Ints], Floats]
 
 @dataclass(frozen=True)
 class AskedGaps:
-    """The gaps that are asked for, of actions a < b at a state s: three arrays (Q,)."""
+    """The gaps that are asked for, of actions a < b at a state s: three arrays (Q,).
+
+    Or pairs of state-actions at two states: the second action is played at `others`, (Q,).
+    """
 
     states: Ints
     first: Ints
     second: Ints
-
-    @property
-    def columns(self) -> tuple[Ints, ...]:
-        """The arguments of `CollapsedT2.law`."""
-        return tuple(vars(self).values())
+    others: Ints | None = None
 
     @classmethod
     def of(cls, jm: JMDP, queries: ArrayLike | None) -> AskedGaps:
@@ -342,18 +345,23 @@ class AskedGaps:
         a, b = np.triu_indices(jm.num_actions, 1)
         return cls(np.repeat(states, a.size), np.tile(a, states.size), np.tile(b, states.size))
 
-    def parts(self, entries: Ints) -> Iterator[tuple[Ints, ...]]:
-        """`columns` in parts that fit into memory; entries (S,): of the law of each state."""
+    def part(self, which: Any) -> AskedGaps:
+        """Some of them, by an index or a slice."""
+        others = None if self.others is None else self.others[which]
+        return AskedGaps(self.states[which], self.first[which], self.second[which], others)
+
+    def parts(self, entries: Ints) -> Iterator[AskedGaps]:
+        """Parts that fit into memory; entries (S,): how many outcomes a pair at each state has."""
         size = max(1, _CHUNK // int(entries.max()))
         for start in range(0, self.states.size, size):
-            yield tuple(column[start : start + size] for column in self.columns)
+            yield self.part(slice(start, start + size))
 
 
-@dataclass(frozen=True)
-class AskedPairs(AskedGaps):
-    """Pairs of state-actions at two states: the second action is played at `others`, (Q,)."""
-
-    others: Ints
+def policy_average(policy: Floats) -> sparse.csr_array:
+    """(S, S*A) sparse: row s has the probabilities of its actions, policy (S, A)."""
+    states, actions = np.nonzero(policy)
+    entries = policy[states, actions], (states, states * policy.shape[1] + actions)
+    return sparse.csr_array(entries, shape=(len(policy), policy.size))
 
 
 def faster(matrix: sparse.csr_array) -> Any:
@@ -375,9 +383,3 @@ def ragged(counts: Ints) -> tuple[Ints, Ints, Ints]:
     starts = np.concatenate([[0], np.cumsum(counts)])
     row = np.repeat(np.arange(counts.size), counts)
     return starts, row, np.arange(row.size) - starts[row]
-
-
-def distinct_states(gamma: float, moves: Sequence[Any], pair: Floats, source: Floats) -> Floats:
-    """(N, N), gamma^2 sum_d M_d c M_d' + F F', for M_d (N, S), c (S, S) and F (N, K)."""
-    moved = reduce(np.add, ((move @ (move @ pair).T).T for move in moves))
-    return gamma**2 * moved + (source @ source.T if source.size else 0.0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -29,12 +29,13 @@ _WIDTH = 2048  # columns of a tile
 class PairArrays(NamedTuple):
     """What a map of x (R, S) consists of: row s < S is about pairs (s, .), others as one likes.
 
-    kernels: from distinct states, x moves by the sum of K x L' over these (K, L), matrices (S, S)
-    or the sparse rows of such. source: (S, S) what is added there, or None. shared: (N, R * S)
+    num_states: S. kernels: from distinct states, x moves by the sum of K x L' over these (K, L),
+    matrices (S, S), sparse or not. source: (S, S) what is added there, or None. shared: (N, R * S)
     sparse, where branches at one state go: its first S rows are the diagonal, and the others those
     rows of x that are no pairs. shared_source: (N,) what is added there.
     """
 
+    num_states: int
     kernels: list[tuple[Any, Any]]
     source: Any
     shared: Any
@@ -49,23 +50,19 @@ class PairMap(ABC):
     def arrays(self) -> PairArrays:
         """What the map consists of."""
 
-    @property
-    @abstractmethod
-    def num_states(self) -> int:
-        """S."""
-
     def zeros(self) -> Any:
         """x = 0."""
-        return np.zeros((self.arrays.shared.shape[1] // self.num_states, self.num_states))
+        size, _, _, shared, like = self.arrays
+        shape = (shared.shape[1] // size, size)
+        return np.zeros(shape) if isinstance(like, np.ndarray) else like.new_zeros(shape)
 
     @cached_property
     def _scratch(self) -> Any:
-        return self.zeros()[: self.num_states]
+        return self.zeros()[: self.arrays.num_states]
 
     def apply(self, x: Any, out: Any, with_source: bool = True) -> None:
         """out = F(x), or without the source."""
-        size = self.num_states
-        kernels, source, shared, shared_source = self.arrays
+        size, kernels, source, shared, shared_source = self.arrays
         apart = out[:size]
         add = with_source and source is not None
         if add:
@@ -89,90 +86,58 @@ class PairMap(ABC):
 
 @dataclass(frozen=True)
 class DensePairs(PairMap):
-    """c over all pairs, (S, S) symmetric. backup: has c_0."""
+    """c over all pairs, (S, S) symmetric. backup: has c_0. device: c is a tensor on it if given."""
 
     system: CollapsedT2
     backup: Backup
-
-    @property
-    def num_states(self) -> int:
-        """S."""
-        return self.system.jm.num_states
+    device: str | None = field(default=None, kw_only=True)
 
     @cached_property
     def arrays(self) -> PairArrays:
         """The collapsed T_2."""
-        law = self.system.diagonal
-        size = self.num_states
-        kernels = scaled_kernels(self.system, self.system.few_successors)
+        system = self.system
         noise = self.backup.noise_source
-        entries = self.system.jm.gamma**2 * law.weights, law.first * size + law.second, law.starts
-        shared = sparse.csr_array(entries, (size, size * size), copy=True)
-        shared.sum_duplicates()
+        kernels = [on_device(x, self.device) for x in scaled_kernels(system, system.few_successors)]
         return PairArrays(
+            num_states=system.jm.num_states,
             kernels=list(zip(kernels, kernels, strict=True)),
-            source=noise @ noise.T if noise.size else None,
-            shared=shared,
-            shared_source=self.backup.diagonal_source,
+            source=on_device(noise @ noise.T, self.device) if noise.size else None,
+            shared=on_device(system.jm.gamma**2 * system.diagonal, self.device),
+            shared_source=on_device(self.backup.diagonal_source, self.device),
         )
 
-    def values(self, c: Any, first: Ints, second: Ints) -> Floats:
-        """c at pairs of states, first and second of any one shape."""
+
+def on_device(array: Any, device: str | None) -> Any:
+    """An array or a sparse matrix as a tensor on a torch device, if one is given."""
+    if device is None:
+        return array
+    torch = _torch()
+    if not isinstance(array, sparse.csr_array):
+        return torch.tensor(array, device=device)
+    rows = [torch.tensor(x, device=device) for x in (array.indptr, array.indices, array.data)]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)")
+        return torch.sparse_csr_tensor(*rows, array.shape, check_invariants=False)
+
+
+def at_pairs(c: Any, first: Ints, second: Ints) -> Floats:
+    """c (S, S), an array or a tensor, at pairs of states, first and second of any one shape."""
+    if isinstance(c, np.ndarray):
         return np.asarray(c[first, second])
-
-
-@dataclass(frozen=True)
-class TorchPairs(DensePairs):
-    """DensePairs on a torch device; c is a tensor there."""
-
-    device: str
-
-    @cached_property
-    def arrays(self) -> PairArrays:
-        """The same, as tensors."""
-        kernels, source, shared, shared_source = super().arrays
-        moves = [self._tensor(kernel) for kernel, _ in kernels]
-        return PairArrays(
-            kernels=list(zip(moves, moves, strict=True)),
-            source=None if source is None else self._tensor(source),
-            shared=self._tensor((shared.indptr, shared.indices, shared.data), shared.shape),
-            shared_source=self._tensor(shared_source),
-        )
-
-    def _tensor(self, array: Any, shape: Any = None) -> Any:
-        """An array, or a sparse matrix from its rows."""
-        torch = _torch()
-        if not isinstance(array, tuple):
-            return torch.tensor(array, device=self.device)
-        rows = [torch.tensor(x, device=self.device) for x in array]
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)")
-            shape = shape or (self.num_states, self.num_states)
-            return torch.sparse_csr_tensor(*rows, shape, check_invariants=True)
-
-    def zeros(self) -> Any:
-        """c = 0."""
-        return self._tensor(np.zeros(1)).new_zeros(self.num_states, self.num_states)
-
-    def values(self, c: Any, first: Ints, second: Ints) -> Floats:
-        """c at pairs of states, first and second of any one shape."""
-        return np.asarray(c[self._tensor(first), self._tensor(second)].cpu())
+    return np.asarray(c[on_device(first, c.device), on_device(second, c.device)].cpu())
 
 
 def scaled_kernels(system: CollapsedT2, few: bool) -> list[Any]:
-    """gamma times each kernel of a system: its sparse rows if there are few, or a matrix."""
-    gamma = system.jm.gamma
-    return [
-        (kernel.indptr, kernel.indices, gamma * kernel.data) if few else gamma * kernel.toarray()
-        for kernel in system.kernels
-    ]
+    """gamma times each kernel of a system, sparse if there are few successors."""
+    scaled = [system.jm.gamma * kernel for kernel in system.kernels]
+    return scaled if few else [kernel.toarray() for kernel in scaled]
 
 
 def _move_both(kernel: Any, other: Any, x: Any, scratch: Any, out: Any, add: bool) -> None:
-    """out = K x L', or out += K x L', for sparse rows, or matrices of NumPy or torch."""
-    if isinstance(kernel, tuple):
-        move(*kernel, x, scratch, False)
-        move(*other, scratch, out, add)  # (L (K x)')' = K x L'
+    """out = K x L', or out += K x L', for sparse matrices, or matrices of NumPy or torch."""
+    if isinstance(kernel, sparse.csr_array):
+        move(kernel.indptr, kernel.indices, kernel.data, x, scratch, False)
+        move(other.indptr, other.indices, other.data, scratch, out, add)  # (L (K x)')' = K x L'
         return
     if isinstance(out, np.ndarray):
         np.matmul(kernel, x, out=scratch)

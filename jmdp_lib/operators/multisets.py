@@ -26,23 +26,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations_with_replacement as combinations
 from itertools import product
-from math import comb, prod
+from math import comb
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy import sparse
 
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import require
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import StateAction, norm_weight, same_state_moments, second_moments
+from jmdp_lib.moments import StateAction, norm_weight
 
 Branches = tuple[tuple[int, int], ...]  # sorted (state, multiplicity)
 Law = dict[Branches, float]  # a polynomial: coefficient of each product of successor branches
 
-# Up to this many multisets all of them are kept; beyond it only what moments of one state reach.
-ALL_LIMIT = 250_000
 _ROWS = 50_000  # multisets that step at a time
 _TRIED = 64  # multisets from which the size of all steps is estimated
 
@@ -58,6 +55,19 @@ class Laws(NamedTuple):
     starts: Ints
     coefficients: Floats
     successors: Ints
+
+
+class System(NamedTuple):
+    """T_n on N multisets, rows (N, n), that lead to no others: x -> constant (N,) + matrix x."""
+
+    constant: Floats
+    matrix: sparse.csr_array
+    rows: Ints
+
+    @property
+    def orders(self) -> Ints:
+        """(N,) the order of each multiset."""
+        return np.where(self.rows >= 0, self.rows % self.rows.shape[1] + 1, 0).sum(1)
 
 
 @dataclass(frozen=True)
@@ -115,11 +125,15 @@ class MultisetOperator:
             drawn = more
         return mix((weight, self.action_law(state, counts)) for counts, weight in drawn.items())
 
-    def _row(self, branches: Branches) -> list[int]:
-        codes = sorted(s * self.order + m - 1 for s, m in branches)
-        return [-1] * (self.order - len(codes)) + codes
+    def rows_of(self, multisets: Iterable[Branches]) -> Ints:
+        """(q, n), one row for each multiset."""
+        rows = []
+        for branches in multisets:
+            codes = sorted(s * self.order + m - 1 for s, m in branches)
+            rows.append([-1] * (self.order - len(codes)) + codes)
+        return np.reshape(np.array(rows, np.int64), (-1, self.order))
 
-    def _numbers(self, rows: ArrayLike) -> Ints:
+    def numbers(self, rows: Ints) -> Ints:
         """(q,) one number for each row (q, n); zero for the empty multiset."""
         base = 2 * self.jm.num_states * self.order + 1
         if base**self.order >= 2**63:
@@ -127,23 +141,33 @@ class MultisetOperator:
                 f"order {self.order} on {self.jm.num_states} states has too many coordinates to "
                 "number"
             )
-        return np.asarray((np.asarray(rows) + 1) @ base ** np.arange(self.order)[::-1])
+        return np.asarray((rows + 1) @ base ** np.arange(self.order)[::-1])
+
+    @property
+    def _at_one_state(self) -> list[tuple[int, tuple[int, ...]]]:
+        """The multisets of one state: the state, and its multiplicities."""
+        powers = [p for total in range(1, self.order + 1) for p in partitions(total)]
+        return list(product(range(self.jm.num_states), powers))
 
     @cached_property
     def _laws(self) -> Laws:
         """The laws of all branches that can be at one state, one law after the other."""
-        states = range(self.jm.num_states)
         laws: list[tuple[Branches, Law]] = [((), {(): 1.0})]  # what has no branches stays as it is
-        for state, total in product(states, range(1, self.order + 1)):
-            for powers in partitions(total):
-                branches = tuple((state, m) for m in powers)
-                laws.append((branches, self.collapsed_law(state, powers)))
-        numbers = self._numbers([self._row(branches) for branches, _ in laws])
+        for state, powers in self._at_one_state:
+            branches = tuple((state, m) for m in powers)
+            laws.append((branches, self.collapsed_law(state, powers)))
+        numbers = self.numbers(self.rows_of(branches for branches, _ in laws))
         ordered = [laws[i][1] for i in np.argsort(numbers)]
         starts = np.cumsum([0, *map(len, ordered)])
         coefficients = np.array([c for law in ordered for c in law.values()])
-        successors = np.array([self._row(branches) for law in ordered for branches in law])
+        successors = self.rows_of(branches for law in ordered for branches in law)
         return Laws(np.sort(numbers), starts, coefficients, successors)
+
+    def _merged(self, steps: sparse.coo_array, reached: Ints) -> tuple[sparse.csr_array, Ints]:
+        """Steps (q, N) to rows (N, n), with those to equal rows added up."""
+        _, first, target = np.unique(self.numbers(reached), return_index=True, return_inverse=True)
+        at = (steps.row, target.astype(np.int32)[steps.col])
+        return sparse.csr_array((steps.data, at), (steps.shape[0], len(first))), reached[first]
 
     def _step_one_state(self, rows: Ints) -> tuple[sparse.csr_array, Ints]:
         """Step the last waiting state of every row (q, n): a matrix (q, p), and the rows (p, n)."""
@@ -151,40 +175,28 @@ class MultisetOperator:
         laws = self._laws
         raised = self.jm.num_states * n
         steps = (rows // n == rows[:, -1:] // n) & (rows >= raised)
-        law = np.searchsorted(laws.numbers, self._numbers(np.where(steps, rows - raised, -1)))
+        law = np.searchsorted(laws.numbers, self.numbers(np.where(steps, rows - raised, -1)))
         counts = np.diff(laws.starts)[law]
         source = np.repeat(np.arange(len(rows), dtype=np.int32), counts)
         entry = np.arange(len(source)) + (laws.starts[law] - counts.cumsum() + counts)[source]
         moved = np.concatenate([np.where(steps, -1, rows)[source], laws.successors[entry]], axis=1)
         moved = np.sort(moved, axis=1)[:, n:]
-        _, first, target = np.unique(self._numbers(moved), return_index=True, return_inverse=True)
-        at = (source, target.astype(np.int32))
-        shape = (len(rows), len(first))
-        return sparse.csr_array((laws.coefficients[entry], at), shape=shape), moved[first]
+        at = (source, np.arange(len(source)))
+        shape = (len(rows), len(source))
+        return self._merged(sparse.coo_array((laws.coefficients[entry], at), shape), moved)
 
     def step(self, rows: Ints) -> tuple[sparse.csr_array, Ints]:
         """Step every state of every row (q, n): a matrix (q, p), and the rows (p, n) reached."""
         if self.coupling == "common":
             steps = [(prob, *given.step(rows)) for prob, given in self.given_noise]
-            reached = np.concatenate([after for _, _, after in steps])
-            number = self._numbers(reached)
-            _, first, target = np.unique(number, return_index=True, return_inverse=True)
-            shape = (len(target), len(first))  # both zero if nothing is left to earn
-            entries = np.ones(len(target)), target, np.arange(len(target) + 1)
-            merge = sparse.csr_array(entries, shape=shape)
-            matrix = sparse.hstack([prob * step for prob, step, _ in steps], format="csr")
-            return matrix @ merge, reached[first]
+            side_by_side = sparse.hstack([prob * step for prob, step, _ in steps], format="coo")
+            return self._merged(side_by_side, np.concatenate([after for _, _, after in steps]))
         raised = self.jm.num_states * self.order
         matrix, rows = self._step_one_state(np.where(rows >= 0, rows + raised, -1))
         while rows.max(initial=-1) >= raised:
             step, rows = self._step_one_state(rows)
             matrix = matrix @ step
         return matrix, rows
-
-    @property
-    def solves_all(self) -> bool:
-        """Whether all multisets are solved, and not only what moments of one state reach."""
-        return num_multisets(self.jm.num_states, self.order) <= ALL_LIMIT
 
     def _require_room(self, rows: Ints, count: int) -> None:
         """Refuse the steps of `count` multisets, like those in rows (q, n), if they do not fit."""
@@ -195,20 +207,20 @@ class MultisetOperator:
         what = f"order {self.order} on {self.jm.num_states:,} states with {count:,} multisets"
         require(needed, what, "use a lower order, or jipe2 for means and covariances")
 
-    @cached_property
-    def system(self) -> tuple[Floats, sparse.csr_array, Ints]:
-        """b (N,), A (N, N) sparse and the multisets as rows (N, n): the seeds, closed under T_n."""
-        new = self._seeds()
+    def closure(self, seeds: Ints) -> System:
+        """T_n on the multisets that the seeds, rows (q, n), lead to, and on these themselves."""
+        numbers, first = np.unique(self.numbers(seeds), return_index=True)
+        new = seeds[first]
+        known = np.append(0, numbers)
         found = [new]
         steps = []
-        known = np.append(0, np.sort(self._numbers(new)))
         while len(new):
             self._require_room(new, len(known))
             rows = new
             new = new[:0]
             for part in np.array_split(rows, 1 + len(rows) // _ROWS):
                 matrix, reached = self.step(part)
-                numbers = self._numbers(reached)
+                numbers = self.numbers(reached)
                 place = np.searchsorted(known, numbers)
                 unknown = known.take(place, mode="clip") != numbers
                 new = np.concatenate([new, reached[unknown]])
@@ -216,112 +228,60 @@ class MultisetOperator:
                 steps.append((matrix, numbers))
             found.append(new)
         rows = np.concatenate(found)
-        # The empty multiset, whose moment is one, is the last column: b.
-        column = np.argsort(np.append(self._numbers(rows), 0)).astype(np.int32)
+        # The empty multiset, whose moment is one, is the last column.
+        column = np.argsort(np.append(self.numbers(rows), 0)).astype(np.int32)
         placed = []
         for matrix, numbers in steps:
             columns = column[np.searchsorted(known, numbers)][matrix.indices]
             shape = (matrix.shape[0], len(column))
             placed.append(sparse.csr_array((matrix.data, columns, matrix.indptr), shape=shape))
         whole = sparse.vstack(placed, format="csr")
-        return whole[:, [-1]].toarray()[:, 0], whole[:, :-1], rows
-
-    def _seeds(self) -> Ints:
-        """What is solved: all multisets of orders that have few, and what one state leads to."""
-        n = self.order
-        states = range(self.jm.num_states)
-        actions = range(self.jm.num_actions)
-        orders = range(1, n + 1)
-        few = [k for k in orders if num_multisets(len(states), k) <= ALL_LIMIT]
-        seeds = [np.empty((0, n), dtype=np.int64)]
-        if not self.solves_all:
-            asked = product(states, (x for k in orders for x in combinations(actions, k)))
-            laws = (self.action_law(s, list(Counter(chosen).items())) for s, chosen in asked)
-            reached = {branches for law in laws for branches in law if branches}
-            seeds.append(np.array([self._row(branches) for branches in reached]))
-        for powers in (p for total in few for p in partitions(total)):
-            codes = np.empty((1, 0), dtype=np.int64)
-            for m, repeats in Counter(powers).items():
-                picks = np.array(list(combinations(states, repeats))) * n + m - 1
-                left, right = np.indices((len(codes), len(picks))).reshape(2, -1)
-                codes = np.concatenate([codes[left], picks[right]], axis=1)
-            rows = np.full((len(codes), n), -1)
-            rows[:, n - codes.shape[1] :] = np.sort(codes, axis=1)
-            seeds.append(rows)
-        rows = np.concatenate(seeds)
-        return rows[np.sort(np.unique(self._numbers(rows), return_index=True)[1])]
+        return System(whole[:, [-1]].toarray()[:, 0], whole[:, :-1], rows)
 
     @cached_property
+    def system(self) -> System:
+        """What moments of one state, or of its multisets, lead to, up to the order."""
+        own = {tuple((s, m) for m in powers) for s, powers in self._at_one_state}
+        reached = own.union(*self.same_state_laws.values())
+        return self.closure(self.rows_of(sorted(reached - {()})))
+
+    @cached_property
+    def same_state_laws(self) -> dict[tuple[StateAction, ...], Law]:
+        """One step of all moments of one state, up to the order."""
+        orders = range(1, self.order + 1)
+        chosen = [x for k in orders for x in combinations(range(self.jm.num_actions), k)]
+        every = product(range(self.jm.num_states), chosen)
+        coordinates = (tuple((s, a) for a in actions) for s, actions in every)
+        return {x: self.law(x) for x in coordinates}
+
+    @property
     def orders(self) -> Ints:
-        """(N,) the order of each multiset."""
-        rows = self.system[2]
-        return np.where(rows >= 0, rows % self.order + 1, 0).sum(1)
+        """(N,) the order of each multiset of `system`."""
+        return self.system.orders
 
-    @cached_property
+    @property
     def weights(self) -> Floats:
-        """(N,) lambda_k of each multiset."""
+        """(N,) lambda_k of each."""
+        return self.norm_weights(self.orders)
+
+    def norm_weights(self, orders: Ints) -> Floats:
+        """lambda_k of each order k, (q,)."""
         base = norm_weight(2, self.jm.gamma, self.jm.reward_bound)
-        return np.power(base, self.orders - 1.0)
+        return np.power(base, orders - 1.0)
 
-    @cached_property
-    def _index(self) -> dict[int, int]:
-        return {number: i for i, number in enumerate(self._numbers(self.system[2]).tolist())}
+    def apply(self, x: Floats) -> Floats:
+        """T_n on `system`."""
+        return np.asarray(self.system.constant + self.system.matrix @ x)
 
-    @cached_property
-    def longest_sum(self) -> int:
-        """How many terms one coordinate of T_n M sums at most."""
-        return int(np.diff(self.system[1].indptr).max())
-
-    def apply(self, state: Floats) -> Floats:
-        """T_n."""
-        constant, matrix, _ = self.system
-        return np.asarray(constant + matrix @ state)
-
-    def moment(self, state: Floats, coordinates: Sequence[StateAction]) -> float:
-        """E prod_i Z(s_i, a_i): one step of the law of the given state-actions."""
+    def law(self, coordinates: Sequence[StateAction]) -> Law:
+        """One step of prod_i Z(s_i, a_i)."""
         actions = defaultdict[int, Counter[int]](Counter)
         for s, a in coordinates:
             actions[s][a] += 1
-        law = mix(
+        return mix(
             (prob, multiply(given.action_law(s, list(n.items())) for s, n in actions.items()))
             for prob, given in self.given_noise
         )
-        return float(sum(c * self._value(state, branches) for branches, c in law.items()))
-
-    def _value(self, state: Floats, branches: Branches) -> float:
-        if not branches:
-            return 1.0  # M^(0) = 1
-        index = self._index.get(int(self._numbers(self._row(branches))))
-        if index is None:
-            raise ValueError(
-                f"this moment needs that of the successors {branches} (state, multiplicity), which "
-                "no moment of one state reaches; at this order and size only those were solved"
-            )
-        return float(state[index])
-
-
-@dataclass(frozen=True)
-class MultisetSource:
-    """Coordinates of a collection that is held as multisets, state (N,)."""
-
-    operator: MultisetOperator
-    state: Floats
-
-    def moment(self, coordinates: Sequence[StateAction]) -> float:
-        """E of the product of the returns."""
-        return float(self.operator.moment(self.state, coordinates))
-
-    def same_state(self) -> tuple[Floats, Floats | None]:
-        """Mean (S, A), and covariance blocks (S, A, A) from order 2 on."""
-        mean = same_state_moments(self.moment, self.operator.policy.shape, 1)
-        if self.operator.order < 2:
-            return mean, None
-        second = same_state_moments(self.moment, self.operator.policy.shape, 2)
-        return mean, second - mean[:, :, None] * mean[:, None, :]
-
-    def full_second(self) -> Floats:
-        """(S, A, S, A)."""
-        return second_moments(self.moment, self.operator.policy.shape)
 
 
 def mix(laws: Iterable[tuple[float, Law]]) -> Law:
@@ -350,9 +310,3 @@ def partitions(total: int, least: int = 1) -> Iterator[tuple[int, ...]]:
     for first in range(least, total // 2 + 1):
         for rest in partitions(total - first, first):
             yield (first, *rest)
-
-
-def num_multisets(num_states: int, order: int) -> int:
-    """How many multisets of (state, multiplicity) have order 1 to `order`."""
-    kinds = (Counter(powers) for total in range(1, order + 1) for powers in partitions(total))
-    return sum(prod(comb(num_states + n - 1, n) for n in kind.values()) for kind in kinds)

@@ -31,7 +31,7 @@ from scipy.sparse.linalg import LinearOperator, gmres
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.model import JMDP
-from jmdp_lib.operators.collapsed import Backup, CollapsedT2, faster
+from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2, faster
 
 RESTART = 60  # steps after which GMRES starts again: so many vectors it holds
 
@@ -95,16 +95,13 @@ class PairOperator(CollapsedT2):
         side = self.policy.size
         average = self._average
         pair = (average @ (average @ state.covariance.reshape(side, side)).T).T  # c
-        backup = self.without_offset.collapsed_backup(state.excess, state.blocks)
-        covariance = self.without_offset.full_covariance(backup, pair)
+        value = (self.policy * state.excess).sum(1)  # m
+        own = np.einsum("sasa->sa", state.covariance) + (state.excess - value[:, None]) ** 2
+        system = self.without_offset
+        backup = system.backup(value, np.einsum("sa,sa->s", self.policy, own))
+        covariance = system.full_covariance(backup, pair)
         offset = self.jm.reward_offset + self.jm.gamma * state.offset
         return PairState(backup.mean, covariance, offset)
-
-    def collapsed_backup(self, mean: Floats, blocks: Floats) -> Backup:
-        """T_2 on m and v of means (S, A) and same-state covariances (S, A, A)."""
-        value = (self.policy * mean).sum(1)
-        own = np.einsum("saa->sa", blocks) + (mean - value[:, None]) ** 2
-        return self.backup(value, np.einsum("sa,sa->s", self.policy, own))
 
     def distance(self, new: PairState, old: PairState) -> float:
         """||new - old||_lambda over all coordinates."""
@@ -143,8 +140,8 @@ def pair_step(jm: JMDP, policy: Policy, law: ArrayLike) -> Floats:
     moved = jm.transitions.T @ (jm.transitions.T @ apart.reshape(side, side)).T
     pairs = np.asarray(moved.T)  # (S, S), law of (S', T') of two branches
     at, a, b = np.nonzero(same)
-    step = CollapsedT2(jm, policy).law(at, a, b)
-    shared = np.repeat(same[at, a, b], np.diff(step.starts)) * step.weights
+    step = CollapsedT2(jm, policy).step(AskedGaps(at, a, b))
+    shared = same[at, a, b][step.row] * step.weights
     np.add.at(pairs, (step.first, step.second), shared)
     singles = jm.transitions.T @ alone.ravel()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,14 +22,12 @@ class CompiledPlayer(Player):
 
     def __init__(self, jm: JMDP, state: Any, coupling: str) -> None:
         self.jm = jm
+        self.num_actions = jm.num_actions
         self.state = checks.index("state", state, jm.num_states)
         self.coupling = checked_coupling(jm, coupling)
         self.model: tuple[Any, BranchModel | None] = (None, None)
 
-    def checked_actions(self, actions: Sequence[int]) -> list[int]:
-        return checks.distinct_actions(actions, self.jm.num_actions)
-
-    def checked_policy(self, policy: Policy, alone: bool) -> Any:
+    def checked_policy(self, policy: Policy) -> Any:
         return TablePolicy(checks.policy_matrix(self.jm, policy))
 
     def _model(self, policies: tuple[TablePolicy, ...]) -> BranchModel:
@@ -45,9 +42,7 @@ class CompiledPlayer(Player):
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"model": (None, None)}
 
-    def play(
-        self, plan: Plan, seeds: list[np.random.SeedSequence], sizes: Sequence[int], asked: Asked
-    ) -> list[Runs]:
+    def play(self, plan: Plan, seed: np.random.SeedSequence, size: int, asked: Asked) -> Runs:
         gamma, horizon, _ = plan.settings
         self._check_rewards(asked.limits)
         model = self._model(plan.policies)
@@ -61,13 +56,9 @@ class CompiledPlayer(Player):
             gamma=gamma,
             whole=asked.whole or not asked.counted,
         )
-        chunks = []
-        for seed, size in zip(seeds, sizes, strict=True):
-            returns, labels, queries = play_branches(model, task, size, seed)
-            apart = tuple(labels[:, i] != labels[:, j] for i, j in plan.pairs)
-            numbers = np.arange(size)
-            chunks.append(Runs(returns.T, apart, numbers, queries, self.jm.reward_range))
-        return chunks
+        returns, labels, queries = play_branches(model, task, size, seed)
+        apart = tuple(labels[:, i] != labels[:, j] for i, j in plan.pairs)
+        return Runs(returns.T, apart, int(queries.sum()), self.jm.reward_range)
 
     def _check_rewards(self, limits: tuple[float, float] | None) -> None:
         """Refuse a range that does not hold all rewards of the model."""

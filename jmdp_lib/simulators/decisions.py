@@ -16,14 +16,19 @@ import numpy as np
 from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Policy, Seed
 from jmdp_lib.machine import progress
-from jmdp_lib.simulators.estimates import ROUNDING, gap_table, in_order, symmetric
+from jmdp_lib.simulators.estimates import ROUNDING, gap_table
 from jmdp_lib.simulators.plans import Asked, Plan, Runs, Settings, check_order
 from jmdp_lib.simulators.players import player_of
 from jmdp_lib.simulators.results import Decision, GapEstimate
-from jmdp_lib.simulators.statistics import GapIntervals, GapSums, Standing, variance_reduction
+from jmdp_lib.simulators.statistics import (
+    FIRST_ASYMPTOTIC,
+    GapSums,
+    gap_interval,
+    variance_reduction,
+)
+from jmdp_lib.simulators.vector_simulator import Arrays
 
 _TAIL = 1e-3  # share of the largest return that is cut off
-_FIRST_ASYMPTOTIC = 128  # runs before an asymptotic confidence sequence says anything
 _FIRST_CERTAIN = 8  # runs before the first look at one that always holds
 _GROWTH = 1.1  # of the number of runs between two looks
 # Runs that go on after their branches became one, to estimate the variance reduction: how many at
@@ -69,9 +74,8 @@ def compare_actions(
         gamma is 1, the returns of so many steps are compared; intervals are infinite once a run
         shows branches that still go on there.
 
-    An action that another one beats is not played any further. If it ends undecided, the result
-    says which budget or margin would decide. If the simulator fails on the way, the error carries
-    what is known so far as its attribute `result`.
+    An action that another one beats is not played any further. If the simulator fails on the way,
+    the error carries what is known so far as its attribute `result`.
 
     Example:
         >>> import jmdp_lib as jl
@@ -181,7 +185,7 @@ def _play_until_decided(runs: _Runs, terms: _Terms) -> None:
     If something fails, the error carries what is known so far.
     """
     budget = terms.budget
-    next_look = _FIRST_ASYMPTOTIC if runs.reward_range is None else _FIRST_CERTAIN
+    next_look = FIRST_ASYMPTOTIC if runs.reward_range is None else _FIRST_CERTAIN
     with progress(budget, terms.name, "query") as bar:
         try:
             while runs.verdict == "undecided" and runs.queries + runs.longest <= budget:
@@ -215,9 +219,9 @@ class _Runs:
     """The runs so far, and what they say.
 
     active: the numbers of the branches that no other was found to be better than. playing: these
-    alone. returns: (m, N) of all branches; nan where a branch was not played any more. apart: (P,
-    N), for pairs of branches, whether their gap is open at the horizon. whole: returns of all
-    branches in runs that went on after these became one. gaps: what is known of mean gaps.
+    alone. gaps: for all pairs of branches, the gaps (N,) of the runs that played both. apart:
+    likewise, whether a gap is open at the horizon. whole: returns (m, N) of all branches in runs
+    that went on after these became one. intervals: (m, m, 2) of mean gaps.
     """
 
     def __init__(self, plan: Plan, terms: _Terms, reward_range: tuple[float, float] | None) -> None:
@@ -228,99 +232,105 @@ class _Runs:
         self.reward_range = reward_range
         self.verdict = "undecided"
         self.queries = 0
+        self.num_runs = 0
         self.active = list(range(len(plan.names)))
-        self.returns = np.zeros((len(plan.names), 0))
-        self.apart = np.zeros((len(plan.pairs), 0), bool)
-        self.whole = self.returns
+        self.gaps = {pair: np.zeros(0) for pair in plan.pairs}
+        self.apart = {pair: np.zeros(0, bool) for pair in plan.pairs}
+        self.whole = np.zeros((len(plan.names), 0))
+        self.largest_return = 0.0
         self.history: list[Floats] = []
         self.rewards = [*(reward_range or ())]
-        self.gaps = GapIntervals(plan.alike, terms.alpha, _FIRST_ASYMPTOTIC)
-
-    @property
-    def num_runs(self) -> int:
-        return self.returns.shape[1]
+        self.alike = plan.alike
+        self.intervals = np.where(self.alike[..., None], 0.0, [-math.inf, math.inf])
 
     @property
     def longest(self) -> int:
         """Queries that a run may need."""
         return self.playing.most_queries
 
+    @property
+    def spread(self) -> float:
+        """How far rewards can differ, as far as is known."""
+        return self.rewards[1] - self.rewards[0]
+
     def play(self, next_look: int) -> None:
         """Some runs of all active branches, until about the next look.
 
         The first runs are whole: they go on after their branches have become one.
         """
-        most = max(next_look - self.num_runs, self.playing.player.least_runs)
+        player = self.playing.player
+        most = max(next_look - self.num_runs, player.least_runs)
         left = self.terms.budget - self.queries
         share = _WHOLE_SHARE * self.terms.budget
         whole = self.num_runs < _WHOLE_RUNS and self.queries < share
         if whole:
             paid = (share - self.queries) // self.plan.settings.horizon  # each takes this at least
             most = min(most, _WHOLE_RUNS - self.num_runs, max(1, int(paid)))
-        most = max(1, min(most, left // self.longest, self.playing.player.chunk_size))
-        root = np.random.SeedSequence(int(self.seeds.integers(2**63)))
+        most = max(1, min(most, left // self.longest, player.chunk_size))
+        seed = np.random.SeedSequence(int(self.seeds.integers(2**63)), spawn_key=(0,))
         asked = Asked(whole, counted=True, limits=self.reward_range)
-        (runs,) = self.playing.play(root, [most], asked)
-        self.add(in_order(runs), whole)
+        self.add(player.play(self.playing, seed, most, asked), whole)
 
     def add(self, runs: Runs, whole: bool) -> None:
         """Keep runs of all active branches."""
-        count = runs.returns.shape[1]
-        returns = np.full((len(self.returns), count), math.nan)
-        returns[self.active] = runs.returns
-        apart = np.zeros((len(self.apart), count), bool)
-        for pair, differ in zip(combinations(self.active, 2), runs.apart, strict=True):
-            apart[self.plan.pairs.index(pair)] = differ
-        self.returns = np.hstack([self.returns, returns])
-        self.apart = np.hstack([self.apart, apart])
-        if whole and len(self.active) == len(returns):
+        host = Arrays.of(runs.returns).host
+        returns = host(runs.returns)
+        for number, (i, j) in enumerate(self.playing.pairs):
+            pair = (self.active[i], self.active[j])
+            self.gaps[pair] = np.append(self.gaps[pair], returns[i] - returns[j])
+            self.apart[pair] = np.append(self.apart[pair], host(runs.apart[number]))
+        if whole and len(returns) == len(self.whole):
             self.whole = np.hstack([self.whole, returns])
-        self.queries += int(runs.queries.sum())
+        self.num_runs += returns.shape[1]
+        self.queries += runs.queries
+        self.largest_return = max(self.largest_return, np.abs(returns).max())
         self.rewards = [min(*self.rewards, *runs.extremes), max(*self.rewards, *runs.extremes)]
 
     def look(self) -> None:
         """Work out the intervals, drop the branches that are beaten, and give a verdict."""
-        spread = self.rewards[1] - self.rewards[0]
-        largest_gap = self.plan.largest_return(spread)
-        bound = None if self.reward_range is None else largest_gap
-        rest = self.plan.largest_rest(spread)
-        for pair in combinations(self.active, 2):
-            gap = self.returns[pair[0]] - self.returns[pair[1]]
-            cut = np.where(self.apart[self.plan.pairs.index(pair)], rest, 0.0)
-            self.gaps.narrow(pair, gap, cut, bound)
-        self.history.append(np.append(self.queries, self.gaps.intervals))
+        self._narrow()
+        self.history.append(np.append(self.queries, self.intervals))
         margin = self.terms.margin
-        lows = self.gaps.intervals[np.ix_(self.active, self.active)][..., 0]
+        lows = self.intervals[np.ix_(self.active, self.active)][..., 0]
         unbeaten = np.flatnonzero(lows.max(0) <= margin)
         if 0 < unbeaten.size < len(self.active):
             self.active = [self.active[k] for k in unbeaten]
             self.playing = self.plan.only(self.active)
         close = lows[np.ix_(unbeaten, unbeaten)].min(initial=0.0) >= -margin
-        equal = not largest_gap or self.gaps.alike[np.ix_(self.active, self.active)].all()
+        equal = not self.spread or self.alike[np.ix_(self.active, self.active)].all()
         if len(self.active) == 1:
             self.verdict = "better"
         elif close and (margin or equal):
             self.verdict = "equivalent"
 
+    def _narrow(self) -> None:
+        """New intervals of all active branches, from the runs that played both."""
+        rest = self.plan.largest_rest(self.spread)
+        bound = None if self.reward_range is None else self.plan.largest_return(self.spread)
+        alpha = self.terms.alpha / len(self.plan.pairs)
+        for a, b in combinations(self.active, 2):
+            if self.alike[a, b]:
+                continue
+            cut = np.where(self.apart[a, b], rest, 0.0)
+            low, high = gap_interval(self.gaps[a, b], cut, self.intervals[a, b], alpha, bound)
+            self.intervals[a, b] = (low, high)
+            self.intervals[b, a] = (-high, -low)
+
     def decision(self) -> Decision:
         """What is known so far."""
         remaining = tuple(self.plan.names[i] for i in self.active)
-        looks = np.array(self.history).reshape(-1, 1 + self.gaps.intervals.size)
-        undecided = self.verdict == "undecided"
         return Decision(
             actions=tuple(self.plan.names),
             verdict=self.verdict,
             best=remaining[0] if self.verdict == "better" else None,
             remaining=remaining,
-            intervals=self.gaps.intervals.copy(),
+            intervals=self.intervals.copy(),
             margin=self.terms.margin,
             num_queries=self.queries,
             num_runs=self.num_runs,
             variance_reduction=variance_reduction(self.whole),
             method=self.method(),
-            history=looks,
-            deciding_budget=self.deciding_budget() if undecided else math.nan,
-            deciding_margin=self.deciding_margin() if undecided else math.nan,
+            history=np.array(self.history).reshape(-1, 1 + self.intervals.size),
             estimates=self.estimates(),
             compared=self.plan.compared,
             entropy=self.terms.seed.entropy,
@@ -330,35 +340,16 @@ class _Runs:
         """What the runs say about all gaps, if there are enough of them."""
         if self.num_runs < 3:
             return None
-        rest = self.plan.largest_rest(self.rewards[1] - self.rewards[0])
-        tiny = ROUNDING * np.nanmax(np.abs(self.returns))
-        sums = []
-        for (i, j), apart in zip(self.plan.pairs, self.apart, strict=True):
-            gap = self.returns[i] - self.returns[j]
-            both = ~np.isnan(gap)
-            sums.append(GapSums.of(gap[both], np.where(apart[both], rest, 0.0), tiny, np))
-        found = np.transpose([part.statistics() for part in sums])
-        counts = np.array([part.num_gaps for part in sums])
-        num_runs = symmetric(len(self.returns), counts).astype(int)
-        np.fill_diagonal(num_runs, (~np.isnan(self.returns)).sum(1))
-        shares = self.apart.sum(1) / counts
-        extremes = (self.rewards[0], self.rewards[1])
-        return gap_table(self.plan, found.reshape(8, -1), shares, extremes, num_runs)
-
-    @property
-    def _standing(self) -> Standing:
-        return self.gaps.standing(self.active, self.terms.margin)
-
-    def deciding_budget(self) -> float:
-        """About how many queries would decide; infinite before the first look."""
-        if not self.history:
-            return math.inf
-        queries = float(self.history[-1][0])
-        return _GROWTH * queries * self._standing.growth_to_decide()
-
-    def deciding_margin(self) -> float:
-        """The margin that all intervals of the active branches keep; nan before the first look."""
-        return self._standing.kept_margin() if self.history else math.nan
+        rest = self.plan.largest_rest(self.spread)
+        tiny = ROUNDING * self.largest_return
+        sums = [
+            GapSums.of(gap, self.apart[pair], rest, tiny, np) for pair, gap in self.gaps.items()
+        ]
+        num_runs = np.zeros_like(self.alike, int)
+        for (i, j), gap in self.gaps.items():
+            num_runs[i, j] = num_runs[j, i] = gap.size
+        np.fill_diagonal(num_runs, num_runs.max(1))
+        return gap_table(self.plan, sums, (self.rewards[0], self.rewards[1]), num_runs)
 
     def method(self) -> str:
         """Which confidence sequence it is, and when it holds."""

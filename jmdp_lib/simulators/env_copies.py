@@ -1,10 +1,23 @@
 """Ways to copy an environment: by its own hooks, deep copies of what it holds, or replay.
 
-`WayToCopy` says what a way has to do, and when. To add one, write a class with these methods, let
-`ways_to_copy` offer it, and run it through `check_way` of `tests/copying.py`. `CoupledEnv` tells
-users about the ways, and their names, in its docstring. A way for some environments only is offered
-to these only: users are told why the way before the one that was taken has failed, and "it is not
-meant for this" would hide the reason that helps.
+The methods of `Copies` say what a way has to do, and when. To add one, write a class with these
+methods, let `ways_to_copy` offer it, and run it through `check_way` of `tests/copying.py`.
+
+All environments that come and go are *wrapped*, as the user's is: TimeLimit and other wrappers
+have a state of their own, which belongs to what is saved. Randomness does not: before each step,
+`CoupledEnv` sets the state of `env.unwrapped.np_random`. Nobody sets a second generator, and trying
+out does not find it: a way that sees one raises `OtherGenerator` when it is made or saves. One that
+cannot look inside, such as `Replays`, comes after one that can, or relies on the environment.
+
+An *origin* is where a state is reached from: what `save` returned, or the (seed, options) of a
+reset for a way that replays. None: nothing is saved yet, since nobody has asked for it. A way is
+made from the environment that the user handed in. Its `name` is what `CoupledEnv.copying` says;
+`in_place` is whether there is one environment only, which `load` sets to a state: then `CoupledEnv`
+loads its own state again before it steps.
+
+`CoupledEnv` tells users about the ways, and their names, in its docstring. A way for some
+environments only is offered to these only: users are told why the way before the one that was taken
+has failed, and "it is not meant for this" would hide the reason that helps.
 """
 
 from __future__ import annotations
@@ -16,7 +29,7 @@ import sys
 import types
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -36,64 +49,7 @@ class OtherGenerator(ValueError):
     """A second generator would be copied, but never drawn afresh."""
 
 
-class WayToCopy(Protocol):
-    """A way to copy an environment; it is made from the environment that the user handed in.
-
-    All environments that come and go are *wrapped*, as the user's is: TimeLimit and other wrappers
-    have a state of their own, which belongs to what is saved. Randomness does not: before each
-    step, `CoupledEnv` sets the state of `env.unwrapped.np_random`. Nobody sets a second generator,
-    and trying out does not find it: a way that sees one raises `OtherGenerator` when it is made or
-    saves. One that cannot look inside, such as `Replays`, comes after one that can, or relies on
-    the environment.
-
-    An *origin* is where a state is reached from: what `save` returned, or the (seed, options) of a
-    reset for a way that replays. None: nothing is saved yet, since nobody has asked for it.
-
-    Attributes:
-        name: what `CoupledEnv.copying` says.
-        in_place: whether there is one environment only, which `load` sets to a state. Then
-            `CoupledEnv` loads its own state again before it steps.
-    """
-
-    name: str
-    in_place: bool
-
-    def new(self) -> Env:
-        """A new copy of the environment as it was handed in.
-
-        Called to try this way out, for the environment that is stepped from then on, and for every
-        twin.
-        """
-
-    def save(self, env: Env) -> Any:
-        """The state of an environment, an origin for `load`. It must not change with `env` later.
-
-        Called at the first snapshot or query of a visit, if `after` gave no origin.
-        """
-
-    def load(self, origin: Any, into: Env | None = None) -> Env:
-        """An environment in the state of this origin, which the caller may step and change.
-
-        Called for every queried action and for every restored snapshot. into: one from `new` that
-        may be overwritten; None: what is returned is used only until the next such call.
-        """
-
-    def after(self, env: Env, origin: Any, moves: Moves) -> tuple[Any, Moves]:
-        """How to come back to where `env` is now: an origin, and the moves to make from there.
-
-        Called after each reset, whose origin is (seed, options) and whose moves are (), and after
-        each step and restored successor, whose moves have just been made from `origin`. Return
-        (None, ()) to let `save` be called once it is needed.
-        """
-
-    def identity(self, origin: Any, moves: Moves) -> Any:
-        """Equal for equal states, and only for these; None: there is no telling.
-
-        Called when branches may have met. Where there is no telling they count as apart.
-        """
-
-
-def ways_to_copy(env: Env) -> list[Callable[[Env], WayToCopy]]:
+def ways_to_copy(env: Env) -> list[Callable[[Env], Copies]]:
     """The ways that may do for an environment, in the order in which they are tried out."""
     if hasattr(env.unwrapped, "get_state") and hasattr(env.unwrapped, "set_state"):
         return [SetStates]
@@ -142,10 +98,19 @@ class Copies:
         self.spare = spare
 
     def new(self) -> Env:
+        """A new copy of the environment as it was handed in.
+
+        Called to try this way out, for the environment that is stepped from then on, and for every
+        twin.
+        """
         shared = self._by_id(self._contents(self.spare))
         return self.load(self.pristine, copy.deepcopy(self.spare, shared))
 
     def save(self, env: Env) -> Any:
+        """The state of an environment, an origin for `load`. It must not change with `env` later.
+
+        Called at the first snapshot or query of a visit, if `after` gave no origin.
+        """
         contents = self._contents(env)
         memo = self._by_id(contents) | dict(zip(map(id, _layers(env)), self.marks, strict=True))
         memo[id(env.unwrapped.np_random)] = self.generator
@@ -159,6 +124,11 @@ class Copies:
         return saved
 
     def load(self, origin: Any, into: Env | None = None) -> Env:
+        """An environment in the state of this origin, which the caller may step and change.
+
+        Called for every queried action and for every restored snapshot. into: one from `new` that
+        may be overwritten; None: what is returned is used only until the next such call.
+        """
         env = self.spare if into is None else into
         memo = self._by_id(origin) | dict(zip(map(id, self.marks), _layers(env), strict=True))
         for name, x in origin[-1].items():
@@ -183,11 +153,21 @@ class Copies:
         return {id(x): x for x in self.shared + values}
 
     def after(self, env: Env, origin: Any, moves: Moves) -> tuple[Any, Moves]:
+        """How to come back to where `env` is now: an origin, and the moves to make from there.
+
+        Called after each reset, whose origin is (seed, options) and whose moves are (), and after
+        each step and restored successor, whose moves have just been made from `origin`. Return
+        (None, ()) to let `save` be called once it is needed.
+        """
         if not moves and any(pickle.dumps(x) != known for x, known in self.known_bytes):
             raise RuntimeError("it changes a table or a MuJoCo model, which copies share")
         return None, ()
 
     def identity(self, origin: Any, moves: Moves) -> Any:
+        """Equal for equal states, and only for these; None: there is no telling.
+
+        Called when branches may have met. Where there is no telling they count as apart.
+        """
         shared = self._by_id(origin)
         compared = [
             {name: x for name, x in held.items() if name != _ONLY_DRAWN and id(x) not in shared}
@@ -229,11 +209,10 @@ class SetStates(Copies):
         return self.save(env), ()  # at once: the next query sets it to another state
 
 
-class Replays:
+class Replays(Copies):
     """New environments, reset as the first one was; its moves are made again."""
 
     name = "replayed"
-    in_place = False
 
     def __init__(self, env: Env) -> None:
         self.env = copy.deepcopy(env)

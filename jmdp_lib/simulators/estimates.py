@@ -4,9 +4,9 @@ Branches that start at one state with different actions share a table while they
 become one once they share state and action. So the differences of their returns vary little, and
 are known as soon as the branches are one.
 
-`estimate_gaps` cuts the runs into jobs for this process or an executor. Chunks are summed up where
-they are played, or, where they are small, kept until the end. Another statistic of gaps is one of
-`statistics.GapSums`.
+`estimate_gaps` cuts the runs into chunks for this process or an executor. Chunks are summed up
+where they are played, or, where they are small, kept until the end. Another statistic of gaps is
+one of `statistics.GapSums`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from jmdp_lib.simulators.results import GapEstimate, printed_names
 from jmdp_lib.simulators.statistics import GapSums
 from jmdp_lib.simulators.vector_simulator import Arrays
 
-_MOST_JOBS = 256  # of an executor: so that sending the simulator with each costs little
 ROUNDING = 1e-12  # of the largest return: gaps of this size are none
 
 
@@ -113,14 +112,28 @@ def estimate_gaps(
         return _estimate_rows(env, policy, actions, num_runs, seed, settings)
     root = checks.purpose_seed(seed, "estimate_gaps")
     plan = Plan.of_actions(player_of(env, state, coupling), policy, actions, settings)
-    chunks, failure = _play(plan, num_runs, root, keep_returns, executor)
-    parts = _joined(plan, chunks, keep_returns)
-    done = sum(part.sums.num_gaps for part in parts)
-    if failure is None:
-        return replace(_estimate(plan, parts), entropy=root.entropy)
-    error = SimulatorError(f"{failure} ({done:,} runs went well)")
-    if done >= 3:
-        error.result = replace(_estimate(plan, parts), entropy=root.entropy)
+    return estimated(plan, num_runs, root, keep_returns, executor)
+
+
+def estimated(
+    plan: Plan,
+    num_runs: int,
+    root: np.random.SeedSequence,
+    keep_returns: bool = False,
+    executor: Executor | None = None,
+) -> GapEstimate:
+    """Estimates of all gaps of a plan; what went well before a failure is in the error."""
+    parts, failure = _play(plan, num_runs, root, keep_returns, executor)
+    if parts and not plan.player.sums_chunks:
+        parts = [_summed(plan, parts, keep_returns)]
+    done = sum(part.num_runs for part in parts)
+    found = replace(_estimate(plan, parts), entropy=root.entropy) if done >= 3 else None
+    if found is not None and failure is None:
+        return found
+    ours = isinstance(failure, SimulatorError)
+    why = f"{failure}" if ours else f"the executor failed: {failure!r}"
+    error = SimulatorError(f"{why} ({done:,} runs went well)")
+    error.result = found
     raise error
 
 
@@ -131,7 +144,7 @@ def _estimate_rows(
     asked = checks.integers("actions", rows, "row", **{"(state, action, other action)": 3}).tolist()
     root = checks.purpose_seed(seed, "sample_gaps")
     player = CompiledPlayer(jm, asked[0][0], settings.coupling)
-    policies = (player.checked_policy(policy, alone=True),)
+    policies = (player.checked_policy(policy),)
     for s, *pair in asked:
         checks.index("state", s, jm.num_states)
         for action in pair:
@@ -141,15 +154,14 @@ def _estimate_rows(
         player = copy.copy(player)
         player.state = s
         plan = Plan(player, policies, (0, 0), pair, tuple(pair), settings)
-        seeds = [checks.seed_sequence(root, s, *pair)]
-        (runs,) = player.play(plan, seeds, [num_runs], Asked())
-        found.append(_summed(plan, runs, False))
-    sums = np.concatenate([part.sums.statistics() for part in found], axis=1)
-    shares = np.concatenate([part.apart for part in found]) / num_runs
+        runs = player.play(plan, checks.seed_sequence(root, s, *pair), num_runs, Asked())
+        (sums,) = _summed(plan, [runs], False).sums
+        found.append(sums.statistics())
+    *columns, left_open, apart = np.transpose(found)
     index = dict(zip(("state", "action", "other"), np.transpose(asked), strict=True))
-    missed = _missed(plan, shares, jm.reward_range)
-    columns: Any = (*sums[:7], missed, num_runs, None, sums[7])
-    return GapEstimate(*columns, index=index, entropy=root.entropy)
+    missed = _missed(plan, apart, jm.reward_range)
+    rest: Any = (missed, num_runs, None, left_open)
+    return GapEstimate(*columns, *rest, index=index, entropy=root.entropy)
 
 
 def _play(
@@ -158,164 +170,106 @@ def _play(
     root: np.random.SeedSequence,
     keep_returns: bool,
     executor: Executor | None,
-) -> tuple[list[Any], str | None]:
+) -> tuple[list[Any], BaseException | None]:
     """All chunks of runs, or those that went well and why there are no more."""
     if keep_returns:
         size = 8.0 * num_runs * len(plan.names)
         require(2.0 * size, f"the returns of num_runs = {num_runs:,}", "do without keep_returns")
     chunk = plan.player.chunk_size
     sizes = [min(chunk, num_runs - start) for start in range(0, num_runs, chunk)]
-    step = plan.player.most_in_flight(len(plan.names))
+    jobs = [
+        (plan, checks.seed_sequence(root, number), size, keep_returns)
+        for number, size in enumerate(sizes)
+    ]
     if executor is not None:
-        step *= -(-len(sizes) // (step * _MOST_JOBS))
-    jobs = [(plan, root, sizes[k : k + step], k, keep_returns) for k in range(0, len(sizes), step)]
-    results: list[tuple[list[Any], str | None]] = []
-    error = None
-    if executor is not None:
-        results, error = in_executor(_play_elsewhere, jobs, executor, "estimate_gaps")
-    else:
-        with progress(len(jobs), "estimate_gaps", unit="chunk") as bar:
-            for job in jobs:
-                results.append(_play_job(*job))
-                bar.update()
-                if results[-1][1] is not None:
-                    break
-    parts = [part for played, _ in results for part in played]
-    failure = next((failure for _, failure in results if failure), None)
-    if failure is None and error is not None:
-        failure = f"the executor failed: {error!r}"
-    return parts, failure
+        return in_executor(_play_elsewhere, jobs, executor, "estimate_gaps")
+    chunks = []
+    with progress(len(jobs), "estimate_gaps", unit="chunk") as bar:
+        for job in jobs:
+            try:
+                chunks.append(_play_chunk(*job))
+            except SimulatorError as error:
+                return chunks, error
+            bar.update()
+    return chunks, None
 
 
-def _play_elsewhere(plan: Plan, *rest: Any) -> tuple[list[Any], str | None]:
-    """As `_play_job`, with a player of its own: threads may share this one."""
-    return _play_job(replace(plan, player=plan.player.own()), *rest)
+def _play_elsewhere(plan: Plan, *rest: Any) -> Any:
+    """As `_play_chunk`, with a player of its own: threads may share this one."""
+    return _play_chunk(replace(plan, player=plan.player.own()), *rest)
 
 
-def _play_job(
-    plan: Plan, root: np.random.SeedSequence, sizes: list[int], first: int, keep_returns: bool
-) -> tuple[list[Any], str | None]:
-    """What is kept of chunks, numbered from `first` on; and why there are no more, if so."""
-    kept: list[Any] = []
-    step = plan.player.most_in_flight(len(plan.names))
-    for k in range(0, len(sizes), step):
-        some = sizes[k : k + step]
-        try:
-            chunks = plan.play(root, some, Asked(whole=keep_returns), first + k)
-        except SimulatorError as error:
-            last = f"-{first + k + len(some) - 1}" if len(some) > 1 else ""
-            return kept, f"chunk{'s' if last else ''} {first + k}{last}: {error}"
-        if plan.player.sums_chunks:
-            kept += [_summed(plan, chunk, keep_returns) for chunk in chunks]
-        else:
-            kept += chunks
-    return kept, None
+def _play_chunk(plan: Plan, seed: np.random.SeedSequence, size: int, keep_returns: bool) -> Any:
+    """The runs of a chunk, or what is kept of them."""
+    runs = plan.player.play(plan, seed, size, Asked(whole=keep_returns))
+    return _summed(plan, [runs], keep_returns) if plan.player.sums_chunks else runs
 
 
 class _Part(NamedTuple):
-    """What is kept of a chunk. sums: of the P pairs of branches. apart: (P,) runs that were."""
+    """What is kept of chunks. sums: of every pair of branches. returns: (N, m), or None."""
 
-    sums: GapSums
-    apart: Floats
+    num_runs: int
+    sums: list[GapSums]
     extremes: tuple[float, float]
     returns: Floats | None
 
 
-def _joined(plan: Plan, parts: list[Any], keep_returns: bool) -> list[_Part]:
-    """Chunks that were kept until the end, summed up as one."""
-    if plan.player.sums_chunks or not parts:
-        return parts
-    runs = [part if part.numbers is None else in_order(part) for part in parts]
-    lows, highs = zip(*(part.extremes for part in runs), strict=True)
-    together = Runs(
-        returns=np.concatenate([part.returns for part in runs], axis=1),
-        apart=tuple(map(np.concatenate, zip(*(part.apart for part in runs), strict=True))),
-        numbers=None,
-        queries=None,
-        extremes=(min(lows), max(highs)),
-    )
-    return [_summed(plan, together, keep_returns)]
-
-
-def _summed(plan: Plan, runs: Runs, keep_returns: bool) -> _Part:
-    """The sums of a chunk, computed where its runs are."""
-    arrays = Arrays.of(runs.returns)
+def _summed(plan: Plan, chunks: list[Runs], keep_returns: bool) -> _Part:
+    """The sums of chunks, computed where their runs are."""
+    arrays = Arrays.of(chunks[0].returns)
     xp = arrays.xp
-    tiny = ROUNDING * float(xp.max(xp.abs(runs.returns)))
-    cut = plan.largest_rest(runs.extremes[1] - runs.extremes[0])
+    returns = xp.concat([runs.returns for runs in chunks], axis=1)
+    extremes = _extremes(chunks)
+    tiny = ROUNDING * float(xp.max(xp.abs(returns)))
+    rest = plan.largest_rest(extremes[1] - extremes[0])
     sums = []
-    counts = []
-    for (i, j), apart in zip(plan.pairs, runs.apart, strict=True):
-        cuts = xp.where(apart, xp.full_like(runs.returns[i, ...], cut), 0.0)
-        sums.append(GapSums.of(runs.returns[i, ...] - runs.returns[j, ...], cuts, tiny, xp))
-        counts.append(int(xp.count_nonzero(apart)))
-    stacked = GapSums(
-        num_gaps=runs.returns.shape[1],
-        mean=np.array([part.mean for part in sums]),
-        central=np.array([part.central for part in sums]).reshape(-1, 3).T,
-        signs=np.array([part.signs for part in sums]).reshape(-1, 4).T,
-    )
-    kept = in_order(runs).returns.T if keep_returns else None
-    return _Part(stacked, np.array(counts, float), runs.extremes, kept)
+    for number, (i, j) in enumerate(plan.pairs):
+        apart = xp.concat([runs.apart[number] for runs in chunks])
+        sums.append(GapSums.of(returns[i, ...] - returns[j, ...], apart, rest, tiny, xp))
+    kept = arrays.host(returns).T if keep_returns else None
+    return _Part(returns.shape[1], sums, extremes, kept)
 
 
-def in_order(runs: Runs) -> Runs:
-    """Runs as arrays of NumPy, in the order of their numbers if these are known."""
-    host = Arrays.of(runs.returns).host
-    order = slice(None) if runs.numbers is None else np.argsort(host(runs.numbers))
-    return runs._replace(
-        returns=host(runs.returns)[:, order],
-        apart=tuple(host(apart)[order] for apart in runs.apart),
-        queries=None if runs.queries is None else host(runs.queries)[order],
-    )
+def _extremes(parts: Sequence[Runs | _Part]) -> tuple[float, float]:
+    """The lowest and the highest reward of all."""
+    lows, highs = zip(*(part.extremes for part in parts), strict=True)
+    return min(lows), max(highs)
 
 
 def _estimate(plan: Plan, parts: list[_Part]) -> GapEstimate:
-    sums = reduce(GapSums.plus, (part.sums for part in parts))
-    shares = np.sum([part.apart for part in parts], axis=0) / sums.num_gaps
-    lows, highs = zip(*(part.extremes for part in parts), strict=True)
+    sums = [reduce(GapSums.plus, pair) for pair in zip(*(part.sums for part in parts), strict=True)]
     kept = [part.returns for part in parts if part.returns is not None]
     returns = np.concatenate(kept) if kept else None
-    extremes = (min(lows), max(highs))
-    return gap_table(plan, sums.statistics(), shares, extremes, sums.num_gaps, returns)
+    num_runs = sum(part.num_runs for part in parts)
+    return gap_table(plan, sums, _extremes(parts), num_runs, returns)
 
 
 def gap_table(
     plan: Plan,
-    found: Floats,
-    shares: Floats,
+    sums: Sequence[GapSums],
     extremes: tuple[float, float],
     num_runs: Ints | int,
     returns: Any = None,
 ) -> GapEstimate:
-    """Estimates (m, m) from statistics (8, P) of pairs, as `GapSums` has them.
+    """Estimates (m, m) from the sums of all pairs.
 
-    shares: (P,) of the runs, those whose gap was open at the horizon. extremes: (2,) of all
-    rewards. num_runs, returns: as in `GapEstimate`.
+    extremes: (2,) of all rewards. num_runs, returns: as in `GapEstimate`.
     """
     size = len(plan.names)
-    mean, *errors, below, at, above, left_open = (symmetric(size, row) for row in found)
-    upper = np.triu(np.ones_like(mean), 1) > 0
-    mean = np.where(upper, mean, -mean)
-    at += np.eye(size)  # an action against itself: always a tie
-    worse = np.where(upper, below, above)
-    missed = _missed(plan, symmetric(size, shares), extremes)
+    table = np.zeros((9, size, size))
+    for (i, j), pair in zip(plan.pairs, sums, strict=True):
+        mean, *errors, below, at, above, left_open, apart = pair.statistics()
+        table[:, i, j] = (mean, *errors, below, at, above, left_open, apart)
+        table[:, j, i] = (-mean, *errors, above, at, below, left_open, apart)
+    *columns, open_signs, open_gaps = table
+    columns[5] += np.eye(size)  # an action against itself: always a tie
     names = printed_names(plan.names)
     index = {plan.compared: names[:, None], "other": names[None]}
-    columns: Any = (mean, *errors, worse, at, worse.T, missed, num_runs, returns, left_open)
-    return GapEstimate(*columns, index=index)
+    rest: Any = (_missed(plan, open_gaps, extremes), num_runs, returns, open_signs)
+    return GapEstimate(*columns, *rest, index=index)
 
 
 def _missed(plan: Plan, shares: Floats, extremes: tuple[float, float]) -> Floats:
     """How far the cut at the horizon may have moved means, by the share of gaps left open."""
     cut = plan.largest_rest(extremes[1] - extremes[0])
     return np.multiply(cut, shares, out=np.zeros_like(shares), where=shares > 0)
-
-
-def symmetric(size: int, values: Any) -> Floats:
-    """(m, m) of values (P,) of pairs: the same for [i, j] and [j, i], 0 for [i, i]."""
-    first, second = np.triu_indices(size, 1)
-    whole = np.zeros((size, size))
-    whole[first, second] = values
-    whole[second, first] = values
-    return whole

@@ -25,21 +25,19 @@ _LONGEST = 10**6  # steps of a run, unless a horizon is given
 
 
 class Runs(NamedTuple):
-    """N runs of m branches.
+    """N runs of m branches, in any order.
 
-    returns: (m, N), at least until all branches of a run are one, so that gaps are whole; until the
-    horizon if they were played on, so that returns are.
+    returns: (m, N), until all branches of a run are one, so that gaps are whole; until the horizon
+    if they were played on, so that returns are.
     apart: for every pair of branches (N,), whether they had different futures at the horizon. Pairs
     are those of `itertools.combinations(range(m), 2)`, in this order, here and everywhere.
-    numbers: (N,) which run of its chunk each is; None: nobody asked.
-    queries: (N,), of one or more actions at one state; None: nobody asked.
+    queries: of one or more actions at one state, if they were counted.
     extremes: the lowest and the highest reward, and 0 if episodes can end.
     """
 
     returns: Any
     apart: tuple[Any, ...]
-    numbers: Any
-    queries: Any
+    queries: int
     extremes: tuple[float, float]
 
 
@@ -47,26 +45,24 @@ class Player(ABC):
     """Plays the runs of a simulator, in chunks with random streams of their own.
 
     Attributes:
+        num_actions: A, where actions are numbers.
         chunk_size: runs of a chunk: fixed, since numbers depend on it.
         least_runs: fewer at once take about as long.
         sums_chunks: whether a chunk is summed up by itself; else all runs are kept until the end.
     """
 
+    num_actions: Any
     chunk_size: int
     least_runs = 1
     sums_chunks = True
 
-    @abstractmethod
     def checked_actions(self, actions: Sequence[Any]) -> list[Any]:
         """Actions to compare: at least one, all known, no two alike."""
+        return checks.distinct_actions(actions, self.num_actions)
 
     @abstractmethod
-    def checked_policy(self, policy: Policy, alone: bool) -> Any:
-        """A policy as it is played; equal ones are `==`. alone: whether all branches follow it."""
-
-    def most_in_flight(self, width: int) -> int:
-        """Chunks of so many branches that are played at once."""
-        return 1
+    def checked_policy(self, policy: Policy) -> Any:
+        """A policy as it is played; equal ones are `==`."""
 
     def number_of(self, action: Any) -> int:
         """Of an action that was checked."""
@@ -80,17 +76,15 @@ class Player(ABC):
         return self
 
     @abstractmethod
-    def play(
-        self, plan: Plan, seeds: list[np.random.SeedSequence], sizes: Sequence[int], asked: Asked
-    ) -> list[Runs]:
-        """Play chunks, `most_in_flight` at most. sizes: how many runs each has."""
+    def play(self, plan: Plan, seed: np.random.SeedSequence, size: int, asked: Asked) -> Runs:
+        """Play a chunk of runs."""
 
 
 class Asked(NamedTuple):
     """What is asked of runs.
 
-    whole: branches that have become one are played on until the horizon, so that returns are whole;
-    gaps stay the same. counted: count queries. limits: (lo, hi) that holds all rewards, or None.
+    whole: branches that have become one are played on until the horizon, so that returns are whole.
+    counted: count queries. limits: (lo, hi) that holds all rewards, or None.
     """
 
     whole: bool = False
@@ -152,7 +146,7 @@ class Plan:
     ) -> Plan:
         """Arguments as of `estimate_gaps`, checked; the policy is tried out."""
         names = player.checked_actions(actions)
-        policies = (player.checked_policy(policy, alone=True),)
+        policies = (player.checked_policy(policy),)
         first = tuple(map(player.number_of, names))
         made = cls(player, policies, (0,) * len(names), names, first, settings)
         player.try_out(made)
@@ -168,7 +162,7 @@ class Plan:
         kinds: list[int] = []
         for number, policy in enumerate(policies):
             try:
-                checked = player.checked_policy(policy, alone=False)
+                checked = player.checked_policy(policy)
             except ValueError as error:
                 raise ValueError(f"policies[{number}]: {error}") from None
             if checked not in distinct:
@@ -207,13 +201,6 @@ class Plan:
             names=[self.names[i] for i in chosen],
             first=tuple(self.first[i] for i in chosen) if self.first else (),
         )
-
-    def play(
-        self, root: np.random.SeedSequence, sizes: Sequence[int], asked: Asked, first: int = 0
-    ) -> list[Runs]:
-        """The chunks of a batch, numbered from `first` on."""
-        seeds = [checks.seed_sequence(root, first + k) for k in range(len(sizes))]
-        return self.player.play(self, seeds, sizes, asked)
 
     @property
     def most_queries(self) -> int:

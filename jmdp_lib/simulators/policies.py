@@ -1,10 +1,9 @@
 """Policies as they are played: the actions of many states at once, from uniform numbers.
 
 `draw(arrays, states, uniforms)` gives actions (n,) for states (n, ...), and whether an answer of
-the user's was bad, or None where that cannot be. A table that all branches follow is drawn from by
-Walker's method, one comparison for a number. Tables of several policies, and functions, are drawn
-from by cumulative probabilities: one number then picks one action from two policies wherever these
-agree. Another form of policy is a class with `draw` and `==`.
+the user's was bad, or None where that cannot be. It looks where cumulative probabilities pass the
+number, so that one number picks one action from two policies wherever these agree. Another form of
+policy is a class with `draw` and `==`.
 """
 
 from __future__ import annotations
@@ -14,13 +13,11 @@ from typing import Any
 
 import array_api_compat
 import numpy as np
-from numpy.typing import NDArray
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Floats, Policy
+from jmdp_lib.checks import Floats
 from jmdp_lib.model.simulator import SimulatorError
-from jmdp_lib.operators.draws import alias_tables
-from jmdp_lib.simulators.vector_simulator import Arrays, check_alone, spot_rows
+from jmdp_lib.simulators.vector_simulator import ALONE, Arrays, check_repeated, spot_rows
 
 
 def policy_table(policy: Any, num_actions: int, num_states: int | None) -> Floats:
@@ -34,74 +31,29 @@ def policy_table(policy: Any, num_actions: int, num_states: int | None) -> Float
 
 @dataclass(frozen=True, eq=False)
 class TablePolicy:
-    """A table of probabilities (S, A), drawn from by cumulative ones, `steps`, once it is `on`."""
+    """A table of probabilities (S, A). steps: (A - 1, S) cumulative ones, once it is `on`."""
 
     probs: Any
     steps: Any = None
-
-    @property
-    def num_states(self) -> int:
-        return len(self.probs)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TablePolicy) and np.array_equal(self.probs, other.probs)
 
     def on(self, arrays: Arrays) -> TablePolicy:
         """The same table on a device."""
-        return TablePolicy(self.probs, arrays.put(np.cumsum(self.probs, axis=1)))
-
-    def draw(self, arrays: Arrays, states: Any, uniforms: Any) -> tuple[Any, Any]:
-        rows = arrays.xp.astype(states, arrays.index_type, copy=False)
-        if arrays.on_gpu:  # where a state out of range would end the process, before it is refused
-            rows = arrays.xp.clip(rows, 0, self.num_states - 1)
-        return _by_inversion(arrays.xp, arrays.take(self.steps, rows), uniforms), None
-
-
-def _by_inversion(xp: Any, steps: Any, uniforms: Any) -> Any:
-    """(n,) where cumulative probabilities (n, A) pass the numbers (n,)."""
-    scaled = xp.astype(uniforms, xp.float64, copy=False) * steps[:, -1]
-    return xp.count_nonzero(steps[:, :-1] <= scaled[:, None], axis=1)
-
-
-@dataclass(frozen=True, eq=False)
-class AliasPolicy:
-    """A table that all branches follow, by Walker's method.
-
-    thresholds, others: (S * A,). A uniform number x in [0, A) falls into the cell of action int(x).
-    Below thresholds[s * A + int(x)] it stands for this action, else for the one in `others`.
-    """
-
-    num_actions: int
-    thresholds: Any
-    others: Any
-
-    @classmethod
-    def of(cls, table: Floats) -> AliasPolicy:
-        num_states, num_actions = table.shape
-        starts = np.arange(num_states + 1) * num_actions
-        threshold, alias = alias_tables(starts, table.ravel())
-        own = np.tile(np.arange(num_actions), num_states)
-        return cls(num_actions, own + threshold, alias % num_actions)
-
-    @property
-    def num_states(self) -> int:
-        return len(self.thresholds) // self.num_actions
-
-    def on(self, arrays: Arrays) -> AliasPolicy:
-        """The same table on a device."""
-        narrow = self.thresholds.astype(np.float32) if arrays.on_gpu else self.thresholds
-        others = arrays.xp.astype(arrays.put(self.others), arrays.index_type)
-        return AliasPolicy(self.num_actions, arrays.put(narrow), others)
+        steps = np.cumsum(self.probs, axis=1).T[:-1]
+        return TablePolicy(self.probs, arrays.put(np.ascontiguousarray(steps, arrays.number_type)))
 
     def draw(self, arrays: Arrays, states: Any, uniforms: Any) -> tuple[Any, Any]:
         xp = arrays.xp
-        x = uniforms * float(self.num_actions)
-        own = xp.astype(x, arrays.index_type)
-        cell = xp.astype(states, arrays.index_type, copy=False) * self.num_actions + own
+        rows = xp.astype(states, arrays.index_type, copy=False)
         if arrays.on_gpu:  # where a state out of range would end the process, before it is refused
-            cell = xp.clip(cell, 0, self.thresholds.shape[0] - 1)
-        thresholds = arrays.take(self.thresholds, cell)
-        return xp.where(x < thresholds, own, arrays.take(self.others, cell)), None
+            rows = xp.clip(rows, 0, len(self.probs) - 1)
+        chosen = xp.zeros_like(states)
+        for action in range(self.steps.shape[0]):
+            passed = arrays.take(self.steps[action, ...], rows) <= uniforms
+            chosen = chosen + xp.astype(passed, states.dtype)
+        return chosen, None
 
 
 @dataclass(frozen=True)
@@ -110,7 +62,6 @@ class BatchFunction:
 
     num_actions: int
     function: Any
-    num_states = None
 
     def on(self, arrays: Arrays) -> BatchFunction:
         return self
@@ -118,22 +69,22 @@ class BatchFunction:
     def draw(self, arrays: Arrays, states: Any, uniforms: Any) -> tuple[Any, Any]:
         xp = arrays.xp
         answer = self.function(checks.read_only(states))
-        self._check_form(xp, answer, uniforms.shape[0])
+        bad = xp.any(self._bad(xp, answer, uniforms.shape[0]))
         if len(answer.shape) == 1:
-            bad = xp.any((answer < 0) | (answer >= self.num_actions))
             return xp.astype(answer, xp.int64, copy=False), bad
-        probs = xp.astype(answer, xp.float64, copy=False)
-        steps = xp.cumulative_sum(probs, axis=1)
-        tolerance = 1e-9 if answer.dtype == xp.float64 else 1e-5
-        bad = xp.any(xp.abs(steps[:, -1] - 1.0) > tolerance) | ~xp.all(probs >= 0.0)
-        return _by_inversion(xp, steps, uniforms), bad
+        steps = xp.cumulative_sum(xp.astype(answer, xp.float64, copy=False), axis=1)
+        scaled = xp.astype(uniforms, xp.float64, copy=False) * steps[:, -1]
+        return xp.count_nonzero(steps[:, :-1] <= scaled[:, None], axis=1), bad
 
-    def _check_form(self, xp: Any, answer: Any, size: int) -> None:
+    def _bad(self, xp: Any, answer: Any, size: int) -> Any:
+        """(n,) which rows of an answer are neither probabilities nor an action."""
         shape = tuple(getattr(answer, "shape", ()))
-        if shape == (size, self.num_actions):
-            return
         if shape == (size,) and xp.isdtype(answer.dtype, "integral"):
-            return
+            return (answer < 0) | (answer >= self.num_actions)
+        if shape == (size, self.num_actions):
+            tolerance = 1e-9 if answer.dtype == xp.float64 else 1e-5
+            off = xp.abs(xp.sum(answer, axis=1) - 1.0)
+            return ~(xp.all(answer >= 0.0, axis=1) & (off <= tolerance))
         what = f"shape {shape} of {answer.dtype}" if shape else repr(answer)
         raise SimulatorError(
             f"policy(states) must return probabilities ({size}, {self.num_actions}) or integer "
@@ -144,36 +95,18 @@ class BatchFunction:
         """Refuse what the function says of states; the first bad row is named."""
         seen = arrays.host(states).copy()
         said = self.function(checks.read_only(states))
-        self._check_form(arrays.xp, said, states.shape[0])
+        bad = arrays.host(self._bad(arrays.xp, said, states.shape[0]))
         answer = arrays.host(said)
         if not np.array_equal(seen, arrays.host(states), equal_nan=True):
             raise SimulatorError("policy must not write into the states that it is given")
-        if answer.ndim == 1:
-            bad = (answer < 0) | (answer >= self.num_actions)
-            why = f"not an action below {self.num_actions}"
-        else:
-            tolerance = 1e-5 if answer.dtype.itemsize < 8 else 1e-9
-            bad = ~((answer >= 0.0).all(1) & (np.abs(answer.sum(1) - 1.0) <= tolerance))
-            why = "not probabilities that sum to one"
-        if bad.any():
-            row = int(np.flatnonzero(bad)[0])
+        for row in np.flatnonzero(bad)[:1]:
+            proper = f"an action below {self.num_actions}, or probabilities that sum to one"
             raise SimulatorError(
-                f"policy(states)[{row}] = {answer[row]} in state {seen[row]}: {why}"
+                f"policy(states)[{row}] = {answer[row]} in state {seen[row]}: not {proper}"
             )
-        self._check_pure(arrays, states, answer)
-
-    def _check_pure(self, arrays: Arrays, states: Any, answer: NDArray[Any]) -> None:
-        """Refuse a function that draws actions by itself, or whose rows depend on each other."""
         rows = spot_rows(states.shape[0])
         some = arrays.take(states, arrays.put(rows))
         again = arrays.host(self.function(checks.read_only(some)))
-        whole = answer[rows]
-        check_alone("policy", "policy(states)", whole, again, rows, checks.SAME_POLICY)
-
-
-def batch_policy(policy: Policy, num_actions: int, num_states: int | None, alone: bool) -> Any:
-    """A policy of many numbered states at once; alone: whether all branches follow it."""
-    if callable(policy):
-        return BatchFunction(num_actions, policy)
-    table = policy_table(policy, num_actions, num_states)
-    return AliasPolicy.of(table) if alone else TablePolicy(table)
+        promise = f"policy {ALONE}"
+        off = checks.SAME_POLICY
+        check_repeated(promise, "policy(states)", answer[rows], again, rows, off)

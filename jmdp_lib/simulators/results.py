@@ -2,14 +2,13 @@
 
 `GapEstimate` is what branches that were played say about gaps, $G = Z(s, a) - Z(s, b)$. A further
 statistic of gaps is a field of it; an array of the shape of `mean` becomes a column of `to_frame`.
-`Decision` is what a comparison decided, and what an undecided one would take. A column of its
+`Decision` is what a comparison decided. A column of its
 table is an array (m, m), which `Decision.to_frame` reads at [first, second], as the intervals;
 `estimates` has more of these, but is None after very few runs.
 """
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -65,7 +64,7 @@ class GapEstimate(ReadOnly):
         GapEstimate(6 gaps from 100 runs: means -1.63 to 1.63, standard errors up to 0.068)
         >>> low, high = found.interval("variance", level=0.95)
         >>> print(low[0, 2].round(2), high[0, 2].round(2))
-        0.28 0.51
+        0.26 0.49
     """
 
     mean: Floats
@@ -104,11 +103,10 @@ class GapEstimate(ReadOnly):
     def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
         """Ends of confidence intervals, entry by entry.
 
-        Those of "mean" are normal, with the truncation error added. Those of "variance", whose
-        estimates are positive and skewed, are normal on the scale of its logarithm; if no variation
-        was seen, nothing bounds it from above. A warning says where these two rest on too few runs,
-        such as those that met a rare event. Those of "prob_worse", "prob_tie" and "prob_better" are
-        Wilson's, for any signs of the gaps that the cut left open.
+        Those of "mean" are normal, with the truncation error added; those of "variance" are normal
+        and cut at zero. A warning says where these two rest on too few runs, such as those that met
+        a rare event. Those of "prob_worse", "prob_tie" and "prob_better" are Wilson's, for any
+        signs of the gaps that the cut left open.
         """
         names = ("mean", "variance", "prob_worse", "prob_tie", "prob_better")
         value = getattr(self, checks.one_of("name", name, names))
@@ -119,23 +117,18 @@ class GapEstimate(ReadOnly):
             _, high = self._wilson(value if tie else value + self.prob_open, z)
             return low, high
         self._warn_of_few_runs()
-        if name == "mean":
-            reach = z * self.mean_error + self.truncation_error
-            return value - reach, value + reach
-        none = value <= _NO_VARIATION * self.mean**2
-        ratio = np.divide(self.variance_error, value, out=np.zeros_like(value), where=~none)
-        factor = np.exp(z * ratio)
-        unbounded = none & self._apart
-        return np.where(none, 0.0, value / factor), np.where(unbounded, np.inf, value * factor)
+        if name == "variance":
+            reach = z * self.variance_error
+            return np.maximum(value - reach, 0.0), value + reach
+        reach = z * self.mean_error + self.truncation_error
+        return value - reach, value + reach
 
     def _warn_of_few_runs(self) -> None:
         """Of n runs, n / kurtosis carry a variance: k, if these met an event and no others did."""
         n = np.asarray(self.num_runs)
-        varied = self.variance > _NO_VARIATION * self.mean**2
-        unknown = np.full_like(self.variance, np.inf)
-        off = np.divide(self.variance_error, self.variance, out=unknown, where=varied)
-        kurtosis = 1.0 + n * off**2
-        few = self._apart & (n < _ENOUGH * kurtosis)
+        square = self.variance**2
+        enough = n * square >= _ENOUGH * (square + n * self.variance_error**2)
+        few = self._apart & ~(enough & (self.variance > _NO_VARIATION * self.mean**2))
         if few.any():
             warnings.warn(
                 f"the intervals of {few.sum():,} gaps rest on too few runs: fewer than {_ENOUGH} "
@@ -196,9 +189,6 @@ class Decision(ReadOnly):
             by that of $Var(Z_a - Z_b)$.
         method: which confidence sequence it is, and whether it holds at every sample size.
         history: (L, 1 + 2 m**2), the number of queries and the intervals at each of L looks.
-        deciding_budget, deciding_margin: if undecided, about how many queries would decide if what
-            is still to come is like what was seen, and which margin the intervals already keep.
-            Infinite where none would do.
         estimates: what the same runs say about all gaps, with standard errors, as from
             `estimate_gaps`; of two actions, from the runs that played both. None before three runs.
             Its intervals do not know that a decision ended the runs: `intervals` do.
@@ -217,35 +207,16 @@ class Decision(ReadOnly):
     variance_reduction: float
     method: str
     history: Floats
-    deciding_budget: float = math.nan
-    deciding_margin: float = math.nan
     estimates: GapEstimate | None = None
     compared: str = "action"
     entropy: Any = None
 
     def __repr__(self) -> str:
         best = "" if self.best is None else f"best={self.best}, "
-        outlook = f"; {self.outlook}" if self.outlook else ""
         return (
             f"Decision({self.verdict!r}, {best}num_queries={self.num_queries:,}, "
-            f"variance_reduction={self.variance_reduction:.3g}, {self.method}{outlook})"
+            f"variance_reduction={self.variance_reduction:.3g}, {self.method})"
         )
-
-    @property
-    def outlook(self) -> str:
-        """What would decide, in words, from what was seen; empty once it is decided."""
-        if self.verdict != "undecided":
-            return ""
-        ways = []
-        if math.isfinite(self.deciding_budget):
-            ways.append(f"a budget of about {self.deciding_budget:,.0f} queries")
-        if math.isfinite(self.deciding_margin):
-            ways.append(f"margin={self.deciding_margin:.3g}")
-        if ways:
-            return f"{' or '.join(ways)} would decide"
-        if math.isnan(self.deciding_margin):
-            return "too few runs to say what would decide"
-        return "no budget would decide: runs are cut off too soon, and need a longer horizon"
 
     def to_frame(self) -> pd.DataFrame:
         """A pandas table with a row for every two actions: the ends of the interval of their gap.

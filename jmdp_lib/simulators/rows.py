@@ -33,7 +33,7 @@ from jmdp_lib.model.simulator import (
 )
 from jmdp_lib.simulators.batch import BatchPlayer
 from jmdp_lib.simulators.plans import Asked, Plan, Runs
-from jmdp_lib.simulators.policies import TablePolicy, policy_table
+from jmdp_lib.simulators.policies import policy_table
 from jmdp_lib.simulators.vector_simulator import Arrays, Played
 
 _MOST_KEPT = 100_000  # states whose tables are kept
@@ -58,37 +58,37 @@ class RowPolicy:
     first_state: int = 0
     rows: list[list[float]] | None = None
 
+    @classmethod
+    def of_table(cls, table: Floats, first_action: int = 0, first_state: int = 0) -> RowPolicy:
+        """Probabilities (S, A)."""
+        rows = table[:, :-1].cumsum(1).tolist()
+        return cls(table, table.shape[1], first_action, first_state, rows)
+
     def on(self, arrays: Arrays) -> RowPolicy:
         return self
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RowPolicy):
             return False
-        if callable(self.policy) or callable(other.policy):
-            return bool(self.policy is other.policy or self.policy == other.policy)
-        return np.array_equal(self.policy, other.policy)
+        if not callable(self.policy):
+            return not callable(other.policy) and np.array_equal(self.policy, other.policy)
+        return callable(other.policy) and bool(self.policy == other.policy)
 
     def steps(self, seen: Any) -> list[float]:
         """Cumulative probabilities, for what is seen, of all actions but the last."""
         assert self.num_actions is not None
-        state = self.state(seen)
         if self.rows is not None:
-            return self.rows[state]
-        probs = checks.policy_row(self.policy, state, self.num_actions, self.first_action)
+            return self.rows[seen - self.first_state]
+        probs = checks.policy_row(self.policy, seen, self.num_actions, self.first_action)
         steps: list[float] = probs[:-1].cumsum().tolist()
         return steps
-
-    def state(self, seen: Any) -> Any:
-        """What the policy is asked for."""
-        return seen - self.first_state if self.first_state else seen
 
     def try_out(self, seen: Any) -> None:
         """Ask twice, where there is a right answer."""
         if self.num_actions is None:
             self.policy(checks.read_only(seen))
-        else:
-            states = [self.state(seen)]
-            checks.policy_rows(self.policy, states, self.num_actions, self.first_action)
+        elif self.rows is None:
+            checks.policy_rows(self.policy, [seen], self.num_actions, self.first_action)
 
 
 class RowPlayer(BatchPlayer):
@@ -98,13 +98,21 @@ class RowPlayer(BatchPlayer):
     chunk_size = 128  # few, since a simulator that fails takes all of them with it
     least_runs = 16
     sums_chunks = False
-    patience = 10**9  # finished runs are dropped at once
     limits = ANY_REWARD
     coupling = "joint"
+    episodes_end = False
 
     @abstractmethod
     def seen(self, state: int) -> Any:
         """What a policy sees at a state."""
+
+    @abstractmethod
+    def outcomes(self, groups: Groups, rng: Any) -> Iterator[tuple[list[int], float, int, bool]]:
+        """What a step of a run does to branches: their reward, next state, and whether it ends."""
+
+    def answers(self, policy: RowPolicy) -> dict[int, Any]:
+        """What a policy is known to say of states."""
+        return {}
 
     def generator(self, seed: np.random.SeedSequence) -> np.random.Generator:
         return np.random.default_rng(seed)
@@ -115,8 +123,7 @@ class RowPlayer(BatchPlayer):
         seen = self.seen(int(self.start(1, 1)[0, 0]))
         for number, policy in enumerate(plan.policies):
             try:
-                if isinstance(policy, RowPolicy):
-                    policy.try_out(seen)
+                policy.try_out(seen)
             except ValueError as error:
                 which = "" if plan.first else f"policies[{plan.kinds.index(number)}]: "
                 raise ValueError(f"{which}{error}") from None
@@ -124,146 +131,136 @@ class RowPlayer(BatchPlayer):
     def own(self) -> RowPlayer:
         return copy.deepcopy(self)
 
-    def play(
-        self, plan: Plan, seeds: list[np.random.SeedSequence], sizes: Sequence[int], asked: Asked
-    ) -> list[Runs]:
+    def play(self, plan: Plan, seed: np.random.SeedSequence, size: int, asked: Asked) -> Runs:
         self.limits = asked.limits or ANY_REWARD
         self.coupling = plan.settings.coupling
-        return super().play(plan, seeds, sizes, asked)
+        return super().play(plan, seed, size, asked)
 
-    def choose(self, policy: Any, states: Any, alive: Any, uniforms: Any) -> tuple[Any, Any]:
-        if not isinstance(policy, RowPolicy):
-            return super().choose(policy, states, alive, uniforms)
-        known: dict[int, Any] = {}
-        actions = np.zeros(len(states), np.int64)
-        going = range(len(states)) if alive is None else np.flatnonzero(alive).tolist()
-        numbers = uniforms.tolist()
-        for row, state in zip(going, states[going].tolist(), strict=True):
-            if state not in known:
+    def choose(self, policy: Any, states: Any, going: Any, uniforms: Any) -> tuple[Any, Any]:
+        known = self.answers(policy)
+        actions = []
+        for state, goes, number in zip(
+            states.tolist(), going.tolist(), uniforms.tolist(), strict=True
+        ):
+            if goes and state not in known:
                 seen = self.seen(state)
                 if policy.num_actions is None:
                     known[state] = self.number_of(policy.policy(checks.read_only(seen)))
                 else:
                     known[state] = policy.steps(seen)
-            answer = known[state]
-            actions[row] = (
-                bisect_right(answer, numbers[row]) if isinstance(answer, list) else answer
-            )
-        return actions, None
+            answer = known[state] if goes else 0
+            actions.append(bisect_right(answer, number) if isinstance(answer, list) else answer)
+        return np.array(actions), None
 
-    def groups(self, states: Any, actions: Any, alive: Any) -> Iterator[Groups]:
-        """For every run, what is asked of the simulator in a step, which the coupling says."""
+    def step(self, states: Any, actions: Any, going: Any, together: Any, rng: Any) -> Played:
+        rewards = []
+        following = []
+        over = []
+        columns = (part.T.tolist() for part in (states, actions, going))
+        for reached, chosen, goes in zip(*columns, strict=True):
+            earned = [0.0] * len(goes)
+            ended = [False] * len(goes)
+            groups = self._groups(reached, chosen, goes)
+            for branches, reward, after, end in self.outcomes(groups, rng) if groups else ():
+                for branch in branches:
+                    earned[branch] = reward
+                    reached[branch] = after
+                    ended[branch] = end
+            rewards.append(earned)
+            following.append(reached)
+            over.append(ended)
+        found = np.array(rewards).T
+        if not going.all():  # these are not looked at, but must not be the extremes
+            found[~going] = found[going][0]
+        return Played(found, np.array(following).T, np.array(over).T if self.episodes_end else None)
+
+    def _groups(self, states: list[int], actions: list[int], going: list[bool]) -> Groups:
+        """What is asked of the simulator in a step of a run, which the coupling says."""
         alone = self.coupling == "independent"
-        going = np.ones_like(states, bool) if alive is None else alive
-        columns = (part.T.tolist() for part in (going, states, actions))
-        for plays, places, chosen in zip(*columns, strict=True):
-            found: dict[Any, dict[int, list[int]]] = {}
-            for branch, state in enumerate(places):
-                if plays[branch]:
-                    action = chosen[branch]
-                    key = (state, action) if alone else (state,)
-                    found.setdefault(key, {}).setdefault(action, []).append(branch)
-            yield [(key[0], asked) for key, asked in found.items()]
+        found: dict[Any, dict[int, list[int]]] = {}
+        for branch, action in enumerate(actions):
+            if going[branch]:
+                key = (states[branch], alone and action)
+                found.setdefault(key, {}).setdefault(action, []).append(branch)
+        return [(state, asked) for (state, _), asked in found.items()]
 
-    def refuse(self, reward: float, action: Any, state: Any) -> None:
-        raise SimulatorError(
-            f"reward {reward} of action {action} in state {state} is not in reward_range "
-            f"{self.limits}"
-        )
-
-
-def _played(states: Any, alive: Any, rewards: Any, over: Any) -> Played:
-    """Branches that are not alive get a reward that another one had: it is not looked at."""
-    if alive is not None and alive.any():
-        rewards[~alive] = rewards[alive][0]
-    return Played(rewards, states, over)
+    def check_reward(self, reward: float, action: Any, state: Any) -> None:
+        low, high = self.limits
+        if not low <= reward <= high:
+            raise SimulatorError(
+                f"reward {reward} of action {action} in state {state} is not in reward_range "
+                f"{self.limits}"
+            )
 
 
 class QueriedPlayer(RowPlayer):
-    """Plays a simulator with `query(state, actions, rng)`.
+    """Plays a simulator with `query(state, actions, rng)`; its states get numbers here.
 
-    A simulator without `num_states` has states of any hashable kind, which get numbers here. It
-    must be pure, as `model.simulator.Simulator` says: with one draw for all branches all queries of
-    a time step meet equal generators.
+    A simulator without `num_states` has states of any hashable kind. It must be pure, as
+    `model.simulator.Simulator` says: with one draw for all branches all queries of a time step
+    meet equal generators.
     """
 
     def __init__(self, simulator: Any, state: Any) -> None:
         self.simulator = simulator
-        self.numbered = hasattr(simulator, "num_states")
         self.first = state
-        if self.numbered:
+        self.num_states = getattr(simulator, "num_states", None)
+        if self.num_states is None:
+            self.check_unnumbered()
+        else:
             known = check_simulator(simulator, _DISCOUNTS)
             self.first = checks.index("state", state, known.num_states)
-        else:
-            self.check_unnumbered()
+        self.num_actions = simulator.num_actions
         self.ask = CheckedQueries(simulator).ask
         self.shared = np.random.default_rng(0)
         self.moment = self.shared.bit_generator.state
         self.states: list[Any] = []
         self.numbers: dict[Any, int] = {}
+        self.said: dict[int, dict[int, Any]] = {}
 
     def check_unnumbered(self) -> None:
         """Refuse a simulator whose states have no numbers, or its first state."""
         check_unnumbered(self.simulator, self.first, _DISCOUNTS)
 
-    def checked_actions(self, actions: Sequence[int]) -> list[int]:
-        return checks.distinct_actions(actions, self.simulator.num_actions)
-
-    def checked_policy(self, policy: Policy, alone: bool) -> Any:
-        count = self.simulator.num_actions
-        if callable(policy) or not self.numbered:
-            return RowPolicy(policy, count)
-        return TablePolicy(policy_table(policy, count, self.simulator.num_states))
+    def checked_policy(self, policy: Policy) -> RowPolicy:
+        if callable(policy) or self.num_states is None:
+            return RowPolicy(policy, self.num_actions)
+        return RowPolicy.of_table(policy_table(policy, self.num_actions, self.num_states))
 
     def begin(self, plan: Plan, size: int, seed: np.random.SeedSequence) -> None:
         self.states = []
         self.numbers = {}
+        self.said = {}
+
+    def answers(self, policy: RowPolicy) -> dict[int, Any]:
+        return self.said.setdefault(id(policy), {})
 
     def number(self, state: Any) -> int:
         """Of a state."""
-        if self.numbered:
-            return int(state)
-        if state not in self.numbers:
-            self.numbers[state] = len(self.states)
+        number = self.numbers.setdefault(state, len(self.states))
+        if number == len(self.states):
             self.states.append(state)
-        return self.numbers[state]
+        return number
 
     def seen(self, state: int) -> Any:
-        return state if self.numbered else self.states[state]
+        return self.states[state]
 
     def start(self, width: int, size: int) -> Any:
         return np.full((width, size), self.number(self.first))
 
-    def step(
-        self, states: Any, actions: Any, alive: Any, together: Any, sources: list[tuple[Any, int]]
-    ) -> Played:
-        ((rng, _),) = sources
-        common = together is None
-        source = self.shared if common else rng
-        low, high = self.limits
-        rewards = []
-        following = states.T.tolist()
-        for run, groups in enumerate(self.groups(states, actions, alive)):
-            earned = [0.0] * len(states)
-            reached = following[run]
-            if common:  # one generator in one state, which is drawn for the time step
-                draw = rng.bit_generator.random_raw
-                self.moment["state"]["state"] = draw() << 64 | draw()
-            for number, asked in groups:
-                if common:
-                    source.bit_generator.state = self.moment
-                state = number if self.numbered else self.states[number]
-                outcomes = self.ask(state, [*asked], source)
-                for (reward, after), (action, branches) in zip(
-                    outcomes, asked.items(), strict=True
-                ):
-                    if not low <= reward <= high:
-                        self.refuse(reward, action, state)
-                    for branch in branches:
-                        earned[branch] = reward
-                        reached[branch] = after if self.numbered else self.number(after)
-            rewards.append(earned)
-        return _played(np.array(following).T, alive, np.array(rewards).T, None)
+    def outcomes(self, groups: Groups, rng: Any) -> Iterator[tuple[list[int], float, int, bool]]:
+        common = self.coupling == "common"
+        if common:  # one generator in one state, which is drawn for the time step
+            draw = rng.bit_generator.random_raw
+            self.moment["state"]["state"] = draw() << 64 | draw()
+        for number, asked in groups:
+            if common:
+                self.shared.bit_generator.state = self.moment
+            state = self.states[number]
+            answer = self.ask(state, [*asked], self.shared if common else rng)
+            for (reward, after), (action, branches) in zip(answer, asked.items(), strict=True):
+                self.check_reward(reward, action, state)
+                yield branches, reward, self.number(after), False
 
 
 class TabledPlayer(QueriedPlayer):
@@ -273,17 +270,17 @@ class TabledPlayer(QueriedPlayer):
     """
 
     def __init__(self, simulator: ImplicitJMDP, state: Any, coupling: str) -> None:
-        self.common = coupling == "common"
         super().__init__(simulator, state)
         self.ask = self.draw
-        self.one_law = simulator.at(self.first)[0] if self.common else None
         self.kept: dict[Hashable, tuple[list[float], list[list[float]], list[Hashable]]] = {}
+        self.one_law: Floats | None = None
+        if coupling == "common":
+            require_noise(simulator)
+            self.one_law = simulator.at(state)[0]
 
     def check_unnumbered(self) -> None:
         check_hashable(self.first)
         checks.pure(f"tables of state {self.first!r}", self.simulator.at, self.first)
-        if self.common:
-            require_noise(self.simulator)
 
     def own(self) -> TabledPlayer:
         return copy.deepcopy(self, {id(self.simulator): self.simulator})  # models do not change
@@ -300,7 +297,7 @@ class TabledPlayer(QueriedPlayer):
             self.kept[state] = (probs.cumsum().tolist(), rewards.tolist(), successors)
         cumulative, rewards, successors = self.kept[state]
         table = draw_index(cumulative, rng)
-        first = table * self.simulator.num_actions
+        first = table * self.num_actions
         return [(rewards[table][a], successors[first + a]) for a in actions]
 
     def check_law(self, state: Any, probs: Floats) -> None:
@@ -316,22 +313,24 @@ class TabledPlayer(QueriedPlayer):
 class EnvironmentPlayer(RowPlayer):
     """Plays environments that are alike; a state is the number of one that stands there.
 
-    Every run has an environment for each of its branches. Branches that meet go on in one of these.
+    Every run has an environment for each of its branches. Branches that meet go on in that of the
+    first.
 
     envs: one or more. start: a snapshot of theirs.
     """
 
-    chunk_size = 16
-    least_runs = 4
+    chunk_size = 32
+    least_runs = 8
+    episodes_end = True
 
     def __init__(self, envs: list[Any], start: Any) -> None:
         self.snapshot = start._replace(draw=None)  # each run has its own tables
         self.envs = envs
         self.width = len(envs)
-        space = envs[0].action_space
-        self.listed = type(space).__name__ == "Discrete"
-        self.num_actions = int(space.n) if self.listed else None
-        self.first_action = int(space.start) if self.listed else 0
+        self.space = envs[0].action_space
+        self.listed = type(self.space).__name__ == "Discrete"
+        self.num_actions = int(self.space.n) if self.listed else None
+        self.first_action = int(self.space.start) if self.listed else 0
         self.actions: dict[str, int] = {}
         self.played: list[Any] = []
 
@@ -342,31 +341,30 @@ class EnvironmentPlayer(RowPlayer):
         return cls([env.twin()], start)
 
     def checked_actions(self, actions: Sequence[Any]) -> list[Any]:
-        return list(distinct_in(self.envs[0].action_space, actions).values())
+        return list(distinct_in(self.space, actions).values())
 
     def number_of(self, action: Any) -> int:
         if self.listed:
             return int(action) - self.first_action
-        key = action_key(self.envs[0].action_space, action)
+        key = action_key(self.space, action)
         if key not in self.actions:
             self.actions[key] = len(self.played)
             self.played.append(action)
         return self.actions[key]
 
-    def checked_policy(self, policy: Policy, alone: bool) -> RowPolicy:
-        if callable(policy):
-            return RowPolicy(policy, self.num_actions, self.first_action)
-        sees = self.envs[0].observation_space
+    def checked_policy(self, policy: Policy) -> RowPolicy:
         count = self.num_actions
+        if callable(policy):
+            return RowPolicy(policy, count, self.first_action)
+        sees = self.envs[0].observation_space
         if count is None or type(sees).__name__ != "Discrete":
             answer = "an action" if count is None else f"({count},) probabilities or an action"
             raise ValueError(
                 "the policy must be a function where observations or actions have no numbers, "
                 f"policy(observation) -> {answer}, not {type(policy).__name__}"
             )
-        matrix = checks.policy_matrix(checks.Sizes(int(sees.n), count), policy)
-        rows = matrix[:, :-1].cumsum(1).tolist()
-        return RowPolicy(matrix, count, self.first_action, int(sees.start), rows)
+        table = policy_table(policy, count, int(sees.n))
+        return RowPolicy.of_table(table, self.first_action, int(sees.start))
 
     def begin(self, plan: Plan, size: int, seed: np.random.SeedSequence) -> None:
         self.width = len(plan.names)
@@ -387,44 +385,33 @@ class EnvironmentPlayer(RowPlayer):
     def seen(self, state: int) -> Any:
         return self.envs[state].observed
 
-    def step(
-        self, states: Any, actions: Any, alive: Any, together: Any, sources: list[tuple[Any, int]]
-    ) -> Played:
-        rewards = np.zeros(states.shape)
-        over = np.zeros(states.shape, bool)
-        following = states.copy()
-        for run, groups in enumerate(self.groups(states, actions, alive)):
-            here: list[int] = []  # where branches are after the step
-            for number, action, branches in self._placed(groups):
-                reward, ended = self._step_one(self.envs[number], action)
-                met = [k for k in here if not ended and self.envs[k].same_state(self.envs[number])]
-                for branch in branches:
-                    rewards[branch, run] = reward
-                    over[branch, run] = ended
-                    following[branch, run] = met[0] if met else number
-                here += [] if ended or met else [number]
-        return _played(following, alive, rewards, over)
+    def outcomes(self, groups: Groups, rng: Any) -> Iterator[tuple[list[int], float, int, bool]]:
+        here: list[int] = []  # where branches are after the step
+        for number, action, branches in self._placed(groups):
+            reward, ended = self._step_one(self.envs[number], action)
+            met = [k for k in here if not ended and self.envs[k].same_state(self.envs[number])]
+            here += [] if ended or met else [number]
+            yield branches, reward, met[0] if met else number, ended
 
     def _placed(self, groups: Groups) -> list[tuple[int, int, list[int]]]:
-        """An environment for every action that is played, in its state and with its draw."""
-        taken = {number for number, _ in groups}
-        block = min(taken, default=0) // self.width * self.width
-        idle = [k for k in range(block, block + self.width) if k not in taken]
-        draw = None
-        used: set[int] = set()
+        """An environment for every action that is played, in its state and with its draw.
+
+        It is that of the first branch that plays it. So a state has the number of the environment
+        of the first branch there, and those of the other branches are free.
+        """
         placed = []
+        draw = None
         for number, asked in groups:
-            draw = draw if self.coupling == "common" else None
+            home = self.envs[number]
+            if self.coupling == "common" and draw is not None:
+                home.redraw(draw)
+            draw = home.draw
             for action, branches in asked.items():
-                chosen = number if number not in used else idle.pop()
-                env = self.envs[chosen]
-                if chosen != number:
-                    env.restore(self.envs[number].snapshot()._replace(draw=draw))
-                elif draw is not None:
-                    env.redraw(draw)
-                draw = env.draw
-                used.add(number)
-                placed.append((chosen, action, branches))
+                own = number - number % self.width + branches[0]
+                if own != number:
+                    given = None if self.coupling == "independent" else draw
+                    self.envs[own].restore(home.snapshot()._replace(draw=given))
+                placed.append((own, action, branches))
         return placed
 
     def _step_one(self, env: Any, number: int) -> tuple[float, bool]:
@@ -435,8 +422,7 @@ class EnvironmentPlayer(RowPlayer):
         except Exception as error:
             where = f"state {env.observed}, action {action}"
             raise SimulatorError(f"the environment failed at {where}: {error!r}") from error
-        if not self.limits[0] <= reward <= self.limits[1]:
-            self.refuse(reward, action, seen)
+        self.check_reward(reward, action, seen)
         return reward, terminated or truncated
 
 

@@ -22,6 +22,7 @@ from jmdp_lib.checks import Ints
 from jmdp_lib.model.simulator import ANY_REWARD, SimulatorError, declared_range
 
 _SPOT = 16  # rows that are stepped twice
+ALONE = "must be pure, and no row may depend on another one"
 _ROUNDED = 1e-6  # of the largest reward, since rewards may be float32
 
 
@@ -130,11 +131,15 @@ def drawn(simulator: VectorSimulator, size: int, rng: Any) -> Any:
 
 
 class Played(NamedTuple):
-    """What a step returned. rewards: (n,). states: (n, ...). over: (n,), or None."""
+    """What a step returned. rewards: (n,). states: (n, ...). over: (n,), or None.
+
+    suspect: whether something is wrong with it, as an array (), or None.
+    """
 
     rewards: Any
     states: Any
     over: Any
+    suspect: Any = None
 
 
 def played(simulator: VectorSimulator, states: Any, actions: Any, noise: Any) -> Played:
@@ -160,13 +165,7 @@ def _check_shape(name: str, part: Any, expected: tuple[int, ...]) -> None:
         raise SimulatorError(f"step must return arrays, but {name} are {part!r}")
     if tuple(shape) == expected:
         return
-    same_length = len(shape) > 0 and shape[0] == expected[0]
-    row = 0 if same_length else min([*shape[:1], *expected[:1]])
-    why = "from row 0 on they are of another width" if same_length else f"row {row} is the first"
-    why += "" if same_length else " that is missing or too many"
-    raise SimulatorError(
-        f"step returned {name} of shape {tuple(shape)}, expected are {expected}: {why}"
-    )
+    raise SimulatorError(f"step returned {name} of shape {tuple(shape)}, expected are {expected}")
 
 
 def check_values(
@@ -230,9 +229,21 @@ def check_pure(
     some = [each(lambda x: arrays.take(x, index), part) for part in (states, actions, noise)]
     whole = played(simulator, states, actions, noise)
     alone = played(simulator, *some)
-    for name, first, second in zip(("rewards", "next_states", "over"), whole, alone, strict=True):
+    names = ("rewards", "next_states", "over")
+    for name, first, second in zip(names, whole[:3], alone[:3], strict=True):
         if first is not None:
-            check_alone("step", name, arrays.host(first)[rows], arrays.host(second), rows)
+            found = arrays.host(first)[rows]
+            check_repeated(f"step {ALONE}", name, found, arrays.host(second), rows)
+
+
+def check_draw(simulator: VectorSimulator, arrays: Arrays) -> None:
+    """Refuse a draw that takes its numbers from elsewhere than the generator that it is given."""
+    seed = np.random.SeedSequence(0)
+    noises = [drawn(simulator, _SPOT, arrays.generator(seed)) for _ in range(2)]
+    for parts in zip(*noises, strict=True) if isinstance(noises[0], tuple) else [noises]:
+        one, other = map(arrays.host, parts)
+        why = "draw(n, rng) must draw from rng alone"
+        check_repeated(why, "noise", one, other, np.arange(_SPOT))
 
 
 def spot_rows(size: int) -> Ints:
@@ -240,36 +251,15 @@ def spot_rows(size: int) -> Ints:
     return np.random.default_rng(0).permutation(size)[:_SPOT]
 
 
-def check_alone(
-    function: str, name: str, whole: Any, alone: Any, rows: Ints, off: float = 1e-8
+def check_repeated(
+    promise: str, name: str, first: Any, second: Any, rows: Ints, off: float = 1e-8
 ) -> None:
-    """Refuse a function that says two things of one row. whole, alone: of `spot_rows`, arrays."""
-    close = np.isclose(whole, alone, rtol=1e-6, atol=off, equal_nan=True)
+    """Refuse what was said of the same rows once and then again, if it differs."""
+    close = np.isclose(first, second, rtol=1e-6, atol=off, equal_nan=True)
     for k in np.flatnonzero(~close.reshape(len(rows), -1).all(1))[:1]:
         raise SimulatorError(
-            f"{function} must be pure, and no row may depend on another one, but {name}[{rows[k]}] "
-            f"was {whole[k]} and then {alone[k]}, asked again among other rows"
+            f"{promise}, but {name}[{rows[k]}] was {first[k]} and then {second[k]}, asked again"
         )
-
-
-def check_draw(simulator: VectorSimulator, arrays: Arrays) -> None:
-    """Refuse a draw that takes its numbers from elsewhere than the generator that it is given."""
-    noises = [
-        drawn(simulator, _SPOT, arrays.generator(np.random.SeedSequence(0))) for _ in range(2)
-    ]
-
-    def compare(parts: list[Any]) -> None:
-        one = arrays.host(parts[0])
-        other = arrays.host(parts[1])
-        differs = np.asarray(one != other).reshape(_SPOT, -1).any(1)
-        if differs.any():
-            row = int(np.flatnonzero(differs)[0])
-            raise SimulatorError(
-                "draw(n, rng) must draw from rng alone, but from the same generator row "
-                f"{row} was {one[row]} and then {other[row]}"
-            )
-
-    each_of(compare, noises)
 
 
 @dataclass(frozen=True)
@@ -296,6 +286,11 @@ class Arrays:
     def index_type(self) -> Any:
         """Of indices: narrow on a GPU, where moving them takes the time."""
         return self.xp.int32 if self.on_gpu else self.xp.int64
+
+    @property
+    def number_type(self) -> Any:
+        """Of uniform numbers, as NumPy calls it."""
+        return np.float32 if self.on_gpu else np.float64
 
     def generator(self, seed: np.random.SeedSequence) -> Any:
         """A random stream: of torch on its device, of NumPy for all other libraries."""
@@ -337,20 +332,6 @@ def as_array(value: Any) -> Any:
     return value if array_api_compat.is_array_api_obj(value) else np.asarray(value)
 
 
-def floating(xp: Any, numbers: Any) -> Any:
-    """Numbers as they are, or float64 if they are whole."""
-    if numbers.dtype == xp.float64 or xp.isdtype(numbers.dtype, "real floating"):
-        return numbers
-    return xp.astype(numbers, xp.float64)
-
-
 def each(change: Callable[[Any], Any], noise: Any) -> Any:
     """The noise with every array of it changed: it is an array, or a tuple of arrays."""
     return tuple(map(change, noise)) if isinstance(noise, tuple) else change(noise)
-
-
-def each_of(change: Callable[[list[Any]], Any], noises: list[Any]) -> Any:
-    """As `each`, of several noises of one form: `change` gets the arrays that belong together."""
-    if isinstance(noises[0], tuple):
-        return tuple(change(list(parts)) for parts in zip(*noises, strict=True))
-    return change(noises)

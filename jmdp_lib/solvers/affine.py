@@ -14,8 +14,7 @@ the asked gaps reach where these are few, and on all pairs otherwise (`choose_pa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
 
@@ -40,22 +39,22 @@ from jmdp_lib.operators.collapsed import (
     PairValues,
     successors_first,
 )
-from jmdp_lib.operators.dense import DensePairs, TorchPairs
-from jmdp_lib.operators.reachable import Numbering, PairSet, ReachablePairs
+from jmdp_lib.operators.dense import DensePairs, at_pairs
+from jmdp_lib.operators.reachable import PairSet
+from jmdp_lib.solvers.fixed_point import enough_sweeps
 
-VECTORS = 6  # of the size of x, that BiCGSTAB holds
 _CYCLE = 100  # steps of a cycle, at most
 _CYCLES = 100  # cycles, at most
-# Typical numbers of sweeps: on reachable pairs of a chain without cycles, of one with cycles, and
-# on all pairs; and how many times longer it takes to find a reachable pair than to read the next.
-_ACYCLIC_SWEEPS = 3
-_CYCLIC_SWEEPS = 20
-_DENSE_SWEEPS = 40
-_FIND = 10
+# With more reachable pairs than this times S^2, over the successors of a state, all pairs are
+# faster: for chains with cycles, and for chains without.
+_READS = (0.8, 2.6)
 
 
 class Affine(Protocol):
-    """F, in place: its argument and result are arrays of one shape."""
+    """F, in place: its argument and result are arrays of one shape.
+
+    `apply` may be a sweep of Gauss-Seidel: another map than F with the same fixed point.
+    """
 
     def zeros(self) -> Any:
         """x = 0."""
@@ -63,108 +62,85 @@ class Affine(Protocol):
     def apply(self, x: Any, out: Any, with_source: bool = True) -> None:
         """out = F(x), or G x without the source."""
 
+    def residual(self, x: Any) -> float:
+        """max |F(x) - x|."""
 
-def solve(
-    operator: Affine,
-    target: float,
-    rate: float,
-    start: Any = None,
-    bar: Any = None,
-) -> tuple[Any, list[float], int]:
-    """x with max |F(x) - x| <= target, the residuals on the way, and how often F was applied.
 
-    rate: the contraction modulus of F in the maximum norm. Where rounding does not allow the
-    target, the iteration stops at the size of rounding. start: where to begin, changed in place;
-    zero unless given.
+class Solved(NamedTuple):
+    """A solution x, the residuals on the way, (n,), and how often F was applied."""
+
+    x: Any
+    residuals: Floats
+    iterations: int
+
+
+def solve(operator: Affine, goal: float, rate: float, name: str = "", share: float = 0.5) -> Solved:
+    """x with a residual of at most `goal`, or as small as rounding lets it be.
+
+    rate: the contraction modulus of F in the maximum norm. name: that of the progress bar. A step
+    of Gauss-Seidel may hide a larger residual: steps become as small as a `share` of the goal, and
+    smaller until the residual fits.
     """
-    x = operator.zeros() if start is None else start
-    r = operator.zeros()
-    history = [_residual(operator, x, r)]
-    applied = 1
-    limit = math.inf
-    accelerate = True
-    while True:
-        goal = max(target, 8.0 * float(np.finfo(float).eps) * largest_of(x))
-        _show(bar, history[-1], goal, applied)
-        if history[-1] <= goal or applied >= limit:
-            add_scaled(1.0, r, 1.0, x)
-            return x, history, applied
-        # Two plain steps first: for a chain without cycles one Gauss-Seidel sweep is exact.
-        if accelerate and len(history) > 2:
-            used = _cycle(operator, x, r, 0.5 * goal, bar)
-            history.append(_residual(operator, x, r))
-            accelerate = history[-1] <= history[-2] * max(rate**used, 1e-3)
-            if not math.isfinite(history[-1]):
-                x = operator.zeros()
-                accelerate = False
-                history[-1] = _residual(operator, x, r)
-        else:
-            used = 0
-            add_scaled(1.0, r, 1.0, x)
-            history.append(_residual(operator, x, r))
-        applied += used + 1
-        if not math.isfinite(history[-1]):
-            raise FloatingPointError(
-                "the iteration overflows: numbers of this size have no squares"
-            )
-        accelerate = accelerate and len(history) < _CYCLES
-        if not accelerate and limit == math.inf:
-            limit = applied + _enough_plain_steps(history[-1] / goal, rate)
-
-
-def _show(bar: Any, residual: float, goal: float, applied: int) -> None:
-    """How far the iteration is, on a progress bar if there is one."""
-    if bar is not None:
-        bar.set_postfix_str(f"residual {residual:.1e}, target {goal:.1e}", refresh=False)
-        bar.update(applied - bar.n)
-
-
-def _enough_plain_steps(ratio: float, rate: float) -> int:
-    """Steps after which plain iteration has divided its residual by `ratio`, and some more."""
-    return 10 + math.ceil(1.1 * math.log(max(ratio, 1.0)) / -math.log(max(rate, 1e-3)))
-
-
-def solve_to_residual(
-    operator: Affine,
-    residual: Callable[[Any], float],
-    share: float,
-    goal: float,
-    rate: float,
-    name: str,
-) -> tuple[Any, Floats, int]:
-    """x with residual(x) <= goal, the residuals on the way, and how often F was applied.
-
-    `solve` ends on the size of a Gauss-Seidel step, which may hide a larger `residual`. It starts
-    with a `share` of the goal as its target, and the target is lowered until the residual fits.
-    """
-    x = None
+    x = operator.zeros()
     residuals = list[float]()
     iterations = 0
-    target = share * goal
     with progress(None, name, "sweep") as bar:
-        for _ in range(4):
-            x, history, applied = solve(operator, target, rate, start=x, bar=bar)
-            residuals += [*history, residual(x)]
+        for target in (share * goal * 0.1**k for k in range(4)):
+            steps, applied = _iterate(operator, x, target, rate, bar)
+            residuals += [*steps, operator.residual(x)]
             iterations += applied + 1
             if residuals[-1] <= goal:
                 break
-            target *= 0.1
-    return x, np.array(residuals), iterations
+    return Solved(x, np.array(residuals), iterations)
 
 
-def _residual(operator: Affine, x: Any, r: Any) -> float:
+def _iterate(
+    operator: Affine, x: Any, target: float, rate: float, bar: Any
+) -> tuple[list[float], int]:
+    """Move x until a step of it is at most the target, or of the size of rounding.
+
+    The sizes of some of the steps, and how often F was applied.
+    """
+    r = operator.zeros()
+    steps = [_step(operator, x, r)]
+    applied = 1
+    limit = math.inf
+    while True:
+        goal = max(target, 8.0 * float(np.finfo(float).eps) * largest_of(x))
+        bar.set_postfix_str(f"residual {steps[-1]:.1e}, target {goal:.1e}", refresh=False)
+        bar.update(applied - bar.n)
+        done = steps[-1] <= goal or applied >= limit
+        used = 0
+        # Two plain steps first: for a chain without cycles one Gauss-Seidel sweep is exact.
+        if done or len(steps) <= 2 or limit < math.inf:
+            add_scaled(1.0, r, 1.0, x)
+        else:
+            used = _cycle(operator, x, r, 0.5 * goal)
+        if done:
+            return steps, applied
+        applied += used + 1
+        steps.append(_step(operator, x, r))
+        if used and not math.isfinite(steps[-1]):
+            x[...] = 0.0
+            steps[-1] = _step(operator, x, r)
+        if not math.isfinite(steps[-1]):
+            raise FloatingPointError(
+                "the iteration overflows: numbers of this size have no squares"
+            )
+        slow = used and not steps[-1] <= steps[-2] * max(rate**used, 1e-3)
+        if (slow or len(steps) >= _CYCLES) and limit == math.inf:
+            limit = applied + enough_sweeps(steps[-1], goal, rate)
+
+
+def _step(operator: Affine, x: Any, r: Any) -> float:
     """r = F(x) - x, and its size."""
     operator.apply(x, r)
     add_scaled(-1.0, x, 1.0, r)
     return largest_of(r)
 
 
-def _cycle(operator: Affine, x: Any, residual: Any, target: float, bar: Any) -> int:
-    """BiCGSTAB on x in place, from its residual r = F(x) - x; how often G was applied.
-
-    `residual` is used up. bar: shows progress, if not None.
-    """
-    r = residual
+def _cycle(operator: Affine, x: Any, r: Any, target: float) -> int:
+    """BiCGSTAB on x in place, from r = F(x) - x, which is used up; how often G was applied."""
     shadow, p, v, t = (operator.zeros() for _ in range(4))
     shadow += r
     p += r
@@ -184,8 +160,6 @@ def _cycle(operator: Affine, x: Any, residual: Any, target: float, bar: Any) -> 
         add_scaled(omega, r, 1.0, x)
         add_scaled(-omega, t, 1.0, r)
         size = largest_of(r)
-        if bar is not None:
-            bar.update(2)
         before = rho
         rho = inner_product(shadow, r)
         if not target < size < worst or omega == 0.0 or before == 0.0:
@@ -205,18 +179,18 @@ def _minus_moved(operator: Affine, x: Any, out: Any) -> None:
 class Chain:
     """x = source + discount * P x, x (S,), P (S, S) sparse: by Gauss-Seidel, successors first.
 
-    A chain that never returns to a state it left is solved by one sweep.
+    order: (S,), in which x is swept; found if None. acyclic: a sweep in this order is exact.
     """
 
     kernel: sparse.csr_array
     discount: float
     source: Floats
+    order: Any = None
+    acyclic: bool = False
 
     @cached_property
-    def _rows(self) -> Any:
-        """The states, successors first, and the rows of discount * P."""
-        order = successors_first(self.kernel)
-        return order, self.kernel.indptr, self.kernel.indices, self.discount * self.kernel.data
+    def _order(self) -> Any:
+        return successors_first(self.kernel) if self.order is None else self.order
 
     def zeros(self) -> Floats:
         """x = 0."""
@@ -225,34 +199,35 @@ class Chain:
     def apply(self, x: Floats, out: Floats, with_source: bool = True) -> None:
         """A Gauss-Seidel sweep there and back."""
         out[...] = x
-        for backward in (False, True):
-            _sweep(*self._rows, self.source * with_source, out, backward)
+        source = self.source if with_source else self.zeros()
+        kernel = self.kernel
+        rows = kernel.indptr, kernel.indices, kernel.data
+        for backward in (False,) if self.acyclic else (False, True):
+            _sweep(self._order, rows, self.discount, source, out, backward)
 
     def residual(self, x: Floats) -> float:
         """max |source + discount * P x - x|."""
         return largest_of(self.source + self.discount * (self.kernel @ x) - x)
 
-    def solution(self, target: float) -> Floats:
-        """x with max |source + discount * P x - x| <= target, or as near as rounding lets it be."""
-        # A sweep's step bounds the residual only up to this factor.
-        return solve(self, target * (1.0 - self.discount), self.discount)[0]
+    def solution(self, goal: float) -> Floats:
+        """x with max |source + discount * P x - x| <= goal, or as near as rounding lets it be."""
+        return np.asarray(solve(self, goal, self.discount).x)
 
 
 @hot
-def _sweep(
-    order: Any, indptr: Any, indices: Any, weights: Any, source: Any, x: Any, backward: Any
-) -> None:
-    """One Gauss-Seidel sweep of x = source + W x in place, W (S, S) sparse rows, x (S,)."""
+def _sweep(order: Any, rows: Any, discount: Any, source: Any, x: Any, backward: Any) -> None:
+    """One Gauss-Seidel sweep of x = source + discount * P x in place, P (S, S) sparse rows."""
+    indptr, indices, probs = rows
     for n in range(order.size):
         s = order[order.size - 1 - n if backward else n]
-        total = source[s]
+        after = 0.0
         loop = 0.0
         for k in range(indptr[s], indptr[s + 1]):
             if indices[k] == s:
-                loop += weights[k]
+                loop += probs[k]
             else:
-                total += weights[k] * x[indices[k]]
-        x[s] = total / (1.0 - loop)
+                after += probs[k] * x[indices[k]]
+        x[s] = (source[s] + discount * after) / (1.0 - discount * loop)
 
 
 class SolvedChains(NamedTuple):
@@ -272,9 +247,10 @@ def solve_chains(system: CollapsedT2, allowed: float) -> SolvedChains:
     """m and v, far more accurate than the certificate needs, since their errors enter c."""
     gamma = system.jm.gamma
     small = 0.01 * allowed * (1.0 - gamma)
-    value = Chain(system.kernel, gamma, system.mean_rewards).solution(small)
+    value = Chain(system.kernel, gamma, system.mean_rewards, system.order).solution(small)
     alone = system.backup(value, np.zeros_like(value)).value_variance
-    variance = Chain(system.kernel, gamma**2, alone).solution(small * system.weight)
+    later = Chain(system.kernel, gamma**2, alone, system.order)
+    variance = later.solution(small * system.weight)
     backup = system.backup(value, variance)
     moved = float(np.abs(backup.value - value).max())
     scale = float(np.abs(value).max() + np.abs(backup.value).max())
@@ -304,30 +280,25 @@ def solve_pairs(
 ) -> SolvedPairs:
     """m, v and c, on the pairs reached or on all, until the error is `allowed` in ||.||_lambda."""
     backup, moved, alone, products = solve_chains(system, allowed)
-    pairs: Any
-    if reached is not None:
-        pairs = ReachablePairs(reached, backup)
-    elif device is not None:
-        pairs = TorchPairs(system, backup, device)
-    else:
-        pairs = DensePairs(system, backup)
     gamma = system.jm.gamma
     weight = system.weight
-    c, history, iterations = solve_to_residual(
-        pairs,
-        lambda c: max(moved * weight, max(pairs.residual(c), alone) + products),
-        0.05,  # gaps are differences of what is solved
-        allowed * (1.0 - gamma) * weight,
-        gamma**2,
-        name,
-    )
+    pairs: Any
+    if reached is None:
+        pairs = DensePairs(system, backup, device=device)
+    else:
+        order = np.arange(reached.size, dtype=np.int32)
+        pairs = Chain(reached.kernel, 1.0, reached.source(backup), order, system.acyclic)
+    goal = allowed * (1.0 - gamma) * weight
+    # Gaps are differences of what is solved: the share is small.
+    c, steps, iterations = solve(pairs, goal - products, gamma**2, name, 0.05)
     if isinstance(c, np.ndarray):
         frozen(c)
+    residuals = np.maximum(moved, (np.maximum(steps, alone) + products) / weight)
     mean = float(np.abs(backup.mean).max())
     largest = max(mean, (float(backup.value_variance.max()) + mean**2) / weight)  # ||M||_lambda
-    values = partial(replace(pairs).values, c)  # without what only the solver needs
+    values = partial(at_pairs if reached is None else reached.values, c)
     rounding = rounding_of(system.longest_sum) * largest
-    return SolvedPairs(backup, values, history / weight, rounding, iterations)
+    return SolvedPairs(backup, values, residuals, rounding, iterations)
 
 
 def choose_pairs(system: CollapsedT2, asked: AskedGaps, or_all: bool = True) -> PairSet | None:
@@ -337,18 +308,11 @@ def choose_pairs(system: CollapsedT2, asked: AskedGaps, or_all: bool = True) -> 
     """
     states = system.jm.num_states
     free = 0.9 * available_bytes()
-    or_all = or_all and dense_bytes(system) <= free
-    successors = sum(kernel.nnz for kernel in system.kernels) / len(system.kernels) / states
-
-    def most(numbering: Numbering, size: float) -> float:
-        """As many pairs as fit, or as take no longer than all pairs would."""
-        sweeps = _ACYCLIC_SWEEPS if numbering.acyclic else _CYCLIC_SWEEPS
-        vectors = 2 if numbering.acyclic else VECTORS
-        fit = (free - system.table_bytes - size) / (8.0 * vectors)
-        quick = 2.0 * states**2 * _DENSE_SWEEPS / (successors * sweeps * _FIND)
-        return min(fit, quick) if or_all else fit
-
-    reached = PairSet.of(system, asked, most)
+    most = np.inf
+    if or_all := or_all and dense_bytes(system) <= free:
+        successors = sum(kernel.nnz for kernel in system.kernels) / len(system.kernels) / states
+        most = _READS[system.acyclic] * states**2 / successors
+    reached = PairSet.of(system, asked, most, free - system.table_bytes)
     if reached is None and not or_all:
         raise MemoryError(
             f"JIPE-2 on {states:,} states reaches more pairs than fit into the {gibibytes(free)} "

@@ -19,7 +19,7 @@ from jmdp_lib.checks import Floats, Policy
 from jmdp_lib.machine import rounding_of
 from jmdp_lib.model import JMDP
 from jmdp_lib.moments import Moments, StoredMoments
-from jmdp_lib.operators.collapsed import AskedGaps, AskedPairs, CollapsedT2
+from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2
 from jmdp_lib.operators.dense import device_bytes
 from jmdp_lib.operators.pairs import PairOperator, PairState
 from jmdp_lib.operators.reachable import PairSet
@@ -236,8 +236,7 @@ class MomentsFromPairs:
         (s, a), (t, b) = coordinates
         mean = self.solved.backup.mean
         here, one, two, there = (np.array([x]) for x in (s, a, b, t))
-        gap = AskedGaps(here, one, two)
-        asked = gap if s == t else AskedPairs(here, one, two, there)
+        asked = AskedGaps(here, one, two, None if s == t else there)
         found = self._covariance(self.solved, asked)
         if np.isnan(found):
             reached = affine.choose_pairs(self.system, asked)
@@ -245,7 +244,7 @@ class MomentsFromPairs:
         return found + float(mean[s, a] * mean[t, b])
 
     def _covariance(self, solved: SolvedPairs, asked: AskedGaps) -> float:
-        found = self.system.covariances(solved.backup, solved.pairs, *asked.columns)
+        found = self.system.covariances(solved.backup, solved.pairs, asked)
         return float(found[0])
 
     def _solve(self, reached: PairSet | None) -> SolvedPairs:

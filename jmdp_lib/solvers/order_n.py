@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import combinations_with_replacement
+
 import numpy as np
 from scipy import sparse
 
 from jmdp_lib import checks
-from jmdp_lib.checks import Policy
+from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.machine import rounding_of
 from jmdp_lib.model import JMDP, checked_coupling, require_tables
-from jmdp_lib.moments import norm_weight
-from jmdp_lib.operators.multisets import MultisetOperator, MultisetSource
-from jmdp_lib.solvers.affine import Chain, solve_to_residual
+from jmdp_lib.moments import StateAction, norm_weight, same_state_moments, second_moments
+from jmdp_lib.operators.multisets import MultisetOperator, System
+from jmdp_lib.solvers.affine import Chain, Solved, solve
 from jmdp_lib.solvers.fixed_point import Solution, certify, collect_moments, false_variance
 
 
@@ -32,9 +36,9 @@ def jipe(
     are policy averages over multisets of states (Section 5.3), from which every coordinate follows
     in one step; residuals are the paper's norm of these.
 
-    Up to 250,000 multisets, all of them are solved; beyond that, only those that moments of one
-    state reach. Their number grows fast with the order; `pairs` of the solution has it. A system
-    that does not fit into memory is refused.
+    The multisets that moments of one state reach are solved at once. Their number grows fast with
+    the order; `pairs` of the solution has it. What other moments need is solved when they are read.
+    A system that does not fit into memory is refused.
 
     The sparse system of $T_n$ is solved by accelerated Gauss-Seidel. The residuals are those of its
     steps, and the last one that of the moments.
@@ -55,19 +59,17 @@ def jipe(
     operator = MultisetOperator(jm.without_offset, matrix, order, checked_coupling(jm, coupling))
     allowed = checks.positive("tol", tol) * jm.reward_bound
     centred = operator.jm
-    # T_n x = x is one sparse system, in units of lambda, where T_n contracts by gamma.
-    constant, steps, _ = operator.system
-    weights = operator.weights
-    name = f"JIPE-{order}"
-    scaled = sparse.diags_array(1.0 / weights) @ steps @ sparse.diags_array(weights)
-    chain = Chain(sparse.csr_array(scaled), 1.0, constant / weights)
-    goal = tol * centred.reward_bound * (1.0 - jm.gamma)
-    x, residuals, iterations = solve_to_residual(chain, chain.residual, 0.5, goal, jm.gamma, name)
-    rounding = rounding_of(operator.longest_sum) * float(np.abs(x).max())
+    source = MomentsFromMultisets(operator, tol * centred.reward_bound * (1.0 - jm.gamma))
+    x, residuals, iterations = source.solve(operator.system)
+    longest = int(np.diff(operator.system.matrix.indptr).max(initial=0))
+    rounding = rounding_of(longest) * float(np.abs(x).max(initial=0.0))
     returns = rounding_of(0) * jm.reward_bound
-    end = certify(residuals, rounding + returns, jm.gamma, allowed, iterations, name)
-    source = MultisetSource(operator, x * weights)
-    mean, blocks = source.same_state()
+    end = certify(residuals, rounding + returns, jm.gamma, allowed, iterations, source.name)
+    mean = same_state_moments(source.moment, matrix.shape, 1)
+    blocks = None
+    if order > 1:
+        blocks = same_state_moments(source.moment, matrix.shape, 2)
+        blocks -= mean[:, :, None] * mean[:, None, :]
     # Multisets give a variance as a difference of large numbers.
     off = 1e-14 * (centred.reward_bound + float(np.abs(mean).max())) ** 2 / (1.0 - jm.gamma)
     solver_error = float(residuals[-1] + rounding) / (1.0 - jm.gamma)
@@ -75,5 +77,52 @@ def jipe(
     off += false_variance(jm.gamma, solver_error)
     found = order, mean, blocks, source
     moments = collect_moments(jm, found, jm.return_offset, end.error_bound, off)
-    route = "all" if operator.solves_all else "reached"
-    return Solution(moments, *end, route=route, pairs=x.size)
+    return Solution(moments, *end, route="reachable", pairs=x.size)
+
+
+@dataclass(frozen=True)
+class MomentsFromMultisets:
+    """Moments, each one step away from those of multisets; what is not known is solved.
+
+    goal: for residuals, in the paper's norm. known: the moment of each multiset, by its number.
+    """
+
+    operator: MultisetOperator
+    goal: float
+    known: dict[int, float] = field(default_factory=lambda: {0: 1.0})  # M^(0) = 1
+
+    @property
+    def name(self) -> str:
+        """Of the solver, for people."""
+        return f"JIPE-{self.operator.order}"
+
+    def solve(self, system: System) -> Solved:
+        """The moments of a system, in units of lambda, where T_n contracts by gamma."""
+        weights = self.operator.norm_weights(system.orders)
+        scaled = sparse.diags_array(1.0 / weights) @ system.matrix @ sparse.diags_array(weights)
+        chain = Chain(sparse.csr_array(scaled), 1.0, system.constant / weights)
+        solved = solve(chain, self.goal, self.operator.jm.gamma, self.name)
+        numbers = self.operator.numbers(system.rows).tolist()
+        self.known.update(zip(numbers, (solved.x * weights).tolist(), strict=True))
+        return solved
+
+    def moment(self, coordinates: Sequence[StateAction]) -> float:
+        """E of the product of the returns."""
+        law = self.operator.same_state_laws.get(tuple(sorted(coordinates)))
+        law = law or self.operator.law(coordinates)
+        values = self._values(self.operator.rows_of(law))
+        return float(sum(c * x for c, x in zip(law.values(), values, strict=True)))
+
+    def _values(self, rows: Ints) -> list[float]:
+        """The moments of multisets, rows (q, n)."""
+        numbers = self.operator.numbers(rows).tolist()
+        if not self.known.keys() >= set(numbers):
+            self.solve(self.operator.closure(rows[np.array(numbers) > 0]))
+        return [self.known[number] for number in numbers]
+
+    def full_second(self) -> Floats:
+        """(S, A, S, A)."""
+        states = range(self.operator.jm.num_states)
+        pairs = [((s, 1), (t, 1)) for s, t in combinations_with_replacement(states, 2)]
+        self._values(self.operator.rows_of([*pairs, *(((s, 2),) for s in states)]))
+        return second_moments(self.moment, self.operator.policy.shape)
