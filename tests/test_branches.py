@@ -143,6 +143,25 @@ def test_an_episode_that_ends_keeps_its_return():
     assert (short.returns == 1.0).all()
 
 
+class Noisy(Ending):
+    """Pays noise alone; its actions lead to states of their own."""
+
+    def step(self, action):
+        seen, _, *rest = super().step(action)
+        return seen, self.np_random.random(), *rest
+
+
+@pytest.mark.parametrize(("coupling", "shared"), [("independent", 0), ("joint", 1), ("common", 3)])
+def test_environments_share_draws_as_long_as_the_coupling_says(coupling, shared):
+    """Gaps are zero up to the last step that is shared."""
+    env = CoupledEnv(Noisy(), seed=1)
+    env.reset()
+    for horizon in (1, 2, 3):
+        asked = {"num_runs": 9, "horizon": horizon, "coupling": coupling}
+        found = estimate_gaps(env, first_action, [1, 2], **asked)
+        assert (found.variance[0, 1] == 0.0) == (horizon <= shared)
+
+
 class Named(Ending):
     """Its actions have two parts, and one decides."""
 

@@ -111,8 +111,8 @@ class Game:
 
     Example:
         >>> from jmdp_lib.atari import Game
-        >>> Game("Breakout", sticky_prob=0.25).frame_skip
-        4
+        >>> Game("Breakout", sticky_prob=0.25).repeats
+        range(0, 5)
     """
 
     name: str
@@ -125,6 +125,13 @@ class Game:
         checks.probability("sticky_prob", self.sticky_prob)
         checks.at_least("frame_skip", self.frame_skip, 1)
         checks.one_of("obs", self.obs, OBSERVATIONS)
+
+    @property
+    def repeats(self) -> range:
+        """On how many leading frames the previous action can be repeated."""
+        fewest = self.frame_skip if self.sticky_prob == 1.0 else 0
+        most = 0 if self.sticky_prob == 0.0 else self.frame_skip
+        return range(fewest, most + 1)
 
 
 class Snapshot(NamedTuple):
@@ -219,10 +226,7 @@ class CoupledAtari(gymnasium.Env[Bytes, np.int64], EzPickle):
         obs: str = "ram",
         seed: int | np.random.SeedSequence | np.random.Generator | None = None,
     ) -> None:
-        Game(game, sticky_prob, frame_skip, obs)  # which refuses what cannot be
-        fewest = frame_skip if sticky_prob == 1.0 else 0
-        most = 0 if sticky_prob == 0.0 else frame_skip
-        self._possible = range(fewest, most + 1)
+        self._possible = Game(game, sticky_prob, frame_skip, obs).repeats
         self.game = rom_id(game)
         self.sticky_prob = sticky_prob
         self.frame_skip = frame_skip

@@ -261,12 +261,13 @@ def gap_table(
         mean, *errors, below, at, above, left_open, apart = pair.statistics()
         table[:, i, j] = (mean, *errors, below, at, above, left_open, apart)
         table[:, j, i] = (-mean, *errors, above, at, below, left_open, apart)
+    table[5] += np.eye(size)  # an action against itself: always a tie
     *columns, open_signs, open_gaps = table
-    columns[5] += np.eye(size)  # an action against itself: always a tie
     names = printed_names(plan.names)
     index = {plan.compared: names[:, None], "other": names[None]}
-    rest: Any = (_missed(plan, open_gaps, extremes), num_runs, returns, open_signs)
-    return GapEstimate(*columns, *rest, index=index)
+    missed = _missed(plan, open_gaps, extremes)
+    values: Any = (*columns, missed, num_runs, returns, open_signs)
+    return GapEstimate(*values, index=index)
 
 
 def _missed(plan: Plan, shares: Floats, extremes: tuple[float, float]) -> Floats:

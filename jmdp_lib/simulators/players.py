@@ -8,7 +8,7 @@ from jmdp_lib.large.implicit import ImplicitJMDP
 from jmdp_lib.model import JMDP
 from jmdp_lib.simulators.compiled import CompiledPlayer
 from jmdp_lib.simulators.plans import Player
-from jmdp_lib.simulators.rows import EnvironmentPlayer, QueriedPlayer, TabledPlayer
+from jmdp_lib.simulators.rows import EnvironmentPlayer, KeptTables, QueriedPlayer
 from jmdp_lib.simulators.vector_player import VectorPlayer
 from jmdp_lib.simulators.vector_simulator import VectorSimulator
 
@@ -18,7 +18,7 @@ def player_of(env: Any, state: Any, coupling: str) -> Player:
     if isinstance(env, JMDP):
         return CompiledPlayer(env, state, coupling)
     if isinstance(env, ImplicitJMDP):
-        return TabledPlayer(env, state, coupling)
+        return QueriedPlayer(KeptTables(env, coupling), state)
     if isinstance(env, VectorSimulator):
         return VectorPlayer(env, state)
     if hasattr(env, "twin"):

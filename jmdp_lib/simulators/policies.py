@@ -49,10 +49,11 @@ class TablePolicy:
         rows = xp.astype(states, arrays.index_type, copy=False)
         if arrays.on_gpu:  # where a state out of range would end the process, before it is refused
             rows = xp.clip(rows, 0, len(self.probs) - 1)
-        chosen = xp.zeros_like(states)
+        narrow = xp.int8 if self.steps.shape[0] < 128 else xp.int64  # less is moved
+        chosen = xp.zeros_like(rows, dtype=narrow)
         for action in range(self.steps.shape[0]):
             passed = arrays.take(self.steps[action, ...], rows) <= uniforms
-            chosen = chosen + xp.astype(passed, states.dtype)
+            chosen = chosen + xp.astype(passed, narrow)
         return chosen, None
 
 

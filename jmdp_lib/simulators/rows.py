@@ -26,7 +26,6 @@ from jmdp_lib.model.simulator import (
     ANY_REWARD,
     CheckedQueries,
     SimulatorError,
-    check_hashable,
     check_simulator,
     check_unnumbered,
     draw_index,
@@ -206,7 +205,7 @@ class QueriedPlayer(RowPlayer):
         self.first = state
         self.num_states = getattr(simulator, "num_states", None)
         if self.num_states is None:
-            self.check_unnumbered()
+            check_unnumbered(simulator, state, _DISCOUNTS)
         else:
             known = check_simulator(simulator, _DISCOUNTS)
             self.first = checks.index("state", state, known.num_states)
@@ -217,10 +216,6 @@ class QueriedPlayer(RowPlayer):
         self.states: list[Any] = []
         self.numbers: dict[Any, int] = {}
         self.said: dict[int, dict[int, Any]] = {}
-
-    def check_unnumbered(self) -> None:
-        """Refuse a simulator whose states have no numbers, or its first state."""
-        check_unnumbered(self.simulator, self.first, _DISCOUNTS)
 
     def checked_policy(self, policy: Policy) -> RowPolicy:
         if callable(policy) or self.num_states is None:
@@ -263,49 +258,44 @@ class QueriedPlayer(RowPlayer):
                 yield branches, reward, self.number(after), False
 
 
-class TabledPlayer(QueriedPlayer):
-    """Plays an `ImplicitJMDP`: tables are kept, since asking takes longer than drawing.
+class KeptTables:
+    """An `ImplicitJMDP` as a simulator that keeps tables, since asking takes longer than drawing.
 
     With coupling="common" all states must have one law of tables; those that are met are checked.
     """
 
-    def __init__(self, simulator: ImplicitJMDP, state: Any, coupling: str) -> None:
-        super().__init__(simulator, state)
-        self.ask = self.draw
+    def __init__(self, model: ImplicitJMDP, coupling: str) -> None:
+        self.common = coupling == "common"
+        if self.common:
+            require_noise(model)
+        self.model = model
+        self.num_actions = model.num_actions
+        self.gamma = model.gamma
+        self.law: Floats | None = None
         self.kept: dict[Hashable, tuple[list[float], list[list[float]], list[Hashable]]] = {}
-        self.one_law: Floats | None = None
-        if coupling == "common":
-            require_noise(simulator)
-            self.one_law = simulator.at(state)[0]
 
-    def check_unnumbered(self) -> None:
-        check_hashable(self.first)
-        checks.pure(f"tables of state {self.first!r}", self.simulator.at, self.first)
-
-    def own(self) -> TabledPlayer:
-        return copy.deepcopy(self, {id(self.simulator): self.simulator})  # models do not change
-
-    def draw(
+    def query(
         self, state: Any, actions: Sequence[int], rng: np.random.Generator
-    ) -> list[tuple[float, Any]]:
+    ) -> tuple[list[float], list[Any]]:
         """The outcomes of the actions, from one of the tables of the state."""
         if state not in self.kept:
             if len(self.kept) >= _MOST_KEPT:
                 self.kept.clear()
-            probs, rewards, successors = self.simulator.at(state)
-            self.check_law(state, probs)
-            self.kept[state] = (probs.cumsum().tolist(), rewards.tolist(), successors)
+            probs, table_rewards, reached = self.model.at(state)
+            self._check_law(state, probs)
+            self.kept[state] = (probs.cumsum().tolist(), table_rewards.tolist(), reached)
         cumulative, rewards, successors = self.kept[state]
         table = draw_index(cumulative, rng)
         first = table * self.num_actions
-        return [(rewards[table][a], successors[first + a]) for a in actions]
+        return [rewards[table][a] for a in actions], [successors[first + a] for a in actions]
 
-    def check_law(self, state: Any, probs: Floats) -> None:
+    def _check_law(self, state: Any, probs: Floats) -> None:
         """Refuse a state whose tables are not those of the one noise that all states share."""
-        law = self.one_law
-        if law is not None and (law.size != probs.size or np.abs(law - probs).max() > 1e-12):
+        law = probs if self.law is None else self.law
+        self.law = law
+        if self.common and (law.size != probs.size or np.abs(law - probs).max() > 1e-12):
             raise ValueError(
-                'coupling="common" needs one law of tables for all states: state '
+                "coupling 'common' needs one law of tables for all states: state "
                 f"{state!r} has the probabilities {probs.round(6)}, the first one {law.round(6)}"
             )
 
