@@ -82,15 +82,18 @@ def solve(operator: Affine, goal: float, rate: float, name: str = "", share: flo
     smaller until the residual fits.
     """
     x = operator.zeros()
-    residuals = list[float]()
-    iterations = 0
+    operator.apply(operator.zeros(), x)
+    residuals = [operator.residual(x)]  # of a chain without cycles, one sweep is exact
+    iterations = 2
+    enough = share * goal
     with progress(None, name, "sweep") as bar:
         for target in (share * goal * 0.1**k for k in range(4)):
+            if residuals[-1] <= enough:
+                break
             steps, applied = _iterate(operator, x, target, rate, bar)
             residuals += [*steps, operator.residual(x)]
             iterations += applied + 1
-            if residuals[-1] <= goal:
-                break
+            enough = goal
     return Solved(x, np.array(residuals), iterations)
 
 
@@ -111,8 +114,7 @@ def _iterate(
         bar.update(applied - bar.n)
         done = steps[-1] <= goal or applied >= limit
         used = 0
-        # Two plain steps first: for a chain without cycles one Gauss-Seidel sweep is exact.
-        if done or len(steps) <= 2 or limit < math.inf:
+        if done or len(steps) == 1 or limit < math.inf:
             add_scaled(1.0, r, 1.0, x)
         else:
             used = _cycle(operator, x, r, 0.5 * goal)
@@ -207,7 +209,11 @@ class Chain:
 
     def residual(self, x: Floats) -> float:
         """max |source + discount * P x - x|."""
-        return largest_of(self.source + self.discount * (self.kernel @ x) - x)
+        moved = self.kernel @ x  # in place: there may be many coordinates
+        moved *= self.discount
+        moved += self.source
+        moved -= x
+        return largest_of(moved)
 
     def solution(self, goal: float) -> Floats:
         """x with max |source + discount * P x - x| <= goal, or as near as rounding lets it be."""
