@@ -175,10 +175,10 @@ class PairSet:
     def blocks(self) -> Iterator[tuple[int, sparse.csr_array]]:
         """All of gamma^2 P_2, some rows at a time, and the place of the first.
 
-        With cycles it is needed often, and is kept. Otherwise it is made anew, and takes up little
-        memory.
+        With cycles it is needed often, and is kept. Otherwise, if it is large, it is made anew, and
+        takes up little memory.
         """
-        if not self.acyclic:
+        if not self.acyclic or self.ends[-1, 1] <= _BLOCK:
             yield 0, self._whole
             return
         parts = np.arange(_BLOCK, self.ends[-1, 1], _BLOCK)
