@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
 
@@ -313,7 +313,8 @@ def solve_pairs(
     residuals = np.maximum(moved, (np.maximum(steps, alone) + products) / weight)
     mean = float(np.abs(backup.mean).max())
     largest = max(mean, (float(backup.value_variance.max()) + mean**2) / weight)  # ||M||_lambda
-    values = partial(at_pairs if reached is None else reached.values, c)
+    # A copy of the set: without its matrix, which only the solver needs.
+    values = partial(at_pairs if reached is None else replace(reached).values, c)
     rounding = rounding_of(system.longest_sum) * largest
     return SolvedPairs(backup, values, residuals, rounding, iterations)
 
