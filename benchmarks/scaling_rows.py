@@ -191,7 +191,7 @@ def order_rows(order: int, sides: list[int]) -> list:
         jm, policy = model(GOAL, side)
         took, peak, sol = timed(partial(jl.jipe, jm, policy, order, TOL))
         row = {"problem": GOAL, "method": f"order {order}", "states": jm.num_states, "gamma": GAMMA}
-        row |= {"coordinates": sol.moments.source.state.size, "iterations": sol.iterations}
+        row |= {"coordinates": sol.pairs, "iterations": sol.iterations}
         rows.append(row | {"seconds": took, "bytes": peak})
     return rows
 

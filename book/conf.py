@@ -44,7 +44,6 @@ html_theme = "sphinx_book_theme"
 html_title = project
 html_favicon = "static/favicon.svg"
 html_context = {"default_mode": "light"}
-html_last_updated_fmt = None
 html_show_sphinx = False
 html_theme_options = {
     "show_toc_level": 2,

@@ -219,10 +219,9 @@ def on_signature(*event: Any) -> tuple[str | None, ...]:
     return tuple(text and re.sub(r"\w+Ref\('(\w+)'\)", r"\1", text) for text in event[-2:])
 
 
-def setup(app: Any) -> dict[str, Any]:
+def setup(app: Any) -> None:
     app.setup_extension("sphinx.ext.autodoc")
     app.add_transform(Statements)
     app.add_post_transform(Links)
     app.connect("autodoc-process-docstring", on_docstring)
     app.connect("autodoc-process-signature", on_signature)
-    return {"parallel_read_safe": True}

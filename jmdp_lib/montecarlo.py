@@ -90,7 +90,7 @@ def simulate_pairs(
     def fill(chunk: int) -> None:
         out = returns[chunk * RUNS_PER_STREAM : (chunk + 1) * RUNS_PER_STREAM]
         rng = checks.stream(root, "simulate_pairs", chunk)
-        _fill_pairs(rng, out, (state, *chosen), model, (steps, jm.gamma))
+        _fill_pairs(rng, out, (state, state, *chosen), model, (steps, jm.gamma))
 
     fill_chunks(fill, -(-num_pairs // RUNS_PER_STREAM), "simulate_pairs")
     return returns
@@ -179,7 +179,7 @@ def earned_alone(rng: Any, x: int, weight: float, steps: int, gamma: float, law:
 
 @hot
 def _fill_pairs(rng: Any, returns: Any, start: Any, model: Any, limits: Any) -> None:
-    """Fill returns (n, 2). start: state and two actions. limits: steps and gamma.
+    """Fill returns (n, 2). start: two states and two actions. limits: steps and gamma.
 
     Branches at two states, whose tables are independent, are drawn by the law of a lone branch.
     """
@@ -188,8 +188,7 @@ def _fill_pairs(rng: Any, returns: Any, start: Any, model: Any, limits: Any) -> 
     num_actions = rewards.shape[1]
     steps, gamma = limits
     for run in range(len(returns)):
-        x, a, b = start
-        y = x
+        x, y, a, b = start
         left = 0.0
         right = 0.0
         weight = 1.0
@@ -269,7 +268,7 @@ def simulate_returns(
     require(8.0 * words, what, "ask for fewer")
     returns = np.empty((num_samples, matrix.size))
     tables = Law.of(jm.starts, jm.probs, np.arange(jm.probs.size))
-    maps = _Maps(steps, mode, jm.gamma, jm.rewards, jm.next_states, tables, _action_law(matrix))
+    maps = steps, mode, jm.gamma, jm.rewards, jm.next_states, tables, _action_law(matrix)
 
     def fill(chunk: int) -> None:
         out = returns[chunk * _SAMPLES : (chunk + 1) * _SAMPLES]
@@ -290,21 +289,9 @@ def _action_law(policy: Floats) -> Law:
     return Law.of(starts, policy.ravel()[played], played)
 
 
-class _Maps(NamedTuple):
-    """What all random maps have in common."""
-
-    steps: int
-    mode: int
-    gamma: float
-    rewards: Floats
-    next_states: Ints
-    tables: Law
-    actions: Law
-
-
 @cached(nogil=True)
 def _fill_samples(rng: Any, out: Any, scratch: Any, maps: Any) -> None:
-    """Fill out (n, S * A) with n samples. scratch: room for one of them."""
+    """Fill out (n, S * A) with n samples. scratch: room for one. maps: what all maps share."""
     steps, mode, gamma, rewards, next_states, tables, actions = maps
     num_actions = rewards.shape[1]
     for sample in range(out.shape[0]):

@@ -32,6 +32,7 @@ from functools import partial
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.patches import FancyBboxPatch
 
 import jmdp_lib as jl
 from jmdp_lib import figures
@@ -125,12 +126,43 @@ assert sorted(coin.rewards.tolist()) == sorted(examples["Example 1"].rewards.tol
 # %% [markdown]
 # **Definition 4.6 (joint return vector).** $Z^\pi(s) = (Z^\pi(s, a))_{a \in \mathcal A}$: the returns of all actions of one state, as random variables on one probability space. Branches share the first table, and later a table whenever they are at one state. Two branches at one state that also take the same action are the same branch from then on: they have **merged**.
 
+# %% tags=["hide-input"]
+# Heights of two branches by time: apart by less than one they are at one state.
+paths = np.array([(2.2, 1.8), (3.0, 1.0), (3.0, 1.0), (2.2, 1.8), (2.0, 2.0)])
+
+
+def draw_box(ax, time, heights, color):
+    """One draw, round the branches that share it."""
+    corner = (time - 0.12, np.min(heights) - 0.02)
+    look = {"boxstyle": "round,pad=0.15", "fc": color, "ec": "0.4", "lw": 0.7}
+    ax.add_patch(FancyBboxPatch(corner, 0.24, np.ptp(heights) + 0.04, **look))
+
+
+def draw_who_shares(ax, coupling):
+    """Two branches, and who shares a draw, until they have merged."""
+    for path, color in zip(paths.T, ("#0072B2", "#D55E00"), strict=True):
+        ax.plot(path, "o-", color=color, ms=5, lw=1.4, zorder=3)
+    ax.plot([4, 4.7], [2, 2], "o-", color="black", ms=5, lw=2.8, markevery=[0], zorder=4)
+    for time, heights in enumerate(paths[:-1]):
+        if coupling == "common" or (coupling == "joint" and np.ptp(heights) < 1):
+            draw_box(ax, time, heights, "#F6C9A8")
+        else:
+            for height in heights:
+                draw_box(ax, time, height, "#BFDCEF")
+    draw_box(ax, 4, paths[-1], "#BFDCEF")
+    ax.set_yticks([1, 2, 3], ["state 1", "state 2", "state 3"])
+    ax.set(xticks=range(5), xlabel="time", xlim=(-0.5, 4.8), ylim=(0.5, 3.5))
+    ax.tick_params(length=0)
+    ax.grid(visible=False)
+    ax.spines[:].set_visible(False)
+
+
 # %%
 couplings = ("independent", "joint", "common")
 stands = [("same", "different"), ("different", "-"), ("different", "-"), ("same", "different")]
 fig, axes = plt.subplots(1, 3, figsize=(6.75, 1.9), sharey=True)
 for ax, coupling in zip(axes, couplings, strict=True):
-    figures.shared_draws(ax, coupling)
+    draw_who_shares(ax, coupling)
     ax.set_title(coupling)
 data = pd.DataFrame([*stands, ("same", "same")], columns=["state", "action"])
 figures.save(fig, "fig_who_shares", data.assign(time=range(5)), out_dir)

@@ -22,8 +22,8 @@
 # %% tags=["parameters"]
 seed = 0
 num_seeds = 10  # at least 5
-num_updates = 500000  # at least 200000
-simulator_updates = 100000  # at least 20000
+num_updates = 300000  # at least 200000
+simulator_updates = 40000  # at least 20000
 out_dir = ""
 
 # %%

@@ -12,7 +12,7 @@ import pytest
 from bs4 import BeautifulSoup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
+from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
 import jmdp_lib as jl
 from jmdp_lib import figures
@@ -158,14 +158,3 @@ def test_claims_keep_what_was_found_apart_from_what_holds(capsys: pytest.Capture
         claims.check("c", 3, False, "differs from the paper")
     with pytest.raises(ValueError, match="verdict must be one of"):
         claims.check("d", 4, True, "nearly")
-
-
-@pytest.mark.parametrize(
-    ("coupling", "num_draws"), [("independent", 9), ("joint", 7), ("common", 5)]
-)
-def test_branches_share_the_draws_that_their_coupling_says(
-    ax: Axes, coupling: str, num_draws: int
-) -> None:
-    """Of five times, two with branches at two states; in the end there is one branch."""
-    boxes = patches(figures.shared_draws(ax, coupling), FancyBboxPatch)
-    assert len(boxes) == num_draws

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import importlib.metadata
 import os
@@ -158,27 +157,6 @@ def test_a_plain_wheel_runs_the_tabular_examples_and_names_what_it_lacks(
     take_what_is_compiled(packages)
     code = "import runpy, sys; [runpy.run_path(path) for path in sys.argv[1:]]"
     run(python, "-I", "-c", code, *files, cwd=tmp_path)
-
-
-@pytest.mark.slow
-def test_chapters_can_be_imported_from_where_the_extra_of_the_notebooks_is_installed_in_place(
-    tmp_path: Path, distributions: tuple[Path, Path]
-) -> None:
-    """Chapters 5 and 6 import the experiments, which the wheel above does not have."""
-    chapters = sorted((ROOT / "notebooks").glob("*.py"))
-    python, packages = new_environment(tmp_path)
-    source = distributions[0].parent
-    hook = f"import setuptools.build_meta as hooks; hooks.build_editable({str(tmp_path)!r})"
-    run(sys.executable, "-c", hook, cwd=source)
-    [wheel] = tmp_path.glob("*.whl")
-    shutil.unpack_archive(wheel, packages, "zip")
-    asked = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["notebooks"]
-    link_packages(with_needs(asked), packages)
-    nodes = [node for path in chapters for node in ast.parse(path.read_text()).body]
-    imports = [ast.unparse(n) for n in nodes if isinstance(n, ast.Import | ast.ImportFrom)]
-    code = "\n".join(["from __future__ import annotations", *imports])
-    found = run(python, "-I", "-c", f"{code}\nprint(plots.__file__)", cwd=tmp_path)
-    assert Path(found.strip()) == source / "experiments" / "atari" / "plots.py"
 
 
 # Files of tests that take little time, most of the core and some of what needs an extra.

@@ -56,18 +56,28 @@ def test_environments_inside_error_bars(jm, state):
     assert max(standard_errors(z, m, state, 0, 1)) < 5
 
 
-def test_deterministic_and_independent_of_threads(monkeypatch):
+def pairs(jm, count, seed):
+    return jl.simulate_pairs(jm, jl.uniform_policy(jm), 0, (0, 1), count, seed)
+
+
+def returns(jm, count, seed):
+    return jl.simulate_returns(jm, jl.uniform_policy(jm), count, seed)
+
+
+@pytest.mark.parametrize(("sample", "chunk"), [(pairs, 4096), (returns, 64)])
+def test_a_sample_depends_on_its_seed_alone(sample, chunk, monkeypatch):
+    """Neither on the number of threads, nor on how many samples are asked for."""
     jm = random_jmdp(np.random.default_rng(0))
-    policy = jl.uniform_policy(jm)
+    count = 4 * chunk + 9
     runs = []
     for threads in (1, 2):
         monkeypatch.setattr(montecarlo, "get_num_threads", lambda n=threads: n)
-        runs.append(jl.simulate_pairs(jm, policy, 0, (0, 1), 10_000, seed=5))
+        runs.append(sample(jm, count, 5))
     np.testing.assert_array_equal(*runs)
-    other = jl.simulate_pairs(jm, policy, 0, (0, 1), 10_000, seed=6)
-    assert not np.array_equal(runs[0], other)
-    shorter = jl.simulate_pairs(jm, policy, 0, (0, 1), 5_000, seed=5)
-    np.testing.assert_array_equal(shorter[:4096], runs[0][:4096])
+    for num in (1, chunk - 1, chunk, chunk + 1):
+        np.testing.assert_array_equal(sample(jm, num, 5), runs[0][:num])
+    assert not (sample(jm, count, 6) == runs[0]).any()
+    assert np.unique(runs[0].reshape(count, -1)[:, 0]).size == count  # no two chunks are the same
 
 
 def test_same_action_is_one_branch():

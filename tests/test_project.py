@@ -71,6 +71,14 @@ def test_what_is_imported_is_declared_and_what_a_user_must_install_is_imported()
     assert needed <= used, f"jmdp_lib never imports {sorted(needed - used)}"
 
 
+@by_source
+def test_the_extra_of_the_notebooks_brings_all_that_a_chapter_imports(source: Path) -> None:
+    have = brought("") | brought("notebooks")
+    for module in imported_modules(source.read_text()) - OWN - set(sys.stdlib_module_names):
+        owners = {canonicalize_name(name) for name in packages_distributions()[module]}
+        assert owners & have, module
+
+
 def test_importing_the_library_imports_nothing_that_a_plain_install_lacks() -> None:
     code = "import sys, jmdp_lib; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

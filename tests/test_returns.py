@@ -7,7 +7,6 @@ import pytest
 from strategies import random_jmdp, random_policy, shared_noise_model
 
 import jmdp_lib as jl
-from jmdp_lib import montecarlo
 
 COUPLINGS = ("joint", "independent", "common")
 NUM_SAMPLES = 20_000
@@ -104,22 +103,6 @@ def test_equal_columns_where_two_actions_do_the_same(coupling):
     np.testing.assert_array_equal(z[:, 0, 0], z[:, 0, 1])
     mixed = jl.simulate_returns(jm, jl.uniform_policy(jm), 50, coupling=coupling)
     assert 0 < np.sum(mixed[:, 0, 0] == mixed[:, 0, 1]) < 50  # next actions are drawn for each
-
-
-def test_deterministic_and_independent_of_threads_and_of_their_number(monkeypatch):
-    jm = MODELS["random"]
-    policy = jl.uniform_policy(jm)
-    runs = []
-    for threads in (1, 2):
-        monkeypatch.setattr(montecarlo, "get_num_threads", lambda n=threads: n)
-        runs.append(jl.simulate_returns(jm, policy, 300, seed=5))
-    np.testing.assert_array_equal(*runs)
-    for num in (1, 63, 64, 65, 200):
-        shorter = jl.simulate_returns(jm, policy, num, seed=5)
-        np.testing.assert_array_equal(shorter, runs[0][:num])
-    other = jl.simulate_returns(jm, policy, 300, seed=6)
-    assert not (other == runs[0]).any()
-    assert np.unique(runs[0][:, 0, 0]).size == 300  # no two chunks have one stream
 
 
 def test_the_horizon_follows_from_the_truncation():

@@ -15,6 +15,7 @@ from scipy import sparse
 from strategies import problems, random_jmdp, random_policy
 
 import jmdp_lib as jl
+from jmdp_lib.operators import reachable
 from jmdp_lib.operators.collapsed import AskedGaps, CollapsedT2, successors_first
 from jmdp_lib.operators.dense import device_bytes
 from jmdp_lib.operators.reachable import PairSet, places
@@ -174,6 +175,14 @@ def test_one_sweep_solves_a_policy_that_never_returns():
     sol = jl.jipe2(jm, policy, 1e-10)
     assert sol.route == "reachable"
     assert sol.iterations <= 3
+
+
+def test_pairs_that_are_solved_a_few_at_a_time(monkeypatch):
+    jm, policy = jl.windy_gridworld(5), jl.goal_policy(5)
+    exact = jl.jipe2(jm, policy, 1e-10, route="dense").moments.covariance
+    monkeypatch.setattr(reachable, "_BLOCK", 8)
+    found = jl.jipe2(jm, policy, 1e-10, route="reachable").moments.covariance
+    np.testing.assert_allclose(found, exact, atol=1e-9)
 
 
 class Shift:

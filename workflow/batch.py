@@ -34,6 +34,7 @@ from notebook_job import (
     damaged_files,
     figures_of,
     locked,
+    on_signals,
     parameter_defaults,
     read_record,
     record_of,
@@ -152,12 +153,6 @@ def slurm_options() -> list[str]:
     return ["--executor", "slurm", "--jobs", "100", "--slurm-status-command", tells]
 
 
-def on_signals(handler: Any) -> None:
-    """Handle Ctrl-C and SIGTERM alike."""
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, handler)
-
-
 def stop(snakemake: psutil.Popen, patience: float) -> None:
     """Ask Snakemake, its jobs and their kernels to end; those that do not are killed.
 
@@ -234,8 +229,7 @@ def run_snakemake(out: Path, plan: dict[str, Any], options: list[str], visible: 
 
 def summarise(out: Path, selected: list[str], code: int, log: str) -> int:
     """Print what came out; the exit code of the batch. log: where Snakemake's messages are."""
-    found = {name: read_record(out, name) for name in selected}
-    records = {name: record for name, record in found.items() if record is not None}
+    records = {name: found for name in selected if (found := read_record(out, name))}
     verdicts: Counter[str] = Counter()
     print("\nClaims checked: verdict, notebook, claim | value")
     for name, record in records.items():
@@ -244,8 +238,7 @@ def summarise(out: Path, selected: list[str], code: int, log: str) -> int:
             verdicts[verdict] += 1
     if "Nothing to be done" in (out / "snakemake.log").read_text(errors="replace"):
         print("\nNothing had to be run: all results are up to date.")
-    print(f"\n{len(records)} of {len(selected)} notebooks done, profile {out.name}")
-    print(f"Look into out/{out.name}: notebooks, figures, and provenance, how these were made")
+    print(f"\n{len(records)} of {len(selected)} notebooks done: look into out/{out.name}")
     print("Claims:", ", ".join(f"{verdict} {count}" for verdict, count in verdicts.items()))
     if code == INTERRUPTED:
         return code

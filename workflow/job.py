@@ -1,4 +1,4 @@
-"""What notebooks and experiments share: how results were made, and ending with the parent.
+"""How results were made, of notebooks and of experiments.
 
 Standard library only: the import of jmdp_lib takes seconds.
 """
@@ -9,30 +9,15 @@ import contextlib
 import importlib.metadata
 import os
 import platform
-import signal
 import subprocess
-import threading
-import time
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 RECORDED_PACKAGES = (
     *("jmdp_lib", "numpy", "scipy", "numba", "llvmlite", "pandas", "matplotlib", "seaborn"),
     *("torch", "gymnasium", "ale_py", "papermill", "jupytext", "nbclient", "ipykernel"),
     "snakemake",
 )
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file in one step; the folder is made if it is not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{uuid4().hex}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def provenance(root: Path) -> dict[str, Any]:
@@ -64,15 +49,3 @@ def hardware() -> dict[str, Any]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     system = f"{platform.system()} {platform.machine()}"
     return {"cpu": cpu, "cores": os.cpu_count(), "memory_gib": round(memory, 1), "system": system}
-
-
-def end_with_parent(parent: int | None = None, signum: int = signal.SIGTERM) -> None:
-    """From now on this process ends when its parent has died."""
-    parent = os.getppid() if parent is None else parent
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1.0)
-        os.kill(os.getpid(), signum)
-
-    threading.Thread(target=watch, daemon=True).start()

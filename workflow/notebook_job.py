@@ -254,10 +254,15 @@ def run_job(out: Path, name: str, given: dict[str, Any]) -> None:
     write_record(out, name, nb, facts)
 
 
+def on_signals(handler: Any) -> None:
+    """Handle Ctrl-C and SIGTERM alike."""
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, handler)
+
+
 def exit_once(signum: int, frame: object) -> None:
     """Leave, so that papermill stops its kernel and folders are removed, undisturbed by more."""
-    for other in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(other, signal.SIG_IGN)
+    on_signals(signal.SIG_IGN)
     sys.exit(128 + signum)
 
 
@@ -276,8 +281,7 @@ def locked(path: Path, told: str) -> Iterator[int]:
 
 def main(plan: str, name: str) -> int:
     """Run the notebook `name` of a plan. One that Snakemake has lost is waited for."""
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, exit_once)
+    on_signals(exit_once)
     out = Path(plan).resolve().parent
     with locked(out / ".locks" / name, f"  {name} is still running; waiting for it"):
         try:

@@ -22,18 +22,15 @@ ALT = re.compile(r"<!-- alt: (.*?) -->", re.DOTALL)
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
-def is_stable(output: NotebookNode) -> bool:
-    # A slider's id is new in every run, and without its kernel it is only an empty box.
-    return output.get("name") != "stderr" and WIDGET not in output.get("data", {})
-
-
 def stable(nb: NotebookNode) -> NotebookNode:
     for number, cell in enumerate(nb.cells):
         tags = cell.metadata.get("tags", [])
         cell.metadata = nbformat.from_dict({"tags": tags} if tags else {})
         cell.id = f"cell-{number:03d}"
         if cell.cell_type == "code":
-            cell.outputs = list(filter(is_stable, cell.outputs))
+            # A slider's id is new in every run, and without its kernel it is only an empty box.
+            shown = [output for output in cell.outputs if WIDGET not in output.get("data", {})]
+            cell.outputs = [output for output in shown if output.get("name") != "stderr"]
     for cell, below in pairwise(nb.cells):  # the alt text of a figure stands in its caption
         if found := ALT.search(below.source if "caption" in below.metadata.get("tags", []) else ""):
             for output in cell.outputs:

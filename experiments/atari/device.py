@@ -32,7 +32,7 @@ import pandas as pd
 import torch
 
 from experiments.atari.experiment import collected_tables, evaluate, monte_carlo
-from experiments.atari.files import replacing
+from experiments.atari.files import end_with_parent, replacing
 from experiments.atari.networks import Network
 from experiments.atari.protocol import (
     PROJECT,
@@ -48,7 +48,7 @@ from jmdp_lib import checks
 
 sys.path.append(str(PROJECT / "workflow"))
 
-from job import end_with_parent, provenance
+from job import provenance
 
 STARTED = time.monotonic()
 LANES = {"play": 4, "evaluate": 8}  # jobs at a time

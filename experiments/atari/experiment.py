@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from experiments.atari.checkpoints import refuse_other
-from experiments.atari.files import replacing
+from experiments.atari.files import write_whole
 from experiments.atari.networks import Config
 from experiments.atari.predictions import (
     backed_up_gaps,
@@ -216,6 +216,4 @@ def _claim(experiment: Experiment, home: Path) -> None:
     if path.exists():
         refuse_other(home, json.loads(path.read_text()), json.loads(text))
         return
-    home.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as part:
-        part.write_text(text)
+    write_whole(path, text)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tomllib
 from dataclasses import asdict
 from pathlib import Path
@@ -19,14 +18,11 @@ from typing import Any
 import pandas as pd
 
 from experiments.atari.experiment import Experiment
+from experiments.atari.files import end_with_parent, write_whole
 from experiments.atari.networks import Config
 from experiments.atari.predictions import gap_table
 
 PROJECT = Path(__file__).resolve().parents[2]
-sys.path.append(str(PROJECT / "workflow"))
-
-from job import end_with_parent, write_atomically  # noqa: E402
-
 PROTOCOL: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 TOLERANCE: dict[str, float] = PROTOCOL.pop("tolerance")
 STATES_OF = {"paper": "calibrate"}  # parts that use the states of another one, and its folder
@@ -90,14 +86,14 @@ def results(part: str, options: argparse.Namespace) -> None:
         frames = {part: trial_results(gaps)}
     for file, frame in frames.items():
         text = frame.to_csv(index=False, float_format="%.8g" if file == "simulated" else "%.6g")
-        write_atomically(options.out / f"{file}.csv", text)
+        write_whole(options.out / f"{file}.csv", text)
     facts = json.loads((options.work / "facts.json").read_text()) | {
         "note": options.note,
         "seeds": sorted(gaps.seed.unique().tolist()),
         "experiments": [asdict(experiment_of(part, game)) for game in gaps.game.unique()],
         "trials": settings(part, "")["trials"],
     }
-    write_atomically(options.out / f"{part}.json", json.dumps(facts, indent=1) + "\n")
+    write_whole(options.out / f"{part}.json", json.dumps(facts, indent=1) + "\n")
 
 
 def calibrated_results(gaps: pd.DataFrame) -> Frames:

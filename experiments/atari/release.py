@@ -24,6 +24,7 @@ from pathlib import Path
 import torch
 
 from experiments.atari import release_play
+from experiments.atari.files import write_whole
 from experiments.atari.release_settings import PROTOCOL, Settings, settings_of
 from experiments.atari.release_training import Learner, train
 from experiments.atari.tables import in_processes
@@ -34,7 +35,7 @@ from jmdp_lib.atari import emulator
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.append(str(PROJECT / "workflow"))
 
-from job import provenance, write_atomically  # noqa: E402
+from job import provenance  # noqa: E402
 
 Run = tuple[str, int]  # a game and a seed
 
@@ -59,7 +60,7 @@ def check_folder(work: Path, settings: Settings) -> None:
     told = json.dumps(asdict(settings), indent=1)
     if path.exists() and json.loads(path.read_text()) != json.loads(told):
         raise ValueError(f"{work} holds a run with other settings: see {path}, or use a new folder")
-    write_atomically(path, told)
+    write_whole(path, told)
 
 
 def play(runs: list[Run], settings: Settings, options: argparse.Namespace) -> None:
@@ -110,7 +111,7 @@ def run_all(runs: list[Run], settings: Settings, options: argparse.Namespace) ->
     play(runs, settings, options)
     learn(runs, settings, options)
     note["seconds"] = round(time.perf_counter() - started, 1)
-    write_atomically(path, json.dumps(note, indent=1))
+    write_whole(path, json.dumps(note, indent=1))
     print(f"done in {note['seconds']:.0f} s", flush=True)
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pandas as pd
 import torch
-from job import write_atomically
 
 from experiments.atari import release_play
 from experiments.atari.copies import copies_recursion
+from experiments.atari.files import write_whole
 from experiments.atari.release_settings import Settings
 from experiments.atari.release_verdict import verdict
 from jmdp_lib import checks
@@ -82,8 +82,7 @@ def write_table(
         ],
         "calls": calls,
     }
-    out.mkdir(parents=True, exist_ok=True)
     text = rows.to_csv(index=False, float_format="%.6g", lineterminator="\n")
-    write_atomically(out / "release.csv", text)
-    write_atomically(out / "release.json", json.dumps(told, indent=1) + "\n")
+    write_whole(out / "release.csv", text)
+    write_whole(out / "release.json", json.dumps(told, indent=1) + "\n")
     print(cells.to_string(index=False) if len(cells) else "no records at the paper's step yet")

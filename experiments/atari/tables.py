@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import os
-import threading
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -24,7 +23,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.atari.files import replacing
+from experiments.atari.files import end_with_parent, replacing
 from jmdp_lib import checks
 from jmdp_lib.atari.env import CoupledAtari, Game, Snapshot
 from jmdp_lib.checks import Floats, Ints, Seed
@@ -224,7 +223,7 @@ def in_processes(
     columns = zip(*jobs, strict=True)
     results: list[Result] = []
     with (
-        ProcessPoolExecutor(workers, context, _end_with_parent) as pool,  # starts none by itself
+        ProcessPoolExecutor(workers, context, end_with_parent) as pool,  # starts none by itself
         progress(len(jobs), label, unit="chunk") as bar,
     ):
         for result in map(work, *columns) if workers == 1 else pool.map(work, *columns):
@@ -237,18 +236,6 @@ def _cores() -> int:
     """The number of cores that this process may run on."""
     bound = hasattr(os, "sched_getaffinity")
     return len(os.sched_getaffinity(0)) if bound else os.cpu_count() or 1
-
-
-def _end_with_parent() -> None:
-    """Let a worker end when its parent has: after a `kill -9` nobody else would tell it to."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _collect_chunks(

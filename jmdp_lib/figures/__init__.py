@@ -19,12 +19,11 @@ with extra("figures"):
         gridworld,
         gust_of,
         heatmap,
-        shared_draws,
         transition,
     )
     from jmdp_lib.figures.notebook import Claims, explore, results, save, style
 
 __all__ = ["Claims", "explore", "results", "save", "style"]
-__all__ += ["goal_states", "gridworld", "gust_of", "shared_draws", "transition"]
+__all__ += ["goal_states", "gridworld", "gust_of", "transition"]
 __all__ += ["correlation_bar", "correlation_grid", "correlation_matrix", "heatmap"]
 __all__ += ["agreement", "gap_law", "joint_returns"]

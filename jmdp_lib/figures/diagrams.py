@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import FuncNorm
 from matplotlib.image import AxesImage
-from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
+from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 from numpy.typing import ArrayLike
 
 from jmdp_lib import checks
@@ -20,12 +20,7 @@ from jmdp_lib.model import JMDP
 _GOAL = "#cdebdd"
 _BLUE = "#0072B2"
 _ORANGE = "#D55E00"
-_SHARED = "#F6C9A8"
-_OWN = "#BFDCEF"
 _COLORS = "RdBu_r"
-# Where two branches stand, by time, in the picture of who shares a draw: they leave one state by
-# two actions, go apart, come back to one state with different actions, and merge.
-_STANDS = ((2.2, 1.8), (3.0, 1.0), (3.0, 1.0), (2.2, 1.8), (2.0, 2.0))
 # Clipped: the layout of a figure need not measure hundreds of numbers.
 _IN_CELL: dict[str, Any] = {"ha": "center", "va": "center", "clip_on": True}
 # Fisher's scale, so that .80 and .90 have different colours: artanh of nearly the correlation.
@@ -165,45 +160,6 @@ def transition(ax: Axes, jm: JMDP, state: int) -> Axes:
     ax.set(xlim=(-0.6, 3.8), ylim=(-1.3, 1.3), aspect="equal")
     ax.axis("off")
     return ax
-
-
-def shared_draws(ax: Axes, coupling: str) -> Axes:
-    """Which of two branches share a draw under a coupling, from time 0 until they have merged.
-
-    Boxes are draws of a table: an orange one is shared by all branches inside it, a blue one
-    belongs to a single branch.
-
-    Example:
-        >>> from jmdp_lib import figures
-        >>> from matplotlib.figure import Figure
-        >>> ax = figures.shared_draws(Figure().subplots(), "joint")
-        >>> len(ax.patches)  # one draw for both at times 0 and 3, and when they have merged
-        7
-    """
-    stands = np.array(_STANDS)
-    times = np.arange(len(stands))
-    for branch, color in enumerate((_BLUE, _ORANGE)):
-        ax.plot(times, stands[:, branch], "o-", color=color, ms=5, lw=1.4, zorder=3)
-    ax.plot([4, 4.7], [2, 2], "o-", color="black", ms=5, lw=2.8, markevery=[0], zorder=4)
-    for time, heights in enumerate(stands):
-        merged = heights[0] == heights[1]
-        at_one_state = np.ptp(heights) < 1
-        shared = merged or coupling == "common" or (coupling == "joint" and at_one_state)
-        if shared:
-            _draw(ax, time, heights, _OWN if merged else _SHARED)
-        else:
-            for height in heights:
-                _draw(ax, time, height, _OWN)
-    ax.set_yticks([1, 2, 3], ["state 1", "state 2", "state 3"])
-    ax.set(xticks=times, xlabel="time", xlim=(-0.5, 4.8), ylim=(0.5, 3.5))
-    return _bare(ax)
-
-
-def _draw(ax: Axes, time: float, heights: ArrayLike, color: str) -> None:
-    """A box for one draw, round the branches that share it."""
-    corner = (time - 0.12, np.min(heights) - 0.02)
-    look: dict[str, Any] = {"boxstyle": "round,pad=0.15", "fc": color, "ec": "0.4", "lw": 0.7}
-    ax.add_patch(FancyBboxPatch(corner, 0.24, np.ptp(heights) + 0.04, **look))
 
 
 def heatmap(ax: Axes, values: Any, cmap: str = "viridis_r", **options: Any) -> AxesImage:

@@ -3,13 +3,16 @@
 The states that these gaps lead to are numbered, successors first. A set of pairs (i, j), j <= i,
 of their numbers is a bitmap of 64-bit words: (i, j) is a bit of word rows[i] + j // 64. The place
 of a pair in the set is the number of bits before it, so that c is one plain vector, and c -> c_0 +
-gamma^2 P_2 c one sparse matrix. A policy that never returns to a state it left leads from every
+gamma^2 P_2 c a sparse matrix. A policy that never returns to a state it left leads from every
 pair to places before its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +22,8 @@ from scipy.sparse import csgraph
 from jmdp_lib.checks import Floats, Ints
 from jmdp_lib.machine import cached, hot, inline
 from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2
+
+_BLOCK = 1 << 20  # successors of pairs that are held at once
 
 
 def reached_states(system: CollapsedT2, asked: AskedGaps) -> Ints:
@@ -99,15 +104,20 @@ class PairSet:
     """The unordered pairs of states that asked gaps reach: closed under the pair chain.
 
     rows: (N + 1,) where the words of each row start. words: (W, 2) the bits of each word, and how
-    many bits are before it. size: how many pairs. successors: how many these have
-    together.
+    many bits are before it. ends: (N + 1, 2) how many pairs, and successors of these, are in the
+    rows before each. acyclic: pairs lead to places before their own only, and to themselves.
     """
 
     numbering: Numbering
     rows: Ints
     words: Any
-    size: int
-    successors: int
+    ends: Ints
+    acyclic: bool
+
+    @property
+    def size(self) -> int:
+        """How many pairs."""
+        return int(self.ends[-1, 0])
 
     @classmethod
     def of(
@@ -125,18 +135,20 @@ class PairSet:
         if limit < 0.0:
             return None
         words = np.zeros((rows[-1], 2), np.uint64)  # takes memory only where it is written to
-        counts = np.zeros(3, np.int64)  # pairs in the set, pairs followed, their successors
+        counts = np.zeros(2, np.int64)  # pairs in the set, and pairs followed
+        followed = np.zeros((rows.size, 2), np.int64)  # by row, one row ahead: see `ends`
         for part in asked.parts(system.entries):
             step = system.step(part)
             _add_all(rows, words, counts, number[step.first], number[step.second])
         backward = True  # from the top first: successors have lower numbers
         while counts[1] < counts[0] <= limit:
-            _follow(rows, words, numbering.steps, numbering.steps.room, counts, limit, backward)
+            steps = numbering.steps, numbering.steps.room
+            _follow(rows, words, steps, counts, followed, limit, backward)
             backward = not backward
         if counts[0] > limit:
             return None
         _rank(words)
-        return cls(numbering, rows, words, int(counts[0]), int(counts[2]))
+        return cls(numbering, rows, words, np.cumsum(followed, axis=0), system.acyclic)
 
     @property
     def members(self) -> tuple[Ints, Ints]:
@@ -147,16 +159,32 @@ class PairSet:
         order = self.numbering.order
         return order[row], order[(word - self.rows[row]) * 64 + bit]
 
-    @property
-    def kernel(self) -> sparse.csr_array:
-        """(size, size) sparse: gamma^2 P_2."""
-        index = np.int32 if self.successors < 2**31 else np.int64
-        starts = np.zeros(self.size + 1, index)
-        columns = np.empty(self.successors, index)
-        weights = np.empty(self.successors)
-        steps = self.numbering.steps
-        _fill(self.rows, self.words, steps, steps.room, (starts, columns, weights))
-        return sparse.csr_array((weights, columns, starts), (self.size, self.size))
+    def kernel(self, low: int, high: int) -> sparse.csr_array:
+        """(n, size) sparse: gamma^2 P_2 from the pairs in the rows low to high - 1."""
+        pairs, successors = self.ends[high] - self.ends[low]
+        index = np.int32 if max(self.size, successors) < 2**31 else np.int64
+        matrix = np.zeros(pairs + 1, index), np.empty(successors, index), np.empty(successors)
+        steps = self.numbering.steps, self.numbering.steps.room
+        _fill(self.rows, self.words, steps, low, high, matrix)
+        return sparse.csr_array(matrix[::-1], (pairs, self.size))
+
+    @cached_property
+    def _whole(self) -> sparse.csr_array:
+        return self.kernel(0, len(self.ends) - 1)
+
+    def blocks(self) -> Iterator[tuple[int, sparse.csr_array]]:
+        """All of gamma^2 P_2, some rows at a time, and the place of the first.
+
+        With cycles it is needed often, and is kept. Otherwise, if it is large, it is made anew, and
+        takes up little memory.
+        """
+        if not self.acyclic or self.ends[-1, 1] <= _BLOCK:
+            yield 0, self._whole
+            return
+        parts = np.arange(_BLOCK, self.ends[-1, 1], _BLOCK)
+        cuts = np.unique(np.searchsorted(self.ends[:, 1], parts))
+        for low, high in pairwise([0, *cuts.tolist(), len(self.ends) - 1]):
+            yield int(self.ends[low, 0]), self.kernel(low, high)
 
     def source(self, backup: Backup) -> Floats:
         """(size,) c_0."""
@@ -183,8 +211,10 @@ class PairSet:
 
 def bytes_of_a_pair(system: CollapsedT2) -> float:
     """Bytes that a pair takes while c is solved for, roughly: its successors, and its vectors."""
+    if system.acyclic:
+        return 32.0
     successors = sum((kernel.nnz / system.jm.num_states) ** 2 for kernel in system.kernels)
-    return 12.0 * successors + (40.0 if system.acyclic else 80.0)
+    return 80.0 + 12.0 * successors
 
 
 @inline
@@ -246,9 +276,10 @@ def _successors(steps: Any, i: Any, j: Any, room: Any) -> Any:
 
 @hot
 def _follow(
-    rows: Any, words: Any, steps: Any, room: Any, counts: Any, limit: Any, backward: Any
+    rows: Any, words: Any, steps: Any, counts: Any, followed: Any, limit: Any, backward: Any
 ) -> None:
     """Add the successors of pairs that were not followed yet, word by word, up to `limit` pairs."""
+    arrays, room = steps
     for row in range(rows.size - 1):
         i = np.int64(rows.size - 2 - row if backward else row)
         for n in range(rows[i + 1] - rows[i]):
@@ -259,9 +290,10 @@ def _follow(
                 while new:
                     j = ((k - rows[i]) << 6) + _lowest(new)
                     new &= new - np.uint64(1)
-                    found = _successors(steps, i, j, room)
+                    found = _successors(arrays, i, j, room)
                     counts[1] += 1
-                    counts[2] += found
+                    followed[i + 1, 0] += 1
+                    followed[i + 1, 1] += found
                     for e in range(found):
                         _add(rows, words, counts, room[0][e], room[1][e])
                 new = words[k, 0] & ~words[k, 1]
@@ -298,18 +330,19 @@ def places(rows: Any, words: Any, first: Any, second: Any) -> Any:
 
 
 @hot
-def _fill(rows: Any, words: Any, steps: Any, room: Any, matrix: Any) -> None:
-    """Write the rows of `PairSet.kernel`, place by place."""
+def _fill(rows: Any, words: Any, steps: Any, low: Any, high: Any, matrix: Any) -> None:
+    """Write what `PairSet.kernel` has of the rows low to high - 1, place by place."""
+    arrays, room = steps
     starts, columns, weights = matrix
     place = 0
     n = 0
-    for i in range(rows.size - 1):
+    for i in range(low, high):
         for k in range(rows[i], rows[i + 1]):
             word = words[k, 0]
             while word:
                 j = ((k - rows[i]) << 6) + _lowest(word)
                 word &= word - np.uint64(1)
-                for e in range(_successors(steps, i, j, room)):
+                for e in range(_successors(arrays, i, j, room)):
                     columns[n] = _place(rows, words, room[0][e], room[1][e])
                     weights[n] = room[2][e]
                     n += 1

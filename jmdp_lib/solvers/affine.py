@@ -14,7 +14,8 @@ the asked gaps reach where these are few, and on all pairs otherwise (`choose_pa
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
 
@@ -82,15 +83,18 @@ def solve(operator: Affine, goal: float, rate: float, name: str = "", share: flo
     smaller until the residual fits.
     """
     x = operator.zeros()
-    residuals = list[float]()
-    iterations = 0
+    operator.apply(operator.zeros(), x)
+    residuals = [operator.residual(x)]  # of a chain without cycles, one sweep is exact
+    iterations = 2
+    enough = share * goal
     with progress(None, name, "sweep") as bar:
         for target in (share * goal * 0.1**k for k in range(4)):
+            if residuals[-1] <= enough:
+                break
             steps, applied = _iterate(operator, x, target, rate, bar)
             residuals += [*steps, operator.residual(x)]
             iterations += applied + 1
-            if residuals[-1] <= goal:
-                break
+            enough = goal
     return Solved(x, np.array(residuals), iterations)
 
 
@@ -111,8 +115,7 @@ def _iterate(
         bar.update(applied - bar.n)
         done = steps[-1] <= goal or applied >= limit
         used = 0
-        # Two plain steps first: for a chain without cycles one Gauss-Seidel sweep is exact.
-        if done or len(steps) <= 2 or limit < math.inf:
+        if done or len(steps) == 1 or limit < math.inf:
             add_scaled(1.0, r, 1.0, x)
         else:
             used = _cycle(operator, x, r, 0.5 * goal)
@@ -177,12 +180,13 @@ def _minus_moved(operator: Affine, x: Any, out: Any) -> None:
 
 @dataclass(frozen=True)
 class Chain:
-    """x = source + discount * P x, x (S,), P (S, S) sparse: by Gauss-Seidel, successors first.
+    """x = source + discount * P x, x (S,), P (S, S): by Gauss-Seidel, successors first.
 
-    order: (S,), in which x is swept; found if None. acyclic: a sweep in this order is exact.
+    kernel: P, sparse; or a set of pairs, for gamma^2 P_2. order: (S,), in which x is swept; found
+    if None. acyclic: a sweep in this order is exact.
     """
 
-    kernel: sparse.csr_array
+    kernel: sparse.csr_array | PairSet
     discount: float
     source: Floats
     order: Any = None
@@ -190,7 +194,14 @@ class Chain:
 
     @cached_property
     def _order(self) -> Any:
-        return successors_first(self.kernel) if self.order is None else self.order
+        if self.order is None and isinstance(self.kernel, sparse.csr_array):
+            return successors_first(self.kernel)
+        return self.order
+
+    @property
+    def _blocks(self) -> Iterable[tuple[int, sparse.csr_array]]:
+        """The rows of P, some at a time, and the number of the first."""
+        return self.kernel.blocks() if isinstance(self.kernel, PairSet) else [(0, self.kernel)]
 
     def zeros(self) -> Floats:
         """x = 0."""
@@ -200,14 +211,20 @@ class Chain:
         """A Gauss-Seidel sweep there and back."""
         out[...] = x
         source = self.source if with_source else self.zeros()
-        kernel = self.kernel
-        rows = kernel.indptr, kernel.indices, kernel.data
         for backward in (False,) if self.acyclic else (False, True):
-            _sweep(self._order, rows, self.discount, source, out, backward)
+            for first, kernel in self._blocks:
+                rows = first, kernel.indptr, kernel.indices, kernel.data
+                order = self._order[first : first + kernel.shape[0]]
+                _sweep(order, rows, self.discount, source, out, backward)
 
     def residual(self, x: Floats) -> float:
         """max |source + discount * P x - x|."""
-        return largest_of(self.source + self.discount * (self.kernel @ x) - x)
+        largest = 0.0
+        for first, kernel in self._blocks:
+            part = slice(first, first + kernel.shape[0])
+            off = self.source[part] + self.discount * (kernel @ x) - x[part]
+            largest = float(np.maximum(largest, largest_of(off)))  # nan stays
+        return largest
 
     def solution(self, goal: float) -> Floats:
         """x with max |source + discount * P x - x| <= goal, or as near as rounding lets it be."""
@@ -216,13 +233,13 @@ class Chain:
 
 @hot
 def _sweep(order: Any, rows: Any, discount: Any, source: Any, x: Any, backward: Any) -> None:
-    """One Gauss-Seidel sweep of x = source + discount * P x in place, P (S, S) sparse rows."""
-    indptr, indices, probs = rows
+    """One Gauss-Seidel sweep of x = source + discount * P x in place, for some rows of P."""
+    first, indptr, indices, probs = rows
     for n in range(order.size):
         s = order[order.size - 1 - n if backward else n]
         after = 0.0
         loop = 0.0
-        for k in range(indptr[s], indptr[s + 1]):
+        for k in range(indptr[s - first], indptr[s - first + 1]):
             if indices[k] == s:
                 loop += probs[k]
             else:
@@ -286,8 +303,8 @@ def solve_pairs(
     if reached is None:
         pairs = DensePairs(system, backup, device=device)
     else:
-        order = np.arange(reached.size, dtype=np.int32)
-        pairs = Chain(reached.kernel, 1.0, reached.source(backup), order, system.acyclic)
+        places = np.arange(reached.size, dtype=np.int32)
+        pairs = Chain(reached, 1.0, reached.source(backup), places, reached.acyclic)
     goal = allowed * (1.0 - gamma) * weight
     # Gaps are differences of what is solved: the share is small.
     c, steps, iterations = solve(pairs, goal - products, gamma**2, name, 0.05)
@@ -296,7 +313,8 @@ def solve_pairs(
     residuals = np.maximum(moved, (np.maximum(steps, alone) + products) / weight)
     mean = float(np.abs(backup.mean).max())
     largest = max(mean, (float(backup.value_variance.max()) + mean**2) / weight)  # ||M||_lambda
-    values = partial(at_pairs if reached is None else reached.values, c)
+    # A copy of the set: without its matrix, which only the solver needs.
+    values = partial(at_pairs if reached is None else replace(reached).values, c)
     rounding = rounding_of(system.longest_sum) * largest
     return SolvedPairs(backup, values, residuals, rounding, iterations)
 

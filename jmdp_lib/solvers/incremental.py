@@ -15,8 +15,9 @@ fields of `StepSize`, in their order, and nothing else computes it. Docstring an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -157,7 +158,6 @@ def incremental_jipe2(
     matrix = checks.policy_matrix(check_simulator(simulator), policy)
     checked_coupling(simulator, checks.one_of("coupling", coupling, ("joint", "common")))
     layout = Layout(matrix, checks.one_of("form", form, FORMS), coupling)
-    num_updates = checks.at_least("num_updates", num_updates, 1)
     step = StepSize.of(step_size)
     stops = spread_stops(checkpoints, num_updates)
     _require_room(simulator, matrix, form)
@@ -167,24 +167,15 @@ def incremental_jipe2(
     root = checks.seed_sequence(seed)
     update = updater(simulator, layout, learned, step, checks.stream(root, f"learn {form}"))
     at_once = 1_000_000 if isinstance(simulator, JMDP) else 1_000  # between looks at Ctrl-C
-    made = 0
-    history = []
-    with progress(stops[-1], "incremental JIPE-2") as bar:
-        for stop in stops:
-            while made < stop:
-                count = min(stop - made, at_once)
-                update(count)
-                bar.update(count)
-                made += count
-            history.append(_residual_and_error(simulator, layout, values, truth))
-    residuals, errors = np.transpose(history)
+    record = partial(_residual_and_error, simulator, layout, values, truth)
+    residuals, errors = np.transpose([record() for _ in _at_stops(stops, at_once, update)])
     error_bound = float(residuals[-1] / (1.0 - simulator.gamma))
     return IncrementalSolution(
         moments=_learned_moments(layout, values, simulator.gamma, error_bound),
         residuals=residuals,
         converged=False,
         error_bound=error_bound,
-        iterations=made,
+        iterations=stops[-1],
         updates=np.array(stops),
         errors=errors,
         values=values,
@@ -192,6 +183,19 @@ def incremental_jipe2(
         form=form,
         entropy=root.entropy,
     )
+
+
+def _at_stops(stops: Sequence[int], at_once: int, update: Callable[[int], None]) -> Iterator[None]:
+    """Make updates, and pause at each stop."""
+    made = 0
+    with progress(stops[-1], "incremental JIPE-2") as bar:
+        for stop in stops:
+            while made < stop:
+                count = min(stop - made, at_once)
+                update(count)
+                bar.update(count)
+                made += count
+            yield
 
 
 class Learned(NamedTuple):
@@ -230,7 +234,8 @@ def _residual_and_error(
 
     The unit of the norm is the largest |R| that the simulator declares, or one.
     """
-    bound = float(np.abs(getattr(simulator, "reward_range", None) or 1.0).max()) or 1.0
+    ends = getattr(simulator, "reward_range", None)
+    bound = float(np.abs(1.0 if ends is None else ends).max()) or 1.0
     weight = norm_weight(2, simulator.gamma, bound)
     raw = layout.raw(values)
 
@@ -287,6 +292,7 @@ def updater(
 
 def spread_stops(checkpoints: int | Sequence[int], num_updates: int) -> list[int]:
     """Update counts to stop at: so many, evenly on a log scale, or as given; always the last."""
+    num_updates = checks.at_least("num_updates", num_updates, 1)
     if isinstance(checkpoints, int | np.integer):
         count = checks.at_least("checkpoints", int(checkpoints), 1)
         first = num_updates if count == 1 else min(100, num_updates)
