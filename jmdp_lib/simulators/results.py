@@ -100,13 +100,19 @@ class GapEstimate(ReadOnly):
             return np.ones(shape, bool)
         return np.broadcast_to(self.index[compared] != self.index["other"], shape)
 
+    @property
+    def _varied(self) -> Any:
+        """Where gaps vary by more than rounding."""
+        return self.variance > _NO_VARIATION * self.mean**2
+
     def interval(self, name: str, level: float = 0.95) -> tuple[Floats, Floats]:
         """Ends of confidence intervals, entry by entry.
 
         Those of "mean" are normal, with the truncation error added; those of "variance" are normal
-        and cut at zero. A warning says where these two rest on too few runs, such as those that met
-        a rare event. Those of "prob_worse", "prob_tie" and "prob_better" are Wilson's, for any
-        signs of the gaps that the cut left open.
+        and cut at zero, and if no variation was seen, nothing bounds it from above. A warning says
+        where these two rest on too few runs, such as those that met a rare event. Those of
+        "prob_worse", "prob_tie" and "prob_better" are Wilson's, for any signs of the gaps that the
+        cut left open.
         """
         names = ("mean", "variance", "prob_worse", "prob_tie", "prob_better")
         value = getattr(self, checks.one_of("name", name, names))
@@ -119,7 +125,8 @@ class GapEstimate(ReadOnly):
         self._warn_of_few_runs()
         if name == "variance":
             reach = z * self.variance_error
-            return np.maximum(value - reach, 0.0), value + reach
+            high = np.where(self._apart & ~self._varied, np.inf, value + reach)
+            return np.maximum(value - reach, 0.0), high
         reach = z * self.mean_error + self.truncation_error
         return value - reach, value + reach
 
@@ -128,7 +135,7 @@ class GapEstimate(ReadOnly):
         n = np.asarray(self.num_runs)
         square = self.variance**2
         enough = n * square >= _ENOUGH * (square + n * self.variance_error**2)
-        few = self._apart & ~(enough & (self.variance > _NO_VARIATION * self.mean**2))
+        few = self._apart & ~(enough & self._varied)
         if few.any():
             warnings.warn(
                 f"the intervals of {few.sum():,} gaps rest on too few runs: fewer than {_ENOUGH} "

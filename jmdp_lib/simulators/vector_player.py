@@ -29,8 +29,8 @@ from jmdp_lib.simulators.vector_simulator import (
     widened,
 )
 
-_CHUNK = 2**16  # runs per random stream: few enough for the caches of a processor,
-_GPU_CHUNK = 2**25  # and many enough to keep a GPU busy, with three GiB for pairs of small states
+_CHUNK = 2**16  # runs per random stream: few enough for the caches of a processor
+_GPU_CHUNK = 2**25  # numbers in the states of these: enough to keep a GPU busy, with three GiB
 
 
 class VectorPlayer(BatchPlayer):
@@ -53,7 +53,8 @@ class VectorPlayer(BatchPlayer):
         self.num_actions = simulator.num_actions
         self.num_states = getattr(simulator, "num_states", None)
         self.arrays = Arrays.of(self.where)
-        self.chunk_size = _GPU_CHUNK if self.arrays.on_gpu else _CHUNK
+        on_gpu = _GPU_CHUNK // max(1, *self.where.shape)
+        self.chunk_size = on_gpu if self.arrays.on_gpu else _CHUNK
         self.careful = False
         self.limits = simulator.reward_range
         self._check_numbered(self.num_states)
