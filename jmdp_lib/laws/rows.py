@@ -118,10 +118,6 @@ class Rows:
             longest=longest,
         )
 
-    def rounded(self, x: Floats) -> Floats:
-        """Numbers in `unit`, rounded as rewards are."""
-        return _rounded(x / self.unit)
-
     @property
     def top(self) -> float:
         """A bound of |D| for all rows."""
@@ -148,7 +144,7 @@ class Rows:
         return _parts_of_a_step(self.factors, self.gamma) == 2
 
 
-def _rounded(x: Floats) -> Floats:
+def rounded(x: Floats) -> Floats:
     """Numbers without the digits that rounding may have changed."""
     return np.round(x, _DIGITS) + 0.0
 
@@ -220,7 +216,7 @@ class _Maker:
     @cached_property
     def rewards(self) -> Floats:
         """(T, A) in units."""
-        return _rounded(self.jm.rewards / self.unit)
+        return rounded(self.jm.rewards / self.unit)
 
     @cached_property
     def members(self) -> tuple[Ints, Ints]:
@@ -291,7 +287,7 @@ class _Maker:
         left += jm.starts[s][step]
         right += jm.starts[t][step]
         probs = jm.probs[left] * np.where(shared[step], 1.0, jm.probs[right])
-        d = _rounded(self.rewards[left, a[step]] - self.rewards[right, b[step]])
+        d = rounded(self.rewards[left, a[step]] - self.rewards[right, b[step]])
         ends = jm.next_states[left, a[step]], jm.next_states[right, b[step]]
         merged = alike[step]
         # Branches that are one lead to zero, whatever the table is.
