@@ -81,7 +81,7 @@ class PhiBracket:
 
     def lower(self, x: Floats) -> Floats:
         """The highest line below phi at x (m,), of those of the two points around it."""
-        return np.maximum(highest_lines(self.x, self.below, self.slope, x)[0], 0.0)
+        return highest_lines(self.x, self.below, self.slope, x)[0]
 
     def cdf(self, x: Floats) -> tuple[Floats, Floats]:
         """(m,) each: a lower bound of $P(G < x)$, and an upper bound of $P(G <= x)$."""

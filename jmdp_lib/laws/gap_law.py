@@ -221,7 +221,8 @@ class _Search:
         off = 0.5 * self.rows.mean_error + 8.0 * _EPS * x[-1]
         value, slope = grid.below[row, :, 1:-1]
         above = 0.5 * (grid.above[row, 0, 1:-1] + past) + off
-        return PhiBracket(x, above, 0.5 * (value + past) - off, 0.5 * (1.0 + slope))
+        lines = np.stack([0.5 * (value + past) - off, 0.5 * (1.0 + slope)])
+        return PhiBracket(x, above, *np.where(lines[0] > 0.0, lines, 0.0))  # phi is not negative
 
     def verdict(self, grid: _Grid, widths: Floats, needed: float) -> str:
         """What was reached where, and what would be needed."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -130,7 +131,8 @@ class Stochastic:
     def settle(self, points: Floats, bounds: Floats, tol: float) -> None:
         """Sweep until no bound falls by `tol`, in place."""
         groups, kinds = self._grouped
-        cells = np.array([first_cuts(points, *shifted(points, *x)) for x in kinds.T], np.int32)
+        cuts = [first_cuts(points, *shifted(points, *kind)) for kind in kinds.T]
+        cells: Any = np.array(cuts, np.int32)
         zeros = np.zeros(cells.shape)
         reads = Reads(cells, zeros, np.ones(cells.shape[1]), np.ones(len(cells)))
         size = self.rows.factors.size
@@ -163,7 +165,7 @@ def _told_apart(d: Floats) -> Floats:
     return np.floor(d / step) * step
 
 
-def shifted(x: Floats | float, d: float, factor: float) -> tuple[Floats, Floats]:
+def shifted(x: Any, d: float, factor: float) -> tuple[Floats, Floats]:
     """(x - d) / factor, and how inexact: not at all where d = x, or where the factor is a power of
     two and the difference a float. Otherwise the difference, the quotient and the sum of both
     results are rounded, each by half an _EPS of (|x| + |d|) / factor at most."""
