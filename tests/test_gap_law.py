@@ -457,7 +457,7 @@ def test_errors_of_means_are_as_large_as_their_bound_in_the_worst_case(worth, mo
     wrong = rows.means + np.linalg.solve(np.eye(len(moves)) - moves, np.ones(len(moves)))
     wrong[-1] = 0.0
     true = off(wrong, exact_means(rows))
-    bound = mean_error(made, rows.factors, wrong, 0.0, (1 + rows.halved) / (1.0 - rows.gamma))
+    bound = mean_error(made, rows.factors, wrong, 0.0, rows.gamma, rows.halved)
     assert true <= bound + 1e-12
     assert true > bound / 1.5
 
@@ -493,7 +493,7 @@ def test_roundings_are_counted(size) -> None:
     assert rows.longest == size
     assert rows.rounding == pytest.approx((3 * size * 0.5 + 16) * eps, rel=1e-12, abs=0.0)
     assert Convex(rows).slack(3.0) == pytest.approx(12.0 * rows.rounding, rel=1e-12, abs=0.0)
-    lost = mean_error(rows.outcomes, rows.factors, rows.means, 1.0, 2.0)
+    lost = mean_error(rows.outcomes, rows.factors, rows.means, 1.0, 0.5, rows.halved)
     sizes = np.abs(rows.outcomes.d).max() + np.abs(rows.means).max()
     assert lost == pytest.approx(sizes / 0.5, rel=1e-9)
 

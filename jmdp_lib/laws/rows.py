@@ -107,7 +107,7 @@ class Rows:
         if maker.halved:
             factors[maker.half_keys.size + np.flatnonzero(maker.apart)] = 1.0
         means = maker.means(outcomes, factors)
-        each = 1 + maker.halved  # parts of a step
+        error = mean_error(outcomes, factors, means, _rounding(longest), gamma, maker.halved)
         return cls(
             unit=maker.unit,
             gamma=gamma,
@@ -115,10 +115,8 @@ class Rows:
             factors=factors,
             asked=maker.asked,
             means=means,
-            mean_error=mean_error(
-                outcomes, factors, means, _rounding(longest), each / (1.0 - gamma)
-            ),
-            largest=_largest(outcomes, factors, gamma, each),
+            mean_error=error,
+            largest=_largest(outcomes, factors, gamma, maker.halved),
             longest=longest,
             halved=maker.halved,
         )
@@ -347,20 +345,25 @@ def _step_of_means(outcomes: Outcomes, factors: Floats, means: Floats) -> Floats
 
 
 def mean_error(
-    outcomes: Outcomes, factors: Floats, means: Floats, rounding: float, steps: float
+    outcomes: Outcomes,
+    factors: Floats,
+    means: Floats,
+    rounding: float,
+    gamma: float,
+    halved: bool,
 ) -> float:
     """How far each of the means (N,) is from the truth, at most.
 
-    The residual rho bounds it by rho times the discounted number of `steps`: 1 / (1 - gamma), and
-    with half-steps, of which every second one has the factor one, 2 / (1 - gamma). Computing rho
-    loses `rounding`, relative to the largest numbers that are summed.
+    The residual rho bounds it by rho / (1 - gamma), and with half-steps, of which every second one
+    has the factor one, by 2 rho / (1 - gamma). Computing rho loses `rounding`, relative to the
+    largest numbers that are summed.
     """
     residual = np.abs(_step_of_means(outcomes, factors, means) - means).max()
     lost = rounding * (np.abs(outcomes.d).max() + np.abs(means).max())
-    return float(steps * (residual + lost))
+    return float((1 + halved) * (residual + lost) / (1.0 - gamma))
 
 
-def _largest(outcomes: Outcomes, factors: Floats, gamma: float, parts: int) -> Floats:
+def _largest(outcomes: Outcomes, factors: Floats, gamma: float, halved: bool) -> Floats:
     """(N,) bounds of |D|: those of so many parts of steps, and what all later ones can add."""
     starts = np.searchsorted(outcomes.row, np.arange(factors.size - 1))
     size = np.abs(outcomes.d)
@@ -372,5 +375,6 @@ def _largest(outcomes: Outcomes, factors: Floats, gamma: float, parts: int) -> F
         rounds += 1
         later = factors[outcomes.row] * bound[outcomes.after]
         bound[:-1] = np.maximum.reduceat(size + later, starts)
+    parts = 1 + halved
     rest = gamma ** (rounds // parts) * parts * size.max(initial=0.0) / (1.0 - gamma)
     return np.where(bound > 0.0, (bound + rest) * (1.0 + 1e-9), 0.0)
