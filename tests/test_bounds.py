@@ -100,20 +100,6 @@ def test_ill_conditioned_moments_fall_back_to_the_order_that_they_bear():
         assert low <= np.mean(x <= 1.0) <= high
 
 
-def test_gap_moments_of_a_solution_bound_its_law():
-    """Without a future the law of a gap is that of one table's rewards."""
-    rng = np.random.default_rng(3)
-    probs, rewards = rng.dirichlet(np.ones(6)), rng.normal(size=(6, 2))
-    jm = jl.JMDP([probs], [rewards], np.zeros((1, 6, 2), int), 0.0)
-    moments = jl.jipe(jm, [[0.5, 0.5]], order=6).moments
-    raw = [moments.gap_moment([(0, 0, 1)] * k) if k else 1.0 for k in range(7)]
-    gap, t = rewards[:, 0] - rewards[:, 1], np.linspace(-3.0, 3.0, 31)
-    low, high = jl.laws.tail_bounds(raw, t)
-    cdf = np.where(gap <= t[:, None], probs, 0.0).sum(1)
-    assert np.all((low - 1e-7 <= cdf) & (cdf <= high + 1e-7))
-    assert np.mean(high - low) < 0.25
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [

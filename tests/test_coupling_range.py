@@ -9,9 +9,6 @@ from scipy.optimize import linprog
 from strategies import random_jmdp, random_policy
 
 import jmdp_lib as jl
-from jmdp_lib.laws.coupling_range import Cells, TransportedPairs
-from jmdp_lib.operators.collapsed import CollapsedT2
-from jmdp_lib.solvers.affine import solve_chains
 
 
 def random_mdp(rng, num_states, num_actions):
@@ -140,23 +137,6 @@ def test_one_step_is_a_transport_problem():
         )
 
 
-def test_the_papers_two_worlds_stand_at_the_two_ends():
-    chain = jl.coupled_reward_chain(4, gamma=0.9)
-    policy = jl.uniform_policy(chain)
-    found = jl.laws.coupling_range(chain, policy)
-    joint = jl.jipe2(chain, policy).moments.gap_variance
-    assert found.gap_variance_low[0, 0, 1] == pytest.approx(0.0, abs=1e-9)
-    np.testing.assert_allclose(joint, found.gap_variance_high, atol=1e-7)
-    grid = jl.windy_gridworld(3, gamma=0.9)
-    policy = jl.uniform_policy(grid)
-    found = jl.laws.coupling_range(grid, policy)
-    independent = jl.jipe2(grid, policy, coupling="independent").moments.gap_variance
-    joint = jl.jipe2(grid, policy).moments.gap_variance
-    arrays = found.gap_variance_low, joint, independent, found.gap_variance_high
-    expected = [16.6895, 16.6897, 16.7164, 16.7233]  # state 0, up against down
-    assert [x[0, 0, 1] for x in arrays] == pytest.approx(expected, abs=1e-4)
-
-
 def test_the_error_bound_holds():
     rng = np.random.default_rng(9)
     jm = random_jmdp(rng, 4, 2, 3, gamma=0.95)
@@ -204,21 +184,3 @@ def test_the_error_bound_is_nearly_attained(gamma):
     off = max(np.abs(getattr(rough, name) - getattr(fine, name)).max() for name in names)
     bound = rough.error_bound * jl.norm_weight(2, gamma)
     assert off <= bound <= 1.45 * off
-
-
-def test_a_sweep_changes_nothing_that_it_is_given():
-    """Operators are pure: plans were once improved in place, so that a second call differed."""
-    jm = random_jmdp(np.random.default_rng(5), 4, 3, 3, gamma=0.9)
-    system = CollapsedT2(jm, jl.uniform_policy(jm), "independent")
-    backup = solve_chains(system, 1e-10).backup
-    pairs = TransportedPairs(system, backup, Cells.of(system, backup), 1.0)
-    first = pairs.cells.independent
-    kept, c = first.copy(), np.eye(4)
-    one, two = pairs.sweep(c, first), pairs.sweep(c, first)
-    np.testing.assert_array_equal(first, kept)
-    np.testing.assert_array_equal(c, np.eye(4))
-    assert np.abs(one.plan - kept).max() > 0.01  # it had something to improve
-    for name in ("c", "values", "slack", "plan"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
-    warm = pairs.sweep(c, one.plan)  # the best plan stays the best
-    np.testing.assert_array_equal(warm.plan, one.plan)

@@ -26,11 +26,11 @@ from jmdp_lib import checks
 from jmdp_lib.checks import Floats, Ints, Policy
 from jmdp_lib.machine import ReadOnly, cached, hot, progress, require
 from jmdp_lib.model import JMDP
-from jmdp_lib.moments import StoredMoments, gap_table
+from jmdp_lib.moments import gap_table
 from jmdp_lib.operators.collapsed import AskedGaps, Backup, CollapsedT2, ragged
 from jmdp_lib.operators.dense import DensePairs
 from jmdp_lib.solvers.affine import solve_chains
-from jmdp_lib.solvers.fixed_point import collect_moments, enough_sweeps, warn
+from jmdp_lib.solvers.fixed_point import enough_sweeps, warn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -132,14 +132,13 @@ def _end_of_range(pairs: TransportedPairs, tol: float) -> tuple[Floats, float, J
     blocks = np.einsum("sa,ab->sab", variance, np.eye(jm.num_actions))
     blocks[gaps.states, gaps.first, gaps.second] = last.values
     blocks[gaps.states, gaps.second, gaps.first] = last.values
-    found = 2, pairs.backup.mean, blocks, StoredMoments(None)
-    moments = collect_moments(jm, found, jm.return_offset, 0.0, error)
+    gap_variance = np.maximum(variance[:, :, None] + variance[:, None] - 2.0 * blocks, 0.0)
     model = None
     if jm.num_actions == 2:
         states = np.repeat(gaps.states, np.diff(cells.starts))
         tables = (states, last.plan, cells.rewards, cells.next_states)
         model = JMDP.from_tables(*tables, jm.num_states, jm.gamma, knows_noise=False)
-    return moments.gap_variance, error, model
+    return gap_variance, error, model
 
 
 @dataclass(frozen=True)
@@ -262,17 +261,13 @@ class TransportedPairs(DensePairs):
 def _transport(costs: Any, plans: Any, starts: Any, widths: Any) -> Any:
     """Make the plans of all gaps optimal; how far off one of them may be."""
     worst = 0.0
-    nodes = 0
-    for q in range(widths.size):
-        nodes = max(nodes, widths[q] + (starts[q + 1] - starts[q]) // widths[q])
-    reach = np.empty(nodes)
-    via = np.empty(nodes, np.int64)
     for q in range(widths.size):
         n = widths[q]
         m = (starts[q + 1] - starts[q]) // n
         cost = costs[starts[q] : starts[q + 1]].reshape(m, n)
         plan = plans[starts[q] : starts[q + 1]].reshape(m, n)
-        worst = max(worst, _cancel_loops(cost, plan, reach, via))
+        room = np.empty(m + n), np.empty(m + n, np.int64)
+        worst = max(worst, _cancel_loops(cost, plan, *room))
     return worst
 
 

@@ -81,6 +81,7 @@ class Rows:
     factors: (N,) gamma, or 1 for a half-step that leads to another at the same time. asked: (Q,)
     rows of the gaps. means: (N,) E D for the rounded rewards, each within mean_error. largest: (N,)
     bounds of |D|, zero where D is nothing but zero. longest: how many draws a row sums at most.
+    halved: whether there are half-steps.
     """
 
     unit: float
@@ -92,20 +93,21 @@ class Rows:
     mean_error: float
     largest: Floats
     longest: int
+    halved: bool
 
     @classmethod
     def of(cls, system: CollapsedT2, pairs: PairSet, gaps: Ints) -> Rows:
         """The rows that gaps (s, a, b), (Q, 3), lead to, all of them in a set of pairs."""
-        maker = _Maker(system, pairs, gaps)
+        maker = _Maker(system, pairs, gaps, RowSizes.of(system, pairs, gaps).halved)
         parts = [maker.at_once(), *maker.in_halves()]
         longest = int(np.bincount(np.concatenate([part.row for part in parts])).max())
         gamma = system.jm.gamma
         outcomes = Outcomes.joined(parts).merged
         factors = np.full(maker.zero + 1, gamma or 1.0)
-        if maker.half_keys.size:
+        if maker.halved:
             factors[maker.half_keys.size + np.flatnonzero(maker.apart)] = 1.0
         means = maker.means(outcomes, factors)
-        error = mean_error(outcomes, factors, gamma, means, _rounding(longest))
+        error = mean_error(outcomes, factors, means, _rounding(longest), gamma, maker.halved)
         return cls(
             unit=maker.unit,
             gamma=gamma,
@@ -114,13 +116,10 @@ class Rows:
             asked=maker.asked,
             means=means,
             mean_error=error,
-            largest=_largest(outcomes, factors, gamma),
+            largest=_largest(outcomes, factors, gamma, maker.halved),
             longest=longest,
+            halved=maker.halved,
         )
-
-    def rounded(self, x: Floats) -> Floats:
-        """Numbers in `unit`, rounded as rewards are."""
-        return _rounded(x / self.unit)
 
     @property
     def top(self) -> float:
@@ -142,13 +141,8 @@ class Rows:
         each = 0.5 * 10.0**-_DIGITS + 2.0 * _EPS * np.abs(self.outcomes.d).max()
         return float(2.0 * each / (1.0 - self.gamma))
 
-    @property
-    def halved(self) -> bool:
-        """Whether there are half-steps."""
-        return _parts_of_a_step(self.factors, self.gamma) == 2
 
-
-def _rounded(x: Floats) -> Floats:
+def rounded(x: Floats) -> Floats:
     """Numbers without the digits that rounding may have changed."""
     return np.round(x, _DIGITS) + 0.0
 
@@ -165,8 +159,8 @@ def _rounding(longest: int) -> float:
 
 @dataclass(frozen=True)
 class RowSizes:
-    """What `Rows.of` makes, known before: how many rows, how many outcomes at most, and whether
-    steps of branches at different states are halved."""
+    """What `Rows.of` makes, known before: how many rows and outcomes at most, and whether steps of
+    branches at different states are halved."""
 
     rows: int
     outcomes: int
@@ -176,18 +170,16 @@ class RowSizes:
     def of(cls, system: CollapsedT2, pairs: PairSet, gaps: Ints) -> RowSizes:
         """Count them. gaps: (Q, 3)."""
         first, second = pairs.members
+        reached = pairs.numbering.order
         apart = first != second
         tables = np.diff(system.jm.starts)
         draws = tables * (system.policy > 0.0).sum(1)  # of one branch
         shared = np.where(apart, system.coupling == "common", system.coupling != "independent")
         at_once = draws[first] * draws[second] // np.where(shared, tables[second], 1)
         whole = at_once[apart].sum()
-        successors = np.diff(system.kernel.indptr)
-        keys = np.bincount(second[apart], successors[first[apart]], tables.size)
-        keys = np.minimum(keys, pairs.numbering.order.size)  # half-steps H(j, t), for each t
-        half = draws[first[apart]].sum() + keys @ draws
+        half = draws[first[apart]].sum() + reached.size * draws[reached].sum()  # of all H(j, t)
         halved = bool(system.coupling != "common" and system.jm.gamma and whole > _WORTH * half)
-        rows = (keys.sum() if halved else 0) + pairs.size + len(gaps) + 1
+        rows = halved * reached.size**2 + pairs.size + len(gaps) + 1
         of_a_gap = tables ** (2 if system.coupling == "independent" else 1)
         others = at_once[~apart].sum() + of_a_gap[gaps[:, 0]].sum()
         return cls(int(rows), int(others + (half if halved else whole)), halved)
@@ -208,6 +200,7 @@ class _Maker:
     system: CollapsedT2
     pairs: PairSet
     gaps: Ints
+    halved: bool
 
     @property
     def jm(self) -> JMDP:
@@ -220,7 +213,7 @@ class _Maker:
     @cached_property
     def rewards(self) -> Floats:
         """(T, A) in units."""
-        return _rounded(self.jm.rewards / self.unit)
+        return rounded(self.jm.rewards / self.unit)
 
     @cached_property
     def members(self) -> tuple[Ints, Ints]:
@@ -246,9 +239,7 @@ class _Maker:
     @cached_property
     def half_keys(self) -> Ints:
         """(h,) j * S + t of the half-steps H(j, t) that pairs of different states lead to."""
-        if not RowSizes.of(self.system, self.pairs, self.gaps).halved:
-            return np.zeros(0, np.int64)
-        return np.unique(self.first_halves.after)
+        return np.unique(self.first_halves.after if self.halved else np.zeros(0, np.int64))
 
     def outcomes(self, row: Ints, d: Floats, first: Ints, second: Ints, chance: Floats) -> Outcomes:
         """Of steps that lead to two states, (M,) each; at gamma 0 they lead to zero."""
@@ -263,7 +254,7 @@ class _Maker:
 
     def at_once(self) -> Outcomes:
         """Steps in which both branches move: of gaps, and of pairs that are not halved."""
-        row = np.flatnonzero(~self.apart | (self.half_keys.size == 0))
+        row = np.flatnonzero(~self.apart | (not self.halved))
         s, t = (x[row] for x in self.members)
         policy = self.system.policy
         pair, a, b = np.nonzero(policy[s][:, :, None] * policy[t][:, None])
@@ -291,7 +282,7 @@ class _Maker:
         left += jm.starts[s][step]
         right += jm.starts[t][step]
         probs = jm.probs[left] * np.where(shared[step], 1.0, jm.probs[right])
-        d = _rounded(self.rewards[left, a[step]] - self.rewards[right, b[step]])
+        d = rounded(self.rewards[left, a[step]] - self.rewards[right, b[step]])
         ends = jm.next_states[left, a[step]], jm.next_states[right, b[step]]
         merged = alike[step]
         # Branches that are one lead to zero, whatever the table is.
@@ -322,12 +313,11 @@ class _Maker:
 
     def in_halves(self) -> list[Outcomes]:
         """Steps of branches at different states, in two halves, if they are."""
-        halves = self.half_keys.size
-        if not halves:
+        if not self.halved:
             return []
         made = self.first_halves
         after = np.searchsorted(self.half_keys, made.after)
-        first = replace(made, row=halves + made.row, after=after)
+        first = replace(made, row=self.half_keys.size + made.row, after=after)
         j, t = np.divmod(self.half_keys, self.jm.num_states)
         row, reward, end, chance = self.single(t)
         return [first, self.outcomes(row, 0.0 - reward, j[row], end, chance)]
@@ -355,7 +345,12 @@ def _step_of_means(outcomes: Outcomes, factors: Floats, means: Floats) -> Floats
 
 
 def mean_error(
-    outcomes: Outcomes, factors: Floats, gamma: float, means: Floats, rounding: float
+    outcomes: Outcomes,
+    factors: Floats,
+    means: Floats,
+    rounding: float,
+    gamma: float,
+    halved: bool,
 ) -> float:
     """How far each of the means (N,) is from the truth, at most.
 
@@ -365,16 +360,11 @@ def mean_error(
     """
     residual = np.abs(_step_of_means(outcomes, factors, means) - means).max()
     lost = rounding * (np.abs(outcomes.d).max() + np.abs(means).max())
-    return float(_parts_of_a_step(factors, gamma) * (residual + lost) / (1.0 - gamma))
+    return float((1 + halved) * (residual + lost) / (1.0 - gamma))
 
 
-def _parts_of_a_step(factors: Floats, gamma: float) -> int:
-    """Two, if there are half-steps."""
-    return 2 if gamma and (factors[:-1] != gamma).any() else 1
-
-
-def _largest(outcomes: Outcomes, factors: Floats, gamma: float) -> Floats:
-    """(N,) bounds of |D|: those of so many steps, and what all later ones can add."""
+def _largest(outcomes: Outcomes, factors: Floats, gamma: float, halved: bool) -> Floats:
+    """(N,) bounds of |D|: those of so many parts of steps, and what all later ones can add."""
     starts = np.searchsorted(outcomes.row, np.arange(factors.size - 1))
     size = np.abs(outcomes.d)
     bound = np.zeros(factors.size)
@@ -385,6 +375,6 @@ def _largest(outcomes: Outcomes, factors: Floats, gamma: float) -> Floats:
         rounds += 1
         later = factors[outcomes.row] * bound[outcomes.after]
         bound[:-1] = np.maximum.reduceat(size + later, starts)
-    halves = _parts_of_a_step(factors, gamma)
-    rest = gamma ** (rounds // halves) * halves * size.max(initial=0.0) / (1.0 - gamma)
+    parts = 1 + halved
+    rest = gamma ** (rounds // parts) * parts * size.max(initial=0.0) / (1.0 - gamma)
     return np.where(bound > 0.0, (bound + rest) * (1.0 + 1e-9), 0.0)

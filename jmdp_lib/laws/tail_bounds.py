@@ -69,8 +69,8 @@ def tail_bounds(
     scale = scale if 0.0 < scale < np.inf else 1.0
     within = (low - mean) / scale, (high - mean) / scale
     where = "" if support is None else f" on [{low:g}, {high:g}]"
-    laws = _Laws.of(moments / scale**orders, off / scale**orders, within, where)
-    least, largest = laws.tails((points - mean) / scale)
+    parts = _parts(moments / scale**orders, off / scale**orders, within, where)
+    least, largest = _tails(parts, within, (points - mean) / scale)
     return least.reshape(shape)[()], largest.reshape(shape)[()]  # numbers, if t is one
 
 
@@ -136,60 +136,51 @@ class _Measure:
         return nodes, self.mass * vectors[:, 0] ** 2
 
 
-@dataclass(frozen=True)
-class _Laws:
-    """The laws with few atoms that have given moments: mean 0, variance 1 unless it is unknown.
+_Part = tuple[tuple[float, ...], _Measure]  # a candidate E, and the measure of the other atoms
 
-    ends: a and b, infinite if unknown. parts: for every candidate E, its ends and the measure of
-    the other atoms.
-    """
 
-    ends: tuple[float, float]
-    parts: list[tuple[tuple[float, ...], _Measure]]
+def _parts(moments: Floats, errors: Floats, ends: tuple[float, float], where: str) -> list[_Part]:
+    """All candidates, from as many moments as all of them can use."""
+    for order in range(moments.size - 1, -1, -1):
+        candidates = [(), ends] if order % 2 == 0 else [ends[:1], ends[1:]]
+        parts = list[_Part]()
+        for taken in candidates:
+            if len(taken) > order or (taken and not where):
+                continue
+            known, error = moments[: order + 1], errors[: order + 1]
+            for end in taken:
+                known = (known[1:] - end * known[:-1]) * (1.0 if end == ends[0] else -1.0)
+                error = error[1:] + abs(end) * error[:-1]
+            parts.append((taken, _Measure.of(known, error, where)))
+        if parts and all(2 * x.centres.size + len(taken) == order for taken, x in parts):
+            break
+    return parts
 
-    @classmethod
-    def of(cls, moments: Floats, errors: Floats, ends: tuple[float, float], where: str) -> _Laws:
-        """From as many moments as all candidates can use."""
-        for order in range(moments.size - 1, -1, -1):
-            candidates = [(), ends] if order % 2 == 0 else [ends[:1], ends[1:]]
-            parts = []
-            for taken in candidates:
-                if len(taken) > order or (taken and not where):
-                    continue
-                known, error = moments[: order + 1], errors[: order + 1]
-                for end in taken:
-                    known = (known[1:] - end * known[:-1]) * (1.0 if end == ends[0] else -1.0)
-                    error = error[1:] + abs(end) * error[:-1]
-                parts.append((taken, _Measure.of(known, error, where)))
-            if parts and all(2 * x.centres.size + len(taken) == order for taken, x in parts):
-                break
-        return cls(ends, parts)
 
-    def atoms(self, points: Floats) -> tuple[Floats, Floats]:
-        """(N, m) atoms and masses of the laws that have an atom at each point (N,)."""
-        width = 3 + max(measure.centres.size for _, measure in self.parts)
-        nodes, masses = np.zeros((2, len(self.parts), points.size, width))
-        wrong = np.zeros((len(self.parts), points.size))
-        for part, (ends, measure) in enumerate(self.parts):
-            x, mass = measure.atoms(points)
-            for end in ends:
-                mass = mass / np.where(x == end, np.inf, np.abs(x - end))
-            missing = np.stack([1.0 - mass.sum(1), -(mass * x).sum(1)])[: len(ends)]
-            at_ends = np.linalg.solve(np.vander(ends, increasing=True).T, missing).T
-            size = x.shape[1] + len(ends)
-            nodes[part, :, :size] = np.hstack([x, np.tile(ends, (points.size, 1))])
-            masses[part, :, :size] = np.hstack([mass, at_ends])
-            beyond = np.maximum(self.ends[0] - x.min(1), x.max(1) - self.ends[1])
-            wrong[part] = np.maximum(beyond, -masses[part].min(1))
-            wrong[part, np.isin(points, ends)] = np.inf  # an atom of the other law
-        best = wrong.argmin(0), np.arange(points.size)
-        return np.clip(nodes[best], *self.ends), np.maximum(masses[best], 0.0)
-
-    def tails(self, points: Floats) -> tuple[Floats, Floats]:
-        """The least and the largest P(G <= x) at each point x (N,)."""
-        nodes, masses = self.atoms(np.clip(points, *self.ends))
-        beyond = points >= self.ends[1]
-        below = (masses * (nodes < points[:, None])).sum(1)
-        up_to = (masses * (nodes <= points[:, None])).sum(1)
-        least = np.where(beyond, 1.0, np.minimum(below, 1.0))
-        return least, np.where(beyond, 1.0, np.minimum(up_to, 1.0))
+def _tails(
+    parts: list[_Part], support: tuple[float, float], points: Floats
+) -> tuple[Floats, Floats]:
+    """The least and the largest P(G <= x) at each point x (N,), of the law of the right part."""
+    inside = np.clip(points, *support)
+    wanted = points[:, None]
+    best = np.full(points.size, np.inf)
+    least, largest = np.zeros((2, points.size))
+    for ends, measure in parts:
+        nodes, masses = measure.atoms(inside)
+        for end in ends:
+            masses = masses / np.where(nodes == end, np.inf, np.abs(nodes - end))
+        missing = np.stack([1.0 - masses.sum(1), -(masses * nodes).sum(1)])[: len(ends)]
+        at_ends = np.linalg.solve(np.vander(ends, increasing=True).T, missing).T
+        out_of_range = np.maximum(support[0] - nodes.min(1), nodes.max(1) - support[1])
+        nodes = np.clip(np.hstack([nodes, np.tile(ends, (points.size, 1))]), *support)
+        masses = np.hstack([masses, at_ends])
+        wrong = np.maximum(out_of_range, -masses.min(1))
+        wrong[np.isin(inside, ends)] = 1e300  # an atom of the other law
+        masses = np.maximum(masses, 0.0)
+        below, up_to = ((masses * x).sum(1) for x in (nodes < wanted, nodes <= wanted))
+        better = wrong < best
+        best = np.minimum(best, wrong)
+        least = np.where(better, below, least)
+        largest = np.where(better, up_to, largest)
+    least, largest = np.where(points >= support[1], 1.0, np.minimum([least, largest], 1.0))
+    return least, largest
