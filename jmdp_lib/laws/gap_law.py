@@ -81,7 +81,7 @@ def gap_law(
         >>> print("P(both are the same) from {:.4f} to {:.4f}".format(*law.prob_tie))
         P(both are the same) from 0.0231 to 0.0231
         >>> print("P(up gains 1 at most) from {:.4f} to {:.4f}".format(*law.cdf(1.0)))
-        P(up gains 1 at most) from 0.1541 to 0.1541
+        P(up gains 1 at most) from 0.1531 to 0.1541
         >>> print("the worst tenth averages {:.3f} to {:.3f}".format(*law.cvar(0.1)))
         the worst tenth averages 0.365 to 0.366
     """

@@ -29,7 +29,7 @@ from jmdp_lib.laws.sweeps import Groups, Reads, Step, settle
 
 _EPS = float(np.finfo(float).eps)
 _GAPS = 1024  # reward differences that are told apart, about
-_COARSE = 32  # points on either side of zero, at least, beside those nearby
+_COARSE = 16  # points on either side of zero, at least, beside those nearby
 _NEARBY = 512  # points that are read for the gaps at the read points, at most
 _ALIKE = 1e-10  # points that differ by less, relative to the largest gap, are taken for one
 _EXACT = 1e-13  # sweeps end when exact probabilities move by less
