@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -53,7 +54,7 @@ class VectorPlayer(BatchPlayer):
         self.num_actions = simulator.num_actions
         self.num_states = getattr(simulator, "num_states", None)
         self.arrays = Arrays.of(self.where)
-        on_gpu = _GPU_CHUNK // max(1, *self.where.shape)
+        on_gpu = _GPU_CHUNK // max(1, math.prod(self.where.shape))
         self.chunk_size = on_gpu if self.arrays.on_gpu else _CHUNK
         self.careful = False
         self.limits = simulator.reward_range
