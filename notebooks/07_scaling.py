@@ -330,7 +330,7 @@ plt.show()
 # <!-- alt: Three panels on logarithmic axes. The time of the exact routes grows with the number of states, that of the reachable route least under the goal policy; the literal operator stops early, and projected Monte Carlo lies orders of magnitude above. -->
 
 # %% [markdown]
-# Under the goal policy all gaps of 10,000 states took 0.5 seconds and 72 MB, and those of 100,000 states 17 seconds and 3 GB: the time grows like $|\mathcal S|^{3/2}$, as the pairs do. Under the uniform policy, which reaches all pairs, 10,000 states took 54 seconds and 5.6 GB, and 0.4 seconds on the GPU; there, 40,000 states take 122 GB. For 10,000 states Monte Carlo would take 4 minutes under the goal policy and 1.5 hours under the uniform one.
+# Under the goal policy all gaps of 10,000 states took 0.6 seconds and 120 MB, and those of 100,000 states 18 seconds and 3.5 GB: the time grows like $|\mathcal S|^{3/2}$, as the pairs do. Under the uniform policy, which reaches all pairs, 10,000 states took 54 seconds and 5.6 GB, and 0.4 seconds on the GPU; there, 40,000 states take 122 GB. For 10,000 states Monte Carlo would take 4 minutes under the goal policy and 1.5 hours under the uniform one.
 
 # %% [markdown]
 # ## 7.7 One state of a trillion

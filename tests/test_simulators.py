@@ -10,7 +10,7 @@ import pytest
 
 import jmdp_lib as jl
 from jmdp_lib import checks
-from jmdp_lib.simulators import compare_actions, estimate_gaps
+from jmdp_lib.simulators import compare_actions, compare_policies, estimate_gaps
 
 RNG = np.random.default_rng(0)
 SMALL = jl.JMDP(
@@ -94,6 +94,10 @@ def test_one_seed_gives_every_purpose_streams_of_its_own():
     first += [np.random.default_rng(7).random(), checks.generator(7, 0).random()]
     assert len(set(first)) == len(first)
     assert checks.stream(7, "from_simulator", 0).random() == first[0]
+    given = np.random.default_rng(0)
+    assert checks.generator(given) is given
+    with pytest.raises(TypeError, match="rng must be a numpy.random.Generator, got 7"):
+        SMALL.query(0, [0], 7)
 
 
 SEEDED = {
@@ -113,6 +117,7 @@ def test_the_entropy_of_a_result_repeats_it() -> None:
         partial(estimate_gaps, SMALL, MIXED, [0, 1], state=0, num_runs=20),
         partial(estimate_gaps, SMALL, MIXED, [(0, 0, 1)], num_runs=20),
         partial(compare_actions, SMALL, MIXED, [0, 1], state=0, budget=300),
+        partial(compare_policies, SMALL, [MIXED, [0, 1]], state=0, budget=300),
         partial(jl.incremental_jipe2, SMALL, MIXED, 500),
     ):
         found = call(seed=None)

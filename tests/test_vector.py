@@ -434,7 +434,7 @@ BAD_DRAWS = {
     "tuple": (lambda n, rng: (rng.poisson(3, n), np.zeros(2)), r"first axis \d+, got shape \(2,\)"),
     "global": (
         lambda n, rng: np.random.default_rng().poisson(3, n),
-        r"draw from rng alone, but noise\[0\] was",
+        r"draw from rng alone, but noise\[\d+\] was",
     ),
 }
 
