@@ -96,7 +96,7 @@ def test_one_seed_gives_every_purpose_streams_of_its_own():
     assert checks.stream(7, "from_simulator", 0).random() == first[0]
     given = np.random.default_rng(0)
     assert checks.generator(given) is given
-    with pytest.raises(TypeError, match="rng must be a numpy.random.Generator, got 7"):
+    with pytest.raises(TypeError, match="rng must be a numpy"):
         SMALL.query(0, [0], 7)
 
 
