@@ -27,7 +27,7 @@ from experiments.atari.release_network import (
 )
 from experiments.atari.release_settings import PROTOCOL, Settings, settings_of
 from experiments.atari.release_training import Learner, block_draws, train
-from experiments.atari.release_verdict import paper_layout, verdict
+from experiments.atari.release_verdict import verdict
 
 FIGURES = Path(__file__).parents[1] / "figures"
 
@@ -303,24 +303,6 @@ def test_verdict_follows_from_the_tolerance():
     assert found.within.tolist() == [1.9 / 1.3 <= 1.5, True]
     rows[0]["coupled_ratio"] = 2.2
     assert not verdict(pd.DataFrame(rows), PROTOCOL).within[0]
-
-
-def test_table_1_has_the_layout_of_the_paper():
-    keys = {"game": "Pong", "step": 50000, "b": 0.25, "where": "first"}
-    rows = [
-        {**keys, "seed": 0, "coupled_ratio": 2.2, "independent_ratio": 80.0},
-        {**keys, "seed": 1, "coupled_ratio": 2.3, "independent_ratio": 110.0},
-    ]
-    shown = paper_layout(verdict(pd.DataFrame(rows), PROTOCOL))
-    assert shown.index.tolist() == [("Pong", "the paper"), ("Pong", "release settings")]
-    assert shown.columns[::2].tolist() == ["coupled / MC", "independent / MC"]
-    assert shown.iloc[0].tolist() == ["1.30", "", "135.4", ""]
-    assert shown.iloc[1].tolist() == [
-        "2.25 (2.20 to 2.30)",
-        "differs",
-        "95.0 (80.0 to 110.0)",
-        "agrees",
-    ]
 
 
 @pytest.mark.parametrize(
