@@ -60,7 +60,7 @@ def test_games_are_trained_anew_and_none_twice(
     again = ("--atari", "cpu", "--only", "03_played", "--cores", "1")
     code, said = run(*again)
     assert code == 0, said
-    assert "games and scales | Pong divided, Pong natural " in said
+    assert "games and scales | Pong divided, Pong natural\n" in said
     tables = {f"paper_{name}.csv" for name in ("gaps", "floors", "curves")}
     assert {p.name for p in games.out("atari").glob("paper*")} == {*tables, "paper.json"}
 
